@@ -1,0 +1,131 @@
+//! The one error of the crate, and the one table from error to errno. It knows nothing of arrays, stores or FUSE: the
+//! floor that knows a name adds it with [`Error::context`].
+
+use std::fmt;
+
+/// What went wrong, as far as a system call can tell it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Definitely no such key, array or group.
+    NotFound,
+    /// Metadata or chunk bytes that break their format.
+    Damaged,
+    /// A valid thing this build can't handle: an unknown codec or dtype.
+    Unsupported,
+    /// The store, the mount or the array can't be written.
+    ReadOnly,
+    /// An argument that makes no sense, from a command line or a caller.
+    Invalid,
+    /// Beyond the fixed end of a file.
+    TooLarge,
+    /// What the system itself answered.
+    System(i32),
+}
+
+/// An error: its kind, and one line for a person.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Error {
+    kind: Kind,
+    message: String,
+}
+
+/// The result type of the crate.
+pub type Result<T> = std::result::Result<T, Error>;
+
+impl Error {
+    /// An error of `kind` with a one-line `message`.
+    pub fn new(kind: Kind, message: impl Into<String>) -> Self {
+        Error { kind, message: message.into() }
+    }
+
+    /// Metadata or chunk bytes that break their format ([`Kind::Damaged`]).
+    pub fn damaged(message: impl Into<String>) -> Self {
+        Self::new(Kind::Damaged, message)
+    }
+
+    /// Something this build can't handle ([`Kind::Unsupported`]).
+    pub fn unsupported(message: impl Into<String>) -> Self {
+        Self::new(Kind::Unsupported, message)
+    }
+
+    /// A bad argument ([`Kind::Invalid`]).
+    pub fn invalid(message: impl Into<String>) -> Self {
+        Self::new(Kind::Invalid, message)
+    }
+
+    /// No such key, array or group ([`Kind::NotFound`]).
+    pub fn not_found(message: impl Into<String>) -> Self {
+        Self::new(Kind::NotFound, message)
+    }
+
+    /// A system error number, in the system's words.
+    pub fn system(errno: i32) -> Self {
+        let text = std::io::Error::from_raw_os_error(errno).to_string();
+        let text = text.split(" (os error").next().unwrap_or_default();
+        Self::new(Kind::System(errno), text)
+    }
+
+    /// The same error with `what: ` before its message.
+    pub fn context(self, what: impl fmt::Display) -> Self {
+        Error { kind: self.kind, message: format!("{what}: {}", self.message) }
+    }
+
+    /// What went wrong.
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// The line for a person, without a final full stop.
+    pub fn message(&self) -> &str {
+        &self.message
+    }
+
+    /// The errno a system call answers. Damage is EIO, as for a bad disk block: programs know what to do with it. A
+    /// codec we lack is EOPNOTSUPP, so that a user can tell it from damage.
+    pub fn errno(&self) -> i32 {
+        match self.kind {
+            Kind::NotFound => libc::ENOENT,
+            Kind::Damaged => libc::EIO,
+            Kind::Unsupported => libc::EOPNOTSUPP,
+            Kind::ReadOnly => libc::EROFS,
+            Kind::Invalid => libc::EINVAL,
+            Kind::TooLarge => libc::EFBIG,
+            Kind::System(errno) => errno,
+        }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Error {}
+
+impl From<std::io::Error> for Error {
+    fn from(e: std::io::Error) -> Self {
+        match e.raw_os_error() {
+            Some(errno) => Error::system(errno),
+            None => Error::new(Kind::System(libc::EIO), e.to_string()),
+        }
+    }
+}
+
+impl From<rustix::io::Errno> for Error {
+    fn from(e: rustix::io::Errno) -> Self {
+        Error::system(e.raw_os_error())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn context_names_the_place_and_keeps_the_kind() {
+        let e = Error::system(libc::ENOSPC).context("a/b: chunk 0.0");
+        assert_eq!(e.to_string(), "a/b: chunk 0.0: No space left on device");
+        assert_eq!(e.errno(), libc::ENOSPC);
+    }
+}

@@ -1,0 +1,3 @@
+//! stub
+mod codec_config;
+pub use codec_config::CodecConfig;
