@@ -1,3 +1,26 @@
-//! stub
+//! Zarr metadata documents: `.zarray` of v2 and `meta` of v1 turned into one checked [`ArrayMetadata`], and back into the
+//! uncompressed v2 view that a mount shows. Everything a reader relies on (sizes that fit, a chunk grid that exists, a
+//! fill value that fits the dtype) is checked here, once. It knows neither stores nor codecs' insides.
+
+mod array;
 mod codec_config;
+mod v1;
+
+pub use array::{ArrayMetadata, Order, Separator};
 pub use codec_config::CodecConfig;
+pub use v1::V1Order;
+
+/// Key names of metadata documents.
+pub const ZARRAY: &str = ".zarray";
+pub const ZGROUP: &str = ".zgroup";
+pub const ZATTRS: &str = ".zattrs";
+pub const ZMETADATA: &str = ".zmetadata";
+/// Zarr v1: array metadata and attributes of the one array of a store.
+pub const V1_META: &str = "meta";
+pub const V1_ATTRS: &str = "attrs";
+
+/// The largest metadata document read, in bytes: far above real ones, far below what would hurt.
+pub const MAX_DOCUMENT: u64 = 16 << 20;
+
+/// The `.zgroup` document of a group that has none of its own.
+pub const GROUP_DOCUMENT: &str = "{\n    \"zarr_format\": 2\n}";

@@ -1,0 +1,147 @@
+//! The two layouts of a chunk, C (last dimension fastest) and F (first dimension fastest), and the way from one to the
+//! other. Pure arithmetic over items of a fixed size; chunks in memory are always of C layout.
+
+use std::ops::Range;
+
+/// Items per side of the tiles in which [`transpose`] walks: both sides of a tile stay in the L1 cache.
+const TILE: usize = 32;
+
+/// Rearranges a whole chunk of F layout, `shape` items of `itemsize` bytes, into C layout. For the other direction
+/// reverse `shape`: C layout of a shape is F layout of the reversed one. Slices of another length are left alone.
+pub fn f_to_c(shape: &[u64], itemsize: usize, from: &[u8], to: &mut [u8]) {
+    match itemsize {
+        1 => transpose::<1>(shape, from, to),
+        2 => transpose::<2>(shape, from, to),
+        4 => transpose::<4>(shape, from, to),
+        8 => transpose::<8>(shape, from, to),
+        16 => transpose::<16>(shape, from, to),
+        _ => transpose_any(shape, itemsize, from, to),
+    }
+}
+
+/// Strides in items of each dimension: of F layout and of C layout.
+fn strides(shape: &[u64]) -> (Vec<usize>, Vec<usize>) {
+    let (mut f, mut c) = (vec![1; shape.len()], vec![1; shape.len()]);
+    for d in 1..shape.len() {
+        f[d] = f[d - 1] * shape[d - 1] as usize;
+    }
+    for d in (1..shape.len()).rev() {
+        c[d - 1] = c[d] * shape[d] as usize;
+    }
+    (f, c)
+}
+
+/// Calls `plane` with the F and C positions of every plane spanned by the first and the last dimension.
+fn planes(shape: &[u64], mut plane: impl FnMut(usize, usize)) {
+    let (f, c) = strides(shape);
+    let middle = 1..shape.len() - 1;
+    let mut index = vec![0u64; shape.len()];
+    loop {
+        let at = |s: &[usize]| middle.clone().map(|d| index[d] as usize * s[d]).sum();
+        plane(at(&f), at(&c));
+        let Some(d) = middle.clone().rev().find(|&d| index[d] + 1 < shape[d]) else { return };
+        index[d] += 1;
+        index[d + 1..].fill(0);
+    }
+}
+
+fn transpose<const N: usize>(shape: &[u64], from: &[u8], to: &mut [u8]) {
+    let (from, to) = (from.as_chunks::<N>().0, to.as_chunks_mut::<N>().0);
+    let items = shape.iter().product::<u64>() as usize;
+    if from.len() != items || to.len() != items || items == 0 {
+        return;
+    }
+    let [first, .., last] = *shape else {
+        to.copy_from_slice(from);
+        return;
+    };
+    let (rows, columns) = (first as usize, last as usize);
+    let (row_stride, column_stride) = (items / rows, items / columns);
+    planes(shape, |f, c| {
+        for row in (0..rows).step_by(TILE) {
+            for column in (0..columns).step_by(TILE) {
+                for i in row..(row + TILE).min(rows) {
+                    for j in column..(column + TILE).min(columns) {
+                        to[c + i * row_stride + j] = from[f + i + j * column_stride];
+                    }
+                }
+            }
+        }
+    });
+}
+
+fn transpose_any(shape: &[u64], itemsize: usize, from: &[u8], to: &mut [u8]) {
+    let items = shape.iter().product::<u64>() as usize;
+    if from.len() != items * itemsize || to.len() != from.len() || from.is_empty() {
+        return;
+    }
+    let (f, _) = strides(shape);
+    for (i, item) in to.chunks_exact_mut(itemsize).enumerate() {
+        let at = f_position(shape, &f, i) * itemsize;
+        item.copy_from_slice(&from[at..at + itemsize]);
+    }
+}
+
+/// The F position of the item at C position `i`.
+fn f_position(shape: &[u64], f_strides: &[usize], mut i: usize) -> usize {
+    let mut at = 0;
+    for d in (0..shape.len()).rev() {
+        at += i % shape[d] as usize * f_strides[d];
+        i /= shape[d] as usize;
+    }
+    at
+}
+
+/// Copies the bytes `range` of the F layout of a chunk that lies in memory in C layout. `out` has the range's length.
+pub fn read_f(shape: &[u64], itemsize: usize, chunk: &[u8], range: Range<usize>, out: &mut [u8]) {
+    let reversed: Vec<u64> = shape.iter().rev().copied().collect();
+    let (strides, _) = strides(&reversed);
+    let mut at = range.start;
+    let mut rest = out;
+    while at < range.end && itemsize > 0 {
+        let inside = at % itemsize;
+        let len = (itemsize - inside).min(range.end - at);
+        let from = f_position(&reversed, &strides, at / itemsize) * itemsize + inside;
+        let (head, tail) = rest.split_at_mut(len);
+        head.copy_from_slice(&chunk[from..from + len]);
+        rest = tail;
+        at += len;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn both_ways_are_what_the_definition_says(
+            shape in prop::collection::vec(1u64..40, 0..=4).prop_filter("small", |s| s.iter().product::<u64>() < 6000),
+            item in prop::sample::select(vec![1usize, 2, 3, 4, 8, 15, 16]),
+            a in 0.0..1.0f64, b in 0.0..1.0f64,
+        ) {
+            let items = shape.iter().product::<u64>() as usize;
+            let f_layout: Vec<u8> = (0..items * item).map(|i| (i * 31 >> 3) as u8 ^ i as u8).collect();
+            // the definition: item (i0, i1, ...) stands at sum(i_d * prod(shape[..d])) in F layout
+            let mut expected = Vec::new();
+            for c in 0..items {
+                let (mut rest, mut index) = (c, vec![0; shape.len()]);
+                for d in (0..shape.len()).rev() {
+                    index[d] = rest % shape[d] as usize;
+                    rest /= shape[d] as usize;
+                }
+                let f = (0..shape.len()).rev().fold(0, |at, d| at * shape[d] as usize + index[d]);
+                expected.extend_from_slice(&f_layout[f * item..(f + 1) * item]);
+            }
+            let mut c_layout = vec![0; items * item];
+            f_to_c(&shape, item, &f_layout, &mut c_layout);
+            prop_assert_eq!(&c_layout, &expected);
+            let (a, b) = ((a * f_layout.len() as f64) as usize, (b * f_layout.len() as f64) as usize);
+            let range = a.min(b)..a.max(b);
+            let mut part = vec![0; range.len()];
+            read_f(&shape, item, &c_layout, range.clone(), &mut part);
+            prop_assert_eq!(&part, &f_layout[range]);
+        }
+    }
+}

@@ -1,0 +1,286 @@
+//! The metadata of one array, checked: Zarr v2 spec, "Arrays / Metadata", read as leniently as zarr-python 2.18 does.
+
+use super::CodecConfig;
+use crate::dtype::{DType, Kind};
+use crate::error::{Error, Result};
+use crate::json::{self, Map, Value};
+use base64::Engine;
+
+/// NumPy's limit when the format was made; more dimensions are refused.
+const MAX_DIMENSIONS: usize = 32;
+
+/// The largest decoded chunk, in bytes: blosc's own limit, and that of a FUSE file a 32-bit program can map.
+const MAX_CHUNK: u64 = (1 << 31) - 1;
+
+/// The layout of the items inside a chunk: C, the last dimension fastest, or F, the first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    C,
+    F,
+}
+
+impl Order {
+    /// `"C"` or `"F"`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Order::C => "C",
+            Order::F => "F",
+        }
+    }
+}
+
+/// What stands between the grid indices of a chunk key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Separator {
+    Dot,
+    Slash,
+}
+
+impl Separator {
+    /// `.` or `/`.
+    pub fn as_char(self) -> char {
+        match self {
+            Separator::Dot => '.',
+            Separator::Slash => '/',
+        }
+    }
+}
+
+/// Checked metadata of an array: every size fits, every chunk dimension is at least 1, the fill value fits the dtype.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ArrayMetadata {
+    /// Items along each dimension; empty for a 0-d array.
+    pub shape: Vec<u64>,
+    /// Items of a chunk along each dimension.
+    pub chunks: Vec<u64>,
+    pub dtype: DType,
+    /// The dtype as the document spells it.
+    pub dtype_json: Value,
+    /// The fill value as the document spells it.
+    pub fill_value: Value,
+    /// The bytes of one item holding the fill value; None where it is null.
+    pub fill: Option<Vec<u8>>,
+    /// The layout of a decoded chunk as its file in the mount shows it.
+    pub order: Order,
+    /// The layout of the stored chunk. It differs from `order` only in v1 stores.
+    pub stored_order: Order,
+    pub compressor: Option<CodecConfig>,
+    /// In the order in which they are applied when writing.
+    pub filters: Vec<CodecConfig>,
+    /// None where the document does not say.
+    pub separator: Option<Separator>,
+    /// 1 or 2.
+    pub zarr_format: u8,
+}
+
+impl ArrayMetadata {
+    /// Parses a `.zarray` document.
+    pub fn parse(document: &[u8]) -> Result<Self> {
+        let doc = object(document, 2)?;
+        let filters = match doc.get("filters") {
+            None | Some(Value::Null) => Vec::new(),
+            Some(Value::Array(list)) if list.len() > 64 => {
+                return Err(Error::unsupported(format!("{} filters are too many", list.len())));
+            }
+            Some(Value::Array(list)) => {
+                list.iter().map(CodecConfig::parse).collect::<Result<_>>().map_err(|e| e.context("filters"))?
+            }
+            Some(Value::Object(o)) if o.is_empty() => Vec::new(),
+            Some(_) => return Err(Error::damaged("filters is not a list")),
+        };
+        let compressor = match doc.get("compressor") {
+            None | Some(Value::Null) => None,
+            Some(value) => Some(CodecConfig::parse(value).map_err(|e| e.context("compressor"))?),
+        };
+        let separator = match doc.get("dimension_separator").map(json::text) {
+            None | Some(Some("")) => None,
+            Some(Some(".")) => Some(Separator::Dot),
+            Some(Some("/")) => Some(Separator::Slash),
+            Some(None) if doc["dimension_separator"].is_null() => None,
+            Some(_) => return Err(Error::damaged("dimension_separator is neither \".\" nor \"/\"")),
+        };
+        let meta = Self::common(&doc, 2)?;
+        Ok(ArrayMetadata { compressor, filters, separator, ..meta })
+    }
+
+    /// The fields that v1 and v2 share.
+    pub(super) fn common(doc: &Map<String, Value>, zarr_format: u8) -> Result<Self> {
+        let shape = dimensions(doc, "shape", 0)?;
+        let chunks = dimensions(doc, "chunks", 1)?;
+        if shape.len() != chunks.len() {
+            return Err(Error::damaged(format!("shape has {} dimensions, chunks {}", shape.len(), chunks.len())));
+        }
+        let dtype_json = doc.get("dtype").cloned().ok_or_else(|| Error::damaged("dtype is missing"))?;
+        let dtype = DType::parse(&dtype_json)?;
+        let fill_value = doc.get("fill_value").cloned().unwrap_or(Value::Null);
+        let fill = dtype.fill(&fill_value)?;
+        let order = match doc.get("order").and_then(json::text) {
+            Some("C") => Order::C,
+            Some("F") => Order::F,
+            _ => return Err(Error::damaged("order is neither \"C\" nor \"F\"")),
+        };
+        let meta = ArrayMetadata {
+            shape,
+            chunks,
+            dtype,
+            dtype_json,
+            fill_value,
+            fill,
+            order,
+            stored_order: order,
+            compressor: None,
+            filters: Vec::new(),
+            separator: None,
+            zarr_format,
+        };
+        meta.check_sizes()?;
+        Ok(meta)
+    }
+
+    fn check_sizes(&self) -> Result<()> {
+        let item = self.dtype.size() as u64;
+        let bytes =
+            |dims: &[u64]| dims.iter().try_fold(item, |n, &d| n.checked_mul(d)).filter(|&n| n <= i64::MAX as u64);
+        if !self.shape.contains(&0) && bytes(&self.shape).is_none() {
+            return Err(Error::damaged(format!(
+                "shape {:?} of {item}-byte items is larger than 2^63 bytes",
+                self.shape
+            )));
+        }
+        match bytes(&self.chunks) {
+            Some(n) if n <= MAX_CHUNK => Ok(()),
+            _ => Err(Error::damaged(format!("chunks {:?} of {item}-byte items are larger than 2 GiB", self.chunks))),
+        }
+    }
+
+    /// The codec that turns objects into bytes, which the mount leaves on: the first filter of an array of objects.
+    pub fn object_codec(&self) -> Option<&CodecConfig> {
+        self.filters.first().filter(|_| self.dtype.has_object())
+    }
+
+    /// True if items have no fixed size as bytes, so that there are no flat bytes.
+    pub fn is_object(&self) -> bool {
+        self.dtype.has_object()
+    }
+
+    /// The `.zarray` document of the decoded view: a v2 array without compressor, without filters but the object codec,
+    /// with chunk keys separated by `.`.
+    pub fn decoded_view(&self) -> String {
+        let numbers = |dims: &[u64]| Value::Array(dims.iter().map(|&d| d.into()).collect());
+        let filters = self.object_codec().map(|c| Value::Array(vec![c.to_json()]));
+        let mut doc = Map::new();
+        doc.insert("chunks".into(), numbers(&self.chunks));
+        doc.insert("compressor".into(), Value::Null);
+        doc.insert("dimension_separator".into(), ".".into());
+        doc.insert("dtype".into(), self.dtype_json.clone());
+        doc.insert("fill_value".into(), self.fill_value_v2());
+        doc.insert("filters".into(), filters.unwrap_or(Value::Null));
+        doc.insert("order".into(), self.order.as_str().into());
+        doc.insert("shape".into(), numbers(&self.shape));
+        doc.insert("zarr_format".into(), 2.into());
+        // {:#} would be prettier, but only this keeps bare tokens out of the way
+        json::write(&Value::Object(doc))
+    }
+
+    /// The fill value in v2's spelling: v1 writes NaN bare, and bytes as a number.
+    fn fill_value_v2(&self) -> Value {
+        let opaque = matches!(self.dtype.kind(), Kind::Void | Kind::Struct(_));
+        match (&self.fill, json::float(&self.fill_value)) {
+            (Some(bytes), Some(_)) if opaque => base64::engine::general_purpose::STANDARD.encode(bytes).into(),
+            (_, Some(f)) if f.is_nan() => "NaN".into(),
+            (_, Some(f)) if f.is_infinite() => (if f > 0.0 { "Infinity" } else { "-Infinity" }).into(),
+            _ => self.fill_value.clone(),
+        }
+    }
+}
+
+/// The document as an object of format `zarr_format`.
+pub(super) fn object(document: &[u8], zarr_format: u64) -> Result<Map<String, Value>> {
+    let Value::Object(doc) = json::parse(document)? else {
+        return Err(Error::damaged("not a JSON object"));
+    };
+    match doc.get("zarr_format") {
+        Some(v) if v.as_u64() == Some(zarr_format) => Ok(doc),
+        Some(v) => Err(Error::damaged(format!("zarr_format is {:.20}, not {zarr_format}", json::write(v)))),
+        None => Err(Error::damaged("zarr_format is missing")),
+    }
+}
+
+fn dimensions(doc: &Map<String, Value>, field: &str, least: u64) -> Result<Vec<u64>> {
+    let list = doc.get(field).and_then(Value::as_array);
+    let list = list.ok_or_else(|| Error::damaged(format!("{field} is not a list of integers")))?;
+    if list.len() > MAX_DIMENSIONS {
+        return Err(Error::damaged(format!("{field} has {} dimensions, more than {MAX_DIMENSIONS}", list.len())));
+    }
+    let number = |(i, v): (usize, &Value)| {
+        let n = v.as_u64().filter(|n| (least..=i64::MAX as u64).contains(n));
+        n.ok_or_else(|| Error::damaged(format!("{field}[{i}] is {:.20}, not a length", json::write(v))))
+    };
+    list.iter().enumerate().map(number).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn doc(change: &str, value: &str) -> Vec<u8> {
+        let mut v = json::parse(
+            br#"{"zarr_format":2,"shape":[10,6],"chunks":[4,4],"dtype":"<i4","compressor":{"id":"zlib","level":1},
+            "fill_value":0,"order":"F","filters":null}"#,
+        )
+        .unwrap();
+        v[change] = json::parse(value.as_bytes()).unwrap();
+        json::write(&v).into_bytes()
+    }
+
+    #[test]
+    fn a_document() {
+        let m = ArrayMetadata::parse(&doc("extra", "1")).unwrap();
+        assert_eq!((m.shape.as_slice(), m.order, m.separator), (&[10, 6][..], Order::F, None));
+        assert_eq!(m.compressor.as_ref().unwrap().id, "zlib");
+        assert_eq!(
+            m.decoded_view(),
+            r#"{"chunks":[4,4],"compressor":null,"dimension_separator":".","dtype":"<i4","fill_value":0,"filters":null,"order":"F","shape":[10,6],"zarr_format":2}"#
+        );
+    }
+
+    #[test]
+    fn what_is_refused() {
+        for (field, value) in [
+            ("shape", "[4611686018427387904,4611686018427387904]"),
+            ("shape", "[-1,6]"),
+            ("shape", "[10.5,6]"),
+            ("shape", "[1e30,6]"),
+            ("shape", "\"10,6\""),
+            ("shape", "[10]"),
+            ("chunks", "[0,4]"),
+            ("chunks", "[1099511627776,1099511627776]"),
+            ("chunks", "[65536,8192]"),
+            ("chunks", "null"),
+            ("dtype", "null"),
+            ("order", "\"N\""),
+            ("zarr_format", "9"),
+            ("fill_value", "\"x\""),
+            ("compressor", "\"zlib\""),
+            ("filters", "[{}]"),
+            ("dimension_separator", "\":\""),
+        ] {
+            assert!(ArrayMetadata::parse(&doc(field, value)).is_err(), "{field} {value}");
+        }
+    }
+
+    #[test]
+    fn what_is_accepted() {
+        for (field, value) in [
+            ("shape", "[0,4611686018427387904]"),
+            ("shape", "[1152921504606846976,1]"),
+            ("fill_value", "null"),
+            ("filters", "{}"),
+            ("filters", "[]"),
+            ("dimension_separator", "\"/\""),
+            ("dimension_separator", "null"),
+        ] {
+            assert!(ArrayMetadata::parse(&doc(field, value)).is_ok(), "{field} {value}");
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! Checked key names. A key that could leave its store can't be spelled, so nobody else has to check.
+
+use crate::error::{Error, Result};
+use std::fmt;
+
+/// A key or prefix: names joined by `/`, none of them empty, `.`, `..`, or with a NUL inside. The root is the empty key.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Key(String);
+
+impl Key {
+    /// The empty key: the root of the store.
+    pub fn root() -> Self {
+        Key(String::new())
+    }
+
+    /// A logical path, normalised as the Zarr v2 spec says ("Logical storage paths"): backslashes become slashes,
+    /// leading, trailing and doubled slashes go; `.` and `..` are refused.
+    pub fn normalize(path: &str) -> Result<Self> {
+        let path = path.replace('\\', "/");
+        path.split('/').filter(|name| !name.is_empty()).try_fold(Key::root(), |key, name| key.child(name))
+    }
+
+    /// The key one level down.
+    pub fn child(&self, name: &str) -> Result<Self> {
+        if name.is_empty() || name == "." || name == ".." || name.contains(['/', '\0']) {
+            return Err(Error::invalid(format!("{name:?} can't be a key name")));
+        }
+        Ok(self.join(name))
+    }
+
+    /// The key `path` levels down, where `path` is known to be made of good names: a chunk key or a metadata name.
+    pub(crate) fn join(&self, path: &str) -> Self {
+        if self.0.is_empty() { Key(path.to_string()) } else { Key(format!("{}/{path}", self.0)) }
+    }
+
+    /// The names joined by `/`; empty for the root.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// True for the root of the store.
+    pub fn is_root(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl fmt::Display for Key {
+    /// A leading slash makes the root visible, and stands for the store. Control characters are escaped.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "/{}", self.0.escape_debug().to_string().replace("\\'", "'").replace("\\\"", "\""))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_normalised_as_the_spec_says() {
+        for (path, key) in [("foo/bar", "foo/bar"), ("/foo//bar/", "foo/bar"), ("foo\\bar", "foo/bar"), ("///", "")] {
+            assert_eq!(Key::normalize(path).unwrap().as_str(), key);
+        }
+        for path in ["../x", "a/../b", "./a", "a/.", "a\0b"] {
+            assert!(Key::normalize(path).is_err(), "{path:?}");
+        }
+        assert!(Key::root().child("a/b").is_err());
+    }
+}

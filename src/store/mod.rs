@@ -1,0 +1,73 @@
+//! Stores: maps from keys to bytes, read one level or one value at a time. This room knows nothing of Zarr: it is keys,
+//! values, versions. One file per kind of store beside it.
+
+mod directory;
+mod key;
+mod memory;
+
+pub use directory::DirectoryStore;
+pub use key::Key;
+pub use memory::MemoryStore;
+
+use crate::error::Result;
+use std::ops::Range;
+use std::time::SystemTime;
+
+/// Something that differs whenever the bytes of a key may differ.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Version {
+    /// Of a file: its identity, its times in nanoseconds, its size in bytes. The change time catches a rewrite that
+    /// puts the modification time back.
+    File { device: u64, inode: u64, modified: i128, changed: i128, size: u64 },
+    /// A counter of writes.
+    Count(u64),
+}
+
+/// What stands at a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EntryKind {
+    /// A value.
+    Value,
+    /// No value, but a level of the hierarchy that may hold some.
+    Prefix,
+    /// Something that can be neither: a FIFO, a socket, a device.
+    Other,
+}
+
+/// What is known of a key without reading its value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stat {
+    pub kind: EntryKind,
+    /// Bytes of the value.
+    pub size: u64,
+    pub modified: SystemTime,
+    pub version: Version,
+}
+
+/// One name of a listing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    pub name: String,
+    pub kind: EntryKind,
+}
+
+/// The names of one level, as they come.
+pub type Listing = Box<dyn Iterator<Item = Result<Entry>> + Send>;
+
+/// A map from keys to bytes. Only a definite "no such key" is `None`; whatever else stands in the way is an error.
+pub trait Store: Send + Sync {
+    /// Reads the value of `key` into `value`, replacing what is there. A value of more than `limit` bytes is an error.
+    fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Version>>;
+
+    /// Reads the bytes of `range` into `value`, replacing what is there; fewer where the value ends before.
+    fn get_range(&self, key: &Key, range: Range<u64>, value: &mut Vec<u8>) -> Result<Option<Version>>;
+
+    /// What stands at `key`.
+    fn stat(&self, key: &Key) -> Result<Option<Stat>>;
+
+    /// The names one level below `prefix`, unordered, streamed. Names that can't be keys are left out.
+    fn list(&self, prefix: &Key) -> Result<Listing>;
+
+    /// Where the store is, for messages and the mount table.
+    fn location(&self) -> String;
+}
