@@ -3,6 +3,10 @@
 //! stores; it answers a reason, and the floor above adds the array and the key. The reference is numcodecs 0.15.
 
 use crate::error::{Error, Result};
+mod pipeline;
+
+pub use pipeline::Pipeline;
+
 use crate::metadata::CodecConfig;
 
 /// Why bytes can't be decoded or encoded, in one line.

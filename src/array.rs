@@ -1,0 +1,262 @@
+//! One array of a store: its metadata, its grid, its pipeline, and loading one chunk. Nothing above this room may assume
+//! that a chunk is a key of its own. Chunks in memory are always of C layout, whatever the store's order is.
+
+use crate::codec::Pipeline;
+use crate::error::{Error, Kind, Result};
+use crate::grid::{ChunkId, Grid, parse_index};
+use crate::layout;
+use crate::metadata::{ArrayMetadata, Order, Separator};
+use crate::stats::Stats;
+use crate::store::{EntryKind, Key, Listing, Stat, Store, Version};
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+/// Names looked at to find out an undeclared separator: enough to get past stray files, few enough to be quick.
+const SEPARATOR_SAMPLE: usize = 1000;
+
+/// Numbers arrays and openings; never given twice in a process.
+static COUNTER: AtomicU64 = AtomicU64::new(1);
+
+thread_local! {
+    /// The encoded chunk, and the decoded one before its layout is changed.
+    static SCRATCH: RefCell<(Vec<u8>, Vec<u8>)> = const { RefCell::new((Vec::new(), Vec::new())) };
+}
+
+/// One array.
+pub struct Array {
+    key: Key,
+    metadata: ArrayMetadata,
+    grid: Grid,
+    pipeline: Result<Pipeline>,
+    separator: Separator,
+    /// False as long as no stored chunk has told an undeclared separator.
+    separator_known: bool,
+    store: Arc<dyn Store>,
+    stats: Arc<Stats>,
+    id: u64,
+    /// When the array was opened last; what was known before has to be checked again.
+    epoch: AtomicU64,
+}
+
+/// A name below an array's prefix.
+#[derive(Debug, PartialEq, Eq)]
+pub enum ArrayEntry {
+    Chunk(ChunkId),
+    /// A value that is neither chunk nor chunk-like.
+    Value(String),
+}
+
+/// A decoded chunk, C layout, and the version it was read from.
+pub struct Loaded {
+    pub bytes: Vec<u8>,
+    pub version: Version,
+}
+
+impl Array {
+    /// The array at `key`. A codec that can't be set up is kept for [`Array::readable`] to tell.
+    pub fn new(key: Key, metadata: ArrayMetadata, store: Arc<dyn Store>, stats: Arc<Stats>) -> Result<Self> {
+        let grid = Grid::new(&metadata.shape, &metadata.chunks, metadata.dtype.size())?;
+        let pipeline = Pipeline::new(&metadata, grid.chunk_size());
+        let detected = match metadata.separator {
+            Some(_) => None,
+            None => detect_separator(&grid, store.list(&key).ok()),
+        };
+        if detected == Some(Separator::Slash) {
+            log::warn!("{key}: no dimension_separator is declared, but chunks lie under \"/\": reading them there");
+        }
+        Ok(Array {
+            separator: metadata.separator.or(detected).unwrap_or(Separator::Dot),
+            separator_known: metadata.separator.is_some() || detected.is_some() || grid.dimensions() < 2,
+            key,
+            metadata,
+            grid,
+            pipeline,
+            store,
+            stats,
+            id: COUNTER.fetch_add(1, Ordering::Relaxed),
+            epoch: AtomicU64::new(0),
+        })
+    }
+
+    /// Where the array is in its store.
+    pub fn key(&self) -> &Key {
+        &self.key
+    }
+
+    pub fn metadata(&self) -> &ArrayMetadata {
+        &self.metadata
+    }
+
+    pub fn grid(&self) -> &Grid {
+        &self.grid
+    }
+
+    /// Bytes of the flat array.
+    pub fn size(&self) -> u64 {
+        self.grid.size()
+    }
+
+    /// A number no other array of the process has.
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// The store's separator: declared, detected, or `.`.
+    pub fn separator(&self) -> Separator {
+        self.separator
+    }
+
+    /// False if chunks that appear later might tell another separator.
+    pub fn separator_known(&self) -> bool {
+        self.separator_known
+    }
+
+    /// An error if this build can't decode the array's chunks.
+    pub fn readable(&self) -> Result<()> {
+        self.pipeline.as_ref().map(|_| ()).map_err(|e| e.clone().context(&self.key))
+    }
+
+    /// The number of the latest opening. Whatever was learnt of the store before it must be checked again.
+    pub fn epoch(&self) -> u64 {
+        self.epoch.load(Ordering::Acquire)
+    }
+
+    /// Begins a new epoch: somebody opens a file of the array and must see what is in the store now.
+    pub fn begin_epoch(&self) {
+        self.epoch.fetch_max(COUNTER.fetch_add(1, Ordering::Relaxed), Ordering::AcqRel);
+    }
+
+    /// The store's key of a chunk.
+    pub fn chunk_key(&self, chunk: ChunkId) -> Key {
+        self.key.join(&self.grid.chunk_key(chunk, self.separator))
+    }
+
+    /// What the store knows of a chunk without reading it; None if it is uninitialised.
+    pub fn stat_chunk(&self, chunk: ChunkId) -> Result<Option<Stat>> {
+        let key = self.chunk_key(chunk);
+        self.store.stat(&key).map_err(|e| e.context(&key))
+    }
+
+    /// Reads and decodes a chunk; None if it is uninitialised. Errors name the key and the cause.
+    pub fn load(&self, chunk: ChunkId) -> Result<Option<Loaded>> {
+        let pipeline = self.pipeline.as_ref().map_err(|e| e.clone().context(&self.key))?;
+        let key = self.chunk_key(chunk);
+        SCRATCH.with_borrow_mut(|(stored, scratch)| {
+            let start = Instant::now();
+            let got = self.store.get(&key, pipeline.max_stored(), stored);
+            self.stats.store_time.add_since(start);
+            let Some(version) = got.map_err(|e| e.context(&key))? else { return Ok(None) };
+            self.stats.bytes_stored.add(stored.len() as u64);
+            let start = Instant::now();
+            let bytes = self.decode(pipeline, stored, scratch);
+            self.stats.codec_time.add_since(start);
+            let bytes = bytes.map_err(|e| e.context(format!("{key}: {}", self.codec_names())))?;
+            self.stats.decodes.add(1);
+            self.stats.bytes_decoded.add(bytes.len() as u64);
+            Ok(Some(Loaded { bytes, version }))
+        })
+    }
+
+    fn decode(&self, pipeline: &Pipeline, stored: &mut Vec<u8>, scratch: &mut Vec<u8>) -> Result<Vec<u8>> {
+        let broken = |e: crate::codec::Broken| Error::damaged(e.0);
+        let turned = self.metadata.stored_order == Order::F && self.grid.dimensions() > 1 && !self.metadata.is_object();
+        let mut bytes = Vec::new();
+        if !turned && pipeline.is_identity() {
+            pipeline.check_size(stored.len()).map_err(broken)?;
+            return Ok(std::mem::take(stored));
+        }
+        if !turned {
+            pipeline.decode(stored, &mut bytes).map_err(broken)?;
+            return Ok(bytes);
+        }
+        pipeline.decode(stored, scratch).map_err(broken)?;
+        bytes.resize(scratch.len(), 0);
+        layout::f_to_c(&self.metadata.chunks, self.metadata.dtype.size(), scratch, &mut bytes);
+        Ok(bytes)
+    }
+
+    /// The codecs of the array, for messages: `zlib`, or `delta, blosc`.
+    pub fn codec_names(&self) -> String {
+        let ids = self.metadata.filters.iter().chain(&self.metadata.compressor).map(|c| c.id.as_str());
+        let names = ids.collect::<Vec<_>>().join(", ");
+        if names.is_empty() { "no codec".to_string() } else { names }
+    }
+
+    /// The stored chunks of the grid and the other values below the array's prefix, streamed, in the store's order.
+    pub fn entries(self: &Arc<Self>) -> Result<Entries> {
+        let level = self.store.list(&self.key).map_err(|e| e.context(&self.key))?;
+        Ok(Entries { array: self.clone(), levels: vec![(level, String::new())] })
+    }
+}
+
+/// True for names that are chunk keys, or might be taken for one: of a former shape, misspelt, or half written.
+pub fn is_chunk_like(name: &str) -> bool {
+    let rest = name.trim().trim_start_matches(['+', '-']);
+    let digits = rest.strip_suffix(".partial").map_or(rest, |r| r.split_inclusive('.').next().unwrap_or(r));
+    digits.starts_with(|c: char| c.is_ascii_digit()) && digits.bytes().all(|b| b.is_ascii_digit() || b == b'.')
+}
+
+/// The separator that stored chunks show: the first chunk key joined by `.` decides, else a directory named by an index.
+fn detect_separator(grid: &Grid, listing: Option<Listing>) -> Option<Separator> {
+    if grid.dimensions() < 2 {
+        return None;
+    }
+    let mut slash = None;
+    for entry in listing?.take(SEPARATOR_SAMPLE).flatten() {
+        match entry.kind {
+            EntryKind::Prefix if parse_index(&entry.name).is_some() => slash = Some(Separator::Slash),
+            EntryKind::Value if grid.parse_chunk_key(&entry.name, Separator::Dot).is_some() => {
+                return Some(Separator::Dot);
+            }
+            _ => {}
+        }
+    }
+    slash
+}
+
+/// Iterator of [`Array::entries`]. It holds one open listing for each level of a chunk key.
+pub struct Entries {
+    array: Arc<Array>,
+    /// Listings, outermost first, each with the part of the chunk key that leads to it.
+    levels: Vec<(Listing, String)>,
+}
+
+impl Iterator for Entries {
+    type Item = Result<ArrayEntry>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            let depth = self.levels.len();
+            let (level, path) = self.levels.last_mut()?;
+            let entry = match level.next() {
+                None => {
+                    self.levels.pop();
+                    continue;
+                }
+                Some(Err(e)) => return Some(Err(e)),
+                Some(Ok(entry)) => entry,
+            };
+            let array = &self.array;
+            let nested = array.separator == Separator::Slash && array.grid.dimensions() > 1;
+            let name = if path.is_empty() { entry.name } else { format!("{path}/{}", entry.name) };
+            if nested && depth < array.grid.dimensions() {
+                if entry.kind == EntryKind::Prefix && name.split('/').all(|p| parse_index(p).is_some()) {
+                    match array.store.list(&array.key.join(&name)) {
+                        Ok(below) => self.levels.push((below, name)),
+                        // a level that went away while we walked
+                        Err(e) if e.kind() == Kind::NotFound => {}
+                        Err(e) => return Some(Err(e.context(array.key.join(&name)))),
+                    }
+                    continue;
+                }
+            } else if let Some(chunk) = array.grid.parse_chunk_key(&name, array.separator) {
+                return Some(Ok(ArrayEntry::Chunk(chunk)));
+            }
+            if depth == 1 && entry.kind == EntryKind::Value && !is_chunk_like(&name) {
+                return Some(Ok(ArrayEntry::Value(name)));
+            }
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! The codecs of one array in a row: filters, then compressor, as zarr-python's `_encode_chunk` applies them, and
+//! backwards. It knows the size of every intermediate result, so that no codec is asked for more than that.
+
+use super::{Broken, Codec, Size, build};
+use crate::error::Result;
+use crate::metadata::ArrayMetadata;
+use std::cell::RefCell;
+
+/// Decoded bytes an object-codec chunk may have: nothing in the metadata bounds it.
+const MAX_OBJECT_CHUNK: usize = 256 << 20;
+
+/// What other writers' encoders may need beyond the bound of ours.
+const SLACK: usize = 1 << 16;
+
+thread_local! {
+    /// Intermediate results, kept for the next chunk. Never larger than the largest chunk this thread has seen.
+    static SCRATCH: RefCell<(Vec<u8>, Vec<u8>)> = const { RefCell::new((Vec::new(), Vec::new())) };
+}
+
+/// The codecs of an array, ready to use.
+pub struct Pipeline {
+    /// In the order of writing.
+    steps: Vec<Box<dyn Codec>>,
+    /// `sizes[i]` is what goes into `steps[i]` when writing; the last one is the stored size.
+    sizes: Vec<Size>,
+}
+
+impl Pipeline {
+    /// The pipeline of `meta` for decoded chunks of `chunk_size` bytes. An object codec stays out of it: decoded chunks
+    /// of an array of objects are what that codec made.
+    pub fn new(meta: &ArrayMetadata, chunk_size: usize) -> Result<Self> {
+        let kept = usize::from(meta.object_codec().is_some());
+        let (mut size, mut itemsize) = match meta.is_object() {
+            true => (Size::AtMost(MAX_OBJECT_CHUNK), 1),
+            false => (Size::Exact(chunk_size), meta.dtype.size()),
+        };
+        let (mut steps, mut sizes) = (Vec::new(), vec![size]);
+        for config in meta.filters.iter().skip(kept).chain(&meta.compressor) {
+            let codec = build(config, itemsize)?;
+            itemsize = codec.encoded_itemsize();
+            size = match (size, codec.encoded_size(size.max())) {
+                (Size::Exact(_), size) => size,
+                (Size::AtMost(_), size) => Size::AtMost(size.max()),
+            };
+            sizes.push(size);
+            steps.push(codec);
+        }
+        Ok(Pipeline { steps, sizes })
+    }
+
+    /// True if stored chunks are decoded chunks.
+    pub fn is_identity(&self) -> bool {
+        self.steps.is_empty()
+    }
+
+    /// Bytes a stored chunk may have; more can't be right.
+    pub fn max_stored(&self) -> u64 {
+        match self.sizes.last() {
+            Some(Size::Exact(n)) => *n as u64,
+            Some(Size::AtMost(n)) => room(*n) as u64,
+            None => 0,
+        }
+    }
+
+    /// Decodes a stored chunk into `decoded`, replacing what is there.
+    pub fn decode(&self, stored: &[u8], decoded: &mut Vec<u8>) -> std::result::Result<(), Broken> {
+        SCRATCH.with_borrow_mut(|(a, b)| {
+            let (mut input, mut other) = (a, b);
+            for (i, step) in self.steps.iter().enumerate().rev() {
+                let from = if i + 1 == self.steps.len() { stored } else { input.as_slice() };
+                let to = if i == 0 { &mut *decoded } else { &mut *other };
+                decode_step(step.as_ref(), from, self.sizes[i], to)?;
+                std::mem::swap(&mut input, &mut other);
+            }
+            Ok::<_, Broken>(())
+        })?;
+        if self.is_identity() {
+            decoded.clear();
+            decoded.extend_from_slice(stored);
+        }
+        self.check_size(decoded.len())
+    }
+
+    /// An error unless a decoded chunk may have `len` bytes.
+    pub fn check_size(&self, len: usize) -> std::result::Result<(), Broken> {
+        match self.sizes[0] {
+            Size::Exact(n) if n != len => Err(Broken::new(format!("decoded to {len} bytes, the chunk has {n}"))),
+            _ => Ok(()),
+        }
+    }
+
+    /// Encodes a decoded chunk into `stored`, replacing what is there.
+    pub fn encode(&self, decoded: &[u8], stored: &mut Vec<u8>) -> std::result::Result<(), Broken> {
+        stored.clear();
+        let Some((last, first)) = self.steps.split_last() else {
+            stored.extend_from_slice(decoded);
+            return Ok(());
+        };
+        let mut input = decoded.to_vec();
+        for step in first {
+            let mut output = Vec::new();
+            step.encode(&input, &mut output)?;
+            input = output;
+        }
+        last.encode(&input, stored)
+    }
+}
+
+/// Room for `n` bytes as another writer may have encoded them.
+fn room(n: usize) -> usize {
+    n.saturating_add(n).saturating_add(SLACK)
+}
+
+fn decode_step(codec: &dyn Codec, from: &[u8], size: Size, to: &mut Vec<u8>) -> std::result::Result<(), Broken> {
+    let len = match size {
+        Size::Exact(n) => n,
+        Size::AtMost(n) => room(n),
+    };
+    // fresh zeroed memory costs nothing until it is written, unlike zeroing a used buffer
+    if to.capacity() < len {
+        *to = vec![0; len];
+    } else {
+        to.resize(len, 0);
+    }
+    let n = codec.decode(from, to)?;
+    match size {
+        Size::Exact(_) if n != len => Err(Broken::new(format!("decoded to {n} bytes where {len} are expected"))),
+        Size::AtMost(_) => {
+            to.truncate(n);
+            // an object chunk stays in memory: it must not hold the room it might have needed
+            if to.capacity() > 2 * n + SLACK {
+                to.shrink_to_fit();
+            }
+            Ok(())
+        }
+        Size::Exact(_) => Ok(()),
+    }
+}

@@ -1,0 +1,349 @@
+//! The groups and arrays of a store: what stands at a path, its metadata documents as the decoded view shows them, and
+//! the walk over everything below a group. Metadata is read when it is asked for, and again when it has changed.
+
+use crate::array::Array;
+use crate::error::{Error, Kind, Result};
+use crate::json::{self, Map, Value};
+use crate::metadata::{
+    ArrayMetadata, GROUP_DOCUMENT, MAX_DOCUMENT, V1_ATTRS, V1_META, V1Order, ZARRAY, ZATTRS, ZGROUP, ZMETADATA,
+};
+use crate::stats::Stats;
+use crate::store::{EntryKind, Key, Listing, Stat, Store, Version};
+use lru::LruCache;
+use std::num::NonZeroUsize;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Arrays whose parsed metadata is kept.
+const ARRAYS_KEPT: NonZeroUsize = NonZeroUsize::new(4096).unwrap();
+
+/// Names looked at to tell a store without `.zgroup` from a directory that is none.
+const PROBED_NAMES: usize = 1000;
+
+/// What stands at a path of the hierarchy.
+#[derive(Clone)]
+pub enum Place {
+    Array(Arc<Array>),
+    /// Array metadata that can't be honoured, and why.
+    Damaged(Error),
+    /// A group, also one without `.zgroup`.
+    Group,
+    /// A key that is neither metadata nor chunk.
+    Value(Stat),
+    /// Something unreadable: a FIFO, a socket, a device.
+    Other,
+}
+
+/// A metadata document of the decoded view, and what the store knows of the key it comes from.
+pub struct Document {
+    pub text: Vec<u8>,
+    pub stat: Stat,
+}
+
+type Parsed = std::result::Result<Arc<Array>, Error>;
+
+/// The hierarchy of a store.
+pub struct Hierarchy {
+    store: Arc<dyn Store>,
+    v1_order: V1Order,
+    stats: Arc<Stats>,
+    /// Protects the parsed arrays, each with the version of its metadata.
+    arrays: Mutex<LruCache<Key, (Version, Parsed)>>,
+}
+
+impl Hierarchy {
+    /// The hierarchy of `store`.
+    pub fn new(store: Arc<dyn Store>, v1_order: V1Order, stats: Arc<Stats>) -> Self {
+        Hierarchy { store, v1_order, stats, arrays: Mutex::new(LruCache::new(ARRAYS_KEPT)) }
+    }
+
+    /// The store below.
+    pub fn store(&self) -> &dyn Store {
+        self.store.as_ref()
+    }
+
+    /// An error, saying what is there instead, unless the store holds a Zarr v1 or v2 hierarchy.
+    pub fn check(&self) -> Result<()> {
+        let is_value = |key: &Key| Ok::<_, Error>(self.store.stat(key)?.is_some_and(|s| s.kind == EntryKind::Value));
+        for name in [ZARRAY, ZGROUP, ZMETADATA, V1_META] {
+            if is_value(&Key::root().join(name))? {
+                return Ok(());
+            }
+        }
+        if is_value(&Key::root().join("zarr.json"))? {
+            return Err(Error::unsupported("a Zarr v3 store: this version reads v1 and v2"));
+        }
+        for entry in self.store.list(&Key::root())?.take(PROBED_NAMES) {
+            let entry = entry?;
+            let below = Key::root().join(&entry.name);
+            if entry.kind == EntryKind::Prefix && (is_value(&below.join(ZARRAY))? || is_value(&below.join(ZGROUP))?) {
+                return Ok(());
+            }
+        }
+        Err(Error::invalid("not a Zarr store: it has no .zgroup, .zarray, .zmetadata or meta"))
+    }
+
+    /// What stands at `key`; None if there is definitely nothing.
+    pub fn find(&self, key: &Key) -> Result<Option<Place>> {
+        if let Some((document, v1)) = self.array_document(key)? {
+            return self.array(key, &document, v1).map(|parsed| match parsed {
+                Ok(array) => Some(Place::Array(array)),
+                Err(e) => Some(Place::Damaged(e)),
+            });
+        }
+        Ok(self.store.stat(key).map_err(|e| e.context(key))?.map(|stat| match stat.kind {
+            EntryKind::Prefix => Place::Group,
+            EntryKind::Value => Place::Value(stat),
+            EntryKind::Other => Place::Other,
+        }))
+    }
+
+    /// The key of an array's metadata, and whether it is v1; None if `key` holds no array.
+    fn array_document(&self, key: &Key) -> Result<Option<((Key, Stat), bool)>> {
+        let value = |key: Key| -> Result<Option<(Key, Stat)>> {
+            let stat = self.store.stat(&key).map_err(|e| e.context(&key))?;
+            Ok(stat.map(|stat| (key, stat)))
+        };
+        if let Some(found) = value(key.join(ZARRAY))? {
+            return Ok(Some((found, false)));
+        }
+        // v1 has but one array, at the root
+        if !key.is_root() || self.store.stat(&key.join(ZGROUP))?.is_some() {
+            return Ok(None);
+        }
+        Ok(value(key.join(V1_META))?.filter(|(_, s)| s.kind == EntryKind::Value).map(|found| (found, true)))
+    }
+
+    /// The parsed array, from memory if its metadata is still the same.
+    fn array(&self, key: &Key, (document, stat): &(Key, Stat), v1: bool) -> Result<Parsed> {
+        if let Some((version, parsed)) = self.lock().get(key)
+            && *version == stat.version
+            && parsed.as_ref().map_or(true, |a| a.separator_known())
+        {
+            return Ok(parsed.clone());
+        }
+        let mut text = Vec::new();
+        let read = self.store.get(document, MAX_DOCUMENT, &mut text);
+        let (version, parsed) = match read {
+            Ok(None) => return Err(Error::not_found("went away while it was read").context(document)),
+            Ok(Some(version)) => (version, self.parse(key, &text, v1).map_err(|e| e.context(document))),
+            Err(e) => (stat.version.clone(), Err(e.context(document))),
+        };
+        if let Err(e) = &parsed {
+            self.stats.problem(e.to_string());
+        } else if let Ok(array) = &parsed
+            && let Err(e) = array.readable()
+        {
+            self.stats.problem(e.to_string());
+        }
+        self.lock().put(key.clone(), (version, parsed.clone()));
+        Ok(parsed)
+    }
+
+    fn parse(&self, key: &Key, text: &[u8], v1: bool) -> Parsed {
+        let metadata = match v1 {
+            true => ArrayMetadata::parse_v1(text, self.v1_order)?,
+            false => ArrayMetadata::parse(text)?,
+        };
+        Array::new(key.clone(), metadata, self.store.clone(), self.stats.clone()).map(Arc::new)
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, LruCache<Key, (Version, Parsed)>> {
+        self.arrays.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The `.zarray` of the decoded view; of a damaged array, the document as it is stored.
+    pub fn array_view(&self, key: &Key) -> Result<Option<Document>> {
+        let Some((found, v1)) = self.array_document(key)? else { return Ok(None) };
+        let text = match self.array(key, &found, v1)? {
+            Ok(array) => array.metadata().decoded_view().into_bytes(),
+            Err(_) => return self.stored(&found.0),
+        };
+        Ok(Some(Document { text, stat: found.1 }))
+    }
+
+    /// The `.zattrs` of a group or array, as stored.
+    pub fn attributes_view(&self, key: &Key) -> Result<Option<Document>> {
+        let v1 = matches!(self.array_document(key)?, Some((_, true)));
+        self.stored(&key.join(if v1 { V1_ATTRS } else { ZATTRS }))
+    }
+
+    /// The `.zgroup` of a group: as stored, or made for a group that has none. Directories whose names begin with a dot
+    /// are other programs' and get none.
+    pub fn group_view(&self, key: &Key) -> Result<Option<Document>> {
+        if let Some(document) = self.stored(&key.join(ZGROUP))? {
+            return Ok(Some(document));
+        }
+        let stat = self.store.stat(key).map_err(|e| e.context(key))?;
+        let name = key.as_str().rsplit('/').next().unwrap_or_default();
+        let stat = stat.filter(|_| !name.starts_with('.'));
+        Ok(stat.map(|stat| Document { text: GROUP_DOCUMENT.into(), stat }))
+    }
+
+    /// The `.zmetadata` of the decoded view, where the store has one: made of the metadata documents that are really
+    /// there, since the stored one may be stale.
+    pub fn consolidated_view(&self, key: &Key) -> Result<Option<Document>> {
+        let Some(stat) = self.store.stat(&key.join(ZMETADATA)).map_err(|e| e.context(key))? else { return Ok(None) };
+        let mut entries: Vec<String> = Vec::new();
+        let mut add = |key: &Key, name: &str, document: Option<Document>| {
+            // a document that is no JSON can't be put inside another
+            if let Some(text) = document.and_then(|d| String::from_utf8(d.text).ok())
+                && json::parse(text.as_bytes()).is_ok()
+            {
+                entries.push(format!("{}:{}", Value::from(key.join(name).as_str()), text.trim()));
+            }
+        };
+        let prefix = if key.is_root() { String::new() } else { format!("{}/", key.as_str()) };
+        self.walk(key, &mut |place_key, place| {
+            let below = Key::normalize(place_key.as_str().strip_prefix(&prefix).unwrap_or_default())?;
+            match place {
+                Place::Array(_) => add(&below, ZARRAY, self.array_view(place_key)?),
+                Place::Group => add(&below, ZGROUP, self.group_view(place_key)?),
+                _ => return Ok(()),
+            }
+            add(&below, ZATTRS, self.attributes_view(place_key)?);
+            Ok(())
+        })?;
+        let text = format!("{{\"metadata\":{{{}}},\"zarr_consolidated_format\":1}}", entries.join(","));
+        Ok(Some(Document { text: text.into_bytes(), stat }))
+    }
+
+    /// The attributes of a group or array; none where there is no document, or one that is no JSON object.
+    pub fn attributes(&self, key: &Key) -> Result<Map<String, Value>> {
+        let document = self.attributes_view(key)?;
+        Ok(match document.map(|d| json::parse(&d.text)) {
+            Some(Ok(Value::Object(attributes))) => attributes,
+            Some(Err(e)) => {
+                self.stats.problem(e.context(key.join(ZATTRS)).to_string());
+                Map::new()
+            }
+            _ => Map::new(),
+        })
+    }
+
+    fn stored(&self, key: &Key) -> Result<Option<Document>> {
+        let Some(stat) = self.store.stat(key).map_err(|e| e.context(key))? else { return Ok(None) };
+        let mut text = Vec::new();
+        let read = self.store.get(key, MAX_DOCUMENT, &mut text).map_err(|e| e.context(key))?;
+        Ok(read.map(|_| Document { text, stat }))
+    }
+
+    /// The names below a group, streamed, metadata documents left out.
+    pub fn list(&self, key: &Key) -> Result<Listing> {
+        let listing = self.store.list(key).map_err(|e| e.context(key))?;
+        let metadata = |name: &str| [ZARRAY, ZGROUP, ZATTRS, ZMETADATA].contains(&name);
+        Ok(Box::new(listing.filter(move |e| !e.as_ref().is_ok_and(|e| metadata(&e.name)))))
+    }
+
+    /// Calls `visit` for `key` and every group and array below it, in the order of their names. Damaged arrays are
+    /// visited, other keys are not; what lies below an array is not part of the hierarchy.
+    pub fn walk(&self, key: &Key, visit: &mut dyn FnMut(&Key, &Place) -> Result<()>) -> Result<()> {
+        let mut stack = vec![key.clone()];
+        while let Some(key) = stack.pop() {
+            let place = match self.find(&key) {
+                Ok(Some(place)) => place,
+                Ok(None) => continue,
+                // too deep for the system, or out of the store: its neighbours are not to blame
+                Err(e) if matches!(e.kind(), Kind::System(_)) => {
+                    self.stats.problem(e.to_string());
+                    continue;
+                }
+                Err(e) => return Err(e),
+            };
+            visit(&key, &place)?;
+            if !matches!(place, Place::Group) {
+                continue;
+            }
+            let mut below = Vec::new();
+            for entry in self.list(&key)? {
+                let entry = entry?;
+                if entry.kind == EntryKind::Prefix {
+                    below.push(key.child(&entry.name)?);
+                }
+            }
+            below.sort_unstable_by(|a, b| b.cmp(a));
+            stack.extend(below);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::MemoryStore;
+
+    const ARRAY: &str = r#"{"zarr_format":2,"shape":[4],"chunks":[2],"dtype":"<i4","compressor":{"id":"zlib"},"fill_value":0,
+        "order":"C","filters":null}"#;
+
+    fn hierarchy(values: &[(&str, &str)]) -> (Arc<MemoryStore>, Hierarchy) {
+        let store = Arc::new(MemoryStore::default());
+        for (key, value) in values {
+            store.put(key, *value);
+        }
+        let hierarchy = Hierarchy::new(store.clone(), V1Order::Zarr1, Arc::default());
+        (store, hierarchy)
+    }
+
+    #[test]
+    fn groups_arrays_and_what_lies_between() {
+        let (_, h) = hierarchy(&[
+            (".zgroup", "{\"zarr_format\":2}"),
+            ("a/b/x/.zarray", ARRAY),
+            ("a/b/x/inner/.zarray", ARRAY),
+            ("bad/.zarray", "{"),
+            ("both/.zgroup", "{}"),
+            ("both/.zarray", ARRAY),
+            ("notes.txt", "hello"),
+        ]);
+        let mut seen = Vec::new();
+        h.walk(&Key::root(), &mut |key, place| {
+            let kind = match place {
+                Place::Array(_) => "array",
+                Place::Damaged(_) => "damaged",
+                Place::Group => "group",
+                _ => "other",
+            };
+            seen.push(format!("{key} {kind}"));
+            Ok(())
+        })
+        .unwrap();
+        let expected = ["/ group", "/a group", "/a/b group", "/a/b/x array", "/bad damaged", "/both array"];
+        assert_eq!(seen, expected);
+        assert!(matches!(h.find(&Key::normalize("notes.txt").unwrap()).unwrap(), Some(Place::Value(_))));
+        assert!(h.find(&Key::normalize("none").unwrap()).unwrap().is_none());
+    }
+
+    #[test]
+    fn consolidated_metadata_is_made_of_what_is_there() {
+        let (store, h) =
+            hierarchy(&[(".zgroup", "{\"zarr_format\":2}"), ("x/.zarray", ARRAY), (".zmetadata", "stale")]);
+        store.put("x/.zattrs", "{\"scale\": NaN}");
+        let view = h.consolidated_view(&Key::root()).unwrap().unwrap().text;
+        let view = json::parse(&view).unwrap();
+        let names: Vec<&String> = view["metadata"].as_object().unwrap().keys().collect();
+        assert_eq!(names, [".zgroup", "x/.zarray", "x/.zattrs"]);
+        assert!(view["metadata"]["x/.zarray"]["compressor"].is_null());
+        store.delete(".zmetadata");
+        assert!(h.consolidated_view(&Key::root()).unwrap().is_none());
+    }
+
+    #[test]
+    fn changed_metadata_is_read_again() {
+        let (store, h) = hierarchy(&[("x/.zarray", ARRAY)]);
+        let size = || match h.find(&Key::normalize("x").unwrap()).unwrap() {
+            Some(Place::Array(a)) => a.size(),
+            _ => panic!(),
+        };
+        assert_eq!(size(), 16);
+        store.put("x/.zarray", ARRAY.replace("\"shape\":[4]", "\"shape\":[9]"));
+        assert_eq!(size(), 36);
+    }
+
+    #[test]
+    fn what_is_a_store() {
+        assert!(hierarchy(&[("a/.zarray", ARRAY)]).1.check().is_ok());
+        assert!(hierarchy(&[("meta", "{}")]).1.check().is_ok());
+        assert_eq!(hierarchy(&[("a/x", "")]).1.check().unwrap_err().kind(), Kind::Invalid);
+        assert_eq!(hierarchy(&[("zarr.json", "{}")]).1.check().unwrap_err().kind(), Kind::Unsupported);
+    }
+}

@@ -1,0 +1,94 @@
+//! What the mount has done: counters, and the problems a user should know of. Everything counts here; nothing is decided
+//! by it.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
+
+/// Problems kept for `.zarrfs/stats`, the latest ones.
+const MAX_PROBLEMS: usize = 200;
+
+/// A counter that only grows.
+#[derive(Default)]
+pub struct Counter(AtomicU64);
+
+impl Counter {
+    /// Adds `n`.
+    pub fn add(&self, n: u64) {
+        self.0.fetch_add(n, Ordering::Relaxed);
+    }
+
+    /// Adds the nanoseconds since `start`.
+    pub fn add_since(&self, start: Instant) {
+        self.add(start.elapsed().as_nanos() as u64);
+    }
+
+    /// The sum so far.
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Counters of one mount.
+#[derive(Default)]
+pub struct Stats {
+    /// Chunks asked for and found decoded in the cache.
+    pub hits: Counter,
+    /// Chunks asked for and not found.
+    pub misses: Counter,
+    /// Chunks decoded.
+    pub decodes: Counter,
+    /// Chunks that are not in the store.
+    pub uninitialised: Counter,
+    /// Chunks that couldn't be read or decoded.
+    pub failures: Counter,
+    /// Bytes of encoded chunks read from the store.
+    pub bytes_stored: Counter,
+    /// Bytes of decoded chunks.
+    pub bytes_decoded: Counter,
+    /// Bytes given to readers.
+    pub bytes_served: Counter,
+    /// Nanoseconds in the store and in the codecs, summed over threads.
+    pub store_time: Counter,
+    pub codec_time: Counter,
+    /// Protects the list alone.
+    problems: Mutex<VecDeque<String>>,
+}
+
+impl Stats {
+    /// Records a problem and logs it; one that is on record already is not logged again.
+    pub fn problem(&self, line: impl Into<String>) {
+        let line = line.into();
+        let mut problems = self.problems.lock().unwrap_or_else(PoisonError::into_inner);
+        if problems.contains(&line) {
+            return;
+        }
+        log::error!("{line}");
+        problems.push_back(line);
+        if problems.len() > MAX_PROBLEMS {
+            problems.pop_front();
+        }
+    }
+
+    /// The problems on record, oldest first.
+    pub fn problems(&self) -> Vec<String> {
+        self.problems.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
+    }
+
+    /// Names and values of the counters, in the order they are shown.
+    pub fn counters(&self) -> [(&'static str, u64); 10] {
+        [
+            ("chunk_hits", self.hits.get()),
+            ("chunk_misses", self.misses.get()),
+            ("chunk_decodes", self.decodes.get()),
+            ("chunks_uninitialised", self.uninitialised.get()),
+            ("chunk_failures", self.failures.get()),
+            ("bytes_stored", self.bytes_stored.get()),
+            ("bytes_decoded", self.bytes_decoded.get()),
+            ("bytes_served", self.bytes_served.get()),
+            ("store_nanoseconds", self.store_time.get()),
+            ("codec_nanoseconds", self.codec_time.get()),
+        ]
+    }
+}
