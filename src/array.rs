@@ -5,7 +5,7 @@ use crate::codec::Pipeline;
 use crate::error::{Error, Kind, Result};
 use crate::grid::{ChunkId, Grid, parse_index};
 use crate::layout;
-use crate::metadata::{ArrayMetadata, Order, Separator};
+use crate::metadata::{ArrayMetadata, Order, Separator, V1_META, ZARRAY};
 use crate::stats::Stats;
 use crate::store::{EntryKind, Key, Listing, Stat, Store, Version};
 use std::cell::RefCell;
@@ -106,6 +106,16 @@ impl Array {
     /// The store's separator: declared, detected, or `.`.
     pub fn separator(&self) -> Separator {
         self.separator
+    }
+
+    /// The name of the key that holds the metadata document.
+    pub fn metadata_name(&self) -> &'static str {
+        if self.metadata.zarr_format == 1 { V1_META } else { ZARRAY }
+    }
+
+    /// True if uninitialised chunks read as zero bytes.
+    pub fn fill_is_zero(&self) -> bool {
+        self.metadata.fill.as_ref().is_none_or(|f| f.iter().all(|&b| b == 0))
     }
 
     /// False if chunks that appear later might tell another separator.

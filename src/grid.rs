@@ -129,6 +129,11 @@ impl Grid {
         from + step * row.flat_stride
     }
 
+    /// The end of the row that holds flat position `from`: up to there no chunk comes twice.
+    pub fn row_end(&self, from: u64) -> u64 {
+        self.axes.last().map_or(self.size, |row| (from / row.len + 1) * row.len)
+    }
+
     /// The chunk key: grid indices joined by `separator`; `0` for a 0-d array.
     pub fn chunk_key(&self, chunk: ChunkId, separator: Separator) -> String {
         let mut rest = chunk.0;

@@ -1,0 +1,331 @@
+//! The semantics of the file system, in our own types: open files, reads, directory streams, holes. It can be tested
+//! without FUSE, and knows nothing of it.
+
+use crate::array::Array;
+use crate::cache::{Cache, Chunk};
+use crate::error::{Error, Kind, Result};
+use crate::grid::ChunkId;
+use crate::hierarchy::Document;
+use crate::json::{self, Map, Value};
+use crate::layout;
+use crate::metadata::Order;
+use crate::stats::Stats;
+use crate::store::Key;
+use crate::tree::{Attributes, ControlFile, MetadataFile, Name, Names, Node, Tree};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::Duration;
+
+mod holes;
+
+pub use holes::Seek;
+
+/// Chunks a read keeps at hand: a row of the array goes through several of them again and again.
+const HELD: usize = 32;
+
+/// What `open` answers.
+#[derive(Debug)]
+pub struct Opened {
+    pub handle: u64,
+    /// The content is made at open: reads must not be answered from, or cut by, what the kernel remembers.
+    pub synthesised: bool,
+}
+
+/// An open file or directory.
+enum Handle {
+    Flat(Arc<Array>),
+    Chunk(Arc<Array>, ChunkId),
+    /// Metadata and control files, as they were when opened.
+    Document(Vec<u8>),
+    Value(Key),
+    Directory(Mutex<DirectoryStream>),
+}
+
+/// A directory being read. Position 0 is `.`, 1 is `..`, then the names as they come.
+struct DirectoryStream {
+    node: Arc<Node>,
+    names: Names,
+    /// The position of the next name.
+    position: u64,
+    /// A name that did not fit into the last reply.
+    pending: Option<Name>,
+}
+
+/// The file system of one mount. Read-only.
+pub struct Fs {
+    tree: Tree,
+    cache: Arc<Cache>,
+    stats: Arc<Stats>,
+    /// Protects the map alone, never held during a request.
+    handles: RwLock<HashMap<u64, Arc<Handle>>>,
+    next_handle: AtomicU64,
+}
+
+impl Fs {
+    /// The file system that shows `tree`, reading through `cache`.
+    pub fn new(tree: Tree, cache: Arc<Cache>, stats: Arc<Stats>) -> Self {
+        Fs { tree, cache, stats, handles: RwLock::default(), next_handle: AtomicU64::new(1) }
+    }
+
+    /// Looks up a name and counts the lookup. ENOENT where there is none.
+    pub fn lookup(&self, parent: u64, name: &str) -> Result<Attributes> {
+        let parent = self.tree.node(parent)?;
+        let node = self.tree.lookup(&parent, name)?.ok_or_else(|| Error::not_found("no such file"))?;
+        let attributes = self.tree.attributes(&node)?;
+        self.tree.remember(node);
+        Ok(attributes)
+    }
+
+    /// Takes back `count` lookups of an inode number.
+    pub fn forget(&self, inode: u64, count: u64) {
+        self.tree.forget(inode, count);
+    }
+
+    /// What `stat` tells.
+    pub fn attributes(&self, inode: u64) -> Result<Attributes> {
+        self.tree.attributes(&*self.tree.node(inode)?)
+    }
+
+    /// Opens a file. Everything its reads see is at least as new as this moment.
+    pub fn open(&self, inode: u64, for_writing: bool) -> Result<Opened> {
+        if for_writing {
+            return Err(Error::new(Kind::ReadOnly, "the mount is read-only"));
+        }
+        let node = self.tree.node(inode)?;
+        let mut synthesised = false;
+        let handle = match &*node {
+            Node::Flat(key) => {
+                let array = self.tree.array(key)?;
+                array.readable()?;
+                array.begin_epoch();
+                Handle::Flat(array)
+            }
+            Node::Chunk(key, chunk, _) => {
+                let array = self.tree.array(key)?;
+                array.readable()?;
+                array.begin_epoch();
+                // ESTALE makes the kernel look the name up again
+                array.stat_chunk(*chunk)?.ok_or_else(|| Error::system(libc::ESTALE))?;
+                Handle::Chunk(array, *chunk)
+            }
+            Node::Metadata(key, file) => {
+                synthesised = *file == MetadataFile::Consolidated;
+                let document = match synthesised {
+                    true => self.tree.consolidated(key, Duration::ZERO)?,
+                    false => self.tree.document(key, *file)?,
+                };
+                let text = |d: Arc<Document>| Arc::try_unwrap(d).map_or_else(|d| d.text.clone(), |d| d.text);
+                Handle::Document(document.map(text).ok_or_else(|| Error::system(libc::ESTALE))?)
+            }
+            Node::Value(key) => Handle::Value(key.clone()),
+            Node::Unreadable(key) => return Err(self.tree.unreadable(key)),
+            Node::Control(file) => {
+                synthesised = true;
+                Handle::Document(self.control(*file).into_bytes())
+            }
+            _ => return Err(Error::system(libc::EISDIR)),
+        };
+        Ok(Opened { handle: self.insert(handle), synthesised })
+    }
+
+    fn insert(&self, handle: Handle) -> u64 {
+        let number = self.next_handle.fetch_add(1, Ordering::Relaxed);
+        self.handles.write().unwrap_or_else(PoisonError::into_inner).insert(number, Arc::new(handle));
+        number
+    }
+
+    fn handle(&self, number: u64) -> Result<Arc<Handle>> {
+        let handles = self.handles.read().unwrap_or_else(PoisonError::into_inner);
+        handles.get(&number).cloned().ok_or_else(|| Error::system(libc::EBADF))
+    }
+
+    /// Closes a file or directory.
+    pub fn release(&self, handle: u64) {
+        self.handles.write().unwrap_or_else(PoisonError::into_inner).remove(&handle);
+    }
+
+    /// Reads up to `len` bytes at `offset` into `out`, replacing what is there; fewer only at the end of the file.
+    /// With `cached`, false is returned, and `out` is worthless, if that would take the store or a wait.
+    pub fn read(&self, handle: u64, offset: u64, len: usize, cached: bool, out: &mut Vec<u8>) -> Result<bool> {
+        let done = match &*self.handle(handle)? {
+            Handle::Flat(array) => self.read_flat(array, offset, len, cached, out)?,
+            Handle::Chunk(array, chunk) => self.read_chunk(array, *chunk, offset, len, cached, out)?,
+            Handle::Document(text) => {
+                let start = (offset.min(text.len() as u64)) as usize;
+                out.clear();
+                out.extend_from_slice(&text[start..text.len().min(start + len)]);
+                true
+            }
+            Handle::Value(_) if cached => false,
+            Handle::Value(key) => {
+                let end = offset.saturating_add(len as u64);
+                let got = self.tree.hierarchy().store().get_range(key, offset..end, out).map_err(|e| e.context(key))?;
+                got.ok_or_else(|| Error::system(libc::ESTALE))?;
+                true
+            }
+            Handle::Directory(_) => return Err(Error::system(libc::EISDIR)),
+        };
+        if done {
+            self.stats.bytes_served.add(out.len() as u64);
+        }
+        Ok(done)
+    }
+
+    /// One copy: from the decoded chunks into the reply.
+    fn read_flat(&self, array: &Array, offset: u64, len: usize, cached: bool, out: &mut Vec<u8>) -> Result<bool> {
+        let end = offset.saturating_add(len as u64).min(array.size());
+        out.resize(end.saturating_sub(offset) as usize, 0);
+        let mut held: [Option<(ChunkId, Option<Arc<Chunk>>)>; HELD] = Default::default();
+        let mut done = 0;
+        for run in array.grid().runs(offset..end) {
+            let slot = (run.chunk.0 % HELD as u64) as usize;
+            if !matches!(&held[slot], Some((id, _)) if *id == run.chunk) {
+                let chunk = match self.cache.peek(array, run.chunk) {
+                    Some(chunk) => chunk?,
+                    None if cached => return Ok(false),
+                    None => {
+                        // the cache's rule: hold nothing while waiting for room
+                        held = Default::default();
+                        self.cache.get(array, run.chunk)?
+                    }
+                };
+                held[slot] = Some((run.chunk, chunk));
+            }
+            let to = &mut out[done..done + run.len];
+            match &held[slot] {
+                Some((_, Some(chunk))) => to.copy_from_slice(&chunk[run.offset..run.offset + run.len]),
+                _ => fill(to, offset + done as u64, array),
+            }
+            done += run.len;
+        }
+        Ok(true)
+    }
+
+    fn read_chunk(
+        &self,
+        array: &Array,
+        chunk: ChunkId,
+        offset: u64,
+        len: usize,
+        cached: bool,
+        out: &mut Vec<u8>,
+    ) -> Result<bool> {
+        let bytes = match self.cache.peek(array, chunk) {
+            Some(bytes) => bytes?,
+            None if cached => return Ok(false),
+            None => self.cache.get(array, chunk)?,
+        };
+        let bytes = bytes.ok_or_else(|| Error::system(libc::ESTALE))?;
+        let start = offset.min(bytes.len() as u64) as usize;
+        let end = bytes.len().min(start.saturating_add(len));
+        out.resize(end - start, 0);
+        let meta = array.metadata();
+        if meta.order == Order::F && !meta.is_object() {
+            layout::read_f(&meta.chunks, meta.dtype.size(), &bytes, start..end, out);
+        } else {
+            out.copy_from_slice(&bytes[start..end]);
+        }
+        Ok(true)
+    }
+
+    /// Where the next data or hole begins, at or after `offset`. ENXIO past the end, as lseek(2) says.
+    pub fn seek(&self, handle: u64, offset: u64, seek: Seek) -> Result<u64> {
+        let handle = self.handle(handle)?;
+        let Handle::Flat(array) = &*handle else { return Err(Error::system(libc::EOPNOTSUPP)) };
+        if offset >= array.size() {
+            return Err(Error::system(libc::ENXIO));
+        }
+        holes::seek(array, offset, seek)
+    }
+
+    /// Opens a directory.
+    pub fn open_directory(&self, inode: u64) -> Result<u64> {
+        let node = self.tree.node(inode)?;
+        let names = self.tree.names(&node)?;
+        let stream = DirectoryStream { node, names, position: 0, pending: None };
+        Ok(self.insert(Handle::Directory(Mutex::new(stream))))
+    }
+
+    /// Gives the names of an open directory from position `from` on to `add`, each with the position after it, until
+    /// `add` returns true: that name did not fit and comes again.
+    pub fn read_directory(&self, handle: u64, from: u64, mut add: impl FnMut(&Name, u64) -> bool) -> Result<()> {
+        let handle = self.handle(handle)?;
+        let Handle::Directory(stream) = &*handle else { return Err(Error::system(libc::ENOTDIR)) };
+        let mut stream: MutexGuard<'_, DirectoryStream> = stream.lock().unwrap_or_else(PoisonError::into_inner);
+        if from < stream.position {
+            stream.names = self.tree.names(&stream.node)?;
+            (stream.position, stream.pending) = (0, None);
+        }
+        while let Some(name) = stream.next()? {
+            let position = stream.position;
+            if position >= from && add(&name, position + 1) {
+                stream.pending = Some(name);
+                return Ok(());
+            }
+            stream.position += 1;
+        }
+        Ok(())
+    }
+
+    /// Extended attributes, each with its value.
+    pub fn xattrs(&self, inode: u64) -> Result<Vec<(String, Vec<u8>)>> {
+        self.tree.xattrs(&*self.tree.node(inode)?)
+    }
+
+    /// Records a problem that a request ran into.
+    pub fn problem(&self, line: String) {
+        self.stats.problem(line);
+    }
+
+    fn control(&self, file: ControlFile) -> String {
+        let mut values = self.tree.state();
+        values.extend(self.stats.counters().map(|(name, n)| (name, n.into())));
+        let problems = self.tree.stats().problems();
+        match file {
+            ControlFile::StatsJson => {
+                let mut object: Map<String, Value> = values.into_iter().map(|(n, v)| (n.to_string(), v)).collect();
+                object.insert("problems".into(), problems.into());
+                json::write(&Value::Object(object)) + "\n"
+            }
+            ControlFile::Stats => {
+                let plain = |v: &Value| v.as_str().map_or_else(|| json::write(v), str::to_string);
+                let mut text: String = values.iter().map(|(n, v)| format!("{n:<20} {}\n", plain(v))).collect();
+                text.extend(problems.iter().map(|p| format!("problem              {p}\n")));
+                text
+            }
+        }
+    }
+}
+
+/// Writes the fill value over `to`, which stands at `position` of the flat array.
+fn fill(to: &mut [u8], position: u64, array: &Array) {
+    match &array.metadata().fill {
+        Some(item) if !array.fill_is_zero() => {
+            let phase = (position % item.len() as u64) as usize;
+            for (byte, value) in to.iter_mut().zip(item.iter().cycle().skip(phase)) {
+                *byte = *value;
+            }
+        }
+        // the buffer is used again: it may hold another read's bytes
+        _ => to.fill(0),
+    }
+}
+
+impl DirectoryStream {
+    /// The name at the stream's position.
+    fn next(&mut self) -> Result<Option<Name>> {
+        let dot = |name: &str, inode| Some(Name { name: name.to_string(), inode, is_directory: true });
+        if let Some(name) = self.pending.take() {
+            return Ok(Some(name));
+        }
+        match self.position {
+            0 => Ok(dot(".", self.node.inode())),
+            1 => Ok(dot("..", self.node.parent_inode())),
+            _ => self.names.next().transpose(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,145 @@
+use super::*;
+use crate::hierarchy::Hierarchy;
+use crate::metadata::V1Order;
+use crate::store::MemoryStore;
+use proptest::prelude::*;
+
+/// A file system over a store with one array, `a`, and its flat bytes as the definition makes them.
+struct Case {
+    fs: Fs,
+    flat: Vec<u8>,
+    stored: Vec<bool>,
+    chunk_of: Vec<u64>,
+}
+
+fn case(shape: &[u64], chunks: &[u64], item: u64, order: &str, fill: u8, mask: u64, bound: usize) -> Case {
+    let store = Arc::new(MemoryStore::default());
+    let fill_value = "AQEBAQ==";
+    let dtype = if item == 4 && fill == 1 { "\"|V4\"".to_string() } else { format!("\"|V{item}\"") };
+    let fill_json = if fill == 1 && item == 4 { format!("\"{fill_value}\"") } else { "null".into() };
+    let fill = if fill == 1 && item == 4 { 1 } else { 0 };
+    store.put(
+        "a/.zarray",
+        format!(
+            r#"{{"zarr_format":2,"shape":{shape:?},"chunks":{chunks:?},"dtype":{dtype},"compressor":null,"fill_value":{fill_json},"order":"{order}","filters":null}}"#
+        ),
+    );
+    let grid = crate::grid::Grid::new(shape, chunks, item as usize).unwrap();
+    let mut stored = Vec::new();
+    let mut decoded = Vec::new();
+    for id in 0..grid.chunk_count() {
+        let bytes: Vec<u8> = (0..grid.chunk_size()).map(|i| (i as u64 * 7 + id * 13 + 1) as u8).collect();
+        stored.push(mask >> (id % 64) & 1 == 1);
+        if stored[id as usize] {
+            let mut file = bytes.clone();
+            if order == "F" {
+                // C layout of a shape is F layout of the reversed one
+                let reversed: Vec<u64> = chunks.iter().rev().copied().collect();
+                layout::f_to_c(&reversed, item as usize, &bytes, &mut file);
+            }
+            store.put(&format!("a/{}", grid.chunk_key(ChunkId(id), crate::metadata::Separator::Dot)), file);
+        }
+        decoded.push(bytes);
+    }
+    let (mut flat, mut chunk_of) = (Vec::new(), Vec::new());
+    for run in grid.runs(0..u64::MAX) {
+        for i in 0..run.len {
+            let id = run.chunk.0 as usize;
+            flat.push(if stored[id] { decoded[id][run.offset + i] } else { fill });
+            chunk_of.push(run.chunk.0);
+        }
+    }
+    let stats = Arc::new(Stats::default());
+    let cache = Arc::new(Cache::new(bound, stats.clone()));
+    let hierarchy = Hierarchy::new(store, V1Order::Zarr1, stats.clone());
+    let fs = Fs::new(Tree::new(hierarchy, cache.clone(), stats.clone()), cache, stats);
+    Case { fs, flat, stored, chunk_of }
+}
+
+fn open(fs: &Fs, path: &[&str]) -> u64 {
+    let inode = path.iter().fold(1, |parent, name| fs.lookup(parent, name).unwrap().inode);
+    fs.open(inode, false).unwrap().handle
+}
+
+fn geometry() -> impl Strategy<Value = (Vec<u64>, Vec<u64>)> {
+    prop::collection::vec((1u64..7, 1u64..8), 1..=4)
+        .prop_filter("small", |d| d.iter().map(|d| d.0).product::<u64>() < 600)
+        .prop_map(|d| d.into_iter().unzip())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    /// "data.raw: prod(shape) x itemsize bytes, C order"; "uninitialised chunk: in data.raw it reads as the fill value".
+    #[test]
+    fn any_read_of_data_raw_is_that_slice_of_the_flat_bytes(
+        (shape, chunks) in geometry(), item in prop::sample::select(vec![1u64, 3, 4]), f in any::<bool>(),
+        fill in 0u8..2, mask in any::<u64>(), bound in prop::sample::select(vec![0usize, 600, 1 << 20]),
+        offset in 0.0..1.2f64, len in 0usize..700,
+    ) {
+        let c = case(&shape, &chunks, item, if f { "F" } else { "C" }, fill, mask, bound);
+        let handle = open(&c.fs, &["a", "data.raw"]);
+        let offset = (offset * c.flat.len() as f64) as usize;
+        let mut out = vec![9; 5];
+        prop_assert!(c.fs.read(handle, offset as u64, len, false, &mut out).unwrap());
+        let start = offset.min(c.flat.len());
+        prop_assert_eq!(&out, &c.flat[start..(start + len).min(c.flat.len())]);
+    }
+
+    /// "SEEK_HOLE/SEEK_DATA report it as a hole where the fill bytes are zero".
+    #[test]
+    fn holes_are_where_chunks_are_missing((shape, chunks) in geometry(), mask in any::<u64>(), offset in 0.0..1.0f64) {
+        let c = case(&shape, &chunks, 3, "C", 0, mask, 1 << 20);
+        let handle = open(&c.fs, &["a", "data.raw"]);
+        let offset = (offset * c.flat.len() as f64) as u64;
+        let is_data = |i: &u64| c.stored[c.chunk_of[*i as usize] as usize];
+        let end = c.flat.len() as u64;
+        let data = (offset..end).find(is_data);
+        prop_assert_eq!(c.fs.seek(handle, offset, Seek::Data).ok(), data);
+        let hole = (offset..end).find(|i| !is_data(i)).unwrap_or(end);
+        prop_assert_eq!(c.fs.seek(handle, offset, Seek::Hole).unwrap(), hole);
+        prop_assert_eq!(c.fs.seek(handle, end, Seek::Hole).unwrap_err().errno(), libc::ENXIO);
+    }
+}
+
+#[test]
+fn a_directory_can_be_read_in_pieces_and_again() {
+    let c = case(&[9, 9], &[2, 2], 1, "C", 0, u64::MAX, 1 << 20);
+    let inode = c.fs.lookup(1, "a").unwrap().inode;
+    let handle = c.fs.open_directory(inode).unwrap();
+    let all = |from, at_most: usize| {
+        let mut names = Vec::new();
+        c.fs.read_directory(handle, from, |n, next| {
+            let full = names.len() == at_most;
+            if !full {
+                names.push((n.name.clone(), next));
+            }
+            full
+        })
+        .unwrap();
+        names
+    };
+    let whole = all(0, usize::MAX);
+    assert_eq!(whole.len(), 2 + 2 + 25);
+    assert_eq!(whole[..4].iter().map(|n| n.0.as_str()).collect::<Vec<_>>(), [".", "..", "data.raw", ".zarray"]);
+    let mut pieces = all(0, 3);
+    loop {
+        let next = all(pieces.last().unwrap().1, 3);
+        if next.is_empty() {
+            break;
+        }
+        pieces.extend(next);
+    }
+    assert_eq!(pieces, whole);
+}
+
+#[test]
+fn opening_for_writing_is_erofs() {
+    let c = case(&[4], &[2], 1, "C", 0, 0, 1 << 20);
+    let dir = c.fs.lookup(1, "a").unwrap();
+    let file = c.fs.lookup(dir.inode, "data.raw").unwrap();
+    assert_eq!(c.fs.open(file.inode, true).unwrap_err().errno(), libc::EROFS);
+    assert_eq!((file.size, file.blocks), (4, 0));
+    c.fs.forget(file.inode, 1);
+    assert_eq!(c.fs.attributes(file.inode).unwrap_err().errno(), libc::ESTALE);
+}

@@ -1,0 +1,67 @@
+//! Extended attributes: array metadata and user attributes as JSON, and where a chunk is stored.
+
+use super::{Node, Tree};
+use crate::error::Result;
+use crate::json::{self, Value};
+use crate::metadata::{ArrayMetadata, CodecConfig};
+use crate::store::Key;
+
+/// Linux's limits: bytes of a name, of a value, of a list of names.
+const MAX_NAME: usize = 255;
+const MAX_VALUE: usize = 64 << 10;
+const MAX_LIST: usize = 64 << 10;
+
+/// The attributes of `node`. What the system's limits don't allow is left out.
+pub fn of(tree: &Tree, node: &Node) -> Result<Vec<(String, Vec<u8>)>> {
+    let mut list: Vec<(String, Vec<u8>)> = Vec::new();
+    match node {
+        Node::Group(key) => attributes(tree, key, &mut list)?,
+        Node::Array(key) | Node::Flat(key) | Node::Chunk(key, ..) => {
+            if let Ok(array) = tree.array(key) {
+                metadata(array.metadata(), &mut list);
+                if let Node::Chunk(_, chunk, _) = node
+                    && let Some(stat) = array.stat_chunk(*chunk)?
+                {
+                    list.push(("user.zarrfs.key".into(), array.chunk_key(*chunk).as_str().into()));
+                    list.push(("user.zarrfs.stored_size".into(), stat.size.to_string().into()));
+                }
+            }
+            attributes(tree, key, &mut list)?;
+        }
+        _ => {}
+    }
+    let mut bytes = 0;
+    list.retain(|(name, value)| {
+        let fits = name.len() <= MAX_NAME && !name.contains('\0') && value.len() <= MAX_VALUE;
+        bytes += if fits { name.len() + 1 } else { 0 };
+        fits && bytes <= MAX_LIST
+    });
+    Ok(list)
+}
+
+fn metadata(meta: &ArrayMetadata, list: &mut Vec<(String, Vec<u8>)>) {
+    let numbers = |dims: &[u64]| Value::Array(dims.iter().map(|&d| d.into()).collect());
+    let filters = Value::Array(meta.filters.iter().map(CodecConfig::to_json).collect());
+    let values = [
+        ("shape", numbers(&meta.shape)),
+        ("chunks", numbers(&meta.chunks)),
+        ("dtype", meta.dtype_json.clone()),
+        ("order", meta.order.as_str().into()),
+        ("fill_value", meta.fill_value.clone()),
+        ("compressor", meta.compressor.as_ref().map_or(Value::Null, CodecConfig::to_json)),
+        ("filters", if meta.filters.is_empty() { Value::Null } else { filters }),
+    ];
+    list.extend(values.map(|(name, value)| (format!("user.zarr.{name}"), json::write(&value).into_bytes())));
+}
+
+/// User attributes; xarray's names of dimensions have one of their own.
+fn attributes(tree: &Tree, key: &Key, list: &mut Vec<(String, Vec<u8>)>) -> Result<()> {
+    for (name, value) in tree.hierarchy().attributes(key)? {
+        let text = json::write(&value).into_bytes();
+        if name == "_ARRAY_DIMENSIONS" {
+            list.push(("user.zarr.dimension_names".into(), text.clone()));
+        }
+        list.push((format!("user.zarr.attrs.{name}"), text));
+    }
+    Ok(())
+}
