@@ -230,13 +230,18 @@ impl Fs {
     }
 
     /// Where the next data or hole begins, at or after `offset`. ENXIO past the end, as lseek(2) says.
-    pub fn seek(&self, handle: u64, offset: u64, seek: Seek) -> Result<u64> {
+    pub fn seek(&self, inode: u64, handle: u64, offset: u64, seek: Seek) -> Result<u64> {
         let handle = self.handle(handle)?;
-        let Handle::Flat(array) = &*handle else { return Err(Error::system(libc::EOPNOTSUPP)) };
-        if offset >= array.size() {
-            return Err(Error::system(libc::ENXIO));
+        let size = match &*handle {
+            Handle::Flat(array) => array.size(),
+            _ => self.attributes(inode)?.size,
+        };
+        match (&*handle, seek) {
+            _ if offset >= size => Err(Error::system(libc::ENXIO)),
+            (Handle::Flat(array), _) => holes::seek(array, offset, seek),
+            (_, Seek::Data) => Ok(offset),
+            (_, Seek::Hole) => Ok(size),
         }
-        holes::seek(array, offset, seek)
     }
 
     /// Opens a directory.

@@ -1,1 +1,5 @@
-fn main() {}
+//! The program `zarrfs`.
+
+fn main() -> std::process::ExitCode {
+    zarrfs::cli::main()
+}

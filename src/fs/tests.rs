@@ -95,10 +95,10 @@ proptest! {
         let is_data = |i: &u64| c.stored[c.chunk_of[*i as usize] as usize];
         let end = c.flat.len() as u64;
         let data = (offset..end).find(is_data);
-        prop_assert_eq!(c.fs.seek(handle, offset, Seek::Data).ok(), data);
+        prop_assert_eq!(c.fs.seek(0, handle, offset, Seek::Data).ok(), data);
         let hole = (offset..end).find(|i| !is_data(i)).unwrap_or(end);
-        prop_assert_eq!(c.fs.seek(handle, offset, Seek::Hole).unwrap(), hole);
-        prop_assert_eq!(c.fs.seek(handle, end, Seek::Hole).unwrap_err().errno(), libc::ENXIO);
+        prop_assert_eq!(c.fs.seek(0, handle, offset, Seek::Hole).unwrap(), hole);
+        prop_assert_eq!(c.fs.seek(0, handle, end, Seek::Hole).unwrap_err().errno(), libc::ENXIO);
     }
 }
 

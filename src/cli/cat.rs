@@ -1,0 +1,75 @@
+//! `zarrfs cat`: the flat bytes of an array, without FUSE.
+
+use super::{Failure, StoreArgs, logger, open_store, size};
+use crate::cache::Cache;
+use crate::error::Error;
+use crate::fs::Fs;
+use crate::stats::Stats;
+use crate::tree::{FLAT, ROOT_INODE, Tree};
+use clap::Args;
+use log::LevelFilter;
+use std::io::{ErrorKind, Write};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// Bytes read and written at a time.
+const STEP: u64 = 4 << 20;
+
+#[derive(Args)]
+pub struct CatArgs {
+    /// The array: its path in the store, after the store's
+    #[arg(value_name = "STORE/ARRAY")]
+    path: PathBuf,
+    /// The first byte to write
+    #[arg(long, value_name = "N", default_value = "0", value_parser = size::parse)]
+    offset: u64,
+    /// How many bytes to write [default: all that follow]
+    #[arg(long, value_name = "N", value_parser = size::parse)]
+    length: Option<u64>,
+    /// Memory for decoded chunks: a number with K, M, G or T
+    #[arg(long, value_name = "SIZE", default_value = "512M", value_parser = size::parse)]
+    cache_size: u64,
+    #[command(flatten)]
+    reading: StoreArgs,
+}
+
+/// Runs the verb.
+pub fn run(args: &CatArgs) -> Result<(), Failure> {
+    // the one error there may be is told at the end
+    logger::start(LevelFilter::Off, None)?;
+    let stats = Arc::new(Stats::default());
+    let shown = args.path.display();
+    // an array's directory is a store of one array
+    let hierarchy = open_store(&args.path, &args.reading, stats.clone())?;
+    let cache = Arc::new(Cache::new(usize::try_from(args.cache_size).unwrap_or(usize::MAX), stats.clone()));
+    let tree = Tree::new(hierarchy, cache.clone(), stats.clone());
+    let array = tree.array(&crate::store::Key::root()).map_err(|e| match e.errno() {
+        libc::ENOENT => Failure::new(3, format!("{shown}: not an array, but a group")),
+        _ => e.context(&shown).into(),
+    })?;
+    array.readable().map_err(|e| e.context(&shown))?;
+    if array.metadata().is_object() {
+        let message =
+            format!("{shown}: its items are objects, which have no flat bytes; its chunks can be read in a mount");
+        return Err(Failure::new(4, message));
+    }
+    let fs = Fs::new(tree, cache, stats);
+    let handle = fs.open(fs.lookup(ROOT_INODE, FLAT)?.inode, false)?.handle;
+    let end = args.length.map_or(array.size(), |n| args.offset.saturating_add(n).min(array.size()));
+    copy(&fs, handle, args.offset, end).map_err(|e| e.context(&shown).into())
+}
+
+fn copy(fs: &Fs, handle: u64, from: u64, end: u64) -> Result<(), Error> {
+    let mut out = std::io::stdout().lock();
+    let (mut at, mut bytes) = (from, Vec::new());
+    while at < end {
+        fs.read(handle, at, STEP.min(end - at) as usize, false, &mut bytes)?;
+        match out.write_all(&bytes) {
+            Ok(()) => at += bytes.len() as u64,
+            // `| head` has seen enough
+            Err(e) if e.kind() == ErrorKind::BrokenPipe => return Ok(()),
+            Err(e) => return Err(e.into()),
+        }
+    }
+    out.flush().or_else(|e| if e.kind() == ErrorKind::BrokenPipe { Ok(()) } else { Err(e.into()) })
+}

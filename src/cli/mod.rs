@@ -1,0 +1,133 @@
+//! The command line: one file per verb, arguments in, exit codes out. Types of clap stay here.
+
+mod cat;
+mod info;
+mod logger;
+mod mount;
+mod size;
+mod umount;
+
+use crate::error::{Error, Kind};
+use crate::hierarchy::Hierarchy;
+use crate::metadata::V1Order;
+use crate::stats::Stats;
+use crate::store::DirectoryStore;
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+
+/// Shows Zarr stores as plain files.
+#[derive(Parser)]
+#[command(name = "zarrfs", version, max_term_width = 100, after_help = EXIT_CODES)]
+struct Cli {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+const EXIT_CODES: &str = "Exit codes:
+  0  done
+  1  an error of the system or of the data
+  2  a wrong command line
+  3  no such store, or no such array in it
+  4  not a Zarr store, or one that this version can't read
+  5  the mountpoint is missing, not a directory, or taken
+  6  FUSE is not available: no /dev/fuse, or fusermount3 is missing
+  7  a stale mount was left behind at the mountpoint";
+
+#[derive(Subcommand)]
+enum Verb {
+    /// Mount a store, in the background
+    Mount(mount::MountArgs),
+    /// Unmount, and wait until the daemon is gone
+    #[command(visible_alias = "unmount")]
+    Umount(umount::UmountArgs),
+    /// Show the groups and arrays of a store
+    Info(info::InfoArgs),
+    /// Write the flat bytes of an array to standard output, without FUSE
+    Cat(cat::CatArgs),
+}
+
+/// What every verb that reads a store takes.
+#[derive(Args, Clone)]
+struct StoreArgs {
+    /// How to read Zarr v1 arrays of order F: as zarr 1.x wrote them, or as the spec's text says
+    #[arg(long, value_enum, value_name = "READING", default_value = "zarr1")]
+    v1_order: V1OrderArg,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum V1OrderArg {
+    Zarr1,
+    Spec,
+}
+
+impl From<V1OrderArg> for V1Order {
+    fn from(arg: V1OrderArg) -> Self {
+        match arg {
+            V1OrderArg::Zarr1 => V1Order::Zarr1,
+            V1OrderArg::Spec => V1Order::Spec,
+        }
+    }
+}
+
+/// How a command failed: its exit code, and one line for a person.
+struct Failure {
+    code: u8,
+    message: String,
+}
+
+impl Failure {
+    fn new(code: u8, message: impl Into<String>) -> Self {
+        Failure { code, message: message.into() }
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(e: Error) -> Self {
+        Failure::new(1, e.to_string())
+    }
+}
+
+/// Runs the command line. The only place that prints a failure.
+pub fn main() -> ExitCode {
+    let result = match Cli::parse().verb {
+        Verb::Mount(args) => mount::run(args),
+        Verb::Umount(args) => umount::run(&args),
+        Verb::Info(args) => info::run(&args),
+        Verb::Cat(args) => cat::run(&args),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            // a silent failure has been reported by the process that met it
+            if !failure.message.is_empty() {
+                eprintln!("zarrfs: {}", failure.message);
+            }
+            ExitCode::from(failure.code)
+        }
+    }
+}
+
+/// Opens the store at `path`.
+fn open_store(path: &Path, args: &StoreArgs, stats: Arc<Stats>) -> Result<Hierarchy, Failure> {
+    let shown = path.display();
+    if path.is_file() {
+        return Err(Failure::new(4, format!("{shown}: a file; this version reads stores in directories")));
+    }
+    let store = DirectoryStore::open(path).map_err(|e| match e.errno() {
+        libc::ENOENT | libc::ENOTDIR => Failure::new(3, format!("{shown}: no such store")),
+        _ => Failure::new(3, e.to_string()),
+    })?;
+    let hierarchy = Hierarchy::new(Arc::new(store), args.v1_order.into(), stats);
+    hierarchy.check().map_err(|e| match e.kind() {
+        Kind::Invalid | Kind::Unsupported => Failure::new(4, format!("{shown}: {e}")),
+        _ => e.context(&shown).into(),
+    })?;
+    Ok(hierarchy)
+}
+
+/// The absolute form of a path, or the path itself where there is none.
+fn absolute(path: &Path) -> PathBuf {
+    std::fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf())
+}

@@ -1,0 +1,244 @@
+//! `zarrfs mount`: into the background unless told otherwise. The background process is this program started again; it
+//! keeps standard error until the mount answers, so that a failure reads the same as in the foreground.
+
+use super::{Failure, StoreArgs, absolute, logger, open_store, size};
+use crate::cache::Cache;
+use crate::error::Error;
+use crate::fs::Fs;
+use crate::fuse::{MountError, MountRequest, Mountpoint, ServeOptions, serve};
+use crate::stats::Stats;
+use crate::tree::Tree;
+use clap::Args;
+use log::LevelFilter;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+
+/// Set for the background process: its standard output is a pipe that waits for [`READY`].
+const BACKGROUND: &str = "ZARRFS_BACKGROUND";
+const READY: &[u8] = b"ready\n";
+
+#[derive(Args)]
+pub struct MountArgs {
+    /// The store: a directory
+    store: PathBuf,
+    /// An existing directory
+    mountpoint: PathBuf,
+    /// Stay in the foreground
+    #[arg(short, long)]
+    foreground: bool,
+    /// Mount options, as in fstab: ro, allow_other, uid=N, gid=N, umask=OCTAL; those of the kernel and of systemd that
+    /// don't concern zarrfs are accepted
+    #[arg(short, value_name = "OPTIONS", value_delimiter = ',')]
+    options: Vec<String>,
+    /// Memory for decoded chunks: a number with K, M, G or T
+    #[arg(long, value_name = "SIZE", default_value = "512M", value_parser = size::parse)]
+    cache_size: u64,
+    /// Threads that decode [default: one per core]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    threads: Option<u16>,
+    /// Let other users use the mount
+    #[arg(long)]
+    allow_other: bool,
+    /// Refuse writing (this version always does)
+    #[arg(long)]
+    read_only: bool,
+    /// Owner of everything in the mount [default: who mounts]
+    #[arg(long, value_name = "UID")]
+    uid: Option<u32>,
+    /// Group of everything in the mount [default: who mounts]
+    #[arg(long, value_name = "GID")]
+    gid: Option<u32>,
+    /// Permission bits to take away, in octal
+    #[arg(long, value_name = "OCTAL", value_parser = parse_umask)]
+    umask: Option<u16>,
+    /// off, error, warn, info, debug or trace
+    #[arg(long, value_name = "LEVEL", default_value = "warn")]
+    log_level: LevelFilter,
+    /// Append the log to a file. Without one it goes to standard error, in the background nowhere; what is wrong with
+    /// the data is in .zarrfs/stats, too
+    #[arg(long, value_name = "FILE")]
+    log_file: Option<PathBuf>,
+    #[command(flatten)]
+    reading: StoreArgs,
+}
+
+fn parse_umask(text: &str) -> Result<u16, String> {
+    u16::from_str_radix(text, 8).ok().filter(|m| *m <= 0o777).ok_or_else(|| "not an octal mode, such as 022".into())
+}
+
+impl MountArgs {
+    /// Takes what `-o` says over into the other options.
+    fn apply_options(&mut self) -> Result<(), Failure> {
+        for option in std::mem::take(&mut self.options) {
+            let bad = || Failure::new(2, format!("-o {option}: not a number as this option takes it"));
+            let (name, value) = option.split_once('=').unwrap_or((&option, ""));
+            match name {
+                "ro" => self.read_only = true,
+                "allow_other" => self.allow_other = true,
+                "uid" => self.uid = Some(value.parse().map_err(|_| bad())?),
+                "gid" => self.gid = Some(value.parse().map_err(|_| bad())?),
+                "umask" => self.umask = Some(parse_umask(value).map_err(|_| bad())?),
+                // writing is refused by open; these change nothing here
+                ""
+                | "rw"
+                | "defaults"
+                | "default_permissions"
+                | "auto"
+                | "noauto"
+                | "user"
+                | "nouser"
+                | "users"
+                | "nofail"
+                | "_netdev"
+                | "dev"
+                | "nodev"
+                | "suid"
+                | "nosuid"
+                | "exec"
+                | "noexec"
+                | "sync"
+                | "async"
+                | "atime"
+                | "noatime"
+                | "relatime"
+                | "norelatime"
+                | "diratime"
+                | "nodiratime" => {}
+                _ if name.starts_with("x-") || name.starts_with("comment") => {}
+                _ => return Err(Failure::new(2, format!("-o {option}: unknown option"))),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Runs the verb.
+pub fn run(mut args: MountArgs) -> Result<(), Failure> {
+    args.apply_options()?;
+    if args.foreground {
+        return mount(&args, false);
+    }
+    match std::env::var_os(BACKGROUND) {
+        None => start_background(),
+        Some(_) => {
+            let _ = rustix::process::setsid();
+            mount(&args, true)
+        }
+    }
+}
+
+/// Starts the background process and waits until the mount answers, or it ends.
+fn start_background() -> Result<(), Failure> {
+    let failed = |e: std::io::Error| Failure::new(1, format!("can't start the background process: {e}"));
+    let mut child = Command::new("/proc/self/exe")
+        .args(std::env::args_os().skip(1))
+        .env(BACKGROUND, "1")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .map_err(failed)?;
+    let mut said = Vec::new();
+    if let Some(mut pipe) = child.stdout.take() {
+        pipe.read_to_end(&mut said).map_err(failed)?;
+    }
+    if said == READY {
+        return Ok(());
+    }
+    let status = child.wait().map_err(failed)?;
+    match status.code() {
+        // it has said why on the same standard error
+        Some(code) => Err(Failure::new(u8::try_from(code).unwrap_or(1), "")),
+        None => Err(Failure::new(1, format!("the background process was killed ({status})"))),
+    }
+}
+
+fn mount(args: &MountArgs, background: bool) -> Result<(), Failure> {
+    logger::start(args.log_level, args.log_file.as_deref())?;
+    let stats = Arc::new(Stats::default());
+    let store_path = absolute(&args.store);
+    let hierarchy = open_store(&args.store, &args.reading, stats.clone())?;
+    check_nesting(&store_path, &absolute(&args.mountpoint))?;
+    let cache = Arc::new(Cache::new(usize::try_from(args.cache_size).unwrap_or(usize::MAX), stats.clone()));
+    let fs = Arc::new(Fs::new(Tree::new(hierarchy, cache.clone(), stats.clone()), cache, stats));
+    // before any thread starts: a signal must find its handler, or the mount would be left behind
+    let signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(Error::from)?;
+    let source = store_path.to_string_lossy();
+    let request = MountRequest { source: &source, path: &args.mountpoint, allow_other: args.allow_other };
+    let mut mountpoint = Mountpoint::mount(&request).map_err(failure)?;
+    let session = serve(fs, &mut mountpoint, serve_options(args)).inspect_err(|_| {
+        let _ = mountpoint.unmount();
+    })?;
+    let mountpoint = Arc::new(mountpoint);
+    handle_signals(signals, mountpoint.clone())?;
+    // the mount answers before anybody is told that it is there
+    std::fs::metadata(mountpoint.path()).map_err(|e| {
+        Error::from(e).context(format!("{}: mounted, but does not answer", mountpoint.path().display()))
+    })?;
+    if background {
+        leave_terminal()?;
+    }
+    session.join().map_err(|_| Failure::new(1, "the session ended by an internal error"))??;
+    Ok(())
+}
+
+fn serve_options(args: &MountArgs) -> ServeOptions {
+    let cores = std::thread::available_parallelism().map_or(2, |n| n.get());
+    ServeOptions {
+        uid: args.uid.unwrap_or_else(|| rustix::process::getuid().as_raw()),
+        gid: args.gid.unwrap_or_else(|| rustix::process::getgid().as_raw()),
+        umask: args.umask.unwrap_or(0),
+        threads: args.threads.map_or(cores, usize::from),
+    }
+}
+
+/// A mount below its own store would be listed by the daemon that serves it, which would wait for itself.
+fn check_nesting(store: &Path, mountpoint: &Path) -> Result<(), Failure> {
+    if mountpoint != store && mountpoint.starts_with(store) {
+        let message = format!("mountpoint {}: lies inside the store; choose another", mountpoint.display());
+        return Err(Failure::new(5, message));
+    }
+    Ok(())
+}
+
+fn failure(e: MountError) -> Failure {
+    match e {
+        MountError::Mountpoint(message) => Failure::new(5, message),
+        MountError::Unavailable(message) => Failure::new(6, message),
+        MountError::Stale(message) => Failure::new(7, message),
+        MountError::Other(e) => e.into(),
+    }
+}
+
+/// The first signal unmounts; in use, the mount goes with its last open file. The second ends what is under way.
+fn handle_signals(mut signals: Signals, mountpoint: Arc<Mountpoint>) -> Result<(), Failure> {
+    let handle = move || {
+        for (count, signal) in signals.forever().enumerate() {
+            log::info!("signal {signal}: unmounting");
+            if let Err(e) = mountpoint.unmount() {
+                log::error!("unmount {}: {e}", mountpoint.path().display());
+            }
+            if count > 0 {
+                mountpoint.abort();
+            }
+        }
+    };
+    std::thread::Builder::new().name("signals".into()).spawn(handle).map_err(Error::from)?;
+    Ok(())
+}
+
+/// Tells the parent, and lets go of the terminal and of the working directory.
+fn leave_terminal() -> Result<(), Failure> {
+    let null = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null").map_err(Error::from)?;
+    std::env::set_current_dir("/").map_err(Error::from)?;
+    let mut out = std::io::stdout();
+    // a parent that is gone can't be told; the mount stays
+    let _ = out.write_all(READY).and_then(|()| out.flush());
+    rustix::stdio::dup2_stdin(&null).map_err(Error::from)?;
+    rustix::stdio::dup2_stderr(&null).map_err(Error::from)?;
+    rustix::stdio::dup2_stdout(&null).map_err(Error::from)?;
+    Ok(())
+}

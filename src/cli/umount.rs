@@ -1,0 +1,51 @@
+//! `zarrfs umount`: unmounts, and waits until the daemon is gone.
+
+use super::{Failure, absolute};
+use crate::fuse::unmount_path;
+use crate::json::{self, Value};
+use crate::tree::CONTROL;
+use clap::Args;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+/// Long enough for a daemon to end; a hung one is not waited for.
+const WAIT: Timespec = Timespec { tv_sec: 30, tv_nsec: 0 };
+
+#[derive(Args)]
+pub struct UmountArgs {
+    /// Where stores are mounted
+    #[arg(required = true)]
+    mountpoints: Vec<PathBuf>,
+    /// Unmount also while in use: it goes when its last file is closed
+    #[arg(short, long)]
+    lazy: bool,
+}
+
+/// Runs the verb: every mountpoint, also after one has failed.
+pub fn run(args: &UmountArgs) -> Result<(), Failure> {
+    let mut result = Ok(());
+    for path in &args.mountpoints {
+        let daemon = daemon(&absolute(path));
+        if let Err(e) = unmount_path(path, args.lazy) {
+            if result.is_err() {
+                eprintln!("zarrfs: {e}");
+            } else {
+                result = Err(Failure::from(e));
+            }
+            continue;
+        }
+        if let Some(daemon) = daemon.filter(|_| !args.lazy) {
+            let _ = poll(&mut [PollFd::new(&daemon, PollFlags::IN)], Some(&WAIT));
+        }
+    }
+    result
+}
+
+/// The daemon behind a mount, as its control file names it; None where it can't be told.
+fn daemon(mountpoint: &Path) -> Option<OwnedFd> {
+    let stats = json::parse(&std::fs::read(mountpoint.join(CONTROL).join("stats.json")).ok()?).ok()?;
+    let pid = stats.get("pid").and_then(Value::as_i64).and_then(|pid| Pid::from_raw(pid as i32))?;
+    pidfd_open(pid, PidfdFlags::empty()).ok()
+}

@@ -1,0 +1,292 @@
+//! FUSE requests to calls of [`Fs`] and back: the only room that names `fuser`. It mounts, serves and unmounts; what a
+//! request means is decided in `fs`.
+//!
+//! Hits are answered by the thread that took the request; whatever may have to load a chunk goes, with its reply, to a
+//! pool of workers, so that a slow chunk delays nobody else. A panic in a request ends in EIO for that request alone.
+
+mod mount;
+mod pool;
+
+pub use mount::{MountError, MountRequest, Mountpoint, mounts_at, unmount_path};
+
+use crate::error::{Error, Kind, Result};
+use crate::fs::{Fs, Seek};
+use crate::tree::Attributes;
+use fuser::{
+    Config, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, InitFlags,
+    KernelConfig, LockOwner, OpenAccMode, OpenFlags, ReplyAttr, ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry,
+    ReplyLseek, ReplyOpen, ReplyStatfs, ReplyXattr, Request, Session, SessionACL,
+};
+use pool::Pool;
+use std::cell::RefCell;
+use std::ffi::OsStr;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// How long the kernel may take a name as known. A stale one does no harm: `open` asks the store again.
+const ENTRY_TTL: Duration = Duration::from_secs(1);
+
+/// Attributes are asked for each time: a size that changed behind the mount must show at once.
+const ATTRIBUTE_TTL: Duration = Duration::ZERO;
+
+/// Threads that take requests. More are woken in turn and get slower (measured, 2 cores).
+const SESSION_THREADS: usize = 2;
+
+/// Requests the kernel may have under way without waiting for their replies; the default of 16 starves read-ahead.
+const MAX_BACKGROUND: u16 = 64;
+
+thread_local! {
+    /// The bytes of a reply, kept for the next one: fresh memory costs as much as the copy.
+    static REPLY: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Owner and modes of everything in the mount, and how many threads decode.
+#[derive(Clone, Debug)]
+pub struct ServeOptions {
+    pub uid: u32,
+    pub gid: u32,
+    /// Permission bits taken away from 0555 and 0444.
+    pub umask: u16,
+    /// Threads that load and decode chunks.
+    pub threads: usize,
+}
+
+/// Answers the mount's requests until it is unmounted. The handshake with the kernel is done when this returns.
+pub fn serve(fs: Arc<Fs>, mountpoint: &mut Mountpoint, options: ServeOptions) -> Result<JoinHandle<Result<()>>> {
+    let mut config = Config::default();
+    config.n_threads = Some(SESSION_THREADS);
+    let pool = Pool::new(options.threads)?;
+    let fd = mountpoint.take_device().ok_or_else(|| Error::invalid("the mount is served already"))?;
+    // who may use the mount is the kernel's business: allow_other is a mount option
+    let session = Session::from_fd(Server { fs, pool, options }, fd, SessionACL::All, config)?;
+    let run = move || session.run().map_err(Error::from);
+    Ok(std::thread::Builder::new().name("session".into()).spawn(run)?)
+}
+
+struct Server {
+    fs: Arc<Fs>,
+    pool: Pool,
+    options: ServeOptions,
+}
+
+/// Runs the work of one request. A panic is EIO.
+fn guarded<T>(fs: &Fs, what: &str, work: impl FnOnce() -> Result<T>) -> std::result::Result<T, Errno> {
+    let result = catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
+        Err(Error::damaged(format!("{what}: internal error: {}", text.unwrap_or("panic"))))
+    });
+    result.map_err(|e| {
+        let expected = matches!(e.kind(), Kind::NotFound | Kind::ReadOnly | Kind::Invalid);
+        match e.errno() {
+            libc::EIO if !expected => fs.problem(e.to_string()),
+            _ => log::debug!("{what}: {e}"),
+        }
+        Errno::from_i32(e.errno())
+    })
+}
+
+fn utf8(name: &OsStr) -> Result<&str> {
+    // keys are UTF-8: no other name can exist
+    name.to_str().ok_or_else(|| Error::not_found("no such file"))
+}
+
+impl Server {
+    fn attributes(&self, a: &Attributes) -> FileAttr {
+        let (kind, mode, nlink) = match a.is_directory {
+            true => (FileType::Directory, 0o555, 2),
+            false => (FileType::RegularFile, 0o444, 1),
+        };
+        FileAttr {
+            ino: INodeNo(a.inode),
+            size: a.size,
+            blocks: a.blocks,
+            atime: a.modified,
+            mtime: a.modified,
+            ctime: a.modified,
+            crtime: a.modified,
+            kind,
+            perm: mode & !self.options.umask,
+            nlink,
+            uid: self.options.uid,
+            gid: self.options.gid,
+            rdev: 0,
+            blksize: a.block_size,
+            flags: 0,
+        }
+    }
+}
+
+impl Filesystem for Server {
+    fn init(&mut self, _: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
+        // one at a time: a kernel that lacks one must not lose the others
+        for flag in [
+            InitFlags::FUSE_PARALLEL_DIROPS,
+            InitFlags::FUSE_ASYNC_DIO,
+            InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP,
+            // without it every write asks for security.capability
+            InitFlags::FUSE_HANDLE_KILLPRIV_V2,
+        ] {
+            let _ = config.add_capabilities(flag);
+        }
+        let _ = config.set_max_write(1 << 20);
+        let _ = config.set_max_background(MAX_BACKGROUND);
+        Ok(())
+    }
+
+    fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        match guarded(&self.fs, "lookup", || self.fs.lookup(parent.0, utf8(name)?)) {
+            Ok(a) => reply.entry_with_ttls(&ATTRIBUTE_TTL, &ENTRY_TTL, &self.attributes(&a), Generation(0)),
+            Err(e) => reply.error(e),
+        }
+    }
+
+    fn forget(&self, _: &Request, inode: INodeNo, count: u64) {
+        self.fs.forget(inode.0, count);
+    }
+
+    fn getattr(&self, _: &Request, inode: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
+        match guarded(&self.fs, "getattr", || self.fs.attributes(inode.0)) {
+            Ok(a) => reply.attr(&ATTRIBUTE_TTL, &self.attributes(&a)),
+            Err(e) => reply.error(e),
+        }
+    }
+
+    fn open(&self, _: &Request, inode: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        let write = flags.acc_mode() != OpenAccMode::O_RDONLY || flags.0 & libc::O_TRUNC != 0;
+        match guarded(&self.fs, "open", || self.fs.open(inode.0, write)) {
+            Ok(opened) => {
+                let direct = if opened.synthesised { FopenFlags::FOPEN_DIRECT_IO } else { FopenFlags::empty() };
+                reply.opened(FileHandle(opened.handle), direct | FopenFlags::FOPEN_NOFLUSH);
+            }
+            Err(e) => reply.error(e),
+        }
+    }
+
+    fn read(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        size: u32,
+        _: OpenFlags,
+        _: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        let (handle, size) = (handle.0, size as usize);
+        let reply = REPLY.with_borrow_mut(|out| {
+            match guarded(&self.fs, "read", || self.fs.read(handle, offset, size, true, out)) {
+                Ok(true) => reply.data(out),
+                Ok(false) => return Some(reply),
+                Err(e) => reply.error(e),
+            }
+            None
+        });
+        let Some(reply) = reply else { return };
+        let fs = self.fs.clone();
+        self.pool.run(move || {
+            REPLY.with_borrow_mut(|out| match guarded(&fs, "read", || fs.read(handle, offset, size, false, out)) {
+                Ok(_) => reply.data(out),
+                Err(e) => reply.error(e),
+            });
+        });
+    }
+
+    fn flush(&self, _: &Request, _: INodeNo, _: FileHandle, _: LockOwner, reply: ReplyEmpty) {
+        reply.ok();
+    }
+
+    fn release(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        handle: FileHandle,
+        _: OpenFlags,
+        _: Option<LockOwner>,
+        _: bool,
+        reply: ReplyEmpty,
+    ) {
+        self.fs.release(handle.0);
+        reply.ok();
+    }
+
+    fn fsync(&self, _: &Request, _: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
+        reply.ok();
+    }
+
+    fn opendir(&self, _: &Request, inode: INodeNo, _: OpenFlags, reply: ReplyOpen) {
+        match guarded(&self.fs, "opendir", || self.fs.open_directory(inode.0)) {
+            Ok(handle) => reply.opened(FileHandle(handle), FopenFlags::empty()),
+            Err(e) => reply.error(e),
+        }
+    }
+
+    fn readdir(&self, _: &Request, _: INodeNo, handle: FileHandle, offset: u64, mut reply: ReplyDirectory) {
+        let kind = |directory| if directory { FileType::Directory } else { FileType::RegularFile };
+        let result = guarded(&self.fs, "readdir", || {
+            self.fs.read_directory(handle.0, offset, |name, next| {
+                reply.add(INodeNo(name.inode), next, kind(name.is_directory), &name.name)
+            })
+        });
+        match result {
+            Ok(()) => reply.ok(),
+            Err(e) => reply.error(e),
+        }
+    }
+
+    fn releasedir(&self, _: &Request, _: INodeNo, handle: FileHandle, _: OpenFlags, reply: ReplyEmpty) {
+        self.fs.release(handle.0);
+        reply.ok();
+    }
+
+    fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {
+        // a view has no room of its own; only the longest name means something
+        reply.statfs(0, 0, 0, 0, 0, 4096, 255, 4096);
+    }
+
+    fn getxattr(&self, _: &Request, inode: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+        let value = guarded(&self.fs, "getxattr", || {
+            let name = utf8(name)?;
+            let all = if name.starts_with("user.zarr") { self.fs.xattrs(inode.0)? } else { Vec::new() };
+            let value = all.into_iter().find(|(n, _)| n == name).map(|(_, value)| value);
+            value.ok_or_else(|| Error::system(libc::ENODATA))
+        });
+        answer_xattr(value, size, reply);
+    }
+
+    fn listxattr(&self, _: &Request, inode: INodeNo, size: u32, reply: ReplyXattr) {
+        let names = guarded(&self.fs, "listxattr", || {
+            let all = self.fs.xattrs(inode.0)?;
+            Ok(all.into_iter().flat_map(|(name, _)| name.into_bytes().into_iter().chain([0])).collect::<Vec<u8>>())
+        });
+        answer_xattr(names, size, reply);
+    }
+
+    fn lseek(&self, _: &Request, inode: INodeNo, handle: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
+        let result = guarded(&self.fs, "lseek", || {
+            let seek = match whence {
+                libc::SEEK_DATA => Seek::Data,
+                libc::SEEK_HOLE => Seek::Hole,
+                _ => return Err(Error::invalid("lseek: unknown whence")),
+            };
+            let offset = u64::try_from(offset).map_err(|_| Error::system(libc::ENXIO))?;
+            self.fs.seek(inode.0, handle.0, offset, seek)
+        });
+        match result {
+            Ok(position) => reply.offset(position as i64),
+            Err(e) => reply.error(e),
+        }
+    }
+}
+
+/// A size of 0 asks for the size alone.
+fn answer_xattr(value: std::result::Result<Vec<u8>, Errno>, size: u32, reply: ReplyXattr) {
+    match value {
+        Ok(value) if size == 0 => reply.size(value.len() as u32),
+        Ok(value) if value.len() > size as usize => reply.error(Errno::ERANGE),
+        Ok(value) => reply.data(&value),
+        Err(e) => reply.error(e),
+    }
+}
