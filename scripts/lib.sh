@@ -1,0 +1,56 @@
+# Functions shared by the scripts of this folder; to be sourced.
+# shellcheck shell=bash
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+target=${CARGO_TARGET_DIR:-$root/target}
+
+section() { printf '\n== %s\n' "$*"; }
+
+die() {
+    printf '%s: %s\n' "${0##*/}" "$*" >&2
+    exit 1
+}
+
+# install PACKAGE...: Debian packages, with apt-get
+install() {
+    local sudo=
+    [ "$(id -u)" = 0 ] || sudo='sudo -n'
+    if ! command -v apt-get >/dev/null || { [ -n "$sudo" ] && ! $sudo true 2>/dev/null; }; then
+        die "missing: $* (Debian package names); install them as root, then start this again"
+    fi
+    section "apt-get install $*"
+    # package lists may be missing or stale on a fresh machine
+    $sudo apt-get update -qq
+    $sudo env DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends "$@" >/dev/null
+}
+
+# need COMMAND=PACKAGE...: installs the packages whose command is missing
+need() {
+    local pair missing=()
+    for pair; do
+        command -v "${pair%%=*}" >/dev/null || missing+=("${pair#*=}")
+    done
+    if [ ${#missing[@]} -gt 0 ]; then install "${missing[@]}"; fi
+}
+
+need_cargo() {
+    command -v cargo >/dev/null || die "cargo is missing: install Rust first"
+}
+
+# Debian splits ensurepip out of python3
+need_venv() {
+    python3 -c 'import ensurepip, venv' 2>/dev/null || install python3 python3-venv
+    python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' || die "Python 3.11 or later is needed"
+}
+
+# venv NAME: a virtual environment with requirements-NAME.txt in it, made anew when the file changed; prints its Python
+venv() {
+    local dir=$root/target/venv/$1 requirements=$root/scripts/requirements-$1.txt
+    if ! cmp -s "$requirements" "$dir/requirements.txt" || ! "$dir/bin/python" -c '' 2>/dev/null; then
+        rm -rf "$dir"
+        python3 -m venv "$dir" >&2
+        "$dir/bin/pip" install --quiet --disable-pip-version-check -r "$requirements" >&2
+        cp "$requirements" "$dir/requirements.txt"
+    fi
+    printf '%s\n' "$dir/bin/python"
+}
