@@ -23,7 +23,7 @@ args = parser.parse_args()
 def smooth(z, width):
     """A slab of a slowly changing field, with some noise, between -1 and 1."""
     y, x = np.mgrid[0:width, 0:width].astype("f4") / width
-    noise = np.random.default_rng(z[0]).normal(0, 1e-3, (len(z), width, width)).astype("f4")
+    noise = np.random.default_rng(z[0]).normal(0, 1e-4, (len(z), width, width)).astype("f4")
     return np.sin(7 * x + 3 * y + z[:, None, None] / 90).astype("f4") * 0.9 + noise
 
 

@@ -2,6 +2,7 @@
 # shellcheck shell=bash
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+# shellcheck disable=SC2034 # for the scripts
 target=${CARGO_TARGET_DIR:-$root/target}
 
 section() { printf '\n== %s\n' "$*"; }
