@@ -1,0 +1,140 @@
+//! What the whole-mount tests share: a mount that goes away with its test, also when that fails; and digests.
+#![allow(dead_code)]
+
+use sha2::{Digest, Sha256};
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// The program under test.
+pub const ZARRFS: &str = env!("CARGO_BIN_EXE_zarrfs");
+
+/// Runs zarrfs and returns what it printed.
+pub fn zarrfs(args: &[&str]) -> Output {
+    Command::new(ZARRFS).args(args).output().expect("zarrfs starts")
+}
+
+/// A mounted store.
+pub struct Mount {
+    directory: Option<tempfile::TempDir>,
+    path: PathBuf,
+}
+
+impl Mount {
+    /// Mounts `store` on a directory of its own.
+    pub fn new(store: &Path, args: &[&str]) -> Mount {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("mnt");
+        std::fs::create_dir(&path).unwrap();
+        let mut command = vec!["mount"];
+        command.extend(args);
+        command.extend([store.to_str().unwrap(), path.to_str().unwrap()]);
+        let output = zarrfs(&command);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        Mount { directory: Some(directory), path }
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub fn join(&self, path: &str) -> PathBuf {
+        self.path.join(path)
+    }
+
+    /// One counter of `.zarrfs/stats.json`.
+    pub fn counter(&self, name: &str) -> u64 {
+        let text = std::fs::read(self.join(".zarrfs/stats.json")).unwrap();
+        let stats: serde_json::Value = serde_json::from_slice(&text).unwrap();
+        stats[name].as_u64().unwrap_or_else(|| panic!("no counter {name}"))
+    }
+
+    /// The text of `.zarrfs/stats`.
+    pub fn stats(&self) -> String {
+        std::fs::read_to_string(self.join(".zarrfs/stats")).unwrap()
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        let path = self.path.to_str().unwrap();
+        let mut output = zarrfs(&["umount", path]);
+        if !output.status.success() {
+            output = zarrfs(&["umount", "--lazy", path]);
+        }
+        let gone = output.status.success();
+        // never delete through a mount that stayed
+        if !gone && let Some(directory) = self.directory.take() {
+            let _ = directory.keep();
+        }
+        if !std::thread::panicking() {
+            assert!(gone, "{}", String::from_utf8_lossy(&output.stderr));
+        }
+    }
+}
+
+/// The digest of a file, read through the mount, and its length.
+pub fn digest(path: &Path) -> std::io::Result<(u64, String)> {
+    let mut file = std::fs::File::open(path)?;
+    let (mut hash, mut length, mut buffer) = (Sha256::new(), 0, vec![0; 1 << 16]);
+    loop {
+        let n = file.read(&mut buffer)?;
+        if n == 0 {
+            return Ok((length, hex(&hash.finalize())));
+        }
+        hash.update(&buffer[..n]);
+        length += n as u64;
+    }
+}
+
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|b| format!("{b:02x}")).collect()
+}
+
+/// The errno of a failed operation, by name; "ok" for one that succeeded.
+pub fn errno<T>(result: std::io::Result<T>) -> String {
+    let names = [
+        (libc::EIO, "EIO"),
+        (libc::EOPNOTSUPP, "EOPNOTSUPP"),
+        (libc::EROFS, "EROFS"),
+        (libc::ENOENT, "ENOENT"),
+        (libc::EACCES, "EACCES"),
+        (libc::ELOOP, "ELOOP"),
+        (libc::ENAMETOOLONG, "ENAMETOOLONG"),
+        (libc::ENODATA, "ENODATA"),
+    ];
+    match result {
+        Ok(_) => "ok".to_string(),
+        Err(e) => match names.iter().find(|(n, _)| Some(*n) == e.raw_os_error()) {
+            Some((_, name)) => name.to_string(),
+            None => e.to_string(),
+        },
+    }
+}
+
+/// A directory the test script made, named by an environment variable. Without it the test says so and passes.
+pub fn provided(variable: &str) -> Option<PathBuf> {
+    let path = std::env::var_os(variable).map(PathBuf::from);
+    if path.is_none() {
+        println!("skipped: {variable} is not set; scripts/test sets it");
+    }
+    path
+}
+
+/// Copies a tree of plain files and directories.
+pub fn copy_tree(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        if entry.file_type().unwrap().is_dir() {
+            copy_tree(&entry.path(), &to.join(entry.file_name()));
+        } else {
+            std::fs::copy(entry.path(), to.join(entry.file_name())).unwrap();
+        }
+    }
+}
+
+/// Path of a file or directory below `tests/data`.
+pub fn data(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(path)
+}
