@@ -2,6 +2,18 @@
 //! beside it. Compressors and filters are one list: any id may stand in either place. A codec knows neither keys nor
 //! stores; it answers a reason, and the floor above adds the array and the key. The reference is numcodecs 0.15.
 
+mod bz2;
+mod deflate;
+mod gzip;
+mod lz4;
+mod lzma;
+mod lzma_filters;
+mod streams;
+#[cfg(test)]
+mod testing;
+mod zlib;
+mod zstd;
+
 use crate::error::{Error, Result};
 mod pipeline;
 
@@ -59,7 +71,13 @@ pub trait Codec: Send + Sync {
 /// [`Kind::Unsupported`](crate::error::Kind), a parameter of the wrong type or range [`Kind::Damaged`](crate::error::Kind).
 pub fn build(config: &CodecConfig, itemsize: usize) -> Result<Box<dyn Codec>> {
     let _ = itemsize;
-    match config.id.as_str() {
-        id => Err(Error::unsupported(format!("codec {id:?} is unknown"))),
-    }
+    Ok(match config.id.as_str() {
+        "bz2" => Box::new(bz2::Bz2::new(config)?),
+        "gzip" => Box::new(gzip::Gzip::new(config)?),
+        "lz4" => Box::new(lz4::Lz4::new(config)?),
+        "lzma" => Box::new(lzma::Lzma::new(config)?),
+        "zlib" => Box::new(zlib::Zlib::new(config)?),
+        "zstd" => Box::new(zstd::Zstd::new(config)?),
+        id => return Err(Error::unsupported(format!("codec {id:?} is unknown"))),
+    })
 }
