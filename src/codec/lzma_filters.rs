@@ -25,6 +25,8 @@ enum Filter {
     Bcj(u64, u32),
 }
 
+type Setter = fn(&mut LzmaOptions, u32) -> &mut LzmaOptions;
+
 /// Options of LZMA1 and LZMA2: a preset, and what differs from it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Lzma {
@@ -156,7 +158,7 @@ impl Lzma {
         let mut options = LzmaOptions::new_preset(self.preset).map_err(|_| Error::Options)?;
         let dict = self.dict_size.unwrap_or_else(|| preset_dict(self.preset));
         options.dict_size(dict.min(most));
-        let set: [(Option<u32>, fn(&mut LzmaOptions, u32) -> &mut LzmaOptions); 5] = [
+        let set: [(Option<u32>, Setter); 5] = [
             (self.lc, LzmaOptions::literal_context_bits),
             (self.lp, LzmaOptions::literal_position_bits),
             (self.pb, LzmaOptions::position_bits),

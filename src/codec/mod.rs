@@ -2,6 +2,7 @@
 //! beside it. Compressors and filters are one list: any id may stand in either place. A codec knows neither keys nor
 //! stores; it answers a reason, and the floor above adds the array and the key. The reference is numcodecs 0.15.
 
+mod blosc;
 mod bz2;
 mod deflate;
 mod gzip;
@@ -70,8 +71,8 @@ pub trait Codec: Send + Sync {
 /// The codec that `config` names, for decoded items of `itemsize` bytes. An unknown id or parameter is
 /// [`Kind::Unsupported`](crate::error::Kind), a parameter of the wrong type or range [`Kind::Damaged`](crate::error::Kind).
 pub fn build(config: &CodecConfig, itemsize: usize) -> Result<Box<dyn Codec>> {
-    let _ = itemsize;
     Ok(match config.id.as_str() {
+        "blosc" => Box::new(blosc::Blosc::new(config, itemsize)?),
         "bz2" => Box::new(bz2::Bz2::new(config)?),
         "gzip" => Box::new(gzip::Gzip::new(config)?),
         "lz4" => Box::new(lz4::Lz4::new(config)?),

@@ -1,0 +1,202 @@
+//! Blosc frames: the header, the table of block offsets, and the decoding of any range of blocks. The format is that of
+//! c-blosc 1.x (its README_CHUNK_FORMAT): 16 bytes of header, an offset for each block, and in a block one compressed
+//! stream or one for each byte of an item. It knows nothing of codec parameters: all it needs is in the frame.
+
+use super::{blosclz, shuffle};
+use crate::codec::deflate::{self, Container};
+use crate::codec::{Broken, lz4, zstd};
+use std::cell::Cell;
+use std::ops::Range;
+
+const HEADER: usize = 16;
+
+/// Blocks with fewer items than this, or items longer than [`MAX_SPLITS`], are one stream.
+const MIN_SPLIT: usize = 128;
+const MAX_SPLITS: usize = 16;
+
+/// Scratch memory beyond this is given back after use.
+const KEEP: usize = 8 << 20;
+
+thread_local! {
+    /// A block before it is unshuffled.
+    static SCRATCH: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+}
+
+/// What compressed the streams. LZ4HC writes LZ4.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Inner {
+    BloscLz,
+    Lz4,
+    Snappy,
+    Zlib,
+    Zstd,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Shuffle {
+    None,
+    Byte,
+    Bit,
+}
+
+/// A frame whose header makes sense.
+#[derive(Debug)]
+pub struct Frame<'a> {
+    /// All of the frame, and nothing after it.
+    bytes: &'a [u8],
+    inner: Inner,
+    shuffle: Shuffle,
+    split: bool,
+    /// The data stand after the header as they are.
+    stored: bool,
+    typesize: usize,
+    nbytes: usize,
+    blocksize: usize,
+}
+
+impl<'a> Frame<'a> {
+    /// Reads and checks the header. The decoded bytes must not be more than `room`.
+    pub fn parse(encoded: &'a [u8], room: usize) -> Result<Self, Broken> {
+        let says = |why: String| Err(Broken(format!("blosc: {why}")));
+        let Some(header) = encoded.first_chunk::<HEADER>() else {
+            return says(format!("chunk has {} bytes, a header {HEADER}", encoded.len()));
+        };
+        let [version, inner_version, flags, typesize, ..] = *header;
+        let (nbytes, blocksize, cbytes) = (word(header, 4), word(header, 8), word(header, 12));
+        if version != 2 || flags & 0x08 != 0 {
+            return says(format!("header has format version {version} and flags {flags:#04x}, not those of blosc 1"));
+        }
+        if nbytes > room {
+            return says(format!("header says {nbytes} decoded bytes, at most {room} are expected"));
+        }
+        if cbytes > encoded.len() || cbytes < HEADER {
+            return says(format!("header says {cbytes} bytes, chunk has {}", encoded.len()));
+        }
+        if nbytes > 0 && (typesize == 0 || blocksize == 0 || blocksize > nbytes) {
+            return says(format!("header has items of {typesize} and blocks of {blocksize} bytes, of {nbytes}"));
+        }
+        let stored = flags & 0x02 != 0;
+        let inner = match (flags >> 5, inner_version) {
+            (0, 1) => Inner::BloscLz,
+            (1, 1) => Inner::Lz4,
+            (2, 1) => Inner::Snappy,
+            (3, 1) => Inner::Zlib,
+            (4, 1) => Inner::Zstd,
+            _ if stored => Inner::BloscLz,
+            (code, version) => return says(format!("header has the unknown compressor {code}, version {version}")),
+        };
+        let shuffle = match flags {
+            _ if flags & 0x01 != 0 && typesize > 1 => Shuffle::Byte,
+            _ if flags & 0x04 != 0 => Shuffle::Bit,
+            _ => Shuffle::None,
+        };
+        let bytes = &encoded[..cbytes];
+        let split = flags & 0x10 == 0;
+        let frame = Frame { bytes, inner, shuffle, split, stored, typesize: typesize.into(), nbytes, blocksize };
+        let (need, fits) = match stored {
+            true => (HEADER + nbytes, cbytes == HEADER + nbytes),
+            false => (HEADER + 4 * frame.blocks(), cbytes >= HEADER + 4 * frame.blocks()),
+        };
+        if nbytes > 0 && !fits {
+            return says(format!("header says {cbytes} bytes, its blocks need {need}"));
+        }
+        Ok(frame)
+    }
+
+    /// How many bytes the frame decodes to.
+    pub fn nbytes(&self) -> usize {
+        self.nbytes
+    }
+
+    /// How many blocks there are.
+    pub fn blocks(&self) -> usize {
+        self.nbytes.div_ceil(self.blocksize.max(1))
+    }
+
+    /// The decoded bytes of a block but the last, which may have fewer.
+    #[allow(dead_code)] // for readers of a range, still to come
+    pub fn blocksize(&self) -> usize {
+        self.blocksize
+    }
+
+    /// Decodes `blocks` into `out`, which is exactly as long as they are.
+    pub fn decode(&self, blocks: Range<usize>, out: &mut [u8]) -> Result<(), Broken> {
+        if out.is_empty() {
+            return Ok(());
+        }
+        if self.stored {
+            let start = HEADER + blocks.start * self.blocksize;
+            out.copy_from_slice(&self.bytes[start..start + out.len()]);
+            return Ok(());
+        }
+        let mut scratch = SCRATCH.take();
+        if self.shuffle != Shuffle::None && scratch.len() < self.blocksize {
+            scratch.resize(self.blocksize, 0);
+        }
+        let done = blocks.zip(out.chunks_mut(self.blocksize)).try_for_each(|(n, out)| {
+            self.decode_block(n, out, &mut scratch)
+                .ok_or_else(|| Broken(format!("blosc: block {n} of {} is damaged", self.blocks())))
+        });
+        if scratch.len() <= KEEP {
+            SCRATCH.set(scratch);
+        }
+        done
+    }
+
+    fn decode_block(&self, n: usize, out: &mut [u8], scratch: &mut [u8]) -> Option<()> {
+        let short = out.len() < self.blocksize;
+        let shuffle = match self.shuffle {
+            Shuffle::Bit if out.len() < self.typesize => Shuffle::None,
+            shuffle => shuffle,
+        };
+        let src = self.bytes.get(word(self.bytes, HEADER + 4 * n)..)?;
+        if shuffle == Shuffle::None {
+            return self.decode_streams(src, short, out);
+        }
+        let scratch = &mut scratch[..out.len()];
+        self.decode_streams(src, short, scratch)?;
+        match shuffle {
+            Shuffle::Byte => shuffle::unshuffle(self.typesize, scratch, out),
+            _ => shuffle::bitunshuffle(self.typesize, scratch, out),
+        }
+        Some(())
+    }
+
+    /// Decodes the streams of one block. A last, `short` block is never split.
+    fn decode_streams(&self, mut src: &[u8], short: bool, out: &mut [u8]) -> Option<()> {
+        let split = self.split && !short && self.typesize <= MAX_SPLITS && out.len() / self.typesize >= MIN_SPLIT;
+        let streams = if split { self.typesize } else { 1 };
+        if !out.len().is_multiple_of(streams) {
+            return None;
+        }
+        for part in out.chunks_exact_mut(out.len() / streams) {
+            let (size, rest) = src.split_first_chunk()?;
+            let (stream, rest) = rest.split_at_checked(u32::from_le_bytes(*size) as usize)?;
+            src = rest;
+            if stream.len() == part.len() {
+                part.copy_from_slice(stream);
+            } else if self.inner.decompress(stream, part)? != part.len() {
+                return None;
+            }
+        }
+        Some(())
+    }
+}
+
+impl Inner {
+    fn decompress(self, src: &[u8], out: &mut [u8]) -> Option<usize> {
+        match self {
+            Inner::BloscLz => blosclz::decompress(src, out),
+            Inner::Lz4 => lz4::decompress_block(src, out),
+            Inner::Snappy => snap::raw::Decoder::new().decompress(src, out).ok(),
+            Inner::Zlib => deflate::decompress(Container::Zlib, src, out).ok().map(|(_, made)| made),
+            Inner::Zstd => zstd::decompress(src, out).ok(),
+        }
+    }
+}
+
+/// The little-endian number at `at`, which is there.
+fn word(bytes: &[u8], at: usize) -> usize {
+    let word = bytes.get(at..).and_then(|b| b.first_chunk()).copied().unwrap_or([0xFF; 4]);
+    u32::from_le_bytes(word) as usize
+}
