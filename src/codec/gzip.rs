@@ -63,7 +63,7 @@ impl Codec for Gzip {
 
 #[cfg(test)]
 mod tests {
-    use crate::codec::testing::*;
+    use crate::codec::compressor_testing::*;
 
     /// `gzip.compress(b"hello hello hello hello", 1, mtime=0)`.
     const GOLDEN: &str = "1f8b0800000000000403cb48cdc9c957c8402701e3513d8d17000000";

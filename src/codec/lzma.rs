@@ -152,7 +152,7 @@ impl Codec for Lzma {
 
 #[cfg(test)]
 mod tests {
-    use crate::codec::testing::*;
+    use crate::codec::compressor_testing::*;
 
     const L1: u64 = 0x4000_0000_0000_0001;
     const TEXT: &[u8] = b"hello hello hello hello";

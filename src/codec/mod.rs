@@ -4,14 +4,14 @@
 
 mod blosc;
 mod bz2;
+#[cfg(test)]
+mod compressor_testing;
 mod deflate;
 mod gzip;
 mod lz4;
 mod lzma;
 mod lzma_filters;
 mod streams;
-#[cfg(test)]
-mod testing;
 mod zlib;
 mod zstd;
 

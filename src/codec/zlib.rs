@@ -36,7 +36,7 @@ impl Codec for Zlib {
 
 #[cfg(test)]
 mod tests {
-    use crate::codec::testing::*;
+    use crate::codec::compressor_testing::*;
 
     #[test]
     fn round_trips() {

@@ -109,7 +109,7 @@ impl Codec for Zstd {
 #[cfg(test)]
 mod tests {
     use super::decompress;
-    use crate::codec::testing::*;
+    use crate::codec::compressor_testing::*;
 
     /// `Zstd(1).encode(b"hello hello hello hello")`, without and with a checksum.
     const GOLDEN: [&str; 2] =

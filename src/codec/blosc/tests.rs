@@ -2,7 +2,7 @@
 
 use super::frame::Frame;
 use crate::codec::Codec;
-use crate::codec::testing::*;
+use crate::codec::compressor_testing::*;
 use proptest::prelude::*;
 
 const NAMES: [&str; 5] = ["blosclz", "lz4", "lz4hc", "zlib", "zstd"];
