@@ -14,6 +14,24 @@ mod lzma_filters;
 mod streams;
 mod zlib;
 mod zstd;
+mod astype;
+mod base64;
+mod bitround;
+mod buffer;
+mod categorize;
+mod checksum;
+mod complex;
+mod delta;
+mod fixed_scale_offset;
+mod items;
+mod jenkins_lookup3;
+mod number;
+mod object;
+mod packbits;
+mod quantize;
+mod shuffle;
+#[cfg(test)]
+mod testing;
 
 use crate::error::{Error, Result};
 mod pipeline;
@@ -79,6 +97,23 @@ pub fn build(config: &CodecConfig, itemsize: usize) -> Result<Box<dyn Codec>> {
         "lzma" => Box::new(lzma::Lzma::new(config)?),
         "zlib" => Box::new(zlib::Zlib::new(config)?),
         "zstd" => Box::new(zstd::Zstd::new(config)?),
+        "adler32" => Box::new(checksum::Checksum::adler32(config)?),
+        "astype" => Box::new(astype::AsType::new(config)?),
+        "base64" => Box::new(base64::Base64::new(config)?),
+        "bitround" => Box::new(bitround::BitRound::new(config, itemsize)?),
+        "categorize" => Box::new(categorize::Categorize::new(config)?),
+        "crc32" => Box::new(checksum::Checksum::crc32(config)?),
+        "crc32c" => Box::new(checksum::Checksum::crc32c(config)?),
+        "delta" => Box::new(delta::Delta::new(config)?),
+        "fixedscaleoffset" => Box::new(fixed_scale_offset::FixedScaleOffset::new(config)?),
+        "fletcher32" => Box::new(checksum::Checksum::fletcher32(config)?),
+        "jenkins_lookup3" => Box::new(jenkins_lookup3::JenkinsLookup3::new(config)?),
+        "json2" | "msgpack2" | "pickle" | "vlen-array" | "vlen-bytes" | "vlen-utf8" => {
+            Box::new(object::Passthrough::new(config)?)
+        }
+        "packbits" => Box::new(packbits::PackBits::new(config)?),
+        "quantize" => Box::new(quantize::Quantize::new(config)?),
+        "shuffle" => Box::new(shuffle::Shuffle::new(config)?),
         id => return Err(Error::unsupported(format!("codec {id:?} is unknown"))),
     })
 }
