@@ -79,7 +79,9 @@ impl Codec for Categorize {
         texts.fill(0);
         let f8 = Items::native(Scalar::F64);
         let mut numbers = [0; 8 * 256];
-        for (some, texts) in encoded.chunks(256 * self.encoded.size()).zip(texts.chunks_mut(256 * self.width)) {
+        for (some, texts) in
+            encoded.chunks(256 * self.encoded.size()).zip(texts.chunks_mut(self.width.saturating_mul(256)))
+        {
             let n = some.len() / self.encoded.size();
             items::convert(self.encoded, Scalar::F64, f8, some, &mut numbers[..8 * n], |_| {});
             for (number, text) in numbers.chunks_exact(8).zip(texts.chunks_exact_mut(self.width)) {

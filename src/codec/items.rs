@@ -278,3 +278,41 @@ pub fn encode(
     convert(from, work, to, input, &mut out[start..], step);
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn promotion() {
+        use Scalar::*;
+        for (a, b, both) in [
+            (I8, I16, I16),
+            (I8, U8, I16),
+            (I32, U32, I64),
+            (I8, U64, F64),
+            (U8, F16, F16),
+            (I16, F16, F32),
+            (I32, F32, F64),
+            (C64, I16, C64),
+            (C64, F64, C128),
+            (Bool, U32, U32),
+        ] {
+            assert_eq!((a.promote(b), b.promote(a)), (both, both), "{a:?} {b:?}");
+        }
+    }
+
+    #[test]
+    fn any_length_and_order() {
+        let big = Items { scalar: Scalar::U16, swapped: cfg!(target_endian = "little") };
+        let numbers: Vec<u16> = (0..1300).collect();
+        let input: Vec<u8> = numbers.iter().flat_map(|n| n.to_be_bytes()).collect();
+        let wanted: Vec<u8> = numbers.iter().flat_map(|&n| (f64::from(n) + 1.0).to_ne_bytes()).collect();
+        let mut out = vec![0; wanted.len()];
+        let step = |block: &mut [u8]| each::<f64>(block, |x| x + 1.0);
+        assert_eq!(decode(big, Scalar::F64, Items::native(Scalar::F64), &input, &mut out, step), Ok(out.len()));
+        assert_eq!(out, wanted);
+        assert!(decode(big, Scalar::U16, big, &input, &mut [0; 2599], |_| {}).is_err());
+        assert!(decode(big, Scalar::U16, big, &input[..3], &mut [0; 2600], |_| {}).is_err());
+    }
+}

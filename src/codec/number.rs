@@ -186,38 +186,42 @@ float!(f64, from_f64);
 impl Number for f16 {
     bytes!(f16);
     fn add(self, other: Self) -> Self {
-        Self::from_f32(widen(self) + widen(other))
+        half(widen(self) + widen(other))
     }
     fn sub(self, other: Self) -> Self {
-        Self::from_f32(widen(self) - widen(other))
+        half(widen(self) - widen(other))
     }
     fn mul(self, other: Self) -> Self {
-        Self::from_f32(widen(self) * widen(other))
+        half(widen(self) * widen(other))
     }
     fn div(self, other: Self) -> Self {
-        Self::from_f32(widen(self) / widen(other))
+        half(widen(self) / widen(other))
     }
     fn round(self) -> Self {
-        Self::from_f32(widen(self).round_ties_even())
+        half(widen(self).round_ties_even())
     }
     #[inline(always)]
     fn to<N: Number>(self) -> N {
         N::from_f32(widen(self))
     }
     fn from_i64(v: i64) -> Self {
-        Self::from_f32(v as f32)
+        half(v as f32)
     }
     fn from_u64(v: u64) -> Self {
-        Self::from_f32(v as f32)
+        half(v as f32)
     }
     fn from_f32(v: f32) -> Self {
-        // a NaN keeps its sign and the upper bits of its payload
-        if v.is_nan() { half_nan(v.to_bits() >> 31, v.to_bits() >> 13) } else { narrow(f64::from(v)) }
+        half(v)
     }
     fn from_f64(v: f64) -> Self {
         let bits = v.to_bits();
         if v.is_nan() { half_nan((bits >> 63) as u32, (bits >> 42) as u32) } else { narrow(v) }
     }
+}
+
+/// Not `f16::from_f32`, which is the `half` crate's own: a NaN keeps its sign and the upper bits of its payload.
+fn half(v: f32) -> f16 {
+    if v.is_nan() { half_nan(v.to_bits() >> 31, v.to_bits() >> 13) } else { narrow(f64::from(v)) }
 }
 
 fn half_nan(sign: u32, payload: u32) -> f16 {
@@ -297,5 +301,35 @@ impl Number for bool {
     }
     fn from_complex<R: Number>(re: R, im: R) -> Self {
         re.to::<bool>() | im.to::<bool>()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn floats_that_fit_no_integer() {
+        assert_eq!([-1.0, 256.0, 300.0, f64::NAN].map(|v| v.to::<u8>()), [255, 0, 44, 0]);
+        assert_eq!([70000.0, 3e9, f64::INFINITY, -40000.9].map(|v| v.to::<i16>()), [4464, 0, 0, 25536]);
+        assert_eq!([3e9, -2147483648.5, 2147483647.9].map(|v| v.to::<i32>()), [i32::MIN, i32::MIN, i32::MAX]);
+        assert_eq!([1e19, f64::NAN].map(|v| v.to::<i64>()), [i64::MIN; 2]);
+        let u8s = [1e19, -2.0, f64::NAN, f64::INFINITY, 2f64.powi(64)].map(|v| v.to::<u64>());
+        assert_eq!(u8s, [10_000_000_000_000_000_000, u64::MAX - 1, 1 << 63, 0, 0]);
+    }
+
+    #[test]
+    fn halves() {
+        for bits in 0..=u16::MAX {
+            let number = f16::from_bits(bits);
+            if !number.is_nan() {
+                assert_eq!(widen(number), number.to_f32(), "{bits:04x}");
+            }
+            assert_eq!(half(widen(number)).to_bits(), bits);
+        }
+        // just above half way between two neighbours, where only the lowest bits tell
+        let above = f64::from_bits(0x3ff0_0200_0000_0001);
+        assert_eq!(above.to::<f16>().to_bits(), 0x3c01);
+        assert_eq!([65519.9, 65520.0, 2.98e-8, 2.99e-8].map(|v| v.to::<f16>().to_bits()), [0x7bff, 0x7c00, 0, 1]);
     }
 }
