@@ -2,36 +2,36 @@
 //! beside it. Compressors and filters are one list: any id may stand in either place. A codec knows neither keys nor
 //! stores; it answers a reason, and the floor above adds the array and the key. The reference is numcodecs 0.15.
 
-mod blosc;
-mod bz2;
-#[cfg(test)]
-mod compressor_testing;
-mod deflate;
-mod gzip;
-mod lz4;
-mod lzma;
-mod lzma_filters;
-mod streams;
-mod zlib;
-mod zstd;
 mod astype;
 mod base64;
 mod bitround;
+mod blosc;
 mod buffer;
+mod bz2;
 mod categorize;
 mod checksum;
 mod complex;
+#[cfg(test)]
+mod compressor_testing;
+mod deflate;
 mod delta;
 mod fixed_scale_offset;
+mod gzip;
 mod items;
 mod jenkins_lookup3;
+mod lz4;
+mod lzma;
+mod lzma_filters;
 mod number;
 mod object;
 mod packbits;
 mod quantize;
 mod shuffle;
+mod streams;
 #[cfg(test)]
 mod testing;
+mod zlib;
+mod zstd;
 
 use crate::error::{Error, Result};
 mod pipeline;
