@@ -1,17 +1,36 @@
-//! zarrfs: a Zarr store as plain files.
-pub mod array;
-pub mod cache;
-pub mod cli;
-pub mod codec;
-pub mod dtype;
+//! zarrfs shows a Zarr store as plain files: the same hierarchy with the codecs taken off.
+//!
+//! This list is the map of the house. The rooms stand in floor order; a room names only rooms above it in this list,
+//! which `tests/layers.rs` checks. A read of `data.raw` walks it from the bottom up: `fuse` takes the request, `fs`
+//! finds the open file and asks `grid` which chunks hold the bytes, `cache` has them or lets `array` load them: bytes
+//! from `store`, through the pipeline of `codec`. One copy goes from the decoded chunk into the reply.
+//!
+//! The crate is a program's library: its interface may change with every version.
+
+// floor 0: the one error, and its errno
 pub mod error;
-pub mod fs;
-pub mod fuse;
-pub mod grid;
-pub mod hierarchy;
+// floor 1: plain notions
 pub mod json;
-pub mod layout;
-pub mod metadata;
 pub mod stats;
+pub mod dtype;
+// floor 2: metadata documents
+pub mod metadata;
+// floor 3: bytes to bytes, and keys to bytes
+pub mod codec;
 pub mod store;
+// floor 4: pure arithmetic
+pub mod grid;
+pub mod layout;
+// floor 5: one array, and all of them
+pub mod array;
+pub mod hierarchy;
+// floor 6: decoded chunks within one bound
+pub mod cache;
+// floor 7: names and nodes
 pub mod tree;
+// floor 8: what the file system does
+pub mod fs;
+// floor 9: FUSE
+pub mod fuse;
+// floor 10: the command line
+pub mod cli;
