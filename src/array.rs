@@ -171,7 +171,7 @@ impl Array {
 
     fn decode(&self, pipeline: &Pipeline, stored: &mut Vec<u8>, scratch: &mut Vec<u8>) -> Result<Vec<u8>> {
         let broken = |e: crate::codec::Broken| Error::damaged(e.0);
-        let turned = self.metadata.stored_order == Order::F && self.grid.dimensions() > 1 && !self.metadata.is_object();
+        let turned = self.metadata.order == Order::F && self.grid.dimensions() > 1 && !self.metadata.is_object();
         let mut bytes = Vec::new();
         if !turned && pipeline.is_identity() {
             pipeline.check_size(stored.len()).map_err(broken)?;

@@ -97,6 +97,8 @@ fn check(directory: &Path, array: &Value, table: &mut Table) -> Result<(), Strin
         }
     } else {
         match digest(&flat) {
+            // either is right, and no digest is known
+            Ok(_) if expected == "either" && array["sha256"].is_null() => {}
             Err(_) if expected == "either" => {
                 table.refused += 1;
                 return Ok(());

@@ -60,10 +60,8 @@ pub struct ArrayMetadata {
     pub fill_value: Value,
     /// The bytes of one item holding the fill value; None where it is null.
     pub fill: Option<Vec<u8>>,
-    /// The layout of a decoded chunk as its file in the mount shows it.
+    /// The layout of a decoded chunk: of a v1 array what zarr 1.x made of the document's order.
     pub order: Order,
-    /// The layout of the stored chunk. It differs from `order` only in v1 stores.
-    pub stored_order: Order,
     pub compressor: Option<CodecConfig>,
     /// In the order in which they are applied when writing.
     pub filters: Vec<CodecConfig>,
@@ -127,7 +125,6 @@ impl ArrayMetadata {
             fill_value,
             fill,
             order,
-            stored_order: order,
             compressor: None,
             filters: Vec::new(),
             separator: None,

@@ -24,7 +24,7 @@ impl ArrayMetadata {
         meta.separator = Some(Separator::Dot);
         let blosc = meta.compressor.as_ref().is_some_and(|c| c.id == "blosc");
         if reading == V1Order::Zarr1 && !blosc {
-            meta.stored_order = Order::C;
+            meta.order = Order::C;
         }
         Ok(meta)
     }
@@ -62,7 +62,7 @@ mod tests {
 
     #[test]
     fn order_f_as_zarr_1_wrote_it() {
-        let stored = |c, o, r| meta(c, o, r).unwrap().stored_order;
+        let stored = |c, o, r| meta(c, o, r).unwrap().order;
         assert_eq!(stored("\"zlib\"", "1", V1Order::Zarr1), Order::C);
         assert_eq!(stored("\"none\"", "null", V1Order::Zarr1), Order::C);
         assert_eq!(stored("\"blosc\"", "{\"cname\":\"lz4\"}", V1Order::Zarr1), Order::F);
