@@ -85,7 +85,8 @@ def to_file(store, out):
 def measure(store, plain):
     with Mount(store) as raw:  # the bytes are right, and the store's files are in the page cache
         subprocess.run(["cmp", raw, plain], check=True)
-    times = {k: [] for k in ("mount, cold", "mount, warm", "zarr-python to memory", "zarr-python to a file", "plain file")}
+    rows = ("mount, cold", "mount, warm", "zarr-python to memory", "zarr-python to a file", "plain file")
+    times = {k: [] for k in rows}
     out = args.dir / "out.raw"
     for _ in range(args.rounds):
         with Mount(store) as raw:
@@ -111,8 +112,9 @@ def main():
         print(f"{'':24}{'seconds':>9}{'min':>9}{'max':>9}{'GB/s':>8}{'x zarr to file':>16}{'x plain file':>14}")
         for what, row in rows.items():
             m = row["median"]
-            against_zarr, against_plain = (rows[k]["median"] / m for k in ("zarr-python to a file", "plain file"))
-            print(f"{what:24}{m:9.3f}{row['min']:9.3f}{row['max']:9.3f}{size / m / 1e9:8.2f}{against_zarr:16.2f}{against_plain:14.2f}")
+            zarr_ratio, plain_ratio = (rows[k]["median"] / m for k in ("zarr-python to a file", "plain file"))
+            print(f"{what:24}{m:9.3f}{row['min']:9.3f}{row['max']:9.3f}{size / m / 1e9:8.2f}"
+                  f"{zarr_ratio:16.2f}{plain_ratio:14.2f}")
     (args.dir / "result.json").write_text(json.dumps(result, indent=1) + "\n")
     print(f"\n{args.dir.name}/result.json written; x: times as fast as")
 

@@ -18,8 +18,8 @@ import sys
 import zlib
 
 RAW = struct.pack("<4i", 1, 2, 3, 4)
-META = {"zarr_format": 2, "shape": [8], "chunks": [4], "dtype": "<i4", "compressor": None, "fill_value": 0, "order": "C",
-        "filters": None}
+META = {"zarr_format": 2, "shape": [8], "chunks": [4], "dtype": "<i4", "compressor": None, "fill_value": 0,
+        "order": "C", "filters": None}
 GROUP = '{"zarr_format": 2}\n'
 WORKS = {"size": 32, "sha256": hashlib.sha256(RAW + RAW).hexdigest()}
 TAIL = {"size": 32, "good_chunk": "1", "reads": [[16, 16, RAW.hex()]]}
@@ -87,8 +87,8 @@ def odd_files(corpus):
         chunk = array(store / f"chunk-{name}") / "0"
         chunk.unlink()
         make(chunk)
-        corpus.add(store, f"chunk-{name}", "chunk", "EACCES" if name == "unreadable" else "EIO", f"the chunk is a {name}",
-                   chunk="0", **TAIL)
+        expected = "EACCES" if name == "unreadable" else "EIO"
+        corpus.add(store, f"chunk-{name}", "chunk", expected, f"the chunk is a {name}", chunk="0", **TAIL)
         if name == "sparse":
             continue
         for file, expected in ((".zarray", "error"), (".zattrs", "works"), (".zgroup", "works")):
@@ -115,19 +115,18 @@ def large_files(corpus):
                chunk="0", **WORKS)
     sparse(store / ".zmetadata", 1 << 30)
     array(store / "beside-zmetadata")
-    corpus.add(store, "beside-zmetadata", "array", "works", ".zmetadata of 1 GiB in the root: not needed", chunk="0", **WORKS)
+    corpus.add(store, "beside-zmetadata", "array", "works", ".zmetadata of 1 GiB in the root: not needed", chunk="0",
+               **WORKS)
     array(store / "filters-10000", filters=[{"id": "crc32"}] * 10000)
-    corpus.add(store, "filters-10000", "array", "refuse", "10,000 filters; the chunks are too short for them", chunk="0")
+    corpus.add(store, "filters-10000", "array", "refuse", "10,000 filters; the chunks are too short for them",
+               chunk="0")
     array(store / "unknown-filters-10000", filters=[{"id": "nosuchfilter"}] * 10000)
     corpus.add(store, "unknown-filters-10000", "array", "EOPNOTSUPP", "10,000 filters that nobody knows", chunk="0")
     bomb = zlib.compressobj(9, wbits=-15)
     body = b"".join(bomb.compress(bytes(1 << 20)) for _ in range(256)) + bomb.flush()
-    adler = 1
+    adler, crc = 1, 0
     for _ in range(256):
-        adler = zlib.adler32(bytes(1 << 20), adler)
-    crc = 0
-    for _ in range(256):
-        crc = zlib.crc32(bytes(1 << 20), crc)
+        adler, crc = zlib.adler32(bytes(1 << 20), adler), zlib.crc32(bytes(1 << 20), crc)
     frames = {
         "zlib": b"\x78\xda" + body + struct.pack(">I", adler),
         "gzip": b"\x1f\x8b\x08" + bytes(6) + b"\xff" + body + struct.pack("<II", crc, 256 << 20),
@@ -137,8 +136,8 @@ def large_files(corpus):
         (where / "0").write_bytes(frame)
         good = zlib.compress(RAW) if codec == "zlib" else zlib.compressobj(wbits=31)
         (where / "1").write_bytes(good if codec == "zlib" else good.compress(RAW) + good.flush())
-        corpus.add(store, where.name, "chunk", "EIO", f"{codec}: 256 MiB of zeros where 16 bytes belong; memory stays flat",
-                   chunk="0", **TAIL)
+        corpus.add(store, where.name, "chunk", "EIO",
+                   f"{codec}: 256 MiB of zeros where 16 bytes belong; memory stays flat", chunk="0", **TAIL)
 
 
 def links(corpus):
@@ -160,8 +159,10 @@ def links(corpus):
     for name, target in (("relative", "../outside"), ("absolute", outside.resolve()), ("root", "/")):
         (store / f"out-{name}").symlink_to(target)
         where = "secret" if name != "root" else "etc"
-        corpus.add(store, f"out-{name}/{where}", "lookup", "error", f"a link out of the store, {name}", name=f"out-{name}")
-    for file, kind, expected in ((".zarray", "array", "error"), ("0", "chunk", "error"), (".zattrs", "array", "works")):
+        corpus.add(store, f"out-{name}/{where}", "lookup", "error", f"a link out of the store, {name}",
+                   name=f"out-{name}")
+    out = ((".zarray", "array", "error"), ("0", "chunk", "error"), (".zattrs", "array", "works"))
+    for file, kind, expected in out:
         where = array(store / f"out-{file.lstrip('.')}")
         (where / file).unlink(missing_ok=True)
         (where / file).symlink_to(f"../../outside/secret/{'.zarray' if file == '.zattrs' else file}")
@@ -184,8 +185,8 @@ def links(corpus):
     chunk.unlink()
     chunk.symlink_to("gone")
     blank = hashlib.sha256(bytes(16) + RAW).hexdigest()
-    corpus.add(store, "chunk-dangling", "chunk", "either", "a chunk that is a link to nothing: an error, or no such chunk",
-               chunk="0", size=32, sha256=blank)
+    corpus.add(store, "chunk-dangling", "chunk", "either",
+               "a chunk that is a link to nothing: an error, or no such chunk", chunk="0", size=32, sha256=blank)
 
 
 def names(corpus):
@@ -195,17 +196,17 @@ def names(corpus):
     corpus.add(store, long, "array", "works", "a name of 255 bytes", name="255-bytes", chunk="0", **WORKS)
     corpus.add(store, "n" * 256, "lookup", "ENAMETOOLONG", "a name of 256 bytes", name="256-bytes")
     array(store / "line\nfeed")
-    corpus.add(store, "line\nfeed", "array", "either", "a line feed in a name: shown, or left out with a warning", chunk="0",
-               name="line-feed", **WORKS)
+    corpus.add(store, "line\nfeed", "array", "either", "a line feed in a name: shown, or left out with a warning",
+               chunk="0", name="line-feed", **WORKS)
     os.mkdir(os.fsencode(store) + b"/\xff\xfe")
     shutil.copytree(store / "healthy", os.path.join(os.fsdecode(os.fsencode(store) + b"/\xff\xfe"), "inner"))
-    corpus.add(store, "", "group", "works", "a name that is not UTF-8: shown, or left out with a warning; the root lists",
-               name="not-utf-8")
+    corpus.add(store, "", "group", "works",
+               "a name that is not UTF-8: shown, or left out with a warning; the root lists", name="not-utf-8")
 
     # 7,000 bytes of path, made a step at a time
     array(store / "/".join(["deeper"] * 200) / "array")
-    corpus.add(store, "/".join(["deeper"] * 200 + ["array"]), "array", "works", "an array below 200 groups", chunk="0",
-               name="deep-200", **WORKS)
+    corpus.add(store, "/".join(["deeper"] * 200 + ["array"]), "array", "works", "an array below 200 groups",
+               chunk="0", name="deep-200", **WORKS)
     back = os.open(".", os.O_RDONLY)
     os.chdir(store / "/".join(["deeper"] * 200))
     for _ in range(800):

@@ -3,8 +3,9 @@
 
     matrix.py DIR      (with zarr 2.18)
 
-DIR gets the stores and oracle.json: one entry an array, with the digests of its flat bytes (C order, the dtype's own byte
-order) and of each decoded chunk, as zarr-python reads them back. Every run writes the same, but for the time in gzip headers.
+DIR gets the stores and oracle.json: one entry an array, with the digests of its flat bytes (C order, the dtype's own
+byte order) and of each decoded chunk, as zarr-python reads them back. Every run writes the same, but for the time in
+gzip headers.
 """
 import hashlib
 import itertools
@@ -30,19 +31,20 @@ DTYPES = [
     "|V5", [("a", "<i4"), ("b", ">f8"), ("c", "|S3")], [("x", "<u2", (2, 2)), ("y", [("z", "|i1"), ("w", "<f4")])],
 ]
 COMPRESSORS = {
-    "raw": None, "blosc-lz4": Blosc("lz4", 5, Blosc.SHUFFLE), "zlib": Zlib(1), "blosc-zstd-bit": Blosc("zstd", 3, Blosc.BITSHUFFLE),
-    "gzip": GZip(5), "zstd": Zstd(3), "lz4": LZ4(), "bz2": BZ2(1), "blosc-blosclz": Blosc("blosclz", 9, Blosc.NOSHUFFLE),
-    "xz": LZMA(preset=1), "blosc-zlib": Blosc("zlib", 1, Blosc.AUTOSHUFFLE), "lzma-raw": LZMA(
-        format=3, filters=[{"id": 3, "dist": 4}, {"id": 0x21, "preset": 1}]),
+    "raw": None, "blosc-lz4": Blosc("lz4", 5, Blosc.SHUFFLE), "zlib": Zlib(1),
+    "blosc-zstd-bit": Blosc("zstd", 3, Blosc.BITSHUFFLE), "gzip": GZip(5), "zstd": Zstd(3), "lz4": LZ4(), "bz2": BZ2(1),
+    "blosc-blosclz": Blosc("blosclz", 9, Blosc.NOSHUFFLE), "xz": LZMA(preset=1),
+    "blosc-zlib": Blosc("zlib", 1, Blosc.AUTOSHUFFLE),
+    "lzma-raw": LZMA(format=3, filters=[{"id": 3, "dist": 4}, {"id": 0x21, "preset": 1}]),
     "blosc-lz4hc-blocks": Blosc("lz4hc", 9, Blosc.SHUFFLE, 256), "lzma-alone": LZMA(format=2, preset=0),
     "zstd-checksum": Zstd(1, checksum=True), "zlib0": Zlib(0), "blosc0": Blosc("lz4", 0, Blosc.SHUFFLE),
 }
 # name: shape, chunks
 GEOMETRIES = {
-    "0d": ((), ()), "1d": ((100,), (100,)), "1d-edge": ((101,), (9,)), "1d-short": ((5,), (64,)), "2d-edge": ((13, 7), (4, 3)),
-    "3d-edge": ((7, 5, 11), (3, 5, 4)), "2d-rows": ((6, 20), (1, 20)), "zero": ((0,), (4,)), "3d-zero": ((3, 0, 2), (2, 1, 2)),
-    "4d": ((3, 2, 4, 5), (2, 1, 3, 2)), "2d-one": ((40, 33), (40, 33)), "1d-ones": ((6,), (1,)), "2d-exact": ((8, 12), (4, 6)),
-    "5d": ((2, 3, 2, 3, 2), (1, 2, 2, 2, 1)),
+    "0d": ((), ()), "1d": ((100,), (100,)), "1d-edge": ((101,), (9,)), "1d-short": ((5,), (64,)),
+    "2d-edge": ((13, 7), (4, 3)), "3d-edge": ((7, 5, 11), (3, 5, 4)), "2d-rows": ((6, 20), (1, 20)),
+    "zero": ((0,), (4,)), "3d-zero": ((3, 0, 2), (2, 1, 2)), "4d": ((3, 2, 4, 5), (2, 1, 3, 2)), "2d-one": ((40, 33), (40, 33)),
+    "1d-ones": ((6,), (1,)), "2d-exact": ((8, 12), (4, 6)), "5d": ((2, 3, 2, 3, 2), (1, 2, 2, 2, 1)),
 }
 PRESENCE = ["all", "some", "all", "none", "some"]
 FILLS = ["zero", "null", "special", "extreme"]
@@ -111,7 +113,8 @@ def filters(dtype):
     if dtype.kind in "iu":
         narrow = "|i1" if dtype.itemsize == 1 else "<i2"
         out |= {"delta": [Delta(dtype.str)], "delta-shuffle": [Delta(dtype.str), Shuffle(dtype.itemsize)],
-                "scale": [FixedScaleOffset(3, 2, dtype.str, narrow)], "checksums": [numcodecs.CRC32(), numcodecs.Adler32()]}
+                "scale": [FixedScaleOffset(3, 2, dtype.str, narrow)],
+                "checksums": [numcodecs.CRC32(), numcodecs.Adler32()]}
     if dtype.kind == "f":
         out |= {"delta": [Delta(dtype.str)], "quantize": [Quantize(2, dtype.str)], "astype": [AsType("<f8", dtype.str)],
                 "scale": [FixedScaleOffset(1.5, 10, dtype.str, "<i4")], "fletcher32": [numcodecs.Fletcher32()]}
@@ -154,11 +157,11 @@ class Matrix:
 
     def add(self, store, path, data, chunks, presence="all", group=True, **options):
         separator = options.get("dimension_separator", ".")
+        options |= {"shape": data.shape, "chunks": chunks or True, "dtype": data.dtype}
         if group:
-            z = self.store(store).create_dataset(path, shape=data.shape, chunks=chunks or True, dtype=data.dtype, **options)
+            z = self.store(store).create_dataset(path, **options)
         else:
-            z = zarr.open_array(os.path.join(self.folder, store), mode="w", shape=data.shape, chunks=chunks or True,
-                                dtype=data.dtype, **options)
+            z = zarr.open_array(os.path.join(self.folder, store), mode="w", **options)
         if presence != "none" and (data.ndim == 0 or data.size):
             z[...] = data
         keys = self.keys(z)
@@ -171,13 +174,15 @@ class Matrix:
 
     @staticmethod
     def keys(z):
-        return [".".join(map(str, i)) or "0" for i in itertools.product(*map(range, z.cdata_shape if z.ndim else ()))]
+        grid = itertools.product(*map(range, z.cdata_shape if z.ndim else ()))
+        return [".".join(map(str, i)) or "0" for i in grid]
 
     def entry(self, store, path, z):
         with open(os.path.join(self.folder, store, path, ".zarray")) as f:
             meta = json.load(f)
         separator = meta.get("dimension_separator", ".")
-        out = {k: meta[k] for k in ("zarr_format", "shape", "chunks", "dtype", "order", "fill_value", "compressor", "filters")}
+        shown = ("zarr_format", "shape", "chunks", "dtype", "order", "fill_value", "compressor", "filters")
+        out = {k: meta[k] for k in shown}
         out |= {"store": store, "array": path, "separator": separator, "reader": f"zarr {zarr.__version__}"}
         keys, stored = self.keys(z), 0
         digests = {}
@@ -200,7 +205,8 @@ class Matrix:
                 pass
             if whole is not None:
                 grid = [int(i) for i in key.split(".")] if z.ndim else []
-                cut = sha256(whole[tuple(slice(i * c, (i + 1) * c) for i, c in zip(grid, z.chunks))].tobytes())
+                place = tuple(slice(i * c, (i + 1) * c) for i, c in zip(grid, z.chunks))
+                cut = sha256(whole[place].tobytes())
             digests[key] = {"raw": raw if raw is None else sha256(raw), "cut": cut}
             if raw is not None:
                 digests[key]["raw_nbytes"] = len(raw)
@@ -213,8 +219,8 @@ class Matrix:
 
 
 def pairs(matrix):
-    """Every dtype with every compressor, every dtype with each of its filters, every compressor with every geometry, order,
-    separator; the rest of the factors turn at speeds that have no common divisor."""
+    """A third of dtype x compressor, every dtype with each of its filters, every compressor with every geometry; the
+    other factors turn at speeds of their own."""
     number = itertools.count()
     geometries = list(GEOMETRIES)
 
@@ -224,8 +230,8 @@ def pairs(matrix):
         presence = PRESENCE[n % len(PRESENCE)]
         how = FILLS[n // 3 % len(FILLS)]
         order = "CF"[n // 2 % 2]
-        kind = dtype.kind if not dtype.fields else "struct"
-        path = f"{kind}/{n:03}-{dtype.str[1:] if not dtype.fields else 'struct'}-{compressor}-{chain_name}-{order}-{geometry}-{presence}-{how}"
+        kind, text = ("struct", "struct") if dtype.fields else (dtype.kind, dtype.str[1:])
+        path = f"{kind}/{n:03}-{text}-{compressor}-{chain_name}-{order}-{geometry}-{presence}-{how}"
         path = path.replace("[", "_").replace("]", "")
         rng = np.random.default_rng(n)
         data = values(dtype, shape, rng)
@@ -240,11 +246,13 @@ def pairs(matrix):
             one(np.dtype(dtype), compressor, "none", None, geometries[(d + 3 * c) % len(geometries)])
     for (c, compressor), (g, geometry) in itertools.product(enumerate(COMPRESSORS), enumerate(geometries)):
         one(np.dtype(DTYPES[(5 * c + 7 * g) % len(DTYPES)]), compressor, "none", None, geometry)
+    names = list(COMPRESSORS)
+    solid = [g for g in geometries if 0 not in GEOMETRIES[g][0]]  # some filters cannot encode an empty buffer
     for d, dtype in enumerate(map(np.dtype, DTYPES)):
         for f, (name, chain) in enumerate(filters(dtype).items()):
-            solid = [g for g in geometries if 0 not in GEOMETRIES[g][0]]  # some filters cannot encode an empty buffer
             for k in range(2):
-                one(dtype, list(COMPRESSORS)[(d + 5 * f + 7 * k) % len(COMPRESSORS)], name, chain, solid[(3 * d + f + 5 * k) % len(solid)])
+                compressor = names[(d + 5 * f + 7 * k) % len(names)]
+                one(dtype, compressor, name, chain, solid[(3 * d + f + 5 * k) % len(solid)])
 
 
 def objects(matrix):
@@ -352,11 +360,12 @@ def odd(matrix):
 
 
 def v1(matrix):
-    """Zarr v1, which zarr 2 cannot write: `meta` and `attrs` written out, chunks encoded with numcodecs. With order F zarr 1.x
-    stored the chunks of every compressor but blosc in C order."""
+    """Zarr v1, which zarr 2 cannot write: `meta` and `attrs` written out, chunks encoded with numcodecs. With order F
+    zarr 1.x stored the chunks of every compressor but blosc in C order."""
     compressions = [
         ("blosc", {"cname": "lz4", "clevel": 5, "shuffle": 1}), ("zlib", 1), ("bz2", 1), ("none", None),
-        ("lzma", {"format": 1, "check": -1, "preset": 1, "filters": None}), ("blosc", {"cname": "zlib", "clevel": 3, "shuffle": 2}),
+        ("lzma", {"format": 1, "check": -1, "preset": 1, "filters": None}),
+        ("blosc", {"cname": "zlib", "clevel": 3, "shuffle": 2}),
     ]
     names = [g for g in GEOMETRIES if g not in ("0d", "zero", "3d-zero", "5d")]
     kinds = [d for d in DTYPES if isinstance(d, str) and np.dtype(d).kind in "biufSU"]
@@ -372,8 +381,8 @@ def v1(matrix):
         store = f"v1/{number:02}-{dtype.str[1:]}-{compression}-{order}-{geometry}-{presence}"
         where = os.path.join(matrix.folder, store)
         os.makedirs(where)
-        meta = {"zarr_format": 1, "shape": list(shape), "chunks": list(chunks), "dtype": dtype.str, "compression": compression,
-                "compression_opts": opts, "fill_value": value, "order": order}
+        meta = {"zarr_format": 1, "shape": list(shape), "chunks": list(chunks), "dtype": dtype.str,
+                "compression": compression, "compression_opts": opts, "fill_value": value, "order": order}
         with open(f"{where}/meta", "w") as f:
             json.dump(meta, f, indent=4, sort_keys=True)  # NaN and Infinity stand bare, as zarr 1.x left them
         with open(f"{where}/attrs", "w") as f:
@@ -402,8 +411,9 @@ def v1(matrix):
             digests[key] = {"raw": raw and sha256(raw), "cut": sha256(whole[place].tobytes())}
             if raw:
                 digests[key]["raw_nbytes"] = len(raw)
-        entry = meta | {"store": store, "array": "", "separator": ".", "nbytes": whole.nbytes, "sha256": sha256(whole.tobytes()),
-                        "chunk_sha256": digests, "nchunks": len(digests), "nstored": stored, "reader": "the writer"}
+        entry = meta | {"store": store, "array": "", "separator": ".", "nbytes": whole.nbytes,
+                        "sha256": sha256(whole.tobytes()), "chunk_sha256": digests, "nchunks": len(digests),
+                        "nstored": stored, "reader": "the writer"}
         if isinstance(value, float) and not math.isfinite(value):
             entry["fill_value"] = str(value).replace("nan", "NaN").replace("inf", "Infinity")
         if value is None and stored < len(digests):

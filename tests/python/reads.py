@@ -56,7 +56,7 @@ def preads(path, data, seed):
         for offset, length in places(len(data), seed):
             got = os.pread(fd, length, offset)
             # the kernel may cut one very large read
-            while len(got) < min(length, len(data) - offset) and (more := os.pread(fd, length - len(got), offset + len(got))):
+            while more := os.pread(fd, length - len(got), offset + len(got)):
                 got += more
             check("pread", offset, got, data[offset:offset + length])
             count += 1
