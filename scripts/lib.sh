@@ -12,8 +12,8 @@ die() {
     exit 1
 }
 
-# install PACKAGE...: Debian packages, with apt-get
-install() {
+# install_packages PACKAGE...: Debian packages, with apt-get
+install_packages() {
     local sudo=
     [ "$(id -u)" = 0 ] || sudo='sudo -n'
     if ! command -v apt-get >/dev/null || { [ -n "$sudo" ] && ! $sudo true 2>/dev/null; }; then
@@ -31,7 +31,7 @@ need() {
     for pair; do
         command -v "${pair%%=*}" >/dev/null || missing+=("${pair#*=}")
     done
-    if [ ${#missing[@]} -gt 0 ]; then install "${missing[@]}"; fi
+    if [ ${#missing[@]} -gt 0 ]; then install_packages "${missing[@]}"; fi
 }
 
 need_cargo() {
@@ -40,7 +40,7 @@ need_cargo() {
 
 # Debian splits ensurepip out of python3
 need_venv() {
-    python3 -c 'import ensurepip, venv' 2>/dev/null || install python3 python3-venv
+    python3 -c 'import ensurepip, venv' 2>/dev/null || install_packages python3 python3-venv
     python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' || die "Python 3.11 or later is needed"
 }
 
