@@ -22,7 +22,7 @@ META = {"zarr_format": 2, "shape": [8], "chunks": [4], "dtype": "<i4", "compress
         "order": "C", "filters": None}
 GROUP = '{"zarr_format": 2}\n'
 WORKS = {"size": 32, "sha256": hashlib.sha256(RAW + RAW).hexdigest()}
-TAIL = {"size": 32, "good_chunk": "1", "reads": [[16, 16, RAW.hex()]]}
+TAIL = {"size": 32, "good_chunk": "1", "good_hex": RAW.hex()}
 
 
 class Corpus:
@@ -96,17 +96,19 @@ def odd_files(corpus):
             (where / file).unlink(missing_ok=True)
             make(where / file)
             corpus.add(store, where.name, "array", expected, f"{file} is a {name}; nothing waits for it", chunk="0",
-                       **(WORKS if expected == "works" else {}))
+                       **(WORKS if expected == "works" else {"unreadable": True}))
 
 
 def large_files(corpus):
     """Metadata is read up to 16 MiB."""
     store = corpus.store("large.zarr")
     sparse(array(store / "zarray-1-gib") / ".zarray", 1 << 30)
-    corpus.add(store, "zarray-1-gib", "array", "EIO", ".zarray of 1 GiB; memory stays flat", chunk="0")
+    corpus.add(store, "zarray-1-gib", "array", "EIO", ".zarray of 1 GiB; memory stays flat", chunk="0",
+               unreadable=True)
     with open(array(store / "zarray-17-mib") / ".zarray", "ab") as f:
         f.write(b" " * (17 << 20))
-    corpus.add(store, "zarray-17-mib", "array", "EIO", "sound .zarray with 17 MiB of white space", chunk="0")
+    corpus.add(store, "zarray-17-mib", "array", "EIO", "sound .zarray with 17 MiB of white space", chunk="0",
+               unreadable=True)
     with open(array(store / "zarray-1-mib") / ".zarray", "ab") as f:
         f.write(b" " * (1 << 20))
     corpus.add(store, "zarray-1-mib", "array", "works", "sound .zarray with 1 MiB of white space", chunk="0", **WORKS)
@@ -166,7 +168,7 @@ def links(corpus):
         where = array(store / f"out-{file.lstrip('.')}")
         (where / file).unlink(missing_ok=True)
         (where / file).symlink_to(f"../../outside/secret/{'.zarray' if file == '.zattrs' else file}")
-        fields = TAIL if kind == "chunk" else WORKS if expected == "works" else {}
+        fields = TAIL if kind == "chunk" else WORKS if expected == "works" else {"unreadable": True}
         corpus.add(store, where.name, kind, expected, f"{file} is a link out of the store", chunk="0", **fields)
 
     (store / "cycle-a").symlink_to("cycle-b")
