@@ -133,9 +133,13 @@ impl<'a> Frame<'a> {
         if self.shuffle != Shuffle::None && scratch.len() < self.blocksize {
             scratch.resize(self.blocksize, 0);
         }
+        let mut used = 0;
         let done = blocks.zip(out.chunks_mut(self.blocksize)).try_for_each(|(n, out)| {
-            self.decode_block(n, out, &mut scratch)
-                .ok_or_else(|| Broken(format!("blosc: block {n} of {} is damaged", self.blocks())))
+            used += self
+                .decode_block(n, out, &mut scratch)
+                .ok_or_else(|| Broken(format!("blosc: block {n} of {} is damaged", self.blocks())))?;
+            // many blocks that all name one long stream would take the square of its time
+            if used > self.bytes.len() { Err(Broken::new("blosc: blocks overlap")) } else { Ok(()) }
         });
         if scratch.len() <= KEEP {
             SCRATCH.set(scratch);
@@ -143,7 +147,8 @@ impl<'a> Frame<'a> {
         done
     }
 
-    fn decode_block(&self, n: usize, out: &mut [u8], scratch: &mut [u8]) -> Option<()> {
+    /// Decodes block `n`: how many bytes it took.
+    fn decode_block(&self, n: usize, out: &mut [u8], scratch: &mut [u8]) -> Option<usize> {
         let short = out.len() < self.blocksize;
         let shuffle = match self.shuffle {
             Shuffle::Bit if out.len() < self.typesize => Shuffle::None,
@@ -154,32 +159,34 @@ impl<'a> Frame<'a> {
             return self.decode_streams(src, short, out);
         }
         let scratch = &mut scratch[..out.len()];
-        self.decode_streams(src, short, scratch)?;
+        let used = self.decode_streams(src, short, scratch)?;
         match shuffle {
             Shuffle::Byte => shuffle::unshuffle(self.typesize, scratch, out),
             _ => shuffle::bitunshuffle(self.typesize, scratch, out),
         }
-        Some(())
+        Some(used)
     }
 
-    /// Decodes the streams of one block. A last, `short` block is never split.
-    fn decode_streams(&self, mut src: &[u8], short: bool, out: &mut [u8]) -> Option<()> {
+    /// Decodes the streams of one block, which start `src`: how many bytes they are. A last, `short` block is never
+    /// split.
+    fn decode_streams(&self, src: &[u8], short: bool, out: &mut [u8]) -> Option<usize> {
         let split = self.split && !short && self.typesize <= MAX_SPLITS && out.len() / self.typesize >= MIN_SPLIT;
         let streams = if split { self.typesize } else { 1 };
         if !out.len().is_multiple_of(streams) {
             return None;
         }
+        let mut rest = src;
         for part in out.chunks_exact_mut(out.len() / streams) {
-            let (size, rest) = src.split_first_chunk()?;
-            let (stream, rest) = rest.split_at_checked(u32::from_le_bytes(*size) as usize)?;
-            src = rest;
+            let (size, after) = rest.split_first_chunk()?;
+            let (stream, after) = after.split_at_checked(u32::from_le_bytes(*size) as usize)?;
+            rest = after;
             if stream.len() == part.len() {
                 part.copy_from_slice(stream);
             } else if self.inner.decompress(stream, part)? != part.len() {
                 return None;
             }
         }
-        Some(())
+        Some(src.len() - rest.len())
     }
 }
 

@@ -261,8 +261,8 @@ mod tests {
 
     #[test]
     fn every_typesize_by_the_definition() {
-        for typesize in 1..=255 {
-            for items in [0, 1, 2, 7, 8, 31, 32, 33, 64, 100, 512, 520, 1032, 1100] {
+        for typesize in (1..=40).chain([64, 100, 255]) {
+            for items in [0, 1, 7, 31, 32, 33, 64, 100, 520] {
                 let src = bytes(items * typesize + typesize / 2);
                 let mut dst = vec![0; src.len()];
                 unshuffle(typesize, &src, &mut dst);

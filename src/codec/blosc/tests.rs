@@ -147,6 +147,22 @@ fn headers_that_lie() {
     }
 }
 
+/// Every block names one zlib stream of 20,000 empty parts and one byte.
+#[test]
+fn blocks_that_overlap() {
+    let (blocks, parts) = (20_000usize, 20_000);
+    let stream = [hex("7801"), hex("000000ffff").repeat(parts), hex("010100feff 61 00620062")].concat();
+    let mut frame = hex("0201 7001 204e0000 01000000 00000000");
+    let start = 16 + 4 * blocks as u32;
+    frame.extend(start.to_le_bytes().repeat(blocks));
+    frame.extend((stream.len() as u32).to_le_bytes());
+    frame.extend(stream);
+    let cbytes = frame.len() as u32;
+    frame[12..16].copy_from_slice(&cbytes.to_le_bytes());
+    let e = decoded(&*blosc("", 1), &frame, blocks).unwrap_err();
+    assert_eq!(e.0, "blosc: blocks overlap");
+}
+
 #[test]
 fn parameters() {
     for bad in [r#""cname": "lzo""#, r#""shuffle": 3"#, r#""clevel": 10"#, r#""blocksize": -1"#, r#""nthreads": 1"#] {
