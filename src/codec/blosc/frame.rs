@@ -76,14 +76,8 @@ impl<'a> Frame<'a> {
             return says(format!("header has items of {typesize} and blocks of {blocksize} bytes, of {nbytes}"));
         }
         let stored = flags & 0x02 != 0;
-        let inner = match (flags >> 5, inner_version) {
-            (0, 1) => Inner::BloscLz,
-            (1, 1) => Inner::Lz4,
-            (2, 1) => Inner::Snappy,
-            (3, 1) => Inner::Zlib,
-            (4, 1) => Inner::Zstd,
-            _ if stored => Inner::BloscLz,
-            (code, version) => return says(format!("header has the unknown compressor {code}, version {version}")),
+        let Some(inner) = Inner::of(flags >> 5, inner_version).or(stored.then_some(Inner::BloscLz)) else {
+            return says(format!("header has the unknown compressor {}, version {inner_version}", flags >> 5));
         };
         let shuffle = match flags {
             _ if flags & 0x01 != 0 && typesize > 1 => Shuffle::Byte,
@@ -191,6 +185,11 @@ impl<'a> Frame<'a> {
 }
 
 impl Inner {
+    fn of(code: u8, version: u8) -> Option<Inner> {
+        let all = [Inner::BloscLz, Inner::Lz4, Inner::Snappy, Inner::Zlib, Inner::Zstd];
+        all.get(usize::from(code)).copied().filter(|_| version == 1)
+    }
+
     fn decompress(self, src: &[u8], out: &mut [u8]) -> Option<usize> {
         match self {
             Inner::BloscLz => blosclz::decompress(src, out),
