@@ -19,7 +19,15 @@ pub fn parse(bytes: &[u8]) -> Result<Value> {
 
 /// The text of `value`, in one line, with the bare tokens that [`parse`] took.
 pub fn write(value: &Value) -> String {
-    let text = value.to_string();
+    with_bare_tokens(value.to_string())
+}
+
+/// As [`write()`], over several lines and with a newline at the end.
+pub fn write_pretty(value: &Value) -> String {
+    with_bare_tokens(format!("{value:#}\n"))
+}
+
+fn with_bare_tokens(text: String) -> String {
     let token = "\"\\u0000bare ";
     if !text.contains(token) {
         return text;

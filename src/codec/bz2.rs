@@ -2,21 +2,21 @@
 //! of chunks.
 
 use super::streams::{self, Fault, Step};
-use super::{Broken, Codec, Size};
+use super::{Broken, Codec, EncodeOnly, Size, encode_only};
 use crate::error::Result;
 use crate::metadata::CodecConfig;
 use bzip2::{Action, Compress, Compression, Decompress, Status};
 
 /// `{"id": "bz2", "level": 1}`.
 pub struct Bz2 {
-    level: u32,
+    level: EncodeOnly<u32>,
 }
 
 impl Bz2 {
     /// From its parameters.
     pub fn new(config: &CodecConfig) -> Result<Self> {
         config.only(&["level"])?;
-        Ok(Bz2 { level: config.int("level", 1, 1, 9)? as u32 })
+        Ok(Bz2 { level: encode_only(config.int("level", 1, 1, 9).map(|n| n as u32)) })
     }
 }
 
@@ -46,7 +46,7 @@ impl Codec for Bz2 {
     }
 
     fn encode(&self, decoded: &[u8], out: &mut Vec<u8>) -> std::result::Result<(), Broken> {
-        let mut stream = Compress::new(Compression::new(self.level), 0);
+        let mut stream = Compress::new(Compression::new(self.level.clone()?), 0);
         out.reserve(decoded.len() / 2 + 64);
         loop {
             let rest = &decoded[stream.total_in() as usize..];
@@ -94,6 +94,6 @@ mod tests {
         let bomb = encoded(&*bz2, &vec![0; 10 << 20]);
         assert!(bomb.len() < 10_000);
         assert!(decoded(&*bz2, &bomb, 100).is_err());
-        refused(r#"{"id": "bz2", "level": 0}"#);
+        only_decodes(r#"{"id": "bz2", "level": 0}"#);
     }
 }

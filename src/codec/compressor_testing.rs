@@ -14,6 +14,11 @@ pub fn refused(config: &str) {
     assert!(build(&parse(config), 1).is_err(), "{config}");
 }
 
+/// Checks that the parameters keep nobody from decoding, but from encoding.
+pub fn only_decodes(config: &str) {
+    assert!(codec(config, 1).encode(b"abcd", &mut Vec::new()).is_err(), "{config}");
+}
+
 fn parse(config: &str) -> CodecConfig {
     CodecConfig::parse(&json::parse(config.as_bytes()).unwrap()).unwrap()
 }

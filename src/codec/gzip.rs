@@ -4,20 +4,20 @@
 
 use super::deflate::{self, Container};
 use super::streams::Fault;
-use super::{Broken, Codec, Size};
+use super::{Broken, Codec, EncodeOnly, Size, encode_only};
 use crate::error::Result;
 use crate::metadata::CodecConfig;
 
 /// `{"id": "gzip", "level": 1}`.
 pub struct Gzip {
-    level: i32,
+    level: EncodeOnly<i32>,
 }
 
 impl Gzip {
     /// From its parameters.
     pub fn new(config: &CodecConfig) -> Result<Self> {
         config.only(&["level"])?;
-        Ok(Gzip { level: config.int("level", 1, -1, 9)? as i32 })
+        Ok(Gzip { level: encode_only(config.int("level", 1, -1, 9).map(|n| n as i32)) })
     }
 }
 
@@ -57,7 +57,7 @@ impl Codec for Gzip {
     }
 
     fn encode(&self, decoded: &[u8], out: &mut Vec<u8>) -> std::result::Result<(), Broken> {
-        deflate::compress(Container::Gzip, self.level, decoded, out)
+        deflate::compress(Container::Gzip, self.level.clone()?, decoded, out)
     }
 }
 

@@ -2,7 +2,7 @@
 //! which blosc brings along and whose checked decoder is the one the world fuzzes. It knows nothing of chunks.
 
 use super::streams::Fault;
-use super::{Broken, Codec, Size};
+use super::{Broken, Codec, EncodeOnly, Size, encode_only};
 use crate::error::Result;
 use crate::metadata::CodecConfig;
 
@@ -11,14 +11,15 @@ const MAX_SIZE: usize = 0x7E00_0000;
 
 /// `{"id": "lz4", "acceleration": 1}`.
 pub struct Lz4 {
-    acceleration: i32,
+    acceleration: EncodeOnly<i32>,
 }
 
 impl Lz4 {
     /// From its parameters. An acceleration below 1 is 1, as in numcodecs.
     pub fn new(config: &CodecConfig) -> Result<Self> {
         config.only(&["acceleration"])?;
-        Ok(Lz4 { acceleration: config.int("acceleration", 1, i64::from(i32::MIN), i64::from(i32::MAX))?.max(1) as i32 })
+        let acceleration = config.int("acceleration", 1, i64::from(i32::MIN), i64::from(i32::MAX));
+        Ok(Lz4 { acceleration: encode_only(acceleration.map(|n| n.max(1) as i32)) })
     }
 }
 
@@ -70,7 +71,7 @@ impl Codec for Lz4 {
 
     fn encode(&self, decoded: &[u8], out: &mut Vec<u8>) -> std::result::Result<(), Broken> {
         out.extend((decoded.len() as u32).to_le_bytes());
-        compress_block(decoded, self.acceleration, out)
+        compress_block(decoded, self.acceleration.clone()?, out)
             .ok_or_else(|| Broken(format!("lz4: can't hold {} bytes, at most {MAX_SIZE}", decoded.len())))
     }
 }

@@ -4,7 +4,7 @@
 
 use super::lzma_filters::Chain;
 use super::streams::{self, Fault, Step};
-use super::{Broken, Codec, Size};
+use super::{Broken, Codec, EncodeOnly, Size, encode_only};
 use crate::error::Result;
 use crate::metadata::CodecConfig;
 use liblzma::stream::{Action, Check, Error, LzmaOptions, Status, Stream};
@@ -28,8 +28,8 @@ enum Format {
 /// `{"id": "lzma", "format": 1, "check": -1, "preset": null, "filters": null}`.
 pub struct Lzma {
     format: Format,
-    check: Option<Check>,
-    preset: Option<u32>,
+    check: EncodeOnly<Option<Check>>,
+    preset: EncodeOnly<Option<u32>>,
     filters: Option<Chain>,
 }
 
@@ -43,20 +43,20 @@ impl Lzma {
             2 => Format::Alone,
             _ => Format::Raw,
         };
-        let check = match config.int("check", -1, -1, 10)? {
-            -1 => None,
-            0 => Some(Check::None),
-            1 => Some(Check::Crc32),
-            4 => Some(Check::Crc64),
-            10 => Some(Check::Sha256),
-            n => return Err(config.bad("check", &format!("is {n}, which is no check"))),
-        };
-        let preset = config.get("preset").map(|_| config.int("preset", 0, 0, u32::MAX.into())).transpose()?;
+        let check = config.int("check", -1, -1, 10).and_then(|n| match n {
+            -1 => Ok(None),
+            0 => Ok(Some(Check::None)),
+            1 => Ok(Some(Check::Crc32)),
+            4 => Ok(Some(Check::Crc64)),
+            10 => Ok(Some(Check::Sha256)),
+            n => Err(config.bad("check", &format!("is {n}, which is no check"))),
+        });
+        let preset = config.get("preset").map(|_| config.int("preset", 0, 0, u32::MAX.into()).map(|n| n as u32));
         let filters = config.get("filters").map(Chain::parse).transpose().map_err(|why| config.bad("filters", &why))?;
         if format == Format::Raw && filters.is_none() {
             return Err(config.bad("filters", "are missing, which format 3 needs"));
         }
-        Ok(Lzma { format, check, preset: preset.map(|n| n as u32), filters })
+        Ok(Lzma { format, check: encode_only(check), preset: encode_only(preset.transpose()), filters })
     }
 
     fn decoder(&self, room: usize) -> std::result::Result<Stream, Error> {
@@ -85,18 +85,19 @@ impl Lzma {
 
     fn encoder(&self) -> std::result::Result<Stream, Broken> {
         let says = |why: &str| Err(Broken(format!("lzma: can't encode: {why}")));
-        if self.preset.is_some() && self.filters.is_some() {
+        let (check, preset) = (self.check.clone()?, self.preset.clone()?);
+        if preset.is_some() && self.filters.is_some() {
             return says("preset and filters exclude each other");
         }
-        if self.format != Format::Xz && !matches!(self.check, None | Some(Check::None)) {
+        if self.format != Format::Xz && !matches!(check, None | Some(Check::None)) {
             return says("only format 1 has a check");
         }
-        let preset = self.preset.unwrap_or(DEFAULT_PRESET);
+        let preset = preset.unwrap_or(DEFAULT_PRESET);
         let stream = match (self.format, &self.filters) {
             (Format::Auto, _) => return says("format 0 only decodes"),
-            (Format::Xz, None) => Stream::new_easy_encoder(preset, self.check.unwrap_or(Check::Crc64)),
+            (Format::Xz, None) => Stream::new_easy_encoder(preset, check.unwrap_or(Check::Crc64)),
             (Format::Xz, Some(chain)) => {
-                chain.build().and_then(|f| Stream::new_stream_encoder(&f, self.check.unwrap_or(Check::Crc64)))
+                chain.build().and_then(|f| Stream::new_stream_encoder(&f, check.unwrap_or(Check::Crc64)))
             }
             (Format::Alone, None) => LzmaOptions::new_preset(preset).and_then(|o| Stream::new_lzma_encoder(&o)),
             (Format::Alone, Some(chain)) => match chain.only_lzma1() {
@@ -246,8 +247,6 @@ mod tests {
         for bad in [
             r#""format": 4"#,
             r#""format": 3"#,
-            r#""check": 2"#,
-            r#""preset": -1"#,
             r#""filters": []"#,
             r#""filters": {"id": 33}"#,
             r#""filters": [{"preset": 1}]"#,
@@ -258,6 +257,8 @@ mod tests {
         ] {
             refused(&format!(r#"{{"id": "lzma", {bad}}}"#));
         }
+        only_decodes(r#"{"id": "lzma", "check": 2}"#);
+        only_decodes(r#"{"id": "lzma", "preset": -1}"#);
         for unusable in [
             r#", "preset": 77"#,
             r#", "preset": 1, "filters": [{"id": 33}]"#,

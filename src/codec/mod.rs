@@ -51,6 +51,13 @@ impl Broken {
     }
 }
 
+/// A parameter that only encoding needs. numcodecs reads arrays where it is wrong, and so do we: encoding fails.
+type EncodeOnly<T> = std::result::Result<T, Broken>;
+
+fn encode_only<T>(parameter: Result<T>) -> EncodeOnly<T> {
+    parameter.map_err(|e| Broken::new(e.message()))
+}
+
 /// A number of bytes that is known before decoding, or only bounded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Size {

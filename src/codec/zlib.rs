@@ -2,20 +2,20 @@
 //! ignore everything after the stream. It knows nothing of chunks.
 
 use super::deflate::{self, Container};
-use super::{Broken, Codec, Size};
+use super::{Broken, Codec, EncodeOnly, Size, encode_only};
 use crate::error::Result;
 use crate::metadata::CodecConfig;
 
 /// `{"id": "zlib", "level": 1}`.
 pub struct Zlib {
-    level: i32,
+    level: EncodeOnly<i32>,
 }
 
 impl Zlib {
     /// From its parameters.
     pub fn new(config: &CodecConfig) -> Result<Self> {
         config.only(&["level"])?;
-        Ok(Zlib { level: config.int("level", 1, -1, 9)? as i32 })
+        Ok(Zlib { level: encode_only(config.int("level", 1, -1, 9).map(|n| n as i32)) })
     }
 }
 
@@ -30,7 +30,7 @@ impl Codec for Zlib {
     }
 
     fn encode(&self, decoded: &[u8], out: &mut Vec<u8>) -> std::result::Result<(), Broken> {
-        deflate::compress(Container::Zlib, self.level, decoded, out)
+        deflate::compress(Container::Zlib, self.level.clone()?, decoded, out)
     }
 }
 
@@ -70,7 +70,7 @@ mod tests {
     #[test]
     fn parameters() {
         refused(r#"{"id": "zlib", "wbits": 15}"#);
-        refused(r#"{"id": "zlib", "level": 10}"#);
-        refused(r#"{"id": "zlib", "level": "1"}"#);
+        only_decodes(r#"{"id": "zlib", "level": 10}"#);
+        only_decodes(r#"{"id": "zlib", "level": "1"}"#);
     }
 }

@@ -3,7 +3,7 @@
 //! whose decoders the library keeps but nobody tests any more. It knows nothing of chunks.
 
 use super::streams::Fault;
-use super::{Broken, Codec, Size};
+use super::{Broken, Codec, EncodeOnly, Size, encode_only};
 use crate::error::Result;
 use crate::metadata::CodecConfig;
 use std::cell::RefCell;
@@ -11,20 +11,21 @@ use zstd_safe::{CCtx, CParameter, DCtx};
 
 /// `{"id": "zstd", "level": 0, "checksum": false}`.
 pub struct Zstd {
-    level: i32,
-    checksum: bool,
+    level: EncodeOnly<i32>,
+    checksum: EncodeOnly<bool>,
 }
 
 impl Zstd {
     /// From its parameters. A level above the highest is the highest, as in numcodecs.
     pub fn new(config: &CodecConfig) -> Result<Self> {
         config.only(&["level", "checksum"])?;
-        let level = config.int("level", 0, -131_072, i64::MAX)?.min(i64::from(zstd_safe::max_c_level())) as i32;
+        let level = config.int("level", 0, -131_072, i64::MAX);
+        let level = encode_only(level.map(|n| n.min(i64::from(zstd_safe::max_c_level())) as i32));
         let checksum = match config.get("checksum") {
-            None => false,
-            Some(v) => v.as_bool().ok_or_else(|| config.bad("checksum", "is neither true nor false"))?,
+            None => Ok(false),
+            Some(v) => v.as_bool().ok_or_else(|| config.bad("checksum", "is neither true nor false")),
         };
-        Ok(Zstd { level, checksum })
+        Ok(Zstd { level, checksum: encode_only(checksum) })
     }
 }
 
@@ -88,6 +89,7 @@ impl Codec for Zstd {
     }
 
     fn encode(&self, decoded: &[u8], out: &mut Vec<u8>) -> std::result::Result<(), Broken> {
+        let (level, checksum) = (self.level.clone()?, self.checksum.clone()?);
         ENCODER.with_borrow_mut(|kept| {
             if kept.is_none() {
                 *kept = CCtx::try_create();
@@ -95,8 +97,8 @@ impl Codec for Zstd {
             let encoder = kept.as_mut().ok_or_else(|| Broken::new("zstd: out of memory"))?;
             out.reserve(zstd_safe::compress_bound(decoded.len()));
             let done = encoder
-                .set_parameter(CParameter::CompressionLevel(self.level))
-                .and_then(|_| encoder.set_parameter(CParameter::ChecksumFlag(self.checksum)))
+                .set_parameter(CParameter::CompressionLevel(level))
+                .and_then(|_| encoder.set_parameter(CParameter::ChecksumFlag(checksum)))
                 .and_then(|_| encoder.compress2(out, decoded));
             done.map(|_| ()).map_err(|code| {
                 *kept = None; // an error may leave it in any state
@@ -160,7 +162,7 @@ mod tests {
         let zstd = codec(r#"{"id": "zstd"}"#, 1);
         hostile(&*zstd, &sample(100));
         assert!(decoded(&*zstd, &encoded(&*zstd, &vec![0; 10 << 20]), 100).is_err());
-        refused(r#"{"id": "zstd", "checksum": 1}"#);
-        refused(r#"{"id": "zstd", "level": -131073}"#);
+        only_decodes(r#"{"id": "zstd", "checksum": 1}"#);
+        only_decodes(r#"{"id": "zstd", "level": -131073}"#);
     }
 }

@@ -72,7 +72,7 @@ mod tests {
     #[test]
     fn shown_as_v2() {
         let view = meta("\"bz2\"", "3", V1Order::Zarr1).unwrap().decoded_view();
-        assert!(view.contains(r#""fill_value":"NaN""#) && view.contains(r#""zarr_format":2"#), "{view}");
+        assert!(view.contains(r#""fill_value": "NaN""#) && view.contains(r#""zarr_format": 2"#), "{view}");
         assert!(meta("7", "null", V1Order::Zarr1).is_err());
         assert!(meta("\"zlib\"", "\"fast\"", V1Order::Zarr1).is_err());
     }

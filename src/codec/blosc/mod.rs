@@ -6,7 +6,7 @@ mod blosclz;
 mod frame;
 mod shuffle;
 
-use super::{Broken, Codec, Size};
+use super::{Broken, Codec, EncodeOnly, Size, encode_only};
 use crate::error::Result;
 use crate::metadata::CodecConfig;
 use frame::Frame;
@@ -15,8 +15,12 @@ use std::ffi::CStr;
 /// What a frame is longer than its data at most.
 const OVERHEAD: usize = blosc_src::BLOSC_MAX_OVERHEAD as usize;
 
-/// `{"id": "blosc", "cname": "lz4", "clevel": 5, "shuffle": 1, "blocksize": 0}`.
+/// `{"id": "blosc", "cname": "lz4", "clevel": 5, "shuffle": 1, "blocksize": 0}`. Decoding needs none of it.
 pub struct Blosc {
+    parameters: EncodeOnly<Parameters>,
+}
+
+struct Parameters {
     compressor: &'static CStr,
     clevel: i32,
     shuffle: i32,
@@ -28,6 +32,12 @@ impl Blosc {
     /// From its parameters, for items of `itemsize` bytes.
     pub fn new(config: &CodecConfig, itemsize: usize) -> Result<Self> {
         config.only(&["cname", "clevel", "shuffle", "blocksize", "typesize"])?;
+        Ok(Blosc { parameters: encode_only(Parameters::new(config, itemsize)) })
+    }
+}
+
+impl Parameters {
+    fn new(config: &CodecConfig, itemsize: usize) -> Result<Self> {
         let compressor = match config.text("cname", "lz4")? {
             "blosclz" => c"blosclz",
             "lz4" => c"lz4",
@@ -43,7 +53,7 @@ impl Blosc {
             -1 => 1,
             n => n as i32,
         };
-        Ok(Blosc {
+        Ok(Parameters {
             compressor,
             clevel: config.int("clevel", 5, 0, 9)? as i32,
             shuffle,
@@ -98,15 +108,16 @@ impl Codec for Blosc {
     }
 
     fn encode(&self, decoded: &[u8], out: &mut Vec<u8>) -> std::result::Result<(), Broken> {
-        if !can_encode(self.compressor) {
-            let name = self.compressor.to_string_lossy();
+        let parameters = self.parameters.as_ref().map_err(Broken::clone)?;
+        if !can_encode(parameters.compressor) {
+            let name = parameters.compressor.to_string_lossy();
             return Err(Broken(format!("blosc: this build can't encode with cname {name:?}")));
         }
         let most = blosc_src::BLOSC_MAX_BUFFERSIZE as usize;
         if decoded.len() > most {
             return Err(Broken(format!("blosc: can't hold {} bytes, at most {most}", decoded.len())));
         }
-        match self.compress(decoded, out) {
+        match parameters.compress(decoded, out) {
             1.. => Ok(()),
             code => Err(Broken(format!("blosc: c-blosc failed with code {code}"))),
         }
