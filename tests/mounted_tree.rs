@@ -1,0 +1,444 @@
+//! The promise to users, sentence by sentence, on a real mount. Each test quotes what it checks.
+
+mod support;
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::io::{Read, Seek, SeekFrom};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant, SystemTime};
+use support::{Mount, copy_tree, data, errno, zarrfs};
+
+/// A store on disk made by hand: uncompressed, so that the test itself knows every byte.
+struct Store {
+    directory: tempfile::TempDir,
+}
+
+impl Store {
+    fn new() -> Store {
+        let directory = tempfile::tempdir().unwrap();
+        fs::write(directory.path().join(".zgroup"), "{\"zarr_format\": 2}").unwrap();
+        Store { directory }
+    }
+
+    fn path(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// An array of bytes.
+    fn array(&self, name: &str, shape: &[u64], chunks: &[u64], more: &str) -> PathBuf {
+        let path = self.path().join(name);
+        fs::create_dir_all(&path).unwrap();
+        let mut doc: serde_json::Value = serde_json::json!({"zarr_format": 2, "shape": shape, "chunks": chunks,
+            "dtype": "|u1", "compressor": null, "fill_value": 0, "order": "C", "filters": null});
+        let more: serde_json::Value = serde_json::from_str(&format!("{{{more}}}")).unwrap();
+        for (key, value) in more.as_object().unwrap() {
+            doc[key] = value.clone();
+        }
+        fs::write(path.join(".zarray"), doc.to_string()).unwrap();
+        path
+    }
+}
+
+fn names(path: &Path) -> BTreeSet<String> {
+    fs::read_dir(path).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect()
+}
+
+fn xattr(path: &Path, name: &str) -> Option<String> {
+    let mut value = vec![0; 65536];
+    let n = rustix::fs::getxattr(path, name, &mut value).ok()?;
+    Some(String::from_utf8(value[..n].to_vec()).unwrap())
+}
+
+/// "C order always, also for arrays stored with order F"; "a chunk file: in the array's own order (C or F)".
+#[test]
+fn flat_bytes_are_c_order_and_chunk_files_in_the_arrays_own() {
+    let store = Store::new();
+    let a = store.array("f", &[2, 3], &[2, 3], r#""order": "F""#);
+    // F layout of [[0, 1, 2], [3, 4, 5]]
+    fs::write(a.join("0.0"), [0, 3, 1, 4, 2, 5]).unwrap();
+    let mount = Mount::new(store.path(), &[]);
+    assert_eq!(fs::read(mount.join("f/data.raw")).unwrap(), [0, 1, 2, 3, 4, 5]);
+    assert_eq!(fs::read(mount.join("f/0.0")).unwrap(), [0, 3, 1, 4, 2, 5]);
+    assert_eq!(xattr(&mount.join("f"), "user.zarr.order").unwrap(), "\"F\"");
+}
+
+/// "chunk names: grid indices joined by `.`, whatever separator the store uses; `0` for a 0-d array".
+#[test]
+fn chunk_names_are_joined_by_dots() {
+    let store = Store::new();
+    let a = store.array("slash", &[2, 2], &[1, 1], r#""dimension_separator": "/""#);
+    fs::create_dir(a.join("1")).unwrap();
+    fs::write(a.join("1/0"), [7]).unwrap();
+    let a = store.array("scalar", &[], &[], "");
+    fs::write(a.join("0"), [42]).unwrap();
+    let mount = Mount::new(store.path(), &[]);
+    assert_eq!(names(&mount.join("slash")), BTreeSet::from([".zarray", "1.0", "data.raw"].map(String::from)));
+    assert_eq!(fs::read(mount.join("slash/1.0")).unwrap(), [7]);
+    assert_eq!(fs::read(mount.join("slash/data.raw")).unwrap(), [0, 0, 7, 0]);
+    assert_eq!(errno(fs::read(mount.join("slash/1/0"))), "ENOENT");
+    assert_eq!(fs::read(mount.join("scalar/0")).unwrap(), [42]);
+    assert_eq!(fs::read(mount.join("scalar/data.raw")).unwrap(), [42]);
+    let view: serde_json::Value = serde_json::from_slice(&fs::read(mount.join("slash/.zarray")).unwrap()).unwrap();
+    assert_eq!(view["dimension_separator"], ".");
+}
+
+/// "edge chunks: full chunk size, with the stored padding, as the Zarr specs store them".
+#[test]
+fn edge_chunks_keep_their_padding() {
+    let store = Store::new();
+    let a = store.array("a", &[3], &[2], "");
+    fs::write(a.join("1"), [5, 99]).unwrap();
+    let mount = Mount::new(store.path(), &[]);
+    assert_eq!(fs::read(mount.join("a/1")).unwrap(), [5, 99]);
+    assert_eq!(fs::read(mount.join("a/data.raw")).unwrap(), [0, 0, 5]);
+}
+
+/// "uninitialised chunk: its file is absent (ENOENT, not listed); in data.raw it reads as the fill value, or zeros where
+/// fill_value is null; SEEK_HOLE/SEEK_DATA report it as a hole where the fill bytes are zero".
+#[test]
+fn uninitialised_chunks() {
+    let store = Store::new();
+    for (name, fill) in [("seven", "7"), ("null", "null"), ("zero", "0")] {
+        let a = store.array(name, &[12288], &[4096], &format!(r#""fill_value": {fill}"#));
+        fs::write(a.join("1"), [1; 4096]).unwrap();
+    }
+    let mount = Mount::new(store.path(), &[]);
+    assert_eq!(errno(File::open(mount.join("seven/0"))), "ENOENT");
+    assert!(!names(&mount.join("seven")).contains("0"));
+    let seek = |name: &str, from, data: bool| {
+        let file = File::open(mount.join(name)).unwrap();
+        let to = if data { rustix::fs::SeekFrom::Data(from) } else { rustix::fs::SeekFrom::Hole(from) };
+        rustix::fs::seek(&file, to)
+    };
+    for (name, fill, sparse) in [("seven", 7, false), ("null", 0, true), ("zero", 0, true)] {
+        let file = format!("{name}/data.raw");
+        let flat = fs::read(mount.join(&file)).unwrap();
+        let expected: Vec<u8> = (0..12288).map(|i| if (4096..8192).contains(&i) { 1 } else { fill }).collect();
+        assert!(flat == expected, "{name}");
+        assert_eq!(seek(&file, 0, true), Ok(if sparse { 4096 } else { 0 }));
+        assert_eq!(seek(&file, 5000, false), Ok(if sparse { 8192 } else { 12288 }));
+        assert_eq!(seek(&file, 9000, true), if sparse { Err(rustix::io::Errno::NXIO) } else { Ok(9000) });
+    }
+}
+
+/// "a chunk that can't be read or decoded: EIO, never fill values and never short data; the log names array, key, codec
+/// and cause"; its neighbours still read.
+#[test]
+fn a_damaged_chunk() {
+    let store = Store::new();
+    let a = store.array("a", &[16384], &[8192], r#""compressor": {"id": "zlib", "level": 1}"#);
+    fs::write(a.join("0"), b"garbage").unwrap();
+    let mount = Mount::new(store.path(), &[]);
+    assert_eq!(errno(fs::read(mount.join("a/data.raw"))), "EIO");
+    assert_eq!(errno(fs::read(mount.join("a/0"))), "EIO");
+    let file = File::open(mount.join("a/data.raw")).unwrap();
+    let mut tail = [1; 4096];
+    file.read_exact_at(&mut tail, 12288).unwrap();
+    assert_eq!(tail, [0; 4096]);
+    let stats = mount.stats();
+    let line = stats.lines().find(|l| l.starts_with("problem")).unwrap();
+    assert!(line.contains("/a/0: zlib: ") && line.len() > "problem /a/0: zlib: ".len(), "{line}");
+}
+
+/// "object dtypes: chunk files hold the decompressed object-codec bytes; no data.raw".
+#[test]
+fn objects() {
+    let store = Store::new();
+    let bytes = b"\x02\0\0\0\x01\0\0\0a\x02\0\0\0bc";
+    let a = store.array("o", &[2], &[2], r#""dtype": "|O", "fill_value": "", "filters": [{"id": "vlen-utf8"}]"#);
+    fs::write(a.join("0"), bytes).unwrap();
+    let mount = Mount::new(store.path(), &[]);
+    assert_eq!(errno(File::open(mount.join("o/data.raw"))), "ENOENT");
+    assert_eq!(fs::read(mount.join("o/0")).unwrap(), bytes);
+    assert_eq!(fs::metadata(mount.join("o/0")).unwrap().len(), bytes.len() as u64);
+    let view = fs::read_to_string(mount.join("o/.zarray")).unwrap();
+    assert!(view.contains("vlen-utf8"), "an object codec stays: {view}");
+}
+
+/// "sizes: ls -l the decoded size, du the stored size (st_blocks), st_blksize a sensible read size"; "mtime: the stored
+/// key's; never now, never moved by reading".
+#[test]
+fn sizes_and_times() {
+    let store = Store::new();
+    let a = store.array("a", &[100_000], &[50_000], "");
+    fs::write(a.join("0"), vec![1; 50_000]).unwrap();
+    let old = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
+    for path in [a.join("0"), a.join(".zarray"), a.clone()] {
+        File::open(path).unwrap().set_modified(old).unwrap();
+    }
+    let mount = Mount::new(store.path(), &[]);
+    let flat = fs::metadata(mount.join("a/data.raw")).unwrap();
+    assert_eq!((flat.len(), flat.blocks()), (100_000, 50_000u64.div_ceil(512)));
+    assert!(flat.blksize() >= 4096);
+    let chunk = fs::metadata(mount.join("a/0")).unwrap();
+    assert_eq!((chunk.len(), chunk.blocks()), (50_000, 50_000u64.div_ceil(512)));
+    fs::read(mount.join("a/data.raw")).unwrap();
+    for file in ["a/data.raw", "a/0", "a/.zarray", "a"] {
+        assert_eq!(fs::metadata(mount.join(file)).unwrap().modified().unwrap(), old, "{file}");
+    }
+}
+
+/// "directory order: the fixed names first, then chunks, streamed".
+#[test]
+fn fixed_names_come_first() {
+    let store = Store::new();
+    let a = store.array("a", &[50], &[1], "");
+    for i in 0..50 {
+        fs::write(a.join(i.to_string()), [i]).unwrap();
+    }
+    fs::write(a.join(".zattrs"), "{}").unwrap();
+    let mount = Mount::new(store.path(), &[]);
+    let order: Vec<_> = fs::read_dir(mount.join("a")).unwrap().map(|e| e.unwrap().file_name()).collect();
+    assert_eq!(order[..3], ["data.raw", ".zarray", ".zattrs"]);
+    assert_eq!(order.len(), 53);
+    for entry in fs::read_dir(mount.join("a")).unwrap() {
+        let entry = entry.unwrap();
+        use std::os::unix::fs::DirEntryExt;
+        assert_eq!(entry.ino(), entry.metadata().unwrap().ino(), "{:?}", entry.file_name());
+    }
+}
+
+/// "xattrs on the array directory and its files: user.zarr.shape ...; on a chunk file user.zarrfs.key and
+/// user.zarrfs.stored_size".
+#[test]
+fn extended_attributes() {
+    let mount = Mount::new(&data("sample.zarr"), &[]);
+    for file in ["air_temperature", "air_temperature/data.raw", "air_temperature/0.0.0"] {
+        let get = |name: &str| xattr(&mount.join(file), &format!("user.zarr.{name}")).unwrap_or_default();
+        assert_eq!(get("shape"), "[62,37,53]", "{file}");
+        assert_eq!(get("dtype"), "\"<i2\"");
+        assert_eq!(get("fill_value"), "-32768");
+        assert_eq!(get("filters"), "null");
+        assert_eq!(get("dimension_names"), "[\"time\",\"lat\",\"lon\"]");
+        assert_eq!(get("attrs.units"), "\"K\"");
+        assert!(get("compressor").contains("\"id\":\"blosc\""));
+    }
+    let chunk = mount.join("air_temperature/0.0.1");
+    let stored = fs::metadata(data("sample.zarr/air_temperature/0.0.1")).unwrap().len();
+    assert_eq!(xattr(&chunk, "user.zarrfs.key").unwrap(), "air_temperature/0.0.1");
+    assert_eq!(xattr(&chunk, "user.zarrfs.stored_size").unwrap(), stored.to_string());
+    let mut list = vec![0u8; 4096];
+    let n = rustix::fs::listxattr(mount.join("air_temperature"), &mut list[..]).unwrap();
+    let list = String::from_utf8(list[..n].to_vec()).unwrap();
+    assert!(list.split('\0').any(|n| n == "user.zarr.attrs.long_name"), "{list}");
+    assert_eq!(xattr(&chunk, "user.zarr.nothing"), None);
+}
+
+/// "hierarchy: .zgroup/.zarray prefixes, also below a directory without .zgroup"; "a name that is no chunk key and no
+/// metadata is a plain key, shown as it is (but no stale chunk outside the grid)"; "array wins".
+#[test]
+fn hierarchy_and_plain_keys() {
+    let store = Store::new();
+    let a = store.array("deep/er/a", &[2], &[1], "");
+    for (key, bytes) in [("0", b"A"), ("9", b"x"), ("00", b"x"), ("0.partial", b"x")] {
+        fs::write(a.join(key), bytes).unwrap();
+    }
+    fs::write(a.join("notes.txt"), "hello").unwrap();
+    fs::write(a.join(".zgroup"), "{\"zarr_format\": 2}").unwrap();
+    fs::write(store.path().join("README.md"), "# data").unwrap();
+    store.array("deep/er/a/inner", &[2], &[1], "");
+    let mount = Mount::new(store.path(), &[]);
+    let expected = ["data.raw", ".zarray", "0", "notes.txt"].map(String::from);
+    assert_eq!(names(&mount.join("deep/er/a")), BTreeSet::from(expected));
+    assert_eq!(fs::read(mount.join("deep/er/a/notes.txt")).unwrap(), b"hello");
+    assert_eq!(fs::read(mount.join("README.md")).unwrap(), b"# data");
+    for absent in ["9", "00", "0.partial", "inner", ".zgroup"] {
+        assert_eq!(errno(fs::metadata(mount.join("deep/er/a").join(absent))), "ENOENT", "{absent}");
+    }
+    // an implicit group is a valid one in the mount
+    assert!(fs::read_to_string(mount.join("deep/er/.zgroup")).unwrap().contains("\"zarr_format\": 2"));
+}
+
+/// "`.zarrfs/stats`: there by name, never listed".
+#[test]
+fn control_files_are_not_listed() {
+    let mount = Mount::new(&data("sample.zarr"), &[]);
+    assert!(!names(mount.path()).contains(".zarrfs"));
+    fs::read(mount.join("air_temperature/data.raw")).unwrap();
+    assert_eq!(mount.counter("chunk_failures"), 0);
+    assert!(mount.counter("chunk_decodes") > 0);
+    assert!(mount.stats().contains("chunk_decodes"));
+    assert_eq!(names(&mount.join(".zarrfs")), BTreeSet::from(["stats", "stats.json"].map(String::from)));
+}
+
+/// "undeclared separator: chunks under 0/0 without dimension_separator: detected where the store can list, with a
+/// warning in the log".
+#[test]
+fn undeclared_separator() {
+    let store = Store::new();
+    let a = store.array("a", &[2, 2], &[1, 2], "");
+    fs::create_dir(a.join("1")).unwrap();
+    fs::write(a.join("1/0"), [8, 9]).unwrap();
+    let log = tempfile::NamedTempFile::new().unwrap();
+    let mount = Mount::new(store.path(), &["--log-file", log.path().to_str().unwrap()]);
+    assert_eq!(fs::read(mount.join("a/data.raw")).unwrap(), [0, 0, 8, 9]);
+    let said = fs::read_to_string(log.path()).unwrap();
+    assert!(said.contains("WARN") && said.contains("/a: no dimension_separator is declared"), "{said}");
+}
+
+/// "a damaged or unsupported array: its directory and metadata show, data.raw and headers do not; opening a chunk says
+/// EIO or EOPNOTSUPP; the reason is in the log and in .zarrfs/stats".
+#[test]
+fn damaged_and_unsupported_arrays() {
+    let store = Store::new();
+    let healthy = store.array("healthy", &[1], &[1], "");
+    let unknown = store.array("unknown", &[1], &[1], r#""compressor": {"id": "nosuchcodec"}"#);
+    let damaged = store.array("damaged", &[1], &[1], r#""shape": [-1]"#);
+    for a in [&healthy, &unknown, &damaged] {
+        fs::write(a.join("0"), [1]).unwrap();
+    }
+    let mount = Mount::new(store.path(), &[]);
+    for (name, expected) in [("unknown", "EOPNOTSUPP"), ("damaged", "EIO")] {
+        assert_eq!(names(&mount.join(name)), BTreeSet::from([".zarray", "0"].map(String::from)));
+        assert_eq!(errno(File::open(mount.join(name).join("data.raw"))), "ENOENT");
+        assert_eq!(errno(fs::read(mount.join(name).join("0"))), expected);
+        assert!(!fs::read(mount.join(name).join(".zarray")).unwrap().is_empty());
+    }
+    assert_eq!(fs::read(mount.join("healthy/data.raw")).unwrap(), [1]);
+    let stats = mount.stats();
+    assert!(stats.contains("/unknown: codec \"nosuchcodec\" is unknown"), "{stats}");
+    assert!(stats.contains("/damaged/.zarray: shape[0] is -1, not a length"), "{stats}");
+}
+
+/// "changes made behind the mount: seen at the next open: new chunks, replaced chunks, a new shape".
+#[test]
+fn changes_behind_the_mount_are_seen_at_the_next_open() {
+    let store = Store::new();
+    let a = store.array("a", &[8192], &[4096], "");
+    let replace = |key: &str, bytes: &[u8]| {
+        fs::write(a.join("new.tmp"), bytes).unwrap();
+        fs::rename(a.join("new.tmp"), a.join(key)).unwrap();
+    };
+    replace("0", &[1; 4096]);
+    let mount = Mount::new(store.path(), &[]);
+    let flat = mount.join("a/data.raw");
+    let ends = |bytes: &[u8]| (bytes[0], bytes[bytes.len() - 1], bytes.len());
+    assert_eq!(ends(&fs::read(&flat).unwrap()), (1, 0, 8192));
+    // somebody keeps the file open and mapped meanwhile
+    let mut kept = File::open(&flat).unwrap();
+    kept.read_exact(&mut [0; 100]).unwrap();
+    replace("0", &[2; 4096]);
+    assert_eq!(ends(&fs::read(&flat).unwrap()), (2, 0, 8192));
+    // in place, same size: only the times tell
+    fs::write(a.join("0"), [3; 4096]).unwrap();
+    assert_eq!(ends(&fs::read(&flat).unwrap()), (3, 0, 8192));
+    assert_eq!(fs::read(mount.join("a/0")).unwrap(), [3; 4096]);
+    replace("1", &[4; 4096]);
+    assert_eq!(ends(&fs::read(&flat).unwrap()), (3, 4, 8192));
+    assert_eq!(fs::read(mount.join("a/1")).unwrap(), [4; 4096]);
+    fs::remove_file(a.join("0")).unwrap();
+    assert_eq!(ends(&fs::read(&flat).unwrap()), (0, 4, 8192));
+    assert_eq!(errno(fs::read(mount.join("a/0"))), "ENOENT");
+    store.array("a", &[12288], &[4096], "");
+    assert_eq!(ends(&fs::read(&flat).unwrap()), (0, 0, 12288));
+    store.array("a", &[4096], &[4096], "");
+    assert_eq!(ends(&fs::read(&flat).unwrap()), (0, 0, 4096));
+    assert_eq!(errno(fs::read(mount.join("a/1"))), "ENOENT");
+    kept.seek(SeekFrom::Start(0)).unwrap();
+    fs::remove_dir_all(&a).unwrap();
+    assert_eq!(errno(fs::read(&flat)), "ENOENT");
+}
+
+/// "-o ro / --read-only refuses with EROFS" at open; and "never writing": a mount read in full changes no file.
+#[test]
+fn writing_is_refused_and_reading_changes_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    copy_tree(&data("sample.zarr"), directory.path());
+    let picture = || {
+        let mut files = BTreeSet::new();
+        let mut todo = vec![directory.path().to_path_buf()];
+        while let Some(path) = todo.pop() {
+            let meta = fs::metadata(&path).unwrap();
+            files.insert((path.clone(), meta.mtime(), meta.mtime_nsec(), meta.ctime_nsec(), meta.len()));
+            if meta.is_dir() {
+                todo.extend(fs::read_dir(&path).unwrap().map(|e| e.unwrap().path()));
+            }
+        }
+        files
+    };
+    let before = picture();
+    let mount = Mount::new(directory.path(), &["-o", "ro"]);
+    let write = |path: &str| fs::OpenOptions::new().write(true).open(mount.join(path));
+    assert_eq!(errno(write("air_temperature/data.raw")), "EROFS");
+    assert_eq!(errno(write("air_temperature/.zattrs")), "EROFS");
+    assert_eq!(errno(File::create(mount.join("new"))), "EROFS");
+    assert_eq!(errno(fs::create_dir(mount.join("group"))), "EROFS");
+    assert_eq!(errno(fs::remove_file(mount.join("air_temperature/0.0.0"))), "EROFS");
+    let mut todo = vec![mount.path().to_path_buf()];
+    while let Some(path) = todo.pop() {
+        match path.is_dir() {
+            true => todo.extend(fs::read_dir(&path).unwrap().map(|e| e.unwrap().path())),
+            false => drop(fs::read(&path).unwrap()),
+        }
+    }
+    assert_eq!(picture(), before);
+}
+
+/// "Mount, open, stat, first byte: O(1) in the number of chunks. Memory: the cache bound plus a constant."
+#[test]
+fn a_vast_array_is_as_quick_as_a_small_one() {
+    let store = Store::new();
+    store.array("vast", &[1 << 30, 1 << 30], &[1, 1 << 20], "");
+    let a = store.array("last", &[1 << 60], &[16], "");
+    fs::write(a.join(((1u64 << 56) - 1).to_string()), [9; 16]).unwrap();
+    let mount = Mount::new(store.path(), &["--cache-size", "1M"]);
+    let start = Instant::now();
+    let file = File::open(mount.join("vast/data.raw")).unwrap();
+    assert_eq!(file.metadata().unwrap().len(), 1 << 60);
+    let mut tail = [1; 100];
+    file.read_exact_at(&mut tail, (1 << 60) - 100).unwrap();
+    assert_eq!(tail, [0; 100]);
+    assert_eq!(rustix::fs::seek(&file, rustix::fs::SeekFrom::Data(0)), Err(rustix::io::Errno::NXIO));
+    let last = File::open(mount.join("last/data.raw")).unwrap();
+    assert_eq!(rustix::fs::seek(&last, rustix::fs::SeekFrom::Data(0)), Ok((1 << 60) - 16));
+    assert_eq!(names(&mount.join("last")).len(), 3);
+    let pid = mount.counter("pid");
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let peak = status.lines().find_map(|l| l.strip_prefix("VmHWM:")).unwrap();
+    let peak: u64 = peak.trim().trim_end_matches(" kB").parse().unwrap();
+    assert!(peak < 64 << 10, "peak memory {peak} KiB");
+    // not a measurement: only an enumeration of 2^56 chunks could take as long
+    assert!(start.elapsed() < Duration::from_secs(20));
+}
+
+/// The bound of the cache holds while an array many times its size is read.
+#[test]
+fn memory_stays_within_the_cache_bound() {
+    let store = Store::new();
+    let a = store.array("a", &[64 << 20], &[1 << 20], r#""compressor": {"id": "zlib", "level": 1}"#);
+    let zeros = {
+        let config = serde_json::json!({"id": "zlib", "level": 1});
+        let config = zarrfs::metadata::CodecConfig::parse(&config).unwrap();
+        let mut out = Vec::new();
+        zarrfs::codec::build(&config, 1).unwrap().encode(&vec![0; 1 << 20], &mut out).unwrap();
+        out
+    };
+    for i in 0..64 {
+        fs::write(a.join(i.to_string()), &zeros).unwrap();
+    }
+    let mount = Mount::new(store.path(), &["--cache-size", "8M"]);
+    std::thread::scope(|s| {
+        for _ in 0..8 {
+            s.spawn(|| assert_eq!(fs::read(mount.join("a/data.raw")).unwrap().len(), 64 << 20));
+        }
+    });
+    assert!(mount.counter("cache_bytes") <= 8 << 20);
+    let status = fs::read_to_string(format!("/proc/{}/status", mount.counter("pid"))).unwrap();
+    let peak = status.lines().find_map(|l| l.strip_prefix("VmHWM:")).unwrap();
+    let peak: u64 = peak.trim().trim_end_matches(" kB").parse().unwrap();
+    assert!(peak < (8 + 64) << 10, "peak memory {peak} KiB");
+}
+
+/// The program's `cat` gives the same bytes as the mount, with the same offsets.
+#[test]
+fn cat_gives_the_flat_bytes() {
+    let mount = Mount::new(&data("sample.zarr"), &[]);
+    let flat = fs::read(mount.join("air_temperature/data.raw")).unwrap();
+    let array = data("sample.zarr/air_temperature");
+    let array = array.to_str().unwrap();
+    assert!(zarrfs(&["cat", array]).stdout == flat);
+    assert!(zarrfs(&["cat", array, "--offset", "1001", "--length", "777"]).stdout == flat[1001..1778]);
+    assert!(zarrfs(&["cat", array, "--offset", "1G"]).stdout.is_empty());
+}
