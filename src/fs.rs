@@ -4,7 +4,7 @@
 use crate::array::Array;
 use crate::cache::{Cache, Chunk};
 use crate::error::{Error, Kind, Result};
-use crate::grid::ChunkId;
+use crate::grid::{ChunkId, Run};
 use crate::hierarchy::Document;
 use crate::json::{self, Map, Value};
 use crate::layout;
@@ -23,6 +23,12 @@ pub use holes::Seek;
 
 /// Chunks a read keeps at hand: a row of the array goes through several of them again and again.
 const HELD: usize = 32;
+
+/// Runs of a request looked at together: enough for any usual one, and a bound on what has to be remembered.
+const PIECE: usize = 1 << 16;
+
+/// What a look into the cache gave: not there; or there, decoded or uninitialised.
+type Cached = Option<Option<Arc<Chunk>>>;
 
 /// What `open` answers.
 #[derive(Debug)]
@@ -172,32 +178,41 @@ impl Fs {
         Ok(done)
     }
 
-    /// One copy: from the decoded chunks into the reply.
+    /// One copy: from the decoded chunks into the reply. Each chunk is asked for once in a piece of the request, however
+    /// often its rows come: with a small cache it might be gone by its next row.
     fn read_flat(&self, array: &Array, offset: u64, len: usize, cached: bool, out: &mut Vec<u8>) -> Result<bool> {
         let end = offset.saturating_add(len as u64).min(array.size());
         out.resize(end.saturating_sub(offset) as usize, 0);
-        let mut held: [Option<(ChunkId, Option<Arc<Chunk>>)>; HELD] = Default::default();
-        let mut done = 0;
-        for run in array.grid().runs(offset..end) {
-            let slot = (run.chunk.0 % HELD as u64) as usize;
-            if !matches!(&held[slot], Some((id, _)) if *id == run.chunk) {
-                let chunk = match self.cache.peek(array, run.chunk) {
-                    Some(chunk) => chunk?,
-                    None if cached => return Ok(false),
-                    None => {
-                        // the cache's rule: hold nothing while waiting for room
-                        held = Default::default();
-                        self.cache.get(array, run.chunk)?
-                    }
+        let mut runs = array.grid().runs(offset..end).peekable();
+        let (mut done, mut missing) = (0, Vec::new());
+        while runs.peek().is_some() {
+            // what is cached is copied at once, in file order
+            let mut held: [Option<(ChunkId, Cached)>; HELD] = Default::default();
+            for run in runs.by_ref().take(PIECE) {
+                let slot = &mut held[(run.chunk.0 % HELD as u64) as usize];
+                let known = slot.take_if(|(id, _)| *id == run.chunk).map(|(_, known)| known);
+                let known = match known {
+                    Some(known) => known,
+                    None => self.cache.peek(array, run.chunk).transpose()?,
                 };
-                held[slot] = Some((run.chunk, chunk));
+                match &known {
+                    Some(chunk) => copy(chunk.as_deref(), &run, offset, done, array, out),
+                    None if cached => return Ok(false),
+                    None => missing.push((run, done)),
+                }
+                done += run.len;
+                *slot = Some((run.chunk, known));
             }
-            let to = &mut out[done..done + run.len];
-            match &held[slot] {
-                Some((_, Some(chunk))) => to.copy_from_slice(&chunk[run.offset..run.offset + run.len]),
-                _ => fill(to, offset + done as u64, array),
+            // the rest chunk by chunk; the cache's rule: hold nothing while waiting for room
+            drop(held);
+            missing.sort_unstable_by_key(|(run, at)| (run.chunk, *at));
+            for same in missing.chunk_by(|(a, _), (b, _)| a.chunk == b.chunk) {
+                let chunk = self.cache.get(array, same[0].0.chunk)?;
+                for (run, at) in same {
+                    copy(chunk.as_deref(), run, offset, *at, array, out);
+                }
             }
-            done += run.len;
+            missing.clear();
         }
         Ok(true)
     }
@@ -300,6 +315,15 @@ impl Fs {
                 text
             }
         }
+    }
+}
+
+/// Copies a run of a read that began at `offset` to its place `at` in the reply; no chunk stands for an uninitialised one.
+fn copy(chunk: Option<&Chunk>, run: &Run, offset: u64, at: usize, array: &Array, out: &mut [u8]) {
+    let to = &mut out[at..at + run.len];
+    match chunk {
+        Some(chunk) => to.copy_from_slice(&chunk[run.offset..run.offset + run.len]),
+        None => fill(to, offset + at as u64, array),
     }
 }
 

@@ -107,8 +107,9 @@ impl Mountpoint {
 /// The path in its absolute form, if it can be mounted on.
 fn check_mountpoint(path: &Path) -> std::result::Result<PathBuf, MountError> {
     let shown = path.display();
-    let absolute = match std::fs::canonicalize(path) {
-        Ok(absolute) => absolute,
+    let resolved = std::fs::canonicalize(path).and_then(|p| Ok((std::fs::metadata(&p)?.is_dir(), p)));
+    let (is_directory, absolute) = match resolved {
+        Ok(resolved) => resolved,
         Err(e) if e.raw_os_error() == Some(libc::ENOTCONN) => {
             return Err(MountError::Stale(format!(
                 "mountpoint {shown}: a mount whose daemon is gone was left here. Remove it: zarrfs umount {shown}"
@@ -119,7 +120,7 @@ fn check_mountpoint(path: &Path) -> std::result::Result<PathBuf, MountError> {
             return Err(MountError::Mountpoint(format!("mountpoint {shown}: {e}. Create it: mkdir -p {shown}")));
         }
     };
-    if !absolute.is_dir() {
+    if !is_directory {
         return Err(MountError::Mountpoint(format!("mountpoint {shown}: is not a directory")));
     }
     let taken = mounts_at(&absolute).map_err(MountError::Other)?;

@@ -1,0 +1,326 @@
+//! The command line: exit codes and messages as the help documents them, the background process, signals, and other
+//! people's mounts.
+
+mod support;
+
+use std::fs;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+use support::{Mount, ZARRFS, data, zarrfs};
+
+/// A directory to mount on, unmounted by the system's own means when the test ends.
+struct Mountpoint {
+    directory: tempfile::TempDir,
+}
+
+impl Mountpoint {
+    fn new() -> Mountpoint {
+        let directory = tempfile::tempdir().unwrap();
+        fs::create_dir(directory.path().join("mnt")).unwrap();
+        Mountpoint { directory }
+    }
+
+    fn path(&self) -> PathBuf {
+        self.directory.path().join("mnt")
+    }
+
+    fn text(&self) -> String {
+        self.path().to_str().unwrap().to_string()
+    }
+}
+
+impl Drop for Mountpoint {
+    fn drop(&mut self) {
+        while is_mounted(&self.path()) {
+            let status = Command::new("umount").arg("-l").arg(self.path()).status();
+            if !status.is_ok_and(|s| s.success()) {
+                break;
+            }
+        }
+    }
+}
+
+fn is_mounted(path: &Path) -> bool {
+    !zarrfs::fuse::mounts_at(path).unwrap().is_empty()
+}
+
+fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !done() {
+        assert!(start.elapsed() < Duration::from_secs(30), "waited in vain for {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Exit code and the one line on standard error.
+fn failure(output: &Output) -> (i32, String) {
+    let said = String::from_utf8(output.stderr.clone()).unwrap();
+    assert_eq!(said.lines().count(), 1, "{said:?}");
+    assert!(said.starts_with("zarrfs: "), "{said}");
+    (output.status.code().unwrap(), said)
+}
+
+fn sample() -> String {
+    data("sample.zarr").to_str().unwrap().to_string()
+}
+
+/// A mount in the foreground, killed when the test ends.
+struct Foreground(Child);
+
+impl Foreground {
+    fn start(mountpoint: &Mountpoint, args: &[&str]) -> Foreground {
+        let mut command = Command::new(ZARRFS);
+        command.args(["mount", "-f"]).args(args).args([sample(), mountpoint.text()]);
+        let child = command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let path = mountpoint.path();
+        wait_for("the mount", || is_mounted(&path) && path.join("air_temperature/data.raw").exists());
+        Foreground(child)
+    }
+
+    fn signal(&self, signal: rustix::process::Signal) {
+        let pid = rustix::process::Pid::from_child(&self.0);
+        rustix::process::kill_process(pid, signal).unwrap();
+    }
+
+    fn wait(&mut self) -> i32 {
+        let mut code = None;
+        wait_for("the daemon's end", || {
+            code = self.0.try_wait().unwrap();
+            code.is_some()
+        });
+        code.unwrap().code().unwrap_or(-1)
+    }
+}
+
+impl Drop for Foreground {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn failures_read_the_same_in_the_foreground_and_in_the_background() {
+    let mountpoint = Mountpoint::new();
+    let here = mountpoint.text();
+    let file = mountpoint.directory.path().join("file");
+    fs::write(&file, "").unwrap();
+    let inside = tempfile::tempdir_in(data("sample.zarr")).unwrap();
+    let cases: [(&[&str], i32, &str); 8] = [
+        (&["/nonexistent/x.zarr", &here], 3, "no such store"),
+        (&[file.to_str().unwrap(), &here], 4, "a file"),
+        (&[&here, &here], 4, "not a Zarr store"),
+        (&[&sample(), "/nonexistent/mnt"], 5, "mkdir -p"),
+        (&[&sample(), file.to_str().unwrap()], 5, "is not a directory"),
+        (&[&sample(), inside.path().to_str().unwrap()], 5, "lies inside the store"),
+        (&["-o", "bogus", &sample(), &here], 2, "unknown option"),
+        (&["-o", "uid=x", &sample(), &here], 2, "uid=x"),
+    ];
+    for (args, code, text) in cases {
+        let run = |first: &[&str]| failure(&zarrfs(&[&["mount"], first, args].concat()));
+        let background = run(&[]);
+        assert_eq!(background.0, code, "{background:?}");
+        assert!(background.1.contains(text), "{background:?}");
+        assert_eq!(run(&["-f"]), background);
+    }
+    assert!(!is_mounted(&mountpoint.path()));
+    assert_eq!(zarrfs(&["mount", "--cache-size", "x", &sample(), &here]).status.code(), Some(2));
+    assert_eq!(zarrfs(&["frobnicate"]).status.code(), Some(2));
+}
+
+#[test]
+fn the_mount_answers_when_the_parent_returns() {
+    let mountpoint = Mountpoint::new();
+    for _ in 0..5 {
+        assert!(zarrfs(&["mount", &sample(), &mountpoint.text()]).status.success());
+        assert!(mountpoint.path().join("air_temperature/data.raw").exists());
+        let again = failure(&zarrfs(&["mount", &sample(), &mountpoint.text()]));
+        assert!(again.0 == 5 && again.1.contains("mounted here already"), "{again:?}");
+        let pid: u64 = fs::read_to_string(mountpoint.path().join(".zarrfs/stats"))
+            .unwrap()
+            .lines()
+            .find_map(|l| l.strip_prefix("pid").map(|v| v.trim().parse().unwrap()))
+            .unwrap();
+        assert!(zarrfs(&["umount", &mountpoint.text()]).status.success());
+        assert!(!Path::new(&format!("/proc/{pid}/exe")).exists(), "umount waits for the daemon");
+        assert!(!is_mounted(&mountpoint.path()));
+    }
+}
+
+#[test]
+fn a_mount_in_the_background_lets_go_of_its_terminal() {
+    let mountpoint = Mountpoint::new();
+    let mut child = Command::new(ZARRFS)
+        .args(["mount", &sample(), &mountpoint.text()])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // both end: nobody holds them any more
+    let mut said = Vec::new();
+    child.stdout.take().unwrap().read_to_end(&mut said).unwrap();
+    child.stderr.take().unwrap().read_to_end(&mut said).unwrap();
+    assert!(child.wait().unwrap().success() && said.is_empty());
+    assert!(zarrfs(&["umount", &mountpoint.text()]).status.success());
+}
+
+#[test]
+fn signals_unmount_cleanly() {
+    use rustix::process::Signal;
+    for signal in [Signal::TERM, Signal::INT, Signal::HUP] {
+        let mountpoint = Mountpoint::new();
+        let mut daemon = Foreground::start(&mountpoint, &[]);
+        daemon.signal(signal);
+        assert_eq!(daemon.wait(), 0, "{signal:?}");
+        assert!(!is_mounted(&mountpoint.path()));
+    }
+}
+
+#[test]
+fn a_signal_while_in_use_waits_for_the_last_file() {
+    let mountpoint = Mountpoint::new();
+    let mut daemon = Foreground::start(&mountpoint, &[]);
+    let mut file = fs::File::open(mountpoint.path().join("air_temperature/data.raw")).unwrap();
+    daemon.signal(rustix::process::Signal::TERM);
+    wait_for("the unmount", || !is_mounted(&mountpoint.path()));
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes).unwrap();
+    assert_eq!(bytes.len(), 62 * 37 * 53 * 2);
+    drop(file);
+    assert_eq!(daemon.wait(), 0);
+}
+
+#[test]
+fn umount_says_what_stands_in_its_way() {
+    let mountpoint = Mountpoint::new();
+    let mut daemon = Foreground::start(&mountpoint, &[]);
+    let file = fs::File::open(mountpoint.path().join("air_temperature/data.raw")).unwrap();
+    let (code, said) = failure(&zarrfs(&["umount", &mountpoint.text()]));
+    assert!(code == 1 && said.contains("in use") && said.contains("--lazy"), "{said}");
+    assert!(is_mounted(&mountpoint.path()));
+    assert!(zarrfs(&["umount", "--lazy", &mountpoint.text()]).status.success());
+    drop(file);
+    assert_eq!(daemon.wait(), 0);
+    let (code, said) = failure(&zarrfs(&["umount", &mountpoint.text()]));
+    assert!(code == 1 && said.contains("nothing is mounted"), "{said}");
+}
+
+#[test]
+fn a_stale_mount_is_named_and_can_be_removed() {
+    let mountpoint = Mountpoint::new();
+    let mut daemon = Foreground::start(&mountpoint, &[]);
+    daemon.signal(rustix::process::Signal::KILL);
+    daemon.wait();
+    let (code, said) = failure(&zarrfs(&["mount", &sample(), &mountpoint.text()]));
+    assert!(code == 7 && said.contains("zarrfs umount"), "{said}");
+    assert!(zarrfs(&["umount", &mountpoint.text()]).status.success());
+    assert!(zarrfs(&["mount", &sample(), &mountpoint.text()]).status.success());
+    assert!(zarrfs(&["umount", &mountpoint.text()]).status.success());
+}
+
+/// "A mount or an unmount never touches somebody else's mount."
+#[test]
+fn other_mounts_are_left_alone() {
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: needs root");
+        return;
+    }
+    let mountpoint = Mountpoint::new();
+    let tmpfs = || Command::new("mount").args(["-t", "tmpfs", "tmpfs"]).arg(mountpoint.path()).status().unwrap();
+    assert!(tmpfs().success());
+    let (code, said) = failure(&zarrfs(&["umount", &mountpoint.text()]));
+    assert!(code == 1 && said.contains("tmpfs"), "{said}");
+    assert!(is_mounted(&mountpoint.path()));
+    // a store over it, then something over the store: the daemon's end takes neither away
+    let mut daemon = Foreground::start(&mountpoint, &[]);
+    assert!(tmpfs().success());
+    daemon.signal(rustix::process::Signal::TERM);
+    std::thread::sleep(Duration::from_millis(300));
+    let types: Vec<String> =
+        zarrfs::fuse::mounts_at(&mountpoint.path()).unwrap().into_iter().map(|m| m.fs_type).collect();
+    assert_eq!(types, ["tmpfs", "fuse.zarrfs", "tmpfs"]);
+    assert!(Command::new("umount").arg(mountpoint.path()).status().unwrap().success());
+    daemon.signal(rustix::process::Signal::TERM);
+    assert_eq!(daemon.wait(), 0);
+    // lazily unmounted and mounted again: the first daemon's end leaves the second mount alone
+    let mut first = Foreground::start(&mountpoint, &[]);
+    let file = fs::File::open(mountpoint.path().join("lat/data.raw")).unwrap();
+    assert!(zarrfs(&["umount", "-l", &mountpoint.text()]).status.success());
+    let mut second = Foreground::start(&mountpoint, &[]);
+    drop(file);
+    assert_eq!(first.wait(), 0);
+    assert!(mountpoint.path().join("lat/data.raw").exists());
+    second.signal(rustix::process::Signal::TERM);
+    assert_eq!(second.wait(), 0);
+}
+
+#[test]
+fn owner_and_modes_come_from_the_options() {
+    use std::os::unix::fs::MetadataExt;
+    let mount = Mount::new(&data("sample.zarr"), &["--uid", "1234", "-o", "gid=4321,umask=027,allow_other,nofail"]);
+    let file = fs::metadata(mount.join("air_temperature/data.raw")).unwrap();
+    assert_eq!((file.uid(), file.gid(), file.mode() & 0o7777), (1234, 4321, 0o440));
+    assert_eq!(fs::metadata(mount.join("air_temperature")).unwrap().mode() & 0o7777, 0o550);
+}
+
+#[test]
+fn awkward_mountpoints_and_relative_paths() {
+    let mountpoint = Mountpoint::new();
+    let odd = mountpoint.path().join("a b\\c,d\n\u{e9}");
+    fs::create_dir(&odd).unwrap();
+    let run = |args: &[&str]| Command::new(ZARRFS).args(args).current_dir(mountpoint.path()).output().unwrap();
+    let name = odd.file_name().unwrap().to_str().unwrap();
+    let output = run(&["mount", &sample(), name]);
+    assert!(output.status.success(), "{output:?}");
+    assert!(odd.join("lat/data.raw").exists());
+    let output = run(&["umount", name]);
+    assert!(output.status.success(), "{output:?}");
+    assert!(!is_mounted(&odd));
+}
+
+#[test]
+fn a_store_can_be_mounted_on_itself() {
+    let directory = tempfile::tempdir().unwrap();
+    support::copy_tree(&data("sample.zarr"), directory.path());
+    let path = directory.path().to_str().unwrap();
+    assert!(zarrfs(&["mount", path, path]).status.success());
+    assert!(directory.path().join("lat/data.raw").exists());
+    assert!(zarrfs(&["umount", path]).status.success());
+}
+
+#[test]
+fn info_lists_groups_and_arrays() {
+    let tree = String::from_utf8(zarrfs(&["info", &sample()]).stdout).unwrap();
+    let line = tree.lines().find(|l| l.trim_start().starts_with("sea_surface_temperature")).unwrap();
+    assert!(line.contains("array") && line.contains("10/18 chunks") && line.contains("zlib"), "{line}");
+    let list: serde_json::Value = serde_json::from_slice(&zarrfs(&["info", "--json", &sample()]).stdout).unwrap();
+    let find = |path: &str| list.as_array().unwrap().iter().find(|a| a["path"] == path).unwrap().clone();
+    let array = find("/air_temperature");
+    assert_eq!(array["shape"], serde_json::json!([62, 37, 53]));
+    assert_eq!((&array["chunks_initialised"], &array["chunks_in_grid"]), (&27.into(), &27.into()));
+    assert_eq!(array["decoded_bytes"], 62 * 37 * 53 * 2);
+    let stored: u64 = (fs::read_dir(data("sample.zarr/air_temperature")).unwrap())
+        .map(|e| e.unwrap())
+        .filter(|e| !e.file_name().to_str().unwrap().starts_with('.'))
+        .map(|e| e.metadata().unwrap().len())
+        .sum();
+    assert_eq!(array["stored_bytes"], stored);
+    assert_eq!(find("/ocean")["kind"], "group");
+}
+
+#[test]
+fn cat_says_why_it_cannot() {
+    let group = failure(&zarrfs(&["cat", &sample()]));
+    assert!(group.0 == 3 && group.1.contains("a group"), "{group:?}");
+    let none = failure(&zarrfs(&["cat", &format!("{}/nothing", sample())]));
+    assert!(none.0 == 3 && none.1.contains("no such store"), "{none:?}");
+    let mut child = Command::new(ZARRFS)
+        .args(["cat", &format!("{}/air_temperature", sample())])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    assert!(child.wait().unwrap().success(), "a closed pipe is no failure");
+}
