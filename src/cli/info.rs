@@ -5,7 +5,7 @@ use crate::array::{Array, ArrayEntry};
 use crate::error::{Error, Result};
 use crate::hierarchy::Place;
 use crate::json::{self, Map, Value};
-use crate::metadata::CodecConfig;
+use crate::metadata::{ArrayMetadata, CodecConfig};
 use crate::stats::Stats;
 use crate::store::Key;
 use clap::Args;
@@ -122,6 +122,19 @@ fn as_tree(rows: &[(Key, Place)]) -> Result<String> {
     Ok(text)
 }
 
+/// The codecs with their parameters, in the order of writing: `delta(dtype=<i4), zlib(level=1)`.
+fn codecs(meta: &ArrayMetadata) -> String {
+    let show = |config: &CodecConfig| {
+        let json = config.to_json();
+        let parameters = json.as_object().into_iter().flatten().filter(|(name, v)| *name != "id" && !v.is_null());
+        let text = |v: &Value| json::text(v).map_or_else(|| json::write(v), str::to_string);
+        let list: Vec<String> = parameters.map(|(name, v)| format!("{name}={}", text(v))).collect();
+        if list.is_empty() { config.id.clone() } else { format!("{}({})", config.id, list.join(", ")) }
+    };
+    let list: Vec<String> = meta.filters.iter().chain(&meta.compressor).map(show).collect();
+    if list.is_empty() { "no codec".to_string() } else { list.join(", ") }
+}
+
 fn array_line(array: &Arc<Array>) -> Result<String> {
     let (meta, stored) = (array.metadata(), stored(array)?);
     let dims = |dims: &[u64]| format!("({})", dims.iter().map(u64::to_string).collect::<Vec<_>>().join(", "));
@@ -132,7 +145,7 @@ fn array_line(array: &Arc<Array>) -> Result<String> {
         dims(&meta.shape),
         dims(&meta.chunks),
         meta.order.as_str(),
-        array.codec_names(),
+        codecs(meta),
         size::show(stored.bytes),
         stored.chunks,
         array.grid().chunk_count()
