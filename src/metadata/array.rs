@@ -98,6 +98,9 @@ impl ArrayMetadata {
             Some(_) => return Err(Error::damaged("dimension_separator is neither \".\" nor \"/\"")),
         };
         let meta = Self::common(&doc, 2)?;
+        if meta.is_object() && filters.is_empty() {
+            return Err(Error::damaged("dtype holds objects, but filters has no object codec"));
+        }
         Ok(ArrayMetadata { compressor, filters, separator, ..meta })
     }
 
@@ -254,6 +257,8 @@ mod tests {
             ("chunks", "[65536,8192]"),
             ("chunks", "null"),
             ("dtype", "null"),
+            ("dtype", "\"|O\""),
+            ("dtype", "[[\"a\",\"|O\"]]"),
             ("order", "\"N\""),
             ("zarr_format", "9"),
             ("fill_value", "\"x\""),
