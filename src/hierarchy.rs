@@ -84,7 +84,14 @@ impl Hierarchy {
 
     /// What stands at `key`; None if there is definitely nothing.
     pub fn find(&self, key: &Key) -> Result<Option<Place>> {
-        if let Some((document, v1)) = self.array_document(key)? {
+        let document = match self.array_document(key) {
+            Err(e) if self.hides_metadata(key, &e) => {
+                self.stats.problem(e.to_string());
+                return Ok(Some(Place::Damaged(e)));
+            }
+            document => document?,
+        };
+        if let Some((document, v1)) = document {
             return self.array(key, &document, v1).map(|parsed| match parsed {
                 Ok(array) => Some(Place::Array(array)),
                 Err(e) => Some(Place::Damaged(e)),
@@ -97,6 +104,12 @@ impl Hierarchy {
         }))
     }
 
+    /// True if `e` came of the metadata document of a directory that itself can be looked at: a link out of the store.
+    fn hides_metadata(&self, key: &Key, e: &Error) -> bool {
+        [libc::EACCES, libc::ELOOP].contains(&e.errno())
+            && matches!(self.store.stat(key), Ok(Some(stat)) if stat.kind == EntryKind::Prefix)
+    }
+
     /// The key of an array's metadata, and whether it is v1; None if `key` holds no array.
     fn array_document(&self, key: &Key) -> Result<Option<((Key, Stat), bool)>> {
         let value = |key: Key| -> Result<Option<(Key, Stat)>> {
@@ -107,7 +120,7 @@ impl Hierarchy {
             return Ok(Some((found, false)));
         }
         // v1 has but one array, at the root
-        if !key.is_root() || self.store.stat(&key.join(ZGROUP))?.is_some() {
+        if !key.is_root() || !matches!(self.store.stat(&key.join(ZGROUP)), Ok(None)) {
             return Ok(None);
         }
         Ok(value(key.join(V1_META))?.filter(|(_, s)| s.kind == EntryKind::Value).map(|found| (found, true)))
@@ -163,7 +176,7 @@ impl Hierarchy {
 
     /// The `.zattrs` of a group or array, as stored.
     pub fn attributes_view(&self, key: &Key) -> Result<Option<Document>> {
-        let v1 = matches!(self.array_document(key)?, Some((_, true)));
+        let v1 = matches!(self.array_document(key), Ok(Some((_, true))));
         self.stored(&key.join(if v1 { V1_ATTRS } else { ZATTRS }))
     }
 
@@ -209,14 +222,14 @@ impl Hierarchy {
 
     /// The attributes of a group or array; none where there is no document, or one that is no JSON object.
     pub fn attributes(&self, key: &Key) -> Result<Map<String, Value>> {
-        let document = self.attributes_view(key)?;
-        Ok(match document.map(|d| json::parse(&d.text)) {
-            Some(Ok(Value::Object(attributes))) => attributes,
-            Some(Err(e)) => {
-                self.stats.problem(e.context(key.join(ZATTRS)).to_string());
+        let parse = |d: Document| json::parse(&d.text).map_err(|e| e.context(key.join(ZATTRS)));
+        Ok(match self.attributes_view(key).and_then(|d| d.map(parse).transpose()) {
+            Ok(Some(Value::Object(attributes))) => attributes,
+            Ok(_) => Map::new(),
+            Err(e) => {
+                self.stats.problem(e.to_string());
                 Map::new()
             }
-            _ => Map::new(),
         })
     }
 
@@ -227,11 +240,17 @@ impl Hierarchy {
         Ok(read.map(|_| Document { text, stat }))
     }
 
-    /// The names below a group, streamed, metadata documents left out.
+    /// The names below a group, streamed, metadata documents left out, and links that are refused.
     pub fn list(&self, key: &Key) -> Result<Listing> {
         let listing = self.store.list(key).map_err(|e| e.context(key))?;
         let metadata = |name: &str| [ZARRAY, ZGROUP, ZATTRS, ZMETADATA].contains(&name);
-        Ok(Box::new(listing.filter(move |e| !e.as_ref().is_ok_and(|e| metadata(&e.name)))))
+        let listing = listing.filter(move |e| !e.as_ref().is_ok_and(|e| metadata(&e.name)));
+        let (store, key) = (self.store.clone(), key.clone());
+        let is_other =
+            move |name: &str| store.stat(&key.join(name)).is_ok_and(|s| s.is_some_and(|s| s.kind == EntryKind::Other));
+        Ok(Box::new(
+            listing.filter(move |e| !e.as_ref().is_ok_and(|e| e.kind == EntryKind::Other && !is_other(&e.name))),
+        ))
     }
 
     /// Calls `visit` for `key` and every group and array below it, in the order of their names. Damaged arrays are
@@ -337,6 +356,31 @@ mod tests {
         assert_eq!(size(), 16);
         store.put("x/.zarray", ARRAY.replace("\"shape\":[4]", "\"shape\":[9]"));
         assert_eq!(size(), 36);
+    }
+
+    #[test]
+    fn metadata_that_cannot_be_looked_at_damages_its_array_alone() {
+        use std::os::unix::fs::symlink;
+        let dir = tempfile::tempdir().unwrap();
+        for name in ["hidden", "sound"] {
+            std::fs::create_dir(dir.path().join(name)).unwrap();
+        }
+        symlink("/", dir.path().join("hidden/.zarray")).unwrap();
+        symlink("/", dir.path().join("out")).unwrap();
+        std::fs::write(dir.path().join("sound/.zarray"), ARRAY).unwrap();
+        symlink(".zattrs", dir.path().join("sound/.zattrs")).unwrap();
+        let stats = Arc::new(Stats::default());
+        let store = Arc::new(crate::store::DirectoryStore::open(dir.path()).unwrap());
+        let h = Hierarchy::new(store, V1Order::Zarr1, stats.clone());
+        let key = |name: &str| Key::normalize(name).unwrap();
+        assert!(matches!(h.find(&key("hidden")).unwrap(), Some(Place::Damaged(e)) if e.errno() == libc::EACCES));
+        assert!(stats.problems()[0].starts_with("/hidden/.zarray: "), "{:?}", stats.problems());
+        assert!(matches!(h.find(&key("sound")).unwrap(), Some(Place::Array(_))));
+        assert!(h.attributes(&key("sound")).unwrap().is_empty());
+        assert!(h.find(&key("out")).is_err());
+        let mut names: Vec<_> = h.list(&Key::root()).unwrap().map(|e| e.unwrap().name).collect();
+        names.sort();
+        assert_eq!(names, ["hidden", "sound"]);
     }
 
     #[test]
