@@ -46,6 +46,8 @@ pub enum ArrayEntry {
     Chunk(ChunkId),
     /// A value that is neither chunk nor chunk-like.
     Value(String),
+    /// A level of chunk keys that can't be listed: there may be chunks.
+    Unlisted,
 }
 
 /// A decoded chunk, C layout, and the version it was read from.
@@ -257,9 +259,12 @@ impl Iterator for Entries {
                         Ok(below) => self.levels.push((below, name)),
                         // a level that went away while we walked
                         Err(e) if e.kind() == Kind::NotFound => {}
-                        Err(e) => return Some(Err(e.context(array.key.join(&name)))),
+                        Err(_) => return Some(Ok(ArrayEntry::Unlisted)),
                     }
                     continue;
+                }
+                if entry.kind == EntryKind::Other && name.split('/').all(|p| parse_index(p).is_some()) {
+                    return Some(Ok(ArrayEntry::Unlisted));
                 }
             } else if let Some(chunk) = array.grid.parse_chunk_key(&name, array.separator) {
                 return Some(Ok(ArrayEntry::Chunk(chunk)));

@@ -403,7 +403,8 @@ impl Tree {
         let (mut chunks, mut sum) = (0u64, 0u64);
         for entry in array.entries()? {
             if let ArrayEntry::Chunk(chunk) = entry? {
-                sum += array.stat_chunk(chunk)?.map_or(0, |s| s.size);
+                // one that can't be looked at is told when it is read
+                sum += array.stat_chunk(chunk).ok().flatten().map_or(0, |s| s.size);
                 chunks += 1;
             }
             if chunks as usize > SIZE_SAMPLE {
@@ -535,6 +536,7 @@ fn array_names(key: Key, array: &Arc<Array>) -> Result<impl Iterator<Item = Resu
     Ok(array.entries()?.filter_map(move |entry| match entry {
         Err(e) => Some(Err(e)),
         Ok(ArrayEntry::Chunk(chunk)) => Some(Ok(name_at(&key, array.grid().chunk_key(chunk, Separator::Dot), false))),
+        Ok(ArrayEntry::Unlisted) => None,
         Ok(ArrayEntry::Value(name)) if is_hidden(Some(&array), &name) || flat && name == FLAT => None,
         Ok(ArrayEntry::Value(name)) => Some(Ok(name_at(&key, name, false))),
     }))

@@ -53,7 +53,7 @@ fn stored(array: &Arc<Array>) -> Result<Stored> {
     for entry in array.entries()? {
         if let ArrayEntry::Chunk(chunk) = entry? {
             stored.chunks += 1;
-            stored.bytes += array.stat_chunk(chunk)?.map_or(0, |s| s.size);
+            stored.bytes += array.stat_chunk(chunk).ok().flatten().map_or(0, |s| s.size);
         }
     }
     Ok(stored)

@@ -40,11 +40,13 @@ fn data(array: &Arc<Array>, offset: u64) -> Result<u64> {
     }
     let mut first: Option<u64> = None;
     for entry in array.entries()? {
-        if let ArrayEntry::Chunk(chunk) = entry?
-            && let Some(at) = array.grid().next_in_chunk(chunk, offset)
-        {
-            first = Some(first.map_or(at, |f| f.min(at)));
-        }
+        let at = match entry? {
+            ArrayEntry::Chunk(chunk) => array.grid().next_in_chunk(chunk, offset),
+            // a hole would be copied as zeros; reading tells what is wrong
+            ArrayEntry::Unlisted => return Ok(offset),
+            ArrayEntry::Value(_) => None,
+        };
+        first = first.into_iter().chain(at).min();
     }
     first.ok_or_else(|| crate::error::Error::system(libc::ENXIO))
 }

@@ -143,3 +143,25 @@ fn opening_for_writing_is_erofs() {
     c.fs.forget(file.inode, 1);
     assert_eq!(c.fs.attributes(file.inode).unwrap_err().errno(), libc::ESTALE);
 }
+
+#[test]
+fn what_cannot_be_listed_is_no_hole() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(
+        dir.path().join(".zarray"),
+        br#"{"zarr_format":2,"shape":[900,2],"chunks":[1,1],"dtype":"|u1","compressor":null,"fill_value":0,"order":"C",
+        "filters":null,"dimension_separator":"/"}"#,
+    )
+    .unwrap();
+    let stats = Arc::new(Stats::default());
+    let cache = Arc::new(Cache::new(1 << 20, stats.clone()));
+    let store = Arc::new(crate::store::DirectoryStore::open(dir.path()).unwrap());
+    let hierarchy = Hierarchy::new(store, V1Order::Zarr1, stats.clone());
+    let fs = Fs::new(Tree::new(hierarchy, cache.clone(), stats.clone()), cache, stats);
+    let handle = open(&fs, &["data.raw"]);
+    assert_eq!(fs.seek(0, handle, 0, Seek::Data).unwrap_err().errno(), libc::ENXIO);
+    // chunks on another disk, which the store must not lead to
+    std::os::unix::fs::symlink("/", dir.path().join("800")).unwrap();
+    assert_eq!(fs.seek(0, handle, 0, Seek::Data).unwrap(), 0);
+    assert_eq!(fs.attributes(fs.lookup(1, "data.raw").unwrap().inode).unwrap().size, 1800);
+}

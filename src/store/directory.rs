@@ -107,7 +107,7 @@ impl Store for DirectoryStore {
             let kind = match item.file_type() {
                 FileType::RegularFile => EntryKind::Value,
                 FileType::Directory => EntryKind::Prefix,
-                FileType::Symlink | FileType::Unknown => kind_behind(&root, &prefix.join(name))?,
+                FileType::Symlink | FileType::Unknown => kind_behind(&root, &prefix, name)?,
                 _ => EntryKind::Other,
             };
             Some(Ok(Entry { name: name.to_string(), kind }))
@@ -120,15 +120,29 @@ impl Store for DirectoryStore {
     }
 }
 
-/// What a symbolic link leads to; None, after a log line, for one that leads nowhere or out of the store.
-fn kind_behind(root: &OwnedFd, key: &Key) -> Option<EntryKind> {
+/// What a symbolic link leads to; None for one that leads nowhere. A link that leads out of the store is refused, and so
+/// is one to a directory if it stands below another such link: two links to their own directory would make listings
+/// without end.
+fn kind_behind(root: &OwnedFd, prefix: &Key, name: &str) -> Option<EntryKind> {
+    let key = prefix.join(name);
     match open_beneath(root, key.as_str(), OFlags::PATH).and_then(|fd| fd.map(|fd| stat_of(&fd)).transpose()) {
+        Ok(Some(stat)) if stat.kind == EntryKind::Prefix && goes_through_link(root, prefix) => Some(EntryKind::Other),
         Ok(stat) => stat.map(|s| s.kind),
         Err(e) => {
             log::warn!("{key}: left out: {e}");
-            None
+            Some(EntryKind::Other)
         }
     }
+}
+
+fn goes_through_link(root: &OwnedFd, key: &Key) -> bool {
+    if key.is_root() {
+        return false;
+    }
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    let opened = fs::openat2(root.as_fd(), key.as_str(), flags, Mode::empty(), resolve);
+    opened.is_err_and(|e| e == Errno::LOOP)
 }
 
 /// Opens `path` below `root`; None if there is definitely nothing.
@@ -225,9 +239,31 @@ mod tests {
         assert_eq!(get(&store, "absolute").unwrap_err().errno(), libc::EACCES);
         assert_eq!(get(&store, "loop").unwrap_err().errno(), libc::ELOOP);
         assert_eq!(get(&store, "fifo").unwrap_err().errno(), libc::EIO);
-        let mut names: Vec<_> = store.list(&Key::root()).unwrap().map(|e| e.unwrap().name).collect();
-        names.sort();
-        assert_eq!(names, ["fifo", "good", "in"]);
+        let names = store.list(&Key::root()).unwrap().map(|e| e.unwrap());
+        let (mut refused, mut good): (Vec<_>, Vec<_>) = names.partition(|e| e.kind == EntryKind::Other);
+        refused.sort_by(|a, b| a.name.cmp(&b.name));
+        good.sort_by(|a, b| a.name.cmp(&b.name));
+        let names = |list: Vec<Entry>| list.into_iter().map(|e| e.name).collect::<Vec<_>>();
+        assert_eq!(names(refused), ["absolute", "fifo", "loop", "out"]);
+        assert_eq!(names(good), ["good", "in"]);
+    }
+
+    #[test]
+    fn links_to_directories_are_listed_one_deep() {
+        let dir = tempfile::tempdir().unwrap();
+        symlink(".", dir.path().join("a")).unwrap();
+        symlink(".", dir.path().join("b")).unwrap();
+        std::fs::create_dir(dir.path().join("c")).unwrap();
+        let store = DirectoryStore::open(dir.path()).unwrap();
+        let prefixes = |key: &str| {
+            let list = store.list(&Key::normalize(key).unwrap()).unwrap().map(|e| e.unwrap());
+            let mut names: Vec<_> = list.filter(|e| e.kind == EntryKind::Prefix).map(|e| e.name).collect();
+            names.sort();
+            names
+        };
+        assert_eq!(prefixes(""), ["a", "b", "c"]);
+        assert_eq!(prefixes("a"), ["c"]);
+        assert_eq!(prefixes("a/b"), ["c"]);
     }
 
     #[test]

@@ -30,7 +30,7 @@ pub enum EntryKind {
     Value,
     /// No value, but a level of the hierarchy that may hold some.
     Prefix,
-    /// Something that can be neither: a FIFO, a socket, a device.
+    /// Something that can be neither: a FIFO, a socket, a device. In a listing also a link that is not followed.
     Other,
 }
 
