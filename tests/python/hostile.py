@@ -124,6 +124,12 @@ def large_files(corpus):
                chunk="0")
     array(store / "unknown-filters-10000", filters=[{"id": "nosuchfilter"}] * 10000)
     corpus.add(store, "unknown-filters-10000", "array", "EOPNOTSUPP", "10,000 filters that nobody knows", chunk="0")
+    where = array(store / "pages", shape=[3 << 15], chunks=[1 << 15])
+    for key, content in (("0", bytes(1 << 17)), ("1", b"short"), ("2", RAW + bytes((1 << 17) - 16))):
+        (where / key).write_bytes(content)
+    corpus.add(store, "pages", "chunk", "EIO", "a bad chunk of many pages: reading ahead into it harms no neighbour",
+               chunk="1", good_chunk="0", size=3 << 17,
+               reads=[[0, 16, bytes(16).hex()], [(1 << 17) - 16, 16, bytes(16).hex()], [1 << 18, 16, RAW.hex()]])
     bomb = zlib.compressobj(9, wbits=-15)
     body = b"".join(bomb.compress(bytes(1 << 20)) for _ in range(256)) + bomb.flush()
     adler, crc = 1, 0
@@ -179,6 +185,22 @@ def links(corpus):
     array(store / "loop/real")
     (store / "loop/again").symlink_to(".")
     corpus.add(store, "loop/real", "array", "works", "a group that holds a link to itself", chunk="0", **WORKS)
+    (store / "twice").mkdir()
+    for name in "ab":
+        (store / "twice" / name).symlink_to(".")
+    corpus.add(store, "twice", "group", "works", "two links to their own directory: paths without number, yet listings end")
+    where = array(store / "far", shape=[8000], chunks=[4])
+    (where / "0").unlink()
+    (where / "1").rename(where / "1999")
+    (where / "1500").symlink_to("../../outside/secret/0")
+    corpus.add(store, "far", "chunk", "error", "a link out of the store, far from the start: no hole for SEEK_DATA",
+               chunk="1500", good_chunk="1999", size=32000, data=24000)
+    where = array(store / "far-level", shape=[8000, 1], chunks=[4, 1], dimension_separator="/")
+    for key in "01":
+        (where / key).unlink()
+    (where / "1500").symlink_to("../../outside/secret")
+    corpus.add(store, "far-level", "chunk", "error", "as far, but the link stands for a level of chunk keys",
+               chunk="1500.0", size=32000, data=0)
     chunk = array(store / "chunk-cycle") / "0"
     chunk.unlink()
     chunk.symlink_to("0")

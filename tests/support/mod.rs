@@ -1,6 +1,8 @@
 //! What the whole-mount tests share: a mount that goes away with its test, also when that fails; and digests.
 #![allow(dead_code)]
 
+pub mod walk;
+
 use sha2::{Digest, Sha256};
 use std::io::Read;
 use std::path::{Path, PathBuf};

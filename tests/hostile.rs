@@ -1,0 +1,443 @@
+//! The hostile corpus on real mounts: every case of `cases.json` (its `fields` say what the keys mean) is looked at as a
+//! user would, beside a healthy array that must not notice; then `info` and `cat` on all of it; and no byte of the
+//! corpus may have changed after that.
+
+mod support;
+
+use rustix::fs::SeekFrom;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io::{ErrorKind, Result as IoResult};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+use support::walk::{self, snapshot};
+use support::{Mount, ZARRFS, data, digest, errno};
+use zarrfs::json::{self, Value};
+use zarrfs::store::Key;
+
+/// What a store may take, mount to unmount. Longer means that something waits for ever.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What a daemon may need above what it has just after the mount.
+const MEMORY: u64 = 256 << 20;
+
+/// Files that are read to their end; others are looked at by the manifest's `reads`.
+const READABLE: u64 = 64 << 20;
+
+/// Names a listing of a whole mount may have: far more than the corpus holds.
+const MAX_NAMES: usize = 50_000;
+
+type Check = Result<(), String>;
+
+/// The corpus on disk; it goes with this value.
+struct Corpus {
+    home: PathBuf,
+    manifest: Value,
+}
+
+#[derive(Default)]
+struct Row {
+    cases: usize,
+    names: usize,
+    memory: u64,
+    slowest: Duration,
+    failed: Vec<String>,
+}
+
+#[test]
+fn the_hostile_corpus() {
+    let corpus = Corpus::make();
+    let before = snapshot(&corpus.stores()).unwrap();
+    let mut failed = Vec::new();
+    println!("hostile stores\n| store | cases | as expected | failed | names listed | memory, MiB | slowest, ms |");
+    println!("|---|---|---|---|---|---|---|");
+    let mut sum = 0;
+    for (store, cases) in corpus.cases() {
+        let (path, healthy) = (corpus.stores().join(&store), corpus.manifest["healthy"].clone());
+        let row = watched(&corpus, &store, move || check_store(&path, &cases, &healthy));
+        let Row { cases, names, memory, slowest, .. } = row;
+        let good = cases - row.failed.len().min(cases);
+        let (bad, memory, slowest) = (row.failed.len(), memory >> 20, slowest.as_millis());
+        println!("| {store} | {cases} | {good} | {bad} | {names} | {memory} | {slowest} |");
+        sum += cases;
+        failed.extend(row.failed.iter().map(|why| format!("{store}: {why}")));
+    }
+    for (store, cases) in corpus.cases() {
+        let path = corpus.stores().join(&store);
+        failed.extend(watched(&corpus, &store, move || check_commands(&path, &cases)));
+    }
+    let after = snapshot(&corpus.stores()).unwrap();
+    failed.extend(walk::differences(&before, &after).into_iter().map(|path| format!("{path}: changed")));
+    println!("{sum} cases, {} failed; {} files and directories of the corpus unchanged", failed.len(), after.len());
+    assert!(failed.is_empty(), "{}", failed.join("\n"));
+    assert!(sum > 300, "the corpus is too small to mean something");
+}
+
+impl Corpus {
+    /// The whole corpus; without Python what the repository holds of it.
+    fn make() -> Corpus {
+        let home = tempfile::tempdir().unwrap().keep();
+        let mut corpus = Corpus { home, manifest: Value::Null };
+        let python = std::env::var_os("ZARRFS_TEST_PYTHON").unwrap_or_else(|| "python3".into());
+        let script = data("../python/hostile.py");
+        match Command::new(python).arg(script).arg(corpus.stores()).output() {
+            Err(e) if e.kind() == ErrorKind::NotFound => {
+                println!("no python: only the cases that the repository holds");
+                support::copy_tree(&data("hostile"), &corpus.stores());
+            }
+            output => {
+                let output = output.unwrap();
+                assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+            }
+        }
+        corpus.manifest = json::parse(&std::fs::read(corpus.stores().join("cases.json")).unwrap()).unwrap();
+        corpus
+    }
+
+    fn stores(&self) -> PathBuf {
+        self.home.join("hostile")
+    }
+
+    fn cases(&self) -> BTreeMap<String, Vec<Value>> {
+        let mut stores: BTreeMap<String, Vec<Value>> = BTreeMap::new();
+        for case in self.manifest["cases"].as_array().unwrap() {
+            stores.entry(case["store"].as_str().unwrap().to_string()).or_default().push(case.clone());
+        }
+        stores
+    }
+}
+
+impl Drop for Corpus {
+    fn drop(&mut self) {
+        // some paths are longer than PATH_MAX and deeper than there are file descriptors
+        let _ = Command::new("rm").arg("-rf").arg(&self.home).status();
+    }
+}
+
+/// Runs `work` in a thread. If it does not end, whatever it has started on the corpus is killed, and so is this process:
+/// a thread that waits for a mount can't be stopped.
+fn watched<T: Send + 'static>(corpus: &Corpus, what: &str, work: impl FnOnce() -> T + Send + 'static) -> T {
+    let (done, wait) = channel();
+    let thread = std::thread::spawn(move || {
+        let result = work();
+        let _ = done.send(());
+        result
+    });
+    if let Err(RecvTimeoutError::Timeout) = wait.recv_timeout(PATIENCE) {
+        eprintln!("hostile: {what}: no end after {} s", PATIENCE.as_secs());
+        abandon(&corpus.home);
+        std::process::abort();
+    }
+    thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
+
+/// Ends every zarrfs that has the corpus in its command line, and its mount, without asking it anything.
+fn abandon(home: &Path) {
+    let text = home.to_str().unwrap();
+    for process in std::fs::read_dir("/proc").unwrap().flatten() {
+        let command = std::fs::read(process.path().join("cmdline")).unwrap_or_default();
+        let ours = std::fs::read_link(process.path().join("exe")).is_ok_and(|exe| exe == Path::new(ZARRFS));
+        if ours && String::from_utf8_lossy(&command).contains(text) {
+            let _ = Command::new("kill").arg("-9").arg(process.file_name()).status();
+        }
+    }
+    for line in std::fs::read_to_string("/proc/self/mounts").unwrap().lines().filter(|l| l.starts_with(text)) {
+        let mountpoint = line.split(' ').nth(1).unwrap();
+        let _ = Command::new(ZARRFS).args(["umount", "--lazy", mountpoint]).status();
+        let _ = std::fs::remove_dir(mountpoint);
+        let _ = std::fs::remove_dir(Path::new(mountpoint).parent().unwrap());
+    }
+    let _ = Command::new("rm").arg("-rf").arg(home).status();
+}
+
+/// All cases of a store on one mount.
+fn check_store(store: &Path, cases: &[Value], healthy: &Value) -> Row {
+    let mut row = Row { cases: cases.len(), ..Row::default() };
+    let mount = Mount::new(store, &[]);
+    let before = peak_memory(&mount);
+    let alone = cases.iter().any(|c| c["alone"] == true);
+    let check_healthy = |row: &mut Row, when: &str| {
+        if !alone && let Err(why) = check_flat(&mount.join("healthy"), healthy) {
+            row.failed.push(format!("the healthy neighbour, {when}: {why}"));
+        }
+    };
+    check_healthy(&mut row, "first");
+    for case in cases {
+        let start = Instant::now();
+        if let Err(why) = check(&mount, store, case) {
+            row.failed.push(format!("{}: {why}", case["name"].as_str().unwrap()));
+        }
+        row.slowest = row.slowest.max(start.elapsed());
+    }
+    match list_all(&mount) {
+        Ok(names) => row.names = names,
+        Err(why) => row.failed.push(why),
+    }
+    check_healthy(&mut row, "last");
+    row.failed.extend(missing_reasons(&mount, cases));
+    row.memory = peak_memory(&mount).saturating_sub(before);
+    if row.memory > MEMORY {
+        row.failed.push(format!("memory grew by {} MiB", row.memory >> 20));
+    }
+    row
+}
+
+/// The daemon's peak memory in bytes. It answers, or this fails.
+fn peak_memory(mount: &Mount) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", mount.counter("pid"))).unwrap();
+    let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
+}
+
+/// Lists and stats everything, like `find -ls`. Names that can't be looked at are fine; a listing without end is not.
+fn list_all(mount: &Mount) -> Result<usize, String> {
+    let mut names = 0;
+    walk::tree(mount.path(), &mut |_| {
+        names += 1;
+        names < MAX_NAMES
+    })
+    .map_err(|e| format!("listing everything: {e}"))?;
+    if names < MAX_NAMES { Ok(names) } else { Err(format!("listing everything: more than {names} names")) }
+}
+
+/// Refused arrays whose reason is not on record.
+fn missing_reasons(mount: &Mount, cases: &[Value]) -> Vec<String> {
+    let stats = mount.stats();
+    let problems: Vec<&str> = stats.lines().filter_map(|l| l.strip_prefix("problem ")).collect();
+    let mut missing = Vec::new();
+    for case in cases {
+        let refused = !["works", "either"].contains(&case["expected"].as_str().unwrap());
+        let key = Key::normalize(case["array"].as_str().unwrap()).unwrap();
+        let name = if key.is_root() { "/".to_string() } else { format!("{key}/") };
+        let told = problems.iter().any(|p| p.contains(&name) || p.contains(&format!("{key}: ")));
+        if refused && ["array", "chunk"].contains(&case["kind"].as_str().unwrap()) && !told {
+            missing.push(format!("{}: .zarrfs/stats has no reason", case["name"]));
+        }
+    }
+    missing
+}
+
+fn check(mount: &Mount, store: &Path, case: &Value) -> Check {
+    let text = |field: &str| case[field].as_str().unwrap();
+    let directory = if text("array").is_empty() { mount.path().to_path_buf() } else { mount.join(text("array")) };
+    let expected = text("expected");
+    match text("kind") {
+        "lookup" => allowed("the lookup", &errno(directory.symlink_metadata()), expected),
+        "group" => match names(&directory) {
+            Err(e) if expected == "works" => Err(format!("can't be listed: {e}")),
+            _ => Ok(()),
+        },
+        "array" if expected == "works" => check_works(&directory, case),
+        "array" if expected == "either" => check_either(&directory, case),
+        "array" => check_refused(&directory, case),
+        _ => check_bad_chunk(&directory, case),
+    }?;
+    check_names(mount, &directory, store, case)
+}
+
+/// An error unless `got`, of a file or a lookup, is what `expected` allows.
+fn allowed(what: &str, got: &str, expected: &str) -> Check {
+    let good = match expected {
+        "refuse" => ["EIO", "EOPNOTSUPP"].contains(&got),
+        "error" => got != "ok",
+        "either" => true,
+        errno => got == errno,
+    };
+    if good { Ok(()) } else { Err(format!("{what}: {got}, expected {expected}")) }
+}
+
+fn check_works(directory: &Path, case: &Value) -> Check {
+    if case["object"] == true {
+        if names(directory).map_err(|e| e.to_string())?.contains("data.raw") || directory.join("data.raw").exists() {
+            return Err("objects have no flat bytes, but data.raw is there".into());
+        }
+    } else {
+        check_flat(directory, case)?;
+    }
+    let mut buffer = Vec::with_capacity(1 << 16);
+    rustix::fs::listxattr(directory, rustix::buffer::spare_capacity(&mut buffer))
+        .map_err(|e| format!("xattrs: {e}"))?;
+    if !String::from_utf8_lossy(&buffer).contains("user.zarr.shape\0") {
+        return Err("no user.zarr.shape".into());
+    }
+    let Some(chunk) = case["chunk"].as_str() else { return Ok(()) };
+    match (digest(&directory.join(chunk)), case["chunk_sha256"].as_str()) {
+        (Err(e), _) => Err(format!("chunk {chunk}: {e}")),
+        (Ok((_, got)), Some(sha256)) if got != sha256 => Err(format!("chunk {chunk}: sha256 {got}")),
+        _ => Ok(()),
+    }
+}
+
+/// `data.raw` is listed, and has the size and the bytes that the manifest states.
+fn check_flat(directory: &Path, case: &Value) -> Check {
+    let flat = directory.join("data.raw");
+    let size = flat.metadata().map_err(|e| format!("data.raw: {e}"))?.len();
+    if case["size"].as_u64().is_some_and(|s| s != size) {
+        return Err(format!("data.raw: {size} bytes"));
+    }
+    if !names(directory).map_err(|e| format!("can't be listed: {e}"))?.contains("data.raw") {
+        return Err("data.raw is not listed".into());
+    }
+    if size <= READABLE && case["kind"] != "chunk" {
+        let (length, sha256) = digest(&flat).map_err(|e| format!("data.raw: {e}"))?;
+        if length != size || case["sha256"].as_str().is_some_and(|s| s != sha256) {
+            return Err(format!("data.raw: {length} bytes read, sha256 {sha256}"));
+        }
+    }
+    let file = File::open(&flat).map_err(|e| format!("data.raw: {e}"))?;
+    for read in case["reads"].as_array().into_iter().flatten() {
+        let mut bytes = vec![0; read[1].as_u64().unwrap() as usize];
+        file.read_exact_at(&mut bytes, read[0].as_u64().unwrap()).map_err(|e| format!("read {read}: {e}"))?;
+        if read[2] != support::hex(&bytes) {
+            return Err(format!("read {read}: got {}", support::hex(&bytes)));
+        }
+    }
+    match case["data"].as_u64() {
+        Some(at) => match rustix::fs::seek(&file, SeekFrom::Data(0)) {
+            Ok(found) if found != at => Err(format!("SEEK_DATA finds {found}")),
+            found => found.map(|_| ()).map_err(|e| format!("SEEK_DATA: {e}")),
+        },
+        None => Ok(()),
+    }
+}
+
+fn check_either(directory: &Path, case: &Value) -> Check {
+    let Ok(names) = names(directory) else { return Ok(()) };
+    match digest(&directory.join("data.raw")) {
+        Ok(_) => check_flat(directory, case),
+        // no chunk may be read where the array is refused, unless it is one of objects
+        Err(_) if case["object"] == true => Ok(()),
+        Err(_) => match File::open(directory.join(case["chunk"].as_str().unwrap())) {
+            Ok(_) if !names.contains("data.raw") => Err("a chunk opens, but there is no data.raw".into()),
+            _ => Ok(()),
+        },
+    }
+}
+
+/// The directory and its metadata show, but nothing that would take decoding.
+fn check_refused(directory: &Path, case: &Value) -> Check {
+    let (expected, chunk) = (case["expected"].as_str().unwrap(), case["chunk"].as_str().unwrap());
+    let listed = names(directory).map_err(|e| format!("can't be listed: {e}"))?;
+    let flat = errno(digest(&directory.join("data.raw")));
+    if listed.contains("data.raw") {
+        if expected != "refuse" {
+            return Err("data.raw is listed".into());
+        }
+        allowed("data.raw", &flat, expected)?;
+        return allowed("the chunk", &errno(digest(&directory.join(chunk))), expected);
+    }
+    allowed("data.raw, not listed", &flat, "ENOENT")?;
+    allowed("opening the chunk", &errno(File::open(directory.join(chunk))), expected)?;
+    if !listed.contains(chunk) {
+        return Err("the chunk is not listed".into());
+    }
+    match std::fs::read(directory.join(".zarray")) {
+        Ok(_) if listed.contains(".zarray") => Ok(()),
+        Ok(_) => Err(".zarray reads, but is not listed".into()),
+        Err(_) if case["unreadable"] == true => Ok(()),
+        Err(e) => Err(format!(".zarray: {e}")),
+    }
+}
+
+/// The array works but for one chunk.
+fn check_bad_chunk(directory: &Path, case: &Value) -> Check {
+    let (expected, chunk) = (case["expected"].as_str().unwrap(), case["chunk"].as_str().unwrap());
+    check_flat(directory, case)?;
+    if let Some(good) = case["good_chunk"].as_str() {
+        let bytes = std::fs::read(directory.join(good)).map_err(|e| format!("the good chunk {good}: {e}"))?;
+        if case["good_hex"].as_str().is_some_and(|hex| hex != support::hex(&bytes)) {
+            return Err(format!("the good chunk {good} holds {}", support::hex(&bytes)));
+        }
+    }
+    let flat = digest(&directory.join("data.raw"));
+    if expected == "either" {
+        return match flat {
+            Ok((_, sha256)) if case["sha256"].as_str().is_some_and(|s| s != sha256) => Err("data.raw differs".into()),
+            _ => Ok(()),
+        };
+    }
+    allowed("data.raw", &errno(flat), expected)?;
+    allowed("the chunk", &errno(digest(&directory.join(chunk))), expected)
+}
+
+/// The names that must not be there, and those that are plain files if they are.
+fn check_names(mount: &Mount, directory: &Path, store: &Path, case: &Value) -> Check {
+    for (field, place) in [("absent", directory), ("group_absent", mount.path())] {
+        let listed = if case[field].is_array() { names(place).map_err(|e| e.to_string())? } else { BTreeSet::new() };
+        for name in case[field].as_array().into_iter().flatten().filter_map(Value::as_str) {
+            let found = errno(place.join(name).symlink_metadata());
+            // the kernel itself answers for ".."
+            if listed.contains(name) || name != ".." && found != "ENOENT" {
+                return Err(format!("{name:?} is there, or not surely absent: {found}"));
+            }
+        }
+    }
+    for name in case["strange"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+        match std::fs::read(directory.join(name)) {
+            Err(e) if e.kind() == ErrorKind::NotFound => {}
+            got => {
+                let stored = std::fs::read(store.join(case["array"].as_str().unwrap()).join(name));
+                if got.as_ref().ok() != stored.as_ref().ok() {
+                    return Err(format!("{name:?} is neither absent nor as stored: {got:?}"));
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+fn names(directory: &Path) -> IoResult<BTreeSet<String>> {
+    std::fs::read_dir(directory)?.map(|e| Ok(e?.file_name().to_string_lossy().into_owned())).collect()
+}
+
+/// `info` and `cat` on a store and its arrays.
+fn check_commands(store: &Path, cases: &[Value]) -> Vec<String> {
+    let mut failed = Vec::new();
+    for args in [&["info"][..], &["info", "--json"]] {
+        let output = zarrfs(args, store);
+        let text = String::from_utf8_lossy(&output.stdout);
+        match check_ending(&output) {
+            Err(why) => failed.push(format!("{}: {args:?}: {why}", store.display())),
+            Ok(_) if !output.status.success() => {
+                failed.push(format!("{args:?}: {}", String::from_utf8_lossy(&output.stderr)));
+            }
+            Ok(()) if args.len() > 1 && json::parse(text.as_bytes()).is_err() => {
+                failed.push(format!("{}: {args:?} did not print JSON", store.display()));
+            }
+            Ok(()) => {}
+        }
+    }
+    for case in cases.iter().filter(|c| c["kind"] == "array" || c["kind"] == "chunk") {
+        let output = zarrfs(&["cat", "--length", "1M"], &store.join(case["array"].as_str().unwrap()));
+        let (expected, code) = (case["expected"].as_str().unwrap(), output.status.code());
+        let wrong = match expected {
+            "works" => (code != Some(0)) != (case["object"] == true),
+            "either" => false,
+            _ => code == Some(0),
+        };
+        if let Err(why) = check_ending(&output) {
+            failed.push(format!("{}: cat: {why}", case["name"]));
+        } else if wrong {
+            let text = String::from_utf8_lossy(&output.stderr);
+            failed.push(format!("{}: cat ended with {code:?}, expected {expected}: {text}", case["name"]));
+        }
+    }
+    failed
+}
+
+fn zarrfs(args: &[&str], path: &Path) -> Output {
+    Command::new(ZARRFS).args(args).arg(path).output().unwrap()
+}
+
+/// 0 and silence, or a documented exit code and one line that says why.
+fn check_ending(output: &Output) -> Check {
+    let told = String::from_utf8_lossy(&output.stderr);
+    match output.status.code() {
+        Some(0) if told.is_empty() => Ok(()),
+        Some(1 | 3 | 4) if told.lines().count() == 1 && told.starts_with("zarrfs: ") => Ok(()),
+        _ => Err(format!("{}, standard error: {told}", output.status)),
+    }
+}

@@ -1,0 +1,90 @@
+//! Walks over directory trees by file descriptors: paths longer than PATH_MAX, and without following links.
+
+use rustix::fs::{self, AtFlags, Dir, FileType, Mode, OFlags, Stat};
+use sha2::{Digest, Sha256};
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{Read, Result};
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::rc::Rc;
+
+/// Regular files up to this size are compared by content.
+const MAX_CONTENT: u64 = 64 << 20;
+
+/// One name of a tree. What stat says is an error where the name can't be looked at.
+pub struct Found<'a> {
+    pub directory: &'a OwnedFd,
+    pub name: &'a std::ffi::CStr,
+    pub path: String,
+    pub stat: std::result::Result<Stat, rustix::io::Errno>,
+}
+
+/// Calls `visit` for every name below `root` until it returns false. Directories that can't be opened are skipped.
+pub fn tree(root: &Path, visit: &mut dyn FnMut(Found) -> bool) -> Result<()> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let top = Rc::new(fs::open(root, flags, Mode::empty())?);
+    // a directory stays open only as long as some directory in it waits its turn
+    let mut stack = list(&top, "", visit)?;
+    while let Some((directory, name, path)) = stack.pop() {
+        if let Ok(below) = fs::openat(&*directory, name.as_c_str(), flags, Mode::empty()) {
+            drop(directory);
+            stack.extend(list(&Rc::new(below), &path, visit)?);
+        }
+    }
+    Ok(())
+}
+
+type Pending = (Rc<OwnedFd>, std::ffi::CString, String);
+
+fn list(directory: &Rc<OwnedFd>, path: &str, visit: &mut dyn FnMut(Found) -> bool) -> Result<Vec<Pending>> {
+    let mut below = Vec::new();
+    for entry in Dir::read_from(&**directory)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        if [c".", c".."].contains(&name) {
+            continue;
+        }
+        let path = format!("{path}/{}", name.to_bytes().escape_ascii());
+        let stat = fs::statat(&**directory, name, AtFlags::SYMLINK_NOFOLLOW);
+        if stat.is_ok_and(|s| FileType::from_raw_mode(s.st_mode) == FileType::Directory) {
+            below.push((directory.clone(), name.to_owned(), path.clone()));
+        }
+        if !visit(Found { directory, name, path, stat }) {
+            return Ok(Vec::new());
+        }
+    }
+    Ok(below)
+}
+
+/// Everything below `root`: path to type, size, times and content.
+pub fn snapshot(root: &Path) -> Result<BTreeMap<String, String>> {
+    let mut all = BTreeMap::new();
+    tree(root, &mut |found| {
+        let content = content(&found).unwrap_or_else(|e| e.to_string());
+        let line = found.stat.map(|s| {
+            let changed = (s.st_mtime, s.st_mtime_nsec, s.st_ctime, s.st_ctime_nsec);
+            format!("{:o} {} {} {changed:?} {content}", s.st_mode, s.st_ino, s.st_size)
+        });
+        all.insert(found.path, line.unwrap_or_else(|e| e.to_string()));
+        true
+    })?;
+    Ok(all)
+}
+
+fn content(found: &Found) -> Result<String> {
+    let stat = found.stat?;
+    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile || stat.st_size as u64 > MAX_CONTENT {
+        return Ok(String::new());
+    }
+    let mut bytes = Vec::new();
+    let fd = fs::openat(found.directory, found.name, OFlags::RDONLY | OFlags::NOFOLLOW, Mode::empty())?;
+    File::from(fd).read_to_end(&mut bytes)?;
+    Ok(super::hex(&Sha256::digest(&bytes)))
+}
+
+/// The paths that only one snapshot has, or that differ.
+pub fn differences(before: &BTreeMap<String, String>, after: &BTreeMap<String, String>) -> Vec<String> {
+    let changed = before.iter().filter(|(path, line)| after.get(*path) != Some(line));
+    changed.map(|(path, _)| path).chain(after.keys().filter(|p| !before.contains_key(*p))).cloned().collect()
+}
