@@ -2,15 +2,16 @@
 //! that a chunk is a key of its own. Chunks in memory are always of C layout, whatever the store's order is.
 
 use crate::codec::Pipeline;
-use crate::error::{Error, Kind, Result};
+use crate::error::{Kind, Result};
 use crate::grid::{ChunkId, Grid, parse_index};
 use crate::layout;
+use crate::memory;
 use crate::metadata::{ArrayMetadata, Order, Separator, V1_META, ZARRAY};
 use crate::stats::Stats;
 use crate::store::{EntryKind, Key, Listing, Stat, Store, Version};
 use std::cell::RefCell;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
 /// Names looked at to find out an undeclared separator: enough to get past stray files, few enough to be quick.
@@ -38,6 +39,8 @@ pub struct Array {
     id: u64,
     /// When the array was opened last; what was known before has to be checked again.
     epoch: AtomicU64,
+    /// Set when newer metadata was read, or somebody else reads this array through another object.
+    superseded: AtomicBool,
 }
 
 /// A name below an array's prefix.
@@ -62,8 +65,8 @@ impl Array {
         let grid = Grid::new(&metadata.shape, &metadata.chunks, metadata.dtype.size())?;
         let pipeline = Pipeline::new(&metadata, grid.chunk_size());
         let detected = match metadata.separator {
-            Some(_) => None,
-            None => detect_separator(&grid, store.list(&key).ok()),
+            None if grid.dimensions() > 1 => detect_separator(&grid, store.list(&key)?)?,
+            _ => None,
         };
         if detected == Some(Separator::Slash) {
             log::warn!("{key}: no dimension_separator is declared, but chunks lie under \"/\": reading them there");
@@ -79,6 +82,7 @@ impl Array {
             stats,
             id: COUNTER.fetch_add(1, Ordering::Relaxed),
             epoch: AtomicU64::new(0),
+            superseded: AtomicBool::new(false),
         })
     }
 
@@ -140,6 +144,16 @@ impl Array {
         self.epoch.fetch_max(COUNTER.fetch_add(1, Ordering::Relaxed), Ordering::AcqRel);
     }
 
+    /// True if the array must be looked up again: this one may no longer be what the store holds.
+    pub fn is_superseded(&self) -> bool {
+        self.superseded.load(Ordering::Acquire)
+    }
+
+    /// Tells whoever holds this array to look it up again.
+    pub fn supersede(&self) {
+        self.superseded.store(true, Ordering::Release);
+    }
+
     /// The store's key of a chunk.
     pub fn chunk_key(&self, chunk: ChunkId) -> Key {
         self.key.join(&self.grid.chunk_key(chunk, self.separator))
@@ -154,38 +168,53 @@ impl Array {
     /// Reads and decodes a chunk; None if it is uninitialised. Errors name the key and the cause.
     pub fn load(&self, chunk: ChunkId) -> Result<Option<Loaded>> {
         let pipeline = self.pipeline.as_ref().map_err(|e| e.clone().context(&self.key))?;
-        let key = self.chunk_key(chunk);
         SCRATCH.with_borrow_mut(|(stored, scratch)| {
-            let start = Instant::now();
-            let got = self.store.get(&key, pipeline.max_stored(), stored);
-            self.stats.store_time.add_since(start);
-            let Some(version) = got.map_err(|e| e.context(&key))? else { return Ok(None) };
-            self.stats.bytes_stored.add(stored.len() as u64);
-            let start = Instant::now();
-            let bytes = self.decode(pipeline, stored, scratch);
-            self.stats.codec_time.add_since(start);
-            let bytes = bytes.map_err(|e| e.context(format!("{key}: {}", self.codec_names())))?;
-            self.stats.decodes.add(1);
-            self.stats.bytes_decoded.add(bytes.len() as u64);
-            Ok(Some(Loaded { bytes, version }))
+            let loaded = self.load_with(pipeline, chunk, stored, scratch);
+            memory::release(stored);
+            memory::release(scratch);
+            loaded
         })
     }
 
+    fn load_with(
+        &self,
+        pipeline: &Pipeline,
+        chunk: ChunkId,
+        stored: &mut Vec<u8>,
+        scratch: &mut Vec<u8>,
+    ) -> Result<Option<Loaded>> {
+        let key = self.chunk_key(chunk);
+        let start = Instant::now();
+        let got = self.store.get(&key, pipeline.max_stored(), stored);
+        self.stats.store_time.add_since(start);
+        let Some(version) = got.map_err(|e| e.context(&key))? else { return Ok(None) };
+        self.stats.bytes_stored.add(stored.len() as u64);
+        let start = Instant::now();
+        let bytes = self.decode(pipeline, stored, scratch);
+        self.stats.codec_time.add_since(start);
+        let bytes = bytes.map_err(|e| e.context(format!("{key}: {}", self.codec_names())))?;
+        self.stats.decodes.add(1);
+        self.stats.bytes_decoded.add(bytes.len() as u64);
+        Ok(Some(Loaded { bytes, version }))
+    }
+
     fn decode(&self, pipeline: &Pipeline, stored: &mut Vec<u8>, scratch: &mut Vec<u8>) -> Result<Vec<u8>> {
-        let broken = |e: crate::codec::Broken| Error::damaged(e.0);
-        let turned = self.metadata.order == Order::F && self.grid.dimensions() > 1 && !self.metadata.is_object();
+        let transposed = self.metadata.order == Order::F && self.grid.dimensions() > 1 && !self.metadata.is_object();
         let mut bytes = Vec::new();
-        if !turned && pipeline.is_identity() {
-            pipeline.check_size(stored.len()).map_err(broken)?;
-            return Ok(std::mem::take(stored));
+        if !transposed && pipeline.is_identity() {
+            pipeline.check_size(stored.len())?;
+            bytes = std::mem::take(stored);
+            // the buffer may have held a much larger chunk before
+            if bytes.capacity() > bytes.len() + bytes.len() / 8 + 64 {
+                bytes.shrink_to_fit();
+            }
+        } else if !transposed {
+            pipeline.decode(stored, &mut bytes)?;
+        } else {
+            pipeline.decode(stored, scratch)?;
+            bytes = memory::zeroed(scratch.len())?;
+            layout::f_to_c(&self.metadata.chunks, self.metadata.dtype.size(), scratch, &mut bytes);
         }
-        if !turned {
-            pipeline.decode(stored, &mut bytes).map_err(broken)?;
-            return Ok(bytes);
-        }
-        pipeline.decode(stored, scratch).map_err(broken)?;
-        bytes.resize(scratch.len(), 0);
-        layout::f_to_c(&self.metadata.chunks, self.metadata.dtype.size(), scratch, &mut bytes);
         Ok(bytes)
     }
 
@@ -211,21 +240,20 @@ pub fn is_chunk_like(name: &str) -> bool {
 }
 
 /// The separator that stored chunks show: the first chunk key joined by `.` decides, else a directory named by an index.
-fn detect_separator(grid: &Grid, listing: Option<Listing>) -> Option<Separator> {
-    if grid.dimensions() < 2 {
-        return None;
-    }
+/// A listing that fails says nothing: to take it for empty would make fill values of chunks that are there.
+fn detect_separator(grid: &Grid, listing: Listing) -> Result<Option<Separator>> {
     let mut slash = None;
-    for entry in listing?.take(SEPARATOR_SAMPLE).flatten() {
+    for entry in listing.take(SEPARATOR_SAMPLE) {
+        let entry = entry?;
         match entry.kind {
             EntryKind::Prefix if parse_index(&entry.name).is_some() => slash = Some(Separator::Slash),
             EntryKind::Value if grid.parse_chunk_key(&entry.name, Separator::Dot).is_some() => {
-                return Some(Separator::Dot);
+                return Ok(Some(Separator::Dot));
             }
             _ => {}
         }
     }
-    slash
+    Ok(slash)
 }
 
 /// Iterator of [`Array::entries`]. It holds one open listing for each level of a chunk key.

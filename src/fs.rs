@@ -8,18 +8,20 @@ use crate::grid::{ChunkId, Run};
 use crate::hierarchy::Document;
 use crate::json::{self, Map, Value};
 use crate::layout;
-use crate::metadata::Order;
+use crate::memory::lock;
+use crate::metadata::{Order, Separator};
 use crate::stats::Stats;
 use crate::store::Key;
 use crate::tree::{Attributes, ControlFile, MetadataFile, Name, Names, Node, Tree};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 mod holes;
 
 pub use holes::Seek;
+use holes::StoredChunks;
 
 /// Chunks a read keeps at hand: a row of the array goes through several of them again and again.
 const HELD: usize = 32;
@@ -40,12 +42,21 @@ pub struct Opened {
 
 /// An open file or directory.
 enum Handle {
-    Flat(Arc<Array>),
-    Chunk(Arc<Array>, ChunkId),
+    Flat(CurrentArray, StoredChunks),
+    /// A chunk, by its name in the mount.
+    Chunk(CurrentArray, String),
     /// Metadata and control files, as they were when opened.
     Document(Vec<u8>),
     Value(Key),
     Directory(Mutex<DirectoryStream>),
+}
+
+/// The array behind an open file. All open files of an array must read through one object: the kernel has but one cache
+/// for them, and what one reads the others are given.
+struct CurrentArray {
+    key: Key,
+    /// Protects the reference alone.
+    array: Mutex<Arc<Array>>,
 }
 
 /// A directory being read. Position 0 is `.`, 1 is `..`, then the names as they come.
@@ -64,14 +75,14 @@ pub struct Fs {
     cache: Arc<Cache>,
     stats: Arc<Stats>,
     /// Protects the map alone, never held during a request.
-    handles: RwLock<HashMap<u64, Arc<Handle>>>,
+    handles: Mutex<HashMap<u64, Arc<Handle>>>,
     next_handle: AtomicU64,
 }
 
 impl Fs {
     /// The file system that shows `tree`, reading through `cache`.
     pub fn new(tree: Tree, cache: Arc<Cache>, stats: Arc<Stats>) -> Self {
-        Fs { tree, cache, stats, handles: RwLock::default(), next_handle: AtomicU64::new(1) }
+        Fs { tree, cache, stats, handles: Mutex::default(), next_handle: AtomicU64::new(1) }
     }
 
     /// Looks up a name and counts the lookup. ENOENT where there is none.
@@ -93,6 +104,14 @@ impl Fs {
         self.tree.attributes(&*self.tree.node(inode)?)
     }
 
+    /// True if looking up `name`, or, without one, asking about the node itself, may take long.
+    pub fn is_slow(&self, inode: u64, name: Option<&str>) -> bool {
+        self.tree.node(inode).is_ok_and(|node| match name {
+            Some(name) => self.tree.is_slow_name(&node, name),
+            None => self.tree.is_slow(&node),
+        })
+    }
+
     /// Opens a file. Everything its reads see is at least as new as this moment.
     pub fn open(&self, inode: u64, for_writing: bool) -> Result<Opened> {
         if for_writing {
@@ -101,25 +120,23 @@ impl Fs {
         let node = self.tree.node(inode)?;
         let mut synthesised = false;
         let handle = match &*node {
-            Node::Flat(key) => {
-                let array = self.tree.array(key)?;
-                array.readable()?;
-                array.begin_epoch();
-                Handle::Flat(array)
-            }
-            Node::Chunk(key, chunk, _) => {
-                let array = self.tree.array(key)?;
-                array.readable()?;
-                array.begin_epoch();
-                // ESTALE makes the kernel look the name up again
-                array.stat_chunk(*chunk)?.ok_or_else(|| Error::system(libc::ESTALE))?;
-                Handle::Chunk(array, *chunk)
+            Node::Flat(key) => Handle::Flat(self.open_array(key)?, StoredChunks::default()),
+            Node::Chunk(key, name) => {
+                let current = self.open_array(key)?;
+                let (array, chunk) = self.tree.chunk(key, name)?;
+                array.stat_chunk(chunk)?.ok_or_else(|| Error::system(libc::ESTALE))?;
+                if array.metadata().is_object() {
+                    // its size is known only now, or never: then it must not look like an empty file
+                    self.cache.get(&array, chunk)?;
+                    synthesised = true;
+                }
+                Handle::Chunk(current, name.clone())
             }
             Node::Metadata(key, file) => {
-                synthesised = *file == MetadataFile::Consolidated;
-                let document = match synthesised {
-                    true => self.tree.consolidated(key, Duration::ZERO)?,
-                    false => self.tree.document(key, *file)?,
+                synthesised = true;
+                let document = match file {
+                    MetadataFile::Consolidated => self.tree.consolidated(key, Duration::ZERO)?,
+                    _ => self.tree.document(key, *file)?,
                 };
                 let text = |d: Arc<Document>| Arc::try_unwrap(d).map_or_else(|d| d.text.clone(), |d| d.text);
                 Handle::Document(document.map(text).ok_or_else(|| Error::system(libc::ESTALE))?)
@@ -130,33 +147,49 @@ impl Fs {
                 synthesised = true;
                 Handle::Document(self.control(*file).into_bytes())
             }
-            _ => return Err(Error::system(libc::EISDIR)),
+            Node::Directory(_) | Node::ControlDirectory => return Err(Error::system(libc::EISDIR)),
         };
         Ok(Opened { handle: self.insert(handle), synthesised })
     }
 
+    fn open_array(&self, key: &Key) -> Result<CurrentArray> {
+        let array = self.tree.array(key)?;
+        array.readable()?;
+        array.begin_epoch();
+        Ok(CurrentArray { key: key.clone(), array: Mutex::new(array) })
+    }
+
+    /// The array as it was last opened by anybody.
+    fn current(&self, opened: &CurrentArray) -> Result<Arc<Array>> {
+        let mut array = lock(&opened.array);
+        if array.is_superseded() {
+            *array = self.tree.array(&opened.key)?;
+            array.readable()?;
+        }
+        Ok(array.clone())
+    }
+
     fn insert(&self, handle: Handle) -> u64 {
         let number = self.next_handle.fetch_add(1, Ordering::Relaxed);
-        self.handles.write().unwrap_or_else(PoisonError::into_inner).insert(number, Arc::new(handle));
+        lock(&self.handles).insert(number, Arc::new(handle));
         number
     }
 
     fn handle(&self, number: u64) -> Result<Arc<Handle>> {
-        let handles = self.handles.read().unwrap_or_else(PoisonError::into_inner);
-        handles.get(&number).cloned().ok_or_else(|| Error::system(libc::EBADF))
+        lock(&self.handles).get(&number).cloned().ok_or_else(|| Error::system(libc::EBADF))
     }
 
     /// Closes a file or directory.
     pub fn release(&self, handle: u64) {
-        self.handles.write().unwrap_or_else(PoisonError::into_inner).remove(&handle);
+        lock(&self.handles).remove(&handle);
     }
 
     /// Reads up to `len` bytes at `offset` into `out`, replacing what is there; fewer only at the end of the file.
     /// With `cached`, false is returned, and `out` is worthless, if that would take the store or a wait.
     pub fn read(&self, handle: u64, offset: u64, len: usize, cached: bool, out: &mut Vec<u8>) -> Result<bool> {
         let done = match &*self.handle(handle)? {
-            Handle::Flat(array) => self.read_flat(array, offset, len, cached, out)?,
-            Handle::Chunk(array, chunk) => self.read_chunk(array, *chunk, offset, len, cached, out)?,
+            Handle::Flat(array, _) => self.read_flat(&*self.current(array)?, offset, len, cached, out)?,
+            Handle::Chunk(array, name) => self.read_chunk(&*self.current(array)?, name, offset, len, cached, out)?,
             Handle::Document(text) => {
                 let start = (offset.min(text.len() as u64)) as usize;
                 out.clear();
@@ -220,18 +253,20 @@ impl Fs {
     fn read_chunk(
         &self,
         array: &Array,
-        chunk: ChunkId,
+        name: &str,
         offset: u64,
         len: usize,
         cached: bool,
         out: &mut Vec<u8>,
     ) -> Result<bool> {
+        let stale = || Error::system(libc::ESTALE);
+        let chunk = array.grid().parse_chunk_key(name, Separator::Dot).ok_or_else(stale)?;
         let bytes = match self.cache.peek(array, chunk) {
             Some(bytes) => bytes?,
             None if cached => return Ok(false),
             None => self.cache.get(array, chunk)?,
         };
-        let bytes = bytes.ok_or_else(|| Error::system(libc::ESTALE))?;
+        let bytes = bytes.ok_or_else(stale)?;
         let start = offset.min(bytes.len() as u64) as usize;
         let end = bytes.len().min(start.saturating_add(len));
         out.resize(end - start, 0);
@@ -247,15 +282,18 @@ impl Fs {
     /// Where the next data or hole begins, at or after `offset`. ENXIO past the end, as lseek(2) says.
     pub fn seek(&self, inode: u64, handle: u64, offset: u64, seek: Seek) -> Result<u64> {
         let handle = self.handle(handle)?;
-        let size = match &*handle {
-            Handle::Flat(array) => array.size(),
-            _ => self.attributes(inode)?.size,
+        let Handle::Flat(array, stored) = &*handle else {
+            let size = self.attributes(inode)?.size;
+            return match seek {
+                _ if offset >= size => Err(Error::system(libc::ENXIO)),
+                Seek::Data => Ok(offset),
+                Seek::Hole => Ok(size),
+            };
         };
-        match (&*handle, seek) {
-            _ if offset >= size => Err(Error::system(libc::ENXIO)),
-            (Handle::Flat(array), _) => holes::seek(array, offset, seek),
-            (_, Seek::Data) => Ok(offset),
-            (_, Seek::Hole) => Ok(size),
+        let array = self.current(array)?;
+        match offset < array.size() {
+            true => stored.seek(&array, offset, seek),
+            false => Err(Error::system(libc::ENXIO)),
         }
     }
 
@@ -272,7 +310,7 @@ impl Fs {
     pub fn read_directory(&self, handle: u64, from: u64, mut add: impl FnMut(&Name, u64) -> bool) -> Result<()> {
         let handle = self.handle(handle)?;
         let Handle::Directory(stream) = &*handle else { return Err(Error::system(libc::ENOTDIR)) };
-        let mut stream: MutexGuard<'_, DirectoryStream> = stream.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut stream = lock(stream);
         if from < stream.position {
             stream.names = self.tree.names(&stream.node)?;
             (stream.position, stream.pending) = (0, None);
@@ -301,7 +339,7 @@ impl Fs {
     fn control(&self, file: ControlFile) -> String {
         let mut values = self.tree.state();
         values.extend(self.stats.counters().map(|(name, n)| (name, n.into())));
-        let problems = self.tree.stats().problems();
+        let problems = self.stats.problems();
         match file {
             ControlFile::StatsJson => {
                 let mut object: Map<String, Value> = values.into_iter().map(|(n, v)| (n.to_string(), v)).collect();

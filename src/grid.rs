@@ -121,7 +121,7 @@ impl Grid {
     pub fn next_row_of_chunks(&self, from: u64) -> u64 {
         let Some((last, outer)) = self.axes.split_last() else { return self.size };
         let Some(row) = outer.last() else { return self.size };
-        if from % last.len != 0 {
+        if !from.is_multiple_of(last.len) {
             return (from / last.len + 1) * last.len;
         }
         let index = from / row.flat_stride % row.len;
@@ -132,6 +132,14 @@ impl Grid {
     /// The end of the row that holds flat position `from`: up to there no chunk comes twice.
     pub fn row_end(&self, from: u64) -> u64 {
         self.axes.last().map_or(self.size, |row| (from / row.len + 1) * row.len)
+    }
+
+    /// The numbers of the chunks that share `from`'s place along the first axis. All bytes of chunks after them lie
+    /// behind all of theirs.
+    pub fn band(&self, from: u64) -> Range<u64> {
+        let Some(axis) = self.axes.first() else { return 0..0 };
+        let first = from / axis.flat_stride % axis.len / axis.chunk * axis.id_stride;
+        first..first + axis.id_stride
     }
 
     /// The chunk key: grid indices joined by `separator`; `0` for a 0-d array.
@@ -333,6 +341,18 @@ mod tests {
             let width = grid.axes.last().unwrap().len as usize;
             let row_end = from / width * width + width;
             prop_assert!(bytes[from..next].iter().all(|b| bytes[from..row_end].iter().any(|a| a.0 == b.0)));
+        }
+
+        #[test]
+        fn what_follows_a_band_lies_behind_it((shape, chunks, item) in any_grid(), from in 0.0..1.0f64) {
+            let grid = Grid::new(&shape, &chunks, item as usize).unwrap();
+            let bytes = definition(&shape, &chunks, item);
+            let from = (from * bytes.len() as f64) as usize;
+            let band = grid.band(from as u64);
+            prop_assert!(band.contains(&bytes[from].0));
+            let end = bytes.iter().rposition(|b| b.0 < band.end).unwrap();
+            prop_assert!(bytes[..=end].iter().all(|b| b.0 < band.end));
+            prop_assert!(bytes[from..].iter().all(|b| b.0 >= band.start));
         }
 
         #[test]

@@ -2,8 +2,9 @@
 //! the walk over everything below a group. Metadata is read when it is asked for, and again when it has changed.
 
 use crate::array::Array;
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Result};
 use crate::json::{self, Map, Value};
+use crate::memory::lock;
 use crate::metadata::{
     ArrayMetadata, GROUP_DOCUMENT, MAX_DOCUMENT, V1_ATTRS, V1_META, V1Order, ZARRAY, ZATTRS, ZGROUP, ZMETADATA,
 };
@@ -11,7 +12,7 @@ use crate::stats::Stats;
 use crate::store::{EntryKind, Key, Listing, Stat, Store, Version};
 use lru::LruCache;
 use std::num::NonZeroUsize;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 /// Arrays whose parsed metadata is kept.
 const ARRAYS_KEPT: NonZeroUsize = NonZeroUsize::new(4096).unwrap();
@@ -63,19 +64,19 @@ impl Hierarchy {
 
     /// An error, saying what is there instead, unless the store holds a Zarr v1 or v2 hierarchy.
     pub fn check(&self) -> Result<()> {
-        let is_value = |key: &Key| Ok::<_, Error>(self.store.stat(key)?.is_some_and(|s| s.kind == EntryKind::Value));
-        for name in [ZARRAY, ZGROUP, ZMETADATA, V1_META] {
-            if is_value(&Key::root().join(name))? {
-                return Ok(());
-            }
+        let root = Key::root();
+        let is_value = |key: &Key| matches!(self.store.stat(key), Ok(Some(stat)) if stat.kind == EntryKind::Value);
+        let any = |names: &[&str]| names.iter().any(|name| is_value(&root.join(name)));
+        if any(&[ZARRAY, ZGROUP, ZMETADATA]) || (any(&[V1_META]) && any(&[V1_ATTRS])) {
+            return Ok(());
         }
-        if is_value(&Key::root().join("zarr.json"))? {
+        if any(&["zarr.json"]) {
             return Err(Error::unsupported("a Zarr v3 store: this version reads v1 and v2"));
         }
-        for entry in self.store.list(&Key::root())?.take(PROBED_NAMES) {
+        for entry in self.store.list(&root)?.take(PROBED_NAMES) {
             let entry = entry?;
-            let below = Key::root().join(&entry.name);
-            if entry.kind == EntryKind::Prefix && (is_value(&below.join(ZARRAY))? || is_value(&below.join(ZGROUP))?) {
+            let below = root.join(&entry.name);
+            if entry.kind == EntryKind::Prefix && (is_value(&below.join(ZARRAY)) || is_value(&below.join(ZGROUP))) {
                 return Ok(());
             }
         }
@@ -119,16 +120,17 @@ impl Hierarchy {
         if let Some(found) = value(key.join(ZARRAY))? {
             return Ok(Some((found, false)));
         }
-        // v1 has but one array, at the root
+        // v1 has but one array, at the root; its writers always made both documents
         if !key.is_root() || !matches!(self.store.stat(&key.join(ZGROUP)), Ok(None)) {
             return Ok(None);
         }
-        Ok(value(key.join(V1_META))?.filter(|(_, s)| s.kind == EntryKind::Value).map(|found| (found, true)))
+        let (meta, attrs) = (value(key.join(V1_META))?, value(key.join(V1_ATTRS))?);
+        Ok(meta.filter(|_| attrs.is_some()).map(|found| (found, true)))
     }
 
     /// The parsed array, from memory if its metadata is still the same.
     fn array(&self, key: &Key, (document, stat): &(Key, Stat), v1: bool) -> Result<Parsed> {
-        if let Some((version, parsed)) = self.lock().get(key)
+        if let Some((version, parsed)) = lock(&self.arrays).get(key)
             && *version == stat.version
             && parsed.as_ref().map_or(true, |a| a.separator_known())
         {
@@ -148,7 +150,10 @@ impl Hierarchy {
         {
             self.stats.problem(e.to_string());
         }
-        self.lock().put(key.clone(), (version, parsed.clone()));
+        // replaced or pushed out: whoever still holds it must not go by what it knew
+        if let Some((_, (_, Ok(array)))) = lock(&self.arrays).push(key.clone(), (version, parsed.clone())) {
+            array.supersede();
+        }
         Ok(parsed)
     }
 
@@ -158,10 +163,6 @@ impl Hierarchy {
             false => ArrayMetadata::parse(text)?,
         };
         Array::new(key.clone(), metadata, self.store.clone(), self.stats.clone()).map(Arc::new)
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, LruCache<Key, (Version, Parsed)>> {
-        self.arrays.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The `.zarray` of the decoded view; of a damaged array, the document as it is stored.
@@ -187,8 +188,7 @@ impl Hierarchy {
             return Ok(Some(document));
         }
         let stat = self.store.stat(key).map_err(|e| e.context(key))?;
-        let name = key.as_str().rsplit('/').next().unwrap_or_default();
-        let stat = stat.filter(|_| !name.starts_with('.'));
+        let stat = stat.filter(|_| !key.name().starts_with('.'));
         Ok(stat.map(|stat| Document { text: GROUP_DOCUMENT.into(), stat }))
     }
 
@@ -197,25 +197,26 @@ impl Hierarchy {
     pub fn consolidated_view(&self, key: &Key) -> Result<Option<Document>> {
         let Some(stat) = self.store.stat(&key.join(ZMETADATA)).map_err(|e| e.context(key))? else { return Ok(None) };
         let mut entries: Vec<String> = Vec::new();
-        let mut add = |key: &Key, name: &str, document: Option<Document>| {
+        let mut add = |key: Key, document: Result<Option<Document>>| match document {
+            Ok(None) => {}
             // a document that is no JSON can't be put inside another
-            if let Some(text) = document.and_then(|d| String::from_utf8(d.text).ok())
-                && json::parse(text.as_bytes()).is_ok()
-            {
-                entries.push(format!("{}:{}", Value::from(key.join(name).as_str()), text.trim()));
-            }
+            Ok(Some(d)) => match String::from_utf8(d.text) {
+                Ok(text) if json::parse(text.as_bytes()).is_ok() => {
+                    entries.push(format!("{}:{}", Value::from(key.as_str()), text.trim()));
+                }
+                _ => self.stats.problem(format!("{key}: not valid JSON, left out of .zmetadata")),
+            },
+            Err(e) => self.stats.problem(e.to_string()),
         };
-        let prefix = if key.is_root() { String::new() } else { format!("{}/", key.as_str()) };
         self.walk(key, &mut |place_key, place| {
-            let below = Key::normalize(place_key.as_str().strip_prefix(&prefix).unwrap_or_default())?;
+            let below = place_key.relative_to(key).unwrap_or_default();
             match place {
-                Place::Array(_) => add(&below, ZARRAY, self.array_view(place_key)?),
-                Place::Group => add(&below, ZGROUP, self.group_view(place_key)?),
-                _ => return Ok(()),
+                Place::Array(_) => add(below.join(ZARRAY), self.array_view(place_key)),
+                Place::Group => add(below.join(ZGROUP), self.group_view(place_key)),
+                _ => return,
             }
-            add(&below, ZATTRS, self.attributes_view(place_key)?);
-            Ok(())
-        })?;
+            add(below.join(ZATTRS), self.attributes_view(place_key));
+        });
         let text = format!("{{\"metadata\":{{{}}},\"zarr_consolidated_format\":1}}", entries.join(","));
         Ok(Some(Document { text: text.into_bytes(), stat }))
     }
@@ -253,42 +254,48 @@ impl Hierarchy {
         ))
     }
 
-    /// Calls `visit` for `key` and every group and array below it, in the order of their names. Damaged arrays are
-    /// visited, other keys are not; what lies below an array is not part of the hierarchy.
-    pub fn walk(&self, key: &Key, visit: &mut dyn FnMut(&Key, &Place) -> Result<()>) -> Result<()> {
+    /// Calls `visit` for `key` and every group and array below it, in the order of their names. What can't be looked at
+    /// is visited as damaged, its neighbours as ever. Other keys are not visited; what lies below an array is no part of
+    /// the hierarchy.
+    pub fn walk(&self, key: &Key, visit: &mut dyn FnMut(&Key, &Place)) {
         let mut stack = vec![key.clone()];
         while let Some(key) = stack.pop() {
-            let place = match self.find(&key) {
-                Ok(Some(place)) => place,
-                Ok(None) => continue,
-                // too deep for the system, or out of the store: its neighbours are not to blame
-                Err(e) if matches!(e.kind(), Kind::System(_)) => {
+            let found = self.find(&key).and_then(|place| match place {
+                Some(Place::Group) => Ok(Some((Place::Group, self.prefixes(&key)?))),
+                place => Ok(place.map(|place| (place, Vec::new()))),
+            });
+            match found {
+                Ok(None) => {}
+                Ok(Some((place, below))) => {
+                    visit(&key, &place);
+                    stack.extend(below);
+                }
+                Err(e) => {
                     self.stats.problem(e.to_string());
-                    continue;
-                }
-                Err(e) => return Err(e),
-            };
-            visit(&key, &place)?;
-            if !matches!(place, Place::Group) {
-                continue;
-            }
-            let mut below = Vec::new();
-            for entry in self.list(&key)? {
-                let entry = entry?;
-                if entry.kind == EntryKind::Prefix {
-                    below.push(key.child(&entry.name)?);
+                    visit(&key, &Place::Damaged(e));
                 }
             }
-            below.sort_unstable_by(|a, b| b.cmp(a));
-            stack.extend(below);
         }
-        Ok(())
+    }
+
+    /// The prefixes one level below a group, last name first.
+    fn prefixes(&self, key: &Key) -> Result<Vec<Key>> {
+        let mut below = Vec::new();
+        for entry in self.list(key)? {
+            let entry = entry.map_err(|e| e.context(key))?;
+            if entry.kind == EntryKind::Prefix {
+                below.push(key.child(&entry.name)?);
+            }
+        }
+        below.sort_unstable_by(|a, b| b.cmp(a));
+        Ok(below)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::Kind;
     use crate::store::MemoryStore;
 
     const ARRAY: &str = r#"{"zarr_format":2,"shape":[4],"chunks":[2],"dtype":"<i4","compressor":{"id":"zlib"},"fill_value":0,
@@ -323,9 +330,7 @@ mod tests {
                 _ => "other",
             };
             seen.push(format!("{key} {kind}"));
-            Ok(())
-        })
-        .unwrap();
+        });
         let expected = ["/ group", "/a group", "/a/b group", "/a/b/x array", "/bad damaged", "/both array"];
         assert_eq!(seen, expected);
         assert!(matches!(h.find(&Key::normalize("notes.txt").unwrap()).unwrap(), Some(Place::Value(_))));
@@ -386,7 +391,14 @@ mod tests {
     #[test]
     fn what_is_a_store() {
         assert!(hierarchy(&[("a/.zarray", ARRAY)]).1.check().is_ok());
-        assert!(hierarchy(&[("meta", "{}")]).1.check().is_ok());
+        assert!(hierarchy(&[("meta", "{}"), ("attrs", "{}")]).1.check().is_ok());
+        // a file of that name makes no v1 store
+        assert!(
+            hierarchy(&[("meta", "notes"), ("a/.zarray", ARRAY)])
+                .1
+                .find(&Key::root())
+                .is_ok_and(|p| matches!(p, Some(Place::Group)))
+        );
         assert_eq!(hierarchy(&[("a/x", "")]).1.check().unwrap_err().kind(), Kind::Invalid);
         assert_eq!(hierarchy(&[("zarr.json", "{}")]).1.check().unwrap_err().kind(), Kind::Unsupported);
     }

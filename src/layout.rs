@@ -94,18 +94,29 @@ fn f_position(shape: &[u64], f_strides: &[usize], mut i: usize) -> usize {
 
 /// Copies the bytes `range` of the F layout of a chunk that lies in memory in C layout. `out` has the range's length.
 pub fn read_f(shape: &[u64], itemsize: usize, chunk: &[u8], range: Range<usize>, out: &mut [u8]) {
-    let reversed: Vec<u64> = shape.iter().rev().copied().collect();
-    let (strides, _) = strides(&reversed);
-    let mut at = range.start;
-    let mut rest = out;
-    while at < range.end && itemsize > 0 {
-        let inside = at % itemsize;
-        let len = (itemsize - inside).min(range.end - at);
-        let from = f_position(&reversed, &strides, at / itemsize) * itemsize + inside;
-        let (head, tail) = rest.split_at_mut(len);
-        head.copy_from_slice(&chunk[from..from + len]);
-        rest = tail;
-        at += len;
+    if itemsize == 0 || range.is_empty() {
+        return;
+    }
+    let (f, c) = strides(shape);
+    let first = range.start / itemsize;
+    let mut index: Vec<usize> = (0..shape.len()).map(|d| first / f[d] % shape[d] as usize).collect();
+    let mut position: usize = index.iter().zip(&c).map(|(i, stride)| i * stride).sum();
+    let (mut inside, mut rest) = (range.start % itemsize, out);
+    while !rest.is_empty() {
+        let from = position * itemsize + inside;
+        let (head, tail) = rest.split_at_mut((itemsize - inside).min(rest.len()));
+        head.copy_from_slice(&chunk[from..from + head.len()]);
+        (inside, rest) = (0, tail);
+        // one item on in F layout, the first dimension fastest
+        for d in 0..shape.len() {
+            index[d] += 1;
+            position += c[d];
+            if index[d] < shape[d] as usize {
+                break;
+            }
+            position -= index[d] * c[d];
+            index[d] = 0;
+        }
     }
 }
 
@@ -122,7 +133,7 @@ mod tests {
             a in 0.0..1.0f64, b in 0.0..1.0f64,
         ) {
             let items = shape.iter().product::<u64>() as usize;
-            let f_layout: Vec<u8> = (0..items * item).map(|i| (i * 31 >> 3) as u8 ^ i as u8).collect();
+            let f_layout: Vec<u8> = (0..items * item).map(|i| ((i * 31) >> 3) as u8 ^ i as u8).collect();
             // the definition: item (i0, i1, ...) stands at sum(i_d * prod(shape[..d])) in F layout
             let mut expected = Vec::new();
             for c in 0..items {

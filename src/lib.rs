@@ -1,6 +1,6 @@
 //! zarrfs shows a Zarr store as plain files: the same hierarchy with the codecs taken off.
 //!
-//! This list is the map of the house. The rooms stand in floor order; a room names only rooms above it in this list,
+//! This list is the map of the house. The rooms stand in floor order; a room names only rooms that come earlier in this list,
 //! which `tests/layers.rs` checks. A read of `data.raw` walks it from the bottom up: `fuse` takes the request, `fs`
 //! finds the open file and asks `grid` which chunks hold the bytes, `cache` has them or lets `array` load them: bytes
 //! from `store`, through the pipeline of `codec`. One copy goes from the decoded chunk into the reply.
@@ -10,6 +10,7 @@
 // floor 0: the one error, and its errno
 pub mod error;
 // floor 1: plain notions
+pub mod memory;
 pub mod json;
 pub mod stats;
 pub mod dtype;

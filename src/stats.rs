@@ -1,9 +1,10 @@
 //! What the mount has done: counters, and the problems a user should know of. Everything counts here; nothing is decided
 //! by it.
 
+use crate::memory::lock;
 use std::collections::VecDeque;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 /// Problems kept for `.zarrfs/stats`, the latest ones.
@@ -60,7 +61,7 @@ impl Stats {
     /// Records a problem and logs it; one that is on record already is not logged again.
     pub fn problem(&self, line: impl Into<String>) {
         let line = line.into();
-        let mut problems = self.problems.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut problems = lock(&self.problems);
         if problems.contains(&line) {
             return;
         }
@@ -73,7 +74,7 @@ impl Stats {
 
     /// The problems on record, oldest first.
     pub fn problems(&self) -> Vec<String> {
-        self.problems.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
+        lock(&self.problems).iter().cloned().collect()
     }
 
     /// Names and values of the counters, in the order they are shown.

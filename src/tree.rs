@@ -8,17 +8,21 @@ use crate::error::{Error, Result};
 use crate::grid::ChunkId;
 use crate::hierarchy::{Document, Hierarchy, Place};
 use crate::json::Value;
+use crate::memory::lock;
 use crate::metadata::{Separator, V1_ATTRS, V1_META, ZARRAY, ZATTRS, ZGROUP, ZMETADATA};
-use crate::stats::Stats;
-use crate::store::{EntryKind, Key, Stat};
+use crate::store::{EntryKind, Key};
 use lru::LruCache;
-use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::num::NonZeroUsize;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
+mod live;
+mod stored;
 mod xattr;
+
+use live::LiveNodes;
+use stored::StoredSizes;
 
 /// The flat bytes of an array.
 pub const FLAT: &str = "data.raw";
@@ -30,23 +34,18 @@ pub const ROOT_INODE: u64 = 1;
 /// What `read` is best asked for: large enough that a request's cost doesn't matter.
 const BLOCK_SIZE: u32 = 1 << 20;
 
-/// Chunks looked at to tell how much an array stores. Beyond that the sum is an estimate: stat must not take longer for
-/// a larger array.
-const SIZE_SAMPLE: usize = 1024;
-
-/// How long the stored size of an array, and a synthesised `.zmetadata`, are taken as they were.
-const SHORT: Duration = Duration::from_secs(1);
+/// How long a `.zmetadata` that was made is taken as it was, where no file is opened: making it takes a walk.
+const CONSOLIDATED_KEPT: Duration = Duration::from_secs(1);
 
 /// A file or directory of the mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Node {
-    Group(Key),
-    /// An array's directory, also a damaged one's.
-    Array(Key),
+    /// A group's or an array's directory. Which of the two is asked each time: one may become the other.
+    Directory(Key),
     /// `data.raw` of the array at this key.
     Flat(Key),
-    /// A stored chunk of the array at this key.
-    Chunk(Key, ChunkId, String),
+    /// A stored chunk of the array at this key, by its name in the mount: its number depends on the shape.
+    Chunk(Key, String),
     /// A metadata document of the group or array at this key.
     Metadata(Key, MetadataFile),
     /// Any other key.
@@ -98,15 +97,15 @@ impl ControlFile {
 impl Node {
     /// True for directories.
     pub fn is_directory(&self) -> bool {
-        matches!(self, Node::Group(_) | Node::Array(_) | Node::ControlDirectory)
+        matches!(self, Node::Directory(_) | Node::ControlDirectory)
     }
 
     /// The path in the mount, without a leading slash.
     fn path(&self) -> Key {
         match self {
-            Node::Group(key) | Node::Array(key) | Node::Value(key) | Node::Unreadable(key) => key.clone(),
+            Node::Directory(key) | Node::Value(key) | Node::Unreadable(key) => key.clone(),
             Node::Flat(key) => key.join(FLAT),
-            Node::Chunk(key, _, name) => key.join(name),
+            Node::Chunk(key, name) => key.join(name),
             Node::Metadata(key, file) => key.join(file.name()),
             Node::ControlDirectory => Key::root().join(CONTROL),
             Node::Control(file) => Key::root().join(CONTROL).join(file.name()),
@@ -120,8 +119,7 @@ impl Node {
 
     /// The inode number of the directory above.
     pub fn parent_inode(&self) -> u64 {
-        let path = self.path();
-        inode(true, path.as_str().rsplit_once('/').map_or("", |(parent, _)| parent))
+        inode(true, self.path().parent().as_str())
     }
 }
 
@@ -163,32 +161,23 @@ pub type Names = Box<dyn Iterator<Item = Result<Name>> + Send>;
 pub struct Tree {
     hierarchy: Hierarchy,
     cache: Arc<Cache>,
-    stats: Arc<Stats>,
     started: SystemTime,
-    /// Nodes the kernel knows, each with its lookup count. Protects the map alone.
-    live: Mutex<HashMap<u64, (Arc<Node>, u64)>>,
-    /// Stored bytes of arrays, by array id. Protects the map alone.
-    stored_sizes: Mutex<LruCache<u64, (Instant, u64)>>,
+    live: LiveNodes,
+    stored_sizes: StoredSizes,
     /// `.zmetadata` documents made a moment ago. Protects the map alone.
     consolidated: Mutex<LruCache<Key, (Instant, Arc<Document>)>>,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Tree {
     /// The tree of a hierarchy.
-    pub fn new(hierarchy: Hierarchy, cache: Arc<Cache>, stats: Arc<Stats>) -> Self {
-        const KEPT: NonZeroUsize = NonZeroUsize::new(1024).unwrap();
+    pub fn new(hierarchy: Hierarchy, cache: Arc<Cache>) -> Self {
         const FEW: NonZeroUsize = NonZeroUsize::new(4).unwrap();
         Tree {
             hierarchy,
             cache,
-            stats,
             started: SystemTime::now(),
-            live: Mutex::default(),
-            stored_sizes: Mutex::new(LruCache::new(KEPT)),
+            live: LiveNodes::default(),
+            stored_sizes: StoredSizes::new(),
             consolidated: Mutex::new(LruCache::new(FEW)),
         }
     }
@@ -200,49 +189,27 @@ impl Tree {
 
     /// The node of an inode number that the kernel knows.
     pub fn node(&self, inode: u64) -> Result<Arc<Node>> {
-        if let Some((node, _)) = lock(&self.live).get(&inode) {
-            return Ok(node.clone());
-        }
-        match inode {
-            ROOT_INODE => self.directory(Key::root()).map(Arc::new),
-            _ => Err(Error::system(libc::ESTALE)),
+        match self.live.get(inode) {
+            None if inode == ROOT_INODE => Ok(Arc::new(Node::Directory(Key::root()))),
+            node => node.ok_or_else(stale),
         }
     }
 
     /// Counts a lookup of `node`: the kernel will send its inode number from now on.
-    pub fn remember(&self, node: Node) -> u64 {
-        let inode = node.inode();
-        let mut live = lock(&self.live);
-        let entry = live.entry(inode).or_insert_with(|| (Arc::new(node.clone()), 0));
-        if *entry.0 != node {
-            entry.0 = Arc::new(node);
-        }
-        entry.1 += 1;
-        inode
+    pub fn remember(&self, node: Node) {
+        self.live.remember(node);
     }
 
     /// Takes back `count` lookups.
     pub fn forget(&self, inode: u64, count: u64) {
-        let mut live = lock(&self.live);
-        if let Some(entry) = live.get_mut(&inode) {
-            entry.1 = entry.1.saturating_sub(count);
-            if entry.1 == 0 {
-                live.remove(&inode);
-            }
-        }
+        self.live.forget(inode, count);
     }
 
-    /// Nodes the kernel knows.
-    pub fn live_nodes(&self) -> usize {
-        lock(&self.live).len()
-    }
-
-    fn directory(&self, key: Key) -> Result<Node> {
-        match self.hierarchy.find(&key)? {
-            Some(Place::Array(_) | Place::Damaged(_)) => Ok(Node::Array(key)),
-            Some(Place::Group) => Ok(Node::Group(key)),
-            _ => Err(Error::not_found("no such directory")),
-        }
+    /// The array and number of a chunk node; ESTALE if the grid no longer has it.
+    pub fn chunk(&self, key: &Key, name: &str) -> Result<(Arc<Array>, ChunkId)> {
+        let array = self.array(key)?;
+        let chunk = array.grid().parse_chunk_key(name, Separator::Dot).ok_or_else(stale)?;
+        Ok((array, chunk))
     }
 
     /// The sound array at `key`; the reason if it is damaged.
@@ -250,15 +217,19 @@ impl Tree {
         match self.hierarchy.find(key)? {
             Some(Place::Array(array)) => Ok(array),
             Some(Place::Damaged(e)) => Err(e),
-            _ => Err(Error::not_found(format!("{key}: no such array"))),
+            _ => Err(stale()),
         }
     }
 
     /// What `name` is in the directory `parent`; None if there is no such name.
     pub fn lookup(&self, parent: &Node, name: &str) -> Result<Option<Node>> {
         match parent {
-            Node::Group(key) => self.lookup_in_group(key, name),
-            Node::Array(key) => self.lookup_in_array(key, name),
+            Node::Directory(key) => match self.hierarchy.find(key)? {
+                Some(Place::Array(array)) => self.lookup_in_array(key, Some(&array), name),
+                Some(Place::Damaged(_)) => self.lookup_in_array(key, None, name),
+                Some(Place::Group) => self.lookup_in_group(key, name),
+                _ => Err(stale()),
+            },
             Node::ControlDirectory => Ok(ControlFile::ALL.into_iter().find(|f| f.name() == name).map(Node::Control)),
             _ => Err(Error::system(libc::ENOTDIR)),
         }
@@ -276,19 +247,14 @@ impl Tree {
         let below = key.child(name)?;
         Ok(match self.hierarchy.find(&below)? {
             None => None,
-            Some(Place::Array(_) | Place::Damaged(_)) => Some(Node::Array(below)),
-            Some(Place::Group) => Some(Node::Group(below)),
+            Some(Place::Array(_) | Place::Damaged(_) | Place::Group) => Some(Node::Directory(below)),
             Some(Place::Value(_)) => Some(Node::Value(below)),
             Some(Place::Other) => Some(Node::Unreadable(below)),
         })
     }
 
-    fn lookup_in_array(&self, key: &Key, name: &str) -> Result<Option<Node>> {
-        let array = match self.hierarchy.find(key)? {
-            Some(Place::Array(array)) => Some(array),
-            Some(Place::Damaged(_)) => None,
-            _ => return Err(Error::system(libc::ESTALE)),
-        };
+    /// `array` is None for a damaged one.
+    fn lookup_in_array(&self, key: &Key, array: Option<&Array>, name: &str) -> Result<Option<Node>> {
         match name {
             ZARRAY => return Ok(Some(Node::Metadata(key.clone(), MetadataFile::Array))),
             ZATTRS => {
@@ -296,16 +262,16 @@ impl Tree {
                 return Ok(found.map(|_| Node::Metadata(key.clone(), MetadataFile::Attributes)));
             }
             CONTROL if key.is_root() => return Ok(Some(Node::ControlDirectory)),
-            _ if is_hidden(array.as_deref(), name) => return Ok(None),
-            FLAT if array.as_deref().is_some_and(has_flat) => return Ok(Some(Node::Flat(key.clone()))),
+            _ if is_hidden(array, name) => return Ok(None),
+            FLAT if array.is_some_and(has_flat) => return Ok(Some(Node::Flat(key.clone()))),
             _ => {}
         }
-        if let Some(array) = &array
+        if let Some(array) = array
             && is_chunk_like(name)
         {
             let chunk = array.grid().parse_chunk_key(name, Separator::Dot);
             let stored = chunk.filter(|&c| array.stat_chunk(c).ok() != Some(None));
-            return Ok(stored.map(|c| Node::Chunk(key.clone(), c, name.to_string())));
+            return Ok(stored.map(|_| Node::Chunk(key.clone(), name.to_string())));
         }
         let below = key.child(name)?;
         let stat = self.hierarchy.store().stat(&below).map_err(|e| e.context(&below))?;
@@ -322,7 +288,7 @@ impl Tree {
             MetadataFile::Array => self.hierarchy.array_view(key),
             MetadataFile::Group => self.hierarchy.group_view(key),
             MetadataFile::Attributes => self.hierarchy.attributes_view(key),
-            MetadataFile::Consolidated => return self.consolidated(key, SHORT),
+            MetadataFile::Consolidated => return self.consolidated(key, CONSOLIDATED_KEPT),
         };
         Ok(document?.map(Arc::new))
     }
@@ -341,40 +307,54 @@ impl Tree {
         Ok(document)
     }
 
-    /// What `stat` tells.
+    /// What `stat` tells. ESTALE if the node is gone: the kernel then looks its path up again.
     pub fn attributes(&self, node: &Node) -> Result<Attributes> {
-        let gone = || Error::system(libc::ENOENT);
-        let store_stat = |key: &Key| self.hierarchy.store().stat(key).map_err(|e| e.context(key))?.ok_or_else(gone);
+        let store_stat = |key: &Key| self.hierarchy.store().stat(key).map_err(|e| e.context(key))?.ok_or_else(stale);
         match node {
-            Node::Group(key) | Node::Array(key) => {
-                let stat = store_stat(key)?;
-                Ok(self.plain(node, 0, 0, stat.modified))
-            }
+            Node::Directory(key) => Ok(self.plain(node, 0, 0, store_stat(key)?.modified)),
             Node::Flat(key) => {
                 let array = self.array(key)?;
                 let (document, directory) = (store_stat(&key.join(array.metadata_name()))?, store_stat(key)?);
-                // chunks that come or are replaced by a rename show in the directory's time
-                let modified = document.modified.max(directory.modified);
-                let blocks = self.stored_size(&array)?.div_ceil(512);
-                Ok(self.plain(node, array.size(), blocks, modified))
+                let stored = self.stored_sizes.of(&array);
+                // chunks that come, go or are replaced by a rename show in the directory's time
+                let modified = document.modified.max(directory.modified).max(stored.newest);
+                Ok(self.plain(node, array.size(), stored.bytes.div_ceil(512), modified))
             }
-            Node::Chunk(key, chunk, _) => {
-                let array = self.array(key)?;
-                let stat = array.stat_chunk(*chunk)?.ok_or_else(gone)?;
-                let size = self.chunk_size(&array, *chunk)?;
+            Node::Chunk(key, name) => {
+                let (array, chunk) = self.chunk(key, name)?;
+                let stat = array.stat_chunk(chunk)?.ok_or_else(stale)?;
+                let size = self.chunk_size(&array, chunk);
                 Ok(self.plain(node, size, stat.size.div_ceil(512), stat.modified))
             }
             Node::Metadata(key, file) => {
-                let document = self.document(key, *file)?.ok_or_else(gone)?;
+                let document = self.document(key, *file)?.ok_or_else(stale)?;
                 let size = document.text.len() as u64;
                 Ok(self.plain(node, size, size.div_ceil(512), document.stat.modified))
             }
             Node::Value(key) => {
-                let Stat { size, modified, .. } = store_stat(key)?;
-                Ok(self.plain(node, size, size.div_ceil(512), modified))
+                let stat = store_stat(key)?;
+                Ok(self.plain(node, stat.size, stat.size.div_ceil(512), stat.modified))
             }
             Node::Unreadable(key) => Ok(self.plain(node, 0, 0, store_stat(key)?.modified)),
             Node::ControlDirectory | Node::Control(_) => Ok(self.plain(node, 0, 0, self.started)),
+        }
+    }
+
+    /// True if a request for the node may have to decode a chunk or to walk the store: others should not wait for it.
+    pub fn is_slow(&self, node: &Node) -> bool {
+        match node {
+            Node::Metadata(_, file) => *file == MetadataFile::Consolidated,
+            Node::Chunk(key, _) => self.array(key).is_ok_and(|a| a.metadata().is_object()),
+            _ => false,
+        }
+    }
+
+    /// As [`Tree::is_slow`], of a name that is still to be looked up.
+    pub fn is_slow_name(&self, parent: &Node, name: &str) -> bool {
+        match parent {
+            Node::Directory(_) if name == ZMETADATA => true,
+            Node::Directory(key) if is_chunk_like(name) => self.is_slow(&Node::Chunk(key.clone(), name.to_string())),
+            _ => false,
         }
     }
 
@@ -383,86 +363,73 @@ impl Tree {
         Attributes { inode: node.inode(), is_directory, size, blocks, modified, block_size: BLOCK_SIZE }
     }
 
-    /// Bytes of a decoded chunk. For objects it takes decoding it; a chunk that can't be decoded shows as empty.
-    fn chunk_size(&self, array: &Array, chunk: ChunkId) -> Result<u64> {
-        if !array.metadata().is_object() || array.readable().is_err() {
-            return Ok(if array.metadata().is_object() { 0 } else { array.grid().chunk_size() as u64 });
+    /// Bytes of a decoded chunk. For objects it takes decoding it; one that can't be decoded shows as empty, and opening
+    /// it tells why.
+    fn chunk_size(&self, array: &Array, chunk: ChunkId) -> u64 {
+        if !array.metadata().is_object() {
+            return array.grid().chunk_size() as u64;
         }
-        Ok(self.cache.get(array, chunk).ok().flatten().map_or(0, |c| c.len() as u64))
-    }
-
-    /// Bytes the store holds for an array's chunks: exact up to [`SIZE_SAMPLE`] chunks, beyond that as many times their
-    /// mean as the grid has chunks. Never 0 where a reader would get other bytes than zeros: to `tar` and `cp` a file
-    /// without blocks is all hole.
-    fn stored_size(&self, array: &Arc<Array>) -> Result<u64> {
-        if let Some((at, size)) = lock(&self.stored_sizes).get(&array.id())
-            && at.elapsed() < SHORT
-        {
-            return Ok(*size);
-        }
-        let (mut chunks, mut sum) = (0u64, 0u64);
-        for entry in array.entries()? {
-            if let ArrayEntry::Chunk(chunk) = entry? {
-                // one that can't be looked at is told when it is read
-                sum += array.stat_chunk(chunk).ok().flatten().map_or(0, |s| s.size);
-                chunks += 1;
-            }
-            if chunks as usize > SIZE_SAMPLE {
-                let mean = sum as f64 / chunks as f64;
-                sum = (mean * array.grid().chunk_count() as f64) as u64;
-                break;
-            }
-        }
-        if sum == 0 && array.size() > 0 && !array.fill_is_zero() {
-            sum = 1;
-        }
-        lock(&self.stored_sizes).put(array.id(), (Instant::now(), sum));
-        Ok(sum)
+        array.readable().and_then(|()| self.cache.get(array, chunk)).ok().flatten().map_or(0, |c| c.len() as u64)
     }
 
     /// The names in a directory: the fixed ones first, then what the store lists, streamed.
     pub fn names(&self, node: &Node) -> Result<Names> {
         match node {
-            Node::Group(key) => {
-                let files = [MetadataFile::Group, MetadataFile::Attributes, MetadataFile::Consolidated];
-                let key = key.clone();
-                let fixed = self.metadata_names(&key, &files)?;
-                let names = self.hierarchy.list(&key)?.filter_map(move |entry| match entry {
-                    Err(e) => Some(Err(e)),
-                    Ok(e) if key.is_root() && e.name == CONTROL => None,
-                    Ok(e) => Some(Ok(name_at(&key, e.name, e.kind == EntryKind::Prefix))),
-                });
-                Ok(Box::new(fixed.into_iter().map(Ok).chain(names)))
-            }
-            Node::Array(key) => {
-                let mut fixed = self.metadata_names(key, &[MetadataFile::Array, MetadataFile::Attributes])?;
-                match self.hierarchy.find(key)? {
-                    Some(Place::Array(array)) => {
-                        if has_flat(&array) {
-                            fixed.insert(0, name_at(key, FLAT.to_string(), false));
-                        }
-                        Ok(Box::new(fixed.into_iter().map(Ok).chain(array_names(key.clone(), &array)?)))
-                    }
-                    Some(Place::Damaged(_)) => {
-                        let key = key.clone();
-                        let names = self.hierarchy.list(&key)?.filter_map(move |entry| match entry {
-                            Err(e) => Some(Err(e)),
-                            Ok(e) if e.kind == EntryKind::Prefix || is_hidden(None, &e.name) => None,
-                            Ok(e) => Some(Ok(name_at(&key, e.name, false))),
-                        });
-                        Ok(Box::new(fixed.into_iter().map(Ok).chain(names)))
-                    }
-                    _ => Err(Error::system(libc::ESTALE)),
-                }
-            }
+            Node::Directory(key) => match self.hierarchy.find(key)? {
+                Some(Place::Array(array)) => self.names_of_array(key, &array),
+                Some(Place::Damaged(_)) => self.names_of_damaged(key),
+                Some(Place::Group) => self.names_of_group(key),
+                _ => Err(stale()),
+            },
             Node::ControlDirectory => {
-                let names = ControlFile::ALL.map(|f| Node::Control(f).path());
-                let name =
-                    |k: Key| name_at(&Key::root().join(CONTROL), k.as_str()[CONTROL.len() + 1..].to_string(), false);
-                Ok(Box::new(names.into_iter().map(move |k| Ok(name(k)))))
+                let control = Key::root().join(CONTROL);
+                Ok(Box::new(ControlFile::ALL.map(|f| Ok(name_at(&control, f.name().to_string(), false))).into_iter()))
             }
             _ => Err(Error::system(libc::ENOTDIR)),
         }
+    }
+
+    fn names_of_group(&self, key: &Key) -> Result<Names> {
+        let files = [MetadataFile::Group, MetadataFile::Attributes, MetadataFile::Consolidated];
+        let fixed = self.metadata_names(key, &files)?;
+        let key = key.clone();
+        let names = self.hierarchy.list(&key)?.filter_map(move |entry| match entry {
+            Err(e) => Some(Err(e)),
+            Ok(e) if key.is_root() && e.name == CONTROL => None,
+            Ok(e) => Some(Ok(name_at(&key, e.name, e.kind == EntryKind::Prefix))),
+        });
+        Ok(Box::new(fixed.into_iter().map(Ok).chain(names)))
+    }
+
+    fn names_of_array(&self, key: &Key, array: &Arc<Array>) -> Result<Names> {
+        let mut fixed = self.metadata_names(key, &[MetadataFile::Array, MetadataFile::Attributes])?;
+        let flat = has_flat(array);
+        if flat {
+            fixed.insert(0, name_at(key, FLAT.to_string(), false));
+        }
+        let (key, array) = (key.clone(), array.clone());
+        let names = array.entries()?.filter_map(move |entry| {
+            let name = match entry {
+                Err(e) => return Some(Err(e)),
+                Ok(ArrayEntry::Unlisted) => return None,
+                Ok(ArrayEntry::Chunk(chunk)) => array.grid().chunk_key(chunk, Separator::Dot),
+                Ok(ArrayEntry::Value(name)) if is_hidden(Some(&array), &name) || flat && name == FLAT => return None,
+                Ok(ArrayEntry::Value(name)) => name,
+            };
+            Some(Ok(name_at(&key, name, false)))
+        });
+        Ok(Box::new(fixed.into_iter().map(Ok).chain(names)))
+    }
+
+    fn names_of_damaged(&self, key: &Key) -> Result<Names> {
+        let fixed = self.metadata_names(key, &[MetadataFile::Array, MetadataFile::Attributes])?;
+        let key = key.clone();
+        let names = self.hierarchy.list(&key)?.filter_map(move |entry| match entry {
+            Err(e) => Some(Err(e)),
+            Ok(e) if e.kind == EntryKind::Prefix || is_hidden(None, &e.name) => None,
+            Ok(e) => Some(Ok(name_at(&key, e.name, false))),
+        });
+        Ok(Box::new(fixed.into_iter().map(Ok).chain(names)))
     }
 
     fn metadata_names(&self, key: &Key, files: &[MetadataFile]) -> Result<Vec<Name>> {
@@ -482,8 +449,7 @@ impl Tree {
 
     /// Why a node that is listed can't be read.
     pub fn unreadable(&self, key: &Key) -> Error {
-        let parent = Key::normalize(key.as_str().rsplit_once('/').map_or("", |(parent, _)| parent)).unwrap_or_default();
-        match self.hierarchy.find(&parent) {
+        match self.hierarchy.find(&key.parent()) {
             Ok(Some(Place::Damaged(e))) => e,
             _ => Error::damaged("is not a regular file").context(key),
         }
@@ -494,11 +460,6 @@ impl Tree {
         xattr::of(self, node)
     }
 
-    /// Counters and problems, for the control files.
-    pub fn stats(&self) -> &Stats {
-        &self.stats
-    }
-
     /// Sizes and state beside the counters, for the control files.
     pub fn state(&self) -> Vec<(&'static str, Value)> {
         vec![
@@ -507,9 +468,14 @@ impl Tree {
             ("pid", std::process::id().into()),
             ("cache_bytes", self.cache.used().into()),
             ("cache_bound", self.cache.bound().into()),
-            ("live_nodes", self.live_nodes().into()),
+            ("live_nodes", self.live.len().into()),
         ]
     }
+}
+
+/// What a node answers that is no longer there: the kernel looks the path up again.
+fn stale() -> Error {
+    Error::system(libc::ESTALE)
 }
 
 /// True if the array's flat bytes can be shown.
@@ -527,17 +493,4 @@ fn is_hidden(array: Option<&Array>, name: &str) -> bool {
 
 fn name_at(key: &Key, name: String, is_directory: bool) -> Name {
     Name { inode: inode(is_directory, key.join(&name).as_str()), name, is_directory }
-}
-
-/// The chunks and other values of an array, named as in the mount.
-fn array_names(key: Key, array: &Arc<Array>) -> Result<impl Iterator<Item = Result<Name>> + Send + use<>> {
-    let array = array.clone();
-    let flat = has_flat(&array);
-    Ok(array.entries()?.filter_map(move |entry| match entry {
-        Err(e) => Some(Err(e)),
-        Ok(ArrayEntry::Chunk(chunk)) => Some(Ok(name_at(&key, array.grid().chunk_key(chunk, Separator::Dot), false))),
-        Ok(ArrayEntry::Unlisted) => None,
-        Ok(ArrayEntry::Value(name)) if is_hidden(Some(&array), &name) || flat && name == FLAT => None,
-        Ok(ArrayEntry::Value(name)) => Some(Ok(name_at(&key, name, false))),
-    }))
 }

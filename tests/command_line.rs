@@ -193,6 +193,47 @@ fn a_signal_while_in_use_waits_for_the_last_file() {
 }
 
 #[test]
+fn a_second_signal_ends_a_mount_in_use() {
+    let mountpoint = Mountpoint::new();
+    let mut daemon = Foreground::start(&mountpoint, &[]);
+    let file = fs::File::open(mountpoint.path().join("air_temperature/data.raw")).unwrap();
+    daemon.signal(rustix::process::Signal::TERM);
+    wait_for("the unmount", || !is_mounted(&mountpoint.path()));
+    daemon.signal(rustix::process::Signal::TERM);
+    daemon.wait();
+    drop(file);
+}
+
+#[test]
+fn a_mount_that_hangs_can_be_seen_and_removed() {
+    use rustix::process::Signal;
+    let mountpoint = Mountpoint::new();
+    let mut daemon = Foreground::start(&mountpoint, &[]);
+    daemon.signal(Signal::STOP);
+    let (code, said) = failure(&zarrfs(&["mount", &sample(), &mountpoint.text()]));
+    assert!(code == 5 && said.contains("mounted here already"), "{said}");
+    assert!(zarrfs(&["umount", "--lazy", &mountpoint.text()]).status.success());
+    assert!(!is_mounted(&mountpoint.path()));
+    daemon.signal(Signal::CONT);
+    assert_eq!(daemon.wait(), 0);
+}
+
+#[test]
+fn the_daemon_holds_nothing_of_its_caller() {
+    let mountpoint = Mountpoint::new();
+    let lock = mountpoint.directory.path().join("lock");
+    let shell = format!("exec 9>{} && flock 9 && exec \"$0\" \"$@\"", lock.display());
+    let status = Command::new("bash").args(["-c", &shell, ZARRFS, "mount", &sample(), &mountpoint.text()]).status();
+    assert!(status.unwrap().success());
+    let free = Command::new("flock").args(["-n", lock.to_str().unwrap(), "true"]).status().unwrap();
+    assert!(free.success(), "the lock is still held");
+    let stats = fs::read_to_string(mountpoint.path().join(".zarrfs/stats")).unwrap();
+    let pid = stats.lines().find_map(|l| l.strip_prefix("pid")).unwrap().trim().to_string();
+    assert_eq!(fs::read_to_string(format!("/proc/{pid}/comm")).unwrap(), "zarrfs\n");
+    assert!(zarrfs(&["umount", &mountpoint.text()]).status.success());
+}
+
+#[test]
 fn umount_says_what_stands_in_its_way() {
     let mountpoint = Mountpoint::new();
     let mut daemon = Foreground::start(&mountpoint, &[]);

@@ -341,6 +341,121 @@ fn changes_behind_the_mount_are_seen_at_the_next_open() {
     assert_eq!(errno(fs::read(&flat)), "ENOENT");
 }
 
+/// Close-to-open holds whoever else has the file open: the kernel has one cache for all of them.
+#[test]
+fn what_an_old_descriptor_reads_does_no_harm_to_a_new_one() {
+    let store = Store::new();
+    let a = store.array("a", &[4, 4], &[2, 2], "");
+    fs::write(a.join("0.0"), [1; 4]).unwrap();
+    fs::write(a.join(".zattrs"), "{\"a\": 1}").unwrap();
+    let mount = Mount::new(store.path(), &[]);
+    let open = |name: &str| File::open(mount.join("a").join(name)).unwrap();
+    let first = |file: &File| {
+        let mut bytes = [9; 2];
+        file.read_exact_at(&mut bytes, 0).unwrap();
+        bytes
+    };
+    let (old, old_attributes) = (open("data.raw"), open(".zattrs"));
+    assert_eq!(first(&old), [1, 1]);
+    // another shape: other chunks stand at the same offsets
+    store.array("a", &[6, 1], &[2, 1], "");
+    fs::write(a.join("0.0"), [5, 6]).unwrap();
+    fs::write(a.join(".zattrs"), "{\"a\": 2}").unwrap();
+    let (new, new_attributes) = (open("data.raw"), open(".zattrs"));
+    first(&old);
+    assert_eq!(first(&new), [5, 6]);
+    first(&old_attributes);
+    let mut text = String::new();
+    (&new_attributes).read_to_string(&mut text).unwrap();
+    assert_eq!(text, "{\"a\": 2}");
+    // no separator is declared: it is told by the chunks, which come later
+    let b = store.array("b", &[2, 2], &[1, 2], "");
+    let old = File::open(mount.join("b/data.raw")).unwrap();
+    assert_eq!(first(&old), [0, 0]);
+    fs::create_dir(b.join("0")).unwrap();
+    fs::write(b.join("0/0"), [7, 8]).unwrap();
+    let new = File::open(mount.join("b/data.raw")).unwrap();
+    first(&old);
+    assert_eq!(first(&new), [7, 8]);
+}
+
+/// A chunk is what its name says, also right after the shape has changed.
+#[test]
+fn chunk_names_mean_the_grid_of_now() {
+    let store = Store::new();
+    let a = store.array("a", &[4, 4], &[2, 2], "");
+    fs::write(a.join("1.0"), b"AAAA").unwrap();
+    let mount = Mount::new(store.path(), &[]);
+    assert_eq!(fs::read(mount.join("a/1.0")).unwrap(), b"AAAA");
+    store.array("a", &[4, 6], &[2, 2], "");
+    fs::write(a.join("0.2"), b"XXXX").unwrap();
+    assert_eq!(fs::read(mount.join("a/1.0")).unwrap(), b"AAAA");
+    assert_eq!(xattr(&mount.join("a/1.0"), "user.zarrfs.key").unwrap(), "a/1.0");
+}
+
+/// A group that becomes an array is one at once, also for whoever stands in it.
+#[test]
+fn a_directory_is_what_the_store_says_now() {
+    let store = Store::new();
+    fs::create_dir(store.path().join("new")).unwrap();
+    let mount = Mount::new(store.path(), &[]);
+    let inside = File::open(mount.join("new")).unwrap();
+    let a = store.array("new", &[4], &[4], r#""compressor": {"id": "crc32"}"#);
+    fs::write(a.join("0"), [&crc32(b"data"), &b"data"[..]].concat()).unwrap();
+    let open = |name: &str| {
+        let flags = rustix::fs::OFlags::RDONLY;
+        File::from(rustix::fs::openat(&inside, name, flags, rustix::fs::Mode::empty()).unwrap())
+    };
+    for name in ["0", "data.raw"] {
+        let mut bytes = Vec::new();
+        open(name).read_to_end(&mut bytes).unwrap();
+        assert_eq!(bytes, b"data", "{name}");
+    }
+}
+
+fn crc32(bytes: &[u8]) -> [u8; 4] {
+    let config = zarrfs::metadata::CodecConfig::parse(&serde_json::json!({"id": "crc32"})).unwrap();
+    let mut out = Vec::new();
+    zarrfs::codec::build(&config, 1).unwrap().encode(bytes, &mut out).unwrap();
+    out[..4].try_into().unwrap()
+}
+
+/// "EIO, never short data", also where the size of a chunk is known only by decoding it.
+#[test]
+fn a_damaged_chunk_of_objects() {
+    let store = Store::new();
+    let more = r#""dtype": "|O", "fill_value": "", "filters": [{"id": "vlen-utf8"}], "compressor": {"id": "zlib"}"#;
+    let a = store.array("o", &[2], &[2], more);
+    fs::write(a.join("0"), b"garbage!!").unwrap();
+    let mount = Mount::new(store.path(), &[]);
+    assert_eq!(errno(fs::read(mount.join("o/0"))), "EIO");
+}
+
+/// What can't be looked at takes nothing else with it: one place of an array, one document, one group.
+#[test]
+fn unreadable_places_hide_nothing_else() {
+    let store = Store::new();
+    let a = store.array("a", &[2, 2], &[1, 1], r#""dimension_separator": "/""#);
+    fs::create_dir(a.join("0")).unwrap();
+    fs::write(a.join("0/0"), [7]).unwrap();
+    std::os::unix::fs::symlink("/", a.join("1")).unwrap();
+    fs::create_dir(a.join(".zattrs")).unwrap();
+    store.array("b", &[1], &[1], "");
+    fs::write(store.path().join(".zmetadata"), "{}").unwrap();
+    let mount = Mount::new(store.path(), &[]);
+    let file = File::open(mount.join("a/data.raw")).unwrap();
+    let mut first = [0; 1];
+    assert_eq!(errno(file.read_exact_at(&mut first, 2)), "EACCES");
+    assert_eq!(fs::read(mount.join("a/0.0")).unwrap(), [7]);
+    assert_eq!(xattr(&mount.join("a"), "user.zarr.shape").unwrap(), "[2,2]");
+    let view: serde_json::Value = serde_json::from_slice(&fs::read(mount.join(".zmetadata")).unwrap()).unwrap();
+    let names: Vec<&String> = view["metadata"].as_object().unwrap().keys().collect();
+    assert_eq!(names, [".zgroup", "a/.zarray", "b/.zarray"]);
+    let info = String::from_utf8(zarrfs(&["info", store.path().to_str().unwrap()]).stdout).unwrap();
+    assert!(info.contains("?/4 chunks  unreadable: /a: some chunks can't be listed"), "{info}");
+    assert!(info.lines().any(|l| l.trim_start().starts_with("b ") && l.contains("0/1 chunks")), "{info}");
+}
+
 /// "-o ro / --read-only refuses with EROFS" at open; and "never writing": a mount read in full changes no file.
 #[test]
 fn writing_is_refused_and_reading_changes_nothing() {

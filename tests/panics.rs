@@ -57,7 +57,7 @@ fn a_panic_is_eio_and_the_mount_lives_on() {
     let stats = Arc::new(Stats::default());
     let cache = Arc::new(Cache::new(1 << 20, stats.clone()));
     let hierarchy = Hierarchy::new(Arc::new(Panicking(store)), V1Order::Zarr1, stats.clone());
-    let fs = Arc::new(Fs::new(Tree::new(hierarchy, cache.clone(), stats.clone()), cache, stats.clone()));
+    let fs = Arc::new(Fs::new(Tree::new(hierarchy, cache.clone()), cache, stats.clone()));
     let directory = tempfile::tempdir().unwrap();
     let request = MountRequest { source: "a store, with a comma", path: directory.path(), allow_other: false };
     let mut mountpoint = Mountpoint::mount(&request).expect("FUSE");

@@ -2,11 +2,13 @@
 //! learnt of the store before an array's latest opening is checked again before it is used. It knows arrays, not files.
 //!
 //! Locks: one, over the map of slots and the sum of bytes. It is never held while a chunk is loaded, checked or copied.
-//! Whoever waits (for another's load, or for room) holds no lock; whoever loads never waits for another load.
+//! Whoever waits, for another's load of the same chunk or for room, holds neither the lock nor a chunk. A load waits for
+//! room only before it asks the store, and only while other loads are under way; they end without waiting again.
 
 use crate::array::Array;
 use crate::error::{Error, Kind, Result};
 use crate::grid::ChunkId;
+use crate::memory::lock;
 use crate::stats::Stats;
 use crate::store::Version;
 use lru::LruCache;
@@ -33,7 +35,7 @@ impl Deref for Chunk {
 
 impl Drop for Chunk {
     fn drop(&mut self) {
-        self.live.fetch_sub(self.bytes.len(), Ordering::Relaxed);
+        self.live.fetch_sub(self.bytes.capacity(), Ordering::Relaxed);
     }
 }
 
@@ -42,7 +44,7 @@ impl Drop for Chunk {
 enum Content {
     Decoded(Arc<Chunk>, Version),
     Uninitialised,
-    /// It can't be read or decoded; kept, so that a retry by the kernel does not decode again.
+    /// It can't be decoded; kept, so that a retry by the kernel does not decode again.
     Failed(Error),
 }
 
@@ -77,7 +79,7 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// A cache of at most `bound` bytes. A chunk larger than that is decoded all the same, one at a time.
+    /// A cache of at most `bound` bytes, or of one chunk that is larger than that.
     pub fn new(bound: usize, stats: Arc<Stats>) -> Self {
         let state = State { slots: LruCache::unbounded(), reserved: 0 };
         Cache { bound, live: Arc::default(), state: Mutex::new(state), changed: Condvar::new(), stats }
@@ -140,16 +142,16 @@ impl Cache {
         // taken before the store is asked: an opening meanwhile makes the answer old
         let epoch = array.epoch();
         let mut slot = BusySlot { cache: self, key, content: None, epoch, reserved: 0 };
-        let content = match known {
-            Some(content) if unchanged(array, key.1, &content) => {
+        let content = match known.filter(|content| unchanged(array, key.1, content)) {
+            Some(content) => {
                 self.stats.hits.add(1);
                 content
             }
-            _ => {
+            None => {
                 self.stats.misses.add(1);
                 // encoded bytes and intermediate results need room beside the decoded ones
                 slot.reserved = self.reserve(2 * array.grid().chunk_size());
-                self.load(array, key.1)
+                self.load(array, key.1)?
             }
         };
         slot.content = Some(content.clone());
@@ -157,21 +159,22 @@ impl Cache {
         answer(content)
     }
 
-    fn load(&self, array: &Array, chunk: ChunkId) -> Content {
+    /// A failure of the system, unlike damage, may be over the next time: it is an error here, and not remembered.
+    fn load(&self, array: &Array, chunk: ChunkId) -> Result<Content> {
         match array.load(chunk) {
             Ok(Some(loaded)) => {
-                self.live.fetch_add(loaded.bytes.len(), Ordering::Relaxed);
+                self.live.fetch_add(loaded.bytes.capacity(), Ordering::Relaxed);
                 let chunk = Chunk { bytes: loaded.bytes, live: self.live.clone() };
-                Content::Decoded(Arc::new(chunk), loaded.version)
+                Ok(Content::Decoded(Arc::new(chunk), loaded.version))
             }
             Ok(None) => {
                 self.stats.uninitialised.add(1);
-                Content::Uninitialised
+                Ok(Content::Uninitialised)
             }
             Err(e) => {
                 self.stats.failures.add(1);
                 self.stats.problem(e.to_string());
-                Content::Failed(e)
+                if matches!(e.kind(), Kind::System(_)) { Err(e) } else { Ok(Content::Failed(e)) }
             }
         }
     }
@@ -190,10 +193,11 @@ impl Cache {
         }
     }
 
-    /// Drops slots, the least recently used first, until `bytes` more fit or nothing is left to drop.
+    /// Drops slots, the least recently used first, until `bytes` more fit or one is left: a chunk larger than the bound
+    /// must not be decoded again for every request.
     fn evict(&self, state: &mut State, bytes: usize) {
         let mut busy = Vec::new();
-        while self.used_by(state) + bytes > self.bound {
+        while self.used_by(state) + bytes > self.bound && state.slots.len() + busy.len() > 1 {
             match state.slots.pop_lru() {
                 Some((key, Slot::Busy)) => busy.push(key),
                 Some(_) => {}
@@ -210,7 +214,7 @@ impl Cache {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 }
 
@@ -253,10 +257,6 @@ fn unchanged(array: &Array, chunk: ChunkId, content: &Content) -> bool {
     match (content, now) {
         (Content::Decoded(_, version), Ok(Some(stat))) => stat.version == *version,
         (Content::Uninitialised, Ok(None)) => true,
-        (_, Err(e)) => {
-            debug_assert!(e.kind() != Kind::NotFound);
-            false
-        }
         _ => false,
     }
 }
@@ -275,6 +275,7 @@ mod tests {
         inner: MemoryStore,
         gets: AtomicUsize,
         panic: std::sync::atomic::AtomicBool,
+        no_files_left: std::sync::atomic::AtomicBool,
     }
 
     impl Store for SlowStore {
@@ -282,6 +283,9 @@ mod tests {
             self.gets.fetch_add(1, Ordering::SeqCst);
             std::thread::sleep(Duration::from_millis(20));
             assert!(!self.panic.load(Ordering::SeqCst), "as told");
+            if self.no_files_left.load(Ordering::SeqCst) {
+                return Err(Error::system(libc::EMFILE));
+            }
             self.inner.get(key, limit, value)
         }
         fn get_range(&self, key: &Key, range: Range<u64>, value: &mut Vec<u8>) -> Result<Option<Version>> {
@@ -380,6 +384,25 @@ mod tests {
         store.inner.put("1", vec![5; CHUNK]);
         array.begin_epoch();
         assert_eq!(cache.get(&array, ChunkId(1)).unwrap().unwrap()[0], 5);
+    }
+
+    #[test]
+    fn a_failure_of_the_system_is_not_remembered() {
+        let (store, array, cache) = setup(1 << 20);
+        store.no_files_left.store(true, Ordering::SeqCst);
+        assert_eq!(cache.get(&array, ChunkId(1)).err().unwrap().errno(), libc::EMFILE);
+        store.no_files_left.store(false, Ordering::SeqCst);
+        assert_eq!(cache.get(&array, ChunkId(1)).unwrap().unwrap()[0], 1);
+    }
+
+    #[test]
+    fn a_chunk_larger_than_the_bound_is_kept_until_the_next() {
+        let (store, array, cache) = setup(CHUNK / 2);
+        for chunk in [3, 3, 3, 4, 4] {
+            assert_eq!(cache.get(&array, ChunkId(chunk)).unwrap().unwrap()[0] as u64, chunk);
+        }
+        assert_eq!(store.gets.load(Ordering::SeqCst), 2);
+        assert!(cache.used() < 2 * CHUNK);
     }
 
     #[test]

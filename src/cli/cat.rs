@@ -4,7 +4,9 @@ use super::{Failure, StoreArgs, logger, open_store, size};
 use crate::cache::Cache;
 use crate::error::Error;
 use crate::fs::Fs;
+use crate::hierarchy::Place;
 use crate::stats::Stats;
+use crate::store::Key;
 use crate::tree::{FLAT, ROOT_INODE, Tree};
 use clap::Args;
 use log::LevelFilter;
@@ -42,11 +44,12 @@ pub fn run(args: &CatArgs) -> Result<(), Failure> {
     // an array's directory is a store of one array
     let hierarchy = open_store(&args.path, &args.reading, stats.clone())?;
     let cache = Arc::new(Cache::new(usize::try_from(args.cache_size).unwrap_or(usize::MAX), stats.clone()));
-    let tree = Tree::new(hierarchy, cache.clone(), stats.clone());
-    let array = tree.array(&crate::store::Key::root()).map_err(|e| match e.errno() {
-        libc::ENOENT => Failure::new(3, format!("{shown}: not an array, but a group")),
-        _ => e.context(&shown).into(),
-    })?;
+    let tree = Tree::new(hierarchy, cache.clone());
+    let array = match tree.hierarchy().find(&Key::root())? {
+        Some(Place::Array(array)) => array,
+        Some(Place::Damaged(e)) => return Err(e.context(&shown).into()),
+        _ => return Err(Failure::new(3, format!("{shown}: not an array, but a group"))),
+    };
     array.readable().map_err(|e| e.context(&shown))?;
     if array.metadata().is_object() {
         let message =

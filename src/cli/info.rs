@@ -25,6 +25,19 @@ pub struct InfoArgs {
     reading: StoreArgs,
 }
 
+/// One line of the listing.
+struct Row {
+    key: Key,
+    what: What,
+}
+
+enum What {
+    Group,
+    /// An array, and what the store holds of it or why that can't be told.
+    Array(Arc<Array>, Result<Stored>),
+    Unreadable(Error),
+}
+
 /// Chunks of an array that are in the store, and their bytes there.
 struct Stored {
     chunks: u64,
@@ -36,12 +49,16 @@ pub fn run(args: &InfoArgs) -> std::result::Result<(), Failure> {
     // what is wrong stands in the listing
     logger::start(LevelFilter::Off, None)?;
     let hierarchy = open_store(&args.store, &args.reading, Arc::new(Stats::default()))?;
-    let mut rows: Vec<(Key, Place)> = Vec::new();
+    let mut rows = Vec::new();
     hierarchy.walk(&Key::root(), &mut |key, place| {
-        rows.push((key.clone(), place.clone()));
-        Ok(())
-    })?;
-    let text = if args.json { as_json(&rows)? } else { as_tree(&rows)? };
+        let what = match place {
+            Place::Array(array) => What::Array(array.clone(), stored(array)),
+            Place::Damaged(e) => What::Unreadable(e.clone()),
+            _ => What::Group,
+        };
+        rows.push(Row { key: key.clone(), what });
+    });
+    let text = if args.json { as_json(&rows) } else { as_tree(&rows) };
     match std::io::stdout().write_all(text.as_bytes()) {
         Err(e) if e.kind() != ErrorKind::BrokenPipe => Err(Error::from(e).into()),
         _ => Ok(()),
@@ -51,32 +68,37 @@ pub fn run(args: &InfoArgs) -> std::result::Result<(), Failure> {
 fn stored(array: &Arc<Array>) -> Result<Stored> {
     let mut stored = Stored { chunks: 0, bytes: 0 };
     for entry in array.entries()? {
-        if let ArrayEntry::Chunk(chunk) = entry? {
-            stored.chunks += 1;
-            stored.bytes += array.stat_chunk(chunk).ok().flatten().map_or(0, |s| s.size);
+        match entry? {
+            ArrayEntry::Chunk(chunk) => {
+                stored.chunks += 1;
+                stored.bytes += array.stat_chunk(chunk)?.map_or(0, |s| s.size);
+            }
+            ArrayEntry::Unlisted => return Err(Error::damaged("some chunks can't be listed").context(array.key())),
+            ArrayEntry::Value(_) => {}
         }
     }
     Ok(stored)
 }
 
-fn as_json(rows: &[(Key, Place)]) -> Result<String> {
-    let mut list = Vec::new();
-    for (key, place) in rows {
-        let mut row = Map::new();
-        row.insert("path".into(), key.to_string().into());
-        match place {
-            Place::Array(array) => array_json(array, &mut row)?,
-            Place::Damaged(e) => row.extend([("kind".into(), "array".into()), ("error".into(), e.to_string().into())]),
-            _ => row.extend([("kind".into(), "group".into())]),
+fn as_json(rows: &[Row]) -> String {
+    let object = |row: &Row| {
+        let mut object = Map::new();
+        object.insert("path".into(), row.key.to_string().into());
+        match &row.what {
+            What::Group => object.extend([("kind".into(), "group".into())]),
+            What::Array(array, stored) => array_json(array, stored, &mut object),
+            What::Unreadable(e) => {
+                object.extend([("kind".into(), "unreadable".into()), ("error".into(), e.to_string().into())]);
+            }
         }
-        list.push(json::write(&Value::Object(row)));
-    }
-    Ok(format!("[\n{}\n]\n", list.join(",\n")))
+        json::write(&Value::Object(object))
+    };
+    format!("[\n{}\n]\n", rows.iter().map(object).collect::<Vec<_>>().join(",\n"))
 }
 
-fn array_json(array: &Arc<Array>, row: &mut Map<String, Value>) -> Result<()> {
-    let (meta, stored) = (array.metadata(), stored(array)?);
-    let filters: Vec<Value> = meta.filters.iter().map(CodecConfig::to_json).collect();
+fn array_json(array: &Arc<Array>, stored: &Result<Stored>, row: &mut Map<String, Value>) {
+    let meta = array.metadata();
+    let known = stored.as_ref().ok();
     row.extend(
         [
             ("kind", "array".into()),
@@ -87,39 +109,38 @@ fn array_json(array: &Arc<Array>, row: &mut Map<String, Value>) -> Result<()> {
             ("order", meta.order.as_str().into()),
             ("fill_value", meta.fill_value.clone()),
             ("compressor", meta.compressor.as_ref().map_or(Value::Null, CodecConfig::to_json)),
-            ("filters", if filters.is_empty() { Value::Null } else { filters.into() }),
+            ("filters", CodecConfig::list_to_json(&meta.filters)),
             ("dimension_separator", array.separator().as_char().to_string().into()),
             ("decoded_bytes", if meta.is_object() { Value::Null } else { array.size().into() }),
-            ("stored_bytes", stored.bytes.into()),
+            ("stored_bytes", known.map_or(Value::Null, |s| s.bytes.into())),
             ("chunks_in_grid", array.grid().chunk_count().into()),
-            ("chunks_initialised", stored.chunks.into()),
+            ("chunks_initialised", known.map_or(Value::Null, |s| s.chunks.into())),
         ]
         .map(|(name, value)| (name.to_string(), value)),
     );
-    if let Err(e) = array.readable() {
+    if let Some(e) = array.readable().err().as_ref().or(stored.as_ref().err()) {
         row.insert("error".into(), e.to_string().into());
     }
-    Ok(())
 }
 
-fn as_tree(rows: &[(Key, Place)]) -> Result<String> {
+fn as_tree(rows: &[Row]) -> String {
     let label = |key: &Key| {
         let depth = key.as_str().matches('/').count() + usize::from(!key.is_root());
-        let name = key.as_str().rsplit('/').next().unwrap_or_default().escape_debug().to_string();
-        format!("{}{}", "  ".repeat(depth), if key.is_root() { "/".to_string() } else { name })
+        let name = if key.is_root() { "/".to_string() } else { key.name().escape_debug().to_string() };
+        format!("{}{name}", "  ".repeat(depth))
     };
-    let labels: Vec<String> = rows.iter().map(|(key, _)| label(key)).collect();
+    let labels: Vec<String> = rows.iter().map(|row| label(&row.key)).collect();
     let width = labels.iter().map(|l| l.chars().count()).max().unwrap_or(0).min(40);
     let mut text = String::new();
-    for ((_, place), label) in rows.iter().zip(&labels) {
-        let what = match place {
-            Place::Array(array) => array_line(array)?,
-            Place::Damaged(e) => format!("array   unreadable: {e}"),
-            _ => "group".to_string(),
+    for (row, label) in rows.iter().zip(&labels) {
+        let what = match &row.what {
+            What::Group => "group".to_string(),
+            What::Array(array, stored) => array_line(array, stored),
+            What::Unreadable(e) => format!("unreadable: {e}"),
         };
         text.push_str(&format!("{label:<width$}  {what}\n"));
     }
-    Ok(text)
+    text
 }
 
 /// The codecs with their parameters, in the order of writing: `delta(dtype=<i4), zlib(level=1)`.
@@ -135,23 +156,25 @@ fn codecs(meta: &ArrayMetadata) -> String {
     if list.is_empty() { "no codec".to_string() } else { list.join(", ") }
 }
 
-fn array_line(array: &Arc<Array>) -> Result<String> {
-    let (meta, stored) = (array.metadata(), stored(array)?);
+fn array_line(array: &Arc<Array>, stored: &Result<Stored>) -> String {
+    let meta = array.metadata();
     let dims = |dims: &[u64]| format!("({})", dims.iter().map(u64::to_string).collect::<Vec<_>>().join(", "));
     let dtype = json::text(&meta.dtype_json).map_or_else(|| json::write(&meta.dtype_json), str::to_string);
     let of = if meta.is_object() { String::new() } else { format!(" of {}", size::show(array.size())) };
+    let (bytes, chunks) = match stored {
+        Ok(stored) => (size::show(stored.bytes), stored.chunks.to_string()),
+        Err(_) => ("?".to_string(), "?".to_string()),
+    };
     let mut line = format!(
-        "array   {} {dtype}  chunks {}  order {}  {}  {}{of}  {}/{} chunks",
+        "array   {} {dtype}  chunks {}  order {}  {}  {bytes}{of}  {chunks}/{} chunks",
         dims(&meta.shape),
         dims(&meta.chunks),
         meta.order.as_str(),
         codecs(meta),
-        size::show(stored.bytes),
-        stored.chunks,
         array.grid().chunk_count()
     );
-    if let Err(e) = array.readable() {
+    if let Some(e) = array.readable().err().as_ref().or(stored.as_ref().err()) {
         line.push_str(&format!("  unreadable: {e}"));
     }
-    Ok(line)
+    line
 }

@@ -115,9 +115,13 @@ fn open_store(path: &Path, args: &StoreArgs, stats: Arc<Stats>) -> Result<Hierar
     if path.is_file() {
         return Err(Failure::new(4, format!("{shown}: a file; this version reads stores in directories")));
     }
-    let store = DirectoryStore::open(path).map_err(|e| match e.errno() {
+    let is_url = path.to_str().and_then(|p| p.split_once("://")).is_some_and(|(scheme, _)| !scheme.contains('/'));
+    if is_url {
+        return Err(Failure::new(4, format!("{shown}: a URL; this version reads stores in directories")));
+    }
+    let store = DirectoryStore::open(&absolute(path)).map_err(|e| match e.errno() {
         libc::ENOENT | libc::ENOTDIR => Failure::new(3, format!("{shown}: no such store")),
-        _ => Failure::new(3, e.to_string()),
+        _ => e.into(),
     })?;
     let hierarchy = Hierarchy::new(Arc::new(store), args.v1_order.into(), stats);
     hierarchy.check().map_err(|e| match e.kind() {

@@ -5,7 +5,7 @@ use super::{Failure, StoreArgs, absolute, logger, open_store, size};
 use crate::cache::Cache;
 use crate::error::Error;
 use crate::fs::Fs;
-use crate::fuse::{MountError, MountRequest, Mountpoint, ServeOptions, serve};
+use crate::fuse::{MountError, MountRequest, Mountpoint, ServeOptions, Unmounted, serve};
 use crate::stats::Stats;
 use crate::tree::Tree;
 use clap::Args;
@@ -134,7 +134,9 @@ pub fn run(mut args: MountArgs) -> Result<(), Failure> {
 /// Starts the background process and waits until the mount answers, or it ends.
 fn start_background() -> Result<(), Failure> {
     let failed = |e: std::io::Error| Failure::new(1, format!("can't start the background process: {e}"));
-    let mut child = Command::new("/proc/self/exe")
+    close_on_exec();
+    let program = std::env::current_exe().map_err(failed)?;
+    let mut child = Command::new(program)
         .args(std::env::args_os().skip(1))
         .env(BACKGROUND, "1")
         .stdin(Stdio::null())
@@ -156,33 +158,54 @@ fn start_background() -> Result<(), Failure> {
     }
 }
 
+/// Keeps the background process from holding the caller's files open, and their locks.
+fn close_on_exec() {
+    // SAFETY: the call takes numbers alone and sets a flag on descriptors; none is closed here.
+    unsafe { libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC) };
+}
+
 fn mount(args: &MountArgs, background: bool) -> Result<(), Failure> {
     logger::start(args.log_level, args.log_file.as_deref())?;
+    raise_file_limit();
     let stats = Arc::new(Stats::default());
-    let store_path = absolute(&args.store);
+    let store = absolute(&args.store);
     let hierarchy = open_store(&args.store, &args.reading, stats.clone())?;
-    check_nesting(&store_path, &absolute(&args.mountpoint))?;
+    check_nesting(&store, &absolute(&args.mountpoint))?;
     let cache = Arc::new(Cache::new(usize::try_from(args.cache_size).unwrap_or(usize::MAX), stats.clone()));
-    let fs = Arc::new(Fs::new(Tree::new(hierarchy, cache.clone(), stats.clone()), cache, stats));
+    let fs = Arc::new(Fs::new(Tree::new(hierarchy, cache.clone()), cache, stats));
     // before any thread starts: a signal must find its handler, or the mount would be left behind
     let signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(Error::from)?;
-    let source = store_path.to_string_lossy();
-    let request = MountRequest { source: &source, path: &args.mountpoint, allow_other: args.allow_other };
+    let request =
+        MountRequest { source: &store.to_string_lossy(), path: &args.mountpoint, allow_other: args.allow_other };
     let mut mountpoint = Mountpoint::mount(&request).map_err(failure)?;
     let session = serve(fs, &mut mountpoint, serve_options(args)).inspect_err(|_| {
         let _ = mountpoint.unmount();
     })?;
     let mountpoint = Arc::new(mountpoint);
+    let started = start_serving(&mountpoint, signals, background);
+    if started.is_err() {
+        let _ = mountpoint.unmount();
+    }
+    session.join().map_err(|_| Failure::new(1, "the session ended by an internal error"))??;
+    started
+}
+
+/// What is left to do once requests are served.
+fn start_serving(mountpoint: &Arc<Mountpoint>, signals: Signals, background: bool) -> Result<(), Failure> {
     handle_signals(signals, mountpoint.clone())?;
     // the mount answers before anybody is told that it is there
     std::fs::metadata(mountpoint.path()).map_err(|e| {
         Error::from(e).context(format!("{}: mounted, but does not answer", mountpoint.path().display()))
     })?;
-    if background {
-        leave_terminal()?;
-    }
-    session.join().map_err(|_| Failure::new(1, "the session ended by an internal error"))??;
-    Ok(())
+    if background { leave_terminal() } else { Ok(()) }
+}
+
+/// Every directory that a program of the user holds open takes a descriptor here.
+fn raise_file_limit() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    // without the right to, the limit stays
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }
 
 fn serve_options(args: &MountArgs) -> ServeOptions {
@@ -216,13 +239,22 @@ fn failure(e: MountError) -> Failure {
 /// The first signal unmounts; in use, the mount goes with its last open file. The second ends what is under way.
 fn handle_signals(mut signals: Signals, mountpoint: Arc<Mountpoint>) -> Result<(), Failure> {
     let handle = move || {
-        for (count, signal) in signals.forever().enumerate() {
-            log::info!("signal {signal}: unmounting");
-            if let Err(e) = mountpoint.unmount() {
-                log::error!("unmount {}: {e}", mountpoint.path().display());
+        let shown = mountpoint.path().display();
+        let mut waiting = false;
+        for signal in signals.forever() {
+            if waiting && !mountpoint.abort() {
+                // the kernel ends the connection with the process
+                std::process::exit(1);
             }
-            if count > 0 {
-                mountpoint.abort();
+            log::info!("signal {signal}: unmounting {shown}");
+            match mountpoint.unmount() {
+                Ok(Unmounted::Gone) => {}
+                Ok(Unmounted::InUse) => {
+                    waiting = true;
+                    log::warn!("{shown} is in use: it ends when its files are closed, or with another signal");
+                }
+                Ok(Unmounted::NotOnTop) => log::warn!("{shown}: something else is mounted over it; unmount that first"),
+                Err(e) => log::error!("unmount {shown}: {e}"),
             }
         }
     };
@@ -235,8 +267,8 @@ fn leave_terminal() -> Result<(), Failure> {
     let null = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null").map_err(Error::from)?;
     std::env::set_current_dir("/").map_err(Error::from)?;
     let mut out = std::io::stdout();
-    // a parent that is gone can't be told; the mount stays
-    let _ = out.write_all(READY).and_then(|()| out.flush());
+    // a parent that is gone was told to stop
+    out.write_all(READY).and_then(|()| out.flush()).map_err(Error::from)?;
     rustix::stdio::dup2_stdin(&null).map_err(Error::from)?;
     rustix::stdio::dup2_stderr(&null).map_err(Error::from)?;
     rustix::stdio::dup2_stdout(&null).map_err(Error::from)?;

@@ -1,6 +1,6 @@
 //! `zarrfs umount`: unmounts, and waits until the daemon is gone.
 
-use super::{Failure, absolute};
+use super::Failure;
 use crate::fuse::unmount_path;
 use crate::json::{self, Value};
 use crate::tree::CONTROL;
@@ -9,9 +9,13 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// Long enough for a daemon to end; a hung one is not waited for.
 const WAIT: Timespec = Timespec { tv_sec: 30, tv_nsec: 0 };
+
+/// How long the mount may take to name its daemon.
+const PATIENCE: Duration = Duration::from_secs(3);
 
 #[derive(Args)]
 pub struct UmountArgs {
@@ -27,7 +31,8 @@ pub struct UmountArgs {
 pub fn run(args: &UmountArgs) -> Result<(), Failure> {
     let mut result = Ok(());
     for path in &args.mountpoints {
-        let daemon = daemon(&absolute(path));
+        // a lazy unmount is for mounts that hang, too: it must not touch them
+        let daemon = if args.lazy { None } else { daemon(path) };
         if let Err(e) = unmount_path(path, args.lazy) {
             if result.is_err() {
                 eprintln!("zarrfs: {e}");
@@ -36,16 +41,19 @@ pub fn run(args: &UmountArgs) -> Result<(), Failure> {
             }
             continue;
         }
-        if let Some(daemon) = daemon.filter(|_| !args.lazy) {
+        if let Some(daemon) = daemon {
             let _ = poll(&mut [PollFd::new(&daemon, PollFlags::IN)], Some(&WAIT));
         }
     }
     result
 }
 
-/// The daemon behind a mount, as its control file names it; None where it can't be told.
+/// The daemon behind a mount, as its control file names it; None where it can't be told, or not soon.
 fn daemon(mountpoint: &Path) -> Option<OwnedFd> {
-    let stats = json::parse(&std::fs::read(mountpoint.join(CONTROL).join("stats.json")).ok()?).ok()?;
+    let file = mountpoint.join(CONTROL).join("stats.json");
+    let (answer, wait) = std::sync::mpsc::channel();
+    std::thread::Builder::new().spawn(move || answer.send(std::fs::read(file))).ok()?;
+    let stats = json::parse(&wait.recv_timeout(PATIENCE).ok()?.ok()?).ok()?;
     let pid = stats.get("pid").and_then(Value::as_i64).and_then(|pid| Pid::from_raw(pid as i32))?;
     pidfd_open(pid, PidfdFlags::empty()).ok()
 }

@@ -25,6 +25,7 @@ mod lzma_filters;
 mod number;
 mod object;
 mod packbits;
+mod pipeline;
 mod quantize;
 mod shuffle;
 mod streams;
@@ -34,11 +35,9 @@ mod zlib;
 mod zstd;
 
 use crate::error::{Error, Result};
-mod pipeline;
+use crate::metadata::CodecConfig;
 
 pub use pipeline::Pipeline;
-
-use crate::metadata::CodecConfig;
 
 /// Why bytes can't be decoded or encoded, in one line.
 #[derive(Clone, Debug, PartialEq, Eq)]

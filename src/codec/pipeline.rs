@@ -2,7 +2,8 @@
 //! backwards. It knows the size of every intermediate result, so that no codec is asked for more than that.
 
 use super::{Broken, Codec, Size, build};
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::memory;
 use crate::metadata::ArrayMetadata;
 use std::cell::RefCell;
 
@@ -13,7 +14,7 @@ const MAX_OBJECT_CHUNK: usize = 256 << 20;
 const SLACK: usize = 1 << 16;
 
 thread_local! {
-    /// Intermediate results, kept for the next chunk. Never larger than the largest chunk this thread has seen.
+    /// Intermediate results, kept for the next chunk unless they are large.
     static SCRATCH: RefCell<(Vec<u8>, Vec<u8>)> = const { RefCell::new((Vec::new(), Vec::new())) };
 }
 
@@ -62,8 +63,8 @@ impl Pipeline {
         }
     }
 
-    /// Decodes a stored chunk into `decoded`, replacing what is there.
-    pub fn decode(&self, stored: &[u8], decoded: &mut Vec<u8>) -> std::result::Result<(), Broken> {
+    /// Decodes a stored chunk into `decoded`, replacing what is there. Damaged, or out of memory.
+    pub fn decode(&self, stored: &[u8], decoded: &mut Vec<u8>) -> Result<()> {
         SCRATCH.with_borrow_mut(|(a, b)| {
             let (mut input, mut other) = (a, b);
             for (i, step) in self.steps.iter().enumerate().rev() {
@@ -72,19 +73,21 @@ impl Pipeline {
                 decode_step(step.as_ref(), from, self.sizes[i], to)?;
                 std::mem::swap(&mut input, &mut other);
             }
-            Ok::<_, Broken>(())
+            memory::release(input);
+            memory::release(other);
+            Ok::<_, Error>(())
         })?;
         if self.is_identity() {
-            decoded.clear();
+            memory::reserve(decoded, stored.len())?;
             decoded.extend_from_slice(stored);
         }
         self.check_size(decoded.len())
     }
 
     /// An error unless a decoded chunk may have `len` bytes.
-    pub fn check_size(&self, len: usize) -> std::result::Result<(), Broken> {
+    pub fn check_size(&self, len: usize) -> Result<()> {
         match self.sizes[0] {
-            Size::Exact(n) if n != len => Err(Broken::new(format!("decoded to {len} bytes, the chunk has {n}"))),
+            Size::Exact(n) if n != len => Err(Error::damaged(format!("decoded to {len} bytes, the chunk has {n}"))),
             _ => Ok(()),
         }
     }
@@ -111,20 +114,16 @@ fn room(n: usize) -> usize {
     n.saturating_add(n).saturating_add(SLACK)
 }
 
-fn decode_step(codec: &dyn Codec, from: &[u8], size: Size, to: &mut Vec<u8>) -> std::result::Result<(), Broken> {
+fn decode_step(codec: &dyn Codec, from: &[u8], size: Size, to: &mut Vec<u8>) -> Result<()> {
     let len = match size {
         Size::Exact(n) => n,
         Size::AtMost(n) => room(n),
     };
-    // fresh zeroed memory costs nothing until it is written, unlike zeroing a used buffer
-    if to.capacity() < len {
-        *to = vec![0; len];
-    } else {
-        to.resize(len, 0);
-    }
-    let n = codec.decode(from, to)?;
+    memory::resize(to, len)?;
+    let n = codec.decode(from, to).map_err(|e| Error::damaged(e.0))?;
     match size {
-        Size::Exact(_) if n != len => Err(Broken::new(format!("decoded to {n} bytes where {len} are expected"))),
+        Size::Exact(_) if n == len => Ok(()),
+        Size::Exact(_) => Err(Error::damaged(format!("decoded to {n} bytes where {len} are expected"))),
         Size::AtMost(_) => {
             to.truncate(n);
             // an object chunk stays in memory: it must not hold the room it might have needed
@@ -133,6 +132,5 @@ fn decode_step(codec: &dyn Codec, from: &[u8], size: Size, to: &mut Vec<u8>) -> 
             }
             Ok(())
         }
-        Size::Exact(_) => Ok(()),
     }
 }

@@ -2,13 +2,16 @@
 //! Both look at a bounded number of chunks, or at what the store lists, never at each chunk of a vast grid.
 
 use crate::array::{Array, ArrayEntry};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::grid::ChunkId;
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// Chunks asked for one by one before the store is listed instead.
 const PROBES: usize = 256;
+
+/// Chunks remembered for an open file: 8 MiB of numbers.
+const MAX_LISTED: usize = 1 << 20;
 
 /// Steps after which the rest of the file is called data, which lseek(2) allows.
 const MAX_STEPS: usize = 100_000;
@@ -20,35 +23,52 @@ pub enum Seek {
     Hole,
 }
 
-/// The first position at or after `offset`, which is inside the array, where data or a hole begins. Data: ENXIO if
-/// there is none. Hole: the end of the file counts as one.
-pub fn seek(array: &Arc<Array>, offset: u64, seek: Seek) -> Result<u64> {
-    match seek {
-        Seek::Data if !array.fill_is_zero() => Ok(offset),
-        Seek::Hole if !array.fill_is_zero() => Ok(array.size()),
-        Seek::Data => data(array, offset),
-        Seek::Hole => hole(array, offset),
+/// The stored chunks of an open file, listed when they are first needed: a copy of a sparse file asks again and again.
+#[derive(Default)]
+pub struct StoredChunks {
+    /// In the order of their numbers; None if there are too many to remember, or if some can't be listed.
+    listed: OnceLock<Option<Vec<ChunkId>>>,
+}
+
+impl StoredChunks {
+    /// The first position at or after `offset`, which is inside the array, where data or a hole begins. Data: ENXIO if
+    /// there is none. Hole: the end of the file counts as one.
+    pub fn seek(&self, array: &Arc<Array>, offset: u64, seek: Seek) -> Result<u64> {
+        match seek {
+            Seek::Data if !array.fill_is_zero() => Ok(offset),
+            Seek::Hole if !array.fill_is_zero() => Ok(array.size()),
+            Seek::Data => self.data(array, offset),
+            Seek::Hole => hole(array, offset),
+        }
+    }
+
+    /// The first chunk with data may be far away: after a few probes the stored chunks are listed. What can't be listed
+    /// is called data: a hole would be copied as zeros, and reading tells what is wrong.
+    fn data(&self, array: &Arc<Array>, offset: u64) -> Result<u64> {
+        let none = || Error::system(libc::ENXIO);
+        if let Some(found) = Walk::new(array).find(offset, PROBES, true)? {
+            return found.ok_or_else(none);
+        }
+        let Some(chunks) = self.listed.get_or_init(|| list(array)) else { return Ok(offset) };
+        let (grid, band) = (array.grid(), array.grid().band(offset));
+        let [start, end] = [band.start, band.end].map(|id| chunks.partition_point(|c| c.0 < id));
+        let inside = chunks[start..end].iter().filter_map(|&c| grid.next_in_chunk(c, offset)).min();
+        let behind = || chunks.get(end).and_then(|&c| grid.next_in_chunk(c, offset));
+        inside.or_else(behind).ok_or_else(none)
     }
 }
 
-/// The first chunk with data may be far away: after a few probes the stored chunks are listed, and the first byte of
-/// any of them at or after `offset` is the answer.
-fn data(array: &Arc<Array>, offset: u64) -> Result<u64> {
-    let mut walk = Walk::new(array);
-    if let Some(found) = walk.find(offset, PROBES, true)? {
-        return found.ok_or_else(|| crate::error::Error::system(libc::ENXIO));
+fn list(array: &Arc<Array>) -> Option<Vec<ChunkId>> {
+    let mut chunks = Vec::new();
+    for entry in array.entries().ok()? {
+        match entry.ok()? {
+            ArrayEntry::Chunk(chunk) if chunks.len() < MAX_LISTED => chunks.push(chunk),
+            ArrayEntry::Chunk(_) | ArrayEntry::Unlisted => return None,
+            ArrayEntry::Value(_) => {}
+        }
     }
-    let mut first: Option<u64> = None;
-    for entry in array.entries()? {
-        let at = match entry? {
-            ArrayEntry::Chunk(chunk) => array.grid().next_in_chunk(chunk, offset),
-            // a hole would be copied as zeros; reading tells what is wrong
-            ArrayEntry::Unlisted => return Ok(offset),
-            ArrayEntry::Value(_) => None,
-        };
-        first = first.into_iter().chain(at).min();
-    }
-    first.ok_or_else(|| crate::error::Error::system(libc::ENXIO))
+    chunks.sort_unstable();
+    Some(chunks)
 }
 
 fn hole(array: &Arc<Array>, offset: u64) -> Result<u64> {

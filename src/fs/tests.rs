@@ -52,7 +52,7 @@ fn case(shape: &[u64], chunks: &[u64], item: u64, order: &str, fill: u8, mask: u
     let stats = Arc::new(Stats::default());
     let cache = Arc::new(Cache::new(bound, stats.clone()));
     let hierarchy = Hierarchy::new(store, V1Order::Zarr1, stats.clone());
-    let fs = Fs::new(Tree::new(hierarchy, cache.clone(), stats.clone()), cache, stats);
+    let fs = Fs::new(Tree::new(hierarchy, cache.clone()), cache, stats);
     Case { fs, flat, stored, chunk_of }
 }
 
@@ -157,11 +157,12 @@ fn what_cannot_be_listed_is_no_hole() {
     let cache = Arc::new(Cache::new(1 << 20, stats.clone()));
     let store = Arc::new(crate::store::DirectoryStore::open(dir.path()).unwrap());
     let hierarchy = Hierarchy::new(store, V1Order::Zarr1, stats.clone());
-    let fs = Fs::new(Tree::new(hierarchy, cache.clone(), stats.clone()), cache, stats);
+    let fs = Fs::new(Tree::new(hierarchy, cache.clone()), cache, stats);
     let handle = open(&fs, &["data.raw"]);
     assert_eq!(fs.seek(0, handle, 0, Seek::Data).unwrap_err().errno(), libc::ENXIO);
     // chunks on another disk, which the store must not lead to
     std::os::unix::fs::symlink("/", dir.path().join("800")).unwrap();
+    let handle = open(&fs, &["data.raw"]);
     assert_eq!(fs.seek(0, handle, 0, Seek::Data).unwrap(), 0);
     assert_eq!(fs.attributes(fs.lookup(1, "data.raw").unwrap().inode).unwrap().size, 1800);
 }

@@ -1,13 +1,14 @@
 //! FUSE requests to calls of [`Fs`] and back: the only room that names `fuser`. It mounts, serves and unmounts; what a
 //! request means is decided in `fs`.
 //!
-//! Hits are answered by the thread that took the request; whatever may have to load a chunk goes, with its reply, to a
-//! pool of workers, so that a slow chunk delays nobody else. A panic in a request ends in EIO for that request alone.
+//! Most requests are answered by the thread that took them. Whatever may have to load a chunk, to walk the store or to
+//! look for holes goes, with its reply, to a pool of workers, so that it delays nobody else. A panic in a request ends
+//! in EIO for that request alone.
 
 mod mount;
 mod pool;
 
-pub use mount::{MountError, MountRequest, Mountpoint, mounts_at, unmount_path};
+pub use mount::{MountError, MountRequest, Mountpoint, Unmounted, mounts_at, unmount_path};
 
 use crate::error::{Error, Kind, Result};
 use crate::fs::{Fs, Seek};
@@ -71,6 +72,18 @@ struct Server {
     options: ServeOptions,
 }
 
+impl Server {
+    /// Runs a job here, or on a worker if it is slow.
+    fn dispatch(&self, slow: bool, job: impl FnOnce(&Fs) + Send + 'static) {
+        if slow {
+            let fs = self.fs.clone();
+            self.pool.run(move || job(&fs));
+        } else {
+            job(&self.fs);
+        }
+    }
+}
+
 /// Runs the work of one request. A panic is EIO.
 fn guarded<T>(fs: &Fs, what: &str, work: impl FnOnce() -> Result<T>) -> std::result::Result<T, Errno> {
     let result = catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
@@ -78,21 +91,15 @@ fn guarded<T>(fs: &Fs, what: &str, work: impl FnOnce() -> Result<T>) -> std::res
         Err(Error::damaged(format!("{what}: internal error: {}", text.unwrap_or("panic"))))
     });
     result.map_err(|e| {
-        let expected = matches!(e.kind(), Kind::NotFound | Kind::ReadOnly | Kind::Invalid);
-        match e.errno() {
-            libc::EIO if !expected => fs.problem(e.to_string()),
+        match e.kind() {
+            Kind::Damaged => fs.problem(e.to_string()),
             _ => log::debug!("{what}: {e}"),
         }
         Errno::from_i32(e.errno())
     })
 }
 
-fn utf8(name: &OsStr) -> Result<&str> {
-    // keys are UTF-8: no other name can exist
-    name.to_str().ok_or_else(|| Error::not_found("no such file"))
-}
-
-impl Server {
+impl ServeOptions {
     fn attributes(&self, a: &Attributes) -> FileAttr {
         let (kind, mode, nlink) = match a.is_directory {
             true => (FileType::Directory, 0o555, 2),
@@ -107,10 +114,10 @@ impl Server {
             ctime: a.modified,
             crtime: a.modified,
             kind,
-            perm: mode & !self.options.umask,
+            perm: mode & !self.umask,
             nlink,
-            uid: self.options.uid,
-            gid: self.options.gid,
+            uid: self.uid,
+            gid: self.gid,
             rdev: 0,
             blksize: a.block_size,
             flags: 0,
@@ -136,10 +143,15 @@ impl Filesystem for Server {
     }
 
     fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        match guarded(&self.fs, "lookup", || self.fs.lookup(parent.0, utf8(name)?)) {
-            Ok(a) => reply.entry_with_ttls(&ATTRIBUTE_TTL, &ENTRY_TTL, &self.attributes(&a), Generation(0)),
-            Err(e) => reply.error(e),
-        }
+        // keys are UTF-8: no other name can exist
+        let Some(name) = name.to_str().map(str::to_string) else { return reply.error(Errno::ENOENT) };
+        let options = self.options.clone();
+        self.dispatch(self.fs.is_slow(parent.0, Some(&name)), move |fs| {
+            match guarded(fs, "lookup", || fs.lookup(parent.0, &name)) {
+                Ok(a) => reply.entry_with_ttls(&ATTRIBUTE_TTL, &ENTRY_TTL, &options.attributes(&a), Generation(0)),
+                Err(e) => reply.error(e),
+            }
+        });
     }
 
     fn forget(&self, _: &Request, inode: INodeNo, count: u64) {
@@ -147,21 +159,26 @@ impl Filesystem for Server {
     }
 
     fn getattr(&self, _: &Request, inode: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
-        match guarded(&self.fs, "getattr", || self.fs.attributes(inode.0)) {
-            Ok(a) => reply.attr(&ATTRIBUTE_TTL, &self.attributes(&a)),
-            Err(e) => reply.error(e),
-        }
+        let options = self.options.clone();
+        self.dispatch(self.fs.is_slow(inode.0, None), move |fs| {
+            match guarded(fs, "getattr", || fs.attributes(inode.0)) {
+                Ok(a) => reply.attr(&ATTRIBUTE_TTL, &options.attributes(&a)),
+                Err(e) => reply.error(e),
+            }
+        });
     }
 
     fn open(&self, _: &Request, inode: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         let write = flags.acc_mode() != OpenAccMode::O_RDONLY || flags.0 & libc::O_TRUNC != 0;
-        match guarded(&self.fs, "open", || self.fs.open(inode.0, write)) {
-            Ok(opened) => {
-                let direct = if opened.synthesised { FopenFlags::FOPEN_DIRECT_IO } else { FopenFlags::empty() };
-                reply.opened(FileHandle(opened.handle), direct | FopenFlags::FOPEN_NOFLUSH);
+        self.dispatch(self.fs.is_slow(inode.0, None), move |fs| {
+            match guarded(fs, "open", || fs.open(inode.0, write)) {
+                Ok(opened) => {
+                    let direct = if opened.synthesised { FopenFlags::FOPEN_DIRECT_IO } else { FopenFlags::empty() };
+                    reply.opened(FileHandle(opened.handle), direct | FopenFlags::FOPEN_NOFLUSH);
+                }
+                Err(e) => reply.error(e),
             }
-            Err(e) => reply.error(e),
-        }
+        });
     }
 
     fn read(
@@ -185,9 +202,8 @@ impl Filesystem for Server {
             None
         });
         let Some(reply) = reply else { return };
-        let fs = self.fs.clone();
-        self.pool.run(move || {
-            REPLY.with_borrow_mut(|out| match guarded(&fs, "read", || fs.read(handle, offset, size, false, out)) {
+        self.dispatch(true, move |fs| {
+            REPLY.with_borrow_mut(|out| match guarded(fs, "read", || fs.read(handle, offset, size, false, out)) {
                 Ok(_) => reply.data(out),
                 Err(e) => reply.error(e),
             });
@@ -248,7 +264,7 @@ impl Filesystem for Server {
 
     fn getxattr(&self, _: &Request, inode: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
         let value = guarded(&self.fs, "getxattr", || {
-            let name = utf8(name)?;
+            let name = name.to_str().unwrap_or_default();
             let all = if name.starts_with("user.zarr") { self.fs.xattrs(inode.0)? } else { Vec::new() };
             let value = all.into_iter().find(|(n, _)| n == name).map(|(_, value)| value);
             value.ok_or_else(|| Error::system(libc::ENODATA))
@@ -265,19 +281,21 @@ impl Filesystem for Server {
     }
 
     fn lseek(&self, _: &Request, inode: INodeNo, handle: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
-        let result = guarded(&self.fs, "lseek", || {
-            let seek = match whence {
-                libc::SEEK_DATA => Seek::Data,
-                libc::SEEK_HOLE => Seek::Hole,
-                _ => return Err(Error::invalid("lseek: unknown whence")),
-            };
-            let offset = u64::try_from(offset).map_err(|_| Error::system(libc::ENXIO))?;
-            self.fs.seek(inode.0, handle.0, offset, seek)
+        self.dispatch(true, move |fs| {
+            let result = guarded(fs, "lseek", || {
+                let seek = match whence {
+                    libc::SEEK_DATA => Seek::Data,
+                    libc::SEEK_HOLE => Seek::Hole,
+                    _ => return Err(Error::invalid("lseek: unknown whence")),
+                };
+                let offset = u64::try_from(offset).map_err(|_| Error::system(libc::ENXIO))?;
+                fs.seek(inode.0, handle.0, offset, seek)
+            });
+            match result {
+                Ok(position) => reply.offset(position as i64),
+                Err(e) => reply.error(e),
+            }
         });
-        match result {
-            Ok(position) => reply.offset(position as i64),
-            Err(e) => reply.error(e),
-        }
     }
 }
 

@@ -11,9 +11,13 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 /// The type in the mount table.
 pub const FS_TYPE: &str = "fuse.zarrfs";
+
+/// How long a mount of ours may take to answer before it counts as hung.
+const PATIENCE: Duration = Duration::from_secs(3);
 
 /// Why a mount did not come about.
 #[derive(Debug)]
@@ -41,6 +45,16 @@ pub struct Mountpoint {
     path: PathBuf,
     device: String,
     fuse: Option<OwnedFd>,
+}
+
+/// How an unmount went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unmounted {
+    Gone,
+    /// Gone from the path; it ends when its last file is closed.
+    InUse,
+    /// It is no longer at the path, or something else was mounted over it: left as it is.
+    NotOnTop,
 }
 
 /// What to mount.
@@ -84,50 +98,60 @@ impl Mountpoint {
         self.fuse.take()
     }
 
-    /// Unmounts, if it is still this mount that is on top at the path. In use, it goes when its last file is closed.
-    pub fn unmount(&self) -> Result<()> {
+    /// Unmounts, if it is still this mount that is on top at the path.
+    pub fn unmount(&self) -> Result<Unmounted> {
         let top = mounts_at(&self.path)?.last().cloned();
         if top.is_none_or(|m| m.device != self.device) {
-            return Ok(());
+            return Ok(Unmounted::NotOnTop);
         }
-        unmount(&self.path, UnmountFlags::empty()).or_else(|e| match e {
-            Errno::BUSY => unmount(&self.path, UnmountFlags::DETACH),
-            e => Err(e),
-        })?;
-        Ok(())
+        match unmount(&self.path, UnmountFlags::empty()) {
+            Err(Errno::BUSY) => Ok(unmount(&self.path, UnmountFlags::DETACH).map(|()| Unmounted::InUse)?),
+            done => Ok(done.map(|()| Unmounted::Gone)?),
+        }
     }
 
-    /// Ends the connection: requests under way get EIO. For a daemon that can't end otherwise.
-    pub fn abort(&self) {
+    /// Ends the connection: requests under way get EIO. False where the kernel's control files are not there.
+    pub fn abort(&self) -> bool {
         let minor = self.device.rsplit(':').next().unwrap_or_default();
-        let _ = std::fs::write(format!("/sys/fs/fuse/connections/{minor}/abort"), "1");
+        std::fs::write(format!("/sys/fs/fuse/connections/{minor}/abort"), "1").is_ok()
     }
 }
 
-/// The path in its absolute form, if it can be mounted on.
+/// The path in its absolute form, if it can be mounted on. The mount table is asked first: a hung mount would not answer.
 fn check_mountpoint(path: &Path) -> std::result::Result<PathBuf, MountError> {
     let shown = path.display();
-    let resolved = std::fs::canonicalize(path).and_then(|p| Ok((std::fs::metadata(&p)?.is_dir(), p)));
-    let (is_directory, absolute) = match resolved {
-        Ok(resolved) => resolved,
+    let taken = |absolute: &Path| mounts_at(absolute).map(|m| m.last().is_some_and(|m| m.fs_type == FS_TYPE));
+    let looked_at = match std::path::absolute(path) {
+        Ok(absolute) if taken(&absolute).map_err(MountError::Other)? => look_at_mount(absolute),
+        _ => std::fs::canonicalize(path).and_then(|p| Ok((std::fs::metadata(&p)?.is_dir(), p))),
+    };
+    let (is_directory, absolute) = match looked_at {
+        Ok(found) => found,
         Err(e) if e.raw_os_error() == Some(libc::ENOTCONN) => {
             return Err(MountError::Stale(format!(
                 "mountpoint {shown}: a mount whose daemon is gone was left here. Remove it: zarrfs umount {shown}"
             )));
         }
-        Err(e) => {
-            let e = Error::from(e);
-            return Err(MountError::Mountpoint(format!("mountpoint {shown}: {e}. Create it: mkdir -p {shown}")));
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+            return Err(MountError::Mountpoint(format!("mountpoint {shown}: is missing. Create it: mkdir -p {shown}")));
         }
+        Err(e) => return Err(MountError::Mountpoint(format!("mountpoint {shown}: {}", Error::from(e)))),
     };
     if !is_directory {
         return Err(MountError::Mountpoint(format!("mountpoint {shown}: is not a directory")));
     }
-    let taken = mounts_at(&absolute).map_err(MountError::Other)?;
-    if taken.last().is_some_and(|m| m.fs_type == FS_TYPE) {
+    if taken(&absolute).map_err(MountError::Other)? {
         return Err(MountError::Mountpoint(format!("mountpoint {shown}: a store is mounted here already")));
     }
     Ok(absolute)
+}
+
+/// Asks a mount of ours whether it answers, for a few seconds; one that hangs counts as answering.
+fn look_at_mount(path: PathBuf) -> std::io::Result<(bool, PathBuf)> {
+    let (answer, wait) = std::sync::mpsc::channel();
+    let looked_at = path.clone();
+    std::thread::Builder::new().spawn(move || answer.send(std::fs::metadata(&looked_at).map(|m| m.is_dir())))?;
+    Ok((wait.recv_timeout(PATIENCE).unwrap_or(Ok(true))?, path))
 }
 
 fn mount_directly(request: &MountRequest, path: &Path) -> std::result::Result<OwnedFd, Errno> {
@@ -225,7 +249,7 @@ pub fn unmount_path(path: &Path, lazy: bool) -> Result<()> {
             let flags = if lazy { UnmountFlags::DETACH } else { UnmountFlags::empty() };
             unmount(&absolute, flags).map_err(|e| match e {
                 Errno::BUSY => Error::system(libc::EBUSY).context(format!(
-                    "{}: in use. Close its files (fuser -vm {}), or use --lazy",
+                    "{}: in use. Leave the directory and close its files (fuser -vm {} lists them), or use --lazy",
                     path.display(),
                     path.display()
                 )),

@@ -1,8 +1,9 @@
 //! A pool of worker threads for requests that may have to wait.
 
 use crate::error::Result;
+use crate::memory::lock;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 type Job = Box<dyn FnOnce() + Send>;
 
@@ -34,7 +35,7 @@ impl Pool {
 
 fn work(queue: &Mutex<Receiver<Job>>) {
     loop {
-        let job = queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
+        let job = lock(queue).recv();
         match job {
             Ok(job) => job(),
             Err(_) => return,

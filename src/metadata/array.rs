@@ -9,7 +9,7 @@ use base64::Engine;
 /// NumPy's limit when the format was made; more dimensions are refused.
 const MAX_DIMENSIONS: usize = 32;
 
-/// The largest decoded chunk, in bytes: blosc's own limit, and that of a FUSE file a 32-bit program can map.
+/// The largest decoded chunk, in bytes: about blosc's own limit, and what a signed 32-bit length in a codec can say.
 const MAX_CHUNK: u64 = (1 << 31) - 1;
 
 /// The layout of the items inside a chunk: C, the last dimension fastest, or F, the first.
@@ -149,7 +149,10 @@ impl ArrayMetadata {
         }
         match bytes(&self.chunks) {
             Some(n) if n <= MAX_CHUNK => Ok(()),
-            _ => Err(Error::damaged(format!("chunks {:?} of {item}-byte items are larger than 2 GiB", self.chunks))),
+            _ => Err(Error::damaged(format!(
+                "chunks {:?} of {item}-byte items are larger than 2 GiB, the most a chunk may have",
+                self.chunks
+            ))),
         }
     }
 
@@ -166,17 +169,16 @@ impl ArrayMetadata {
     /// The `.zarray` document of the decoded view: a v2 array without compressor, without filters but the object codec,
     /// with chunk keys separated by `.`.
     pub fn decoded_view(&self) -> String {
-        let numbers = |dims: &[u64]| Value::Array(dims.iter().map(|&d| d.into()).collect());
-        let filters = self.object_codec().map(|c| Value::Array(vec![c.to_json()]));
+        let kept = self.object_codec().map(std::slice::from_ref).unwrap_or_default();
         let mut doc = Map::new();
-        doc.insert("chunks".into(), numbers(&self.chunks));
+        doc.insert("chunks".into(), self.chunks.clone().into());
         doc.insert("compressor".into(), Value::Null);
         doc.insert("dimension_separator".into(), ".".into());
         doc.insert("dtype".into(), self.dtype_json.clone());
         doc.insert("fill_value".into(), self.fill_value_v2());
-        doc.insert("filters".into(), filters.unwrap_or(Value::Null));
+        doc.insert("filters".into(), CodecConfig::list_to_json(kept));
         doc.insert("order".into(), self.order.as_str().into());
-        doc.insert("shape".into(), numbers(&self.shape));
+        doc.insert("shape".into(), self.shape.clone().into());
         doc.insert("zarr_format".into(), 2.into());
         json::write_pretty(&Value::Object(doc))
     }

@@ -35,6 +35,11 @@ impl CodecConfig {
         Value::Object(object)
     }
 
+    /// A list of filters as the document states it: null where there is none.
+    pub fn list_to_json(list: &[CodecConfig]) -> Value {
+        if list.is_empty() { Value::Null } else { list.iter().map(CodecConfig::to_json).collect() }
+    }
+
     /// Refuses parameters that are not in `known`, as numcodecs' constructors do: they may change what the bytes mean.
     pub fn only(&self, known: &[&str]) -> Result<()> {
         match self.params.keys().find(|k| !known.contains(&k.as_str())) {
@@ -48,12 +53,16 @@ impl CodecConfig {
         self.params.get(name).filter(|v| !v.is_null())
     }
 
-    /// An integer parameter between `low` and `high`, or `default` if it is absent or null. A float without a fraction
-    /// counts as an integer.
+    /// An integer parameter between `low` and `high`, or `default` if it is absent or null. As in Python, true and false
+    /// count as 1 and 0, and so does a float without a fraction.
     pub fn int(&self, name: &str, default: i64, low: i64, high: i64) -> Result<i64> {
         let Some(value) = self.get(name) else { return Ok(default) };
         let whole = json::float(value).filter(|f| f.fract() == 0.0 && f.abs() < 9e15).map(|f| f as i64);
-        let n = value.as_i64().or(whole).ok_or_else(|| self.bad(name, "is not an integer"))?;
+        let n = value
+            .as_i64()
+            .or(value.as_bool().map(i64::from))
+            .or(whole)
+            .ok_or_else(|| self.bad(name, "is not an integer"))?;
         if !(low..=high).contains(&n) {
             return Err(self.bad(name, &format!("is {n}, not between {low} and {high}")));
         }

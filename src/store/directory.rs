@@ -4,6 +4,7 @@
 
 use super::{Entry, EntryKind, Key, Listing, Stat, Store, Version};
 use crate::error::{Error, Kind, Result};
+use crate::memory;
 use rustix::fs::{self, AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use std::fs::File;
@@ -51,9 +52,8 @@ impl Store for DirectoryStore {
         if stat.size > limit {
             return Err(Error::damaged(format!("{} bytes, more than the {limit} it may have", stat.size)));
         }
-        value.clear();
         // one byte more tells a file that grows from one that ends
-        value.reserve(stat.size as usize + 1);
+        memory::reserve(value, stat.size as usize + 1)?;
         file.take(limit + 1).read_to_end(value)?;
         if value.len() as u64 > limit {
             return Err(Error::damaged(format!("more than the {limit} bytes it may have")));
@@ -64,8 +64,7 @@ impl Store for DirectoryStore {
     fn get_range(&self, key: &Key, range: Range<u64>, value: &mut Vec<u8>) -> Result<Option<Version>> {
         let Some((file, stat)) = self.open_value(key)? else { return Ok(None) };
         let want = range.end.min(stat.size).saturating_sub(range.start) as usize;
-        value.clear();
-        value.resize(want, 0);
+        memory::resize(value, want)?;
         let mut done = 0;
         while done < want {
             match file.read_at(&mut value[done..], range.start + done as u64) {

@@ -33,6 +33,25 @@ impl Key {
         if self.0.is_empty() { Key(path.to_string()) } else { Key(format!("{}/{path}", self.0)) }
     }
 
+    /// The key one level up; the root's is the root.
+    pub fn parent(&self) -> Self {
+        Key(self.0.rsplit_once('/').map_or(String::new(), |(parent, _)| parent.to_string()))
+    }
+
+    /// The last name; empty for the root.
+    pub fn name(&self) -> &str {
+        self.0.rsplit('/').next().unwrap_or_default()
+    }
+
+    /// This key as seen from `ancestor`; None if it is not below it. The ancestor itself is the root.
+    pub fn relative_to(&self, ancestor: &Key) -> Option<Self> {
+        let rest = self.0.strip_prefix(&ancestor.0)?;
+        match rest.strip_prefix('/') {
+            Some(rest) => Some(Key(rest.to_string())),
+            None => (rest.is_empty() || ancestor.is_root()).then(|| Key(rest.to_string())),
+        }
+    }
+
     /// The names joined by `/`; empty for the root.
     pub fn as_str(&self) -> &str {
         &self.0
@@ -64,5 +83,16 @@ mod tests {
             assert!(Key::normalize(path).is_err(), "{path:?}");
         }
         assert!(Key::root().child("a/b").is_err());
+    }
+
+    #[test]
+    fn relatives() {
+        let key = |k: &str| Key(k.to_string());
+        assert_eq!((key("a/b\\c").parent(), key("a/b\\c").name()), (key("a"), "b\\c"));
+        assert_eq!((key("a").parent(), key("").parent()), (key(""), key("")));
+        assert_eq!(key("a/b").relative_to(&key("a")), Some(key("b")));
+        assert_eq!(key("a/b").relative_to(&key("")), Some(key("a/b")));
+        assert_eq!(key("a").relative_to(&key("a")), Some(key("")));
+        assert_eq!(key("ab").relative_to(&key("a")), None);
     }
 }

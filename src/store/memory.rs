@@ -2,21 +2,25 @@
 
 use super::{Entry, EntryKind, Key, Listing, Stat, Store, Version};
 use crate::error::{Error, Result};
+use crate::memory::lock;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::SystemTime;
+
+/// Values with their versions, and the latest version given.
+type Values = (BTreeMap<String, (Vec<u8>, u64)>, u64);
 
 /// A store in memory. Every put gives its key a new version.
 #[derive(Default)]
 pub struct MemoryStore {
     /// Protects the whole map.
-    values: Mutex<(BTreeMap<String, (Vec<u8>, u64)>, u64)>,
+    values: Mutex<Values>,
 }
 
 impl MemoryStore {
-    fn lock(&self) -> MutexGuard<'_, (BTreeMap<String, (Vec<u8>, u64)>, u64)> {
-        self.values.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Values> {
+        lock(&self.values)
     }
 
     /// Sets the value of `key`, a normalised path.

@@ -15,20 +15,20 @@ const MAX_LIST: usize = 64 << 10;
 pub fn of(tree: &Tree, node: &Node) -> Result<Vec<(String, Vec<u8>)>> {
     let mut list: Vec<(String, Vec<u8>)> = Vec::new();
     match node {
-        Node::Group(key) => attributes(tree, key, &mut list)?,
-        Node::Array(key) | Node::Flat(key) | Node::Chunk(key, ..) => {
+        Node::Directory(key) | Node::Flat(key) | Node::Chunk(key, _) => {
             if let Ok(array) = tree.array(key) {
                 metadata(array.metadata(), &mut list);
-                if let Node::Chunk(_, chunk, _) = node
-                    && let Some(stat) = array.stat_chunk(*chunk)?
-                {
-                    list.push(("user.zarrfs.key".into(), array.chunk_key(*chunk).as_str().into()));
-                    list.push(("user.zarrfs.stored_size".into(), stat.size.to_string().into()));
-                }
             }
             attributes(tree, key, &mut list)?;
         }
         _ => {}
+    }
+    if let Node::Chunk(key, name) = node {
+        let (array, chunk) = tree.chunk(key, name)?;
+        if let Some(stat) = array.stat_chunk(chunk)? {
+            list.push(("user.zarrfs.key".into(), array.chunk_key(chunk).as_str().into()));
+            list.push(("user.zarrfs.stored_size".into(), stat.size.to_string().into()));
+        }
     }
     let mut bytes = 0;
     list.retain(|(name, value)| {
@@ -40,16 +40,14 @@ pub fn of(tree: &Tree, node: &Node) -> Result<Vec<(String, Vec<u8>)>> {
 }
 
 fn metadata(meta: &ArrayMetadata, list: &mut Vec<(String, Vec<u8>)>) {
-    let numbers = |dims: &[u64]| Value::Array(dims.iter().map(|&d| d.into()).collect());
-    let filters = Value::Array(meta.filters.iter().map(CodecConfig::to_json).collect());
     let values = [
-        ("shape", numbers(&meta.shape)),
-        ("chunks", numbers(&meta.chunks)),
+        ("shape", meta.shape.clone().into()),
+        ("chunks", meta.chunks.clone().into()),
         ("dtype", meta.dtype_json.clone()),
         ("order", meta.order.as_str().into()),
         ("fill_value", meta.fill_value.clone()),
         ("compressor", meta.compressor.as_ref().map_or(Value::Null, CodecConfig::to_json)),
-        ("filters", if meta.filters.is_empty() { Value::Null } else { filters }),
+        ("filters", CodecConfig::list_to_json(&meta.filters)),
     ];
     list.extend(values.map(|(name, value)| (format!("user.zarr.{name}"), json::write(&value).into_bytes())));
 }

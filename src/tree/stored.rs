@@ -1,0 +1,83 @@
+//! What the store holds of an array: bytes for `du`, and the time of the newest chunk. It is told from a bounded number
+//! of names and chunks, since `stat` must not take longer for a larger array.
+
+use crate::array::{Array, ArrayEntry};
+use crate::memory::lock;
+use lru::LruCache;
+use std::num::NonZeroUsize;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant, SystemTime};
+
+/// Chunks whose size is asked for.
+const CHUNKS: u64 = 1024;
+
+/// Names looked at, chunks and strays alike.
+const NAMES: usize = 16_384;
+
+/// How long an answer is taken as it was: one program often asks several times.
+const KEPT: Duration = Duration::from_secs(1);
+
+/// What the store holds of an array.
+#[derive(Clone, Copy, Debug)]
+pub struct Stored {
+    /// Bytes: exact up to [`CHUNKS`] chunks; beyond that their mean times the number of chunks, or, where there are more
+    /// than [`NAMES`] names, times the grid's.
+    pub bytes: u64,
+    /// The newest modification time of the chunks asked for.
+    pub newest: SystemTime,
+}
+
+/// Answers given a moment ago, by array id.
+pub struct StoredSizes {
+    /// Protects the map alone.
+    kept: Mutex<LruCache<u64, (Instant, Stored)>>,
+}
+
+impl StoredSizes {
+    /// None yet.
+    pub fn new() -> Self {
+        const ARRAYS: NonZeroUsize = NonZeroUsize::new(1024).unwrap();
+        StoredSizes { kept: Mutex::new(LruCache::new(ARRAYS)) }
+    }
+
+    /// What the store holds of `array`. Never 0 bytes where a reader would get other bytes than zeros: to `tar` and `cp`
+    /// a file without blocks is all hole.
+    pub fn of(&self, array: &Arc<Array>) -> Stored {
+        if let Some((at, stored)) = lock(&self.kept).get(&array.id())
+            && at.elapsed() < KEPT
+        {
+            return *stored;
+        }
+        let mut stored = sample(array);
+        if stored.bytes == 0 && array.size() > 0 && !array.fill_is_zero() {
+            stored.bytes = 1;
+        }
+        lock(&self.kept).put(array.id(), (Instant::now(), stored));
+        stored
+    }
+}
+
+/// What can't be listed or looked at counts nothing here; whoever reads it is told.
+fn sample(array: &Arc<Array>) -> Stored {
+    let (mut chunks, mut asked, mut names) = (0u64, 0u64, 0);
+    let mut stored = Stored { bytes: 0, newest: SystemTime::UNIX_EPOCH };
+    for entry in array.entries().into_iter().flatten().take(NAMES) {
+        names += 1;
+        let Ok(ArrayEntry::Chunk(chunk)) = entry else { continue };
+        chunks += 1;
+        if asked < CHUNKS
+            && let Ok(Some(stat)) = array.stat_chunk(chunk)
+        {
+            asked += 1;
+            stored.bytes += stat.size;
+            stored.newest = stored.newest.max(stat.modified);
+        }
+    }
+    if names == NAMES {
+        chunks = array.grid().chunk_count();
+    }
+    if chunks > asked && asked > 0 {
+        stored.bytes = (stored.bytes as f64 / asked as f64 * chunks as f64) as u64;
+    }
+    stored
+}
