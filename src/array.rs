@@ -121,7 +121,7 @@ impl Array {
 
     /// True if uninitialised chunks read as zero bytes.
     pub fn fill_is_zero(&self) -> bool {
-        self.metadata.fill.as_ref().is_none_or(|f| f.iter().all(|&b| b == 0))
+        self.metadata.fill.as_ref().is_none_or(Vec::is_empty)
     }
 
     /// False if chunks that appear later might tell another separator.

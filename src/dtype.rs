@@ -156,7 +156,8 @@ impl DType {
         }
     }
 
-    /// The bytes of one item holding `fill_value`, as zarr-python 2.18 reads it; None for null and for objects.
+    /// The bytes of one item holding `fill_value`, as zarr-python 2.18 reads it, without the zero bytes at its end: an
+    /// item of a few letters in the document may have gigabytes. None for null and for objects.
     pub fn fill(&self, fill_value: &Value) -> Result<Option<Vec<u8>>> {
         if fill_value.is_null() || self.has_object() {
             return Ok(None);
@@ -170,12 +171,16 @@ impl DType {
             _ => self.fill_number(fill_value, self.size),
         };
         let shown = || json::write(fill_value).chars().take(40).collect::<String>();
-        bytes.map(Some).ok_or_else(|| Error::damaged(format!("fill_value {} does not fit the dtype", shown())))
+        let cut = |mut bytes: Vec<u8>| {
+            bytes.truncate(bytes.iter().rposition(|&b| b != 0).map_or(0, |last| last + 1));
+            bytes
+        };
+        bytes.map(cut).map(Some).ok_or_else(|| Error::damaged(format!("fill_value {} does not fit the dtype", shown())))
     }
 
     fn fill_opaque(&self, value: &Value) -> Option<Vec<u8>> {
         if value.as_i64() == Some(0) {
-            return Some(vec![0; self.size]);
+            return Some(Vec::new());
         }
         // padded or cut, as NumPy does
         Some(self.fit(json::base64_decode(json::text(value)?.as_bytes())?))
@@ -254,11 +259,9 @@ impl DType {
         bytes
     }
 
-    /// Cut or NUL padded to the item size.
+    /// Cut to the item size.
     fn fit(&self, bytes: impl IntoIterator<Item = u8>) -> Vec<u8> {
-        let mut item: Vec<u8> = bytes.into_iter().take(self.size).collect();
-        item.resize(self.size, 0);
-        item
+        bytes.into_iter().take(self.size).collect()
     }
 }
 
@@ -367,9 +370,23 @@ fn extended(v: f64) -> [u8; 16] {
 mod tests {
     use super::*;
 
+    /// The whole item.
     fn fill(dtype: &str, value: &str) -> Option<Vec<u8>> {
         let dtype = DType::parse(&json::parse(dtype.as_bytes()).unwrap()).unwrap();
-        dtype.fill(&json::parse(value.as_bytes()).unwrap()).ok().flatten()
+        let mut item = dtype.fill(&json::parse(value.as_bytes()).unwrap()).ok().flatten()?;
+        assert!(item.last() != Some(&0));
+        item.resize(dtype.size(), 0);
+        Some(item)
+    }
+
+    #[test]
+    fn a_vast_item_costs_nothing() {
+        for (dtype, value, len) in [("|S2147483647", "\"\"", 0), ("<U500000000", "\"x\"", 1), ("|V2147483647", "0", 0)]
+        {
+            let value = json::parse(value.as_bytes()).unwrap();
+            let item = DType::parse_str(dtype).unwrap().fill(&value).unwrap().unwrap();
+            assert_eq!((item.len(), item.capacity() < 100), (len, true), "{dtype}");
+        }
     }
 
     #[test]

@@ -367,15 +367,20 @@ fn copy(chunk: Option<&Chunk>, run: &Run, offset: u64, at: usize, array: &Array,
 
 /// Writes the fill value over `to`, which stands at `position` of the flat array.
 fn fill(to: &mut [u8], position: u64, array: &Array) {
-    match &array.metadata().fill {
-        Some(item) if !array.fill_is_zero() => {
-            let phase = (position % item.len() as u64) as usize;
-            for (byte, value) in to.iter_mut().zip(item.iter().cycle().skip(phase)) {
-                *byte = *value;
-            }
-        }
-        // the buffer is used again: it may hold another read's bytes
-        _ => to.fill(0),
+    // the buffer is used again: it may hold another read's bytes
+    to.fill(0);
+    let (Some(item), size) = (&array.metadata().fill, array.metadata().dtype.size()) else { return };
+    if item.is_empty() {
+        return;
+    }
+    let (mut at, mut inside) = (0, (position % size as u64) as usize);
+    while at < to.len() {
+        // the zero bytes at an item's end are left out
+        let rest = item.get(inside..).unwrap_or_default();
+        let n = rest.len().min(to.len() - at);
+        to[at..at + n].copy_from_slice(&rest[..n]);
+        at += size - inside;
+        inside = 0;
     }
 }
 

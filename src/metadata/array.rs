@@ -46,6 +46,9 @@ impl Separator {
     }
 }
 
+/// Items up to this size have a fill value of 0 shown as base64, as v2 wants it.
+const MAX_FILL_SHOWN: usize = 1 << 20;
+
 /// Checked metadata of an array: every size fits, every chunk dimension is at least 1, the fill value fits the dtype.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ArrayMetadata {
@@ -58,7 +61,7 @@ pub struct ArrayMetadata {
     pub dtype_json: Value,
     /// The fill value as the document spells it.
     pub fill_value: Value,
-    /// The bytes of one item holding the fill value; None where it is null.
+    /// The bytes of one item holding the fill value, without the zero bytes at its end; None where it is null.
     pub fill: Option<Vec<u8>>,
     /// The layout of a decoded chunk: of a v1 array what zarr 1.x made of the document's order.
     pub order: Order,
@@ -187,7 +190,13 @@ impl ArrayMetadata {
     fn fill_value_v2(&self) -> Value {
         let opaque = matches!(self.dtype.kind(), Kind::Void | Kind::Struct(_));
         match (&self.fill, json::float(&self.fill_value)) {
-            (Some(bytes), Some(_)) if opaque => base64::engine::general_purpose::STANDARD.encode(bytes).into(),
+            // null reads as zeros, too
+            (Some(_), Some(_)) if opaque && self.dtype.size() > MAX_FILL_SHOWN => Value::Null,
+            (Some(bytes), Some(_)) if opaque => {
+                let mut item = bytes.clone();
+                item.resize(self.dtype.size(), 0);
+                base64::engine::general_purpose::STANDARD.encode(item).into()
+            }
             (_, Some(f)) if f.is_nan() => "NaN".into(),
             (_, Some(f)) if f.is_infinite() => (if f > 0.0 { "Infinity" } else { "-Infinity" }).into(),
             _ => self.fill_value.clone(),
