@@ -124,6 +124,11 @@ def large_files(corpus):
                chunk="0")
     array(store / "unknown-filters-10000", filters=[{"id": "nosuchfilter"}] * 10000)
     corpus.add(store, "unknown-filters-10000", "array", "EOPNOTSUPP", "10,000 filters that nobody knows", chunk="0")
+    where = array(store / "vast-item", dtype="|S2147483647", shape=[2], chunks=[1], fill_value="eA==")
+    for key in "01":
+        (where / key).unlink()
+    corpus.add(store, "vast-item", "array", "works", "items of 2 GiB, and a fill value of as much; memory stays flat",
+               size=(1 << 32) - 2, reads=[[0, 2, "7800"], [(1 << 31) - 2, 3, "007800"]])
     where = array(store / "pages", shape=[3 << 15], chunks=[1 << 15])
     for key, content in (("0", bytes(1 << 17)), ("1", b"short"), ("2", RAW + bytes((1 << 17) - 16))):
         (where / key).write_bytes(content)
