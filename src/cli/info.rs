@@ -99,25 +99,17 @@ fn as_json(rows: &[Row]) -> String {
 fn array_json(array: &Arc<Array>, stored: &Result<Stored>, row: &mut Map<String, Value>) {
     let meta = array.metadata();
     let known = stored.as_ref().ok();
-    row.extend(
-        [
-            ("kind", "array".into()),
-            ("zarr_format", meta.zarr_format.into()),
-            ("shape", meta.shape.clone().into()),
-            ("chunks", meta.chunks.clone().into()),
-            ("dtype", meta.dtype_json.clone()),
-            ("order", meta.order.as_str().into()),
-            ("fill_value", meta.fill_value.clone()),
-            ("compressor", meta.compressor.as_ref().map_or(Value::Null, CodecConfig::to_json)),
-            ("filters", CodecConfig::list_to_json(&meta.filters)),
-            ("dimension_separator", array.separator().as_char().to_string().into()),
-            ("decoded_bytes", if meta.is_object() { Value::Null } else { array.size().into() }),
-            ("stored_bytes", known.map_or(Value::Null, |s| s.bytes.into())),
-            ("chunks_in_grid", array.grid().chunk_count().into()),
-            ("chunks_initialised", known.map_or(Value::Null, |s| s.chunks.into())),
-        ]
-        .map(|(name, value)| (name.to_string(), value)),
-    );
+    let mut add = |name: &str, value: Value| row.insert(name.to_string(), value);
+    add("kind", "array".into());
+    add("zarr_format", meta.zarr_format.into());
+    for (name, value) in meta.description() {
+        add(name, value);
+    }
+    add("dimension_separator", array.separator().as_char().to_string().into());
+    add("decoded_bytes", if meta.is_object() { Value::Null } else { array.size().into() });
+    add("stored_bytes", known.map_or(Value::Null, |s| s.bytes.into()));
+    add("chunks_in_grid", array.grid().chunk_count().into());
+    add("chunks_initialised", known.map_or(Value::Null, |s| s.chunks.into()));
     if let Some(e) = array.readable().err().as_ref().or(stored.as_ref().err()) {
         row.insert("error".into(), e.to_string().into());
     }

@@ -169,6 +169,19 @@ impl ArrayMetadata {
         self.dtype.has_object()
     }
 
+    /// What describes the array, as stored, by name: for whoever shows it.
+    pub fn description(&self) -> [(&'static str, Value); 7] {
+        [
+            ("shape", self.shape.clone().into()),
+            ("chunks", self.chunks.clone().into()),
+            ("dtype", self.dtype_json.clone()),
+            ("order", self.order.as_str().into()),
+            ("fill_value", self.fill_value.clone()),
+            ("compressor", self.compressor.as_ref().map_or(Value::Null, CodecConfig::to_json)),
+            ("filters", CodecConfig::list_to_json(&self.filters)),
+        ]
+    }
+
     /// The `.zarray` document of the decoded view: a v2 array without compressor, without filters but the object codec,
     /// with chunk keys separated by `.`.
     pub fn decoded_view(&self) -> String {

@@ -2,8 +2,7 @@
 
 use super::{Node, Tree};
 use crate::error::Result;
-use crate::json::{self, Value};
-use crate::metadata::{ArrayMetadata, CodecConfig};
+use crate::json;
 use crate::store::Key;
 
 /// Linux's limits: bytes of a name, of a value, of a list of names.
@@ -17,7 +16,8 @@ pub fn of(tree: &Tree, node: &Node) -> Result<Vec<(String, Vec<u8>)>> {
     match node {
         Node::Directory(key) | Node::Flat(key) | Node::Chunk(key, _) => {
             if let Ok(array) = tree.array(key) {
-                metadata(array.metadata(), &mut list);
+                let describe = |(name, value)| (format!("user.zarr.{name}"), json::write(&value).into_bytes());
+                list.extend(array.metadata().description().map(describe));
             }
             attributes(tree, key, &mut list)?;
         }
@@ -37,19 +37,6 @@ pub fn of(tree: &Tree, node: &Node) -> Result<Vec<(String, Vec<u8>)>> {
         fits && bytes <= MAX_LIST
     });
     Ok(list)
-}
-
-fn metadata(meta: &ArrayMetadata, list: &mut Vec<(String, Vec<u8>)>) {
-    let values = [
-        ("shape", meta.shape.clone().into()),
-        ("chunks", meta.chunks.clone().into()),
-        ("dtype", meta.dtype_json.clone()),
-        ("order", meta.order.as_str().into()),
-        ("fill_value", meta.fill_value.clone()),
-        ("compressor", meta.compressor.as_ref().map_or(Value::Null, CodecConfig::to_json)),
-        ("filters", CodecConfig::list_to_json(&meta.filters)),
-    ];
-    list.extend(values.map(|(name, value)| (format!("user.zarr.{name}"), json::write(&value).into_bytes())));
 }
 
 /// User attributes; xarray's names of dimensions have one of their own.
