@@ -165,6 +165,11 @@ impl Hierarchy {
         Array::new(key.clone(), metadata, self.store.clone(), self.stats.clone()).map(Arc::new)
     }
 
+    /// The array that stood at `key` when it was last asked for, without asking the store.
+    pub fn remembered(&self, key: &Key) -> Option<Arc<Array>> {
+        lock(&self.arrays).peek(key).and_then(|(_, parsed)| parsed.clone().ok())
+    }
+
     /// The `.zarray` of the decoded view; of a damaged array, the document as it is stored.
     pub fn array_view(&self, key: &Key) -> Result<Option<Document>> {
         let Some((found, v1)) = self.array_document(key)? else { return Ok(None) };

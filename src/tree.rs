@@ -340,11 +340,12 @@ impl Tree {
         }
     }
 
-    /// True if a request for the node may have to decode a chunk or to walk the store: others should not wait for it.
+    /// True if a request for the node may have to decode a chunk or to walk the store: others should not wait for it. A
+    /// guess, from what is in memory.
     pub fn is_slow(&self, node: &Node) -> bool {
         match node {
             Node::Metadata(_, file) => *file == MetadataFile::Consolidated,
-            Node::Chunk(key, _) => self.array(key).is_ok_and(|a| a.metadata().is_object()),
+            Node::Chunk(key, _) => self.hierarchy.remembered(key).is_some_and(|a| a.metadata().is_object()),
             _ => false,
         }
     }
