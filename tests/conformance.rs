@@ -5,7 +5,7 @@ mod support;
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use support::{Mount, digest, provided};
+use support::{Mount, digest, provided, say};
 use zarrfs::json::Value;
 
 #[derive(Default)]
@@ -66,12 +66,12 @@ fn compare(folder: &Path, what: &str) {
             }
         }
     }
-    println!("conformance, {what} stores");
-    println!("| arrays | equal | refused as expected | failed | chunk files equal | left out (zip, v3) |");
-    println!("|---|---|---|---|---|---|");
+    say(&format!("conformance, {what} stores"));
+    say("| arrays | equal | refused as expected | failed | chunk files equal | left out (zip, v3) |");
+    say("|---|---|---|---|---|---|");
     let failed = table.failed.len();
     let Table { arrays, equal, refused, chunk_files, .. } = table;
-    println!("| {arrays} | {equal} | {refused} | {failed} | {chunk_files} | {left_out} |");
+    say(&format!("| {arrays} | {equal} | {refused} | {failed} | {chunk_files} | {left_out} |"));
     assert!(failed == 0, "{}", table.failed.join("\n"));
     assert!(arrays > 100, "the oracle is too small to mean something");
 }

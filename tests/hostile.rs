@@ -14,7 +14,7 @@ use std::process::{Command, Output};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 use support::walk::{self, snapshot};
-use support::{Mount, ZARRFS, data, digest, errno};
+use support::{Mount, ZARRFS, data, digest, errno, say};
 use zarrfs::json::{self, Value};
 use zarrfs::store::Key;
 
@@ -71,7 +71,11 @@ fn the_hostile_corpus() {
     }
     let after = snapshot(&corpus.stores()).unwrap();
     failed.extend(walk::differences(&before, &after).into_iter().map(|path| format!("{path}: changed")));
-    println!("{sum} cases, {} failed; {} files and directories of the corpus unchanged", failed.len(), after.len());
+    say(&format!(
+        "hostile corpus: {sum} cases, {} failed; {} files and directories of the corpus unchanged",
+        failed.len(),
+        after.len()
+    ));
     assert!(failed.is_empty(), "{}", failed.join("\n"));
     assert!(sum > 300, "the corpus is too small to mean something");
 }

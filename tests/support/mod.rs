@@ -4,7 +4,7 @@
 pub mod walk;
 
 use sha2::{Digest, Sha256};
-use std::io::Read;
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -112,6 +112,11 @@ pub fn errno<T>(result: std::io::Result<T>) -> String {
             None => e.to_string(),
         },
     }
+}
+
+/// Prints a line that is to be seen also when the test passes.
+pub fn say(line: &str) {
+    let _ = writeln!(std::io::stderr(), "{line}");
 }
 
 /// A directory the test script made, named by an environment variable. Without it the test says so and passes.
