@@ -46,6 +46,7 @@ pub struct Array {
 /// A name below an array's prefix.
 #[derive(Debug, PartialEq, Eq)]
 pub enum ArrayEntry {
+    /// A stored chunk of the grid.
     Chunk(ChunkId),
     /// A value that is neither chunk nor chunk-like.
     Value(String),
@@ -55,7 +56,9 @@ pub enum ArrayEntry {
 
 /// A decoded chunk, C layout, and the version it was read from.
 pub struct Loaded {
+    /// `Grid::chunk_size` of them, but for objects.
     pub bytes: Vec<u8>,
+    /// Of the stored bytes they were made of.
     pub version: Version,
 }
 
@@ -91,10 +94,12 @@ impl Array {
         &self.key
     }
 
+    /// The checked metadata.
     pub fn metadata(&self) -> &ArrayMetadata {
         &self.metadata
     }
 
+    /// The chunk grid.
     pub fn grid(&self) -> &Grid {
         &self.grid
     }

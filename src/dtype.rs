@@ -10,10 +10,15 @@ const MAX_ITEM: u64 = i32::MAX as u64;
 /// What the items are.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Kind {
+    /// `b1`: any byte but 0 is true.
     Bool,
+    /// `i`: two's complement, 1 to 8 bytes.
     Int,
+    /// `u`: 1 to 8 bytes.
     UInt,
+    /// `f`: IEEE 754 of 2, 4 or 8 bytes, or x86's extended float in 16.
     Float,
+    /// `c`: two floats, the real part first.
     Complex,
     /// `m8`: a count of time units.
     TimeDelta,
@@ -34,8 +39,11 @@ pub enum Kind {
 /// One field of a structured dtype: its name, the dtype of one element, and the shape of the subarray (empty: one).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Field {
+    /// Unique in its struct.
     pub name: String,
+    /// Of one element.
     pub dtype: DType,
+    /// Elements along each dimension.
     pub shape: Vec<u64>,
 }
 

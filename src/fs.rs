@@ -35,6 +35,7 @@ type Cached = Option<Option<Arc<Chunk>>>;
 /// What `open` answers.
 #[derive(Debug)]
 pub struct Opened {
+    /// To be given to the calls on open files.
     pub handle: u64,
     /// The content is made at open: reads must not be answered from, or cut by, what the kernel remembers.
     pub synthesised: bool,

@@ -12,6 +12,7 @@ pub struct ChunkId(pub u64);
 /// Bytes that stand together both in the flat array and in one chunk of C layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
+    /// The chunk.
     pub chunk: ChunkId,
     /// Where in the decoded chunk, in bytes.
     pub offset: usize,

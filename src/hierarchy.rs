@@ -23,6 +23,7 @@ const PROBED_NAMES: usize = 1000;
 /// What stands at a path of the hierarchy.
 #[derive(Clone)]
 pub enum Place {
+    /// An array whose metadata can be honoured; its codecs may still be unknown.
     Array(Arc<Array>),
     /// Array metadata that can't be honoured, and why.
     Damaged(Error),
@@ -36,7 +37,9 @@ pub enum Place {
 
 /// A metadata document of the decoded view, and what the store knows of the key it comes from.
 pub struct Document {
+    /// The document's bytes.
     pub text: Vec<u8>,
+    /// Of the stored document, or of the prefix where there is none.
     pub stat: Stat,
 }
 

@@ -7,6 +7,8 @@
 //!
 //! The crate is a program's library: its interface may change with every version.
 
+#![warn(missing_docs)]
+
 // floor 0: the one error, and its errno
 pub mod error;
 // floor 1: plain notions

@@ -50,8 +50,9 @@ pub struct Stats {
     pub bytes_decoded: Counter,
     /// Bytes given to readers.
     pub bytes_served: Counter,
-    /// Nanoseconds in the store and in the codecs, summed over threads.
+    /// Nanoseconds in the store, summed over threads.
     pub store_time: Counter,
+    /// Nanoseconds in the codecs, summed over threads.
     pub codec_time: Counter,
     /// Protects the list alone.
     problems: Mutex<VecDeque<String>>,

@@ -52,23 +52,31 @@ pub enum Node {
     Value(Key),
     /// Listed, but never readable: a FIFO, a chunk of a damaged array.
     Unreadable(Key),
+    /// `.zarrfs`
     ControlDirectory,
+    /// A file below it.
     Control(ControlFile),
 }
 
 /// The metadata documents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MetadataFile {
+    /// `.zarray`
     Array,
+    /// `.zgroup`
     Group,
+    /// `.zattrs`
     Attributes,
+    /// `.zmetadata`
     Consolidated,
 }
 
 /// The control files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ControlFile {
+    /// Lines of a name and a value.
     Stats,
+    /// The same as one JSON object.
     StatsJson,
 }
 
@@ -136,21 +144,28 @@ fn inode(directory: bool, path: &str) -> u64 {
 /// What `stat` tells of a node.
 #[derive(Clone, Debug)]
 pub struct Attributes {
+    /// See [`Node::inode`].
     pub inode: u64,
+    /// A directory, or else a regular file.
     pub is_directory: bool,
     /// Bytes a reader gets.
     pub size: u64,
     /// Units of 512 bytes stored.
     pub blocks: u64,
+    /// The stored key's.
     pub modified: SystemTime,
+    /// Bytes that `read` is best asked for.
     pub block_size: u32,
 }
 
 /// One name of a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Name {
+    /// Without the path.
     pub name: String,
+    /// See [`Node::inode`].
     pub inode: u64,
+    /// A directory, or else a regular file.
     pub is_directory: bool,
 }
 

@@ -60,7 +60,9 @@ fn encode_only<T>(parameter: Result<T>) -> EncodeOnly<T> {
 /// A number of bytes that is known before decoding, or only bounded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Size {
+    /// Just so many bytes.
     Exact(usize),
+    /// No more than so many bytes.
     AtMost(usize),
 }
 

@@ -19,7 +19,9 @@ const MAX_STEPS: usize = 100_000;
 /// What to look for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seek {
+    /// Where bytes are stored.
     Data,
+    /// Where none are: they read as zeros.
     Hole,
 }
 

@@ -46,7 +46,9 @@ thread_local! {
 /// Owner and modes of everything in the mount, and how many threads decode.
 #[derive(Clone, Debug)]
 pub struct ServeOptions {
+    /// Owner of everything.
     pub uid: u32,
+    /// Group of everything.
     pub gid: u32,
     /// Permission bits taken away from 0555 and 0444.
     pub umask: u16,

@@ -28,6 +28,7 @@ pub enum MountError {
     Stale(String),
     /// FUSE is not to be had.
     Unavailable(String),
+    /// Anything else.
     Other(Error),
 }
 
@@ -50,6 +51,7 @@ pub struct Mountpoint {
 /// How an unmount went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unmounted {
+    /// Nothing of it is left.
     Gone,
     /// Gone from the path; it ends when its last file is closed.
     InUse,
@@ -61,7 +63,9 @@ pub enum Unmounted {
 pub struct MountRequest<'a> {
     /// Shown as the source in the mount table.
     pub source: &'a str,
+    /// Where to mount.
     pub path: &'a Path,
+    /// Let other users in.
     pub allow_other: bool,
 }
 

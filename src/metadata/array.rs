@@ -15,7 +15,9 @@ const MAX_CHUNK: u64 = (1 << 31) - 1;
 /// The layout of the items inside a chunk: C, the last dimension fastest, or F, the first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
+    /// The last dimension is fastest.
     C,
+    /// The first dimension is fastest.
     F,
 }
 
@@ -32,7 +34,9 @@ impl Order {
 /// What stands between the grid indices of a chunk key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Separator {
+    /// `0.0`
     Dot,
+    /// `0/0`: each index is a level of the hierarchy.
     Slash,
 }
 
@@ -56,6 +60,7 @@ pub struct ArrayMetadata {
     pub shape: Vec<u64>,
     /// Items of a chunk along each dimension.
     pub chunks: Vec<u64>,
+    /// What the items are.
     pub dtype: DType,
     /// The dtype as the document spells it.
     pub dtype_json: Value,
@@ -65,6 +70,7 @@ pub struct ArrayMetadata {
     pub fill: Option<Vec<u8>>,
     /// The layout of a decoded chunk: of a v1 array what zarr 1.x made of the document's order.
     pub order: Order,
+    /// None where chunks are not compressed.
     pub compressor: Option<CodecConfig>,
     /// In the order in which they are applied when writing.
     pub filters: Vec<CodecConfig>,

@@ -10,13 +10,17 @@ pub use array::{ArrayMetadata, Order, Separator};
 pub use codec_config::CodecConfig;
 pub use v1::V1Order;
 
-/// Key names of metadata documents.
+/// Marks an array: the name of its metadata document, as those below.
 pub const ZARRAY: &str = ".zarray";
+/// Marks a group.
 pub const ZGROUP: &str = ".zgroup";
+/// The attributes of a group or array.
 pub const ZATTRS: &str = ".zattrs";
+/// All documents below a group in one.
 pub const ZMETADATA: &str = ".zmetadata";
-/// Zarr v1: array metadata and attributes of the one array of a store.
+/// Zarr v1: the metadata of the one array of a store.
 pub const V1_META: &str = "meta";
+/// Zarr v1: the attributes of the one array of a store.
 pub const V1_ATTRS: &str = "attrs";
 
 /// The largest metadata document read, in bytes: far above real ones, far below what would hurt.

@@ -16,9 +16,19 @@ use std::time::SystemTime;
 /// Something that differs whenever the bytes of a key may differ.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Version {
-    /// Of a file: its identity, its times in nanoseconds, its size in bytes. The change time catches a rewrite that
-    /// puts the modification time back.
-    File { device: u64, inode: u64, modified: i128, changed: i128, size: u64 },
+    /// Of a file.
+    File {
+        /// Its file system.
+        device: u64,
+        /// Its number there.
+        inode: u64,
+        /// Its modification time, in nanoseconds since 1970.
+        modified: i128,
+        /// Its change time, likewise: it catches a rewrite that puts the modification time back.
+        changed: i128,
+        /// Its size in bytes.
+        size: u64,
+    },
     /// A counter of writes.
     Count(u64),
 }
@@ -37,17 +47,22 @@ pub enum EntryKind {
 /// What is known of a key without reading its value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stat {
+    /// Whether it is a value.
     pub kind: EntryKind,
     /// Bytes of the value.
     pub size: u64,
+    /// When the value was last changed.
     pub modified: SystemTime,
+    /// Of the value as it stands.
     pub version: Version,
 }
 
 /// One name of a listing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
+    /// One name of a key, not the whole key.
     pub name: String,
+    /// Whether it is a value.
     pub kind: EntryKind,
 }
 
