@@ -34,10 +34,11 @@ fn with_bare_tokens(text: String) -> String {
     }
     let mut out = String::with_capacity(text.len());
     let mut rest = text.as_str();
-    while let Some(at) = rest.find(token) {
+    while let Some(at) = rest.find('"') {
         out.push_str(&rest[..at]);
-        let (word, after) = rest[at + token.len()..].split_once('"').unwrap_or_default();
-        out.push_str(word);
+        rest = &rest[at..];
+        let (literal, after) = rest.split_at(string_end(rest));
+        out.push_str(literal.strip_prefix(token).map_or(literal, |word| word.trim_end_matches('"')));
         rest = after;
     }
     out + rest
@@ -80,7 +81,11 @@ fn from_python(text: &str) -> String {
         rest = &rest[at..];
         if rest.starts_with('"') {
             let end = string_end(rest);
+            let start = out.len();
             push_string(&rest[..end], &mut out);
+            if is_token(&out[start..]) {
+                out.replace_range(start + 1..start + 7, "\\ufffd");
+            }
             rest = &rest[end..];
         } else if let Some(word) = ["NaN", "Infinity"].into_iter().find(|w| rest.starts_with(w)) {
             let minus = if word == "Infinity" && out.ends_with('-') { out.pop().map_or("", |_| "-") } else { "" };
@@ -91,6 +96,12 @@ fn from_python(text: &str) -> String {
             rest = &rest[1..];
         }
     }
+}
+
+/// True for a string literal that would be taken for a bare token: nobody writes one but to smuggle text into what
+/// [`write`] makes.
+fn is_token(literal: &str) -> bool {
+    literal.starts_with("\"\\u0000") && serde_json::from_str::<String>(literal).is_ok_and(|s| s.starts_with(TOKEN))
 }
 
 /// Length of the string literal at the start of `text`, quotes included; all of it when the end is missing.
@@ -168,6 +179,18 @@ mod tests {
         assert_eq!(float(&v["a"][2]), Some(f64::INFINITY));
         assert_eq!((text(&v["NaN"]), text(&v["a"][0])), (Some("NaN"), None));
         assert_eq!(write(&v), r#"{"a":[NaN,-Infinity,Infinity],"NaN":"NaN","x":"-Infinity\" NaN"}"#);
+    }
+
+    #[test]
+    fn nobody_smuggles_tokens() {
+        for document in
+            [r#"["\u0000bare ,"]"#, r#"{"\u0000bare NaN":1}"#, r#"["\u0000b\u0061re \ud800"]"#, r#"["\"\u0000bare "]"#]
+        {
+            let v = parse(document.as_bytes()).unwrap();
+            assert_eq!(parse(write(&v).as_bytes()).unwrap(), v, "{document}");
+            assert!(v[0].is_null() || text(&v[0]).is_some_and(|t| t.contains("bare ")), "{v}");
+        }
+        assert_eq!(text(&parse(br#""\u0000x""#).unwrap()), Some("\0x"));
     }
 
     #[test]
