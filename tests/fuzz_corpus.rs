@@ -1,0 +1,41 @@
+//! The fuzzers' corpora, replayed through the fuzzers' checks.
+
+#[path = "../fuzz/checks.rs"]
+mod checks;
+
+use std::path::Path;
+
+/// Peak memory of this process that nothing in the corpora may reach.
+const MEMORY: u64 = 512 << 20;
+
+fn replay(corpus: &str, check: fn(&[u8])) {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus").join(corpus);
+    let mut count = 0;
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let bytes = std::fs::read(&path).unwrap();
+        if std::panic::catch_unwind(|| check(&bytes)).is_err() {
+            panic!("{}: {}", path.display(), bytes.escape_ascii());
+        }
+        count += 1;
+    }
+    println!("{corpus}: {count} inputs");
+    assert!(count > 20, "the corpus is too small to mean something");
+    assert!(peak_memory() < MEMORY, "{} MiB", peak_memory() >> 20);
+}
+
+fn peak_memory() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
+}
+
+#[test]
+fn metadata() {
+    replay("metadata", checks::metadata);
+}
+
+#[test]
+fn codecs() {
+    replay("codecs", checks::codecs);
+}
