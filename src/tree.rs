@@ -236,7 +236,8 @@ impl Tree {
         }
     }
 
-    /// What `name` is in the directory `parent`; None if there is no such name.
+    /// What `name` is in the directory `parent`; None if there is no such name. Of a chunk only the name is looked at: its
+    /// attributes tell whether it is there.
     pub fn lookup(&self, parent: &Node, name: &str) -> Result<Option<Node>> {
         match parent {
             Node::Directory(key) => match self.hierarchy.find(key)? {
@@ -285,8 +286,7 @@ impl Tree {
             && is_chunk_like(name)
         {
             let chunk = array.grid().parse_chunk_key(name, Separator::Dot);
-            let stored = chunk.filter(|&c| array.stat_chunk(c).ok() != Some(None));
-            return Ok(stored.map(|_| Node::Chunk(key.clone(), name.to_string())));
+            return Ok(chunk.map(|_| Node::Chunk(key.clone(), name.to_string())));
         }
         let below = key.child(name)?;
         let stat = self.hierarchy.store().stat(&below).map_err(|e| e.context(&below))?;

@@ -29,8 +29,11 @@ use std::time::Duration;
 /// How long the kernel may take a name as known. A stale one does no harm: `open` asks the store again.
 const ENTRY_TTL: Duration = Duration::from_secs(1);
 
-/// Attributes are asked for each time: a size that changed behind the mount must show at once.
-const ATTRIBUTE_TTL: Duration = Duration::ZERO;
+/// How long attributes may be taken as they were. Those of files are asked for each time: a size that changed behind the
+/// mount must show at once. Of directories only the times can change, and every step of a path asks for them.
+fn attribute_ttl(a: &Attributes) -> Duration {
+    if a.is_directory { ENTRY_TTL } else { Duration::ZERO }
+}
 
 /// Threads that take requests. More are woken in turn and get slower (measured, 2 cores).
 const SESSION_THREADS: usize = 2;
@@ -150,7 +153,10 @@ impl Filesystem for Server {
         let options = self.options.clone();
         self.dispatch(self.fs.is_slow(parent.0, Some(&name)), move |fs| {
             match guarded(fs, "lookup", || fs.lookup(parent.0, &name)) {
-                Ok(a) => reply.entry_with_ttls(&ATTRIBUTE_TTL, &ENTRY_TTL, &options.attributes(&a), Generation(0)),
+                Ok(a) => {
+                    let attributes = options.attributes(&a);
+                    reply.entry_with_ttls(&attribute_ttl(&a), &ENTRY_TTL, &attributes, Generation(0));
+                }
                 Err(e) => reply.error(e),
             }
         });
@@ -164,7 +170,7 @@ impl Filesystem for Server {
         let options = self.options.clone();
         self.dispatch(self.fs.is_slow(inode.0, None), move |fs| {
             match guarded(fs, "getattr", || fs.attributes(inode.0)) {
-                Ok(a) => reply.attr(&ATTRIBUTE_TTL, &options.attributes(&a)),
+                Ok(a) => reply.attr(&attribute_ttl(&a), &options.attributes(&a)),
                 Err(e) => reply.error(e),
             }
         });

@@ -154,8 +154,10 @@ fn check_mountpoint(path: &Path) -> std::result::Result<PathBuf, MountError> {
 fn look_at_mount(path: PathBuf) -> std::io::Result<(bool, PathBuf)> {
     let (answer, wait) = std::sync::mpsc::channel();
     let looked_at = path.clone();
-    std::thread::Builder::new().spawn(move || answer.send(std::fs::metadata(&looked_at).map(|m| m.is_dir())))?;
-    Ok((wait.recv_timeout(PATIENCE).unwrap_or(Ok(true))?, path))
+    // stat could be answered from the kernel's memory of a mount that is dead; statfs never is
+    std::thread::Builder::new().spawn(move || answer.send(rustix::fs::statfs(&looked_at).map(|_| ())))?;
+    wait.recv_timeout(PATIENCE).unwrap_or(Ok(()))?;
+    Ok((true, path))
 }
 
 fn mount_directly(request: &MountRequest, path: &Path) -> std::result::Result<OwnedFd, Errno> {
