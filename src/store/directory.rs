@@ -30,6 +30,12 @@ impl DirectoryStore {
     pub fn open(path: &Path) -> Result<Self> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = fs::open(path, flags, Mode::empty()).map_err(|e| Error::from(e).context(path.display()))?;
+        open_beneath(&root, "", OFlags::PATH).map_err(|e| match e.errno() {
+            libc::ENOSYS | libc::EPERM => Error::unsupported(
+                "the system call openat2 is not available: Linux 5.6 or later is needed, and a container must allow it",
+            ),
+            _ => e.context(path.display()),
+        })?;
         Ok(DirectoryStore { root: Arc::new(root), path: path.to_path_buf(), warned: Arc::default() })
     }
 
