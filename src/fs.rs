@@ -13,7 +13,7 @@ use crate::metadata::{Order, Separator};
 use crate::stats::Stats;
 use crate::store::Key;
 use crate::tree::{Attributes, ControlFile, MetadataFile, Name, Names, Node, Tree};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -49,6 +49,7 @@ enum Handle {
     /// Metadata and control files, as they were when opened.
     Document(Vec<u8>),
     Value(Key),
+    /// Protects the stream, for as long as one reply is filled from it.
     Directory(Mutex<DirectoryStream>),
 }
 
@@ -143,8 +144,14 @@ impl Fs {
                 let text = |d: Arc<Document>| Arc::try_unwrap(d).map_or_else(|d| d.text.clone(), |d| d.text);
                 Handle::Document(document.map(text).ok_or_else(|| Error::system(libc::ESTALE))?)
             }
-            Node::Value(key) => Handle::Value(key.clone()),
-            Node::Unreadable(key) => return Err(self.tree.unreadable(key)),
+            Node::Value(key) => {
+                self.tree.check_plain(&node, key)?;
+                Handle::Value(key.clone())
+            }
+            Node::Unreadable(key) => {
+                self.tree.check_plain(&node, key)?;
+                return Err(self.tree.unreadable(key));
+            }
             Node::Control(file) => {
                 synthesised = true;
                 Handle::Document(self.control(*file).into_bytes())
@@ -190,6 +197,8 @@ impl Fs {
     /// With `cached`, false is returned, and `out` is worthless, if that would take the store or a wait.
     pub fn read(&self, handle: u64, offset: u64, len: usize, cached: bool, out: &mut Vec<u8>) -> Result<bool> {
         let done = match &*self.handle(handle)? {
+            // it has to be looked up again
+            Handle::Flat(array, _) | Handle::Chunk(array, _) if cached && lock(&array.array).is_superseded() => false,
             Handle::Flat(array, _) => self.read_flat(&*self.current(array)?, offset, len, cached, out)?,
             Handle::Chunk(array, name) => self.read_chunk(&*self.current(array)?, name, offset, len, cached, out)?,
             Handle::Document(text) => {
@@ -219,7 +228,7 @@ impl Fs {
         let end = offset.saturating_add(len as u64).min(array.size());
         out.resize(end.saturating_sub(offset) as usize, 0);
         let mut runs = array.grid().runs(offset..end).peekable();
-        let (mut done, mut missing) = (0, Vec::new());
+        let (mut done, mut missing, mut missing_chunks) = (0, Vec::new(), HashSet::new());
         while runs.peek().is_some() {
             // what is cached is copied at once, in file order
             let mut held: [Option<(ChunkId, Cached)>; HELD] = Default::default();
@@ -228,12 +237,17 @@ impl Fs {
                 let known = slot.take_if(|(id, _)| *id == run.chunk).map(|(_, known)| known);
                 let known = match known {
                     Some(known) => known,
+                    // somebody may have loaded it meanwhile: its runs must still all be of one version
+                    None if missing_chunks.contains(&run.chunk) => None,
                     None => self.cache.peek(array, run.chunk).transpose()?,
                 };
                 match &known {
                     Some(chunk) => copy(chunk.as_deref(), &run, offset, done, array, out),
                     None if cached => return Ok(false),
-                    None => missing.push((run, done)),
+                    None => {
+                        missing_chunks.insert(run.chunk);
+                        missing.push((run, done));
+                    }
                 }
                 done += run.len;
                 *slot = Some((run.chunk, known));
@@ -248,6 +262,7 @@ impl Fs {
                 }
             }
             missing.clear();
+            missing_chunks.clear();
         }
         Ok(true)
     }

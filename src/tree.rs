@@ -347,19 +347,32 @@ impl Tree {
                 Ok(self.plain(node, size, size.div_ceil(512), document.stat.modified))
             }
             Node::Value(key) => {
+                self.check_plain(node, key)?;
                 let stat = store_stat(key)?;
                 Ok(self.plain(node, stat.size, stat.size.div_ceil(512), stat.modified))
             }
-            Node::Unreadable(key) => Ok(self.plain(node, 0, 0, store_stat(key)?.modified)),
+            Node::Unreadable(key) => {
+                self.check_plain(node, key)?;
+                Ok(self.plain(node, 0, 0, store_stat(key)?.modified))
+            }
             Node::ControlDirectory | Node::Control(_) => Ok(self.plain(node, 0, 0, self.started)),
         }
     }
 
-    /// True if a request for the node may have to decode a chunk or to walk the store: others should not wait for it. A
+    /// ESTALE unless the plain key is still one: with the metadata beside it, it may have become a chunk.
+    pub fn check_plain(&self, node: &Node, key: &Key) -> Result<()> {
+        match self.lookup(&Node::Directory(key.parent()), key.name())? {
+            Some(now) if now == *node => Ok(()),
+            _ => Err(stale()),
+        }
+    }
+
+    /// True if a request for the node may have to decode a chunk or to list the store: others should not wait for it. A
     /// guess, from what is in memory.
     pub fn is_slow(&self, node: &Node) -> bool {
         match node {
             Node::Metadata(_, file) => *file == MetadataFile::Consolidated,
+            Node::Flat(key) => !self.hierarchy.remembered(key).is_some_and(|a| self.stored_sizes.knows(&a)),
             Node::Chunk(key, _) => self.hierarchy.remembered(key).is_some_and(|a| a.metadata().is_object()),
             _ => false,
         }
@@ -369,6 +382,7 @@ impl Tree {
     pub fn is_slow_name(&self, parent: &Node, name: &str) -> bool {
         match parent {
             Node::Directory(_) if name == ZMETADATA => true,
+            Node::Directory(key) if name == FLAT => self.is_slow(&Node::Flat(key.clone())),
             Node::Directory(key) if is_chunk_like(name) => self.is_slow(&Node::Chunk(key.clone(), name.to_string())),
             _ => false,
         }

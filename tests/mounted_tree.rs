@@ -393,6 +393,42 @@ fn chunk_names_mean_the_grid_of_now() {
     assert_eq!(xattr(&mount.join("a/1.0"), "user.zarrfs.key").unwrap(), "a/1.0");
 }
 
+/// A plain file that becomes a chunk, or a chunk that can be read again, is one at once.
+#[test]
+fn a_plain_file_that_becomes_a_chunk() {
+    let store = Store::new();
+    fs::create_dir(store.path().join("g")).unwrap();
+    let encoded = [&crc32(b"data"), &b"data"[..]].concat();
+    fs::write(store.path().join("g/0"), &encoded).unwrap();
+    let mount = Mount::new(store.path(), &[]);
+    assert_eq!(fs::read(mount.join("g/0")).unwrap(), encoded);
+    let a = store.array("g", &[4], &[4], r#""compressor": {"id": "crc32"}"#);
+    assert_eq!(fs::metadata(mount.join("g/0")).unwrap().len(), 4);
+    assert_eq!(fs::read(mount.join("g/0")).unwrap(), b"data");
+    let sound = fs::read(a.join(".zarray")).unwrap();
+    fs::write(a.join(".zarray"), "{").unwrap();
+    assert_eq!(errno(fs::read(mount.join("g/0"))), "EIO");
+    fs::write(a.join(".zarray"), sound).unwrap();
+    assert_eq!(fs::read(mount.join("g/0")).unwrap(), b"data");
+    assert!(!mount.stats().contains("is not a regular file"), "{}", mount.stats());
+}
+
+/// Holes are those of the grid of now.
+#[test]
+fn holes_of_a_new_grid() {
+    let store = Store::new();
+    let a = store.array("a", &[2000, 1000], &[1, 1000], "");
+    fs::write(a.join("950.0"), vec![1; 1000]).unwrap();
+    let mount = Mount::new(store.path(), &[]);
+    let file = File::open(mount.join("a/data.raw")).unwrap();
+    assert_eq!(rustix::fs::seek(&file, rustix::fs::SeekFrom::Data(0)), Ok(950_000));
+    store.array("a", &[2000, 1000], &[1, 500], "");
+    fs::write(a.join("1900.1"), vec![2; 500]).unwrap();
+    fs::write(a.join("950.0"), vec![1; 500]).unwrap();
+    let _another = File::open(mount.join("a/data.raw")).unwrap();
+    assert_eq!(rustix::fs::seek(&file, rustix::fs::SeekFrom::Data(950_500)), Ok(1_900_500));
+}
+
 /// A group that becomes an array is one at once, also for whoever stands in it.
 #[test]
 fn a_directory_is_what_the_store_says_now() {

@@ -17,6 +17,7 @@ use std::sync::Arc;
 /// Bytes read and written at a time.
 const STEP: u64 = 4 << 20;
 
+/// What `cat` takes.
 #[derive(Args)]
 pub struct CatArgs {
     /// The array: its path in the store, after the store's

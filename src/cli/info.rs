@@ -14,6 +14,7 @@ use std::io::{ErrorKind, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
 
+/// What `info` takes.
 #[derive(Args)]
 pub struct InfoArgs {
     /// The store, or a group or array in it

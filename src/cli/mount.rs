@@ -21,6 +21,7 @@ use std::sync::Arc;
 const BACKGROUND: &str = "ZARRFS_BACKGROUND";
 const READY: &[u8] = b"ready\n";
 
+/// What `mount` takes.
 #[derive(Args)]
 pub struct MountArgs {
     /// The store: a directory
@@ -186,7 +187,10 @@ fn mount(args: &MountArgs, background: bool) -> Result<(), Failure> {
     if started.is_err() {
         let _ = mountpoint.unmount();
     }
-    session.join().map_err(|_| Failure::new(1, "the session ended by an internal error"))??;
+    let ended = session.join();
+    // a connection that was aborted leaves its mount behind
+    let _ = mountpoint.unmount();
+    ended.map_err(|_| Failure::new(1, "the session ended by an internal error"))??;
     started
 }
 

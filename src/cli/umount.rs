@@ -17,6 +17,7 @@ const WAIT: Timespec = Timespec { tv_sec: 30, tv_nsec: 0 };
 /// How long the mount may take to name its daemon.
 const PATIENCE: Duration = Duration::from_secs(3);
 
+/// What `umount` takes.
 #[derive(Args)]
 pub struct UmountArgs {
     /// Where stores are mounted

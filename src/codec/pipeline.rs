@@ -66,22 +66,33 @@ impl Pipeline {
     /// Decodes a stored chunk into `decoded`, replacing what is there. Damaged, or out of memory.
     pub fn decode(&self, stored: &[u8], decoded: &mut Vec<u8>) -> Result<()> {
         SCRATCH.with_borrow_mut(|(a, b)| {
-            let (mut input, mut other) = (a, b);
-            for (i, step) in self.steps.iter().enumerate().rev() {
-                let from = if i + 1 == self.steps.len() { stored } else { input.as_slice() };
-                let to = if i == 0 { &mut *decoded } else { &mut *other };
-                decode_step(step.as_ref(), from, self.sizes[i], to)?;
-                std::mem::swap(&mut input, &mut other);
-            }
-            memory::release(input);
-            memory::release(other);
-            Ok::<_, Error>(())
+            let done = self.decode_steps(stored, decoded, a, b);
+            memory::release(a);
+            memory::release(b);
+            done
         })?;
         if self.is_identity() {
             memory::reserve(decoded, stored.len())?;
             decoded.extend_from_slice(stored);
         }
         self.check_size(decoded.len())
+    }
+
+    /// The steps backwards, the last into `decoded`, the others into `input` and `other` in turn.
+    fn decode_steps<'a>(
+        &self,
+        stored: &[u8],
+        decoded: &mut Vec<u8>,
+        mut input: &'a mut Vec<u8>,
+        mut other: &'a mut Vec<u8>,
+    ) -> Result<()> {
+        for (i, step) in self.steps.iter().enumerate().rev() {
+            let from = if i + 1 == self.steps.len() { stored } else { input.as_slice() };
+            let to = if i == 0 { &mut *decoded } else { &mut *other };
+            decode_step(step.as_ref(), from, self.sizes[i], to)?;
+            std::mem::swap(&mut input, &mut other);
+        }
+        Ok(())
     }
 
     /// An error unless a decoded chunk may have `len` bytes.

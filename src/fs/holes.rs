@@ -4,8 +4,9 @@
 use crate::array::{Array, ArrayEntry};
 use crate::error::{Error, Result};
 use crate::grid::ChunkId;
+use crate::memory::lock;
 use std::collections::HashMap;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex};
 
 /// Chunks asked for one by one before the store is listed instead.
 const PROBES: usize = 256;
@@ -28,9 +29,12 @@ pub enum Seek {
 /// The stored chunks of an open file, listed when they are first needed: a copy of a sparse file asks again and again.
 #[derive(Default)]
 pub struct StoredChunks {
-    /// In the order of their numbers; None if there are too many to remember, or if some can't be listed.
-    listed: OnceLock<Option<Vec<ChunkId>>>,
+    /// Protects the list, with the id of the array it is of.
+    listed: Mutex<Option<(u64, Listed)>>,
 }
+
+/// Chunks in the order of their numbers; None if there are too many to remember, or if some can't be listed.
+type Listed = Arc<Option<Vec<ChunkId>>>;
 
 impl StoredChunks {
     /// The first position at or after `offset`, which is inside the array, where data or a hole begins. Data: ENXIO if
@@ -51,12 +55,25 @@ impl StoredChunks {
         if let Some(found) = Walk::new(array).find(offset, PROBES, true)? {
             return found.ok_or_else(none);
         }
-        let Some(chunks) = self.listed.get_or_init(|| list(array)) else { return Ok(offset) };
+        let listed = self.listed(array);
+        let Some(chunks) = listed.as_ref() else { return Ok(offset) };
         let (grid, band) = (array.grid(), array.grid().band(offset));
         let [start, end] = [band.start, band.end].map(|id| chunks.partition_point(|c| c.0 < id));
         let inside = chunks[start..end].iter().filter_map(|&c| grid.next_in_chunk(c, offset)).min();
         let behind = || chunks.get(end).and_then(|&c| grid.next_in_chunk(c, offset));
         inside.or_else(behind).ok_or_else(none)
+    }
+
+    fn listed(&self, array: &Arc<Array>) -> Listed {
+        let mut listed = lock(&self.listed);
+        match &*listed {
+            Some((id, list)) if *id == array.id() => list.clone(),
+            _ => {
+                let list = Arc::new(list(array));
+                *listed = Some((array.id(), list.clone()));
+                list
+            }
+        }
     }
 }
 

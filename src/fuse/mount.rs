@@ -37,7 +37,9 @@ pub enum MountError {
 pub struct MountEntry {
     /// `major:minor`, which no two mounted file systems share.
     pub device: String,
+    /// Where it is mounted.
     pub path: PathBuf,
+    /// The type of file system.
     pub fs_type: String,
 }
 
@@ -226,11 +228,11 @@ fn unmount(path: &Path, flags: UnmountFlags) -> std::result::Result<(), Errno> {
         Err(Errno::PERM) => {
             let mut command = Command::new("fusermount3");
             command.arg("-u").args((flags == UnmountFlags::DETACH).then_some("-z")).arg("--").arg(path);
-            let quiet = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-            match quiet.status() {
-                Ok(status) if status.success() => Ok(()),
-                Ok(_) => Err(Errno::BUSY),
-                Err(_) => Err(Errno::PERM),
+            match command.stdin(Stdio::null()).stdout(Stdio::null()).output() {
+                Ok(output) if output.status.success() => Ok(()),
+                Ok(output) if String::from_utf8_lossy(&output.stderr).contains("busy") => Err(Errno::BUSY),
+                // somebody else's, or no helper
+                _ => Err(Errno::PERM),
             }
         }
         other => other,

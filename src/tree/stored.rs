@@ -40,13 +40,20 @@ impl StoredSizes {
         StoredSizes { kept: Mutex::new(LruCache::new(ARRAYS)) }
     }
 
+    fn recent(&self, array: &Array) -> Option<Stored> {
+        lock(&self.kept).get(&array.id()).filter(|(at, _)| at.elapsed() < KEPT).map(|(_, stored)| *stored)
+    }
+
+    /// True if the answer for `array` is at hand.
+    pub fn knows(&self, array: &Array) -> bool {
+        self.recent(array).is_some()
+    }
+
     /// What the store holds of `array`. Never 0 bytes where a reader would get other bytes than zeros: to `tar` and `cp`
     /// a file without blocks is all hole.
     pub fn of(&self, array: &Arc<Array>) -> Stored {
-        if let Some((at, stored)) = lock(&self.kept).get(&array.id())
-            && at.elapsed() < KEPT
-        {
-            return *stored;
+        if let Some(stored) = self.recent(array) {
+            return stored;
         }
         let mut stored = sample(array);
         if stored.bytes == 0 && array.size() > 0 && !array.fill_is_zero() {
