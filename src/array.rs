@@ -1,5 +1,5 @@
-//! One array of a store: its metadata, its grid, its pipeline, and loading one chunk. Nothing above this room may assume
-//! that a chunk is a key of its own. Chunks in memory are always of C layout, whatever the store's order is.
+//! One array of a store: its metadata, its grid, its pipeline, and loading one chunk. Nothing above this room may
+//! assume that a chunk is a key of its own. Chunks in memory are always of C layout, whatever the store's order is.
 
 use crate::codec::Pipeline;
 use crate::error::{Kind, Result};
@@ -244,8 +244,8 @@ pub fn is_chunk_like(name: &str) -> bool {
     digits.starts_with(|c: char| c.is_ascii_digit()) && digits.bytes().all(|b| b.is_ascii_digit() || b == b'.')
 }
 
-/// The separator that stored chunks show: the first chunk key joined by `.` decides, else a directory named by an index.
-/// A listing that fails says nothing: to take it for empty would make fill values of chunks that are there.
+/// The separator that stored chunks show: the first chunk key joined by `.` decides, else a directory named by an
+/// index. A listing that fails says nothing: to take it for empty would make fill values of chunks that are there.
 fn detect_separator(grid: &Grid, listing: Listing) -> Result<Option<Separator>> {
     let mut slash = None;
     for entry in listing.take(SEPARATOR_SAMPLE) {

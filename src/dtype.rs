@@ -1,5 +1,6 @@
 //! NumPy type strings as `.zarray` holds them: item size, byte order, fields; and fill values as bytes of one item. It
-//! knows nothing of arrays or codecs. Rules: NumPy's array-interface strings, and `decode_fill_value` of zarr-python 2.18.
+//! knows nothing of arrays or codecs. Rules: NumPy's array-interface strings, and `decode_fill_value` of zarr-python
+//! 2.18.
 
 use crate::error::{Error, Result};
 use crate::json::{self, Value};

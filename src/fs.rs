@@ -222,8 +222,8 @@ impl Fs {
         Ok(done)
     }
 
-    /// One copy: from the decoded chunks into the reply. Each chunk is asked for once in a piece of the request, however
-    /// often its rows come: with a small cache it might be gone by its next row.
+    /// One copy: from the decoded chunks into the reply. Each chunk is asked for once in a piece of the request,
+    /// however often its rows come: with a small cache it might be gone by its next row.
     fn read_flat(&self, array: &Array, offset: u64, len: usize, cached: bool, out: &mut Vec<u8>) -> Result<bool> {
         let end = offset.saturating_add(len as u64).min(array.size());
         out.resize(end.saturating_sub(offset) as usize, 0);
@@ -373,7 +373,8 @@ impl Fs {
     }
 }
 
-/// Copies a run of a read that began at `offset` to its place `at` in the reply; no chunk stands for an uninitialised one.
+/// Copies a run of a read that began at `offset` to its place `at` in the reply; no chunk stands for an uninitialised
+/// one.
 fn copy(chunk: Option<&Chunk>, run: &Run, offset: u64, at: usize, array: &Array, out: &mut [u8]) {
     let to = &mut out[at..at + run.len];
     match chunk {

@@ -263,8 +263,8 @@ impl Hierarchy {
     }
 
     /// Calls `visit` for `key` and every group and array below it, in the order of their names. What can't be looked at
-    /// is visited as damaged, its neighbours as ever. Other keys are not visited; what lies below an array is no part of
-    /// the hierarchy.
+    /// is visited as damaged, its neighbours as ever. Other keys are not visited; what lies below an array is no part
+    /// of the hierarchy.
     pub fn walk(&self, key: &Key, visit: &mut dyn FnMut(&Key, &Place)) {
         let mut stack = vec![key.clone()];
         while let Some(key) = stack.pop() {

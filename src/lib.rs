@@ -1,9 +1,9 @@
 //! zarrfs shows a Zarr store as plain files: the same hierarchy with the codecs taken off.
 //!
-//! This list is the map of the house. The rooms stand in floor order; a room names only rooms that come earlier in this list,
-//! which `tests/layers.rs` checks. A read of `data.raw` walks it from the bottom up: `fuse` takes the request, `fs`
-//! finds the open file and asks `grid` which chunks hold the bytes, `cache` has them or lets `array` load them: bytes
-//! from `store`, through the pipeline of `codec`. One copy goes from the decoded chunk into the reply.
+//! This list is the map of the house. The rooms stand in floor order; a room names only rooms that come earlier in this
+//! list, which `tests/layers.rs` checks. A read of `data.raw` walks it from the bottom up: `fuse` takes the request,
+//! `fs` finds the open file and asks `grid` which chunks hold the bytes, `cache` has them or lets `array` load them:
+//! bytes from `store`, through the pipeline of `codec`. One copy goes from the decoded chunk into the reply.
 //!
 //! The crate is a program's library: its interface may change with every version.
 

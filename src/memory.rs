@@ -8,7 +8,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// Scratch buffers up to this size are kept for the next use, in bytes. Larger ones would sum up over threads.
 const KEPT: usize = 4 << 20;
 
-/// `len` zero bytes. The memory is fresh from the system where it is large, so that what is never written costs nothing.
+/// `len` zero bytes. The memory is fresh from the system where it is large, so that what is never written costs
+/// nothing.
 pub fn zeroed(len: usize) -> Result<Vec<u8>> {
     if len == 0 {
         return Ok(Vec::new());

@@ -1,5 +1,5 @@
-//! What the mount has done: counters, and the problems a user should know of. Everything counts here; nothing is decided
-//! by it.
+//! What the mount has done: counters, and the problems a user should know of. Everything counts here; nothing is
+//! decided by it.
 
 use crate::memory::lock;
 use std::collections::VecDeque;

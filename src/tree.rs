@@ -1,6 +1,6 @@
 //! The mounted tree: which names stand in which directory, what each name is, its inode number, size and times, its
-//! extended attributes. It never reads chunks, but for the size of one whose items are objects; it knows nothing of open
-//! files.
+//! extended attributes. It never reads chunks, but for the size of one whose items are objects; it knows nothing of
+//! open files.
 
 use crate::array::{Array, ArrayEntry, is_chunk_like};
 use crate::cache::Cache;
@@ -236,8 +236,8 @@ impl Tree {
         }
     }
 
-    /// What `name` is in the directory `parent`; None if there is no such name. Of a chunk only the name is looked at: its
-    /// attributes tell whether it is there.
+    /// What `name` is in the directory `parent`; None if there is no such name. Of a chunk only the name is looked at:
+    /// its attributes tell whether it is there.
     pub fn lookup(&self, parent: &Node, name: &str) -> Result<Option<Node>> {
         match parent {
             Node::Directory(key) => match self.hierarchy.find(key)? {
@@ -393,8 +393,8 @@ impl Tree {
         Attributes { inode: node.inode(), is_directory, size, blocks, modified, block_size: BLOCK_SIZE }
     }
 
-    /// Bytes of a decoded chunk. For objects it takes decoding it; one that can't be decoded shows as empty, and opening
-    /// it tells why.
+    /// Bytes of a decoded chunk. For objects it takes decoding it; one that can't be decoded shows as empty, and
+    /// opening it tells why.
     fn chunk_size(&self, array: &Array, chunk: ChunkId) -> u64 {
         if !array.metadata().is_object() {
             return array.grid().chunk_size() as u64;

@@ -1,5 +1,5 @@
-//! The hostile corpus on real mounts: every case of `cases.json` (its `fields` say what the keys mean) is looked at as a
-//! user would, beside a healthy array that must not notice; then `info` and `cat` on all of it; and no byte of the
+//! The hostile corpus on real mounts: every case of `cases.json` (its `fields` say what the keys mean) is looked at as
+//! a user would, beside a healthy array that must not notice; then `info` and `cat` on all of it; and no byte of the
 //! corpus may have changed after that.
 
 mod support;
@@ -121,8 +121,8 @@ impl Drop for Corpus {
     }
 }
 
-/// Runs `work` in a thread. If it does not end, whatever it has started on the corpus is killed, and so is this process:
-/// a thread that waits for a mount can't be stopped.
+/// Runs `work` in a thread. If it does not end, whatever it has started on the corpus is killed, and so is this
+/// process: a thread that waits for a mount can't be stopped.
 fn watched<T: Send + 'static>(corpus: &Corpus, what: &str, work: impl FnOnce() -> T + Send + 'static) -> T {
     let (done, wait) = channel();
     let thread = std::thread::spawn(move || {

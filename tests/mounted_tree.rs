@@ -95,8 +95,8 @@ fn edge_chunks_keep_their_padding() {
     assert_eq!(fs::read(mount.join("a/data.raw")).unwrap(), [0, 0, 5]);
 }
 
-/// "uninitialised chunk: its file is absent (ENOENT, not listed); in data.raw it reads as the fill value, or zeros where
-/// fill_value is null; SEEK_HOLE/SEEK_DATA report it as a hole where the fill bytes are zero".
+/// "uninitialised chunk: its file is absent (ENOENT, not listed); in data.raw it reads as the fill value, or zeros
+/// where fill_value is null; SEEK_HOLE/SEEK_DATA report it as a hole where the fill bytes are zero".
 #[test]
 fn uninitialised_chunks() {
     let store = Store::new();

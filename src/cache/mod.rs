@@ -1,9 +1,10 @@
-//! Decoded chunks of all arrays within one bound of bytes. Several readers of one missing chunk cause one load; what was
-//! learnt of the store before an array's latest opening is checked again before it is used. It knows arrays, not files.
+//! Decoded chunks of all arrays within one bound of bytes. Several readers of one missing chunk cause one load; what
+//! was learnt of the store before an array's latest opening is checked again before it is used. It knows arrays, not
+//! files.
 //!
 //! Locks: one, over the map of slots and the sum of bytes. It is never held while a chunk is loaded, checked or copied.
-//! Whoever waits, for another's load of the same chunk or for room, holds neither the lock nor a chunk. A load waits for
-//! room only before it asks the store, and only while other loads are under way; they end without waiting again.
+//! Whoever waits, for another's load of the same chunk or for room, holds neither the lock nor a chunk. A load waits
+//! for room only before it asks the store, and only while other loads are under way; they end without waiting again.
 
 use crate::array::Array;
 use crate::error::{Error, Kind, Result};

@@ -1,5 +1,5 @@
-//! The codec `bz2`: bzip2 streams one after another. Rule: Python's `bz2.compress` and `bz2.decompress`. It knows nothing
-//! of chunks.
+//! The codec `bz2`: bzip2 streams one after another. Rule: Python's `bz2.compress` and `bz2.decompress`. It knows
+//! nothing of chunks.
 
 use super::streams::{self, Fault, Step};
 use super::{Broken, Codec, EncodeOnly, Size, encode_only};

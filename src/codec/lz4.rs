@@ -23,7 +23,8 @@ impl Lz4 {
     }
 }
 
-/// Decodes a block, all of it, into the front of `out` and returns the bytes made. None: damaged, or too much for `out`.
+/// Decodes a block, all of it, into the front of `out` and returns the bytes made. None: damaged, or too much for
+/// `out`.
 pub fn decompress_block(block: &[u8], out: &mut [u8]) -> Option<usize> {
     let (len, room) = (i32::try_from(block.len()).ok()?, i32::try_from(out.len()).unwrap_or(i32::MAX));
     // SAFETY: both pointers are of slices at least as long as the lengths given, which the library stays within.

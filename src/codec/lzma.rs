@@ -1,6 +1,6 @@
-//! The codec `lzma`: the formats XZ, ALONE (.lzma) and RAW. Rule: Python's `lzma.compress` and `lzma.decompress`, but for
-//! one thing: XZ with filters, which Python writes and then refuses to read, is read, as the chain stands in the data.
-//! Filter chains are in a file of their own. It knows nothing of chunks.
+//! The codec `lzma`: the formats XZ, ALONE (.lzma) and RAW. Rule: Python's `lzma.compress` and `lzma.decompress`, but
+//! for one thing: XZ with filters, which Python writes and then refuses to read, is read, as the chain stands in the
+//! data. Filter chains are in a file of their own. It knows nothing of chunks.
 
 use super::lzma_filters::Chain;
 use super::streams::{self, Fault, Step};

@@ -1,6 +1,6 @@
-//! Codecs: from encoded chunk bytes to decoded ones and back. The table from id to codec stands here, one file per codec
-//! beside it. Compressors and filters are one list: any id may stand in either place. A codec knows neither keys nor
-//! stores; it answers a reason, and the floor above adds the array and the key. The reference is numcodecs 0.15.
+//! Codecs: from encoded chunk bytes to decoded ones and back. The table from id to codec stands here, one file per
+//! codec beside it. Compressors and filters are one list: any id may stand in either place. A codec knows neither keys
+//! nor stores; it answers a reason, and the floor above adds the array and the key. The reference is numcodecs 0.15.
 
 mod astype;
 mod base64;
@@ -95,7 +95,8 @@ pub trait Codec: Send + Sync {
 }
 
 /// The codec that `config` names, for decoded items of `itemsize` bytes. An unknown id or parameter is
-/// [`Kind::Unsupported`](crate::error::Kind), a parameter of the wrong type or range [`Kind::Damaged`](crate::error::Kind).
+/// [`Kind::Unsupported`](crate::error::Kind), a parameter of the wrong type or range
+/// [`Kind::Damaged`](crate::error::Kind).
 pub fn build(config: &CodecConfig, itemsize: usize) -> Result<Box<dyn Codec>> {
     Ok(match config.id.as_str() {
         "blosc" => Box::new(blosc::Blosc::new(config, itemsize)?),

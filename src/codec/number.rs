@@ -1,6 +1,6 @@
 //! NumPy's arithmetic and casts on one number, for every type that array filters work in. Integers wrap; a float that
-//! does not fit an integer gives what numpy's C code gives on x86-64. It knows nothing of buffers, byte order or codecs.
-//! Source of the rules: numpy 2 run on x86-64.
+//! does not fit an integer gives what numpy's C code gives on x86-64. It knows nothing of buffers, byte order or
+//! codecs. Source of the rules: numpy 2 run on x86-64.
 
 use half::f16;
 

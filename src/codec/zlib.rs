@@ -1,5 +1,5 @@
-//! The codec `zlib`: one zlib stream, its checksum verified. Rule: `zlib.compress` and `zlib.decompress` of Python, which
-//! ignore everything after the stream. It knows nothing of chunks.
+//! The codec `zlib`: one zlib stream, its checksum verified. Rule: `zlib.compress` and `zlib.decompress` of Python,
+//! which ignore everything after the stream. It knows nothing of chunks.
 
 use super::deflate::{self, Container};
 use super::{Broken, Codec, EncodeOnly, Size, encode_only};

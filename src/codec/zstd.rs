@@ -1,6 +1,6 @@
-//! The codec `zstd`: Zstandard frames one after another, skippable ones between them. It reads more than numcodecs 0.15:
-//! frames without a content size, several frames, no bytes at all in a frame. It refuses the formats before zstd 1.0,
-//! whose decoders the library keeps but nobody tests any more. It knows nothing of chunks.
+//! The codec `zstd`: Zstandard frames one after another, skippable ones between them. It reads more than numcodecs
+//! 0.15: frames without a content size, several frames, no bytes at all in a frame. It refuses the formats before zstd
+//! 1.0, whose decoders the library keeps but nobody tests any more. It knows nothing of chunks.
 
 use super::streams::Fault;
 use super::{Broken, Codec, EncodeOnly, Size, encode_only};

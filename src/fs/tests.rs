@@ -70,7 +70,8 @@ fn geometry() -> impl Strategy<Value = (Vec<u64>, Vec<u64>)> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
-    /// "data.raw: prod(shape) x itemsize bytes, C order"; "uninitialised chunk: in data.raw it reads as the fill value".
+    /// "data.raw: prod(shape) x itemsize bytes, C order"; "uninitialised chunk: in data.raw it reads as the fill
+    /// value".
     #[test]
     fn any_read_of_data_raw_is_that_slice_of_the_flat_bytes(
         (shape, chunks) in geometry(), item in prop::sample::select(vec![1u64, 3, 4]), f in any::<bool>(),

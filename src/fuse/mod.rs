@@ -29,8 +29,8 @@ use std::time::Duration;
 /// How long the kernel may take a name as known. A stale one does no harm: `open` asks the store again.
 const ENTRY_TTL: Duration = Duration::from_secs(1);
 
-/// How long attributes may be taken as they were. Those of files are asked for each time: a size that changed behind the
-/// mount must show at once. Of directories only the times can change, and every step of a path asks for them.
+/// How long attributes may be taken as they were. Those of files are asked for each time: a size that changed behind
+/// the mount must show at once. Of directories only the times can change, and every step of a path asks for them.
 fn attribute_ttl(a: &Attributes) -> Duration {
     if a.is_directory { ENTRY_TTL } else { Duration::ZERO }
 }

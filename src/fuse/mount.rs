@@ -1,6 +1,6 @@
 //! Mounting and unmounting, done here rather than by fuser: its unmount takes away whatever is mounted at the path by
-//! then, and it gives up where fusermount3 would help. A mount is known by its device number in the mount table; nothing
-//! is unmounted that does not have it.
+//! then, and it gives up where fusermount3 would help. A mount is known by its device number in the mount table;
+//! nothing is unmounted that does not have it.
 
 use crate::error::{Error, Result};
 use rustix::fs::{Mode, OFlags};
@@ -123,7 +123,8 @@ impl Mountpoint {
     }
 }
 
-/// The path in its absolute form, if it can be mounted on. The mount table is asked first: a hung mount would not answer.
+/// The path in its absolute form, if it can be mounted on. The mount table is asked first: a hung mount would not
+/// answer.
 fn check_mountpoint(path: &Path) -> std::result::Result<PathBuf, MountError> {
     let shown = path.display();
     let taken = |absolute: &Path| mounts_at(absolute).map(|m| m.last().is_some_and(|m| m.fs_type == FS_TYPE));

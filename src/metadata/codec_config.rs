@@ -53,8 +53,8 @@ impl CodecConfig {
         self.params.get(name).filter(|v| !v.is_null())
     }
 
-    /// An integer parameter between `low` and `high`, or `default` if it is absent or null. As in Python, true and false
-    /// count as 1 and 0, and so does a float without a fraction.
+    /// An integer parameter between `low` and `high`, or `default` if it is absent or null. As in Python, true and
+    /// false count as 1 and 0, and so does a float without a fraction.
     pub fn int(&self, name: &str, default: i64, low: i64, high: i64) -> Result<i64> {
         let Some(value) = self.get(name) else { return Ok(default) };
         let whole = json::float(value).filter(|f| f.fract() == 0.0 && f.abs() < 9e15).map(|f| f as i64);

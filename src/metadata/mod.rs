@@ -1,6 +1,6 @@
-//! Zarr metadata documents: `.zarray` of v2 and `meta` of v1 turned into one checked [`ArrayMetadata`], and back into the
-//! uncompressed v2 view that a mount shows. Everything a reader relies on (sizes that fit, a chunk grid that exists, a
-//! fill value that fits the dtype) is checked here, once. It knows neither stores nor codecs' insides.
+//! Zarr metadata documents: `.zarray` of v2 and `meta` of v1 turned into one checked [`ArrayMetadata`], and back into
+//! the uncompressed v2 view that a mount shows. Everything a reader relies on (sizes that fit, a chunk grid that
+//! exists, a fill value that fits the dtype) is checked here, once. It knows neither stores nor codecs' insides.
 
 mod array;
 mod codec_config;

@@ -125,8 +125,8 @@ impl Store for DirectoryStore {
     }
 }
 
-/// What a symbolic link leads to; None for one that leads nowhere. A link that leads out of the store is refused, and so
-/// is one to a directory if it stands below another such link: two links to their own directory would make listings
+/// What a symbolic link leads to; None for one that leads nowhere. A link that leads out of the store is refused, and
+/// so is one to a directory if it stands below another such link: two links to their own directory would make listings
 /// without end.
 fn kind_behind(root: &OwnedFd, prefix: &Key, name: &str) -> Option<EntryKind> {
     let key = prefix.join(name);

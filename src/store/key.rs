@@ -3,7 +3,8 @@
 use crate::error::{Error, Result};
 use std::fmt;
 
-/// A key or prefix: names joined by `/`, none of them empty, `.`, `..`, or with a NUL inside. The root is the empty key.
+/// A key or prefix: names joined by `/`, none of them empty, `.`, `..`, or with a NUL inside. The root is the empty
+/// key.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Key(String);
 

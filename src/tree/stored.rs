@@ -20,8 +20,8 @@ const KEPT: Duration = Duration::from_secs(1);
 /// What the store holds of an array.
 #[derive(Clone, Copy, Debug)]
 pub struct Stored {
-    /// Bytes: exact up to [`CHUNKS`] chunks; beyond that their mean times the number of chunks, or, where there are more
-    /// than [`NAMES`] names, times the grid's.
+    /// Bytes: exact up to [`CHUNKS`] chunks; beyond that their mean times the number of chunks, or, where there are
+    /// more than [`NAMES`] names, times the grid's.
     pub bytes: u64,
     /// The newest modification time of the chunks asked for.
     pub newest: SystemTime,
@@ -49,8 +49,8 @@ impl StoredSizes {
         self.recent(array).is_some()
     }
 
-    /// What the store holds of `array`. Never 0 bytes where a reader would get other bytes than zeros: to `tar` and `cp`
-    /// a file without blocks is all hole.
+    /// What the store holds of `array`. Never 0 bytes where a reader would get other bytes than zeros: to `tar` and
+    /// `cp` a file without blocks is all hole.
     pub fn of(&self, array: &Arc<Array>) -> Stored {
         if let Some(stored) = self.recent(array) {
             return stored;

@@ -1,6 +1,6 @@
 //! The codec `blosc`. Decoding is our own and takes everything from the frame, whatever the parameters say; encoding is
-//! c-blosc's. Rule: numcodecs' blosc, but a truncated frame is an error and an empty buffer round-trips. It knows nothing
-//! of chunks.
+//! c-blosc's. Rule: numcodecs' blosc, but a truncated frame is an error and an empty buffer round-trips. It knows
+//! nothing of chunks.
 
 mod blosclz;
 mod frame;

@@ -121,7 +121,8 @@ fn transpose_bits(words: &mut [u64; 8]) {
     }
 }
 
-/// The same with 32 bytes at a time. Both rest on one network: unpacking P vectors log2(P) times interleaves them bytewise.
+/// The same with 32 bytes at a time. Both rest on one network: unpacking P vectors log2(P) times interleaves them
+/// bytewise.
 #[cfg(target_arch = "x86_64")]
 mod avx2 {
     use std::arch::x86_64::*;
