@@ -55,11 +55,9 @@ enum Handle {
 
 /// The array behind an open file. All open files of an array must read through one object: the kernel has but one cache
 /// for them, and what one reads the others are given.
-struct CurrentArray {
-    key: Key,
-    /// Protects the reference alone.
-    array: Mutex<Arc<Array>>,
-}
+///
+/// Protects the reference alone.
+struct CurrentArray(Mutex<Arc<Array>>);
 
 /// A directory being read. Position 0 is `.`, 1 is `..`, then the names as they come.
 struct DirectoryStream {
@@ -123,17 +121,18 @@ impl Fs {
         let node = self.tree.node(inode)?;
         let mut synthesised = false;
         let handle = match &*node {
-            Node::Flat(key) => Handle::Flat(self.open_array(key)?, StoredChunks::default()),
+            Node::Flat(key) => Handle::Flat(CurrentArray(Mutex::new(self.open_array(key)?)), StoredChunks::default()),
             Node::Chunk(key, name) => {
-                let current = self.open_array(key)?;
-                let (array, chunk) = self.tree.chunk(key, name)?;
+                let array = self.open_array(key)?;
+                let chunk = array.grid().parse_chunk_key(name, Separator::Dot);
+                let chunk = chunk.ok_or_else(|| Error::system(libc::ESTALE))?;
                 array.stat_chunk(chunk)?.ok_or_else(|| Error::system(libc::ESTALE))?;
                 if array.metadata().is_object() {
                     // its size is known only now, or never: then it must not look like an empty file
                     self.cache.get(&array, chunk)?;
                     synthesised = true;
                 }
-                Handle::Chunk(current, name.clone())
+                Handle::Chunk(CurrentArray(Mutex::new(array)), name.clone())
             }
             Node::Metadata(key, file) => {
                 synthesised = true;
@@ -161,18 +160,18 @@ impl Fs {
         Ok(Opened { handle: self.insert(handle), synthesised })
     }
 
-    fn open_array(&self, key: &Key) -> Result<CurrentArray> {
+    fn open_array(&self, key: &Key) -> Result<Arc<Array>> {
         let array = self.tree.array(key)?;
         array.readable()?;
         array.begin_epoch();
-        Ok(CurrentArray { key: key.clone(), array: Mutex::new(array) })
+        Ok(array)
     }
 
     /// The array as it was last opened by anybody.
     fn current(&self, opened: &CurrentArray) -> Result<Arc<Array>> {
-        let mut array = lock(&opened.array);
+        let mut array = lock(&opened.0);
         if array.is_superseded() {
-            *array = self.tree.array(&opened.key)?;
+            *array = self.tree.array(array.key())?;
             array.readable()?;
         }
         Ok(array.clone())
@@ -198,7 +197,7 @@ impl Fs {
     pub fn read(&self, handle: u64, offset: u64, len: usize, cached: bool, out: &mut Vec<u8>) -> Result<bool> {
         let done = match &*self.handle(handle)? {
             // it has to be looked up again
-            Handle::Flat(array, _) | Handle::Chunk(array, _) if cached && lock(&array.array).is_superseded() => false,
+            Handle::Flat(array, _) | Handle::Chunk(array, _) if cached && lock(&array.0).is_superseded() => false,
             Handle::Flat(array, _) => self.read_flat(&*self.current(array)?, offset, len, cached, out)?,
             Handle::Chunk(array, name) => self.read_chunk(&*self.current(array)?, name, offset, len, cached, out)?,
             Handle::Document(text) => {

@@ -64,6 +64,29 @@ fn flat_bytes_are_c_order_and_chunk_files_in_the_arrays_own() {
     assert_eq!(xattr(&mount.join("f"), "user.zarr.order").unwrap(), "\"F\"");
 }
 
+/// "v1: a single array (meta/attrs) at the root, shown as v2"; "v1, order F: zarr 1.x stored order-F chunks of every
+/// compressor but blosc in C order; its bytes are read as it wrote them. `--v1-order spec` follows the text".
+#[test]
+fn version_1() {
+    let directory = tempfile::tempdir().unwrap();
+    let meta = r#"{"zarr_format": 1, "shape": [2, 3], "chunks": [2, 3], "dtype": "|u1", "compression": "none",
+        "compression_opts": null, "fill_value": 0, "order": "F"}"#;
+    fs::write(directory.path().join("meta"), meta).unwrap();
+    fs::write(directory.path().join("attrs"), "{\"units\": \"m\"}").unwrap();
+    fs::write(directory.path().join("0.0"), [1, 2, 3, 4, 5, 6]).unwrap();
+    for (reading, flat) in [("zarr1", [1, 2, 3, 4, 5, 6]), ("spec", [1, 3, 5, 2, 4, 6])] {
+        let mount = Mount::new(directory.path(), &["--v1-order", reading]);
+        assert_eq!(names(mount.path()), BTreeSet::from([".zarray", ".zattrs", "0.0", "data.raw"].map(String::from)));
+        assert_eq!(fs::read(mount.join("data.raw")).unwrap(), flat, "{reading}");
+        // a chunk file is the stored chunk, decoded
+        assert_eq!(fs::read(mount.join("0.0")).unwrap(), [1, 2, 3, 4, 5, 6], "{reading}");
+        let view: serde_json::Value = serde_json::from_slice(&fs::read(mount.join(".zarray")).unwrap()).unwrap();
+        assert_eq!(view["zarr_format"], 2);
+        assert_eq!(xattr(mount.path(), "user.zarr.attrs.units").unwrap(), "\"m\"");
+        assert_eq!(errno(fs::read(mount.join("meta"))), "ENOENT");
+    }
+}
+
 /// "chunk names: grid indices joined by `.`, whatever separator the store uses; `0` for a 0-d array".
 #[test]
 fn chunk_names_are_joined_by_dots() {

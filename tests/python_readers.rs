@@ -41,9 +41,9 @@ fn stores() -> Vec<PathBuf> {
     stores
 }
 
-#[test]
-fn zarr_python_2_and_xarray() {
-    let Some(python) = provided("ZARRFS_TEST_PYTHON") else { return };
+/// Opens every store's mount with the Python that `variable` names.
+fn compare_views(variable: &str) {
+    let Some(python) = provided(variable) else { return };
     for store in stores() {
         let mount = Mount::new(&store, &[]);
         script(&python, "view.py", &[mount.path(), &store]);
@@ -51,12 +51,13 @@ fn zarr_python_2_and_xarray() {
 }
 
 #[test]
+fn zarr_python_2_and_xarray() {
+    compare_views("ZARRFS_TEST_PYTHON");
+}
+
+#[test]
 fn zarr_python_3_and_xarray() {
-    let Some(python) = provided("ZARRFS_TEST_PYTHON3") else { return };
-    for store in stores() {
-        let mount = Mount::new(&store, &[]);
-        script(&python, "view.py", &[mount.path(), &store]);
-    }
+    compare_views("ZARRFS_TEST_PYTHON3");
 }
 
 #[test]

@@ -1,14 +1,16 @@
-//! `crc32`, `crc32c`, `adler32` and `fletcher32`: the bytes as they are, with a 32-bit checksum before or after them.
+//! `crc32`, `crc32c`, `adler32`, `fletcher32` and `jenkins_lookup3`: the bytes as they are, with a 32-bit checksum before or after them.
 //! Source of the rules: `numcodecs.checksum32`, and HDF5's Fletcher sum.
 
-use super::{Broken, Codec, Size, buffer};
+use super::{Broken, Codec, Size, buffer, jenkins_lookup3};
 use crate::error::Result;
 use crate::metadata::CodecConfig;
+
+type Sum = Box<dyn Fn(&[u8]) -> u32 + Send + Sync>;
 
 /// The filter, with its checksum and the checksum's place.
 pub struct Checksum {
     name: &'static str,
-    sum: fn(&[u8]) -> u32,
+    sum: Sum,
     at_start: bool,
     /// HDF5's sum of no bytes at all is an error in numcodecs.
     may_be_empty: bool,
@@ -17,26 +19,37 @@ pub struct Checksum {
 impl Checksum {
     /// `crc32`, from `location`.
     pub fn crc32(config: &CodecConfig) -> Result<Self> {
-        Self::placed(config, "crc32", crc32fast::hash, "start")
+        Self::placed(config, "crc32", Box::new(crc32fast::hash), "start")
     }
 
     /// `crc32c`, from `location`.
     pub fn crc32c(config: &CodecConfig) -> Result<Self> {
-        Self::placed(config, "crc32c", crc32c::crc32c, "end")
+        Self::placed(config, "crc32c", Box::new(crc32c::crc32c), "end")
     }
 
     /// `adler32`, from `location`.
     pub fn adler32(config: &CodecConfig) -> Result<Self> {
-        Self::placed(config, "adler32", |bytes| simd_adler32::adler32(&bytes), "start")
+        Self::placed(config, "adler32", Box::new(|bytes| simd_adler32::adler32(&bytes)), "start")
     }
 
     /// `fletcher32`; it has no parameters.
     pub fn fletcher32(config: &CodecConfig) -> Result<Self> {
         config.only(&[])?;
-        Ok(Checksum { name: "fletcher32", sum: fletcher32, at_start: false, may_be_empty: false })
+        Ok(Checksum { name: "fletcher32", sum: Box::new(fletcher32), at_start: false, may_be_empty: false })
     }
 
-    fn placed(config: &CodecConfig, name: &'static str, sum: fn(&[u8]) -> u32, default: &str) -> Result<Self> {
+    /// `jenkins_lookup3`, from `initval`. `prefix` is known but has no form in JSON, so that it can only be null.
+    pub fn jenkins_lookup3(config: &CodecConfig) -> Result<Self> {
+        config.only(&["initval", "prefix"])?;
+        if config.get("prefix").is_some() {
+            return Err(config.bad("prefix", "is not bytes"));
+        }
+        let initval = config.int("initval", 0, 0, i64::from(u32::MAX))? as u32;
+        let sum = Box::new(move |bytes: &[u8]| jenkins_lookup3::hash(bytes, initval));
+        Ok(Checksum { name: "jenkins_lookup3", sum, at_start: false, may_be_empty: true })
+    }
+
+    fn placed(config: &CodecConfig, name: &'static str, sum: Sum, default: &str) -> Result<Self> {
         config.only(&["location"])?;
         let at_start = match config.text("location", default)? {
             "start" => true,

@@ -91,7 +91,7 @@ impl Delta {
 
 impl Codec for Delta {
     fn encoded_size(&self, decoded: usize) -> Size {
-        Size::Exact((decoded / self.decoded.size()).saturating_mul(self.encoded.size()))
+        self.decoded.encoded_size(self.encoded, decoded)
     }
 
     fn encoded_itemsize(&self) -> usize {

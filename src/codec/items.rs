@@ -3,7 +3,7 @@
 //! Every array filter of numbers is that loop with a different step in the middle. It must not know which filter.
 
 use super::number::Number;
-use super::{Broken, buffer};
+use super::{Broken, Size, buffer};
 use crate::dtype::{DType, Kind};
 use crate::error::{Error, Result};
 use crate::metadata::CodecConfig;
@@ -141,6 +141,11 @@ impl Items {
     pub fn of(dtype: &DType) -> Option<Self> {
         let swapped = dtype.size() > 1 && dtype.is_big_endian() != cfg!(target_endian = "big");
         Some(Items { scalar: Scalar::of(dtype)?, swapped })
+    }
+
+    /// Bytes of `encoded` items for `decoded` bytes of these.
+    pub fn encoded_size(self, encoded: Items, decoded: usize) -> Size {
+        Size::Exact((decoded / self.size()).saturating_mul(encoded.size()))
     }
 
     /// Items in the machine's order.

@@ -1,48 +1,5 @@
-//! `jenkins_lookup3`: the bytes as they are, followed by Bob Jenkins' 32-bit hash of them. Source of the rules:
-//! `numcodecs.checksum32.JenkinsLookup3` and the published description of lookup3's `hashlittle`.
-
-use super::{Broken, Codec, Size, buffer};
-use crate::error::Result;
-use crate::metadata::CodecConfig;
-
-/// The filter, with the start value of the hash.
-pub struct JenkinsLookup3 {
-    initval: u32,
-}
-
-impl JenkinsLookup3 {
-    /// From `initval`. `prefix` is known but has no form in JSON, so that it can only be null.
-    pub fn new(config: &CodecConfig) -> Result<Self> {
-        config.only(&["initval", "prefix"])?;
-        if config.get("prefix").is_some() {
-            return Err(config.bad("prefix", "is not bytes"));
-        }
-        Ok(JenkinsLookup3 { initval: config.int("initval", 0, 0, i64::from(u32::MAX))? as u32 })
-    }
-}
-
-impl Codec for JenkinsLookup3 {
-    fn encoded_size(&self, decoded: usize) -> Size {
-        Size::Exact(decoded.saturating_add(4))
-    }
-
-    fn decode(&self, encoded: &[u8], out: &mut [u8]) -> std::result::Result<usize, Broken> {
-        let (data, &stored) = encoded.split_last_chunk().ok_or_else(|| Broken::new("too few bytes to hold a hash"))?;
-        let room = buffer::front(out, data.len())?;
-        if hash(data, self.initval) != u32::from_le_bytes(stored) {
-            return Err(Broken::new("the jenkins_lookup3 hash does not match"));
-        }
-        room.copy_from_slice(data);
-        Ok(data.len())
-    }
-
-    fn encode(&self, decoded: &[u8], out: &mut Vec<u8>) -> std::result::Result<(), Broken> {
-        out.reserve_exact(decoded.len().saturating_add(4));
-        out.extend_from_slice(decoded);
-        out.extend_from_slice(&hash(decoded, self.initval).to_le_bytes());
-        Ok(())
-    }
-}
+//! Bob Jenkins' 32-bit hash, the sum of the codec `jenkins_lookup3`. Source of the rules: the published description of
+//! lookup3's `hashlittle`. It knows nothing of codecs.
 
 type State = [u32; 3];
 
@@ -53,7 +10,8 @@ fn absorb(state: &mut State, block: &[u8; 12]) {
     }
 }
 
-fn hash(bytes: &[u8], initval: u32) -> u32 {
+/// `hashlittle` of `bytes`, beginning at `initval`.
+pub fn hash(bytes: &[u8], initval: u32) -> u32 {
     let mut state = [0xdead_beef_u32.wrapping_add(bytes.len() as u32).wrapping_add(initval); 3];
     let mut rest = bytes;
     // the last block, full or not, is mixed by other rules

@@ -116,7 +116,7 @@ pub fn build(config: &CodecConfig, itemsize: usize) -> Result<Box<dyn Codec>> {
         "delta" => Box::new(delta::Delta::new(config)?),
         "fixedscaleoffset" => Box::new(fixed_scale_offset::FixedScaleOffset::new(config)?),
         "fletcher32" => Box::new(checksum::Checksum::fletcher32(config)?),
-        "jenkins_lookup3" => Box::new(jenkins_lookup3::JenkinsLookup3::new(config)?),
+        "jenkins_lookup3" => Box::new(checksum::Checksum::jenkins_lookup3(config)?),
         "json2" | "msgpack2" | "pickle" | "vlen-array" | "vlen-bytes" | "vlen-utf8" => {
             Box::new(object::Passthrough::new(config)?)
         }

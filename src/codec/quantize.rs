@@ -40,7 +40,7 @@ impl Quantize {
 
 impl Codec for Quantize {
     fn encoded_size(&self, decoded: usize) -> Size {
-        Size::Exact((decoded / self.decoded.size()).saturating_mul(self.encoded.size()))
+        self.decoded.encoded_size(self.encoded, decoded)
     }
 
     fn encoded_itemsize(&self) -> usize {
