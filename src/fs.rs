@@ -90,7 +90,8 @@ impl Fs {
         let parent = self.tree.node(parent)?;
         let none = || Error::not_found("no such file");
         let node = self.tree.lookup(&parent, name)?.ok_or_else(none)?;
-        let attributes = self.tree.attributes(&node).map_err(|e| if e.errno() == libc::ESTALE { none() } else { e })?;
+        let attributes =
+            self.tree.attributes_of_found(&node).map_err(|e| if e.errno() == libc::ESTALE { none() } else { e })?;
         self.tree.remember(node);
         Ok(attributes)
     }

@@ -324,6 +324,14 @@ impl Tree {
 
     /// What `stat` tells. ESTALE if the node is gone: the kernel then looks its path up again.
     pub fn attributes(&self, node: &Node) -> Result<Attributes> {
+        if let Node::Value(key) | Node::Unreadable(key) = node {
+            self.check_plain(node, key)?;
+        }
+        self.attributes_of_found(node)
+    }
+
+    /// As [`Tree::attributes`], of a node that was looked up just now.
+    pub fn attributes_of_found(&self, node: &Node) -> Result<Attributes> {
         let store_stat = |key: &Key| self.hierarchy.store().stat(key).map_err(|e| e.context(key))?.ok_or_else(stale);
         match node {
             Node::Directory(key) => Ok(self.plain(node, 0, 0, store_stat(key)?.modified)),
@@ -347,14 +355,10 @@ impl Tree {
                 Ok(self.plain(node, size, size.div_ceil(512), document.stat.modified))
             }
             Node::Value(key) => {
-                self.check_plain(node, key)?;
                 let stat = store_stat(key)?;
                 Ok(self.plain(node, stat.size, stat.size.div_ceil(512), stat.modified))
             }
-            Node::Unreadable(key) => {
-                self.check_plain(node, key)?;
-                Ok(self.plain(node, 0, 0, store_stat(key)?.modified))
-            }
+            Node::Unreadable(key) => Ok(self.plain(node, 0, 0, store_stat(key)?.modified)),
             Node::ControlDirectory | Node::Control(_) => Ok(self.plain(node, 0, 0, self.started)),
         }
     }
