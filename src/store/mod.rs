@@ -80,6 +80,17 @@ pub trait Store: Send + Sync {
     /// What stands at `key`.
     fn stat(&self, key: &Key) -> Result<Option<Stat>>;
 
+    /// Calls `each` with what stands at each key, in order, until it returns false. Quicker than asking one by one
+    /// where neighbouring keys stand on the same level. An answer is never older than the call, but may be older than
+    /// the one before it.
+    fn stat_many(&self, keys: &mut dyn Iterator<Item = Key>, each: &mut dyn FnMut(Result<Option<Stat>>) -> bool) {
+        for key in keys {
+            if !each(self.stat(&key)) {
+                return;
+            }
+        }
+    }
+
     /// The names one level below `prefix`, unordered, streamed. Names that can't be keys are left out.
     fn list(&self, prefix: &Key) -> Result<Listing>;
 
