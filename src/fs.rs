@@ -2,9 +2,8 @@
 //! without FUSE, and knows nothing of it.
 
 use crate::array::Array;
-use crate::cache::{Cache, Chunk};
+use crate::cache::{Cache, Mark, ReadAhead, Readers, Want};
 use crate::error::{Error, Kind, Result};
-use crate::grid::{ChunkId, Run};
 use crate::hierarchy::Document;
 use crate::json::{self, Map, Value};
 use crate::layout;
@@ -13,45 +12,73 @@ use crate::metadata::{Order, Separator};
 use crate::stats::Stats;
 use crate::store::Key;
 use crate::tree::{Attributes, ControlFile, MetadataFile, Name, Names, Node, Tree};
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+mod flat;
 mod holes;
+mod pages;
 
+use flat::FlatRead;
 pub use holes::Seek;
 use holes::StoredChunks;
+use pages::Pages;
 
-/// Chunks a read keeps at hand: a row of the array goes through several of them again and again.
-const HELD: usize = 32;
+/// How files are read.
+#[derive(Clone, Copy, Debug)]
+pub struct ReadOptions {
+    /// Threads that read ahead.
+    pub threads: usize,
+    /// Whether flat bytes go past the kernel's page cache.
+    pub direct_io: bool,
+}
 
-/// Runs of a request looked at together: enough for any usual one, and a bound on what has to be remembered.
-const PIECE: usize = 1 << 16;
-
-/// What a look into the cache gave: not there; or there, decoded or uninitialised.
-type Cached = Option<Option<Arc<Chunk>>>;
+/// What the kernel may keep of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KernelPages {
+    /// Nothing, now or later: each read is asked for. The content is made at open, or there is no need to keep it.
+    None,
+    /// What is read from now on.
+    Fresh,
+    /// That, and what was read before.
+    Kept,
+}
 
 /// What `open` answers.
 #[derive(Debug)]
 pub struct Opened {
     /// To be given to the calls on open files.
     pub handle: u64,
-    /// The content is made at open: reads must not be answered from, or cut by, what the kernel remembers.
-    pub synthesised: bool,
+    /// What the kernel may keep of it.
+    pub pages: KernelPages,
 }
 
 /// An open file or directory.
 enum Handle {
-    Flat(CurrentArray, StoredChunks),
+    Flat(FlatFile),
     /// A chunk, by its name in the mount.
-    Chunk(CurrentArray, String),
+    Chunk(CurrentArray, String, Dropping),
     /// Metadata and control files, as they were when opened.
     Document(Vec<u8>),
     Value(Key),
     /// Protects the stream, for as long as one reply is filled from it.
     Directory(Mutex<DirectoryStream>),
 }
+
+/// The flat bytes of an array.
+struct FlatFile {
+    array: CurrentArray,
+    stored: StoredChunks,
+    readers: Readers,
+    dropping: Dropping,
+    /// Somebody else keeps what is read, so that the cache need not.
+    once: bool,
+}
+
+/// The inode number of a file whose pages the kernel was told to drop; 0 once it is known that it has.
+struct Dropping(AtomicU64);
 
 /// The array behind an open file. All open files of an array must read through one object: the kernel has but one cache
 /// for them, and what one reads the others are given.
@@ -73,6 +100,9 @@ struct DirectoryStream {
 pub struct Fs {
     tree: Tree,
     cache: Arc<Cache>,
+    ahead: ReadAhead,
+    direct_io: bool,
+    pages: Pages,
     stats: Arc<Stats>,
     /// Protects the map alone, never held during a request.
     handles: Mutex<HashMap<u64, Arc<Handle>>>,
@@ -81,8 +111,17 @@ pub struct Fs {
 
 impl Fs {
     /// The file system that shows `tree`, reading through `cache`.
-    pub fn new(tree: Tree, cache: Arc<Cache>, stats: Arc<Stats>) -> Self {
-        Fs { tree, cache, stats, handles: Mutex::default(), next_handle: AtomicU64::new(1) }
+    pub fn new(tree: Tree, cache: Arc<Cache>, stats: Arc<Stats>, options: ReadOptions) -> Result<Self> {
+        Ok(Fs {
+            tree,
+            ahead: ReadAhead::new(cache.clone(), options.threads)?,
+            direct_io: options.direct_io,
+            pages: Pages::new(),
+            cache,
+            stats,
+            handles: Mutex::default(),
+            next_handle: AtomicU64::new(1),
+        })
     }
 
     /// Looks up a name and counts the lookup. ENOENT where there is none.
@@ -114,29 +153,34 @@ impl Fs {
         })
     }
 
-    /// Opens a file. Everything its reads see is at least as new as this moment.
-    pub fn open(&self, inode: u64, for_writing: bool) -> Result<Opened> {
+    /// Opens a file. Everything its reads see is at least as new as this moment. With `direct`, it asked for O_DIRECT.
+    pub fn open(&self, inode: u64, for_writing: bool, direct: bool) -> Result<Opened> {
         if for_writing {
             return Err(Error::new(Kind::ReadOnly, "the mount is read-only"));
         }
         let node = self.tree.node(inode)?;
-        let mut synthesised = false;
+        let mut pages = KernelPages::None;
         let handle = match &*node {
-            Node::Flat(key) => Handle::Flat(CurrentArray(Mutex::new(self.open_array(key)?)), StoredChunks::default()),
+            Node::Flat(key) => {
+                let file;
+                (file, pages) = self.open_flat(inode, key, direct)?;
+                Handle::Flat(file)
+            }
             Node::Chunk(key, name) => {
                 let array = self.open_array(key)?;
+                array.begin_epoch();
                 let chunk = array.grid().parse_chunk_key(name, Separator::Dot);
                 let chunk = chunk.ok_or_else(|| Error::system(libc::ESTALE))?;
-                array.stat_chunk(chunk)?.ok_or_else(|| Error::system(libc::ESTALE))?;
+                let stat = array.stat_chunk(chunk)?.ok_or_else(|| Error::system(libc::ESTALE))?;
                 if array.metadata().is_object() {
                     // its size is known only now, or never: then it must not look like an empty file
-                    self.cache.get(&array, chunk)?;
-                    synthesised = true;
+                    self.cache.get(&array, chunk, Want::Whole)?;
+                } else {
+                    pages = self.pages_of(inode, Mark::of_array(&array, Some(&stat.version)), true);
                 }
-                Handle::Chunk(CurrentArray(Mutex::new(array)), name.clone())
+                Handle::Chunk(CurrentArray(Mutex::new(array)), name.clone(), Dropping::new(inode, pages))
             }
             Node::Metadata(key, file) => {
-                synthesised = true;
                 let document = match file {
                     MetadataFile::Consolidated => self.tree.consolidated(key, Duration::ZERO)?,
                     _ => self.tree.document(key, *file)?,
@@ -146,26 +190,54 @@ impl Fs {
             }
             Node::Value(key) => {
                 self.tree.check_plain(&node, key)?;
+                pages = KernelPages::Fresh;
                 Handle::Value(key.clone())
             }
             Node::Unreadable(key) => {
                 self.tree.check_plain(&node, key)?;
                 return Err(self.tree.unreadable(key));
             }
-            Node::Control(file) => {
-                synthesised = true;
-                Handle::Document(self.control(*file).into_bytes())
-            }
+            Node::Control(file) => Handle::Document(self.control(*file).into_bytes()),
             Node::Directory(_) | Node::ControlDirectory => return Err(Error::system(libc::EISDIR)),
         };
-        Ok(Opened { handle: self.insert(handle), synthesised })
+        Ok(Opened { handle: self.insert(handle), pages })
     }
 
     fn open_array(&self, key: &Key) -> Result<Arc<Array>> {
         let array = self.tree.array(key)?;
         array.readable()?;
-        array.begin_epoch();
         Ok(array)
+    }
+
+    fn open_flat(&self, inode: u64, key: &Key, direct: bool) -> Result<(FlatFile, KernelPages)> {
+        let array = self.open_array(key)?;
+        // until the pages are noted: another opening must not have the kernel keep what this one has it drop
+        let turn = array.opening();
+        let same = self.cache.reopen(&array, &turn);
+        let pages = match self.direct_io {
+            true => KernelPages::None,
+            false => self.pages_of(inode, Mark::of_array(&array, None), same),
+        };
+        drop(turn);
+        let file = FlatFile {
+            array: CurrentArray(Mutex::new(array)),
+            stored: StoredChunks::default(),
+            readers: Readers::default(),
+            dropping: Dropping::new(inode, pages),
+            once: !direct && !self.direct_io,
+        };
+        Ok((file, pages))
+    }
+
+    fn pages_of(&self, inode: u64, mark: Mark, same: bool) -> KernelPages {
+        if self.pages.open(inode, mark, same) { KernelPages::Kept } else { KernelPages::Fresh }
+    }
+
+    /// A request of an open file has come: the kernel has the answer to its opening.
+    fn answered(&self, dropping: &Dropping) {
+        if dropping.0.load(Ordering::Relaxed) != 0 {
+            self.pages.dropped(dropping.0.swap(0, Ordering::Relaxed));
+        }
     }
 
     /// The array as it was last opened by anybody.
@@ -190,17 +262,48 @@ impl Fs {
 
     /// Closes a file or directory.
     pub fn release(&self, handle: u64) {
-        lock(&self.handles).remove(&handle);
+        match lock(&self.handles).remove(&handle).as_deref() {
+            Some(Handle::Flat(FlatFile { dropping, .. }) | Handle::Chunk(_, _, dropping)) => self.answered(dropping),
+            _ => {}
+        }
     }
 
-    /// Reads up to `len` bytes at `offset` into `out`, replacing what is there; fewer only at the end of the file.
-    /// With `cached`, false is returned, and `out` is worthless, if that would take the store or a wait.
-    pub fn read(&self, handle: u64, offset: u64, len: usize, cached: bool, out: &mut Vec<u8>) -> Result<bool> {
-        let done = match &*self.handle(handle)? {
-            // it has to be looked up again
-            Handle::Flat(array, _) | Handle::Chunk(array, _) if cached && lock(&array.0).is_superseded() => false,
-            Handle::Flat(array, _) => self.read_flat(&*self.current(array)?, offset, len, cached, out)?,
-            Handle::Chunk(array, name) => self.read_chunk(&*self.current(array)?, name, offset, len, cached, out)?,
+    /// Reads up to `len` bytes at `offset` into `out`, replacing what is there; fewer only at the end of the file. If
+    /// that would take the store or a wait, false is returned and `out` is worthless: [`Fs::read`] must follow.
+    pub fn read_cached(&self, handle: u64, offset: u64, len: usize, out: &mut Vec<u8>) -> Result<bool> {
+        let handle = self.handle(handle)?;
+        match &*handle {
+            Handle::Flat(file) => {
+                self.answered(&file.dropping);
+                if file.array.is_superseded() {
+                    return Ok(false); // it has to be looked up again
+                }
+                flat::note(&self.ahead, &file.readers, &self.current(&file.array)?, offset, len, file.once);
+            }
+            Handle::Chunk(array, _, dropping) => {
+                self.answered(dropping);
+                if array.is_superseded() {
+                    return Ok(false);
+                }
+            }
+            _ => {}
+        }
+        self.read_from(&handle, offset, len, true, out)
+    }
+
+    /// Reads as [`Fs::read_cached`] does, whatever it takes.
+    pub fn read(&self, handle: u64, offset: u64, len: usize, out: &mut Vec<u8>) -> Result<()> {
+        self.read_from(&*self.handle(handle)?, offset, len, false, out).map(|_| ())
+    }
+
+    fn read_from(&self, handle: &Handle, offset: u64, len: usize, cached: bool, out: &mut Vec<u8>) -> Result<bool> {
+        let done = match handle {
+            Handle::Flat(file) => {
+                let (array, whole) = (self.current(&file.array)?, file.readers.is_forward(offset));
+                let request = FlatRead { cache: &self.cache, array: &array, offset, whole };
+                request.read(len, cached, &self.stats, out)?
+            }
+            Handle::Chunk(array, name, _) => self.read_chunk(&*self.current(array)?, name, offset, len, cached, out)?,
             Handle::Document(text) => {
                 let start = (offset.min(text.len() as u64)) as usize;
                 out.clear();
@@ -222,51 +325,6 @@ impl Fs {
         Ok(done)
     }
 
-    /// One copy: from the decoded chunks into the reply. Each chunk is asked for once in a piece of the request,
-    /// however often its rows come: with a small cache it might be gone by its next row.
-    fn read_flat(&self, array: &Array, offset: u64, len: usize, cached: bool, out: &mut Vec<u8>) -> Result<bool> {
-        let end = offset.saturating_add(len as u64).min(array.size());
-        out.resize(end.saturating_sub(offset) as usize, 0);
-        let mut runs = array.grid().runs(offset..end).peekable();
-        let (mut done, mut missing, mut missing_chunks) = (0, Vec::new(), HashSet::new());
-        while runs.peek().is_some() {
-            // what is cached is copied at once, in file order
-            let mut held: [Option<(ChunkId, Cached)>; HELD] = Default::default();
-            for run in runs.by_ref().take(PIECE) {
-                let slot = &mut held[(run.chunk.0 % HELD as u64) as usize];
-                let known = slot.take_if(|(id, _)| *id == run.chunk).map(|(_, known)| known);
-                let known = match known {
-                    Some(known) => known,
-                    // somebody may have loaded it meanwhile: its runs must still all be of one version
-                    None if missing_chunks.contains(&run.chunk) => None,
-                    None => self.cache.peek(array, run.chunk).transpose()?,
-                };
-                match &known {
-                    Some(chunk) => copy(chunk.as_deref(), &run, offset, done, array, out),
-                    None if cached => return Ok(false),
-                    None => {
-                        missing_chunks.insert(run.chunk);
-                        missing.push((run, done));
-                    }
-                }
-                done += run.len;
-                *slot = Some((run.chunk, known));
-            }
-            // the rest chunk by chunk; the cache's rule: hold nothing while waiting for room
-            drop(held);
-            missing.sort_unstable_by_key(|(run, at)| (run.chunk, *at));
-            for same in missing.chunk_by(|(a, _), (b, _)| a.chunk == b.chunk) {
-                let chunk = self.cache.get(array, same[0].0.chunk)?;
-                for (run, at) in same {
-                    copy(chunk.as_deref(), run, offset, *at, array, out);
-                }
-            }
-            missing.clear();
-            missing_chunks.clear();
-        }
-        Ok(true)
-    }
-
     fn read_chunk(
         &self,
         array: &Array,
@@ -278,18 +336,19 @@ impl Fs {
     ) -> Result<bool> {
         let stale = || Error::system(libc::ESTALE);
         let chunk = array.grid().parse_chunk_key(name, Separator::Dot).ok_or_else(stale)?;
-        let bytes = match self.cache.peek(array, chunk) {
-            Some(bytes) => bytes?,
+        let piece = match self.cache.peek(array, chunk, Want::Whole) {
+            Some(piece) => piece?,
             None if cached => return Ok(false),
-            None => self.cache.get(array, chunk)?,
+            None => self.cache.get(array, chunk, Want::Whole)?,
         };
-        let bytes = bytes.ok_or_else(stale)?;
+        let piece = piece.ok_or_else(stale)?;
+        let bytes = piece.bytes();
         let start = offset.min(bytes.len() as u64) as usize;
         let end = bytes.len().min(start.saturating_add(len));
         out.resize(end - start, 0);
         let meta = array.metadata();
         if meta.order == Order::F && !meta.is_object() {
-            layout::read_f(&meta.chunks, meta.dtype.size(), &bytes, start..end, out);
+            layout::read_f(&meta.chunks, meta.dtype.size(), bytes, start..end, out);
         } else {
             out.copy_from_slice(&bytes[start..end]);
         }
@@ -299,7 +358,7 @@ impl Fs {
     /// Where the next data or hole begins, at or after `offset`. ENXIO past the end, as lseek(2) says.
     pub fn seek(&self, inode: u64, handle: u64, offset: u64, seek: Seek) -> Result<u64> {
         let handle = self.handle(handle)?;
-        let Handle::Flat(array, stored) = &*handle else {
+        let Handle::Flat(file) = &*handle else {
             let size = self.attributes(inode)?.size;
             return match seek {
                 _ if offset >= size => Err(Error::system(libc::ENXIO)),
@@ -307,9 +366,9 @@ impl Fs {
                 Seek::Hole => Ok(size),
             };
         };
-        let array = self.current(array)?;
+        let array = self.current(&file.array)?;
         match offset < array.size() {
-            true => stored.seek(&array, offset, seek),
+            true => file.stored.seek(&array, offset, seek),
             false => Err(Error::system(libc::ENXIO)),
         }
     }
@@ -373,32 +432,15 @@ impl Fs {
     }
 }
 
-/// Copies a run of a read that began at `offset` to its place `at` in the reply; no chunk stands for an uninitialised
-/// one.
-fn copy(chunk: Option<&Chunk>, run: &Run, offset: u64, at: usize, array: &Array, out: &mut [u8]) {
-    let to = &mut out[at..at + run.len];
-    match chunk {
-        Some(chunk) => to.copy_from_slice(&chunk[run.offset..run.offset + run.len]),
-        None => fill(to, offset + at as u64, array),
+impl CurrentArray {
+    fn is_superseded(&self) -> bool {
+        lock(&self.0).is_superseded()
     }
 }
 
-/// Writes the fill value over `to`, which stands at `position` of the flat array.
-fn fill(to: &mut [u8], position: u64, array: &Array) {
-    // the buffer is used again: it may hold another read's bytes
-    to.fill(0);
-    let (Some(item), size) = (&array.metadata().fill, array.metadata().dtype.size()) else { return };
-    if item.is_empty() {
-        return;
-    }
-    let (mut at, mut inside) = (0, (position % size as u64) as usize);
-    while at < to.len() {
-        // the zero bytes at an item's end are left out
-        let rest = item.get(inside..).unwrap_or_default();
-        let n = rest.len().min(to.len() - at);
-        to[at..at + n].copy_from_slice(&rest[..n]);
-        at += size - inside;
-        inside = 0;
+impl Dropping {
+    fn new(inode: u64, pages: KernelPages) -> Self {
+        Dropping(AtomicU64::new(if pages == KernelPages::Fresh { inode } else { 0 }))
     }
 }
 

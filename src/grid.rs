@@ -130,6 +130,24 @@ impl Grid {
         from + step * row.flat_stride
     }
 
+    /// The numbers of the chunks that a forward reader at `from` goes through again and again before it is done with the
+    /// first of them. Chunks before them hold nothing that follows.
+    pub fn working_set(&self, from: u64) -> Range<u64> {
+        let mut first = 0;
+        for axis in &self.axes {
+            first += from / axis.flat_stride % axis.len / axis.chunk * axis.id_stride;
+            if axis.chunk > 1 || axis.id_stride == 1 {
+                return first..first + axis.id_stride;
+            }
+        }
+        0..0
+    }
+
+    /// The chunk that holds a flat position inside the array.
+    pub fn chunk_at(&self, position: u64) -> Option<ChunkId> {
+        self.runs(position..position.saturating_add(1)).next().map(|run| run.chunk)
+    }
+
     /// The end of the row that holds flat position `from`: up to there no chunk comes twice.
     pub fn row_end(&self, from: u64) -> u64 {
         self.axes.last().map_or(self.size, |row| (from / row.len + 1) * row.len)
@@ -354,6 +372,20 @@ mod tests {
             let end = bytes.iter().rposition(|b| b.0 < band.end).unwrap();
             prop_assert!(bytes[..=end].iter().all(|b| b.0 < band.end));
             prop_assert!(bytes[from..].iter().all(|b| b.0 >= band.start));
+        }
+
+        #[test]
+        fn a_working_set_is_all_that_is_needed_again((shape, chunks, item) in any_grid(), from in 0.0..1.0f64) {
+            let grid = Grid::new(&shape, &chunks, item as usize).unwrap();
+            let bytes = definition(&shape, &chunks, item);
+            let from = (from * bytes.len() as f64) as usize;
+            let set = grid.working_set(from as u64);
+            prop_assert!(set.contains(&bytes[from].0));
+            prop_assert_eq!(grid.chunk_at(from as u64), Some(ChunkId(bytes[from].0)));
+            prop_assert!(bytes[from..].iter().all(|b| b.0 >= set.start));
+            // up to its last byte, nothing else comes
+            let end = bytes.iter().rposition(|b| set.contains(&b.0)).unwrap();
+            prop_assert!(bytes[from..=end].iter().all(|b| set.contains(&b.0)));
         }
 
         #[test]

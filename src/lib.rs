@@ -13,6 +13,7 @@
 pub mod error;
 // floor 1: plain notions
 pub mod memory;
+pub mod pool;
 pub mod json;
 pub mod stats;
 pub mod dtype;

@@ -40,20 +40,28 @@ pub struct Stats {
     pub misses: Counter,
     /// Chunks decoded.
     pub decodes: Counter,
+    /// Blocks decoded alone.
+    pub block_decodes: Counter,
     /// Chunks that are not in the store.
     pub uninitialised: Counter,
     /// Chunks that couldn't be read or decoded.
     pub failures: Counter,
     /// Bytes of encoded chunks read from the store.
     pub bytes_stored: Counter,
-    /// Bytes of decoded chunks.
+    /// Bytes of decoded chunks and blocks.
     pub bytes_decoded: Counter,
     /// Bytes given to readers.
     pub bytes_served: Counter,
+    /// Chunks read ahead that somebody asked for.
+    pub readahead_used: Counter,
+    /// Chunks read ahead and dropped before anybody asked for them.
+    pub readahead_wasted: Counter,
     /// Nanoseconds in the store, summed over threads.
     pub store_time: Counter,
     /// Nanoseconds in the codecs, summed over threads.
     pub codec_time: Counter,
+    /// Nanoseconds of copying into replies, summed over threads.
+    pub copy_time: Counter,
     /// Protects the list alone.
     problems: Mutex<VecDeque<String>>,
 }
@@ -79,18 +87,22 @@ impl Stats {
     }
 
     /// Names and values of the counters, in the order they are shown.
-    pub fn counters(&self) -> [(&'static str, u64); 10] {
+    pub fn counters(&self) -> [(&'static str, u64); 14] {
         [
             ("chunk_hits", self.hits.get()),
             ("chunk_misses", self.misses.get()),
             ("chunk_decodes", self.decodes.get()),
+            ("block_decodes", self.block_decodes.get()),
             ("chunks_uninitialised", self.uninitialised.get()),
             ("chunk_failures", self.failures.get()),
             ("bytes_stored", self.bytes_stored.get()),
             ("bytes_decoded", self.bytes_decoded.get()),
             ("bytes_served", self.bytes_served.get()),
+            ("readahead_used", self.readahead_used.get()),
+            ("readahead_wasted", self.readahead_wasted.get()),
             ("store_nanoseconds", self.store_time.get()),
             ("codec_nanoseconds", self.codec_time.get()),
+            ("copy_nanoseconds", self.copy_time.get()),
         ]
     }
 }

@@ -3,7 +3,7 @@
 //! open files.
 
 use crate::array::{Array, ArrayEntry, is_chunk_like};
-use crate::cache::Cache;
+use crate::cache::{Cache, Want};
 use crate::error::{Error, Result};
 use crate::grid::ChunkId;
 use crate::hierarchy::{Document, Hierarchy, Place};
@@ -403,7 +403,8 @@ impl Tree {
         if !array.metadata().is_object() {
             return array.grid().chunk_size() as u64;
         }
-        array.readable().and_then(|()| self.cache.get(array, chunk)).ok().flatten().map_or(0, |c| c.len() as u64)
+        let piece = array.readable().and_then(|()| self.cache.get(array, chunk, Want::Whole));
+        piece.ok().flatten().map_or(0, |p| p.bytes().len() as u64)
     }
 
     /// The names in a directory: the fixed ones first, then what the store lists, streamed.

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use zarrfs::cache::Cache;
 use zarrfs::error::Result;
-use zarrfs::fs::Fs;
+use zarrfs::fs::{Fs, ReadOptions};
 use zarrfs::fuse::{MountRequest, Mountpoint, ServeOptions, serve};
 use zarrfs::hierarchy::Hierarchy;
 use zarrfs::metadata::V1Order;
@@ -20,7 +20,7 @@ impl Store for Panicking {
         assert!(!key.as_str().contains("panic"), "told to panic at {key}");
         self.0.get(key, limit, value)
     }
-    fn get_range(&self, key: &Key, range: Range<u64>, value: &mut Vec<u8>) -> Result<Option<Version>> {
+    fn get_range(&self, key: &Key, range: Range<u64>, value: &mut Vec<u8>) -> Result<Option<Stat>> {
         assert!(!key.as_str().contains("panic"), "told to panic at {key}");
         self.0.get_range(key, range, value)
     }
@@ -57,7 +57,15 @@ fn a_panic_is_eio_and_the_mount_lives_on() {
     let stats = Arc::new(Stats::default());
     let cache = Arc::new(Cache::new(1 << 20, stats.clone()));
     let hierarchy = Hierarchy::new(Arc::new(Panicking(store)), V1Order::Zarr1, stats.clone());
-    let fs = Arc::new(Fs::new(Tree::new(hierarchy, cache.clone()), cache, stats.clone()));
+    let fs = Arc::new(
+        Fs::new(
+            Tree::new(hierarchy, cache.clone()),
+            cache,
+            stats.clone(),
+            ReadOptions { threads: 2, direct_io: false },
+        )
+        .unwrap(),
+    );
     let directory = tempfile::tempdir().unwrap();
     let request = MountRequest { source: "a store, with a comma", path: directory.path(), allow_other: false };
     let mut mountpoint = Mountpoint::mount(&request).expect("FUSE");

@@ -2,7 +2,7 @@
 //! assume that a chunk is a key of its own. Chunks in memory are always of C layout, whatever the store's order is.
 
 use crate::codec::Pipeline;
-use crate::error::{Kind, Result};
+use crate::error::{Error, Kind, Result};
 use crate::grid::{ChunkId, Grid, parse_index};
 use crate::layout;
 use crate::memory;
@@ -10,9 +10,13 @@ use crate::metadata::{ArrayMetadata, Order, Separator, V1_META, ZARRAY};
 use crate::stats::Stats;
 use crate::store::{EntryKind, Key, Listing, Stat, Store, Version};
 use std::cell::RefCell;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
+
+mod part;
+
+pub use part::{Opened, Parts};
 
 /// Names looked at to find out an undeclared separator: enough to get past stray files, few enough to be quick.
 const SEPARATOR_SAMPLE: usize = 1000;
@@ -39,6 +43,8 @@ pub struct Array {
     id: u64,
     /// When the array was opened last; what was known before has to be checked again.
     epoch: AtomicU64,
+    /// Held while the array is opened: what one opening finds out must not be lost to the next. It protects nothing else.
+    opening: Mutex<()>,
     /// Set when newer metadata was read, or somebody else reads this array through another object.
     superseded: AtomicBool,
 }
@@ -85,6 +91,7 @@ impl Array {
             stats,
             id: COUNTER.fetch_add(1, Ordering::Relaxed),
             epoch: AtomicU64::new(0),
+            opening: Mutex::default(),
             superseded: AtomicBool::new(false),
         })
     }
@@ -149,6 +156,11 @@ impl Array {
         self.epoch.fetch_max(COUNTER.fetch_add(1, Ordering::Relaxed), Ordering::AcqRel);
     }
 
+    /// To be held from the beginning of an epoch until it is known what is new in it.
+    pub fn opening(&self) -> MutexGuard<'_, ()> {
+        memory::lock(&self.opening)
+    }
+
     /// True if the array must be looked up again: this one may no longer be what the store holds.
     pub fn is_superseded(&self) -> bool {
         self.superseded.load(Ordering::Acquire)
@@ -170,57 +182,73 @@ impl Array {
         self.store.stat(&key).map_err(|e| e.context(&key))
     }
 
-    /// Reads and decodes a chunk; None if it is uninitialised. Errors name the key and the cause.
-    pub fn load(&self, chunk: ChunkId) -> Result<Option<Loaded>> {
-        let pipeline = self.pipeline.as_ref().map_err(|e| e.clone().context(&self.key))?;
+    /// As [`Array::stat_chunk`], of each chunk in turn, until `each` returns false.
+    pub fn stat_chunks(&self, chunks: &[ChunkId], each: &mut dyn FnMut(Result<Option<Stat>>) -> bool) {
+        self.store.stat_many(&mut chunks.iter().map(|&chunk| self.chunk_key(chunk)), each);
+    }
+
+    /// Reads and decodes a chunk, into `buffer` if that has the room; None if it is uninitialised. Errors name the key
+    /// and the cause.
+    pub fn load(&self, chunk: ChunkId, buffer: Vec<u8>) -> Result<Option<Loaded>> {
+        let pipeline = self.pipeline()?;
         SCRATCH.with_borrow_mut(|(stored, scratch)| {
-            let loaded = self.load_with(pipeline, chunk, stored, scratch);
+            let loaded = self.load_with(pipeline, chunk, buffer, stored, scratch);
             memory::release(stored);
             memory::release(scratch);
             loaded
         })
     }
 
+    fn pipeline(&self) -> Result<&Pipeline> {
+        self.pipeline.as_ref().map_err(|e| e.clone().context(&self.key))
+    }
+
+    /// True if the store's layout of a chunk is not ours.
+    fn is_transposed(&self) -> bool {
+        self.metadata.order == Order::F && self.grid.dimensions() > 1 && !self.metadata.is_object()
+    }
+
     fn load_with(
         &self,
         pipeline: &Pipeline,
         chunk: ChunkId,
+        mut bytes: Vec<u8>,
         stored: &mut Vec<u8>,
         scratch: &mut Vec<u8>,
     ) -> Result<Option<Loaded>> {
         let key = self.chunk_key(chunk);
+        let is_plain = pipeline.is_identity() && !self.is_transposed();
         let start = Instant::now();
-        let got = self.store.get(&key, pipeline.max_stored(), stored);
+        let got = self.store.get(&key, pipeline.max_stored(), if is_plain { &mut bytes } else { stored });
         self.stats.store_time.add_since(start);
         let Some(version) = got.map_err(|e| e.context(&key))? else { return Ok(None) };
-        self.stats.bytes_stored.add(stored.len() as u64);
+        self.stats.bytes_stored.add(if is_plain { bytes.len() } else { stored.len() } as u64);
         let start = Instant::now();
-        let bytes = self.decode(pipeline, stored, scratch);
+        let done = match is_plain {
+            true => pipeline.check_size(bytes.len()),
+            false => self.decode(pipeline, stored, &mut bytes, scratch),
+        };
         self.stats.codec_time.add_since(start);
-        let bytes = bytes.map_err(|e| e.context(format!("{key}: {}", self.codec_names())))?;
+        done.map_err(|e| self.in_chunk(&key, e))?;
         self.stats.decodes.add(1);
         self.stats.bytes_decoded.add(bytes.len() as u64);
         Ok(Some(Loaded { bytes, version }))
     }
 
-    fn decode(&self, pipeline: &Pipeline, stored: &mut Vec<u8>, scratch: &mut Vec<u8>) -> Result<Vec<u8>> {
-        let transposed = self.metadata.order == Order::F && self.grid.dimensions() > 1 && !self.metadata.is_object();
-        let mut bytes = Vec::new();
-        if !transposed && pipeline.is_identity() {
-            pipeline.check_size(stored.len())?;
-            bytes = std::mem::take(stored);
-            // the buffer may have held a much larger chunk before
-            if bytes.capacity() > bytes.len() + bytes.len() / 8 + 64 {
-                bytes.shrink_to_fit();
-            }
-        } else if !transposed {
-            pipeline.decode(stored, &mut bytes)?;
-        } else {
-            pipeline.decode(stored, scratch)?;
-            bytes = memory::zeroed(scratch.len())?;
-            layout::f_to_c(&self.metadata.chunks, self.metadata.dtype.size(), scratch, &mut bytes);
+    /// Decodes into `bytes`, C layout.
+    fn decode(&self, pipeline: &Pipeline, stored: &[u8], bytes: &mut Vec<u8>, scratch: &mut Vec<u8>) -> Result<()> {
+        if !self.is_transposed() {
+            return pipeline.decode(stored, bytes);
         }
-        Ok(bytes)
+        pipeline.decode(stored, scratch)?;
+        memory::resize(bytes, scratch.len())?;
+        layout::f_to_c(&self.metadata.chunks, self.metadata.dtype.size(), scratch, bytes);
+        Ok(())
+    }
+
+    /// An error of decoding, with the key and the codecs.
+    fn in_chunk(&self, key: &Key, e: Error) -> Error {
+        e.context(format!("{key}: {}", self.codec_names()))
     }
 
     /// The codecs of the array, for messages: `zlib`, or `delta, blosc`.

@@ -1,52 +1,124 @@
-//! Decoded chunks of all arrays within one bound of bytes. Several readers of one missing chunk cause one load; what
-//! was learnt of the store before an array's latest opening is checked again before it is used. It knows arrays, not
-//! files.
+//! Decoded chunks of all arrays, whole or in parts, within one bound of bytes. Several readers of one missing chunk cause
+//! one load; what was learnt of the store before an array's latest opening is checked again before it is used. It knows
+//! arrays, not files.
 //!
-//! Locks: one, over the map of slots and the sum of bytes. It is never held while a chunk is loaded, checked or copied.
-//! Whoever waits, for another's load of the same chunk or for room, holds neither the lock nor a chunk. A load waits
-//! for room only before it asks the store, and only while other loads are under way; they end without waiting again.
+//! Locks: one, over the map of slots and the sum of bytes; the one over [`Seen`] is taken alone. Neither is ever held
+//! while a chunk is loaded, checked or copied. Whoever waits, for another's load of the same chunk or for room, holds
+//! neither a lock nor a chunk. A load waits for room only before it asks the store, and only while other loads are under
+//! way; they end without waiting again.
 
-use crate::array::Array;
+mod access;
+mod buffers;
+mod readahead;
+mod seen;
+
+pub use readahead::{ReadAhead, Readers};
+pub use seen::Mark;
+
+use crate::array::{Array, Opened, Parts};
+use crate::codec::Partly;
 use crate::error::{Error, Kind, Result};
 use crate::grid::ChunkId;
 use crate::memory::lock;
 use crate::stats::Stats;
 use crate::store::Version;
+use buffers::{Buffers, Decoded};
 use lru::LruCache;
-use std::ops::Deref;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use seen::Seen;
+use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 /// What a slot costs beyond its chunk's bytes, roughly: so that a million missing chunks count, too.
 const SLOT_COST: usize = 256;
 
-/// A decoded chunk, C layout. It counts in the cache's bound as long as anybody holds it.
-pub struct Chunk {
-    bytes: Vec<u8>,
-    live: Arc<AtomicUsize>,
+/// What is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Want {
+    /// The chunk.
+    Whole,
+    /// The byte at this place of the chunk, and what is cheap to have around it.
+    At(usize),
 }
 
-impl Deref for Chunk {
-    type Target = [u8];
+/// Decoded bytes of a chunk: all of them, or a part.
+#[derive(Clone)]
+pub struct Piece {
+    bytes: Arc<Decoded>,
+    /// Where in the chunk they begin.
+    start: usize,
+    mark: Mark,
+}
 
-    fn deref(&self) -> &[u8] {
+impl Piece {
+    /// The bytes of the chunk from `offset` on, as far as the piece goes; None if it doesn't go there.
+    pub fn at(&self, offset: usize) -> Option<&[u8]> {
+        self.bytes.get(offset.checked_sub(self.start)?..).filter(|b| !b.is_empty())
+    }
+
+    /// All bytes of the piece.
+    pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 }
 
-impl Drop for Chunk {
-    fn drop(&mut self) {
-        self.live.fetch_sub(self.bytes.capacity(), Ordering::Relaxed);
-    }
+/// A chunk whose blocks are decoded one by one.
+struct Divided {
+    parts: Parts,
+    mark: Mark,
+    /// Protects the list: the blocks decoded so far.
+    blocks: Mutex<Vec<Option<Arc<Decoded>>>>,
 }
 
 /// What is known of a chunk.
 #[derive(Clone)]
 enum Content {
-    Decoded(Arc<Chunk>, Version),
+    Whole(Arc<Decoded>, Version, Mark),
+    Divided(Arc<Divided>),
     Uninitialised,
     /// It can't be decoded; kept, so that a retry by the kernel does not decode again.
     Failed(Error),
+}
+
+/// A piece; None of an uninitialised chunk.
+type Answer = Result<Option<Piece>>;
+
+impl Content {
+    /// The answer, if this is enough for one.
+    fn answer(&self, want: Want) -> Option<Answer> {
+        match (self, want) {
+            (Content::Whole(bytes, _, mark), _) => {
+                Some(Ok(Some(Piece { bytes: bytes.clone(), start: 0, mark: *mark })))
+            }
+            (Content::Divided(d), Want::At(offset)) => {
+                let n = offset / d.parts.block_size();
+                let bytes = lock(&d.blocks).get(n)?.clone()?;
+                Some(Ok(Some(Piece { bytes, start: n * d.parts.block_size(), mark: d.mark })))
+            }
+            (Content::Divided(_), Want::Whole) => None,
+            (Content::Uninitialised, _) => Some(Ok(None)),
+            (Content::Failed(e), _) => Some(Err(e.clone())),
+        }
+    }
+
+    /// True if the store still holds what this was made of. A failure is always tried again.
+    fn is_current(&self, array: &Array, chunk: ChunkId) -> bool {
+        let known = match self {
+            Content::Failed(_) => return false,
+            Content::Whole(_, version, _) => Some(version),
+            Content::Divided(d) => Some(&d.parts.version),
+            Content::Uninitialised => None,
+        };
+        array.stat_chunk(chunk).is_ok_and(|now| now.as_ref().map(|stat| &stat.version) == known)
+    }
+
+    fn mark(&self) -> Option<Mark> {
+        match self {
+            Content::Whole(_, _, mark) => Some(*mark),
+            Content::Divided(d) => Some(d.mark),
+            Content::Uninitialised => Some(Mark::UNINITIALISED),
+            Content::Failed(_) => None,
+        }
+    }
 }
 
 enum Slot {
@@ -56,6 +128,8 @@ enum Slot {
         content: Content,
         /// The array's epoch in which the store was last asked.
         epoch: u64,
+        /// Read ahead, and nobody has asked for it yet.
+        ahead: bool,
     },
 }
 
@@ -70,12 +144,12 @@ struct State {
 /// The cache of decoded chunks.
 pub struct Cache {
     bound: usize,
-    /// Bytes of all chunks alive.
-    live: Arc<AtomicUsize>,
+    buffers: Arc<Buffers>,
     /// Protects the slots and what is reserved.
     state: Mutex<State>,
     /// A slot is no longer busy, or a reservation is returned.
     changed: Condvar,
+    seen: Seen,
     stats: Arc<Stats>,
 }
 
@@ -83,7 +157,14 @@ impl Cache {
     /// A cache of at most `bound` bytes, or of one chunk that is larger than that.
     pub fn new(bound: usize, stats: Arc<Stats>) -> Self {
         let state = State { slots: LruCache::unbounded(), reserved: 0 };
-        Cache { bound, live: Arc::default(), state: Mutex::new(state), changed: Condvar::new(), stats }
+        Cache {
+            bound,
+            buffers: Arc::default(),
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+            seen: Seen::default(),
+            stats,
+        }
     }
 
     /// The bound in bytes.
@@ -97,111 +178,247 @@ impl Cache {
         self.used_by(&state)
     }
 
-    /// The decoded chunk; None if it is uninitialised. The caller may hold it for as long as it copies, but must not
-    /// hold one while asking for another that may have to be loaded: waiting for room would never end.
-    pub fn get(&self, array: &Array, chunk: ChunkId) -> Result<Option<Arc<Chunk>>> {
+    /// What is wanted of a chunk; None if it is uninitialised. The caller may hold it for as long as it copies, but must
+    /// not hold one while asking for another that may have to be loaded: waiting for room would never end.
+    pub fn get(&self, array: &Array, chunk: ChunkId, want: Want) -> Answer {
         let key = (array.id(), chunk);
         let mut state = self.lock();
         let mut counted = false;
         loop {
-            let known = match state.slots.get(&key) {
-                Some(Slot::Ready { content, epoch }) if *epoch >= array.epoch() => {
-                    if !counted {
-                        self.stats.hits.add(1);
-                    }
-                    return answer(content.clone());
-                }
+            let known = match state.slots.get_mut(&key) {
                 Some(Slot::Busy) => {
                     // whoever loads it counts the miss
                     counted = true;
                     state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
                     continue;
                 }
-                Some(Slot::Ready { content, .. }) => Some(content.clone()),
+                Some(Slot::Ready { content, epoch, ahead }) => {
+                    let current = *epoch >= array.epoch();
+                    if current && let Some(answer) = content.answer(want) {
+                        self.count_hit(!counted, ahead);
+                        return answer;
+                    }
+                    Some((content.clone(), current))
+                }
                 None => None,
             };
             state.slots.put(key, Slot::Busy);
             drop(state);
-            return self.fill(array, key, known);
+            return self.fill(BusySlot::new(self, key), array, known, want);
         }
     }
 
     /// As [`Cache::get`], but only if that needs neither the store nor a wait.
-    pub fn peek(&self, array: &Array, chunk: ChunkId) -> Option<Result<Option<Arc<Chunk>>>> {
+    pub fn peek(&self, array: &Array, chunk: ChunkId, want: Want) -> Option<Answer> {
         let mut state = self.lock();
-        match state.slots.get(&(array.id(), chunk)) {
-            Some(Slot::Ready { content, epoch }) if *epoch >= array.epoch() => {
-                self.stats.hits.add(1);
-                Some(answer(content.clone()))
+        match state.slots.get_mut(&(array.id(), chunk)) {
+            Some(Slot::Ready { content, epoch, ahead }) if *epoch >= array.epoch() => {
+                let answer = content.answer(want)?;
+                self.count_hit(true, ahead);
+                Some(answer)
             }
             _ => None,
         }
     }
 
-    /// Fills a slot that this thread has made busy; `known` is what it held in an earlier epoch.
-    fn fill(&self, array: &Array, key: SlotKey, known: Option<Content>) -> Result<Option<Arc<Chunk>>> {
-        // taken before the store is asked: an opening meanwhile makes the answer old
-        let epoch = array.epoch();
-        let mut slot = BusySlot { cache: self, key, content: None, epoch, reserved: 0 };
-        let content = match known.filter(|content| unchanged(array, key.1, content)) {
-            Some(content) => {
-                self.stats.hits.add(1);
-                content
+    /// True if [`Cache::peek`] would have an answer.
+    pub fn holds(&self, array: &Array, chunk: ChunkId, want: Want) -> bool {
+        match self.lock().slots.peek(&(array.id(), chunk)) {
+            Some(Slot::Ready { content, epoch, .. }) => *epoch >= array.epoch() && content.answer(want).is_some(),
+            _ => false,
+        }
+    }
+
+    /// Reads bytes of a chunk of an array that is [`Partly::Plain`] past the cache, and tells of which version they are.
+    pub fn read_plain(&self, array: &Array, chunk: ChunkId, range: Range<usize>, out: &mut Vec<u8>) -> Result<Mark> {
+        self.stats.misses.add(1);
+        loop {
+            let epoch = array.epoch();
+            let read = array.read_plain(chunk, range.clone(), out).inspect_err(|e| self.failed(e))?;
+            let mark = Mark::of(read.as_ref());
+            self.stats.uninitialised.add(u64::from(read.is_none()));
+            self.seen.note(array.id(), chunk, mark);
+            // whoever opened the array meanwhile has not seen this mark
+            if array.epoch() == epoch {
+                return Ok(mark);
             }
-            None => {
-                self.stats.misses.add(1);
-                // encoded bytes and intermediate results need room beside the decoded ones
-                slot.reserved = self.reserve(2 * array.grid().chunk_size());
-                self.load(array, key.1)?
+        }
+    }
+
+    fn failed(&self, e: &Error) {
+        self.stats.failures.add(1);
+        self.stats.problem(e.to_string());
+    }
+
+    fn count_hit(&self, is_hit: bool, ahead: &mut bool) {
+        if is_hit {
+            self.stats.hits.add(1);
+        }
+        if std::mem::take(ahead) {
+            self.stats.readahead_used.add(1);
+        }
+    }
+
+    /// Loads what somebody will want, if there is room for it without dropping what was read ahead before: false if
+    /// there isn't.
+    pub fn read_ahead(&self, array: &Array, chunk: ChunkId, want: Want) -> bool {
+        let key = (array.id(), chunk);
+        let mut state = self.lock();
+        let known = match state.slots.peek(&key) {
+            Some(Slot::Busy) => return true,
+            Some(Slot::Ready { content, epoch, .. }) => {
+                let current = *epoch >= array.epoch();
+                if current && content.answer(want).is_some() {
+                    return true;
+                }
+                Some((content.clone(), current))
             }
+            None => None,
         };
-        slot.content = Some(content.clone());
-        drop(slot);
-        answer(content)
+        let bytes = 2 * array.grid().chunk_size();
+        while self.used_by(&state) + bytes > self.bound {
+            let oldest = state.slots.peek_lru();
+            let droppable = matches!(oldest, Some((k, Slot::Ready { ahead: false, .. })) if *k != key);
+            if !self.buffers.give_back() && !(droppable && state.slots.pop_lru().is_some()) {
+                return false;
+            }
+        }
+        state.reserved += bytes;
+        state.slots.put(key, Slot::Busy);
+        drop(state);
+        let slot = BusySlot { cache: self, key, content: None, reserved: bytes, ahead: true };
+        // whoever asks for it is told what went wrong
+        let _ = self.fill(slot, array, known, want);
+        true
+    }
+
+    /// Drops chunks that nobody is expected to ask for again.
+    pub fn drop_chunks(&self, array: &Array, chunks: Range<u64>) {
+        let mut state = self.lock();
+        for chunk in chunks {
+            let key = (array.id(), ChunkId(chunk));
+            if matches!(state.slots.peek(&key), Some(Slot::Ready { .. })) {
+                self.dropped(state.slots.pop(&key));
+            }
+        }
+    }
+
+    /// Begins a new epoch of the array: what is read from now on is at least as new as this moment. True if nothing has
+    /// changed of what was read since the last call, so that whoever kept copies of it may go on using them. It takes
+    /// the array's turn, see [`Array::opening`].
+    pub fn reopen(&self, array: &Array, _turn: &MutexGuard<()>) -> bool {
+        let seen = self.seen.begin(array.id());
+        array.begin_epoch();
+        let Some(seen) = seen else { return false };
+        let same = seen.is_current(array);
+        if same {
+            self.seen.put_back(array.id(), seen);
+        }
+        same
+    }
+
+    /// Fills a slot that this thread has made busy; `known` is what it held, and whether that is of this epoch.
+    fn fill(&self, mut slot: BusySlot, array: &Array, known: Option<(Content, bool)>, want: Want) -> Answer {
+        let chunk = slot.key.1;
+        let mut known = known;
+        loop {
+            // taken before the store is asked: an opening meanwhile makes the answer old
+            let epoch = array.epoch();
+            let current = known.take().filter(|(content, current)| *current || content.is_current(array, chunk));
+            let (content, answer) = match current.map(|(content, _)| (content.answer(want), content)) {
+                Some((Some(answer), content)) => {
+                    if !slot.ahead {
+                        self.stats.hits.add(1);
+                    }
+                    slot.ahead = false;
+                    (content, answer)
+                }
+                enough => {
+                    self.stats.misses.add(u64::from(!slot.ahead));
+                    let content = self.load(&mut slot, array, enough.map(|(_, content)| content), want)?;
+                    let answer = content.answer(want).unwrap_or_else(|| Err(Error::system(libc::EIO)));
+                    (content, answer)
+                }
+            };
+            if let Some(mark) = content.mark() {
+                self.seen.note(array.id(), chunk, mark);
+            }
+            // whoever opened the array meanwhile has not seen this mark
+            if array.epoch() == epoch {
+                slot.content = Some((content, epoch));
+                return answer;
+            }
+            known = Some((content, false));
+        }
     }
 
     /// A failure of the system, unlike damage, may be over the next time: it is an error here, and not remembered.
-    fn load(&self, array: &Array, chunk: ChunkId) -> Result<Content> {
-        match array.load(chunk) {
-            Ok(Some(loaded)) => {
-                self.live.fetch_add(loaded.bytes.capacity(), Ordering::Relaxed);
-                let chunk = Chunk { bytes: loaded.bytes, live: self.live.clone() };
-                Ok(Content::Decoded(Arc::new(chunk), loaded.version))
-            }
-            Ok(None) => {
-                self.stats.uninitialised.add(1);
-                Ok(Content::Uninitialised)
-            }
-            Err(e) => {
-                self.stats.failures.add(1);
-                self.stats.problem(e.to_string());
-                if matches!(e.kind(), Kind::System(_)) { Err(e) } else { Ok(Content::Failed(e)) }
-            }
+    fn load(&self, slot: &mut BusySlot, array: &Array, known: Option<Content>, want: Want) -> Result<Content> {
+        let loaded = match want {
+            Want::At(offset) if array.partly() == Partly::Blosc => self.load_part(slot, array, known, offset),
+            _ => self.load_whole(slot, array),
+        };
+        if matches!(loaded, Ok(Content::Uninitialised)) {
+            self.stats.uninitialised.add(1);
         }
+        loaded.or_else(|e| {
+            self.failed(&e);
+            if matches!(e.kind(), Kind::System(_)) { Err(e) } else { Ok(Content::Failed(e)) }
+        })
     }
 
-    /// Makes room for `bytes` by dropping what was not used for longest, and waits while other loads fill the cache. A
-    /// load that finds no other under way never waits: whatever is too large for the bound still gets on, alone.
-    fn reserve(&self, bytes: usize) -> usize {
-        let mut state = self.lock();
-        loop {
-            self.evict(&mut state, bytes);
-            if state.reserved == 0 || self.used_by(&state) + bytes <= self.bound {
-                state.reserved += bytes;
-                return bytes;
+    fn load_whole(&self, slot: &mut BusySlot, array: &Array) -> Result<Content> {
+        let size = array.grid().chunk_size();
+        // encoded bytes and intermediate results need room beside the decoded ones
+        slot.reserve(2 * size);
+        Ok(match array.load(slot.key.1, self.buffers.take(size))? {
+            Some(loaded) => {
+                let mark = Mark::of(Some(&loaded.version));
+                Content::Whole(self.buffers.hold(loaded.bytes), loaded.version, mark)
             }
-            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            None => Content::Uninitialised,
+        })
+    }
+
+    /// Decodes the block that holds `offset`, beside those that are decoded already.
+    fn load_part(&self, slot: &mut BusySlot, array: &Array, known: Option<Content>, offset: usize) -> Result<Content> {
+        let chunk = slot.key.1;
+        let divided = match known {
+            Some(Content::Divided(d)) => d,
+            _ => match array.open_parts(chunk)? {
+                Opened::Uninitialised => return Ok(Content::Uninitialised),
+                Opened::Whole => return self.load_whole(slot, array),
+                Opened::Parts(parts) => {
+                    let (mark, blocks) = (Mark::of(Some(&parts.version)), Mutex::new(vec![None; parts.blocks()]));
+                    Arc::new(Divided { parts, mark, blocks })
+                }
+            },
+        };
+        let size = divided.parts.block_size();
+        slot.reserve(2 * size);
+        let n = offset / size;
+        match array.load_block(chunk, &divided.parts, n, self.buffers.take(size))? {
+            Some(bytes) => lock(&divided.blocks)[n] = Some(self.buffers.hold(bytes)),
+            // it was replaced just now
+            None => return self.load_whole(slot, array),
         }
+        Ok(Content::Divided(divided))
     }
 
     /// Drops slots, the least recently used first, until `bytes` more fit or one is left: a chunk larger than the bound
     /// must not be decoded again for every request.
     fn evict(&self, state: &mut State, bytes: usize) {
         let mut busy = Vec::new();
-        while self.used_by(state) + bytes > self.bound && state.slots.len() + busy.len() > 1 {
+        while self.used_by(state) + bytes > self.bound {
+            if self.buffers.give_back() {
+                continue;
+            }
+            if state.slots.len() + busy.len() <= 1 {
+                break;
+            }
             match state.slots.pop_lru() {
                 Some((key, Slot::Busy)) => busy.push(key),
-                Some(_) => {}
+                Some((_, slot)) => self.dropped(Some(slot)),
                 None => break,
             }
         }
@@ -210,8 +427,14 @@ impl Cache {
         }
     }
 
+    fn dropped(&self, slot: Option<Slot>) {
+        if matches!(slot, Some(Slot::Ready { ahead: true, .. })) {
+            self.stats.readahead_wasted.add(1);
+        }
+    }
+
     fn used_by(&self, state: &State) -> usize {
-        self.live.load(Ordering::Relaxed) + state.reserved + state.slots.len() * SLOT_COST
+        self.buffers.bytes() + state.reserved + state.slots.len() * SLOT_COST
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -223,196 +446,52 @@ impl Cache {
 struct BusySlot<'a> {
     cache: &'a Cache,
     key: SlotKey,
-    content: Option<Content>,
-    epoch: u64,
+    /// With the epoch it is of.
+    content: Option<(Content, u64)>,
     reserved: usize,
+    ahead: bool,
+}
+
+impl<'a> BusySlot<'a> {
+    fn new(cache: &'a Cache, key: SlotKey) -> Self {
+        BusySlot { cache, key, content: None, reserved: 0, ahead: false }
+    }
+
+    /// Makes room for `bytes` in all by dropping what was not used for longest, and waits while other loads fill the
+    /// cache. A load that finds no other under way never waits: whatever is too large for the bound still gets on,
+    /// alone.
+    fn reserve(&mut self, bytes: usize) {
+        let more = bytes.saturating_sub(self.reserved);
+        let cache = self.cache;
+        let mut state = cache.lock();
+        loop {
+            cache.evict(&mut state, more);
+            if state.reserved == self.reserved || cache.used_by(&state) + more <= cache.bound {
+                state.reserved += more;
+                self.reserved += more;
+                return;
+            }
+            state = cache.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
 }
 
 impl Drop for BusySlot<'_> {
     fn drop(&mut self) {
         let mut state = self.cache.lock();
         match self.content.take() {
-            Some(content) => state.slots.put(self.key, Slot::Ready { content, epoch: self.epoch }),
-            None => state.slots.pop(&self.key),
-        };
+            Some((content, epoch)) => {
+                state.slots.put(self.key, Slot::Ready { content, epoch, ahead: self.ahead });
+            }
+            None => {
+                state.slots.pop(&self.key);
+            }
+        }
         state.reserved -= self.reserved;
         self.cache.evict(&mut state, 0);
         self.cache.changed.notify_all();
     }
 }
 
-fn answer(content: Content) -> Result<Option<Arc<Chunk>>> {
-    match content {
-        Content::Decoded(chunk, _) => Ok(Some(chunk)),
-        Content::Uninitialised => Ok(None),
-        Content::Failed(e) => Err(e),
-    }
-}
-
-/// True if the store still holds what `content` was made of. A failure is always tried again.
-fn unchanged(array: &Array, chunk: ChunkId, content: &Content) -> bool {
-    let now = match content {
-        Content::Failed(_) => return false,
-        _ => array.stat_chunk(chunk),
-    };
-    match (content, now) {
-        (Content::Decoded(_, version), Ok(Some(stat))) => stat.version == *version,
-        (Content::Uninitialised, Ok(None)) => true,
-        _ => false,
-    }
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::metadata::ArrayMetadata;
-    use crate::store::{Key, Listing, MemoryStore, Stat, Store};
-    use std::ops::Range;
-    use std::time::Duration;
-
-    /// A store that is slow enough for readers to meet, and panics on demand.
-    #[derive(Default)]
-    struct SlowStore {
-        inner: MemoryStore,
-        gets: AtomicUsize,
-        panic: std::sync::atomic::AtomicBool,
-        no_files_left: std::sync::atomic::AtomicBool,
-    }
-
-    impl Store for SlowStore {
-        fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Version>> {
-            self.gets.fetch_add(1, Ordering::SeqCst);
-            std::thread::sleep(Duration::from_millis(20));
-            assert!(!self.panic.load(Ordering::SeqCst), "as told");
-            if self.no_files_left.load(Ordering::SeqCst) {
-                return Err(Error::system(libc::EMFILE));
-            }
-            self.inner.get(key, limit, value)
-        }
-        fn get_range(&self, key: &Key, range: Range<u64>, value: &mut Vec<u8>) -> Result<Option<Version>> {
-            self.inner.get_range(key, range, value)
-        }
-        fn stat(&self, key: &Key) -> Result<Option<Stat>> {
-            self.inner.stat(key)
-        }
-        fn list(&self, prefix: &Key) -> Result<Listing> {
-            self.inner.list(prefix)
-        }
-        fn location(&self) -> String {
-            self.inner.location()
-        }
-    }
-
-    const CHUNK: usize = 10_000;
-
-    /// 16 chunks of [`CHUNK`] bytes, all but the last stored, and a cache of `bound` bytes.
-    fn setup(bound: usize) -> (Arc<SlowStore>, Arc<Array>, Cache) {
-        let store = Arc::new(SlowStore::default());
-        let doc =
-            br#"{"zarr_format":2,"shape":[160000],"chunks":[10000],"dtype":"|u1","compressor":null,"fill_value":0,
-            "order":"C","filters":null}"#;
-        for i in 0..15 {
-            store.inner.put(&format!("{i}"), vec![i; CHUNK]);
-        }
-        let stats = Arc::new(Stats::default());
-        let metadata = ArrayMetadata::parse(doc).unwrap();
-        let array = Array::new(Key::root(), metadata, store.clone(), stats.clone()).unwrap();
-        (store, Arc::new(array), Cache::new(bound, stats))
-    }
-
-    #[test]
-    fn sixteen_readers_of_a_chunk_cause_one_load() {
-        let (store, array, cache) = setup(1 << 20);
-        std::thread::scope(|s| {
-            for _ in 0..16 {
-                s.spawn(|| assert_eq!(cache.get(&array, ChunkId(3)).unwrap().unwrap()[99], 3));
-            }
-        });
-        assert_eq!(store.gets.load(Ordering::SeqCst), 1);
-        assert_eq!(cache.stats.misses.get(), 1);
-        assert!(cache.get(&array, ChunkId(15)).unwrap().is_none());
-    }
-
-    #[test]
-    fn the_bound_holds_under_eight_readers() {
-        let bound = 4 * CHUNK;
-        let (_, array, cache) = setup(bound);
-        std::thread::scope(|s| {
-            for t in 0..8 {
-                let (cache, array) = (&cache, &array);
-                s.spawn(move || {
-                    for i in 0..30 {
-                        let id = (t * 7 + i * 3) % 16;
-                        let chunk = cache.get(array, ChunkId(id)).unwrap();
-                        assert_eq!(chunk.is_some(), id < 15);
-                        drop(chunk);
-                        // what readers hold was in the bound when they got it
-                        assert!(cache.used() <= bound + 8 * CHUNK, "{}", cache.used());
-                    }
-                });
-            }
-        });
-        assert!(cache.used() <= bound);
-    }
-
-    #[test]
-    fn a_replaced_chunk_is_seen_after_the_next_opening() {
-        let (store, array, cache) = setup(1 << 20);
-        let read = || cache.get(&array, ChunkId(0)).unwrap().map(|c| c[0]);
-        array.begin_epoch();
-        assert_eq!(read(), Some(0));
-        store.inner.put("0", vec![77; CHUNK]);
-        assert_eq!(read(), Some(0));
-        array.begin_epoch();
-        assert_eq!(read(), Some(77));
-        store.inner.delete("0");
-        array.begin_epoch();
-        assert_eq!(read(), None);
-        array.begin_epoch();
-        let gets = store.gets.load(Ordering::SeqCst);
-        assert_eq!(read(), None);
-        assert_eq!(store.gets.load(Ordering::SeqCst), gets, "a version check is enough");
-    }
-
-    #[test]
-    fn a_bad_chunk_fails_and_recovers() {
-        let (store, array, cache) = setup(1 << 20);
-        store.inner.put("1", vec![0; 99]);
-        for _ in 0..2 {
-            assert_eq!(cache.get(&array, ChunkId(1)).err().unwrap().errno(), libc::EIO);
-        }
-        assert_eq!(store.gets.load(Ordering::SeqCst), 1, "the failure is remembered");
-        store.inner.put("1", vec![5; CHUNK]);
-        array.begin_epoch();
-        assert_eq!(cache.get(&array, ChunkId(1)).unwrap().unwrap()[0], 5);
-    }
-
-    #[test]
-    fn a_failure_of_the_system_is_not_remembered() {
-        let (store, array, cache) = setup(1 << 20);
-        store.no_files_left.store(true, Ordering::SeqCst);
-        assert_eq!(cache.get(&array, ChunkId(1)).err().unwrap().errno(), libc::EMFILE);
-        store.no_files_left.store(false, Ordering::SeqCst);
-        assert_eq!(cache.get(&array, ChunkId(1)).unwrap().unwrap()[0], 1);
-    }
-
-    #[test]
-    fn a_chunk_larger_than_the_bound_is_kept_until_the_next() {
-        let (store, array, cache) = setup(CHUNK / 2);
-        for chunk in [3, 3, 3, 4, 4] {
-            assert_eq!(cache.get(&array, ChunkId(chunk)).unwrap().unwrap()[0] as u64, chunk);
-        }
-        assert_eq!(store.gets.load(Ordering::SeqCst), 2);
-        assert!(cache.used() < 2 * CHUNK);
-    }
-
-    #[test]
-    fn a_panic_in_a_load_leaves_the_slot_free() {
-        let (store, array, cache) = setup(1 << 20);
-        store.panic.store(true, Ordering::SeqCst);
-        let read = || cache.get(&array, ChunkId(2)).map(|c| c.unwrap()[0]);
-        assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(read)).is_err());
-        store.panic.store(false, Ordering::SeqCst);
-        assert_eq!(read().unwrap(), 2);
-    }
-}
+mod tests;

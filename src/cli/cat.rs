@@ -1,9 +1,9 @@
 //! `zarrfs cat`: the flat bytes of an array, without FUSE.
 
-use super::{Failure, StoreArgs, logger, open_store, size};
+use super::{Failure, StoreArgs, logger, open_store, size, threads};
 use crate::cache::Cache;
 use crate::error::Error;
-use crate::fs::Fs;
+use crate::fs::{Fs, ReadOptions};
 use crate::hierarchy::Place;
 use crate::stats::Stats;
 use crate::store::Key;
@@ -57,8 +57,8 @@ pub fn run(args: &CatArgs) -> Result<(), Failure> {
             format!("{shown}: its items are objects, which have no flat bytes; its chunks can be read in a mount");
         return Err(Failure::new(4, message));
     }
-    let fs = Fs::new(tree, cache, stats);
-    let handle = fs.open(fs.lookup(ROOT_INODE, FLAT)?.inode, false)?.handle;
+    let fs = Fs::new(tree, cache, stats, ReadOptions { threads: threads(), direct_io: true })?;
+    let handle = fs.open(fs.lookup(ROOT_INODE, FLAT)?.inode, false, true)?.handle;
     let end = args.length.map_or(array.size(), |n| args.offset.saturating_add(n).min(array.size()));
     copy(&fs, handle, args.offset, end).map_err(|e| e.context(&shown).into())
 }
@@ -67,7 +67,10 @@ fn copy(fs: &Fs, handle: u64, from: u64, end: u64) -> Result<(), Error> {
     let mut out = std::io::stdout().lock();
     let (mut at, mut bytes) = (from, Vec::new());
     while at < end {
-        fs.read(handle, at, STEP.min(end - at) as usize, false, &mut bytes)?;
+        let len = STEP.min(end - at) as usize;
+        if !fs.read_cached(handle, at, len, &mut bytes)? {
+            fs.read(handle, at, len, &mut bytes)?;
+        }
         match out.write_all(&bytes) {
             Ok(()) => at += bytes.len() as u64,
             // `| head` has seen enough

@@ -131,6 +131,11 @@ fn open_store(path: &Path, args: &StoreArgs, stats: Arc<Stats>) -> Result<Hierar
     Ok(hierarchy)
 }
 
+/// Threads for decoding where none are asked for: one per core.
+fn threads() -> usize {
+    std::thread::available_parallelism().map_or(2, |n| n.get())
+}
+
 /// The absolute form of a path, or the path itself where there is none.
 fn absolute(path: &Path) -> PathBuf {
     std::fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf())

@@ -1,10 +1,10 @@
 //! `zarrfs mount`: into the background unless told otherwise. The background process is this program started again; it
 //! keeps standard error until the mount answers, so that a failure reads the same as in the foreground.
 
-use super::{Failure, StoreArgs, absolute, logger, open_store, size};
+use super::{Failure, StoreArgs, absolute, logger, open_store, size, threads};
 use crate::cache::Cache;
 use crate::error::Error;
-use crate::fs::Fs;
+use crate::fs::{Fs, ReadOptions};
 use crate::fuse::{MountError, MountRequest, Mountpoint, ServeOptions, Unmounted, serve};
 use crate::stats::Stats;
 use crate::tree::Tree;
@@ -41,6 +41,9 @@ pub struct MountArgs {
     /// Threads that decode [default: one per core]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
+    /// Give the flat bytes past the kernel's page cache: faster when they are read once, slower when again
+    #[arg(long)]
+    direct_io: bool,
     /// Let other users use the mount
     #[arg(long)]
     allow_other: bool,
@@ -80,6 +83,7 @@ impl MountArgs {
             match name {
                 "ro" => self.read_only = true,
                 "allow_other" => self.allow_other = true,
+                "direct_io" => self.direct_io = true,
                 "uid" => self.uid = Some(value.parse().map_err(|_| bad())?),
                 "gid" => self.gid = Some(value.parse().map_err(|_| bad())?),
                 "umask" => self.umask = Some(parse_umask(value).map_err(|_| bad())?),
@@ -173,9 +177,10 @@ fn mount(args: &MountArgs, background: bool) -> Result<(), Failure> {
     let hierarchy = open_store(&args.store, &args.reading, stats.clone())?;
     check_nesting(&store, &absolute(&args.mountpoint))?;
     let cache = Arc::new(Cache::new(usize::try_from(args.cache_size).unwrap_or(usize::MAX), stats.clone()));
-    let fs = Arc::new(Fs::new(Tree::new(hierarchy, cache.clone()), cache, stats));
     // before any thread starts: a signal must find its handler, or the mount would be left behind
     let signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(Error::from)?;
+    let reading = ReadOptions { threads: args.threads.map_or_else(threads, usize::from), direct_io: args.direct_io };
+    let fs = Arc::new(Fs::new(Tree::new(hierarchy, cache.clone()), cache, stats, reading)?);
     let request =
         MountRequest { source: &store.to_string_lossy(), path: &args.mountpoint, allow_other: args.allow_other };
     let mut mountpoint = Mountpoint::mount(&request).map_err(failure)?;
@@ -213,12 +218,11 @@ fn raise_file_limit() {
 }
 
 fn serve_options(args: &MountArgs) -> ServeOptions {
-    let cores = std::thread::available_parallelism().map_or(2, |n| n.get());
     ServeOptions {
         uid: args.uid.unwrap_or_else(|| rustix::process::getuid().as_raw()),
         gid: args.gid.unwrap_or_else(|| rustix::process::getgid().as_raw()),
         umask: args.umask.unwrap_or(0),
-        threads: args.threads.map_or(cores, usize::from),
+        threads: args.threads.map_or_else(threads, usize::from),
     }
 }
 

@@ -37,7 +37,8 @@ mod zstd;
 use crate::error::{Error, Result};
 use crate::metadata::CodecConfig;
 
-pub use pipeline::Pipeline;
+pub use blosc::Header as BloscHeader;
+pub use pipeline::{Partly, Pipeline};
 
 /// Why bytes can't be decoded or encoded, in one line.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -84,6 +85,11 @@ pub trait Codec: Send + Sync {
     /// Bytes of one item of what [`Codec::encode`] makes: 1 unless it gives typed numbers. Blosc shuffles by it.
     fn encoded_itemsize(&self) -> usize {
         1
+    }
+
+    /// True if what [`Codec::encode`] makes is a blosc frame, whose blocks can be decoded one by one.
+    fn is_blosc(&self) -> bool {
+        false
     }
 
     /// Decodes into the front of `out` and returns how many bytes there are. More than `out` holds is `Broken`; fewer

@@ -18,6 +18,17 @@ thread_local! {
     static SCRATCH: RefCell<(Vec<u8>, Vec<u8>)> = const { RefCell::new((Vec::new(), Vec::new())) };
 }
 
+/// Whether a part of a decoded chunk costs less than the whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Partly {
+    /// It doesn't.
+    No,
+    /// Stored chunks are decoded chunks: any range of bytes can be read.
+    Plain,
+    /// Stored chunks are blosc frames: see [`BloscHeader`](super::BloscHeader).
+    Blosc,
+}
+
 /// The codecs of an array, ready to use.
 pub struct Pipeline {
     /// In the order of writing.
@@ -52,6 +63,15 @@ impl Pipeline {
     /// True if stored chunks are decoded chunks.
     pub fn is_identity(&self) -> bool {
         self.steps.is_empty()
+    }
+
+    /// What a part of a decoded chunk takes.
+    pub fn partly(&self) -> Partly {
+        match self.steps.as_slice() {
+            [] => Partly::Plain,
+            [step] if step.is_blosc() => Partly::Blosc,
+            _ => Partly::No,
+        }
     }
 
     /// Bytes a stored chunk may have; more can't be right.

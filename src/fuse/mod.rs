@@ -6,19 +6,18 @@
 //! in EIO for that request alone.
 
 mod mount;
-mod pool;
 
 pub use mount::{MountError, MountRequest, Mountpoint, Unmounted, mounts_at, unmount_path};
 
 use crate::error::{Error, Kind, Result};
-use crate::fs::{Fs, Seek};
+use crate::fs::{Fs, KernelPages, Seek};
+use crate::pool::Pool;
 use crate::tree::Attributes;
 use fuser::{
     Config, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, InitFlags,
     KernelConfig, LockOwner, OpenAccMode, OpenFlags, ReplyAttr, ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry,
     ReplyLseek, ReplyOpen, ReplyStatfs, ReplyXattr, Request, Session, SessionACL,
 };
-use pool::Pool;
 use std::cell::RefCell;
 use std::ffi::OsStr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -63,7 +62,7 @@ pub struct ServeOptions {
 pub fn serve(fs: Arc<Fs>, mountpoint: &mut Mountpoint, options: ServeOptions) -> Result<JoinHandle<Result<()>>> {
     let mut config = Config::default();
     config.n_threads = Some(SESSION_THREADS);
-    let pool = Pool::new(options.threads)?;
+    let pool = Pool::new("worker", options.threads)?;
     let fd = mountpoint.take_device().ok_or_else(|| Error::invalid("the mount is served already"))?;
     // who may use the mount is the kernel's business: allow_other is a mount option
     let session = Session::from_fd(Server { fs, pool, options }, fd, SessionACL::All, config)?;
@@ -178,11 +177,16 @@ impl Filesystem for Server {
 
     fn open(&self, _: &Request, inode: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         let write = flags.acc_mode() != OpenAccMode::O_RDONLY || flags.0 & libc::O_TRUNC != 0;
+        let direct = flags.0 & libc::O_DIRECT != 0;
         self.dispatch(self.fs.is_slow(inode.0, None), move |fs| {
-            match guarded(fs, "open", || fs.open(inode.0, write)) {
+            match guarded(fs, "open", || fs.open(inode.0, write, direct)) {
                 Ok(opened) => {
-                    let direct = if opened.synthesised { FopenFlags::FOPEN_DIRECT_IO } else { FopenFlags::empty() };
-                    reply.opened(FileHandle(opened.handle), direct | FopenFlags::FOPEN_NOFLUSH);
+                    let pages = match opened.pages {
+                        KernelPages::None => FopenFlags::FOPEN_DIRECT_IO,
+                        KernelPages::Fresh => FopenFlags::empty(),
+                        KernelPages::Kept => FopenFlags::FOPEN_KEEP_CACHE,
+                    };
+                    reply.opened(FileHandle(opened.handle), pages | FopenFlags::FOPEN_NOFLUSH);
                 }
                 Err(e) => reply.error(e),
             }
@@ -202,7 +206,7 @@ impl Filesystem for Server {
     ) {
         let (handle, size) = (handle.0, size as usize);
         let reply = REPLY.with_borrow_mut(|out| {
-            match guarded(&self.fs, "read", || self.fs.read(handle, offset, size, true, out)) {
+            match guarded(&self.fs, "read", || self.fs.read_cached(handle, offset, size, out)) {
                 Ok(true) => reply.data(out),
                 Ok(false) => return Some(reply),
                 Err(e) => reply.error(e),
@@ -211,8 +215,8 @@ impl Filesystem for Server {
         });
         let Some(reply) = reply else { return };
         self.dispatch(true, move |fs| {
-            REPLY.with_borrow_mut(|out| match guarded(fs, "read", || fs.read(handle, offset, size, false, out)) {
-                Ok(_) => reply.data(out),
+            REPLY.with_borrow_mut(|out| match guarded(fs, "read", || fs.read(handle, offset, size, out)) {
+                Ok(()) => reply.data(out),
                 Err(e) => reply.error(e),
             });
         });

@@ -102,7 +102,7 @@ impl Store for DirectoryStore {
         Ok(Some(stat.version))
     }
 
-    fn get_range(&self, key: &Key, range: Range<u64>, value: &mut Vec<u8>) -> Result<Option<Version>> {
+    fn get_range(&self, key: &Key, range: Range<u64>, value: &mut Vec<u8>) -> Result<Option<Stat>> {
         let Some((file, stat)) = self.open_value(key)? else { return Ok(None) };
         let want = range.end.min(stat.size).saturating_sub(range.start) as usize;
         memory::resize(value, want)?;
@@ -116,7 +116,7 @@ impl Store for DirectoryStore {
             }
         }
         value.truncate(done);
-        Ok(Some(stat.version))
+        Ok(Some(stat))
     }
 
     fn stat(&self, key: &Key) -> Result<Option<Stat>> {

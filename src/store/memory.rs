@@ -49,12 +49,13 @@ impl Store for MemoryStore {
         Ok(Some(Version::Count(*version)))
     }
 
-    fn get_range(&self, key: &Key, range: Range<u64>, value: &mut Vec<u8>) -> Result<Option<Version>> {
-        let version = self.get(key, u64::MAX, value)?;
-        let end = range.end.min(value.len() as u64) as usize;
+    fn get_range(&self, key: &Key, range: Range<u64>, value: &mut Vec<u8>) -> Result<Option<Stat>> {
+        let Some(version) = self.get(key, u64::MAX, value)? else { return Ok(None) };
+        let size = value.len() as u64;
+        let end = range.end.min(size) as usize;
         value.truncate(end);
         value.drain(..(range.start as usize).min(end));
-        Ok(version)
+        Ok(Some(Stat { kind: EntryKind::Value, size, modified: SystemTime::UNIX_EPOCH, version }))
     }
 
     fn stat(&self, key: &Key) -> Result<Option<Stat>> {

@@ -14,7 +14,7 @@ use std::ops::Range;
 use std::time::SystemTime;
 
 /// Something that differs whenever the bytes of a key may differ.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Version {
     /// Of a file.
     File {
@@ -74,8 +74,9 @@ pub trait Store: Send + Sync {
     /// Reads the value of `key` into `value`, replacing what is there. A value of more than `limit` bytes is an error.
     fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Version>>;
 
-    /// Reads the bytes of `range` into `value`, replacing what is there; fewer where the value ends before.
-    fn get_range(&self, key: &Key, range: Range<u64>, value: &mut Vec<u8>) -> Result<Option<Version>>;
+    /// Reads the bytes of `range` into `value`, replacing what is there; fewer where the value ends before. The answer
+    /// is of the very value that was read.
+    fn get_range(&self, key: &Key, range: Range<u64>, value: &mut Vec<u8>) -> Result<Option<Stat>>;
 
     /// What stands at `key`.
     fn stat(&self, key: &Key) -> Result<Option<Stat>>;

@@ -39,11 +39,9 @@ enum Shuffle {
     Bit,
 }
 
-/// A frame whose header makes sense.
-#[derive(Debug)]
-pub struct Frame<'a> {
-    /// All of the frame, and nothing after it.
-    bytes: &'a [u8],
+/// What the 16 bytes at a frame's start say, if they make sense.
+#[derive(Clone, Debug)]
+pub struct Header {
     inner: Inner,
     shuffle: Shuffle,
     split: bool,
@@ -52,11 +50,21 @@ pub struct Frame<'a> {
     typesize: usize,
     nbytes: usize,
     blocksize: usize,
+    cbytes: usize,
 }
 
-impl<'a> Frame<'a> {
-    /// Reads and checks the header. The decoded bytes must not be more than `room`.
-    pub fn parse(encoded: &'a [u8], room: usize) -> Result<Self, Broken> {
+/// A whole frame.
+#[derive(Debug)]
+pub struct Frame<'a> {
+    header: Header,
+    /// All of the frame, and nothing after it.
+    bytes: &'a [u8],
+}
+
+impl Header {
+    /// Reads and checks the header of a frame of `len` bytes, perhaps with more behind it. `encoded` is its beginning.
+    /// The decoded bytes must not be more than `room`.
+    pub fn parse(encoded: &[u8], len: usize, room: usize) -> Result<Self, Broken> {
         let says = |why: String| Err(Broken(format!("blosc: {why}")));
         let Some(header) = encoded.first_chunk::<HEADER>() else {
             return says(format!("chunk has {} bytes, a header {HEADER}", encoded.len()));
@@ -69,8 +77,8 @@ impl<'a> Frame<'a> {
         if nbytes > room {
             return says(format!("header says {nbytes} decoded bytes, at most {room} are expected"));
         }
-        if cbytes > encoded.len() || cbytes < HEADER {
-            return says(format!("header says {cbytes} bytes, chunk has {}", encoded.len()));
+        if cbytes > len || cbytes < HEADER {
+            return says(format!("header says {cbytes} bytes, chunk has {len}"));
         }
         if nbytes > 0 && (typesize == 0 || blocksize == 0 || blocksize > nbytes) {
             return says(format!("header has items of {typesize} and blocks of {blocksize} bytes, of {nbytes}"));
@@ -84,17 +92,16 @@ impl<'a> Frame<'a> {
             _ if flags & 0x04 != 0 => Shuffle::Bit,
             _ => Shuffle::None,
         };
-        let bytes = &encoded[..cbytes];
         let split = flags & 0x10 == 0;
-        let frame = Frame { bytes, inner, shuffle, split, stored, typesize: typesize.into(), nbytes, blocksize };
+        let header = Header { inner, shuffle, split, stored, typesize: typesize.into(), nbytes, blocksize, cbytes };
         let (need, fits) = match stored {
             true => (HEADER + nbytes, cbytes == HEADER + nbytes),
-            false => (HEADER + 4 * frame.blocks(), cbytes >= HEADER + 4 * frame.blocks()),
+            false => (header.index_end(), cbytes >= header.index_end()),
         };
         if nbytes > 0 && !fits {
             return says(format!("header says {cbytes} bytes, its blocks need {need}"));
         }
-        Ok(frame)
+        Ok(header)
     }
 
     /// How many bytes the frame decodes to.
@@ -108,47 +115,60 @@ impl<'a> Frame<'a> {
     }
 
     /// The decoded bytes of a block but the last, which may have fewer.
-    #[allow(dead_code)] // for readers of a range, still to come
     pub fn blocksize(&self) -> usize {
         self.blocksize
     }
 
-    /// Decodes `blocks` into `out`, which is exactly as long as they are.
-    pub fn decode(&self, blocks: Range<usize>, out: &mut [u8]) -> Result<(), Broken> {
-        if out.is_empty() {
-            return Ok(());
-        }
+    /// Where the table of block offsets ends.
+    pub fn index_end(&self) -> usize {
+        HEADER + if self.stored { 0 } else { 4 * self.blocks() }
+    }
+
+    /// The bytes of the frame that hold block `n`, and perhaps more behind it; `index` is the frame up to
+    /// [`Header::index_end`]. Writers with several threads put the blocks in any order.
+    pub fn block_range(&self, index: &[u8], n: usize) -> Range<usize> {
         if self.stored {
-            let start = HEADER + blocks.start * self.blocksize;
-            out.copy_from_slice(&self.bytes[start..start + out.len()]);
+            let start = HEADER + n * self.blocksize;
+            return start..(start + self.blocksize).min(self.cbytes);
+        }
+        let start = word(index, HEADER + 4 * n).min(self.cbytes);
+        let next = (0..self.blocks()).map(|i| word(index, HEADER + 4 * i)).filter(|&at| at > start).min();
+        start..next.unwrap_or(self.cbytes).min(self.cbytes)
+    }
+
+    /// Decodes block `n`, whose bytes begin `src`, into `out`, which is exactly as long as it is.
+    pub fn decode_one(&self, n: usize, src: &[u8], out: &mut [u8]) -> Result<(), Broken> {
+        if self.stored {
+            let src = src.get(..out.len()).ok_or_else(|| self.damaged(n))?;
+            out.copy_from_slice(src);
             return Ok(());
         }
+        self.with_scratch(|scratch| self.decode_block(src, out, scratch)).map(|_| ()).ok_or_else(|| self.damaged(n))
+    }
+
+    fn damaged(&self, n: usize) -> Broken {
+        Broken(format!("blosc: block {n} of {} is damaged", self.blocks()))
+    }
+
+    fn with_scratch<T>(&self, work: impl FnOnce(&mut [u8]) -> T) -> T {
         let mut scratch = SCRATCH.take();
         if self.shuffle != Shuffle::None && scratch.len() < self.blocksize {
             scratch.resize(self.blocksize, 0);
         }
-        let mut used = 0;
-        let done = blocks.zip(out.chunks_mut(self.blocksize)).try_for_each(|(n, out)| {
-            used += self
-                .decode_block(n, out, &mut scratch)
-                .ok_or_else(|| Broken(format!("blosc: block {n} of {} is damaged", self.blocks())))?;
-            // many blocks that all name one long stream would take the square of its time
-            if used > self.bytes.len() { Err(Broken::new("blosc: blocks overlap")) } else { Ok(()) }
-        });
+        let done = work(&mut scratch);
         if scratch.len() <= KEEP {
             SCRATCH.set(scratch);
         }
         done
     }
 
-    /// Decodes block `n`: how many bytes it took.
-    fn decode_block(&self, n: usize, out: &mut [u8], scratch: &mut [u8]) -> Option<usize> {
+    /// Decodes the block that begins `src`: how many bytes it took.
+    fn decode_block(&self, src: &[u8], out: &mut [u8], scratch: &mut [u8]) -> Option<usize> {
         let short = out.len() < self.blocksize;
         let shuffle = match self.shuffle {
             Shuffle::Bit if out.len() < self.typesize => Shuffle::None,
             shuffle => shuffle,
         };
-        let src = self.bytes.get(word(self.bytes, HEADER + 4 * n)..)?;
         if shuffle == Shuffle::None {
             return self.decode_streams(src, short, out);
         }
@@ -181,6 +201,40 @@ impl<'a> Frame<'a> {
             }
         }
         Some(src.len() - rest.len())
+    }
+}
+
+impl<'a> Frame<'a> {
+    /// Reads and checks the header. The decoded bytes must not be more than `room`.
+    pub fn parse(encoded: &'a [u8], room: usize) -> Result<Self, Broken> {
+        let header = Header::parse(encoded, encoded.len(), room)?;
+        Ok(Frame { bytes: &encoded[..header.cbytes], header })
+    }
+
+    /// How many bytes the frame decodes to.
+    pub fn nbytes(&self) -> usize {
+        self.header.nbytes
+    }
+
+    /// Decodes all of it into `out`, which is exactly as long as it must be.
+    pub fn decode(&self, out: &mut [u8]) -> Result<(), Broken> {
+        let h = &self.header;
+        if out.is_empty() {
+            return Ok(());
+        }
+        if h.stored {
+            out.copy_from_slice(&self.bytes[HEADER..]);
+            return Ok(());
+        }
+        let mut used = 0;
+        h.with_scratch(|scratch| {
+            out.chunks_mut(h.blocksize).enumerate().try_for_each(|(n, out)| {
+                let src = self.bytes.get(word(self.bytes, HEADER + 4 * n)..);
+                used += src.and_then(|src| h.decode_block(src, out, scratch)).ok_or_else(|| h.damaged(n))?;
+                // many blocks that all name one long stream would take the square of its time
+                if used > self.bytes.len() { Err(Broken::new("blosc: blocks overlap")) } else { Ok(()) }
+            })
+        })
     }
 }
 

@@ -10,6 +10,7 @@ use super::{Broken, Codec, EncodeOnly, Size, encode_only};
 use crate::error::Result;
 use crate::metadata::CodecConfig;
 use frame::Frame;
+pub use frame::Header;
 use std::ffi::CStr;
 
 /// What a frame is longer than its data at most.
@@ -101,9 +102,13 @@ impl Codec for Blosc {
         Size::AtMost(decoded.saturating_add(OVERHEAD))
     }
 
+    fn is_blosc(&self) -> bool {
+        true
+    }
+
     fn decode(&self, encoded: &[u8], out: &mut [u8]) -> std::result::Result<usize, Broken> {
         let frame = Frame::parse(encoded, out.len())?;
-        frame.decode(0..frame.blocks(), &mut out[..frame.nbytes()])?;
+        frame.decode(&mut out[..frame.nbytes()])?;
         Ok(frame.nbytes())
     }
 

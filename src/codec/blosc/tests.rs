@@ -1,6 +1,6 @@
 //! Blosc against c-blosc's own decoder, numcodecs' bytes and damage.
 
-use super::frame::Frame;
+use super::frame::Header;
 use crate::codec::Codec;
 use crate::codec::compressor_testing::*;
 use proptest::prelude::*;
@@ -213,20 +213,24 @@ proptest! {
     }
 
     #[test]
-    fn any_range_of_blocks(
+    fn any_block_from_its_own_bytes(
         (parameters, itemsize) in any_codec(),
         len in 1..50_000usize,
-        ends: (prop::sample::Index, prop::sample::Index),
+        block: prop::sample::Index,
+        behind in 0..20usize,
     ) {
         let data = content(len, 7, 20);
-        let bytes = encoded(&*blosc(&parameters, itemsize), &data);
-        let frame = Frame::parse(&bytes, len).unwrap();
-        let (a, b) = (ends.0.index(frame.blocks() + 1), ends.1.index(frame.blocks() + 1));
-        let blocks = a.min(b)..a.max(b);
-        let want = &data[(blocks.start * frame.blocksize()).min(len)..(blocks.end * frame.blocksize()).min(len)];
+        let mut bytes = encoded(&*blosc(&parameters, itemsize), &data);
+        bytes.resize(bytes.len() + behind, 7);
+        let header = Header::parse(&bytes[..16], bytes.len(), len).unwrap();
+        let n = block.index(header.blocks());
+        let start = n * header.blocksize();
+        let want = &data[start..(start + header.blocksize()).min(len)];
+        let range = header.block_range(&bytes[..header.index_end()], n);
         let mut out = vec![0; want.len()];
-        frame.decode(blocks, &mut out).unwrap();
+        header.decode_one(n, &bytes[range.clone()], &mut out).unwrap();
         prop_assert!(out == want);
+        prop_assert!(header.decode_one(n, &bytes[range.start..range.end - 1], &mut out).is_err());
     }
 
     #[test]

@@ -1,0 +1,125 @@
+//! Reading a part of a chunk where that costs less than the whole: any bytes of an uncompressed one, a block of a blosc
+//! frame. The parts of one chunk are of one version, or they are not given.
+
+use super::Array;
+use crate::codec::{BloscHeader, Partly};
+use crate::error::{Error, Result};
+use crate::grid::ChunkId;
+use crate::memory;
+use crate::store::{Key, Stat, Version};
+use std::ops::Range;
+use std::time::Instant;
+
+/// Blocks below this many bytes are not worth a request each.
+const MIN_BLOCK: usize = 4096;
+
+/// The beginning of a frame: holds the offsets of 250 blocks. Most frames have fewer.
+const FRAME_BEGINNING: u64 = 1024;
+
+/// A stored chunk whose blocks can be decoded one by one.
+pub struct Parts {
+    header: BloscHeader,
+    /// The frame up to its first block.
+    index: Vec<u8>,
+    /// Of the stored bytes.
+    pub version: Version,
+}
+
+/// What [`Array::open_parts`] finds.
+pub enum Opened {
+    /// The chunk is not in the store.
+    Uninitialised,
+    /// No part of it costs less than the whole.
+    Whole,
+    /// It can be had in parts.
+    Parts(Parts),
+}
+
+impl Parts {
+    /// How many blocks there are.
+    pub fn blocks(&self) -> usize {
+        self.header.blocks()
+    }
+
+    /// The decoded bytes of a block but the last, which may have fewer.
+    pub fn block_size(&self) -> usize {
+        self.header.blocksize()
+    }
+}
+
+impl Array {
+    /// What a part of a chunk takes.
+    pub fn partly(&self) -> Partly {
+        match &self.pipeline {
+            Ok(pipeline) if !self.is_transposed() && !self.metadata.is_object() => pipeline.partly(),
+            _ => Partly::No,
+        }
+    }
+
+    /// Reads bytes of a chunk of an array that is [`Partly::Plain`]; None if it is uninitialised.
+    pub fn read_plain(&self, chunk: ChunkId, range: Range<usize>, out: &mut Vec<u8>) -> Result<Option<Version>> {
+        let Some((key, stat)) = self.get_range(chunk, range.start as u64..range.end as u64, out)? else {
+            return Ok(None);
+        };
+        let size = usize::try_from(stat.size).unwrap_or(usize::MAX);
+        self.pipeline()?.check_size(size).map_err(|e| self.in_chunk(&key, e))?;
+        if out.len() != range.len() {
+            return Err(Error::damaged("cut short while it was read").context(key));
+        }
+        Ok(Some(stat.version))
+    }
+
+    /// Reads how a chunk of an array that is [`Partly::Blosc`] is divided.
+    pub fn open_parts(&self, chunk: ChunkId) -> Result<Opened> {
+        let mut index = Vec::new();
+        let Some((key, stat)) = self.get_range(chunk, 0..FRAME_BEGINNING, &mut index)? else {
+            return Ok(Opened::Uninitialised);
+        };
+        if stat.size > self.pipeline()?.max_stored() {
+            return Ok(Opened::Whole); // to fail as the whole does
+        }
+        let size = self.grid.chunk_size();
+        let broken = |e: crate::codec::Broken| self.in_chunk(&key, Error::damaged(e.0));
+        let header = BloscHeader::parse(&index, stat.size as usize, size).map_err(broken)?;
+        if header.nbytes() != size || header.blocks() < 2 || header.blocksize() < MIN_BLOCK {
+            return Ok(Opened::Whole);
+        }
+        let end = header.index_end();
+        if end > index.len() {
+            match self.get_range(chunk, 0..end as u64, &mut index)? {
+                Some((_, now)) if now.version == stat.version => {}
+                _ => return Ok(Opened::Whole),
+            }
+        }
+        index.truncate(end);
+        Ok(Opened::Parts(Parts { header, index, version: stat.version }))
+    }
+
+    /// Decodes block `n` of a chunk, into `buffer` if that has the room; None if the chunk is not the one that was
+    /// opened any more.
+    pub fn load_block(&self, chunk: ChunkId, parts: &Parts, n: usize, mut buffer: Vec<u8>) -> Result<Option<Vec<u8>>> {
+        let range = parts.header.block_range(&parts.index, n);
+        let mut stored = Vec::new();
+        let got = self.get_range(chunk, range.start as u64..range.end as u64, &mut stored)?;
+        let Some((key, _)) = got.filter(|(_, stat)| stat.version == parts.version) else { return Ok(None) };
+        let start = Instant::now();
+        let len = parts.block_size().min(self.grid.chunk_size() - n * parts.block_size());
+        memory::resize(&mut buffer, len)?;
+        let done = parts.header.decode_one(n, &stored, &mut buffer);
+        self.stats.codec_time.add_since(start);
+        done.map_err(|e| self.in_chunk(&key, Error::damaged(e.0)))?;
+        self.stats.block_decodes.add(1);
+        self.stats.bytes_decoded.add(len as u64);
+        Ok(Some(buffer))
+    }
+
+    fn get_range(&self, chunk: ChunkId, range: Range<u64>, out: &mut Vec<u8>) -> Result<Option<(Key, Stat)>> {
+        let key = self.chunk_key(chunk);
+        let start = Instant::now();
+        let got = self.store.get_range(&key, range, out);
+        self.stats.store_time.add_since(start);
+        let got = got.map_err(|e| e.context(&key))?;
+        self.stats.bytes_stored.add(if got.is_some() { out.len() as u64 } else { 0 });
+        Ok(got.map(|stat| (key, stat)))
+    }
+}

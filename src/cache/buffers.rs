@@ -1,0 +1,95 @@
+//! Memory of decoded bytes: every buffer counts until it is given back to the system, and one that is no longer used
+//! waits for the next chunk of its size. Fresh memory costs a page fault for every 4 KiB, as much as decoding a fast
+//! codec.
+
+use crate::memory::lock;
+use std::ops::Deref;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+/// Buffers below this are left to the allocator, which has them at hand, in bytes.
+const SMALL: usize = 64 << 10;
+
+/// What all buffers share.
+#[derive(Default)]
+pub struct Buffers {
+    /// Bytes of all chunks alive and of all buffers that wait.
+    bytes: AtomicUsize,
+    /// Protects the buffers that wait, the last one given back first. Each is as long as what was in it.
+    waiting: Mutex<Vec<Vec<u8>>>,
+}
+
+/// Decoded bytes: a chunk, or a part of one, C layout.
+pub struct Decoded {
+    bytes: Vec<u8>,
+    buffers: Arc<Buffers>,
+}
+
+impl Buffers {
+    /// Bytes in use or waiting.
+    pub fn bytes(&self) -> usize {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// A buffer with room for `len` bytes, with anything in it; an empty one if none of the right size waits.
+    pub fn take(&self, len: usize) -> Vec<u8> {
+        let mut waiting = lock(&self.waiting);
+        let fits = |b: &Vec<u8>| b.capacity() >= len && b.capacity() <= len + len / 8 + 64;
+        let found = waiting.iter().rposition(fits).map(|i| waiting.swap_remove(i)).unwrap_or_default();
+        self.bytes.fetch_sub(found.capacity(), Ordering::Relaxed);
+        found
+    }
+
+    /// Makes `bytes` count.
+    pub fn hold(self: &Arc<Self>, bytes: Vec<u8>) -> Arc<Decoded> {
+        self.bytes.fetch_add(bytes.capacity(), Ordering::Relaxed);
+        Arc::new(Decoded { bytes, buffers: self.clone() })
+    }
+
+    /// Gives one waiting buffer back to the system; false if there is none.
+    pub fn give_back(&self) -> bool {
+        let Some(buffer) = lock(&self.waiting).pop() else { return false };
+        self.bytes.fetch_sub(buffer.capacity(), Ordering::Relaxed);
+        true
+    }
+}
+
+impl Deref for Decoded {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl Drop for Decoded {
+    fn drop(&mut self) {
+        let bytes = std::mem::take(&mut self.bytes);
+        if bytes.capacity() < SMALL {
+            self.buffers.bytes.fetch_sub(bytes.capacity(), Ordering::Relaxed);
+        } else {
+            lock(&self.buffers.waiting).push(bytes);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_buffer_counts_until_it_is_given_back() {
+        let buffers = Arc::new(Buffers::default());
+        let chunk = buffers.hold(vec![1; 100_000]);
+        let small = buffers.hold(vec![1; 10]);
+        assert_eq!(buffers.bytes(), 100_010);
+        drop((chunk, small));
+        assert_eq!(buffers.bytes(), 100_000);
+        assert_eq!(buffers.take(50_000).capacity(), 0, "much too large");
+        assert_eq!(buffers.take(99_000).len(), 100_000);
+        assert_eq!(buffers.bytes(), 0);
+        drop(buffers.hold(vec![1; 100_000]));
+        assert!(buffers.give_back() && !buffers.give_back());
+        assert_eq!(buffers.bytes(), 0);
+    }
+}

@@ -1,0 +1,155 @@
+use super::*;
+use crate::metadata::ArrayMetadata;
+use crate::store::{Key, Listing, MemoryStore, Stat, Store};
+use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+/// A store that is slow enough for readers to meet, and panics on demand.
+#[derive(Default)]
+struct SlowStore {
+    inner: MemoryStore,
+    gets: AtomicUsize,
+    panic: std::sync::atomic::AtomicBool,
+    no_files_left: std::sync::atomic::AtomicBool,
+}
+
+impl Store for SlowStore {
+    fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Version>> {
+        self.gets.fetch_add(1, Ordering::SeqCst);
+        std::thread::sleep(Duration::from_millis(20));
+        assert!(!self.panic.load(Ordering::SeqCst), "as told");
+        if self.no_files_left.load(Ordering::SeqCst) {
+            return Err(Error::system(libc::EMFILE));
+        }
+        self.inner.get(key, limit, value)
+    }
+    fn get_range(&self, key: &Key, range: Range<u64>, value: &mut Vec<u8>) -> Result<Option<Stat>> {
+        self.inner.get_range(key, range, value)
+    }
+    fn stat(&self, key: &Key) -> Result<Option<Stat>> {
+        self.inner.stat(key)
+    }
+    fn list(&self, prefix: &Key) -> Result<Listing> {
+        self.inner.list(prefix)
+    }
+    fn location(&self) -> String {
+        self.inner.location()
+    }
+}
+
+const CHUNK: usize = 10_000;
+
+fn get(cache: &Cache, array: &Array, chunk: u64) -> Result<Option<Vec<u8>>> {
+    Ok(cache.get(array, ChunkId(chunk), Want::Whole)?.map(|piece| piece.bytes().to_vec()))
+}
+
+/// 16 chunks of [`CHUNK`] bytes, all but the last stored, and a cache of `bound` bytes.
+fn setup(bound: usize) -> (Arc<SlowStore>, Arc<Array>, Cache) {
+    let store = Arc::new(SlowStore::default());
+    let doc = br#"{"zarr_format":2,"shape":[160000],"chunks":[10000],"dtype":"|u1","compressor":null,"fill_value":0,
+        "order":"C","filters":null}"#;
+    for i in 0..15 {
+        store.inner.put(&format!("{i}"), vec![i; CHUNK]);
+    }
+    let stats = Arc::new(Stats::default());
+    let metadata = ArrayMetadata::parse(doc).unwrap();
+    let array = Array::new(Key::root(), metadata, store.clone(), stats.clone()).unwrap();
+    (store, Arc::new(array), Cache::new(bound, stats))
+}
+
+#[test]
+fn sixteen_readers_of_a_chunk_cause_one_load() {
+    let (store, array, cache) = setup(1 << 20);
+    std::thread::scope(|s| {
+        for _ in 0..16 {
+            s.spawn(|| assert_eq!(get(&cache, &array, 3).unwrap().unwrap()[99], 3));
+        }
+    });
+    assert_eq!(store.gets.load(Ordering::SeqCst), 1);
+    assert_eq!(cache.stats.misses.get(), 1);
+    assert!(get(&cache, &array, 15).unwrap().is_none());
+}
+
+#[test]
+fn the_bound_holds_under_eight_readers() {
+    let bound = 4 * CHUNK;
+    let (_, array, cache) = setup(bound);
+    std::thread::scope(|s| {
+        for t in 0..8 {
+            let (cache, array) = (&cache, &array);
+            s.spawn(move || {
+                for i in 0..30 {
+                    let id = (t * 7 + i * 3) % 16;
+                    let chunk = get(cache, array, id).unwrap();
+                    assert_eq!(chunk.is_some(), id < 15);
+                    drop(chunk);
+                    // what readers hold was in the bound when they got it
+                    assert!(cache.used() <= bound + 8 * CHUNK, "{}", cache.used());
+                }
+            });
+        }
+    });
+    assert!(cache.used() <= bound);
+}
+
+#[test]
+fn a_replaced_chunk_is_seen_after_the_next_opening() {
+    let (store, array, cache) = setup(1 << 20);
+    let read = || get(&cache, &array, 0).unwrap().map(|c| c[0]);
+    array.begin_epoch();
+    assert_eq!(read(), Some(0));
+    store.inner.put("0", vec![77; CHUNK]);
+    assert_eq!(read(), Some(0));
+    array.begin_epoch();
+    assert_eq!(read(), Some(77));
+    store.inner.delete("0");
+    array.begin_epoch();
+    assert_eq!(read(), None);
+    array.begin_epoch();
+    let gets = store.gets.load(Ordering::SeqCst);
+    assert_eq!(read(), None);
+    assert_eq!(store.gets.load(Ordering::SeqCst), gets, "a version check is enough");
+}
+
+#[test]
+fn a_bad_chunk_fails_and_recovers() {
+    let (store, array, cache) = setup(1 << 20);
+    store.inner.put("1", vec![0; 99]);
+    for _ in 0..2 {
+        assert_eq!(get(&cache, &array, 1).err().unwrap().errno(), libc::EIO);
+    }
+    assert_eq!(store.gets.load(Ordering::SeqCst), 1, "the failure is remembered");
+    store.inner.put("1", vec![5; CHUNK]);
+    array.begin_epoch();
+    assert_eq!(get(&cache, &array, 1).unwrap().unwrap()[0], 5);
+}
+
+#[test]
+fn a_failure_of_the_system_is_not_remembered() {
+    let (store, array, cache) = setup(1 << 20);
+    store.no_files_left.store(true, Ordering::SeqCst);
+    assert_eq!(get(&cache, &array, 1).err().unwrap().errno(), libc::EMFILE);
+    store.no_files_left.store(false, Ordering::SeqCst);
+    assert_eq!(get(&cache, &array, 1).unwrap().unwrap()[0], 1);
+}
+
+#[test]
+fn a_chunk_larger_than_the_bound_is_kept_until_the_next() {
+    let (store, array, cache) = setup(CHUNK / 2);
+    for chunk in [3, 3, 3, 4, 4] {
+        assert_eq!(get(&cache, &array, chunk).unwrap().unwrap()[0] as u64, chunk);
+    }
+    assert_eq!(store.gets.load(Ordering::SeqCst), 2);
+    assert!(cache.used() < 2 * CHUNK);
+}
+
+#[test]
+fn a_panic_in_a_load_leaves_the_slot_free() {
+    let (store, array, cache) = setup(1 << 20);
+    store.panic.store(true, Ordering::SeqCst);
+    let read = || get(&cache, &array, 2).map(|c| c.unwrap()[0]);
+    assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(read)).is_err());
+    store.panic.store(false, Ordering::SeqCst);
+    assert_eq!(read().unwrap(), 2);
+}
