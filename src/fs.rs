@@ -262,9 +262,9 @@ impl Fs {
 
     /// Closes a file or directory.
     pub fn release(&self, handle: u64) {
-        match lock(&self.handles).remove(&handle).as_deref() {
-            Some(Handle::Flat(FlatFile { dropping, .. }) | Handle::Chunk(_, _, dropping)) => self.answered(dropping),
-            _ => {}
+        let closed = lock(&self.handles).remove(&handle);
+        if let Some(Handle::Flat(FlatFile { dropping, .. }) | Handle::Chunk(_, _, dropping)) = closed.as_deref() {
+            self.answered(dropping);
         }
     }
 

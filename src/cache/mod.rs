@@ -279,7 +279,8 @@ impl Cache {
         while self.used_by(&state) + bytes > self.bound {
             let oldest = state.slots.peek_lru();
             let droppable = matches!(oldest, Some((k, Slot::Ready { ahead: false, .. })) if *k != key);
-            if !self.buffers.give_back() && !(droppable && state.slots.pop_lru().is_some()) {
+            let dropped = self.buffers.give_back() || droppable && state.slots.pop_lru().is_some();
+            if !dropped {
                 return false;
             }
         }

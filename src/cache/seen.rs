@@ -28,7 +28,7 @@ impl Mark {
 
     /// Of a version; None is an uninitialised chunk.
     pub fn of(version: Option<&Version>) -> Self {
-        version.map_or(Mark::UNINITIALISED, |version| Mark::hash(version))
+        version.map_or(Mark::UNINITIALISED, Mark::hash)
     }
 
     /// Of a piece of a chunk.
