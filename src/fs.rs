@@ -2,7 +2,7 @@
 //! without FUSE, and knows nothing of it.
 
 use crate::array::Array;
-use crate::cache::{Cache, Mark, ReadAhead, Readers, Want};
+use crate::cache::{Cache, Mark, ReadAhead, Readers, SpillOptions, Want};
 use crate::error::{Error, Kind, Result};
 use crate::hierarchy::Document;
 use crate::json::{self, Map, Value};
@@ -27,12 +27,14 @@ use holes::StoredChunks;
 use pages::Pages;
 
 /// How files are read.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct ReadOptions {
     /// Threads that read ahead.
     pub threads: usize,
     /// Whether flat bytes go past the kernel's page cache.
     pub direct_io: bool,
+    /// Where decoded chunks go that are needed again and don't fit into the cache.
+    pub spill: SpillOptions,
 }
 
 /// What the kernel may keep of a file.
@@ -114,7 +116,7 @@ impl Fs {
     pub fn new(tree: Tree, cache: Arc<Cache>, stats: Arc<Stats>, options: ReadOptions) -> Result<Self> {
         Ok(Fs {
             tree,
-            ahead: ReadAhead::new(cache.clone(), options.threads)?,
+            ahead: ReadAhead::new(cache.clone(), options.threads, options.spill)?,
             direct_io: options.direct_io,
             pages: Pages::new(),
             cache,
@@ -300,6 +302,12 @@ impl Fs {
         let done = match handle {
             Handle::Flat(file) => {
                 let (array, whole) = (self.current(&file.array)?, file.readers.is_forward(offset));
+                if let Some(done) = self.ahead.read(&file.readers, &array, offset, len, cached, out) {
+                    if done {
+                        self.stats.bytes_served.add(out.len() as u64);
+                    }
+                    return Ok(done);
+                }
                 let request = FlatRead { cache: &self.cache, array: &array, offset, whole };
                 request.read(len, cached, &self.stats, out)?
             }

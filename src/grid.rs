@@ -20,6 +20,15 @@ pub struct Run {
     pub len: usize,
 }
 
+/// See [`Grid::working_set`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WorkingSet {
+    /// The numbers of the chunks.
+    pub chunks: Range<u64>,
+    /// The flat positions whose bytes they are.
+    pub flat: Range<u64>,
+}
+
 /// One axis of the reduced array: dimensions that no chunk boundary separates are one axis, and the last is counted in
 /// bytes. Example: shape (10, 4, 6), chunks (5, 4, 3), 2-byte items: axes of 40 (chunks of 20) and 12 bytes (6).
 #[derive(Clone, Debug)]
@@ -130,17 +139,32 @@ impl Grid {
         from + step * row.flat_stride
     }
 
-    /// The numbers of the chunks that a forward reader at `from` goes through again and again before it is done with the
-    /// first of them. Chunks before them hold nothing that follows.
-    pub fn working_set(&self, from: u64) -> Range<u64> {
+    /// The chunks that a forward reader at `from`, which is inside the array, goes through again and again before it is
+    /// done with the first of them. Chunks before them hold nothing that follows.
+    pub fn working_set(&self, from: u64) -> WorkingSet {
         let mut first = 0;
         for axis in &self.axes {
-            first += from / axis.flat_stride % axis.len / axis.chunk * axis.id_stride;
+            let chunk = from / axis.flat_stride % axis.len / axis.chunk;
+            first += chunk * axis.id_stride;
             if axis.chunk > 1 || axis.id_stride == 1 {
-                return first..first + axis.id_stride;
+                let whole = axis.flat_stride * axis.len;
+                let flat = |index: u64| from / whole * whole + index.min(axis.len) * axis.flat_stride;
+                let flat = flat(chunk * axis.chunk)..flat((chunk + 1) * axis.chunk);
+                return WorkingSet { chunks: first..first + axis.id_stride, flat };
             }
         }
-        0..0
+        WorkingSet { chunks: 0..0, flat: 0..0 }
+    }
+
+    /// The runs of one chunk within a range of flat positions, each with its flat position.
+    pub fn runs_of(&self, chunk: ChunkId, range: Range<u64>) -> Vec<(u64, Run)> {
+        let (mut at, mut runs) = (range.start, Vec::new());
+        while let Some(flat) = self.next_in_chunk(chunk, at).filter(|&flat| flat < range.end) {
+            let Some(run) = self.runs(flat..range.end).next() else { break };
+            at = flat + run.len as u64;
+            runs.push((flat, run));
+        }
+        runs
     }
 
     /// The chunk that holds a flat position inside the array.
@@ -379,13 +403,31 @@ mod tests {
             let grid = Grid::new(&shape, &chunks, item as usize).unwrap();
             let bytes = definition(&shape, &chunks, item);
             let from = (from * bytes.len() as f64) as usize;
-            let set = grid.working_set(from as u64);
+            let WorkingSet { chunks: set, flat } = grid.working_set(from as u64);
+            prop_assert!(flat.contains(&(from as u64)) && flat.end <= bytes.len() as u64);
+            prop_assert!(bytes[flat.start as usize..flat.end as usize].iter().all(|b| set.contains(&b.0)));
+            let around = [flat.start.checked_sub(1), Some(flat.end)];
+            prop_assert!(around.iter().flatten().filter_map(|&i| bytes.get(i as usize)).all(|b| !set.contains(&b.0)));
             prop_assert!(set.contains(&bytes[from].0));
             prop_assert_eq!(grid.chunk_at(from as u64), Some(ChunkId(bytes[from].0)));
             prop_assert!(bytes[from..].iter().all(|b| b.0 >= set.start));
             // up to its last byte, nothing else comes
             let end = bytes.iter().rposition(|b| set.contains(&b.0)).unwrap();
             prop_assert!(bytes[from..=end].iter().all(|b| set.contains(&b.0)));
+        }
+
+        #[test]
+        fn runs_of_a_chunk_are_those_of_all_that_are_its((shape, chunks, item) in any_grid(), a in 0.0..1.0f64, b in 0.0..1.1f64, id in 0.0..1.0f64) {
+            let grid = Grid::new(&shape, &chunks, item as usize).unwrap();
+            let at = |x: f64| (x * grid.size() as f64) as u64;
+            let range = at(a.min(b))..at(a.max(b));
+            let chunk = ChunkId((id * grid.chunk_count() as f64) as u64);
+            let mut flat = range.start;
+            let all = grid.runs(range.clone()).map(|run| {
+                flat += run.len as u64;
+                (flat - run.len as u64, run)
+            });
+            prop_assert_eq!(grid.runs_of(chunk, range.clone()), all.filter(|(_, run)| run.chunk == chunk).collect::<Vec<_>>());
         }
 
         #[test]

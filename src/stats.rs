@@ -56,6 +56,8 @@ pub struct Stats {
     pub readahead_used: Counter,
     /// Chunks read ahead and dropped before anybody asked for them.
     pub readahead_wasted: Counter,
+    /// Bytes of decoded chunks written to a spill file.
+    pub bytes_spilled: Counter,
     /// Nanoseconds in the store, summed over threads.
     pub store_time: Counter,
     /// Nanoseconds in the codecs, summed over threads.
@@ -87,7 +89,7 @@ impl Stats {
     }
 
     /// Names and values of the counters, in the order they are shown.
-    pub fn counters(&self) -> [(&'static str, u64); 14] {
+    pub fn counters(&self) -> [(&'static str, u64); 15] {
         [
             ("chunk_hits", self.hits.get()),
             ("chunk_misses", self.misses.get()),
@@ -98,6 +100,7 @@ impl Stats {
             ("bytes_stored", self.bytes_stored.get()),
             ("bytes_decoded", self.bytes_decoded.get()),
             ("bytes_served", self.bytes_served.get()),
+            ("bytes_spilled", self.bytes_spilled.get()),
             ("readahead_used", self.readahead_used.get()),
             ("readahead_wasted", self.readahead_wasted.get()),
             ("store_nanoseconds", self.store_time.get()),

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
-use zarrfs::cache::Cache;
+use zarrfs::cache::{Cache, SpillOptions};
 use zarrfs::error::Result;
 use zarrfs::fs::{Fs, ReadOptions};
 use zarrfs::fuse::{MountRequest, Mountpoint, ServeOptions, serve};
@@ -57,15 +57,9 @@ fn a_panic_is_eio_and_the_mount_lives_on() {
     let stats = Arc::new(Stats::default());
     let cache = Arc::new(Cache::new(1 << 20, stats.clone()));
     let hierarchy = Hierarchy::new(Arc::new(Panicking(store)), V1Order::Zarr1, stats.clone());
-    let fs = Arc::new(
-        Fs::new(
-            Tree::new(hierarchy, cache.clone()),
-            cache,
-            stats.clone(),
-            ReadOptions { threads: 2, direct_io: false },
-        )
-        .unwrap(),
-    );
+    let spill = SpillOptions { directory: std::env::temp_dir(), limit: 0 };
+    let options = ReadOptions { threads: 2, direct_io: false, spill };
+    let fs = Arc::new(Fs::new(Tree::new(hierarchy, cache.clone()), cache, stats.clone(), options).unwrap());
     let directory = tempfile::tempdir().unwrap();
     let request = MountRequest { source: "a store, with a comma", path: directory.path(), allow_other: false };
     let mut mountpoint = Mountpoint::mount(&request).expect("FUSE");

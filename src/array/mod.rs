@@ -251,6 +251,25 @@ impl Array {
         e.context(format!("{key}: {}", self.codec_names()))
     }
 
+    /// Writes the fill value over `to`, which stands at `position` of the flat array; zeros where there is none.
+    pub fn fill(&self, to: &mut [u8], position: u64) {
+        // the buffer is used again: it may hold another read's bytes
+        to.fill(0);
+        let (Some(item), size) = (&self.metadata.fill, self.metadata.dtype.size()) else { return };
+        if item.is_empty() {
+            return;
+        }
+        let (mut at, mut inside) = (0, (position % size as u64) as usize);
+        while at < to.len() {
+            // the zero bytes at an item's end are left out
+            let rest = item.get(inside..).unwrap_or_default();
+            let n = rest.len().min(to.len() - at);
+            to[at..at + n].copy_from_slice(&rest[..n]);
+            at += size - inside;
+            inside = 0;
+        }
+    }
+
     /// The codecs of the array, for messages: `zlib`, or `delta, blosc`.
     pub fn codec_names(&self) -> String {
         let ids = self.metadata.filters.iter().chain(&self.metadata.compressor).map(|c| c.id.as_str());

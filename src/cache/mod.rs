@@ -11,9 +11,12 @@ mod access;
 mod buffers;
 mod readahead;
 mod seen;
+mod spill;
+mod window;
 
 pub use readahead::{ReadAhead, Readers};
 pub use seen::Mark;
+pub use spill::SpillOptions;
 
 use crate::array::{Array, Opened, Parts};
 use crate::codec::Partly;
@@ -27,6 +30,7 @@ use lru::LruCache;
 use seen::Seen;
 use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use window::Window;
 
 /// What a slot costs beyond its chunk's bytes, roughly: so that a million missing chunks count, too.
 const SLOT_COST: usize = 256;
@@ -74,6 +78,8 @@ struct Divided {
 enum Content {
     Whole(Arc<Decoded>, Version, Mark),
     Divided(Arc<Divided>),
+    /// A window, with the versions of the chunks in it.
+    Window(Arc<Decoded>, Arc<Vec<(ChunkId, Mark)>>),
     Uninitialised,
     /// It can't be decoded; kept, so that a retry by the kernel does not decode again.
     Failed(Error),
@@ -95,19 +101,24 @@ impl Content {
                 Some(Ok(Some(Piece { bytes, start: n * d.parts.block_size(), mark: d.mark })))
             }
             (Content::Divided(_), Want::Whole) => None,
+            (Content::Window(bytes, _), _) => {
+                Some(Ok(Some(Piece { bytes: bytes.clone(), start: 0, mark: Mark::UNINITIALISED })))
+            }
             (Content::Uninitialised, _) => Some(Ok(None)),
             (Content::Failed(e), _) => Some(Err(e.clone())),
         }
     }
 
     /// True if the store still holds what this was made of. A failure is always tried again.
-    fn is_current(&self, array: &Array, chunk: ChunkId) -> bool {
+    fn is_current(&self, array: &Array, place: Place) -> bool {
         let known = match self {
             Content::Failed(_) => return false,
+            Content::Window(_, chunks) => return seen::are_current(chunks, array),
             Content::Whole(_, version, _) => Some(version),
             Content::Divided(d) => Some(&d.parts.version),
             Content::Uninitialised => None,
         };
+        let Place::Chunk(chunk) = place else { return false };
         array.stat_chunk(chunk).is_ok_and(|now| now.as_ref().map(|stat| &stat.version) == known)
     }
 
@@ -116,7 +127,7 @@ impl Content {
             Content::Whole(_, _, mark) => Some(*mark),
             Content::Divided(d) => Some(d.mark),
             Content::Uninitialised => Some(Mark::UNINITIALISED),
-            Content::Failed(_) => None,
+            Content::Window(..) | Content::Failed(_) => None,
         }
     }
 }
@@ -133,7 +144,19 @@ enum Slot {
     },
 }
 
-type SlotKey = (u64, ChunkId);
+/// What a slot is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Place {
+    Chunk(ChunkId),
+    /// The window that begins at this flat position.
+    Window(u64),
+}
+
+/// The number of the array, and what of it.
+type SlotKey = (u64, Place);
+
+/// How a slot is filled: with what is known already, if that is not enough.
+type Load<'l> = &'l mut dyn FnMut(&mut BusySlot, Option<Content>) -> Result<Content>;
 
 struct State {
     slots: LruCache<SlotKey, Slot>,
@@ -181,7 +204,11 @@ impl Cache {
     /// What is wanted of a chunk; None if it is uninitialised. The caller may hold it for as long as it copies, but must
     /// not hold one while asking for another that may have to be loaded: waiting for room would never end.
     pub fn get(&self, array: &Array, chunk: ChunkId, want: Want) -> Answer {
-        let key = (array.id(), chunk);
+        self.get_place(array, Place::Chunk(chunk), want, &mut |slot, known| self.load(slot, array, chunk, known, want))
+    }
+
+    fn get_place(&self, array: &Array, place: Place, want: Want, load: Load) -> Answer {
+        let key = (array.id(), place);
         let mut state = self.lock();
         let mut counted = false;
         loop {
@@ -204,14 +231,19 @@ impl Cache {
             };
             state.slots.put(key, Slot::Busy);
             drop(state);
-            return self.fill(BusySlot::new(self, key), array, known, want);
+            let slot = BusySlot { cache: self, key, content: None, reserved: 0, ahead: false };
+            return self.fill(slot, array, known, want, load);
         }
     }
 
     /// As [`Cache::get`], but only if that needs neither the store nor a wait.
     pub fn peek(&self, array: &Array, chunk: ChunkId, want: Want) -> Option<Answer> {
+        self.peek_place(array, Place::Chunk(chunk), want)
+    }
+
+    fn peek_place(&self, array: &Array, place: Place, want: Want) -> Option<Answer> {
         let mut state = self.lock();
-        match state.slots.get_mut(&(array.id(), chunk)) {
+        match state.slots.get_mut(&(array.id(), place)) {
             Some(Slot::Ready { content, epoch, ahead }) if *epoch >= array.epoch() => {
                 let answer = content.answer(want)?;
                 self.count_hit(true, ahead);
@@ -222,8 +254,8 @@ impl Cache {
     }
 
     /// True if [`Cache::peek`] would have an answer.
-    pub fn holds(&self, array: &Array, chunk: ChunkId, want: Want) -> bool {
-        match self.lock().slots.peek(&(array.id(), chunk)) {
+    fn holds(&self, array: &Array, place: Place, want: Want) -> bool {
+        match self.lock().slots.peek(&(array.id(), place)) {
             Some(Slot::Ready { content, epoch, .. }) => *epoch >= array.epoch() && content.answer(want).is_some(),
             _ => false,
         }
@@ -237,12 +269,17 @@ impl Cache {
             let read = array.read_plain(chunk, range.clone(), out).inspect_err(|e| self.failed(e))?;
             let mark = Mark::of(read.as_ref());
             self.stats.uninitialised.add(u64::from(read.is_none()));
-            self.seen.note(array.id(), chunk, mark);
+            self.note(array, chunk, mark);
             // whoever opened the array meanwhile has not seen this mark
             if array.epoch() == epoch {
                 return Ok(mark);
             }
         }
+    }
+
+    /// Remembers that bytes of a chunk were given.
+    fn note(&self, array: &Array, chunk: ChunkId, mark: Mark) {
+        self.seen.note(array.id(), chunk, mark);
     }
 
     fn failed(&self, e: &Error) {
@@ -262,7 +299,13 @@ impl Cache {
     /// Loads what somebody will want, if there is room for it without dropping what was read ahead before: false if
     /// there isn't.
     pub fn read_ahead(&self, array: &Array, chunk: ChunkId, want: Want) -> bool {
-        let key = (array.id(), chunk);
+        let bytes = 2 * array.grid().chunk_size();
+        let mut load = |slot: &mut BusySlot, known| self.load(slot, array, chunk, known, want);
+        self.ahead_of_place(array, Place::Chunk(chunk), want, bytes, &mut load)
+    }
+
+    fn ahead_of_place(&self, array: &Array, place: Place, want: Want, bytes: usize, load: Load) -> bool {
+        let key = (array.id(), place);
         let mut state = self.lock();
         let known = match state.slots.peek(&key) {
             Some(Slot::Busy) => return true,
@@ -275,7 +318,6 @@ impl Cache {
             }
             None => None,
         };
-        let bytes = 2 * array.grid().chunk_size();
         while self.used_by(&state) + bytes > self.bound {
             let oldest = state.slots.peek_lru();
             let droppable = matches!(oldest, Some((k, Slot::Ready { ahead: false, .. })) if *k != key);
@@ -289,15 +331,19 @@ impl Cache {
         drop(state);
         let slot = BusySlot { cache: self, key, content: None, reserved: bytes, ahead: true };
         // whoever asks for it is told what went wrong
-        let _ = self.fill(slot, array, known, want);
+        let _ = self.fill(slot, array, known, want, load);
         true
     }
 
     /// Drops chunks that nobody is expected to ask for again.
     pub fn drop_chunks(&self, array: &Array, chunks: Range<u64>) {
+        self.drop_places(array, chunks.map(|chunk| Place::Chunk(ChunkId(chunk))));
+    }
+
+    fn drop_places(&self, array: &Array, places: impl Iterator<Item = Place>) {
         let mut state = self.lock();
-        for chunk in chunks {
-            let key = (array.id(), ChunkId(chunk));
+        for place in places {
+            let key = (array.id(), place);
             if matches!(state.slots.peek(&key), Some(Slot::Ready { .. })) {
                 self.dropped(state.slots.pop(&key));
             }
@@ -319,30 +365,33 @@ impl Cache {
     }
 
     /// Fills a slot that this thread has made busy; `known` is what it held, and whether that is of this epoch.
-    fn fill(&self, mut slot: BusySlot, array: &Array, known: Option<(Content, bool)>, want: Want) -> Answer {
-        let chunk = slot.key.1;
-        let mut known = known;
+    fn fill(
+        &self,
+        mut slot: BusySlot,
+        array: &Array,
+        mut known: Option<(Content, bool)>,
+        want: Want,
+        load: Load,
+    ) -> Answer {
+        let place = slot.key.1;
         loop {
             // taken before the store is asked: an opening meanwhile makes the answer old
             let epoch = array.epoch();
-            let current = known.take().filter(|(content, current)| *current || content.is_current(array, chunk));
+            let current = known.take().filter(|(content, current)| *current || content.is_current(array, place));
             let (content, answer) = match current.map(|(content, _)| (content.answer(want), content)) {
                 Some((Some(answer), content)) => {
-                    if !slot.ahead {
-                        self.stats.hits.add(1);
-                    }
-                    slot.ahead = false;
+                    self.stats.hits.add(u64::from(!slot.ahead));
                     (content, answer)
                 }
                 enough => {
                     self.stats.misses.add(u64::from(!slot.ahead));
-                    let content = self.load(&mut slot, array, enough.map(|(_, content)| content), want)?;
+                    let content = self.load_noting(&mut slot, enough.map(|(_, content)| content), load)?;
                     let answer = content.answer(want).unwrap_or_else(|| Err(Error::system(libc::EIO)));
                     (content, answer)
                 }
             };
-            if let Some(mark) = content.mark() {
-                self.seen.note(array.id(), chunk, mark);
+            if let (Place::Chunk(chunk), Some(mark)) = (place, content.mark()) {
+                self.note(array, chunk, mark);
             }
             // whoever opened the array meanwhile has not seen this mark
             if array.epoch() == epoch {
@@ -354,11 +403,8 @@ impl Cache {
     }
 
     /// A failure of the system, unlike damage, may be over the next time: it is an error here, and not remembered.
-    fn load(&self, slot: &mut BusySlot, array: &Array, known: Option<Content>, want: Want) -> Result<Content> {
-        let loaded = match want {
-            Want::At(offset) if array.partly() == Partly::Blosc => self.load_part(slot, array, known, offset),
-            _ => self.load_whole(slot, array),
-        };
+    fn load_noting(&self, slot: &mut BusySlot, known: Option<Content>, load: Load) -> Result<Content> {
+        let loaded = load(slot, known);
         if matches!(loaded, Ok(Content::Uninitialised)) {
             self.stats.uninitialised.add(1);
         }
@@ -368,11 +414,25 @@ impl Cache {
         })
     }
 
-    fn load_whole(&self, slot: &mut BusySlot, array: &Array) -> Result<Content> {
+    fn load(
+        &self,
+        slot: &mut BusySlot,
+        array: &Array,
+        chunk: ChunkId,
+        known: Option<Content>,
+        want: Want,
+    ) -> Result<Content> {
+        match want {
+            Want::At(offset) if array.partly() == Partly::Blosc => self.load_part(slot, array, chunk, known, offset),
+            _ => self.load_whole(slot, array, chunk),
+        }
+    }
+
+    fn load_whole(&self, slot: &mut BusySlot, array: &Array, chunk: ChunkId) -> Result<Content> {
         let size = array.grid().chunk_size();
         // encoded bytes and intermediate results need room beside the decoded ones
         slot.reserve(2 * size);
-        Ok(match array.load(slot.key.1, self.buffers.take(size))? {
+        Ok(match array.load(chunk, self.buffers.take(size))? {
             Some(loaded) => {
                 let mark = Mark::of(Some(&loaded.version));
                 Content::Whole(self.buffers.hold(loaded.bytes), loaded.version, mark)
@@ -382,13 +442,19 @@ impl Cache {
     }
 
     /// Decodes the block that holds `offset`, beside those that are decoded already.
-    fn load_part(&self, slot: &mut BusySlot, array: &Array, known: Option<Content>, offset: usize) -> Result<Content> {
-        let chunk = slot.key.1;
+    fn load_part(
+        &self,
+        slot: &mut BusySlot,
+        array: &Array,
+        chunk: ChunkId,
+        known: Option<Content>,
+        offset: usize,
+    ) -> Result<Content> {
         let divided = match known {
             Some(Content::Divided(d)) => d,
             _ => match array.open_parts(chunk)? {
                 Opened::Uninitialised => return Ok(Content::Uninitialised),
-                Opened::Whole => return self.load_whole(slot, array),
+                Opened::Whole => return self.load_whole(slot, array, chunk),
                 Opened::Parts(parts) => {
                     let (mark, blocks) = (Mark::of(Some(&parts.version)), Mutex::new(vec![None; parts.blocks()]));
                     Arc::new(Divided { parts, mark, blocks })
@@ -401,9 +467,34 @@ impl Cache {
         match array.load_block(chunk, &divided.parts, n, self.buffers.take(size))? {
             Some(bytes) => lock(&divided.blocks)[n] = Some(self.buffers.hold(bytes)),
             // it was replaced just now
-            None => return self.load_whole(slot, array),
+            None => return self.load_whole(slot, array, chunk),
         }
         Ok(Content::Divided(divided))
+    }
+
+    /// Fills the slot of a window with the flat bytes of `range`.
+    fn load_window(&self, slot: &mut BusySlot, array: &Array, w: &Window) -> Result<Content> {
+        let len = (w.range.end - w.range.start) as usize;
+        slot.reserve(w.room(array));
+        let (bytes, chunks) = window::build(self, array, w, self.buffers.take(len))?;
+        Ok(Content::Window(self.buffers.hold(bytes), Arc::new(chunks)))
+    }
+
+    /// The flat bytes of a window.
+    fn window(&self, array: &Array, w: &Window) -> Answer {
+        let mut load = |slot: &mut BusySlot, _| self.load_window(slot, array, w);
+        self.get_place(array, Place::Window(w.range.start), Want::Whole, &mut load)
+    }
+
+    /// As [`Cache::window`], but only if that needs neither the store nor a wait.
+    fn peek_window(&self, array: &Array, w: &Window) -> Option<Answer> {
+        self.peek_place(array, Place::Window(w.range.start), Want::Whole)
+    }
+
+    /// As [`Cache::read_ahead`], for a window.
+    fn window_ahead(&self, array: &Array, w: &Window) -> bool {
+        let mut load = |slot: &mut BusySlot, _| self.load_window(slot, array, w);
+        self.ahead_of_place(array, Place::Window(w.range.start), Want::Whole, w.room(array), &mut load)
     }
 
     /// Drops slots, the least recently used first, until `bytes` more fit or one is left: a chunk larger than the bound
@@ -453,11 +544,7 @@ struct BusySlot<'a> {
     ahead: bool,
 }
 
-impl<'a> BusySlot<'a> {
-    fn new(cache: &'a Cache, key: SlotKey) -> Self {
-        BusySlot { cache, key, content: None, reserved: 0, ahead: false }
-    }
-
+impl BusySlot<'_> {
     /// Makes room for `bytes` in all by dropping what was not used for longest, and waits while other loads fill the
     /// cache. A load that finds no other under way never waits: whatever is too large for the bound still gets on,
     /// alone.

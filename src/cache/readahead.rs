@@ -3,7 +3,9 @@
 //! strided reader gets the pieces at the next steps; a random one nothing. It knows chunks, not files or requests.
 
 use super::access::{Access, Pattern, Planned};
-use super::{Cache, Want};
+use super::spill::{Spill, SpillOptions};
+use super::window::Window;
+use super::{Cache, Place, Want};
 use crate::array::Array;
 use crate::codec::Partly;
 use crate::error::Result;
@@ -24,6 +26,12 @@ const JOB: u64 = 1 << 20;
 /// Requests that are looked ahead for a strided reader.
 const STEPS_AHEAD: u64 = 32;
 
+/// Bytes of the first window of a reader. They begin at its multiples: requests overtake each other.
+const FIRST_WINDOW: u64 = 2 << 20;
+
+/// Windows remembered for an open file: those of a few readers.
+const WINDOWS: usize = 16;
+
 /// How far behind a forward reader chunks are kept, in bytes: requests overtake each other.
 const BEHIND: u64 = 4 << 20;
 
@@ -32,6 +40,7 @@ pub struct ReadAhead {
     cache: Arc<Cache>,
     pool: Pool,
     threads: u64,
+    spill: SpillOptions,
 }
 
 /// The readers of one open file.
@@ -39,6 +48,8 @@ pub struct ReadAhead {
 pub struct Readers {
     /// Protects what was noted of them.
     access: Mutex<Access>,
+    /// Protects the windows in use, the latest last.
+    windows: Mutex<Vec<Window>>,
     /// Set when nobody will read any more: jobs that still wait do nothing.
     closed: Arc<AtomicBool>,
 }
@@ -58,13 +69,20 @@ impl Drop for Readers {
 
 impl ReadAhead {
     /// Reads ahead into `cache` with so many threads.
-    pub fn new(cache: Arc<Cache>, threads: usize) -> Result<Self> {
-        Ok(ReadAhead { cache, pool: Pool::new("readahead", threads)?, threads: threads.max(1) as u64 })
+    pub fn new(cache: Arc<Cache>, threads: usize, spill: SpillOptions) -> Result<Self> {
+        Ok(ReadAhead { cache, pool: Pool::new("readahead", threads)?, threads: threads.max(1) as u64, spill })
     }
 
     /// Bytes of decoded chunks that one forward reader may fill the cache with.
-    pub fn room(&self) -> u64 {
+    fn room(&self) -> u64 {
         self.cache.bound() as u64 / 4 * 3
+    }
+
+    /// True if a forward reader at `offset` goes through more chunks than there is room for.
+    fn is_wide(&self, array: &Array, offset: u64) -> bool {
+        let (grid, set) = (array.grid(), array.grid().working_set(offset));
+        set.chunks.end - set.chunks.start > 1
+            && (set.chunks.end - set.chunks.start).saturating_mul(grid.chunk_size() as u64) > self.room()
     }
 
     /// Notes a request and loads what will follow it. With `once`, what was read forwards is dropped, since somebody else
@@ -74,6 +92,10 @@ impl ReadAhead {
         let (pattern, planned) = access.note(offset, len);
         match pattern {
             Pattern::Random => {}
+            Pattern::Forward if self.is_wide(array, offset) => {
+                drop(access);
+                self.wide(readers, array, offset, once);
+            }
             Pattern::Forward => {
                 self.forward(array, offset, offset + len, planned, &readers.closed);
                 if once {
@@ -87,12 +109,9 @@ impl ReadAhead {
     fn forward(&self, array: &Arc<Array>, from: u64, end: u64, planned: &mut Planned, closed: &Arc<AtomicBool>) {
         let grid = array.grid();
         let (size, count) = (grid.chunk_size().max(1) as u64, grid.chunk_count());
-        let set = grid.working_set(end.min(grid.size().saturating_sub(1)));
+        let set = grid.working_set(end.min(grid.size().saturating_sub(1))).chunks;
         let set_bytes = (set.end - set.start).saturating_mul(size);
-        if set_bytes > self.room() {
-            return;
-        }
-        let ahead = set_bytes.max(MIN_AHEAD).max(self.threads * size).min(self.room() - set_bytes);
+        let ahead = set_bytes.max(MIN_AHEAD).max(self.threads * size).min(self.room().saturating_sub(set_bytes));
         let goal = (set.end + ahead / size).min(count);
         if planned.ahead == 0 {
             // what this reader comes to first
@@ -125,8 +144,113 @@ impl ReadAhead {
         }
     }
 
+    /// Builds the window after the one that holds `offset`.
+    fn wide(&self, readers: &Readers, array: &Arc<Array>, offset: u64, once: bool) {
+        let mut windows = lock(&readers.windows);
+        if once {
+            let behind = offset.saturating_sub(BEHIND);
+            let done = windows.iter().filter(|w| w.range.end <= behind).map(|w| Place::Window(w.range.start));
+            self.cache.drop_places(array, done);
+            windows.retain(|w| w.range.end > behind);
+        }
+        let here = self.window_at(&mut windows, array, offset).range;
+        let next = here.end;
+        let is_planned = windows.iter().any(|w| w.range.contains(&next));
+        // it comes after this one, which somebody waits for
+        let is_early = !self.cache.holds(array, Place::Window(here.start), Want::Whole);
+        if is_planned || is_early || next >= array.size() || !self.is_wide(array, next) {
+            return;
+        }
+        let next = self.window_at(&mut windows, array, next);
+        let (cache, array, closed) = (self.cache.clone(), array.clone(), readers.closed.clone());
+        self.pool.run(move || {
+            if !closed.load(Ordering::Relaxed) {
+                cache.window_ahead(&array, &next);
+            }
+        });
+    }
+
+    /// The window that holds `offset`. The first is small, since somebody waits for it; those that follow on one grow.
+    fn window_at(&self, windows: &mut Vec<Window>, array: &Array, offset: u64) -> Window {
+        if let Some(found) = windows.iter().find(|w| w.range.contains(&offset)) {
+            return found.clone();
+        }
+        let set = array.grid().working_set(offset);
+        let aligned = (offset / FIRST_WINDOW * FIRST_WINDOW).max(set.flat.start);
+        let before =
+            windows.iter().filter(|w| w.range.end >= aligned && w.range.end <= offset).max_by_key(|w| w.range.end);
+        let (start, len) = before.map_or((aligned, FIRST_WINDOW), |w| (w.range.end, 4 * (w.range.end - w.range.start)));
+        let end = start.saturating_add(len.min((self.room() / 3).max(FIRST_WINDOW))).min(set.flat.end);
+        let spill = windows.iter().filter_map(|w| w.spill.as_ref()).find(|s| *s.chunks() == set.chunks).cloned();
+        let spill = spill.or_else(|| self.spill_of(array, set.chunks));
+        let window = Window { range: start..end, first: before.is_none(), spill, threads: self.threads };
+        windows.push(window.clone());
+        if windows.len() > WINDOWS {
+            windows.remove(0);
+        }
+        window
+    }
+
+    /// A spill file for chunks that can't be decoded in parts.
+    fn spill_of(&self, array: &Array, chunks: Range<u64>) -> Option<Arc<Spill>> {
+        if array.partly() == Partly::Plain || self.spill.limit == 0 {
+            return None;
+        }
+        match Spill::new(&self.spill, chunks, array.grid().chunk_size()) {
+            Ok(spill) => Some(Arc::new(spill)),
+            Err(e) => {
+                log::warn!(
+                    "{}: a row of its chunks is not kept in {}: {e}",
+                    array.key(),
+                    self.spill.directory.display()
+                );
+                None
+            }
+        }
+    }
+
+    /// Reads up to `len` bytes into `out`, from windows, if `offset` is that of a forward reader who needs them; None if
+    /// it isn't, or if a window can't be built: then chunk by chunk it must be found out which bytes can be read. With
+    /// `cached`, false is returned if that would take the store or a wait.
+    pub fn read(
+        &self,
+        readers: &Readers,
+        array: &Array,
+        offset: u64,
+        len: usize,
+        cached: bool,
+        out: &mut Vec<u8>,
+    ) -> Option<bool> {
+        let end = offset.saturating_add(len as u64).min(array.size());
+        if offset >= end || !readers.is_forward(offset) {
+            return None;
+        }
+        out.resize((end - offset) as usize, 0);
+        let mut at = offset;
+        while at < end {
+            if !self.is_wide(array, at) {
+                return None;
+            }
+            let window = self.window_at(&mut lock(&readers.windows), array, at);
+            let piece = match cached {
+                true => match self.cache.peek_window(array, &window) {
+                    Some(piece) => piece,
+                    None => return Some(false),
+                },
+                false => self.cache.window(array, &window),
+            };
+            let piece = piece.ok().flatten()?;
+            let from = piece.at((at - window.range.start) as usize)?;
+            let to = &mut out[(at - offset) as usize..];
+            let n = from.len().min(to.len());
+            to[..n].copy_from_slice(&from[..n]);
+            at += n as u64;
+        }
+        Some(true)
+    }
+
     fn drop_behind(&self, array: &Array, from: u64, planned: &mut Planned) {
-        let done = array.grid().working_set(from.saturating_sub(BEHIND)).start;
+        let done = array.grid().working_set(from.saturating_sub(BEHIND)).chunks.start;
         if planned.dropped == 0 {
             planned.dropped = done;
         }
@@ -155,7 +279,7 @@ impl ReadAhead {
             let Some(there) = there.and_then(|far| offset.checked_add_signed(far)) else { return };
             let mut last = None;
             for run in array.grid().runs(there..there.saturating_add(len)) {
-                if last == Some(run.chunk) || self.cache.holds(array, run.chunk, Want::At(run.offset)) {
+                if last == Some(run.chunk) || self.cache.holds(array, Place::Chunk(run.chunk), Want::At(run.offset)) {
                     continue;
                 }
                 last = Some(run.chunk);

@@ -97,18 +97,24 @@ impl Seen {
     }
 }
 
+/// True if the store still holds these versions of these chunks.
+pub fn are_current(marks: &[(ChunkId, Mark)], array: &Array) -> bool {
+    let (mut at, mut same) = (0, true);
+    let chunks: Vec<ChunkId> = marks.iter().map(|(chunk, _)| *chunk).collect();
+    array.stat_chunks(&chunks, &mut |stat| {
+        same = stat.is_ok_and(|s| Mark::of(s.as_ref().map(|s| &s.version)) == marks[at].1);
+        at += 1;
+        same
+    });
+    same && at == marks.len()
+}
+
 impl Marks {
     /// True if the store still holds every chunk as it was given.
     pub fn is_current(&self, array: &Array) -> bool {
-        let mut chunks: Vec<ChunkId> = self.0.keys().copied().collect();
-        chunks.sort_unstable();
-        let (mut at, mut same) = (0, true);
-        array.stat_chunks(&chunks, &mut |stat| {
-            same = stat.is_ok_and(|s| Mark::of(s.as_ref().map(|s| &s.version)) == self.0[&chunks[at]]);
-            at += 1;
-            same
-        });
-        same && at == chunks.len()
+        let mut marks: Vec<(ChunkId, Mark)> = self.0.iter().map(|(chunk, mark)| (*chunk, *mark)).collect();
+        marks.sort_unstable_by_key(|(chunk, _)| *chunk);
+        are_current(&marks, array)
     }
 }
 

@@ -1,9 +1,9 @@
 //! `zarrfs cat`: the flat bytes of an array, without FUSE.
 
-use super::{Failure, StoreArgs, logger, open_store, size, threads};
+use super::{Failure, ReadArgs, StoreArgs, logger, open_store, size};
 use crate::cache::Cache;
 use crate::error::Error;
-use crate::fs::{Fs, ReadOptions};
+use crate::fs::Fs;
 use crate::hierarchy::Place;
 use crate::stats::Stats;
 use crate::store::Key;
@@ -29,11 +29,10 @@ pub struct CatArgs {
     /// How many bytes to write [default: all that follow]
     #[arg(long, value_name = "N", value_parser = size::parse)]
     length: Option<u64>,
-    /// Memory for decoded chunks: a number with K, M, G or T
-    #[arg(long, value_name = "SIZE", default_value = "512M", value_parser = size::parse)]
-    cache_size: u64,
     #[command(flatten)]
-    reading: StoreArgs,
+    reading: ReadArgs,
+    #[command(flatten)]
+    store_args: StoreArgs,
 }
 
 /// Runs the verb.
@@ -43,8 +42,8 @@ pub fn run(args: &CatArgs) -> Result<(), Failure> {
     let stats = Arc::new(Stats::default());
     let shown = args.path.display();
     // an array's directory is a store of one array
-    let hierarchy = open_store(&args.path, &args.reading, stats.clone())?;
-    let cache = Arc::new(Cache::new(usize::try_from(args.cache_size).unwrap_or(usize::MAX), stats.clone()));
+    let hierarchy = open_store(&args.path, &args.store_args, stats.clone())?;
+    let cache = Arc::new(Cache::new(args.reading.cache_bound(), stats.clone()));
     let tree = Tree::new(hierarchy, cache.clone());
     let array = match tree.hierarchy().find(&Key::root())? {
         Some(Place::Array(array)) => array,
@@ -57,7 +56,7 @@ pub fn run(args: &CatArgs) -> Result<(), Failure> {
             format!("{shown}: its items are objects, which have no flat bytes; its chunks can be read in a mount");
         return Err(Failure::new(4, message));
     }
-    let fs = Fs::new(tree, cache, stats, ReadOptions { threads: threads(), direct_io: true })?;
+    let fs = Fs::new(tree, cache, stats, args.reading.options(true))?;
     let handle = fs.open(fs.lookup(ROOT_INODE, FLAT)?.inode, false, true)?.handle;
     let end = args.length.map_or(array.size(), |n| args.offset.saturating_add(n).min(array.size()));
     copy(&fs, handle, args.offset, end).map_err(|e| e.context(&shown).into())

@@ -7,7 +7,9 @@ mod mount;
 mod size;
 mod umount;
 
+use crate::cache::SpillOptions;
 use crate::error::{Error, Kind};
+use crate::fs::ReadOptions;
 use crate::hierarchy::Hierarchy;
 use crate::metadata::V1Order;
 use crate::stats::Stats;
@@ -131,9 +133,39 @@ fn open_store(path: &Path, args: &StoreArgs, stats: Arc<Stats>) -> Result<Hierar
     Ok(hierarchy)
 }
 
-/// Threads for decoding where none are asked for: one per core.
-fn threads() -> usize {
-    std::thread::available_parallelism().map_or(2, |n| n.get())
+/// Options of the verbs that read flat bytes.
+#[derive(Args)]
+struct ReadArgs {
+    /// Memory for decoded chunks: a number with K, M, G or T
+    #[arg(long, value_name = "SIZE", default_value = "512M", value_parser = size::parse)]
+    cache_size: u64,
+    /// Threads that decode [default: one per core]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    threads: Option<u16>,
+    /// Where decoded chunks wait whose row doesn't fit into the memory, while an array is read from its beginning to its
+    /// end; not a file system in memory [default: $TMPDIR, or /var/tmp]
+    #[arg(long, value_name = "DIR")]
+    spill_dir: Option<PathBuf>,
+    /// How much of it an open file may take; 0 to decode them again instead
+    #[arg(long, value_name = "SIZE", default_value = "8G", value_parser = size::parse)]
+    spill_size: u64,
+}
+
+impl ReadArgs {
+    fn cache_bound(&self) -> usize {
+        usize::try_from(self.cache_size).unwrap_or(usize::MAX)
+    }
+
+    fn threads(&self) -> usize {
+        self.threads.map_or_else(|| std::thread::available_parallelism().map_or(2, |n| n.get()), usize::from)
+    }
+
+    fn options(&self, direct_io: bool) -> ReadOptions {
+        let default = || std::env::var_os("TMPDIR").map_or_else(|| PathBuf::from("/var/tmp"), PathBuf::from);
+        let directory = self.spill_dir.clone().unwrap_or_else(default);
+        let spill = SpillOptions { directory: absolute(&directory), limit: self.spill_size };
+        ReadOptions { threads: self.threads(), direct_io, spill }
+    }
 }
 
 /// The absolute form of a path, or the path itself where there is none.

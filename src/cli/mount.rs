@@ -1,10 +1,10 @@
 //! `zarrfs mount`: into the background unless told otherwise. The background process is this program started again; it
 //! keeps standard error until the mount answers, so that a failure reads the same as in the foreground.
 
-use super::{Failure, StoreArgs, absolute, logger, open_store, size, threads};
+use super::{Failure, ReadArgs, StoreArgs, absolute, logger, open_store};
 use crate::cache::Cache;
 use crate::error::Error;
-use crate::fs::{Fs, ReadOptions};
+use crate::fs::Fs;
 use crate::fuse::{MountError, MountRequest, Mountpoint, ServeOptions, Unmounted, serve};
 use crate::stats::Stats;
 use crate::tree::Tree;
@@ -35,12 +35,6 @@ pub struct MountArgs {
     /// don't concern zarrfs are accepted
     #[arg(short, value_name = "OPTIONS", value_delimiter = ',')]
     options: Vec<String>,
-    /// Memory for decoded chunks: a number with K, M, G or T
-    #[arg(long, value_name = "SIZE", default_value = "512M", value_parser = size::parse)]
-    cache_size: u64,
-    /// Threads that decode [default: one per core]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
-    threads: Option<u16>,
     /// Give the flat bytes past the kernel's page cache: faster when they are read once, slower when again
     #[arg(long)]
     direct_io: bool,
@@ -67,7 +61,9 @@ pub struct MountArgs {
     #[arg(long, value_name = "FILE")]
     log_file: Option<PathBuf>,
     #[command(flatten)]
-    reading: StoreArgs,
+    reading: ReadArgs,
+    #[command(flatten)]
+    store_args: StoreArgs,
 }
 
 fn parse_umask(text: &str) -> Result<u16, String> {
@@ -174,13 +170,13 @@ fn mount(args: &MountArgs, background: bool) -> Result<(), Failure> {
     raise_file_limit();
     let stats = Arc::new(Stats::default());
     let store = absolute(&args.store);
-    let hierarchy = open_store(&args.store, &args.reading, stats.clone())?;
+    let hierarchy = open_store(&args.store, &args.store_args, stats.clone())?;
     check_nesting(&store, &absolute(&args.mountpoint))?;
-    let cache = Arc::new(Cache::new(usize::try_from(args.cache_size).unwrap_or(usize::MAX), stats.clone()));
+    let cache = Arc::new(Cache::new(args.reading.cache_bound(), stats.clone()));
     // before any thread starts: a signal must find its handler, or the mount would be left behind
     let signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(Error::from)?;
-    let reading = ReadOptions { threads: args.threads.map_or_else(threads, usize::from), direct_io: args.direct_io };
-    let fs = Arc::new(Fs::new(Tree::new(hierarchy, cache.clone()), cache, stats, reading)?);
+    let fs =
+        Arc::new(Fs::new(Tree::new(hierarchy, cache.clone()), cache, stats, args.reading.options(args.direct_io))?);
     let request =
         MountRequest { source: &store.to_string_lossy(), path: &args.mountpoint, allow_other: args.allow_other };
     let mut mountpoint = Mountpoint::mount(&request).map_err(failure)?;
@@ -222,7 +218,7 @@ fn serve_options(args: &MountArgs) -> ServeOptions {
         uid: args.uid.unwrap_or_else(|| rustix::process::getuid().as_raw()),
         gid: args.gid.unwrap_or_else(|| rustix::process::getgid().as_raw()),
         umask: args.umask.unwrap_or(0),
-        threads: args.threads.map_or_else(threads, usize::from),
+        threads: args.reading.threads(),
     }
 }
 

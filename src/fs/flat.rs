@@ -206,7 +206,7 @@ impl Reply<'_> {
     /// chunk. How many bytes that were.
     fn copy(&mut self, piece: Option<&Piece>, run: &Run, at: usize) -> usize {
         let Some(piece) = piece else {
-            fill(&mut self.out[at..at + run.len], self.request.offset + at as u64, self.request.array);
+            self.request.array.fill(&mut self.out[at..at + run.len], self.request.offset + at as u64);
             return run.len;
         };
         // the caller has made sure that it goes there: an end without progress would be one without end
@@ -214,23 +214,5 @@ impl Reply<'_> {
         let n = from.len().min(run.len);
         self.out[at..at + n].copy_from_slice(&from[..n]);
         if n == 0 { run.len } else { n }
-    }
-}
-/// Writes the fill value over `to`, which stands at `position` of the flat array.
-fn fill(to: &mut [u8], position: u64, array: &Array) {
-    // the buffer is used again: it may hold another read's bytes
-    to.fill(0);
-    let (Some(item), size) = (&array.metadata().fill, array.metadata().dtype.size()) else { return };
-    if item.is_empty() {
-        return;
-    }
-    let (mut at, mut inside) = (0, (position % size as u64) as usize);
-    while at < to.len() {
-        // the zero bytes at an item's end are left out
-        let rest = item.get(inside..).unwrap_or_default();
-        let n = rest.len().min(to.len() - at);
-        to[at..at + n].copy_from_slice(&rest[..n]);
-        at += size - inside;
-        inside = 0;
     }
 }

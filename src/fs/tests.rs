@@ -53,7 +53,8 @@ fn case(shape: &[u64], chunks: &[u64], item: u64, order: &str, fill: u8, mask: u
     let stats = Arc::new(Stats::default());
     let cache = Arc::new(Cache::new(bound, stats.clone()));
     let hierarchy = Hierarchy::new(store, V1Order::Zarr1, stats.clone());
-    let options = ReadOptions { threads: 2, direct_io: false };
+    let spill = SpillOptions { directory: std::env::temp_dir(), limit: 1 << 20 };
+    let options = ReadOptions { threads: 2, direct_io: false, spill };
     let fs = Fs::new(Tree::new(hierarchy, cache.clone()), cache, stats, options).unwrap();
     Case { fs, flat, stored, chunk_of }
 }
@@ -162,7 +163,8 @@ fn what_cannot_be_listed_is_no_hole() {
     let cache = Arc::new(Cache::new(1 << 20, stats.clone()));
     let store = Arc::new(crate::store::DirectoryStore::open(dir.path()).unwrap());
     let hierarchy = Hierarchy::new(store, V1Order::Zarr1, stats.clone());
-    let options = ReadOptions { threads: 2, direct_io: false };
+    let spill = SpillOptions { directory: std::env::temp_dir(), limit: 1 << 20 };
+    let options = ReadOptions { threads: 2, direct_io: false, spill };
     let fs = Fs::new(Tree::new(hierarchy, cache.clone()), cache, stats, options).unwrap();
     let handle = open(&fs, &["data.raw"]);
     assert_eq!(fs.seek(0, handle, 0, Seek::Data).unwrap_err().errno(), libc::ENXIO);

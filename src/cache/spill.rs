@@ -1,0 +1,134 @@
+//! Decoded chunks that are needed again but don't fit into memory, in a file without a name: it is gone with the last
+//! reader, or with the process. It knows chunks by their numbers and marks, not how they were made.
+
+use super::seen::Mark;
+use crate::error::{Error, Result};
+use crate::grid::ChunkId;
+use crate::memory::lock;
+use rustix::fs::{Mode, OFlags};
+use std::collections::HashMap;
+use std::fs::File;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard};
+
+/// `f_type` of file systems that keep their files in memory: tmpfs, ramfs.
+const IN_MEMORY: [i64; 2] = [0x0102_1994, 0x8584_58f6];
+
+/// Where chunks may be spilled to, and how much.
+#[derive(Clone, Debug)]
+pub struct SpillOptions {
+    /// An existing directory.
+    pub directory: PathBuf,
+    /// Bytes of one array's chunks at a time; 0 turns it off.
+    pub limit: u64,
+}
+
+/// The spilled chunks of one working set of an array.
+pub struct Spill {
+    chunks: Range<u64>,
+    chunk_size: u64,
+    file: File,
+    /// Held while chunks are put. It protects nothing else.
+    turn: Mutex<()>,
+    /// Protects the map: which chunks are there, whole, of which version, and known as such in which epoch.
+    there: Mutex<HashMap<ChunkId, (Mark, u64)>>,
+}
+
+impl Spill {
+    /// Room for `chunks`, of `chunk_size` bytes each; an error that says why there is none. At most half of what is free
+    /// is taken.
+    pub fn new(options: &SpillOptions, chunks: Range<u64>, chunk_size: usize) -> Result<Self> {
+        let directory = &options.directory;
+        let chunk_size = chunk_size as u64;
+        let bytes = (chunks.end - chunks.start).saturating_mul(chunk_size);
+        if bytes > options.limit {
+            return Err(Error::invalid(format!("{bytes} bytes, more than the limit of {}", options.limit)));
+        }
+        let free = check(directory)?;
+        if bytes > free / 2 {
+            return Err(Error::invalid(format!("{bytes} bytes, more than half of the {free} free")));
+        }
+        let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
+        let file = rustix::fs::open(directory, flags, Mode::RUSR | Mode::WUSR)?;
+        Ok(Spill { chunks, chunk_size, file: file.into(), turn: Mutex::default(), there: Mutex::default() })
+    }
+
+    /// The chunks it has room for.
+    pub fn chunks(&self) -> &Range<u64> {
+        &self.chunks
+    }
+
+    /// To be held by who decodes chunks to put them here.
+    pub fn turn(&self) -> MutexGuard<'_, ()> {
+        lock(&self.turn)
+    }
+
+    fn place(&self, chunk: ChunkId) -> Option<u64> {
+        self.chunks.contains(&chunk.0).then(|| (chunk.0 - self.chunks.start) * self.chunk_size)
+    }
+
+    /// The version of a chunk that is there, and the epoch in which it was known to be the latest.
+    pub fn mark(&self, chunk: ChunkId) -> Option<(Mark, u64)> {
+        lock(&self.there).get(&chunk).copied()
+    }
+
+    /// Notes that a chunk which is there was still the latest in `epoch`.
+    pub fn confirm(&self, chunk: ChunkId, epoch: u64) {
+        if let Some(there) = lock(&self.there).get_mut(&chunk) {
+            there.1 = epoch;
+        }
+    }
+
+    /// Reads bytes of a chunk that is there.
+    pub fn read(&self, chunk: ChunkId, range: Range<usize>, out: &mut [u8]) -> Result<()> {
+        let place = self.place(chunk).ok_or_else(|| Error::system(libc::EIO))?;
+        Ok(self.file.read_exact_at(&mut out[..range.len()], place + range.start as u64)?)
+    }
+
+    /// Keeps a chunk; without room for it, nothing is kept.
+    pub fn put(&self, chunk: ChunkId, mark: Mark, epoch: u64, bytes: &[u8]) -> bool {
+        let Some(place) = self.place(chunk).filter(|_| bytes.len() as u64 == self.chunk_size) else { return false };
+        // half of another version must never be taken for it
+        lock(&self.there).remove(&chunk);
+        let done = self.file.write_all_at(bytes, place).is_ok();
+        if done {
+            lock(&self.there).insert(chunk, (mark, epoch));
+        }
+        done
+    }
+}
+
+/// The bytes free in a directory that may be spilled to.
+fn check(directory: &Path) -> Result<u64> {
+    let stat = rustix::fs::statfs(directory).map_err(|e| Error::from(e).context(directory.display()))?;
+    if IN_MEMORY.contains(&(stat.f_type as i64)) {
+        return Err(Error::invalid("its files are kept in memory").context(directory.display()));
+    }
+    Ok(u64::try_from(stat.f_bsize).unwrap_or(0).saturating_mul(stat.f_bavail))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::Version;
+
+    #[test]
+    fn what_was_put_is_read_back() {
+        let directory = tempfile::tempdir().unwrap();
+        let options = SpillOptions { directory: directory.path().into(), limit: 3000 };
+        assert!(Spill::new(&options, 5..9, 1000).is_err());
+        let Ok(spill) = Spill::new(&options, 5..8, 1000) else { return }; // a tmpfs
+        let (a, b) = (Mark::of(Some(&Version::Count(1))), Mark::of(Some(&Version::Count(2))));
+        assert!(spill.put(ChunkId(7), a, 1, &[7; 1000]) && spill.put(ChunkId(7), b, 2, &[8; 1000]));
+        assert!(!spill.put(ChunkId(8), a, 1, &[7; 1000]) && !spill.put(ChunkId(6), a, 1, &[7; 999]));
+        assert_eq!((spill.mark(ChunkId(7)), spill.mark(ChunkId(6))), (Some((b, 2)), None));
+        spill.confirm(ChunkId(7), 9);
+        assert_eq!(spill.mark(ChunkId(7)), Some((b, 9)));
+        let mut out = [0; 20];
+        spill.read(ChunkId(7), 990..1000, &mut out).unwrap();
+        assert_eq!((&out[..10], &out[10..]), (&[8; 10][..], &[0; 10][..]));
+        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
+    }
+}

@@ -1,0 +1,185 @@
+//! Windows: flat bytes put together ahead of a forward reader whose rows go through more chunks than the cache can hold.
+//! Each chunk is visited once for a window instead of once for a row; what a visit costs is kept low by decoding only
+//! the blocks it needs, or by a spill file that keeps the chunk decoded until the reader is done with it.
+
+use super::Cache;
+use super::seen::Mark;
+use super::spill::Spill;
+use crate::array::{Array, Opened};
+use crate::codec::Partly;
+use crate::error::{Error, Result};
+use crate::grid::ChunkId;
+use crate::memory::{self, lock};
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+/// What is put together, and how.
+#[derive(Clone)]
+pub struct Window {
+    /// The flat positions, all of one working set.
+    pub range: Range<u64>,
+    /// The first of a reader.
+    pub first: bool,
+    /// Keeps chunks that can't be decoded in parts.
+    pub spill: Option<Arc<Spill>>,
+    /// Threads that decode.
+    pub threads: u64,
+}
+
+impl Window {
+    /// Bytes of memory that building it takes: the window, and a chunk, encoded and decoded, for each thread.
+    pub fn room(&self, array: &Array) -> usize {
+        (self.range.end - self.range.start) as usize + 2 * array.grid().chunk_size() * self.threads as usize
+    }
+}
+
+/// The bytes of a window, and the versions of the chunks they are from.
+type Built = (Vec<u8>, Vec<(ChunkId, Mark)>);
+
+/// A window that is built by several threads.
+struct Building<'a> {
+    cache: &'a Cache,
+    array: &'a Array,
+    window: &'a Window,
+    /// The next chunk to be visited.
+    next: AtomicU64,
+    /// Protects the window's bytes, and the versions of the chunks in it.
+    bytes: Mutex<Built>,
+}
+
+/// Bytes of a chunk, where in it they begin, and its version; empty for an uninitialised chunk.
+struct Visited<'a> {
+    bytes: &'a [u8],
+    start: usize,
+    mark: Mark,
+}
+
+/// Puts a window together, in `buffer` if that has the room: its bytes, and the versions of the chunks they are from.
+pub fn build(cache: &Cache, array: &Array, window: &Window, mut buffer: Vec<u8>) -> Result<Built> {
+    // two at a time would decode the same chunks
+    let _turn = window.spill.as_ref().map(|spill| spill.turn());
+    memory::resize(&mut buffer, (window.range.end - window.range.start) as usize)?;
+    let chunks = array.grid().working_set(window.range.start).chunks;
+    let (next, bytes) = (AtomicU64::new(chunks.start), Mutex::new((buffer, Vec::new())));
+    let building = Building { cache, array, window, next, bytes };
+    std::thread::scope(|scope| {
+        let work = || building.visit_all(chunks.end);
+        let others: Vec<_> = (1..window.threads).map(|_| scope.spawn(work)).collect();
+        let mine = work();
+        let join = |done: std::thread::ScopedJoinHandle<Result<()>>| {
+            done.join().unwrap_or_else(|_| Err(Error::system(libc::EIO)))
+        };
+        others.into_iter().map(join).fold(mine, Result::and)
+    })?;
+    Ok(building.bytes.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner))
+}
+
+impl Building<'_> {
+    /// Visits chunks below `end` until none is left, or one can't be had.
+    fn visit_all(&self, end: u64) -> Result<()> {
+        let mut scratch = Vec::new();
+        loop {
+            let chunk = self.next.fetch_add(1, Ordering::Relaxed);
+            if chunk >= end {
+                return Ok(());
+            }
+            let done = self.visit(ChunkId(chunk), &mut scratch);
+            if done.is_err() {
+                self.next.store(end, Ordering::Relaxed);
+                return done;
+            }
+        }
+    }
+
+    /// Copies what the window has of a chunk.
+    fn visit(&self, chunk: ChunkId, scratch: &mut Vec<u8>) -> Result<()> {
+        let runs = self.array.grid().runs_of(chunk, self.window.range.clone());
+        let (Some(first), Some(last)) = (runs.first(), runs.last()) else { return Ok(()) };
+        let needed = first.1.offset..last.1.offset + last.1.len;
+        let visited = self.bytes_of(chunk, needed, scratch)?;
+        self.cache.note(self.array, chunk, visited.mark);
+        let mut window = lock(&self.bytes);
+        for (flat, run) in &runs {
+            let at = (flat - self.window.range.start) as usize;
+            let to = &mut window.0[at..at + run.len];
+            match visited.mark == Mark::UNINITIALISED {
+                true => self.array.fill(to, *flat),
+                false => to.copy_from_slice(&visited.bytes[run.offset - visited.start..][..run.len]),
+            }
+        }
+        window.1.push((chunk, visited.mark));
+        Ok(())
+    }
+
+    fn bytes_of<'s>(&self, chunk: ChunkId, needed: Range<usize>, scratch: &'s mut Vec<u8>) -> Result<Visited<'s>> {
+        let epoch = self.array.epoch();
+        if let Some(mark) = self.spilled(chunk, epoch, needed.clone(), scratch)? {
+            return Ok(Visited { bytes: scratch, start: needed.start, mark });
+        }
+        match self.array.partly() {
+            Partly::Plain => {
+                let version = self.array.read_plain(chunk, needed.clone(), scratch)?;
+                return Ok(Visited { bytes: scratch, start: needed.start, mark: Mark::of(version.as_ref()) });
+            }
+            Partly::Blosc => match self.array.open_parts(chunk)? {
+                Opened::Uninitialised => return Ok(Visited { bytes: &[], start: 0, mark: Mark::UNINITIALISED }),
+                Opened::Parts(parts) if self.is_better_in_parts(&needed, parts.block_size()) => {
+                    let size = parts.block_size();
+                    let blocks = needed.start / size..needed.end.div_ceil(size);
+                    let start = blocks.start * size;
+                    scratch.clear();
+                    let mut block = Vec::new();
+                    for n in blocks {
+                        let Some(bytes) = self.array.load_block(chunk, &parts, n, std::mem::take(&mut block))? else {
+                            // it was replaced just now
+                            return self.whole(chunk, epoch, scratch);
+                        };
+                        scratch.extend_from_slice(&bytes);
+                        block = bytes;
+                    }
+                    return Ok(Visited { bytes: scratch, start, mark: Mark::of(Some(&parts.version)) });
+                }
+                _ => {}
+            },
+            Partly::No => {}
+        }
+        self.whole(chunk, epoch, scratch)
+    }
+
+    /// True unless so little of each block is needed that it would be decoded again and again, and the spill file saves
+    /// that. The first window is waited for.
+    fn is_better_in_parts(&self, needed: &Range<usize>, block_size: usize) -> bool {
+        needed.len() < self.array.grid().chunk_size()
+            && (self.window.first || self.window.spill.is_none() || needed.len() >= block_size)
+    }
+
+    fn whole<'s>(&self, chunk: ChunkId, epoch: u64, scratch: &'s mut Vec<u8>) -> Result<Visited<'s>> {
+        let Some(loaded) = self.array.load(chunk, std::mem::take(scratch))? else {
+            return Ok(Visited { bytes: &[], start: 0, mark: Mark::UNINITIALISED });
+        };
+        let mark = Mark::of(Some(&loaded.version));
+        *scratch = loaded.bytes;
+        if self.window.spill.as_ref().is_some_and(|spill| spill.put(chunk, mark, epoch, scratch)) {
+            self.cache.stats.bytes_spilled.add(scratch.len() as u64);
+        }
+        Ok(Visited { bytes: scratch, start: 0, mark })
+    }
+
+    /// Reads bytes of a chunk from the spill file, if they are there and still what the store holds.
+    fn spilled(&self, chunk: ChunkId, now: u64, needed: Range<usize>, out: &mut Vec<u8>) -> Result<Option<Mark>> {
+        let Some((spill, (mark, epoch))) = self.window.spill.as_ref().and_then(|s| Some((s, s.mark(chunk)?))) else {
+            return Ok(None);
+        };
+        if epoch < now {
+            let stat = self.array.stat_chunk(chunk)?;
+            if Mark::of(stat.as_ref().map(|s| &s.version)) != mark {
+                return Ok(None);
+            }
+            spill.confirm(chunk, now);
+        }
+        memory::resize(out, needed.len())?;
+        // a disk that fails is no reason to fail: the chunk can be decoded again
+        Ok(spill.read(chunk, needed, out).is_ok().then_some(mark))
+    }
+}
