@@ -1,7 +1,7 @@
 //! `zarrfs mount`: into the background unless told otherwise. The background process is this program started again; it
 //! keeps standard error until the mount answers, so that a failure reads the same as in the foreground.
 
-use super::{Failure, ReadArgs, StoreArgs, absolute, logger, open_store};
+use super::{Failure, ReadArgs, StoreArgs, absolute, logger, open_store, size};
 use crate::cache::Cache;
 use crate::error::Error;
 use crate::fs::Fs;
@@ -38,6 +38,10 @@ pub struct MountArgs {
     /// Give the flat bytes past the kernel's page cache: faster when they are read once, slower when again
     #[arg(long)]
     direct_io: bool,
+    /// How much the kernel asks for ahead of a forward reader, in requests of up to 1M; only root may set it. Maps that
+    /// are read here and there get as much for every page they touch [default: the kernel's, 128K]
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    readahead: Option<u64>,
     /// Let other users use the mount
     #[arg(long)]
     allow_other: bool,
@@ -184,6 +188,11 @@ fn mount(args: &MountArgs, background: bool) -> Result<(), Failure> {
         let _ = mountpoint.unmount();
     })?;
     let mountpoint = Arc::new(mountpoint);
+    if let Some(bytes) = args.readahead
+        && let Err(e) = mountpoint.set_readahead(bytes)
+    {
+        log::warn!("--readahead: {e}; the kernel's own stays");
+    }
     let started = start_serving(&mountpoint, signals, background);
     if started.is_err() {
         let _ = mountpoint.unmount();

@@ -116,6 +116,12 @@ impl Mountpoint {
         }
     }
 
+    /// Sets how many bytes the kernel asks for ahead of a forward reader. Only root may.
+    pub fn set_readahead(&self, bytes: u64) -> Result<()> {
+        let path = format!("/sys/class/bdi/{}/read_ahead_kb", self.device);
+        std::fs::write(&path, (bytes / 1024).to_string()).map_err(|e| Error::from(e).context(path))
+    }
+
     /// Ends the connection: requests under way get EIO. False where the kernel's control files are not there.
     pub fn abort(&self) -> bool {
         let minor = self.device.rsplit(':').next().unwrap_or_default();
