@@ -1,0 +1,67 @@
+//! Decodes every stored chunk of one array, one after the other, in one thread, with the crate's own pipeline, and says
+//! how long that took, as JSON. `scripts/bench` makes the bound of a cold read of it.
+//!
+//! `decode STORE` where STORE is the directory of an array.
+
+use serde_json::json;
+use std::error::Error;
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Instant;
+use zarrfs::array::ArrayEntry;
+use zarrfs::hierarchy::{Hierarchy, Place};
+use zarrfs::metadata::V1Order;
+use zarrfs::stats::Stats;
+use zarrfs::store::{DirectoryStore, Key};
+
+/// Seconds this thread has run on a processor.
+fn cpu_seconds() -> Result<f64, Box<dyn Error>> {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat")?;
+    let nanoseconds: u64 = text.split_whitespace().next().ok_or("schedstat is empty")?.parse()?;
+    Ok(nanoseconds as f64 / 1e9)
+}
+
+fn decode(path: &Path) -> Result<serde_json::Value, Box<dyn Error>> {
+    let stats = Arc::new(Stats::default());
+    let store = Arc::new(DirectoryStore::open(path)?);
+    let hierarchy = Hierarchy::new(store, V1Order::Zarr1, stats.clone());
+    let Some(Place::Array(array)) = hierarchy.find(&Key::root())? else {
+        return Err("not an array".into());
+    };
+    let mut chunks = Vec::new();
+    for entry in array.entries()? {
+        if let ArrayEntry::Chunk(chunk) = entry? {
+            chunks.push(chunk);
+        }
+    }
+    let (start, cpu) = (Instant::now(), cpu_seconds()?);
+    for chunk in &chunks {
+        array.load(*chunk)?;
+    }
+    Ok(json!({
+        "chunks": chunks.len(),
+        "bytes": stats.bytes_decoded.get(),
+        "seconds": start.elapsed().as_secs_f64(),
+        "cpu_seconds": cpu_seconds()? - cpu,
+        "store_seconds": stats.store_time.get() as f64 / 1e9,
+        "codec_seconds": stats.codec_time.get() as f64 / 1e9,
+    }))
+}
+
+fn main() -> ExitCode {
+    let Some(path) = std::env::args_os().nth(1) else {
+        eprintln!("usage: decode STORE");
+        return ExitCode::from(2);
+    };
+    match decode(Path::new(&path)) {
+        Ok(result) => {
+            println!("{result}");
+            ExitCode::SUCCESS
+        }
+        Err(e) => {
+            eprintln!("decode: {}: {e}", Path::new(&path).display());
+            ExitCode::FAILURE
+        }
+    }
+}
