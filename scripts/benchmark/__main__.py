@@ -1,0 +1,137 @@
+"""The measuring part of scripts/bench."""
+import argparse
+import datetime
+import json
+import pathlib
+import sys
+
+import report
+import stores
+import system
+from arrays import ARRAYS, check_space, make
+from measure import ArrayBench, StoreBench
+
+ARRAY_ROWS = {"cat": ArrayBench.cat, "dd": ArrayBench.dd, "warm": ArrayBench.warm, "memory": ArrayBench.memory,
+              "file": ArrayBench.to_file, "plane": ArrayBench.plane, "sum": ArrayBench.sum,
+              "parallel": ArrayBench.parallel, "latency": ArrayBench.latency, "random": ArrayBench.random,
+              "random-warm": ArrayBench.random_warm, "peak": ArrayBench.peak}
+STORE_ROWS = {"first-byte": StoreBench.first_byte, "ls": StoreBench.ls, "stat": StoreBench.stat}
+
+
+def arguments():
+    names = ", ".join([*(a.name for a in ARRAYS), *ARRAY_ROWS, *STORE_ROWS])
+    parser = argparse.ArgumentParser(prog="scripts/bench", epilog=f"names for --only: {names}")
+    for hidden in ("--zarr2", "--peers", "--programs", "--dir"):
+        parser.add_argument(hidden, type=pathlib.Path, required=True, help=argparse.SUPPRESS)
+    parser.add_argument("--mib", type=int, default=1024, help="size of an array; bz2 and lzma take an eighth of it")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--only", default="", metavar="NAME,...", help="arrays and rows to measure; all of a kind if "
+                        "none of it is named")
+    parser.add_argument("--quick", action="store_true", help="one round of some small arrays, to see that it works")
+    parser.add_argument("--ten-million", action="store_true", help="store all chunks of the grid of ten million")
+    parser.add_argument("--output", type=pathlib.Path, help="target/bench/result.json, or result-quick.json")
+    args = parser.parse_args()
+    if args.quick:
+        args.mib, args.rounds = 64, 1
+    args.output = args.output or args.dir / ("result-quick.json" if args.quick else "result.json")
+    only = {name for name in args.only.split(",") if name}
+    if unknown := only - {a.name for a in ARRAYS} - {*ARRAY_ROWS, *STORE_ROWS}:
+        parser.error(f"unknown: {', '.join(sorted(unknown))}; names are {names}")
+    # one of each codec and order will do to see that it works
+    args.arrays = [a for a in ARRAYS if a.name in only] or (ARRAYS[:8] if args.quick else ARRAYS)
+    rows = [r for r in [*ARRAY_ROWS, *STORE_ROWS] if r in only]
+    # who names an array, and no row, means the array alone
+    args.array_rows = [r for r in ARRAY_ROWS if r in rows or not rows]
+    args.store_rows = [r for r in STORE_ROWS if r in rows or not only]
+    if not args.array_rows:
+        args.arrays = []
+    return args
+
+
+class Setup:
+    """What all measurements share."""
+
+    def __init__(self, args):
+        self.mib = args.mib
+        self.zarr2, self.peers = args.zarr2, args.peers
+        self.decode = args.programs / "examples" / "decode"
+        self.peer_script = pathlib.Path(__file__).with_name("peer.py")
+        self.directory = args.dir / f"{args.mib}-mib"
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self.mounts = system.Mounts(args.programs, args.dir)
+        self.fio_ms = 200 if args.quick else 1000
+        # a thirtieth of the pages
+        self.cold_reads = args.mib * 8
+        self.reads = 4 if args.quick else 8
+        self.slab_bytes = 64 << 20
+
+    @staticmethod
+    def json(value):
+        return json.dumps(value, default=str)
+
+
+def progress(text):
+    if sys.stderr.isatty():
+        print(f"\r{text:60}\r", end="", file=sys.stderr, flush=True)
+
+
+def bench_array(setup, array, args, cores):
+    store, plain = make(array, setup.mib, setup.directory)
+    bench = ArrayBench(setup, array, store, plain)
+    bench.verify()
+    for bench.round in range(args.rounds):
+        for row in args.array_rows:
+            progress(f"{array.name}: round {bench.round + 1}, {row}")
+            ARRAY_ROWS[row](bench)
+    progress("")
+    result = {"dtype": array.dtype, "shape": array.shape(setup.mib), "chunks": array.chunks, "order": array.order,
+              "codec": array.codec, "compressor": array.compressor, "chunk_bytes": array.chunk_bytes,
+              "whole_rows": len(array.plane) == 2 and array.chunks[2] == array.plane[1] and array.plane[1] == 1024,
+              "bytes": bench.size, "stored": sum(f.stat().st_size for f in store.iterdir()),
+              "rows": bench.samples.summary()}
+    result["bound"] = report.bounds(result, cores)
+    return result
+
+
+def bench_stores(setup, args, counts):
+    if not args.store_rows:
+        return {}
+    made = stores.make_all(args.dir, *counts, 10_000, args.ten_million)
+    bench = StoreBench(setup, made)
+    for _ in range(args.rounds):
+        for row in args.store_rows:
+            STORE_ROWS[row](bench)
+    return bench.samples.summary()
+
+
+def main():
+    args = arguments()
+    system.end_with_exception()
+    setup = Setup(args)
+    check_space(args.arrays, args.mib, setup.directory)
+    if not setup.mounts.has_direct_io:
+        print("this zarrfs has no --direct-io: no column of it")
+    root = pathlib.Path(__file__).parents[2]
+    counts = (1_000, 10_000) if args.quick else (10_000, 100_000)
+    result = {
+        "date": datetime.date.today().isoformat(), "mib": args.mib, "rounds": args.rounds,
+        "machine": system.machine(),
+        "versions": system.versions(setup.mounts.zarrfs_program, args.zarr2, args.peers, root),
+        "arrays": {},
+    }
+    for array in args.arrays:
+        result["arrays"][array.name] = bench_array(setup, array, args, result["machine"]["cores"])
+    result["stores"] = {"arrays": counts[0], "chunks": counts[1], "rows": bench_stores(setup, args, counts)}
+    result["targets"] = report.targets(result)
+    report.print_all(result)
+    args.output.write_text(json.dumps(result, indent=1) + "\n")
+    print(f"\n{args.output.name} written")
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except system.Failed as e:
+        sys.exit(f"bench: {e}")
+    except KeyboardInterrupt:
+        sys.exit(130)

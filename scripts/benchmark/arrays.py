@@ -1,0 +1,155 @@
+"""The arrays that are measured, and the making of them."""
+import dataclasses
+import json
+import math
+import random
+import shutil
+
+BLOSC = {"id": "blosc", "cname": "lz4", "clevel": 5, "shuffle": 1, "blocksize": 0}
+READ = 4096  # bytes of a random read
+ITEMSIZE = {"<i2": 2, "<i4": 4, "<f4": 4, "<f8": 8}
+
+
+@dataclasses.dataclass(frozen=True)
+class Array:
+    name: str
+    field: str  # what the numbers look like: see `slab`
+    dtype: str
+    plane: tuple  # all dimensions but the first
+    chunks: tuple
+    compressor: dict | None = dataclasses.field(default_factory=lambda: BLOSC)
+    order: str = "C"
+    fraction: int = 1  # of the size of the others, for codecs that take minutes
+
+    @property
+    def itemsize(self):
+        return ITEMSIZE[self.dtype]
+
+    @property
+    def chunk_bytes(self):
+        return math.prod(self.chunks) * self.itemsize
+
+    @property
+    def codec(self):
+        return self.compressor["id"] if self.compressor else None
+
+    def shape(self, mib):
+        return (max(1, (mib << 20) // self.fraction // (math.prod(self.plane) * self.itemsize)), *self.plane)
+
+    def bytes(self, mib):
+        return math.prod(self.shape(mib)) * self.itemsize
+
+    def plain_name(self, mib):
+        """Arrays of the same numbers share the plain file."""
+        sizes = "x".join(map(str, self.shape(mib)))
+        return f"{self.field}-{self.dtype[1:]}-{sizes}.raw"
+
+    def random_reads(self, mib, count, seed):
+        """Up to `count` reads of 4 KiB of the flat array, as slices; no two of them touch the same chunk."""
+        shape, pick, items = self.shape(mib), random.Random(seed), READ // self.itemsize
+        bands = [()]
+        for length, chunk in list(zip(shape, self.chunks, strict=True))[:max(1, len(shape) - 1)]:
+            bands = [(*b, start) for b in bands for start in range(0, length - length % chunk or 1, chunk)]
+        reads = []
+        for band in pick.sample(bands, min(count, len(bands))):
+            if len(shape) == 1:
+                x = pick.randrange(band[0], min(band[0] + self.chunks[0], shape[0]), items)
+                reads.append([[x, x + items]])
+                continue
+            z = pick.randrange(band[0], min(band[0] + self.chunks[0], shape[0]))
+            rows = max(1, items // shape[2])
+            y = pick.randrange(band[1], min(band[1] + self.chunks[1], shape[1]), rows)
+            x = pick.randrange(0, shape[2], items) if items < shape[2] else 0
+            reads.append([[z, z + 1], [y, y + rows], [x, min(x + items, shape[2])]])
+        return reads
+
+
+CUBE, SQUARE = (64, 128, 128), (512, 512)
+ARRAYS = [
+    Array("f4-blosc-lz4", "smooth", "<f4", SQUARE, CUBE),
+    Array("i2-zlib-1", "image", "<i2", SQUARE, CUBE, {"id": "zlib", "level": 1}),
+    Array("i4-ramp-blosc", "ramp", "<i4", (), (1 << 20,)),
+    Array("f4-zstd", "smooth", "<f4", SQUARE, CUBE, {"id": "zstd", "level": 3}),
+    Array("f8-bz2", "rounded", "<f8", SQUARE, (16, 128, 128), {"id": "bz2", "level": 1}, fraction=8),
+    Array("f8-lzma", "rounded", "<f8", SQUARE, (16, 128, 128), {"id": "lzma", "preset": 1}, fraction=8),
+    Array("f4-none", "smooth", "<f4", SQUARE, CUBE, None),
+    Array("f4-order-f", "smooth", "<f4", SQUARE, CUBE, order="F"),
+    Array("f4-64k", "smooth", "<f4", SQUARE, (16, 32, 32)),
+    Array("f4-4m-rows", "smooth", "<f4", (256, 1024), (16, 64, 1024)),
+    Array("f4-16m-rows", "smooth", "<f4", (256, 1024), (16, 256, 1024)),
+    Array("f4-64m", "smooth", "<f4", SQUARE, (64, 512, 512)),
+]
+
+
+def slab(array, start, stop):
+    """What stands at start <= z < stop."""
+    import numpy as np
+    if array.field == "ramp":
+        return np.arange(start, stop, dtype=array.dtype)
+    height, width = array.plane
+    y, x = np.mgrid[0:height, 0:width].astype("f4") / width
+    z = np.arange(start, stop, dtype="f4")
+    # noise in the last bits, as measured data have it
+    noise = np.random.default_rng(start).normal(0, 1e-4, (len(z), height, width)).astype("f4")
+    field = np.sin(7 * x + 3 * y + z[:, None, None] / 90).astype("f4") * np.float32(0.9) + noise
+    scaled = {"smooth": lambda: field, "image": lambda: field * 2000, "rounded": lambda: field.astype("f8").round(3)}
+    return scaled[array.field]().astype(array.dtype)
+
+
+def make_plain(array, mib, path):
+    length = array.shape(mib)[0]
+    step = 64 if array.plane else 1 << 22
+    part = path.with_suffix(".part")
+    with open(part, "wb") as f:
+        for start in range(0, length, step):
+            f.write(slab(array, start, min(start + step, length)).data)
+    part.rename(path)
+
+
+def make(array, mib, directory):
+    """The array's store and the plain file of the same bytes, made unless an earlier run did."""
+    store, plain = directory / f"{array.name}.zarr", directory / array.plain_name(mib)
+    if not plain.exists():
+        print(f"making {plain.name}", flush=True)
+        make_plain(array, mib, plain)
+    definition = json.dumps({**dataclasses.asdict(array), "mib": mib})
+    made = store / ".made"
+    if made.exists() and made.read_text() == definition:
+        return store, plain
+    import numcodecs
+    import numpy as np
+    import zarr
+    print(f"making {store.name}", flush=True)
+    shutil.rmtree(store, ignore_errors=True)
+    shape = array.shape(mib)
+    flat = np.memmap(plain, array.dtype, "r", shape=shape)
+    codec = array.compressor and numcodecs.get_codec(dict(array.compressor))
+    out = zarr.open_array(str(store), mode="w", shape=shape, chunks=array.chunks, dtype=array.dtype, order=array.order,
+                          compressor=codec)
+    for start in range(0, shape[0], array.chunks[0]):
+        out[start:start + array.chunks[0]] = flat[start:start + array.chunks[0]]
+    if array.codec == "zstd":
+        drop_checksum(store / ".zarray")
+    made.write_text(definition)
+    return store, plain
+
+
+def drop_checksum(path):
+    """TensorStore reads no compressor object with this newer member; at false it means what its absence means."""
+    document = json.loads(path.read_text())
+    document["compressor"].pop("checksum", None)
+    path.write_text(json.dumps(document))
+
+
+def check_space(arrays, mib, directory):
+    """Tells what the arrays take at most, and fails if it isn't there."""
+    plains = {a.plain_name(mib): a.bytes(mib) for a in arrays}
+    missing = sum(size for name, size in plains.items() if not (directory / name).exists())
+    missing += sum(a.bytes(mib) for a in arrays if not (directory / f"{a.name}.zarr" / ".made").exists())
+    scratch = max((a.bytes(mib) for a in arrays), default=0)
+    free = shutil.disk_usage(directory).free
+    gib = 1 << 30
+    print(f"disk: up to {missing / gib:.1f} GiB for arrays that are to be made, {scratch / gib:.1f} GiB while it runs; "
+          f"{free / gib:.1f} GiB are free", flush=True)
+    if free < missing + scratch + gib:
+        raise SystemExit("bench: not enough disk space; a smaller --mib or --only takes less")

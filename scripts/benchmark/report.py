@@ -1,0 +1,192 @@
+"""Tables and targets, out of the result alone."""
+PEERS = ["zarr2", "zarr3", "zarrs", "tensorstore"]
+COLUMNS = ["zarrfs", "direct", "null", "null-direct", "plain", *PEERS]
+FAST_CODECS = ("blosc", "zlib", "zstd", None)
+
+# row: title, unit, and the row whose peers zarrfs is compared with
+ROWS = {
+    "cat": ("cold cat", "GB/s", "memory"),
+    "dd": ("cold dd bs=1M", "GB/s", None),
+    "warm": ("warm cat", "GB/s", None),
+    "memory": ("peers: into memory", "GB/s", None),
+    "file": ("peers: to a raw file", "GB/s", None),
+    "plane": ("one plane", "ms", "plane"),
+    "sum": ("mmap sum", "GB/s", None),
+    "parallel": ("4 readers, cold", "GB/s", None),
+    "latency": ("cold 4 KiB, median", "us", "latency"),
+    "random-1": ("cold random, 1 job", "IOPS", None),
+    "random-4": ("cold random, 4 jobs", "IOPS", None),
+    "random-warm-1": ("warm random, 1 job", "IOPS", None),
+    "random-warm-4": ("warm random, 4 jobs", "IOPS", None),
+    "cpu": ("CPU of cold cat", "ms", None),
+    "peak": ("peak memory", "MiB", None),
+}
+
+
+def median(rows, row, column):
+    return rows.get(row, {}).get(column, {}).get("median")
+
+
+def best_peer(rows, row):
+    """The best peer's median, and its name."""
+    found = [(median(rows, row, p), p) for p in PEERS if median(rows, row, p) is not None]
+    return min(found, default=(None, None))
+
+
+def shown(value, unit, size):
+    if value is None:
+        return ""
+    scale = {"GB/s": lambda: f"{size / value / 1e9:.2f}", "ms": lambda: f"{value * 1e3:.1f}",
+             "us": lambda: f"{value * 1e6:.0f}", "IOPS": lambda: f"{value:.0f}",
+             "MiB": lambda: f"{value / 2**20:.0f}"}
+    return scale[unit]()
+
+
+def times(ours, theirs, unit):
+    """How many times as fast as theirs ours is."""
+    if not ours or not theirs:
+        return None
+    return ours / theirs if unit == "IOPS" else theirs / ours
+
+
+def bounds(array, cores):
+    """The shortest time a cold sequential read can take, by this machine's own measure: cached and direct."""
+    rows = array["rows"]
+    codec = [median(rows, "codec", c) for c in ("zarrfs", "numcodecs")]
+    if None in codec:
+        return {}
+    found = {"codec_zarrfs": codec[0], "codec_numcodecs": codec[1]}
+    for ours, null in (("zarrfs", "null"), ("direct", "null-direct")):
+        if (seconds := median(rows, "cat", null)) is not None:
+            found[ours] = max(seconds, (min(codec) + median(rows, "cpu", null)) / cores)
+    return found
+
+
+def table(head, lines):
+    widths = [max(len(line[i]) for line in [head, *lines]) for i in range(len(head))]
+    for line in [head, *lines]:
+        cells = (f"{v:{'>' if i else '<'}{w}}" for i, (v, w) in enumerate(zip(line, widths, strict=True)))
+        print("  ".join(cells).rstrip())
+
+
+def print_array(name, array):
+    rows, size = array["rows"], array["bytes"]
+    print(f"\n{name}: {size / 2**20:.0f} MiB, stored {array['stored'] / 2**20:.0f} MiB; {array['dtype']}, shape "
+          f"{array['shape']}, chunks {array['chunks']} of {array['chunk_bytes'] / 2**20:g} MiB, "
+          f"order {array['order']}, {array['codec'] or 'uncompressed'}")
+    columns = [c for c in COLUMNS if any(c in row for row in rows.values())]
+    lines = []
+    for row, (title, unit, rival) in ROWS.items():
+        if row not in rows:
+            continue
+        ours = median(rows, row, "zarrfs")
+        ratios = [times(ours, median(rows, row, c), unit) for c in ("null", "plain")]
+        ratios.append(times(ours, best_peer(rows, rival)[0], unit) if rival else None)
+        if row == "file":
+            # bytes are with their consumer when cat has them
+            ratios[2] = times(median(rows, "cat", "zarrfs"), best_peer(rows, "file")[0], unit)
+        if row in ("cpu", "peak"):
+            ratios = [None] * 3
+        cells = ["fails" if "error" in rows[row].get(c, {}) else shown(median(rows, row, c), unit, size)
+                 for c in columns]
+        lines.append([title, unit, *cells, *(f"{r:.2f}" if r else "" for r in ratios)])
+    table(["", "", *columns, "x null", "x plain", "x best peer"], lines)
+    if "zarrfs" in array["bound"]:
+        b = array["bound"]
+        kinds = "; ".join(f"{c} {b[c]:.3f} s = {size / b[c] / 1e9:.2f} GB/s" for c in ("zarrfs", "direct") if c in b)
+        print(f"bound of a cold cat: {kinds} (decoding in one thread: zarrfs {b['codec_zarrfs']:.3f} s, numcodecs "
+              f"{b['codec_numcodecs']:.3f} s)")
+    errors = {(c, v["error"]) for row in rows.values() for c, v in row.items() if "error" in v}
+    for column, error in sorted(errors):
+        print(f"{column} fails: {error}")
+
+
+def print_stores(stores):
+    rows = stores["rows"]
+    print("\nMany arrays, many chunks (ms)")
+    lines = [[f"mount to first byte: {c}", shown(v["median"], "ms", 0), ""] for c, v in
+             rows.get("first-byte", {}).items()]
+    titles = {"ls": f"ls -l of {stores['chunks']:,} chunks", "stat": f"stat of {stores['arrays']:,} arrays"}
+    for row, title in titles.items():
+        if row in rows:
+            lines.append([title, *(shown(median(rows, row, c), "ms", 0) for c in ("zarrfs", "plain"))])
+    table(["", "zarrfs", "plain"], lines)
+
+
+def targets(result):
+    """What is demanded, what was measured: a list of dictionaries."""
+    found = []
+
+    def add(target, of, measured, needed, at_most=False):
+        if measured is not None:
+            met = measured <= needed if at_most else measured >= needed
+            found.append({"target": target, "of": of, "measured": measured, "needed": needed, "at_most": at_most,
+                          "met": met})
+
+    for name, array in result["arrays"].items():
+        rows, bound = array["rows"], array["bound"]
+        into_memory, to_file = best_peer(rows, "memory")[0], best_peer(rows, "file")[0]
+        for column, kind, least in (("zarrfs", "cat", 1.0), ("direct", "direct", 1.5)):
+            cat = median(rows, "cat", column)
+            add(f"{kind}/bound", name, times(cat, bound.get(column), "s"), 0.85)
+            if array["codec"] in FAST_CODECS:
+                add(f"{kind}/memory", name, times(cat, into_memory, "s"), 2.0 if array["order"] == "F" else least)
+            add(f"{kind}/file", name, times(cat, to_file, "s"), 3.0)
+        for row, title, unit in (("warm", "warm", "s"), ("random-warm-1", "random1", "IOPS"),
+                                 ("random-warm-4", "random4", "IOPS")):
+            ours = median(rows, row, "zarrfs")
+            add(f"{title}/null", name, times(ours, median(rows, row, "null"), unit), 0.95)
+            add(f"{title}/plain", name, times(ours, median(rows, row, "plain"), unit), 0.85)
+        if array["codec"] == "blosc" and array["whole_rows"]:
+            add("4K/peer", name, times(median(rows, "latency", "zarrfs"), best_peer(rows, "latency")[0], "us"), 10.0)
+        for column, bound_mib in (("zarrfs", 512), ("zarrfs-128M", 128)):
+            if peak := rows.get("peak", {}).get(column):
+                add(f"MiB of {bound_mib}", name, peak["max"] / 2**20, bound_mib + 64, at_most=True)
+    first = result["stores"]["rows"].get("first-byte", {})
+    for column, value in first.items():
+        if "arrays" in column or "chunks" in column:
+            add("first byte", column, value["median"] - first["empty store"]["median"], 0.1, at_most=True)
+    return found
+
+
+COLUMNS_LEGEND = """zarrfs, direct: a mount, without and with --direct-io. null, null-direct: a FUSE file served from
+memory, which the page cache holds in the warm rows. plain: a file of the same bytes. x: how many times as fast zarrfs
+is."""
+TARGETS_LEGEND = """cat, direct: a cold cat, without and with --direct-io, against
+the bound, the best peer reading into memory, the best peer writing a raw file. warm, random1, random4: a warm cat and
+warm random reads of 1 and 4 jobs against the null and the plain file. 4K: cold reads of 4 KiB against the best peer's.
+MiB: peak memory with that cache."""
+
+
+def print_targets(found):
+    """One line for each array, one column for each target."""
+    of_arrays = [t for t in found if t["target"] != "first byte"]
+    needs, cells = {}, {}
+    for t in of_arrays:
+        need = f"{'<=' if t['at_most'] else '>='}{t['needed']:g}"
+        text = f"{t['measured']:.{0 if t['at_most'] else 2}f}{'' if t['met'] else '!'}"
+        if needs.setdefault(t["target"], need) != need:
+            text += f" ({need})"
+        cells.setdefault(t["of"], {})[t["target"]] = text
+    if needs:
+        print(f"\nTargets; ! is missed. {TARGETS_LEGEND}")
+        table(["", *needs], [["needed", *needs.values()],
+                             *([of, *(line.get(h, "") for h in needs)] for of, line in cells.items())])
+    for t in found:
+        if t["target"] == "first byte":
+            print(f"first byte of {t['of']}: {t['measured']:.3f} s beyond an empty store's, at most {t['needed']:g}"
+                  f"{'' if t['met'] else '!'}")
+    print(f"{sum(t['met'] for t in found)} of {len(found)} targets met")
+
+
+def print_all(result):
+    m = result["machine"]
+    print(f"\n{m['cpu']}, {m['cores']} cores, {m['memory_bytes'] / 2**30:.0f} GiB, Linux {m['kernel']}; medians of "
+          f"{result['rounds']}; all files in the page cache.")
+    print(f"versions: {result['versions']}")
+    print(COLUMNS_LEGEND)
+    for name, array in result["arrays"].items():
+        print_array(name, array)
+    if result["stores"]["rows"]:
+        print_stores(result["stores"])
+    print_targets(result["targets"])

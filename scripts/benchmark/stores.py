@@ -1,0 +1,82 @@
+"""Stores with many arrays or many chunks, written file by file."""
+import json
+import os
+import shutil
+
+CHUNK = 64  # bytes; of 8 x 8 in two dimensions
+ROWS = 1000  # of chunks, in the array of ten million
+
+
+def document(shape, chunks, separator="."):
+    return json.dumps({"zarr_format": 2, "shape": shape, "chunks": chunks, "dtype": "|u1", "compressor": None,
+                       "filters": None, "fill_value": 0, "order": "C", "dimension_separator": separator})
+
+
+def empty(store):
+    (store / ".zgroup").write_text('{"zarr_format": 2}')
+
+
+def one_array(store):
+    many_chunks(store, 1)
+
+
+def many_chunks(store, count):
+    (store / ".zarray").write_text(document([count * CHUNK], [CHUNK]))
+    for i in range(count):
+        (store / str(i)).write_bytes(bytes([i % 251] * CHUNK))
+
+
+def names(count):
+    return [f"array{i:05}" for i in range(count)]
+
+
+def many_arrays(store, count):
+    empty(store)
+    text = document([CHUNK], [CHUNK])
+    for name in names(count):
+        (store / name).mkdir()
+        (store / name / ".zarray").write_text(text)
+        (store / name / "0").write_bytes(bytes(CHUNK))
+
+
+def large_grid(store, columns, stored_columns):
+    """ROWS x columns chunks; in each row of chunks the first ones are stored. Hard links are directory entries like
+    others, and take no room."""
+    (store / ".zarray").write_text(document([ROWS * 8, columns * 8], [8, 8], "/"))
+    for row in range(ROWS):
+        (store / str(row)).mkdir()
+        if stored_columns:
+            # a file of ext4 has at most 65,000 links
+            first = store / str(row) / "0"
+            first.write_bytes(bytes([row % 251] * CHUNK))
+            for column in range(1, stored_columns):
+                os.link(first, store / str(row) / str(column))
+
+
+def make_all(directory, arrays, chunks, columns, ten_million):
+    """What StoreBench needs: for each row its stores."""
+    def made(name, function, *arguments):
+        store = directory / f"{name}.zarr"
+        if not (store / ".made").exists():
+            print(f"making {store.name}", flush=True)
+            shutil.rmtree(store, ignore_errors=True)
+            store.mkdir()
+            function(store, *arguments)
+            (store / ".made").touch()
+        return store
+
+    many = made(f"{arrays}-arrays", many_arrays, arrays)
+    listed = made(f"{chunks}-chunks", many_chunks, chunks)
+    stored = columns if ten_million else 1
+    grid = made(f"grid-{ROWS * columns}-{ROWS * stored}-stored", large_grid, columns, stored)
+    return {
+        "first-byte": {
+            "empty store": (made("empty", empty), ".zgroup"),
+            "one array": (made("one-array", one_array), "data.raw"),
+            f"{arrays:,} arrays": (many, f"{names(arrays)[-1]}/data.raw"),
+            f"{chunks:,} chunks": (listed, "data.raw"),
+            f"grid of {ROWS * columns:,} chunks, {ROWS * stored:,} stored": (grid, "data.raw"),
+        },
+        "ls": listed,
+        "stat": (many, names(arrays)),
+    }

@@ -1,0 +1,160 @@
+"""Processes and mounts, so that nothing of them is left behind."""
+import atexit
+import contextlib
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import time
+
+
+class Failed(Exception):
+    """A measurement that could not be made."""
+
+
+def end_with_exception():
+    """Makes signals end the program as Ctrl-C does: mounts are taken away on the way out."""
+    def leave(number, _):
+        raise SystemExit(128 + number)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, leave)
+
+
+@contextlib.contextmanager
+def processes(commands):
+    """Running commands, their output thrown away; none outlives this."""
+    running = []
+    try:
+        for command in commands:
+            running.append(subprocess.Popen(command, stdout=subprocess.DEVNULL))
+        yield running
+    finally:
+        for process in running:
+            if process.returncode is None:
+                process.kill()
+                process.wait()
+
+
+def timed(*commands):
+    """Runs commands at once: the seconds until the last ends, and their CPU seconds."""
+    start, cpu = time.perf_counter(), 0.0
+    with processes(commands) as running:
+        for process in running:
+            _, status, usage = os.wait4(process.pid, 0)
+            process.returncode = os.waitstatus_to_exitcode(status)
+            cpu += usage.ru_utime + usage.ru_stime
+            if process.returncode:
+                raise Failed(f"{process.args[0]} failed")
+    return time.perf_counter() - start, cpu
+
+
+def json_of(command):
+    """What a command prints, as JSON."""
+    done = subprocess.run([str(c) for c in command], capture_output=True, text=True)
+    if done.returncode:
+        raise Failed((done.stderr.strip().splitlines() or [f"{command[0]} failed"])[-1])
+    return json.loads(done.stdout[done.stdout.index("{"):])
+
+
+def cpu_of(pid):
+    """CPU seconds of all threads of a process so far."""
+    threads = pathlib.Path(f"/proc/{pid}/task").iterdir()
+    return sum(int((t / "schedstat").read_text().split()[0]) for t in threads) / 1e9
+
+
+def peak_of(pid):
+    status = pathlib.Path(f"/proc/{pid}/status").read_text()
+    return int(status.split("VmHWM:")[1].split()[0]) << 10
+
+
+def mounted(path):
+    # mountinfo writes blanks in octal
+    name = str(path).replace(" ", "\\040")
+    return any(line.split()[4] == name for line in open("/proc/self/mountinfo"))
+
+
+def detach(path):
+    """Takes a mount away whatever state it is in."""
+    if not mounted(path):
+        return
+    for command in (["umount", "-l", path], ["fusermount3", "-uz", path]):
+        with contextlib.suppress(OSError):
+            if subprocess.run(command, stderr=subprocess.DEVNULL).returncode == 0:
+                return
+
+
+class Mounts:
+    """Mounts one thing at a time, at one place."""
+
+    def __init__(self, programs, directory):
+        self.zarrfs_program = programs / "zarrfs"
+        self.null_program = programs / "examples" / "null_file"
+        self.at = (directory / "mnt").resolve()
+        detach(self.at)
+        self.at.mkdir(exist_ok=True)
+        atexit.register(detach, self.at)
+        text = subprocess.run([self.zarrfs_program, "mount", "--help"], stdout=subprocess.PIPE, text=True, check=True)
+        self.has_direct_io = "--direct-io" in text.stdout
+
+    @contextlib.contextmanager
+    def zarrfs(self, store, *options):
+        """Yields the daemon's process id."""
+        pid = None
+        try:
+            if subprocess.run([self.zarrfs_program, "mount", *options, store, self.at]).returncode:
+                raise Failed(f"zarrfs can't mount {store.name}")
+            pid = json.loads((self.at / ".zarrfs" / "stats.json").read_text())["pid"]
+            yield pid
+        finally:
+            if subprocess.run([self.zarrfs_program, "umount", self.at], stderr=subprocess.DEVNULL).returncode:
+                detach(self.at)
+                with contextlib.suppress(OSError, TypeError):
+                    os.kill(pid, signal.SIGKILL)
+
+    @contextlib.contextmanager
+    def null(self, size, *options):
+        """Yields the daemon's process id."""
+        command = [self.null_program, self.at, str(size), *options]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as daemon:
+            try:
+                if daemon.stdout.readline() != "ready\n":
+                    raise Failed("the null file can't be mounted")
+                yield daemon.pid
+            finally:
+                daemon.terminate()
+                try:
+                    daemon.wait(10)
+                except subprocess.TimeoutExpired:
+                    daemon.kill()
+                detach(self.at)
+
+
+def machine():
+    def first(path, name):
+        lines = pathlib.Path(path).read_text().splitlines()
+        return next((line.split(":", 1)[1].strip() for line in lines if line.startswith(name)), "unknown")
+    return {
+        "cpu": first("/proc/cpuinfo", "model name"),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_bytes": int(first("/proc/meminfo", "MemTotal").split()[0]) << 10,
+        "kernel": os.uname().release,
+    }
+
+
+def versions(zarrfs, zarr2, peers, root):
+    """Of everything that is measured."""
+    ask = "import importlib.metadata as m, json, sys; print(json.dumps({n: m.version(n) for n in sys.argv[1:]}))"
+
+    def of(python, *names):
+        return json_of([python, "-c", ask, *names])
+
+    def say(*command):
+        return subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True).stdout.strip()
+    return {
+        "zarrfs": say(zarrfs, "--version").removeprefix("zarrfs "),
+        "commit": say("git", "-C", root, "describe", "--always", "--dirty"),
+        "zarr2": of(zarr2, "zarr", "numcodecs"),
+        "peers": of(peers, "zarr", "zarrs", "tensorstore", "numcodecs", "numpy"),
+        "fio": say("fio", "--version"),
+    }
