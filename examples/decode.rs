@@ -36,8 +36,10 @@ fn decode(path: &Path) -> Result<serde_json::Value, Box<dyn Error>> {
         }
     }
     let (start, cpu) = (Instant::now(), cpu_seconds()?);
+    // one buffer for all, as in a mount
+    let mut buffer = Vec::new();
     for chunk in &chunks {
-        array.load(*chunk)?;
+        buffer = array.load(*chunk, buffer)?.map(|loaded| loaded.bytes).unwrap_or_default();
     }
     Ok(json!({
         "chunks": chunks.len(),
