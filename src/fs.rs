@@ -3,7 +3,9 @@
 
 use crate::array::Array;
 use crate::cache::{Cache, Mark, ReadAhead, Readers, SpillOptions, Want};
+use crate::codec::Partly;
 use crate::error::{Error, Kind, Result};
+use crate::grid::ChunkId;
 use crate::hierarchy::Document;
 use crate::json::{self, Map, Value};
 use crate::layout;
@@ -33,6 +35,8 @@ pub struct ReadOptions {
     pub threads: usize,
     /// Whether flat bytes go past the kernel's page cache.
     pub direct_io: bool,
+    /// Whether files are looked for that the kernel may read from the store itself.
+    pub passthrough: bool,
     /// Where decoded chunks go that are needed again and don't fit into the cache.
     pub spill: SpillOptions,
 }
@@ -48,6 +52,15 @@ pub enum KernelPages {
     Kept,
 }
 
+/// A file of the store that holds just the bytes of a file of the mount.
+#[derive(Debug)]
+pub struct Backing {
+    /// Open for reading.
+    pub file: std::fs::File,
+    /// Of what is in it.
+    pub mark: Mark,
+}
+
 /// What `open` answers.
 #[derive(Debug)]
 pub struct Opened {
@@ -55,6 +68,8 @@ pub struct Opened {
     pub handle: u64,
     /// What the kernel may keep of it.
     pub pages: KernelPages,
+    /// Where the kernel may read its bytes itself.
+    pub backing: Option<Backing>,
 }
 
 /// An open file or directory.
@@ -104,6 +119,7 @@ pub struct Fs {
     cache: Arc<Cache>,
     ahead: ReadAhead,
     direct_io: bool,
+    passthrough: bool,
     pages: Pages,
     stats: Arc<Stats>,
     /// Protects the map alone, never held during a request.
@@ -118,6 +134,7 @@ impl Fs {
             tree,
             ahead: ReadAhead::new(cache.clone(), options.threads, options.spill)?,
             direct_io: options.direct_io,
+            passthrough: options.passthrough,
             pages: Pages::new(),
             cache,
             stats,
@@ -161,11 +178,17 @@ impl Fs {
             return Err(Error::new(Kind::ReadOnly, "the mount is read-only"));
         }
         let node = self.tree.node(inode)?;
-        let mut pages = KernelPages::None;
+        let (mut pages, mut backing) = (KernelPages::None, None);
         let handle = match &*node {
             Node::Flat(key) => {
                 let file;
                 (file, pages) = self.open_flat(inode, key, direct)?;
+                let array = self.current(&file.array)?;
+                // the flat bytes are those of its one chunk
+                let is_one = array.grid().chunk_count() == 1 && array.grid().chunk_size() as u64 == array.size();
+                if is_one && array.partly() == Partly::Plain {
+                    backing = self.backing(&array, ChunkId(0))?;
+                }
                 Handle::Flat(file)
             }
             Node::Chunk(key, name) => {
@@ -179,6 +202,7 @@ impl Fs {
                     self.cache.get(&array, chunk, Want::Whole)?;
                 } else {
                     pages = self.pages_of(inode, Mark::of_array(&array, Some(&stat.version)), true);
+                    backing = self.backing(&array, chunk)?;
                 }
                 Handle::Chunk(CurrentArray(Mutex::new(array)), name.clone(), Dropping::new(inode, pages))
             }
@@ -202,7 +226,7 @@ impl Fs {
             Node::Control(file) => Handle::Document(self.control(*file).into_bytes()),
             Node::Directory(_) | Node::ControlDirectory => return Err(Error::system(libc::EISDIR)),
         };
-        Ok(Opened { handle: self.insert(handle), pages })
+        Ok(Opened { handle: self.insert(handle), pages, backing })
     }
 
     fn open_array(&self, key: &Key) -> Result<Arc<Array>> {
@@ -229,6 +253,11 @@ impl Fs {
             once: !direct && !self.direct_io,
         };
         Ok((file, pages))
+    }
+
+    fn backing(&self, array: &Array, chunk: ChunkId) -> Result<Option<Backing>> {
+        let found = if self.passthrough { array.plain_file(chunk)? } else { None };
+        Ok(found.map(|(file, version)| Backing { file, mark: Mark::of_array(array, Some(&version)) }))
     }
 
     fn pages_of(&self, inode: u64, mark: Mark, same: bool) -> KernelPages {

@@ -7,6 +7,7 @@ use crate::error::{Error, Result};
 use crate::grid::ChunkId;
 use crate::memory;
 use crate::store::{Key, Stat, Version};
+use std::fs::File;
 use std::ops::Range;
 use std::time::Instant;
 
@@ -67,6 +68,17 @@ impl Array {
             return Err(Error::damaged("cut short while it was read").context(key));
         }
         Ok(Some(stat.version))
+    }
+
+    /// The store's file of a chunk, if it holds just the decoded bytes, in the array's own order.
+    pub fn plain_file(&self, chunk: ChunkId) -> Result<Option<(File, Version)>> {
+        if !self.pipeline()?.is_identity() || self.metadata.is_object() {
+            return Ok(None);
+        }
+        let key = self.chunk_key(chunk);
+        let found = self.store.file(&key).map_err(|e| e.context(&key))?;
+        let whole = found.filter(|(_, stat)| stat.size == self.grid.chunk_size() as u64);
+        Ok(whole.map(|(file, stat)| (file, stat.version)))
     }
 
     /// Reads how a chunk of an array that is [`Partly::Blosc`] is divided.

@@ -160,11 +160,11 @@ impl ReadArgs {
         self.threads.map_or_else(|| std::thread::available_parallelism().map_or(2, |n| n.get()), usize::from)
     }
 
-    fn options(&self, direct_io: bool) -> ReadOptions {
+    fn options(&self, direct_io: bool, passthrough: bool) -> ReadOptions {
         let default = || std::env::var_os("TMPDIR").map_or_else(|| PathBuf::from("/var/tmp"), PathBuf::from);
         let directory = self.spill_dir.clone().unwrap_or_else(default);
         let spill = SpillOptions { directory: absolute(&directory), limit: self.spill_size };
-        ReadOptions { threads: self.threads(), direct_io, spill }
+        ReadOptions { threads: self.threads(), direct_io, passthrough, spill }
     }
 }
 

@@ -38,6 +38,10 @@ pub struct MountArgs {
     /// Give the flat bytes past the kernel's page cache: faster when they are read once, slower when again
     #[arg(long)]
     direct_io: bool,
+    /// Have the kernel read chunks that are stored as they are shown, and arrays of one such chunk, from the store's own
+    /// files; takes root. One that is replaced while it is open can't be opened until it is closed
+    #[arg(long)]
+    passthrough: bool,
     /// How much the kernel asks for ahead of a forward reader, in requests of up to 1M; only root may set it. Maps that
     /// are read here and there get as much for every page they touch [default: the kernel's, 128K]
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
@@ -84,6 +88,7 @@ impl MountArgs {
                 "ro" => self.read_only = true,
                 "allow_other" => self.allow_other = true,
                 "direct_io" => self.direct_io = true,
+                "passthrough" => self.passthrough = true,
                 "uid" => self.uid = Some(value.parse().map_err(|_| bad())?),
                 "gid" => self.gid = Some(value.parse().map_err(|_| bad())?),
                 "umask" => self.umask = Some(parse_umask(value).map_err(|_| bad())?),
@@ -179,8 +184,12 @@ fn mount(args: &MountArgs, background: bool) -> Result<(), Failure> {
     let cache = Arc::new(Cache::new(args.reading.cache_bound(), stats.clone()));
     // before any thread starts: a signal must find its handler, or the mount would be left behind
     let signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(Error::from)?;
-    let fs =
-        Arc::new(Fs::new(Tree::new(hierarchy, cache.clone()), cache, stats, args.reading.options(args.direct_io))?);
+    let fs = Arc::new(Fs::new(
+        Tree::new(hierarchy, cache.clone()),
+        cache,
+        stats,
+        args.reading.options(args.direct_io, args.passthrough),
+    )?);
     let request =
         MountRequest { source: &store.to_string_lossy(), path: &args.mountpoint, allow_other: args.allow_other };
     let mut mountpoint = Mountpoint::mount(&request).map_err(failure)?;
@@ -228,6 +237,7 @@ fn serve_options(args: &MountArgs) -> ServeOptions {
         gid: args.gid.unwrap_or_else(|| rustix::process::getgid().as_raw()),
         umask: args.umask.unwrap_or(0),
         threads: args.reading.threads(),
+        passthrough: args.passthrough,
     }
 }
 

@@ -54,7 +54,7 @@ fn case(shape: &[u64], chunks: &[u64], item: u64, order: &str, fill: u8, mask: u
     let cache = Arc::new(Cache::new(bound, stats.clone()));
     let hierarchy = Hierarchy::new(store, V1Order::Zarr1, stats.clone());
     let spill = SpillOptions { directory: std::env::temp_dir(), limit: 1 << 20 };
-    let options = ReadOptions { threads: 2, direct_io: false, spill };
+    let options = ReadOptions { threads: 2, direct_io: false, passthrough: false, spill };
     let fs = Fs::new(Tree::new(hierarchy, cache.clone()), cache, stats, options).unwrap();
     Case { fs, flat, stored, chunk_of }
 }
@@ -164,7 +164,7 @@ fn what_cannot_be_listed_is_no_hole() {
     let store = Arc::new(crate::store::DirectoryStore::open(dir.path()).unwrap());
     let hierarchy = Hierarchy::new(store, V1Order::Zarr1, stats.clone());
     let spill = SpillOptions { directory: std::env::temp_dir(), limit: 1 << 20 };
-    let options = ReadOptions { threads: 2, direct_io: false, spill };
+    let options = ReadOptions { threads: 2, direct_io: false, passthrough: false, spill };
     let fs = Fs::new(Tree::new(hierarchy, cache.clone()), cache, stats, options).unwrap();
     let handle = open(&fs, &["data.raw"]);
     assert_eq!(fs.seek(0, handle, 0, Seek::Data).unwrap_err().errno(), libc::ENXIO);

@@ -5,6 +5,7 @@
 //! look for holes goes, with its reply, to a pool of workers, so that it delays nobody else. A panic in a request ends
 //! in EIO for that request alone.
 
+mod backing;
 mod mount;
 
 pub use mount::{MountError, MountRequest, Mountpoint, Unmounted, mounts_at, unmount_path};
@@ -13,6 +14,7 @@ use crate::error::{Error, Kind, Result};
 use crate::fs::{Fs, KernelPages, Seek};
 use crate::pool::Pool;
 use crate::tree::Attributes;
+use backing::Backings;
 use fuser::{
     Config, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, InitFlags,
     KernelConfig, LockOwner, OpenAccMode, OpenFlags, ReplyAttr, ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry,
@@ -56,6 +58,8 @@ pub struct ServeOptions {
     pub umask: u16,
     /// Threads that load and decode chunks.
     pub threads: usize,
+    /// Whether the kernel is asked to read files of the store itself.
+    pub passthrough: bool,
 }
 
 /// Answers the mount's requests until it is unmounted. The handshake with the kernel is done when this returns.
@@ -65,7 +69,7 @@ pub fn serve(fs: Arc<Fs>, mountpoint: &mut Mountpoint, options: ServeOptions) ->
     let pool = Pool::new("worker", options.threads)?;
     let fd = mountpoint.take_device().ok_or_else(|| Error::invalid("the mount is served already"))?;
     // who may use the mount is the kernel's business: allow_other is a mount option
-    let session = Session::from_fd(Server { fs, pool, options }, fd, SessionACL::All, config)?;
+    let session = Session::from_fd(Server { fs, pool, options, backings: None }, fd, SessionACL::All, config)?;
     let run = move || session.run().map_err(Error::from);
     Ok(std::thread::Builder::new().name("session".into()).spawn(run)?)
 }
@@ -74,6 +78,8 @@ struct Server {
     fs: Arc<Fs>,
     pool: Pool,
     options: ServeOptions,
+    /// None without passthrough.
+    backings: Option<Arc<Backings>>,
 }
 
 impl Server {
@@ -141,6 +147,14 @@ impl Filesystem for Server {
         ] {
             let _ = config.add_capabilities(flag);
         }
+        if self.options.passthrough {
+            // files of the store must not lie on a stacked file system; the mount itself may carry one
+            let offered = config.add_capabilities(InitFlags::FUSE_PASSTHROUGH).is_ok();
+            match offered && config.set_max_stack_depth(1).is_ok() {
+                true => self.backings = Some(Arc::default()),
+                false => log::warn!("--passthrough: this kernel has none; files are read by requests"),
+            }
+        }
         let _ = config.set_max_write(1 << 20);
         let _ = config.set_max_background(MAX_BACKGROUND);
         Ok(())
@@ -178,15 +192,26 @@ impl Filesystem for Server {
     fn open(&self, _: &Request, inode: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         let write = flags.acc_mode() != OpenAccMode::O_RDONLY || flags.0 & libc::O_TRUNC != 0;
         let direct = flags.0 & libc::O_DIRECT != 0;
-        self.dispatch(self.fs.is_slow(inode.0, None), move |fs| {
+        let backings = self.backings.clone();
+        self.dispatch(self.fs.is_slow(inode.0, None) || backings.is_some(), move |fs| {
             match guarded(fs, "open", || fs.open(inode.0, write, direct)) {
-                Ok(opened) => {
+                Ok(mut opened) => {
+                    let handle = FileHandle(opened.handle);
+                    let through = || backings.map_or(Ok(None), |b| b.open(inode.0, opened.backing.take(), &reply));
+                    match guarded(fs, "open", through) {
+                        Ok(Some(id)) => return reply.opened_passthrough(handle, FopenFlags::FOPEN_NOFLUSH, &id),
+                        Ok(None) => {}
+                        Err(e) => {
+                            fs.release(opened.handle);
+                            return reply.error(e);
+                        }
+                    }
                     let pages = match opened.pages {
                         KernelPages::None => FopenFlags::FOPEN_DIRECT_IO,
                         KernelPages::Fresh => FopenFlags::empty(),
                         KernelPages::Kept => FopenFlags::FOPEN_KEEP_CACHE,
                     };
-                    reply.opened(FileHandle(opened.handle), pages | FopenFlags::FOPEN_NOFLUSH);
+                    reply.opened(handle, pages | FopenFlags::FOPEN_NOFLUSH);
                 }
                 Err(e) => reply.error(e),
             }
@@ -229,13 +254,16 @@ impl Filesystem for Server {
     fn release(
         &self,
         _: &Request,
-        _: INodeNo,
+        inode: INodeNo,
         handle: FileHandle,
         _: OpenFlags,
         _: Option<LockOwner>,
         _: bool,
         reply: ReplyEmpty,
     ) {
+        if let Some(backings) = &self.backings {
+            backings.release(inode.0);
+        }
         self.fs.release(handle.0);
         reply.ok();
     }

@@ -164,6 +164,10 @@ impl Store for DirectoryStore {
         Ok(Box::new(names))
     }
 
+    fn file(&self, key: &Key) -> Result<Option<(File, Stat)>> {
+        self.open_value(key)
+    }
+
     fn location(&self) -> String {
         self.path.display().to_string()
     }

@@ -10,6 +10,7 @@ pub use key::Key;
 pub use memory::MemoryStore;
 
 use crate::error::Result;
+use std::fs::File;
 use std::ops::Range;
 use std::time::SystemTime;
 
@@ -94,6 +95,11 @@ pub trait Store: Send + Sync {
 
     /// The names one level below `prefix`, unordered, streamed. Names that can't be keys are left out.
     fn list(&self, prefix: &Key) -> Result<Listing>;
+
+    /// The value as an open file of the local system, where it is one.
+    fn file(&self, _key: &Key) -> Result<Option<(File, Stat)>> {
+        Ok(None)
+    }
 
     /// Where the store is, for messages and the mount table.
     fn location(&self) -> String;

@@ -104,6 +104,7 @@ pub fn errno<T>(result: std::io::Result<T>) -> String {
         (libc::ELOOP, "ELOOP"),
         (libc::ENAMETOOLONG, "ENAMETOOLONG"),
         (libc::ENODATA, "ENODATA"),
+        (libc::EBUSY, "EBUSY"),
     ];
     match result {
         Ok(_) => "ok".to_string(),

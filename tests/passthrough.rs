@@ -1,0 +1,104 @@
+//! "Have the kernel read chunks that are stored as they are shown, and arrays of one such chunk, from the store's own
+//! files": `--passthrough`, on a real mount.
+
+mod support;
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use support::{Mount, errno};
+
+const SIZE: usize = 300_000;
+
+/// Arrays of bytes: `one` of one chunk, `two` of two.
+fn store() -> tempfile::TempDir {
+    let directory = tempfile::tempdir().unwrap();
+    fs::write(directory.path().join(".zgroup"), "{\"zarr_format\": 2}").unwrap();
+    for (name, chunks) in [("one", 1), ("two", 2)] {
+        let path = directory.path().join(name);
+        fs::create_dir(&path).unwrap();
+        let doc = serde_json::json!({"zarr_format": 2, "shape": [SIZE * chunks], "chunks": [SIZE], "dtype": "|u1",
+            "compressor": null, "fill_value": 0, "order": "C", "filters": null});
+        fs::write(path.join(".zarray"), doc.to_string()).unwrap();
+        for chunk in 0..chunks {
+            fs::write(path.join(chunk.to_string()), bytes(chunk as u8)).unwrap();
+        }
+    }
+    directory
+}
+
+fn bytes(seed: u8) -> Vec<u8> {
+    (0..SIZE).map(|i| (i as u8).wrapping_mul(7) ^ seed).collect()
+}
+
+/// Reads all files but one; what of them was read by requests.
+fn read_all(mount: &Mount) -> u64 {
+    assert!(fs::read(mount.join("one/data.raw")).unwrap() == bytes(0));
+    assert!(fs::read(mount.join("one/0")).unwrap() == bytes(0));
+    assert!(fs::read(mount.join("two/1")).unwrap() == bytes(1));
+    mount.counter("bytes_served")
+}
+
+/// Whether this kernel lets this user pass through.
+fn is_offered(store: &Path) -> bool {
+    let mount = Mount::new(store, &["--passthrough"]);
+    fs::read(mount.join("one/0")).unwrap();
+    let offered = mount.counter("bytes_served") == 0;
+    if !offered {
+        eprintln!("skipped: the kernel refuses to pass through here");
+    }
+    offered
+}
+
+#[test]
+fn the_kernel_reads_what_is_stored_as_it_is_shown() {
+    let store = store();
+    if !is_offered(store.path()) {
+        return;
+    }
+    let mount = Mount::new(store.path(), &["-o", "passthrough"]);
+    assert_eq!(read_all(&mount), 0);
+    // two chunks are not one file
+    assert!(fs::read(mount.join("two/data.raw")).unwrap() == [bytes(0), bytes(1)].concat());
+    assert!(mount.counter("bytes_served") >= 2 * SIZE as u64);
+    // a chunk of another size is damaged, as ever
+    fs::write(store.path().join("two/1"), [0; 5]).unwrap();
+    let file = File::open(mount.join("two/1")).unwrap();
+    assert_eq!(errno(file.read_at(&mut [0; 10], 0)), "EIO");
+}
+
+/// "One that is replaced while it is open can't be opened until it is closed"; "changes made behind the mount: seen at
+/// the next open".
+#[test]
+fn a_replaced_file_is_never_taken_for_the_old_one() {
+    let store = store();
+    if !is_offered(store.path()) {
+        return;
+    }
+    let mount = Mount::new(store.path(), &["--passthrough"]);
+    let path = mount.join("one/data.raw");
+    for seed in 1..20 {
+        fs::write(store.path().join("new"), bytes(seed)).unwrap();
+        fs::rename(store.path().join("new"), store.path().join("one/0")).unwrap();
+        assert!(fs::read(&path).unwrap() == bytes(seed), "the release of the last opening comes later");
+    }
+    let open = File::open(&path).unwrap();
+    fs::write(store.path().join("new"), bytes(99)).unwrap();
+    fs::rename(store.path().join("new"), store.path().join("one/0")).unwrap();
+    assert_eq!(errno(File::open(&path)), "EBUSY");
+    let mut first = [0; 10];
+    open.read_exact_at(&mut first, 0).unwrap();
+    assert_eq!(first, bytes(19)[..10]);
+    drop(open);
+    assert!(fs::read(&path).unwrap() == bytes(99));
+}
+
+/// Where the kernel refuses, files are read by requests: a store in a mount that itself passes through is stacked too
+/// high.
+#[test]
+fn without_the_kernels_consent_files_are_read_by_requests() {
+    let store = store();
+    let below = Mount::new(store.path(), &["--passthrough"]);
+    let above = Mount::new(below.path(), &["--passthrough"]);
+    assert_eq!(read_all(&above), 3 * SIZE as u64);
+}
