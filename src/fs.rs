@@ -327,6 +327,11 @@ impl Fs {
         self.read_from(&*self.handle(handle)?, offset, len, false, out).map(|_| ())
     }
 
+    /// Gets ready for the next read: to be called when a reply has been sent.
+    pub fn prepare(&self) {
+        self.cache.prepare();
+    }
+
     fn read_from(&self, handle: &Handle, offset: u64, len: usize, cached: bool, out: &mut Vec<u8>) -> Result<bool> {
         let done = match handle {
             Handle::Flat(file) => {

@@ -25,7 +25,7 @@ const SEPARATOR_SAMPLE: usize = 1000;
 static COUNTER: AtomicU64 = AtomicU64::new(1);
 
 thread_local! {
-    /// The encoded chunk, and the decoded one before its layout is changed.
+    /// The encoded chunk or block, and the decoded chunk before its layout is changed.
     static SCRATCH: RefCell<(Vec<u8>, Vec<u8>)> = const { RefCell::new((Vec::new(), Vec::new())) };
 }
 

@@ -2,7 +2,8 @@
 //! waits for the next chunk of its size. Fresh memory costs a page fault for every 4 KiB, as much as decoding a fast
 //! codec.
 
-use crate::memory::lock;
+use crate::error::Result;
+use crate::memory::{self, lock};
 use std::ops::Deref;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -10,11 +11,15 @@ use std::sync::{Arc, Mutex};
 /// Buffers below this are left to the allocator, which has them at hand, in bytes.
 const SMALL: usize = 64 << 10;
 
+const PAGE: usize = 4096;
+
 /// What all buffers share.
 #[derive(Default)]
 pub struct Buffers {
     /// Bytes of all chunks alive and of all buffers that wait.
     bytes: AtomicUsize,
+    /// The length that was asked for last when none waited; 0 if that was seen to.
+    wanted: AtomicUsize,
     /// Protects the buffers that wait, the last one given back first. Each is as long as what was in it.
     waiting: Mutex<Vec<Vec<u8>>>,
 }
@@ -36,8 +41,29 @@ impl Buffers {
         let mut waiting = lock(&self.waiting);
         let fits = |b: &Vec<u8>| b.capacity() >= len && b.capacity() <= len + len / 8 + 64;
         let found = waiting.iter().rposition(fits).map(|i| waiting.swap_remove(i)).unwrap_or_default();
+        if found.capacity() == 0 && len >= SMALL {
+            self.wanted.store(len, Ordering::Relaxed);
+        }
         self.bytes.fetch_sub(found.capacity(), Ordering::Relaxed);
         found
+    }
+
+    /// The length of a buffer that was asked for in vain; None if that was seen to.
+    pub fn wanted(&self) -> Option<usize> {
+        Some(self.wanted.swap(0, Ordering::Relaxed)).filter(|&len| len > 0)
+    }
+
+    /// Has a buffer of `len` bytes wait whose pages are there already: to fault them in takes as long as decoding.
+    pub fn prepare(&self, len: usize) -> Result<()> {
+        let mut buffer = memory::zeroed(len + 1)?;
+        for page in buffer.chunks_mut(PAGE) {
+            // a page of zeros would be shared until it is written
+            page[0] = 1;
+        }
+        buffer.truncate(len);
+        self.bytes.fetch_add(buffer.capacity(), Ordering::Relaxed);
+        lock(&self.waiting).push(buffer);
+        Ok(())
     }
 
     /// Makes `bytes` count.
@@ -85,9 +111,12 @@ mod tests {
         assert_eq!(buffers.bytes(), 100_010);
         drop((chunk, small));
         assert_eq!(buffers.bytes(), 100_000);
-        assert_eq!(buffers.take(50_000).capacity(), 0, "much too large");
+        assert_eq!(buffers.take(70_000).capacity(), 0, "much too large");
         assert_eq!(buffers.take(99_000).len(), 100_000);
         assert_eq!(buffers.bytes(), 0);
+        assert_eq!((buffers.wanted(), buffers.wanted()), (Some(70_000), None));
+        buffers.prepare(70_000).unwrap();
+        assert_eq!((buffers.bytes(), buffers.take(70_000).len()), (70_001, 70_000));
         drop(buffers.hold(vec![1; 100_000]));
         assert!(buffers.give_back() && !buffers.give_back());
         assert_eq!(buffers.bytes(), 0);

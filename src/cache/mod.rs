@@ -253,6 +253,16 @@ impl Cache {
         }
     }
 
+    /// Gets ready for the next load, if the last one found no buffer: to be called when nobody waits.
+    pub fn prepare(&self) {
+        if let Some(len) = self.buffers.wanted()
+            && self.used() + len <= self.bound
+        {
+            // without the memory the next load says so
+            let _ = self.buffers.prepare(len);
+        }
+    }
+
     /// True if [`Cache::peek`] would have an answer.
     fn holds(&self, array: &Array, place: Place, want: Want) -> bool {
         match self.lock().slots.peek(&(array.id(), place)) {

@@ -244,6 +244,7 @@ impl Filesystem for Server {
                 Ok(()) => reply.data(out),
                 Err(e) => reply.error(e),
             });
+            fs.prepare();
         });
     }
 
