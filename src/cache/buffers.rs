@@ -11,6 +11,9 @@ use std::sync::{Arc, Mutex};
 /// Buffers below this are left to the allocator, which has them at hand, in bytes.
 const SMALL: usize = 64 << 10;
 
+/// Buffers that wait at most: each load looks through them.
+const MANY: usize = 256;
+
 const PAGE: usize = 4096;
 
 /// What all buffers share.
@@ -20,8 +23,8 @@ pub struct Buffers {
     bytes: AtomicUsize,
     /// The length that was asked for last when none waited; 0 if that was seen to.
     wanted: AtomicUsize,
-    /// Protects the buffers that wait, the last one given back first. Each is as long as what was in it.
-    waiting: Mutex<Vec<Vec<u8>>>,
+    /// Protects the buffers that wait, the last one given back first, and their bytes. Each is as long as what was in it.
+    waiting: Mutex<(Vec<Vec<u8>>, usize)>,
 }
 
 /// Decoded bytes: a chunk, or a part of one, C layout.
@@ -36,11 +39,17 @@ impl Buffers {
         self.bytes.load(Ordering::Relaxed)
     }
 
+    /// Bytes of the buffers that wait.
+    pub fn waiting(&self) -> usize {
+        lock(&self.waiting).1
+    }
+
     /// A buffer with room for `len` bytes, with anything in it; an empty one if none of the right size waits.
     pub fn take(&self, len: usize) -> Vec<u8> {
         let mut waiting = lock(&self.waiting);
         let fits = |b: &Vec<u8>| b.capacity() >= len && b.capacity() <= len + len / 8 + 64;
-        let found = waiting.iter().rposition(fits).map(|i| waiting.swap_remove(i)).unwrap_or_default();
+        let found = waiting.0.iter().rposition(fits).map(|i| waiting.0.swap_remove(i)).unwrap_or_default();
+        waiting.1 -= found.capacity();
         if found.capacity() == 0 && len >= SMALL {
             self.wanted.store(len, Ordering::Relaxed);
         }
@@ -62,7 +71,7 @@ impl Buffers {
         }
         buffer.truncate(len);
         self.bytes.fetch_add(buffer.capacity(), Ordering::Relaxed);
-        lock(&self.waiting).push(buffer);
+        self.wait(buffer);
         Ok(())
     }
 
@@ -74,9 +83,22 @@ impl Buffers {
 
     /// Gives one waiting buffer back to the system; false if there is none.
     pub fn give_back(&self) -> bool {
-        let Some(buffer) = lock(&self.waiting).pop() else { return false };
+        let mut waiting = lock(&self.waiting);
+        let Some(buffer) = waiting.0.pop() else { return false };
+        waiting.1 -= buffer.capacity();
         self.bytes.fetch_sub(buffer.capacity(), Ordering::Relaxed);
         true
+    }
+
+    /// Has a buffer that counts already wait, unless it is small or there are many.
+    fn wait(&self, buffer: Vec<u8>) {
+        let mut waiting = lock(&self.waiting);
+        if buffer.capacity() < SMALL || waiting.0.len() >= MANY {
+            self.bytes.fetch_sub(buffer.capacity(), Ordering::Relaxed);
+        } else {
+            waiting.1 += buffer.capacity();
+            waiting.0.push(buffer);
+        }
     }
 }
 
@@ -90,12 +112,7 @@ impl Deref for Decoded {
 
 impl Drop for Decoded {
     fn drop(&mut self) {
-        let bytes = std::mem::take(&mut self.bytes);
-        if bytes.capacity() < SMALL {
-            self.buffers.bytes.fetch_sub(bytes.capacity(), Ordering::Relaxed);
-        } else {
-            lock(&self.buffers.waiting).push(bytes);
-        }
+        self.buffers.wait(std::mem::take(&mut self.bytes));
     }
 }
 

@@ -328,11 +328,10 @@ impl Cache {
             }
             None => None,
         };
-        while self.used_by(&state) + bytes > self.bound {
+        while self.needed_by(&state) + bytes > self.bound {
             let oldest = state.slots.peek_lru();
             let droppable = matches!(oldest, Some((k, Slot::Ready { ahead: false, .. })) if *k != key);
-            let dropped = self.buffers.give_back() || droppable && state.slots.pop_lru().is_some();
-            if !dropped {
+            if !droppable || state.slots.pop_lru().is_none() {
                 return false;
             }
         }
@@ -442,7 +441,7 @@ impl Cache {
         let size = array.grid().chunk_size();
         // encoded bytes and intermediate results need room beside the decoded ones
         slot.reserve(2 * size);
-        Ok(match array.load(chunk, self.buffers.take(size))? {
+        Ok(match array.load(chunk, self.buffer(size))? {
             Some(loaded) => {
                 let mark = Mark::of(Some(&loaded.version));
                 Content::Whole(self.buffers.hold(loaded.bytes), loaded.version, mark)
@@ -474,7 +473,7 @@ impl Cache {
         let size = divided.parts.block_size();
         slot.reserve(2 * size);
         let n = offset / size;
-        match array.load_block(chunk, &divided.parts, n, self.buffers.take(size))? {
+        match array.load_block(chunk, &divided.parts, n, self.buffer(size))? {
             Some(bytes) => lock(&divided.blocks)[n] = Some(self.buffers.hold(bytes)),
             // it was replaced just now
             None => return self.load_whole(slot, array, chunk),
@@ -486,7 +485,7 @@ impl Cache {
     fn load_window(&self, slot: &mut BusySlot, array: &Array, w: &Window) -> Result<Content> {
         let len = (w.range.end - w.range.start) as usize;
         slot.reserve(w.room(array));
-        let (bytes, chunks) = window::build(self, array, w, self.buffers.take(len))?;
+        let (bytes, chunks) = window::build(self, array, w, self.buffer(len))?;
         Ok(Content::Window(self.buffers.hold(bytes), Arc::new(chunks)))
     }
 
@@ -511,10 +510,7 @@ impl Cache {
     /// must not be decoded again for every request.
     fn evict(&self, state: &mut State, bytes: usize) {
         let mut busy = Vec::new();
-        while self.used_by(state) + bytes > self.bound {
-            if self.buffers.give_back() {
-                continue;
-            }
+        while self.needed_by(state) + bytes > self.bound {
             if state.slots.len() + busy.len() <= 1 {
                 break;
             }
@@ -535,8 +531,24 @@ impl Cache {
         }
     }
 
+    /// A buffer for a load that has made room for it. Those that still wait give way then, if they must.
+    fn buffer(&self, len: usize) -> Vec<u8> {
+        let buffer = self.buffers.take(len);
+        self.trim(&self.lock());
+        buffer
+    }
+
+    fn trim(&self, state: &State) {
+        while self.used_by(state) > self.bound && self.buffers.give_back() {}
+    }
+
     fn used_by(&self, state: &State) -> usize {
         self.buffers.bytes() + state.reserved + state.slots.len() * SLOT_COST
+    }
+
+    /// As [`Cache::used_by`], without the buffers that wait: a load may take one of them.
+    fn needed_by(&self, state: &State) -> usize {
+        self.used_by(state).saturating_sub(self.buffers.waiting())
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -564,7 +576,7 @@ impl BusySlot<'_> {
         let mut state = cache.lock();
         loop {
             cache.evict(&mut state, more);
-            if state.reserved == self.reserved || cache.used_by(&state) + more <= cache.bound {
+            if state.reserved == self.reserved || cache.needed_by(&state) + more <= cache.bound {
                 state.reserved += more;
                 self.reserved += more;
                 return;
@@ -587,6 +599,7 @@ impl Drop for BusySlot<'_> {
         }
         state.reserved -= self.reserved;
         self.cache.evict(&mut state, 0);
+        self.cache.trim(&state);
         self.cache.changed.notify_all();
     }
 }
