@@ -365,3 +365,93 @@ fn cat_says_why_it_cannot() {
     drop(child.stdout.take());
     assert!(child.wait().unwrap().success(), "a closed pipe is no failure");
 }
+
+/// What `stats` prints, line by line.
+fn stats(args: &[&str]) -> Vec<String> {
+    let output = zarrfs(&[&["stats"], args].concat());
+    assert!(output.status.success() && output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap().lines().map(str::to_string).collect()
+}
+
+#[test]
+fn stats_shows_what_a_mount_has_done() {
+    let mount = Mount::new(Path::new(&sample()), &[]);
+    let read = fs::read(mount.join("air_temperature/data.raw")).unwrap().len();
+    let here = mount.path().to_str().unwrap().to_string();
+    let lines = stats(&[&here]);
+    let value = |name: &str| {
+        let line = lines.iter().find(|l| l.starts_with(&format!("{name}  "))).unwrap_or_else(|| panic!("{lines:?}"));
+        line[name.len()..].trim().to_string()
+    };
+    assert_eq!(value("bytes served"), format!("{:.1} KiB", read as f64 / 1024.0));
+    assert!(value("store time").ends_with("s"), "{lines:?}");
+    assert_eq!(value("store"), sample());
+    // all values begin in one column
+    let columns = lines.iter().map(|l| l.find("  ").map(|at| at + l[at..].len() - l[at..].trim_start().len()));
+    assert_eq!(columns.collect::<std::collections::BTreeSet<_>>().len(), 1, "{lines:?}");
+    // a path in the mount does as well, and the document comes as it is
+    let json = stats(&["--json", mount.join("ocean").to_str().unwrap()]);
+    assert_eq!(json.len(), 1);
+    let document: serde_json::Value = serde_json::from_str(&json[0]).unwrap();
+    assert_eq!(document["store"], sample());
+    assert!(document["bytes_served"].as_u64().unwrap() >= read as u64);
+}
+
+#[test]
+fn stats_watches_until_the_mount_goes_or_somebody_has_seen_enough() {
+    use rustix::process::{Pid, Signal, kill_process};
+    let mut mount = Some(Mount::new(Path::new(&sample()), &[]));
+    let here = mount.as_ref().unwrap().path().to_str().unwrap().to_string();
+    let watch = |more: &[&str]| {
+        let mut command = Command::new(ZARRFS);
+        command.args(["stats", "--watch", "100ms"]).args(more).arg(&here);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    };
+    let lines = |child: &mut Child, n| {
+        let mut out = std::io::BufReader::new(child.stdout.as_mut().unwrap());
+        let read = std::iter::from_fn(|| {
+            let mut line = String::new();
+            std::io::BufRead::read_line(&mut out, &mut line).ok().filter(|n| *n > 0).map(|_| line)
+        });
+        read.take(n).collect::<Vec<_>>()
+    };
+    let end = |child: Child| {
+        let output = child.wait_with_output().unwrap();
+        assert_eq!((output.status.code(), String::from_utf8(output.stderr).unwrap().as_str()), (Some(0), ""));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let mut broken = watch(&[]);
+    lines(&mut broken, 1);
+    broken.stdout = None;
+    end(broken);
+    let mut interrupted = watch(&[]);
+    lines(&mut interrupted, 1);
+    kill_process(Pid::from_child(&interrupted), Signal::INT).unwrap();
+    end(interrupted);
+    let mut watched = watch(&[]);
+    lines(&mut watched, 1);
+    fs::read(mount.as_ref().unwrap().join("air_temperature/data.raw")).unwrap();
+    std::thread::sleep(Duration::from_millis(500));
+    mount = None;
+    let said = end(watched);
+    assert!(said.lines().any(|l| l.starts_with("bytes served ") && l.ends_with("iB/s")), "{said}");
+    assert!(said.ends_with('\n'));
+    drop(mount);
+}
+
+#[test]
+fn stats_says_what_is_not_there() {
+    let mountpoint = Mountpoint::new();
+    let (code, said) = failure(&zarrfs(&["stats", &mountpoint.text()]));
+    assert!(code == 5 && said.contains("not in a mount of zarrfs"), "{said}");
+    let (code, said) = failure(&zarrfs(&["stats", "/proc/self"]));
+    assert!(code == 5 && said.contains("not in a mount of zarrfs"), "{said}");
+    let (code, said) = failure(&zarrfs(&["stats", &(mountpoint.text() + "/none")]));
+    assert!(code == 5 && said.contains("no such file"), "{said}");
+    assert_eq!(zarrfs(&["stats", "--watch", "1", &mountpoint.text()]).status.code(), Some(2));
+    let mut daemon = Foreground::start(&mountpoint, &[]);
+    daemon.signal(rustix::process::Signal::KILL);
+    daemon.wait();
+    let (code, said) = failure(&zarrfs(&["stats", &mountpoint.text()]));
+    assert!(code == 7 && said.contains("zarrfs umount"), "{said}");
+}

@@ -1,10 +1,12 @@
 //! The command line: one file per verb, arguments in, exit codes out. Types of clap stay here.
 
 mod cat;
+mod duration;
 mod info;
 mod logger;
 mod mount;
 mod size;
+mod stats;
 mod umount;
 
 use crate::cache::SpillOptions;
@@ -48,6 +50,8 @@ enum Verb {
     Info(info::InfoArgs),
     /// Write the flat bytes of an array to standard output, without FUSE
     Cat(cat::CatArgs),
+    /// Show what a mount has done, and the problems it met
+    Stats(stats::StatsArgs),
 }
 
 /// What every verb that reads a store takes.
@@ -98,6 +102,7 @@ pub fn main() -> ExitCode {
         Verb::Umount(args) => umount::run(&args),
         Verb::Info(args) => info::run(&args),
         Verb::Cat(args) => cat::run(&args),
+        Verb::Stats(args) => stats::run(&args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

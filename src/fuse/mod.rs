@@ -8,7 +8,7 @@
 mod backing;
 mod mount;
 
-pub use mount::{MountError, MountRequest, Mountpoint, Unmounted, mounts_at, unmount_path};
+pub use mount::{MountError, MountRequest, Mountpoint, Unmounted, mountpoint_of, mounts_at, unmount_path};
 
 use crate::error::{Error, Kind, Result};
 use crate::fs::{Fs, KernelPages, Seek};

@@ -274,6 +274,17 @@ pub fn unmount_path(path: &Path, lazy: bool) -> Result<()> {
     }
 }
 
+/// Where the mount of zarrfs that `path` lies in is mounted; None if `path` lies in none.
+pub fn mountpoint_of(path: &Path) -> Result<Option<PathBuf>> {
+    let absolute = std::fs::canonicalize(path).map_err(Error::from)?;
+    for above in absolute.ancestors() {
+        if let Some(mount) = mounts_at(above)?.last() {
+            return Ok((mount.fs_type == FS_TYPE).then(|| above.to_path_buf()));
+        }
+    }
+    Ok(None)
+}
+
 /// The mounts at exactly `path`, an absolute path, the one on top last. It asks the mount table, never the mount.
 pub fn mounts_at(path: &Path) -> Result<Vec<MountEntry>> {
     let table = std::fs::read("/proc/self/mountinfo").map_err(|e| Error::from(e).context("/proc/self/mountinfo"))?;

@@ -1,0 +1,184 @@
+//! `zarrfs stats`: the counters of a running mount, once or again and again.
+
+use super::{Failure, duration, size};
+use crate::fuse::mountpoint_of;
+use crate::json::{self, Map, Value};
+use crate::tree::CONTROL;
+use clap::Args;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use std::io::{ErrorKind, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// What `stats` takes.
+#[derive(Args)]
+pub struct StatsArgs {
+    /// Where a store is mounted, or a path in the mount
+    mountpoint: PathBuf,
+    /// Print again every so often, with the change per second, until interrupted or unmounted: 500ms, 1s, 2m
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
+    watch: Option<Duration>,
+    /// Print the mount's JSON document as it is, in one line
+    #[arg(long)]
+    json: bool,
+}
+
+/// What the mount told at one moment.
+struct Sample {
+    at: Instant,
+    text: Vec<u8>,
+    values: Map<String, Value>,
+}
+
+impl Sample {
+    fn take(file: &Path) -> std::io::Result<Sample> {
+        let text = std::fs::read(file)?;
+        match json::parse(&text) {
+            Ok(Value::Object(values)) => Ok(Sample { at: Instant::now(), text, values }),
+            _ => Err(std::io::Error::other("no counters in it")),
+        }
+    }
+
+    fn number(&self, name: &str) -> Option<f64> {
+        self.values.get(name).and_then(json::float)
+    }
+}
+
+/// Runs the verb.
+pub fn run(args: &StatsArgs) -> Result<(), Failure> {
+    let shown = args.mountpoint.display();
+    let failed = |e: &dyn std::fmt::Display, errno: Option<i32>| match errno {
+        Some(libc::ENOTCONN) => {
+            Failure::new(7, format!("{shown}: its daemon is gone; zarrfs umount removes what it left"))
+        }
+        Some(libc::ENOENT | libc::ENOTDIR) => Failure::new(5, format!("{shown}: no such file or directory")),
+        _ => Failure::new(1, format!("{shown}: {e}")),
+    };
+    let mountpoint = mountpoint_of(&args.mountpoint).map_err(|e| failed(&e, Some(e.errno())))?;
+    let mountpoint = mountpoint.ok_or_else(|| Failure::new(5, format!("{shown}: not in a mount of zarrfs")))?;
+    let file = mountpoint.join(CONTROL).join("stats.json");
+    let first = Sample::take(&file).map_err(|e| failed(&e, e.raw_os_error()))?;
+    let ended = match args.watch {
+        None => print(&first, None, args.json),
+        Some(pause) => watch(first, &file, pause, args.json),
+    };
+    match ended {
+        // `| head` has seen enough
+        Err(e) if e.kind() != ErrorKind::BrokenPipe => Err(failed(&e, None)),
+        _ => Ok(()),
+    }
+}
+
+/// Prints `first` and what follows it, until a signal comes or the mount goes. No file of the mount is held open.
+fn watch(first: Sample, file: &Path, pause: Duration, as_json: bool) -> std::io::Result<()> {
+    let (interrupted, signal) = UnixStream::pair()?;
+    for number in [SIGINT, SIGTERM] {
+        signal_hook::low_level::pipe::register(number, signal.try_clone()?)?;
+    }
+    let pause = Timespec { tv_sec: pause.as_secs() as i64, tv_nsec: pause.subsec_nanos().into() };
+    print(&first, None, as_json)?;
+    let mut last = first;
+    loop {
+        let mut wait = [PollFd::new(&interrupted, PollFlags::IN)];
+        if poll(&mut wait, Some(&pause)).is_ok_and(|n| n > 0) {
+            return Ok(());
+        }
+        let Ok(next) = Sample::take(file) else { return Ok(()) };
+        // somebody else's mount has come to the same place
+        if next.values.get("pid") != last.values.get("pid") {
+            return Ok(());
+        }
+        if !as_json {
+            writeln!(std::io::stdout())?;
+        }
+        print(&next, Some(&last), as_json)?;
+        last = next;
+    }
+}
+
+fn print(sample: &Sample, last: Option<&Sample>, as_json: bool) -> std::io::Result<()> {
+    let mut out = std::io::stdout().lock();
+    match as_json {
+        true => out.write_all(&sample.text)?,
+        false => out.write_all(table(sample, last).as_bytes())?,
+    }
+    out.flush()
+}
+
+/// Lines of a name, a value and, since `last`, the change per second of what has changed.
+fn table(sample: &Sample, last: Option<&Sample>) -> String {
+    let mut lines: Vec<[String; 3]> = Vec::new();
+    for (name, value) in &sample.values {
+        if let Value::Array(list) = value {
+            let name = name.strip_suffix('s').unwrap_or(name);
+            lines.extend(list.iter().map(|v| [label(name), plain(v), String::new()]));
+            continue;
+        }
+        let change = last.and_then(|last| {
+            let seconds = sample.at.duration_since(last.at).as_secs_f64();
+            let change = sample.number(name)? - last.number(name)?;
+            (change != 0.0).then(|| show(name, change / seconds, true) + "/s")
+        });
+        let shown = sample.number(name).map_or_else(|| plain(value), |n| show(name, n, false));
+        lines.push([label(name), shown, change.unwrap_or_default()]);
+    }
+    let width = |i: usize, lines: &mut dyn Iterator<Item = &[String; 3]>| lines.map(|l| l[i].len()).max().unwrap_or(0);
+    let names = width(0, &mut lines.iter());
+    // text that is long, and has no third column, makes the second no wider
+    let values = width(1, &mut lines.iter().filter(|l| !l[2].is_empty()));
+    let line = |[name, value, change]: &[String; 3]| {
+        format!("{name:<names$}  {value:<values$}  {change}").trim_end().to_string() + "\n"
+    };
+    lines.iter().map(line).collect()
+}
+
+/// `store_nanoseconds` is shown as `store time`: its value brings its own unit.
+fn label(name: &str) -> String {
+    name.strip_suffix("_nanoseconds").map_or(name.to_string(), |what| format!("{what}_time")).replace('_', " ")
+}
+
+/// A number in the unit that its name tells. With `signed`, one that grew is marked.
+fn show(name: &str, number: f64, signed: bool) -> String {
+    let sign = if number < 0.0 { "-" } else { if signed { "+" } else { "" } };
+    let number = number.abs();
+    let text = if name.ends_with("_nanoseconds") {
+        duration::show(number)
+    } else if name.starts_with("bytes_") || name.ends_with("_bytes") || name == "cache_bound" {
+        size::show(number as u64)
+    } else if signed && number < 100.0 {
+        format!("{number:.1}")
+    } else {
+        format!("{number:.0}")
+    };
+    format!("{sign}{text}")
+}
+
+fn plain(value: &Value) -> String {
+    json::text(value).map_or_else(|| json::write(value), str::to_string)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample(at: Instant, text: &str) -> Sample {
+        let Value::Object(values) = json::parse(text.as_bytes()).unwrap() else { panic!() };
+        Sample { at, text: text.into(), values }
+    }
+
+    #[test]
+    fn names_tell_the_units() {
+        let start = Instant::now();
+        let before = r#"{"store": "/s", "pid": 7, "bytes_new": 0, "copy_nanoseconds": 0, "hits": 5, "problems": []}"#;
+        let after = r#"{"store": "/s", "pid": 7, "bytes_new": 4194304, "copy_nanoseconds": 700000000, "hits": 4,
+            "other": [1], "problems": ["/a: bad"]}"#;
+        let before = sample(start, before);
+        let after = sample(start + Duration::from_secs(2), after);
+        let expected = "store      /s\npid        7\nbytes new  4.0 MiB  +2.0 MiB/s\ncopy time  700 ms   +350 ms/s\n\
+            hits       4        -0.5/s\nother      1\nproblem    /a: bad\n";
+        assert_eq!(table(&after, Some(&before)), expected);
+        assert!(!table(&after, None).contains("/s\n+") && table(&before, None).contains("hits       5\n"));
+    }
+}
