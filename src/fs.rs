@@ -146,10 +146,8 @@ impl Fs {
     /// Looks up a name and counts the lookup. ENOENT where there is none.
     pub fn lookup(&self, parent: u64, name: &str) -> Result<Attributes> {
         let parent = self.tree.node(parent)?;
-        let none = || Error::not_found("no such file");
-        let node = self.tree.lookup(&parent, name)?.ok_or_else(none)?;
-        let attributes =
-            self.tree.attributes_of_found(&node).map_err(|e| if e.errno() == libc::ESTALE { none() } else { e })?;
+        let found = self.tree.lookup(&parent, name)?;
+        let (node, attributes) = found.ok_or_else(|| Error::not_found("no such file"))?;
         self.tree.remember(node);
         Ok(attributes)
     }

@@ -10,7 +10,7 @@ use crate::hierarchy::{Document, Hierarchy, Place};
 use crate::json::Value;
 use crate::memory::lock;
 use crate::metadata::{Separator, V1_ATTRS, V1_META, ZARRAY, ZATTRS, ZGROUP, ZMETADATA};
-use crate::store::{EntryKind, Key};
+use crate::store::{EntryKind, Key, Stat};
 use lru::LruCache;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::num::NonZeroUsize;
@@ -18,8 +18,11 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
 mod live;
+mod lookup;
 mod stored;
 mod xattr;
+
+pub use lookup::{Level, Listed};
 
 use live::LiveNodes;
 use stored::StoredSizes;
@@ -33,6 +36,9 @@ pub const ROOT_INODE: u64 = 1;
 
 /// What `read` is best asked for: large enough that a request's cost doesn't matter.
 const BLOCK_SIZE: u32 = 1 << 20;
+
+/// Names of a directory that don't come from a listing of the store, `.` and `..` among them: at most so many.
+const FIXED_NAMES: u64 = 5;
 
 /// How long a `.zmetadata` that was made is taken as it was, where no file is opened: making it takes a walk.
 const CONSOLIDATED_KEPT: Duration = Duration::from_secs(1);
@@ -156,6 +162,9 @@ pub struct Attributes {
     pub modified: SystemTime,
     /// Bytes that `read` is best asked for.
     pub block_size: u32,
+    /// True if they may be taken as they were for a second, where no file is opened: of directories only the times can
+    /// change, and of a chunk the times and what it takes in the store.
+    pub lasting: bool,
 }
 
 /// One name of a directory.
@@ -236,67 +245,6 @@ impl Tree {
         }
     }
 
-    /// What `name` is in the directory `parent`; None if there is no such name. Of a chunk only the name is looked at:
-    /// its attributes tell whether it is there.
-    pub fn lookup(&self, parent: &Node, name: &str) -> Result<Option<Node>> {
-        match parent {
-            Node::Directory(key) => match self.hierarchy.find(key)? {
-                Some(Place::Array(array)) => self.lookup_in_array(key, Some(&array), name),
-                Some(Place::Damaged(_)) => self.lookup_in_array(key, None, name),
-                Some(Place::Group) => self.lookup_in_group(key, name),
-                _ => Err(stale()),
-            },
-            Node::ControlDirectory => Ok(ControlFile::ALL.into_iter().find(|f| f.name() == name).map(Node::Control)),
-            _ => Err(Error::system(libc::ENOTDIR)),
-        }
-    }
-
-    fn lookup_in_group(&self, key: &Key, name: &str) -> Result<Option<Node>> {
-        let metadata = |file| Ok(self.document(key, file)?.map(|_| Node::Metadata(key.clone(), file)));
-        match name {
-            ZGROUP => return metadata(MetadataFile::Group),
-            ZATTRS => return metadata(MetadataFile::Attributes),
-            ZMETADATA => return metadata(MetadataFile::Consolidated),
-            CONTROL if key.is_root() => return Ok(Some(Node::ControlDirectory)),
-            _ => {}
-        }
-        let below = key.child(name)?;
-        Ok(match self.hierarchy.find(&below)? {
-            None => None,
-            Some(Place::Array(_) | Place::Damaged(_) | Place::Group) => Some(Node::Directory(below)),
-            Some(Place::Value(_)) => Some(Node::Value(below)),
-            Some(Place::Other) => Some(Node::Unreadable(below)),
-        })
-    }
-
-    /// `array` is None for a damaged one.
-    fn lookup_in_array(&self, key: &Key, array: Option<&Array>, name: &str) -> Result<Option<Node>> {
-        match name {
-            ZARRAY => return Ok(Some(Node::Metadata(key.clone(), MetadataFile::Array))),
-            ZATTRS => {
-                let found = self.document(key, MetadataFile::Attributes)?;
-                return Ok(found.map(|_| Node::Metadata(key.clone(), MetadataFile::Attributes)));
-            }
-            CONTROL if key.is_root() => return Ok(Some(Node::ControlDirectory)),
-            _ if is_hidden(array, name) => return Ok(None),
-            FLAT if array.is_some_and(has_flat) => return Ok(Some(Node::Flat(key.clone()))),
-            _ => {}
-        }
-        if let Some(array) = array
-            && is_chunk_like(name)
-        {
-            let chunk = array.grid().parse_chunk_key(name, Separator::Dot);
-            return Ok(chunk.map(|_| Node::Chunk(key.clone(), name.to_string())));
-        }
-        let below = key.child(name)?;
-        let stat = self.hierarchy.store().stat(&below).map_err(|e| e.context(&below))?;
-        Ok(match stat.map(|s| s.kind) {
-            None | Some(EntryKind::Prefix) => None,
-            Some(EntryKind::Value) if !is_chunk_like(name) => Some(Node::Value(below)),
-            Some(_) => Some(Node::Unreadable(below)),
-        })
-    }
-
     /// A metadata document as the mount shows it; None if there is none.
     pub fn document(&self, key: &Key, file: MetadataFile) -> Result<Option<Arc<Document>>> {
         let document = match file {
@@ -331,7 +279,7 @@ impl Tree {
     }
 
     /// As [`Tree::attributes`], of a node that was looked up just now.
-    pub fn attributes_of_found(&self, node: &Node) -> Result<Attributes> {
+    fn attributes_of_found(&self, node: &Node) -> Result<Attributes> {
         let store_stat = |key: &Key| self.hierarchy.store().stat(key).map_err(|e| e.context(key))?.ok_or_else(stale);
         match node {
             Node::Directory(key) => Ok(self.plain(node, 0, 0, store_stat(key)?.modified)),
@@ -346,8 +294,8 @@ impl Tree {
             Node::Chunk(key, name) => {
                 let (array, chunk) = self.chunk(key, name)?;
                 let stat = array.stat_chunk(chunk)?.ok_or_else(stale)?;
-                let size = self.chunk_size(&array, chunk);
-                Ok(self.plain(node, size, stat.size.div_ceil(512), stat.modified))
+                let attributes = self.of_chunk(node, self.chunk_size(&array, chunk), &stat);
+                Ok(Attributes { lasting: !array.metadata().is_object(), ..attributes })
             }
             Node::Metadata(key, file) => {
                 let document = self.document(key, *file)?.ok_or_else(stale)?;
@@ -365,7 +313,7 @@ impl Tree {
 
     /// ESTALE unless the plain key is still one: with the metadata beside it, it may have become a chunk.
     pub fn check_plain(&self, node: &Node, key: &Key) -> Result<()> {
-        match self.lookup(&Node::Directory(key.parent()), key.name())? {
+        match self.lookup_in(&self.level(&Node::Directory(key.parent()))?, key.name())? {
             Some(now) if now == *node => Ok(()),
             _ => Err(stale()),
         }
@@ -392,9 +340,27 @@ impl Tree {
         }
     }
 
+    /// As [`Tree::is_slow`], of listing the directory from position `from` on with attributes.
+    pub fn is_slow_listing(&self, node: &Node, from: u64) -> bool {
+        match node {
+            Node::Directory(key) => match self.hierarchy.remembered(key) {
+                Some(array) if array.metadata().is_object() => true,
+                _ => from < FIXED_NAMES && self.is_slow(&Node::Flat(key.clone())),
+            },
+            _ => false,
+        }
+    }
+
     fn plain(&self, node: &Node, size: u64, blocks: u64, modified: SystemTime) -> Attributes {
         let is_directory = node.is_directory();
-        Attributes { inode: node.inode(), is_directory, size, blocks, modified, block_size: BLOCK_SIZE }
+        let (inode, block_size) = (node.inode(), BLOCK_SIZE);
+        Attributes { inode, is_directory, size, blocks, modified, block_size, lasting: is_directory }
+    }
+
+    /// Attributes of a chunk of `size` decoded bytes that the grid knows.
+    fn of_chunk(&self, node: &Node, size: u64, stat: &Stat) -> Attributes {
+        let attributes = self.plain(node, size, stat.size.div_ceil(512), stat.modified);
+        Attributes { lasting: true, ..attributes }
     }
 
     /// Bytes of a decoded chunk. For objects it takes decoding it; one that can't be decoded shows as empty, and
