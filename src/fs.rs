@@ -13,16 +13,19 @@ use crate::memory::lock;
 use crate::metadata::{Order, Separator};
 use crate::stats::Stats;
 use crate::store::Key;
-use crate::tree::{Attributes, ControlFile, MetadataFile, Name, Names, Node, Tree};
+use crate::tree::{Attributes, ControlFile, MetadataFile, Node, Tree};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+mod directory;
 mod flat;
 mod holes;
 mod pages;
 
+use directory::DirectoryStream;
+pub use directory::Entry;
 use flat::FlatRead;
 pub use holes::Seek;
 use holes::StoredChunks;
@@ -103,16 +106,6 @@ struct Dropping(AtomicU64);
 /// Protects the reference alone.
 struct CurrentArray(Mutex<Arc<Array>>);
 
-/// A directory being read. Position 0 is `.`, 1 is `..`, then the names as they come.
-struct DirectoryStream {
-    node: Arc<Node>,
-    names: Names,
-    /// The position of the next name.
-    position: u64,
-    /// A name that did not fit into the last reply.
-    pending: Option<Name>,
-}
-
 /// The file system of one mount. Read-only.
 pub struct Fs {
     tree: Tree,
@@ -168,6 +161,11 @@ impl Fs {
             Some(name) => self.tree.is_slow_name(&node, name),
             None => self.tree.is_slow(&node),
         })
+    }
+
+    /// True if attributes that were told of a file may be taken as they were for a while: opening it must end that.
+    pub fn has_lasting_attributes(&self, inode: u64) -> bool {
+        self.tree.node(inode).is_ok_and(|node| matches!(*node, Node::Chunk(..)))
     }
 
     /// Opens a file. Everything its reads see is at least as new as this moment. With `direct`, it asked for O_DIRECT.
@@ -413,35 +411,6 @@ impl Fs {
         }
     }
 
-    /// Opens a directory.
-    pub fn open_directory(&self, inode: u64) -> Result<u64> {
-        let node = self.tree.node(inode)?;
-        let names = self.tree.names(&node)?;
-        let stream = DirectoryStream { node, names, position: 0, pending: None };
-        Ok(self.insert(Handle::Directory(Mutex::new(stream))))
-    }
-
-    /// Gives the names of an open directory from position `from` on to `add`, each with the position after it, until
-    /// `add` returns true: that name did not fit and comes again.
-    pub fn read_directory(&self, handle: u64, from: u64, mut add: impl FnMut(&Name, u64) -> bool) -> Result<()> {
-        let handle = self.handle(handle)?;
-        let Handle::Directory(stream) = &*handle else { return Err(Error::system(libc::ENOTDIR)) };
-        let mut stream = lock(stream);
-        if from < stream.position {
-            stream.names = self.tree.names(&stream.node)?;
-            (stream.position, stream.pending) = (0, None);
-        }
-        while let Some(name) = stream.next()? {
-            let position = stream.position;
-            if position >= from && add(&name, position + 1) {
-                stream.pending = Some(name);
-                return Ok(());
-            }
-            stream.position += 1;
-        }
-        Ok(())
-    }
-
     /// Extended attributes, each with its value.
     pub fn xattrs(&self, inode: u64) -> Result<Vec<(String, Vec<u8>)>> {
         self.tree.xattrs(&*self.tree.node(inode)?)
@@ -481,21 +450,6 @@ impl CurrentArray {
 impl Dropping {
     fn new(inode: u64, pages: KernelPages) -> Self {
         Dropping(AtomicU64::new(if pages == KernelPages::Fresh { inode } else { 0 }))
-    }
-}
-
-impl DirectoryStream {
-    /// The name at the stream's position.
-    fn next(&mut self) -> Result<Option<Name>> {
-        let dot = |name: &str, inode| Some(Name { name: name.to_string(), inode, is_directory: true });
-        if let Some(name) = self.pending.take() {
-            return Ok(Some(name));
-        }
-        match self.position {
-            0 => Ok(dot(".", self.node.inode())),
-            1 => Ok(dot("..", self.node.parent_inode())),
-            _ => self.names.next().transpose(),
-        }
     }
 }
 

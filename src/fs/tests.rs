@@ -140,6 +140,43 @@ fn a_directory_can_be_read_in_pieces_and_again() {
 }
 
 #[test]
+fn names_come_with_their_attributes_in_pieces() {
+    let c = case(&[9, 9], &[2, 2], 1, "C", 0, 0x1ff_ff0f, 1 << 20);
+    let inode = c.fs.lookup(1, "a").unwrap().inode;
+    let handle = c.fs.open_directory(inode).unwrap();
+    let (mut names, mut next_from, mut lookups) = (Vec::new(), 0, Vec::new());
+    loop {
+        let (before, from) = (names.len(), next_from);
+        let add = |e: Entry, next| {
+            if names.len() == before + 7 {
+                return true;
+            }
+            next_from = next;
+            if ![".", ".."].contains(&e.name.name.as_str()) {
+                assert_eq!(e.name.inode, e.attributes.inode);
+                lookups.push(e.attributes.inode);
+            }
+            names.push((e.name.name.clone(), e.attributes.size, e.lasting));
+            false
+        };
+        c.fs.read_directory_with_attributes(handle, from, add).unwrap();
+        if names.len() == before {
+            break;
+        }
+    }
+    assert_eq!(names.len(), 2 + 2 + 21);
+    assert!(names.contains(&("4.4".into(), 4, true)) && names.contains(&("data.raw".into(), 81, false)), "{names:?}");
+    // each name that was given counts as one lookup, no other does
+    for inode in lookups {
+        c.fs.attributes(inode).unwrap();
+        c.fs.forget(inode, 1);
+        assert_eq!(c.fs.attributes(inode).unwrap_err().errno(), libc::ESTALE);
+    }
+    c.fs.forget(inode, 1);
+    assert!(c.fs.tree.state().contains(&("live_nodes", 0.into())));
+}
+
+#[test]
 fn opening_for_writing_is_erofs() {
     let c = case(&[4], &[2], 1, "C", 0, 0, 1 << 20);
     let dir = c.fs.lookup(1, "a").unwrap();

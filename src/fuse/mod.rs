@@ -17,23 +17,24 @@ use crate::tree::Attributes;
 use backing::Backings;
 use fuser::{
     Config, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, InitFlags,
-    KernelConfig, LockOwner, OpenAccMode, OpenFlags, ReplyAttr, ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry,
-    ReplyLseek, ReplyOpen, ReplyStatfs, ReplyXattr, Request, Session, SessionACL,
+    KernelConfig, LockOwner, Notifier, OpenAccMode, OpenFlags, ReplyAttr, ReplyData, ReplyDirectory,
+    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyXattr, Request, Session,
+    SessionACL,
 };
 use std::cell::RefCell;
 use std::ffi::OsStr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// How long the kernel may take a name as known. A stale one does no harm: `open` asks the store again.
 const ENTRY_TTL: Duration = Duration::from_secs(1);
 
-/// How long attributes may be taken as they were. Those of files are asked for each time: a size that changed behind
-/// the mount must show at once. Of directories only the times can change, and every step of a path asks for them.
+/// How long attributes may be taken as they were. Those of most files are asked for each time: a size that changed
+/// behind the mount must show at once.
 fn attribute_ttl(a: &Attributes) -> Duration {
-    if a.is_directory { ENTRY_TTL } else { Duration::ZERO }
+    if a.lasting { ENTRY_TTL } else { Duration::ZERO }
 }
 
 /// Threads that take requests. More are woken in turn and get slower (measured, 2 cores).
@@ -69,7 +70,10 @@ pub fn serve(fs: Arc<Fs>, mountpoint: &mut Mountpoint, options: ServeOptions) ->
     let pool = Pool::new("worker", options.threads)?;
     let fd = mountpoint.take_device().ok_or_else(|| Error::invalid("the mount is served already"))?;
     // who may use the mount is the kernel's business: allow_other is a mount option
-    let session = Session::from_fd(Server { fs, pool, options, backings: None }, fd, SessionACL::All, config)?;
+    let kernel = Kernel::default();
+    let server = Server { fs, pool, options, backings: None, kernel: kernel.clone() };
+    let session = Session::from_fd(server, fd, SessionACL::All, config)?;
+    let _ = kernel.0.set(session.notifier());
     let run = move || session.run().map_err(Error::from);
     Ok(std::thread::Builder::new().name("session".into()).spawn(run)?)
 }
@@ -80,6 +84,25 @@ struct Server {
     options: ServeOptions,
     /// None without passthrough.
     backings: Option<Arc<Backings>>,
+    kernel: Kernel,
+}
+
+/// What is said to the kernel unasked. Set before the first request comes.
+#[derive(Clone, Default)]
+struct Kernel(Arc<OnceLock<Notifier>>);
+
+impl Kernel {
+    /// Has the kernel ask anew for the attributes of a file that is opened, if it may have kept any: an old size would
+    /// cut what is read.
+    fn forget_attributes(&self, fs: &Fs, inode: INodeNo) {
+        if fs.has_lasting_attributes(inode.0)
+            && let Some(notifier) = self.0.get()
+            // a negative offset stands for the attributes alone; pages would take locks that a read may hold
+            && let Err(e) = notifier.inval_inode(inode, -1, 0)
+        {
+            log::debug!("notify: {e}");
+        }
+    }
 }
 
 impl Server {
@@ -140,6 +163,9 @@ impl Filesystem for Server {
         // one at a time: a kernel that lacks one must not lose the others
         for flag in [
             InitFlags::FUSE_PARALLEL_DIROPS,
+            InitFlags::FUSE_DO_READDIRPLUS,
+            // only for whoever asks for attributes: they are no use to a plain listing
+            InitFlags::FUSE_READDIRPLUS_AUTO,
             InitFlags::FUSE_ASYNC_DIO,
             InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP,
             // without it every write asks for security.capability
@@ -193,9 +219,11 @@ impl Filesystem for Server {
         let write = flags.acc_mode() != OpenAccMode::O_RDONLY || flags.0 & libc::O_TRUNC != 0;
         let direct = flags.0 & libc::O_DIRECT != 0;
         let backings = self.backings.clone();
+        let kernel = self.kernel.clone();
         self.dispatch(self.fs.is_slow(inode.0, None) || backings.is_some(), move |fs| {
             match guarded(fs, "open", || fs.open(inode.0, write, direct)) {
                 Ok(mut opened) => {
+                    kernel.forget_attributes(fs, inode);
                     let handle = FileHandle(opened.handle);
                     let through = || backings.map_or(Ok(None), |b| b.open(inode.0, opened.backing.take(), &reply));
                     match guarded(fs, "open", through) {
@@ -291,6 +319,23 @@ impl Filesystem for Server {
             Ok(()) => reply.ok(),
             Err(e) => reply.error(e),
         }
+    }
+
+    fn readdirplus(&self, _: &Request, inode: INodeNo, handle: FileHandle, offset: u64, mut reply: ReplyDirectoryPlus) {
+        let options = self.options.clone();
+        self.dispatch(self.fs.is_slow_listing(inode.0, offset), move |fs| {
+            let result = guarded(fs, "readdirplus", || {
+                fs.read_directory_with_attributes(handle.0, offset, |entry, next| {
+                    let attributes = options.attributes(entry.attributes);
+                    let ttl = if entry.lasting { ENTRY_TTL } else { Duration::ZERO };
+                    reply.add(attributes.ino, next, &entry.name.name, &ttl, &attributes, Generation(0))
+                })
+            });
+            match result {
+                Ok(()) => reply.ok(),
+                Err(e) => reply.error(e),
+            }
+        });
     }
 
     fn releasedir(&self, _: &Request, _: INodeNo, handle: FileHandle, _: OpenFlags, reply: ReplyEmpty) {

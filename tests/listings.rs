@@ -1,0 +1,160 @@
+//! Listings that bring attributes along, and attributes that the kernel may keep for a while: they must be what a
+//! lookup would have told, and never in the way of an open.
+
+mod support;
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::Read;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
+use support::{Mount, data, errno};
+
+fn write_array(path: &Path, shape: &[u64], chunks: &[u64], more: &str) {
+    fs::create_dir_all(path).unwrap();
+    let text = format!(
+        r#"{{"zarr_format": 2, "shape": {shape:?}, "chunks": {chunks:?}, "dtype": "|u1", "compressor": null,
+        "fill_value": 0, "order": "C", "filters": null{more}}}"#
+    );
+    fs::write(path.join(".zarray"), text).unwrap();
+}
+
+/// Name to what `ls -il --time-style=full-iso -s` shows of it, in the order of `ls`: each name is looked at as soon as
+/// it has come.
+fn listed(path: &Path) -> BTreeMap<String, String> {
+    let entry = |entry: std::io::Result<fs::DirEntry>| {
+        let entry = entry.unwrap();
+        let shown = entry.metadata().map_or_else(|e| errno::<()>(Err(e)), |m| show(&m));
+        (entry.file_name().into_string().unwrap(), shown)
+    };
+    fs::read_dir(path).unwrap().map(entry).collect()
+}
+
+fn show(m: &fs::Metadata) -> String {
+    format!("{} {:o} {} {} {} {}", m.ino(), m.mode(), m.len(), m.blocks(), m.mtime(), m.mtime_nsec())
+}
+
+/// Directories below `path`, and itself.
+fn directories(path: &Path, found: &mut Vec<std::path::PathBuf>) {
+    found.push(path.to_path_buf());
+    for entry in fs::read_dir(path).unwrap() {
+        let entry = entry.unwrap();
+        if entry.file_type().unwrap().is_dir() {
+            directories(&entry.path(), found);
+        }
+    }
+}
+
+#[test]
+fn a_listing_tells_what_lookups_tell() {
+    for store in ["sample.zarr", "hostile/hierarchy.zarr", "hostile/codecs.zarr", "hostile/names.zarr"] {
+        let mount = Mount::new(&data(store), &[]);
+        let mut all = Vec::new();
+        directories(mount.path(), &mut all);
+        let in_listings: Vec<_> = all.iter().map(|path| listed(path)).collect();
+        let looked_up = Mount::new(&data(store), &[]);
+        for (path, listed) in all.iter().zip(in_listings) {
+            let path = looked_up.path().join(path.strip_prefix(mount.path()).unwrap());
+            for (name, shown) in listed {
+                let alone = fs::symlink_metadata(path.join(&name)).map_or_else(|e| errno::<()>(Err(e)), |m| show(&m));
+                assert_eq!(shown, alone, "{store}: {}/{name}", path.display());
+            }
+        }
+    }
+}
+
+#[test]
+fn many_names_come_once_each_with_their_attributes() {
+    let store = tempfile::tempdir().unwrap();
+    write_array(&store.path().join("a"), &[3000], &[1], "");
+    for i in 0..3000 {
+        fs::write(store.path().join(format!("a/{i}")), vec![1; i % 3]).unwrap();
+    }
+    let mount = Mount::new(store.path(), &[]);
+    for _ in 0..2 {
+        let listed = listed(&mount.join("a"));
+        assert_eq!(listed.len(), 3002);
+        for i in 0..3000 {
+            let shown: Vec<&str> = listed[&i.to_string()].split(' ').collect();
+            assert_eq!((shown[2], shown[3]), ("1", if i % 3 == 0 { "0" } else { "1" }), "{i}");
+        }
+    }
+}
+
+/// "What changes in the store is seen at the next open", also right after a listing.
+#[test]
+fn an_open_does_not_go_by_what_a_listing_told() {
+    let store = tempfile::tempdir().unwrap();
+    let a = store.path().join("a");
+    write_array(&a, &[8], &[4], "");
+    fs::write(a.join("0"), [1; 4]).unwrap();
+    fs::write(a.join("1"), [1; 4]).unwrap();
+    let mount = Mount::new(store.path(), &[]);
+    let old = File::open(mount.join("a/0")).unwrap();
+    assert_eq!(listed(&mount.join("a")).len(), 4);
+    // larger chunks, and one that went away
+    write_array(&a, &[16], &[8], "");
+    fs::write(a.join("0"), [2; 8]).unwrap();
+    fs::remove_file(a.join("1")).unwrap();
+    let mut new = File::open(mount.join("a/0")).unwrap();
+    assert_eq!(new.metadata().unwrap().len(), 8);
+    let mut bytes = Vec::new();
+    new.read_to_end(&mut bytes).unwrap();
+    assert_eq!(bytes, [2; 8]);
+    assert_eq!(errno(File::open(mount.join("a/1"))), "ENOENT");
+    let mut again = [0; 8];
+    assert_eq!(old.read_at(&mut again, 0).unwrap(), 8);
+    // a chunk that comes is there at once, also where it was missed a moment ago
+    assert_eq!(errno(fs::metadata(mount.join("a/1"))), "ENOENT");
+    fs::write(a.join("1"), [3; 8]).unwrap();
+    assert_eq!(fs::read(mount.join("a/1")).unwrap(), [3; 8]);
+}
+
+/// Names alone take no decoding, and their sizes are right where somebody wants them.
+#[test]
+fn listing_objects_decodes_nothing() {
+    let store = tempfile::tempdir().unwrap();
+    let a = store.path().join("a");
+    write_array(&a, &[100], &[1], "");
+    let text = fs::read_to_string(a.join(".zarray")).unwrap();
+    let text = text.replace("\"|u1\"", "\"|O\"").replace("\"filters\": null", r#""filters": [{"id": "vlen-utf8"}]"#);
+    fs::write(a.join(".zarray"), text).unwrap();
+    for i in 0..100 {
+        // one string of i bytes
+        let chunk = [&1u32.to_le_bytes()[..], &(i as u32).to_le_bytes(), &vec![b'x'; i]].concat();
+        fs::write(a.join(i.to_string()), chunk).unwrap();
+    }
+    let mount = Mount::new(store.path(), &[]);
+    assert_eq!(fs::read_dir(mount.join("a")).unwrap().count(), 101);
+    assert_eq!(mount.counter("chunk_decodes"), 0);
+    let listed = listed(&mount.join("a"));
+    for i in 0..100 {
+        assert_eq!(listed[&i.to_string()].split(' ').nth(2).unwrap(), (8 + i).to_string(), "{i}");
+    }
+}
+
+/// What can't be looked at is listed, and looking at it tells why.
+#[test]
+fn a_name_that_cannot_be_looked_at_is_listed() {
+    let store = tempfile::tempdir().unwrap();
+    let a = store.path().join("a");
+    write_array(&a, &[2], &[1], "");
+    fs::write(a.join("0"), [1]).unwrap();
+    std::os::unix::fs::symlink("/", a.join("1")).unwrap();
+    let mount = Mount::new(store.path(), &[]);
+    let listed = listed(&mount.join("a"));
+    assert_eq!(listed["1"], "EACCES");
+    assert_eq!(errno(fs::metadata(mount.join("a/1"))), "EACCES");
+    assert_eq!(listed["0"].split(' ').nth(2), Some("1"));
+}
+
+/// `ls -l` asks for access lists; told that there are none here, it asks once.
+#[test]
+fn other_programs_attributes_are_not_supported() {
+    let mount = Mount::new(&data("sample.zarr"), &[]);
+    let get = |name: &str| rustix::fs::getxattr(mount.join("air_temperature/0.0.0"), name, &mut [0u8; 100][..]).err();
+    for name in ["system.posix_acl_access", "security.selinux", "security.capability"] {
+        assert_eq!(get(name), Some(rustix::io::Errno::OPNOTSUPP), "{name}");
+    }
+    assert_eq!(get("user.other"), Some(rustix::io::Errno::NODATA));
+}
