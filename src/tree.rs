@@ -36,6 +36,8 @@ pub const ROOT_INODE: u64 = 1;
 
 /// What `read` is best asked for: large enough that a request's cost doesn't matter.
 const BLOCK_SIZE: u32 = 1 << 20;
+/// The same, of files that have less.
+const MIN_BLOCK_SIZE: u32 = 4096;
 
 /// Names of a directory that don't come from a listing of the store, `.` and `..` among them: at most so many.
 const FIXED_NAMES: u64 = 5;
@@ -353,8 +355,9 @@ impl Tree {
 
     fn plain(&self, node: &Node, size: u64, blocks: u64, modified: SystemTime) -> Attributes {
         let is_directory = node.is_directory();
-        let (inode, block_size) = (node.inode(), BLOCK_SIZE);
-        Attributes { inode, is_directory, size, blocks, modified, block_size, lasting: is_directory }
+        // whoever reads a small file need not get a large buffer for it
+        let block_size = size.clamp(u64::from(MIN_BLOCK_SIZE), u64::from(BLOCK_SIZE)).next_power_of_two() as u32;
+        Attributes { inode: node.inode(), is_directory, size, blocks, modified, block_size, lasting: is_directory }
     }
 
     /// Attributes of a chunk of `size` decoded bytes that the grid knows.
