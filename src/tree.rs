@@ -288,7 +288,7 @@ impl Tree {
             Node::Flat(key) => {
                 let array = self.array(key)?;
                 let (document, directory) = (store_stat(&key.join(array.metadata_name()))?, store_stat(key)?);
-                let stored = self.stored_sizes.of(&array);
+                let stored = self.stored_sizes.of(self.hierarchy.store(), &array);
                 // chunks that come, go or are replaced by a rename show in the directory's time
                 let modified = document.modified.max(directory.modified).max(stored.newest);
                 Ok(self.plain(node, array.size(), stored.bytes.div_ceil(512), modified))

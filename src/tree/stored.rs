@@ -3,13 +3,14 @@
 
 use crate::array::{Array, ArrayEntry};
 use crate::memory::lock;
+use crate::store::Store;
 use lru::LruCache;
 use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
 /// Chunks whose size is asked for.
-const CHUNKS: u64 = 1024;
+const CHUNKS: usize = 1024;
 
 /// Names looked at, chunks and strays alike.
 const NAMES: usize = 16_384;
@@ -51,11 +52,11 @@ impl StoredSizes {
 
     /// What the store holds of `array`. Never 0 bytes where a reader would get other bytes than zeros: to `tar` and
     /// `cp` a file without blocks is all hole.
-    pub fn of(&self, array: &Arc<Array>) -> Stored {
+    pub fn of(&self, store: &dyn Store, array: &Arc<Array>) -> Stored {
         if let Some(stored) = self.recent(array) {
             return stored;
         }
-        let mut stored = sample(array);
+        let mut stored = sample(store, array);
         if stored.bytes == 0 && array.size() > 0 && !array.fill_is_zero() {
             stored.bytes = 1;
         }
@@ -65,21 +66,24 @@ impl StoredSizes {
 }
 
 /// What can't be listed or looked at counts nothing here; whoever reads it is told.
-fn sample(array: &Arc<Array>) -> Stored {
+fn sample(store: &dyn Store, array: &Arc<Array>) -> Stored {
     let (mut chunks, mut asked, mut names) = (0u64, 0u64, 0);
     let mut stored = Stored { bytes: 0, newest: SystemTime::UNIX_EPOCH };
-    for entry in array.entries().into_iter().flatten().take(NAMES) {
-        names += 1;
-        let Ok(ArrayEntry::Chunk(chunk)) = entry else { continue };
-        chunks += 1;
-        if asked < CHUNKS
-            && let Ok(Some(stat)) = array.stat_chunk(chunk)
-        {
+    let entries = array.entries().into_iter().flatten().take(NAMES).inspect(|_| names += 1);
+    let mut found = entries.filter_map(|entry| match entry {
+        Ok(ArrayEntry::Chunk(chunk)) => Some(chunk),
+        _ => None,
+    });
+    let mut keys = found.by_ref().take(CHUNKS).inspect(|_| chunks += 1).map(|chunk| array.chunk_key(chunk));
+    store.stat_many(&mut keys, &mut |stat| {
+        if let Ok(Some(stat)) = stat {
             asked += 1;
             stored.bytes += stat.size;
             stored.newest = stored.newest.max(stat.modified);
         }
-    }
+        true
+    });
+    chunks += found.count() as u64;
     if names == NAMES {
         chunks = array.grid().chunk_count();
     }
