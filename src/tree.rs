@@ -301,8 +301,7 @@ impl Tree {
             }
             Node::Metadata(key, file) => {
                 let document = self.document(key, *file)?.ok_or_else(stale)?;
-                let size = document.text.len() as u64;
-                Ok(self.plain(node, size, size.div_ceil(512), document.stat.modified))
+                Ok(self.of_document(node, &document))
             }
             Node::Value(key) => {
                 let stat = store_stat(key)?;
@@ -358,6 +357,11 @@ impl Tree {
         // whoever reads a small file need not get a large buffer for it
         let block_size = size.clamp(u64::from(MIN_BLOCK_SIZE), u64::from(BLOCK_SIZE)).next_power_of_two() as u32;
         Attributes { inode: node.inode(), is_directory, size, blocks, modified, block_size, lasting: is_directory }
+    }
+
+    fn of_document(&self, node: &Node, document: &Document) -> Attributes {
+        let size = document.text.len() as u64;
+        self.plain(node, size, size.div_ceil(512), document.stat.modified)
     }
 
     /// Attributes of a chunk of `size` decoded bytes that the grid knows.

@@ -52,12 +52,10 @@ impl Tree {
             let stat = self.hierarchy.store().stat(&key).map_err(|e| e.context(&key))?;
             return Ok(stat.map(|stat| self.told(&level, name, &stat)));
         }
-        let Some(node) = self.lookup_in(&level, name)? else { return Ok(None) };
-        match self.attributes_of_found(&node) {
-            Ok(attributes) => Ok(Some((node, attributes))),
+        match self.found_the_long_way(&level, name) {
             // it went away since
             Err(e) if e.errno() == libc::ESTALE => Ok(None),
-            Err(e) => Err(e),
+            found => found,
         }
     }
 
@@ -139,7 +137,7 @@ impl Tree {
         let mut stats = stats.into_iter();
         let mut found = |name: &Name, key: Option<Key>| match key {
             Some(_) => Ok(stats.next().transpose()?.flatten().map(|stat| self.told(level, &name.name, &stat))),
-            None => self.listed_the_long_way(level, name),
+            None => self.found_the_long_way(level, &name.name),
         };
         let listed = names.iter().zip(keys).map(|(name, key)| match found(name, key) {
             Ok(found) => found.map(|(node, attributes)| Listed { node, attributes, sound: true }),
@@ -155,8 +153,14 @@ impl Tree {
         Listed { node, attributes, sound: true }
     }
 
-    fn listed_the_long_way(&self, level: &Level, name: &Name) -> Result<Option<(Node, Attributes)>> {
-        let Some(node) = self.lookup_in(level, &name.name)? else { return Ok(None) };
+    fn found_the_long_way(&self, level: &Level, name: &str) -> Result<Option<(Node, Attributes)>> {
+        if let Some((key, file)) = metadata_file(level, name) {
+            // it is made once for both answers
+            let document = self.document(key, file)?;
+            let node = Node::Metadata(key.clone(), file);
+            return Ok(document.map(|d| self.of_document(&node, &d)).map(|attributes| (node, attributes)));
+        }
+        let Some(node) = self.lookup_in(level, name)? else { return Ok(None) };
         let attributes = self.attributes_of_found(&node)?;
         Ok(Some((node, attributes)))
     }
@@ -202,6 +206,16 @@ fn telling_key(level: &Level, name: &str) -> Option<Key> {
         Level::Group(key) => key.child(name).ok(),
         _ => None,
     }
+}
+
+/// The metadata document that `name` is, and whose.
+fn metadata_file<'a>(level: &'a Level, name: &str) -> Option<(&'a Key, MetadataFile)> {
+    let (key, files): (_, &[MetadataFile]) = match level {
+        Level::Array(key, _) => (key, &[MetadataFile::Array, MetadataFile::Attributes]),
+        Level::Group(key) => (key, &[MetadataFile::Group, MetadataFile::Attributes, MetadataFile::Consolidated]),
+        Level::Control => return None,
+    };
+    files.iter().find(|file| file.name() == name).map(|file| (key, *file))
 }
 
 /// What stands at a key below a group. Whether a directory is an array doesn't matter here.
