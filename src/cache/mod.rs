@@ -571,14 +571,19 @@ impl BusySlot<'_> {
     /// cache. A load that finds no other under way never waits: whatever is too large for the bound still gets on,
     /// alone.
     fn reserve(&mut self, bytes: usize) {
-        let more = bytes.saturating_sub(self.reserved);
+        if bytes <= self.reserved {
+            return;
+        }
         let cache = self.cache;
         let mut state = cache.lock();
+        // who waits holds nothing: two that want more than they have would wait for each other
+        state.reserved -= std::mem::take(&mut self.reserved);
+        cache.changed.notify_all();
         loop {
-            cache.evict(&mut state, more);
-            if state.reserved == self.reserved || cache.needed_by(&state) + more <= cache.bound {
-                state.reserved += more;
-                self.reserved += more;
+            cache.evict(&mut state, bytes);
+            if state.reserved == 0 || cache.needed_by(&state).saturating_add(bytes) <= cache.bound {
+                state.reserved += bytes;
+                self.reserved = bytes;
                 return;
             }
             state = cache.changed.wait(state).unwrap_or_else(PoisonError::into_inner);

@@ -153,3 +153,62 @@ fn a_panic_in_a_load_leaves_the_slot_free() {
     store.panic.store(false, Ordering::SeqCst);
     assert_eq!(read().unwrap(), 2);
 }
+
+/// A store of blosc frames, each of which is replaced after it was looked at: no block is of the version that was opened.
+struct Restless {
+    inner: MemoryStore,
+    frame: Vec<u8>,
+    /// Blocks are asked for by two at a time.
+    meet: std::sync::Barrier,
+}
+
+impl Store for Restless {
+    fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Version>> {
+        self.inner.get(key, limit, value)
+    }
+    fn get_range(&self, key: &Key, range: Range<u64>, value: &mut Vec<u8>) -> Result<Option<Stat>> {
+        if range.start > 0 {
+            self.inner.put(key.as_str(), self.frame.clone());
+            self.meet.wait();
+        }
+        self.inner.get_range(key, range, value)
+    }
+    fn stat(&self, key: &Key) -> Result<Option<Stat>> {
+        self.inner.stat(key)
+    }
+    fn list(&self, prefix: &Key) -> Result<Listing> {
+        self.inner.list(prefix)
+    }
+    fn location(&self) -> String {
+        self.inner.location()
+    }
+}
+
+#[test]
+fn chunks_replaced_while_their_blocks_are_read_do_not_wait_for_each_other() {
+    const SIZE: usize = 1 << 20;
+    let doc = br#"{"zarr_format":2,"shape":[4194304],"chunks":[1048576],"dtype":"|u1","fill_value":0,"order":"C",
+        "compressor":{"id":"blosc","cname":"lz4","clevel":1,"shuffle":0,"blocksize":65536},"filters":null}"#;
+    let metadata = ArrayMetadata::parse(doc).unwrap();
+    let mut frame = Vec::new();
+    let decoded: Vec<u8> = (0..SIZE as u32).map(|i| (i.wrapping_mul(2654435761) >> 24) as u8).collect();
+    crate::codec::Pipeline::new(&metadata, SIZE).unwrap().encode(&decoded, &mut frame).unwrap();
+    let store = Restless { inner: MemoryStore::default(), frame: frame.clone(), meet: std::sync::Barrier::new(2) };
+    for i in 0..2 {
+        store.inner.put(&format!("{i}"), frame.clone());
+    }
+    let stats = Arc::new(Stats::default());
+    let array = Arc::new(Array::new(Key::root(), metadata, Arc::new(store), stats.clone()).unwrap());
+    let cache = Arc::new(Cache::new(SIZE, stats));
+    let (done, results) = std::sync::mpsc::channel();
+    for i in 0..2 {
+        let (cache, array, done) = (cache.clone(), array.clone(), done.clone());
+        std::thread::spawn(move || {
+            let piece = cache.get(&array, ChunkId(i), Want::At(0)).unwrap().unwrap();
+            done.send(piece.bytes().len()).unwrap();
+        });
+    }
+    for _ in 0..2 {
+        assert_eq!(results.recv_timeout(Duration::from_secs(5)), Ok(SIZE));
+    }
+}
