@@ -399,8 +399,13 @@ impl Cache {
                     (content, answer)
                 }
             };
-            if let (Place::Chunk(chunk), Some(mark)) = (place, content.mark()) {
-                self.note(array, chunk, mark);
+            match (&content, place) {
+                // also of one that was built before this epoch: only what is noted in it is looked at when it ends
+                (Content::Window(_, chunks), _) => {
+                    chunks.iter().for_each(|(chunk, mark)| self.note(array, *chunk, *mark))
+                }
+                (content, Place::Chunk(chunk)) => content.mark().into_iter().for_each(|m| self.note(array, chunk, m)),
+                _ => {}
             }
             // whoever opened the array meanwhile has not seen this mark
             if array.epoch() == epoch {

@@ -98,7 +98,6 @@ impl Building<'_> {
         let (Some(first), Some(last)) = (runs.first(), runs.last()) else { return Ok(()) };
         let needed = first.1.offset..last.1.offset + last.1.len;
         let visited = self.bytes_of(chunk, needed, scratch)?;
-        self.cache.note(self.array, chunk, visited.mark);
         let mut window = lock(&self.bytes);
         for (flat, run) in &runs {
             let at = (flat - self.window.range.start) as usize;

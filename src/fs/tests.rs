@@ -211,3 +211,67 @@ fn what_cannot_be_listed_is_no_hole() {
     assert_eq!(fs.seek(0, handle, 0, Seek::Data).unwrap(), 0);
     assert_eq!(fs.attributes(fs.lookup(1, "data.raw").unwrap().inode).unwrap().size, 1800);
 }
+
+/// An array `a` of bytes in a store in memory: every byte of a chunk is `value` of its place in the grid.
+fn constant(store: &MemoryStore, shape: [u64; 2], chunks: [u64; 2], value: impl Fn(u64, u64) -> u8) {
+    store.put("a/.zarray", wide_document(shape, chunks));
+    for i in 0..shape[0].div_ceil(chunks[0]) {
+        for j in 0..shape[1].div_ceil(chunks[1]) {
+            store.put(&format!("a/{i}.{j}"), vec![value(i, j); (chunks[0] * chunks[1]) as usize]);
+        }
+    }
+}
+
+fn wide_document(shape: [u64; 2], chunks: [u64; 2]) -> String {
+    format!(
+        r#"{{"zarr_format":2,"shape":{shape:?},"chunks":{chunks:?},"dtype":"|u1","compressor":null,"fill_value":0,"order":"C","filters":null}}"#
+    )
+}
+
+fn fs_of(store: Arc<MemoryStore>, bound: usize, threads: usize) -> (Fs, Arc<Stats>) {
+    let stats = Arc::new(Stats::default());
+    let cache = Arc::new(Cache::new(bound, stats.clone()));
+    let hierarchy = Hierarchy::new(store, V1Order::Zarr1, stats.clone());
+    let spill = SpillOptions { directory: std::env::temp_dir(), limit: 0 };
+    let options = ReadOptions { threads, direct_io: false, spill };
+    (Fs::new(Tree::new(hierarchy, cache.clone()), cache, stats.clone(), options).unwrap(), stats)
+}
+
+fn read(fs: &Fs, handle: u64, offset: u64, len: usize) -> Vec<u8> {
+    let mut out = Vec::new();
+    if !fs.read_cached(handle, offset, len, &mut out).unwrap() {
+        fs.read(handle, offset, len, &mut out).unwrap();
+    }
+    out
+}
+
+fn open_again(fs: &Fs) -> Opened {
+    let inode = ["a", "data.raw"].iter().fold(1, |parent, name| fs.lookup(parent, name).unwrap().inode);
+    fs.open(inode, false, false).unwrap()
+}
+
+const REQUEST: usize = 128 << 10;
+const M: u64 = 1 << 20;
+
+#[test]
+fn pages_of_a_window_that_was_cached_are_dropped_when_it_changes() {
+    let store = Arc::new(MemoryStore::default());
+    constant(&store, [32, M], [16, 1 << 16], |_, j| 1 + j as u8);
+    let (fs, _) = fs_of(store.clone(), 16 << 20, 2);
+    let read_window = |handle| {
+        for i in 0..4 {
+            read(&fs, handle, i * REQUEST as u64, REQUEST);
+        }
+    };
+    let first = open_again(&fs);
+    read_window(first.handle);
+    read(&fs, first.handle, 16 * M, 10);
+    fs.release(first.handle);
+    store.put("a/1.0", vec![77; 1 << 20]);
+    let second = open_again(&fs);
+    assert_eq!(second.pages, KernelPages::Fresh);
+    read_window(second.handle);
+    fs.release(second.handle);
+    store.put("a/0.0", vec![78; 1 << 20]);
+    assert_eq!(open_again(&fs).pages, KernelPages::Fresh);
+}
