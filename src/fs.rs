@@ -189,10 +189,11 @@ impl Fs {
             }
             Node::Chunk(key, name) => {
                 let array = self.open_array(key)?;
-                array.begin_epoch();
                 let chunk = array.grid().parse_chunk_key(name, Separator::Dot);
                 let chunk = chunk.ok_or_else(|| Error::system(libc::ESTALE))?;
+                // before the epoch: pages newer than their mark are dropped, older ones would be kept
                 let stat = array.stat_chunk(chunk)?.ok_or_else(|| Error::system(libc::ESTALE))?;
+                array.begin_epoch();
                 if array.metadata().is_object() {
                     // its size is known only now, or never: then it must not look like an empty file
                     self.cache.get(&array, chunk, Want::Whole)?;

@@ -363,8 +363,9 @@ impl Cache {
     /// changed of what was read since the last call, so that whoever kept copies of it may go on using them. It takes
     /// the array's turn, see [`Array::opening`].
     pub fn reopen(&self, array: &Array, _turn: &MutexGuard<()>) -> bool {
-        let seen = self.seen.begin(array.id());
+        // in this order: whoever finds the old epoch has noted what it gives before the list is taken
         array.begin_epoch();
+        let seen = self.seen.begin(array.id());
         let Some(seen) = seen else { return false };
         let same = seen.is_current(array);
         if same {
