@@ -51,12 +51,24 @@ pub struct Piece {
     /// Where in the chunk they begin.
     start: usize,
     mark: Mark,
+    /// Of a window: what it is made of.
+    made_of: Option<Arc<Vec<(ChunkId, Mark)>>>,
 }
 
 impl Piece {
     /// The bytes of the chunk from `offset` on, as far as the piece goes; None if it doesn't go there.
     pub fn at(&self, offset: usize) -> Option<&[u8]> {
         self.bytes.get(offset.checked_sub(self.start)?..).filter(|b| !b.is_empty())
+    }
+
+    /// True unless both are windows with bytes of one chunk in two versions.
+    fn agrees(&self, other: &Piece) -> bool {
+        let (Some(ours), Some(theirs)) = (&self.made_of, &other.made_of) else { return true };
+        let mut theirs = theirs.iter().peekable();
+        ours.iter().all(|(chunk, mark)| {
+            while theirs.next_if(|(other, _)| other < chunk).is_some() {}
+            theirs.peek().is_none_or(|(other, now)| other != chunk || now == mark)
+        })
     }
 
     /// All bytes of the piece.
@@ -93,16 +105,18 @@ impl Content {
     fn answer(&self, want: Want) -> Option<Answer> {
         match (self, want) {
             (Content::Whole(bytes, _, mark), _) => {
-                Some(Ok(Some(Piece { bytes: bytes.clone(), start: 0, mark: *mark })))
+                Some(Ok(Some(Piece { bytes: bytes.clone(), start: 0, mark: *mark, made_of: None })))
             }
             (Content::Divided(d), Want::At(offset)) => {
                 let n = offset / d.parts.block_size();
                 let bytes = lock(&d.blocks).get(n)?.clone()?;
-                Some(Ok(Some(Piece { bytes, start: n * d.parts.block_size(), mark: d.mark })))
+                let start = n * d.parts.block_size();
+                Some(Ok(Some(Piece { bytes, start, mark: d.mark, made_of: None })))
             }
             (Content::Divided(_), Want::Whole) => None,
-            (Content::Window(bytes, _), _) => {
-                Some(Ok(Some(Piece { bytes: bytes.clone(), start: 0, mark: Mark::UNINITIALISED })))
+            (Content::Window(bytes, chunks), _) => {
+                let (bytes, made_of) = (bytes.clone(), Some(chunks.clone()));
+                Some(Ok(Some(Piece { bytes, start: 0, mark: Mark::UNINITIALISED, made_of })))
             }
             (Content::Uninitialised, _) => Some(Ok(None)),
             (Content::Failed(e), _) => Some(Err(e.clone())),
@@ -148,8 +162,17 @@ enum Slot {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Place {
     Chunk(ChunkId),
-    /// The window that begins at this flat position.
-    Window(u64),
+    /// The window of these flat positions: readers who came by different ways have different ones.
+    Window {
+        start: u64,
+        end: u64,
+    },
+}
+
+impl Place {
+    fn window(range: &Range<u64>) -> Self {
+        Place::Window { start: range.start, end: range.end }
+    }
 }
 
 /// The number of the array, and what of it.
@@ -309,7 +332,7 @@ impl Cache {
     /// Loads what somebody will want, if there is room for it without dropping what was read ahead before: false if
     /// there isn't.
     pub fn read_ahead(&self, array: &Array, chunk: ChunkId, want: Want) -> bool {
-        let bytes = 2 * array.grid().chunk_size();
+        let bytes = array.grid().chunk_size().saturating_mul(2);
         let mut load = |slot: &mut BusySlot, known| self.load(slot, array, chunk, known, want);
         self.ahead_of_place(array, Place::Chunk(chunk), want, bytes, &mut load)
     }
@@ -328,6 +351,9 @@ impl Cache {
             }
             None => None,
         };
+        if bytes > self.bound {
+            return false; // nothing that might be dropped would be enough
+        }
         while self.needed_by(&state) + bytes > self.bound {
             let oldest = state.slots.peek_lru();
             let droppable = matches!(oldest, Some((k, Slot::Ready { ahead: false, .. })) if *k != key);
@@ -446,7 +472,7 @@ impl Cache {
     fn load_whole(&self, slot: &mut BusySlot, array: &Array, chunk: ChunkId) -> Result<Content> {
         let size = array.grid().chunk_size();
         // encoded bytes and intermediate results need room beside the decoded ones
-        slot.reserve(2 * size);
+        slot.reserve(size.saturating_mul(2));
         Ok(match array.load(chunk, self.buffer(size))? {
             Some(loaded) => {
                 let mark = Mark::of(Some(&loaded.version));
@@ -498,25 +524,25 @@ impl Cache {
     /// The flat bytes of a window.
     fn window(&self, array: &Array, w: &Window) -> Answer {
         let mut load = |slot: &mut BusySlot, _| self.load_window(slot, array, w);
-        self.get_place(array, Place::Window(w.range.start), Want::Whole, &mut load)
+        self.get_place(array, Place::window(&w.range), Want::Whole, &mut load)
     }
 
     /// As [`Cache::window`], but only if that needs neither the store nor a wait.
     fn peek_window(&self, array: &Array, w: &Window) -> Option<Answer> {
-        self.peek_place(array, Place::Window(w.range.start), Want::Whole)
+        self.peek_place(array, Place::window(&w.range), Want::Whole)
     }
 
     /// As [`Cache::read_ahead`], for a window.
     fn window_ahead(&self, array: &Array, w: &Window) -> bool {
         let mut load = |slot: &mut BusySlot, _| self.load_window(slot, array, w);
-        self.ahead_of_place(array, Place::Window(w.range.start), Want::Whole, w.room(array), &mut load)
+        self.ahead_of_place(array, Place::window(&w.range), Want::Whole, w.room(array), &mut load)
     }
 
     /// Drops slots, the least recently used first, until `bytes` more fit or one is left: a chunk larger than the bound
     /// must not be decoded again for every request.
     fn evict(&self, state: &mut State, bytes: usize) {
         let mut busy = Vec::new();
-        while self.needed_by(state) + bytes > self.bound {
+        while self.needed_by(state).saturating_add(bytes) > self.bound {
             if state.slots.len() + busy.len() <= 1 {
                 break;
             }

@@ -32,6 +32,9 @@ const FIRST_WINDOW: u64 = 2 << 20;
 /// Windows remembered for an open file: those of a few readers.
 const WINDOWS: usize = 16;
 
+/// What of the cache is left to slots and small pieces, in bytes.
+const KEPT_FREE: usize = 64 << 10;
+
 /// How far behind a forward reader chunks are kept, in bytes: requests overtake each other.
 const BEHIND: u64 = 4 << 20;
 
@@ -47,17 +50,33 @@ pub struct ReadAhead {
 #[derive(Default)]
 pub struct Readers {
     /// Protects what was noted of them.
-    access: Mutex<Access>,
+    access: Mutex<OfArray<Access>>,
     /// Protects the windows in use, the latest last.
-    windows: Mutex<Vec<Window>>,
+    windows: Mutex<OfArray<Vec<Window>>>,
     /// Set when nobody will read any more: jobs that still wait do nothing.
     closed: Arc<AtomicBool>,
+}
+
+/// What is known of one array. The open file may come to be one of another, with other chunks at other places.
+#[derive(Default)]
+struct OfArray<T> {
+    id: u64,
+    known: T,
+}
+
+impl<T: Default> OfArray<T> {
+    fn of(&mut self, array: &Array) -> &mut T {
+        if self.id != array.id() {
+            *self = OfArray { id: array.id(), known: T::default() };
+        }
+        &mut self.known
+    }
 }
 
 impl Readers {
     /// True if the request at `offset`, which was noted, is one of a forward reader.
     pub fn is_forward(&self, offset: u64) -> bool {
-        lock(&self.access).pattern_at(offset) == Pattern::Forward
+        lock(&self.access).known.pattern_at(offset) == Pattern::Forward
     }
 }
 
@@ -89,7 +108,7 @@ impl ReadAhead {
     /// keeps it.
     pub fn note(&self, readers: &Readers, array: &Arc<Array>, offset: u64, len: u64, once: bool) {
         let mut access = lock(&readers.access);
-        let (pattern, planned) = access.note(offset, len);
+        let (pattern, planned) = access.of(array).note(offset, len);
         match pattern {
             Pattern::Random => {}
             Pattern::Forward if self.is_wide(array, offset) => {
@@ -111,7 +130,8 @@ impl ReadAhead {
         let (size, count) = (grid.chunk_size().max(1) as u64, grid.chunk_count());
         let set = grid.working_set(end.min(grid.size().saturating_sub(1))).chunks;
         let set_bytes = (set.end - set.start).saturating_mul(size);
-        let ahead = set_bytes.max(MIN_AHEAD).max(self.threads * size).min(self.room().saturating_sub(set_bytes));
+        let ahead =
+            set_bytes.max(MIN_AHEAD).max(self.threads.saturating_mul(size)).min(self.room().saturating_sub(set_bytes));
         let goal = (set.end + ahead / size).min(count);
         if planned.ahead == 0 {
             // what this reader comes to first
@@ -147,27 +167,42 @@ impl ReadAhead {
     /// Builds the window after the one that holds `offset`.
     fn wide(&self, readers: &Readers, array: &Arc<Array>, offset: u64, once: bool) {
         let mut windows = lock(&readers.windows);
+        let windows = windows.of(array);
+        let here = self.window_at(windows, array, offset).range;
         if once {
-            let behind = offset.saturating_sub(BEHIND);
-            let done = windows.iter().filter(|w| w.range.end <= behind).map(|w| Place::Window(w.range.start));
-            self.cache.drop_places(array, done);
-            windows.retain(|w| w.range.end > behind);
+            self.drop_windows_behind(array, windows, &here, offset.saturating_sub(BEHIND));
         }
-        let here = self.window_at(&mut windows, array, offset).range;
         let next = here.end;
         let is_planned = windows.iter().any(|w| w.range.contains(&next));
         // it comes after this one, which somebody waits for
-        let is_early = !self.cache.holds(array, Place::Window(here.start), Want::Whole);
+        let is_early = !self.cache.holds(array, Place::window(&here), Want::Whole);
         if is_planned || is_early || next >= array.size() || !self.is_wide(array, next) {
             return;
         }
-        let next = self.window_at(&mut windows, array, next);
+        let next = self.window_at(windows, array, next);
+        // room for it must not be made by dropping this one
+        if next.room(array).saturating_add((here.end - here.start) as usize + KEPT_FREE) > self.cache.bound() {
+            return;
+        }
         let (cache, array, closed) = (self.cache.clone(), array.clone(), readers.closed.clone());
         self.pool.run(move || {
             if !closed.load(Ordering::Relaxed) {
                 cache.window_ahead(&array, &next);
             }
         });
+    }
+
+    /// Drops the windows that lie one after the other before `here` and end before `behind`. Others are those of other
+    /// readers.
+    fn drop_windows_behind(&self, array: &Array, windows: &mut Vec<Window>, here: &Range<u64>, behind: u64) {
+        let mut start = here.start;
+        while let Some(i) = windows.iter().position(|w| w.range.end == start) {
+            start = windows[i].range.start;
+            if windows[i].range.end <= behind {
+                let done = windows.remove(i);
+                self.cache.drop_places(array, std::iter::once(Place::window(&done.range)));
+            }
+        }
     }
 
     /// The window that holds `offset`. The first is small, since somebody waits for it; those that follow on one grow.
@@ -179,16 +214,24 @@ impl ReadAhead {
         let aligned = (offset / FIRST_WINDOW * FIRST_WINDOW).max(set.flat.start);
         let before =
             windows.iter().filter(|w| w.range.end >= aligned && w.range.end <= offset).max_by_key(|w| w.range.end);
-        let (start, len) = before.map_or((aligned, FIRST_WINDOW), |w| (w.range.end, 4 * (w.range.end - w.range.start)));
+        let (start, len) = before.map_or((aligned, FIRST_WINDOW), |w| {
+            (w.range.end, 4 * (w.range.end - w.range.start).max(FIRST_WINDOW / 4))
+        });
         let end = start.saturating_add(len.min((self.room() / 3).max(FIRST_WINDOW))).min(set.flat.end);
         let spill = windows.iter().filter_map(|w| w.spill.as_ref()).find(|s| *s.chunks() == set.chunks).cloned();
         let spill = spill.or_else(|| self.spill_of(array, set.chunks));
-        let window = Window { range: start..end, first: before.is_none(), spill, threads: self.threads };
+        let window = Window { range: start..end, first: before.is_none(), spill, threads: self.threads_for(array) };
         windows.push(window.clone());
         if windows.len() > WINDOWS {
             windows.remove(0);
         }
         window
+    }
+
+    /// Threads that build a window: no more than a quarter of the cache has room for, each with its chunk.
+    fn threads_for(&self, array: &Array) -> u64 {
+        let each = array.grid().chunk_size().saturating_mul(2).max(1);
+        ((self.cache.bound() / 4 / each) as u64).clamp(1, self.threads)
     }
 
     /// A spill file for chunks that can't be decoded in parts.
@@ -226,12 +269,12 @@ impl ReadAhead {
             return None;
         }
         out.resize((end - offset) as usize, 0);
-        let mut at = offset;
+        let (mut at, mut before) = (offset, None);
         while at < end {
             if !self.is_wide(array, at) {
                 return None;
             }
-            let window = self.window_at(&mut lock(&readers.windows), array, at);
+            let window = self.window_at(lock(&readers.windows).of(array), array, at);
             let piece = match cached {
                 true => match self.cache.peek_window(array, &window) {
                     Some(piece) => piece,
@@ -240,11 +283,16 @@ impl ReadAhead {
                 false => self.cache.window(array, &window),
             };
             let piece = piece.ok().flatten()?;
+            // a chunk was replaced between the two
+            if before.is_some_and(|before| !piece.agrees(&before)) {
+                return None;
+            }
             let from = piece.at((at - window.range.start) as usize)?;
             let to = &mut out[(at - offset) as usize..];
             let n = from.len().min(to.len());
             to[..n].copy_from_slice(&from[..n]);
             at += n as u64;
+            before = Some(piece);
         }
         Some(true)
     }

@@ -30,11 +30,12 @@ pub struct Window {
 impl Window {
     /// Bytes of memory that building it takes: the window, and a chunk, encoded and decoded, for each thread.
     pub fn room(&self, array: &Array) -> usize {
-        (self.range.end - self.range.start) as usize + 2 * array.grid().chunk_size() * self.threads as usize
+        let chunks = array.grid().chunk_size().saturating_mul(2).saturating_mul(self.threads as usize);
+        chunks.saturating_add((self.range.end - self.range.start) as usize)
     }
 }
 
-/// The bytes of a window, and the versions of the chunks they are from.
+/// The bytes of a window, and the versions of the chunks they are from, in the order of their numbers.
 type Built = (Vec<u8>, Vec<(ChunkId, Mark)>);
 
 /// A window that is built by several threads.
@@ -72,7 +73,9 @@ pub fn build(cache: &Cache, array: &Array, window: &Window, mut buffer: Vec<u8>)
         };
         others.into_iter().map(join).fold(mine, Result::and)
     })?;
-    Ok(building.bytes.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner))
+    let (bytes, mut chunks) = building.bytes.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+    chunks.sort_unstable_by_key(|(chunk, _)| *chunk);
+    Ok((bytes, chunks))
 }
 
 impl Building<'_> {

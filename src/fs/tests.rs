@@ -233,7 +233,7 @@ fn fs_of(store: Arc<MemoryStore>, bound: usize, threads: usize) -> (Fs, Arc<Stat
     let cache = Arc::new(Cache::new(bound, stats.clone()));
     let hierarchy = Hierarchy::new(store, V1Order::Zarr1, stats.clone());
     let spill = SpillOptions { directory: std::env::temp_dir(), limit: 0 };
-    let options = ReadOptions { threads, direct_io: false, spill };
+    let options = ReadOptions { threads, direct_io: false, passthrough: false, spill };
     (Fs::new(Tree::new(hierarchy, cache.clone()), cache, stats.clone(), options).unwrap(), stats)
 }
 
@@ -274,4 +274,105 @@ fn pages_of_a_window_that_was_cached_are_dropped_when_it_changes() {
     fs.release(second.handle);
     store.put("a/0.0", vec![78; 1 << 20]);
     assert_eq!(open_again(&fs).pages, KernelPages::Fresh);
+}
+
+#[test]
+fn windows_of_a_former_shape_are_forgotten() {
+    let store = Arc::new(MemoryStore::default());
+    let value = |i: u64, j: u64| (1 + 16 * i + j) as u8;
+    constant(&store, [12, M], [4, 1 << 16], value);
+    let (fs, _) = fs_of(store.clone(), 3 << 20, 2);
+    let file = open_again(&fs).handle;
+    for i in 0..20 {
+        read(&fs, file, i * REQUEST as u64, REQUEST);
+    }
+    let columns = 3 << 18;
+    store.put("a/.zarray", wide_document([12, columns], [4, 1 << 16]));
+    open_again(&fs);
+    for i in 0..32 {
+        let offset = i * REQUEST as u64;
+        let bytes = read(&fs, file, offset, REQUEST);
+        let is = |at: u64| value(at / columns / 4, at % columns >> 16);
+        let wrong = bytes.iter().zip(offset..).filter(|(b, at)| **b != is(*at)).count();
+        assert_eq!(wrong, 0, "at {offset}");
+    }
+}
+
+#[test]
+fn a_request_across_windows_is_of_one_version() {
+    use std::sync::atomic::AtomicBool;
+    let store = Arc::new(MemoryStore::default());
+    constant(&store, [16, M], [16, 1 << 16], |_, _| 0);
+    let (fs, _) = fs_of(store.clone(), 12 << 20, 2);
+    let done = AtomicBool::new(false);
+    let mixed = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for version in (1..=250).cycle() {
+                if done.load(Ordering::Relaxed) {
+                    return;
+                }
+                store.put("a/0.0", vec![version; 1 << 20]);
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        });
+        let mut mixed = 0;
+        for _ in 0..40 {
+            let file = open_again(&fs).handle;
+            // requests of two rows: both have bytes of the first chunk
+            for i in 0..12 {
+                let bytes = read(&fs, file, i * M, 2 << 20);
+                mixed += usize::from(bytes[0] != bytes[1 << 20]);
+            }
+            fs.release(file);
+        }
+        done.store(true, Ordering::Relaxed);
+        mixed
+    });
+    assert_eq!(mixed, 0);
+}
+
+#[test]
+fn windows_of_two_readers_may_begin_at_the_same_place() {
+    let store = Arc::new(MemoryStore::default());
+    constant(&store, [32, M], [32, 1 << 16], |_, _| 5);
+    let (fs, stats) = fs_of(store.clone(), 31 << 20, 1);
+    // the second window of the one begins where the first of the other does
+    let late = open_again(&fs).handle;
+    for i in 0..8 {
+        read(&fs, late, 2 * M + i * REQUEST as u64, REQUEST);
+    }
+    let early = open_again(&fs).handle;
+    let before = stats.bytes_stored.get();
+    for i in 0..64 {
+        read(&fs, early, i * REQUEST as u64, REQUEST);
+    }
+    assert!(stats.bytes_stored.get() - before < 32 << 20, "{} {}", before, stats.bytes_stored.get());
+}
+
+#[test]
+fn a_window_read_ahead_does_not_push_out_the_one_in_use() {
+    for bound in [6, 8, 10, 12] {
+        let store = Arc::new(MemoryStore::default());
+        constant(&store, [16, M], [16, 1 << 16], |_, _| 5);
+        let (fs, stats) = fs_of(store.clone(), bound << 20, 2);
+        let file = open_again(&fs).handle;
+        for i in 0..128 {
+            read(&fs, file, i * REQUEST as u64, REQUEST);
+        }
+        assert!(stats.bytes_stored.get() < 18 << 20, "{bound}: {}", stats.bytes_stored.get());
+    }
+}
+
+#[test]
+fn readers_of_one_open_file_keep_each_others_windows() {
+    let store = Arc::new(MemoryStore::default());
+    constant(&store, [64, M], [32, 1 << 15], |_, _| 5);
+    let (fs, stats) = fs_of(store.clone(), 31 << 20, 1);
+    let file = open_again(&fs).handle;
+    for i in 0..64 {
+        for place in [0, 32 * M] {
+            read(&fs, file, place + i * REQUEST as u64, REQUEST);
+        }
+    }
+    assert!(stats.bytes_stored.get() < 64 << 20, "{}", stats.bytes_stored.get());
 }
