@@ -156,6 +156,42 @@ impl Grid {
         WorkingSet { chunks: 0..0, flat: 0..0 }
     }
 
+    /// Numbers among which are those of all chunks that hold bytes of a range inside the array: at most two ranges, in
+    /// order. Where the range is short against a row of chunks, they are few more than that.
+    pub fn chunks_around(&self, range: Range<u64>) -> Vec<Range<u64>> {
+        let Some(last) = range.end.checked_sub(1).filter(|last| *last >= range.start) else { return Vec::new() };
+        for a in &self.axes {
+            let [from, to] = [range.start, last].map(|at| at / a.flat_stride % a.len);
+            if to == from + 1 && a.flat_stride > 1 {
+                let turn = last / a.flat_stride * a.flat_stride;
+                let [one, other] = [self.chunks_between(range.start, turn - 1), self.chunks_between(turn, last)];
+                let apart = one.end < other.start || other.end < one.start;
+                return match apart {
+                    true if one.start < other.start => vec![one, other],
+                    true => vec![other, one],
+                    false => vec![one.start.min(other.start)..one.end.max(other.end)],
+                };
+            }
+            if from != to {
+                break;
+            }
+        }
+        vec![self.chunks_between(range.start, last)]
+    }
+
+    /// As [`Grid::chunks_around`], in one range, from a first to a last position.
+    fn chunks_between(&self, first: u64, last: u64) -> Range<u64> {
+        let mut before = 0;
+        for a in &self.axes {
+            let [from, to] = [first, last].map(|at| at / a.flat_stride % a.len);
+            if from != to {
+                return before + from / a.chunk * a.id_stride..before + (to / a.chunk + 1) * a.id_stride;
+            }
+            before += from / a.chunk * a.id_stride;
+        }
+        before..before + 1
+    }
+
     /// The runs of one chunk within a range of flat positions, each with its flat position.
     pub fn runs_of(&self, chunk: ChunkId, range: Range<u64>) -> Vec<(u64, Run)> {
         let (mut at, mut runs) = (range.start, Vec::new());
@@ -428,6 +464,20 @@ mod tests {
                 (flat - run.len as u64, run)
             });
             prop_assert_eq!(grid.runs_of(chunk, range.clone()), all.filter(|(_, run)| run.chunk == chunk).collect::<Vec<_>>());
+        }
+
+        #[test]
+        fn the_chunks_around_a_range_are_all_and_not_too_many((shape, chunks, item) in any_grid(), a in 0.0..1.0f64, b in 0.0..1.0f64) {
+            let grid = Grid::new(&shape, &chunks, item as usize).unwrap();
+            let at = |x: f64| (x * grid.size() as f64) as u64;
+            let range = at(a.min(b))..at(a.max(b));
+            let around = grid.chunks_around(range.clone());
+            prop_assert!(around.windows(2).all(|w| w[0].end < w[1].start) && around.len() < 3);
+            let needed: std::collections::BTreeSet<u64> = grid.runs(range.clone()).map(|r| r.chunk.0).collect();
+            prop_assert!(needed.iter().all(|id| around.iter().any(|r| r.contains(id))));
+            if grid.axes.len() < 3 && range.end - range.start <= grid.axes.last().unwrap().len {
+                prop_assert!(around.iter().map(|r| r.end - r.start).sum::<u64>() <= needed.len() as u64 + 1);
+            }
         }
 
         #[test]

@@ -43,7 +43,8 @@ struct Building<'a> {
     cache: &'a Cache,
     array: &'a Array,
     window: &'a Window,
-    /// The next chunk to be visited.
+    /// Numbers of chunks to be visited, and how many of them were taken.
+    chunks: Vec<Range<u64>>,
     next: AtomicU64,
     /// Protects the window's bytes, and the versions of the chunks in it.
     bytes: Mutex<Built>,
@@ -61,11 +62,11 @@ pub fn build(cache: &Cache, array: &Array, window: &Window, mut buffer: Vec<u8>)
     // two at a time would decode the same chunks
     let _turn = window.spill.as_ref().map(|spill| spill.turn());
     memory::resize(&mut buffer, (window.range.end - window.range.start) as usize)?;
-    let chunks = array.grid().working_set(window.range.start).chunks;
-    let (next, bytes) = (AtomicU64::new(chunks.start), Mutex::new((buffer, Vec::new())));
-    let building = Building { cache, array, window, next, bytes };
+    let chunks = array.grid().chunks_around(window.range.clone());
+    let building =
+        Building { cache, array, window, chunks, next: AtomicU64::new(0), bytes: Mutex::new((buffer, vec![])) };
     std::thread::scope(|scope| {
-        let work = || building.visit_all(chunks.end);
+        let work = || building.visit_all();
         let others: Vec<_> = (1..window.threads).map(|_| scope.spawn(work)).collect();
         let mine = work();
         let join = |done: std::thread::ScopedJoinHandle<Result<()>>| {
@@ -79,20 +80,29 @@ pub fn build(cache: &Cache, array: &Array, window: &Window, mut buffer: Vec<u8>)
 }
 
 impl Building<'_> {
-    /// Visits chunks below `end` until none is left, or one can't be had.
-    fn visit_all(&self, end: u64) -> Result<()> {
+    /// Visits chunks until none is left, or one can't be had.
+    fn visit_all(&self) -> Result<()> {
         let mut scratch = Vec::new();
-        loop {
-            let chunk = self.next.fetch_add(1, Ordering::Relaxed);
-            if chunk >= end {
-                return Ok(());
-            }
-            let done = self.visit(ChunkId(chunk), &mut scratch);
+        while let Some(chunk) = self.next_chunk() {
+            let done = self.visit(chunk, &mut scratch);
             if done.is_err() {
-                self.next.store(end, Ordering::Relaxed);
+                self.next.store(u64::MAX / 2, Ordering::Relaxed);
                 return done;
             }
         }
+        Ok(())
+    }
+
+    fn next_chunk(&self) -> Option<ChunkId> {
+        let mut left = self.next.fetch_add(1, Ordering::Relaxed);
+        for range in &self.chunks {
+            let len = range.end - range.start;
+            if left < len {
+                return Some(ChunkId(range.start + left));
+            }
+            left -= len;
+        }
+        None
     }
 
     /// Copies what the window has of a chunk.
