@@ -169,7 +169,10 @@ impl Grid {
                 return match apart {
                     true if one.start < other.start => vec![one, other],
                     true => vec![other, one],
-                    false => vec![one.start.min(other.start)..one.end.max(other.end)],
+                    false => {
+                        let both = one.start.min(other.start)..one.end.max(other.end);
+                        vec![both]
+                    }
                 };
             }
             if from != to {

@@ -292,7 +292,7 @@ fn windows_of_a_former_shape_are_forgotten() {
     for i in 0..32 {
         let offset = i * REQUEST as u64;
         let bytes = read(&fs, file, offset, REQUEST);
-        let is = |at: u64| value(at / columns / 4, at % columns >> 16);
+        let is = |at: u64| value(at / columns / 4, (at % columns) >> 16);
         let wrong = bytes.iter().zip(offset..).filter(|(b, at)| **b != is(*at)).count();
         assert_eq!(wrong, 0, "at {offset}");
     }
