@@ -12,6 +12,7 @@ use crate::error::Result;
 use crate::grid::ChunkId;
 use crate::memory::lock;
 use crate::pool::Pool;
+use std::collections::HashSet;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -25,6 +26,11 @@ const JOB: u64 = 1 << 20;
 
 /// Requests that are looked ahead for a strided reader.
 const STEPS_AHEAD: u64 = 32;
+
+/// Runs of one such request that are looked at, and jobs for all of them: who goes through more chunks than that at each
+/// step would fill the cache with them before he comes to use any.
+const STEP_RUNS: usize = 4096;
+const STEP_JOBS: usize = 256;
 
 /// Bytes of the first window of a reader. They begin at its multiples: requests overtake each other.
 const FIRST_WINDOW: u64 = 2 << 20;
@@ -321,16 +327,18 @@ impl ReadAhead {
             return; // there is nothing to decode
         }
         planned.ahead = planned.ahead.saturating_sub(1);
-        while planned.ahead < STEPS_AHEAD {
+        let (mut asked, mut jobs) = (HashSet::new(), 0);
+        while planned.ahead < STEPS_AHEAD && jobs < STEP_JOBS {
             planned.ahead += 1;
             let there = i64::try_from(planned.ahead).ok().and_then(|n| n.checked_mul(step));
             let Some(there) = there.and_then(|far| offset.checked_add_signed(far)) else { return };
-            let mut last = None;
-            for run in array.grid().runs(there..there.saturating_add(len)) {
-                if last == Some(run.chunk) || self.cache.holds(array, Place::Chunk(run.chunk), Want::At(run.offset)) {
+            asked.clear();
+            for run in array.grid().runs(there..there.saturating_add(len)).take(STEP_RUNS) {
+                let is_new = jobs < STEP_JOBS && asked.insert(run.chunk);
+                if !is_new || self.cache.holds(array, Place::Chunk(run.chunk), Want::At(run.offset)) {
                     continue;
                 }
-                last = Some(run.chunk);
+                jobs += 1;
                 let (cache, array, closed) = (self.cache.clone(), array.clone(), closed.clone());
                 self.pool.run(move || {
                     if !closed.load(Ordering::Relaxed) {
