@@ -168,6 +168,17 @@ impl Fs {
         self.tree.node(inode).is_ok_and(|node| matches!(*node, Node::Chunk(..)))
     }
 
+    /// True if opening the file may take long.
+    pub fn is_slow_open(&self, inode: u64) -> bool {
+        self.is_slow(inode, None)
+            || self.tree.node(inode).is_ok_and(|node| match &*node {
+                Node::Flat(key) => {
+                    self.tree.hierarchy().remembered(key).is_some_and(|array| self.cache.is_slow_to_reopen(&array))
+                }
+                _ => false,
+            })
+    }
+
     /// Opens a file. Everything its reads see is at least as new as this moment. With `direct`, it asked for O_DIRECT.
     pub fn open(&self, inode: u64, for_writing: bool, direct: bool) -> Result<Opened> {
         if for_writing {

@@ -8,6 +8,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// Scratch buffers up to this size are kept for the next use, in bytes. Larger ones would sum up over threads.
 const KEPT: usize = 4 << 20;
 
+/// Blocks from this size on are given back when they are freed, in bytes.
+#[cfg(target_env = "gnu")]
+const LARGE: libc::c_int = 256 << 10;
+
 /// `len` zero bytes. The memory is fresh from the system where it is large, so that what is never written costs
 /// nothing.
 pub fn zeroed(len: usize) -> Result<Vec<u8>> {
@@ -41,6 +45,17 @@ pub fn resize(buffer: &mut Vec<u8>, len: usize) -> Result<()> {
 pub fn reserve(buffer: &mut Vec<u8>, len: usize) -> Result<()> {
     buffer.clear();
     buffer.try_reserve(len).map_err(|_| no_room(len))
+}
+
+/// Has the allocator give large blocks back to the system when they are freed: else each thread keeps what it has
+/// freed, and the memory in use is much more than what is counted. To be called when the program starts.
+pub fn give_back_large_blocks() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: the call takes numbers alone.
+    unsafe {
+        libc::mallopt(libc::M_MMAP_THRESHOLD, LARGE);
+        libc::mallopt(libc::M_ARENA_MAX, 2);
+    }
 }
 
 /// Empties a buffer that is kept between uses, and gives its memory back if there is much of it.

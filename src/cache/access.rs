@@ -8,9 +8,15 @@ const READERS: usize = 8;
 /// each other.
 const DISORDER: u64 = 1 << 20;
 
-/// Bytes read in a row that make a forward reader. The kernel asks for so much at a time of one who reads forwards; who
-/// reads less may only want that.
-const FORWARD: u64 = 128 << 10;
+/// The same as long as little was read in a row.
+const SMALL_DISORDER: u64 = 256 << 10;
+
+/// Bytes read in a row from the file's beginning that make a forward reader: so much the kernel asks for at a time of one
+/// who reads forwards. Who reads less may only want that.
+const FROM_START: u64 = 128 << 10;
+
+/// Bytes read in a row from elsewhere that do. Pieces of less may be read at random.
+const FORWARD: u64 = 512 << 10;
 
 /// Equal steps that make a strided reader.
 const STEPS: u32 = 3;
@@ -38,6 +44,7 @@ struct Reader {
     /// The end of what was read in a row, and how much that is.
     end: u64,
     row: u64,
+    from_start: bool,
     /// The distance between the last two requests, and how often it came.
     step: i64,
     steps: u32,
@@ -47,6 +54,11 @@ struct Reader {
 /// What was done already for what a reader will want: whoever plans keeps it here. It begins anew with the pattern.
 #[derive(Default)]
 pub struct Planned {
+    /// Forward: bytes that may be read ahead, by what was read in a row; so much of a guess is worth so much.
+    pub limit: u64,
+    /// Forward: where the set of chunks begins that is asked for one by one, the chunk in it that was the first, and how
+    /// many were asked for.
+    pub set: Option<(u64, u64, u64)>,
     /// Forward: chunks below this number are asked for. Strided: so many requests ahead are asked for.
     pub ahead: u64,
     /// Forward: chunks below this number were dropped.
@@ -55,7 +67,7 @@ pub struct Planned {
 
 impl Reader {
     fn pattern(&self) -> Pattern {
-        if self.row >= FORWARD {
+        if self.row >= if self.from_start { FROM_START } else { FORWARD } {
             Pattern::Forward
         } else if self.steps >= STEPS {
             Pattern::Strided(self.step)
@@ -65,8 +77,12 @@ impl Reader {
     }
 
     fn goes_on(&self, offset: u64) -> bool {
-        // one who has read little has no requests under way that could overtake each other
-        let disorder = if self.row >= FORWARD { DISORDER } else { 0 };
+        let disorder = match self.row {
+            // no requests are under way that could overtake each other
+            0..FROM_START => 0,
+            FROM_START..FORWARD => SMALL_DISORDER,
+            FORWARD.. => DISORDER,
+        };
         offset <= self.end.saturating_add(disorder) && offset >= self.end.saturating_sub(disorder)
     }
 
@@ -81,7 +97,8 @@ impl Reader {
         self.steps = if step == self.step { self.steps.saturating_add(1) } else { 1 };
         (self.step, self.last, self.end) = (step, offset, offset + len);
         // who starts at the beginning is taken for a forward reader at once
-        self.row = if offset == 0 { len } else { 0 };
+        self.from_start = offset == 0;
+        self.row = if self.from_start { len } else { 0 };
     }
 }
 
@@ -90,7 +107,7 @@ impl Access {
     pub fn note(&mut self, offset: u64, len: u64) -> (Pattern, &mut Planned) {
         let step_of = |r: &Reader| offset.wrapping_sub(r.last) as i64;
         let found = self.readers.iter().position(|r| r.goes_on(offset)).map(|i| (i, true));
-        let strided = |r: &Reader| r.steps > 0 && r.row < FORWARD && step_of(r) == r.step;
+        let strided = |r: &Reader| r.steps > 0 && r.pattern() != Pattern::Forward && step_of(r) == r.step;
         let found = found.or_else(|| self.readers.iter().position(strided).map(|i| (i, false)));
         let (mut reader, goes_on) = match found {
             Some((i, goes_on)) => (self.readers.remove(i), goes_on),
@@ -106,6 +123,7 @@ impl Access {
         if pattern != before {
             reader.planned = Planned::default();
         }
+        reader.planned.limit = if reader.from_start { u64::MAX } else { 2 * reader.row };
         self.readers.insert(0, reader);
         if self.readers.len() > READERS {
             // those that have shown no pattern first
@@ -118,7 +136,7 @@ impl Access {
     /// Somebody who was not seen before; perhaps the one seen last, who went on by a step.
     fn new_reader(&self, offset: u64) -> Reader {
         let last = self.readers.iter().find(|r| r.pattern() == Pattern::Random).map_or(offset, |r| r.last);
-        Reader { last, end: offset, row: 0, step: 0, steps: 0, planned: Planned::default() }
+        Reader { last, end: offset, row: 0, from_start: false, step: 0, steps: 0, planned: Planned::default() }
     }
 
     /// What a request that was noted already told.
@@ -145,8 +163,8 @@ mod tests {
         let from_start = note_all(&[(0, 128 * K), (256 * K, 128 * K), (128 * K, 128 * K), (384 * K, 128 * K)]);
         assert_eq!(from_start, [Forward; 4]);
         // from elsewhere after a while
-        let from_middle = note_all(&[(5000 * K, 64 * K), (5064 * K, 64 * K), (5128 * K, 64 * K), (5192 * K, 64 * K)]);
-        assert_eq!(from_middle, [Random, Random, Forward, Forward]);
+        let from_middle: Vec<_> = (0..7).map(|i| ((5000 + i * 128) * K, 128 * K)).collect();
+        assert_eq!(note_all(&from_middle), [Random, Random, Random, Random, Forward, Forward, Forward]);
         // small requests
         assert_eq!(note_all(&[(0, 4 * K), (4 * K, 4 * K), (8 * K, 4 * K)]), [Random; 3]);
         // several at a time
@@ -154,7 +172,7 @@ mod tests {
         for i in 0..100 {
             for reader in 0..READERS as u64 {
                 let pattern = access.note(reader * 1_000_000 * K + i * 128 * K, 128 * K).0;
-                assert!(i < 5 || pattern == Forward, "{i} {reader}");
+                assert!(i < 9 || pattern == Forward, "{i} {reader}");
             }
         }
     }

@@ -35,6 +35,9 @@ use window::Window;
 /// What a slot costs beyond its chunk's bytes, roughly: so that a million missing chunks count, too.
 const SLOT_COST: usize = 256;
 
+/// Chunks that the store can be asked for while others wait: about a millisecond.
+const FEW_MARKS: usize = 1000;
+
 /// What is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Want {
@@ -77,12 +80,15 @@ impl Piece {
     }
 }
 
+/// A block, or why it can't be decoded.
+type Block = std::result::Result<Arc<Decoded>, Arc<Error>>;
+
 /// A chunk whose blocks are decoded one by one.
 struct Divided {
     parts: Parts,
     mark: Mark,
-    /// Protects the list: the blocks decoded so far.
-    blocks: Mutex<Vec<Option<Arc<Decoded>>>>,
+    /// Protects the list: the blocks decoded so far, and why some can't be.
+    blocks: Mutex<Vec<Option<Block>>>,
 }
 
 /// What is known of a chunk.
@@ -109,9 +115,9 @@ impl Content {
             }
             (Content::Divided(d), Want::At(offset)) => {
                 let n = offset / d.parts.block_size();
-                let bytes = lock(&d.blocks).get(n)?.clone()?;
-                let start = n * d.parts.block_size();
-                Some(Ok(Some(Piece { bytes, start, mark: d.mark, made_of: None })))
+                let (start, mark) = (n * d.parts.block_size(), d.mark);
+                let piece = |bytes| Some(Piece { bytes, start, mark, made_of: None });
+                Some(lock(&d.blocks).get(n)?.clone()?.map(piece).map_err(|e| (*e).clone()))
             }
             (Content::Divided(_), Want::Whole) => None,
             (Content::Window(bytes, chunks), _) => {
@@ -274,6 +280,11 @@ impl Cache {
             }
             _ => None,
         }
+    }
+
+    /// True if [`Cache::reopen`] has many chunks to ask the store for.
+    pub fn is_slow_to_reopen(&self, array: &Array) -> bool {
+        self.seen.count(array.id()) > FEW_MARKS
     }
 
     /// Gets ready for the next load, if the last one found no buffer: to be called when nobody waits.
@@ -505,11 +516,17 @@ impl Cache {
         let size = divided.parts.block_size();
         slot.reserve(2 * size);
         let n = offset / size;
-        match array.load_block(chunk, &divided.parts, n, self.buffer(size))? {
-            Some(bytes) => lock(&divided.blocks)[n] = Some(self.buffers.hold(bytes)),
+        let block = match array.load_block(chunk, &divided.parts, n, self.buffer(size)) {
+            Ok(Some(bytes)) => Ok(self.buffers.hold(bytes)),
             // it was replaced just now
-            None => return self.load_whole(slot, array, chunk),
-        }
+            Ok(None) => return self.load_whole(slot, array, chunk),
+            Err(e) if matches!(e.kind(), Kind::System(_)) => return Err(e),
+            Err(e) => {
+                self.failed(&e);
+                Err(Arc::new(e))
+            }
+        };
+        lock(&divided.blocks)[n] = Some(block);
         Ok(Content::Divided(divided))
     }
 

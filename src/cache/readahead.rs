@@ -3,7 +3,7 @@
 //! strided reader gets the pieces at the next steps; a random one nothing. It knows chunks, not files or requests.
 
 use super::access::{Access, Pattern, Planned};
-use super::spill::{Spill, SpillOptions};
+use super::spill::{Spill, SpillOptions, Spills};
 use super::window::Window;
 use super::{Cache, Place, Want};
 use crate::array::Array;
@@ -49,7 +49,7 @@ pub struct ReadAhead {
     cache: Arc<Cache>,
     pool: Pool,
     threads: u64,
-    spill: SpillOptions,
+    spill: Spills,
 }
 
 /// The readers of one open file.
@@ -59,6 +59,8 @@ pub struct Readers {
     access: Mutex<OfArray<Access>>,
     /// Protects the windows in use, the latest last.
     windows: Mutex<OfArray<Vec<Window>>>,
+    /// It was said that there is no room for a spill file.
+    warned: AtomicBool,
     /// Set when nobody will read any more: jobs that still wait do nothing.
     closed: Arc<AtomicBool>,
 }
@@ -95,7 +97,12 @@ impl Drop for Readers {
 impl ReadAhead {
     /// Reads ahead into `cache` with so many threads.
     pub fn new(cache: Arc<Cache>, threads: usize, spill: SpillOptions) -> Result<Self> {
-        Ok(ReadAhead { cache, pool: Pool::new("readahead", threads)?, threads: threads.max(1) as u64, spill })
+        Ok(ReadAhead {
+            cache,
+            pool: Pool::new("readahead", threads)?,
+            threads: threads.max(1) as u64,
+            spill: Spills::new(spill),
+        })
     }
 
     /// Bytes of decoded chunks that one forward reader may fill the cache with.
@@ -136,14 +143,21 @@ impl ReadAhead {
         let (size, count) = (grid.chunk_size().max(1) as u64, grid.chunk_count());
         let set = grid.working_set(end.min(grid.size().saturating_sub(1))).chunks;
         let set_bytes = (set.end - set.start).saturating_mul(size);
-        let ahead =
-            set_bytes.max(MIN_AHEAD).max(self.threads.saturating_mul(size)).min(self.room().saturating_sub(set_bytes));
-        let goal = (set.end + ahead / size).min(count);
-        if planned.ahead == 0 {
-            // what this reader comes to first
+        let ahead = set_bytes.max(MIN_AHEAD).max(self.threads.saturating_mul(size)).min(planned.limit);
+        let goal = (set.end + ahead.min(self.room().saturating_sub(set_bytes)) / size).min(count);
+        if planned.ahead < set.end {
+            // a set that was not read ahead: from where the reader is
             let here = grid.chunk_at(from).map_or(set.start, |c| c.0.clamp(set.start, set.end));
-            self.load(array, here..set.end, closed);
-            self.load(array, set.start..here, closed);
+            let (_, first, done) = planned.set.filter(|s| s.0 == set.start).unwrap_or((set.start, here, 0));
+            let goal = (planned.limit / size).clamp(1, set.end - set.start);
+            // up to the set's end, and on from its beginning
+            let (from, to, turn) = (first + done, first + goal.max(done), set.end - set.start);
+            self.load(array, from.min(set.end)..to.min(set.end), closed);
+            self.load(array, from.max(set.end) - turn..to.max(set.end) - turn, closed);
+            planned.set = Some((set.start, first, goal.max(done)));
+            if goal < set.end - set.start {
+                return;
+            }
             planned.ahead = set.end;
         }
         let from = planned.ahead.max(set.start);
@@ -174,7 +188,7 @@ impl ReadAhead {
     fn wide(&self, readers: &Readers, array: &Arc<Array>, offset: u64, once: bool) {
         let mut windows = lock(&readers.windows);
         let windows = windows.of(array);
-        let here = self.window_at(windows, array, offset).range;
+        let here = self.window_at(windows, array, offset, &readers.warned).range;
         if once {
             self.drop_windows_behind(array, windows, &here, offset.saturating_sub(BEHIND));
         }
@@ -185,7 +199,7 @@ impl ReadAhead {
         if is_planned || is_early || next >= array.size() || !self.is_wide(array, next) {
             return;
         }
-        let next = self.window_at(windows, array, next);
+        let next = self.window_at(windows, array, next, &readers.warned);
         // room for it must not be made by dropping this one
         if next.room(array).saturating_add((here.end - here.start) as usize + KEPT_FREE) > self.cache.bound() {
             return;
@@ -212,7 +226,7 @@ impl ReadAhead {
     }
 
     /// The window that holds `offset`. The first is small, since somebody waits for it; those that follow on one grow.
-    fn window_at(&self, windows: &mut Vec<Window>, array: &Array, offset: u64) -> Window {
+    fn window_at(&self, windows: &mut Vec<Window>, array: &Array, offset: u64, warned: &AtomicBool) -> Window {
         if let Some(found) = windows.iter().find(|w| w.range.contains(&offset)) {
             return found.clone();
         }
@@ -225,8 +239,9 @@ impl ReadAhead {
         });
         let end = start.saturating_add(len.min((self.room() / 3).max(FIRST_WINDOW))).min(set.flat.end);
         let spill = windows.iter().filter_map(|w| w.spill.as_ref()).find(|s| *s.chunks() == set.chunks).cloned();
-        let spill = spill.or_else(|| self.spill_of(array, set.chunks));
-        let window = Window { range: start..end, first: before.is_none(), spill, threads: self.threads_for(array) };
+        let spill = spill.or_else(|| self.spill_of(array, set.chunks, warned));
+        let (first, threads) = (before.is_none(), self.threads_for(array));
+        let window = Window { range: start..end, first, broken: false, spill, threads };
         windows.push(window.clone());
         if windows.len() > WINDOWS {
             windows.remove(0);
@@ -241,18 +256,16 @@ impl ReadAhead {
     }
 
     /// A spill file for chunks that can't be decoded in parts.
-    fn spill_of(&self, array: &Array, chunks: Range<u64>) -> Option<Arc<Spill>> {
-        if array.partly() == Partly::Plain || self.spill.limit == 0 {
+    fn spill_of(&self, array: &Array, chunks: Range<u64>, warned: &AtomicBool) -> Option<Arc<Spill>> {
+        if array.partly() == Partly::Plain || self.spill.is_off() {
             return None;
         }
-        match Spill::new(&self.spill, chunks, array.grid().chunk_size()) {
+        match self.spill.open(chunks, array.grid().chunk_size()) {
             Ok(spill) => Some(Arc::new(spill)),
             Err(e) => {
-                log::warn!(
-                    "{}: a row of its chunks is not kept in {}: {e}",
-                    array.key(),
-                    self.spill.directory.display()
-                );
+                if !warned.swap(true, Ordering::Relaxed) {
+                    log::warn!("{}: a row of its chunks is decoded again and again: no spill file: {e}", array.key());
+                }
                 None
             }
         }
@@ -280,7 +293,10 @@ impl ReadAhead {
             if !self.is_wide(array, at) {
                 return None;
             }
-            let window = self.window_at(lock(&readers.windows).of(array), array, at);
+            let window = self.window_at(lock(&readers.windows).of(array), array, at, &readers.warned);
+            if window.broken {
+                return None;
+            }
             let piece = match cached {
                 true => match self.cache.peek_window(array, &window) {
                     Some(piece) => piece,
@@ -288,7 +304,12 @@ impl ReadAhead {
                 },
                 false => self.cache.window(array, &window),
             };
-            let piece = piece.ok().flatten()?;
+            let Ok(piece) = piece else {
+                let mut windows = lock(&readers.windows);
+                windows.of(array).iter_mut().filter(|w| w.range == window.range).for_each(|w| w.broken = true);
+                return None;
+            };
+            let piece = piece?;
             // a chunk was replaced between the two
             if before.is_some_and(|before| !piece.agrees(&before)) {
                 return None;

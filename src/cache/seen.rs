@@ -13,6 +13,9 @@ use std::sync::Mutex;
 /// Chunks remembered of one array: to check them all takes some 50 ms. Beyond, an opening begins anew.
 const MAX_OF_ARRAY: usize = 1 << 16;
 
+/// Arrays remembered, also those that are gone.
+const MAX_ARRAYS: usize = 1 << 14;
+
 /// Chunks remembered in all: some 10 MB.
 const MAX_IN_ALL: usize = 1 << 18;
 
@@ -64,9 +67,17 @@ impl Seen {
     /// Begins to remember the chunks of an array, and returns those remembered so far; None if that is not all.
     pub fn begin(&self, array: u64) -> Option<Marks> {
         let mut arrays = lock(&self.arrays);
+        if arrays.0.len() > MAX_ARRAYS {
+            *arrays = (HashMap::new(), 0);
+        }
         let before = arrays.0.insert(array, Marks::default());
         arrays.1 -= before.as_ref().map_or(0, |marks| marks.0.len());
         before
+    }
+
+    /// How many chunks of an array are remembered.
+    pub fn count(&self, array: u64) -> usize {
+        lock(&self.arrays).0.get(&array).map_or(0, |marks| marks.0.len())
     }
 
     /// Adds what was remembered before to what came meanwhile.

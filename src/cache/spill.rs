@@ -11,7 +11,8 @@ use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 /// `f_type` of file systems that keep their files in memory: tmpfs, ramfs.
 const IN_MEMORY: [i64; 2] = [0x0102_1994, 0x8584_58f6];
@@ -21,8 +22,15 @@ const IN_MEMORY: [i64; 2] = [0x0102_1994, 0x8584_58f6];
 pub struct SpillOptions {
     /// An existing directory.
     pub directory: PathBuf,
-    /// Bytes of one array's chunks at a time; 0 turns it off.
+    /// Bytes of all spill files; 0 turns it off.
     pub limit: u64,
+}
+
+/// The spill files of a mount.
+pub struct Spills {
+    options: SpillOptions,
+    /// Bytes that open spill files may come to hold.
+    promised: Arc<AtomicU64>,
 }
 
 /// The spilled chunks of one working set of an array.
@@ -30,31 +38,56 @@ pub struct Spill {
     chunks: Range<u64>,
     chunk_size: u64,
     file: File,
+    promised: Arc<AtomicU64>,
     /// Held while chunks are put. It protects nothing else.
     turn: Mutex<()>,
     /// Protects the map: which chunks are there, whole, of which version, and known as such in which epoch.
     there: Mutex<HashMap<ChunkId, (Mark, u64)>>,
 }
 
-impl Spill {
-    /// Room for `chunks`, of `chunk_size` bytes each; an error that says why there is none. At most half of what is free
-    /// is taken.
-    pub fn new(options: &SpillOptions, chunks: Range<u64>, chunk_size: usize) -> Result<Self> {
-        let directory = &options.directory;
-        let chunk_size = chunk_size as u64;
-        let bytes = (chunks.end - chunks.start).saturating_mul(chunk_size);
-        if bytes > options.limit {
-            return Err(Error::invalid(format!("{bytes} bytes, more than the limit of {}", options.limit)));
-        }
-        let free = check(directory)?;
-        if bytes > free / 2 {
-            return Err(Error::invalid(format!("{bytes} bytes, more than half of the {free} free")));
-        }
-        let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
-        let file = rustix::fs::open(directory, flags, Mode::RUSR | Mode::WUSR)?;
-        Ok(Spill { chunks, chunk_size, file: file.into(), turn: Mutex::default(), there: Mutex::default() })
+impl Spills {
+    /// None is open yet.
+    pub fn new(options: SpillOptions) -> Self {
+        Spills { options, promised: Arc::default() }
     }
 
+    /// True if there will never be any.
+    pub fn is_off(&self) -> bool {
+        self.options.limit == 0
+    }
+
+    /// A file with room for `chunks`, of `chunk_size` bytes each; an error that says why there is none. At most half of
+    /// what is free is taken.
+    pub fn open(&self, chunks: Range<u64>, chunk_size: usize) -> Result<Spill> {
+        let SpillOptions { directory, limit } = &self.options;
+        let chunk_size = chunk_size as u64;
+        let bytes = (chunks.end - chunks.start).saturating_mul(chunk_size);
+        let free = check(directory)?;
+        if bytes > free / 2 {
+            let why = format!("{bytes} bytes, more than half of the {free} free");
+            return Err(Error::invalid(why).context(directory.display()));
+        }
+        let promise = |n: u64| n.checked_add(bytes).filter(|n| n <= limit);
+        if let Err(n) = self.promised.fetch_update(Ordering::Relaxed, Ordering::Relaxed, promise) {
+            return Err(Error::invalid(format!("{bytes} bytes, beside {n} in others more than the limit of {limit}")));
+        }
+        let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
+        let opened = rustix::fs::open(directory, flags, Mode::RUSR | Mode::WUSR).inspect_err(|_| {
+            self.promised.fetch_sub(bytes, Ordering::Relaxed);
+        });
+        let (file, promised) = (opened?.into(), self.promised.clone());
+        Ok(Spill { chunks, chunk_size, file, promised, turn: Mutex::default(), there: Mutex::default() })
+    }
+}
+
+impl Drop for Spill {
+    fn drop(&mut self) {
+        let bytes = (self.chunks.end - self.chunks.start).saturating_mul(self.chunk_size);
+        self.promised.fetch_sub(bytes, Ordering::Relaxed);
+    }
+}
+
+impl Spill {
     /// The chunks it has room for.
     pub fn chunks(&self) -> &Range<u64> {
         &self.chunks
@@ -117,9 +150,10 @@ mod tests {
     #[test]
     fn what_was_put_is_read_back() {
         let directory = tempfile::tempdir().unwrap();
-        let options = SpillOptions { directory: directory.path().into(), limit: 3000 };
-        assert!(Spill::new(&options, 5..9, 1000).is_err());
-        let Ok(spill) = Spill::new(&options, 5..8, 1000) else { return }; // a tmpfs
+        let spills = Spills::new(SpillOptions { directory: directory.path().into(), limit: 3000 });
+        assert!(spills.open(5..9, 1000).is_err());
+        let Ok(spill) = spills.open(5..8, 1000) else { return }; // a tmpfs
+        assert!(spills.open(0..1, 1).is_err(), "the limit is for all");
         let (a, b) = (Mark::of(Some(&Version::Count(1))), Mark::of(Some(&Version::Count(2))));
         assert!(spill.put(ChunkId(7), a, 1, &[7; 1000]) && spill.put(ChunkId(7), b, 2, &[8; 1000]));
         assert!(!spill.put(ChunkId(8), a, 1, &[7; 1000]) && !spill.put(ChunkId(6), a, 1, &[7; 999]));
@@ -129,6 +163,8 @@ mod tests {
         let mut out = [0; 20];
         spill.read(ChunkId(7), 990..1000, &mut out).unwrap();
         assert_eq!((&out[..10], &out[10..]), (&[8; 10][..], &[0; 10][..]));
+        drop(spill);
+        assert!(spills.open(0..3, 1000).is_ok());
         assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
     }
 }

@@ -21,6 +21,8 @@ pub struct Window {
     pub range: Range<u64>,
     /// The first of a reader.
     pub first: bool,
+    /// It can't be built: some chunk in it can't be read.
+    pub broken: bool,
     /// Keeps chunks that can't be decoded in parts.
     pub spill: Option<Arc<Spill>>,
     /// Threads that decode.

@@ -13,6 +13,7 @@ use crate::cache::SpillOptions;
 use crate::error::{Error, Kind};
 use crate::fs::ReadOptions;
 use crate::hierarchy::Hierarchy;
+use crate::memory;
 use crate::metadata::V1Order;
 use crate::stats::Stats;
 use crate::store::DirectoryStore;
@@ -97,6 +98,7 @@ impl From<Error> for Failure {
 
 /// Runs the command line. The only place that prints a failure.
 pub fn main() -> ExitCode {
+    memory::give_back_large_blocks();
     let result = match Cli::parse().verb {
         Verb::Mount(args) => mount::run(args),
         Verb::Umount(args) => umount::run(&args),
@@ -151,7 +153,7 @@ struct ReadArgs {
     /// end; not a file system in memory [default: $TMPDIR, or /var/tmp]
     #[arg(long, value_name = "DIR")]
     spill_dir: Option<PathBuf>,
-    /// How much of it an open file may take; 0 to decode them again instead
+    /// How much of it they may take in all; 0 to decode them again instead
     #[arg(long, value_name = "SIZE", default_value = "8G", value_parser = size::parse)]
     spill_size: u64,
 }

@@ -4,7 +4,7 @@
 use crate::array::Array;
 use crate::cache::{Cache, Mark, Piece, ReadAhead, Readers, Want};
 use crate::codec::Partly;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::grid::{ChunkId, Run};
 use crate::stats::Stats;
 use std::cell::RefCell;
@@ -19,9 +19,8 @@ const HELD: usize = 32;
 /// Runs of a request looked at together: enough for any usual one, and a bound on what has to be remembered.
 const TOGETHER: usize = 1 << 16;
 
-/// Times a request begins anew because a chunk was replaced while it was answered. One that is replaced faster than
-/// that is given as it comes.
-const ATTEMPTS: usize = 4;
+/// Times a request begins anew because a chunk was replaced while it was answered.
+const ATTEMPTS: usize = 32;
 
 thread_local! {
     /// Bytes of an uncompressed chunk on their way into a reply.
@@ -76,10 +75,11 @@ impl FlatRead<'_> {
                 return Ok(false);
             }
             if !reply.mixed {
-                break;
+                return Ok(true);
             }
         }
-        Ok(true)
+        Err(Error::system(libc::EIO)
+            .context(format!("{}: chunks are replaced faster than they are read", self.array.key())))
     }
 
     fn fill(&self, end: u64, cached: bool, stats: &Stats, reply: &mut Reply) -> Result<bool> {

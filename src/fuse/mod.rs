@@ -220,7 +220,7 @@ impl Filesystem for Server {
         let direct = flags.0 & libc::O_DIRECT != 0;
         let backings = self.backings.clone();
         let kernel = self.kernel.clone();
-        self.dispatch(self.fs.is_slow(inode.0, None) || backings.is_some(), move |fs| {
+        self.dispatch(self.fs.is_slow_open(inode.0) || backings.is_some(), move |fs| {
             match guarded(fs, "open", || fs.open(inode.0, write, direct)) {
                 Ok(mut opened) => {
                     kernel.forget_attributes(fs, inode);
