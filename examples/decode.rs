@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Instant;
-use zarrfs::array::ArrayEntry;
+use zarrfs::array::{ArrayEntry, Scratch};
 use zarrfs::hierarchy::{Hierarchy, Place};
 use zarrfs::metadata::V1Order;
 use zarrfs::stats::Stats;
@@ -37,9 +37,9 @@ fn decode(path: &Path) -> Result<serde_json::Value, Box<dyn Error>> {
     }
     let (start, cpu) = (Instant::now(), cpu_seconds()?);
     // one buffer for all, as in a mount
-    let mut buffer = Vec::new();
+    let (mut buffer, mut scratch) = (Vec::new(), Scratch::default());
     for chunk in &chunks {
-        buffer = array.load(*chunk, buffer)?.map(|loaded| loaded.bytes).unwrap_or_default();
+        buffer = array.load(*chunk, buffer, &mut scratch)?.map(|loaded| loaded.bytes).unwrap_or_default();
     }
     Ok(json!({
         "chunks": chunks.len(),

@@ -44,7 +44,8 @@ pub fn resize(buffer: &mut Vec<u8>, len: usize) -> Result<()> {
 /// Makes room for `len` bytes in an empty `buffer`.
 pub fn reserve(buffer: &mut Vec<u8>, len: usize) -> Result<()> {
     buffer.clear();
-    buffer.try_reserve(len).map_err(|_| no_room(len))
+    // not more than that: what is kept should be what is needed
+    buffer.try_reserve_exact(len).map_err(|_| no_room(len))
 }
 
 /// Has the allocator give large blocks back to the system when they are freed: else each thread keeps what it has

@@ -9,7 +9,6 @@ use crate::memory;
 use crate::metadata::{ArrayMetadata, Order, Separator, V1_META, ZARRAY};
 use crate::stats::Stats;
 use crate::store::{EntryKind, Key, Listing, Stat, Store, Version};
-use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
@@ -24,9 +23,20 @@ const SEPARATOR_SAMPLE: usize = 1000;
 /// Numbers arrays and openings; never given twice in a process.
 static COUNTER: AtomicU64 = AtomicU64::new(1);
 
-thread_local! {
-    /// The encoded chunk or block, and the decoded chunk before its layout is changed.
-    static SCRATCH: RefCell<(Vec<u8>, Vec<u8>)> = const { RefCell::new((Vec::new(), Vec::new())) };
+/// Memory that a load needs beside the decoded bytes, to be used again for the next one.
+#[derive(Default)]
+pub struct Scratch {
+    /// The encoded chunk or block.
+    pub stored: Vec<u8>,
+    /// The decoded chunk before its layout is changed.
+    pub other: Vec<u8>,
+}
+
+impl Scratch {
+    /// Bytes of memory it takes.
+    pub fn capacity(&self) -> usize {
+        self.stored.capacity() + self.other.capacity()
+    }
 }
 
 /// One array.
@@ -189,33 +199,9 @@ impl Array {
 
     /// Reads and decodes a chunk, into `buffer` if that has the room; None if it is uninitialised. Errors name the key
     /// and the cause.
-    pub fn load(&self, chunk: ChunkId, buffer: Vec<u8>) -> Result<Option<Loaded>> {
-        let pipeline = self.pipeline()?;
-        SCRATCH.with_borrow_mut(|(stored, scratch)| {
-            let loaded = self.load_with(pipeline, chunk, buffer, stored, scratch);
-            memory::release(stored);
-            memory::release(scratch);
-            loaded
-        })
-    }
+    pub fn load(&self, chunk: ChunkId, buffer: Vec<u8>, scratch: &mut Scratch) -> Result<Option<Loaded>> {
+        let (pipeline, mut bytes, stored) = (self.pipeline()?, buffer, &mut scratch.stored);
 
-    fn pipeline(&self) -> Result<&Pipeline> {
-        self.pipeline.as_ref().map_err(|e| e.clone().context(&self.key))
-    }
-
-    /// True if the store's layout of a chunk is not ours.
-    fn is_transposed(&self) -> bool {
-        self.metadata.order == Order::F && self.grid.dimensions() > 1 && !self.metadata.is_object()
-    }
-
-    fn load_with(
-        &self,
-        pipeline: &Pipeline,
-        chunk: ChunkId,
-        mut bytes: Vec<u8>,
-        stored: &mut Vec<u8>,
-        scratch: &mut Vec<u8>,
-    ) -> Result<Option<Loaded>> {
         let key = self.chunk_key(chunk);
         let is_plain = pipeline.is_identity() && !self.is_transposed();
         let start = Instant::now();
@@ -226,13 +212,22 @@ impl Array {
         let start = Instant::now();
         let done = match is_plain {
             true => pipeline.check_size(bytes.len()),
-            false => self.decode(pipeline, stored, &mut bytes, scratch),
+            false => self.decode(pipeline, stored, &mut bytes, &mut scratch.other),
         };
         self.stats.codec_time.add_since(start);
         done.map_err(|e| self.in_chunk(&key, e))?;
         self.stats.decodes.add(1);
         self.stats.bytes_decoded.add(bytes.len() as u64);
         Ok(Some(Loaded { bytes, version }))
+    }
+
+    fn pipeline(&self) -> Result<&Pipeline> {
+        self.pipeline.as_ref().map_err(|e| e.clone().context(&self.key))
+    }
+
+    /// True if the store's layout of a chunk is not ours.
+    fn is_transposed(&self) -> bool {
+        self.metadata.order == Order::F && self.grid.dimensions() > 1 && !self.metadata.is_object()
     }
 
     /// Decodes into `bytes`, C layout.

@@ -1,7 +1,7 @@
 //! Reading a part of a chunk where that costs less than the whole: any bytes of an uncompressed one, a block of a blosc
 //! frame. The parts of one chunk are of one version, or they are not given.
 
-use super::{Array, SCRATCH};
+use super::Array;
 use crate::codec::{BloscHeader, Partly};
 use crate::error::{Error, Result};
 use crate::grid::ChunkId;
@@ -108,23 +108,27 @@ impl Array {
     }
 
     /// Decodes block `n` of a chunk, into `buffer` if that has the room; None if the chunk is not the one that was
-    /// opened any more.
-    pub fn load_block(&self, chunk: ChunkId, parts: &Parts, n: usize, mut buffer: Vec<u8>) -> Result<Option<Vec<u8>>> {
+    /// opened any more. `stored` is for the encoded bytes.
+    pub fn load_block(
+        &self,
+        chunk: ChunkId,
+        parts: &Parts,
+        n: usize,
+        mut buffer: Vec<u8>,
+        stored: &mut Vec<u8>,
+    ) -> Result<Option<Vec<u8>>> {
         let range = parts.header.block_range(&parts.index, n);
-        SCRATCH.with_borrow_mut(|(stored, _)| {
-            let got = self.get_range(chunk, range.start as u64..range.end as u64, stored)?;
-            let Some((key, _)) = got.filter(|(_, stat)| stat.version == parts.version) else { return Ok(None) };
-            let start = Instant::now();
-            let len = parts.block_size().min(self.grid.chunk_size() - n * parts.block_size());
-            memory::resize(&mut buffer, len)?;
-            let done = parts.header.decode_one(n, stored, &mut buffer);
-            self.stats.codec_time.add_since(start);
-            memory::release(stored);
-            done.map_err(|e| self.in_chunk(&key, Error::damaged(e.0)))?;
-            self.stats.block_decodes.add(1);
-            self.stats.bytes_decoded.add(len as u64);
-            Ok(Some(buffer))
-        })
+        let got = self.get_range(chunk, range.start as u64..range.end as u64, stored)?;
+        let Some((key, _)) = got.filter(|(_, stat)| stat.version == parts.version) else { return Ok(None) };
+        let start = Instant::now();
+        let len = parts.block_size().min(self.grid.chunk_size() - n * parts.block_size());
+        memory::resize(&mut buffer, len)?;
+        let done = parts.header.decode_one(n, stored, &mut buffer);
+        self.stats.codec_time.add_since(start);
+        done.map_err(|e| self.in_chunk(&key, Error::damaged(e.0)))?;
+        self.stats.block_decodes.add(1);
+        self.stats.bytes_decoded.add(len as u64);
+        Ok(Some(buffer))
     }
 
     fn get_range(&self, chunk: ChunkId, range: Range<u64>, out: &mut Vec<u8>) -> Result<Option<(Key, Stat)>> {

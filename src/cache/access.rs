@@ -62,7 +62,7 @@ pub struct Planned {
     /// Forward: chunks below this number are asked for. Strided: so many requests ahead are asked for.
     pub ahead: u64,
     /// Forward: chunks below this number were dropped.
-    pub dropped: u64,
+    pub dropped: Option<u64>,
 }
 
 impl Reader {

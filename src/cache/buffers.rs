@@ -2,6 +2,7 @@
 //! waits for the next chunk of its size. Fresh memory costs a page fault for every 4 KiB, as much as decoding a fast
 //! codec.
 
+use crate::array::Scratch;
 use crate::error::Result;
 use crate::memory::{self, lock};
 use std::ops::Deref;
@@ -23,6 +24,8 @@ pub struct Buffers {
     bytes: AtomicUsize,
     /// The length that was asked for last when none waited; 0 if that was seen to.
     wanted: AtomicUsize,
+    /// Protects the scratch memory that waits for the next load.
+    scratch: Mutex<Vec<Scratch>>,
     /// Protects the buffers that wait, the last one given back first, and their bytes. Each is as long as what was in it.
     waiting: Mutex<(Vec<Vec<u8>>, usize)>,
 }
@@ -81,10 +84,27 @@ impl Buffers {
         Arc::new(Decoded { bytes, buffers: self.clone() })
     }
 
-    /// Gives one waiting buffer back to the system; false if there is none.
+    /// Scratch memory for a load that has reserved as much; it doesn't count as long as that lasts.
+    pub fn take_scratch(&self) -> Scratch {
+        let scratch = lock(&self.scratch).pop().unwrap_or_default();
+        self.bytes.fetch_sub(scratch.capacity(), Ordering::Relaxed);
+        scratch
+    }
+
+    /// Keeps scratch memory for the next load.
+    pub fn keep_scratch(&self, scratch: Scratch) {
+        self.bytes.fetch_add(scratch.capacity(), Ordering::Relaxed);
+        lock(&self.scratch).push(scratch);
+    }
+
+    /// Gives waiting memory back to the system; false if there is none.
     pub fn give_back(&self) -> bool {
         let mut waiting = lock(&self.waiting);
-        let Some(buffer) = waiting.0.pop() else { return false };
+        let Some(buffer) = waiting.0.pop() else {
+            let scratch = lock(&self.scratch).pop();
+            self.bytes.fetch_sub(scratch.as_ref().map_or(0, Scratch::capacity), Ordering::Relaxed);
+            return scratch.is_some();
+        };
         waiting.1 -= buffer.capacity();
         self.bytes.fetch_sub(buffer.capacity(), Ordering::Relaxed);
         true

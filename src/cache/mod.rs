@@ -18,7 +18,7 @@ pub use readahead::{ReadAhead, Readers};
 pub use seen::Mark;
 pub use spill::SpillOptions;
 
-use crate::array::{Array, Opened, Parts};
+use crate::array::{Array, Opened, Parts, Scratch};
 use crate::codec::Partly;
 use crate::error::{Error, Kind, Result};
 use crate::grid::ChunkId;
@@ -484,7 +484,8 @@ impl Cache {
         let size = array.grid().chunk_size();
         // encoded bytes and intermediate results need room beside the decoded ones
         slot.reserve(size.saturating_mul(2));
-        Ok(match array.load(chunk, self.buffer(size))? {
+        let loaded = self.with_scratch(|scratch| array.load(chunk, self.buffer(size), scratch))?;
+        Ok(match loaded {
             Some(loaded) => {
                 let mark = Mark::of(Some(&loaded.version));
                 Content::Whole(self.buffers.hold(loaded.bytes), loaded.version, mark)
@@ -516,7 +517,8 @@ impl Cache {
         let size = divided.parts.block_size();
         slot.reserve(2 * size);
         let n = offset / size;
-        let block = match array.load_block(chunk, &divided.parts, n, self.buffer(size)) {
+        let block = self.with_scratch(|s| array.load_block(chunk, &divided.parts, n, self.buffer(size), &mut s.stored));
+        let block = match block {
             Ok(Some(bytes)) => Ok(self.buffers.hold(bytes)),
             // it was replaced just now
             Ok(None) => return self.load_whole(slot, array, chunk),
@@ -585,6 +587,13 @@ impl Cache {
         let buffer = self.buffers.take(len);
         self.trim(&self.lock());
         buffer
+    }
+
+    fn with_scratch<T>(&self, load: impl FnOnce(&mut Scratch) -> T) -> T {
+        let mut scratch = self.buffers.take_scratch();
+        let loaded = load(&mut scratch);
+        self.buffers.keep_scratch(scratch);
+        loaded
     }
 
     fn trim(&self, state: &State) {

@@ -129,10 +129,10 @@ impl ReadAhead {
                 self.wide(readers, array, offset, once);
             }
             Pattern::Forward => {
-                self.forward(array, offset, offset + len, planned, &readers.closed);
                 if once {
                     self.drop_behind(array, offset, planned);
                 }
+                self.forward(array, offset, offset + len, planned, &readers.closed);
             }
             Pattern::Strided(step) => self.strided(array, offset, len, step, planned, &readers.closed),
         }
@@ -144,7 +144,9 @@ impl ReadAhead {
         let set = grid.working_set(end.min(grid.size().saturating_sub(1))).chunks;
         let set_bytes = (set.end - set.start).saturating_mul(size);
         let ahead = set_bytes.max(MIN_AHEAD).max(self.threads.saturating_mul(size)).min(planned.limit);
-        let goal = (set.end + ahead.min(self.room().saturating_sub(set_bytes)) / size).min(count);
+        // only when the set before is dropped: its buffers are used again
+        let base = grid.working_set(from.saturating_sub(BEHIND)).chunks.end;
+        let goal = (base + ahead.min(self.room().saturating_sub(set_bytes)) / size).min(count);
         if planned.ahead < set.end {
             // a set that was not read ahead: from where the reader is
             let here = grid.chunk_at(from).map_or(set.start, |c| c.0.clamp(set.start, set.end));
@@ -326,13 +328,8 @@ impl ReadAhead {
 
     fn drop_behind(&self, array: &Array, from: u64, planned: &mut Planned) {
         let done = array.grid().working_set(from.saturating_sub(BEHIND)).chunks.start;
-        if planned.dropped == 0 {
-            planned.dropped = done;
-        }
-        if done > planned.dropped {
-            self.cache.drop_chunks(array, planned.dropped..done);
-            planned.dropped = done;
-        }
+        let before = planned.dropped.replace(done).unwrap_or(done);
+        self.cache.drop_chunks(array, before..done);
     }
 
     fn strided(

@@ -5,7 +5,7 @@
 use super::Cache;
 use super::seen::Mark;
 use super::spill::Spill;
-use crate::array::{Array, Opened};
+use crate::array::{Array, Opened, Scratch};
 use crate::codec::Partly;
 use crate::error::{Error, Result};
 use crate::grid::ChunkId;
@@ -52,6 +52,9 @@ struct Building<'a> {
     bytes: Mutex<Built>,
 }
 
+/// The bytes of a chunk that is visited, and what loading it needs beside them.
+type Memory = (Vec<u8>, Scratch);
+
 /// Bytes of a chunk, where in it they begin, and its version; empty for an uninitialised chunk.
 struct Visited<'a> {
     bytes: &'a [u8],
@@ -84,9 +87,9 @@ pub fn build(cache: &Cache, array: &Array, window: &Window, mut buffer: Vec<u8>)
 impl Building<'_> {
     /// Visits chunks until none is left, or one can't be had.
     fn visit_all(&self) -> Result<()> {
-        let mut scratch = Vec::new();
+        let mut memory = Memory::default();
         while let Some(chunk) = self.next_chunk() {
-            let done = self.visit(chunk, &mut scratch);
+            let done = self.visit(chunk, &mut memory);
             if done.is_err() {
                 self.next.store(u64::MAX / 2, Ordering::Relaxed);
                 return done;
@@ -108,11 +111,11 @@ impl Building<'_> {
     }
 
     /// Copies what the window has of a chunk.
-    fn visit(&self, chunk: ChunkId, scratch: &mut Vec<u8>) -> Result<()> {
+    fn visit(&self, chunk: ChunkId, memory: &mut Memory) -> Result<()> {
         let runs = self.array.grid().runs_of(chunk, self.window.range.clone());
         let (Some(first), Some(last)) = (runs.first(), runs.last()) else { return Ok(()) };
         let needed = first.1.offset..last.1.offset + last.1.len;
-        let visited = self.bytes_of(chunk, needed, scratch)?;
+        let visited = self.bytes_of(chunk, needed, memory)?;
         let mut window = lock(&self.bytes);
         for (flat, run) in &runs {
             let at = (flat - self.window.range.start) as usize;
@@ -126,15 +129,15 @@ impl Building<'_> {
         Ok(())
     }
 
-    fn bytes_of<'s>(&self, chunk: ChunkId, needed: Range<usize>, scratch: &'s mut Vec<u8>) -> Result<Visited<'s>> {
+    fn bytes_of<'s>(&self, chunk: ChunkId, needed: Range<usize>, memory: &'s mut Memory) -> Result<Visited<'s>> {
         let epoch = self.array.epoch();
-        if let Some(mark) = self.spilled(chunk, epoch, needed.clone(), scratch)? {
-            return Ok(Visited { bytes: scratch, start: needed.start, mark });
+        if let Some(mark) = self.spilled(chunk, epoch, needed.clone(), &mut memory.0)? {
+            return Ok(Visited { bytes: &memory.0, start: needed.start, mark });
         }
         match self.array.partly() {
             Partly::Plain => {
-                let version = self.array.read_plain(chunk, needed.clone(), scratch)?;
-                return Ok(Visited { bytes: scratch, start: needed.start, mark: Mark::of(version.as_ref()) });
+                let version = self.array.read_plain(chunk, needed.clone(), &mut memory.0)?;
+                return Ok(Visited { bytes: &memory.0, start: needed.start, mark: Mark::of(version.as_ref()) });
             }
             Partly::Blosc => match self.array.open_parts(chunk)? {
                 Opened::Uninitialised => return Ok(Visited { bytes: &[], start: 0, mark: Mark::UNINITIALISED }),
@@ -142,23 +145,30 @@ impl Building<'_> {
                     let size = parts.block_size();
                     let blocks = needed.start / size..needed.end.div_ceil(size);
                     let start = blocks.start * size;
-                    scratch.clear();
+                    memory.0.clear();
                     let mut block = Vec::new();
                     for n in blocks {
-                        let Some(bytes) = self.array.load_block(chunk, &parts, n, std::mem::take(&mut block))? else {
+                        let Some(bytes) = self.array.load_block(
+                            chunk,
+                            &parts,
+                            n,
+                            std::mem::take(&mut block),
+                            &mut memory.1.stored,
+                        )?
+                        else {
                             // it was replaced just now
-                            return self.whole(chunk, epoch, scratch);
+                            return self.whole(chunk, epoch, memory);
                         };
-                        scratch.extend_from_slice(&bytes);
+                        memory.0.extend_from_slice(&bytes);
                         block = bytes;
                     }
-                    return Ok(Visited { bytes: scratch, start, mark: Mark::of(Some(&parts.version)) });
+                    return Ok(Visited { bytes: &memory.0, start, mark: Mark::of(Some(&parts.version)) });
                 }
                 _ => {}
             },
             Partly::No => {}
         }
-        self.whole(chunk, epoch, scratch)
+        self.whole(chunk, epoch, memory)
     }
 
     /// True unless so little of each block is needed that it would be decoded again and again, and the spill file saves
@@ -168,16 +178,17 @@ impl Building<'_> {
             && (self.window.first || self.window.spill.is_none() || needed.len() >= block_size)
     }
 
-    fn whole<'s>(&self, chunk: ChunkId, epoch: u64, scratch: &'s mut Vec<u8>) -> Result<Visited<'s>> {
-        let Some(loaded) = self.array.load(chunk, std::mem::take(scratch))? else {
+    fn whole<'s>(&self, chunk: ChunkId, epoch: u64, memory: &'s mut Memory) -> Result<Visited<'s>> {
+        let (bytes, scratch) = memory;
+        let Some(loaded) = self.array.load(chunk, std::mem::take(bytes), scratch)? else {
             return Ok(Visited { bytes: &[], start: 0, mark: Mark::UNINITIALISED });
         };
         let mark = Mark::of(Some(&loaded.version));
-        *scratch = loaded.bytes;
-        if self.window.spill.as_ref().is_some_and(|spill| spill.put(chunk, mark, epoch, scratch)) {
-            self.cache.stats.bytes_spilled.add(scratch.len() as u64);
+        *bytes = loaded.bytes;
+        if self.window.spill.as_ref().is_some_and(|spill| spill.put(chunk, mark, epoch, bytes)) {
+            self.cache.stats.bytes_spilled.add(bytes.len() as u64);
         }
-        Ok(Visited { bytes: scratch, start: 0, mark })
+        Ok(Visited { bytes, start: 0, mark })
     }
 
     /// Reads bytes of a chunk from the spill file, if they are there and still what the store holds.
