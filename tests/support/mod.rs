@@ -1,6 +1,7 @@
 //! What the whole-mount tests share: a mount that goes away with its test, also when that fails; and digests.
 #![allow(dead_code)]
 
+pub mod made;
 pub mod walk;
 
 use sha2::{Digest, Sha256};
@@ -51,9 +52,44 @@ impl Mount {
         stats[name].as_u64().unwrap_or_else(|| panic!("no counter {name}"))
     }
 
+    /// What the counters of `.zarrfs/stats.json` grow by while `work` is done.
+    pub fn growth(&self, work: impl FnOnce()) -> Growth {
+        let read = || {
+            let text = std::fs::read(self.join(".zarrfs/stats.json")).unwrap();
+            (serde_json::from_slice(&text).unwrap(), text.len() as u64)
+        };
+        let (before, own) = read();
+        work();
+        Growth { before, after: read().0, own }
+    }
+
+    /// The most memory the daemon has had so far, in bytes.
+    pub fn peak_memory(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.counter("pid"))).unwrap();
+        let peak = status.lines().find_map(|l| l.strip_prefix("VmHWM:")).unwrap();
+        peak.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
+    }
+
     /// The text of `.zarrfs/stats`.
     pub fn stats(&self) -> String {
         std::fs::read_to_string(self.join(".zarrfs/stats")).unwrap()
+    }
+}
+
+/// Counters at two moments.
+pub struct Growth {
+    before: serde_json::Value,
+    after: serde_json::Value,
+    /// Bytes served by looking at the counters the first time.
+    own: u64,
+}
+
+impl Growth {
+    /// What a counter grew by.
+    pub fn of(&self, name: &str) -> u64 {
+        let value = |all: &serde_json::Value| all[name].as_u64().unwrap_or_else(|| panic!("no counter {name}"));
+        let own = if name == "bytes_served" { self.own } else { 0 };
+        value(&self.after) - value(&self.before) - own
     }
 }
 
