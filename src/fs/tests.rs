@@ -1,7 +1,7 @@
 use super::*;
 use crate::grid::ChunkId;
 use crate::hierarchy::Hierarchy;
-use crate::metadata::V1Order;
+use crate::metadata::{ArrayMetadata, V1Order};
 use crate::store::MemoryStore;
 use proptest::prelude::*;
 
@@ -105,6 +105,195 @@ proptest! {
         let hole = (offset..end).find(|i| !is_data(i)).unwrap_or(end);
         prop_assert_eq!(c.fs.seek(0, handle, offset, Seek::Hole).unwrap(), hole);
         prop_assert_eq!(c.fs.seek(0, handle, end, Seek::Hole).unwrap_err().errno(), libc::ENXIO);
+    }
+}
+
+/// A larger array than [`case`] makes, so that its readers are read ahead of.
+struct Large {
+    fs: Fs,
+    store: Arc<MemoryStore>,
+    grid: crate::grid::Grid,
+    pipeline: crate::codec::Pipeline,
+    chunks: Vec<u64>,
+    order: Order,
+    flat: Vec<u8>,
+}
+
+/// What a reader does next. Places are parts of the array's size.
+#[derive(Clone, Debug)]
+enum Walk {
+    /// So many bytes in a row, in requests of so many.
+    Forward(f64, usize, usize),
+    /// From there in steps, forwards or backwards: requests of so many bytes, so many of them.
+    Strided(f64, i64, usize, usize),
+    Anywhere(Vec<(f64, usize)>),
+    /// Gives a chunk other bytes, or takes it away, and opens the file anew, while somebody else reads there.
+    Change(f64, Option<u8>),
+}
+
+#[derive(Clone, Debug)]
+struct LargeGeometry {
+    shape: Vec<u64>,
+    chunks: Vec<u64>,
+    codec: &'static str,
+    order: Order,
+    /// Of each 16 chunks, those that are stored.
+    stored: u16,
+    bound: usize,
+    spill: u64,
+}
+
+const ITEM: usize = 2;
+
+fn large(g: &LargeGeometry) -> Large {
+    let store = Arc::new(MemoryStore::default());
+    let order = if g.order == Order::F { "F" } else { "C" };
+    let document = format!(
+        r#"{{"zarr_format":2,"shape":{:?},"chunks":{:?},"dtype":"<u2","compressor":{},"fill_value":258,"order":"{order}","filters":null}}"#,
+        g.shape, g.chunks, g.codec,
+    );
+    let meta = ArrayMetadata::parse(document.as_bytes()).unwrap();
+    store.put("a/.zarray", document);
+    let grid = crate::grid::Grid::new(&g.shape, &g.chunks, ITEM).unwrap();
+    let pipeline = crate::codec::Pipeline::new(&meta, grid.chunk_size()).unwrap();
+    let stats = Arc::new(Stats::default());
+    let cache = Arc::new(Cache::new(g.bound, stats.clone()));
+    let hierarchy = Hierarchy::new(store.clone(), V1Order::Zarr1, stats.clone());
+    let spill = SpillOptions { directory: "/var/tmp".into(), limit: g.spill };
+    let options = ReadOptions { threads: 2, direct_io: false, spill };
+    let fs = Fs::new(Tree::new(hierarchy, cache.clone()), cache, stats, options).unwrap();
+    let flat = vec![0; grid.size() as usize];
+    let mut large = Large { fs, store, grid, pipeline, chunks: g.chunks.clone(), order: g.order, flat };
+    for id in 0..large.grid.chunk_count() {
+        large.put(id, (g.stored >> (id % 16) & 1 == 1).then_some(id as u8));
+    }
+    large
+}
+
+impl Large {
+    /// Stores a chunk, of bytes that the seed gives; or none.
+    fn put(&mut self, id: u64, seed: Option<u8>) {
+        let chunk: Vec<u8> = match seed {
+            Some(seed) => (0..self.grid.chunk_size()).map(|i| (i / 3) as u8 ^ (i >> 9) as u8 ^ seed).collect(),
+            None => [2, 1].repeat(self.grid.chunk_size() / ITEM),
+        };
+        for (flat, run) in self.grid.runs_of(ChunkId(id), 0..u64::MAX) {
+            self.flat[flat as usize..][..run.len].copy_from_slice(&chunk[run.offset..][..run.len]);
+        }
+        let key = format!("a/{}", self.grid.chunk_key(ChunkId(id), Separator::Dot));
+        let Some(_) = seed else { return self.store.delete(&key) };
+        let mut layout = chunk.clone();
+        if self.order == Order::F {
+            let reversed: Vec<u64> = self.chunks.iter().rev().copied().collect();
+            layout::f_to_c(&reversed, ITEM, &chunk, &mut layout);
+        }
+        let mut encoded = Vec::new();
+        self.pipeline.encode(&layout, &mut encoded).unwrap();
+        self.store.put(&key, encoded);
+    }
+
+    fn check(&self, handle: u64, at: usize, len: usize) -> std::result::Result<(), TestCaseError> {
+        let mut out = vec![9; 5];
+        if !self.fs.read_cached(handle, at as u64, len, &mut out).unwrap() {
+            self.fs.read(handle, at as u64, len, &mut out).unwrap();
+        }
+        let start = at.min(self.flat.len());
+        let expected = &self.flat[start..(start + len).min(self.flat.len())];
+        prop_assert!(out == expected, "{len} bytes at {at} of {} differ", self.flat.len());
+        Ok(())
+    }
+
+    fn check_forward(
+        &self,
+        handle: u64,
+        from: usize,
+        len: usize,
+        request: usize,
+    ) -> std::result::Result<(), TestCaseError> {
+        (from..self.flat.len().min(from + len)).step_by(request).try_for_each(|at| self.check(handle, at, request))
+    }
+}
+
+fn large_geometry() -> impl Strategy<Value = LargeGeometry> {
+    let blosc = r#"{"id":"blosc","cname":"zstd","clevel":1,"shuffle":1,"blocksize":4096}"#;
+    let codec = prop::sample::select(vec![blosc, r#"{"id":"zlib","level":1}"#, "null"]);
+    let order = prop::sample::select(vec![Order::C, Order::C, Order::F]);
+    let bound = prop::sample::select(vec![0usize, 600, 8 << 10, 150 << 10, 1 << 20]);
+    let spill = prop::sample::select(vec![0u64, 1 << 30]);
+    let shape = (prop::sample::select(vec![1u64, 3]), 8u64..150, 100_000u64..600_000);
+    let chunks = (0.0..1.0f64, 0.0..1.0f64, 0.0..1.0f64);
+    let stored = prop::sample::select(vec![u16::MAX, u16::MAX, 0x7ffe, 0x5a5a]);
+    (shape, chunks, codec, order, stored, bound, spill).prop_map(
+        |(shape, chunks, codec, order, stored, bound, spill)| {
+            let (planes, rows, items) = shape;
+            let shape = vec![planes, rows, (items / planes / rows).max(1)];
+            // small parts of a dimension are as likely as large ones; not more than a thousand chunks
+            let part = |len: u64, part: f64| ((len as f64).powf(part) as u64).clamp(1, len);
+            let mut chunks = vec![part(planes, chunks.0), part(rows, chunks.1), part(shape[2], chunks.2)];
+            let count = |chunks: &[u64]| shape.iter().zip(chunks).map(|(s, c)| s.div_ceil(*c)).product::<u64>();
+            while count(&chunks) > 1000 {
+                let d = if chunks[2] < 300 { 2 } else { 1 };
+                chunks[d] = (2 * chunks[d]).min(shape[d].max(300));
+            }
+            LargeGeometry { shape, chunks, codec, order, stored, bound, spill }
+        },
+    )
+}
+
+fn walk() -> impl Strategy<Value = Walk> {
+    let len = || prop::sample::select(vec![4 << 10, 64 << 10, 128 << 10, 100_001]);
+    let forward = (prop::sample::select(vec![0.0, 0.0, 0.3]), 130_000usize..1_500_000, len());
+    let strided = (0.0..1.0f64, -100_000i64..100_000, 1usize..9000, 4usize..60);
+    let anywhere = prop::collection::vec((0.0..1.1f64, 0usize..20_000), 1..20);
+    prop_oneof![
+        4 => forward.prop_map(|(from, len, request)| Walk::Forward(from, len, request)),
+        2 => strided.prop_map(|(from, step, len, times)| Walk::Strided(from, step, len, times)),
+        2 => anywhere.prop_map(Walk::Anywhere),
+        1 => (0.0..1.0f64, any::<Option<u8>>()).prop_map(|(at, seed)| Walk::Change(at, seed)),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(60))]
+
+    /// Whatever was read before, how much the cache holds, and what is read ahead: a read gives "that slice of the flat
+    /// bytes", and after a change, "seen at the next open", those of now.
+    #[test]
+    fn any_sequence_of_reads_gives_slices_of_the_flat_bytes(
+        geometry in large_geometry(), walks in prop::collection::vec((walk(), any::<bool>()), 1..8),
+    ) {
+        let mut large = large(&geometry);
+        let size = large.flat.len();
+        let place = |part: f64| (part * size as f64) as usize;
+        let mut handles = [0; 2].map(|_| open(&large.fs, &["a", "data.raw"]));
+        for (walk, second) in walks {
+            let handle = handles[usize::from(second)];
+            match walk {
+                Walk::Forward(from, len, request) => large.check_forward(handle, place(from), len, request)?,
+                Walk::Strided(from, step, len, times) => {
+                    let at = (0..times as i64).map(|i| place(from) as i64 + i * step);
+                    for at in at.take_while(|at| (0..size as i64).contains(at)) {
+                        large.check(handle, at as usize, len)?;
+                    }
+                }
+                Walk::Anywhere(requests) => {
+                    for (at, len) in requests {
+                        large.check(handle, place(at), len)?;
+                    }
+                }
+                Walk::Change(at, seed) => {
+                    let id = (at * large.grid.chunk_count() as f64) as u64;
+                    // the other one stays open, and sees it, too
+                    let other = handles[usize::from(!second)];
+                    let from = large.grid.next_in_chunk(ChunkId(id), 0).unwrap() as usize;
+                    large.check_forward(other, from, 300_000, 128 << 10)?;
+                    large.put(id, seed);
+                    large.fs.release(handle);
+                    handles[usize::from(second)] = open(&large.fs, &["a", "data.raw"]);
+                    large.check_forward(other, from, 300_000, 128 << 10)?;
+                }
+            }
+        }
     }
 }
 
