@@ -11,8 +11,8 @@ use std::fs::File;
 use std::ops::Range;
 use std::time::Instant;
 
-/// Blocks below this many bytes are not worth a request each, nor being counted one by one.
-const MIN_BLOCK: usize = 16 << 10;
+/// Blocks below this many bytes are not worth a request each.
+const MIN_BLOCK: usize = 4096;
 
 /// The beginning of a frame: holds the offsets of 250 blocks. Most frames have fewer.
 const FRAME_BEGINNING: u64 = 1024;

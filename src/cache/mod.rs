@@ -35,6 +35,9 @@ use window::Window;
 /// What a slot costs beyond its chunk's bytes, roughly: so that a million missing chunks count, too.
 const SLOT_COST: usize = 256;
 
+/// Blocks below this many bytes are not kept one by one: each takes a place in a list, too.
+const MIN_BLOCK: usize = 16 << 10;
+
 /// Chunks that the store can be asked for while others wait: about a millisecond.
 const FEW_MARKS: usize = 1000;
 
@@ -508,6 +511,7 @@ impl Cache {
             _ => match array.open_parts(chunk)? {
                 Opened::Uninitialised => return Ok(Content::Uninitialised),
                 Opened::Whole => return self.load_whole(slot, array, chunk),
+                Opened::Parts(parts) if parts.block_size() < MIN_BLOCK => return self.load_whole(slot, array, chunk),
                 Opened::Parts(parts) => {
                     let (mark, blocks) = (Mark::of(Some(&parts.version)), Mutex::new(vec![None; parts.blocks()]));
                     Arc::new(Divided { parts, mark, blocks })

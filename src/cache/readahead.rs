@@ -242,8 +242,8 @@ impl ReadAhead {
         let end = start.saturating_add(len.min((self.room() / 3).max(FIRST_WINDOW))).min(set.flat.end);
         let spill = windows.iter().filter_map(|w| w.spill.as_ref()).find(|s| *s.chunks() == set.chunks).cloned();
         let spill = spill.or_else(|| self.spill_of(array, set.chunks, warned));
-        let (first, threads) = (before.is_none(), self.threads_for(array));
-        let window = Window { range: start..end, first, broken: false, spill, threads };
+        let (first, last, threads) = (before.is_none(), end == set.flat.end, self.threads_for(array));
+        let window = Window { range: start..end, first, last, broken: false, spill, threads };
         windows.push(window.clone());
         if windows.len() > WINDOWS {
             windows.remove(0);

@@ -19,8 +19,10 @@ use std::sync::{Arc, Mutex};
 pub struct Window {
     /// The flat positions, all of one working set.
     pub range: Range<u64>,
-    /// The first of a reader.
+    /// The first of a reader, who waits for it.
     pub first: bool,
+    /// The last of its working set: of its chunks nothing more is needed.
+    pub last: bool,
     /// It can't be built: some chunk in it can't be read.
     pub broken: bool,
     /// Keeps chunks that can't be decoded in parts.
@@ -172,10 +174,10 @@ impl Building<'_> {
     }
 
     /// True unless so little of each block is needed that it would be decoded again and again, and the spill file saves
-    /// that. The first window is waited for.
+    /// that.
     fn is_better_in_parts(&self, needed: &Range<usize>, block_size: usize) -> bool {
-        needed.len() < self.array.grid().chunk_size()
-            && (self.window.first || self.window.spill.is_none() || needed.len() >= block_size)
+        let once = self.window.first || self.window.last || self.window.spill.is_none();
+        needed.len() < self.array.grid().chunk_size() && (once || needed.len() >= block_size)
     }
 
     fn whole<'s>(&self, chunk: ChunkId, epoch: u64, memory: &'s mut Memory) -> Result<Visited<'s>> {
@@ -185,7 +187,7 @@ impl Building<'_> {
         };
         let mark = Mark::of(Some(&loaded.version));
         *bytes = loaded.bytes;
-        if self.window.spill.as_ref().is_some_and(|spill| spill.put(chunk, mark, epoch, bytes)) {
+        if !self.window.last && self.window.spill.as_ref().is_some_and(|spill| spill.put(chunk, mark, epoch, bytes)) {
             self.cache.stats.bytes_spilled.add(bytes.len() as u64);
         }
         Ok(Visited { bytes, start: 0, mark })

@@ -160,7 +160,7 @@ fn large(g: &LargeGeometry) -> Large {
     let cache = Arc::new(Cache::new(g.bound, stats.clone()));
     let hierarchy = Hierarchy::new(store.clone(), V1Order::Zarr1, stats.clone());
     let spill = SpillOptions { directory: "/var/tmp".into(), limit: g.spill };
-    let options = ReadOptions { threads: 2, direct_io: false, spill };
+    let options = ReadOptions { threads: 2, direct_io: false, passthrough: false, spill };
     let fs = Fs::new(Tree::new(hierarchy, cache.clone()), cache, stats, options).unwrap();
     let flat = vec![0; grid.size() as usize];
     let mut large = Large { fs, store, grid, pipeline, chunks: g.chunks.clone(), order: g.order, flat };
