@@ -702,3 +702,19 @@ fn an_old_descriptor_of_a_wide_row_reads_the_array_of_now() {
         }
     }
 }
+
+/// The same with a cache that holds a few rows of chunks: what is read ahead is not dropped before it is used, and what
+/// is dropped is not needed again, but where requests have overtaken each other.
+#[test]
+fn a_sequential_reader_with_a_small_cache() {
+    for codec in [zlib(), blosc("lz4", 0), blosc("zstd", 16 * K)] {
+        // 12 rows of 4 chunks of 256 KiB
+        let s = stored(&[1536, 8 * K], &[128, 2 * K], codec.clone());
+        for cache in ["4M", "6M"] {
+            let mount = s.mount(&["--cache-size", cache]);
+            let growth = mount.growth(|| assert_reads(&mount.join("a/data.raw"), &s.made.flat));
+            let counts = ["chunk_decodes", "block_decodes", "readahead_wasted"].map(|n| growth.of(n));
+            assert!(counts[0] <= 48 + 4 && counts[1..] == [0, 0], "{codec} {cache}: {counts:?}");
+        }
+    }
+}

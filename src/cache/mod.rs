@@ -28,6 +28,7 @@ use crate::store::Version;
 use buffers::{Buffers, Decoded};
 use lru::LruCache;
 use seen::Seen;
+use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use window::Window;
@@ -164,6 +165,8 @@ enum Slot {
         epoch: u64,
         /// Read ahead, and nobody has asked for it yet.
         ahead: bool,
+        /// It was spared once: whoever it was read ahead for may be gone.
+        spared: bool,
     },
 }
 
@@ -251,7 +254,7 @@ impl Cache {
                     state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
                     continue;
                 }
-                Some(Slot::Ready { content, epoch, ahead }) => {
+                Some(Slot::Ready { content, epoch, ahead, .. }) => {
                     let current = *epoch >= array.epoch();
                     if current && let Some(answer) = content.answer(want) {
                         self.count_hit(!counted, ahead);
@@ -276,7 +279,7 @@ impl Cache {
     fn peek_place(&self, array: &Array, place: Place, want: Want) -> Option<Answer> {
         let mut state = self.lock();
         match state.slots.get_mut(&(array.id(), place)) {
-            Some(Slot::Ready { content, epoch, ahead }) if *epoch >= array.epoch() => {
+            Some(Slot::Ready { content, epoch, ahead, .. }) if *epoch >= array.epoch() => {
                 let answer = content.answer(want)?;
                 self.count_hit(true, ahead);
                 Some(answer)
@@ -564,19 +567,30 @@ impl Cache {
     /// Drops slots, the least recently used first, until `bytes` more fit or one is left: a chunk larger than the bound
     /// must not be decoded again for every request.
     fn evict(&self, state: &mut State, bytes: usize) {
-        let mut busy = Vec::new();
-        while self.needed_by(state).saturating_add(bytes) > self.bound {
-            if state.slots.len() + busy.len() <= 1 {
+        let (mut busy, mut ahead) = (Vec::new(), VecDeque::new());
+        loop {
+            let taken_out = (busy.len() + ahead.len()) * SLOT_COST;
+            if self.needed_by(state).saturating_add(taken_out).saturating_add(bytes) <= self.bound {
+                break;
+            }
+            if state.slots.len() + busy.len() + ahead.len() <= 1 {
                 break;
             }
             match state.slots.pop_lru() {
-                Some((key, Slot::Busy)) => busy.push(key),
+                Some((key, slot @ Slot::Busy)) => busy.push((key, slot)),
+                // what is still to come is worth more than what has been
+                Some((key, Slot::Ready { content, epoch, ahead: true, spared: false })) => {
+                    ahead.push_back((key, Slot::Ready { content, epoch, ahead: true, spared: true }));
+                }
                 Some((_, slot)) => self.dropped(Some(slot)),
-                None => break,
+                None => match ahead.pop_front() {
+                    Some((_, slot)) => self.dropped(Some(slot)),
+                    None => break,
+                },
             }
         }
-        for key in busy {
-            state.slots.put(key, Slot::Busy);
+        for (key, slot) in busy.into_iter().chain(ahead) {
+            state.slots.put(key, slot);
         }
     }
 
@@ -658,7 +672,7 @@ impl Drop for BusySlot<'_> {
         let mut state = self.cache.lock();
         match self.content.take() {
             Some((content, epoch)) => {
-                state.slots.put(self.key, Slot::Ready { content, epoch, ahead: self.ahead });
+                state.slots.put(self.key, Slot::Ready { content, epoch, ahead: self.ahead, spared: false });
             }
             None => {
                 state.slots.pop(&self.key);

@@ -110,6 +110,11 @@ impl ReadAhead {
         self.cache.bound() as u64 / 4 * 3
     }
 
+    /// How far behind a forward reader chunks are kept, in bytes.
+    fn behind(&self) -> u64 {
+        BEHIND.min(self.room() / 8)
+    }
+
     /// True if a forward reader at `offset` goes through more chunks than there is room for.
     fn is_wide(&self, array: &Array, offset: u64) -> bool {
         let (grid, set) = (array.grid(), array.grid().working_set(offset));
@@ -144,9 +149,11 @@ impl ReadAhead {
         let set = grid.working_set(end.min(grid.size().saturating_sub(1))).chunks;
         let set_bytes = (set.end - set.start).saturating_mul(size);
         let ahead = set_bytes.max(MIN_AHEAD).max(self.threads.saturating_mul(size)).min(planned.limit);
+        // what is being decoded takes room, too
+        let room = self.room().saturating_sub(set_bytes).saturating_sub(self.threads.saturating_mul(size));
         // only when the set before is dropped: its buffers are used again
-        let base = grid.working_set(from.saturating_sub(BEHIND)).chunks.end;
-        let goal = (base + ahead.min(self.room().saturating_sub(set_bytes)) / size).min(count);
+        let base = grid.working_set(from.saturating_sub(self.behind())).chunks.end;
+        let goal = (base + ahead.min(room) / size).min(count);
         if planned.ahead < set.end {
             // a set that was not read ahead: from where the reader is
             let here = grid.chunk_at(from).map_or(set.start, |c| c.0.clamp(set.start, set.end));
@@ -192,7 +199,7 @@ impl ReadAhead {
         let windows = windows.of(array);
         let here = self.window_at(windows, array, offset, &readers.warned).range;
         if once {
-            self.drop_windows_behind(array, windows, &here, offset.saturating_sub(BEHIND));
+            self.drop_windows_behind(array, windows, &here, offset.saturating_sub(self.behind()));
         }
         let next = here.end;
         let is_planned = windows.iter().any(|w| w.range.contains(&next));
@@ -327,7 +334,7 @@ impl ReadAhead {
     }
 
     fn drop_behind(&self, array: &Array, from: u64, planned: &mut Planned) {
-        let done = array.grid().working_set(from.saturating_sub(BEHIND)).chunks.start;
+        let done = array.grid().working_set(from.saturating_sub(self.behind())).chunks.start;
         let before = planned.dropped.replace(done).unwrap_or(done);
         self.cache.drop_chunks(array, before..done);
     }
