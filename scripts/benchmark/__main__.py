@@ -119,9 +119,12 @@ def main():
         "versions": system.versions(setup.mounts.zarrfs_program, args.zarr2, args.peers, root),
         "arrays": {},
     }
-    for array in args.arrays:
-        result["arrays"][array.name] = bench_array(setup, array, args, result["machine"]["cores"])
     result["stores"] = {"arrays": counts[0], "chunks": counts[1], "rows": bench_stores(setup, args, counts)}
+    try:
+        for array in args.arrays:
+            result["arrays"][array.name] = bench_array(setup, array, args, result["machine"]["cores"])
+    except (KeyboardInterrupt, SystemExit):
+        print("interrupted: what was measured until then")
     result["targets"] = report.targets(result)
     report.print_all(result)
     args.output.write_text(json.dumps(result, indent=1) + "\n")
@@ -133,5 +136,5 @@ if __name__ == "__main__":
         main()
     except system.Failed as e:
         sys.exit(f"bench: {e}")
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, SystemExit):
         sys.exit(130)
