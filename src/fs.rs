@@ -350,7 +350,7 @@ impl Fs {
                     }
                     return Ok(done);
                 }
-                let request = FlatRead { cache: &self.cache, array: &array, offset, whole };
+                let request = FlatRead { cache: &self.cache, ahead: &self.ahead, array: &array, offset, whole };
                 request.read(len, cached, &self.stats, out)?
             }
             Handle::Chunk(array, name, _) => self.read_chunk(&*self.current(array)?, name, offset, len, cached, out)?,

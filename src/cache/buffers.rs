@@ -15,6 +15,9 @@ const SMALL: usize = 64 << 10;
 /// Buffers that wait at most: each load looks through them.
 const MANY: usize = 256;
 
+/// Buffers of a length that was asked for which should wait: it takes as long to get one ready as to use one.
+const SPARE: usize = 2;
+
 const PAGE: usize = 4096;
 
 /// What all buffers share.
@@ -22,7 +25,7 @@ const PAGE: usize = 4096;
 pub struct Buffers {
     /// Bytes of all chunks alive and of all buffers that wait.
     bytes: AtomicUsize,
-    /// The length that was asked for last when none waited; 0 if that was seen to.
+    /// The length that was asked for last when hardly any waited; 0 if that was seen to.
     wanted: AtomicUsize,
     /// Protects the scratch memory that waits for the next load.
     scratch: Mutex<Vec<Scratch>>,
@@ -53,14 +56,14 @@ impl Buffers {
         let fits = |b: &Vec<u8>| b.capacity() >= len && b.capacity() <= len + len / 8 + 64;
         let found = waiting.0.iter().rposition(fits).map(|i| waiting.0.swap_remove(i)).unwrap_or_default();
         waiting.1 -= found.capacity();
-        if found.capacity() == 0 && len >= SMALL {
+        if len >= SMALL && waiting.0.iter().rev().filter(|b| fits(b)).take(SPARE).count() < SPARE {
             self.wanted.store(len, Ordering::Relaxed);
         }
         self.bytes.fetch_sub(found.capacity(), Ordering::Relaxed);
         found
     }
 
-    /// The length of a buffer that was asked for in vain; None if that was seen to.
+    /// The length of a buffer that will be asked for; None if enough of them wait.
     pub fn wanted(&self) -> Option<usize> {
         Some(self.wanted.swap(0, Ordering::Relaxed)).filter(|&len| len > 0)
     }
@@ -151,7 +154,7 @@ mod tests {
         assert_eq!(buffers.take(70_000).capacity(), 0, "much too large");
         assert_eq!(buffers.take(99_000).len(), 100_000);
         assert_eq!(buffers.bytes(), 0);
-        assert_eq!((buffers.wanted(), buffers.wanted()), (Some(70_000), None));
+        assert_eq!((buffers.wanted(), buffers.wanted()), (Some(99_000), None));
         buffers.prepare(70_000).unwrap();
         assert_eq!((buffers.bytes(), buffers.take(70_000).len()), (70_001, 70_000));
         drop(buffers.hold(vec![1; 100_000]));

@@ -9,183 +9,36 @@
 
 mod access;
 mod buffers;
+mod content;
+mod load;
 mod readahead;
 mod seen;
 mod spill;
 mod window;
 
+pub use content::{Piece, Want};
 pub use readahead::{ReadAhead, Readers};
 pub use seen::Mark;
 pub use spill::SpillOptions;
 
-use crate::array::{Array, Opened, Parts, Scratch};
-use crate::codec::Partly;
-use crate::error::{Error, Kind, Result};
+use crate::array::Array;
+use crate::error::{Error, Result};
 use crate::grid::ChunkId;
 use crate::memory::lock;
 use crate::stats::Stats;
-use crate::store::Version;
-use buffers::{Buffers, Decoded};
+use buffers::Buffers;
+use content::{Answer, Content, Place, Slot};
 use lru::LruCache;
 use seen::Seen;
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use window::Window;
 
 /// What a slot costs beyond its chunk's bytes, roughly: so that a million missing chunks count, too.
 const SLOT_COST: usize = 256;
 
-/// Blocks below this many bytes are not kept one by one: each takes a place in a list, too.
-const MIN_BLOCK: usize = 16 << 10;
-
 /// Chunks that the store can be asked for while others wait: about a millisecond.
 const FEW_MARKS: usize = 1000;
-
-/// What is asked for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Want {
-    /// The chunk.
-    Whole,
-    /// The byte at this place of the chunk, and what is cheap to have around it.
-    At(usize),
-}
-
-/// Decoded bytes of a chunk: all of them, or a part.
-#[derive(Clone)]
-pub struct Piece {
-    bytes: Arc<Decoded>,
-    /// Where in the chunk they begin.
-    start: usize,
-    mark: Mark,
-    /// Of a window: what it is made of.
-    made_of: Option<Arc<Vec<(ChunkId, Mark)>>>,
-}
-
-impl Piece {
-    /// The bytes of the chunk from `offset` on, as far as the piece goes; None if it doesn't go there.
-    pub fn at(&self, offset: usize) -> Option<&[u8]> {
-        self.bytes.get(offset.checked_sub(self.start)?..).filter(|b| !b.is_empty())
-    }
-
-    /// True unless both are windows with bytes of one chunk in two versions.
-    fn agrees(&self, other: &Piece) -> bool {
-        let (Some(ours), Some(theirs)) = (&self.made_of, &other.made_of) else { return true };
-        let mut theirs = theirs.iter().peekable();
-        ours.iter().all(|(chunk, mark)| {
-            while theirs.next_if(|(other, _)| other < chunk).is_some() {}
-            theirs.peek().is_none_or(|(other, now)| other != chunk || now == mark)
-        })
-    }
-
-    /// All bytes of the piece.
-    pub fn bytes(&self) -> &[u8] {
-        &self.bytes
-    }
-}
-
-/// A block, or why it can't be decoded.
-type Block = std::result::Result<Arc<Decoded>, Arc<Error>>;
-
-/// A chunk whose blocks are decoded one by one.
-struct Divided {
-    parts: Parts,
-    mark: Mark,
-    /// Protects the list: the blocks decoded so far, and why some can't be.
-    blocks: Mutex<Vec<Option<Block>>>,
-}
-
-/// What is known of a chunk.
-#[derive(Clone)]
-enum Content {
-    Whole(Arc<Decoded>, Version, Mark),
-    Divided(Arc<Divided>),
-    /// A window, with the versions of the chunks in it.
-    Window(Arc<Decoded>, Arc<Vec<(ChunkId, Mark)>>),
-    Uninitialised,
-    /// It can't be decoded; kept, so that a retry by the kernel does not decode again.
-    Failed(Error),
-}
-
-/// A piece; None of an uninitialised chunk.
-type Answer = Result<Option<Piece>>;
-
-impl Content {
-    /// The answer, if this is enough for one.
-    fn answer(&self, want: Want) -> Option<Answer> {
-        match (self, want) {
-            (Content::Whole(bytes, _, mark), _) => {
-                Some(Ok(Some(Piece { bytes: bytes.clone(), start: 0, mark: *mark, made_of: None })))
-            }
-            (Content::Divided(d), Want::At(offset)) => {
-                let n = offset / d.parts.block_size();
-                let (start, mark) = (n * d.parts.block_size(), d.mark);
-                let piece = |bytes| Some(Piece { bytes, start, mark, made_of: None });
-                Some(lock(&d.blocks).get(n)?.clone()?.map(piece).map_err(|e| (*e).clone()))
-            }
-            (Content::Divided(_), Want::Whole) => None,
-            (Content::Window(bytes, chunks), _) => {
-                let (bytes, made_of) = (bytes.clone(), Some(chunks.clone()));
-                Some(Ok(Some(Piece { bytes, start: 0, mark: Mark::UNINITIALISED, made_of })))
-            }
-            (Content::Uninitialised, _) => Some(Ok(None)),
-            (Content::Failed(e), _) => Some(Err(e.clone())),
-        }
-    }
-
-    /// True if the store still holds what this was made of. A failure is always tried again.
-    fn is_current(&self, array: &Array, place: Place) -> bool {
-        let known = match self {
-            Content::Failed(_) => return false,
-            Content::Window(_, chunks) => return seen::are_current(chunks, array),
-            Content::Whole(_, version, _) => Some(version),
-            Content::Divided(d) => Some(&d.parts.version),
-            Content::Uninitialised => None,
-        };
-        let Place::Chunk(chunk) = place else { return false };
-        array.stat_chunk(chunk).is_ok_and(|now| now.as_ref().map(|stat| &stat.version) == known)
-    }
-
-    fn mark(&self) -> Option<Mark> {
-        match self {
-            Content::Whole(_, _, mark) => Some(*mark),
-            Content::Divided(d) => Some(d.mark),
-            Content::Uninitialised => Some(Mark::UNINITIALISED),
-            Content::Window(..) | Content::Failed(_) => None,
-        }
-    }
-}
-
-enum Slot {
-    /// Somebody is loading or checking it.
-    Busy,
-    Ready {
-        content: Content,
-        /// The array's epoch in which the store was last asked.
-        epoch: u64,
-        /// Read ahead, and nobody has asked for it yet.
-        ahead: bool,
-        /// It was spared once: whoever it was read ahead for may be gone.
-        spared: bool,
-    },
-}
-
-/// What a slot is of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Place {
-    Chunk(ChunkId),
-    /// The window of these flat positions: readers who came by different ways have different ones.
-    Window {
-        start: u64,
-        end: u64,
-    },
-}
-
-impl Place {
-    fn window(range: &Range<u64>) -> Self {
-        Place::Window { start: range.start, end: range.end }
-    }
-}
 
 /// The number of the array, and what of it.
 type SlotKey = (u64, Place);
@@ -460,110 +313,6 @@ impl Cache {
         }
     }
 
-    /// A failure of the system, unlike damage, may be over the next time: it is an error here, and not remembered.
-    fn load_noting(&self, slot: &mut BusySlot, known: Option<Content>, load: Load) -> Result<Content> {
-        let loaded = load(slot, known);
-        if matches!(loaded, Ok(Content::Uninitialised)) {
-            self.stats.uninitialised.add(1);
-        }
-        loaded.or_else(|e| {
-            self.failed(&e);
-            if matches!(e.kind(), Kind::System(_)) { Err(e) } else { Ok(Content::Failed(e)) }
-        })
-    }
-
-    fn load(
-        &self,
-        slot: &mut BusySlot,
-        array: &Array,
-        chunk: ChunkId,
-        known: Option<Content>,
-        want: Want,
-    ) -> Result<Content> {
-        match want {
-            Want::At(offset) if array.partly() == Partly::Blosc => self.load_part(slot, array, chunk, known, offset),
-            _ => self.load_whole(slot, array, chunk),
-        }
-    }
-
-    fn load_whole(&self, slot: &mut BusySlot, array: &Array, chunk: ChunkId) -> Result<Content> {
-        let size = array.grid().chunk_size();
-        // encoded bytes and intermediate results need room beside the decoded ones
-        slot.reserve(size.saturating_mul(2));
-        let loaded = self.with_scratch(|scratch| array.load(chunk, self.buffer(size), scratch))?;
-        Ok(match loaded {
-            Some(loaded) => {
-                let mark = Mark::of(Some(&loaded.version));
-                Content::Whole(self.buffers.hold(loaded.bytes), loaded.version, mark)
-            }
-            None => Content::Uninitialised,
-        })
-    }
-
-    /// Decodes the block that holds `offset`, beside those that are decoded already.
-    fn load_part(
-        &self,
-        slot: &mut BusySlot,
-        array: &Array,
-        chunk: ChunkId,
-        known: Option<Content>,
-        offset: usize,
-    ) -> Result<Content> {
-        let divided = match known {
-            Some(Content::Divided(d)) => d,
-            _ => match array.open_parts(chunk)? {
-                Opened::Uninitialised => return Ok(Content::Uninitialised),
-                Opened::Whole => return self.load_whole(slot, array, chunk),
-                Opened::Parts(parts) if parts.block_size() < MIN_BLOCK => return self.load_whole(slot, array, chunk),
-                Opened::Parts(parts) => {
-                    let (mark, blocks) = (Mark::of(Some(&parts.version)), Mutex::new(vec![None; parts.blocks()]));
-                    Arc::new(Divided { parts, mark, blocks })
-                }
-            },
-        };
-        let size = divided.parts.block_size();
-        slot.reserve(2 * size);
-        let n = offset / size;
-        let block = self.with_scratch(|s| array.load_block(chunk, &divided.parts, n, self.buffer(size), &mut s.stored));
-        let block = match block {
-            Ok(Some(bytes)) => Ok(self.buffers.hold(bytes)),
-            // it was replaced just now
-            Ok(None) => return self.load_whole(slot, array, chunk),
-            Err(e) if matches!(e.kind(), Kind::System(_)) => return Err(e),
-            Err(e) => {
-                self.failed(&e);
-                Err(Arc::new(e))
-            }
-        };
-        lock(&divided.blocks)[n] = Some(block);
-        Ok(Content::Divided(divided))
-    }
-
-    /// Fills the slot of a window with the flat bytes of `range`.
-    fn load_window(&self, slot: &mut BusySlot, array: &Array, w: &Window) -> Result<Content> {
-        let len = (w.range.end - w.range.start) as usize;
-        slot.reserve(w.room(array));
-        let (bytes, chunks) = window::build(self, array, w, self.buffer(len))?;
-        Ok(Content::Window(self.buffers.hold(bytes), Arc::new(chunks)))
-    }
-
-    /// The flat bytes of a window.
-    fn window(&self, array: &Array, w: &Window) -> Answer {
-        let mut load = |slot: &mut BusySlot, _| self.load_window(slot, array, w);
-        self.get_place(array, Place::window(&w.range), Want::Whole, &mut load)
-    }
-
-    /// As [`Cache::window`], but only if that needs neither the store nor a wait.
-    fn peek_window(&self, array: &Array, w: &Window) -> Option<Answer> {
-        self.peek_place(array, Place::window(&w.range), Want::Whole)
-    }
-
-    /// As [`Cache::read_ahead`], for a window.
-    fn window_ahead(&self, array: &Array, w: &Window) -> bool {
-        let mut load = |slot: &mut BusySlot, _| self.load_window(slot, array, w);
-        self.ahead_of_place(array, Place::window(&w.range), Want::Whole, w.room(array), &mut load)
-    }
-
     /// Drops slots, the least recently used first, until `bytes` more fit or one is left: a chunk larger than the bound
     /// must not be decoded again for every request.
     fn evict(&self, state: &mut State, bytes: usize) {
@@ -598,20 +347,6 @@ impl Cache {
         if matches!(slot, Some(Slot::Ready { ahead: true, .. })) {
             self.stats.readahead_wasted.add(1);
         }
-    }
-
-    /// A buffer for a load that has made room for it. Those that still wait give way then, if they must.
-    fn buffer(&self, len: usize) -> Vec<u8> {
-        let buffer = self.buffers.take(len);
-        self.trim(&self.lock());
-        buffer
-    }
-
-    fn with_scratch<T>(&self, load: impl FnOnce(&mut Scratch) -> T) -> T {
-        let mut scratch = self.buffers.take_scratch();
-        let loaded = load(&mut scratch);
-        self.buffers.keep_scratch(scratch);
-        loaded
     }
 
     fn trim(&self, state: &State) {

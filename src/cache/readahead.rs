@@ -32,6 +32,9 @@ const STEPS_AHEAD: u64 = 32;
 const STEP_RUNS: usize = 4096;
 const STEP_JOBS: usize = 256;
 
+/// Chunks of a request for each thread that are loaded beside it.
+const BESIDE: usize = 4;
+
 /// Bytes of the first window of a reader. They begin at its multiples: requests overtake each other.
 const FIRST_WINDOW: u64 = 2 << 20;
 
@@ -190,6 +193,16 @@ impl ReadAhead {
                     }
                 }
             });
+        }
+    }
+
+    /// Loads chunks that a request is about to ask for one after the other, as far as there are threads: it waits for what
+    /// they have begun.
+    pub fn load_beside(&self, array: &Arc<Array>, chunks: impl Iterator<Item = (ChunkId, Want)>) {
+        for (chunk, want) in chunks.take(BESIDE * self.threads as usize) {
+            let (cache, array) = (self.cache.clone(), array.clone());
+            // the request itself is told what goes wrong
+            self.pool.run(move || drop(cache.get(&array, chunk, want)));
         }
     }
 

@@ -1,6 +1,6 @@
 use super::*;
 use crate::metadata::ArrayMetadata;
-use crate::store::{Key, Listing, MemoryStore, Stat, Store};
+use crate::store::{Key, Listing, MemoryStore, Stat, Store, Version};
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;

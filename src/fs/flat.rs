@@ -37,8 +37,10 @@ type Missing = (Run, usize);
 pub struct FlatRead<'a> {
     /// Where the chunks come from.
     pub cache: &'a Cache,
+    /// Threads that help where several chunks are missing.
+    pub ahead: &'a ReadAhead,
     /// Whose bytes.
-    pub array: &'a Array,
+    pub array: &'a Arc<Array>,
     /// The first flat position.
     pub offset: u64,
     /// True if whole chunks should be loaded, since all of them will be wanted.
@@ -92,7 +94,13 @@ impl FlatRead<'_> {
             let Some(mut missing) = missing else { return Ok(false) };
             // the rest chunk by chunk; the cache's rule: hold nothing while waiting for room
             missing.sort_unstable_by_key(|(run, at)| (run.chunk, *at));
-            for same in missing.chunk_by(|(a, _), (b, _)| a.chunk == b.chunk) {
+            let by_chunk = || missing.chunk_by(|(a, _), (b, _)| a.chunk == b.chunk);
+            // a forward reader is read ahead anyway
+            if !self.whole && self.array.partly() != Partly::Plain {
+                let others = by_chunk().skip(1).filter_map(|same| Some((same.first()?.0, self.want(same))));
+                self.ahead.load_beside(self.array, others.map(|(run, want)| (run.chunk, want)));
+            }
+            for same in by_chunk() {
                 self.load(same, reply)?;
             }
         }
@@ -151,7 +159,7 @@ impl FlatRead<'_> {
         let chunk = first.0.chunk;
         let range = first.0.offset..last.0.offset + last.0.len;
         let needed: usize = missing.iter().map(|(run, _)| run.len).sum();
-        let whole = self.whole || 2 * needed >= self.array.grid().chunk_size();
+        let whole = self.want(missing) == Want::Whole;
         if !whole && self.array.partly() == Partly::Plain && range.len() <= 4 * needed {
             return self.read_plain(chunk, range, missing, reply);
         }
@@ -173,6 +181,15 @@ impl FlatRead<'_> {
             }
         }
         Ok(())
+    }
+
+    /// What to load of a chunk of which this is missing.
+    fn want(&self, missing: &[Missing]) -> Want {
+        let needed: usize = missing.iter().map(|(run, _)| run.len).sum();
+        match missing.first() {
+            Some((run, _)) if !self.whole && 2 * needed < self.array.grid().chunk_size() => Want::At(run.offset),
+            _ => Want::Whole,
+        }
     }
 
     /// Copies parts of an uncompressed chunk straight from the store: to keep them would be keeping them twice.
