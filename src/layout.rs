@@ -3,8 +3,9 @@
 
 use std::ops::Range;
 
-/// Items per side of the tiles in which [`transpose`] walks: both sides of a tile stay in the L1 cache.
-const TILE: usize = 32;
+/// Items per side of the tiles in which [`transpose`] walks. Strides of chunks are powers of two as a rule: of larger
+/// tiles all lines would fall into the same few places of the L1 cache.
+const TILE: usize = 8;
 
 /// Rearranges a whole chunk of F layout, `shape` items of `itemsize` bytes, into C layout. For the other direction
 /// reverse `shape`: C layout of a shape is F layout of the reversed one. Slices of another length are left alone.
@@ -60,14 +61,33 @@ fn transpose<const N: usize>(shape: &[u64], from: &[u8], to: &mut [u8]) {
     planes(shape, |f, c| {
         for row in (0..rows).step_by(TILE) {
             for column in (0..columns).step_by(TILE) {
-                for i in row..(row + TILE).min(rows) {
-                    for j in column..(column + TILE).min(columns) {
-                        to[c + i * row_stride + j] = from[f + i + j * column_stride];
+                let from = &from[f + row + column * column_stride..];
+                let to = &mut to[c + row * row_stride + column..];
+                if row + TILE <= rows && column + TILE <= columns {
+                    tile(from, column_stride, to, row_stride);
+                    continue;
+                }
+                for i in 0..TILE.min(rows - row) {
+                    for j in 0..TILE.min(columns - column) {
+                        to[i * row_stride + j] = from[i + j * column_stride];
                     }
                 }
             }
         }
     });
+}
+
+/// Transposes one whole tile, by way of the stack: both sides are walked in pieces that stand together.
+fn tile<const N: usize>(from: &[[u8; N]], column_stride: usize, to: &mut [[u8; N]], row_stride: usize) {
+    let mut tile = [[[0; N]; TILE]; TILE];
+    for (j, column) in tile.iter_mut().enumerate() {
+        column.copy_from_slice(&from[j * column_stride..][..TILE]);
+    }
+    for i in 0..TILE {
+        for (item, column) in to[i * row_stride..][..TILE].iter_mut().zip(&tile) {
+            *item = column[i];
+        }
+    }
 }
 
 fn transpose_any(shape: &[u64], itemsize: usize, from: &[u8], to: &mut [u8]) {
