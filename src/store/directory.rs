@@ -371,31 +371,6 @@ mod tests {
         assert_eq!((sizes[0], sizes[KEYS_PER_RESOLVE as usize], sizes.last()), (1, 2, Some(&2)));
     }
 
-    /// Prints what one key costs: `cargo test --release -- --ignored --nocapture cost_of_a_key`.
-    #[test]
-    #[ignore = "a measurement"]
-    fn cost_of_a_key() {
-        let dir = tempfile::tempdir().unwrap();
-        std::fs::create_dir_all(dir.path().join("group/array")).unwrap();
-        let keys: Vec<Key> = (0..100_000).map(|i| Key::root().join(&format!("group/array/{i}.0"))).collect();
-        for key in keys.iter().step_by(2) {
-            std::fs::write(dir.path().join(key.as_str()), b"").unwrap();
-        }
-        let store = DirectoryStore::open(dir.path()).unwrap();
-        for _ in 0..3 {
-            let (mut found, start) = (0, std::time::Instant::now());
-            keys.iter().for_each(|key| found += u32::from(store.stat(key).unwrap().is_some()));
-            let one = start.elapsed().as_nanos() as usize / keys.len();
-            let start = std::time::Instant::now();
-            store.stat_many(&mut keys.iter().cloned(), &mut |stat| {
-                found += u32::from(stat.unwrap().is_some());
-                true
-            });
-            let many = start.elapsed().as_nanos() as usize / keys.len();
-            println!("ns per key, half of them there: stat {one}, stat_many {many} ({found} found)");
-        }
-    }
-
     #[test]
     fn links_to_directories_are_listed_one_deep() {
         let dir = tempfile::tempdir().unwrap();
