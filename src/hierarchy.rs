@@ -312,7 +312,7 @@ mod tests {
     fn hierarchy(values: &[(&str, &str)]) -> (Arc<MemoryStore>, Hierarchy) {
         let store = Arc::new(MemoryStore::default());
         for (key, value) in values {
-            store.put(key, *value);
+            store.insert(key, *value);
         }
         let hierarchy = Hierarchy::new(store.clone(), V1Order::Zarr1, Arc::default());
         (store, hierarchy)
@@ -349,13 +349,13 @@ mod tests {
     fn consolidated_metadata_is_made_of_what_is_there() {
         let (store, h) =
             hierarchy(&[(".zgroup", "{\"zarr_format\":2}"), ("x/.zarray", ARRAY), (".zmetadata", "stale")]);
-        store.put("x/.zattrs", "{\"scale\": NaN}");
+        store.insert("x/.zattrs", "{\"scale\": NaN}");
         let view = h.consolidated_view(&Key::root()).unwrap().unwrap().text;
         let view = json::parse(&view).unwrap();
         let names: Vec<&String> = view["metadata"].as_object().unwrap().keys().collect();
         assert_eq!(names, [".zgroup", "x/.zarray", "x/.zattrs"]);
         assert!(view["metadata"]["x/.zarray"]["compressor"].is_null());
-        store.delete(".zmetadata");
+        store.remove(".zmetadata");
         assert!(h.consolidated_view(&Key::root()).unwrap().is_none());
     }
 
@@ -367,7 +367,7 @@ mod tests {
             _ => panic!(),
         };
         assert_eq!(size(), 16);
-        store.put("x/.zarray", ARRAY.replace("\"shape\":[4]", "\"shape\":[9]"));
+        store.insert("x/.zarray", ARRAY.replace("\"shape\":[4]", "\"shape\":[9]"));
         assert_eq!(size(), 36);
     }
 

@@ -49,11 +49,11 @@ impl Drop for Unmount {
 fn a_panic_is_eio_and_the_mount_lives_on() {
     let store = MemoryStore::default();
     let doc = r#"{"zarr_format":2,"shape":[8],"chunks":[4],"dtype":"|u1","compressor":null,"fill_value":0,"order":"C","filters":null}"#;
-    store.put(".zgroup", "{\"zarr_format\":2}");
-    store.put("a/.zarray", doc);
-    store.put("a/0", [1, 2, 3, 4]);
-    store.put("a/panic", "x");
-    store.put("a/panic-stat", "x");
+    store.insert(".zgroup", "{\"zarr_format\":2}");
+    store.insert("a/.zarray", doc);
+    store.insert("a/0", [1, 2, 3, 4]);
+    store.insert("a/panic", "x");
+    store.insert("a/panic-stat", "x");
     let stats = Arc::new(Stats::default());
     let cache = Arc::new(Cache::new(1 << 20, stats.clone()));
     let hierarchy = Hierarchy::new(Arc::new(Panicking(store)), V1Order::Zarr1, stats.clone());

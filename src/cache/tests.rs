@@ -50,7 +50,7 @@ fn setup(bound: usize) -> (Arc<SlowStore>, Arc<Array>, Cache) {
     let doc = br#"{"zarr_format":2,"shape":[160000],"chunks":[10000],"dtype":"|u1","compressor":null,"fill_value":0,
         "order":"C","filters":null}"#;
     for i in 0..15 {
-        store.inner.put(&format!("{i}"), vec![i; CHUNK]);
+        store.inner.insert(&format!("{i}"), vec![i; CHUNK]);
     }
     let stats = Arc::new(Stats::default());
     let metadata = ArrayMetadata::parse(doc).unwrap();
@@ -99,11 +99,11 @@ fn a_replaced_chunk_is_seen_after_the_next_opening() {
     let read = || get(&cache, &array, 0).unwrap().map(|c| c[0]);
     array.begin_epoch();
     assert_eq!(read(), Some(0));
-    store.inner.put("0", vec![77; CHUNK]);
+    store.inner.insert("0", vec![77; CHUNK]);
     assert_eq!(read(), Some(0));
     array.begin_epoch();
     assert_eq!(read(), Some(77));
-    store.inner.delete("0");
+    store.inner.remove("0");
     array.begin_epoch();
     assert_eq!(read(), None);
     array.begin_epoch();
@@ -115,12 +115,12 @@ fn a_replaced_chunk_is_seen_after_the_next_opening() {
 #[test]
 fn a_bad_chunk_fails_and_recovers() {
     let (store, array, cache) = setup(1 << 20);
-    store.inner.put("1", vec![0; 99]);
+    store.inner.insert("1", vec![0; 99]);
     for _ in 0..2 {
         assert_eq!(get(&cache, &array, 1).err().unwrap().errno(), libc::EIO);
     }
     assert_eq!(store.gets.load(Ordering::SeqCst), 1, "the failure is remembered");
-    store.inner.put("1", vec![5; CHUNK]);
+    store.inner.insert("1", vec![5; CHUNK]);
     array.begin_epoch();
     assert_eq!(get(&cache, &array, 1).unwrap().unwrap()[0], 5);
 }
@@ -168,7 +168,7 @@ impl Store for Restless {
     }
     fn get_range(&self, key: &Key, range: Range<u64>, value: &mut Vec<u8>) -> Result<Option<Stat>> {
         if range.start > 0 {
-            self.inner.put(key.as_str(), self.frame.clone());
+            self.inner.insert(key.as_str(), self.frame.clone());
             self.meet.wait();
         }
         self.inner.get_range(key, range, value)
@@ -195,7 +195,7 @@ fn chunks_replaced_while_their_blocks_are_read_do_not_wait_for_each_other() {
     crate::codec::Pipeline::new(&metadata, SIZE).unwrap().encode(&decoded, &mut frame).unwrap();
     let store = Restless { inner: MemoryStore::default(), frame: frame.clone(), meet: std::sync::Barrier::new(2) };
     for i in 0..2 {
-        store.inner.put(&format!("{i}"), frame.clone());
+        store.inner.insert(&format!("{i}"), frame.clone());
     }
     let stats = Arc::new(Stats::default());
     let array = Arc::new(Array::new(Key::root(), metadata, Arc::new(store), stats.clone()).unwrap());

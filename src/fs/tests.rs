@@ -19,7 +19,7 @@ fn case(shape: &[u64], chunks: &[u64], item: u64, order: &str, fill: u8, mask: u
     let dtype = if item == 4 && fill == 1 { "\"|V4\"".to_string() } else { format!("\"|V{item}\"") };
     let fill_json = if fill == 1 && item == 4 { format!("\"{fill_value}\"") } else { "null".into() };
     let fill = if fill == 1 && item == 4 { 1 } else { 0 };
-    store.put(
+    store.insert(
         "a/.zarray",
         format!(
             r#"{{"zarr_format":2,"shape":{shape:?},"chunks":{chunks:?},"dtype":{dtype},"compressor":null,"fill_value":{fill_json},"order":"{order}","filters":null}}"#
@@ -38,7 +38,7 @@ fn case(shape: &[u64], chunks: &[u64], item: u64, order: &str, fill: u8, mask: u
                 let reversed: Vec<u64> = chunks.iter().rev().copied().collect();
                 layout::f_to_c(&reversed, item as usize, &bytes, &mut file);
             }
-            store.put(&format!("a/{}", grid.chunk_key(ChunkId(id), crate::metadata::Separator::Dot)), file);
+            store.insert(&format!("a/{}", grid.chunk_key(ChunkId(id), crate::metadata::Separator::Dot)), file);
         }
         decoded.push(bytes);
     }
@@ -153,7 +153,7 @@ fn large(g: &LargeGeometry) -> Large {
         g.shape, g.chunks, g.codec,
     );
     let meta = ArrayMetadata::parse(document.as_bytes()).unwrap();
-    store.put("a/.zarray", document);
+    store.insert("a/.zarray", document);
     let grid = crate::grid::Grid::new(&g.shape, &g.chunks, ITEM).unwrap();
     let pipeline = crate::codec::Pipeline::new(&meta, grid.chunk_size()).unwrap();
     let stats = Arc::new(Stats::default());
@@ -181,7 +181,7 @@ impl Large {
             self.flat[flat as usize..][..run.len].copy_from_slice(&chunk[run.offset..][..run.len]);
         }
         let key = format!("a/{}", self.grid.chunk_key(ChunkId(id), Separator::Dot));
-        let Some(_) = seed else { return self.store.delete(&key) };
+        let Some(_) = seed else { return self.store.remove(&key) };
         let mut layout = chunk.clone();
         if self.order == Order::F {
             let reversed: Vec<u64> = self.chunks.iter().rev().copied().collect();
@@ -189,7 +189,7 @@ impl Large {
         }
         let mut encoded = Vec::new();
         self.pipeline.encode(&layout, &mut encoded).unwrap();
-        self.store.put(&key, encoded);
+        self.store.insert(&key, encoded);
     }
 
     fn check(&self, handle: u64, at: usize, len: usize) -> std::result::Result<(), TestCaseError> {
@@ -403,10 +403,10 @@ fn what_cannot_be_listed_is_no_hole() {
 
 /// An array `a` of bytes in a store in memory: every byte of a chunk is `value` of its place in the grid.
 fn constant(store: &MemoryStore, shape: [u64; 2], chunks: [u64; 2], value: impl Fn(u64, u64) -> u8) {
-    store.put("a/.zarray", wide_document(shape, chunks));
+    store.insert("a/.zarray", wide_document(shape, chunks));
     for i in 0..shape[0].div_ceil(chunks[0]) {
         for j in 0..shape[1].div_ceil(chunks[1]) {
-            store.put(&format!("a/{i}.{j}"), vec![value(i, j); (chunks[0] * chunks[1]) as usize]);
+            store.insert(&format!("a/{i}.{j}"), vec![value(i, j); (chunks[0] * chunks[1]) as usize]);
         }
     }
 }
@@ -456,12 +456,12 @@ fn pages_of_a_window_that_was_cached_are_dropped_when_it_changes() {
     read_window(first.handle);
     read(&fs, first.handle, 16 * M, 10);
     fs.release(first.handle);
-    store.put("a/1.0", vec![77; 1 << 20]);
+    store.insert("a/1.0", vec![77; 1 << 20]);
     let second = open_again(&fs);
     assert_eq!(second.pages, KernelPages::Fresh);
     read_window(second.handle);
     fs.release(second.handle);
-    store.put("a/0.0", vec![78; 1 << 20]);
+    store.insert("a/0.0", vec![78; 1 << 20]);
     assert_eq!(open_again(&fs).pages, KernelPages::Fresh);
 }
 
@@ -476,7 +476,7 @@ fn windows_of_a_former_shape_are_forgotten() {
         read(&fs, file, i * REQUEST as u64, REQUEST);
     }
     let columns = 3 << 18;
-    store.put("a/.zarray", wide_document([12, columns], [4, 1 << 16]));
+    store.insert("a/.zarray", wide_document([12, columns], [4, 1 << 16]));
     open_again(&fs);
     for i in 0..32 {
         let offset = i * REQUEST as u64;
@@ -500,7 +500,7 @@ fn a_request_across_windows_is_of_one_version() {
                 if done.load(Ordering::Relaxed) {
                     return;
                 }
-                store.put("a/0.0", vec![version; 1 << 20]);
+                store.insert("a/0.0", vec![version; 1 << 20]);
                 std::thread::sleep(Duration::from_millis(1));
             }
         });

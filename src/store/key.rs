@@ -53,6 +53,12 @@ impl Key {
         }
     }
 
+    /// What this key becomes when `from` gets the name `to`; None if it stands neither there nor below.
+    pub fn moved(&self, from: &Key, to: &Key) -> Option<Self> {
+        let rest = self.relative_to(from)?;
+        Some(if rest.is_root() { to.clone() } else { to.join(rest.as_str()) })
+    }
+
     /// The names joined by `/`; empty for the root.
     pub fn as_str(&self) -> &str {
         &self.0
@@ -95,5 +101,7 @@ mod tests {
         assert_eq!(key("a/b").relative_to(&key("")), Some(key("a/b")));
         assert_eq!(key("a").relative_to(&key("a")), Some(key("")));
         assert_eq!(key("ab").relative_to(&key("a")), None);
+        let moved = |k: &str| key(k).moved(&key("a/b"), &key("c"));
+        assert_eq!((moved("a/b"), moved("a/b/d"), moved("a/bd")), (Some(key("c")), Some(key("c/d")), None));
     }
 }

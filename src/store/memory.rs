@@ -8,39 +8,101 @@ use std::ops::Range;
 use std::sync::{Mutex, MutexGuard};
 use std::time::SystemTime;
 
-/// Values with their versions, and the latest version given.
-type Values = (BTreeMap<String, (Vec<u8>, u64)>, u64);
-
 /// A store in memory. Every put gives its key a new version.
 #[derive(Default)]
 pub struct MemoryStore {
-    /// Protects the whole map.
-    values: Mutex<Values>,
+    /// Protects everything.
+    levels: Mutex<Levels>,
+}
+
+#[derive(Default)]
+struct Levels {
+    /// Values with their versions.
+    values: BTreeMap<String, (Vec<u8>, u64)>,
+    /// Also those that hold nothing; the root is none of them.
+    prefixes: BTreeSet<String>,
+    /// The latest version given.
+    latest: u64,
+}
+
+impl Levels {
+    fn kind(&self, key: &Key) -> Option<EntryKind> {
+        if key.is_root() || self.prefixes.contains(key.as_str()) {
+            return Some(EntryKind::Prefix);
+        }
+        self.values.contains_key(key.as_str()).then_some(EntryKind::Value)
+    }
+
+    fn put(&mut self, key: &Key, value: Vec<u8>) -> Result<Version> {
+        if self.kind(key) == Some(EntryKind::Prefix) {
+            return Err(Error::system(libc::EISDIR));
+        }
+        let above: Vec<&str> = key.as_str().match_indices('/').map(|(end, _)| &key.as_str()[..end]).collect();
+        if above.iter().any(|prefix| self.values.contains_key(*prefix)) {
+            return Err(Error::system(libc::ENOTDIR));
+        }
+        self.prefixes.extend(above.into_iter().map(str::to_string));
+        self.latest += 1;
+        self.values.insert(key.as_str().to_string(), (value, self.latest));
+        Ok(Version::Count(self.latest))
+    }
+
+    fn is_empty(&self, prefix: &Key) -> bool {
+        let below = format!("{}/", prefix.as_str());
+        let first_value = self.values.range(below.clone()..).next().map(|(key, _)| key);
+        let first_prefix = self.prefixes.range(below.clone()..).next();
+        !first_value.into_iter().chain(first_prefix).any(|key| key.starts_with(&below))
+    }
+
+    /// An error unless the level above `key` is there.
+    fn check_parent(&self, key: &Key) -> Result<()> {
+        match self.kind(&key.parent()) {
+            Some(EntryKind::Prefix) => Ok(()),
+            Some(_) => Err(Error::system(libc::ENOTDIR)),
+            None => Err(Error::not_found("no such prefix")),
+        }
+    }
+
+    /// An error unless `from` may take the place of `to`.
+    fn check_rename(&self, from: &Key, to: &Key) -> Result<()> {
+        self.check_parent(to)?;
+        let is_prefix = match self.kind(from) {
+            None => return Err(Error::not_found("no such key")),
+            Some(kind) => kind == EntryKind::Prefix,
+        };
+        if is_prefix && from != to && to.relative_to(from).is_some() {
+            return Err(Error::system(libc::EINVAL));
+        }
+        match self.kind(to) {
+            Some(EntryKind::Prefix) if !is_prefix => Err(Error::system(libc::EISDIR)),
+            Some(EntryKind::Prefix) if from != to && !self.is_empty(to) => Err(Error::system(libc::ENOTEMPTY)),
+            Some(EntryKind::Value) if is_prefix => Err(Error::system(libc::ENOTDIR)),
+            _ => Ok(()),
+        }
+    }
 }
 
 impl MemoryStore {
-    fn lock(&self) -> MutexGuard<'_, Values> {
-        lock(&self.values)
+    fn lock(&self) -> MutexGuard<'_, Levels> {
+        lock(&self.levels)
     }
 
-    /// Sets the value of `key`, a normalised path.
-    pub fn put(&self, key: &str, value: impl Into<Vec<u8>>) {
-        let mut values = self.lock();
-        values.1 += 1;
-        let version = values.1;
-        values.0.insert(key.to_string(), (value.into(), version));
+    /// Sets the value of `key`, a normalised path, as another writer would.
+    pub fn insert(&self, key: &str, value: impl Into<Vec<u8>>) {
+        // where a prefix stands, or a value above, there is nothing to set
+        let _ = self.lock().put(&Key::root().join(key), value.into());
     }
 
-    /// Removes `key`.
-    pub fn delete(&self, key: &str) {
-        self.lock().0.remove(key);
+    /// Removes the value of `key`, likewise.
+    pub fn remove(&self, key: &str) {
+        self.lock().values.remove(key);
     }
 }
 
 impl Store for MemoryStore {
     fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Version>> {
-        let values = self.lock();
-        let Some((bytes, version)) = values.0.get(key.as_str()) else { return Ok(None) };
+        let levels = self.lock();
+        let Some((bytes, version)) = levels.values.get(key.as_str()) else { return Ok(None) };
         if bytes.len() as u64 > limit {
             return Err(Error::damaged(format!("{} bytes, more than {limit}", bytes.len())));
         }
@@ -59,31 +121,89 @@ impl Store for MemoryStore {
     }
 
     fn stat(&self, key: &Key) -> Result<Option<Stat>> {
-        let values = self.lock();
+        let levels = self.lock();
         let stat =
             |kind, size, count| Stat { kind, size, modified: SystemTime::UNIX_EPOCH, version: Version::Count(count) };
-        if let Some((bytes, count)) = values.0.get(key.as_str()) {
+        if let Some((bytes, count)) = levels.values.get(key.as_str()) {
             return Ok(Some(stat(EntryKind::Value, bytes.len() as u64, *count)));
         }
-        let prefix = format!("{}/", key.as_str());
-        let below =
-            key.is_root() || values.0.range(prefix.clone()..).next().is_some_and(|(k, _)| k.starts_with(&prefix));
-        Ok(below.then(|| stat(EntryKind::Prefix, 0, 0)))
+        Ok(levels.kind(key).map(|kind| stat(kind, 0, 0)))
     }
 
     fn list(&self, prefix: &Key) -> Result<Listing> {
-        let prefix = if prefix.is_root() { String::new() } else { format!("{}/", prefix.as_str()) };
-        let values = self.lock();
-        let below = values.0.keys().filter_map(|k| k.strip_prefix(&prefix));
-        let entries: BTreeSet<(String, bool)> = below
-            .map(|k| k.split_once('/').map_or((k.to_string(), false), |(name, _)| (name.to_string(), true)))
-            .collect();
-        Ok(Box::new(entries.into_iter().map(|(name, is_prefix)| {
-            Ok(Entry { name, kind: if is_prefix { EntryKind::Prefix } else { EntryKind::Value } })
-        })))
+        let levels = self.lock();
+        if levels.kind(prefix) != Some(EntryKind::Prefix) {
+            return Err(Error::not_found("no such prefix"));
+        }
+        let above = if prefix.is_root() { String::new() } else { format!("{}/", prefix.as_str()) };
+        let values = levels.values.keys().map(|key| (key, EntryKind::Value));
+        let all = values.chain(levels.prefixes.iter().map(|key| (key, EntryKind::Prefix)));
+        let below = all.filter_map(|(key, kind)| Some((key.strip_prefix(&above)?, kind)));
+        let entries = below.filter(|(name, _)| !name.contains('/'));
+        let entries: Vec<Entry> = entries.map(|(name, kind)| Entry { name: name.to_string(), kind }).collect();
+        Ok(Box::new(entries.into_iter().map(Ok)))
     }
 
     fn location(&self) -> String {
         "memory:".to_string()
+    }
+
+    fn is_writable(&self) -> bool {
+        true
+    }
+
+    fn put(&self, key: &Key, value: &[u8]) -> Result<Version> {
+        self.lock().put(key, value.to_vec())
+    }
+
+    fn delete(&self, key: &Key) -> Result<bool> {
+        let mut levels = self.lock();
+        match levels.kind(key) {
+            Some(EntryKind::Prefix) => Err(Error::system(libc::EISDIR)),
+            _ => Ok(levels.values.remove(key.as_str()).is_some()),
+        }
+    }
+
+    fn sync(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn make_prefix(&self, key: &Key) -> Result<()> {
+        let mut levels = self.lock();
+        levels.check_parent(key)?;
+        match levels.kind(key) {
+            Some(_) => Err(Error::system(libc::EEXIST)),
+            None => {
+                levels.prefixes.insert(key.as_str().to_string());
+                Ok(())
+            }
+        }
+    }
+
+    fn remove_prefix(&self, key: &Key) -> Result<()> {
+        let mut levels = self.lock();
+        match levels.kind(key) {
+            None => Err(Error::not_found("no such prefix")),
+            Some(EntryKind::Prefix) if !levels.is_empty(key) => Err(Error::system(libc::ENOTEMPTY)),
+            Some(EntryKind::Prefix) => {
+                levels.prefixes.remove(key.as_str());
+                Ok(())
+            }
+            Some(_) => Err(Error::system(libc::ENOTDIR)),
+        }
+    }
+
+    fn rename(&self, from: &Key, to: &Key) -> Result<()> {
+        let mut levels = self.lock();
+        levels.check_rename(from, to)?;
+        let moved = |key: &str| Some(Key::root().join(key).moved(from, to)?.as_str().to_string());
+        let values = std::mem::take(&mut levels.values);
+        // what stood at `to` goes: what comes from `from` is put last
+        let (below, rest): (BTreeMap<_, _>, _) = values.into_iter().partition(|(key, _)| moved(key).is_some());
+        levels.values = rest;
+        levels.values.extend(below.into_iter().filter_map(|(key, value)| Some((moved(&key)?, value))));
+        let prefixes = std::mem::take(&mut levels.prefixes);
+        levels.prefixes = prefixes.into_iter().map(|key| moved(&key).unwrap_or(key)).collect();
+        Ok(())
     }
 }

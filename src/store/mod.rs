@@ -9,7 +9,7 @@ pub use directory::DirectoryStore;
 pub use key::Key;
 pub use memory::MemoryStore;
 
-use crate::error::Result;
+use crate::error::{Error, Kind, Result};
 use std::fs::File;
 use std::ops::Range;
 use std::time::SystemTime;
@@ -103,4 +103,63 @@ pub trait Store: Send + Sync {
 
     /// Where the store is, for messages and the mount table.
     fn location(&self) -> String;
+
+    /// True if values can be put. Of a store that can't be written all the rest answers [`Kind::ReadOnly`].
+    fn is_writable(&self) -> bool {
+        false
+    }
+
+    /// An error unless values can be put below `prefix`.
+    fn check_writable(&self, _prefix: &Key) -> Result<()> {
+        if self.is_writable() { Ok(()) } else { Err(read_only()) }
+    }
+
+    /// Makes `value` the value of `key`, with the prefixes that lead there. At every moment, also after a crash, there
+    /// is all of the old value or all of the new one. The answer is of the value that was put.
+    fn put(&self, _key: &Key, _value: &[u8]) -> Result<Version> {
+        Err(read_only())
+    }
+
+    /// Removes a value; false if there was none.
+    fn delete(&self, _key: &Key) -> Result<bool> {
+        Err(read_only())
+    }
+
+    /// Returns when every put, delete, rename, made and removed prefix that had returned before survives a power loss.
+    fn sync(&self) -> Result<()> {
+        Err(read_only())
+    }
+
+    /// Makes an empty prefix: EEXIST where something stands already, ENOENT where there is no prefix above it.
+    fn make_prefix(&self, _key: &Key) -> Result<()> {
+        Err(read_only())
+    }
+
+    /// Removes an empty prefix; ENOTEMPTY if it isn't.
+    fn remove_prefix(&self, _key: &Key) -> Result<()> {
+        Err(read_only())
+    }
+
+    /// Gives what stands at `from` the name `to`, as rename(2): a value replaces a value, a prefix with all below it an
+    /// empty prefix.
+    fn rename(&self, _from: &Key, _to: &Key) -> Result<()> {
+        Err(read_only())
+    }
+
+    /// The value as an open file of the local system, to be read and written in place; with `create` one is made where
+    /// there is none, with `exclusive` too one that stands there already is EEXIST. [`Kind::Unsupported`] where values
+    /// are no files.
+    fn writable_file(&self, _key: &Key, _create: bool, _exclusive: bool) -> Result<File> {
+        match self.is_writable() {
+            true => Err(Error::unsupported("values of this kind of store are no files")),
+            false => Err(read_only()),
+        }
+    }
 }
+
+fn read_only() -> Error {
+    Error::new(Kind::ReadOnly, "this kind of store can't be written")
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,197 @@
+//! A store in a directory of the local file system: a key is a path below it. Names are resolved by the kernel with
+//! `RESOLVE_BENEATH`, so that neither `..` nor a symbolic link leads out of the store, also not in a race; anything but
+//! a regular file is refused before it could block.
+
+mod resolve;
+mod write;
+
+use super::{Entry, EntryKind, Key, Listing, Stat, Store, Version};
+use crate::error::{Error, Result};
+use crate::memory;
+use resolve::{Level, kind_behind, open_beneath, stat_of};
+use rustix::fs::{self, Dir, FileType, Mode, OFlags};
+use std::fs::File;
+use std::io::Read;
+use std::ops::Range;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use write::Changes;
+
+/// A store in a directory.
+pub struct DirectoryStore {
+    root: Arc<OwnedFd>,
+    path: PathBuf,
+    /// Warn once of names that can't be keys.
+    warned: Arc<AtomicBool>,
+    changes: Changes,
+    fsync: bool,
+}
+
+impl DirectoryStore {
+    /// Opens the directory at `path`; it stays the store even if the path is mounted over or renamed later.
+    pub fn open(path: &Path) -> Result<Self> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let root = fs::open(path, flags, Mode::empty()).map_err(|e| Error::from(e).context(path.display()))?;
+        open_beneath(&root, "", OFlags::PATH).map_err(|e| match e.errno() {
+            libc::ENOSYS | libc::EPERM => Error::unsupported(
+                "the system call openat2 is not available: Linux 5.6 or later is needed, and a container must allow it",
+            ),
+            _ => e.context(path.display()),
+        })?;
+        let changes = Changes::default();
+        Ok(DirectoryStore {
+            root: Arc::new(root),
+            path: path.to_path_buf(),
+            warned: Arc::default(),
+            changes,
+            fsync: true,
+        })
+    }
+
+    /// The same store, but nothing is forced to stable storage: quicker, and after a power loss a value may be neither
+    /// the old one nor the new one.
+    pub fn without_fsync(self) -> Self {
+        DirectoryStore { fsync: false, ..self }
+    }
+
+    fn open_value(&self, key: &Key) -> Result<Option<(File, Stat)>> {
+        // a FIFO would block an open without NONBLOCK
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
+        let Some(fd) = open_beneath(&self.root, key.as_str(), flags)? else { return Ok(None) };
+        let stat = stat_of(&fd)?;
+        match stat.kind {
+            EntryKind::Value => Ok(Some((File::from(fd), stat))),
+            EntryKind::Prefix => Err(Error::damaged("is a directory, not a file")),
+            EntryKind::Other => Err(Error::damaged("is not a regular file")),
+        }
+    }
+}
+
+impl Store for DirectoryStore {
+    fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Version>> {
+        let Some((file, stat)) = self.open_value(key)? else { return Ok(None) };
+        if stat.size > limit {
+            return Err(Error::damaged(format!("{} bytes, more than the {limit} it may have", stat.size)));
+        }
+        // one byte more tells a file that grows from one that ends
+        memory::reserve(value, stat.size as usize + 1)?;
+        file.take(limit + 1).read_to_end(value)?;
+        if value.len() as u64 > limit {
+            return Err(Error::damaged(format!("more than the {limit} bytes it may have")));
+        }
+        Ok(Some(stat.version))
+    }
+
+    fn get_range(&self, key: &Key, range: Range<u64>, value: &mut Vec<u8>) -> Result<Option<Stat>> {
+        let Some((file, stat)) = self.open_value(key)? else { return Ok(None) };
+        let want = range.end.min(stat.size).saturating_sub(range.start) as usize;
+        memory::resize(value, want)?;
+        let mut done = 0;
+        while done < want {
+            match file.read_at(&mut value[done..], range.start + done as u64) {
+                Ok(0) => break,
+                Ok(n) => done += n,
+                Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(e.into()),
+            }
+        }
+        value.truncate(done);
+        Ok(Some(stat))
+    }
+
+    fn stat(&self, key: &Key) -> Result<Option<Stat>> {
+        open_beneath(&self.root, key.as_str(), OFlags::PATH)?.map(|fd| stat_of(&fd)).transpose()
+    }
+
+    fn stat_many(&self, keys: &mut dyn Iterator<Item = Key>, each: &mut dyn FnMut(Result<Option<Stat>>) -> bool) {
+        let mut level: Option<Level> = None;
+        for key in keys {
+            if !each(self.stat_near(&key, &mut level)) {
+                return;
+            }
+        }
+    }
+
+    fn list(&self, prefix: &Key) -> Result<Listing> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+        let Some(fd) = open_beneath(&self.root, prefix.as_str(), flags)? else {
+            return Err(Error::not_found("no such directory"));
+        };
+        let (root, warned, prefix) = (self.root.clone(), self.warned.clone(), prefix.clone());
+        let names = Dir::new(fd)?.filter_map(move |item| {
+            let item = match item {
+                Ok(item) => item,
+                Err(e) => return Some(Err(e.into())),
+            };
+            let name = match item.file_name().to_str() {
+                Ok("." | "..") => return None,
+                Ok(name) if write::is_temporary(name) => return None,
+                Ok(name) => name,
+                Err(_) => {
+                    if !warned.swap(true, Ordering::Relaxed) {
+                        log::warn!("{prefix}: names that are not UTF-8 are left out, {:?} first", item.file_name());
+                    }
+                    return None;
+                }
+            };
+            let kind = match item.file_type() {
+                FileType::RegularFile => EntryKind::Value,
+                FileType::Directory => EntryKind::Prefix,
+                FileType::Symlink | FileType::Unknown => kind_behind(&root, &prefix, name)?,
+                _ => EntryKind::Other,
+            };
+            Some(Ok(Entry { name: name.to_string(), kind }))
+        });
+        Ok(Box::new(names))
+    }
+
+    fn file(&self, key: &Key) -> Result<Option<(File, Stat)>> {
+        self.open_value(key)
+    }
+
+    fn location(&self) -> String {
+        self.path.display().to_string()
+    }
+
+    fn is_writable(&self) -> bool {
+        self.permits_writing(&Key::root()).is_ok()
+    }
+
+    fn check_writable(&self, prefix: &Key) -> Result<()> {
+        self.permits_writing(prefix)
+    }
+
+    fn put(&self, key: &Key, value: &[u8]) -> Result<Version> {
+        self.put_value(key, value)
+    }
+
+    fn delete(&self, key: &Key) -> Result<bool> {
+        self.delete_value(key)
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.sync_changes()
+    }
+
+    fn make_prefix(&self, key: &Key) -> Result<()> {
+        self.make_directory(key.as_str())
+    }
+
+    fn remove_prefix(&self, key: &Key) -> Result<()> {
+        self.remove_directory(key)
+    }
+
+    fn rename(&self, from: &Key, to: &Key) -> Result<()> {
+        self.rename_key(from, to)
+    }
+
+    fn writable_file(&self, key: &Key, create: bool, exclusive: bool) -> Result<File> {
+        self.open_writable(key, create, exclusive)
+    }
+}
+
+#[cfg(test)]
+mod tests;

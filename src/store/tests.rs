@@ -1,0 +1,109 @@
+use super::*;
+use proptest::prelude::*;
+
+#[derive(Clone, Debug)]
+enum Op {
+    Put(usize, u8),
+    Delete(usize),
+    MakePrefix(usize),
+    RemovePrefix(usize),
+    Rename(usize, usize),
+}
+
+const KEYS: [&str; 9] = ["a", "b", "a/b", "a/c", "a/b/c", "a/b/d", "b/c", "c", "c/d/e"];
+
+fn op() -> impl Strategy<Value = Op> {
+    let key = || 0..KEYS.len();
+    prop_oneof![
+        4 => (key(), any::<u8>()).prop_map(|(k, v)| Op::Put(k, v)),
+        2 => key().prop_map(Op::Delete),
+        3 => key().prop_map(Op::MakePrefix),
+        2 => key().prop_map(Op::RemovePrefix),
+        4 => (key(), key()).prop_map(|(from, to)| Op::Rename(from, to)),
+    ]
+}
+
+/// What an operation answers, as far as two kinds of store must agree.
+fn apply(store: &dyn Store, op: &Op) -> std::result::Result<bool, ()> {
+    let key = |i: &usize| Key::normalize(KEYS[*i]).unwrap();
+    let done = match op {
+        Op::Put(k, v) => store.put(&key(k), &[*v; 5]).map(|version| {
+            assert_eq!(store.stat(&key(k)).unwrap().unwrap().version, version);
+            true
+        }),
+        Op::Delete(k) => store.delete(&key(k)),
+        Op::MakePrefix(k) => store.make_prefix(&key(k)).map(|()| true),
+        Op::RemovePrefix(k) => store.remove_prefix(&key(k)).map(|()| true),
+        Op::Rename(from, to) => store.rename(&key(from), &key(to)).map(|()| true),
+    };
+    done.map_err(|_| ())
+}
+
+/// Everything below `key`.
+fn content(store: &dyn Store, key: &Key, found: &mut Vec<(Key, Option<Vec<u8>>)>) {
+    let mut entries: Vec<Entry> = store.list(key).unwrap().map(|e| e.unwrap()).collect();
+    entries.sort_by(|a, b| a.name.cmp(&b.name));
+    for entry in entries {
+        let key = key.child(&entry.name).unwrap();
+        let mut value = Vec::new();
+        let is_value = entry.kind == EntryKind::Value;
+        if is_value {
+            store.get(&key, 100, &mut value).unwrap().unwrap();
+        }
+        found.push((key.clone(), is_value.then_some(value)));
+        if !is_value {
+            content(store, &key, found);
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn a_directory_is_written_as_memory_is(ops in prop::collection::vec(op(), 1..40)) {
+        let dir = tempfile::tempdir().unwrap();
+        let stores: [&dyn Store; 2] =
+            [&DirectoryStore::open(dir.path()).unwrap().without_fsync(), &MemoryStore::default()];
+        for op in &ops {
+            let [a, b] = stores.map(|store| apply(store, op));
+            prop_assert_eq!(a, b, "{:?}", op);
+            let [a, b] = stores.map(|store| {
+                let mut found = Vec::new();
+                content(store, &Key::root(), &mut found);
+                found
+            });
+            prop_assert_eq!(a, b, "after {:?}", op);
+        }
+        prop_assert!(stores[0].sync().is_ok());
+    }
+}
+
+#[test]
+fn a_store_that_cannot_be_written_says_so() {
+    struct ReadOnly(MemoryStore);
+    impl Store for ReadOnly {
+        fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Version>> {
+            self.0.get(key, limit, value)
+        }
+        fn get_range(&self, key: &Key, range: Range<u64>, value: &mut Vec<u8>) -> Result<Option<Stat>> {
+            self.0.get_range(key, range, value)
+        }
+        fn stat(&self, key: &Key) -> Result<Option<Stat>> {
+            self.0.stat(key)
+        }
+        fn list(&self, prefix: &Key) -> Result<Listing> {
+            self.0.list(prefix)
+        }
+        fn location(&self) -> String {
+            self.0.location()
+        }
+    }
+    let (store, key) = (ReadOnly(MemoryStore::default()), Key::root().join("k"));
+    let answers = [
+        store.put(&key, b"1").map(|_| ()),
+        store.delete(&key).map(|_| ()),
+        store.check_writable(&key),
+        store.writable_file(&key, true, false).map(|_| ()),
+    ];
+    assert!(!store.is_writable());
+    assert!(answers.iter().all(|a| a.as_ref().is_err_and(|e| e.kind() == Kind::ReadOnly)), "{answers:?}");
+}
