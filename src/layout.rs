@@ -8,7 +8,7 @@ use std::ops::Range;
 const TILE: usize = 8;
 
 /// Rearranges a whole chunk of F layout, `shape` items of `itemsize` bytes, into C layout. For the other direction
-/// reverse `shape`: C layout of a shape is F layout of the reversed one. Slices of another length are left alone.
+/// [`c_to_f`]. Slices of another length are left alone.
 pub fn f_to_c(shape: &[u64], itemsize: usize, from: &[u8], to: &mut [u8]) {
     match itemsize {
         1 => transpose::<1>(shape, from, to),
@@ -18,6 +18,12 @@ pub fn f_to_c(shape: &[u64], itemsize: usize, from: &[u8], to: &mut [u8]) {
         16 => transpose::<16>(shape, from, to),
         _ => transpose_any(shape, itemsize, from, to),
     }
+}
+
+/// Rearranges a whole chunk of C layout into F layout: C layout of a shape is F layout of the reversed one.
+pub fn c_to_f(shape: &[u64], itemsize: usize, from: &[u8], to: &mut [u8]) {
+    let reversed: Vec<u64> = shape.iter().rev().copied().collect();
+    f_to_c(&reversed, itemsize, from, to);
 }
 
 /// Strides in items of each dimension: of F layout and of C layout.
@@ -168,6 +174,9 @@ mod tests {
             let mut c_layout = vec![0; items * item];
             f_to_c(&shape, item, &f_layout, &mut c_layout);
             prop_assert_eq!(&c_layout, &expected);
+            let mut back = vec![0; items * item];
+            c_to_f(&shape, item, &c_layout, &mut back);
+            prop_assert_eq!(&back, &f_layout);
             let (a, b) = ((a * f_layout.len() as f64) as usize, (b * f_layout.len() as f64) as usize);
             let range = a.min(b)..a.max(b);
             let mut part = vec![0; range.len()];
