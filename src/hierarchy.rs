@@ -133,11 +133,12 @@ impl Hierarchy {
 
     /// The parsed array, from memory if its metadata is still the same.
     fn array(&self, key: &Key, (document, stat): &(Key, Stat), v1: bool) -> Result<Parsed> {
-        if let Some((version, parsed)) = lock(&self.arrays).get(key)
-            && *version == stat.version
-            && parsed.as_ref().map_or(true, |a| a.separator_known())
-        {
-            return Ok(parsed.clone());
+        let known = lock(&self.arrays).get(key).filter(|(version, _)| *version == stat.version).cloned();
+        if let Some((_, parsed)) = known {
+            return Ok(parsed.and_then(|array| {
+                array.detect_separator().map_err(|e| e.context(key))?;
+                Ok(array)
+            }));
         }
         let mut text = Vec::new();
         let read = self.store.get(document, MAX_DOCUMENT, &mut text);

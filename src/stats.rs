@@ -50,6 +50,12 @@ pub struct Stats {
     pub bytes_stored: Counter,
     /// Bytes of decoded chunks and blocks.
     pub bytes_decoded: Counter,
+    /// Chunks encoded.
+    pub encodes: Counter,
+    /// Chunks put into the store.
+    pub stores: Counter,
+    /// Bytes of encoded chunks put into the store.
+    pub bytes_written: Counter,
     /// Bytes given to readers.
     pub bytes_served: Counter,
     /// Chunks read ahead that somebody asked for.
@@ -89,7 +95,7 @@ impl Stats {
     }
 
     /// Names and values of the counters, in the order they are shown.
-    pub fn counters(&self) -> [(&'static str, u64); 15] {
+    pub fn counters(&self) -> [(&'static str, u64); 18] {
         [
             ("chunk_hits", self.hits.get()),
             ("chunk_misses", self.misses.get()),
@@ -99,6 +105,9 @@ impl Stats {
             ("chunk_failures", self.failures.get()),
             ("bytes_stored", self.bytes_stored.get()),
             ("bytes_decoded", self.bytes_decoded.get()),
+            ("chunks_encoded", self.encodes.get()),
+            ("chunks_stored", self.stores.get()),
+            ("bytes_written", self.bytes_written.get()),
             ("bytes_served", self.bytes_served.get()),
             ("bytes_spilled", self.bytes_spilled.get()),
             ("readahead_used", self.readahead_used.get()),

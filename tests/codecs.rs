@@ -289,6 +289,7 @@ const ANY: &[&str] = &[
     r#"{"id": "adler32"}"#,
     r#"{"id": "astype", "encode_dtype": ">f8", "decode_dtype": "<i2"}"#,
     r#"{"id": "astype", "encode_dtype": "<f2", "decode_dtype": ">c16"}"#,
+    r#"{"id": "astype", "encode_dtype": ">i8", "decode_dtype": "<u4"}"#,
     r#"{"id": "base64"}"#,
     r#"{"id": "bitround", "keepbits": 3}"#,
     r#"{"id": "blosc"}"#,
@@ -299,6 +300,7 @@ const ANY: &[&str] = &[
     r#"{"id": "crc32c"}"#,
     r#"{"id": "delta", "dtype": "<i4"}"#,
     r#"{"id": "delta", "dtype": ">u2", "astype": "|i1"}"#,
+    r#"{"id": "delta", "dtype": "|i1", "astype": ">u4"}"#,
     r#"{"id": "delta", "dtype": "<f4", "astype": ">f8"}"#,
     r#"{"id": "fixedscaleoffset", "offset": 1, "scale": 0, "dtype": "<f4", "astype": "|u1"}"#,
     r#"{"id": "fixedscaleoffset", "offset": -7, "scale": 1e300, "dtype": "<i8", "astype": ">u8"}"#,
@@ -322,8 +324,28 @@ fn codecs() -> impl Iterator<Item = Box<dyn Codec>> {
     configs.map(|config| build(&config, 4).unwrap())
 }
 
+#[test]
+fn which_codecs_lose_information() {
+    let lossy: Vec<&str> = ANY.iter().copied().filter(|text| !build(&config(text), 4).unwrap().is_lossless()).collect();
+    let names = ["astype", "bitround", "categorize", "delta", "fixedscaleoffset", "packbits", "quantize"];
+    for name in names {
+        assert!(lossy.iter().any(|text| text.contains(name)), "{name}");
+    }
+    assert!(lossy.iter().all(|text| names.iter().any(|name| text.contains(name))), "{lossy:?}");
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(64) })]
+
+    #[test]
+    fn codecs_that_say_so_lose_nothing(bytes in prop::collection::vec(any::<u8>(), 0..300), whole in any::<bool>()) {
+        let bytes = &bytes[..if whole { bytes.len() / 4 * 4 } else { bytes.len() }];
+        for codec in codecs().filter(|codec| codec.is_lossless()) {
+            if let Ok(encoded) = encode(&*codec, bytes) {
+                prop_assert_eq!(decode(&*codec, &encoded, bytes.len()).unwrap(), bytes);
+            }
+        }
+    }
 
     #[test]
     fn no_bytes_make_a_codec_panic(bytes in prop::collection::vec(any::<u8>(), 0..300), room in 0usize..600) {

@@ -10,10 +10,11 @@ use crate::metadata::{ArrayMetadata, Order, Separator, V1_META, ZARRAY};
 use crate::stats::Stats;
 use crate::store::{EntryKind, Key, Listing, Stat, Store, Version};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Instant;
 
 mod part;
+mod write;
 
 pub use part::{Opened, Parts};
 
@@ -45,9 +46,10 @@ pub struct Array {
     metadata: ArrayMetadata,
     grid: Grid,
     pipeline: Result<Pipeline>,
-    separator: Separator,
-    /// False as long as no stored chunk has told an undeclared separator.
-    separator_known: bool,
+    /// Unset as long as neither the metadata nor a chunk has told it.
+    separator: OnceLock<Separator>,
+    /// Why no chunk can be encoded, once that was tried.
+    encodable: OnceLock<Result<()>>,
     store: Arc<dyn Store>,
     stats: Arc<Stats>,
     id: u64,
@@ -83,16 +85,10 @@ impl Array {
     pub fn new(key: Key, metadata: ArrayMetadata, store: Arc<dyn Store>, stats: Arc<Stats>) -> Result<Self> {
         let grid = Grid::new(&metadata.shape, &metadata.chunks, metadata.dtype.size())?;
         let pipeline = Pipeline::new(&metadata, grid.chunk_size());
-        let detected = match metadata.separator {
-            None if grid.dimensions() > 1 => detect_separator(&grid, store.list(&key)?)?,
-            _ => None,
-        };
-        if detected == Some(Separator::Slash) {
-            log::warn!("{key}: no dimension_separator is declared, but chunks lie under \"/\": reading them there");
-        }
-        Ok(Array {
-            separator: metadata.separator.or(detected).unwrap_or(Separator::Dot),
-            separator_known: metadata.separator.is_some() || detected.is_some() || grid.dimensions() < 2,
+        let declared = metadata.separator.or((grid.dimensions() < 2).then_some(Separator::Dot));
+        let array = Array {
+            separator: declared.map(OnceLock::from).unwrap_or_default(),
+            encodable: OnceLock::new(),
             key,
             metadata,
             grid,
@@ -103,7 +99,22 @@ impl Array {
             epoch: AtomicU64::new(0),
             opening: Mutex::default(),
             superseded: AtomicBool::new(false),
-        })
+        };
+        array.detect_separator()?;
+        Ok(array)
+    }
+
+    /// Finds out an undeclared separator, if chunks that are there by now tell it.
+    pub fn detect_separator(&self) -> Result<()> {
+        if self.separator.get().is_some() {
+            return Ok(());
+        }
+        let Some(detected) = detect_separator(&self.grid, self.store.list(&self.key)?)? else { return Ok(()) };
+        if self.separator.set(detected).is_ok() && detected == Separator::Slash {
+            let key = &self.key;
+            log::warn!("{key}: no dimension_separator is declared, but chunks lie under \"/\": reading them there");
+        }
+        Ok(())
     }
 
     /// Where the array is in its store.
@@ -133,7 +144,7 @@ impl Array {
 
     /// The store's separator: declared, detected, or `.`.
     pub fn separator(&self) -> Separator {
-        self.separator
+        self.separator.get().copied().unwrap_or(Separator::Dot)
     }
 
     /// The name of the key that holds the metadata document.
@@ -144,11 +155,6 @@ impl Array {
     /// True if uninitialised chunks read as zero bytes.
     pub fn fill_is_zero(&self) -> bool {
         self.metadata.fill.as_ref().is_none_or(Vec::is_empty)
-    }
-
-    /// False if chunks that appear later might tell another separator.
-    pub fn separator_known(&self) -> bool {
-        self.separator_known
     }
 
     /// An error if this build can't decode the array's chunks.
@@ -183,7 +189,7 @@ impl Array {
 
     /// The store's key of a chunk.
     pub fn chunk_key(&self, chunk: ChunkId) -> Key {
-        self.key.join(&self.grid.chunk_key(chunk, self.separator))
+        self.key.join(&self.grid.chunk_key(chunk, self.separator()))
     }
 
     /// What the store knows of a chunk without reading it; None if it is uninitialised.
@@ -326,7 +332,7 @@ impl Iterator for Entries {
                 Some(Ok(entry)) => entry,
             };
             let array = &self.array;
-            let nested = array.separator == Separator::Slash && array.grid.dimensions() > 1;
+            let nested = array.separator() == Separator::Slash && array.grid.dimensions() > 1;
             let name = if path.is_empty() { entry.name } else { format!("{path}/{}", entry.name) };
             if nested && depth < array.grid.dimensions() {
                 if entry.kind == EntryKind::Prefix && name.split('/').all(|p| parse_index(p).is_some()) {
@@ -341,7 +347,7 @@ impl Iterator for Entries {
                 if entry.kind == EntryKind::Other && name.split('/').all(|p| parse_index(p).is_some()) {
                     return Some(Ok(ArrayEntry::Unlisted));
                 }
-            } else if let Some(chunk) = array.grid.parse_chunk_key(&name, array.separator) {
+            } else if let Some(chunk) = array.grid.parse_chunk_key(&name, array.separator()) {
                 return Some(Ok(ArrayEntry::Chunk(chunk)));
             }
             if depth == 1 && entry.kind == EntryKind::Value && !is_chunk_like(&name) {
@@ -350,3 +356,6 @@ impl Iterator for Entries {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -33,6 +33,10 @@ impl Codec for AsType {
         self.encoded.size()
     }
 
+    fn is_lossless(&self) -> bool {
+        self.decoded.is_kept_by(self.encoded)
+    }
+
     fn decode(&self, encoded: &[u8], out: &mut [u8]) -> std::result::Result<usize, Broken> {
         items::decode(self.encoded, self.encoded.scalar, self.decoded, encoded, out, |_| {})
     }

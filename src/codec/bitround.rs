@@ -41,6 +41,10 @@ impl Codec for BitRound {
         self.itemsize
     }
 
+    fn is_lossless(&self) -> bool {
+        false
+    }
+
     fn decode(&self, encoded: &[u8], out: &mut [u8]) -> std::result::Result<usize, Broken> {
         buffer::copy(encoded, out)
     }

@@ -72,6 +72,10 @@ impl Codec for Categorize {
         self.encoded.size()
     }
 
+    fn is_lossless(&self) -> bool {
+        false
+    }
+
     fn decode(&self, encoded: &[u8], out: &mut [u8]) -> std::result::Result<usize, Broken> {
         let count = buffer::count(encoded, self.encoded.size())?;
         let len = buffer::total(count, self.width)?;

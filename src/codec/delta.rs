@@ -98,6 +98,10 @@ impl Codec for Delta {
         self.encoded.size()
     }
 
+    fn is_lossless(&self) -> bool {
+        self.decoded.is_kept_by(self.encoded)
+    }
+
     fn decode(&self, encoded: &[u8], out: &mut [u8]) -> std::result::Result<usize, Broken> {
         let work = self.encoded.scalar.promote(self.decoded.scalar);
         with_type!(work, T => self.decode_as::<T>(work, encoded, out))

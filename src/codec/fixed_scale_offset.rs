@@ -114,6 +114,10 @@ impl Codec for FixedScaleOffset {
         self.encoded.size()
     }
 
+    fn is_lossless(&self) -> bool {
+        false
+    }
+
     fn decode(&self, encoded: &[u8], out: &mut [u8]) -> std::result::Result<usize, Broken> {
         let stored = self.encoded.scalar;
         let work = if stored.is_integer() || stored == Scalar::Bool { Scalar::F64 } else { stored };

@@ -148,6 +148,12 @@ impl Items {
         Size::Exact((decoded / self.size()).saturating_mul(encoded.size()))
     }
 
+    /// True if a cast to `encoded` items and back gives the same bytes, whatever they are: integers wrap, and lose
+    /// nothing in as many bits or more. Casts of floats change some NaNs, those of booleans what is neither 0 nor 1.
+    pub fn is_kept_by(self, encoded: Items) -> bool {
+        self.scalar.is_integer() && encoded.scalar.is_integer() && encoded.size() >= self.size()
+    }
+
     /// Items in the machine's order.
     pub fn native(scalar: Scalar) -> Self {
         Items { scalar, swapped: false }

@@ -92,6 +92,11 @@ pub trait Codec: Send + Sync {
         false
     }
 
+    /// True if every value that [`Codec::encode`] takes is decoded to just the same bytes.
+    fn is_lossless(&self) -> bool {
+        true
+    }
+
     /// Decodes into the front of `out` and returns how many bytes there are. More than `out` holds is `Broken`; fewer
     /// are the caller's to judge.
     fn decode(&self, encoded: &[u8], out: &mut [u8]) -> std::result::Result<usize, Broken>;

@@ -21,6 +21,10 @@ impl Codec for PackBits {
         Size::Exact(decoded.div_ceil(8) + 1)
     }
 
+    fn is_lossless(&self) -> bool {
+        false
+    }
+
     fn decode(&self, encoded: &[u8], out: &mut [u8]) -> std::result::Result<usize, Broken> {
         let (&padding, packed) = encoded.split_first().ok_or_else(|| Broken::new("packbits data are empty"))?;
         let len = buffer::total(packed.len(), 8)?.saturating_sub(padding.into());

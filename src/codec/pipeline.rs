@@ -1,7 +1,7 @@
 //! The codecs of one array in a row: filters, then compressor, as zarr-python's `_encode_chunk` applies them, and
 //! backwards. It knows the size of every intermediate result, so that no codec is asked for more than that.
 
-use super::{Broken, Codec, Size, build};
+use super::{Codec, Size, build};
 use crate::error::{Error, Result};
 use crate::memory;
 use crate::metadata::ArrayMetadata;
@@ -65,6 +65,11 @@ impl Pipeline {
         self.steps.is_empty()
     }
 
+    /// True if every chunk that can be encoded is decoded to just the same bytes.
+    pub fn is_lossless(&self) -> bool {
+        self.steps.iter().all(|step| step.is_lossless())
+    }
+
     /// What a part of a decoded chunk takes.
     pub fn partly(&self) -> Partly {
         match self.steps.as_slice() {
@@ -85,12 +90,7 @@ impl Pipeline {
 
     /// Decodes a stored chunk into `decoded`, replacing what is there. Damaged, or out of memory.
     pub fn decode(&self, stored: &[u8], decoded: &mut Vec<u8>) -> Result<()> {
-        SCRATCH.with_borrow_mut(|(a, b)| {
-            let done = self.decode_steps(stored, decoded, a, b);
-            memory::release(a);
-            memory::release(b);
-            done
-        })?;
+        with_scratch(|a, b| self.decode_steps(stored, decoded, a, b))?;
         if self.is_identity() {
             memory::reserve(decoded, stored.len())?;
             decoded.extend_from_slice(stored);
@@ -123,21 +123,45 @@ impl Pipeline {
         }
     }
 
-    /// Encodes a decoded chunk into `stored`, replacing what is there.
-    pub fn encode(&self, decoded: &[u8], stored: &mut Vec<u8>) -> std::result::Result<(), Broken> {
-        stored.clear();
-        let Some((last, first)) = self.steps.split_last() else {
+    /// Encodes a decoded chunk into `stored`, replacing what is there. [`Kind::Invalid`](crate::error::Kind) if a codec
+    /// can't: because of the bytes, or of its parameters.
+    pub fn encode(&self, decoded: &[u8], stored: &mut Vec<u8>) -> Result<()> {
+        if self.is_identity() {
+            memory::reserve(stored, decoded.len())?;
             stored.extend_from_slice(decoded);
             return Ok(());
-        };
-        let mut input = decoded.to_vec();
-        for step in first {
-            let mut output = Vec::new();
-            step.encode(&input, &mut output)?;
-            input = output;
         }
-        last.encode(&input, stored)
+        with_scratch(|a, b| self.encode_steps(decoded, stored, a, b))
     }
+
+    /// The steps forwards, the last into `stored`, the others into `input` and `other` in turn.
+    fn encode_steps<'a>(
+        &self,
+        decoded: &[u8],
+        stored: &mut Vec<u8>,
+        mut input: &'a mut Vec<u8>,
+        mut other: &'a mut Vec<u8>,
+    ) -> Result<()> {
+        for (i, step) in self.steps.iter().enumerate() {
+            let from = if i == 0 { decoded } else { input.as_slice() };
+            let to = if i + 1 == self.steps.len() { &mut *stored } else { &mut *other };
+            // codecs only append: there is room for the most they can make, and what they do not need is not touched
+            memory::reserve(to, step.encoded_size(from.len()).max().min(room(from.len())))?;
+            step.encode(from, to).map_err(|e| Error::invalid(e.0))?;
+            std::mem::swap(&mut input, &mut other);
+        }
+        Ok(())
+    }
+}
+
+/// Calls `work` with this thread's two buffers for intermediate results.
+fn with_scratch<T>(work: impl FnOnce(&mut Vec<u8>, &mut Vec<u8>) -> T) -> T {
+    SCRATCH.with_borrow_mut(|(a, b)| {
+        let done = work(a, b);
+        memory::release(a);
+        memory::release(b);
+        done
+    })
 }
 
 /// Room for `n` bytes as another writer may have encoded them.

@@ -47,6 +47,10 @@ impl Codec for Quantize {
         self.encoded.size()
     }
 
+    fn is_lossless(&self) -> bool {
+        false
+    }
+
     fn decode(&self, encoded: &[u8], out: &mut [u8]) -> std::result::Result<usize, Broken> {
         items::decode(self.encoded, self.encoded.scalar, self.decoded, encoded, out, |_| {})
     }

@@ -1,0 +1,97 @@
+//! Storing chunks: encoded whole, and put whole. What is stored is what a reader of the store finds at once; what makes
+//! a chunk dirty, and when it is stored, is not known here.
+
+use super::{Array, Scratch};
+use crate::codec::Pipeline;
+use crate::error::{Error, Kind, Result};
+use crate::grid::ChunkId;
+use crate::layout;
+use crate::memory;
+use crate::metadata::Separator;
+use crate::store::Version;
+use std::time::Instant;
+
+impl Array {
+    /// An error unless chunks can be stored: the store may not be written, or a codec can decode but not encode.
+    pub fn writable(&self) -> Result<()> {
+        self.store.check_writable(&self.key).map_err(|e| e.context(&self.key))?;
+        let pipeline = self.pipeline()?;
+        self.encodable.get_or_init(|| self.try_encode(pipeline)).clone()
+    }
+
+    /// Encodes one item of zeros to see whether that can be done at all; the whole chunk where a codec may want more.
+    fn try_encode(&self, pipeline: &Pipeline) -> Result<()> {
+        if self.metadata.is_object() {
+            return Ok(());
+        }
+        let mut stored = Vec::new();
+        let mut zeros = |len| pipeline.encode(&memory::zeroed(len)?, &mut stored);
+        let one = self.metadata.dtype.size();
+        zeros(one).or_else(|_| zeros(self.grid.chunk_size())).map_err(|e| {
+            let codecs = self.codec_names();
+            Error::new(Kind::ReadOnly, format!("{codecs}: {e}: chunks can be read, not written")).context(&self.key)
+        })
+    }
+
+    /// True if what is read back after a store may differ from what was written.
+    pub fn is_lossy(&self) -> bool {
+        self.pipeline.as_ref().is_ok_and(|pipeline| !pipeline.is_lossless())
+    }
+
+    /// Encodes the bytes of a chunk, C layout, and puts them into the store in place of what is there. The answer is of
+    /// what was put. Errors name the key and the cause.
+    pub fn store(&self, chunk: ChunkId, bytes: &[u8], scratch: &mut Scratch) -> Result<Version> {
+        let pipeline = self.pipeline()?;
+        self.settle_separator()?;
+        let key = self.chunk_key(chunk);
+        if !self.metadata.is_object() && bytes.len() != self.grid.chunk_size() {
+            let size = self.grid.chunk_size();
+            return Err(Error::invalid(format!("{} bytes for a chunk of {size}", bytes.len())).context(key));
+        }
+        let start = Instant::now();
+        let encoded = self.encode(pipeline, bytes, scratch);
+        self.stats.codec_time.add_since(start);
+        let encoded = encoded.map_err(|e| self.in_chunk(&key, e))?;
+        self.stats.encodes.add(1);
+        let start = Instant::now();
+        let put = self.store.put(&key, encoded);
+        self.stats.store_time.add_since(start);
+        let version = put.map_err(|e| e.context(&key))?;
+        self.stats.stores.add(1);
+        self.stats.bytes_written.add(encoded.len() as u64);
+        Ok(version)
+    }
+
+    /// What is to be stored for `bytes`: they themselves, or what `scratch` holds then.
+    fn encode<'a>(&self, pipeline: &Pipeline, bytes: &'a [u8], scratch: &'a mut Scratch) -> Result<&'a [u8]> {
+        let mut plain = bytes;
+        if self.is_transposed() {
+            memory::resize(&mut scratch.other, bytes.len())?;
+            layout::c_to_f(&self.metadata.chunks, self.metadata.dtype.size(), bytes, &mut scratch.other);
+            plain = &scratch.other;
+        }
+        if pipeline.is_identity() {
+            return Ok(plain);
+        }
+        pipeline.encode(plain, &mut scratch.stored)?;
+        Ok(&scratch.stored)
+    }
+
+    /// Makes a chunk uninitialised; false if it was.
+    pub fn erase(&self, chunk: ChunkId) -> Result<bool> {
+        let key = self.chunk_key(chunk);
+        self.store.delete(&key).map_err(|e| e.context(&key))
+    }
+
+    /// Returns when every chunk stored or erased before survives a power loss.
+    pub fn sync(&self) -> Result<()> {
+        self.store.sync().map_err(|e| e.context(&self.key))
+    }
+
+    /// What we store tells the separator from now on, unless another writer's chunks already do.
+    fn settle_separator(&self) -> Result<()> {
+        self.detect_separator().map_err(|e| e.context(&self.key))?;
+        self.separator.get_or_init(|| Separator::Dot);
+        Ok(())
+    }
+}
