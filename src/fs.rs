@@ -1,16 +1,17 @@
-//! The semantics of the file system, in our own types: open files, reads, directory streams, holes. It can be tested
-//! without FUSE, and knows nothing of it.
+//! The semantics of the file system, in our own types: open files, reads, writes, directory streams, holes. It can be
+//! tested without FUSE, and knows nothing of it.
 
 use crate::array::Array;
 use crate::cache::{Cache, Mark, ReadAhead, Readers, SpillOptions, Want};
 use crate::codec::Partly;
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Result};
 use crate::grid::ChunkId;
 use crate::hierarchy::Document;
 use crate::json::{self, Map, Value};
 use crate::layout;
 use crate::memory::lock;
 use crate::metadata::{Order, Separator};
+use crate::pool::Pool;
 use crate::stats::Stats;
 use crate::store::Key;
 use crate::tree::{Attributes, ControlFile, MetadataFile, Node, Tree};
@@ -23,6 +24,7 @@ mod directory;
 mod flat;
 mod holes;
 mod pages;
+mod write;
 
 use directory::DirectoryStream;
 pub use directory::Entry;
@@ -31,9 +33,11 @@ pub use holes::Seek;
 use holes::StoredChunks;
 use pages::Pages;
 
-/// How files are read.
+/// How files are read and written.
 #[derive(Clone, Debug)]
-pub struct ReadOptions {
+pub struct Options {
+    /// Whether writing is refused.
+    pub read_only: bool,
     /// Threads that read ahead.
     pub threads: usize,
     /// Whether flat bytes go past the kernel's page cache.
@@ -43,6 +47,9 @@ pub struct ReadOptions {
     /// Where decoded chunks go that are needed again and don't fit into the cache.
     pub spill: SpillOptions,
 }
+
+/// Threads that store what was written, at least: they mostly wait for the disk.
+const MIN_BEHIND: usize = 4;
 
 /// What the kernel may keep of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,14 +113,19 @@ struct Dropping(AtomicU64);
 /// Protects the reference alone.
 struct CurrentArray(Mutex<Arc<Array>>);
 
-/// The file system of one mount. Read-only.
+/// The file system of one mount.
 pub struct Fs {
     tree: Tree,
     cache: Arc<Cache>,
     ahead: ReadAhead,
     direct_io: bool,
     passthrough: bool,
+    read_only: bool,
+    /// Stores what was written, behind the back of who goes on writing.
+    behind: Pool,
     pages: Pages,
+    /// Protects the list: see [`Fs::stale_pages`].
+    stale: Mutex<Vec<u64>>,
     stats: Arc<Stats>,
     /// Protects the map alone, never held during a request.
     handles: Mutex<HashMap<u64, Arc<Handle>>>,
@@ -122,13 +134,17 @@ pub struct Fs {
 
 impl Fs {
     /// The file system that shows `tree`, reading through `cache`.
-    pub fn new(tree: Tree, cache: Arc<Cache>, stats: Arc<Stats>, options: ReadOptions) -> Result<Self> {
+    pub fn new(tree: Tree, cache: Arc<Cache>, stats: Arc<Stats>, options: Options) -> Result<Self> {
         Ok(Fs {
             tree,
             ahead: ReadAhead::new(cache.clone(), options.threads, options.spill)?,
             direct_io: options.direct_io,
-            passthrough: options.passthrough,
+            // what the kernel writes into a file of the store is not replaced at once
+            passthrough: options.passthrough && options.read_only,
+            read_only: options.read_only,
+            behind: Pool::new("write-back", options.threads.max(MIN_BEHIND))?,
             pages: Pages::new(),
+            stale: Mutex::default(),
             cache,
             stats,
             handles: Mutex::default(),
@@ -139,6 +155,11 @@ impl Fs {
     /// Looks up a name and counts the lookup. ENOENT where there is none.
     pub fn lookup(&self, parent: u64, name: &str) -> Result<Attributes> {
         let parent = self.tree.node(parent)?;
+        if self.is_unsettled(&parent, Some(name))
+            && let Node::Directory(key) = &*parent
+        {
+            self.settle(key, Some(name));
+        }
         let found = self.tree.lookup(&parent, name)?;
         let (node, attributes) = found.ok_or_else(|| Error::not_found("no such file"))?;
         self.tree.remember(node);
@@ -152,14 +173,21 @@ impl Fs {
 
     /// What `stat` tells.
     pub fn attributes(&self, inode: u64) -> Result<Attributes> {
-        self.tree.attributes(&*self.tree.node(inode)?)
+        let node = self.tree.node(inode)?;
+        if let Node::Chunk(key, name) = &*node {
+            self.settle(key, Some(name));
+        }
+        self.tree.attributes(&node)
     }
 
     /// True if looking up `name`, or, without one, asking about the node itself, may take long.
     pub fn is_slow(&self, inode: u64, name: Option<&str>) -> bool {
-        self.tree.node(inode).is_ok_and(|node| match name {
-            Some(name) => self.tree.is_slow_name(&node, name),
-            None => self.tree.is_slow(&node),
+        self.tree.node(inode).is_ok_and(|node| {
+            self.is_unsettled(&node, name)
+                || match name {
+                    Some(name) => self.tree.is_slow_name(&node, name),
+                    None => self.tree.is_slow(&node),
+                }
         })
     }
 
@@ -175,6 +203,7 @@ impl Fs {
                 Node::Flat(key) => {
                     self.tree.hierarchy().remembered(key).is_some_and(|array| self.cache.is_slow_to_reopen(&array))
                 }
+                Node::Control(file) => *file == ControlFile::Sync,
                 _ => false,
             })
     }
@@ -182,7 +211,7 @@ impl Fs {
     /// Opens a file. Everything its reads see is at least as new as this moment. With `direct`, it asked for O_DIRECT.
     pub fn open(&self, inode: u64, for_writing: bool, direct: bool) -> Result<Opened> {
         if for_writing {
-            return Err(Error::new(Kind::ReadOnly, "the mount is read-only"));
+            self.writable()?;
         }
         let node = self.tree.node(inode)?;
         let (mut pages, mut backing) = (KernelPages::None, None);
@@ -191,6 +220,9 @@ impl Fs {
                 let file;
                 (file, pages) = self.open_flat(inode, key, direct)?;
                 let array = self.current(&file.array)?;
+                if for_writing {
+                    array.writable()?;
+                }
                 // the flat bytes are those of its one chunk
                 let is_one = array.grid().chunk_count() == 1 && array.grid().chunk_size() as u64 == array.size();
                 if is_one && array.partly() == Partly::Plain {
@@ -199,7 +231,15 @@ impl Fs {
                 Handle::Flat(file)
             }
             Node::Chunk(key, name) => {
+                self.settle(key, Some(name));
                 let array = self.open_array(key)?;
+                if for_writing {
+                    array.writable()?;
+                    if array.metadata().is_object() {
+                        let why = "chunks of objects have no fixed size: write a file and move it here";
+                        return Err(Error::unsupported(why).context(key.join(name)));
+                    }
+                }
                 let chunk = array.grid().parse_chunk_key(name, Separator::Dot);
                 let chunk = chunk.ok_or_else(|| Error::system(libc::ESTALE))?;
                 // before the epoch: pages newer than their mark are dropped, older ones would be kept
@@ -208,12 +248,14 @@ impl Fs {
                 if array.metadata().is_object() {
                     // its size is known only now, or never: then it must not look like an empty file
                     self.cache.get(&array, chunk, Want::Whole)?;
-                } else {
+                } else if self.read_only {
+                    // else they would have to be dropped with each write of flat bytes
                     pages = self.pages_of(inode, Mark::of_array(&array, Some(&stat.version)), true);
                     backing = self.backing(&array, chunk)?;
                 }
                 Handle::Chunk(CurrentArray(Mutex::new(array)), name.clone(), Dropping::new(inode, pages))
             }
+            _ if for_writing => return Err(Error::system(libc::EPERM)),
             Node::Metadata(key, file) => {
                 let document = match file {
                     MetadataFile::Consolidated => self.tree.consolidated(key, Duration::ZERO)?,
@@ -283,6 +325,8 @@ impl Fs {
     fn current(&self, opened: &CurrentArray) -> Result<Arc<Array>> {
         let mut array = lock(&opened.0);
         if array.is_superseded() {
+            // what can't be stored stays, and whoever closes the file is told
+            let _ = self.cache.flush_array(&array);
             *array = self.tree.array(array.key())?;
             array.readable()?;
         }
@@ -305,6 +349,21 @@ impl Fs {
         if let Some(Handle::Flat(FlatFile { dropping, .. }) | Handle::Chunk(_, _, dropping)) = closed.as_deref() {
             self.answered(dropping);
         }
+        if let Some(Handle::Flat(FlatFile { array, .. }) | Handle::Chunk(array, ..)) = closed.as_deref() {
+            let array = lock(&array.0).clone();
+            // what can't be stored is on record, and waits for the next time
+            if array.is_dirty() {
+                let _ = self.flush_array(&array);
+            }
+        }
+    }
+
+    /// True if releasing an open file may take long.
+    pub fn is_slow_release(&self, handle: u64) -> bool {
+        self.handle(handle).is_ok_and(|handle| match &*handle {
+            Handle::Flat(FlatFile { array, .. }) | Handle::Chunk(array, ..) => lock(&array.0).is_dirty(),
+            _ => false,
+        })
     }
 
     /// Reads up to `len` bytes at `offset` into `out`, replacing what is there; fewer only at the end of the file. If
@@ -417,6 +476,7 @@ impl Fs {
             };
         };
         let array = self.current(&file.array)?;
+        self.settle(array.key(), None);
         match offset < array.size() {
             true => file.stored.seek(&array, offset, seek),
             false => Err(Error::system(libc::ENXIO)),
@@ -438,6 +498,7 @@ impl Fs {
         values.extend(self.stats.counters().map(|(name, n)| (name, n.into())));
         let problems = self.stats.problems();
         match file {
+            ControlFile::Sync => self.flush_all().map_or_else(|e| format!("{e}\n"), |()| String::new()),
             ControlFile::StatsJson => {
                 let mut object: Map<String, Value> = values.into_iter().map(|(n, v)| (n.to_string(), v)).collect();
                 object.insert("problems".into(), problems.into());
@@ -465,5 +526,7 @@ impl Dropping {
     }
 }
 
+#[cfg(test)]
+mod model;
 #[cfg(test)]
 mod tests;

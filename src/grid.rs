@@ -99,6 +99,14 @@ impl Grid {
         runs
     }
 
+    /// True if a part of the chunk lies outside the array.
+    pub fn is_edge(&self, chunk: ChunkId) -> bool {
+        self.axes.iter().any(|a| {
+            let index = chunk.0 / a.id_stride % a.len.div_ceil(a.chunk);
+            (index + 1).saturating_mul(a.chunk) > a.len
+        })
+    }
+
     /// The first flat position at or after `from` whose byte lies in `chunk`; None if there is none.
     pub fn next_in_chunk(&self, chunk: ChunkId, from: u64) -> Option<u64> {
         if from >= self.size {

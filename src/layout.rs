@@ -120,6 +120,17 @@ fn f_position(shape: &[u64], f_strides: &[usize], mut i: usize) -> usize {
 
 /// Copies the bytes `range` of the F layout of a chunk that lies in memory in C layout. `out` has the range's length.
 pub fn read_f(shape: &[u64], itemsize: usize, chunk: &[u8], range: Range<usize>, out: &mut [u8]) {
+    let mut rest = out;
+    each_of_f(shape, itemsize, range, |from, len| {
+        let (head, tail) = std::mem::take(&mut rest).split_at_mut(len);
+        head.copy_from_slice(&chunk[from..from + len]);
+        rest = tail;
+    });
+}
+
+/// Calls `each` for the items, or parts of items, that make up the bytes `range` of the F layout of a chunk, in their
+/// order there: with the place in the C layout, and the number of bytes.
+pub fn each_of_f(shape: &[u64], itemsize: usize, range: Range<usize>, mut each: impl FnMut(usize, usize)) {
     if itemsize == 0 || range.is_empty() {
         return;
     }
@@ -127,12 +138,11 @@ pub fn read_f(shape: &[u64], itemsize: usize, chunk: &[u8], range: Range<usize>,
     let first = range.start / itemsize;
     let mut index: Vec<usize> = (0..shape.len()).map(|d| first / f[d] % shape[d] as usize).collect();
     let mut position: usize = index.iter().zip(&c).map(|(i, stride)| i * stride).sum();
-    let (mut inside, mut rest) = (range.start % itemsize, out);
-    while !rest.is_empty() {
-        let from = position * itemsize + inside;
-        let (head, tail) = rest.split_at_mut((itemsize - inside).min(rest.len()));
-        head.copy_from_slice(&chunk[from..from + head.len()]);
-        (inside, rest) = (0, tail);
+    let (mut inside, mut left) = (range.start % itemsize, range.len());
+    while left > 0 {
+        let len = (itemsize - inside).min(left);
+        each(position * itemsize + inside, len);
+        (inside, left) = (0, left - len);
         // one item on in F layout, the first dimension fastest
         for d in 0..shape.len() {
             index[d] += 1;

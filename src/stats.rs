@@ -58,6 +58,8 @@ pub struct Stats {
     pub bytes_written: Counter,
     /// Bytes given to readers.
     pub bytes_served: Counter,
+    /// Bytes taken from writers.
+    pub bytes_accepted: Counter,
     /// Chunks read ahead that somebody asked for.
     pub readahead_used: Counter,
     /// Chunks read ahead and dropped before anybody asked for them.
@@ -95,7 +97,7 @@ impl Stats {
     }
 
     /// Names and values of the counters, in the order they are shown.
-    pub fn counters(&self) -> [(&'static str, u64); 18] {
+    pub fn counters(&self) -> [(&'static str, u64); 19] {
         [
             ("chunk_hits", self.hits.get()),
             ("chunk_misses", self.misses.get()),
@@ -109,6 +111,7 @@ impl Stats {
             ("chunks_stored", self.stores.get()),
             ("bytes_written", self.bytes_written.get()),
             ("bytes_served", self.bytes_served.get()),
+            ("bytes_accepted", self.bytes_accepted.get()),
             ("bytes_spilled", self.bytes_spilled.get()),
             ("readahead_used", self.readahead_used.get()),
             ("readahead_wasted", self.readahead_wasted.get()),

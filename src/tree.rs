@@ -31,6 +31,8 @@ use stored::StoredSizes;
 pub const FLAT: &str = "data.raw";
 /// The directory of control files, at the root of the mount: there by name, never listed.
 pub const CONTROL: &str = ".zarrfs";
+/// Opening this control file stores everything that was written; it holds what could not be stored.
+pub const SYNC: &str = "sync";
 /// The root's inode number, fixed by FUSE.
 pub const ROOT_INODE: u64 = 1;
 
@@ -86,6 +88,8 @@ pub enum ControlFile {
     Stats,
     /// The same as one JSON object.
     StatsJson,
+    /// See [`SYNC`].
+    Sync,
 }
 
 impl MetadataFile {
@@ -100,12 +104,13 @@ impl MetadataFile {
 }
 
 impl ControlFile {
-    const ALL: [ControlFile; 2] = [ControlFile::Stats, ControlFile::StatsJson];
+    const ALL: [ControlFile; 3] = [ControlFile::Stats, ControlFile::StatsJson, ControlFile::Sync];
 
     fn name(self) -> &'static str {
         match self {
             ControlFile::Stats => "stats",
             ControlFile::StatsJson => "stats.json",
+            ControlFile::Sync => SYNC,
         }
     }
 }
@@ -290,7 +295,7 @@ impl Tree {
                 let (document, directory) = (store_stat(&key.join(array.metadata_name()))?, store_stat(key)?);
                 let stored = self.stored_sizes.of(self.hierarchy.store(), &array);
                 // chunks that come, go or are replaced by a rename show in the directory's time
-                let modified = document.modified.max(directory.modified).max(stored.newest);
+                let modified = document.modified.max(directory.modified).max(stored.newest).max(array.written_at());
                 Ok(self.plain(node, array.size(), stored.bytes.div_ceil(512), modified))
             }
             Node::Chunk(key, name) => {

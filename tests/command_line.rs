@@ -302,8 +302,8 @@ fn owner_and_modes_come_from_the_options() {
     use std::os::unix::fs::MetadataExt;
     let mount = Mount::new(&data("sample.zarr"), &["--uid", "1234", "-o", "gid=4321,umask=027,allow_other,nofail"]);
     let file = fs::metadata(mount.join("air_temperature/data.raw")).unwrap();
-    assert_eq!((file.uid(), file.gid(), file.mode() & 0o7777), (1234, 4321, 0o440));
-    assert_eq!(fs::metadata(mount.join("air_temperature")).unwrap().mode() & 0o7777, 0o550);
+    assert_eq!((file.uid(), file.gid(), file.mode() & 0o7777), (1234, 4321, 0o640));
+    assert_eq!(fs::metadata(mount.join("air_temperature")).unwrap().mode() & 0o7777, 0o750);
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use zarrfs::cache::{Cache, SpillOptions};
 use zarrfs::error::Result;
-use zarrfs::fs::{Fs, ReadOptions};
+use zarrfs::fs::{Fs, Options};
 use zarrfs::fuse::{MountRequest, Mountpoint, ServeOptions, serve};
 use zarrfs::hierarchy::Hierarchy;
 use zarrfs::metadata::V1Order;
@@ -58,12 +58,13 @@ fn a_panic_is_eio_and_the_mount_lives_on() {
     let cache = Arc::new(Cache::new(1 << 20, stats.clone()));
     let hierarchy = Hierarchy::new(Arc::new(Panicking(store)), V1Order::Zarr1, stats.clone());
     let spill = SpillOptions { directory: std::env::temp_dir(), limit: 0 };
-    let options = ReadOptions { threads: 2, direct_io: false, passthrough: false, spill };
+    let options = Options { read_only: false, threads: 2, direct_io: false, passthrough: false, spill };
     let fs = Arc::new(Fs::new(Tree::new(hierarchy, cache.clone()), cache, stats.clone(), options).unwrap());
     let directory = tempfile::tempdir().unwrap();
-    let request = MountRequest { source: "a store, with a comma", path: directory.path(), allow_other: false };
+    let request =
+        MountRequest { source: "a store, with a comma", path: directory.path(), allow_other: false, read_only: false };
     let mut mountpoint = Mountpoint::mount(&request).expect("FUSE");
-    let options = ServeOptions { uid: 0, gid: 0, umask: 0, threads: 2, passthrough: false };
+    let options = ServeOptions { uid: 0, gid: 0, umask: 0, read_only: false, threads: 2, passthrough: false };
     let session = serve(fs, &mut mountpoint, options).unwrap();
     let mounted = Unmount(mountpoint);
     for _ in 0..20 {

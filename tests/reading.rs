@@ -94,7 +94,7 @@ impl Changing {
                 symlink("../level", made.path.join("1")).unwrap();
             }
         }
-        let mount = Mount::new(store.path(), &["--cache-size", cache]);
+        let mount = Mount::new(store.path(), &["-o", "ro", "--cache-size", cache]);
         let what = format!("{separator} {codec} {links:?} {cache}");
         Changing { _store: store, mount, made, what, lost: Cell::new(0) }
     }
@@ -717,7 +717,7 @@ fn a_sequential_reader_with_a_small_cache() {
         // 12 rows of 4 chunks of 256 KiB
         let s = stored(&[1536, 8 * K], &[128, 2 * K], codec.clone());
         for cache in ["4M", "6M"] {
-            let mount = s.mount(&["--cache-size", cache]);
+            let mount = s.mount(&["-o", "ro", "--cache-size", cache]);
             let growth = mount.growth(|| assert_reads(&mount.join("a/data.raw"), &s.made.flat));
             let counts = ["chunk_decodes", "block_decodes", "readahead_wasted"].map(|n| growth.of(n));
             assert!(counts[0] <= 48 + 4 && counts[1..] == [0, 0], "{codec} {cache}: {counts:?}");

@@ -9,9 +9,9 @@ use crate::memory;
 use crate::metadata::{ArrayMetadata, Order, Separator, V1_META, ZARRAY};
 use crate::stats::Stats;
 use crate::store::{EntryKind, Key, Listing, Stat, Store, Version};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
-use std::time::Instant;
+use std::time::{Duration, Instant, SystemTime};
 
 mod part;
 mod write;
@@ -59,6 +59,13 @@ pub struct Array {
     opening: Mutex<()>,
     /// Set when newer metadata was read, or somebody else reads this array through another object.
     superseded: AtomicBool,
+    /// Chunks that were written and are not yet stored.
+    dirty: AtomicUsize,
+    /// How often chunks were written, and how often stored or forgotten.
+    writes: AtomicU64,
+    stores: AtomicU64,
+    /// When a chunk was last written, in nanoseconds since 1970.
+    written_at: AtomicU64,
 }
 
 /// A name below an array's prefix.
@@ -99,6 +106,10 @@ impl Array {
             epoch: AtomicU64::new(0),
             opening: Mutex::default(),
             superseded: AtomicBool::new(false),
+            dirty: AtomicUsize::new(0),
+            writes: AtomicU64::new(0),
+            stores: AtomicU64::new(0),
+            written_at: AtomicU64::new(0),
         };
         array.detect_separator()?;
         Ok(array)
@@ -185,6 +196,43 @@ impl Array {
     /// Tells whoever holds this array to look it up again.
     pub fn supersede(&self) {
         self.superseded.store(true, Ordering::Release);
+    }
+
+    /// True if chunks were written and are not yet stored.
+    pub fn is_dirty(&self) -> bool {
+        self.dirty.load(Ordering::Acquire) > 0
+    }
+
+    /// Notes that a chunk is no longer as the store has it, or is again.
+    pub fn count_dirty(&self, more: isize) {
+        self.dirty.fetch_add(more as usize, Ordering::AcqRel);
+    }
+
+    /// How often chunks were written: what was put together from several of them before is of no use afterwards.
+    pub fn writes(&self) -> u64 {
+        self.writes.load(Ordering::Acquire)
+    }
+
+    /// Notes that a chunk was written.
+    pub fn count_write(&self) {
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        self.written_at.store(now.as_nanos() as u64, Ordering::Relaxed);
+        self.writes.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// When a chunk was last written here; 1970 if none was.
+    pub fn written_at(&self) -> SystemTime {
+        SystemTime::UNIX_EPOCH + Duration::from_nanos(self.written_at.load(Ordering::Relaxed))
+    }
+
+    /// How often chunks came into the store or out of it: what is loaded meanwhile may be what was there before.
+    pub fn stores(&self) -> u64 {
+        self.stores.load(Ordering::Acquire)
+    }
+
+    /// Notes that a chunk has come into the store or out of it.
+    pub fn count_store(&self) {
+        self.stores.fetch_add(1, Ordering::AcqRel);
     }
 
     /// The store's key of a chunk.

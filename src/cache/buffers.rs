@@ -125,6 +125,13 @@ impl Buffers {
     }
 }
 
+impl Decoded {
+    /// The bytes, to be written by who holds them alone.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes
+    }
+}
+
 impl Deref for Decoded {
     type Target = [u8];
 

@@ -31,6 +31,11 @@ pub struct Piece {
 }
 
 impl Piece {
+    /// All bytes of a chunk.
+    pub(super) fn whole(bytes: Arc<Decoded>, mark: Mark) -> Self {
+        Piece { bytes, start: 0, mark, made_of: None }
+    }
+
     /// The bytes of the chunk from `offset` on, as far as the piece goes; None if it doesn't go there.
     pub fn at(&self, offset: usize) -> Option<&[u8]> {
         self.bytes.get(offset.checked_sub(self.start)?..).filter(|b| !b.is_empty())
@@ -82,9 +87,7 @@ impl Content {
     /// The answer, if this is enough for one.
     pub fn answer(&self, want: Want) -> Option<Answer> {
         match (self, want) {
-            (Content::Whole(bytes, _, mark), _) => {
-                Some(Ok(Some(Piece { bytes: bytes.clone(), start: 0, mark: *mark, made_of: None })))
-            }
+            (Content::Whole(bytes, _, mark), _) => Some(Ok(Some(Piece::whole(bytes.clone(), *mark)))),
             (Content::Divided(d), Want::At(offset)) => {
                 let n = offset / d.parts.block_size();
                 let (start, mark) = (n * d.parts.block_size(), d.mark);
@@ -147,11 +150,13 @@ pub(super) enum Place {
     Window {
         start: u64,
         end: u64,
+        /// See [`Array::writes`].
+        writes: u64,
     },
 }
 
 impl Place {
-    pub fn window(range: &Range<u64>) -> Self {
-        Place::Window { start: range.start, end: range.end }
+    pub fn window(range: &Range<u64>, writes: u64) -> Self {
+        Place::Window { start: range.start, end: range.end, writes }
     }
 }

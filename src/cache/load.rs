@@ -1,6 +1,6 @@
 //! Filling the cache's slots: what is loaded of a chunk or a window, and into which memory. Each load first makes room.
 
-use super::content::{Answer, Content, Divided, Place, Want};
+use super::content::{Answer, Content, Divided, Want};
 use super::seen::Mark;
 use super::window::{self, Window};
 use super::{BusySlot, Cache, Load};
@@ -105,28 +105,28 @@ impl Cache {
     /// The flat bytes of a window.
     pub(super) fn window(&self, array: &Array, w: &Window) -> Answer {
         let mut load = |slot: &mut BusySlot, _| self.load_window(slot, array, w);
-        self.get_place(array, Place::window(&w.range), Want::Whole, &mut load)
+        self.get_place(array, w.place(), Want::Whole, &mut load)
     }
 
     /// As [`Cache::window`], but only if that needs neither the store nor a wait.
     pub(super) fn peek_window(&self, array: &Array, w: &Window) -> Option<Answer> {
-        self.peek_place(array, Place::window(&w.range), Want::Whole)
+        self.peek_place(array, w.place(), Want::Whole)
     }
 
     /// As [`Cache::read_ahead`], for a window.
     pub(super) fn window_ahead(&self, array: &Array, w: &Window) -> bool {
         let mut load = |slot: &mut BusySlot, _| self.load_window(slot, array, w);
-        self.ahead_of_place(array, Place::window(&w.range), Want::Whole, w.room(array), &mut load)
+        self.ahead_of_place(array, w.place(), Want::Whole, w.room(array), &mut load)
     }
 
     /// A buffer for a load that has made room for it. Those that still wait give way then, if they must.
-    fn buffer(&self, len: usize) -> Vec<u8> {
+    pub(super) fn buffer(&self, len: usize) -> Vec<u8> {
         let buffer = self.buffers.take(len);
         self.trim(&self.lock());
         buffer
     }
 
-    fn with_scratch<T>(&self, load: impl FnOnce(&mut Scratch) -> T) -> T {
+    pub(super) fn with_scratch<T>(&self, load: impl FnOnce(&mut Scratch) -> T) -> T {
         let mut scratch = self.buffers.take_scratch();
         let loaded = load(&mut scratch);
         self.buffers.keep_scratch(scratch);

@@ -2,7 +2,8 @@
 //! one load; what was learnt of the store before an array's latest opening is checked again before it is used. It knows
 //! arrays, not files.
 //!
-//! Locks: one, over the map of slots and the sum of bytes; the one over [`Seen`] is taken alone. Neither is ever held
+//! Locks: one, over the map of slots, the map of written chunks and the sums of bytes; the one over [`Seen`] is taken
+//! alone; `written` has two more for each chunk. Neither is ever held
 //! while a chunk is loaded, checked or copied. Whoever waits, for another's load of the same chunk or for room, holds
 //! neither a lock nor a chunk. A load waits for room only before it asks the store, and only while other loads are under
 //! way; they end without waiting again.
@@ -11,10 +12,12 @@ mod access;
 mod buffers;
 mod content;
 mod load;
+mod ranges;
 mod readahead;
 mod seen;
 mod spill;
 mod window;
+mod written;
 
 pub use content::{Piece, Want};
 pub use readahead::{ReadAhead, Readers};
@@ -30,9 +33,10 @@ use buffers::Buffers;
 use content::{Answer, Content, Place, Slot};
 use lru::LruCache;
 use seen::Seen;
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use written::Written;
 
 /// What a slot costs beyond its chunk's bytes, roughly: so that a million missing chunks count, too.
 const SLOT_COST: usize = 256;
@@ -50,6 +54,14 @@ struct State {
     slots: LruCache<SlotKey, Slot>,
     /// Bytes promised to loads that are under way.
     reserved: usize,
+    /// Chunks that wait to be stored. What a slot says of one of them is not asked.
+    written: HashMap<SlotKey, Arc<Written>>,
+    /// Bytes of their chunks.
+    written_bytes: usize,
+    /// Those of them that were written from end to end, in the order in which that came about.
+    whole: VecDeque<SlotKey>,
+    /// How many chunks came to be written so far.
+    writes: u64,
 }
 
 /// The cache of decoded chunks.
@@ -67,7 +79,14 @@ pub struct Cache {
 impl Cache {
     /// A cache of at most `bound` bytes, or of one chunk that is larger than that.
     pub fn new(bound: usize, stats: Arc<Stats>) -> Self {
-        let state = State { slots: LruCache::unbounded(), reserved: 0 };
+        let state = State {
+            slots: LruCache::unbounded(),
+            reserved: 0,
+            written: HashMap::new(),
+            written_bytes: 0,
+            whole: VecDeque::new(),
+            writes: 0,
+        };
         Cache {
             bound,
             buffers: Arc::default(),
@@ -92,6 +111,9 @@ impl Cache {
     /// What is wanted of a chunk; None if it is uninitialised. The caller may hold it for as long as it copies, but must
     /// not hold one while asking for another that may have to be loaded: waiting for room would never end.
     pub fn get(&self, array: &Array, chunk: ChunkId, want: Want) -> Answer {
+        if let Some(answer) = self.get_written(array, chunk) {
+            return answer;
+        }
         self.get_place(array, Place::Chunk(chunk), want, &mut |slot, known| self.load(slot, array, chunk, known, want))
     }
 
@@ -118,15 +140,18 @@ impl Cache {
                 None => None,
             };
             state.slots.put(key, Slot::Busy);
+            let slot = BusySlot::new(self, array, key, 0, false);
             drop(state);
-            let slot = BusySlot { cache: self, key, content: None, reserved: 0, ahead: false };
             return self.fill(slot, array, known, want, load);
         }
     }
 
     /// As [`Cache::get`], but only if that needs neither the store nor a wait.
     pub fn peek(&self, array: &Array, chunk: ChunkId, want: Want) -> Option<Answer> {
-        self.peek_place(array, Place::Chunk(chunk), want)
+        match self.peek_written(array, chunk) {
+            Some(known) => known,
+            None => self.peek_place(array, Place::Chunk(chunk), want),
+        }
     }
 
     fn peek_place(&self, array: &Array, place: Place, want: Want) -> Option<Answer> {
@@ -158,7 +183,9 @@ impl Cache {
 
     /// True if [`Cache::peek`] would have an answer.
     fn holds(&self, array: &Array, place: Place, want: Want) -> bool {
-        match self.lock().slots.peek(&(array.id(), place)) {
+        let (state, key) = (self.lock(), (array.id(), place));
+        match state.slots.peek(&key) {
+            _ if state.written.contains_key(&key) => true,
             Some(Slot::Ready { content, epoch, .. }) => *epoch >= array.epoch() && content.answer(want).is_some(),
             _ => false,
         }
@@ -166,6 +193,11 @@ impl Cache {
 
     /// Reads bytes of a chunk of an array that is [`Partly::Plain`] past the cache, and tells of which version they are.
     pub fn read_plain(&self, array: &Array, chunk: ChunkId, range: Range<usize>, out: &mut Vec<u8>) -> Result<Mark> {
+        if let Some(piece) = self.get_written(array, chunk).transpose()?.flatten() {
+            out.clear();
+            out.extend_from_slice(piece.bytes().get(range).unwrap_or_default());
+            return Ok(piece.mark);
+        }
         self.stats.misses.add(1);
         loop {
             let epoch = array.epoch();
@@ -211,6 +243,7 @@ impl Cache {
         let key = (array.id(), place);
         let mut state = self.lock();
         let known = match state.slots.peek(&key) {
+            _ if state.written.contains_key(&key) => return true,
             Some(Slot::Busy) => return true,
             Some(Slot::Ready { content, epoch, .. }) => {
                 let current = *epoch >= array.epoch();
@@ -233,8 +266,8 @@ impl Cache {
         }
         state.reserved += bytes;
         state.slots.put(key, Slot::Busy);
+        let slot = BusySlot::new(self, array, key, bytes, true);
         drop(state);
-        let slot = BusySlot { cache: self, key, content: None, reserved: bytes, ahead: true };
         // whoever asks for it is told what went wrong
         let _ = self.fill(slot, array, known, want, load);
         true
@@ -370,6 +403,9 @@ impl Cache {
 /// A slot this thread has made busy. Dropping it sets the slot free, also when a load panics.
 struct BusySlot<'a> {
     cache: &'a Cache,
+    array: &'a Array,
+    /// See [`Array::stores`]: what is loaded while a chunk is stored may be the old one.
+    stores: u64,
     key: SlotKey,
     /// With the epoch it is of.
     content: Option<(Content, u64)>,
@@ -377,7 +413,12 @@ struct BusySlot<'a> {
     ahead: bool,
 }
 
-impl BusySlot<'_> {
+impl<'a> BusySlot<'a> {
+    /// To be made while the cache's state is locked.
+    fn new(cache: &'a Cache, array: &'a Array, key: SlotKey, reserved: usize, ahead: bool) -> Self {
+        BusySlot { cache, array, stores: array.stores(), key, content: None, reserved, ahead }
+    }
+
     /// Makes room for `bytes` in all by dropping what was not used for longest, and waits while other loads fill the
     /// cache. A load that finds no other under way never waits: whatever is too large for the bound still gets on,
     /// alone.
@@ -406,12 +447,12 @@ impl Drop for BusySlot<'_> {
     fn drop(&mut self) {
         let mut state = self.cache.lock();
         match self.content.take() {
-            Some((content, epoch)) => {
+            Some((content, epoch)) if self.array.stores() == self.stores => {
                 state.slots.put(self.key, Slot::Ready { content, epoch, ahead: self.ahead, spared: false });
             }
-            None => {
-                state.slots.pop(&self.key);
-            }
+            // what was stored meanwhile may stand there already
+            _ if matches!(state.slots.peek(&self.key), Some(Slot::Busy)) => drop(state.slots.pop(&self.key)),
+            _ => {}
         }
         state.reserved -= self.reserved;
         self.cache.evict(&mut state, 0);

@@ -72,13 +72,20 @@ pub struct Readers {
 #[derive(Default)]
 struct OfArray<T> {
     id: u64,
+    /// See [`Array::writes`]; 0 where they don't matter.
+    writes: u64,
     known: T,
 }
 
 impl<T: Default> OfArray<T> {
     fn of(&mut self, array: &Array) -> &mut T {
-        if self.id != array.id() {
-            *self = OfArray { id: array.id(), known: T::default() };
+        self.of_written(array, 0)
+    }
+
+    /// What is known of the array as it is after so many writes.
+    fn of_written(&mut self, array: &Array, writes: u64) -> &mut T {
+        if (self.id, self.writes) != (array.id(), writes) {
+            *self = OfArray { id: array.id(), writes, known: T::default() };
         }
         &mut self.known
     }
@@ -120,6 +127,9 @@ impl ReadAhead {
 
     /// True if a forward reader at `offset` goes through more chunks than there is room for.
     fn is_wide(&self, array: &Array, offset: u64) -> bool {
+        if array.is_dirty() {
+            return false; // what is put together would be worthless with the next write
+        }
         let (grid, set) = (array.grid(), array.grid().working_set(offset));
         set.chunks.end - set.chunks.start > 1
             && (set.chunks.end - set.chunks.start).saturating_mul(grid.chunk_size() as u64) > self.room()
@@ -209,7 +219,7 @@ impl ReadAhead {
     /// Builds the window after the one that holds `offset`.
     fn wide(&self, readers: &Readers, array: &Arc<Array>, offset: u64, once: bool) {
         let mut windows = lock(&readers.windows);
-        let windows = windows.of(array);
+        let windows = windows.of_written(array, array.writes());
         let here = self.window_at(windows, array, offset, &readers.warned).range;
         if once {
             self.drop_windows_behind(array, windows, &here, offset.saturating_sub(self.behind()));
@@ -217,7 +227,7 @@ impl ReadAhead {
         let next = here.end;
         let is_planned = windows.iter().any(|w| w.range.contains(&next));
         // it comes after this one, which somebody waits for
-        let is_early = !self.cache.holds(array, Place::window(&here), Want::Whole);
+        let is_early = !self.cache.holds(array, Place::window(&here, array.writes()), Want::Whole);
         if is_planned || is_early || next >= array.size() || !self.is_wide(array, next) {
             return;
         }
@@ -242,7 +252,7 @@ impl ReadAhead {
             start = windows[i].range.start;
             if windows[i].range.end <= behind {
                 let done = windows.remove(i);
-                self.cache.drop_places(array, std::iter::once(Place::window(&done.range)));
+                self.cache.drop_places(array, std::iter::once(done.place()));
             }
         }
     }
@@ -263,7 +273,7 @@ impl ReadAhead {
         let spill = windows.iter().filter_map(|w| w.spill.as_ref()).find(|s| *s.chunks() == set.chunks).cloned();
         let spill = spill.or_else(|| self.spill_of(array, set.chunks, warned));
         let (first, last, threads) = (before.is_none(), end == set.flat.end, self.threads_for(array));
-        let window = Window { range: start..end, first, last, broken: false, spill, threads };
+        let window = Window { range: start..end, first, last, broken: false, spill, threads, writes: array.writes() };
         windows.push(window.clone());
         if windows.len() > WINDOWS {
             windows.remove(0);
@@ -315,7 +325,8 @@ impl ReadAhead {
             if !self.is_wide(array, at) {
                 return None;
             }
-            let window = self.window_at(lock(&readers.windows).of(array), array, at, &readers.warned);
+            let window =
+                self.window_at(lock(&readers.windows).of_written(array, array.writes()), array, at, &readers.warned);
             if window.broken {
                 return None;
             }
@@ -328,7 +339,11 @@ impl ReadAhead {
             };
             let Ok(piece) = piece else {
                 let mut windows = lock(&readers.windows);
-                windows.of(array).iter_mut().filter(|w| w.range == window.range).for_each(|w| w.broken = true);
+                windows
+                    .of_written(array, array.writes())
+                    .iter_mut()
+                    .filter(|w| w.range == window.range)
+                    .for_each(|w| w.broken = true);
                 return None;
             };
             let piece = piece?;

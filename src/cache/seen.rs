@@ -25,9 +25,11 @@ pub struct Mark(u64);
 
 impl Mark {
     /// Given as two versions: pages of both may be about.
-    const MIXED: Mark = Mark(u64::MAX);
+    pub(super) const MIXED: Mark = Mark(u64::MAX);
     /// Of a chunk that is not in the store.
     pub const UNINITIALISED: Mark = Mark(u64::MAX - 1);
+    /// Of a chunk that was written where none was stored.
+    pub(super) const WRITTEN: Mark = Mark(u64::MAX - 2);
 
     /// Of a version; None is an uninitialised chunk.
     pub fn of(version: Option<&Version>) -> Self {
@@ -47,7 +49,7 @@ impl Mark {
     fn hash(what: &impl Hash) -> Self {
         let mut hasher = DefaultHasher::new();
         what.hash(&mut hasher);
-        // not the two above
+        // not those above
         Mark(hasher.finish() & !(1 << 63))
     }
 }
@@ -85,6 +87,18 @@ impl Seen {
         for (chunk, mark) in marks.0 {
             self.note(array, chunk, mark);
         }
+    }
+
+    /// Remembers that a chunk which was given as `before` was stored as `after`, so that whoever has the one and what was
+    /// written has the other. Without `before` all of it was written.
+    pub fn replace(&self, array: u64, chunk: ChunkId, before: Option<Mark>, after: Mark) {
+        let mut arrays = lock(&self.arrays);
+        if let Some(known) = arrays.0.get_mut(&array).and_then(|marks| marks.0.get_mut(&chunk)) {
+            *known = if before.is_none_or(|before| before == *known) { after } else { Mark::MIXED };
+            return;
+        }
+        drop(arrays);
+        self.note(array, chunk, after);
     }
 
     /// Remembers that a chunk was given.

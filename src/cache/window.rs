@@ -3,6 +3,7 @@
 //! the blocks it needs, or by a spill file that keeps the chunk decoded until the reader is done with it.
 
 use super::Cache;
+use super::content::Place;
 use super::seen::Mark;
 use super::spill::Spill;
 use crate::array::{Array, Opened, Scratch};
@@ -29,9 +30,16 @@ pub struct Window {
     pub spill: Option<Arc<Spill>>,
     /// Threads that decode.
     pub threads: u64,
+    /// See [`Array::writes`]: what is written makes it another one.
+    pub writes: u64,
 }
 
 impl Window {
+    /// Where the cache has it.
+    pub fn place(&self) -> Place {
+        Place::window(&self.range, self.writes)
+    }
+
     /// Bytes of memory that building it takes: the window, and a chunk, encoded and decoded, for each thread.
     pub fn room(&self, array: &Array) -> usize {
         let chunks = array.grid().chunk_size().saturating_mul(2).saturating_mul(self.threads as usize);
@@ -133,6 +141,11 @@ impl Building<'_> {
 
     fn bytes_of<'s>(&self, chunk: ChunkId, needed: Range<usize>, memory: &'s mut Memory) -> Result<Visited<'s>> {
         let epoch = self.array.epoch();
+        if let Some(piece) = self.cache.get_written(self.array, chunk).transpose()?.flatten() {
+            memory.0.clear();
+            memory.0.extend_from_slice(piece.bytes());
+            return Ok(Visited { bytes: &memory.0, start: 0, mark: Mark::of_piece(Some(&piece)) });
+        }
         if let Some(mark) = self.spilled(chunk, epoch, needed.clone(), &mut memory.0)? {
             return Ok(Visited { bytes: &memory.0, start: needed.start, mark });
         }

@@ -56,7 +56,7 @@ pub fn run(args: &CatArgs) -> Result<(), Failure> {
             format!("{shown}: its items are objects, which have no flat bytes; its chunks can be read in a mount");
         return Err(Failure::new(4, message));
     }
-    let fs = Fs::new(tree, cache, stats, args.reading.options(false, false))?;
+    let fs = Fs::new(tree, cache, stats, args.reading.options(true, false, false))?;
     let handle = fs.open(fs.lookup(ROOT_INODE, FLAT)?.inode, false, false)?.handle;
     let end = args.length.map_or(array.size(), |n| args.offset.saturating_add(n).min(array.size()));
     copy(&fs, handle, args.offset, end).map_err(|e| e.context(&shown).into())

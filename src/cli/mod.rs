@@ -11,7 +11,7 @@ mod umount;
 
 use crate::cache::SpillOptions;
 use crate::error::{Error, Kind};
-use crate::fs::ReadOptions;
+use crate::fs::Options;
 use crate::hierarchy::Hierarchy;
 use crate::memory;
 use crate::metadata::V1Order;
@@ -167,11 +167,11 @@ impl ReadArgs {
         self.threads.map_or_else(|| std::thread::available_parallelism().map_or(2, |n| n.get()), usize::from)
     }
 
-    fn options(&self, direct_io: bool, passthrough: bool) -> ReadOptions {
+    fn options(&self, read_only: bool, direct_io: bool, passthrough: bool) -> Options {
         let default = || std::env::var_os("TMPDIR").map_or_else(|| PathBuf::from("/var/tmp"), PathBuf::from);
         let directory = self.spill_dir.clone().unwrap_or_else(default);
         let spill = SpillOptions { directory: absolute(&directory), limit: self.spill_size };
-        ReadOptions { threads: self.threads(), direct_io, passthrough, spill }
+        Options { read_only, threads: self.threads(), direct_io, passthrough, spill }
     }
 }
 

@@ -16,10 +16,15 @@ use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Set for the background process: its standard output is a pipe that waits for [`READY`].
 const BACKGROUND: &str = "ZARRFS_BACKGROUND";
 const READY: &[u8] = b"ready\n";
+
+/// How often, and how long after another, storing is tried once the mount is gone.
+const STORE_ATTEMPTS: u32 = 5;
+const STORE_PAUSE: Duration = Duration::from_secs(1);
 
 /// What `mount` takes.
 #[derive(Args)]
@@ -39,7 +44,7 @@ pub struct MountArgs {
     #[arg(long)]
     direct_io: bool,
     /// Have the kernel read chunks that are stored as they are shown, and arrays of one such chunk, from the store's own
-    /// files; takes root. One that is replaced while it is open can't be opened until it is closed
+    /// files; takes root, and makes the mount read-only. One that is replaced while it is open can't be opened until it is closed
     #[arg(long)]
     passthrough: bool,
     /// How much the kernel asks for ahead of a forward reader, in requests of up to 1M; only root may set it. Maps that
@@ -49,7 +54,7 @@ pub struct MountArgs {
     /// Let other users use the mount
     #[arg(long)]
     allow_other: bool,
-    /// Refuse writing (this version always does)
+    /// Refuse writing
     #[arg(long)]
     read_only: bool,
     /// Owner of everything in the mount [default: who mounts]
@@ -92,7 +97,6 @@ impl MountArgs {
                 "uid" => self.uid = Some(value.parse().map_err(|_| bad())?),
                 "gid" => self.gid = Some(value.parse().map_err(|_| bad())?),
                 "umask" => self.umask = Some(parse_umask(value).map_err(|_| bad())?),
-                // writing is refused by open; these change nothing here
                 ""
                 | "rw"
                 | "defaults"
@@ -181,6 +185,7 @@ fn mount(args: &MountArgs, background: bool) -> Result<(), Failure> {
     let store = absolute(&args.store);
     let hierarchy = open_store(&args.store, &args.store_args, stats.clone())?;
     check_nesting(&store, &absolute(&args.mountpoint))?;
+    let read_only = args.read_only || args.passthrough || !hierarchy.store().is_writable();
     let cache = Arc::new(Cache::new(args.reading.cache_bound(), stats.clone()));
     // before any thread starts: a signal must find its handler, or the mount would be left behind
     let signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(Error::from)?;
@@ -188,12 +193,16 @@ fn mount(args: &MountArgs, background: bool) -> Result<(), Failure> {
         Tree::new(hierarchy, cache.clone()),
         cache,
         stats,
-        args.reading.options(args.direct_io, args.passthrough),
+        args.reading.options(read_only, args.direct_io, args.passthrough),
     )?);
-    let request =
-        MountRequest { source: &store.to_string_lossy(), path: &args.mountpoint, allow_other: args.allow_other };
+    let request = MountRequest {
+        source: &store.to_string_lossy(),
+        path: &args.mountpoint,
+        allow_other: args.allow_other,
+        read_only,
+    };
     let mut mountpoint = Mountpoint::mount(&request).map_err(failure)?;
-    let session = serve(fs, &mut mountpoint, serve_options(args)).inspect_err(|_| {
+    let session = serve(fs.clone(), &mut mountpoint, serve_options(args, read_only)).inspect_err(|_| {
         let _ = mountpoint.unmount();
     })?;
     let mountpoint = Arc::new(mountpoint);
@@ -209,8 +218,22 @@ fn mount(args: &MountArgs, background: bool) -> Result<(), Failure> {
     let ended = session.join();
     // a connection that was aborted leaves its mount behind
     let _ = mountpoint.unmount();
+    let stored = store_all(&fs);
     ended.map_err(|_| Failure::new(1, "the session ended by an internal error"))??;
-    started
+    started.and(stored)
+}
+
+/// Stores what was written and is not yet stored: room may be made on a disk that is full.
+fn store_all(fs: &Fs) -> Result<(), Failure> {
+    let mut stored = fs.flush_all();
+    for _ in 1..STORE_ATTEMPTS {
+        if stored.is_ok() {
+            break;
+        }
+        std::thread::sleep(STORE_PAUSE);
+        stored = fs.flush_all();
+    }
+    stored.map_err(|e| e.context("not stored, and lost").into())
 }
 
 /// What is left to do once requests are served.
@@ -231,11 +254,12 @@ fn raise_file_limit() {
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }
 
-fn serve_options(args: &MountArgs) -> ServeOptions {
+fn serve_options(args: &MountArgs, read_only: bool) -> ServeOptions {
     ServeOptions {
         uid: args.uid.unwrap_or_else(|| rustix::process::getuid().as_raw()),
         gid: args.gid.unwrap_or_else(|| rustix::process::getgid().as_raw()),
         umask: args.umask.unwrap_or(0),
+        read_only,
         threads: args.reading.threads(),
         passthrough: args.passthrough,
     }

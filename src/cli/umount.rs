@@ -3,7 +3,7 @@
 use super::Failure;
 use crate::fuse::unmount_path;
 use crate::json::{self, Value};
-use crate::tree::CONTROL;
+use crate::tree::{CONTROL, SYNC};
 use clap::Args;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -34,6 +34,13 @@ pub fn run(args: &UmountArgs) -> Result<(), Failure> {
     for path in &args.mountpoints {
         // a lazy unmount is for mounts that hang, too: it must not touch them
         let daemon = if args.lazy { None } else { daemon(path) };
+        if daemon.is_some()
+            && let Err(e) = store_all(path)
+        {
+            eprintln!("zarrfs: {}: still mounted: {}", path.display(), e.message);
+            result = Err(Failure::new(1, ""));
+            continue;
+        }
         if let Err(e) = unmount_path(path, args.lazy) {
             if result.is_err() {
                 eprintln!("zarrfs: {e}");
@@ -47,6 +54,15 @@ pub fn run(args: &UmountArgs) -> Result<(), Failure> {
         }
     }
     result
+}
+
+/// Has a mount store everything that was written. An error names what could not be stored; a mount that is gone, hangs or
+/// is none of ours is no error here.
+fn store_all(mountpoint: &Path) -> Result<(), Failure> {
+    match std::fs::read_to_string(mountpoint.join(CONTROL).join(SYNC)) {
+        Ok(said) if !said.is_empty() => Err(Failure::new(1, said.trim_end())),
+        _ => Ok(()),
+    }
 }
 
 /// The daemon behind a mount, as its control file names it; None where it can't be told, or not soon.

@@ -34,6 +34,9 @@ impl Fs {
     /// Opens a directory.
     pub fn open_directory(&self, inode: u64) -> Result<u64> {
         let node = self.tree.node(inode)?;
+        if let Node::Directory(key) = &*node {
+            self.settle(key, None);
+        }
         let names = self.tree.names(&node)?;
         let stream = DirectoryStream { node, names, position: 0, pending: VecDeque::new() };
         Ok(self.insert(Handle::Directory(Mutex::new(stream))))

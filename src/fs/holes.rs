@@ -41,6 +41,9 @@ impl StoredChunks {
     /// there is none. Hole: the end of the file counts as one.
     pub fn seek(&self, array: &Arc<Array>, offset: u64, seek: Seek) -> Result<u64> {
         match seek {
+            // some could not be stored: to call all of it data is always right
+            Seek::Data if array.is_dirty() => Ok(offset),
+            Seek::Hole if array.is_dirty() => Ok(array.size()),
             Seek::Data if !array.fill_is_zero() => Ok(offset),
             Seek::Hole if !array.fill_is_zero() => Ok(array.size()),
             Seek::Data => self.data(array, offset),

@@ -16,17 +16,18 @@ use crate::pool::Pool;
 use crate::tree::Attributes;
 use backing::Backings;
 use fuser::{
-    Config, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, InitFlags,
-    KernelConfig, LockOwner, Notifier, OpenAccMode, OpenFlags, ReplyAttr, ReplyData, ReplyDirectory,
-    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyXattr, Request, Session,
-    SessionACL,
+    BsdFileFlags, Config, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo,
+    InitFlags, KernelConfig, LockOwner, Notifier, OpenAccMode, OpenFlags, ReplyAttr, ReplyData, ReplyDirectory,
+    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request,
+    Session, SessionACL, TimeOrNow, WriteFlags,
 };
 use std::cell::RefCell;
 use std::ffi::OsStr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 /// How long the kernel may take a name as known. A stale one does no harm: `open` asks the store again.
 const ENTRY_TTL: Duration = Duration::from_secs(1);
@@ -55,8 +56,10 @@ pub struct ServeOptions {
     pub uid: u32,
     /// Group of everything.
     pub gid: u32,
-    /// Permission bits taken away from 0555 and 0444.
+    /// Permission bits taken away from 0755 and 0644, or, read-only, from 0555 and 0444.
     pub umask: u16,
+    /// Whether writing is refused.
+    pub read_only: bool,
     /// Threads that load and decode chunks.
     pub threads: usize,
     /// Whether the kernel is asked to read files of the store itself.
@@ -71,7 +74,8 @@ pub fn serve(fs: Arc<Fs>, mountpoint: &mut Mountpoint, options: ServeOptions) ->
     let fd = mountpoint.take_device().ok_or_else(|| Error::invalid("the mount is served already"))?;
     // who may use the mount is the kernel's business: allow_other is a mount option
     let kernel = Kernel::default();
-    let server = Server { fs, pool, options, backings: None, kernel: kernel.clone() };
+    let notices = Arc::new(Notices { pool: Pool::new("notify", 1)?, waiting: AtomicUsize::new(0) });
+    let server = Server { fs, pool, options, backings: None, kernel: kernel.clone(), notices };
     let session = Session::from_fd(server, fd, SessionACL::All, config)?;
     let _ = kernel.0.set(session.notifier());
     let run = move || session.run().map_err(Error::from);
@@ -85,6 +89,14 @@ struct Server {
     /// None without passthrough.
     backings: Option<Arc<Backings>>,
     kernel: Kernel,
+    notices: Arc<Notices>,
+}
+
+/// Replies that wait until the kernel has dropped pages of other files. It may wait for requests under way to do that:
+/// only a thread of its own can wait for it.
+struct Notices {
+    pool: Pool,
+    waiting: AtomicUsize,
 }
 
 /// What is said to the kernel unasked. Set before the first request comes.
@@ -105,7 +117,23 @@ impl Kernel {
     }
 }
 
+impl Kernel {
+    /// Has the kernel drop its pages of a file, after it has had those written that a map has changed.
+    fn drop_pages(&self, inode: u64) {
+        if let Some(notifier) = self.0.get()
+            && let Err(e) = notifier.inval_inode(INodeNo(inode), 0, 0)
+        {
+            log::debug!("notify: {e}");
+        }
+    }
+}
+
 impl Server {
+    /// What [`reply_after`] needs, to go with a job.
+    fn notifying(&self) -> (Kernel, Arc<Notices>) {
+        (self.kernel.clone(), self.notices.clone())
+    }
+
     /// Runs a job here, or on a worker if it is slow.
     fn dispatch(&self, slow: bool, job: impl FnOnce(&Fs) + Send + 'static) {
         if slow {
@@ -115,6 +143,24 @@ impl Server {
             job(&self.fs);
         }
     }
+}
+
+/// Replies to a request that may have changed files, when the kernel has dropped its pages of them.
+fn reply_after((kernel, notices): (Kernel, Arc<Notices>), fs: &Fs, reply: impl FnOnce() + Send + 'static) {
+    let mut stale = fs.stale_pages();
+    // pages that another request has taken from the list may be this one's
+    if stale.is_empty() && notices.waiting.load(Ordering::Acquire) == 0 {
+        drop(stale);
+        return reply();
+    }
+    let inodes = std::mem::take(&mut *stale);
+    notices.waiting.fetch_add(1, Ordering::AcqRel);
+    let counted = notices.clone();
+    notices.pool.run(move || {
+        inodes.into_iter().for_each(|inode| kernel.drop_pages(inode));
+        counted.waiting.fetch_sub(1, Ordering::AcqRel);
+        reply();
+    });
 }
 
 /// Runs the work of one request. A panic is EIO.
@@ -135,9 +181,10 @@ fn guarded<T>(fs: &Fs, what: &str, work: impl FnOnce() -> Result<T>) -> std::res
 impl ServeOptions {
     fn attributes(&self, a: &Attributes) -> FileAttr {
         let (kind, mode, nlink) = match a.is_directory {
-            true => (FileType::Directory, 0o555, 2),
-            false => (FileType::RegularFile, 0o444, 1),
+            true => (FileType::Directory, 0o755, 2),
+            false => (FileType::RegularFile, 0o644, 1),
         };
+        let mode = if self.read_only { mode & 0o555 } else { mode };
         FileAttr {
             ino: INodeNo(a.inode),
             size: a.size,
@@ -239,7 +286,9 @@ impl Filesystem for Server {
                         KernelPages::Fresh => FopenFlags::empty(),
                         KernelPages::Kept => FopenFlags::FOPEN_KEEP_CACHE,
                     };
-                    reply.opened(handle, pages | FopenFlags::FOPEN_NOFLUSH);
+                    // who only reads has nothing to be told at close
+                    let flush = if write { FopenFlags::empty() } else { FopenFlags::FOPEN_NOFLUSH };
+                    reply.opened(handle, pages | flush);
                 }
                 Err(e) => reply.error(e),
             }
@@ -276,8 +325,75 @@ impl Filesystem for Server {
         });
     }
 
-    fn flush(&self, _: &Request, _: INodeNo, _: FileHandle, _: LockOwner, reply: ReplyEmpty) {
-        reply.ok();
+    fn write(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        data: &[u8],
+        _: WriteFlags,
+        _: OpenFlags,
+        _: Option<LockOwner>,
+        reply: ReplyWrite,
+    ) {
+        let notifying = self.notifying();
+        if !self.fs.is_slow_write(handle.0, data.len()) {
+            let written = guarded(&self.fs, "write", || self.fs.write(handle.0, offset, data));
+            return reply_after(notifying, &self.fs, move || answer_write(written, reply));
+        }
+        let data = data.to_vec();
+        self.dispatch(true, move |fs| {
+            let written = guarded(fs, "write", || fs.write(handle.0, offset, &data));
+            reply_after(notifying, fs, move || answer_write(written, reply));
+        });
+    }
+
+    fn flush(&self, _: &Request, _: INodeNo, handle: FileHandle, _: LockOwner, reply: ReplyEmpty) {
+        let notifying = self.notifying();
+        self.dispatch(true, move |fs| {
+            let done = guarded(fs, "flush", || fs.flush(handle.0));
+            reply_after(notifying, fs, move || answer_empty(done, reply));
+        });
+    }
+
+    fn setattr(
+        &self,
+        _: &Request,
+        inode: INodeNo,
+        mode: Option<u32>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+        size: Option<u64>,
+        _: Option<TimeOrNow>,
+        _: Option<TimeOrNow>,
+        _: Option<SystemTime>,
+        _: Option<FileHandle>,
+        _: Option<SystemTime>,
+        _: Option<SystemTime>,
+        _: Option<SystemTime>,
+        _: Option<BsdFileFlags>,
+        reply: ReplyAttr,
+    ) {
+        let (options, notifying) = (self.options.clone(), self.notifying());
+        self.dispatch(true, move |fs| {
+            let done = guarded(fs, "setattr", || {
+                let now = options.attributes(&fs.attributes(inode.0)?);
+                let is_other = |asked: Option<u32>, now: u32| asked.is_some_and(|asked| asked != now);
+                // owner and modes are the mount's
+                if is_other(mode.map(|m| m & 0o7777), now.perm.into())
+                    || is_other(uid, now.uid)
+                    || is_other(gid, now.gid)
+                {
+                    return Err(Error::system(libc::EPERM));
+                }
+                size.map_or_else(|| fs.attributes(inode.0), |size| fs.set_size(inode.0, size))
+            });
+            reply_after(notifying, fs, move || match done {
+                Ok(a) => reply.attr(&attribute_ttl(&a), &options.attributes(&a)),
+                Err(e) => reply.error(e),
+            });
+        });
     }
 
     fn release(
@@ -293,19 +409,33 @@ impl Filesystem for Server {
         if let Some(backings) = &self.backings {
             backings.release(inode.0);
         }
-        self.fs.release(handle.0);
-        reply.ok();
+        let notifying = self.notifying();
+        // pages of a map may have come after the last flush
+        self.dispatch(self.fs.is_slow_release(handle.0), move |fs| {
+            fs.release(handle.0);
+            reply_after(notifying, fs, move || reply.ok());
+        });
     }
 
-    fn fsync(&self, _: &Request, _: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
-        reply.ok();
+    fn fsync(&self, _: &Request, _: INodeNo, handle: FileHandle, _: bool, reply: ReplyEmpty) {
+        let notifying = self.notifying();
+        self.dispatch(true, move |fs| {
+            let done = guarded(fs, "fsync", || fs.fsync(handle.0));
+            reply_after(notifying, fs, move || answer_empty(done, reply));
+        });
+    }
+
+    fn fsyncdir(&self, _: &Request, _: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
+        self.dispatch(true, move |fs| answer_empty(guarded(fs, "fsyncdir", || fs.flush_all()), reply));
     }
 
     fn opendir(&self, _: &Request, inode: INodeNo, _: OpenFlags, reply: ReplyOpen) {
-        match guarded(&self.fs, "opendir", || self.fs.open_directory(inode.0)) {
-            Ok(handle) => reply.opened(FileHandle(handle), FopenFlags::empty()),
-            Err(e) => reply.error(e),
-        }
+        self.dispatch(self.fs.is_slow(inode.0, None), move |fs| {
+            match guarded(fs, "opendir", || fs.open_directory(inode.0)) {
+                Ok(handle) => reply.opened(FileHandle(handle), FopenFlags::empty()),
+                Err(e) => reply.error(e),
+            }
+        });
     }
 
     fn readdir(&self, _: &Request, _: INodeNo, handle: FileHandle, offset: u64, mut reply: ReplyDirectory) {
@@ -386,6 +516,20 @@ impl Filesystem for Server {
                 Err(e) => reply.error(e),
             }
         });
+    }
+}
+
+fn answer_empty(done: std::result::Result<(), Errno>, reply: ReplyEmpty) {
+    match done {
+        Ok(()) => reply.ok(),
+        Err(e) => reply.error(e),
+    }
+}
+
+fn answer_write(written: std::result::Result<usize, Errno>, reply: ReplyWrite) {
+    match written {
+        Ok(n) => reply.written(n as u32),
+        Err(e) => reply.error(e),
     }
 }
 

@@ -69,6 +69,8 @@ pub struct MountRequest<'a> {
     pub path: &'a Path,
     /// Let other users in.
     pub allow_other: bool,
+    /// Refuse writing.
+    pub read_only: bool,
 }
 
 impl Mountpoint {
@@ -176,7 +178,8 @@ fn mount_directly(request: &MountRequest, path: &Path) -> std::result::Result<Ow
     let data =
         format!("fd={},rootmode=40000,user_id={uid},group_id={gid},default_permissions{other}", fuse.as_raw_fd());
     let data = CString::new(data).map_err(|_| Errno::INVAL)?;
-    let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOATIME | MountFlags::RDONLY;
+    let mut flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOATIME;
+    flags.set(MountFlags::RDONLY, request.read_only);
     rustix::mount::mount(request.source, path, FS_TYPE, flags, data.as_c_str())?;
     Ok(fuse)
 }
@@ -190,7 +193,8 @@ fn mount_by_helper(request: &MountRequest, path: &Path, denied: Errno) -> std::r
     rustix::io::fcntl_setfd(&ours, rustix::io::FdFlags::CLOEXEC).map_err(other)?;
     let source = request.source.replace('\\', "\\\\").replace(',', "\\,");
     let allow = if request.allow_other { ",allow_other" } else { "" };
-    let options = format!("ro,nosuid,nodev,noatime,default_permissions,subtype=zarrfs,fsname={source}{allow}");
+    let access = if request.read_only { "ro" } else { "rw" };
+    let options = format!("{access},nosuid,nodev,noatime,default_permissions,subtype=zarrfs,fsname={source}{allow}");
     let child = Command::new("fusermount3")
         .args(["-o", &options, "--"])
         .arg(path)

@@ -1,0 +1,536 @@
+//! Chunks that were written and are not yet stored: their bytes, which of them were written, and what is known of the
+//! chunk below. A chunk is in the cache's map of these from its first write until a write-back that leaves nothing to
+//! store; as long as it is there, every reader gets it from there.
+//!
+//! Locks, in this order: a chunk's `turn` (one write-back at a time), its `state`, the cache's state. The state is held
+//! while the old chunk is loaded, since nobody can go on without it, but not while the new one is encoded and stored.
+
+use super::buffers::Decoded;
+use super::content::{Answer, Content, Piece, Place, Slot};
+use super::ranges::Ranges;
+use super::seen::Mark;
+use super::{Cache, SlotKey, State};
+use crate::array::Array;
+use crate::error::{Error, Result};
+use crate::grid::ChunkId;
+use crate::memory::{self, lock};
+use crate::store::Version;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+/// Of the cache's bound, how much may wait to be stored.
+const SHARE: (usize, usize) = (3, 4);
+
+/// Bytes for a chunk, and where in it they go, in order.
+pub type Part<'a> = (usize, &'a [u8]);
+
+/// A chunk that was written.
+pub(super) struct Written {
+    pub array: Arc<Array>,
+    pub chunk: ChunkId,
+    /// Counts up with the chunks that come to be written: the oldest are stored first.
+    pub number: u64,
+    /// Held during a write-back. It protects nothing else.
+    turn: Mutex<()>,
+    /// Protects the bytes and what is known of them.
+    state: Mutex<WrittenState>,
+}
+
+struct WrittenState {
+    /// All bytes of the chunk, C layout. Where they were not written they are worth something only if `below` is known.
+    /// None when the chunk has left the map: whoever finds that looks there again.
+    bytes: Option<Arc<Decoded>>,
+    /// What was written since the last write-back began.
+    dirty: Ranges,
+    /// What the write-back under way stores.
+    storing: Ranges,
+    below: Below,
+    /// The array's epoch in which the store was last asked.
+    epoch: u64,
+    /// Counts how often the chunk below was loaded.
+    loads: u64,
+    /// Positions of the array in an edge chunk; None if that is all of them.
+    inside: Option<Ranges>,
+}
+
+/// What is known of the stored chunk that is written over.
+#[derive(Clone, PartialEq)]
+enum Below {
+    /// Nothing: nobody has needed it yet.
+    Unknown,
+    /// Its bytes are there, of this version; None was an uninitialised one.
+    Known(Option<Version>),
+}
+
+impl Below {
+    fn mark(&self) -> Option<Mark> {
+        match self {
+            Below::Unknown => None,
+            Below::Known(version) => Some(Mark::of(version.as_ref())),
+        }
+    }
+}
+
+/// What a write-back takes out of the state while it encodes and stores.
+struct Storing {
+    bytes: Arc<Decoded>,
+    epoch: u64,
+    loads: u64,
+    /// Of what was below; None if it was overwritten unseen.
+    before: Option<Mark>,
+}
+
+impl Written {
+    fn key(&self) -> SlotKey {
+        (self.array.id(), Place::Chunk(self.chunk))
+    }
+
+    fn size(&self) -> usize {
+        self.array.grid().chunk_size()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, WrittenState> {
+        lock(&self.state)
+    }
+}
+
+impl WrittenState {
+    /// A chunk that is about to be written, over what a slot of the cache knows of it.
+    fn over(slot: Option<&Slot>, inside: Option<Ranges>) -> Self {
+        let (bytes, below, epoch) = match slot {
+            Some(Slot::Ready { content: Content::Whole(bytes, version, _), epoch, .. }) => {
+                (Some(bytes.clone()), Below::Known(Some(version.clone())), *epoch)
+            }
+            _ => (None, Below::Unknown, 0),
+        };
+        let (dirty, storing) = Default::default();
+        WrittenState { bytes, dirty, storing, below, epoch, loads: 0, inside }
+    }
+
+    /// True if it was written from end to end: nothing below shows through.
+    fn is_whole(&self, size: usize) -> bool {
+        self.dirty.len() == size
+    }
+
+    /// Room to write in: in place, unless a reader or a write-back holds the bytes.
+    fn bytes_mut(&mut self, cache: &Cache) -> Result<&mut [u8]> {
+        let held = self.bytes.as_mut().ok_or_else(gone)?;
+        if Arc::get_mut(held).is_none() {
+            let mut copy = cache.buffers.take(held.len());
+            memory::resize(&mut copy, held.len())?;
+            copy.copy_from_slice(held);
+            *held = cache.buffers.hold(copy);
+        }
+        Ok(Arc::get_mut(held).ok_or_else(gone)?.bytes_mut())
+    }
+
+    fn write(&mut self, cache: &Cache, array: &Array, parts: &[Part]) -> Result<()> {
+        let bytes = self.bytes_mut(cache)?;
+        let mut written = Ranges::default();
+        for (offset, part) in parts {
+            let range = *offset..offset + part.len();
+            bytes.get_mut(range.clone()).ok_or_else(|| Error::system(libc::EFBIG))?.copy_from_slice(part);
+            written.add(range);
+        }
+        self.dirty.add_all(&written);
+        self.complete_edge(cache, array)
+    }
+
+    /// Once all of an edge chunk's part of the array was written, its padding becomes the fill value: the old chunk need
+    /// not be read for it.
+    fn complete_edge(&mut self, cache: &Cache, array: &Array) -> Result<()> {
+        let size = array.grid().chunk_size();
+        let is_complete = |inside: &Ranges| self.dirty.len() < size && self.dirty.contains_all(inside);
+        if self.below != Below::Unknown || !self.inside.as_ref().is_some_and(is_complete) {
+            return Ok(());
+        }
+        for padding in self.dirty.complement(size).iter() {
+            array.fill(&mut self.bytes_mut(cache)?[padding.clone()], padding.start as u64);
+            self.dirty.add(padding);
+        }
+        Ok(())
+    }
+
+    /// Loads the chunk below and lays over it what was written.
+    fn load(&mut self, cache: &Cache, array: &Array, chunk: ChunkId) -> Result<()> {
+        let (size, epoch) = (array.grid().chunk_size(), array.epoch());
+        let loaded = cache.with_scratch(|scratch| array.load(chunk, cache.buffer(size), scratch));
+        let (mut bytes, below) = match loaded.inspect_err(|e| cache.failed(e))? {
+            Some(loaded) => (loaded.bytes, Some(loaded.version)),
+            None => {
+                let mut bytes = cache.buffer(size);
+                memory::resize(&mut bytes, size)?;
+                array.fill(&mut bytes, 0);
+                (bytes, None)
+            }
+        };
+        let written = self.bytes.as_ref().ok_or_else(gone)?;
+        for range in self.storing.iter().chain(self.dirty.iter()) {
+            bytes[range.clone()].copy_from_slice(&written[range]);
+        }
+        self.bytes = Some(cache.buffers.hold(bytes));
+        (self.below, self.epoch, self.loads) = (Below::Known(below), epoch, self.loads + 1);
+        cache.note(array, chunk, self.below.mark().unwrap_or(Mark::UNINITIALISED));
+        Ok(())
+    }
+
+    /// Makes all bytes worth something, and as new as the store if `fresh` or if somebody has opened the array since.
+    fn complete(&mut self, cache: &Cache, array: &Array, chunk: ChunkId, fresh: bool) -> Result<()> {
+        let size = array.grid().chunk_size();
+        if self.is_whole(size) || self.storing.len() == size {
+            return Ok(());
+        }
+        let Below::Known(known) = &self.below else { return self.load(cache, array, chunk) };
+        if fresh || self.epoch < array.epoch() {
+            let epoch = array.epoch();
+            let now = array.stat_chunk(chunk)?.map(|stat| stat.version);
+            // while a write-back is under way it may be that one's: then it is loaded for nothing
+            if now != *known {
+                return self.load(cache, array, chunk);
+            }
+            self.epoch = epoch;
+        }
+        Ok(())
+    }
+}
+
+/// Never answered to a user: whoever meets it looks into the map again.
+fn gone() -> Error {
+    Error::system(libc::ESTALE)
+}
+
+/// Positions of an edge chunk that belong to the array; None of any other chunk.
+fn inside(array: &Array, chunk: ChunkId) -> Option<Ranges> {
+    array.grid().is_edge(chunk).then(|| {
+        let mut inside = Ranges::default();
+        let runs = array.grid().runs_of(chunk, 0..array.size());
+        runs.iter().for_each(|(_, run)| inside.add(run.offset..run.offset + run.len));
+        inside
+    })
+}
+
+impl Cache {
+    /// Writes `data` at `offset` of a chunk, in bytes of its C layout. It is kept in memory until a write-back; where too
+    /// much waits there, others are stored first, and if they can't be, that is the error and nothing was written.
+    pub fn write(&self, array: &Arc<Array>, chunk: ChunkId, offset: usize, data: &[u8]) -> Result<()> {
+        self.write_parts(array, chunk, &[(offset, data)])
+    }
+
+    /// As [`Cache::write`], of several parts in order of their places, all at once for any reader.
+    pub fn write_parts(&self, array: &Arc<Array>, chunk: ChunkId, parts: &[Part]) -> Result<()> {
+        loop {
+            let written = self.written_or_new(array, chunk)?;
+            let mut state = written.lock();
+            if state.bytes.is_none() {
+                continue; // it was stored just now
+            }
+            let was_whole = state.is_whole(written.size());
+            state.write(self, array, parts)?;
+            let is_whole = state.is_whole(written.size());
+            drop(state);
+            if is_whole && !was_whole {
+                self.lock().whole.push_back(written.key());
+            }
+            array.count_write();
+            return Ok(());
+        }
+    }
+
+    /// The entry of a chunk that is going to be written, made if there is none.
+    fn written_or_new(&self, array: &Arc<Array>, chunk: ChunkId) -> Result<Arc<Written>> {
+        let (key, size) = ((array.id(), Place::Chunk(chunk)), array.grid().chunk_size());
+        if let Some(written) = self.written(array, chunk) {
+            return Ok(written);
+        }
+        let inside = inside(array, chunk);
+        loop {
+            let mut state = self.lock();
+            if let Some(written) = state.written.get(&key) {
+                return Ok(written.clone());
+            }
+            if state.written.is_empty() || state.written_bytes.saturating_add(size) <= self.written_bound() {
+                let mut new = WrittenState::over(state.slots.peek(&key), inside.clone());
+                if new.bytes.is_none() {
+                    let mut bytes = self.buffers.take(size);
+                    memory::resize(&mut bytes, size)?;
+                    new.bytes = Some(self.buffers.hold(bytes));
+                }
+                if !matches!(state.slots.peek(&key), Some(Slot::Busy)) {
+                    self.dropped(state.slots.pop(&key));
+                }
+                state.writes += 1;
+                let written = Arc::new(Written {
+                    array: array.clone(),
+                    chunk,
+                    number: state.writes,
+                    turn: Mutex::default(),
+                    state: Mutex::new(new),
+                });
+                state.written.insert(key, written.clone());
+                state.written_bytes += size;
+                array.count_dirty(1);
+                self.evict(&mut state, 0);
+                self.trim(&state);
+                return Ok(written);
+            }
+            let oldest = state.oldest(self.flush_threads());
+            drop(state);
+            self.write_back_all(&oldest)?;
+        }
+    }
+
+    /// Bytes of chunks that may wait to be stored.
+    fn written_bound(&self) -> usize {
+        self.bound() / SHARE.1 * SHARE.0
+    }
+
+    /// True if so much waits to be stored that writing `bytes` more may take long.
+    pub fn is_slow_to_write(&self, array: &Array, bytes: usize) -> bool {
+        let state = self.lock();
+        let chunks = (bytes / array.grid().chunk_size().max(1)).max(2);
+        let more = chunks.saturating_mul(array.grid().chunk_size());
+        state.written_bytes.saturating_add(more) > self.written_bound()
+    }
+
+    fn written(&self, array: &Array, chunk: ChunkId) -> Option<Arc<Written>> {
+        if !array.is_dirty() {
+            return None;
+        }
+        self.lock().written.get(&(array.id(), Place::Chunk(chunk))).cloned()
+    }
+
+    /// True if the chunk was written and is not yet stored.
+    pub fn is_written(&self, array: &Array, chunk: ChunkId) -> bool {
+        self.written(array, chunk).is_some()
+    }
+
+    /// True if chunks of the array wait to be stored.
+    pub fn has_dirty(&self, array: &Array) -> bool {
+        array.is_dirty()
+    }
+
+    /// The chunk as it was written; None if it wasn't.
+    pub(super) fn get_written(&self, array: &Array, chunk: ChunkId) -> Option<Answer> {
+        while let Some(written) = self.written(array, chunk) {
+            let mut state = written.lock();
+            if state.bytes.is_some() {
+                self.stats.hits.add(1);
+                return Some(state.complete(self, array, chunk, false).and_then(|()| state.piece()));
+            }
+        }
+        None
+    }
+
+    /// As [`Cache::get_written`], but only if that needs neither the store nor a wait: then Some(None).
+    pub(super) fn peek_written(&self, array: &Array, chunk: ChunkId) -> Option<Option<Answer>> {
+        let written = self.written(array, chunk)?;
+        let Ok(state) = written.state.try_lock() else { return Some(None) };
+        let known = state.is_whole(written.size()) || state.below != Below::Unknown && state.epoch >= array.epoch();
+        if state.bytes.is_none() || !known {
+            return Some(None);
+        }
+        self.stats.hits.add(1);
+        Some(Some(state.piece()))
+    }
+
+    /// Stores a chunk, if it was written, and waits for whoever is storing it.
+    pub fn flush_chunk(&self, array: &Array, chunk: ChunkId) -> Result<()> {
+        self.written(array, chunk).map_or(Ok(()), |written| self.write_back(&written))
+    }
+
+    /// Stores all chunks written of an array, also of the objects that stood for it before its metadata changed. All are
+    /// tried; the first error is told, and what was not stored waits for the next time.
+    pub fn flush_array(&self, array: &Array) -> Result<()> {
+        let list = self.lock().sorted(|w| w.array.id() == array.id() || w.array.key() == array.key());
+        self.write_back_all(&list)
+    }
+
+    /// As [`Cache::flush_array`], of all arrays for which `of` is true.
+    pub fn flush_where(&self, of: impl Fn(&Array) -> bool) -> Result<()> {
+        let list = self.lock().sorted(|w| of(&w.array));
+        self.write_back_all(&list)
+    }
+
+    /// As [`Cache::flush_array`], of all arrays.
+    pub fn flush_all(&self) -> Result<()> {
+        self.flush_where(|_| true)
+    }
+
+    /// Stores one of the chunks that were written from end to end, if so much waits that it is time: false if there was
+    /// nothing to do.
+    pub fn flush_behind(&self) -> Result<bool> {
+        if !self.wants_flush() {
+            return Ok(false);
+        }
+        let written = {
+            let mut state = self.lock();
+            let Some(key) = state.whole.pop_front() else { return Ok(false) };
+            state.written.get(&key).cloned()
+        };
+        written.map_or(Ok(()), |written| self.write_back(&written))?;
+        Ok(true)
+    }
+
+    /// True if [`Cache::flush_behind`] has something to do.
+    pub fn wants_flush(&self) -> bool {
+        let state = self.lock();
+        state.written_bytes > self.written_bound() / 4 && !state.whole.is_empty()
+    }
+
+    /// Forgets a chunk, also what was written: it is about to be erased or replaced. Waits for a write-back under way.
+    pub fn forget_chunk(&self, array: &Array, chunk: ChunkId) {
+        if let Some(written) = self.written(array, chunk) {
+            let _turn = lock(&written.turn);
+            let mut state = written.lock();
+            self.take_out(&written, &mut state, None);
+        }
+        let mut state = self.lock();
+        array.count_store();
+        let key = (array.id(), Place::Chunk(chunk));
+        if !matches!(state.slots.peek(&key), Some(Slot::Busy)) {
+            self.dropped(state.slots.pop(&key));
+        }
+        array.count_write();
+    }
+
+    /// Threads that store: they mostly wait for the disk.
+    fn flush_threads(&self) -> usize {
+        std::thread::available_parallelism().map_or(4, |n| n.get()).max(4)
+    }
+
+    fn write_back_all(&self, list: &[Arc<Written>]) -> Result<()> {
+        let next = std::sync::atomic::AtomicUsize::new(0);
+        let work = || {
+            let mut done = Ok(());
+            while let Some(written) = list.get(next.fetch_add(1, std::sync::atomic::Ordering::Relaxed)) {
+                done = done.and(self.write_back(written));
+            }
+            done
+        };
+        std::thread::scope(|scope| {
+            let others: Vec<_> = (1..self.flush_threads().min(list.len())).map(|_| scope.spawn(work)).collect();
+            let mine = work();
+            others
+                .into_iter()
+                .fold(mine, |done, other| done.and(other.join().unwrap_or_else(|_| Err(Error::system(libc::EIO)))))
+        })
+    }
+
+    /// Stores what was written of a chunk:
+    /// 1. If bytes below show through, the store is asked for their version; if somebody has replaced the chunk, it is
+    ///    loaded again and only what was written is laid over it.
+    /// 2. The whole chunk is encoded and put, which replaces it at once or not at all. Meanwhile others write on, into a
+    ///    copy.
+    /// 3. If nothing was written meanwhile, the chunk leaves the map; else the rest waits for the next time. What could
+    ///    not be stored is dirty again.
+    fn write_back(&self, written: &Written) -> Result<()> {
+        let (array, chunk) = (&written.array, written.chunk);
+        let _turn = lock(&written.turn);
+        let failed = |e: Error| {
+            self.stats.problem(format!("not stored: {e}"));
+            e
+        };
+        let Some(storing) = self.begin(written).map_err(failed)? else { return Ok(()) };
+        let stored = self.with_scratch(|scratch| array.store(chunk, &storing.bytes, scratch));
+        let mut state = written.lock();
+        let done = std::mem::take(&mut state.storing);
+        match stored {
+            Err(e) => {
+                state.dirty.add_all(&done);
+                Err(failed(e))
+            }
+            Ok(version) => {
+                self.stored(written, &mut state, storing, version);
+                Ok(())
+            }
+        }
+    }
+
+    /// Step 1; None if there is nothing to store.
+    fn begin(&self, written: &Written) -> Result<Option<Storing>> {
+        let mut state = written.lock();
+        if state.bytes.is_none() {
+            return Ok(None);
+        }
+        if state.dirty.is_empty() {
+            self.take_out(written, &mut state, None);
+            return Ok(None);
+        }
+        state.complete(self, &written.array, written.chunk, true)?;
+        let before = if state.is_whole(written.size()) { None } else { state.below.mark() };
+        state.storing = std::mem::take(&mut state.dirty);
+        let bytes = state.bytes.clone().ok_or_else(gone)?;
+        Ok(Some(Storing { bytes, epoch: written.array.epoch(), loads: state.loads, before }))
+    }
+
+    /// Step 3.
+    fn stored(&self, written: &Written, state: &mut WrittenState, storing: Storing, version: Version) {
+        let (array, chunk) = (&written.array, written.chunk);
+        let mark = Mark::of(Some(&version));
+        self.seen.replace(array.id(), chunk, storing.before, if array.is_lossy() { Mark::MIXED } else { mark });
+        // what was loaded meanwhile is not what was stored; neither is what a lossy filter made of it
+        let is_same = state.loads == storing.loads && !array.is_lossy();
+        if is_same {
+            (state.below, state.epoch) = (Below::Known(Some(version.clone())), storing.epoch);
+        } else {
+            state.below = Below::Unknown;
+        }
+        if !state.dirty.is_empty() {
+            return;
+        }
+        let content = is_same.then(|| Content::Whole(storing.bytes, version, mark));
+        self.take_out(written, state, content.map(|content| (content, storing.epoch)));
+    }
+
+    /// Takes a chunk out of the map, into a slot if its content is known.
+    fn take_out(&self, written: &Written, state: &mut WrittenState, content: Option<(Content, u64)>) {
+        if state.bytes.take().is_none() {
+            return;
+        }
+        let mut all = self.lock();
+        // whoever loads the chunk now may have seen the old one
+        written.array.count_store();
+        if all.written.remove(&written.key()).is_some() {
+            all.written_bytes -= written.size();
+            written.array.count_dirty(-1);
+        }
+        all.whole.retain(|key| *key != written.key());
+        if let Some((content, epoch)) = content {
+            all.slots.put(written.key(), Slot::Ready { content, epoch, ahead: false, spared: false });
+        }
+        self.evict(&mut all, 0);
+        self.trim(&all);
+        self.changed.notify_all();
+    }
+}
+
+impl WrittenState {
+    fn piece(&self) -> Answer {
+        let mark = self.below.mark().filter(|mark| *mark != Mark::UNINITIALISED).unwrap_or(Mark::WRITTEN);
+        let bytes = self.bytes.clone().ok_or_else(gone)?;
+        Ok(Some(Piece::whole(bytes, mark)))
+    }
+}
+
+impl State {
+    /// Chunks that wait to be stored, oldest first.
+    fn sorted(&self, which: impl Fn(&Written) -> bool) -> Vec<Arc<Written>> {
+        let mut list: Vec<_> = self.written.values().filter(|w| which(w)).cloned().collect();
+        list.sort_unstable_by_key(|w| w.number);
+        list
+    }
+
+    /// So many of those that were written from end to end, or else of the oldest.
+    fn oldest(&mut self, many: usize) -> Vec<Arc<Written>> {
+        let mut list: Vec<Arc<Written>> = Vec::new();
+        while list.len() < many
+            && let Some(key) = self.whole.pop_front()
+        {
+            list.extend(self.written.get(&key).cloned());
+        }
+        if list.is_empty() {
+            list = self.sorted(|_| true);
+            list.truncate(many);
+        }
+        list
+    }
+}

@@ -1,0 +1,202 @@
+//! Writing the flat bytes of an array and its chunk files: requests to parts of chunks, and when they are stored. Their
+//! sizes are fixed, as a block device's.
+
+use super::{Fs, Handle};
+use crate::array::Array;
+use crate::error::{Error, Kind, Result};
+use crate::grid::{ChunkId, Run};
+use crate::layout;
+use crate::memory::lock;
+use crate::metadata::{Order, Separator};
+use crate::store::Key;
+use crate::tree::{Attributes, FLAT, Node};
+use std::sync::{Arc, MutexGuard};
+
+impl Fs {
+    /// True if nothing can be written.
+    pub fn is_read_only(&self) -> bool {
+        self.read_only
+    }
+
+    /// An error if nothing can be written.
+    pub(super) fn writable(&self) -> Result<()> {
+        match self.read_only {
+            true => Err(Error::new(Kind::ReadOnly, "the mount is read-only")),
+            false => Ok(()),
+        }
+    }
+
+    /// True if a write of `len` bytes may have to wait until others are stored.
+    pub fn is_slow_write(&self, handle: u64, len: usize) -> bool {
+        let Ok(handle) = self.handle(handle) else { return false };
+        match &*handle {
+            Handle::Flat(file) => self.is_slow_to_write(&lock(&file.array.0), len),
+            Handle::Chunk(array, ..) => self.is_slow_to_write(&lock(&array.0), len),
+            _ => true,
+        }
+    }
+
+    fn is_slow_to_write(&self, array: &Array, len: usize) -> bool {
+        array.is_superseded() || self.cache.is_slow_to_write(array, len)
+    }
+
+    /// Writes `data` at `offset` and returns how much of it: less only at the end of the file, where its size is fixed.
+    /// EFBIG past that.
+    pub fn write(&self, handle: u64, offset: u64, data: &[u8]) -> Result<usize> {
+        let handle = self.handle(handle)?;
+        let written = match &*handle {
+            Handle::Flat(file) => self.write_flat(&self.current(&file.array)?, offset, data)?,
+            Handle::Chunk(array, name, _) => self.write_chunk(&self.current(array)?, name, offset, data)?,
+            _ => return Err(Error::system(libc::EBADF)),
+        };
+        self.stats.bytes_accepted.add(written as u64);
+        if self.cache.wants_flush() {
+            let cache = self.cache.clone();
+            // who closes the file is told what goes wrong
+            self.behind.run(move || drop(cache.flush_behind()));
+        }
+        Ok(written)
+    }
+
+    fn write_flat(&self, array: &Arc<Array>, offset: u64, data: &[u8]) -> Result<usize> {
+        let data = clipped(offset, data, array.size())?;
+        let mut runs: Vec<(Run, usize)> = Vec::new();
+        let mut at = 0;
+        for run in array.grid().runs(offset..offset + data.len() as u64) {
+            runs.push((run, at));
+            at += run.len;
+        }
+        runs.sort_by_key(|(run, _)| (run.chunk, run.offset));
+        for same in runs.chunk_by(|(a, _), (b, _)| a.chunk == b.chunk) {
+            let parts: Vec<(usize, &[u8])> =
+                same.iter().map(|(run, at)| (run.offset, &data[*at..*at + run.len])).collect();
+            self.cache.write_parts(array, same[0].0.chunk, &parts)?;
+        }
+        Ok(data.len())
+    }
+
+    fn write_chunk(&self, array: &Arc<Array>, name: &str, offset: u64, data: &[u8]) -> Result<usize> {
+        let stale = || Error::system(libc::ESTALE);
+        let chunk = array.grid().parse_chunk_key(name, Separator::Dot).ok_or_else(stale)?;
+        let data = clipped(offset, data, array.grid().chunk_size() as u64)?;
+        self.write_chunk_bytes(array, chunk, offset as usize, data)?;
+        self.drop_pages(&Node::Flat(array.key().clone()));
+        Ok(data.len())
+    }
+
+    /// Writes bytes of a chunk in the array's own order.
+    pub(super) fn write_chunk_bytes(
+        &self,
+        array: &Arc<Array>,
+        chunk: ChunkId,
+        offset: usize,
+        data: &[u8],
+    ) -> Result<()> {
+        let meta = array.metadata();
+        if meta.order == Order::C || array.grid().dimensions() < 2 {
+            return self.cache.write(array, chunk, offset, data);
+        }
+        let mut parts = Vec::new();
+        let mut rest = data;
+        layout::each_of_f(&meta.chunks, meta.dtype.size(), offset..offset + data.len(), |at, len| {
+            let (part, after) = rest.split_at(len);
+            parts.push((at, part));
+            rest = after;
+        });
+        parts.sort_unstable_by_key(|(at, _)| *at);
+        self.cache.write_parts(array, chunk, &parts)
+    }
+
+    /// Has the kernel drop its pages of a file, before the request is answered.
+    pub(super) fn drop_pages(&self, node: &Node) {
+        lock(&self.stale).push(node.inode());
+    }
+
+    /// Inode numbers of files whose pages the kernel is to drop before the present request is answered. They must be
+    /// dropped in the order in which they are taken from here.
+    pub fn stale_pages(&self) -> MutexGuard<'_, Vec<u64>> {
+        lock(&self.stale)
+    }
+
+    /// Stores what was written to the array of an open file: to be called at each close. The first error is told; what
+    /// could not be stored waits for the next time.
+    pub fn flush(&self, handle: u64) -> Result<()> {
+        let handle = self.handle(handle)?;
+        match &*handle {
+            Handle::Flat(file) => self.flush_array(&*self.current(&file.array)?),
+            Handle::Chunk(array, ..) => self.flush_array(&*self.current(array)?),
+            _ => Ok(()),
+        }
+    }
+
+    pub(super) fn flush_array(&self, array: &Array) -> Result<()> {
+        let done = self.cache.flush_array(array);
+        if array.is_lossy() && array.writes() > 0 {
+            // what is read from now on is what the filters have kept
+            self.drop_pages(&Node::Flat(array.key().clone()));
+        }
+        done
+    }
+
+    /// As [`Fs::flush`], and has the store keep it also if the power fails.
+    pub fn fsync(&self, handle: u64) -> Result<()> {
+        self.flush(handle)?;
+        self.tree.hierarchy().store().sync()
+    }
+
+    /// Stores everything, and has the store keep it also if the power fails.
+    pub fn flush_all(&self) -> Result<()> {
+        if self.read_only {
+            return Ok(());
+        }
+        let done = self.cache.flush_all();
+        done.and(self.tree.hierarchy().store().sync())
+    }
+
+    /// Sets the size of a file: of flat bytes and chunks it is fixed, and asking for less changes nothing.
+    pub fn set_size(&self, inode: u64, size: u64) -> Result<Attributes> {
+        self.writable()?;
+        let attributes = self.attributes(inode)?;
+        match &*self.tree.node(inode)? {
+            Node::Flat(_) | Node::Chunk(..) if size <= attributes.size => Ok(attributes),
+            Node::Flat(_) | Node::Chunk(..) => Err(Error::system(libc::EFBIG)),
+            Node::Directory(_) | Node::ControlDirectory => Err(Error::system(libc::EISDIR)),
+            _ => Err(Error::system(libc::EPERM)),
+        }
+    }
+
+    /// Stores what was written of the chunk `name` of the array at `key`, or of all its chunks: before the store is asked
+    /// which chunks there are. One that can't be stored now is not there yet.
+    pub(super) fn settle(&self, key: &Key, name: Option<&str>) {
+        let Some(array) = self.tree.hierarchy().remembered(key).filter(|array| array.is_dirty()) else { return };
+        let settled = match name {
+            None => self.cache.flush_array(&array),
+            Some(name) => match array.grid().parse_chunk_key(name, Separator::Dot) {
+                Some(chunk) => self.cache.flush_chunk(&array, chunk),
+                None => Ok(()),
+            },
+        };
+        if let Err(e) = settled {
+            log::debug!("{e}");
+        }
+    }
+
+    /// True if [`Fs::settle`] has something to do for `name` in the directory `parent`.
+    pub(super) fn is_unsettled(&self, node: &Node, name: Option<&str>) -> bool {
+        let (key, name) = match (node, name) {
+            (Node::Directory(key), name) => (key, name),
+            (Node::Chunk(key, name), _) => (key, Some(name.as_str())),
+            _ => return false,
+        };
+        name != Some(FLAT) && self.tree.hierarchy().remembered(key).is_some_and(|array| array.is_dirty())
+    }
+}
+
+/// The part of `data` that fits before the end of a file of `size` bytes. EFBIG if that is nothing.
+fn clipped(offset: u64, data: &[u8], size: u64) -> Result<&[u8]> {
+    let room = size.saturating_sub(offset).min(data.len() as u64) as usize;
+    match data.is_empty() || room > 0 {
+        true => Ok(&data[..room]),
+        false => Err(Error::system(libc::EFBIG)),
+    }
+}
