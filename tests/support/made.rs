@@ -135,6 +135,19 @@ impl Made {
         stored
     }
 
+    /// What the store holds of a chunk, decoded, in the array's own order; None if it is not stored.
+    pub fn decoded_own(&self, index: &[usize]) -> Option<Vec<u8>> {
+        let stored = fs::read(self.file(index)).ok()?;
+        let mut chunk = Vec::new();
+        self.pipeline.decode(&stored, &mut chunk).unwrap();
+        Some(chunk)
+    }
+
+    /// As [`Made::decoded_own`], of C layout.
+    pub fn decoded(&self, index: &[usize]) -> Option<Vec<u8>> {
+        Some(self.rearranged(&self.decoded_own(index)?, false))
+    }
+
     /// Stores a chunk, by rename: a file that was there is replaced.
     pub fn put(&self, index: &[usize]) {
         replace(&self.file(index), &self.encoded(index));

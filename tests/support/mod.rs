@@ -21,6 +21,8 @@ pub fn zarrfs(args: &[&str]) -> Output {
 pub struct Mount {
     directory: Option<tempfile::TempDir>,
     path: PathBuf,
+    /// Unmounted by the test itself.
+    gone: bool,
 }
 
 impl Mount {
@@ -34,7 +36,12 @@ impl Mount {
         command.extend([store.to_str().unwrap(), path.to_str().unwrap()]);
         let output = zarrfs(&command);
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        Mount { directory: Some(directory), path }
+        Mount { directory: Some(directory), path, gone: false }
+    }
+
+    /// Notes that it was unmounted already.
+    pub fn note_unmounted(mut self) {
+        self.gone = true;
     }
 
     pub fn path(&self) -> &Path {
@@ -95,6 +102,9 @@ impl Growth {
 
 impl Drop for Mount {
     fn drop(&mut self) {
+        if self.gone {
+            return;
+        }
         let path = self.path.to_str().unwrap();
         let mut output = zarrfs(&["umount", path]);
         if !output.status.success() {

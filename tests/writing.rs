@@ -1,0 +1,407 @@
+//! Writing flat bytes and chunk files, on a real mount. Each test quotes what it checks. What the store holds afterwards
+//! is decoded from the chunks by the definition, not by the mount. Costs are counts of `.zarrfs/stats.json`.
+
+mod support;
+
+use rustix::mm::{MapFlags, MsyncFlags, ProtFlags, mmap, msync, munmap};
+use serde_json::{Value, json};
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::process::Command;
+use support::made::{Made, pattern, replace};
+use support::{Mount, errno, zarrfs};
+
+const M: usize = 1 << 20;
+
+fn codecs() -> [(&'static str, Value); 6] {
+    [
+        ("none", json!({})),
+        ("zlib", json!({"compressor": {"id": "zlib", "level": 1}})),
+        ("blosc", json!({"compressor": {"id": "blosc", "cname": "lz4", "clevel": 5, "shuffle": 1, "blocksize": 0}})),
+        (
+            "delta and zstd",
+            json!({"dtype": "<i4", "filters": [{"id": "delta", "dtype": "<i4"}],
+            "compressor": {"id": "zstd", "level": 1}}),
+        ),
+        ("order F", json!({"dtype": "<f8", "order": "F", "compressor": {"id": "gzip", "level": 1}})),
+        ("nested", json!({"dtype": "<u2", "dimension_separator": "/", "compressor": {"id": "bz2", "level": 1}})),
+    ]
+}
+
+fn write_at(path: &Path, offset: usize, bytes: &[u8]) {
+    let file = OpenOptions::new().write(true).open(path).unwrap();
+    file.write_all_at(bytes, offset as u64).unwrap();
+    close(file).unwrap();
+}
+
+/// Closes a file and tells what that answers.
+fn close(file: File) -> std::io::Result<()> {
+    use std::os::fd::IntoRawFd;
+    // SAFETY: the descriptor is ours, and nobody uses it afterwards.
+    match unsafe { libc::close(file.into_raw_fd()) } {
+        0 => Ok(()),
+        _ => Err(std::io::Error::last_os_error()),
+    }
+}
+
+/// Every stored chunk decodes to the array's bytes; those not in `flat` are none of this test's business.
+#[track_caller]
+fn assert_stored(made: &Made, what: &str) {
+    for index in made.grid() {
+        let decoded = made.decoded(&index).unwrap_or_else(|| panic!("{what}: {index:?} is not stored"));
+        for (flat, len, at) in made.rows(&index) {
+            assert!(decoded[at..at + len] == made.flat[flat..flat + len], "{what}: {index:?} at {at}");
+        }
+    }
+}
+
+/// "write to data.raw: any offset, any length"; "close: every chunk written through the file is in the store"; "each
+/// touched chunk is read, changed, and stored whole".
+#[test]
+fn any_bytes_of_data_raw_can_be_written() {
+    for (what, more) in codecs() {
+        let store = tempfile::tempdir().unwrap();
+        let mut made = Made::full(store.path().join("a"), &[61, 47, 23], &[16, 16, 8], more);
+        let mount = Mount::new(store.path(), &[]);
+        let flat = mount.join("a/data.raw");
+        let mut at = 1;
+        for (i, len) in [1usize, 7, 300, 4096, 5000, 1, 40_000].into_iter().enumerate() {
+            let bytes = pattern(i as u64 + 5, len.min(made.flat.len() - at));
+            write_at(&flat, at, &bytes);
+            made.flat[at..at + bytes.len()].copy_from_slice(&bytes);
+            assert_stored(&made, what);
+            at = (at * 7 + 1234) % (made.flat.len() - 1);
+        }
+        assert!(fs::read(&flat).unwrap() == made.flat, "{what}");
+        let index = [3, 2, 2];
+        assert!(fs::read(mount.join("a/3.2.2")).unwrap() == made.decoded_own(&index).unwrap(), "{what}");
+    }
+}
+
+/// "A fully overwritten chunk is never read first", each is stored once; so is the whole array by `cp` and `dd`.
+#[test]
+fn a_whole_overwrite_reads_no_chunk_and_stores_each_once() {
+    for (what, more) in codecs() {
+        let store = tempfile::tempdir().unwrap();
+        let mut made = Made::full(store.path().join("a"), &[100, 90, 50], &[32, 32, 32], more);
+        let chunks = made.grid().len() as u64;
+        let raw = store.path().join("new.raw");
+        for (seed, command) in [(3, "cp"), (4, "dd"), (5, "dd odd")] {
+            made.flat = pattern(seed, made.flat.len());
+            fs::write(&raw, &made.flat).unwrap();
+            let mount = Mount::new(store.path(), &[]);
+            let (from, to) = (raw.to_str().unwrap().to_string(), mount.join("a/data.raw").display().to_string());
+            let growth = mount.growth(|| {
+                let done = match command {
+                    "cp" => Command::new("cp").args([&from, &to]).output(),
+                    "dd" => Command::new("dd").arg(format!("if={from}")).arg(format!("of={to}")).arg("bs=1M").output(),
+                    _ => Command::new("dd").arg(format!("if={from}")).arg(format!("of={to}")).arg("bs=7777").output(),
+                };
+                let done = done.unwrap();
+                assert!(done.status.success(), "{what}: {command}: {}", String::from_utf8_lossy(&done.stderr));
+            });
+            assert_stored(&made, what);
+            assert_eq!(growth.of("chunk_decodes"), 0, "{what}: {command}");
+            assert_eq!(growth.of("chunks_stored"), chunks, "{what}: {command}");
+            assert_eq!(growth.of("bytes_accepted"), made.flat.len() as u64);
+        }
+    }
+}
+
+/// "size of data.raw and of chunk files: fixed, as a block device's".
+#[test]
+fn sizes_are_fixed() {
+    let store = tempfile::tempdir().unwrap();
+    let made = Made::full(store.path().join("a"), &[100], &[30], json!({"compressor": {"id": "zlib", "level": 1}}));
+    let mount = Mount::new(store.path(), &[]);
+    for (name, size) in [("a/data.raw", 100), ("a/0", 30)] {
+        let path = mount.join(name);
+        let before = fs::read(&path).unwrap();
+        // "O_TRUNC and a truncate to a smaller or equal size are accepted and change nothing"
+        let file = File::create(&path).unwrap();
+        assert_eq!(file.metadata().unwrap().len(), size);
+        for smaller in [0, size / 2, size] {
+            file.set_len(smaller).unwrap();
+            assert_eq!(file.metadata().unwrap().len(), size);
+        }
+        // "a larger truncate and a write past the end are EFBIG (a write across the end is short)"
+        assert_eq!(file.set_len(size + 1).unwrap_err().raw_os_error(), Some(libc::EFBIG));
+        for past in [size, size + 1000] {
+            assert_eq!(file.write_at(b"x", past).unwrap_err().raw_os_error(), Some(libc::EFBIG), "{name}");
+        }
+        assert_eq!(file.write_at(&before[size as usize - 3..], size - 3).unwrap(), 3);
+        assert_eq!(file.write_at(b"xyz", size - 1).unwrap(), 1);
+        assert_eq!(file.write_at(&before[size as usize - 1..], size - 1).unwrap(), 1);
+        assert_eq!(file.metadata().unwrap().len(), size);
+        drop(file);
+        assert_eq!(fs::read(&path).unwrap(), before);
+        let appending = OpenOptions::new().append(true).open(&path).unwrap();
+        assert_eq!(appending.write_at(b"x", 0).unwrap_err().raw_os_error(), Some(libc::EFBIG), "appending is past it");
+    }
+    assert_stored(&made, "unchanged");
+}
+
+/// "read your writes: at once, through every file of the mount (data.raw, the chunk file)", also through a map.
+#[test]
+fn what_is_written_is_read_at_once_through_every_file() {
+    for (what, more) in codecs() {
+        let store = tempfile::tempdir().unwrap();
+        let made = Made::full(store.path().join("a"), &[40, 40], &[16, 16], more);
+        let mount = Mount::new(store.path(), &[]);
+        let (item, edge) = (made.chunk_size() / 256, 16 * 16);
+        let open = |name: &str| OpenOptions::new().read(true).write(true).open(mount.join(name)).unwrap();
+        let (flat, chunk) = (open("a/data.raw"), open("a/0.0"));
+        let read = |file: &File, len: usize, at: usize| {
+            let mut bytes = vec![0; len];
+            file.read_exact_at(&mut bytes, at as u64).unwrap();
+            bytes
+        };
+        // the kernel has pages of both
+        read(&flat, made.flat.len(), 0);
+        read(&chunk, made.chunk_size(), 0);
+        let map = Map::of(&flat, made.flat.len());
+        for round in 0..3u8 {
+            let value = vec![0x40 + round; item];
+            flat.write_all_at(&value, 0).unwrap();
+            assert_eq!(read(&chunk, item, 0), value, "{what}: the chunk file, round {round}");
+            assert_eq!(map.bytes()[..item], value, "{what}: the map, round {round}");
+            let value = vec![0x50 + round; item];
+            chunk.write_all_at(&value, (made.chunk_size() - item) as u64).unwrap();
+            let at = (15 * 40 + 15) * item;
+            assert_eq!(read(&flat, item, at), value, "{what}: the flat bytes, round {round}");
+            assert_eq!(map.bytes()[at..at + item], value, "{what}: the map, round {round}");
+        }
+        assert!(edge > 0);
+    }
+}
+
+/// A shared map of a file.
+struct Map(*mut std::ffi::c_void, usize);
+
+impl Map {
+    fn of(file: &File, len: usize) -> Map {
+        let prot = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: the kernel chooses where; the file has the length and is not made shorter.
+        Map(unsafe { mmap(std::ptr::null_mut(), len, prot, MapFlags::SHARED, file, 0).unwrap() }, len)
+    }
+
+    #[allow(clippy::mut_from_ref)]
+    fn bytes(&self) -> &mut [u8] {
+        // SAFETY: mapped for as long as this lives; the tests take one slice at a time.
+        unsafe { std::slice::from_raw_parts_mut(self.0.cast(), self.1) }
+    }
+
+    fn sync(&self) {
+        // SAFETY: of the map.
+        unsafe { msync(self.0, self.1, MsyncFlags::SYNC).unwrap() }
+    }
+}
+
+impl Drop for Map {
+    fn drop(&mut self) {
+        // SAFETY: nobody has a slice of it any more.
+        unsafe { munmap(self.0, self.1).unwrap() }
+    }
+}
+
+/// "mmap: MAP_SHARED read and write work"; what was written through a map is stored by msync, and by close.
+#[test]
+fn maps_are_written() {
+    for args in [&[][..], &["--direct-io"][..]] {
+        let store = tempfile::tempdir().unwrap();
+        let mut made = Made::full(store.path().join("a"), &[64, 64, 10], &[16, 16, 10], codecs()[1].1.clone());
+        let mount = Mount::new(store.path(), args);
+        let file = OpenOptions::new().read(true).write(true).open(mount.join("a/data.raw")).unwrap();
+        let map = Map::of(&file, made.flat.len());
+        let bytes = pattern(9, 10_000);
+        map.bytes()[3000..13_000].copy_from_slice(&bytes);
+        made.flat[3000..13_000].copy_from_slice(&bytes);
+        map.sync();
+        assert_stored(&made, "after msync");
+        map.bytes()[20_000..30_000].copy_from_slice(&bytes);
+        made.flat[20_000..30_000].copy_from_slice(&bytes);
+        drop((map, file));
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
+        while made.decoded(&[1, 0, 0]).unwrap()[..] != chunk_of(&made, &[1, 0, 0])[..] {
+            assert!(std::time::Instant::now() < deadline, "the release has not come");
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+        drop(mount);
+        assert_stored(&made, "after unmounting");
+    }
+}
+
+/// The bytes of a chunk without padding, C layout.
+fn chunk_of(made: &Made, index: &[usize]) -> Vec<u8> {
+    let mut chunk = vec![0; made.chunk_size()];
+    for (flat, len, at) in made.rows(index) {
+        chunk[at..at + len].copy_from_slice(&made.flat[flat..flat + len]);
+    }
+    chunk
+}
+
+/// "when is it stored: at unmount": also of a file that is still open, and after SIGTERM.
+#[test]
+fn what_was_written_is_stored_at_unmount_and_by_a_signal() {
+    for how in ["umount", "umount -l", "SIGTERM"] {
+        let store = tempfile::tempdir().unwrap();
+        let mut made = Made::full(store.path().join("a"), &[1000], &[100], codecs()[1].1.clone());
+        let mount = Mount::new(store.path(), &[]);
+        let file = OpenOptions::new().write(true).open(mount.join("a/data.raw")).unwrap();
+        file.write_all_at(&[7; 333], 50).unwrap();
+        made.flat[50..383].fill(7);
+        let path = mount.path().to_str().unwrap().to_string();
+        let pid = mount.counter("pid");
+        match how {
+            // it is in use, but what was written is stored
+            "umount" => assert!(!zarrfs(&["umount", &path]).status.success()),
+            "umount -l" => {
+                assert!(Command::new("umount").args(["-l", &path]).status().unwrap().success());
+                drop(file);
+            }
+            _ => {
+                // SAFETY: a signal to a process of ours.
+                unsafe { libc::kill(pid as i32, libc::SIGTERM) };
+                drop(file);
+            }
+        }
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
+        while how != "umount" && Path::new(&format!("/proc/{pid}")).exists() {
+            assert!(std::time::Instant::now() < deadline, "{how}: the daemon has not ended");
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+        assert_stored(&made, how);
+        if how != "umount" {
+            mount.note_unmounted();
+        }
+    }
+}
+
+/// "uninitialised chunk": written in part it is the fill value and what was written, and its file is there.
+#[test]
+fn a_missing_chunk_is_filled_around_what_is_written() {
+    let store = tempfile::tempdir().unwrap();
+    let more = json!({"dtype": "<i2", "fill_value": 258, "compressor": {"id": "zlib", "level": 1}});
+    let made = Made::new(store.path().join("a"), &[10, 10], &[4, 4], more);
+    let mount = Mount::new(store.path(), &[]);
+    let file = OpenOptions::new().read(true).write(true).open(mount.join("a/data.raw")).unwrap();
+    assert_eq!(errno(fs::metadata(mount.join("a/0.0"))), "ENOENT");
+    file.write_all_at(&[9, 9], 2).unwrap();
+    // not closed yet
+    assert_eq!(fs::metadata(mount.join("a/0.0")).unwrap().len(), 32);
+    let names: Vec<_> = fs::read_dir(mount.join("a")).unwrap().map(|e| e.unwrap().file_name()).collect();
+    assert!(names.iter().any(|n| n == "0.0") && !names.iter().any(|n| n == "0.1"), "{names:?}");
+    drop(file);
+    let mut expected = [2u8, 1].repeat(16);
+    expected[2..4].fill(9);
+    assert_eq!(made.decoded(&[0, 0]).unwrap(), expected);
+    assert_eq!(made.decoded(&[0, 1]), None);
+}
+
+/// "another writer on the same store: a chunk changed by both keeps both changes where the byte ranges differ".
+#[test]
+fn a_chunk_that_another_writer_has_changed_keeps_both_changes() {
+    let store = tempfile::tempdir().unwrap();
+    let mut made = Made::full(store.path().join("a"), &[1000], &[100], codecs()[2].1.clone());
+    let mount = Mount::new(store.path(), &[]);
+    let file = OpenOptions::new().read(true).write(true).open(mount.join("a/data.raw")).unwrap();
+    let mut first = [0; 1];
+    file.read_exact_at(&mut first, 110).unwrap();
+    file.write_all_at(&[1, 1], 110).unwrap();
+    made.flat[150..152].fill(2);
+    made.put(&[1]);
+    file.sync_all().unwrap();
+    made.flat[110..112].fill(1);
+    assert_stored(&made, "both");
+    // "seen at the next open"
+    drop(file);
+    assert!(fs::read(mount.join("a/data.raw")).unwrap() == made.flat);
+}
+
+/// "a chunk that can't be read or decoded": a write of the whole chunk needs no read and repairs it; of a part of it,
+/// closing says EIO; its neighbours are stored.
+#[test]
+fn a_damaged_chunk_is_repaired_by_writing_all_of_it() {
+    let store = tempfile::tempdir().unwrap();
+    let mut made = Made::full(store.path().join("a"), &[1000], &[100], codecs()[1].1.clone());
+    replace(&made.file(&[3]), b"no zlib");
+    let mount = Mount::new(store.path(), &[]);
+    let path = mount.join("a/data.raw");
+    let file = OpenOptions::new().write(true).open(&path).unwrap();
+    file.write_all_at(&[5; 100], 250).unwrap();
+    made.flat[250..350].fill(5);
+    assert_eq!(close(file).unwrap_err().raw_os_error(), Some(libc::EIO));
+    assert_eq!(made.decoded(&[2]).unwrap(), chunk_of(&made, &[2]));
+    assert!(mount.stats().contains("not stored: /a/3: zlib"), "{}", mount.stats());
+    write_at(&path, 300, &made.flat[300..400]);
+    assert_stored(&made, "repaired");
+}
+
+/// "lossy filters: what is read back after a store is what the filter keeps".
+#[test]
+fn a_lossy_filter_shows_in_what_is_read_back() {
+    let store = tempfile::tempdir().unwrap();
+    let more = json!({"dtype": "<f8", "filters": [{"id": "quantize", "digits": 1, "dtype": "<f8", "astype": "<f8"}],
+        "compressor": {"id": "zlib", "level": 1}});
+    let made = Made::new(store.path().join("a"), &[100], &[10], more);
+    let mount = Mount::new(store.path(), &[]);
+    let path = mount.join("a/data.raw");
+    let file = OpenOptions::new().read(true).write(true).open(&path).unwrap();
+    let value = 1.23456789f64.to_le_bytes();
+    file.write_all_at(&value.repeat(100), 0).unwrap();
+    file.sync_all().unwrap();
+    let kept = made.decoded(&[0]).unwrap()[..8].to_vec();
+    assert_ne!(kept, value);
+    let mut read = vec![0; 8];
+    file.read_exact_at(&mut read, 0).unwrap();
+    assert_eq!(read, kept);
+    assert!(fs::read(&path).unwrap() == kept.repeat(100));
+}
+
+/// "one bound": the cache's bound and 64 MiB hold while far more is written, also in an order that never fills a chunk.
+#[test]
+fn memory_is_bounded_while_writing() {
+    let store = tempfile::tempdir().unwrap();
+    let mut made = Made::new(store.path().join("a"), &[64, 1024, 1024], &[64, 64, 512], codecs()[2].1.clone());
+    let mount = Mount::new(store.path(), &["--cache-size", "24M"]);
+    made.flat = pattern(2, made.flat.len());
+    let file = OpenOptions::new().write(true).open(mount.join("a/data.raw")).unwrap();
+    for (i, part) in made.flat.chunks(M).enumerate() {
+        file.write_all_at(part, (i * M) as u64).unwrap();
+    }
+    close(file).unwrap();
+    assert_stored(&made, "a row of chunks larger than the cache");
+    let peak = mount.peak_memory();
+    assert!(peak < (24 + 64) << 20, "{} MiB", peak >> 20);
+}
+
+/// Writers of different bytes of the same chunks at once: "any number of writers".
+#[test]
+fn many_writers_of_the_same_chunks_lose_nothing() {
+    let store = tempfile::tempdir().unwrap();
+    let mut made = Made::full(store.path().join("a"), &[256, 1024], &[64, 128], codecs()[2].1.clone());
+    let mount = Mount::new(store.path(), &["--cache-size", "100K"]);
+    let fresh = pattern(77, made.flat.len());
+    let (path, bytes) = (mount.join("a/data.raw"), &fresh);
+    std::thread::scope(|scope| {
+        for writer in 0..8usize {
+            let path = &path;
+            scope.spawn(move || {
+                let file = OpenOptions::new().read(true).write(true).open(path).unwrap();
+                for (i, part) in bytes.chunks(1000).enumerate().filter(|(i, _)| i % 8 == writer) {
+                    file.write_all_at(part, i as u64 * 1000).unwrap();
+                    let mut back = vec![0; part.len()];
+                    file.read_exact_at(&mut back, i as u64 * 1000).unwrap();
+                    assert!(back == part, "writer {writer}, part {i}");
+                    if i % 50 == 0 {
+                        file.sync_data().unwrap();
+                    }
+                }
+                close(file).unwrap();
+            });
+        }
+    });
+    made.flat = fresh;
+    assert_stored(&made, "eight writers");
+}
