@@ -2,10 +2,12 @@
 //! values, versions. One file per kind of store beside it.
 
 mod directory;
+mod faulty;
 mod key;
 mod memory;
 
 pub use directory::DirectoryStore;
+pub use faulty::{Fault, FaultyStore, Operation};
 pub use key::Key;
 pub use memory::MemoryStore;
 

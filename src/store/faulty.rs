@@ -1,0 +1,208 @@
+//! A store that fails on demand, for tests: another store, whose calls answer an error when they are told to, before
+//! anything has happened or after all has.
+
+use super::{Key, Listing, Stat, Store, Version};
+use crate::error::{Error, Result};
+use crate::memory::lock;
+use std::collections::HashMap;
+use std::fs::File;
+use std::ops::Range;
+use std::sync::{Arc, Mutex};
+
+/// What can fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Operation {
+    /// Reading a value, or a part of one.
+    Get,
+    /// Asking what stands at a key.
+    Stat,
+    /// Listing a prefix.
+    List,
+    /// Putting a value.
+    Put,
+    /// Removing a value.
+    Delete,
+    /// Making what was written durable.
+    Sync,
+    /// Making or removing a prefix.
+    Prefix,
+    /// Renaming.
+    Rename,
+    /// Opening a value as a file, to read or to write it.
+    Open,
+}
+
+/// A failure to come.
+#[derive(Clone, Copy, Debug)]
+pub struct Fault {
+    /// Of which calls.
+    pub operation: Operation,
+    /// How many calls still succeed.
+    pub after: u64,
+    /// How many fail then.
+    pub times: u64,
+    /// With which error number.
+    pub errno: i32,
+    /// True if what was asked for happens nevertheless.
+    pub applied: bool,
+}
+
+impl Fault {
+    /// The next call fails with `errno`, and nothing happens.
+    pub fn next(operation: Operation, errno: i32) -> Self {
+        Fault { operation, after: 0, times: 1, errno, applied: false }
+    }
+}
+
+/// A store that fails on demand.
+pub struct FaultyStore {
+    inner: Arc<dyn Store>,
+    /// Protects the faults and the counts.
+    plan: Mutex<Plan>,
+}
+
+#[derive(Default)]
+struct Plan {
+    faults: Vec<Fault>,
+    calls: HashMap<Operation, u64>,
+}
+
+impl FaultyStore {
+    /// `inner`, which fails when it is told to.
+    pub fn new(inner: Arc<dyn Store>) -> Self {
+        FaultyStore { inner, plan: Mutex::default() }
+    }
+
+    /// Plans a failure. Of several that are due the one that was planned first comes.
+    pub fn plan(&self, fault: Fault) {
+        lock(&self.plan).faults.push(fault);
+    }
+
+    /// Nothing fails any more.
+    pub fn heal(&self) {
+        lock(&self.plan).faults.clear();
+    }
+
+    /// How many calls there have been, failed ones too.
+    pub fn calls(&self, operation: Operation) -> u64 {
+        lock(&self.plan).calls.get(&operation).copied().unwrap_or(0)
+    }
+
+    fn due(&self, operation: Operation) -> Option<Fault> {
+        let mut plan = lock(&self.plan);
+        *plan.calls.entry(operation).or_default() += 1;
+        let mut due = None;
+        for fault in plan.faults.iter_mut().filter(|f| f.operation == operation) {
+            match fault {
+                Fault { after: 1.., .. } => fault.after -= 1,
+                Fault { times: 1.., .. } if due.is_none() => {
+                    fault.times -= 1;
+                    due = Some(*fault);
+                }
+                _ => {}
+            }
+        }
+        plan.faults.retain(|f| f.times > 0);
+        due
+    }
+
+    fn call<T>(&self, operation: Operation, call: impl FnOnce() -> Result<T>) -> Result<T> {
+        let Some(fault) = self.due(operation) else { return call() };
+        if fault.applied {
+            call()?;
+        }
+        Err(Error::system(fault.errno))
+    }
+}
+
+impl Store for FaultyStore {
+    fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Version>> {
+        self.call(Operation::Get, || self.inner.get(key, limit, value))
+    }
+
+    fn get_range(&self, key: &Key, range: Range<u64>, value: &mut Vec<u8>) -> Result<Option<Stat>> {
+        self.call(Operation::Get, || self.inner.get_range(key, range, value))
+    }
+
+    fn stat(&self, key: &Key) -> Result<Option<Stat>> {
+        self.call(Operation::Stat, || self.inner.stat(key))
+    }
+
+    fn list(&self, prefix: &Key) -> Result<Listing> {
+        self.call(Operation::List, || self.inner.list(prefix))
+    }
+
+    fn file(&self, key: &Key) -> Result<Option<(File, Stat)>> {
+        self.call(Operation::Open, || self.inner.file(key))
+    }
+
+    fn location(&self) -> String {
+        self.inner.location()
+    }
+
+    fn is_writable(&self) -> bool {
+        self.inner.is_writable()
+    }
+
+    fn check_writable(&self, prefix: &Key) -> Result<()> {
+        self.inner.check_writable(prefix)
+    }
+
+    fn put(&self, key: &Key, value: &[u8]) -> Result<Version> {
+        self.call(Operation::Put, || self.inner.put(key, value))
+    }
+
+    fn delete(&self, key: &Key) -> Result<bool> {
+        self.call(Operation::Delete, || self.inner.delete(key))
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.call(Operation::Sync, || self.inner.sync())
+    }
+
+    fn make_prefix(&self, key: &Key) -> Result<()> {
+        self.call(Operation::Prefix, || self.inner.make_prefix(key))
+    }
+
+    fn remove_prefix(&self, key: &Key) -> Result<()> {
+        self.call(Operation::Prefix, || self.inner.remove_prefix(key))
+    }
+
+    fn rename(&self, from: &Key, to: &Key) -> Result<()> {
+        self.call(Operation::Rename, || self.inner.rename(from, to))
+    }
+
+    fn writable_file(&self, key: &Key, create: bool, exclusive: bool) -> Result<File> {
+        self.call(Operation::Open, || self.inner.writable_file(key, create, exclusive))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::MemoryStore;
+    use super::*;
+
+    #[test]
+    fn faults_come_when_and_how_they_were_planned() {
+        let (store, key) = (FaultyStore::new(Arc::new(MemoryStore::default())), Key::root().join("k"));
+        let put = |value: &[u8]| store.put(&key, value).map_err(|e| e.errno());
+        let value = || {
+            let mut value = Vec::new();
+            store.get(&key, 100, &mut value).unwrap().map(|_| value)
+        };
+        store.plan(Fault { after: 1, times: 2, ..Fault::next(Operation::Put, libc::ENOSPC) });
+        store.plan(Fault { after: 3, applied: true, ..Fault::next(Operation::Put, libc::EIO) });
+        store.plan(Fault::next(Operation::Sync, libc::EIO));
+        put(b"1").unwrap();
+        assert_eq!((put(b"2").unwrap_err(), put(b"3").unwrap_err(), value().unwrap()), (28, 28, b"1".to_vec()));
+        assert_eq!((put(b"4").unwrap_err(), value().unwrap()), (libc::EIO, b"4".to_vec()));
+        put(b"5").unwrap();
+        assert_eq!(store.calls(Operation::Put), 5);
+        assert!(store.sync().is_err() && store.sync().is_ok() && store.delete(&key).unwrap());
+        store.plan(Fault { times: u64::MAX, ..Fault::next(Operation::Get, libc::EIO) });
+        let fails = |store: &FaultyStore| store.get(&key, 1, &mut Vec::new()).is_err();
+        assert!(fails(&store) && fails(&store));
+        store.heal();
+        assert_eq!(value(), None);
+    }
+}
