@@ -1,18 +1,19 @@
 //! The groups and arrays of a store: what stands at a path, its metadata documents as the decoded view shows them, and
 //! the walk over everything below a group. Metadata is read when it is asked for, and again when it has changed.
 
+mod arrays;
+
 use crate::array::Array;
-use crate::error::{Error, Result};
+use crate::error::{Error, Kind, Result};
 use crate::json::{self, Map, Value};
-use crate::memory::lock;
 use crate::metadata::{
     ArrayMetadata, GROUP_DOCUMENT, MAX_DOCUMENT, V1_ATTRS, V1_META, V1Order, ZARRAY, ZATTRS, ZGROUP, ZMETADATA,
 };
 use crate::stats::Stats;
-use crate::store::{EntryKind, Key, Listing, Stat, Store, Version};
-use lru::LruCache;
+use crate::store::{EntryKind, Key, Listing, Stat, Store};
+use arrays::Arrays;
 use std::num::NonZeroUsize;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 /// Arrays whose parsed metadata is kept.
 const ARRAYS_KEPT: NonZeroUsize = NonZeroUsize::new(4096).unwrap();
@@ -50,14 +51,13 @@ pub struct Hierarchy {
     store: Arc<dyn Store>,
     v1_order: V1Order,
     stats: Arc<Stats>,
-    /// Protects the parsed arrays, each with the version of its metadata.
-    arrays: Mutex<LruCache<Key, (Version, Parsed)>>,
+    arrays: Arrays,
 }
 
 impl Hierarchy {
     /// The hierarchy of `store`.
     pub fn new(store: Arc<dyn Store>, v1_order: V1Order, stats: Arc<Stats>) -> Self {
-        Hierarchy { store, v1_order, stats, arrays: Mutex::new(LruCache::new(ARRAYS_KEPT)) }
+        Hierarchy { store, v1_order, stats, arrays: Arrays::new(ARRAYS_KEPT) }
     }
 
     /// The store below.
@@ -133,8 +133,7 @@ impl Hierarchy {
 
     /// The parsed array, from memory if its metadata is still the same.
     fn array(&self, key: &Key, (document, stat): &(Key, Stat), v1: bool) -> Result<Parsed> {
-        let known = lock(&self.arrays).get(key).filter(|(version, _)| *version == stat.version).cloned();
-        if let Some((_, parsed)) = known {
+        if let Some(parsed) = self.arrays.get(key, &stat.version) {
             return Ok(parsed.and_then(|array| {
                 array.detect_separator().map_err(|e| e.context(key))?;
                 Ok(array)
@@ -154,11 +153,11 @@ impl Hierarchy {
         {
             self.stats.problem(e.to_string());
         }
-        // replaced or pushed out: whoever still holds it must not go by what it knew
-        if let Some((_, (_, Ok(array)))) = lock(&self.arrays).push(key.clone(), (version, parsed.clone())) {
-            array.supersede();
+        match parsed {
+            // may pass, and says nothing of the metadata
+            Err(e) if matches!(e.kind(), Kind::System(_)) => Ok(Err(e)),
+            parsed => Ok(self.arrays.insert(key, version, parsed)),
         }
-        Ok(parsed)
     }
 
     fn parse(&self, key: &Key, text: &[u8], v1: bool) -> Parsed {
@@ -171,7 +170,7 @@ impl Hierarchy {
 
     /// The array that stood at `key` when it was last asked for, without asking the store.
     pub fn remembered(&self, key: &Key) -> Option<Arc<Array>> {
-        lock(&self.arrays).peek(key).and_then(|(_, parsed)| parsed.clone().ok())
+        self.arrays.last(key)
     }
 
     /// The `.zarray` of the decoded view; of a damaged array, the document as it is stored.
@@ -304,8 +303,7 @@ impl Hierarchy {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::Kind;
-    use crate::store::MemoryStore;
+    use crate::store::{Fault, FaultyStore, MemoryStore, Operation};
 
     const ARRAY: &str = r#"{"zarr_format":2,"shape":[4],"chunks":[2],"dtype":"<i4","compressor":{"id":"zlib"},"fill_value":0,
         "order":"C","filters":null}"#;
@@ -370,6 +368,25 @@ mod tests {
         assert_eq!(size(), 16);
         store.insert("x/.zarray", ARRAY.replace("\"shape\":[4]", "\"shape\":[9]"));
         assert_eq!(size(), 36);
+    }
+
+    #[test]
+    fn a_failure_of_the_system_is_neither_remembered_nor_taken_for_a_change() {
+        let (memory, _) = hierarchy(&[("x/.zarray", ARRAY)]);
+        let store = Arc::new(FaultyStore::new(memory.clone()));
+        let h = Hierarchy::new(store.clone(), V1Order::Zarr1, Arc::default());
+        let find = || match h.find(&Key::root().join("x")).unwrap() {
+            Some(Place::Array(array)) => Ok(array),
+            Some(Place::Damaged(e)) => Err(e.errno()),
+            _ => panic!(),
+        };
+        store.plan(Fault::next(Operation::Get, libc::EMFILE));
+        assert_eq!(find().err(), Some(libc::EMFILE));
+        let array = find().unwrap();
+        memory.insert("x/.zarray", ARRAY);
+        store.plan(Fault::next(Operation::Get, libc::EMFILE));
+        assert_eq!(find().err(), Some(libc::EMFILE));
+        assert!(!array.is_superseded() && Arc::ptr_eq(&array, &find().unwrap()));
     }
 
     #[test]
