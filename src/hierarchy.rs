@@ -44,6 +44,31 @@ pub struct Document {
     pub stat: Stat,
 }
 
+/// The metadata documents.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MetadataFile {
+    /// `.zarray`
+    Array,
+    /// `.zgroup`
+    Group,
+    /// `.zattrs`
+    Attributes,
+    /// `.zmetadata`
+    Consolidated,
+}
+
+impl MetadataFile {
+    /// The name in a group or array.
+    pub fn name(self) -> &'static str {
+        match self {
+            MetadataFile::Array => ZARRAY,
+            MetadataFile::Group => ZGROUP,
+            MetadataFile::Attributes => ZATTRS,
+            MetadataFile::Consolidated => ZMETADATA,
+        }
+    }
+}
+
 type Parsed = std::result::Result<Arc<Array>, Error>;
 
 /// The hierarchy of a store.

@@ -6,7 +6,7 @@ use crate::array::{Array, ArrayEntry, is_chunk_like};
 use crate::cache::{Cache, Want};
 use crate::error::{Error, Result};
 use crate::grid::ChunkId;
-use crate::hierarchy::{Document, Hierarchy, Place};
+use crate::hierarchy::{Document, Hierarchy, MetadataFile, Place};
 use crate::json::Value;
 use crate::memory::lock;
 use crate::metadata::{Separator, V1_ATTRS, V1_META, ZARRAY, ZATTRS, ZGROUP, ZMETADATA};
@@ -68,19 +68,6 @@ pub enum Node {
     Control(ControlFile),
 }
 
-/// The metadata documents.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MetadataFile {
-    /// `.zarray`
-    Array,
-    /// `.zgroup`
-    Group,
-    /// `.zattrs`
-    Attributes,
-    /// `.zmetadata`
-    Consolidated,
-}
-
 /// The control files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ControlFile {
@@ -90,17 +77,6 @@ pub enum ControlFile {
     StatsJson,
     /// See [`SYNC`].
     Sync,
-}
-
-impl MetadataFile {
-    fn name(self) -> &'static str {
-        match self {
-            MetadataFile::Array => ZARRAY,
-            MetadataFile::Group => ZGROUP,
-            MetadataFile::Attributes => ZATTRS,
-            MetadataFile::Consolidated => ZMETADATA,
-        }
-    }
 }
 
 impl ControlFile {

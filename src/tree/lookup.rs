@@ -1,10 +1,10 @@
 //! What a name is in its directory: of one that is looked up, and of many that are listed, each with what `stat` tells.
 //! Most names take one look at one key of the store; the rest go the long way.
 
-use super::{Attributes, CONTROL, ControlFile, FLAT, MetadataFile, Name, Node, Tree, has_flat, is_hidden, stale};
+use super::{Attributes, CONTROL, ControlFile, FLAT, Name, Node, Tree, has_flat, is_hidden, stale};
 use crate::array::{Array, is_chunk_like};
 use crate::error::{Error, Result};
-use crate::hierarchy::Place;
+use crate::hierarchy::{MetadataFile, Place};
 use crate::metadata::{Separator, ZARRAY, ZATTRS, ZGROUP, ZMETADATA};
 use crate::store::{EntryKind, Key, Stat};
 use std::sync::Arc;
