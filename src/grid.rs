@@ -232,15 +232,30 @@ impl Grid {
         first..first + axis.id_stride
     }
 
-    /// The chunk key: grid indices joined by `separator`; `0` for a 0-d array.
-    pub fn chunk_key(&self, chunk: ChunkId, separator: Separator) -> String {
+    /// Chunks along each dimension.
+    pub fn counts(&self) -> &[u64] {
+        &self.counts
+    }
+
+    /// The grid indices of a chunk.
+    pub fn indices(&self, chunk: ChunkId) -> Vec<u64> {
         let mut rest = chunk.0;
-        let mut indices: Vec<String> = Vec::with_capacity(self.counts.len());
-        for &count in self.counts.iter().rev() {
-            indices.push((rest % count.max(1)).to_string());
+        let mut indices = vec![0; self.counts.len()];
+        for (index, &count) in indices.iter_mut().zip(&self.counts).rev() {
+            *index = rest % count.max(1);
             rest /= count.max(1);
         }
-        indices.reverse();
+        indices
+    }
+
+    /// The chunk at these grid indices, which are below [`Grid::counts`].
+    pub fn chunk(&self, indices: &[u64]) -> ChunkId {
+        ChunkId(indices.iter().zip(&self.counts).fold(0, |id, (index, count)| id * count + index))
+    }
+
+    /// The chunk key: grid indices joined by `separator`; `0` for a 0-d array.
+    pub fn chunk_key(&self, chunk: ChunkId, separator: Separator) -> String {
+        let indices: Vec<String> = self.indices(chunk).iter().map(u64::to_string).collect();
         if indices.is_empty() { "0".to_string() } else { indices.join(separator.as_char().encode_utf8(&mut [0; 4])) }
     }
 
