@@ -165,6 +165,15 @@ impl DType {
         }
     }
 
+    /// True if the items count time, or hold fields that do: what one unit is, the bytes don't tell.
+    pub fn has_time(&self) -> bool {
+        match &self.kind {
+            Kind::TimeDelta | Kind::DateTime => true,
+            Kind::Struct(fields) => fields.iter().any(|f| f.dtype.has_time()),
+            _ => false,
+        }
+    }
+
     /// The bytes of one item holding `fill_value`, as zarr-python 2.18 reads it, without the zero bytes at its end: an
     /// item of a few letters in the document may have gigabytes. None for null and for objects.
     pub fn fill(&self, fill_value: &Value) -> Result<Option<Vec<u8>>> {

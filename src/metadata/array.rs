@@ -192,13 +192,22 @@ impl ArrayMetadata {
     /// with chunk keys separated by `.`.
     pub fn decoded_view(&self) -> String {
         let kept = self.object_codec().map(std::slice::from_ref).unwrap_or_default();
+        self.document(None, kept)
+    }
+
+    /// The v2 document of a v1 array, whose chunk keys are separated by `.`.
+    pub fn as_v2(&self) -> String {
+        self.document(self.compressor.as_ref(), &self.filters)
+    }
+
+    fn document(&self, compressor: Option<&CodecConfig>, filters: &[CodecConfig]) -> String {
         let mut doc = Map::new();
         doc.insert("chunks".into(), self.chunks.clone().into());
-        doc.insert("compressor".into(), Value::Null);
+        doc.insert("compressor".into(), compressor.map_or(Value::Null, CodecConfig::to_json));
         doc.insert("dimension_separator".into(), ".".into());
         doc.insert("dtype".into(), self.dtype_json.clone());
         doc.insert("fill_value".into(), self.fill_value_v2());
-        doc.insert("filters".into(), CodecConfig::list_to_json(kept));
+        doc.insert("filters".into(), CodecConfig::list_to_json(filters));
         doc.insert("order".into(), self.order.as_str().into());
         doc.insert("shape".into(), self.shape.clone().into());
         doc.insert("zarr_format".into(), 2.into());
@@ -221,6 +230,11 @@ impl ArrayMetadata {
             _ => self.fill_value.clone(),
         }
     }
+}
+
+/// An error unless `document` is what marks a group: `.zgroup` of v2.
+pub fn check_group(document: &[u8]) -> Result<()> {
+    object(document, 2).map(|_| ())
 }
 
 /// The document as an object of format `zarr_format`.

@@ -6,7 +6,7 @@ mod array;
 mod codec_config;
 mod v1;
 
-pub use array::{ArrayMetadata, Order, Separator};
+pub use array::{ArrayMetadata, Order, Separator, check_group};
 pub use codec_config::CodecConfig;
 pub use v1::V1Order;
 
