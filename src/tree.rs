@@ -268,10 +268,15 @@ impl Tree {
             Node::Directory(key) => Ok(self.plain(node, 0, 0, store_stat(key)?.modified)),
             Node::Flat(key) => {
                 let array = self.array(key)?;
-                let (document, directory) = (store_stat(&key.join(array.metadata_name()))?, store_stat(key)?);
+                // removed already while the directory is being removed
+                let document =
+                    self.hierarchy.store().stat(&key.join(array.metadata_name())).map_err(|e| e.context(key))?;
+                let directory = store_stat(key)?;
                 let stored = self.stored_sizes.of(self.hierarchy.store(), &array);
                 // chunks that come, go or are replaced by a rename show in the directory's time
-                let modified = document.modified.max(directory.modified).max(stored.newest).max(array.written_at());
+                let modified =
+                    document.map_or(directory.modified, |d| d.modified.max(directory.modified)).max(stored.newest);
+                let modified = modified.max(array.written_at());
                 Ok(self.plain(node, array.size(), stored.bytes.div_ceil(512), modified))
             }
             Node::Chunk(key, name) => {

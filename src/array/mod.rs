@@ -59,6 +59,8 @@ pub struct Array {
     opening: Mutex<()>,
     /// Set when newer metadata was read, or somebody else reads this array through another object.
     superseded: AtomicBool,
+    /// Set when the array that stands here now has other chunks.
+    replaced: AtomicBool,
     /// Chunks that were written and are not yet stored.
     dirty: AtomicUsize,
     /// How often chunks were written, and how often stored or forgotten.
@@ -106,6 +108,7 @@ impl Array {
             epoch: AtomicU64::new(0),
             opening: Mutex::default(),
             superseded: AtomicBool::new(false),
+            replaced: AtomicBool::new(false),
             dirty: AtomicUsize::new(0),
             writes: AtomicU64::new(0),
             stores: AtomicU64::new(0),
@@ -206,6 +209,17 @@ impl Array {
     /// Notes that a chunk is no longer as the store has it, or is again.
     pub fn count_dirty(&self, more: isize) {
         self.dirty.fetch_add(more as usize, Ordering::AcqRel);
+    }
+
+    /// As [`Array::supersede`], where chunks are no longer what they were: none may be stored any more.
+    pub fn replace(&self) {
+        self.replaced.store(true, Ordering::Release);
+        self.supersede();
+    }
+
+    /// True if no chunk of this array may be stored any more.
+    pub fn is_replaced(&self) -> bool {
+        self.replaced.load(Ordering::Acquire)
     }
 
     /// How often chunks were written: what was put together from several of them before is of no use afterwards.

@@ -455,6 +455,11 @@ impl Cache {
             self.take_out(written, &mut state, None);
             return Ok(None);
         }
+        if written.array.is_replaced() {
+            self.take_out(written, &mut state, None);
+            let lost = "its array was replaced by another while it was written: what was written is lost";
+            return Err(Error::system(libc::ESTALE).context(lost).context(written.array.chunk_key(written.chunk)));
+        }
         state.complete(self, &written.array, written.chunk, true)?;
         let before = if state.is_whole(written.size()) { None } else { state.below.mark() };
         state.storing = std::mem::take(&mut state.dirty);

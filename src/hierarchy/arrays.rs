@@ -4,6 +4,7 @@
 use super::Parsed;
 use crate::array::Array;
 use crate::memory::lock;
+use crate::metadata::ArrayMetadata;
 use crate::store::{Key, Version};
 use lru::LruCache;
 use std::collections::HashMap;
@@ -58,11 +59,23 @@ impl Arrays {
                 // another thread was first, or the document was written anew and says the same
                 Ok(new) if of == version || is_same(&current, new) => parsed = Ok(current),
                 // its holders must not go by what it knew
-                _ => current.supersede(),
+                Ok(new) if is_resized(&current, new) => current.supersede(),
+                _ => current.replace(),
             }
         }
         known.put(key, version, parsed.clone());
         parsed
+    }
+
+    /// Drops what is known of the arrays at and below `key`; whoever holds one must look it up again.
+    pub fn forget_below(&self, key: &Key) {
+        let mut known = lock(&self.known);
+        let below = |k: &Key| k.relative_to(key).is_some();
+        let keys: Vec<Key> = known.recent.iter().map(|(k, _)| k).filter(|k| below(k)).cloned().collect();
+        let recent = keys.iter().filter_map(|k| known.recent.pop(k)).filter_map(|(_, parsed)| parsed.ok());
+        recent.for_each(|array| array.supersede());
+        let held = known.held.extract_if(|k, _| below(k)).filter_map(|(_, (_, array))| array.upgrade());
+        held.for_each(|array| array.supersede());
     }
 }
 
@@ -91,6 +104,12 @@ impl Known {
     }
 }
 
+/// True if the chunks of `old` that `new` still has are what they were.
+fn is_resized(old: &Array, new: &Array) -> bool {
+    let resized = ArrayMetadata { shape: old.metadata().shape.clone(), ..new.metadata().clone() };
+    old.metadata() == &resized && old.separator() == new.separator()
+}
+
 /// True if what is known of `old` holds for `new`.
 fn is_same(old: &Array, new: &Array) -> bool {
     old.metadata() == new.metadata() && old.separator() == new.separator()
@@ -100,7 +119,6 @@ fn is_same(old: &Array, new: &Array) -> bool {
 mod tests {
     use super::*;
     use crate::error::Error;
-    use crate::metadata::ArrayMetadata;
     use crate::store::MemoryStore;
 
     fn array(shape: u64) -> Parsed {

@@ -1,0 +1,182 @@
+//! Metadata documents that a user of the decoded view writes: each is checked, turned into what is to be stored, and
+//! stored by one put. What can't be honoured changes nothing.
+
+use super::{Form, Hierarchy, MetadataFile, Place, REMOVED};
+use crate::error::{Error, Kind, Result};
+use crate::json::{self, Map, Value};
+use crate::memory::lock;
+use crate::metadata::{MAX_DOCUMENT, ZARRAY, ZATTRS, ZGROUP, check_group};
+use crate::store::Key;
+use std::sync::MutexGuard;
+
+/// The longest name of an attribute that can be set by itself, in bytes: the most an extended attribute's may have.
+const MAX_NAME: usize = 255;
+
+impl Hierarchy {
+    /// Stores a document of the group or array at `key`, as a user of the decoded view wrote it: a new `.zarray` makes an
+    /// array, that of an array there is keeps its codecs. [`Kind::Invalid`] if it is not what it must be or can't be
+    /// honoured; then the old one stays.
+    pub fn put_document(&self, key: &Key, file: MetadataFile, text: &[u8]) -> Result<()> {
+        let _turn = self.turn()?;
+        if text.len() as u64 > MAX_DOCUMENT {
+            let message = format!("{} bytes, more than the {MAX_DOCUMENT} a document may have", text.len());
+            return Err(Error::new(Kind::TooLarge, message).context(key.join(file.name())));
+        }
+        match file {
+            MetadataFile::Array => self.put_array(key, text),
+            MetadataFile::Group => self.put_group(key, text),
+            MetadataFile::Attributes => self.put_attributes(key, text),
+            MetadataFile::Consolidated => self.put_consolidated(key, text),
+        }
+    }
+
+    /// Removes a document. An array without `.zarray` keeps its chunks until they are removed; a group is one without
+    /// `.zgroup`, too.
+    pub fn remove_document(&self, key: &Key, file: MetadataFile) -> Result<()> {
+        let _turn = self.turn()?;
+        let document = key.join(file.name());
+        let missing = || Error::not_found("no such document").context(&document);
+        match file {
+            MetadataFile::Array => self.remove_array_document(key)?,
+            MetadataFile::Attributes => {
+                self.delete(&self.attributes_key(key)).and_then(|there| if there { Ok(()) } else { Err(missing()) })?;
+            }
+            // that of a group without one is only shown
+            MetadataFile::Group => self.delete(&document).map(|_| ())?,
+            MetadataFile::Consolidated => {
+                return self.delete(&document).and_then(|there| if there { Ok(()) } else { Err(missing()) });
+            }
+        }
+        self.consolidate(key, &[(file.name(), None)])
+    }
+
+    fn remove_array_document(&self, key: &Key) -> Result<()> {
+        let document = key.join(ZARRAY);
+        match self.array_document(key)? {
+            None => return Err(Error::not_found("no such document").context(document)),
+            Some(found) => match (found.form, self.array(key, &found)?) {
+                (Form::Removed, _) => return Err(Error::not_found("no such document").context(document)),
+                (Form::V1, _) => return Err(needs_migration(key)),
+                (Form::V2, Ok(_)) => {
+                    self.store.rename(&document, &key.join(REMOVED)).map_err(|e| e.context(&document))?;
+                }
+                // one that tells nothing is worth nothing
+                (Form::V2, Err(_)) => self.delete(&document).map(|_| ())?,
+            },
+        }
+        self.forget_below(key);
+        Ok(())
+    }
+
+    /// Sets one attribute of the group or array at `key` to a JSON text, or to the text itself where that is no JSON;
+    /// None removes it (ENODATA if there is none). The others stay.
+    pub fn set_attribute(&self, key: &Key, name: &str, value: Option<&[u8]>) -> Result<()> {
+        let _turn = self.turn()?;
+        let document = self.attributes_key(key);
+        if name.is_empty() || name.len() > MAX_NAME {
+            let message = format!("an attribute's name has 1 to {MAX_NAME} bytes, not {}", name.len());
+            return Err(Error::invalid(message).context(document));
+        }
+        let mut attributes = self.stored_object(&document)?.unwrap_or_default();
+        match value {
+            Some(value) => {
+                let value = attribute(value).map_err(|e| e.context(format!("{document}: {name:?}")))?;
+                attributes.insert(name.to_string(), value);
+            }
+            None if attributes.shift_remove(name).is_none() => {
+                return Err(Error::system(libc::ENODATA).context(format!("{document}: {name:?}")));
+            }
+            None => {}
+        }
+        self.put_attributes(key, json::write_pretty(&Value::Object(attributes)).as_bytes())
+    }
+
+    fn put_attributes(&self, key: &Key, text: &[u8]) -> Result<()> {
+        let document = self.attributes_key(key);
+        match json::parse(text) {
+            Ok(Value::Object(_)) => {}
+            Ok(_) => return Err(refused(&document, Error::invalid("not a JSON object"))),
+            Err(e) => return Err(refused(&document, e)),
+        }
+        self.check_directory(key)?;
+        self.put(&document, text)?;
+        self.consolidate(key, &[(ZATTRS, Some(text))])
+    }
+
+    fn put_group(&self, key: &Key, text: &[u8]) -> Result<()> {
+        let document = key.join(ZGROUP);
+        check_group(text).map_err(|e| refused(&document, e))?;
+        match self.find(key)? {
+            Some(Place::Array(array)) => {
+                let removed = self.array_document(key)?.is_some_and(|found| found.form == Form::Removed);
+                if !removed || self.has_chunks(&array)? {
+                    return Err(Error::invalid("an array stands here: remove it first").context(document));
+                }
+            }
+            Some(Place::Damaged(_)) => {
+                return Err(Error::invalid("an array stands here, a damaged one: remove it first").context(document));
+            }
+            _ => self.check_directory(key)?,
+        }
+        self.put(&document, text)?;
+        self.delete(&key.join(REMOVED))?;
+        self.forget_below(key);
+        self.consolidate(key, &[(ZGROUP, Some(text))])
+    }
+
+    /// The right to change documents and places, one change at a time; an error if the store can't be written.
+    pub(super) fn turn(&self) -> Result<MutexGuard<'_, ()>> {
+        if !self.store.is_writable() {
+            return Err(Error::new(Kind::ReadOnly, format!("{}: the store can't be written", self.store.location())));
+        }
+        Ok(lock(&self.changing))
+    }
+
+    /// An error unless a group or array stands at `key`.
+    fn check_directory(&self, key: &Key) -> Result<()> {
+        match self.find(key)? {
+            Some(Place::Group | Place::Array(_) | Place::Damaged(_)) => Ok(()),
+            Some(Place::Value(_) | Place::Other) => Err(Error::system(libc::ENOTDIR).context(key)),
+            None => Err(Error::not_found("no such group or array").context(key)),
+        }
+    }
+
+    /// Stores the text of a document.
+    pub(super) fn put(&self, key: &Key, text: &[u8]) -> Result<()> {
+        self.store.put(key, text).map(|_| ()).map_err(|e| e.context(key))
+    }
+
+    /// Removes a value; false if there was none.
+    pub(super) fn delete(&self, key: &Key) -> Result<bool> {
+        self.store.delete(key).map_err(|e| e.context(key))
+    }
+
+    /// The stored document at `key` as the object it must be; None if there is none.
+    pub(super) fn stored_object(&self, key: &Key) -> Result<Option<Map<String, Value>>> {
+        let Some(document) = self.stored(key)? else { return Ok(None) };
+        match json::parse(&document.text) {
+            Ok(Value::Object(object)) => Ok(Some(object)),
+            Ok(_) => Err(Error::damaged("not a JSON object").context(key)),
+            Err(e) => Err(e.context(key)),
+        }
+    }
+}
+
+/// What is wrong with a document that somebody writes is no damage of the store.
+pub(super) fn refused(document: &Key, e: Error) -> Error {
+    match e.kind() {
+        Kind::System(_) => e.context(document),
+        _ => Error::invalid(e.message()).context(document),
+    }
+}
+
+/// A Zarr v1 array has no document of that form.
+pub(super) fn needs_migration(key: &Key) -> Error {
+    let message = "a Zarr v1 array: its metadata can only be changed after `zarrfs migrate`";
+    Error::new(Kind::ReadOnly, message).context(key.join(ZARRAY))
+}
+
+fn attribute(text: &[u8]) -> Result<Value> {
+    let text = std::str::from_utf8(text).map_err(|_| Error::invalid("the value is neither JSON nor UTF-8 text"))?;
+    Ok(json::parse(text.as_bytes()).unwrap_or_else(|_| text.into()))
+}
