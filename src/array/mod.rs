@@ -17,6 +17,7 @@ mod part;
 mod write;
 
 pub use part::{Opened, Parts};
+pub use write::ChunkLock;
 
 /// Names looked at to find out an undeclared separator: enough to get past stray files, few enough to be quick.
 const SEPARATOR_SAMPLE: usize = 1000;

@@ -8,8 +8,11 @@ use crate::grid::ChunkId;
 use crate::layout;
 use crate::memory;
 use crate::metadata::Separator;
-use crate::store::Version;
+use crate::store::{KeyLock, Version};
 use std::time::Instant;
+
+/// A chunk's lock, held until it is dropped.
+pub type ChunkLock = KeyLock;
 
 impl Array {
     /// An error unless chunks can be stored: the store may not be written, or a codec can decode but not encode.
@@ -75,6 +78,13 @@ impl Array {
         }
         pipeline.encode(plain, &mut scratch.stored)?;
         Ok(&scratch.stored)
+    }
+
+    /// Waits for the lock that other writers take before they read, change and store a chunk; to be held while that is
+    /// done here. Nothing where the store has no such locks.
+    pub fn lock_chunk(&self, chunk: ChunkId) -> Result<ChunkLock> {
+        self.settle_separator()?;
+        self.store.lock(&self.chunk_key(chunk))
     }
 
     /// Makes a chunk uninitialised; false if it was.

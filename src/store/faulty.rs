@@ -1,7 +1,7 @@
 //! A store that fails on demand, for tests: another store, whose calls answer an error when they are told to, before
 //! anything has happened or after all has.
 
-use super::{Key, Listing, Stat, Store, Version};
+use super::{Key, KeyLock, Listing, Stat, Store, Version};
 use crate::error::{Error, Result};
 use crate::memory::lock;
 use std::collections::HashMap;
@@ -154,6 +154,10 @@ impl Store for FaultyStore {
 
     fn delete(&self, key: &Key) -> Result<bool> {
         self.call(Operation::Delete, || self.inner.delete(key))
+    }
+
+    fn lock(&self, key: &Key) -> Result<KeyLock> {
+        self.inner.lock(key)
     }
 
     fn sync(&self) -> Result<()> {

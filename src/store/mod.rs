@@ -4,11 +4,13 @@
 mod directory;
 mod faulty;
 mod key;
+mod locks;
 mod memory;
 
 pub use directory::DirectoryStore;
 pub use faulty::{Fault, FaultyStore, Operation};
 pub use key::Key;
+pub use locks::{KeyLock, LockFiles};
 pub use memory::MemoryStore;
 
 use crate::error::{Error, Kind, Result};
@@ -125,6 +127,12 @@ pub trait Store: Send + Sync {
     /// Removes a value; false if there was none.
     fn delete(&self, _key: &Key) -> Result<bool> {
         Err(read_only())
+    }
+
+    /// Waits for the lock of `key` that other programs take, too, where the store was given such locks. Nothing here asks
+    /// for it: whoever changes a value in more than one step does.
+    fn lock(&self, _key: &Key) -> Result<KeyLock> {
+        Ok(KeyLock::default())
     }
 
     /// Returns when every put, delete, rename, made and removed prefix that had returned before survives a power loss.

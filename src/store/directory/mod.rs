@@ -5,7 +5,7 @@
 mod resolve;
 mod write;
 
-use super::{Entry, EntryKind, Key, Listing, Stat, Store, Version};
+use super::{Entry, EntryKind, Key, KeyLock, Listing, LockFiles, Stat, Store, Version};
 use crate::error::{Error, Result};
 use crate::memory;
 use resolve::{Level, kind_behind, open_beneath, stat_of};
@@ -28,6 +28,7 @@ pub struct DirectoryStore {
     warned: Arc<AtomicBool>,
     changes: Changes,
     fsync: bool,
+    locks: Option<Box<LockFiles>>,
 }
 
 impl DirectoryStore {
@@ -41,13 +42,13 @@ impl DirectoryStore {
             ),
             _ => e.context(path.display()),
         })?;
-        let changes = Changes::default();
         Ok(DirectoryStore {
             root: Arc::new(root),
             path: path.to_path_buf(),
             warned: Arc::default(),
-            changes,
+            changes: Changes::default(),
             fsync: true,
+            locks: None,
         })
     }
 
@@ -55,6 +56,11 @@ impl DirectoryStore {
     /// the old one nor the new one.
     pub fn without_fsync(self) -> Self {
         DirectoryStore { fsync: false, ..self }
+    }
+
+    /// The same store with locks of its keys, which others take before they change a chunk.
+    pub fn with_locks(self, locks: LockFiles) -> Self {
+        DirectoryStore { locks: Some(Box::new(locks)), ..self }
     }
 
     fn open_value(&self, key: &Key) -> Result<Option<(File, Stat)>> {
@@ -170,6 +176,10 @@ impl Store for DirectoryStore {
 
     fn delete(&self, key: &Key) -> Result<bool> {
         self.delete_value(key)
+    }
+
+    fn lock(&self, key: &Key) -> Result<KeyLock> {
+        self.locks.as_ref().map_or_else(|| Ok(KeyLock::default()), |locks| locks.lock(key))
     }
 
     fn sync(&self) -> Result<()> {
