@@ -1,0 +1,173 @@
+//! What `Array::store` writes, read by zarr-python: every array of the generated matrix, each chunk loaded from a copy of
+//! its store, encoded by us and put back there. And the locks that both take before they change a chunk.
+
+mod support;
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::Arc;
+use support::{copy_tree, provided, say};
+use zarrfs::array::{Array, Scratch};
+use zarrfs::grid::ChunkId;
+use zarrfs::hierarchy::{Hierarchy, Place};
+use zarrfs::json::Value;
+use zarrfs::metadata::{Separator, V1Order};
+use zarrfs::stats::Stats;
+use zarrfs::store::{DirectoryStore, Key, LockFiles, Store};
+
+fn python(script: &str) -> Option<Command> {
+    let python = std::env::var_os("ZARRFS_TEST_PYTHON");
+    if python.is_none() {
+        println!("skipped: ZARRFS_TEST_PYTHON is not set; scripts/test sets it");
+    }
+    let mut command = Command::new(python?);
+    command.arg("-B").arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/python").join(script));
+    Some(command)
+}
+
+fn find(store: Arc<dyn Store>, path: &str) -> Arc<Array> {
+    let hierarchy = Hierarchy::new(store, V1Order::Zarr1, Arc::new(Stats::default()));
+    match hierarchy.find(&Key::normalize(path).unwrap()).unwrap() {
+        Some(Place::Array(array)) => array,
+        _ => panic!("no array at {path:?}"),
+    }
+}
+
+/// Loads each chunk and stores it again, also those that are not in the store, and answers how many there are. That a
+/// chunk is loaded as zarr-python has it is what `tests/conformance.rs` is about.
+fn store_again(path: &Path, entry: &Value) -> usize {
+    let name = entry["array"].as_str().unwrap();
+    let store = Arc::new(DirectoryStore::open(path).unwrap().without_fsync());
+    let array = find(store.clone(), name);
+    array.writable().unwrap();
+    let mut scratch = Scratch::default();
+    let chunks = entry["chunk_sha256"].as_object().unwrap();
+    for key in chunks.keys() {
+        let chunk = if key.is_empty() { Some(ChunkId(0)) } else { array.grid().parse_chunk_key(key, Separator::Dot) };
+        let chunk = chunk.unwrap();
+        let mut bytes = vec![0; array.grid().chunk_size()];
+        match array.load(chunk, Vec::new(), &mut scratch).unwrap() {
+            Some(loaded) => bytes = loaded.bytes,
+            None if array.metadata().is_object() => continue,
+            None => array.fill(&mut bytes, 0),
+        }
+        let version = array.store(chunk, &bytes, &mut scratch).unwrap();
+        // with nothing remembered
+        let loaded = find(store.clone(), name).load(chunk, Vec::new(), &mut scratch).unwrap().unwrap();
+        assert_eq!(loaded.version, version, "{}/{name} {key}", path.display());
+        let same = loaded.bytes == bytes;
+        assert!(same || array.is_lossy(), "{}/{name} {key}", path.display());
+    }
+    chunks.len()
+}
+
+#[test]
+fn zarr_python_reads_what_is_stored() {
+    let (Some(matrix), Some(mut script)) = (provided("ZARRFS_MATRIX"), python("storing.py")) else { return };
+    let copy = tempfile::tempdir().unwrap();
+    copy_tree(&matrix, copy.path());
+    let oracle = zarrfs::json::parse(&std::fs::read(matrix.join("oracle.json")).unwrap()).unwrap();
+    let (mut arrays, mut chunks) = (0, 0);
+    for entry in oracle["arrays"].as_array().unwrap() {
+        if entry["expect"] != "refuse" {
+            chunks += store_again(&copy.path().join(entry["store"].as_str().unwrap()), entry);
+            arrays += 1;
+        }
+    }
+    assert!(arrays > 500, "{arrays}");
+    let output = script.arg(&matrix).arg(copy.path()).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    say(&format!("stored {chunks} chunks of {arrays} arrays; zarr-python: {}", said.trim()));
+}
+
+/// A zarr-python that does what it is told.
+struct Other {
+    child: Child,
+    answers: BufReader<ChildStdout>,
+}
+
+impl Other {
+    fn tell(&mut self, command: &str) {
+        writeln!(self.child.stdin.as_mut().unwrap(), "{command}").unwrap();
+    }
+
+    fn answer(&mut self) -> String {
+        let mut line = String::new();
+        self.answers.read_line(&mut line).unwrap();
+        line.trim().to_string()
+    }
+
+    fn ask(&mut self, command: &str) -> String {
+        self.tell(command);
+        self.answer()
+    }
+}
+
+impl Drop for Other {
+    fn drop(&mut self) {
+        drop(self.child.stdin.take());
+        let _ = self.child.wait();
+    }
+}
+
+/// An array of one chunk, `group/a`, opened by us and by zarr-python, each with the locks in one directory.
+fn shared_array(path: &Path) -> Option<(Arc<Array>, Other)> {
+    let mut script = python("locks.py")?;
+    let (store, locks) = (path.join("store"), path.join("locks"));
+    std::fs::create_dir_all(store.join("group/a")).unwrap();
+    std::fs::write(store.join(".zgroup"), r#"{"zarr_format":2}"#).unwrap();
+    std::fs::write(store.join("group/.zgroup"), r#"{"zarr_format":2}"#).unwrap();
+    let document = r#"{"zarr_format":2,"shape":[4,4],"chunks":[4,4],"dtype":"<u4","compressor":{"id":"zlib","level":1},
+        "fill_value":0,"order":"F","filters":null}"#;
+    std::fs::write(store.join("group/a/.zarray"), document).unwrap();
+    let mut child =
+        script.args([&store, &locks]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("starts Python");
+    let answers = BufReader::new(child.stdout.take().unwrap());
+    let ours = DirectoryStore::open(&store).unwrap().without_fsync().with_locks(LockFiles::open(&locks).unwrap());
+    Some((find(Arc::new(ours), "group/a"), Other { child, answers }))
+}
+
+#[test]
+fn a_lock_held_by_one_is_waited_for_by_the_other() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some((array, mut other)) = shared_array(dir.path()) else { return };
+    assert_eq!(other.ask("key"), "group/a/0.0");
+    let lock = array.lock_chunk(ChunkId(0)).unwrap();
+    assert_eq!(other.ask("try"), "busy");
+    drop(lock);
+    assert_eq!(other.ask("try"), "got");
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| array.lock_chunk(ChunkId(0)).unwrap());
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        assert!(!waiting.is_finished());
+        other.tell("release");
+        let _lock = waiting.join().unwrap();
+        assert_eq!(other.answer(), "released");
+        assert_eq!(other.ask("try"), "busy");
+    });
+}
+
+#[test]
+fn no_change_under_the_lock_is_lost() {
+    const OURS: u32 = 1000;
+    const THEIRS: u32 = 200;
+    let dir = tempfile::tempdir().unwrap();
+    let Some((array, mut other)) = shared_array(dir.path()) else { return };
+    let mut scratch = Scratch::default();
+    // it runs by now, and is slower than we are
+    assert_eq!(other.ask("key"), "group/a/0.0");
+    other.tell(&format!("count {THEIRS}"));
+    for i in 0..OURS {
+        let _lock = array.lock_chunk(ChunkId(0)).unwrap();
+        let loaded = array.load(ChunkId(0), Vec::new(), &mut scratch).unwrap();
+        let mut bytes = loaded.map_or_else(|| vec![0; 64], |loaded| loaded.bytes);
+        assert_eq!(bytes[..4], i.to_le_bytes(), "a change of ours is gone");
+        bytes[..4].copy_from_slice(&(i + 1).to_le_bytes());
+        array.store(ChunkId(0), &bytes, &mut scratch).unwrap();
+    }
+    assert_eq!(other.answer(), "counted");
+    let bytes = array.load(ChunkId(0), Vec::new(), &mut scratch).unwrap().unwrap().bytes;
+    assert_eq!((&bytes[..4], &bytes[60..]), (&OURS.to_le_bytes()[..], &THEIRS.to_le_bytes()[..]));
+}
