@@ -429,6 +429,7 @@ impl Cache {
             self.stats.problem(format!("not stored: {e}"));
             e
         };
+        let _lock = array.lock_chunk(chunk).map_err(failed)?;
         let Some(storing) = self.begin(written).map_err(failed)? else { return Ok(()) };
         let stored = self.with_scratch(|scratch| array.store(chunk, &storing.bytes, scratch));
         let mut state = written.lock();
