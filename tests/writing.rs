@@ -405,3 +405,42 @@ fn many_writers_of_the_same_chunks_lose_nothing() {
     made.flat = fresh;
     assert_stored(&made, "eight writers");
 }
+
+/// "chunks that become all fill value stay as they are unless --drop-empty-chunks".
+#[test]
+fn empty_chunks_are_dropped_only_if_that_is_wanted() {
+    for (args, dropped) in [(&[][..], false), (&["--drop-empty-chunks"][..], true)] {
+        for (fill, item) in [(json!(0), [0u8, 0]), (json!(258), [2, 1]), (Value::Null, [0, 0])] {
+            let store = tempfile::tempdir().unwrap();
+            let more = json!({"dtype": "<i2", "fill_value": fill, "compressor": {"id": "zlib", "level": 1}});
+            let made = Made::full(store.path().join("a"), &[100], &[20], more);
+            let mount = Mount::new(store.path(), args);
+            write_at(&mount.join("a/data.raw"), 40, &item.repeat(20));
+            write_at(&mount.join("a/data.raw"), 82, &item.repeat(19));
+            assert_eq!(made.decoded(&[1]).is_none(), dropped && !fill.is_null(), "{args:?} {fill}");
+            assert!(made.decoded(&[2]).is_some(), "one item is another");
+            let flat = fs::read(mount.join("a/data.raw")).unwrap();
+            assert!(flat[40..80] == item.repeat(20) && flat[82..120] == item.repeat(19));
+        }
+    }
+}
+
+/// "--no-fsync"; "--synchronizer takes the same per-chunk lock files": who holds one is waited for.
+#[test]
+fn the_lock_of_a_chunk_is_waited_for() {
+    let (store, locks) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let mut made = Made::full(store.path().join("a"), &[100], &[20], codecs()[1].1.clone());
+    let mount = Mount::new(store.path(), &["--no-fsync", "--synchronizer", locks.path().to_str().unwrap()]);
+    fs::create_dir(locks.path().join("a")).unwrap();
+    let lock = File::create(locks.path().join("a/1")).unwrap();
+    rustix::fs::fcntl_lock(&lock, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    let path = mount.join("a/data.raw");
+    let writer = std::thread::spawn(move || write_at(&path, 25, &[1; 5]));
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    assert_stored(&made, "locked");
+    assert!(!writer.is_finished());
+    rustix::fs::fcntl_lock(&lock, rustix::fs::FlockOperation::Unlock).unwrap();
+    writer.join().unwrap();
+    made.flat[25..30].fill(1);
+    assert_stored(&made, "unlocked");
+}

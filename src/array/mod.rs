@@ -334,6 +334,15 @@ impl Array {
         }
     }
 
+    /// True if a whole chunk holds nothing but the fill value. Without one no chunk does.
+    pub fn is_empty(&self, chunk: &[u8]) -> bool {
+        let (Some(fill), size) = (&self.metadata.fill, self.metadata.dtype.size()) else { return false };
+        let Some((first, rest)) = chunk.split_at_checked(size) else { return false };
+        let (start, end) = first.split_at(fill.len().min(size));
+        // every item is the one before it
+        start == fill.as_slice() && end.iter().all(|b| *b == 0) && chunk[..rest.len()] == *rest
+    }
+
     /// The codecs of the array, for messages: `zlib`, or `delta, blosc`.
     pub fn codec_names(&self) -> String {
         let ids = self.metadata.filters.iter().chain(&self.metadata.compressor).map(|c| c.id.as_str());

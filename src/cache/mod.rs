@@ -73,6 +73,8 @@ pub struct Cache {
     /// A slot is no longer busy, or a reservation is returned.
     changed: Condvar,
     seen: Seen,
+    /// Whether a chunk that holds nothing but the fill value is erased instead of stored.
+    drops_empty: bool,
     stats: Arc<Stats>,
 }
 
@@ -93,8 +95,14 @@ impl Cache {
             state: Mutex::new(state),
             changed: Condvar::new(),
             seen: Seen::default(),
+            drops_empty: false,
             stats,
         }
+    }
+
+    /// The same, but with `yes` a written chunk that holds nothing but the fill value is erased instead of stored.
+    pub fn dropping_empty(self, yes: bool) -> Self {
+        Cache { drops_empty: yes, ..self }
     }
 
     /// The bound in bytes.

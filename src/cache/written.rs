@@ -431,7 +431,7 @@ impl Cache {
         };
         let _lock = array.lock_chunk(chunk).map_err(failed)?;
         let Some(storing) = self.begin(written).map_err(failed)? else { return Ok(()) };
-        let stored = self.with_scratch(|scratch| array.store(chunk, &storing.bytes, scratch));
+        let stored = self.store(array, chunk, &storing.bytes);
         let mut state = written.lock();
         let done = std::mem::take(&mut state.storing);
         match stored {
@@ -444,6 +444,14 @@ impl Cache {
                 Ok(())
             }
         }
+    }
+
+    /// Stores a chunk, or erases it if that is what is wanted of an empty one: then there is no version.
+    fn store(&self, array: &Array, chunk: ChunkId, bytes: &[u8]) -> Result<Option<Version>> {
+        if self.drops_empty && array.is_empty(bytes) {
+            return array.erase(chunk).map(|_| None);
+        }
+        self.with_scratch(|scratch| array.store(chunk, bytes, scratch)).map(Some)
     }
 
     /// Step 1; None if there is nothing to store.
@@ -469,21 +477,24 @@ impl Cache {
     }
 
     /// Step 3.
-    fn stored(&self, written: &Written, state: &mut WrittenState, storing: Storing, version: Version) {
+    fn stored(&self, written: &Written, state: &mut WrittenState, storing: Storing, version: Option<Version>) {
         let (array, chunk) = (&written.array, written.chunk);
-        let mark = Mark::of(Some(&version));
+        let mark = Mark::of(version.as_ref());
         self.seen.replace(array.id(), chunk, storing.before, if array.is_lossy() { Mark::MIXED } else { mark });
         // what was loaded meanwhile is not what was stored; neither is what a lossy filter made of it
         let is_same = state.loads == storing.loads && !array.is_lossy();
         if is_same {
-            (state.below, state.epoch) = (Below::Known(Some(version.clone())), storing.epoch);
+            (state.below, state.epoch) = (Below::Known(version.clone()), storing.epoch);
         } else {
             state.below = Below::Unknown;
         }
         if !state.dirty.is_empty() {
             return;
         }
-        let content = is_same.then(|| Content::Whole(storing.bytes, version, mark));
+        let content = is_same.then(|| match version {
+            Some(version) => Content::Whole(storing.bytes, version, mark),
+            None => Content::Uninitialised,
+        });
         self.take_out(written, state, content.map(|content| (content, storing.epoch)));
     }
 

@@ -16,7 +16,7 @@ use crate::hierarchy::Hierarchy;
 use crate::memory;
 use crate::metadata::V1Order;
 use crate::stats::Stats;
-use crate::store::DirectoryStore;
+use crate::store::{DirectoryStore, LockFiles};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -61,6 +61,20 @@ struct StoreArgs {
     /// How to read Zarr v1 arrays of order F: as zarr 1.x wrote them, or as the spec's text says
     #[arg(long, value_enum, value_name = "READING", default_value = "zarr1")]
     v1_order: V1OrderArg,
+}
+
+/// What every verb that writes a store takes.
+#[derive(Args, Clone, Default)]
+struct WriteArgs {
+    /// Take the lock of each chunk that is stored, as zarr-python's ProcessSynchronizer does with the same directory
+    #[arg(long, value_name = "DIR")]
+    synchronizer: Option<PathBuf>,
+    /// Don't wait for the disk before a chunk takes the place of the old one: faster, but a power loss may leave neither
+    #[arg(long)]
+    no_fsync: bool,
+    /// Remove a chunk that comes to hold nothing but the fill value instead of storing it
+    #[arg(long)]
+    drop_empty_chunks: bool,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -118,8 +132,18 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// Opens the store at `path`.
+/// Opens the store at `path` for reading.
 fn open_store(path: &Path, args: &StoreArgs, stats: Arc<Stats>) -> Result<Hierarchy, Failure> {
+    open_store_to_write(path, args, &WriteArgs::default(), stats)
+}
+
+/// Opens the store at `path`.
+fn open_store_to_write(
+    path: &Path,
+    args: &StoreArgs,
+    writing: &WriteArgs,
+    stats: Arc<Stats>,
+) -> Result<Hierarchy, Failure> {
     let shown = path.display();
     if path.is_file() {
         return Err(Failure::new(4, format!("{shown}: a file; this version reads stores in directories")));
@@ -132,12 +156,22 @@ fn open_store(path: &Path, args: &StoreArgs, stats: Arc<Stats>) -> Result<Hierar
         libc::ENOENT | libc::ENOTDIR => Failure::new(3, format!("{shown}: no such store")),
         _ => e.into(),
     })?;
-    let hierarchy = Hierarchy::new(Arc::new(store), args.v1_order.into(), stats);
+    let hierarchy = Hierarchy::new(Arc::new(writing.apply(store)?), args.v1_order.into(), stats);
     hierarchy.check().map_err(|e| match e.kind() {
         Kind::Invalid | Kind::Unsupported => Failure::new(4, format!("{shown}: {e}")),
         _ => e.context(&shown).into(),
     })?;
     Ok(hierarchy)
+}
+
+impl WriteArgs {
+    fn apply(&self, store: DirectoryStore) -> Result<DirectoryStore, Error> {
+        let store = if self.no_fsync { store.without_fsync() } else { store };
+        Ok(match &self.synchronizer {
+            Some(directory) => store.with_locks(LockFiles::open(directory).map_err(|e| e.context("--synchronizer"))?),
+            None => store,
+        })
+    }
 }
 
 /// Options of the verbs that read flat bytes.

@@ -1,7 +1,7 @@
 //! `zarrfs mount`: into the background unless told otherwise. The background process is this program started again; it
 //! keeps standard error until the mount answers, so that a failure reads the same as in the foreground.
 
-use super::{Failure, ReadArgs, StoreArgs, absolute, logger, open_store, size};
+use super::{Failure, ReadArgs, StoreArgs, WriteArgs, absolute, logger, open_store_to_write, size};
 use crate::cache::Cache;
 use crate::error::Error;
 use crate::fs::Fs;
@@ -73,6 +73,8 @@ pub struct MountArgs {
     /// the data is in .zarrfs/stats, too
     #[arg(long, value_name = "FILE")]
     log_file: Option<PathBuf>,
+    #[command(flatten)]
+    writing: WriteArgs,
     #[command(flatten)]
     reading: ReadArgs,
     #[command(flatten)]
@@ -183,10 +185,11 @@ fn mount(args: &MountArgs, background: bool) -> Result<(), Failure> {
     raise_file_limit();
     let stats = Arc::new(Stats::default());
     let store = absolute(&args.store);
-    let hierarchy = open_store(&args.store, &args.store_args, stats.clone())?;
+    let hierarchy = open_store_to_write(&args.store, &args.store_args, &args.writing, stats.clone())?;
     check_nesting(&store, &absolute(&args.mountpoint))?;
     let read_only = args.read_only || args.passthrough || !hierarchy.store().is_writable();
-    let cache = Arc::new(Cache::new(args.reading.cache_bound(), stats.clone()));
+    let cache =
+        Arc::new(Cache::new(args.reading.cache_bound(), stats.clone()).dropping_empty(args.writing.drop_empty_chunks));
     // before any thread starts: a signal must find its handler, or the mount would be left behind
     let signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(Error::from)?;
     let fs = Arc::new(Fs::new(
