@@ -1,11 +1,12 @@
-//! Random sequences of writes, reads and closes against a plain array of bytes, with another writer on the same store.
+//! Random sequences of writes, reads and closes against a plain array of bytes, with another writer on the same store,
+//! and with a store that fails.
 
 use super::tests::geometry;
 use super::*;
 use crate::grid::Grid;
 use crate::hierarchy::Hierarchy;
 use crate::metadata::{ArrayMetadata, V1Order};
-use crate::store::{MemoryStore, Store};
+use crate::store::{Fault, FaultyStore, MemoryStore, Operation, Store};
 use crate::tree::FLAT;
 use proptest::prelude::*;
 
@@ -21,6 +22,10 @@ enum Op {
     /// Another writer changes bytes of the flat array that were not written here since the last flush.
     Foreign(f64, f64),
     Erase(f64),
+    /// The store fails to put, so many times; true if it has put nevertheless.
+    Fail(u64, bool),
+    /// It can put again.
+    Heal,
 }
 
 fn op() -> impl Strategy<Value = Op> {
@@ -34,12 +39,17 @@ fn op() -> impl Strategy<Value = Op> {
         1 => Just(Op::Reopen),
         2 => (at(), at()).prop_map(|(a, b)| Op::Foreign(a, b * b)),
         1 => at().prop_map(Op::Erase),
+        1 => (1u64..4, any::<bool>()).prop_map(|(times, applied)| Op::Fail(times, applied)),
+        1 => Just(Op::Heal),
     ]
 }
 
 /// The array `a` of a store, opened for writing, beside what it should hold.
 struct Model {
-    store: Arc<MemoryStore>,
+    memory: Arc<MemoryStore>,
+    store: Arc<FaultyStore>,
+    /// It may fail.
+    fails: bool,
     bound: usize,
     fs: Fs,
     handle: u64,
@@ -54,7 +64,7 @@ struct Model {
     next: u8,
 }
 
-fn mount(store: &Arc<MemoryStore>, bound: usize) -> Fs {
+fn mount(store: &Arc<FaultyStore>, bound: usize) -> Fs {
     let stats = Arc::new(Stats::default());
     let cache = Arc::new(Cache::new(bound, stats.clone()));
     let hierarchy = Hierarchy::new(store.clone(), V1Order::Zarr1, stats.clone());
@@ -75,7 +85,8 @@ impl Model {
             r#"{{"zarr_format":2,"shape":{shape:?},"chunks":{chunks:?},"dtype":"|V{item}","compressor":{codec},
             "fill_value":{fill_value},"order":"{order}","filters":null}}"#
         );
-        let store = Arc::new(MemoryStore::default());
+        let memory = Arc::new(MemoryStore::default());
+        let store = Arc::new(FaultyStore::new(memory.clone()));
         store.put(&Key::normalize("a/.zarray").unwrap(), document.as_bytes()).unwrap();
         let meta = ArrayMetadata::parse(document.as_bytes()).unwrap();
         let grid = Grid::new(shape, chunks, item as usize).unwrap();
@@ -86,7 +97,20 @@ impl Model {
         let handle = open(&fs, FLAT, true).unwrap();
         let count = grid.chunk_count() as usize;
         let (dirty, there) = (vec![false; grid.size() as usize], vec![false; count]);
-        Model { store, bound, fs, handle, chunks: vec![chunk; count], meta, grid, dirty, there, next: 1 }
+        Model {
+            memory,
+            store,
+            fails: false,
+            bound,
+            fs,
+            handle,
+            chunks: vec![chunk; count],
+            meta,
+            grid,
+            dirty,
+            there,
+            next: 1,
+        }
     }
 
     fn flat(&self) -> Vec<u8> {
@@ -124,7 +148,11 @@ impl Model {
             Op::WriteFlat(at, len) => {
                 let (start, len) = self.flat_range(at, len);
                 let data = self.some_bytes(len);
-                assert_eq!(self.fs.write(self.handle, start as u64, &data)?, len);
+                match self.fs.write(self.handle, start as u64, &data) {
+                    // with a full cache; what was taken before that is there
+                    Err(e) if self.fails && e.errno() == libc::ENOSPC => return self.look_again(start, &data),
+                    written => assert_eq!(written?, len),
+                }
                 let mut at = 0;
                 for run in self.grid.runs(start as u64..(start + len) as u64) {
                     let chunk = &mut self.chunks[run.chunk.0 as usize];
@@ -145,10 +173,12 @@ impl Model {
             }
             Op::ReadChunk(chunk) => self.check_chunk(chunk)?,
             Op::Flush => {
-                self.fs.fsync(self.handle)?;
-                self.dirty.fill(false);
+                if self.told(|fs, handle| fs.fsync(handle))? {
+                    self.dirty.fill(false);
+                }
             }
             Op::Reopen => {
+                self.heal();
                 self.fs.flush(self.handle)?;
                 self.fs.release(self.handle);
                 self.fs = mount(&self.store, self.bound);
@@ -158,6 +188,7 @@ impl Model {
             Op::Foreign(at, len) => self.write_elsewhere(at, len),
             Op::Erase(chunk) => {
                 let id = (chunk * self.grid.chunk_count() as f64) as usize;
+                self.heal();
                 self.fs.flush(self.handle)?;
                 let array = self.fs.tree.array(&Key::normalize("a")?)?;
                 self.fs.cache.forget_chunk(&array, ChunkId(id as u64));
@@ -167,7 +198,43 @@ impl Model {
                 (self.chunks[id], self.there[id]) = (whole, false);
                 self.dirty.fill(false);
             }
+            Op::Fail(times, applied) => {
+                let errno = libc::ENOSPC;
+                self.store.plan(Fault { operation: Operation::Put, after: 0, times, errno, applied });
+                self.fails = true;
+            }
+            Op::Heal => self.heal(),
         }
+        Ok(())
+    }
+
+    fn heal(&mut self) {
+        self.store.heal();
+        self.fails = false;
+    }
+
+    /// What may fail if the store does, and then says so; false if it has.
+    fn told(&self, call: impl FnOnce(&Fs, u64) -> Result<()>) -> Result<bool> {
+        match call(&self.fs, self.handle) {
+            Err(e) if self.fails && e.errno() == libc::ENOSPC => Ok(false),
+            done => done.map(|()| true),
+        }
+    }
+
+    /// After a write that has failed each byte is what it was, or what was to be written.
+    fn look_again(&mut self, start: usize, data: &[u8]) -> Result<()> {
+        let mut now = Vec::new();
+        self.fs.read(self.handle, start as u64, data.len(), &mut now)?;
+        let mut at = 0;
+        for run in self.grid.runs(start as u64..(start + data.len()) as u64) {
+            let chunk = &mut self.chunks[run.chunk.0 as usize][run.offset..run.offset + run.len];
+            let (now, new) = (&now[at..at + run.len], &data[at..at + run.len]);
+            assert!(now == chunk || now == new, "a part of a chunk was written");
+            self.there[run.chunk.0 as usize] |= now != chunk;
+            chunk.copy_from_slice(now);
+            at += run.len;
+        }
+        self.dirty[start..start + data.len()].fill(true);
         Ok(())
     }
 
@@ -181,8 +248,18 @@ impl Model {
         let len = ((len * size as f64) as usize + 1).min(size - start);
         let data = self.some_bytes(len);
         let name = self.grid.chunk_key(ChunkId(id as u64), Separator::Dot);
-        let handle = open(&self.fs, &name, true)?;
-        assert_eq!(self.fs.write(handle, start as u64, &data)?, len);
+        let handle = match open(&self.fs, &name, true) {
+            // it was never stored, and can't be now
+            Err(e) if self.fails && e.errno() == libc::ENOENT => return Ok(()),
+            handle => handle?,
+        };
+        match self.fs.write(handle, start as u64, &data) {
+            Err(e) if self.fails && e.errno() == libc::ENOSPC => {
+                self.fs.release(handle);
+                return Ok(());
+            }
+            written => assert_eq!(written?, len),
+        }
         let mut shown = self.shown(id);
         shown[start..start + len].copy_from_slice(&data);
         match self.meta.order {
@@ -205,7 +282,7 @@ impl Model {
         let id = (chunk * self.grid.chunk_count() as f64) as usize;
         let name = self.grid.chunk_key(ChunkId(id as u64), Separator::Dot);
         let handle = match open(&self.fs, &name, false) {
-            Err(e) if e.errno() == libc::ENOENT && !self.there[id] => return Ok(()),
+            Err(e) if e.errno() == libc::ENOENT && (!self.there[id] || self.fails) => return Ok(()),
             handle => handle?,
         };
         assert!(self.there[id]);
@@ -241,9 +318,13 @@ impl Model {
         }
         let (start, len) = self.flat_range(at, len);
         let data = self.some_bytes(len);
-        let other =
-            Array::new(Key::normalize("a").unwrap(), self.meta.clone(), self.store.clone(), Arc::new(Stats::default()))
-                .unwrap();
+        let other = Array::new(
+            Key::normalize("a").unwrap(),
+            self.meta.clone(),
+            self.memory.clone(),
+            Arc::new(Stats::default()),
+        )
+        .unwrap();
         let mut at = 0;
         for run in self.grid.runs(start as u64..(start + len) as u64) {
             let mut scratch = Default::default();
@@ -265,6 +346,7 @@ impl Model {
             at += run.len;
         }
         // "seen at the next open"
+        self.heal();
         let again = open(&self.fs, FLAT, true).unwrap();
         self.fs.release(std::mem::replace(&mut self.handle, again));
         self.dirty.fill(false); // its release has stored what was written
