@@ -1,13 +1,10 @@
 //! `zarrfs cat`: the flat bytes of an array, without FUSE.
 
+use super::flat::{self, Flat};
 use super::{Failure, ReadArgs, StoreArgs, logger, open_store, size};
-use crate::cache::Cache;
 use crate::error::Error;
 use crate::fs::Fs;
-use crate::hierarchy::Place;
 use crate::stats::Stats;
-use crate::store::Key;
-use crate::tree::{FLAT, ROOT_INODE, Tree};
 use clap::Args;
 use log::LevelFilter;
 use std::io::{ErrorKind, Write};
@@ -40,26 +37,13 @@ pub fn run(args: &CatArgs) -> Result<(), Failure> {
     // the one error there may be is told at the end
     logger::start(LevelFilter::Off, None)?;
     let stats = Arc::new(Stats::default());
-    let shown = args.path.display();
     // an array's directory is a store of one array
     let hierarchy = open_store(&args.path, &args.store_args, stats.clone())?;
-    let cache = Arc::new(Cache::new(args.reading.cache_bound(), stats.clone()));
-    let tree = Tree::new(hierarchy, cache.clone());
-    let array = match tree.hierarchy().find(&Key::root())? {
-        Some(Place::Array(array)) => array,
-        Some(Place::Damaged(e)) => return Err(e.context(&shown).into()),
-        _ => return Err(Failure::new(3, format!("{shown}: not an array, but a group"))),
-    };
-    array.readable().map_err(|e| e.context(&shown))?;
-    if array.metadata().is_object() {
-        let message =
-            format!("{shown}: its items are objects, which have no flat bytes; its chunks can be read in a mount");
-        return Err(Failure::new(4, message));
-    }
-    let fs = Fs::new(tree, cache, stats, args.reading.options(true, false, false))?;
-    let handle = fs.open(fs.lookup(ROOT_INODE, FLAT)?.inode, false, false)?.handle;
+    let cache = args.reading.memory.cache(stats.clone());
+    let options = args.reading.options(true, false, false);
+    let Flat { fs, handle, array } = flat::open(&args.path, hierarchy, cache, stats, options)?;
     let end = args.length.map_or(array.size(), |n| args.offset.saturating_add(n).min(array.size()));
-    copy(&fs, handle, args.offset, end).map_err(|e| e.context(&shown).into())
+    copy(&fs, handle, args.offset, end).map_err(|e| e.context(args.path.display()).into())
 }
 
 fn copy(fs: &Fs, handle: u64, from: u64, end: u64) -> Result<(), Error> {

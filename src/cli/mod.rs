@@ -2,14 +2,17 @@
 
 mod cat;
 mod duration;
+mod flat;
 mod info;
 mod logger;
 mod mount;
+mod progress;
+mod put;
 mod size;
 mod stats;
 mod umount;
 
-use crate::cache::SpillOptions;
+use crate::cache::{Cache, SpillOptions};
 use crate::error::{Error, Kind};
 use crate::fs::Options;
 use crate::hierarchy::Hierarchy;
@@ -51,6 +54,8 @@ enum Verb {
     Info(info::InfoArgs),
     /// Write the flat bytes of an array to standard output, without FUSE
     Cat(cat::CatArgs),
+    /// Write standard input over the flat bytes of an array, without FUSE
+    Put(put::PutArgs),
     /// Show what a mount has done, and the problems it met
     Stats(stats::StatsArgs),
 }
@@ -118,6 +123,7 @@ pub fn main() -> ExitCode {
         Verb::Umount(args) => umount::run(&args),
         Verb::Info(args) => info::run(&args),
         Verb::Cat(args) => cat::run(&args),
+        Verb::Put(args) => put::run(&args),
         Verb::Stats(args) => stats::run(&args),
     };
     match result {
@@ -174,15 +180,32 @@ impl WriteArgs {
     }
 }
 
-/// Options of the verbs that read flat bytes.
+/// What decoding and encoding may take.
 #[derive(Args)]
-struct ReadArgs {
+struct MemoryArgs {
     /// Memory for decoded chunks: a number with K, M, G or T
     #[arg(long, value_name = "SIZE", default_value = "512M", value_parser = size::parse)]
     cache_size: u64,
-    /// Threads that decode [default: one per core]
+    /// Threads that decode and encode [default: one per core]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
+}
+
+impl MemoryArgs {
+    fn cache(&self, stats: Arc<Stats>) -> Cache {
+        Cache::new(usize::try_from(self.cache_size).unwrap_or(usize::MAX), stats)
+    }
+
+    fn threads(&self) -> usize {
+        self.threads.map_or_else(|| std::thread::available_parallelism().map_or(2, |n| n.get()), usize::from)
+    }
+}
+
+/// Options of the verbs that read flat bytes.
+#[derive(Args)]
+struct ReadArgs {
+    #[command(flatten)]
+    memory: MemoryArgs,
     /// Where decoded chunks wait whose row doesn't fit into the memory, while an array is read from its beginning to its
     /// end; not a file system in memory [default: $TMPDIR, or /var/tmp]
     #[arg(long, value_name = "DIR")]
@@ -193,19 +216,11 @@ struct ReadArgs {
 }
 
 impl ReadArgs {
-    fn cache_bound(&self) -> usize {
-        usize::try_from(self.cache_size).unwrap_or(usize::MAX)
-    }
-
-    fn threads(&self) -> usize {
-        self.threads.map_or_else(|| std::thread::available_parallelism().map_or(2, |n| n.get()), usize::from)
-    }
-
     fn options(&self, read_only: bool, direct_io: bool, passthrough: bool) -> Options {
         let default = || std::env::var_os("TMPDIR").map_or_else(|| PathBuf::from("/var/tmp"), PathBuf::from);
         let directory = self.spill_dir.clone().unwrap_or_else(default);
         let spill = SpillOptions { directory: absolute(&directory), limit: self.spill_size };
-        Options { read_only, threads: self.threads(), direct_io, passthrough, spill }
+        Options { read_only, threads: self.memory.threads(), direct_io, passthrough, spill }
     }
 }
 

@@ -2,7 +2,6 @@
 //! keeps standard error until the mount answers, so that a failure reads the same as in the foreground.
 
 use super::{Failure, ReadArgs, StoreArgs, WriteArgs, absolute, logger, open_store_to_write, size};
-use crate::cache::Cache;
 use crate::error::Error;
 use crate::fs::Fs;
 use crate::fuse::{MountError, MountRequest, Mountpoint, ServeOptions, Unmounted, serve};
@@ -188,8 +187,7 @@ fn mount(args: &MountArgs, background: bool) -> Result<(), Failure> {
     let hierarchy = open_store_to_write(&args.store, &args.store_args, &args.writing, stats.clone())?;
     check_nesting(&store, &absolute(&args.mountpoint))?;
     let read_only = args.read_only || args.passthrough || !hierarchy.store().is_writable();
-    let cache =
-        Arc::new(Cache::new(args.reading.cache_bound(), stats.clone()).dropping_empty(args.writing.drop_empty_chunks));
+    let cache = Arc::new(args.reading.memory.cache(stats.clone()).dropping_empty(args.writing.drop_empty_chunks));
     // before any thread starts: a signal must find its handler, or the mount would be left behind
     let signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(Error::from)?;
     let fs = Arc::new(Fs::new(
@@ -263,7 +261,7 @@ fn serve_options(args: &MountArgs, read_only: bool) -> ServeOptions {
         gid: args.gid.unwrap_or_else(|| rustix::process::getgid().as_raw()),
         umask: args.umask.unwrap_or(0),
         read_only,
-        threads: args.reading.threads(),
+        threads: args.reading.memory.threads(),
         passthrough: args.passthrough,
     }
 }

@@ -1,0 +1,78 @@
+//! How far a long copy has come: one line on standard error, if that is a terminal.
+
+use super::size;
+use std::io::{IsTerminal, Write};
+use std::time::{Duration, Instant};
+
+/// What takes less than this shows nothing.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Characters of the bar.
+const WIDTH: usize = 30;
+
+/// The line, while it is shown.
+pub struct Progress {
+    total: Option<u64>,
+    start: Instant,
+    next: Instant,
+    is_shown: bool,
+    is_terminal: bool,
+}
+
+impl Progress {
+    /// The copy of `total` bytes, where that is known, begins.
+    pub fn start(total: Option<u64>) -> Self {
+        let start = Instant::now();
+        let is_terminal = std::io::stderr().is_terminal();
+        Progress { total, start, next: start + PATIENCE, is_shown: false, is_terminal }
+    }
+
+    /// So many bytes are done.
+    pub fn show(&mut self, done: u64) {
+        let now = Instant::now();
+        if self.is_terminal && now >= self.next {
+            self.is_shown = true;
+            self.next = now + PAUSE;
+            self.write(&line(done, self.total, self.start.elapsed()));
+        }
+    }
+
+    /// It is over: the line goes.
+    pub fn end(&mut self) {
+        if self.is_shown {
+            self.write("");
+        }
+    }
+
+    fn write(&self, line: &str) {
+        // \x1b[K clears what is left of a longer one
+        let _ = write!(std::io::stderr(), "\r{line}\x1b[K");
+    }
+}
+
+fn line(done: u64, total: Option<u64>, elapsed: Duration) -> String {
+    let per_second = size::show((done as f64 / elapsed.as_secs_f64().max(0.001)) as u64);
+    let shown = size::show(done);
+    let Some(total) = total.filter(|total| *total > 0) else { return format!("{shown}, {per_second}/s") };
+    let part = (done as f64 / total as f64).min(1.0);
+    let bar = "#".repeat((part * WIDTH as f64) as usize);
+    format!("[{bar:<WIDTH$}] {:3.0}%  {shown} of {}, {per_second}/s", part * 100.0, size::show(total))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines() {
+        let second = Duration::from_secs(2);
+        assert_eq!(line(3 << 20, None, second), "3.0 MiB, 1.5 MiB/s");
+        let half = "[###############               ]  50%  3.0 MiB of 6.0 MiB, 1.5 MiB/s";
+        assert_eq!(line(3 << 20, Some(6 << 20), second), half);
+        let more = "[##############################] 100%  8 B of 4 B, 4 B/s";
+        assert_eq!(line(8, Some(4), second), more);
+        assert_eq!(line(0, Some(0), Duration::ZERO), "0 B, 0 B/s");
+    }
+}

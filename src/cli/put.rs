@@ -1,0 +1,114 @@
+//! `zarrfs put`: standard input into the flat bytes of an array, without FUSE. It has stored all of it when it ends well.
+
+use super::flat::{self, Flat};
+use super::progress::Progress;
+use super::{Failure, MemoryArgs, StoreArgs, WriteArgs, logger, open_store_to_write, size};
+use crate::cache::SpillOptions;
+use crate::error::Error;
+use crate::fs::Options;
+use crate::stats::Stats;
+use clap::Args;
+use log::LevelFilter;
+use std::fs::File;
+use std::io::{ErrorKind, Read, Seek};
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// Bytes read and written at a time.
+const STEP: usize = 4 << 20;
+
+/// What `put` takes.
+#[derive(Args)]
+pub struct PutArgs {
+    /// The array: its path in the store, after the store's
+    #[arg(value_name = "STORE/ARRAY")]
+    path: PathBuf,
+    /// The first byte to write; what stands before it and after the input's end stays
+    #[arg(long, value_name = "N", default_value = "0", value_parser = size::parse)]
+    offset: u64,
+    #[command(flatten)]
+    memory: MemoryArgs,
+    #[command(flatten)]
+    writing: WriteArgs,
+    #[command(flatten)]
+    store_args: StoreArgs,
+}
+
+/// Runs the verb.
+pub fn run(args: &PutArgs) -> Result<(), Failure> {
+    // the one error there may be is told at the end
+    logger::start(LevelFilter::Off, None)?;
+    let shown = args.path.display();
+    let stats = Arc::new(Stats::default());
+    let hierarchy = open_store_to_write(&args.path, &args.store_args, &args.writing, stats.clone())?;
+    let cache = args.memory.cache(stats.clone()).dropping_empty(args.writing.drop_empty_chunks);
+    // nothing is read ahead, and so nothing spilled
+    let spill = SpillOptions { directory: std::env::temp_dir(), limit: 0 };
+    let threads = args.memory.threads();
+    let options = Options { read_only: false, threads, direct_io: false, passthrough: false, spill };
+    let flat = flat::open(&args.path, hierarchy, cache, stats, options)?;
+    let (from, room) = (args.offset, flat.array.size().saturating_sub(args.offset));
+    let known = input_size();
+    if let Some(len) = known.filter(|len| *len > room) {
+        let message = format!("{shown}: {len} bytes don't fit, it has {room} from byte {from} on; nothing was written");
+        return Err(Failure::new(1, message));
+    }
+    let mut progress = Progress::start(known);
+    let copied = copy(&flat, from, room, &mut progress);
+    // also after a failure: what was taken is stored as far as that can be
+    let stored = flat.fs.fsync(flat.handle);
+    progress.end();
+    let more = copied.and_then(|more| stored.map(|()| more));
+    match more.map_err(|e| e.context(&shown))? {
+        false => Ok(()),
+        true => Err(Failure::new(
+            1,
+            format!("{shown}: the input goes on beyond the array's end; its first {room} bytes were written"),
+        )),
+    }
+}
+
+/// Bytes of standard input from where it stands, if it is a file.
+fn input_size() -> Option<u64> {
+    let mut file = File::from(std::io::stdin().as_fd().try_clone_to_owned().ok()?);
+    let metadata = file.metadata().ok().filter(|metadata| metadata.is_file())?;
+    Some(metadata.len().saturating_sub(file.stream_position().ok()?))
+}
+
+/// Writes standard input to the flat bytes at `from`, no more than `room`; true if there was more of it.
+fn copy(flat: &Flat, from: u64, room: u64, progress: &mut Progress) -> Result<bool, Error> {
+    let mut input = std::io::stdin().lock();
+    let (mut done, mut buffer) = (0, vec![0; STEP]);
+    loop {
+        let want = usize::try_from(room - done).unwrap_or(STEP).min(STEP);
+        let len = read_full(&mut input, &mut buffer[..want])?;
+        let mut bytes = &buffer[..len];
+        while !bytes.is_empty() {
+            let written = flat.fs.write(flat.handle, from + done, bytes)?;
+            bytes = &bytes[written..];
+            done += written as u64;
+        }
+        progress.show(done);
+        if done == room {
+            return Ok(read_full(&mut input, &mut [0])? > 0);
+        }
+        if len < want {
+            return Ok(false);
+        }
+    }
+}
+
+/// Reads until `buffer` is full or the input ends.
+fn read_full(input: &mut impl Read, buffer: &mut [u8]) -> Result<usize, Error> {
+    let mut len = 0;
+    while len < buffer.len() {
+        match input.read(&mut buffer[len..]) {
+            Ok(0) => break,
+            Ok(n) => len += n,
+            Err(e) if e.kind() == ErrorKind::Interrupted => {}
+            Err(e) => return Err(Error::from(e).context("standard input")),
+        }
+    }
+    Ok(len)
+}
