@@ -248,7 +248,7 @@ impl Hierarchy {
         }
     }
 
-    /// Drops what is known of the arrays at and below `key`; whoever holds one must look it up again.
+    /// Drops what is known of the arrays at and below `key`, which are there no longer.
     fn forget_below(&self, key: &Key) {
         self.arrays.forget_below(key);
     }

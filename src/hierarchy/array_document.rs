@@ -61,7 +61,7 @@ impl Hierarchy {
         // the array counts from here on; mkdir made the group
         self.delete(&key.join(ZGROUP))?;
         self.delete(&key.join(REMOVED))?;
-        self.forget_below(key);
+        self.see_again(key)?;
         self.consolidate(key, &[(ZARRAY, Some(text)), (ZGROUP, None)])
     }
 

@@ -67,15 +67,15 @@ impl Arrays {
         parsed
     }
 
-    /// Drops what is known of the arrays at and below `key`; whoever holds one must look it up again.
+    /// Drops what is known of the arrays at and below `key`, which are there no longer: nothing is stored for them any more.
     pub fn forget_below(&self, key: &Key) {
         let mut known = lock(&self.known);
         let below = |k: &Key| k.relative_to(key).is_some();
         let keys: Vec<Key> = known.recent.iter().map(|(k, _)| k).filter(|k| below(k)).cloned().collect();
         let recent = keys.iter().filter_map(|k| known.recent.pop(k)).filter_map(|(_, parsed)| parsed.ok());
-        recent.for_each(|array| array.supersede());
+        recent.for_each(|array| array.replace());
         let held = known.held.extract_if(|k, _| below(k)).filter_map(|(_, (_, array))| array.upgrade());
-        held.for_each(|array| array.supersede());
+        held.for_each(|array| array.replace());
     }
 }
 

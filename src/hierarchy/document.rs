@@ -64,8 +64,7 @@ impl Hierarchy {
                 (Form::V2, Err(_)) => self.delete(&document).map(|_| ())?,
             },
         }
-        self.forget_below(key);
-        Ok(())
+        self.see_again(key)
     }
 
     /// Sets one attribute of the group or array at `key` to a JSON text, or to the text itself where that is no JSON;
@@ -139,6 +138,11 @@ impl Hierarchy {
             Some(Place::Value(_) | Place::Other) => Err(Error::system(libc::ENOTDIR).context(key)),
             None => Err(Error::not_found("no such group or array").context(key)),
         }
+    }
+
+    /// Looks at what stands at `key` now, so that whoever holds the array that was there is told.
+    pub(super) fn see_again(&self, key: &Key) -> Result<()> {
+        self.find(key).map(|_| ())
     }
 
     /// Stores the text of a document.

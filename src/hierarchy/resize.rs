@@ -62,7 +62,7 @@ impl Hierarchy {
         if found.form == Form::Removed {
             self.delete(&key.join(REMOVED))?;
         }
-        self.forget_below(key);
+        self.see_again(key)?;
         if found.form != Form::V1 {
             self.consolidate(key, &[(ZARRAY, Some(text.as_bytes()))])?;
         }
@@ -105,6 +105,7 @@ impl Hierarchy {
         scratch: &mut Scratch,
     ) -> Result<()> {
         let spans = outside.spans(&array.grid().indices(chunk));
+        let _lock = array.lock_chunk(chunk)?;
         if spans.iter().any(|span| span.kept == 0) {
             return array.erase(chunk).map(|_| ());
         }
