@@ -46,7 +46,7 @@ impl Hierarchy {
     /// Nobody sees what lies outside an array: it is cleared before the array grows over it, and after the array has
     /// shrunk. Interrupted before the put, the array is as it was; after it, it has the new shape, and what still lies
     /// outside waits to be cleared when the array grows again. An array that grows along one dimension and shrinks along
-    /// another does both.
+    /// another does both. What comes later must not reach the disk first.
     pub(super) fn put_shape(&self, old: &Arc<Array>, found: &ArrayDocument, fields: Map<String, Value>) -> Result<()> {
         let key = old.key();
         let document = key.join(if found.form == Form::V1 { V1_META } else { ZARRAY });
@@ -55,8 +55,8 @@ impl Hierarchy {
         metadata.separator = Some(old.separator());
         let new = self.honoured(key, metadata)?;
         let (before, after) = (&old.metadata().shape, &new.metadata().shape);
-        if before.iter().zip(after).any(|(before, after)| after > before) {
-            self.clear_outside(&new, before, &new)?;
+        if before.iter().zip(after).any(|(before, after)| after > before) && self.clear_outside(&new, before, &new)? {
+            self.store.sync()?;
         }
         self.put(&document, text.as_bytes())?;
         if found.form == Form::Removed {
@@ -67,32 +67,35 @@ impl Hierarchy {
             self.consolidate(key, &[(ZARRAY, Some(text.as_bytes()))])?;
         }
         if before.iter().zip(after).any(|(before, after)| after < before) {
+            self.store.sync()?;
             self.clear_outside(old, after, &new)?;
         }
         Ok(())
     }
 
     /// Clears what `array` has outside `kept`, along the dimensions in which that is smaller: chunks that lie outside
-    /// are deleted, the parts that do of others get the fill value of `model`.
-    fn clear_outside(&self, array: &Arc<Array>, kept: &[u64], model: &Array) -> Result<()> {
+    /// are deleted, the parts that do of others get the fill value of `model`. True if there was anything.
+    fn clear_outside(&self, array: &Arc<Array>, kept: &[u64], model: &Array) -> Result<bool> {
         let outside = Outside::new(array, kept);
-        let mut scratch = Scratch::default();
+        let (mut scratch, mut changed) = (Scratch::default(), false);
+        let mut clear = |chunk| {
+            changed |= self.clear_chunk(array, chunk, &outside, model, &mut scratch)?;
+            Ok(())
+        };
         if outside.chunks() <= TRIED {
-            return outside
-                .each(array.grid(), &mut |chunk| self.clear_chunk(array, chunk, &outside, model, &mut scratch));
+            outside.each(array.grid(), &mut clear)?;
+            return Ok(changed);
         }
         for entry in array.entries()? {
             match entry.map_err(|e| e.context(array.key()))? {
-                ArrayEntry::Chunk(chunk) if outside.touches(&array.grid().indices(chunk)) => {
-                    self.clear_chunk(array, chunk, &outside, model, &mut scratch)?;
-                }
+                ArrayEntry::Chunk(chunk) if outside.touches(&array.grid().indices(chunk)) => clear(chunk)?,
                 ArrayEntry::Unlisted => {
                     return Err(Error::damaged("some chunks can't be listed").context(array.key()));
                 }
                 ArrayEntry::Chunk(_) | ArrayEntry::Value(_) => {}
             }
         }
-        Ok(())
+        Ok(changed)
     }
 
     /// Items of objects have no place of their own in a chunk: such chunks stay as they are unless they lie outside.
@@ -103,32 +106,32 @@ impl Hierarchy {
         outside: &Outside,
         model: &Array,
         scratch: &mut Scratch,
-    ) -> Result<()> {
+    ) -> Result<bool> {
         let spans = outside.spans(&array.grid().indices(chunk));
         let _lock = array.lock_chunk(chunk)?;
         if spans.iter().any(|span| span.kept == 0) {
-            return array.erase(chunk).map(|_| ());
+            return array.erase(chunk);
         }
         if array.metadata().is_object() {
-            return Ok(());
+            return Ok(false);
         }
         let mut bytes = match array.load(chunk, Vec::new(), scratch) {
-            Ok(None) => return Ok(()),
+            Ok(None) => return Ok(false),
             Ok(Some(loaded)) => loaded.bytes,
             // nobody reads anything from it, now or later
             Err(e) if e.kind() == Kind::Damaged => {
                 self.stats.problem(format!("{e}: left as it is while the array's shape changes"));
-                return Ok(());
+                return Ok(false);
             }
             Err(e) => return Err(e),
         };
         let item = array.metadata().dtype.size();
         let mut blank = memory::zeroed(item * (BLANK / item.max(1)).max(1))?;
         model.fill(&mut blank, 0);
-        if clear(&mut bytes, &spans, &blank) {
-            array.store(chunk, &bytes, scratch)?;
+        if !clear(&mut bytes, &spans, &blank) {
+            return Ok(false);
         }
-        Ok(())
+        array.store(chunk, &bytes, scratch).map(|_| true)
     }
 }
 
