@@ -19,6 +19,7 @@ mod array_document;
 mod arrays;
 mod consolidated;
 mod document;
+mod migrate;
 mod place;
 mod resize;
 

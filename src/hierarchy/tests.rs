@@ -5,6 +5,7 @@ use crate::error::Kind;
 use crate::store::{Fault, FaultyStore, MemoryStore, Operation, Version};
 
 mod documents;
+mod interrupted;
 mod places;
 mod shapes;
 

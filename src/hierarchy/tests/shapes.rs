@@ -7,7 +7,7 @@ use crate::grid::ChunkId;
 use crate::metadata::Separator;
 use proptest::prelude::*;
 
-fn document(shape: &[u64], chunks: &[u64], order: &str, separator: &str) -> String {
+pub(super) fn document(shape: &[u64], chunks: &[u64], order: &str, separator: &str) -> String {
     format!(
         r#"{{"zarr_format":2,"shape":{shape:?},"chunks":{chunks:?},"dtype":"<u2","compressor":{{"id":"zlib"}},
         "fill_value":513,"order":"{order}","filters":null,"dimension_separator":"{separator}"}}"#
@@ -15,7 +15,7 @@ fn document(shape: &[u64], chunks: &[u64], order: &str, separator: &str) -> Stri
 }
 
 /// The elements of an array as a store has them, C order.
-fn elements(array: &Array) -> Vec<u16> {
+pub(super) fn elements(array: &Array) -> Vec<u16> {
     let grid = array.grid();
     let mut bytes = vec![0; array.size() as usize];
     array.fill(&mut bytes, 0);
@@ -30,7 +30,7 @@ fn elements(array: &Array) -> Vec<u16> {
 }
 
 /// Stores some chunks, full of numbers that are no fill value, padding included.
-fn store_chunks(array: &Array, which: u64) {
+pub(super) fn store_chunks(array: &Array, which: u64) {
     for id in (0..array.grid().chunk_count()).filter(|id| which >> (id % 64) & 1 == 1) {
         let numbers = (0..array.grid().chunk_size() / 2).flat_map(|i| (1000 + i as u16).to_le_bytes());
         array.store(ChunkId(id), &numbers.collect::<Vec<u8>>(), &mut Scratch::default()).unwrap();
@@ -38,7 +38,7 @@ fn store_chunks(array: &Array, which: u64) {
 }
 
 /// What `elements` of an array of shape `old` are in one of shape `new`.
-fn resized(elements: &[u16], old: &[u64], new: &[u64]) -> Vec<u16> {
+pub(super) fn resized(elements: &[u16], old: &[u64], new: &[u64]) -> Vec<u16> {
     (0..new.iter().product::<u64>())
         .map(|flat| {
             let (mut rest, mut place, mut stride, mut inside) = (flat, 0, 1, true);

@@ -1,0 +1,49 @@
+//! A Zarr v1 store turned into v2, in place: new metadata documents, the chunks stay as they are. What v1 made of order F
+//! is settled by it: the new document has the order in which the chunks are read.
+
+use super::{ArrayDocument, Form, Hierarchy};
+use crate::error::{Error, Result};
+use crate::metadata::{ArrayMetadata, V1_ATTRS, V1_META, ZARRAY, ZATTRS};
+use crate::store::Key;
+
+impl Hierarchy {
+    /// Turns a v1 store into v2, or finishes that where it was interrupted; false if there is nothing to do.
+    ///
+    /// The store is v1 until `.zarray` is put, and v2 from then on: its `.zattrs` is there already, and of the old
+    /// documents, which are plain files by then, `meta` goes last and tells that the rest is still to be done.
+    pub fn migrate(&self) -> Result<bool> {
+        let _turn = self.turn()?;
+        let root = Key::root();
+        let (meta, attrs) = (root.join(V1_META), root.join(V1_ATTRS));
+        match self.array_document(&root)? {
+            Some(ArrayDocument { form: Form::V1, .. }) => {
+                let document = self.stored(&meta)?.ok_or_else(|| Error::not_found("went away").context(&meta))?;
+                let metadata = self.metadata(&document.text, Form::V1).map_err(|e| e.context(&meta))?;
+                if let Some(attributes) = self.stored(&attrs)? {
+                    self.put(&root.join(ZATTRS), &attributes.text)?;
+                }
+                self.store.sync()?;
+                self.put(&root.join(ZARRAY), metadata.as_v2().as_bytes())?;
+                self.store.sync()?;
+                self.see_again(&root)?;
+            }
+            Some(found) if found.form == Form::V2 && self.is_half_migrated(&found.key, &meta)? => {}
+            _ => return Ok(false),
+        }
+        self.delete(&attrs)?;
+        self.delete(&meta)?;
+        self.store.sync()?;
+        Ok(true)
+    }
+
+    /// True if `meta` is what the v2 document `zarray` was made of; its shape, fill value and order may differ since.
+    fn is_half_migrated(&self, zarray: &Key, meta: &Key) -> Result<bool> {
+        let (Some(new), Some(old)) = (self.stored(zarray)?, self.stored(meta)?) else { return Ok(false) };
+        let parsed = (self.metadata(&new.text, Form::V2), self.metadata(&old.text, Form::V1));
+        // a file that somebody has called so is none of ours
+        let (Ok(new), Ok(old)) = parsed else { return Ok(false) };
+        let what =
+            |m: &ArrayMetadata| (m.chunks.clone(), m.dtype_json.clone(), m.compressor.clone(), m.filters.clone());
+        Ok(what(&new) == what(&old))
+    }
+}
