@@ -62,6 +62,23 @@ pub struct Stat {
     pub version: Version,
 }
 
+/// The room there is for values, as statvfs(3) tells it of a file system.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Space {
+    /// Bytes of the blocks that are counted.
+    pub block_size: u64,
+    /// Blocks in all.
+    pub blocks: u64,
+    /// Blocks free.
+    pub free: u64,
+    /// Blocks free for everybody.
+    pub available: u64,
+    /// Files in all.
+    pub files: u64,
+    /// Files that can still be made.
+    pub free_files: u64,
+}
+
 /// One name of a listing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
@@ -107,6 +124,11 @@ pub trait Store: Send + Sync {
 
     /// Where the store is, for messages and the mount table.
     fn location(&self) -> String;
+
+    /// How much room there is for values, where that can be told.
+    fn space(&self) -> Result<Option<Space>> {
+        Ok(None)
+    }
 
     /// True if values can be put. Of a store that can't be written all the rest answers [`Kind::ReadOnly`].
     fn is_writable(&self) -> bool {

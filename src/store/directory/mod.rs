@@ -5,7 +5,7 @@
 mod resolve;
 mod write;
 
-use super::{Entry, EntryKind, Key, KeyLock, Listing, LockFiles, Stat, Store, Version};
+use super::{Entry, EntryKind, Key, KeyLock, Listing, LockFiles, Space, Stat, Store, Version};
 use crate::error::{Error, Result};
 use crate::memory;
 use resolve::{Level, kind_behind, open_beneath, stat_of};
@@ -13,7 +13,7 @@ use rustix::fs::{self, Dir, FileType, Mode, OFlags};
 use std::fs::File;
 use std::io::Read;
 use std::ops::Range;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -160,6 +160,18 @@ impl Store for DirectoryStore {
 
     fn location(&self) -> String {
         self.path.display().to_string()
+    }
+
+    fn space(&self) -> Result<Option<Space>> {
+        let s = fs::fstatvfs(self.root.as_fd())?;
+        Ok(Some(Space {
+            block_size: s.f_frsize,
+            blocks: s.f_blocks,
+            free: s.f_bfree,
+            available: s.f_bavail,
+            files: s.f_files,
+            free_files: s.f_ffree,
+        }))
     }
 
     fn is_writable(&self) -> bool {
