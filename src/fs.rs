@@ -21,17 +21,23 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 mod directory;
+mod draft;
 mod flat;
 mod holes;
+mod names;
 mod pages;
+mod plain;
+mod rename;
 mod write;
 
 use directory::DirectoryStream;
 pub use directory::Entry;
+use draft::{Draft, Drafts};
 use flat::FlatRead;
 pub use holes::Seek;
 use holes::StoredChunks;
 use pages::Pages;
+use plain::PlainFile;
 
 /// How files are read and written.
 #[derive(Clone, Debug)]
@@ -89,7 +95,9 @@ enum Handle {
     Chunk(CurrentArray, String, Dropping),
     /// Metadata and control files, as they were when opened.
     Document(Vec<u8>),
-    Value(Key),
+    /// A metadata document or a chunk of objects, to be written.
+    Draft(Arc<Draft>),
+    Plain(PlainFile),
     /// Protects the stream, for as long as one reply is filled from it.
     Directory(Mutex<DirectoryStream>),
 }
@@ -124,6 +132,7 @@ pub struct Fs {
     /// Stores what was written, behind the back of who goes on writing.
     behind: Pool,
     pages: Pages,
+    drafts: Drafts,
     /// Protects the list: see [`Fs::stale_pages`].
     stale: Mutex<Vec<u64>>,
     stats: Arc<Stats>,
@@ -144,6 +153,7 @@ impl Fs {
             read_only: options.read_only,
             behind: Pool::new("write-back", options.threads.max(MIN_BEHIND))?,
             pages: Pages::new(),
+            drafts: Drafts::default(),
             stale: Mutex::default(),
             cache,
             stats,
@@ -155,15 +165,8 @@ impl Fs {
     /// Looks up a name and counts the lookup. ENOENT where there is none.
     pub fn lookup(&self, parent: u64, name: &str) -> Result<Attributes> {
         let parent = self.tree.node(parent)?;
-        if self.is_unsettled(&parent, Some(name))
-            && let Node::Directory(key) = &*parent
-        {
-            self.settle(key, Some(name));
-        }
-        let found = self.tree.lookup(&parent, name)?;
-        let (node, attributes) = found.ok_or_else(|| Error::not_found("no such file"))?;
-        self.tree.remember(node);
-        Ok(attributes)
+        let (node, attributes) = self.find(&parent, name)?.ok_or_else(|| Error::not_found("no such file"))?;
+        Ok(Attributes { inode: self.tree.remember(node), ..attributes })
     }
 
     /// Takes back `count` lookups of an inode number.
@@ -173,17 +176,22 @@ impl Fs {
 
     /// What `stat` tells.
     pub fn attributes(&self, inode: u64) -> Result<Attributes> {
+        if let Some(attributes) = self.attributes_while_open(inode) {
+            return Ok(Attributes { inode, ..attributes });
+        }
         let node = self.tree.node(inode)?;
         if let Node::Chunk(key, name) = &*node {
             self.settle(key, Some(name));
         }
-        self.tree.attributes(&node)
+        Ok(Attributes { inode, ..self.tree.attributes(&node)? })
     }
 
     /// True if looking up `name`, or, without one, asking about the node itself, may take long.
     pub fn is_slow(&self, inode: u64, name: Option<&str>) -> bool {
         self.tree.node(inode).is_ok_and(|node| {
-            self.is_unsettled(&node, name)
+            // one that is being stored has its state locked
+            !self.drafts.is_empty()
+                || self.is_unsettled(&node, name)
                 || match name {
                     Some(name) => self.tree.is_slow_name(&node, name),
                     None => self.tree.is_slow(&node),
@@ -216,6 +224,11 @@ impl Fs {
         let node = self.tree.node(inode)?;
         let (mut pages, mut backing) = (KernelPages::None, None);
         let handle = match &*node {
+            _ if for_writing && !self.has_fixed_size(&node)? => {
+                let handle;
+                (handle, pages) = self.open_to_write(inode, &node)?;
+                handle
+            }
             Node::Flat(key) => {
                 let file;
                 (file, pages) = self.open_flat(inode, key, direct)?;
@@ -235,10 +248,6 @@ impl Fs {
                 let array = self.open_array(key)?;
                 if for_writing {
                     array.writable()?;
-                    if array.metadata().is_object() {
-                        let why = "chunks of objects have no fixed size: write a file and move it here";
-                        return Err(Error::unsupported(why).context(key.join(name)));
-                    }
                 }
                 let chunk = array.grid().parse_chunk_key(name, Separator::Dot);
                 let chunk = chunk.ok_or_else(|| Error::system(libc::ESTALE))?;
@@ -255,7 +264,6 @@ impl Fs {
                 }
                 Handle::Chunk(CurrentArray(Mutex::new(array)), name.clone(), Dropping::new(inode, pages))
             }
-            _ if for_writing => return Err(Error::system(libc::EPERM)),
             Node::Metadata(key, file) => {
                 let document = match file {
                     MetadataFile::Consolidated => self.tree.consolidated(key, Duration::ZERO)?,
@@ -267,7 +275,8 @@ impl Fs {
             Node::Value(key) => {
                 self.tree.check_plain(&node, key)?;
                 pages = KernelPages::Fresh;
-                Handle::Value(key.clone())
+                let file = self.tree.hierarchy().store().file(key).map_err(|e| e.context(key))?;
+                Handle::Plain(PlainFile { inode, file: file.map(|(file, _)| file) })
             }
             Node::Unreadable(key) => {
                 self.tree.check_plain(&node, key)?;
@@ -346,6 +355,9 @@ impl Fs {
     /// Closes a file or directory.
     pub fn release(&self, handle: u64) {
         let closed = lock(&self.handles).remove(&handle);
+        if let Some(Handle::Draft(draft)) = closed.as_deref() {
+            self.release_draft(draft);
+        }
         if let Some(Handle::Flat(FlatFile { dropping, .. }) | Handle::Chunk(_, _, dropping)) = closed.as_deref() {
             self.answered(dropping);
         }
@@ -362,6 +374,7 @@ impl Fs {
     pub fn is_slow_release(&self, handle: u64) -> bool {
         self.handle(handle).is_ok_and(|handle| match &*handle {
             Handle::Flat(FlatFile { array, .. }) | Handle::Chunk(array, ..) => lock(&array.0).is_dirty(),
+            Handle::Draft(_) => true,
             _ => false,
         })
     }
@@ -419,11 +432,13 @@ impl Fs {
                 out.extend_from_slice(&text[start..text.len().min(start + len)]);
                 true
             }
-            Handle::Value(_) if cached => false,
-            Handle::Value(key) => {
-                let end = offset.saturating_add(len as u64);
-                let got = self.tree.hierarchy().store().get_range(key, offset..end, out).map_err(|e| e.context(key))?;
-                got.ok_or_else(|| Error::system(libc::ESTALE))?;
+            Handle::Draft(draft) => {
+                draft.read(offset, len, out);
+                true
+            }
+            Handle::Plain(_) if cached => false,
+            Handle::Plain(open) => {
+                self.read_plain(open, offset, len, out)?;
                 true
             }
             Handle::Directory(_) => return Err(Error::system(libc::EISDIR)),

@@ -76,6 +76,14 @@ pub enum MetadataFile {
 }
 
 impl MetadataFile {
+    const ALL: [MetadataFile; 4] =
+        [MetadataFile::Array, MetadataFile::Group, MetadataFile::Attributes, MetadataFile::Consolidated];
+
+    /// The document of this name.
+    pub fn of_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|file| file.name() == name)
+    }
+
     /// The name in a group or array.
     pub fn name(self) -> &'static str {
         match self {

@@ -12,6 +12,7 @@ use crate::memory::lock;
 use crate::metadata::{Separator, V1_ATTRS, V1_META, ZARRAY, ZATTRS, ZGROUP, ZMETADATA};
 use crate::store::{EntryKind, Key, Stat};
 use lru::LruCache;
+use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex};
@@ -20,9 +21,11 @@ use std::time::{Duration, Instant, SystemTime};
 mod live;
 mod lookup;
 mod stored;
+mod target;
 mod xattr;
 
 pub use lookup::{Level, Listed};
+pub use target::Target;
 
 use live::LiveNodes;
 use stored::StoredSizes;
@@ -98,7 +101,7 @@ impl Node {
     }
 
     /// The path in the mount, without a leading slash.
-    fn path(&self) -> Key {
+    pub fn path(&self) -> Key {
         match self {
             Node::Directory(key) | Node::Value(key) | Node::Unreadable(key) => key.clone(),
             Node::Flat(key) => key.join(FLAT),
@@ -109,7 +112,22 @@ impl Node {
         }
     }
 
-    /// The inode number: a function of the path, so that it is the same in every listing and every mount.
+    /// The same node when `from` has become `to`. It is there or below.
+    fn rebased(&self, from: &Key, to: &Key) -> Node {
+        let moved = |key: &Key| key.moved(from, to).unwrap_or_else(|| key.clone());
+        match self {
+            Node::Directory(key) => Node::Directory(moved(key)),
+            Node::Flat(key) => Node::Flat(moved(key)),
+            Node::Chunk(key, name) => Node::Chunk(moved(key), name.clone()),
+            Node::Metadata(key, file) => Node::Metadata(moved(key), *file),
+            Node::Value(key) => Node::Value(moved(key)),
+            Node::Unreadable(key) => Node::Unreadable(moved(key)),
+            Node::ControlDirectory | Node::Control(_) => self.clone(),
+        }
+    }
+
+    /// The inode number: a function of the path, so that it is the same in every listing and every mount. Of what was
+    /// renamed or came to a path that is still known as something else, [`Tree::remember`] tells it.
     pub fn inode(&self) -> u64 {
         inode(self.is_directory(), self.path().as_str())
     }
@@ -173,6 +191,8 @@ pub struct Tree {
     stored_sizes: StoredSizes,
     /// `.zmetadata` documents made a moment ago. Protects the map alone.
     consolidated: Mutex<LruCache<Key, (Instant, Arc<Document>)>>,
+    /// Groups without a stored `.zgroup` of which the one that is shown was removed. Protects the set alone.
+    unmarked: Mutex<HashSet<Key>>,
 }
 
 impl Tree {
@@ -186,6 +206,7 @@ impl Tree {
             live: LiveNodes::default(),
             stored_sizes: StoredSizes::new(),
             consolidated: Mutex::new(LruCache::new(FEW)),
+            unmarked: Mutex::default(),
         }
     }
 
@@ -202,9 +223,14 @@ impl Tree {
         }
     }
 
-    /// Counts a lookup of `node`: the kernel will send its inode number from now on.
-    pub fn remember(&self, node: Node) {
-        self.live.remember(node);
+    /// Counts a lookup of `node`: the kernel will send its inode number, which is returned, from now on.
+    pub fn remember(&self, node: Node) -> u64 {
+        self.live.remember(node)
+    }
+
+    /// The inode number under which the kernel knows `node`, or would come to know it.
+    pub fn inode(&self, node: &Node) -> u64 {
+        self.live.number(node)
     }
 
     /// Takes back `count` lookups.
@@ -232,6 +258,7 @@ impl Tree {
     pub fn document(&self, key: &Key, file: MetadataFile) -> Result<Option<Arc<Document>>> {
         let document = match file {
             MetadataFile::Array => self.hierarchy.array_view(key),
+            MetadataFile::Group if self.is_unmarked(key)? => return Ok(None),
             MetadataFile::Group => self.hierarchy.group_view(key),
             MetadataFile::Attributes => self.hierarchy.attributes_view(key),
             MetadataFile::Consolidated => return self.consolidated(key, CONSOLIDATED_KEPT),
@@ -336,6 +363,47 @@ impl Tree {
             },
             _ => false,
         }
+    }
+
+    /// What `stat` tells of a file of `size` bytes that need not be stored as such. Its inode number is the caller's to
+    /// set.
+    pub fn of_file(&self, size: u64, modified: SystemTime) -> Attributes {
+        let node = Node::Value(Key::root());
+        self.plain(&node, size, size.div_ceil(512), modified)
+    }
+
+    /// `node` was removed, and what was below it: the kernel's number of it is nobody else's until it is forgotten.
+    pub fn removed(&self, node: &Node) {
+        self.live.removed(node);
+        self.forget_documents(&node.path());
+    }
+
+    /// `node` is `to` by now, in place of what was there.
+    pub fn renamed(&self, node: &Node, to: &Node) {
+        self.live.renamed(node, to);
+        self.forget_documents(&node.path());
+        self.forget_documents(&to.path());
+    }
+
+    /// A document of the group or array at `key` was written or, as `removed` says, removed.
+    pub fn document_changed(&self, key: &Key, file: MetadataFile, removed: bool) {
+        lock(&self.consolidated).clear();
+        match file {
+            MetadataFile::Group if removed => drop(lock(&self.unmarked).insert(key.clone())),
+            MetadataFile::Group => drop(lock(&self.unmarked).remove(key)),
+            _ => {}
+        }
+    }
+
+    fn forget_documents(&self, path: &Key) {
+        lock(&self.consolidated).clear();
+        lock(&self.unmarked).retain(|key| key.relative_to(path).is_none());
+    }
+
+    /// True for a group whose `.zgroup` was removed: none is made up for it any more.
+    fn is_unmarked(&self, key: &Key) -> Result<bool> {
+        let unmarked = lock(&self.unmarked).contains(key);
+        Ok(unmarked && self.hierarchy.store().stat(&key.join(ZGROUP))?.is_none())
     }
 
     fn plain(&self, node: &Node, size: u64, blocks: u64, modified: SystemTime) -> Attributes {

@@ -89,15 +89,18 @@ impl Fs {
             };
             for (i, (name, listed)) in names.iter().zip(listed).enumerate() {
                 if let Some(Listed { node, attributes, sound }) = listed {
+                    let dots = stream.position < 2;
+                    let inode = if dots { attributes.inode } else { self.tree.remember(node) };
+                    let attributes = Attributes { inode, ..attributes };
                     let entry = Entry { name, attributes: &attributes, lasting: sound && attributes.lasting };
                     if add(entry, stream.position + 1) {
+                        if !dots {
+                            self.tree.forget(inode, 1);
+                        }
                         names[i..].iter().rev().for_each(|name| stream.pending.push_front(Ok(name.clone())));
                         return Ok(());
                     }
                     any = true;
-                    if stream.position > 1 {
-                        self.tree.remember(node);
-                    }
                 }
                 stream.position += 1;
             }

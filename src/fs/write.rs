@@ -47,6 +47,8 @@ impl Fs {
         let written = match &*handle {
             Handle::Flat(file) => self.write_flat(&self.current(&file.array)?, offset, data)?,
             Handle::Chunk(array, name, _) => self.write_chunk(&self.current(array)?, name, offset, data)?,
+            Handle::Draft(draft) => draft.write(offset, data).map(|()| data.len())?,
+            Handle::Plain(open) => self.write_plain(open, offset, data).map(|()| data.len())?,
             _ => return Err(Error::system(libc::EBADF)),
         };
         self.stats.bytes_accepted.add(written as u64);
@@ -58,7 +60,7 @@ impl Fs {
         Ok(written)
     }
 
-    fn write_flat(&self, array: &Arc<Array>, offset: u64, data: &[u8]) -> Result<usize> {
+    pub(super) fn write_flat(&self, array: &Arc<Array>, offset: u64, data: &[u8]) -> Result<usize> {
         let data = clipped(offset, data, array.size())?;
         let mut runs: Vec<(Run, usize)> = Vec::new();
         let mut at = 0;
@@ -109,7 +111,7 @@ impl Fs {
 
     /// Has the kernel drop its pages of a file, before the request is answered.
     pub(super) fn drop_pages(&self, node: &Node) {
-        lock(&self.stale).push(node.inode());
+        lock(&self.stale).push(self.tree.inode(node));
     }
 
     /// Inode numbers of files whose pages the kernel is to drop before the present request is answered. They must be
@@ -125,6 +127,7 @@ impl Fs {
         match &*handle {
             Handle::Flat(file) => self.flush_array(&*self.current(&file.array)?),
             Handle::Chunk(array, ..) => self.flush_array(&*self.current(array)?),
+            Handle::Draft(draft) => self.flush_draft(draft),
             _ => Ok(()),
         }
     }
@@ -141,6 +144,9 @@ impl Fs {
     /// As [`Fs::flush`], and has the store keep it also if the power fails.
     pub fn fsync(&self, handle: u64) -> Result<()> {
         self.flush(handle)?;
+        if let Handle::Plain(open) = &*self.handle(handle)? {
+            self.sync_plain(open)?;
+        }
         self.tree.hierarchy().store().sync()
     }
 
@@ -156,13 +162,12 @@ impl Fs {
     /// Sets the size of a file: of flat bytes and chunks it is fixed, and asking for less changes nothing.
     pub fn set_size(&self, inode: u64, size: u64) -> Result<Attributes> {
         self.writable()?;
-        let attributes = self.attributes(inode)?;
-        match &*self.tree.node(inode)? {
-            Node::Flat(_) | Node::Chunk(..) if size <= attributes.size => Ok(attributes),
-            Node::Flat(_) | Node::Chunk(..) => Err(Error::system(libc::EFBIG)),
-            Node::Directory(_) | Node::ControlDirectory => Err(Error::system(libc::EISDIR)),
-            _ => Err(Error::system(libc::EPERM)),
+        match self.tree.node(inode) {
+            Ok(node) if self.has_fixed_size(&node)? => {}
+            _ => return self.set_size_of_file(inode, size),
         }
+        let attributes = self.attributes(inode)?;
+        if size <= attributes.size { Ok(attributes) } else { Err(Error::system(libc::EFBIG)) }
     }
 
     /// Stores what was written of the chunk `name` of the array at `key`, or of all its chunks: before the store is asked

@@ -1,6 +1,7 @@
 //! What a name is in its directory: of one that is looked up, and of many that are listed, each with what `stat` tells.
 //! Most names take one look at one key of the store; the rest go the long way.
 
+use super::target::is_partial;
 use super::{Attributes, CONTROL, ControlFile, FLAT, Name, Node, Tree, has_flat, is_hidden, stale};
 use crate::array::{Array, is_chunk_like};
 use crate::error::{Error, Result};
@@ -86,7 +87,10 @@ impl Tree {
     /// `array` is None for a damaged one.
     fn lookup_in_array(&self, key: &Key, array: Option<&Array>, name: &str) -> Result<Option<Node>> {
         match name {
-            ZARRAY => return Ok(Some(Node::Metadata(key.clone(), MetadataFile::Array))),
+            ZARRAY => {
+                let found = self.document(key, MetadataFile::Array)?;
+                return Ok(found.map(|_| Node::Metadata(key.clone(), MetadataFile::Array)));
+            }
             ZATTRS => {
                 let found = self.document(key, MetadataFile::Attributes)?;
                 return Ok(found.map(|_| Node::Metadata(key.clone(), MetadataFile::Attributes)));
@@ -100,13 +104,15 @@ impl Tree {
             && is_chunk_like(name)
         {
             let chunk = array.grid().parse_chunk_key(name, Separator::Dot);
-            return Ok(chunk.map(|_| Node::Chunk(key.clone(), name.to_string())));
+            if chunk.is_some() || !is_partial(name) {
+                return Ok(chunk.map(|_| Node::Chunk(key.clone(), name.to_string())));
+            }
         }
         let below = key.child(name)?;
         let stat = self.hierarchy.store().stat(&below).map_err(|e| e.context(&below))?;
         Ok(match stat.map(|s| s.kind) {
             None | Some(EntryKind::Prefix) => None,
-            Some(EntryKind::Value) if !is_chunk_like(name) => Some(Node::Value(below)),
+            Some(EntryKind::Value) if !is_chunk_like(name) || is_partial(name) => Some(Node::Value(below)),
             Some(_) => Some(Node::Unreadable(below)),
         })
     }

@@ -57,6 +57,11 @@ impl Made {
         made
     }
 
+    /// The document as it is stored.
+    pub fn text(&self) -> String {
+        self.document.to_string()
+    }
+
     /// The indices of all chunks, in C order.
     pub fn grid(&self) -> Vec<Vec<usize>> {
         let counts: Vec<usize> = self.shape.iter().zip(&self.chunks).map(|(s, c)| s.div_ceil(*c)).collect();

@@ -151,6 +151,13 @@ pub fn errno<T>(result: std::io::Result<T>) -> String {
         (libc::ENAMETOOLONG, "ENAMETOOLONG"),
         (libc::ENODATA, "ENODATA"),
         (libc::EBUSY, "EBUSY"),
+        (libc::EINVAL, "EINVAL"),
+        (libc::EPERM, "EPERM"),
+        (libc::EEXIST, "EEXIST"),
+        (libc::ENOTEMPTY, "ENOTEMPTY"),
+        (libc::EISDIR, "EISDIR"),
+        (libc::ENOTDIR, "ENOTDIR"),
+        (libc::EFBIG, "EFBIG"),
     ];
     match result {
         Ok(_) => "ok".to_string(),

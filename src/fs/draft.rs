@@ -1,0 +1,180 @@
+//! Files that can't be stored piece by piece, while they are written: metadata documents and chunks of objects. Such a
+//! draft is kept in memory, shared by all who have the file open for writing, and becomes the file as a whole when it is
+//! closed. It knows neither what makes a document a good one nor who stores it.
+
+use crate::error::{Error, Result};
+use crate::memory::lock;
+use crate::store::Key;
+use crate::tree::Node;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::time::SystemTime;
+
+/// A file that is being written.
+pub struct Draft {
+    /// The file.
+    pub node: Node,
+    limit: u64,
+    /// Protects the draft; held while it is stored, so that nothing is written meanwhile.
+    state: Mutex<State>,
+}
+
+/// The bytes of a draft, and what is known of them.
+pub struct State {
+    /// What the file is to hold.
+    pub text: Vec<u8>,
+    /// False as long as that is what it holds.
+    pub changed: bool,
+    /// When it was changed last.
+    pub modified: SystemTime,
+    /// Why it could not be stored, as it was then.
+    pub refused: Option<Error>,
+}
+
+/// The drafts of a file system. A draft is there as long as somebody has it open.
+#[derive(Default)]
+pub struct Drafts {
+    /// Protects the map, by path.
+    open: Mutex<HashMap<Key, Weak<Draft>>>,
+}
+
+impl Drafts {
+    /// The draft of the file at `path`.
+    pub fn get(&self, path: &Key) -> Option<Arc<Draft>> {
+        lock(&self.open).get(path).and_then(Weak::upgrade)
+    }
+
+    /// True if there is none.
+    pub fn is_empty(&self) -> bool {
+        lock(&self.open).values().all(|draft| draft.strong_count() == 0)
+    }
+
+    /// The draft of `node`; begun, if nobody has begun one, with `text`, or as a new file without one. It may have up to
+    /// `limit` bytes.
+    pub fn open(&self, node: &Node, text: Option<Vec<u8>>, limit: u64) -> Arc<Draft> {
+        let (mut open, path) = (lock(&self.open), node.path());
+        if let Some(draft) = open.get(&path).and_then(Weak::upgrade) {
+            return draft;
+        }
+        let changed = text.is_none();
+        let (text, modified) = (text.unwrap_or_default(), SystemTime::now());
+        let state = State { text, changed, modified, refused: None };
+        let draft = Arc::new(Draft { node: node.clone(), limit, state: Mutex::new(state) });
+        open.retain(|_, draft| draft.strong_count() > 0);
+        open.insert(path, Arc::downgrade(&draft));
+        draft
+    }
+
+    /// Has the draft at `path` be the file's no more: it was removed, or became another. False if there was none.
+    pub fn forget(&self, path: &Key) -> bool {
+        let draft = lock(&self.open).remove(path).and_then(|draft| draft.upgrade());
+        draft.as_ref().is_some_and(|draft| {
+            draft.lock().changed = false;
+            true
+        })
+    }
+
+    /// As [`Drafts::forget`], of all at and below `path`.
+    pub fn forget_below(&self, path: &Key) {
+        let below: Vec<Key> = lock(&self.open).keys().filter(|k| k.relative_to(path).is_some()).cloned().collect();
+        for path in below {
+            self.forget(&path);
+        }
+    }
+}
+
+impl Draft {
+    /// The state, to be stored or looked at.
+    pub fn lock(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+
+    /// Reads up to `len` bytes at `offset`.
+    pub fn read(&self, offset: u64, len: usize, out: &mut Vec<u8>) {
+        let state = self.lock();
+        let start = offset.min(state.text.len() as u64) as usize;
+        out.clear();
+        out.extend_from_slice(&state.text[start..state.text.len().min(start.saturating_add(len))]);
+    }
+
+    /// Writes all of `data` at `offset`; zeros come into a gap before it. EFBIG if that gets too large.
+    pub fn write(&self, offset: u64, data: &[u8]) -> Result<()> {
+        let end = offset.saturating_add(data.len() as u64);
+        let mut state = self.lock();
+        if end > state.text.len() as u64 {
+            self.resize(&mut state, end)?;
+        }
+        if !data.is_empty() {
+            state.text[offset as usize..end as usize].copy_from_slice(data);
+            state.touch();
+        }
+        Ok(())
+    }
+
+    /// Cuts it off, or adds zeros. EFBIG if that gets too large.
+    pub fn set_size(&self, size: u64) -> Result<()> {
+        let mut state = self.lock();
+        if size != state.text.len() as u64 {
+            self.resize(&mut state, size)?;
+            state.touch();
+        }
+        Ok(())
+    }
+
+    fn resize(&self, state: &mut State, size: u64) -> Result<()> {
+        if size > self.limit {
+            return Err(Error::system(libc::EFBIG).context(self.node.path()));
+        }
+        let more = (size as usize).saturating_sub(state.text.len());
+        state.text.try_reserve(more).map_err(|_| Error::system(libc::ENOMEM))?;
+        state.text.resize(size as usize, 0);
+        Ok(())
+    }
+}
+
+impl State {
+    fn touch(&mut self) {
+        (self.changed, self.modified) = (true, SystemTime::now());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node() -> Node {
+        Node::Value(Key::root().child("x").unwrap())
+    }
+
+    #[test]
+    fn a_draft_is_written_anywhere_and_shared() {
+        let drafts = Drafts::default();
+        let draft = drafts.open(&node(), Some(b"0123".to_vec()), 10);
+        assert!(!draft.lock().changed);
+        draft.write(2, b"ab").unwrap();
+        draft.write(6, b"c").unwrap();
+        let mut out = Vec::new();
+        drafts.open(&node(), None, 10).read(1, 100, &mut out);
+        assert_eq!((out.as_slice(), draft.lock().changed), (b"1ab\0\0c".as_slice(), true));
+        draft.set_size(3).unwrap();
+        draft.read(2, 1, &mut out);
+        assert_eq!(out, b"a");
+        draft.read(3, 1, &mut out);
+        assert_eq!(out, b"");
+    }
+
+    #[test]
+    fn a_draft_has_a_limit_and_an_end() {
+        let drafts = Drafts::default();
+        let draft = drafts.open(&node(), None, 4);
+        assert!(draft.lock().changed, "a new file is one as it is");
+        assert_eq!(draft.write(2, b"abc").unwrap_err().errno(), libc::EFBIG);
+        assert_eq!(draft.write(u64::MAX, b"a").unwrap_err().errno(), libc::EFBIG);
+        assert_eq!(draft.set_size(5).unwrap_err().errno(), libc::EFBIG);
+        assert_eq!(draft.lock().text, b"");
+        drafts.forget(&node().path());
+        assert!(!draft.lock().changed && drafts.get(&node().path()).is_none());
+        drop(drafts.open(&node(), None, 4));
+        assert!(drafts.get(&node().path()).is_none());
+    }
+}

@@ -1,0 +1,342 @@
+//! Names that are made and removed, and what is neither flat bytes nor a chunk while it is written: drafts, which are
+//! checked and stored when they are closed, and plain keys, which are written in place.
+
+use super::draft::Draft;
+use super::{CurrentArray, Dropping, Fs, Handle, KernelPages, Opened, PlainFile};
+use crate::array::Array;
+use crate::error::{Error, Kind, Result};
+use crate::grid::ChunkId;
+use crate::hierarchy::MetadataFile;
+use crate::memory;
+use crate::metadata::MAX_DOCUMENT;
+use crate::store::{Key, Space};
+use crate::tree::{Attributes, CONTROL, Node, Target};
+use std::sync::{Arc, Mutex};
+use std::time::SystemTime;
+
+/// Bytes that a chunk of objects may have while it is written: blosc's own limit, in bytes.
+const MAX_OBJECTS: u64 = (1 << 31) - 1;
+
+/// What is before the name of a user attribute in the name of its extended attribute.
+const ATTRIBUTE: &str = "user.zarr.attrs.";
+
+impl Fs {
+    /// What `name` is in the directory `parent`, also of a draft that was not stored yet.
+    pub(super) fn find(&self, parent: &Node, name: &str) -> Result<Option<(Node, Attributes)>> {
+        let Node::Directory(key) = parent else { return self.tree.lookup(parent, name) };
+        if let Some(draft) = self.drafts.get(&key.child(name)?)
+            && let Some(attributes) = self.of_changed(&draft)
+        {
+            return Ok(Some((draft.node.clone(), attributes)));
+        }
+        if self.is_unsettled(parent, Some(name)) {
+            self.settle(key, Some(name));
+        }
+        self.tree.lookup(parent, name)
+    }
+
+    /// What `stat` tells of a file that is being written, or was removed while it is open; None of any other.
+    pub(super) fn attributes_while_open(&self, inode: u64) -> Option<Attributes> {
+        match self.tree.node(inode) {
+            Ok(node) => self.drafts.get(&node.path()).and_then(|draft| self.of_changed(&draft)),
+            Err(_) => {
+                let metadata = self.removed_file(inode)?.metadata().ok()?;
+                let modified = metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH);
+                Some(self.tree.of_file(metadata.len(), modified))
+            }
+        }
+    }
+
+    /// What `stat` tells of a draft that is not the file's content yet.
+    fn of_changed(&self, draft: &Draft) -> Option<Attributes> {
+        let state = draft.lock();
+        let attributes = state.changed.then(|| self.tree.of_file(state.text.len() as u64, state.modified))?;
+        Some(Attributes { inode: self.tree.inode(&draft.node), ..attributes })
+    }
+
+    /// Makes a file, or opens the one that is there unless that is an error, for reading and writing. Counts a lookup of
+    /// it.
+    pub fn create(&self, parent: u64, name: &str, exclusive: bool, truncate: bool) -> Result<(Attributes, Opened)> {
+        self.writable()?;
+        let parent = self.tree.node(parent)?;
+        match self.find(&parent, name)? {
+            Some(_) if exclusive => Err(Error::system(libc::EEXIST)),
+            Some((node, _)) => {
+                let inode = self.tree.remember(node);
+                let opened = self.open(inode, true, false).and_then(|opened| {
+                    let sized = if truncate { self.set_size(inode, 0) } else { self.attributes(inode) };
+                    sized.map(|attributes| (attributes, opened.handle)).inspect_err(|_| self.release(opened.handle))?;
+                    Ok((self.attributes(inode)?, opened))
+                });
+                opened.inspect_err(|_| self.tree.forget(inode, 1))
+            }
+            None => self.make(self.tree.target(&parent, name)?, name, exclusive),
+        }
+    }
+
+    fn make(&self, target: Target, name: &str, exclusive: bool) -> Result<(Attributes, Opened)> {
+        match target {
+            Target::Document(key, file) => Ok(self.make_draft(Node::Metadata(key, file), MAX_DOCUMENT)),
+            Target::Flat(_) => Err(Error::system(libc::EEXIST)),
+            Target::Chunk(array, chunk) => {
+                array.writable()?;
+                let node = Node::Chunk(array.key().clone(), name.to_string());
+                if array.metadata().is_object() {
+                    return Ok(self.make_draft(node, MAX_OBJECTS));
+                }
+                self.make_chunk(&array, chunk)?;
+                let attributes = self.tree.of_file(array.grid().chunk_size() as u64, SystemTime::now());
+                let inode = self.tree.remember(node);
+                let dropping = Dropping::new(inode, KernelPages::None);
+                let handle = Handle::Chunk(CurrentArray(Mutex::new(array)), name.to_string(), dropping);
+                Ok((Attributes { inode, ..attributes }, self.opened(handle, KernelPages::None)))
+            }
+            Target::Plain(key) => {
+                let store = self.tree.hierarchy().store();
+                let file = store.writable_file(&key, true, exclusive).map_err(|e| e.context(&key))?;
+                let inode = self.tree.remember(Node::Value(key));
+                let handle = Handle::Plain(PlainFile { inode, file: Some(file) });
+                let attributes = self.attributes(inode).inspect_err(|_| self.tree.forget(inode, 1))?;
+                Ok((attributes, self.opened(handle, KernelPages::Fresh)))
+            }
+        }
+    }
+
+    fn make_draft(&self, node: Node, limit: u64) -> (Attributes, Opened) {
+        let draft = self.drafts.open(&node, None, limit);
+        let attributes = self.tree.of_file(draft.lock().text.len() as u64, SystemTime::now());
+        let inode = self.tree.remember(node);
+        (Attributes { inode, ..attributes }, self.opened(Handle::Draft(draft), KernelPages::None))
+    }
+
+    /// A new chunk is of full size from the beginning, and holds the fill value.
+    fn make_chunk(&self, array: &Arc<Array>, chunk: ChunkId) -> Result<()> {
+        let mut bytes = memory::zeroed(array.grid().chunk_size())?;
+        array.fill(&mut bytes, 0);
+        self.cache.write(array, chunk, 0, &bytes)
+    }
+
+    fn opened(&self, handle: Handle, pages: KernelPages) -> Opened {
+        Opened { handle: self.insert(handle), pages, backing: None }
+    }
+
+    /// True for flat bytes and chunks, but those of objects.
+    pub(super) fn has_fixed_size(&self, node: &Node) -> Result<bool> {
+        Ok(match node {
+            Node::Flat(_) => true,
+            Node::Chunk(key, _) => !self.tree.array(key)?.metadata().is_object(),
+            _ => false,
+        })
+    }
+
+    /// A new handle of a file that is no flat bytes and no chunk of fixed size, to write it.
+    pub(super) fn open_to_write(&self, inode: u64, node: &Node) -> Result<(Handle, KernelPages)> {
+        let stale = || Error::system(libc::ESTALE);
+        match node {
+            Node::Metadata(key, file) => {
+                let text = match self.tree.document(key, *file)? {
+                    Some(document) => document.text.clone(),
+                    None => return self.drafts.get(&node.path()).map(in_memory).ok_or_else(stale),
+                };
+                Ok(in_memory(self.drafts.open(node, Some(text), MAX_DOCUMENT)))
+            }
+            Node::Chunk(key, name) => {
+                self.tree.chunk(key, name)?.0.writable()?;
+                let bytes = self.content(node)?;
+                Ok(in_memory(self.drafts.open(node, Some(bytes), MAX_OBJECTS)))
+            }
+            Node::Value(key) => {
+                self.tree.check_plain(node, key)?;
+                let file = self.tree.hierarchy().store().writable_file(key, false, false);
+                let file = file.map_err(|e| if e.errno() == libc::ENOENT { stale() } else { e.context(key) })?;
+                Ok((Handle::Plain(PlainFile { inode, file: Some(file) }), KernelPages::Fresh))
+            }
+            Node::Directory(_) | Node::ControlDirectory => Err(Error::system(libc::EISDIR)),
+            Node::Unreadable(key) => Err(self.tree.unreadable(key)),
+            Node::Flat(_) | Node::Control(_) => Err(Error::system(libc::EPERM)),
+        }
+    }
+
+    /// Stores a draft that was changed. What can't be honoured is [`Kind::Invalid`], and the old file stays.
+    pub(super) fn flush_draft(&self, draft: &Draft) -> Result<()> {
+        let mut state = draft.lock();
+        if !state.changed {
+            return Ok(());
+        }
+        let stored = match &draft.node {
+            Node::Metadata(key, file) => self.put_document(key, *file, &state.text),
+            Node::Chunk(key, name) => {
+                self.tree.chunk(key, name).and_then(|(array, chunk)| self.replace_chunk(&array, chunk, &state.text))
+            }
+            _ => Ok(()),
+        };
+        state.changed = stored.is_err();
+        state.refused = stored.clone().err();
+        stored
+    }
+
+    /// To be called when an open draft is closed for good: what was wrong with it goes on record. Not before, since a
+    /// shell closes what it has not written yet.
+    pub(super) fn release_draft(&self, draft: &Draft) {
+        if self.flush_draft(draft).is_err()
+            && let Some(e) = draft.lock().refused.take()
+        {
+            self.stats.problem(format!("not stored: {e}"));
+        }
+    }
+
+    /// Stores a document as a user of the mount has written it.
+    pub(super) fn put_document(&self, key: &Key, file: MetadataFile, text: &[u8]) -> Result<()> {
+        if file == MetadataFile::Array {
+            self.store_written(key)?;
+        }
+        self.tree.hierarchy().put_document(key, file, text)?;
+        self.tree.document_changed(key, file, false);
+        self.drop_pages(&Node::Flat(key.clone()));
+        Ok(())
+    }
+
+    /// Stores what was written to arrays at and below `key`: their metadata is about to change.
+    pub(super) fn store_written(&self, key: &Key) -> Result<()> {
+        self.cache.flush_where(|array| array.key().relative_to(key).is_some())
+    }
+
+    /// Removes a file. Flat bytes are there as long as their array: removing them changes nothing.
+    pub fn unlink(&self, parent: u64, name: &str) -> Result<()> {
+        self.writable()?;
+        let found = self.find(&*self.tree.node(parent)?, name)?;
+        let (node, _) = found.ok_or_else(|| Error::not_found("no such file"))?;
+        self.remove(&node)
+    }
+
+    pub(super) fn remove(&self, node: &Node) -> Result<()> {
+        let was_draft = self.drafts.forget(&node.path());
+        let gone = || Error::system(libc::ENOENT);
+        match node {
+            Node::Flat(_) => Ok(()),
+            Node::Chunk(key, name) => {
+                let (array, chunk) = self.tree.chunk(key, name)?;
+                let erased = self.erase_chunk(&array, chunk)?;
+                if erased || was_draft { Ok(()) } else { Err(gone()) }
+            }
+            Node::Metadata(key, file) => {
+                if *file == MetadataFile::Array {
+                    self.store_written(key)?;
+                }
+                match self.tree.hierarchy().remove_document(key, *file) {
+                    Err(e) if was_draft && e.kind() == Kind::NotFound => {}
+                    removed => removed?,
+                }
+                self.tree.document_changed(key, *file, true);
+                Ok(())
+            }
+            Node::Value(key) | Node::Unreadable(key) => {
+                let removed = self.tree.hierarchy().store().delete(key).map_err(|e| e.context(key))?;
+                self.tree.removed(node);
+                if removed { Ok(()) } else { Err(gone()) }
+            }
+            Node::Directory(_) => Err(Error::system(libc::EISDIR)),
+            Node::ControlDirectory | Node::Control(_) => Err(Error::system(libc::EPERM)),
+        }
+    }
+
+    fn erase_chunk(&self, array: &Arc<Array>, chunk: ChunkId) -> Result<bool> {
+        let _lock = array.lock_chunk(chunk)?;
+        let was_written = self.cache.is_written(array, chunk);
+        self.cache.forget_chunk(array, chunk);
+        let erased = array.erase(chunk);
+        // who has read it meanwhile must not keep it
+        self.cache.forget_chunk(array, chunk);
+        self.drop_pages(&Node::Flat(array.key().clone()));
+        Ok(erased? || was_written)
+    }
+
+    /// Makes a directory, which is a group. Counts a lookup of it.
+    pub fn make_directory(&self, parent: u64, name: &str) -> Result<Attributes> {
+        self.writable()?;
+        let parent = self.tree.node(parent)?;
+        let Node::Directory(above) = &*parent else { return Err(Error::system(libc::EPERM)) };
+        if above.is_root() && name == CONTROL {
+            return Err(Error::system(libc::EEXIST));
+        }
+        let key = above.child(name)?;
+        self.tree.hierarchy().create_group(&key)?;
+        self.tree.document_changed(&key, MetadataFile::Group, false);
+        let node = Node::Directory(key);
+        let attributes = self.tree.attributes(&node)?;
+        Ok(Attributes { inode: self.tree.remember(node), ..attributes })
+    }
+
+    /// Removes a directory: a group or an array with nothing left in it.
+    pub fn remove_directory(&self, parent: u64, name: &str) -> Result<()> {
+        self.writable()?;
+        let found = self.find(&*self.tree.node(parent)?, name)?;
+        match found.map(|(node, _)| node) {
+            None => Err(Error::system(libc::ENOENT)),
+            Some(Node::Directory(key)) => {
+                // a chunk that is not stored yet is one, too
+                self.store_written(&key)?;
+                self.tree.hierarchy().remove_place(&key)?;
+                self.drafts.forget_below(&key);
+                self.tree.removed(&Node::Directory(key));
+                Ok(())
+            }
+            Some(Node::ControlDirectory) => Err(Error::system(libc::EPERM)),
+            Some(_) => Err(Error::system(libc::ENOTDIR)),
+        }
+    }
+
+    /// Sets the size of a draft or a plain key.
+    pub(super) fn set_size_of_file(&self, inode: u64, size: u64) -> Result<Attributes> {
+        let node = match self.tree.node(inode) {
+            Ok(node) => node,
+            Err(e) => {
+                self.removed_file(inode).ok_or(e)?.set_len(size)?;
+                return self.attributes(inode);
+            }
+        };
+        match self.drafts.get(&node.path()) {
+            Some(draft) => draft.set_size(size)?,
+            None => match self.open_to_write(inode, &node)?.0 {
+                Handle::Draft(draft) => {
+                    draft.set_size(size)?;
+                    self.flush_draft(&draft)?;
+                }
+                Handle::Plain(PlainFile { file: Some(file), .. }) => file.set_len(size)?,
+                _ => return Err(Error::system(libc::EPERM)),
+            },
+        }
+        self.attributes(inode)
+    }
+
+    /// Sets or, without a value, removes a user attribute of a group or array by way of an extended attribute. With
+    /// `create` it must not be there (EEXIST), with `replace` it must (ENODATA).
+    pub fn set_xattr(&self, inode: u64, name: &str, value: Option<&[u8]>, create: bool, replace: bool) -> Result<()> {
+        self.writable()?;
+        let Some(attribute) = name.strip_prefix(ATTRIBUTE) else {
+            let ours = name.starts_with("user.zarr");
+            return Err(Error::system(if ours { libc::EPERM } else { libc::EOPNOTSUPP }));
+        };
+        let node = self.tree.node(inode)?;
+        let (Node::Directory(key) | Node::Flat(key)) = &*node else { return Err(Error::system(libc::EPERM)) };
+        let there = self.tree.hierarchy().attributes(key)?.contains_key(attribute);
+        if create && there {
+            return Err(Error::system(libc::EEXIST));
+        }
+        if !there && (replace || value.is_none()) {
+            return Err(Error::system(libc::ENODATA));
+        }
+        self.tree.hierarchy().set_attribute(key, attribute, value)?;
+        self.tree.document_changed(key, MetadataFile::Attributes, false);
+        Ok(())
+    }
+
+    /// What room there is for the store; None if it can't tell.
+    pub fn space(&self) -> Result<Option<Space>> {
+        self.tree.hierarchy().store().space()
+    }
+}
+
+fn in_memory(draft: Arc<Draft>) -> (Handle, KernelPages) {
+    (Handle::Draft(draft), KernelPages::None)
+}

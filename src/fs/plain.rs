@@ -1,0 +1,65 @@
+//! Plain keys that are open: the store's own files, read and written in place. It knows nothing of arrays.
+
+use super::{Fs, Handle};
+use crate::error::{Error, Result};
+use crate::memory::lock;
+use crate::tree::Node;
+use std::fs::File;
+use std::io::ErrorKind;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+
+/// An open plain key.
+pub struct PlainFile {
+    /// The number under which the kernel knows it, also when it gets another name.
+    pub inode: u64,
+    /// The file, where the store has one. Without it nothing can be written.
+    pub file: Option<File>,
+}
+
+impl Fs {
+    /// Reads up to `len` bytes at `offset`. As long as the file has a name they are those of what is there by that name,
+    /// since the kernel keeps the pages of all who have it open together.
+    pub(super) fn read_plain(&self, open: &PlainFile, offset: u64, len: usize, out: &mut Vec<u8>) -> Result<()> {
+        let stale = || Error::system(libc::ESTALE);
+        if let Ok(node) = self.tree.node(open.inode) {
+            let Node::Value(key) = &*node else { return Err(stale()) };
+            let end = offset.saturating_add(len as u64);
+            let got = self.tree.hierarchy().store().get_range(key, offset..end, out).map_err(|e| e.context(key))?;
+            return got.map(|_| ()).ok_or_else(stale);
+        }
+        let file = open.file.as_ref().ok_or_else(stale)?;
+        out.resize(len, 0);
+        let mut done = 0;
+        while done < len {
+            match file.read_at(&mut out[done..], offset + done as u64) {
+                Ok(0) => break,
+                Ok(n) => done += n,
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Err(e) => return Err(e.into()),
+            }
+        }
+        out.truncate(done);
+        Ok(())
+    }
+
+    /// Writes all of `data`.
+    pub(super) fn write_plain(&self, open: &PlainFile, offset: u64, data: &[u8]) -> Result<()> {
+        let file = open.file.as_ref().ok_or_else(|| Error::system(libc::EBADF))?;
+        Ok(file.write_all_at(data, offset)?)
+    }
+
+    /// Has the bytes survive a power loss.
+    pub(super) fn sync_plain(&self, open: &PlainFile) -> Result<()> {
+        Ok(open.file.as_ref().map_or(Ok(()), File::sync_all)?)
+    }
+
+    /// A file that was removed or replaced while it is open, by its number.
+    pub(super) fn removed_file(&self, inode: u64) -> Option<File> {
+        let of_handle = |handle: &Arc<Handle>| match &**handle {
+            Handle::Plain(open) if open.inode == inode => open.file.as_ref()?.try_clone().ok(),
+            _ => None,
+        };
+        lock(&self.handles).values().find_map(of_handle)
+    }
+}

@@ -1,0 +1,189 @@
+//! Files and directories that get other names. A file takes another form where its new name asks for that: a plain key
+//! that is moved onto the name of a chunk is encoded, one moved onto that of a document is checked. It is there under
+//! its new name, stored for good, before it goes from the old one.
+
+use super::Fs;
+use crate::array::{Array, Scratch};
+use crate::error::{Error, Result};
+use crate::grid::ChunkId;
+use crate::metadata::MAX_DOCUMENT;
+use crate::store::Key;
+use crate::tree::{CONTROL, Node, Target};
+use std::sync::Arc;
+
+/// Bytes of a file that are copied at a time into an array.
+const PIECE: u64 = 8 << 20;
+
+/// No limit on the size of a file, in bytes.
+const ANY: u64 = i64::MAX as u64;
+
+impl Fs {
+    /// Gives the file or directory `from` the name `to`, each a directory's inode number and a name in it; what is there
+    /// is replaced, as rename(2) does, or, with `keep`, is EEXIST. EINVAL, and nothing changed, if it can't be what the
+    /// new name says.
+    pub fn rename(&self, from: (u64, &str), to: (u64, &str), keep: bool) -> Result<()> {
+        self.writable()?;
+        let (from_directory, to_directory) = (self.tree.node(from.0)?, self.tree.node(to.0)?);
+        let (source, _) = self.find(&from_directory, from.1)?.ok_or_else(|| Error::system(libc::ENOENT))?;
+        let there = self.find(&to_directory, to.1)?.map(|(node, _)| node);
+        match &there {
+            Some(_) if keep => return Err(Error::system(libc::EEXIST)),
+            Some(node) if *node == source => return Ok(()),
+            _ => {}
+        }
+        match (&source, &there) {
+            (Node::Directory(key), None | Some(Node::Directory(_))) => self.rename_directory(key, &to_directory, to.1),
+            (Node::Directory(_), Some(_)) => Err(Error::system(libc::ENOTDIR)),
+            (_, Some(Node::Directory(_))) => Err(Error::system(libc::EISDIR)),
+            (Node::Chunk(..) | Node::Metadata(..) | Node::Value(_), _) => {
+                self.rename_file(&source, self.tree.target(&to_directory, to.1)?, there.as_ref())
+            }
+            // flat bytes are there as long as their array
+            _ => Err(Error::system(libc::EPERM)),
+        }
+    }
+
+    fn rename_directory(&self, from: &Key, to_directory: &Node, name: &str) -> Result<()> {
+        let Node::Directory(above) = to_directory else { return Err(Error::system(libc::EPERM)) };
+        if above.is_root() && name == CONTROL {
+            return Err(Error::system(libc::EPERM));
+        }
+        let to = above.child(name)?;
+        self.store_written(from)?;
+        self.store_written(&to)?;
+        self.tree.hierarchy().rename(from, &to)?;
+        self.drafts.forget_below(from);
+        self.drafts.forget_below(&to);
+        self.tree.renamed(&Node::Directory(from.clone()), &Node::Directory(to));
+        Ok(())
+    }
+
+    fn rename_file(&self, source: &Node, target: Target, there: Option<&Node>) -> Result<()> {
+        let store = self.tree.hierarchy().store();
+        match (source, &target) {
+            (Node::Value(from), Target::Plain(to)) => {
+                self.tree.hierarchy().rename(from, to)?;
+                self.tree.renamed(source, &Node::Value(to.clone()));
+                return Ok(());
+            }
+            (_, Target::Plain(to)) => {
+                store.put(to, &self.content(source)?).map_err(|e| e.context(to))?;
+                if let Some(old) = there {
+                    self.tree.removed(old);
+                }
+            }
+            (_, Target::Document(key, file)) => {
+                let text = self.content_up_to(source, MAX_DOCUMENT)?;
+                self.drafts.forget(&key.join(file.name()));
+                self.put_document(key, *file, &text)?;
+            }
+            (_, Target::Chunk(array, chunk)) => {
+                let bytes = self.content_for(source, array, *chunk)?;
+                self.drafts.forget(&source.path());
+                self.replace_chunk(array, *chunk, &bytes)?;
+            }
+            (Node::Value(from), Target::Flat(array)) => self.copy_into(from, array)?,
+            (_, Target::Flat(array)) => {
+                return Err(Error::invalid("can't become the flat bytes of an array").context(array.key()));
+            }
+        }
+        store.sync()?;
+        let removed = self.remove(source);
+        // the kernel knows it by its new name; what comes to the old one is another file
+        self.tree.removed(source);
+        removed
+    }
+
+    /// All bytes of a file.
+    pub(super) fn content(&self, node: &Node) -> Result<Vec<u8>> {
+        self.content_up_to(node, ANY)
+    }
+
+    /// All bytes of a file; EINVAL if those of a plain key are more than `limit`.
+    fn content_up_to(&self, node: &Node, limit: u64) -> Result<Vec<u8>> {
+        let (stale, mut bytes) = (|| Error::system(libc::ESTALE), Vec::new());
+        match node {
+            Node::Value(key) => {
+                let store = self.tree.hierarchy().store();
+                let size = store.stat(key).map_err(|e| e.context(key))?.ok_or_else(stale)?.size;
+                if size > limit {
+                    return Err(Error::invalid(format!("{size} bytes, more than {limit}")).context(key));
+                }
+                store.get(key, limit, &mut bytes).map_err(|e| e.context(key))?.ok_or_else(stale)?;
+            }
+            Node::Chunk(key, name) => {
+                let (array, _) = self.tree.chunk(key, name)?;
+                self.read_chunk(&array, name, 0, usize::MAX, false, &mut bytes)?;
+            }
+            Node::Metadata(key, file) => {
+                let document = self.tree.document(key, *file)?.ok_or_else(stale)?;
+                bytes.extend_from_slice(&document.text);
+            }
+            _ => return Err(Error::system(libc::EPERM)),
+        }
+        Ok(bytes)
+    }
+
+    /// All bytes of a file that is to be a chunk; EINVAL unless there are as many as a chunk has.
+    fn content_for(&self, source: &Node, array: &Array, chunk: ChunkId) -> Result<Vec<u8>> {
+        let size = array.grid().chunk_size();
+        if array.metadata().is_object() {
+            return self.content(source);
+        }
+        let key = array.chunk_key(chunk);
+        let wrong = |len: u64| Error::invalid(format!("{len} bytes can't become a chunk of {size}")).context(&key);
+        if let Node::Value(from) = source
+            && let Some(stat) = self.tree.hierarchy().store().stat(from).map_err(|e| e.context(from))?
+            && stat.size != size as u64
+        {
+            return Err(wrong(stat.size));
+        }
+        let bytes = self.content(source)?;
+        if bytes.len() == size { Ok(bytes) } else { Err(wrong(bytes.len() as u64)) }
+    }
+
+    /// Stores a whole chunk, given in the array's own order. If that fails the old one is there as before.
+    pub(super) fn replace_chunk(&self, array: &Arc<Array>, chunk: ChunkId, bytes: &[u8]) -> Result<()> {
+        array.writable()?;
+        // what others have written to it would else be lost if this can't be stored
+        self.cache.flush_chunk(array, chunk)?;
+        let stored = match array.metadata().is_object() {
+            true => {
+                array.lock_chunk(chunk).and_then(|_lock| array.store(chunk, bytes, &mut Scratch::default())).map(drop)
+            }
+            false => {
+                let written = self.write_chunk_bytes(array, chunk, 0, bytes);
+                written.and_then(|()| self.cache.flush_chunk(array, chunk))
+            }
+        };
+        if stored.is_err() || array.metadata().is_object() {
+            self.cache.forget_chunk(array, chunk);
+        }
+        self.drop_pages(&Node::Flat(array.key().clone()));
+        stored
+    }
+
+    /// Writes a file over the flat bytes of an array, and stores them. EINVAL, and nothing written, unless it has as
+    /// many.
+    fn copy_into(&self, from: &Key, array: &Arc<Array>) -> Result<()> {
+        let store = self.tree.hierarchy().store();
+        let stale = || Error::system(libc::ESTALE);
+        let size = store.stat(from).map_err(|e| e.context(from))?.ok_or_else(stale)?.size;
+        if size != array.size() {
+            let why = format!("{size} bytes can't become the {} of an array's flat bytes", array.size());
+            return Err(Error::invalid(why).context(array.key()));
+        }
+        array.writable()?;
+        let (mut at, mut piece) = (0, Vec::new());
+        while at < size {
+            store.get_range(from, at..at + PIECE, &mut piece).map_err(|e| e.context(from))?.ok_or_else(stale)?;
+            if piece.is_empty() {
+                return Err(stale());
+            }
+            self.write_flat(array, at, &piece)?;
+            at += piece.len() as u64;
+        }
+        self.drop_pages(&Node::Flat(array.key().clone()));
+        self.cache.flush_array(array)
+    }
+}

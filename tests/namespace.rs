@@ -1,0 +1,612 @@
+//! Names that are made, removed and renamed through a mount, and documents and plain keys that are written: the
+//! promise, sentence by sentence. Flat bytes and chunk files are in `writing.rs`, other programs in `python_writers.rs`.
+
+mod support;
+
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::path::Path;
+use std::process::Command;
+use support::made::{Made, pattern};
+use support::{Mount, errno};
+
+/// A store with one group, `g`, and one array, `a`, of all its chunks.
+struct Store {
+    directory: tempfile::TempDir,
+    array: Made,
+}
+
+impl Store {
+    fn new(more: Value) -> Store {
+        let directory = tempfile::tempdir().unwrap();
+        fs::create_dir(directory.path().join("g")).unwrap();
+        for group in ["", "g"] {
+            fs::write(directory.path().join(group).join(".zgroup"), "{\"zarr_format\": 2}").unwrap();
+        }
+        let array = Made::full(directory.path().join("a"), &[5, 6], &[2, 3], more);
+        Store { directory, array }
+    }
+
+    fn compressed() -> Store {
+        Store::new(json!({"compressor": {"id": "zlib", "level": 1}, "dtype": "<u4", "order": "F"}))
+    }
+
+    fn path(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// What the store holds, seen by another mount.
+    fn seen_anew<T>(&self, look: impl FnOnce(&Mount) -> T) -> T {
+        look(&Mount::new(self.path(), &["--read-only"]))
+    }
+
+    /// No unfinished file is left.
+    fn check_clean(&self) {
+        let mut directories = vec![self.path().to_path_buf()];
+        while let Some(directory) = directories.pop() {
+            for entry in fs::read_dir(&directory).unwrap().map(|e| e.unwrap()) {
+                assert!(!entry.file_name().to_string_lossy().starts_with(".zarrfs-"), "{:?}", entry.path());
+                if entry.file_type().unwrap().is_dir() {
+                    directories.push(entry.path());
+                }
+            }
+        }
+    }
+}
+
+fn names(path: &Path) -> BTreeSet<String> {
+    fs::read_dir(path).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect()
+}
+
+fn document(path: &Path) -> Value {
+    serde_json::from_slice(&fs::read(path).unwrap()).unwrap()
+}
+
+fn run(program: &str, args: &[&str], directory: &Path) -> String {
+    let output = Command::new(program).args(args).current_dir(directory).output().unwrap();
+    let said = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{program} {args:?}: {said}");
+    said
+}
+
+/// "`.zattrs`, `.zgroup`, `.zarray`: written as files; checked when closed: not valid JSON, or metadata that can't be
+/// honoured, is EINVAL and the old one stays."
+#[test]
+fn documents_are_checked_when_they_are_closed() {
+    let store = Store::compressed();
+    let mount = Mount::new(store.path(), &[]);
+    let path = mount.join("a/.zattrs");
+    fs::write(&path, r#"{"units": "m", "no": NaN}"#).unwrap();
+    assert_eq!(fs::read(&path).unwrap(), br#"{"units": "m", "no": NaN}"#);
+    assert_eq!(fs::read(store.path().join("a/.zattrs")).unwrap(), br#"{"units": "m", "no": NaN}"#);
+    for (name, bad) in [
+        ("a/.zattrs", "{bad"),
+        ("a/.zattrs", "[1]"),
+        ("a/.zattrs", ""),
+        ("g/.zgroup", "{\"zarr_format\": 3}"),
+        ("a/.zarray", "{\"zarr_format\": 2}"),
+        ("g/.zarray", "{}"),
+    ] {
+        let before = fs::read(mount.join(name)).ok();
+        assert_eq!(close_says(&mount.join(name), bad), "EINVAL", "{name} {bad:?}");
+        assert_eq!(fs::read(mount.join(name)).ok(), before, "{name} {bad:?}");
+    }
+    assert_eq!(names(&mount.join("g")), BTreeSet::from([".zgroup".to_string()]));
+    let stats = mount.stats();
+    assert!(stats.contains("/a/.zattrs") && stats.contains("not valid JSON"), "{stats}");
+    assert_eq!(fs::read(mount.join("a/data.raw")).unwrap(), store.array.flat);
+    store.check_clean();
+}
+
+/// Writes a file and returns what its closing said.
+fn close_says(path: &Path, text: &str) -> String {
+    let mut file = OpenOptions::new().write(true).create(true).truncate(true).open(path).unwrap();
+    file.write_all(text.as_bytes()).unwrap();
+    errno(rustix::io::fcntl_dupfd_cloexec(&file, 0).map_err(Into::into).and_then(close))
+}
+
+/// Closes a descriptor and says how that went.
+fn close(fd: std::os::fd::OwnedFd) -> std::io::Result<()> {
+    use std::os::fd::IntoRawFd;
+    // SAFETY: the descriptor is owned here, and nobody uses it afterwards.
+    match unsafe { libc::close(fd.into_raw_fd()) } {
+        0 => Ok(()),
+        _ => Err(std::io::Error::last_os_error()),
+    }
+}
+
+/// What is read of a draft, and what `stat` tells of it while it is open, is the draft; it is stored with fsync, too.
+#[test]
+fn a_document_that_is_written_shows_as_it_is_written() {
+    let store = Store::compressed();
+    let mount = Mount::new(store.path(), &[]);
+    let path = mount.join("g/.zattrs");
+    let mut file = OpenOptions::new().read(true).write(true).create_new(true).open(&path).unwrap();
+    assert_eq!(fs::metadata(&path).unwrap().len(), 0);
+    file.write_all(b"{\"a\": 1}      ").unwrap();
+    file.set_len(8).unwrap();
+    assert_eq!((file.metadata().unwrap().len(), fs::metadata(&path).unwrap().len()), (8, 8));
+    file.seek(SeekFrom::Start(6)).unwrap();
+    file.write_all(b"2").unwrap();
+    let mut text = String::new();
+    file.rewind().unwrap();
+    file.read_to_string(&mut text).unwrap();
+    assert_eq!(text, "{\"a\": 2}");
+    assert!(!store.path().join("g/.zattrs").exists());
+    file.sync_all().unwrap();
+    assert_eq!(fs::read(store.path().join("g/.zattrs")).unwrap(), b"{\"a\": 2}");
+    // appended, and by two descriptors
+    let mut more = OpenOptions::new().append(true).open(&path).unwrap();
+    more.write_all(b"\n").unwrap();
+    drop((more, file));
+    assert_eq!(fs::read(&path).unwrap(), b"{\"a\": 2}\n");
+    assert_eq!(fs::metadata(&path).unwrap().len(), 9);
+    // more than a document may have
+    let file = OpenOptions::new().write(true).open(&path).unwrap();
+    assert_eq!(errno(file.write_all_at(b"x", 16 << 20)), "EFBIG");
+    drop(file);
+    assert_eq!(errno(fs::OpenOptions::new().write(true).create_new(true).open(&path)), "EEXIST");
+    assert_eq!(fs::read(&path).unwrap(), b"{\"a\": 2}\n");
+}
+
+/// "`mkdir` creates a group; `.zarray` written into a new directory creates an array"; "stored as their `.zarray` says".
+#[test]
+fn directories_are_groups_and_become_arrays() {
+    let store = Store::compressed();
+    let mount = Mount::new(store.path(), &[]);
+    fs::create_dir(mount.join("g/new")).unwrap();
+    assert_eq!(document(&store.path().join("g/new/.zgroup")), json!({"zarr_format": 2}));
+    assert_eq!(errno(fs::create_dir(mount.join("g/new"))), "EEXIST");
+    assert_eq!(errno(fs::create_dir(mount.join("g/none/x"))), "ENOENT");
+    assert_eq!(errno(fs::create_dir(mount.join(".zarrfs"))), "EEXIST");
+    assert_eq!(errno(fs::create_dir(mount.join("a/below"))), "EPERM");
+    let text = json!({"zarr_format": 2, "shape": [4], "chunks": [2], "dtype": "<u2", "fill_value": 9, "order": "C",
+        "compressor": {"id": "zlib", "level": 9}, "filters": null});
+    fs::write(mount.join("g/new/.zarray"), text.to_string()).unwrap();
+    assert_eq!(document(&store.path().join("g/new/.zarray")), text);
+    assert_eq!(names(&mount.join("g/new")), BTreeSet::from([".zarray", "data.raw"].map(String::from)));
+    assert_eq!(document(&mount.join("g/new/.zarray"))["compressor"], Value::Null);
+    assert_eq!(fs::read(mount.join("g/new/data.raw")).unwrap(), [9, 0].repeat(4));
+    fs::write(mount.join("g/new/1"), [1, 2, 3, 4]).unwrap();
+    assert_eq!(fs::read(store.path().join("g/new/1")).unwrap()[0], 0x78, "zlib's first byte");
+    assert_eq!(fs::read(mount.join("g/new/data.raw")).unwrap(), [9, 0, 9, 0, 1, 2, 3, 4]);
+    store.seen_anew(|mount| {
+        assert_eq!(fs::read(mount.join("g/new/data.raw")).unwrap(), [9, 0, 9, 0, 1, 2, 3, 4]);
+    });
+    store.check_clean();
+}
+
+/// "creating one (`cp`, `dd`) starts it full size with the fill value"; "delete a chunk file: the chunk becomes
+/// uninitialised".
+#[test]
+fn chunk_files_are_made_and_deleted() {
+    let mut store = Store::new(json!({"compressor": {"id": "zlib", "level": 1}, "fill_value": 5}));
+    let mount = Mount::new(store.path(), &[]);
+    fs::remove_file(mount.join("a/0.0")).unwrap();
+    assert_eq!(errno(fs::metadata(mount.join("a/0.0"))), "ENOENT");
+    assert!(!store.path().join("a/0.0").exists());
+    assert_eq!(errno(fs::remove_file(mount.join("a/0.0"))), "ENOENT");
+    assert_eq!(fs::read(mount.join("a/data.raw")).unwrap()[..3], [5, 5, 5]);
+
+    let file = OpenOptions::new().write(true).create_new(true).open(mount.join("a/0.0")).unwrap();
+    assert_eq!(file.metadata().unwrap().len(), 6);
+    file.write_all_at(&[1, 2], 1).unwrap();
+    assert_eq!(fs::read(mount.join("a/0.0")).unwrap(), [5, 1, 2, 5, 5, 5]);
+    assert_eq!(errno(OpenOptions::new().write(true).create_new(true).open(mount.join("a/0.0"))), "EEXIST");
+    drop(file);
+    store.array.set_chunk(&[0, 0], &[5, 1, 2, 5, 5, 5]);
+    assert_eq!(fs::read(mount.join("a/data.raw")).unwrap(), store.array.flat);
+    store.seen_anew(|mount| assert_eq!(fs::read(mount.join("a/data.raw")).unwrap(), store.array.flat));
+
+    // made and closed, it is all fill value; copied, what was copied
+    fs::remove_file(mount.join("a/2.1")).unwrap();
+    drop(File::create(mount.join("a/2.1")).unwrap());
+    assert_eq!(fs::read(mount.join("a/2.1")).unwrap(), [5; 6]);
+    fs::remove_file(mount.join("a/2.1")).unwrap();
+    fs::copy(mount.join("a/0.0"), mount.join("a/2.1")).unwrap();
+    assert_eq!(fs::read(mount.join("a/2.1")).unwrap(), [5, 1, 2, 5, 5, 5]);
+    // there are no chunks outside the grid
+    for name in ["9.9", "3.0", "00.0", "0.0.0"] {
+        assert_eq!(errno(File::create(mount.join("a").join(name))), "EINVAL", "{name}");
+    }
+    store.check_clean();
+}
+
+/// "`mv` of a file onto a chunk name stores it if it has the chunk's size, else EINVAL and the old chunk stays".
+#[test]
+fn files_are_moved_onto_chunks() {
+    let mut store = Store::compressed();
+    let mount = Mount::new(store.path(), &[]);
+    let bytes = pattern(7, store.array.chunk_size());
+    let flat = File::open(mount.join("a/data.raw")).unwrap();
+    let mut seen = vec![0; store.array.flat.len()];
+    flat.read_exact_at(&mut seen, 0).unwrap();
+    // as zarr-python names them, and as it might
+    for (name, index) in [("0.0.5ce1.partial", [0, 0]), ("0.1.partial", [0, 1]), ("new", [2, 1])] {
+        let (temporary, chunk) = (mount.join("a").join(name), mount.join("a").join(Made::name(&index)));
+        fs::write(&temporary, &bytes).unwrap();
+        assert_eq!(fs::metadata(&temporary).unwrap().len(), bytes.len() as u64);
+        fs::rename(&temporary, &chunk).unwrap();
+        assert_eq!(errno(fs::metadata(&temporary)), "ENOENT");
+        assert_eq!(fs::read(&chunk).unwrap(), bytes);
+        assert!(!store.path().join("a").join(name).exists());
+        store.array.set_chunk(&index, &bytes);
+        // who has it open already, too
+        flat.read_exact_at(&mut seen, 0).unwrap();
+        assert_eq!(seen, store.array.flat);
+    }
+    for len in [0, bytes.len() - 1, bytes.len() + 1] {
+        fs::write(mount.join("a/wrong"), vec![1; len]).unwrap();
+        assert_eq!(errno(fs::rename(mount.join("a/wrong"), mount.join("a/1.1"))), "EINVAL", "{len}");
+        assert_eq!(fs::read(mount.join("a/wrong")).unwrap().len(), len);
+        assert_eq!(errno(fs::rename(mount.join("a/wrong"), mount.join("a/9.9"))), "EINVAL");
+    }
+    // onto one that is not stored, and from elsewhere in the mount
+    fs::remove_file(mount.join("a/1.1")).unwrap();
+    fs::write(mount.join("g/file"), &bytes).unwrap();
+    fs::rename(mount.join("g/file"), mount.join("a/1.1")).unwrap();
+    store.array.set_chunk(&[1, 1], &bytes);
+    store.seen_anew(|mount| assert_eq!(fs::read(mount.join("a/data.raw")).unwrap(), store.array.flat));
+    store.check_clean();
+}
+
+/// Chunks and documents that get other names keep what they show: a chunk in its own order, a document its text.
+#[test]
+fn chunks_and_documents_are_moved_as_they_show() {
+    let mut store = Store::compressed();
+    let other = json!({"dtype": "<u4", "compressor": {"id": "bz2", "level": 1}});
+    let mut other = Made::full(store.path().join("c"), &[4, 3], &[2, 3], other);
+    let mount = Mount::new(store.path(), &[]);
+    let bytes = fs::read(mount.join("a/0.1")).unwrap();
+    fs::rename(mount.join("a/0.1"), mount.join("a/1.0")).unwrap();
+    store.array.set_chunk(&[1, 0], &bytes);
+    store.array.clear(&[0, 1]);
+    assert_eq!(errno(fs::metadata(mount.join("a/0.1"))), "ENOENT");
+    assert_eq!(fs::read(mount.join("a/data.raw")).unwrap(), store.array.flat);
+    // its bytes as they are, into an array of another order
+    fs::rename(mount.join("a/1.0"), mount.join("c/1.0")).unwrap();
+    store.array.clear(&[1, 0]);
+    other.set_chunk(&[1, 0], &bytes);
+    fs::rename(mount.join("c/0.0"), mount.join("g/kept")).unwrap();
+    assert_eq!(fs::read(mount.join("g/kept")).unwrap(), other.chunk(&[0, 0]));
+    other.clear(&[0, 0]);
+    // what was there by a name just now is there no more by it
+    fs::copy(mount.join("c/1.0"), mount.join("c/0.0")).unwrap();
+    assert_eq!(fs::read(mount.join("g/kept")).unwrap().len(), other.chunk_size());
+    assert_ne!(fs::read(mount.join("g/kept")).unwrap(), fs::read(mount.join("c/0.0")).unwrap());
+    other.set_chunk(&[0, 0], &bytes);
+    for array in [&store.array, &other] {
+        let name = array.path.file_name().unwrap().to_str().unwrap();
+        store.seen_anew(|mount| assert_eq!(fs::read(mount.join(name).join("data.raw")).unwrap(), array.flat));
+    }
+
+    fs::write(mount.join("a/.zattrs"), "{\"a\": 1}").unwrap();
+    fs::rename(mount.join("a/.zattrs"), mount.join("a/.zattrs~")).unwrap();
+    assert_eq!(errno(fs::metadata(mount.join("a/.zattrs"))), "ENOENT");
+    assert_eq!(fs::read(mount.join("a/.zattrs~")).unwrap(), b"{\"a\": 1}");
+    fs::rename(mount.join("a/.zattrs~"), mount.join("g/.zattrs")).unwrap();
+    assert_eq!(fs::read(store.path().join("g/.zattrs")).unwrap(), b"{\"a\": 1}");
+    fs::write(mount.join("a/bad"), "{").unwrap();
+    assert_eq!(errno(fs::rename(mount.join("a/bad"), mount.join("g/.zattrs"))), "EINVAL");
+    assert_eq!(fs::read(mount.join("g/.zattrs")).unwrap(), b"{\"a\": 1}");
+    assert_eq!(fs::read(mount.join("a/bad")).unwrap(), b"{");
+    store.check_clean();
+}
+
+/// An editor that moves the old `.zarray` away before it writes the new one doesn't lose the codecs, which it never saw.
+#[test]
+fn an_array_document_is_replaced_by_way_of_a_backup() {
+    let mut store = Store::compressed();
+    let mount = Mount::new(store.path(), &[]);
+    let (path, backup) = (mount.join("a/.zarray"), mount.join("a/.zarray~"));
+    let mut shown = document(&path);
+    fs::rename(&path, &backup).unwrap();
+    assert_eq!(errno(fs::metadata(&path)), "ENOENT");
+    shown["shape"] = json!([5, 3]);
+    fs::write(&path, shown.to_string()).unwrap();
+    fs::remove_file(&backup).unwrap();
+    assert_eq!(document(&store.path().join("a/.zarray"))["compressor"]["id"], "zlib");
+    assert_eq!(document(&path)["shape"], json!([5, 3]));
+    let row = 6 * 4;
+    store.array.flat = store.array.flat.chunks(row).flat_map(|row| row[..12].to_vec()).collect();
+    assert_eq!(fs::read(mount.join("a/data.raw")).unwrap(), store.array.flat);
+    assert_eq!(names(&mount.join("a")), BTreeSet::from([".zarray", "data.raw", "0.0", "1.0", "2.0"].map(String::from)));
+    store.check_clean();
+}
+
+/// "a write past the end ... `cp new.raw data.raw` do what one expects": so does `mv`, which is to change nothing if
+/// the size is another.
+#[test]
+fn a_file_of_the_right_size_is_moved_onto_flat_bytes() {
+    let mut store = Store::compressed();
+    let mount = Mount::new(store.path(), &[]);
+    store.array.flat = pattern(9, store.array.flat.len());
+    fs::write(mount.join("new.raw"), &store.array.flat).unwrap();
+    fs::write(mount.join("short.raw"), [1, 2, 3]).unwrap();
+    fs::rename(mount.join("new.raw"), mount.join("a/data.raw")).unwrap();
+    assert_eq!(errno(fs::rename(mount.join("short.raw"), mount.join("a/data.raw"))), "EINVAL");
+    assert_eq!(fs::read(mount.join("a/data.raw")).unwrap(), store.array.flat);
+    assert_eq!(errno(fs::metadata(mount.join("new.raw"))), "ENOENT");
+    store.seen_anew(|mount| assert_eq!(fs::read(mount.join("a/data.raw")).unwrap(), store.array.flat));
+    // and they stay where they are
+    assert_eq!(errno(fs::rename(mount.join("a/data.raw"), mount.join("moved.raw"))), "EPERM");
+    assert_eq!(errno(fs::rename(mount.join("a/.zarray"), mount.join("a/data.raw"))), "EINVAL");
+    fs::remove_file(mount.join("a/data.raw")).unwrap();
+    assert_eq!(fs::read(mount.join("a/data.raw")).unwrap(), store.array.flat);
+    assert_eq!(errno(File::create(mount.join("g/data.raw"))), "EPERM");
+    assert_eq!(errno(File::create(mount.join("a/.zarrfs-1-1"))), "EPERM");
+    assert_eq!(errno(fs::remove_file(mount.join(".zarrfs/stats"))), "EPERM");
+    assert_eq!(errno(fs::remove_dir(mount.join(".zarrfs"))), "EPERM");
+    assert_eq!(errno(File::create(mount.join(".zarrfs/x"))), "EPERM");
+    store.check_clean();
+}
+
+/// "`rmdir` / `rm -r` delete; `mv` renames within the mount".
+#[test]
+fn directories_are_removed_and_renamed() {
+    let mut store = Store::compressed();
+    let mount = Mount::new(store.path(), &[]);
+    assert_eq!(errno(fs::remove_dir(mount.join("a"))), "ENOTEMPTY");
+    assert_eq!(errno(fs::remove_dir(mount.join("a/data.raw"))), "ENOTDIR");
+    assert_eq!(errno(fs::remove_file(mount.join("a"))), "EISDIR");
+    // what was written and not stored yet goes along
+    let file = OpenOptions::new().write(true).open(mount.join("a/data.raw")).unwrap();
+    file.write_all_at(&[1, 2, 3, 4], 0).unwrap();
+    store.array.flat[..4].copy_from_slice(&[1, 2, 3, 4]);
+    fs::rename(mount.join("a"), mount.join("g/b")).unwrap();
+    drop(file);
+    assert!(!store.path().join("a").exists() && store.path().join("g/b/0.0").exists());
+    assert_eq!(errno(fs::metadata(mount.join("a"))), "ENOENT");
+    assert_eq!(fs::read(mount.join("g/b/data.raw")).unwrap(), store.array.flat);
+    assert_eq!(errno(fs::rename(mount.join("g"), mount.join("g/b/c"))), "EINVAL");
+    // onto an empty group, not onto another
+    fs::create_dir(mount.join("empty")).unwrap();
+    fs::rename(mount.join("g"), mount.join("empty")).unwrap();
+    fs::create_dir(mount.join("g")).unwrap();
+    assert_eq!(errno(fs::rename(mount.join("g"), mount.join("empty"))), "ENOTEMPTY");
+    assert_eq!(fs::read(mount.join("empty/b/data.raw")).unwrap(), store.array.flat);
+    assert_eq!(names(&mount.join("g")), BTreeSet::from([".zgroup".to_string()]));
+    fs::remove_dir(mount.join("g")).unwrap();
+    assert_eq!(errno(fs::metadata(mount.join("g"))), "ENOENT");
+
+    run("rm", &["-r", "empty"], mount.path());
+    assert_eq!(names(store.path()), BTreeSet::from([".zgroup".to_string()]));
+    assert_eq!(names(mount.path()), BTreeSet::from([".zgroup".to_string()]));
+}
+
+/// `rm -r` removes an array in whatever order it lists its files, with any separator, and what is not shown with it.
+#[test]
+fn rm_r_leaves_nothing() {
+    for (n, order) in ["data.raw", ".zarray", "0.0"].into_iter().enumerate() {
+        for separator in [".", "/"] {
+            let store = Store::new(json!({"dimension_separator": separator}));
+            fs::write(store.path().join("a/9.9"), "a chunk of a former shape").unwrap();
+            fs::write(store.path().join("a/notes"), "hello").unwrap();
+            let mount = Mount::new(store.path(), &[]);
+            let mut files: Vec<_> = names(&mount.join("a")).into_iter().collect();
+            files.rotate_left(n);
+            files.sort_by_key(|name| name != order);
+            for name in &files {
+                fs::remove_file(mount.join("a").join(name)).unwrap_or_else(|e| panic!("{name} {separator}: {e}"));
+            }
+            fs::remove_dir(mount.join("a")).unwrap();
+            assert!(!store.path().join("a").exists());
+            // and the same name serves again
+            fs::create_dir(mount.join("a")).unwrap();
+            fs::write(mount.join("a/.zarray"), store.array.text()).unwrap();
+            assert_eq!(fs::read(mount.join("a/data.raw")).unwrap(), vec![0; 30]);
+        }
+    }
+}
+
+/// "other files: a name that is no chunk key and no metadata is a plain key of the store, kept as it is".
+#[test]
+fn plain_keys_are_files_as_ever() {
+    let store = Store::compressed();
+    let mount = Mount::new(store.path(), &[]);
+    for place in ["", "g", "a"] {
+        let path = mount.join(place).join("notes.txt");
+        let mut file = OpenOptions::new().read(true).write(true).create_new(true).open(&path).unwrap();
+        file.write_all(b"hello").unwrap();
+        assert_eq!((fs::metadata(&path).unwrap().len(), fs::read(&path).unwrap()), (5, b"hello".to_vec()));
+        file.set_len(2).unwrap();
+        file.write_all_at(b"y", 3).unwrap();
+        file.sync_all().unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"he\0y");
+        OpenOptions::new().append(true).open(&path).unwrap().write_all(b"!").unwrap();
+        assert_eq!(fs::read(store.path().join(place).join("notes.txt")).unwrap(), b"he\0y!");
+        assert_eq!(errno(OpenOptions::new().write(true).create_new(true).open(&path)), "EEXIST");
+        fs::write(&path, "anew").unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"anew");
+        assert!(names(path.parent().unwrap()).contains("notes.txt"));
+        fs::remove_file(&path).unwrap();
+        assert!(!store.path().join(place).join("notes.txt").exists());
+        // who has it open still has it
+        assert_eq!(file.metadata().unwrap().len(), 4);
+        file.write_all_at(b"A", 0).unwrap();
+        let mut bytes = [0; 4];
+        file.read_exact_at(&mut bytes, 0).unwrap();
+        assert_eq!(&bytes, b"Anew");
+    }
+    assert_eq!(errno(File::create(mount.join("none/x"))), "ENOENT");
+    assert_eq!(errno(std::os::unix::fs::symlink("x", mount.join("link"))), "EPERM");
+    fs::write(mount.join("x"), "x").unwrap();
+    assert_eq!(errno(fs::hard_link(mount.join("x"), mount.join("y"))), "EPERM");
+    let mode = rustix::fs::Mode::RUSR;
+    let made = |kind| rustix::fs::mknodat(rustix::fs::CWD, mount.join("node"), kind, mode, 0).map_err(Into::into);
+    assert_eq!(errno(made(rustix::fs::FileType::Fifo)), "EPERM");
+    made(rustix::fs::FileType::RegularFile).unwrap();
+    assert_eq!(fs::read(store.path().join("node")).unwrap(), b"");
+}
+
+/// "editors' and libraries' temp-file-then-rename saves work": also when the same names come again and again.
+#[test]
+fn a_file_is_replaced_by_renaming_again_and_again() {
+    let store = Store::compressed();
+    let mount = Mount::new(store.path(), &[]);
+    let (index, lock) = (mount.join("index"), mount.join("index.lock"));
+    let mut old = Vec::new();
+    for n in 0..20 {
+        let text = format!("{n}").repeat(10 * (n % 3 + 1));
+        fs::write(&lock, &text).unwrap();
+        let file = File::open(&lock).unwrap();
+        fs::rename(&lock, &index).unwrap();
+        assert_eq!(errno(fs::metadata(&lock)), "ENOENT");
+        assert_eq!(fs::read_to_string(&index).unwrap(), text, "{n}");
+        assert_eq!(fs::metadata(&index).unwrap().len(), text.len() as u64);
+        old.push((file, text));
+        fs::write(&lock, "half").unwrap();
+        assert_eq!(fs::read_to_string(&index).unwrap(), old[n].1, "{n}");
+        fs::remove_file(&lock).unwrap();
+    }
+    // whoever has an old one open has what he opened
+    for (file, text) in &old {
+        assert_eq!(file.metadata().unwrap().len(), text.len() as u64);
+        let mut bytes = vec![0; text.len()];
+        file.read_exact_at(&mut bytes, 0).unwrap();
+        assert_eq!(&bytes, text.as_bytes());
+    }
+    let numbers: BTreeSet<u64> = old.iter().map(|(file, _)| file.metadata().unwrap().ino()).collect();
+    assert_eq!(numbers.len(), old.len(), "each is a file of its own");
+    let keep = rustix::fs::RenameFlags::NOREPLACE;
+    let rename = |from: &str, to: &str, flags| {
+        let (from, to) = (mount.join(from), mount.join(to));
+        errno(rustix::fs::renameat_with(rustix::fs::CWD, from, rustix::fs::CWD, to, flags).map_err(Into::into))
+    };
+    fs::write(&lock, "x").unwrap();
+    assert_eq!(rename("index.lock", "index", keep), "EEXIST");
+    assert_eq!(rename("index.lock", "a/0.0", keep), "EEXIST");
+    assert_eq!(rename("index.lock", "index", rustix::fs::RenameFlags::EXCHANGE), "EINVAL");
+    assert_eq!(rename("index.lock", "other", keep), "ok");
+    assert_eq!(rename("other", "other", rustix::fs::RenameFlags::empty()), "ok");
+    assert_eq!(fs::read(mount.join("other")).unwrap(), b"x");
+}
+
+/// "`user.zarr.attrs.NAME`" is set and removed as the attribute is, one by one.
+#[test]
+fn attributes_are_set_as_extended_attributes() {
+    use rustix::fs::{XattrFlags, getxattr, removexattr, setxattr};
+    let store = Store::compressed();
+    fs::write(store.path().join("a/.zattrs"), "{\"old\": [1, 2]}").unwrap();
+    let mount = Mount::new(store.path(), &[]);
+    let path = mount.join("a");
+    let set =
+        |name: &str, value: &str, flags| errno(setxattr(&path, name, value.as_bytes(), flags).map_err(Into::into));
+    let remove = |name: &str| errno(removexattr(&path, name).map_err(Into::into));
+    let none = XattrFlags::empty();
+    assert_eq!(set("user.zarr.attrs.scale", "{\"x\": 0.5}", none), "ok");
+    assert_eq!(set("user.zarr.attrs.units", "metres", XattrFlags::CREATE), "ok");
+    let expected = json!({"old": [1, 2], "scale": {"x": 0.5}, "units": "metres"});
+    assert_eq!(document(&store.path().join("a/.zattrs")), expected);
+    assert_eq!(document(&mount.join("a/.zattrs")), expected);
+    let mut value = [0; 20];
+    assert_eq!(getxattr(&path, "user.zarr.attrs.units", &mut value).unwrap(), 8);
+    assert_eq!(&value[..8], b"\"metres\"");
+    assert_eq!(set("user.zarr.attrs.units", "1", XattrFlags::CREATE), "EEXIST");
+    assert_eq!(set("user.zarr.attrs.none", "1", XattrFlags::REPLACE), "ENODATA");
+    assert_eq!(remove("user.zarr.attrs.none"), "ENODATA");
+    assert_eq!(remove("user.zarr.attrs.old"), "ok");
+    assert_eq!(document(&mount.join("a/.zattrs")), json!({"scale": {"x": 0.5}, "units": "metres"}));
+    assert_eq!(set("user.zarr.shape", "[1]", none), "EPERM");
+    assert_eq!(set("user.mine", "1", none), "EOPNOTSUPP");
+    assert_eq!(set("security.x", "1", none), "EOPNOTSUPP");
+}
+
+/// "chmod, chown: EPERM unless they change nothing; setting times is accepted and ignored"; and there is the room that
+/// there is below the store.
+#[test]
+fn owners_and_modes_are_the_mounts() {
+    let store = Store::compressed();
+    let mount = Mount::new(store.path(), &[]);
+    for name in ["a", "a/0.0", "a/.zarray", "a/data.raw"] {
+        let path = mount.join(name);
+        let stat = fs::metadata(&path).unwrap();
+        fs::set_permissions(&path, stat.permissions()).unwrap();
+        std::os::unix::fs::chown(&path, Some(stat.uid()), Some(stat.gid())).unwrap();
+        assert_eq!(errno(fs::set_permissions(&path, fs::Permissions::from_mode(0o600))), "EPERM", "{name}");
+        assert_eq!(errno(std::os::unix::fs::chown(&path, Some(stat.uid() + 1), None)), "EPERM", "{name}");
+        run("touch", &["-d", "2001-01-01", name], mount.path());
+        assert_eq!(fs::metadata(&path).unwrap().modified().unwrap(), stat.modified().unwrap(), "{name}");
+    }
+    let [shown, below] = [mount.path(), store.path()].map(|path| rustix::fs::statvfs(path).unwrap());
+    assert_eq!((shown.f_blocks, shown.f_frsize), (below.f_blocks, below.f_frsize));
+    assert!(shown.f_bavail > 0 && shown.f_ffree > 0);
+}
+
+/// "`-o ro` / `--read-only` refuses with EROFS".
+#[test]
+fn nothing_is_changed_read_only() {
+    let store = Store::compressed();
+    let before = support::walk::snapshot(store.path()).unwrap();
+    let mount = Mount::new(store.path(), &["-o", "ro"]);
+    let read_only = [
+        errno(File::create(mount.join("x"))),
+        errno(File::create(mount.join("a/.zattrs"))),
+        errno(fs::create_dir(mount.join("d"))),
+        errno(fs::remove_file(mount.join("a/0.0"))),
+        errno(fs::remove_dir(mount.join("g"))),
+        errno(fs::rename(mount.join("a"), mount.join("b"))),
+        errno(fs::rename(mount.join("a/0.0"), mount.join("a/1.1"))),
+        errno(
+            rustix::fs::setxattr(mount.join("a"), "user.zarr.attrs.a", b"1", rustix::fs::XattrFlags::empty())
+                .map_err(Into::into),
+        ),
+    ];
+    assert_eq!(read_only, ["EROFS"; 8]);
+    assert!(support::walk::differences(&before, &support::walk::snapshot(store.path()).unwrap()).is_empty());
+}
+
+/// "`.zmetadata` in the store is kept in step where one exists".
+#[test]
+fn consolidated_metadata_is_kept_in_step() {
+    let store = Store::compressed();
+    fs::write(store.path().join(".zmetadata"), "{\"zarr_consolidated_format\": 1, \"metadata\": {}}").unwrap();
+    let mount = Mount::new(store.path(), &[]);
+    let stored = || document(&store.path().join(".zmetadata"))["metadata"].clone();
+    let shown = || document(&mount.join(".zmetadata"))["metadata"].clone();
+    fs::write(mount.join("a/.zattrs"), "{\"units\": \"m\"}").unwrap();
+    assert_eq!(stored()["a/.zattrs"], json!({"units": "m"}));
+    assert_eq!(shown()["a/.zattrs"], json!({"units": "m"}));
+    fs::rename(mount.join("a"), mount.join("g/b")).unwrap();
+    assert_eq!((&stored()["a/.zattrs"], &stored()["g/b/.zattrs"]), (&Value::Null, &json!({"units": "m"})));
+    assert_eq!((&shown()["a/.zarray"], &shown()["g/b/.zattrs"]), (&Value::Null, &json!({"units": "m"})));
+    run("rm", &["-r", "g"], mount.path());
+    assert_eq!((&stored()["g/b/.zarray"], &shown()["g/b/.zarray"]), (&Value::Null, &Value::Null));
+}
+
+/// A chunk of objects has no fixed size: it is replaced as a whole.
+#[test]
+fn chunks_of_objects_are_written_as_a_whole() {
+    let store = Store::compressed();
+    let mount = Mount::new(store.path(), &[]);
+    fs::create_dir(mount.join("o")).unwrap();
+    let text = json!({"zarr_format": 2, "shape": [2], "chunks": [2], "dtype": "|O", "fill_value": "", "order": "C",
+        "compressor": {"id": "zlib", "level": 1}, "filters": [{"id": "vlen-utf8"}]});
+    fs::write(mount.join("o/.zarray"), text.to_string()).unwrap();
+    let strings = |words: [&str; 2]| {
+        let mut bytes = 2u32.to_le_bytes().to_vec();
+        for word in words {
+            bytes.extend((word.len() as u32).to_le_bytes());
+            bytes.extend(word.as_bytes());
+        }
+        bytes
+    };
+    for (n, words) in [["a", "bc"], ["def", "g"], ["", ""], ["hij", "klmnop"]].into_iter().enumerate() {
+        let bytes = strings(words);
+        if n % 2 == 0 {
+            fs::write(mount.join("o/0"), &bytes).unwrap();
+        } else {
+            fs::write(mount.join("o/0.x.partial"), &bytes).unwrap();
+            fs::rename(mount.join("o/0.x.partial"), mount.join("o/0")).unwrap();
+        }
+        assert_eq!(fs::read(mount.join("o/0")).unwrap(), bytes);
+        assert_eq!(fs::metadata(mount.join("o/0")).unwrap().len(), bytes.len() as u64);
+        assert_eq!(fs::read(store.path().join("o/0")).unwrap()[0], 0x78, "zlib's first byte");
+    }
+    store.seen_anew(|mount| assert_eq!(fs::read(mount.join("o/0")).unwrap(), strings(["hij", "klmnop"])));
+    fs::remove_file(mount.join("o/0")).unwrap();
+    assert!(!store.path().join("o/0").exists());
+}
