@@ -28,6 +28,7 @@ mod names;
 mod pages;
 mod plain;
 mod rename;
+mod resize;
 mod write;
 
 use directory::DirectoryStream;
@@ -38,12 +39,15 @@ pub use holes::Seek;
 use holes::StoredChunks;
 use pages::Pages;
 use plain::PlainFile;
+use resize::Resizing;
 
 /// How files are read and written.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Whether writing is refused.
     pub read_only: bool,
+    /// Whether the sizes of flat bytes can be changed.
+    pub resize: bool,
     /// Threads that read ahead.
     pub threads: usize,
     /// Whether flat bytes go past the kernel's page cache.
@@ -129,6 +133,9 @@ pub struct Fs {
     direct_io: bool,
     passthrough: bool,
     read_only: bool,
+    /// Whether the sizes of flat bytes can be changed, and those that are being changed.
+    resizes: bool,
+    resizing: Resizing,
     /// Stores what was written, behind the back of who goes on writing.
     behind: Pool,
     pages: Pages,
@@ -151,6 +158,8 @@ impl Fs {
             // what the kernel writes into a file of the store is not replaced at once
             passthrough: options.passthrough && options.read_only,
             read_only: options.read_only,
+            resizing: Resizing::default(),
+            resizes: options.resize,
             behind: Pool::new("write-back", options.threads.max(MIN_BEHIND))?,
             pages: Pages::new(),
             drafts: Drafts::default(),
@@ -166,6 +175,7 @@ impl Fs {
     pub fn lookup(&self, parent: u64, name: &str) -> Result<Attributes> {
         let parent = self.tree.node(parent)?;
         let (node, attributes) = self.find(&parent, name)?.ok_or_else(|| Error::not_found("no such file"))?;
+        let attributes = self.resizing.attributes(&node, attributes);
         Ok(Attributes { inode: self.tree.remember(node), ..attributes })
     }
 
@@ -183,7 +193,8 @@ impl Fs {
         if let Node::Chunk(key, name) = &*node {
             self.settle(key, Some(name));
         }
-        Ok(Attributes { inode, ..self.tree.attributes(&node)? })
+        let attributes = self.resizing.attributes(&node, self.tree.attributes(&node)?);
+        Ok(Attributes { inode, ..attributes })
     }
 
     /// True if looking up `name`, or, without one, asking about the node itself, may take long.

@@ -376,6 +376,35 @@ impl Cache {
         state.written_bytes > self.written_bound() / 4 && !state.whole.is_empty()
     }
 
+    /// Gives what was written of `old` and is not stored yet to `new`, the same array with another first dimension, so that
+    /// its readers find it. Nobody writes either meanwhile.
+    pub fn hand_over(&self, old: &Arc<Array>, new: &Arc<Array>) {
+        let list = self.lock().sorted(|w| w.array.id() == old.id());
+        for written in list.into_iter().filter(|_| old.id() != new.id()) {
+            let _turn = lock(&written.turn);
+            let mut state = written.lock();
+            let (Some(bytes), chunk) = (state.bytes.clone(), written.chunk) else { continue };
+            let taken = WrittenState {
+                bytes: Some(bytes),
+                dirty: std::mem::take(&mut state.dirty),
+                storing: Ranges::default(),
+                below: state.below.clone(),
+                epoch: state.epoch,
+                loads: state.loads,
+                inside: inside(new, chunk),
+            };
+            let is_whole = taken.is_whole(written.size());
+            self.take_out(&written, &mut state, None);
+            let (array, number) = (new.clone(), written.number);
+            let moved = Written { array, chunk, number, turn: Mutex::default(), state: Mutex::new(taken) };
+            let mut all = self.lock();
+            all.whole.extend(is_whole.then(|| moved.key()));
+            all.written_bytes += moved.size();
+            new.count_dirty(1);
+            all.written.insert(moved.key(), Arc::new(moved));
+        }
+    }
+
     /// Forgets a chunk, also what was written: it is about to be erased or replaced. Waits for a write-back under way.
     pub fn forget_chunk(&self, array: &Array, chunk: ChunkId) {
         if let Some(written) = self.written(array, chunk) {

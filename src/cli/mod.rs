@@ -220,7 +220,7 @@ impl ReadArgs {
         let default = || std::env::var_os("TMPDIR").map_or_else(|| PathBuf::from("/var/tmp"), PathBuf::from);
         let directory = self.spill_dir.clone().unwrap_or_else(default);
         let spill = SpillOptions { directory: absolute(&directory), limit: self.spill_size };
-        Options { read_only, threads: self.memory.threads(), direct_io, passthrough, spill }
+        Options { read_only, resize: false, threads: self.memory.threads(), direct_io, passthrough, spill }
     }
 }
 

@@ -3,7 +3,7 @@
 
 use super::{Failure, ReadArgs, StoreArgs, WriteArgs, absolute, logger, open_store_to_write, size};
 use crate::error::Error;
-use crate::fs::Fs;
+use crate::fs::{Fs, Options};
 use crate::fuse::{MountError, MountRequest, Mountpoint, ServeOptions, Unmounted, serve};
 use crate::stats::Stats;
 use crate::tree::Tree;
@@ -72,6 +72,9 @@ pub struct MountArgs {
     /// the data is in .zarrfs/stats, too
     #[arg(long, value_name = "FILE")]
     log_file: Option<PathBuf>,
+    /// Let truncating data.raw, and writing past its end, change the array's first dimension
+    #[arg(long)]
+    resize: bool,
     #[command(flatten)]
     writing: WriteArgs,
     #[command(flatten)]
@@ -194,7 +197,7 @@ fn mount(args: &MountArgs, background: bool) -> Result<(), Failure> {
         Tree::new(hierarchy, cache.clone()),
         cache,
         stats,
-        args.reading.options(read_only, args.direct_io, args.passthrough),
+        Options { resize: args.resize, ..args.reading.options(read_only, args.direct_io, args.passthrough) },
     )?);
     let request = MountRequest {
         source: &store.to_string_lossy(),

@@ -46,7 +46,7 @@ pub fn run(args: &PutArgs) -> Result<(), Failure> {
     // nothing is read ahead, and so nothing spilled
     let spill = SpillOptions { directory: std::env::temp_dir(), limit: 0 };
     let threads = args.memory.threads();
-    let options = Options { read_only: false, threads, direct_io: false, passthrough: false, spill };
+    let options = Options { read_only: false, resize: false, threads, direct_io: false, passthrough: false, spill };
     let flat = flat::open(&args.path, hierarchy, cache, stats, options)?;
     let (from, room) = (args.offset, flat.array.size().saturating_sub(args.offset));
     let known = input_size();

@@ -69,7 +69,7 @@ fn mount(store: &Arc<FaultyStore>, bound: usize) -> Fs {
     let cache = Arc::new(Cache::new(bound, stats.clone()));
     let hierarchy = Hierarchy::new(store.clone(), V1Order::Zarr1, stats.clone());
     let spill = SpillOptions { directory: std::env::temp_dir(), limit: 1 << 20 };
-    let options = Options { read_only: false, threads: 2, direct_io: false, passthrough: false, spill };
+    let options = Options { read_only: false, resize: false, threads: 2, direct_io: false, passthrough: false, spill };
     Fs::new(Tree::new(hierarchy, cache.clone()), cache, stats, options).unwrap()
 }
 

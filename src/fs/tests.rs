@@ -54,7 +54,7 @@ fn case(shape: &[u64], chunks: &[u64], item: u64, order: &str, fill: u8, mask: u
     let cache = Arc::new(Cache::new(bound, stats.clone()));
     let hierarchy = Hierarchy::new(store, V1Order::Zarr1, stats.clone());
     let spill = SpillOptions { directory: std::env::temp_dir(), limit: 1 << 20 };
-    let options = Options { read_only: true, threads: 2, direct_io: false, passthrough: false, spill };
+    let options = Options { read_only: true, resize: false, threads: 2, direct_io: false, passthrough: false, spill };
     let fs = Fs::new(Tree::new(hierarchy, cache.clone()), cache, stats, options).unwrap();
     Case { fs, flat, stored, chunk_of }
 }
@@ -160,7 +160,7 @@ fn large(g: &LargeGeometry) -> Large {
     let cache = Arc::new(Cache::new(g.bound, stats.clone()));
     let hierarchy = Hierarchy::new(store.clone(), V1Order::Zarr1, stats.clone());
     let spill = SpillOptions { directory: "/var/tmp".into(), limit: g.spill };
-    let options = Options { read_only: true, threads: 2, direct_io: false, passthrough: false, spill };
+    let options = Options { read_only: true, resize: false, threads: 2, direct_io: false, passthrough: false, spill };
     let fs = Fs::new(Tree::new(hierarchy, cache.clone()), cache, stats, options).unwrap();
     let flat = vec![0; grid.size() as usize];
     let mut large = Large { fs, store, grid, pipeline, chunks: g.chunks.clone(), order: g.order, flat };
@@ -390,7 +390,7 @@ fn what_cannot_be_listed_is_no_hole() {
     let store = Arc::new(crate::store::DirectoryStore::open(dir.path()).unwrap());
     let hierarchy = Hierarchy::new(store, V1Order::Zarr1, stats.clone());
     let spill = SpillOptions { directory: std::env::temp_dir(), limit: 1 << 20 };
-    let options = Options { read_only: true, threads: 2, direct_io: false, passthrough: false, spill };
+    let options = Options { read_only: true, resize: false, threads: 2, direct_io: false, passthrough: false, spill };
     let fs = Fs::new(Tree::new(hierarchy, cache.clone()), cache, stats, options).unwrap();
     let handle = open(&fs, &["data.raw"]);
     assert_eq!(fs.seek(0, handle, 0, Seek::Data).unwrap_err().errno(), libc::ENXIO);
@@ -422,7 +422,7 @@ fn fs_of(store: Arc<MemoryStore>, bound: usize, threads: usize) -> (Fs, Arc<Stat
     let cache = Arc::new(Cache::new(bound, stats.clone()));
     let hierarchy = Hierarchy::new(store, V1Order::Zarr1, stats.clone());
     let spill = SpillOptions { directory: std::env::temp_dir(), limit: 0 };
-    let options = Options { read_only: true, threads, direct_io: false, passthrough: false, spill };
+    let options = Options { read_only: true, resize: false, threads, direct_io: false, passthrough: false, spill };
     (Fs::new(Tree::new(hierarchy, cache.clone()), cache, stats.clone(), options).unwrap(), stats)
 }
 

@@ -1,7 +1,7 @@
 //! Writing the flat bytes of an array and its chunk files: requests to parts of chunks, and when they are stored. Their
 //! sizes are fixed, as a block device's.
 
-use super::{Fs, Handle};
+use super::{FlatFile, Fs, Handle};
 use crate::array::Array;
 use crate::error::{Error, Kind, Result};
 use crate::grid::{ChunkId, Run};
@@ -45,7 +45,7 @@ impl Fs {
     pub fn write(&self, handle: u64, offset: u64, data: &[u8]) -> Result<usize> {
         let handle = self.handle(handle)?;
         let written = match &*handle {
-            Handle::Flat(file) => self.write_flat(&self.current(&file.array)?, offset, data)?,
+            Handle::Flat(file) => self.write_open_flat(file, offset, data)?,
             Handle::Chunk(array, name, _) => self.write_chunk(&self.current(array)?, name, offset, data)?,
             Handle::Draft(draft) => draft.write(offset, data).map(|()| data.len())?,
             Handle::Plain(open) => self.write_plain(open, offset, data).map(|()| data.len())?,
@@ -58,6 +58,16 @@ impl Fs {
             self.behind.run(move || drop(cache.flush_behind()));
         }
         Ok(written)
+    }
+
+    fn write_open_flat(&self, file: &FlatFile, offset: u64, data: &[u8]) -> Result<usize> {
+        let end = offset.saturating_add(data.len() as u64);
+        let mut array = self.current(&file.array)?;
+        if self.resizes && !data.is_empty() {
+            array = self.reach(array.key(), end)?;
+        }
+        let _writing = self.resizing.writing();
+        self.write_flat(&array, offset, data)
     }
 
     pub(super) fn write_flat(&self, array: &Arc<Array>, offset: u64, data: &[u8]) -> Result<usize> {
@@ -125,7 +135,11 @@ impl Fs {
     pub fn flush(&self, handle: u64) -> Result<()> {
         let handle = self.handle(handle)?;
         match &*handle {
-            Handle::Flat(file) => self.flush_array(&*self.current(&file.array)?),
+            Handle::Flat(file) => {
+                let array = self.current(&file.array)?;
+                self.resizing.finish(array.key());
+                self.flush_array(&array)
+            }
             Handle::Chunk(array, ..) => self.flush_array(&*self.current(array)?),
             Handle::Draft(draft) => self.flush_draft(draft),
             _ => Ok(()),
@@ -159,11 +173,17 @@ impl Fs {
         done.and(self.tree.hierarchy().store().sync())
     }
 
-    /// Sets the size of a file: of flat bytes and chunks it is fixed, and asking for less changes nothing.
+    /// Sets the size of a file: of chunks and, without --resize, of flat bytes it is fixed, and asking for less changes
+    /// nothing.
     pub fn set_size(&self, inode: u64, size: u64) -> Result<Attributes> {
         self.writable()?;
         match self.tree.node(inode) {
-            Ok(node) if self.has_fixed_size(&node)? => {}
+            Ok(node) if self.has_fixed_size(&node)? => {
+                if let (Node::Flat(key), true) = (&*node, self.resizes) {
+                    self.truncate(key, size)?;
+                    return self.attributes(inode);
+                }
+            }
             _ => return self.set_size_of_file(inode, size),
         }
         let attributes = self.attributes(inode)?;

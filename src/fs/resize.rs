@@ -1,0 +1,106 @@
+//! `--resize`: truncating flat bytes, and writing past their end, change the array's first dimension. A last row that
+//! was given only in part counts so many bytes until its file is closed; what is missing of it is the fill value.
+
+use super::Fs;
+use crate::array::Array;
+use crate::error::{Error, Result};
+use crate::memory::lock;
+use crate::store::Key;
+use crate::tree::{Attributes, Node};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
+
+/// Bytes of fill value written at a time.
+const STEP: u64 = 1 << 20;
+
+/// Arrays that change their shape.
+#[derive(Default)]
+pub struct Resizing {
+    /// Held by those who write flat bytes, and alone by who changes a shape: an array must not be replaced by a larger one
+    /// while it is written. It protects nothing else.
+    turn: RwLock<()>,
+    /// Protects the map: the sizes of flat bytes whose last row is not whole.
+    unfinished: Mutex<HashMap<Key, u64>>,
+}
+
+impl Resizing {
+    /// To be held while flat bytes are written.
+    pub fn writing(&self) -> RwLockReadGuard<'_, ()> {
+        self.turn.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What `stat` tells of flat bytes, if their last row is not whole.
+    pub fn attributes(&self, node: &Node, attributes: Attributes) -> Attributes {
+        let Node::Flat(key) = node else { return attributes };
+        let size = lock(&self.unfinished).get(key).copied().filter(|size| *size < attributes.size);
+        Attributes { size: size.unwrap_or(attributes.size), ..attributes }
+    }
+
+    /// Where flat bytes end for who appends.
+    fn end(&self, array: &Array) -> u64 {
+        lock(&self.unfinished).get(array.key()).copied().unwrap_or(array.size()).min(array.size())
+    }
+
+    /// The file was closed: its last row is whole from now on.
+    pub fn finish(&self, key: &Key) {
+        lock(&self.unfinished).remove(key);
+    }
+}
+
+impl Fs {
+    /// Has flat bytes reach at least to `end`, and tells of which array they are then.
+    pub(super) fn reach(&self, key: &Key, end: u64) -> Result<Arc<Array>> {
+        let array = self.tree.array(key)?;
+        if end <= self.resizing.end(&array) {
+            return Ok(array);
+        }
+        let _turn = self.resizing.turn.write().unwrap_or_else(PoisonError::into_inner);
+        let array = self.tree.array(key)?;
+        match end > self.resizing.end(&array) {
+            true => self.reshape(&array, end),
+            false => Ok(array),
+        }
+    }
+
+    /// Gives flat bytes another size.
+    pub(super) fn truncate(&self, key: &Key, size: u64) -> Result<()> {
+        let _turn = self.resizing.turn.write().unwrap_or_else(PoisonError::into_inner);
+        let array = self.tree.array(key)?;
+        array.writable()?;
+        // what leaves the array must be in the store to be cleared there
+        self.cache.flush_array(&array)?;
+        let before = self.resizing.end(&array);
+        let array = self.reshape(&array, size)?;
+        let mut at = size;
+        while at < before.min(array.size()) {
+            let len = STEP.min(array.size() - at);
+            let mut blank = vec![0; len as usize];
+            array.fill(&mut blank, at);
+            self.write_flat(&array, at, &blank)?;
+            at += len;
+        }
+        self.cache.flush_array(&array)
+    }
+
+    /// Gives an array as many rows as `size` bytes take. What was written of it and is not stored yet goes along.
+    fn reshape(&self, array: &Arc<Array>, size: u64) -> Result<Arc<Array>> {
+        let (key, shape) = (array.key(), &array.metadata().shape);
+        let fixed = || Error::system(libc::EFBIG).context(format!("{key}: rows of no size"));
+        let inner = shape.get(1..).ok_or_else(fixed)?;
+        let item = array.metadata().dtype.size() as u64;
+        let row = inner.iter().try_fold(item, |n, &len| n.checked_mul(len)).filter(|n| *n > 0).ok_or_else(fixed)?;
+        let rows = size.div_ceil(row);
+        let mut now = array.clone();
+        if rows != shape[0] {
+            let shape: Vec<u64> = std::iter::once(rows).chain(inner.iter().copied()).collect();
+            self.tree.hierarchy().resize(array, &shape)?;
+            now = self.tree.array(key)?;
+            self.cache.hand_over(array, &now);
+        }
+        match size % row {
+            0 => self.resizing.finish(key),
+            _ => drop(lock(&self.resizing.unfinished).insert(key.clone(), size)),
+        }
+        Ok(now)
+    }
+}
