@@ -21,6 +21,7 @@ use crate::metadata::V1Order;
 use crate::stats::Stats;
 use crate::store::{DirectoryStore, LockFiles};
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -131,7 +132,8 @@ pub fn main() -> ExitCode {
         Err(failure) => {
             // a silent failure has been reported by the process that met it
             if !failure.message.is_empty() {
-                eprintln!("zarrfs: {}", failure.message);
+                // where nobody listens the exit code still tells
+                let _ = writeln!(std::io::stderr(), "zarrfs: {}", failure.message);
             }
             ExitCode::from(failure.code)
         }

@@ -7,6 +7,7 @@ use crate::tree::{CONTROL, SYNC};
 use clap::Args;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use std::io::Write;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -37,13 +38,13 @@ pub fn run(args: &UmountArgs) -> Result<(), Failure> {
         if daemon.is_some()
             && let Err(e) = store_all(path)
         {
-            eprintln!("zarrfs: {}: still mounted: {}", path.display(), e.message);
+            let _ = writeln!(std::io::stderr(), "zarrfs: {}: still mounted: {}", path.display(), e.message);
             result = Err(Failure::new(1, ""));
             continue;
         }
         if let Err(e) = unmount_path(path, args.lazy) {
             if result.is_err() {
-                eprintln!("zarrfs: {e}");
+                let _ = writeln!(std::io::stderr(), "zarrfs: {e}");
             } else {
                 result = Err(Failure::from(e));
             }
