@@ -292,6 +292,17 @@ fn what_changed_is_synced_wherever_it_stands_by_then() {
     assert!(store.changed().is_empty());
 }
 
+#[test]
+fn not_many_changed_directories_are_remembered() {
+    let dir = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
+    let store = DirectoryStore::open(dir.path()).unwrap();
+    for i in 0..write::MAX_CHANGED + 10 {
+        std::fs::create_dir(dir.path().join(i.to_string())).unwrap();
+        store.writable_file(&key(&format!("{i}/k")), true, true).unwrap();
+    }
+    assert_eq!(store.changed().len(), 10);
+}
+
 /// A file system of its own, unmounted with it.
 struct Tmpfs(tempfile::TempDir);
 

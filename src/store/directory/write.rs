@@ -26,6 +26,9 @@ const MAX_NAMES: u32 = 1000;
 /// Symbolic links followed from one key, as many as the kernel follows.
 const MAX_LINKS: u32 = 40;
 
+/// Changed directories remembered before they are synced unasked: nothing grows with the number of chunks.
+pub(super) const MAX_CHANGED: usize = 1024;
+
 /// Numbers temporary files.
 static COUNTER: AtomicU64 = AtomicU64::new(0);
 
@@ -222,9 +225,16 @@ impl DirectoryStore {
     }
 
     fn remember(&self, place: &Place) -> Result<()> {
-        if self.fsync {
-            let directory = Directory::of(&place.path, &place.directory)?;
-            lock(&self.changes.directories).insert(directory);
+        if !self.fsync {
+            return Ok(());
+        }
+        let directory = Directory::of(&place.path, &place.directory)?;
+        let mut directories = lock(&self.changes.directories);
+        let is_full = directories.insert(directory) && directories.len().is_multiple_of(MAX_CHANGED);
+        drop(directories);
+        if is_full && let Err(e) = self.sync_changes() {
+            // remembered still: whoever asks for a sync is told
+            log::debug!("{e}");
         }
         Ok(())
     }
