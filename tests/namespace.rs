@@ -362,6 +362,11 @@ fn directories_are_removed_and_renamed() {
     assert_eq!(errno(fs::metadata(mount.join("a"))), "ENOENT");
     assert_eq!(fs::read(mount.join("g/b/data.raw")).unwrap(), store.array.flat);
     assert_eq!(errno(fs::rename(mount.join("g"), mount.join("g/b/c"))), "EINVAL");
+    // a directory that shows more than its .zgroup is not empty
+    fs::write(mount.join("g/.zattrs"), "{}").unwrap();
+    fs::rename(mount.join("g/b"), mount.join("b")).unwrap();
+    assert_eq!(errno(fs::remove_dir(mount.join("g"))), "ENOTEMPTY");
+    fs::rename(mount.join("b"), mount.join("g/b")).unwrap();
     // onto an empty group, not onto another
     fs::create_dir(mount.join("empty")).unwrap();
     fs::rename(mount.join("g"), mount.join("empty")).unwrap();
@@ -483,6 +488,30 @@ fn a_file_is_replaced_by_renaming_again_and_again() {
     assert_eq!(rename("index.lock", "other", keep), "ok");
     assert_eq!(rename("other", "other", rustix::fs::RenameFlags::empty()), "ok");
     assert_eq!(fs::read(mount.join("other")).unwrap(), b"x");
+}
+
+/// zarr-python 3 makes documents that must not be there yet by a link to a file that it then removes.
+#[test]
+fn documents_and_chunks_are_made_by_links() {
+    let store = Store::compressed();
+    let mount = Mount::new(store.path(), &[]);
+    let temporary = mount.join("g/.zattrs.a1b2.partial");
+    fs::write(&temporary, "{\"a\": 1}").unwrap();
+    fs::hard_link(&temporary, mount.join("g/.zattrs")).unwrap();
+    assert_eq!(errno(fs::hard_link(&temporary, mount.join("g/.zattrs"))), "EEXIST");
+    assert_eq!(errno(fs::hard_link(&temporary, mount.join("g/.zgroup"))), "EEXIST");
+    fs::remove_file(&temporary).unwrap();
+    assert_eq!(fs::read(mount.join("g/.zattrs")).unwrap(), b"{\"a\": 1}");
+    fs::remove_file(mount.join("a/1.1")).unwrap();
+    let bytes = pattern(3, store.array.chunk_size());
+    for (name, said) in [("short", "EINVAL"), ("whole", "ok")] {
+        fs::write(mount.join("a").join(name), if said == "ok" { &bytes } else { &bytes[1..] }).unwrap();
+        assert_eq!(errno(fs::hard_link(mount.join("a").join(name), mount.join("a/1.1"))), said);
+    }
+    assert_eq!(fs::read(mount.join("a/1.1")).unwrap(), bytes);
+    assert_eq!(fs::read(mount.join("a/whole")).unwrap(), bytes);
+    assert_eq!(errno(fs::hard_link(mount.join("a/whole"), mount.join("a/other"))), "EPERM");
+    store.check_clean();
 }
 
 /// "`user.zarr.attrs.NAME`" is set and removed as the attribute is, one by one.

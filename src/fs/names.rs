@@ -8,9 +8,9 @@ use crate::error::{Error, Kind, Result};
 use crate::grid::ChunkId;
 use crate::hierarchy::MetadataFile;
 use crate::memory;
-use crate::metadata::MAX_DOCUMENT;
+use crate::metadata::{MAX_DOCUMENT, ZGROUP};
 use crate::store::{Key, Space};
-use crate::tree::{Attributes, CONTROL, Node, Target};
+use crate::tree::{Attributes, CONTROL, FLAT, Node, Target};
 use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 
@@ -274,8 +274,7 @@ impl Fs {
         match found.map(|(node, _)| node) {
             None => Err(Error::system(libc::ENOENT)),
             Some(Node::Directory(key)) => {
-                // a chunk that is not stored yet is one, too
-                self.store_written(&key)?;
+                self.check_empty(&key)?;
                 self.tree.hierarchy().remove_place(&key)?;
                 self.drafts.forget_below(&key);
                 self.tree.removed(&Node::Directory(key));
@@ -284,6 +283,19 @@ impl Fs {
             Some(Node::ControlDirectory) => Err(Error::system(libc::EPERM)),
             Some(_) => Err(Error::system(libc::ENOTDIR)),
         }
+    }
+
+    /// ENOTEMPTY if a directory shows anything but what comes and goes with it: whoever removes it without looking, as
+    /// Python's `os.renames` does, must not take attributes along.
+    pub(super) fn check_empty(&self, key: &Key) -> Result<()> {
+        // a chunk that is not stored yet is one, too
+        self.store_written(key)?;
+        for name in self.tree.names(&Node::Directory(key.clone()))? {
+            if ![ZGROUP, FLAT].contains(&name?.name.as_str()) {
+                return Err(Error::system(libc::ENOTEMPTY).context(key));
+            }
+        }
+        Ok(())
     }
 
     /// Sets the size of a draft or a plain key.

@@ -6,9 +6,9 @@ use super::Fs;
 use crate::array::{Array, Scratch};
 use crate::error::{Error, Result};
 use crate::grid::ChunkId;
-use crate::metadata::MAX_DOCUMENT;
+use crate::metadata::{MAX_DOCUMENT, Separator};
 use crate::store::Key;
-use crate::tree::{CONTROL, Node, Target};
+use crate::tree::{Attributes, CONTROL, Node, Target};
 use std::sync::Arc;
 
 /// Bytes of a file that are copied at a time into an array.
@@ -32,7 +32,11 @@ impl Fs {
             _ => {}
         }
         match (&source, &there) {
-            (Node::Directory(key), None | Some(Node::Directory(_))) => self.rename_directory(key, &to_directory, to.1),
+            (Node::Directory(key), None) => self.rename_directory(key, &to_directory, to.1),
+            (Node::Directory(key), Some(Node::Directory(old))) => {
+                self.check_empty(old)?;
+                self.rename_directory(key, &to_directory, to.1)
+            }
             (Node::Directory(_), Some(_)) => Err(Error::system(libc::ENOTDIR)),
             (_, Some(Node::Directory(_))) => Err(Error::system(libc::EISDIR)),
             (Node::Chunk(..) | Node::Metadata(..) | Node::Value(_), _) => {
@@ -50,7 +54,6 @@ impl Fs {
         }
         let to = above.child(name)?;
         self.store_written(from)?;
-        self.store_written(&to)?;
         self.tree.hierarchy().rename(from, &to)?;
         self.drafts.forget_below(from);
         self.drafts.forget_below(&to);
@@ -59,39 +62,58 @@ impl Fs {
     }
 
     fn rename_file(&self, source: &Node, target: Target, there: Option<&Node>) -> Result<()> {
+        if let (Node::Value(from), Target::Plain(to)) = (source, &target) {
+            self.tree.hierarchy().rename(from, to)?;
+            self.tree.renamed(source, &Node::Value(to.clone()));
+            return Ok(());
+        }
+        self.store_as(source, &target)?;
+        if let (Target::Plain(_), Some(old)) = (&target, there) {
+            self.tree.removed(old);
+        }
+        let removed = self.remove(source);
+        // the kernel knows it by its new name; what comes to the old one is another file
+        self.tree.removed(source);
+        removed
+    }
+
+    /// Stores the content of a file for good as what `target` is, in place of what is there.
+    fn store_as(&self, source: &Node, target: &Target) -> Result<()> {
         let store = self.tree.hierarchy().store();
-        match (source, &target) {
-            (Node::Value(from), Target::Plain(to)) => {
-                self.tree.hierarchy().rename(from, to)?;
-                self.tree.renamed(source, &Node::Value(to.clone()));
-                return Ok(());
-            }
+        match (source, target) {
             (_, Target::Plain(to)) => {
                 store.put(to, &self.content(source)?).map_err(|e| e.context(to))?;
-                if let Some(old) = there {
-                    self.tree.removed(old);
-                }
             }
             (_, Target::Document(key, file)) => {
-                let text = self.content_up_to(source, MAX_DOCUMENT)?;
+                self.put_document(key, *file, &self.content_up_to(source, MAX_DOCUMENT)?)?;
                 self.drafts.forget(&key.join(file.name()));
-                self.put_document(key, *file, &text)?;
             }
             (_, Target::Chunk(array, chunk)) => {
-                let bytes = self.content_for(source, array, *chunk)?;
-                self.drafts.forget(&source.path());
-                self.replace_chunk(array, *chunk, &bytes)?;
+                self.replace_chunk(array, *chunk, &self.content_for(source, array, *chunk)?)?;
+                self.drafts.forget(&array.key().join(&array.grid().chunk_key(*chunk, Separator::Dot)));
             }
             (Node::Value(from), Target::Flat(array)) => self.copy_into(from, array)?,
             (_, Target::Flat(array)) => {
                 return Err(Error::invalid("can't become the flat bytes of an array").context(array.key()));
             }
         }
-        store.sync()?;
-        let removed = self.remove(source);
-        // the kernel knows it by its new name; what comes to the old one is another file
-        self.tree.removed(source);
-        removed
+        store.sync()
+    }
+
+    /// Makes a new chunk or document with the content of a file that stays, and counts a lookup of it: zarr-python 3
+    /// does so, and then removes the file. There are no links but these: EPERM.
+    pub fn link(&self, inode: u64, parent: u64, name: &str) -> Result<Attributes> {
+        self.writable()?;
+        let (source, parent) = (self.tree.node(inode)?, self.tree.node(parent)?);
+        if self.find(&parent, name)?.is_some() {
+            return Err(Error::system(libc::EEXIST));
+        }
+        match (&*source, self.tree.target(&parent, name)?) {
+            (Node::Value(_), target @ (Target::Chunk(..) | Target::Document(..))) => self.store_as(&source, &target)?,
+            _ => return Err(Error::system(libc::EPERM)),
+        }
+        let (node, attributes) = self.find(&parent, name)?.ok_or_else(|| Error::system(libc::ENOENT))?;
+        Ok(Attributes { inode: self.tree.remember(node), ..attributes })
     }
 
     /// All bytes of a file.

@@ -71,6 +71,11 @@ impl Server {
         self.make_entry("mkdir", reply, move |fs| fs.make_directory(parent.0, &name?));
     }
 
+    pub(super) fn link_file(&self, inode: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        let name = utf8(name);
+        self.make_entry("link", reply, move |fs| fs.link(inode.0, parent.0, &name?));
+    }
+
     fn make_entry(
         &self,
         what: &'static str,
