@@ -107,6 +107,23 @@ impl DType {
         Ok(DType { kind, size: item_size(size)?, big_endian })
     }
 
+    /// The type string that NumPy makes of one, as other readers want it in metadata: `float32` and `f4` are `<f4`.
+    pub fn canonical(text: &str) -> Result<String> {
+        let dtype = Self::parse_str(text)?;
+        let bare = text.trim_start_matches(['<', '>', '|', '=']);
+        let bare = match (from_name(bare).unwrap_or(bare), &dtype.kind) {
+            (_, Kind::Object) => "O".to_string(),
+            (bare, Kind::Bytes) => bare.replacen('a', "S", 1),
+            (bare, _) => bare.to_string(),
+        };
+        Ok(match dtype.kind {
+            Kind::Bytes | Kind::Void | Kind::Object => format!("|{bare}"),
+            _ if dtype.size == 1 => format!("|{bare}"),
+            _ if dtype.big_endian => format!(">{bare}"),
+            _ => format!("<{bare}"),
+        })
+    }
+
     fn parse_fields(list: &[Value]) -> Result<Self> {
         let mut fields: Vec<Field> = Vec::new();
         let mut size = 0u64;
@@ -387,6 +404,31 @@ fn extended(v: f64) -> [u8; 16] {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn canonical_type_strings() {
+        for (text, expected) in [
+            ("float32", "<f4"),
+            ("f4", "<f4"),
+            ("=i8", "<i8"),
+            (">f8", ">f8"),
+            ("bool", "|b1"),
+            ("<u1", "|u1"),
+            ("a7", "|S7"),
+            ("S7", "|S7"),
+            ("U3", "<U3"),
+            (">U3", ">U3"),
+            ("V5", "|V5"),
+            ("object", "|O"),
+            ("M8[ns]", "<M8[ns]"),
+            (">m8[as]", ">m8[as]"),
+        ] {
+            assert_eq!(DType::canonical(text).unwrap(), expected);
+            let string = |text: &str| DType::parse_str(text).unwrap();
+            assert_eq!(string(text).size(), string(expected).size());
+        }
+        assert!(DType::canonical("i3").is_err());
+    }
 
     /// The whole item.
     fn fill(dtype: &str, value: &str) -> Option<Vec<u8>> {
