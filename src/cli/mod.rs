@@ -1,10 +1,13 @@
 //! The command line: one file per verb, arguments in, exit codes out. Types of clap stay here.
 
 mod cat;
+mod compressor;
+mod create;
 mod duration;
 mod flat;
 mod info;
 mod logger;
+mod migrate;
 mod mount;
 mod progress;
 mod put;
@@ -57,6 +60,10 @@ enum Verb {
     Cat(cat::CatArgs),
     /// Write standard input over the flat bytes of an array, without FUSE
     Put(put::PutArgs),
+    /// Make a new array
+    Create(Box<create::CreateArgs>),
+    /// Turn a Zarr v1 store into v2, in place
+    Migrate(migrate::MigrateArgs),
     /// Show what a mount has done, and the problems it met
     Stats(stats::StatsArgs),
 }
@@ -125,6 +132,8 @@ pub fn main() -> ExitCode {
         Verb::Info(args) => info::run(&args),
         Verb::Cat(args) => cat::run(&args),
         Verb::Put(args) => put::run(&args),
+        Verb::Create(args) => create::run(&args),
+        Verb::Migrate(args) => migrate::run(&args),
         Verb::Stats(args) => stats::run(&args),
     };
     match result {

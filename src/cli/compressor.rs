@@ -1,0 +1,118 @@
+//! Compressors as a command line names them: `ID[:PARAMETER...]`, or the JSON object of a `.zarray`.
+
+use crate::codec;
+use crate::json::{self, Map, Value};
+use crate::metadata::CodecConfig;
+
+/// What [`parse`] takes, for the help.
+pub const FORMS: &str = "blosc[:CNAME[:CLEVEL[:SHUFFLE]]], zlib, gzip, bz2 or zstd[:LEVEL], lzma[:PRESET], \
+lz4[:ACCELERATION], none, or a JSON object";
+
+/// A compressor, or none of them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Compressor(pub Option<CodecConfig>);
+
+/// The compressor that `text` names, with every parameter that its numcodecs configuration has. One that can't encode
+/// is refused.
+pub fn parse(text: &str) -> Result<Compressor, String> {
+    if text == "none" {
+        return Ok(Compressor(None));
+    }
+    let object = match text.starts_with('{') {
+        true => json::parse(text.as_bytes()).map_err(|e| e.to_string())?,
+        false => configuration(text)?,
+    };
+    let config = CodecConfig::parse(&object).map_err(|e| e.to_string())?;
+    let codec = codec::build(&config, 1).map_err(|e| e.to_string())?;
+    codec.encode(&[0; 16], &mut Vec::new()).map_err(|e| e.0)?;
+    Ok(Compressor(Some(config)))
+}
+
+fn configuration(text: &str) -> Result<Value, String> {
+    let mut words = text.split(':');
+    let id = words.next().unwrap_or_default();
+    let mut object: Map<String, Value> = [("id".to_string(), id.into())].into_iter().collect();
+    // of each parameter what numcodecs takes where it is not given
+    let parameters: &[(&str, Value)] = match id {
+        "blosc" => &[("cname", "lz4".into()), ("clevel", 5.into()), ("shuffle", 1.into()), ("blocksize", 0.into())],
+        "zlib" | "gzip" | "bz2" | "zstd" => &[("level", 1.into())],
+        "lzma" => &[("preset", Value::Null), ("format", 1.into()), ("check", (-1).into()), ("filters", Value::Null)],
+        "lz4" => &[("acceleration", 1.into())],
+        _ => return Err(format!("{id:?} is no compressor: {FORMS}")),
+    };
+    let positional = if id == "blosc" { 3 } else { 1 };
+    for (n, (name, default)) in parameters.iter().enumerate() {
+        let word = if n < positional { words.next() } else { None };
+        let value = word.map_or(Ok(default.clone()), |word| parameter(name, word))?;
+        object.insert(name.to_string(), value);
+    }
+    match words.next() {
+        Some(word) => Err(format!("{id} has no parameter {word:?} there: {FORMS}")),
+        None => Ok(Value::Object(object)),
+    }
+}
+
+fn parameter(name: &str, word: &str) -> Result<Value, String> {
+    let shuffle = match word {
+        "noshuffle" => Some(0),
+        "shuffle" => Some(1),
+        "bitshuffle" => Some(2),
+        "autoshuffle" => Some(-1),
+        _ => None,
+    };
+    match (name, shuffle, word.parse::<i64>()) {
+        ("cname", ..) => Ok(word.into()),
+        ("shuffle", Some(n), _) => Ok(n.into()),
+        (_, _, Ok(n)) => Ok(n.into()),
+        _ => Err(format!("{name} is {word:?}, not a number")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(text: &str) -> String {
+        parse(text).unwrap().0.map_or("none".to_string(), |config| json::write(&config.to_json()))
+    }
+
+    #[test]
+    fn forms() {
+        for (text, expected) in [
+            ("none", "none"),
+            ("blosc", r#"{"id":"blosc","cname":"lz4","clevel":5,"shuffle":1,"blocksize":0}"#),
+            ("blosc:zstd:9:bitshuffle", r#"{"id":"blosc","cname":"zstd","clevel":9,"shuffle":2,"blocksize":0}"#),
+            ("blosc:lz4hc:3:0", r#"{"id":"blosc","cname":"lz4hc","clevel":3,"shuffle":0,"blocksize":0}"#),
+            ("zlib", r#"{"id":"zlib","level":1}"#),
+            ("gzip:6", r#"{"id":"gzip","level":6}"#),
+            ("bz2:9", r#"{"id":"bz2","level":9}"#),
+            ("zstd:-5", r#"{"id":"zstd","level":-5}"#),
+            ("lzma", r#"{"id":"lzma","preset":null,"format":1,"check":-1,"filters":null}"#),
+            ("lzma:2", r#"{"id":"lzma","preset":2,"format":1,"check":-1,"filters":null}"#),
+            ("lz4:4", r#"{"id":"lz4","acceleration":4}"#),
+            (r#"{"id":"zlib","level":7}"#, r#"{"id":"zlib","level":7}"#),
+        ] {
+            assert_eq!(shown(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_refused() {
+        for (text, why) in [
+            ("", "no compressor"),
+            ("snappy", "no compressor"),
+            ("zlib:fast", "level"),
+            ("zlib:10", "level"),
+            ("zlib:1:2", "no parameter"),
+            ("blosc:zstd:5:1:0", "no parameter"),
+            ("blosc:nothing", "cname"),
+            ("blosc:zstd:11", "clevel"),
+            ("{\"id\":\"zlib\"", "JSON"),
+            ("{\"id\":\"unheard-of\"}", "unheard-of"),
+            ("{\"level\":1}", "id"),
+        ] {
+            let said = parse(text).unwrap_err();
+            assert!(said.contains(why), "{text}: {said}");
+        }
+    }
+}

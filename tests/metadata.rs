@@ -1,0 +1,271 @@
+//! Metadata that is written, read by zarr-python: arrays that `zarrfs create` makes, v1 stores that `zarrfs migrate`
+//! turns into v2, and documents, groups, names and shapes that were changed.
+
+mod support;
+
+use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use support::{copy_tree, provided, say, zarrfs};
+use zarrfs::array::{Array, ArrayEntry};
+use zarrfs::hierarchy::{Hierarchy, MetadataFile, Place};
+use zarrfs::metadata::{CodecConfig, V1Order};
+use zarrfs::stats::Stats;
+use zarrfs::store::{DirectoryStore, Key, Store};
+
+fn script(python: &Path, name: &str, args: &[&str]) {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/python").join(name);
+    let output = Command::new(python).arg("-B").arg(script).args(args).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    say(&format!("{name}: {}", said.trim()));
+    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+}
+
+fn pythons() -> Vec<PathBuf> {
+    ["ZARRFS_TEST_PYTHON", "ZARRFS_TEST_PYTHON3"].into_iter().filter_map(provided).collect()
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+/// Runs zarrfs; its exit code and what it said on standard error.
+fn run(args: &[&str]) -> (i32, String) {
+    let output = zarrfs(args);
+    (output.status.code().unwrap(), String::from_utf8(output.stderr).unwrap())
+}
+
+/// Arrays, each with the options that make it and the arguments with which zarr.create makes the same.
+fn creations() -> Vec<(&'static str, Vec<&'static str>, Value)> {
+    let blosc = json!({"id": "blosc", "cname": "lz4", "clevel": 5, "shuffle": 1, "blocksize": 0});
+    vec![
+        (
+            "plain",
+            vec!["--shape", "10,7", "--chunks", "4,3", "--dtype", "<f4"],
+            json!({"shape": [10, 7], "chunks": [4, 3], "dtype": "<f4", "compressor": blosc, "filters": null, "fill_value": 0.0}),
+        ),
+        (
+            "deep/er/options",
+            vec![
+                "--shape=5,6,7",
+                "--chunks=2,2,7",
+                "--dtype=int16",
+                "--order=F",
+                "--separator=/",
+                "--fill=-3",
+                "--compressor=zstd:7",
+                "--filters=[{\"id\":\"delta\",\"dtype\":\"<i2\",\"astype\":\"<i2\"}]",
+                "--attrs={\"units\": \"K\"}",
+            ],
+            json!({"shape": [5, 6, 7], "chunks": [2, 2, 7], "dtype": "<i2", "order": "F", "fill_value": -3,
+                "compressor": {"id": "zstd", "level": 7}, "dimension_separator": "/",
+                "filters": [{"id": "delta", "dtype": "<i2", "astype": "<i2"}]}),
+        ),
+        (
+            "not-a-number",
+            vec!["--shape=9", "--chunks=4", "--dtype=>f8", "--fill=NaN", "--compressor=lzma:1"],
+            json!({"shape": [9], "chunks": [4], "dtype": ">f8", "fill_value": f64::NAN.to_string(), "filters": null,
+                "compressor": {"id": "lzma", "format": 1, "check": -1, "preset": 1, "filters": null}}),
+        ),
+        (
+            "scalar",
+            vec!["--shape=", "--chunks=", "--dtype=bool", "--compressor=none"],
+            json!({"shape": [], "chunks": [], "dtype": "|b1", "fill_value": false, "compressor": null, "filters": null}),
+        ),
+        (
+            "complex",
+            vec!["--shape=3", "--chunks=3", "--dtype=c16", "--compressor=gzip:2"],
+            json!({"shape": [3], "chunks": [3], "dtype": "<c16", "fill_value": 0, "filters": null,
+                "compressor": {"id": "gzip", "level": 2}}),
+        ),
+        (
+            "letters",
+            vec!["--shape=3", "--chunks=2", "--dtype=S4", "--fill=eHk=", "--compressor=bz2:9"],
+            json!({"shape": [3], "chunks": [2], "dtype": "|S4", "fill_value": "xy", "filters": null,
+                "compressor": {"id": "bz2", "level": 9}}),
+        ),
+        (
+            "fields",
+            vec!["--shape=3", "--chunks=2", "--dtype=[[\"a\",\"<i4\"],[\"b\",\"|S3\"]]", "--compressor=lz4"],
+            json!({"shape": [3], "chunks": [2], "dtype": [["a", "<i4"], ["b", "|S3"]], "fill_value": null, "filters": null,
+                "compressor": {"id": "lz4", "acceleration": 1}}),
+        ),
+        (
+            "moments",
+            vec!["--shape=3", "--chunks=2", "--dtype=M8[ms]", "--compressor=zlib"],
+            json!({"shape": [3], "chunks": [2], "dtype": "<M8[ms]", "fill_value": 0, "filters": null,
+                "compressor": {"id": "zlib", "level": 1}}),
+        ),
+    ]
+}
+
+#[test]
+fn created_arrays_are_those_that_zarr_makes() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = directory.path().join("new.zarr");
+    let mut expected = serde_json::Map::new();
+    for (name, options, wanted) in creations() {
+        let path = store.join(name);
+        let said = run(&[&["create", text(&path)], options.as_slice()].concat());
+        assert_eq!(said, (0, String::new()), "{name}");
+        expected.insert(name.to_string(), wanted);
+    }
+    for group in ["", "deep", "deep/er"] {
+        assert!(store.join(group).join(".zgroup").exists(), "{group:?}");
+    }
+    assert_eq!(
+        std::fs::read_to_string(store.join("deep/er/options/.zattrs")).unwrap().replace([' ', '\n'], ""),
+        "{\"units\":\"K\"}"
+    );
+    let expected = Value::Object(expected).to_string().replace("\"NaN\"", "NaN");
+    for python in pythons() {
+        script(&python, "created.py", &[text(&store), &expected]);
+    }
+}
+
+#[test]
+fn where_created_arrays_go() {
+    let directory = tempfile::tempdir().unwrap();
+    let root = directory.path();
+    std::fs::write(root.join("file"), "").unwrap();
+    std::fs::create_dir(root.join("empty")).unwrap();
+    let create = |path: &str| {
+        let options = ["--shape=4", "--chunks=2", "--dtype=u1", "--compressor=none"];
+        run(&[&["create", text(&root.join(path))], options.as_slice()].concat())
+    };
+    let is_file = |path: &str| root.join(path).is_file();
+    // a store of one array, as its directory is one
+    assert_eq!(create("one.zarr").0, 0);
+    assert!(is_file("one.zarr/.zarray") && !is_file("one.zarr/.zgroup"));
+    // an empty directory is taken for the store
+    assert_eq!(create("empty/x").0, 0);
+    assert!(is_file("empty/.zgroup") && is_file("empty/x/.zarray"));
+    // a group without document belongs to the store above
+    std::fs::create_dir(root.join("empty/bare")).unwrap();
+    assert_eq!(create("empty/bare/y").0, 0);
+    assert!(is_file("empty/bare/y/.zarray") && !is_file("empty/bare/y/.zgroup"));
+    for (path, why) in [
+        ("one.zarr", "File exists"),
+        ("empty/x", "File exists"),
+        ("empty/bare", "File exists"),
+        ("empty/x/inner", "inside the array"),
+        ("one.zarr/inner", "inside the array"),
+        ("file/x", "not a directory"),
+    ] {
+        let (code, said) = create(path);
+        assert!(code == 1 && said.contains(why) && said.lines().count() == 1, "{path}: {code} {said}");
+    }
+    std::fs::write(root.join("empty/.zmetadata"), r#"{"metadata":{".zgroup":{"zarr_format":2}}}"#).unwrap();
+    assert_eq!(create("empty/late").0, 0);
+    let consolidated: Value = serde_json::from_slice(&std::fs::read(root.join("empty/.zmetadata")).unwrap()).unwrap();
+    assert_eq!(consolidated["metadata"]["late/.zarray"]["shape"], json!([4]));
+    std::fs::create_dir(root.join("v3")).unwrap();
+    std::fs::write(root.join("v3/zarr.json"), "{}").unwrap();
+    assert_eq!(create("v3/x").0, 4);
+}
+
+#[test]
+fn wrong_arguments_create_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("x.zarr");
+    let usual = ["--shape=4", "--chunks=2", "--dtype=<f4"];
+    for wrong in [
+        "--shape=4,4",
+        "--shape=a",
+        "--chunks=0",
+        "--dtype=f3",
+        "--dtype=O",
+        "--fill=x",
+        "--order=N",
+        "--compressor=snappy",
+        "--compressor=zlib:11",
+        "--filters={}",
+        "--filters=[{\"id\":\"nobody\"}]",
+        "--separator=:",
+        "--attrs=[]",
+    ] {
+        let name = wrong.split('=').next().unwrap();
+        let mut args = vec!["create", text(&path), wrong];
+        args.extend(usual.iter().filter(|option| !option.starts_with(&format!("{name}="))));
+        let (code, said) = run(&args);
+        assert!(code == 2 && !said.is_empty(), "{wrong}: {code} {said}");
+        assert!(!path.exists(), "{wrong}");
+    }
+}
+
+#[test]
+fn migrated_stores_hold_what_their_writer_put_in() {
+    let (Some(python), Some(matrix)) = (provided("ZARRFS_TEST_PYTHON"), provided("ZARRFS_MATRIX")) else { return };
+    let copy = tempfile::tempdir().unwrap();
+    copy_tree(&matrix.join("v1"), &copy.path().join("v1"));
+    for store in std::fs::read_dir(copy.path().join("v1")).unwrap().map(|e| e.unwrap().path()) {
+        for said in ["Zarr v2 now", "nothing to do"] {
+            let output = zarrfs(&["migrate", text(&store)]);
+            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+            assert!(String::from_utf8_lossy(&output.stdout).contains(said), "{}", store.display());
+        }
+    }
+    script(&python, "migrated.py", &[text(&matrix), text(copy.path())]);
+    assert_eq!(run(&["migrate", "/nonexistent/x.zarr"]).0, 3);
+    assert_eq!(run(&["migrate", text(copy.path())]).0, 4);
+}
+
+fn array(h: &Hierarchy, path: &str) -> Arc<Array> {
+    match h.find(&Key::normalize(path).unwrap()).unwrap() {
+        Some(Place::Array(array)) => array,
+        _ => panic!("no array at {path}"),
+    }
+}
+
+/// What stands at `tests/python/changed.py`'s `check`.
+fn change(h: &Hierarchy) {
+    let key = |path: &str| Key::normalize(path).unwrap();
+    h.resize(&array(h, "g/a"), &[6, 8]).unwrap();
+    h.resize(&array(h, "g/a"), &[11, 8]).unwrap();
+    h.set_attribute(&key("g/a"), "units", Some(b"{\"si\": true}")).unwrap();
+    // as zarr-python resizes through the mount: it writes back what it has seen
+    let view: Value = serde_json::from_str(&array(h, "g/f").metadata().decoded_view()).unwrap();
+    let mut view = view.as_object().unwrap().clone();
+    view["shape"] = json!([7, 9]);
+    h.put_document(&key("g/f"), MetadataFile::Array, Value::Object(view).to_string().as_bytes()).unwrap();
+    h.put_document(&key("g/f"), MetadataFile::Attributes, b"{\"note\": \"second\"}").unwrap();
+    h.set_attribute(&key("g/f"), "plain", Some(b"not JSON")).unwrap();
+    h.create_group(&key("h")).unwrap();
+    h.rename(&key("g/f"), &key("h/b")).unwrap();
+    h.create_group(&key("h/inner")).unwrap();
+    h.create_group(&key("h/new")).unwrap();
+    let new = json!({"zarr_format": 2, "shape": [5], "chunks": [2], "dtype": "<u2", "compressor": null, "filters": null,
+        "fill_value": 0, "order": "C"});
+    h.put_document(&key("h/new"), MetadataFile::Array, new.to_string().as_bytes()).unwrap();
+    let gone = array(h, "g/gone");
+    h.remove_document(gone.key(), MetadataFile::Array).unwrap();
+    for entry in gone.entries().unwrap() {
+        if let ArrayEntry::Chunk(chunk) = entry.unwrap() {
+            assert!(gone.erase(chunk).unwrap());
+        }
+    }
+    h.remove_place(gone.key()).unwrap();
+    assert!(h.find(gone.key()).unwrap().is_none());
+}
+
+#[test]
+fn what_was_changed_is_what_zarr_reads() {
+    let Some(python) = provided("ZARRFS_TEST_PYTHON") else { return };
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("x.zarr");
+    script(&python, "changed.py", &["make", text(&path)]);
+    let store: Arc<dyn Store> = Arc::new(DirectoryStore::open(&path).unwrap());
+    let zstd = CodecConfig::parse(&zarrfs::json::parse(b"{\"id\":\"zstd\",\"level\":5}").unwrap()).unwrap();
+    let stats = Arc::new(Stats::default());
+    change(&Hierarchy::new(store, V1Order::Zarr1, stats.clone()).with_compressor(Some(zstd)));
+    assert!(stats.problems().is_empty(), "{:?}", stats.problems());
+    for python in pythons() {
+        script(&python, "changed.py", &["check", text(&path)]);
+    }
+    support::walk::tree(&path, &mut |found| {
+        assert!(!found.path.contains(".zarrfs-"), "{}", found.path);
+        true
+    })
+    .unwrap();
+}

@@ -1,0 +1,62 @@
+"""A store made by zarr-python, changed by this project, and read by zarr-python again.
+
+    changed.py make STORE       (with zarr 2.18)
+    changed.py check STORE      (with zarr 2.18 or zarr 3)
+
+What is done in between stands in tests/metadata.rs.
+"""
+import sys
+import warnings
+
+import numcodecs
+import numpy as np
+import zarr
+
+warnings.simplefilter("ignore")
+
+A = np.arange(70, dtype="<f8").reshape(10, 7)
+F = np.arange(60, dtype="<i4").reshape(10, 6)
+
+
+def make(store):
+    root = zarr.open_group(store, mode="w")
+    g = root.create_group("g")
+    a = g.create_dataset("a", data=A, chunks=(4, 3), fill_value=-1.5, compressor=numcodecs.Blosc("zstd", 3, 2))
+    a.attrs["units"] = "K"
+    a.attrs["missing"] = float("nan")
+    filters = [numcodecs.Delta("<i4")]
+    f = g.create_dataset("f", data=F, chunks=(3, 4), order="F", filters=filters, dimension_separator="/",
+                         compressor=numcodecs.Zlib(4), fill_value=9)
+    f.attrs["note"] = "first"
+    g.create_dataset("gone", data=F, chunks=(10, 6))
+    zarr.consolidate_metadata(store)
+
+
+def resized(data, shape, fill):
+    whole = np.full(shape, fill, data.dtype)
+    both = tuple(slice(min(old, new)) for old, new in zip(data.shape, shape))
+    whole[both] = data[both]
+    return whole
+
+
+def check(store):
+    is_2 = zarr.__version__.startswith("2.")
+    plain = zarr.open_group(store, mode="r") if is_2 else zarr.open_group(store, mode="r", use_consolidated=False)
+    for root in plain, zarr.open_consolidated(store, mode="r"):
+        assert sorted(root) == ["g", "h"], sorted(root)
+        assert sorted(root["g"]) == ["a"] and sorted(root["h"]) == ["b", "inner", "new"], sorted(root["h"])
+        # shrunk, and grown again: what had left it is gone
+        a, f, new = root["g/a"], root["h/b"], root["h/new"]
+        assert np.array_equal(a[...], resized(resized(A, (6, 8), -1.5), (11, 8), -1.5))
+        assert a.attrs["units"] == {"si": True} and np.isnan(a.attrs["missing"])
+        assert np.array_equal(f[...], resized(F, (7, 9), 9))
+        assert f.attrs.asdict() == {"note": "second", "plain": "not JSON"}
+        codecs = (f.compressor, f.filters) if is_2 else (f.compressors[0], list(f.filters))
+        assert codecs == (numcodecs.Zlib(4), [numcodecs.Delta("<i4")]), codecs
+        compressor = new.compressor if is_2 else new.compressors[0]
+        assert compressor.codec_id == "zstd" and new.shape == (5,)
+        assert (new[...] == 0).all()
+    print(f"zarr {zarr.__version__}: as it should be")
+
+
+{"make": make, "check": check}[sys.argv[1]](sys.argv[2])
