@@ -12,7 +12,7 @@ use std::os::unix::fs::{FileExt, symlink};
 use std::path::Path;
 use std::sync::Barrier;
 use support::made::{Made, replace};
-use support::{Mount, errno};
+use support::{Mount, errno, random};
 
 const K: usize = 1 << 10;
 const M: usize = 1 << 20;
@@ -37,15 +37,6 @@ fn assert_reads(path: &Path, expected: &[u8]) {
         at += n;
     }
     assert_eq!(at, expected.len(), "{}", path.display());
-}
-
-/// Numbers that show no pattern, the same in each run.
-fn random(seed: u64) -> impl FnMut(usize) -> usize {
-    let mut state = seed;
-    move |below| {
-        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        (state >> 33) as usize % below
-    }
 }
 
 fn zlib() -> Value {

@@ -73,6 +73,11 @@ impl Made {
         self.item * self.chunks.iter().product::<usize>()
     }
 
+    /// Bytes of a row of the array: the last dimension.
+    pub fn row(&self) -> usize {
+        self.item * self.shape.last().unwrap_or(&1)
+    }
+
     /// The file of a chunk.
     pub fn file(&self, index: &[usize]) -> PathBuf {
         let separator = self.document["dimension_separator"].as_str().unwrap();
@@ -131,6 +136,41 @@ impl Made {
         for (flat, len, at) in self.rows(index) {
             self.flat[flat..flat + len].copy_from_slice(&chunk[at..at + len]);
         }
+    }
+
+    /// The bytes of a chunk that lie in the array, as `flat` has them, row by row.
+    pub fn inside(&self, flat: &[u8], index: &[usize]) -> Vec<u8> {
+        self.rows(index).into_iter().flat_map(|(at, len, _)| &flat[at..at + len]).copied().collect()
+    }
+
+    /// What the store itself has of a chunk, its rows as of [`Made::inside`]: those of the fill value, 0, where there is
+    /// no file; else why it can't be decoded.
+    pub fn stored(&self, index: &[usize]) -> Result<Vec<u8>, String> {
+        let bytes = match fs::read(self.file(index)) {
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => vec![0; self.chunk_size()],
+            Err(e) => return Err(e.to_string()),
+            Ok(stored) => {
+                let mut decoded = Vec::new();
+                self.pipeline.decode(&stored, &mut decoded).map_err(|e| e.to_string())?;
+                self.rearranged(&decoded, false)
+            }
+        };
+        Ok(self.rows(index).into_iter().flat_map(|(_, len, at)| &bytes[at..at + len]).copied().collect())
+    }
+
+    /// What the store itself has of the whole array.
+    pub fn stored_flat(&self) -> Result<Vec<u8>, String> {
+        let mut flat = vec![0; self.flat.len()];
+        for index in self.grid() {
+            let stored = self.stored(&index).map_err(|e| format!("{index:?}: {e}"))?;
+            let mut rows = stored.as_slice();
+            for (at, len, _) in self.rows(&index) {
+                let (row, rest) = rows.split_at(len);
+                flat[at..at + len].copy_from_slice(row);
+                rows = rest;
+            }
+        }
+        Ok(flat)
     }
 
     /// The stored bytes of a chunk.

@@ -1,11 +1,16 @@
 //! What the whole-mount tests share: a mount that goes away with its test, also when that fails; and digests.
 #![allow(dead_code)]
 
+pub mod daemon;
+pub mod history;
 pub mod made;
+pub mod session;
+pub mod tracer;
 pub mod walk;
 
 use sha2::{Digest, Sha256};
 use std::io::{Read, Write};
+use std::os::fd::IntoRawFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -15,6 +20,37 @@ pub const ZARRFS: &str = env!("CARGO_BIN_EXE_zarrfs");
 /// Runs zarrfs and returns what it printed.
 pub fn zarrfs(args: &[&str]) -> Output {
     Command::new(ZARRFS).args(args).output().expect("zarrfs starts")
+}
+
+/// A command that is killed after so many seconds: what hangs fails.
+pub fn limited(seconds: u32, program: impl AsRef<std::ffi::OsStr>) -> Command {
+    let mut command = Command::new("timeout");
+    command.args(["--signal=KILL", &seconds.to_string()]).arg(program);
+    command
+}
+
+/// Whether a program is installed; says so if not.
+pub fn installed(program: &str) -> bool {
+    let paths = std::env::var_os("PATH").unwrap_or_default();
+    let found = std::env::split_paths(&paths).any(|p| p.join(program).is_file());
+    if !found {
+        say(&format!("skipped: {program} is not installed; scripts/test installs it"));
+    }
+    found
+}
+
+/// A number that an environment variable sets: scripts/soak asks for more than CI has time for.
+pub fn setting(variable: &str, default: u64) -> u64 {
+    std::env::var(variable).map_or(default, |text| text.parse().unwrap_or_else(|_| panic!("{variable}={text}")))
+}
+
+/// Numbers that show no pattern, the same in each run.
+pub fn random(seed: u64) -> impl FnMut(usize) -> usize {
+    let mut state = seed;
+    move |below| {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (state >> 33) as usize % below
+    }
 }
 
 /// A mounted store.
@@ -121,6 +157,30 @@ impl Drop for Mount {
     }
 }
 
+/// Closes a file, and tells what close(2) said: that is where a write that can't be stored is reported.
+pub fn close(file: std::fs::File) -> std::io::Result<()> {
+    // SAFETY: the descriptor is this file's, which gives it up here.
+    match unsafe { libc::close(file.into_raw_fd()) } {
+        0 => Ok(()),
+        _ => Err(std::io::Error::last_os_error()),
+    }
+}
+
+/// Names of unfinished files in a directory of a store, at any depth.
+pub fn unfinished(store: &Path) -> Vec<String> {
+    let mut found = walk::snapshot(store).unwrap().into_keys().collect::<Vec<_>>();
+    found.retain(|path| path.contains("/.zarrfs-"));
+    found
+}
+
+/// The digests of the flat bytes of arrays, by zarr-python, one for each.
+pub fn zarr_python_digests(python: &Path, arrays: &[&Path]) -> Vec<String> {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/python/flat.py");
+    let output = limited(120, python).arg(script).args(arrays).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap().lines().map(String::from).collect()
+}
+
 /// The digest of a file, read through the mount, and its length.
 pub fn digest(path: &Path) -> std::io::Result<(u64, String)> {
     let mut file = std::fs::File::open(path)?;
@@ -133,6 +193,11 @@ pub fn digest(path: &Path) -> std::io::Result<(u64, String)> {
         hash.update(&buffer[..n]);
         length += n as u64;
     }
+}
+
+/// The digest of bytes.
+pub fn sha256(bytes: &[u8]) -> String {
+    hex(&Sha256::digest(bytes))
 }
 
 pub fn hex(bytes: &[u8]) -> String {
@@ -158,6 +223,7 @@ pub fn errno<T>(result: std::io::Result<T>) -> String {
         (libc::EISDIR, "EISDIR"),
         (libc::ENOTDIR, "ENOTDIR"),
         (libc::EFBIG, "EFBIG"),
+        (libc::ENOSPC, "ENOSPC"),
     ];
     match result {
         Ok(_) => "ok".to_string(),

@@ -1,0 +1,232 @@
+//! "A chunk is replaced atomically: any reader and any crash sees the old one or the new one"; "an acknowledged write
+//! (fsync or close returned 0) is never lost": the daemon is killed at each of its system calls that change the store,
+//! and at random moments under load.
+
+mod support;
+
+use rustix::process::{Signal, kill_process};
+use serde_json::json;
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use support::daemon::Daemon;
+use support::history::{Findings, History};
+use support::made::Made;
+use support::session::{CALLS, Run, Session, busy_steps, script};
+use support::tracer::{self, Tracer};
+use support::{provided, random, say, setting, sha256, unfinished, zarr_python_digests};
+
+/// What was found in the store of a daemon that was killed.
+struct Stopped {
+    findings: Findings,
+    /// Of the flat bytes, by this test's own reader.
+    digest: String,
+    store: PathBuf,
+}
+
+/// The session up to a step, in which the daemon is killed before the n-th of these calls that a thread makes. None if
+/// there are not so many.
+fn stopped(store: PathBuf, separator: &str, step: usize, calls: &str, n: usize) -> Option<Stopped> {
+    let mut run = Run::new(&store, separator);
+    let steps = script(run.session.history.array());
+    for step in &steps[..step] {
+        run.session.step(step).unwrap();
+    }
+    let inject = format!("inject={calls}:signal=SIGKILL:when={n}");
+    let (done, log) = run.traced(&steps[step], calls, &["-e", &inject]);
+    run.daemon.kill();
+    if !log.contains("+++ killed by SIGKILL +++") {
+        done.unwrap();
+        return None;
+    }
+    let digest = sha256(&run.session.history.array().stored_flat().unwrap_or_default());
+    Some(Stopped { findings: run.session.history.check(), digest, store })
+}
+
+/// Every point at which the daemon can be stopped.
+fn every_stop_point(separator: &str) {
+    if !tracer::is_offered() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let (mut findings, mut left, mut points) = (Findings::default(), 0, Vec::new());
+    for (step, calls) in busy_steps(folder.path(), separator) {
+        for n in 1.. {
+            let store = folder.path().join(format!("{step}-{}-{n}", calls.replace(['?', ','], "")));
+            let Some(point) = stopped(store, separator, step, calls, n) else { break };
+            findings += point.findings.clone();
+            left += unfinished(&point.store).len();
+            points.push(point);
+        }
+    }
+    let count = points.len();
+    say(&format!("{count} stop points, chunk keys joined by {separator:?}: {findings}, {left} unfinished files left"));
+    findings.assert_none();
+    assert!(count >= 50, "the session stores too little");
+    compare_with_zarr_python(&points);
+}
+
+/// What zarr-python reads is what this test's own reader reads.
+fn compare_with_zarr_python(points: &[Stopped]) {
+    let Some(python) = provided("ZARRFS_TEST_PYTHON") else { return };
+    let stores: Vec<&Path> = points.iter().map(|p| p.store.as_path()).collect();
+    let theirs = zarr_python_digests(&python, &stores);
+    let ours: Vec<&str> = points.iter().map(|p| p.digest.as_str()).collect();
+    assert_eq!(theirs, ours, "{stores:?}");
+}
+
+#[test]
+fn killed_at_every_call() {
+    every_stop_point(".");
+}
+
+#[test]
+fn killed_at_every_call_with_a_directory_for_each_row_of_chunks() {
+    every_stop_point("/");
+}
+
+/// Files renamed in a log of strace, and those of them whose bytes were not on stable storage before.
+fn renames(log: &str) -> (usize, Vec<String>) {
+    let (mut total, mut synced, mut unsynced) = (0, HashSet::new(), Vec::new());
+    for line in log.lines().filter(|l| l.trim_end().ends_with("= 0")) {
+        let Some((call, arguments)) = line.split_once('(') else { continue };
+        if call.ends_with("fdatasync") || call.ends_with("fsync") {
+            let path = arguments.split(['<', '>']).nth(1).unwrap_or_default();
+            synced.insert(path.rsplit('/').next().unwrap_or_default());
+        } else if call.contains("rename") {
+            let path = arguments.split('"').nth(1).unwrap_or_default();
+            total += 1;
+            if !synced.contains(path.rsplit('/').next().unwrap_or_default()) {
+                unsynced.push(line.to_string());
+            }
+        }
+    }
+    (total, unsynced)
+}
+
+/// "temp in the same directory -> write -> fdatasync -> rename": on XFS and ext4 a file that is renamed before its bytes
+/// are on the disk can be empty after a power cut.
+#[test]
+fn no_file_is_renamed_before_it_is_on_stable_storage() {
+    if !tracer::is_offered() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let mut run = Run::new(&folder.path().join("store"), ".");
+    let calls = ["fdatasync,fsync", CALLS[3]].join(",");
+    // only calls that succeeded, each on a line of its own
+    let tracer = Tracer::attach(run.daemon.pid(), &calls, &["-z"], &run.log).unwrap();
+    for step in &script(run.session.history.array()) {
+        run.session.step(step).unwrap();
+    }
+    let (total, unsynced) = renames(&tracer.detach());
+    say(&format!("{total} renames, {} of them before an fdatasync", unsynced.len()));
+    assert!(total >= 24, "the session stores too little");
+    assert!(unsynced.is_empty(), "{}", unsynced.join("\n"));
+}
+
+#[test]
+fn a_rename_before_its_fdatasync_is_noticed() {
+    let log = r#"17 fdatasync(9</s/a/.zarrfs-5-1>) = 0
+18 renameat(7</s/a>, ".zarrfs-5-1", 7</s/a>, "0.0") = 0
+18 renameat(7</s/a>, ".zarrfs-5-2", 7</s/a>, "0.1") = 0
+17 fdatasync(9</s/a/.zarrfs-5-2>) = 0
+17 fdatasync(9</s/a/.zarrfs-5-3>) = -1 EIO (Input/output error)
+17 rename("/s/a/.zarrfs-5-3", "/s/a/0.2") = 0"#;
+    let (total, unsynced) = renames(log);
+    assert_eq!((total, unsynced.len()), (3, 2), "{unsynced:?}");
+}
+
+/// One round of writing until the daemon is killed, some time from now.
+fn killed_under_load(seed: u64) -> (Findings, usize) {
+    const CHUNK: usize = 4096;
+    const CHUNKS: usize = 24;
+    let mut random = random(seed);
+    let store = tempfile::tempdir().unwrap();
+    let zlib = json!({"compressor": {"id": "zlib", "level": 1}});
+    let made = Made::new(store.path().join("a"), &[CHUNKS * CHUNK], &[CHUNK], zlib);
+    let daemon = Daemon::start(&made.path, &["--cache-size", "32K"]);
+    let mut session = Session::new(History::new(made), daemon.path());
+    let (pid, delay) = (daemon.pid(), Duration::from_micros(5_000 + random(150_000) as u64));
+    let killer = std::thread::spawn(move || {
+        std::thread::sleep(delay);
+        let _ = kill_process(pid, Signal::KILL);
+    });
+    let mut writes = 0;
+    loop {
+        let at = random(CHUNKS * CHUNK);
+        let (at, len) = match random(5) {
+            0 => (at / CHUNK * CHUNK, CHUNK),
+            _ => (at, 1 + random(CHUNK - at % CHUNK)),
+        };
+        writes += 1;
+        let byte = random(256) as u8;
+        if session.write(at, &vec![byte; len]).is_err() || random(10) == 0 && session.fsync().is_err() {
+            break;
+        }
+    }
+    killer.join().unwrap();
+    (session.history.check(), writes)
+}
+
+/// ZARRFS_KILLS rounds from ZARRFS_SEED on.
+#[test]
+fn killed_at_random_under_load() {
+    let (kills, seed) = (setting("ZARRFS_KILLS", 200), setting("ZARRFS_SEED", 1));
+    let next = AtomicU64::new(seed);
+    let rounds = || {
+        let (mut findings, mut writes) = (Findings::default(), 0);
+        loop {
+            let seed_of_round = next.fetch_add(1, Ordering::Relaxed);
+            if seed_of_round >= seed + kills {
+                return (findings, writes);
+            }
+            let (found, written) = killed_under_load(seed_of_round);
+            assert!(found.torn + found.lost == 0, "seed {seed_of_round}: {}", found.faults.join("\n"));
+            findings += found;
+            writes += written;
+        }
+    };
+    let (mut findings, mut writes) = (Findings::default(), 0);
+    std::thread::scope(|scope| {
+        for worker in [scope.spawn(rounds), scope.spawn(rounds)] {
+            let (found, written) = worker.join().unwrap();
+            findings += found;
+            writes += written;
+        }
+    });
+    say(&format!("{kills} random kills, seeds from {seed}, {writes} writes: {findings}"));
+    findings.assert_none();
+}
+
+/// The check has teeth: it tells a torn chunk and a lost write from what may be found.
+#[test]
+fn torn_and_lost_chunks_are_noticed() {
+    let store = tempfile::tempdir().unwrap();
+    let made = Made::full(store.path().join("a"), &[8], &[2], json!({"compressor": {"id": "zlib", "level": 1}}));
+    let mut history = History::new(made);
+    history.check().assert_none();
+    history.write(1, &[101, 102]);
+    history.check().assert_none();
+    history.acknowledge();
+    let found = history.check();
+    assert_eq!((found.checked, found.torn, found.lost), (4, 0, 2), "{found}");
+    // the first of the two chunks is stored, with a later write to it that is not acknowledged
+    history.write(0, &[100]);
+    history.array().put(&[0]);
+    let found = history.check();
+    assert_eq!((found.torn, found.lost), (0, 1), "{found}");
+    history.array().put(&[1]);
+    history.check().assert_none();
+    // half a file, none, and bytes of nobody
+    let file = history.array().file(&[3]);
+    let whole = std::fs::read(&file).unwrap();
+    for torn in [&whole[..whole.len() / 2], b"", b"nobody's"] {
+        std::fs::write(&file, torn).unwrap();
+        let found = history.check();
+        assert_eq!((found.torn, found.lost), (1, 0), "{found}");
+    }
+    std::fs::remove_file(&file).unwrap();
+    assert_eq!(history.check().torn, 1);
+}

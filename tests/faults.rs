@@ -1,0 +1,204 @@
+//! "EIO or ENOSPC while a chunk is stored: it stays dirty and is tried again; fsync and close report; a read never fails
+//! because of somebody's write-back. When there is room again nothing that was accepted is lost."
+
+mod support;
+
+use std::path::Path;
+use std::process::Command;
+use support::daemon::Daemon;
+use support::history::{Findings, History};
+use support::made::{Made, pattern};
+use support::session::{CALLS, Run, Session, busy_steps, script};
+use support::tracer::{self, Tracer};
+use support::{errno, say, unfinished};
+
+/// What became of one session in which a call failed.
+struct Failed {
+    /// Whether the program was told in that step, and in later ones.
+    told: usize,
+    findings: Findings,
+}
+
+/// The whole session, in which calls fail during one step. None if there are no such calls.
+fn failed(store: &Path, step: usize, calls: &str, fault: &str) -> Option<Failed> {
+    let mut run = Run::new(store, ".");
+    let steps = script(run.session.history.array());
+    let mut findings = Findings::default();
+    let mut told = 0;
+    for (at, next) in steps.iter().enumerate() {
+        if at == step {
+            let inject = format!("inject={calls}:{fault}");
+            let tracer = Tracer::attach(run.daemon.pid(), calls, &["-e", &inject], &run.log).unwrap();
+            told += usize::from(run.session.step(next).is_err());
+            // the fault may last: nothing that is accepted may be missing, and nothing acknowledged be undone
+            run.session.assert_reads_what_was_written();
+            findings += run.session.history.check();
+            if !tracer.detach().contains("(INJECTED)") {
+                return None;
+            }
+            // who was told has the choice to try again
+            run.session.fsync().expect("it is tried again, and nothing is in the way");
+        } else {
+            run.session.step(next).unwrap();
+        }
+        run.session.assert_reads_what_was_written();
+    }
+    run.session.close().unwrap();
+    let Run { session: Session { history, .. }, daemon, .. } = run;
+    assert!(daemon.unmount().success());
+    findings += history.check();
+    assert!(history.array().stored_flat().unwrap() == history.array().flat, "{}: all of it is stored", store.display());
+    assert_eq!(unfinished(store), [] as [String; 0]);
+    Some(Failed { told, findings })
+}
+
+/// Each call that changes the store fails: once, and as long as a step takes.
+fn every_call_fails(error: &str) {
+    if !tracer::is_offered() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let (mut findings, mut points, mut told) = (Findings::default(), 0, 0);
+    for (step, calls) in busy_steps(folder.path(), ".") {
+        // a file that can't be opened can't be read either, and that may be told
+        if calls == CALLS[0] {
+            continue;
+        }
+        let mut point = |when: &str| {
+            let name = format!("{step}-{}-{when}", calls.replace(['?', ','], ""));
+            let store = folder.path().join(name);
+            let failed = failed(&store, step, calls, &format!("error={error}:when={when}"));
+            let hit = failed.is_some();
+            if let Some(failed) = failed {
+                findings += failed.findings;
+                told += failed.told;
+                points += 1;
+            }
+            hit
+        };
+        point("1+");
+        for n in 1.. {
+            if !point(&n.to_string()) {
+                break;
+            }
+        }
+    }
+    say(&format!("{error} at {points} points: {findings}; told {told} times, else tried again unasked"));
+    findings.assert_none();
+    assert!(points >= 50, "the session stores too little");
+}
+
+#[test]
+fn an_io_error_at_every_call() {
+    every_call_fails("EIO");
+}
+
+#[test]
+fn no_space_at_every_call() {
+    every_call_fails("ENOSPC");
+}
+
+/// A file system in memory, of a size that can be changed.
+struct SmallDisk {
+    directory: tempfile::TempDir,
+}
+
+impl SmallDisk {
+    /// None, said aloud, where this user can't mount one.
+    fn new(size: &str) -> Option<SmallDisk> {
+        let directory = tempfile::tempdir().unwrap();
+        let done = Command::new("mount")
+            .args(["-t", "tmpfs", "-o", &format!("size={size}"), "tmpfs"])
+            .arg(directory.path())
+            .output();
+        match done {
+            Ok(output) if output.status.success() => Some(SmallDisk { directory }),
+            _ => {
+                say("skipped: mounting a tmpfs takes root");
+                None
+            }
+        }
+    }
+
+    fn path(&self) -> &Path {
+        self.directory.path()
+    }
+
+    fn resize(&self, size: &str) {
+        let options = format!("remount,size={size}");
+        assert!(Command::new("mount").args(["-o", &options]).arg(self.path()).status().unwrap().success());
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(self.path()).status();
+    }
+}
+
+const CHUNK: usize = 64 << 10;
+
+/// A session on a disk that has room for 19 chunks and is given 32 by a daemon that holds 8; the first 8 were there
+/// before. All of it is uncompressible. And the errors that its writes were given.
+fn fill(disk: &SmallDisk) -> (Session, Daemon, Vec<String>) {
+    let mut made = Made::new(disk.path().join("a"), &[32 * CHUNK], &[CHUNK], serde_json::json!({}));
+    for chunk in 0..8 {
+        made.change(&[chunk], 1);
+        made.put(&[chunk]);
+    }
+    let daemon = Daemon::start(&made.path, &["--cache-size", "512K"]);
+    let mut session = Session::new(History::new(made), daemon.path());
+    let mut errors = Vec::new();
+    for chunk in 0..32 {
+        let bytes = pattern(2 + chunk as u64, CHUNK);
+        if let Err(e) = session.write(chunk * CHUNK, &bytes) {
+            errors.push(errno::<()>(Err(e)));
+        }
+    }
+    (session, daemon, errors)
+}
+
+/// "write(2) fails before anything changed once the budget is full of unwritable chunks"; "when there is room again,
+/// fsync succeeds and nothing accepted was lost".
+#[test]
+fn a_full_disk() {
+    let Some(disk) = SmallDisk::new("1200k") else { return };
+    let (mut session, daemon, errors) = fill(&disk);
+    assert!((1..24).contains(&errors.len()) && errors.iter().all(|e| e == "ENOSPC"), "{errors:?}");
+    for _ in 0..2 {
+        assert_eq!(errno(session.fsync()), "ENOSPC");
+    }
+    session.assert_reads_what_was_written();
+    assert_eq!(errno(session.close()), "ENOSPC");
+    session.assert_reads_what_was_written();
+    let full = session.history.check();
+    full.assert_none();
+    assert_eq!(unfinished(disk.path()), [] as [String; 0]);
+    disk.resize("16m");
+    session.fsync().expect("there is room");
+    let findings = session.history.check();
+    findings.assert_none();
+    // and what was refused can be written now
+    let array = session.history.array();
+    let refused: Vec<usize> =
+        (0..32).filter(|c| array.flat[c * CHUNK..][..CHUNK] != pattern(2 + *c as u64, CHUNK)).collect();
+    assert_eq!(refused.len(), errors.len());
+    for chunk in refused {
+        session.write(chunk * CHUNK, &pattern(2 + chunk as u64, CHUNK)).unwrap();
+    }
+    session.close().unwrap();
+    assert!(daemon.unmount().success());
+    session.history.check().assert_none();
+    say(&format!("a full disk: {} of 32 writes refused; full: {full}; with room again: {findings}", errors.len()));
+}
+
+/// "Unmount: everything is flushed and synced, exit code not 0 if that failed".
+#[test]
+fn an_unmount_that_cant_store_everything_says_so() {
+    let Some(disk) = SmallDisk::new("1200k") else { return };
+    let (mut session, daemon, _) = fill(&disk);
+    assert_eq!(errno(session.close()), "ENOSPC");
+    assert!(!daemon.unmount().success());
+    session.history.check().assert_none();
+    assert_eq!(unfinished(disk.path()), [] as [String; 0]);
+}

@@ -1,0 +1,123 @@
+//! A mount whose daemon is a child of the test: it can be killed, traced and waited for. A test that fails or hangs
+//! leaves neither daemon nor mount behind.
+
+use super::{ZARRFS, limited, zarrfs};
+use rustix::process::{Pid, Signal, kill_process};
+use std::fs::File;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+/// Seconds a daemon lives at most: killed, it answers the test with errors, and can't hang it.
+const LIMIT: u32 = 120;
+
+/// A mounted store and its daemon.
+pub struct Daemon {
+    /// `timeout`, whose child the daemon is; None once it has ended.
+    child: Option<Child>,
+    pid: Pid,
+    directory: tempfile::TempDir,
+}
+
+impl Daemon {
+    /// Mounts `store` on a directory of its own.
+    pub fn start(store: &Path, args: &[&str]) -> Daemon {
+        let directory = tempfile::tempdir().unwrap();
+        let mountpoint = directory.path().join("mnt");
+        std::fs::create_dir(&mountpoint).unwrap();
+        let log = File::create(directory.path().join("log")).unwrap();
+        let mut command = limited(LIMIT, ZARRFS);
+        command.args(["mount", "--foreground"]).args(args).arg(store).arg(&mountpoint);
+        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn().unwrap();
+        let mut daemon = Daemon { child: Some(child), pid: Pid::INIT, directory };
+        daemon.wait_for_mount();
+        daemon
+    }
+
+    fn wait_for_mount(&mut self) {
+        let begun = Instant::now();
+        let stats = self.path().join(".zarrfs/stats.json");
+        while begun.elapsed() < Duration::from_secs(20) {
+            if let Ok(text) = std::fs::read(&stats) {
+                let stats: serde_json::Value = serde_json::from_slice(&text).unwrap();
+                self.pid = Pid::from_raw(stats["pid"].as_i64().unwrap() as i32).unwrap();
+                return;
+            }
+            sleep(Duration::from_millis(2));
+        }
+        panic!("no mount after {:?}: {}", begun.elapsed(), self.log());
+    }
+
+    /// Where it is mounted.
+    pub fn path(&self) -> PathBuf {
+        self.directory.path().join("mnt")
+    }
+
+    /// The daemon's process.
+    pub fn pid(&self) -> Pid {
+        self.pid
+    }
+
+    /// What it has logged.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.directory.path().join("log")).unwrap_or_default()
+    }
+
+    /// Bytes of memory and open files it has.
+    pub fn usage(&self) -> (u64, usize) {
+        let process = PathBuf::from(format!("/proc/{}", self.pid.as_raw_nonzero()));
+        let status = std::fs::read_to_string(process.join("status")).unwrap();
+        let resident = status.lines().find_map(|l| l.strip_prefix("VmRSS:")).unwrap();
+        let bytes = resident.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10;
+        (bytes, std::fs::read_dir(process.join("fd")).unwrap().count())
+    }
+
+    /// Kills it at once: nothing of what it has in memory can be saved.
+    pub fn kill(&mut self) {
+        let _ = kill_process(self.pid, Signal::KILL);
+        self.wait();
+    }
+
+    /// Waits until it has ended; its status, if it hadn't ended before.
+    pub fn wait(&mut self) -> Option<ExitStatus> {
+        self.child.take().map(|mut child| child.wait().unwrap())
+    }
+
+    /// Unmounts, as a user does; the daemon's exit status.
+    pub fn unmount(mut self) -> ExitStatus {
+        let output = zarrfs(&["umount", self.path().to_str().unwrap()]);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        self.wait().expect("it is alive until now")
+    }
+
+    fn is_mounted(&self) -> bool {
+        let device = |path: &Path| std::fs::symlink_metadata(path).map(|m| m.dev()).ok();
+        device(&self.path()) != device(self.directory.path())
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            super::say(&format!("the daemon's log:\n{}", self.log()));
+        }
+        if let Some(mut child) = self.child.take() {
+            // before it is known who the daemon is, `timeout` passes the signal on
+            match self.pid {
+                Pid::INIT => drop(Command::new("kill").arg(child.id().to_string()).status()),
+                pid => drop(kill_process(pid, Signal::KILL)),
+            }
+            let _ = child.wait();
+        }
+        // a killed daemon leaves its mount; nothing may be deleted through one that stays
+        while self.is_mounted() {
+            let output = zarrfs(&["umount", "--lazy", self.path().to_str().unwrap()]);
+            if !output.status.success() {
+                self.directory.disable_cleanup(true);
+                return;
+            }
+        }
+    }
+}
