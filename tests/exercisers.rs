@@ -1,0 +1,256 @@
+//! "No byte ever differs": fsx and fio write and read `data.raw` in all ways there are, under many layouts and little
+//! memory; then zarr-python reads the whole array from the store and compares.
+
+mod support;
+
+use serde_json::{Value, json};
+use std::fs;
+use std::path::Path;
+use std::sync::Mutex;
+use support::made::Made;
+use support::{Mount, digest, installed, limited, provided, say, setting, zarr_python_digests};
+
+/// Operations of one run of fsx: it never gives back what it maps, and 65,530 maps are all that Linux lets it have.
+const MOST_OPERATIONS: u64 = 100_000;
+
+/// Seconds that a run of fsx or fio may take.
+const LIMIT: u32 = 600;
+
+/// A file of fixed size: nothing may change it, and fsx takes the size it finds.
+const FSX: &str = "
+blockmode = true
+[opsize]
+max = 65536
+[weights]
+read = 10
+write = 10
+mapread = 10
+mapwrite = 10
+invalidate = 1
+fsync = 1
+fdatasync = 1
+sendfile = 1
+posix_fadvise = 1
+copy_file_range = 1
+close_open = 0
+truncate = 0
+posix_fallocate = 0
+";
+
+/// An array that fsx works on.
+struct Layout {
+    shape: &'static [usize],
+    chunks: &'static [usize],
+    more: Value,
+    options: &'static [&'static str],
+}
+
+/// Orders, sizes of items, dimensions, codecs, and caches that hold a part of the array, or nothing.
+fn layouts() -> Vec<Layout> {
+    let layout = |shape, chunks, options, more| Layout { shape, chunks, more, options };
+    let blosc = |cname: &str| json!({"id": "blosc", "cname": cname, "clevel": 1, "shuffle": 1, "blocksize": 0});
+    let zlib = json!({"id": "zlib", "level": 1});
+    let delta = json!([{"id": "delta", "dtype": "<i8"}]);
+    vec![
+        layout(
+            &[61, 47, 23],
+            &[16, 16, 8],
+            &["--cache-size", "96K"],
+            json!({"dtype": "<f4", "compressor": blosc("lz4")}),
+        ),
+        layout(
+            &[61, 47, 23],
+            &[16, 16, 8],
+            &["--cache-size", "96K", "--direct-io"],
+            json!({"dtype": "<f4", "compressor": zlib, "order": "F", "dimension_separator": "/"}),
+        ),
+        layout(&[263_173], &[16_384], &["--cache-size", "64K"], json!({"compressor": blosc("zstd")})),
+        layout(&[263_173], &[4099], &["--direct-io"], json!({})),
+        layout(
+            &[301, 277],
+            &[64, 50],
+            &["--cache-size", "64K"],
+            json!({"dtype": "|S3", "fill_value": null, "compressor": blosc("lz4"), "order": "F"}),
+        ),
+        layout(
+            &[301, 277],
+            &[301, 16],
+            &["--cache-size", "0"],
+            json!({"dtype": "|S3", "fill_value": null, "compressor": zlib}),
+        ),
+        layout(
+            &[9, 13, 17, 16],
+            &[4, 5, 17, 8],
+            &["--direct-io", "--cache-size", "64K"],
+            json!({"dtype": "<i8", "filters": delta, "compressor": zlib, "order": "F"}),
+        ),
+        layout(&[9, 13, 17, 16], &[3, 13, 6, 16], &[], json!({"dtype": "<i8", "filters": delta})),
+        layout(
+            &[181, 181],
+            &[181, 181],
+            &["--cache-size", "64K"],
+            json!({"dtype": ">f8", "compressor": blosc("blosclz"), "dimension_separator": "/"}),
+        ),
+        layout(
+            &[7, 31, 23, 47],
+            &[7, 8, 8, 8],
+            &["--direct-io"],
+            json!({"dtype": "|i1", "order": "F", "compressor": zlib}),
+        ),
+    ]
+}
+
+/// Runs a program and fails with what it said unless it succeeds.
+fn run(mut command: std::process::Command, what: &str) -> String {
+    let output = command.output().unwrap();
+    let said = [output.stdout, output.stderr].map(|s| String::from_utf8_lossy(&s).into_owned()).concat();
+    let last: Vec<&str> = said.lines().rev().take(40).collect();
+    let last: Vec<&str> = last.into_iter().rev().collect();
+    assert!(output.status.success(), "{what}: {}\n{}", output.status, last.join("\n"));
+    said
+}
+
+/// The store, read by zarr-python after the unmount, is what `data.raw` was before.
+fn assert_stored(mount: Mount, array: &Path, what: &str) {
+    let (_, shown) = digest(&mount.join("data.raw")).unwrap();
+    drop(mount);
+    if let Some(python) = provided("ZARRFS_TEST_PYTHON") {
+        assert_eq!(zarr_python_digests(&python, &[array]), [shown], "{what}: the store is not what data.raw was");
+    }
+    let left = support::unfinished(array);
+    assert!(left.is_empty(), "{what}: {left:?}");
+}
+
+/// Some operations of fsx on one layout, in runs of as many as fsx can do.
+fn exercise(fsx: &Path, layout: &Layout, seed: u64, operations: u64) {
+    let folder = tempfile::tempdir().unwrap();
+    let config = folder.path().join("fsx.toml");
+    fs::write(&config, FSX).unwrap();
+    let made = Made::new(folder.path().join("a"), layout.shape, layout.chunks, layout.more.clone());
+    let what = format!("{:?} by {:?} {} {:?}", layout.shape, layout.chunks, layout.more, layout.options);
+    let mount = Mount::new(&made.path, layout.options);
+    let mut done = 0;
+    for seed in seed.. {
+        let count = MOST_OPERATIONS.min(operations - done);
+        let mut command = limited(LIMIT, fsx);
+        command.arg("-q").arg("-f").arg(&config).arg("-P").arg(folder.path());
+        command.args(["-S", &seed.to_string(), "-N", &count.to_string()]).arg(mount.join("data.raw"));
+        let said = run(command, &format!("fsx, seed {seed}, {what}"));
+        assert!(said.contains("A-OK"), "{said}");
+        done += count;
+        if done == operations {
+            break;
+        }
+    }
+    assert_stored(mount, &made.path, &what);
+    say(&format!("fsx, {operations} operations, seed {seed}: {what}"));
+}
+
+/// ZARRFS_FSX_OPERATIONS of fsx from ZARRFS_SEED on, two layouts at a time.
+#[test]
+fn fsx() {
+    let Some(fsx) = provided("ZARRFS_FSX") else { return };
+    let (operations, seed) = (setting("ZARRFS_FSX_OPERATIONS", 200_000), setting("ZARRFS_SEED", 1));
+    let layouts = layouts();
+    let each = operations.div_ceil(layouts.len() as u64);
+    let left = Mutex::new(layouts.iter());
+    let work = || {
+        while let Some(layout) = { left.lock().unwrap().next() } {
+            exercise(&fsx, layout, seed, each);
+        }
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(work);
+        scope.spawn(work);
+    });
+}
+
+/// Four jobs that write every fourth page, so that each chunk belongs to all of them, at the same time; what each wrote
+/// is verified while the others go on.
+const FIO_SHARED: &str = "
+[global]
+ioengine=psync
+fallocate=none
+overwrite=1
+allow_file_create=0
+verify=crc32c
+verify_fatal=1
+do_verify=1
+randrepeat=1
+bs=4k
+rw=write:12k
+size=1m
+end_fsync=1
+loops=2
+[w0]
+offset=0
+[w1]
+offset=4k
+[w2]
+offset=8k
+[w3]
+offset=12k
+";
+
+/// Four jobs of requests of any size at random places of a quarter each; a chunk of the middle belongs to two.
+const FIO_RANDOM: &str = "
+[global]
+ioengine=psync
+fallocate=none
+overwrite=1
+allow_file_create=0
+verify=crc32c
+verify_fatal=1
+verify_backlog=64
+do_verify=1
+randrepeat=1
+rw=randwrite
+bsrange=512-65536
+blockalign=512
+size=1m
+offset_increment=1m
+numjobs=4
+end_fsync=1
+loops=2
+[random]
+";
+
+/// Runs a job file of fio on an array of just the bytes it takes.
+fn verify(name: &str, job: &str, layout: &Layout) {
+    if !installed("fio") {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("job.fio");
+    fs::write(&file, job).unwrap();
+    let made = Made::new(folder.path().join("a"), layout.shape, layout.chunks, layout.more.clone());
+    let what = format!("fio, {name}: {:?} by {:?} {} {:?}", layout.shape, layout.chunks, layout.more, layout.options);
+    let mount = Mount::new(&made.path, layout.options);
+    let mut command = limited(LIMIT, "fio");
+    let seed = setting("ZARRFS_SEED", 1);
+    command.arg(format!("--filename={}", mount.join("data.raw").display())).arg(format!("--randseed={seed}"));
+    // it leaves its verification states where it runs
+    command.arg(&file).current_dir(folder.path());
+    run(command, &what);
+    assert_stored(mount, &made.path, &what);
+    say(&format!("{what}: verified, seed {seed}"));
+}
+
+#[test]
+fn fio_jobs_that_share_chunks() {
+    let more = json!({"dtype": "<f4", "compressor": {"id": "zlib", "level": 1}});
+    for options in [&["--cache-size", "256K"][..], &["--direct-io"]] {
+        let layout = Layout { shape: &[256, 4096], chunks: &[64, 1024], more: more.clone(), options };
+        verify("shared", FIO_SHARED, &layout);
+    }
+}
+
+#[test]
+fn fio_jobs_at_random() {
+    let blosc = json!({"id": "blosc", "cname": "lz4", "clevel": 1, "shuffle": 1, "blocksize": 0});
+    let more = json!({"dtype": "<f8", "compressor": blosc, "order": "F"});
+    for options in [&["--cache-size", "256K"][..], &["--direct-io", "--cache-size", "1M"]] {
+        let layout = Layout { shape: &[64, 64, 128], chunks: &[10, 64, 20], more: more.clone(), options };
+        verify("random", FIO_RANDOM, &layout);
+    }
+}
