@@ -43,11 +43,12 @@ fn read_all(mount: &Mount) -> (usize, u64) {
 
 #[test]
 fn reading_changes_nothing() {
+    const OPTIONS: [&[&str]; 4] = [&[], &["--read-only"], &["-o", "ro", "--cache-size", "100K"], &["--passthrough"]];
     let store = sample();
-    let mut stores = vec![store.path().to_path_buf()];
-    stores.extend(provided("ZARRFS_MATRIX").map(|matrix| matrix.join("slash.zarr")));
-    for store in stores {
-        for options in [&["--read-only"][..], &["-o", "ro", "--cache-size", "100K"], &["--passthrough"], &[]] {
+    let mut stores = vec![(store.path().to_path_buf(), &OPTIONS[..])];
+    stores.extend(provided("ZARRFS_MATRIX").map(|matrix| (matrix.join("slash.zarr"), &OPTIONS[..1])));
+    for (store, all_options) in stores {
+        for options in all_options {
             let before = snapshot(&store).unwrap();
             let mount = Mount::new(&store, options);
             let (files, bytes) = read_all(&mount);
