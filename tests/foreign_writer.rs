@@ -4,16 +4,22 @@
 mod support;
 
 use serde_json::json;
+use std::cell::RefCell;
 use std::fs::{File, OpenOptions};
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use support::made::Made;
-use support::{Mount, limited, provided, random, say, sha256};
+use support::{Mount, close, limited, provided, random, say, sha256};
 
 const CHUNK: usize = 100;
 const CHUNKS: usize = 12;
+
+/// Held by a test while it writes: a process that another test starts has copies of all open files for a moment, and
+/// closing them stores what was written.
+static ALONE: Mutex<()> = Mutex::new(());
 
 /// zarr-python, in a process of its own.
 struct Foreign {
@@ -54,23 +60,39 @@ impl Drop for Foreign {
 /// A mounted array of bytes and both its writers. What it must hold is `made.flat`.
 struct Both {
     made: Made,
+    /// Every file that was opened: the release of one may store what is written later, at a moment that nobody knows.
+    opened: RefCell<Vec<File>>,
     mount: Mount,
     foreign: Foreign,
     _store: tempfile::TempDir,
+    _alone: MutexGuard<'static, ()>,
 }
 
 impl Both {
     fn new(options: &[&str]) -> Option<Both> {
+        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let store = tempfile::tempdir().unwrap();
         let zlib = json!({"compressor": {"id": "zlib", "level": 1}});
         let made = Made::full(store.path().join("a"), &[CHUNK * CHUNKS - 30], &[CHUNK], zlib);
         let foreign = Foreign::start(&made.path, None)?;
         let mount = Mount::new(&made.path, options);
-        Some(Both { made, mount, foreign, _store: store })
+        Some(Both { made, opened: RefCell::default(), mount, foreign, _store: store, _alone: alone })
     }
 
+    /// Opens the flat bytes.
     fn open(&self) -> File {
-        OpenOptions::new().read(true).write(true).open(self.mount.join("data.raw")).unwrap()
+        let file = OpenOptions::new().read(true).write(true).open(self.mount.join("data.raw")).unwrap();
+        self.opened.borrow_mut().push(file.try_clone().unwrap());
+        file
+    }
+
+    /// What who opens the flat bytes now is shown; closing stores what was written.
+    fn shown(&self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        let mut file = self.open();
+        file.read_to_end(&mut bytes).unwrap();
+        close(file).unwrap();
+        bytes
     }
 
     /// The mount's write.
@@ -85,11 +107,19 @@ impl Both {
         self.made.flat[at..at + len].fill(value);
     }
 
+    /// The store itself has what must be there.
+    #[track_caller]
+    fn assert_stored(&self, what: &str) {
+        let stored = self.made.stored_flat().unwrap();
+        let different: Vec<usize> = (0..stored.len()).filter(|i| stored[*i] != self.made.flat[*i]).collect();
+        assert_eq!(different, [0; 0], "{what}: in the store");
+    }
+
     /// Both see what must be there, when the file is opened now.
     #[track_caller]
     fn assert_both_see(&mut self, what: &str) {
-        let shown = std::fs::read(self.mount.join("data.raw")).unwrap();
-        let different = (0..shown.len()).find(|i| shown[*i] != self.made.flat[*i]);
+        let shown = self.shown();
+        let different = shown.iter().zip(&self.made.flat).position(|(shown, expected)| shown != expected);
         assert_eq!((shown.len(), different), (self.made.flat.len(), None), "{what}: in the mount");
         assert_eq!(self.foreign.tell("digest"), sha256(&self.made.flat), "{what}: zarr-python reads");
     }
@@ -114,10 +144,10 @@ fn both_write_different_bytes_of_the_same_chunks() {
             match random(20) {
                 0 => {
                     file.sync_all().unwrap();
-                    assert!(both.made.stored_flat().unwrap() == both.made.flat, "{options:?}: stored, round {round}");
+                    both.assert_stored(&format!("{options:?}: round {round}"));
                 }
                 1 => {
-                    support::close(std::mem::replace(&mut file, both.open())).unwrap();
+                    close(std::mem::replace(&mut file, both.open())).unwrap();
                     both.assert_both_see(&format!("{options:?}: round {round}"));
                 }
                 _ => {}
@@ -164,8 +194,7 @@ fn an_open_sees_what_was_written_before_it() {
             file.sync_all().unwrap();
         }
         both.foreign_write(at + 5, 255 - round as u8, 5);
-        let shown = std::fs::read(both.mount.join("data.raw")).unwrap();
-        assert!(shown == both.made.flat, "round {round}");
+        assert!(both.shown() == both.made.flat, "round {round}");
     }
 }
 
