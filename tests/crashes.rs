@@ -15,7 +15,7 @@ use support::history::{Findings, History};
 use support::made::Made;
 use support::session::{CALLS, Run, Session, busy_steps, script};
 use support::tracer::{self, Tracer};
-use support::{provided, random, say, setting, sha256, unfinished, zarr_python_digests};
+use support::{provided, quick_directory, random, say, setting, sha256, unfinished, zarr_python_digests};
 
 /// What was found in the store of a daemon that was killed.
 struct Stopped {
@@ -37,7 +37,7 @@ fn stopped(store: PathBuf, separator: &str, step: usize, calls: &str, n: usize) 
     let (done, log) = run.traced(&steps[step], calls, &["-e", &inject]);
     run.daemon.kill();
     if !log.contains("+++ killed by SIGKILL +++") {
-        done.unwrap();
+        done.unwrap_or_else(|e| panic!("step {step}, {calls} {n}: {e}\n{log}"));
         return None;
     }
     let digest = sha256(&run.session.history.array().stored_flat().unwrap_or_default());
@@ -49,7 +49,7 @@ fn every_stop_point(separator: &str) {
     if !tracer::is_offered() {
         return;
     }
-    let folder = tempfile::tempdir().unwrap();
+    let folder = quick_directory();
     let (mut findings, mut left, mut points) = (Findings::default(), 0, Vec::new());
     for (step, calls) in busy_steps(folder.path(), separator) {
         for n in 1.. {
@@ -143,7 +143,7 @@ fn killed_under_load(seed: u64) -> (Findings, usize) {
     const CHUNK: usize = 4096;
     const CHUNKS: usize = 24;
     let mut random = random(seed);
-    let store = tempfile::tempdir().unwrap();
+    let store = quick_directory();
     let zlib = json!({"compressor": {"id": "zlib", "level": 1}});
     let made = Made::new(store.path().join("a"), &[CHUNKS * CHUNK], &[CHUNK], zlib);
     let daemon = Daemon::start(&made.path, &["--cache-size", "32K"]);

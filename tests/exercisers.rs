@@ -8,7 +8,7 @@ use std::fs;
 use std::path::Path;
 use std::sync::Mutex;
 use support::made::Made;
-use support::{Mount, digest, installed, limited, provided, say, setting, zarr_python_digests};
+use support::{Mount, digest, installed, limited, provided, quick_directory, say, setting, zarr_python_digests};
 
 /// Operations of one run of fsx: it never gives back what it maps, and 65,530 maps are all that Linux lets it have.
 const MOST_OPERATIONS: u64 = 100_000;
@@ -123,7 +123,7 @@ fn assert_stored(mount: Mount, array: &Path, what: &str) {
 
 /// Some operations of fsx on one layout, in runs of as many as fsx can do.
 fn exercise(fsx: &Path, layout: &Layout, seed: u64, operations: u64) {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = quick_directory();
     let config = folder.path().join("fsx.toml");
     fs::write(&config, FSX).unwrap();
     let made = Made::new(folder.path().join("a"), layout.shape, layout.chunks, layout.more.clone());
@@ -220,7 +220,7 @@ fn verify(name: &str, job: &str, layout: &Layout) {
     if !installed("fio") {
         return;
     }
-    let folder = tempfile::tempdir().unwrap();
+    let folder = quick_directory();
     let file = folder.path().join("job.fio");
     fs::write(&file, job).unwrap();
     let made = Made::new(folder.path().join("a"), layout.shape, layout.chunks, layout.more.clone());

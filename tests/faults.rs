@@ -10,7 +10,7 @@ use support::history::{Findings, History};
 use support::made::{Made, pattern};
 use support::session::{CALLS, Run, Session, busy_steps, script};
 use support::tracer::{self, Tracer};
-use support::{errno, say, unfinished};
+use support::{errno, quick_directory, say, unfinished};
 
 /// What became of one session in which a call failed.
 struct Failed {
@@ -57,7 +57,7 @@ fn every_call_fails(error: &str) {
     if !tracer::is_offered() {
         return;
     }
-    let folder = tempfile::tempdir().unwrap();
+    let folder = quick_directory();
     let (mut findings, mut points, mut told) = (Findings::default(), 0, 0);
     for (step, calls) in busy_steps(folder.path(), ".") {
         // a file that can't be opened can't be read either, and that may be told

@@ -29,6 +29,14 @@ pub fn limited(seconds: u32, program: impl AsRef<std::ffi::OsStr>) -> Command {
     command
 }
 
+/// A directory that goes away with its test, in memory where there is room for it: to sync it costs nothing.
+pub fn quick_directory() -> tempfile::TempDir {
+    match std::env::var_os("ZARRFS_TEST_MEMORY") {
+        Some(memory) => tempfile::tempdir_in(memory).unwrap(),
+        None => tempfile::tempdir().unwrap(),
+    }
+}
+
 /// Whether a program is installed; says so if not.
 pub fn installed(program: &str) -> bool {
     let paths = std::env::var_os("PATH").unwrap_or_default();

@@ -171,7 +171,8 @@ impl Run {
     pub fn traced(&mut self, step: &Step, calls: &str, options: &[&str]) -> (std::io::Result<()>, String) {
         let tracer = Tracer::attach(self.daemon.pid(), calls, options, &self.log).unwrap();
         let done = self.session.step(step);
-        (done, tracer.detach())
+        let log = if done.as_ref().is_err_and(is_gone) { tracer.wait() } else { tracer.detach() };
+        (done, log)
     }
 }
 

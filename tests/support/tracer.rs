@@ -34,7 +34,7 @@ impl Tracer {
     /// `signal=SIGKILL:when=3` ends the process before any of its threads makes its third of one of them.
     pub fn attach(pid: Pid, calls: &str, options: &[&str], log: &Path) -> Result<Tracer, String> {
         let mut command = limited(60, "strace");
-        command.args(["-f", "-y", "-e", "signal=none", "-e", &format!("trace={calls}")]).args(options);
+        command.args(["-f", "-y", "-e", "signal=KILL", "-e", &format!("trace={calls}")]).args(options);
         command.arg("-o").arg(log).args(["-p", &pid.as_raw_nonzero().to_string()]);
         let mut child = command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn().map_err(|e| e.to_string())?;
         let mut said = BufReader::new(child.stderr.take().expect("it is piped"));
@@ -48,9 +48,15 @@ impl Tracer {
         Err(line.trim().to_string())
     }
 
-    /// Detaches, if the process is still there; what was logged.
+    /// Detaches; what was logged.
     pub fn detach(mut self) -> String {
         self.end();
+        std::fs::read_to_string(&self.log).unwrap()
+    }
+
+    /// Waits for the end of the process, which is near; what was logged.
+    pub fn wait(mut self) -> String {
+        let _ = self.child.wait();
         std::fs::read_to_string(&self.log).unwrap()
     }
 
