@@ -83,6 +83,20 @@ impl History {
         }
     }
 
+    /// A write that failed, after which the array is as `now`: of each chunk it has changed all or nothing.
+    #[track_caller]
+    pub fn write_failed(&mut self, offset: usize, data: &[u8], now: &[u8]) {
+        let mut after = self.array.flat.clone();
+        after[offset..offset + data.len()].copy_from_slice(data);
+        for Past { index, held, .. } in &self.chunks {
+            let now = self.array.inside(now, index);
+            let is_old = held.last() == Some(&now);
+            assert!(is_old || now == self.array.inside(&after, index), "chunk {index:?}: neither all nor nothing");
+        }
+        self.array.flat.copy_from_slice(now);
+        self.remember();
+    }
+
     /// A write of a whole chunk file, in the array's own order.
     pub fn write_chunk(&mut self, index: &[usize], bytes: &[u8]) {
         self.array.set_chunk(index, bytes);

@@ -90,16 +90,24 @@ impl Session {
         Ok(self.file.as_ref().expect("it is open"))
     }
 
-    /// A write may be short.
-    pub fn write(&mut self, offset: usize, data: &[u8]) -> Result<()> {
-        let written = self.data_raw()?.write_at(data, offset as u64);
-        let done = match &written {
-            Ok(n) => *n,
-            Err(e) if is_gone(e) => data.len(),
-            Err(_) => 0,
-        };
-        self.history.write(offset, &data[..done]);
-        written.map(drop)
+    /// Writes all of `data`, in as many calls as it takes.
+    pub fn write(&mut self, mut offset: usize, mut data: &[u8]) -> Result<()> {
+        while !data.is_empty() {
+            match self.data_raw()?.write_at(data, offset as u64) {
+                Ok(done) => {
+                    self.history.write(offset, &data[..done]);
+                    (offset, data) = (offset + done, &data[done..]);
+                }
+                Err(e) => {
+                    match is_gone(&e) {
+                        true => self.history.write(offset, data),
+                        false => self.history.write_failed(offset, data, &self.read()),
+                    }
+                    return Err(e);
+                }
+            }
+        }
+        Ok(())
     }
 
     fn write_chunk(&mut self, index: &[usize], bytes: &[u8]) -> Result<()> {
@@ -131,13 +139,19 @@ impl Session {
         Ok(())
     }
 
-    /// What the mount shows, past the kernel's page cache: it must be what was written, whatever became of the store.
-    pub fn assert_reads_what_was_written(&self) {
+    /// What the mount shows, past the kernel's page cache.
+    fn read(&self) -> Vec<u8> {
         let path = self.directory.join("data.raw");
         let file = OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(path).unwrap();
-        let written = &self.history.array().flat;
-        let mut read = vec![0; written.len()];
-        file.read_exact_at(&mut read, 0).expect("reading never fails because of what can't be stored");
+        let mut bytes = vec![0; self.history.array().flat.len()];
+        file.read_exact_at(&mut bytes, 0).expect("reading never fails because of what can't be stored");
+        bytes
+    }
+
+    /// What the mount shows is what was written, whatever became of the store.
+    #[track_caller]
+    pub fn assert_reads_what_was_written(&self) {
+        let (read, written) = (self.read(), &self.history.array().flat);
         let different = (0..read.len()).find(|i| read[*i] != written[*i]);
         assert_eq!(different, None, "the first byte that isn't what was written");
     }
