@@ -20,7 +20,7 @@ const LIMIT: u32 = 600;
 const FSX: &str = "
 blockmode = true
 [opsize]
-max = 65536
+max = 8192
 [weights]
 read = 10
 write = 10
@@ -45,54 +45,47 @@ struct Layout {
     options: &'static [&'static str],
 }
 
-/// Orders, sizes of items, dimensions, codecs, and caches that hold a part of the array, or nothing.
+/// Orders, sizes of items, dimensions, codecs, and caches that hold a part of the array, or nothing. The arrays are small, so
+/// that operations meet.
 fn layouts() -> Vec<Layout> {
     let layout = |shape, chunks, options, more| Layout { shape, chunks, more, options };
     let blosc = |cname: &str| json!({"id": "blosc", "cname": cname, "clevel": 1, "shuffle": 1, "blocksize": 0});
-    let zlib = json!({"id": "zlib", "level": 1});
+    let (lz4, zstd, zlib) = (blosc("lz4"), blosc("zstd"), json!({"id": "zlib", "level": 1}));
     let delta = json!([{"id": "delta", "dtype": "<i8"}]);
+    let thirds = |more: Value| {
+        let mut all = json!({"dtype": "|S3", "fill_value": null});
+        all.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        all
+    };
+    let (cube, cubes) = (&[31, 23, 29][..], &[8, 8, 16][..]);
+    let (four, fours) = (&[5, 9, 13, 16][..], &[2, 4, 13, 8][..]);
     vec![
+        layout(cube, cubes, &["--cache-size", "24K"], json!({"dtype": "<f4", "compressor": lz4})),
         layout(
-            &[61, 47, 23],
-            &[16, 16, 8],
-            &["--cache-size", "96K"],
-            json!({"dtype": "<f4", "compressor": blosc("lz4")}),
-        ),
-        layout(
-            &[61, 47, 23],
-            &[16, 16, 8],
-            &["--cache-size", "96K", "--direct-io"],
+            cube,
+            cubes,
+            &["--cache-size", "24K", "--direct-io"],
             json!({"dtype": "<f4", "compressor": zlib, "order": "F", "dimension_separator": "/"}),
         ),
-        layout(&[263_173], &[16_384], &["--cache-size", "64K"], json!({"compressor": blosc("zstd")})),
-        layout(&[263_173], &[4099], &["--direct-io"], json!({})),
+        layout(&[66_173], &[4096], &["--cache-size", "16K"], json!({"compressor": zstd})),
+        layout(&[66_173], &[4099], &["--direct-io"], json!({})),
+        layout(&[151, 139], &[32, 50], &["--cache-size", "16K"], thirds(json!({"compressor": lz4, "order": "F"}))),
+        layout(&[151, 139], &[151, 16], &["--cache-size", "0"], thirds(json!({"compressor": zlib}))),
         layout(
-            &[301, 277],
-            &[64, 50],
-            &["--cache-size", "64K"],
-            json!({"dtype": "|S3", "fill_value": null, "compressor": blosc("lz4"), "order": "F"}),
-        ),
-        layout(
-            &[301, 277],
-            &[301, 16],
-            &["--cache-size", "0"],
-            json!({"dtype": "|S3", "fill_value": null, "compressor": zlib}),
-        ),
-        layout(
-            &[9, 13, 17, 16],
-            &[4, 5, 17, 8],
-            &["--direct-io", "--cache-size", "64K"],
+            four,
+            fours,
+            &["--cache-size", "32K", "--direct-io"],
             json!({"dtype": "<i8", "filters": delta, "compressor": zlib, "order": "F"}),
         ),
-        layout(&[9, 13, 17, 16], &[3, 13, 6, 16], &[], json!({"dtype": "<i8", "filters": delta})),
+        layout(four, &[3, 9, 6, 16], &[], json!({"dtype": "<i8", "filters": delta})),
         layout(
-            &[181, 181],
-            &[181, 181],
-            &["--cache-size", "64K"],
+            &[91, 91],
+            &[91, 91],
+            &["--cache-size", "16K"],
             json!({"dtype": ">f8", "compressor": blosc("blosclz"), "dimension_separator": "/"}),
         ),
         layout(
-            &[7, 31, 23, 47],
+            &[7, 17, 13, 41],
             &[7, 8, 8, 8],
             &["--direct-io"],
             json!({"dtype": "|i1", "order": "F", "compressor": zlib}),
