@@ -23,6 +23,7 @@ use std::time::Duration;
 mod directory;
 mod draft;
 mod flat;
+mod fresh;
 mod holes;
 mod names;
 mod pages;
@@ -35,6 +36,7 @@ use directory::DirectoryStream;
 pub use directory::Entry;
 use draft::{Draft, Drafts};
 use flat::FlatRead;
+use fresh::FreshGroups;
 pub use holes::Seek;
 use holes::StoredChunks;
 use pages::Pages;
@@ -140,6 +142,7 @@ pub struct Fs {
     behind: Pool,
     pages: Pages,
     drafts: Drafts,
+    fresh: FreshGroups,
     /// Protects the list: see [`Fs::stale_pages`].
     stale: Mutex<Vec<u64>>,
     stats: Arc<Stats>,
@@ -163,6 +166,7 @@ impl Fs {
             behind: Pool::new("write-back", options.threads.max(MIN_BEHIND))?,
             pages: Pages::new(),
             drafts: Drafts::default(),
+            fresh: FreshGroups::new(),
             stale: Mutex::default(),
             cache,
             stats,

@@ -60,6 +60,9 @@ impl Fs {
         self.writable()?;
         let parent = self.tree.node(parent)?;
         match self.find(&parent, name)? {
+            Some((Node::Metadata(key, MetadataFile::Group), _)) if exclusive && self.fresh.contains(&key) => {
+                Ok(self.make_draft(Node::Metadata(key, MetadataFile::Group), MAX_DOCUMENT))
+            }
             Some(_) if exclusive => Err(Error::system(libc::EEXIST)),
             Some((node, _)) => {
                 let inode = self.tree.remember(node);
@@ -129,6 +132,11 @@ impl Fs {
         })
     }
 
+    /// True for a plain key.
+    pub fn is_plain(&self, inode: u64) -> bool {
+        self.tree.node(inode).is_ok_and(|node| matches!(*node, Node::Value(_)))
+    }
+
     /// A new handle of a file that is no flat bytes and no chunk of fixed size, to write it.
     pub(super) fn open_to_write(&self, inode: u64, node: &Node) -> Result<(Handle, KernelPages)> {
         let stale = || Error::system(libc::ESTALE);
@@ -192,6 +200,7 @@ impl Fs {
         }
         self.tree.hierarchy().put_document(key, file, text)?;
         self.tree.document_changed(key, file, false);
+        self.fresh.forget(key);
         self.drop_pages(&Node::Flat(key.clone()));
         Ok(())
     }
@@ -228,6 +237,7 @@ impl Fs {
                     removed => removed?,
                 }
                 self.tree.document_changed(key, *file, true);
+                self.fresh.forget(key);
                 Ok(())
             }
             Node::Value(key) | Node::Unreadable(key) => {
@@ -251,8 +261,17 @@ impl Fs {
         Ok(erased? || was_written)
     }
 
-    /// Makes a directory, which is a group. Counts a lookup of it.
-    pub fn make_directory(&self, parent: u64, name: &str) -> Result<Attributes> {
+    /// True if the process `who` is not to find `name` yet, though it is there: see `fresh`.
+    pub fn hides(&self, parent: u64, name: &str, who: u32) -> bool {
+        name == ZGROUP
+            && self.tree.node(parent).is_ok_and(|parent| match &*parent {
+                Node::Directory(key) => self.fresh.hides(key, who),
+                _ => false,
+            })
+    }
+
+    /// Makes a directory, which is a group, for the process `maker`. Counts a lookup of it.
+    pub fn make_directory(&self, parent: u64, name: &str, maker: u32) -> Result<Attributes> {
         self.writable()?;
         let parent = self.tree.node(parent)?;
         let Node::Directory(above) = &*parent else { return Err(Error::system(libc::EPERM)) };
@@ -262,6 +281,7 @@ impl Fs {
         let key = above.child(name)?;
         self.tree.hierarchy().create_group(&key)?;
         self.tree.document_changed(&key, MetadataFile::Group, false);
+        self.fresh.made(key.clone(), maker);
         let node = Node::Directory(key);
         let attributes = self.tree.attributes(&node)?;
         Ok(Attributes { inode: self.tree.remember(node), ..attributes })
@@ -277,6 +297,7 @@ impl Fs {
                 self.check_empty(&key)?;
                 self.tree.hierarchy().remove_place(&key)?;
                 self.drafts.forget_below(&key);
+                self.fresh.forget(&key);
                 self.tree.removed(&Node::Directory(key));
                 Ok(())
             }

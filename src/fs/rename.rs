@@ -56,6 +56,7 @@ impl Fs {
         self.store_written(from)?;
         self.tree.hierarchy().rename(from, &to)?;
         self.drafts.forget_below(from);
+        self.fresh.forget(from);
         self.drafts.forget_below(&to);
         self.tree.renamed(&Node::Directory(from.clone()), &Node::Directory(to));
         Ok(())

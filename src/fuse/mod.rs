@@ -235,9 +235,12 @@ impl Filesystem for Server {
         Ok(())
     }
 
-    fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+    fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         // keys are UTF-8: no other name can exist
         let Some(name) = name.to_str().map(str::to_string) else { return reply.error(Errno::ENOENT) };
+        if self.fs.hides(parent.0, &name, request.pid()) {
+            return reply.error(Errno::ENOENT);
+        }
         let options = self.options.clone();
         self.dispatch(self.fs.is_slow(parent.0, Some(&name)), move |fs| {
             match guarded(fs, "lookup", || fs.lookup(parent.0, &name)) {
@@ -382,11 +385,9 @@ impl Filesystem for Server {
             let done = guarded(fs, "setattr", || {
                 let now = options.attributes(&fs.attributes(inode.0)?);
                 let is_other = |asked: Option<u32>, now: u32| asked.is_some_and(|asked| asked != now);
-                // owner and modes are the mount's
-                if is_other(mode.map(|m| m & 0o7777), now.perm.into())
-                    || is_other(uid, now.uid)
-                    || is_other(gid, now.gid)
-                {
+                // owner and modes are the mount's; rsync gives each file that it is going to rename a mode of its own
+                let mode = mode.filter(|_| !fs.is_plain(inode.0)).map(|mode| mode & 0o7777);
+                if is_other(mode, now.perm.into()) || is_other(uid, now.uid) || is_other(gid, now.gid) {
                     return Err(Error::system(libc::EPERM));
                 }
                 size.map_or_else(|| fs.attributes(inode.0), |size| fs.set_size(inode.0, size))
@@ -490,8 +491,8 @@ impl Filesystem for Server {
         }
     }
 
-    fn mkdir(&self, _: &Request, parent: INodeNo, name: &OsStr, _: u32, _: u32, reply: ReplyEntry) {
-        self.make_directory(parent, name, reply);
+    fn mkdir(&self, request: &Request, parent: INodeNo, name: &OsStr, _: u32, _: u32, reply: ReplyEntry) {
+        self.make_directory(parent, name, request.pid(), reply);
     }
 
     fn unlink(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {

@@ -66,9 +66,9 @@ impl Server {
         });
     }
 
-    pub(super) fn make_directory(&self, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+    pub(super) fn make_directory(&self, parent: INodeNo, name: &OsStr, maker: u32, reply: ReplyEntry) {
         let name = utf8(name);
-        self.make_entry("mkdir", reply, move |fs| fs.make_directory(parent.0, &name?));
+        self.make_entry("mkdir", reply, move |fs| fs.make_directory(parent.0, &name?, maker));
     }
 
     pub(super) fn link_file(&self, inode: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
