@@ -1,6 +1,7 @@
 //! `zarrfs mount`: into the background unless told otherwise. The background process is this program started again; it
 //! keeps standard error until the mount answers, so that a failure reads the same as in the foreground.
 
+use super::compressor::{self, Compressor};
 use super::{Failure, ReadArgs, StoreArgs, WriteArgs, absolute, logger, open_store_to_write, size};
 use crate::error::Error;
 use crate::fs::{Fs, Options};
@@ -72,6 +73,9 @@ pub struct MountArgs {
     /// the data is in .zarrfs/stats, too
     #[arg(long, value_name = "FILE")]
     log_file: Option<PathBuf>,
+    /// Store arrays that are made in the mount without a compressor with this one: blosc:zstd:5, zlib:1, or a JSON object
+    #[arg(long, value_name = "CODEC", value_parser = compressor::parse)]
+    compressor: Option<Compressor>,
     /// Let truncating data.raw, and writing past its end, change the array's first dimension
     #[arg(long)]
     resize: bool,
@@ -187,7 +191,8 @@ fn mount(args: &MountArgs, background: bool) -> Result<(), Failure> {
     raise_file_limit();
     let stats = Arc::new(Stats::default());
     let store = absolute(&args.store);
-    let hierarchy = open_store_to_write(&args.store, &args.store_args, &args.writing, stats.clone())?;
+    let hierarchy = open_store_to_write(&args.store, &args.store_args, &args.writing, stats.clone())?
+        .with_compressor(args.compressor.as_ref().and_then(|c| c.0.clone()));
     check_nesting(&store, &absolute(&args.mountpoint))?;
     let read_only = args.read_only || args.passthrough || !hierarchy.store().is_writable();
     let cache = Arc::new(args.reading.memory.cache(stats.clone()).dropping_empty(args.writing.drop_empty_chunks));
