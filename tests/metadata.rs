@@ -195,6 +195,53 @@ fn wrong_arguments_create_nothing() {
 }
 
 #[test]
+fn arrays_are_made_of_flat_bytes() {
+    let directory = tempfile::tempdir().unwrap();
+    let raw = directory.path().join("raw");
+    let bytes = support::made::pattern(3, 2 * 301 * 97);
+    std::fs::write(&raw, &bytes).unwrap();
+    let cat = |path: &Path| zarrfs(&["cat", text(path)]).stdout;
+    let usual = ["--shape=301,97", "--chunks=50,10", "--dtype=<i2", "--compressor=zlib"];
+    for (name, more) in [
+        ("plain", vec![]),
+        ("turned", vec!["--order=F", "--separator=/"]),
+        // of which a row of chunks doesn't fit
+        ("small", vec!["--cache-size=8K", "--fill=-7"]),
+    ] {
+        let path = directory.path().join(name);
+        let args = [&["create", text(&path), "--from-raw", text(&raw)], usual.as_slice(), more.as_slice()].concat();
+        assert_eq!(run(&args), (0, String::new()), "{name}");
+        assert!(cat(&path) == bytes, "{name}");
+    }
+    let piped = |name: &str, bytes: &[u8]| {
+        let path = directory.path().join(name);
+        let args = [&["create", text(&path), "--from-raw=-"], usual.as_slice()].concat();
+        let mut child = Command::new(support::ZARRFS)
+            .args(args)
+            .stdin(std::process::Stdio::piped())
+            .stderr(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        // it may have seen enough before it has read everything
+        let _ = std::io::Write::write_all(&mut child.stdin.take().unwrap(), bytes);
+        let output = child.wait_with_output().unwrap();
+        (path, output.status.code(), String::from_utf8(output.stderr).unwrap())
+    };
+    let (path, code, said) = piped("piped", &bytes);
+    assert!(code == Some(0) && said.is_empty() && cat(&path) == bytes, "{said}");
+    let (path, code, said) = piped("short", &bytes[..5000]);
+    assert!(code == Some(1) && said.contains("ends after 5000 bytes"), "{said}");
+    assert!(cat(&path)[..5000] == bytes[..5000] && cat(&path)[5000..].iter().all(|b| *b == 0));
+    let (path, code, said) = piped("long", &[bytes.as_slice(), b"more"].concat());
+    assert!(code == Some(1) && said.contains("goes on beyond"), "{said}");
+    assert!(cat(&path) == bytes);
+    std::fs::write(&raw, &bytes[1..]).unwrap();
+    let path = directory.path().join("none");
+    let (code, said) = run(&[&["create", text(&path), "--from-raw", text(&raw)], usual.as_slice()].concat());
+    assert!(code == 1 && said.contains("nothing was made") && !path.exists(), "{code} {said}");
+}
+
+#[test]
 fn migrated_stores_hold_what_their_writer_put_in() {
     let (Some(python), Some(matrix)) = (provided("ZARRFS_TEST_PYTHON"), provided("ZARRFS_MATRIX")) else { return };
     let copy = tempfile::tempdir().unwrap();

@@ -1,10 +1,14 @@
 //! `zarrfs create`: a new array, with the store and the groups that it takes. Nothing that is there is changed.
 
 use super::compressor::{self, Compressor};
-use super::{Failure, WriteArgs, logger};
+use super::flat::Flat;
+use super::progress::Progress;
+use super::put::{self, Copied};
+use super::{Failure, MemoryArgs, StoreArgs, V1OrderArg, WriteArgs, logger};
 use crate::codec::Pipeline;
 use crate::dtype::{DType, Kind};
 use crate::error::Error;
+use crate::grid::{ChunkId, Grid};
 use crate::hierarchy::{Hierarchy, MetadataFile, Place};
 use crate::json::{self, Map, Value};
 use crate::metadata::{ArrayMetadata, CodecConfig, GROUP_DOCUMENT, V1Order, ZARRAY, ZGROUP, ZMETADATA};
@@ -13,7 +17,9 @@ use crate::store::{DirectoryStore, Key};
 use clap::Args;
 use log::LevelFilter;
 use std::ffi::OsString;
-use std::io::ErrorKind;
+use std::fs::File;
+use std::io::{ErrorKind, Read};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -52,6 +58,11 @@ pub struct CreateArgs {
     /// Attributes: a JSON object
     #[arg(long, value_name = "JSON", value_parser = attributes)]
     attrs: Option<Value>,
+    /// Flat bytes to fill it with, C order: a file, or - for standard input. There must be just as many as it takes
+    #[arg(long, value_name = "FILE")]
+    from_raw: Option<PathBuf>,
+    #[command(flatten)]
+    memory: MemoryArgs,
     #[command(flatten)]
     writing: WriteArgs,
 }
@@ -92,7 +103,14 @@ fn attributes(text: &str) -> Result<Value, String> {
 /// Runs the verb.
 pub fn run(args: &CreateArgs) -> Result<(), Failure> {
     logger::start(LevelFilter::Off, None)?;
-    let document = document(args).map_err(|e| Failure::new(2, e.to_string()))?;
+    let wrong = |e: Error| Failure::new(2, e.to_string());
+    let document = document(args).map_err(wrong)?;
+    let metadata = ArrayMetadata::parse(document.as_bytes()).map_err(wrong)?;
+    let grid = Grid::new(&metadata.shape, &metadata.chunks, metadata.dtype.size()).map_err(wrong)?;
+    if metadata.is_object() && args.from_raw.is_some() {
+        return Err(Failure::new(2, "--from-raw: objects have no flat bytes"));
+    }
+    let raw = args.from_raw.as_deref().map(|path| Raw::open(path, grid.size())).transpose()?;
     let (store, key) = place(&args.path)?;
     if !store.exists() {
         std::fs::create_dir(&store).map_err(|e| Error::from(e).context(store.display()))?;
@@ -100,7 +118,84 @@ pub fn run(args: &CreateArgs) -> Result<(), Failure> {
     let opened = args.writing.apply(DirectoryStore::open(&store)?)?;
     let hierarchy = Hierarchy::new(Arc::new(opened), V1Order::default(), Arc::new(Stats::default()));
     let made = make(&hierarchy, &key, &document, args.attrs.as_ref());
-    made.and_then(|()| hierarchy.store().sync()).map_err(|e| e.context(store.display()).into())
+    made.and_then(|()| hierarchy.store().sync()).map_err(|e| e.context(store.display()))?;
+    raw.map_or(Ok(()), |raw| raw.fill(args))
+}
+
+/// Flat bytes that an array is made of.
+enum Raw {
+    /// Of a regular file.
+    File(File),
+    /// That come once.
+    Stream(Box<dyn Read>),
+}
+
+impl Raw {
+    /// Opens the bytes for an array of `size`; an error if it is known that there are more or fewer.
+    fn open(path: &Path, size: u64) -> Result<Self, Failure> {
+        let (raw, known) = if path == Path::new("-") {
+            let known = put::input_size();
+            (Raw::Stream(Box::new(std::io::stdin().lock())), known)
+        } else {
+            let failed = |e| Error::from(e).context(path.display());
+            let file = File::open(path).map_err(failed)?;
+            let metadata = file.metadata().map_err(failed)?;
+            match metadata.is_file() {
+                true => (Raw::File(file), Some(metadata.len())),
+                false => (Raw::Stream(Box::new(file)), None),
+            }
+        };
+        match known.filter(|known| *known != size) {
+            Some(known) => {
+                let message = format!("{}: {known} bytes, the array takes {size}; nothing was made", path.display());
+                Err(Failure::new(1, message))
+            }
+            None => Ok(raw),
+        }
+    }
+
+    fn fill(self, args: &CreateArgs) -> Result<(), Failure> {
+        let shown = args.path.display();
+        let reading = StoreArgs { v1_order: V1OrderArg::Zarr1 };
+        let flat = put::open(&args.path, &args.memory, &args.writing, &reading)?;
+        let (grid, size) = (flat.array.grid(), flat.array.size());
+        let band = grid.band(0);
+        let row_of_chunks = (band.end - band.start).saturating_mul(grid.chunk_size() as u64);
+        let mut progress = Progress::start(Some(size));
+        let mut copy = |input: &mut dyn Read| put::copy(&flat, 0, size, input, &mut progress);
+        let copied = match self {
+            // chunks that wait for their next row would be stored and loaded again for each
+            Raw::File(file) if row_of_chunks > args.memory.cache_size / 2 => copy_by_chunk(&flat, &file, &mut progress),
+            Raw::File(mut file) => copy(&mut file),
+            Raw::Stream(mut input) => copy(&mut input),
+        };
+        let stored = flat.fs.fsync(flat.handle);
+        progress.end();
+        let copied = copied.and_then(|copied| stored.map(|()| copied)).map_err(|e| e.context(&shown))?;
+        let why = match copied {
+            Copied { more: true, .. } => format!("the input goes on beyond the array's {size} bytes"),
+            Copied { bytes, .. } if bytes < size => {
+                format!("the input ends after {bytes} bytes, the array takes {size}: the rest is the fill value")
+            }
+            _ => return Ok(()),
+        };
+        Err(Failure::new(1, format!("{shown}: {why}")))
+    }
+}
+
+/// Writes a file to the flat bytes, one chunk after the other.
+fn copy_by_chunk(flat: &Flat, file: &File, progress: &mut Progress) -> Result<Copied, Error> {
+    let (mut bytes, mut buffer) = (0, Vec::new());
+    for chunk in 0..flat.array.grid().chunk_count() {
+        for (at, run) in flat.array.grid().runs_of(ChunkId(chunk), 0..flat.array.size()) {
+            buffer.resize(run.len, 0);
+            file.read_exact_at(&mut buffer, at).map_err(|e| Error::from(e).context("the input"))?;
+            flat.fs.write(flat.handle, at, &buffer)?;
+            bytes += run.len as u64;
+        }
+        progress.show(bytes);
+    }
+    Ok(Copied { bytes, more: false })
 }
 
 /// The `.zarray` that the arguments describe.

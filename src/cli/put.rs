@@ -12,7 +12,7 @@ use log::LevelFilter;
 use std::fs::File;
 use std::io::{ErrorKind, Read, Seek};
 use std::os::fd::AsFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Bytes read and written at a time.
@@ -40,14 +40,7 @@ pub fn run(args: &PutArgs) -> Result<(), Failure> {
     // the one error there may be is told at the end
     logger::start(LevelFilter::Off, None)?;
     let shown = args.path.display();
-    let stats = Arc::new(Stats::default());
-    let hierarchy = open_store_to_write(&args.path, &args.store_args, &args.writing, stats.clone())?;
-    let cache = args.memory.cache(stats.clone()).dropping_empty(args.writing.drop_empty_chunks);
-    // nothing is read ahead, and so nothing spilled
-    let spill = SpillOptions { directory: std::env::temp_dir(), limit: 0 };
-    let threads = args.memory.threads();
-    let options = Options { read_only: false, resize: false, threads, direct_io: false, passthrough: false, spill };
-    let flat = flat::open(&args.path, hierarchy, cache, stats, options)?;
+    let flat = open(&args.path, &args.memory, &args.writing, &args.store_args)?;
     let (from, room) = (args.offset, flat.array.size().saturating_sub(args.offset));
     let known = input_size();
     if let Some(len) = known.filter(|len| *len > room) {
@@ -55,11 +48,11 @@ pub fn run(args: &PutArgs) -> Result<(), Failure> {
         return Err(Failure::new(1, message));
     }
     let mut progress = Progress::start(known);
-    let copied = copy(&flat, from, room, &mut progress);
+    let copied = copy(&flat, from, room, &mut std::io::stdin().lock(), &mut progress);
     // also after a failure: what was taken is stored as far as that can be
     let stored = flat.fs.fsync(flat.handle);
     progress.end();
-    let more = copied.and_then(|more| stored.map(|()| more));
+    let more = copied.and_then(|copied| stored.map(|()| copied.more));
     match more.map_err(|e| e.context(&shown))? {
         false => Ok(()),
         true => Err(Failure::new(
@@ -69,20 +62,39 @@ pub fn run(args: &PutArgs) -> Result<(), Failure> {
     }
 }
 
+/// Opens the flat bytes of the array at `path` to write them.
+pub fn open(path: &Path, memory: &MemoryArgs, writing: &WriteArgs, store_args: &StoreArgs) -> Result<Flat, Failure> {
+    let stats = Arc::new(Stats::default());
+    let hierarchy = open_store_to_write(path, store_args, writing, stats.clone())?;
+    let cache = memory.cache(stats.clone()).dropping_empty(writing.drop_empty_chunks);
+    // nothing is read ahead, and so nothing spilled
+    let spill = SpillOptions { directory: std::env::temp_dir(), limit: 0 };
+    let threads = memory.threads();
+    let options = Options { read_only: false, resize: false, threads, direct_io: false, passthrough: false, spill };
+    flat::open(path, hierarchy, cache, stats, options)
+}
+
 /// Bytes of standard input from where it stands, if it is a file.
-fn input_size() -> Option<u64> {
+pub fn input_size() -> Option<u64> {
     let mut file = File::from(std::io::stdin().as_fd().try_clone_to_owned().ok()?);
     let metadata = file.metadata().ok().filter(|metadata| metadata.is_file())?;
     Some(metadata.len().saturating_sub(file.stream_position().ok()?))
 }
 
-/// Writes standard input to the flat bytes at `from`, no more than `room`; true if there was more of it.
-fn copy(flat: &Flat, from: u64, room: u64, progress: &mut Progress) -> Result<bool, Error> {
-    let mut input = std::io::stdin().lock();
+/// What came of an input.
+pub struct Copied {
+    /// Bytes that were written.
+    pub bytes: u64,
+    /// True if there were more, for which there is no room.
+    pub more: bool,
+}
+
+/// Writes `input` to the flat bytes at `from`, no more than `room`.
+pub fn copy(flat: &Flat, from: u64, room: u64, input: &mut dyn Read, progress: &mut Progress) -> Result<Copied, Error> {
     let (mut done, mut buffer) = (0, vec![0; STEP]);
     loop {
         let want = usize::try_from(room - done).unwrap_or(STEP).min(STEP);
-        let len = read_full(&mut input, &mut buffer[..want])?;
+        let len = read_full(input, &mut buffer[..want])?;
         let mut bytes = &buffer[..len];
         while !bytes.is_empty() {
             let written = flat.fs.write(flat.handle, from + done, bytes)?;
@@ -91,23 +103,23 @@ fn copy(flat: &Flat, from: u64, room: u64, progress: &mut Progress) -> Result<bo
         }
         progress.show(done);
         if done == room {
-            return Ok(read_full(&mut input, &mut [0])? > 0);
+            return Ok(Copied { bytes: done, more: read_full(input, &mut [0])? > 0 });
         }
         if len < want {
-            return Ok(false);
+            return Ok(Copied { bytes: done, more: false });
         }
     }
 }
 
 /// Reads until `buffer` is full or the input ends.
-fn read_full(input: &mut impl Read, buffer: &mut [u8]) -> Result<usize, Error> {
+fn read_full(input: &mut dyn Read, buffer: &mut [u8]) -> Result<usize, Error> {
     let mut len = 0;
     while len < buffer.len() {
         match input.read(&mut buffer[len..]) {
             Ok(0) => break,
             Ok(n) => len += n,
             Err(e) if e.kind() == ErrorKind::Interrupted => {}
-            Err(e) => return Err(Error::from(e).context("standard input")),
+            Err(e) => return Err(Error::from(e).context("the input")),
         }
     }
     Ok(len)
