@@ -148,7 +148,7 @@ impl Hierarchy {
         let root = Key::root();
         let is_value = |key: &Key| matches!(self.store.stat(key), Ok(Some(stat)) if stat.kind == EntryKind::Value);
         let any = |names: &[&str]| names.iter().any(|name| is_value(&root.join(name)));
-        if any(&[ZARRAY, ZGROUP, ZMETADATA]) || (any(&[V1_META]) && any(&[V1_ATTRS])) {
+        if any(&[ZARRAY, ZGROUP, ZMETADATA, REMOVED]) || (any(&[V1_META]) && any(&[V1_ATTRS])) {
             return Ok(());
         }
         if any(&["zarr.json"]) {

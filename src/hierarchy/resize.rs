@@ -12,8 +12,9 @@ use crate::metadata::{V1_META, ZARRAY};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Chunks that are tried one by one; where more may be concerned, the stored ones are listed.
-const TRIED: u64 = 4096;
+/// Chunks that are tried one by one, which takes some microseconds each; where more may be concerned, the stored ones are
+/// listed.
+const TRIED: u64 = 1 << 16;
 
 /// Bytes of fill value written at a time, at least.
 const BLANK: usize = 64 << 10;

@@ -160,6 +160,9 @@ fn metadata_that_cannot_be_looked_at_damages_its_array_alone() {
 fn what_is_a_store() {
     assert!(hierarchy(&[("a/.zarray", ARRAY)]).1.check().is_ok());
     assert!(hierarchy(&[("meta", "{}"), ("attrs", "{}")]).1.check().is_ok());
+    let (_, h) = hierarchy(&[(".zarray", ARRAY)]);
+    h.remove_document(&key(""), MetadataFile::Array).unwrap();
+    h.check().unwrap();
     // a file of that name makes no v1 store
     assert!(
         hierarchy(&[("meta", "notes"), ("a/.zarray", ARRAY)])
