@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use support::{copy_tree, provided, say, zarrfs};
-use zarrfs::array::{Array, ArrayEntry};
+use zarrfs::array::{Array, ArrayEntry, Scratch};
 use zarrfs::hierarchy::{Hierarchy, MetadataFile, Place};
 use zarrfs::metadata::{CodecConfig, V1Order};
 use zarrfs::stats::Stats;
@@ -315,4 +315,68 @@ fn what_was_changed_is_what_zarr_reads() {
         true
     })
     .unwrap();
+}
+
+/// The flat bytes of an array.
+fn flat(array: &Array) -> Vec<u8> {
+    let mut bytes = vec![0; array.size() as usize];
+    array.fill(&mut bytes, 0);
+    let (mut at, mut scratch) = (0, Scratch::default());
+    for run in array.grid().runs(0..array.size()) {
+        if let Some(chunk) = array.load(run.chunk, Vec::new(), &mut scratch).unwrap() {
+            bytes[at..at + run.len].copy_from_slice(&chunk.bytes[run.offset..run.offset + run.len]);
+        }
+        at += run.len;
+    }
+    bytes
+}
+
+/// Every array of the matrix: its document is written back as it is shown; then it grows by an item along each dimension,
+/// and shrinks again.
+#[test]
+fn who_writes_back_what_he_has_seen_changes_nothing() {
+    let Some(matrix) = provided("ZARRFS_MATRIX") else { return };
+    let copy = tempfile::tempdir().unwrap();
+    let (mut seen, mut resized) = (0, 0);
+    for store in
+        ["dot.zarr", "slash.zarr", "root.zarr", "root0d.zarr", "object.zarr", "undeclared.zarr", "consolidated.zarr"]
+    {
+        let path = copy.path().join(store);
+        copy_tree(&matrix.join(store), &path);
+        let h = Hierarchy::new(
+            Arc::new(DirectoryStore::open(&path).unwrap().without_fsync()),
+            V1Order::Zarr1,
+            Arc::default(),
+        );
+        let mut arrays = Vec::new();
+        h.walk(&Key::root(), &mut |_, place| {
+            if let Place::Array(array) = place {
+                arrays.push(array.clone());
+            }
+        });
+        for array in arrays.iter().filter(|array| array.writable().is_ok()) {
+            let key = array.key();
+            let document = path.join(key.as_str()).join(".zarray");
+            let stored = std::fs::read(&document).unwrap();
+            let put = |text: &[u8]| h.put_document(key, MetadataFile::Array, text).unwrap();
+            put(array.metadata().decoded_view().as_bytes());
+            assert_eq!(std::fs::read(&document).unwrap(), stored, "{}", document.display());
+            seen += 1;
+            if array.metadata().is_object() {
+                continue;
+            }
+            let (shape, before) = (array.metadata().shape.clone(), flat(array));
+            for shape in [shape.iter().map(|n| n + 1).collect::<Vec<_>>(), shape] {
+                let mut view: Value = serde_json::from_str(&array.metadata().decoded_view()).unwrap();
+                view["shape"] = json!(shape);
+                put(view.to_string().as_bytes());
+            }
+            let Some(Place::Array(now)) = h.find(key).unwrap() else { panic!("{key}") };
+            assert_eq!(now.metadata(), array.metadata(), "{key}");
+            assert!(array.is_lossy() || flat(&now) == before, "{}", document.display());
+            resized += 1;
+        }
+    }
+    say(&format!("{seen} documents written back, {resized} arrays resized"));
+    assert!(seen > 100 && resized > 100);
 }
