@@ -55,3 +55,13 @@ venv() {
     fi
     printf '%s\n' "$dir/bin/python"
 }
+
+# cargo_tool NAME VERSION: a program of crates.io, installed below target/tools; prints its path
+cargo_tool() {
+    local dir=$root/target/tools
+    if [ "$("$dir/bin/$1" --version 2>/dev/null)" != "$1 $2" ]; then
+        # a target directory of its own, which goes away
+        env -u CARGO_TARGET_DIR cargo install --quiet --locked --root "$dir" --version "$2" "$1" >&2
+    fi
+    printf '%s\n' "$dir/bin/$1"
+}

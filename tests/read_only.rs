@@ -100,10 +100,13 @@ fn not_refused(mount: &Mount) -> Vec<String> {
     said.into_iter().filter(|(_, errno)| errno != "EROFS").map(|(what, errno)| format!("{what}: {errno}")).collect()
 }
 
-/// As [`not_refused`], where the kernel lets the daemon answer: links are never allowed, and times are ignored.
+/// As [`not_refused`], where the kernel lets the daemon answer: links, owners and modes are never changed, which is
+/// EPERM, and times are ignored.
 fn changeable(mount: &Mount) -> Vec<String> {
     let mut all = not_refused(mount);
-    all.retain(|said| !["link", "symlink", "touch"].iter().any(|what| said.starts_with(what)));
+    let never = ["link", "symlink", "chmod", "chown"];
+    all.retain(|said| !(never.iter().any(|what| said.starts_with(what)) && said.ends_with(": EPERM")));
+    all.retain(|said| !said.starts_with("touch"));
     all
 }
 

@@ -99,9 +99,10 @@ impl Session {
                     (offset, data) = (offset + done, &data[done..]);
                 }
                 Err(e) => {
-                    match is_gone(&e) {
-                        true => self.history.write(offset, data),
-                        false => self.history.write_failed(offset, data, &self.read()),
+                    match self.read() {
+                        Ok(now) => self.history.write_failed(offset, data, &now),
+                        // nobody can tell: it may have been done
+                        Err(_) => self.history.write(offset, data),
                     }
                     return Err(e);
                 }
@@ -140,18 +141,19 @@ impl Session {
     }
 
     /// What the mount shows, past the kernel's page cache.
-    fn read(&self) -> Vec<u8> {
+    fn read(&self) -> Result<Vec<u8>> {
         let path = self.directory.join("data.raw");
-        let file = OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(path).unwrap();
+        let file = OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(path)?;
         let mut bytes = vec![0; self.history.array().flat.len()];
-        file.read_exact_at(&mut bytes, 0).expect("reading never fails because of what can't be stored");
-        bytes
+        file.read_exact_at(&mut bytes, 0)?;
+        Ok(bytes)
     }
 
     /// What the mount shows is what was written, whatever became of the store.
     #[track_caller]
     pub fn assert_reads_what_was_written(&self) {
-        let (read, written) = (self.read(), &self.history.array().flat);
+        let read = self.read().expect("reading never fails because of what can't be stored");
+        let written = &self.history.array().flat;
         let different = (0..read.len()).find(|i| read[*i] != written[*i]);
         assert_eq!(different, None, "the first byte that isn't what was written");
     }

@@ -1,0 +1,149 @@
+//! "An acknowledged write (fsync returned 0) is never lost", also not by a power cut; "a chunk is replaced atomically":
+//! the store is on a file system of its own, which is shut down in the middle of writing, as if its disk had gone, and
+//! mounted again. scripts/soak runs this; it takes root and loop devices.
+
+mod support;
+
+use serde_json::json;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::time::{Duration, Instant};
+use support::daemon::Daemon;
+use support::history::{Findings, History};
+use support::made::Made;
+use support::session::Session;
+use support::{limited, random, say, setting};
+
+const CHUNK: usize = 4096;
+const CHUNKS: usize = 24;
+
+/// Runs a program of the system.
+fn run(program: &str, args: &[&str], path: &Path) -> Output {
+    limited(60, program).args(args).arg(path).output().unwrap()
+}
+
+#[track_caller]
+fn must(program: &str, args: &[&str], path: &Path) {
+    let output = run(program, args, path);
+    assert!(output.status.success(), "{program}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// A file system in a file, mounted by way of a loop device that goes with the mount.
+struct Disk {
+    folder: tempfile::TempDir,
+}
+
+impl Disk {
+    /// An empty one.
+    fn new(kind: &str) -> Disk {
+        let disk = Disk { folder: tempfile::tempdir().unwrap() };
+        std::fs::File::create(disk.image()).unwrap().set_len(320 << 20).unwrap();
+        let force = if kind == "ext4" { "-F" } else { "-f" };
+        must(&format!("mkfs.{kind}"), &["-q", force], &disk.image());
+        std::fs::create_dir(disk.path()).unwrap();
+        disk.mount();
+        disk
+    }
+
+    fn image(&self) -> PathBuf {
+        self.folder.path().join("image")
+    }
+
+    /// Where it is mounted.
+    fn path(&self) -> PathBuf {
+        self.folder.path().join("disk")
+    }
+
+    fn mount(&self) {
+        must("mount", &["-o", "loop", self.image().to_str().unwrap()], &self.path());
+    }
+
+    /// Mounts it anew, as after a start of the machine: nothing of it is in memory any more.
+    fn restart(&self) {
+        let begun = Instant::now();
+        // the daemon's last thread may be on its way out
+        while !run("umount", &[], &self.path()).status.success() {
+            assert!(begun.elapsed() < Duration::from_secs(20), "the file system stays busy");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        self.mount();
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        let _ = run("umount", &["-l"], &self.path());
+    }
+}
+
+/// One cut, some time after the writing has begun.
+fn cut(kind: &str, seed: u64) -> (Findings, usize) {
+    let mut random = random(seed);
+    let disk = Disk::new(kind);
+    let zlib = json!({"compressor": {"id": "zlib", "level": 1}});
+    let made = Made::new(disk.path().join("store/a"), &[CHUNKS * CHUNK], &[CHUNK], zlib);
+    must("sync", &["-f"], &disk.path());
+    let mut daemon = Daemon::start(&made.path, &["--cache-size", "32K"]);
+    let mut session = Session::new(History::new(made), daemon.path());
+    let (delay, path) = (Duration::from_millis(50 + random(1000) as u64), disk.path());
+    let cutter = std::thread::spawn(move || {
+        std::thread::sleep(delay);
+        // without writing anything more, the log included
+        must("xfs_io", &["-x", "-c", "shutdown"], &path);
+    });
+    let mut syncs = 0;
+    loop {
+        let at = random(CHUNKS * CHUNK);
+        let len = 1 + random(CHUNK - at % CHUNK);
+        if session.write(at, &vec![random(256) as u8; len]).is_err() {
+            break;
+        }
+        if random(6) == 0 {
+            if session.fsync().is_err() {
+                break;
+            }
+            syncs += 1;
+        }
+    }
+    cutter.join().unwrap();
+    let Session { history, .. } = session;
+    daemon.kill();
+    drop(daemon);
+    disk.restart();
+    (history.check(), syncs)
+}
+
+/// ZARRFS_POWER_CUTS of them, from ZARRFS_SEED on.
+fn power_cuts(kind: &str) {
+    let (cuts, seed) = (setting("ZARRFS_POWER_CUTS", 0), setting("ZARRFS_SEED", 1));
+    if cuts == 0 {
+        say("skipped: ZARRFS_POWER_CUTS is not set; scripts/soak sets it");
+        return;
+    }
+    let programs = ["xfs_io", "losetup", &format!("mkfs.{kind}")];
+    let loops = Command::new("losetup").arg("--find").output().is_ok_and(|found| found.status.success());
+    if !programs.iter().all(|program| support::installed(program)) || !loops {
+        say("skipped: no free loop device");
+        return;
+    }
+    let (mut findings, mut syncs) = (Findings::default(), 0);
+    for seed in seed..seed + cuts {
+        let (found, synced) = cut(kind, seed);
+        assert!(found.torn + found.lost == 0, "{kind}, seed {seed}: {}", found.faults.join("\n"));
+        findings += found;
+        syncs += synced;
+    }
+    say(&format!("{cuts} power cuts on {kind}, seeds from {seed}, {syncs} times fsync: {findings}"));
+    findings.assert_none();
+    assert!(syncs > 0, "nothing was acknowledged before the power was cut");
+}
+
+#[test]
+fn ext4() {
+    power_cuts("ext4");
+}
+
+#[test]
+fn xfs() {
+    power_cuts("xfs");
+}
