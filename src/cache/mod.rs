@@ -44,6 +44,9 @@ const SLOT_COST: usize = 256;
 /// Chunks that the store can be asked for while others wait: about a millisecond.
 const FEW_MARKS: usize = 1000;
 
+/// Locks over the keys of chunks that are being replaced: more than are at any time.
+const REPLACING: usize = 64;
+
 /// The number of the array, and what of it.
 type SlotKey = (u64, Place);
 
@@ -73,6 +76,10 @@ pub struct Cache {
     /// A slot is no longer busy, or a reservation is returned.
     changed: Condvar,
     seen: Seen,
+    /// Held while a chunk is replaced in the store, one for all keys of the same hash: two objects may stand for one
+    /// array, if its metadata has changed, and both may have something to lay over the same chunk. They protect nothing
+    /// else.
+    replacing: [Mutex<()>; REPLACING],
     /// Whether a chunk that holds nothing but the fill value is erased instead of stored.
     drops_empty: bool,
     stats: Arc<Stats>,
@@ -95,6 +102,7 @@ impl Cache {
             state: Mutex::new(state),
             changed: Condvar::new(),
             seen: Seen::default(),
+            replacing: [const { Mutex::new(()) }; REPLACING],
             drops_empty: false,
             stats,
         }

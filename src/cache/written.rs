@@ -2,8 +2,9 @@
 //! chunk below. A chunk is in the cache's map of these from its first write until a write-back that leaves nothing to
 //! store; as long as it is there, every reader gets it from there.
 //!
-//! Locks, in this order: a chunk's `turn` (one write-back at a time), its `state`, the cache's state. The state is held
-//! while the old chunk is loaded, since nobody can go on without it, but not while the new one is encoded and stored.
+//! Locks, in this order: a chunk's `turn` (one write-back at a time), the cache's `replacing` (one of its key at a time),
+//! its `state`, the cache's state. The state is held while the old chunk is loaded, since nobody can go on without it, but
+//! not while the new one is encoded and stored.
 
 use super::buffers::Decoded;
 use super::content::{Answer, Content, Piece, Place, Slot};
@@ -15,6 +16,7 @@ use crate::error::{Error, Result};
 use crate::grid::ChunkId;
 use crate::memory::{self, lock};
 use crate::store::Version;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 /// Of the cache's bound, how much may wait to be stored.
@@ -458,6 +460,7 @@ impl Cache {
             self.stats.problem(format!("not stored: {e}"));
             e
         };
+        let _replacing = lock(self.replacing(array, chunk));
         let _lock = array.lock_chunk(chunk).map_err(failed)?;
         let Some(storing) = self.begin(written).map_err(failed)? else { return Ok(()) };
         let stored = self.store(array, chunk, &storing.bytes);
@@ -473,6 +476,12 @@ impl Cache {
                 Ok(())
             }
         }
+    }
+
+    fn replacing(&self, array: &Array, chunk: ChunkId) -> &Mutex<()> {
+        let mut hasher = DefaultHasher::new();
+        array.chunk_key(chunk).hash(&mut hasher);
+        &self.replacing[hasher.finish() as usize % self.replacing.len()]
     }
 
     /// Stores a chunk, or erases it if that is what is wanted of an empty one: then there is no version.
