@@ -70,11 +70,16 @@ struct Both {
 
 impl Both {
     fn new(options: &[&str]) -> Option<Both> {
+        Both::with_locks(options, None)
+    }
+
+    /// zarr-python has a ProcessSynchronizer in the directory `locks`.
+    fn with_locks(options: &[&str], locks: Option<&Path>) -> Option<Both> {
         let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let store = tempfile::tempdir().unwrap();
         let zlib = json!({"compressor": {"id": "zlib", "level": 1}});
         let made = Made::full(store.path().join("a"), &[CHUNK * CHUNKS - 30], &[CHUNK], zlib);
-        let foreign = Foreign::start(&made.path, None)?;
+        let foreign = Foreign::start(&made.path, locks)?;
         let mount = Mount::new(&made.path, options);
         Some(Both { made, opened: RefCell::default(), mount, foreign, _store: store, _alone: alone })
     }
@@ -229,4 +234,33 @@ fn an_array_that_grows_while_a_write_waits() {
     file.sync_all().unwrap();
     grown.sync_all().unwrap();
     both.assert_both_see("grown");
+}
+
+/// "`--synchronizer DIR` takes the same per-chunk lock files as zarr-python's ProcessSynchronizer": then both may write
+/// the same chunks at the same moment, and neither undoes what the other does.
+#[test]
+fn with_the_same_locks_both_write_at_the_same_time() {
+    const HALF: usize = CHUNK / 2;
+    let locks = tempfile::tempdir().unwrap();
+    let options = ["--synchronizer", locks.path().to_str().unwrap()];
+    let Some(mut both) = Both::with_locks(&options, Some(locks.path())) else { return };
+    let (file, foreign) = (both.open(), &mut both.foreign);
+    // half of each chunk is the mount's, half is zarr-python's: one byte at a time, each once
+    let places = || (0..8).flat_map(|chunk| (0..HALF).map(move |at| chunk * CHUNK + at));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for at in places() {
+                file.write_all_at(&[1], at as u64).unwrap();
+                file.sync_all().unwrap();
+            }
+        });
+        for at in places() {
+            foreign.tell(&format!("set {} 2 1", at + HALF));
+        }
+    });
+    for at in places() {
+        (both.made.flat[at], both.made.flat[at + HALF]) = (1, 2);
+    }
+    both.assert_both_see("at the same time");
+    say(&format!("{} writes each, at the same time, to the same chunks with locks: none lost", places().count()));
 }
