@@ -635,6 +635,7 @@ fn chunks_of_objects_are_written_as_a_whole() {
         assert_eq!(fs::metadata(mount.join("o/0")).unwrap().len(), bytes.len() as u64);
         assert_eq!(fs::read(store.path().join("o/0")).unwrap()[0], 0x78, "zlib's first byte");
     }
+    assert_eq!(close_says(&mount.join("o/0"), ""), "EINVAL");
     store.seen_anew(|mount| assert_eq!(fs::read(mount.join("o/0")).unwrap(), strings(["hij", "klmnop"])));
     fs::remove_file(mount.join("o/0")).unwrap();
     assert!(!store.path().join("o/0").exists());

@@ -44,6 +44,11 @@ impl Drafts {
         lock(&self.open).get(path).and_then(Weak::upgrade)
     }
 
+    /// All of them.
+    pub fn all(&self) -> Vec<Arc<Draft>> {
+        lock(&self.open).values().filter_map(Weak::upgrade).collect()
+    }
+
     /// True if there is none.
     pub fn is_empty(&self) -> bool {
         lock(&self.open).values().all(|draft| draft.strong_count() == 0)

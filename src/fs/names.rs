@@ -173,6 +173,10 @@ impl Fs {
         }
         let stored = match &draft.node {
             Node::Metadata(key, file) => self.put_document(key, *file, &state.text),
+            // a shell closes what it has not written yet
+            Node::Chunk(..) if state.text.is_empty() => {
+                Err(Error::invalid("an empty file is no chunk of objects").context(draft.node.path()))
+            }
             Node::Chunk(key, name) => {
                 self.tree.chunk(key, name).and_then(|(array, chunk)| self.replace_chunk(&array, chunk, &state.text))
             }
@@ -183,8 +187,8 @@ impl Fs {
         stored
     }
 
-    /// To be called when an open draft is closed for good: what was wrong with it goes on record. Not before, since a
-    /// shell closes what it has not written yet.
+    /// To be called when an open draft is closed for good: what was wrong with it goes on record. Not before, since it
+    /// may have been closed while it was still written.
     pub(super) fn release_draft(&self, draft: &Draft) {
         if self.flush_draft(draft).is_err()
             && let Some(e) = draft.lock().refused.take()
@@ -296,14 +300,20 @@ impl Fs {
             Some(Node::Directory(key)) => {
                 self.check_empty(&key)?;
                 self.tree.hierarchy().remove_place(&key)?;
-                self.drafts.forget_below(&key);
-                self.fresh.forget(&key);
+                self.forget_below(&key);
                 self.tree.removed(&Node::Directory(key));
                 Ok(())
             }
             Some(Node::ControlDirectory) => Err(Error::system(libc::EPERM)),
             Some(_) => Err(Error::system(libc::ENOTDIR)),
         }
+    }
+
+    /// What is known of files below `key` is of those that were there.
+    pub(super) fn forget_below(&self, key: &Key) {
+        self.drafts.forget_below(key);
+        self.resizing.forget_below(key);
+        self.fresh.forget(key);
     }
 
     /// ENOTEMPTY if a directory shows anything but what comes and goes with it: whoever removes it without looking, as

@@ -55,9 +55,8 @@ impl Fs {
         let to = above.child(name)?;
         self.store_written(from)?;
         self.tree.hierarchy().rename(from, &to)?;
-        self.drafts.forget_below(from);
-        self.fresh.forget(from);
-        self.drafts.forget_below(&to);
+        self.forget_below(from);
+        self.forget_below(&to);
         self.tree.renamed(&Node::Directory(from.clone()), &Node::Directory(to));
         Ok(())
     }

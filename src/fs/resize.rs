@@ -41,6 +41,11 @@ impl Resizing {
         lock(&self.unfinished).get(array.key()).copied().unwrap_or(array.size()).min(array.size())
     }
 
+    /// There are no arrays at and below `key` any more.
+    pub fn forget_below(&self, key: &Key) {
+        lock(&self.unfinished).retain(|array, _| array.relative_to(key).is_none());
+    }
+
     /// The file was closed: its last row is whole from now on.
     pub fn finish(&self, key: &Key) {
         lock(&self.unfinished).remove(key);

@@ -164,12 +164,20 @@ impl Fs {
         self.tree.hierarchy().store().sync()
     }
 
-    /// Stores everything, and has the store keep it also if the power fails.
+    /// Stores everything, also drafts that are still open where they can be honoured as they are, and has the store keep it also if the power fails.
     pub fn flush_all(&self) -> Result<()> {
         if self.read_only {
             return Ok(());
         }
-        let done = self.cache.flush_all();
+        // half a chunk of objects can't be told from a whole one
+        let documents = self.drafts.all().into_iter().filter(|draft| matches!(draft.node, Node::Metadata(..)));
+        let drafts = documents.map(|draft| match self.flush_draft(&draft) {
+            // somebody is still writing it
+            Err(e) if e.kind() == Kind::Invalid => Ok(()),
+            stored => stored,
+        });
+        let done = drafts.fold(Ok(()), Result::and);
+        let done = done.and(self.cache.flush_all());
         done.and(self.tree.hierarchy().store().sync())
     }
 
