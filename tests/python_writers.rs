@@ -71,13 +71,19 @@ fn source() -> (tempfile::TempDir, Made) {
 
 fn write_with(variable: &str) {
     let Some(python) = provided(variable) else { return };
+    for compressor in ["none", "blosc:zstd:5"] {
+        write_stored_with(&python, compressor);
+    }
+}
+
+fn write_stored_with(python: &Path, compressor: &str) {
     let (store, direct) = (store(), tempfile::tempdir().unwrap());
-    let mount = Mount::new(store.path(), &[]);
+    let mount = Mount::new(store.path(), &["--compressor", compressor]);
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/python/writes.py");
     let direct = direct.path().join("direct");
     let output = Command::new("timeout")
         .args(["300".as_ref(), python.as_os_str(), script.as_os_str()])
-        .args([mount.path(), store.path(), &direct])
+        .args([mount.path(), store.path(), &direct, Path::new(compressor)])
         .output()
         .unwrap();
     let said = String::from_utf8_lossy(&output.stdout).into_owned();

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Writes a hierarchy with zarr-python and xarray into a mount, and the same into a plain directory, and compares.
 
-    writes.py MOUNT STORE DIRECT      (with zarr 2.18 or 3)
+    writes.py MOUNT STORE DIRECT COMPRESSOR      (with zarr 2.18 or 3)
 
-STORE is what is mounted at MOUNT; DIRECT is made. Every array and attribute must be the same in all three, through the
+STORE is what is mounted at MOUNT with this option; DIRECT is made. Every array and attribute must be the same in all three, through the
 mount and in the store below it, and so must what was deleted be gone. Prints what it did; exit code 1 after a
 difference.
 """
@@ -120,6 +120,20 @@ def datasets(root):
     part.to_zarr(path, region={"time": slice(4, 6), "lat": slice(0, 6), "lon": slice(0, 5)}, **version)
 
 
+def plain(root):
+    """A plain key, mapped and written through the map."""
+    path = os.path.join(root, "plain.bin")
+    a = np.memmap(path, dtype="<i4", mode="w+", shape=(5000,))
+    a[:] = range(5000)
+    a.flush()
+    b = np.memmap(path, dtype="<i4", mode="r+")
+    b[4000] = -1
+    del a, b
+    found = np.fromfile(path, dtype="<i4")
+    if found[4000] != -1 or found[4999] != 4999 or found.size != 5000:
+        sys.exit("a plain key written through a map has other bytes")
+
+
 def nodes(path):
     """Path to attributes, shape, dtype, fill value and bytes of everything below."""
     found = {}
@@ -149,7 +163,7 @@ def compare(what, a, b):
             sys.exit(f"{what}: {path}: {short[0]}\n  directly: {short[1]}")
 
 
-def main(mount, store, direct):
+def main(mount, store, direct, compressor):
     root = open_group(direct, "w")
     for write in (arrays, datasets):
         for place in (mount, direct):
@@ -157,6 +171,12 @@ def main(mount, store, direct):
     wanted = nodes(direct)
     compare("through the mount", nodes(mount), wanted)
     compare("in the store", nodes(store), wanted)
+    for path in wanted:
+        document = os.path.join(store, path, ".zarray")
+        if os.path.exists(document):
+            stored = (json.load(open(document))["compressor"] or {"id": "none"})["id"]
+            if stored != compressor.split(":")[0]:
+                sys.exit(f"{path}: stored with {stored}")
     if not ZARR3:
         for place in (mount, store):
             group = zarr.open_consolidated(zarr.DirectoryStore(place))
@@ -164,7 +184,8 @@ def main(mount, store, direct):
     with xr.open_zarr(os.path.join(mount, "data.zarr")) as a, xr.open_zarr(os.path.join(direct, "data.zarr")) as b:
         xr.testing.assert_identical(a.load(), b.load())
         assert a.sizes["time"] == 9
-    print(f"zarr {zarr.__version__}: {len(wanted)} groups and arrays are the same in the mount, the store and a directory")
+    print(f"zarr {zarr.__version__}: {len(wanted)} groups and arrays are the same in the mount, the store (compressor {compressor}) and a directory")
+    plain(mount)
     shutil.rmtree(os.path.join(mount, "data.zarr"))
     for name in sorted(os.listdir(mount)):
         path = os.path.join(mount, name)

@@ -1,0 +1,192 @@
+//! Random sequences of what can be done with files and directories, on a mount and on a plain directory: each call must
+//! answer the same, also on files that stay open while their names change, and in the end both must hold the same.
+
+mod support;
+
+use std::collections::BTreeMap;
+use std::fs::{self, File, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use support::{Mount, errno, say};
+
+const SEQUENCES: u64 = 24;
+const STEPS: usize = 250;
+const DIRECTORIES: [&str; 4] = ["", "d", "d/e", "f"];
+const NAMES: [&str; 4] = ["x", "x.lock", "y", "e"];
+/// Files kept open.
+const OPEN: usize = 4;
+
+/// Numbers by chance, the same for the same seed.
+struct Chance(u64);
+
+impl Chance {
+    fn below(&mut self, n: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 32) as usize % n
+    }
+
+    fn path(&mut self) -> String {
+        let (directory, name) = (DIRECTORIES[self.below(4)], NAMES[self.below(4)]);
+        [directory, name].join("/").trim_start_matches('/').to_string()
+    }
+}
+
+#[derive(Debug)]
+enum Op {
+    Write(String, Vec<u8>),
+    CreateNew(String, Vec<u8>),
+    Append(String, Vec<u8>),
+    Truncate(String, u64),
+    Read(String),
+    Stat(String),
+    Remove(String),
+    Rename(String, String),
+    MakeDirectory(&'static str),
+    RemoveDirectory(String),
+    List(&'static str),
+    Open(usize, String),
+    WriteOpen(usize, u64, Vec<u8>),
+    ReadOpen(usize),
+    TruncateOpen(usize, u64),
+}
+
+fn op(chance: &mut Chance) -> Op {
+    let bytes = |c: &mut Chance| vec![c.below(256) as u8; [0, 3, 5000, 70_000][c.below(4)]];
+    let size = |c: &mut Chance| [0, 2, 4096, 9000][c.below(4)] + c.below(3) as u64;
+    match chance.below(22) {
+        0 | 1 => Op::Write(chance.path(), bytes(chance)),
+        2 => Op::CreateNew(chance.path(), bytes(chance)),
+        3 => Op::Append(chance.path(), bytes(chance)),
+        4 => Op::Truncate(chance.path(), size(chance)),
+        5 | 6 => Op::Read(chance.path()),
+        7 => Op::Stat(chance.path()),
+        8 => Op::Remove(chance.path()),
+        9..=12 => Op::Rename(chance.path(), chance.path()),
+        13 => Op::Rename(DIRECTORIES[1 + chance.below(3)].into(), DIRECTORIES[1 + chance.below(3)].into()),
+        14 => Op::MakeDirectory(DIRECTORIES[1 + chance.below(3)]),
+        15 => Op::RemoveDirectory(chance.path()),
+        16 => Op::List(DIRECTORIES[chance.below(4)]),
+        17 | 18 => Op::Open(chance.below(OPEN), chance.path()),
+        19 => Op::WriteOpen(chance.below(OPEN), size(chance), bytes(chance)),
+        20 => Op::ReadOpen(chance.below(OPEN)),
+        _ => Op::TruncateOpen(chance.below(OPEN), size(chance)),
+    }
+}
+
+/// A directory and the files open in it.
+struct Side {
+    root: std::path::PathBuf,
+    open: [Option<File>; OPEN],
+}
+
+fn digest(bytes: &[u8]) -> String {
+    use sha2::{Digest, Sha256};
+    format!("{} {}", bytes.len(), &support::hex(&Sha256::digest(bytes))[..12])
+}
+
+fn told<T>(result: std::io::Result<T>, tell: impl FnOnce(T) -> String) -> String {
+    match result {
+        Ok(value) => tell(value),
+        e => errno(e),
+    }
+}
+
+impl Side {
+    fn new(root: &Path) -> Side {
+        Side { root: root.to_path_buf(), open: [const { None }; OPEN] }
+    }
+
+    /// Does it, and says what came of it.
+    fn run(&mut self, op: &Op) -> String {
+        let path = |name: &str| if name.is_empty() { self.root.clone() } else { self.root.join(name) };
+        let write = |mut file: File, bytes: &[u8]| file.write_all(bytes);
+        let mut options = OpenOptions::new();
+        options.write(true);
+        match op {
+            Op::Write(name, bytes) => errno(fs::write(path(name), bytes)),
+            Op::CreateNew(name, bytes) => {
+                errno(options.create_new(true).open(path(name)).and_then(|f| write(f, bytes)))
+            }
+            Op::Append(name, bytes) => errno(options.append(true).open(path(name)).and_then(|f| write(f, bytes))),
+            Op::Truncate(name, size) => errno(options.open(path(name)).and_then(|f| f.set_len(*size))),
+            Op::Read(name) => told(fs::read(path(name)), |bytes| digest(&bytes)),
+            Op::Stat(name) => told(fs::metadata(path(name)), |m| match m.is_dir() {
+                true => "directory".into(),
+                false => m.len().to_string(),
+            }),
+            Op::Remove(name) => errno(fs::remove_file(path(name))),
+            Op::Rename(from, to) => errno(fs::rename(path(from), path(to))),
+            Op::MakeDirectory(name) => errno(fs::create_dir(path(name))),
+            Op::RemoveDirectory(name) => errno(fs::remove_dir(path(name))),
+            Op::List(name) => told(fs::read_dir(path(name)), |entries| {
+                let mut names: Vec<_> = entries.map(|e| e.unwrap().file_name()).collect();
+                names.retain(|name| name != ".zgroup");
+                names.sort();
+                format!("{names:?}")
+            }),
+            Op::Open(n, name) => {
+                let file = OpenOptions::new().read(true).write(true).open(path(name));
+                let said =
+                    errno(file.as_ref().map_err(|e| std::io::Error::from_raw_os_error(e.raw_os_error().unwrap())));
+                self.open[*n] = file.ok();
+                said
+            }
+            Op::WriteOpen(n, at, bytes) => self.with_open(*n, |f| errno(f.write_all_at(bytes, *at))),
+            Op::TruncateOpen(n, size) => self.with_open(*n, |f| errno(f.set_len(*size))),
+            Op::ReadOpen(n) => self.with_open(*n, |f| {
+                let mut bytes = vec![0; f.metadata().unwrap().len() as usize];
+                told(f.read_exact_at(&mut bytes, 0), |()| digest(&bytes))
+            }),
+        }
+    }
+
+    fn with_open(&self, n: usize, act: impl FnOnce(&File) -> String) -> String {
+        self.open[n].as_ref().map_or_else(|| "not open".into(), act)
+    }
+}
+
+/// Every file and directory below, and its bytes.
+fn content(root: &Path) -> BTreeMap<String, String> {
+    let (mut all, mut directories) = (BTreeMap::new(), vec![root.to_path_buf()]);
+    while let Some(directory) = directories.pop() {
+        for entry in fs::read_dir(&directory).unwrap().map(|e| e.unwrap()) {
+            let name = entry.path().strip_prefix(root).unwrap().to_str().unwrap().to_string();
+            if entry.file_type().unwrap().is_dir() {
+                directories.push(entry.path());
+                all.insert(name, "directory".into());
+            } else if entry.file_name() != ".zgroup" {
+                all.insert(name, digest(&fs::read(entry.path()).unwrap()));
+            }
+        }
+    }
+    all
+}
+
+#[test]
+fn names_are_as_in_any_directory() {
+    let (mut counts, mut failures) = (0, 0);
+    for seed in 1..=SEQUENCES {
+        let (store, plain) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        fs::write(store.path().join(".zgroup"), "{\"zarr_format\": 2}").unwrap();
+        let mount = Mount::new(store.path(), &[]);
+        let mut sides = [Side::new(mount.path()), Side::new(plain.path())];
+        let mut chance = Chance(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        for step in 0..STEPS {
+            let op = op(&mut chance);
+            let [here, there] = sides.each_mut().map(|side| side.run(&op));
+            let shown = format!("{op:?}");
+            assert_eq!(here, there, "seed {seed}, step {step}: {:.80}", shown);
+            counts += 1;
+            failures += usize::from(here.starts_with('E'));
+        }
+        let wanted = content(plain.path());
+        assert_eq!(content(mount.path()), wanted, "seed {seed}");
+        drop((sides, mount));
+        assert_eq!(content(store.path()), wanted, "seed {seed}");
+    }
+    say(&format!("{counts} calls answered alike, {failures} of them with an error"));
+    assert!(failures > counts / 10 && failures < counts * 9 / 10, "both must be tried");
+}
