@@ -557,6 +557,8 @@ impl Dropping {
 }
 
 #[cfg(test)]
+mod faults;
+#[cfg(test)]
 mod model;
 #[cfg(test)]
 mod tests;

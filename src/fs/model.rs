@@ -64,7 +64,7 @@ struct Model {
     next: u8,
 }
 
-fn mount(store: &Arc<FaultyStore>, bound: usize) -> Fs {
+pub(super) fn mount(store: &Arc<FaultyStore>, bound: usize) -> Fs {
     let stats = Arc::new(Stats::default());
     let cache = Arc::new(Cache::new(bound, stats.clone()));
     let hierarchy = Hierarchy::new(store.clone(), V1Order::Zarr1, stats.clone());

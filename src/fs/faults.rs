@@ -1,0 +1,86 @@
+//! Renames while the store fails, at each of its calls: what was moved is never lost, and never half there.
+
+use super::model::mount;
+use super::*;
+use crate::store::{DirectoryStore, Fault, FaultyStore, Operation};
+use std::path::Path;
+
+const OLD: &[u8] = b"{\"v\": 1}";
+const NEW: &[u8] = b"{\"v\": 2}";
+
+const OPERATIONS: [Operation; 8] = [
+    Operation::Get,
+    Operation::Stat,
+    Operation::List,
+    Operation::Put,
+    Operation::Delete,
+    Operation::Sync,
+    Operation::Rename,
+    Operation::Open,
+];
+
+/// An array whose chunks are as long as the documents, with one chunk; its attributes; a plain key.
+fn prepare(root: &Path) {
+    let array = r#"{"zarr_format":2,"shape":[16],"chunks":[8],"dtype":"|u1","fill_value":0,"order":"C","filters":null,
+        "compressor":{"id":"zlib","level":1}}"#;
+    std::fs::create_dir(root.join("a")).unwrap();
+    std::fs::write(root.join("a/.zarray"), array).unwrap();
+    let fs = mount(&faulty(root), 1 << 20);
+    for (name, bytes) in [("0", OLD), (".zattrs", OLD), ("plain", OLD), ("1", NEW), ("other", NEW)] {
+        let directory = fs.lookup(1, "a").unwrap().inode;
+        let (_, opened) = fs.create(directory, name, true, false).unwrap();
+        fs.write(opened.handle, 0, bytes).unwrap();
+        fs.flush(opened.handle).unwrap();
+        fs.release(opened.handle);
+    }
+}
+
+fn faulty(root: &Path) -> Arc<FaultyStore> {
+    Arc::new(FaultyStore::new(Arc::new(DirectoryStore::open(root).unwrap())))
+}
+
+fn read(fs: &Fs, name: &str) -> Option<Vec<u8>> {
+    let directory = fs.lookup(1, "a").unwrap().inode;
+    let inode = fs.lookup(directory, name).ok()?.inode;
+    let (handle, mut bytes) = (fs.open(inode, false, false).unwrap().handle, Vec::new());
+    fs.read(handle, 0, 100, &mut bytes).unwrap();
+    Some(bytes)
+}
+
+#[test]
+fn a_rename_that_fails_loses_nothing() {
+    let (mut failed, mut done) = (0, 0);
+    let pairs =
+        [("other", "0"), ("other", ".zattrs"), ("other", "plain"), ("1", "0"), ("1", "plain"), ("1", ".zattrs")];
+    for (from, to) in pairs {
+        for (operation, applied) in OPERATIONS.iter().flat_map(|&o| [(o, false), (o, true)]) {
+            for after in 0.. {
+                let directory = tempfile::tempdir().unwrap();
+                prepare(directory.path());
+                let store = faulty(directory.path());
+                let fs = mount(&store, 1 << 20);
+                let inode = fs.lookup(1, "a").unwrap().inode;
+                let before = store.calls(operation);
+                store.plan(Fault { operation, after, times: 1, errno: libc::EIO, applied });
+                let renamed = fs.rename((inode, from), (inode, to), false);
+                let calls = store.calls(operation) - before;
+                store.heal();
+                let what = format!("{from} to {to}, {operation:?} {after} applied {applied}: {renamed:?}");
+                // as this mount goes on to see it, and as another does
+                for fs in [&fs, &mount(&store, 1 << 20)] {
+                    let (source, target) = (read(fs, from), read(fs, to));
+                    let moved = target.as_deref() == Some(NEW);
+                    assert!(moved || target.as_deref() == Some(OLD), "{what}: {target:?}");
+                    assert!(moved || source.as_deref() == Some(NEW), "{what}: lost");
+                    assert!(renamed.is_err() || moved && source.is_none(), "{what}: not done");
+                }
+                failed += usize::from(renamed.is_err());
+                done += usize::from(renamed.is_ok());
+                if calls <= after {
+                    break;
+                }
+            }
+        }
+    }
+    assert!(failed > 100 && done > 50, "{failed} {done}");
+}
