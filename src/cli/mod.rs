@@ -50,7 +50,7 @@ const EXIT_CODES: &str = "Exit codes:
 #[derive(Subcommand)]
 enum Verb {
     /// Mount a store, in the background
-    Mount(mount::MountArgs),
+    Mount(Box<mount::MountArgs>),
     /// Unmount, and wait until the daemon is gone
     #[command(visible_alias = "unmount")]
     Umount(umount::UmountArgs),
@@ -127,7 +127,7 @@ impl From<Error> for Failure {
 pub fn main() -> ExitCode {
     memory::give_back_large_blocks();
     let result = match Cli::parse().verb {
-        Verb::Mount(args) => mount::run(args),
+        Verb::Mount(args) => mount::run(*args),
         Verb::Umount(args) => umount::run(&args),
         Verb::Info(args) => info::run(&args),
         Verb::Cat(args) => cat::run(&args),
