@@ -1,7 +1,8 @@
 //! A FUSE mount of one file, `data.raw`, served from memory: the ceiling of what any file system can reach through this
 //! library and this kernel. `scripts/bench` measures zarrfs against it.
 //!
-//! It is configured as `zarrfs::fuse` is, and does nothing but answer: each reply is a slice of one prepared buffer.
+//! It is configured as `zarrfs::fuse` is, and does nothing but answer: each reply is a slice of one prepared buffer, and
+//! what is written is copied into it, over whatever else of the file has the same place there.
 //!
 //! `null_file MOUNTPOINT BYTES [--direct-io] [--keep-cache]` stays in the foreground, says `ready` when the mount
 //! answers, and unmounts on SIGTERM or SIGINT. With `--keep-cache` a second read comes from the page cache.
@@ -9,14 +10,16 @@
 use fuser::{
     Config, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, InitFlags,
     KernelConfig, LockOwner, MountOption, OpenFlags, ReplyAttr, ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry,
-    ReplyOpen, Request, Session, SessionACL,
+    ReplyOpen, ReplyWrite, Request, Session, SessionACL, WriteFlags,
 };
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::ffi::OsStr;
 use std::io::{Result, Write};
+use std::ops::Range;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::{PoisonError, RwLock};
 use std::time::{Duration, UNIX_EPOCH};
 
 const NAME: &str = "data.raw";
@@ -26,27 +29,34 @@ const FILE: INodeNo = INodeNo(2);
 const PERIOD: usize = 16 << 20;
 
 /// No request is larger.
-const MAX_READ: usize = 1 << 20;
+const MAX_REQUEST: usize = 1 << 20;
 
 const ENTRY_TTL: Duration = Duration::from_secs(1);
 
 struct NullFile {
     size: u64,
     open_flags: FopenFlags,
-    /// One period, and what a read that begins at its end takes of the next.
-    pattern: Vec<u8>,
+    /// One period, and what a request that begins at its end takes of the next.
+    pattern: RwLock<Vec<u8>>,
 }
 
 impl NullFile {
     fn new(size: u64, open_flags: FopenFlags) -> Self {
         let mut state = 1u64;
-        let mut pattern = Vec::with_capacity(PERIOD + MAX_READ);
+        let mut pattern = Vec::with_capacity(PERIOD + MAX_REQUEST);
         while pattern.len() < PERIOD {
             state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
             pattern.extend_from_slice(&state.to_ne_bytes());
         }
-        pattern.extend_from_within(..MAX_READ);
-        NullFile { size, open_flags, pattern }
+        pattern.extend_from_within(..MAX_REQUEST);
+        NullFile { size, open_flags, pattern: RwLock::new(pattern) }
+    }
+
+    /// Where in the pattern the bytes of a request are, as far as they are in the file.
+    fn place(&self, offset: u64, len: usize) -> Range<usize> {
+        let len = self.size.saturating_sub(offset).min(len as u64).min(MAX_REQUEST as u64) as usize;
+        let start = (offset % PERIOD as u64) as usize;
+        start..start + len
     }
 
     fn attributes(&self, inode: INodeNo) -> (Duration, FileAttr) {
@@ -61,7 +71,7 @@ impl NullFile {
             ctime: UNIX_EPOCH,
             crtime: UNIX_EPOCH,
             kind: if is_file { FileType::RegularFile } else { FileType::Directory },
-            perm: if is_file { 0o444 } else { 0o555 },
+            perm: if is_file { 0o644 } else { 0o555 },
             nlink: 1,
             uid: rustix::process::getuid().as_raw(),
             gid: rustix::process::getgid().as_raw(),
@@ -83,7 +93,7 @@ impl Filesystem for NullFile {
         ] {
             let _ = config.add_capabilities(flag);
         }
-        let _ = config.set_max_write(MAX_READ as u32);
+        let _ = config.set_max_write(MAX_REQUEST as u32);
         let _ = config.set_max_background(64);
         Ok(())
     }
@@ -116,9 +126,33 @@ impl Filesystem for NullFile {
         _: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        let len = self.size.saturating_sub(offset).min(u64::from(size)).min(MAX_READ as u64) as usize;
-        let start = (offset % PERIOD as u64) as usize;
-        reply.data(&self.pattern[start..start + len]);
+        let place = self.place(offset, size as usize);
+        reply.data(&self.pattern.read().unwrap_or_else(PoisonError::into_inner)[place]);
+    }
+
+    fn write(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        _: FileHandle,
+        offset: u64,
+        data: &[u8],
+        _: WriteFlags,
+        _: OpenFlags,
+        _: Option<LockOwner>,
+        reply: ReplyWrite,
+    ) {
+        let place = self.place(offset, data.len());
+        let len = place.len();
+        if len == 0 && !data.is_empty() {
+            return reply.error(Errno::EFBIG);
+        }
+        self.pattern.write().unwrap_or_else(PoisonError::into_inner)[place].copy_from_slice(&data[..len]);
+        reply.written(len as u32);
+    }
+
+    fn fsync(&self, _: &Request, _: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
+        reply.ok();
     }
 
     fn flush(&self, _: &Request, _: INodeNo, _: FileHandle, _: LockOwner, reply: ReplyEmpty) {
@@ -141,7 +175,6 @@ fn serve(mountpoint: PathBuf, size: u64, open_flags: FopenFlags) -> Result<()> {
     config.acl = SessionACL::Owner;
     config.mount_options = vec![
         MountOption::FSName("null_file".into()),
-        MountOption::RO,
         MountOption::NoSuid,
         MountOption::NoDev,
         MountOption::NoAtime,
