@@ -1,0 +1,83 @@
+//! What the examples share that measure the least a write can cost: the codecs of one array, without a cache and without
+//! a store to write to, and a file replaced so that it survives a power loss.
+
+use std::error::Error;
+use std::fs::File;
+use std::io::Write;
+use std::path::Path;
+use std::sync::Arc;
+use zarrfs::array::{Array, Scratch};
+use zarrfs::grid::ChunkId;
+use zarrfs::hierarchy::{Hierarchy, Place};
+use zarrfs::metadata::{V1Order, ZARRAY};
+use zarrfs::stats::Stats;
+use zarrfs::store::{DirectoryStore, Key, MemoryStore, Store};
+
+/// An array whose chunks are loaded from one store and encoded into another, which forgets them.
+pub struct Codecs {
+    pub array: Arc<Array>,
+    target: Arc<Array>,
+    memory: Arc<MemoryStore>,
+    stats: Arc<Stats>,
+    /// The chunk that was loaded last: one buffer for all, as in a mount.
+    pub bytes: Vec<u8>,
+    scratch: Scratch,
+}
+
+impl Codecs {
+    /// Of the array whose directory `path` is.
+    pub fn open(path: &Path) -> Result<Self, Box<dyn Error>> {
+        let (stats, memory, mut document) = (Arc::new(Stats::default()), Arc::new(MemoryStore::default()), Vec::new());
+        let store = Arc::new(DirectoryStore::open(path)?);
+        let key = Key::normalize(ZARRAY)?;
+        store.get(&key, u64::MAX, &mut document)?.ok_or("not an array of Zarr v2")?;
+        memory.put(&key, &document)?;
+        Ok(Codecs {
+            array: find(store, Arc::default())?,
+            target: find(memory.clone(), stats.clone())?,
+            memory,
+            stats,
+            bytes: Vec::new(),
+            scratch: Scratch::default(),
+        })
+    }
+
+    /// Reads and decodes a chunk into `bytes`.
+    pub fn load(&mut self, chunk: ChunkId) -> Result<(), Box<dyn Error>> {
+        let loaded = self.array.load(chunk, std::mem::take(&mut self.bytes), &mut self.scratch)?;
+        self.bytes = loaded.ok_or("an uninitialised chunk")?.bytes;
+        Ok(())
+    }
+
+    /// What is to be stored for `bytes` as that chunk, and the seconds the codecs took.
+    pub fn encode(&mut self, chunk: ChunkId) -> Result<(Vec<u8>, f64), Box<dyn Error>> {
+        let before = self.stats.codec_time.get();
+        self.target.store(chunk, &self.bytes, &mut self.scratch)?;
+        let seconds = (self.stats.codec_time.get() - before) as f64 / 1e9;
+        let (key, mut stored) = (self.target.chunk_key(chunk), Vec::new());
+        self.memory.get(&key, u64::MAX, &mut stored)?;
+        self.memory.delete(&key)?;
+        Ok((stored, seconds))
+    }
+}
+
+fn find(store: Arc<dyn Store>, stats: Arc<Stats>) -> Result<Arc<Array>, Box<dyn Error>> {
+    match Hierarchy::new(store, V1Order::Zarr1, stats).find(&Key::root())? {
+        Some(Place::Array(array)) => Ok(array),
+        _ => Err("not an array".into()),
+    }
+}
+
+/// Replaces a file by one whose bytes are on stable storage. Its name is not before the directory is synced.
+pub fn replace(directory: &Path, name: &str, value: &[u8]) -> std::io::Result<()> {
+    let temporary = directory.join(format!(".{name}"));
+    let mut file = File::create_new(&temporary)?;
+    file.write_all(value)?;
+    file.sync_data()?;
+    std::fs::rename(temporary, directory.join(name))
+}
+
+/// Has a directory's names on stable storage.
+pub fn sync_names(directory: &Path) -> std::io::Result<()> {
+    File::open(directory)?.sync_all()
+}

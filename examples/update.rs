@@ -1,0 +1,89 @@
+//! Changes four bytes of an array at random places, each twice: through its flat file in a mount, followed by fsync(2);
+//! and by itself, as little as that can be: it loads the chunk, changes and encodes it, and replaces a file by that so
+//! that it survives a power loss. The two take turns. It prints the seconds of each, as JSON, for `scripts/bench`.
+//!
+//! `update STORE FILE DIRECTORY COUNT SEED` where STORE is the directory of an array of the same shape as the mounted
+//! one, FILE the mounted one's `data.raw`, and DIRECTORY an empty one on the file system of the mounted store.
+
+mod shared;
+
+use serde_json::json;
+use shared::{Codecs, replace, sync_names};
+use std::error::Error;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Instant;
+
+/// Bytes of a change.
+const CHANGE: u64 = 4;
+
+/// Changes begin at multiples of this: no item of a number is larger, so that each is inside one chunk.
+const ALIGNMENT: u64 = 8;
+
+fn update(
+    store: &Path,
+    file: &Path,
+    directory: &Path,
+    count: u64,
+    seed: u64,
+) -> Result<serde_json::Value, Box<dyn Error>> {
+    let mut codecs = Codecs::open(store)?;
+    let file = File::options().read(true).write(true).open(file)?;
+    let places = (codecs.array.size() / ALIGNMENT).max(1);
+    let (mut mount, mut load, mut encode, mut replaced) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let mut state = seed;
+    for _ in 0..count {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        // the high bits are the random ones
+        let offset = (state >> 20) % places * ALIGNMENT;
+        let change = &state.to_be_bytes()[..CHANGE as usize];
+
+        let start = Instant::now();
+        file.write_all_at(change, offset)?;
+        file.sync_all()?;
+        mount.push(start.elapsed().as_secs_f64());
+
+        let run = codecs.array.grid().runs(offset..offset + CHANGE).next().ok_or("an array without items")?;
+        let name = codecs.array.chunk_key(run.chunk).as_str().to_string();
+        let start = Instant::now();
+        codecs.load(run.chunk)?;
+        load.push(start.elapsed().as_secs_f64());
+        codecs.bytes[run.offset..run.offset + CHANGE as usize].copy_from_slice(change);
+        let (stored, seconds) = codecs.encode(run.chunk)?;
+        encode.push(seconds);
+        if !directory.join(&name).exists() {
+            // the mount replaces a file, too
+            replace(directory, &name, &stored)?;
+            sync_names(directory)?;
+        }
+        let start = Instant::now();
+        replace(directory, &name, &stored)?;
+        sync_names(directory)?;
+        replaced.push(start.elapsed().as_secs_f64());
+    }
+    Ok(json!({"mount": mount, "load": load, "encode": encode, "replace": replaced}))
+}
+
+fn main() -> ExitCode {
+    let arguments: Vec<_> = std::env::args().skip(1).collect();
+    let [store, file, directory, count, seed] = arguments.as_slice() else {
+        eprintln!("usage: update STORE FILE DIRECTORY COUNT SEED");
+        return ExitCode::from(2);
+    };
+    let (Ok(count), Ok(seed)) = (count.parse(), seed.parse()) else {
+        eprintln!("update: {count}, {seed}: not two numbers");
+        return ExitCode::from(2);
+    };
+    match update(Path::new(store), Path::new(file), Path::new(directory), count, seed) {
+        Ok(result) => {
+            println!("{result}");
+            ExitCode::SUCCESS
+        }
+        Err(e) => {
+            eprintln!("update: {store}: {e}");
+            ExitCode::FAILURE
+        }
+    }
+}
