@@ -13,6 +13,9 @@ use zarrfs::metadata::{V1Order, ZARRAY};
 use zarrfs::stats::Stats;
 use zarrfs::store::{DirectoryStore, Key, MemoryStore, Store};
 
+/// Bytes of a value, far more than any has here.
+const LIMIT: u64 = 1 << 40;
+
 /// An array whose chunks are loaded from one store and encoded into another, which forgets them.
 pub struct Codecs {
     pub array: Arc<Array>,
@@ -30,7 +33,7 @@ impl Codecs {
         let (stats, memory, mut document) = (Arc::new(Stats::default()), Arc::new(MemoryStore::default()), Vec::new());
         let store = Arc::new(DirectoryStore::open(path)?);
         let key = Key::normalize(ZARRAY)?;
-        store.get(&key, u64::MAX, &mut document)?.ok_or("not an array of Zarr v2")?;
+        store.get(&key, LIMIT, &mut document)?.ok_or("not an array of Zarr v2")?;
         memory.put(&key, &document)?;
         Ok(Codecs {
             array: find(store, Arc::default())?,
@@ -55,7 +58,7 @@ impl Codecs {
         self.target.store(chunk, &self.bytes, &mut self.scratch)?;
         let seconds = (self.stats.codec_time.get() - before) as f64 / 1e9;
         let (key, mut stored) = (self.target.chunk_key(chunk), Vec::new());
-        self.memory.get(&key, u64::MAX, &mut stored)?;
+        self.memory.get(&key, LIMIT, &mut stored)?;
         self.memory.delete(&key)?;
         Ok((stored, seconds))
     }

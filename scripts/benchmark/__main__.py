@@ -2,6 +2,7 @@
 import argparse
 import datetime
 import json
+import os
 import pathlib
 import sys
 
@@ -10,16 +11,22 @@ import stores
 import system
 from arrays import ARRAYS, check_space, make
 from measure import ArrayBench, StoreBench
+from writing import WriteBench, check_disk
 
 ARRAY_ROWS = {"cat": ArrayBench.cat, "dd": ArrayBench.dd, "warm": ArrayBench.warm, "memory": ArrayBench.memory,
               "file": ArrayBench.to_file, "plane": ArrayBench.plane, "sum": ArrayBench.sum,
               "parallel": ArrayBench.parallel, "latency": ArrayBench.latency, "random": ArrayBench.random,
               "random-warm": ArrayBench.random_warm, "peak": ArrayBench.peak}
+WRITE_ROWS = {"write": WriteBench.write, "overwrite": WriteBench.overwrite, "store": WriteBench.store_all,
+              "write-peak": WriteBench.write_peak, "update": WriteBench.update, "random-write": WriteBench.random_write}
+# unless others are named
+WRITTEN = ("f4-blosc-lz4", "i2-zlib-1")
 STORE_ROWS = {"first-byte": StoreBench.first_byte, "ls": StoreBench.ls, "stat": StoreBench.stat}
 
 
 def arguments():
-    names = ", ".join([*(a.name for a in ARRAYS), *ARRAY_ROWS, *STORE_ROWS])
+    all_rows = {**ARRAY_ROWS, **WRITE_ROWS, **STORE_ROWS}
+    names = ", ".join([*(a.name for a in ARRAYS), *all_rows])
     parser = argparse.ArgumentParser(prog="scripts/bench", epilog=f"names for --only: {names}")
     for hidden in ("--zarr2", "--peers", "--programs", "--dir"):
         parser.add_argument(hidden, type=pathlib.Path, required=True, help=argparse.SUPPRESS)
@@ -35,16 +42,18 @@ def arguments():
         args.mib, args.rounds = 64, 1
     args.output = args.output or args.dir / ("result-quick.json" if args.quick else "result.json")
     only = {name for name in args.only.split(",") if name}
-    if unknown := only - {a.name for a in ARRAYS} - {*ARRAY_ROWS, *STORE_ROWS}:
+    if unknown := only - {a.name for a in ARRAYS} - {*all_rows}:
         parser.error(f"unknown: {', '.join(sorted(unknown))}; names are {names}")
     # one of each codec and order will do to see that it works
     args.arrays = [a for a in ARRAYS if a.name in only] or (ARRAYS[:8] if args.quick else ARRAYS)
-    rows = [r for r in [*ARRAY_ROWS, *STORE_ROWS] if r in only]
+    rows = [r for r in all_rows if r in only]
     # who names an array, and no row, means the array alone
     args.array_rows = [r for r in ARRAY_ROWS if r in rows or not rows]
+    args.write_rows = [r for r in WRITE_ROWS if r in rows or not rows]
+    args.written = [a for a in args.arrays if args.write_rows and (a.name in only or a.name in WRITTEN)]
     args.store_rows = [r for r in STORE_ROWS if r in rows or not only]
     if not args.array_rows:
-        args.arrays = []
+        args.arrays = args.written
     return args
 
 
@@ -54,7 +63,8 @@ class Setup:
     def __init__(self, args):
         self.mib = args.mib
         self.zarr2, self.peers = args.zarr2, args.peers
-        self.decode = args.programs / "examples" / "decode"
+        examples = args.programs / "examples"
+        self.decode, self.encode, self.update = (examples / name for name in ("decode", "encode", "update"))
         self.peer_script = pathlib.Path(__file__).with_name("peer.py")
         self.directory = args.dir / f"{args.mib}-mib"
         self.directory.mkdir(parents=True, exist_ok=True)
@@ -64,6 +74,9 @@ class Setup:
         self.cold_reads = args.mib * 8
         self.reads = 4 if args.quick else 8
         self.slab_bytes = 64 << 20
+        self.updates = 20 if args.quick else 200
+        # as many as a mount stores with at a time
+        self.write_threads = max(4, len(os.sched_getaffinity(0)))
 
     @staticmethod
     def json(value):
@@ -77,12 +90,15 @@ def progress(text):
 
 def bench_array(setup, array, args, cores):
     store, plain = make(array, setup.mib, setup.directory)
-    bench = ArrayBench(setup, array, store, plain)
+    bench = WriteBench(setup, array, store, plain)
     bench.verify()
+    rows = {r: ARRAY_ROWS[r] for r in args.array_rows}
+    if array in args.written:
+        rows |= {r: WRITE_ROWS[r] for r in args.write_rows}
     for bench.round in range(args.rounds):
-        for row in args.array_rows:
+        for row, measure in rows.items():
             progress(f"{array.name}: round {bench.round + 1}, {row}")
-            ARRAY_ROWS[row](bench)
+            measure(bench)
     progress("")
     result = {"dtype": array.dtype, "shape": array.shape(setup.mib), "chunks": array.chunks, "order": array.order,
               "codec": array.codec, "compressor": array.compressor, "chunk_bytes": array.chunk_bytes,
@@ -108,14 +124,17 @@ def main():
     args = arguments()
     system.end_with_exception()
     setup = Setup(args)
-    check_space(args.arrays, args.mib, setup.directory)
+    check_space(args.arrays, args.mib, setup.directory, bool(args.written))
+    file_system = system.file_system_of(setup.directory)
+    if args.written:
+        check_disk(setup.directory, file_system)
     if not setup.mounts.has_direct_io:
         print("this zarrfs has no --direct-io: no column of it")
     root = pathlib.Path(__file__).parents[2]
     counts = (1_000, 10_000) if args.quick else (10_000, 100_000)
     result = {
         "date": datetime.date.today().isoformat(), "mib": args.mib, "rounds": args.rounds,
-        "machine": system.machine(),
+        "machine": {**system.machine(), "file_system": file_system},
         "versions": system.versions(setup.mounts.zarrfs_program, args.zarr2, args.peers, root),
         "arrays": {},
     }

@@ -6,7 +6,7 @@ import random
 import shutil
 
 BLOSC = {"id": "blosc", "cname": "lz4", "clevel": 5, "shuffle": 1, "blocksize": 0}
-READ = 4096  # bytes of a random read
+READ = 4096  # bytes of a random read or write
 ITEMSIZE = {"<i2": 2, "<i4": 4, "<f4": 4, "<f8": 8}
 
 
@@ -38,6 +38,20 @@ class Array:
 
     def bytes(self, mib):
         return math.prod(self.shape(mib)) * self.itemsize
+
+    def grid(self, mib):
+        """Chunks along each dimension."""
+        return [-(-length // chunk) for length, chunk in zip(self.shape(mib), self.chunks, strict=True)]
+
+    def chunk_count(self, mib):
+        return math.prod(self.grid(mib))
+
+    def chunks_touched(self, mib, offsets):
+        """How many chunks have bytes of the pages at these offsets of the flat array."""
+        import numpy as np
+        items = np.add.outer(np.array(offsets) // self.itemsize, np.arange(READ // self.itemsize)).ravel()
+        indices = [i // c for i, c in zip(np.unravel_index(items, self.shape(mib)), self.chunks, strict=True)]
+        return len(np.unique(np.ravel_multi_index(indices, self.grid(mib))))
 
     def plain_name(self, mib):
         """Arrays of the same numbers share the plain file."""
@@ -141,12 +155,13 @@ def drop_checksum(path):
     path.write_text(json.dumps(document))
 
 
-def check_space(arrays, mib, directory):
+def check_space(arrays, mib, directory, writes):
     """Tells what the arrays take at most, and fails if it isn't there."""
     plains = {a.plain_name(mib): a.bytes(mib) for a in arrays}
     missing = sum(size for name, size in plains.items() if not (directory / name).exists())
     missing += sum(a.bytes(mib) for a in arrays if not (directory / f"{a.name}.zarr" / ".made").exists())
-    scratch = max((a.bytes(mib) for a in arrays), default=0)
+    # a copy of the store and a plain file, or all chunks in files beside it
+    scratch = max((a.bytes(mib) for a in arrays), default=0) * (2 if writes else 1)
     free = shutil.disk_usage(directory).free
     gib = 1 << 30
     print(f"disk: up to {missing / gib:.1f} GiB for arrays that are to be made, {scratch / gib:.1f} GiB while it runs; "

@@ -3,6 +3,7 @@
 Imports are done before the clock starts; opening the array is part of what is measured, but for the random reads, of
 which each is measured by itself.
 """
+import ctypes
 import json
 import os
 import pathlib
@@ -17,11 +18,14 @@ class Zarr:
         import zarr
         self.zarr = zarr
 
-    def open(self, path):
-        return self.zarr.open_array(path, mode="r")
+    def open(self, path, write=False):
+        return self.zarr.open_array(path, mode="r+" if write else "r")
 
     def read(self, array, selection):
         return array[selection]
+
+    def write(self, array, values):
+        array[...] = values
 
 
 class Zarrs(Zarr):
@@ -50,12 +54,15 @@ class TensorStore:
         import tensorstore
         self.ts = tensorstore
 
-    def open(self, path):
+    def open(self, path, write=False):
         spec = {"driver": "zarr", "kvstore": {"driver": "file", "path": f"{path}/"}}
-        return self.ts.open(spec, open=True, read=True).result()
+        return self.ts.open(spec, open=True, read=True, write=write).result()
 
     def read(self, array, selection):
         return array[selection].read().result()
+
+    def write(self, array, values):
+        array.write(values).result()
 
 
 class File:
@@ -108,6 +115,27 @@ def file(library, path, out, planes):
     return timed(convert)
 
 
+def store(library, path, plain):
+    """All of the array, which has no chunk yet: the seconds until the library returns, and until it is on the disk."""
+    import numpy
+    array = library.open(path)
+    shape, dtype = tuple(array.shape), getattr(array.dtype, "numpy_dtype", array.dtype)
+    values = numpy.fromfile(plain, dtype).reshape(shape)
+    start = time.perf_counter()
+    library.write(library.open(path, write=True), values)
+    seconds = time.perf_counter() - start
+    sync(path)
+    return [seconds, time.perf_counter() - start]
+
+
+def sync(path):
+    """The file system that `path` is on."""
+    fd = os.open(path, os.O_RDONLY)
+    if ctypes.CDLL(None, use_errno=True).syncfs(fd):
+        raise OSError(ctypes.get_errno(), "syncfs")
+    os.close(fd)
+
+
 def plane(library, path, selection):
     return timed(lambda: library.read(library.open(path), slices(selection)))
 
@@ -122,29 +150,48 @@ def pread(_, path, offsets, size):
     return [timed(os.pread, fd, size, offset) for offset in offsets]
 
 
+def pwrite(_, path, offsets, size):
+    """All of them and one fsync."""
+    data = os.urandom(size)
+    fd = os.open(path, os.O_RDWR)
+
+    def write():
+        for offset in offsets:
+            os.pwrite(fd, data, offset)
+        os.fsync(fd)
+    return timed(write)
+
+
 def total(library, path):
     return timed(lambda: library.open(path).sum())
 
 
-def decode(_, path):
-    """All chunks by the codec library alone, in one thread; what it takes to read them is not counted."""
+def codec_and_chunks(path):
+    """The codec of an array, or None, and its stored chunks, one after the other."""
     import numcodecs
-    import numpy
     numcodecs.blosc.use_threads = False
     numcodecs.blosc.set_nthreads(1)
     document = json.loads(pathlib.Path(path, ".zarray").read_text())
-    if document["compressor"] is None:
-        return 0.0
-    codec = numcodecs.get_codec(document["compressor"])
+    codec = document["compressor"] and numcodecs.get_codec(document["compressor"])
+    names = (e.path for e in os.scandir(path) if codec and e.name[0].isdigit())
+    return codec, document, (pathlib.Path(name).read_bytes() for name in names)
+
+
+def decode(_, path):
+    """All chunks by the codec library alone, in one thread; what it takes to read them is not counted."""
+    import numpy
+    codec, document, chunks = codec_and_chunks(path)
     # fresh memory for each chunk would be counted; the others can't be spared it
-    reuse = document["compressor"]["id"] in ("blosc", "zstd")
+    reuse = codec and codec.codec_id in ("blosc", "zstd")
     out = {"out": numpy.empty(document["chunks"], document["dtype"])} if reuse else {}
-    seconds = 0.0
-    for entry in os.scandir(path):
-        if entry.name[0].isdigit():
-            stored = pathlib.Path(entry.path).read_bytes()
-            seconds += timed(codec.decode, stored, **out)
-    return seconds
+    return sum(timed(codec.decode, stored, **out) for stored in chunks)
+
+
+def encode(_, path):
+    """As `decode`, the other way."""
+    import numpy
+    codec, document, chunks = codec_and_chunks(path)
+    return sum(timed(codec.encode, numpy.frombuffer(codec.decode(stored), document["dtype"])) for stored in chunks)
 
 
 def peak_memory():
@@ -153,8 +200,8 @@ def peak_memory():
 
 
 LIBRARIES = {"zarr2": Zarr, "zarr3": Zarr, "zarrs": Zarrs, "tensorstore": TensorStore, "file": File,
-             "pread": lambda: None, "numcodecs": lambda: None}
-OPERATIONS = {f.__name__: f for f in (memory, file, plane, latency, pread, total, decode)}
+             "pread": lambda: None, "pwrite": lambda: None, "numcodecs": lambda: None}
+OPERATIONS = {f.__name__: f for f in (memory, file, store, plane, latency, pread, pwrite, total, decode, encode)}
 
 
 def main():

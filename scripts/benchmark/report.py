@@ -20,11 +20,29 @@ ROWS = {
     "random-warm-4": ("warm random, 4 jobs", "IOPS", None),
     "cpu": ("CPU of cold cat", "ms", None),
     "peak": ("peak memory", "MiB", None),
+    "write": ("dd into no chunk, fsync", "GB/s", "store-synced"),
+    "overwrite": ("dd over all, fsync", "GB/s", "store-synced"),
+    "store": ("peers: from memory", "GB/s", None),
+    "store-synced": ("peers: and syncfs", "GB/s", None),
+    "update": ("4 bytes, fsync, median", "us", None),
+    "random-write": ("random writes, fsync", "IOPS", None),
+    "write-cpu": ("CPU of dd into no chunk", "ms", None),
+    "overwrite-cpu": ("CPU of dd over all", "ms", None),
+    "write-peak": ("peak memory, writing", "MiB", None),
 }
+# rows of peers, and the row in which zarrfs does that: bytes are with their consumer when cat has them
+OURS = {"file": "cat", "store": "write", "store-synced": "write"}
+# not to be compared
+ALONE = ("cpu", "peak", "write-cpu", "overwrite-cpu", "write-peak")
 
 
 def median(rows, row, column):
     return rows.get(row, {}).get(column, {}).get("median")
+
+
+def most(rows, row):
+    """Of zarrfs in any round."""
+    return rows.get(row, {}).get("zarrfs", {}).get("max")
 
 
 def best_peer(rows, row):
@@ -50,8 +68,12 @@ def times(ours, theirs, unit):
 
 
 def bounds(array, cores):
-    """The shortest time a cold sequential read can take, by this machine's own measure: cached and direct."""
-    rows = array["rows"]
+    """The shortest times reading and writing all can take, by this machine's own measure."""
+    return {**read_bounds(array["rows"], cores), **write_bounds(array["rows"], cores)}
+
+
+def read_bounds(rows, cores):
+    """Of a cold sequential read, cached and direct."""
     codec = [median(rows, "codec", c) for c in ("zarrfs", "numcodecs")]
     if None in codec:
         return {}
@@ -59,6 +81,20 @@ def bounds(array, cores):
     for ours, null in (("zarrfs", "null"), ("direct", "null-direct")):
         if (seconds := median(rows, "cat", null)) is not None:
             found[ours] = max(seconds, (min(codec) + median(rows, "cpu", null)) / cores)
+    return found
+
+
+def write_bounds(rows, cores):
+    """Of dd and fsync into an array without a chunk and over a full one."""
+    codec = [median(rows, "encode", c) for c in ("zarrfs", "numcodecs")]
+    if None in codec:
+        return {}
+    files = median(rows, "write-files", "plain")
+    found = {"encode_zarrfs": codec[0], "encode_numcodecs": codec[1], "write_files": files}
+    for row in ("write", "overwrite"):
+        if (seconds := median(rows, row, "null")) is not None:
+            work = min(codec) + median(rows, f"{row}-cpu", "null") + files
+            found[row] = max(seconds, work / cores)
     return found
 
 
@@ -82,10 +118,9 @@ def print_array(name, array):
         ours = median(rows, row, "zarrfs")
         ratios = [times(ours, median(rows, row, c), unit) for c in ("null", "plain")]
         ratios.append(times(ours, best_peer(rows, rival)[0], unit) if rival else None)
-        if row == "file":
-            # bytes are with their consumer when cat has them
-            ratios[2] = times(median(rows, "cat", "zarrfs"), best_peer(rows, "file")[0], unit)
-        if row in ("cpu", "peak"):
+        if row in OURS:
+            ratios[2] = times(median(rows, OURS[row], "zarrfs"), best_peer(rows, row)[0], unit)
+        if row in ALONE:
             ratios = [None] * 3
         cells = ["fails" if "error" in rows[row].get(c, {}) else shown(median(rows, row, c), unit, size)
                  for c in columns]
@@ -96,6 +131,15 @@ def print_array(name, array):
         kinds = "; ".join(f"{c} {b[c]:.3f} s = {size / b[c] / 1e9:.2f} GB/s" for c in ("zarrfs", "direct") if c in b)
         print(f"bound of a cold cat: {kinds} (decoding in one thread: zarrfs {b['codec_zarrfs']:.3f} s, numcodecs "
               f"{b['codec_numcodecs']:.3f} s)")
+    if "write" in array["bound"]:
+        b = array["bound"]
+        kinds = "; ".join(f"{row} {b[row]:.3f} s = {size / b[row] / 1e9:.2f} GB/s" for row in ("write", "overwrite")
+                          if row in b)
+        print(f"bound of dd and fsync: {kinds} (encoding in one thread: zarrfs {b['encode_zarrfs']:.3f} s, numcodecs "
+              f"{b['encode_numcodecs']:.3f} s; encoded chunks to files, each synced: {b['write_files']:.3f} s)")
+    if "update-parts" in rows:
+        parts = "; ".join(f"{part} {v['median'] * 1e3:.2f} ms" for part, v in rows["update-parts"].items())
+        print(f"least for 4 bytes: {parts}")
     errors = {(c, v["error"]) for row in rows.values() for c, v in row.items() if "error" in v}
     for column, error in sorted(errors):
         print(f"{column} fails: {error}")
@@ -140,8 +184,16 @@ def targets(result):
         if array["codec"] == "blosc" and array["whole_rows"]:
             add("4K/peer", name, times(median(rows, "latency", "zarrfs"), best_peer(rows, "latency")[0], "us"), 10.0)
         for column, bound_mib in (("zarrfs", 512), ("zarrfs-128M", 128)):
-            if peak := rows.get("peak", {}).get(column):
-                add(f"MiB of {bound_mib}", name, peak["max"] / 2**20, bound_mib + 64, at_most=True)
+            for row, title in (("peak", "MiB"), ("write-peak", "MiB written")):
+                if peak := rows.get(row, {}).get(column):
+                    add(f"{title} of {bound_mib}", name, peak["max"] / 2**20, bound_mib + 64, at_most=True)
+        for row in ("write", "overwrite"):
+            add(f"{row}/bound", name, times(median(rows, row, "zarrfs"), bound.get(row), "s"), 0.85)
+            add(f"{row} decoded", name, most(rows, f"{row}-decodes"), 0, at_most=True)
+            add(f"{row} stored", name, most(rows, f"{row}-stored"), 1.0, at_most=True)
+        add("random stored", name, most(rows, "random-write-stored"), 1.0, at_most=True)
+        add("update/least", name, times(median(rows, "update", "plain"), median(rows, "update", "zarrfs"), "us"), 1.2,
+            at_most=True)
     first = result["stores"]["rows"].get("first-byte", {})
     for column, value in first.items():
         if "arrays" in column or "chunks" in column:
@@ -150,12 +202,14 @@ def targets(result):
 
 
 COLUMNS_LEGEND = """zarrfs, direct: a mount, without and with --direct-io. null, null-direct: a FUSE file served from
-memory, which the page cache holds in the warm rows. plain: a file of the same bytes. x: how many times as fast zarrfs
-is."""
+memory, which the page cache holds in the warm rows. plain: a file of the same bytes; of 4 bytes, a program that decodes
+and encodes their chunk and replaces its file, synced. x: how many times as fast zarrfs is."""
 TARGETS_LEGEND = """cat, direct: a cold cat, without and with --direct-io, against
 the bound, the best peer reading into memory, the best peer writing a raw file. warm, random1, random4: a warm cat and
 warm random reads of 1 and 4 jobs against the null and the plain file. 4K: cold reads of 4 KiB against the best peer's.
-MiB: peak memory with that cache."""
+MiB: peak memory with that cache. write, overwrite: dd and fsync into an array
+without a chunk and over all chunks, against the bound; chunks decoded for it; chunks stored for each chunk of the grid.
+random stored: chunks stored for each that random writes changed. update: 4 bytes and fsync against the least."""
 
 
 def print_targets(found):
@@ -164,7 +218,8 @@ def print_targets(found):
     needs, cells = {}, {}
     for t in of_arrays:
         need = f"{'<=' if t['at_most'] else '>='}{t['needed']:g}"
-        text = f"{t['measured']:.{0 if t['at_most'] else 2}f}{'' if t['met'] else '!'}"
+        digits = 0 if t["target"].startswith("MiB") or t["target"].endswith("decoded") else 2
+        text = f"{t['measured']:.{digits}f}{'' if t['met'] else '!'}"
         if needs.setdefault(t["target"], need) != need:
             text += f" ({need})"
         cells.setdefault(t["of"], {})[t["target"]] = text

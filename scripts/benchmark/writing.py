@@ -1,0 +1,145 @@
+"""The rows of writing: what is written, and how it is timed. All of it goes into copies of the array made for one value
+each, on one file system; what was dirty before is on the disk when a clock starts."""
+import contextlib
+import os
+import random
+import shutil
+
+from arrays import READ
+from measure import PEERS, ArrayBench
+from system import Failed, cpu_of, json_of, peak_of, process_cpu_of, timed
+
+COLUMNS = ["zarrfs", "null", "plain"]
+STRETCH = 64 << 10  # bytes, of which a random write takes one page
+WORKING_SET = 256 << 20  # bytes that are written at random: half of the default cache
+
+
+class WriteBench(ArrayBench):
+    """All measurements of one array."""
+
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        self.copy, self.files = self.setup.directory / "written.zarr", self.setup.directory / "written"
+        self.flat = self.mounts.at / "data.raw"
+
+    @contextlib.contextmanager
+    def copied(self, full):
+        """The array without a chunk, or with all of them."""
+        with empty_directory(self.copy):
+            for file in self.store.iterdir() if full else [self.store / ".zarray"]:
+                shutil.copy(file, self.copy)
+            os.sync()
+            yield
+
+    @contextlib.contextmanager
+    def copied_plain(self, full):
+        """A plain file that is not there, or has all its bytes."""
+        try:
+            if full:
+                shutil.copyfile(self.plain, self.out)
+            os.sync()
+            yield self.out
+        finally:
+            self.out.unlink(missing_ok=True)
+
+    @contextlib.contextmanager
+    def target(self, column, full, *options, check=False):
+        """The flat file of a column, to be written, and its daemon's process id. With `check` the store must have the
+        plain file's bytes afterwards."""
+        if column == "plain":
+            with self.copied_plain(full) as path:
+                yield path, None
+        elif column == "null":
+            os.sync()
+            with self.mounts.null(self.size) as pid:
+                yield self.flat, pid
+        else:
+            with self.copied(full):
+                with self.mounts.zarrfs(self.copy, *options) as pid:
+                    yield self.flat, pid
+                if check and self.round == 0:
+                    self.compare(self.copy)
+
+    def write(self):
+        self.write_whole("write", full=False)
+        with empty_directory(self.files):
+            os.sync()
+            made = json_of([self.setup.encode, self.store, self.files, self.setup.write_threads])
+        self.samples.add("encode", "zarrfs", made["codec_seconds"])
+        self.samples.add("encode", "numcodecs", self.peer("numcodecs", "encode", path=self.store)["seconds"])
+        self.samples.add("write-files", "plain", made["write_seconds"])
+
+    def overwrite(self):
+        self.write_whole("overwrite", full=True)
+
+    def write_whole(self, row, full):
+        for column in COLUMNS:
+            with self.target(column, full, check=True) as (path, pid):
+                # a mount's threads that store end before they can be asked; those of the null file stay
+                cpu_now = {"zarrfs": process_cpu_of, "null": cpu_of, "plain": lambda _: 0}[column]
+                before = cpu_now(pid)
+                seconds, cpu = timed(self.dd_into(path))
+                self.samples.add(row, column, seconds)
+                self.samples.add(f"{row}-cpu", column, cpu + cpu_now(pid) - before)
+                if column == "zarrfs":
+                    self.samples.add("write-peak", column, peak_of(pid))
+                    done = self.mounts.counters()
+                    self.samples.add(f"{row}-decodes", column, done["chunk_decodes"] + done["block_decodes"])
+                    stored = done["chunks_stored"] / self.array.chunk_count(self.setup.mib)
+                    self.samples.add(f"{row}-stored", column, stored)
+
+    def dd_into(self, path):
+        return ["dd", f"if={self.plain}", f"of={path}", "bs=1M", "conv=fsync,notrunc", "status=none"]
+
+    def write_peak(self):
+        with self.target("zarrfs", False, "--cache-size", "128M", check=True) as (path, pid):
+            timed(self.dd_into(path))
+            self.samples.add("write-peak", "zarrfs-128M", peak_of(pid))
+
+    def store_all(self):
+        """By the peers, from memory: until they return, and until the file system has all of it on the disk."""
+        for library in self.samples.left("store", PEERS):
+            with self.samples.noting_failure("store", library), self.copied(full=False):
+                seconds, synced = self.peer(library, "store", path=self.copy, plain=self.plain)["seconds"]
+                if self.round == 0:
+                    self.compare(self.copy)
+                self.samples.add("store", library, seconds)
+                self.samples.add("store-synced", library, synced)
+
+    def update(self):
+        with self.target("zarrfs", True) as (path, _), empty_directory(self.files):
+            seed = random.Random(self.round).getrandbits(63)
+            took = json_of([self.setup.update, self.store, path, self.files, self.setup.updates, seed])
+        self.samples.add("update", "zarrfs", *took.pop("mount"))
+        self.samples.add("update", "plain", *map(sum, zip(*took.values(), strict=True)))
+        for part, values in took.items():
+            self.samples.add("update-parts", part, *values)
+
+    def random_write(self):
+        """Some page of each stretch, all stretches in any order, then one fsync."""
+        pick = random.Random(self.round)
+        offsets = [start + pick.randrange(0, STRETCH, READ)
+                   for start in range(0, min(self.size, WORKING_SET) - STRETCH + 1, STRETCH)]
+        pick.shuffle(offsets)
+        for column in COLUMNS:
+            with self.target(column, full=True) as (path, _):
+                seconds = self.peer("pwrite", "pwrite", path=path, offsets=offsets, size=READ)["seconds"]
+                self.samples.add("random-write", column, len(offsets) / seconds)
+                if column == "zarrfs":
+                    dirty = self.array.chunks_touched(self.setup.mib, offsets)
+                    self.samples.add("random-write-stored", column, self.mounts.counters()["chunks_stored"] / dirty)
+
+
+@contextlib.contextmanager
+def empty_directory(path):
+    shutil.rmtree(path, ignore_errors=True)
+    try:
+        path.mkdir()
+        yield
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def check_disk(directory, file_system):
+    if file_system in ("tmpfs", "ramfs"):
+        raise Failed(f"{directory} is in memory: writing is measured on a disk, or not at all (--only names other rows)")
