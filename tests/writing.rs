@@ -263,6 +263,12 @@ fn what_was_written_is_stored_at_unmount_and_by_a_signal() {
             _ => {
                 // SAFETY: a signal to a process of ours.
                 unsafe { libc::kill(pid as i32, libc::SIGTERM) };
+                // also while the file is open
+                let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
+                while made.decoded(&[3]).unwrap()[..83] != [7; 83] {
+                    assert!(std::time::Instant::now() < deadline, "{how}: it is not stored");
+                    std::thread::sleep(std::time::Duration::from_millis(20));
+                }
                 drop(file);
             }
         }

@@ -22,6 +22,9 @@ use std::sync::{Arc, Mutex, MutexGuard};
 /// Of the cache's bound, how much may wait to be stored.
 const SHARE: (usize, usize) = (3, 4);
 
+/// Bytes that may wait to be stored before chunks that were written from end to end are stored behind their writer.
+const BEHIND: usize = 32 << 20;
+
 /// Bytes for a chunk, and where in it they go, in order.
 pub type Part<'a> = (usize, &'a [u8]);
 
@@ -368,14 +371,15 @@ impl Cache {
             let Some(key) = state.whole.pop_front() else { return Ok(false) };
             state.written.get(&key).cloned()
         };
-        written.map_or(Ok(()), |written| self.write_back(&written))?;
+        // the kernel has what its writer may want again, and the next chunk wants the memory
+        written.map_or(Ok(()), |written| self.write_back_and(&written, false))?;
         Ok(true)
     }
 
     /// True if [`Cache::flush_behind`] has something to do.
     pub fn wants_flush(&self) -> bool {
         let state = self.lock();
-        state.written_bytes > self.written_bound() / 4 && !state.whole.is_empty()
+        state.written_bytes > BEHIND.min(self.written_bound() / 4) && !state.whole.is_empty()
     }
 
     /// Gives what was written of `old` and is not stored yet to `new`, the same array with another first dimension, so that
@@ -454,6 +458,11 @@ impl Cache {
     /// 3. If nothing was written meanwhile, the chunk leaves the map; else the rest waits for the next time. What could
     ///    not be stored is dirty again.
     fn write_back(&self, written: &Written) -> Result<()> {
+        self.write_back_and(written, true)
+    }
+
+    /// As [`Cache::write_back`]; with `keep` the cache goes on holding the chunk.
+    fn write_back_and(&self, written: &Written, keep: bool) -> Result<()> {
         let (array, chunk) = (&written.array, written.chunk);
         let _turn = lock(&written.turn);
         let failed = |e: Error| {
@@ -472,7 +481,7 @@ impl Cache {
                 Err(failed(e))
             }
             Ok(version) => {
-                self.stored(written, &mut state, storing, version);
+                self.stored(written, &mut state, storing, version, keep);
                 Ok(())
             }
         }
@@ -515,7 +524,7 @@ impl Cache {
     }
 
     /// Step 3.
-    fn stored(&self, written: &Written, state: &mut WrittenState, storing: Storing, version: Option<Version>) {
+    fn stored(&self, written: &Written, state: &mut WrittenState, storing: Storing, version: Option<Version>, keep: bool) {
         let (array, chunk) = (&written.array, written.chunk);
         let mark = Mark::of(version.as_ref());
         self.seen.replace(array.id(), chunk, storing.before, if array.is_lossy() { Mark::MIXED } else { mark });
@@ -529,7 +538,7 @@ impl Cache {
         if !state.dirty.is_empty() {
             return;
         }
-        let content = is_same.then(|| match version {
+        let content = (is_same && keep).then(|| match version {
             Some(version) => Content::Whole(storing.bytes, version, mark),
             None => Content::Uninitialised,
         });

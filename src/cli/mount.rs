@@ -220,7 +220,7 @@ fn mount(args: &MountArgs, background: bool) -> Result<(), Failure> {
     {
         log::warn!("--readahead: {e}; the kernel's own stays");
     }
-    let started = start_serving(&mountpoint, signals, background);
+    let started = start_serving(&fs, &mountpoint, signals, background);
     if started.is_err() {
         let _ = mountpoint.unmount();
     }
@@ -246,8 +246,8 @@ fn store_all(fs: &Fs) -> Result<(), Failure> {
 }
 
 /// What is left to do once requests are served.
-fn start_serving(mountpoint: &Arc<Mountpoint>, signals: Signals, background: bool) -> Result<(), Failure> {
-    handle_signals(signals, mountpoint.clone())?;
+fn start_serving(fs: &Arc<Fs>, mountpoint: &Arc<Mountpoint>, signals: Signals, background: bool) -> Result<(), Failure> {
+    handle_signals(signals, fs.clone(), mountpoint.clone())?;
     // the mount answers before anybody is told that it is there
     std::fs::metadata(mountpoint.path()).map_err(|e| {
         Error::from(e).context(format!("{}: mounted, but does not answer", mountpoint.path().display()))
@@ -292,8 +292,9 @@ fn failure(e: MountError) -> Failure {
     }
 }
 
-/// The first signal unmounts; in use, the mount goes with its last open file. The second ends what is under way.
-fn handle_signals(mut signals: Signals, mountpoint: Arc<Mountpoint>) -> Result<(), Failure> {
+/// The first signal unmounts, and has everything stored; in use, the mount goes with its last open file. The second ends
+/// what is under way.
+fn handle_signals(mut signals: Signals, fs: Arc<Fs>, mountpoint: Arc<Mountpoint>) -> Result<(), Failure> {
     let handle = move || {
         let shown = mountpoint.path().display();
         let mut waiting = false;
@@ -307,6 +308,9 @@ fn handle_signals(mut signals: Signals, mountpoint: Arc<Mountpoint>) -> Result<(
                 Ok(Unmounted::Gone) => {}
                 Ok(Unmounted::InUse) => {
                     waiting = true;
+                    let fs = fs.clone();
+                    // another signal must find this thread; what fails is on record and tried again at the end
+                    let _ = std::thread::Builder::new().name("flush".into()).spawn(move || fs.flush_all());
                     log::warn!("{shown} is in use: it ends when its files are closed, or with another signal");
                 }
                 Ok(Unmounted::NotOnTop) => log::warn!("{shown}: something else is mounted over it; unmount that first"),
