@@ -52,8 +52,8 @@ impl DirectoryStore {
         })
     }
 
-    /// The same store, but nothing is forced to stable storage: quicker, and after a power loss a value may be neither
-    /// the old one nor the new one.
+    /// The same store, but no value is forced to stable storage before it replaces the old one, only by a sync: quicker,
+    /// and after a power loss a value may be neither the old one nor the new one.
     pub fn without_fsync(self) -> Self {
         DirectoryStore { fsync: false, ..self }
     }

@@ -190,6 +190,10 @@ impl DirectoryStore {
     }
 
     pub(super) fn sync_changes(&self) -> Result<()> {
+        if !self.fsync {
+            // nothing was remembered, and not even the values are synced
+            return self.sync_everything();
+        }
         let _turn = lock(&self.changes.syncing);
         let directories = std::mem::take(&mut *lock(&self.changes.directories));
         let mut outcome = Ok(());
@@ -203,25 +207,27 @@ impl DirectoryStore {
     }
 
     fn sync_directory(&self, directory: &Directory) -> Result<()> {
-        let open = |path: &str| open_beneath(&self.root, path, OFlags::RDONLY | OFlags::DIRECTORY);
-        let synced = match open(&directory.path)? {
-            Some(fd) if Directory::of(&directory.path, &fd)? == *directory => {
-                match retry_on_intr(|| fs::fsync(&fd)) {
-                    // a file system that has no such thing
-                    Err(Errno::INVAL) => Ok(()),
-                    synced => synced,
-                }?;
-                fd
-            }
-            // somebody else has renamed or removed it: then all there is
-            _ => {
-                let root = open("")?.ok_or_else(|| Error::not_found("no such directory"))?;
-                retry_on_intr(|| fs::syncfs(&root))?;
-                root
-            }
+        let found = open_beneath(&self.root, &directory.path, OFlags::RDONLY | OFlags::DIRECTORY)?;
+        let is_same = |fd: &OwnedFd| Directory::of(&directory.path, fd).is_ok_and(|found| found == *directory);
+        let Some(fd) = found.filter(is_same) else {
+            // somebody else has renamed or removed it
+            return self.sync_everything();
         };
+        match retry_on_intr(|| fs::fsync(&fd)) {
+            // the second is a file system that has no such thing
+            Ok(()) | Err(Errno::INVAL) => {}
+            Err(e) => return Err(e.into()),
+        }
         // XFS that was shut down says that it has synced; it doesn't say so here
-        stat_of(&synced).map(|_| ())
+        stat_of(&fd).map(|_| ())
+    }
+
+    /// Syncs the file system that the store lies on.
+    fn sync_everything(&self) -> Result<()> {
+        let root = open_beneath(&self.root, "", OFlags::RDONLY | OFlags::DIRECTORY)?;
+        let root = root.ok_or_else(|| Error::not_found("no such directory"))?;
+        retry_on_intr(|| fs::syncfs(&root))?;
+        stat_of(&root).map(|_| ())
     }
 
     fn remember(&self, place: &Place) -> Result<()> {
