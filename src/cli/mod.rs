@@ -79,10 +79,12 @@ struct StoreArgs {
 /// What every verb that writes a store takes.
 #[derive(Args, Clone, Default)]
 struct WriteArgs {
-    /// Take the lock of each chunk that is stored, as zarr-python's ProcessSynchronizer does with the same directory
+    /// Take the lock of each chunk that is stored, as zarr-python's ProcessSynchronizer does with the same directory.
+    /// Locks are named by the keys below STORE: who opens a group and who opens its array don't share them
     #[arg(long, value_name = "DIR")]
     synchronizer: Option<PathBuf>,
-    /// Don't wait for the disk before a chunk takes the place of the old one: faster, but a power loss may leave neither
+    /// Don't wait for the disk before a chunk takes the place of the old one: faster, but a power loss may leave neither.
+    /// An fsync still waits
     #[arg(long)]
     no_fsync: bool,
     /// Remove a chunk that comes to hold nothing but the fill value instead of storing it
