@@ -8,14 +8,13 @@ use rustix::process::{Signal, kill_process};
 use serde_json::json;
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use support::daemon::Daemon;
 use support::history::{Findings, History};
 use support::made::Made;
 use support::session::{CALLS, Run, Session, busy_steps, script};
-use support::tracer::{self, Tracer};
-use support::{provided, quick_directory, random, say, setting, sha256, unfinished, zarr_python_digests};
+use support::tracer;
+use support::{alone, provided, quick_directory, random, say, setting, sha256, unfinished, zarr_python_digests};
 
 /// What was found in the store of a daemon that was killed.
 struct Stopped {
@@ -29,12 +28,12 @@ struct Stopped {
 /// there are not so many.
 fn stopped(store: PathBuf, separator: &str, step: usize, calls: &str, n: usize) -> Option<Stopped> {
     let mut run = Run::new(&store, separator);
+    let tracer = run.tracer(calls, &["-e", &format!("inject={calls}:signal=SIGKILL:when={n}")]);
     let steps = script(run.session.history.array());
     for step in &steps[..step] {
         run.session.step(step).unwrap();
     }
-    let inject = format!("inject={calls}:signal=SIGKILL:when={n}");
-    let (done, log) = run.traced(&steps[step], calls, &["-e", &inject]);
+    let (done, log) = run.traced(&steps[step], tracer);
     run.daemon.kill();
     if !log.contains("+++ killed by SIGKILL +++") {
         done.unwrap_or_else(|e| panic!("step {step}, {calls} {n}: {e}\n{log}"));
@@ -46,6 +45,7 @@ fn stopped(store: PathBuf, separator: &str, step: usize, calls: &str, n: usize) 
 
 /// Every point at which the daemon can be stopped.
 fn every_stop_point(separator: &str) {
+    let _alone = alone();
     if !tracer::is_offered() {
         return;
     }
@@ -118,13 +118,14 @@ fn name(path: &str) -> &str {
 /// are on the disk can be empty after a power cut.
 #[test]
 fn no_file_is_renamed_before_it_is_on_stable_storage() {
+    let _alone = alone();
     if !tracer::is_offered() {
         return;
     }
     let folder = tempfile::tempdir().unwrap();
     let mut run = Run::new(&folder.path().join("store"), ".");
     let calls = [CALLS[2], CALLS[3]].join(",");
-    let tracer = Tracer::attach(run.daemon.pid(), &calls, &[], &run.log).unwrap();
+    let tracer = run.tracer(&calls, &[]).attach().unwrap();
     for step in &script(run.session.history.array()) {
         run.session.step(step).unwrap();
     }
@@ -185,29 +186,15 @@ fn killed_under_load(seed: u64) -> (Findings, usize) {
 /// ZARRFS_KILLS rounds from ZARRFS_SEED on.
 #[test]
 fn killed_at_random_under_load() {
+    let _alone = alone();
     let (kills, seed) = (setting("ZARRFS_KILLS", 200), setting("ZARRFS_SEED", 1));
-    let next = AtomicU64::new(seed);
-    let rounds = || {
-        let (mut findings, mut writes) = (Findings::default(), 0);
-        loop {
-            let seed_of_round = next.fetch_add(1, Ordering::Relaxed);
-            if seed_of_round >= seed + kills {
-                return (findings, writes);
-            }
-            let (found, written) = killed_under_load(seed_of_round);
-            assert!(found.torn + found.lost == 0, "seed {seed_of_round}: {}", found.faults.join("\n"));
-            findings += found;
-            writes += written;
-        }
-    };
     let (mut findings, mut writes) = (Findings::default(), 0);
-    std::thread::scope(|scope| {
-        for worker in [scope.spawn(rounds), scope.spawn(rounds)] {
-            let (found, written) = worker.join().unwrap();
-            findings += found;
-            writes += written;
-        }
-    });
+    for seed in seed..seed + kills {
+        let (found, written) = killed_under_load(seed);
+        assert!(found.torn + found.lost == 0, "seed {seed}: {}", found.faults.join("\n"));
+        findings += found;
+        writes += written;
+    }
     say(&format!("{kills} random kills, seeds from {seed}, {writes} writes: {findings}"));
     findings.assert_none();
 }

@@ -9,8 +9,8 @@ use support::daemon::Daemon;
 use support::history::{Findings, History};
 use support::made::{Made, pattern};
 use support::session::{CALLS, Run, Session, busy_steps, script};
-use support::tracer::{self, Tracer};
-use support::{errno, quick_directory, say, unfinished, zarrfs};
+use support::tracer;
+use support::{alone, errno, quick_directory, say, unfinished, zarrfs};
 
 /// What became of one session in which a call failed.
 struct Failed {
@@ -22,13 +22,15 @@ struct Failed {
 /// The whole session, in which calls fail during one step. None if there are no such calls.
 fn failed(store: &Path, step: usize, calls: &str, fault: &str) -> Option<Failed> {
     let mut run = Run::new(store, ".");
+    let mut tracer = Some(run.tracer(calls, &["-e", &format!("inject={calls}:{fault}")]));
     let steps = script(run.session.history.array());
     let mut findings = Findings::default();
     let mut told = 0;
     for (at, next) in steps.iter().enumerate() {
-        if at == step {
-            let inject = format!("inject={calls}:{fault}");
-            let tracer = Tracer::attach(run.daemon.pid(), calls, &["-e", &inject], &run.log).unwrap();
+        if at == step
+            && let Some(tracer) = tracer.take()
+        {
+            let tracer = tracer.attach().unwrap();
             told += usize::from(run.session.step(next).is_err());
             // the fault may last: nothing that is accepted may be missing, and nothing acknowledged be undone
             run.session.assert_reads_what_was_written();
@@ -54,6 +56,7 @@ fn failed(store: &Path, step: usize, calls: &str, fault: &str) -> Option<Failed>
 
 /// Each call that changes the store fails: once, and as long as a step takes.
 fn every_call_fails(error: &str) {
+    let _alone = alone();
     if !tracer::is_offered() {
         return;
     }
@@ -162,6 +165,7 @@ fn fill(disk: &SmallDisk) -> (Session, Daemon, Vec<String>) {
 /// fsync succeeds and nothing accepted was lost".
 #[test]
 fn a_full_disk() {
+    let _alone = alone();
     let Some(disk) = SmallDisk::new("1200k") else { return };
     let (mut session, daemon, errors) = fill(&disk);
     assert!((1..24).contains(&errors.len()) && errors.iter().all(|e| e == "ENOSPC"), "{errors:?}");
@@ -195,6 +199,7 @@ fn a_full_disk() {
 /// "At unmount": one that can't store everything says so and leaves the mount as it is; later it can be repeated.
 #[test]
 fn an_unmount_that_cant_store_everything() {
+    let _alone = alone();
     let Some(disk) = SmallDisk::new("1200k") else { return };
     let (mut session, daemon, _) = fill(&disk);
     assert_eq!(errno(session.close()), "ENOSPC");

@@ -10,16 +10,12 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Stdio};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::MutexGuard;
 use support::made::Made;
-use support::{Mount, close, limited, provided, random, say, sha256};
+use support::{Mount, alone, close, limited, provided, random, say, sha256};
 
 const CHUNK: usize = 100;
 const CHUNKS: usize = 12;
-
-/// Held by a test while it writes: a process that another test starts has copies of all open files for a moment, and
-/// closing them stores what was written.
-static ALONE: Mutex<()> = Mutex::new(());
 
 /// zarr-python, in a process of its own.
 struct Foreign {
@@ -75,7 +71,7 @@ impl Both {
 
     /// zarr-python has a ProcessSynchronizer in the directory `locks`.
     fn with_locks(options: &[&str], locks: Option<&Path>) -> Option<Both> {
-        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let alone = alone();
         let store = tempfile::tempdir().unwrap();
         let zlib = json!({"compressor": {"id": "zlib", "level": 1}});
         let made = Made::full(store.path().join("a"), &[CHUNK * CHUNKS - 30], &[CHUNK], zlib);

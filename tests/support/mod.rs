@@ -13,6 +13,7 @@ use std::io::{Read, Write};
 use std::os::fd::IntoRawFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The program under test.
 pub const ZARRFS: &str = env!("CARGO_BIN_EXE_zarrfs");
@@ -35,6 +36,13 @@ pub fn quick_directory() -> tempfile::TempDir {
         Some(memory) => tempfile::tempdir_in(memory).unwrap(),
         None => tempfile::tempdir().unwrap(),
     }
+}
+
+/// To be held by tests that say when what they write is stored: a process that another test starts has copies of all
+/// open files for a moment, and closing them stores what was written.
+pub fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Whether a program is installed; says so if not.

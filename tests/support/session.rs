@@ -183,9 +183,14 @@ impl Run {
         Run { session, log: store.with_extension("log"), daemon }
     }
 
+    /// strace, ready to be attached.
+    pub fn tracer(&self, calls: &str, options: &[&str]) -> Tracer {
+        Tracer::prepare(self.daemon.pid(), calls, options, &self.log)
+    }
+
     /// Carries out a step while strace looks on; its log.
-    pub fn traced(&mut self, step: &Step, calls: &str, options: &[&str]) -> (std::io::Result<()>, String) {
-        let tracer = Tracer::attach(self.daemon.pid(), calls, options, &self.log).unwrap();
+    pub fn traced(&mut self, step: &Step, tracer: Tracer) -> (Result<()>, String) {
+        let tracer = tracer.attach().unwrap();
         let done = self.session.step(step);
         let log = if done.as_ref().is_err_and(is_gone) { tracer.wait() } else { tracer.detach() };
         (done, log)
@@ -195,9 +200,11 @@ impl Run {
 /// Which steps of the script make which calls.
 pub fn busy_steps(folder: &Path, separator: &str) -> Vec<(usize, &'static str)> {
     let mut run = Run::new(&folder.join("undisturbed"), separator);
+    let steps = script(run.session.history.array());
+    let tracers: Vec<Tracer> = steps.iter().map(|_| run.tracer(&CALLS.join(","), &[])).collect();
     let mut busy = Vec::new();
-    for (at, step) in script(run.session.history.array()).iter().enumerate() {
-        let (done, log) = run.traced(step, &CALLS.join(","), &[]);
+    for (at, (step, tracer)) in steps.iter().zip(tracers).enumerate() {
+        let (done, log) = run.traced(step, tracer);
         done.unwrap();
         let made = |call: &&str| log.contains(&format!(" {}(", call.trim_start_matches('?')));
         busy.extend(CALLS.into_iter().filter(|calls| calls.split(',').any(|c| made(&c))).map(|calls| (at, calls)));

@@ -3,14 +3,16 @@
 
 use super::limited;
 use rustix::process::{Pid, Signal, kill_process};
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStderr, Stdio};
+use std::process::{Child, ChildStderr, ChildStdin, Stdio};
 
-/// strace, attached to all threads of a process.
+/// strace, for all threads of a process. It is started before it is needed: a process that is started has copies of all
+/// open files for a moment, and closing them has the daemon store what was written.
 pub struct Tracer {
     /// `timeout`, which passes signals on to strace.
     child: Child,
+    go: Option<ChildStdin>,
     said: BufReader<ChildStderr>,
     log: PathBuf,
 }
@@ -20,32 +22,39 @@ pub fn is_offered() -> bool {
     let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
     let log = tempfile::NamedTempFile::new().unwrap();
     let pid = Pid::from_raw(child.id() as i32).unwrap();
-    let offered = Tracer::attach(pid, "fsync", &[], log.path()).map(drop);
+    let attached = Tracer::prepare(pid, "fsync", &[], log.path()).attach();
     let _ = child.kill();
     let _ = child.wait();
-    if let Err(why) = &offered {
+    if let Err(why) = &attached {
         super::say(&format!("skipped: strace can't attach to a process here: {why}"));
     }
-    offered.is_ok()
+    attached.is_ok()
 }
 
 impl Tracer {
-    /// Attaches to `pid` and logs its `calls`, names of system calls as strace takes them. An injection such as
-    /// `signal=SIGKILL:when=3` ends the process before any of its threads makes its third of one of them.
-    pub fn attach(pid: Pid, calls: &str, options: &[&str], log: &Path) -> Result<Tracer, String> {
-        let mut command = limited(60, "strace");
-        command.args(["-f", "-y", "-e", "signal=KILL", "-e", &format!("trace={calls}")]).args(options);
-        command.arg("-o").arg(log).args(["-p", &pid.as_raw_nonzero().to_string()]);
-        let mut child = command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn().map_err(|e| e.to_string())?;
-        let mut said = BufReader::new(child.stderr.take().expect("it is piped"));
-        let mut line = String::new();
-        said.read_line(&mut line).map_err(|e| e.to_string())?;
-        if line.contains(" attached") {
-            return Ok(Tracer { child, said, log: log.to_path_buf() });
+    /// Is going to log the `calls` of `pid`, names of system calls as strace takes them. An injection among the options,
+    /// such as `signal=SIGKILL:when=3`, ends the process before any of its threads makes its third of one of them.
+    pub fn prepare(pid: Pid, calls: &str, options: &[&str], log: &Path) -> Tracer {
+        let mut command = limited(60, "sh");
+        command.args(["-c", "read go && exec strace \"$@\"", "sh", "-f", "-y", "-e", "signal=KILL", "-e"]);
+        command.arg(format!("trace={calls}")).args(options).arg("-o").arg(log);
+        command.args(["-p", &pid.as_raw_nonzero().to_string()]);
+        let mut child = command.stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let said = BufReader::new(child.stderr.take().expect("it is piped"));
+        Tracer { go: child.stdin.take(), said, child, log: log.to_path_buf() }
+    }
+
+    /// Attaches to the process, or says why that is not to be had.
+    pub fn attach(mut self) -> Result<Tracer, String> {
+        if let Some(mut go) = self.go.take() {
+            writeln!(go, "go").map_err(|e| e.to_string())?;
         }
-        let _ = said.read_to_string(&mut line);
-        let _ = child.wait();
-        Err(line.trim().to_string())
+        let mut line = String::new();
+        self.said.read_line(&mut line).map_err(|e| e.to_string())?;
+        match line.contains(" attached") {
+            true => Ok(self),
+            false => Err(line.trim().to_string()),
+        }
     }
 
     /// Detaches; what was logged.
