@@ -291,7 +291,7 @@ impl Fs {
                 self.tree.check_plain(&node, key)?;
                 pages = KernelPages::Fresh;
                 let file = self.tree.hierarchy().store().file(key).map_err(|e| e.context(key))?;
-                Handle::Plain(PlainFile { inode, file: file.map(|(file, _)| file) })
+                Handle::Plain(PlainFile::new(inode, file.map(|(file, _)| file)))
             }
             Node::Unreadable(key) => {
                 self.tree.check_plain(&node, key)?;

@@ -244,6 +244,13 @@ fn files_are_moved_onto_chunks() {
         assert_eq!(fs::read(mount.join("a/wrong")).unwrap().len(), len);
         assert_eq!(errno(fs::rename(mount.join("a/wrong"), mount.join("a/9.9"))), "EINVAL");
     }
+    // who has the file still open can't write what nobody would see
+    let mut file = File::create(mount.join("a/open")).unwrap();
+    file.write_all(&bytes).unwrap();
+    fs::rename(mount.join("a/open"), mount.join("a/2.0")).unwrap();
+    store.array.set_chunk(&[2, 0], &bytes);
+    assert_eq!(file.write_all(b"more").unwrap_err().raw_os_error(), Some(libc::ESTALE));
+    drop(file);
     // onto one that is not stored, and from elsewhere in the mount
     fs::remove_file(mount.join("a/1.1")).unwrap();
     fs::write(mount.join("g/file"), &bytes).unwrap();
@@ -251,6 +258,48 @@ fn files_are_moved_onto_chunks() {
     store.array.set_chunk(&[1, 1], &bytes);
     store.seen_anew(|mount| assert_eq!(fs::read(mount.join("a/data.raw")).unwrap(), store.array.flat));
     store.check_clean();
+}
+
+/// "A chunk is replaced atomically: any reader ... sees the old one or the new one": also by many at once.
+#[test]
+fn chunks_that_are_moved_in_are_seen_whole() {
+    const LEN: usize = 4096;
+    let directory = tempfile::tempdir().unwrap();
+    fs::write(directory.path().join(".zgroup"), "{\"zarr_format\": 2}").unwrap();
+    let more = json!({"compressor": {"id": "zlib", "level": 1}});
+    Made::full(directory.path().join("a"), &[8 * LEN], &[LEN], more);
+    let mount = Mount::new(directory.path(), &[]);
+    for chunk in 0..8 {
+        fs::write(mount.join(&format!("a/{chunk}")), [0; LEN]).unwrap();
+    }
+    let flat = File::open(mount.join("a/data.raw")).unwrap();
+    let look = |chunk: usize, at_least: u8| {
+        let mut bytes = [0; LEN];
+        flat.read_exact_at(&mut bytes, (chunk * LEN) as u64).unwrap();
+        assert!(bytes.iter().all(|b| *b == bytes[0]) && bytes[0] >= at_least, "{chunk}: {} of {at_least}", bytes[0]);
+    };
+    std::thread::scope(|scope| {
+        for writer in 0..4 {
+            let (mount, look) = (&mount, &look);
+            scope.spawn(move || {
+                for round in 1..=40 {
+                    let chunk = writer * 2 + usize::from(round % 2);
+                    let temporary = mount.join(&format!("a/{chunk}.{writer}.partial"));
+                    fs::write(&temporary, [round; LEN]).unwrap();
+                    fs::rename(&temporary, mount.join(&format!("a/{chunk}"))).unwrap();
+                    // who has moved it sees it at once, in a file that was open before
+                    look(chunk, round);
+                    for other in 0..8 {
+                        look(other, 0);
+                    }
+                }
+            });
+        }
+    });
+    drop(flat);
+    drop(mount);
+    let files = names(&directory.path().join("a"));
+    assert_eq!(files.len(), 9, "{files:?}");
 }
 
 /// Chunks and documents that get other names keep what they show: a chunk in its own order, a document its text.

@@ -98,7 +98,7 @@ impl Fs {
                 let store = self.tree.hierarchy().store();
                 let file = store.writable_file(&key, true, exclusive).map_err(|e| e.context(&key))?;
                 let inode = self.tree.remember(Node::Value(key));
-                let handle = Handle::Plain(PlainFile { inode, file: Some(file) });
+                let handle = Handle::Plain(PlainFile::new(inode, Some(file)));
                 let attributes = self.attributes(inode).inspect_err(|_| self.tree.forget(inode, 1))?;
                 Ok((attributes, self.opened(handle, KernelPages::Fresh)))
             }
@@ -157,7 +157,7 @@ impl Fs {
                 self.tree.check_plain(node, key)?;
                 let file = self.tree.hierarchy().store().writable_file(key, false, false);
                 let file = file.map_err(|e| if e.errno() == libc::ENOENT { stale() } else { e.context(key) })?;
-                Ok((Handle::Plain(PlainFile { inode, file: Some(file) }), KernelPages::Fresh))
+                Ok((Handle::Plain(PlainFile::new(inode, Some(file))), KernelPages::Fresh))
             }
             Node::Directory(_) | Node::ControlDirectory => Err(Error::system(libc::EISDIR)),
             Node::Unreadable(key) => Err(self.tree.unreadable(key)),

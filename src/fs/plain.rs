@@ -8,6 +8,7 @@ use std::fs::File;
 use std::io::ErrorKind;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// An open plain key.
 pub struct PlainFile {
@@ -15,6 +16,15 @@ pub struct PlainFile {
     pub inode: u64,
     /// The file, where the store has one. Without it nothing can be written.
     pub file: Option<File>,
+    /// Its content has become something else, which is not written through it.
+    taken: AtomicBool,
+}
+
+impl PlainFile {
+    /// An open plain key that the kernel knows by the number `inode`.
+    pub fn new(inode: u64, file: Option<File>) -> Self {
+        PlainFile { inode, file, taken: AtomicBool::new(false) }
+    }
 }
 
 impl Fs {
@@ -46,12 +56,27 @@ impl Fs {
     /// Writes all of `data`.
     pub(super) fn write_plain(&self, open: &PlainFile, offset: u64, data: &[u8]) -> Result<()> {
         let file = open.file.as_ref().ok_or_else(|| Error::system(libc::EBADF))?;
+        if open.taken.load(Ordering::Acquire) {
+            return Err(Error::system(libc::ESTALE));
+        }
         Ok(file.write_all_at(data, offset)?)
     }
 
     /// Has the bytes survive a power loss.
     pub(super) fn sync_plain(&self, open: &PlainFile) -> Result<()> {
         Ok(open.file.as_ref().map_or(Ok(()), File::sync_all)?)
+    }
+
+    /// The content of a plain key has become a chunk, a document or flat bytes: who has it open to write it must not
+    /// take for written what nobody will see.
+    pub(super) fn take_plain(&self, inode: u64) {
+        for handle in lock(&self.handles).values() {
+            if let Handle::Plain(open) = &**handle
+                && open.inode == inode
+            {
+                open.taken.store(true, Ordering::Release);
+            }
+        }
     }
 
     /// A file that was removed or replaced while it is open, by its number.

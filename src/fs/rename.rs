@@ -68,6 +68,7 @@ impl Fs {
             return Ok(());
         }
         self.store_as(source, &target)?;
+        self.take_plain(self.tree.inode(source));
         if let (Target::Plain(_), Some(old)) = (&target, there) {
             self.tree.removed(old);
         }
