@@ -35,36 +35,35 @@ impl Hierarchy {
     pub fn remove_document(&self, key: &Key, file: MetadataFile) -> Result<()> {
         let _turn = self.turn()?;
         let document = key.join(file.name());
-        let missing = || Error::not_found("no such document").context(&document);
-        match file {
+        let there = match file {
             MetadataFile::Array => self.remove_array_document(key)?,
-            MetadataFile::Attributes => {
-                self.delete(&self.attributes_key(key)).and_then(|there| if there { Ok(()) } else { Err(missing()) })?;
-            }
+            // without them, nothing would tell the store from any other directory
+            MetadataFile::Attributes if self.attributes_key(key) != document => return Err(needs_migration(key)),
+            MetadataFile::Attributes | MetadataFile::Consolidated => self.delete(&document)?,
             // that of a group without one is only shown
-            MetadataFile::Group => self.delete(&document).map(|_| ())?,
-            MetadataFile::Consolidated => {
-                return self.delete(&document).and_then(|there| if there { Ok(()) } else { Err(missing()) });
-            }
+            MetadataFile::Group => self.delete(&document).map(|_| true)?,
+        };
+        match file {
+            _ if !there => Err(Error::not_found("no such document").context(document)),
+            MetadataFile::Consolidated => Ok(()),
+            _ => self.consolidate(key, &[(file.name(), None)]),
         }
-        self.consolidate(key, &[(file.name(), None)])
     }
 
-    fn remove_array_document(&self, key: &Key) -> Result<()> {
+    /// False if there was none.
+    fn remove_array_document(&self, key: &Key) -> Result<bool> {
         let document = key.join(ZARRAY);
-        match self.array_document(key)? {
-            None => return Err(Error::not_found("no such document").context(document)),
-            Some(found) => match (found.form, self.array(key, &found)?) {
-                (Form::Removed, _) => return Err(Error::not_found("no such document").context(document)),
-                (Form::V1, _) => return Err(needs_migration(key)),
-                (Form::V2, Ok(_)) => {
-                    self.store.rename(&document, &key.join(REMOVED)).map_err(|e| e.context(&document))?;
-                }
-                // one that tells nothing is worth nothing
-                (Form::V2, Err(_)) => self.delete(&document).map(|_| ())?,
-            },
+        let Some(found) = self.array_document(key)? else { return Ok(false) };
+        match (found.form, self.array(key, &found)?) {
+            (Form::Removed, _) => return Ok(false),
+            (Form::V1, _) => return Err(needs_migration(key)),
+            (Form::V2, Ok(_)) => {
+                self.store.rename(&document, &key.join(REMOVED)).map_err(|e| e.context(&document))?;
+            }
+            // one that tells nothing is worth nothing
+            (Form::V2, Err(_)) => drop(self.delete(&document)?),
         }
-        self.see_again(key)
+        self.see_again(key).map(|()| true)
     }
 
     /// Sets one attribute of the group or array at `key` to a JSON text, or to the text itself where that is no JSON;
@@ -174,10 +173,10 @@ pub(super) fn refused(document: &Key, e: Error) -> Error {
     }
 }
 
-/// A Zarr v1 array has no document of that form.
+/// The documents of a Zarr v1 array are others than those of v2.
 pub(super) fn needs_migration(key: &Key) -> Error {
-    let message = "a Zarr v1 array: its metadata can only be changed after `zarrfs migrate`";
-    Error::new(Kind::ReadOnly, message).context(key.join(ZARRAY))
+    let message = "a Zarr v1 array: this can only be done after `zarrfs migrate`";
+    Error::new(Kind::ReadOnly, message).context(key)
 }
 
 fn attribute(text: &[u8]) -> Result<Value> {

@@ -308,7 +308,9 @@ fn v1_keeps_its_own_documents() {
     assert_eq!(json::write(&object(&store, "attrs")), r#"{"a":1,"b":2}"#);
     let e = h.put_document(&key(""), MetadataFile::Array, ARRAY.as_bytes()).unwrap_err();
     assert!(e.errno() == libc::EROFS && e.message().contains("zarrfs migrate"), "{e}");
-    assert_eq!(h.remove_document(&key(""), MetadataFile::Array).unwrap_err().errno(), libc::EROFS);
+    for file in [MetadataFile::Array, MetadataFile::Attributes] {
+        assert_eq!(h.remove_document(&key(""), file).unwrap_err().errno(), libc::EROFS);
+    }
     h.resize(&array(&h, ""), &[7]).unwrap();
     assert_eq!(object(&store, "meta")["shape"], Value::from(vec![7]));
     assert_eq!(everything(&store), ["attrs", "meta"]);
