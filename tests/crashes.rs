@@ -187,7 +187,7 @@ fn killed_under_load(seed: u64) -> (Findings, usize) {
 #[test]
 fn killed_at_random_under_load() {
     let _alone = alone();
-    let (kills, seed) = (setting("ZARRFS_KILLS", 200), setting("ZARRFS_SEED", 1));
+    let (kills, seed) = (setting("ZARRFS_KILLS", 100), setting("ZARRFS_SEED", 1));
     let (mut findings, mut writes) = (Findings::default(), 0);
     for seed in seed..seed + kills {
         let (found, written) = killed_under_load(seed);
