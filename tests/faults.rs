@@ -3,6 +3,7 @@
 
 mod support;
 
+use std::fs::File;
 use std::path::Path;
 use std::process::Command;
 use support::daemon::Daemon;
@@ -10,7 +11,7 @@ use support::history::{Findings, History};
 use support::made::{Made, pattern};
 use support::session::{CALLS, Run, Session, busy_steps, script};
 use support::tracer;
-use support::{alone, errno, quick_directory, say, unfinished, zarrfs};
+use support::{alone, close, errno, quick_directory, say, unfinished, zarrfs};
 
 /// What became of one session in which a call failed.
 struct Failed {
@@ -173,6 +174,8 @@ fn a_full_disk() {
         assert_eq!(errno(session.fsync()), "ENOSPC");
     }
     session.assert_reads_what_was_written();
+    // who only reads is not told of somebody else's writes
+    assert_eq!(errno(close(File::open(daemon.path().join("data.raw")).unwrap())), "ok");
     assert_eq!(errno(session.close()), "ENOSPC");
     session.assert_reads_what_was_written();
     let full = session.history.check();

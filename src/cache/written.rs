@@ -524,7 +524,14 @@ impl Cache {
     }
 
     /// Step 3.
-    fn stored(&self, written: &Written, state: &mut WrittenState, storing: Storing, version: Option<Version>, keep: bool) {
+    fn stored(
+        &self,
+        written: &Written,
+        state: &mut WrittenState,
+        storing: Storing,
+        version: Option<Version>,
+        keep: bool,
+    ) {
         let (array, chunk) = (&written.array, written.chunk);
         let mark = Mark::of(version.as_ref());
         self.seen.replace(array.id(), chunk, storing.before, if array.is_lossy() { Mark::MIXED } else { mark });

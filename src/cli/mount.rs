@@ -246,7 +246,12 @@ fn store_all(fs: &Fs) -> Result<(), Failure> {
 }
 
 /// What is left to do once requests are served.
-fn start_serving(fs: &Arc<Fs>, mountpoint: &Arc<Mountpoint>, signals: Signals, background: bool) -> Result<(), Failure> {
+fn start_serving(
+    fs: &Arc<Fs>,
+    mountpoint: &Arc<Mountpoint>,
+    signals: Signals,
+    background: bool,
+) -> Result<(), Failure> {
     handle_signals(signals, fs.clone(), mountpoint.clone())?;
     // the mount answers before anybody is told that it is there
     std::fs::metadata(mountpoint.path()).map_err(|e| {
