@@ -177,8 +177,8 @@ impl Fs {
 
     /// Looks up a name and counts the lookup. ENOENT where there is none.
     pub fn lookup(&self, parent: u64, name: &str) -> Result<Attributes> {
-        let parent = self.tree.node(parent)?;
-        let (node, attributes) = self.find(&parent, name)?.ok_or_else(|| Error::not_found("no such file"))?;
+        let (parent, name) = self.place(parent, name)?;
+        let (node, attributes) = self.find(&parent, &name)?.ok_or_else(|| Error::not_found("no such file"))?;
         let attributes = self.resizing.attributes(&node, attributes);
         Ok(Attributes { inode: self.tree.remember(node), ..attributes })
     }

@@ -18,6 +18,7 @@ use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
+mod levels;
 mod live;
 mod lookup;
 mod stored;
@@ -402,6 +403,9 @@ impl Tree {
 
     /// True for a group whose `.zgroup` was removed: none is made up for it any more.
     fn is_unmarked(&self, key: &Key) -> Result<bool> {
+        if self.is_level(key) {
+            return Ok(true);
+        }
         let unmarked = lock(&self.unmarked).contains(key);
         Ok(unmarked && self.hierarchy.store().stat(&key.join(ZGROUP))?.is_none())
     }
@@ -437,6 +441,7 @@ impl Tree {
     /// The names in a directory: the fixed ones first, then what the store lists, streamed.
     pub fn names(&self, node: &Node) -> Result<Names> {
         match node {
+            Node::Directory(key) if self.is_level(key) => Ok(Box::new(std::iter::empty())),
             Node::Directory(key) => match self.hierarchy.find(key)? {
                 Some(Place::Array(array)) => self.names_of_array(key, &array),
                 Some(Place::Damaged(_)) => self.names_of_damaged(key),

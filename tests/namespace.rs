@@ -637,6 +637,42 @@ fn nothing_is_changed_read_only() {
     assert!(support::walk::differences(&before, &support::walk::snapshot(store.path()).unwrap()).is_empty());
 }
 
+/// Who has made an array with the separator `/` writes `0/1` for what the mount shows as `0.1`, and finds it there.
+#[test]
+fn levels_of_chunk_keys_are_directories_to_who_makes_them() {
+    let mut store = Store::new(json!({"dimension_separator": "/", "compressor": {"id": "zlib", "level": 1}}));
+    let mount = Mount::new(store.path(), &[]);
+    assert_eq!(errno(fs::create_dir(mount.join("a/0"))), "EEXIST");
+    assert_eq!(fs::read(mount.join("a/0/1")).unwrap(), store.array.chunk(&[0, 1]));
+    let bytes = pattern(4, store.array.chunk_size());
+    fs::write(mount.join("a/0/1"), &bytes).unwrap();
+    store.array.set_chunk(&[0, 1], &bytes);
+    fs::write(mount.join("a/0/0.x1.partial"), &bytes).unwrap();
+    fs::rename(mount.join("a/0/0.x1.partial"), mount.join("a/0/0")).unwrap();
+    store.array.set_chunk(&[0, 0], &bytes);
+    assert_eq!(fs::read(mount.join("a/0.0")).unwrap(), bytes);
+    assert_eq!(errno(fs::write(mount.join("a/0/9"), &bytes)), "EINVAL");
+    assert_eq!(errno(fs::rename(mount.join("a/0"), mount.join("moved"))), "EPERM");
+    assert_eq!(errno(fs::create_dir(mount.join("a/0/0"))), "EEXIST");
+    assert_eq!(errno(fs::create_dir(mount.join("a/0/x"))), "EPERM");
+    assert_eq!(names(&mount.join("a/0")), BTreeSet::new());
+    assert!(!names(&mount.join("a")).contains("0"));
+    assert_eq!(errno(fs::metadata(mount.join("a/3"))), "ENOENT");
+    fs::create_dir(mount.join("a/3")).unwrap();
+    fs::remove_dir(mount.join("a/3")).unwrap();
+    assert_eq!(errno(fs::remove_dir(mount.join("a/2"))), "ENOTEMPTY");
+    fs::remove_file(mount.join("a/2/1")).unwrap();
+    store.array.clear(&[2, 1]);
+    assert_eq!(fs::read(mount.join("a/data.raw")).unwrap(), store.array.flat);
+    store.seen_anew(|mount| {
+        assert_eq!(fs::read(mount.join("a/data.raw")).unwrap(), store.array.flat);
+        assert_eq!(fs::read(mount.join("a/0/0")).unwrap(), bytes);
+    });
+    run("rm", &["-r", "a"], mount.path());
+    assert!(!store.path().join("a").exists());
+    store.check_clean();
+}
+
 /// "`.zmetadata` in the store is kept in step where one exists".
 #[test]
 fn consolidated_metadata_is_kept_in_step() {

@@ -21,6 +21,11 @@ const MAX_OBJECTS: u64 = (1 << 31) - 1;
 const ATTRIBUTE: &str = "user.zarr.attrs.";
 
 impl Fs {
+    /// A directory, by its inode number, and a name in it, as the tree knows the two.
+    pub(super) fn place(&self, parent: u64, name: &str) -> Result<(Arc<Node>, String)> {
+        Ok(self.tree.canonical(self.tree.node(parent)?, name))
+    }
+
     /// What `name` is in the directory `parent`, also of a draft that was not stored yet.
     pub(super) fn find(&self, parent: &Node, name: &str) -> Result<Option<(Node, Attributes)>> {
         let Node::Directory(key) = parent else { return self.tree.lookup(parent, name) };
@@ -58,8 +63,8 @@ impl Fs {
     /// it.
     pub fn create(&self, parent: u64, name: &str, exclusive: bool, truncate: bool) -> Result<(Attributes, Opened)> {
         self.writable()?;
-        let parent = self.tree.node(parent)?;
-        match self.find(&parent, name)? {
+        let (parent, name) = self.place(parent, name)?;
+        match self.find(&parent, &name)? {
             Some((Node::Metadata(key, MetadataFile::Group), _)) if exclusive && self.fresh.contains(&key) => {
                 Ok(self.make_draft(Node::Metadata(key, MetadataFile::Group), MAX_DOCUMENT))
             }
@@ -73,7 +78,7 @@ impl Fs {
                 });
                 opened.inspect_err(|_| self.tree.forget(inode, 1))
             }
-            None => self.make(self.tree.target(&parent, name)?, name, exclusive),
+            None => self.make(self.tree.target(&parent, &name)?, &name, exclusive),
         }
     }
 
@@ -204,7 +209,9 @@ impl Fs {
         }
         self.tree.hierarchy().put_document(key, file, text)?;
         self.tree.document_changed(key, file, false);
-        self.fresh.forget(key);
+        if matches!(file, MetadataFile::Group | MetadataFile::Array) {
+            self.fresh.forget(key);
+        }
         self.drop_pages(&Node::Flat(key.clone()));
         Ok(())
     }
@@ -217,7 +224,8 @@ impl Fs {
     /// Removes a file. Flat bytes are there as long as their array: removing them changes nothing.
     pub fn unlink(&self, parent: u64, name: &str) -> Result<()> {
         self.writable()?;
-        let found = self.find(&*self.tree.node(parent)?, name)?;
+        let (parent, name) = self.place(parent, name)?;
+        let found = self.find(&parent, &name)?;
         let (node, _) = found.ok_or_else(|| Error::not_found("no such file"))?;
         self.remove(&node)
     }
@@ -241,7 +249,9 @@ impl Fs {
                     removed => removed?,
                 }
                 self.tree.document_changed(key, *file, true);
-                self.fresh.forget(key);
+                if *file == MetadataFile::Group {
+                    self.fresh.forget(key);
+                }
                 Ok(())
             }
             Node::Value(key) | Node::Unreadable(key) => {
@@ -283,9 +293,11 @@ impl Fs {
             return Err(Error::system(libc::EEXIST));
         }
         let key = above.child(name)?;
-        self.tree.hierarchy().create_group(&key)?;
-        self.tree.document_changed(&key, MetadataFile::Group, false);
-        self.fresh.made(key.clone(), maker);
+        if !self.tree.make_level(&key)? {
+            self.tree.hierarchy().create_group(&key)?;
+            self.tree.document_changed(&key, MetadataFile::Group, false);
+            self.fresh.made(key.clone(), maker);
+        }
         let node = Node::Directory(key);
         let attributes = self.tree.attributes(&node)?;
         Ok(Attributes { inode: self.tree.remember(node), ..attributes })
@@ -294,7 +306,8 @@ impl Fs {
     /// Removes a directory: a group or an array with nothing left in it.
     pub fn remove_directory(&self, parent: u64, name: &str) -> Result<()> {
         self.writable()?;
-        let found = self.find(&*self.tree.node(parent)?, name)?;
+        let (parent, name) = self.place(parent, name)?;
+        let found = self.find(&parent, &name)?;
         match found.map(|(node, _)| node) {
             None => Err(Error::system(libc::ENOENT)),
             Some(Node::Directory(key)) => {

@@ -23,24 +23,25 @@ impl Fs {
     /// new name says.
     pub fn rename(&self, from: (u64, &str), to: (u64, &str), keep: bool) -> Result<()> {
         self.writable()?;
-        let (from_directory, to_directory) = (self.tree.node(from.0)?, self.tree.node(to.0)?);
-        let (source, _) = self.find(&from_directory, from.1)?.ok_or_else(|| Error::system(libc::ENOENT))?;
-        let there = self.find(&to_directory, to.1)?.map(|(node, _)| node);
+        let (from_directory, from) = self.place(from.0, from.1)?;
+        let (to_directory, to) = self.place(to.0, to.1)?;
+        let (source, _) = self.find(&from_directory, &from)?.ok_or_else(|| Error::system(libc::ENOENT))?;
+        let there = self.find(&to_directory, &to)?.map(|(node, _)| node);
         match &there {
             Some(_) if keep => return Err(Error::system(libc::EEXIST)),
             Some(node) if *node == source => return Ok(()),
             _ => {}
         }
         match (&source, &there) {
-            (Node::Directory(key), None) => self.rename_directory(key, &to_directory, to.1),
+            (Node::Directory(key), None) => self.rename_directory(key, &to_directory, &to),
             (Node::Directory(key), Some(Node::Directory(old))) => {
                 self.check_empty(old)?;
-                self.rename_directory(key, &to_directory, to.1)
+                self.rename_directory(key, &to_directory, &to)
             }
             (Node::Directory(_), Some(_)) => Err(Error::system(libc::ENOTDIR)),
             (_, Some(Node::Directory(_))) => Err(Error::system(libc::EISDIR)),
             (Node::Chunk(..) | Node::Metadata(..) | Node::Value(_), _) => {
-                self.rename_file(&source, self.tree.target(&to_directory, to.1)?, there.as_ref())
+                self.rename_file(&source, self.tree.target(&to_directory, &to)?, there.as_ref())
             }
             // flat bytes are there as long as their array
             _ => Err(Error::system(libc::EPERM)),
@@ -49,7 +50,7 @@ impl Fs {
 
     fn rename_directory(&self, from: &Key, to_directory: &Node, name: &str) -> Result<()> {
         let Node::Directory(above) = to_directory else { return Err(Error::system(libc::EPERM)) };
-        if above.is_root() && name == CONTROL {
+        if above.is_root() && name == CONTROL || self.tree.is_level(from) {
             return Err(Error::system(libc::EPERM));
         }
         let to = above.child(name)?;
@@ -105,15 +106,15 @@ impl Fs {
     /// does so, and then removes the file. There are no links but these: EPERM.
     pub fn link(&self, inode: u64, parent: u64, name: &str) -> Result<Attributes> {
         self.writable()?;
-        let (source, parent) = (self.tree.node(inode)?, self.tree.node(parent)?);
-        if self.find(&parent, name)?.is_some() {
+        let (source, (parent, name)) = (self.tree.node(inode)?, self.place(parent, name)?);
+        if self.find(&parent, &name)?.is_some() {
             return Err(Error::system(libc::EEXIST));
         }
-        match (&*source, self.tree.target(&parent, name)?) {
+        match (&*source, self.tree.target(&parent, &name)?) {
             (Node::Value(_), target @ (Target::Chunk(..) | Target::Document(..))) => self.store_as(&source, &target)?,
             _ => return Err(Error::system(libc::EPERM)),
         }
-        let (node, attributes) = self.find(&parent, name)?.ok_or_else(|| Error::system(libc::ENOENT))?;
+        let (node, attributes) = self.find(&parent, &name)?.ok_or_else(|| Error::system(libc::ENOENT))?;
         Ok(Attributes { inode: self.tree.remember(node), ..attributes })
     }
 

@@ -1,6 +1,7 @@
 //! What a name is in its directory: of one that is looked up, and of many that are listed, each with what `stat` tells.
 //! Most names take one look at one key of the store; the rest go the long way.
 
+use super::levels::is_level;
 use super::target::is_partial;
 use super::{Attributes, CONTROL, ControlFile, FLAT, Name, Node, Tree, has_flat, is_hidden, stale};
 use crate::array::{Array, is_chunk_like};
@@ -100,17 +101,21 @@ impl Tree {
             FLAT if array.is_some_and(has_flat) => return Ok(Some(Node::Flat(key.clone()))),
             _ => {}
         }
+        let below = key.child(name)?;
+        let level = array.is_some_and(|array| is_level(array, &below));
         if let Some(array) = array
             && is_chunk_like(name)
+            && !level
         {
             let chunk = array.grid().parse_chunk_key(name, Separator::Dot);
             if chunk.is_some() || !is_partial(name) {
                 return Ok(chunk.map(|_| Node::Chunk(key.clone(), name.to_string())));
             }
         }
-        let below = key.child(name)?;
         let stat = self.hierarchy.store().stat(&below).map_err(|e| e.context(&below))?;
         Ok(match stat.map(|s| s.kind) {
+            Some(EntryKind::Prefix) if level => Some(Node::Directory(below)),
+            Some(_) if level => None,
             None | Some(EntryKind::Prefix) => None,
             Some(EntryKind::Value) if !is_chunk_like(name) || is_partial(name) => Some(Node::Value(below)),
             Some(_) => Some(Node::Unreadable(below)),

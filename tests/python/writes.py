@@ -82,6 +82,11 @@ def arrays(root):
     delete(group, "gone")
     create(group, "again", (4, 4), (2, 2), "|i1", overwrite=True)[1, 1] = 8
 
+    nested = {"chunk_key_encoding": {"name": "v2", "separator": "/"}} if ZARR3 else {"dimension_separator": "/"}
+    a = create(group, "nested", (6, 5, 4), (3, 2, 4), "<i2", 1, **nested)
+    a[1:5, 1:4] = random.integers(0, 100, (4, 3, 4))
+    a.append(np.full((2, 5, 4), 3, dtype="<i2"))
+
     below = group.require_group("deep/er")
     create(below, "x", (4,), (2,), "<i8")[:] = range(4)
     below.attrs["level"] = 2
