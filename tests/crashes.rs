@@ -12,7 +12,7 @@ use std::time::Duration;
 use support::daemon::Daemon;
 use support::history::{Findings, History};
 use support::made::Made;
-use support::session::{CALLS, Run, Session, busy_steps, script};
+use support::session::{CALLS, Run, Session, Step, busy_steps, script};
 use support::tracer;
 use support::{alone, provided, quick_directory, random, say, setting, sha256, unfinished, zarr_python_digests};
 
@@ -197,6 +197,29 @@ fn killed_at_random_under_load() {
     }
     say(&format!("{kills} random kills, seeds from {seed}, {writes} writes: {findings}"));
     findings.assert_none();
+}
+
+/// "At unmount, SIGTERM, SIGINT, SIGHUP: everything is flushed and synced": also what was written to a file that is still
+/// open, when a second signal ends the mount.
+#[test]
+fn signals_have_everything_stored() {
+    let _alone = alone();
+    for signal in [Signal::TERM, Signal::INT, Signal::HUP] {
+        let folder = quick_directory();
+        let mut run = Run::new(&folder.path().join("store"), ".");
+        for step in &script(run.session.history.array()) {
+            if let Step::Write(..) = step {
+                run.session.step(step).unwrap();
+            }
+        }
+        kill_process(run.daemon.pid(), signal).unwrap();
+        std::thread::sleep(Duration::from_millis(200));
+        // gone by now, if it ends although the file is open
+        let _ = kill_process(run.daemon.pid(), signal);
+        run.daemon.wait();
+        run.session.history.acknowledge();
+        run.session.history.check().assert_none();
+    }
 }
 
 /// The check has teeth: it tells a torn chunk and a lost write from what may be found.
