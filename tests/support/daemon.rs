@@ -65,15 +65,6 @@ impl Daemon {
         std::fs::read_to_string(self.directory.path().join("log")).unwrap_or_default()
     }
 
-    /// Bytes of memory and open files it has.
-    pub fn usage(&self) -> (u64, usize) {
-        let process = PathBuf::from(format!("/proc/{}", self.pid.as_raw_nonzero()));
-        let status = std::fs::read_to_string(process.join("status")).unwrap();
-        let resident = status.lines().find_map(|l| l.strip_prefix("VmRSS:")).unwrap();
-        let bytes = resident.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10;
-        (bytes, std::fs::read_dir(process.join("fd")).unwrap().count())
-    }
-
     /// Kills it at once: nothing of what it has in memory can be saved.
     pub fn kill(&mut self) {
         let _ = kill_process(self.pid, Signal::KILL);
