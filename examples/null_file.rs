@@ -1,8 +1,8 @@
 //! A FUSE mount of one file, `data.raw`, served from memory: the ceiling of what any file system can reach through this
 //! library and this kernel. `scripts/bench` measures zarrfs against it.
 //!
-//! It is configured as `zarrfs::fuse` is, and does nothing but answer: each reply is a slice of one prepared buffer, and
-//! what is written is copied into it, over whatever else of the file has the same place there.
+//! It is configured as `zarrfs::fuse` is, and does nothing but answer: each reply is a slice of one prepared buffer,
+//! and what is written is copied into it, over whatever else of the file has the same place there.
 //!
 //! `null_file MOUNTPOINT BYTES [--direct-io] [--keep-cache]` stays in the foreground, says `ready` when the mount
 //! answers, and unmounts on SIGTERM or SIGINT. With `--keep-cache` a second read comes from the page cache.

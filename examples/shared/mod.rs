@@ -1,5 +1,5 @@
-//! What the examples share that measure the least a write can cost: the codecs of one array, without a cache and without
-//! a store to write to, and a file replaced so that it survives a power loss.
+//! What the examples share that measure the least a write can cost: the codecs of one array, without a cache and
+//! without a store to write to, and a file replaced so that it survives a power loss.
 
 use std::error::Error;
 use std::fs::File;

@@ -1,4 +1,6 @@
 """Tables and targets, out of the result alone."""
+import functools
+
 PEERS = ["zarr2", "zarr3", "zarrs", "tensorstore"]
 COLUMNS = ["zarrfs", "direct", "null", "null-direct", "plain", *PEERS]
 FAST_CODECS = ("blosc", "zlib", "zstd", None)
@@ -161,74 +163,92 @@ def targets(result):
     """What is demanded, what was measured: a list of dictionaries."""
     found = []
 
-    def add(target, of, measured, needed, at_most=False):
+    def add(table, target, of, measured, needed, at_most=False):
         if measured is not None:
             met = measured <= needed if at_most else measured >= needed
-            found.append({"target": target, "of": of, "measured": measured, "needed": needed, "at_most": at_most,
-                          "met": met})
+            found.append({"table": table, "target": target, "of": of, "measured": measured, "needed": needed,
+                          "at_most": at_most, "met": met})
 
     for name, array in result["arrays"].items():
-        rows, bound = array["rows"], array["bound"]
-        into_memory, to_file = best_peer(rows, "memory")[0], best_peer(rows, "file")[0]
-        for column, kind, least in (("zarrfs", "cat", 1.0), ("direct", "direct", 1.5)):
-            cat = median(rows, "cat", column)
-            add(f"{kind}/bound", name, times(cat, bound.get(column), "s"), 0.85)
-            if array["codec"] in FAST_CODECS:
-                add(f"{kind}/memory", name, times(cat, into_memory, "s"), 2.0 if array["order"] == "F" else least)
-            add(f"{kind}/file", name, times(cat, to_file, "s"), 3.0)
-        for row, title, unit in (("warm", "warm", "s"), ("random-warm-1", "random1", "IOPS"),
-                                 ("random-warm-4", "random4", "IOPS")):
-            ours = median(rows, row, "zarrfs")
-            add(f"{title}/null", name, times(ours, median(rows, row, "null"), unit), 0.95)
-            add(f"{title}/plain", name, times(ours, median(rows, row, "plain"), unit), 0.85)
-        if array["codec"] == "blosc" and array["whole_rows"]:
-            add("4K/peer", name, times(median(rows, "latency", "zarrfs"), best_peer(rows, "latency")[0], "us"), 10.0)
-        for column, bound_mib in (("zarrfs", 512), ("zarrfs-128M", 128)):
-            for row, title in (("peak", "MiB"), ("write-peak", "MiB written")):
-                if peak := rows.get(row, {}).get(column):
-                    add(f"{title} of {bound_mib}", name, peak["max"] / 2**20, bound_mib + 64, at_most=True)
-        for row in ("write", "overwrite"):
-            add(f"{row}/bound", name, times(median(rows, row, "zarrfs"), bound.get(row), "s"), 0.85)
-            add(f"{row} decoded", name, most(rows, f"{row}-decodes"), 0, at_most=True)
-            add(f"{row} stored", name, most(rows, f"{row}-stored"), 1.0, at_most=True)
-        add("random stored", name, most(rows, "random-write-stored"), 1.0, at_most=True)
-        add("update/least", name, times(median(rows, "update", "plain"), median(rows, "update", "zarrfs"), "us"), 1.2,
-            at_most=True)
+        read_targets(functools.partial(add, "reading"), name, array)
+        write_targets(functools.partial(add, "writing"), name, array)
     first = result["stores"]["rows"].get("first-byte", {})
     for column, value in first.items():
         if "arrays" in column or "chunks" in column:
-            add("first byte", column, value["median"] - first["empty store"]["median"], 0.1, at_most=True)
+            add("stores", "first byte", column, value["median"] - first["empty store"]["median"], 0.1, at_most=True)
     return found
+
+
+def read_targets(add, name, array):
+    rows, bound = array["rows"], array["bound"]
+    into_memory, to_file = best_peer(rows, "memory")[0], best_peer(rows, "file")[0]
+    for column, kind, least in (("zarrfs", "cat", 1.0), ("direct", "direct", 1.5)):
+        cat = median(rows, "cat", column)
+        add(f"{kind}/bound", name, times(cat, bound.get(column), "s"), 0.85)
+        if array["codec"] in FAST_CODECS:
+            add(f"{kind}/memory", name, times(cat, into_memory, "s"), 2.0 if array["order"] == "F" else least)
+        add(f"{kind}/file", name, times(cat, to_file, "s"), 3.0)
+    for row, title, unit in (("warm", "warm", "s"), ("random-warm-1", "random1", "IOPS"),
+                             ("random-warm-4", "random4", "IOPS")):
+        ours = median(rows, row, "zarrfs")
+        add(f"{title}/null", name, times(ours, median(rows, row, "null"), unit), 0.95)
+        add(f"{title}/plain", name, times(ours, median(rows, row, "plain"), unit), 0.85)
+    if array["codec"] == "blosc" and array["whole_rows"]:
+        add("4K/peer", name, times(median(rows, "latency", "zarrfs"), best_peer(rows, "latency")[0], "us"), 10.0)
+    peak_targets(add, name, rows, "peak")
+
+
+def write_targets(add, name, array):
+    rows, bound = array["rows"], array["bound"]
+    for row in ("write", "overwrite"):
+        add(f"{row}/bound", name, times(median(rows, row, "zarrfs"), bound.get(row), "s"), 0.85)
+        add("decoded" if row == "write" else "over: decoded", name, most(rows, f"{row}-decodes"), 0, at_most=True)
+        add("stored" if row == "write" else "over: stored", name, most(rows, f"{row}-stored"), 1.0, at_most=True)
+    add("random: stored", name, most(rows, "random-write-stored"), 1.0, at_most=True)
+    # how many times as long as the least it takes
+    least = times(median(rows, "update", "plain"), median(rows, "update", "zarrfs"), "us")
+    add("update/least", name, least, 1.2, at_most=True)
+    peak_targets(add, name, rows, "write-peak")
+
+
+def peak_targets(add, name, rows, row):
+    for column, bound_mib in (("zarrfs", 512), ("zarrfs-128M", 128)):
+        if peak := rows.get(row, {}).get(column):
+            add(f"MiB of {bound_mib}", name, peak["max"] / 2**20, bound_mib + 64, at_most=True)
 
 
 COLUMNS_LEGEND = """zarrfs, direct: a mount, without and with --direct-io. null, null-direct: a FUSE file served from
 memory, which the page cache holds in the warm rows. plain: a file of the same bytes; of 4 bytes, a program that decodes
 and encodes their chunk and replaces its file, synced. x: how many times as fast zarrfs is."""
-TARGETS_LEGEND = """cat, direct: a cold cat, without and with --direct-io, against
-the bound, the best peer reading into memory, the best peer writing a raw file. warm, random1, random4: a warm cat and
-warm random reads of 1 and 4 jobs against the null and the plain file. 4K: cold reads of 4 KiB against the best peer's.
-MiB: peak memory with that cache. write, overwrite: dd and fsync into an array
-without a chunk and over all chunks, against the bound; chunks decoded for it; chunks stored for each chunk of the grid.
-random stored: chunks stored for each that random writes changed. update: 4 bytes and fsync against the least."""
+TARGETS_LEGENDS = {
+    "reading": """cat, direct: a cold cat, without and with --direct-io, against the bound, the
+best peer reading into memory, the best peer writing a raw file. warm, random1, random4: a warm cat and warm random
+reads of 1 and 4 jobs against the null and the plain file. 4K: cold reads of 4 KiB against the best peer's. MiB: peak
+memory with that cache.""",
+    "writing": """write, overwrite: dd and fsync, into an array without a chunk and over all of
+its chunks, against the bound; chunks decoded for it, and chunks stored for each chunk of the grid. random: chunks
+stored for each that random writes changed. update: 4 bytes and fsync, against the least that takes. MiB: peak memory
+with that cache.""",
+}
 
 
 def print_targets(found):
-    """One line for each array, one column for each target."""
-    of_arrays = [t for t in found if t["target"] != "first byte"]
-    needs, cells = {}, {}
-    for t in of_arrays:
-        need = f"{'<=' if t['at_most'] else '>='}{t['needed']:g}"
-        digits = 0 if t["target"].startswith("MiB") or t["target"].endswith("decoded") else 2
-        text = f"{t['measured']:.{digits}f}{'' if t['met'] else '!'}"
-        if needs.setdefault(t["target"], need) != need:
-            text += f" ({need})"
-        cells.setdefault(t["of"], {})[t["target"]] = text
-    if needs:
-        print(f"\nTargets; ! is missed. {TARGETS_LEGEND}")
-        table(["", *needs], [["needed", *needs.values()],
-                             *([of, *(line.get(h, "") for h in needs)] for of, line in cells.items())])
+    """Two tables; one line for each array, one column for each target."""
+    for table_name, legend in TARGETS_LEGENDS.items():
+        needs, cells = {}, {}
+        for t in (t for t in found if t["table"] == table_name):
+            need = f"{'<=' if t['at_most'] else '>='}{t['needed']:g}"
+            whole = t["target"].startswith("MiB") or t["needed"] == 0
+            text = f"{t['measured']:.{0 if whole else 2}f}{'' if t['met'] else '!'}"
+            if needs.setdefault(t["target"], need) != need:
+                text += f" ({need})"
+            cells.setdefault(t["of"], {})[t["target"]] = text
+        if needs:
+            print(f"\nTargets of {table_name}; ! is missed. {legend}")
+            table(["", *needs], [["needed", *needs.values()],
+                                 *([of, *(line.get(h, "") for h in needs)] for of, line in cells.items())])
     for t in found:
-        if t["target"] == "first byte":
+        if t["table"] == "stores":
             print(f"first byte of {t['of']}: {t['measured']:.3f} s beyond an empty store's, at most {t['needed']:g}"
                   f"{'' if t['met'] else '!'}")
     print(f"{sum(t['met'] for t in found)} of {len(found)} targets met")

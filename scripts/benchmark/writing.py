@@ -85,8 +85,7 @@ class WriteBench(ArrayBench):
                     self.samples.add("write-peak", column, peak_of(pid))
                     done = self.mounts.counters()
                     self.samples.add(f"{row}-decodes", column, done["chunk_decodes"] + done["block_decodes"])
-                    stored = done["chunks_stored"] / self.array.chunk_count(self.setup.mib)
-                    self.samples.add(f"{row}-stored", column, stored)
+                    self.add_stored(f"{row}-stored", self.array.chunk_count(self.setup.mib))
 
     def dd_into(self, path):
         return ["dd", f"if={self.plain}", f"of={path}", "bs=1M", "conv=fsync,notrunc", "status=none"]
@@ -126,8 +125,14 @@ class WriteBench(ArrayBench):
                 seconds = self.peer("pwrite", "pwrite", path=path, offsets=offsets, size=READ)["seconds"]
                 self.samples.add("random-write", column, len(offsets) / seconds)
                 if column == "zarrfs":
-                    dirty = self.array.chunks_touched(self.setup.mib, offsets)
-                    self.samples.add("random-write-stored", column, self.mounts.counters()["chunks_stored"] / dirty)
+                    self.add_stored("random-write-stored", self.array.chunks_touched(self.setup.mib, offsets))
+
+    def add_stored(self, row, written):
+        """How often the mount has stored each of the chunks that were written."""
+        stored = self.mounts.counters()["chunks_stored"]
+        if stored < written:
+            raise Failed(f"{self.array.name}: {stored} chunks were stored of {written} that were written")
+        self.samples.add(row, "zarrfs", stored / written)
 
 
 @contextlib.contextmanager
@@ -142,4 +147,4 @@ def empty_directory(path):
 
 def check_disk(directory, file_system):
     if file_system in ("tmpfs", "ramfs"):
-        raise Failed(f"{directory} is in memory: writing is measured on a disk, or not at all (--only names other rows)")
+        raise Failed(f"{directory} is in memory: writing is measured on a disk; --only can name other rows")
