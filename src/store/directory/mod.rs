@@ -84,7 +84,7 @@ impl Store for DirectoryStore {
         }
         // one byte more tells a file that grows from one that ends
         memory::reserve(value, stat.size as usize + 1)?;
-        file.take(limit + 1).read_to_end(value)?;
+        file.take(limit.saturating_add(1)).read_to_end(value)?;
         if value.len() as u64 > limit {
             return Err(Error::damaged(format!("more than the {limit} bytes it may have")));
         }
