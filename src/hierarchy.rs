@@ -102,6 +102,8 @@ struct ArrayDocument {
     key: Key,
     stat: Stat,
     form: Form,
+    /// [`Arrays::moves`] before it was looked for.
+    moves: u64,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -199,7 +201,8 @@ impl Hierarchy {
             let stat = self.store.stat(&key).map_err(|e| e.context(&key))?;
             Ok::<_, Error>(stat.map(|stat| (key, stat)))
         };
-        let found = |form| move |(key, stat)| ArrayDocument { key, stat, form };
+        let moves = self.arrays.moves();
+        let found = |form| move |(key, stat)| ArrayDocument { key, stat, form, moves };
         if let Some(document) = stat(ZARRAY)? {
             return Ok(Some(found(Form::V2)(document)));
         }
@@ -217,7 +220,7 @@ impl Hierarchy {
     }
 
     /// The parsed array, from memory if its metadata is still the same.
-    fn array(&self, key: &Key, ArrayDocument { key: document, stat, form }: &ArrayDocument) -> Result<Parsed> {
+    fn array(&self, key: &Key, ArrayDocument { key: document, stat, form, moves }: &ArrayDocument) -> Result<Parsed> {
         if let Some(parsed) = self.arrays.get(key, &stat.version) {
             return Ok(parsed.and_then(|array| {
                 array.detect_separator().map_err(|e| e.context(key))?;
@@ -241,7 +244,7 @@ impl Hierarchy {
         match parsed {
             // may pass, and says nothing of the metadata
             Err(e) if matches!(e.kind(), Kind::System(_)) => Ok(Err(e)),
-            parsed => Ok(self.arrays.insert(key, version, parsed)),
+            parsed => Ok(self.arrays.insert(key, version, parsed, *moves)),
         }
     }
 

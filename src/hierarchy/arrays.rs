@@ -24,13 +24,20 @@ struct Known {
     held: HashMap<Key, (Version, Weak<Array>)>,
     /// How many `held` may have until those that nobody holds any more are looked for.
     prune_at: usize,
+    /// How often arrays were moved away or removed.
+    moves: u64,
 }
 
 impl Arrays {
     /// None yet; `kept` of them are kept also when nobody holds them.
     pub fn new(kept: NonZeroUsize) -> Self {
-        let known = Known { recent: LruCache::new(kept), held: HashMap::new(), prune_at: kept.get() };
+        let known = Known { recent: LruCache::new(kept), held: HashMap::new(), prune_at: kept.get(), moves: 0 };
         Arrays { known: Mutex::new(known) }
+    }
+
+    /// To be asked before the metadata of an array is looked for: see [`Arrays::insert`].
+    pub fn moves(&self) -> u64 {
+        lock(&self.known).moves
     }
 
     /// What was made of `version` of the metadata at `key`.
@@ -50,9 +57,13 @@ impl Arrays {
     }
 
     /// Remembers what was made of `version`, and answers what is to be used: the array that is known already if it is
-    /// the same. Another one is superseded.
-    pub fn insert(&self, key: &Key, version: Version, parsed: Parsed) -> Parsed {
+    /// the same. Another one is superseded. If any array was moved away since [`Arrays::moves`] was asked, this one may
+    /// have been: then it is not remembered, and whoever has it must look again.
+    pub fn insert(&self, key: &Key, version: Version, parsed: Parsed, moves: u64) -> Parsed {
         let mut known = lock(&self.known);
+        if known.moves != moves {
+            return parsed.inspect(|array| array.replace());
+        }
         let mut parsed = parsed;
         if let Some((of, Ok(current))) = known.current(key) {
             match &parsed {
@@ -70,6 +81,7 @@ impl Arrays {
     /// Drops what is known of the arrays at and below `key`, which are there no longer: nothing is stored for them any more.
     pub fn forget_below(&self, key: &Key) {
         let mut known = lock(&self.known);
+        known.moves += 1;
         let below = |k: &Key| k.relative_to(key).is_some();
         let keys: Vec<Key> = known.recent.iter().map(|(k, _)| k).filter(|k| below(k)).cloned().collect();
         let recent = keys.iter().filter_map(|k| known.recent.pop(k)).filter_map(|(_, parsed)| parsed.ok());
@@ -138,9 +150,9 @@ mod tests {
     fn an_array_that_is_held_stays_the_same() {
         let arrays = Arrays::new(NonZeroUsize::new(2).unwrap());
         let version = Version::Count;
-        let held = arrays.insert(&key(0), version(7), array(5)).unwrap();
+        let held = arrays.insert(&key(0), version(7), array(5), 0).unwrap();
         for i in 1..100 {
-            arrays.insert(&key(i), version(i), array(5)).unwrap();
+            arrays.insert(&key(i), version(i), array(5), 0).unwrap();
         }
         assert!(!held.is_superseded());
         assert_eq!(lock(&arrays.known).held.len(), 1);
@@ -150,7 +162,7 @@ mod tests {
         }
         drop(held);
         for i in 1..100 {
-            arrays.insert(&key(i), version(i), array(5)).unwrap();
+            arrays.insert(&key(i), version(i), array(5), 0).unwrap();
         }
         assert!(arrays.get(&key(0), &version(7)).is_none() && arrays.last(&key(0)).is_none());
     }
@@ -159,7 +171,7 @@ mod tests {
     fn only_other_metadata_supersede_an_array() {
         let arrays = Arrays::new(NonZeroUsize::new(2).unwrap());
         let version = Version::Count;
-        let insert = |n, parsed| arrays.insert(&key(0), version(n), parsed);
+        let insert = |n, parsed| arrays.insert(&key(0), version(n), parsed, 0);
         let first = insert(1, array(5)).unwrap();
         assert!(Arc::ptr_eq(&first, &insert(1, array(5)).unwrap()));
         assert!(Arc::ptr_eq(&first, &insert(2, array(5)).unwrap()));
@@ -174,11 +186,12 @@ mod tests {
     #[test]
     fn those_nobody_holds_are_forgotten() {
         let arrays = Arrays::new(NonZeroUsize::new(2).unwrap());
-        let mut held: Vec<_> = (0..50).map(|i| arrays.insert(&key(i), Version::Count(i), array(5)).unwrap()).collect();
+        let mut held: Vec<_> =
+            (0..50).map(|i| arrays.insert(&key(i), Version::Count(i), array(5), 0).unwrap()).collect();
         assert_eq!(lock(&arrays.known).held.len(), 48);
         held.truncate(3);
         for i in 100..200 {
-            held.push(arrays.insert(&key(i), Version::Count(i), array(5)).unwrap());
+            held.push(arrays.insert(&key(i), Version::Count(i), array(5), 0).unwrap());
             held.truncate(4);
         }
         assert!(lock(&arrays.known).held.len() <= 100);

@@ -1,0 +1,99 @@
+//! Writers of an array, and somebody who changes or moves it meanwhile.
+
+use super::*;
+use crate::error::Kind;
+use crate::hierarchy::Hierarchy;
+use crate::metadata::V1Order;
+use crate::store::MemoryStore;
+use crate::tree::{FLAT, ROOT_INODE};
+use std::sync::atomic::AtomicBool;
+
+fn document(length: u64) -> String {
+    format!(
+        r#"{{"zarr_format":2,"shape":[{length}],"chunks":[8],"dtype":"|u1","compressor":{{"id":"zlib"}},"fill_value":9,
+        "order":"C","filters":null}}"#
+    )
+}
+
+fn file_system() -> Fs {
+    let store = Arc::new(MemoryStore::default());
+    store.insert("a/.zarray", document(64));
+    let stats = Arc::new(Stats::default());
+    let cache = Arc::new(Cache::new(1 << 20, stats.clone()));
+    let hierarchy = Hierarchy::new(store, V1Order::Zarr1, stats.clone());
+    let spill = SpillOptions { directory: std::env::temp_dir(), limit: 0 };
+    let options = Options { read_only: false, resize: false, threads: 2, direct_io: false, passthrough: false, spill };
+    Fs::new(Tree::new(hierarchy, cache.clone()), cache, stats, options).unwrap()
+}
+
+fn open(fs: &Fs, directory: &str) -> Result<u64> {
+    let directory = fs.lookup(ROOT_INODE, directory)?.inode;
+    Ok(fs.open(fs.lookup(directory, FLAT)?.inode, true, false)?.handle)
+}
+
+/// Ends the other threads with its owner, also when that fails.
+struct Until<'a>(&'a AtomicBool);
+
+impl Drop for Until<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn what_is_written_while_the_shape_changes_is_there_at_once_and_stays() {
+    let (fs, done) = (file_system(), AtomicBool::new(false));
+    let key = Key::normalize("a").unwrap();
+    let last = std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            let handle = open(&fs, "a").unwrap();
+            let (mut value, mut read) = (0u8, Vec::new());
+            while !done.load(Ordering::Relaxed) {
+                value = value.wrapping_add(1);
+                // of the chunk that the border cuts in turn, its first half
+                assert_eq!(fs.write(handle, 16, &[value; 12]).unwrap(), 12);
+                fs.read(handle, 16, 12, &mut read).unwrap();
+                assert_eq!(read, [value; 12]);
+            }
+            fs.flush(handle).unwrap();
+            value
+        });
+        let until = Until(&done);
+        for turn in 0..2000 {
+            fs.put_document(&key, MetadataFile::Array, document([29, 64][turn % 2]).as_bytes()).unwrap();
+        }
+        drop(until);
+        writer.join().unwrap()
+    });
+    let array = fs.tree.array(&key).unwrap();
+    let mut scratch = Default::default();
+    let mut stored = |chunk| array.load(ChunkId(chunk), Vec::new(), &mut scratch).unwrap().unwrap().bytes;
+    assert_eq!(stored(2), [last; 8]);
+    assert_eq!(stored(3), [[last; 4], [9; 4]].concat());
+}
+
+#[test]
+fn nothing_is_stored_where_an_array_was_moved_away() {
+    let (fs, done) = (file_system(), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                for name in ["a", "b"] {
+                    let Ok(handle) = open(&fs, name) else { continue };
+                    // either it is there, or it is told that it is not
+                    let _ = fs.write(handle, 3, &[7; 20]);
+                    let _ = fs.flush(handle);
+                    fs.release(handle);
+                }
+            }
+        });
+        let _until = Until(&done);
+        for turn in 0..2000 {
+            let (from, to) = [("a", "b"), ("b", "a")][turn % 2];
+            fs.rename((ROOT_INODE, from), (ROOT_INODE, to), false).unwrap();
+            let left = fs.lookup(ROOT_INODE, from).map(|_| ());
+            assert_eq!(left.unwrap_err().kind(), Kind::NotFound, "{from}");
+        }
+    });
+    assert_eq!(fs.stats.problems(), Vec::<String>::new());
+}
