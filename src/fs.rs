@@ -559,6 +559,8 @@ impl Dropping {
 #[cfg(test)]
 mod faults;
 #[cfg(test)]
+mod races;
+#[cfg(test)]
 mod model;
 #[cfg(test)]
 mod tests;

@@ -121,6 +121,7 @@ impl Fs {
     fn make_chunk(&self, array: &Arc<Array>, chunk: ChunkId) -> Result<()> {
         let mut bytes = memory::zeroed(array.grid().chunk_size())?;
         array.fill(&mut bytes, 0);
+        let _writing = self.resizing.writing_to(array)?;
         self.cache.write(array, chunk, 0, &bytes)
     }
 
@@ -204,6 +205,7 @@ impl Fs {
 
     /// Stores a document as a user of the mount has written it.
     pub(super) fn put_document(&self, key: &Key, file: MetadataFile, text: &[u8]) -> Result<()> {
+        let _alone = (file == MetadataFile::Array).then(|| self.resizing.alone());
         if file == MetadataFile::Array {
             self.store_written(key)?;
         }
@@ -311,6 +313,7 @@ impl Fs {
         match found.map(|(node, _)| node) {
             None => Err(Error::system(libc::ENOENT)),
             Some(Node::Directory(key)) => {
+                let _alone = self.resizing.alone();
                 self.check_empty(&key)?;
                 self.tree.hierarchy().remove_place(&key)?;
                 self.forget_below(&key);

@@ -59,7 +59,7 @@ fn what_is_written_while_the_shape_changes_is_there_at_once_and_stays() {
             value
         });
         let until = Until(&done);
-        for turn in 0..2000 {
+        for turn in 0..1000 {
             fs.put_document(&key, MetadataFile::Array, document([29, 64][turn % 2]).as_bytes()).unwrap();
         }
         drop(until);
@@ -88,7 +88,7 @@ fn nothing_is_stored_where_an_array_was_moved_away() {
             }
         });
         let _until = Until(&done);
-        for turn in 0..2000 {
+        for turn in 0..1000 {
             let (from, to) = [("a", "b"), ("b", "a")][turn % 2];
             fs.rename((ROOT_INODE, from), (ROOT_INODE, to), false).unwrap();
             let left = fs.lookup(ROOT_INODE, from).map(|_| ());

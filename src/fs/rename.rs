@@ -54,6 +54,7 @@ impl Fs {
             return Err(Error::system(libc::EPERM));
         }
         let to = above.child(name)?;
+        let _alone = self.resizing.alone();
         self.store_written(from)?;
         self.tree.hierarchy().rename(from, &to)?;
         self.forget_below(from);
@@ -169,6 +170,7 @@ impl Fs {
     /// Stores a whole chunk, given in the array's own order. If that fails the old one is there as before.
     pub(super) fn replace_chunk(&self, array: &Arc<Array>, chunk: ChunkId, bytes: &[u8]) -> Result<()> {
         array.writable()?;
+        let _writing = self.resizing.writing_to(array)?;
         // what others have written to it would else be lost if this can't be stored
         self.cache.flush_chunk(array, chunk)?;
         let stored = match array.metadata().is_object() {
@@ -198,6 +200,7 @@ impl Fs {
             return Err(Error::invalid(why).context(array.key()));
         }
         array.writable()?;
+        let _writing = self.resizing.writing_to(array)?;
         let (mut at, mut piece) = (0, Vec::new());
         while at < size {
             store.get_range(from, at..at + PIECE, &mut piece).map_err(|e| e.context(from))?.ok_or_else(stale)?;

@@ -8,7 +8,7 @@ use crate::memory::lock;
 use crate::store::Key;
 use crate::tree::{Attributes, Node};
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// Bytes of fill value written at a time.
 const STEP: u64 = 1 << 20;
@@ -16,17 +16,29 @@ const STEP: u64 = 1 << 20;
 /// Arrays that change their shape.
 #[derive(Default)]
 pub struct Resizing {
-    /// Held by those who write flat bytes, and alone by who changes a shape: an array must not be replaced by a larger one
-    /// while it is written. It protects nothing else.
+    /// Held by those who write to an array, and alone by who changes its metadata or moves it: what is written must not
+    /// come to be stored for an array of another shape, or at a place that is no array's any more. It protects nothing
+    /// else.
     turn: RwLock<()>,
     /// Protects the map: the sizes of flat bytes whose last row is not whole.
     unfinished: Mutex<HashMap<Key, u64>>,
 }
 
 impl Resizing {
-    /// To be held while flat bytes are written.
+    /// To be held while an array is written.
     pub fn writing(&self) -> RwLockReadGuard<'_, ()> {
         self.turn.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The same for an array that was looked up before; ESTALE, which makes the kernel look again, if it has changed since.
+    pub fn writing_to(&self, array: &Array) -> Result<RwLockReadGuard<'_, ()>> {
+        let writing = self.writing();
+        if array.is_superseded() { Err(Error::system(libc::ESTALE)) } else { Ok(writing) }
+    }
+
+    /// To be held while arrays change or move.
+    pub fn alone(&self) -> RwLockWriteGuard<'_, ()> {
+        self.turn.write().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What `stat` tells of flat bytes, if their last row is not whole.
@@ -59,7 +71,7 @@ impl Fs {
         if end <= self.resizing.end(&array) {
             return Ok(array);
         }
-        let _turn = self.resizing.turn.write().unwrap_or_else(PoisonError::into_inner);
+        let _turn = self.resizing.alone();
         let array = self.tree.array(key)?;
         match end > self.resizing.end(&array) {
             true => self.reshape(&array, end),
@@ -69,7 +81,7 @@ impl Fs {
 
     /// Gives flat bytes another size.
     pub(super) fn truncate(&self, key: &Key, size: u64) -> Result<()> {
-        let _turn = self.resizing.turn.write().unwrap_or_else(PoisonError::into_inner);
+        let _turn = self.resizing.alone();
         let array = self.tree.array(key)?;
         array.writable()?;
         // what leaves the array must be in the store to be cleared there

@@ -46,7 +46,10 @@ impl Fs {
         let handle = self.handle(handle)?;
         let written = match &*handle {
             Handle::Flat(file) => self.write_open_flat(file, offset, data)?,
-            Handle::Chunk(array, name, _) => self.write_chunk(&self.current(array)?, name, offset, data)?,
+            Handle::Chunk(array, name, _) => {
+                let _writing = self.resizing.writing();
+                self.write_chunk(&self.current(array)?, name, offset, data)?
+            }
             Handle::Draft(draft) => draft.write(offset, data).map(|()| data.len())?,
             Handle::Plain(open) => self.write_plain(open, offset, data).map(|()| data.len())?,
             _ => return Err(Error::system(libc::EBADF)),
@@ -62,12 +65,17 @@ impl Fs {
 
     fn write_open_flat(&self, file: &FlatFile, offset: u64, data: &[u8]) -> Result<usize> {
         let end = offset.saturating_add(data.len() as u64);
-        let mut array = self.current(&file.array)?;
-        if self.resizes && !data.is_empty() {
-            array = self.reach(array.key(), end)?;
+        loop {
+            let mut array = self.current(&file.array)?;
+            if self.resizes && !data.is_empty() {
+                array = self.reach(array.key(), end)?;
+            }
+            let _writing = self.resizing.writing();
+            // from here on it stays as it is
+            if !array.is_superseded() {
+                return self.write_flat(&array, offset, data);
+            }
         }
-        let _writing = self.resizing.writing();
-        self.write_flat(&array, offset, data)
     }
 
     pub(super) fn write_flat(&self, array: &Arc<Array>, offset: u64, data: &[u8]) -> Result<usize> {
