@@ -3,7 +3,7 @@
 
 use super::document::refused;
 use super::{ArrayDocument, Form, Hierarchy, REMOVED};
-use crate::array::{Array, ArrayEntry, Scratch};
+use crate::array::{Array, ArrayEntry, Loaded, Scratch};
 use crate::error::{Error, Kind, Result};
 use crate::grid::{ChunkId, Grid};
 use crate::json::{self, Map, Value};
@@ -116,23 +116,30 @@ impl Hierarchy {
         if array.metadata().is_object() {
             return Ok(false);
         }
-        let mut bytes = match array.load(chunk, Vec::new(), scratch) {
-            Ok(None) => return Ok(false),
-            Ok(Some(loaded)) => loaded.bytes,
-            // nobody reads anything from it, now or later
-            Err(e) if e.kind() == Kind::Damaged => {
-                self.stats.problem(format!("{e}: left as it is while the array's shape changes"));
-                return Ok(false);
-            }
-            Err(e) => return Err(e),
-        };
         let item = array.metadata().dtype.size();
         let mut blank = memory::zeroed(item * (BLANK / item.max(1)).max(1))?;
         model.fill(&mut blank, 0);
-        if !clear(&mut bytes, &spans, &blank) {
-            return Ok(false);
+        while let Some(mut loaded) = self.load_to_clear(array, chunk, scratch)? {
+            if !clear(&mut loaded.bytes, &spans, &blank) {
+                break;
+            }
+            // what somebody has stored meanwhile is newer
+            if array.stat_chunk(chunk)?.is_some_and(|stat| stat.version == loaded.version) {
+                return array.store(chunk, &loaded.bytes, scratch).map(|_| true);
+            }
         }
-        array.store(chunk, &bytes, scratch).map(|_| true)
+        Ok(false)
+    }
+
+    /// None also for a damaged chunk: nobody reads anything from it, now or later.
+    fn load_to_clear(&self, array: &Array, chunk: ChunkId, scratch: &mut Scratch) -> Result<Option<Loaded>> {
+        match array.load(chunk, Vec::new(), scratch) {
+            Err(e) if e.kind() == Kind::Damaged => {
+                self.stats.problem(format!("{e}: left as it is while the array's shape changes"));
+                Ok(None)
+            }
+            loaded => loaded,
+        }
     }
 }
 

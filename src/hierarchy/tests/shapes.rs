@@ -134,3 +134,66 @@ fn a_damaged_chunk_stays_as_it_is() {
     h.resize(&array(&h, "x"), &[3]).unwrap();
     assert_eq!(everything(&store), ["x/", "x/.zarray", "x/0"]);
 }
+
+/// A store in which somebody replaces the chunk `x/0` when it has been read for the first time.
+struct Contended {
+    store: MemoryStore,
+    newer: std::sync::Mutex<Option<Vec<u8>>>,
+}
+
+impl Store for Contended {
+    fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Version>> {
+        let got = self.store.get(key, limit, value);
+        if key.as_str() == "x/0"
+            && let Some(newer) = self.newer.lock().unwrap().take()
+        {
+            self.store.insert("x/0", newer);
+        }
+        got
+    }
+
+    fn get_range(&self, key: &Key, range: std::ops::Range<u64>, value: &mut Vec<u8>) -> Result<Option<Stat>> {
+        self.store.get_range(key, range, value)
+    }
+
+    fn stat(&self, key: &Key) -> Result<Option<Stat>> {
+        self.store.stat(key)
+    }
+
+    fn list(&self, prefix: &Key) -> Result<Listing> {
+        self.store.list(prefix)
+    }
+
+    fn location(&self) -> String {
+        self.store.location()
+    }
+
+    fn is_writable(&self) -> bool {
+        true
+    }
+
+    fn put(&self, key: &Key, value: &[u8]) -> Result<Version> {
+        self.store.put(key, value)
+    }
+
+    fn delete(&self, key: &Key) -> Result<bool> {
+        self.store.delete(key)
+    }
+
+    fn sync(&self) -> Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn what_another_writer_stores_meanwhile_stays() {
+    let plain = document(&[4], &[4], "C", ".").replace("{\"id\":\"zlib\"}", "null");
+    let store = MemoryStore::default();
+    store.insert("x/.zarray", plain);
+    store.insert("x/0", [1, 0].repeat(4));
+    let newer = std::sync::Mutex::new(Some([7, 0].repeat(4)));
+    let h = Hierarchy::new(Arc::new(Contended { store, newer }), V1Order::Zarr1, Arc::default());
+    h.resize(&array(&h, "x"), &[2]).unwrap();
+    h.resize(&array(&h, "x"), &[4]).unwrap();
+    assert_eq!(elements(&array(&h, "x")), [7, 7, 513, 513]);
+}
