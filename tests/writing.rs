@@ -205,6 +205,45 @@ impl Drop for Map {
     }
 }
 
+/// Pages of `data.raw` that a map has changed, or that are being written, are stored while a chunk file that is written
+/// or replaced has the kernel drop them: neither waits for the other for ever.
+#[test]
+fn maps_writes_and_chunk_files_do_not_wait_for_each_other() {
+    const LEN: usize = 4096;
+    let store = tempfile::tempdir().unwrap();
+    Made::full(store.path().join("a"), &[10 * LEN], &[LEN], json!({}));
+    let mount = Mount::new(store.path(), &[]);
+    let open = |name: &str| OpenOptions::new().read(true).write(true).open(mount.join(name)).unwrap();
+    let (mapped, flat, chunk) = (open("a/data.raw"), open("a/data.raw"), open("a/0"));
+    let (other, path) = (mount.join("a/0.new"), mount.join("a/0"));
+    let (done, ended) = std::sync::mpsc::channel();
+    let writer = done.clone();
+    // threads of their own, left behind if they hang: the mount's end frees them
+    std::thread::spawn(move || {
+        for round in 0..2000 {
+            flat.write_all_at(&[round as u8; 100], (3 * LEN + round) as u64).unwrap();
+        }
+        writer.send(()).unwrap();
+    });
+    std::thread::spawn(move || {
+        let map = Map::of(&mapped, 10 * LEN);
+        for round in 0..100 {
+            map.bytes()[2 * LEN + round] = round as u8;
+            if round % 2 == 0 {
+                chunk.write_all_at(&[round as u8; 10], 0).unwrap();
+            } else {
+                fs::write(&other, [round as u8; LEN]).unwrap();
+                fs::rename(&other, &path).unwrap();
+            }
+            assert_eq!((map.bytes()[5], map.bytes()[2 * LEN + round]), (round as u8, round as u8));
+        }
+        done.send(()).unwrap();
+    });
+    for _ in 0..2 {
+        ended.recv_timeout(std::time::Duration::from_secs(60)).expect("both end");
+    }
+}
+
 /// "mmap: MAP_SHARED read and write work"; what was written through a map is stored by msync, and by close.
 #[test]
 fn maps_are_written() {

@@ -26,6 +26,11 @@ impl Fs {
         }
     }
 
+    /// True for open flat bytes.
+    pub fn is_flat(&self, handle: u64) -> bool {
+        self.handle(handle).is_ok_and(|handle| matches!(*handle, Handle::Flat(_)))
+    }
+
     /// True if a write of `len` bytes may have to wait until others are stored.
     pub fn is_slow_write(&self, handle: u64, len: usize) -> bool {
         let Ok(handle) = self.handle(handle) else { return false };

@@ -342,15 +342,20 @@ impl Filesystem for Server {
         _: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        let notifying = self.notifying();
+        // the kernel holds the pages until it has the reply: who drops them waits for it, so it must not wait for him
+        let notifying = (!self.fs.is_flat(handle.0)).then(|| self.notifying());
+        let answer = |fs: &Fs, written, reply| match notifying {
+            Some(notifying) => reply_after(notifying, fs, move || answer_write(written, reply)),
+            None => answer_write(written, reply),
+        };
         if !self.fs.is_slow_write(handle.0, data.len()) {
             let written = guarded(&self.fs, "write", || self.fs.write(handle.0, offset, data));
-            return reply_after(notifying, &self.fs, move || answer_write(written, reply));
+            return answer(&self.fs, written, reply);
         }
         let data = data.to_vec();
         self.dispatch(true, move |fs| {
             let written = guarded(fs, "write", || fs.write(handle.0, offset, &data));
-            reply_after(notifying, fs, move || answer_write(written, reply));
+            answer(fs, written, reply);
         });
     }
 
@@ -392,10 +397,12 @@ impl Filesystem for Server {
                 }
                 size.map_or_else(|| fs.attributes(inode.0), |size| fs.set_size(inode.0, size))
             });
-            reply_after(notifying, fs, move || match done {
+            // not after others' pages are dropped: while the size is set the kernel writes none of this file's
+            match done {
                 Ok(a) => reply.attr(&attribute_ttl(&a), &options.attributes(&a)),
                 Err(e) => reply.error(e),
-            });
+            }
+            reply_after(notifying, fs, || {});
         });
     }
 
