@@ -250,6 +250,7 @@ impl Fs {
                 let array = self.current(&file.array)?;
                 if for_writing {
                     array.writable()?;
+                    self.resizing.finish_closed(key);
                 }
                 // the flat bytes are those of its one chunk
                 let is_one = array.grid().chunk_count() == 1 && array.grid().chunk_size() as u64 == array.size();
@@ -378,6 +379,7 @@ impl Fs {
         }
         if let Some(Handle::Flat(FlatFile { array, .. }) | Handle::Chunk(array, ..)) = closed.as_deref() {
             let array = lock(&array.0).clone();
+            self.resizing.finish_closed(array.key());
             // what can't be stored is on record, and waits for the next time
             if array.is_dirty() {
                 let _ = self.flush_array(&array);

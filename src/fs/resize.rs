@@ -21,7 +21,16 @@ pub struct Resizing {
     /// else.
     turn: RwLock<()>,
     /// Protects the map: the sizes of flat bytes whose last row is not whole.
-    unfinished: Mutex<HashMap<Key, u64>>,
+    unfinished: Mutex<HashMap<Key, Unfinished>>,
+}
+
+/// Flat bytes whose last row is not whole.
+#[derive(Clone, Copy)]
+struct Unfinished {
+    /// How many there are.
+    size: u64,
+    /// A file was closed since they were written: the one that is still open may only have been that of a child process.
+    closed: bool,
 }
 
 impl Resizing {
@@ -44,13 +53,13 @@ impl Resizing {
     /// What `stat` tells of flat bytes, if their last row is not whole.
     pub fn attributes(&self, node: &Node, attributes: Attributes) -> Attributes {
         let Node::Flat(key) = node else { return attributes };
-        let size = lock(&self.unfinished).get(key).copied().filter(|size| *size < attributes.size);
+        let size = lock(&self.unfinished).get(key).map(|row| row.size).filter(|size| *size < attributes.size);
         Attributes { size: size.unwrap_or(attributes.size), ..attributes }
     }
 
     /// Where flat bytes end for who appends.
     fn end(&self, array: &Array) -> u64 {
-        lock(&self.unfinished).get(array.key()).copied().unwrap_or(array.size()).min(array.size())
+        lock(&self.unfinished).get(array.key()).map_or(array.size(), |row| row.size.min(array.size()))
     }
 
     /// There are no arrays at and below `key` any more.
@@ -58,8 +67,23 @@ impl Resizing {
         lock(&self.unfinished).retain(|array, _| array.relative_to(key).is_none());
     }
 
-    /// The file was closed: its last row is whole from now on.
-    pub fn finish(&self, key: &Key) {
+    /// A file was closed, perhaps not for the last time.
+    pub fn close(&self, key: &Key) {
+        if let Some(row) = lock(&self.unfinished).get_mut(key) {
+            row.closed = true;
+        }
+    }
+
+    /// A file was closed for good, or another is opened: a last row that nobody goes on with is whole from now on.
+    pub fn finish_closed(&self, key: &Key) {
+        let mut unfinished = lock(&self.unfinished);
+        if unfinished.get(key).is_some_and(|row| row.closed) {
+            unfinished.remove(key);
+        }
+    }
+
+    /// The last row is whole.
+    fn finish(&self, key: &Key) {
         lock(&self.unfinished).remove(key);
     }
 }
@@ -116,7 +140,7 @@ impl Fs {
         }
         match size % row {
             0 => self.resizing.finish(key),
-            _ => drop(lock(&self.resizing.unfinished).insert(key.clone(), size)),
+            _ => drop(lock(&self.resizing.unfinished).insert(key.clone(), Unfinished { size, closed: false })),
         }
         Ok(now)
     }

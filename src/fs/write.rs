@@ -150,7 +150,7 @@ impl Fs {
         match &*handle {
             Handle::Flat(file) => {
                 let array = self.current(&file.array)?;
-                self.resizing.finish(array.key());
+                self.resizing.close(array.key());
                 self.flush_array(&array)
             }
             Handle::Chunk(array, ..) => self.flush_array(&*self.current(array)?),
