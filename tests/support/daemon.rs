@@ -1,24 +1,27 @@
 //! A mount whose daemon is a child of the test: it can be killed, traced and waited for. A test that fails or hangs
 //! leaves neither daemon nor mount behind.
 
-use super::{ZARRFS, limited, zarrfs};
+use super::{ZARRFS, zarrfs};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// Seconds a daemon lives at most: killed, it answers the test with errors, and can't hang it.
-const LIMIT: u32 = 120;
+/// How long a daemon lives at most: then its mount is ended, so that the test is answered with errors and can't hang.
+const LIMIT: Duration = Duration::from_secs(120);
 
 /// A mounted store and its daemon.
 pub struct Daemon {
-    /// `timeout`, whose child the daemon is; None once it has ended.
+    /// None once it has ended.
     child: Option<Child>,
     pid: Pid,
     directory: tempfile::TempDir,
+    /// Tells the watch that it is no longer needed, by going away.
+    watch: Option<Sender<()>>,
 }
 
 impl Daemon {
@@ -28,21 +31,29 @@ impl Daemon {
         let mountpoint = directory.path().join("mnt");
         std::fs::create_dir(&mountpoint).unwrap();
         let log = File::create(directory.path().join("log")).unwrap();
-        let mut command = limited(LIMIT, ZARRFS);
+        let mut command = Command::new(ZARRFS);
         command.args(["mount", "--foreground"]).args(args).arg(store).arg(&mountpoint);
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn().unwrap();
-        let mut daemon = Daemon { child: Some(child), pid: Pid::INIT, directory };
+        let pid = Pid::from_raw(child.id() as i32).expect("a process has a number");
+        let (watch, ended) = channel();
+        std::thread::spawn(move || {
+            if ended.recv_timeout(LIMIT) == Err(RecvTimeoutError::Timeout) {
+                super::say(&format!("{} is ended: it is there for {LIMIT:?}", mountpoint.display()));
+                let _ = kill_process(pid, Signal::KILL);
+                // a thread that waits in the kernel for an answer of its own process can't even be killed
+                let _ = Command::new("umount").arg("--force").arg(&mountpoint).status();
+            }
+        });
+        let daemon = Daemon { child: Some(child), pid, directory, watch: Some(watch) };
         daemon.wait_for_mount();
         daemon
     }
 
-    fn wait_for_mount(&mut self) {
+    fn wait_for_mount(&self) {
         let begun = Instant::now();
         let stats = self.path().join(".zarrfs/stats.json");
         while begun.elapsed() < Duration::from_secs(20) {
-            if let Ok(text) = std::fs::read(&stats) {
-                let stats: serde_json::Value = serde_json::from_slice(&text).unwrap();
-                self.pid = Pid::from_raw(stats["pid"].as_i64().unwrap() as i32).unwrap();
+            if stats.exists() {
                 return;
             }
             sleep(Duration::from_millis(2));
@@ -73,7 +84,9 @@ impl Daemon {
 
     /// Waits until it has ended; its status, if it hadn't ended before.
     pub fn wait(&mut self) -> Option<ExitStatus> {
-        self.child.take().map(|mut child| child.wait().unwrap())
+        let ended = self.child.take().map(|mut child| child.wait().unwrap());
+        self.watch = None;
+        ended
     }
 
     /// Unmounts, as a user does; the daemon's exit status.
@@ -94,13 +107,8 @@ impl Drop for Daemon {
         if std::thread::panicking() {
             super::say(&format!("the daemon's log:\n{}", self.log()));
         }
-        if let Some(mut child) = self.child.take() {
-            // before it is known who the daemon is, `timeout` passes the signal on
-            match self.pid {
-                Pid::INIT => drop(Command::new("kill").arg(child.id().to_string()).status()),
-                pid => drop(kill_process(pid, Signal::KILL)),
-            }
-            let _ = child.wait();
+        if self.child.is_some() {
+            self.kill();
         }
         // a killed daemon leaves its mount; nothing may be deleted through one that stays
         while self.is_mounted() {
