@@ -7,6 +7,7 @@
 
 mod backing;
 mod mount;
+mod notify;
 mod names;
 
 pub use mount::{MountError, MountRequest, Mountpoint, Unmounted, mountpoint_of, mounts_at, unmount_path};
@@ -18,16 +19,16 @@ use crate::tree::Attributes;
 use backing::Backings;
 use fuser::{
     BsdFileFlags, Config, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo,
-    InitFlags, KernelConfig, LockOwner, Notifier, OpenAccMode, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate,
-    ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs,
-    ReplyWrite, ReplyXattr, Request, Session, SessionACL, TimeOrNow, WriteFlags,
+    InitFlags, KernelConfig, LockOwner, OpenAccMode, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
+    ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite,
+    ReplyXattr, Request, Session, SessionACL, TimeOrNow, WriteFlags,
 };
+use notify::{Kernel, Notices, reply_after};
 use std::cell::RefCell;
 use std::ffi::OsStr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime};
 
@@ -76,10 +77,10 @@ pub fn serve(fs: Arc<Fs>, mountpoint: &mut Mountpoint, options: ServeOptions) ->
     let fd = mountpoint.take_device().ok_or_else(|| Error::invalid("the mount is served already"))?;
     // who may use the mount is the kernel's business: allow_other is a mount option
     let kernel = Kernel::default();
-    let notices = Arc::new(Notices { pool: Pool::new("notify", 1)?, waiting: AtomicUsize::new(0) });
+    let notices = Arc::new(Notices::new(kernel.clone())?);
     let server = Server { fs, pool, options, backings: None, kernel: kernel.clone(), notices };
     let session = Session::from_fd(server, fd, SessionACL::All, config)?;
-    let _ = kernel.0.set(session.notifier());
+    kernel.connect(session.notifier());
     let run = move || session.run().map_err(Error::from);
     Ok(std::thread::Builder::new().name("session".into()).spawn(run)?)
 }
@@ -94,46 +95,10 @@ struct Server {
     notices: Arc<Notices>,
 }
 
-/// Replies that wait until the kernel has dropped pages of other files. It may wait for requests under way to do that:
-/// only a thread of its own can wait for it.
-struct Notices {
-    pool: Pool,
-    waiting: AtomicUsize,
-}
-
-/// What is said to the kernel unasked. Set before the first request comes.
-#[derive(Clone, Default)]
-struct Kernel(Arc<OnceLock<Notifier>>);
-
-impl Kernel {
-    /// Has the kernel ask anew for the attributes of a file that is opened, if it may have kept any: an old size would
-    /// cut what is read.
-    fn forget_attributes(&self, fs: &Fs, inode: INodeNo) {
-        if fs.has_lasting_attributes(inode.0)
-            && let Some(notifier) = self.0.get()
-            // a negative offset stands for the attributes alone; pages would take locks that a read may hold
-            && let Err(e) = notifier.inval_inode(inode, -1, 0)
-        {
-            log::debug!("notify: {e}");
-        }
-    }
-}
-
-impl Kernel {
-    /// Has the kernel drop its pages of a file, after it has had those written that a map has changed.
-    fn drop_pages(&self, inode: u64) {
-        if let Some(notifier) = self.0.get()
-            && let Err(e) = notifier.inval_inode(INodeNo(inode), 0, 0)
-        {
-            log::debug!("notify: {e}");
-        }
-    }
-}
-
 impl Server {
     /// What [`reply_after`] needs, to go with a job.
-    fn notifying(&self) -> (Kernel, Arc<Notices>) {
-        (self.kernel.clone(), self.notices.clone())
+    fn notifying(&self) -> Arc<Notices> {
+        self.notices.clone()
     }
 
     /// Runs a job here, or on a worker if it is slow.
@@ -145,24 +110,6 @@ impl Server {
             job(&self.fs);
         }
     }
-}
-
-/// Replies to a request that may have changed files, when the kernel has dropped its pages of them.
-fn reply_after((kernel, notices): (Kernel, Arc<Notices>), fs: &Fs, reply: impl FnOnce() + Send + 'static) {
-    let mut stale = fs.stale_pages();
-    // pages that another request has taken from the list may be this one's
-    if stale.is_empty() && notices.waiting.load(Ordering::Acquire) == 0 {
-        drop(stale);
-        return reply();
-    }
-    let inodes = std::mem::take(&mut *stale);
-    notices.waiting.fetch_add(1, Ordering::AcqRel);
-    let counted = notices.clone();
-    notices.pool.run(move || {
-        inodes.into_iter().for_each(|inode| kernel.drop_pages(inode));
-        counted.waiting.fetch_sub(1, Ordering::AcqRel);
-        reply();
-    });
 }
 
 /// Runs the work of one request. A panic is EIO.
@@ -333,7 +280,7 @@ impl Filesystem for Server {
     fn write(
         &self,
         _: &Request,
-        _: INodeNo,
+        inode: INodeNo,
         handle: FileHandle,
         offset: u64,
         data: &[u8],
@@ -343,10 +290,13 @@ impl Filesystem for Server {
         reply: ReplyWrite,
     ) {
         // the kernel holds the pages until it has the reply: who drops them waits for it, so it must not wait for him
-        let notifying = (!self.fs.is_flat(handle.0)).then(|| self.notifying());
-        let answer = |fs: &Fs, written, reply| match notifying {
-            Some(notifying) => reply_after(notifying, fs, move || answer_write(written, reply)),
-            None => answer_write(written, reply),
+        let (is_flat, notices, len) = (self.fs.is_flat(handle.0), self.notifying(), data.len());
+        let answer = move |fs: &Fs, written, reply| {
+            if !is_flat {
+                return reply_after(notices, fs, move || answer_write(written, reply));
+            }
+            answer_write(written, reply);
+            notices.drop_again(inode.0, offset, len);
         };
         if !self.fs.is_slow_write(handle.0, data.len()) {
             let written = guarded(&self.fs, "write", || self.fs.write(handle.0, offset, data));

@@ -1,6 +1,7 @@
 //! Requests that make, remove and rename names, and set attributes: to calls of [`Fs`] and back, each on a worker.
 
-use super::{ENTRY_TTL, Server, answer_empty, attribute_ttl, guarded, reply_after};
+use super::notify::reply_after;
+use super::{ENTRY_TTL, Server, answer_empty, attribute_ttl, guarded};
 use crate::error::{Error, Result};
 use crate::fs::{Fs, KernelPages};
 use fuser::{
