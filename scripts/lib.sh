@@ -56,7 +56,7 @@ venv() {
     printf '%s\n' "$dir/bin/python"
 }
 
-# cargo_tool NAME VERSION: a program of crates.io, installed below target/tools; prints its path
+# cargo_tool NAME VERSION: a program that cargo installs, below target/tools; prints its path
 cargo_tool() {
     local dir=$root/target/tools
     if [ "$("$dir/bin/$1" --version 2>/dev/null)" != "$1 $2" ]; then
