@@ -451,6 +451,40 @@ fn many_writers_of_the_same_chunks_lose_nothing() {
     assert_stored(&made, "eight writers");
 }
 
+/// Whoever deletes a chunk and whoever stores it both take its lock: neither may wait for the other for ever.
+#[test]
+fn a_chunk_is_deleted_while_it_is_stored_under_its_lock() {
+    let (store, locks) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let made = Made::full(store.path().join("a"), &[40_000], &[20_000], codecs()[1].1.clone());
+    let mount = Mount::new(store.path(), &["--no-fsync", "--synchronizer", locks.path().to_str().unwrap()]);
+    let pid = mount.counter("pid");
+    let (done, wait) = std::sync::mpsc::channel();
+    let (flat, chunk) = (mount.join("a/data.raw"), mount.join("a/0"));
+    for delete in [false, true] {
+        let (done, flat, chunk) = (done.clone(), flat.clone(), chunk.clone());
+        std::thread::spawn(move || {
+            for round in 0..400 {
+                match delete {
+                    // it may not be there
+                    true => drop(fs::remove_file(&chunk)),
+                    false => write_at(&flat, round * 7, &pattern(round as u64, 5000)),
+                }
+            }
+            done.send(()).unwrap();
+        });
+    }
+    for _ in 0..2 {
+        if wait.recv_timeout(std::time::Duration::from_secs(60)).is_err() {
+            // what hangs can't be unmounted: with its daemon it ends
+            // SAFETY: a signal to a process of ours.
+            unsafe { libc::kill(pid as i32, libc::SIGKILL) };
+            panic!("they wait for each other");
+        }
+    }
+    write_at(&flat, 0, &made.flat[..20_000]);
+    assert_stored(&made, "afterwards");
+}
+
 /// "chunks that become all fill value stay as they are unless --drop-empty-chunks".
 #[test]
 fn empty_chunks_are_dropped_only_if_that_is_wanted() {

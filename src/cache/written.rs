@@ -308,11 +308,6 @@ impl Cache {
         self.written(array, chunk).is_some()
     }
 
-    /// True if chunks of the array wait to be stored.
-    pub fn has_dirty(&self, array: &Array) -> bool {
-        array.is_dirty()
-    }
-
     /// The chunk as it was written; None if it wasn't.
     pub(super) fn get_written(&self, array: &Array, chunk: ChunkId) -> Option<Answer> {
         while let Some(written) = self.written(array, chunk) {
@@ -411,7 +406,8 @@ impl Cache {
         }
     }
 
-    /// Forgets a chunk, also what was written: it is about to be erased or replaced. Waits for a write-back under way.
+    /// Forgets a chunk, also what was written: it is about to be erased or replaced. Waits for a write-back under way, so that
+    /// the caller must not hold the chunk's lock.
     pub fn forget_chunk(&self, array: &Array, chunk: ChunkId) {
         if let Some(written) = self.written(array, chunk) {
             let _turn = lock(&written.turn);

@@ -267,10 +267,10 @@ impl Fs {
     }
 
     fn erase_chunk(&self, array: &Arc<Array>, chunk: ChunkId) -> Result<bool> {
-        let _lock = array.lock_chunk(chunk)?;
         let was_written = self.cache.is_written(array, chunk);
+        // without the chunk's lock: it waits for a write-back, which takes that lock
         self.cache.forget_chunk(array, chunk);
-        let erased = array.erase(chunk);
+        let erased = array.lock_chunk(chunk).and_then(|_lock| array.erase(chunk));
         // who has read it meanwhile must not keep it
         self.cache.forget_chunk(array, chunk);
         self.drop_pages(&Node::Flat(array.key().clone()));

@@ -13,11 +13,6 @@ use crate::tree::{Attributes, FLAT, Node};
 use std::sync::{Arc, MutexGuard};
 
 impl Fs {
-    /// True if nothing can be written.
-    pub fn is_read_only(&self) -> bool {
-        self.read_only
-    }
-
     /// An error if nothing can be written.
     pub(super) fn writable(&self) -> Result<()> {
         match self.read_only {
