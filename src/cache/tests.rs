@@ -33,6 +33,10 @@ impl Store for SlowStore {
     fn list(&self, prefix: &Key) -> Result<Listing> {
         self.inner.list(prefix)
     }
+    fn put(&self, key: &Key, value: &[u8]) -> Result<Version> {
+        assert!(!self.panic.load(Ordering::SeqCst), "as told");
+        self.inner.put(key, value)
+    }
     fn location(&self) -> String {
         self.inner.location()
     }
@@ -152,6 +156,22 @@ fn a_panic_in_a_load_leaves_the_slot_free() {
     assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(read)).is_err());
     store.panic.store(false, Ordering::SeqCst);
     assert_eq!(read().unwrap(), 2);
+}
+
+#[test]
+fn a_panic_in_a_write_back_loses_nothing() {
+    let (store, array, cache) = setup(1 << 20);
+    cache.write(&array, ChunkId(2), 0, &[9; CHUNK]).unwrap();
+    store.panic.store(true, Ordering::SeqCst);
+    let flush = || cache.flush_chunk(&array, ChunkId(2));
+    assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(flush)).is_err());
+    assert_eq!(get(&cache, &array, 2).unwrap().unwrap(), [9; CHUNK]);
+    store.panic.store(false, Ordering::SeqCst);
+    cache.flush_all().unwrap();
+    assert!(!array.is_dirty());
+    let mut stored = Vec::new();
+    store.inner.get(&Key::root().join("2"), u64::MAX, &mut stored).unwrap().unwrap();
+    assert_eq!(stored, [9; CHUNK]);
 }
 
 /// A store of blosc frames, each of which is replaced after it was looked at: no block is of the version that was opened.

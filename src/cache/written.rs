@@ -395,7 +395,6 @@ impl Cache {
                 inside: inside(new, chunk),
             };
             let is_whole = taken.is_whole(written.size());
-            self.take_out(&written, &mut state, None);
             let (array, number) = (new.clone(), written.number);
             let moved = Written { array, chunk, number, turn: Mutex::default(), state: Mutex::new(taken) };
             let mut all = self.lock();
@@ -403,11 +402,14 @@ impl Cache {
             all.written_bytes += moved.size();
             new.count_dirty(1);
             all.written.insert(moved.key(), Arc::new(moved));
+            drop(all);
+            // not before: a reader of the new one must never find neither
+            self.take_out(&written, &mut state, None);
         }
     }
 
-    /// Forgets a chunk, also what was written: it is about to be erased or replaced. Waits for a write-back under way, so that
-    /// the caller must not hold the chunk's lock.
+    /// Forgets a chunk, also what was written: it is about to be erased or replaced. Waits for a write-back under way, so
+    /// that the caller must not hold the chunk's lock.
     pub fn forget_chunk(&self, array: &Array, chunk: ChunkId) {
         if let Some(written) = self.written(array, chunk) {
             let _turn = lock(&written.turn);
@@ -503,6 +505,9 @@ impl Cache {
         if state.bytes.is_none() {
             return Ok(None);
         }
+        // of a write-back that panicked: whoever has the turn finds no other under way
+        let left = std::mem::take(&mut state.storing);
+        state.dirty.add_all(&left);
         if state.dirty.is_empty() {
             self.take_out(written, &mut state, None);
             return Ok(None);
