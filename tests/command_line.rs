@@ -90,7 +90,14 @@ impl Foreground {
             code = self.0.try_wait().unwrap();
             code.is_some()
         });
-        code.unwrap().code().unwrap_or(-1)
+        let code = code.unwrap().code().unwrap_or(-1);
+        if code != 0 {
+            // shown with the test that fails over it
+            let mut said = String::new();
+            let _ = self.0.stderr.take().unwrap().read_to_string(&mut said);
+            println!("the daemon ended with {code} and said: {said}");
+        }
+        code
     }
 }
 
@@ -200,7 +207,7 @@ fn a_second_signal_ends_a_mount_in_use() {
     daemon.signal(rustix::process::Signal::TERM);
     wait_for("the unmount", || !is_mounted(&mountpoint.path()));
     daemon.signal(rustix::process::Signal::TERM);
-    daemon.wait();
+    assert_eq!(daemon.wait(), 1);
     drop(file);
 }
 
@@ -383,7 +390,6 @@ fn stats_shows_what_a_mount_has_done() {
         let line = lines.iter().find(|l| l.starts_with(&format!("{name}  "))).unwrap_or_else(|| panic!("{lines:?}"));
         line[name.len()..].trim().to_string()
     };
-    assert_eq!(value("bytes served"), format!("{:.1} KiB", read as f64 / 1024.0));
     assert!(value("store time").ends_with("s"), "{lines:?}");
     assert_eq!(value("store"), sample());
     // all values begin in one column
@@ -394,7 +400,10 @@ fn stats_shows_what_a_mount_has_done() {
     assert_eq!(json.len(), 1);
     let document: serde_json::Value = serde_json::from_str(&json[0]).unwrap();
     assert_eq!(document["store"], sample());
-    assert!(document["bytes_served"].as_u64().unwrap() >= read as u64);
+    // the kernel may have asked for a page twice, and the statistics themselves were read
+    let later = document["bytes_served"].as_u64().unwrap() as f64 / 1024.0;
+    let shown: f64 = value("bytes served").strip_suffix(" KiB").unwrap().parse().unwrap();
+    assert!((read as f64 / 1024.0).round() - 0.5 <= shown && shown <= later + 0.1, "{shown} of {later}");
 }
 
 #[test]

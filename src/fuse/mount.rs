@@ -11,6 +11,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// The type in the mount table.
@@ -48,6 +49,7 @@ pub struct Mountpoint {
     path: PathBuf,
     device: String,
     fuse: Option<OwnedFd>,
+    aborted: AtomicBool,
 }
 
 /// How an unmount went.
@@ -93,7 +95,7 @@ impl Mountpoint {
         let device = device.filter(|m| m.fs_type == FS_TYPE).map(|m| m.device).ok_or_else(|| {
             MountError::Other(Error::damaged(format!("{}: mounted, but not in the mount table", path.display())))
         })?;
-        Ok(Mountpoint { path, device, fuse: Some(fuse) })
+        Ok(Mountpoint { path, device, fuse: Some(fuse), aborted: AtomicBool::new(false) })
     }
 
     /// Where it is mounted.
@@ -124,9 +126,15 @@ impl Mountpoint {
         std::fs::write(&path, (bytes / 1024).to_string()).map_err(|e| Error::from(e).context(path))
     }
 
+    /// Whether [`Mountpoint::abort`] was called.
+    pub fn aborted(&self) -> bool {
+        self.aborted.load(Ordering::Relaxed)
+    }
+
     /// Ends the connection: requests under way get EIO. False where the kernel's control files are not there.
     pub fn abort(&self) -> bool {
         let minor = self.device.rsplit(':').next().unwrap_or_default();
+        self.aborted.store(true, Ordering::Relaxed);
         std::fs::write(format!("/sys/fs/fuse/connections/{minor}/abort"), "1").is_ok()
     }
 }
