@@ -52,6 +52,14 @@ pub struct Stats {
     pub bytes_decoded: Counter,
     /// Chunks encoded.
     pub encodes: Counter,
+    /// Requests sent to a server, repeated ones counted again.
+    pub requests: Counter,
+    /// Bytes of values received from a server.
+    pub bytes_received: Counter,
+    /// Values found in the cache on disk.
+    pub disk_cache_hits: Counter,
+    /// Values asked for and not found there.
+    pub disk_cache_misses: Counter,
     /// Chunks put into the store.
     pub stores: Counter,
     /// Bytes of encoded chunks put into the store.
@@ -97,7 +105,7 @@ impl Stats {
     }
 
     /// Names and values of the counters, in the order they are shown.
-    pub fn counters(&self) -> [(&'static str, u64); 19] {
+    pub fn counters(&self) -> [(&'static str, u64); 23] {
         [
             ("chunk_hits", self.hits.get()),
             ("chunk_misses", self.misses.get()),
@@ -113,6 +121,10 @@ impl Stats {
             ("bytes_served", self.bytes_served.get()),
             ("bytes_accepted", self.bytes_accepted.get()),
             ("bytes_spilled", self.bytes_spilled.get()),
+            ("requests", self.requests.get()),
+            ("bytes_received", self.bytes_received.get()),
+            ("disk_cache_hits", self.disk_cache_hits.get()),
+            ("disk_cache_misses", self.disk_cache_misses.get()),
             ("readahead_used", self.readahead_used.get()),
             ("readahead_wasted", self.readahead_wasted.get()),
             ("store_nanoseconds", self.store_time.get()),

@@ -1,7 +1,7 @@
 //! A store that fails on demand, for tests: another store, whose calls answer an error when they are told to, before
 //! anything has happened or after all has.
 
-use super::{Key, KeyLock, Listing, Stat, Store, Version};
+use super::{Key, Listing, Replaces, Stat, Store, Version};
 use crate::error::{Error, Result};
 use crate::memory::lock;
 use std::collections::HashMap;
@@ -136,28 +136,18 @@ impl Store for FaultyStore {
         self.call(Operation::Open, || self.inner.file(key))
     }
 
-    fn location(&self) -> String {
-        self.inner.location()
-    }
-
-    fn is_writable(&self) -> bool {
-        self.inner.is_writable()
-    }
-
-    fn check_writable(&self, prefix: &Key) -> Result<()> {
-        self.inner.check_writable(prefix)
-    }
+    hand_on!(inner: location is_writable check_writable space lock lists_all concurrency forget);
 
     fn put(&self, key: &Key, value: &[u8]) -> Result<Version> {
         self.call(Operation::Put, || self.inner.put(key, value))
     }
 
-    fn delete(&self, key: &Key) -> Result<bool> {
-        self.call(Operation::Delete, || self.inner.delete(key))
+    fn put_if(&self, key: &Key, value: &[u8], replaces: Replaces) -> Result<Option<Version>> {
+        self.call(Operation::Put, || self.inner.put_if(key, value, replaces))
     }
 
-    fn lock(&self, key: &Key) -> Result<KeyLock> {
-        self.inner.lock(key)
+    fn delete(&self, key: &Key) -> Result<bool> {
+        self.call(Operation::Delete, || self.inner.delete(key))
     }
 
     fn sync(&self) -> Result<()> {

@@ -1,6 +1,6 @@
 //! A store in memory, for tests.
 
-use super::{Entry, EntryKind, Key, Listing, Stat, Store, Version};
+use super::{Entry, EntryKind, Key, Listing, Replaces, Stat, Store, Version};
 use crate::error::{Error, Result};
 use crate::memory::lock;
 use std::collections::{BTreeMap, BTreeSet};
@@ -140,7 +140,8 @@ impl Store for MemoryStore {
         let all = values.chain(levels.prefixes.iter().map(|key| (key, EntryKind::Prefix)));
         let below = all.filter_map(|(key, kind)| Some((key.strip_prefix(&above)?, kind)));
         let entries = below.filter(|(name, _)| !name.contains('/'));
-        let entries: Vec<Entry> = entries.map(|(name, kind)| Entry { name: name.to_string(), kind }).collect();
+        let entries: Vec<Entry> =
+            entries.map(|(name, kind)| Entry { name: name.to_string(), kind, stat: None }).collect();
         Ok(Box::new(entries.into_iter().map(Ok)))
     }
 
@@ -154,6 +155,17 @@ impl Store for MemoryStore {
 
     fn put(&self, key: &Key, value: &[u8]) -> Result<Version> {
         self.lock().put(key, value.to_vec())
+    }
+
+    fn put_if(&self, key: &Key, value: &[u8], replaces: Replaces) -> Result<Option<Version>> {
+        let mut levels = self.lock();
+        let there = levels.values.get(key.as_str()).map(|(_, count)| Version::Count(*count));
+        let holds = match replaces {
+            Replaces::Anything => true,
+            Replaces::Nothing => there.is_none(),
+            Replaces::Version(version) => there.as_ref() == Some(version),
+        };
+        if holds { levels.put(key, value.to_vec()).map(Some) } else { Ok(None) }
     }
 
     fn delete(&self, key: &Key) -> Result<bool> {

@@ -1,6 +1,9 @@
 //! Stores: maps from keys to bytes, read one level or one value at a time. This room knows nothing of Zarr: it is keys,
 //! values, versions. One file per kind of store beside it.
 
+#[macro_use]
+mod hand_on;
+
 mod directory;
 mod faulty;
 mod key;
@@ -36,6 +39,19 @@ pub enum Version {
     },
     /// A counter of writes.
     Count(u64),
+    /// What a server calls a version: an entity tag or a generation; where it has none, the date and size it tells.
+    Tag(String),
+}
+
+/// What a put may replace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Replaces<'a> {
+    /// Whatever is there.
+    Anything,
+    /// Nothing: there must be no value.
+    Nothing,
+    /// The value of this version alone.
+    Version(&'a Version),
 }
 
 /// What stands at a key.
@@ -86,6 +102,8 @@ pub struct Entry {
     pub name: String,
     /// Whether it is a value.
     pub kind: EntryKind,
+    /// What is known of the value, where the listing brings it along.
+    pub stat: Option<Stat>,
 }
 
 /// The names of one level, as they come.
@@ -117,6 +135,21 @@ pub trait Store: Send + Sync {
     /// The names one level below `prefix`, unordered, streamed. Names that can't be keys are left out.
     fn list(&self, prefix: &Key) -> Result<Listing>;
 
+    /// False if [`Store::list`] may leave out what is there: a server that can't list tells of what is known otherwise.
+    fn lists_all(&self) -> bool {
+        true
+    }
+
+    /// How many requests may be under way at once to good purpose, whatever the cores can decode: more than one where an
+    /// answer is a long time on its way.
+    fn concurrency(&self) -> usize {
+        1
+    }
+
+    /// Has the store ask anew, when it is next asked, for what it remembers of `prefix` and all below: somebody opens a
+    /// file there and must see what is in the store now.
+    fn forget(&self, _prefix: &Key) {}
+
     /// The value as an open file of the local system, where it is one.
     fn file(&self, _key: &Key) -> Result<Option<(File, Stat)>> {
         Ok(None)
@@ -144,6 +177,12 @@ pub trait Store: Send + Sync {
     /// is all of the old value or all of the new one. The answer is of the value that was put.
     fn put(&self, _key: &Key, _value: &[u8]) -> Result<Version> {
         Err(read_only())
+    }
+
+    /// As [`Store::put`], but only while what is there is what `replaces` says: None if it isn't, and nothing was put. A
+    /// store that can't tell puts anyway.
+    fn put_if(&self, key: &Key, value: &[u8], _replaces: Replaces) -> Result<Option<Version>> {
+        self.put(key, value).map(Some)
     }
 
     /// Removes a value; false if there was none.

@@ -149,7 +149,7 @@ impl Store for DirectoryStore {
                 FileType::Symlink | FileType::Unknown => kind_behind(&root, &prefix, name)?,
                 _ => EntryKind::Other,
             };
-            Some(Ok(Entry { name: name.to_string(), kind }))
+            Some(Ok(Entry { name: name.to_string(), kind, stat: None }))
         });
         Ok(Box::new(names))
     }

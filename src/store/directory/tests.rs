@@ -25,7 +25,7 @@ fn values_and_names() {
     assert_eq!(part, b"");
     assert!(store.get(&key, 9, &mut part).is_err());
     let names: Vec<_> = store.list(&Key::root()).unwrap().map(|e| e.unwrap()).collect();
-    assert_eq!(names, [Entry { name: "a".into(), kind: EntryKind::Prefix }]);
+    assert_eq!(names, [Entry { name: "a".into(), kind: EntryKind::Prefix, stat: None }]);
 }
 
 #[test]
