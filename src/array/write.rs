@@ -8,7 +8,7 @@ use crate::grid::ChunkId;
 use crate::layout;
 use crate::memory;
 use crate::metadata::Separator;
-use crate::store::{KeyLock, Version};
+use crate::store::{KeyLock, Replaces, Version};
 use std::time::Instant;
 
 /// A chunk's lock, held until it is dropped.
@@ -44,6 +44,18 @@ impl Array {
     /// Encodes the bytes of a chunk, C layout, and puts them into the store in place of what is there. The answer is of
     /// what was put. Errors name the key and the cause.
     pub fn store(&self, chunk: ChunkId, bytes: &[u8], scratch: &mut Scratch) -> Result<Version> {
+        let put = self.store_if(chunk, bytes, Replaces::Anything, scratch)?;
+        put.ok_or_else(|| Error::system(libc::EIO).context(self.chunk_key(chunk)))
+    }
+
+    /// As [`Array::store`], but only while what is there is what `replaces` says: None if it isn't.
+    pub fn store_if(
+        &self,
+        chunk: ChunkId,
+        bytes: &[u8],
+        replaces: Replaces,
+        scratch: &mut Scratch,
+    ) -> Result<Option<Version>> {
         let pipeline = self.pipeline()?;
         self.settle_separator()?;
         let key = self.chunk_key(chunk);
@@ -57,12 +69,12 @@ impl Array {
         let encoded = encoded.map_err(|e| self.in_chunk(&key, e))?;
         self.stats.encodes.add(1);
         let start = Instant::now();
-        let put = self.store.put(&key, encoded);
+        let put = self.store.put_if(&key, encoded, replaces);
         self.stats.store_time.add_since(start);
-        let version = put.map_err(|e| e.context(&key))?;
+        let Some(version) = put.map_err(|e| e.context(&key))? else { return Ok(None) };
         self.stats.stores.add(1);
         self.stats.bytes_written.add(encoded.len() as u64);
-        Ok(version)
+        Ok(Some(version))
     }
 
     /// What is to be stored for `bytes`: they themselves, or what `scratch` holds then.

@@ -1,6 +1,6 @@
 use super::*;
 use crate::metadata::ArrayMetadata;
-use crate::store::{Key, Listing, MemoryStore, Stat, Store, Version};
+use crate::store::{Key, Listing, MemoryStore, Replaces, Stat, Store, Version, hand_on};
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -231,4 +231,59 @@ fn chunks_replaced_while_their_blocks_are_read_do_not_wait_for_each_other() {
     for _ in 0..2 {
         assert_eq!(results.recv_timeout(Duration::from_secs(5)), Ok(SIZE));
     }
+}
+
+/// A store that somebody else writes, too: just before each of the first puts that depend on a version.
+struct Contended {
+    below: MemoryStore,
+    first: AtomicUsize,
+}
+
+impl Store for Contended {
+    hand_on!(below: get get_range stat list location is_writable put);
+
+    fn put_if(&self, key: &Key, value: &[u8], replaces: Replaces) -> Result<Option<Version>> {
+        let left = self.first.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1));
+        if let Ok(n) = left {
+            let mut there = vec![0; CHUNK];
+            self.below.get(key, u64::MAX, &mut there)?;
+            there[99 + n] = 7;
+            self.below.put(key, &there)?;
+        }
+        self.below.put_if(key, value, replaces)
+    }
+}
+
+/// "a chunk changed by both keeps both changes where the byte ranges differ"
+#[test]
+fn what_somebody_else_stores_meanwhile_is_kept() {
+    let doc = br#"{"zarr_format":2,"shape":[20000],"chunks":[10000],"dtype":"|u1","compressor":null,"fill_value":0,
+        "order":"C","filters":null}"#;
+    // chunk 0 is stored already, chunk 1 is not
+    let store = Arc::new(Contended { below: MemoryStore::default(), first: AtomicUsize::new(0) });
+    store.below.insert("0", vec![1; CHUNK]);
+    let stats = Arc::new(Stats::default());
+    let metadata = ArrayMetadata::parse(doc).unwrap();
+    let array = Arc::new(Array::new(Key::root(), metadata, store.clone(), stats.clone()).unwrap());
+    let cache = Cache::new(1 << 20, stats);
+    for (chunk, others) in [(0, 3), (1, 3), (0, 1)] {
+        store.first.store(others, Ordering::SeqCst);
+        cache.write(&array, ChunkId(chunk), 5, b"ours").unwrap();
+        cache.flush_all().unwrap();
+        let mut value = Vec::new();
+        store.get(&Key::root().join(&chunk.to_string()), u64::MAX, &mut value).unwrap();
+        assert_eq!((&value[5..9], &value[100..100 + others]), (b"ours".as_slice(), vec![7; others].as_slice()));
+        assert_eq!(get(&cache, &array, chunk).unwrap(), Some(value));
+        // written from end to end, ours is what counts
+        store.first.store(1, Ordering::SeqCst);
+        cache.write(&array, ChunkId(chunk), 0, &vec![9; CHUNK]).unwrap();
+        cache.flush_all().unwrap();
+        assert_eq!(get(&cache, &array, chunk).unwrap(), Some(vec![9; CHUNK]));
+    }
+    // too often: told, and not forgotten
+    store.first.store(written::OVERTAKEN as usize, Ordering::SeqCst);
+    cache.write(&array, ChunkId(1), 5, b"more").unwrap();
+    assert_eq!(cache.flush_all().unwrap_err().errno(), libc::EAGAIN);
+    cache.flush_all().unwrap();
+    assert_eq!(&get(&cache, &array, 1).unwrap().unwrap()[5..9], b"more");
 }

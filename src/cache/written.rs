@@ -15,15 +15,19 @@ use crate::array::Array;
 use crate::error::{Error, Result};
 use crate::grid::ChunkId;
 use crate::memory::{self, lock};
-use crate::store::Version;
-use std::hash::{DefaultHasher, Hash, Hasher};
+use crate::store::{Replaces, Version};
+use std::hash::{BuildHasher, DefaultHasher, Hash, Hasher, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
 /// Of the cache's bound, how much may wait to be stored.
 const SHARE: (usize, usize) = (3, 4);
 
 /// Bytes that may wait to be stored before chunks that were written from end to end are stored behind their writer.
 const BEHIND: usize = 32 << 20;
+
+/// How often a chunk is laid anew over what somebody else has stored meanwhile, before it is told that it can't be stored.
+pub(super) const OVERTAKEN: u32 = 64;
 
 /// Bytes for a chunk, and where in it they go, in order.
 pub type Part<'a> = (usize, &'a [u8]);
@@ -80,8 +84,37 @@ struct Storing {
     bytes: Arc<Decoded>,
     epoch: u64,
     loads: u64,
+    /// What the bytes were laid over; it doesn't matter where they were written from end to end.
+    below: Option<Below>,
+}
+
+impl Storing {
     /// Of what was below; None if it was overwritten unseen.
-    before: Option<Mark>,
+    fn before(&self) -> Option<Mark> {
+        self.below.as_ref().and_then(Below::mark)
+    }
+
+    fn replaces(&self) -> Replaces<'_> {
+        match &self.below {
+            None | Some(Below::Unknown) => Replaces::Anything,
+            Some(Below::Known(None)) => Replaces::Nothing,
+            Some(Below::Known(Some(version))) => Replaces::Version(version),
+        }
+    }
+}
+
+/// How storing a chunk went.
+enum Stored {
+    /// It is in the store; None where it was erased instead.
+    Now(Option<Version>),
+    /// Somebody else has replaced the chunk below meanwhile: nothing was stored.
+    Overtaken,
+}
+
+/// Waits for a moment of chance, longer each time, so that two who store the same chunk don't keep overtaking each other.
+fn pause(attempt: u32) {
+    let chance = RandomState::new().build_hasher().finish();
+    std::thread::sleep(Duration::from_micros(chance % (1000 << attempt.min(8))));
 }
 
 impl Written {
@@ -452,7 +485,7 @@ impl Cache {
     /// 1. If bytes below show through, the store is asked for their version; if somebody has replaced the chunk, it is
     ///    loaded again and only what was written is laid over it.
     /// 2. The whole chunk is encoded and put, which replaces it at once or not at all. Meanwhile others write on, into a
-    ///    copy.
+    ///    copy. A server puts it only while it still holds the version of step 1; if it doesn't, all begins anew.
     /// 3. If nothing was written meanwhile, the chunk leaves the map; else the rest waits for the next time. What could
     ///    not be stored is dirty again.
     fn write_back(&self, written: &Written) -> Result<()> {
@@ -469,20 +502,30 @@ impl Cache {
         };
         let _replacing = lock(self.replacing(array, chunk));
         let _lock = array.lock_chunk(chunk).map_err(failed)?;
-        let Some(storing) = self.begin(written).map_err(failed)? else { return Ok(()) };
-        let stored = self.store(array, chunk, &storing.bytes);
-        let mut state = written.lock();
-        let done = std::mem::take(&mut state.storing);
-        match stored {
-            Err(e) => {
-                state.dirty.add_all(&done);
-                Err(failed(e))
-            }
-            Ok(version) => {
-                self.stored(written, &mut state, storing, version, keep);
-                Ok(())
+        for attempt in 0..OVERTAKEN {
+            let Some(storing) = self.begin(written).map_err(failed)? else { return Ok(()) };
+            let stored = self.store(array, chunk, &storing);
+            let mut state = written.lock();
+            let done = std::mem::take(&mut state.storing);
+            match stored {
+                Ok(Stored::Now(version)) => {
+                    self.stored(written, &mut state, storing, version, keep);
+                    return Ok(());
+                }
+                Ok(Stored::Overtaken) => {
+                    state.dirty.add_all(&done);
+                    state.below = Below::Unknown;
+                    drop(state);
+                    pause(attempt);
+                }
+                Err(e) => {
+                    state.dirty.add_all(&done);
+                    return Err(failed(e));
+                }
             }
         }
+        let e = Error::system(libc::EAGAIN).context("somebody else replaces it again and again");
+        Err(failed(e.context(array.chunk_key(chunk))))
     }
 
     fn replacing(&self, array: &Array, chunk: ChunkId) -> &Mutex<()> {
@@ -492,11 +535,12 @@ impl Cache {
     }
 
     /// Stores a chunk, or erases it if that is what is wanted of an empty one: then there is no version.
-    fn store(&self, array: &Array, chunk: ChunkId, bytes: &[u8]) -> Result<Option<Version>> {
-        if self.drops_empty && array.is_empty(bytes) {
-            return array.erase(chunk).map(|_| None);
+    fn store(&self, array: &Array, chunk: ChunkId, storing: &Storing) -> Result<Stored> {
+        if self.drops_empty && array.is_empty(&storing.bytes) {
+            return array.erase(chunk).map(|_| Stored::Now(None));
         }
-        self.with_scratch(|scratch| array.store(chunk, bytes, scratch)).map(Some)
+        let put = self.with_scratch(|scratch| array.store_if(chunk, &storing.bytes, storing.replaces(), scratch))?;
+        Ok(put.map_or(Stored::Overtaken, |version| Stored::Now(Some(version))))
     }
 
     /// Step 1; None if there is nothing to store.
@@ -518,10 +562,10 @@ impl Cache {
             return Err(Error::system(libc::ESTALE).context(lost).context(written.array.chunk_key(written.chunk)));
         }
         state.complete(self, &written.array, written.chunk, true)?;
-        let before = if state.is_whole(written.size()) { None } else { state.below.mark() };
+        let below = (!state.is_whole(written.size())).then(|| state.below.clone());
         state.storing = std::mem::take(&mut state.dirty);
         let bytes = state.bytes.clone().ok_or_else(gone)?;
-        Ok(Some(Storing { bytes, epoch: written.array.epoch(), loads: state.loads, before }))
+        Ok(Some(Storing { bytes, epoch: written.array.epoch(), loads: state.loads, below }))
     }
 
     /// Step 3.
@@ -535,7 +579,7 @@ impl Cache {
     ) {
         let (array, chunk) = (&written.array, written.chunk);
         let mark = Mark::of(version.as_ref());
-        self.seen.replace(array.id(), chunk, storing.before, if array.is_lossy() { Mark::MIXED } else { mark });
+        self.seen.replace(array.id(), chunk, storing.before(), if array.is_lossy() { Mark::MIXED } else { mark });
         // what was loaded meanwhile is not what was stored; neither is what a lossy filter made of it
         let is_same = state.loads == storing.loads && !array.is_lossy();
         if is_same {

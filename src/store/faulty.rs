@@ -1,7 +1,7 @@
 //! A store that fails on demand, for tests: another store, whose calls answer an error when they are told to, before
 //! anything has happened or after all has.
 
-use super::{Key, Listing, Replaces, Stat, Store, Version};
+use super::{Key, Listing, Replaces, Stat, Store, Version, hand_on};
 use crate::error::{Error, Result};
 use crate::memory::lock;
 use std::collections::HashMap;

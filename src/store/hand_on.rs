@@ -118,3 +118,4 @@ macro_rules! hand_on {
         }
     };
 }
+pub(crate) use hand_on;

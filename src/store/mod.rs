@@ -1,14 +1,14 @@
 //! Stores: maps from keys to bytes, read one level or one value at a time. This room knows nothing of Zarr: it is keys,
 //! values, versions. One file per kind of store beside it.
 
-#[macro_use]
-mod hand_on;
-
 mod directory;
 mod faulty;
+mod hand_on;
 mod key;
 mod locks;
 mod memory;
+
+pub(crate) use hand_on::hand_on;
 
 pub use directory::DirectoryStore;
 pub use faulty::{Fault, FaultyStore, Operation};
