@@ -99,6 +99,11 @@ impl MemoryStore {
     }
 }
 
+fn stat_of(bytes: &[u8], count: u64) -> Stat {
+    let (kind, size, version) = (EntryKind::Value, bytes.len() as u64, Version::Count(count));
+    Stat { kind, size, modified: SystemTime::UNIX_EPOCH, version }
+}
+
 impl Store for MemoryStore {
     fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Version>> {
         let levels = self.lock();
@@ -117,17 +122,15 @@ impl Store for MemoryStore {
         let end = range.end.min(size) as usize;
         value.truncate(end);
         value.drain(..(range.start as usize).min(end));
-        Ok(Some(Stat { kind: EntryKind::Value, size, modified: SystemTime::UNIX_EPOCH, version }))
+        Ok(Some(Stat { size, version, ..stat_of(&[], 0) }))
     }
 
     fn stat(&self, key: &Key) -> Result<Option<Stat>> {
         let levels = self.lock();
-        let stat =
-            |kind, size, count| Stat { kind, size, modified: SystemTime::UNIX_EPOCH, version: Version::Count(count) };
         if let Some((bytes, count)) = levels.values.get(key.as_str()) {
-            return Ok(Some(stat(EntryKind::Value, bytes.len() as u64, *count)));
+            return Ok(Some(stat_of(bytes, *count)));
         }
-        Ok(levels.kind(key).map(|kind| stat(kind, 0, 0)))
+        Ok(levels.kind(key).map(|kind| Stat { kind, ..stat_of(&[], 0) }))
     }
 
     fn list(&self, prefix: &Key) -> Result<Listing> {
@@ -136,12 +139,14 @@ impl Store for MemoryStore {
             return Err(Error::not_found("no such prefix"));
         }
         let above = if prefix.is_root() { String::new() } else { format!("{}/", prefix.as_str()) };
-        let values = levels.values.keys().map(|key| (key, EntryKind::Value));
-        let all = values.chain(levels.prefixes.iter().map(|key| (key, EntryKind::Prefix)));
-        let below = all.filter_map(|(key, kind)| Some((key.strip_prefix(&above)?, kind)));
-        let entries = below.filter(|(name, _)| !name.contains('/'));
-        let entries: Vec<Entry> =
-            entries.map(|(name, kind)| Entry { name: name.to_string(), kind, stat: None }).collect();
+        let values = levels.values.iter().map(|(key, (bytes, count))| (key, Some(stat_of(bytes, *count))));
+        let all = values.chain(levels.prefixes.iter().map(|key| (key, None)));
+        let below = all.filter_map(|(key, stat)| Some((key.strip_prefix(&above)?, stat)));
+        let entries = below.filter(|(name, _)| !name.contains('/')).map(|(name, stat)| {
+            let kind = if stat.is_some() { EntryKind::Value } else { EntryKind::Prefix };
+            Entry { name: name.to_string(), kind, stat }
+        });
+        let entries: Vec<Entry> = entries.collect();
         Ok(Box::new(entries.into_iter().map(Ok)))
     }
 
