@@ -63,6 +63,9 @@ pub struct Options {
 /// Threads that store what was written, at least: they mostly wait for the disk.
 const MIN_BEHIND: usize = 4;
 
+/// The same of a far store, at most: a chunk for each is encoded in memory beside the cache.
+const MAX_BEHIND: usize = 16;
+
 /// What the kernel may keep of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KernelPages {
@@ -132,6 +135,8 @@ pub struct Fs {
     tree: Tree,
     cache: Arc<Cache>,
     ahead: ReadAhead,
+    /// See [`Fs::requests_at_once`].
+    requests: usize,
     direct_io: bool,
     passthrough: bool,
     read_only: bool,
@@ -154,16 +159,18 @@ pub struct Fs {
 impl Fs {
     /// The file system that shows `tree`, reading through `cache`.
     pub fn new(tree: Tree, cache: Arc<Cache>, stats: Arc<Stats>, options: Options) -> Result<Self> {
+        let requests = tree.hierarchy().store().concurrency();
         Ok(Fs {
             tree,
-            ahead: ReadAhead::new(cache.clone(), options.threads, options.spill)?,
+            requests,
+            ahead: ReadAhead::new(cache.clone(), options.threads, requests, options.spill)?,
             direct_io: options.direct_io,
             // what the kernel writes into a file of the store is not replaced at once
             passthrough: options.passthrough && options.read_only,
             read_only: options.read_only,
             resizing: Resizing::default(),
             resizes: options.resize,
-            behind: Pool::new("write-back", options.threads.max(MIN_BEHIND))?,
+            behind: Pool::new("write-back", options.threads.max(MIN_BEHIND).max(requests.min(MAX_BEHIND)))?,
             pages: Pages::new(),
             drafts: Drafts::default(),
             fresh: FreshGroups::new(),
@@ -201,11 +208,18 @@ impl Fs {
         Ok(Attributes { inode, ..attributes })
     }
 
+    /// How many requests to the store may be under way at once to good purpose: more than one if it is far.
+    pub fn requests_at_once(&self) -> usize {
+        self.requests
+    }
+
     /// True if looking up `name`, or, without one, asking about the node itself, may take long.
     pub fn is_slow(&self, inode: u64, name: Option<&str>) -> bool {
         self.tree.node(inode).is_ok_and(|node| {
-            // one that is being stored has its state locked
-            !self.drafts.is_empty()
+            // a far store may take as long as it likes
+            self.requests > 1
+                // one that is being stored has its state locked
+                || !self.drafts.is_empty()
                 || self.is_unsettled(&node, name)
                 || match name {
                     Some(name) => self.tree.is_slow_name(&node, name),

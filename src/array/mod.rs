@@ -22,6 +22,10 @@ pub use write::ChunkLock;
 /// Names looked at to find out an undeclared separator: enough to get past stray files, few enough to be quick.
 const SEPARATOR_SAMPLE: usize = 1000;
 
+/// Decoded bytes of far chunks that are worth being under way at once: they fill a link of several GB/s for as long as an
+/// answer takes, and leave most of the cache to what has come.
+const UNDER_WAY: usize = 64 << 20;
+
 /// Numbers arrays and openings; never given twice in a process.
 static COUNTER: AtomicU64 = AtomicU64::new(1);
 
@@ -51,6 +55,8 @@ pub struct Array {
     separator: OnceLock<Separator>,
     /// Why no chunk can be encoded, once that was tried.
     encodable: OnceLock<Result<()>>,
+    /// Stored bytes of the chunk that was asked for last; 0 before.
+    stored_size: AtomicU64,
     store: Arc<dyn Store>,
     stats: Arc<Stats>,
     id: u64,
@@ -90,6 +96,14 @@ pub struct Loaded {
     pub version: Version,
 }
 
+/// A chunk as it was stored: the other half of [`Array::load`] decodes it.
+pub struct Fetched {
+    key: Key,
+    /// Room for the decoded bytes, or these themselves.
+    bytes: Vec<u8>,
+    version: Version,
+}
+
 impl Array {
     /// The array at `key`. A codec that can't be set up is kept for [`Array::readable`] to tell.
     pub fn new(key: Key, metadata: ArrayMetadata, store: Arc<dyn Store>, stats: Arc<Stats>) -> Result<Self> {
@@ -99,6 +113,7 @@ impl Array {
         let array = Array {
             separator: declared.map(OnceLock::from).unwrap_or_default(),
             encodable: OnceLock::new(),
+            stored_size: AtomicU64::new(0),
             key,
             metadata,
             grid,
@@ -175,6 +190,23 @@ impl Array {
     /// An error if this build can't decode the array's chunks.
     pub fn readable(&self) -> Result<()> {
         self.pipeline.as_ref().map(|_| ()).map_err(|e| e.clone().context(&self.key))
+    }
+
+    /// True if an answer of the store is a long time on its way: requests are to be few, and under way together.
+    pub fn is_far(&self) -> bool {
+        self.store.concurrency() > 1
+    }
+
+    /// False if the store may hold chunks that [`Array::entries`] leaves out.
+    pub fn lists_all(&self) -> bool {
+        self.store.lists_all()
+    }
+
+    /// How many chunks are loaded or stored at once to good purpose where `threads` decode: of a far store as many as it
+    /// likes to be asked for, within a bound of memory.
+    pub fn at_once(&self, threads: usize) -> usize {
+        let room = UNDER_WAY / self.grid.chunk_size().max(1);
+        threads.max(self.store.concurrency().min(room))
     }
 
     /// The number of the latest opening. Whatever was learnt of the store before it must be checked again.
@@ -269,25 +301,41 @@ impl Array {
     /// Reads and decodes a chunk, into `buffer` if that has the room; None if it is uninitialised. Errors name the key
     /// and the cause.
     pub fn load(&self, chunk: ChunkId, buffer: Vec<u8>, scratch: &mut Scratch) -> Result<Option<Loaded>> {
-        let (pipeline, mut bytes, stored) = (self.pipeline()?, buffer, &mut scratch.stored);
+        self.fetch(chunk, buffer, scratch)?.map(|fetched| self.decode_fetched(fetched, scratch)).transpose()
+    }
 
+    /// The first half of [`Array::load`], which waits for the store.
+    pub fn fetch(&self, chunk: ChunkId, buffer: Vec<u8>, scratch: &mut Scratch) -> Result<Option<Fetched>> {
+        let (pipeline, mut bytes) = (self.pipeline()?, buffer);
         let key = self.chunk_key(chunk);
-        let is_plain = pipeline.is_identity() && !self.is_transposed();
+        let stored = if self.is_stored_plain(pipeline) { &mut bytes } else { &mut scratch.stored };
         let start = Instant::now();
-        let got = self.store.get(&key, pipeline.max_stored(), if is_plain { &mut bytes } else { stored });
+        let got = self.store.get(&key, pipeline.max_stored(), stored);
         self.stats.store_time.add_since(start);
         let Some(version) = got.map_err(|e| e.context(&key))? else { return Ok(None) };
-        self.stats.bytes_stored.add(if is_plain { bytes.len() } else { stored.len() } as u64);
+        self.stats.bytes_stored.add(stored.len() as u64);
+        self.stored_size.store(stored.len() as u64, Ordering::Relaxed);
+        Ok(Some(Fetched { key, bytes, version }))
+    }
+
+    /// The second half, which takes the processor; `scratch` is that of the first.
+    pub fn decode_fetched(&self, fetched: Fetched, scratch: &mut Scratch) -> Result<Loaded> {
+        let (pipeline, Fetched { key, mut bytes, version }) = (self.pipeline()?, fetched);
         let start = Instant::now();
-        let done = match is_plain {
+        let done = match self.is_stored_plain(pipeline) {
             true => pipeline.check_size(bytes.len()),
-            false => self.decode(pipeline, stored, &mut bytes, &mut scratch.other),
+            false => self.decode(pipeline, &scratch.stored, &mut bytes, &mut scratch.other),
         };
         self.stats.codec_time.add_since(start);
         done.map_err(|e| self.in_chunk(&key, e))?;
         self.stats.decodes.add(1);
         self.stats.bytes_decoded.add(bytes.len() as u64);
-        Ok(Some(Loaded { bytes, version }))
+        Ok(Loaded { bytes, version })
+    }
+
+    /// True if the stored bytes are the decoded ones, in our layout.
+    fn is_stored_plain(&self, pipeline: &Pipeline) -> bool {
+        pipeline.is_identity() && !self.is_transposed()
     }
 
     fn pipeline(&self) -> Result<&Pipeline> {

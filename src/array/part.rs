@@ -1,7 +1,7 @@
 //! Reading a part of a chunk where that costs less than the whole: any bytes of an uncompressed one, a block of a blosc
 //! frame. The parts of one chunk are of one version, or they are not given.
 
-use super::Array;
+use super::{Array, UNDER_WAY};
 use crate::codec::{BloscHeader, Partly};
 use crate::error::{Error, Result};
 use crate::grid::ChunkId;
@@ -9,6 +9,7 @@ use crate::memory;
 use crate::store::{Key, Stat, Version};
 use std::fs::File;
 use std::ops::Range;
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 /// Blocks below this many bytes are not worth a request each.
@@ -25,6 +26,16 @@ pub struct Parts {
     /// Of the stored bytes.
     pub version: Version,
 }
+
+/// The same of a far one: to ask again for a longer beginning takes more time than some bytes too many.
+const FAR_FRAME_BEGINNING: u64 = 16 << 10;
+
+/// Stored bytes of a far chunk that take no more time on their way than another request does: one of no more is fetched
+/// whole, by one.
+const FAR_WHOLE: usize = 4 << 20;
+
+/// As long as they decode to no more than this many bytes: that takes time, and room in the cache, too.
+const FAR_WHOLE_DECODED: usize = 16 << 20;
 
 /// What [`Array::open_parts`] finds.
 pub enum Opened {
@@ -52,9 +63,26 @@ impl Array {
     /// What a part of a chunk takes.
     pub fn partly(&self) -> Partly {
         match &self.pipeline {
-            Ok(pipeline) if !self.is_transposed() && !self.metadata.is_object() => pipeline.partly(),
-            _ => Partly::No,
+            Ok(_) if self.is_transposed() || self.metadata.is_object() || self.is_soon_whole() => Partly::No,
+            Ok(pipeline) => pipeline.partly(),
+            Err(_) => Partly::No,
         }
+    }
+
+    /// True if a far chunk is here as soon as a part of it, as far as can be told from the size of another.
+    fn is_soon_whole(&self) -> bool {
+        let size = self.grid.chunk_size();
+        let stored = match self.stored_size.load(Ordering::Relaxed) {
+            0 => size,
+            known => usize::try_from(known).unwrap_or(usize::MAX),
+        };
+        self.is_far() && stored <= FAR_WHOLE && size <= FAR_WHOLE_DECODED
+    }
+
+    /// True if the chunks, of a far array that is [`Partly::Plain`], are so large that also a forward reader had better
+    /// have them in pieces.
+    pub fn is_in_pieces(&self) -> bool {
+        self.is_far() && self.partly() == Partly::Plain && self.grid.chunk_size() > UNDER_WAY
     }
 
     /// Reads bytes of a chunk of an array that is [`Partly::Plain`]; None if it is uninitialised.
@@ -84,11 +112,12 @@ impl Array {
     /// Reads how a chunk of an array that is [`Partly::Blosc`] is divided.
     pub fn open_parts(&self, chunk: ChunkId) -> Result<Opened> {
         let mut index = Vec::new();
-        let Some((key, stat)) = self.get_range(chunk, 0..FRAME_BEGINNING, &mut index)? else {
+        let beginning = if self.is_far() { FAR_FRAME_BEGINNING } else { FRAME_BEGINNING };
+        let Some((key, stat)) = self.get_range(chunk, 0..beginning, &mut index)? else {
             return Ok(Opened::Uninitialised);
         };
-        if stat.size > self.pipeline()?.max_stored() {
-            return Ok(Opened::Whole); // to fail as the whole does
+        if stat.size > self.pipeline()?.max_stored() || self.is_soon_whole() {
+            return Ok(Opened::Whole); // too large a one is to fail as the whole does
         }
         let size = self.grid.chunk_size();
         let broken = |e: crate::codec::Broken| self.in_chunk(&key, Error::damaged(e.0));
@@ -104,6 +133,7 @@ impl Array {
             }
         }
         index.truncate(end);
+        index.shrink_to_fit();
         Ok(Opened::Parts(Parts { header, index, version: stat.version }))
     }
 
@@ -137,7 +167,9 @@ impl Array {
         let got = self.store.get_range(&key, range, out);
         self.stats.store_time.add_since(start);
         let got = got.map_err(|e| e.context(&key))?;
-        self.stats.bytes_stored.add(if got.is_some() { out.len() as u64 } else { 0 });
-        Ok(got.map(|stat| (key, stat)))
+        let Some(stat) = got else { return Ok(None) };
+        self.stats.bytes_stored.add(out.len() as u64);
+        self.stored_size.store(stat.size, Ordering::Relaxed);
+        Ok(Some((key, stat)))
     }
 }

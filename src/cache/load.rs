@@ -45,7 +45,13 @@ impl Cache {
         let size = array.grid().chunk_size();
         // encoded bytes and intermediate results need room beside the decoded ones
         slot.reserve(size.saturating_mul(2));
-        let loaded = self.with_scratch(|scratch| array.load(chunk, self.buffer(size), scratch))?;
+        let ticket = self.decoding.ticket(slot.ahead);
+        let loaded = self.with_scratch(|scratch| {
+            let Some(fetched) = array.fetch(chunk, self.buffer(size), scratch)? else { return Ok(None) };
+            // near ones are loaded by no more threads than that
+            let _turn = array.is_far().then(|| self.decoding.take(ticket));
+            array.decode_fetched(fetched, scratch).map(Some)
+        })?;
         Ok(match loaded {
             Some(loaded) => {
                 let mark = Mark::of(Some(&loaded.version));

@@ -16,6 +16,7 @@ mod ranges;
 mod readahead;
 mod seen;
 mod spill;
+mod turns;
 mod window;
 mod written;
 
@@ -36,6 +37,7 @@ use seen::Seen;
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use turns::Turns;
 use written::Written;
 
 /// What a slot costs beyond its chunk's bytes, roughly: so that a million missing chunks count, too.
@@ -43,6 +45,9 @@ const SLOT_COST: usize = 256;
 
 /// Chunks that the store can be asked for while others wait: about a millisecond.
 const FEW_MARKS: usize = 1000;
+
+/// Chunks of a far store that it can be asked for while somebody waits for his file: as many as are asked for at once.
+const FEW_FAR_MARKS: usize = 64;
 
 /// Locks over the keys of chunks that are being replaced: more than are at any time.
 const REPLACING: usize = 64;
@@ -82,6 +87,8 @@ pub struct Cache {
     replacing: [Mutex<()>; REPLACING],
     /// Whether a chunk that holds nothing but the fill value is erased instead of stored.
     drops_empty: bool,
+    /// Loads of far chunks are as many as wait for the store; so many of them decode.
+    decoding: Turns,
     stats: Arc<Stats>,
 }
 
@@ -104,6 +111,7 @@ impl Cache {
             seen: Seen::default(),
             replacing: [const { Mutex::new(()) }; REPLACING],
             drops_empty: false,
+            decoding: Turns::new(std::thread::available_parallelism().map_or(2, |n| n.get())),
             stats,
         }
     }
@@ -111,6 +119,11 @@ impl Cache {
     /// The same, but with `yes` a written chunk that holds nothing but the fill value is erased instead of stored.
     pub fn dropping_empty(self, yes: bool) -> Self {
         Cache { drops_empty: yes, ..self }
+    }
+
+    /// The same, but so many threads decode chunks of a far store, not one per core.
+    pub fn decoding_with(self, threads: usize) -> Self {
+        Cache { decoding: Turns::new(threads), ..self }
     }
 
     /// The bound in bytes.
@@ -182,9 +195,9 @@ impl Cache {
         }
     }
 
-    /// True if [`Cache::reopen`] has many chunks to ask the store for.
+    /// True if [`Cache::reopen`] has to ask the store for so many chunks that it takes long.
     pub fn is_slow_to_reopen(&self, array: &Array) -> bool {
-        self.seen.count(array.id()) > FEW_MARKS
+        self.seen.count(array.id()) > if array.is_far() { 0 } else { FEW_MARKS }
     }
 
     /// Gets ready for the next load, if the last one found no buffer: to be called when nobody waits.
@@ -305,13 +318,14 @@ impl Cache {
     }
 
     /// Begins a new epoch of the array: what is read from now on is at least as new as this moment. True if nothing has
-    /// changed of what was read since the last call, so that whoever kept copies of it may go on using them. It takes
-    /// the array's turn, see [`Array::opening`].
+    /// changed of what was read since the last call, so that whoever kept copies of it may go on using them: of a far
+    /// array only if that is soon found out. It takes the array's turn, see [`Array::opening`].
     pub fn reopen(&self, array: &Array, _turn: &MutexGuard<()>) -> bool {
         // in this order: whoever finds the old epoch has noted what it gives before the list is taken
         array.begin_epoch();
         let seen = self.seen.begin(array.id());
-        let Some(seen) = seen else { return false };
+        let is_soon_checked = |seen: &seen::Marks| !array.is_far() || seen.count() <= FEW_FAR_MARKS;
+        let Some(seen) = seen.filter(is_soon_checked) else { return false };
         let same = seen.is_current(array);
         if same {
             self.seen.put_back(array.id(), seen);

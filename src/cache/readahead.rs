@@ -1,6 +1,8 @@
 //! Reading ahead: what an open file's readers will want is loaded by threads of its own while they are served. A forward
 //! reader walks rows across a set of chunks and comes to the next set all at once, so that whole sets are read ahead; a
-//! strided reader gets the pieces at the next steps; a random one nothing. It knows chunks, not files or requests.
+//! strided reader gets the pieces at the next steps; a random one nothing. Of a near store as much is loaded at a time as
+//! there are threads to decode, of a far one as much as fills the link while answers are on their way. It knows chunks,
+//! not files or requests.
 
 use super::access::{Access, Pattern, Planned};
 use super::spill::{Spill, SpillOptions, Spills};
@@ -24,6 +26,10 @@ const MIN_AHEAD: u64 = 16 << 20;
 /// Bytes of chunks that one job loads: a queue entry for each of a million small chunks would cost more than they do.
 const JOB: u64 = 1 << 20;
 
+/// Of the cache's bound, how much far chunks may take that are under way for those who read ahead: each is reserved twice,
+/// and what has come needs room, too.
+const UNDER_WAY_SHARE: usize = 8;
+
 /// Requests that are looked ahead for a strided reader.
 const STEPS_AHEAD: u64 = 32;
 
@@ -32,7 +38,7 @@ const STEPS_AHEAD: u64 = 32;
 const STEP_RUNS: usize = 4096;
 const STEP_JOBS: usize = 256;
 
-/// Chunks of a request for each thread that are loaded beside it.
+/// Chunks of a request for each that may be under way at once that are loaded beside it.
 const BESIDE: usize = 4;
 
 /// Bytes of the first window of a reader. They begin at its multiples: requests overtake each other.
@@ -105,11 +111,12 @@ impl Drop for Readers {
 }
 
 impl ReadAhead {
-    /// Reads ahead into `cache` with so many threads.
-    pub fn new(cache: Arc<Cache>, threads: usize, spill: SpillOptions) -> Result<Self> {
+    /// Reads ahead into `cache`: so many `threads` decode, and `requests` are under way at once to a store that is far.
+    pub fn new(cache: Arc<Cache>, threads: usize, requests: usize, spill: SpillOptions) -> Result<Self> {
+        let under_way = cache.bound() / UNDER_WAY_SHARE;
         Ok(ReadAhead {
             cache,
-            pool: Pool::new("readahead", threads)?,
+            pool: Pool::bounded("readahead", threads.max(requests), under_way)?,
             threads: threads.max(1) as u64,
             spill: Spills::new(spill),
         })
@@ -129,6 +136,9 @@ impl ReadAhead {
     fn is_wide(&self, array: &Array, offset: u64) -> bool {
         if array.is_dirty() {
             return false; // what is put together would be worthless with the next write
+        }
+        if array.is_in_pieces() {
+            return true;
         }
         let (grid, set) = (array.grid(), array.grid().working_set(offset));
         set.chunks.end - set.chunks.start > 1
@@ -161,9 +171,15 @@ impl ReadAhead {
         let (size, count) = (grid.chunk_size().max(1) as u64, grid.chunk_count());
         let set = grid.working_set(end.min(grid.size().saturating_sub(1))).chunks;
         let set_bytes = (set.end - set.start).saturating_mul(size);
-        let ahead = set_bytes.max(MIN_AHEAD).max(self.threads.saturating_mul(size)).min(planned.limit);
-        // what is being decoded takes room, too
-        let room = self.room().saturating_sub(set_bytes).saturating_sub(self.threads.saturating_mul(size));
+        // what is being loaded takes room, too
+        let under_way = self.under_way(array);
+        let room = self.room().saturating_sub(set_bytes).saturating_sub(under_way);
+        let ahead = match array.is_far() {
+            // all of the next set, and what fills the link until the reader comes there
+            true => set_bytes.saturating_add(under_way.max(MIN_AHEAD)),
+            false => set_bytes.max(MIN_AHEAD).max(under_way),
+        };
+        let ahead = ahead.min(planned.limit);
         // only when the set before is dropped: its buffers are used again
         let base = grid.working_set(from.saturating_sub(self.behind())).chunks.end;
         let goal = (base + ahead.min(room) / size).min(count);
@@ -183,22 +199,37 @@ impl ReadAhead {
             planned.ahead = set.end;
         }
         let from = planned.ahead.max(set.start);
-        if goal > from && ((goal - from) * size >= JOB || goal == count) {
+        if goal > from && ((goal - from) * size >= self.job(array) || goal == count) {
             self.load(array, from..goal, closed);
             planned.ahead = goal;
         }
     }
 
+    /// Bytes of decoded chunks that are loaded at a time for those who read ahead.
+    fn under_way(&self, array: &Array) -> u64 {
+        let size = array.grid().chunk_size() as u64;
+        let bytes = size.saturating_mul(array.at_once(self.threads as usize) as u64);
+        match array.is_far() {
+            true => bytes.min((self.cache.bound() / UNDER_WAY_SHARE) as u64).max(size),
+            false => bytes,
+        }
+    }
+
+    /// Bytes of decoded chunks that one job loads: far ones are better asked for each by itself.
+    fn job(&self, array: &Array) -> u64 {
+        if array.is_far() { 1 } else { JOB }
+    }
+
     fn load(&self, array: &Arc<Array>, chunks: Range<u64>, closed: &Arc<AtomicBool>) {
-        let per_job = (JOB / array.grid().chunk_size().max(1) as u64).max(1);
+        let per_job = (self.job(array) / array.grid().chunk_size().max(1) as u64).max(1);
         let mut start = chunks.start;
         while start < chunks.end {
             let job = start..(start + per_job).min(chunks.end);
             start = job.end;
-            let (cache, array, closed) = (self.cache.clone(), array.clone(), closed.clone());
-            self.pool.run(move || {
+            let (cache, of, closed) = (self.cache.clone(), array.clone(), closed.clone());
+            self.run(array, move || {
                 for chunk in job {
-                    if closed.load(Ordering::Relaxed) || !cache.read_ahead(&array, ChunkId(chunk), Want::Whole) {
+                    if closed.load(Ordering::Relaxed) || !cache.read_ahead(&of, ChunkId(chunk), Want::Whole) {
                         return;
                     }
                 }
@@ -206,13 +237,19 @@ impl ReadAhead {
         }
     }
 
+    /// Runs a job that loads of an array, one chunk if it is far.
+    fn run(&self, array: &Array, job: impl FnOnce() + Send + 'static) {
+        let weight = if array.is_far() { array.grid().chunk_size() } else { 0 };
+        self.pool.run_weighing(weight, job);
+    }
+
     /// Loads chunks that a request is about to ask for one after the other, as far as there are threads: it waits for what
     /// they have begun.
     pub fn load_beside(&self, array: &Arc<Array>, chunks: impl Iterator<Item = (ChunkId, Want)>) {
-        for (chunk, want) in chunks.take(BESIDE * self.threads as usize) {
+        for (chunk, want) in chunks.take(BESIDE * array.at_once(self.threads as usize)) {
             let (cache, array) = (self.cache.clone(), array.clone());
             // the request itself is told what goes wrong
-            self.pool.run(move || drop(cache.get(&array, chunk, want)));
+            self.pool.run_first(move || drop(cache.get(&array, chunk, want)));
         }
     }
 
@@ -284,7 +321,7 @@ impl ReadAhead {
     /// Threads that build a window: no more than a quarter of the cache has room for, each with its chunk.
     fn threads_for(&self, array: &Array) -> u64 {
         let each = array.grid().chunk_size().saturating_mul(2).max(1);
-        ((self.cache.bound() / 4 / each) as u64).clamp(1, self.threads)
+        ((self.cache.bound() / 4 / each) as u64).clamp(1, array.at_once(self.threads as usize) as u64)
     }
 
     /// A spill file for chunks that can't be decoded in parts.
@@ -392,10 +429,10 @@ impl ReadAhead {
                     continue;
                 }
                 jobs += 1;
-                let (cache, array, closed) = (self.cache.clone(), array.clone(), closed.clone());
-                self.pool.run(move || {
+                let (cache, of, closed) = (self.cache.clone(), array.clone(), closed.clone());
+                self.run(array, move || {
                     if !closed.load(Ordering::Relaxed) {
-                        cache.read_ahead(&array, run.chunk, Want::At(run.offset));
+                        cache.read_ahead(&of, run.chunk, Want::At(run.offset));
                     }
                 });
             }

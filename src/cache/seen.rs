@@ -135,6 +135,11 @@ pub fn are_current(marks: &[(ChunkId, Mark)], array: &Array) -> bool {
 }
 
 impl Marks {
+    /// How many chunks.
+    pub fn count(&self) -> usize {
+        self.0.len()
+    }
+
     /// True if the store still holds every chunk as it was given.
     pub fn is_current(&self, array: &Array) -> bool {
         let mut marks: Vec<(ChunkId, Mark)> = self.0.iter().map(|(chunk, mark)| (*chunk, *mark)).collect();

@@ -154,6 +154,8 @@ impl Building<'_> {
                 let version = self.array.read_plain(chunk, needed.clone(), &mut memory.0)?;
                 return Ok(Visited { bytes: &memory.0, start: needed.start, mark: Mark::of(version.as_ref()) });
             }
+            // a far one is asked for once
+            Partly::Blosc if self.array.is_far() && self.window.spill.is_some() => {}
             Partly::Blosc => match self.array.open_parts(chunk)? {
                 Opened::Uninitialised => return Ok(Visited { bytes: &[], start: 0, mark: Mark::UNINITIALISED }),
                 Opened::Parts(parts) if self.is_better_in_parts(&needed, parts.block_size()) => {

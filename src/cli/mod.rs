@@ -206,7 +206,7 @@ struct MemoryArgs {
 
 impl MemoryArgs {
     fn cache(&self, stats: Arc<Stats>) -> Cache {
-        Cache::new(usize::try_from(self.cache_size).unwrap_or(usize::MAX), stats)
+        Cache::new(usize::try_from(self.cache_size).unwrap_or(usize::MAX), stats).decoding_with(self.threads())
     }
 
     fn threads(&self) -> usize {

@@ -73,7 +73,8 @@ pub struct ServeOptions {
 pub fn serve(fs: Arc<Fs>, mountpoint: &mut Mountpoint, options: ServeOptions) -> Result<JoinHandle<Result<()>>> {
     let mut config = Config::default();
     config.n_threads = Some(SESSION_THREADS);
-    let pool = Pool::new("worker", options.threads)?;
+    // they wait for a far store, each for its request
+    let pool = Pool::new("worker", options.threads.max(fs.requests_at_once()))?;
     let fd = mountpoint.take_device().ok_or_else(|| Error::invalid("the mount is served already"))?;
     // who may use the mount is the kernel's business: allow_other is a mount option
     let kernel = Kernel::default();
