@@ -7,6 +7,7 @@ mod hand_on;
 mod key;
 mod locks;
 mod memory;
+mod object;
 mod remembering;
 
 pub(crate) use hand_on::hand_on;
@@ -16,6 +17,7 @@ pub use faulty::{Fault, FaultyStore, Operation};
 pub use key::Key;
 pub use locks::{KeyLock, LockFiles};
 pub use memory::MemoryStore;
+pub use object::{ObjectOptions, ObjectStore};
 pub use remembering::Remembering;
 
 use crate::error::{Error, Kind, Result};

@@ -1,0 +1,72 @@
+//! When a request is sent again, and how long before that. It knows statuses and headers, no transport.
+
+use reqwest::StatusCode;
+use reqwest::header::{HeaderMap, RETRY_AFTER};
+use std::hash::{BuildHasher, RandomState};
+use std::time::Duration;
+
+/// The pause before the first repetition; each further one is twice as long.
+const FIRST: Duration = Duration::from_millis(100);
+
+/// The longest pause.
+const LONGEST: Duration = Duration::from_secs(5);
+
+/// The pauses between the tries of one request.
+#[derive(Default)]
+pub(super) struct Backoff {
+    pauses: u32,
+}
+
+impl Backoff {
+    /// Tries that have failed before the current one.
+    pub fn tries(&self) -> u32 {
+        self.pauses
+    }
+
+    /// The pause before the next try: not shorter than what the server asks for, up to its longest, and not the same for
+    /// all that were turned away together.
+    pub fn next(&mut self, after: Option<Duration>) -> Duration {
+        let pause = FIRST.saturating_mul(1 << self.pauses.min(16)).min(LONGEST);
+        self.pauses += 1;
+        // between half of it and all of it and a half
+        let random = RandomState::new().hash_one(self.pauses) % 1000;
+        let pause = pause.mul_f64(0.5 + random as f64 / 1000.0);
+        pause.max(after.unwrap_or_default().min(2 * LONGEST))
+    }
+}
+
+/// True for what a server answers when it can't answer now: 408, 429 and the 5xx that may pass.
+pub(super) fn may_pass(status: StatusCode) -> bool {
+    matches!(status.as_u16(), 408 | 429 | 500 | 502 | 503 | 504)
+}
+
+/// The seconds a server asks to wait, by RFC 9110, 10.2.3. A date is not read: clocks differ.
+pub(super) fn after(headers: &HeaderMap) -> Option<Duration> {
+    let seconds = headers.get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;
+    Some(Duration::from_secs(seconds))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_double_up_to_the_longest_and_differ() {
+        let pauses = || -> Vec<Duration> {
+            let mut backoff = Backoff::default();
+            (0..12).map(|_| backoff.next(None)).collect()
+        };
+        let (a, b) = (pauses(), pauses());
+        for (n, pause) in a.iter().enumerate() {
+            let middle = FIRST.saturating_mul(1 << n).min(LONGEST);
+            assert!(*pause >= middle / 2 && *pause < middle * 3 / 2, "{n}: {pause:?}");
+        }
+        assert_ne!(a, b);
+    }
+
+    #[test]
+    fn a_server_may_ask_for_a_longer_pause_within_reason() {
+        let asked = |seconds| Backoff::default().next(Some(Duration::from_secs(seconds)));
+        assert_eq!((asked(2), asked(100_000)), (Duration::from_secs(2), 2 * LONGEST));
+    }
+}

@@ -1,0 +1,227 @@
+//! The clients of S3, Google Cloud Storage and Azure: endpoint, region and credentials from options, environment and
+//! profiles, as users of their command lines expect. What is done with a client is elsewhere.
+
+use super::cloud::Client;
+use super::connector::Connector;
+use super::failure::Failure;
+use super::profile::{Profile, variable};
+use super::transport::{Ask, Transport, text};
+use super::{ObjectOptions, runtime, user_headers};
+use crate::error::{Error, Result};
+use crate::stats::Stats;
+use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
+use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
+use object_store::gcp::GoogleCloudStorageBuilder;
+use object_store::{BackoffConfig, RetryConfig};
+use reqwest::header::{HeaderMap, HeaderName};
+use reqwest::{Method, Url};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Of a bucket of which nobody knows better; the AWS command line says the same.
+const REGION: &str = "us-east-1";
+
+/// A client of the bucket.
+pub(super) fn s3(bucket: &str, options: &ObjectOptions, stats: &Arc<Stats>) -> Result<Arc<dyn Client>> {
+    let profile = Profile::load();
+    let mut builder = AmazonS3Builder::from_env();
+    let set = |builder: &AmazonS3Builder, key| builder.get_config_value(&key).filter(|value| !value.is_empty());
+    let has_keys = set(&builder, AmazonS3ConfigKey::AccessKeyId).is_some();
+    if let (false, Some(id), Some(secret)) =
+        (has_keys, profile.get("aws_access_key_id"), profile.get("aws_secret_access_key"))
+    {
+        builder = builder.with_access_key_id(id).with_secret_access_key(secret);
+        if let Some(token) = profile.get("aws_session_token") {
+            builder = builder.with_token(token);
+        }
+    }
+    let of_environment = || {
+        let s3 = set(&builder, AmazonS3ConfigKey::S3Endpoint);
+        s3.or_else(|| set(&builder, AmazonS3ConfigKey::Endpoint))
+            .or_else(|| profile.get("endpoint_url").map(Into::into))
+    };
+    let endpoint = options.endpoint_url.clone().or_else(of_environment);
+    let known = || {
+        let of_environment = set(&builder, AmazonS3ConfigKey::Region).or_else(|| variable("AWS_DEFAULT_REGION"));
+        of_environment.or_else(|| profile.get("region").map(str::to_string))
+    };
+    let region = match (&options.region, &endpoint) {
+        (Some(region), _) => region.clone(),
+        (None, None) => region_of(bucket, options, stats)?.or_else(known).unwrap_or_else(|| REGION.to_string()),
+        (None, Some(_)) => known().unwrap_or_else(|| REGION.to_string()),
+    };
+    let mut hosts = vec![format!("s3.{region}.amazonaws.com"), format!("{bucket}.s3.{region}.amazonaws.com")];
+    if let Some(endpoint) = &endpoint {
+        hosts = vec![host_of(endpoint)?];
+        // the one of S3 alone, which wins over the one of all services
+        builder = builder.with_config(AmazonS3ConfigKey::S3Endpoint, endpoint).with_allow_http(is_http(endpoint));
+    }
+    if options.anonymous {
+        builder = builder.with_skip_signature(true);
+    }
+    let client = builder
+        .with_bucket_name(bucket)
+        .with_region(region)
+        .with_disable_bulk_delete(true)
+        .with_retry(no_retries())
+        .with_http_connector(Connector(transport(hosts, options, stats)?))
+        .build();
+    Ok(Arc::new(client.map_err(unusable)?))
+}
+
+/// The region in which AWS says that the bucket is: it tells everybody, also who may not read it.
+fn region_of(bucket: &str, options: &ObjectOptions, stats: &Arc<Stats>) -> Result<Option<String>> {
+    let Ok(url) = Url::parse(&format!("https://s3.amazonaws.com/{bucket}")) else { return Ok(None) };
+    let (timeout, retries) = (options.timeout.min(Duration::from_secs(10)), options.retries.min(1));
+    let transport = Transport::new(Vec::new(), HeaderMap::new(), timeout, retries, stats.clone());
+    let transport = transport.map_err(Error::unsupported)?;
+    let answer = runtime::block_on(async { Ok(transport.send(&Ask::new(Method::HEAD, url)).await) })?;
+    let region = |answer: super::transport::Answer| {
+        text(&answer.headers, &HeaderName::from_static("x-amz-bucket-region")).map(str::to_string)
+    };
+    // who can't ask, behind a proxy for instance, may know the region from elsewhere
+    Ok(answer.map_err(|e: Failure| log::debug!("{e}")).ok().and_then(region))
+}
+
+/// A client of the bucket.
+pub(super) fn google(bucket: &str, options: &ObjectOptions, stats: &Arc<Stats>) -> Result<Arc<dyn Client>> {
+    let mut builder = GoogleCloudStorageBuilder::from_env();
+    let emulator = variable("STORAGE_EMULATOR_HOST").map(|host| match host.contains("://") {
+        true => host,
+        false => format!("http://{host}"),
+    });
+    let mut hosts = vec!["storage.googleapis.com".to_string()];
+    if let Some(endpoint) = options.endpoint_url.as_ref().or(emulator.as_ref()) {
+        hosts = vec![host_of(endpoint)?];
+        builder = builder.with_base_url(endpoint.trim_end_matches('/'));
+    }
+    if options.anonymous || (options.endpoint_url.is_none() && emulator.is_some()) {
+        builder = builder.with_skip_signature(true);
+    }
+    let client = builder
+        .with_bucket_name(bucket)
+        .with_retry(no_retries())
+        .with_http_connector(Connector(transport(hosts, options, stats)?))
+        .build();
+    Ok(Arc::new(client.map_err(unusable)?))
+}
+
+/// A client of the container; the account is named by the URL or the environment.
+pub(super) fn azure(
+    container: &str,
+    account: Option<&str>,
+    options: &ObjectOptions,
+    stats: &Arc<Stats>,
+) -> Result<Arc<dyn Client>> {
+    let mut builder = MicrosoftAzureBuilder::from_env();
+    let mut endpoint = options.endpoint_url.clone();
+    // the names that the command line and adlfs have for what the crate calls otherwise
+    for (name, key) in
+        [("AZURE_STORAGE_ACCOUNT", AzureConfigKey::AccountName), ("AZURE_STORAGE_KEY", AzureConfigKey::AccessKey)]
+    {
+        if let (None, Some(value)) = (builder.get_config_value(&key), variable(name)) {
+            builder = builder.with_config(key, value);
+        }
+    }
+    if let Some(string) = variable("AZURE_STORAGE_CONNECTION_STRING") {
+        let settings = ConnectionString::parse(&string);
+        for (key, value) in settings.keys {
+            builder = builder.with_config(key, value);
+        }
+        endpoint = endpoint.or(settings.endpoint);
+    }
+    if let Some(account) = account {
+        builder = builder.with_account(account);
+    }
+    endpoint = endpoint.or_else(|| builder.get_config_value(&AzureConfigKey::Endpoint));
+    let account = builder.get_config_value(&AzureConfigKey::AccountName).unwrap_or_default();
+    let mut hosts = vec![format!("{account}.blob.core.windows.net")];
+    if let Some(endpoint) = endpoint {
+        hosts = vec![host_of(&endpoint)?];
+        builder = builder.with_allow_http(is_http(&endpoint)).with_endpoint(endpoint);
+    }
+    if options.anonymous {
+        builder = builder.with_skip_signature(true);
+    }
+    let client = builder
+        .with_container_name(container)
+        .with_retry(no_retries())
+        .with_http_connector(Connector(transport(hosts, options, stats)?))
+        .build();
+    Ok(Arc::new(client.map_err(unusable)?))
+}
+
+/// `AccountName=...;AccountKey=...;BlobEndpoint=...`, as the portal of Azure shows it.
+#[derive(Default)]
+struct ConnectionString {
+    keys: Vec<(AzureConfigKey, String)>,
+    endpoint: Option<String>,
+}
+
+impl ConnectionString {
+    fn parse(text: &str) -> Self {
+        let settings = || text.split(';').filter_map(|setting| setting.trim().split_once('='));
+        let get =
+            |name: &str| settings().find(|(n, _)| n.eq_ignore_ascii_case(name)).map(|(_, value)| value.to_string());
+        let names = [
+            ("AccountName", AzureConfigKey::AccountName),
+            ("AccountKey", AzureConfigKey::AccessKey),
+            ("SharedAccessSignature", AzureConfigKey::SasKey),
+        ];
+        let mut keys: Vec<_> = names.into_iter().filter_map(|(name, key)| Some((key, get(name)?))).collect();
+        if get("UseDevelopmentStorage").is_some_and(|value| value.eq_ignore_ascii_case("true")) {
+            keys.push((AzureConfigKey::UseEmulator, "true".to_string()));
+        }
+        let of_suffix = || {
+            let scheme = get("DefaultEndpointsProtocol").unwrap_or_else(|| "https".to_string());
+            Some(format!("{scheme}://{}.blob.{}", get("AccountName")?, get("EndpointSuffix")?))
+        };
+        ConnectionString { keys, endpoint: get("BlobEndpoint").or_else(of_suffix) }
+    }
+}
+
+/// The crate would repeat requests, too, by rules of its own: the transport has done so.
+fn no_retries() -> RetryConfig {
+    RetryConfig { backoff: BackoffConfig::default(), max_retries: 0, retry_timeout: Duration::ZERO }
+}
+
+/// What sends the requests of a store.
+pub(super) fn transport(hosts: Vec<String>, options: &ObjectOptions, stats: &Arc<Stats>) -> Result<Arc<Transport>> {
+    let headers = user_headers(&options.headers)?;
+    let transport = Transport::new(hosts, headers, options.timeout, options.retries, stats.clone());
+    transport.map(Arc::new).map_err(Error::unsupported)
+}
+
+fn host_of(endpoint: &str) -> Result<String> {
+    let url = Url::parse(endpoint).map_err(|e| Error::invalid(e.to_string()).context("the endpoint"))?;
+    let host = url.host_str().ok_or_else(|| Error::invalid("the endpoint names no host"))?;
+    Ok(host.to_string())
+}
+
+fn is_http(endpoint: &str) -> bool {
+    endpoint.starts_with("http://")
+}
+
+fn unusable(error: object_store::Error) -> Error {
+    Error::invalid(super::cloud::line_of(&error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connection_strings_name_account_key_and_endpoint() {
+        let string = ConnectionString::parse(
+            "DefaultEndpointsProtocol=http;AccountName=a;AccountKey=k==;BlobEndpoint=http://h:1/a;",
+        );
+        assert_eq!(string.endpoint.as_deref(), Some("http://h:1/a"));
+        let keys = [(AzureConfigKey::AccountName, "a"), (AzureConfigKey::AccessKey, "k==")];
+        assert_eq!(string.keys, keys.map(|(key, value)| (key, value.to_string())));
+        let string = ConnectionString::parse(
+            "AccountName=a;EndpointSuffix=core.chinacloudapi.cn;SharedAccessSignature=sv=1&sig=x",
+        );
+        assert_eq!(string.endpoint.as_deref(), Some("https://a.blob.core.chinacloudapi.cn"));
+        assert_eq!(string.keys[1], (AzureConfigKey::SasKey, "sv=1&sig=x".to_string()));
+    }
+}

@@ -1,0 +1,312 @@
+//! Requests over HTTP: sent, sent again while that may help, and answered with a whole body or not at all. It knows
+//! nothing of stores: what a status means is for others to say.
+
+use super::failure::{Cause, Failure};
+use super::retry::{self, Backoff};
+use crate::memory;
+use crate::stats::Stats;
+use object_store::client::HttpRequestBody;
+use reqwest::header::{
+    ACCEPT_ENCODING, AUTHORIZATION, CONTENT_LENGTH, CONTENT_RANGE, COOKIE, HeaderMap, HeaderName, HeaderValue,
+    LOCATION, TRANSFER_ENCODING,
+};
+use reqwest::{Body, Client, Method, Response, StatusCode, Url};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::{Instant, timeout, timeout_at};
+
+/// Redirects that are followed for one request.
+const MAX_REDIRECTS: usize = 10;
+
+/// Bytes of an answer that is no value: what a server says of an error.
+const MAX_ERROR: u64 = 64 << 10;
+
+/// Bytes of a value that are received for a part of it at most, from a server that knows no parts.
+const MAX_SKIPPED: u64 = 64 << 20;
+
+/// The longest wait for a connection.
+const CONNECT: Duration = Duration::from_secs(5);
+
+/// An answer that stops coming for this part of the timeout is given up, and the request sent again.
+const STALLS: u32 = 3;
+
+/// A request.
+pub(super) struct Ask {
+    /// GET, HEAD, PUT, ...
+    pub method: Method,
+    /// To where.
+    pub url: Url,
+    /// Its own headers; those of [`Sender::headers`] are added.
+    pub headers: HeaderMap,
+    /// What is sent along.
+    pub body: Option<HttpRequestBody>,
+    /// The most bytes the body of the answer may have.
+    pub limit: u64,
+    /// If the answer is a whole value and not the part that was asked for, as many bytes of it will do.
+    pub enough: Option<u64>,
+}
+
+impl Ask {
+    /// A request without a body.
+    pub fn new(method: Method, url: Url) -> Self {
+        Ask { method, url, headers: HeaderMap::new(), body: None, limit: MAX_ERROR, enough: None }
+    }
+}
+
+/// An answer, whole.
+pub(super) struct Answer {
+    pub status: StatusCode,
+    pub headers: HeaderMap,
+    pub body: Vec<u8>,
+}
+
+/// Sends requests.
+pub(super) struct Transport {
+    client: Client,
+    /// Headers the user gave, which only the hosts of the store get to see.
+    headers: HeaderMap,
+    hosts: Vec<String>,
+    timeout: Duration,
+    retries: u32,
+    stats: Arc<Stats>,
+}
+
+impl Transport {
+    /// `hosts` are those of the store itself; `headers` go nowhere else.
+    pub fn new(
+        hosts: Vec<String>,
+        headers: HeaderMap,
+        timeout: Duration,
+        retries: u32,
+        stats: Arc<Stats>,
+    ) -> Result<Self, String> {
+        // an error says that there is one already
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let client = Client::builder()
+            .user_agent(concat!("zarrfs/", env!("CARGO_PKG_VERSION")))
+            // followed here: not every header may go where a server points
+            .redirect(reqwest::redirect::Policy::none())
+            .retry(reqwest::retry::never())
+            .connect_timeout(CONNECT.min(timeout))
+            .http1_only()
+            .build()
+            .map_err(|e| text_of(&e))?;
+        Ok(Transport { client, headers, hosts, timeout, retries, stats })
+    }
+
+    /// Sends a request, and again while it fails in a way that may pass. All of it ends within the timeout.
+    pub async fn send(&self, ask: &Ask) -> Result<Answer, Failure> {
+        let deadline = Instant::now() + self.timeout;
+        let mut backoff = Backoff::default();
+        loop {
+            let cause = match timeout_at(deadline, self.try_once(ask)).await {
+                Ok(Ok(answer)) => return Ok(answer),
+                Ok(Err(cause)) => cause,
+                Err(_) => Cause::TimedOut(self.timeout),
+            };
+            let tries = backoff.tries() + 1;
+            let pause = backoff.next(cause.retry_after());
+            if !cause.may_pass() || tries > self.retries || Instant::now() + pause >= deadline {
+                return Err(Failure::new(&ask.method, &ask.url, cause, tries));
+            }
+            log::debug!("{} {}: {cause}; again in {pause:?}", ask.method, super::location::shown(&ask.url));
+            tokio::time::sleep(pause).await;
+        }
+    }
+
+    /// Sends a request and follows where it leads.
+    async fn try_once(&self, ask: &Ask) -> Result<Answer, Cause> {
+        let mut url = ask.url.clone();
+        for _ in 0..=MAX_REDIRECTS {
+            let response = self.exchange(ask, &url).await?;
+            match followed(ask, &url, &response) {
+                Some(next) => url = next,
+                None => return self.receive(ask, response).await,
+            }
+        }
+        Err(Cause::Redirects)
+    }
+
+    /// Sends a request to `url` and waits for the head of the answer.
+    async fn exchange(&self, ask: &Ask, url: &Url) -> Result<Response, Cause> {
+        let mut request = reqwest::Request::new(ask.method.clone(), url.clone());
+        *request.headers_mut() = ask.headers.clone();
+        // what a proxy or a server has compressed would not be the value
+        request.headers_mut().entry(ACCEPT_ENCODING).or_insert(HeaderValue::from_static("identity"));
+        if url.origin() != ask.url.origin() {
+            for secret in [AUTHORIZATION, COOKIE] {
+                request.headers_mut().remove(secret);
+            }
+        } else if url.host_str().is_some_and(|host| self.hosts.iter().any(|h| h == host)) {
+            request.headers_mut().extend(self.headers.clone());
+        }
+        *request.body_mut() = ask.body.clone().map(Body::wrap);
+        self.stats.requests.add(1);
+        let stall = if is_safe(&ask.method) { self.stall() } else { self.timeout };
+        let answer = timeout(stall, self.client.execute(request)).await;
+        answer.map_err(|_| Cause::TimedOut(stall))?.map_err(|e| Cause::Broken(text_of(&e)))
+    }
+
+    /// Receives the body of an answer.
+    async fn receive(&self, ask: &Ask, mut response: Response) -> Result<Answer, Cause> {
+        let (status, headers) = (response.status(), std::mem::take(response.headers_mut()));
+        if retry::may_pass(status) {
+            return Err(Cause::Busy(status, retry::after(&headers)));
+        }
+        if ask.method == Method::HEAD {
+            return Ok(Answer { status, headers, body: Vec::new() });
+        }
+        let length = length(&headers);
+        if status.is_success() && length.is_none() && !headers.contains_key(TRANSFER_ENCODING) && status != 204 {
+            return Err(Cause::Wrong("the server doesn't tell the length of the value, so that its end is unknown"));
+        }
+        let enough = ask.enough.filter(|_| status == StatusCode::OK);
+        if enough.is_some_and(|bytes| bytes > MAX_SKIPPED) {
+            return Err(Cause::Wrong(
+                "the server knows no parts of values, and this one is too large to be read from its start",
+            ));
+        }
+        let limit = match enough {
+            Some(_) => MAX_SKIPPED,
+            None if status.is_success() => ask.limit,
+            None => MAX_ERROR,
+        };
+        let body = self.receive_body(&mut response, length, limit, enough).await?;
+        check_part(status, &headers, body.len() as u64)?;
+        if status.is_success() {
+            self.stats.bytes_received.add(body.len() as u64);
+        }
+        Ok(Answer { status, headers, body })
+    }
+
+    async fn receive_body(
+        &self,
+        response: &mut Response,
+        length: Option<u64>,
+        limit: u64,
+        enough: Option<u64>,
+    ) -> Result<Vec<u8>, Cause> {
+        let most = enough.unwrap_or(u64::MAX);
+        let wanted = length.map(|length| length.min(most));
+        let mut body = Vec::new();
+        if let Some(wanted) = wanted {
+            if wanted > limit {
+                return Err(Cause::TooLarge { size: length, limit });
+            }
+            memory::reserve(&mut body, wanted as usize).map_err(Cause::System)?;
+        }
+        let end = wanted.unwrap_or(most);
+        while (body.len() as u64) < end {
+            let piece = timeout(self.stall(), response.chunk()).await.map_err(|_| Cause::TimedOut(self.stall()))?;
+            let Some(piece) = piece.map_err(|e| Cause::Broken(text_of(&e)))? else { break };
+            let room = (end - body.len() as u64).min(piece.len() as u64) as usize;
+            if (body.len() + room) as u64 > limit {
+                return Err(Cause::TooLarge { size: None, limit });
+            }
+            body.extend_from_slice(piece.get(..room).unwrap_or_default());
+        }
+        match wanted {
+            Some(wanted) if (body.len() as u64) < wanted => Err(Cause::Short { received: body.len() as u64, wanted }),
+            _ => Ok(body),
+        }
+    }
+
+    fn stall(&self) -> Duration {
+        self.timeout / STALLS
+    }
+}
+
+/// What a server says the bytes of a part are, by RFC 9110, 14.4: `bytes 0-9/100`; for a range behind the end
+/// `bytes */100`.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct ContentRange {
+    /// First byte and the one behind the last; None if there are none.
+    pub range: Option<std::ops::Range<u64>>,
+    /// Of the whole value, if it is told.
+    pub size: Option<u64>,
+}
+
+/// The Content-Range of an answer.
+pub(super) fn content_range(headers: &HeaderMap) -> Option<ContentRange> {
+    let text = text(headers, &CONTENT_RANGE)?.trim();
+    let (unit, rest) = text.split_once(' ')?;
+    let (range, size) = rest.trim().split_once('/')?;
+    if !unit.eq_ignore_ascii_case("bytes") {
+        return None;
+    }
+    let range = match range.split_once('-') {
+        None => None,
+        Some((first, last)) => {
+            let (first, last): (u64, u64) = (first.trim().parse().ok()?, last.trim().parse().ok()?);
+            Some(first..last.checked_add(1).filter(|end| *end > first)?)
+        }
+    };
+    Some(ContentRange { range, size: size.trim().parse().ok() })
+}
+
+/// The length of a body, as its header tells.
+pub(super) fn length(headers: &HeaderMap) -> Option<u64> {
+    text(headers, &CONTENT_LENGTH)?.trim().parse().ok()
+}
+
+/// A header as text.
+pub(super) fn text<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
+    headers.get(name)?.to_str().ok()
+}
+
+/// An error unless a part has the bytes that its header tells.
+fn check_part(status: StatusCode, headers: &HeaderMap, received: u64) -> Result<(), Cause> {
+    if status != StatusCode::PARTIAL_CONTENT {
+        return Ok(());
+    }
+    match content_range(headers).and_then(|c| c.range) {
+        None => Err(Cause::Wrong("a part of a value, of which the server doesn't tell where it begins")),
+        Some(range) if range.end - range.start != received => {
+            Err(Cause::Short { received, wanted: range.end - range.start })
+        }
+        Some(_) => Ok(()),
+    }
+}
+
+/// Where an answer sends the client instead; None if the answer is to be taken as it is. What leads from `a` to `a/`
+/// says that `a` is a directory: that is an answer.
+fn followed(ask: &Ask, url: &Url, response: &Response) -> Option<Url> {
+    let is_redirect = matches!(response.status().as_u16(), 301 | 302 | 303 | 307 | 308);
+    if !is_redirect || !is_safe(&ask.method) {
+        return None;
+    }
+    let next = url.join(text(response.headers(), &LOCATION)?).ok()?;
+    if !["http", "https"].contains(&next.scheme()) || is_directory_of(&next, url) {
+        return None;
+    }
+    Some(next)
+}
+
+/// True if `next` is `url` with a slash at its end.
+fn is_directory_of(next: &Url, url: &Url) -> bool {
+    next.path().strip_suffix('/') == Some(url.path())
+}
+
+/// Methods that change nothing, by RFC 9110, 9.2.1.
+fn is_safe(method: &Method) -> bool {
+    [Method::GET, Method::HEAD].contains(method)
+}
+
+/// An error with its causes in one line. URLs are left out: they may hold signatures.
+fn text_of(error: &reqwest::Error) -> String {
+    let mut line = match () {
+        () if error.is_connect() => "can't connect".to_string(),
+        () if error.is_body() || error.is_decode() => "the answer breaks off".to_string(),
+        () => "the request failed".to_string(),
+    };
+    let mut source = std::error::Error::source(error);
+    while let Some(cause) = source {
+        let text = cause.to_string();
+        source = cause.source();
+        // most of them repeat the next
+        if source.is_none() || !source.is_some_and(|next| text.contains(&next.to_string())) {
+            line = format!("{line}: {text}");
+        }
+    }
+    line
+}

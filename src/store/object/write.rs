@@ -1,0 +1,230 @@
+//! How a bucket is changed: values put whole, under a condition where one is named; removed; renamed by copies that the
+//! server makes. Prefixes are no things of a server: they are kept in mind.
+
+use super::cloud::{Bucket, Cloud, failed, failure_of, tag_version};
+use super::failure::Failure;
+use super::listing::interrupted;
+use crate::error::{Error, Kind, Result};
+use crate::memory::lock;
+use crate::store::{EntryKind, Key, Replaces, Version};
+use object_store::path::Path;
+use object_store::{ObjectStoreExt, PutMode, PutOptions, UpdateVersion};
+use std::sync::Arc;
+use tokio::task::JoinSet;
+
+/// Requests of one rename that are under way at once.
+const AT_ONCE: usize = 32;
+
+impl Bucket {
+    /// Makes `value` the value of `key` if what is there is what `replaces` says.
+    pub async fn put(&self, key: &Key, value: &[u8], replaces: Replaces<'_>) -> Result<Option<Version>> {
+        let mode = match replaces {
+            Replaces::Anything => PutMode::Overwrite,
+            Replaces::Nothing => PutMode::Create,
+            Replaces::Version(version) => match self.update_of(key, version).await? {
+                Some(update) => PutMode::Update(update),
+                None => return Ok(None),
+            },
+        };
+        let options = PutOptions { mode, ..Default::default() };
+        match self.client.put_opts(&self.path(key)?, value.to_vec().into(), options).await {
+            Ok(put) => {
+                let tag =
+                    put.e_tag.ok_or_else(|| Error::new(Kind::System(libc::EIO), "the server names no version"))?;
+                Ok(Some(tag_version(&tag)))
+            }
+            Err(e) if replaces != Replaces::Anything && is_refused(&e) => Ok(None),
+            Err(e) => Err(failed(&e)),
+        }
+    }
+
+    /// What the server must still have; None if it hasn't. Google knows no entity tags where it is written: the
+    /// generation that has the tag stands for it.
+    async fn update_of(&self, key: &Key, version: &Version) -> Result<Option<UpdateVersion>> {
+        let Version::Tag(tag) = version else { return Ok(None) };
+        let mut update = UpdateVersion { e_tag: Some(tag.clone()), version: None };
+        if self.cloud == Cloud::Google {
+            let Some((meta, _)) = self.head(key).await? else { return Ok(None) };
+            if meta.e_tag.as_deref().map(tag_version).as_ref() != Some(version) {
+                return Ok(None);
+            }
+            update.version = meta.version;
+        }
+        Ok(Some(update))
+    }
+
+    /// Removes a value; false if there was none.
+    pub async fn delete(&self, key: &Key) -> Result<bool> {
+        if self.head(key).await?.is_none() {
+            return Ok(false);
+        }
+        let is_there = self.known(self.client.delete(&self.path(key)?).await)?.is_some();
+        // the level it stood on goes only when it is removed
+        self.keep(&key.parent());
+        Ok(is_there)
+    }
+
+    /// Keeps an empty prefix in mind.
+    fn keep(&self, prefix: &Key) {
+        if !prefix.is_root() {
+            lock(&self.made).insert(prefix.clone());
+        }
+    }
+
+    /// Makes an empty prefix.
+    pub async fn make_prefix(&self, key: &Key) -> Result<()> {
+        if self.stat(key).await?.is_some() {
+            return Err(Error::system(libc::EEXIST));
+        }
+        self.check_parent(key).await?;
+        self.keep(key);
+        Ok(())
+    }
+
+    /// Removes an empty prefix.
+    pub async fn remove_prefix(&self, key: &Key) -> Result<()> {
+        match self.stat(key).await?.map(|stat| stat.kind) {
+            None => return Err(Error::not_found("no such prefix")),
+            Some(EntryKind::Prefix) => {}
+            Some(_) => return Err(Error::system(libc::ENOTDIR)),
+        }
+        self.check_empty(key).await?;
+        lock(&self.made).remove(key);
+        self.keep(&key.parent());
+        Ok(())
+    }
+
+    /// An error if there is anything below `prefix`.
+    async fn check_empty(&self, prefix: &Key) -> Result<()> {
+        let is_made = lock(&self.made).iter().any(|key| key != prefix && key.relative_to(prefix).is_some());
+        // the marker of the prefix itself may come first
+        let page = self.page(prefix, None, Some(2), true).await?;
+        let own = self.path(prefix)?;
+        let is_listed = page.result.objects.iter().any(|meta| meta.location != own);
+        match is_made || is_listed || !page.result.common_prefixes.is_empty() {
+            true => Err(Error::system(libc::ENOTEMPTY)),
+            false => Ok(()),
+        }
+    }
+
+    /// An error unless the level above `key` is there.
+    async fn check_parent(&self, key: &Key) -> Result<()> {
+        match self.stat(&key.parent()).await?.map(|stat| stat.kind) {
+            Some(EntryKind::Prefix) => Ok(()),
+            Some(_) => Err(Error::system(libc::ENOTDIR)),
+            None => Err(Error::not_found("no such prefix")),
+        }
+    }
+
+    /// Gives what stands at `from` the name `to`. All copies are there before anything is removed.
+    pub async fn rename(self: &Arc<Self>, from: &Key, to: &Key) -> Result<()> {
+        self.check_parent(to).await?;
+        let kind = self.stat(from).await?.map(|stat| stat.kind);
+        let kind = kind.ok_or_else(|| Error::not_found("no such key"))?;
+        if from == to {
+            return Ok(());
+        }
+        let target = self.stat(to).await?.map(|stat| stat.kind);
+        match (kind, target) {
+            (EntryKind::Prefix, _) if to.relative_to(from).is_some() => return Err(Error::system(libc::EINVAL)),
+            (EntryKind::Prefix, Some(EntryKind::Prefix)) => self.check_empty(to).await?,
+            (EntryKind::Prefix, Some(_)) => return Err(Error::system(libc::ENOTDIR)),
+            (_, Some(EntryKind::Prefix)) => return Err(Error::system(libc::EISDIR)),
+            _ => {}
+        }
+        if kind == EntryKind::Prefix {
+            return self.rename_prefix(from, to).await;
+        }
+        let (from_path, to_path) = (self.path(from)?, self.path(to)?);
+        self.client.copy(&from_path, &to_path).await.map_err(|e| failed(&e))?;
+        self.client.delete(&from_path).await.map_err(|e| failed(&e))?;
+        self.keep(&from.parent());
+        Ok(())
+    }
+
+    async fn rename_prefix(self: &Arc<Self>, from: &Key, to: &Key) -> Result<()> {
+        let (from_path, to_path) = (self.path(from)?, self.path(to)?);
+        let mut moves = Vec::new();
+        for path in self.all_below(from).await? {
+            if let Some(rest) = path.as_ref().strip_prefix(from_path.as_ref()) {
+                let target = Path::parse(format!("{to_path}{rest}")).map_err(|e| Error::invalid(e.to_string()))?;
+                moves.push((path, target));
+            }
+        }
+        let copies = moves.iter().cloned().map(Change::Copy);
+        if let Err(e) = self.change_all(copies.collect()).await {
+            // there was nothing before: what was copied is not needed
+            let copied = moves.into_iter().map(|(_, target)| Change::Delete(target));
+            if let Err(e) = self.change_all(copied.collect()).await {
+                log::warn!("{to}: copies that are left of a rename that failed: {e}");
+            }
+            return Err(e);
+        }
+        self.change_all(moves.into_iter().map(|(path, _)| Change::Delete(path)).collect()).await?;
+        let mut made = lock(&self.made);
+        let moved = made.iter().map(|key| key.moved(from, to).unwrap_or_else(|| key.clone())).collect();
+        *made = moved;
+        drop(made);
+        self.keep(to);
+        self.keep(&from.parent());
+        Ok(())
+    }
+
+    /// Every value below `prefix`.
+    async fn all_below(&self, prefix: &Key) -> Result<Vec<Path>> {
+        let (mut found, mut token) = (Vec::new(), None);
+        loop {
+            let page = self.page(prefix, token, None, false).await?;
+            found.extend(page.result.objects.into_iter().map(|meta| meta.location));
+            token = page.page_token;
+            if token.is_none() {
+                return Ok(found);
+            }
+        }
+    }
+
+    /// Does all changes, many at a time; after the first that fails no further one is begun.
+    async fn change_all(self: &Arc<Self>, changes: Vec<Change>) -> Result<()> {
+        let mut under_way = JoinSet::new();
+        let mut changes = changes.into_iter();
+        let mut outcome = Ok(());
+        loop {
+            while under_way.len() < AT_ONCE && outcome.is_ok() {
+                let Some(change) = changes.next() else { break };
+                let bucket = self.clone();
+                under_way.spawn(async move { bucket.change(change).await });
+            }
+            match under_way.join_next().await {
+                None => return outcome,
+                Some(done) => outcome = outcome.and(done.unwrap_or_else(|e| Err(interrupted(&e)))),
+            }
+        }
+    }
+
+    async fn change(&self, change: Change) -> Result<()> {
+        let done = match change {
+            Change::Copy((from, to)) => self.client.copy(&from, &to).await,
+            Change::Delete(path) => self.client.delete(&path).await,
+        };
+        match done {
+            // somebody has removed it meanwhile, or it is the marker of a directory
+            Err(object_store::Error::NotFound { .. }) => Ok(()),
+            Err(e) => Err(failed(&e)),
+            Ok(()) => Ok(()),
+        }
+    }
+}
+
+/// One step of a rename.
+enum Change {
+    Copy((Path, Path)),
+    Delete(Path),
+}
+
+/// True if the server says that what is there is not what was to be replaced.
+fn is_refused(error: &object_store::Error) -> bool {
+    use object_store::Error::{AlreadyExists, NotModified, Precondition};
+    let status = failure_of(error).and_then(Failure::status);
+    matches!(error, AlreadyExists { .. } | Precondition { .. } | NotModified { .. })
+        || matches!(status, Some(409 | 412))
+}
