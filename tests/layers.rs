@@ -67,3 +67,18 @@ fn only_one_room_names_fuser_and_one_names_clap() {
         assert!(room == "cli" || !text.contains("clap::"), "{}", file.display());
     }
 }
+
+#[test]
+fn only_the_store_of_servers_is_async() {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let servers = source.join("store/object");
+    let mut found = Vec::new();
+    files(&source, &mut found);
+    assert!(found.iter().any(|file| file.starts_with(&servers)));
+    for file in found.iter().filter(|file| !file.starts_with(&servers)) {
+        let text = std::fs::read_to_string(file).unwrap();
+        for word in ["object_store::", "reqwest::", "tokio::", "async fn", "async move"] {
+            assert!(!text.contains(word), "{}: {word}", file.display());
+        }
+    }
+}
