@@ -1,0 +1,225 @@
+//! Stores below the URL of a web server that does nothing wrong.
+
+use super::*;
+use crate::store::EntryKind;
+
+const DATE: &str = "Sun, 06 Nov 1994 08:49:37 GMT";
+
+/// A server that has one value, `0123456789`, and knows parts of it.
+fn of_digits() -> Server {
+    Server::new(|request, _| {
+        let digits = b"0123456789";
+        let headers = [("etag", "\"one\""), ("last-modified", DATE)];
+        match (request.target.as_str(), request.range()) {
+            ("/data/x.zarr/a/0.0", None) => reply(200, &headers, digits),
+            ("/data/x.zarr/a/0.0", Some((first, _))) if first >= 10 => {
+                reply(416, &[("content-range", "bytes */10")], b"")
+            }
+            ("/data/x.zarr/a/0.0", Some((first, last))) => {
+                let last = last.min(9);
+                let range = format!("bytes {first}-{last}/10");
+                reply(206, &[headers[0], headers[1], ("content-range", &range)], &digits[first..=last])
+            }
+            ("/data/x.zarr/gone", _) => reply(410, &[], b"gone"),
+            _ => reply(404, &[("content-type", "text/html")], b"<html>not found</html>"),
+        }
+    })
+}
+
+#[test]
+fn values_parts_and_what_stands_there() {
+    let server = of_digits();
+    let (store, stats) = open(&server.url, &quick());
+    assert_eq!(get(&store, "a/0.0").unwrap().unwrap(), b"0123456789");
+    let stat = store.stat(&key("a/0.0")).unwrap().unwrap();
+    assert_eq!((stat.kind, stat.size), (EntryKind::Value, 10));
+    assert_eq!(stat.version, Version::Tag("\"one\"".to_string()));
+    assert_eq!(stat.modified, std::time::UNIX_EPOCH + Duration::from_secs(784_111_777));
+    for (range, part) in [(2..5, "234"), (8..20, "89"), (0..10, "0123456789"), (10..12, ""), (4..4, "")] {
+        let (bytes, of_part) = get_range(&store, "a/0.0", range.clone()).unwrap().unwrap();
+        assert_eq!((bytes, of_part), (part.as_bytes().to_vec(), stat.clone()), "{range:?}");
+    }
+    // one request for each, and a question of what is there for the two that have no bytes
+    assert_eq!((stats.requests.get(), stats.bytes_received.get()), (2 + 3 + 2 + 1, 10 + 3 + 2 + 10));
+    assert!(server.requests().iter().all(|request| request.header("accept-encoding") == Some("identity")));
+}
+
+#[test]
+fn not_found_and_gone_are_no_such_key() {
+    let server = of_digits();
+    let (store, _) = open(&server.url, &quick());
+    for path in ["nothing", "gone"] {
+        assert_eq!(get(&store, path).unwrap(), None);
+        assert_eq!(get_range(&store, path, 0..3).unwrap(), None);
+        assert_eq!(store.stat(&key(path)).unwrap(), None);
+    }
+    assert_eq!(store.stat(&Key::root()).unwrap().unwrap().kind, EntryKind::Prefix);
+}
+
+#[test]
+fn a_web_server_lists_nothing_and_takes_nothing() {
+    let server = of_digits();
+    let (store, stats) = open(&server.url, &quick());
+    assert_eq!(store.list(&Key::root()).unwrap().count(), 0);
+    assert_eq!((store.lists_all(), store.is_writable()), (false, false));
+    let refused = [
+        store.put(&key("a"), b"").map(drop),
+        store.put_if(&key("a"), b"", Replaces::Nothing).map(drop),
+        store.delete(&key("a")).map(drop),
+        store.make_prefix(&key("a")),
+        store.rename(&key("a"), &key("b")),
+        store.sync(),
+    ];
+    assert!(refused.iter().all(|answer| answer.as_ref().is_err_and(|e| e.kind() == Kind::ReadOnly)), "{refused:?}");
+    assert_eq!(stats.requests.get(), 0);
+}
+
+#[test]
+fn forbidden_is_no_missing_key_unless_the_user_says_so() {
+    let server = Server::new(|_, _| reply(403, &[], b""));
+    let (store, _) = open(&server.url, &quick());
+    for error in [get(&store, "a").unwrap_err(), get_range(&store, "a", 0..1).unwrap_err()] {
+        assert_eq!(error.errno(), libc::EACCES);
+        for part in [server.url.as_str(), "403", "--403-is-missing"] {
+            assert!(error.message().contains(part), "{error}");
+        }
+    }
+    assert_eq!(store.stat(&key("a")).unwrap_err().errno(), libc::EACCES);
+    let (store, _) = open(&server.url, &ObjectOptions { forbidden_is_missing: true, ..quick() });
+    assert_eq!(get(&store, "a").unwrap(), None);
+    assert_eq!(store.stat(&key("a")).unwrap(), None);
+}
+
+#[test]
+fn names_are_escaped_and_the_query_is_kept_but_never_shown() {
+    let server = Server::new(|_, _| reply(500, &[], b""));
+    let url = format!("{}/?sig=a%2Fb&x=secret", server.url);
+    let (store, _) = open(&url, &ObjectOptions { retries: 0, ..quick() });
+    let error = get(&store, "a b/100%/#1?/ä/%2e").unwrap_err();
+    assert_eq!(server.requests()[0].target, "/data/x.zarr/a%20b/100%25/%231%3F/%C3%A4/%252e?sig=a%2Fb&x=secret");
+    assert!(!error.message().contains("secret") && !store.location().contains("secret"), "{error}");
+    assert_eq!(store.location(), server.url);
+}
+
+#[test]
+fn without_head_the_first_byte_tells_what_is_there() {
+    for status in [403, 405, 501] {
+        let server = Server::new(move |request, _| match request.method.as_str() {
+            "HEAD" => reply(status, &[], b""),
+            _ => reply(206, &[("content-range", "bytes 0-0/77"), ("etag", "\"e\"")], b"x"),
+        });
+        let (store, _) = open(&server.url, &quick());
+        assert_eq!(store.stat(&key("a")).unwrap().unwrap().size, 77, "{status}");
+    }
+}
+
+#[test]
+fn versions_are_tags_else_dates_with_sizes_else_never_the_same() {
+    let version = |headers: &'static [(&'static str, &'static str)]| {
+        let server = Server::new(move |_, _| reply(200, headers, b"12"));
+        let (store, _) = open(&server.url, &quick());
+        let mut value = Vec::new();
+        let of_get = store.get(&key("a"), 9, &mut value).unwrap().unwrap();
+        (of_get, store.stat(&key("a")).unwrap().unwrap().version)
+    };
+    let (of_get, of_stat) = version(&[("etag", "W/\"t\""), ("last-modified", DATE)]);
+    assert_eq!((&of_get, &of_get), (&Version::Tag("W/\"t\"".to_string()), &of_stat));
+    let (of_get, of_stat) = version(&[("last-modified", DATE)]);
+    assert_eq!((&of_get, &of_get), (&Version::Tag(format!("{DATE}, 2 bytes")), &of_stat));
+    let (of_get, of_stat) = version(&[]);
+    assert_ne!(of_get, of_stat);
+}
+
+#[test]
+fn a_redirect_to_the_same_name_with_a_slash_is_a_directory() {
+    let server = Server::new(|request, _| match request.target.as_str() {
+        "/data/x.zarr/group" => reply(301, &[("location", "/data/x.zarr/group/")], b""),
+        _ => reply(200, &[("content-type", "text/html")], b"<html>index of group</html>"),
+    });
+    let (store, _) = open(&server.url, &quick());
+    assert_eq!(store.stat(&key("group")).unwrap().unwrap().kind, EntryKind::Prefix);
+    assert_eq!(get(&store, "group").unwrap(), None);
+}
+
+#[test]
+fn user_and_password_of_the_url_become_a_header() {
+    let server = Server::new(|_, _| reply(200, &[], b"1"));
+    let url = server.url.replace("http://", "http://me:p%40ss@");
+    let (store, _) = open(&url, &quick());
+    get(&store, "a").unwrap();
+    // base64 of me:p@ss
+    assert_eq!(server.requests()[0].header("authorization"), Some("Basic bWU6cEBzcw=="));
+    assert_eq!(store.location(), server.url);
+}
+
+#[test]
+fn headers_go_to_the_host_that_was_asked_for_and_nowhere_else() {
+    let other = Server::new(|_, _| reply(200, &[("etag", "\"there\"")], b"moved"));
+    let (same_host, elsewhere) = (other.port, format!("http://localhost:{}/new", other.port));
+    let server = Server::new(move |request, _| match request.target.as_str() {
+        "/data/x.zarr/away" => reply(302, &[("location", &elsewhere)], b""),
+        "/data/x.zarr/port" => reply(307, &[("location", &format!("http://127.0.0.1:{same_host}/new"))], b""),
+        "/data/x.zarr/here" => reply(308, &[("location", "/data/x.zarr/there")], b""),
+        _ => reply(200, &[], b"here"),
+    });
+    let headers = vec![("X-Token".to_string(), " secret ".to_string()), ("Cookie".to_string(), "id=1".to_string())];
+    let (store, _) = open(&server.url, &ObjectOptions { headers, ..quick() });
+    for (path, value) in [("away", "moved"), ("port", "moved"), ("here", "here")] {
+        assert_eq!(get(&store, path).unwrap().unwrap(), value.as_bytes());
+    }
+    let sees = |request: &Request| request.header("x-token") == Some("secret") && request.header("cookie").is_some();
+    assert_eq!((server.requests().len(), other.requests().len()), (4, 2));
+    assert!(server.requests().iter().all(sees));
+    assert!(other.requests().iter().all(|request| request.header("x-token").or(request.header("cookie")).is_none()));
+}
+
+#[test]
+fn a_bad_header_is_refused_without_its_value() {
+    let headers = vec![("no name".to_string(), "secret".to_string())];
+    let error = ObjectStore::open("http://h/x", &ObjectOptions { headers, ..quick() }, Arc::default()).err().unwrap();
+    assert!(error.message().contains("no name") && !error.message().contains("secret"), "{error}");
+}
+
+#[test]
+fn many_are_asked_at_once_and_answered_in_order() {
+    let server = Server::new(|request, _| {
+        let number: usize = request.target.rsplit('/').next().unwrap().parse().unwrap();
+        std::thread::sleep(Duration::from_millis(if number % 7 == 0 { 60 } else { 20 }));
+        if number % 3 == 0 { reply(404, &[], b"") } else { reply(200, &[("etag", "\"e\"")], &vec![0; number]) }
+    });
+    let (store, stats) = open(&server.url, &quick());
+    let begin = Instant::now();
+    let mut sizes = Vec::new();
+    store.stat_many(&mut (0..200).map(|n| key(&n.to_string())), &mut |stat| {
+        sizes.push(stat.unwrap().map(|stat| stat.size as usize));
+        true
+    });
+    let expected: Vec<_> = (0..200).map(|n| (n % 3 != 0).then_some(n)).collect();
+    assert_eq!(sizes, expected);
+    // one after the other they take more than 4 s
+    assert!(begin.elapsed() < Duration::from_secs(2), "{:?}", begin.elapsed());
+    assert_eq!(stats.requests.get(), 200);
+    let mut answers = 0;
+    store.stat_many(&mut (1..).map(|n| key(&n.to_string())), &mut |_| {
+        answers += 1;
+        answers < 3
+    });
+    assert_eq!(answers, 3);
+}
+
+#[test]
+fn many_threads_wait_at_once() {
+    let server = Server::new(|_, _| {
+        std::thread::sleep(Duration::from_millis(200));
+        reply(200, &[], b"1")
+    });
+    let (store, _) = open(&server.url, &quick());
+    let begin = Instant::now();
+    std::thread::scope(|scope| {
+        for n in 0..40 {
+            let store = &store;
+            scope.spawn(move || assert_eq!(get(store, &n.to_string()).unwrap().unwrap(), b"1"));
+        }
+    });
+    assert!(begin.elapsed() < Duration::from_secs(2), "{:?}", begin.elapsed());
+}
