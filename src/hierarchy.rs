@@ -12,6 +12,7 @@ use crate::metadata::{
 };
 use crate::stats::Stats;
 use crate::store::{EntryKind, Key, Listing, Stat, Store};
+use std::cell::Cell;
 use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex};
 
@@ -22,6 +23,9 @@ mod document;
 mod migrate;
 mod place;
 mod resize;
+mod served;
+
+pub use served::{Consolidated, UseConsolidated};
 
 use arrays::Arrays;
 
@@ -147,8 +151,14 @@ impl Hierarchy {
 
     /// An error, saying what is there instead, unless the store holds a Zarr v1 or v2 hierarchy.
     pub fn check(&self) -> Result<()> {
-        let root = Key::root();
-        let is_value = |key: &Key| matches!(self.store.stat(key), Ok(Some(stat)) if stat.kind == EntryKind::Value);
+        let (root, failure) = (Key::root(), Cell::new(None));
+        let is_value = |key: &Key| match self.store.stat(key) {
+            Ok(stat) => stat.is_some_and(|stat| stat.kind == EntryKind::Value),
+            Err(e) => {
+                failure.set(Some(e.context(key)));
+                false
+            }
+        };
         let any = |names: &[&str]| names.iter().any(|name| is_value(&root.join(name)));
         if any(&[ZARRAY, ZGROUP, ZMETADATA, REMOVED]) || (any(&[V1_META]) && any(&[V1_ATTRS])) {
             return Ok(());
@@ -163,7 +173,11 @@ impl Hierarchy {
                 return Ok(());
             }
         }
-        Err(Error::invalid("not a Zarr store: it has no .zgroup, .zarray, .zmetadata or meta"))
+        // what could not be looked at may have been it
+        match failure.take() {
+            Some(e) => Err(e),
+            None => Err(Error::invalid("not a Zarr store: it has no .zgroup, .zarray, .zmetadata or meta")),
+        }
     }
 
     /// What stands at `key`; None if there is definitely nothing.

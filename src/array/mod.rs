@@ -139,12 +139,27 @@ impl Array {
         if self.separator.get().is_some() {
             return Ok(());
         }
-        let Some(detected) = detect_separator(&self.grid, self.store.list(&self.key)?)? else { return Ok(()) };
+        let detected = match self.store.lists_all() {
+            true => detect_separator(&self.grid, self.store.list(&self.key)?)?,
+            false => self.probe_separator()?,
+        };
+        let Some(detected) = detected else { return Ok(()) };
         if self.separator.set(detected).is_ok() && detected == Separator::Slash {
             let key = &self.key;
             log::warn!("{key}: no dimension_separator is declared, but chunks lie under \"/\": reading them there");
         }
         Ok(())
+    }
+
+    /// The separator under which the first chunk is stored, where the store can't list.
+    fn probe_separator(&self) -> Result<Option<Separator>> {
+        for separator in [Separator::Dot, Separator::Slash] {
+            let key = self.key.join(&self.grid.chunk_key(ChunkId(0), separator));
+            if self.store.stat(&key)?.is_some_and(|stat| stat.kind == EntryKind::Value) {
+                return Ok(Some(separator));
+            }
+        }
+        Ok(None)
     }
 
     /// Where the array is in its store.

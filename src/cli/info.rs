@@ -39,10 +39,11 @@ enum What {
     Unreadable(Error),
 }
 
-/// Chunks of an array that are in the store, and their bytes there.
+/// Chunks of an array that are in the store, and their bytes there; None where the store can't list them.
+#[derive(Default)]
 struct Stored {
-    chunks: u64,
-    bytes: u64,
+    chunks: Option<u64>,
+    bytes: Option<u64>,
 }
 
 /// Runs the verb.
@@ -67,18 +68,21 @@ pub fn run(args: &InfoArgs) -> std::result::Result<(), Failure> {
 }
 
 fn stored(array: &Arc<Array>) -> Result<Stored> {
-    let mut stored = Stored { chunks: 0, bytes: 0 };
+    if !array.lists_all() {
+        return Ok(Stored::default());
+    }
+    let (mut chunks, mut bytes) = (0, 0);
     for entry in array.entries()? {
         match entry? {
             ArrayEntry::Chunk(chunk) => {
-                stored.chunks += 1;
-                stored.bytes += array.stat_chunk(chunk)?.map_or(0, |s| s.size);
+                chunks += 1;
+                bytes += array.stat_chunk(chunk)?.map_or(0, |s| s.size);
             }
             ArrayEntry::Unlisted => return Err(Error::damaged("some chunks can't be listed").context(array.key())),
             ArrayEntry::Value(_) => {}
         }
     }
-    Ok(stored)
+    Ok(Stored { chunks: Some(chunks), bytes: Some(bytes) })
 }
 
 fn as_json(rows: &[Row]) -> String {
@@ -108,9 +112,9 @@ fn array_json(array: &Arc<Array>, stored: &Result<Stored>, row: &mut Map<String,
     }
     add("dimension_separator", array.separator().as_char().to_string().into());
     add("decoded_bytes", if meta.is_object() { Value::Null } else { array.size().into() });
-    add("stored_bytes", known.map_or(Value::Null, |s| s.bytes.into()));
+    add("stored_bytes", known.and_then(|s| s.bytes).into());
     add("chunks_in_grid", array.grid().chunk_count().into());
-    add("chunks_initialised", known.map_or(Value::Null, |s| s.chunks.into()));
+    add("chunks_initialised", known.and_then(|s| s.chunks).into());
     if let Some(e) = array.readable().err().as_ref().or(stored.as_ref().err()) {
         row.insert("error".into(), e.to_string().into());
     }
@@ -154,10 +158,9 @@ fn array_line(array: &Arc<Array>, stored: &Result<Stored>) -> String {
     let dims = |dims: &[u64]| format!("({})", dims.iter().map(u64::to_string).collect::<Vec<_>>().join(", "));
     let dtype = json::text(&meta.dtype_json).map_or_else(|| json::write(&meta.dtype_json), str::to_string);
     let of = if meta.is_object() { String::new() } else { format!(" of {}", size::show(array.size())) };
-    let (bytes, chunks) = match stored {
-        Ok(stored) => (size::show(stored.bytes), stored.chunks.to_string()),
-        Err(_) => ("?".to_string(), "?".to_string()),
-    };
+    let known = stored.as_ref().ok();
+    let bytes = known.and_then(|s| s.bytes).map_or("?".to_string(), size::show);
+    let chunks = known.and_then(|s| s.chunks).map_or("?".to_string(), |n| n.to_string());
     let mut line = format!(
         "array   {} {dtype}  chunks {}  order {}  {}  {bytes}{of}  {chunks}/{} chunks",
         dims(&meta.shape),

@@ -46,6 +46,9 @@ impl StoredChunks {
             Seek::Hole if array.is_dirty() => Ok(array.size()),
             Seek::Data if !array.fill_is_zero() => Ok(offset),
             Seek::Hole if !array.fill_is_zero() => Ok(array.size()),
+            // it would take a question for each chunk
+            Seek::Data if !array.lists_all() => Ok(offset),
+            Seek::Hole if !array.lists_all() => Ok(array.size()),
             Seek::Data => self.data(array, offset),
             Seek::Hole => hole(array, offset),
         }

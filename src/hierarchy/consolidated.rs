@@ -8,8 +8,8 @@ use crate::json::{self, Map, Value};
 use crate::metadata::{ZARRAY, ZATTRS, ZGROUP, ZMETADATA};
 use crate::store::Key;
 
-/// The largest `.zmetadata` that is kept in step, in bytes: it may hold the documents of very many arrays.
-const MAX_CONSOLIDATED: u64 = 1 << 30;
+/// The largest `.zmetadata` that is read, in bytes: it may hold the documents of very many arrays.
+pub(super) const MAX_CONSOLIDATED: u64 = 1 << 30;
 
 /// The documents in a `.zmetadata`, by their keys as seen from its group.
 type Entries = Map<String, Value>;

@@ -164,8 +164,11 @@ impl Hierarchy {
         Ok(())
     }
 
-    /// True if any chunk of the array's grid is stored. One level of chunk keys that can't be listed may hold some.
+    /// True if any chunk of the array's grid is stored. What can't be listed may hold some.
     pub(super) fn has_chunks(&self, array: &Arc<Array>) -> Result<bool> {
+        if !self.store.lists_all() {
+            return Ok(true);
+        }
         for entry in array.entries()? {
             if let ArrayEntry::Chunk(_) | ArrayEntry::Unlisted = entry.map_err(|e| e.context(array.key()))? {
                 return Ok(true);

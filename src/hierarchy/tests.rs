@@ -7,6 +7,7 @@ use crate::store::{Fault, FaultyStore, MemoryStore, Operation, Version};
 mod documents;
 mod interrupted;
 mod places;
+mod served;
 mod shapes;
 
 const ARRAY: &str = r#"{"zarr_format":2,"shape":[4],"chunks":[2],"dtype":"<i4","compressor":{"id":"zlib"},"fill_value":0,

@@ -9,6 +9,8 @@ mod locks;
 mod memory;
 mod object;
 mod remembering;
+mod together;
+mod unlisted;
 
 pub(crate) use hand_on::hand_on;
 
@@ -19,6 +21,8 @@ pub use locks::{KeyLock, LockFiles};
 pub use memory::MemoryStore;
 pub use object::{ObjectOptions, ObjectStore};
 pub use remembering::Remembering;
+pub use together::stat_many_of;
+pub use unlisted::UnlistedStore;
 
 use crate::error::{Error, Kind, Result};
 use std::fs::File;

@@ -2,7 +2,7 @@
 //! the names of a level, and small values. It knows nothing of what the keys mean, and never remembers what was read
 //! without being looked at before: those may be millions of values that are read once.
 
-use super::{Entry, EntryKind, Key, Listing, Replaces, Stat, Store, Version};
+use super::{Entry, EntryKind, Key, Listing, Replaces, Stat, Store, Version, hand_on, stat_many_of};
 use crate::error::Result;
 use crate::memory::lock;
 use flight::Flight;
@@ -16,9 +16,6 @@ mod known;
 
 /// Values of at most so many bytes are remembered.
 const SMALL: usize = 64 << 10;
-
-/// Keys that are asked for together at most.
-const TOGETHER: usize = 1024;
 
 /// A store and what it has answered lately.
 pub struct Remembering {
@@ -108,37 +105,8 @@ impl Store for Remembering {
     }
 
     fn stat_many(&self, keys: &mut dyn Iterator<Item = Key>, each: &mut dyn FnMut(Result<Option<Stat>>) -> bool) {
-        loop {
-            let keys: Vec<Key> = keys.take(TOGETHER).collect();
-            if keys.is_empty() {
-                return;
-            }
-            let told: Vec<Option<Option<Stat>>> = {
-                let mut known = lock(&self.known);
-                keys.iter().map(|key| known.stat(key)).collect()
-            };
-            let unknown: Vec<Key> =
-                keys.into_iter().zip(&told).filter(|(_, told)| told.is_none()).map(|(key, _)| key).collect();
-            // they are given in order: what is remembered goes out between those that are asked for
-            let (mut told, mut goes_on) = (told.into_iter().peekable(), true);
-            let mut give_known = |goes_on: &mut bool, each: &mut dyn FnMut(Result<Option<Stat>>) -> bool| {
-                while *goes_on && let Some(Some(stat)) = told.next_if(Option::is_some) {
-                    *goes_on = each(Ok(stat));
-                }
-                told.next();
-            };
-            give_known(&mut goes_on, each);
-            if goes_on && !unknown.is_empty() {
-                self.below.stat_many(&mut unknown.into_iter(), &mut |stat| {
-                    goes_on = each(stat);
-                    give_known(&mut goes_on, each);
-                    goes_on
-                });
-            }
-            if !goes_on {
-                return;
-            }
-        }
+        let mut known = |key: &Key| lock(&self.known).stat(key);
+        stat_many_of(self.below.as_ref(), keys, &mut known, each);
     }
 
     fn list(&self, prefix: &Key) -> Result<Listing> {

@@ -1,6 +1,6 @@
 use super::*;
 use crate::error::Error;
-use crate::store::{Fault, FaultyStore, MemoryStore, Operation};
+use crate::store::{Fault, FaultyStore, MemoryStore, Operation, hand_on};
 use std::sync::mpsc;
 
 const LONG: Option<Duration> = Some(Duration::from_secs(3600));
