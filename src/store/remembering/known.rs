@@ -44,7 +44,7 @@ pub struct Known {
     flights: HashMap<Key, Arc<Flight>>,
     values: LruCache<Key, (Version, Vec<u8>)>,
     value_bytes: usize,
-    listings: LruCache<Key, (Arc<Listed>, Instant, Arc<Vec<Entry>>)>,
+    listings: LruCache<Key, Kept>,
     names: usize,
     running: Vec<Weak<Listed>>,
 }
@@ -62,6 +62,9 @@ enum Source {
     /// A listing has told it.
     Listed(Arc<Listed>),
 }
+
+/// A listing that has come to its end, when it did, and its names.
+type Kept = (Arc<Listed>, Instant, Arc<Vec<Entry>>);
 
 /// A listing that somebody reads or has read.
 pub struct Listed {
