@@ -279,6 +279,13 @@ impl Hierarchy {
         self.arrays.forget_below(key);
     }
 
+    /// Has the store asked anew for the documents of the group or array at `key`.
+    pub fn forget_documents(&self, key: &Key) {
+        for name in [ZARRAY, ZGROUP, ZATTRS, ZMETADATA, REMOVED, V1_META, V1_ATTRS] {
+            self.store.forget(&key.join(name));
+        }
+    }
+
     /// The array that stood at `key` when it was last asked for, without asking the store.
     pub fn remembered(&self, key: &Key) -> Option<Arc<Array>> {
         self.arrays.last(key)

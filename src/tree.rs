@@ -256,6 +256,19 @@ impl Tree {
         }
     }
 
+    /// Has the store asked anew for what a file is: somebody opens it, and must see what is there now.
+    pub fn look_again(&self, node: &Node) {
+        let store = self.hierarchy.store();
+        match node {
+            Node::Flat(key) | Node::Chunk(key, _) | Node::Metadata(key, MetadataFile::Consolidated) => {
+                store.forget(key)
+            }
+            Node::Metadata(key, _) => self.hierarchy.forget_documents(key),
+            Node::Value(key) | Node::Unreadable(key) => store.forget(key),
+            Node::Directory(_) | Node::ControlDirectory | Node::Control(_) => {}
+        }
+    }
+
     /// A metadata document as the mount shows it; None if there is none.
     pub fn document(&self, key: &Key, file: MetadataFile) -> Result<Option<Arc<Document>>> {
         let document = match file {

@@ -401,15 +401,17 @@ impl Filesystem for Server {
 
     fn readdir(&self, _: &Request, _: INodeNo, handle: FileHandle, offset: u64, mut reply: ReplyDirectory) {
         let kind = |directory| if directory { FileType::Directory } else { FileType::RegularFile };
-        let result = guarded(&self.fs, "readdir", || {
-            self.fs.read_directory(handle.0, offset, |name, next| {
-                reply.add(INodeNo(name.inode), next, kind(name.is_directory), &name.name)
-            })
+        self.dispatch(self.fs.is_far(), move |fs| {
+            let result = guarded(fs, "readdir", || {
+                fs.read_directory(handle.0, offset, |name, next| {
+                    reply.add(INodeNo(name.inode), next, kind(name.is_directory), &name.name)
+                })
+            });
+            match result {
+                Ok(()) => reply.ok(),
+                Err(e) => reply.error(e),
+            }
         });
-        match result {
-            Ok(()) => reply.ok(),
-            Err(e) => reply.error(e),
-        }
     }
 
     fn readdirplus(&self, _: &Request, inode: INodeNo, handle: FileHandle, offset: u64, mut reply: ReplyDirectoryPlus) {
@@ -491,25 +493,29 @@ impl Filesystem for Server {
     }
 
     fn getxattr(&self, _: &Request, inode: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
-        let value = guarded(&self.fs, "getxattr", || {
-            let name = name.to_str().unwrap_or_default();
-            // no access lists, capabilities or labels: `ls` then asks for them once, not once for each file
-            if !name.starts_with("user.") {
-                return Err(Error::system(libc::EOPNOTSUPP));
-            }
-            let all = if name.starts_with("user.zarr") { self.fs.xattrs(inode.0)? } else { Vec::new() };
-            let value = all.into_iter().find(|(n, _)| n == name).map(|(_, value)| value);
-            value.ok_or_else(|| Error::system(libc::ENODATA))
+        let name = name.to_str().unwrap_or_default().to_string();
+        // no access lists, capabilities or labels: `ls` then asks for them once, not once for each file
+        if !name.starts_with("user.") {
+            return reply.error(Errno::EOPNOTSUPP);
+        }
+        self.dispatch(self.fs.is_far(), move |fs| {
+            let value = guarded(fs, "getxattr", || {
+                let all = if name.starts_with("user.zarr") { fs.xattrs(inode.0)? } else { Vec::new() };
+                let value = all.into_iter().find(|(n, _)| *n == name).map(|(_, value)| value);
+                value.ok_or_else(|| Error::system(libc::ENODATA))
+            });
+            answer_xattr(value, size, reply);
         });
-        answer_xattr(value, size, reply);
     }
 
     fn listxattr(&self, _: &Request, inode: INodeNo, size: u32, reply: ReplyXattr) {
-        let names = guarded(&self.fs, "listxattr", || {
-            let all = self.fs.xattrs(inode.0)?;
-            Ok(all.into_iter().flat_map(|(name, _)| name.into_bytes().into_iter().chain([0])).collect::<Vec<u8>>())
+        self.dispatch(self.fs.is_far(), move |fs| {
+            let names = guarded(fs, "listxattr", || {
+                let all = fs.xattrs(inode.0)?;
+                Ok(all.into_iter().flat_map(|(name, _)| name.into_bytes().into_iter().chain([0])).collect::<Vec<u8>>())
+            });
+            answer_xattr(names, size, reply);
         });
-        answer_xattr(names, size, reply);
     }
 
     fn lseek(&self, _: &Request, inode: INodeNo, handle: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
