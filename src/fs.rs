@@ -213,11 +213,15 @@ impl Fs {
         self.requests
     }
 
+    /// True if whatever takes the store may take long: its answers are a long time on their way.
+    pub fn is_far(&self) -> bool {
+        self.requests > 1
+    }
+
     /// True if looking up `name`, or, without one, asking about the node itself, may take long.
     pub fn is_slow(&self, inode: u64, name: Option<&str>) -> bool {
         self.tree.node(inode).is_ok_and(|node| {
-            // a far store may take as long as it likes
-            self.requests > 1
+            self.is_far()
                 // one that is being stored has its state locked
                 || !self.drafts.is_empty()
                 || self.is_unsettled(&node, name)
@@ -251,6 +255,7 @@ impl Fs {
             self.writable()?;
         }
         let node = self.tree.node(inode)?;
+        self.tree.look_again(&node);
         let (mut pages, mut backing) = (KernelPages::None, None);
         let handle = match &*node {
             _ if for_writing && !self.has_fixed_size(&node)? => {
@@ -302,6 +307,7 @@ impl Fs {
                 let text = |d: Arc<Document>| Arc::try_unwrap(d).map_or_else(|d| d.text.clone(), |d| d.text);
                 Handle::Document(document.map(text).ok_or_else(|| Error::system(libc::ESTALE))?)
             }
+            Node::Value(key) if self.drafts.get(key).is_some() => self.open_to_write(inode, &node)?.0,
             Node::Value(key) => {
                 self.tree.check_plain(&node, key)?;
                 pages = KernelPages::Fresh;
@@ -572,6 +578,8 @@ impl Dropping {
     }
 }
 
+#[cfg(test)]
+mod far;
 #[cfg(test)]
 mod faults;
 #[cfg(test)]

@@ -44,7 +44,7 @@ impl Fs {
 
     /// True if reading the directory `inode` from position `from` on with attributes may take long.
     pub fn is_slow_listing(&self, inode: u64, from: u64) -> bool {
-        self.tree.node(inode).is_ok_and(|node| self.tree.is_slow_listing(&node, from))
+        self.is_far() || self.tree.node(inode).is_ok_and(|node| self.tree.is_slow_listing(&node, from))
     }
 
     /// Gives the names of an open directory from position `from` on to `add`, each with the position after it, until

@@ -1,5 +1,5 @@
-//! Files that can't be stored piece by piece, while they are written: metadata documents and chunks of objects. Such a
-//! draft is kept in memory, shared by all who have the file open for writing, and becomes the file as a whole when it is
+//! Files that can't be stored piece by piece, while they are written: metadata documents, chunks of objects, and plain
+//! keys of a store whose values are no files. Such a draft is kept in memory, shared by all who have the file open for writing, and becomes the file as a whole when it is
 //! closed. It knows neither what makes a document a good one nor who stores it.
 
 use crate::error::{Error, Result};
@@ -12,9 +12,11 @@ use std::time::SystemTime;
 
 /// A file that is being written.
 pub struct Draft {
-    /// The file.
-    pub node: Node,
+    /// The number under which the kernel knows the file, also when it gets another name.
+    pub inode: u64,
     limit: u64,
+    /// Protects the name alone.
+    node: Mutex<Node>,
     /// Protects the draft; held while it is stored, so that nothing is written meanwhile.
     state: Mutex<State>,
 }
@@ -29,6 +31,18 @@ pub struct State {
     pub modified: SystemTime,
     /// Why it could not be stored, as it was then.
     pub refused: Option<Error>,
+    fate: Fate,
+}
+
+/// What has become of a draft's file.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    /// It is the one of its name.
+    Named,
+    /// It was removed or replaced: who has it open goes on with it alone.
+    Removed,
+    /// Its content has become something else, which is not written through it.
+    Taken,
 }
 
 /// The drafts of a file system. A draft is there as long as somebody has it open.
@@ -54,17 +68,17 @@ impl Drafts {
         lock(&self.open).values().all(|draft| draft.strong_count() == 0)
     }
 
-    /// The draft of `node`; begun, if nobody has begun one, with `text`, or as a new file without one. It may have up to
-    /// `limit` bytes.
-    pub fn open(&self, node: &Node, text: Option<Vec<u8>>, limit: u64) -> Arc<Draft> {
+    /// The draft of `node`, which the kernel knows by the number `inode`; begun, if nobody has begun one, with `text`, or
+    /// as a new file without one. It may have up to `limit` bytes.
+    pub fn open(&self, node: &Node, inode: u64, text: Option<Vec<u8>>, limit: u64) -> Arc<Draft> {
         let (mut open, path) = (lock(&self.open), node.path());
         if let Some(draft) = open.get(&path).and_then(Weak::upgrade) {
             return draft;
         }
         let changed = text.is_none();
         let (text, modified) = (text.unwrap_or_default(), SystemTime::now());
-        let state = State { text, changed, modified, refused: None };
-        let draft = Arc::new(Draft { node: node.clone(), limit, state: Mutex::new(state) });
+        let state = State { text, changed, modified, refused: None, fate: Fate::Named };
+        let draft = Arc::new(Draft { inode, limit, node: Mutex::new(node.clone()), state: Mutex::new(state) });
         open.retain(|_, draft| draft.strong_count() > 0);
         open.insert(path, Arc::downgrade(&draft));
         draft
@@ -72,11 +86,33 @@ impl Drafts {
 
     /// Has the draft at `path` be the file's no more: it was removed, or became another. False if there was none.
     pub fn forget(&self, path: &Key) -> bool {
+        self.end(path, Fate::Removed)
+    }
+
+    /// As [`Drafts::forget`], where the content has become something else: nothing can be written to it any more.
+    pub fn take(&self, path: &Key) -> bool {
+        self.end(path, Fate::Taken)
+    }
+
+    fn end(&self, path: &Key, fate: Fate) -> bool {
         let draft = lock(&self.open).remove(path).and_then(|draft| draft.upgrade());
-        draft.as_ref().is_some_and(|draft| {
-            draft.lock().changed = false;
+        draft.is_some_and(|draft| {
+            let mut state = draft.lock();
+            (state.changed, state.fate) = (false, fate);
             true
         })
+    }
+
+    /// The draft of the file that was at `path` is that of `to` now, in place of the one that was there.
+    pub fn renamed(&self, path: &Key, to: &Node) {
+        self.forget(&to.path());
+        let mut open = lock(&self.open);
+        if let Some(draft) = open.remove(path) {
+            if let Some(draft) = draft.upgrade() {
+                *lock(&draft.node) = to.clone();
+            }
+            open.insert(to.path(), draft);
+        }
     }
 
     /// As [`Drafts::forget`], of all at and below `path`.
@@ -89,6 +125,11 @@ impl Drafts {
 }
 
 impl Draft {
+    /// The file.
+    pub fn node(&self) -> Node {
+        lock(&self.node).clone()
+    }
+
     /// The state, to be stored or looked at.
     pub fn lock(&self) -> MutexGuard<'_, State> {
         lock(&self.state)
@@ -106,6 +147,7 @@ impl Draft {
     pub fn write(&self, offset: u64, data: &[u8]) -> Result<()> {
         let end = offset.saturating_add(data.len() as u64);
         let mut state = self.lock();
+        state.check_not_taken()?;
         if end > state.text.len() as u64 {
             self.resize(&mut state, end)?;
         }
@@ -119,6 +161,7 @@ impl Draft {
     /// Cuts it off, or adds zeros. EFBIG if that gets too large.
     pub fn set_size(&self, size: u64) -> Result<()> {
         let mut state = self.lock();
+        state.check_not_taken()?;
         if size != state.text.len() as u64 {
             self.resize(&mut state, size)?;
             state.touch();
@@ -128,7 +171,7 @@ impl Draft {
 
     fn resize(&self, state: &mut State, size: u64) -> Result<()> {
         if size > self.limit {
-            return Err(Error::system(libc::EFBIG).context(self.node.path()));
+            return Err(Error::system(libc::EFBIG).context(self.node().path()));
         }
         let more = (size as usize).saturating_sub(state.text.len());
         state.text.try_reserve(more).map_err(|_| Error::system(libc::ENOMEM))?;
@@ -138,8 +181,13 @@ impl Draft {
 }
 
 impl State {
+    /// What was removed is not to be stored any more.
     fn touch(&mut self) {
-        (self.changed, self.modified) = (true, SystemTime::now());
+        (self.changed, self.modified) = (self.fate == Fate::Named, SystemTime::now());
+    }
+
+    fn check_not_taken(&self) -> Result<()> {
+        if self.fate == Fate::Taken { Err(Error::system(libc::ESTALE)) } else { Ok(()) }
     }
 }
 
@@ -154,12 +202,12 @@ mod tests {
     #[test]
     fn a_draft_is_written_anywhere_and_shared() {
         let drafts = Drafts::default();
-        let draft = drafts.open(&node(), Some(b"0123".to_vec()), 10);
+        let draft = drafts.open(&node(), 2, Some(b"0123".to_vec()), 10);
         assert!(!draft.lock().changed);
         draft.write(2, b"ab").unwrap();
         draft.write(6, b"c").unwrap();
         let mut out = Vec::new();
-        drafts.open(&node(), None, 10).read(1, 100, &mut out);
+        drafts.open(&node(), 2, None, 10).read(1, 100, &mut out);
         assert_eq!((out.as_slice(), draft.lock().changed), (b"1ab\0\0c".as_slice(), true));
         draft.set_size(3).unwrap();
         draft.read(2, 1, &mut out);
@@ -171,7 +219,7 @@ mod tests {
     #[test]
     fn a_draft_has_a_limit_and_an_end() {
         let drafts = Drafts::default();
-        let draft = drafts.open(&node(), None, 4);
+        let draft = drafts.open(&node(), 2, None, 4);
         assert!(draft.lock().changed, "a new file is one as it is");
         assert_eq!(draft.write(2, b"abc").unwrap_err().errno(), libc::EFBIG);
         assert_eq!(draft.write(u64::MAX, b"a").unwrap_err().errno(), libc::EFBIG);
@@ -179,7 +227,22 @@ mod tests {
         assert_eq!(draft.lock().text, b"");
         drafts.forget(&node().path());
         assert!(!draft.lock().changed && drafts.get(&node().path()).is_none());
-        drop(drafts.open(&node(), None, 4));
+        drop(drafts.open(&node(), 2, None, 4));
         assert!(drafts.get(&node().path()).is_none());
+    }
+
+    #[test]
+    fn a_draft_goes_with_its_file() {
+        let (drafts, to) = (Drafts::default(), Node::Value(Key::root().child("y").unwrap()));
+        let [draft, old] = [node(), to.clone()].map(|node| drafts.open(&node, 2, None, 4));
+        drafts.renamed(&node().path(), &to);
+        assert!(drafts.get(&node().path()).is_none() && Arc::ptr_eq(&draft, &drafts.get(&to.path()).unwrap()));
+        assert_eq!((draft.node(), draft.lock().changed), (to.clone(), true));
+        // who has the one that was replaced open writes for himself
+        old.write(0, b"1").unwrap();
+        assert!(!old.lock().changed && old.lock().text == b"1");
+        assert!(drafts.take(&to.path()) && !drafts.take(&to.path()));
+        assert_eq!(draft.write(0, b"1").unwrap_err().errno(), libc::ESTALE);
+        assert_eq!(draft.set_size(1).unwrap_err().errno(), libc::ESTALE);
     }
 }

@@ -1,5 +1,5 @@
 //! Names that are made and removed, and what is neither flat bytes nor a chunk while it is written: drafts, which are
-//! checked and stored when they are closed, and plain keys, which are written in place.
+//! checked and stored when they are closed, and plain keys, which are written in place where they are files.
 
 use super::draft::Draft;
 use super::{CurrentArray, Dropping, Fs, Handle, KernelPages, Opened, PlainFile};
@@ -9,13 +9,16 @@ use crate::grid::ChunkId;
 use crate::hierarchy::MetadataFile;
 use crate::memory;
 use crate::metadata::{MAX_DOCUMENT, ZGROUP};
-use crate::store::{Key, Space};
+use crate::store::{Key, Replaces, Space};
 use crate::tree::{Attributes, CONTROL, FLAT, Node, Target};
 use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 
 /// Bytes that a chunk of objects may have while it is written: blosc's own limit, in bytes.
 const MAX_OBJECTS: u64 = (1 << 31) - 1;
+
+/// Bytes that a plain key may have while it is written, where values are no files: it is in memory till it is closed.
+const MAX_PLAIN: u64 = 1 << 30;
 
 /// What is before the name of a user attribute in the name of its extended attribute.
 const ATTRIBUTE: &str = "user.zarr.attrs.";
@@ -32,7 +35,7 @@ impl Fs {
         if let Some(draft) = self.drafts.get(&key.child(name)?)
             && let Some(attributes) = self.of_changed(&draft)
         {
-            return Ok(Some((draft.node.clone(), attributes)));
+            return Ok(Some((draft.node(), attributes)));
         }
         if self.is_unsettled(parent, Some(name)) {
             self.settle(key, Some(name));
@@ -45,6 +48,10 @@ impl Fs {
         match self.tree.node(inode) {
             Ok(node) => self.drafts.get(&node.path()).and_then(|draft| self.of_changed(&draft)),
             Err(_) => {
+                if let Some(draft) = self.removed_draft(inode) {
+                    let state = draft.lock();
+                    return Some(self.tree.of_file(state.text.len() as u64, state.modified));
+                }
                 let metadata = self.removed_file(inode)?.metadata().ok()?;
                 let modified = metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH);
                 Some(self.tree.of_file(metadata.len(), modified))
@@ -56,7 +63,7 @@ impl Fs {
     fn of_changed(&self, draft: &Draft) -> Option<Attributes> {
         let state = draft.lock();
         let attributes = state.changed.then(|| self.tree.of_file(state.text.len() as u64, state.modified))?;
-        Some(Attributes { inode: self.tree.inode(&draft.node), ..attributes })
+        Some(Attributes { inode: draft.inode, ..attributes })
     }
 
     /// Makes a file, or opens the one that is there unless that is an error, for reading and writing. Counts a lookup of
@@ -101,7 +108,10 @@ impl Fs {
             }
             Target::Plain(key) => {
                 let store = self.tree.hierarchy().store();
-                let file = store.writable_file(&key, true, exclusive).map_err(|e| e.context(&key))?;
+                let file = match store.writable_file(&key, true, exclusive) {
+                    Err(e) if e.kind() == Kind::Unsupported => return self.make_plain(key, exclusive),
+                    file => file.map_err(|e| e.context(&key))?,
+                };
                 let inode = self.tree.remember(Node::Value(key));
                 let handle = Handle::Plain(PlainFile::new(inode, Some(file)));
                 let attributes = self.attributes(inode).inspect_err(|_| self.tree.forget(inode, 1))?;
@@ -111,10 +121,20 @@ impl Fs {
     }
 
     fn make_draft(&self, node: Node, limit: u64) -> (Attributes, Opened) {
-        let draft = self.drafts.open(&node, None, limit);
+        let inode = self.tree.remember(node.clone());
+        let draft = self.drafts.open(&node, inode, None, limit);
         let attributes = self.tree.of_file(draft.lock().text.len() as u64, SystemTime::now());
-        let inode = self.tree.remember(node);
         (Attributes { inode, ..attributes }, self.opened(Handle::Draft(draft), KernelPages::None))
+    }
+
+    /// A new plain key where values are no files. An exclusive one is there at once, or two machines would both take
+    /// themselves for its maker.
+    fn make_plain(&self, key: Key, exclusive: bool) -> Result<(Attributes, Opened)> {
+        let store = self.tree.hierarchy().store();
+        if exclusive && store.put_if(&key, &[], Replaces::Nothing).map_err(|e| e.context(&key))?.is_none() {
+            return Err(Error::system(libc::EEXIST));
+        }
+        Ok(self.make_draft(Node::Value(key), MAX_PLAIN))
     }
 
     /// A new chunk is of full size from the beginning, and holds the fill value.
@@ -152,16 +172,23 @@ impl Fs {
                     Some(document) => document.text.clone(),
                     None => return self.drafts.get(&node.path()).map(in_memory).ok_or_else(stale),
                 };
-                Ok(in_memory(self.drafts.open(node, Some(text), MAX_DOCUMENT)))
+                Ok(in_memory(self.drafts.open(node, inode, Some(text), MAX_DOCUMENT)))
             }
             Node::Chunk(key, name) => {
                 self.tree.chunk(key, name)?.0.writable()?;
                 let bytes = self.content(node)?;
-                Ok(in_memory(self.drafts.open(node, Some(bytes), MAX_OBJECTS)))
+                Ok(in_memory(self.drafts.open(node, inode, Some(bytes), MAX_OBJECTS)))
             }
             Node::Value(key) => {
+                if let Some(draft) = self.drafts.get(key) {
+                    return Ok(in_memory(draft));
+                }
                 self.tree.check_plain(node, key)?;
                 let file = self.tree.hierarchy().store().writable_file(key, false, false);
+                if file.as_ref().is_err_and(|e| e.kind() == Kind::Unsupported) {
+                    let text = self.content_up_to(node, MAX_PLAIN)?;
+                    return Ok(in_memory(self.drafts.open(node, inode, Some(text), MAX_PLAIN)));
+                }
                 let file = file.map_err(|e| if e.errno() == libc::ENOENT { stale() } else { e.context(key) })?;
                 Ok((Handle::Plain(PlainFile::new(inode, Some(file))), KernelPages::Fresh))
             }
@@ -177,14 +204,18 @@ impl Fs {
         if !state.changed {
             return Ok(());
         }
-        let stored = match &draft.node {
+        let stored = match &draft.node() {
             Node::Metadata(key, file) => self.put_document(key, *file, &state.text),
             // a shell closes what it has not written yet
             Node::Chunk(..) if state.text.is_empty() => {
-                Err(Error::invalid("an empty file is no chunk of objects").context(draft.node.path()))
+                Err(Error::invalid("an empty file is no chunk of objects").context(draft.node().path()))
             }
             Node::Chunk(key, name) => {
                 self.tree.chunk(key, name).and_then(|(array, chunk)| self.replace_chunk(&array, chunk, &state.text))
+            }
+            Node::Value(key) => {
+                let put = self.tree.hierarchy().store().put(key, &state.text);
+                put.map(drop).map_err(|e| e.context(key))
             }
             _ => Ok(()),
         };
@@ -259,7 +290,7 @@ impl Fs {
             Node::Value(key) | Node::Unreadable(key) => {
                 let removed = self.tree.hierarchy().store().delete(key).map_err(|e| e.context(key))?;
                 self.tree.removed(node);
-                if removed { Ok(()) } else { Err(gone()) }
+                if removed || was_draft { Ok(()) } else { Err(gone()) }
             }
             Node::Directory(_) => Err(Error::system(libc::EISDIR)),
             Node::ControlDirectory | Node::Control(_) => Err(Error::system(libc::EPERM)),
@@ -350,7 +381,10 @@ impl Fs {
         let node = match self.tree.node(inode) {
             Ok(node) => node,
             Err(e) => {
-                self.removed_file(inode).ok_or(e)?.set_len(size)?;
+                match self.removed_draft(inode) {
+                    Some(draft) => draft.set_size(size)?,
+                    None => self.removed_file(inode).ok_or(e)?.set_len(size)?,
+                }
                 return self.attributes(inode);
             }
         };

@@ -1,5 +1,6 @@
 //! Plain keys that are open: the store's own files, read and written in place. It knows nothing of arrays.
 
+use super::draft::Draft;
 use super::{Fs, Handle};
 use crate::error::{Error, Result};
 use crate::memory::lock;
@@ -34,6 +35,10 @@ impl Fs {
         let stale = || Error::system(libc::ESTALE);
         if let Ok(node) = self.tree.node(open.inode) {
             let Node::Value(key) = &*node else { return Err(stale()) };
+            if let Some(draft) = self.drafts.get(key) {
+                draft.read(offset, len, out);
+                return Ok(());
+            }
             let end = offset.saturating_add(len as u64);
             let got = self.tree.hierarchy().store().get_range(key, offset..end, out).map_err(|e| e.context(key))?;
             return got.map(|_| ()).ok_or_else(stale);
@@ -77,6 +82,15 @@ impl Fs {
                 open.taken.store(true, Ordering::Release);
             }
         }
+    }
+
+    /// The same where values are no files.
+    pub(super) fn removed_draft(&self, inode: u64) -> Option<Arc<Draft>> {
+        let of_handle = |handle: &Arc<Handle>| match &**handle {
+            Handle::Draft(draft) if draft.inode == inode => Some(draft.clone()),
+            _ => None,
+        };
+        lock(&self.handles).values().find_map(of_handle)
     }
 
     /// A file that was removed or replaced while it is open, by its number.

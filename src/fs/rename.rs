@@ -64,13 +64,19 @@ impl Fs {
     }
 
     fn rename_file(&self, source: &Node, target: Target, there: Option<&Node>) -> Result<()> {
+        self.store_draft(source)?;
         if let (Node::Value(from), Target::Plain(to)) = (source, &target) {
+            let new = Node::Value(to.clone());
             self.tree.hierarchy().rename(from, to)?;
-            self.tree.renamed(source, &Node::Value(to.clone()));
+            self.drafts.renamed(from, &new);
+            self.tree.renamed(source, &new);
             return Ok(());
         }
         self.store_as(source, &target)?;
-        self.take_plain(self.tree.inode(source));
+        if matches!(source, Node::Value(_)) {
+            self.take_plain(self.tree.inode(source));
+            self.drafts.take(&source.path());
+        }
         if let (Target::Plain(_), Some(old)) = (&target, there) {
             self.tree.removed(old);
         }
@@ -80,12 +86,21 @@ impl Fs {
         removed
     }
 
+    /// Stores what was written of a plain key that is no file: it is about to get another name.
+    fn store_draft(&self, source: &Node) -> Result<()> {
+        match (source, self.drafts.get(&source.path())) {
+            (Node::Value(_), Some(draft)) => self.flush_draft(&draft),
+            _ => Ok(()),
+        }
+    }
+
     /// Stores the content of a file for good as what `target` is, in place of what is there.
     fn store_as(&self, source: &Node, target: &Target) -> Result<()> {
         let store = self.tree.hierarchy().store();
         match (source, target) {
             (_, Target::Plain(to)) => {
                 store.put(to, &self.content(source)?).map_err(|e| e.context(to))?;
+                self.drafts.forget(to);
             }
             (_, Target::Document(key, file)) => {
                 self.put_document(key, *file, &self.content_up_to(source, MAX_DOCUMENT)?)?;
@@ -111,6 +126,7 @@ impl Fs {
         if self.find(&parent, &name)?.is_some() {
             return Err(Error::system(libc::EEXIST));
         }
+        self.store_draft(&source)?;
         match (&*source, self.tree.target(&parent, &name)?) {
             (Node::Value(_), target @ (Target::Chunk(..) | Target::Document(..))) => self.store_as(&source, &target)?,
             _ => return Err(Error::system(libc::EPERM)),
@@ -125,7 +141,7 @@ impl Fs {
     }
 
     /// All bytes of a file; EINVAL if those of a plain key are more than `limit`.
-    fn content_up_to(&self, node: &Node, limit: u64) -> Result<Vec<u8>> {
+    pub(super) fn content_up_to(&self, node: &Node, limit: u64) -> Result<Vec<u8>> {
         let (stale, mut bytes) = (|| Error::system(libc::ESTALE), Vec::new());
         match node {
             Node::Value(key) => {

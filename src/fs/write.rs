@@ -178,11 +178,13 @@ impl Fs {
             return Ok(());
         }
         // half a chunk of objects can't be told from a whole one
-        let documents = self.drafts.all().into_iter().filter(|draft| matches!(draft.node, Node::Metadata(..)));
-        let drafts = documents.map(|draft| match self.flush_draft(&draft) {
-            // somebody is still writing it
-            Err(e) if e.kind() == Kind::Invalid => Ok(()),
-            stored => stored,
+        let all = self.drafts.all().into_iter();
+        let drafts = all.filter(|draft| matches!(draft.node(), Node::Metadata(..) | Node::Value(_))).map(|draft| {
+            match self.flush_draft(&draft) {
+                // somebody is still writing it
+                Err(e) if e.kind() == Kind::Invalid => Ok(()),
+                stored => stored,
+            }
         });
         let done = drafts.fold(Ok(()), Result::and);
         let done = done.and(self.cache.flush_all());

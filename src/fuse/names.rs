@@ -10,6 +10,9 @@ use fuser::{
 use std::ffi::OsStr;
 use std::time::Duration;
 
+/// Blocks of 4096 bytes, and files, that are said to be free where nobody can tell: 1 PiB.
+const ENDLESS: u64 = 1 << 38;
+
 /// Keys are UTF-8: no other name can be made.
 fn utf8(name: &OsStr) -> Result<String> {
     name.to_str().map(str::to_string).ok_or_else(|| Error::system(libc::EILSEQ))
@@ -136,8 +139,11 @@ impl Server {
 
     pub(super) fn tell_space(&self, reply: ReplyStatfs) {
         match guarded(&self.fs, "statfs", || self.fs.space()) {
-            // a store that has no end to tell; only the longest name means something
-            Ok(None) => reply.statfs(0, 0, 0, 0, 0, 4096, 255, 4096),
+            // a store that has no end to tell: programs that look for room before they write must find some
+            Ok(None) => {
+                let free = if self.options.read_only { 0 } else { ENDLESS };
+                reply.statfs(free, free, free, free, free, 4096, 255, 4096);
+            }
             Ok(Some(s)) => {
                 let block = u32::try_from(s.block_size).unwrap_or(4096);
                 reply.statfs(s.blocks, s.free, s.available, s.files, s.free_files, block, 255, block);

@@ -1,0 +1,301 @@
+//! Files over a store that is far: no value is a file, each question takes a request, and another machine writes, too.
+
+use super::*;
+use crate::hierarchy::{Consolidated, Hierarchy, UseConsolidated};
+use crate::metadata::V1Order;
+use crate::store::{FaultyStore, MemoryStore, Operation, Remembering, Store, UnlistedStore};
+use crate::tree::{FLAT, ROOT_INODE};
+
+fn document(length: u64) -> String {
+    format!(
+        r#"{{"zarr_format":2,"shape":[{length}],"chunks":[8],"dtype":"|u1","compressor":{{"id":"zlib"}},"fill_value":9,
+        "order":"C","filters":null}}"#
+    )
+}
+
+/// One machine of those that share a store.
+struct Machine {
+    fs: Fs,
+    requests: Arc<FaultyStore>,
+}
+
+impl Machine {
+    fn over(store: Arc<dyn Store>) -> Self {
+        let requests = Arc::new(FaultyStore::new(store));
+        let stats = Arc::new(Stats::default());
+        let remembering = Arc::new(Remembering::new(requests.clone(), None));
+        let store = Consolidated::over(remembering, UseConsolidated::Auto, stats.clone()).unwrap();
+        let cache = Arc::new(Cache::new(1 << 20, stats.clone()));
+        let hierarchy = Hierarchy::new(store, V1Order::Zarr1, stats.clone());
+        let spill = SpillOptions { directory: std::env::temp_dir(), limit: 0 };
+        let options =
+            Options { read_only: false, resize: false, threads: 2, direct_io: false, passthrough: false, spill };
+        Machine { fs: Fs::new(Tree::new(hierarchy, cache.clone()), cache, stats, options).unwrap(), requests }
+    }
+
+    fn new(memory: &Arc<MemoryStore>) -> Self {
+        Machine::over(memory.clone())
+    }
+
+    fn directory(&self, path: &str) -> u64 {
+        path.split('/').filter(|p| !p.is_empty()).fold(ROOT_INODE, |at, p| self.fs.lookup(at, p).unwrap().inode)
+    }
+
+    /// Opens a file; the kernel looks a name up again where the file is not what it was.
+    fn open(&self, directory: &str, name: &str, write: bool) -> Result<(u64, u64)> {
+        let inode = self.fs.lookup(self.directory(directory), name)?.inode;
+        Ok((inode, self.fs.open(inode, write, false)?.handle))
+    }
+
+    fn read(&self, directory: &str, name: &str) -> Result<String> {
+        let (_, handle) = self.open(directory, name, false)?;
+        let read = self.read_open(handle);
+        self.fs.release(handle);
+        read
+    }
+
+    fn read_open(&self, handle: u64) -> Result<String> {
+        let mut out = Vec::new();
+        self.fs.read(handle, 0, 1 << 20, &mut out)?;
+        Ok(String::from_utf8_lossy(&out).into_owned())
+    }
+
+    fn write_new(&self, directory: &str, name: &str, text: &str) -> Result<u64> {
+        let (attributes, opened) = self.fs.create(self.directory(directory), name, false, true)?;
+        self.fs.write(opened.handle, 0, text.as_bytes())?;
+        self.close(opened.handle)?;
+        Ok(attributes.inode)
+    }
+
+    fn close(&self, handle: u64) -> Result<()> {
+        self.fs.flush(handle)?;
+        self.fs.release(handle);
+        Ok(())
+    }
+
+    fn rename(&self, from: (&str, &str), to: (&str, &str)) -> Result<()> {
+        self.fs.rename((self.directory(from.0), from.1), (self.directory(to.0), to.1), false)
+    }
+
+    fn asked(&self) -> u64 {
+        [Operation::Stat, Operation::Get, Operation::List].into_iter().map(|o| self.requests.calls(o)).sum()
+    }
+}
+
+fn memory(values: &[(&str, &str)]) -> Arc<MemoryStore> {
+    let memory = Arc::new(MemoryStore::default());
+    values.iter().for_each(|(key, value)| memory.insert(key, *value));
+    memory
+}
+
+fn stored(memory: &MemoryStore, path: &str) -> Option<String> {
+    let mut value = Vec::new();
+    memory.get(&Key::normalize(path).unwrap(), 1 << 20, &mut value).unwrap()?;
+    Some(String::from_utf8_lossy(&value).into_owned())
+}
+
+const ROOT: (&str, &str) = (".zgroup", "{\"zarr_format\":2}");
+
+#[test]
+fn a_plain_key_is_written_anywhere_and_stored_when_it_is_closed() {
+    let memory = memory(&[ROOT]);
+    let m = Machine::new(&memory);
+    let (a, opened) = m.fs.create(ROOT_INODE, "notes.txt", false, false).unwrap();
+    m.fs.write(opened.handle, 0, b"hello").unwrap();
+    assert_eq!(stored(&memory, "notes.txt"), None);
+    // who reads it meanwhile sees what is written, and so does who asks for its size
+    assert_eq!(m.read("", "notes.txt").unwrap(), "hello");
+    m.fs.fsync(opened.handle).unwrap();
+    assert_eq!(stored(&memory, "notes.txt").as_deref(), Some("hello"));
+    m.fs.write(opened.handle, 5, b", you").unwrap();
+    assert_eq!((m.fs.attributes(a.inode).unwrap().size, m.fs.lookup(ROOT_INODE, "notes.txt").unwrap().size), (10, 10));
+    m.close(opened.handle).unwrap();
+    assert_eq!(stored(&memory, "notes.txt").as_deref(), Some("hello, you"));
+    // "O_APPEND, truncate, reading while written", of a file that is there
+    let (inode, handle) = m.open("", "notes.txt", true).unwrap();
+    let (_, reader) = m.open("", "notes.txt", false).unwrap();
+    m.fs.write(handle, 10, b"!").unwrap();
+    assert_eq!(m.read_open(reader).unwrap(), "hello, you!");
+    assert_eq!(m.fs.set_size(inode, 5).unwrap().size, 5);
+    assert_eq!(m.read_open(reader).unwrap(), "hello");
+    m.close(handle).unwrap();
+    m.close(reader).unwrap();
+    m.fs.set_size(inode, 4).unwrap();
+    assert_eq!((stored(&memory, "notes.txt").as_deref(), m.fs.attributes(inode).unwrap().size), (Some("hell"), 4));
+    m.fs.flush_all().unwrap();
+    let (_, handle) = m.open("", "notes.txt", true).unwrap();
+    m.fs.write(handle, 0, b"H").unwrap();
+    m.fs.flush_all().unwrap();
+    assert_eq!(stored(&memory, "notes.txt").as_deref(), Some("Hell"), "the mount ends while it is open");
+}
+
+/// What editors and libraries do to save a file.
+#[test]
+fn a_file_that_is_still_open_goes_with_its_name() {
+    let memory = memory(&[ROOT, ("a/.zarray", &document(8)), ("old.txt", "old")]);
+    let m = Machine::new(&memory);
+    let old = m.open("", "old.txt", false).unwrap();
+    let (a, opened) = m.fs.create(ROOT_INODE, "old.txt.tmp", true, false).unwrap();
+    m.fs.write(opened.handle, 0, b"new").unwrap();
+    m.rename(("", "old.txt.tmp"), ("", "old.txt")).unwrap();
+    assert_eq!(m.fs.lookup(ROOT_INODE, "old.txt").unwrap().inode, a.inode);
+    assert_eq!((stored(&memory, "old.txt.tmp"), stored(&memory, "old.txt").as_deref()), (None, Some("new")));
+    assert!(m.read_open(old.1).is_err(), "the store has it no more, and it must not be taken for the new one");
+    m.fs.write(opened.handle, 3, b"er").unwrap();
+    m.close(opened.handle).unwrap();
+    assert_eq!((stored(&memory, "old.txt.tmp"), stored(&memory, "old.txt").as_deref()), (None, Some("newer")));
+    // onto a chunk and onto a document: what is written afterwards would be seen by nobody
+    for (name, text) in [("0", "01234567"), (".zattrs", "{\"a\": 1}")] {
+        let (_, opened) = m.fs.create(m.directory("a"), "x.partial", false, false).unwrap();
+        m.fs.write(opened.handle, 0, text.as_bytes()).unwrap();
+        m.rename(("a", "x.partial"), ("a", name)).unwrap();
+        assert_eq!(m.read("a", name).unwrap(), text);
+        assert_eq!(m.fs.write(opened.handle, 0, b"9").unwrap_err().errno(), libc::ESTALE);
+        m.close(opened.handle).unwrap();
+        assert_eq!((stored(&memory, "a/x.partial"), m.read("a", name).unwrap().as_str()), (None, text));
+    }
+    // a chunk becomes a plain key
+    m.rename(("a", "0"), ("", "chunk.bin")).unwrap();
+    assert_eq!((stored(&memory, "chunk.bin").as_deref(), stored(&memory, "a/0")), (Some("01234567"), None));
+}
+
+#[test]
+fn a_file_that_is_removed_while_it_is_open_stays_removed() {
+    let memory = memory(&[ROOT]);
+    let m = Machine::new(&memory);
+    let (a, opened) = m.fs.create(ROOT_INODE, "scratch", true, false).unwrap();
+    m.fs.write(opened.handle, 0, b"0123").unwrap();
+    m.fs.unlink(ROOT_INODE, "scratch").unwrap();
+    m.fs.write(opened.handle, 4, b"4").unwrap();
+    assert_eq!((m.fs.attributes(a.inode).unwrap().size, m.read_open(opened.handle).unwrap().as_str()), (5, "01234"));
+    assert_eq!(m.fs.set_size(a.inode, 2).unwrap().size, 2);
+    let other = m.write_new("", "scratch", "other").unwrap();
+    assert_ne!(other, a.inode);
+    assert_eq!(
+        (m.read_open(opened.handle).unwrap().as_str(), m.read("", "scratch").unwrap().as_str()),
+        ("01", "other")
+    );
+    m.close(opened.handle).unwrap();
+    assert_eq!(stored(&memory, "scratch").as_deref(), Some("other"));
+    assert_eq!(m.fs.unlink(ROOT_INODE, "none").unwrap_err().errno(), libc::ENOENT);
+}
+
+/// "O_EXCL": of two machines one makes the file.
+#[test]
+fn an_exclusive_file_is_made_by_one() {
+    let memory = memory(&[ROOT]);
+    let [a, b] = [Machine::new(&memory), Machine::new(&memory)];
+    assert!(b.fs.lookup(ROOT_INODE, "lock").is_err());
+    let (_, opened) = a.fs.create(ROOT_INODE, "lock", true, false).unwrap();
+    assert_eq!(b.fs.create(ROOT_INODE, "lock", true, false).map(drop).unwrap_err().errno(), libc::EEXIST);
+    a.close(opened.handle).unwrap();
+    a.fs.unlink(ROOT_INODE, "lock").unwrap();
+    b.fs.create(ROOT_INODE, "lock", true, false).unwrap();
+}
+
+/// "open revalidates": with `--metadata-ttl forever`, too.
+#[test]
+fn what_another_machine_has_changed_is_seen_at_the_next_open() {
+    let memory = memory(&[ROOT, ("a/.zarray", &document(8)), ("note", "1")]);
+    let [a, b] = [Machine::new(&memory), Machine::new(&memory)];
+    let flat = |m: &Machine| m.read("a", FLAT).unwrap();
+    assert_eq!((flat(&a), flat(&b).len(), a.read("", "note").unwrap()), ("\t".repeat(8), 8, "1".into()));
+    assert_eq!(b.fs.lookup(b.directory("a"), "1").unwrap_err().errno(), libc::ENOENT);
+    // a chunk, a shape, a plain key, an attribute
+    let (_, handle) = a.open("a", FLAT, true).unwrap();
+    a.fs.write(handle, 0, b"01").unwrap();
+    a.close(handle).unwrap();
+    assert_eq!(flat(&b), format!("01{}", "\t".repeat(6)));
+    a.write_new("a", ".zarray", &document(12)).unwrap();
+    assert_eq!(flat(&b).len(), 12);
+    a.write_new("", "note", "22").unwrap();
+    assert_eq!(b.read("", "note").unwrap(), "22");
+    let missed = || b.fs.lookup(b.directory("a"), ".zattrs").is_err();
+    assert!(missed());
+    a.write_new("a", ".zattrs", "{}").unwrap();
+    assert!(missed(), "nothing of the array was opened since");
+    flat(&b);
+    assert_eq!(b.read("a", ".zattrs").unwrap(), "{}");
+}
+
+/// "opening and reading an array of n chunks must need at most 1.1 n requests", of which those for metadata are few.
+#[test]
+fn reading_takes_a_request_for_each_chunk_and_few_more() {
+    let memory = memory(&[ROOT, ("a/.zarray", &document(8 * 100))]);
+    let m = Machine::new(&memory);
+    let (_, handle) = m.open("a", FLAT, true).unwrap();
+    m.fs.write(handle, 0, &[7; 800]).unwrap();
+    m.close(handle).unwrap();
+    let stores: [Arc<dyn Store>; 2] = [memory.clone(), Arc::new(UnlistedStore::new(memory.clone()))];
+    for store in stores {
+        let m = Machine::over(store);
+        m.fs.tree.hierarchy().check().unwrap();
+        let (inode, handle) = m.open("a", FLAT, false).unwrap();
+        let mut out = Vec::new();
+        m.fs.read(handle, 0, 800, &mut out).unwrap();
+        assert_eq!((out, m.requests.calls(Operation::Get)), (vec![7; 800], 101));
+        let asked = m.asked();
+        assert!(asked <= 110 + 10, "{asked}");
+        // asking about them again takes nothing
+        for _ in 0..10 {
+            m.fs.attributes(inode).unwrap();
+            m.fs.lookup(m.directory("a"), ".zarray").unwrap();
+            m.fs.xattrs(inode).unwrap();
+        }
+        let more = m.asked() - asked;
+        assert!(more <= 6, "{more}");
+    }
+}
+
+/// "`ls -l` of 100,000 chunks must not send 100,000 HEADs".
+#[test]
+fn a_listing_brings_sizes_along() {
+    let memory = memory(&[ROOT, ("a/.zarray", &document(8 * 5000))]);
+    (0..5000).for_each(|i| memory.insert(&format!("a/{i}"), "?"));
+    let m = Machine::new(&memory);
+    let handle = m.fs.open_directory(m.directory("a")).unwrap();
+    let before = m.asked();
+    let (mut sizes, mut at) = (0, 0);
+    loop {
+        let before = at;
+        m.fs.read_directory_with_attributes(handle, at, |entry, next| {
+            let full = at >= before + 100;
+            if !full {
+                sizes += u64::from(entry.name.name.parse::<u32>().is_ok()) * entry.attributes.size;
+                at = next;
+            }
+            full
+        })
+        .unwrap();
+        if at == before {
+            break;
+        }
+    }
+    assert_eq!(sizes, 8 * 5000);
+    let asked = m.asked() - before;
+    assert!(asked < 10, "{asked}");
+}
+
+/// "du/st_blocks and SEEK_HOLE must not pretend (unknown = data)".
+#[test]
+fn what_cannot_be_listed_is_called_data() {
+    let memory = memory(&[ROOT, ("a/.zarray", &document(64).replace(":9", ":0"))]);
+    let m = Machine::over(Arc::new(UnlistedStore::new(memory.clone())));
+    let (inode, handle) = m.open("a", FLAT, false).unwrap();
+    assert_eq!(
+        (m.fs.seek(inode, handle, 3, Seek::Data).unwrap(), m.fs.seek(inode, handle, 3, Seek::Hole).unwrap()),
+        (3, 64)
+    );
+    assert_eq!(m.fs.attributes(inode).unwrap().blocks, 1);
+    // a chunk is there when it is asked for, and no other name is
+    memory.insert("a/1", "?");
+    let a = m.directory("a");
+    assert_eq!((m.fs.lookup(a, "1").unwrap().size, m.fs.lookup(a, "2").is_err()), (8, true));
+    let mut names = Vec::new();
+    m.fs.read_directory(m.fs.open_directory(a).unwrap(), 2, |name, _| {
+        names.push(name.name.clone());
+        false
+    })
+    .unwrap();
+    assert_eq!(names, [FLAT, ".zarray"]);
+}
