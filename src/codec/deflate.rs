@@ -1,4 +1,4 @@
-//! One zlib stream or one gzip member, whole in memory, through libdeflate. The C functions are called directly because
+//! One zlib stream, gzip member or bare deflate stream, whole in memory, through libdeflate. The C functions are called directly because
 //! the safe crate hides how much input a stream used, which trailing bytes and gzip members need. It knows neither the
 //! rules for what follows a stream nor where the bytes come from.
 
@@ -13,6 +13,7 @@ use std::ptr::NonNull;
 pub enum Container {
     Zlib,
     Gzip,
+    None,
 }
 
 impl Container {
@@ -20,6 +21,7 @@ impl Container {
         match self {
             Container::Zlib => "zlib",
             Container::Gzip => "gzip",
+            Container::None => "deflate",
         }
     }
 }
@@ -36,6 +38,20 @@ pub fn decompress(container: Container, encoded: &[u8], out: &mut [u8]) -> Resul
         Some(decompressor) => decompressor.run(container, encoded, out),
         None => Err(Fault::Invalid("out of memory")),
     })
+}
+
+/// Decodes a bare deflate stream, as a zip archive has them, into the front of `out`; returns the bytes made.
+pub fn inflate(deflated: &[u8], out: &mut [u8]) -> Result<usize, Broken> {
+    let done = decompress(Container::None, deflated, out).map(|(_, made)| made);
+    done.map_err(|fault| fault.broken(Container::None.name(), deflated.len(), out.len()))
+}
+
+/// What [`inflate`] takes.
+#[cfg(test)]
+pub fn deflate_for_tests(value: &[u8]) -> Vec<u8> {
+    let mut out = Vec::new();
+    compress(Container::None, 6, value, &mut out).unwrap();
+    out
 }
 
 /// Appends one stream that holds `decoded`. `level` is zlib's: -1 (its default, 6) or 0 to 9.
@@ -67,6 +83,7 @@ impl Decompressor {
         let call = match container {
             Container::Zlib => sys::libdeflate_zlib_decompress_ex,
             Container::Gzip => sys::libdeflate_gzip_decompress_ex,
+            Container::None => sys::libdeflate_deflate_decompress_ex,
         };
         let (mut used, mut made) = (0, 0);
         let (input, output) = (encoded.as_ptr().cast(), out.as_mut_ptr().cast());
@@ -108,6 +125,9 @@ impl Compressor {
             }
             Container::Gzip => {
                 (sys::libdeflate_gzip_compress_bound as BoundFn, sys::libdeflate_gzip_compress as CompressFn)
+            }
+            Container::None => {
+                (sys::libdeflate_deflate_compress_bound as BoundFn, sys::libdeflate_deflate_compress as CompressFn)
             }
         };
         // SAFETY: the compressor is live; the call only computes.

@@ -38,6 +38,9 @@ use crate::error::{Error, Result};
 use crate::metadata::CodecConfig;
 
 pub use blosc::Header as BloscHeader;
+#[cfg(test)]
+pub(crate) use deflate::deflate_for_tests;
+pub use deflate::inflate;
 pub use pipeline::{Partly, Pipeline};
 
 /// Why bytes can't be decoded or encoded, in one line.

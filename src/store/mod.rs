@@ -11,6 +11,7 @@ mod object;
 mod remembering;
 mod together;
 mod unlisted;
+mod zip;
 
 pub(crate) use hand_on::hand_on;
 
@@ -23,6 +24,7 @@ pub use object::{ObjectOptions, ObjectStore};
 pub use remembering::Remembering;
 pub use together::stat_many_of;
 pub use unlisted::UnlistedStore;
+pub use zip::ZipStore;
 
 use crate::error::{Error, Kind, Result};
 use std::fs::File;

@@ -8,7 +8,7 @@ mod write;
 use super::{Entry, EntryKind, Key, KeyLock, Listing, LockFiles, Space, Stat, Store, Version};
 use crate::error::{Error, Result};
 use crate::memory;
-use resolve::{Level, kind_behind, open_beneath, stat_of};
+use resolve::{Level, kind_behind, open_beneath};
 use rustix::fs::{self, Dir, FileType, Mode, OFlags};
 use std::fs::File;
 use std::io::Read;
@@ -19,6 +19,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use write::Changes;
+
+pub(super) use resolve::stat_of;
 
 /// A store in a directory.
 pub struct DirectoryStore {

@@ -96,7 +96,8 @@ pub(super) fn leads_out() -> Error {
     Error::new(Kind::System(libc::EACCES), "a symbolic link leads out of the store")
 }
 
-pub(super) fn stat_of(fd: &OwnedFd) -> Result<Stat> {
+/// What an open file is.
+pub(in crate::store) fn stat_of(fd: impl AsFd) -> Result<Stat> {
     Ok(stat_from(&fs::statat(fd, "", AtFlags::EMPTY_PATH)?))
 }
 

@@ -1,0 +1,42 @@
+//! Numbers and names one after another, as the records of a zip archive hold them: little-endian, unaligned. It knows
+//! no record.
+
+/// What is left of a record.
+pub(super) struct Fields<'a>(pub &'a [u8]);
+
+impl<'a> Fields<'a> {
+    fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (first, rest) = self.0.split_first_chunk()?;
+        self.0 = rest;
+        Some(*first)
+    }
+
+    pub fn u16(&mut self) -> Option<u16> {
+        self.array().map(u16::from_le_bytes)
+    }
+
+    pub fn u32(&mut self) -> Option<u32> {
+        self.array().map(u32::from_le_bytes)
+    }
+
+    pub fn u64(&mut self) -> Option<u64> {
+        self.array().map(u64::from_le_bytes)
+    }
+
+    pub fn bytes(&mut self, len: usize) -> Option<&'a [u8]> {
+        let (first, rest) = self.0.split_at_checked(len)?;
+        self.0 = rest;
+        Some(first)
+    }
+
+    /// The data of the first extra field of kind `id` in what is left, which is a list of them.
+    pub fn extra(mut self, id: u16) -> Option<Fields<'a>> {
+        loop {
+            let (kind, len) = (self.u16()?, self.u16()?);
+            let data = self.bytes(len.into())?;
+            if kind == id {
+                return Some(Fields(data));
+            }
+        }
+    }
+}

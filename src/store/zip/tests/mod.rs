@@ -1,0 +1,238 @@
+//! Archives of every legal form. `hostile` has the others, `python` those that Python makes.
+
+mod changes;
+mod hostile;
+mod python;
+mod writer;
+
+use super::*;
+use crate::store::{DirectoryStore, Entry, FaultyStore, MemoryStore, Operation};
+use std::time::SystemTime;
+use writer::{Member, archive, archive_with, member};
+
+/// An archive in a store whose values are files, and in one that reads ranges.
+struct Both {
+    _home: tempfile::TempDir,
+    stores: [Result<ZipStore>; 2],
+}
+
+fn key(path: &str) -> Key {
+    Key::normalize(path).unwrap()
+}
+
+fn both(bytes: &[u8]) -> Both {
+    let (home, memory) = (tempfile::tempdir().unwrap(), MemoryStore::default());
+    std::fs::write(home.path().join("x.zip"), bytes).unwrap();
+    memory.insert("x.zip", bytes);
+    let local = Arc::new(DirectoryStore::open(home.path()).unwrap());
+    let stores = [ZipStore::open(local, &key("x.zip")), ZipStore::open(Arc::new(memory), &key("x.zip"))];
+    Both { _home: home, stores }
+}
+
+fn get(store: &dyn Store, path: &str) -> Result<Option<Vec<u8>>> {
+    let mut value = b"what was there".to_vec();
+    Ok(store.get(&key(path), 1 << 20, &mut value)?.map(|_| value))
+}
+
+fn part(store: &dyn Store, path: &str, range: Range<u64>) -> Result<Option<Vec<u8>>> {
+    let mut value = b"what was there".to_vec();
+    Ok(store.get_range(&key(path), range, &mut value)?.map(|_| value))
+}
+
+fn names(store: &dyn Store, prefix: &str) -> Vec<String> {
+    let entries = store.list(&key(prefix)).unwrap().map(|e| e.unwrap());
+    let marked = |e: Entry| if e.kind == EntryKind::Prefix { e.name + "/" } else { e.name };
+    let mut names: Vec<_> = entries.map(marked).collect();
+    names.sort();
+    names
+}
+
+/// What the members hold, by get and by parts.
+fn check(store: &ZipStore, members: &[Member]) {
+    for m in members {
+        let name = std::str::from_utf8(&m.name).unwrap();
+        // a part first: the header is not known yet
+        let (half, len) = (m.value.len() / 2, m.value.len() as u64);
+        assert_eq!(part(store, name, half as u64..len + 9).unwrap().unwrap(), m.value[half..], "{name}");
+        assert_eq!(get(store, name).unwrap().unwrap(), m.value, "{name}");
+        assert_eq!(
+            part(store, name, 1..3).unwrap().unwrap(),
+            m.value[1.min(m.value.len())..3.min(m.value.len())],
+            "{name}"
+        );
+        assert_eq!(part(store, name, len + 1..len + 5).unwrap().unwrap(), b"");
+        let stat = store.stat(&key(name)).unwrap().unwrap();
+        assert_eq!((stat.kind, stat.size), (EntryKind::Value, len));
+        assert_eq!(store.get(&key(name), 1 << 20, &mut Vec::new()).unwrap(), Some(stat.version));
+    }
+}
+
+fn sample() -> Vec<u8> {
+    (0..5000u32).flat_map(|i| (i / 3).to_le_bytes()).collect()
+}
+
+#[test]
+fn stored_and_deflated_members() {
+    let members = [
+        member(".zgroup", "{}"),
+        member("a/.zarray", "{ }"),
+        member("a/0.0", sample()),
+        member("a/0.1", sample()).deflated(),
+        member("a/0.2", ""),
+        member("a/0.3", "").deflated(),
+        Member { has_descriptor: true, ..member("b/c/0", sample()) },
+        Member { has_descriptor: true, ..member("b/c/1", sample()).deflated() },
+        // as long as the request for header and data expects, one byte more, and far more
+        Member { own_extra: 128, ..member("b/d/0", sample()) },
+        Member { own_extra: 129, ..member("b/d/1", sample()) },
+        Member { own_extra: 65_000, ..member("b/d/2", sample()) },
+        Member { is_large: true, ..member("b/e", sample()) },
+        Member { is_large: true, has_descriptor: true, ..member("b/f", sample()).deflated() },
+        member("large", vec![7; 300_000]),
+    ];
+    for (comment, zip64) in [(&b""[..], false), (b"", true), (b"a comment", false), (&[b'x'; 65_535], true)] {
+        for store in both(&archive_with(&members, comment, zip64).bytes).stores.map(Result::unwrap) {
+            check(&store, &members);
+            check(&store, &members);
+            assert_eq!(names(&store, ""), [".zgroup", "a/", "b/", "large"]);
+            assert_eq!(names(&store, "a"), [".zarray", "0.0", "0.1", "0.2", "0.3"]);
+            assert_eq!(names(&store, "b"), ["c/", "d/", "e", "f"]);
+            assert_eq!((names(&store, "b/c"), names(&store, "b/d").len()), (vec!["0".into(), "1".into()], 3));
+            assert_eq!((get(&store, "a/0.9").unwrap(), get(&store, "a").unwrap()), (None, None));
+            assert_eq!(store.stat(&key("b/c")).unwrap().unwrap().kind, EntryKind::Prefix);
+            assert_eq!(
+                (store.stat(&key("b/")).unwrap().is_some(), store.stat(&key("b/c/")).unwrap().is_some()),
+                (true, true)
+            );
+            assert!(store.stat(&key("b/cc")).unwrap().is_none() && store.stat(&key("b/c/0/1")).unwrap().is_none());
+            assert!(store.list(&key("a/0.0")).is_err() && store.list(&key("none")).is_err());
+            assert!(!store.is_writable() && store.put(&key("x"), b"").unwrap_err().kind() == Kind::ReadOnly);
+        }
+    }
+}
+
+#[test]
+fn many_members_are_listed_in_order_and_asked_for_at_once() {
+    // the directory is longer than what is read first
+    let members: Vec<_> = (0..5000).map(|i| member(&format!("a/{}.{}", i / 70, i % 70), [i as u8; 3])).collect();
+    for store in both(&archive(&members)).stores.map(Result::unwrap) {
+        check(&store, &members);
+        let listed: Vec<Entry> = store.list(&key("a")).unwrap().map(|e| e.unwrap()).collect();
+        assert_eq!(listed.len(), 5000);
+        let mut keys = listed.iter().map(|e| key("a").join(&e.name)).chain([key("a/none"), key("a")]);
+        let mut found = Vec::new();
+        store.stat_many(&mut keys, &mut |stat| {
+            found.push(stat.unwrap());
+            true
+        });
+        assert_eq!(
+            found.split_off(5000).into_iter().map(|s| s.map(|s| s.kind)).collect::<Vec<_>>(),
+            [None, Some(EntryKind::Prefix)]
+        );
+        assert_eq!(found, listed.into_iter().map(|e| e.stat).collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn the_last_of_several_members_of_one_name_is_the_one() {
+    let members = [
+        member("a", "first"),
+        member("b", "one"),
+        member("a", "second"),
+        member("b/", ""),
+        member("b\\c", "below a value"),
+        member("a", "the last"),
+    ];
+    for store in both(&archive(&members)).stores.map(Result::unwrap) {
+        assert_eq!(get(&store, "a").unwrap().unwrap(), b"the last");
+        assert_eq!(
+            (names(&store, ""), get(&store, "b").unwrap().unwrap()),
+            (vec!["a".into(), "b".into()], b"one".to_vec())
+        );
+    }
+}
+
+#[test]
+fn a_comment_may_hold_what_looks_like_an_end() {
+    let members = [member("a", "1"), member("b", "2")];
+    let inner = archive_with(&members, b"", false);
+    let end = &inner.bytes[inner.bytes.len() - 22..];
+    // one that ends too early, one that ends with the archive but has no directory before it
+    let false_end = [b"PK\x05\x06".as_slice(), &[0; 4], &[9, 0, 9, 0, 5, 0, 0, 0, 1, 0, 0, 0], &[2, 0], b"xx"].concat();
+    for comment in [[b"abc", end, b"tail"].concat(), false_end, b"PK\x05\x06".to_vec()] {
+        for zip64 in [false, true] {
+            for store in both(&archive_with(&members, &comment, zip64).bytes).stores.map(Result::unwrap) {
+                check(&store, &members);
+            }
+        }
+    }
+}
+
+#[test]
+fn bytes_before_the_archive_move_its_offsets() {
+    let members = [member("a", sample()), Member { is_large: true, ..member("b", "2") }];
+    for zip64 in [false, true] {
+        let bytes = [&b"#!/bin/sh\n"[..], &archive_with(&members, b"", zip64).bytes].concat();
+        for store in both(&bytes).stores.map(Result::unwrap) {
+            check(&store, &members);
+        }
+    }
+}
+
+#[test]
+fn a_store_one_folder_down() {
+    let inside = [member("x.zarr/", ""), member("x.zarr/.zgroup", "{}"), member("x.zarr/a/0", "zero")];
+    let mac = [member("__MACOSX/x.zarr/._a", "?"), member(".DS_Store", "?")];
+    for store in both(&archive(&[&inside[..], &mac].concat())).stores.map(Result::unwrap) {
+        let folder = store.single_folder().unwrap();
+        assert_eq!(folder, key("x.zarr"));
+        let below = store.location();
+        let store = store.in_folder(folder);
+        assert_eq!(names(&store, ""), [".zgroup", "a/"]);
+        assert_eq!((names(&store, "a"), get(&store, "a/0").unwrap().unwrap()), (vec!["0".into()], b"zero".to_vec()));
+        assert_eq!(store.stat(&Key::root()).unwrap().unwrap().kind, EntryKind::Prefix);
+        assert_eq!(store.location(), format!("{below}/x.zarr"));
+    }
+    for others in [vec![], vec![member(".zgroup", "{}")], vec![member("x.zarr/a", ""), member("y/a", "")]] {
+        assert_eq!(both(&archive(&others)).stores.map(|s| s.unwrap().single_folder()), [None, None]);
+    }
+}
+
+#[test]
+fn times_are_the_members_own_where_they_can_be() {
+    let at = |date| Member { date, ..member("a", "1") };
+    let modified = |m: Member| {
+        let home = tempfile::tempdir().unwrap();
+        std::fs::write(home.path().join("x.zip"), archive(&[m])).unwrap();
+        let store = ZipStore::open(Arc::new(DirectoryStore::open(home.path()).unwrap()), &key("x.zip")).unwrap();
+        store.stat(&key("a")).unwrap().unwrap().modified.duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs()
+    };
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs();
+    // 2024-02-29, 2000-03-01
+    assert_eq!(modified(at(44 << 9 | 2 << 5 | 29)), 1_709_164_800);
+    assert_eq!(modified(at(20 << 9 | 3 << 5 | 1)), 951_868_800);
+    // no day, the day of those that were given none, a month 13, the year 2107
+    for date in [0, 1 << 5 | 1, 20 << 9 | 13 << 5 | 1, 127 << 9 | 1 << 5 | 1] {
+        assert!(modified(at(date)) >= now - 100, "{date:x}");
+    }
+}
+
+#[test]
+fn a_far_archive_takes_few_requests() {
+    let members: Vec<_> = (0..50).map(|i| member(&format!("a/{i}"), vec![i; 100])).collect();
+    let below = MemoryStore::default();
+    below.insert("x.zip", archive(&members));
+    let below = Arc::new(FaultyStore::new(Arc::new(below)));
+    let requests = || (below.calls(Operation::Get), below.calls(Operation::Stat));
+    let store = ZipStore::open(below.clone(), &key("x.zip")).unwrap();
+    // its size, and its end with the directory
+    assert_eq!(requests(), (1, 1));
+    for m in &members {
+        get(&store, std::str::from_utf8(&m.name).unwrap()).unwrap().unwrap();
+    }
+    assert_eq!(requests(), (51, 1));
+    store.list(&key("a")).unwrap().for_each(drop);
+    assert_eq!(requests(), (51, 2));
+    part(&store, "a/7", 5..9).unwrap().unwrap();
+    assert_eq!(requests(), (52, 2));
+}

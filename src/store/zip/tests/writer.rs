@@ -1,0 +1,153 @@
+//! Archives as bytes, written field by field, so that a test can have any of them wrong.
+
+use crate::codec::deflate_for_tests;
+
+/// One member to be written.
+#[derive(Clone)]
+pub struct Member {
+    pub name: Vec<u8>,
+    pub value: Vec<u8>,
+    pub is_deflated: bool,
+    pub flags: u16,
+    /// None: as `is_deflated` says.
+    pub method: Option<u16>,
+    /// What both headers say of the value's size; None: the truth.
+    pub size: Option<u64>,
+    pub crc: Option<u32>,
+    /// Sizes stand behind the data, and in the directory.
+    pub has_descriptor: bool,
+    /// Sizes and offset stand in the zip64 field.
+    pub is_large: bool,
+    /// Bytes of an extra field in the member's own header alone.
+    pub own_extra: usize,
+    /// Of MS-DOS.
+    pub date: u16,
+    /// The directory says that it stands where the member of that number does.
+    pub stands_at: Option<usize>,
+}
+
+pub fn member(name: &str, value: impl Into<Vec<u8>>) -> Member {
+    Member {
+        name: name.as_bytes().to_vec(),
+        value: value.into(),
+        is_deflated: false,
+        flags: 0,
+        method: None,
+        size: None,
+        crc: None,
+        has_descriptor: false,
+        is_large: false,
+        own_extra: 0,
+        date: 0x5ae5,
+        stands_at: None,
+    }
+}
+
+impl Member {
+    pub fn deflated(self) -> Self {
+        Member { is_deflated: true, ..self }
+    }
+
+    fn method(&self) -> u16 {
+        self.method.unwrap_or(if self.is_deflated { 8 } else { 0 })
+    }
+
+    fn data(&self) -> Vec<u8> {
+        if self.is_deflated { deflate_for_tests(&self.value) } else { self.value.clone() }
+    }
+
+    fn flags(&self) -> u16 {
+        self.flags | if self.has_descriptor { 8 } else { 0 }
+    }
+}
+
+/// An archive, its directory and the end.
+#[derive(Default)]
+pub struct Archive {
+    pub bytes: Vec<u8>,
+    /// Where the directory begins.
+    pub directory: usize,
+}
+
+fn put(out: &mut Vec<u8>, size: usize, n: u64) {
+    out.extend(&n.to_le_bytes()[..size]);
+}
+
+fn puts<const N: usize>(out: &mut Vec<u8>, fields: [(usize, u64); N]) {
+    for (size, n) in fields {
+        put(out, size, n);
+    }
+}
+
+const LARGE: u64 = 0xffff_ffff;
+
+/// The archive of `members` with a comment; with `zip64` the end record leaves all to the larger one.
+pub fn archive_with(members: &[Member], comment: &[u8], zip64: bool) -> Archive {
+    let (mut out, mut directory, mut offsets) = (Vec::new(), Vec::new(), Vec::new());
+    for m in members {
+        offsets.push(out.len());
+        local(&mut out, m);
+        central(&mut directory, m, offsets[m.stands_at.unwrap_or(offsets.len() - 1)]);
+    }
+    let (start, size, count) = (out.len(), directory.len(), members.len());
+    out.extend(directory);
+    if zip64 {
+        let end = out.len() as u64;
+        out.extend(b"PK\x06\x06");
+        puts(&mut out, [(8, 44), (2, 45), (2, 45), (4, 0), (4, 0), (8, count as u64), (8, count as u64)]);
+        puts(&mut out, [(8, size as u64), (8, start as u64)]);
+        out.extend(b"PK\x06\x07");
+        puts(&mut out, [(4, 0), (8, end), (4, 1)]);
+    }
+    out.extend(b"PK\x05\x06");
+    let [count, size, offset] = if zip64 { [0xffff, LARGE, LARGE] } else { [count, size, start].map(|n| n as u64) };
+    puts(&mut out, [(2, 0), (2, 0), (2, count), (2, count), (4, size), (4, offset), (2, comment.len() as u64)]);
+    out.extend(comment);
+    Archive { bytes: out, directory: start }
+}
+
+pub fn archive(members: &[Member]) -> Vec<u8> {
+    archive_with(members, b"", false).bytes
+}
+
+fn local(out: &mut Vec<u8>, m: &Member) {
+    let data = m.data();
+    let (crc, size) = (u64::from(m.crc.unwrap_or(crc32fast::hash(&m.value))), m.size.unwrap_or(m.value.len() as u64));
+    let stated = match (m.has_descriptor, m.is_large) {
+        (true, _) => [0; 3],
+        (_, true) => [crc, LARGE, LARGE],
+        _ => [crc, data.len() as u64, size],
+    };
+    let extra = if m.is_large { 20 } else { 0 } + m.own_extra;
+    out.extend(b"PK\x03\x04");
+    puts(out, [(2, 45), (2, m.flags().into()), (2, m.method().into()), (2, 0), (2, m.date.into())]);
+    puts(out, stated.map(|n| (4, n)));
+    puts(out, [(2, m.name.len() as u64), (2, extra as u64)]);
+    out.extend(&m.name);
+    if m.is_large {
+        puts(out, [(2, 1), (2, 16), (8, size), (8, data.len() as u64)]);
+    }
+    if m.own_extra > 0 {
+        puts(out, [(2, 0xa5a5), (2, m.own_extra as u64 - 4)]);
+        out.resize(out.len() + m.own_extra - 4, 0x55);
+    }
+    out.extend(&data);
+    if m.has_descriptor {
+        out.extend(b"PK\x07\x08");
+        puts(out, [(4, crc), (4, data.len() as u64), (4, size)]);
+    }
+}
+
+fn central(out: &mut Vec<u8>, m: &Member, offset: usize) {
+    let (crc, size) = (u64::from(m.crc.unwrap_or(crc32fast::hash(&m.value))), m.size.unwrap_or(m.value.len() as u64));
+    let (stored, offset) = (m.data().len() as u64, offset as u64);
+    let [short_stored, short_size, short_offset] = if m.is_large { [LARGE; 3] } else { [stored, size, offset] };
+    out.extend(b"PK\x01\x02");
+    puts(out, [(2, 45), (2, 45), (2, m.flags().into()), (2, m.method().into()), (2, 0), (2, m.date.into())]);
+    puts(out, [(4, crc), (4, short_stored), (4, short_size), (2, m.name.len() as u64)]);
+    puts(out, [(2, if m.is_large { 28 } else { 0 }), (2, 0), (2, 0), (2, 0), (4, 0), (4, short_offset)]);
+    out.extend(&m.name);
+    if m.is_large {
+        puts(out, [(2, 1), (2, 24), (8, size), (8, stored), (8, offset)]);
+    }
+}
