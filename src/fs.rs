@@ -581,6 +581,8 @@ impl Dropping {
 #[cfg(test)]
 mod far;
 #[cfg(test)]
+mod latency;
+#[cfg(test)]
 mod faults;
 #[cfg(test)]
 mod races;

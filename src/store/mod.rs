@@ -2,6 +2,8 @@
 //! values, versions. One file per kind of store beside it.
 
 mod directory;
+#[cfg(test)]
+mod far;
 mod faulty;
 mod hand_on;
 mod key;
@@ -16,6 +18,8 @@ mod zip;
 pub(crate) use hand_on::hand_on;
 
 pub use directory::DirectoryStore;
+#[cfg(test)]
+pub use far::FarStore;
 pub use faulty::{Fault, FaultyStore, Operation};
 pub use key::Key;
 pub use locks::{KeyLock, LockFiles};

@@ -1,0 +1,217 @@
+//! Reading arrays of a far store: how many requests it takes, and how many of them are under way at once.
+
+use super::*;
+use crate::codec::Pipeline;
+use crate::hierarchy::Hierarchy;
+use crate::metadata::{ArrayMetadata, V1Order};
+use crate::store::FarStore;
+use std::time::Instant;
+
+const K: u64 = 1 << 10;
+const M: u64 = 1 << 20;
+const REQUEST: u64 = 128 * K;
+const LATENCY: Duration = Duration::from_millis(20);
+
+const PLAIN: &str = "null";
+const ZLIB: &str = r#"{"id":"zlib","level":1}"#;
+const BLOSC: &str = r#"{"id":"blosc","cname":"lz4","clevel":1,"shuffle":0,"blocksize":65536}"#;
+
+struct Case {
+    store: Arc<FarStore>,
+    fs: Arc<Fs>,
+    stats: Arc<Stats>,
+    flat: Vec<u8>,
+    bound: usize,
+    /// The grid's chunks.
+    chunks: u64,
+}
+
+/// Flat bytes that tell where they are from, and compress to a part.
+fn flat_bytes(size: u64) -> Vec<u8> {
+    let mut flat = vec![0; size as usize];
+    flat.chunks_mut(16).zip(0u64..).for_each(|(run, i)| run.fill((i ^ (i >> 8) ^ (i >> 16)) as u8));
+    flat
+}
+
+fn case(shape: &[u64], chunks: &[u64], compressor: &str, bound: usize) -> Case {
+    let store = Arc::new(FarStore::new(LATENCY, false));
+    let document = format!(
+        r#"{{"zarr_format":2,"shape":{shape:?},"chunks":{chunks:?},"dtype":"|u1","compressor":{compressor},"fill_value":0,"order":"C","filters":null,"dimension_separator":"."}}"#
+    );
+    store.below.insert("a/.zarray", document.clone());
+    let metadata = ArrayMetadata::parse(document.as_bytes()).unwrap();
+    let grid = crate::grid::Grid::new(shape, chunks, 1).unwrap();
+    let whole = flat_bytes(grid.size());
+    let pipeline = Pipeline::new(&metadata, grid.chunk_size()).unwrap();
+    for chunk in (0..grid.chunk_count()).map(ChunkId) {
+        let (mut decoded, mut stored) = (vec![0; grid.chunk_size()], Vec::new());
+        for (flat, run) in grid.runs_of(chunk, 0..grid.size()) {
+            decoded[run.offset..][..run.len].copy_from_slice(&whole[flat as usize..][..run.len]);
+        }
+        pipeline.encode(&decoded, &mut stored).unwrap();
+        store.below.insert(&format!("a/{}", grid.chunk_key(chunk, Separator::Dot)), stored);
+    }
+    let stats = Arc::new(Stats::default());
+    let cache = Arc::new(Cache::new(bound, stats.clone()).decoding_with(2));
+    let hierarchy = Hierarchy::new(store.clone(), V1Order::Zarr1, stats.clone());
+    let spill = SpillOptions { directory: std::env::temp_dir(), limit: 1 << 30 };
+    let options = Options { read_only: true, resize: false, threads: 2, direct_io: false, passthrough: false, spill };
+    let fs = Fs::new(Tree::new(hierarchy, cache.clone()), cache, stats.clone(), options).unwrap();
+    Case { store, fs: Arc::new(fs), stats, flat: whole, bound, chunks: grid.chunk_count() }
+}
+
+impl Case {
+    fn open(&self) -> Opened {
+        let inode = ["a", "data.raw"].iter().fold(1, |parent, name| self.fs.lookup(parent, name).unwrap().inode);
+        self.fs.open(inode, false, false).unwrap()
+    }
+
+    fn read(&self, handle: u64, offset: u64, len: u64) {
+        let mut out = Vec::new();
+        if !self.fs.read_cached(handle, offset, len as usize, &mut out).unwrap() {
+            self.fs.read(handle, offset, len as usize, &mut out).unwrap();
+        }
+        assert!(out == self.flat[offset as usize..][..len as usize], "at {offset}");
+    }
+
+    fn read_all(&self, handle: u64, size: u64) {
+        (0..size).step_by(REQUEST as usize).for_each(|at| self.read(handle, at, REQUEST.min(size - at)));
+    }
+
+    /// Requests for chunks that `work` took: whole values, parts, and what stands at keys.
+    fn requests(&self, work: impl FnOnce()) -> [usize; 3] {
+        let before = self.store.counts();
+        work();
+        let after = self.store.counts();
+        std::array::from_fn(|i| after[i] - before[i])
+    }
+}
+
+/// "Many requests in flight": a chunk takes one request, and none waits for the one before it.
+#[test]
+fn a_forward_reader_asks_for_each_chunk_once_and_for_many_at_once() {
+    for compressor in [PLAIN, ZLIB, BLOSC] {
+        let case = case(&[16 * M], &[64 * K], compressor, 64 << 20);
+        let handle = case.open().handle;
+        let start = Instant::now();
+        let requests = case.requests(|| case.read_all(handle, 16 * M));
+        let [gets, ranges, stats] = requests;
+        assert!(ranges + stats == 0 && gets as u64 == case.chunks, "{compressor}: {requests:?}");
+        let most = case.store.most.load(Ordering::SeqCst);
+        assert!((48..=80).contains(&most), "{compressor}: {most} requests at once");
+        // one after the other 256 of them would take 5 s
+        assert!(start.elapsed() < 100 * LATENCY, "{compressor}: {:?}", start.elapsed());
+    }
+}
+
+/// Rows that go through several chunks: the next set of them is asked for while one is read.
+#[test]
+fn sets_of_chunks_are_asked_for_ahead() {
+    let case = case(&[64, 512, 512], &[8, 128, 128], ZLIB, 64 << 20);
+    let handle = case.open().handle;
+    assert_eq!(case.requests(|| case.read_all(handle, 16 * M)), [case.chunks as usize, 0, 0]);
+    assert_eq!(case.stats.readahead_wasted.get(), 0);
+    assert!(case.store.most.load(Ordering::SeqCst) >= 32);
+}
+
+#[test]
+fn large_chunks_under_way_stay_within_the_bound() {
+    let case = case(&[64 * M], &[4 * M], ZLIB, 96 << 20);
+    let handle = case.open().handle;
+    let done = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                assert!(case.fs.cache.used() <= case.bound, "{}", case.fs.cache.used());
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        });
+        assert_eq!(case.requests(|| case.read_all(handle, 64 * M)), [16, 0, 0]);
+        done.store(true, Ordering::Relaxed);
+    });
+    assert!(case.store.most.load(Ordering::SeqCst) <= 4, "twelve megabytes in threes, and one that is waited for");
+}
+
+/// Small pieces here and there: a chunk that is soon here as a whole takes one request, of a large one a part is enough.
+#[test]
+fn a_part_of_a_far_chunk_takes_one_request_or_two() {
+    // compressor, chunk; requests of the first piece, of another one of the same chunk, of one in another chunk
+    let cases = [
+        (PLAIN, M, [1, 0, 0], [0, 0, 0], [1, 0, 0]),
+        (ZLIB, M, [1, 0, 0], [0, 0, 0], [1, 0, 0]),
+        (BLOSC, M, [1, 0, 0], [0, 0, 0], [1, 0, 0]),
+        (PLAIN, 8 * M, [0, 1, 0], [0, 1, 0], [0, 1, 0]),
+        // how it is divided, and a block; what compresses so well is fetched whole as soon as that is known
+        (BLOSC, 8 * M, [1, 1, 0], [0, 0, 0], [1, 0, 0]),
+        (BLOSC, 32 * M, [0, 2, 0], [0, 1, 0], [0, 2, 0]),
+    ];
+    for (compressor, chunk, first, second, other) in cases {
+        let case = case(&[2 * chunk], &[chunk], compressor, 128 << 20);
+        let handle = case.open().handle;
+        let what = format!("{compressor} {chunk}");
+        assert_eq!(case.requests(|| case.read(handle, 700 * K, 4 * K)), first, "{what}");
+        assert_eq!(case.requests(|| case.read(handle, 300 * K, 4 * K)), second, "{what}");
+        assert_eq!(case.requests(|| case.read(handle, chunk + 500 * K, 4 * K)), other, "{what}");
+    }
+}
+
+/// A chunk too large to be waited for, or for the cache: a forward reader gets it in stretches.
+#[test]
+fn a_large_uncompressed_chunk_is_read_in_stretches() {
+    let case = case(&[96 * M], &[96 * M], PLAIN, 48 << 20);
+    let handle = case.open().handle;
+    let [gets, ranges, stats] = case.requests(|| case.read_all(handle, 96 * M));
+    assert_eq!((gets, stats), (0, 0));
+    assert!(ranges <= 24, "{ranges} requests");
+    assert!(case.fs.cache.used() <= case.bound);
+}
+
+/// Several who read at random wait for their own chunks, not for each other's.
+#[test]
+fn random_readers_do_not_wait_for_each_other() {
+    let case = case(&[64 * M], &[64 * K], ZLIB, 64 << 20);
+    let handle = case.open().handle;
+    let start = Instant::now();
+    std::thread::scope(|scope| {
+        for job in 0..16 {
+            let case = &case;
+            scope.spawn(move || (0..8).for_each(|i| case.read(handle, ((i * 16 + job) * 37 % 1000) * 64 * K, 4 * K)));
+        }
+    });
+    // one after the other 128 of them would take 2.5 s
+    assert!(start.elapsed() < 64 * LATENCY, "{:?}", start.elapsed());
+}
+
+/// A plane that cuts through many chunks: all are asked for at once.
+#[test]
+fn chunks_of_one_request_are_asked_for_at_once() {
+    let case = case(&[32, 64 * K], &[32, K], ZLIB, 64 << 20);
+    let handle = case.open().handle;
+    let start = Instant::now();
+    assert_eq!(case.requests(|| case.read(handle, 5 * 64 * K, 64 * K)), [64, 0, 0]);
+    assert!(start.elapsed() < 20 * LATENCY, "{:?}", start.elapsed());
+}
+
+/// An opening asks for the versions of a few chunks, and drops what the kernel has of many.
+#[test]
+fn an_opening_does_not_ask_for_many_chunks() {
+    let case = case(&[16 * M], &[64 * K], ZLIB, 64 << 20);
+    let close = |opened: Opened| case.fs.release(opened.handle);
+    let first = case.open();
+    case.read(first.handle, 0, 4 * K);
+    close(first);
+    close(case.open());
+    let documents = case.requests(|| close(case.open()));
+    let opened = case.open();
+    assert_eq!(opened.pages, KernelPages::Kept);
+    case.read_all(opened.handle, 16 * M);
+    close(opened);
+    let mut pages = KernelPages::None;
+    let [gets, ranges, stats] = case.requests(|| {
+        let opened = case.open();
+        pages = opened.pages;
+        close(opened);
+    });
+    assert_eq!(pages, KernelPages::Fresh);
+    assert!(gets <= documents[0] && ranges == 0 && stats <= documents[2], "{gets} {ranges} {stats}: {documents:?}");
+}
