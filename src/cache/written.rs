@@ -236,6 +236,11 @@ fn gone() -> Error {
     Error::system(libc::ESTALE)
 }
 
+/// Threads that store: they mostly wait, for the disk or a far store.
+fn flush_threads(array: &Array) -> usize {
+    array.at_once(std::thread::available_parallelism().map_or(4, |n| n.get()).max(4))
+}
+
 /// Positions of an edge chunk that belong to the array; None of any other chunk.
 fn inside(array: &Array, chunk: ChunkId) -> Option<Ranges> {
     array.grid().is_edge(chunk).then(|| {
@@ -310,7 +315,7 @@ impl Cache {
                 self.trim(&state);
                 return Ok(written);
             }
-            let oldest = state.oldest(self.flush_threads());
+            let oldest = state.oldest(flush_threads(array));
             drop(state);
             self.write_back_all(&oldest)?;
         }
@@ -458,11 +463,6 @@ impl Cache {
         array.count_write();
     }
 
-    /// Threads that store: they mostly wait for the disk.
-    fn flush_threads(&self) -> usize {
-        std::thread::available_parallelism().map_or(4, |n| n.get()).max(4)
-    }
-
     fn write_back_all(&self, list: &[Arc<Written>]) -> Result<()> {
         let next = std::sync::atomic::AtomicUsize::new(0);
         let work = || {
@@ -472,8 +472,9 @@ impl Cache {
             }
             done
         };
+        let threads = list.iter().map(|written| flush_threads(&written.array)).max().unwrap_or(1);
         std::thread::scope(|scope| {
-            let others: Vec<_> = (1..self.flush_threads().min(list.len())).map(|_| scope.spawn(work)).collect();
+            let others: Vec<_> = (1..threads.min(list.len())).map(|_| scope.spawn(work)).collect();
             let mine = work();
             others
                 .into_iter()

@@ -34,6 +34,10 @@ fn flat_bytes(size: u64) -> Vec<u8> {
 }
 
 fn case(shape: &[u64], chunks: &[u64], compressor: &str, bound: usize) -> Case {
+    case_of(shape, chunks, compressor, bound, true)
+}
+
+fn case_of(shape: &[u64], chunks: &[u64], compressor: &str, bound: usize, read_only: bool) -> Case {
     let store = Arc::new(FarStore::new(LATENCY, false));
     let document = format!(
         r#"{{"zarr_format":2,"shape":{shape:?},"chunks":{chunks:?},"dtype":"|u1","compressor":{compressor},"fill_value":0,"order":"C","filters":null,"dimension_separator":"."}}"#
@@ -55,7 +59,7 @@ fn case(shape: &[u64], chunks: &[u64], compressor: &str, bound: usize) -> Case {
     let cache = Arc::new(Cache::new(bound, stats.clone()).decoding_with(2));
     let hierarchy = Hierarchy::new(store.clone(), V1Order::Zarr1, stats.clone());
     let spill = SpillOptions { directory: std::env::temp_dir(), limit: 1 << 30 };
-    let options = Options { read_only: true, resize: false, threads: 2, direct_io: false, passthrough: false, spill };
+    let options = Options { read_only, resize: false, threads: 2, direct_io: false, passthrough: false, spill };
     let fs = Fs::new(Tree::new(hierarchy, cache.clone()), cache, stats.clone(), options).unwrap();
     Case { store, fs: Arc::new(fs), stats, flat: whole, bound, chunks: grid.chunk_count() }
 }
@@ -214,4 +218,22 @@ fn an_opening_does_not_ask_for_many_chunks() {
     });
     assert_eq!(pages, KernelPages::Fresh);
     assert!(gets <= documents[0] && ranges == 0 && stats <= documents[2], "{gets} {ranges} {stats}: {documents:?}");
+}
+
+/// "Several are stored at a time": what waits to be stored goes to the store together, each chunk by one request.
+#[test]
+fn chunks_are_stored_many_at_once() {
+    let case = case_of(&[16 * M], &[64 * K], PLAIN, 64 << 20, false);
+    let inode = ["a", "data.raw"].iter().fold(1, |parent, name| case.fs.lookup(parent, name).unwrap().inode);
+    let handle = case.fs.open(inode, true, false).unwrap().handle;
+    case.store.most.store(0, Ordering::SeqCst);
+    for at in (0..16 * M).step_by(M as usize) {
+        assert_eq!(case.fs.write(handle, at, &vec![1 + (at >> 20) as u8; M as usize]).unwrap(), M as usize);
+    }
+    let start = Instant::now();
+    case.fs.flush(handle).unwrap();
+    assert!(start.elapsed() < 64 * LATENCY, "{:?}", start.elapsed());
+    assert_eq!(case.store.puts.load(Ordering::SeqCst) as u64, case.chunks);
+    let most = case.store.most.load(Ordering::SeqCst);
+    assert!(most >= 16, "{most} at once");
 }
