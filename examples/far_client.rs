@@ -1,0 +1,104 @@
+//! Fetches every chunk of an array from `far_server` and does nothing with it: the ceiling of what any reader can get
+//! over this link. `scripts/bench` measures zarrfs against it.
+//!
+//! `far_client DIRECTORY PORT PATH CONNECTIONS` asks for each file of DIRECTORY whose name begins with a digit, at PATH of
+//! the server, and says how long that took, as JSON.
+
+use serde_json::json;
+use std::io::{BufRead, BufReader, Error, ErrorKind, Read, Result, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+
+/// Names of chunks, and the bytes they have in all.
+fn chunks(directory: &Path) -> Result<(Vec<String>, u64)> {
+    let (mut names, mut bytes) = (Vec::new(), 0);
+    for entry in std::fs::read_dir(directory)? {
+        let entry = entry?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if name.starts_with(|c: char| c.is_ascii_digit()) {
+            bytes += entry.metadata()?.len();
+            names.push(name);
+        }
+    }
+    names.sort_unstable();
+    Ok((names, bytes))
+}
+
+/// Bytes of the body of one answer.
+fn fetch(stream: &mut BufReader<TcpStream>, path: &str, buffer: &mut [u8]) -> Result<u64> {
+    let request = format!("GET /{path} HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    stream.get_mut().write_all(request.as_bytes())?;
+    let (mut line, mut len) = (String::new(), None);
+    stream.read_line(&mut line)?;
+    if !line.starts_with("HTTP/1.1 200 ") {
+        return Err(Error::other(format!("{path}: {}", line.trim_end())));
+    }
+    while !line.trim_end().is_empty() {
+        line.clear();
+        stream.read_line(&mut line)?;
+        if let Some((name, value)) =
+            line.split_once(':').filter(|(name, _)| name.eq_ignore_ascii_case("content-length"))
+        {
+            len = Some(value.trim().parse::<u64>().map_err(|e| Error::other(format!("{name}: {e}")))?);
+        }
+    }
+    let len = len.ok_or(ErrorKind::InvalidData)?;
+    let mut left = len;
+    while left > 0 {
+        let most = buffer.len().min(usize::try_from(left).unwrap_or(usize::MAX));
+        match stream.read(&mut buffer[..most])? {
+            0 => return Err(ErrorKind::UnexpectedEof.into()),
+            n => left -= n as u64,
+        }
+    }
+    Ok(len)
+}
+
+fn run(directory: &Path, port: u16, path: &str, connections: usize) -> Result<serde_json::Value> {
+    let (names, stored) = chunks(directory)?;
+    let (next, start) = (AtomicUsize::new(0), Instant::now());
+    let work = || {
+        let stream = TcpStream::connect(("127.0.0.1", port))?;
+        stream.set_nodelay(true)?;
+        let (mut stream, mut buffer, mut bytes) = (BufReader::new(stream), vec![0; 256 << 10], 0);
+        while let Some(name) = names.get(next.fetch_add(1, Ordering::Relaxed)) {
+            bytes += fetch(&mut stream, &format!("{path}/{name}"), &mut buffer)?;
+        }
+        Ok(bytes)
+    };
+    let fetched = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..connections).map(|_| scope.spawn(work)).collect();
+        let died = |_| Err(Error::other("a thread died"));
+        threads.into_iter().map(|t| t.join().unwrap_or_else(died)).sum::<Result<u64>>()
+    })?;
+    match fetched == stored {
+        true => Ok(json!({ "chunks": names.len(), "bytes": fetched, "seconds": start.elapsed().as_secs_f64() })),
+        false => Err(Error::other(format!("{fetched} bytes came, of {stored}"))),
+    }
+}
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let numbers = |port: &str, connections: &str| Some((port.parse().ok()?, connections.parse().ok()?));
+    let parsed = match arguments.as_slice() {
+        [directory, port, path, connections] => numbers(port, connections).map(|n| (directory, path, n)),
+        _ => None,
+    };
+    let Some((directory, path, (port, connections))) = parsed else {
+        eprintln!("usage: far_client DIRECTORY PORT PATH CONNECTIONS");
+        return ExitCode::from(2);
+    };
+    match run(Path::new(directory), port, path, connections) {
+        Ok(result) => {
+            println!("{result}");
+            ExitCode::SUCCESS
+        }
+        Err(e) => {
+            eprintln!("far_client: {e}");
+            ExitCode::FAILURE
+        }
+    }
+}
