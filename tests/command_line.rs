@@ -117,7 +117,7 @@ fn failures_read_the_same_in_the_foreground_and_in_the_background() {
     let inside = tempfile::tempdir_in(data("sample.zarr")).unwrap();
     let cases: [(&[&str], i32, &str); 8] = [
         (&["/nonexistent/x.zarr", &here], 3, "no such store"),
-        (&[file.to_str().unwrap(), &here], 4, "a file"),
+        (&[file.to_str().unwrap(), &here], 4, "zip"),
         (&[&here, &here], 4, "not a Zarr store"),
         (&[&sample(), "/nonexistent/mnt"], 5, "mkdir -p"),
         (&[&sample(), file.to_str().unwrap()], 5, "is not a directory"),

@@ -1,14 +1,13 @@
 //! `zarrfs cat`: the flat bytes of an array, without FUSE.
 
 use super::flat::{self, Flat};
-use super::{Failure, ReadArgs, StoreArgs, logger, open_store, size};
+use super::{Failure, Location, ReadArgs, StoreArgs, logger, open_store, size};
 use crate::error::Error;
 use crate::fs::Fs;
 use crate::stats::Stats;
 use clap::Args;
 use log::LevelFilter;
 use std::io::{ErrorKind, Write};
-use std::path::PathBuf;
 use std::sync::Arc;
 
 /// Bytes read and written at a time.
@@ -19,7 +18,7 @@ const STEP: u64 = 4 << 20;
 pub struct CatArgs {
     /// The array: its path in the store, after the store's
     #[arg(value_name = "STORE/ARRAY")]
-    path: PathBuf,
+    path: Location,
     /// The first byte to write
     #[arg(long, value_name = "N", default_value = "0", value_parser = size::parse)]
     offset: u64,
@@ -43,7 +42,7 @@ pub fn run(args: &CatArgs) -> Result<(), Failure> {
     let options = args.reading.options(true, false, false);
     let Flat { fs, handle, array } = flat::open(&args.path, hierarchy, cache, stats, options)?;
     let end = args.length.map_or(array.size(), |n| args.offset.saturating_add(n).min(array.size()));
-    copy(&fs, handle, args.offset, end).map_err(|e| e.context(args.path.display()).into())
+    copy(&fs, handle, args.offset, end).map_err(|e| e.context(&args.path).into())
 }
 
 fn copy(fs: &Fs, handle: u64, from: u64, end: u64) -> Result<(), Error> {

@@ -4,7 +4,8 @@ use super::compressor::{self, Compressor};
 use super::flat::Flat;
 use super::progress::Progress;
 use super::put::{self, Copied};
-use super::{Failure, MemoryArgs, StoreArgs, V1OrderArg, WriteArgs, logger};
+use super::remote::RemoteArgs;
+use super::{Failure, Location, MemoryArgs, StoreArgs, V1OrderArg, WriteArgs, location, logger};
 use crate::codec::Pipeline;
 use crate::dtype::{DType, Kind};
 use crate::error::Error;
@@ -13,7 +14,7 @@ use crate::hierarchy::{Hierarchy, MetadataFile, Place};
 use crate::json::{self, Map, Value};
 use crate::metadata::{ArrayMetadata, CodecConfig, GROUP_DOCUMENT, V1Order, ZARRAY, ZGROUP, ZMETADATA};
 use crate::stats::Stats;
-use crate::store::{DirectoryStore, Key};
+use crate::store::Key;
 use clap::Args;
 use log::LevelFilter;
 use std::ffi::OsString;
@@ -29,7 +30,7 @@ pub struct CreateArgs {
     /// The array: its path in the store, after the store's. A store that is missing is made where the first missing
     /// directory of the path would be
     #[arg(value_name = "STORE/ARRAY")]
-    path: PathBuf,
+    path: Location,
     /// Items along each dimension, such as 720,1440; "" for none
     #[arg(long, value_name = "N,N...", value_parser = lengths)]
     shape: Lengths,
@@ -65,6 +66,8 @@ pub struct CreateArgs {
     memory: MemoryArgs,
     #[command(flatten)]
     writing: WriteArgs,
+    #[command(flatten)]
+    remote: RemoteArgs,
 }
 
 #[derive(Clone)]
@@ -111,14 +114,17 @@ pub fn run(args: &CreateArgs) -> Result<(), Failure> {
         return Err(Failure::new(2, "--from-raw: objects have no flat bytes"));
     }
     let raw = args.from_raw.as_deref().map(|path| Raw::open(path, grid.size())).transpose()?;
-    let (store, key) = place(&args.path)?;
-    if !store.exists() {
-        std::fs::create_dir(&store).map_err(|e| Error::from(e).context(store.display()))?;
+    let (store, key) = place(args)?;
+    if let Location::Path(store) = &store
+        && !store.exists()
+    {
+        std::fs::create_dir(store).map_err(|e| Error::from(e).context(store.display()))?;
     }
-    let opened = args.writing.apply(DirectoryStore::open(&store)?)?;
-    let hierarchy = Hierarchy::new(Arc::new(opened), V1Order::default(), Arc::new(Stats::default()));
+    let (stats, reading) = (Arc::new(Stats::default()), args.store_args());
+    let opened = location::open(&store, &reading, Some(&args.writing), &stats)?;
+    let hierarchy = Hierarchy::new(opened, V1Order::default(), stats);
     let made = make(&hierarchy, &key, &document, args.attrs.as_ref());
-    made.and_then(|()| hierarchy.store().sync()).map_err(|e| e.context(store.display()))?;
+    made.and_then(|()| hierarchy.store().sync()).map_err(|e| e.context(&store))?;
     raw.map_or(Ok(()), |raw| raw.fill(args))
 }
 
@@ -155,9 +161,8 @@ impl Raw {
     }
 
     fn fill(self, args: &CreateArgs) -> Result<(), Failure> {
-        let shown = args.path.display();
-        let reading = StoreArgs { v1_order: V1OrderArg::Zarr1 };
-        let flat = put::open(&args.path, &args.memory, &args.writing, &reading)?;
+        let shown = &args.path;
+        let flat = put::open(&args.path, &args.memory, &args.writing, &args.store_args())?;
         let (grid, size) = (flat.array.grid(), flat.array.size());
         let band = grid.band(0);
         let row_of_chunks = (band.end - band.start).saturating_mul(grid.chunk_size() as u64);
@@ -171,7 +176,7 @@ impl Raw {
         };
         let stored = flat.fs.fsync(flat.handle);
         progress.end();
-        let copied = copied.and_then(|copied| stored.map(|()| copied)).map_err(|e| e.context(&shown))?;
+        let copied = copied.and_then(|copied| stored.map(|()| copied)).map_err(|e| e.context(shown))?;
         let why = match copied {
             Copied { more: true, .. } => format!("the input goes on beyond the array's {size} bytes"),
             Copied { bytes, .. } if bytes < size => {
@@ -232,8 +237,51 @@ fn fill_value(given: Option<&str>, dtype: &DType) -> Value {
     json::parse(text.as_bytes()).map_or_else(|_| text.into(), word)
 }
 
-/// The directory of the store that `path` lies in, which may be missing, and the key of `path` there.
-fn place(path: &Path) -> Result<(PathBuf, Key), Failure> {
+impl CreateArgs {
+    fn store_args(&self) -> StoreArgs {
+        StoreArgs { v1_order: V1OrderArg::Zarr1, remote: self.remote.clone() }
+    }
+}
+
+/// The store that the array lies in, which may be missing, and its key there.
+fn place(args: &CreateArgs) -> Result<(Location, Key), Failure> {
+    match &args.path {
+        Location::Path(path) => place_of_path(path).map(|(store, key)| (Location::Path(store), key)),
+        Location::Url(url) => place_of_url(url, args),
+        Location::Memory => Err(Failure::new(2, "memory: nothing in it outlives a command; mount it instead")),
+    }
+}
+
+/// As [`place`], on a server. Where no group is found above the array, the store is what is named .zarr, or else what the
+/// array lies in.
+fn place_of_url(url: &str, args: &CreateArgs) -> Result<(Location, Key), Failure> {
+    let wrong = |e: Error| Failure::new(2, format!("{}: {e}", args.path));
+    let (top, names) = location::names_of_url(url);
+    let keys = names.iter().try_fold(vec![Key::root()], |mut keys, name| {
+        let below = keys.last().map_or(Ok(Key::root()), |key| key.child(name))?;
+        keys.push(below);
+        Ok(keys)
+    });
+    let keys = keys.map_err(wrong)?;
+    let store = location::open(&top(0), &args.store_args(), Some(&args.writing), &Arc::default())?;
+    store.check_writable(&Key::root()).map_err(|e| e.context(&args.path))?;
+    // what may not be looked at is above the store
+    let holds = |key: &Key, name: &str| matches!(store.stat(&key.join(name)), Ok(Some(_)));
+    let is_group = |key: &Key| holds(key, ZGROUP) || holds(key, ZMETADATA);
+    let nearest = keys.iter().rposition(|key| is_group(key) || holds(key, ZARRAY));
+    let depth = match nearest {
+        Some(near) => (0..near).rev().take_while(|n| is_group(&keys[*n])).last().unwrap_or(near),
+        None => match names.iter().position(|name| name.ends_with(".zarr")) {
+            Some(n) => n + 1,
+            None => names.len().saturating_sub(1).max(names.len().min(1)),
+        },
+    };
+    let key = names[depth..].iter().try_fold(Key::root(), |key, name| key.child(name)).map_err(wrong)?;
+    Ok((top(depth), key))
+}
+
+/// As [`place`], of a path.
+fn place_of_path(path: &Path) -> Result<(PathBuf, Key), Failure> {
     let shown = path.display();
     let (existing, missing) = existing(path)?;
     let holds = |directory: &Path, name: &str| directory.join(name).is_file();

@@ -1,6 +1,6 @@
 //! The flat bytes of one array, open without FUSE: what `cat` and `put` share.
 
-use super::Failure;
+use super::{Failure, Location};
 use crate::array::Array;
 use crate::cache::Cache;
 use crate::fs::{Fs, Options};
@@ -8,7 +8,6 @@ use crate::hierarchy::{Hierarchy, Place};
 use crate::stats::Stats;
 use crate::store::Key;
 use crate::tree::{FLAT, ROOT_INODE, Tree};
-use std::path::Path;
 use std::sync::Arc;
 
 /// An array whose flat bytes are open.
@@ -21,23 +20,23 @@ pub struct Flat {
     pub array: Arc<Array>,
 }
 
-/// Opens the flat bytes of the array at the root of `hierarchy`, whose store is shown as `path`; to be written too unless
+/// Opens the flat bytes of the array at the root of `hierarchy`, whose store `location` names; to be written too unless
 /// the options say otherwise.
 pub fn open(
-    path: &Path,
+    location: &Location,
     hierarchy: Hierarchy,
     cache: Cache,
     stats: Arc<Stats>,
     options: Options,
 ) -> Result<Flat, Failure> {
-    let (shown, cache, for_writing) = (path.display(), Arc::new(cache), !options.read_only);
+    let (shown, cache, for_writing) = (location, Arc::new(cache), !options.read_only);
     let tree = Tree::new(hierarchy, cache.clone());
     let array = match tree.hierarchy().find(&Key::root())? {
         Some(Place::Array(array)) => array,
-        Some(Place::Damaged(e)) => return Err(e.context(&shown).into()),
+        Some(Place::Damaged(e)) => return Err(e.context(shown).into()),
         _ => return Err(Failure::new(3, format!("{shown}: not an array, but a group"))),
     };
-    array.readable().map_err(|e| e.context(&shown))?;
+    array.readable().map_err(|e| e.context(shown))?;
     if array.metadata().is_object() {
         let message =
             format!("{shown}: its items are objects, which have no flat bytes; its chunks can be read in a mount");
@@ -45,6 +44,6 @@ pub fn open(
     }
     let fs = Fs::new(tree, cache, stats, options)?;
     let opened = fs.lookup(ROOT_INODE, FLAT).and_then(|flat| fs.open(flat.inode, for_writing, false));
-    let handle = opened.map_err(|e| e.context(&shown))?.handle;
+    let handle = opened.map_err(|e| e.context(shown))?.handle;
     Ok(Flat { fs, handle, array })
 }

@@ -1,6 +1,6 @@
 //! `zarrfs info`: the groups and arrays of a store, with what they hold and what they take.
 
-use super::{Failure, StoreArgs, logger, open_store, size};
+use super::{Failure, Location, StoreArgs, logger, open_store, size};
 use crate::array::{Array, ArrayEntry};
 use crate::error::{Error, Result};
 use crate::hierarchy::Place;
@@ -11,14 +11,13 @@ use crate::store::Key;
 use clap::Args;
 use log::LevelFilter;
 use std::io::{ErrorKind, Write};
-use std::path::PathBuf;
 use std::sync::Arc;
 
 /// What `info` takes.
 #[derive(Args)]
 pub struct InfoArgs {
     /// The store, or a group or array in it
-    store: PathBuf,
+    store: Location,
     /// Print JSON: a list with an object for each group and array
     #[arg(long)]
     json: bool,

@@ -6,11 +6,13 @@ mod create;
 mod duration;
 mod flat;
 mod info;
+mod location;
 mod logger;
 mod migrate;
 mod mount;
 mod progress;
 mod put;
+mod remote;
 mod size;
 mod stats;
 mod umount;
@@ -18,12 +20,14 @@ mod umount;
 use crate::cache::{Cache, SpillOptions};
 use crate::error::{Error, Kind};
 use crate::fs::Options;
-use crate::hierarchy::Hierarchy;
+use crate::hierarchy::{Consolidated, Hierarchy};
 use crate::memory;
 use crate::metadata::V1Order;
 use crate::stats::Stats;
 use crate::store::{DirectoryStore, LockFiles};
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use location::Location;
+use remote::RemoteArgs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -74,6 +78,8 @@ struct StoreArgs {
     /// How to read Zarr v1 arrays of order F: as zarr 1.x wrote them, or as the spec's text says
     #[arg(long, value_enum, value_name = "READING", default_value = "zarr1")]
     v1_order: V1OrderArg,
+    #[command(flatten)]
+    remote: RemoteArgs,
 }
 
 /// What every verb that writes a store takes.
@@ -151,35 +157,35 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// Opens the store at `path` for reading.
-fn open_store(path: &Path, args: &StoreArgs, stats: Arc<Stats>) -> Result<Hierarchy, Failure> {
-    open_store_to_write(path, args, &WriteArgs::default(), stats)
+/// Opens a store for reading.
+fn open_store(location: &Location, args: &StoreArgs, stats: Arc<Stats>) -> Result<Hierarchy, Failure> {
+    hierarchy(location, args, None, stats)
 }
 
-/// Opens the store at `path`.
+/// Opens a store.
 fn open_store_to_write(
-    path: &Path,
+    location: &Location,
     args: &StoreArgs,
     writing: &WriteArgs,
     stats: Arc<Stats>,
 ) -> Result<Hierarchy, Failure> {
-    let shown = path.display();
-    if path.is_file() {
-        return Err(Failure::new(4, format!("{shown}: a file; this version reads stores in directories")));
-    }
-    let is_url = path.to_str().and_then(|p| p.split_once("://")).is_some_and(|(scheme, _)| !scheme.contains('/'));
-    if is_url {
-        return Err(Failure::new(4, format!("{shown}: a URL; this version reads stores in directories")));
-    }
-    let store = DirectoryStore::open(&absolute(path)).map_err(|e| match e.errno() {
-        libc::ENOENT | libc::ENOTDIR => Failure::new(3, format!("{shown}: no such store")),
-        _ => e.into(),
-    })?;
-    let hierarchy = Hierarchy::new(Arc::new(writing.apply(store)?), args.v1_order.into(), stats);
-    hierarchy.check().map_err(|e| match e.kind() {
-        Kind::Invalid | Kind::Unsupported => Failure::new(4, format!("{shown}: {e}")),
-        _ => e.context(&shown).into(),
-    })?;
+    hierarchy(location, args, Some(writing), stats)
+}
+
+fn hierarchy(
+    location: &Location,
+    args: &StoreArgs,
+    writing: Option<&WriteArgs>,
+    stats: Arc<Stats>,
+) -> Result<Hierarchy, Failure> {
+    let store = location::open(location, args, writing, &stats)?;
+    let failed = |e: Error| match e.kind() {
+        Kind::Invalid | Kind::Unsupported => Failure::new(4, format!("{location}: {e}")),
+        _ => e.context(location).into(),
+    };
+    let store = Consolidated::over(store, args.remote.consolidated.into(), stats.clone()).map_err(failed)?;
+    let hierarchy = Hierarchy::new(store, args.v1_order.into(), stats);
+    hierarchy.check().map_err(failed)?;
     Ok(hierarchy)
 }
 

@@ -2,7 +2,7 @@
 //! keeps standard error until the mount answers, so that a failure reads the same as in the foreground.
 
 use super::compressor::{self, Compressor};
-use super::{Failure, ReadArgs, StoreArgs, WriteArgs, absolute, logger, open_store_to_write, size};
+use super::{Failure, Location, ReadArgs, StoreArgs, WriteArgs, absolute, logger, open_store_to_write, size};
 use crate::error::Error;
 use crate::fs::{Fs, Options};
 use crate::fuse::{MountError, MountRequest, Mountpoint, ServeOptions, Unmounted, serve};
@@ -29,8 +29,8 @@ const STORE_PAUSE: Duration = Duration::from_secs(1);
 /// What `mount` takes.
 #[derive(Args)]
 pub struct MountArgs {
-    /// The store: a directory
-    store: PathBuf,
+    /// The store: a directory, a .zip archive, or a URL (http, https, s3, gs, az, abfs); memory: for an empty one
+    store: Location,
     /// An existing directory
     mountpoint: PathBuf,
     /// Stay in the foreground
@@ -190,10 +190,12 @@ fn mount(args: &MountArgs, background: bool) -> Result<(), Failure> {
     logger::start(args.log_level, args.log_file.as_deref())?;
     raise_file_limit();
     let stats = Arc::new(Stats::default());
-    let store = absolute(&args.store);
+    let store = args.store.absolute();
     let hierarchy = open_store_to_write(&args.store, &args.store_args, &args.writing, stats.clone())?
         .with_compressor(args.compressor.as_ref().and_then(|c| c.0.clone()));
-    check_nesting(&store, &absolute(&args.mountpoint))?;
+    if let Location::Path(store) = &store {
+        check_nesting(store, &absolute(&args.mountpoint))?;
+    }
     let read_only = args.read_only || args.passthrough || !hierarchy.store().is_writable();
     let cache = Arc::new(args.reading.memory.cache(stats.clone()).dropping_empty(args.writing.drop_empty_chunks));
     // before any thread starts: a signal must find its handler, or the mount would be left behind
@@ -204,12 +206,8 @@ fn mount(args: &MountArgs, background: bool) -> Result<(), Failure> {
         stats,
         Options { resize: args.resize, ..args.reading.options(read_only, args.direct_io, args.passthrough) },
     )?);
-    let request = MountRequest {
-        source: &store.to_string_lossy(),
-        path: &args.mountpoint,
-        allow_other: args.allow_other,
-        read_only,
-    };
+    let request =
+        MountRequest { source: &store.to_string(), path: &args.mountpoint, allow_other: args.allow_other, read_only };
     let mut mountpoint = Mountpoint::mount(&request).map_err(failure)?;
     let session = serve(fs.clone(), &mut mountpoint, serve_options(args, read_only)).inspect_err(|_| {
         let _ = mountpoint.unmount();

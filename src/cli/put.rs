@@ -2,7 +2,7 @@
 
 use super::flat::{self, Flat};
 use super::progress::Progress;
-use super::{Failure, MemoryArgs, StoreArgs, WriteArgs, logger, open_store_to_write, size};
+use super::{Failure, Location, MemoryArgs, StoreArgs, WriteArgs, logger, open_store_to_write, size};
 use crate::cache::SpillOptions;
 use crate::error::Error;
 use crate::fs::Options;
@@ -12,7 +12,6 @@ use log::LevelFilter;
 use std::fs::File;
 use std::io::{ErrorKind, Read, Seek};
 use std::os::fd::AsFd;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Bytes read and written at a time.
@@ -23,7 +22,7 @@ const STEP: usize = 4 << 20;
 pub struct PutArgs {
     /// The array: its path in the store, after the store's
     #[arg(value_name = "STORE/ARRAY")]
-    path: PathBuf,
+    path: Location,
     /// The first byte to write; what stands before it and after the input's end stays
     #[arg(long, value_name = "N", default_value = "0", value_parser = size::parse)]
     offset: u64,
@@ -39,7 +38,7 @@ pub struct PutArgs {
 pub fn run(args: &PutArgs) -> Result<(), Failure> {
     // the one error there may be is told at the end
     logger::start(LevelFilter::Off, None)?;
-    let shown = args.path.display();
+    let shown = &args.path;
     let flat = open(&args.path, &args.memory, &args.writing, &args.store_args)?;
     let (from, room) = (args.offset, flat.array.size().saturating_sub(args.offset));
     let known = input_size();
@@ -53,7 +52,7 @@ pub fn run(args: &PutArgs) -> Result<(), Failure> {
     let stored = flat.fs.fsync(flat.handle);
     progress.end();
     let more = copied.and_then(|copied| stored.map(|()| copied.more));
-    match more.map_err(|e| e.context(&shown))? {
+    match more.map_err(|e| e.context(shown))? {
         false => Ok(()),
         true => Err(Failure::new(
             1,
@@ -63,7 +62,12 @@ pub fn run(args: &PutArgs) -> Result<(), Failure> {
 }
 
 /// Opens the flat bytes of the array at `path` to write them.
-pub fn open(path: &Path, memory: &MemoryArgs, writing: &WriteArgs, store_args: &StoreArgs) -> Result<Flat, Failure> {
+pub fn open(
+    path: &Location,
+    memory: &MemoryArgs,
+    writing: &WriteArgs,
+    store_args: &StoreArgs,
+) -> Result<Flat, Failure> {
     let stats = Arc::new(Stats::default());
     let hierarchy = open_store_to_write(path, store_args, writing, stats.clone())?;
     let cache = memory.cache(stats.clone()).dropping_empty(writing.drop_empty_chunks);

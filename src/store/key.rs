@@ -34,6 +34,11 @@ impl Key {
         if self.0.is_empty() { Key(path.to_string()) } else { Key(format!("{}/{path}", self.0)) }
     }
 
+    /// The key that stands at `below` as seen from this one.
+    pub fn join_key(&self, below: &Key) -> Self {
+        if below.is_root() { self.clone() } else { self.join(&below.0) }
+    }
+
     /// The key one level up; the root's is the root.
     pub fn parent(&self) -> Self {
         Key(self.0.rsplit_once('/').map_or(String::new(), |(parent, _)| parent.to_string()))

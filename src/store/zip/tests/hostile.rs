@@ -109,7 +109,10 @@ fn what_a_member_is_refused_for() {
     let overlaps = "its bytes in the archive are another member's, too: no archiver does that";
     assert_eq!(refused(&[a(), Member { stands_at: Some(0), ..member("b", "") }]), [overlaps; 2]);
     let another = "another member stands where the archive's directory says it does";
-    assert_eq!(refused(&[member("b", ""), member("b", "later"), Member { stands_at: Some(0), ..member("a", "") }]), [another; 2]);
+    assert_eq!(
+        refused(&[member("b", ""), member("b", "later"), Member { stands_at: Some(0), ..member("a", "") }]),
+        [another; 2]
+    );
 }
 
 #[test]

@@ -1,0 +1,287 @@
+//! Names of stores on a command line: paths, archives, URLs; and how a store is put together from what they name. It knows
+//! nothing of what is in a store.
+
+use super::{Failure, StoreArgs, WriteArgs, absolute};
+use crate::error::{Error, Kind};
+use crate::metadata::{GROUP_DOCUMENT, ZGROUP};
+use crate::stats::Stats;
+use crate::store::{DirectoryStore, Key, MemoryStore, ObjectStore, Remembering, Store, ZipStore};
+use std::ffi::{OsStr, OsString};
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// The schemes of URLs that name a store on a server.
+const SCHEMES: [&str; 9] = ["http", "https", "s3", "s3a", "gs", "az", "azure", "abfs", "abfss"];
+
+/// How the name of an archive ends.
+const ARCHIVE: &str = ".zip";
+
+/// Where a store is, or something in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Location {
+    /// A path of the local system: a directory, or one that leads into an archive.
+    Path(PathBuf),
+    /// On a server.
+    Url(String),
+    /// A store in memory, which begins empty.
+    Memory,
+}
+
+impl From<OsString> for Location {
+    fn from(name: OsString) -> Self {
+        match name.to_str() {
+            Some("memory:" | "memory://") => Location::Memory,
+            Some(text) if scheme(text) == Some("file") => Location::Path(file_path(text)),
+            Some(text) if scheme(text).is_some() => Location::Url(text.to_string()),
+            _ => Location::Path(name.into()),
+        }
+    }
+}
+
+impl Location {
+    /// The same, independent of the working directory.
+    pub fn absolute(&self) -> Location {
+        match self {
+            Location::Path(path) => Location::Path(absolute(path)),
+            other => other.clone(),
+        }
+    }
+}
+
+impl fmt::Display for Location {
+    /// Without what gives access: it goes into messages and the mount table.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Location::Path(path) => path.display().fmt(f),
+            Location::Url(url) => f.write_str(&without_secrets(url)),
+            Location::Memory => f.write_str("memory:"),
+        }
+    }
+}
+
+/// The scheme of a URL; None of a path. A directory that has such a name can be given as `./NAME`.
+fn scheme(text: &str) -> Option<&str> {
+    let (scheme, _) = text.split_once("://")?;
+    let is_word = scheme.chars().all(|c| c.is_ascii_alphanumeric() || "+-.".contains(c));
+    (is_word && scheme.starts_with(|c: char| c.is_ascii_alphabetic())).then_some(scheme)
+}
+
+/// The path of a `file://` URL, its escapes undone.
+fn file_path(url: &str) -> PathBuf {
+    let rest = url.strip_prefix("file://").unwrap_or(url);
+    let bytes = match rest.strip_prefix("localhost/") {
+        Some(path) => format!("/{path}").into_bytes(),
+        None => rest.as_bytes().to_vec(),
+    };
+    let mut path = Vec::with_capacity(bytes.len());
+    let mut at = 0;
+    while at < bytes.len() {
+        let digits = bytes.get(at + 1..at + 3).and_then(|d| std::str::from_utf8(d).ok());
+        match digits.and_then(|d| u8::from_str_radix(d, 16).ok()).filter(|_| bytes[at] == b'%') {
+            Some(byte) => {
+                path.push(byte);
+                at += 3;
+            }
+            None => {
+                path.push(bytes[at]);
+                at += 1;
+            }
+        }
+    }
+    use std::os::unix::ffi::OsStringExt;
+    OsString::from_vec(path).into()
+}
+
+/// A URL without user, password and query.
+fn without_secrets(url: &str) -> String {
+    let (start, rest) = url.split_once("://").unwrap_or(("", url));
+    let rest = rest.split(['?', '#']).next().unwrap_or_default();
+    let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+    // abfs://container@account is no secret
+    let authority = match start {
+        "http" | "https" => authority.rsplit('@').next().unwrap_or_default(),
+        _ => authority,
+    };
+    format!("{start}://{authority}{path}")
+}
+
+/// A URL that leads into an archive: the archive's folder and name, and the names inside.
+struct Archive {
+    folder: String,
+    name: String,
+    inside: String,
+}
+
+/// The names of a URL's path, and what the URL is as far as so many of them; its query stays.
+pub fn names_of_url(url: &str) -> (impl Fn(usize) -> Location, Vec<String>) {
+    let (base, query) = url.split_at(url.find(['?', '#']).unwrap_or(url.len()));
+    let start = base.find("://").map_or(0, |at| at + 3);
+    let end = base[start..].find('/').map_or(base.len(), |len| start + len);
+    let names: Vec<String> = base[end..].split('/').filter(|name| !name.is_empty()).map(str::to_string).collect();
+    let (server, query, known) = (base[..end].to_string(), query.to_string(), names.clone());
+    let up_to = move |depth: usize| {
+        let path: String = known[..depth.min(known.len())].iter().map(|name| format!("/{name}")).collect();
+        Location::Url(format!("{server}{path}{query}"))
+    };
+    (up_to, names)
+}
+
+/// Where a URL leads into an archive; its query stays with the folder.
+fn archive_of(url: &str) -> Option<Archive> {
+    let (base, query) = url.split_at(url.find(['?', '#']).unwrap_or(url.len()));
+    let names = base.find("://").map_or(0, |at| at + 3);
+    let mut at = names + base[names..].find('/')? + 1;
+    loop {
+        let end = base[at..].find('/').map_or(base.len(), |len| at + len);
+        let name = &base[at..end];
+        if name.len() > ARCHIVE.len() && name.to_ascii_lowercase().ends_with(ARCHIVE) {
+            let folder = format!("{}{query}", base[..at].trim_end_matches('/'));
+            return Some(Archive { folder, name: name.to_string(), inside: base[end..].to_string() });
+        }
+        at = end + 1;
+        if at > base.len() {
+            return None;
+        }
+    }
+}
+
+/// The archive that a path leads into, and the names inside: the first part of it that is a file.
+fn archive_at(path: &Path) -> Option<(&Path, &Path)> {
+    let archive = path.ancestors().find(|above| above.is_file())?;
+    Some((archive, path.strip_prefix(archive).ok()?))
+}
+
+/// Opens what `location` names. With `writing` it is going to be written.
+pub fn open(
+    location: &Location,
+    args: &StoreArgs,
+    writing: Option<&WriteArgs>,
+    stats: &Arc<Stats>,
+) -> Result<Arc<dyn Store>, Failure> {
+    if !matches!(location, Location::Path(path) if path.is_dir())
+        && writing.is_some_and(|writing| writing.synchronizer.is_some())
+    {
+        return Err(Failure::new(2, "--synchronizer: its locks are for stores in directories"));
+    }
+    match location {
+        Location::Path(path) => open_path(path, writing),
+        Location::Url(url) => open_url(url, args, stats),
+        Location::Memory => {
+            let store = MemoryStore::default();
+            store.insert(ZGROUP, GROUP_DOCUMENT);
+            Ok(Arc::new(store))
+        }
+    }
+}
+
+fn open_path(path: &Path, writing: Option<&WriteArgs>) -> Result<Arc<dyn Store>, Failure> {
+    let shown = path.display();
+    if let Some((archive, inside)) = archive_at(path) {
+        let folder = absolute(archive).parent().map_or_else(|| PathBuf::from("/"), Path::to_path_buf);
+        let name = absolute(archive).file_name().and_then(OsStr::to_str).map(str::to_string);
+        let name = name.ok_or_else(|| Failure::new(4, format!("{shown}: its name is not UTF-8")))?;
+        let folder: Arc<dyn Store> = Arc::new(DirectoryStore::open(&folder)?);
+        let inside = inside.to_str().ok_or_else(|| Failure::new(3, format!("{shown}: not UTF-8")))?;
+        return open_archive(folder, &name, inside, &shown);
+    }
+    let store = DirectoryStore::open(&absolute(path)).map_err(|e| match e.errno() {
+        libc::ENOENT | libc::ENOTDIR => Failure::new(3, format!("{shown}: no such store")),
+        _ => e.into(),
+    })?;
+    Ok(Arc::new(match writing {
+        Some(writing) => writing.apply(store)?,
+        None => store,
+    }))
+}
+
+fn open_archive(
+    folder: Arc<dyn Store>,
+    name: &str,
+    inside: &str,
+    shown: &dyn fmt::Display,
+) -> Result<Arc<dyn Store>, Failure> {
+    let failed = |e: Error| match e.kind() {
+        Kind::NotFound => Failure::new(3, format!("{shown}: no such store")),
+        Kind::System(_) => e.context(shown).into(),
+        _ => Failure::new(4, format!("{shown}: {e}")),
+    };
+    let key = Key::root().child(name).map_err(failed)?;
+    let inside = Key::normalize(inside).map_err(failed)?;
+    let archive = ZipStore::open(folder, &key).map_err(failed)?;
+    // `zip -r store.zip store.zarr` puts the store one folder down
+    let inside = match archive.single_folder() {
+        Some(folder) if inside.relative_to(&folder).is_none() => folder.join_key(&inside),
+        _ => inside,
+    };
+    Ok(Arc::new(archive.in_folder(inside)))
+}
+
+fn open_url(url: &str, args: &StoreArgs, stats: &Arc<Stats>) -> Result<Arc<dyn Store>, Failure> {
+    let shown = without_secrets(url);
+    if !scheme(url).is_some_and(|scheme| SCHEMES.contains(&scheme)) {
+        let known = SCHEMES.join("://, ");
+        return Err(Failure::new(2, format!("{shown}: no scheme that zarrfs knows: {known}://, file://, memory:")));
+    }
+    let object = |url: &str| -> Result<Arc<dyn Store>, Failure> {
+        let store = ObjectStore::open(url, &args.remote.options(), stats.clone()).map_err(|e| e.context(&shown))?;
+        Ok(Arc::new(Remembering::new(Arc::new(store), args.remote.metadata_ttl.0)))
+    };
+    let store = match archive_of(url) {
+        Some(archive) => open_archive(object(&archive.folder)?, &archive.name, &archive.inside, &shown)?,
+        None => object(url)?,
+    };
+    Ok(store)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn location(name: &str) -> Location {
+        OsString::from(name).into()
+    }
+
+    #[test]
+    fn names_are_paths_or_urls() {
+        for path in ["a/b.zarr", "/a://b", "C:\\x", "./s3://x", "://x", "1a://x"] {
+            assert_eq!(location(path), Location::Path(path.into()), "{path}");
+        }
+        assert_eq!(location("file:///a%20b/c%zz"), Location::Path("/a b/c%zz".into()));
+        assert_eq!(location("file://localhost/a"), Location::Path("/a".into()));
+        assert_eq!(location("s3://b/x"), Location::Url("s3://b/x".into()));
+        assert_eq!(location("memory:"), Location::Memory);
+    }
+
+    #[test]
+    fn what_gives_access_is_not_shown() {
+        for (url, shown) in [
+            ("https://u:p@h:80/a/b?sig=x#y", "https://h:80/a/b"),
+            ("https://h?sig=x", "https://h"),
+            ("abfs://c@account/p", "abfs://c@account/p"),
+        ] {
+            assert_eq!(location(url).to_string(), shown);
+        }
+    }
+
+    #[test]
+    fn the_names_of_a_url() {
+        let (up_to, names) = names_of_url("s3://bucket//a/b.zarr/?x=1/2");
+        assert_eq!(names, ["a", "b.zarr"]);
+        let urls: Vec<String> = (0..4).map(up_to).map(|l| format!("{l:?}")).collect();
+        let url = |path: &str| format!("{:?}", Location::Url(format!("s3://bucket{path}?x=1/2")));
+        assert_eq!(urls, [url(""), url("/a"), url("/a/b.zarr"), url("/a/b.zarr")]);
+    }
+
+    #[test]
+    fn urls_that_lead_into_an_archive() {
+        let parts = |url| archive_of(url).map(|a| (a.folder, a.name, a.inside));
+        let found = |folder: &str, name: &str, inside: &str| Some((folder.into(), name.into(), inside.into()));
+        assert_eq!(parts("https://h/a/b.zip"), found("https://h/a", "b.zip", ""));
+        assert_eq!(parts("https://h/a/b.ZIP/g/x?sig=1/2"), found("https://h/a?sig=1/2", "b.ZIP", "/g/x"));
+        assert_eq!(parts("s3://bucket/b.zip"), found("s3://bucket", "b.zip", ""));
+        for url in ["https://h.zip/a", "https://h/a?x=b.zip", "https://h/a/.zip", "https://h.zip"] {
+            assert_eq!(parts(url), None, "{url}");
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! The options of stores on servers. It knows nothing of how they are reached.
+
+use super::duration;
+use crate::hierarchy::UseConsolidated;
+use crate::store::ObjectOptions;
+use clap::{Args, ValueEnum};
+use std::time::Duration;
+
+/// What every verb that opens a store on a server takes.
+#[derive(Args, Clone)]
+#[command(next_help_heading = "Stores on servers")]
+pub struct RemoteArgs {
+    /// Where the server is, if it is none of the provider's: http://127.0.0.1:9000
+    #[arg(long, value_name = "URL")]
+    endpoint_url: Option<String>,
+    /// The region of a bucket on S3 [default: of the environment or the profile, else the bucket's own]
+    #[arg(long, value_name = "REGION")]
+    region: Option<String>,
+    /// Ask without credentials, as public buckets allow
+    #[arg(long)]
+    anon: bool,
+    /// A header for each request, such as "Authorization: Bearer TOKEN"; may be given several times
+    #[arg(long = "header", value_name = "K:V", value_parser = header)]
+    headers: Vec<(String, String)>,
+    /// How long one request may take, to its last byte
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = duration::parse)]
+    timeout: Duration,
+    /// How often a request is sent again that failed on the way or at the server
+    #[arg(long, value_name = "N", default_value = "5")]
+    retries: u32,
+    /// Take the answer 403 (Forbidden) for "no such key", as servers give it that hide what is not there
+    #[arg(long = "403-is-missing")]
+    forbidden_is_missing: bool,
+    /// How long metadata is taken for unchanged without asking, but for what is opened; or forever
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = ttl)]
+    pub metadata_ttl: Ttl,
+    /// Whether .zmetadata stands for the metadata: auto where the store can't list, always, or never
+    #[arg(long, value_enum, value_name = "WHEN", default_value = "auto")]
+    pub consolidated: ConsolidatedArg,
+}
+
+/// A time to live; None is for ever.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ttl(pub Option<Duration>);
+
+#[derive(Clone, Copy, ValueEnum)]
+pub enum ConsolidatedArg {
+    Auto,
+    Use,
+    Ignore,
+}
+
+impl From<ConsolidatedArg> for UseConsolidated {
+    fn from(arg: ConsolidatedArg) -> Self {
+        match arg {
+            ConsolidatedArg::Auto => UseConsolidated::Auto,
+            ConsolidatedArg::Use => UseConsolidated::Always,
+            ConsolidatedArg::Ignore => UseConsolidated::Never,
+        }
+    }
+}
+
+fn ttl(text: &str) -> Result<Ttl, String> {
+    match text {
+        "forever" => Ok(Ttl(None)),
+        "0" | "0s" => Ok(Ttl(Some(Duration::ZERO))),
+        _ => duration::parse(text).map(|ttl| Ttl(Some(ttl))),
+    }
+}
+
+fn header(text: &str) -> Result<(String, String), String> {
+    let (name, value) = text.split_once(':').ok_or("a header is a name and a value, such as \"X-Token: abc\"")?;
+    let is_token = |c: char| c.is_ascii_alphanumeric() || "!#$%&'*+-.^_`|~".contains(c);
+    if name.is_empty() || !name.chars().all(is_token) {
+        return Err(format!("{name:?} can't be the name of a header"));
+    }
+    let value = value.trim();
+    match value.chars().all(|c| c == '\t' || (' '..='~').contains(&c)) {
+        true => Ok((name.to_string(), value.to_string())),
+        false => Err("the value of a header is of printable ASCII characters".to_string()),
+    }
+}
+
+impl RemoteArgs {
+    /// What the store itself is told.
+    pub fn options(&self) -> ObjectOptions {
+        ObjectOptions {
+            endpoint_url: self.endpoint_url.clone(),
+            region: self.region.clone(),
+            anonymous: self.anon,
+            headers: self.headers.clone(),
+            timeout: self.timeout,
+            retries: self.retries,
+            forbidden_is_missing: self.forbidden_is_missing,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn headers_and_times() {
+        assert_eq!(header("X-Token:  a: b "), Ok(("X-Token".into(), "a: b".into())));
+        for text in ["", "x", ": y", "a b: c", "a: b\n", "a: \u{e9}"] {
+            assert!(header(text).is_err(), "{text:?}");
+        }
+        assert_eq!(ttl("forever"), Ok(Ttl(None)));
+        assert_eq!(ttl("0s"), Ok(Ttl(Some(Duration::ZERO))));
+        assert_eq!(ttl("2m"), Ok(Ttl(Some(Duration::from_secs(120)))));
+        assert!(ttl("1").is_err() && ttl("never").is_err());
+    }
+}
