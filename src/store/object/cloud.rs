@@ -4,12 +4,12 @@
 //! A bucket knows values alone. A prefix is there if a value is below it, or if it was made here; so is one whose last
 //! value was removed here, until it is removed itself.
 
-use super::connector::{Limit, Names};
+use super::connector::{Limit, Names, OddNames};
 use super::failure::Failure;
 use crate::error::{Error, Kind, Result};
 use crate::memory::lock;
 use crate::store::{EntryKind, Key, Stat, Version};
-use object_store::list::{PaginatedListOptions, PaginatedListResult, PaginatedListStore};
+use object_store::list::{PaginatedListOptions, PaginatedListStore};
 use object_store::path::Path;
 use object_store::{Attribute, Attributes, GetOptions, GetRange, ObjectMeta, ObjectStore};
 use std::borrow::Cow;
@@ -29,6 +29,16 @@ pub(super) enum Cloud {
     S3,
     Google,
     Azure,
+}
+
+/// A page of a listing.
+pub(super) struct Page {
+    pub objects: Vec<ObjectMeta>,
+    pub prefixes: Vec<Path>,
+    /// The server listed nothing, also no name that can't be a key.
+    pub is_empty: bool,
+    /// Where the next page begins.
+    pub next: Option<String>,
 }
 
 /// A store in a bucket.
@@ -98,8 +108,7 @@ impl Bucket {
 
     /// True if there are values below `prefix`, or the marker of a directory.
     pub async fn has_below(&self, prefix: &Key) -> Result<bool> {
-        let page = self.page(prefix, None, Some(1), true).await?;
-        Ok(!page.result.objects.is_empty() || !page.result.common_prefixes.is_empty())
+        self.page(prefix, None, Some(1), true).await.map(|page| !page.is_empty)
     }
 
     /// A page of the names below `prefix`: of one level, or all.
@@ -109,13 +118,17 @@ impl Bucket {
         token: Option<String>,
         most: Option<usize>,
         one_level: bool,
-    ) -> Result<PaginatedListResult> {
+    ) -> Result<Page> {
         let mut options = PaginatedListOptions { page_token: token, max_keys: most, ..Default::default() };
         options.delimiter = one_level.then_some(Cow::Borrowed("/"));
         options.extensions.insert(Names);
         let path = self.full(prefix);
         let path = (!path.is_root()).then(|| format!("{}/", path.as_str()));
-        self.client.list_paginated(path.as_deref(), options).await.map_err(|e| failed(&e))
+        let page = self.client.list_paginated(path.as_deref(), options).await.map_err(|e| failed(&e))?;
+        let (objects, prefixes) = (page.result.objects, page.result.common_prefixes);
+        let is_odd = page.result.extensions.get::<OddNames>().is_some();
+        let is_empty = objects.is_empty() && prefixes.is_empty() && !is_odd;
+        Ok(Page { objects, prefixes, is_empty, next: page.page_token })
     }
 
     /// True if `prefix` was made here, or something below it.
@@ -148,6 +161,9 @@ impl Bucket {
     /// The key in the bucket as the crate wants it.
     pub fn path(&self, key: &Key) -> Result<Path> {
         let full = self.full(key);
+        if self.cloud == Cloud::Azure && full.as_str().contains('\\') {
+            return Err(Error::invalid("Azure takes a backslash in a name for a slash"));
+        }
         Path::parse(full.as_str()).map_err(|e| Error::invalid(e.to_string()))
     }
 }

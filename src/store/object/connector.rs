@@ -1,6 +1,7 @@
 //! Our transport as the one of the `object_store` crate: what its clients of S3, Google and Azure send goes through it.
 
 use super::failure::{Cause, Failure, is_metadata_service};
+use super::names;
 use super::transport::{Ask, Transport};
 use async_trait::async_trait;
 use object_store::ClientOptions;
@@ -26,6 +27,10 @@ pub(super) struct Limit(pub u64);
 /// The answer is a listing, as an extension of a request.
 #[derive(Clone, Copy)]
 pub(super) struct Names;
+
+/// Names that can't be keys were left out of a listing, as an extension of an answer.
+#[derive(Clone, Copy)]
+pub(super) struct OddNames;
 
 /// Makes clients of the one transport.
 pub(super) struct Connector(pub Arc<Transport>);
@@ -72,8 +77,12 @@ impl Connector {
             let cause = Cause::Status(answer.status, said(&answer.body));
             return Err(Failure::new(&ask.method, &ask.url, cause, 1));
         }
-        if parts.extensions.get::<Names>().is_some() {
-            answer.body = super::names::without_odd_ones(answer.body);
+        let mut has_odd_names = false;
+        if parts.extensions.get::<Names>().is_some()
+            && let Some(page) = names::without_odd_ones(&answer.body)
+        {
+            answer.body = page;
+            has_odd_names = true;
         }
         if ask.method != Method::HEAD {
             // the crate wants to know; a body that came in pieces was announced without
@@ -82,6 +91,9 @@ impl Connector {
         let mut response = HttpResponse::new(answer.body.into());
         *response.status_mut() = answer.status;
         *response.headers_mut() = answer.headers;
+        if has_odd_names {
+            response.extensions_mut().insert(OddNames);
+        }
         Ok(response)
     }
 }

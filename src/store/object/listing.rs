@@ -1,11 +1,10 @@
 //! The names of one level of a bucket, as they come: page by page, the next one under way while one is read.
 
-use super::cloud::{Bucket, stat_of};
+use super::cloud::{Bucket, Page, stat_of};
 use super::runtime;
 use crate::error::{Error, Result};
 use crate::memory::lock;
 use crate::store::{Entry, EntryKind, Key};
-use object_store::list::PaginatedListResult;
 use object_store::path::Path;
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -17,10 +16,11 @@ pub(super) struct Names {
     prefix: Key,
     /// What was made here below the prefix and has not been listed yet.
     made: BTreeSet<String>,
-    /// Names of values of which each begins with the one before: where one of them is a prefix, too, it comes later.
-    values: Vec<String>,
+    /// Names of values of which each begins with the one before: one of them may be a prefix, too, which comes later.
+    /// With them what is shown then if none comes.
+    values: Vec<(String, Option<Entry>)>,
     ready: VecDeque<Entry>,
-    next: Option<JoinHandle<Result<PaginatedListResult>>>,
+    next: Option<JoinHandle<Result<Page>>>,
     failed: bool,
 }
 
@@ -56,11 +56,10 @@ impl Names {
     fn read_page(&mut self) -> Result<bool> {
         let Some(next) = self.next.take() else { return Ok(false) };
         let page = runtime::block_on(async { next.await.unwrap_or_else(|e| Err(interrupted(&e))) })?;
-        if let Some(token) = page.page_token {
-            self.ask(Some(token))?;
+        let Page { objects, prefixes, is_empty, next } = page;
+        if next.is_some() {
+            self.ask(next)?;
         }
-        let (objects, prefixes) = (page.result.objects, page.result.common_prefixes);
-        let is_empty = objects.is_empty() && prefixes.is_empty();
         let objects = objects.iter().filter_map(|meta| Some((self.name(&meta.location)?, Some(meta))));
         let mut all: Vec<_> =
             objects.chain(prefixes.iter().filter_map(|path| Some((self.name(path)?, None)))).collect();
@@ -80,14 +79,30 @@ impl Names {
 
     /// Adds an entry. Of a value and a prefix of one name only one is shown: the prefix, if the value is empty.
     fn add(&mut self, entry: Entry) {
-        self.values.truncate(self.values.iter().take_while(|value| entry.name.starts_with(value.as_str())).count());
         self.made.remove(&entry.name);
+        self.show_held(&entry.name);
         if entry.kind == EntryKind::Value {
-            self.values.push(entry.name.clone());
-        } else if self.values.contains(&entry.name) {
+            let is_empty = entry.stat.as_ref().is_some_and(|stat| stat.size == 0);
+            let (name, shown) = (entry.name.clone(), if is_empty { None } else { Some(entry.clone()) });
+            self.ready.extend(shown);
+            self.values.push((name, is_empty.then_some(entry)));
             return;
         }
-        self.ready.push_back(entry);
+        match self.values.last_mut().filter(|(name, _)| *name == entry.name) {
+            Some((_, None)) => {}
+            Some((_, held)) => {
+                *held = None;
+                self.ready.push_back(entry);
+            }
+            None => self.ready.push_back(entry),
+        }
+    }
+
+    /// Shows the empty values that are no prefixes: those with which `name` doesn't begin.
+    fn show_held(&mut self, name: &str) {
+        while self.values.last().is_some_and(|(value, _)| !name.starts_with(value.as_str())) {
+            self.ready.extend(self.values.pop().and_then(|(_, held)| held));
+        }
     }
 
     /// The name of `path` below the prefix; None for the marker of the prefix itself.
@@ -112,11 +127,12 @@ impl Iterator for Names {
             if let Some(entry) = self.ready.pop_front() {
                 return Some(Ok(entry));
             }
-            if self.next.is_none() {
+            if self.next.is_none() && !self.values.is_empty() {
+                self.ready.extend(std::mem::take(&mut self.values).into_iter().filter_map(|(_, held)| held));
+            } else if self.next.is_none() {
                 let name = self.made.pop_first()?;
                 return Some(Ok(Entry { name, kind: EntryKind::Prefix, stat: None }));
-            }
-            if let Err(e) = self.read_page() {
+            } else if let Err(e) = self.read_page() {
                 // what comes behind it is unknown: who goes on reading must not take this for the end
                 self.failed = true;
                 return Some(Err(e));

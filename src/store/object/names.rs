@@ -5,24 +5,23 @@
 const ENTRIES: [(&str, &str); 4] =
     [("Contents", "Key"), ("CommonPrefixes", "Prefix"), ("Blob", "Name"), ("BlobPrefix", "Name")];
 
-/// The XML of a page without the entries whose names have an empty level, `.`, `..` or a control character.
-pub(super) fn without_odd_ones(page: Vec<u8>) -> Vec<u8> {
-    let Ok(text) = std::str::from_utf8(&page) else { return page };
-    let odd: Vec<(usize, usize)> = ENTRIES.iter().flat_map(|(entry, name)| odd_entries(text, entry, name)).collect();
+/// The XML of a page without the entries whose names have an empty level, `.`, `..` or a control character; None if there
+/// are none.
+pub(super) fn without_odd_ones(page: &[u8]) -> Option<Vec<u8>> {
+    let text = std::str::from_utf8(page).ok()?;
+    let mut odd: Vec<_> = ENTRIES.iter().flat_map(|(entry, name)| odd_entries(text, entry, name)).collect();
     if odd.is_empty() {
-        return page;
+        return None;
     }
-    log::debug!("{} names that can't be keys are left out of a listing", odd.len());
+    odd.sort_unstable();
     let mut kept = Vec::with_capacity(page.len());
     let mut done = 0;
-    let mut odd = odd;
-    odd.sort_unstable();
     for (start, end) in odd {
         kept.extend_from_slice(page.get(done..start).unwrap_or_default());
         done = end;
     }
     kept.extend_from_slice(page.get(done..).unwrap_or_default());
-    kept
+    Some(kept)
 }
 
 /// Where the entries stand that can't be keys: offsets of their first byte and the one behind them.
@@ -94,13 +93,13 @@ mod tests {
         let good = [entry("a/0.0"), entry("a/x&amp;y"), entry("a/dir/"), prefix("a/b/"), entry("ä ö")].concat();
         let odd = [entry("a//b"), entry("/"), entry("a/./b"), entry("a/..&#x2f;c"), entry("a&#10;b"), prefix("a//")];
         let page = format!("<R><Prefix>a//</Prefix>{}{good}{}</R>", odd[..3].concat(), odd[3..].concat());
-        let kept = String::from_utf8(without_odd_ones(page.into_bytes())).unwrap();
+        let kept = String::from_utf8(without_odd_ones(page.as_bytes()).unwrap()).unwrap();
         assert_eq!(kept, format!("<R><Prefix>a//</Prefix>{good}</R>"));
         let azure =
             "<Blobs><Blob><Name>a//b</Name></Blob><BlobPrefix><Name Encoded=\"false\">a//</Name></BlobPrefix></Blobs>";
-        assert_eq!(without_odd_ones(azure.as_bytes().to_vec()), b"<Blobs></Blobs>");
+        assert_eq!(without_odd_ones(azure.as_bytes()).unwrap(), b"<Blobs></Blobs>");
         for damaged in ["<Contents><Key>a//b", "<Contents>", "", "<Contents><Key</Contents>"] {
-            assert_eq!(without_odd_ones(damaged.as_bytes().to_vec()), damaged.as_bytes());
+            assert_eq!(without_odd_ones(damaged.as_bytes()), None, "{damaged}");
         }
     }
 }

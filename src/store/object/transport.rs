@@ -11,6 +11,7 @@ use reqwest::header::{
     LOCATION, TRANSFER_ENCODING,
 };
 use reqwest::{Body, Client, Method, Response, StatusCode, Url};
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, timeout, timeout_at};
@@ -172,7 +173,10 @@ impl Transport {
             None => MAX_ERROR,
         };
         let body = self.receive_body(&mut response, length, limit, enough).await?;
-        check_part(status, &headers, body.len() as u64)?;
+        let part = part_of(status, &headers, body.len() as u64)?;
+        // some servers call the bytes behind the end an empty part
+        let status =
+            if part.is_some_and(|range| range.is_empty()) { StatusCode::RANGE_NOT_SATISFIABLE } else { status };
         if status.is_success() {
             self.stats.bytes_received.add(body.len() as u64);
         }
@@ -221,7 +225,7 @@ impl Transport {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct ContentRange {
     /// First byte and the one behind the last; None if there are none.
-    pub range: Option<std::ops::Range<u64>>,
+    pub range: Option<Range<u64>>,
     /// Of the whole value, if it is told.
     pub size: Option<u64>,
 }
@@ -238,7 +242,7 @@ pub(super) fn content_range(headers: &HeaderMap) -> Option<ContentRange> {
         None => None,
         Some((first, last)) => {
             let (first, last): (u64, u64) = (first.trim().parse().ok()?, last.trim().parse().ok()?);
-            Some(first..last.checked_add(1).filter(|end| *end > first)?)
+            Some(first..last.checked_add(1).filter(|end| *end >= first)?)
         }
     };
     Some(ContentRange { range, size: size.trim().parse().ok() })
@@ -254,17 +258,17 @@ pub(super) fn text<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a 
     headers.get(name)?.to_str().ok()
 }
 
-/// An error unless a part has the bytes that its header tells.
-fn check_part(status: StatusCode, headers: &HeaderMap, received: u64) -> Result<(), Cause> {
+/// Which bytes an answer has that is a part of a value; an error unless it has those that its header tells.
+fn part_of(status: StatusCode, headers: &HeaderMap, received: u64) -> Result<Option<Range<u64>>, Cause> {
     if status != StatusCode::PARTIAL_CONTENT {
-        return Ok(());
+        return Ok(None);
     }
-    match content_range(headers).and_then(|c| c.range) {
+    match content_range(headers).and_then(|told| told.range) {
         None => Err(Cause::Wrong("a part of a value, of which the server doesn't tell where it begins")),
         Some(range) if range.end - range.start != received => {
             Err(Cause::Short { received, wanted: range.end - range.start })
         }
-        Some(_) => Ok(()),
+        range => Ok(range),
     }
 }
 

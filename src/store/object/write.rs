@@ -94,16 +94,19 @@ impl Bucket {
         Ok(())
     }
 
-    /// An error if there is anything below `prefix`.
+    /// An error if there is anything below `prefix`, or if there is a marker that says it is a directory: the crate can't
+    /// name one, so that it can't be removed either.
     async fn check_empty(&self, prefix: &Key) -> Result<()> {
         let is_made = lock(&self.made).iter().any(|key| key != prefix && key.relative_to(prefix).is_some());
-        // the marker of the prefix itself may come first
         let page = self.page(prefix, None, Some(2), true).await?;
+        if !is_made && page.is_empty {
+            return Ok(());
+        }
         let own = self.path(prefix)?;
-        let is_listed = page.result.objects.iter().any(|meta| meta.location != own);
-        match is_made || is_listed || !page.result.common_prefixes.is_empty() {
-            true => Err(Error::system(libc::ENOTEMPTY)),
-            false => Ok(()),
+        let is_marker = page.prefixes.is_empty() && page.objects.iter().all(|meta| meta.location == own);
+        match is_marker && !is_made {
+            true => Err(Error::system(libc::EPERM).context("another program has put a marker of a directory there")),
+            false => Err(Error::system(libc::ENOTEMPTY)),
         }
     }
 
@@ -175,8 +178,8 @@ impl Bucket {
         let (mut found, mut token) = (Vec::new(), None);
         loop {
             let page = self.page(prefix, token, None, false).await?;
-            found.extend(page.result.objects.into_iter().map(|meta| meta.location));
-            token = page.page_token;
+            found.extend(page.objects.into_iter().map(|meta| meta.location));
+            token = page.next;
             if token.is_none() {
                 return Ok(found);
             }
