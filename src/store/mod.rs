@@ -2,6 +2,7 @@
 //! values, versions. One file per kind of store beside it.
 
 mod directory;
+mod disk_cache;
 #[cfg(test)]
 mod far;
 mod faulty;
@@ -18,6 +19,7 @@ mod zip;
 pub(crate) use hand_on::hand_on;
 
 pub use directory::DirectoryStore;
+pub use disk_cache::DiskCache;
 #[cfg(test)]
 pub use far::FarStore;
 pub use faulty::{Fault, FaultyStore, Operation};
@@ -31,6 +33,7 @@ pub use unlisted::UnlistedStore;
 pub use zip::ZipStore;
 
 use crate::error::{Error, Kind, Result};
+use std::fmt;
 use std::fs::File;
 use std::ops::Range;
 use std::time::SystemTime;
@@ -55,6 +58,19 @@ pub enum Version {
     Count(u64),
     /// What a server calls a version: an entity tag or a generation; where it has none, the date and size it tells.
     Tag(String),
+}
+
+impl fmt::Display for Version {
+    /// As text that differs where the version does, and is the same in each process.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Version::File { device, inode, modified, changed, size } => {
+                write!(f, "{device:x}.{inode:x}.{modified:x}.{changed:x}.{size:x}")
+            }
+            Version::Count(count) => write!(f, "{count}"),
+            Version::Tag(tag) => f.write_str(tag),
+        }
+    }
 }
 
 /// What a put may replace.

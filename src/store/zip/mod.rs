@@ -78,7 +78,7 @@ impl Opened {
             if let Some(name) = &index.refused {
                 log::warn!("{key}: members whose names can't be keys are left out, {name:?} first");
             }
-            let version = spelt(&archive.stat.version);
+            let version = archive.stat.version.to_string();
             return Ok(Opened { archive, index, inflated: Inflated::default(), version });
         }
         Err(changes_always())
@@ -273,17 +273,6 @@ impl Store for ZipStore {
         let (below, archive, root) = (self.below.location(), &self.key, &self.root);
         let below = below.trim_end_matches('/');
         if root.is_root() { format!("{below}{archive}") } else { format!("{below}{archive}{root}") }
-    }
-}
-
-/// A version as text, which the versions of an archive's members begin with.
-fn spelt(version: &Version) -> String {
-    match version {
-        Version::File { device, inode, modified, changed, size } => {
-            format!("{device:x}.{inode:x}.{modified:x}.{changed:x}.{size:x}")
-        }
-        Version::Count(count) => count.to_string(),
-        Version::Tag(tag) => tag.clone(),
     }
 }
 
