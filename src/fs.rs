@@ -286,13 +286,18 @@ impl Fs {
                 }
                 let chunk = array.grid().parse_chunk_key(name, Separator::Dot);
                 let chunk = chunk.ok_or_else(|| Error::system(libc::ESTALE))?;
+                let gone = || Error::system(libc::ESTALE);
                 // before the epoch: pages newer than their mark are dropped, older ones would be kept
-                let stat = array.stat_chunk(chunk)?.ok_or_else(|| Error::system(libc::ESTALE))?;
+                let stat = match array.is_far() && !for_writing {
+                    // reading it tells as well
+                    true => None,
+                    false => Some(array.stat_chunk(chunk)?.ok_or_else(gone)?),
+                };
                 array.begin_epoch();
-                if array.metadata().is_object() {
-                    // its size is known only now, or never: then it must not look like an empty file
-                    self.cache.get(&array, chunk, Want::Whole)?;
-                } else if self.read_only {
+                if array.metadata().is_object() || stat.is_none() {
+                    // the size of objects is known only now, or never: then it must not look like an empty file
+                    self.cache.get(&array, chunk, Want::Whole)?.ok_or_else(gone)?;
+                } else if let Some(stat) = stat.filter(|_| self.read_only) {
                     // else they would have to be dropped with each write of flat bytes
                     pages = self.pages_of(inode, Mark::of_array(&array, Some(&stat.version)), true);
                     backing = self.backing(&array, chunk)?;

@@ -340,7 +340,7 @@ impl Hierarchy {
         let Some(stat) = self.store.stat(key).map_err(|e| e.context(key))? else { return Ok(None) };
         let mut text = Vec::new();
         let read = self.store.get(key, MAX_DOCUMENT, &mut text).map_err(|e| e.context(key))?;
-        Ok(read.map(|_| Document { text, stat }))
+        Ok(read.map(|version| Document { text, stat: Stat { version, ..stat } }))
     }
 
     /// The names below a group, streamed; metadata documents, unfinished values and links that are refused left out.

@@ -1,7 +1,7 @@
 //! `.zarray` documents that a user of the decoded view writes. What he has seen has no codecs, so those of an array that
 //! is there are kept; what would make its chunks mean something else is refused while there are any.
 
-use super::document::{needs_migration, refused};
+use super::document::{ATTEMPTS, contended, needs_migration, refused};
 use super::{ArrayDocument, Form, Hierarchy, Place, REMOVED};
 use crate::array::{Array, ArrayEntry};
 use crate::error::{Error, Result};
@@ -32,13 +32,19 @@ impl Hierarchy {
     /// See [`Hierarchy::put_document`].
     pub(super) fn put_array(&self, key: &Key, text: &[u8]) -> Result<()> {
         let written = Written::parse(text).map_err(|e| refused(&key.join(ZARRAY), e))?;
-        let Some(found) = self.array_document(key)? else { return self.put_new_array(key, &written) };
-        match self.array(key, &found)? {
-            _ if found.form == Form::V1 => Err(needs_migration(key)),
-            Ok(array) => self.change_array(&array, &found, &written),
-            // nobody can tell what its chunks were: it is a repair
-            Err(_) => self.put_array_text(key, &written.metadata, text),
+        for _ in 0..ATTEMPTS {
+            let Some(found) = self.array_document(key)? else { return self.put_new_array(key, &written) };
+            let array = match self.array(key, &found)? {
+                _ if found.form == Form::V1 => return Err(needs_migration(key)),
+                Ok(array) => array,
+                // nobody can tell what its chunks were: it is a repair
+                Err(_) => return self.put_array_text(key, &written.metadata, text),
+            };
+            if self.change_array(&array, &found, &written)? {
+                return Ok(());
+            }
         }
+        Err(contended(&key.join(ZARRAY)))
     }
 
     fn put_new_array(&self, key: &Key, written: &Written) -> Result<()> {
@@ -62,7 +68,7 @@ impl Hierarchy {
         self.delete(&key.join(ZGROUP))?;
         self.delete(&key.join(REMOVED))?;
         self.see_again(key)?;
-        self.consolidate(key, &[(ZARRAY, Some(text)), (ZGROUP, None)])
+        self.consolidate(key, &[ZARRAY, ZGROUP])
     }
 
     /// The array that `metadata` makes at `key`, if its chunks can be read and written.
@@ -104,16 +110,17 @@ impl Hierarchy {
         array.and_then(|array| self.has_chunks(&Arc::new(array))).unwrap_or(false)
     }
 
-    fn change_array(&self, array: &Arc<Array>, found: &ArrayDocument, written: &Written) -> Result<()> {
+    /// False if another machine has changed the document meanwhile: nothing was put then.
+    fn change_array(&self, array: &Arc<Array>, found: &ArrayDocument, written: &Written) -> Result<bool> {
         let key = array.key();
         let gone = || Error::not_found("went away while it was changed").context(&found.key);
-        let stored = self.stored_object(&found.key)?.ok_or_else(gone)?;
+        let (stored, version) = self.stored_object(&found.key)?.ok_or_else(gone)?;
         let Some(field) = differs(array, &written.metadata) else {
             let fields = merged(&stored, written, array.metadata());
             if fields == stored && found.form == Form::V2 {
-                return Ok(());
+                return Ok(true);
             }
-            return self.put_shape(array, found, fields);
+            return self.put_shape(array, found, fields, &version);
         };
         if self.has_chunks(array)? {
             let message = format!("{field} can't change while chunks are stored: delete its chunks first");
@@ -128,7 +135,7 @@ impl Hierarchy {
                 new.erase(chunk)?;
             }
         }
-        self.put_array_text(key, &metadata, text.as_bytes())
+        self.put_array_text(key, &metadata, text.as_bytes()).map(|()| true)
     }
 }
 

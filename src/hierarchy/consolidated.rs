@@ -1,5 +1,6 @@
 //! `.zmetadata`: the metadata documents below a group in one. The one shown is made of what is there, decoded; the one
-//! in the store is kept in step with what is written. It knows nothing of who reads it.
+//! in the store is kept in step with what is written, also by other machines: each change is laid on what is there, and
+//! puts what the documents say then. It knows nothing of who reads it.
 
 use super::document::refused;
 use super::{Document, Hierarchy, Place};
@@ -7,6 +8,7 @@ use crate::error::{Error, Kind, Result};
 use crate::json::{self, Map, Value};
 use crate::metadata::{ZARRAY, ZATTRS, ZGROUP, ZMETADATA};
 use crate::store::Key;
+use std::cell::RefCell;
 
 /// The largest `.zmetadata` that is read, in bytes: it may hold the documents of very many arrays.
 pub(super) const MAX_CONSOLIDATED: u64 = 1 << 30;
@@ -56,10 +58,33 @@ impl Hierarchy {
         if !matches!(self.find(key)?, Some(Place::Group)) {
             return Err(Error::invalid("only a group has one").context(document));
         }
-        let mut consolidated = Map::new();
-        consolidated.insert("metadata".into(), Value::Object(self.stored_documents(key)));
-        consolidated.insert("zarr_consolidated_format".into(), 1.into());
-        self.put(&document, json::write_pretty(&Value::Object(consolidated)).as_bytes())
+        self.make_consolidated(key).map(drop)
+    }
+
+    /// Writes the `.zmetadata` of the group at `key`, made of the documents that are stored there and below; the answer is
+    /// the keys of those that are in it, as seen from the group.
+    pub fn write_consolidated(&self, key: &Key) -> Result<Vec<String>> {
+        let _turn = self.turn()?;
+        if !matches!(self.find(key)?, Some(Place::Group)) {
+            return Err(Error::invalid("not a group: only a group has a .zmetadata").context(key));
+        }
+        let names = self.make_consolidated(key)?;
+        self.store.sync()?;
+        Ok(names)
+    }
+
+    fn make_consolidated(&self, key: &Key) -> Result<Vec<String>> {
+        let names = RefCell::new(Vec::new());
+        self.edit(&key.join(ZMETADATA), MAX_CONSOLIDATED, &|_| {
+            self.store.forget(key);
+            let entries = self.stored_documents(key);
+            names.replace(entries.keys().cloned().collect());
+            let mut consolidated = Map::new();
+            consolidated.insert("metadata".into(), Value::Object(entries));
+            consolidated.insert("zarr_consolidated_format".into(), 1.into());
+            Ok(Some(Value::Object(consolidated)))
+        })?;
+        Ok(names.into_inner())
     }
 
     /// The documents of `key` and of everything below it, as they are stored.
@@ -68,8 +93,7 @@ impl Hierarchy {
         self.walk(key, &mut |place, _| {
             let below = place.relative_to(key).unwrap_or_default();
             for name in [ZARRAY, ZATTRS, ZGROUP] {
-                let parse = |d: Document| json::parse(&d.text).map_err(|e| e.context(place.join(name)));
-                match self.stored(&place.join(name)).and_then(|d| d.map(parse).transpose()) {
+                match self.parsed(&place.join(name)) {
                     Ok(None) => {}
                     Ok(Some(value)) => drop(entries.insert(below.join(name).as_str().to_string(), value)),
                     Err(e) => self.stats.problem(format!("{e}: left out of {}", key.join(ZMETADATA))),
@@ -79,16 +103,23 @@ impl Hierarchy {
         entries
     }
 
-    /// Brings documents of `place` up to date, each by its name and its text (None: removed), in the `.zmetadata` of
-    /// every group at or above it that has one.
-    pub(super) fn consolidate(&self, place: &Key, documents: &[(&str, Option<&[u8]>)]) -> Result<()> {
+    /// The document at `key`; None if there is none.
+    fn parsed(&self, key: &Key) -> Result<Option<Value>> {
+        let parse = |d: Document| json::parse(&d.text).map_err(|e| e.context(key));
+        self.stored(key)?.map(parse).transpose()
+    }
+
+    /// Brings documents of `place` up to date, given by their names, in the `.zmetadata` of every group at or above it that
+    /// has one. They are read again, after it was: another machine may have changed them, too, and be done before us.
+    pub(super) fn consolidate(&self, place: &Key, documents: &[&str]) -> Result<()> {
         for group in upwards(place) {
             let below = place.relative_to(&group).unwrap_or_default();
             self.edit_consolidated(&group, |mut entries| {
-                for (name, text) in documents {
-                    let name = below.join(name);
-                    match text {
-                        Some(text) => drop(entries.insert(name.as_str().to_string(), json::parse(text)?)),
+                for name in documents {
+                    let (name, document) = (below.join(name), place.join(name));
+                    self.store.forget(&document);
+                    match self.parsed(&document)? {
+                        Some(value) => drop(entries.insert(name.as_str().to_string(), value)),
                         None => drop(entries.shift_remove(name.as_str())),
                     }
                 }
@@ -135,34 +166,24 @@ impl Hierarchy {
 
     /// Changes the entries of the `.zmetadata` of `group` by one put; nothing if it has none. One that can't be read is
     /// left alone, and recorded as a problem: its readers are told, too.
-    fn edit_consolidated(&self, group: &Key, edit: impl FnOnce(Entries) -> Result<Entries>) -> Result<()> {
+    fn edit_consolidated(&self, group: &Key, edit: impl Fn(Entries) -> Result<Entries>) -> Result<()> {
         let key = group.join(ZMETADATA);
-        let mut document = match self.consolidated_document(&key) {
-            Ok(None) => return Ok(()),
-            Ok(Some(document)) => document,
-            Err(e) if e.kind() == Kind::Damaged => {
-                self.stats.problem(format!("{e}: it can't be kept in step with the metadata that is written"));
-                return Ok(());
+        let edited = self.edit(&key, MAX_CONSOLIDATED, &|text| {
+            let Some(text) = text else { return Ok(None) };
+            let mut document = json::parse(text).map_err(|e| e.context(&key))?;
+            match document.get_mut("metadata") {
+                Some(Value::Object(entries)) => *entries = edit(std::mem::take(entries))?,
+                _ => return Err(Error::damaged("holds no metadata object").context(&key)),
             }
-            Err(e) => return Err(e),
-        };
-        if let Some(Value::Object(entries)) = document.get_mut("metadata") {
-            *entries = edit(std::mem::take(entries)).map_err(|e| e.context(&key))?;
-        }
-        self.put(&key, json::write_pretty(&Value::Object(document)).as_bytes())
-    }
-
-    /// A stored `.zmetadata` that has entries; None if there is none.
-    fn consolidated_document(&self, key: &Key) -> Result<Option<Map<String, Value>>> {
-        let mut text = Vec::new();
-        let read = self.store.get(key, MAX_CONSOLIDATED, &mut text).map_err(|e| e.context(key))?;
-        if read.is_none() {
-            return Ok(None);
-        }
-        match json::parse(&text).map_err(|e| e.context(key))? {
-            Value::Object(document) if document.get("metadata").is_some_and(Value::is_object) => Ok(Some(document)),
-            _ => Err(Error::damaged("holds no metadata object").context(key)),
-        }
+            Ok(Some(document))
+        });
+        edited.or_else(|e| match e.kind() {
+            Kind::Damaged => {
+                self.stats.problem(format!("{e}: it can't be kept in step with the metadata that is written"));
+                Ok(())
+            }
+            _ => Err(e),
+        })
     }
 }
 

@@ -6,8 +6,11 @@ use crate::error::{Error, Kind, Result};
 use crate::json::{self, Map, Value};
 use crate::memory::lock;
 use crate::metadata::{MAX_DOCUMENT, ZARRAY, ZATTRS, ZGROUP, check_group};
-use crate::store::Key;
+use crate::store::{Key, Replaces, Version};
 use std::sync::MutexGuard;
+
+/// How often a change is tried before others are taken to change the same document all the time.
+pub(super) const ATTEMPTS: usize = 100;
 
 /// The longest name of an attribute that can be set by itself, in bytes: the most an extended attribute's may have.
 const MAX_NAME: usize = 255;
@@ -46,7 +49,7 @@ impl Hierarchy {
         match file {
             _ if !there => Err(Error::not_found("no such document").context(document)),
             MetadataFile::Consolidated => Ok(()),
-            _ => self.consolidate(key, &[(file.name(), None)]),
+            _ => self.consolidate(key, &[file.name()]),
         }
     }
 
@@ -75,18 +78,20 @@ impl Hierarchy {
             let message = format!("an attribute's name has 1 to {MAX_NAME} bytes, not {}", name.len());
             return Err(Error::invalid(message).context(document));
         }
-        let mut attributes = self.stored_object(&document)?.unwrap_or_default();
-        match value {
-            Some(value) => {
-                let value = attribute(value).map_err(|e| e.context(format!("{document}: {name:?}")))?;
-                attributes.insert(name.to_string(), value);
+        let value = value.map(attribute).transpose().map_err(|e| e.context(format!("{document}: {name:?}")))?;
+        self.check_directory(key)?;
+        self.edit(&document, MAX_DOCUMENT, &|text| {
+            let mut attributes = text.map_or(Ok(Map::new()), |text| as_object(&document, text))?;
+            match &value {
+                Some(value) => drop(attributes.insert(name.to_string(), value.clone())),
+                None if attributes.shift_remove(name).is_none() => {
+                    return Err(Error::system(libc::ENODATA).context(format!("{document}: {name:?}")));
+                }
+                None => {}
             }
-            None if attributes.shift_remove(name).is_none() => {
-                return Err(Error::system(libc::ENODATA).context(format!("{document}: {name:?}")));
-            }
-            None => {}
-        }
-        self.put_attributes(key, json::write_pretty(&Value::Object(attributes)).as_bytes())
+            Ok(Some(Value::Object(attributes)))
+        })?;
+        self.consolidate(key, &[ZATTRS])
     }
 
     fn put_attributes(&self, key: &Key, text: &[u8]) -> Result<()> {
@@ -98,7 +103,7 @@ impl Hierarchy {
         }
         self.check_directory(key)?;
         self.put(&document, text)?;
-        self.consolidate(key, &[(ZATTRS, Some(text))])
+        self.consolidate(key, &[ZATTRS])
     }
 
     fn put_group(&self, key: &Key, text: &[u8]) -> Result<()> {
@@ -119,7 +124,7 @@ impl Hierarchy {
         self.put(&document, text)?;
         self.delete(&key.join(REMOVED))?;
         self.forget_below(key);
-        self.consolidate(key, &[(ZGROUP, Some(text))])
+        self.consolidate(key, &[ZGROUP])
     }
 
     /// The right to change documents and places, one change at a time; an error if the store can't be written.
@@ -149,20 +154,51 @@ impl Hierarchy {
         self.store.put(key, text).map(|_| ()).map_err(|e| e.context(key))
     }
 
+    /// Changes the document at `key` to what `change` makes of its text, as often as it takes: what another machine has
+    /// stored meanwhile is changed, not lost. None, of `change`: it stays as it is.
+    pub(super) fn edit(
+        &self,
+        key: &Key,
+        limit: u64,
+        change: &dyn Fn(Option<&[u8]>) -> Result<Option<Value>>,
+    ) -> Result<()> {
+        for _ in 0..ATTEMPTS {
+            let mut text = Vec::new();
+            let version = self.store.get(key, limit, &mut text).map_err(|e| e.context(key))?;
+            let Some(new) = change(version.as_ref().map(|_| text.as_slice()))? else { return Ok(()) };
+            let replaces = version.as_ref().map_or(Replaces::Nothing, Replaces::Version);
+            let put = self.store.put_if(key, json::write_pretty(&new).as_bytes(), replaces);
+            if put.map_err(|e| e.context(key))?.is_some() {
+                return Ok(());
+            }
+        }
+        Err(contended(key))
+    }
+
     /// Removes a value; false if there was none.
     pub(super) fn delete(&self, key: &Key) -> Result<bool> {
         self.store.delete(key).map_err(|e| e.context(key))
     }
 
-    /// The stored document at `key` as the object it must be; None if there is none.
-    pub(super) fn stored_object(&self, key: &Key) -> Result<Option<Map<String, Value>>> {
+    /// The stored document at `key` as the object it must be, and its version; None if there is none.
+    pub(super) fn stored_object(&self, key: &Key) -> Result<Option<(Map<String, Value>, Version)>> {
         let Some(document) = self.stored(key)? else { return Ok(None) };
-        match json::parse(&document.text) {
-            Ok(Value::Object(object)) => Ok(Some(object)),
-            Ok(_) => Err(Error::damaged("not a JSON object").context(key)),
-            Err(e) => Err(e.context(key)),
-        }
+        Ok(Some((as_object(key, &document.text)?, document.stat.version)))
     }
+}
+
+fn as_object(key: &Key, text: &[u8]) -> Result<Map<String, Value>> {
+    match json::parse(text) {
+        Ok(Value::Object(object)) => Ok(object),
+        Ok(_) => Err(Error::damaged("not a JSON object").context(key)),
+        Err(e) => Err(e.context(key)),
+    }
+}
+
+/// A document that others change all the time.
+pub(super) fn contended(key: &Key) -> Error {
+    let why = format!("was changed by others each time it was to be changed here, {ATTEMPTS} times");
+    Error::new(Kind::System(libc::EAGAIN), why).context(key)
 }
 
 /// What is wrong with a document that somebody writes is no damage of the store.

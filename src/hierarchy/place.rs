@@ -35,7 +35,7 @@ impl Hierarchy {
             return Ok(());
         }
         self.put(&key.join(ZGROUP), GROUP_DOCUMENT.as_bytes())?;
-        self.consolidate(key, &[(ZGROUP, Some(GROUP_DOCUMENT.as_bytes()))])
+        self.consolidate(key, &[ZGROUP])
     }
 
     /// Removes a group with nothing below it, or an array without stored chunks and other keys; metadata goes with it,

@@ -1,7 +1,7 @@
 //! Giving an array another shape. What comes into the array reads as the fill value, and what has left it never comes
 //! back, whoever wrote it and however a former change ended.
 
-use super::document::refused;
+use super::document::{ATTEMPTS, contended, refused};
 use super::{ArrayDocument, Form, Hierarchy, REMOVED};
 use crate::array::{Array, ArrayEntry, Loaded, Scratch};
 use crate::error::{Error, Kind, Result};
@@ -9,6 +9,7 @@ use crate::grid::{ChunkId, Grid};
 use crate::json::{self, Map, Value};
 use crate::memory;
 use crate::metadata::{V1_META, ZARRAY};
+use crate::store::{Replaces, Version};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -26,29 +27,41 @@ impl Hierarchy {
         let _turn = self.turn()?;
         let key = array.key();
         let gone = || Error::not_found("no such array").context(key);
-        let found = self.array_document(key)?.ok_or_else(gone)?;
-        // the caller's may be older than the document
-        let array = self.array(key, &found)??;
-        if shape.len() != array.metadata().shape.len() {
-            let message =
-                format!("shape {shape:?} has {} dimensions, not those of {:?}", shape.len(), array.metadata().shape);
-            return Err(Error::invalid(message).context(key));
+        for _ in 0..ATTEMPTS {
+            let found = self.array_document(key)?.ok_or_else(gone)?;
+            // the caller's may be older than the document
+            let array = self.array(key, &found)??;
+            let before = &array.metadata().shape;
+            if shape.len() != before.len() {
+                let message = format!("shape {shape:?} has {} dimensions, not those of {before:?}", shape.len());
+                return Err(Error::invalid(message).context(key));
+            }
+            if shape == before {
+                return Ok(());
+            }
+            let (mut fields, version) = self.stored_object(&found.key)?.ok_or_else(gone)?;
+            fields.insert("shape".into(), shape.into());
+            if self.put_shape(&array, &found, fields, &version)? {
+                return Ok(());
+            }
         }
-        if shape == array.metadata().shape {
-            return Ok(());
-        }
-        let mut fields = self.stored_object(&found.key)?.ok_or_else(gone)?;
-        fields.insert("shape".into(), shape.into());
-        self.put_shape(&array, &found, fields)
+        Err(contended(key))
     }
 
-    /// Stores the document of an array that is there, which may have another shape.
+    /// Stores the document of an array that is there, which may have another shape, in place of the given version; false
+    /// if another machine has stored one meanwhile.
     ///
     /// Nobody sees what lies outside an array: it is cleared before the array grows over it, and after the array has
     /// shrunk. Interrupted before the put, the array is as it was; after it, it has the new shape, and what still lies
     /// outside waits to be cleared when the array grows again. An array that grows along one dimension and shrinks along
     /// another does both. What comes later must not reach the disk first.
-    pub(super) fn put_shape(&self, old: &Arc<Array>, found: &ArrayDocument, fields: Map<String, Value>) -> Result<()> {
+    pub(super) fn put_shape(
+        &self,
+        old: &Arc<Array>,
+        found: &ArrayDocument,
+        fields: Map<String, Value>,
+        version: &Version,
+    ) -> Result<bool> {
         let key = old.key();
         let document = key.join(if found.form == Form::V1 { V1_META } else { ZARRAY });
         let text = json::write_pretty(&Value::Object(fields));
@@ -59,19 +72,23 @@ impl Hierarchy {
         if before.iter().zip(after).any(|(before, after)| after > before) && self.clear_outside(&new, before, &new)? {
             self.store.sync()?;
         }
-        self.put(&document, text.as_bytes())?;
-        if found.form == Form::Removed {
+        let removed = found.form == Form::Removed;
+        let replaces = if removed { Replaces::Nothing } else { Replaces::Version(version) };
+        if self.store.put_if(&document, text.as_bytes(), replaces).map_err(|e| e.context(&document))?.is_none() {
+            return Ok(false);
+        }
+        if removed {
             self.delete(&key.join(REMOVED))?;
         }
         self.see_again(key)?;
         if found.form != Form::V1 {
-            self.consolidate(key, &[(ZARRAY, Some(text.as_bytes()))])?;
+            self.consolidate(key, &[ZARRAY])?;
         }
         if before.iter().zip(after).any(|(before, after)| after < before) {
             self.store.sync()?;
             self.clear_outside(old, after, &new)?;
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Clears what `array` has outside `kept`, along the dimensions in which that is smaller: chunks that lie outside

@@ -4,6 +4,7 @@ use super::*;
 use crate::error::Kind;
 use crate::store::{Fault, FaultyStore, MemoryStore, Operation, Version};
 
+mod contended;
 mod documents;
 mod interrupted;
 mod places;
