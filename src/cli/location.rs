@@ -5,7 +5,7 @@ use super::{Failure, StoreArgs, WriteArgs, absolute};
 use crate::error::{Error, Kind};
 use crate::metadata::{GROUP_DOCUMENT, ZGROUP};
 use crate::stats::Stats;
-use crate::store::{DirectoryStore, Key, MemoryStore, ObjectStore, Remembering, Store, ZipStore};
+use crate::store::{DirectoryStore, DiskCache, Key, MemoryStore, ObjectStore, Remembering, Store, ZipStore};
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -231,7 +231,12 @@ fn open_url(url: &str, args: &StoreArgs, stats: &Arc<Stats>) -> Result<Arc<dyn S
         Some(archive) => open_archive(object(&archive.folder)?, &archive.name, &archive.inside, &shown)?,
         None => object(url)?,
     };
-    Ok(store)
+    Ok(match &args.remote.cache_dir {
+        Some(directory) => {
+            Arc::new(DiskCache::open(store, &absolute(directory), args.remote.cache_dir_size, stats.clone())?)
+        }
+        None => store,
+    })
 }
 
 #[cfg(test)]

@@ -1,9 +1,10 @@
 //! The options of stores on servers. It knows nothing of how they are reached.
 
-use super::duration;
+use super::{duration, size};
 use crate::hierarchy::UseConsolidated;
 use crate::store::ObjectOptions;
 use clap::{Args, ValueEnum};
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// What every verb that opens a store on a server takes.
@@ -31,6 +32,12 @@ pub struct RemoteArgs {
     /// Take the answer 403 (Forbidden) for "no such key", as servers give it that hide what is not there
     #[arg(long = "403-is-missing")]
     forbidden_is_missing: bool,
+    /// Keep encoded chunks in this directory, for later mounts, too; several may share it
+    #[arg(long, value_name = "DIR")]
+    pub cache_dir: Option<PathBuf>,
+    /// How much they may take there
+    #[arg(long, value_name = "SIZE", default_value = "10G", value_parser = size::parse)]
+    pub cache_dir_size: u64,
     /// How long metadata is taken for unchanged without asking, but for what is opened; or forever
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = ttl)]
     pub metadata_ttl: Ttl,
