@@ -15,6 +15,7 @@ use object_store::{Attribute, Attributes, GetOptions, GetRange, ObjectMeta, Obje
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::ops::Range;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 
@@ -50,6 +51,8 @@ pub(super) struct Bucket {
     pub forbidden_is_missing: bool,
     /// Prefixes that are there without a value below. Protects the set alone.
     pub made: Mutex<BTreeSet<Key>>,
+    /// The server has said that it knows no conditions of puts.
+    pub knows_no_conditions: AtomicBool,
 }
 
 impl Bucket {

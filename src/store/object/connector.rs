@@ -15,7 +15,7 @@ use std::time::Duration;
 use tokio::time::timeout;
 
 /// The most bytes of an answer of which nobody has said how many it may have: listings, tokens.
-const MAX_ANSWER: u64 = 16 << 20;
+const MAX_ANSWER: u64 = 64 << 20;
 
 /// How long a machine's own metadata service may take: where there is none, nothing answers at all.
 const METADATA: Duration = Duration::from_secs(2);

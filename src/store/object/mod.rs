@@ -25,8 +25,9 @@ use cloud::{Bucket, Cloud};
 use location::Location;
 use reqwest::Url;
 use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 use std::ops::Range;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::task::JoinHandle;
@@ -89,8 +90,6 @@ impl ObjectStore {
     pub fn open(url: &str, options: &ObjectOptions, stats: Arc<Stats>) -> Result<Self> {
         let location = Location::parse(url)?;
         let shown = location.shown();
-        // threads that wait for answers, before anything needs them
-        let _inside = runtime::handle()?.enter();
         let server = Self::server(location, options, &stats).map_err(|e| e.context(&shown))?;
         Ok(ObjectStore { server, location: shown })
     }
@@ -104,8 +103,14 @@ impl ObjectStore {
                 (service::azure(&container, account.as_deref(), options, stats)?, Cloud::Azure, prefix)
             }
         };
-        let made = Mutex::new(BTreeSet::new());
-        let bucket = Bucket { client, cloud, prefix, forbidden_is_missing: options.forbidden_is_missing, made };
+        let bucket = Bucket {
+            client,
+            cloud,
+            prefix,
+            forbidden_is_missing: options.forbidden_is_missing,
+            made: Mutex::default(),
+            knows_no_conditions: AtomicBool::new(false),
+        };
         Ok(Server::Bucket(Arc::new(bucket)))
     }
 
@@ -175,7 +180,10 @@ impl Store for ObjectStore {
     fn stat_many(&self, keys: &mut dyn Iterator<Item = Key>, each: &mut dyn FnMut(Result<Option<Stat>>) -> bool) {
         let handle = match runtime::handle() {
             Ok(handle) => handle,
-            Err(e) => return keys.map(|_| Err(e.clone())).all(each).then_some(()).unwrap_or_default(),
+            Err(e) => {
+                keys.map(|_| Err(e.clone())).all(each);
+                return;
+            }
         };
         let mut under_way = UnderWay(VecDeque::new());
         loop {

@@ -11,8 +11,8 @@ use crate::error::{Error, Result};
 use crate::stats::Stats;
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
 use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
-use object_store::gcp::GoogleCloudStorageBuilder;
-use object_store::{BackoffConfig, RetryConfig};
+use object_store::gcp::{GcpCredential, GoogleCloudStorageBuilder};
+use object_store::{BackoffConfig, RetryConfig, StaticCredentialProvider};
 use reqwest::header::{HeaderMap, HeaderName};
 use reqwest::{Method, Url};
 use std::sync::Arc;
@@ -96,7 +96,10 @@ pub(super) fn google(bucket: &str, options: &ObjectOptions, stats: &Arc<Stats>) 
         builder = builder.with_base_url(endpoint.trim_end_matches('/'));
     }
     if options.anonymous || (options.endpoint_url.is_none() && emulator.is_some()) {
-        builder = builder.with_skip_signature(true);
+        // a put asks for credentials nevertheless
+        let nobody = GcpCredential { bearer: String::new() };
+        let credentials = Arc::new(StaticCredentialProvider::new(nobody));
+        builder = builder.with_skip_signature(true).with_credentials(credentials);
     }
     let client = builder
         .with_bucket_name(bucket)
@@ -135,6 +138,11 @@ pub(super) fn azure(
     }
     endpoint = endpoint.or_else(|| builder.get_config_value(&AzureConfigKey::Endpoint));
     let account = builder.get_config_value(&AzureConfigKey::AccountName).unwrap_or_default();
+    if account.is_empty() && builder.get_config_value(&AzureConfigKey::UseEmulator).is_none_or(|on| on != "true") {
+        return Err(Error::invalid(
+            "no account is named: set AZURE_STORAGE_ACCOUNT, or abfs://CONTAINER@ACCOUNT.dfs.core.windows.net/PATH",
+        ));
+    }
     let mut hosts = vec![format!("{account}.blob.core.windows.net")];
     if let Some(endpoint) = endpoint {
         hosts = vec![host_of(&endpoint)?];

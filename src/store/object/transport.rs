@@ -83,15 +83,24 @@ impl Transport {
     ) -> Result<Self, String> {
         // an error says that there is one already
         let _ = rustls::crypto::ring::default_provider().install_default();
-        let client = Client::builder()
-            .user_agent(concat!("zarrfs/", env!("CARGO_PKG_VERSION")))
-            // followed here: not every header may go where a server points
-            .redirect(reqwest::redirect::Policy::none())
-            .retry(reqwest::retry::never())
-            .connect_timeout(CONNECT.min(timeout))
-            .http1_only()
-            .build()
-            .map_err(|e| text_of(&e))?;
+        let builder = || {
+            Client::builder()
+                .user_agent(concat!("zarrfs/", env!("CARGO_PKG_VERSION")))
+                // followed here: not every header may go where a server points
+                .redirect(reqwest::redirect::Policy::none())
+                .retry(reqwest::retry::never())
+                .connect_timeout(CONNECT.min(timeout))
+                .http1_only()
+        };
+        let client = builder().build().or_else(|e| {
+            // a machine without certificates can still do without TLS
+            log::info!(
+                "https:// will not work without certificates, of which SSL_CERT_FILE can name some: {}",
+                text_of(&e)
+            );
+            builder().tls_certs_only([]).build()
+        });
+        let client = client.map_err(|e| text_of(&e))?;
         Ok(Transport { client, headers, hosts, timeout, retries, stats })
     }
 

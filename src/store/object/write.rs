@@ -8,8 +8,9 @@ use crate::error::{Error, Kind, Result};
 use crate::memory::lock;
 use crate::store::{EntryKind, Key, Replaces, Version};
 use object_store::path::Path;
-use object_store::{ObjectStoreExt, PutMode, PutOptions, UpdateVersion};
+use object_store::{ObjectStoreExt, PutMode, UpdateVersion};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use tokio::task::JoinSet;
 
 /// Requests of one rename that are under way at once.
@@ -18,7 +19,9 @@ const AT_ONCE: usize = 32;
 impl Bucket {
     /// Makes `value` the value of `key` if what is there is what `replaces` says.
     pub async fn put(&self, key: &Key, value: &[u8], replaces: Replaces<'_>) -> Result<Option<Version>> {
+        let path = self.path(key)?;
         let mode = match replaces {
+            _ if self.knows_no_conditions.load(Ordering::Relaxed) => PutMode::Overwrite,
             Replaces::Anything => PutMode::Overwrite,
             Replaces::Nothing => PutMode::Create,
             Replaces::Version(version) => match self.update_of(key, version).await? {
@@ -26,14 +29,21 @@ impl Bucket {
                 None => return Ok(None),
             },
         };
-        let options = PutOptions { mode, ..Default::default() };
-        match self.client.put_opts(&self.path(key)?, value.to_vec().into(), options).await {
+        let is_conditional = mode != PutMode::Overwrite;
+        let mut put = self.client.put_opts(&path, value.to_vec().into(), mode.into()).await;
+        if is_conditional && put.as_ref().is_err_and(|e| failure_of(e).and_then(Failure::status) == Some(501)) {
+            if !self.knows_no_conditions.swap(true, Ordering::Relaxed) {
+                log::warn!("the server knows no conditional puts: what others write at the same time may be lost");
+            }
+            put = self.client.put_opts(&path, value.to_vec().into(), PutMode::Overwrite.into()).await;
+        }
+        match put {
             Ok(put) => {
                 let tag =
                     put.e_tag.ok_or_else(|| Error::new(Kind::System(libc::EIO), "the server names no version"))?;
                 Ok(Some(tag_version(&tag)))
             }
-            Err(e) if replaces != Replaces::Anything && is_refused(&e) => Ok(None),
+            Err(e) if is_conditional && is_refused(&e) => Ok(None),
             Err(e) => Err(failed(&e)),
         }
     }

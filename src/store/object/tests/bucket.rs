@@ -169,6 +169,19 @@ fn values_are_put_under_the_condition_that_is_named() {
 }
 
 #[test]
+fn a_server_that_knows_no_conditions_is_asked_for_them_once() {
+    let server = Server::new(|request, _| match request.header("if-match").or(request.header("if-none-match")) {
+        Some(_) => reply(501, &[], b"<Error><Code>NotImplemented</Code></Error>"),
+        None => reply(200, &[("etag", "\"e\"")], b""),
+    });
+    let (store, stats) = bucket("s3", &server);
+    for _ in 0..3 {
+        assert!(store.put_if(&key("a"), b"1", Replaces::Nothing).unwrap().is_some());
+    }
+    assert_eq!(stats.requests.get(), 4);
+}
+
+#[test]
 fn a_put_that_fails_is_repeated_with_all_its_bytes() {
     let value = vec![5; 300_000];
     let server = Server::new(|_, number| match number {

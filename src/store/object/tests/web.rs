@@ -184,8 +184,8 @@ fn a_bad_header_is_refused_without_its_value() {
 fn many_are_asked_at_once_and_answered_in_order() {
     let server = Server::new(|request, _| {
         let number: usize = request.target.rsplit('/').next().unwrap().parse().unwrap();
-        std::thread::sleep(Duration::from_millis(if number % 7 == 0 { 60 } else { 20 }));
-        if number % 3 == 0 { reply(404, &[], b"") } else { reply(200, &[("etag", "\"e\"")], &vec![0; number]) }
+        std::thread::sleep(Duration::from_millis(if number.is_multiple_of(7) { 60 } else { 20 }));
+        if number.is_multiple_of(3) { reply(404, &[], b"") } else { reply(200, &[("etag", "\"e\"")], &vec![0; number]) }
     });
     let (store, stats) = open(&server.url, &quick());
     let begin = Instant::now();
