@@ -11,6 +11,7 @@ use object_store::client::{
 use reqwest::header::CONTENT_LENGTH;
 use reqwest::{Method, StatusCode, Url};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::time::timeout;
 
@@ -31,6 +32,10 @@ pub(super) struct Names;
 /// Names that can't be keys were left out of a listing, as an extension of an answer.
 #[derive(Clone, Copy)]
 pub(super) struct OddNames;
+
+/// Where it is noted that a request was sent more than once, as an extension of a request.
+#[derive(Clone, Default)]
+pub(super) struct Repeated(pub Arc<AtomicBool>);
 
 /// Makes clients of the one transport.
 pub(super) struct Connector(pub Arc<Transport>);
@@ -73,6 +78,9 @@ impl Connector {
                 .await
                 .map_err(|_| Failure::new(&ask.method, &ask.url, Cause::TimedOut(METADATA), 1))??,
         };
+        if let Some(Repeated(noted)) = parts.extensions.get() {
+            noted.store(answer.tries > 1, Ordering::Relaxed);
+        }
         if is_failure(answer.status, &answer.body) {
             let cause = Cause::Status(answer.status, said(&answer.body));
             return Err(Failure::new(&ask.method, &ask.url, cause, 1));

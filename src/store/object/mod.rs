@@ -285,8 +285,8 @@ fn user_headers(given: &[(String, String)]) -> Result<HeaderMap> {
 /// The header of the user and password in a URL, by RFC 7617.
 fn basic(url: &Url) -> String {
     use base64::Engine;
-    let decoded = |text: &str| percent_decoded(text);
-    let pair = format!("{}:{}", decoded(url.username()), decoded(url.password().unwrap_or_default()));
+    let (user, password) = (percent_decoded(url.username()), percent_decoded(url.password().unwrap_or_default()));
+    let pair = format!("{user}:{password}");
     format!("Basic {}", base64::engine::general_purpose::STANDARD.encode(pair))
 }
 

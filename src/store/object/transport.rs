@@ -56,6 +56,8 @@ impl Ask {
 
 /// An answer, whole.
 pub(super) struct Answer {
+    /// How often the request was sent for it.
+    pub tries: u32,
     pub status: StatusCode,
     pub headers: HeaderMap,
     pub body: Vec<u8>,
@@ -109,12 +111,12 @@ impl Transport {
         let deadline = Instant::now() + self.timeout;
         let mut backoff = Backoff::default();
         loop {
+            let tries = backoff.tries() + 1;
             let cause = match timeout_at(deadline, self.try_once(ask)).await {
-                Ok(Ok(answer)) => return Ok(answer),
+                Ok(Ok(answer)) => return Ok(Answer { tries, ..answer }),
                 Ok(Err(cause)) => cause,
                 Err(_) => Cause::TimedOut(self.timeout),
             };
-            let tries = backoff.tries() + 1;
             let pause = backoff.next(cause.retry_after());
             if !cause.may_pass() || tries > self.retries || Instant::now() + pause >= deadline {
                 return Err(Failure::new(&ask.method, &ask.url, cause, tries));
@@ -164,7 +166,7 @@ impl Transport {
             return Err(Cause::Busy(status, retry::after(&headers)));
         }
         if ask.method == Method::HEAD {
-            return Ok(Answer { status, headers, body: Vec::new() });
+            return Ok(Answer { tries: 1, status, headers, body: Vec::new() });
         }
         let length = length(&headers);
         if status.is_success() && length.is_none() && !headers.contains_key(TRANSFER_ENCODING) && status != 204 {
@@ -189,7 +191,7 @@ impl Transport {
         if status.is_success() {
             self.stats.bytes_received.add(body.len() as u64);
         }
-        Ok(Answer { status, headers, body })
+        Ok(Answer { tries: 1, status, headers, body })
     }
 
     async fn receive_body(

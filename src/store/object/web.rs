@@ -65,7 +65,7 @@ impl Web {
 
     /// What an answer has of `range`.
     fn part(&self, ask: &Ask, answer: Answer, range: Range<u64>) -> Result<(Vec<u8>, Stat)> {
-        let Answer { status, headers, mut body } = answer;
+        let Answer { status, headers, mut body, .. } = answer;
         if status == StatusCode::OK {
             // all of the value, up to the end of the range
             let ended = (body.len() as u64) < range.end;

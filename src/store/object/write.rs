@@ -2,13 +2,14 @@
 //! server makes. Prefixes are no things of a server: they are kept in mind.
 
 use super::cloud::{Bucket, Cloud, failed, failure_of, tag_version};
+use super::connector::Repeated;
 use super::failure::Failure;
 use super::listing::interrupted;
 use crate::error::{Error, Kind, Result};
 use crate::memory::lock;
 use crate::store::{EntryKind, Key, Replaces, Version};
 use object_store::path::Path;
-use object_store::{ObjectStoreExt, PutMode, UpdateVersion};
+use object_store::{ObjectStoreExt, PutMode, PutOptions, UpdateVersion};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tokio::task::JoinSet;
@@ -30,7 +31,10 @@ impl Bucket {
             },
         };
         let is_conditional = mode != PutMode::Overwrite;
-        let mut put = self.client.put_opts(&path, value.to_vec().into(), mode.into()).await;
+        let repeated = Repeated::default();
+        let mut options = PutOptions::from(mode);
+        options.extensions.insert(repeated.clone());
+        let mut put = self.client.put_opts(&path, value.to_vec().into(), options).await;
         if is_conditional && put.as_ref().is_err_and(|e| failure_of(e).and_then(Failure::status) == Some(501)) {
             if !self.knows_no_conditions.swap(true, Ordering::Relaxed) {
                 log::warn!("the server knows no conditional puts: what others write at the same time may be lost");
@@ -43,9 +47,23 @@ impl Bucket {
                     put.e_tag.ok_or_else(|| Error::new(Kind::System(libc::EIO), "the server names no version"))?;
                 Ok(Some(tag_version(&tag)))
             }
-            Err(e) if is_conditional && is_refused(&e) => Ok(None),
+            Err(e) if is_conditional && is_refused(&e) => match repeated.0.load(Ordering::Relaxed) {
+                // the first time may have put it, and the answer was lost
+                true => self.version_if_same(key, value).await,
+                false => Ok(None),
+            },
             Err(e) => Err(failed(&e)),
         }
+    }
+
+    /// The version of `key` if `value` is what it has.
+    async fn version_if_same(&self, key: &Key, value: &[u8]) -> Result<Option<Version>> {
+        let size = value.len() as u64;
+        if !self.head(key).await?.is_some_and(|(meta, _)| meta.size == size) {
+            return Ok(None);
+        }
+        let found = self.get(key, size).await?;
+        Ok(found.filter(|(bytes, _)| bytes == value).map(|(_, version)| version))
     }
 
     /// What the server must still have; None if it hasn't. Google knows no entity tags where it is written: the

@@ -182,6 +182,26 @@ fn a_server_that_knows_no_conditions_is_asked_for_them_once() {
 }
 
 #[test]
+fn a_put_whose_answer_was_lost_is_not_refused_for_its_own_sake() {
+    let server = Server::new(|request, number| match (request.method.as_str(), number) {
+        ("PUT", 0) => Reply { bytes: Vec::new(), after: After::Close },
+        ("PUT", _) => reply(412, &[], b""),
+        _ => reply(200, &[("etag", "\"e\""), ("last-modified", "Sun, 06 Nov 1994 08:49:37 GMT")], b"mine"),
+    });
+    let put = |value: &[u8]| bucket("s3", &server).0.put_if(&key("a"), value, Replaces::Nothing).unwrap();
+    assert_eq!(put(b"mine"), Some(Version::Tag("\"e\"".to_string())));
+    // the answers that were not lost
+    assert_eq!((put(b"mine"), put(b"other")), (None, None));
+    let server = Server::new(|request, number| match (request.method.as_str(), number) {
+        ("PUT", 0) => reply(500, &[], b""),
+        ("PUT", _) => reply(412, &[], b""),
+        _ => reply(200, &[("etag", "\"e\""), ("last-modified", "Sun, 06 Nov 1994 08:49:37 GMT")], b"them"),
+    });
+    let (store, _) = bucket("s3", &server);
+    assert_eq!(store.put_if(&key("a"), b"mine", Replaces::Nothing).unwrap(), None);
+}
+
+#[test]
 fn a_put_that_fails_is_repeated_with_all_its_bytes() {
     let value = vec![5; 300_000];
     let server = Server::new(|_, number| match number {
