@@ -7,13 +7,15 @@ use crate::memory;
 use crate::stats::Stats;
 use object_store::client::HttpRequestBody;
 use reqwest::header::{
-    ACCEPT_ENCODING, AUTHORIZATION, CONTENT_LENGTH, CONTENT_RANGE, COOKIE, HeaderMap, HeaderName, HeaderValue,
-    LOCATION, TRANSFER_ENCODING,
+    ACCEPT_ENCODING, AUTHORIZATION, CONNECTION, CONTENT_LENGTH, CONTENT_RANGE, COOKIE, HeaderMap, HeaderName,
+    HeaderValue, LOCATION, TRANSFER_ENCODING,
 };
-use reqwest::{Body, Client, Method, Response, StatusCode, Url};
+use reqwest::{Body, Client, Method, Response, StatusCode, Url, Version};
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout, timeout_at};
 
 /// Redirects that are followed for one request.
@@ -27,6 +29,10 @@ const MAX_SKIPPED: u64 = 64 << 20;
 
 /// The longest wait for a connection.
 const CONNECT: Duration = Duration::from_secs(5);
+
+/// Requests under way at once to a server that ends its connection after each: small ones, Python's for instance, let six
+/// wait to be accepted and drop others, which the system sends again after a second.
+const NEW_CONNECTIONS: usize = 6;
 
 /// An answer that stops coming for this part of the timeout is given up, and the request sent again.
 const STALLS: u32 = 3;
@@ -72,6 +78,9 @@ pub(super) struct Transport {
     timeout: Duration,
     retries: u32,
     stats: Arc<Stats>,
+    /// The server ends its connections, by its latest answer.
+    is_closing: AtomicBool,
+    new_connections: Semaphore,
 }
 
 impl Transport {
@@ -103,7 +112,9 @@ impl Transport {
             builder().tls_certs_only([]).build()
         });
         let client = client.map_err(|e| text_of(&e))?;
-        Ok(Transport { client, headers, hosts, timeout, retries, stats })
+        let new_connections = Semaphore::new(NEW_CONNECTIONS);
+        let is_closing = AtomicBool::new(false);
+        Ok(Transport { client, headers, hosts, timeout, retries, stats, is_closing, new_connections })
     }
 
     /// Sends a request, and again while it fails in a way that may pass. All of it ends within the timeout.
@@ -128,6 +139,10 @@ impl Transport {
 
     /// Sends a request and follows where it leads.
     async fn try_once(&self, ask: &Ask) -> Result<Answer, Cause> {
+        let _turn = match self.is_closing.load(Ordering::Relaxed) {
+            true => self.new_connections.acquire().await.ok(),
+            false => None,
+        };
         let mut url = ask.url.clone();
         for _ in 0..=MAX_REDIRECTS {
             let response = self.exchange(ask, &url).await?;
@@ -156,7 +171,10 @@ impl Transport {
         self.stats.requests.add(1);
         let stall = if is_safe(&ask.method) { self.stall() } else { self.timeout };
         let answer = timeout(stall, self.client.execute(request)).await;
-        answer.map_err(|_| Cause::TimedOut(stall))?.map_err(|e| Cause::Broken(text_of(&e)))
+        let answer = answer.map_err(|_| Cause::TimedOut(stall))?.map_err(|e| Cause::Broken(text_of(&e)))?;
+        let says_close = text(answer.headers(), &CONNECTION).is_some_and(|says| says.eq_ignore_ascii_case("close"));
+        self.is_closing.store(says_close || answer.version() == Version::HTTP_10, Ordering::Relaxed);
+        Ok(answer)
     }
 
     /// Receives the body of an answer.

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::store::EntryKind;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 const DATE: &str = "Sun, 06 Nov 1994 08:49:37 GMT";
 
@@ -222,4 +223,26 @@ fn many_threads_wait_at_once() {
         }
     });
     assert!(begin.elapsed() < Duration::from_secs(2), "{:?}", begin.elapsed());
+}
+
+#[test]
+fn a_server_that_keeps_no_connections_is_asked_few_at_a_time() {
+    let under_way = Arc::new(AtomicUsize::new(0));
+    let most = Arc::new(AtomicUsize::new(0));
+    let (now, highest) = (under_way.clone(), most.clone());
+    let server = Server::new(move |_, _| {
+        highest.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+        std::thread::sleep(Duration::from_millis(5));
+        now.fetch_sub(1, Ordering::SeqCst);
+        reply(200, &[("connection", "close")], b"1").then(After::Close)
+    });
+    let (store, _) = open(&server.url, &quick());
+    get(&store, "first").unwrap();
+    let mut answers = 0;
+    store.stat_many(&mut (0..100).map(|n| key(&n.to_string())), &mut |stat| {
+        answers += usize::from(stat.unwrap().is_some());
+        true
+    });
+    let most = most.load(Ordering::SeqCst);
+    assert!(answers == 100 && (2..=6).contains(&most), "{answers} answers, {most} at once");
 }
