@@ -317,6 +317,48 @@ fn what_was_changed_is_what_zarr_reads() {
     .unwrap();
 }
 
+/// What `zarrfs consolidate` writes is what zarr.consolidate_metadata writes, and read by zarr-python alike.
+#[test]
+fn consolidated_metadata_is_what_zarr_makes_of_it() {
+    let Some(python) = provided("ZARRFS_TEST_PYTHON") else { return };
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("x.zarr");
+    script(&python, "changed.py", &["make", text(&path)]);
+    let document = || serde_json::from_slice::<Value>(&std::fs::read(path.join(".zmetadata")).unwrap());
+    change(&Hierarchy::new(Arc::new(DirectoryStore::open(&path).unwrap()), V1Order::Zarr1, Arc::default()));
+    // it was kept in step all along; NaN, which it holds, is no JSON to us here
+    let kept = std::fs::read_to_string(path.join(".zmetadata")).unwrap();
+    std::fs::remove_file(path.join(".zmetadata")).unwrap();
+    let output = zarrfs(&["consolidate", text(&path)]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(said, format!("{}: .zmetadata holds 11 documents, of 3 arrays\n", path.display()));
+    let written = std::fs::read_to_string(path.join(".zmetadata")).unwrap();
+    assert!(document().is_err() && kept.contains("NaN"));
+    let value = |text: &str| serde_json::from_str::<Value>(&text.replace("NaN", "\"NaN\"")).unwrap();
+    assert_eq!(value(&written), value(&kept));
+    for python in pythons() {
+        script(&python, "changed.py", &["consolidated", text(&path)]);
+    }
+}
+
+#[test]
+fn what_cannot_be_consolidated_is_told() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name);
+    std::fs::create_dir_all(path("g/bad")).unwrap();
+    std::fs::write(path("g/.zgroup"), "{\"zarr_format\":2}").unwrap();
+    std::fs::write(path("g/bad/.zattrs"), "{").unwrap();
+    let (code, said) = run(&["consolidate", text(&path("g"))]);
+    assert!(code == 1 && said.contains("/bad/.zattrs: ") && said.contains("left out of /.zmetadata"), "{said}");
+    assert!(std::fs::read_to_string(path("g/.zmetadata")).unwrap().contains("\"metadata\""));
+    let array = zarrfs(&["create", text(&path("a")), "--shape", "4", "--chunks", "2", "--dtype", "<i4"]);
+    assert!(array.status.success(), "{}", String::from_utf8_lossy(&array.stderr));
+    let (code, said) = run(&["consolidate", text(&path("a"))]);
+    assert!(code == 1 && said.contains("not a group") && !path("a/.zmetadata").exists(), "{said}");
+    assert_eq!(run(&["consolidate", text(&path("none"))]).0, 3);
+}
+
 /// The flat bytes of an array.
 fn flat(array: &Array) -> Vec<u8> {
     let mut bytes = vec![0; array.size() as usize];

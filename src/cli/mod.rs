@@ -2,6 +2,7 @@
 
 mod cat;
 mod compressor;
+mod consolidate;
 mod create;
 mod duration;
 mod flat;
@@ -68,6 +69,8 @@ enum Verb {
     Create(Box<create::CreateArgs>),
     /// Turn a Zarr v1 store into v2, in place
     Migrate(migrate::MigrateArgs),
+    /// Write all metadata documents into one, .zmetadata, which is read where a store can't be listed
+    Consolidate(consolidate::ConsolidateArgs),
     /// Show what a mount has done, and the problems it met
     Stats(stats::StatsArgs),
 }
@@ -142,6 +145,7 @@ pub fn main() -> ExitCode {
         Verb::Put(args) => put::run(&args),
         Verb::Create(args) => create::run(&args),
         Verb::Migrate(args) => migrate::run(&args),
+        Verb::Consolidate(args) => consolidate::run(&args),
         Verb::Stats(args) => stats::run(&args),
     };
     match result {

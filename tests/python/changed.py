@@ -2,6 +2,7 @@
 
     changed.py make STORE       (with zarr 2.18)
     changed.py check STORE      (with zarr 2.18 or zarr 3)
+    changed.py consolidated STORE   (likewise; of the metadata alone)
 
 What is done in between stands in tests/metadata.rs.
 """
@@ -39,6 +40,22 @@ def resized(data, shape, fill):
     return whole
 
 
+def consolidated(store):
+    root = zarr.open_consolidated(store, mode="r")
+    assert sorted(root) == ["g", "h"] and sorted(root["h"]) == ["b", "inner", "new"], sorted(root["h"])
+    assert root["g/a"].shape == (11, 8) and root["g/a"].attrs["units"] == {"si": True}
+    assert np.array_equal(root["h/b"][...], resized(F, (7, 9), 9))
+    if zarr.__version__.startswith("2."):
+        import json
+        with open(f"{store}/.zmetadata") as file:
+            ours = json.load(file)
+        zarr.consolidate_metadata(store)
+        with open(f"{store}/.zmetadata") as file:
+            # NaN is not equal to itself
+            assert repr(sorted(ours["metadata"].items())) == repr(sorted(json.load(file)["metadata"].items()))
+    print(f"zarr {zarr.__version__}: consolidated as it should be")
+
+
 def check(store):
     is_2 = zarr.__version__.startswith("2.")
     plain = zarr.open_group(store, mode="r") if is_2 else zarr.open_group(store, mode="r", use_consolidated=False)
@@ -59,4 +76,4 @@ def check(store):
     print(f"zarr {zarr.__version__}: as it should be")
 
 
-{"make": make, "check": check}[sys.argv[1]](sys.argv[2])
+{"make": make, "check": check, "consolidated": consolidated}[sys.argv[1]](sys.argv[2])
