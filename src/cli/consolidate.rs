@@ -1,19 +1,18 @@
 //! `zarrfs consolidate`: all metadata documents of a store in its `.zmetadata`.
 
-use super::{Failure, StoreArgs, logger, open_store};
+use super::{Failure, Location, StoreArgs, logger, open_store};
 use crate::metadata::{ZARRAY, ZMETADATA};
 use crate::stats::Stats;
 use crate::store::Key;
 use clap::Args;
 use log::LevelFilter;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 /// What `consolidate` takes.
 #[derive(Args)]
 pub struct ConsolidateArgs {
-    /// The store: a directory
-    store: PathBuf,
+    /// The store
+    store: Location,
     #[command(flatten)]
     store_args: StoreArgs,
 }
@@ -21,9 +20,9 @@ pub struct ConsolidateArgs {
 /// Runs the verb.
 pub fn run(args: &ConsolidateArgs) -> Result<(), Failure> {
     logger::start(LevelFilter::Off, None)?;
-    let (shown, stats) = (args.store.display(), Arc::new(Stats::default()));
+    let (shown, stats) = (&args.store, Arc::new(Stats::default()));
     let hierarchy = open_store(&args.store, &args.store_args, stats.clone())?;
-    let names = hierarchy.write_consolidated(&Key::root()).map_err(|e| e.context(&shown))?;
+    let names = hierarchy.write_consolidated(&Key::root()).map_err(|e| e.context(shown))?;
     let arrays = names.iter().filter(|name| name.rsplit('/').next() == Some(ZARRAY)).count();
     println!("{shown}: {ZMETADATA} holds {} documents, of {arrays} arrays", names.len());
     match stats.problems().as_slice() {
