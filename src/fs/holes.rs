@@ -14,6 +14,9 @@ const PROBES: usize = 256;
 /// Chunks remembered for an open file: 8 MiB of numbers.
 const MAX_LISTED: usize = 1 << 20;
 
+/// The same of a far store, which names a thousand at a time: some seconds.
+const MAX_LISTED_FAR: usize = 1 << 17;
+
 /// Steps after which the rest of the file is called data, which lseek(2) allows.
 const MAX_STEPS: usize = 100_000;
 
@@ -50,15 +53,29 @@ impl StoredChunks {
             Seek::Data if !array.lists_all() => Ok(offset),
             Seek::Hole if !array.lists_all() => Ok(array.size()),
             Seek::Data => self.data(array, offset),
-            Seek::Hole => hole(array, offset),
+            Seek::Hole => self.hole(array, offset),
         }
+    }
+
+    fn hole(&self, array: &Arc<Array>, offset: u64) -> Result<u64> {
+        let mut walk = Walk::new(array);
+        if array.is_far() {
+            walk.listed = self.listed(array);
+            if walk.listed.is_none() {
+                return Ok(array.size());
+            }
+        }
+        Ok(walk.find(offset, MAX_STEPS, false)?.flatten().unwrap_or(array.size()))
     }
 
     /// The first chunk with data may be far away: after a few probes the stored chunks are listed. What can't be listed
     /// is called data: a hole would be copied as zeros, and reading tells what is wrong.
     fn data(&self, array: &Arc<Array>, offset: u64) -> Result<u64> {
         let none = || Error::system(libc::ENXIO);
-        if let Some(found) = Walk::new(array).find(offset, PROBES, true)? {
+        // a far store lists a thousand in the time of a probe
+        if !array.is_far()
+            && let Some(found) = Walk::new(array).find(offset, PROBES, true)?
+        {
             return found.ok_or_else(none);
         }
         let listed = self.listed(array);
@@ -85,9 +102,10 @@ impl StoredChunks {
 
 fn list(array: &Arc<Array>) -> Option<Vec<ChunkId>> {
     let mut chunks = Vec::new();
+    let most = if array.is_far() { MAX_LISTED_FAR } else { MAX_LISTED };
     for entry in array.entries().ok()? {
         match entry.ok()? {
-            ArrayEntry::Chunk(chunk) if chunks.len() < MAX_LISTED => chunks.push(chunk),
+            ArrayEntry::Chunk(chunk) if chunks.len() < most => chunks.push(chunk),
             ArrayEntry::Chunk(_) | ArrayEntry::Unlisted => return None,
             ArrayEntry::Value(_) => {}
         }
@@ -96,20 +114,29 @@ fn list(array: &Arc<Array>) -> Option<Vec<ChunkId>> {
     Some(chunks)
 }
 
-fn hole(array: &Arc<Array>, offset: u64) -> Result<u64> {
-    let found = Walk::new(array).find(offset, MAX_STEPS, false)?;
-    Ok(found.flatten().unwrap_or(array.size()))
-}
-
-/// A walk along the flat bytes that asks for each chunk once.
+/// A walk along the flat bytes that asks for each chunk once, or for none that is listed.
 struct Walk<'a> {
     array: &'a Array,
     stored: HashMap<ChunkId, bool>,
+    /// All that are stored, if they are known.
+    listed: Listed,
 }
 
 impl<'a> Walk<'a> {
     fn new(array: &'a Array) -> Self {
-        Walk { array, stored: HashMap::new() }
+        Walk { array, stored: HashMap::new(), listed: Listed::default() }
+    }
+
+    fn is_stored(&mut self, chunk: ChunkId) -> Result<bool> {
+        if let Some(chunks) = self.listed.as_ref() {
+            return Ok(chunks.binary_search(&chunk).is_ok());
+        }
+        if let Some(stored) = self.stored.get(&chunk) {
+            return Ok(*stored);
+        }
+        let stored = self.array.stat_chunk(chunk)?.is_some();
+        self.stored.insert(chunk, stored);
+        Ok(stored)
     }
 
     /// The first position at or after `from` in a chunk that is stored, or is not, as `wanted` says. Some(None): there
@@ -121,15 +148,7 @@ impl<'a> Walk<'a> {
             let next = grid.next_row_of_chunks(row);
             let mut at = row;
             for run in grid.runs(row..next.min(grid.row_end(row))) {
-                let stored = match self.stored.get(&run.chunk) {
-                    Some(stored) => *stored,
-                    None => {
-                        let stored = array.stat_chunk(run.chunk)?.is_some();
-                        self.stored.insert(run.chunk, stored);
-                        stored
-                    }
-                };
-                if stored == wanted {
+                if self.is_stored(run.chunk)? == wanted {
                     return Ok(Some(Some(at)));
                 }
                 at += run.len as u64;

@@ -37,8 +37,9 @@ fn case(shape: &[u64], chunks: &[u64], compressor: &str, bound: usize) -> Case {
     case_of(shape, chunks, compressor, bound, true)
 }
 
+/// An array on a web server, which can't list, or else in a bucket, which can.
 fn case_of(shape: &[u64], chunks: &[u64], compressor: &str, bound: usize, read_only: bool) -> Case {
-    let store = Arc::new(FarStore::new(LATENCY, false));
+    let store = Arc::new(FarStore::new(LATENCY, !read_only));
     let document = format!(
         r#"{{"zarr_format":2,"shape":{shape:?},"chunks":{chunks:?},"dtype":"|u1","compressor":{compressor},"fill_value":0,"order":"C","filters":null,"dimension_separator":"."}}"#
     );
@@ -236,4 +237,23 @@ fn chunks_are_stored_many_at_once() {
     assert_eq!(case.store.puts.load(Ordering::SeqCst) as u64, case.chunks);
     let most = case.store.most.load(Ordering::SeqCst);
     assert!(most >= 16, "{most} at once");
+}
+
+/// SEEK_HOLE of a bucket: the names of the chunks are listed, none is asked for by itself.
+#[test]
+fn holes_are_listed() {
+    let case = case_of(&[16 * M], &[64 * K], PLAIN, 64 << 20, false);
+    for missing in [0, 1, 7, 255] {
+        case.store.below.remove(&format!("a/{missing}"));
+    }
+    let handle = case.open().handle;
+    let chunk = 64 * K;
+    let seek = |at: u64, what| case.fs.seek(0, handle, at, what).map_err(|e| e.errno());
+    let asked = case.requests(|| {
+        assert_eq!([seek(0, Seek::Hole), seek(0, Seek::Data)], [Ok(0), Ok(2 * chunk)]);
+        assert_eq!([seek(2 * chunk, Seek::Hole), seek(7 * chunk, Seek::Data)], [Ok(7 * chunk), Ok(8 * chunk)]);
+        assert_eq!(seek(8 * chunk + 1, Seek::Data), Ok(8 * chunk + 1));
+        assert_eq!([seek(8 * chunk, Seek::Hole), seek(255 * chunk, Seek::Data)], [Ok(255 * chunk), Err(libc::ENXIO)]);
+    });
+    assert_eq!(asked, [0, 0, 0]);
 }
