@@ -10,25 +10,27 @@ import report
 import stores
 import system
 from arrays import ARRAYS, check_space, make
-from measure import ArrayBench, StoreBench
-from writing import WriteBench, check_disk
+from far import FarBench, StoreBench
+from writing import check_disk
 
-ARRAY_ROWS = {"cat": ArrayBench.cat, "dd": ArrayBench.dd, "warm": ArrayBench.warm, "memory": ArrayBench.memory,
-              "file": ArrayBench.to_file, "plane": ArrayBench.plane, "sum": ArrayBench.sum,
-              "parallel": ArrayBench.parallel, "latency": ArrayBench.latency, "random": ArrayBench.random,
-              "random-warm": ArrayBench.random_warm, "peak": ArrayBench.peak}
-WRITE_ROWS = {"write": WriteBench.write, "overwrite": WriteBench.overwrite, "store": WriteBench.store_all,
-              "write-peak": WriteBench.write_peak, "update": WriteBench.update, "random-write": WriteBench.random_write}
-# unless others are named
-WRITTEN = ("f4-blosc-lz4", "i2-zlib-1")
-STORE_ROWS = {"first-byte": StoreBench.first_byte, "ls": StoreBench.ls, "stat": StoreBench.stat}
+ARRAY_ROWS = {"cat": FarBench.cat, "dd": FarBench.dd, "warm": FarBench.warm, "memory": FarBench.memory,
+              "file": FarBench.to_file, "plane": FarBench.plane, "sum": FarBench.sum,
+              "parallel": FarBench.parallel, "latency": FarBench.latency, "random": FarBench.random,
+              "random-warm": FarBench.random_warm, "peak": FarBench.peak}
+WRITE_ROWS = {"write": FarBench.write, "overwrite": FarBench.overwrite, "store": FarBench.store_all,
+              "write-peak": FarBench.write_peak, "update": FarBench.update, "random-write": FarBench.random_write}
+FAR_ROWS = {"far": FarBench.far, "zip": FarBench.zip}
+# for the rows of writing and of far stores, unless others are named
+SOME = ("f4-blosc-lz4", "i2-zlib-1")
+STORE_ROWS = {"first-byte": StoreBench.first_byte, "ls": StoreBench.ls, "stat": StoreBench.stat,
+              "ls-s3": StoreBench.ls_s3}
 
 
 def arguments():
-    all_rows = {**ARRAY_ROWS, **WRITE_ROWS, **STORE_ROWS}
+    all_rows = {**ARRAY_ROWS, **WRITE_ROWS, **FAR_ROWS, **STORE_ROWS}
     names = ", ".join([*(a.name for a in ARRAYS), *all_rows])
     parser = argparse.ArgumentParser(prog="scripts/bench", epilog=f"names for --only: {names}")
-    for hidden in ("--zarr2", "--peers", "--programs", "--dir"):
+    for hidden in ("--zarr2", "--peers", "--servers", "--programs", "--dir"):
         parser.add_argument(hidden, type=pathlib.Path, required=True, help=argparse.SUPPRESS)
     parser.add_argument("--mib", type=int, default=1024, help="size of an array; bz2 and lzma take an eighth of it")
     parser.add_argument("--rounds", type=int, default=5)
@@ -50,10 +52,13 @@ def arguments():
     # who names an array, and no row, means the array alone
     args.array_rows = [r for r in ARRAY_ROWS if r in rows or not rows]
     args.write_rows = [r for r in WRITE_ROWS if r in rows or not rows]
-    args.written = [a for a in args.arrays if args.write_rows and (a.name in only or a.name in WRITTEN)]
+    args.far_rows = [r for r in FAR_ROWS if r in rows or not rows]
+    some = [a for a in args.arrays if a.name in only or a.name in SOME]
+    args.written = some if args.write_rows else []
+    args.far = some if args.far_rows else []
     args.store_rows = [r for r in STORE_ROWS if r in rows or not only]
     if not args.array_rows:
-        args.arrays = args.written
+        args.arrays = some if args.written or args.far else []
     return args
 
 
@@ -62,9 +67,10 @@ class Setup:
 
     def __init__(self, args):
         self.mib = args.mib
-        self.zarr2, self.peers = args.zarr2, args.peers
+        self.zarr2, self.peers, self.servers = args.zarr2, args.peers, args.servers
         examples = args.programs / "examples"
         self.decode, self.encode, self.update = (examples / name for name in ("decode", "encode", "update"))
+        self.far_server, self.far_client = examples / "far_server", examples / "far_client"
         self.peer_script = pathlib.Path(__file__).with_name("peer.py")
         self.directory = args.dir / f"{args.mib}-mib"
         self.directory.mkdir(parents=True, exist_ok=True)
@@ -74,6 +80,7 @@ class Setup:
         self.cold_reads = args.mib * 8
         self.reads = 4 if args.quick else 8
         self.slab_bytes = 64 << 20
+        self.listed = 10_000 if args.quick else 100_000
         self.updates = 20 if args.quick else 200
         # as many as a mount stores with at a time
         self.write_threads = max(4, len(os.sched_getaffinity(0)))
@@ -90,11 +97,13 @@ def progress(text):
 
 def bench_array(setup, array, args, cores):
     store, plain = make(array, setup.mib, setup.directory)
-    bench = WriteBench(setup, array, store, plain)
+    bench = FarBench(setup, array, store, plain)
     bench.verify()
     rows = {r: ARRAY_ROWS[r] for r in args.array_rows}
     if array in args.written:
         rows |= {r: WRITE_ROWS[r] for r in args.write_rows}
+    if array in args.far:
+        rows |= {r: FAR_ROWS[r] for r in args.far_rows}
     for bench.round in range(args.rounds):
         for row, measure in rows.items():
             progress(f"{array.name}: round {bench.round + 1}, {row}")
@@ -114,7 +123,7 @@ def bench_stores(setup, args, counts):
         return {}
     made = stores.make_all(args.dir, *counts, 10_000, args.ten_million)
     bench = StoreBench(setup, made)
-    for _ in range(args.rounds):
+    for bench.round in range(args.rounds):
         for row in args.store_rows:
             STORE_ROWS[row](bench)
     return bench.samples.summary()
@@ -135,10 +144,10 @@ def main():
     result = {
         "date": datetime.date.today().isoformat(), "mib": args.mib, "rounds": args.rounds,
         "machine": {**system.machine(), "file_system": file_system},
-        "versions": system.versions(setup.mounts.zarrfs_program, args.zarr2, args.peers, root),
+        "versions": system.versions(setup.mounts.zarrfs_program, args.zarr2, args.peers, args.servers, root),
         "arrays": {},
     }
-    result["stores"] = {"arrays": counts[0], "chunks": counts[1], "rows": bench_stores(setup, args, counts)}
+    result["stores"] = {"arrays": counts[0], "chunks": counts[1], "listed": setup.listed, "rows": bench_stores(setup, args, counts)}
     try:
         for array in args.arrays:
             result["arrays"][array.name] = bench_array(setup, array, args, result["machine"]["cores"])

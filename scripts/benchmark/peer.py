@@ -12,11 +12,13 @@ import time
 
 
 class Zarr:
-    """zarr-python 2 or 3, whichever is installed."""
+    """zarr-python 2 or 3, whichever is installed. Of an array at a URL it may have so many `requests` under way."""
 
-    def __init__(self):
+    def __init__(self, requests=None):
         import zarr
         self.zarr = zarr
+        if requests:
+            zarr.config.set({"async.concurrency": requests})
 
     def open(self, path, write=False):
         return self.zarr.open_array(path, mode="r+" if write else "r")
@@ -50,12 +52,17 @@ class Zarrs(Zarr):
 
 
 class TensorStore:
-    def __init__(self):
+    def __init__(self, requests=None):
         import tensorstore
-        self.ts = tensorstore
+        self.ts, self.requests = tensorstore, requests
 
     def open(self, path, write=False):
-        spec = {"driver": "zarr", "kvstore": {"driver": "file", "path": f"{path}/"}}
+        kvstore = {"driver": "file", "path": f"{path}/"}
+        if self.requests:
+            base, name = str(path).rsplit("/", 1)
+            kvstore = {"driver": "http", "base_url": f"{base}/", "path": f"{name}/",
+                       "http_request_concurrency": {"limit": self.requests}}
+        spec = {"driver": "zarr", "kvstore": kvstore}
         return self.ts.open(spec, open=True, read=True, write=write).result()
 
     def read(self, array, selection):

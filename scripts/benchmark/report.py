@@ -2,7 +2,7 @@
 import functools
 
 PEERS = ["zarr2", "zarr3", "zarrs", "tensorstore"]
-COLUMNS = ["zarrfs", "direct", "null", "null-direct", "plain", *PEERS]
+COLUMNS = ["zarrfs", "direct", "null", "null-direct", "plain", "directory", "link", *PEERS]
 FAST_CODECS = ("blosc", "zlib", "zstd", None)
 
 # row: title, unit, and the row whose peers zarrfs is compared with
@@ -26,6 +26,10 @@ ROWS = {
     "overwrite": ("dd over all, fsync", "GB/s", "store-synced"),
     "store": ("peers: from memory", "GB/s", None),
     "store-synced": ("peers: and syncfs", "GB/s", None),
+    "far": ("cold cat over a link", "GB/s", "far"),
+    "far-requests": ("requests per chunk", "", None),
+    "far-cpu": ("CPU of it", "ms", None),
+    "zip": ("cold cat of a zip file", "GB/s", None),
     "update": ("4 bytes, fsync, median", "us", None),
     "random-write": ("random writes, fsync", "IOPS", None),
     "write-cpu": ("CPU of dd into no chunk", "ms", None),
@@ -35,7 +39,7 @@ ROWS = {
 # rows of peers, and the row in which zarrfs does that: bytes are with their consumer when cat has them
 OURS = {"file": "cat", "store": "write", "store-synced": "write"}
 # not to be compared
-ALONE = ("cpu", "peak", "write-cpu", "overwrite-cpu", "write-peak")
+ALONE = ("cpu", "peak", "write-cpu", "overwrite-cpu", "write-peak", "far-cpu", "far-requests")
 
 
 def median(rows, row, column):
@@ -58,7 +62,7 @@ def shown(value, unit, size):
         return ""
     scale = {"GB/s": lambda: f"{size / value / 1e9:.2f}", "ms": lambda: f"{value * 1e3:.1f}",
              "us": lambda: f"{value * 1e6:.0f}", "IOPS": lambda: f"{value:.0f}",
-             "MiB": lambda: f"{value / 2**20:.0f}"}
+             "MiB": lambda: f"{value / 2**20:.0f}", "": lambda: f"{value:.2f}"}
     return scale[unit]()
 
 
@@ -71,7 +75,8 @@ def times(ours, theirs, unit):
 
 def bounds(array, cores):
     """The shortest times reading and writing all can take, by this machine's own measure."""
-    return {**read_bounds(array["rows"], cores), **write_bounds(array["rows"], cores)}
+    rows = array["rows"]
+    return {**read_bounds(rows, cores), **write_bounds(rows, cores), **far_bounds(rows, cores)}
 
 
 def read_bounds(rows, cores):
@@ -98,6 +103,16 @@ def write_bounds(rows, cores):
             work = min(codec) + median(rows, f"{row}-cpu", "null") + files
             found[row] = max(seconds, work / cores)
     return found
+
+
+def far_bounds(rows, cores):
+    """Of a cold sequential read over a link. Server and link take their part of the cores, too."""
+    link, null = median(rows, "far", "link"), median(rows, "far-null", "null")
+    if None in (link, null):
+        return {}
+    decoding = median(rows, "far-codec", "zarrfs") + median(rows, "far-cpu", "null")
+    return {"far": max(link, null, (decoding + median(rows, "far-cpu", "link")) / cores), "far_link": link,
+            "far_decoding": max(null, decoding / cores)}
 
 
 def table(head, lines):
@@ -139,6 +154,10 @@ def print_array(name, array):
                           if row in b)
         print(f"bound of dd and fsync: {kinds} (encoding in one thread: zarrfs {b['encode_zarrfs']:.3f} s, numcodecs "
               f"{b['encode_numcodecs']:.3f} s; encoded chunks to files, each synced: {b['write_files']:.3f} s)")
+    if "far" in array["bound"]:
+        b = array["bound"]
+        print(f"bound of a cold cat over the link: {b['far']:.3f} s = {size / b['far'] / 1e9:.2f} GB/s (the link "
+              f"alone {b['far_link']:.3f} s, decoding and FUSE alone {b['far_decoding']:.3f} s)")
     if "update-parts" in rows:
         parts = "; ".join(f"{part} {v['median'] * 1e3:.2f} ms" for part, v in rows["update-parts"].items())
         print(f"least for 4 bytes: {parts}")
@@ -157,6 +176,10 @@ def print_stores(stores):
         if row in rows:
             lines.append([title, *(shown(median(rows, row, c), "ms", 0) for c in ("zarrfs", "plain"))])
     table(["", "zarrfs", "plain"], lines)
+    if "ls-s3" in rows:
+        seconds, listings, others = (median(rows, row, "zarrfs") for row in ("ls-s3", "ls-s3-listings", "ls-s3-others"))
+        print(f"ls -l of {stores['listed']:,} chunks in a bucket of moto: {listings} listings and {others} other requests; "
+              f"{seconds:.1f} s")
 
 
 def targets(result):
@@ -172,7 +195,12 @@ def targets(result):
     for name, array in result["arrays"].items():
         read_targets(functools.partial(add, "reading"), name, array)
         write_targets(functools.partial(add, "writing"), name, array)
-    first = result["stores"]["rows"].get("first-byte", {})
+        far_targets(functools.partial(add, "far stores"), name, array)
+    stores = result["stores"]
+    listings = median(stores["rows"], "ls-s3-listings", "zarrfs")
+    # with the array's document
+    add("stores", "listings", f"{stores['listed']:,} chunks", listings, -(-(stores["listed"] + 1) // 1000), at_most=True)
+    first = stores["rows"].get("first-byte", {})
     for column, value in first.items():
         if "arrays" in column or "chunks" in column:
             add("stores", "first byte", column, value["median"] - first["empty store"]["median"], 0.1, at_most=True)
@@ -211,6 +239,15 @@ def write_targets(add, name, array):
     peak_targets(add, name, rows, "write-peak")
 
 
+def far_targets(add, name, array):
+    rows = array["rows"]
+    ours = median(rows, "far", "zarrfs")
+    add("cat/bound", name, times(ours, array["bound"].get("far"), "s"), 0.8)
+    add("cat/memory", name, times(ours, best_peer(rows, "far")[0], "s"), 1.0)
+    add("requests", name, most(rows, "far-requests"), 1.1, at_most=True)
+    add("zip/directory", name, times(median(rows, "zip", "zarrfs"), median(rows, "zip", "directory"), "s"), 0.95)
+
+
 def peak_targets(add, name, rows, row):
     for column, bound_mib in (("zarrfs", 512), ("zarrfs-128M", 128)):
         if peak := rows.get(row, {}).get(column):
@@ -219,7 +256,8 @@ def peak_targets(add, name, rows, row):
 
 COLUMNS_LEGEND = """zarrfs, direct: a mount, without and with --direct-io. null, null-direct: a FUSE file served from
 memory, which the page cache holds in the warm rows. plain: a file of the same bytes; of 4 bytes, a program that decodes
-and encodes their chunk and replaces its file, synced. x: how many times as fast zarrfs is."""
+and encodes their chunk and replaces its file, synced. link: an HTTP server of which each answer takes 20 ms, and a client
+that throws away what comes. x: how many times as fast zarrfs is."""
 TARGETS_LEGENDS = {
     "reading": """cat, direct: a cold cat, without and with --direct-io, against the bound, the
 best peer reading into memory, the best peer writing a raw file. warm, random1, random4: a warm cat and warm random
@@ -229,6 +267,9 @@ memory with that cache.""",
 its chunks, against the bound; chunks decoded for it, and chunks stored for each chunk of the grid. random: chunks
 stored for each that random writes changed. update: 4 bytes and fsync, against the least that takes. MiB: peak memory
 with that cache.""",
+    "far stores": """cat: a cold cat over the link against the bound, which is the link, or the cores
+that serve, decode and copy, and against the best peer reading into memory. requests: sent for each chunk. zip: a cold cat of a zip file
+against one of a directory.""",
 }
 
 
@@ -247,8 +288,10 @@ def print_targets(found):
             print(f"\nTargets of {table_name}; ! is missed. {legend}")
             table(["", *needs], [["needed", *needs.values()],
                                  *([of, *(line.get(h, "") for h in needs)] for of, line in cells.items())])
+    for t in (t for t in found if t["table"] == "stores" and t["target"] == "listings"):
+        print(f"listings of {t['of']} in a bucket: {t['measured']}, at most {t['needed']}{'' if t['met'] else '!'}")
     for t in found:
-        if t["table"] == "stores":
+        if t["table"] == "stores" and t["target"] == "first byte":
             print(f"first byte of {t['of']}: {t['measured']:.3f} s beyond an empty store's, at most {t['needed']:g}"
                   f"{'' if t['met'] else '!'}")
     print(f"{sum(t['met'] for t in found)} of {len(found)} targets met")

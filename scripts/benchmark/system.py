@@ -109,7 +109,7 @@ class Mounts:
         pid = None
         try:
             if subprocess.run([self.zarrfs_program, "mount", *options, store, self.at]).returncode:
-                raise Failed(f"zarrfs can't mount {store.name}")
+                raise Failed(f"zarrfs can't mount {store}")
             pid = self.counters()["pid"]
             yield pid
         finally:
@@ -158,7 +158,7 @@ def machine():
     }
 
 
-def versions(zarrfs, zarr2, peers, root):
+def versions(zarrfs, zarr2, peers, servers, root):
     """Of everything that is measured."""
     ask = "import importlib.metadata as m, json, sys; print(json.dumps({n: m.version(n) for n in sys.argv[1:]}))"
 
@@ -171,6 +171,7 @@ def versions(zarrfs, zarr2, peers, root):
         "zarrfs": say(zarrfs, "--version").removeprefix("zarrfs "),
         "commit": say("git", "-C", root, "describe", "--always", "--dirty"),
         "zarr2": of(zarr2, "zarr", "numcodecs"),
-        "peers": of(peers, "zarr", "zarrs", "tensorstore", "numcodecs", "numpy"),
+        "peers": of(peers, "zarr", "zarrs", "tensorstore", "numcodecs", "numpy", "fsspec", "aiohttp"),
+        "servers": of(servers, "moto"),
         "fio": say("fio", "--version"),
     }

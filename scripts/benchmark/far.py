@@ -1,0 +1,152 @@
+"""The rows of stores that are no directories: over a link with a latency, in a zip file, in a bucket."""
+import contextlib
+import pathlib
+import resource
+import subprocess
+import urllib.request
+import zipfile
+
+from measure import StoreBench as NearStoreBench
+from system import Failed, cpu_of, json_of, process_cpu_of, timed
+from writing import WriteBench
+
+LATENCY_MS = 20
+# requests at once: as many as a mount sends
+CONNECTIONS = 64
+PEERS = ["zarr3", "tensorstore"]
+
+
+class FarServer:
+    """The directory of a store, behind a link."""
+
+    def __init__(self, program, directory):
+        self.process = subprocess.Popen([program, directory, str(LATENCY_MS)], stdout=subprocess.PIPE, text=True)
+        said = self.process.stdout.readline().split()
+        if said[:1] != ["ready"]:
+            raise Failed("the far server can't be started")
+        self.port = int(said[1])
+        self.url = f"http://127.0.0.1:{self.port}"
+
+    def requests(self):
+        """How many it was sent so far."""
+        with urllib.request.urlopen(f"{self.url}/.requests") as answer:
+            return int(answer.read())
+
+    def end(self):
+        self.process.kill()
+        self.process.wait()
+
+
+@contextlib.contextmanager
+def far_server(program, directory):
+    server = FarServer(program, directory)
+    try:
+        yield server
+    finally:
+        server.end()
+
+
+class FarBench(WriteBench):
+    """All measurements of one array."""
+
+    def far(self):
+        """A cold cat of the array over a link, the link alone, and the peers reading into memory over it."""
+        chunks = self.array.chunk_count(self.setup.mib)
+        with self.served() as server:
+            command = [self.setup.far_client, self.store, server.port, self.store.name, CONNECTIONS]
+            before = children_cpu()
+            self.samples.add("far", "link", json_of(command)["seconds"])
+            self.samples.add("far-cpu", "link", children_cpu() - before + process_cpu_of(server.process.pid))
+        with self.served() as server, self.mounts.zarrfs(f"{server.url}/{self.store.name}") as pid:
+            before = process_cpu_of(pid)
+            seconds, cpu = timed(["cat", self.mounts.at / "data.raw"])
+            self.samples.add("far", "zarrfs", seconds)
+            self.samples.add("far-cpu", "zarrfs", cpu + process_cpu_of(pid) - before)
+            self.samples.add("far-requests", "zarrfs", server.requests() / chunks)
+            self.check_far()
+        for library in self.samples.left("far", PEERS):
+            with self.samples.noting_failure("far", library), self.served() as server:
+                url = f"{server.url}/{self.store.name}"
+                result = self.peer(library, "memory", path=url, library={"requests": CONNECTIONS})
+                self.samples.add("far", library, result["seconds"])
+                self.samples.add("far-requests", library, server.requests() / chunks)
+        self.far_limits()
+
+    def served(self):
+        return far_server(self.setup.far_server, self.store.parent)
+
+    def check_far(self):
+        """What came over the link is the plain file: the kernel has it now."""
+        if self.round == 0 and subprocess.run(["cmp", self.mounts.at / "data.raw", self.plain]).returncode:
+            raise Failed(f"{self.store.name}: over the link the mount has other bytes than the plain file")
+
+    def far_limits(self):
+        """What the machine can do when nothing is far."""
+        with self.file("null") as (path, pid):
+            before = cpu_of(pid)
+            seconds, cpu = timed(["cat", path])
+            self.samples.add("far-null", "null", seconds)
+            self.samples.add("far-cpu", "null", cpu + cpu_of(pid) - before)
+        self.samples.add("far-codec", "zarrfs", json_of([self.setup.decode, self.store])["codec_seconds"])
+
+    def zip(self):
+        """A cold cat of the array in a zip file, its chunks stored as they are, and in a directory."""
+        archive = self.setup.directory / f"{self.array.name}.zip"
+        if self.round == 0:
+            make_zip(self.store, archive)
+        for column, store in (("zarrfs", archive), ("directory", self.store)):
+            with self.mounts.zarrfs(store):
+                self.samples.add("zip", column, timed(["cat", self.mounts.at / "data.raw"])[0])
+                if column == "zarrfs":
+                    self.check_far()
+
+
+def children_cpu():
+    """CPU seconds of the processes that have ended."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
+def make_zip(store, archive):
+    part = archive.with_suffix(".part")
+    with zipfile.ZipFile(part, "w", zipfile.ZIP_STORED) as out:
+        for file in sorted(store.iterdir()):
+            if file.name != ".made":
+                out.write(file, file.name)
+    part.rename(archive)
+
+
+class StoreBench(NearStoreBench):
+    """Measurements of stores with many arrays or chunks."""
+
+    def ls_s3(self):
+        """A listing of an array of many chunks in a bucket: how many requests for names it takes, and how many others."""
+        if self.round > 0:
+            return  # they are counted, and moto takes its time
+        with bucket(self.setup.servers, self.setup.listed) as (process, endpoint, url):
+            with self.mounts.zarrfs(url, "--endpoint-url", endpoint, "--anon"):
+                before, asked = listings_of(process), self.mounts.counters()["requests"]
+                seconds, _ = timed(["ls", "-l", self.mounts.at])
+                listings, requests = listings_of(process) - before, self.mounts.counters()["requests"] - asked
+        self.samples.add("ls-s3", "zarrfs", seconds)
+        self.samples.add("ls-s3-listings", "zarrfs", listings)
+        self.samples.add("ls-s3-others", "zarrfs", requests - listings)
+
+
+@contextlib.contextmanager
+def bucket(python, chunks):
+    """Yields the process of a bucket with an array of so many chunks, its endpoint and its URL."""
+    command = [python, pathlib.Path(__file__).with_name("bucket.py"), str(chunks)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            said = process.stdout.readline().split()
+            if said[:1] != ["ready"]:
+                raise Failed("moto can't be started")
+            yield process, *said[1:]
+        finally:
+            process.kill()
+
+
+def listings_of(process):
+    print(file=process.stdin, flush=True)
+    return int(process.stdout.readline())
