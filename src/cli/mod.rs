@@ -25,7 +25,7 @@ use crate::hierarchy::{Consolidated, Hierarchy};
 use crate::memory;
 use crate::metadata::V1Order;
 use crate::stats::Stats;
-use crate::store::{DirectoryStore, LockFiles};
+use crate::store::{DirectoryStore, Key, LockFiles, Store};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use location::Location;
 use remote::RemoteArgs;
@@ -189,8 +189,17 @@ fn hierarchy(
     };
     let store = Consolidated::over(store, args.remote.consolidated.into(), stats.clone()).map_err(failed)?;
     let hierarchy = Hierarchy::new(store, args.v1_order.into(), stats);
-    hierarchy.check().map_err(failed)?;
+    hierarchy.check().map_err(|e| match e.kind() {
+        Kind::Invalid if is_nowhere(hierarchy.store()) => Failure::new(3, format!("{location}: no such store")),
+        _ => failed(e),
+    })?;
     Ok(hierarchy)
+}
+
+/// True if nothing is there at all, where a store that holds nothing is not there: in a bucket.
+fn is_nowhere(store: &dyn Store) -> bool {
+    let is_empty = || store.list(&Key::root()).is_ok_and(|mut names| names.next().is_none());
+    store.concurrency() > 1 && store.lists_all() && is_empty()
 }
 
 impl WriteArgs {
