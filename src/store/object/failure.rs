@@ -57,7 +57,7 @@ impl fmt::Display for Cause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Cause::Broken(text) => f.write_str(text),
-            Cause::TimedOut(time) => write!(f, "no answer within {} s (--timeout)", time.as_secs_f32()),
+            Cause::TimedOut(time) => write!(f, "nothing came for {:.1} s (--timeout)", time.as_secs_f32()),
             Cause::Busy(status, _) => write!(f, "the server answers {status}"),
             Cause::Short { received, wanted } => write!(f, "{received} bytes came instead of {wanted}"),
             Cause::TooLarge { size: Some(size), limit } => {

@@ -59,7 +59,7 @@ impl Bucket {
     /// The version of `key` if `value` is what it has.
     async fn version_if_same(&self, key: &Key, value: &[u8]) -> Result<Option<Version>> {
         let size = value.len() as u64;
-        if !self.head(key).await?.is_some_and(|(meta, _)| meta.size == size) {
+        if self.head(key).await?.is_none_or(|(meta, _)| meta.size != size) {
             return Ok(None);
         }
         let found = self.get(key, size).await?;
