@@ -5,9 +5,12 @@ use super::{Failure, StoreArgs, WriteArgs, absolute};
 use crate::error::{Error, Kind};
 use crate::metadata::{GROUP_DOCUMENT, ZGROUP};
 use crate::stats::Stats;
-use crate::store::{DirectoryStore, DiskCache, Key, MemoryStore, ObjectStore, Remembering, Store, ZipStore};
+use crate::store::{
+    DirectoryStore, DiskCache, Key, MemoryStore, ObjectStore, Remembering, Store, ZipStore, percent_decoded,
+};
 use std::ffi::{OsStr, OsString};
 use std::fmt;
+use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -67,30 +70,11 @@ fn scheme(text: &str) -> Option<&str> {
     (is_word && scheme.starts_with(|c: char| c.is_ascii_alphabetic())).then_some(scheme)
 }
 
-/// The path of a `file://` URL, its escapes undone.
+/// The path of a `file://` URL.
 fn file_path(url: &str) -> PathBuf {
     let rest = url.strip_prefix("file://").unwrap_or(url);
-    let bytes = match rest.strip_prefix("localhost/") {
-        Some(path) => format!("/{path}").into_bytes(),
-        None => rest.as_bytes().to_vec(),
-    };
-    let mut path = Vec::with_capacity(bytes.len());
-    let mut at = 0;
-    while at < bytes.len() {
-        let digits = bytes.get(at + 1..at + 3).and_then(|d| std::str::from_utf8(d).ok());
-        match digits.and_then(|d| u8::from_str_radix(d, 16).ok()).filter(|_| bytes[at] == b'%') {
-            Some(byte) => {
-                path.push(byte);
-                at += 3;
-            }
-            None => {
-                path.push(bytes[at]);
-                at += 1;
-            }
-        }
-    }
-    use std::os::unix::ffi::OsStringExt;
-    OsString::from_vec(path).into()
+    let path = rest.strip_prefix("localhost").filter(|path| path.starts_with('/')).unwrap_or(rest);
+    OsString::from_vec(percent_decoded(path)).into()
 }
 
 /// A URL without user, password and query.

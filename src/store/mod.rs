@@ -17,6 +17,7 @@ mod unlisted;
 mod zip;
 
 pub(crate) use hand_on::hand_on;
+pub(crate) use object::percent_decoded;
 
 pub use directory::DirectoryStore;
 pub use disk_cache::DiskCache;

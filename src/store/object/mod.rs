@@ -286,12 +286,12 @@ fn user_headers(given: &[(String, String)]) -> Result<HeaderMap> {
 fn basic(url: &Url) -> String {
     use base64::Engine;
     let (user, password) = (percent_decoded(url.username()), percent_decoded(url.password().unwrap_or_default()));
-    let pair = format!("{user}:{password}");
+    let pair = [user, b":".to_vec(), password].concat();
     format!("Basic {}", base64::engine::general_purpose::STANDARD.encode(pair))
 }
 
 /// Text of a URL without its escapes.
-fn percent_decoded(text: &str) -> String {
+pub(crate) fn percent_decoded(text: &str) -> Vec<u8> {
     let mut bytes = text.bytes();
     let mut decoded = Vec::new();
     while let Some(byte) = bytes.next() {
@@ -306,7 +306,7 @@ fn percent_decoded(text: &str) -> String {
             None => decoded.push(byte),
         }
     }
-    String::from_utf8_lossy(&decoded).into_owned()
+    decoded
 }
 
 #[cfg(test)]

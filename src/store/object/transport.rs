@@ -2,6 +2,7 @@
 //! nothing of stores: what a status means is for others to say.
 
 use super::failure::{Cause, Failure};
+use super::percent_decoded;
 use super::retry::{self, Backoff};
 use crate::memory;
 use crate::stats::Stats;
@@ -315,9 +316,9 @@ fn followed(ask: &Ask, url: &Url, response: &Response) -> Option<Url> {
     Some(next)
 }
 
-/// True if `next` is `url` with a slash at its end.
+/// True if `next` is `url` with a slash at its end, however the server escapes it.
 fn is_directory_of(next: &Url, url: &Url) -> bool {
-    next.path().strip_suffix('/') == Some(url.path())
+    next.path().strip_suffix('/').is_some_and(|path| percent_decoded(path) == percent_decoded(url.path()))
 }
 
 /// Methods that change nothing, by RFC 9110, 9.2.1.

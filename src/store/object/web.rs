@@ -155,11 +155,17 @@ impl Web {
     /// The URL of a key: its names escaped, the query of the store kept.
     fn url(&self, key: &Key) -> Url {
         let mut url = self.base.clone();
-        if let (false, Ok(mut names)) = (key.is_root(), url.path_segments_mut()) {
-            names.pop_if_empty().extend(key.as_str().split('/'));
+        if !key.is_root() {
+            url.set_path(&format!("{}/{}", self.base.path().trim_end_matches('/'), escaped(key.as_str())));
         }
         url
     }
+}
+
+/// The names of a path in a URL. The crate for URLs would drop tabs and line ends, which makes another key's name.
+fn escaped(path: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/-._~!$&'()*+,;=:@".contains(&byte);
+    path.bytes().map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") }).collect()
 }
 
 fn wrong(ask: &Ask, what: &str) -> Error {

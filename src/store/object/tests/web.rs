@@ -91,13 +91,22 @@ fn forbidden_is_no_missing_key_unless_the_user_says_so() {
     assert_eq!(store.stat(&key("a")).unwrap(), None);
 }
 
+/// nginx sends `a|b` to `a%7Cb/`.
+#[test]
+fn a_directory_is_known_by_where_the_server_sends_whoever_asks() {
+    let server = Server::new(|_, _| reply(301, &[("location", "/data/x.zarr/a%7Cb/")], b""));
+    let (store, _) = open(&server.url, &ObjectOptions { retries: 0, ..quick() });
+    assert_eq!(store.stat(&key("a|b")).unwrap().map(|stat| stat.kind), Some(EntryKind::Prefix));
+}
+
 #[test]
 fn names_are_escaped_and_the_query_is_kept_but_never_shown() {
     let server = Server::new(|_, _| reply(500, &[], b""));
     let url = format!("{}/?sig=a%2Fb&x=secret", server.url);
     let (store, _) = open(&url, &ObjectOptions { retries: 0, ..quick() });
-    let error = get(&store, "a b/100%/#1?/ä/%2e").unwrap_err();
-    assert_eq!(server.requests()[0].target, "/data/x.zarr/a%20b/100%25/%231%3F/%C3%A4/%252e?sig=a%2Fb&x=secret");
+    let error = get(&store, "a b/100%/#1?/ä/%2e/\t\n").unwrap_err();
+    let target = "/data/x.zarr/a%20b/100%25/%231%3F/%C3%A4/%252e/%09%0A?sig=a%2Fb&x=secret";
+    assert_eq!(server.requests()[0].target, target);
     assert!(!error.message().contains("secret") && !store.location().contains("secret"), "{error}");
     assert_eq!(store.location(), server.url);
 }
