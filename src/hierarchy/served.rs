@@ -198,6 +198,10 @@ impl Store for Consolidated {
             return Ok(None);
         }
         let outline = self.outline()?;
+        // one that is shown is made of all that there is, which nobody knows
+        if key.name() == ZMETADATA && outline.is_none() && !self.below.lists_all() {
+            return Ok(None);
+        }
         if let Some(stat) = outline.as_ref().and_then(|outline| outline.prefix(key)) {
             return Ok(Some(stat));
         }

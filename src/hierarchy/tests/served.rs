@@ -164,6 +164,8 @@ fn where_the_store_lists_it_is_used_only_if_that_is_asked_for() {
     let (memory, _, h) = unlisted(&VALUES[..2], UseConsolidated::Never);
     memory.insert(".zmetadata", consolidated(&VALUES));
     assert_eq!((found(&h, "g"), found(&h, "g/x")), ("group", "nothing"));
+    // nor is one shown, made of the little that is known
+    assert!(h.consolidated_view(&Key::root()).unwrap().is_none());
 }
 
 /// "chunks under `0/0` without `dimension_separator`": where nothing is listed, the first chunk tells.
