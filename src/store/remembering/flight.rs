@@ -29,6 +29,11 @@ impl Flight {
         answer.clone().flatten()
     }
 
+    /// True once nobody need wait any more.
+    pub fn is_over(&self) -> bool {
+        lock(&self.answer).is_some()
+    }
+
     /// To be held by who asks: those who wait go on when it is dropped, also by a panic.
     pub fn landing(self: &Arc<Self>) -> Landing {
         Landing(self.clone())

@@ -119,7 +119,7 @@ impl Known {
     /// The question of what stands at `key`, and whether the caller is the one to ask it.
     pub fn flight(&mut self, key: &Key) -> (Arc<Flight>, bool) {
         match self.flights.get(key) {
-            Some(flight) if self.is_current(key, flight.stamp) => (flight.clone(), false),
+            Some(flight) if !flight.is_over() && self.is_current(key, flight.stamp) => (flight.clone(), false),
             _ => {
                 let flight = Arc::new(Flight::new(self.stamp));
                 self.flights.insert(key.clone(), flight.clone());

@@ -249,3 +249,27 @@ fn who_asks_meanwhile_waits_for_the_same_answer_unless_it_is_too_old() {
     go.send(Ok(())).unwrap();
     assert_eq!(ask().join().unwrap().unwrap(), 3);
 }
+
+/// "No panic": and if there is one, it is nobody else's.
+#[test]
+fn who_panics_while_he_asks_leaves_nobody_waiting() {
+    struct Panicking {
+        memory: MemoryStore,
+        panicked: Mutex<bool>,
+    }
+    impl Store for Panicking {
+        fn stat(&self, key: &Key) -> Result<Option<Stat>> {
+            if !std::mem::replace(&mut *lock(&self.panicked), true) {
+                panic!("this is a test");
+            }
+            self.memory.stat(key)
+        }
+
+        hand_on!(memory: get get_range list location);
+    }
+    let store =
+        Remembering::new(Arc::new(Panicking { memory: MemoryStore::default(), panicked: Mutex::default() }), None);
+    let ask = || std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| store.stat(&key("x"))));
+    assert!(ask().is_err());
+    assert_eq!(ask().unwrap().unwrap(), None);
+}
