@@ -3,7 +3,7 @@
 use super::*;
 use crate::hierarchy::{Consolidated, Hierarchy, UseConsolidated};
 use crate::metadata::V1Order;
-use crate::store::{FaultyStore, MemoryStore, Operation, Remembering, Store, UnlistedStore};
+use crate::store::{FaultyStore, MemoryStore, Operation, Remembering, Store, UnlistedStore, hand_on};
 use crate::tree::{FLAT, ROOT_INODE};
 
 fn document(length: u64) -> String {
@@ -11,6 +11,20 @@ fn document(length: u64) -> String {
         r#"{{"zarr_format":2,"shape":[{length}],"chunks":[8],"dtype":"|u1","compressor":{{"id":"zlib"}},"fill_value":9,
         "order":"C","filters":null}}"#
     )
+}
+
+/// A store that is far away by its own account.
+struct Far {
+    below: Arc<dyn Store>,
+}
+
+impl Store for Far {
+    hand_on!(below: get get_range stat list lists_all location is_writable put put_if delete sync make_prefix
+        remove_prefix rename);
+
+    fn concurrency(&self) -> usize {
+        64
+    }
 }
 
 /// One machine of those that share a store.
@@ -21,7 +35,7 @@ struct Machine {
 
 impl Machine {
     fn over(store: Arc<dyn Store>) -> Self {
-        let requests = Arc::new(FaultyStore::new(store));
+        let requests = Arc::new(FaultyStore::new(Arc::new(Far { below: store })));
         let stats = Arc::new(Stats::default());
         let remembering = Arc::new(Remembering::new(requests.clone(), None));
         let store = Consolidated::over(remembering, UseConsolidated::Auto, stats.clone()).unwrap();
@@ -245,6 +259,21 @@ fn reading_takes_a_request_for_each_chunk_and_few_more() {
         let more = m.asked() - asked;
         assert!(more <= 6, "{more}");
     }
+}
+
+#[test]
+fn a_chunk_file_is_read_by_one_request() {
+    let memory = memory(&[ROOT, ("a/.zarray", &document(16))]);
+    let m = Machine::new(&memory);
+    m.write_new("a", "1", "01234567").unwrap();
+    let m = Machine::new(&memory);
+    let (_, handle) = m.open("a", "1", false).unwrap();
+    assert_eq!(m.read_open(handle).unwrap(), "01234567");
+    // its document, and itself
+    assert_eq!(m.requests.calls(Operation::Get), 2);
+    assert_eq!(m.open("a", "0", false).unwrap_err().errno(), libc::ENOENT);
+    m.fs.unlink(m.directory("a"), "1").unwrap();
+    assert_eq!(m.read("a", "1").unwrap_err().errno(), libc::ENOENT);
 }
 
 /// "`ls -l` of 100,000 chunks must not send 100,000 HEADs".
