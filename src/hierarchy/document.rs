@@ -15,6 +15,9 @@ pub(super) const ATTEMPTS: usize = 100;
 /// The longest name of an attribute that can be set by itself, in bytes: the most an extended attribute's may have.
 const MAX_NAME: usize = 255;
 
+/// What becomes of the text of a document; None is one that is not there, or is to stay as it is.
+pub(super) type Change<'a> = &'a dyn Fn(Option<&[u8]>) -> Result<Option<Value>>;
+
 impl Hierarchy {
     /// Stores a document of the group or array at `key`, as a user of the decoded view wrote it: a new `.zarray` makes an
     /// array, that of an array there is keeps its codecs. [`Kind::Invalid`] if it is not what it must be or can't be
@@ -155,13 +158,8 @@ impl Hierarchy {
     }
 
     /// Changes the document at `key` to what `change` makes of its text, as often as it takes: what another machine has
-    /// stored meanwhile is changed, not lost. None, of `change`: it stays as it is.
-    pub(super) fn edit(
-        &self,
-        key: &Key,
-        limit: u64,
-        change: &dyn Fn(Option<&[u8]>) -> Result<Option<Value>>,
-    ) -> Result<()> {
+    /// stored meanwhile is changed, not lost.
+    pub(super) fn edit(&self, key: &Key, limit: u64, change: Change) -> Result<()> {
         for _ in 0..ATTEMPTS {
             let mut text = Vec::new();
             let version = self.store.get(key, limit, &mut text).map_err(|e| e.context(key))?;
