@@ -81,7 +81,7 @@ fn header(text: &str) -> Result<(String, String), String> {
     if name.is_empty() || !name.chars().all(is_token) {
         return Err(format!("{name:?} can't be the name of a header"));
     }
-    let value = value.trim();
+    let value = value.trim_matches([' ', '\t']);
     match value.chars().all(|c| c == '\t' || (' '..='~').contains(&c)) {
         true => Ok((name.to_string(), value.to_string())),
         false => Err("the value of a header is of printable ASCII characters".to_string()),
