@@ -39,7 +39,7 @@ impl Reader<'_> {
             return Err(Error::unsupported("an encrypted member of a zip archive").into());
         }
         if member.overlaps {
-            return Err(damaged("its bytes in the archive are another member's, too: no archiver does that"));
+            return Err(damaged("its bytes in the archive are another's, too: no archiver does that"));
         }
         match member.method {
             STORED if member.size == member.stored_size => Ok(()),

@@ -106,8 +106,10 @@ fn what_a_member_is_refused_for() {
     let crc = format!("its crc32 is {:08x}, the archive says 00000007", crc32fast::hash(&a().value));
     both_ways(Member { crc: Some(7), ..a().deflated() }, &crc);
     assert_eq!(refused(&[Member { crc: Some(7), ..a() }]), [crc, String::new()]);
-    let overlaps = "its bytes in the archive are another member's, too: no archiver does that";
+    let overlaps = "its bytes in the archive are another's, too: no archiver does that";
     assert_eq!(refused(&[a(), Member { stands_at: Some(0), ..member("b", "") }]), [overlaps; 2]);
+    let large = Member { size: Some(1 << 40), stored_size: Some(1 << 40), is_large: true, ..a() };
+    assert_eq!(refused(&[large]), [overlaps; 2]);
     let another = "another member stands where the archive's directory says it does";
     assert_eq!(
         refused(&[member("b", ""), member("b", "later"), Member { stands_at: Some(0), ..member("a", "") }]),

@@ -13,6 +13,8 @@ pub struct Member {
     pub method: Option<u16>,
     /// What both headers say of the value's size; None: the truth.
     pub size: Option<u64>,
+    /// Likewise of the bytes in the archive.
+    pub stored_size: Option<u64>,
     pub crc: Option<u32>,
     /// Sizes stand behind the data, and in the directory.
     pub has_descriptor: bool,
@@ -34,6 +36,7 @@ pub fn member(name: &str, value: impl Into<Vec<u8>>) -> Member {
         flags: 0,
         method: None,
         size: None,
+        stored_size: None,
         crc: None,
         has_descriptor: false,
         is_large: false,
@@ -54,6 +57,10 @@ impl Member {
 
     fn data(&self) -> Vec<u8> {
         if self.is_deflated { deflate_for_tests(&self.value) } else { self.value.clone() }
+    }
+
+    fn stored_size(&self) -> u64 {
+        self.stored_size.unwrap_or(self.data().len() as u64)
     }
 
     fn flags(&self) -> u16 {
@@ -116,7 +123,7 @@ fn local(out: &mut Vec<u8>, m: &Member) {
     let stated = match (m.has_descriptor, m.is_large) {
         (true, _) => [0; 3],
         (_, true) => [crc, LARGE, LARGE],
-        _ => [crc, data.len() as u64, size],
+        _ => [crc, m.stored_size(), size],
     };
     let extra = if m.is_large { 20 } else { 0 } + m.own_extra;
     out.extend(b"PK\x03\x04");
@@ -125,7 +132,7 @@ fn local(out: &mut Vec<u8>, m: &Member) {
     puts(out, [(2, m.name.len() as u64), (2, extra as u64)]);
     out.extend(&m.name);
     if m.is_large {
-        puts(out, [(2, 1), (2, 16), (8, size), (8, data.len() as u64)]);
+        puts(out, [(2, 1), (2, 16), (8, size), (8, m.stored_size())]);
     }
     if m.own_extra > 0 {
         puts(out, [(2, 0xa5a5), (2, m.own_extra as u64 - 4)]);
@@ -140,7 +147,7 @@ fn local(out: &mut Vec<u8>, m: &Member) {
 
 fn central(out: &mut Vec<u8>, m: &Member, offset: usize) {
     let (crc, size) = (u64::from(m.crc.unwrap_or(crc32fast::hash(&m.value))), m.size.unwrap_or(m.value.len() as u64));
-    let (stored, offset) = (m.data().len() as u64, offset as u64);
+    let (stored, offset) = (m.stored_size(), offset as u64);
     let [short_stored, short_size, short_offset] = if m.is_large { [LARGE; 3] } else { [stored, size, offset] };
     out.extend(b"PK\x01\x02");
     puts(out, [(2, 45), (2, 45), (2, m.flags().into()), (2, m.method().into()), (2, 0), (2, m.date.into())]);
