@@ -17,6 +17,18 @@ use std::sync::Arc;
 /// The schemes of URLs that name a store on a server.
 const SCHEMES: [&str; 9] = ["http", "https", "s3", "s3a", "gs", "az", "azure", "abfs", "abfss"];
 
+/// Variables of the environment that say which server, or whose account, a bucket is looked for at.
+const SERVERS: [&str; 8] = [
+    "AWS_ENDPOINT_URL_S3",
+    "AWS_ENDPOINT_URL",
+    "AWS_ENDPOINT",
+    "AWS_PROFILE",
+    "AZURE_STORAGE_ACCOUNT",
+    "AZURE_STORAGE_ACCOUNT_NAME",
+    "AZURE_STORAGE_ENDPOINT",
+    "STORAGE_EMULATOR_HOST",
+];
+
 /// How the name of an archive ends.
 const ARCHIVE: &str = ".zip";
 
@@ -217,10 +229,17 @@ fn open_url(url: &str, args: &StoreArgs, stats: &Arc<Stats>) -> Result<Arc<dyn S
     };
     Ok(match &args.remote.cache_dir {
         Some(directory) => {
-            Arc::new(DiskCache::open(store, &absolute(directory), args.remote.cache_dir_size, stats.clone())?)
+            let cache = DiskCache::open(store, &absolute(directory), args.remote.cache_dir_size, stats.clone())?;
+            Arc::new(cache.for_server(&server(args.remote.options().endpoint_url)))
         }
         None => store,
     })
+}
+
+/// What tells servers with buckets of the same name apart: an endpoint, or what names one in the environment.
+fn server(endpoint: Option<String>) -> String {
+    let named = || SERVERS.iter().filter_map(|name| Some(format!("{name}={}", std::env::var(name).ok()?)));
+    endpoint.unwrap_or_else(|| named().collect::<Vec<_>>().join(" "))
 }
 
 #[cfg(test)]

@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub struct DiskCache {
     below: Arc<dyn Store>,
     folder: Folder,
-    /// Of the store below, as the names of its values begin.
+    /// Of the store below, and its server: the names of its values begin with it.
     location: String,
     stats: Arc<Stats>,
     /// Warn once of what goes wrong with the disk.
@@ -37,6 +37,11 @@ impl DiskCache {
         let folder = Folder::open(directory, limit).map_err(named)?;
         let location = below.location();
         Ok(DiskCache { below, folder, location, stats, warned: AtomicBool::new(false) })
+    }
+
+    /// The same cache, which keeps these values apart from those of other servers: their locations may be the same.
+    pub fn for_server(self, server: &str) -> Self {
+        DiskCache { location: format!("{}\0{server}", self.location), ..self }
     }
 
     /// What the value of `key` is called on disk: a NUL is in no key.

@@ -138,6 +138,24 @@ fn values_are_read_once_and_kept_across_mounts() {
 }
 
 #[test]
+fn servers_of_one_location_are_kept_apart() {
+    let (place, other) = (Place::new(), Server::default());
+    place.insert("v", "one");
+    other.values.insert("v", "two");
+    assert_eq!(place.server.stat(&key("v")).unwrap().unwrap().version, other.stat(&key("v")).unwrap().unwrap().version);
+    let cache = place.cache().for_server("http://a");
+    let directory = place.home.path().join("cache");
+    let other = DiskCache::open(Arc::new(other), &directory, LIMIT, Arc::default()).unwrap().for_server("http://b");
+    for _ in 0..2 {
+        assert_eq!(
+            (get(&cache, "v").unwrap().unwrap(), get(&other, "v").unwrap().unwrap()),
+            (b"one".into(), b"two".into())
+        );
+    }
+    assert_eq!(files(&place.own()).len(), 2);
+}
+
+#[test]
 fn parts_are_given_from_whole_values() {
     let place = Place::new();
     let (value, cache) = (pattern(3, 250_001), place.cache());
