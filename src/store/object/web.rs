@@ -9,9 +9,9 @@ use crate::store::{EntryKind, Key, Stat, Version};
 use reqwest::header::{CONTENT_ENCODING, CONTENT_TYPE, ETAG, HeaderMap, HeaderValue, LAST_MODIFIED, RANGE};
 use reqwest::{Method, StatusCode, Url};
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::SystemTime;
+use std::sync::{Arc, LazyLock};
+use std::time::{Duration, SystemTime};
 
 /// A store of a web server.
 pub(super) struct Web {
@@ -189,12 +189,17 @@ fn stat(headers: &HeaderMap, size: u64) -> Stat {
 }
 
 /// What a server calls the version of a value; without a name the date and size. Of a server that tells neither each
-/// answer is another version: what can't be told to be the same is asked for again.
+/// answer is another version, also from those in another process: what can't be told to be the same is asked for again.
 fn version(headers: &HeaderMap, size: u64) -> Version {
     static UNKNOWN: AtomicU64 = AtomicU64::new(0);
+    static START: LazyLock<Duration> =
+        LazyLock::new(|| SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default());
     Version::Tag(match (text(headers, &ETAG), text(headers, &LAST_MODIFIED)) {
         (Some(tag), _) => tag.to_string(),
         (None, Some(date)) => format!("{date}, {size} bytes"),
-        (None, None) => format!("unknown {}", UNKNOWN.fetch_add(1, Ordering::Relaxed)),
+        (None, None) => {
+            let n = UNKNOWN.fetch_add(1, Ordering::Relaxed);
+            format!("unknown {}-{:x}-{n}", std::process::id(), START.as_nanos())
+        }
     })
 }
