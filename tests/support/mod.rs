@@ -2,13 +2,17 @@
 #![allow(dead_code)]
 
 pub mod daemon;
+pub mod digests;
+pub mod faulty;
 pub mod history;
 pub mod made;
+pub mod servers;
 pub mod session;
 pub mod tracer;
 pub mod walk;
 
 use sha2::{Digest, Sha256};
+use std::ffi::OsStr;
 use std::io::{Read, Write};
 use std::os::fd::IntoRawFd;
 use std::path::{Path, PathBuf};
@@ -24,7 +28,7 @@ pub fn zarrfs(args: &[&str]) -> Output {
 }
 
 /// A command that is killed after so many seconds: what hangs fails.
-pub fn limited(seconds: u32, program: impl AsRef<std::ffi::OsStr>) -> Command {
+pub fn limited(seconds: u32, program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new("timeout");
     command.args(["--signal=KILL", &seconds.to_string()]).arg(program);
     command
@@ -80,13 +84,17 @@ pub struct Mount {
 impl Mount {
     /// Mounts `store` on a directory of its own.
     pub fn new(store: &Path, args: &[&str]) -> Mount {
+        let mut command = Command::new(ZARRFS);
+        command.arg("mount").args(args);
+        Mount::by(command, store.as_os_str())
+    }
+
+    /// As [`Mount::new`], by a command that lacks only the store and the mountpoint.
+    pub fn by(mut command: Command, store: &OsStr) -> Mount {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("mnt");
         std::fs::create_dir(&path).unwrap();
-        let mut command = vec!["mount"];
-        command.extend(args);
-        command.extend([store.to_str().unwrap(), path.to_str().unwrap()]);
-        let output = zarrfs(&command);
+        let output = command.arg(store).arg(&path).output().expect("zarrfs starts");
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         Mount { directory: Some(directory), path, gone: false }
     }

@@ -1,0 +1,400 @@
+//! An HTTP server on loopback that answers wrongly when it is told to, one path at a time. Otherwise it serves a folder as
+//! it should: ranges, entity tags, If-Match, connections that stay open.
+
+use super::sha256;
+use std::collections::HashMap;
+use std::io::{BufRead, BufReader, ErrorKind, Result, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// How an answer is wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Fault {
+    /// All headers of the whole body, and half of it.
+    ShortBody,
+    /// A correct answer of half the body.
+    HalfValue,
+    /// The body, and more than was announced.
+    LongBody,
+    /// The body with bytes after it, which are announced.
+    LongValue,
+    /// Ranges are answered with the whole value, and 200.
+    IgnoredRange,
+    /// Ranges are answered with the bytes before them, as what was asked for.
+    OtherRange,
+    /// Ranges are answered with bytes whose place is not told.
+    NoContentRange,
+    /// This status, and a short body.
+    Status(u16),
+    /// Status 500 to the first so many requests.
+    Burst(u32),
+    /// No answer at all.
+    Stall,
+    /// Half of the body, and then nothing.
+    StallInBody,
+    /// A byte from time to time.
+    Trickle,
+    /// Another value, and entity tag, with each answer; If-Match is honoured.
+    ChangingTag,
+    /// The same, but If-Match is not looked at.
+    ChangingTagUnchecked,
+    /// A body without an end.
+    Endless,
+    /// A length that no memory holds, and a body without an end.
+    Huge,
+    /// The connection is reset in the middle of the body.
+    Reset,
+    /// The connection is reset before the first byte of an answer.
+    ResetAtOnce,
+    /// A redirection to itself.
+    RedirectLoop,
+    /// A page that says there is no such thing, and 200.
+    Page,
+    /// The body in the content encoding gzip.
+    Gzip,
+    /// What is no HTTP at all.
+    Garbage,
+}
+
+/// A request as it came.
+#[derive(Clone, Debug, Default)]
+pub struct Request {
+    pub method: String,
+    pub path: String,
+    /// By their names in lower case.
+    pub headers: HashMap<String, String>,
+}
+
+/// The server; it ends with this value.
+pub struct Faulty {
+    address: SocketAddr,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    folder: PathBuf,
+    /// What is wrong with which path, and how often it has been asked for.
+    faults: Mutex<HashMap<String, (Fault, u32)>>,
+    requests: Mutex<Vec<Request>>,
+    ended: AtomicBool,
+}
+
+impl Faulty {
+    /// Serves what is in `folder`.
+    pub fn new(folder: &Path) -> Faulty {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let shared = Arc::new(Shared {
+            folder: folder.to_path_buf(),
+            faults: Mutex::default(),
+            requests: Mutex::default(),
+            ended: AtomicBool::new(false),
+        });
+        let serving = shared.clone();
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                if serving.ended.load(SeqCst) {
+                    return;
+                }
+                let (serving, stream) = (serving.clone(), stream.unwrap());
+                // a client that goes away in the middle is no concern of ours
+                std::thread::spawn(move || serving.serve(stream));
+            }
+        });
+        Faulty { address, shared }
+    }
+
+    /// The URL of a path.
+    pub fn url(&self, path: &str) -> String {
+        format!("http://{}/{path}", self.address)
+    }
+
+    /// From now on answers for this path, without a leading slash, are wrong.
+    pub fn set(&self, path: &str, fault: Fault) {
+        self.shared.faults.lock().unwrap().insert(format!("/{path}"), (fault, 0));
+    }
+
+    /// All is well again.
+    pub fn heal(&self) {
+        self.shared.faults.lock().unwrap().clear();
+    }
+
+    /// The requests so far.
+    pub fn requests(&self) -> Vec<Request> {
+        self.shared.requests.lock().unwrap().clone()
+    }
+
+    /// How often a path has been asked for by a method.
+    pub fn count(&self, method: &str, path: &str) -> usize {
+        let path = format!("/{path}");
+        self.shared.requests.lock().unwrap().iter().filter(|r| r.method == method && r.path == path).count()
+    }
+}
+
+impl Drop for Faulty {
+    fn drop(&mut self) {
+        self.shared.ended.store(true, SeqCst);
+        // wakes it up
+        let _ = TcpStream::connect(self.address);
+    }
+}
+
+/// A value and the answer to a request for it.
+struct Answer {
+    status: u16,
+    headers: Vec<(&'static str, String)>,
+    body: Vec<u8>,
+}
+
+impl Answer {
+    fn plain(status: u16) -> Answer {
+        Answer { status, headers: Vec::new(), body: b"so it is".to_vec() }
+    }
+
+    /// All of a value, or the bytes that were asked for.
+    fn of(value: Vec<u8>, tag: String, request: &Request) -> Answer {
+        if request.headers.get("if-match").is_some_and(|asked| *asked != tag && asked != "*") {
+            return Answer::plain(412);
+        }
+        let mut headers = vec![("ETag", tag), ("Accept-Ranges", "bytes".to_string())];
+        match request.range(value.len()) {
+            None => Answer { status: 200, headers, body: value },
+            Some(range) if range.is_empty() => {
+                headers.push(("Content-Range", format!("bytes */{}", value.len())));
+                Answer { status: 416, headers, body: Vec::new() }
+            }
+            Some(range) => {
+                headers.push(("Content-Range", format!("bytes {}-{}/{}", range.start, range.end - 1, value.len())));
+                Answer { status: 206, headers, body: value[range].to_vec() }
+            }
+        }
+    }
+
+    fn head(&self, length: Option<u64>) -> Vec<u8> {
+        let mut head = format!("HTTP/1.1 {} Said\r\n", self.status);
+        for (name, value) in &self.headers {
+            head += &format!("{name}: {value}\r\n");
+        }
+        match length {
+            Some(length) => head += &format!("Content-Length: {length}\r\n\r\n"),
+            None => head += "Transfer-Encoding: chunked\r\n\r\n",
+        }
+        head.into_bytes()
+    }
+}
+
+impl Request {
+    /// None at the end of the connection.
+    fn read(stream: &mut impl BufRead) -> Result<Option<Request>> {
+        let mut lines = Vec::new();
+        loop {
+            let mut line = String::new();
+            if stream.read_line(&mut line)? == 0 {
+                return Ok(None);
+            }
+            match line.trim_end() {
+                "" => break,
+                line => lines.push(line.to_string()),
+            }
+        }
+        let mut words = lines.first().ok_or(ErrorKind::InvalidData)?.split(' ').map(String::from);
+        let (method, path) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+        let headers = lines[1..].iter().filter_map(|line| line.split_once(':'));
+        let headers = headers.map(|(name, value)| (name.to_ascii_lowercase(), value.trim().to_string())).collect();
+        Ok(Some(Request { method, path, headers }))
+    }
+
+    /// The bytes that are asked for, of a value of so many; empty if it has none of them.
+    fn range(&self, length: usize) -> Option<Range<usize>> {
+        let (first, last) = self.headers.get("range")?.strip_prefix("bytes=")?.split_once('-')?;
+        match (first.parse::<usize>(), last.parse::<usize>()) {
+            (Ok(first), last) => {
+                let end = last.map_or(length, |last| length.min(last.saturating_add(1)));
+                Some(first.min(end)..end)
+            }
+            (Err(_), Ok(suffix)) => Some(length.saturating_sub(suffix)..length),
+            _ => None,
+        }
+    }
+}
+
+impl Shared {
+    fn serve(&self, stream: TcpStream) -> Result<()> {
+        let mut reader = BufReader::new(stream.try_clone()?);
+        let mut stream = stream;
+        while let Some(request) = Request::read(&mut reader)? {
+            if self.ended.load(SeqCst) {
+                return Ok(());
+            }
+            self.requests.lock().unwrap().push(request.clone());
+            let fault = self.faults.lock().unwrap().get_mut(&request.path).map(|(fault, times)| {
+                *times += 1;
+                (*fault, *times)
+            });
+            let stays = match fault {
+                None => self.answer(&mut stream, &request, &self.good(&request)),
+                Some((fault, times)) => self.answer_wrongly(&mut stream, &request, fault, times),
+            }?;
+            if !stays {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    fn value(&self, request: &Request) -> Option<Vec<u8>> {
+        let path = request.path.split('?').next().unwrap_or_default();
+        std::fs::read(self.folder.join(path.trim_start_matches('/'))).ok()
+    }
+
+    fn good(&self, request: &Request) -> Answer {
+        match self.value(request) {
+            None => Answer::plain(404),
+            Some(value) => {
+                let tag = format!("\"{}\"", &sha256(&value)[..16]);
+                Answer::of(value, tag, request)
+            }
+        }
+    }
+
+    /// True: the connection stays.
+    fn answer(&self, stream: &mut TcpStream, request: &Request, answer: &Answer) -> Result<bool> {
+        stream.write_all(&answer.head(Some(answer.body.len() as u64)))?;
+        if request.method != "HEAD" {
+            stream.write_all(&answer.body)?;
+        }
+        Ok(true)
+    }
+
+    fn answer_wrongly(&self, stream: &mut TcpStream, request: &Request, fault: Fault, times: u32) -> Result<bool> {
+        let mut answer = self.good(request);
+        let length = answer.body.len();
+        let half = length / 2;
+        match fault {
+            Fault::Status(status) => return self.answer(stream, request, &Answer::plain(status)),
+            Fault::Burst(count) if times <= count => return self.answer(stream, request, &Answer::plain(500)),
+            Fault::Burst(_) => return self.answer(stream, request, &answer),
+            Fault::IgnoredRange => {
+                let whole = Request { headers: HashMap::new(), ..request.clone() };
+                return self.answer(stream, request, &self.good(&whole));
+            }
+            Fault::OtherRange => answer.body.iter_mut().for_each(|byte| *byte ^= 0xff),
+            Fault::NoContentRange => answer.headers.retain(|(name, _)| *name != "Content-Range"),
+            Fault::HalfValue => answer.body.truncate(half),
+            Fault::LongValue => answer.body.extend([0x5a; 100]),
+            Fault::ChangingTag | Fault::ChangingTagUnchecked => answer = self.changing(request, fault, times),
+            Fault::RedirectLoop => {
+                answer = Answer::plain(302);
+                answer.headers.push(("Location", request.path.clone()));
+            }
+            Fault::Page => {
+                answer = Answer::plain(200);
+                answer.headers.push(("Content-Type", "text/html".to_string()));
+                answer.body = b"<!DOCTYPE html><html><body>No such page</body></html>".to_vec();
+            }
+            Fault::Gzip => {
+                answer.headers.push(("Content-Encoding", "gzip".to_string()));
+                answer.body = gzip(&answer.body);
+            }
+            _ => return self.end_badly(stream, fault, &answer, half),
+        }
+        self.answer(stream, request, &answer)
+    }
+
+    /// Answers after which the connection is of no more use.
+    fn end_badly(&self, stream: &mut TcpStream, fault: Fault, answer: &Answer, half: usize) -> Result<bool> {
+        let (body, length) = (&answer.body, Some(answer.body.len() as u64));
+        match fault {
+            Fault::ShortBody => {
+                stream.write_all(&answer.head(length))?;
+                stream.write_all(&body[..half])?;
+            }
+            Fault::LongBody => {
+                stream.write_all(&answer.head(length))?;
+                stream.write_all(body)?;
+                stream.write_all(&[0x5a; 1000])?;
+            }
+            Fault::Stall => self.sleep(),
+            Fault::StallInBody => {
+                stream.write_all(&answer.head(length))?;
+                stream.write_all(&body[..half])?;
+                self.sleep();
+            }
+            Fault::Trickle => {
+                stream.write_all(&answer.head(length))?;
+                for byte in body {
+                    stream.write_all(&[*byte])?;
+                    std::thread::sleep(Duration::from_millis(100));
+                }
+            }
+            Fault::Endless => {
+                stream.write_all(&answer.head(None))?;
+                while !self.ended.load(SeqCst) {
+                    stream.write_all(b"10000\r\n")?;
+                    stream.write_all(&[0; 0x10000])?;
+                    stream.write_all(b"\r\n")?;
+                }
+            }
+            Fault::Huge => {
+                stream.write_all(&answer.head(Some(u64::MAX >> 8)))?;
+                while !self.ended.load(SeqCst) {
+                    stream.write_all(&[0; 0x10000])?;
+                }
+            }
+            Fault::Reset => {
+                stream.write_all(&answer.head(length))?;
+                stream.write_all(&body[..half])?;
+                reset(stream);
+            }
+            Fault::ResetAtOnce => reset(stream),
+            _ => stream.write_all(b"SSH-2.0-nothing of the kind\r\n\r\n")?,
+        }
+        Ok(false)
+    }
+
+    /// A value of one repeated byte, another with each request.
+    fn changing(&self, request: &Request, fault: Fault, times: u32) -> Answer {
+        let Some(value) = self.value(request) else { return Answer::plain(404) };
+        let tag = format!("\"version {times}\"");
+        let mut request = request.clone();
+        if fault == Fault::ChangingTagUnchecked {
+            request.headers.remove("if-match");
+        }
+        Answer::of(vec![times as u8; value.len()], tag, &request)
+    }
+
+    /// For as long as the server is there, or anybody waits.
+    fn sleep(&self) {
+        for _ in 0..600 {
+            if self.ended.load(SeqCst) {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+}
+
+/// Has the connection end with a reset instead of an orderly end.
+fn reset(stream: &TcpStream) {
+    let _ = rustix::net::sockopt::set_socket_linger(stream, Some(Duration::ZERO));
+}
+
+/// A gzip member that holds these bytes as they are.
+fn gzip(bytes: &[u8]) -> Vec<u8> {
+    let mut out = vec![0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 255];
+    let mut blocks = bytes.chunks(0xffff).peekable();
+    while let Some(block) = blocks.next() {
+        let length = block.len() as u16;
+        out.push(u8::from(blocks.peek().is_none()));
+        out.extend(length.to_le_bytes());
+        out.extend((!length).to_le_bytes());
+        out.extend(block);
+    }
+    out.extend(crc32fast::hash(bytes).to_le_bytes());
+    out.extend((bytes.len() as u32).to_le_bytes());
+    out
+}
