@@ -65,3 +65,14 @@ cargo_tool() {
     fi
     printf '%s\n' "$dir/bin/$1"
 }
+
+# npm_tool PACKAGE VERSION PROGRAM: a program that npm installs, below target/tools; prints its path
+npm_tool() {
+    local dir=$root/target/tools/$1
+    if ! grep -qF "\"version\": \"$2\"" "$dir/node_modules/$1/package.json" 2>/dev/null; then
+        rm -rf "$dir"
+        mkdir -p "$dir"
+        npm install --silent --no-audit --no-fund --no-package-lock --omit=dev --ignore-scripts --prefix "$dir" "$1@$2" >&2
+    fi
+    printf '%s\n' "$dir/node_modules/.bin/$3"
+}
