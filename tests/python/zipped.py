@@ -1,13 +1,14 @@
-"""Puts a folder into an archive, its names relative to the folder: zipped.py FOLDER ARCHIVE stored|deflated"""
+"""Puts folders into archives, names relative to the folder: zipped.py stored|deflated FOLDER ARCHIVE [FOLDER ARCHIVE...]"""
 
 import os
 import sys
 import zipfile
 
-folder, archive, how = sys.argv[1:]
-method = {"stored": zipfile.ZIP_STORED, "deflated": zipfile.ZIP_DEFLATED}[how]
-with zipfile.ZipFile(archive, "w", method) as out:
-    for directory, _, names in sorted(os.walk(folder)):
-        for name in sorted(names):
-            path = os.path.join(directory, name)
-            out.write(path, os.path.relpath(path, folder))
+method = {"stored": zipfile.ZIP_STORED, "deflated": zipfile.ZIP_DEFLATED}[sys.argv[1]]
+for folder, archive in zip(sys.argv[2::2], sys.argv[3::2]):
+    # files of before 1980 have no date there
+    with zipfile.ZipFile(archive, "w", method, strict_timestamps=False) as out:
+        for directory, _, names in sorted(os.walk(folder)):
+            for name in sorted(names):
+                path = os.path.join(directory, name)
+                out.write(path, os.path.relpath(path, folder))

@@ -78,7 +78,7 @@ pub fn azurite() -> Option<Server> {
     Some(Server::start(Kind::Azure, |port, directory| {
         let mut command = Command::new(&program);
         command.args(["--blobHost", "127.0.0.1", "--blobPort", &port.to_string(), "--inMemoryPersistence"]);
-        command.args(["--silent", "--skipApiVersionCheck", "--disableTelemetry"]).current_dir(directory);
+        command.args(["--silent", "--skipApiVersionCheck"]).current_dir(directory);
         command
     }))
 }
@@ -257,15 +257,23 @@ impl Place {
     }
 }
 
-/// A folder with all that is in `from` in it, as the archive `name`; `options` are zip's.
+/// All that is in the folder `from`, as an archive below `folder`: stored as it is, or deflated.
 pub fn zip(from: &Path, folder: &Path, name: &str, stored: bool) -> PathBuf {
-    let python = provided("ZARRFS_TEST_PYTHON").expect("Python makes the archive");
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/python/zipped.py");
     let archive = folder.join(name);
-    let how = if stored { "stored" } else { "deflated" };
-    let output = limited(120, python).arg(script).arg(from).arg(&archive).arg(how).output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    zip_all(&[(from, archive.clone())], stored);
     archive
+}
+
+/// As [`zip`], of several folders, each with its archive.
+pub fn zip_all(pairs: &[(&Path, PathBuf)], stored: bool) {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/python/zipped.py");
+    let mut command = limited(120, "python3");
+    command.arg(script).arg(if stored { "stored" } else { "deflated" });
+    for (folder, archive) in pairs {
+        command.arg(folder).arg(archive);
+    }
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
 /// Whether somebody answers a request, whatever he says.
