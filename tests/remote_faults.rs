@@ -1,0 +1,376 @@
+//! Reading from a server that answers wrongly, through a real mount: the right bytes or EIO, within the time a request may
+//! take, and never bytes that the server has not got, or of two versions. What is beside goes on meanwhile.
+
+mod support;
+
+use serde_json::json;
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+use support::daemon::Daemon;
+use support::faulty::{Fault, Faulty};
+use support::made::Made;
+use support::{Mount, close, digest, errno, limited, say, sha256};
+
+/// Of one request; and how often it is sent again.
+const OPTIONS: [&str; 4] = ["--timeout", "1s", "--retries", "2"];
+
+/// What reading may take with these: three attempts, and what is waited between them.
+const PATIENCE: Duration = Duration::from_secs(12);
+
+/// Bytes of a chunk that shares no page with another.
+const PAGES: usize = 64 << 10;
+
+/// What becomes of `data.raw`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Expected {
+    /// What is stored.
+    Right,
+    /// An error.
+    Eio,
+    Eacces,
+    /// What is stored, or EIO.
+    RightOrEio,
+    /// The chunk is not there.
+    Fill,
+}
+
+use Expected::*;
+
+/// Every fault, and what comes of it for a chunk that is stored as it is, and for a compressed one.
+const FAULTS: [(Fault, Expected, Expected); 27] = [
+    (Fault::ShortBody, Eio, Eio),
+    (Fault::HalfValue, Eio, Eio),
+    (Fault::LongBody, RightOrEio, RightOrEio),
+    // zlib ends where its stream does, here as in numcodecs
+    (Fault::LongValue, Eio, Right),
+    (Fault::IgnoredRange, Right, Right),
+    (Fault::NoContentRange, RightOrEio, RightOrEio),
+    (Fault::Status(400), Eio, Eio),
+    (Fault::Status(401), Eacces, Eacces),
+    (Fault::Status(403), Eacces, Eacces),
+    (Fault::Status(404), Fill, Fill),
+    (Fault::Status(410), Fill, Fill),
+    (Fault::Status(416), Eio, Eio),
+    (Fault::Status(500), Eio, Eio),
+    (Fault::Status(503), Eio, Eio),
+    (Fault::Status(204), Eio, Eio),
+    (Fault::Burst(2), Right, Right),
+    (Fault::Burst(50), Eio, Eio),
+    (Fault::Stall, Eio, Eio),
+    (Fault::StallInBody, Eio, Eio),
+    (Fault::Trickle, Eio, Eio),
+    (Fault::Endless, Eio, Eio),
+    (Fault::Huge, Eio, Eio),
+    (Fault::Reset, Eio, Eio),
+    (Fault::ResetAtOnce, Eio, Eio),
+    (Fault::RedirectLoop, Eio, Eio),
+    (Fault::Page, Eio, Eio),
+    (Fault::Garbage, Eio, Eio),
+];
+
+/// One array of a store, and what is wrong with its only chunk.
+struct Case {
+    name: String,
+    fault: Fault,
+    expected: Expected,
+    made: Made,
+}
+
+fn cases(store: &Path) -> Vec<Case> {
+    let mut cases = Vec::new();
+    let kinds = [("raw", json!({})), ("zlib", json!({"compressor": {"id": "zlib", "level": 1}}))];
+    for (number, (fault, raw, compressed)) in FAULTS.into_iter().enumerate() {
+        for ((kind, more), expected) in kinds.iter().zip([raw, compressed]) {
+            let mut more = more.clone();
+            more["fill_value"] = json!(7);
+            let name = format!("{number}-{kind}");
+            let made = Made::full(store.join(&name), &[20_000], &[20_000], more);
+            cases.push(Case { name, fault, expected, made });
+        }
+    }
+    cases
+}
+
+/// A store of all cases, its server, and a mount.
+fn faulty_store(folder: &Path) -> (Vec<Case>, Faulty) {
+    let cases = cases(folder);
+    std::fs::write(folder.join(".zgroup"), br#"{"zarr_format": 2}"#).unwrap();
+    (cases, Faulty::new(folder))
+}
+
+fn mount(url: &str, args: &[&str]) -> Mount {
+    let mut command = Command::new(support::ZARRFS);
+    command.arg("mount").args(OPTIONS).args(args);
+    Mount::by(command, url.as_ref())
+}
+
+/// What a reader is given.
+fn read(path: &Path) -> (String, Option<String>) {
+    match digest(path) {
+        Ok((_, sha256)) => ("ok".into(), Some(sha256)),
+        Err(e) => (errno::<()>(Err(e)), None),
+    }
+}
+
+#[test]
+fn every_fault_ends_in_the_right_bytes_or_an_error() {
+    let store = tempfile::tempdir().unwrap();
+    let (cases, server) = faulty_store(store.path());
+    let mount = mount(&server.url(""), &[]);
+    for case in &cases {
+        // the array is known, as to somebody who has been using it for a while
+        assert!(mount.join(&case.name).join("data.raw").exists(), "{}", case.name);
+        server.set(&format!("{}/0", case.name), case.fault);
+    }
+    let answers: Vec<_> = std::thread::scope(|scope| {
+        let mount = &mount;
+        let readers: Vec<_> = cases
+            .iter()
+            .map(|case| {
+                scope.spawn(move || {
+                    let begun = Instant::now();
+                    (read(&mount.join(&case.name).join("data.raw")), begun.elapsed())
+                })
+            })
+            .collect();
+        readers.into_iter().map(|reader| reader.join().unwrap()).collect()
+    });
+    let mut failed = Vec::new();
+    for (case, ((errno, found), took)) in cases.iter().zip(answers) {
+        let is_right = found.as_ref().is_some_and(|found| *found == sha256(&case.made.flat));
+        let is_fill = found.as_ref().is_some_and(|found| *found == sha256(&[7; 20_000]));
+        let is_as_expected = match case.expected {
+            Right => is_right,
+            Fill => is_fill,
+            Eio => errno == "EIO",
+            Eacces => errno == "EACCES",
+            RightOrEio => is_right || errno == "EIO",
+        };
+        let what = if is_right {
+            "right"
+        } else if is_fill {
+            "fill"
+        } else {
+            &errno
+        };
+        if !is_as_expected || took > PATIENCE {
+            let asked = server.count("GET", &format!("{}/0", case.name));
+            failed.push(format!("{:?} {}: {what} after {took:?}, {asked} GET", case.fault, case.name));
+        }
+    }
+    assert!(failed.is_empty(), "{}\n{}", failed.join("\n"), mount.stats());
+    // what was wrong with the server is remembered of nothing
+    server.heal();
+    for case in &cases {
+        let (errno, found) = read(&mount.join(&case.name).join("data.raw"));
+        assert_eq!(found, Some(sha256(&case.made.flat)), "{:?} {}: {errno}", case.fault, case.name);
+    }
+}
+
+/// A body in a content encoding that nobody has asked for is undone or refused, never taken for the value.
+#[test]
+fn a_content_encoding_is_not_taken_for_the_value() {
+    let store = tempfile::tempdir().unwrap();
+    let made = Made::full(store.path().to_path_buf(), &[20_000], &[20_000], json!({}));
+    let server = Faulty::new(store.path());
+    let mount = mount(&server.url(""), &[]);
+    server.set("0", Fault::Gzip);
+    let (errno, found) = read(&mount.join("data.raw"));
+    assert!(errno == "EIO" || found == Some(sha256(&made.flat)), "{errno}, {found:?}");
+}
+
+/// The answer 403 hides what is not there on some servers.
+#[test]
+fn forbidden_is_missing_only_where_the_user_says_so() {
+    let store = tempfile::tempdir().unwrap();
+    let mut made = Made::full(store.path().to_path_buf(), &[2 * PAGES], &[PAGES], json!({}));
+    let server = Faulty::new(store.path());
+    server.set("1", Fault::Status(403));
+    let refusing = mount(&server.url(""), &[]);
+    let file = File::open(refusing.join("data.raw")).unwrap();
+    let mut bytes = vec![0; PAGES];
+    file.read_exact_at(&mut bytes, 0).unwrap();
+    assert_eq!(bytes, made.flat[..PAGES]);
+    assert_eq!(errno(file.read_at(&mut bytes, PAGES as u64)), "EACCES");
+    let stats = refusing.stats();
+    assert!(stats.contains("403"), "{stats}");
+    let taking = mount(&server.url(""), &["--403-is-missing"]);
+    made.clear(&[1]);
+    assert_eq!(digest(&taking.join("data.raw")).unwrap().1, sha256(&made.flat));
+}
+
+/// A page for humans where metadata is missing is no hierarchy; one in the place of a document makes an array damaged, not
+/// empty.
+#[test]
+fn a_page_instead_of_a_document_is_damage() {
+    let store = tempfile::tempdir().unwrap();
+    Made::full(store.path().join("a"), &[100], &[100], json!({}));
+    Made::full(store.path().join("b"), &[100], &[100], json!({}));
+    std::fs::write(store.path().join(".zgroup"), br#"{"zarr_format": 2}"#).unwrap();
+    let server = Faulty::new(store.path());
+    server.set("a/.zarray", Fault::Page);
+    let mount = mount(&server.url(""), &[]);
+    assert_ne!(errno(File::open(mount.join("a/data.raw"))), "ok");
+    assert!(mount.join("b/data.raw").exists());
+}
+
+/// While the server says nothing the mount can be ended: at once where nobody cares for the reader, and as soon as he is
+/// gone else.
+#[test]
+fn a_mount_whose_server_says_nothing_can_be_ended() {
+    let store = tempfile::tempdir().unwrap();
+    let made = Made::full(store.path().to_path_buf(), &[2 * PAGES], &[PAGES], json!({}));
+    let server = Faulty::new(store.path());
+    for lazily in [false, true] {
+        server.heal();
+        let url = server.url("");
+        // with direct I/O nobody waits for pages that the kernel has asked for on somebody else's behalf
+        let args = ["--timeout", "5s", "--retries", "1", "--direct-io"];
+        let mut daemon = Daemon::start(Path::new(&url), &args);
+        server.set("1", Fault::Stall);
+        let path = daemon.path().join("data.raw");
+        let mut reader = limited(60, "cat").arg(&path).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        std::thread::sleep(Duration::from_millis(500));
+        // whoever reads what the server does answer is not held up
+        let mut bytes = vec![0; PAGES];
+        let begun = Instant::now();
+        File::open(&path).unwrap().read_exact_at(&mut bytes, 0).unwrap();
+        assert_eq!(bytes, made.flat[..PAGES]);
+        assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
+        if lazily {
+            let output = support::zarrfs(&["umount", "--lazy", daemon.path().to_str().unwrap()]);
+            assert!(output.status.success());
+            assert!(begun.elapsed() < Duration::from_secs(4), "{:?}", begun.elapsed());
+            assert!(!path.exists());
+            assert!(!reader.wait().unwrap().success(), "it was given bytes the server has not sent");
+            assert!(daemon.wait().unwrap().success());
+        } else {
+            // a reader that waits can be killed
+            let group = rustix::process::Pid::from_raw(reader.id() as i32).unwrap();
+            let _ = rustix::process::kill_process(group, rustix::process::Signal::TERM);
+            let _ = reader.wait();
+            assert!(daemon.unmount().success());
+            assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
+        }
+    }
+}
+
+/// A value that is replaced while it is read is read again, or the request fails: each answer is of one version. Raw
+/// chunks are read by ranges, those of blosc by blocks; a whole chunk is put together from several requests.
+#[test]
+fn an_answer_is_of_one_version() {
+    let store = tempfile::tempdir().unwrap();
+    let raw = Made::full(store.path().join("raw"), &[6 << 20], &[6 << 20], json!({}));
+    std::fs::write(store.path().join(".zgroup"), br#"{"zarr_format": 2}"#).unwrap();
+    let size = raw.flat.len();
+    for fault in [Fault::ChangingTag, Fault::ChangingTagUnchecked] {
+        let server = Faulty::new(store.path());
+        let mount = mount(&server.url(""), &["--direct-io"]);
+        server.set("raw/0", fault);
+        let (mut read, mut failed) = (0, 0);
+        let mut random = support::random(3);
+        for round in 0..40 {
+            let file = File::open(mount.join("raw/data.raw")).unwrap();
+            let len = [4096, 100_000, 1][round % 3];
+            let mut bytes = vec![0; len];
+            match file.read_at(&mut bytes, random(size - len) as u64) {
+                Ok(n) => {
+                    assert!(bytes[..n].iter().all(|byte| *byte == bytes[0]), "{fault:?}: bytes of two versions");
+                    read += 1;
+                }
+                Err(e) => {
+                    assert_eq!(errno::<()>(Err(e)), "EIO");
+                    failed += 1;
+                }
+            }
+        }
+        say(&format!("{fault:?}: {read} of 40 reads succeeded, {failed} failed"));
+    }
+}
+
+/// The same of an archive: what its directory says of one version is never read from another.
+#[test]
+fn an_archive_that_is_replaced_is_not_read_as_the_old_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = folder.path().join("a.zarr");
+    let old = Made::full(store.clone(), &[100_000], &[10_000], json!({}));
+    let archive = support::servers::zip(&store, folder.path(), "a.zip", true);
+    let mut new = Made::full(store.clone(), &[100_000], &[10_000], json!({}));
+    for index in new.grid() {
+        new.change(&index, 9);
+        new.put(&index);
+    }
+    // other offsets, too
+    std::fs::write(store.join(".first"), [0; 777]).unwrap();
+    let other = support::servers::zip(&store, folder.path(), "b.zip", true);
+    let server = Faulty::new(folder.path());
+    let mount = mount(&server.url("a.zip"), &["--direct-io"]);
+    let file = File::open(mount.join("data.raw")).unwrap();
+    let mut bytes = vec![0; 10_000];
+    file.read_exact_at(&mut bytes, 0).unwrap();
+    assert_eq!(bytes, old.flat[..10_000]);
+    std::fs::rename(other, archive).unwrap();
+    for at in (0..100_000).step_by(10_000) {
+        match file.read_at(&mut bytes, at as u64) {
+            Ok(n) => {
+                let now = &bytes[..n];
+                assert!(now == &old.flat[at..at + n] || now == &new.flat[at..at + n], "at {at}: neither of the two");
+            }
+            Err(e) => assert_eq!(errno::<()>(Err(e)), "EIO"),
+        }
+    }
+    drop(file);
+}
+
+/// What one server does wrong is no matter of another array.
+#[test]
+fn arrays_beside_are_read_meanwhile() {
+    let store = tempfile::tempdir().unwrap();
+    std::fs::write(store.path().join(".zgroup"), br#"{"zarr_format": 2}"#).unwrap();
+    let stalled: Vec<String> = (0..8).map(|i| format!("stalled{i}")).collect();
+    for name in &stalled {
+        Made::full(store.path().join(name), &[1000], &[1000], json!({}));
+    }
+    let good = Made::full(store.path().join("good"), &[50_000], &[1000], json!({}));
+    let server = Faulty::new(store.path());
+    let mut command = Command::new(support::ZARRFS);
+    command.args(["mount", "--timeout", "6s", "--retries", "0", "--threads", "2"]);
+    let mount = Mount::by(command, server.url("").as_ref());
+    let paths: BTreeMap<&String, PathBuf> = stalled.iter().map(|n| (n, mount.join(n).join("data.raw"))).collect();
+    for (name, path) in &paths {
+        assert!(path.exists());
+        server.set(&format!("{name}/0"), Fault::Stall);
+    }
+    std::thread::scope(|scope| {
+        let readers: Vec<_> = paths.values().map(|path| scope.spawn(move || read(path).0)).collect();
+        std::thread::sleep(Duration::from_millis(500));
+        let begun = Instant::now();
+        assert_eq!(read(&mount.join("good/data.raw")).1, Some(sha256(&good.flat)));
+        let took = begun.elapsed();
+        for reader in readers {
+            assert_eq!(reader.join().unwrap(), "EIO");
+        }
+        assert!(took < Duration::from_secs(4), "it waited for others: {took:?}");
+    });
+}
+
+/// Retries are counted and wait for longer and longer: what is asked for, and no storm.
+#[test]
+fn a_request_is_sent_again_so_many_times() {
+    let store = tempfile::tempdir().unwrap();
+    Made::full(store.path().to_path_buf(), &[1000], &[1000], json!({}));
+    let server = Faulty::new(store.path());
+    let mut command = Command::new(support::ZARRFS);
+    command.args(["mount", "--retries", "1"]);
+    let mount = Mount::by(command, server.url("").as_ref());
+    server.set("0", Fault::Status(500));
+    let file = File::open(mount.join("data.raw")).unwrap();
+    assert_eq!(errno(file.read_at(&mut [0; 1], 0)), "EIO");
+    let asked = server.count("GET", "0") + server.count("HEAD", "0");
+    assert!((2..=6).contains(&asked), "{asked} requests");
+    close(file).unwrap();
+}
