@@ -1,0 +1,256 @@
+//! The options of stores on servers, each through a mount or a verb: what it changes is seen by the server, or by whoever
+//! reads.
+
+mod support;
+
+use serde_json::json;
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+use support::faulty::{Fault, Faulty};
+use support::made::{Made, replace};
+use support::servers;
+use support::{Mount, ZARRFS, digest, errno, limited, sha256};
+
+fn mount(url: &str, args: &[&str]) -> Mount {
+    let mut command = Command::new(ZARRFS);
+    command.arg("mount").args(args);
+    Mount::by(command, url.as_ref())
+}
+
+/// A store of one array with this many items, in chunks of 1000.
+fn store(items: usize) -> (tempfile::TempDir, Made) {
+    let folder = tempfile::tempdir().unwrap();
+    let more = json!({"compressor": {"id": "zlib", "level": 1}});
+    let made = Made::full(folder.path().join("a"), &[items], &[1000], more);
+    fs::write(folder.path().join(".zgroup"), br#"{"zarr_format": 2}"#).unwrap();
+    (folder, made)
+}
+
+#[test]
+fn headers_come_with_each_request() {
+    let (folder, made) = store(3000);
+    let server = Faulty::new(folder.path());
+    let headers = ["--header", "X-Test: some thing", "--header", "Authorization:Bearer abc"];
+    let mount = mount(&server.url(""), &headers);
+    assert_eq!(digest(&mount.join("a/data.raw")).unwrap().1, sha256(&made.flat));
+    let requests = server.requests();
+    assert!(requests.len() > 3);
+    for request in requests {
+        assert_eq!(request.headers.get("x-test").map(String::as_str), Some("some thing"), "{request:?}");
+        assert_eq!(request.headers.get("authorization").map(String::as_str), Some("Bearer abc"), "{request:?}");
+    }
+}
+
+/// What is looked up may be as old as the time to live; what is opened is what the server has now.
+#[test]
+fn metadata_lives_as_long_as_it_is_told() {
+    for (ttl, is_seen) in [("forever", false), ("1s", true), ("0s", true)] {
+        let (folder, made) = store(3000);
+        let server = Faulty::new(folder.path());
+        let mount = mount(&server.url(""), &["--metadata-ttl", ttl]);
+        let flat = mount.join("a/data.raw");
+        assert_eq!(fs::metadata(&flat).unwrap().len(), 3000);
+        let document = made.text().replace("[3000]", "[5000]");
+        assert_ne!(document, made.text());
+        replace(&folder.path().join("a/.zarray"), document.as_bytes());
+        // names are kept by the kernel for a second, too
+        std::thread::sleep(Duration::from_millis(2500));
+        let seen = fs::metadata(&flat).unwrap().len();
+        assert_eq!(seen, if is_seen { 5000 } else { 3000 }, "{ttl}");
+        let file = File::open(&flat).unwrap();
+        assert_eq!(file.metadata().unwrap().len(), 5000, "{ttl}");
+    }
+}
+
+/// A chunk that is replaced at the server is seen by whoever opens after that, whatever is remembered of metadata.
+#[test]
+fn an_opening_sees_what_the_server_has() {
+    let (folder, mut made) = store(3000);
+    let server = Faulty::new(folder.path());
+    let mount = mount(&server.url(""), &["--metadata-ttl", "forever"]);
+    let flat = mount.join("a/data.raw");
+    for seed in 20..24 {
+        assert_eq!(digest(&flat).unwrap().1, sha256(&made.flat));
+        made.change(&[1], seed);
+        made.put(&[1]);
+    }
+    fs::remove_file(made.file(&[2])).unwrap();
+    made.clear(&[2]);
+    assert_eq!(digest(&flat).unwrap().1, sha256(&made.flat));
+    made.change(&[2], 99);
+    made.put(&[2]);
+    assert_eq!(digest(&flat).unwrap().1, sha256(&made.flat));
+}
+
+/// Bytes below a directory.
+fn size(directory: &Path) -> u64 {
+    let mut sum = 0;
+    support::walk::tree(directory, &mut |found| {
+        sum += found
+            .stat
+            .map_or(0, |stat| if stat.st_mode & libc::S_IFMT == libc::S_IFREG { stat.st_size as u64 } else { 0 });
+        true
+    })
+    .unwrap();
+    sum
+}
+
+#[test]
+fn chunks_are_kept_across_mounts() {
+    let (folder, mut made) = store(50_000);
+    let server = Faulty::new(folder.path());
+    let kept = tempfile::tempdir().unwrap();
+    let args = ["--cache-dir", kept.path().to_str().unwrap()];
+    let asked = || (0..50).map(|i| server.count("GET", &format!("a/{i}"))).sum::<usize>();
+    let read = |made: &Made| {
+        let mount = mount(&server.url(""), &args);
+        assert_eq!(digest(&mount.join("a/data.raw")).unwrap().1, sha256(&made.flat));
+    };
+    read(&made);
+    let first = asked();
+    assert!((50..=55).contains(&first), "{first} requests for 50 chunks");
+    read(&made);
+    assert_eq!(asked(), first, "what is on disk is asked for again");
+    // a chunk that has changed is fetched, and no other
+    made.change(&[7], 5);
+    made.put(&[7]);
+    read(&made);
+    assert_eq!(asked(), first + 1);
+    // a file that was damaged on the local disk is not believed
+    support::walk::tree(kept.path(), &mut |found| {
+        let path = kept.path().join(&found.path[1..]);
+        if path.is_file() && fs::metadata(&path).unwrap().len() > 200 {
+            let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
+            file.write_all_at(&[0x55; 20], fs::metadata(&path).unwrap().len() - 40).unwrap();
+        }
+        true
+    })
+    .unwrap();
+    read(&made);
+}
+
+#[test]
+fn what_is_kept_is_bounded() {
+    let folder = tempfile::tempdir().unwrap();
+    let made = Made::full(folder.path().to_path_buf(), &[4 << 20], &[64 << 10], json!({}));
+    let server = Faulty::new(folder.path());
+    let kept = tempfile::tempdir().unwrap();
+    let args = ["--cache-dir", kept.path().to_str().unwrap(), "--cache-dir-size", "1M"];
+    for _ in 0..2 {
+        let mounts = [mount(&server.url(""), &args), mount(&server.url(""), &args)];
+        for mount in &mounts {
+            assert_eq!(digest(&mount.join("data.raw")).unwrap().1, sha256(&made.flat));
+        }
+    }
+    let size = size(kept.path());
+    assert!(size > 100 << 10 && size <= (1 << 20) + (256 << 10), "{size} bytes are kept");
+}
+
+/// A request that S3 is sent, for what is in the headers that say who asks, and where.
+fn s3_request(args: &[&str], environment: &[(&str, &str)]) -> support::faulty::Request {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Faulty::new(folder.path());
+    let mut command = limited(60, ZARRFS);
+    command.args(["info", "--endpoint-url", server.url("").trim_end_matches('/')]).args(args).arg("s3://bucket/x.zarr");
+    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("AWS_")) {
+        command.env_remove(name);
+    }
+    let output = command.env("AWS_EC2_METADATA_DISABLED", "true").envs(environment.iter().copied()).output().unwrap();
+    assert!(!output.status.success());
+    server.requests().into_iter().next().unwrap_or_else(|| panic!("{}", String::from_utf8_lossy(&output.stderr)))
+}
+
+#[test]
+fn credentials_and_region_go_into_requests_to_s3() {
+    let keys = [("AWS_ACCESS_KEY_ID", "somebody"), ("AWS_SECRET_ACCESS_KEY", "secret")];
+    let signed = |args: &[&str], more: &[(&str, &str)]| {
+        let environment = [&keys, more].concat();
+        s3_request(args, &environment).headers.remove("authorization").expect("it is signed")
+    };
+    let from_option = signed(&["--region", "eu-test-7"], &[("AWS_REGION", "xx-other-1")]);
+    assert!(from_option.contains("somebody/") && from_option.contains("/eu-test-7/s3"), "{from_option}");
+    let from_environment = signed(&[], &[("AWS_REGION", "xx-other-1")]);
+    assert!(from_environment.contains("/xx-other-1/s3"), "{from_environment}");
+    let anonymous = s3_request(&["--anon", "--region", "eu-test-7"], &keys);
+    assert_eq!(anonymous.headers.get("authorization"), None);
+    assert!(anonymous.path.starts_with("/bucket"), "{}", anonymous.path);
+}
+
+#[test]
+fn retries_and_timeout_are_as_told() {
+    let (folder, made) = store(1000);
+    let server = Faulty::new(folder.path());
+    let url = server.url("");
+    let none = mount(&url, &["--retries", "0"]);
+    let many = mount(&url, &["--retries", "6"]);
+    for mount in [&none, &many] {
+        assert!(mount.join("a/data.raw").exists());
+    }
+    server.set("a/0", Fault::Burst(4));
+    assert_eq!(errno(digest(&none.join("a/data.raw"))), "EIO");
+    assert_eq!(digest(&many.join("a/data.raw")).unwrap().1, sha256(&made.flat));
+    server.set("a/0", Fault::Stall);
+    let impatient = mount(&url, &["--retries", "0", "--timeout", "500ms"]);
+    let begun = Instant::now();
+    assert_eq!(errno(digest(&impatient.join("a/data.raw"))), "EIO");
+    assert!((100..5000).contains(&begun.elapsed().as_millis()), "{:?}", begun.elapsed());
+}
+
+/// `.zmetadata` is for stores that can't list; who wants it elsewhere, or not there, says so.
+#[test]
+fn consolidated_metadata_is_used_as_told() {
+    let (folder, made) = store(1000);
+    let stale = json!({"zarr_consolidated_format": 1, "metadata": {".zgroup": {"zarr_format": 2},
+        "b/.zarray": serde_json::from_str::<serde_json::Value>(&made.text()).unwrap()}});
+    fs::write(folder.path().join(".zmetadata"), stale.to_string()).unwrap();
+    let server = Faulty::new(folder.path());
+    let directory = folder.path().to_str().unwrap();
+    let shows = |store: &str, how: &str| {
+        let mount = mount(store, &["--consolidated", how]);
+        ["a", "b"].map(|name| mount.join(name).join(".zarray").exists())
+    };
+    for (store, how, expected) in [
+        (server.url("").as_str(), "use", [false, true]),
+        (server.url("").as_str(), "ignore", [true, false]),
+        (directory, "auto", [true, false]),
+        (directory, "use", [false, true]),
+        (directory, "ignore", [true, false]),
+    ] {
+        assert_eq!(shows(store, how), expected, "{store} {how}");
+    }
+}
+
+#[test]
+fn a_store_in_memory() {
+    let mount = mount("memory:", &[]);
+    fs::create_dir(mount.join("a")).unwrap();
+    let (_folder, made) = store(3000);
+    fs::write(mount.join("a/.zarray"), made.text()).unwrap();
+    fs::write(mount.join("a/data.raw"), &made.flat).unwrap();
+    assert_eq!(digest(&mount.join("a/data.raw")).unwrap().1, sha256(&made.flat));
+    assert!(mount.join("a/0").exists());
+}
+
+/// A user's own mistakes are told in one line, with what to do.
+#[test]
+fn mistakes_are_told() {
+    let (folder, _) = store(1000);
+    let Some(server) = servers::nginx(folder.path(), "") else { return };
+    let url = server.place("").url;
+    for (store, args, code) in [
+        ("s3://bucket/x", vec!["--header", "no colon"], 2),
+        ("gopher://host/x", vec![], 2),
+        ("http://127.0.0.1:1/x.zarr", vec!["--retries", "0"], 1),
+        // a web server can't tell whether there is a store without any document
+        (&format!("{url}nothing.zarr"), vec![], 4),
+        (&format!("{url}nothing.zip"), vec![], 3),
+    ] {
+        let output = limited(60, ZARRFS).arg("info").args(args).arg(store).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{store}: {said}");
+        assert!(code == 2 || said.lines().count() == 1, "{store}: {said}");
+    }
+}
