@@ -10,8 +10,10 @@ use std::path::Path;
 /// Starts logging at `level`, to `file` or else to standard error.
 pub fn start(level: LevelFilter, file: Option<&Path>) -> Result<(), Failure> {
     let mut builder = Builder::new();
+    // what the libraries for servers say of requests may hold what gives access
+    builder.filter_level(level.min(LevelFilter::Warn)).filter_module("zarrfs", level);
     // fuser warns of every operation that a file system leaves out
-    builder.filter_level(level).filter_module("fuser", level.min(LevelFilter::Error));
+    builder.filter_module("fuser", level.min(LevelFilter::Error));
     match file {
         Some(path) => {
             let opened = OpenOptions::new().create(true).append(true).open(path);
