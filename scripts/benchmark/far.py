@@ -1,5 +1,6 @@
 """The rows of stores that are no directories: over a link with a latency, in a zip file, in a bucket."""
 import contextlib
+import os
 import pathlib
 import resource
 import subprocess
@@ -126,7 +127,7 @@ class StoreBench(NearStoreBench):
         if self.round > 0:
             return  # they are counted, and moto takes its time
         with bucket(self.setup.servers, self.setup.listed) as (process, endpoint, url):
-            with self.mounts.zarrfs(url, "--endpoint-url", endpoint, "--anon"):
+            with self.mounts.zarrfs(url, "--endpoint-url", endpoint):
                 before, asked = listings_of(process), self.mounts.counters()["requests"]
                 seconds, _ = timed(["ls", "-l", self.mounts.at])
                 listings, requests = listings_of(process) - before, self.mounts.counters()["requests"] - asked
@@ -138,6 +139,8 @@ class StoreBench(NearStoreBench):
 @contextlib.contextmanager
 def bucket(python, chunks):
     """Yields the process of a bucket with an array of so many chunks, its endpoint and its URL."""
+    # any will do, but none won't
+    os.environ.update(AWS_ACCESS_KEY_ID="bench", AWS_SECRET_ACCESS_KEY="bench", AWS_DEFAULT_REGION="us-east-1")
     command = [python, pathlib.Path(__file__).with_name("bucket.py"), str(chunks)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         try:
