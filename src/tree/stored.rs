@@ -15,6 +15,9 @@ const CHUNKS: usize = 1024;
 /// Names looked at, chunks and strays alike.
 const NAMES: usize = 16_384;
 
+/// The same of a far store, which gives a thousand at a time: who lists the directory asks for all of them again.
+const NAMES_FAR: usize = 2_000;
+
 /// How long an answer is taken as it was: one program often asks several times.
 const KEPT: Duration = Duration::from_secs(1);
 
@@ -22,7 +25,7 @@ const KEPT: Duration = Duration::from_secs(1);
 #[derive(Clone, Copy, Debug)]
 pub struct Stored {
     /// Bytes: exact up to [`CHUNKS`] chunks; beyond that their mean times the number of chunks, or, where there are
-    /// more than [`NAMES`] names, times the grid's.
+    /// more than [`NAMES`] names, [`NAMES_FAR`] of a far store, times the grid's.
     pub bytes: u64,
     /// The newest modification time of the chunks asked for.
     pub newest: SystemTime,
@@ -73,7 +76,8 @@ fn sample(store: &dyn Store, array: &Arc<Array>) -> Stored {
         // nobody knows: what is called a hole would be copied as zeros
         return Stored { bytes: array.size(), ..stored };
     }
-    let entries = array.entries().into_iter().flatten().take(NAMES).inspect(|_| names += 1);
+    let most = if array.is_far() { NAMES_FAR } else { NAMES };
+    let entries = array.entries().into_iter().flatten().take(most).inspect(|_| names += 1);
     let mut found = entries.filter_map(|entry| match entry {
         Ok(ArrayEntry::Chunk(chunk)) => Some(chunk),
         _ => None,
@@ -88,7 +92,7 @@ fn sample(store: &dyn Store, array: &Arc<Array>) -> Stored {
         true
     });
     chunks += found.count() as u64;
-    if names == NAMES {
+    if names == most {
         chunks = array.grid().chunk_count();
     }
     if chunks > asked && asked > 0 {
