@@ -147,7 +147,8 @@ def main():
         "versions": system.versions(setup.mounts.zarrfs_program, args.zarr2, args.peers, args.servers, root),
         "arrays": {},
     }
-    result["stores"] = {"arrays": counts[0], "chunks": counts[1], "listed": setup.listed, "rows": bench_stores(setup, args, counts)}
+    result["stores"] = {"arrays": counts[0], "chunks": counts[1], "listed": setup.listed,
+                        "rows": bench_stores(setup, args, counts)}
     try:
         for array in args.arrays:
             result["arrays"][array.name] = bench_array(setup, array, args, result["machine"]["cores"])

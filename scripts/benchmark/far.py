@@ -123,7 +123,7 @@ class StoreBench(NearStoreBench):
     """Measurements of stores with many arrays or chunks."""
 
     def ls_s3(self):
-        """A listing of an array of many chunks in a bucket: how many requests for names it takes, and how many others."""
+        """A listing of an array of many chunks in a bucket: how many requests for names, and others, it takes."""
         if self.round > 0:
             return  # they are counted, and moto takes its time
         with bucket(self.setup.servers, self.setup.listed) as (process, endpoint, url):

@@ -178,7 +178,7 @@ def print_stores(stores):
     table(["", "zarrfs", "plain"], lines)
     if "ls-s3" in rows:
         seconds, listings, others = (median(rows, row, "zarrfs") for row in ("ls-s3", "ls-s3-listings", "ls-s3-others"))
-        print(f"ls -l of {stores['listed']:,} chunks in a bucket of moto: {listings} listings and {others} other requests; "
+        print(f"ls -l of {stores['listed']:,} chunks in a bucket of moto: {listings} listings and {others} others; "
               f"{seconds:.1f} s")
 
 
@@ -199,7 +199,8 @@ def targets(result):
     stores = result["stores"]
     listings = median(stores["rows"], "ls-s3-listings", "zarrfs")
     # with the array's document
-    add("stores", "listings", f"{stores['listed']:,} chunks", listings, -(-(stores["listed"] + 1) // 1000), at_most=True)
+    pages = -(-(stores["listed"] + 1) // 1000)
+    add("stores", "listings", f"{stores['listed']:,} chunks", listings, pages, at_most=True)
     first = stores["rows"].get("first-byte", {})
     for column, value in first.items():
         if "arrays" in column or "chunks" in column:
@@ -256,8 +257,8 @@ def peak_targets(add, name, rows, row):
 
 COLUMNS_LEGEND = """zarrfs, direct: a mount, without and with --direct-io. null, null-direct: a FUSE file served from
 memory, which the page cache holds in the warm rows. plain: a file of the same bytes; of 4 bytes, a program that decodes
-and encodes their chunk and replaces its file, synced. link: an HTTP server of which each answer takes 20 ms, and a client
-that throws away what comes. x: how many times as fast zarrfs is."""
+and encodes their chunk and replaces its file, synced. link: an HTTP server of which each answer takes 20 ms, and a
+client that throws away what comes. x: how many times as fast zarrfs is."""
 TARGETS_LEGENDS = {
     "reading": """cat, direct: a cold cat, without and with --direct-io, against the bound, the
 best peer reading into memory, the best peer writing a raw file. warm, random1, random4: a warm cat and warm random
@@ -268,8 +269,8 @@ its chunks, against the bound; chunks decoded for it, and chunks stored for each
 stored for each that random writes changed. update: 4 bytes and fsync, against the least that takes. MiB: peak memory
 with that cache.""",
     "far stores": """cat: a cold cat over the link against the bound, which is the link, or the cores
-that serve, decode and copy, and against the best peer reading into memory. requests: sent for each chunk. zip: a cold cat of a zip file
-against one of a directory.""",
+that serve, decode and copy, and against the best peer reading into memory. requests: sent for each chunk. zip:
+a cold cat of a zip file against one of a directory.""",
 }
 
 
