@@ -165,7 +165,13 @@ fn azure_by_azurite() {
 
 fn over_buckets(what: &str, start: impl Fn() -> Option<Server>) {
     let spare = tempfile::tempdir().unwrap();
-    let stores = stores(Share::new(30, 14), spare.path());
+    let mut stores = stores(Share::new(30, 14), spare.path());
+    for store in &mut stores {
+        // the object_store crate takes no such names
+        let all = store.arrays.len();
+        store.arrays.retain(|array| !array["array"].as_str().unwrap().contains(|c: char| c.is_ascii_control()));
+        store.left_out += all - store.arrays.len();
+    }
     let Some(server) = start() else { return };
     let staged = tempfile::tempdir().unwrap();
     for (number, store) in stores.iter().enumerate() {
