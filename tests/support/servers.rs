@@ -1,6 +1,10 @@
 //! Servers of other hands, on loopback: S3 by moto and by LocalStack, Azure by azurite, HTTP by nginx and by Python. Each
 //! ends with its guard, and with the process of the tests however that ends. What is not installed is skipped, and said;
 //! scripts/test installs everything.
+//!
+//! Google is not among them: what PyPI has to stand for it speaks no XML API as clients of buckets do. gcp-storage-emulator
+//! (2026.7.19) answers 501 to HEAD, DELETE and listings, sends no ETag or generation and puts whatever
+//! `x-goog-if-generation-match` says; gcloud-storage-emulator (0.5.0) knows no HEAD and no preconditions either.
 
 use super::{Mount, ZARRFS, installed, limited, provided};
 use rustix::process::{Signal, set_parent_process_death_signal};
