@@ -4,9 +4,9 @@ use super::draft::Draft;
 use super::{Fs, Handle};
 use crate::error::{Error, Result};
 use crate::memory::lock;
+use crate::store::read_at;
 use crate::tree::Node;
 use std::fs::File;
-use std::io::ErrorKind;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -45,17 +45,7 @@ impl Fs {
         }
         let file = open.file.as_ref().ok_or_else(stale)?;
         out.resize(len, 0);
-        let mut done = 0;
-        while done < len {
-            match file.read_at(&mut out[done..], offset + done as u64) {
-                Ok(0) => break,
-                Ok(n) => done += n,
-                Err(e) if e.kind() == ErrorKind::Interrupted => {}
-                Err(e) => return Err(e.into()),
-            }
-        }
-        out.truncate(done);
-        Ok(())
+        read_at(file, offset, out)
     }
 
     /// Writes all of `data`.

@@ -36,7 +36,9 @@ pub use zip::ZipStore;
 use crate::error::{Error, Kind, Result};
 use std::fmt;
 use std::fs::File;
+use std::io::ErrorKind;
 use std::ops::Range;
+use std::os::unix::fs::FileExt;
 use std::time::SystemTime;
 
 /// Something that differs whenever the bytes of a key may differ.
@@ -257,6 +259,21 @@ pub trait Store: Send + Sync {
             false => Err(read_only()),
         }
     }
+}
+
+/// Fills `out` with what stands at `offset`; it becomes shorter where the file ends before.
+pub(crate) fn read_at(file: &File, offset: u64, out: &mut Vec<u8>) -> Result<()> {
+    let mut done = 0;
+    while done < out.len() {
+        match file.read_at(&mut out[done..], offset + done as u64) {
+            Ok(0) => break,
+            Ok(n) => done += n,
+            Err(e) if e.kind() == ErrorKind::Interrupted => {}
+            Err(e) => return Err(e.into()),
+        }
+    }
+    out.truncate(done);
+    Ok(())
 }
 
 fn read_only() -> Error {

@@ -5,7 +5,7 @@
 mod resolve;
 mod write;
 
-use super::{Entry, EntryKind, Key, KeyLock, Listing, LockFiles, Space, Stat, Store, Version};
+use super::{Entry, EntryKind, Key, KeyLock, Listing, LockFiles, Space, Stat, Store, Version, read_at};
 use crate::error::{Error, Result};
 use crate::memory;
 use resolve::{Level, kind_behind, open_beneath};
@@ -14,7 +14,6 @@ use std::fs::File;
 use std::io::Read;
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -97,16 +96,7 @@ impl Store for DirectoryStore {
         let Some((file, stat)) = self.open_value(key)? else { return Ok(None) };
         let want = range.end.min(stat.size).saturating_sub(range.start) as usize;
         memory::resize(value, want)?;
-        let mut done = 0;
-        while done < want {
-            match file.read_at(&mut value[done..], range.start + done as u64) {
-                Ok(0) => break,
-                Ok(n) => done += n,
-                Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
-                Err(e) => return Err(e.into()),
-            }
-        }
-        value.truncate(done);
+        read_at(&file, range.start, value)?;
         Ok(Some(stat))
     }
 

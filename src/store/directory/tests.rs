@@ -1,5 +1,6 @@
 use super::resolve::KEYS_PER_RESOLVE;
 use super::*;
+use std::os::unix::fs::FileExt;
 use std::os::unix::fs::symlink;
 
 fn get(store: &DirectoryStore, key: &str) -> Result<Option<Vec<u8>>> {

@@ -4,11 +4,9 @@
 use crate::error::{Error, Result};
 use crate::memory;
 use crate::store::directory::stat_of;
-use crate::store::{EntryKind, Key, Stat, Store};
+use crate::store::{EntryKind, Key, Stat, Store, read_at};
 use std::fs::File;
-use std::io::ErrorKind;
 use std::ops::Range;
-use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 /// Why something of an archive can't be had.
@@ -87,19 +85,4 @@ impl Archive {
         self.read(range, out)?;
         if out.len() as u64 == want { Ok(()) } else { Err(damaged("cut short")) }
     }
-}
-
-/// Fills `out` with what stands at `offset`; it becomes shorter where the file ends before.
-fn read_at(file: &File, offset: u64, out: &mut Vec<u8>) -> Result<()> {
-    let mut done = 0;
-    while done < out.len() {
-        match file.read_at(&mut out[done..], offset + done as u64) {
-            Ok(0) => break,
-            Ok(n) => done += n,
-            Err(e) if e.kind() == ErrorKind::Interrupted => {}
-            Err(e) => return Err(e.into()),
-        }
-    }
-    out.truncate(done);
-    Ok(())
 }
