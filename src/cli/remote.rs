@@ -23,7 +23,7 @@ pub struct RemoteArgs {
     /// A header for each request, such as "Authorization: Bearer TOKEN"; may be given several times
     #[arg(long = "header", value_name = "K:V", value_parser = header)]
     headers: Vec<(String, String)>,
-    /// How long one request may take, to its last byte
+    /// How long one request may take to its last byte, with its repetitions
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = duration::parse)]
     timeout: Duration,
     /// How often a request is sent again that failed on the way or at the server

@@ -162,11 +162,13 @@ impl Outline {
     /// The documents, groups and arrays one level below `prefix`.
     fn list(&self, prefix: &Key) -> Vec<Entry> {
         let entry = |key: &Key, stat: Stat| Entry { name: key.name().to_string(), kind: stat.kind, stat: Some(stat) };
-        let is_below = |key: &&Key| !key.is_root() && key.parent() == *prefix;
-        let documents = self.documents.iter().filter(|(key, _)| is_below(key));
-        let documents = documents.map(|(key, text)| entry(key, self.stat_of(text)));
-        let prefixes = self.prefixes.iter().filter(is_below).map(|key| entry(key, prefix_of(self.modified)));
-        documents.chain(prefixes).collect()
+        let is_next = |key: &Key| !key.is_root() && key.parent() == *prefix;
+        // all below it stand together: a listing of one array doesn't go through those of all
+        let (first, is_below) = (prefix.join(""), |key: &Key| key.relative_to(prefix).is_some());
+        let documents = self.documents.range(&first..).take_while(|(key, _)| is_below(key));
+        let documents = documents.filter(|(key, _)| is_next(key)).map(|(key, text)| entry(key, self.stat_of(text)));
+        let prefixes = self.prefixes.range(&first..).take_while(|key| is_below(key)).filter(|key| is_next(key));
+        documents.chain(prefixes.map(|key| entry(key, prefix_of(self.modified)))).collect()
     }
 }
 

@@ -71,6 +71,28 @@ fn all_of_it_is_told_by_two_requests() {
     assert_eq!(view["metadata"].as_object().unwrap().len(), 5);
 }
 
+/// Names that stand around `a/` in the order of keys: `.` comes before the slash, `0` after it.
+#[test]
+fn each_level_lists_what_is_on_it() {
+    let values = [
+        ("a/.zgroup", GROUP),
+        ("a/b/c/.zarray", ARRAY),
+        ("a.b/.zarray", ARRAY),
+        ("a0/.zarray", ARRAY),
+        (".zgroup", GROUP),
+    ];
+    let (memory, _, h) = unlisted(&values, UseConsolidated::Auto);
+    memory.insert(".zmetadata", consolidated(&values));
+    assert_eq!(walked(&h), ["/ group", "/a group", "/a/b group", "/a/b/c array", "/a.b array", "/a0 array"]);
+    let names = |path: &str| {
+        let mut names: Vec<String> = h.store().list(&key(path)).unwrap().map(|entry| entry.unwrap().name).collect();
+        names.sort();
+        names
+    };
+    assert_eq!(names(""), [".zgroup", "a", "a.b", "a0"]);
+    assert_eq!((names("a"), names("a/b")), (vec![".zgroup".into(), "b".into()], vec!["c".into()]));
+}
+
 #[test]
 fn without_it_names_are_asked_for_when_they_are_opened() {
     let (memory, counted, h) = unlisted(&VALUES, UseConsolidated::Auto);
