@@ -30,11 +30,13 @@ pub mod array;
 pub mod hierarchy;
 // floor 6: decoded chunks within one bound
 pub mod cache;
-// floor 7: names and nodes
+// floor 7: files that let other programs open the bytes
+pub mod header;
+// floor 8: names and nodes
 pub mod tree;
-// floor 8: what the file system does
+// floor 9: what the file system does
 pub mod fs;
-// floor 9: FUSE
+// floor 10: FUSE
 pub mod fuse;
-// floor 10: the command line
+// floor 11: the command line
 pub mod cli;

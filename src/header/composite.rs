@@ -1,0 +1,103 @@
+//! A file that is put together from bytes and from arrays' flat bytes, in parts that follow each other. It knows where
+//! each part stands, not how an array is read.
+
+use crate::store::Key;
+use std::sync::Arc;
+
+/// The parts of a file, in file order and without gaps.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Composite {
+    parts: Vec<Part>,
+    size: u64,
+}
+
+/// One of them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Part {
+    /// Where in the file it begins, in bytes.
+    pub at: u64,
+    /// Bytes.
+    pub len: u64,
+    /// What they are.
+    pub content: Content,
+}
+
+/// What a part holds.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Content {
+    /// These bytes. They can't be changed.
+    Bytes(Arc<[u8]>),
+    /// Bytes of 0, which can't be changed.
+    Padding,
+    /// All flat bytes of the array at a key, with each `swap` bytes in a row in reversed order; 1 leaves them as they
+    /// are.
+    Flat {
+        /// The array's place in the hierarchy.
+        key: Key,
+        /// Bytes.
+        swap: usize,
+    },
+}
+
+impl Composite {
+    /// A file of this text alone.
+    pub fn text(text: String) -> Self {
+        let mut file = Composite::default();
+        file.push_bytes(text.into_bytes());
+        file
+    }
+
+    /// Adds bytes at the end.
+    pub fn push_bytes(&mut self, bytes: Vec<u8>) {
+        self.push(bytes.len() as u64, Content::Bytes(bytes.into()));
+    }
+
+    /// Adds zeros at the end up to the next multiple of `step` bytes.
+    pub fn pad_to(&mut self, step: u64) {
+        self.push(self.size.next_multiple_of(step) - self.size, Content::Padding);
+    }
+
+    /// Adds the `len` flat bytes of the array at `key` at the end. See [`Content::Flat`].
+    pub fn push_flat(&mut self, key: Key, len: u64, swap: usize) {
+        self.push(len, Content::Flat { key, swap });
+    }
+
+    fn push(&mut self, len: u64, content: Content) {
+        if len > 0 {
+            self.parts.push(Part { at: self.size, len, content });
+            self.size += len;
+        }
+    }
+
+    /// Bytes of the whole file.
+    pub fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// All parts.
+    pub fn parts(&self) -> &[Part] {
+        &self.parts
+    }
+
+    /// The number of the part that holds the byte at `position`; the count of parts past the end.
+    pub fn part_at(&self, position: u64) -> usize {
+        self.parts.partition_point(|part| part.at + part.len <= position)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_follow_each_other() {
+        let mut file = Composite::text("header".into());
+        file.pad_to(8);
+        file.pad_to(8);
+        file.push_flat(Key::root(), 10, 2);
+        file.push_bytes(Vec::new());
+        assert_eq!(file.parts().iter().map(|p| (p.at, p.len)).collect::<Vec<_>>(), [(0, 6), (6, 2), (8, 10)]);
+        assert_eq!(file.size(), 18);
+        assert_eq!([0, 5, 6, 8, 17, 18].map(|at| file.part_at(at)), [0, 0, 1, 2, 2, 3]);
+    }
+}
