@@ -20,6 +20,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+mod composite;
 mod directory;
 mod draft;
 mod flat;
@@ -32,6 +33,7 @@ mod rename;
 mod resize;
 mod write;
 
+use composite::CompositeFile;
 use directory::DirectoryStream;
 pub use directory::Entry;
 use draft::{Draft, Drafts};
@@ -71,6 +73,8 @@ const MAX_BEHIND: usize = 16;
 pub enum KernelPages {
     /// Nothing, now or later: each read is asked for. The content is made at open, or there is no need to keep it.
     None,
+    /// Nothing but what maps take, where the kernel can tell the two apart (since Linux 6.6); else as `Fresh`.
+    Maps,
     /// What is read from now on.
     Fresh,
     /// That, and what was read before.
@@ -107,6 +111,8 @@ enum Handle {
     /// A metadata document or a chunk of objects, to be written.
     Draft(Arc<Draft>),
     Plain(PlainFile),
+    /// A header or container.
+    Composite(CompositeFile),
     /// Protects the stream, for as long as one reply is filled from it.
     Directory(Mutex<DirectoryStream>),
 }
@@ -145,6 +151,8 @@ pub struct Fs {
     resizing: Resizing,
     /// Stores what was written, behind the back of who goes on writing.
     behind: Pool,
+    /// Held while part of an item is written whose bytes are shown in reversed order. It protects nothing else.
+    swapping: Mutex<()>,
     pages: Pages,
     drafts: Drafts,
     fresh: FreshGroups,
@@ -171,6 +179,7 @@ impl Fs {
             resizing: Resizing::default(),
             resizes: options.resize,
             behind: Pool::new("write-back", options.threads.max(MIN_BEHIND).max(requests.min(MAX_BEHIND)))?,
+            swapping: Mutex::default(),
             pages: Pages::new(),
             drafts: Drafts::default(),
             fresh: FreshGroups::new(),
@@ -304,6 +313,11 @@ impl Fs {
                 }
                 Handle::Chunk(CurrentArray(Mutex::new(array)), name.clone(), Dropping::new(inode, pages))
             }
+            Node::Header(..) | Node::Dataset(_) => {
+                let file;
+                (file, pages) = self.open_composite(&node)?;
+                Handle::Composite(file)
+            }
             Node::Metadata(key, file) => {
                 let document = match file {
                     MetadataFile::Consolidated => self.tree.consolidated(key, Duration::ZERO)?,
@@ -399,6 +413,10 @@ impl Fs {
         if let Some(Handle::Draft(draft)) = closed.as_deref() {
             self.release_draft(draft);
         }
+        if let Some(Handle::Composite(open)) = closed.as_deref() {
+            // as below
+            let _ = self.flush_composite(open);
+        }
         if let Some(Handle::Flat(FlatFile { dropping, .. }) | Handle::Chunk(_, _, dropping)) = closed.as_deref() {
             self.answered(dropping);
         }
@@ -416,6 +434,7 @@ impl Fs {
     pub fn is_slow_release(&self, handle: u64) -> bool {
         self.handle(handle).is_ok_and(|handle| match &*handle {
             Handle::Flat(FlatFile { array, .. }) | Handle::Chunk(array, ..) => lock(&array.0).is_dirty(),
+            Handle::Composite(open) => open.arrays().any(|array| array.is_dirty()),
             Handle::Draft(_) => true,
             _ => false,
         })
@@ -431,8 +450,9 @@ impl Fs {
                 if file.array.is_superseded() {
                     return Ok(false); // it has to be looked up again
                 }
-                flat::note(&self.ahead, &file.readers, &self.current(&file.array)?, offset, len, file.once);
+                self.note_flat(file, offset, len)?;
             }
+            Handle::Composite(open) if !self.note_composite(open, offset, len)? => return Ok(false),
             Handle::Chunk(array, _, dropping) => {
                 self.answered(dropping);
                 if array.is_superseded() {
@@ -456,17 +476,8 @@ impl Fs {
 
     fn read_from(&self, handle: &Handle, offset: u64, len: usize, cached: bool, out: &mut Vec<u8>) -> Result<bool> {
         let done = match handle {
-            Handle::Flat(file) => {
-                let (array, whole) = (self.current(&file.array)?, file.readers.is_forward(offset));
-                if let Some(done) = self.ahead.read(&file.readers, &array, offset, len, cached, out) {
-                    if done {
-                        self.stats.bytes_served.add(out.len() as u64);
-                    }
-                    return Ok(done);
-                }
-                let request = FlatRead { cache: &self.cache, ahead: &self.ahead, array: &array, offset, whole };
-                request.read(len, cached, &self.stats, out)?
-            }
+            Handle::Flat(file) => self.read_flat(file, offset, len, cached, out)?,
+            Handle::Composite(open) => self.read_composite(open, offset, len, cached, out)?,
             Handle::Chunk(array, name, _) => self.read_chunk(&*self.current(array)?, name, offset, len, cached, out)?,
             Handle::Document(text) => {
                 let start = (offset.min(text.len() as u64)) as usize;
@@ -489,6 +500,20 @@ impl Fs {
             self.stats.bytes_served.add(out.len() as u64);
         }
         Ok(done)
+    }
+
+    fn note_flat(&self, file: &FlatFile, offset: u64, len: usize) -> Result<()> {
+        flat::note(&self.ahead, &file.readers, &self.current(&file.array)?, offset, len, file.once);
+        Ok(())
+    }
+
+    fn read_flat(&self, file: &FlatFile, offset: u64, len: usize, cached: bool, out: &mut Vec<u8>) -> Result<bool> {
+        let (array, whole) = (self.current(&file.array)?, file.readers.is_forward(offset));
+        if let Some(done) = self.ahead.read(&file.readers, &array, offset, len, cached, out) {
+            return Ok(done);
+        }
+        let request = FlatRead { cache: &self.cache, ahead: &self.ahead, array: &array, offset, whole };
+        request.read(len, cached, &self.stats, out)
     }
 
     fn read_chunk(

@@ -1,11 +1,12 @@
 //! The mounted tree: which names stand in which directory, what each name is, its inode number, size and times, its
-//! extended attributes. It never reads chunks, but for the size of one whose items are objects; it knows nothing of
-//! open files.
+//! extended attributes. It never reads chunks, but for the size of one whose items are objects and for the coordinates
+//! that headers tell; it knows nothing of open files.
 
 use crate::array::{Array, is_chunk_like};
 use crate::cache::{Cache, Want};
 use crate::error::{Error, Result};
 use crate::grid::ChunkId;
+use crate::header::{DATASET, Format};
 use crate::hierarchy::{Document, Hierarchy, MetadataFile, Place};
 use crate::json::Value;
 use crate::memory::lock;
@@ -18,6 +19,7 @@ use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
+mod headers;
 mod levels;
 mod live;
 mod lookup;
@@ -26,9 +28,11 @@ mod stored;
 mod target;
 mod xattr;
 
+pub use headers::Headers;
 pub use lookup::{Level, Listed};
 pub use target::Target;
 
+use headers::KnownHeaders;
 use live::LiveNodes;
 use stored::StoredSizes;
 
@@ -47,7 +51,7 @@ const BLOCK_SIZE: u32 = 1 << 20;
 const MIN_BLOCK_SIZE: u32 = 4096;
 
 /// Names of a directory that don't come from a listing of the store, `.` and `..` among them: at most so many.
-const FIXED_NAMES: u64 = 5;
+const FIXED_NAMES: u64 = 5 + Format::ALL.len() as u64;
 
 /// How long a `.zmetadata` that was made is taken as it was, where no file is opened: making it takes a walk.
 const CONSOLIDATED_KEPT: Duration = Duration::from_secs(1);
@@ -59,6 +63,10 @@ pub enum Node {
     Directory(Key),
     /// `data.raw` of the array at this key.
     Flat(Key),
+    /// A header or container of the array at this key.
+    Header(Key, Format),
+    /// The group at this key as a netCDF file.
+    Dataset(Key),
     /// A stored chunk of the array at this key, by its name in the mount: its number depends on the shape.
     Chunk(Key, String),
     /// A metadata document of the group or array at this key.
@@ -107,6 +115,8 @@ impl Node {
         match self {
             Node::Directory(key) | Node::Value(key) | Node::Unreadable(key) => key.clone(),
             Node::Flat(key) => key.join(FLAT),
+            Node::Header(key, format) => key.join(format.name()),
+            Node::Dataset(key) => key.join(DATASET),
             Node::Chunk(key, name) => key.join(name),
             Node::Metadata(key, file) => key.join(file.name()),
             Node::ControlDirectory => Key::root().join(CONTROL),
@@ -120,6 +130,8 @@ impl Node {
         match self {
             Node::Directory(key) => Node::Directory(moved(key)),
             Node::Flat(key) => Node::Flat(moved(key)),
+            Node::Header(key, format) => Node::Header(moved(key), *format),
+            Node::Dataset(key) => Node::Dataset(moved(key)),
             Node::Chunk(key, name) => Node::Chunk(moved(key), name.clone()),
             Node::Metadata(key, file) => Node::Metadata(moved(key), *file),
             Node::Value(key) => Node::Value(moved(key)),
@@ -191,6 +203,8 @@ pub struct Tree {
     started: SystemTime,
     live: LiveNodes,
     stored_sizes: StoredSizes,
+    headers: Headers,
+    known_headers: KnownHeaders,
     /// `.zmetadata` documents made a moment ago. Protects the map alone.
     consolidated: Mutex<LruCache<Key, (Instant, Arc<Document>)>>,
     /// Groups without a stored `.zgroup` of which the one that is shown was removed. Protects the set alone.
@@ -207,6 +221,8 @@ impl Tree {
             started: SystemTime::now(),
             live: LiveNodes::default(),
             stored_sizes: StoredSizes::new(),
+            headers: Headers::default(),
+            known_headers: KnownHeaders::new(),
             consolidated: Mutex::new(LruCache::new(FEW)),
             unmarked: Mutex::default(),
         }
@@ -263,6 +279,9 @@ impl Tree {
             Node::Flat(key) | Node::Chunk(key, _) | Node::Metadata(key, MetadataFile::Consolidated) => {
                 store.forget(key)
             }
+            Node::Dataset(key) => store.forget(key),
+            // its coordinates lie beside it
+            Node::Header(key, _) => store.forget(&key.parent()),
             Node::Metadata(key, _) => self.hierarchy.forget_documents(key),
             Node::Value(key) | Node::Unreadable(key) => store.forget(key),
             Node::Directory(_) | Node::ControlDirectory | Node::Control(_) => {}
@@ -327,6 +346,7 @@ impl Tree {
                 let attributes = self.of_chunk(node, self.chunk_size(&array, chunk), &stat);
                 Ok(Attributes { lasting: !array.metadata().is_object(), ..attributes })
             }
+            Node::Header(..) | Node::Dataset(_) => self.of_composite(node),
             Node::Metadata(key, file) => {
                 let document = self.document(key, *file)?.ok_or_else(stale)?;
                 Ok(self.of_document(node, &document))
@@ -355,6 +375,7 @@ impl Tree {
             Node::Metadata(_, file) => *file == MetadataFile::Consolidated,
             Node::Flat(key) => !self.hierarchy.remembered(key).is_some_and(|a| self.stored_sizes.knows(&a)),
             Node::Chunk(key, _) => self.hierarchy.remembered(key).is_some_and(|a| a.metadata().is_object()),
+            Node::Header(..) | Node::Dataset(_) => true,
             _ => false,
         }
     }
@@ -362,7 +383,7 @@ impl Tree {
     /// As [`Tree::is_slow`], of a name that is still to be looked up.
     pub fn is_slow_name(&self, parent: &Node, name: &str) -> bool {
         match parent {
-            Node::Directory(_) if name == ZMETADATA => true,
+            Node::Directory(_) if name == ZMETADATA || self.is_header_name(name) => true,
             Node::Directory(key) if name == FLAT => self.is_slow(&Node::Flat(key.clone())),
             Node::Directory(key) if is_chunk_like(name) => self.is_slow(&Node::Chunk(key.clone(), name.to_string())),
             _ => false,
@@ -374,7 +395,8 @@ impl Tree {
         match node {
             Node::Directory(key) => match self.hierarchy.remembered(key) {
                 Some(array) if array.metadata().is_object() => true,
-                _ => from < FIXED_NAMES && self.is_slow(&Node::Flat(key.clone())),
+                _ if from >= FIXED_NAMES => false,
+                _ => !self.headers.formats.is_empty() || self.is_slow(&Node::Flat(key.clone())),
             },
             _ => false,
         }
@@ -403,6 +425,7 @@ impl Tree {
     /// A document of the group or array at `key` was written or, as `removed` says, removed.
     pub fn document_changed(&self, key: &Key, file: MetadataFile, removed: bool) {
         lock(&self.consolidated).clear();
+        self.known_headers.clear();
         match file {
             MetadataFile::Group if removed => drop(lock(&self.unmarked).insert(key.clone())),
             MetadataFile::Group => drop(lock(&self.unmarked).remove(key)),
@@ -412,6 +435,7 @@ impl Tree {
 
     fn forget_documents(&self, path: &Key) {
         lock(&self.consolidated).clear();
+        self.known_headers.clear();
         lock(&self.unmarked).retain(|key| key.relative_to(path).is_none());
     }
 

@@ -6,6 +6,7 @@ mod consolidate;
 mod create;
 mod duration;
 mod flat;
+mod headers;
 mod info;
 mod location;
 mod logger;

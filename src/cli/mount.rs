@@ -2,6 +2,7 @@
 //! keeps standard error until the mount answers, so that a failure reads the same as in the foreground.
 
 use super::compressor::{self, Compressor};
+use super::headers::HeaderArgs;
 use super::{Failure, Location, ReadArgs, StoreArgs, WriteArgs, absolute, logger, open_store_to_write, size};
 use crate::error::Error;
 use crate::fs::{Fs, Options};
@@ -79,6 +80,8 @@ pub struct MountArgs {
     /// Let truncating data.raw, and writing past its end, change the array's first dimension
     #[arg(long)]
     resize: bool,
+    #[command(flatten)]
+    headers: HeaderArgs,
     #[command(flatten)]
     writing: WriteArgs,
     #[command(flatten)]
@@ -201,7 +204,7 @@ fn mount(args: &MountArgs, background: bool) -> Result<(), Failure> {
     // before any thread starts: a signal must find its handler, or the mount would be left behind
     let signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(Error::from)?;
     let fs = Arc::new(Fs::new(
-        Tree::new(hierarchy, cache.clone()),
+        Tree::new(hierarchy, cache.clone()).with_headers(args.headers.shown()),
         cache,
         stats,
         Options { resize: args.resize, ..args.reading.options(read_only, args.direct_io, args.passthrough) },

@@ -106,6 +106,11 @@ impl Fs {
                 let handle = Handle::Chunk(CurrentArray(Mutex::new(array)), name.to_string(), dropping);
                 Ok((Attributes { inode, ..attributes }, self.opened(handle, KernelPages::None)))
             }
+            Target::Plain(key) if self.tree.is_header_name(name) && self.fresh.contains(&key.parent()) => {
+                // a copy of an array that is being made: see `Tree::target` of flat bytes
+                let why = "headers come with the array: write its .zarray first";
+                Err(Error::new(Kind::System(libc::EPERM), why).context(key))
+            }
             Target::Plain(key) => {
                 let store = self.tree.hierarchy().store();
                 let file = match store.writable_file(&key, true, exclusive) {
@@ -149,10 +154,10 @@ impl Fs {
         Opened { handle: self.insert(handle), pages, backing: None }
     }
 
-    /// True for flat bytes and chunks, but those of objects.
+    /// True for flat bytes, headers and chunks, but those of objects.
     pub(super) fn has_fixed_size(&self, node: &Node) -> Result<bool> {
         Ok(match node {
-            Node::Flat(_) => true,
+            Node::Flat(_) | Node::Header(..) | Node::Dataset(_) => true,
             Node::Chunk(key, _) => !self.tree.array(key)?.metadata().is_object(),
             _ => false,
         })
@@ -194,7 +199,7 @@ impl Fs {
             }
             Node::Directory(_) | Node::ControlDirectory => Err(Error::system(libc::EISDIR)),
             Node::Unreadable(key) => Err(self.tree.unreadable(key)),
-            Node::Flat(_) | Node::Control(_) => Err(Error::system(libc::EPERM)),
+            Node::Flat(_) | Node::Header(..) | Node::Dataset(_) | Node::Control(_) => Err(Error::system(libc::EPERM)),
         }
     }
 
@@ -254,7 +259,7 @@ impl Fs {
         self.cache.flush_where(|array| array.key().relative_to(key).is_some())
     }
 
-    /// Removes a file. Flat bytes are there as long as their array: removing them changes nothing.
+    /// Removes a file. Flat bytes and headers are there as long as their array: removing them changes nothing.
     pub fn unlink(&self, parent: u64, name: &str) -> Result<()> {
         self.writable()?;
         let (parent, name) = self.place(parent, name)?;
@@ -267,7 +272,7 @@ impl Fs {
         let was_draft = self.drafts.forget(&node.path());
         let gone = || Error::system(libc::ENOENT);
         match node {
-            Node::Flat(_) => Ok(()),
+            Node::Flat(_) | Node::Header(..) | Node::Dataset(_) => Ok(()),
             Node::Chunk(key, name) => {
                 let (array, chunk) = self.tree.chunk(key, name)?;
                 let erased = self.erase_chunk(&array, chunk)?;
@@ -369,7 +374,8 @@ impl Fs {
         // a chunk that is not stored yet is one, too
         self.store_written(key)?;
         for name in self.tree.names(&Node::Directory(key.clone()))? {
-            if ![ZGROUP, FLAT].contains(&name?.name.as_str()) {
+            let name = name?.name;
+            if ![ZGROUP, FLAT].contains(&name.as_str()) && !self.tree.comes_with(key, &name) {
                 return Err(Error::system(libc::ENOTEMPTY).context(key));
             }
         }
@@ -411,7 +417,9 @@ impl Fs {
             return Err(Error::system(if ours { libc::EPERM } else { libc::EOPNOTSUPP }));
         };
         let node = self.tree.node(inode)?;
-        let (Node::Directory(key) | Node::Flat(key)) = &*node else { return Err(Error::system(libc::EPERM)) };
+        let (Node::Directory(key) | Node::Flat(key) | Node::Header(key, _) | Node::Dataset(key)) = &*node else {
+            return Err(Error::system(libc::EPERM));
+        };
         let there = self.tree.hierarchy().attributes(key)?.contains_key(attribute);
         if create && there {
             return Err(Error::system(libc::EEXIST));

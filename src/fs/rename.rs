@@ -40,6 +40,11 @@ impl Fs {
             }
             (Node::Directory(_), Some(_)) => Err(Error::system(libc::ENOTDIR)),
             (_, Some(Node::Directory(_))) => Err(Error::system(libc::EISDIR)),
+            (Node::Value(from), Some(to @ (Node::Header(..) | Node::Dataset(_)))) => {
+                self.store_draft(&source)?;
+                self.copy_onto(from, to)?;
+                self.forget_moved(&source)
+            }
             (Node::Chunk(..) | Node::Metadata(..) | Node::Value(_), _) => {
                 self.rename_file(&source, self.tree.target(&to_directory, &to)?, there.as_ref())
             }
@@ -73,12 +78,17 @@ impl Fs {
             return Ok(());
         }
         self.store_as(source, &target)?;
+        if let (Target::Plain(_), Some(old)) = (&target, there) {
+            self.tree.removed(old);
+        }
+        self.forget_moved(source)
+    }
+
+    /// Removes a file whose content is stored under its new name.
+    fn forget_moved(&self, source: &Node) -> Result<()> {
         if matches!(source, Node::Value(_)) {
             self.take_plain(self.tree.inode(source));
             self.drafts.take(&source.path());
-        }
-        if let (Target::Plain(_), Some(old)) = (&target, there) {
-            self.tree.removed(old);
         }
         let removed = self.remove(source);
         // the kernel knows it by its new name; what comes to the old one is another file
@@ -217,16 +227,37 @@ impl Fs {
         }
         array.writable()?;
         let _writing = self.resizing.writing_to(array)?;
-        let (mut at, mut piece) = (0, Vec::new());
-        while at < size {
-            store.get_range(from, at..at + PIECE, &mut piece).map_err(|e| e.context(from))?.ok_or_else(stale)?;
-            if piece.is_empty() {
-                return Err(stale());
-            }
-            self.write_flat(array, at, &piece)?;
-            at += piece.len() as u64;
-        }
+        self.in_pieces(from, size, |at, piece| self.write_flat(array, at, piece))?;
         self.drop_pages(&Node::Flat(array.key().clone()));
         self.cache.flush_array(array)
+    }
+
+    /// As [`Fs::copy_into`], over a container. A header of text stays as it is.
+    fn copy_onto(&self, from: &Key, to: &Node) -> Result<()> {
+        let (open, _) = self.open_composite(to)?;
+        if open.is_text() {
+            return Ok(());
+        }
+        let (size, wanted) = (self.tree.attributes(&Node::Value(from.clone()))?.size, self.tree.attributes(to)?.size);
+        if size != wanted {
+            return Err(Error::invalid(format!("{size} bytes can't become a file of {wanted}")).context(to.path()));
+        }
+        self.in_pieces(from, size, |at, piece| self.write_composite(&open, at, piece))?;
+        self.flush_composite(&open)
+    }
+
+    /// Gives the bytes of a plain key to `write`, with where each piece begins.
+    fn in_pieces(&self, from: &Key, size: u64, write: impl Fn(u64, &[u8]) -> Result<usize>) -> Result<()> {
+        let stale = || Error::system(libc::ESTALE);
+        let (mut at, mut piece) = (0, Vec::new());
+        while at < size {
+            let store = self.tree.hierarchy().store();
+            store.get_range(from, at..at + PIECE, &mut piece).map_err(|e| e.context(from))?.ok_or_else(stale)?;
+            if piece.is_empty() || write(at, &piece)? != piece.len() {
+                return Err(stale());
+            }
+            at += piece.len() as u64;
+        }
+        Ok(())
     }
 }

@@ -52,6 +52,7 @@ impl Fs {
             }
             Handle::Draft(draft) => draft.write(offset, data).map(|()| data.len())?,
             Handle::Plain(open) => self.write_plain(open, offset, data).map(|()| data.len())?,
+            Handle::Composite(open) => self.write_composite(open, offset, data)?,
             _ => return Err(Error::system(libc::EBADF)),
         };
         self.stats.bytes_accepted.add(written as u64);
@@ -63,7 +64,7 @@ impl Fs {
         Ok(written)
     }
 
-    fn write_open_flat(&self, file: &FlatFile, offset: u64, data: &[u8]) -> Result<usize> {
+    pub(super) fn write_open_flat(&self, file: &FlatFile, offset: u64, data: &[u8]) -> Result<usize> {
         let end = offset.saturating_add(data.len() as u64);
         loop {
             let mut array = self.current(&file.array)?;
@@ -150,6 +151,7 @@ impl Fs {
             }
             Handle::Chunk(array, ..) => self.flush_array(&*self.current(array)?),
             Handle::Draft(draft) => self.flush_draft(draft),
+            Handle::Composite(open) => self.flush_composite(open),
             _ => Ok(()),
         }
     }

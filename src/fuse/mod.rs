@@ -79,7 +79,7 @@ pub fn serve(fs: Arc<Fs>, mountpoint: &mut Mountpoint, options: ServeOptions) ->
     // who may use the mount is the kernel's business: allow_other is a mount option
     let kernel = Kernel::default();
     let notices = Arc::new(Notices::new(kernel.clone())?);
-    let server = Server { fs, pool, options, backings: None, kernel: kernel.clone(), notices };
+    let server = Server { fs, pool, options, backings: None, maps_direct: false, kernel: kernel.clone(), notices };
     let session = Session::from_fd(server, fd, SessionACL::All, config)?;
     kernel.connect(session.notifier());
     let run = move || session.run().map_err(Error::from);
@@ -92,6 +92,8 @@ struct Server {
     options: ServeOptions,
     /// None without passthrough.
     backings: Option<Arc<Backings>>,
+    /// Whether the kernel maps files whose reads go past its page cache.
+    maps_direct: bool,
     kernel: Kernel,
     notices: Arc<Notices>,
 }
@@ -164,12 +166,12 @@ impl Filesystem for Server {
             // only for whoever asks for attributes: they are no use to a plain listing
             InitFlags::FUSE_READDIRPLUS_AUTO,
             InitFlags::FUSE_ASYNC_DIO,
-            InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP,
             // without it every write asks for security.capability
             InitFlags::FUSE_HANDLE_KILLPRIV_V2,
         ] {
             let _ = config.add_capabilities(flag);
         }
+        self.maps_direct = config.add_capabilities(InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP).is_ok();
         if self.options.passthrough {
             // files of the store must not lie on a stacked file system; the mount itself may carry one
             let offered = config.add_capabilities(InitFlags::FUSE_PASSTHROUGH).is_ok();
@@ -218,7 +220,7 @@ impl Filesystem for Server {
     fn open(&self, _: &Request, inode: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         let write = flags.acc_mode() != OpenAccMode::O_RDONLY || flags.0 & libc::O_TRUNC != 0;
         let direct = flags.0 & libc::O_DIRECT != 0;
-        let backings = self.backings.clone();
+        let (backings, maps_direct) = (self.backings.clone(), self.maps_direct);
         let kernel = self.kernel.clone();
         self.dispatch(self.fs.is_slow_open(inode.0) || backings.is_some(), move |fs| {
             match guarded(fs, "open", || fs.open(inode.0, write, direct)) {
@@ -236,7 +238,8 @@ impl Filesystem for Server {
                     }
                     let pages = match opened.pages {
                         KernelPages::None => FopenFlags::FOPEN_DIRECT_IO,
-                        KernelPages::Fresh => FopenFlags::empty(),
+                        KernelPages::Maps if maps_direct => FopenFlags::FOPEN_DIRECT_IO,
+                        KernelPages::Fresh | KernelPages::Maps => FopenFlags::empty(),
                         KernelPages::Kept => FopenFlags::FOPEN_KEEP_CACHE,
                     };
                     // who only reads has nothing to be told at close

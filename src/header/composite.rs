@@ -39,6 +39,13 @@ pub enum Content {
     },
 }
 
+impl Part {
+    /// True for flat bytes of an array.
+    pub fn is_flat(&self) -> bool {
+        matches!(self.content, Content::Flat { .. })
+    }
+}
+
 impl Composite {
     /// A file of this text alone.
     pub fn text(text: String) -> Self {

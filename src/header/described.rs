@@ -129,6 +129,30 @@ impl fmt::Display for Number {
 }
 
 impl Described {
+    /// What the metadata alone tells of the array at `key`: no geometry.
+    pub fn of_metadata(key: &Key, metadata: &ArrayMetadata) -> Self {
+        let axis = |len: &u64| Axis {
+            name: None,
+            len: *len,
+            role: Role::Other,
+            units: None,
+            coordinates: Coordinates::Unknown,
+        };
+        Described {
+            key: key.clone(),
+            name: if key.is_root() { "data" } else { key.name() }.to_string(),
+            axes: metadata.shape.iter().map(axis).collect(),
+            metadata: metadata.clone(),
+            crs: None,
+            nodata: None,
+            scale: None,
+            offset: None,
+            units: None,
+            long_name: None,
+            attributes: Map::new(),
+        }
+    }
+
     /// Bytes of the flat array.
     pub fn size(&self) -> u64 {
         // checked when the metadata was parsed

@@ -6,6 +6,7 @@ use super::target::is_partial;
 use super::{Attributes, CONTROL, ControlFile, FLAT, Name, Node, Tree, has_flat, is_hidden, stale};
 use crate::array::{Array, is_chunk_like};
 use crate::error::{Error, Result};
+use crate::header::{DATASET, Format};
 use crate::hierarchy::{MetadataFile, Place};
 use crate::metadata::{Separator, ZARRAY, ZATTRS, ZGROUP, ZMETADATA};
 use crate::store::{EntryKind, Key, Stat};
@@ -78,6 +79,7 @@ impl Tree {
             ZATTRS => return metadata(MetadataFile::Attributes),
             ZMETADATA => return metadata(MetadataFile::Consolidated),
             CONTROL if key.is_root() => return Ok(Some(Node::ControlDirectory)),
+            DATASET if self.shows_dataset(key) => return Ok(Some(Node::Dataset(key.clone()))),
             _ => {}
         }
         let below = key.child(name)?;
@@ -100,6 +102,9 @@ impl Tree {
             _ if is_hidden(array, name) => return Ok(None),
             FLAT if array.is_some_and(has_flat) => return Ok(Some(Node::Flat(key.clone()))),
             _ => {}
+        }
+        if let Some(format) = array.and_then(|array| self.format(array, name)) {
+            return Ok(Some(Node::Header(key.clone(), format)));
         }
         let below = key.child(name)?;
         let level = array.is_some_and(|array| is_level(array, &below));
@@ -199,7 +204,9 @@ impl Level {
     pub fn is_slow(&self, name: &str) -> bool {
         match self {
             Level::Array(_, Some(array)) => array.metadata().is_object() && is_chunk_like(name),
-            Level::Group(_) => name == ZMETADATA,
+            // coordinates are read for a header
+            Level::Array(..) => Format::of_name(name).is_some_and(|format| format != Format::Npy),
+            Level::Group(_) => name == ZMETADATA || name == DATASET,
             _ => false,
         }
     }
@@ -212,7 +219,7 @@ fn telling_key(level: &Level, name: &str) -> Option<Key> {
         Level::Array(_, Some(array)) if !array.metadata().is_object() => {
             Some(array.chunk_key(array.grid().parse_chunk_key(name, Separator::Dot)?))
         }
-        Level::Group(_) if [ZGROUP, ZATTRS, ZMETADATA].contains(&name) => None,
+        Level::Group(_) if [ZGROUP, ZATTRS, ZMETADATA, DATASET].contains(&name) => None,
         Level::Group(key) if key.is_root() && name == CONTROL => None,
         Level::Group(key) => key.child(name).ok(),
         _ => None,

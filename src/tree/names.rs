@@ -3,6 +3,7 @@
 use super::{CONTROL, ControlFile, FLAT, Name, Names, Node, Tree, has_flat, inode, is_hidden, stale};
 use crate::array::{Array, ArrayEntry};
 use crate::error::{Error, Result};
+use crate::header::{DATASET, Format};
 use crate::hierarchy::{MetadataFile, Place};
 use crate::metadata::{Separator, ZMETADATA};
 use crate::store::{EntryKind, Key};
@@ -29,11 +30,15 @@ impl Tree {
 
     fn names_of_group(&self, key: &Key) -> Result<Names> {
         let files = [MetadataFile::Group, MetadataFile::Attributes, MetadataFile::Consolidated];
-        let fixed = self.metadata_names(key, &files)?;
+        let mut fixed = self.metadata_names(key, &files)?;
+        let dataset = self.shows_dataset(key);
+        if dataset {
+            fixed.insert(0, name_at(key, DATASET.to_string(), false));
+        }
         let key = key.clone();
         let names = self.hierarchy.list(&key)?.filter_map(move |entry| match entry {
             Err(e) => Some(Err(e)),
-            Ok(e) if key.is_root() && e.name == CONTROL => None,
+            Ok(e) if key.is_root() && e.name == CONTROL || dataset && e.name == DATASET => None,
             Ok(e) => Some(Ok(name_at(&key, e.name, e.kind == EntryKind::Prefix))),
         });
         Ok(Box::new(fixed.into_iter().map(Ok).chain(names)))
@@ -42,9 +47,9 @@ impl Tree {
     fn names_of_array(&self, key: &Key, array: &Arc<Array>) -> Result<Names> {
         let mut fixed = self.metadata_names(key, &[MetadataFile::Array, MetadataFile::Attributes])?;
         let flat = has_flat(array);
-        if flat {
-            fixed.insert(0, name_at(key, FLAT.to_string(), false));
-        }
+        let formats: Vec<Format> = self.formats(array).collect();
+        let bytes = flat.then_some(FLAT).into_iter().chain(formats.iter().map(|format| format.name()));
+        fixed.splice(0..0, bytes.map(|name| name_at(key, name.to_string(), false)));
         let (key, array) = (key.clone(), array.clone());
         let names = array.entries()?.filter_map(move |entry| {
             let name = match entry {
@@ -52,6 +57,7 @@ impl Tree {
                 Ok(ArrayEntry::Unlisted) => return None,
                 Ok(ArrayEntry::Chunk(chunk)) => array.grid().chunk_key(chunk, Separator::Dot),
                 Ok(ArrayEntry::Value(name)) if is_hidden(Some(&array), &name) || flat && name == FLAT => return None,
+                Ok(ArrayEntry::Value(name)) if formats.iter().any(|format| format.name() == name) => return None,
                 Ok(ArrayEntry::Value(name)) => name,
             };
             Some(Ok(name_at(&key, name, false)))

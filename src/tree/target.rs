@@ -43,6 +43,7 @@ impl Tree {
                 let why = "the flat bytes come with the array: write its .zarray first";
                 Err(Error::new(Kind::System(libc::EPERM), why).context(path))
             }
+            _ if self.comes_with(key, name) => Err(own(&path)),
             _ if is_hidden(array.and_then(|a| a.map(Arc::as_ref)), name) => Err(own(&path)),
             Some(Some(array)) => in_array(array, name, path),
             Some(None) if is_chunk_like(name) => Err(Error::damaged("the array's metadata is damaged").context(path)),

@@ -14,7 +14,7 @@ const MAX_LIST: usize = 64 << 10;
 pub fn of(tree: &Tree, node: &Node) -> Result<Vec<(String, Vec<u8>)>> {
     let mut list: Vec<(String, Vec<u8>)> = Vec::new();
     match node {
-        Node::Directory(key) | Node::Flat(key) | Node::Chunk(key, _) => {
+        Node::Directory(key) | Node::Flat(key) | Node::Header(key, _) | Node::Dataset(key) | Node::Chunk(key, _) => {
             if let Ok(array) = tree.array(key) {
                 let describe = |(name, value)| (format!("user.zarr.{name}"), json::write(&value).into_bytes());
                 list.extend(array.metadata().description().map(describe));

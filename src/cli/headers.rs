@@ -1,0 +1,84 @@
+//! `--headers` and `--containers`: which files for other programs a mount shows.
+
+use crate::header::Format;
+use crate::tree::Headers;
+use clap::Args;
+
+/// The word for a group's netCDF file.
+const NETCDF: &str = "nc";
+
+/// Options of `mount`.
+#[derive(Args)]
+pub struct HeaderArgs {
+    /// Headers shown beside data.raw: all, none, or some of npy, envi, vrt, nrrd, mhd, xdmf, ctl, readme; in -o with
+    /// colons between them
+    #[arg(long, value_name = "LIST", default_value = "all", value_parser = parse_headers)]
+    headers: List,
+    /// Files that hold the same bytes in other programs' formats: none, all, or some of nii, tif, nc
+    #[arg(long, value_name = "LIST", default_value = "none", value_parser = parse_containers)]
+    containers: List,
+}
+
+/// Formats, and whether groups show themselves as netCDF files.
+#[derive(Clone, Debug)]
+struct List(Headers);
+
+impl HeaderArgs {
+    /// What the tree shows.
+    pub fn shown(&self) -> Headers {
+        let both = || self.headers.0.formats.iter().chain(&self.containers.0.formats);
+        let formats = Format::ALL.into_iter().filter(|format| both().any(|asked| asked == format));
+        Headers { formats: formats.collect(), dataset: self.containers.0.dataset }
+    }
+}
+
+fn parse_headers(text: &str) -> Result<List, String> {
+    parse(text, false)
+}
+
+fn parse_containers(text: &str) -> Result<List, String> {
+    parse(text, true)
+}
+
+fn parse(text: &str, containers: bool) -> Result<List, String> {
+    let all = || Format::ALL.into_iter().filter(|format| format.is_container() == containers);
+    let mut list = Headers::default();
+    match text {
+        "none" => {}
+        "all" => list = Headers { formats: all().collect(), dataset: containers },
+        _ => {
+            for word in text.split([',', ':']) {
+                match all().find(|format| format.id() == word) {
+                    Some(format) => list.formats.push(format),
+                    None if containers && word == NETCDF => list.dataset = true,
+                    None => {
+                        let words: Vec<&str> = all().map(Format::id).chain(containers.then_some(NETCDF)).collect();
+                        return Err(format!("{word:?} is none of all, none, {}", words.join(", ")));
+                    }
+                }
+            }
+        }
+    }
+    Ok(List(list))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_are_read() {
+        let ids = |list: Result<List, String>| {
+            let list = list.unwrap().0;
+            (list.formats.iter().map(|format| format.id()).collect::<Vec<_>>(), list.dataset)
+        };
+        assert_eq!(ids(parse_headers("vrt:npy,ctl")), (vec!["vrt", "npy", "ctl"], false));
+        assert_eq!(ids(parse_headers("none")), (vec![], false));
+        assert_eq!(ids(parse_headers("all")).0.len(), 8);
+        assert_eq!(ids(parse_containers("nc")), (vec![], true));
+        assert_eq!(ids(parse_containers("all")), (vec!["nii", "tif"], true));
+        for (text, containers) in [("nii", false), ("npy", true), ("", false), ("nc", false), ("all,npy", false)] {
+            assert!(parse(text, containers).unwrap_err().contains("is none of"), "{text}");
+        }
+    }
+}

@@ -1,0 +1,237 @@
+//! Open files that are put together from bytes and flat bytes: headers and containers. Reads and writes go part by part;
+//! those of flat bytes as through `data.raw`, with bytes reversed where the part says so. What is no array's can't be
+//! changed.
+
+use super::{CurrentArray, Dropping, FlatFile, Fs, KernelPages, Readers, StoredChunks};
+use crate::array::Array;
+use crate::error::{Error, Kind, Result};
+use crate::header::{Composite, Content, Part};
+use crate::memory::lock;
+use crate::store::Key;
+use crate::tree::Node;
+use std::sync::{Arc, Mutex, OnceLock};
+
+/// An open header or container.
+pub struct CompositeFile {
+    node: Node,
+    /// As it was when it was opened.
+    file: Arc<Composite>,
+    /// The open flat bytes of each part that has some, from the first time that they are asked for.
+    flat: Vec<OnceLock<FlatFile>>,
+    /// Somebody else keeps what is read.
+    once: bool,
+}
+
+/// A part of a request that lies in one part of the file.
+struct Slice<'a> {
+    number: usize,
+    part: &'a Part,
+    /// Where in the part it begins, and its bytes.
+    at: u64,
+    len: usize,
+}
+
+impl Fs {
+    /// Opens a header or container. Where nothing can be written the kernel keeps what it is given until it is opened
+    /// again; else each read must see what was written through other files.
+    pub(super) fn open_composite(&self, node: &Node) -> Result<(CompositeFile, KernelPages)> {
+        let file = self.tree.composite(node)?;
+        let flat = file.parts().iter().map(|_| OnceLock::new()).collect();
+        let pages = if self.read_only && !self.direct_io { KernelPages::Fresh } else { KernelPages::Maps };
+        Ok((CompositeFile { node: node.clone(), file, flat, once: pages == KernelPages::Fresh }, pages))
+    }
+
+    /// The open flat bytes of a part of a file; None of a part that has none.
+    fn flat_of<'a>(&self, open: &'a CompositeFile, slice: &Slice) -> Result<Option<(&'a FlatFile, usize)>> {
+        let Content::Flat { key, swap } = &slice.part.content else { return Ok(None) };
+        let Some(cell) = open.flat.get(slice.number) else { return Ok(None) };
+        let flat = match cell.get() {
+            Some(flat) => flat,
+            None => {
+                let flat = self.open_part(key, open.once)?;
+                cell.get_or_init(|| flat)
+            }
+        };
+        let array = self.current(&flat.array)?;
+        match array.size() == slice.part.len {
+            true => Ok(Some((flat, *swap))),
+            false => {
+                let why = "the array's shape has changed since the file was opened: open it again";
+                Err(Error::new(Kind::System(libc::ESTALE), why).context(open.node.path()))
+            }
+        }
+    }
+
+    fn open_part(&self, key: &Key, once: bool) -> Result<FlatFile> {
+        let array = self.open_array(key)?;
+        let turn = array.opening();
+        self.cache.reopen(&array, &turn);
+        drop(turn);
+        Ok(FlatFile {
+            array: CurrentArray(Mutex::new(array)),
+            stored: StoredChunks::default(),
+            readers: Readers::default(),
+            dropping: Dropping::new(0, KernelPages::None),
+            once,
+        })
+    }
+
+    /// Reads as [`Fs::read_cached`] does with `cached`, else as [`Fs::read`].
+    pub(super) fn read_composite(
+        &self,
+        open: &CompositeFile,
+        offset: u64,
+        len: usize,
+        cached: bool,
+        out: &mut Vec<u8>,
+    ) -> Result<bool> {
+        out.clear();
+        let mut piece = Vec::new();
+        for slice in open.slices(offset, len) {
+            let opened =
+                |part: &Part| open.flat.get(slice.number).is_some_and(|f| f.get().is_some()) || !part.is_flat();
+            if cached && !opened(slice.part) {
+                return Ok(false);
+            }
+            match (&slice.part.content, self.flat_of(open, &slice)?) {
+                (Content::Bytes(bytes), _) => out.extend_from_slice(&bytes[slice.at as usize..][..slice.len]),
+                // most requests lie in one part: they need no copy
+                (_, Some((flat, 1))) if out.is_empty() => {
+                    if !self.read_part(flat, slice.at, slice.len, cached, out)? {
+                        return Ok(false);
+                    }
+                }
+                (_, Some((flat, swap))) => {
+                    let (from, end) = around(slice.at, slice.len, swap);
+                    if !self.read_part(flat, from, (end - from) as usize, cached, &mut piece)? {
+                        return Ok(false);
+                    }
+                    reverse(&mut piece, swap);
+                    out.extend_from_slice(&piece[(slice.at - from) as usize..][..slice.len]);
+                }
+                (_, None) => out.resize(out.len() + slice.len, 0),
+            }
+        }
+        Ok(true)
+    }
+
+    /// Reads exactly `len` flat bytes.
+    fn read_part(&self, flat: &FlatFile, at: u64, len: usize, cached: bool, out: &mut Vec<u8>) -> Result<bool> {
+        let done = self.read_flat(flat, at, len, cached, out)?;
+        match !done || out.len() == len {
+            true => Ok(done),
+            // its array has shrunk this moment
+            false => Err(Error::system(libc::ESTALE)),
+        }
+    }
+
+    /// Notes the parts of a request that are flat bytes, to read ahead of it. False if one has to be looked up first.
+    pub(super) fn note_composite(&self, open: &CompositeFile, offset: u64, len: usize) -> Result<bool> {
+        for slice in open.slices(offset, len).filter(|slice| slice.part.is_flat()) {
+            match open.flat.get(slice.number).and_then(OnceLock::get) {
+                Some(flat) if !flat.array.is_superseded() => self.note_flat(flat, slice.at, slice.len)?,
+                _ => return Ok(false),
+            }
+        }
+        Ok(true)
+    }
+
+    /// Writes `data` at `offset` and returns how much of it, as [`Fs::write`] does. What is no flat bytes can only be
+    /// overwritten by the same: EPERM. A header of nothing but text takes everything and stays as it is, so that a
+    /// directory can be copied over another.
+    pub(super) fn write_composite(&self, open: &CompositeFile, offset: u64, data: &[u8]) -> Result<usize> {
+        if open.is_text() {
+            return Ok(data.len());
+        }
+        let mut written = 0;
+        for slice in open.slices(offset, data.len()) {
+            let part = &data[written..written + slice.len];
+            match self.write_slice(open, &slice, part) {
+                Err(e) if written == 0 => return Err(e),
+                Err(_) => return Ok(written),
+                Ok(()) => written += slice.len,
+            }
+        }
+        if written == 0 && !data.is_empty() { Err(Error::system(libc::EFBIG)) } else { Ok(written) }
+    }
+
+    fn write_slice(&self, open: &CompositeFile, slice: &Slice, data: &[u8]) -> Result<()> {
+        let same = match &slice.part.content {
+            Content::Bytes(bytes) => bytes[slice.at as usize..][..slice.len] == *data,
+            Content::Padding => data.iter().all(|byte| *byte == 0),
+            Content::Flat { .. } => true,
+        };
+        if !same {
+            let why = "describes the array, and can't be changed here: change the array's metadata";
+            return Err(Error::new(Kind::System(libc::EPERM), why).context(open.node.path()));
+        }
+        let Some((flat, swap)) = self.flat_of(open, slice)? else { return Ok(()) };
+        self.current(&flat.array)?.writable()?;
+        let written = match swap {
+            1 => self.write_open_flat(flat, slice.at, data)? == data.len(),
+            _ => self.write_swapped(flat, slice.at, data, swap)?,
+        };
+        self.drop_pages(&Node::Flat(self.current(&flat.array)?.key().clone()));
+        if written { Ok(()) } else { Err(Error::system(libc::EFBIG)) }
+    }
+
+    /// Writes bytes that stand in reversed order in each `swap` of them. The rest of the first and of the last item stays.
+    fn write_swapped(&self, flat: &FlatFile, at: u64, data: &[u8], swap: usize) -> Result<bool> {
+        let (from, end) = around(at, data.len(), swap);
+        // two writers of one item must not undo each other's bytes
+        let _alone = lock(&self.swapping);
+        let (mut items, mut edge) = (vec![0; (end - from) as usize], Vec::new());
+        for item in [from, end.saturating_sub(swap as u64).max(from)] {
+            let covered = item >= at && item + swap as u64 <= at + data.len() as u64;
+            if !covered {
+                self.read_part(flat, item, swap, false, &mut edge)?;
+                reverse(&mut edge, swap);
+                items[(item - from) as usize..][..swap].copy_from_slice(&edge);
+            }
+        }
+        items[(at - from) as usize..][..data.len()].copy_from_slice(data);
+        reverse(&mut items, swap);
+        Ok(self.write_open_flat(flat, from, &items)? == items.len())
+    }
+
+    /// Stores what was written to the arrays of an open file. The first error is told, all are tried.
+    pub(super) fn flush_composite(&self, open: &CompositeFile) -> Result<()> {
+        let arrays = open.arrays().filter(|array| array.is_dirty());
+        arrays.map(|array| self.flush_array(&array)).fold(Ok(()), Result::and)
+    }
+}
+
+impl CompositeFile {
+    /// True if it holds no flat bytes.
+    pub(super) fn is_text(&self) -> bool {
+        !self.file.parts().iter().any(Part::is_flat)
+    }
+
+    /// The arrays that were read or written through it.
+    pub(super) fn arrays(&self) -> impl Iterator<Item = Arc<Array>> + '_ {
+        self.flat.iter().filter_map(|cell| cell.get()).map(|flat| lock(&flat.array.0).clone())
+    }
+
+    /// A request, cut at the borders of the parts; shorter at the end of the file.
+    fn slices(&self, offset: u64, len: usize) -> impl Iterator<Item = Slice<'_>> {
+        let end = offset.saturating_add(len as u64);
+        let first = self.file.part_at(offset);
+        let parts = self.file.parts().iter().enumerate().skip(first);
+        parts.take_while(move |(_, part)| part.at < end).map(move |(number, part)| {
+            let at = offset.saturating_sub(part.at);
+            Slice { number, part, at, len: (end.min(part.at + part.len) - part.at - at) as usize }
+        })
+    }
+}
+
+/// The range of whole items of `size` bytes around `len` bytes at `at`.
+fn around(at: u64, len: usize, size: usize) -> (u64, u64) {
+    let size = size as u64;
+    (at / size * size, (at + len as u64).next_multiple_of(size))
+}
+
+fn reverse(bytes: &mut [u8], item: usize) {
+    if item > 1 {
+        bytes.chunks_exact_mut(item).for_each(<[u8]>::reverse);
+    }
+}
