@@ -12,8 +12,8 @@ const NETCDF: &str = "nc";
 pub struct HeaderArgs {
     /// Headers shown beside data.raw: all, none, or some of npy, envi, vrt, nrrd, mhd, xdmf, ctl, readme; in -o with
     /// colons between them
-    #[arg(long, value_name = "LIST", default_value = "all", value_parser = parse_headers)]
-    headers: List,
+    #[arg(long = "headers", value_name = "LIST", default_value = "all", value_parser = parse_headers)]
+    formats: List,
     /// Files that hold the same bytes in other programs' formats: none, all, or some of nii, tif, nc
     #[arg(long, value_name = "LIST", default_value = "none", value_parser = parse_containers)]
     containers: List,
@@ -26,7 +26,7 @@ struct List(Headers);
 impl HeaderArgs {
     /// What the tree shows.
     pub fn shown(&self) -> Headers {
-        let both = || self.headers.0.formats.iter().chain(&self.containers.0.formats);
+        let both = || self.formats.0.formats.iter().chain(&self.containers.0.formats);
         let formats = Format::ALL.into_iter().filter(|format| both().any(|asked| asked == format));
         Headers { formats: formats.collect(), dataset: self.containers.0.dataset }
     }
