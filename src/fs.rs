@@ -609,6 +609,8 @@ impl Dropping {
 }
 
 #[cfg(test)]
+mod composites;
+#[cfg(test)]
 mod far;
 #[cfg(test)]
 mod latency;

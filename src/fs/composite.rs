@@ -36,9 +36,8 @@ impl Fs {
     /// again; else each read must see what was written through other files.
     pub(super) fn open_composite(&self, node: &Node) -> Result<(CompositeFile, KernelPages)> {
         let file = self.tree.composite(node)?;
-        let flat = file.parts().iter().map(|_| OnceLock::new()).collect();
         let pages = if self.read_only && !self.direct_io { KernelPages::Fresh } else { KernelPages::Maps };
-        Ok((CompositeFile { node: node.clone(), file, flat, once: pages == KernelPages::Fresh }, pages))
+        Ok((CompositeFile::new(node.clone(), file, pages == KernelPages::Fresh), pages))
     }
 
     /// The open flat bytes of a part of a file; None of a part that has none.
@@ -202,6 +201,12 @@ impl Fs {
 }
 
 impl CompositeFile {
+    /// Nothing of it was read yet.
+    pub(super) fn new(node: Node, file: Arc<Composite>, once: bool) -> Self {
+        let flat = file.parts().iter().map(|_| OnceLock::new()).collect();
+        CompositeFile { node, file, flat, once }
+    }
+
     /// True if it holds no flat bytes.
     pub(super) fn is_text(&self) -> bool {
         !self.file.parts().iter().any(Part::is_flat)

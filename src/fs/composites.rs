@@ -1,0 +1,141 @@
+//! Files that are put together from bytes and flat bytes, against plain bytes in memory.
+
+use super::composite::CompositeFile;
+use super::model::mount;
+use super::*;
+use crate::header::{Composite, Content};
+use crate::store::{FaultyStore, MemoryStore, Store};
+use crate::tree::Headers;
+use proptest::prelude::*;
+
+/// Flat bytes of 30 and of 24 bytes, in chunks of 8, the second twice as long an item.
+const ARRAYS: [(&str, &str, &str); 2] = [("a", "[15]", "<i2"), ("b", "[3,2]", "<i4")];
+
+fn store() -> Arc<FaultyStore> {
+    let store = Arc::new(FaultyStore::new(Arc::new(MemoryStore::default())));
+    for (name, shape, dtype) in ARRAYS {
+        let chunks = if name == "a" { "[4]" } else { "[2,1]" };
+        let document = format!(
+            r#"{{"zarr_format":2,"shape":{shape},"chunks":{chunks},"dtype":"{dtype}","compressor":{{"id":"zlib"}},
+            "fill_value":0,"order":"C","filters":null}}"#
+        );
+        store.put(&Key::root().join(name).join(".zarray"), document.as_bytes()).unwrap();
+    }
+    store
+}
+
+fn open(fs: &Fs, file: Composite) -> u64 {
+    fs.insert(Handle::Composite(CompositeFile::new(Node::Dataset(Key::root()), Arc::new(file), false)))
+}
+
+/// A header, `a` as it is, padding, `b` with its items reversed, a last byte.
+fn file(swap: usize) -> (Composite, Vec<u8>, Vec<bool>) {
+    let mut file = Composite::text("head".into());
+    file.push_flat(Key::root().join("a"), 30, 1);
+    file.pad_to(8);
+    file.push_flat(Key::root().join("b"), 24, swap);
+    file.push_bytes(vec![7]);
+    let (mut bytes, mut fixed) = (Vec::new(), Vec::new());
+    for part in file.parts() {
+        let len = part.len as usize;
+        match &part.content {
+            Content::Bytes(text) => bytes.extend_from_slice(text),
+            _ => bytes.resize(bytes.len() + len, 0),
+        }
+        fixed.extend(vec![!part.is_flat(); len]);
+    }
+    (file, bytes, fixed)
+}
+
+fn read(fs: &Fs, handle: u64, offset: usize, len: usize) -> Result<Vec<u8>> {
+    let mut out = vec![1; 3];
+    if !fs.read_cached(handle, offset as u64, len, &mut out)? {
+        fs.read(handle, offset as u64, len, &mut out)?;
+    }
+    Ok(out)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    /// "container files are a header followed by the same bytes as data.raw, readable and writable at any offset (the
+    /// header part is read-only)"; a write that meets it is short, or EPERM where it begins there.
+    #[test]
+    fn a_composite_is_a_file_of_bytes(
+        swap in prop::sample::select(vec![1usize, 2, 4, 8]),
+        steps in prop::collection::vec((0usize..75, 0usize..60, any::<u8>(), 0..4), 1..25),
+    ) {
+        let store = store();
+        let fs = mount(&store, 1 << 16);
+        let (composite, mut model, fixed) = file(swap);
+        let handle = open(&fs, composite.clone());
+        for (offset, len, seed, step) in steps {
+            let end = (offset + len).min(model.len());
+            if step > 0 {
+                let wanted = model.get(offset..end).unwrap_or_default();
+                prop_assert_eq!(&read(&fs, handle, offset, len).unwrap(), wanted);
+                continue;
+            }
+            let data: Vec<u8> = (0..len).map(|i| seed.wrapping_add(i as u8 * 3)).collect();
+            let written = fs.write(handle, offset as u64, &data);
+            let refused = (offset..end).find(|&at| fixed[at] && model[at] != data[at - offset]).unwrap_or(end);
+            // up to the beginning of the part that refuses
+            let stop = composite.parts().iter().map(|part| part.at as usize).filter(|&at| at <= refused).max();
+            let stop = if refused == end { end } else { stop.unwrap_or(0).max(offset) };
+            match written {
+                Ok(n) => prop_assert_eq!(n, stop.saturating_sub(offset)),
+                Err(e) if offset >= model.len() => prop_assert_eq!(e.errno(), libc::EFBIG),
+                Err(e) => prop_assert_eq!((e.errno(), stop), (libc::EPERM, offset)),
+            }
+            for at in offset..stop {
+                model[at] = data[at - offset];
+            }
+        }
+        // stored, and the same bytes in the arrays' own order
+        fs.flush(handle).unwrap();
+        fs.release(handle);
+        let fs = mount(&store, 1 << 16);
+        let flat = |name: &str| {
+            let inode = fs.lookup(fs.lookup(1, name).unwrap().inode, "data.raw").unwrap().inode;
+            let handle = fs.open(inode, false, false).unwrap().handle;
+            read(&fs, handle, 0, 100).unwrap()
+        };
+        prop_assert_eq!(&flat("a"), &model[4..34]);
+        let mut b = model[40..64].to_vec();
+        b.chunks_exact_mut(swap).for_each(<[u8]>::reverse);
+        prop_assert_eq!(&flat("b"), &b);
+        let handle = open(&fs, composite);
+        prop_assert_eq!(read(&fs, handle, 0, 100).unwrap(), model);
+    }
+}
+
+/// "read your writes at once, through every file of the mount (`data.raw`, `data.npy`, the chunk file)"; "a shape that
+/// changed": what is open can't be read as what it was.
+#[test]
+fn a_container_shows_what_is_written_and_not_another_shape() {
+    let store = store();
+    let headers = Headers { formats: vec![crate::header::Format::Npy], dataset: false };
+    let fs = mount(&store, 1 << 16);
+    let fs = Fs { tree: fs.tree.with_headers(headers), ..fs };
+    let array = fs.lookup(1, "a").unwrap().inode;
+    let [raw, npy] = ["data.raw", "data.npy"].map(|name| fs.lookup(array, name).unwrap().inode);
+    let [raw, npy] = [raw, npy].map(|inode| fs.open(inode, true, false).unwrap().handle);
+    fs.write(raw, 3, &[9, 8, 7]).unwrap();
+    let bytes = read(&fs, npy, 0, 1000).unwrap();
+    assert_eq!((&bytes[..8], bytes.len()), (&b"\x93NUMPY\x01\x00"[..], 128 + 30));
+    assert_eq!(bytes[128..136], [0, 0, 0, 9, 8, 7, 0, 0]);
+    assert_eq!(fs.write(npy, 0, &bytes[..130]).unwrap(), 130);
+    assert_eq!(fs.write(npy, 60, b"other").unwrap_err().errno(), libc::EPERM);
+    fs.write(npy, 129, &[5]).unwrap();
+    assert_eq!(read(&fs, raw, 0, 4).unwrap(), [0, 5, 0, 9]);
+    let chunk = fs.open(fs.lookup(array, "0").unwrap().inode, false, false).unwrap().handle;
+    assert_eq!(read(&fs, chunk, 0, 8).unwrap(), [0, 5, 0, 9, 8, 7, 0, 0]);
+    let (key, mut document) = (Key::root().join("a/.zarray"), Vec::new());
+    store.get(&key, 1 << 16, &mut document).unwrap();
+    store.put(&key, String::from_utf8(document).unwrap().replace("[15]", "[16]").as_bytes()).unwrap();
+    let again = fs.lookup(array, "data.raw").unwrap().inode;
+    fs.open(again, false, false).unwrap();
+    assert_eq!(read(&fs, npy, 128, 4).unwrap_err().errno(), libc::ESTALE);
+    let npy = fs.open(fs.lookup(array, "data.npy").unwrap().inode, false, false).unwrap().handle;
+    assert_eq!(read(&fs, npy, 0, 1000).unwrap().len(), 128 + 32);
+}
