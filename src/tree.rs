@@ -279,7 +279,7 @@ impl Tree {
             Node::Flat(key) | Node::Chunk(key, _) | Node::Metadata(key, MetadataFile::Consolidated) => {
                 store.forget(key)
             }
-            Node::Dataset(key) => store.forget(key),
+            Node::Dataset(key) | Node::Header(key, Format::Npy) => store.forget(key),
             // its coordinates lie beside it
             Node::Header(key, _) => store.forget(&key.parent()),
             Node::Metadata(key, _) => self.hierarchy.forget_documents(key),
