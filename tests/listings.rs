@@ -70,7 +70,7 @@ fn many_names_come_once_each_with_their_attributes() {
     for i in 0..3000 {
         fs::write(store.path().join(format!("a/{i}")), vec![1; i % 3]).unwrap();
     }
-    let mount = Mount::new(store.path(), &[]);
+    let mount = Mount::new(store.path(), &["--headers", "none"]);
     for _ in 0..2 {
         let listed = listed(&mount.join("a"));
         assert_eq!(listed.len(), 3002);
@@ -89,7 +89,7 @@ fn an_open_does_not_go_by_what_a_listing_told() {
     write_array(&a, &[8], &[4], "");
     fs::write(a.join("0"), [1; 4]).unwrap();
     fs::write(a.join("1"), [1; 4]).unwrap();
-    let mount = Mount::new(store.path(), &[]);
+    let mount = Mount::new(store.path(), &["--headers", "none"]);
     let old = File::open(mount.join("a/0")).unwrap();
     assert_eq!(listed(&mount.join("a")).len(), 4);
     // larger chunks, and one that went away
@@ -124,7 +124,7 @@ fn listing_objects_decodes_nothing() {
         let chunk = [&1u32.to_le_bytes()[..], &(i as u32).to_le_bytes(), &vec![b'x'; i]].concat();
         fs::write(a.join(i.to_string()), chunk).unwrap();
     }
-    let mount = Mount::new(store.path(), &[]);
+    let mount = Mount::new(store.path(), &["--headers", "none"]);
     assert_eq!(fs::read_dir(mount.join("a")).unwrap().count(), 101);
     assert_eq!(mount.counter("chunk_decodes"), 0);
     let listed = listed(&mount.join("a"));
@@ -141,7 +141,7 @@ fn a_name_that_cannot_be_looked_at_is_listed() {
     write_array(&a, &[2], &[1], "");
     fs::write(a.join("0"), [1]).unwrap();
     std::os::unix::fs::symlink("/", a.join("1")).unwrap();
-    let mount = Mount::new(store.path(), &[]);
+    let mount = Mount::new(store.path(), &["--headers", "none"]);
     let listed = listed(&mount.join("a"));
     assert_eq!(listed["1"], "EACCES");
     assert_eq!(errno(fs::metadata(mount.join("a/1"))), "EACCES");

@@ -11,7 +11,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::process::Command;
 use support::made::{Made, pattern};
-use support::{Mount, errno};
+use support::{Mount, errno, is_header};
 
 /// A store with one group, `g`, and one array, `a`, of all its chunks.
 struct Store {
@@ -58,7 +58,8 @@ impl Store {
 }
 
 fn names(path: &Path) -> BTreeSet<String> {
-    fs::read_dir(path).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect()
+    let names = fs::read_dir(path).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap());
+    names.filter(|name| !is_header(name)).collect()
 }
 
 fn document(path: &Path) -> Value {

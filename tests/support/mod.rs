@@ -27,6 +27,11 @@ pub fn zarrfs(args: &[&str]) -> Output {
     Command::new(ZARRFS).args(args).output().expect("zarrfs starts")
 }
 
+/// True for the name of a header, which an array's directory shows beside what these tests are about.
+pub fn is_header(name: &str) -> bool {
+    zarrfs::header::Format::of_name(name).is_some()
+}
+
 /// A command that is killed after so many seconds: what hangs fails.
 pub fn limited(seconds: u32, program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new("timeout");
