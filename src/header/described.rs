@@ -44,6 +44,8 @@ pub struct Axis {
     pub role: Role,
     /// Of its coordinates, as spelt in the metadata: `degrees_east`, `days since 2000-01-01`, `micrometer`.
     pub units: Option<String>,
+    /// Of a time axis, as CF spells it: `standard`, `noleap`, `360_day`; None if nothing tells.
+    pub calendar: Option<String>,
     /// Where its items lie.
     pub coordinates: Coordinates,
 }
