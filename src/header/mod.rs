@@ -16,7 +16,11 @@ mod netcdf;
 mod nifti;
 mod npy;
 mod nrrd;
+mod raster;
 mod readme;
+mod spelling;
+#[cfg(test)]
+mod testing;
 mod tiff;
 mod vrt;
 mod xdmf;

@@ -1,14 +1,201 @@
-//! VRT.
+//! A raster of GDAL over `data.raw`: a `VRTRawRasterBand` for each band
+//! (<https://gdal.org/en/stable/drivers/raster/vrt.html>). GDAL reads 8-bit signed integers from version 3.7 on, 64-bit
+//! ones from 3.5.
 
 use super::Described;
+use super::raster::{self, Raster};
+use super::spelling::{self, float, xml};
+use crate::json::{self, Value};
 use crate::metadata::ArrayMetadata;
 
-/// To be written.
-pub fn fits(_: &ArrayMetadata) -> bool {
-    false
+/// GDAL opens no more unless it is told to.
+const MAX_BANDS: u64 = 65536;
+
+/// Attributes longer than this are left out.
+const MAX_ATTRIBUTE: usize = 1000;
+
+/// True for numbers, where a row has fewer than 2^31 bytes and there are no more than 65536 bands.
+pub fn fits(metadata: &ArrayMetadata) -> bool {
+    let row = |raster: Raster| raster.columns.saturating_mul(metadata.dtype.size() as u64);
+    data_type(metadata).is_some()
+        && Raster::of(metadata).is_some_and(|raster| raster.bands <= MAX_BANDS && row(raster) <= i32::MAX as u64)
 }
 
-/// To be written.
-pub fn text(_: &Described) -> String {
-    String::new()
+/// The file.
+pub fn text(array: &Described) -> String {
+    let metadata = &array.metadata;
+    let (Some(raster), Some(data_type)) = (Raster::of(metadata), data_type(metadata)) else { return String::new() };
+    let item = metadata.dtype.size() as u64;
+    let (line, byte_order) = (raster.columns * item, if metadata.dtype.is_big_endian() { "MSB" } else { "LSB" });
+    let meaning = meaning(array);
+    let mut text = format!("<VRTDataset rasterXSize=\"{}\" rasterYSize=\"{}\">\n", raster.columns, raster.rows);
+    text.push_str(&place(array));
+    text.push_str(&attributes(array));
+    for band in 0..raster.bands {
+        text.push_str(&format!(
+            r#"  <VRTRasterBand dataType="{data_type}" band="{}" subClass="VRTRawRasterBand">
+    <Description>{}</Description>
+{meaning}    <SourceFilename relativeToVRT="1">data.raw</SourceFilename>
+    <ImageOffset>{}</ImageOffset>
+    <PixelOffset>{item}</PixelOffset>
+    <LineOffset>{line}</LineOffset>
+    <ByteOrder>{byte_order}</ByteOrder>
+  </VRTRasterBand>
+"#,
+            band + 1,
+            xml(&raster::band_label(array, band)),
+            band * raster.rows * line,
+        ));
+    }
+    text + "</VRTDataset>\n"
+}
+
+fn data_type(metadata: &ArrayMetadata) -> Option<&'static str> {
+    Some(match spelling::number(&metadata.dtype)? {
+        "u1" => "Byte",
+        "i1" => "Int8",
+        "u2" => "UInt16",
+        "i2" => "Int16",
+        "u4" => "UInt32",
+        "i4" => "Int32",
+        "u8" => "UInt64",
+        "i8" => "Int64",
+        "f4" => "Float32",
+        "f8" => "Float64",
+        "c8" => "CFloat32",
+        "c16" => "CFloat64",
+        _ => return None,
+    })
+}
+
+/// Reference system and transform, which GDAL has for the whole raster.
+fn place(array: &Described) -> String {
+    let Some(placed) = raster::placed(array) else { return String::new() };
+    let mut text = String::new();
+    let crs = array.crs.as_ref();
+    if let Some(crs) = crs.and_then(|crs| crs.wkt.as_ref().or(crs.authority.as_ref()).or(crs.projjson.as_ref())) {
+        text.push_str(&format!("  <SRS>{}</SRS>\n", xml(crs)));
+    }
+    let numbers = [placed.x, placed.dx, 0.0, placed.y, 0.0, placed.dy].map(float);
+    text + &format!("  <GeoTransform>{}</GeoTransform>\n", numbers.join(", "))
+}
+
+/// The attributes that are plain texts and numbers, as GDAL's metadata.
+fn attributes(array: &Described) -> String {
+    let item = |(name, value): (&String, &Value)| {
+        let plain = json::text(value).map(str::to_string).or_else(|| json::float(value).map(|_| json::write(value)));
+        let shown = plain.filter(|text| text.len() <= MAX_ATTRIBUTE && !name.starts_with('_'))?;
+        Some(format!("    <MDI key=\"{}\">{}</MDI>\n", xml(&spelling::line(name)), xml(&shown)))
+    };
+    let items: String = array.attributes.iter().filter_map(item).collect();
+    if items.is_empty() { items } else { format!("  <Metadata>\n{items}  </Metadata>\n") }
+}
+
+/// What the values of each band mean.
+fn meaning(array: &Described) -> String {
+    let elements = [
+        ("NoDataValue", spelling::nodata(array).map(|nodata| nodata.to_string())),
+        ("UnitType", array.units.as_deref().map(|units| xml(&spelling::line(units)))),
+        ("Offset", array.offset.filter(|x| x.is_finite()).map(float)),
+        ("Scale", array.scale.filter(|x| x.is_finite()).map(float)),
+    ];
+    let element = |(name, value): (&str, Option<String>)| Some(format!("    <{name}>{}</{name}>\n", value?));
+    elements.into_iter().filter_map(element).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::described::{Coordinates, Crs, Number};
+    use super::super::testing;
+    use super::*;
+
+    #[test]
+    fn an_array_of_which_nothing_is_known() {
+        let band = |number: u64, offset: u64| {
+            format!(
+                r#"  <VRTRasterBand dataType="Float64" band="{number}" subClass="VRTRawRasterBand">
+    <Description>dim0[{}]</Description>
+    <SourceFilename relativeToVRT="1">data.raw</SourceFilename>
+    <ImageOffset>{offset}</ImageOffset>
+    <PixelOffset>8</PixelOffset>
+    <LineOffset>48</LineOffset>
+    <ByteOrder>MSB</ByteOrder>
+  </VRTRasterBand>
+"#,
+                number - 1
+            )
+        };
+        let expected =
+            format!("<VRTDataset rasterXSize=\"6\" rasterYSize=\"4\">\n{}{}</VRTDataset>\n", band(1, 0), band(2, 192));
+        assert_eq!(text(&testing::plain(">f8", &[2, 4, 6])), expected);
+    }
+
+    #[test]
+    fn place_and_meaning() {
+        let expected = r#"<VRTDataset rasterXSize="10" rasterYSize="6">
+  <SRS>EPSG:4326</SRS>
+  <GeoTransform>9.875, 0.25, 0, 50.25, 0, -0.5</GeoTransform>
+  <Metadata>
+    <MDI key="units">K</MDI>
+    <MDI key="long_name">Air &lt;2 m&gt;</MDI>
+    <MDI key="valid_min">150</MDI>
+  </Metadata>
+  <VRTRasterBand dataType="Float32" band="1" subClass="VRTRawRasterBand">
+    <Description>time=0</Description>
+    <NoDataValue>-9999</NoDataValue>
+    <UnitType>K</UnitType>
+    <SourceFilename relativeToVRT="1">data.raw</SourceFilename>
+    <ImageOffset>0</ImageOffset>
+"#;
+        let text = text(&testing::geographic());
+        assert!(text.starts_with(expected), "{text}");
+        assert_eq!(text.matches("<VRTRasterBand ").count(), 4);
+        assert!(text.contains("<Description>time=18</Description>"));
+    }
+
+    #[test]
+    fn packed_values_and_two_leading_dimensions() {
+        let text = text(&testing::model());
+        assert!(text.contains("    <Offset>260</Offset>\n    <Scale>0.05</Scale>\n"));
+        assert!(text.contains("<Description>time=31, level=850</Description>"));
+        assert!(!text.contains("GeoTransform"), "latitudes are not regular");
+    }
+
+    #[test]
+    fn place_only_where_the_last_dimensions_are_y_and_x() {
+        let crs = Crs { wkt: Some("PROJCRS[\"a & b\"]".into()), ..Crs::default() };
+        let mut array = Described { crs: Some(crs), ..testing::geographic() };
+        assert!(text(&array).contains("<SRS>PROJCRS[&quot;a &amp; b&quot;]</SRS>"));
+        array.axes[1].coordinates = Coordinates::Regular { first: 47.5, step: 0.5 };
+        assert!(text(&array).contains("<GeoTransform>9.875, 0.25, 0, 47.25, 0, 0.5</GeoTransform>"));
+        array.axes.swap(1, 2);
+        assert!(!text(&array).contains("<SRS>") && !text(&array).contains("GeoTransform"));
+    }
+
+    #[test]
+    fn the_missing_value_is_one_that_an_item_holds() {
+        let with = |dtype, nodata| {
+            let text = text(&Described { nodata: Some(nodata), ..testing::plain(dtype, &[1, 1]) });
+            text.split_once("<NoDataValue>").map(|(_, rest)| rest.split('<').next().unwrap().to_string())
+        };
+        assert_eq!(with("<f4", Number::Float(1e20)).as_deref(), Some("1.0000000200408773e20"));
+        assert_eq!(with("<f4", Number::Float(f64::NAN)).as_deref(), Some("nan"));
+        assert_eq!(with("<f4", Number::Float(1e300)), None);
+        assert_eq!(with("<i8", Number::Int(i64::MIN.into())).as_deref(), Some("-9223372036854775808"));
+        assert_eq!(with("<u8", Number::Int(u64::MAX.into())).as_deref(), Some("18446744073709551615"));
+        assert_eq!(with("|u1", Number::Int(-1)), None);
+        assert_eq!(with("<i2", Number::Float(-9999.0)).as_deref(), Some("-9999"));
+        assert_eq!(with("<i2", Number::Float(0.5)), None);
+    }
+
+    #[test]
+    fn what_is_refused() {
+        for dtype in ["<f2", "|S3", "<m8[s]", "|V4"] {
+            assert!(!fits(&testing::metadata(&format!("{dtype:?}"), &[4, 6])), "{dtype}");
+        }
+        for shape in [&[] as &[u64], &[4, 0], &[65537, 1, 1], &[1, 1 << 30]] {
+            assert!(!fits(&testing::metadata("\"<i2\"", shape)), "{shape:?}");
+        }
+        assert!(fits(&testing::metadata("\"<i2\"", &[65536, 1, 1])));
+    }
 }
