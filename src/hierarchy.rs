@@ -25,6 +25,7 @@ mod place;
 mod resize;
 mod served;
 
+pub use consolidated::Stale;
 pub use served::{Consolidated, UseConsolidated};
 
 use arrays::Arrays;
@@ -36,12 +37,12 @@ const ARRAYS_KEPT: NonZeroUsize = NonZeroUsize::new(4096).unwrap();
 const PROBED_NAMES: usize = 1000;
 
 /// What begins with this are files of ours that are no part of the hierarchy: unfinished values, and [`REMOVED`].
-const OWN: &str = ".zarrfs-";
+pub const OWN: &str = ".zarrfs-";
 
 /// Where an array's document is kept once its `.zarray` was removed, until its directory is removed or a new `.zarray`
 /// is written. Programs remove the files of a directory in any order, and its chunks must keep their names until they
 /// are gone; and who saves a document by removing the old one first doesn't lose the codecs, which he has never seen.
-const REMOVED: &str = ".zarrfs-zarray";
+pub const REMOVED: &str = ".zarrfs-zarray";
 
 /// What stands at a path of the hierarchy.
 #[derive(Clone)]

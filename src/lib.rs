@@ -28,8 +28,9 @@ pub mod layout;
 // floor 5: one array, and all of them
 pub mod array;
 pub mod hierarchy;
-// floor 6: decoded chunks within one bound
+// floor 6: decoded chunks within one bound; what is wrong with a store
 pub mod cache;
+pub mod check;
 // floor 7: files that let other programs open the bytes
 pub mod header;
 // floor 8: names and nodes

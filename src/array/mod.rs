@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant, SystemTime};
 
 mod part;
+mod stored;
 mod write;
 
 pub use part::{Opened, Parts};
@@ -94,6 +95,8 @@ pub struct Loaded {
     pub bytes: Vec<u8>,
     /// Of the stored bytes they were made of.
     pub version: Version,
+    /// How many stored bytes there were.
+    pub stored: u64,
 }
 
 /// A chunk as it was stored: the other half of [`Array::load`] decodes it.
@@ -102,6 +105,7 @@ pub struct Fetched {
     /// Room for the decoded bytes, or these themselves.
     bytes: Vec<u8>,
     version: Version,
+    stored: u64,
 }
 
 impl Array {
@@ -328,14 +332,15 @@ impl Array {
         let got = self.store.get(&key, pipeline.max_stored(), stored);
         self.stats.store_time.add_since(start);
         let Some(version) = got.map_err(|e| e.context(&key))? else { return Ok(None) };
-        self.stats.bytes_stored.add(stored.len() as u64);
-        self.stored_size.store(stored.len() as u64, Ordering::Relaxed);
-        Ok(Some(Fetched { key, bytes, version }))
+        let stored = stored.len() as u64;
+        self.stats.bytes_stored.add(stored);
+        self.stored_size.store(stored, Ordering::Relaxed);
+        Ok(Some(Fetched { key, bytes, version, stored }))
     }
 
     /// The second half, which takes the processor; `scratch` is that of the first.
     pub fn decode_fetched(&self, fetched: Fetched, scratch: &mut Scratch) -> Result<Loaded> {
-        let (pipeline, Fetched { key, mut bytes, version }) = (self.pipeline()?, fetched);
+        let (pipeline, Fetched { key, mut bytes, version, stored }) = (self.pipeline()?, fetched);
         let start = Instant::now();
         let done = match self.is_stored_plain(pipeline) {
             true => pipeline.check_size(bytes.len()),
@@ -345,7 +350,7 @@ impl Array {
         done.map_err(|e| self.in_chunk(&key, e))?;
         self.stats.decodes.add(1);
         self.stats.bytes_decoded.add(bytes.len() as u64);
-        Ok(Loaded { bytes, version })
+        Ok(Loaded { bytes, version, stored })
     }
 
     /// True if the stored bytes are the decoded ones, in our layout.

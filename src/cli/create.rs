@@ -239,7 +239,7 @@ fn fill_value(given: Option<&str>, dtype: &DType) -> Value {
 
 impl CreateArgs {
     fn store_args(&self) -> StoreArgs {
-        StoreArgs { v1_order: V1OrderArg::Zarr1, remote: self.remote.clone() }
+        StoreArgs { v1_order: V1OrderArg::Zarr1, remote: self.remote.clone(), lists_unfinished: false }
     }
 }
 

@@ -161,7 +161,7 @@ pub fn open(
         return Err(Failure::new(2, "--synchronizer: its locks are for stores in directories"));
     }
     match location {
-        Location::Path(path) => open_path(path, writing),
+        Location::Path(path) => open_path(path, args, writing),
         Location::Url(url) => open_url(url, args, stats),
         Location::Memory => {
             let store = MemoryStore::default();
@@ -171,7 +171,7 @@ pub fn open(
     }
 }
 
-fn open_path(path: &Path, writing: Option<&WriteArgs>) -> Result<Arc<dyn Store>, Failure> {
+fn open_path(path: &Path, args: &StoreArgs, writing: Option<&WriteArgs>) -> Result<Arc<dyn Store>, Failure> {
     let shown = path.display();
     if let Some((archive, inside)) = archive_at(path) {
         let folder = absolute(archive).parent().map_or_else(|| PathBuf::from("/"), Path::to_path_buf);
@@ -185,6 +185,7 @@ fn open_path(path: &Path, writing: Option<&WriteArgs>) -> Result<Arc<dyn Store>,
         libc::ENOENT | libc::ENOTDIR => Failure::new(3, format!("{shown}: no such store")),
         _ => e.into(),
     })?;
+    let store = if args.lists_unfinished { store.listing_unfinished() } else { store };
     Ok(Arc::new(match writing {
         Some(writing) => writing.apply(store)?,
         None => store,

@@ -1,6 +1,7 @@
 //! The command line: one file per verb, arguments in, exit codes out. Types of clap stay here.
 
 mod cat;
+mod check;
 mod compressor;
 mod consolidate;
 mod create;
@@ -45,7 +46,7 @@ struct Cli {
 
 const EXIT_CODES: &str = "Exit codes:
   0  done
-  1  an error of the system or of the data
+  1  an error of the system or of the data; findings of a check
   2  a wrong command line
   3  no such store, or no such array in it
   4  not a Zarr store, or one that this version can't read
@@ -62,6 +63,8 @@ enum Verb {
     Umount(umount::UmountArgs),
     /// Show the groups and arrays of a store
     Info(info::InfoArgs),
+    /// Look for what is wrong with a store: damaged metadata and chunks, stray keys, leftovers. Nothing is written
+    Check(check::CheckArgs),
     /// Write the flat bytes of an array to standard output, without FUSE
     Cat(cat::CatArgs),
     /// Write standard input over the flat bytes of an array, without FUSE
@@ -84,6 +87,9 @@ struct StoreArgs {
     v1_order: V1OrderArg,
     #[command(flatten)]
     remote: RemoteArgs,
+    /// List also what writers have not finished: not for the command line, but for verbs that look for it
+    #[arg(skip)]
+    lists_unfinished: bool,
 }
 
 /// What every verb that writes a store takes.
@@ -142,6 +148,7 @@ pub fn main() -> ExitCode {
         Verb::Mount(args) => mount::run(*args),
         Verb::Umount(args) => umount::run(&args),
         Verb::Info(args) => info::run(&args),
+        Verb::Check(args) => check::run(&args),
         Verb::Cat(args) => cat::run(&args),
         Verb::Put(args) => put::run(&args),
         Verb::Create(args) => create::run(&args),
@@ -230,8 +237,13 @@ impl MemoryArgs {
     }
 
     fn threads(&self) -> usize {
-        self.threads.map_or_else(|| std::thread::available_parallelism().map_or(2, |n| n.get()), usize::from)
+        threads(self.threads)
     }
+}
+
+/// As many threads as somebody asked for, or one per core.
+fn threads(asked: Option<u16>) -> usize {
+    asked.map_or_else(|| std::thread::available_parallelism().map_or(2, |n| n.get()), usize::from)
 }
 
 /// Options of the verbs that read flat bytes.

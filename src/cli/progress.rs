@@ -1,4 +1,4 @@
-//! How far a long copy has come: one line on standard error, if that is a terminal.
+//! How far something long has come: one line on standard error, if that is a terminal.
 
 use super::size;
 use std::io::{IsTerminal, Write};
@@ -31,17 +31,24 @@ impl Progress {
 
     /// So many bytes are done.
     pub fn show(&mut self, done: u64) {
+        let total = self.total;
+        self.show_line(|elapsed| line(done, total, elapsed));
+    }
+
+    /// Shows what `line` makes of the time that has passed, if it is time for a new one.
+    pub fn show_line(&mut self, line: impl FnOnce(Duration) -> String) {
         let now = Instant::now();
         if self.is_terminal && now >= self.next {
             self.is_shown = true;
             self.next = now + PAUSE;
-            self.write(&line(done, self.total, self.start.elapsed()));
+            self.write(&line(self.start.elapsed()));
         }
     }
 
-    /// It is over: the line goes.
+    /// It is over, or something else is to be printed: the line goes.
     pub fn end(&mut self) {
         if self.is_shown {
+            self.is_shown = false;
             self.write("");
         }
     }
@@ -56,9 +63,14 @@ fn line(done: u64, total: Option<u64>, elapsed: Duration) -> String {
     let per_second = size::show((done as f64 / elapsed.as_secs_f64().max(0.001)) as u64);
     let shown = size::show(done);
     let Some(total) = total.filter(|total| *total > 0) else { return format!("{shown}, {per_second}/s") };
-    let part = (done as f64 / total as f64).min(1.0);
+    format!("{}  {shown} of {}, {per_second}/s", bar(done, total), size::show(total))
+}
+
+/// A bar of which so much is filled, and the same in percent.
+pub fn bar(done: u64, total: u64) -> String {
+    let part = (done as f64 / total.max(1) as f64).min(1.0);
     let bar = "#".repeat((part * WIDTH as f64) as usize);
-    format!("[{bar:<WIDTH$}] {:3.0}%  {shown} of {}, {per_second}/s", part * 100.0, size::show(total))
+    format!("[{bar:<WIDTH$}] {:3.0}%", part * 100.0)
 }
 
 #[cfg(test)]

@@ -32,6 +32,13 @@ pub fn show(n: u64) -> String {
     if unit == 0 { format!("{n} B") } else { format!("{value:.1} {}", units[unit]) }
 }
 
+/// A number for a person: `1,234,567`.
+pub fn count(n: u64) -> String {
+    let digits = n.to_string();
+    let groups = digits.as_bytes().rchunks(3).rev().map(|group| String::from_utf8_lossy(group));
+    groups.collect::<Vec<_>>().join(",")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -44,6 +51,7 @@ mod tests {
         for text in ["", "M", "1.5G", "-1", "99999999T", "1X", "1é"] {
             assert!(parse(text).is_err(), "{text}");
         }
+        assert_eq!([0, 999, 1000, 12_345_678].map(count), ["0", "999", "1,000", "12,345,678"]);
         assert_eq!((show(512).as_str(), show(1 << 21).as_str()), ("512 B", "2.0 MiB"));
     }
 }

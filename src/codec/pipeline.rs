@@ -88,6 +88,19 @@ impl Pipeline {
         }
     }
 
+    /// An error if no chunk can be stored in `len` bytes.
+    pub fn check_stored_size(&self, len: u64) -> Result<()> {
+        let decoded = self.sizes[0].max();
+        match self.sizes.last() {
+            Some(Size::Exact(n)) if len != *n as u64 => Err(Error::damaged(format!("{len} bytes, it must have {n}"))),
+            _ if len == 0 && decoded > 0 => Err(Error::damaged("empty")),
+            _ if len > self.max_stored() => {
+                Err(Error::damaged(format!("{len} bytes, more than the {} it may have", self.max_stored())))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Decodes a stored chunk into `decoded`, replacing what is there. Damaged, or out of memory.
     pub fn decode(&self, stored: &[u8], decoded: &mut Vec<u8>) -> Result<()> {
         with_scratch(|a, b| self.decode_steps(stored, decoded, a, b))?;

@@ -16,6 +16,17 @@ pub(super) const MAX_CONSOLIDATED: u64 = 1 << 30;
 /// The documents in a `.zmetadata`, by their keys as seen from its group.
 type Entries = Map<String, Value>;
 
+/// How an entry of a stored `.zmetadata` is not what it should be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stale {
+    /// The document is stored, but not in it.
+    Missing,
+    /// It is there, but no such document is stored.
+    Extra,
+    /// It says something else.
+    Different,
+}
+
 impl Hierarchy {
     /// The `.zmetadata` of the decoded view, where the store has one: made of the metadata documents that are really
     /// there, since the stored one may be stale.
@@ -85,6 +96,28 @@ impl Hierarchy {
             Ok(Some(Value::Object(consolidated)))
         })?;
         Ok(names.into_inner())
+    }
+
+    /// The entries of the stored `.zmetadata` of the group at `key` that [`Hierarchy::write_consolidated`] would write
+    /// otherwise, by name; none if it has none. [`Kind::Damaged`] if it can't be used at all.
+    pub fn stale_consolidated(&self, key: &Key) -> Result<Vec<(String, Stale)>> {
+        let (document, mut text) = (key.join(ZMETADATA), Vec::new());
+        let got = self.store.get(&document, MAX_CONSOLIDATED, &mut text).map_err(|e| e.context(&document))?;
+        if got.is_none() {
+            return Ok(Vec::new());
+        }
+        let parsed = json::parse(&text).map_err(|e| e.context(&document))?;
+        let Some(Value::Object(there)) = parsed.get("metadata") else {
+            return Err(Error::damaged("holds no metadata object").context(&document));
+        };
+        let stored = self.stored_documents(key);
+        let extra = there.keys().filter(|name| !stored.contains_key(*name));
+        let mut stale: Vec<_> = extra.map(|name| (name.clone(), Stale::Extra)).collect();
+        stale.extend(stored.iter().filter_map(|(name, value)| match there.get(name) {
+            None => Some((name.clone(), Stale::Missing)),
+            Some(entry) => (!is_equal(entry, value)).then(|| (name.clone(), Stale::Different)),
+        }));
+        Ok(stale)
     }
 
     /// The documents of `key` and of everything below it, as they are stored.
@@ -190,6 +223,21 @@ impl Hierarchy {
 /// `key` and all keys above it, up to the root.
 pub(super) fn upwards(key: &Key) -> impl Iterator<Item = Key> + use<> {
     std::iter::successors(Some(key.clone()), |key| (!key.is_root()).then(|| key.parent()))
+}
+
+/// True if two values say the same: Python may have written a number otherwise than somebody else.
+fn is_equal(a: &Value, b: &Value) -> bool {
+    match (a, b) {
+        (Value::Number(x), Value::Number(y)) => {
+            let is_integer = |v: &Value| v.is_i64() || v.is_u64();
+            x == y || !(is_integer(a) && is_integer(b)) && json::float(a) == json::float(b)
+        }
+        (Value::Array(x), Value::Array(y)) => x.len() == y.len() && x.iter().zip(y).all(|(x, y)| is_equal(x, y)),
+        (Value::Object(x), Value::Object(y)) => {
+            x.len() == y.len() && x.iter().all(|(name, x)| y.get(name).is_some_and(|y| is_equal(x, y)))
+        }
+        _ => a == b,
+    }
 }
 
 fn without(entries: Entries, place: &Key) -> Entries {

@@ -30,6 +30,7 @@ pub struct DirectoryStore {
     changes: Changes,
     fsync: bool,
     locks: Option<Box<LockFiles>>,
+    lists_unfinished: bool,
 }
 
 impl DirectoryStore {
@@ -50,6 +51,7 @@ impl DirectoryStore {
             changes: Changes::default(),
             fsync: true,
             locks: None,
+            lists_unfinished: false,
         })
     }
 
@@ -62,6 +64,12 @@ impl DirectoryStore {
     /// The same store with locks of its keys, which others take before they change a chunk.
     pub fn with_locks(self, locks: LockFiles) -> Self {
         DirectoryStore { locks: Some(Box::new(locks)), ..self }
+    }
+
+    /// The same store, whose listings have also the files of values that are still written, or were when their writer
+    /// died.
+    pub fn listing_unfinished(self) -> Self {
+        DirectoryStore { lists_unfinished: true, ..self }
     }
 
     fn open_value(&self, key: &Key) -> Result<Option<(File, Stat)>> {
@@ -119,6 +127,7 @@ impl Store for DirectoryStore {
             return Err(Error::not_found("no such directory"));
         };
         let (root, warned, prefix) = (self.root.clone(), self.warned.clone(), prefix.clone());
+        let lists_unfinished = self.lists_unfinished;
         let names = Dir::new(fd)?.filter_map(move |item| {
             let item = match item {
                 Ok(item) => item,
@@ -126,7 +135,7 @@ impl Store for DirectoryStore {
             };
             let name = match item.file_name().to_str() {
                 Ok("." | "..") => return None,
-                Ok(name) if write::is_temporary(name) => return None,
+                Ok(name) if !lists_unfinished && write::is_temporary(name) => return None,
                 Ok(name) => name,
                 Err(_) => {
                     if !warned.swap(true, Ordering::Relaxed) {

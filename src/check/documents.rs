@@ -1,0 +1,157 @@
+//! The metadata documents of a group or array, and what else stands in a group. It doesn't look at chunks.
+
+use super::names::{is_document, leftover};
+use super::{Check, Fault, Finding, Tally};
+use crate::array::Array;
+use crate::error::{Kind, Result};
+use crate::hierarchy::Stale;
+use crate::json::{self, Map, Value};
+use crate::metadata::{MAX_DOCUMENT, Separator, ZARRAY, ZATTRS, ZGROUP, ZMETADATA, check_group};
+use crate::store::{Entry, EntryKind, Key};
+
+/// The metadata document of Zarr v3.
+pub(super) const V3_DOCUMENT: &str = "zarr.json";
+
+/// What xarray calls the dimensions of an array.
+const DIMENSIONS: &str = "_ARRAY_DIMENSIONS";
+
+impl Check<'_> {
+    /// Looks at a group; the answer is what is to be looked at below it, last name first.
+    pub(super) fn group(&mut self, key: &Key) -> Vec<Key> {
+        let (marked, v3) = (self.is_value(&key.join(ZGROUP)), self.is_value(&key.join(V3_DOCUMENT)));
+        // other programs' directories, and whole hierarchies that this version can't read
+        if !marked && !key.is_root() && (v3 || key.name().starts_with('.')) {
+            match v3 {
+                true => self.found(Fault::V3, &key.join(V3_DOCUMENT), "a group or array of Zarr v3"),
+                false => self.found(Fault::Extra, key, "a directory that is no part of the hierarchy"),
+            }
+            return Vec::new();
+        }
+        self.summary.groups += 1;
+        match marked {
+            true => self.group_document(key),
+            false => self.found(Fault::NoGroup, key, "a directory without .zgroup"),
+        }
+        self.attributes(key);
+        self.consolidated(key);
+        self.names_of_group(key)
+    }
+
+    fn names_of_group(&mut self, key: &Key) -> Vec<Key> {
+        let listing = match self.hierarchy.store().list(key) {
+            Ok(listing) => listing,
+            Err(e) => {
+                self.failed(Fault::Unreadable, key, &e);
+                return Vec::new();
+            }
+        };
+        let (mut below, mut tally) = (Vec::new(), Tally::new(key));
+        for entry in listing {
+            match entry {
+                Ok(Entry { name, kind: EntryKind::Prefix, .. }) => below.push(key.join(&name)),
+                Ok(entry) => {
+                    if let Some((fault, what)) = stray_in_group(&entry) {
+                        tally.add(Finding::new(fault, &key.join(&entry.name), what), self.tell);
+                    }
+                }
+                Err(e) => {
+                    self.failed(Fault::Unreadable, key, &e);
+                    break;
+                }
+            }
+        }
+        tally.end(self.tell);
+        below.sort_unstable_by(|a, b| b.cmp(a));
+        below
+    }
+
+    fn is_value(&self, key: &Key) -> bool {
+        // what can't be looked at is told by whoever reads it
+        matches!(self.hierarchy.store().stat(key), Ok(Some(stat)) if stat.kind == EntryKind::Value)
+    }
+
+    fn read(&self, key: &Key) -> Result<Option<Vec<u8>>> {
+        let mut text = Vec::new();
+        Ok(self.hierarchy.store().get(key, MAX_DOCUMENT, &mut text)?.map(|_| text))
+    }
+
+    fn group_document(&mut self, key: &Key) {
+        let document = key.join(ZGROUP);
+        match self.read(&document).and_then(|text| text.map_or(Ok(()), |text| check_group(&text))) {
+            Ok(()) => {}
+            Err(e) if matches!(e.kind(), Kind::System(_)) => self.failed(Fault::Unreadable, &document, &e),
+            Err(e) => self.failed(Fault::Metadata, &document, &e),
+        }
+    }
+
+    /// Looks at the attributes of a group or array; none where there are none that can be used.
+    pub(super) fn attributes(&mut self, key: &Key) -> Map<String, Value> {
+        let stored = self.hierarchy.attributes_view(key);
+        match stored.and_then(|document| document.map(|d| json::parse(&d.text)).transpose()) {
+            Ok(Some(Value::Object(attributes))) => return attributes,
+            Ok(None) => {}
+            Ok(Some(_)) => self.found(Fault::Attributes, &key.join(ZATTRS), "not a JSON object"),
+            Err(e) if matches!(e.kind(), Kind::System(_)) => self.failed(Fault::Unreadable, &key.join(ZATTRS), &e),
+            Err(e) => self.failed(Fault::Attributes, &key.join(ZATTRS), &e),
+        }
+        Map::new()
+    }
+
+    /// Looks at what an array's documents say, beyond being valid.
+    pub(super) fn array_documents(&mut self, array: &Array) {
+        let (key, metadata) = (array.key(), array.metadata());
+        if let Err(e) = array.readable() {
+            let fault = if e.kind() == Kind::Unsupported { Fault::Unsupported } else { Fault::Metadata };
+            self.failed(fault, key, &e);
+        }
+        if metadata.zarr_format == 1 {
+            self.found(Fault::V1, key, "an array of Zarr v1");
+        }
+        if metadata.separator.is_none() && array.separator() == Separator::Slash {
+            let what = "no dimension_separator is declared, but chunks lie under \"/\"";
+            self.found(Fault::UndeclaredSeparator, &key.join(ZARRAY), what);
+        }
+        let attributes = self.attributes(key);
+        if let Some(Value::Array(names)) = attributes.get(DIMENSIONS)
+            && names.len() != metadata.shape.len()
+        {
+            let what = format!("{DIMENSIONS} has {} names, the shape {} dimensions", names.len(), metadata.shape.len());
+            self.found(Fault::Dimensions, &key.join(ZATTRS), what);
+        }
+    }
+
+    /// Compares a group's `.zmetadata` with the documents that are stored.
+    fn consolidated(&mut self, group: &Key) {
+        // one that stands for the documents can't be compared with them
+        if !self.hierarchy.store().lists_all() {
+            return;
+        }
+        let key = group.join(ZMETADATA);
+        let stale = match self.hierarchy.stale_consolidated(group) {
+            Ok(stale) => stale,
+            Err(e) if matches!(e.kind(), Kind::System(_)) => return self.failed(Fault::Unreadable, &key, &e),
+            Err(e) => return self.failed(Fault::Metadata, &key, &e),
+        };
+        let mut tally = Tally::new(&key);
+        for (name, how) in stale {
+            let what = match how {
+                Stale::Missing => format!("lacks {name}, which is stored"),
+                Stale::Extra => format!("has {name}, of which no valid document is stored"),
+                Stale::Different => format!("has another {name} than is stored"),
+            };
+            tally.add(Finding::new(Fault::Consolidated, &key, what), self.tell);
+        }
+        tally.end(self.tell);
+    }
+}
+
+/// What is to be said of a name in a group that is no prefix; None of a document.
+fn stray_in_group(entry: &Entry) -> Option<(Fault, &'static str)> {
+    match entry.name.as_str() {
+        name if is_document(name) => None,
+        V3_DOCUMENT => Some((Fault::V3, "metadata of Zarr v3 beside that of v2")),
+        name if leftover(name).is_some() => leftover(name).map(|what| (Fault::Leftover, what)),
+        _ if entry.kind == EntryKind::Other => Some((Fault::NotAFile, "no regular file, or a link out of the store")),
+        _ => Some((Fault::Extra, "a plain file")),
+    }
+}

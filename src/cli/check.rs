@@ -1,0 +1,201 @@
+//! `zarrfs check`: what is wrong with a store, line by line as it is found, or as one JSON object.
+
+use super::progress::{Progress, bar};
+use super::{Failure, Location, StoreArgs, logger, open_store, size, threads};
+use crate::check::{Event, Finding, How, Level, Summary, check};
+use crate::error::Error;
+use crate::json::{self, Map, Value};
+use crate::stats::Stats;
+use clap::Args;
+use log::LevelFilter;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use std::io::{ErrorKind, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// What `check` takes.
+#[derive(Args)]
+#[command(after_help = "Exits with 1 if there are errors or warnings, or if it was interrupted.")]
+pub struct CheckArgs {
+    /// The store, or a group or array in it
+    store: Location,
+    /// Decode each chunk; else its size alone is looked at
+    #[arg(long)]
+    deep: bool,
+    /// Tell also what is no fault but good to know: plain files, directories without .zgroup, arrays of Zarr v1
+    #[arg(long)]
+    notes: bool,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+    /// Threads that decode [default: one per core]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    threads: Option<u16>,
+    #[command(flatten)]
+    store_args: StoreArgs,
+}
+
+/// What is printed while the store is looked at.
+struct Report<'a> {
+    args: &'a CheckArgs,
+    progress: Option<Progress>,
+    errors: u64,
+    warnings: u64,
+    notes: u64,
+    /// Findings that were printed.
+    printed: u64,
+    /// Why nothing can be printed any more.
+    broken: Option<std::io::Error>,
+    stop: &'a AtomicBool,
+}
+
+/// Runs the verb.
+pub fn run(args: &CheckArgs) -> Result<(), Failure> {
+    // everything that is wrong is a finding
+    logger::start(LevelFilter::Off, None)?;
+    let store_args = StoreArgs { lists_unfinished: true, ..args.store_args.clone() };
+    let hierarchy = open_store(&args.store, &store_args, Arc::new(Stats::default()))?;
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        // the second one doesn't wait
+        signal_hook::flag::register_conditional_shutdown(signal, 1, stop.clone()).map_err(Error::from)?;
+        signal_hook::flag::register(signal, stop.clone()).map_err(Error::from)?;
+    }
+    let mut report = Report::new(args, &stop);
+    report.begin();
+    let how = How { deep: args.deep, threads: threads(args.threads), stop: &stop };
+    let summary = check(&hierarchy, how, &mut |event| report.tell(event));
+    report.end(&summary)
+}
+
+impl<'a> Report<'a> {
+    fn new(args: &'a CheckArgs, stop: &'a AtomicBool) -> Self {
+        let progress = (!args.json).then(|| Progress::start(None));
+        Report { args, progress, errors: 0, warnings: 0, notes: 0, printed: 0, broken: None, stop }
+    }
+
+    fn begin(&mut self) {
+        if self.args.json {
+            let store = json::write(&Value::from(self.args.store.to_string()));
+            self.print(&format!("{{\"store\":{store},\"findings\":["));
+        }
+    }
+
+    fn tell(&mut self, event: Event) {
+        match event {
+            Event::Found(finding) => self.found(&finding),
+            Event::Progress(array, done, summary) => {
+                if let Some(progress) = &mut self.progress {
+                    progress.show_line(|elapsed| {
+                        let (known, seconds) = (array.grid().chunk_count(), elapsed.as_secs_f64().max(0.001));
+                        let per_second = match self.args.deep {
+                            true => size::show((summary.bytes as f64 / seconds) as u64),
+                            false => format!("{} chunks", size::count((summary.chunks as f64 / seconds) as u64)),
+                        };
+                        let [shown, known_shown] = [done, known].map(size::count);
+                        format!(
+                            "{}  {shown} of {known_shown} chunks of {}, {per_second}/s",
+                            bar(done, known),
+                            array.key()
+                        )
+                    });
+                }
+            }
+        }
+    }
+
+    fn found(&mut self, finding: &Finding) {
+        let level = finding.fault.level();
+        match level {
+            Level::Error => self.errors += 1,
+            Level::Warning => self.warnings += 1,
+            Level::Note => self.notes += 1,
+        }
+        if level == Level::Note && !self.args.notes {
+            return;
+        }
+        let line = match self.args.json {
+            true => format!("{}\n{}", if self.printed > 0 { "," } else { "" }, as_json(finding)),
+            false => format!("{:<7}  {}: {}\n", level.name(), finding.key, finding.message),
+        };
+        self.printed += 1;
+        if let Some(progress) = &mut self.progress {
+            progress.end();
+        }
+        self.print(&line);
+    }
+
+    /// Who reads may have seen enough: then there is no use in going on.
+    fn print(&mut self, text: &str) {
+        if self.broken.is_none()
+            && let Err(e) = std::io::stdout().write_all(text.as_bytes())
+        {
+            self.broken = Some(e);
+            self.stop.store(true, Ordering::Relaxed);
+        }
+    }
+
+    fn end(mut self, summary: &Summary) -> Result<(), Failure> {
+        if let Some(progress) = &mut self.progress {
+            progress.end();
+        }
+        let text = if self.args.json { self.json_end(summary) } else { self.last_line(summary) };
+        self.print(&text);
+        match &self.broken {
+            Some(e) if e.kind() != ErrorKind::BrokenPipe => {
+                return Err(Error::from(std::io::Error::from(e.kind())).into());
+            }
+            _ => {}
+        }
+        match self.errors + self.warnings {
+            0 if summary.complete => Ok(()),
+            _ => Err(Failure::new(1, "")),
+        }
+    }
+
+    fn last_line(&self, summary: &Summary) -> String {
+        let plural = |n: u64, what: &str| format!("{} {what}{}", size::count(n), if n == 1 { "" } else { "s" });
+        let findings = match self.errors + self.warnings {
+            0 => "no findings".to_string(),
+            n => plural(n, "finding"),
+        };
+        let notes = match self.notes {
+            0 => String::new(),
+            n if self.args.notes => format!(", {}", plural(n, "note")),
+            n => format!(", {} (--notes shows them)", plural(n, "note")),
+        };
+        let looked_at = format!(
+            "{}, {}, {}",
+            plural(summary.arrays, "array"),
+            plural(summary.chunks, "chunk"),
+            size::show(summary.bytes)
+        );
+        let until = if summary.complete { "" } else { "interrupted after " };
+        format!("{until}{looked_at}: {findings}{notes}\n")
+    }
+
+    fn json_end(&self, summary: &Summary) -> String {
+        let line_end = if self.printed > 0 { "\n" } else { "" };
+        let numbers = [
+            ("groups", summary.groups),
+            ("arrays", summary.arrays),
+            ("chunks", summary.chunks),
+            ("bytes", summary.bytes),
+            ("errors", self.errors),
+            ("warnings", self.warnings),
+            ("notes", self.notes),
+        ];
+        let numbers: String = numbers.iter().map(|(name, n)| format!("\"{name}\":{n},")).collect();
+        let (deep, complete) = (self.args.deep, summary.complete);
+        format!("{line_end}],{numbers}\"deep\":{deep},\"complete\":{complete}}}\n")
+    }
+}
+
+fn as_json(finding: &Finding) -> String {
+    let mut object = Map::new();
+    object.insert("level".into(), finding.fault.level().name().into());
+    object.insert("path".into(), format!("/{}", finding.key.as_str()).into());
+    object.insert("kind".into(), finding.fault.name().into());
+    object.insert("message".into(), finding.message.as_str().into());
+    json::write(&Value::Object(object))
+}
