@@ -13,6 +13,8 @@ mod location;
 mod logger;
 mod migrate;
 mod mount;
+mod mount_helper;
+mod mount_options;
 mod progress;
 mod put;
 mod remote;
@@ -31,6 +33,7 @@ use crate::store::{DirectoryStore, Key, LockFiles, Store};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use location::Location;
 use remote::RemoteArgs;
+use std::ffi::OsString;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -141,11 +144,26 @@ impl From<Error> for Failure {
     }
 }
 
-/// Runs the command line. The only place that prints a failure.
+/// Runs the command line.
 pub fn main() -> ExitCode {
     memory::give_back_large_blocks();
-    let result = match Cli::parse().verb {
-        Verb::Mount(args) => mount::run(*args),
+    let words: Vec<OsString> = std::env::args_os().collect();
+    if let Some(code) = mount_helper::run(&words) {
+        return code;
+    }
+    match run(&words) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            complain(&failure);
+            ExitCode::from(failure.code)
+        }
+    }
+}
+
+/// Runs the verb that a command line names; its first word is the program.
+fn run(words: &[OsString]) -> Result<(), Failure> {
+    match Cli::parse_from(words).verb {
+        Verb::Mount(args) => mount::run(*args, words),
         Verb::Umount(args) => umount::run(&args),
         Verb::Info(args) => info::run(&args),
         Verb::Check(args) => check::run(&args),
@@ -155,17 +173,15 @@ pub fn main() -> ExitCode {
         Verb::Migrate(args) => migrate::run(&args),
         Verb::Consolidate(args) => consolidate::run(&args),
         Verb::Stats(args) => stats::run(&args),
-    };
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => {
-            // a silent failure has been reported by the process that met it
-            if !failure.message.is_empty() {
-                // where nobody listens the exit code still tells
-                let _ = writeln!(std::io::stderr(), "zarrfs: {}", failure.message);
-            }
-            ExitCode::from(failure.code)
-        }
+    }
+}
+
+/// The only place that prints a failure.
+fn complain(failure: &Failure) {
+    // a silent failure has been reported by the process that met it
+    if !failure.message.is_empty() {
+        // where nobody listens the exit code still tells
+        let _ = writeln!(std::io::stderr(), "zarrfs: {}", failure.message);
     }
 }
 

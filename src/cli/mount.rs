@@ -3,16 +3,19 @@
 
 use super::compressor::{self, Compressor};
 use super::headers::HeaderArgs;
-use super::{Failure, Location, ReadArgs, StoreArgs, WriteArgs, absolute, logger, open_store_to_write, size};
+use super::{
+    Failure, Location, ReadArgs, StoreArgs, WriteArgs, absolute, logger, mount_options, open_store_to_write, size,
+};
 use crate::error::Error;
 use crate::fs::{Fs, Options};
 use crate::fuse::{MountError, MountRequest, Mountpoint, ServeOptions, Unmounted, serve};
 use crate::stats::Stats;
 use crate::tree::Tree;
-use clap::Args;
+use clap::{Args, FromArgMatches};
 use log::LevelFilter;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
+use std::ffi::OsString;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -29,6 +32,7 @@ const STORE_PAUSE: Duration = Duration::from_secs(1);
 
 /// What `mount` takes.
 #[derive(Args)]
+#[command(args_override_self = true)]
 pub struct MountArgs {
     /// The store: a directory, a .zip archive, or a URL (http, https, s3, gs, az, abfs); memory: for an empty one
     store: Location,
@@ -37,10 +41,13 @@ pub struct MountArgs {
     /// Stay in the foreground
     #[arg(short, long)]
     foreground: bool,
-    /// Mount options, as in fstab: ro, allow_other, uid=N, gid=N, umask=OCTAL; those of the kernel and of systemd that
-    /// don't concern zarrfs are accepted
-    #[arg(short, value_name = "OPTIONS", value_delimiter = ',')]
+    /// Options as in fstab: any of these, without its dashes (ro, cache_size=1G, uid=N); those of mount(8) and of systemd
+    /// that don't concern zarrfs are accepted. What the command line says beside them counts more
+    #[arg(short, value_name = "OPTIONS")]
     options: Vec<String>,
+    /// Ignore what -o says that nobody knows
+    #[arg(short, long)]
+    sloppy: bool,
     /// Give the flat bytes past the kernel's page cache: faster when they are read once, slower when again
     #[arg(long)]
     direct_io: bool,
@@ -58,6 +65,12 @@ pub struct MountArgs {
     /// Refuse writing
     #[arg(long)]
     read_only: bool,
+    /// Have every write stored, and synced, before it returns; slow
+    #[arg(long)]
+    sync: bool,
+    /// Have the kernel map nothing of the mount as a program
+    #[arg(long)]
+    noexec: bool,
     /// Owner of everything in the mount [default: who mounts]
     #[arg(long, value_name = "UID")]
     uid: Option<u32>,
@@ -95,60 +108,27 @@ fn parse_umask(text: &str) -> Result<u16, String> {
 }
 
 impl MountArgs {
-    /// Takes what `-o` says over into the other options.
-    fn apply_options(&mut self) -> Result<(), Failure> {
-        for option in std::mem::take(&mut self.options) {
-            let bad = || Failure::new(2, format!("-o {option}: not a number as this option takes it"));
-            let (name, value) = option.split_once('=').unwrap_or((&option, ""));
-            match name {
-                "ro" => self.read_only = true,
-                "allow_other" => self.allow_other = true,
-                "direct_io" => self.direct_io = true,
-                "passthrough" => self.passthrough = true,
-                "uid" => self.uid = Some(value.parse().map_err(|_| bad())?),
-                "gid" => self.gid = Some(value.parse().map_err(|_| bad())?),
-                "umask" => self.umask = Some(parse_umask(value).map_err(|_| bad())?),
-                ""
-                | "rw"
-                | "defaults"
-                | "default_permissions"
-                | "auto"
-                | "noauto"
-                | "user"
-                | "nouser"
-                | "users"
-                | "nofail"
-                | "_netdev"
-                | "dev"
-                | "nodev"
-                | "suid"
-                | "nosuid"
-                | "exec"
-                | "noexec"
-                | "sync"
-                | "async"
-                | "atime"
-                | "noatime"
-                | "relatime"
-                | "norelatime"
-                | "diratime"
-                | "nodiratime" => {}
-                _ if name.starts_with("x-") || name.starts_with("comment") => {}
-                _ => return Err(Failure::new(2, format!("-o {option}: unknown option"))),
-            }
+    /// What `words`, the program and its arguments, ask for, `-o` included.
+    fn with_options(self, words: &[OsString]) -> Result<Self, Failure> {
+        if self.options.is_empty() {
+            return Ok(self);
         }
-        Ok(())
+        let command = MountArgs::augment_args(clap::Command::new("mount"));
+        let expanded = mount_options::expand(&self.options, self.sloppy, &command)?;
+        let (verb, own) = words.split_at(words.len().min(2));
+        let matches = command.get_matches_from(verb.iter().skip(1).chain(&expanded).chain(own));
+        MountArgs::from_arg_matches(&matches).map_err(|e| Failure::new(2, e.to_string()))
     }
 }
 
-/// Runs the verb.
-pub fn run(mut args: MountArgs) -> Result<(), Failure> {
-    args.apply_options()?;
+/// Runs the verb; `words` are the program and its arguments.
+pub fn run(args: MountArgs, words: &[OsString]) -> Result<(), Failure> {
+    let args = args.with_options(words)?;
     if args.foreground {
         return mount(&args, false);
     }
     match std::env::var_os(BACKGROUND) {
-        None => start_background(),
+        None => start_background(words),
         Some(_) => {
             let _ = rustix::process::setsid();
             mount(&args, true)
@@ -157,12 +137,12 @@ pub fn run(mut args: MountArgs) -> Result<(), Failure> {
 }
 
 /// Starts the background process and waits until the mount answers, or it ends.
-fn start_background() -> Result<(), Failure> {
+fn start_background(words: &[OsString]) -> Result<(), Failure> {
     let failed = |e: std::io::Error| Failure::new(1, format!("can't start the background process: {e}"));
     close_on_exec();
     let program = std::env::current_exe().map_err(failed)?;
     let mut child = Command::new(program)
-        .args(std::env::args_os().skip(1))
+        .args(words.iter().skip(1))
         .env(BACKGROUND, "1")
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -209,8 +189,14 @@ fn mount(args: &MountArgs, background: bool) -> Result<(), Failure> {
         stats,
         Options { resize: args.resize, ..args.reading.options(read_only, args.direct_io, args.passthrough) },
     )?);
-    let request =
-        MountRequest { source: &store.to_string(), path: &args.mountpoint, allow_other: args.allow_other, read_only };
+    let request = MountRequest {
+        source: &store.to_string(),
+        path: &args.mountpoint,
+        allow_other: args.allow_other,
+        read_only,
+        sync: args.sync,
+        noexec: args.noexec,
+    };
     let mut mountpoint = Mountpoint::mount(&request).map_err(failure)?;
     let session = serve(fs.clone(), &mut mountpoint, serve_options(args, read_only)).inspect_err(|_| {
         let _ = mountpoint.unmount();

@@ -1,7 +1,7 @@
 //! `zarrfs umount`: unmounts, and waits until the daemon is gone.
 
 use super::Failure;
-use crate::fuse::unmount_path;
+use crate::fuse::{Manner, unmount_path};
 use crate::json::{self, Value};
 use crate::tree::{CONTROL, SYNC};
 use clap::Args;
@@ -27,14 +27,22 @@ pub struct UmountArgs {
     /// Unmount also while in use: it goes when its last file is closed
     #[arg(short, long)]
     lazy: bool,
+    /// End the mount at once: requests under way fail, and what is not stored yet may be lost
+    #[arg(short, long)]
+    force: bool,
 }
 
 /// Runs the verb: every mountpoint, also after one has failed.
 pub fn run(args: &UmountArgs) -> Result<(), Failure> {
+    let manner = match (args.force, args.lazy) {
+        (true, _) => Manner::Forced,
+        (false, true) => Manner::Lazy,
+        (false, false) => Manner::Unused,
+    };
     let mut result = Ok(());
     for path in &args.mountpoints {
-        // a lazy unmount is for mounts that hang, too: it must not touch them
-        let daemon = if args.lazy { None } else { daemon(path) };
+        // the others are for mounts that hang, too: they must not touch them
+        let daemon = if manner == Manner::Unused { daemon(path) } else { None };
         if daemon.is_some()
             && let Err(e) = store_all(path)
         {
@@ -42,7 +50,7 @@ pub fn run(args: &UmountArgs) -> Result<(), Failure> {
             result = Err(Failure::new(1, ""));
             continue;
         }
-        if let Err(e) = unmount_path(path, args.lazy) {
+        if let Err(e) = unmount_path(path, manner) {
             if result.is_err() {
                 let _ = writeln!(std::io::stderr(), "zarrfs: {e}");
             } else {

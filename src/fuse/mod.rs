@@ -10,7 +10,7 @@ mod mount;
 mod notify;
 mod names;
 
-pub use mount::{MountError, MountRequest, Mountpoint, Unmounted, mountpoint_of, mounts_at, unmount_path};
+pub use mount::{Manner, MountError, MountRequest, Mountpoint, Unmounted, mountpoint_of, mounts_at, unmount_path};
 
 use crate::error::{Error, Kind, Result};
 use crate::fs::{Fs, KernelPages, Seek};

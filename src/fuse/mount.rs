@@ -73,6 +73,32 @@ pub struct MountRequest<'a> {
     pub allow_other: bool,
     /// Refuse writing.
     pub read_only: bool,
+    /// Have every write synced before it returns.
+    pub sync: bool,
+    /// Map nothing as a program.
+    pub noexec: bool,
+}
+
+/// How [`unmount_path`] goes about it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Manner {
+    /// Not while it is in use.
+    Unused,
+    /// Also while in use: then it ends with its last file.
+    Lazy,
+    /// At once: requests under way fail, and what the daemon has not taken is lost.
+    Forced,
+}
+
+impl Manner {
+    fn flags(self) -> UnmountFlags {
+        match self {
+            Manner::Unused => UnmountFlags::empty(),
+            Manner::Lazy => UnmountFlags::DETACH,
+            // also what is in use, and without waiting for a daemon that hangs
+            Manner::Forced => UnmountFlags::FORCE | UnmountFlags::DETACH,
+        }
+    }
 }
 
 impl Mountpoint {
@@ -188,6 +214,8 @@ fn mount_directly(request: &MountRequest, path: &Path) -> std::result::Result<Ow
     let data = CString::new(data).map_err(|_| Errno::INVAL)?;
     let mut flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOATIME;
     flags.set(MountFlags::RDONLY, request.read_only);
+    flags.set(MountFlags::SYNCHRONOUS, request.sync);
+    flags.set(MountFlags::NOEXEC, request.noexec);
     rustix::mount::mount(request.source, path, FS_TYPE, flags, data.as_c_str())?;
     Ok(fuse)
 }
@@ -202,7 +230,10 @@ fn mount_by_helper(request: &MountRequest, path: &Path, denied: Errno) -> std::r
     let source = request.source.replace('\\', "\\\\").replace(',', "\\,");
     let allow = if request.allow_other { ",allow_other" } else { "" };
     let access = if request.read_only { "ro" } else { "rw" };
-    let options = format!("{access},nosuid,nodev,noatime,default_permissions,subtype=zarrfs,fsname={source}{allow}");
+    let sync = if request.sync { ",sync" } else { "" };
+    let noexec = if request.noexec { ",noexec" } else { "" };
+    let flags = format!("{access},nosuid,nodev,noatime{sync}{noexec},default_permissions{allow}");
+    let options = format!("{flags},subtype=zarrfs,fsname={source}");
     let child = Command::new("fusermount3")
         .args(["-o", &options, "--"])
         .arg(path)
@@ -246,7 +277,7 @@ fn unmount(path: &Path, flags: UnmountFlags) -> std::result::Result<(), Errno> {
     match rustix::mount::unmount(path, flags) {
         Err(Errno::PERM) => {
             let mut command = Command::new("fusermount3");
-            command.arg("-u").args((flags == UnmountFlags::DETACH).then_some("-z")).arg("--").arg(path);
+            command.arg("-u").args(flags.contains(UnmountFlags::DETACH).then_some("-z")).arg("--").arg(path);
             match command.stdin(Stdio::null()).stdout(Stdio::null()).output() {
                 Ok(output) if output.status.success() => Ok(()),
                 Ok(output) if String::from_utf8_lossy(&output.stderr).contains("busy") => Err(Errno::BUSY),
@@ -258,9 +289,9 @@ fn unmount(path: &Path, flags: UnmountFlags) -> std::result::Result<(), Errno> {
     }
 }
 
-/// Unmounts the zarrfs mount on top at `path`, also one whose daemon is gone; with `lazy` also one in use. Somebody
-/// else's mount is an error, and stays.
-pub fn unmount_path(path: &Path, lazy: bool) -> Result<()> {
+/// Unmounts the zarrfs mount on top at `path`, also one whose daemon is gone. Somebody else's mount is an error, and
+/// stays.
+pub fn unmount_path(path: &Path, manner: Manner) -> Result<()> {
     // the path of a dead mount can't be resolved, its parent's can
     let absolute = std::fs::canonicalize(path).or_else(|_| {
         let parent = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -272,17 +303,14 @@ pub fn unmount_path(path: &Path, lazy: bool) -> Result<()> {
         Some(m) if m.fs_type != FS_TYPE => {
             Err(Error::invalid(format!("a mount of type {}, not zarrfs's", m.fs_type)).context(path.display()))
         }
-        Some(_) => {
-            let flags = if lazy { UnmountFlags::DETACH } else { UnmountFlags::empty() };
-            unmount(&absolute, flags).map_err(|e| match e {
-                Errno::BUSY => Error::system(libc::EBUSY).context(format!(
-                    "{}: in use. Leave the directory and close its files (fuser -vm {} lists them), or use --lazy",
-                    path.display(),
-                    path.display()
-                )),
-                e => Error::from(e).context(path.display()),
-            })
-        }
+        Some(_) => unmount(&absolute, manner.flags()).map_err(|e| match e {
+            Errno::BUSY => Error::system(libc::EBUSY).context(format!(
+                "{}: in use. Leave the directory and close its files (fuser -vm {} lists them), or use --lazy",
+                path.display(),
+                path.display()
+            )),
+            e => Error::from(e).context(path.display()),
+        }),
     }
 }
 

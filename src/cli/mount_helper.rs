@@ -1,0 +1,156 @@
+//! The program as a helper of mount(8) and umount(8): called by the names that they look for in /sbin, or by mount.fuse,
+//! it takes their arguments and answers with their exit codes. It knows nothing of mounting: it says the same to the
+//! verbs `mount` and `umount`.
+
+use super::{Cli, Failure, complain, mount_options, run as run_verb};
+use clap::error::ErrorKind;
+use clap::{CommandFactory, Parser};
+use std::ffi::{OsStr, OsString};
+use std::path::Path;
+use std::process::ExitCode;
+
+/// Exit codes of mount(8).
+const WRONG_USE: u8 = 1;
+const FAILED: u8 = 32;
+
+/// What mount(8) says: `mount.TYPE SOURCE DIRECTORY [-sfnvrw] [-N NAMESPACE] [-o OPTIONS] [-t TYPE]`.
+#[derive(Parser)]
+#[command(about = "Mounts a Zarr store, for mount(8); see zarrfs mount --help", version)]
+struct MountHelperArgs {
+    source: OsString,
+    directory: OsString,
+    /// Accept options that zarrfs doesn't know
+    #[arg(short)]
+    sloppy: bool,
+    /// Check the options, and mount nothing
+    #[arg(short)]
+    fake: bool,
+    /// Accepted: there is no mtab
+    #[arg(short)]
+    no_mtab: bool,
+    /// Say what was mounted
+    #[arg(short)]
+    verbose: bool,
+    /// As -o ro
+    #[arg(short)]
+    read_only: bool,
+    /// As -o rw
+    #[arg(short = 'w')]
+    read_write: bool,
+    #[arg(short = 'N')]
+    namespace: Option<OsString>,
+    #[arg(short)]
+    options: Vec<String>,
+    #[arg(short)]
+    type_name: Option<OsString>,
+}
+
+/// What umount(8) says: `umount.TYPE DIRECTORY [-nlfvr] [-N NAMESPACE] [-t TYPE]`.
+#[derive(Parser)]
+#[command(about = "Unmounts a Zarr store, for umount(8); see zarrfs umount --help", version)]
+struct UmountHelperArgs {
+    directory: OsString,
+    /// Accepted: there is no mtab
+    #[arg(short)]
+    no_mtab: bool,
+    /// Unmount also while in use
+    #[arg(short)]
+    lazy: bool,
+    /// End the mount's connection: what is not stored is lost
+    #[arg(short)]
+    force: bool,
+    /// Accepted
+    #[arg(short)]
+    verbose: bool,
+    /// Accepted
+    #[arg(short)]
+    read_only: bool,
+    #[arg(short = 'N')]
+    namespace: Option<OsString>,
+    #[arg(short)]
+    type_name: Option<OsString>,
+}
+
+/// Answers mount(8) or umount(8); None if it is neither of them that calls.
+pub fn run(words: &[OsString]) -> Option<ExitCode> {
+    let name = Path::new(words.first()?).file_name().and_then(OsStr::to_str).unwrap_or_default();
+    let done = match name {
+        "mount.zarrfs" | "mount.fuse.zarrfs" => mount(words),
+        "umount.zarrfs" | "umount.fuse.zarrfs" => umount(words),
+        _ if is_mount_fuse(words) => mount(words),
+        _ => return None,
+    };
+    Some(match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            complain(&failure);
+            ExitCode::from(if failure.code == 2 { WRONG_USE } else { FAILED })
+        }
+    })
+}
+
+/// True of what mount.fuse says for the type fuse.zarrfs: `zarrfs SOURCE DIRECTORY -o OPTIONS`.
+fn is_mount_fuse(words: &[OsString]) -> bool {
+    match words {
+        [_, source, _, o, _] => {
+            let verbs = Cli::command();
+            o == "-o" && !source.as_encoded_bytes().starts_with(b"-") && verbs.find_subcommand(source).is_none()
+        }
+        _ => false,
+    }
+}
+
+fn mount(words: &[OsString]) -> Result<(), Failure> {
+    let Some(args) = parse::<MountHelperArgs>(words)? else { return Ok(()) };
+    in_own_namespace(args.namespace.as_deref())?;
+    let mut line: Vec<OsString> = vec!["zarrfs".into(), "mount".into()];
+    let access = [(args.read_only, "ro"), (args.read_write, "rw")];
+    let access = access.iter().filter(|(asked, _)| *asked).map(|(_, option)| option.to_string());
+    for options in args.options.iter().cloned().chain(access) {
+        line.extend(["-o".into(), options.into()]);
+    }
+    line.extend(args.sloppy.then(|| "--sloppy".into()));
+    line.extend(["--".into(), args.source.clone(), args.directory.clone()]);
+    if args.fake {
+        let command = Cli::command();
+        let mount = command.find_subcommand("mount").unwrap_or(&command);
+        return mount_options::expand(&args.options, args.sloppy, mount).map(|_| ());
+    }
+    run_verb(&line)?;
+    if args.verbose {
+        println!("zarrfs: {} mounted on {}", args.source.display(), args.directory.display());
+    }
+    Ok(())
+}
+
+fn umount(words: &[OsString]) -> Result<(), Failure> {
+    let Some(args) = parse::<UmountHelperArgs>(words)? else { return Ok(()) };
+    in_own_namespace(args.namespace.as_deref())?;
+    let how = [(args.lazy, "--lazy"), (args.force, "--force")];
+    let how = how.iter().filter(|(asked, _)| *asked).map(|(_, option)| OsString::from(option));
+    let mut line: Vec<OsString> = vec!["zarrfs".into(), "umount".into()];
+    line.extend(how.chain(["--".into(), args.directory]));
+    run_verb(&line)
+}
+
+/// The arguments; None where only help was asked for, which is printed.
+fn parse<T: Parser>(words: &[OsString]) -> Result<Option<T>, Failure> {
+    match T::try_parse_from(words) {
+        Ok(args) => Ok(Some(args)),
+        Err(e) => {
+            let _ = e.print();
+            match e.kind() {
+                ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => Ok(None),
+                _ => Err(Failure::new(2, "")),
+            }
+        }
+    }
+}
+
+/// The daemon would stay in its own.
+fn in_own_namespace(other: Option<&OsStr>) -> Result<(), Failure> {
+    match other {
+        None => Ok(()),
+        Some(_) => Err(Failure::new(2, "-N: not supported; run mount in the namespace (nsenter --mount)")),
+    }
+}

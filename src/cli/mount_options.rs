@@ -1,0 +1,226 @@
+//! What follows `-o`, as in fstab: every long option of `mount`, its words joined by `_` or `-`, and those options of
+//! mount(8), fstab and systemd that don't concern a file system. It knows what clap knows of the options of `mount`, and
+//! nothing of what they do.
+
+use super::Failure;
+use clap::{Arg, ArgAction, Command};
+use std::ffi::OsString;
+
+/// What mount(8) calls options of zarrfs.
+const SYNONYMS: [(&str, &str); 1] = [("ro", "read-only")];
+
+/// Options of mount(8) that undo another one before them.
+const OPPOSITES: [(&str, &str); 3] = [("rw", "read-only"), ("exec", "noexec"), ("async", "sync")];
+
+/// Options that are for others, or say what is so in every mount of zarrfs: there are no devices and no programs of
+/// other users in one, the kernel checks modes, times of access are not kept, and names are stored at once.
+const WITHOUT_EFFECT: [&str; 34] = [
+    "defaults",
+    "auto",
+    "noauto",
+    "user",
+    "nouser",
+    "users",
+    "group",
+    "owner",
+    "uhelper",
+    "helper",
+    "nofail",
+    "_netdev",
+    "comment",
+    "dev",
+    "nodev",
+    "suid",
+    "nosuid",
+    "dirsync",
+    "atime",
+    "noatime",
+    "diratime",
+    "nodiratime",
+    "relatime",
+    "norelatime",
+    "strictatime",
+    "nostrictatime",
+    "lazytime",
+    "nolazytime",
+    "mand",
+    "nomand",
+    "silent",
+    "loud",
+    "default_permissions",
+    "nonempty",
+];
+
+/// Options that others have and zarrfs can't, and why.
+const REFUSED: [(&str, &str); 5] = [
+    ("remount", "a mount can't be changed: unmount it, and mount again"),
+    ("context", LABELS),
+    ("fscontext", LABELS),
+    ("defcontext", LABELS),
+    ("rootcontext", LABELS),
+];
+const LABELS: &str = "the policy labels mounts of FUSE, as fusefs_t";
+
+/// The command line's form of what the lists after `-o` say, of options that `command` has. With `sloppy`, those that
+/// nobody knows are left out.
+pub fn expand(lists: &[String], sloppy: bool, command: &Command) -> Result<Vec<OsString>, Failure> {
+    let mut words: Vec<(&str, String)> = Vec::new();
+    for option in lists.iter().flat_map(|list| split(list)) {
+        let bad = |why: &str| Failure::new(2, format!("-o {option}: {why}"));
+        let (name, value) = match option.split_once('=') {
+            Some((name, value)) => (name, Some(unquoted(value))),
+            None => (option, None),
+        };
+        if let Some((_, undone)) = OPPOSITES.iter().find(|(n, _)| *n == name) {
+            words.retain(|(known, _)| known != undone);
+        } else if let Some((_, why)) = REFUSED.iter().find(|(n, _)| *n == name) {
+            return Err(bad(why));
+        } else if let Some(known) = find(command, name) {
+            words.push((known.get_long().unwrap_or_default(), word(command, known, value).map_err(|why| bad(&why))?));
+        } else if !(sloppy || is_without_effect(name, value.as_deref())) {
+            return Err(bad("unknown option"));
+        }
+    }
+    Ok(words.into_iter().map(|(_, word)| word.into()).collect())
+}
+
+/// The option of `command` that is called `name`.
+fn find<'a>(command: &'a Command, name: &str) -> Option<&'a Arg> {
+    let synonym = SYNONYMS.iter().find(|(n, _)| *n == name).map(|(_, long)| *long);
+    let long = synonym.map_or_else(|| name.replace('_', "-"), str::to_string);
+    command.get_arguments().find(|arg| arg.get_long() == Some(&long))
+}
+
+/// An option as a command line has it, if its value is one that it takes.
+fn word(command: &Command, arg: &Arg, value: Option<String>) -> Result<String, String> {
+    let long = arg.get_long().unwrap_or_default();
+    let takes_value = !matches!(arg.get_action(), ArgAction::SetTrue | ArgAction::SetFalse);
+    let word = match value {
+        Some(_) if !takes_value => return Err("takes no value".to_string()),
+        Some(value) => format!("--{long}={value}"),
+        None => format!("--{long}"),
+    };
+    // alone, so that whoever is told of a mistake knows where it is
+    let alone = command.clone().no_binary_name(true).try_get_matches_from([word.as_str(), "--", ".", "."]);
+    match alone {
+        Ok(_) => Ok(word),
+        Err(e) => {
+            let said = e.to_string();
+            let first = said.lines().next().unwrap_or_default();
+            Err(first.trim_start_matches("error: ").to_string())
+        }
+    }
+}
+
+fn is_without_effect(name: &str, value: Option<&str>) -> bool {
+    let of_others = ["x-", "X-"].iter().any(|prefix| name.starts_with(prefix));
+    name.is_empty() || of_others || WITHOUT_EFFECT.contains(&name) || (name, value) == ("subtype", Some("zarrfs"))
+}
+
+/// The options of a list: between commas, but for those in double quotes or behind a backslash.
+fn split(list: &str) -> impl Iterator<Item = &str> {
+    let (mut quoted, mut escaped) = (false, false);
+    list.split(move |c| {
+        let ends = c == ',' && !quoted && !escaped;
+        quoted ^= c == '"' && !escaped;
+        escaped = c == '\\' && !escaped;
+        ends
+    })
+}
+
+/// A value without the quotes around it, or without the backslashes before commas and backslashes.
+fn unquoted(value: &str) -> String {
+    if let Some(inside) = value.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')) {
+        return inside.to_string();
+    }
+    let mut plain = String::with_capacity(value.len());
+    let mut rest = value.chars().peekable();
+    while let Some(c) = rest.next() {
+        match (c, rest.peek()) {
+            ('\\', Some(&next @ (',' | '\\'))) => {
+                plain.push(next);
+                rest.next();
+            }
+            _ => plain.push(c),
+        }
+    }
+    plain
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::mount::MountArgs;
+    use super::*;
+    use clap::Args;
+
+    fn words(list: &str, sloppy: bool) -> Result<Vec<String>, String> {
+        let command = MountArgs::augment_args(Command::new("mount"));
+        let expanded = expand(&[list.to_string()], sloppy, &command).map_err(|e| e.message)?;
+        Ok(expanded.into_iter().map(|word| word.into_string().unwrap()).collect())
+    }
+
+    fn assert_words(list: &str, expected: &[&str]) {
+        assert_eq!(words(list, false).unwrap_or_else(|e| panic!("{list}: {e}")), expected, "{list}");
+    }
+
+    #[test]
+    fn every_long_option_of_mount() {
+        let command = MountArgs::augment_args(Command::new("mount"));
+        let longs: Vec<&str> = command.get_arguments().filter_map(|arg| arg.get_long()).collect();
+        assert!(longs.len() > 30, "{longs:?}");
+        for long in longs {
+            let arg = find(&command, &long.replace('-', "_")).unwrap();
+            assert_eq!(arg.get_long(), Some(long));
+        }
+        assert_words("cache_size=1G,cache-size=2G", &["--cache-size=1G", "--cache-size=2G"]);
+        assert_words("anon,resize,uid=7,umask=027", &["--anon", "--resize", "--uid=7", "--umask=027"]);
+        assert_words("endpoint_url=http://127.0.0.1:9000/?a=b", &["--endpoint-url=http://127.0.0.1:9000/?a=b"]);
+    }
+
+    #[test]
+    fn options_of_others() {
+        let others = "defaults,rw,nofail,_netdev,noauto,user=me,x-systemd.automount,X-mount.mkdir=755,comment=a b,\
+                      subtype=zarrfs,nosuid,nodev,relatime,,default_permissions";
+        assert_words(others, &[]);
+        for list in ["bogus", "netdev", "subtype=x", "fsname=x", "x", "o=ro", "s"] {
+            assert_eq!(words(list, false), Err(format!("-o {list}: unknown option")));
+            assert_eq!(words(list, true), Ok(vec![]));
+        }
+        for list in ["remount", "context=system_u:object_r:x:s0"] {
+            assert!(words(list, true).unwrap_err().starts_with(&format!("-o {list}: ")));
+        }
+    }
+
+    #[test]
+    fn the_last_word_counts() {
+        assert_words("ro,rw,noexec,exec,sync,async", &[]);
+        assert_words("rw,ro", &["--read-only"]);
+        assert_words("defaults,noexec,async,sync", &["--noexec", "--sync"]);
+    }
+
+    #[test]
+    fn commas_in_values() {
+        for list in ["log_file=\"/a,b\",ro", "log_file=/a\\,b,ro"] {
+            assert_words(list, &["--log-file=/a,b", "--read-only"]);
+        }
+        assert_words("log_file=/a\\\\,ro", &["--log-file=/a\\", "--read-only"]);
+        assert_words("log_file=/a\\b\"c", &["--log-file=/a\\b\"c"]);
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_value() {
+        for (list, why) in [
+            ("uid=x", "invalid value 'x' for '--uid <UID>'"),
+            ("uid", "a value is required"),
+            ("uid=", "invalid value ''"),
+            ("resize=1", "takes no value"),
+            ("ro=1", "takes no value"),
+            ("umask=999", "not an octal mode"),
+            ("v1_order=2", "invalid value '2'"),
+        ] {
+            let said = words(list, true).unwrap_err();
+            assert!(said.starts_with(&format!("-o {list}: ")) && said.contains(why), "{said}");
+            assert_eq!(said.lines().count(), 1);
+        }
+    }
+}
