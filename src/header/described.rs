@@ -138,6 +138,7 @@ impl Described {
             len: *len,
             role: Role::Other,
             units: None,
+            calendar: None,
             coordinates: Coordinates::Unknown,
         };
         Described {
