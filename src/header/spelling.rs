@@ -103,7 +103,7 @@ pub fn coordinate(array: &Described, axis: usize, index: u64) -> Option<f64> {
 }
 
 /// Without what adding up steps has left in the last digits.
-fn rounded(x: f64) -> f64 {
+pub fn rounded(x: f64) -> f64 {
     format!("{x:.12e}").parse().unwrap_or(x)
 }
 
