@@ -1,0 +1,293 @@
+//! The bytes of a netCDF file before its data: dimensions, attributes and variables, after "The NetCDF Classic Format
+//! Specification" (netcdf-c, `docs/file_format_specifications.md`), and "CDF-5" of PnetCDF for the version with 64-bit
+//! numbers. All numbers are big-endian, and what has no multiple of four bytes is padded with zeros. It knows nothing of
+//! Zarr.
+
+/// What a 32-bit `vsize` says of a variable that has more than 2^32 - 4 bytes: readers compute it from the dimensions.
+const TOO_LARGE: u32 = u32::MAX;
+
+/// Which of the formats a file has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Version {
+    /// CDF-2: offsets have 64 bits, lengths and counts 32. Every reader of netCDF knows it.
+    Offset64,
+    /// CDF-5: everything has 64 bits, and there are unsigned and 64-bit integers.
+    Data64,
+}
+
+/// An external data type; its number is the format's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Type {
+    /// Integers of 8 bits with a sign.
+    Byte = 1,
+    /// Bytes of text.
+    Char,
+    /// Integers of 16 bits.
+    Short,
+    /// Integers of 32 bits.
+    Int,
+    /// Floats of 32 bits.
+    Float,
+    /// Floats of 64 bits.
+    Double,
+    /// Integers of 8 bits without a sign; this and what follows in CDF-5 alone.
+    UByte,
+    /// Integers of 16 bits without a sign.
+    UShort,
+    /// Integers of 32 bits without a sign.
+    UInt,
+    /// Integers of 64 bits.
+    Int64,
+    /// Integers of 64 bits without a sign.
+    UInt64,
+}
+
+impl Type {
+    /// Bytes of one value.
+    pub fn size(self) -> usize {
+        match self {
+            Type::Byte | Type::Char | Type::UByte => 1,
+            Type::Short | Type::UShort => 2,
+            Type::Int | Type::Float | Type::UInt => 4,
+            Type::Double | Type::Int64 | Type::UInt64 => 8,
+        }
+    }
+}
+
+/// A dimension: no record dimension, which would have length 0 here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Dimension {
+    /// Unique in its file.
+    pub name: String,
+    /// At least 1.
+    pub len: u64,
+}
+
+/// An attribute of a variable or of the file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Attribute {
+    /// Unique in its list.
+    pub name: String,
+    /// Of its values.
+    pub kind: Type,
+    /// The values, big-endian, one after the other.
+    pub values: Vec<u8>,
+}
+
+/// A variable.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Variable {
+    /// Unique in its file.
+    pub name: String,
+    /// The numbers of its dimensions, the slowest first.
+    pub dimensions: Vec<usize>,
+    /// Its attributes.
+    pub attributes: Vec<Attribute>,
+    /// Of its values.
+    pub kind: Type,
+    /// Bytes of its values.
+    pub size: u64,
+    /// Where in the file they begin, in bytes.
+    pub begin: u64,
+}
+
+impl Variable {
+    /// `vsize`: "the product of the dimension lengths and the number of bytes per value, increased to the next multiple
+    /// of 4".
+    pub fn padded_size(&self) -> u64 {
+        self.size.saturating_add(3) / 4 * 4
+    }
+}
+
+/// A whole header.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// Of the file.
+    pub version: Version,
+    /// All dimensions.
+    pub dimensions: Vec<Dimension>,
+    /// Of the file as a whole.
+    pub attributes: Vec<Attribute>,
+    /// The variables, in the order of their data.
+    pub variables: Vec<Variable>,
+}
+
+impl Header {
+    /// The header's bytes. How many there are doesn't depend on where the data begin.
+    pub fn bytes(&self) -> Vec<u8> {
+        let mut out = Writer { version: self.version, bytes: b"CDF".to_vec() };
+        out.bytes.push(match self.version {
+            Version::Offset64 => 2,
+            Version::Data64 => 5,
+        });
+        // records: none
+        out.number(0);
+        out.list(0x0A, &self.dimensions, |out, dimension| {
+            out.name(&dimension.name);
+            out.number(dimension.len);
+        });
+        out.attributes(&self.attributes);
+        out.list(0x0B, &self.variables, Writer::variable);
+        out.bytes
+    }
+}
+
+struct Writer {
+    version: Version,
+    bytes: Vec<u8>,
+}
+
+impl Writer {
+    /// `NON_NEG`. What doesn't fit 32 bits the caller has no place for in CDF-2, but for the size of a variable.
+    fn number(&mut self, n: u64) {
+        match self.version {
+            Version::Offset64 => self.bytes.extend(u32::try_from(n).unwrap_or(TOO_LARGE).to_be_bytes()),
+            Version::Data64 => self.bytes.extend(n.to_be_bytes()),
+        }
+    }
+
+    fn tag(&mut self, tag: u32) {
+        self.bytes.extend(tag.to_be_bytes());
+    }
+
+    fn pad(&mut self) {
+        self.bytes.resize(self.bytes.len().next_multiple_of(4), 0);
+    }
+
+    fn name(&mut self, name: &str) {
+        self.number(name.len() as u64);
+        self.bytes.extend(name.bytes());
+        self.pad();
+    }
+
+    /// A list: `ABSENT` where it is empty.
+    fn list<T>(&mut self, tag: u32, items: &[T], mut write: impl FnMut(&mut Self, &T)) {
+        self.tag(if items.is_empty() { 0 } else { tag });
+        self.number(items.len() as u64);
+        for item in items {
+            write(self, item);
+        }
+    }
+
+    fn attributes(&mut self, attributes: &[Attribute]) {
+        self.list(0x0C, attributes, |out, attribute| {
+            out.name(&attribute.name);
+            out.tag(attribute.kind as u32);
+            out.number((attribute.values.len() / attribute.kind.size()) as u64);
+            out.bytes.extend(&attribute.values);
+            out.pad();
+        });
+    }
+
+    fn variable(&mut self, variable: &Variable) {
+        self.name(&variable.name);
+        self.number(variable.dimensions.len() as u64);
+        for &dimension in &variable.dimensions {
+            self.number(dimension as u64);
+        }
+        self.attributes(&variable.attributes);
+        self.tag(variable.kind as u32);
+        self.number(variable.padded_size());
+        self.bytes.extend(variable.begin.to_be_bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn attribute(name: &str, kind: Type, values: &[u8]) -> Attribute {
+        Attribute { name: name.into(), kind, values: values.to_vec() }
+    }
+
+    /// `t(y, lon)` with units, `flags(lon)` with a range, and a scalar `s`.
+    fn header(version: Version, t: Type, flags: Type, begins: [u64; 3]) -> Vec<u8> {
+        let dimension = |name: &str, len| Dimension { name: name.into(), len };
+        let variable = |name: &str, dimensions: &[usize], attributes, kind: Type, size, begin| Variable {
+            name: name.into(),
+            dimensions: dimensions.to_vec(),
+            attributes,
+            kind,
+            size,
+            begin,
+        };
+        let units = attribute("units", Type::Char, b"K");
+        let range = attribute("valid_range", flags, &[0, 9]);
+        let header = Header {
+            version,
+            dimensions: vec![dimension("y", 2), dimension("lon", 3)],
+            attributes: vec![attribute("title", Type::Char, b"tiny"), attribute("n", Type::Int, &[0, 0, 0, 7])],
+            variables: vec![
+                variable("t", &[0, 1], vec![units], t, 48, begins[0]),
+                variable("flags", &[1], vec![range], flags, 3, begins[1]),
+                variable("s", &[], Vec::new(), Type::Short, 2, begins[2]),
+            ],
+        };
+        header.bytes()
+    }
+
+    fn hex(bytes: &[u8]) -> String {
+        bytes.iter().map(|b| format!("{b:02x}")).collect()
+    }
+
+    // expected bytes: written by netCDF4-python 1.7.5, netcdf-c 4.10.1
+
+    #[test]
+    fn a_header_with_64_bit_offsets() {
+        let expected = [
+            "43444602000000000000000a00000002000000017900000000000002000000036c6f6e00000000030000000c00000002",
+            "000000057469746c65000000000000020000000474696e79000000016e0000000000000400000001000000070000000b",
+            "0000000300000001740000000000000200000000000000010000000c0000000100000005756e69747300000000000002",
+            "000000014b0000000000000600000030000000000000011400000005666c61677300000000000001000000010000000c",
+            "000000010000000b76616c69645f72616e67650000000001000000020009000000000001000000040000000000000144",
+            "000000017300000000000000000000000000000000000003000000040000000000000148",
+        ];
+        let bytes = header(Version::Offset64, Type::Double, Type::Byte, [0x114, 0x144, 0x148]);
+        assert_eq!(hex(&bytes), expected.concat());
+        assert_eq!(bytes.len(), 0x114);
+    }
+
+    #[test]
+    fn a_header_with_64_bit_data() {
+        let expected = [
+            "4344460500000000000000000000000a0000000000000002000000000000000179000000000000000000000200000000",
+            "000000036c6f6e0000000000000000030000000c000000000000000200000000000000057469746c6500000000000002",
+            "000000000000000474696e7900000000000000016e000000000000040000000000000001000000070000000b00000000",
+            "000000030000000000000001740000000000000000000002000000000000000000000000000000010000000c00000000",
+            "000000010000000000000005756e6974730000000000000200000000000000014b0000000000000b0000000000000030",
+            "00000000000001900000000000000005666c616773000000000000000000000100000000000000010000000c00000000",
+            "00000001000000000000000b76616c69645f72616e676500000000070000000000000002000900000000000700000000",
+            "0000000400000000000001c0000000000000000173000000000000000000000000000000000000000000000000000003",
+            "000000000000000400000000000001c4",
+        ];
+        let bytes = header(Version::Data64, Type::UInt64, Type::UByte, [0x190, 0x1c0, 0x1c4]);
+        assert_eq!(hex(&bytes), expected.concat());
+        assert_eq!(bytes.len(), 0x190);
+    }
+
+    // "This empty netCDF file has 32 bytes", but for the version
+    #[test]
+    fn nothing_at_all() {
+        let header = Header { version: Version::Offset64, dimensions: vec![], attributes: vec![], variables: vec![] };
+        assert_eq!(hex(&header.bytes()), format!("43444602{}", "0".repeat(56)));
+    }
+
+    // "The 32-bit vsize field is not large enough to contain the size of variables that require more than 2^32 - 4 bytes,
+    // so 2^32 - 1 is used"
+    #[test]
+    fn the_size_of_a_large_variable() {
+        let size = |size| {
+            let variable =
+                Variable { name: "v".into(), dimensions: vec![], attributes: vec![], kind: Type::Byte, size, begin: 0 };
+            let header =
+                |version| Header { version, dimensions: vec![], attributes: vec![], variables: vec![variable.clone()] };
+            let small = header(Version::Offset64).bytes();
+            let large = header(Version::Data64).bytes();
+            (hex(&small[small.len() - 12..small.len() - 8]), hex(&large[large.len() - 16..large.len() - 8]))
+        };
+        assert_eq!(size(5), ("00000008".into(), "0000000000000008".into()));
+        assert_eq!(size((1 << 32) - 4), ("fffffffc".into(), "00000000fffffffc".into()));
+        assert_eq!(size(1 << 32), ("ffffffff".into(), "0000000100000000".into()));
+        assert_eq!(size(u64::MAX - 3).1, "fffffffffffffffc");
+    }
+}

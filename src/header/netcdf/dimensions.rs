@@ -1,0 +1,118 @@
+//! The dimensions of the file. In Zarr each array has its own; those of the same name and length are one here. It knows
+//! neither attributes nor data.
+
+use super::classic::Dimension;
+use super::names::{Names, legal, with_suffix};
+use std::collections::HashMap;
+
+/// Dimensions are the same where these are.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Identity {
+    /// As the metadata spells it; None where it has none.
+    name: Option<String>,
+    len: u64,
+    /// Of those without a name and of the same length in one array, how many come before.
+    before: usize,
+}
+
+/// The dimensions so far.
+pub struct Dimensions<'a> {
+    list: Vec<Dimension>,
+    numbers: HashMap<Identity, usize>,
+    names: Names,
+    variables: &'a Names,
+}
+
+impl<'a> Dimensions<'a> {
+    /// None yet. Names that are made up are none of the `variables`', which would become coordinates by that.
+    pub fn new(variables: &'a Names) -> Self {
+        Dimensions { list: Vec::new(), numbers: HashMap::new(), names: Names::default(), variables }
+    }
+
+    /// The numbers of an array's dimensions of these names and lengths, of which none is 0.
+    pub fn numbers<'d>(&mut self, dimensions: impl Iterator<Item = (Option<&'d str>, u64)>) -> Vec<usize> {
+        let mut unnamed: HashMap<u64, usize> = HashMap::new();
+        let mut number = |(name, len): (Option<&str>, u64)| {
+            let before = match name {
+                Some(_) => 0,
+                None => {
+                    let count = unnamed.entry(len).or_default();
+                    *count += 1;
+                    *count - 1
+                }
+            };
+            self.number(Identity { name: name.map(str::to_string), len, before })
+        };
+        dimensions.map(&mut number).collect()
+    }
+
+    fn number(&mut self, identity: Identity) -> usize {
+        if let Some(&number) = self.numbers.get(&identity) {
+            return number;
+        }
+        let name = self.free_name(&identity);
+        self.list.push(Dimension { name, len: identity.len });
+        self.numbers.insert(identity, self.list.len() - 1);
+        self.list.len() - 1
+    }
+
+    /// Its own name if no other dimension has it; else with the length behind it. One without a name is called by its
+    /// length.
+    fn free_name(&mut self, identity: &Identity) -> String {
+        let len = identity.len.to_string();
+        let own = identity.name.as_deref().unwrap_or("dim");
+        if identity.name.is_some() && !self.names.has(&legal(own)) {
+            return self.names.give(own);
+        }
+        let name = with_suffix(&legal(own), &len);
+        loop {
+            let free = self.names.give(&name);
+            if !self.variables.has(&free) {
+                return free;
+            }
+        }
+    }
+
+    /// All of them, in the order of their numbers.
+    pub fn into_list(self) -> Vec<Dimension> {
+        self.list
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(arrays: &[&[(Option<&str>, u64)]], variables: &[&str]) -> Vec<String> {
+        let mut taken = Names::default();
+        for name in variables {
+            taken.give(name);
+        }
+        let mut dimensions = Dimensions::new(&taken);
+        let numbers: Vec<Vec<usize>> = arrays.iter().map(|array| dimensions.numbers(array.iter().copied())).collect();
+        let list = dimensions.into_list();
+        let name = |array: Vec<usize>| array.iter().map(|&n| list[n].name.as_str()).collect::<Vec<_>>().join(" ");
+        numbers.into_iter().map(name).collect()
+    }
+
+    #[test]
+    fn the_same_name_and_length_are_one_dimension() {
+        let (x, y) = (Some("x"), Some("y"));
+        assert_eq!(names(&[&[(y, 3), (x, 4)], &[(x, 4)], &[(y, 3), (y, 3)]], &["x"]), ["y x", "x", "y y"]);
+        assert_eq!(names(&[&[(x, 4)], &[(x, 5)], &[(x, 5), (x, 4)]], &[]), ["x", "x_5", "x_5 x"]);
+        // what somebody else is called already
+        assert_eq!(names(&[&[(x, 4)], &[(Some("x_5"), 6)], &[(x, 5)]], &[]), ["x", "x_5", "x_5_2"]);
+        assert_eq!(names(&[&[(x, 4)], &[(x, 5)]], &["x_5"]), ["x", "x_5_2"]);
+        assert_eq!(names(&[&[(Some("a/b"), 4)], &[(Some("a_b"), 4)]], &[]), ["a_b", "a_b_4"]);
+    }
+
+    #[test]
+    fn dimensions_without_a_name_are_called_by_their_length() {
+        let three = (None, 3);
+        assert_eq!(
+            names(&[&[three, (None, 4)], &[three, three, (Some("z"), 3)]], &[]),
+            ["dim_3 dim_4", "dim_3 dim_3_2 z"]
+        );
+        assert_eq!(names(&[&[three]], &["dim_3"]), ["dim_3_2"]);
+    }
+}

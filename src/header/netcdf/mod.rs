@@ -1,0 +1,273 @@
+//! A group as one netCDF file of the classic format: a header made of metadata, and behind it the flat bytes of the
+//! group's arrays, one after the other. What the arrays are called, which dimensions they share and how their attributes
+//! are typed is here and in the files beside; that the bytes come from chunks, and in which order they stand there, is
+//! not known.
+
+use super::Composite;
+use crate::array::Array;
+use crate::cache::Cache;
+use crate::dtype::Kind;
+use crate::error::{Error, Result};
+use crate::hierarchy::{Hierarchy, Place};
+use crate::json::{self, Map, Value};
+use crate::metadata::ArrayMetadata;
+use crate::store::{EntryKind, Key};
+use classic::{Header, Type, Variable, Version};
+use dimensions::Dimensions;
+use names::Names;
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+
+mod attributes;
+mod classic;
+mod dimensions;
+mod names;
+#[cfg(test)]
+mod tests;
+
+/// The data of each variable begin at a multiple of this: pages of the file are pages of `data.raw`. The format leaves
+/// it to the writer: "begin: the offset in bytes of the beginning of data for this variable".
+const ALIGNMENT: u64 = 4096;
+
+/// The most bytes a variable may have in CDF-2, but for the last one: netcdf-c, `NC_check_vlens`.
+const MAX_VARIABLE: u64 = u32::MAX as u64 - 3;
+
+/// The longest dimension in CDF-2: lengths are "non-negative INT".
+const MAX_DIMENSION: u64 = i32::MAX as u64;
+
+/// The most bytes a header may have: far above real ones, far below what would hurt.
+const MAX_HEADER: usize = 256 << 20;
+
+/// An array that becomes a variable.
+struct Member {
+    array: Arc<Array>,
+    attributes: Map<String, Value>,
+    kind: Type,
+}
+
+impl Member {
+    fn name(&self) -> &str {
+        self.array.key().name()
+    }
+
+    fn metadata(&self) -> &ArrayMetadata {
+        self.array.metadata()
+    }
+
+    /// The dimensions that the metadata tells of, with their names where it has some.
+    fn dimensions(&self) -> impl Iterator<Item = (Option<&str>, u64)> {
+        let shape = &self.metadata().shape;
+        let names = self.attributes.get(attributes::DIMENSIONS).and_then(Value::as_array);
+        let names = names.filter(|names| names.len() == shape.len());
+        let names: Option<Vec<&str>> = names.and_then(|names| names.iter().map(json::text).collect());
+        shape.iter().enumerate().map(move |(i, &len)| (names.as_ref().and_then(|names| names.get(i).copied()), len))
+    }
+
+    /// True for a variable of one dimension of its own name, which tells where the items along that one lie.
+    fn is_coordinate(&self) -> bool {
+        self.dimensions().map(|(name, _)| name).eq([Some(self.name())])
+    }
+
+    /// Bytes in a row that stand in reversed order in the file, where all numbers are big-endian.
+    fn swap(&self) -> usize {
+        let dtype = &self.metadata().dtype;
+        if dtype.is_big_endian() || *dtype.kind() == Kind::Bytes { 1 } else { dtype.size() }
+    }
+}
+
+/// The arrays of a file, and why others are none of them.
+#[derive(Default)]
+struct Members {
+    list: Vec<Member>,
+    /// By name.
+    left_out: BTreeMap<String, String>,
+    /// Bytes of all variables.
+    size: u64,
+}
+
+/// The group at `key` as a file of netCDF's classic format: its arrays as variables, with dimensions and attributes. A
+/// dimension whose coordinates are in no array of this group has those of the nearest group above, as in netCDF-4 and in
+/// trees of xarray. What the format has no place for is left out, and named in an attribute: complex numbers, texts
+/// of Unicode, structs, objects, floats of other sizes than 4 and 8 bytes, arrays with a dimension of length 0, and what
+/// can't be read. [`crate::error::Kind::NotFound`] if there is no group.
+pub fn dataset(hierarchy: &Hierarchy, _: &Cache, key: &Key) -> Result<Composite> {
+    if !matches!(hierarchy.find(key)?, Some(Place::Group)) {
+        return Err(Error::not_found("no such group").context(key));
+    }
+    let mut members = Members::default();
+    members.add_group(hierarchy, key)?;
+    members.add_coordinates(hierarchy, key)?;
+    // in CDF-2 one variable may be too large for others to follow it
+    members.list.sort_by_key(|member| member.array.size() > MAX_VARIABLE);
+    let header = members.header(&hierarchy.attributes(key)?);
+    members.file(header).map_err(|e| e.context(key))
+}
+
+impl Members {
+    /// Adds the arrays one level below a group, in the order of their names.
+    fn add_group(&mut self, hierarchy: &Hierarchy, key: &Key) -> Result<()> {
+        let mut below = Vec::new();
+        for entry in hierarchy.list(key)? {
+            let entry = entry.map_err(|e| e.context(key))?;
+            if entry.kind == EntryKind::Prefix {
+                below.push(key.child(&entry.name)?);
+            }
+        }
+        below.sort_unstable();
+        for key in below {
+            match hierarchy.find(&key) {
+                Ok(Some(Place::Array(array))) => self.add(hierarchy, array)?,
+                Ok(Some(Place::Damaged(e))) | Err(e) => {
+                    self.left_out.insert(key.name().to_string(), e.to_string());
+                }
+                Ok(_) => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds an array, or notes why it doesn't fit.
+    fn add(&mut self, hierarchy: &Hierarchy, array: Arc<Array>) -> Result<()> {
+        // the header and the gaps between variables never take as much
+        let limit = i64::MAX as u64 - (1 << 40);
+        let size = array.size().checked_add(self.size).filter(|&size| size <= limit);
+        match (type_of(&array), size) {
+            (Ok(kind), Some(size)) => {
+                let attributes = hierarchy.attributes(array.key())?;
+                self.list.push(Member { array, attributes, kind });
+                self.size = size;
+            }
+            (Err(why), _) => {
+                self.left_out.insert(array.key().name().to_string(), why);
+            }
+            (_, None) => {
+                let why = "makes the file larger than 2^63 bytes";
+                self.left_out.insert(array.key().name().to_string(), why.into());
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds the coordinates of named dimensions that none of the group's own arrays has, from the groups above.
+    fn add_coordinates(&mut self, hierarchy: &Hierarchy, key: &Key) -> Result<()> {
+        let mut known: HashSet<String> = self.list.iter().map(|member| member.name().to_string()).collect();
+        known.extend(self.left_out.keys().cloned());
+        let named = self.list.iter().flat_map(Member::dimensions);
+        let named = named.filter_map(|(name, len)| Some((name?.to_string(), len)));
+        let missing: BTreeMap<String, u64> = named.filter(|(name, _)| !known.contains(name)).collect();
+        for (name, len) in missing {
+            if let Some(coordinates) = coordinates_above(hierarchy, key, &name, len)? {
+                self.add(hierarchy, coordinates)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The smallest version of the format that can hold all variables.
+    fn version(&self) -> Version {
+        let is_large = |member: &&Member| member.array.size() > MAX_VARIABLE;
+        let needs_64_bits = |member: &Member| {
+            member.kind > Type::UByte || member.metadata().shape.iter().any(|&len| len > MAX_DIMENSION)
+        };
+        match self.list.iter().filter(is_large).count() > 1 || self.list.iter().any(needs_64_bits) {
+            true => Version::Data64,
+            false => Version::Offset64,
+        }
+    }
+
+    /// The header, where nobody has said yet where the data begin.
+    fn header(&self, attributes: &Map<String, Value>) -> Header {
+        let version = self.version();
+        let mut names = Names::default();
+        let given: Vec<String> = self.list.iter().map(|member| names.give(member.name())).collect();
+        let mut dimensions = Dimensions::new(&names);
+        // coordinates first: the plain name of a dimension is theirs, if arrays differ in its length
+        for member in self.list.iter().filter(|member| member.is_coordinate()) {
+            dimensions.numbers(member.dimensions());
+        }
+        let variable = |(member, name): (&Member, String)| {
+            let dtype = &member.metadata().dtype;
+            let letters = format!("string{}", dtype.size());
+            let letters = (member.kind == Type::Char).then_some((Some(letters.as_str()), dtype.size() as u64));
+            let kind = match (member.kind, version) {
+                (Type::UByte, Version::Offset64) => Type::Byte,
+                (kind, _) => kind,
+            };
+            Variable {
+                name,
+                dimensions: dimensions.numbers(member.dimensions().chain(letters)),
+                attributes: attributes::of_variable(member.metadata(), &member.attributes, kind, version),
+                kind,
+                size: member.array.size(),
+                begin: 0,
+            }
+        };
+        let variables = self.list.iter().zip(given).map(variable).collect();
+        let left_out: Vec<String> = self.left_out.iter().map(|(name, why)| format!("{name}: {why}")).collect();
+        let attributes = attributes::of_group(attributes, &left_out, version);
+        Header { version, dimensions: dimensions.into_list(), attributes, variables }
+    }
+
+    /// The file: the header, and the data of the variables where it says.
+    fn file(&self, mut header: Header) -> Result<Composite> {
+        let len = header.bytes().len();
+        if len > MAX_HEADER {
+            return Err(Error::unsupported(format!("a netCDF header of {len} bytes is more than {MAX_HEADER}")));
+        }
+        let mut end = len as u64;
+        for variable in &mut header.variables {
+            variable.begin = end.next_multiple_of(ALIGNMENT);
+            end = variable.begin + variable.padded_size();
+        }
+        let mut file = Composite::default();
+        file.push_bytes(header.bytes());
+        for member in &self.list {
+            file.pad_to(ALIGNMENT);
+            file.push_flat(member.array.key().clone(), member.array.size(), member.swap());
+            // the variable's own padding, which readers look for also at the end of the file
+            file.pad_to(4);
+        }
+        Ok(file)
+    }
+}
+
+/// The type of an array's values in CDF-5, or why there is none.
+fn type_of(array: &Array) -> std::result::Result<Type, String> {
+    array.readable().map_err(|e| e.message().to_string())?;
+    let metadata = array.metadata();
+    if metadata.shape.contains(&0) {
+        return Err("a dimension has length 0".into());
+    }
+    match (metadata.dtype.kind(), metadata.dtype.size()) {
+        (Kind::Bool, _) | (Kind::Int, 1) => Ok(Type::Byte),
+        (Kind::Int, 2) => Ok(Type::Short),
+        (Kind::Int, 4) => Ok(Type::Int),
+        (Kind::Int, 8) => Ok(Type::Int64),
+        (Kind::UInt, 1) => Ok(Type::UByte),
+        (Kind::UInt, 2) => Ok(Type::UShort),
+        (Kind::UInt, 4) => Ok(Type::UInt),
+        (Kind::UInt, 8) => Ok(Type::UInt64),
+        (Kind::Float, 4) => Ok(Type::Float),
+        (Kind::Float, 8) => Ok(Type::Double),
+        (Kind::Bytes, 1..) => Ok(Type::Char),
+        (Kind::DateTime, _) if attributes::time_unit(metadata).is_some() => Ok(Type::Int64),
+        _ => Err(format!("netCDF has no type for {}", json::write(&metadata.dtype_json))),
+    }
+}
+
+/// The array of this name in the nearest group above `key`, if it holds the coordinates of a dimension of this length.
+fn coordinates_above(hierarchy: &Hierarchy, key: &Key, name: &str, len: u64) -> Result<Option<Arc<Array>>> {
+    let mut above = key.clone();
+    while !above.is_root() {
+        above = above.parent();
+        // names that can't be an array's are nobody's coordinates
+        let Ok(place) = above.child(name) else { return Ok(None) };
+        let Ok(Some(Place::Array(array))) = hierarchy.find(&place) else { continue };
+        let attributes = hierarchy.attributes(&place)?;
+        let kind = Type::Byte;
+        let coordinates = Member { array, attributes, kind };
+        let fits = coordinates.is_coordinate() && coordinates.metadata().shape == [len];
+        return Ok(fits.then_some(coordinates.array));
+    }
+    Ok(None)
+}

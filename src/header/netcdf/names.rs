@@ -1,0 +1,96 @@
+//! Names as netCDF takes them: "Names should match the regular expression
+//! `([a-zA-Z0-9_]|{MUTF8})([^\x00-\x1F/\x7F-\xFF]|{MUTF8})*`", and "names that have trailing space characters are also
+//! not permitted" (format specification, "Note on names"). It knows nothing of arrays.
+
+use std::collections::HashMap;
+
+/// Bytes that netcdf-c takes of a name: `NC_MAX_NAME`.
+const MAX_NAME: usize = 256;
+
+/// Names that were given already, of variables, of dimensions, or of the attributes of one of them; and how often each was
+/// asked for.
+#[derive(Default)]
+pub struct Names(HashMap<String, u64>);
+
+impl Names {
+    /// Gives `wanted`, made legal, to nobody else: who comes later gets a number behind it.
+    pub fn give(&mut self, wanted: &str) -> String {
+        let name = legal(wanted);
+        let mut free = name.clone();
+        while self.has(&free) {
+            let asked = self.0.entry(name.clone()).or_default();
+            *asked += 1;
+            free = with_suffix(&name, &asked.to_string());
+        }
+        self.0.insert(free.clone(), 1);
+        free
+    }
+
+    /// True if somebody has the name.
+    pub fn has(&self, name: &str) -> bool {
+        self.0.contains_key(name)
+    }
+}
+
+/// The name with what netCDF doesn't take in it replaced by `_`; itself where it is good.
+pub fn legal(name: &str) -> String {
+    let is_good = |c: char| !c.is_ascii() || (' '..='~').contains(&c) && c != '/';
+    let mut good: String = name.chars().map(|c| if is_good(c) { c } else { '_' }).collect();
+    if !good.starts_with(|c: char| !c.is_ascii() || c.is_ascii_alphanumeric() || c == '_') {
+        good.insert(0, '_');
+    }
+    cut(&mut good, MAX_NAME);
+    let kept = good.trim_end_matches(' ').len();
+    let spaces = good.len() - kept;
+    good.truncate(kept);
+    good.extend(std::iter::repeat_n('_', spaces));
+    good
+}
+
+/// `name_suffix`, shortened in the middle where it would be too long.
+pub fn with_suffix(name: &str, suffix: &str) -> String {
+    let mut name = name.to_string();
+    cut(&mut name, MAX_NAME.saturating_sub(suffix.len() + 1));
+    format!("{name}_{suffix}")
+}
+
+/// Cuts at the last letter that fits.
+fn cut(name: &mut String, len: usize) {
+    if name.len() > len {
+        let end = (0..=len).rev().find(|&end| name.is_char_boundary(end));
+        name.truncate(end.unwrap_or(0));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn good_names_stay_and_others_are_made_good() {
+        for (name, expected) in [
+            ("air temperature (2 m)", "air temperature (2 m)"),
+            ("2m", "2m"),
+            ("_x.y@z+w-v", "_x.y@z+w-v"),
+            ("größe", "größe"),
+            ("a/b", "a_b"),
+            ("x  ", "x__"),
+            ("", "_"),
+            (".hidden", "_.hidden"),
+            ("-1", "_-1"),
+            ("tab\tdel\x7f", "tab_del_"),
+        ] {
+            assert_eq!(legal(name), expected);
+        }
+        let long = legal(&"ä".repeat(200));
+        assert_eq!((long.len(), long.chars().count()), (256, 128));
+        assert_eq!(with_suffix(&long, "37").len(), 255);
+    }
+
+    #[test]
+    fn a_name_is_given_once() {
+        let mut names = Names::default();
+        assert_eq!(["a/b", "a_b", "a_b", "a_b_2"].map(|name| names.give(name)), ["a_b", "a_b_2", "a_b_3", "a_b_2_2"]);
+        assert!(names.has("a_b_3") && !names.has("a/b"));
+    }
+}
