@@ -217,6 +217,16 @@ impl Fs {
         Ok(Attributes { inode, ..attributes })
     }
 
+    /// True while anybody has a file or a directory open.
+    pub fn is_open(&self) -> bool {
+        !lock(&self.handles).is_empty()
+    }
+
+    /// See [`Tree::requests`].
+    pub fn requests(&self) -> u64 {
+        self.tree.requests()
+    }
+
     /// How many requests to the store may be under way at once to good purpose: more than one if it is far.
     pub fn requests_at_once(&self) -> usize {
         self.requests

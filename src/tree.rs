@@ -11,6 +11,7 @@ use crate::hierarchy::{Document, Hierarchy, MetadataFile, Place};
 use crate::json::Value;
 use crate::memory::lock;
 use crate::metadata::{Separator, V1_ATTRS, V1_META, ZARRAY, ZATTRS, ZGROUP, ZMETADATA};
+use crate::stats::Counter;
 use crate::store::{Key, Stat};
 use lru::LruCache;
 use std::collections::HashSet;
@@ -203,6 +204,8 @@ pub struct Tree {
     started: SystemTime,
     live: LiveNodes,
     stored_sizes: StoredSizes,
+    /// See [`Tree::requests`].
+    requests: Counter,
     headers: Headers,
     known_headers: KnownHeaders,
     /// `.zmetadata` documents made a moment ago. Protects the map alone.
@@ -221,6 +224,7 @@ impl Tree {
             started: SystemTime::now(),
             live: LiveNodes::default(),
             stored_sizes: StoredSizes::new(),
+            requests: Counter::default(),
             headers: Headers::default(),
             known_headers: KnownHeaders::new(),
             consolidated: Mutex::new(LruCache::new(FEW)),
@@ -235,10 +239,16 @@ impl Tree {
 
     /// The node of an inode number that the kernel knows.
     pub fn node(&self, inode: u64) -> Result<Arc<Node>> {
+        self.requests.add(1);
         match self.live.get(inode) {
             None if inode == ROOT_INODE => Ok(Arc::new(Node::Directory(Key::root()))),
             node => node.ok_or_else(stale),
         }
+    }
+
+    /// A number that grows with every request for a name, an attribute or a file that is not open.
+    pub fn requests(&self) -> u64 {
+        self.requests.get()
     }
 
     /// Counts a lookup of `node`: the kernel will send its inode number, which is returned, from now on.

@@ -1,19 +1,48 @@
-//! The log: lines to standard error or to a file.
+//! The log: lines to standard error, to a file, or to the journal of systemd.
 
 use super::Failure;
+use super::systemd::{self, Journal};
+use clap::Args;
 use env_logger::{Builder, Target};
 use log::LevelFilter;
 use std::fs::OpenOptions;
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+
+/// Options of the log.
+#[derive(Args)]
+pub struct LogArgs {
+    /// off, error, warn, info, debug or trace
+    #[arg(long, value_name = "LEVEL", default_value = "warn")]
+    log_level: LevelFilter,
+    /// Append the log to a file. Without one it goes to standard error, in the background nowhere; what is wrong with
+    /// the data is in .zarrfs/stats, too
+    #[arg(long, value_name = "FILE")]
+    log_file: Option<PathBuf>,
+    /// Send the log to the journal of systemd; it may be one of a namespace, which listens at another SOCKET
+    #[arg(long, value_name = "SOCKET", num_args = 0..=1, require_equals = true, conflicts_with = "log_file",
+        default_missing_value = systemd::JOURNAL)]
+    log_journal: Option<PathBuf>,
+}
+
+impl LogArgs {
+    /// Starts logging, for the mount at `mountpoint`.
+    pub fn start(&self, mountpoint: &Path) -> Result<(), Failure> {
+        let Some(path) = &self.log_journal else { return start(self.log_level, self.log_file.as_deref()) };
+        let journal = Journal::open(path).map_err(|e| {
+            Failure::new(1, format!("--log-journal: {}: {e}; is systemd-journald running?", path.display()))
+        })?;
+        let mountpoint = mountpoint.to_path_buf();
+        let mut builder = builder(self.log_level);
+        builder.target(Target::Pipe(Box::new(journal)));
+        builder.format(move |out, r| systemd::write_entry(out, r, &mountpoint));
+        started(builder)
+    }
+}
 
 /// Starts logging at `level`, to `file` or else to standard error.
 pub fn start(level: LevelFilter, file: Option<&Path>) -> Result<(), Failure> {
-    let mut builder = Builder::new();
-    // what the libraries for servers say of requests may hold what gives access
-    builder.filter_level(level.min(LevelFilter::Warn)).filter_module("zarrfs", level);
-    // fuser warns of every operation that a file system leaves out
-    builder.filter_module("fuser", level.min(LevelFilter::Error));
+    let mut builder = builder(level);
     match file {
         Some(path) => {
             let opened = OpenOptions::new().create(true).append(true).open(path);
@@ -25,5 +54,18 @@ pub fn start(level: LevelFilter, file: Option<&Path>) -> Result<(), Failure> {
             builder.format(|out, r| writeln!(out, "zarrfs: {}: {}", r.level().as_str().to_lowercase(), r.args()));
         }
     }
+    started(builder)
+}
+
+fn builder(level: LevelFilter) -> Builder {
+    let mut builder = Builder::new();
+    // what the libraries for servers say of requests may hold what gives access
+    builder.filter_level(level.min(LevelFilter::Warn)).filter_module("zarrfs", level);
+    // fuser warns of every operation that a file system leaves out
+    builder.filter_module("fuser", level.min(LevelFilter::Error));
+    builder
+}
+
+fn started(mut builder: Builder) -> Result<(), Failure> {
     builder.try_init().map_err(|e| Failure::new(1, format!("log: {e}")))
 }

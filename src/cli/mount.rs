@@ -3,8 +3,10 @@
 
 use super::compressor::{self, Compressor};
 use super::headers::HeaderArgs;
+use super::logger::LogArgs;
 use super::{
-    Failure, Location, ReadArgs, StoreArgs, WriteArgs, absolute, logger, mount_options, open_store_to_write, size,
+    Failure, Location, ReadArgs, StoreArgs, WriteArgs, duration, idle, mount_options, mountpoint, open_store_to_write,
+    size, systemd,
 };
 use crate::error::Error;
 use crate::fs::{Fs, Options};
@@ -12,7 +14,6 @@ use crate::fuse::{MountError, MountRequest, Mountpoint, ServeOptions, Unmounted,
 use crate::stats::Stats;
 use crate::tree::Tree;
 use clap::{Args, FromArgMatches};
-use log::LevelFilter;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::ffi::OsString;
@@ -36,8 +37,8 @@ const STORE_PAUSE: Duration = Duration::from_secs(1);
 pub struct MountArgs {
     /// The store: a directory, a .zip archive, or a URL (http, https, s3, gs, az, abfs); memory: for an empty one
     store: Location,
-    /// An existing directory
-    mountpoint: PathBuf,
+    /// An existing directory, or one that --auto-mountpoint makes
+    mountpoint: Option<PathBuf>,
     /// Stay in the foreground
     #[arg(short, long)]
     foreground: bool,
@@ -80,13 +81,18 @@ pub struct MountArgs {
     /// Permission bits to take away, in octal
     #[arg(long, value_name = "OCTAL", value_parser = parse_umask)]
     umask: Option<u16>,
-    /// off, error, warn, info, debug or trace
-    #[arg(long, value_name = "LEVEL", default_value = "warn")]
-    log_level: LevelFilter,
-    /// Append the log to a file. Without one it goes to standard error, in the background nowhere; what is wrong with
-    /// the data is in .zarrfs/stats, too
-    #[arg(long, value_name = "FILE")]
-    log_file: Option<PathBuf>,
+    /// Make the mountpoint, and remove it after the unmount if it is empty. Where none is named it is a new directory in
+    /// the working directory, called as the store is without .zarr and .zip; its name is printed
+    #[arg(long)]
+    auto_mountpoint: bool,
+    /// Unmount when no file is open and nothing was asked for so long: 30s, 10m
+    #[arg(long, value_name = "TIME", value_parser = duration::parse)]
+    idle_timeout: Option<Duration>,
+    /// Where a mount is left whose daemon is gone, remove that first
+    #[arg(long)]
+    replace_stale: bool,
+    #[command(flatten)]
+    log: LogArgs,
     /// Store arrays that are made in the mount without a compressor with this one: blosc:zstd:5, zlib:1, or a JSON object
     #[arg(long, value_name = "CODEC", value_parser = compressor::parse)]
     compressor: Option<Compressor>,
@@ -124,14 +130,26 @@ impl MountArgs {
 /// Runs the verb; `words` are the program and its arguments.
 pub fn run(args: MountArgs, words: &[OsString]) -> Result<(), Failure> {
     let args = args.with_options(words)?;
+    let path = match &args.mountpoint {
+        Some(path) => path.clone(),
+        None if args.auto_mountpoint => mountpoint::for_store(&args.store)?,
+        None => return Err(Failure::new(2, "no MOUNTPOINT: name a directory, or let --auto-mountpoint make one")),
+    };
+    let tell = || match &args.mountpoint {
+        Some(_) => Ok(()),
+        None => writeln!(std::io::stdout(), "{}", path.display()).map_err(|e| Error::from(e).into()),
+    };
     if args.foreground {
-        return mount(&args, false);
+        return mount(&args, &path, || {
+            tell()?;
+            systemd::notify_ready().map_err(|e| Error::from(e).context("NOTIFY_SOCKET").into())
+        });
     }
     match std::env::var_os(BACKGROUND) {
-        None => start_background(words),
+        None => start_background(words).and_then(|()| tell()),
         Some(_) => {
             let _ = rustix::process::setsid();
-            mount(&args, true)
+            mount(&args, &path, leave_terminal)
         }
     }
 }
@@ -169,16 +187,20 @@ fn close_on_exec() {
     unsafe { libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC) };
 }
 
-fn mount(args: &MountArgs, background: bool) -> Result<(), Failure> {
-    logger::start(args.log_level, args.log_file.as_deref())?;
+/// Mounts, says so by `ready`, and serves the mount until it is gone.
+fn mount(args: &MountArgs, path: &Path, ready: impl FnOnce() -> Result<(), Failure>) -> Result<(), Failure> {
+    let resolved = mountpoint::resolved(path);
+    args.log.start(&resolved)?;
     raise_file_limit();
     let stats = Arc::new(Stats::default());
     let store = args.store.absolute();
     let hierarchy = open_store_to_write(&args.store, &args.store_args, &args.writing, stats.clone())?
         .with_compressor(args.compressor.as_ref().and_then(|c| c.0.clone()));
     if let Location::Path(store) = &store {
-        check_nesting(store, &absolute(&args.mountpoint))?;
+        check_nesting(store, &resolved)?;
     }
+    // removed when the mount is gone
+    let _made = if args.auto_mountpoint { Some(mountpoint::make(path)?) } else { None };
     let read_only = args.read_only || args.passthrough || !hierarchy.store().is_writable();
     let cache = Arc::new(args.reading.memory.cache(stats.clone()).dropping_empty(args.writing.drop_empty_chunks));
     // before any thread starts: a signal must find its handler, or the mount would be left behind
@@ -191,11 +213,12 @@ fn mount(args: &MountArgs, background: bool) -> Result<(), Failure> {
     )?);
     let request = MountRequest {
         source: &store.to_string(),
-        path: &args.mountpoint,
+        path,
         allow_other: args.allow_other,
         read_only,
         sync: args.sync,
         noexec: args.noexec,
+        replace_stale: args.replace_stale,
     };
     let mut mountpoint = Mountpoint::mount(&request).map_err(failure)?;
     let session = serve(fs.clone(), &mut mountpoint, serve_options(args, read_only)).inspect_err(|_| {
@@ -207,7 +230,7 @@ fn mount(args: &MountArgs, background: bool) -> Result<(), Failure> {
     {
         log::warn!("--readahead: {e}; the kernel's own stays");
     }
-    let started = start_serving(&fs, &mountpoint, signals, background);
+    let started = start_serving(&fs, &mountpoint, signals, args.idle_timeout).and_then(|()| ready());
     if started.is_err() {
         let _ = mountpoint.unmount();
     }
@@ -242,14 +265,17 @@ fn start_serving(
     fs: &Arc<Fs>,
     mountpoint: &Arc<Mountpoint>,
     signals: Signals,
-    background: bool,
+    idle_timeout: Option<Duration>,
 ) -> Result<(), Failure> {
     handle_signals(signals, fs.clone(), mountpoint.clone())?;
     // the mount answers before anybody is told that it is there
     std::fs::metadata(mountpoint.path()).map_err(|e| {
         Error::from(e).context(format!("{}: mounted, but does not answer", mountpoint.path().display()))
     })?;
-    if background { leave_terminal() } else { Ok(()) }
+    match idle_timeout {
+        Some(timeout) => idle::unmount_after(timeout, fs.clone(), mountpoint.clone()),
+        None => Ok(()),
+    }
 }
 
 /// Every directory that a program of the user holds open takes a descriptor here.

@@ -174,6 +174,7 @@ mod tests {
         }
         assert_words("cache_size=1G,cache-size=2G", &["--cache-size=1G", "--cache-size=2G"]);
         assert_words("anon,resize,uid=7,umask=027", &["--anon", "--resize", "--uid=7", "--umask=027"]);
+        assert_words("log_journal,log_journal=/s", &["--log-journal", "--log-journal=/s"]);
         assert_words("endpoint_url=http://127.0.0.1:9000/?a=b", &["--endpoint-url=http://127.0.0.1:9000/?a=b"]);
     }
 

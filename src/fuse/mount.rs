@@ -57,7 +57,7 @@ pub struct Mountpoint {
 pub enum Unmounted {
     /// Nothing of it is left.
     Gone,
-    /// Gone from the path; it ends when its last file is closed.
+    /// In use: what is gone from the path ends when its last file is closed.
     InUse,
     /// It is no longer at the path, or something else was mounted over it: left as it is.
     NotOnTop,
@@ -77,6 +77,8 @@ pub struct MountRequest<'a> {
     pub sync: bool,
     /// Map nothing as a program.
     pub noexec: bool,
+    /// Remove a mount first whose daemon is gone.
+    pub replace_stale: bool,
 }
 
 /// How [`unmount_path`] goes about it.
@@ -104,7 +106,7 @@ impl Manner {
 impl Mountpoint {
     /// Mounts. Requests wait from now on, and nobody may touch the path until they are served.
     pub fn mount(request: &MountRequest) -> std::result::Result<Self, MountError> {
-        let path = check_mountpoint(request.path)?;
+        let path = free_mountpoint(request)?;
         let fuse = match mount_directly(request, &path) {
             Ok(fuse) => fuse,
             Err(e @ (Errno::PERM | Errno::ACCESS)) => mount_by_helper(request, &path, e)?,
@@ -134,14 +136,22 @@ impl Mountpoint {
         self.fuse.take()
     }
 
-    /// Unmounts, if it is still this mount that is on top at the path.
+    /// Unmounts, if it is still this mount that is on top at the path; also while it is in use.
     pub fn unmount(&self) -> Result<Unmounted> {
+        match self.unmount_unused()? {
+            Unmounted::InUse => Ok(unmount(&self.path, UnmountFlags::DETACH).map(|()| Unmounted::InUse)?),
+            other => Ok(other),
+        }
+    }
+
+    /// As [`Mountpoint::unmount`], but leaves a mount where it is that is in use.
+    pub fn unmount_unused(&self) -> Result<Unmounted> {
         let top = mounts_at(&self.path)?.last().cloned();
         if top.is_none_or(|m| m.device != self.device) {
             return Ok(Unmounted::NotOnTop);
         }
         match unmount(&self.path, UnmountFlags::empty()) {
-            Err(Errno::BUSY) => Ok(unmount(&self.path, UnmountFlags::DETACH).map(|()| Unmounted::InUse)?),
+            Err(Errno::BUSY) => Ok(Unmounted::InUse),
             done => Ok(done.map(|()| Unmounted::Gone)?),
         }
     }
@@ -165,6 +175,19 @@ impl Mountpoint {
     }
 }
 
+/// The path in its absolute form, without what stale mounts may be removed from it.
+fn free_mountpoint(request: &MountRequest) -> std::result::Result<PathBuf, MountError> {
+    loop {
+        match check_mountpoint(request.path) {
+            Err(MountError::Stale(_)) if request.replace_stale => {
+                log::info!("{}: removing a mount whose daemon is gone", request.path.display());
+                unmount_path(request.path, Manner::Lazy).map_err(MountError::Other)?;
+            }
+            checked => return checked,
+        }
+    }
+}
+
 /// The path in its absolute form, if it can be mounted on. The mount table is asked first: a hung mount would not
 /// answer.
 fn check_mountpoint(path: &Path) -> std::result::Result<PathBuf, MountError> {
@@ -178,7 +201,7 @@ fn check_mountpoint(path: &Path) -> std::result::Result<PathBuf, MountError> {
         Ok(found) => found,
         Err(e) if e.raw_os_error() == Some(libc::ENOTCONN) => {
             return Err(MountError::Stale(format!(
-                "mountpoint {shown}: a mount whose daemon is gone was left here. Remove it: zarrfs umount {shown}"
+                "mountpoint {shown}: a mount whose daemon is gone was left here. Remove it: zarrfs umount {shown}, or mount with --replace-stale"
             )));
         }
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => {

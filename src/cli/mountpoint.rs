@@ -1,0 +1,134 @@
+//! `--auto-mountpoint`: the name of a mountpoint that nobody has named, directories that are made for a mount and removed
+//! after it. It knows nothing of mounting.
+
+use super::{Failure, Location, absolute};
+use crate::error::Error;
+use crate::fuse::mounts_at;
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+/// What the names of stores end with, from the outside inwards.
+const ENDINGS: [&str; 2] = [".zip", ".zarr"];
+
+/// Directories made for a mount, the uppermost first. Those that are empty are removed when this is dropped.
+pub struct MadeDirectories(Vec<PathBuf>);
+
+impl Drop for MadeDirectories {
+    fn drop(&mut self) {
+        for directory in self.0.iter().rev() {
+            if let Err(e) = fs::remove_dir(directory) {
+                log::info!("{}: stays: {e}", directory.display());
+                return;
+            }
+        }
+    }
+}
+
+/// Makes `path`, and what is missing above it. A directory that is there already stays afterwards.
+pub fn make(path: &Path) -> Result<MadeDirectories, Failure> {
+    let path = std::path::absolute(path).map_err(Error::from)?;
+    let missing: Vec<&Path> = path.ancestors().take_while(|above| is_missing(above)).collect();
+    let mut made = MadeDirectories(Vec::new());
+    for directory in missing.into_iter().rev() {
+        fs::create_dir(directory)
+            .map_err(|e| Failure::new(5, format!("mountpoint {}: {}", directory.display(), Error::from(e))))?;
+        made.0.push(directory.to_path_buf());
+    }
+    Ok(made)
+}
+
+/// A mount whose daemon is gone answers an error, but is there.
+fn is_missing(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_err_and(|e| e.kind() == ErrorKind::NotFound)
+}
+
+/// The directory for a store whose mountpoint nobody has named: in the working directory, called as the store is without
+/// .zarr and .zip. There must be none yet, or an empty one.
+pub fn for_store(store: &Location) -> Result<PathBuf, Failure> {
+    let unnamed = |why: &str| Failure::new(5, format!("{store}: {why}; name a mountpoint"));
+    let name = name_of(store).ok_or_else(|| unnamed("no name for a mountpoint can be made of that"))?;
+    let path = Path::new(".").join(name);
+    let is_store = matches!(store, Location::Path(store) if absolute(store) == absolute(&path));
+    let is_mounted = std::path::absolute(&path).is_ok_and(|path| mounts_at(&path).is_ok_and(|m| !m.is_empty()));
+    let is_empty = || fs::read_dir(&path).is_ok_and(|mut names| names.next().is_none());
+    if is_store {
+        return Err(unnamed(&format!("it is {} itself", path.display())));
+    }
+    // what is mounted there is told by who mounts
+    match is_missing(&path) || is_mounted || is_empty() {
+        true => Ok(path),
+        false => Err(unnamed(&format!("{} is there already, and no empty directory", path.display()))),
+    }
+}
+
+fn name_of(store: &Location) -> Option<String> {
+    let name = match store {
+        Location::Path(path) => absolute(path).file_name()?.to_str()?.to_string(),
+        Location::Url(url) => {
+            let path = url.split(['?', '#']).next().unwrap_or_default();
+            path.trim_end_matches('/').rsplit('/').next().unwrap_or_default().to_string()
+        }
+        Location::Memory => "memory".to_string(),
+    };
+    let bare = ENDINGS.iter().fold(name.as_str(), |name, ending| {
+        let cut = name.len().saturating_sub(ending.len());
+        let ends = name.get(cut..).is_some_and(|end| end.eq_ignore_ascii_case(ending));
+        if ends && cut > 0 { &name[..cut] } else { name }
+    });
+    (!matches!(bare, "" | "." | "..")).then(|| bare.to_string())
+}
+
+/// The path that `path` leads to, as far as it is there, without links.
+pub fn resolved(path: &Path) -> PathBuf {
+    let path = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
+    let real = path.ancestors().find_map(|above| {
+        let rest = path.strip_prefix(above).ok()?;
+        Some(fs::canonicalize(above).ok()?.components().chain(rest.components()).collect())
+    });
+    real.unwrap_or(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::ffi::OsString;
+
+    #[test]
+    fn names_of_stores() {
+        for (store, name) in [
+            ("/a/b.zarr", Some("b")),
+            ("/a/b.zarr.ZIP", Some("b")),
+            ("/a/b.zip.zarr/", Some("b.zip")),
+            ("/a/.zarr", Some(".zarr")),
+            ("/a/b.nc", Some("b.nc")),
+            ("s3://bucket/x/y.zarr/?a=b/c", Some("y")),
+            ("s3://bucket", Some("bucket")),
+            ("memory:", Some("memory")),
+            ("/", None),
+        ] {
+            assert_eq!(name_of(&OsString::from(store).into()).as_deref(), name, "{store}");
+        }
+    }
+
+    #[test]
+    fn directories_that_were_made_go_if_they_are_empty() {
+        let directory = tempfile::tempdir().unwrap();
+        let there = directory.path().join("a");
+        fs::create_dir(&there).unwrap();
+        let path = there.join("b/c/d");
+        assert_eq!(resolved(&path), fs::canonicalize(&there).unwrap().join("b/c/d"));
+        drop(make(&path).ok().unwrap());
+        assert!(there.is_dir() && !there.join("b").exists());
+        let made = make(&path).ok().unwrap();
+        assert!(path.is_dir());
+        fs::write(there.join("b/file"), "").unwrap();
+        drop(made);
+        assert!(there.join("b/file").exists() && !there.join("b/c").exists());
+        // what was there before stays, and so does what is in the way
+        drop(make(&there).ok().unwrap());
+        assert!(there.is_dir());
+        let refused = make(&there.join("b/file/x")).err().unwrap();
+        assert!(refused.code == 5 && refused.message.contains("b/file/x"), "{}", refused.message);
+    }
+}

@@ -1,0 +1,123 @@
+//! What systemd is told: lines of the log, and that the mount answers. Both are datagrams to sockets of its own, and
+//! nothing here waits for anybody to read them.
+
+use log::{Level, Record};
+use std::ffi::OsStr;
+use std::io::{self, Write};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::path::{Path, PathBuf};
+
+/// Where the journal listens.
+pub const JOURNAL: &str = "/run/systemd/journal/socket";
+
+/// The variable of the environment that names the socket of who waits for the mount: sd_notify(3).
+const NOTIFY_SOCKET: &str = "NOTIFY_SOCKET";
+
+/// The journal, which takes an entry with each write.
+pub struct Journal {
+    socket: UnixDatagram,
+    path: PathBuf,
+}
+
+impl Journal {
+    /// The journal that listens at `path`. An error if none does.
+    pub fn open(path: &Path) -> io::Result<Journal> {
+        UnixDatagram::unbound()?.connect(path)?;
+        let socket = UnixDatagram::unbound()?;
+        // a journal that hangs loses lines, and holds up no request
+        socket.set_nonblocking(true)?;
+        Ok(Journal { socket, path: path.to_path_buf() })
+    }
+}
+
+impl Write for Journal {
+    fn write(&mut self, entry: &[u8]) -> io::Result<usize> {
+        // not connected: the journal may have begun anew
+        self.socket.send_to(entry, &self.path)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Writes the entry of a line of the log (systemd's "Native Journal Protocol"): what `journalctl -t zarrfs` shows, or,
+/// for one mount alone, `journalctl ZARRFS_MOUNTPOINT=PATH`.
+pub fn write_entry(out: &mut impl Write, record: &Record, mountpoint: &Path) -> io::Result<()> {
+    // those of syslog(3)
+    let priority = match record.level() {
+        Level::Error => "3",
+        Level::Warn => "4",
+        Level::Info => "6",
+        Level::Debug | Level::Trace => "7",
+    };
+    write_field(out, "PRIORITY", priority.as_bytes())?;
+    write_field(out, "SYSLOG_IDENTIFIER", b"zarrfs")?;
+    write_field(out, "ZARRFS_MOUNTPOINT", mountpoint.as_os_str().as_bytes())?;
+    write_field(out, "MESSAGE", record.args().to_string().as_bytes())
+}
+
+fn write_field(out: &mut impl Write, name: &str, value: &[u8]) -> io::Result<()> {
+    out.write_all(name.as_bytes())?;
+    if value.contains(&b'\n') {
+        out.write_all(b"\n")?;
+        out.write_all(&(value.len() as u64).to_le_bytes())?;
+    } else {
+        out.write_all(b"=")?;
+    }
+    out.write_all(value)?;
+    out.write_all(b"\n")
+}
+
+/// Tells whoever has started the program as a service of Type=notify that it is ready. Without such a one it does nothing.
+pub fn notify_ready() -> io::Result<()> {
+    match std::env::var_os(NOTIFY_SOCKET) {
+        Some(name) => UnixDatagram::unbound()?.send_to_addr(b"READY=1\n", &address(&name)?).map(|_| ()),
+        None => Ok(()),
+    }
+}
+
+/// The socket of a name: a path, or, with an @, one that is in no directory.
+fn address(name: &OsStr) -> io::Result<SocketAddr> {
+    match name.as_bytes().strip_prefix(b"@") {
+        Some(name) => SocketAddr::from_abstract_name(name),
+        None => SocketAddr::from_pathname(name),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries() {
+        let mut entry = Vec::new();
+        let mut write = |text: std::fmt::Arguments<'_>| {
+            entry.clear();
+            let record = Record::builder().level(Level::Warn).args(text).build();
+            write_entry(&mut entry, &record, Path::new("/mnt/a b")).unwrap();
+            entry.clone()
+        };
+        let head = "PRIORITY=4\nSYSLOG_IDENTIFIER=zarrfs\nZARRFS_MOUNTPOINT=/mnt/a b\n";
+        assert_eq!(write(format_args!("a=b")), format!("{head}MESSAGE=a=b\n").into_bytes());
+        let two = [head.as_bytes(), b"MESSAGE\n\x03\0\0\0\0\0\0\0a\nb\n"].concat();
+        assert_eq!(write(format_args!("a\nb")), two);
+    }
+
+    #[test]
+    fn sockets_in_directories_and_in_none() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("socket");
+        let hidden = format!("@zarrfs-test-{}", std::process::id());
+        for name in [path.as_os_str(), OsStr::new(&hidden)] {
+            let listening = UnixDatagram::bind_addr(&address(name).unwrap()).unwrap();
+            UnixDatagram::unbound().unwrap().send_to_addr(b"READY=1\n", &address(name).unwrap()).unwrap();
+            let mut said = [0; 16];
+            let length = listening.recv(&mut said).unwrap();
+            assert_eq!(&said[..length], b"READY=1\n");
+        }
+        drop(Journal::open(&path).err().expect("nobody listens any more"));
+    }
+}
