@@ -62,6 +62,22 @@ impl Location {
             other => other.clone(),
         }
     }
+
+    /// What it lies in, and its name there; None of what lies in nothing, or whose name can't be a key.
+    pub fn split_last(&self) -> Option<(Location, Key)> {
+        let (above, name) = match self {
+            Location::Path(path) => {
+                (Location::Path(path.parent()?.to_path_buf()), path.file_name()?.to_str()?.to_string())
+            }
+            Location::Url(url) => {
+                let (up_to, mut names) = names_of_url(url);
+                let name = names.pop()?;
+                (up_to(names.len()), name)
+            }
+            Location::Memory => return None,
+        };
+        Key::root().child(&name).ok().map(|key| (above, key))
+    }
 }
 
 impl fmt::Display for Location {
@@ -280,6 +296,16 @@ mod tests {
         let urls: Vec<String> = (0..4).map(up_to).map(|l| format!("{l:?}")).collect();
         let url = |path: &str| format!("{:?}", Location::Url(format!("s3://bucket{path}?x=1/2")));
         assert_eq!(urls, [url(""), url("/a"), url("/a/b.zarr"), url("/a/b.zarr")]);
+    }
+
+    #[test]
+    fn what_a_location_lies_in() {
+        let split = |name| location(name).split_last().map(|(above, key)| (above, key.as_str().to_string()));
+        assert_eq!(split("/a/b.zarr"), Some((location("/a"), "b.zarr".into())));
+        assert_eq!(split("s3://bucket/a/b/?x=1"), Some((location("s3://bucket/a?x=1"), "b".into())));
+        for top in ["/", "s3://bucket", "memory:"] {
+            assert_eq!(split(top), None, "{top}");
+        }
     }
 
     #[test]

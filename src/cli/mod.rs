@@ -7,6 +7,7 @@ mod consolidate;
 mod create;
 mod duration;
 mod flat;
+mod header;
 mod headers;
 mod idle;
 mod info;
@@ -73,6 +74,8 @@ enum Verb {
     Check(check::CheckArgs),
     /// Write the flat bytes of an array to standard output, without FUSE
     Cat(cat::CatArgs),
+    /// Show what lets other programs open an array's flat bytes: headers, without FUSE
+    Header(header::HeaderArgs),
     /// Write standard input over the flat bytes of an array, without FUSE
     Put(put::PutArgs),
     /// Make a new array
@@ -171,6 +174,7 @@ fn run(words: &[OsString]) -> Result<(), Failure> {
         Verb::Info(args) => info::run(&args),
         Verb::Check(args) => check::run(&args),
         Verb::Cat(args) => cat::run(&args),
+        Verb::Header(args) => header::run(&args),
         Verb::Put(args) => put::run(&args),
         Verb::Create(args) => create::run(&args),
         Verb::Migrate(args) => migrate::run(&args),

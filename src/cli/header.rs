@@ -1,0 +1,160 @@
+//! `zarrfs header`: what lets another program open an array's flat bytes, without FUSE.
+
+use super::{Failure, Location, MemoryArgs, StoreArgs, location, logger, open_store};
+use crate::array::Array;
+use crate::cache::Cache;
+use crate::error::{Error, Kind};
+use crate::header::{self, Composite, Content, DATASET, Format};
+use crate::hierarchy::Place;
+use crate::metadata::{ZARRAY, ZGROUP, ZMETADATA};
+use crate::stats::Stats;
+use crate::store::Key;
+use clap::Args;
+use log::LevelFilter;
+use std::io::{ErrorKind, Write};
+use std::sync::Arc;
+
+/// The word for the netCDF file of a group.
+const NETCDF: &str = "nc";
+
+/// What `header` takes.
+#[derive(Args)]
+pub struct HeaderArgs {
+    /// The array: its path in the store, after the store's; for nc, the group
+    #[arg(value_name = "STORE/ARRAY")]
+    path: Location,
+    /// Which header; of npy, nii, tif and nc the bytes that stand before the values [default: list those that the array
+    /// can have, and the names of their files in a mount]
+    #[arg(long, value_name = "FORMAT", value_parser = parse)]
+    format: Option<Asked>,
+    #[command(flatten)]
+    memory: MemoryArgs,
+    #[command(flatten)]
+    store_args: StoreArgs,
+}
+
+/// A header that somebody asks for.
+#[derive(Clone, Copy)]
+enum Asked {
+    Array(Format),
+    Dataset,
+}
+
+fn parse(word: &str) -> Result<Asked, String> {
+    match Format::of_id(word) {
+        Some(format) => Ok(Asked::Array(format)),
+        None if word == NETCDF => Ok(Asked::Dataset),
+        None => Err(format!("none of {}, {NETCDF}", ids(Format::ALL))),
+    }
+}
+
+fn ids(formats: impl IntoIterator<Item = Format>) -> String {
+    formats.into_iter().map(Format::id).collect::<Vec<_>>().join(", ")
+}
+
+/// Runs the verb.
+pub fn run(args: &HeaderArgs) -> Result<(), Failure> {
+    logger::start(LevelFilter::Off, None)?;
+    let shown = &args.path;
+    let stats = Arc::new(Stats::default());
+    let failed = |e: Error| Failure::from(e.context(shown));
+    // an array's directory is a store of one array, but what tells its geometry lies beside it
+    let alone = open_store(&args.path, &args.store_args, stats.clone())?;
+    let place = alone.find(&Key::root()).map_err(failed)?;
+    let cache = args.memory.cache(stats.clone());
+    match (place, args.format) {
+        (Some(Place::Damaged(e)), _) => Err(failed(e)),
+        (Some(Place::Array(_)), Some(Asked::Dataset)) => {
+            Err(Failure::new(2, format!("{shown}: an array; {NETCDF} is of groups")))
+        }
+        (Some(Place::Array(array)), asked) => {
+            array.readable().map_err(failed)?;
+            match asked {
+                Some(Asked::Array(format)) => print_header(args, &array, format, &cache, stats),
+                _ => print(list(&array).as_bytes()).map_err(failed),
+            }
+        }
+        (_, Some(Asked::Array(_))) => Err(Failure::new(3, format!("{shown}: not an array, but a group"))),
+        (_, Some(Asked::Dataset)) => {
+            let file = header::dataset(&alone, &cache, &Key::root()).map_err(failed)?;
+            print(&before_values(&file)).map_err(failed)
+        }
+        (_, None) => print(line(NETCDF, DATASET).as_bytes()).map_err(failed),
+    }
+}
+
+fn print_header(
+    args: &HeaderArgs,
+    array: &Array,
+    format: Format,
+    cache: &Cache,
+    stats: Arc<Stats>,
+) -> Result<(), Failure> {
+    let shown = &args.path;
+    if !format.fits(array.metadata()) {
+        let fitting = Format::ALL.into_iter().filter(|format| format.fits(array.metadata()));
+        let why = match array.metadata().is_object() {
+            true => "its items are objects, which have no flat bytes".to_string(),
+            false => {
+                format!("{} can't describe an array of this shape and dtype; what can: {}", format.name(), ids(fitting))
+            }
+        };
+        return Err(Failure::new(4, format!("{shown}: {why}")));
+    }
+    let (store, key) = enclosing(&args.path, &args.store_args);
+    let failed = |e: Error| Failure::from(e.context(shown));
+    let hierarchy = open_store(&store, &args.store_args, stats)?;
+    let file = match hierarchy.find(&key).map_err(failed)? {
+        Some(Place::Array(array)) => header::describe(&hierarchy, cache, &array).and_then(|array| format.file(&array)),
+        _ => Err(Error::new(Kind::NotFound, "no such array")),
+    };
+    print(&before_values(&file.map_err(failed)?)).map_err(failed)
+}
+
+/// The store that an array lies in, as far up as there are groups that hold it, and its key there.
+fn enclosing(path: &Location, args: &StoreArgs) -> (Location, Key) {
+    let (mut store, mut key) = (path.absolute(), Key::root());
+    while let Some((above, name)) = store.split_last() {
+        let below = name.join_key(&key);
+        // what can't be opened is above the store
+        let Ok(opened) = location::open(&above, args, None, &Arc::default()) else { break };
+        let holds = |key: &Key| matches!(opened.stat(key), Ok(Some(_)));
+        let is_group = || [ZGROUP, ZMETADATA].iter().any(|name| holds(&Key::root().join(name)));
+        if !holds(&below.join(ZARRAY)) || !is_group() {
+            break;
+        }
+        (store, key) = (above, below);
+    }
+    (store, key)
+}
+
+/// All that an array can have, one in a line.
+fn list(array: &Array) -> String {
+    let fitting = Format::ALL.into_iter().filter(|format| format.fits(array.metadata()));
+    fitting.map(|format| line(format.id(), format.name())).collect()
+}
+
+fn line(word: &str, file: &str) -> String {
+    format!("{word:<8}{file}\n")
+}
+
+/// What stands before the first value of an array.
+fn before_values(file: &Composite) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for part in file.parts() {
+        match &part.content {
+            Content::Bytes(text) => bytes.extend_from_slice(text),
+            Content::Padding => bytes.resize(bytes.len() + usize::try_from(part.len).unwrap_or(0), 0),
+            Content::Flat { .. } => break,
+        }
+    }
+    bytes
+}
+
+fn print(bytes: &[u8]) -> Result<(), Error> {
+    match std::io::stdout().write_all(bytes) {
+        // `| head` has seen enough
+        Err(e) if e.kind() != ErrorKind::BrokenPipe => Err(e.into()),
+        _ => Ok(()),
+    }
+}
