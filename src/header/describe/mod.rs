@@ -1,0 +1,125 @@
+//! What metadata tells of an array's geometry, by the conventions of xarray and CF, NCZarr, OME-NGFF and GDAL. An attribute
+//! that breaks its convention is as good as none: whoever wrote it, the array is still there to be read. It knows no
+//! format that the result is written in.
+
+mod attributes;
+mod coordinates;
+mod crs;
+mod ngff;
+mod numbers;
+mod role;
+
+use super::described::{Axis, Coordinates, Described};
+use crate::array::Array;
+use crate::cache::Cache;
+use crate::error::Result;
+use crate::hierarchy::{Hierarchy, Place};
+use crate::json::{self, Map, Value};
+use crate::metadata::{MAX_DOCUMENT, ZARRAY};
+use crate::store::Key;
+use coordinates::Coordinate;
+use std::sync::Arc;
+
+/// The attribute in which xarray, GDAL and NCZarr keep the names of dimensions: xarray's "Zarr Encoding Specification".
+const DIMENSIONS: &str = "_ARRAY_DIMENSIONS";
+
+/// Groups above an array that are searched for what describes it.
+const LEVELS: usize = 16;
+
+/// What headers can say of `array`, with the values of its coordinate arrays read through `cache`. Coordinates that
+/// can't be read are left out.
+pub fn describe(hierarchy: &Hierarchy, cache: &Cache, array: &Arc<Array>) -> Result<Described> {
+    let (key, metadata) = (array.key(), array.metadata().clone());
+    let attributes = hierarchy.attributes(key)?;
+    let dimensions = metadata.shape.len();
+    let image = ngff::image(hierarchy, key, dimensions);
+    let names = names(hierarchy, key, &attributes, dimensions);
+    let (mut axes, mut claims) = (Vec::with_capacity(dimensions), Vec::with_capacity(dimensions));
+    for (i, &len) in metadata.shape.iter().enumerate() {
+        let of_image = image.as_ref().and_then(|axes| axes.get(i));
+        let named = names.as_ref().and_then(|names| names.get(i)).or(of_image.and_then(|axis| axis.name.as_ref()));
+        let name = named.filter(|name| attributes::is_shown(name)).cloned();
+        let coordinate = name.as_ref().and_then(|name| Coordinate::find(hierarchy, cache, key, name, len));
+        claims.push(role::claim(coordinate.as_ref(), of_image, name.as_deref()));
+        axes.push(axis(name, len, coordinate, of_image));
+    }
+    role::assign(&claims, &mut axes);
+    let crs = crs::find(hierarchy, key, &attributes, &mut axes);
+    let name = if key.is_root() { "data" } else { key.name() };
+    let has_scale = numbers::is_number(&metadata.dtype);
+    Ok(Described {
+        key: key.clone(),
+        name: name.to_string(),
+        axes,
+        crs,
+        nodata: numbers::nodata(&metadata, &attributes),
+        scale: attributes::number(&attributes, "scale_factor").filter(|scale| *scale != 0.0 && has_scale),
+        offset: attributes::number(&attributes, "add_offset").filter(|_| has_scale),
+        units: attributes::line(&attributes, "units"),
+        long_name: ["long_name", "standard_name"].iter().find_map(|name| attributes::line(&attributes, name)),
+        metadata,
+        attributes,
+    })
+}
+
+/// A coordinate array says more than the image that a dimension is of.
+fn axis(name: Option<String>, len: u64, coordinate: Option<Coordinate>, image: Option<&ngff::Axis>) -> Axis {
+    let (units, mut coordinates) = match coordinate {
+        Some(found) => (found.units, found.values),
+        None => (None, Coordinates::Unknown),
+    };
+    if coordinates == Coordinates::Unknown
+        && let Some((first, step)) = image.and_then(|axis| axis.place)
+    {
+        coordinates = Coordinates::Regular { first, step };
+    }
+    let units = units.or_else(|| image?.unit.clone());
+    Axis { name, len, role: super::Role::Other, units, coordinates }
+}
+
+/// The names of the dimensions, as xarray or NCZarr keep them.
+fn names(hierarchy: &Hierarchy, key: &Key, attributes: &Map<String, Value>, dimensions: usize) -> Option<Vec<String>> {
+    let whole = |names: Vec<String>| Some(names).filter(|names| names.len() == dimensions);
+    if let Some(names) = attributes::texts(attributes.get(DIMENSIONS)).and_then(whole) {
+        return Some(names);
+    }
+    let references = |array: Option<&Value>| attributes::texts(array?.get("dimrefs"));
+    // netCDF-C 4.9.3 writes it as an attribute, the versions before into `.zarray`
+    let references = ["_nczarr_array", "_NCZARR_ARRAY"].iter().find_map(|name| references(attributes.get(*name)));
+    let references = references.or_else(|| stored_references(hierarchy, key)).and_then(whole)?;
+    let last = |path: String| path.rsplit('/').next().unwrap_or_default().to_string();
+    Some(references.into_iter().map(last).collect())
+}
+
+/// What NCZarr has written into the array's `.zarray`, which no other reader looks at.
+fn stored_references(hierarchy: &Hierarchy, key: &Key) -> Option<Vec<String>> {
+    let mut document = Vec::new();
+    hierarchy.store().get(&key.join(ZARRAY), MAX_DOCUMENT, &mut document).ok()??;
+    let named = "_NCZARR_ARRAY";
+    if !document.windows(named.len()).any(|word| word == named.as_bytes()) {
+        return None;
+    }
+    attributes::texts(json::parse(&document).ok()?.get(named)?.get("dimrefs"))
+}
+
+/// The group that holds `key` and those above it, nearest first.
+fn groups_above(key: &Key) -> impl Iterator<Item = Key> {
+    let up = |key: &Key| (!key.is_root()).then(|| key.parent());
+    std::iter::successors(up(key), move |key| up(key)).take(LEVELS)
+}
+
+/// The array that `path` names in the nearest group above `key` that has one there. No path leads out of the store.
+fn nearest_array(hierarchy: &Hierarchy, key: &Key, path: &str) -> Option<Arc<Array>> {
+    let path = Key::normalize(path).ok().filter(|path| !path.is_root())?;
+    groups_above(key).find_map(|group| match hierarchy.find(&group.join_key(&path)) {
+        Ok(Some(Place::Array(array))) => Some(array),
+        Ok(_) => None,
+        Err(e) => {
+            log::debug!("{key}: is described without {path}: {e}");
+            None
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,134 @@
+//! Documents that break the conventions: as good as none.
+
+use super::*;
+
+#[test]
+fn attributes_of_any_type() {
+    let values = [
+        "null",
+        "true",
+        "7",
+        "-1e400",
+        "\"\"",
+        "\"x\"",
+        "[]",
+        "[[]]",
+        "[1,2]",
+        "[\"a\",\"b\"]",
+        "{}",
+        "{\"a\":[{}]}",
+        "NaN",
+    ];
+    let names = [
+        "_ARRAY_DIMENSIONS",
+        "_nczarr_array",
+        "multiscales",
+        "_CRS",
+        "grid_mapping",
+        "_FillValue",
+        "missing_value",
+        "scale_factor",
+        "add_offset",
+        "units",
+        "long_name",
+        "axis",
+        "standard_name",
+        "crs_wkt",
+        "GeoTransform",
+    ];
+    for value in values {
+        let all: Vec<String> = names.iter().map(|name| format!("\"{name}\":{value}")).collect();
+        let all = format!("{{{}}}", all.join(","));
+        let case = case().value(".zattrs", &all).array("v", "<f4", &[2, 3], &all).array("e", "<f4", &[2], &all).array(
+            "x",
+            "<f4",
+            &[],
+            &all,
+        );
+        let v = case.describe("v");
+        assert_eq!((v.axes.len(), &v.crs, places(&v)), (2, &None, vec![Coordinates::Unknown; 2]), "{value}");
+    }
+}
+
+#[test]
+fn images_of_any_shape() {
+    for multiscale in [
+        r#"{"datasets":[{"path":"../v"}]}"#,
+        r#"{"datasets":[{"path":"v"}],"axes":["x"]}"#,
+        r#"{"datasets":[{"path":"v"}],"axes":{"x":1}}"#,
+        r#"{"datasets":{"path":"v"},"axes":["y","x"]}"#,
+        r#"{"datasets":["v"],"axes":["y","x"]}"#,
+    ] {
+        let case =
+            case().value(".zattrs", &format!(r#"{{"multiscales":[{multiscale}]}}"#)).array("v", "<f4", &[2, 3], "{}");
+        assert_eq!(super::names(&case.describe("v")), [None, None], "{multiscale}");
+    }
+    for transformation in [
+        r#"{"type":"scale","scale":[0,0]}"#,
+        r#"{"type":"scale","scale":[1e308,1e400]}"#,
+        r#"{"type":"scale","scale":[2]}"#,
+        r#"{"type":"translation","scale":[2,2]}"#,
+        r#"{"type":"scale","path":"scale.bin"}"#,
+        r#"["scale"]"#,
+    ] {
+        let attributes = format!(
+            r#"{{"multiscales":[{{"axes":["y","x"],"datasets":[{{"path":"v","coordinateTransformations":[{transformation}]}}]}}]}}"#
+        );
+        let case = case().value(".zattrs", &attributes).array("v", "<f4", &[2, 3], "{}");
+        let v = case.describe("v");
+        assert_eq!(super::names(&v), [Some("y"), Some("x")]);
+        let far = |c: &Coordinates| matches!(c, Coordinates::Regular { step, .. } if ![1.0, 1e308].contains(step));
+        assert!(!places(&v).iter().any(far), "{transformation}");
+    }
+}
+
+/// No name leads out of the store, nor anywhere but to an array.
+#[test]
+fn names_that_lead_elsewhere() {
+    let dimensions = ["../x", "/", ".", "..", "", "a/../../x", "g", "x\\u0000"];
+    for name in dimensions {
+        let case = case()
+            .value("g/.zgroup", "{\"zarr_format\":2}")
+            .line("x", "<f8", &f8(&[1.0, 2.0]), r#"{"crs_wkt":"GEOGCS[]"}"#)
+            .array("g/v", "<f4", &[2], &format!(r#"{{"_ARRAY_DIMENSIONS":["{name}"],"grid_mapping":"{name}"}}"#));
+        let v = case.describe("g/v");
+        assert_eq!((places(&v), &v.crs), (vec![Coordinates::Unknown], &None), "{name:?}");
+    }
+}
+
+#[test]
+fn coordinate_arrays_that_cant_be_read() {
+    let named = r#"{"_ARRAY_DIMENSIONS":["x"]}"#;
+    let array = |more: &str| {
+        format!(r#"{{"zarr_format":2,"shape":[4],"chunks":[4],"dtype":"<f8","fill_value":0,"order":"C",{more}}}"#)
+    };
+    let zlib = array(r#""compressor":{"id":"zlib"},"filters":null"#);
+    let unknown = array(r#""compressor":{"id":"nobody's"},"filters":null"#);
+    for (document, chunk) in
+        [(zlib.as_str(), "no zlib"), (&unknown, ""), ("{", ""), (&zlib.replace("[4]", "[4,4]"), "")]
+    {
+        let case = case().array("v", "<f4", &[4], named).value("x/.zarray", document).value("x/0", chunk);
+        assert_eq!(places(&case.describe("v")), [Coordinates::Unknown], "{document}");
+    }
+    // too long, or in too large chunks
+    let vast = array(r#""compressor":null,"filters":null"#).replace("[4]", "[1152921504606846975]");
+    let case = case().array("v", "|u1", &[1_152_921_504_606_846_975], named);
+    case.store.insert("x/.zarray", vast.replace(r#""chunks":[1152921504606846975]"#, r#""chunks":[1000]"#));
+    assert_eq!(places(&case.describe("v")), [Coordinates::Unknown]);
+    let case = super::case().array("v", "|u1", &[4], named);
+    case.store.insert(
+        "x/.zarray",
+        array(r#""compressor":null,"filters":null"#).replace(r#""chunks":[4]"#, r#""chunks":[9000000]"#),
+    );
+    assert_eq!(places(&case.describe("v")), [Coordinates::Unknown]);
+}
+
+#[test]
+fn arrays_of_no_items_and_no_dimensions() {
+    let case = case()
+        .array("v", "<f4", &[0, 2], r#"{"_ARRAY_DIMENSIONS":["x","y"]}"#)
+        .array("x", "<f4", &[0], "{}")
+        .array("scalar", "<f4", &[], r#"{"_ARRAY_DIMENSIONS":[]}"#);
+    assert_eq!(places(&case.describe("v")), [Coordinates::Unknown, Coordinates::Unknown]);
+    assert!(case.describe("scalar").axes.is_empty());
+}
