@@ -125,7 +125,13 @@ fn regular(values: &[f64], precision: f64) -> Option<(f64, f64)> {
     let largest = values.iter().fold(0.0, |largest: f64, value| largest.max(value.abs()));
     let tolerance = (precision * largest).min(ROUNDED * step.abs()).max(TOLERANCE * step.abs());
     let is_near = |(i, value): (usize, &f64)| (value - (first + i as f64 * step)).abs() <= tolerance;
-    values.iter().enumerate().all(is_near).then_some((first, step))
+    values.iter().enumerate().all(is_near).then(|| (first, shorter(step, precision * largest / values.len() as f64)))
+}
+
+/// The step in the fewest digits that are within `error` of it: 0.1, not 0.0999999999999994.
+fn shorter(step: f64, error: f64) -> f64 {
+    let mut rounded = (0..12).filter_map(|digits| format!("{step:.digits$e}").parse::<f64>().ok());
+    rounded.find(|short| (short - step).abs() <= error).unwrap_or(step)
 }
 
 /// The relative error of a number of this dtype, twice rounded: itself, and the step it was computed with.
