@@ -91,19 +91,24 @@ struct Members {
 /// of Unicode, structs, objects, floats of other sizes than 4 and 8 bytes, arrays with a dimension of length 0, and what
 /// can't be read. [`crate::error::Kind::NotFound`] if there is no group.
 pub fn dataset(hierarchy: &Hierarchy, _: &Cache, key: &Key) -> Result<Composite> {
-    if !matches!(hierarchy.find(key)?, Some(Place::Group)) {
-        return Err(Error::not_found("no such group").context(key));
-    }
-    let mut members = Members::default();
-    members.add_group(hierarchy, key)?;
-    members.add_coordinates(hierarchy, key)?;
-    // in CDF-2 one variable may be too large for others to follow it
-    members.list.sort_by_key(|member| member.array.size() > MAX_VARIABLE);
+    let members = Members::of_group(hierarchy, key)?;
     let header = members.header(&hierarchy.attributes(key)?);
     members.file(header).map_err(|e| e.context(key))
 }
 
 impl Members {
+    fn of_group(hierarchy: &Hierarchy, key: &Key) -> Result<Self> {
+        if !matches!(hierarchy.find(key)?, Some(Place::Group)) {
+            return Err(Error::not_found("no such group").context(key));
+        }
+        let mut members = Members::default();
+        members.add_group(hierarchy, key)?;
+        members.add_coordinates(hierarchy, key)?;
+        // in CDF-2 one variable may be too large for others to follow it
+        members.list.sort_by_key(|member| member.array.size() > MAX_VARIABLE);
+        Ok(members)
+    }
+
     /// Adds the arrays one level below a group, in the order of their names.
     fn add_group(&mut self, hierarchy: &Hierarchy, key: &Key) -> Result<()> {
         let mut below = Vec::new();
