@@ -2,10 +2,11 @@
 //! knows nothing of names and metadata.
 
 use super::How;
-use crate::array::{Array, Scratch};
-use crate::error::Error;
+use crate::array::{Array, ArrayEntry, Scratch};
+use crate::error::{Error, Result};
 use crate::grid::ChunkId;
 use crate::store::EntryKind;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Chunks that are looked at together at most.
@@ -28,18 +29,47 @@ pub struct Examined {
     pub fault: Option<Error>,
 }
 
-/// How many chunks of an array are best given to [`examine`] at a time.
-pub fn per_batch(array: &Array) -> usize {
+/// How many chunks of an array are best looked at together.
+pub(super) fn per_batch(array: &Array) -> usize {
     (BATCH_BYTES / array.grid().chunk_size().max(1)).clamp(16, BATCH)
 }
 
 /// Looks at `chunks`, in order. Those that are not stored are left out, and so are those that were not begun when
 /// somebody stopped it.
-pub fn examine(array: &Array, chunks: &[ChunkId], how: How) -> Vec<Examined> {
+pub(super) fn examine(array: &Array, chunks: &[ChunkId], how: How) -> Vec<Examined> {
     match how.deep && array.readable().is_ok() {
         true => decode(array, chunks, how),
         false => sizes(array, chunks, how),
     }
+}
+
+/// Looks at all stored chunks of an array: those that are listed, or, where the store can't list, those of the grid that are
+/// there. An error is of the listing.
+pub fn examine_all(array: &Arc<Array>, how: How, each: &mut dyn FnMut(Examined)) -> Result<()> {
+    let mut batch = Vec::with_capacity(per_batch(array));
+    let mut look_at = |batch: &mut Vec<ChunkId>| {
+        examine(array, batch, how).into_iter().for_each(&mut *each);
+        batch.clear();
+    };
+    let mut chunks: Box<dyn Iterator<Item = Result<ArrayEntry>>> = match array.lists_all() {
+        true => Box::new(array.entries()?),
+        false => Box::new((0..array.grid().chunk_count()).map(|id| Ok(ArrayEntry::Chunk(ChunkId(id))))),
+    };
+    while !how.is_stopped()
+        && let Some(entry) = chunks.next()
+    {
+        match entry {
+            Ok(ArrayEntry::Chunk(chunk)) => batch.push(chunk),
+            Ok(ArrayEntry::Value(_)) => {}
+            Ok(ArrayEntry::Unlisted) => return Err(Error::damaged("some chunks can't be listed").context(array.key())),
+            Err(e) => return Err(e.context(array.key())),
+        }
+        if batch.len() == batch.capacity() {
+            look_at(&mut batch);
+        }
+    }
+    look_at(&mut batch);
+    Ok(())
 }
 
 fn sizes(array: &Array, chunks: &[ChunkId], how: How) -> Vec<Examined> {

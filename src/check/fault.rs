@@ -1,5 +1,5 @@
-//! The kinds of faults: how much each matters, what a program calls it and what a person can do. The table stands here
-//! once; who finds a fault adds where and why.
+//! The kinds of faults: how much each matters, what a program calls it and what a person can do. Who finds one adds where
+//! and why.
 
 use crate::error::Error;
 use crate::store::Key;
@@ -68,52 +68,107 @@ pub enum Fault {
 }
 
 impl Fault {
-    /// What a program calls it.
-    pub fn name(self) -> &'static str {
-        self.row().1
-    }
+    /// All of them.
+    pub const ALL: [Fault; 18] = [
+        Fault::Metadata,
+        Fault::Attributes,
+        Fault::Chunk,
+        Fault::Unreadable,
+        Fault::Separator,
+        Fault::Unsupported,
+        Fault::UndeclaredSeparator,
+        Fault::Dimensions,
+        Fault::OutsideGrid,
+        Fault::Leftover,
+        Fault::Consolidated,
+        Fault::V3,
+        Fault::Nested,
+        Fault::NotAFile,
+        Fault::V1,
+        Fault::NoGroup,
+        Fault::Extra,
+        Fault::Unlisted,
+    ];
 
     /// How much it matters.
     pub fn level(self) -> Level {
-        self.row().0
+        match self {
+            Fault::Metadata | Fault::Attributes | Fault::Chunk | Fault::Unreadable | Fault::Separator => Level::Error,
+            Fault::V1 | Fault::NoGroup | Fault::Extra | Fault::Unlisted => Level::Note,
+            _ => Level::Warning,
+        }
+    }
+
+    /// What a program calls it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Fault::Metadata => "metadata",
+            Fault::Attributes => "attributes",
+            Fault::Chunk => "chunk",
+            Fault::Unreadable => "unreadable",
+            Fault::Separator => "separator",
+            Fault::Unsupported => "unsupported",
+            Fault::UndeclaredSeparator => "undeclared-separator",
+            Fault::Dimensions => "dimensions",
+            Fault::OutsideGrid => "outside-grid",
+            Fault::Leftover => "leftover",
+            Fault::Consolidated => "zmetadata",
+            Fault::V3 => "zarr-v3",
+            Fault::Nested => "nested",
+            Fault::NotAFile => "not-a-file",
+            Fault::V1 => "zarr-v1",
+            Fault::NoGroup => "no-zgroup",
+            Fault::Extra => "extra",
+            Fault::Unlisted => "unlisted",
+        }
+    }
+
+    /// What it is, for the manual.
+    pub fn meaning(self) -> &'static str {
+        match self {
+            Fault::Metadata => "A metadata document that breaks its format.",
+            Fault::Attributes => "Attributes that are no JSON object.",
+            Fault::Chunk => "A stored chunk that can't be decoded, or whose size can't be right.",
+            Fault::Unreadable => "The system doesn't let it be looked at.",
+            Fault::Separator => "A chunk under the separator that the array doesn't use: no reader finds it.",
+            Fault::Unsupported => "A codec or dtype that this version doesn't have.",
+            Fault::UndeclaredSeparator => "Chunks under / of an array that declares no separator.",
+            Fault::Dimensions => "_ARRAY_DIMENSIONS has more or fewer names than the array has dimensions.",
+            Fault::OutsideGrid => "Named like a chunk, but outside the grid.",
+            Fault::Leftover => "A value that a writer has not finished, or a file that it left.",
+            Fault::Consolidated => ".zmetadata lacks a document, or has one that is not stored so.",
+            Fault::V3 => "Metadata of Zarr v3.",
+            Fault::Nested => "A group or array inside an array.",
+            Fault::NotAFile => "A FIFO, a socket or a device, or a link that leads out of the store.",
+            Fault::V1 => "An array of Zarr v1.",
+            Fault::NoGroup => "A directory without .zgroup.",
+            Fault::Extra => "A file or directory that is no part of the hierarchy.",
+            Fault::Unlisted => "The store can't be listed: what it should not hold is not found.",
+        }
     }
 
     /// What can be done; empty where nothing need be.
     pub fn advice(self) -> &'static str {
-        self.row().2
-    }
-
-    fn row(self) -> (Level, &'static str, &'static str) {
-        use Level::{Error, Note, Warning};
         match self {
-            Fault::Metadata => (Error, "metadata", "mend the document, or restore it from a copy"),
-            Fault::Attributes => (Error, "attributes", "mend the document: it must hold a JSON object"),
-            Fault::Chunk => {
-                (Error, "chunk", "restore it from a copy; if it is deleted the chunk reads as the fill value")
+            Fault::Metadata => "mend the document, or restore it from a copy",
+            Fault::Attributes => "mend the document: it must hold a JSON object",
+            Fault::Chunk => "restore it from a copy; if it is deleted the chunk reads as the fill value",
+            Fault::Unreadable => "look at the permissions, and at the disk or the server",
+            Fault::Separator => "correct dimension_separator in .zarray, or rename the chunks",
+            Fault::Unsupported => "other programs may read it",
+            Fault::UndeclaredSeparator => {
+                "add \"dimension_separator\": \"/\" to .zarray: other programs look under \".\""
             }
-            Fault::Unreadable => (Error, "unreadable", "look at the permissions, and at the disk or the server"),
-            Fault::Separator => {
-                (Error, "separator", "no reader finds it: correct dimension_separator in .zarray, or rename the chunks")
-            }
-            Fault::Unsupported => (Warning, "unsupported", "other programs may read it"),
-            Fault::UndeclaredSeparator => (
-                Warning,
-                "undeclared-separator",
-                "add \"dimension_separator\": \"/\" to .zarray: others look under \".\"",
-            ),
-            Fault::Dimensions => (Warning, "dimensions", "correct the attribute: xarray can't open the array"),
-            Fault::OutsideGrid => {
-                (Warning, "outside-grid", "no reader finds it: delete it, or correct the shape in .zarray")
-            }
-            Fault::Leftover => (Warning, "leftover", "a writer died, or is still at it: delete it when nobody writes"),
-            Fault::Consolidated => (Warning, "zmetadata", "write it anew with `zarrfs consolidate`"),
-            Fault::V3 => (Warning, "zarr-v3", "this version reads v1 and v2"),
-            Fault::Nested => (Warning, "nested", "what stands below an array is no part of the hierarchy: move it"),
-            Fault::NotAFile => (Warning, "not-a-file", "it is not read"),
-            Fault::V1 => (Note, "zarr-v1", "`zarrfs migrate` turns it into v2"),
-            Fault::NoGroup => (Note, "no-zgroup", "other programs may not take it for a group"),
-            Fault::Extra => (Note, "extra", ""),
-            Fault::Unlisted => (Note, "unlisted", ""),
+            Fault::Dimensions => "correct the attribute: xarray can't open the array",
+            Fault::OutsideGrid => "no reader finds it: delete it, or correct the shape in .zarray",
+            Fault::Leftover => "a writer died, or is still at it: delete it when nobody writes",
+            Fault::Consolidated => "write it anew with `zarrfs consolidate`",
+            Fault::V3 => "this version reads v1 and v2",
+            Fault::Nested => "what stands below an array is no part of the hierarchy: move it",
+            Fault::NotAFile => "it is not read",
+            Fault::V1 => "`zarrfs migrate` turns it into v2",
+            Fault::NoGroup => "other programs may not take it for a group",
+            Fault::Extra | Fault::Unlisted => "",
         }
     }
 }

@@ -16,9 +16,10 @@ mod fault;
 mod names;
 mod tally;
 
-pub use chunks::{Examined, examine, per_batch};
+pub use chunks::{Examined, examine_all};
 pub use fault::{Fault, Finding, Level};
 
+use chunks::{examine, per_batch};
 use names::{Name, Names};
 use tally::Tally;
 

@@ -1,7 +1,9 @@
 //! `zarrfs info`: the groups and arrays of a store, with what they hold and what they take.
 
-use super::{Failure, Location, StoreArgs, logger, open_store, size};
+use super::map::{ChunkMap, Room, Style, legend};
+use super::{Failure, Location, StoreArgs, logger, open_store, size, threads};
 use crate::array::{Array, ArrayEntry};
+use crate::check::{How, examine_all};
 use crate::error::{Error, Result};
 use crate::hierarchy::Place;
 use crate::json::{self, Map, Value};
@@ -10,8 +12,10 @@ use crate::stats::Stats;
 use crate::store::Key;
 use clap::Args;
 use log::LevelFilter;
+use rustix::termios::tcgetwinsize;
 use std::io::{ErrorKind, Write};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 /// What `info` takes.
 #[derive(Args)]
@@ -21,6 +25,15 @@ pub struct InfoArgs {
     /// Print JSON: a list with an object for each group and array
     #[arg(long)]
     json: bool,
+    /// Draw the chunk grid of each array: which chunks are stored, how large, and which have a size they can't have
+    #[arg(long)]
+    map: bool,
+    /// Decode each chunk for the map, to tell which fail
+    #[arg(long, requires = "map")]
+    deep: bool,
+    /// Draw the map in plain ASCII, as where the locale is not UTF-8
+    #[arg(long, requires = "map")]
+    ascii: bool,
     #[command(flatten)]
     reading: StoreArgs,
 }
@@ -34,7 +47,7 @@ struct Row {
 enum What {
     Group,
     /// An array, and what the store holds of it or why that can't be told.
-    Array(Arc<Array>, Result<Stored>),
+    Array(Arc<Array>, Result<Stored>, Option<ChunkMap>),
     Unreadable(Error),
 }
 
@@ -53,17 +66,57 @@ pub fn run(args: &InfoArgs) -> std::result::Result<(), Failure> {
     let mut rows = Vec::new();
     hierarchy.walk(&Key::root(), &mut |key, place| {
         let what = match place {
-            Place::Array(array) => What::Array(array.clone(), stored(array)),
+            Place::Array(array) if args.map => {
+                // the only one has the whole screen
+                let room = room(if key.is_root() { FULL } else { SMALL });
+                let mut map = ChunkMap::new(array.grid(), array.metadata().is_object(), room);
+                let stored = mapped(array, args.deep, &mut map);
+                What::Array(array.clone(), stored, Some(map))
+            }
+            Place::Array(array) => What::Array(array.clone(), stored(array), None),
             Place::Damaged(e) => What::Unreadable(e.clone()),
             _ => What::Group,
         };
         rows.push(Row { key: key.clone(), what });
     });
-    let text = if args.json { as_json(&rows) } else { as_tree(&rows) };
+    let style = Style { ascii: args.ascii || !is_utf8(), deep: args.deep };
+    let text = match (args.json, args.map) {
+        (true, _) => as_json(&rows),
+        (false, true) => as_tree(&rows, style) + &legend(style),
+        (false, false) => as_tree(&rows, style),
+    };
     match std::io::stdout().write_all(text.as_bytes()) {
         Err(e) if e.kind() != ErrorKind::BrokenPipe => Err(Error::from(e).into()),
         _ => Ok(()),
     }
+}
+
+/// Lines and panels of the map of a single array, and of one among others.
+const FULL: (u64, u64) = (24, 16);
+const SMALL: (u64, u64) = (8, 4);
+
+/// Characters of a line where that can't be told.
+const WIDTH: usize = 80;
+
+fn room((lines, panels): (u64, u64)) -> Room {
+    let terminal = tcgetwinsize(std::io::stdout()).ok().map(|size| usize::from(size.ws_col));
+    let width = terminal.filter(|width| *width >= 20).unwrap_or(WIDTH);
+    Room { width, lines, panels }
+}
+
+/// True if the locale's characters are UTF-8.
+fn is_utf8() -> bool {
+    let variables = ["LC_ALL", "LC_CTYPE", "LANG"];
+    let locale = variables.iter().filter_map(std::env::var_os).find(|value| !value.is_empty());
+    let locale = locale.unwrap_or_default().to_string_lossy().to_ascii_lowercase();
+    locale.contains("utf-8") || locale.contains("utf8")
+}
+
+/// Adds the stored chunks of an array to its map.
+fn mapped(array: &Arc<Array>, deep: bool, map: &mut ChunkMap) -> Result<Stored> {
+    let how = How { deep, threads: threads(None), stop: &AtomicBool::new(false) };
+    examine_all(array, how, &mut |examined| map.add(&examined))?;
+    Ok(Stored { chunks: Some(map.stored()), bytes: Some(map.bytes()) })
 }
 
 fn stored(array: &Arc<Array>) -> Result<Stored> {
@@ -90,7 +143,10 @@ fn as_json(rows: &[Row]) -> String {
         object.insert("path".into(), row.key.to_string().into());
         match &row.what {
             What::Group => object.extend([("kind".into(), "group".into())]),
-            What::Array(array, stored) => array_json(array, stored, &mut object),
+            What::Array(array, stored, map) => {
+                array_json(array, stored, &mut object);
+                object.extend(map.as_ref().map(|map| ("map".to_string(), map.to_json())));
+            }
             What::Unreadable(e) => {
                 object.extend([("kind".into(), "unreadable".into()), ("error".into(), e.to_string().into())]);
             }
@@ -119,7 +175,7 @@ fn array_json(array: &Arc<Array>, stored: &Result<Stored>, row: &mut Map<String,
     }
 }
 
-fn as_tree(rows: &[Row]) -> String {
+fn as_tree(rows: &[Row], style: Style) -> String {
     let label = |key: &Key| {
         let depth = key.as_str().matches('/').count() + usize::from(!key.is_root());
         let name = if key.is_root() { "/".to_string() } else { key.name().escape_debug().to_string() };
@@ -131,10 +187,13 @@ fn as_tree(rows: &[Row]) -> String {
     for (row, label) in rows.iter().zip(&labels) {
         let what = match &row.what {
             What::Group => "group".to_string(),
-            What::Array(array, stored) => array_line(array, stored),
+            What::Array(array, stored, _) => array_line(array, stored),
             What::Unreadable(e) => format!("unreadable: {e}"),
         };
         text.push_str(&format!("{label:<width$}  {what}\n"));
+        if let What::Array(_, _, Some(map)) = &row.what {
+            text.push_str(&map.draw(style));
+        }
     }
     text
 }

@@ -13,6 +13,7 @@ mod idle;
 mod info;
 mod location;
 mod logger;
+mod map;
 mod migrate;
 mod mount;
 mod mount_helper;

@@ -1,0 +1,349 @@
+//! `zarrfs info --map`: a picture of a chunk grid. Which chunks are stored, how large they are beside the decoded ones,
+//! which fail; where the grid is larger than the picture a cell stands for several chunks. It doesn't look at chunks itself.
+
+use super::size;
+use crate::check::Examined;
+use crate::error::Error;
+use crate::grid::Grid;
+use crate::json::{Map, Value};
+
+/// How much room a picture has, in cells.
+#[derive(Clone, Copy)]
+pub struct Room {
+    /// Characters of a line, its label among them.
+    pub width: usize,
+    /// Lines of a panel.
+    pub lines: u64,
+    /// Panels.
+    pub panels: u64,
+}
+
+/// How a picture is drawn.
+#[derive(Clone, Copy)]
+pub struct Style {
+    /// Nothing but ASCII.
+    pub ascii: bool,
+    /// Chunks were decoded: one that fails is known.
+    pub deep: bool,
+}
+
+/// Characters of the label before each line.
+const LABEL: usize = 8;
+
+/// Cells along one direction: so many chunks, so many of them in each cell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Axis {
+    chunks: u64,
+    per_cell: u64,
+}
+
+impl Axis {
+    fn new(chunks: u64, most: u64) -> Self {
+        Axis { chunks, per_cell: chunks.div_ceil(most.max(1)).max(1) }
+    }
+
+    fn cells(self) -> u64 {
+        self.chunks.div_ceil(self.per_cell)
+    }
+
+    /// Chunks in the cell at `i`: the last one may have fewer.
+    fn chunks_in(self, i: u64) -> u64 {
+        self.per_cell.min(self.chunks - i * self.per_cell)
+    }
+}
+
+/// What is known of the chunks of a cell.
+#[derive(Clone, Copy, Default)]
+struct Cell {
+    stored: u64,
+    bytes: u64,
+    failed: u64,
+}
+
+impl Cell {
+    fn add(&mut self, examined: &Examined) {
+        self.stored += 1;
+        self.bytes += examined.stored;
+        self.failed += u64::from(examined.fault.is_some());
+    }
+}
+
+/// A picture, while chunks are added.
+pub struct ChunkMap {
+    /// Chunks along each dimension, and in all.
+    counts: Vec<u64>,
+    chunk_count: u64,
+    /// All dimensions but the last two as one; the last but one; the last.
+    axes: [Axis; 3],
+    cells: Vec<Cell>,
+    total: Cell,
+    /// Bytes of a decoded chunk; None where they have no fixed size.
+    chunk_size: Option<u64>,
+    /// Stored bytes of the largest chunk.
+    largest: u64,
+    room: Room,
+    /// Why the first chunk fails.
+    fault: Option<Error>,
+}
+
+impl ChunkMap {
+    /// An empty picture of a grid, whose decoded chunks have a fixed size unless they are `of_objects`.
+    pub fn new(grid: &Grid, of_objects: bool, room: Room) -> Self {
+        let counts = grid.counts().to_vec();
+        let columns_of_line = room.width.saturating_sub(LABEL).max(1) as u64;
+        let (rows, columns, leading) = match counts.as_slice() {
+            [] => (1, 1, 1),
+            [n] => (1, *n, 1),
+            [leading @ .., rows, columns] => {
+                (*rows, *columns, leading.iter().fold(1, |n: u64, i| n.saturating_mul(*i)))
+            }
+        };
+        // a single row is wrapped
+        let most_columns = if counts.len() < 2 { columns_of_line * room.lines } else { columns_of_line };
+        let axes = [Axis::new(leading, room.panels), Axis::new(rows, room.lines), Axis::new(columns, most_columns)];
+        let cells = match grid.chunk_count() {
+            0 => Vec::new(),
+            _ => vec![Cell::default(); axes.iter().map(|axis| axis.cells() as usize).product()],
+        };
+        let chunk_size = (!of_objects).then_some(grid.chunk_size() as u64);
+        ChunkMap {
+            counts,
+            chunk_count: grid.chunk_count(),
+            axes,
+            cells,
+            total: Cell::default(),
+            chunk_size,
+            largest: 0,
+            room,
+            fault: None,
+        }
+    }
+
+    /// Adds a stored chunk of the grid.
+    pub fn add(&mut self, examined: &Examined) {
+        let [_, rows, columns] = self.axes.map(|axis| axis.chunks.max(1));
+        let id = examined.chunk.0;
+        let at = [id / columns / rows, id / columns % rows, id % columns];
+        let cell = at.iter().zip(&self.axes).fold(0, |cell, (i, axis)| cell * axis.cells() + i / axis.per_cell);
+        if let Some(cell) = self.cells.get_mut(cell as usize) {
+            cell.add(examined);
+            self.total.add(examined);
+            self.largest = self.largest.max(examined.stored);
+            if self.fault.is_none() {
+                self.fault.clone_from(&examined.fault);
+            }
+        }
+    }
+
+    /// Chunks that were added.
+    pub fn stored(&self) -> u64 {
+        self.total.stored
+    }
+
+    /// Stored bytes of them.
+    pub fn bytes(&self) -> u64 {
+        self.total.bytes
+    }
+
+    /// The picture, in lines that fit the room, and what is known of all chunks together. [`legend`] tells what the symbols
+    /// mean.
+    pub fn draw(&self, style: Style) -> String {
+        let mut text = String::new();
+        let [panels, rows, columns] = self.axes;
+        if self.chunk_count == 0 {
+            return "  no chunks: the array is empty\n".to_string();
+        }
+        for panel in 0..panels.cells() {
+            if self.counts.len() > 2 {
+                text.push_str(&format!("  {}\n", self.panel_label(panel)));
+            }
+            for row in 0..rows.cells() {
+                let cells = (0..columns.cells()).map(|column| self.symbol(panel, row, column, style));
+                let symbols: Vec<char> = cells.collect();
+                let line = self.room.width.saturating_sub(LABEL).max(1);
+                for (i, symbols) in symbols.chunks(line).enumerate() {
+                    let first = match self.counts.len() {
+                        0 | 1 => (i * line) as u64 * columns.per_cell,
+                        _ => row * rows.per_cell,
+                    };
+                    let label = format!("{first:>width$}  ", width = LABEL - 2);
+                    text.push_str(&format!("{label}{}\n", symbols.iter().collect::<String>()));
+                }
+            }
+        }
+        text + &self.totals()
+    }
+
+    /// The indices of the first chunk of a panel, and of its last one where it stands for more than one plane:
+    /// `(0, 3, *, *)`.
+    fn panel_label(&self, panel: u64) -> String {
+        let leading = &self.counts[..self.counts.len().saturating_sub(2)];
+        let indices = |mut n: u64| {
+            let mut names: Vec<String> = vec!["*".into(), "*".into()];
+            for count in leading.iter().rev() {
+                names.insert(0, (n % count).to_string());
+                n /= count;
+            }
+            format!("({})", names.join(", "))
+        };
+        let first = panel * self.axes[0].per_cell;
+        match self.axes[0].chunks_in(panel) {
+            1 => indices(first),
+            n => format!("{} to {}", indices(first), indices(first + n - 1)),
+        }
+    }
+
+    fn symbol(&self, panel: u64, row: u64, column: u64, style: Style) -> char {
+        let [panels, rows, columns] = self.axes;
+        let index = (panel * rows.cells() + row) * columns.cells() + column;
+        let cell = self.cells.get(index as usize).copied().unwrap_or_default();
+        let chunks = panels.chunks_in(panel) * rows.chunks_in(row) * columns.chunks_in(column);
+        let symbols = symbols(style.ascii);
+        if cell.failed > 0 {
+            FAILS
+        } else if cell.stored == 0 {
+            symbols.none
+        } else if cell.stored < chunks {
+            SOME
+        } else {
+            let whole = self.chunk_size.unwrap_or(self.largest).max(1) as f64 * cell.stored as f64;
+            let shade = (cell.bytes as f64 / whole * symbols.shades.len() as f64).ceil() as usize;
+            symbols.shades[shade.clamp(1, symbols.shades.len()) - 1]
+        }
+    }
+
+    fn totals(&self) -> String {
+        let (stored, all) = (self.total.stored, size::count(self.chunk_count));
+        let bytes = size::show(self.total.bytes);
+        let mut text = format!("  {} of {all} chunks stored, {bytes}", size::count(stored));
+        let decoded = self.chunk_size.map(|size| size.saturating_mul(stored)).filter(|decoded| *decoded > 0);
+        if let Some(decoded) = decoded {
+            let part = self.total.bytes as f64 / decoded as f64 * 100.0;
+            text.push_str(&format!(" ({part:.1} % of {})", size::show(decoded)));
+        }
+        if self.total.failed > 0 {
+            text.push_str(&format!(", {} fail", size::count(self.total.failed)));
+        }
+        let some = "some of them missing";
+        let cell = match (self.axes.map(|axis| axis.per_cell), self.counts.len()) {
+            ([1, 1, 1], _) => String::new(),
+            ([_, _, n], 0 | 1) => format!("  a cell is {n} chunks, {SOME} {some}\n"),
+            ([1, n, m], _) => format!("  a cell is {n} x {m} chunks, {SOME} {some}\n"),
+            ([l, n, m], _) => format!("  a cell is {n} x {m} chunks of {l} planes, {SOME} {some}\n"),
+        };
+        let fault = self.fault.as_ref().map_or(String::new(), |fault| format!("  {FAILS} {fault}\n"));
+        format!("{text}\n{cell}{fault}")
+    }
+
+    /// The cells as lists of numbers, in C order.
+    pub fn to_json(&self) -> Value {
+        let list = |of: fn(&Cell) -> u64| Value::from(self.cells.iter().map(of).collect::<Vec<_>>());
+        let axes = |of: fn(Axis) -> u64| Value::from(self.axes.iter().map(|axis| of(*axis)).collect::<Vec<_>>());
+        let mut map = Map::new();
+        map.insert("grid".into(), self.counts.clone().into());
+        map.insert("cells".into(), axes(Axis::cells));
+        map.insert("chunks_per_cell".into(), axes(|axis| axis.per_cell));
+        map.insert("stored".into(), list(|cell| cell.stored));
+        map.insert("bytes".into(), list(|cell| cell.bytes));
+        map.insert("failed".into(), list(|cell| cell.failed));
+        Value::Object(map)
+    }
+}
+
+/// What the symbols of a picture mean: one line.
+pub fn legend(style: Style) -> String {
+    let symbols = symbols(style.ascii);
+    let shades = symbols.shades.iter().map(char::to_string).collect::<Vec<_>>().join(" ");
+    let fails = if style.deep { "can't be decoded" } else { "of a wrong size" };
+    format!("{} missing   {shades} stored, by quarters of the decoded size   {FAILS} {fails}\n", symbols.none)
+}
+
+/// A cell of which a chunk fails.
+const FAILS: char = '!';
+
+/// A cell of which some chunks are stored.
+const SOME: char = ':';
+
+struct Symbols {
+    none: char,
+    /// From little to much.
+    shades: [char; 4],
+}
+
+fn symbols(ascii: bool) -> Symbols {
+    match ascii {
+        true => Symbols { none: '.', shades: ['-', '+', '*', '#'] },
+        false => Symbols { none: '·', shades: ['░', '▒', '▓', '█'] },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::grid::ChunkId;
+
+    const ROOM: Room = Room { width: 18, lines: 3, panels: 2 };
+    const STYLE: Style = Style { ascii: true, deep: false };
+
+    fn map(shape: &[u64], stored: &[(u64, u64)]) -> ChunkMap {
+        let grid = Grid::new(shape, &vec![1; shape.len()], 100).unwrap();
+        let mut map = ChunkMap::new(&grid, false, ROOM);
+        for &(chunk, stored) in stored {
+            let fault = (stored > 100).then(|| Error::damaged("too large"));
+            map.add(&Examined { chunk: ChunkId(chunk), stored, fault });
+        }
+        map
+    }
+
+    /// The picture without its legend.
+    fn picture(map: &ChunkMap) -> Vec<String> {
+        let text = map.draw(STYLE);
+        assert!(text.lines().take_while(|line| !line.contains("stored")).all(|line| line.len() <= ROOM.width + 20));
+        text.lines().take_while(|line| !line.contains("chunks stored")).map(|line| line.trim().to_string()).collect()
+    }
+
+    #[test]
+    fn each_chunk_has_its_place_and_its_shade() {
+        let map = map(&[2, 3], &[(0, 0), (1, 25), (2, 26), (3, 75), (5, 101)]);
+        assert_eq!(picture(&map), ["0  --+", "1  *.!"]);
+        let text = map.draw(STYLE);
+        assert!(text.contains("5 of 6 chunks stored, 227 B (45.4 % of 500 B), 1 fail\n"), "{text}");
+        assert!(text.contains("too large") && !text.contains("a cell is"), "{text}");
+        let style = Style { ascii: false, deep: true };
+        assert!(map.draw(style).contains("░░▒\n") && legend(style).contains("█ stored"), "unicode");
+    }
+
+    #[test]
+    fn one_dimension_is_wrapped_and_then_binned() {
+        let wrapped = map(&[12], &[(0, 100), (11, 100)]);
+        assert_eq!(picture(&wrapped), ["0  #.........", "10  .#"]);
+        let binned = map(&[61], &[(0, 100), (1, 100), (60, 100)]);
+        assert_eq!(picture(&binned), ["0  #:........", "30  ..........", "60  #"]);
+    }
+
+    #[test]
+    fn planes_have_panels_and_share_them_where_there_are_many() {
+        let few = map(&[2, 1, 1], &[(1, 1)]);
+        assert_eq!(picture(&few), ["(0, *, *)", "0  .", "(1, *, *)", "0  -"]);
+        let many = map(&[1, 3, 1, 1], &[(0, 1), (1, 1)]);
+        assert_eq!(picture(&many), ["(0, 0, *, *) to (0, 1, *, *)", "0  -", "(0, 2, *, *)", "0  ."]);
+        assert!(many.draw(STYLE).contains("a cell is 1 x 1 chunks of 2 planes"));
+    }
+
+    #[test]
+    fn what_is_empty_or_a_single_chunk_is_drawn_too() {
+        assert_eq!(picture(&map(&[], &[(0, 7)])), ["0  -"]);
+        for shape in [&[0][..], &[0, 5], &[1 << 40, 1 << 40, 0, 5, 5]] {
+            assert_eq!(picture(&map(shape, &[])), ["no chunks: the array is empty"]);
+        }
+    }
+
+    #[test]
+    fn json_has_the_same_numbers() {
+        let json = map(&[4, 1], &[(0, 7), (1, 101)]).to_json();
+        assert_eq!(json["chunks_per_cell"], Value::from(vec![1, 2, 1]));
+        assert_eq!(json["cells"], Value::from(vec![1, 2, 1]));
+        assert_eq!((&json["stored"], &json["bytes"]), (&Value::from(vec![2, 0]), &Value::from(vec![108, 0])));
+        assert_eq!((&json["failed"], &json["grid"]), (&Value::from(vec![1, 0]), &Value::from(vec![4, 1])));
+    }
+}
