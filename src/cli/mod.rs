@@ -13,6 +13,7 @@ mod idle;
 mod info;
 mod location;
 mod logger;
+mod ls;
 mod map;
 mod migrate;
 mod mount;
@@ -25,6 +26,8 @@ mod remote;
 mod size;
 mod stats;
 mod systemd;
+
+mod time;
 mod umount;
 
 use crate::cache::{Cache, SpillOptions};
@@ -71,6 +74,8 @@ enum Verb {
     Umount(umount::UmountArgs),
     /// Show the groups and arrays of a store
     Info(info::InfoArgs),
+    /// List a group or array as a mount shows it, without FUSE
+    Ls(ls::LsArgs),
     /// Look for what is wrong with a store: damaged metadata and chunks, stray keys, leftovers. Nothing is written
     Check(check::CheckArgs),
     /// Write the flat bytes of an array to standard output, without FUSE
@@ -173,6 +178,7 @@ fn run(words: &[OsString]) -> Result<(), Failure> {
         Verb::Mount(args) => mount::run(*args, words),
         Verb::Umount(args) => umount::run(&args),
         Verb::Info(args) => info::run(&args),
+        Verb::Ls(args) => ls::run(&args),
         Verb::Check(args) => check::run(&args),
         Verb::Cat(args) => cat::run(&args),
         Verb::Header(args) => header::run(&args),

@@ -1,0 +1,213 @@
+//! `zarrfs ls`: the names in a group or array as a mount shows them, without FUSE.
+
+use super::headers::HeaderArgs;
+use super::{Failure, Location, StoreArgs, logger, open_store, time};
+use crate::cache::Cache;
+use crate::error::{Error, Result};
+use crate::json::{self, Map, Value};
+use crate::stats::Stats;
+use crate::store::Key;
+use crate::tree::{Listed, Name, Node, Tree};
+use clap::Args;
+use log::LevelFilter;
+use std::io::{BufWriter, ErrorKind, StdoutLock, Write};
+use std::sync::Arc;
+
+/// Names that are sorted; a directory that has more is printed as it comes.
+const SORTED: usize = 1 << 16;
+
+/// Names whose attributes are asked for together.
+const TOGETHER: usize = 1024;
+
+/// Memory for decoded chunks, in bytes: of objects their sizes are not known otherwise.
+const CACHE: usize = 64 << 20;
+
+/// What `ls` takes.
+#[derive(Args)]
+pub struct LsArgs {
+    /// The store, or a group or array in it
+    #[arg(value_name = "STORE[/PATH]")]
+    path: Location,
+    /// Show of each name its size as a reader finds it, the bytes it takes in the store, and its time (UTC)
+    #[arg(short, long)]
+    long: bool,
+    /// List also what is below
+    #[arg(short = 'R', long)]
+    recursive: bool,
+    /// Print JSON: a list with an object for each name, with all that is known of it
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    headers: HeaderArgs,
+    #[command(flatten)]
+    store_args: StoreArgs,
+}
+
+/// One name, ready to be printed.
+struct Line {
+    key: Key,
+    is_directory: bool,
+    known: Option<Known>,
+}
+
+/// What `stat` tells of a name.
+struct Known {
+    size: u64,
+    stored: u64,
+    modified: String,
+}
+
+/// What is printed, and how.
+struct Output<'a> {
+    args: &'a LsArgs,
+    out: BufWriter<StdoutLock<'static>>,
+    /// Objects of JSON so far.
+    objects: u64,
+}
+
+/// Runs the verb.
+pub fn run(args: &LsArgs) -> std::result::Result<(), Failure> {
+    logger::start(LevelFilter::Off, None)?;
+    let stats = Arc::new(Stats::default());
+    let hierarchy = open_store(&args.path, &args.store_args, stats.clone())?;
+    let tree = Tree::new(hierarchy, Arc::new(Cache::new(CACHE, stats))).with_headers(args.headers.shown());
+    let mut output = Output { args, out: BufWriter::new(std::io::stdout().lock()), objects: 0 };
+    let done = output.list_all(&tree);
+    match done.and_then(|failed| output.out.flush().map(|()| failed)) {
+        // `| head` has seen enough
+        Err(e) if e.kind() == ErrorKind::BrokenPipe => Ok(()),
+        Err(e) => Err(Error::from(e).into()),
+        Ok(Some(e)) => Err(e.context(&args.path).into()),
+        Ok(None) => Ok(()),
+    }
+}
+
+impl Output<'_> {
+    /// Prints the directory, and those below it where that is asked for. What can't be listed is told at the end, the
+    /// first of it; what can't be printed is told at once.
+    fn list_all(&mut self, tree: &Tree) -> std::io::Result<Option<Error>> {
+        let (mut stack, mut failed, mut first) = (vec![Key::root()], None, true);
+        if self.args.json {
+            self.out.write_all(b"[")?;
+        }
+        while let Some(key) = stack.pop() {
+            if self.args.recursive && !self.args.json {
+                let blank = if first { "" } else { "\n" };
+                writeln!(self.out, "{blank}{key}:")?;
+            }
+            first = false;
+            let mut below = Vec::new();
+            if let Some(e) = self.list(tree, &key, &mut below)? {
+                failed.get_or_insert(e);
+            }
+            if self.args.recursive {
+                below.sort_unstable_by(|a, b| b.cmp(a));
+                stack.extend(below);
+            }
+        }
+        if self.args.json {
+            self.out.write_all(if self.objects > 0 { b"\n]\n" } else { b"]\n" })?;
+        }
+        Ok(failed)
+    }
+
+    /// Prints one directory; adds the directories in it to `below`.
+    fn list(&mut self, tree: &Tree, key: &Key, below: &mut Vec<Key>) -> std::io::Result<Option<Error>> {
+        let mut names = match tree.names(&Node::Directory(key.clone())) {
+            Ok(names) => names,
+            Err(e) => return Ok(Some(e)),
+        };
+        let mut most = SORTED;
+        loop {
+            let mut failed = None;
+            let some = names.by_ref().take(most).map_while(|name| name.map_err(|e| failed = Some(e)).ok());
+            let mut some: Vec<Name> = some.collect();
+            let is_all = some.len() < most;
+            // what is too long to be sorted comes as the store has it
+            if is_all && most == SORTED {
+                some.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+            }
+            most = TOGETHER;
+            for some in some.chunks(TOGETHER) {
+                below.extend(some.iter().filter(|name| name.is_directory).map(|name| key.join(&name.name)));
+                match self.lines(tree, key, some) {
+                    Ok(lines) => self.print(&lines)?,
+                    Err(e) => return Ok(Some(e)),
+                }
+            }
+            if is_all {
+                return Ok(failed);
+            }
+        }
+    }
+
+    fn lines(&self, tree: &Tree, key: &Key, names: &[Name]) -> Result<Vec<Line>> {
+        let line = |name: &Name, known| Line { key: key.join(&name.name), is_directory: name.is_directory, known };
+        if !self.args.long && !self.args.json {
+            return Ok(names.iter().map(|name| line(name, None)).collect());
+        }
+        let level = tree.level(&Node::Directory(key.clone()))?;
+        let listed = tree.listed(&level, names);
+        // a name that is gone by now is left out
+        let found = names.iter().zip(listed).filter_map(|(name, listed)| Some((name, listed?)));
+        Ok(found.map(|(name, listed)| line(name, known(tree, listed))).collect())
+    }
+
+    fn print(&mut self, lines: &[Line]) -> std::io::Result<()> {
+        if self.args.json {
+            return lines.iter().try_for_each(|line| self.print_object(line));
+        }
+        let width = |of: fn(&Known) -> u64| {
+            let numbers = lines.iter().filter(|line| !line.is_directory).filter_map(|line| line.known.as_ref());
+            numbers.map(of).max().map_or(1, |n| n.to_string().len())
+        };
+        let (sizes, stored) = (width(|known| known.size), width(|known| known.stored));
+        for line in lines {
+            let name = line.key.name().escape_debug();
+            let slash = if line.is_directory { "/" } else { "" };
+            if self.args.long {
+                let shown = match &line.known {
+                    Some(known) if line.is_directory => ["-".into(), "-".into(), known.modified.clone()],
+                    Some(known) => [known.size.to_string(), known.stored.to_string(), known.modified.clone()],
+                    None => ["?".into(), "?".into(), "?".into()],
+                };
+                write!(self.out, "{:>sizes$} {:>stored$} {:<20} ", shown[0], shown[1], shown[2])?;
+            }
+            writeln!(self.out, "{name}{slash}")?;
+        }
+        Ok(())
+    }
+
+    fn print_object(&mut self, line: &Line) -> std::io::Result<()> {
+        let mut object = Map::new();
+        object.insert("path".into(), format!("/{}", line.key.as_str()).into());
+        object.insert("kind".into(), if line.is_directory { "directory" } else { "file" }.into());
+        let known = line.known.as_ref();
+        if !line.is_directory {
+            object.insert("size".into(), known.map(|known| known.size).into());
+            object.insert("stored_bytes".into(), known.map(|known| known.stored).into());
+        }
+        object.insert("modified".into(), known.map(|known| known.modified.clone()).into());
+        let comma = if self.objects > 0 { "," } else { "" };
+        self.objects += 1;
+        write!(self.out, "{comma}\n{}", json::write(&Value::Object(object)))
+    }
+}
+
+/// What is printed of a name; None if it can't be looked at.
+fn known(tree: &Tree, listed: Listed) -> Option<Known> {
+    let (attributes, node) = (listed.attributes, listed.node);
+    let stored = match &node {
+        Node::Chunk(key, name) => tree.chunk(key, name).and_then(|(array, chunk)| array.stat_chunk(chunk)).ok()?,
+        Node::Value(_) | Node::Metadata(..) => tree.hierarchy().store().stat(&node.path()).ok()?,
+        _ => None,
+    };
+    let stored = match &node {
+        // told from a bounded number of chunks
+        Node::Flat(_) => attributes.blocks * 512,
+        // what the mount makes up takes nothing
+        _ => stored.map_or(0, |stat| stat.size),
+    };
+    let modified = time::utc(attributes.modified);
+    listed.sound.then_some(Known { size: attributes.size, stored, modified })
+}
