@@ -2,6 +2,7 @@
 
 mod cat;
 mod check;
+mod completions;
 mod compressor;
 mod consolidate;
 mod create;
@@ -14,6 +15,7 @@ mod info;
 mod location;
 mod logger;
 mod ls;
+mod man;
 mod map;
 mod migrate;
 mod mount;
@@ -92,6 +94,10 @@ enum Verb {
     Consolidate(consolidate::ConsolidateArgs),
     /// Show what a mount has done, and the problems it met
     Stats(stats::StatsArgs),
+    /// Print what a shell needs to complete the command line
+    Completions(completions::CompletionsArgs),
+    /// Print a manual page, or write all of them
+    Man(man::ManArgs),
 }
 
 /// What every verb that reads a store takes.
@@ -196,6 +202,20 @@ fn complain(failure: &Failure) {
     if !failure.message.is_empty() {
         // where nobody listens the exit code still tells
         let _ = writeln!(std::io::stderr(), "zarrfs: {}", failure.message);
+
+        Verb::Completions(args) => completions::run(&args),
+        Verb::Man(args) => man::run(&args),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            // a silent failure has been reported by the process that met it
+            if !failure.message.is_empty() {
+                // where nobody listens the exit code still tells
+                let _ = writeln!(std::io::stderr(), "zarrfs: {}", failure.message);
+            }
+            ExitCode::from(failure.code)
+        }
     }
 }
 

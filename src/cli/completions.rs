@@ -1,0 +1,28 @@
+//! `zarrfs completions`: what a shell needs to complete the command line.
+
+use super::{Cli, Failure};
+use crate::error::Error;
+use clap::{Args, CommandFactory};
+use clap_complete::Shell;
+use std::io::{ErrorKind, Write};
+
+/// What `completions` takes.
+#[derive(Args)]
+#[command(after_help = "Where shells look for them:
+  bash  ~/.local/share/bash-completion/completions/zarrfs
+  zsh   a file _zarrfs in a directory of $fpath
+  fish  ~/.config/fish/completions/zarrfs.fish")]
+pub struct CompletionsArgs {
+    /// The shell
+    shell: Shell,
+}
+
+/// Runs the verb.
+pub fn run(args: &CompletionsArgs) -> Result<(), Failure> {
+    let (mut command, mut text) = (Cli::command(), Vec::new());
+    clap_complete::generate(args.shell, &mut command, "zarrfs", &mut text);
+    match std::io::stdout().write_all(&text) {
+        Err(e) if e.kind() != ErrorKind::BrokenPipe => Err(Error::from(e).into()),
+        _ => Ok(()),
+    }
+}
