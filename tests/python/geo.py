@@ -46,8 +46,8 @@ def longitudes():
     return ("lon", values, {"units": "degrees_east", "standard_name": "longitude", "axis": "X"})
 
 
-def times():
-    return ("time", np.arange(4), {"units": "days since 2000-01-01", "calendar": "standard", "axis": "T"})
+def times(dtype):
+    return ("time", np.arange(4, dtype=dtype), {"units": "days since 2000-01-01", "calendar": "standard", "axis": "T"})
 
 
 def mapping(epsg, name):
@@ -70,7 +70,7 @@ def climate():
         "mask": (("lat", "lon"), smooth((6, 10), "u1") % 2, {"long_name": "land"}),
         "zonal": (("lat",), smooth((6,), "f4"), {"units": "K"}),
         "total": ((), np.float64(12.5), {"units": "kg"}),
-    }, {"time": times(), "lev": levels, "lat": latitudes(50 - 0.5 * np.arange(6)), "lon": longitudes()},
+    }, {"time": times("i8"), "lev": levels, "lat": latitudes(50 - 0.5 * np.arange(6)), "lon": longitudes()},
         {"title": "Small climate", "Conventions": "CF-1.8", "version": 3, "bounds": [1.5, 2.5]})
 
 
@@ -79,20 +79,20 @@ def southup():
     return xarray.Dataset({
         "tas": (("time", "lat", "lon"), tas, {"units": "K", "grid_mapping": "crs", "_FillValue": np.float32("nan")}),
         "crs": mapping(WGS84, "latitude_longitude"),
-    }, {"time": times(), "lat": latitudes(-50 + 0.5 * np.arange(6)), "lon": longitudes()})
+    }, {"time": times("f8"), "lat": latitudes(-50 + 0.5 * np.arange(6)), "lon": longitudes()})
 
 
 def gauss():
     nodes, _ = np.polynomial.legendre.leggauss(8)
     rain = smooth((4, 8, 10), "f4", 0.5)
     return xarray.Dataset({"rain": (("time", "lat", "lon"), rain, {"units": "mm", "_FillValue": np.float32(1e20)})},
-                          {"time": times(), "lat": latitudes(np.degrees(np.arcsin(nodes))[::-1]), "lon": longitudes()})
+                          {"time": times("i4"), "lat": latitudes(np.degrees(np.arcsin(nodes))[::-1]), "lon": longitudes()})
 
 
 def utm():
     x = ("x", 500000 + 30.0 * np.arange(9), {"units": "m", "standard_name": "projection_x_coordinate"})
     y = ("y", 5400000 - 30.0 * np.arange(7), {"units": "m", "standard_name": "projection_y_coordinate"})
-    bands = smooth((3, 7, 9), "u2", 11)
+    bands = smooth((3, 7, 9), "i2", 11)
     return xarray.Dataset({
         "dem": (("y", "x"), smooth((7, 9), "i2", 7), {"units": "m", "grid_mapping": "spatial_ref", "_FillValue": np.int16(-1)}),
         "bands": (("band", "y", "x"), bands, {"grid_mapping": "spatial_ref", "long_name": "reflectance"}),

@@ -1,0 +1,408 @@
+//! Headers and containers on a real mount: which there are, what may be done to them, and what the programs they are for
+//! make of them (numpy, GDAL by rasterio, pynrrd, SimpleITK, nibabel, tifffile, netCDF4, xarray), compared with
+//! zarr-python on the store. `scripts/test-legacy` asks the programs that are larger.
+
+mod support;
+
+use serde_json::json;
+use std::collections::BTreeSet;
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::process::Command;
+use std::sync::OnceLock;
+use support::faulty::Faulty;
+use support::made::{Made, pattern, replace};
+use support::{Mount, ZARRFS, copy_tree, errno, limited, provided, say};
+
+/// Rows of 12 items in chunks of 5 rows and 8 items, of which xarray would know the coordinates.
+fn store() -> (tempfile::TempDir, Made) {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join(".zgroup"), br#"{"zarr_format": 2}"#).unwrap();
+    let more = json!({"dtype": "<i2", "fill_value": -9, "compressor": {"id": "zlib", "level": 1}});
+    let made = Made::full(folder.path().join("a"), &[7, 12], &[5, 8], more);
+    fs::write(made.path.join(".zattrs"), br#"{"_ARRAY_DIMENSIONS": ["y", "x"], "units": "K"}"#).unwrap();
+    (folder, made)
+}
+
+/// Names of a directory that are neither chunks nor metadata.
+fn shown(directory: &Path) -> BTreeSet<String> {
+    let names = fs::read_dir(directory).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap());
+    names.filter(|name| !name.starts_with('.') && !name.starts_with(|c: char| c.is_ascii_digit())).collect()
+}
+
+fn set(names: &[&str]) -> BTreeSet<String> {
+    names.iter().map(|name| name.to_string()).collect()
+}
+
+fn npy_header(shape: &str) -> Vec<u8> {
+    let text = format!("{{'descr': '<i2', 'fortran_order': False, 'shape': ({shape}), }}");
+    let mut header = b"\x93NUMPY\x01\x00\x76\x00".to_vec();
+    header.extend(format!("{text:<117}\n").bytes());
+    header
+}
+
+fn overwrite(path: &Path, offset: u64, bytes: &[u8]) -> String {
+    let write = || {
+        let file = OpenOptions::new().write(true).open(path)?;
+        file.write_all_at(bytes, offset)?;
+        support::close(file)
+    };
+    errno(write())
+}
+
+const HEADERS: [&str; 9] =
+    ["README.txt", "data.ctl", "data.mhd", "data.nhdr", "data.npy", "data.raw", "data.raw.hdr", "data.vrt", "data.xmf"];
+
+#[test]
+fn those_that_are_asked_for_are_shown() {
+    let (folder, _) = store();
+    let choices: [(&[&str], &[&str]); 6] = [
+        (&["--headers", "none"], &["data.raw"]),
+        (&["--headers", "npy,vrt"], &["data.npy", "data.raw", "data.vrt"]),
+        (&["-o", "ro,headers=npy:vrt"], &["data.npy", "data.raw", "data.vrt"]),
+        (&["--headers", "none", "--containers", "nii"], &["data.nii", "data.raw"]),
+        (&["--headers", "npy", "--containers", "nii,tif,nc"], &["data.nii", "data.npy", "data.raw", "data.tif"]),
+        (&["--headers", "all"], &HEADERS),
+    ];
+    let all = set(&HEADERS).into_iter().chain(set(&["data.nii", "data.tif", "dataset.nc"]));
+    let all: Vec<String> = all.collect();
+    for (args, names) in choices {
+        let mount = Mount::new(folder.path(), args);
+        assert_eq!(shown(&mount.join("a")), set(names), "{args:?}");
+        for name in &all {
+            let is_asked = names.contains(&name.as_str());
+            assert_eq!(mount.join("a").join(name).exists(), is_asked, "{args:?}: {name}");
+        }
+        let has_dataset = args.contains(&"nii,tif,nc");
+        assert_eq!(shown(mount.path()).contains("dataset.nc"), has_dataset, "{args:?}");
+        assert_eq!(mount.join("dataset.nc").exists(), has_dataset, "{args:?}");
+    }
+    let mount = Mount::new(folder.path(), &[]);
+    assert_eq!(shown(&mount.join("a")), set(&HEADERS), "without options");
+}
+
+#[test]
+fn words_that_are_no_format_are_refused() {
+    let (folder, _) = store();
+    let mountpoint = tempfile::tempdir().unwrap();
+    for args in [["--headers", "numpy"], ["--headers", "nii"], ["--containers", "npy"], ["-o", "headers=x"]] {
+        let mut command = Command::new(ZARRFS);
+        let output = command.arg("mount").args(args).arg(folder.path()).arg(mountpoint.path()).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{args:?}");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(said.contains("npy") || said.contains("nii"), "{args:?}: {said}");
+    }
+}
+
+/// A file of the store that has a header's name doesn't show: the mount has its own, and leaves that one alone.
+#[test]
+fn a_stored_file_of_the_same_name_is_hidden_and_kept() {
+    let (folder, made) = store();
+    fs::write(made.path.join("data.vrt"), "the user's own").unwrap();
+    let mount = Mount::new(folder.path(), &[]);
+    assert!(fs::read_to_string(mount.join("a/data.vrt")).unwrap().starts_with("<VRTDataset"));
+    let listed = fs::read_dir(mount.join("a")).unwrap().filter(|e| e.as_ref().unwrap().file_name() == "data.vrt");
+    assert_eq!(listed.count(), 1);
+    let _ = fs::remove_file(mount.join("a/data.vrt"));
+    drop(mount);
+    assert_eq!(fs::read_to_string(made.path.join("data.vrt")).unwrap(), "the user's own");
+    let mount = Mount::new(folder.path(), &["--headers", "none"]);
+    assert_eq!(fs::read_to_string(mount.join("a/data.vrt")).unwrap(), "the user's own");
+}
+
+#[test]
+fn the_map_of_data_npy_is_that_of_the_flat_bytes() {
+    let (folder, made) = store();
+    let mount = Mount::new(folder.path(), &[]);
+    let path = mount.join("a/data.npy");
+    let wanted = [npy_header("7, 12"), made.flat.clone()].concat();
+    assert_eq!(fs::metadata(&path).unwrap().len(), wanted.len() as u64);
+    assert!(fs::read(&path).unwrap() == wanted);
+    let file = File::open(&path).unwrap();
+    // across the end of the header, item by item, and across the end of the file
+    for (offset, len) in [(0, 10), (120, 16), (127, 2), (128, 1), (129, 3), (200, 96), (290, 40), (296, 8)] {
+        let mut bytes = vec![0; len];
+        let n = file.read_at(&mut bytes, offset as u64).unwrap();
+        assert_eq!(bytes[..n], wanted[offset.min(wanted.len())..(offset + len).min(wanted.len())], "{offset}");
+    }
+}
+
+#[test]
+fn what_is_written_through_data_npy_is_in_the_array() {
+    let (folder, mut made) = store();
+    let mount = Mount::new(folder.path(), &[]);
+    let (npy, flat) = (mount.join("a/data.npy"), mount.join("a/data.raw"));
+    let header = npy_header("7, 12");
+    let new = pattern(5, made.flat.len());
+    // parts of items, and over the borders of chunks
+    for (at, len) in [(0, 1), (15, 4), (40, 60), (167, 1)] {
+        assert_eq!(overwrite(&npy, (header.len() + at) as u64, &new[at..at + len]), "ok");
+        made.flat[at..at + len].copy_from_slice(&new[at..at + len]);
+        assert!(fs::read(&flat).unwrap() == made.flat, "through data.raw, after {at}");
+        assert!(made.stored_flat().unwrap() == made.flat, "in the store, after {at}");
+    }
+    // what was written elsewhere is seen in it
+    assert_eq!(overwrite(&flat, 20, b"zarrfs"), "ok");
+    made.flat[20..26].copy_from_slice(b"zarrfs");
+    assert!(fs::read(&npy).unwrap()[header.len()..] == made.flat);
+    assert_eq!(overwrite(&mount.join("a/0.0"), 0, b"chunk!"), "ok");
+    made.flat[..6].copy_from_slice(b"chunk!");
+    assert!(fs::read(&npy).unwrap()[header.len()..] == made.flat);
+    // a file as numpy.save writes it: truncated first, then the header and all items
+    fs::write(&npy, [header.clone(), new.clone()].concat()).unwrap();
+    assert!(made.stored_flat().unwrap() == new);
+    // nothing lies behind it
+    assert_eq!(overwrite(&npy, (header.len() + new.len()) as u64, b"x"), "EFBIG");
+}
+
+#[test]
+fn the_header_of_data_npy_takes_only_what_it_is() {
+    let (folder, made) = store();
+    let mount = Mount::new(folder.path(), &["--containers", "nii,tif"]);
+    let npy = mount.join("a/data.npy");
+    let header = npy_header("7, 12");
+    assert_eq!(overwrite(&npy, 0, &header), "ok");
+    assert_eq!(overwrite(&npy, 60, &header[60..80]), "ok");
+    assert_eq!(overwrite(&npy, 0, &npy_header("12, 7")), "EPERM");
+    assert_eq!(overwrite(&npy, 127, b" x"), "EPERM");
+    for name in ["data.nii", "data.tif"] {
+        let path = mount.join("a").join(name);
+        let start = fs::read(&path).unwrap()[..64].to_vec();
+        assert_eq!(overwrite(&path, 0, &start), "ok", "{name}");
+        assert_eq!(overwrite(&path, 0, &[0x55; 64]), "EPERM", "{name}");
+    }
+    assert!(fs::read(&npy).unwrap() == [header, made.flat.clone()].concat());
+    assert!(made.stored_flat().unwrap() == made.flat);
+}
+
+/// Texts are accepted and forgotten, as a directory's copy over another needs it.
+#[test]
+fn text_headers_stay_as_they_are() {
+    let (folder, made) = store();
+    let mount = Mount::new(folder.path(), &[]);
+    let before = support::walk::snapshot(folder.path()).unwrap();
+    for name in HEADERS.iter().filter(|name| !["data.raw", "data.npy"].contains(name)) {
+        let path = mount.join("a").join(name);
+        let text = fs::read(&path).unwrap();
+        assert!(!text.is_empty() && text.is_ascii(), "{name}");
+        assert_eq!(overwrite(&path, 3, b"something else"), "ok", "{name}");
+        fs::write(&path, "something else").unwrap();
+        let file = OpenOptions::new().write(true).open(&path).unwrap();
+        assert_eq!(errno(file.set_len(2)), "ok", "{name}");
+        drop(file);
+        fs::remove_file(&path).unwrap();
+        assert!(fs::read(&path).unwrap() == text, "{name}");
+        assert_eq!(fs::metadata(&path).unwrap().len(), text.len() as u64, "{name}");
+        let inner = OpenOptions::new().write(true).create_new(true).open(&path);
+        assert_eq!(errno(inner), "EEXIST", "{name}");
+        assert_eq!(errno(fs::rename(&path, mount.join("a/other"))), "EPERM", "{name}");
+    }
+    fs::remove_file(mount.join("a/data.npy")).unwrap();
+    assert_eq!(fs::read(mount.join("a/data.npy")).unwrap().len(), 128 + made.flat.len());
+    assert!(before == support::walk::snapshot(folder.path()).unwrap(), "the store was changed");
+}
+
+#[test]
+fn a_mount_that_is_read_only_refuses() {
+    let (folder, _) = store();
+    let mount = Mount::new(folder.path(), &["-o", "ro", "--containers", "all"]);
+    for name in ["a/data.npy", "a/data.vrt", "a/README.txt", "a/data.tif", "dataset.nc"] {
+        let path = mount.join(name);
+        assert_eq!(errno(OpenOptions::new().write(true).open(&path)), "EROFS", "{name}");
+        assert_eq!(errno(fs::remove_file(&path)), "EROFS", "{name}");
+        assert!(!fs::read(&path).unwrap().is_empty(), "{name}");
+    }
+}
+
+fn run(program: &str, args: &[&str], directory: &Path) {
+    let output = limited(60, program).args(args).current_dir(directory).env("LC_ALL", "C").output().unwrap();
+    let said = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success() && said.is_empty(), "{program} {args:?}: {} {said}", output.status);
+}
+
+/// cp and tar take everything out, without a word, and put it back over the same and into a new place.
+#[test]
+fn trees_with_headers_are_copied() {
+    let (folder, made) = store();
+    let mount = Mount::new(folder.path(), &["--containers", "all"]);
+    let all = mount.join("a");
+    let copies = tempfile::tempdir().unwrap();
+    let from = all.to_str().unwrap();
+    run("cp", &["-r", from, "by-cp"], copies.path());
+    fs::create_dir(copies.path().join("by-tar")).unwrap();
+    run("tar", &["cf", "a.tar", "-C", from, "."], copies.path());
+    run("tar", &["xf", "a.tar", "-C", "by-tar"], copies.path());
+    let names = |path: &Path| fs::read_dir(path).unwrap().map(|e| e.unwrap().file_name()).collect::<BTreeSet<_>>();
+    for copy in ["by-cp", "by-tar"] {
+        let copy = copies.path().join(copy);
+        assert_eq!(names(&copy), names(&all));
+        for name in names(&all) {
+            assert!(fs::read(copy.join(&name)).unwrap() == fs::read(all.join(&name)).unwrap(), "{name:?}");
+        }
+        // back over the same, where the header parts are what they were
+        run("cp", &["-r", &format!("{}/.", copy.display()), from], copies.path());
+        assert!(made.stored_flat().unwrap() == made.flat);
+    }
+    // Into a new directory of the mount: its headers are there with its .zarray, which cp complains of. All else arrives.
+    Command::new("cp").args(["-r", "a", "new"]).current_dir(mount.path()).output().unwrap();
+    assert_eq!(shown(&mount.join("new")), shown(&all));
+    assert!(fs::read(mount.join("new/data.raw")).unwrap() == made.flat);
+    let stored = names(&folder.path().join("new"));
+    let strange = stored.iter().filter(|n| n.to_str().unwrap().starts_with(['d', 'R'])).collect::<Vec<_>>();
+    assert!(strange.is_empty(), "stored: {strange:?}");
+}
+
+/// `rm -r` of an array takes its headers along.
+#[test]
+fn arrays_with_headers_are_removed() {
+    let (folder, made) = store();
+    let mount = Mount::new(folder.path(), &["--containers", "all"]);
+    run("rm", &["-r", "a"], mount.path());
+    assert!(!mount.join("a").exists() && !made.path.exists());
+}
+
+#[test]
+fn find_and_du_count_bytes_once() {
+    let (folder, made) = store();
+    let (with, without) = (Mount::new(folder.path(), &[]), Mount::new(folder.path(), &["--headers", "none"]));
+    let used = |mount: &Mount, name: &str| {
+        use std::os::unix::fs::MetadataExt;
+        fs::metadata(mount.join(name)).unwrap().blocks() * 512
+    };
+    assert_eq!(used(&with, "a/data.raw"), used(&without, "a/data.raw"));
+    let size = made.flat.len() as u64;
+    assert!(size < 1024 && used(&with, "a/data.npy") <= 1024, "{}", used(&with, "a/data.npy"));
+    let output = Command::new("find").arg(with.path()).args(["-name", "data.*", "-printf", "%f %s\n"]).output().unwrap();
+    assert!(output.stderr.is_empty());
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert!(said.contains(&format!("data.npy {}\n", 128 + size)), "{said}");
+}
+
+#[test]
+fn a_store_on_a_server_has_them_too() {
+    let (folder, made) = store();
+    let server = Faulty::new(folder.path());
+    let mut command = Command::new(ZARRFS);
+    command.args(["mount", "--containers", "tif,nii"]);
+    let mount = Mount::by(command, server.url("").as_ref());
+    let here = Mount::new(folder.path(), &["--containers", "tif,nii"]);
+    assert_eq!(shown(&mount.join("a")), shown(&here.join("a")));
+    for name in shown(&here.join("a")) {
+        let (far, near) = (mount.join("a").join(&name), here.join("a").join(&name));
+        assert!(fs::read(far).unwrap() == fs::read(near).unwrap(), "{name}");
+    }
+    assert!(fs::read(mount.join("a/data.npy")).unwrap() == [npy_header("7, 12"), made.flat].concat());
+}
+
+/// What the headers say follows the shape, however that changes.
+#[test]
+fn headers_follow_the_shape() {
+    let (folder, made) = store();
+    let mount = Mount::new(folder.path(), &["--resize"]);
+    let header = |shape: &str| {
+        let file = fs::read(mount.join("a/data.npy")).unwrap();
+        assert!(file.starts_with(&npy_header(shape)), "{shape}: {}", String::from_utf8_lossy(&file[..128]));
+        let text = fs::read_to_string(mount.join("a/data.vrt")).unwrap();
+        let rows = shape.split(',').next().unwrap();
+        assert!(text.contains(&format!("rasterYSize=\"{rows}\"")), "{shape}: {text}");
+        assert_eq!(file.len() as u64, fs::metadata(mount.join("a/data.npy")).unwrap().len());
+        assert_eq!(file[128..], fs::read(mount.join("a/data.raw")).unwrap());
+    };
+    header("7, 12");
+    // through the flat bytes
+    OpenOptions::new().write(true).open(mount.join("a/data.raw")).unwrap().set_len(10 * 24).unwrap();
+    header("10, 12");
+    // through the document
+    let document = fs::read_to_string(mount.join("a/.zarray")).unwrap();
+    let mut document: serde_json::Value = serde_json::from_str(&document).unwrap();
+    document["shape"] = json!([4, 12]);
+    fs::write(mount.join("a/.zarray"), document.to_string()).unwrap();
+    header("4, 12");
+    // behind the mount
+    replace(&made.path.join(".zarray"), made.text().as_bytes());
+    std::thread::sleep(std::time::Duration::from_millis(2500));
+    header("7, 12");
+}
+
+/// Attributes that somebody sets are in the headers the next time they are opened.
+#[test]
+fn headers_follow_the_attributes() {
+    let (folder, _) = store();
+    let mount = Mount::new(folder.path(), &[]);
+    let text = || fs::read_to_string(mount.join("a/data.vrt")).unwrap();
+    assert!(text().contains("<UnitType>K</UnitType>"), "{}", text());
+    let flags = rustix::fs::XattrFlags::empty();
+    rustix::fs::setxattr(mount.join("a"), "user.zarr.attrs.units", br#""degC""#, flags).unwrap();
+    rustix::fs::setxattr(mount.join("a"), "user.zarr.attrs.scale_factor", b"0.5", flags).unwrap();
+    assert!(text().contains("<UnitType>degC</UnitType>") && text().contains("<Scale>0.5</Scale>"), "{}", text());
+    fs::write(mount.join("a/.zattrs"), r#"{"_ARRAY_DIMENSIONS": ["y", "x"]}"#).unwrap();
+    assert!(!text().contains("<UnitType>"), "{}", text());
+}
+
+/// The store of tests/python/geo.py and what must be found in it: made once.
+fn geo(python: &Path) -> &'static Path {
+    static GEO: OnceLock<tempfile::TempDir> = OnceLock::new();
+    let made = || {
+        let folder = tempfile::tempdir().unwrap();
+        say(python_says(python, "geo.py", &[folder.path().to_str().unwrap()]).trim());
+        folder
+    };
+    GEO.get_or_init(made).path()
+}
+
+fn python_says(python: &Path, script: &str, args: &[&str]) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/python").join(script);
+    let output = limited(300, python).arg(path).args(args).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    said
+}
+
+fn compare(options: &[&str], checks: &[&str]) {
+    let Some(python) = provided("ZARRFS_TEST_HEADERS") else { return };
+    let geo = geo(&python);
+    let mount = Mount::new(&geo.join("geo.zarr"), options);
+    let mut args = vec![mount.path().to_str().unwrap(), geo.to_str().unwrap()];
+    args.extend(checks);
+    say(python_says(&python, "headers.py", &args).trim());
+    assert!(!mount.stats().contains("problem"), "{}", mount.stats());
+}
+
+#[test]
+fn numpy_reads_and_maps_every_array() {
+    compare(&[], &["npy"]);
+}
+
+#[test]
+fn every_format_is_there_for_what_it_can_describe() {
+    compare(&["--containers", "all"], &["presence"]);
+}
+
+#[test]
+fn rasterio_reads_values_and_geometry() {
+    compare(&["-o", "ro"], &["vrt", "envi"]);
+    compare(&["--containers", "tif"], &["tiff_raster"]);
+}
+
+#[test]
+fn readers_of_images_read_values_and_geometry() {
+    compare(&[], &["pynrrd", "itk_nrrd", "itk_meta_image"]);
+    compare(&["--containers", "tif,nii"], &["tiff", "nifti", "itk_nifti"]);
+}
+
+#[test]
+fn netcdf_readers_find_the_group() {
+    compare(&["--containers", "nc"], &["netcdf", "xarray"]);
+}
+
+/// Maps, `numpy.save` and netCDF4 change the array in place; zarr-python finds it in the store.
+#[test]
+fn programs_write_in_place() {
+    let Some(python) = provided("ZARRFS_TEST_HEADERS") else { return };
+    let copy = tempfile::tempdir().unwrap();
+    copy_tree(geo(&python), copy.path());
+    let mount = Mount::new(&copy.path().join("geo.zarr"), &["--containers", "all"]);
+    let args = [mount.path().to_str().unwrap(), copy.path().to_str().unwrap()];
+    say(python_says(&python, "headers_written.py", &args).trim());
+}

@@ -1,0 +1,106 @@
+"""What must be found in the arrays of geo.py, by whichever program; no program of its own."""
+import json
+import os
+
+import numpy as np
+import zarr
+
+UNTOLD = {"axes": [], "geotransform": None, "epsg": None, "nodata": None, "scale": None, "offset": None,
+          "units": None, "long_name": None}
+MAX_SHOWN = 300
+
+
+class Array:
+    """What is known of an array, and where its files are."""
+
+    def __init__(self, mount, directory, entry):
+        self.__dict__.update(UNTOLD | entry)
+        self.told = "axes" in entry
+        self.axes = self.axes or [{"name": None}] * len(self.shape)
+        self.group, self.name = os.path.split(self.key)
+        self.path = os.path.join(mount, self.key)
+        self.stored = os.path.join(directory, "geo.zarr", self.key)
+        self.dtype = np.dtype(self.dtype)
+
+    def values(self):
+        """By zarr-python."""
+        return zarr.open_array(self.stored, mode="r")[...]
+
+    def write(self, values):
+        zarr.open_array(self.stored, mode="r+")[...] = values
+
+    def numbers(self):
+        """As programs have them that know no booleans."""
+        values = self.values()
+        return values.astype("u1") if values.dtype.kind == "b" else values
+
+    def file(self, name):
+        return os.path.join(self.path, name)
+
+    def has(self, name):
+        return os.path.exists(self.file(name))
+
+    def fill(self):
+        """What stands for missing values, as an item holds it; None if nothing does."""
+        return None if self.nodata is None else float(self.dtype.type(self.nodata))
+
+    def is_named(self):
+        """Something tells the names of its axes."""
+        return self.told and len(self.shape) > 0
+
+    def names(self):
+        return [axis["name"] for axis in self.axes]
+
+    def is_regular(self):
+        """Some axis has equal steps."""
+        return any("step" in axis for axis in self.axes)
+
+    def steps(self):
+        """Along each axis, the fastest first: 1 where nothing tells."""
+        return [float(axis.get("step", 1)) for axis in reversed(self.axes)]
+
+    def origin(self):
+        """The first coordinates, the fastest axis' first: 0 where nothing tells."""
+        return [float(axis.get("first", 0)) for axis in reversed(self.axes)]
+
+    def coordinates(self, n):
+        """Of an axis; None where nothing tells."""
+        axis, count = self.axes[n], self.shape[n]
+        return axis.get("values") or ([axis["first"] + axis["step"] * i for i in range(count)] if "step" in axis else None)
+
+    def labels(self):
+        """Of each plane: the name and the coordinate of each leading axis."""
+        leading = range(len(self.shape) - 2)
+        for place in np.ndindex(*(self.shape[n] for n in leading)):
+            coordinates = [self.coordinates(n) for n in leading]
+            yield [(self.axes[n]["name"], c and c[i]) for n, i, c in zip(leading, place, coordinates)]
+
+
+class Different(Exception):
+    """Something is not as it must be."""
+
+
+def same(what, got, want):
+    """Equal, in values and in shape; floats to the digits that text keeps."""
+    if isinstance(want, np.ndarray):
+        equal = got.shape == want.shape and np.array_equal(got, want, equal_nan=want.dtype.kind in "fc")
+    elif isinstance(want, (list, tuple)) and any(isinstance(x, float) for x in want):
+        equal = len(got) == len(want) and np.allclose(got, want, rtol=1e-12, atol=1e-12, equal_nan=True)
+    elif isinstance(want, float):
+        equal = got is not None and np.isclose(got, want, rtol=1e-12, equal_nan=True)
+    else:
+        equal = got == want
+    if not equal:
+        raise Different(f"{what}: {repr(got)[:MAX_SHOWN]} instead of {repr(want)[:MAX_SHOWN]}")
+
+
+def planes(values):
+    """As GDAL has them: bands, lines, samples."""
+    lines, samples = ([1, 1] + list(values.shape))[-2:]
+    return values.reshape(-1, lines, samples)
+
+
+def load(mount, directory):
+    """All arrays of the store that geo.py made, seen through a mount of it."""
+    with open(os.path.join(directory, "expected.json")) as f:
+        return [Array(mount, directory, entry) for entry in json.load(f)]

@@ -1,0 +1,289 @@
+#!/usr/bin/env python3
+"""Opens the files beside data.raw with the programs they are for, and compares with what zarr-python has of the store.
+
+    headers.py MOUNT DIR CHECK...      (with requirements-headers.txt; DIR as geo.py has made it)
+
+Prints what was compared, one line a check; exit code 1 after differences.
+"""
+import io
+import os
+import sys
+import warnings
+
+import netCDF4
+import nibabel
+import nrrd
+import numpy as np
+import rasterio
+import SimpleITK as sitk
+import tifffile
+import xarray
+
+from expected import Different, load, planes, same
+
+warnings.simplefilter("ignore")
+
+CHECKS = {}
+
+
+def check(function):
+    CHECKS[function.__name__] = function
+    return function
+
+
+def npy_file(values):
+    """What numpy.save writes."""
+    out = io.BytesIO()
+    np.save(out, np.ascontiguousarray(values).reshape(values.shape))
+    return out.getvalue()
+
+
+@check
+def npy(array):
+    """Every byte; and numpy.load, also as a map."""
+    values = array.values()
+    with open(array.file("data.npy"), "rb") as f:
+        content = f.read()
+    wanted = npy_file(values)
+    same("header", content[:len(content) - values.nbytes], wanted[:len(wanted) - values.nbytes])
+    same("file", content == wanted, True)
+    same("values", np.load(array.file("data.npy")), values)
+    if values.size:
+        mapped = np.load(array.file("data.npy"), mmap_mode="r")
+        same("dtype", mapped.dtype, array.dtype)
+        same("map", np.array(mapped), values)
+
+
+def raster(array, name, driver, is_placed=True):
+    with rasterio.open(array.file(name)) as dataset:
+        same("driver", dataset.driver, driver)
+        same("values", dataset.read(), planes(array.numbers()))
+        if array.geotransform and is_placed:
+            same("geotransform", list(dataset.transform.to_gdal()), array.geotransform)
+        if array.epsg and is_placed:
+            same("CRS", dataset.crs and dataset.crs.to_epsg(), array.epsg)
+        if array.told:
+            for band in dataset.nodatavals:
+                same("nodata", band, array.fill())
+            same("scales", set(dataset.scales), {array.scale or 1.0})
+            same("offsets", set(dataset.offsets), {array.offset or 0.0})
+        return dataset.descriptions, dataset.units
+
+
+@check
+def vrt(array):
+    """rasterio: values, geotransform, CRS, nodata, scale, offset, units and the bands' names."""
+    descriptions, units = raster(array, "data.vrt", "VRT")
+    if array.told:
+        same("units", set(units), {array.units})
+    for description, label in zip(descriptions, array.labels() if array.is_named() else ()):
+        for name, coordinate in label if array.group != "image" else ():
+            shown = f"{name}={coordinate:g}" if coordinate is not None else name
+            same(f"{shown} in the band's name {description!r}", shown in description, True)
+
+
+@check
+def envi(array):
+    """rasterio: values, geotransform, CRS, nodata, scale and offset."""
+    # map info has no way to tell that rows go north
+    north_up = bool(array.geotransform) and array.geotransform[5] < 0
+    raster(array, "data.raw", "ENVI", north_up)
+
+
+@check
+def tiff_raster(array):
+    """rasterio: values, geotransform, CRS, nodata, scale and offset."""
+    raster(array, "data.tif", "GTiff")
+
+
+@check
+def tiff(array):
+    """tifffile: values, also as a map."""
+    values = array.numbers()
+    found = tifffile.imread(array.file("data.tif"))
+    same("values", found.reshape(values.shape), values)
+    mapped = tifffile.memmap(array.file("data.tif"), mode="r")
+    same("map", np.array(mapped).reshape(values.shape), values)
+
+
+@check
+def pynrrd(array):
+    """pynrrd: values, names of axes, origin and directions."""
+    values, header = nrrd.read(array.file("data.nhdr"), index_order="C")
+    same("values", values, array.numbers())
+    if array.is_regular():
+        same("origin", list(header["space origin"]), array.origin())
+        same("directions", np.array(header["space directions"]), np.diag(array.steps()))
+    if array.is_named():
+        same("labels", header["labels"], array.names()[::-1])
+
+
+def itk(array, name):
+    """Values; spacing, origin and direction, which keeps the signs of steps."""
+    image = sitk.ReadImage(array.file(name))
+    values, n = array.numbers(), image.GetDimension()
+    same("values", sitk.GetArrayFromImage(image).reshape(values.shape), values)
+    if array.is_regular() and n == len(array.shape):
+        same("steps", [s * d for s, d in zip(image.GetSpacing(), image.GetDirection()[::n + 1])], array.steps())
+        same("origin", list(image.GetOrigin()), array.origin())
+
+
+@check
+def itk_nrrd(array):
+    """SimpleITK: values, spacing, origin and direction."""
+    itk(array, "data.nhdr")
+
+
+@check
+def itk_meta_image(array):
+    """SimpleITK: values, spacing, origin and direction."""
+    itk(array, "data.mhd")
+
+
+@check
+def nifti(array):
+    """nibabel: values, affine, scale and offset."""
+    image = nibabel.load(array.file("data.nii"))
+    values = array.values()
+    same("values", np.asarray(image.dataobj.get_unscaled()).reshape(values.T.shape).T, values)
+    if array.told:
+        found = [float(image.dataobj.slope), float(image.dataobj.inter)]
+        same("scale and offset", np.float32(found), np.float32([array.scale or 1, array.offset or 0]))
+    if array.is_regular() and len(array.shape) == 3:
+        same("steps", np.float32(np.diag(image.affine)[:3]), np.float32(array.steps()))
+        same("origin", np.float32(image.affine[:3, 3]), np.float32(array.origin()))
+
+
+@check
+def itk_nifti(array):
+    """SimpleITK: values."""
+    image = sitk.ReadImage(array.file("data.nii"))
+    same("values", sitk.GetArrayFromImage(image).reshape(array.shape), array.numbers())
+
+
+def dataset_of(arrays):
+    return os.path.join(os.path.dirname(arrays[0].path), "dataset.nc")
+
+
+def is_variable(array):
+    """netCDF has a type for it; a dimension of no items would be the unlimited one."""
+    return array.dtype.kind in "iuf" and array.dtype.str[1:] != "f2" and 0 not in array.shape
+
+
+@check
+def netcdf(arrays):
+    """netCDF4: each array of numbers is a variable with its dimensions, values, fill value and units."""
+    with netCDF4.Dataset(dataset_of(arrays)) as dataset:
+        dataset.set_auto_maskandscale(False)
+        for array in filter(is_variable, arrays):
+            variable = dataset[array.name]
+            same(f"{array.key}: dtype", variable.dtype.newbyteorder("="), array.dtype.newbyteorder("="))
+            same(f"{array.key}: values", np.asarray(variable[...]), array.values())
+            if array.is_named() and array.group != "image":
+                same(f"{array.key}: dimensions", list(variable.dimensions), array.names())
+            if array.fill() is not None:
+                same(f"{array.key}: fill value", float(variable._FillValue), array.fill())
+            if array.units and array.group != "image":
+                same(f"{array.key}: units", variable.units, array.units)
+
+
+@check
+def xarray_netcdf(arrays):
+    """xarray: the same dataset as it makes of the Zarr group: values decoded, coordinates, attributes."""
+    found = xarray.open_dataset(dataset_of(arrays), engine="netcdf4").load()
+    wanted = xarray.open_zarr(os.path.dirname(arrays[0].stored), consolidated=False).load()
+    xarray.testing.assert_equal(found, wanted)
+    for name in wanted.variables:
+        same(f"attributes of {name}", plain(found[name].attrs), plain(wanted[name].attrs))
+    same("attributes of the group", plain(found.attrs), plain(wanted.attrs))
+
+
+def plain(attributes):
+    """Lists and numbers, whatever numpy has them in."""
+    return {name: np.asarray(value).tolist() for name, value in attributes.items()}
+
+
+REAL = {np.dtype(c).str[1:] for c in "bBhHiIqQfd"}
+INTEGERS_64 = {"i8", "u8"}
+
+
+def wanted_files(array):
+    """Which formats can describe such an array truly."""
+    item, n = array.dtype.str[1:].replace("b1", "u1"), len(array.shape)
+    files = {"data.npy", "README.txt"}
+    if array.dtype.kind not in "biufc" or item == "f2" or n == 0 or 0 in array.shape:
+        return files
+    files |= {"data.vrt"} | ({"data.raw.hdr"} if item != "i1" else set())
+    if item in REAL:
+        files |= {"data.nhdr"} if 1 < n < 5 else set()
+        files |= {"data.mhd"} if item not in INTEGERS_64 and 1 < n < 4 else set()
+        files |= {"data.xmf"} if 1 < n < 5 else set()
+        files |= {"data.ctl"} if item in ("f4", "u1", "i2", "u2", "i4") and n < 5 else set()
+    return files
+
+
+CONTAINERS = {"data.nii", "data.tif", "dataset.nc"}
+
+
+@check
+def presence(array):
+    """The directory lists the headers that can describe the array, finds them by name, and no others."""
+    wanted = wanted_files(array)
+    names = set(os.listdir(array.path))
+    known = {"data.npy", "README.txt", "data.vrt", "data.raw.hdr", "data.nhdr", "data.mhd", "data.xmf", "data.ctl"}
+    same("listed", sorted(names & known), sorted(wanted))
+    same("found by name", sorted(name for name in known if array.has(name)), sorted(wanted))
+    for name in sorted(names & (known | CONTAINERS)):
+        with open(array.file(name), "rb") as f:
+            same(f"size of {name}", len(f.read()), os.stat(array.file(name)).st_size)
+
+
+FILES = {"npy": "data.npy", "vrt": "data.vrt", "envi": "data.raw.hdr", "tiff": "data.tif", "tiff_raster": "data.tif",
+         "pynrrd": "data.nhdr", "itk_nrrd": "data.nhdr", "itk_meta_image": "data.mhd", "nifti": "data.nii",
+         "itk_nifti": "data.nii", "presence": "data.raw"}
+
+
+def beyond(name, array):
+    """True for files that are right, but that this very reader can't take."""
+    if name.startswith("itk"):
+        # SimpleITK is built for 2 to 5 dimensions, and has only numbers
+        return not 2 <= len(array.shape) <= 5
+    return False
+
+
+def takes_group(name, arrays):
+    """xarray makes a data set only of arrays that name their dimensions as it does; attributes of GDAL's own are no
+    strings or numbers."""
+    return name != "xarray_netcdf" or arrays[0].told and arrays[0].group not in ("image", "gdal")
+
+
+def subjects(name, arrays):
+    """What a check is done with, by name."""
+    if name in FILES:
+        return {a.key: a for a in arrays if a.has(FILES[name]) and not beyond(name, a)}
+    groups = {}
+    for array in arrays:
+        groups.setdefault(array.group, []).append(array)
+    return {key: members for key, members in groups.items() if takes_group(name, members)}
+
+
+def main():
+    mount, directory, *names = sys.argv[1:]
+    arrays = load(mount, directory)
+    failed = False
+    for name in names:
+        there, faults = subjects(name, arrays), []
+        for key, subject in there.items():
+            try:
+                CHECKS[name](subject)
+            except Different as e:
+                faults.append(f"  {key}: {e}")
+            except Exception as e:  # what a program says of a file that it can't read
+                faults.append(f"  {key}: {type(e).__name__}: {e}")
+        print("\n".join([f"{name}: {len(there)} compared, {len(faults)} wrong", *faults]))
+        failed |= bool(faults) or not there
+    sys.exit(failed)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,145 @@
+"""GrADS and CDO: on data.ctl, and on dataset.nc."""
+import os
+import re
+import tempfile
+
+import netCDF4
+import numpy as np
+
+from expected import same
+from table import close, decoded, row, run, version
+
+GRADS = version("grads", "-h")
+CDO = version("cdo", "--version")
+MISSING = -9.99e33
+
+
+def descending(array):
+    """Rows whose latitudes decrease, in steps or not."""
+    latitudes = array.coordinates(len(array.shape) - 2)
+    return bool(latitudes) and latitudes[-1] < latitudes[0]
+
+
+def grads_values(command, path, name, sizes):
+    """What GrADS displays, time by time and level by level, rows from the south."""
+    times, levels, rows, columns = sizes
+    with tempfile.TemporaryDirectory() as folder:
+        out, script = os.path.join(folder, "out"), os.path.join(folder, "all.gs")
+        lines = [f"'{command} {path}'", "if (rc != 0); say result; 'quit'; endif", f"'set undef {MISSING}'",
+                 f"'set x 1 {columns}'", f"'set y 1 {rows}'", "'set gxout fwrite'", f"'set fwrite -le -st {out}'"]
+        for time in range(times):
+            for level in range(levels):
+                lines += [f"'set t {time + 1}'", f"'set z {level + 1}'", f"'d {name}'"]
+        lines += ["'disable fwrite'", "'set x 1'", f"'set x 1 {columns}'", "'q dims'", "say result", "'quit'"]
+        with open(script, "w") as f:
+            f.write("\n".join(lines) + "\n")
+        said = run("grads", "-blcx", f"run {script}")
+        if not os.path.exists(out):
+            raise ValueError(" ".join(said.split())[-300:])
+        values = np.fromfile(out, "<f4").astype("f8").reshape(sizes)
+        values[np.isclose(values, MISSING, rtol=1e-5)] = np.nan
+        return values, said
+
+
+def dims(said):
+    """First and last longitude and latitude, as `q dims` tells."""
+    found = re.findall(r"(Lon|Lat) = (\S+) to (\S+)", said)
+    return {name: (float(first), float(last)) for name, first, last in found}
+
+
+def counts(path):
+    """Of times, levels, rows and columns, from a descriptor."""
+    with open(path) as f:
+        text = f.read()
+    found = {axis: int(n) for axis, n in re.findall(r"^([XYZT])DEF +(\d+)", text, re.M | re.I)}
+    return [found[axis] for axis in "TZYX"], re.search(r"^VARS.*\n *(\S+)", text, re.M | re.I)[1].split("=>")[0]
+
+
+def raw(array):
+    """NaN for missing values, the others as they are stored: a descriptor has no scale."""
+    values = array.numbers().astype("f8")
+    return values if array.fill() is None else np.where(values == array.fill(), np.nan, values)
+
+
+def same_corners(array, said):
+    latitudes, longitudes = (array.coordinates(n) for n in (len(array.shape) - 2, len(array.shape) - 1))
+    found = dims(said)
+    close("longitudes", found["Lon"], [longitudes[0], longitudes[-1]], 4)
+    close("latitudes", found["Lat"], sorted([latitudes[0], latitudes[-1]]), 4)
+
+
+def on_a_globe(array):
+    return array.names()[-2:] == ["lat", "lon"]
+
+
+@row("data.ctl", "GrADS", GRADS, "values, longitudes, latitudes")
+def grads(array):
+    sizes, name = counts(array.file("data.ctl"))
+    found, said = grads_values("open", array.file("data.ctl"), name, sizes)
+    values = raw(array)
+    values = values[..., ::-1, :] if descending(array) else values
+    close("values", found, values)
+    if on_a_globe(array):
+        same_corners(array, said)
+
+
+@row("data.ctl", "CDO import_binary", CDO, "values, coordinates, times")
+def cdo_import(array):
+    with tempfile.TemporaryDirectory() as folder:
+        out = os.path.join(folder, "out.nc")
+        run("cdo", "-s", "-f", "nc", "import_binary", array.file("data.ctl"), out)
+        with netCDF4.Dataset(out) as dataset:
+            _, name = counts(array.file("data.ctl"))
+            variable = dataset[name]
+            found = np.ma.filled(np.ma.asarray(variable[...], "f8"), np.nan)
+            values = raw(array)
+            if on_a_globe(array):
+                latitudes = dataset["lat"][...]
+                wanted = array.coordinates(len(array.shape) - 2)
+                values = values[..., ::-1, :] if latitudes[0] != wanted[0] else values
+                close("latitudes", sorted(latitudes), sorted(wanted))
+                close("longitudes", dataset["lon"][...], array.coordinates(len(array.shape) - 1))
+            if on_a_globe(array) and array.names()[0] == "time":
+                days = netCDF4.date2num(netCDF4.num2date(dataset["time"][...], dataset["time"].units), "days since 2000-01-01")
+                close("times", days, array.coordinates(0))
+            close("values", found, values)
+
+
+def globes(group):
+    return [a for a in group.arrays if len(a.shape) > 1 and on_a_globe(a)]
+
+
+@row("dataset.nc", "GrADS sdfopen", GRADS, "values, longitudes, latitudes", lambda group: bool(globes(group)))
+def grads_netcdf(group):
+    for array in globes(group):
+        sizes = [1, 1, 1, 1]
+        for axis, n in zip(array.axes, array.shape):
+            sizes[["time", "lev", "lat", "lon"].index(axis["name"])] = n
+        found, said = grads_values("sdfopen", group.file("dataset.nc"), array.name, sizes)
+        values = decoded(array)
+        close(f"{array.name}: values", found, values[..., ::-1, :] if descending(array) else values)
+        same_corners(array, said)
+
+
+def cdo_numbers(operator, group, name):
+    said = run("cdo", "-s", operator, "-setmissval,-9e33", f"-selname,{name}", group.file("dataset.nc"))
+    values = np.array([float(word) for word in said.split()])
+    values[values < -8e33] = np.nan
+    return values
+
+
+@row("dataset.nc", "CDO showname, outputf, griddes", CDO, "names, values, coordinates", lambda group: bool(globes(group)))
+def cdo(group):
+    names = run("cdo", "-s", "showname", group.file("dataset.nc")).split()
+    for array in globes(group):
+        same(f"{array.name} is shown", array.name in names, True)
+        close(f"{array.name}: values", cdo_numbers("outputf,%.9g,1", group, array.name), decoded(array))
+        grid = run("cdo", "-s", "griddes", f"-selname,{array.name}", group.file("dataset.nc"))
+        found = dict(re.findall(r"^(\w+) += +(\S+)", grid, re.M))
+        same(f"{array.name}: size", [int(found["ysize"]), int(found["xsize"])], list(array.shape[-2:]))
+        if array.geotransform:
+            same(f"{array.name}: grid", [float(found[k]) for k in ("xfirst", "xinc", "yfirst", "yinc")],
+                 [array.origin()[0], array.steps()[0], array.origin()[1], array.steps()[1]])
+        else:
+            values = re.search(r"^yvals += +([^a-z]*)", grid, re.M)[1].split()
+            close(f"{array.name}: latitudes", [float(v) for v in values], array.coordinates(len(array.shape) - 2), 4)

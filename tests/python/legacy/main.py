@@ -1,0 +1,46 @@
+#!/usr/bin/env python3
+"""Opens the files beside data.raw with the programs they are for, and prints a table in Markdown of what was compared.
+
+    main.py MOUNT DIR [WORD]      (with requirements-legacy.txt; DIR as geo.py has made it; rows with the word alone)
+
+What is wrong goes to standard error; exit code 1 if anything is.
+"""
+import sys
+import warnings
+
+warnings.simplefilter("ignore")
+
+import table  # noqa: E402
+from expected import load  # noqa: E402
+from table import Group, ROWS  # noqa: E402
+
+import datasets, grids, images, libraries, rasters, readme  # noqa: E401, E402, F401
+
+ORDER = ["data.npy", "data.raw.hdr", "data.vrt", "data.nhdr", "data.mhd", "data.xmf", "data.ctl", "README.txt", "data.nii", "data.tif",
+         "dataset.nc"]
+
+
+def main():
+    mount, directory, *words = sys.argv[1:]
+    arrays = load(mount, directory)
+    groups = {}
+    for array in arrays:
+        groups.setdefault(array.group, []).append(array)
+    groups = [Group(members) for members in groups.values()]
+    print("| file | program | version | compared | result |\n|---|---|---|---|---|")
+    failed = False
+    for row in sorted(ROWS, key=lambda row: ORDER.index(row.file)):
+        if not all(word in f"{row.file} {row.program}" for word in words):
+            continue
+        is_group = row.file == "dataset.nc"
+        count, faults = row.compare(groups if is_group else arrays)
+        result = f"{count} {'groups' if is_group else 'arrays'}, all equal" if not faults else f"{len(faults)} of {count} wrong"
+        print(f"| `{row.file}` | {row.program} | {row.version} | {row.what} | {result if count else 'NONE'} |", flush=True)
+        for fault in faults:
+            print(f"{row.file}, {row.program}: {fault}", file=sys.stderr)
+        failed |= bool(faults) or not count
+    sys.exit(failed)
+
+
+if __name__ == "__main__":
+    main()

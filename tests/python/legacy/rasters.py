@@ -1,0 +1,121 @@
+"""GDAL's own programs and Spectral Python on data.vrt, data.raw.hdr and data.tif; GMT's on dataset.nc."""
+import json
+import os
+import tempfile
+
+import numpy as np
+import rasterio
+import spectral.io.envi
+
+from expected import planes, same
+from table import row, run, version
+
+GDAL = version("gdalinfo", "--version")
+# GDAL has signed bytes since 3.7; ENVI's 64-bit integers since 3.9
+OLD = tuple(int(n) for n in GDAL.split(".")[:2]) < (3, 7)
+
+
+def translated(path):
+    """The values of all bands as gdal_translate writes them."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = os.path.join(folder, "out.tif")
+        run("gdal_translate", "-q", path, out)
+        with rasterio.open(out) as raster:
+            return raster.read()
+
+
+def gdal(array, name, is_placed=True):
+    info = json.loads(run("gdalinfo", "-json", array.file(name)))
+    values = planes(array.numbers())
+    bands = info["bands"]
+    same("size", [len(bands), *info["size"][::-1]], list(values.shape))
+    same("values", translated(array.file(name)), values)
+    if array.geotransform and is_placed:
+        same("geotransform", info["geoTransform"], [float(x) for x in array.geotransform])
+    if array.epsg and is_placed:
+        same("EPSG code in the WKT", f'ID["EPSG",{array.epsg}]' in info["coordinateSystem"]["wkt"], True)
+    if array.told:
+        for band in bands:
+            nodata = band.get("noDataValue")
+            same("nodata", None if nodata is None else float(nodata), array.fill())
+            same("scale and offset", [band.get("scale", 1.0), band.get("offset", 0.0)],
+                 [array.scale or 1.0, array.offset or 0.0])
+    return bands
+
+
+@row("data.vrt", "gdalinfo, gdal_translate", GDAL, "values, geotransform, CRS, nodata, scale, offset, units",
+     lambda a: not (OLD and a.dtype.str[1:] == "i1"))
+def vrt(array):
+    for band in gdal(array, "data.vrt"):
+        if array.told:
+            same("units", band.get("unit"), array.units)
+
+
+@row("data.raw.hdr", "gdalinfo, gdal_translate", GDAL, "values, geotransform, CRS, nodata, scale, offset",
+     lambda a: not (OLD and a.dtype.str[1:] in ("i8", "u8")))
+def envi(array):
+    gdal(array, "data.raw", bool(array.geotransform) and array.geotransform[5] < 0)
+
+
+@row("data.tif", "gdalinfo, gdal_translate", GDAL, "values, geotransform, CRS, nodata, scale, offset",
+     lambda a: not (OLD and a.dtype.str[1:] in ("i1", "i8", "u8")))
+def tif(array):
+    gdal(array, "data.tif")
+
+
+@row("data.raw.hdr", "Spectral Python", spectral.__version__, "values, by its memory map")
+def spectral_python(array):
+    image = spectral.io.envi.open(array.file("data.raw.hdr"), array.file("data.raw"))
+    same("values", np.array(image.open_memmap(interleave="bsq")), planes(array.numbers()))
+
+
+def north_up(array, values):
+    return values[..., ::-1, :] if array.steps()[1] > 0 else values
+
+
+@row("dataset.nc", "gdalinfo, gdal_translate", GDAL, "values, geotransform, CRS, nodata, scale, offset",
+     lambda group: bool(group.grids()) and all(a.geotransform for a in group.grids()) and not is_cdf5(group))
+def netcdf(group):
+    for array in group.grids():
+        name = f'NETCDF:"{group.file("dataset.nc")}":{array.name}'
+        info = json.loads(run("gdalinfo", "-json", name))
+        x, dx, _, y, _, dy = array.geotransform
+        wanted = [x, dx, 0.0, y, 0.0, dy] if dy < 0 else [x, dx, 0.0, y + dy * array.shape[-2], 0.0, -dy]
+        same(f"{array.name}: geotransform", info["geoTransform"], wanted)
+        if array.epsg:
+            same(f"{array.name}: EPSG code", f'ID["EPSG",{array.epsg}]' in info["coordinateSystem"]["wkt"], True)
+        same(f"{array.name}: values", translated(name), planes(north_up(array, array.numbers())))
+        for band in info["bands"]:
+            if array.fill() is not None:
+                same(f"{array.name}: nodata", float(band["noDataValue"]), array.fill())
+            same(f"{array.name}: scale and offset", [band.get("scale", 1.0), band.get("offset", 0.0)],
+                 [array.scale or 1.0, array.offset or 0.0])
+
+
+def is_cdf5(group):
+    with open(group.file("dataset.nc"), "rb") as f:
+        return f.read(4) == b"CDF\x05"
+
+
+def planes_on_a_grid(group):
+    return [a for a in group.grids() if len(a.shape) == 2 and a.geotransform]
+
+
+@row("dataset.nc", "gmt grdinfo, grd2xyz", version("gmt", "--version"), "values, coordinates",
+     lambda group: bool(planes_on_a_grid(group)))
+def gmt(group):
+    for array in planes_on_a_grid(group):
+        name = f"{group.file('dataset.nc')}?{array.name}"
+        found = [float(x) for x in run("gmt", "grdinfo", "-C", name).split("\t")[1:12]]
+        x, y = array.coordinates(1), array.coordinates(0)
+        dx, dy = (abs(step) for step in array.steps())
+        # GMT takes coordinates that lie between whole steps for centres of pixels, and shows these from edge to edge
+        edge = found[10] / 2
+        same(f"{array.name}: region", found[:4],
+             [min(x) - edge * dx, max(x) + edge * dx, min(y) - edge * dy, max(y) + edge * dy])
+        same(f"{array.name}: steps", found[6:8], [dx, dy])
+        values = np.frombuffer(run("gmt", "grd2xyz", name, "-ZTLd", binary=True), "<f8")
+        wanted = north_up(array, array.values().astype("f8") * (array.scale or 1) + (array.offset or 0))
+        fill = array.fill()
+        wanted = wanted if fill is None else np.where(wanted == fill, np.nan, wanted)
+        same(f"{array.name}: values", values.reshape(wanted.shape), np.float32(wanted).astype("f8"))

@@ -1,0 +1,109 @@
+"""The rows of the table: each opens one kind of file with one program, for every array or group that both can take."""
+import concurrent.futures
+import multiprocessing
+import os
+import subprocess
+import sys
+
+import numpy as np
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir))
+
+from expected import Different  # noqa: E402
+
+ROWS = []
+LIMIT = 120
+
+
+class Row:
+    """One kind of file, read by one program."""
+
+    def __init__(self, read, file, program, version, what, takes, crashes):
+        self.read, self.file, self.program, self.version, self.what, self.takes = read, file, program, version, what, takes
+        self.crashes = crashes
+
+    def compare(self, subjects):
+        """How many were compared, and what is wrong."""
+        there = [s for s in subjects if s.has(self.file) and self.takes(s)]
+        faults = []
+        for subject in there:
+            try:
+                apart(self.read, subject) if self.crashes else self.read(subject)
+            except Different as e:
+                faults.append(f"{subject.key}: {e}")
+            except subprocess.CalledProcessError as e:
+                said = f"{e.stdout or ''} {e.stderr or ''}".split()
+                faults.append(f"{subject.key}: exit code {e.returncode}: {' '.join(said)[-300:]}")
+            except Exception as e:  # what a library says of a file that it can't read
+                faults.append(f"{subject.key}: {type(e).__name__}: {e}")
+        return len(there), faults
+
+
+def apart(read, subject):
+    """In a process of its own."""
+    with concurrent.futures.ProcessPoolExecutor(1, multiprocessing.get_context("fork")) as process:
+        return process.submit(read, subject).result()
+
+
+def row(file, program, version, what, takes=lambda subject: True, crashes=False):
+    """Makes a row of a function that raises when something differs. `takes` leaves out what the program has no type for;
+    `crashes` is for libraries that do so rather than complain."""
+    def make(read):
+        ROWS.append(Row(read, file, program, version, what, takes, crashes))
+        return read
+    return make
+
+
+class Group:
+    """A group and its arrays: what dataset.nc is of."""
+
+    def __init__(self, arrays):
+        self.key, self.arrays = arrays[0].group, arrays
+        self.path = os.path.dirname(arrays[0].path)
+
+    def file(self, name):
+        return os.path.join(self.path, name)
+
+    def has(self, name):
+        return os.path.exists(self.file(name))
+
+    def grids(self):
+        """Arrays whose rows and columns have coordinates."""
+        return [a for a in self.arrays if len(a.shape) > 1 and all(set(axis) - {"name"} for axis in a.axes[-2:])]
+
+
+def run(*command, feed=None, binary=False, **more):
+    """What a program prints; its failure is the row's."""
+    command = [str(word) for word in command]
+    return subprocess.run(command, input=feed or ("" if not binary else b""), capture_output=True, text=not binary,
+                          timeout=LIMIT, check=True, **more).stdout
+
+
+def version(*command):
+    """What a program tells of itself that looks like a version."""
+    try:
+        done = subprocess.run(command, input="", capture_output=True, text=True, timeout=LIMIT)
+    except FileNotFoundError:
+        return "missing"
+    words = (done.stdout + done.stderr).replace(",", " ").split()
+    words = [word.strip("()v") for word in words]
+    return next((word for word in words if word[:1].isdigit() and "." in word and word[-1].isdigit()), "")
+
+
+def close(what, got, want, digits=6):
+    """Numbers that went through text, or through a type of fewer digits."""
+    got, want = np.asarray(got, "f8").ravel(), np.asarray(want, "f8").ravel()
+    if got.shape != want.shape:
+        raise Different(f"{what}: {got.size} numbers instead of {want.size}")
+    bad = ~np.isclose(got, want, rtol=10.0 ** -digits, atol=10.0 ** -digits, equal_nan=True)
+    if bad.any():
+        n = int(np.argmax(bad))
+        raise Different(f"{what}: {bad.sum()} of {want.size} differ, the first is number {n}: {got[n]!r} instead of {want[n]!r}")
+
+
+def decoded(array):
+    """As CF has it: NaN for missing values, the others scaled."""
+    values = array.values().astype("f8")
+    if array.fill() is not None:
+        values = np.where(values == array.fill(), np.nan, values)
+    return values * (array.scale or 1) + (array.offset or 0)
