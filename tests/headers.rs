@@ -273,7 +273,8 @@ fn find_and_du_count_bytes_once() {
     assert_eq!(used(&with, "a/data.raw"), used(&without, "a/data.raw"));
     let size = made.flat.len() as u64;
     assert!(size < 1024 && used(&with, "a/data.npy") <= 1024, "{}", used(&with, "a/data.npy"));
-    let output = Command::new("find").arg(with.path()).args(["-name", "data.*", "-printf", "%f %s\n"]).output().unwrap();
+    let output =
+        Command::new("find").arg(with.path()).args(["-name", "data.*", "-printf", "%f %s\n"]).output().unwrap();
     assert!(output.stderr.is_empty());
     let said = String::from_utf8(output.stdout).unwrap();
     assert!(said.contains(&format!("data.npy {}\n", 128 + size)), "{said}");

@@ -61,8 +61,15 @@ fn a_panic_is_eio_and_the_mount_lives_on() {
     let options = Options { read_only: false, resize: false, threads: 2, direct_io: false, passthrough: false, spill };
     let fs = Arc::new(Fs::new(Tree::new(hierarchy, cache.clone()), cache, stats.clone(), options).unwrap());
     let directory = tempfile::tempdir().unwrap();
-    let request =
-        MountRequest { source: "a store, with a comma", path: directory.path(), allow_other: false, read_only: false };
+    let request = MountRequest {
+        source: "a store, with a comma",
+        path: directory.path(),
+        allow_other: false,
+        read_only: false,
+        sync: false,
+        noexec: false,
+        replace_stale: false,
+    };
     let mut mountpoint = Mountpoint::mount(&request).expect("FUSE");
     let options = ServeOptions { uid: 0, gid: 0, umask: 0, read_only: false, threads: 2, passthrough: false };
     let session = serve(fs, &mut mountpoint, options).unwrap();

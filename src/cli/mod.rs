@@ -193,6 +193,8 @@ fn run(words: &[OsString]) -> Result<(), Failure> {
         Verb::Migrate(args) => migrate::run(&args),
         Verb::Consolidate(args) => consolidate::run(&args),
         Verb::Stats(args) => stats::run(&args),
+        Verb::Completions(args) => completions::run(&args),
+        Verb::Man(args) => man::run(&args),
     }
 }
 
@@ -202,20 +204,6 @@ fn complain(failure: &Failure) {
     if !failure.message.is_empty() {
         // where nobody listens the exit code still tells
         let _ = writeln!(std::io::stderr(), "zarrfs: {}", failure.message);
-
-        Verb::Completions(args) => completions::run(&args),
-        Verb::Man(args) => man::run(&args),
-    };
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => {
-            // a silent failure has been reported by the process that met it
-            if !failure.message.is_empty() {
-                // where nobody listens the exit code still tells
-                let _ = writeln!(std::io::stderr(), "zarrfs: {}", failure.message);
-            }
-            ExitCode::from(failure.code)
-        }
     }
 }
 

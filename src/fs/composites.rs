@@ -87,8 +87,8 @@ proptest! {
                 Err(e) if offset >= model.len() => prop_assert_eq!(e.errno(), libc::EFBIG),
                 Err(e) => prop_assert_eq!((e.errno(), stop), (libc::EPERM, offset)),
             }
-            for at in offset..stop {
-                model[at] = data[at - offset];
+            if offset < stop {
+                model[offset..stop].copy_from_slice(&data[..stop - offset]);
             }
         }
         // stored, and the same bytes in the arrays' own order

@@ -27,7 +27,7 @@ mod vrt;
 mod xdmf;
 
 pub use composite::{Composite, Content, Part};
-pub use describe::describe;
+pub use describe::{axis_names, describe};
 pub use described::{Axis, Coordinates, Crs, Described, Number, Role};
 pub use netcdf::dataset;
 

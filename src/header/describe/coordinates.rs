@@ -31,6 +31,8 @@ pub struct Coordinate {
     pub attributes: Map<String, Value>,
     /// What they are counted in.
     pub units: Option<String>,
+    /// CF's calendar, of times.
+    pub calendar: Option<String>,
     /// The coordinates, if they can be had.
     pub values: Coordinates,
 }
@@ -44,12 +46,15 @@ impl Coordinate {
             log::debug!("{key}: is described without the coordinates of {name:?}: {e}");
             Coordinates::Unknown
         });
-        let units = match (array.metadata().dtype.kind(), time_unit(array.metadata())) {
-            (Kind::DateTime, Some((unit, _))) => Some(format!("{unit} since 1970-01-01")),
-            (Kind::TimeDelta, Some((unit, _))) => Some(unit.to_string()),
-            _ => attributes::line(&attributes, "units"),
+        let word = |name: &str| attributes::line(&attributes, name);
+        let (units, calendar) = match (array.metadata().dtype.kind(), time_unit(array.metadata())) {
+            (Kind::DateTime, Some((unit, _))) => {
+                (Some(format!("{unit} since 1970-01-01")), Some("proleptic_gregorian".to_string()))
+            }
+            (Kind::TimeDelta, Some((unit, _))) => (Some(unit.to_string()), None),
+            _ => (word("units"), word("calendar")),
         };
-        Some(Coordinate { attributes, units, values })
+        Some(Coordinate { attributes, units, calendar, values })
     }
 }
 

@@ -9,7 +9,7 @@ mod ngff;
 mod numbers;
 mod role;
 
-use super::described::{Axis, Coordinates, Described};
+use super::described::{Axis, Coordinates, Described, Role};
 use crate::array::Array;
 use crate::cache::Cache;
 use crate::error::Result;
@@ -33,12 +33,10 @@ pub fn describe(hierarchy: &Hierarchy, cache: &Cache, array: &Arc<Array>) -> Res
     let attributes = hierarchy.attributes(key)?;
     let dimensions = metadata.shape.len();
     let image = ngff::image(hierarchy, key, dimensions);
-    let names = names(hierarchy, key, &attributes, dimensions);
+    let names = names(hierarchy, array, &attributes, image.as_deref());
     let (mut axes, mut claims) = (Vec::with_capacity(dimensions), Vec::with_capacity(dimensions));
-    for (i, &len) in metadata.shape.iter().enumerate() {
+    for (i, (&len, name)) in metadata.shape.iter().zip(names).enumerate() {
         let of_image = image.as_ref().and_then(|axes| axes.get(i));
-        let named = names.as_ref().and_then(|names| names.get(i)).or(of_image.and_then(|axis| axis.name.as_ref()));
-        let name = named.filter(|name| attributes::is_shown(name)).cloned();
         let coordinate = name.as_ref().and_then(|name| Coordinate::find(hierarchy, cache, key, name, len));
         claims.push(role::claim(coordinate.as_ref(), of_image, name.as_deref()));
         axes.push(axis(name, len, coordinate, of_image));
@@ -64,9 +62,9 @@ pub fn describe(hierarchy: &Hierarchy, cache: &Cache, array: &Arc<Array>) -> Res
 
 /// A coordinate array says more than the image that a dimension is of.
 fn axis(name: Option<String>, len: u64, coordinate: Option<Coordinate>, image: Option<&ngff::Axis>) -> Axis {
-    let (units, mut coordinates) = match coordinate {
-        Some(found) => (found.units, found.values),
-        None => (None, Coordinates::Unknown),
+    let (units, calendar, mut coordinates) = match coordinate {
+        Some(found) => (found.units, found.calendar, found.values),
+        None => (None, None, Coordinates::Unknown),
     };
     if coordinates == Coordinates::Unknown
         && let Some((first, step)) = image.and_then(|axis| axis.place)
@@ -74,11 +72,37 @@ fn axis(name: Option<String>, len: u64, coordinate: Option<Coordinate>, image: O
         coordinates = Coordinates::Regular { first, step };
     }
     let units = units.or_else(|| image?.unit.clone());
-    Axis { name, len, role: super::Role::Other, units, coordinates }
+    Axis { name, len, role: Role::Other, units, calendar, coordinates }
 }
 
-/// The names of the dimensions, as xarray or NCZarr keep them.
-fn names(hierarchy: &Hierarchy, key: &Key, attributes: &Map<String, Value>, dimensions: usize) -> Option<Vec<String>> {
+/// The names of the dimensions of `array`, whose attributes these are; no coordinates are read for it.
+pub fn axis_names(hierarchy: &Hierarchy, array: &Array, attributes: &Map<String, Value>) -> Vec<Option<String>> {
+    let image = ngff::image(hierarchy, array.key(), array.metadata().shape.len());
+    names(hierarchy, array, attributes, image.as_deref())
+}
+
+fn names(
+    hierarchy: &Hierarchy,
+    array: &Array,
+    attributes: &Map<String, Value>,
+    image: Option<&[ngff::Axis]>,
+) -> Vec<Option<String>> {
+    let dimensions = array.metadata().shape.len();
+    let kept = kept_names(hierarchy, array.key(), attributes, dimensions);
+    let name = |i: usize| match (&kept, image) {
+        (Some(names), _) => names.get(i).cloned(),
+        (None, image) => image?.get(i)?.name.clone(),
+    };
+    (0..dimensions).map(|i| name(i).filter(|name| attributes::is_shown(name))).collect()
+}
+
+/// The names of all dimensions, as xarray or NCZarr keep them.
+fn kept_names(
+    hierarchy: &Hierarchy,
+    key: &Key,
+    attributes: &Map<String, Value>,
+    dimensions: usize,
+) -> Option<Vec<String>> {
     let whole = |names: Vec<String>| Some(names).filter(|names| names.len() == dimensions);
     if let Some(names) = attributes::texts(attributes.get(DIMENSIONS)).and_then(whole) {
         return Some(names);

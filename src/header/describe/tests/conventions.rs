@@ -15,7 +15,12 @@ fn a_data_set_of_xarray() {
             r#"{"_ARRAY_DIMENSIONS":["time","lat","lon"],"scale_factor":0.01,"add_offset":[273.15],"units":"K",
             "long_name":"air\ntemperature"}"#,
         )
-        .line("time", "<i8", &[0i64, 6].map(i64::to_le_bytes), r#"{"units":"hours since 1800-01-01"}"#)
+        .line(
+            "time",
+            "<i8",
+            &[0i64, 6].map(i64::to_le_bytes),
+            r#"{"units":"hours since 1800-01-01","calendar":"noleap"}"#,
+        )
         .line("lat", ">f4", &f4(&[50.2, 50.1, 50.0]), r#"{"units":"degrees_north","axis":"Y"}"#)
         .line(
             "lon",
@@ -27,7 +32,7 @@ fn a_data_set_of_xarray() {
     assert_eq!(names(&t), [Some("time"), Some("lat"), Some("lon")]);
     assert_eq!(roles(&t), [Role::Time, Role::Y, Role::X]);
     assert_eq!(t.axes[0].units.as_deref(), Some("hours since 1800-01-01"));
-    assert_eq!(t.axes[0].coordinates, regular(0.0, 6.0));
+    assert_eq!((t.axes[0].calendar.as_deref(), &t.axes[0].coordinates), (Some("noleap"), &regular(0.0, 6.0)));
     assert_eq!(t.axes[1].coordinates, regular(50.2, -0.1));
     let Coordinates::Irregular { values, source: Some((source, _)) } = &t.axes[2].coordinates else { panic!() };
     assert_eq!((values.as_slice(), source.as_str()), (&[10.0, 10.5, 11.0, 12.0][..], "lon"));
