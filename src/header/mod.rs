@@ -19,6 +19,7 @@ mod npy;
 mod nrrd;
 mod raster;
 mod readme;
+mod recipes;
 mod spelling;
 #[cfg(test)]
 mod testing;

@@ -45,7 +45,7 @@ pub fn header(metadata: &ArrayMetadata) -> Vec<u8> {
 }
 
 /// The dtype as Python spells it; None where numpy can't have it from a file.
-fn descr(dtype: &DType, json: &Value) -> Option<String> {
+pub fn descr(dtype: &DType, json: &Value) -> Option<String> {
     match (dtype.kind(), json) {
         (Kind::Object, _) => None,
         (Kind::Struct(fields), Value::Array(list)) => {
