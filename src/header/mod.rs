@@ -6,6 +6,7 @@
 use crate::error::{Error, Result};
 use crate::metadata::ArrayMetadata;
 
+mod binary;
 mod calendar;
 mod composite;
 mod describe;

@@ -1,0 +1,71 @@
+//! Fields of a binary header, one after the other, in either byte order. It knows no format.
+
+/// The bytes so far.
+pub struct Fields {
+    bytes: Vec<u8>,
+    is_big_endian: bool,
+}
+
+impl Fields {
+    /// None, to be written in this byte order.
+    pub fn new(is_big_endian: bool) -> Self {
+        Fields { bytes: Vec::new(), is_big_endian }
+    }
+
+    /// Adds a number, whose bytes are given with the lowest first.
+    pub fn put<const N: usize>(&mut self, mut little: [u8; N]) {
+        if self.is_big_endian {
+            little.reverse();
+        }
+        self.bytes.extend(little);
+    }
+
+    /// Adds bytes as they are.
+    pub fn bytes(&mut self, bytes: &[u8]) {
+        self.bytes.extend(bytes);
+    }
+
+    /// Adds zeros.
+    pub fn zeros(&mut self, count: usize) {
+        self.bytes.resize(self.bytes.len() + count, 0);
+    }
+
+    /// Adds text in a field of `width` bytes, of which the last is 0. What is too long is cut between two letters.
+    pub fn text(&mut self, text: &str, width: usize) {
+        let mut end = text.len().min(width.saturating_sub(1));
+        while !text.is_char_boundary(end) {
+            end -= 1;
+        }
+        let before = self.bytes.len();
+        self.bytes.extend(text.bytes().take(end));
+        self.bytes.resize(before + width, 0);
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// All of them.
+    pub fn into_bytes(self) -> Vec<u8> {
+        self.bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_of_either_byte_order() {
+        let bytes = |is_big_endian| {
+            let mut fields = Fields::new(is_big_endian);
+            fields.put(258u16.to_le_bytes());
+            fields.text("aé", 3);
+            fields.text("b", 2);
+            fields.into_bytes()
+        };
+        assert_eq!(bytes(false), b"\x02\x01a\0\0b\0");
+        assert_eq!(bytes(true), b"\x01\x02a\0\0b\0");
+    }
+}
