@@ -1,0 +1,69 @@
+//! GeoTIFF 1.1 (OGC 19-008r4): where the raster lies, and in which reference system; and GDAL's own tags.
+
+use super::super::{raster, spelling};
+use super::{Described, Tags, Value};
+
+const PIXEL_SCALE: u16 = 33550;
+const TIEPOINT: u16 = 33922;
+const TRANSFORMATION: u16 = 34264;
+const GEO_KEYS: u16 = 34735;
+const GDAL_METADATA: u16 = 42112;
+const GDAL_NODATA: u16 = 42113;
+
+/// Adds what is known to the tags.
+pub fn tags(array: &Described, tags: &mut Tags) {
+    if let Some(raster::Placed { x, y, dx, dy }) = raster::placed(array) {
+        if dx > 0.0 && dy < 0.0 {
+            tags.insert(PIXEL_SCALE, Value::Double(vec![dx, -dy, 0.0]));
+            tags.insert(TIEPOINT, Value::Double(vec![0.0, 0.0, 0.0, x, y, 0.0]));
+        } else {
+            let rows = [[dx, 0.0, 0.0, x], [0.0, dy, 0.0, y], [0.0; 4], [0.0, 0.0, 0.0, 1.0]];
+            tags.insert(TRANSFORMATION, Value::Double(rows.as_flattened().to_vec()));
+        }
+        tags.insert(GEO_KEYS, Value::Short(geo_keys(array)));
+    }
+    if let Some(nodata) = spelling::nodata(array) {
+        tags.insert(GDAL_NODATA, Value::Ascii(nodata.to_string()));
+    }
+    if let Some(metadata) = metadata(array) {
+        tags.insert(GDAL_METADATA, Value::Ascii(metadata));
+    }
+}
+
+/// The directory of keys: each with its value, which has its place in it.
+fn geo_keys(array: &Described) -> Vec<u16> {
+    // GTRasterType: pixels are areas, whose corner is tied
+    let mut keys = vec![(1025, 1)];
+    if let Some((is_geographic, code)) = system(array) {
+        // GTModelType; GeodeticCRS or ProjectedCRS
+        keys.insert(0, (1024, if is_geographic { 2 } else { 1 }));
+        keys.push((if is_geographic { 2048 } else { 3072 }, code));
+    }
+    let directory = [1, 1, 0, keys.len() as u16];
+    directory.into_iter().chain(keys.into_iter().flat_map(|(key, value)| [key, 0, 1, value])).collect()
+}
+
+/// Whether the reference system is of longitude and latitude, and its number in EPSG's table.
+fn system(array: &Described) -> Option<(bool, u16)> {
+    let crs = array.crs.as_ref()?;
+    let code = crs.authority.as_deref()?.strip_prefix("EPSG:")?.parse().ok()?;
+    // a number alone doesn't tell which of the two it is
+    let is_known = crs.is_geographic || crs.wkt.is_some() || crs.projjson.is_some();
+    is_known.then_some((crs.is_geographic, code))
+}
+
+/// What GDAL keeps of a band in XML: scaling, units, a title.
+fn metadata(array: &Described) -> Option<String> {
+    let items = [
+        ("DESCRIPTION", "description", array.long_name.as_deref().map(spelling::line)),
+        ("OFFSET", "offset", array.offset.map(spelling::float)),
+        ("SCALE", "scale", array.scale.map(spelling::float)),
+        ("UNITTYPE", "unittype", array.units.as_deref().map(spelling::line)),
+    ];
+    let item = |(name, role, value): (&str, &str, Option<String>)| {
+        let value = spelling::xml(&value.filter(|value| !value.is_empty())?);
+        Some(format!("  <Item name=\"{name}\" sample=\"0\" role=\"{role}\">{value}</Item>\n"))
+    };
+    let items: String = items.into_iter().filter_map(item).collect();
+    (!items.is_empty()).then(|| format!("<GDALMetadata>\n{items}</GDALMetadata>\n"))
+}

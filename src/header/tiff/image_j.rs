@@ -1,0 +1,93 @@
+//! What ImageJ wants to know of a stack: a description in lines of `name=value`, and the resolution (ImageJ's
+//! `TiffEncoder`, which tifffile and Bio-Formats read alike).
+
+use super::super::described::{Axis, Role};
+use super::super::spelling;
+use super::{Described, Tags, Value};
+
+const X_RESOLUTION: u16 = 282;
+const Y_RESOLUTION: u16 = 283;
+const RESOLUTION_UNIT: u16 = 296;
+
+/// What a page is one of, in the order in which ImageJ goes through them: the last is fastest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Dimension {
+    Frames,
+    Slices,
+    Channels,
+}
+
+/// The description of the first page. Frames, slices and channels are told where the dimensions are in ImageJ's order;
+/// else all pages are images of one stack.
+pub fn description(array: &Described, pages: u64) -> String {
+    let mut text = format!("ImageJ=1.53t\nimages={pages}\n");
+    let mut add = |name: &str, value: String| text.push_str(&format!("{name}={value}\n"));
+    let stack = stack(array).unwrap_or_default();
+    for (dimension, len) in stack.iter().rev() {
+        match dimension {
+            Dimension::Channels => add("channels", len.to_string()),
+            Dimension::Slices => add("slices", len.to_string()),
+            Dimension::Frames => add("frames", len.to_string()),
+        }
+    }
+    if stack.iter().any(|(dimension, _)| *dimension != Dimension::Slices) {
+        add("hyperstack", "true".to_string());
+        add("mode", "grayscale".to_string());
+    }
+    if let Some([y, x]) = pixel(array) {
+        let unit = [x.1, y.1].into_iter().flatten().next().map(spelling::line);
+        if let Some(unit) = unit.filter(|unit| unit.is_ascii()) {
+            add("unit", unit);
+        }
+        let slices = array.axes.iter().position(|axis| axis.role == Role::Z);
+        if let Some((_, step)) = slices.and_then(|axis| spelling::spacing(array, axis)) {
+            add("spacing", spelling::float(step.abs()));
+        }
+    }
+    text
+}
+
+/// Pixels for each unit of length.
+pub fn resolution(array: &Described, tags: &mut Tags) {
+    let Some([y, x]) = pixel(array) else { return };
+    if let (Some(x), Some(y)) = (for_each_unit(x.0), for_each_unit(y.0)) {
+        // of a unit that only ImageJ's description names
+        tags.extend([(X_RESOLUTION, x), (Y_RESOLUTION, y), (RESOLUTION_UNIT, Value::Short(vec![1]))]);
+    }
+}
+
+/// The dimensions before the last two, if they are in ImageJ's order; those of one item don't matter.
+fn stack(array: &Described) -> Option<Vec<(Dimension, u64)>> {
+    let leading = array.axes.len().saturating_sub(2);
+    let many = array.axes.iter().take(leading).filter(|axis| axis.len > 1);
+    let stack: Vec<_> = many.map(|axis| Some((dimension(axis)?, axis.len))).collect::<Option<_>>()?;
+    stack.is_sorted_by(|(a, _), (b, _)| a < b).then_some(stack)
+}
+
+fn dimension(axis: &Axis) -> Option<Dimension> {
+    match (axis.role, axis.name.as_deref()) {
+        (Role::Time, _) => Some(Dimension::Frames),
+        (Role::Z, _) => Some(Dimension::Slices),
+        (Role::Other, Some("c" | "C" | "channel" | "channels")) => Some(Dimension::Channels),
+        _ => None,
+    }
+}
+
+/// The steps of the last two dimensions and their units, of images that don't lie on the Earth.
+fn pixel(array: &Described) -> Option<[(f64, Option<&str>); 2]> {
+    let (count, none) = (array.axes.len(), array.crs.is_none());
+    let step = |axis: usize| {
+        let (_, step) = spelling::spacing(array, axis)?;
+        Some((step.abs(), array.axes.get(axis)?.units.as_deref()))
+    };
+    let (y, x) = (step(count.checked_sub(2).filter(|_| none)?)?, step(count - 1)?);
+    Some([y, x])
+}
+
+/// One over the step, as exactly as 32 bits let it be.
+fn for_each_unit(step: f64) -> Option<Value> {
+    let powers = (0..10u32).rev().map(|digits| 10u32.pow(digits));
+    let mut ratios = powers.map(|power| (power, (step * f64::from(power)).round()));
+    let (over, under) = ratios.find(|(_, under)| *under <= f64::from(u32::MAX))?;
+    (under >= 1.0).then_some(Value::Rational(over, under as u32))
+}
