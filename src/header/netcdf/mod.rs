@@ -29,6 +29,10 @@ mod tests;
 /// it to the writer: "begin: the offset in bytes of the beginning of data for this variable".
 const ALIGNMENT: u64 = 4096;
 
+/// Bytes left free behind the header. netcdf-c makes room for a header that has grown by moving the data first, and writes
+/// the header, which is refused, afterwards: what fits here is refused before anything moves.
+const RESERVE: usize = 64 << 10;
+
 /// The most bytes a variable may have in CDF-2, but for the last one: netcdf-c, `NC_check_vlens`.
 const MAX_VARIABLE: u64 = u32::MAX as u64 - 3;
 
@@ -219,13 +223,15 @@ impl Members {
         if len > MAX_HEADER {
             return Err(Error::unsupported(format!("a netCDF header of {len} bytes is more than {MAX_HEADER}")));
         }
-        let mut end = len as u64;
+        let mut end = (len + RESERVE) as u64;
         for variable in &mut header.variables {
             variable.begin = end.next_multiple_of(ALIGNMENT);
             end = variable.begin + variable.padded_size();
         }
         let mut file = Composite::default();
-        file.push_bytes(header.bytes());
+        let mut bytes = header.bytes();
+        bytes.resize(len + RESERVE, 0);
+        file.push_bytes(bytes);
         for member in &self.list {
             file.pad_to(ALIGNMENT);
             file.push_flat(member.array.key().clone(), member.array.size(), member.swap());
