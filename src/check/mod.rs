@@ -184,3 +184,6 @@ impl Check<'_> {
         looked_at
     }
 }
+
+#[cfg(test)]
+mod tests;
