@@ -317,7 +317,7 @@ mod tests {
     fn one_dimension_is_wrapped_and_then_binned() {
         let wrapped = map(&[12], &[(0, 100), (11, 100)]);
         assert_eq!(picture(&wrapped), ["0  #.........", "10  .#"]);
-        let binned = map(&[61], &[(0, 100), (1, 100), (60, 100)]);
+        let binned = map(&[61], &[(0, 100), (1, 100), (2, 100), (3, 100), (60, 100)]);
         assert_eq!(picture(&binned), ["0  #:........", "30  ..........", "60  #"]);
     }
 
