@@ -1,0 +1,539 @@
+//! `check`, `ls`, `info --map`, `completions` and `man`: every kind of fault is made and found, and none where there is none;
+//! what is listed is what a mount shows.
+
+mod support;
+
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use support::made::Made;
+use support::servers;
+use support::walk::{differences, snapshot};
+use support::{Mount, ZARRFS, data, installed, limited, provided, say, zarrfs};
+
+/// What a check found, without the messages: level, path and kind.
+type Findings = BTreeSet<(String, String, String)>;
+
+fn parsed(output: &Output) -> Value {
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.is_empty(), "{said}");
+    serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|e| panic!("{e}: {}", String::from_utf8_lossy(&output.stdout)))
+}
+
+/// Runs a check that prints JSON; its exit code must fit what it found.
+fn check(args: &[&str]) -> Value {
+    let output = zarrfs(&[&["check", "--json"], args].concat());
+    let report = parsed(&output);
+    let faults = report["errors"].as_u64().unwrap() + report["warnings"].as_u64().unwrap();
+    assert_eq!(output.status.code(), Some(i32::from(faults > 0)), "{report}");
+    assert_eq!(report["complete"], true, "{report}");
+    report
+}
+
+fn findings(report: &Value) -> Findings {
+    let text = |finding: &Value, name: &str| finding[name].as_str().unwrap().to_string();
+    let list = report["findings"].as_array().unwrap();
+    list.iter().map(|f| (text(f, "level"), text(f, "path"), text(f, "kind"))).collect()
+}
+
+fn set(rows: &[(&str, &str, &str)]) -> Findings {
+    rows.iter().map(|(level, path, kind)| (level.to_string(), path.to_string(), kind.to_string())).collect()
+}
+
+fn write(path: impl AsRef<Path>, bytes: impl AsRef<[u8]>) {
+    fs::create_dir_all(path.as_ref().parent().unwrap()).unwrap();
+    fs::write(path, bytes).unwrap();
+}
+
+/// Faults that only decoding finds.
+const DEEP: [&str; 2] = ["/zlib/1.0", "/blosc/0"];
+
+/// A store with one fault of every kind, and what is to be found in it.
+fn faulty(store: &Path) -> Findings {
+    write(store.join(".zgroup"), r#"{"zarr_format": 2}"#);
+    write(store.join(".zattrs"), r#"{"title": NaN}"#);
+    let zlib = json!({"compressor": {"id": "zlib", "level": 1}});
+    Made::full(store.join("good"), &[4, 6], &[2, 3], zlib.clone());
+
+    let plain = Made::full(store.join("plain"), &[4, 6], &[2, 3], json!({}));
+    write(plain.file(&[0, 0]), [7; 5]);
+    fs::remove_file(plain.file(&[0, 1])).unwrap();
+    fs::create_dir(plain.file(&[0, 1])).unwrap();
+    for name in
+        ["9.0", "00.1", "0.-1", "0.0.0123abcd.partial", "0.0.__lock", ".zarrfs-77-1", "notes.txt", "0/1", ".zgroup"]
+    {
+        write(plain.path.join(name), "x");
+    }
+    write(plain.path.join("inside/.zarray"), plain.text());
+    write(plain.path.join("zarr.json"), "{}");
+    write(plain.path.join(".zattrs"), r#"{"_ARRAY_DIMENSIONS": ["x"]}"#);
+
+    let compressed = Made::full(store.join("zlib"), &[4, 6], &[2, 3], zlib);
+    write(compressed.file(&[0, 0]), "");
+    let mut damaged = compressed.encoded(&[1, 0]);
+    damaged.truncate(damaged.len() / 2);
+    write(compressed.file(&[1, 0]), damaged);
+    // the frame says that it holds more
+    let blosc = json!({"compressor": {"id": "blosc", "cname": "lz4", "clevel": 5, "shuffle": 1, "blocksize": 0}});
+    let (small, large) = (store.join("blosc"), store.join("large"));
+    let (small, large) = (Made::full(small, &[8], &[8], blosc.clone()), Made::full(large, &[64], &[64], blosc));
+    fs::copy(large.file(&[0]), small.file(&[0])).unwrap();
+
+    let nested = Made::full(store.join("nested"), &[4, 6], &[2, 3], json!({"dimension_separator": "/"}));
+    write(nested.path.join("1.1"), nested.encoded(&[1, 1]));
+    write(nested.path.join("0/7"), "x");
+    let undeclared = Made::full(store.join("undeclared"), &[4, 6], &[2, 3], json!({"dimension_separator": "/"}));
+    write(undeclared.path.join(".zarray"), undeclared.text().replace("\"dimension_separator\":\"/\"", "\"_\":0"));
+
+    write(store.join("garbage/.zarray"), "{]");
+    write(
+        store.join("codec/.zarray"),
+        plain.text().replace("\"compressor\":null", "\"compressor\":{\"id\":\"unheard\"}"),
+    );
+    write(store.join("list/.zgroup"), r#"{"zarr_format": 2}"#);
+    write(store.join("list/.zattrs"), "[1]");
+    write(store.join("badgroup/.zgroup"), r#"{"zarr_format": 7}"#);
+    write(store.join("v3/zarr.json"), r#"{"zarr_format": 3, "node_type": "array"}"#);
+    write(store.join("v3/c/0/0"), "x");
+    write(store.join("unmarked/readme"), "x");
+    write(store.join(".git/config"), "x");
+    write(store.join(".zarrfs-12-3"), "x");
+    write(store.join("gone/.zarrfs-zarray"), plain.text());
+    write(store.join("gone/.zgroup"), r#"{"zarr_format": 2}"#);
+    rustix::fs::mknodat(rustix::fs::CWD, store.join("fifo"), rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+    symlink("/etc/passwd", store.join("link-out")).unwrap();
+
+    let entry = |path: &str| (path.to_string(), serde_json::from_slice::<Value>(&fs::read(store.join(path)).unwrap()));
+    let (name, good) = entry("good/.zarray");
+    let mut other = good.as_ref().unwrap().clone();
+    other["fill_value"] = json!(1);
+    let metadata = json!({name: good.unwrap(), "large/.zarray": other, "nowhere/.zarray": {}});
+    write(store.join(".zmetadata"), json!({"zarr_consolidated_format": 1, "metadata": metadata}).to_string());
+
+    set(&[
+        ("error", "/garbage/.zarray", "metadata"),
+        ("error", "/badgroup/.zgroup", "metadata"),
+        ("error", "/list/.zattrs", "attributes"),
+        ("error", "/plain/0.0", "chunk"),
+        ("error", "/plain/0.1", "chunk"),
+        ("error", "/zlib/0.0", "chunk"),
+        ("error", "/zlib/1.0", "chunk"),
+        ("error", "/blosc/0", "chunk"),
+        ("error", "/plain/0/1", "separator"),
+        ("error", "/nested/1.1", "separator"),
+        ("warning", "/codec", "unsupported"),
+        ("warning", "/undeclared/.zarray", "undeclared-separator"),
+        ("warning", "/plain/.zattrs", "dimensions"),
+        ("warning", "/plain/9.0", "outside-grid"),
+        ("warning", "/plain/00.1", "outside-grid"),
+        ("warning", "/nested/0/7", "outside-grid"),
+        ("warning", "/plain/0.0.0123abcd.partial", "leftover"),
+        ("warning", "/plain/0.0.__lock", "leftover"),
+        ("warning", "/plain/.zarrfs-77-1", "leftover"),
+        ("warning", "/.zarrfs-12-3", "leftover"),
+        ("warning", "/gone/.zarrfs-zarray", "leftover"),
+        ("warning", "/.zmetadata", "zmetadata"),
+        ("warning", "/v3/zarr.json", "zarr-v3"),
+        ("warning", "/plain/zarr.json", "zarr-v3"),
+        ("warning", "/plain/inside", "nested"),
+        ("warning", "/plain/.zgroup", "nested"),
+        ("warning", "/fifo", "not-a-file"),
+        ("warning", "/link-out", "not-a-file"),
+        ("note", "/unmarked", "no-zgroup"),
+        ("note", "/unmarked/readme", "extra"),
+        ("note", "/.git", "extra"),
+        ("note", "/plain/notes.txt", "extra"),
+        ("note", "/plain/0.-1", "extra"),
+    ])
+}
+
+#[test]
+fn each_kind_of_fault_is_found_and_nothing_is_written() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = directory.path().join("faulty.zarr");
+    let expected = faulty(&store);
+    let before = snapshot(&store).unwrap();
+    let path = store.to_str().unwrap();
+    let report = check(&["--deep", "--notes", path]);
+    assert_eq!(findings(&report), expected);
+    assert_eq!(report["findings"].as_array().unwrap().len() as u64, counted(&report), "{report}");
+    // sizes alone tell less, and notes are not told unasked; one thread finds what several do
+    let mut shallow = expected.clone();
+    shallow.retain(|(level, path, _)| level != "note" && !DEEP.contains(&path.as_str()));
+    assert_eq!(findings(&check(&[path])), shallow);
+    assert_eq!(findings(&check(&["--deep", "--notes", "--threads", "1", path])), expected);
+    // an array by itself, which is a store, too
+    let array = findings(&check(&["--deep", store.join("zlib").to_str().unwrap()]));
+    assert_eq!(array, set(&[("error", "/0.0", "chunk"), ("error", "/1.0", "chunk")]));
+    assert_eq!(differences(&before, &snapshot(&store).unwrap()), [] as [String; 0]);
+}
+
+fn counted(report: &Value) -> u64 {
+    ["errors", "warnings", "notes"].iter().map(|name| report[name].as_u64().unwrap()).sum()
+}
+
+#[test]
+fn a_check_says_where_what_and_what_to_do() {
+    let directory = tempfile::tempdir().unwrap();
+    faulty(directory.path());
+    let output = zarrfs(&["check", directory.path().to_str().unwrap()]);
+    assert_eq!((output.status.code(), output.stderr.len()), (Some(1), 0));
+    let text = String::from_utf8(output.stdout).unwrap();
+    for line in [
+        "error    /plain/0.0: no codec: 5 bytes, it must have 6; restore it from a copy; if it is deleted the chunk reads as \
+         the fill value",
+        "error    /zlib/0.0: zlib: empty; restore it from a copy; if it is deleted the chunk reads as the fill value",
+        "error    /plain/0/1: a chunk under '/', where the array's separator is '.'; correct dimension_separator in .zarray, \
+         or rename the chunks",
+        "warning  /.zmetadata: lacks zlib/.zarray, which is stored; write it anew with `zarrfs consolidate`",
+        "warning  /.zmetadata: has nowhere/.zarray, of which no valid document is stored; write it anew with `zarrfs \
+         consolidate`",
+        "warning  /.zmetadata: has another large/.zarray than is stored; write it anew with `zarrfs consolidate`",
+        "warning  /plain/9.0: named like a chunk, but the grid has 2 x 2; no reader finds it: delete it, or correct the shape \
+         in .zarray",
+    ] {
+        assert!(text.lines().any(|l| l == line), "{line}\n{text}");
+    }
+    assert!(!text.contains("good/.zarray"), "{text}");
+    let last = text.lines().last().unwrap();
+    assert!(last.starts_with("9 arrays, ") && last.ends_with(" findings, 5 notes (--notes shows them)"), "{last}");
+}
+
+#[test]
+fn what_is_stored_in_archives_and_behind_servers_is_checked_too() {
+    if !installed("python3") {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let store = directory.path().join("faulty.zarr");
+    let mut expected = faulty(&store);
+    for path in ["fifo", "link-out"] {
+        fs::remove_file(store.join(path)).unwrap();
+    }
+    fs::remove_dir(store.join("plain/0.1")).unwrap();
+    expected.retain(|(_, path, _)| !["/fifo", "/link-out", "/plain/0.1"].contains(&path.as_str()));
+    for stored in [true, false] {
+        let archive = servers::zip(&store, directory.path(), &format!("{stored}.zip"), stored);
+        assert_eq!(findings(&check(&["--deep", "--notes", archive.to_str().unwrap()])), expected, "stored: {stored}");
+    }
+    // a server that can't list tells of the hierarchy by .zmetadata, and of chunks that are asked for
+    fs::remove_file(store.join(".zmetadata")).unwrap();
+    fs::remove_dir_all(store.join("garbage")).unwrap();
+    // it says what can't be read, and writes the rest
+    zarrfs(&["consolidate", store.to_str().unwrap()]);
+    let Some(server) = servers::python_http(directory.path()) else { return };
+    let output = server.place("faulty.zarr").zarrfs("check", &["--deep", "--json", "--notes"]);
+    let report = parsed(&output);
+    let found = findings(&report);
+    let chunks: Vec<&str> =
+        found.iter().filter(|(_, _, kind)| kind == "chunk").map(|(_, path, _)| path.as_str()).collect();
+    assert_eq!(chunks, ["/blosc/0", "/plain/0.0", "/zlib/0.0", "/zlib/1.0"]);
+    assert!(found.contains(&("note".into(), "/".into(), "unlisted".into())), "{report}");
+    assert!(found.contains(&("warning".into(), "/codec".into(), "unsupported".into())), "{report}");
+    assert_eq!(output.status.code(), Some(1));
+}
+
+/// "No findings" of what is sound, and of each damaged array of the matrices its own.
+#[test]
+fn sound_stores_have_no_findings_and_damaged_ones_have() {
+    let report = check(&["--deep", "--notes", data("sample.zarr").to_str().unwrap()]);
+    assert_eq!((counted(&report), &report["arrays"], &report["chunks"]), (0, &json!(8), &json!(43)));
+    let mut stores: Vec<PathBuf> = Vec::new();
+    for folder in ["ZARRFS_MATRIX", "ZARRFS_REFERENCE"].iter().filter_map(|variable| provided(variable)) {
+        stores_below(&folder, &mut stores);
+    }
+    let (mut arrays, mut damaged) = (0, 0);
+    for store in stores {
+        // of v3
+        if zarrfs(&["info", store.to_str().unwrap()]).status.code() == Some(4) {
+            continue;
+        }
+        let report = check(&["--deep", store.to_str().unwrap()]);
+        arrays += report["arrays"].as_u64().unwrap();
+        let name = store.file_name().unwrap().to_str().unwrap();
+        let found = findings(&report);
+        let faulty: BTreeSet<&str> =
+            found.iter().map(|(_, path, _)| path.split('/').nth(1).unwrap_or_default()).collect();
+        match name {
+            "odd.zarr" | "v2-odd.zarr" => {
+                let names = fs::read_dir(&store).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap());
+                let bad: BTreeSet<String> = names.filter(|name| name.starts_with("bad-")).collect();
+                let ok = ["ok-chunks-beyond-grid"];
+                let found: BTreeSet<String> =
+                    faulty.iter().filter(|name| !ok.contains(name)).map(|name| name.to_string()).collect();
+                assert_eq!(found, bad, "{}: {report:#}", store.display());
+                damaged += bad.len();
+            }
+            "tree.zarr" | "v2-tree.zarr" => {
+                assert!(found.iter().all(|(level, _, _)| level == "warning"), "{}: {report:#}", store.display());
+            }
+            "stale.zarr" => {
+                assert!(found.iter().all(|(_, _, kind)| kind == "zmetadata") && !found.is_empty(), "{report:#}")
+            }
+            "undeclared.zarr" => assert_eq!(faulty.into_iter().collect::<Vec<_>>(), ["nested"]),
+            "fixture.zarr" => assert_eq!(faulty.into_iter().collect::<Vec<_>>(), ["nested_legacy"]),
+            _ => assert!(found.is_empty(), "{}: {report:#}", store.display()),
+        }
+    }
+    say(&format!("{arrays} arrays checked, {damaged} of them damaged on purpose"));
+}
+
+/// The stores of v1 and v2 below a folder.
+fn stores_below(folder: &Path, stores: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_str().unwrap();
+        let is_store = [".zgroup", ".zarray", "meta"].iter().any(|document| path.join(document).is_file());
+        if is_store || name.ends_with(".zarr") || name.ends_with(".zip") && path.is_file() {
+            stores.push(path);
+        } else if path.is_dir() && !["sha256", "LICENSES"].contains(&name) {
+            stores_below(&path, stores);
+        }
+    }
+}
+
+/// The hostile corpus: a check says what is wrong with it, and survives.
+#[test]
+fn hostile_stores_are_checked_like_others() {
+    for entry in fs::read_dir(data("hostile")).unwrap() {
+        let path = entry.unwrap().path();
+        if !path.is_dir() {
+            continue;
+        }
+        let output = limited(60, ZARRFS).args(["check", "--deep", "--json", "--notes"]).arg(&path).output().unwrap();
+        let (code, said) = (output.status.code(), String::from_utf8_lossy(&output.stderr));
+        match code {
+            Some(0 | 1) if said.is_empty() => drop(parsed(&output)),
+            _ => {
+                assert!(matches!(code, Some(1 | 4)) && said.lines().count() == 1, "{}: {code:?} {said}", path.display())
+            }
+        }
+    }
+}
+
+#[test]
+fn many_strays_are_few_lines() {
+    let directory = tempfile::tempdir().unwrap();
+    let made = Made::new(directory.path().join("a"), &[4], &[2], json!({}));
+    for i in 2..502 {
+        write(made.path.join(i.to_string()), "xx");
+    }
+    let report = check(&[directory.path().join("a").to_str().unwrap()]);
+    assert_eq!(report["warnings"], 21, "{report}");
+    let last = report["findings"].as_array().unwrap().last().unwrap();
+    assert!(last["message"].as_str().unwrap().starts_with("480 more like the 20 above"), "{last}");
+}
+
+#[test]
+fn an_interrupted_check_says_how_far_it_came() {
+    let directory = tempfile::tempdir().unwrap();
+    write(directory.path().join(".zgroup"), r#"{"zarr_format": 2}"#);
+    write(directory.path().join("a/.zarray"), "{]");
+    let made = Made::new(
+        directory.path().join("b"),
+        &[6000, 512],
+        &[1, 512],
+        json!({"compressor": {"id": "bz2", "level": 9}}),
+    );
+    let chunk = made.encoded(&[0, 0]);
+    (0..6000).for_each(|i| fs::write(made.file(&[i, 0]), &chunk).unwrap());
+    let mut command = Command::new(ZARRFS);
+    command.args(["check", "--deep", "--threads", "1"]).arg(directory.path()).stdout(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let mut out = BufReader::new(child.stdout.take().unwrap());
+    let mut line = String::new();
+    out.read_line(&mut line).unwrap();
+    assert!(line.starts_with("error    /a/.zarray: not valid JSON"), "{line}");
+    rustix::process::kill_process(rustix::process::Pid::from_child(&child), rustix::process::Signal::INT).unwrap();
+    let mut rest = String::new();
+    out.read_to_string(&mut rest).unwrap();
+    assert!(rest.starts_with("interrupted after ") && rest.trim_end().ends_with(": 1 finding"), "{rest}");
+    let chunks: u64 = rest.split(", ").nth(1).unwrap().split(' ').next().unwrap().replace(',', "").parse().unwrap();
+    assert!(chunks < 6000, "{rest}");
+    assert_eq!(child.wait().unwrap().code(), Some(1));
+}
+
+/// What `ls -A` of a directory shows: names, and sizes of files.
+fn shown(path: &Path) -> BTreeSet<(String, Option<u64>)> {
+    let entries = fs::read_dir(path).unwrap().map(|entry| entry.unwrap());
+    let row = |entry: fs::DirEntry| {
+        let metadata = fs::metadata(entry.path());
+        let size = metadata.ok().filter(|m| m.is_file()).map(|m| m.len());
+        (entry.file_name().into_string().unwrap(), size)
+    };
+    entries.map(row).collect()
+}
+
+#[test]
+fn ls_lists_what_a_mount_shows() {
+    let directory = tempfile::tempdir().unwrap();
+    let faulty_store = directory.path().join("faulty.zarr");
+    faulty(&faulty_store);
+    let mut stores = vec![data("sample.zarr"), faulty_store];
+    stores.extend(provided("ZARRFS_MATRIX").into_iter().flat_map(|m| ["object.zarr", "tree.zarr"].map(|s| m.join(s))));
+    for store in stores {
+        let options = ["--headers", "npy,vrt,readme", "--containers", "nii"];
+        let mount = Mount::new(&store, &options);
+        let path = store.to_str().unwrap();
+        let list = parsed(&zarrfs(&[&["ls", "-R", "--json"], &options[..], &[path]].concat()));
+        let mut groups = vec![mount.path().to_path_buf()];
+        let mut listed = 0;
+        while let Some(group) = groups.pop() {
+            let prefix = group.strip_prefix(mount.path()).unwrap().to_str().unwrap();
+            let prefix = if prefix.is_empty() { "/".to_string() } else { format!("/{prefix}/") };
+            let own = list.as_array().unwrap().iter().filter_map(|entry| {
+                let name = entry["path"].as_str().unwrap().strip_prefix(&prefix)?;
+                (!name.contains('/')).then(|| (name.to_string(), entry["size"].as_u64()))
+            });
+            let own: BTreeSet<_> = own.collect();
+            assert_eq!(own, shown(&group), "{}", group.display());
+            listed += own.len();
+            groups.extend(own.iter().map(|(name, _)| group.join(name)).filter(|path| path.is_dir()));
+        }
+        assert_eq!(list.as_array().unwrap().len(), listed);
+        // without attributes there are the same names
+        let names = zarrfs(&[&["ls"], &options[..], &[path]].concat());
+        let names: Vec<String> =
+            String::from_utf8(names.stdout).unwrap().lines().map(|l| l.trim_end_matches('/').into()).collect();
+        let root: Vec<String> = shown(mount.path()).into_iter().map(|(name, _)| name).collect();
+        assert_eq!(names, root);
+    }
+}
+
+#[test]
+fn ls_shows_what_is_stored_and_when() {
+    let store = data("sample.zarr/lat");
+    let output = zarrfs(&["ls", "-l", "--headers", "none", store.to_str().unwrap()]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    let rows: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
+    let names: Vec<&str> = rows.iter().map(|row| row[3]).collect();
+    assert_eq!(names, [".zarray", ".zattrs", "0", "data.raw"], "{text}");
+    let stored = fs::metadata(store.join("0")).unwrap().len().to_string();
+    assert_eq!(rows[2][..2], ["148", stored.as_str()], "{text}");
+    assert!(rows.iter().all(|row| row[2].len() == 20 && row[2].ends_with('Z')), "{text}");
+    let none = zarrfs(&["ls", store.join("nothing").to_str().unwrap()]);
+    assert_eq!((none.status.code(), none.stdout.len()), (Some(3), 0));
+    let group = String::from_utf8(zarrfs(&["ls", "-R", data("sample.zarr").to_str().unwrap()]).stdout).unwrap();
+    assert!(group.starts_with("/:\n.zattrs\n") && group.contains("\n\n/ocean/lat:\n.zarray\n"), "{group}");
+}
+
+#[test]
+fn a_map_shows_what_is_stored_missing_and_damaged() {
+    let directory = tempfile::tempdir().unwrap();
+    let made =
+        Made::full(directory.path().join("a"), &[6, 8], &[2, 2], json!({"compressor": {"id": "zlib", "level": 1}}));
+    fs::remove_file(made.file(&[0, 1])).unwrap();
+    write(made.file(&[1, 2]), "");
+    write(made.file(&[2, 3]), "no zlib stream");
+    let path = made.path.to_str().unwrap();
+    let picture = |args: &[&str]| {
+        let output = zarrfs(&[&["info", "--map", "--ascii"], args, &[path]].concat());
+        assert!(output.status.success() && output.stderr.is_empty());
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let text = picture(&[]);
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines[1..4], ["     0  #.##", "     1  ##!#", "     2  ####"], "{text}");
+    assert!(lines[4].starts_with("  11 of 12 chunks stored, ") && lines[4].ends_with(", 1 fail"), "{text}");
+    assert!(lines[5].contains("/1.2: zlib: empty"), "{text}");
+    assert!(picture(&["--deep"]).contains("     2  ###!"));
+    let json = parsed(&zarrfs(&["info", "--map", "--deep", "--json", path]));
+    let map = &json[0]["map"];
+    assert_eq!((&map["grid"], &map["chunks_per_cell"]), (&json!([3, 4]), &json!([1, 1, 1])));
+    assert_eq!(map["stored"], json!([1, 0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1]));
+    assert_eq!(map["failed"], json!([0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1]));
+    let bytes: u64 = map["bytes"].as_array().unwrap().iter().map(|n| n.as_u64().unwrap()).sum();
+    assert_eq!(json[0]["stored_bytes"], bytes);
+    // the locale decides which characters there are
+    let drawn = |locale: &str| {
+        let output =
+            Command::new(ZARRFS).args(["info", "--map", path]).env_clear().env("LC_ALL", locale).output().unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    };
+    assert!(drawn("C.UTF-8").contains('█') && drawn("C").is_ascii());
+    assert_eq!(zarrfs(&["info", "--deep", path]).status.code(), Some(2));
+}
+
+#[test]
+fn a_map_of_a_large_grid_fits_the_screen() {
+    let directory = tempfile::tempdir().unwrap();
+    let made = Made::new(directory.path().join("a"), &[3000, 4, 5000], &[1, 1, 1], json!({}));
+    for (at, index) in [[0, 0, 0], [2999, 3, 4999], [1500, 2, 17]].iter().enumerate() {
+        write(made.file(index), [at as u8]);
+    }
+    let output = zarrfs(&["info", "--map", "--ascii", made.path.to_str().unwrap()]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    let lines: Vec<&str> = text.lines().skip(1).collect();
+    assert!(lines.len() < 100 && lines.iter().all(|line| line.len() <= 80), "{text}");
+    let cells: String = lines.iter().take_while(|line| !line.contains("chunks stored")).copied().collect();
+    assert_eq!(cells.matches(':').count(), 3, "{text}");
+    assert!(text.contains("3 of 60,000,000 chunks stored, 3 B"), "{text}");
+    assert!(text.contains("a cell is 1 x 70 chunks of 188 planes"), "{text}");
+}
+
+/// The verbs, as the help lists them.
+fn verbs() -> Vec<String> {
+    let help = String::from_utf8(zarrfs(&["--help"]).stdout).unwrap();
+    let list = help.lines().skip_while(|line| *line != "Commands:").skip(1).take_while(|line| !line.is_empty());
+    let names = list.filter(|line| line.starts_with("  ") && !line.starts_with("   "));
+    let names = names.map(|line| line.split_whitespace().next().unwrap().to_string());
+    names.filter(|name| name != "help").collect()
+}
+
+#[test]
+fn each_verb_has_a_manual_page_that_is_well_formed() {
+    let directory = tempfile::tempdir().unwrap();
+    let pages = directory.path().join("man1");
+    assert!(zarrfs(&["man", "--all", pages.to_str().unwrap()]).status.success());
+    let verbs = verbs();
+    assert!(verbs.len() > 10, "{verbs:?}");
+    let page = |name: &str| fs::read_to_string(pages.join(format!("{name}.1"))).unwrap();
+    let main = page("zarrfs");
+    for section in ["NAME", "SYNOPSIS", "DESCRIPTION", "OPTIONS", "EXIT STATUS", "FILES", "ENVIRONMENT", "EXAMPLES"] {
+        let heading = if section.contains(' ') { format!(".SH \"{section}\"") } else { format!(".SH {section}") };
+        assert!(main.lines().any(|line| line == heading), "{section}: {main}");
+    }
+    for verb in &verbs {
+        let own = page(&format!("zarrfs-{verb}"));
+        assert!(main.contains(&format!("zarrfs\\-{verb}(1)")), "{verb} is not in zarrfs(1)");
+        assert!(own.contains(".SH \"EXIT STATUS\"") && own.contains("SEE ALSO"), "{own}");
+        assert_eq!(zarrfs(&["man", verb]).stdout, own.as_bytes());
+    }
+    assert_eq!(fs::read_dir(&pages).unwrap().count(), verbs.len() + 1);
+    assert!(page("zarrfs-check").contains("outside\\-grid (warning)"));
+    assert_eq!(zarrfs(&["man", "nothing"]).status.code(), Some(2));
+    if installed("groff") {
+        for entry in fs::read_dir(&pages).unwrap() {
+            let output = Command::new("groff")
+                .args(["-man", "-Tutf8", "-ww", "-z"])
+                .arg(entry.unwrap().path())
+                .output()
+                .unwrap();
+            assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+        }
+    }
+}
+
+#[test]
+fn shells_take_their_completions() {
+    for shell in ["bash", "zsh", "fish"] {
+        let output = zarrfs(&["completions", shell]);
+        assert!(output.status.success() && output.stderr.is_empty());
+        let text = String::from_utf8(output.stdout).unwrap();
+        for verb in verbs() {
+            assert!(text.contains(&verb), "{shell} has no {verb}");
+        }
+        if installed(shell) {
+            let mut child = Command::new(shell).arg("-n").stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+            child.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
+            let output = child.wait_with_output().unwrap();
+            assert!(output.status.success() && output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+        }
+    }
+    assert_eq!(zarrfs(&["completions", "nothing"]).status.code(), Some(2));
+}
