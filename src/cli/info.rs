@@ -47,7 +47,7 @@ struct Row {
 enum What {
     Group,
     /// An array, and what the store holds of it or why that can't be told.
-    Array(Arc<Array>, Result<Stored>, Option<ChunkMap>),
+    Array(Arc<Array>, Result<Stored>, Option<Box<ChunkMap>>),
     Unreadable(Error),
 }
 
@@ -69,7 +69,7 @@ pub fn run(args: &InfoArgs) -> std::result::Result<(), Failure> {
             Place::Array(array) if args.map => {
                 // the only one has the whole screen
                 let room = room(if key.is_root() { FULL } else { SMALL });
-                let mut map = ChunkMap::new(array.grid(), array.metadata().is_object(), room);
+                let mut map = Box::new(ChunkMap::new(array.grid(), array.metadata().is_object(), room));
                 let stored = mapped(array, args.deep, &mut map);
                 What::Array(array.clone(), stored, Some(map))
             }
