@@ -64,7 +64,7 @@ def raster(array, name, driver, is_placed=True):
             same("CRS", dataset.crs and dataset.crs.to_epsg(), array.epsg)
         if array.told:
             for band in dataset.nodatavals:
-                same("nodata", band, array.fill())
+                same(f"nodata is {array.fill()} and not {band}", array.is_fill(band), True)
             same("scales", set(dataset.scales), {array.scale or 1.0})
             same("offsets", set(dataset.offsets), {array.offset or 0.0})
         return dataset.descriptions, dataset.units

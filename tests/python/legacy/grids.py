@@ -16,20 +16,19 @@ MISSING = -9.99e33
 
 def descending(array):
     """Rows whose latitudes decrease, in steps or not."""
-    latitudes = array.coordinates(len(array.shape) - 2)
+    latitudes = len(array.shape) > 1 and array.coordinates(len(array.shape) - 2)
     return bool(latitudes) and latitudes[-1] < latitudes[0]
 
 
 def grads_values(command, path, name, sizes):
-    """What GrADS displays, time by time and level by level, rows from the south."""
-    times, levels, rows, columns = sizes
+    """What GrADS displays, member by member, time by time and level by level, rows from the south."""
+    *planes, rows, columns = sizes
     with tempfile.TemporaryDirectory() as folder:
         out, script = os.path.join(folder, "out"), os.path.join(folder, "all.gs")
         lines = [f"'{command} {path}'", "if (rc != 0); say result; 'quit'; endif", f"'set undef {MISSING}'",
                  f"'set x 1 {columns}'", f"'set y 1 {rows}'", "'set gxout fwrite'", f"'set fwrite -le -st {out}'"]
-        for time in range(times):
-            for level in range(levels):
-                lines += [f"'set t {time + 1}'", f"'set z {level + 1}'", f"'d {name}'"]
+        for place in np.ndindex(*planes):
+            lines += [f"'set {axis} {n + 1}'" for axis, n in zip("etz", place)] + [f"'d {name}'"]
         lines += ["'disable fwrite'", "'set x 1'", f"'set x 1 {columns}'", "'q dims'", "say result", "'quit'"]
         with open(script, "w") as f:
             f.write("\n".join(lines) + "\n")
@@ -48,11 +47,11 @@ def dims(said):
 
 
 def counts(path):
-    """Of times, levels, rows and columns, from a descriptor."""
+    """Of members, times, levels, rows and columns, from a descriptor, and the variable's name."""
     with open(path) as f:
         text = f.read()
-    found = {axis: int(n) for axis, n in re.findall(r"^([XYZT])DEF +(\d+)", text, re.M | re.I)}
-    return [found[axis] for axis in "TZYX"], re.search(r"^VARS.*\n *(\S+)", text, re.M | re.I)[1].split("=>")[0]
+    found = {axis: int(n) for axis, n in re.findall(r"^([XYZTE])DEF +(\d+)", text, re.M | re.I)}
+    return [found.get(axis, 1) for axis in "ETZYX"], re.search(r"^VARS.*\n *(\S+)", text, re.M | re.I)[1].split("=>")[0]
 
 
 def raw(array):
@@ -77,13 +76,21 @@ def grads(array):
     sizes, name = counts(array.file("data.ctl"))
     found, said = grads_values("open", array.file("data.ctl"), name, sizes)
     values = raw(array)
-    values = values[..., ::-1, :] if descending(array) else values
+    if descending(array) or array.names() == ["lat"] and array.steps()[0] < 0:
+        # a profile along latitudes has rows of one item
+        values = values.reshape(sizes)[..., ::-1, :]
     close("values", found, values)
     if on_a_globe(array):
         same_corners(array, said)
 
 
-@row("data.ctl", "CDO import_binary", CDO, "values, coordinates, times")
+def importable(array):
+    """CDO has no ensembles, and needs the names of coordinates for those that it makes."""
+    with open(array.file("data.ctl")) as f:
+        return "EDEF" not in f.read() and array.names() != [array.name]
+
+
+@row("data.ctl", "CDO import_binary", CDO, "values, coordinates, times", importable)
 def cdo_import(array):
     with tempfile.TemporaryDirectory() as folder:
         out = os.path.join(folder, "out.nc")
@@ -112,9 +119,9 @@ def globes(group):
 @row("dataset.nc", "GrADS sdfopen", GRADS, "values, longitudes, latitudes", lambda group: bool(globes(group)))
 def grads_netcdf(group):
     for array in globes(group):
-        sizes = [1, 1, 1, 1]
+        sizes = [1] * 5
         for axis, n in zip(array.axes, array.shape):
-            sizes[["time", "lev", "lat", "lon"].index(axis["name"])] = n
+            sizes[["", "time", "lev", "lat", "lon"].index(axis["name"])] = n
         found, said = grads_values("sdfopen", group.file("dataset.nc"), array.name, sizes)
         values = decoded(array)
         close(f"{array.name}: values", found, values[..., ::-1, :] if descending(array) else values)

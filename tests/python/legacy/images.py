@@ -86,10 +86,11 @@ def vtk_xdmf(array):
     reader.UpdateInformation()
     times = reader.GetOutputInformation(0).Get(vtk.vtkStreamingDemandDrivenPipeline.TIME_STEPS()) or [None]
     values = array.numbers()
-    steps = values if len(array.shape) == 4 else [values]
+    is_in_time = len(array.shape) == 4 or array.axes[0]["name"] == "time"
+    steps = values if is_in_time else [values]
     same("count of times", len(times), len(steps))
-    if len(array.shape) == 4 and array.coordinates(0):
-        same("times", list(times), [float(t) for t in array.coordinates(0)])
+    if is_in_time and array.coordinates(0):
+        close("times", times, array.coordinates(0))
     for time, wanted in zip(times, steps):
         if time is not None:
             reader.GetOutputInformation(0).Set(vtk.vtkStreamingDemandDrivenPipeline.UPDATE_TIME_STEP(), time)

@@ -37,7 +37,8 @@ def gdal(array, name, is_placed=True):
     if array.told:
         for band in bands:
             nodata = band.get("noDataValue")
-            same("nodata", None if nodata is None else float(nodata), array.fill())
+            nodata = None if nodata is None else float(nodata)
+            same(f"nodata is {array.fill()} and not {nodata}", array.is_fill(nodata), True)
             same("scale and offset", [band.get("scale", 1.0), band.get("offset", 0.0)],
                  [array.scale or 1.0, array.offset or 0.0])
     return bands
