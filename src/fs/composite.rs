@@ -9,6 +9,7 @@ use crate::header::{Composite, Content, Part};
 use crate::memory::lock;
 use crate::store::Key;
 use crate::tree::Node;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 /// An open header or container.
@@ -20,6 +21,9 @@ pub struct CompositeFile {
     flat: Vec<OnceLock<FlatFile>>,
     /// Somebody else keeps what is read.
     once: bool,
+    /// A write was refused. Who makes room for a longer header moves the arrays' bytes, goes on when that fails, and
+    /// writes the header last (netCDF-C does so): the other bytes must stay where they are.
+    refused: AtomicBool,
 }
 
 /// A part of a request that lies in one part of the file.
@@ -135,23 +139,30 @@ impl Fs {
         Ok(true)
     }
 
-    /// Writes `data` at `offset` and returns how much of it, as [`Fs::write`] does. What is no flat bytes can only be
-    /// overwritten by the same: EPERM. A header of nothing but text takes everything and stays as it is, so that a
-    /// directory can be copied over another.
+    /// Writes `data` at `offset` and returns how much of it. What is no flat bytes can only be overwritten by the same:
+    /// EPERM. What reaches beyond the end is not written at all: EFBIG. Once something was refused, all is: EPERM. A
+    /// header of nothing but text takes everything and stays as it is, so that a directory can be copied over another.
     pub(super) fn write_composite(&self, open: &CompositeFile, offset: u64, data: &[u8]) -> Result<usize> {
         if open.is_text() {
             return Ok(data.len());
+        }
+        if open.refused.load(Ordering::Relaxed) {
+            return Err(Error::system(libc::EPERM));
+        }
+        if offset.saturating_add(data.len() as u64) > open.file.size() {
+            open.refused.store(true, Ordering::Relaxed);
+            return Err(Error::system(libc::EFBIG));
         }
         let mut written = 0;
         for slice in open.slices(offset, data.len()) {
             let part = &data[written..written + slice.len];
             match self.write_slice(open, &slice, part) {
                 Err(e) if written == 0 => return Err(e),
-                Err(_) => return Ok(written),
+                Err(_) => break,
                 Ok(()) => written += slice.len,
             }
         }
-        if written == 0 && !data.is_empty() { Err(Error::system(libc::EFBIG)) } else { Ok(written) }
+        Ok(written)
     }
 
     fn write_slice(&self, open: &CompositeFile, slice: &Slice, data: &[u8]) -> Result<()> {
@@ -161,6 +172,7 @@ impl Fs {
             Content::Flat { .. } => true,
         };
         if !same {
+            open.refused.store(true, Ordering::Relaxed);
             let why = "describes the array, and can't be changed here: change the array's metadata";
             return Err(Error::new(Kind::System(libc::EPERM), why).context(open.node.path()));
         }
@@ -204,7 +216,7 @@ impl CompositeFile {
     /// Nothing of it was read yet.
     pub(super) fn new(node: Node, file: Arc<Composite>, once: bool) -> Self {
         let flat = file.parts().iter().map(|_| OnceLock::new()).collect();
-        CompositeFile { node, file, flat, once }
+        CompositeFile { node, file, flat, once, refused: AtomicBool::new(false) }
     }
 
     /// True if it holds no flat bytes.
@@ -222,7 +234,7 @@ impl CompositeFile {
         let end = offset.saturating_add(len as u64);
         let first = self.file.part_at(offset);
         let parts = self.file.parts().iter().enumerate().skip(first);
-        parts.take_while(move |(_, part)| part.at < end).map(move |(number, part)| {
+        parts.take_while(move |(_, part)| part.at < end && len > 0).map(move |(number, part)| {
             let at = offset.saturating_sub(part.at);
             Slice { number, part, at, len: (end.min(part.at + part.len) - part.at - at) as usize }
         })

@@ -59,7 +59,8 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
     /// "container files are a header followed by the same bytes as data.raw, readable and writable at any offset (the
-    /// header part is read-only)"; a write that meets it is short, or EPERM where it begins there.
+    /// header part is read-only)"; a write that meets it is short, or EPERM where it begins there; after that nothing is
+    /// written any more, nor after one beyond the end.
     #[test]
     fn a_composite_is_a_file_of_bytes(
         swap in prop::sample::select(vec![1usize, 2, 4, 8]),
@@ -68,7 +69,7 @@ proptest! {
         let store = store();
         let fs = mount(&store, 1 << 16);
         let (composite, mut model, fixed) = file(swap);
-        let handle = open(&fs, composite.clone());
+        let (mut handle, mut closed) = (open(&fs, composite.clone()), false);
         for (offset, len, seed, step) in steps {
             let end = (offset + len).min(model.len());
             if step > 0 {
@@ -77,14 +78,25 @@ proptest! {
                 continue;
             }
             let data: Vec<u8> = (0..len).map(|i| seed.wrapping_add(i as u8 * 3)).collect();
+            if closed {
+                prop_assert_eq!(fs.write(handle, offset as u64, &data).unwrap_err().errno(), libc::EPERM);
+                fs.flush(handle).unwrap();
+                fs.release(handle);
+                handle = open(&fs, composite.clone());
+            }
             let written = fs.write(handle, offset as u64, &data);
+            closed = offset + len > model.len();
+            if closed {
+                prop_assert_eq!(written.unwrap_err().errno(), libc::EFBIG);
+                continue;
+            }
             let refused = (offset..end).find(|&at| fixed[at] && model[at] != data[at - offset]).unwrap_or(end);
+            closed = refused < end;
             // up to the beginning of the part that refuses
             let stop = composite.parts().iter().map(|part| part.at as usize).filter(|&at| at <= refused).max();
             let stop = if refused == end { end } else { stop.unwrap_or(0).max(offset) };
             match written {
                 Ok(n) => prop_assert_eq!(n, stop.saturating_sub(offset)),
-                Err(e) if offset >= model.len() => prop_assert_eq!(e.errno(), libc::EFBIG),
                 Err(e) => prop_assert_eq!((e.errno(), stop), (libc::EPERM, offset)),
             }
             if offset < stop {
@@ -126,6 +138,8 @@ fn a_container_shows_what_is_written_and_not_another_shape() {
     assert_eq!(bytes[128..136], [0, 0, 0, 9, 8, 7, 0, 0]);
     assert_eq!(fs.write(npy, 0, &bytes[..130]).unwrap(), 130);
     assert_eq!(fs.write(npy, 60, b"other").unwrap_err().errno(), libc::EPERM);
+    assert_eq!(fs.write(npy, 129, &[5]).unwrap_err().errno(), libc::EPERM);
+    let npy = fs.open(fs.lookup(array, "data.npy").unwrap().inode, true, false).unwrap().handle;
     fs.write(npy, 129, &[5]).unwrap();
     assert_eq!(read(&fs, raw, 0, 4).unwrap(), [0, 5, 0, 9]);
     let chunk = fs.open(fs.lookup(array, "0").unwrap().inode, false, false).unwrap().handle;
