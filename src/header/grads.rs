@@ -121,7 +121,7 @@ fn horizontal(axis: Option<&Axis>, role: Role) -> (String, bool) {
     let Some(axis) = axis else { return ("1 LINEAR 0 1".to_string(), false) };
     let may_reverse = role == Role::Y;
     let known = (axis.role == role).then_some(&axis.coordinates);
-    let last = |first: f64, step: f64| spelling::rounded(first + step * (axis.len - 1) as f64);
+    let last = |first: f64, step: f64| spelling::at(first, step, axis.len - 1);
     match known {
         Some(Coordinates::Regular { first, step }) if first.is_finite() && step.is_finite() => {
             if *step > 0.0 {
@@ -152,7 +152,7 @@ fn level(axis: Option<&Axis>) -> String {
             linear(axis.len, *first, *step)
         }
         Coordinates::Regular { first, step } if first.is_finite() && step.is_finite() => {
-            let values: Vec<f64> = (0..axis.len).map(|i| spelling::rounded(first + step * i as f64)).collect();
+            let values: Vec<f64> = (0..axis.len).map(|i| spelling::at(*first, *step, i)).collect();
             levels(values.iter())
         }
         Coordinates::Irregular { values, .. }

@@ -48,7 +48,8 @@ pub fn placed(array: &Described) -> Option<Placed> {
     }
     let count = array.axes.len();
     let ((y, dy), (x, dx)) = (spelling::spacing(array, count - 2)?, spelling::spacing(array, count - 1)?);
-    Some(Placed { x: x - dx / 2.0, y: y - dy / 2.0, dx, dy })
+    let corner = |centre: f64, step: f64| spelling::rounded(centre - step / 2.0);
+    Some(Placed { x: corner(x, dx), y: corner(y, dy), dx, dy })
 }
 
 /// What tells a band from the others: `time=36.5, level[2]` of coordinates and, where nothing tells them, of indices. A

@@ -96,15 +96,21 @@ pub fn spacing(array: &Described, axis: usize) -> Option<(f64, f64)> {
 pub fn coordinate(array: &Described, axis: usize, index: u64) -> Option<f64> {
     let coordinate = match &array.axes.get(axis)?.coordinates {
         Coordinates::Unknown => None,
-        Coordinates::Regular { first, step } => Some(first + step * index as f64),
+        Coordinates::Regular { first, step } => Some(at(*first, *step, index)),
         Coordinates::Irregular { values, .. } => values.get(usize::try_from(index).ok()?).copied(),
     };
-    coordinate.filter(|x| x.is_finite()).map(rounded)
+    coordinate.filter(|x| x.is_finite())
 }
 
-/// Without what adding up steps has left in the last digits.
+/// Where the item `index` lies at equal steps from the first.
+pub fn at(first: f64, step: f64, index: u64) -> f64 {
+    let x = first + step * index as f64;
+    if x.abs() < step.abs() * 1e-9 { 0.0 } else { rounded(x) }
+}
+
+/// Without what a sum has left in the last digits.
 pub fn rounded(x: f64) -> f64 {
-    format!("{x:.12e}").parse().unwrap_or(x)
+    if x.fract() == 0.0 { x } else { format!("{x:.14e}").parse().unwrap_or(x) }
 }
 
 /// The value that stands for missing ones, as an item holds it; None if no item can.
@@ -129,4 +135,28 @@ pub fn nodata(array: &Described) -> Option<Number> {
         Number::Float(_) => return None,
     };
     within.contains(&whole).then_some(Number::Int(whole))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sums_have_the_digits_of_their_parts() {
+        assert_eq!([0, 2, 3].map(|i| at(-0.3, 0.1, i)), [-0.3, -0.1, 0.0]);
+        assert_eq!(at(0.1, 0.1, 2), 0.3);
+        assert_eq!(at(1_700_000_000_000_000.0, 1.0, 3), 1_700_000_000_000_003.0);
+        assert_eq!(rounded(10.1 - 0.05), 10.05);
+    }
+
+    #[test]
+    fn numbers_as_c_reads_them() {
+        assert_eq!([0.1, -9999.0, 1e20, 1e-7, 0.0, -0.5].map(float), ["0.1", "-9999", "1e20", "1e-7", "0", "-0.5"]);
+    }
+
+    #[test]
+    fn text_between_tags() {
+        assert_eq!(xml("a<b> & \"c\"\0\u{b}é\n"), "a&lt;b&gt; &amp; &quot;c&quot;  é\n");
+        assert_eq!(line(" a\tb\u{7f}\r\n"), "a b");
+    }
 }

@@ -129,7 +129,7 @@ fn is_mesh_line(axis: &Axis, values: &[f64]) -> bool {
 /// All coordinates of a dimension. They stand in the header itself: those of an array that holds them may be packed.
 fn listed(axis: &Axis) -> Vec<f64> {
     match (&axis.coordinates, steps(axis)) {
-        (_, Some((first, step))) => (0..axis.len).map(|i| spelling::rounded(first + step * i as f64)).collect(),
+        (_, Some((first, step))) => (0..axis.len).map(|i| spelling::at(first, step, i)).collect(),
         (Coordinates::Irregular { values, .. }, None) => values.clone(),
         (_, None) => Vec::new(),
     }
