@@ -1,0 +1,85 @@
+//! `zarrfs header`: what it prints is what a mount shows, and its exit codes are those that the help documents.
+
+mod support;
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+use support::made::Made;
+use support::{Mount, ZARRFS, copy_tree, data, zarrfs};
+
+fn header(path: &Path, format: &str) -> Output {
+    zarrfs(&["header", path.to_str().unwrap(), "--format", format])
+}
+
+/// Exit code, and the one line on standard error.
+fn failure(output: &Output) -> (Option<i32>, String) {
+    assert!(output.stdout.is_empty(), "{output:?}");
+    (output.status.code(), String::from_utf8(output.stderr.clone()).unwrap())
+}
+
+/// Words and names of files, as listed without a format.
+fn listed(path: &Path) -> Vec<(String, String)> {
+    let output = zarrfs(&["header", path.to_str().unwrap()]);
+    assert!(output.status.success(), "{output:?}");
+    let text = String::from_utf8(output.stdout).unwrap();
+    let words = text.lines().map(|line| line.split_whitespace().map(str::to_string).collect::<Vec<_>>());
+    words.map(|words| (words[0].clone(), words[1].clone())).collect()
+}
+
+#[test]
+fn a_header_is_what_a_mount_shows() {
+    let store = data("sample.zarr");
+    let mount = Mount::new(&store, &["--headers", "all", "--containers", "all"]);
+    let mut compared = 0;
+    for array in ["air_temperature", "lat", "lon", "ocean/sea_surface_temperature"] {
+        let flat = fs::metadata(mount.join(array).join("data.raw")).unwrap().len() as usize;
+        for (word, name) in listed(&store.join(array)) {
+            let shown = fs::read(mount.join(array).join(&name)).unwrap();
+            let holds_flat = ["npy", "nii", "tif"].contains(&word.as_str());
+            let expected = if holds_flat { &shown[..shown.len() - flat] } else { &shown[..] };
+            let printed = header(&store.join(array), &word);
+            assert!(printed.status.success() && printed.stdout == expected, "{array} {word}: {printed:?}");
+            compared += 1;
+        }
+    }
+    assert!(compared > 20, "{compared}");
+    let dataset = fs::read(mount.join("dataset.nc")).unwrap();
+    let printed = header(&store, "nc").stdout;
+    assert!(printed.len() > 100 && dataset.starts_with(&printed));
+}
+
+#[test]
+fn what_lies_beside_an_array_tells_its_geometry() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = folder.path().join("store.zarr");
+    copy_tree(&data("sample.zarr"), &store);
+    let array = store.join("air_temperature");
+    let expected = header(&array, "ctl");
+    let text = String::from_utf8(expected.stdout.clone()).unwrap();
+    assert!(text.contains("XDEF 53 LINEAR ") && !text.contains("XDEF 53 LINEAR 1 1"), "{text}");
+    let here = Command::new(ZARRFS).args(["header", ".", "--format", "ctl"]).current_dir(&array).output().unwrap();
+    assert_eq!(here.stdout, expected.stdout);
+    // without a group there is nothing beside it
+    fs::remove_file(store.join(".zgroup")).unwrap();
+    let _ = fs::remove_file(store.join(".zmetadata"));
+    let text = String::from_utf8(header(&array, "ctl").stdout).unwrap();
+    assert!(text.contains("XDEF 53 LINEAR 1 1\n"), "{text}");
+}
+
+#[test]
+fn failures_are_told_apart() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join(".zgroup"), br#"{"zarr_format": 2}"#).unwrap();
+    let long = Made::full(folder.path().join("long"), &[3], &[3], serde_json::json!({"dtype": "<i8"}));
+    let (code, said) = failure(&header(&long.path, "mhd"));
+    assert_eq!(code, Some(4));
+    assert!(said.contains("data.mhd can't describe") && said.contains("npy, envi, vrt, readme"), "{said}");
+    assert_eq!(failure(&header(folder.path(), "vrt")).0, Some(3), "a group");
+    assert_eq!(failure(&header(&folder.path().join("nothing"), "vrt")).0, Some(3));
+    assert_eq!(failure(&header(&long.path, "nc")).0, Some(2));
+    assert_eq!(failure(&header(&long.path, "jpeg")).0, Some(2));
+    fs::write(long.path.join(".zarray"), "{").unwrap();
+    let (code, said) = failure(&header(&long.path, "vrt"));
+    assert!(code == Some(1) && said.contains("not valid JSON"), "{code:?} {said}");
+}
