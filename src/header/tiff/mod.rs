@@ -48,8 +48,8 @@ enum Value {
     Long8(u64),
 }
 
-/// True for integers, floats of 2 to 8 bytes and complex numbers, in as many pages as programs can go through. Bools are
-/// bytes.
+/// True for numbers, also complex ones, in as many pages as programs can go through. Bools are bytes. Halves, which ITK
+/// takes for integers without a word, are not shown.
 pub fn fits(metadata: &ArrayMetadata) -> bool {
     let pages = Raster::of(metadata).map(|raster| raster.bands);
     sample_format(&metadata.dtype).is_some() && pages.is_some_and(|pages| pages <= MAX_PAGES)
@@ -86,7 +86,7 @@ fn sample_format(dtype: &DType) -> Option<u16> {
     match (dtype.kind(), dtype.size()) {
         (Kind::Bool | Kind::UInt, _) => Some(1),
         (Kind::Int, _) => Some(2),
-        (Kind::Float, 2 | 4 | 8) => Some(3),
+        (Kind::Float, 4 | 8) => Some(3),
         (Kind::Complex, 8 | 16) => Some(6),
         _ => None,
     }

@@ -132,7 +132,7 @@ fn a_page_for_each_item_of_the_leading_dimensions() {
 
 #[test]
 fn what_samples_are() {
-    for (dtype, format) in [("|b1", 1), ("<u8", 1), (">i2", 2), ("<f2", 3), ("<f8", 3), ("<c8", 6)] {
+    for (dtype, format) in [("|b1", 1), ("<u8", 1), (">i2", 2), (">f4", 3), ("<f8", 3), ("<c8", 6)] {
         assert_eq!(shorts(&directories(&testing::plain(dtype, &[2, 3]))[0], SAMPLE_FORMAT), [format], "{dtype}");
     }
 }
@@ -218,7 +218,7 @@ fn rows_from_south_to_north() {
 
 #[test]
 fn what_is_refused() {
-    for dtype in ["|S3", "<M8[s]", "<f16", "|V2"] {
+    for dtype in ["|S3", "<M8[s]", "<f2", "<f16", "|V2"] {
         assert!(!fits(&testing::metadata(&format!("{dtype:?}"), &[4, 6])), "{dtype}");
     }
     for shape in [&[] as &[u64], &[4, 0], &[65_537, 1, 1], &[1 << 31]] {
