@@ -9,7 +9,7 @@ use crate::json::{self, Map, Value};
 use crate::metadata::ArrayMetadata;
 
 /// The dimensions of an array, by name: xarray's convention, which GDAL and netCDF-C follow.
-pub const DIMENSIONS: &str = "_ARRAY_DIMENSIONS";
+const DIMENSIONS: &str = "_ARRAY_DIMENSIONS";
 
 /// The attribute of the file that names the arrays that are not in it, and why.
 const LEFT_OUT: &str = "zarrfs_left_out";

@@ -3,7 +3,7 @@
 //! are typed is here and in the files beside; that the bytes come from chunks, and in which order they stand there, is
 //! not known.
 
-use super::Composite;
+use super::{Composite, axis_names};
 use crate::array::Array;
 use crate::cache::Cache;
 use crate::dtype::Kind;
@@ -15,7 +15,7 @@ use crate::store::{EntryKind, Key};
 use classic::{Header, Type, Variable, Version};
 use dimensions::Dimensions;
 use names::Names;
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
 mod attributes;
@@ -46,10 +46,18 @@ const MAX_HEADER: usize = 256 << 20;
 struct Member {
     array: Arc<Array>,
     attributes: Map<String, Value>,
+    /// Of its dimensions, where metadata tell them.
+    names: Vec<Option<String>>,
     kind: Type,
 }
 
 impl Member {
+    fn new(hierarchy: &Hierarchy, array: Arc<Array>, kind: Type) -> Result<Self> {
+        let attributes = hierarchy.attributes(array.key())?;
+        let names = axis_names(hierarchy, &array, &attributes);
+        Ok(Member { array, attributes, names, kind })
+    }
+
     fn name(&self) -> &str {
         self.array.key().name()
     }
@@ -58,13 +66,10 @@ impl Member {
         self.array.metadata()
     }
 
-    /// The dimensions that the metadata tells of, with their names where it has some.
+    /// Its dimensions, with the names of those that have one.
     fn dimensions(&self) -> impl Iterator<Item = (Option<&str>, u64)> {
-        let shape = &self.metadata().shape;
-        let names = self.attributes.get(attributes::DIMENSIONS).and_then(Value::as_array);
-        let names = names.filter(|names| names.len() == shape.len());
-        let names: Option<Vec<&str>> = names.and_then(|names| names.iter().map(json::text).collect());
-        shape.iter().enumerate().map(move |(i, &len)| (names.as_ref().and_then(|names| names.get(i).copied()), len))
+        let names = self.names.iter().map(Option::as_deref).chain(std::iter::repeat(None));
+        names.zip(self.metadata().shape.iter().copied())
     }
 
     /// True for a variable of one dimension of its own name, which tells where the items along that one lie.
@@ -91,7 +96,7 @@ struct Members {
 
 /// The group at `key` as a file of netCDF's classic format: its arrays as variables, with dimensions and attributes. A
 /// dimension whose coordinates are in no array of this group has those of the nearest group above, as in netCDF-4 and in
-/// trees of xarray. What the format has no place for is left out, and named in an attribute: complex numbers, texts
+/// trees of xarray; and so have grid mappings. What the format has no place for is left out, and named in an attribute: complex numbers, texts
 /// of Unicode, structs, objects, floats of other sizes than 4 and 8 bytes, arrays with a dimension of length 0, and what
 /// can't be read. [`crate::error::Kind::NotFound`] if there is no group.
 pub fn dataset(hierarchy: &Hierarchy, _: &Cache, key: &Key) -> Result<Composite> {
@@ -107,7 +112,7 @@ impl Members {
         }
         let mut members = Members::default();
         members.add_group(hierarchy, key)?;
-        members.add_coordinates(hierarchy, key)?;
+        members.add_from_above(hierarchy, key)?;
         // in CDF-2 one variable may be too large for others to follow it
         members.list.sort_by_key(|member| member.array.size() > MAX_VARIABLE);
         Ok(members)
@@ -124,12 +129,12 @@ impl Members {
         }
         below.sort_unstable();
         for key in below {
-            match hierarchy.find(&key) {
-                Ok(Some(Place::Array(array))) => self.add(hierarchy, array)?,
-                Ok(Some(Place::Damaged(e))) | Err(e) => {
+            match hierarchy.find(&key)? {
+                Some(Place::Array(array)) => self.add(hierarchy, array)?,
+                Some(Place::Damaged(e)) => {
                     self.left_out.insert(key.name().to_string(), e.to_string());
                 }
-                Ok(_) => {}
+                _ => {}
             }
         }
         Ok(())
@@ -142,8 +147,7 @@ impl Members {
         let size = array.size().checked_add(self.size).filter(|&size| size <= limit);
         match (type_of(&array), size) {
             (Ok(kind), Some(size)) => {
-                let attributes = hierarchy.attributes(array.key())?;
-                self.list.push(Member { array, attributes, kind });
+                self.list.push(Member::new(hierarchy, array, kind)?);
                 self.size = size;
             }
             (Err(why), _) => {
@@ -157,16 +161,20 @@ impl Members {
         Ok(())
     }
 
-    /// Adds the coordinates of named dimensions that none of the group's own arrays has, from the groups above.
-    fn add_coordinates(&mut self, hierarchy: &Hierarchy, key: &Key) -> Result<()> {
+    /// Adds what none of the group's own arrays has, from the groups above: the coordinates of named dimensions, and the
+    /// grid mappings that attributes name.
+    fn add_from_above(&mut self, hierarchy: &Hierarchy, key: &Key) -> Result<()> {
         let mut known: HashSet<String> = self.list.iter().map(|member| member.name().to_string()).collect();
         known.extend(self.left_out.keys().cloned());
         let named = self.list.iter().flat_map(Member::dimensions);
-        let named = named.filter_map(|(name, len)| Some((name?.to_string(), len)));
-        let missing: BTreeMap<String, u64> = named.filter(|(name, _)| !known.contains(name)).collect();
+        let named = named.filter_map(|(name, len)| Some((name?.to_string(), Some(len))));
+        let mappings = self.list.iter().filter_map(|member| json::text(member.attributes.get("grid_mapping")?));
+        let mappings = mappings.flat_map(str::split_whitespace).map(|word| (word.trim_end_matches(':').into(), None));
+        let missing: BTreeSet<(String, Option<u64>)> =
+            mappings.chain(named).filter(|(name, _)| !known.contains(name)).collect();
         for (name, len) in missing {
-            if let Some(coordinates) = coordinates_above(hierarchy, key, &name, len)? {
-                self.add(hierarchy, coordinates)?;
+            if let Some(found) = from_above(hierarchy, key, &name, len)? {
+                self.add(hierarchy, found)?;
             }
         }
         Ok(())
@@ -266,19 +274,21 @@ fn type_of(array: &Array) -> std::result::Result<Type, String> {
     }
 }
 
-/// The array of this name in the nearest group above `key`, if it holds the coordinates of a dimension of this length.
-fn coordinates_above(hierarchy: &Hierarchy, key: &Key, name: &str, len: u64) -> Result<Option<Arc<Array>>> {
+/// The array of this name in the nearest group above `key` that has one: if it holds the coordinates of a dimension of this
+/// length, or where there is none a single item, as grid mappings do.
+fn from_above(hierarchy: &Hierarchy, key: &Key, name: &str, len: Option<u64>) -> Result<Option<Arc<Array>>> {
     let mut above = key.clone();
     while !above.is_root() {
         above = above.parent();
-        // names that can't be an array's are nobody's coordinates
+        // what can't be an array's name is none's
         let Ok(place) = above.child(name) else { return Ok(None) };
-        let Ok(Some(Place::Array(array))) = hierarchy.find(&place) else { continue };
-        let attributes = hierarchy.attributes(&place)?;
-        let kind = Type::Byte;
-        let coordinates = Member { array, attributes, kind };
-        let fits = coordinates.is_coordinate() && coordinates.metadata().shape == [len];
-        return Ok(fits.then_some(coordinates.array));
+        let Some(Place::Array(array)) = hierarchy.find(&place)? else { continue };
+        let found = Member::new(hierarchy, array, Type::Byte)?;
+        let fits = match len {
+            Some(len) => found.is_coordinate() && found.metadata().shape == [len],
+            None => found.metadata().shape.is_empty(),
+        };
+        return Ok(fits.then_some(found.array));
     }
     Ok(None)
 }

@@ -188,9 +188,31 @@ fn coordinates_of_the_groups_above() {
     // the nearest of the name counts, also if it is none
     let expected = ["Short t(z=5, y=4, x=3)", "Short u(.._x=4)", "Float x(x=3)", "Double y(y=4)"];
     assert_eq!(variables(&header(&h, "a/b")), expected.map(|v| v.replace("(..", "(_..")));
+    // grid mappings, too
+    let (_, h) = hierarchy(&[
+        ("crs", "\"<i4\"", &[], "{}"),
+        ("wgs", "\"<i4\"", &[], "{}"),
+        ("lon", "\"<i4\"", &[3], "{}"),
+        ("a/t", "\"<i2\"", &[3], r#"{"grid_mapping":"crs: x y wgs: lat lon"}"#),
+        ("b/t", "\"<i2\"", &[3], r#"{"grid_mapping":"../crs"}"#),
+    ]);
+    assert_eq!(variables(&header(&h, "a")), ["Short t(dim_3=3)", "Int crs()", "Int wgs()"]);
+    assert_eq!(variables(&header(&h, "b")), ["Short t(dim_3=3)"]);
+    // the one length of a name that the coordinates have
+    let ab = [("x", "\"<f8\"", &[3][..], &*dims(&["x"])), ("a/t", "\"<i2\"", &[3, 4], &dims(&["x", "x"]))];
+    assert_eq!(variables(&header(&hierarchy(&ab).1, "a")), ["Short t(x=3, x_4=4)", "Double x(x=3)"]);
     // another length is another dimension
     let (_, h) = hierarchy(&[("x", "\"<f8\"", &[3], &dims(&["x"])), ("a/t", "\"<i2\"", &[4], &dims(&["x"]))]);
     assert_eq!(variables(&header(&h, "a")), ["Short t(x=4)"]);
+}
+
+#[test]
+fn images_tell_their_axes() {
+    let (store, h) = hierarchy(&[("0", "\"<i2\"", &[3, 4], "{}"), ("1", "\"<i2\"", &[2, 2], "{}")]);
+    let axes = r#"[{"name":"y","type":"space"},{"name":"x","type":"space"}]"#;
+    let document = format!(r#"{{"multiscales":[{{"axes":{axes},"datasets":[{{"path":"0"}},{{"path":"1"}}]}}]}}"#);
+    store.insert(".zattrs", document);
+    assert_eq!(variables(&header(&h, "")), ["Short 0(y=3, x=4)", "Short 1(y_2=2, x_2=2)"]);
 }
 
 #[test]
