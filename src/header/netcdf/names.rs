@@ -1,7 +1,9 @@
 //! Names as netCDF takes them: "Names should match the regular expression
 //! `([a-zA-Z0-9_]|{MUTF8})([^\x00-\x1F/\x7F-\xFF]|{MUTF8})*`", and "names that have trailing space characters are also
-//! not permitted" (format specification, "Note on names"). It knows nothing of arrays.
+//! not permitted" (format specification, "Note on names"), which also wants them "normalized according to Unicode NFC". It
+//! knows nothing of arrays.
 
+use icu_normalizer::ComposingNormalizerBorrowed;
 use std::collections::HashMap;
 
 /// Bytes that netcdf-c takes of a name: `NC_MAX_NAME`.
@@ -34,6 +36,7 @@ impl Names {
 
 /// The name with what netCDF doesn't take in it replaced by `_`; itself where it is good.
 pub fn legal(name: &str) -> String {
+    let name = ComposingNormalizerBorrowed::new_nfc().normalize(name);
     let is_good = |c: char| !c.is_ascii() || (' '..='~').contains(&c) && c != '/';
     let mut good: String = name.chars().map(|c| if is_good(c) { c } else { '_' }).collect();
     if !good.starts_with(|c: char| !c.is_ascii() || c.is_ascii_alphanumeric() || c == '_') {
@@ -73,6 +76,7 @@ mod tests {
             ("2m", "2m"),
             ("_x.y@z+w-v", "_x.y@z+w-v"),
             ("größe", "größe"),
+            ("gro\u{308}\u{df}e", "gr\u{f6}\u{df}e"),
             ("a/b", "a_b"),
             ("x  ", "x__"),
             ("", "_"),
