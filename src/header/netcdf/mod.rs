@@ -14,6 +14,7 @@ use crate::metadata::ArrayMetadata;
 use crate::store::{EntryKind, Key};
 use classic::{Header, Type, Variable, Version};
 use dimensions::Dimensions;
+use mapping::Mappings;
 use names::Names;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
@@ -21,6 +22,7 @@ use std::sync::Arc;
 mod attributes;
 mod classic;
 mod dimensions;
+mod mapping;
 mod names;
 #[cfg(test)]
 mod tests;
@@ -192,11 +194,12 @@ impl Members {
         }
     }
 
-    /// The header, where nobody has said yet where the data begin.
+    /// The header, where nobody has said yet where the data begin. Grid mappings come before the arrays.
     fn header(&self, attributes: &Map<String, Value>) -> Header {
         let version = self.version();
         let mut names = Names::default();
         let given: Vec<String> = self.list.iter().map(|member| names.give(member.name())).collect();
+        let mappings = Mappings::new(&self.list, &mut names);
         let mut dimensions = Dimensions::new(&names);
         // coordinates first: the plain name of a dimension is theirs, if arrays differ in its length
         for member in self.list.iter().filter(|member| member.is_coordinate()) {
@@ -210,16 +213,18 @@ impl Members {
                 (Type::UByte, Version::Offset64) => Type::Byte,
                 (kind, _) => kind,
             };
+            let mut attributes = attributes::of_variable(member.metadata(), &member.attributes, kind, version);
+            attributes.extend(mappings.attribute(member));
             Variable {
                 name,
                 dimensions: dimensions.numbers(member.dimensions().chain(letters)),
-                attributes: attributes::of_variable(member.metadata(), &member.attributes, kind, version),
+                attributes,
                 kind,
                 size: member.array.size(),
                 begin: 0,
             }
         };
-        let variables = self.list.iter().zip(given).map(variable).collect();
+        let variables = mappings.variables().chain(self.list.iter().zip(given).map(variable)).collect();
         let left_out: Vec<String> = self.left_out.iter().map(|(name, why)| format!("{name}: {why}")).collect();
         let attributes = attributes::of_group(attributes, &left_out, version);
         Header { version, dimensions: dimensions.into_list(), attributes, variables }
@@ -240,6 +245,11 @@ impl Members {
         let mut bytes = header.bytes();
         bytes.resize(len + RESERVE, 0);
         file.push_bytes(bytes);
+        let mappings = header.variables.len().saturating_sub(self.list.len());
+        for mapping in header.variables.iter().take(mappings) {
+            file.pad_to(ALIGNMENT);
+            file.push_bytes(vec![0; mapping.size as usize]);
+        }
         for member in &self.list {
             file.pad_to(ALIGNMENT);
             file.push_flat(member.array.key().clone(), member.array.size(), member.swap());

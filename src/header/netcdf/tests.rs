@@ -206,6 +206,42 @@ fn coordinates_of_the_groups_above() {
     assert_eq!(variables(&header(&h, "a")), ["Short t(x=4)"]);
 }
 
+// GDAL's Zarr driver, "SRS encoding"; CF conventions, 5.6: "a grid mapping variable ... is of arbitrary type since it
+// contains no data"
+#[test]
+fn the_reference_system_of_gdal() {
+    let crs = |wkt: &str| format!(r#"{{"_ARRAY_DIMENSIONS":["Y","X"],"_CRS":{{"url":"u","wkt":"{wkt}"}}}}"#);
+    let (utm, own) = (crs("PROJCS[..."), r#"{"grid_mapping":"crs","_CRS":{"wkt":"x"}}"#);
+    let (_, h) = hierarchy(&[
+        ("X", "\"<f8\"", &[3], &dims(&["X"])),
+        ("Y", "\"<f8\"", &[2], r#"{"_ARRAY_DIMENSIONS":["Y"],"units":"km"}"#),
+        ("a", "\"<i2\"", &[2, 3], &utm),
+        ("b", "\"<i2\"", &[2, 3], &utm),
+        ("c", "\"<i2\"", &[2, 3], &crs("GEOGCS[...")),
+        ("d", "\"<i2\"", &[2, 3], own),
+        ("crs", "\"<i4\"", &[], "{}"),
+    ]);
+    let header = header(&h, "");
+    let all: Vec<_> = header.variables.iter().map(|v| (v.name.as_str(), shown(&v.attributes).join("; "))).collect();
+    let expected = [
+        ("crs_3", "crs_wkt = \"GEOGCS[...\"; spatial_ref = \"GEOGCS[...\""),
+        ("crs_2", "crs_wkt = \"PROJCS[...\"; spatial_ref = \"PROJCS[...\""),
+        ("X", "axis = \"X\""),
+        ("Y", "units = \"km\""),
+        ("a", "grid_mapping = \"crs_2\""),
+        ("b", "grid_mapping = \"crs_2\""),
+        ("c", "grid_mapping = \"crs_3\""),
+        ("crs", ""),
+        ("d", "grid_mapping = \"crs\""),
+    ];
+    assert_eq!(all, expected.map(|(name, attributes)| (name, attributes.to_string())));
+    // the arrays' data are where the header has them
+    let file = file(&h);
+    let begins = file.parts().iter().filter(|part| part.at % 4096 == 0 && part.content != Content::Padding);
+    let begins: Vec<u64> = begins.skip(1).map(|part| part.at / 4096).collect();
+    assert_eq!(begins, (17..26).collect::<Vec<u64>>());
+}
+
 #[test]
 fn images_tell_their_axes() {
     let (store, h) = hierarchy(&[("0", "\"<i2\"", &[3, 4], "{}"), ("1", "\"<i2\"", &[2, 2], "{}")]);
