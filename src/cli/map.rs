@@ -204,7 +204,8 @@ impl ChunkMap {
         } else if cell.stored == 0 {
             symbols.none
         } else if cell.stored < chunks {
-            SOME
+            let tenths = (cell.stored as f64 / chunks as f64 * 10.0).round() as u32;
+            char::from_digit(tenths.clamp(1, 9), 10).unwrap_or(FAILS)
         } else {
             let whole = self.chunk_size.unwrap_or(self.largest).max(1) as f64 * cell.stored as f64;
             let shade = (cell.bytes as f64 / whole * symbols.shades.len() as f64).ceil() as usize;
@@ -224,12 +225,12 @@ impl ChunkMap {
         if self.total.failed > 0 {
             text.push_str(&format!(", {} fail", size::count(self.total.failed)));
         }
-        let some = "some of them missing";
+        let some = "1 to 9: tenths of them stored";
         let cell = match (self.axes.map(|axis| axis.per_cell), self.counts.len()) {
             ([1, 1, 1], _) => String::new(),
-            ([_, _, n], 0 | 1) => format!("  a cell is {n} chunks, {SOME} {some}\n"),
-            ([1, n, m], _) => format!("  a cell is {n} x {m} chunks, {SOME} {some}\n"),
-            ([l, n, m], _) => format!("  a cell is {n} x {m} chunks of {l} planes, {SOME} {some}\n"),
+            ([_, _, n], 0 | 1) => format!("  a cell is {n} chunks, {some}\n"),
+            ([1, n, m], _) => format!("  a cell is {n} x {m} chunks, {some}\n"),
+            ([l, n, m], _) => format!("  a cell is {n} x {m} chunks of {l} planes, {some}\n"),
         };
         let fault = self.fault.as_ref().map_or(String::new(), |fault| format!("  {FAILS} {fault}\n"));
         format!("{text}\n{cell}{fault}")
@@ -260,9 +261,6 @@ pub fn legend(style: Style) -> String {
 
 /// A cell of which a chunk fails.
 const FAILS: char = '!';
-
-/// A cell of which some chunks are stored.
-const SOME: char = ':';
 
 struct Symbols {
     none: char,
@@ -318,7 +316,7 @@ mod tests {
         let wrapped = map(&[12], &[(0, 100), (11, 100)]);
         assert_eq!(picture(&wrapped), ["0  #.........", "10  .#"]);
         let binned = map(&[61], &[(0, 100), (1, 100), (2, 100), (3, 100), (60, 100)]);
-        assert_eq!(picture(&binned), ["0  #:........", "30  ..........", "60  #"]);
+        assert_eq!(picture(&binned), ["0  #3........", "30  ..........", "60  #"]);
     }
 
     #[test]
