@@ -63,6 +63,8 @@ struct Output<'a> {
     out: BufWriter<StdoutLock<'static>>,
     /// Objects of JSON so far.
     objects: u64,
+    /// Characters of the longest size so far, and of the longest stored one.
+    widths: [usize; 2],
 }
 
 /// Runs the verb.
@@ -71,7 +73,7 @@ pub fn run(args: &LsArgs) -> std::result::Result<(), Failure> {
     let stats = Arc::new(Stats::default());
     let hierarchy = open_store(&args.path, &args.store_args, stats.clone())?;
     let tree = Tree::new(hierarchy, Arc::new(Cache::new(CACHE, stats))).with_headers(args.headers.shown());
-    let mut output = Output { args, out: BufWriter::new(std::io::stdout().lock()), objects: 0 };
+    let mut output = Output { args, out: BufWriter::new(std::io::stdout().lock()), objects: 0, widths: [1; 2] };
     let done = output.list_all(&tree);
     match done.and_then(|failed| output.out.flush().map(|()| failed)) {
         // `| head` has seen enough
@@ -157,11 +159,11 @@ impl Output<'_> {
         if self.args.json {
             return lines.iter().try_for_each(|line| self.print_object(line));
         }
-        let width = |of: fn(&Known) -> u64| {
-            let numbers = lines.iter().filter(|line| !line.is_directory).filter_map(|line| line.known.as_ref());
-            numbers.map(of).max().map_or(1, |n| n.to_string().len())
-        };
-        let (sizes, stored) = (width(|known| known.size), width(|known| known.stored));
+        for known in lines.iter().filter(|line| !line.is_directory).filter_map(|line| line.known.as_ref()) {
+            let [size, stored] = [known.size, known.stored].map(|n| n.to_string().len());
+            self.widths = [self.widths[0].max(size), self.widths[1].max(stored)];
+        }
+        let [sizes, stored] = self.widths;
         for line in lines {
             let name = line.key.name().escape_debug();
             let slash = if line.is_directory { "/" } else { "" };
