@@ -2,6 +2,7 @@
 
 use super::remote::ConsolidatedArg;
 use super::{Failure, Location, StoreArgs, logger, open_store};
+use crate::json::{self, Value};
 use crate::metadata::{ZARRAY, ZMETADATA};
 use crate::stats::Stats;
 use crate::store::Key;
@@ -14,6 +15,9 @@ use std::sync::Arc;
 pub struct ConsolidateArgs {
     /// The store
     store: Location,
+    /// Print a JSON object
+    #[arg(long)]
+    json: bool,
     #[command(flatten)]
     store_args: StoreArgs,
 }
@@ -28,7 +32,16 @@ pub fn run(args: &ConsolidateArgs) -> Result<(), Failure> {
     let hierarchy = open_store(&args.store, &store_args, stats.clone())?;
     let names = hierarchy.write_consolidated(&Key::root()).map_err(|e| e.context(shown))?;
     let arrays = names.iter().filter(|name| name.rsplit('/').next() == Some(ZARRAY)).count();
-    println!("{shown}: {ZMETADATA} holds {} documents, of {arrays} arrays", names.len());
+    let documents = names.len();
+    match args.json {
+        true => {
+            let report: [(&str, Value); 3] =
+                [("store", shown.to_string().into()), ("documents", documents.into()), ("arrays", arrays.into())];
+            let report = report.into_iter().map(|(name, value)| (name.to_string(), value));
+            println!("{}", json::write(&Value::Object(report.collect())));
+        }
+        false => println!("{shown}: {ZMETADATA} holds {documents} documents, of {arrays} arrays"),
+    }
     match stats.problems().as_slice() {
         [] => Ok(()),
         problems => Err(Failure::new(1, format!("{shown}: {}", problems.join("\nzarrfs: ")))),

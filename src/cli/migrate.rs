@@ -1,6 +1,7 @@
 //! `zarrfs migrate`: a Zarr v1 store turned into v2, in place.
 
 use super::{Failure, Location, StoreArgs, logger, open_store};
+use crate::json::{self, Value};
 use crate::stats::Stats;
 use clap::Args;
 use log::LevelFilter;
@@ -11,6 +12,9 @@ use std::sync::Arc;
 pub struct MigrateArgs {
     /// The store
     store: Location,
+    /// Print a JSON object
+    #[arg(long)]
+    json: bool,
     #[command(flatten)]
     store_args: StoreArgs,
 }
@@ -20,9 +24,14 @@ pub fn run(args: &MigrateArgs) -> Result<(), Failure> {
     logger::start(LevelFilter::Off, None)?;
     let shown = &args.store;
     let hierarchy = open_store(&args.store, &args.store_args, Arc::new(Stats::default()))?;
-    match hierarchy.migrate().map_err(|e| e.context(shown))? {
-        true => println!("{shown}: Zarr v2 now"),
-        false => println!("{shown}: nothing to do, it is Zarr v2 already"),
+    let migrated = hierarchy.migrate().map_err(|e| e.context(shown))?;
+    match (args.json, migrated) {
+        (true, _) => {
+            let report = [("store".to_string(), shown.to_string().into()), ("migrated".to_string(), migrated.into())];
+            println!("{}", json::write(&Value::Object(report.into_iter().collect())));
+        }
+        (false, true) => println!("{shown}: Zarr v2 now"),
+        (false, false) => println!("{shown}: nothing to do, it is Zarr v2 already"),
     }
     Ok(())
 }
