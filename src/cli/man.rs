@@ -1,5 +1,6 @@
 //! `zarrfs man`: manual pages, made of the help and of what a help has no room for: exit codes, files, environment, examples.
 
+use super::man_pages::{ENVIRONMENT, FILES, PAGES};
 use super::{Cli, EXIT_CODES, Failure};
 use crate::check::Fault;
 use crate::error::Error;
@@ -7,7 +8,7 @@ use clap::{Args, Command, CommandFactory};
 use clap_mangen::Man;
 use clap_mangen::roff::{Roff, bold, roman};
 use std::io::{ErrorKind, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// What `man` takes.
 #[derive(Args)]
@@ -19,141 +20,6 @@ pub struct ManArgs {
     #[arg(long, value_name = "DIR", conflicts_with = "verb")]
     all: Option<PathBuf>,
 }
-
-/// Names, and what each is.
-type Table = &'static [(&'static str, &'static str)];
-
-const FILES: Table = &[
-    (
-        ".zarrfs/stats, .zarrfs/stats.json",
-        "At the root of a mount, by name, never listed: what it has done, and the problems it met.",
-    ),
-    (".zarrfs/sync", "Opening it stores everything that was written. It names what could not be stored."),
-    ("/etc/fuse.conf", "With a line user_allow_other users who are not root may mount with --allow-other."),
-];
-
-const ENVIRONMENT: Table = &[
-    ("TMPDIR", "Where decoded chunks wait whose row does not fit into the cache; /var/tmp unless set."),
-    (
-        "AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN, AWS_PROFILE, AWS_REGION, AWS_ENDPOINT_URL",
-        "Credentials, region and server of S3, as the provider's own tools take them; without them the files in ~/.aws.",
-    ),
-    ("GOOGLE_APPLICATION_CREDENTIALS", "The file with the credentials of Google Cloud Storage."),
-    (
-        "AZURE_STORAGE_ACCOUNT_NAME, AZURE_STORAGE_ACCOUNT_KEY, AZURE_STORAGE_SAS_TOKEN",
-        "The account of Azure Blob Storage.",
-    ),
-    ("HTTPS_PROXY, HTTP_PROXY, NO_PROXY", "Proxies for stores on servers."),
-    ("LC_ALL, LC_CTYPE, LANG", "info --map draws in plain ASCII unless the locale is UTF-8."),
-];
-
-/// What a line of help doesn't tell, by verb; of zarrfs itself under the empty name.
-const DESCRIPTIONS: &[(&str, &[&str])] = &[
-    (
-        "",
-        &[
-            "A mount is the same hierarchy with the codecs taken off: every array is a directory with its decoded chunks as \
-         files, its flat bytes as one file data.raw, and headers that let other programs open that file. Whatever can read \
-         raw binary reads a compressed, chunked array, and changes it in place.",
-            "Stores are directories, zip archives (PATH.zip), URLs of web servers (http://, https://), and buckets (s3://, gs://, \
-         az://, abfs://). Names may lead on to a group or array in the store.",
-        ],
-    ),
-    (
-        "check",
-        &[
-            "Every group, array and stored chunk is looked at: whether documents are valid and .zmetadata says the same, whether \
-         chunks have a size that they can have or, with --deep, can be decoded, and what else lies in the store.",
-            "Each finding is one line: how much it matters, where it is, what it is and what can be done. With --json it is an \
-         object with level, path, kind and message, in the list findings.",
-        ],
-    ),
-    (
-        "info",
-        &[
-            "A map shows the chunk grid: the last dimension from left to right, the last but one downwards, a panel for each \
-         index of those before. Where the grid is larger than the picture a cell stands for several chunks, and the map says \
-         for how many.",
-        ],
-    ),
-    (
-        "ls",
-        &[
-            "Names that begin with a dot are listed, too. A directory has a slash after its name. What an array takes in the \
-         store is exact up to 1024 chunks, and an estimate beyond that.",
-        ],
-    ),
-];
-
-/// Of each verb; of zarrfs itself under the empty name.
-const EXAMPLES: &[(&str, Table)] = &[
-    (
-        "",
-        &[
-            ("zarrfs mount x.zarr mnt", "Show the store x.zarr below the directory mnt."),
-            ("dd if=mnt/air/data.raw bs=1M | md5sum", "Read an array as plain bytes."),
-            ("zarrfs umount mnt", "Store what was written, and unmount."),
-        ],
-    ),
-    (
-        "mount",
-        &[
-            ("zarrfs mount -o ro x.zarr mnt", "Mount for reading alone."),
-            ("zarrfs mount --anon s3://BUCKET/x.zarr mnt", "Mount a store in a public bucket."),
-            (
-                "zarrfs mount --containers nc x.zarr mnt; ncdump -h mnt/dataset.nc",
-                "Show each group as a netCDF file, too.",
-            ),
-        ],
-    ),
-    ("umount", &[("zarrfs umount --lazy mnt", "Unmount also while a program has a file open.")]),
-    (
-        "info",
-        &[
-            ("zarrfs info x.zarr", "All groups and arrays, with shape, dtype, codecs and sizes."),
-            ("zarrfs info --map x.zarr/air", "Which chunks are stored, and how large they are."),
-            ("zarrfs info --json x.zarr | jq -r '.[].path'", "The paths of them all."),
-        ],
-    ),
-    (
-        "ls",
-        &[
-            ("zarrfs ls -l x.zarr/air", "The files of an array with their sizes, decoded and stored."),
-            ("zarrfs ls -R s3://BUCKET/x.zarr", "All names of a store."),
-        ],
-    ),
-    (
-        "check",
-        &[
-            ("zarrfs check x.zarr", "Look at all documents, names and sizes."),
-            (
-                "zarrfs check --deep --json x.zarr | jq '.findings[] | select(.kind == \"chunk\") | .path'",
-                "The chunks that can't be decoded.",
-            ),
-        ],
-    ),
-    (
-        "cat",
-        &[(
-            "zarrfs cat x.zarr/air --offset 16 --length 2 | od -An -td2",
-            "The ninth item of an array of 16-bit integers.",
-        )],
-    ),
-    ("put", &[("zarrfs put x.zarr/air < new.raw", "Replace the values of an array.")]),
-    (
-        "create",
-        &[(
-            "zarrfs create x.zarr/t --shape 62,37,53 --chunks 24,16,24 --dtype '<i2' --from-raw t.raw",
-            "Make an array of a file of flat bytes.",
-        )],
-    ),
-    ("stats", &[("zarrfs stats mnt --watch 1s", "What a mount does, each second.")]),
-    (
-        "completions",
-        &[("zarrfs completions bash > ~/.local/share/bash-completion/completions/zarrfs", "Install them for bash.")],
-    ),
-    ("man", &[("zarrfs man --all ~/.local/share/man/man1", "Install all pages.")]),
-];
 
 /// Runs the verb.
 pub fn run(args: &ManArgs) -> Result<(), Failure> {
@@ -177,7 +43,7 @@ pub fn run(args: &ManArgs) -> Result<(), Failure> {
     }
 }
 
-fn write_all(command: &Command, directory: &std::path::Path) -> std::io::Result<()> {
+fn write_all(command: &Command, directory: &Path) -> std::io::Result<()> {
     std::fs::create_dir_all(directory)?;
     std::fs::write(directory.join("zarrfs.1"), page(command, "")?)?;
     for verb in command.get_subcommands() {
@@ -195,10 +61,11 @@ fn page(command: &Command, verb: &str) -> std::io::Result<Vec<u8>> {
     man.render_name_section(&mut out)?;
     man.render_synopsis_section(&mut out)?;
     man.render_description_section(&mut out)?;
-    if let Some((_, paragraphs)) = DESCRIPTIONS.iter().find(|(of, _)| *of == verb) {
+    let more = PAGES.iter().find(|page| page.verb == verb);
+    if let Some(page) = more.filter(|page| !page.description.is_empty()) {
         let mut roff = Roff::new();
-        for paragraph in *paragraphs {
-            roff.control("PP", []).text([roman(*paragraph)]);
+        for paragraph in page.description.split("\n\n") {
+            roff.control("PP", []).text([roman(paragraph)]);
         }
         roff.to_writer(&mut out)?;
     }
@@ -216,8 +83,8 @@ fn page(command: &Command, verb: &str) -> std::io::Result<Vec<u8>> {
         section("FILES", FILES.iter().copied()).to_writer(&mut out)?;
         section("ENVIRONMENT", ENVIRONMENT.iter().copied()).to_writer(&mut out)?;
     }
-    if let Some((_, examples)) = EXAMPLES.iter().find(|(of, _)| *of == verb) {
-        section("EXAMPLES", examples.iter().copied()).to_writer(&mut out)?;
+    if let Some(page) = more {
+        section("EXAMPLES", page.examples.iter().copied()).to_writer(&mut out)?;
     }
     if !verb.is_empty() {
         Roff::new().control("SH", ["SEE ALSO"]).text([bold("zarrfs"), roman("(1)")]).to_writer(&mut out)?;

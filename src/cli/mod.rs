@@ -16,6 +16,7 @@ mod location;
 mod logger;
 mod ls;
 mod man;
+mod man_pages;
 mod map;
 mod migrate;
 mod mount;
