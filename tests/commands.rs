@@ -51,7 +51,7 @@ fn write(path: impl AsRef<Path>, bytes: impl AsRef<[u8]>) {
 }
 
 /// Faults that only decoding finds.
-const DEEP: [&str; 2] = ["/zlib/1.0", "/blosc/0"];
+const DEEP: [&str; 3] = ["/zlib/1.0", "/blosc/0", "/words/0"];
 
 /// A store with one fault of every kind, and what is to be found in it.
 fn faulty(store: &Path) -> Findings {
@@ -83,6 +83,14 @@ fn faulty(store: &Path) -> Findings {
     let (small, large) = (store.join("blosc"), store.join("large"));
     let (small, large) = (Made::full(small, &[8], &[8], blosc.clone()), Made::full(large, &[64], &[64], blosc));
     fs::copy(large.file(&[0]), small.file(&[0])).unwrap();
+
+    // one string, where the chunk has two
+    write(
+        store.join("words/.zarray"),
+        r#"{"zarr_format": 2, "shape": [2], "chunks": [2], "dtype": "|O", "compressor": null,
+        "fill_value": "", "order": "C", "filters": [{"id": "vlen-utf8"}]}"#,
+    );
+    write(store.join("words/0"), b"\x01\0\0\0\x01\0\0\0a");
 
     let nested = Made::full(store.join("nested"), &[4, 6], &[2, 3], json!({"dimension_separator": "/"}));
     write(nested.path.join("1.1"), nested.encoded(&[1, 1]));
@@ -124,6 +132,7 @@ fn faulty(store: &Path) -> Findings {
         ("error", "/zlib/0.0", "chunk"),
         ("error", "/zlib/1.0", "chunk"),
         ("error", "/blosc/0", "chunk"),
+        ("error", "/words/0", "chunk"),
         ("error", "/plain/0/1", "separator"),
         ("error", "/nested/1.1", "separator"),
         ("warning", "/codec", "unsupported"),
@@ -201,7 +210,7 @@ fn a_check_says_where_what_and_what_to_do() {
     }
     assert!(!text.contains("good/.zarray"), "{text}");
     let last = text.lines().last().unwrap();
-    assert!(last.starts_with("9 arrays, ") && last.ends_with(" findings, 5 notes (--notes shows them)"), "{last}");
+    assert!(last.starts_with("10 arrays, ") && last.ends_with(" findings, 5 notes (--notes shows them)"), "{last}");
 }
 
 #[test]
@@ -232,7 +241,7 @@ fn what_is_stored_in_archives_and_behind_servers_is_checked_too() {
     let found = findings(&report);
     let chunks: Vec<&str> =
         found.iter().filter(|(_, _, kind)| kind == "chunk").map(|(_, path, _)| path.as_str()).collect();
-    assert_eq!(chunks, ["/blosc/0", "/plain/0.0", "/zlib/0.0", "/zlib/1.0"]);
+    assert_eq!(chunks, ["/blosc/0", "/plain/0.0", "/words/0", "/zlib/0.0", "/zlib/1.0"]);
     assert!(found.contains(&("note".into(), "/".into(), "unlisted".into())), "{report}");
     assert!(found.contains(&("warning".into(), "/codec".into(), "unsupported".into())), "{report}");
     assert_eq!(output.status.code(), Some(1));

@@ -102,7 +102,8 @@ fn decode(array: &Array, chunks: &[ChunkId], how: How) -> Vec<Examined> {
             match array.load(chunk, std::mem::take(&mut buffer), &mut scratch) {
                 Ok(None) => {}
                 Ok(Some(loaded)) => {
-                    examined.push(Examined { chunk, stored: loaded.stored, fault: None });
+                    let fault = array.check_objects(chunk, &loaded.bytes).err();
+                    examined.push(Examined { chunk, stored: loaded.stored, fault });
                     buffer = loaded.bytes;
                 }
                 Err(e) => {

@@ -41,6 +41,7 @@ pub use blosc::Header as BloscHeader;
 #[cfg(test)]
 pub(crate) use deflate::deflate_for_tests;
 pub use deflate::inflate;
+pub use object::check_objects;
 pub use pipeline::{Partly, Pipeline};
 
 /// Why bytes can't be decoded or encoded, in one line.
