@@ -220,6 +220,10 @@ fn a_user_without_privileges() {
         as_nobody() { setpriv --reuid nobody --regid nogroup --clear-groups "$@"; }
         zarrfs() { as_nobody "$D/bin/zarrfs" "$@"; }
 
+        "$ZARRFS" mount -o allow_other sample.zarr mnt
+        zarrfs umount mnt 2>&1 | grep -o 'zarrfs: mnt: .*user'
+        umount mnt
+
         zarrfs mount sample.zarr mnt -o noexec
         findmnt --noheadings --raw --output OPTIONS mnt | grep -o -e noexec -e user_id=65534
         printf '\002\001' | as_nobody dd of=mnt/air_temperature/data.raw conv=notrunc status=none

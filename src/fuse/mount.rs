@@ -2,7 +2,7 @@
 //! then, and it gives up where fusermount3 would help. A mount is known by its device number in the mount table;
 //! nothing is unmounted that does not have it.
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Kind, Result};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
@@ -139,7 +139,7 @@ impl Mountpoint {
     /// Unmounts, if it is still this mount that is on top at the path; also while it is in use.
     pub fn unmount(&self) -> Result<Unmounted> {
         match self.unmount_unused()? {
-            Unmounted::InUse => Ok(unmount(&self.path, UnmountFlags::DETACH).map(|()| Unmounted::InUse)?),
+            Unmounted::InUse => unmount(&self.path, UnmountFlags::DETACH).map(|()| Unmounted::InUse),
             other => Ok(other),
         }
     }
@@ -151,8 +151,8 @@ impl Mountpoint {
             return Ok(Unmounted::NotOnTop);
         }
         match unmount(&self.path, UnmountFlags::empty()) {
-            Err(Errno::BUSY) => Ok(Unmounted::InUse),
-            done => Ok(done.map(|()| Unmounted::Gone)?),
+            Err(e) if e.errno() == libc::EBUSY => Ok(Unmounted::InUse),
+            done => done.map(|()| Unmounted::Gone),
         }
     }
 
@@ -296,19 +296,26 @@ fn receive_fd(socket: &OwnedFd) -> Option<OwnedFd> {
 }
 
 /// Unmounts what is on top at `path`, by fusermount3 where we may not.
-fn unmount(path: &Path, flags: UnmountFlags) -> std::result::Result<(), Errno> {
+fn unmount(path: &Path, flags: UnmountFlags) -> Result<()> {
     match rustix::mount::unmount(path, flags) {
-        Err(Errno::PERM) => {
-            let mut command = Command::new("fusermount3");
-            command.arg("-u").args(flags.contains(UnmountFlags::DETACH).then_some("-z")).arg("--").arg(path);
-            match command.stdin(Stdio::null()).stdout(Stdio::null()).output() {
-                Ok(output) if output.status.success() => Ok(()),
-                Ok(output) if String::from_utf8_lossy(&output.stderr).contains("busy") => Err(Errno::BUSY),
-                // somebody else's, or no helper
-                _ => Err(Errno::PERM),
-            }
-        }
-        other => other,
+        Err(Errno::PERM) => unmount_by_helper(path, flags),
+        done => Ok(done?),
+    }
+}
+
+fn unmount_by_helper(path: &Path, flags: UnmountFlags) -> Result<()> {
+    let mut command = Command::new("fusermount3");
+    command.arg("-u").args(flags.contains(UnmountFlags::DETACH).then_some("-z")).arg("--").arg(path);
+    let Ok(output) = command.stdin(Stdio::null()).stdout(Stdio::null()).output() else {
+        return Err(Error::system(libc::EPERM).context("fusermount3 is missing, and only root can do without it"));
+    };
+    let said = String::from_utf8_lossy(&output.stderr);
+    match said.trim().lines().next() {
+        _ if output.status.success() => Ok(()),
+        Some(said) if said.contains("busy") => Err(Error::system(libc::EBUSY)),
+        // somebody else's
+        Some(said) => Err(Error::new(Kind::System(libc::EPERM), said)),
+        None => Err(Error::system(libc::EPERM)),
     }
 }
 
@@ -326,13 +333,13 @@ pub fn unmount_path(path: &Path, manner: Manner) -> Result<()> {
         Some(m) if m.fs_type != FS_TYPE => {
             Err(Error::invalid(format!("a mount of type {}, not zarrfs's", m.fs_type)).context(path.display()))
         }
-        Some(_) => unmount(&absolute, manner.flags()).map_err(|e| match e {
-            Errno::BUSY => Error::system(libc::EBUSY).context(format!(
+        Some(_) => unmount(&absolute, manner.flags()).map_err(|e| match e.errno() {
+            libc::EBUSY => e.context(format!(
                 "{}: in use. Leave the directory and close its files (fuser -vm {} lists them), or use --lazy",
                 path.display(),
                 path.display()
             )),
-            e => Error::from(e).context(path.display()),
+            _ => e.context(path.display()),
         }),
     }
 }
