@@ -318,6 +318,34 @@ fn the_helper_answers_as_mount_expects() {
     assert!(!is_mounted(&place.join("mnt")));
 }
 
+/// What `packaging/` and README tell people to write.
+#[test]
+fn the_examples_are_right() {
+    let place = Place::new();
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let read = |name: &str| fs::read_to_string(root.join(name)).unwrap();
+    let fstab = read("packaging/fstab") + &read("README.md");
+    let lines: Vec<Vec<&str>> = fstab.lines().map(|line| line.split_whitespace().collect()).collect();
+    let lines: Vec<&Vec<&str>> = lines.iter().filter(|line| line.get(2) == Some(&"fuse.zarrfs")).collect();
+    assert_eq!(lines.len(), 6, "{lines:?}");
+    let unit = read("packaging/mnt-climate.mount");
+    let options = unit.lines().find_map(|line| line.strip_prefix("Options=")).unwrap();
+    for options in lines.iter().map(|line| line[3]).chain([options]) {
+        assert_done(&helper(&place, "mount.zarrfs", &["sample.zarr", "mnt", "-f", "-o", options]));
+    }
+    if !installed("systemd-analyze") {
+        return;
+    }
+    let units = ["mnt-climate.mount", "mnt-climate.automount", "zarrfs@.service"];
+    for unit in units {
+        fs::write(place.join(unit), read(&format!("packaging/{unit}")).replace("/usr/bin/zarrfs", ZARRFS)).unwrap();
+    }
+    let paths = units.map(|unit| place.join(unit));
+    let output = Command::new("systemd-analyze").args(["verify", "--man=no"]).args(paths).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && said.is_empty(), "{said}");
+}
+
 #[test]
 fn a_forced_unmount_does_not_wait() {
     use rustix::process::{Signal, kill_process};
