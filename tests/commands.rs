@@ -230,6 +230,11 @@ fn what_is_stored_in_archives_and_behind_servers_is_checked_too() {
         let archive = servers::zip(&store, directory.path(), &format!("{stored}.zip"), stored);
         assert_eq!(findings(&check(&["--deep", "--notes", archive.to_str().unwrap()])), expected, "stored: {stored}");
     }
+    if let Some(server) = servers::moto() {
+        server.upload(&store, "bucket/faulty.zarr");
+        let output = server.place("bucket/faulty.zarr").zarrfs("check", &["--deep", "--json", "--notes"]);
+        assert_eq!(findings(&parsed(&output)), expected, "in a bucket");
+    }
     // a server that can't list tells of the hierarchy by .zmetadata, and of chunks that are asked for
     fs::remove_file(store.join(".zmetadata")).unwrap();
     fs::remove_dir_all(store.join("garbage")).unwrap();
