@@ -1,11 +1,11 @@
 //! Open files that are put together from bytes and flat bytes: headers and containers. Reads and writes go part by part;
-//! those of flat bytes as through `data.raw`, with bytes reversed where the part says so. What is no array's can't be
-//! changed.
+//! those of flat bytes as through `data.raw`, with items in another form where the part says so. What is no array's
+//! can't be changed.
 
 use super::{CurrentArray, Dropping, FlatFile, Fs, KernelPages, Readers, StoredChunks};
 use crate::array::Array;
 use crate::error::{Error, Kind, Result};
-use crate::header::{Composite, Content, Part};
+use crate::header::{Composite, Content, Form, Part};
 use crate::memory::lock;
 use crate::store::Key;
 use crate::tree::Node;
@@ -45,8 +45,8 @@ impl Fs {
     }
 
     /// The open flat bytes of a part of a file; None of a part that has none.
-    fn flat_of<'a>(&self, open: &'a CompositeFile, slice: &Slice) -> Result<Option<(&'a FlatFile, usize)>> {
-        let Content::Flat { key, swap } = &slice.part.content else { return Ok(None) };
+    fn flat_of<'a>(&self, open: &'a CompositeFile, slice: &Slice) -> Result<Option<(&'a FlatFile, Form)>> {
+        let Content::Flat { key, form } = &slice.part.content else { return Ok(None) };
         let Some(cell) = open.flat.get(slice.number) else { return Ok(None) };
         let flat = match cell.get() {
             Some(flat) => flat,
@@ -57,7 +57,7 @@ impl Fs {
         };
         let array = self.current(&flat.array)?;
         match array.size() == slice.part.len {
-            true => Ok(Some((flat, *swap))),
+            true => Ok(Some((flat, *form))),
             false => {
                 let why = "the array's shape has changed since the file was opened: open it again";
                 Err(Error::new(Kind::System(libc::ESTALE), why).context(open.node.path()))
@@ -99,17 +99,17 @@ impl Fs {
             match (&slice.part.content, self.flat_of(open, &slice)?) {
                 (Content::Bytes(bytes), _) => out.extend_from_slice(&bytes[slice.at as usize..][..slice.len]),
                 // most requests lie in one part: they need no copy
-                (_, Some((flat, 1))) if out.is_empty() => {
+                (_, Some((flat, Form::AsStored))) if out.is_empty() => {
                     if !self.read_part(flat, slice.at, slice.len, cached, out)? {
                         return Ok(false);
                     }
                 }
-                (_, Some((flat, swap))) => {
-                    let (from, end) = around(slice.at, slice.len, swap);
+                (_, Some((flat, form))) => {
+                    let (from, end) = around(slice.at, slice.len, form.item());
                     if !self.read_part(flat, from, (end - from) as usize, cached, &mut piece)? {
                         return Ok(false);
                     }
-                    reverse(&mut piece, swap);
+                    form.show(&mut piece).map_err(|e| e.context(open.node.path()))?;
                     out.extend_from_slice(&piece[(slice.at - from) as usize..][..slice.len]);
                 }
                 (_, None) => out.resize(out.len() + slice.len, 0),
@@ -139,69 +139,56 @@ impl Fs {
         Ok(true)
     }
 
-    /// Writes `data` at `offset` and returns how much of it. What is no flat bytes can only be overwritten by the same:
-    /// EPERM. What reaches beyond the end is not written at all: EFBIG. Once something was refused, all is: EPERM. A
-    /// header of nothing but text takes everything and stays as it is, so that a directory can be copied over another.
+    /// Writes `data` at `offset`, all of it. What is no flat bytes can only be overwritten by the same, else nothing is
+    /// written: EPERM, or EFBIG of what reaches beyond the end. Once something was refused, all is: EPERM. A header of
+    /// nothing but text takes everything and stays as it is, so that a directory can be copied over another.
     pub(super) fn write_composite(&self, open: &CompositeFile, offset: u64, data: &[u8]) -> Result<usize> {
         if open.is_text() {
             return Ok(data.len());
         }
-        if open.refused.load(Ordering::Relaxed) {
-            return Err(Error::system(libc::EPERM));
-        }
-        if offset.saturating_add(data.len() as u64) > open.file.size() {
+        if let Err(e) = open.permits(offset, data) {
             open.refused.store(true, Ordering::Relaxed);
-            return Err(Error::system(libc::EFBIG));
+            return Err(e.context(open.node.path()));
         }
         let mut written = 0;
         for slice in open.slices(offset, data.len()) {
             let part = &data[written..written + slice.len];
-            match self.write_slice(open, &slice, part) {
-                Err(e) if written == 0 => return Err(e),
-                Err(_) => break,
-                Ok(()) => written += slice.len,
+            if let Some((flat, form)) = self.flat_of(open, &slice)? {
+                self.write_part(flat, slice.at, part, form).map_err(|e| e.context(open.node.path()))?;
             }
+            written += slice.len;
         }
         Ok(written)
     }
 
-    fn write_slice(&self, open: &CompositeFile, slice: &Slice, data: &[u8]) -> Result<()> {
-        let same = match &slice.part.content {
-            Content::Bytes(bytes) => bytes[slice.at as usize..][..slice.len] == *data,
-            Content::Padding => data.iter().all(|byte| *byte == 0),
-            Content::Flat { .. } => true,
-        };
-        if !same {
-            open.refused.store(true, Ordering::Relaxed);
-            let why = "describes the array, and can't be changed here: change the array's metadata";
-            return Err(Error::new(Kind::System(libc::EPERM), why).context(open.node.path()));
-        }
-        let Some((flat, swap)) = self.flat_of(open, slice)? else { return Ok(()) };
+    fn write_part(&self, flat: &FlatFile, at: u64, data: &[u8], form: Form) -> Result<()> {
         self.current(&flat.array)?.writable()?;
-        let written = match swap {
-            1 => self.write_open_flat(flat, slice.at, data)? == data.len(),
-            _ => self.write_swapped(flat, slice.at, data, swap)?,
+        let written = match form {
+            Form::AsStored => self.write_open_flat(flat, at, data)? == data.len(),
+            _ => self.write_items(flat, at, data, form)?,
         };
         self.drop_pages(&Node::Flat(self.current(&flat.array)?.key().clone()));
-        if written { Ok(()) } else { Err(Error::system(libc::EFBIG)) }
+        // its array has shrunk this moment
+        if written { Ok(()) } else { Err(Error::system(libc::ESTALE)) }
     }
 
-    /// Writes bytes that stand in reversed order in each `swap` of them. The rest of the first and of the last item stays.
-    fn write_swapped(&self, flat: &FlatFile, at: u64, data: &[u8], swap: usize) -> Result<bool> {
-        let (from, end) = around(at, data.len(), swap);
+    /// Writes bytes of items that are shown in another form. The rest of the first and of the last item stays.
+    fn write_items(&self, flat: &FlatFile, at: u64, data: &[u8], form: Form) -> Result<bool> {
+        let size = form.item();
+        let (from, end) = around(at, data.len(), size);
         // two writers of one item must not undo each other's bytes
         let _alone = lock(&self.swapping);
         let (mut items, mut edge) = (vec![0; (end - from) as usize], Vec::new());
-        for item in [from, end.saturating_sub(swap as u64).max(from)] {
-            let covered = item >= at && item + swap as u64 <= at + data.len() as u64;
+        for item in [from, end.saturating_sub(size as u64).max(from)] {
+            let covered = item >= at && item + size as u64 <= at + data.len() as u64;
             if !covered {
-                self.read_part(flat, item, swap, false, &mut edge)?;
-                reverse(&mut edge, swap);
-                items[(item - from) as usize..][..swap].copy_from_slice(&edge);
+                self.read_part(flat, item, size, false, &mut edge)?;
+                form.show(&mut edge)?;
+                items[(item - from) as usize..][..size].copy_from_slice(&edge);
             }
         }
         items[(at - from) as usize..][..data.len()].copy_from_slice(data);
-        reverse(&mut items, swap);
+        form.store(&mut items)?;
         Ok(self.write_open_flat(flat, from, &items)? == items.len())
     }
 
@@ -229,6 +216,31 @@ impl CompositeFile {
         self.flat.iter().filter_map(|cell| cell.get()).map(|flat| lock(&flat.array.0).clone())
     }
 
+    /// An error if a write would change what is no flat bytes, reach beyond the end, or come after such a one.
+    fn permits(&self, offset: u64, data: &[u8]) -> Result<()> {
+        if self.refused.load(Ordering::Relaxed) {
+            return Err(Error::new(Kind::System(libc::EPERM), "a write before was refused: open the file again"));
+        }
+        if offset.saturating_add(data.len() as u64) > self.file.size() {
+            return Err(Error::system(libc::EFBIG));
+        }
+        let mut done = 0;
+        for slice in self.slices(offset, data.len()) {
+            let part = &data[done..done + slice.len];
+            let same = match &slice.part.content {
+                Content::Bytes(bytes) => bytes[slice.at as usize..][..slice.len] == *part,
+                Content::Padding => part.iter().all(|byte| *byte == 0),
+                Content::Flat { .. } => true,
+            };
+            if !same {
+                let why = "describes the array, and can't be changed here: change the array's metadata";
+                return Err(Error::new(Kind::System(libc::EPERM), why));
+            }
+            done += slice.len;
+        }
+        Ok(())
+    }
+
     /// A request, cut at the borders of the parts; shorter at the end of the file.
     fn slices(&self, offset: u64, len: usize) -> impl Iterator<Item = Slice<'_>> {
         let end = offset.saturating_add(len as u64);
@@ -245,10 +257,4 @@ impl CompositeFile {
 fn around(at: u64, len: usize, size: usize) -> (u64, u64) {
     let size = size as u64;
     (at / size * size, (at + len as u64).next_multiple_of(size))
-}
-
-fn reverse(bytes: &mut [u8], item: usize) {
-    if item > 1 {
-        bytes.chunks_exact_mut(item).for_each(<[u8]>::reverse);
-    }
 }

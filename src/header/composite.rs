@@ -1,6 +1,7 @@
 //! A file that is put together from bytes and from arrays' flat bytes, in parts that follow each other. It knows where
 //! each part stands, not how an array is read.
 
+use super::Form;
 use crate::store::Key;
 use std::sync::Arc;
 
@@ -29,13 +30,12 @@ pub enum Content {
     Bytes(Arc<[u8]>),
     /// Bytes of 0, which can't be changed.
     Padding,
-    /// All flat bytes of the array at a key, with each `swap` bytes in a row in reversed order; 1 leaves them as they
-    /// are.
+    /// All flat bytes of the array at a key.
     Flat {
         /// The array's place in the hierarchy.
         key: Key,
-        /// Bytes.
-        swap: usize,
+        /// How its items are shown.
+        form: Form,
     },
 }
 
@@ -64,9 +64,9 @@ impl Composite {
         self.push(self.size.next_multiple_of(step) - self.size, Content::Padding);
     }
 
-    /// Adds the `len` flat bytes of the array at `key` at the end. See [`Content::Flat`].
-    pub fn push_flat(&mut self, key: Key, len: u64, swap: usize) {
-        self.push(len, Content::Flat { key, swap });
+    /// Adds the `len` flat bytes of the array at `key` at the end, its items in this form.
+    pub fn push_flat(&mut self, key: Key, len: u64, form: Form) {
+        self.push(len, Content::Flat { key, form });
     }
 
     fn push(&mut self, len: u64, content: Content) {
@@ -101,7 +101,7 @@ mod tests {
         let mut file = Composite::text("header".into());
         file.pad_to(8);
         file.pad_to(8);
-        file.push_flat(Key::root(), 10, 2);
+        file.push_flat(Key::root(), 10, Form::Reversed(2));
         file.push_bytes(Vec::new());
         assert_eq!(file.parts().iter().map(|p| (p.at, p.len)).collect::<Vec<_>>(), [(0, 6), (6, 2), (8, 10)]);
         assert_eq!(file.size(), 18);

@@ -12,6 +12,7 @@ mod composite;
 mod describe;
 mod described;
 mod envi;
+mod form;
 mod grads;
 mod meta_image;
 mod netcdf;
@@ -31,6 +32,7 @@ mod xdmf;
 pub use composite::{Composite, Content, Part};
 pub use describe::{axis_names, describe};
 pub use described::{Axis, Coordinates, Crs, Described, Number, Role};
+pub use form::Form;
 pub use netcdf::dataset;
 
 /// The name of the file that shows a group as a netCDF file.
@@ -165,7 +167,7 @@ impl Format {
         };
         let mut file = Composite::default();
         file.push_bytes(before_flat);
-        file.push_flat(array.key.clone(), array.size(), 1);
+        file.push_flat(array.key.clone(), array.size(), Form::AsStored);
         Ok(file)
     }
 }

@@ -3,7 +3,7 @@
 //! are typed is here and in the files beside; that the bytes come from chunks, and in which order they stand there, is
 //! not known.
 
-use super::{Composite, axis_names};
+use super::{Composite, Form, axis_names};
 use crate::array::Array;
 use crate::cache::Cache;
 use crate::dtype::Kind;
@@ -79,10 +79,11 @@ impl Member {
         self.dimensions().map(|(name, _)| name).eq([Some(self.name())])
     }
 
-    /// Bytes in a row that stand in reversed order in the file, where all numbers are big-endian.
-    fn swap(&self) -> usize {
+    /// In the file all numbers are big-endian.
+    fn form(&self) -> Form {
         let dtype = &self.metadata().dtype;
-        if dtype.is_big_endian() || *dtype.kind() == Kind::Bytes { 1 } else { dtype.size() }
+        let as_stored = dtype.is_big_endian() || *dtype.kind() == Kind::Bytes || dtype.size() == 1;
+        if as_stored { Form::AsStored } else { Form::Reversed(dtype.size()) }
     }
 }
 
@@ -252,7 +253,7 @@ impl Members {
         }
         for member in &self.list {
             file.pad_to(ALIGNMENT);
-            file.push_flat(member.array.key().clone(), member.array.size(), member.swap());
+            file.push_flat(member.array.key().clone(), member.array.size(), member.form());
             // the variable's own padding, which readers look for also at the end of the file
             file.pad_to(4);
         }

@@ -89,13 +89,13 @@ fn a_group_with_coordinates() {
     assert_eq!(shown(&header.attributes), ["title = \"weather\""]);
     let file = file(&h);
     let flat = |part: &crate::header::Part| match &part.content {
-        Content::Flat { key, swap } => Some((key.as_str().to_string(), *swap, part.at, part.len)),
+        Content::Flat { key, form } => Some((key.as_str().to_string(), form.item(), part.at, part.len)),
         _ => None,
     };
     let flat: Vec<_> = file.parts().iter().filter_map(flat).collect();
     // the header and what is free behind it take 17 pages
     let expected = [("crs", 1, 17, 1), ("lat", 1, 18, 16), ("lon", 2, 19, 6), ("t", 4, 20, 24)];
-    assert_eq!(flat, expected.map(|(name, swap, page, len)| (name.to_string(), swap, page * 4096, len)));
+    assert_eq!(flat, expected.map(|(name, item, page, len)| (name.to_string(), item, page * 4096, len)));
     assert_eq!(file.size(), 20 * 4096 + 24);
     // the header says the same
     let Content::Bytes(bytes) = &file.parts()[0].content else { panic!("no header") };

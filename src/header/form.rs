@@ -1,0 +1,100 @@
+//! How the items of flat bytes stand in another program's file: as they are stored, in the other byte order, or as
+//! doubles. It knows nothing of files.
+
+use crate::error::{Error, Kind, Result};
+
+/// How each item of flat bytes is shown. Items keep their size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// As it is stored.
+    AsStored,
+    /// So many bytes in reversed order.
+    Reversed(usize),
+    /// Integers of 8 bytes as big-endian doubles of the same value: netCDF-3 has no such integers.
+    Doubles {
+        /// The byte order of the integers.
+        big_endian: bool,
+    },
+}
+
+impl Form {
+    /// Bytes that must be taken together.
+    pub fn item(self) -> usize {
+        match self {
+            Form::AsStored => 1,
+            Form::Reversed(size) => size.max(1),
+            Form::Doubles { .. } => 8,
+        }
+    }
+
+    /// Turns whole items as they are stored into what is shown. EIO for an integer that no double holds exactly.
+    pub fn show(self, bytes: &mut [u8]) -> Result<()> {
+        let Form::Doubles { big_endian } = self else { return self.reverse(bytes) };
+        for item in bytes.as_chunks_mut().0 {
+            let n = if big_endian { i64::from_be_bytes(*item) } else { i64::from_le_bytes(*item) };
+            let shown = n as f64;
+            if shown as i128 != i128::from(n) {
+                return Err(Error::new(Kind::System(libc::EIO), format!("{n} can't be shown as a double")));
+            }
+            *item = shown.to_be_bytes();
+        }
+        Ok(())
+    }
+
+    /// Turns whole items as they are shown into what is stored. EINVAL for a double that is no integer of 8 bytes.
+    pub fn store(self, bytes: &mut [u8]) -> Result<()> {
+        let Form::Doubles { big_endian } = self else { return self.reverse(bytes) };
+        for item in bytes.as_chunks_mut().0 {
+            let shown = f64::from_be_bytes(*item);
+            let n = shown as i64;
+            if n as f64 != shown || i128::from(n) != shown as i128 {
+                return Err(Error::invalid(format!("{shown} can't be stored: the array holds integers of 8 bytes")));
+            }
+            *item = if big_endian { n.to_be_bytes() } else { n.to_le_bytes() };
+        }
+        Ok(())
+    }
+
+    fn reverse(self, bytes: &mut [u8]) -> Result<()> {
+        if self.item() > 1 {
+            bytes.chunks_exact_mut(self.item()).for_each(<[u8]>::reverse);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_shown_is_stored_again() {
+        for form in [Form::AsStored, Form::Reversed(4), Form::Reversed(8)] {
+            let mut bytes: Vec<u8> = (0..16).collect();
+            form.show(&mut bytes).unwrap();
+            assert_eq!(bytes[0], form.item() as u8 - 1);
+            form.store(&mut bytes).unwrap();
+            assert_eq!(bytes, (0..16).collect::<Vec<u8>>());
+        }
+        for (n, big_endian) in [(0i64, true), (-7, false), (1 << 53, true), (i64::MIN, false), (3 << 60, true)] {
+            let form = Form::Doubles { big_endian };
+            let stored = if big_endian { n.to_be_bytes() } else { n.to_le_bytes() };
+            let mut bytes = stored;
+            form.show(&mut bytes).unwrap();
+            assert_eq!(f64::from_be_bytes(bytes), n as f64);
+            form.store(&mut bytes).unwrap();
+            assert_eq!(bytes, stored);
+        }
+    }
+
+    #[test]
+    fn what_has_no_exact_value_is_refused() {
+        let form = Form::Doubles { big_endian: true };
+        for n in [(1i64 << 53) + 1, i64::MAX] {
+            assert_eq!(form.show(&mut n.to_be_bytes()).unwrap_err().errno(), libc::EIO);
+        }
+        for x in [0.5, f64::NAN, f64::INFINITY, 9.3e18, -9.3e18] {
+            assert_eq!(form.store(&mut x.to_be_bytes()).unwrap_err().errno(), libc::EINVAL, "{x}");
+        }
+    }
+}
