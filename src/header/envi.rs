@@ -132,7 +132,7 @@ fn utm_zone(crs: &Crs) -> Option<(u16, &'static str)> {
 
 /// The reference system, if it is spelt in WKT of version 1, which is what ENVI reads.
 fn coordinate_system(array: &Described) -> Option<String> {
-    let wkt = spelling::line(array.crs.as_ref()?.wkt.as_ref()?);
+    let wkt = array.crs.as_ref()?.wkt.as_ref()?.replace(char::is_control, " ");
     let is_first_version = wkt.starts_with("GEOGCS[") || wkt.starts_with("PROJCS[");
     (is_first_version && !wkt.contains(['{', '}'])).then(|| format!("{{{wkt}}}"))
 }

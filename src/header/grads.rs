@@ -16,13 +16,21 @@ const MAX_NAME: usize = 15;
 /// The longest text: GrADS cuts or refuses longer ones.
 const MAX_TEXT: usize = 80;
 
+/// The longest first dimension of four: it may be one of members, which are named.
+const MAX_MEMBERS: u64 = 1 << 20;
+
 /// Coordinates in a line.
 const LEVELS_IN_LINE: usize = 10;
 
 /// True for the types that the format has: floats of 4 bytes, integers of 1, 2 and 4, of those signed only the last two,
 /// unsigned only the first two; in one to four dimensions.
 pub fn fits(metadata: &ArrayMetadata) -> bool {
-    units(metadata).is_some() && (1..=4).contains(&metadata.shape.len()) && spelling::is_countable(metadata)
+    let has_slots = match metadata.shape.as_slice() {
+        [_] | [_, _] | [_, _, _] => true,
+        [first, _, _, _] => *first <= MAX_MEMBERS,
+        _ => false,
+    };
+    units(metadata).is_some() && has_slots && spelling::is_countable(metadata)
 }
 
 /// The descriptor.
@@ -151,7 +159,9 @@ fn level(axis: Option<&Axis>) -> String {
         Coordinates::Regular { first, step } if first.is_finite() && step.is_finite() && *step > 0.0 => {
             linear(axis.len, *first, *step)
         }
-        Coordinates::Regular { first, step } if first.is_finite() && step.is_finite() => {
+        Coordinates::Regular { first, step }
+            if first.is_finite() && step.is_finite() && axis.len <= spelling::MAX_LISTED =>
+        {
             let values: Vec<f64> = (0..axis.len).map(|i| spelling::at(*first, *step, i)).collect();
             levels(values.iter())
         }
@@ -431,7 +441,7 @@ ENDVARS
         for dtype in ["|i1", "<u4", "<i8", "<f8", "<f2", "<c8", "|S3", "<M8[s]"] {
             assert!(!fits(&testing::metadata(&format!("{dtype:?}"), &[4, 6])), "{dtype}");
         }
-        for shape in [&[] as &[u64], &[4, 0], &[1; 5]] {
+        for shape in [&[] as &[u64], &[4, 0], &[1; 5], &[(1 << 20) + 1, 1, 1, 1]] {
             assert!(!fits(&testing::metadata("\"<f4\"", shape)), "{shape:?}");
         }
     }

@@ -171,3 +171,20 @@ impl Format {
         Ok(file)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_metadata_makes_a_header_large() {
+        let arrays = testing::hostile();
+        for format in Format::ALL {
+            for array in arrays.iter().filter(|array| format.fits(&array.metadata)) {
+                let own = |part: &Part| if matches!(part.content, Content::Bytes(_)) { part.len } else { 0 };
+                let size: u64 = format.file(array).unwrap().parts().iter().map(own).sum();
+                assert!(size < 1 << 20, "{format:?}: {size} bytes");
+            }
+        }
+    }
+}

@@ -77,8 +77,8 @@ fn direction(steps: &[(f64, f64)], n: usize) -> String {
 fn values(array: &Described) -> String {
     let pairs = [
         ("_FillValue", spelling::nodata(array).map(|nodata| nodata.to_string())),
-        ("scale_factor", array.scale.map(float)),
-        ("add_offset", array.offset.map(float)),
+        ("scale_factor", array.scale.filter(|x| x.is_finite()).map(float)),
+        ("add_offset", array.offset.filter(|x| x.is_finite()).map(float)),
     ];
     pairs.into_iter().filter_map(|(key, value)| Some(format!("{key}:={}\n", value?))).collect()
 }

@@ -73,5 +73,5 @@ pub fn band_label(array: &Described, band: u64) -> String {
         })
         .collect();
     parts.reverse();
-    parts.join(", ")
+    spelling::line(&parts.join(", "))
 }

@@ -4,6 +4,12 @@ use super::described::{Coordinates, Described, Number};
 use crate::dtype::{DType, Kind};
 use crate::metadata::ArrayMetadata;
 
+/// The most coordinates that a header lists.
+pub const MAX_LISTED: u64 = 1 << 20;
+
+/// Letters of a name or a title.
+const MAX_LINE: usize = 200;
+
 /// Kind and bytes of items that are numbers to other programs: `i2`, `u1`, `f4`, `c16`. Bools are bytes of 0 and 1. None
 /// for halves and extended floats, which few programs know, and for times, whose unit no header has a place for.
 pub fn number(dtype: &DType) -> Option<&'static str> {
@@ -45,9 +51,10 @@ pub fn sizes(metadata: &ArrayMetadata, between: &str) -> String {
     list(metadata.shape.iter().rev(), between)
 }
 
-/// Text in one line: what controls something becomes a space.
+/// Text in one line: what controls something becomes a space, and what follows after 200 letters goes, since some of it
+/// stands in a header thousands of times.
 pub fn line(text: &str) -> String {
-    let line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    let line: String = text.chars().take(MAX_LINE).map(|c| if c.is_control() { ' ' } else { c }).collect();
     line.trim().to_string()
 }
 
@@ -158,5 +165,6 @@ mod tests {
     fn text_between_tags() {
         assert_eq!(xml("a<b> & \"c\"\0\u{b}é\n"), "a&lt;b&gt; &amp; &quot;c&quot;  é\n");
         assert_eq!(line(" a\tb\u{7f}\r\n"), "a b");
+        assert_eq!(line(&"é".repeat(300)).chars().count(), 200);
     }
 }

@@ -96,3 +96,35 @@ pub fn microscopy() -> Described {
         ..plain("|u1", &[2, 3, 4, 5])
     }
 }
+
+/// What hostile metadata can tell: long names, numbers that are none, more items than anybody lists.
+pub fn hostile() -> Vec<Described> {
+    let strange = [f64::NAN, f64::INFINITY, f64::MIN_POSITIVE, f64::MAX, -f64::MAX, 0.0];
+    let long = "\u{1}<&\"'{},é\n".repeat(10_000);
+    let mut all = Vec::new();
+    for (first, step) in strange.iter().flat_map(|first| strange.iter().map(move |step| (*first, *step))) {
+        let regular = Coordinates::Regular { first, step };
+        let irregular = Coordinates::Irregular { values: vec![step; 3], source: None };
+        let named = |role, coordinates, len| axis(&long, role, &long, coordinates, len);
+        let most = i32::MAX as u64;
+        for axes in [
+            vec![named(Role::Time, regular.clone(), 3), named(Role::Z, regular.clone(), most)],
+            vec![named(Role::Other, irregular.clone(), 3), named(Role::Y, irregular, 3), named(Role::X, regular, most)],
+        ] {
+            let shape: Vec<u64> = axes.iter().map(|axis| axis.len).collect();
+            let number = Some(Number::Float(first));
+            all.push(Described {
+                axes,
+                name: long.clone(),
+                long_name: Some(long.clone()),
+                units: Some(long.clone()),
+                crs: Some(Crs { wkt: Some(long.clone()), ..Crs::default() }),
+                nodata: number,
+                scale: Some(first),
+                offset: Some(step),
+                ..plain("<f4", &shape)
+            });
+        }
+    }
+    all
+}

@@ -94,7 +94,8 @@ fn mesh(axes: &[Axis]) -> String {
     };
     // VTK lays a mesh of two dimensions across y and z
     let is_flat = axes.len() == 2;
-    let steps: Option<Vec<(f64, f64)>> = axes.iter().map(steps).collect();
+    let may_list = axes.iter().all(|axis| axis.len <= spelling::MAX_LISTED);
+    let steps: Option<Vec<(f64, f64)>> = axes.iter().map(|axis| steps(axis, may_list)).collect();
     let (mesh, geometry, items) = match steps {
         Some(steps) => {
             let (first, step) = is_flat.then_some((0.0, 1.0)).into_iter().chain(steps).unzip();
@@ -113,11 +114,12 @@ fn mesh(axes: &[Axis]) -> String {
     )
 }
 
-/// The first coordinate and the step; unit steps where nothing usable tells. None where coordinates are irregular.
-fn steps(axis: &Axis) -> Option<(f64, f64)> {
+/// The first coordinate and the step; unit steps where nothing usable tells. None where coordinates are irregular and may
+/// be listed.
+fn steps(axis: &Axis, may_list: bool) -> Option<(f64, f64)> {
     match &axis.coordinates {
         Coordinates::Regular { first, step } if first.is_finite() && step.is_finite() => Some((*first, *step)),
-        Coordinates::Irregular { values, .. } if is_mesh_line(axis, values) => None,
+        Coordinates::Irregular { values, .. } if may_list && is_mesh_line(axis, values) => None,
         _ => Some((0.0, 1.0)),
     }
 }
@@ -128,7 +130,7 @@ fn is_mesh_line(axis: &Axis, values: &[f64]) -> bool {
 
 /// All coordinates of a dimension. They stand in the header itself: those of an array that holds them may be packed.
 fn listed(axis: &Axis) -> Vec<f64> {
-    match (&axis.coordinates, steps(axis)) {
+    match (&axis.coordinates, steps(axis, true)) {
         (_, Some((first, step))) => (0..axis.len).map(|i| spelling::at(first, step, i)).collect(),
         (Coordinates::Irregular { values, .. }, None) => values.clone(),
         (_, None) => Vec::new(),
