@@ -50,6 +50,17 @@ fn a_header_is_what_a_mount_shows() {
 }
 
 #[test]
+fn the_list_as_json() {
+    let array = data("sample.zarr").join("lat");
+    let output = zarrfs(&["header", array.to_str().unwrap(), "--json"]);
+    let rows: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let text = |row: &serde_json::Value, name: &str| row[name].as_str().unwrap().to_string();
+    let rows: Vec<_> = rows.as_array().unwrap().iter().map(|row| (text(row, "format"), text(row, "file"))).collect();
+    assert_eq!(rows, listed(&array));
+    assert!(rows.contains(&("npy".to_string(), "data.npy".to_string())));
+}
+
+#[test]
 fn what_lies_beside_an_array_tells_its_geometry() {
     let folder = tempfile::tempdir().unwrap();
     let store = folder.path().join("store.zarr");

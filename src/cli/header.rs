@@ -6,10 +6,12 @@ use crate::cache::Cache;
 use crate::error::{Error, Kind};
 use crate::header::{self, Composite, Content, DATASET, Format};
 use crate::hierarchy::Place;
+use crate::json::{self, Map, Value};
 use crate::metadata::{ZARRAY, ZGROUP, ZMETADATA};
 use crate::stats::Stats;
 use crate::store::Key;
 use clap::Args;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use log::LevelFilter;
 use std::io::{ErrorKind, Write};
 use std::sync::Arc;
@@ -25,8 +27,11 @@ pub struct HeaderArgs {
     path: Location,
     /// Which header; of npy, nii, tif and nc the bytes that stand before the values [default: list those that the array
     /// can have, and the names of their files in a mount]
-    #[arg(long, value_name = "FORMAT", value_parser = parse)]
+    #[arg(long, value_name = "FORMAT", value_parser = formats())]
     format: Option<Asked>,
+    /// Print the list as JSON: an object for each
+    #[arg(long, conflicts_with = "format")]
+    json: bool,
     #[command(flatten)]
     memory: MemoryArgs,
     #[command(flatten)]
@@ -40,12 +45,10 @@ enum Asked {
     Dataset,
 }
 
-fn parse(word: &str) -> Result<Asked, String> {
-    match Format::of_id(word) {
-        Some(format) => Ok(Asked::Array(format)),
-        None if word == NETCDF => Ok(Asked::Dataset),
-        None => Err(format!("none of {}, {NETCDF}", ids(Format::ALL))),
-    }
+/// The words for them.
+fn formats() -> impl TypedValueParser<Value = Asked> {
+    let words = Format::ALL.into_iter().map(Format::id).chain([NETCDF]);
+    PossibleValuesParser::new(words).map(|word| Format::of_id(&word).map_or(Asked::Dataset, Asked::Array))
 }
 
 fn ids(formats: impl IntoIterator<Item = Format>) -> String {
@@ -71,7 +74,11 @@ pub fn run(args: &HeaderArgs) -> Result<(), Failure> {
             array.readable().map_err(failed)?;
             match asked {
                 Some(Asked::Array(format)) => print_header(args, &array, format, &cache, stats),
-                _ => print(list(&array).as_bytes()).map_err(failed),
+                _ => {
+                    let fitting = Format::ALL.into_iter().filter(|format| format.fits(array.metadata()));
+                    let rows: Vec<Row> = fitting.map(|format| (format.id(), format.name())).collect();
+                    print(list(&rows, args.json).as_bytes()).map_err(failed)
+                }
             }
         }
         (_, Some(Asked::Array(_))) => Err(Failure::new(3, format!("{shown}: not an array, but a group"))),
@@ -79,7 +86,7 @@ pub fn run(args: &HeaderArgs) -> Result<(), Failure> {
             let file = header::dataset(&alone, &cache, &Key::root()).map_err(failed)?;
             print(&before_values(&file)).map_err(failed)
         }
-        (_, None) => print(line(NETCDF, DATASET).as_bytes()).map_err(failed),
+        (_, None) => print(list(&[(NETCDF, DATASET)], args.json).as_bytes()).map_err(failed),
     }
 }
 
@@ -128,14 +135,20 @@ fn enclosing(path: &Location, args: &StoreArgs) -> (Location, Key) {
     (store, key)
 }
 
-/// All that an array can have, one in a line.
-fn list(array: &Array) -> String {
-    let fitting = Format::ALL.into_iter().filter(|format| format.fits(array.metadata()));
-    fitting.map(|format| line(format.id(), format.name())).collect()
-}
+/// The word for a header, and the name of its file.
+type Row = (&'static str, &'static str);
 
-fn line(word: &str, file: &str) -> String {
-    format!("{word:<8}{file}\n")
+/// Headers, one in a line.
+fn list(rows: &[Row], as_json: bool) -> String {
+    if !as_json {
+        return rows.iter().map(|(word, file)| format!("{word:<8}{file}\n")).collect();
+    }
+    let object = |(word, file): &Row| {
+        let pairs = [("format", *word), ("file", *file)];
+        let fields = pairs.into_iter().map(|(name, value)| (name.to_string(), value.into()));
+        json::write(&Value::Object(fields.collect::<Map<_, _>>()))
+    };
+    format!("[\n{}\n]\n", rows.iter().map(object).collect::<Vec<_>>().join(",\n"))
 }
 
 /// What stands before the first value of an array.
