@@ -144,6 +144,8 @@ _FillValue:=-9999
         let mut array = testing::geographic();
         array.axes[2].name = Some("a \"b\"\nc".into());
         assert!(text(&array).contains(r#"labels: "a \"b\" c" "lat" "time""#));
+        let nameless = Described { name: "\u{1}".into(), long_name: Some(" ".into()), ..array };
+        assert!(text(&nameless).contains("content: data\n"));
     }
 
     #[test]

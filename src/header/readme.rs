@@ -40,7 +40,7 @@ pub fn text(array: &Described) -> String {
 /// What the array is.
 fn heading(array: &Described) -> String {
     let metadata = &array.metadata;
-    let name = spelling::line(&array.name);
+    let name = spelling::name(array);
     let mut text = match spelling::title(array) {
         title if title == name => name,
         title => format!("{name}: {title}"),

@@ -80,10 +80,16 @@ pub fn axis_name(array: &Described, axis: usize) -> String {
     name.filter(|name| !name.is_empty()).unwrap_or_else(|| format!("dim{axis}"))
 }
 
+/// The array's name in one line, never empty.
+pub fn name(array: &Described) -> String {
+    let name = line(&array.name);
+    if name.is_empty() { "data".to_string() } else { name }
+}
+
 /// A title in one line: the long name, or else the name.
 pub fn title(array: &Described) -> String {
     let title = array.long_name.as_deref().map(line).filter(|title| !title.is_empty());
-    title.unwrap_or_else(|| line(&array.name))
+    title.unwrap_or_else(|| name(array))
 }
 
 /// The first coordinate and the step of each dimension, in the array's own order; unit steps from 0 where they are not

@@ -146,7 +146,7 @@ fn values(array: &Described, shape: &[u64], seek: u64) -> String {
         "<Attribute Name=\"{}\" AttributeType=\"Scalar\" Center=\"Node\">\n<DataItem Dimensions=\"{}\" \
          NumberType=\"{number_type}\" Precision=\"{precision}\" Format=\"Binary\" Endian=\"{endian}\" \
          Seek=\"{seek}\">data.raw</DataItem>\n</Attribute>\n",
-        xml(&spelling::line(&array.name)),
+        xml(&spelling::name(array)),
         list(is_flat.then_some(&1).into_iter().chain(shape), " ")
     )
 }
