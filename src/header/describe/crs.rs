@@ -2,16 +2,10 @@
 //! longitude and latitude by their units, which everybody takes for those of WGS 84.
 
 use super::super::described::{Axis, Coordinates, Crs, Role};
-use super::{attributes, nearest_array, role};
+use super::{attributes, nearest_array, projection, role};
 use crate::hierarchy::Hierarchy;
 use crate::json::{self, Map, Value};
 use crate::store::Key;
-
-/// WKT 1 of EPSG:4326.
-const WGS_84: &str = r#"GEOGCS["WGS 84",DATUM["WGS_1984",SPHEROID["WGS 84",6378137,298.257223563,AUTHORITY["EPSG","7030"]],AUTHORITY["EPSG","6326"]],PRIMEM["Greenwich",0,AUTHORITY["EPSG","8901"]],UNIT["degree",0.0174532925199433,AUTHORITY["EPSG","9122"]],AUTHORITY["EPSG","4326"]]"#;
-
-/// Half the major axis of WGS 84, in metres, and its inverse flattening.
-const WGS_84_ELLIPSOID: (f64, f64) = (6_378_137.0, 298.257_223_563);
 
 /// The reference system of the array at `key`. Where a grid mapping says where the pixels are, axes that lack coordinates
 /// get them.
@@ -23,7 +17,7 @@ pub fn find(hierarchy: &Hierarchy, key: &Key, attributes: &Map<String, Value>, a
         place(axes, transform);
     }
     let of_gdal = attributes.get("_CRS").and_then(Value::as_object).and_then(of_gdal);
-    of_gdal.or_else(|| of_mapping(&mapping?)).or_else(|| of_units(axes))
+    of_gdal.or_else(|| of_mapping(&mapping?, axes)).or_else(|| of_units(axes))
 }
 
 /// The name of the grid mapping variable: `crs`, or the first of `crs: x y other: lat lon`.
@@ -60,28 +54,11 @@ fn of_url(url: &str) -> Option<Crs> {
     })
 }
 
-/// CF's grid mapping variable: its WKT, or what it says of longitude and latitude.
-fn of_mapping(mapping: &Map<String, Value>) -> Option<Crs> {
-    if let Some(wkt) = ["crs_wkt", "spatial_ref"].iter().find_map(|name| wkt(mapping, name)) {
-        return Some(of_wkt(wkt));
-    }
-    if attributes::line(mapping, "grid_mapping_name")? != "latitude_longitude" {
-        return None;
-    }
-    let number = |name: &str| attributes::number(mapping, name);
-    let sphere = number("earth_radius").map(|radius| (radius, 0.0));
-    let ellipsoid = number("semi_major_axis").map(|axis| (axis, number("inverse_flattening").unwrap_or(0.0)));
-    Some(match ellipsoid.or(sphere) {
-        None => wgs_84(),
-        Some((axis, flattening)) if is_wgs_84(axis, flattening) => wgs_84(),
-        Some((axis, flattening)) => of_wkt(format!(
-            r#"GEOGCS["unknown",DATUM["unknown",SPHEROID["unknown",{axis},{flattening}]],PRIMEM["Greenwich",0],UNIT["degree",0.0174532925199433]]"#
-        )),
-    })
-}
-
-fn is_wgs_84(axis: f64, flattening: f64) -> bool {
-    (axis - WGS_84_ELLIPSOID.0).abs() < 1e-3 && (flattening - WGS_84_ELLIPSOID.1).abs() < 1e-6
+/// CF's grid mapping variable: its WKT, or what it says in attributes.
+fn of_mapping(mapping: &Map<String, Value>, axes: &[Axis]) -> Option<Crs> {
+    let told = ["crs_wkt", "spatial_ref"].iter().find_map(|name| wkt(mapping, name));
+    let units = axes.iter().find(|axis| axis.role == Role::X).and_then(|axis| axis.units.as_deref());
+    told.or_else(|| projection::wkt(mapping, units)).map(of_wkt)
 }
 
 /// WGS 84, as GDAL's netCDF driver has it, where x and y are longitude and latitude.
@@ -93,7 +70,7 @@ fn of_units(axes: &[Axis]) -> Option<Crs> {
 }
 
 fn wgs_84() -> Crs {
-    of_wkt(WGS_84.to_string())
+    of_wkt(projection::WGS_84.to_string())
 }
 
 /// An attribute that looks like WKT: a keyword, then brackets.

@@ -7,6 +7,7 @@ mod coordinates;
 mod crs;
 mod ngff;
 mod numbers;
+mod projection;
 mod role;
 
 use super::described::{Axis, Coordinates, Described, Role};

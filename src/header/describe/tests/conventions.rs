@@ -232,6 +232,38 @@ fn a_grid_mapping() {
     assert!(sphere.wkt.unwrap().contains(r#"SPHEROID["unknown",6371229,0]"#));
 }
 
+/// CF, appendix F: "Grid Mappings".
+#[test]
+fn projections_in_attributes() {
+    let wkt = |attributes: &str, units: &str| {
+        let case = case()
+            .array("v", "|u1", &[1, 1], r#"{"_ARRAY_DIMENSIONS":["y","x"],"grid_mapping":"m"}"#)
+            .array("x", "|u1", &[1], &format!(r#"{{"units":{units}}}"#))
+            .array("m", "|u1", &[], attributes);
+        case.describe("v").crs.and_then(|crs| crs.wkt.filter(|_| !crs.is_geographic))
+    };
+    let lambert = r#"{"grid_mapping_name":"lambert_conformal_conic","standard_parallel":[30,60],
+        "longitude_of_central_meridian":[10.5],"latitude_of_projection_origin":45,"false_easting":1000,
+        "semi_major_axis":6378388,"semi_minor_axis":6356911.946}"#;
+    let found = wkt(lambert, "\"km\"").unwrap();
+    assert!(
+        found.starts_with(r#"PROJCS["unknown",GEOGCS["unknown",DATUM["unknown",SPHEROID["unknown",6378388,296.99"#)
+    );
+    let rest = r#",PROJECTION["Lambert_Conformal_Conic_2SP"],PARAMETER["standard_parallel_1",30],PARAMETER["standard_parallel_2",60],PARAMETER["latitude_of_origin",45],PARAMETER["central_meridian",10.5],PARAMETER["false_easting",1000],PARAMETER["false_northing",0],UNIT["kilometre",1000]]"#;
+    assert!(found.ends_with(rest), "{found}");
+    assert!(wkt(lambert, "null").unwrap().ends_with(r#"UNIT["metre",1]]"#));
+    let polar = r#"{"grid_mapping_name":"polar_stereographic","straight_vertical_longitude_from_pole":-45,
+        "latitude_of_projection_origin":90,"standard_parallel":70}"#;
+    assert!(wkt(polar, "\"m\"").unwrap().contains(
+        r#"PARAMETER["latitude_of_origin",70],PARAMETER["central_meridian",-45],PARAMETER["scale_factor",1]"#
+    ));
+    for broken in [lambert.replace("45", "\"45\""), polar.replace("\"st", "\"")] {
+        assert_eq!(wkt(&broken, "\"m\""), None, "{broken}");
+    }
+    assert_eq!(wkt(lambert, "\"degrees\""), None);
+    assert_eq!(wkt(r#"{"grid_mapping_name":"geostationary"}"#, "\"m\""), None);
+}
+
 /// "_FillValue", "missing_value" (CF 2.5.1); xarray takes the array's fill value, if dimensions have names, and writes
 /// floats in base64.
 #[test]
