@@ -6,7 +6,7 @@
 use super::{Composite, Form, axis_names};
 use crate::array::Array;
 use crate::cache::Cache;
-use crate::dtype::Kind;
+use crate::dtype::{DType, Kind};
 use crate::error::{Error, Result};
 use crate::hierarchy::{Hierarchy, Place};
 use crate::json::{self, Map, Value};
@@ -16,6 +16,7 @@ use classic::{Header, Type, Variable, Version};
 use dimensions::Dimensions;
 use mapping::Mappings;
 use names::Names;
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
@@ -79,11 +80,37 @@ impl Member {
         self.dimensions().map(|(name, _)| name).eq([Some(self.name())])
     }
 
-    /// In the file all numbers are big-endian.
+    /// True for integers of 64 bits that count time from some day, in steps of which no span of people has 2^53.
+    fn counts_time(&self) -> bool {
+        let units = self.attributes.get("units").and_then(json::text).unwrap_or_default();
+        let unit = units.split_once(" since ").map(|(unit, _)| unit.to_ascii_lowercase());
+        let is_small = |unit: &str| ["nano", "micro"].iter().any(|small| unit.starts_with(small)) || unit.len() == 2;
+        let is_integer = *self.metadata().dtype.kind() == Kind::Int && self.metadata().dtype.size() == 8;
+        is_integer && self.is_coordinate() && unit.is_some_and(|unit| !is_small(&unit))
+    }
+
+    /// How the items stand in the file, where all numbers are big-endian.
     fn form(&self) -> Form {
         let dtype = &self.metadata().dtype;
-        let as_stored = dtype.is_big_endian() || *dtype.kind() == Kind::Bytes || dtype.size() == 1;
-        if as_stored { Form::AsStored } else { Form::Reversed(dtype.size()) }
+        match (dtype.kind(), self.kind) {
+            (Kind::Int, Type::Double) => Form::Doubles { big_endian: dtype.is_big_endian() },
+            (Kind::Bytes, _) => Form::AsStored,
+            _ if dtype.is_big_endian() => Form::AsStored,
+            _ if dtype.size() == 1 => Form::AsStored,
+            _ => Form::Reversed(dtype.size()),
+        }
+    }
+
+    /// The metadata with the dtype that the file has of the array.
+    fn metadata_in_file(&self) -> Cow<'_, ArrayMetadata> {
+        let metadata = self.metadata();
+        match (self.form(), DType::parse_str(">f8")) {
+            (Form::Doubles { .. }, Ok(dtype)) => {
+                let fill = dtype.fill(&metadata.fill_value).ok().flatten();
+                Cow::Owned(ArrayMetadata { dtype, fill, ..metadata.clone() })
+            }
+            _ => Cow::Borrowed(metadata),
+        }
     }
 }
 
@@ -116,6 +143,7 @@ impl Members {
         let mut members = Members::default();
         members.add_group(hierarchy, key)?;
         members.add_from_above(hierarchy, key)?;
+        members.count_time_in_floats();
         // in CDF-2 one variable may be too large for others to follow it
         members.list.sort_by_key(|member| member.array.size() > MAX_VARIABLE);
         Ok(members)
@@ -195,6 +223,21 @@ impl Members {
         }
     }
 
+    /// Has coordinates that count time as floats, as most CF files do, if that is all that CDF-2 lacks: xarray stores times
+    /// as integers of 64 bits, and many programs don't know CDF-5.
+    fn count_time_in_floats(&mut self) {
+        self.count_time_as(Type::Double);
+        if self.version() == Version::Data64 {
+            self.count_time_as(Type::Int64);
+        }
+    }
+
+    fn count_time_as(&mut self, kind: Type) {
+        for member in self.list.iter_mut().filter(|member| member.counts_time()) {
+            member.kind = kind;
+        }
+    }
+
     /// The header, where nobody has said yet where the data begin. Grid mappings come before the arrays.
     fn header(&self, attributes: &Map<String, Value>) -> Header {
         let version = self.version();
@@ -214,7 +257,7 @@ impl Members {
                 (Type::UByte, Version::Offset64) => Type::Byte,
                 (kind, _) => kind,
             };
-            let mut attributes = attributes::of_variable(member.metadata(), &member.attributes, kind, version);
+            let mut attributes = attributes::of_variable(&member.metadata_in_file(), &member.attributes, kind, version);
             attributes.extend(mappings.attribute(member));
             Variable {
                 name,

@@ -95,7 +95,7 @@ fn a_group_with_coordinates() {
     let flat: Vec<_> = file.parts().iter().filter_map(flat).collect();
     // the header and what is free behind it take 17 pages
     let expected = [("crs", 1, 17, 1), ("lat", 1, 18, 16), ("lon", 2, 19, 6), ("t", 4, 20, 24)];
-    assert_eq!(flat, expected.map(|(name, item, page, len)| (name.to_string(), item, page * 4096, len)));
+    assert_eq!(flat, expected.map(|(name, swap, page, len)| (name.to_string(), swap, page * 4096, len)));
     assert_eq!(file.size(), 20 * 4096 + 24);
     // the header says the same
     let Content::Bytes(bytes) = &file.parts()[0].content else { panic!("no header") };
@@ -377,6 +377,36 @@ fn times_tell_their_unit() {
     ] {
         assert_eq!(attributes_of(&format!("\"{dtype}\""), fill, attributes), expected, "{dtype}");
     }
+}
+
+#[test]
+fn int64_times_are_doubles_where_that_makes_the_file_cdf_2() {
+    let time = |units: &str| format!(r#"{{"_ARRAY_DIMENSIONS":["time"],"units":"{units}","_FillValue":-1}}"#);
+    let days = time("days since 2000-01-01");
+    let one = |dtype: &str, attributes: &str| {
+        let (_, h) = hierarchy(&[("time", dtype, &[2], attributes)]);
+        header(&h, "").variables[0].kind
+    };
+    assert_eq!(one("\"<i8\"", &days), Type::Double);
+    assert_eq!(one("\"<i8\"", &time("nanoseconds since 2000-01-01")), Type::Int64);
+    assert_eq!(one("\"<i8\"", &time("ns since 2000-01-01")), Type::Int64);
+    assert_eq!(one("\"<i8\"", &time("days")), Type::Int64);
+    assert_eq!(one("\"<u8\"", &days), Type::UInt64);
+    let (_, h) = hierarchy(&[("time", "\">i8\"", &[2], &days), ("t", "\"<f4\"", &[2], &dims(&["time"]))]);
+    let found = header(&h, "");
+    assert_eq!(
+        (found.version, variables(&found)),
+        (Version::Offset64, ["Float t(time=2)", "Double time(time=2)"].map(String::from).to_vec())
+    );
+    assert_eq!(
+        shown(&found.variables[1].attributes).join("; "),
+        "units = \"days since 2000-01-01\"; _FillValue = -1.0"
+    );
+    let doubles = Content::Flat { key: Key::root().join("time"), form: Form::Doubles { big_endian: true } };
+    assert!(file(&h).parts().iter().any(|part| part.content == doubles));
+    // else they stay what they are
+    let (_, h) = hierarchy(&[("time", "\"<i8\"", &[2], &days), ("t", "\"<u4\"", &[2], &dims(&["time"]))]);
+    assert_eq!(variables(&header(&h, "")), ["UInt t(time=2)", "Int64 time(time=2)"]);
 }
 
 #[test]
