@@ -179,6 +179,18 @@ mod tests {
     }
 
     #[test]
+    fn options_that_come_again() {
+        let parsed = |list: &str, more: &[&str]| {
+            let words = words(list, false).unwrap();
+            let all = ["mount"].into_iter().chain(words.iter().map(String::as_str)).chain(more.iter().copied());
+            MountArgs::augment_args(Command::new("mount")).get_matches_from(all)
+        };
+        let matches = parsed("header=A:1,header=B:2,resize,resize,uid=1", &["--header", "C:3", "--uid=2", "x", "y"]);
+        assert_eq!(matches.get_many::<(String, String)>("headers").unwrap().count(), 3, "of these all count");
+        assert_eq!(matches.get_one::<u32>("uid"), Some(&2), "of others the last one, and the command line comes last");
+    }
+
+    #[test]
     fn options_of_others() {
         let others = "defaults,rw,nofail,_netdev,noauto,user=me,x-systemd.automount,X-mount.mkdir=755,comment=a b,\
                       subtype=zarrfs,nosuid,nodev,relatime,,default_permissions";
