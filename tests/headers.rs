@@ -389,12 +389,12 @@ fn rasterio_reads_values_and_geometry() {
 #[test]
 fn readers_of_images_read_values_and_geometry() {
     compare(&[], &["pynrrd", "itk_nrrd", "itk_meta_image"]);
-    compare(&["--containers", "tif,nii"], &["tiff", "nifti", "itk_nifti"]);
+    compare(&["--containers", "tif,nii"], &["tiff", "itk_tiff", "nifti", "itk_nifti"]);
 }
 
 #[test]
 fn netcdf_readers_find_the_group() {
-    compare(&["--containers", "nc"], &["netcdf", "xarray"]);
+    compare(&["--containers", "nc"], &["netcdf", "xarray_netcdf"]);
 }
 
 /// Maps, `numpy.save` and netCDF4 change the array in place; zarr-python finds it in the store.

@@ -88,8 +88,8 @@ class Different(Exception):
 def same(what, got, want):
     """Equal, in values and in shape; floats to the digits that text keeps."""
     if isinstance(want, np.ndarray):
-        equal = got.shape == want.shape and np.array_equal(got, want, equal_nan=want.dtype.kind in "fc")
-    elif isinstance(want, (list, tuple)) and any(isinstance(x, float) for x in want):
+        return same_arrays(what, np.asarray(got), want)
+    if isinstance(want, (list, tuple)) and any(isinstance(x, float) for x in want):
         equal = len(got) == len(want) and np.allclose(got, want, rtol=1e-12, atol=1e-12, equal_nan=True)
     elif isinstance(want, float):
         equal = got is not None and bool(np.isclose(got, want, rtol=1e-12, atol=0, equal_nan=True))
@@ -97,6 +97,16 @@ def same(what, got, want):
         equal = got == want
     if not equal:
         raise Different(f"{what}: {repr(got)[:MAX_SHOWN]} instead of {repr(want)[:MAX_SHOWN]}")
+
+
+def same_arrays(what, got, want):
+    if got.shape != want.shape:
+        raise Different(f"{what}: shape {got.shape} instead of {want.shape}")
+    equal = (got == want) | ((got != got) & (want != want))
+    if not equal.all():
+        n = int(np.argmin(equal))
+        raise Different(f"{what}: {(~equal).sum()} of {equal.size} differ, the first is item {n}: "
+                        f"{got.ravel()[n]} instead of {want.ravel()[n]}")
 
 
 def planes(values):

@@ -54,10 +54,10 @@ def npy(array):
         same("map", np.array(mapped), values)
 
 
-def raster(array, name, driver, is_placed=True):
-    with rasterio.open(array.file(name)) as dataset:
+def raster(array, name, driver, values=None, is_placed=True):
+    with rasterio.open(name) as dataset:
         same("driver", dataset.driver, driver)
-        same("values", dataset.read(), planes(array.numbers()))
+        same("values", dataset.read(), planes(array.numbers()) if values is None else values)
         if array.geotransform and is_placed:
             same("geotransform", list(dataset.transform.to_gdal()), array.geotransform)
         if array.epsg and is_placed:
@@ -73,7 +73,7 @@ def raster(array, name, driver, is_placed=True):
 @check
 def vrt(array):
     """rasterio: values, geotransform, CRS, nodata, scale, offset, units and the bands' names."""
-    descriptions, units = raster(array, "data.vrt", "VRT")
+    descriptions, units = raster(array, array.file("data.vrt"), "VRT")
     if array.told:
         same("units", set(units), {array.units})
     for description, label in zip(descriptions, array.labels() if array.is_named() else ()):
@@ -87,13 +87,19 @@ def envi(array):
     """rasterio: values, geotransform, CRS, nodata, scale and offset."""
     # map info has no way to tell that rows go north
     north_up = bool(array.geotransform) and array.geotransform[5] < 0
-    raster(array, "data.raw", "ENVI", north_up)
+    raster(array, array.file("data.raw"), "ENVI", is_placed=north_up)
+
+
+def page(array, n):
+    """As GDAL names the planes of a file."""
+    return f"GTIFF_DIR:{n + 1}:{array.file('data.tif')}"
 
 
 @check
 def tiff_raster(array):
-    """rasterio: values, geotransform, CRS, nodata, scale and offset."""
-    raster(array, "data.tif", "GTiff")
+    """rasterio: values, geotransform, CRS, nodata, scale and offset of each page."""
+    for n, plane in enumerate(planes(array.numbers())):
+        raster(array, page(array, n), "GTiff", plane[None])
 
 
 @check
@@ -102,8 +108,16 @@ def tiff(array):
     values = array.numbers()
     found = tifffile.imread(array.file("data.tif"))
     same("values", found.reshape(values.shape), values)
-    mapped = tifffile.memmap(array.file("data.tif"), mode="r")
-    same("map", np.array(mapped).reshape(values.shape), values)
+    if values.itemsize <= 8:  # it maps nothing larger
+        mapped = tifffile.memmap(array.file("data.tif"), mode="r")
+        same("map", np.array(mapped).reshape(values.shape), values)
+
+
+@check
+def itk_tiff(array):
+    """SimpleITK: values."""
+    image = sitk.ReadImage(array.file("data.tif"))
+    same("values", sitk.GetArrayFromImage(image).reshape(array.shape), array.numbers())
 
 
 @check
@@ -156,9 +170,12 @@ def nifti(array):
 
 @check
 def itk_nifti(array):
-    """SimpleITK: values."""
+    """SimpleITK: values, which it scales."""
     image = sitk.ReadImage(array.file("data.nii"))
-    same("values", sitk.GetArrayFromImage(image).reshape(array.shape), array.numbers())
+    found, values = sitk.GetArrayFromImage(image).reshape(array.shape), array.numbers()
+    if array.scale or array.offset:
+        found, values = np.round(found, 3), np.round((values * array.scale + array.offset).astype(found.dtype), 3)
+    same("values", found, values)
 
 
 def dataset_of(arrays):
@@ -217,7 +234,7 @@ def wanted_files(array):
     if item in REAL:
         files |= {"data.nhdr"} if 1 < n < 5 else set()
         files |= {"data.mhd"} if item not in INTEGERS_64 and 1 < n < 4 else set()
-        files |= {"data.xmf"} if 1 < n < 5 else set()
+        files |= {"data.xmf"} if item != "u8" and 1 < n < 5 else set()
         files |= {"data.ctl"} if item in ("f4", "u1", "i2", "u2", "i4") and n < 5 else set()
     return files
 
@@ -240,15 +257,16 @@ def presence(array):
 
 FILES = {"npy": "data.npy", "vrt": "data.vrt", "envi": "data.raw.hdr", "tiff": "data.tif", "tiff_raster": "data.tif",
          "pynrrd": "data.nhdr", "itk_nrrd": "data.nhdr", "itk_meta_image": "data.mhd", "nifti": "data.nii",
-         "itk_nifti": "data.nii", "presence": "data.raw"}
+         "itk_nifti": "data.nii", "itk_tiff": "data.tif", "presence": "data.raw"}
 
 
 def beyond(name, array):
     """True for files that are right, but that this very reader can't take."""
-    if name.startswith("itk"):
-        # SimpleITK is built for 2 to 5 dimensions, and has only numbers
-        return not 2 <= len(array.shape) <= 5
-    return False
+    if name == "itk_tiff":
+        # ITK's own TIFF has no samples of 64 bits, and takes halves for integers
+        return array.dtype.itemsize > 4 or array.dtype.str[1:] == "f2"
+    # SimpleITK is built for 2 to 5 dimensions
+    return name.startswith("itk") and not 2 <= len(array.shape) <= 5
 
 
 def takes_group(name, arrays):

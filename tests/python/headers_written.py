@@ -117,6 +117,7 @@ def write_whole(path, done):
 def while_another_writes(key):
     """numpy.load then gives each chunk as a whole."""
     path = os.path.join(DIRECTORY, "geo.zarr", key)
+    zarr.open_array(path, mode="r+")[...] = 0
     context = multiprocessing.get_context("spawn")
     done = context.Event()
     writer = context.Process(target=write_whole, args=(path, done))

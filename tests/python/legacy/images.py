@@ -26,10 +26,11 @@ def up_to_3d(array):
     return 1 < len(array.shape) < 4
 
 
-def vtk_values(image, array):
+def vtk_values(image, array, values=None):
+    values = array.numbers() if values is None else values
     data = image.GetPointData().GetScalars() or image.GetPointData().GetArray(0)
     same("dimensions", [n for n in image.GetDimensions()][:len(array.shape)], list(array.shape[::-1]))
-    same("values", vtk_to_numpy(data).reshape(array.shape), array.numbers().astype(array.numbers().dtype.newbyteorder("=")))
+    same("values", vtk_to_numpy(data).reshape(array.shape), values.astype(values.dtype.newbyteorder("=")))
 
 
 def quietly(reader):
@@ -105,11 +106,13 @@ def vtk_xdmf(array):
                 close(f"coordinates of {array.axes[-1 - n]['name']}", places(grid, n), coordinates)
 
 
-@row("data.nii", "VTK vtkNIFTIImageReader", VTK, "values", up_to_3d, crashes=True)
+@row("data.nii", "VTK vtkNIFTIImageReader", VTK, "values", lambda a: up_to_3d(a) and a.dtype.kind != "c", crashes=True)
 def vtk_nifti(array):
     reader = vtk.vtkNIFTIImageReader()
     reader.SetFileName(array.file("data.nii"))
-    vtk_values(quietly(reader), array)
+    # it turns the slices round where axes make no right hand
+    is_turned = len(array.shape) == 3 and np.prod(array.steps()) < 0
+    vtk_values(quietly(reader), array, array.numbers()[::-1] if is_turned else array.numbers())
 
 
 MACRO = """open("{path}");

@@ -24,6 +24,7 @@ CHECKS = [
     ("itk_meta_image", "SimpleITK", ITK, "values, spacing, origin, direction"),
     ("nifti", "nibabel", nibabel.__version__, "values, affine, scale, offset"),
     ("itk_nifti", "SimpleITK", ITK, "values"),
+    ("itk_tiff", "SimpleITK", ITK, "values"),
 ]
 DATASETS = [
     ("netcdf", "netCDF4-python", netCDF4.__version__, "types, dimensions, values, fill values, units"),

@@ -8,6 +8,7 @@ import rasterio
 import spectral.io.envi
 
 from expected import planes, same
+from headers import page
 from table import row, run, version
 
 GDAL = version("gdalinfo", "--version")
@@ -24,12 +25,12 @@ def translated(path):
             return raster.read()
 
 
-def gdal(array, name, is_placed=True):
-    info = json.loads(run("gdalinfo", "-json", array.file(name)))
-    values = planes(array.numbers())
+def gdal(array, name, values=None, is_placed=True):
+    info = json.loads(run("gdalinfo", "-json", name))
+    values = planes(array.numbers()) if values is None else values
     bands = info["bands"]
     same("size", [len(bands), *info["size"][::-1]], list(values.shape))
-    same("values", translated(array.file(name)), values)
+    same("values", translated(name), values)
     if array.geotransform and is_placed:
         same("geotransform", info["geoTransform"], [float(x) for x in array.geotransform])
     if array.epsg and is_placed:
@@ -47,7 +48,7 @@ def gdal(array, name, is_placed=True):
 @row("data.vrt", "gdalinfo, gdal_translate", GDAL, "values, geotransform, CRS, nodata, scale, offset, units",
      lambda a: not (OLD and a.dtype.str[1:] == "i1"))
 def vrt(array):
-    for band in gdal(array, "data.vrt"):
+    for band in gdal(array, array.file("data.vrt")):
         if array.told:
             same("units", band.get("unit"), array.units)
 
@@ -55,13 +56,14 @@ def vrt(array):
 @row("data.raw.hdr", "gdalinfo, gdal_translate", GDAL, "values, geotransform, CRS, nodata, scale, offset",
      lambda a: not (OLD and a.dtype.str[1:] in ("i8", "u8")))
 def envi(array):
-    gdal(array, "data.raw", bool(array.geotransform) and array.geotransform[5] < 0)
+    gdal(array, array.file("data.raw"), is_placed=bool(array.geotransform) and array.geotransform[5] < 0)
 
 
 @row("data.tif", "gdalinfo, gdal_translate", GDAL, "values, geotransform, CRS, nodata, scale, offset",
      lambda a: not (OLD and a.dtype.str[1:] in ("i1", "i8", "u8")))
 def tif(array):
-    gdal(array, "data.tif")
+    for n, plane in enumerate(planes(array.numbers())):
+        gdal(array, page(array, n), plane[None])
 
 
 @row("data.raw.hdr", "Spectral Python", spectral.__version__, "values, by its memory map")

@@ -101,7 +101,7 @@ def octave(array):
 @row("README.txt", "R's lines", version("R", "--version"), "values, shape, part", has("R"))
 def r(array):
     lines = Lines(array, "R")
-    text = "c(rbind(Re(x), Im(x)))" if array.dtype.kind == "c" else "as.numeric(x)"
+    text = "c(rbind(c(Re(x)), c(Im(x))))" if array.dtype.kind == "c" else "as.numeric(x)"
     show = "cat(dim(a))\n" + "".join(
         f"x <- if (length(dim({name})) > 1) aperm({name}) else {name}; cat('@', sprintf('%.17g', {text}))\n"
         for name in ("a", "part"))
