@@ -194,7 +194,10 @@ def netcdf(arrays):
         dataset.set_auto_maskandscale(False)
         for array in filter(is_variable, arrays):
             variable = dataset[array.name]
-            same(f"{array.key}: dtype", variable.dtype.newbyteorder("="), array.dtype.newbyteorder("="))
+            # CDF-2 has no integers of 64 bits: times are doubles there
+            is_time = array.dtype == "i8" and variable.dtype == "f8" and " since " in (array.units or "")
+            wanted = np.dtype("f8") if is_time else array.dtype.newbyteorder("=")
+            same(f"{array.key}: dtype", variable.dtype.newbyteorder("="), wanted)
             same(f"{array.key}: values", np.asarray(variable[...]), array.values())
             if array.is_named() and array.group != "image":
                 same(f"{array.key}: dimensions", list(variable.dimensions), array.names())
