@@ -4,6 +4,7 @@
 
 mod support;
 
+use rustix::mm::{MapFlags, MsyncFlags, ProtFlags, mmap, msync, munmap};
 use serde_json::json;
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
@@ -13,7 +14,7 @@ use std::process::Command;
 use std::sync::OnceLock;
 use support::faulty::Faulty;
 use support::made::{Made, pattern, replace};
-use support::{Mount, ZARRFS, copy_tree, errno, limited, provided, say};
+use support::{Mount, ZARRFS, copy_tree, errno, installed, limited, provided, say};
 
 /// Rows of 12 items in chunks of 5 rows and 8 items, of which xarray would know the coordinates.
 fn store() -> (tempfile::TempDir, Made) {
@@ -339,6 +340,115 @@ fn headers_follow_the_attributes() {
     assert!(text().contains("<UnitType>degC</UnitType>") && text().contains("<Scale>0.5</Scale>"), "{}", text());
     fs::write(mount.join("a/.zattrs"), r#"{"_ARRAY_DIMENSIONS": ["y", "x"]}"#).unwrap();
     assert!(!text().contains("<UnitType>"), "{}", text());
+}
+
+/// What `command` says of a file.
+fn said(command: &[&str], path: &Path) -> String {
+    let output = limited(60, command[0]).args(&command[1..]).arg(path).output().unwrap();
+    assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// `getfattr -d` lists attributes as JSON, on the directory and on each file for other programs; `setfattr` takes JSON, and
+/// what is none as a text.
+#[test]
+fn attributes_are_read_and_set_by_getfattr_and_setfattr() {
+    if !installed("getfattr") {
+        return;
+    }
+    let (folder, made) = store();
+    let mount = Mount::new(folder.path(), &[]);
+    let a = mount.join("a");
+    for name in ["", "data.raw", "data.npy", "data.vrt"] {
+        let listed = said(&["getfattr", "-d", "--absolute-names"], &a.join(name));
+        for line in [
+            r#"user.zarr.attrs._ARRAY_DIMENSIONS="[\"y\",\"x\"]""#,
+            r#"user.zarr.attrs.units="\"K\"""#,
+            r#"user.zarr.shape="[7,12]""#,
+            r#"user.zarr.dtype="\"<i2\"""#,
+            r#"user.zarr.fill_value="-9""#,
+        ] {
+            assert!(listed.lines().any(|l| l == line), "{name}: {line} in {listed}");
+        }
+    }
+    let stored = || serde_json::from_slice::<serde_json::Value>(&fs::read(made.path.join(".zattrs")).unwrap()).unwrap();
+    for (name, value, wanted) in [
+        ("units", r#""degC""#, json!("degC")),
+        ("valid_range", "[0, 50.5]", json!([0, 50.5])),
+        ("number", "273.15", json!(273.15)),
+        ("text", "not JSON", json!("not JSON")),
+        ("nested", r#"{"a": {"b": null}}"#, json!({"a": {"b": null}})),
+    ] {
+        said(&["setfattr", "-n", &format!("user.zarr.attrs.{name}"), "-v", value], &a.join("data.npy"));
+        assert_eq!(stored()[name], wanted);
+        let got = said(&["getfattr", "--only-values", "-n", &format!("user.zarr.attrs.{name}")], &a);
+        assert_eq!(serde_json::from_str::<serde_json::Value>(&got).unwrap(), wanted, "{name}");
+    }
+    said(&["setfattr", "-x", "user.zarr.attrs.nested"], &a);
+    assert_eq!(stored().get("nested"), None);
+    assert_eq!(stored()["_ARRAY_DIMENSIONS"], json!(["y", "x"]));
+    said(&["setfattr", "-n", "user.zarr.attrs.title", "-v", "of the group"], mount.path());
+    assert!(said(&["getfattr", "-d"], mount.path()).contains(r#"user.zarr.attrs.title="\"of the group\"""#));
+    let refused = Command::new("setfattr").args(["-n", "user.zarr.shape", "-v", "[1]"]).arg(&a).output().unwrap();
+    assert!(!refused.status.success(), "the shape was set");
+}
+
+/// Shared maps of `data.npy` and of `data.raw` are two views of the same array once they are synced and opened again.
+#[test]
+fn maps_of_data_npy_are_of_the_array() {
+    let (folder, mut made) = store();
+    let mount = Mount::new(folder.path(), &[]);
+    let open = |name: &str| OpenOptions::new().read(true).write(true).open(mount.join("a").join(name)).unwrap();
+    let size = 128 + made.flat.len();
+    for round in 0..3u8 {
+        let (npy, flat) = (Map::new(&open("data.npy"), size), Map::new(&open("data.raw"), made.flat.len()));
+        assert!(npy.bytes()[128..] == made.flat && flat.bytes() == made.flat, "round {round}");
+        npy.set(128 + 30, round + 100);
+        made.flat[30] = round + 100;
+        drop(npy);
+        assert!(fs::read(mount.join("a/data.raw")).unwrap() == made.flat, "round {round}: read");
+        drop(flat);
+        let flat = Map::new(&open("data.raw"), made.flat.len());
+        assert!(flat.bytes() == made.flat, "round {round}: mapped again");
+        flat.set(31, round + 50);
+        made.flat[31] = round + 50;
+        drop(flat);
+        assert!(fs::read(mount.join("a/data.npy")).unwrap()[128..] == made.flat, "round {round}: the other way");
+        assert!(made.stored_flat().unwrap() == made.flat, "round {round}: the store");
+    }
+}
+
+/// A shared map, which is synced when it goes.
+struct Map(*mut u8, usize);
+
+impl Map {
+    fn new(file: &File, len: usize) -> Map {
+        let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
+        // SAFETY: a new map at an address of the kernel's choice.
+        let at = unsafe { mmap(std::ptr::null_mut(), len, protection, flags, file, 0) }.unwrap();
+        Map(at.cast(), len)
+    }
+
+    fn bytes(&self) -> Vec<u8> {
+        // SAFETY: the map is as long as this, and nobody in this process changes it meanwhile.
+        unsafe { std::slice::from_raw_parts(self.0, self.1) }.to_vec()
+    }
+
+    fn set(&self, at: usize, byte: u8) {
+        assert!(at < self.1);
+        // SAFETY: inside the map, which can be written.
+        unsafe { self.0.add(at).write_volatile(byte) };
+    }
+}
+
+impl Drop for Map {
+    fn drop(&mut self) {
+        // SAFETY: the map is ours and ends here.
+        unsafe {
+            msync(self.0.cast(), self.1, MsyncFlags::SYNC).unwrap();
+            munmap(self.0.cast(), self.1).unwrap();
+        }
+    }
 }
 
 /// The store of tests/python/geo.py and what must be found in it: made once.
