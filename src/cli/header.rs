@@ -83,7 +83,7 @@ pub fn run(args: &HeaderArgs) -> Result<(), Failure> {
         }
         (_, Some(Asked::Array(_))) => Err(Failure::new(3, format!("{shown}: not an array, but a group"))),
         (_, Some(Asked::Dataset)) => {
-            let file = header::dataset(&alone, &cache, &Key::root()).map_err(failed)?;
+            let file = header::dataset(&alone, &Key::root()).map_err(failed)?;
             print(&before_values(&file)).map_err(failed)
         }
         (_, None) => print(list(&[(NETCDF, DATASET)], args.json).as_bytes()).map_err(failed),

@@ -123,7 +123,7 @@ impl Tree {
         {
             return Ok(dataset.clone());
         }
-        let file = header::dataset(&self.hierarchy, &self.cache, key)?;
+        let file = header::dataset(&self.hierarchy, key)?;
         let newest = self.newest(key, &file)?;
         let dataset = (Arc::new(file), newest);
         lock(&self.known_headers.datasets).put(key.clone(), (Instant::now(), dataset.clone()));

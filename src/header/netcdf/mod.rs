@@ -5,7 +5,6 @@
 
 use super::{Composite, Form, axis_names};
 use crate::array::Array;
-use crate::cache::Cache;
 use crate::dtype::{DType, Kind};
 use crate::error::{Error, Result};
 use crate::hierarchy::{Hierarchy, Place};
@@ -129,7 +128,7 @@ struct Members {
 /// trees of xarray; and so have grid mappings. What the format has no place for is left out, and named in an attribute: complex numbers, texts
 /// of Unicode, structs, objects, floats of other sizes than 4 and 8 bytes, arrays with a dimension of length 0, and what
 /// can't be read. [`crate::error::Kind::NotFound`] if there is no group.
-pub fn dataset(hierarchy: &Hierarchy, _: &Cache, key: &Key) -> Result<Composite> {
+pub fn dataset(hierarchy: &Hierarchy, key: &Key) -> Result<Composite> {
     let members = Members::of_group(hierarchy, key)?;
     let header = members.header(&hierarchy.attributes(key)?);
     members.file(header).map_err(|e| e.context(key))

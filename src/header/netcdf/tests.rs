@@ -31,7 +31,7 @@ fn header(hierarchy: &Hierarchy, path: &str) -> Header {
 }
 
 fn file(hierarchy: &Hierarchy) -> Composite {
-    dataset(hierarchy, &Cache::new(1 << 20, Arc::default()), &Key::root()).unwrap()
+    dataset(hierarchy, &Key::root()).unwrap()
 }
 
 /// Variables with their dimensions, as ncdump shows them.
@@ -455,9 +455,8 @@ fn names_that_become_the_same_cost_no_more() {
 #[test]
 fn no_group_no_file() {
     let (_, h) = hierarchy(&[("x", "\"<i2\"", &[2], "{}")]);
-    let cache = Cache::new(1 << 20, Arc::default());
     for path in ["x", "nothing"] {
-        let e = dataset(&h, &cache, &Key::normalize(path).unwrap()).unwrap_err();
+        let e = dataset(&h, &Key::normalize(path).unwrap()).unwrap_err();
         assert_eq!(e.kind(), crate::error::Kind::NotFound);
     }
 }
