@@ -67,7 +67,7 @@ def climate():
         "pr": (("time", "lat", "lon"), pr, {"units": "mm day-1", "long_name": "precipitation", "scale_factor": 0.01,
                                             "add_offset": 5.0, "_FillValue": np.int16(-32768)}),
         "sst": (("lat", "lon"), sst, {"units": "degC", "missing_value": -1e30, "_FillValue": -1e30}),
-        "mask": (("lat", "lon"), smooth((6, 10), "u1") % 2, {"long_name": "land"}),
+        "mask": (("lat", "lon"), smooth((6, 10), "u1") % 2 * 200, {"long_name": "land"}),
         "zonal": (("lat",), smooth((6,), "f4"), {"units": "K"}),
         "total": ((), np.float64(12.5), {"units": "kg"}),
     }, {"time": times("i8"), "lev": levels, "lat": latitudes(50 - 0.5 * np.arange(6)), "lon": longitudes()},

@@ -194,11 +194,14 @@ def netcdf(arrays):
         dataset.set_auto_maskandscale(False)
         for array in filter(is_variable, arrays):
             variable = dataset[array.name]
-            # CDF-2 has no integers of 64 bits: times are doubles there
-            is_time = array.dtype == "i8" and variable.dtype == "f8" and " since " in (array.units or "")
-            wanted = np.dtype("f8") if is_time else array.dtype.newbyteorder("=")
-            same(f"{array.key}: dtype", variable.dtype.newbyteorder("="), wanted)
-            same(f"{array.key}: values", np.asarray(variable[...]), array.values())
+            # whole times of 64 bits are shown as floats, which more programs read
+            is_time = array.dtype.str[1:] == "i8" and " since " in (array.units or "")
+            dtype = np.dtype("f8") if is_time else array.dtype.newbyteorder("=")
+            found = np.asarray(variable[...])
+            if getattr(variable, "_Unsigned", None) == "true":
+                found = found.view("u1")
+            same(f"{array.key}: dtype", found.dtype.newbyteorder("="), dtype)
+            same(f"{array.key}: values", found, array.values().astype(dtype))
             if array.is_named() and array.group != "image":
                 same(f"{array.key}: dimensions", list(variable.dimensions), array.names())
             if array.fill() is not None:

@@ -22,19 +22,14 @@ def numeric(group):
     return [a for a in group.arrays if is_variable(a)]
 
 
-def stored(array):
-    return array.values().astype("f8")
-
-
-def is_cdf5(group):
-    with open(group.file("dataset.nc"), "rb") as f:
-        return f.read(4) == b"CDF\x05"
+def stored(group, array):
+    return group.signed(array, array.values().astype("f8"))
 
 
 @row("dataset.nc", "ncdump", netcdf_version(), "kind of file, names, dimensions, values, fill values, units")
 def ncdump(group):
     kind = run("ncdump", "-k", group.file("dataset.nc")).strip()
-    same("kind", kind, "cdf5" if is_cdf5(group) else "64-bit offset")
+    same("kind", kind, "cdf5" if group.is_cdf5() else "64-bit offset")
     text = run("ncdump", "-p", "9,17", group.file("dataset.nc"))
     head, _, data = text.partition("\ndata:\n")
     # a first digit has a backslash before it
@@ -51,7 +46,7 @@ def ncdump(group):
         if array.units and array.group != "image":
             same(f"{array.name}: units", f'\t\t{array.name}:units = "{array.units}" ;' in head, True)
         words = [w for w in sections.get(array.name, "").replace(",", " ").split()]
-        close(f"{array.name}: values", [array.fill() if w == "_" else number(w) for w in words], stored(array), 9)
+        close(f"{array.name}: values", [array.fill() if w == "_" else number(w) for w in words], stored(group, array), 9)
 
 
 def number(word):
@@ -70,7 +65,7 @@ def nco(group):
         variable = found[array.name]
         if array.is_named() and array.group != "image":
             same(f"{array.name}: dimensions", variable["shape"], array.names())
-        values = stored(array)
+        values = stored(group, array)
         nothing = float("nan") if array.fill() is None else array.fill()
         close(f"{array.name}: values", [nothing if v is None else v for v in flat(variable.get("data", []))], values)
         if array.units and array.group != "image":
@@ -96,8 +91,8 @@ def octave(group):
     code = OCTAVE + "".join(f"show('{a.name}', ncread('{path}', '{a.name}'));\n" for a in arrays)
     found = lines_of(run("octave", "--quiet", "--no-gui", "--eval", code))
     for array in arrays:
-        close(f"{array.name}: values", found[array.name], decoded(array))
-    changed = next((a for a in arrays if a.name in ("mask", "bands", "le_f4")), None)
+        close(f"{array.name}: values", found[array.name], group.signed(array, decoded(array)))
+    changed = next((a for a in arrays if a.name in ("zonal", "bands", "le_f4")), None)
     if changed:
         values = changed.values()
         try:
@@ -109,7 +104,7 @@ def octave(group):
 
 
 @row("dataset.nc", "R ncdf4", r_version("ncdf4"), "values, dimensions; written in place",
-     lambda group: not is_cdf5(group))
+     lambda group: not group.is_cdf5())
 def r(group):
     path, arrays = group.file("dataset.nc"), numeric(group)
     with tempfile.NamedTemporaryFile("w", suffix=".R") as script:
@@ -120,7 +115,7 @@ def r(group):
         script.flush()
         found = lines_of(run("Rscript", script.name))
     for array in arrays:
-        close(f"{array.name}: values", found[array.name], stored(array), 9)
+        close(f"{array.name}: values", found[array.name], stored(group, array), 9)
     changed = next((a for a in arrays if a.name in ("dem", "rain", "height")), None)
     if changed:
         values = changed.values()

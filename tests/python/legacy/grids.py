@@ -123,7 +123,7 @@ def grads_netcdf(group):
         for axis, n in zip(array.axes, array.shape):
             sizes[["", "time", "lev", "lat", "lon"].index(axis["name"])] = n
         found, said = grads_values("sdfopen", group.file("dataset.nc"), array.name, sizes)
-        values = decoded(array)
+        values = group.signed(array, decoded(array))
         close(f"{array.name}: values", found, values[..., ::-1, :] if descending(array) else values)
         same_corners(array, said)
 

@@ -28,10 +28,9 @@ def main():
         groups.setdefault(array.group, []).append(array)
     groups = [Group(members) for members in groups.values()]
     print("| file | program | version | compared | result |\n|---|---|---|---|---|")
-    failed = False
-    for row in sorted(ROWS, key=lambda row: ORDER.index(row.file)):
-        if not all(word in f"{row.file} {row.program}" for word in words):
-            continue
+    rows = [row for row in ROWS if all(word in f"{row.file} {row.program}" for word in words)]
+    failed = not rows
+    for row in sorted(rows, key=lambda row: ORDER.index(row.file)):
         is_group = row.file == "dataset.nc"
         count, faults = row.compare(groups if is_group else arrays)
         result = f"{count} {'groups' if is_group else 'arrays'}, all equal" if not faults else f"{len(faults)} of {count} wrong"

@@ -9,7 +9,7 @@ import spectral.io.envi
 
 from expected import planes, same
 from headers import page
-from table import row, run, version
+from table import decoded, row, run, version
 
 GDAL = version("gdalinfo", "--version")
 # GDAL has signed bytes since 3.7; ENVI's 64-bit integers since 3.9
@@ -77,7 +77,7 @@ def north_up(array, values):
 
 
 @row("dataset.nc", "gdalinfo, gdal_translate", GDAL, "values, geotransform, CRS, nodata, scale, offset",
-     lambda group: bool(group.grids()) and all(a.geotransform for a in group.grids()) and not is_cdf5(group))
+     lambda group: bool(group.grids()) and all(a.geotransform for a in group.grids()) and not group.is_cdf5())
 def netcdf(group):
     for array in group.grids():
         name = f'NETCDF:"{group.file("dataset.nc")}":{array.name}'
@@ -93,11 +93,6 @@ def netcdf(group):
                 same(f"{array.name}: nodata", float(band["noDataValue"]), array.fill())
             same(f"{array.name}: scale and offset", [band.get("scale", 1.0), band.get("offset", 0.0)],
                  [array.scale or 1.0, array.offset or 0.0])
-
-
-def is_cdf5(group):
-    with open(group.file("dataset.nc"), "rb") as f:
-        return f.read(4) == b"CDF\x05"
 
 
 def planes_on_a_grid(group):
@@ -118,7 +113,5 @@ def gmt(group):
              [min(x) - edge * dx, max(x) + edge * dx, min(y) - edge * dy, max(y) + edge * dy])
         same(f"{array.name}: steps", found[6:8], [dx, dy])
         values = np.frombuffer(run("gmt", "grd2xyz", name, "-ZTLd", binary=True), "<f8")
-        wanted = north_up(array, array.values().astype("f8") * (array.scale or 1) + (array.offset or 0))
-        fill = array.fill()
-        wanted = wanted if fill is None else np.where(wanted == fill, np.nan, wanted)
+        wanted = north_up(array, group.signed(array, decoded(array)))
         same(f"{array.name}: values", values.reshape(wanted.shape), np.float32(wanted).astype("f8"))

@@ -67,6 +67,14 @@ class Group:
     def has(self, name):
         return os.path.exists(self.file(name))
 
+    def is_cdf5(self):
+        with open(self.file("dataset.nc"), "rb") as f:
+            return f.read(4) == b"CDF\x05"
+
+    def signed(self, array, values):
+        """Without CDF-5 bytes are signed; `_Unsigned` says otherwise to programs that know it, of which this is none."""
+        return values if self.is_cdf5() or array.dtype.str[1:] != "u1" else values.astype("u1").astype("i1").astype("f8")
+
     def grids(self):
         """Arrays whose rows and columns have coordinates."""
         return [a for a in self.arrays if len(a.shape) > 1 and all(set(axis) - {"name"} for axis in a.axes[-2:])]
