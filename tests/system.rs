@@ -139,12 +139,14 @@ fn a_line_of_fstab() {
     let once = [
         format!("{store} fuse.zarrfs"),
         "12".into(),
-        format!("{mountpoint} : already mounted"),
+        format!("{mountpoint}: already mounted"),
         "1".into(),
         "gone".into(),
         "0".into(),
     ];
-    let words: Vec<String> = said.lines().map(|l| l.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
+    // mount pads short names
+    let words = said.lines().map(|l| l.split_whitespace().collect::<Vec<_>>().join(" ").replace(" : ", ": "));
+    let words: Vec<String> = words.collect();
     assert_eq!(words, [once.clone(), once].concat());
     let stored = zarrfs(&["cat", &place.text("sample.zarr/air_temperature"), "--length", "2"]);
     assert_eq!(stored.stdout, [2, 1]);
