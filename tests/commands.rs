@@ -13,7 +13,7 @@ use std::process::{Command, Output, Stdio};
 use support::made::Made;
 use support::servers;
 use support::walk::{differences, snapshot};
-use support::{Mount, ZARRFS, data, installed, limited, provided, say, zarrfs};
+use support::{Mount, ZARRFS, copy_tree, data, installed, limited, provided, say, zarrfs};
 
 /// What a check found, without the messages: level, path and kind.
 type Findings = BTreeSet<(String, String, String)>;
@@ -489,6 +489,38 @@ fn a_map_of_a_large_grid_fits_the_screen() {
     assert_eq!((cells.matches('1').count(), cells.len() - cells.matches('.').count()), (3, 3), "{text}");
     assert!(text.contains("3 of 60,000,000 chunks stored, 3 B"), "{text}");
     assert!(text.contains("a cell is 1 x 70 chunks of 188 planes"), "{text}");
+}
+
+#[test]
+fn what_cannot_be_printed_is_told_and_what_nobody_reads_is_no_failure() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = directory.path().join("sample.zarr");
+    copy_tree(&data("sample.zarr"), &store);
+    let (store, array) = (store.to_str().unwrap(), store.join("lat"));
+    let array = array.to_str().unwrap();
+    for args in [
+        &["info", store][..],
+        &["ls", "-lR", store],
+        &["check", store],
+        &["check", "--json", store],
+        &["cat", array],
+        &["header", array],
+        &["header", "--format", "nii", array],
+        &["consolidate", store],
+        &["migrate", store],
+        &["completions", "bash"],
+        &["man"],
+    ] {
+        let full = fs::File::options().write(true).open("/dev/full").unwrap();
+        let output = limited(60, ZARRFS).args(args).stdout(full).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{args:?}: {said}");
+        assert!(said.ends_with("No space left on device\n") && said.lines().count() == 1, "{args:?}: {said}");
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let output = limited(60, ZARRFS).args(args).stdout(writer).output().unwrap();
+        assert_eq!((output.status.code(), output.stderr.len()), (Some(0), 0), "{args:?}");
+    }
 }
 
 /// The verbs, as the help lists them.

@@ -305,6 +305,12 @@ fn the_helper_answers_as_mount_expects() {
     assert!(exit == 32 && said.contains("no such store"), "{exit} {said}");
     assert_done(&mount(&["-f"]));
     assert!(!is_mounted(&place.join("mnt")));
+    // it is mounted, also where that can't be said
+    let full = fs::File::options().write(true).open("/dev/full").unwrap();
+    let mut verbose = Command::new(place.join("mount.zarrfs"));
+    verbose.args(["sample.zarr", "mnt", "-v"]).current_dir(place.directory.path()).stdout(full);
+    assert_done(&verbose.output().unwrap());
+    assert_done(&helper(&place, "umount.fuse.zarrfs", &["mnt"]));
     let output = mount(&["-s", "-n", "-v", "-t", "fuse.zarrfs", "-o", "rw,bogus", "-r"]);
     assert_done(&output);
     assert_eq!(String::from_utf8_lossy(&output.stdout), "zarrfs: sample.zarr mounted on mnt\n");

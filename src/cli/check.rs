@@ -141,11 +141,8 @@ impl<'a> Report<'a> {
         }
         let text = if self.args.json { self.json_end(summary) } else { self.last_line(summary) };
         self.print(&text);
-        match &self.broken {
-            Some(e) if e.kind() != ErrorKind::BrokenPipe => {
-                return Err(Error::from(std::io::Error::from(e.kind())).into());
-            }
-            _ => {}
+        if let Some(e) = self.broken.filter(|e| e.kind() != ErrorKind::BrokenPipe) {
+            return Err(Error::from(e).into());
         }
         match self.errors + self.warnings {
             0 if summary.complete => Ok(()),

@@ -1,10 +1,8 @@
 //! `zarrfs completions`: what a shell needs to complete the command line.
 
-use super::{Cli, Failure};
-use crate::error::Error;
+use super::{Cli, Failure, print};
 use clap::{Args, CommandFactory};
 use clap_complete::Shell;
-use std::io::{ErrorKind, Write};
 
 /// What `completions` takes.
 #[derive(Args)]
@@ -21,8 +19,5 @@ pub struct CompletionsArgs {
 pub fn run(args: &CompletionsArgs) -> Result<(), Failure> {
     let (mut command, mut text) = (Cli::command(), Vec::new());
     clap_complete::generate(args.shell, &mut command, "zarrfs", &mut text);
-    match std::io::stdout().write_all(&text) {
-        Err(e) if e.kind() != ErrorKind::BrokenPipe => Err(Error::from(e).into()),
-        _ => Ok(()),
-    }
+    print(text)
 }

@@ -1,7 +1,7 @@
 //! `zarrfs consolidate`: all metadata documents of a store in its `.zmetadata`.
 
 use super::remote::ConsolidatedArg;
-use super::{Failure, Location, StoreArgs, logger, open_store};
+use super::{Failure, Location, StoreArgs, logger, open_store, print};
 use crate::json::{self, Value};
 use crate::metadata::{ZARRAY, ZMETADATA};
 use crate::stats::Stats;
@@ -33,15 +33,16 @@ pub fn run(args: &ConsolidateArgs) -> Result<(), Failure> {
     let names = hierarchy.write_consolidated(&Key::root()).map_err(|e| e.context(shown))?;
     let arrays = names.iter().filter(|name| name.rsplit('/').next() == Some(ZARRAY)).count();
     let documents = names.len();
-    match args.json {
+    let report = match args.json {
         true => {
             let report: [(&str, Value); 3] =
                 [("store", shown.to_string().into()), ("documents", documents.into()), ("arrays", arrays.into())];
             let report = report.into_iter().map(|(name, value)| (name.to_string(), value));
-            println!("{}", json::write(&Value::Object(report.collect())));
+            json::write(&Value::Object(report.collect()))
         }
-        false => println!("{shown}: {ZMETADATA} holds {documents} documents, of {arrays} arrays"),
-    }
+        false => format!("{shown}: {ZMETADATA} holds {documents} documents, of {arrays} arrays"),
+    };
+    print(report + "\n")?;
     match stats.problems().as_slice() {
         [] => Ok(()),
         problems => Err(Failure::new(1, format!("{shown}: {}", problems.join("\nzarrfs: ")))),

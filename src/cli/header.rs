@@ -1,6 +1,6 @@
 //! `zarrfs header`: what lets another program open an array's flat bytes, without FUSE.
 
-use super::{Failure, Location, MemoryArgs, StoreArgs, location, logger, open_store};
+use super::{Failure, Location, MemoryArgs, StoreArgs, location, logger, open_store, print};
 use crate::array::Array;
 use crate::cache::Cache;
 use crate::error::{Error, Kind};
@@ -13,7 +13,6 @@ use crate::store::Key;
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use log::LevelFilter;
-use std::io::{ErrorKind, Write};
 use std::sync::Arc;
 
 /// The word for the netCDF file of a group.
@@ -77,16 +76,16 @@ pub fn run(args: &HeaderArgs) -> Result<(), Failure> {
                 _ => {
                     let fitting = Format::ALL.into_iter().filter(|format| format.fits(array.metadata()));
                     let rows: Vec<Row> = fitting.map(|format| (format.id(), format.name())).collect();
-                    print(list(&rows, args.json).as_bytes()).map_err(failed)
+                    print(list(&rows, args.json))
                 }
             }
         }
         (_, Some(Asked::Array(_))) => Err(Failure::new(3, format!("{shown}: not an array, but a group"))),
         (_, Some(Asked::Dataset)) => {
             let file = header::dataset(&alone, &Key::root()).map_err(failed)?;
-            print(&before_values(&file)).map_err(failed)
+            print(before_values(&file))
         }
-        (_, None) => print(list(&[(NETCDF, DATASET)], args.json).as_bytes()).map_err(failed),
+        (_, None) => print(list(&[(NETCDF, DATASET)], args.json)),
     }
 }
 
@@ -115,7 +114,7 @@ fn print_header(
         Some(Place::Array(array)) => header::describe(&hierarchy, cache, &array).and_then(|array| format.file(&array)),
         _ => Err(Error::new(Kind::NotFound, "no such array")),
     };
-    print(&before_values(&file.map_err(failed)?)).map_err(failed)
+    print(before_values(&file.map_err(failed)?))
 }
 
 /// The store that an array lies in, as far up as there are groups that hold it, and its key there.
@@ -162,12 +161,4 @@ fn before_values(file: &Composite) -> Vec<u8> {
         }
     }
     bytes
-}
-
-fn print(bytes: &[u8]) -> Result<(), Error> {
-    match std::io::stdout().write_all(bytes) {
-        // `| head` has seen enough
-        Err(e) if e.kind() != ErrorKind::BrokenPipe => Err(e.into()),
-        _ => Ok(()),
-    }
 }

@@ -1,7 +1,7 @@
 //! `zarrfs info`: the groups and arrays of a store, with what they hold and what they take.
 
 use super::map::{ChunkMap, Room, Style, legend};
-use super::{Failure, Location, StoreArgs, logger, open_store, size, threads};
+use super::{Failure, Location, StoreArgs, logger, open_store, print, size, threads};
 use crate::array::{Array, ArrayEntry};
 use crate::check::{How, examine_all};
 use crate::error::{Error, Result};
@@ -13,7 +13,6 @@ use crate::store::Key;
 use clap::Args;
 use log::LevelFilter;
 use rustix::termios::tcgetwinsize;
-use std::io::{ErrorKind, Write};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -85,10 +84,7 @@ pub fn run(args: &InfoArgs) -> std::result::Result<(), Failure> {
         (false, true) => as_tree(&rows, style) + &legend(style),
         (false, false) => as_tree(&rows, style),
     };
-    match std::io::stdout().write_all(text.as_bytes()) {
-        Err(e) if e.kind() != ErrorKind::BrokenPipe => Err(Error::from(e).into()),
-        _ => Ok(()),
-    }
+    print(text)
 }
 
 /// Lines and panels of the map of a single array, and of one among others.

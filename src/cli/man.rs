@@ -1,13 +1,13 @@
 //! `zarrfs man`: manual pages, made of the help and of what a help has no room for: exit codes, files, environment, examples.
 
 use super::man_pages::{ENVIRONMENT, FILES, PAGES};
-use super::{Cli, EXIT_CODES, Failure};
+use super::{Cli, EXIT_CODES, Failure, print};
 use crate::check::Fault;
 use crate::error::Error;
 use clap::{Args, Command, CommandFactory};
 use clap_mangen::Man;
 use clap_mangen::roff::{Roff, bold, roman};
-use std::io::{ErrorKind, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 /// What `man` takes.
@@ -37,10 +37,7 @@ pub fn run(args: &ManArgs) -> Result<(), Failure> {
             page(found, found.get_name())
         }
     };
-    match page.and_then(|page| std::io::stdout().write_all(&page)) {
-        Err(e) if e.kind() != ErrorKind::BrokenPipe => Err(Error::from(e).into()),
-        _ => Ok(()),
-    }
+    print(page.map_err(Error::from)?)
 }
 
 fn write_all(command: &Command, directory: &Path) -> std::io::Result<()> {

@@ -1,6 +1,6 @@
 //! `zarrfs migrate`: a Zarr v1 store turned into v2, in place.
 
-use super::{Failure, Location, StoreArgs, logger, open_store};
+use super::{Failure, Location, StoreArgs, logger, open_store, print};
 use crate::json::{self, Value};
 use crate::stats::Stats;
 use clap::Args;
@@ -25,13 +25,13 @@ pub fn run(args: &MigrateArgs) -> Result<(), Failure> {
     let shown = &args.store;
     let hierarchy = open_store(&args.store, &args.store_args, Arc::new(Stats::default()))?;
     let migrated = hierarchy.migrate().map_err(|e| e.context(shown))?;
-    match (args.json, migrated) {
+    let report = match (args.json, migrated) {
         (true, _) => {
             let report = [("store".to_string(), shown.to_string().into()), ("migrated".to_string(), migrated.into())];
-            println!("{}", json::write(&Value::Object(report.into_iter().collect())));
+            json::write(&Value::Object(report.into_iter().collect()))
         }
-        (false, true) => println!("{shown}: Zarr v2 now"),
-        (false, false) => println!("{shown}: nothing to do, it is Zarr v2 already"),
-    }
-    Ok(())
+        (false, true) => format!("{shown}: Zarr v2 now"),
+        (false, false) => format!("{shown}: nothing to do, it is Zarr v2 already"),
+    };
+    print(report + "\n")
 }

@@ -29,7 +29,6 @@ mod remote;
 mod size;
 mod stats;
 mod systemd;
-
 mod time;
 mod umount;
 
@@ -45,7 +44,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use location::Location;
 use remote::RemoteArgs;
 use std::ffi::OsString;
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -196,6 +195,15 @@ fn run(words: &[OsString]) -> Result<(), Failure> {
         Verb::Stats(args) => stats::run(&args),
         Verb::Completions(args) => completions::run(&args),
         Verb::Man(args) => man::run(&args),
+    }
+}
+
+/// Prints what a verb has made. Who reads it may have seen enough (`| head`): that is no failure.
+fn print(bytes: impl AsRef<[u8]>) -> Result<(), Failure> {
+    let mut out = std::io::stdout();
+    match out.write_all(bytes.as_ref()).and_then(|()| out.flush()) {
+        Err(e) if e.kind() != ErrorKind::BrokenPipe => Err(Error::from(e).into()),
+        _ => Ok(()),
     }
 }
 

@@ -2,7 +2,7 @@
 //! it takes their arguments and answers with their exit codes. It knows nothing of mounting: it says the same to the
 //! verbs `mount` and `umount`.
 
-use super::{Cli, Failure, complain, mount_options, run as run_verb};
+use super::{Cli, Failure, complain, mount_options, print, run as run_verb};
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser};
 use std::ffi::{OsStr, OsString};
@@ -118,7 +118,8 @@ fn mount(words: &[OsString]) -> Result<(), Failure> {
     }
     run_verb(&line)?;
     if args.verbose {
-        println!("zarrfs: {} mounted on {}", args.source.display(), args.directory.display());
+        // it is mounted, whoever hears of it
+        let _ = print(format!("zarrfs: {} mounted on {}\n", args.source.display(), args.directory.display()));
     }
     Ok(())
 }
