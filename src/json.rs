@@ -19,15 +19,21 @@ pub fn parse(bytes: &[u8]) -> Result<Value> {
 
 /// The text of `value`, in one line, with the bare tokens that [`parse`] took.
 pub fn write(value: &Value) -> String {
-    with_bare_tokens(value.to_string())
+    with_tokens(value.to_string(), false)
+}
+
+/// As [`write()`], but with bare tokens as strings, as Zarr's fill values spell them: what every reader of JSON takes.
+pub fn write_strict(value: &Value) -> String {
+    with_tokens(value.to_string(), true)
 }
 
 /// As [`write()`], over several lines and with a newline at the end.
 pub fn write_pretty(value: &Value) -> String {
-    with_bare_tokens(format!("{value:#}\n"))
+    with_tokens(format!("{value:#}\n"), false)
 }
 
-fn with_bare_tokens(text: String) -> String {
+/// What serde_json has written, with each token bare or, if they are `quoted`, as a string.
+fn with_tokens(text: String, quoted: bool) -> String {
     let token = "\"\\u0000bare ";
     if !text.contains(token) {
         return text;
@@ -38,7 +44,11 @@ fn with_bare_tokens(text: String) -> String {
         out.push_str(&rest[..at]);
         rest = &rest[at..];
         let (literal, after) = rest.split_at(string_end(rest));
-        out.push_str(literal.strip_prefix(token).map_or(literal, |word| word.trim_end_matches('"')));
+        match literal.strip_prefix(token) {
+            Some(word) if quoted => out.extend(["\"", word]),
+            Some(word) => out.push_str(word.trim_end_matches('"')),
+            None => out.push_str(literal),
+        }
         rest = after;
     }
     out + rest
@@ -179,6 +189,8 @@ mod tests {
         assert_eq!(float(&v["a"][2]), Some(f64::INFINITY));
         assert_eq!((text(&v["NaN"]), text(&v["a"][0])), (Some("NaN"), None));
         assert_eq!(write(&v), r#"{"a":[NaN,-Infinity,Infinity],"NaN":"NaN","x":"-Infinity\" NaN"}"#);
+        let strict = r#"{"a":["NaN","-Infinity","Infinity"],"NaN":"NaN","x":"-Infinity\" NaN"}"#;
+        assert_eq!(write_strict(&v), strict);
     }
 
     #[test]
@@ -188,6 +200,7 @@ mod tests {
         {
             let v = parse(document.as_bytes()).unwrap();
             assert_eq!(parse(write(&v).as_bytes()).unwrap(), v, "{document}");
+            assert_eq!(write_strict(&v), write(&v));
             assert!(v[0].is_null() || text(&v[0]).is_some_and(|t| t.contains("bare ")), "{v}");
         }
         assert_eq!(text(&parse(br#""\u0000x""#).unwrap()), Some("\0x"));

@@ -437,6 +437,30 @@ fn ls_shows_what_is_stored_and_when() {
 }
 
 #[test]
+fn odd_names_and_values_are_one_line_and_json() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = directory.path().to_str().unwrap();
+    write(directory.path().join(".zgroup"), r#"{"zarr_format": 2}"#);
+    let odd = "a\"b\n\u{1b}[31m";
+    let made = Made::new(directory.path().join(odd), &[4], &[2], json!({"dtype": "<f8"}));
+    write(made.path.join(".zarray"), made.text().replace("\"fill_value\":0", "\"fill_value\":NaN"));
+    write(made.path.join("7"), "");
+    let consolidated = json!({"zarr_consolidated_format": 1, "metadata": {format!("{odd}/.zattrs"): {}}});
+    write(directory.path().join(".zmetadata"), consolidated.to_string());
+    let info = parsed(&zarrfs(&["info", "--json", store]));
+    assert_eq!((&info[1]["path"], &info[1]["fill_value"]), (&json!(format!("/{odd}")), &json!("NaN")), "{info}");
+    let listed = parsed(&zarrfs(&["ls", "--json", store]));
+    assert!(listed.as_array().unwrap().iter().any(|entry| entry["path"] == format!("/{odd}")), "{listed}");
+    let kinds = findings(&check(&[store]));
+    assert!(kinds.contains(&("warning".into(), format!("/{odd}/7"), "outside-grid".into())), "{kinds:?}");
+    for verb in ["info", "ls", "check"] {
+        let text = String::from_utf8(zarrfs(&[verb, store]).stdout).unwrap();
+        assert!(text.contains(r#"a"b\n\u{1b}[31m"#) && !text.contains('\u{1b}'), "{verb}: {text}");
+        assert!(!text.lines().any(|line| line.starts_with("\\u{1b}")), "{verb}: {text}");
+    }
+}
+
+#[test]
 fn a_map_shows_what_is_stored_missing_and_damaged() {
     let directory = tempfile::tempdir().unwrap();
     let made =

@@ -408,7 +408,7 @@ fn check_commands(store: &Path, cases: &[Value]) -> Vec<String> {
             Ok(_) if !output.status.success() => {
                 failed.push(format!("{args:?}: {}", String::from_utf8_lossy(&output.stderr)));
             }
-            Ok(()) if args.len() > 1 && json::parse(text.as_bytes()).is_err() => {
+            Ok(()) if args.len() > 1 && serde_json::from_str::<Value>(&text).is_err() => {
                 failed.push(format!("{}: {args:?} did not print JSON", store.display()));
             }
             Ok(()) => {}

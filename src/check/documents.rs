@@ -7,7 +7,7 @@ use crate::error::{Kind, Result};
 use crate::hierarchy::Stale;
 use crate::json::{self, Map, Value};
 use crate::metadata::{MAX_DOCUMENT, Separator, ZARRAY, ZATTRS, ZGROUP, ZMETADATA, check_group};
-use crate::store::{Entry, EntryKind, Key};
+use crate::store::{Entry, EntryKind, Key, escaped};
 
 /// The metadata document of Zarr v3.
 pub(super) const V3_DOCUMENT: &str = "zarr.json";
@@ -134,6 +134,7 @@ impl Check<'_> {
         };
         let mut tally = Tally::new(&key);
         for (name, how) in stale {
+            let name = escaped(&name);
             let what = match how {
                 Stale::Missing => format!("lacks {name}, which is stored"),
                 Stale::Extra => format!("has {name}, of which no valid document is stored"),

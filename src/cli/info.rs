@@ -9,7 +9,7 @@ use crate::hierarchy::Place;
 use crate::json::{self, Map, Value};
 use crate::metadata::{ArrayMetadata, CodecConfig};
 use crate::stats::Stats;
-use crate::store::Key;
+use crate::store::{Key, escaped};
 use clap::Args;
 use log::LevelFilter;
 use rustix::termios::tcgetwinsize;
@@ -136,7 +136,7 @@ fn stored(array: &Arc<Array>) -> Result<Stored> {
 fn as_json(rows: &[Row]) -> String {
     let object = |row: &Row| {
         let mut object = Map::new();
-        object.insert("path".into(), row.key.to_string().into());
+        object.insert("path".into(), format!("/{}", row.key.as_str()).into());
         match &row.what {
             What::Group => object.extend([("kind".into(), "group".into())]),
             What::Array(array, stored, map) => {
@@ -147,7 +147,7 @@ fn as_json(rows: &[Row]) -> String {
                 object.extend([("kind".into(), "unreadable".into()), ("error".into(), e.to_string().into())]);
             }
         }
-        json::write(&Value::Object(object))
+        json::write_strict(&Value::Object(object))
     };
     format!("[\n{}\n]\n", rows.iter().map(object).collect::<Vec<_>>().join(",\n"))
 }
@@ -174,7 +174,7 @@ fn array_json(array: &Arc<Array>, stored: &Result<Stored>, row: &mut Map<String,
 fn as_tree(rows: &[Row], style: Style) -> String {
     let label = |key: &Key| {
         let depth = key.as_str().matches('/').count() + usize::from(!key.is_root());
-        let name = if key.is_root() { "/".to_string() } else { key.name().escape_debug().to_string() };
+        let name = if key.is_root() { "/".to_string() } else { escaped(key.name()) };
         format!("{}{name}", "  ".repeat(depth))
     };
     let labels: Vec<String> = rows.iter().map(|row| label(&row.key)).collect();

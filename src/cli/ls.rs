@@ -6,7 +6,7 @@ use crate::cache::Cache;
 use crate::error::{Error, Result};
 use crate::json::{self, Map, Value};
 use crate::stats::Stats;
-use crate::store::Key;
+use crate::store::{Key, escaped};
 use crate::tree::{Listed, Name, Node, Tree};
 use clap::Args;
 use log::LevelFilter;
@@ -165,7 +165,7 @@ impl Output<'_> {
         }
         let [sizes, stored] = self.widths;
         for line in lines {
-            let name = line.key.name().escape_debug();
+            let name = escaped(line.key.name());
             let slash = if line.is_directory { "/" } else { "" };
             if self.args.long {
                 let shown = match &line.known {

@@ -78,8 +78,13 @@ impl Key {
 impl fmt::Display for Key {
     /// A leading slash makes the root visible, and stands for the store. Control characters are escaped.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "/{}", self.0.escape_debug().to_string().replace("\\'", "'").replace("\\\"", "\""))
+        write!(f, "/{}", escaped(&self.0))
     }
+}
+
+/// A name as people are shown it: in one line, its control characters escaped.
+pub fn escaped(name: &str) -> String {
+    name.escape_debug().to_string().replace("\\'", "'").replace("\\\"", "\"")
 }
 
 #[cfg(test)]

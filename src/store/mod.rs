@@ -24,7 +24,7 @@ pub use disk_cache::DiskCache;
 #[cfg(test)]
 pub use far::FarStore;
 pub use faulty::{Fault, FaultyStore, Operation};
-pub use key::Key;
+pub use key::{Key, escaped};
 pub use locks::{KeyLock, LockFiles};
 pub use memory::MemoryStore;
 pub use object::{ObjectOptions, ObjectStore};
