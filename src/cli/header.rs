@@ -1,5 +1,6 @@
 //! `zarrfs header`: what lets another program open an array's flat bytes, without FUSE.
 
+use super::headers::NETCDF;
 use super::{Failure, Location, MemoryArgs, StoreArgs, location, logger, open_store, print};
 use crate::array::Array;
 use crate::cache::Cache;
@@ -14,9 +15,6 @@ use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use log::LevelFilter;
 use std::sync::Arc;
-
-/// The word for the netCDF file of a group.
-const NETCDF: &str = "nc";
 
 /// What `header` takes.
 #[derive(Args)]

@@ -5,16 +5,17 @@ use crate::tree::Headers;
 use clap::Args;
 
 /// The word for a group's netCDF file.
-const NETCDF: &str = "nc";
+pub const NETCDF: &str = "nc";
 
 /// Options of `mount`.
 #[derive(Args)]
-pub struct HeaderArgs {
+pub struct HeadersArgs {
     /// Headers shown beside data.raw: all, none, or some of npy, envi, vrt, nrrd, mhd, xdmf, ctl, readme; in -o with
     /// colons between them
     #[arg(long = "headers", value_name = "LIST", default_value = "all", value_parser = parse_headers)]
     formats: List,
-    /// Files that hold the same bytes in other programs' formats: none, all, or some of nii, tif, nc
+    /// Files that hold the same bytes in other programs' formats: none, all, or some of nii, tif, nc; in -o with colons
+    /// between them
     #[arg(long, value_name = "LIST", default_value = "none", value_parser = parse_containers)]
     containers: List,
 }
@@ -23,7 +24,7 @@ pub struct HeaderArgs {
 #[derive(Clone, Debug)]
 struct List(Headers);
 
-impl HeaderArgs {
+impl HeadersArgs {
     /// What the tree shows.
     pub fn shown(&self) -> Headers {
         let both = || self.formats.0.formats.iter().chain(&self.containers.0.formats);

@@ -1,6 +1,6 @@
 //! `zarrfs ls`: the names in a group or array as a mount shows them, without FUSE.
 
-use super::headers::HeaderArgs;
+use super::headers::HeadersArgs;
 use super::{Failure, Location, StoreArgs, logger, open_store, time};
 use crate::cache::Cache;
 use crate::error::{Error, Result};
@@ -38,7 +38,7 @@ pub struct LsArgs {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    headers: HeaderArgs,
+    headers: HeadersArgs,
     #[command(flatten)]
     store_args: StoreArgs,
 }

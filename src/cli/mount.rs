@@ -2,7 +2,7 @@
 //! keeps standard error until the mount answers, so that a failure reads the same as in the foreground.
 
 use super::compressor::{self, Compressor};
-use super::headers::HeaderArgs;
+use super::headers::HeadersArgs;
 use super::logger::LogArgs;
 use super::{
     Failure, Location, ReadArgs, StoreArgs, WriteArgs, duration, idle, mount_options, mountpoint, open_store_to_write,
@@ -100,7 +100,7 @@ pub struct MountArgs {
     #[arg(long)]
     resize: bool,
     #[command(flatten)]
-    headers: HeaderArgs,
+    headers: HeadersArgs,
     #[command(flatten)]
     writing: WriteArgs,
     #[command(flatten)]
