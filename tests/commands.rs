@@ -577,6 +577,7 @@ fn each_verb_has_a_manual_page_that_is_well_formed() {
     }
     assert_eq!(fs::read_dir(&pages).unwrap().count(), verbs.len() + 1);
     let options = page("zarrfs-mount");
+    assert!(options.contains("\\fBzarrfs mount\\fR [OPTIONS] <STORE> [MOUNTPOINT]\n"), "{options}");
     assert!(options.contains("fuse.zarrfs") && options.contains(".SH FILES"), "{options}");
     assert!(page("zarrfs-check").contains("outside\\-grid (warning)"));
     assert_eq!(zarrfs(&["man", "nothing"]).status.code(), Some(2));

@@ -56,7 +56,7 @@ fn page(command: &Command, verb: &str) -> std::io::Result<Vec<u8>> {
     // no date: it would have to be kept
     writeln!(out, ".TH {title} 1 \"\" \"zarrfs {}\" \"User commands\"", env!("CARGO_PKG_VERSION"))?;
     man.render_name_section(&mut out)?;
-    man.render_synopsis_section(&mut out)?;
+    synopsis(command, &title.replace('-', " ")).to_writer(&mut out)?;
     man.render_description_section(&mut out)?;
     let more = PAGES.iter().find(|page| page.verb == verb);
     if let Some(page) = more.filter(|page| !page.description.is_empty()) {
@@ -87,6 +87,15 @@ fn page(command: &Command, verb: &str) -> std::io::Result<Vec<u8>> {
         Roff::new().control("SH", ["SEE ALSO"]).text([bold("zarrfs"), roman("(1)")]).to_writer(&mut out)?;
     }
     Ok(out)
+}
+
+/// How it is called, as the help says it: each option has its place below.
+fn synopsis(command: &Command, called: &str) -> Roff {
+    let usage = command.clone().render_usage().to_string();
+    let arguments = usage.trim_start_matches("Usage: ").trim_start_matches(called);
+    let mut roff = Roff::new();
+    roff.control("SH", ["SYNOPSIS"]).text([bold(called), roman(arguments)]);
+    roff
 }
 
 fn section<'a>(title: &str, rows: impl Iterator<Item = (&'a str, &'a str)>) -> Roff {
