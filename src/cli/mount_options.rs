@@ -64,8 +64,10 @@ const LABELS: &str = "the policy labels mounts of FUSE, as fusefs_t";
 /// The command line's form of what the lists after `-o` say, of options that `command` has. With `sloppy`, those that
 /// nobody knows are left out.
 pub fn expand(lists: &[String], sloppy: bool, command: &Command) -> Result<Vec<OsString>, Failure> {
+    let options = || lists.iter().flat_map(|list| split(list));
+    let sloppy = sloppy || options().any(|option| option == "sloppy");
     let mut words: Vec<(&str, String)> = Vec::new();
-    for option in lists.iter().flat_map(|list| split(list)) {
+    for option in options() {
         let bad = |why: &str| Failure::new(2, format!("-o {option}: {why}"));
         let (name, value) = match option.split_once('=') {
             Some((name, value)) => (name, Some(unquoted(value))),
@@ -199,6 +201,7 @@ mod tests {
             assert_eq!(words(list, false), Err(format!("-o {list}: unknown option")));
             assert_eq!(words(list, true), Ok(vec![]));
         }
+        assert_words("bogus,sloppy", &["--sloppy"]);
         for list in ["remount", "context=system_u:object_r:x:s0"] {
             assert!(words(list, true).unwrap_err().starts_with(&format!("-o {list}: ")));
         }
