@@ -1,6 +1,7 @@
 //! How far something long has come: one line on standard error, if that is a terminal.
 
 use super::size;
+use rustix::termios::tcgetwinsize;
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
 
@@ -54,6 +55,10 @@ impl Progress {
     }
 
     fn write(&self, line: &str) {
+        // one that goes on in the next line could not be written over
+        let columns = tcgetwinsize(std::io::stderr()).map_or(0, |size| usize::from(size.ws_col));
+        let most = if columns > 1 { columns - 1 } else { 79 };
+        let line: String = line.chars().take(most).collect();
         // \x1b[K clears what is left of a longer one
         let _ = write!(std::io::stderr(), "\r{line}\x1b[K");
     }
