@@ -87,16 +87,20 @@ impl Calendar {
         }
     }
 
-    /// Year, month and day.
+    /// Year, month and day; None beyond the years 1 to 9999.
     fn date(self, day: i64) -> Option<(i64, i64, i64)> {
         let julian = self == Calendar::Standard && day < FIRST_GREGORIAN;
+        // how far the guess below is off grows with the years
+        if !(self.year_begin(1, julian)..self.year_begin(10_000, julian)).contains(&day) {
+            return None;
+        }
         // years of 365 days are a few years off at most
         let guess = (day - self.year_begin(1, julian)).div_euclid(365) + 1;
         let year = (guess - guess / 1000 - 8..=guess).rev().find(|year| self.year_begin(*year, julian) <= day)?;
         let rest = day - self.year_begin(year, julian);
         let month =
             (1..=12).rev().find(|month| self.days_before_month(year, *month, julian).is_some_and(|n| n <= rest))?;
-        (1..=9999).contains(&year).then_some((year, month, rest - self.days_before_month(year, month, julian)? + 1))
+        Some((year, month, rest - self.days_before_month(year, month, julian)? + 1))
     }
 }
 
@@ -229,7 +233,7 @@ mod tests {
             assert_eq!(Count::parse(units, Calendar::Standard), None, "{units}");
         }
         assert_eq!(Calendar::of(Some("360_day")), None);
-        for number in [1e300, f64::NAN, 3e6, -800_000.0] {
+        for number in [1e300, 1e15, -1e15, f64::NAN, 3e6, -800_000.0] {
             assert_eq!(date("days since 1970-01-01", Calendar::Gregorian, number), None, "{number}");
         }
         assert_eq!(date("months since 2000-01-01", Calendar::Gregorian, 0.5), None);

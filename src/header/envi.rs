@@ -140,6 +140,9 @@ fn coordinate_system(array: &Described) -> Option<String> {
 /// The coordinates of the bands and their units, if they are wavelengths.
 fn wavelengths(array: &Described, raster: Raster) -> Option<(String, Option<&str>)> {
     let [axis, _, _] = array.axes.as_slice() else { return None };
+    if raster.bands > spelling::MAX_LISTED {
+        return None;
+    }
     if !axis.name.as_deref().is_some_and(|name| name.to_ascii_lowercase().starts_with("wavelength")) {
         return None;
     }
@@ -155,7 +158,7 @@ fn band_names(array: &Described, raster: Raster) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::described::{Coordinates, Number};
+    use super::super::described::{Axis, Coordinates, Number};
     use super::super::testing;
     use super::*;
 
@@ -243,6 +246,11 @@ band names = {time=0, time=6, time=12, time=18}
         array.axes[0].coordinates = Coordinates::Irregular { values: vec![450.0, 550.5, 650.0, 800.0], source: None };
         assert_eq!(field(&array, "wavelength").as_deref(), Some("{450, 550.5, 650, 800}"));
         assert_eq!(field(&array, "wavelength units").as_deref(), Some("nm"));
+        let many = i32::MAX as u64;
+        array.axes[0] =
+            Axis { len: many, coordinates: Coordinates::Regular { first: 450.0, step: 1.0 }, ..array.axes[0].clone() };
+        array.metadata = testing::metadata("\"<f4\"", &[many, 1, 1]);
+        assert_eq!(field(&array, "wavelength"), None);
     }
 
     #[test]
