@@ -19,6 +19,12 @@ const MAX_ITEMS: u64 = 1 << 20;
 /// The largest chunk of a coordinate array that is decoded, in bytes.
 const MAX_CHUNK: usize = 64 << 20;
 
+/// Chunks of the coordinate array that is read in the most of them: each takes a look into the store, again and again.
+const MAX_CHUNKS: u64 = 1 << 14;
+
+/// The same of a far store, where each takes a request.
+const MAX_FAR_CHUNKS: u64 = 1 << 8;
+
 /// How far coordinates may lie from where equal steps would have them, in steps.
 const TOLERANCE: f64 = 1e-6;
 
@@ -97,8 +103,12 @@ fn values(cache: &Cache, array: &Array, attributes: &Map<String, Value>) -> Resu
 /// All flat bytes of an array that is small enough to be read as a whole.
 fn flat(cache: &Cache, array: &Array) -> Result<Vec<u8>> {
     let grid = array.grid();
+    let max_chunks = if array.is_far() { MAX_FAR_CHUNKS } else { MAX_CHUNKS };
     if array.metadata().shape.iter().product::<u64>() > MAX_ITEMS || grid.chunk_size() > MAX_CHUNK {
         return Err(Error::unsupported("the array or its chunks are too large"));
+    }
+    if grid.chunk_count() > max_chunks {
+        return Err(Error::unsupported(format!("they lie in more than {max_chunks} chunks")));
     }
     array.readable()?;
     // what others have put into the store is to be seen

@@ -34,11 +34,14 @@ pub fn describe(hierarchy: &Hierarchy, cache: &Cache, array: &Arc<Array>) -> Res
     let attributes = hierarchy.attributes(key)?;
     let dimensions = metadata.shape.len();
     let image = ngff::image(hierarchy, key, dimensions);
-    let names = names(hierarchy, array, &attributes, image.as_deref());
+    let names = names(kept_names(hierarchy, key, &attributes, dimensions), image.as_deref(), dimensions);
+    // without items there is nothing to be placed, and dimensions of any length
+    let has_items = !metadata.shape.contains(&0);
     let (mut axes, mut claims) = (Vec::with_capacity(dimensions), Vec::with_capacity(dimensions));
     for (i, (&len, name)) in metadata.shape.iter().zip(names).enumerate() {
         let of_image = image.as_ref().and_then(|axes| axes.get(i));
-        let coordinate = name.as_ref().and_then(|name| Coordinate::find(hierarchy, cache, key, name, len));
+        let coordinate =
+            name.as_ref().filter(|_| has_items).and_then(|name| Coordinate::find(hierarchy, cache, key, name, len));
         claims.push(role::claim(coordinate.as_ref(), of_image, name.as_deref()));
         axes.push(axis(name, len, coordinate, of_image));
     }
@@ -78,18 +81,15 @@ fn axis(name: Option<String>, len: u64, coordinate: Option<Coordinate>, image: O
 
 /// The names of the dimensions of `array`, whose attributes these are; no coordinates are read for it.
 pub fn axis_names(hierarchy: &Hierarchy, array: &Array, attributes: &Map<String, Value>) -> Vec<Option<String>> {
-    let image = ngff::image(hierarchy, array.key(), array.metadata().shape.len());
-    names(hierarchy, array, attributes, image.as_deref())
-}
-
-fn names(
-    hierarchy: &Hierarchy,
-    array: &Array,
-    attributes: &Map<String, Value>,
-    image: Option<&[ngff::Axis]>,
-) -> Vec<Option<String>> {
     let dimensions = array.metadata().shape.len();
     let kept = kept_names(hierarchy, array.key(), attributes, dimensions);
+    // a group may hold many arrays, and say much of its images
+    let image = if kept.is_some() { None } else { ngff::image(hierarchy, array.key(), dimensions) };
+    names(kept, image.as_deref(), dimensions)
+}
+
+/// The names that were kept, or else those of the image.
+fn names(kept: Option<Vec<String>>, image: Option<&[ngff::Axis]>, dimensions: usize) -> Vec<Option<String>> {
     let name = |i: usize| match (&kept, image) {
         (Some(names), _) => names.get(i).cloned(),
         (None, image) => image?.get(i)?.name.clone(),

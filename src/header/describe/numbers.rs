@@ -50,10 +50,10 @@ pub fn nodata(metadata: &ArrayMetadata, attributes: &Map<String, Value>) -> Opti
 /// CF's `_FillValue` or `missing_value`, if it is a number that an item can hold.
 pub fn told_nodata(dtype: &DType, attributes: &Map<String, Value>) -> Option<Number> {
     let told = |name: &&str| told(dtype, attributes::first(attributes.get(*name)?)?);
-    ["_FillValue", "missing_value"].iter().find_map(told).filter(|_| is_number(dtype))
+    ["_FillValue", "missing_value"].iter().filter(|_| is_number(dtype)).find_map(told)
 }
 
-/// A number in an attribute that is a value of the dtype.
+/// A number in an attribute that is a value of the dtype, which is one of numbers.
 fn told(dtype: &DType, value: &Value) -> Option<Number> {
     if *dtype.kind() == Kind::Float {
         let float = json::float(value).or_else(|| spelt(json::text(value)?))?;

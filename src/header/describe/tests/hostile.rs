@@ -110,9 +110,12 @@ fn coordinate_arrays_that_cant_be_read() {
         let case = case().array("v", "<f4", &[4], named).value("x/.zarray", document).value("x/0", chunk);
         assert_eq!(places(&case.describe("v")), [Coordinates::Unknown], "{document}");
     }
-    // too long, or in too large chunks
+    // in too many chunks, or too large ones, or too long
+    let many = 3 * 16_384 + 1;
+    let case = super::case().array("v", "|u1", &[many], named).array("x", "<f8", &[many], "{}");
+    assert_eq!(places(&case.describe("v")), [Coordinates::Unknown]);
     let vast = array(r#""compressor":null,"filters":null"#).replace("[4]", "[1152921504606846975]");
-    let case = case().array("v", "|u1", &[1_152_921_504_606_846_975], named);
+    let case = super::case().array("v", "|u1", &[1_152_921_504_606_846_975], named);
     case.store.insert("x/.zarray", vast.replace(r#""chunks":[1152921504606846975]"#, r#""chunks":[1000]"#));
     assert_eq!(places(&case.describe("v")), [Coordinates::Unknown]);
     let case = super::case().array("v", "|u1", &[4], named);
@@ -131,4 +134,15 @@ fn arrays_of_no_items_and_no_dimensions() {
         .array("scalar", "<f4", &[], r#"{"_ARRAY_DIMENSIONS":[]}"#);
     assert_eq!(places(&case.describe("v")), [Coordinates::Unknown, Coordinates::Unknown]);
     assert!(case.describe("scalar").axes.is_empty());
+}
+
+/// Numbers that stand for missing items of a dtype that has none.
+#[test]
+fn missing_values_of_what_is_no_number() {
+    for dtype in ["|S0", "|S16", "|S100", "<U5", "<c16", "<c32", "<f16", "|V16", "<M8[s]", "|b1"] {
+        for number in ["0", "-1", "1e300", "170141183460469231731687303715884105727"] {
+            let attributes = format!(r#"{{"_FillValue":{number},"missing_value":{number}}}"#);
+            assert_eq!(case().array("a", dtype, &[2], &attributes).describe("a").nodata, None, "{dtype} {number}");
+        }
+    }
 }
