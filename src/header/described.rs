@@ -158,11 +158,7 @@ impl Described {
 
     /// Bytes of the flat array.
     pub fn size(&self) -> u64 {
-        if self.metadata.shape.contains(&0) {
-            return 0;
-        }
-        // checked when the metadata was parsed
-        self.metadata.shape.iter().product::<u64>() * self.metadata.dtype.size() as u64
+        self.metadata.flat_size()
     }
 
     /// The first coordinate of an axis and the step to the next, where they are regular.

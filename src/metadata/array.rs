@@ -165,6 +165,15 @@ impl ArrayMetadata {
         }
     }
 
+    /// Bytes of all items, one after the other.
+    pub fn flat_size(&self) -> u64 {
+        match self.shape.contains(&0) {
+            true => 0,
+            // no product on the way is larger, and that one was checked
+            false => self.shape.iter().fold(self.dtype.size() as u64, |bytes, len| bytes * len),
+        }
+    }
+
     /// The codec that turns objects into bytes, which the mount leaves on: the first filter of an array of objects.
     pub fn object_codec(&self) -> Option<&CodecConfig> {
         self.filters.first().filter(|_| self.dtype.has_object())
@@ -311,6 +320,32 @@ mod tests {
             ("dimension_separator", "\":\""),
         ] {
             assert!(ArrayMetadata::parse(&doc(field, value)).is_err(), "{field} {value}");
+        }
+    }
+
+    #[test]
+    fn bytes_of_all_items() {
+        for (shape, dtype, expected) in [
+            ("[10,6]", "<i4", 240),
+            ("[]", "<i4", 4),
+            ("[4611686018427387904,0]", "<i4", 0),
+            ("[1152921504606846976,1]", "<i4", 1 << 62),
+            ("[4611686018427387904,4611686018427387904]", "|S0", 0),
+        ] {
+            let chunks = format!(
+                "[{}]",
+                shape
+                    .split(|c: char| !c.is_ascii_digit())
+                    .filter(|n| !n.is_empty())
+                    .map(|_| "1")
+                    .collect::<Vec<_>>()
+                    .join(",")
+            );
+            let text = format!(
+                r#"{{"zarr_format":2,"shape":{shape},"chunks":{chunks},"dtype":"{dtype}","compressor":null,"fill_value":null,
+                "order":"C","filters":null}}"#
+            );
+            assert_eq!(ArrayMetadata::parse(text.as_bytes()).unwrap().flat_size(), expected, "{shape} {dtype}");
         }
     }
 
