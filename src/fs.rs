@@ -151,8 +151,8 @@ pub struct Fs {
     resizing: Resizing,
     /// Stores what was written, behind the back of who goes on writing.
     behind: Pool,
-    /// Held while part of an item is written whose bytes are shown in reversed order. It protects nothing else.
-    swapping: Mutex<()>,
+    /// Held while integers are written that are shown as doubles. It protects nothing else.
+    converting: Mutex<()>,
     pages: Pages,
     drafts: Drafts,
     fresh: FreshGroups,
@@ -179,7 +179,7 @@ impl Fs {
             resizing: Resizing::default(),
             resizes: options.resize,
             behind: Pool::new("write-back", options.threads.max(MIN_BEHIND).max(requests.min(MAX_BEHIND)))?,
-            swapping: Mutex::default(),
+            converting: Mutex::default(),
             pages: Pages::new(),
             drafts: Drafts::default(),
             fresh: FreshGroups::new(),
@@ -325,7 +325,7 @@ impl Fs {
             }
             Node::Header(..) | Node::Dataset(_) => {
                 let file;
-                (file, pages) = self.open_composite(&node)?;
+                (file, pages) = self.open_composite(&node, for_writing)?;
                 Handle::Composite(file)
             }
             Node::Metadata(key, file) => {

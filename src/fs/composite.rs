@@ -17,8 +17,9 @@ pub struct CompositeFile {
     node: Node,
     /// As it was when it was opened.
     file: Arc<Composite>,
-    /// The open flat bytes of each part that has some, from the first time that they are asked for.
-    flat: Vec<OnceLock<FlatFile>>,
+    /// The open flat bytes of each part that has some, from the first time that they are asked for; of a large group only
+    /// a few are.
+    flat: Vec<OnceLock<Box<FlatFile>>>,
     /// Somebody else keeps what is read.
     once: bool,
     /// A write was refused. Who makes room for a longer header moves the arrays' bytes, goes on when that fails, and
@@ -38,38 +39,46 @@ struct Slice<'a> {
 impl Fs {
     /// Opens a header or container. Where nothing can be written the kernel keeps what it is given until it is opened
     /// again; else each read must see what was written through other files.
-    pub(super) fn open_composite(&self, node: &Node) -> Result<(CompositeFile, KernelPages)> {
+    pub(super) fn open_composite(&self, node: &Node, for_writing: bool) -> Result<(CompositeFile, KernelPages)> {
+        if let (Node::Header(key, format), true) = (node, for_writing)
+            && format.holds_flat()
+        {
+            self.open_array(key)?.writable()?;
+        }
         let file = self.tree.composite(node)?;
+        // what the kernel keeps for all who have the file open must not come from what was learnt before
+        for part in file.parts() {
+            if let Content::Flat { key, .. } = &part.content
+                && let Some(array) = self.tree.hierarchy().remembered(key)
+            {
+                array.begin_epoch();
+            }
+        }
         let pages = if self.read_only && !self.direct_io { KernelPages::Fresh } else { KernelPages::Maps };
         Ok((CompositeFile::new(node.clone(), file, pages == KernelPages::Fresh), pages))
     }
 
     /// The open flat bytes of a part of a file; None of a part that has none.
     fn flat_of<'a>(&self, open: &'a CompositeFile, slice: &Slice) -> Result<Option<(&'a FlatFile, Form)>> {
-        let Content::Flat { key, form } = &slice.part.content else { return Ok(None) };
+        let Content::Flat { key, form, .. } = &slice.part.content else { return Ok(None) };
         let Some(cell) = open.flat.get(slice.number) else { return Ok(None) };
         let flat = match cell.get() {
             Some(flat) => flat,
             None => {
                 let flat = self.open_part(key, open.once)?;
-                cell.get_or_init(|| flat)
+                cell.get_or_init(|| Box::new(flat))
             }
         };
-        let array = self.current(&flat.array)?;
-        match array.size() == slice.part.len {
+        match slice.part.is_of(self.current(&flat.array)?.metadata()) {
             true => Ok(Some((flat, *form))),
-            false => {
-                let why = "the array's shape has changed since the file was opened: open it again";
-                Err(Error::new(Kind::System(libc::ESTALE), why).context(open.node.path()))
-            }
+            false => Err(another_array().context(open.node.path())),
         }
     }
 
     fn open_part(&self, key: &Key, once: bool) -> Result<FlatFile> {
         let array = self.open_array(key)?;
-        let turn = array.opening();
-        self.cache.reopen(&array, &turn);
-        drop(turn);
+        // what changed in the store meanwhile is told to who opens `data.raw`, and to nobody before
+        array.begin_epoch();
         Ok(FlatFile {
             array: CurrentArray(Mutex::new(array)),
             stored: StoredChunks::default(),
@@ -123,8 +132,8 @@ impl Fs {
         let done = self.read_flat(flat, at, len, cached, out)?;
         match !done || out.len() == len {
             true => Ok(done),
-            // its array has shrunk this moment
-            false => Err(Error::system(libc::ESTALE)),
+            // it has shrunk this moment
+            false => Err(another_array()),
         }
     }
 
@@ -154,30 +163,44 @@ impl Fs {
         for slice in open.slices(offset, data.len()) {
             let part = &data[written..written + slice.len];
             if let Some((flat, form)) = self.flat_of(open, &slice)? {
-                self.write_part(flat, slice.at, part, form).map_err(|e| e.context(open.node.path()))?;
+                let done = self.write_part(flat, &slice, part, form);
+                // also of a part of it, before something went wrong
+                self.drop_pages(&Node::Flat(lock(&flat.array.0).key().clone()));
+                done.map_err(|e| e.context(open.node.path()))?;
             }
             written += slice.len;
         }
         Ok(written)
     }
 
-    fn write_part(&self, flat: &FlatFile, at: u64, data: &[u8], form: Form) -> Result<()> {
+    fn write_part(&self, flat: &FlatFile, slice: &Slice, data: &[u8], form: Form) -> Result<()> {
         self.current(&flat.array)?.writable()?;
-        let written = match form {
-            Form::AsStored => self.write_open_flat(flat, at, data)? == data.len(),
-            _ => self.write_items(flat, at, data, form)?,
-        };
-        self.drop_pages(&Node::Flat(self.current(&flat.array)?.key().clone()));
-        // its array has shrunk this moment
-        if written { Ok(()) } else { Err(Error::system(libc::ESTALE)) }
+        match form {
+            Form::AsStored => self.write_stored(flat, slice.part, slice.at, data),
+            Form::Reversed(_) => self.write_reversed(flat, slice, data, form.item()),
+            Form::Doubles { .. } => self.write_doubles(flat, slice, data, form),
+        }
     }
 
-    /// Writes bytes of items that are shown in another form. The rest of the first and of the last item stays.
-    fn write_items(&self, flat: &FlatFile, at: u64, data: &[u8], form: Form) -> Result<bool> {
-        let size = form.item();
+    /// Writes bytes of reversed items. Those of a part of an item are another part of it: nothing has to be read.
+    fn write_reversed(&self, flat: &FlatFile, slice: &Slice, data: &[u8], item: usize) -> Result<()> {
+        let mut done = 0;
+        while done < data.len() {
+            let (len, at) = mirrored(slice.at + done as u64, data.len() - done, item);
+            let mut bytes = data[done..done + len].to_vec();
+            bytes.chunks_mut(item.min(len)).for_each(<[u8]>::reverse);
+            self.write_stored(flat, slice.part, at, &bytes)?;
+            done += len;
+        }
+        Ok(())
+    }
+
+    /// Writes bytes of doubles that stand for integers. The rest of the first and of the last item stays.
+    fn write_doubles(&self, flat: &FlatFile, slice: &Slice, data: &[u8], form: Form) -> Result<()> {
+        let (at, size) = (slice.at, form.item());
         let (from, end) = around(at, data.len(), size);
         // two writers of one item must not undo each other's bytes
-        let _alone = lock(&self.swapping);
+        let _alone = lock(&self.converting);
         let (mut items, mut edge) = (vec![0; (end - from) as usize], Vec::new());
         for item in [from, end.saturating_sub(size as u64).max(from)] {
             let covered = item >= at && item + size as u64 <= at + data.len() as u64;
@@ -189,7 +212,23 @@ impl Fs {
         }
         items[(at - from) as usize..][..data.len()].copy_from_slice(data);
         form.store(&mut items)?;
-        Ok(self.write_open_flat(flat, from, &items)? == items.len())
+        self.write_stored(flat, slice.part, from, &items)
+    }
+
+    /// Writes flat bytes as they are stored, all of them, if the array is still what the file tells of it.
+    fn write_stored(&self, flat: &FlatFile, part: &Part, at: u64, data: &[u8]) -> Result<()> {
+        loop {
+            let array = self.current(&flat.array)?;
+            let _writing = self.resizing.writing();
+            if array.is_superseded() {
+                continue;
+            }
+            if !part.is_of(array.metadata()) {
+                return Err(another_array());
+            }
+            self.resizing.written_to(array.key(), at + data.len() as u64);
+            return self.write_flat(&array, at, data).map(|_| ());
+        }
     }
 
     /// Stores what was written to the arrays of an open file. The first error is told, all are tried.
@@ -251,6 +290,22 @@ impl CompositeFile {
             Slice { number, part, at, len: (end.min(part.at + part.len) - part.at - at) as usize }
         })
     }
+}
+
+fn another_array() -> Error {
+    let why = "the array's shape or dtype has changed since the file was opened: open it again";
+    Error::new(Kind::System(libc::ESTALE), why)
+}
+
+/// How many of `len` bytes at `begin` of a file whose items of `item` bytes are reversed can be written at once, and
+/// where: whole items, or the part of one.
+fn mirrored(begin: u64, len: usize, item: usize) -> (usize, u64) {
+    let within = (begin % item as u64) as usize;
+    if within == 0 && len >= item {
+        return (len / item * item, begin);
+    }
+    let len = len.min(item - within);
+    (len, begin - within as u64 + (item - within - len) as u64)
 }
 
 /// The range of whole items of `size` bytes around `len` bytes at `at`.

@@ -4,6 +4,7 @@ use super::composite::CompositeFile;
 use super::model::mount;
 use super::*;
 use crate::header::{Composite, Content, Form};
+use crate::metadata::ArrayMetadata;
 use crate::store::{FaultyStore, MemoryStore, Store};
 use crate::tree::Headers;
 use proptest::prelude::*;
@@ -11,15 +12,23 @@ use proptest::prelude::*;
 /// Flat bytes of 30 and of 24 bytes, in chunks of 8, the second twice as long an item.
 const ARRAYS: [(&str, &str, &str); 2] = [("a", "[15]", "<i2"), ("b", "[3,2]", "<i4")];
 
+fn document(shape: &str, dtype: &str) -> String {
+    let chunks = if shape.contains(',') { "[2,1]" } else { "[4]" };
+    format!(
+        r#"{{"zarr_format":2,"shape":{shape},"chunks":{chunks},"dtype":"{dtype}","compressor":{{"id":"zlib"}},
+        "fill_value":0,"order":"C","filters":null}}"#
+    )
+}
+
+fn metadata(name: &str) -> ArrayMetadata {
+    let (_, shape, dtype) = ARRAYS.into_iter().find(|(array, ..)| *array == name).unwrap();
+    ArrayMetadata::parse(document(shape, dtype).as_bytes()).unwrap()
+}
+
 fn store() -> Arc<FaultyStore> {
     let store = Arc::new(FaultyStore::new(Arc::new(MemoryStore::default())));
     for (name, shape, dtype) in ARRAYS {
-        let chunks = if name == "a" { "[4]" } else { "[2,1]" };
-        let document = format!(
-            r#"{{"zarr_format":2,"shape":{shape},"chunks":{chunks},"dtype":"{dtype}","compressor":{{"id":"zlib"}},
-            "fill_value":0,"order":"C","filters":null}}"#
-        );
-        store.put(&Key::root().join(name).join(".zarray"), document.as_bytes()).unwrap();
+        store.put(&Key::root().join(name).join(".zarray"), document(shape, dtype).as_bytes()).unwrap();
     }
     store
 }
@@ -31,9 +40,9 @@ fn open(fs: &Fs, file: Composite) -> u64 {
 /// A header, `a` as it is, padding, `b` with its items reversed, a last byte.
 fn file(swap: usize) -> (Composite, Vec<u8>, Vec<bool>) {
     let mut file = Composite::text("head".into());
-    file.push_flat(Key::root().join("a"), 30, Form::AsStored);
+    file.push_flat(Key::root().join("a"), &metadata("a"), Form::AsStored);
     file.pad_to(8);
-    file.push_flat(Key::root().join("b"), 24, Form::Reversed(swap));
+    file.push_flat(Key::root().join("b"), &metadata("b"), Form::Reversed(swap));
     file.push_bytes(vec![7]);
     let (mut bytes, mut fixed) = (Vec::new(), Vec::new());
     for part in file.parts() {
@@ -45,6 +54,11 @@ fn file(swap: usize) -> (Composite, Vec<u8>, Vec<bool>) {
         fixed.extend(vec![!part.is_flat(); len]);
     }
     (file, bytes, fixed)
+}
+
+fn with_npy(fs: Fs) -> Fs {
+    let headers = Headers { formats: vec![crate::header::Format::Npy], dataset: false };
+    Fs { tree: fs.tree.with_headers(headers), ..fs }
 }
 
 fn read(fs: &Fs, handle: u64, offset: usize, len: usize) -> Result<Vec<u8>> {
@@ -122,9 +136,7 @@ proptest! {
 #[test]
 fn a_container_shows_what_is_written_and_not_another_shape() {
     let store = store();
-    let headers = Headers { formats: vec![crate::header::Format::Npy], dataset: false };
-    let fs = mount(&store, 1 << 16);
-    let fs = Fs { tree: fs.tree.with_headers(headers), ..fs };
+    let fs = with_npy(mount(&store, 1 << 16));
     let array = fs.lookup(1, "a").unwrap().inode;
     let [raw, npy] = ["data.raw", "data.npy"].map(|name| fs.lookup(array, name).unwrap().inode);
     let [raw, npy] = [raw, npy].map(|inode| fs.open(inode, true, false).unwrap().handle);
@@ -140,12 +152,98 @@ fn a_container_shows_what_is_written_and_not_another_shape() {
     assert_eq!(read(&fs, raw, 0, 4).unwrap(), [0, 5, 0, 9]);
     let chunk = fs.open(fs.lookup(array, "0").unwrap().inode, false, false).unwrap().handle;
     assert_eq!(read(&fs, chunk, 0, 8).unwrap(), [0, 5, 0, 9, 8, 7, 0, 0]);
-    let (key, mut document) = (Key::root().join("a/.zarray"), Vec::new());
-    store.get(&key, 1 << 16, &mut document).unwrap();
-    store.put(&key, String::from_utf8(document).unwrap().replace("[15]", "[16]").as_bytes()).unwrap();
+    let key = Key::root().join("a/.zarray");
+    store.put(&key, document("[16]", "<i2").as_bytes()).unwrap();
     let again = fs.lookup(array, "data.raw").unwrap().inode;
     fs.open(again, false, false).unwrap();
     assert_eq!(read(&fs, npy, 128, 4).unwrap_err().errno(), libc::ESTALE);
     let npy = fs.open(fs.lookup(array, "data.npy").unwrap().inode, false, false).unwrap().handle;
     assert_eq!(read(&fs, npy, 0, 1000).unwrap().len(), 128 + 32);
+}
+
+/// What is as large as before may be something else: bytes of integers are no floats.
+#[test]
+fn an_array_of_another_dtype_is_another_array() {
+    let store = store();
+    let fs = with_npy(mount(&store, 1 << 16));
+    let array = fs.lookup(1, "a").unwrap().inode;
+    let [raw, npy] = ["data.raw", "data.npy"].map(|name| fs.lookup(array, name).unwrap().inode);
+    let npy = fs.open(npy, true, false).unwrap().handle;
+    assert_eq!(read(&fs, npy, 128, 100).unwrap(), [0; 30]);
+    for other in [document("[15]", ">i2"), document("[30]", "|i1"), document("[3,5]", "<i2")] {
+        store.put(&Key::root().join("a/.zarray"), other.as_bytes()).unwrap();
+        fs.open(raw, false, false).unwrap();
+        assert_eq!(read(&fs, npy, 128, 4).unwrap_err().errno(), libc::ESTALE, "{other}");
+        assert_eq!(fs.write(npy, 128, &[1, 2]).unwrap_err().errno(), libc::ESTALE, "{other}");
+    }
+    store.put(&Key::root().join("a/.zarray"), document("[15]", "<i2").as_bytes()).unwrap();
+    fs.open(raw, false, false).unwrap();
+    assert_eq!(read(&fs, npy, 128, 100).unwrap(), [0; 30]);
+}
+
+/// Close-to-open of `data.raw` while containers are opened: what has changed in the store since its pages were read is
+/// told to who opens it, though somebody else has seen the change before.
+#[test]
+fn pages_of_data_raw_are_dropped_when_a_container_has_seen_the_change_first() {
+    let store = Arc::new(MemoryStore::default());
+    let plain = document("[15]", "|u1").replace(r#"{"id":"zlib"}"#, "null");
+    store.insert("a/.zarray", plain.into_bytes());
+    store.insert("a/0", vec![1; 4]);
+    let faulty = Arc::new(FaultyStore::new(store.clone()));
+    let fs = with_npy(mount(&faulty, 1 << 16));
+    let array = fs.lookup(1, "a").unwrap().inode;
+    let [raw, npy] = ["data.raw", "data.npy"].map(|name| fs.lookup(array, name).unwrap().inode);
+    let open_raw = || {
+        let opened = fs.open(raw, false, false).unwrap();
+        let bytes = read(&fs, opened.handle, 0, 4).unwrap();
+        fs.release(opened.handle);
+        (opened.pages, bytes)
+    };
+    assert_eq!(open_raw(), (KernelPages::Fresh, vec![1; 4]));
+    assert_eq!(open_raw().0, KernelPages::Kept);
+    store.insert("a/0", vec![2; 4]);
+    let npy = fs.open(npy, false, false).unwrap().handle;
+    assert_eq!(read(&fs, npy, 128, 4).unwrap(), [2; 4]);
+    assert_eq!(open_raw(), (KernelPages::Fresh, vec![2; 4]));
+}
+
+/// Each reader of a file that the kernel keeps pages of is given what is in the store by its latest opening.
+#[test]
+fn who_opened_a_container_before_reads_what_is_new_for_who_opens_it_now() {
+    let store = Arc::new(MemoryStore::default());
+    let plain = document("[15]", "|u1").replace(r#"{"id":"zlib"}"#, "null");
+    store.insert("a/.zarray", plain.into_bytes());
+    store.insert("a/0", vec![1; 4]);
+    let faulty = Arc::new(FaultyStore::new(store.clone()));
+    let fs = with_npy(mount(&faulty, 1 << 16));
+    let npy = fs.lookup(fs.lookup(1, "a").unwrap().inode, "data.npy").unwrap().inode;
+    let first = fs.open(npy, false, false).unwrap().handle;
+    // a whole chunk, which is kept
+    assert_eq!(read(&fs, first, 128, 15).unwrap()[..5], [1, 1, 1, 1, 0]);
+    store.insert("a/0", vec![2; 4]);
+    fs.open(npy, false, false).unwrap();
+    assert_eq!(read(&fs, first, 128, 15).unwrap()[..5], [2, 2, 2, 2, 0]);
+}
+
+/// Bytes of doubles that stand for integers, at odd places, and what no integer is.
+#[test]
+fn doubles_are_written_in_parts() {
+    let store = store();
+    let shown = document("[3]", "<i8");
+    store.put(&Key::root().join("t/.zarray"), shown.as_bytes()).unwrap();
+    let fs = mount(&store, 1 << 16);
+    let mut file = Composite::default();
+    let metadata = ArrayMetadata::parse(shown.as_bytes()).unwrap();
+    file.push_flat(Key::root().join("t"), &metadata, Form::Doubles { big_endian: false });
+    let handle = open(&fs, file);
+    let days: Vec<u8> = [1.0f64, -2.0, 700_000.0].iter().flat_map(|day| day.to_be_bytes()).collect();
+    fs.write(handle, 0, &days).unwrap();
+    // the exponent and the first digits of the second: -2.0 becomes -3.0, of the third: 700000 becomes 701024
+    fs.write(handle, 8, &(-3.0f64).to_be_bytes()[..2]).unwrap();
+    fs.write(handle, 17, &701_024f64.to_be_bytes()[1..]).unwrap();
+    assert_eq!(fs.write(handle, 8, &0.5f64.to_be_bytes()).unwrap_err().errno(), libc::EINVAL);
+    let flat = fs.lookup(fs.lookup(1, "t").unwrap().inode, "data.raw").unwrap().inode;
+    let flat = fs.open(flat, false, false).unwrap().handle;
+    let stored: Vec<u8> = [1i64, -3, 701_024].iter().flat_map(|day| day.to_le_bytes()).collect();
+    assert_eq!(read(&fs, flat, 0, 24).unwrap(), stored);
 }

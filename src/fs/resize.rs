@@ -67,6 +67,13 @@ impl Resizing {
         lock(&self.unfinished).retain(|array, _| array.relative_to(key).is_none());
     }
 
+    /// Flat bytes were written up to `end` through a file that can't make them more.
+    pub fn written_to(&self, key: &Key, end: u64) {
+        if let Some(row) = lock(&self.unfinished).get_mut(key) {
+            row.size = row.size.max(end);
+        }
+    }
+
     /// A file was closed, perhaps not for the last time.
     pub fn close(&self, key: &Key) {
         if let Some(row) = lock(&self.unfinished).get_mut(key) {

@@ -2,6 +2,8 @@
 //! each part stands, not how an array is read.
 
 use super::Form;
+use crate::dtype::DType;
+use crate::metadata::ArrayMetadata;
 use crate::store::Key;
 use std::sync::Arc;
 
@@ -34,6 +36,10 @@ pub enum Content {
     Flat {
         /// The array's place in the hierarchy.
         key: Key,
+        /// The shape that the file tells of it.
+        shape: Vec<u64>,
+        /// The dtype that the file tells of it.
+        dtype: DType,
         /// How its items are shown.
         form: Form,
     },
@@ -43,6 +49,11 @@ impl Part {
     /// True for flat bytes of an array.
     pub fn is_flat(&self) -> bool {
         matches!(self.content, Content::Flat { .. })
+    }
+
+    /// True for the flat bytes of an array that is what the file tells of it.
+    pub fn is_of(&self, metadata: &ArrayMetadata) -> bool {
+        matches!(&self.content, Content::Flat { shape, dtype, .. } if *shape == metadata.shape && *dtype == metadata.dtype)
     }
 }
 
@@ -64,9 +75,10 @@ impl Composite {
         self.push(self.size.next_multiple_of(step) - self.size, Content::Padding);
     }
 
-    /// Adds the `len` flat bytes of the array at `key` at the end, its items in this form.
-    pub fn push_flat(&mut self, key: Key, len: u64, form: Form) {
-        self.push(len, Content::Flat { key, form });
+    /// Adds the flat bytes of the array at `key`, as it is now, at the end, its items in this form.
+    pub fn push_flat(&mut self, key: Key, metadata: &ArrayMetadata, form: Form) {
+        let (shape, dtype) = (metadata.shape.clone(), metadata.dtype.clone());
+        self.push(metadata.flat_size(), Content::Flat { key, shape, dtype, form });
     }
 
     fn push(&mut self, len: u64, content: Content) {
@@ -94,6 +106,7 @@ impl Composite {
 
 #[cfg(test)]
 mod tests {
+    use super::super::testing;
     use super::*;
 
     #[test]
@@ -101,10 +114,13 @@ mod tests {
         let mut file = Composite::text("header".into());
         file.pad_to(8);
         file.pad_to(8);
-        file.push_flat(Key::root(), 10, Form::Reversed(2));
+        let metadata = testing::metadata("\"<i2\"", &[5]);
+        file.push_flat(Key::root(), &metadata, Form::Reversed(2));
         file.push_bytes(Vec::new());
         assert_eq!(file.parts().iter().map(|p| (p.at, p.len)).collect::<Vec<_>>(), [(0, 6), (6, 2), (8, 10)]);
         assert_eq!(file.size(), 18);
+        assert!(file.parts()[2].is_of(&metadata) && !file.parts()[1].is_of(&metadata));
+        assert!(!file.parts()[2].is_of(&testing::metadata("\">i2\"", &[5])));
         assert_eq!([0, 5, 6, 8, 17, 18].map(|at| file.part_at(at)), [0, 0, 1, 2, 2, 3]);
     }
 }

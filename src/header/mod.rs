@@ -167,7 +167,7 @@ impl Format {
         };
         let mut file = Composite::default();
         file.push_bytes(before_flat);
-        file.push_flat(array.key.clone(), array.size(), Form::AsStored);
+        file.push_flat(array.key.clone(), &array.metadata, Form::AsStored);
         Ok(file)
     }
 }

@@ -44,6 +44,9 @@ const MAX_DIMENSION: u64 = i32::MAX as u64;
 /// The most bytes a header may have: far above real ones, far below what would hurt.
 const MAX_HEADER: usize = 256 << 20;
 
+/// The most words that are looked at where an array names its grid mappings: `crs: x y other: lat lon`.
+const MAX_MAPPINGS: usize = 64;
+
 /// An array that becomes a variable.
 struct Member {
     array: Arc<Array>,
@@ -199,7 +202,9 @@ impl Members {
         let named = self.list.iter().flat_map(Member::dimensions);
         let named = named.filter_map(|(name, len)| Some((name?.to_string(), Some(len))));
         let mappings = self.list.iter().filter_map(|member| json::text(member.attributes.get("grid_mapping")?));
-        let mappings = mappings.flat_map(str::split_whitespace).map(|word| (word.trim_end_matches(':').into(), None));
+        let mappings = mappings
+            .flat_map(|names| names.split_whitespace().take(MAX_MAPPINGS))
+            .map(|word| (word.trim_end_matches(':').into(), None));
         let missing: BTreeSet<(String, Option<u64>)> =
             mappings.chain(named).filter(|(name, _)| !known.contains(name)).collect();
         for (name, len) in missing {
@@ -295,7 +300,7 @@ impl Members {
         }
         for member in &self.list {
             file.pad_to(ALIGNMENT);
-            file.push_flat(member.array.key().clone(), member.array.size(), member.form());
+            file.push_flat(member.array.key().clone(), member.metadata(), member.form());
             // the variable's own padding, which readers look for also at the end of the file
             file.pad_to(4);
         }
