@@ -38,6 +38,9 @@ pub use netcdf::dataset;
 /// The name of the file that shows a group as a netCDF file.
 pub const DATASET: &str = "dataset.nc";
 
+/// The most flat bytes that stand behind a header: no file is longer than 2^63 - 1 bytes.
+const MAX_FLAT: u64 = i64::MAX as u64 - (1 << 40);
+
 /// A file that describes or holds the flat bytes of an array.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Format {
@@ -144,7 +147,8 @@ impl Format {
             Format::Nifti => nifti::fits,
             Format::Tiff => tiff::fits,
         };
-        !metadata.is_object() && fits(metadata)
+        let has_room = !self.holds_flat() || metadata.flat_size() <= MAX_FLAT;
+        !metadata.is_object() && has_room && fits(metadata)
     }
 
     /// The file. [`crate::error::Kind::Unsupported`] unless [`Format::fits`].
@@ -175,6 +179,14 @@ impl Format {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_file_is_longer_than_a_file_can_be() {
+        let vast = testing::metadata("\"|u1\"", &[i64::MAX as u64]);
+        let shown: Vec<Format> = Format::ALL.into_iter().filter(|format| format.fits(&vast)).collect();
+        assert_eq!(shown, [Format::Readme]);
+        assert!(Format::Npy.fits(&testing::metadata("\"|u1\"", &[1 << 62])));
+    }
 
     #[test]
     fn no_metadata_makes_a_header_large() {
