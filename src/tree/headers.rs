@@ -149,10 +149,12 @@ impl Tree {
     /// What `stat` tells of a header or container: the array's own times, and of what it takes only what is not the
     /// array's, or `du` would count that twice.
     pub(super) fn of_composite(&self, node: &Node) -> Result<Attributes> {
-        let file = self.composite_not_older(node, KEPT)?;
-        let modified = match node {
-            Node::Header(key, _) => self.attributes_of_found(&Node::Flat(key.clone()))?.modified,
-            Node::Dataset(key) => self.dataset(key, KEPT)?.1,
+        let (file, modified) = match node {
+            Node::Dataset(key) => self.dataset(key, KEPT)?,
+            Node::Header(key, _) => {
+                let modified = self.attributes_of_found(&Node::Flat(key.clone()))?.modified;
+                (self.composite_not_older(node, KEPT)?, modified)
+            }
             _ => return Err(stale()),
         };
         let own: u64 = file.parts().iter().filter(|p| matches!(p.content, Content::Bytes(_))).map(|p| p.len).sum();
