@@ -12,7 +12,7 @@ from headers import page
 from table import decoded, row, run, version
 
 GDAL = version("gdalinfo", "--version")
-# it has signed bytes since 3.7; and 3.6 refuses integers of 64 bits in ENVI's headers and in TIFF
+# it has signed bytes since 3.7; 3.6 refuses integers of 64 bits in ENVI's headers (those of TIFF are left out with them)
 OLD = tuple(int(n) for n in GDAL.split(".")[:2]) < (3, 7)
 
 
