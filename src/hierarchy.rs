@@ -324,12 +324,15 @@ impl Hierarchy {
         Ok(stat.map(|stat| Document { text: GROUP_DOCUMENT.into(), stat }))
     }
 
-    /// The attributes of a group or array; none where there is no document, or one that is no JSON object.
+    /// The attributes of a group or array; none where there is no document, or one that is no JSON object or that can't be
+    /// reached. An error where the store fails to give it.
     pub fn attributes(&self, key: &Key) -> Result<Map<String, Value>> {
         let parse = |d: Document| json::parse(&d.text).map_err(|e| e.context(key.join(ZATTRS)));
         Ok(match self.attributes_view(key).and_then(|d| d.map(parse).transpose()) {
             Ok(Some(Value::Object(attributes))) => attributes,
             Ok(_) => Map::new(),
+            // may pass; what was told without them would be wrong meanwhile
+            Err(e) if e.kind() == Kind::System(libc::EIO) => return Err(e),
             Err(e) => {
                 self.stats.problem(e.to_string());
                 Map::new()
