@@ -7,8 +7,8 @@ use std::fs;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
-use support::{Mount, ZARRFS, data, zarrfs};
+use std::time::Duration;
+use support::{Mount, ZARRFS, data, is_mounted, wait_for, zarrfs};
 
 /// A directory to mount on, unmounted by the system's own means when the test ends.
 struct Mountpoint {
@@ -39,18 +39,6 @@ impl Drop for Mountpoint {
                 break;
             }
         }
-    }
-}
-
-fn is_mounted(path: &Path) -> bool {
-    !zarrfs::fuse::mounts_at(path).unwrap().is_empty()
-}
-
-fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !done() {
-        assert!(start.elapsed() < Duration::from_secs(30), "waited in vain for {what}");
-        std::thread::sleep(Duration::from_millis(10));
     }
 }
 

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 use support::daemon::Daemon;
-use support::{Mount, ZARRFS, copy_tree, data, installed, limited, zarrfs};
+use support::{Mount, ZARRFS, copy_tree, data, installed, is_mounted, limited, wait_for, zarrfs};
 
 /// A copy of the sample store in a directory of its own, with an empty directory beside it.
 struct Place {
@@ -79,24 +79,12 @@ fn mounts_below(path: &Path) -> Vec<PathBuf> {
     found.filter(|mounted| mounted.starts_with(path)).collect()
 }
 
-fn is_mounted(path: &Path) -> bool {
-    !zarrfs::fuse::mounts_at(path).unwrap().is_empty()
-}
-
 fn is_root() -> bool {
     let root = rustix::process::geteuid().is_root();
     if !root {
         println!("skipped: needs root");
     }
     root
-}
-
-fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !done() {
-        assert!(start.elapsed() < Duration::from_secs(30), "waited in vain for {what}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
 }
 
 /// Exit code and what was said.

@@ -181,16 +181,21 @@ fn an_array_of_another_dtype_is_another_array() {
     assert_eq!(read(&fs, npy, 128, 100).unwrap(), [0; 30]);
 }
 
-/// Close-to-open of `data.raw` while containers are opened: what has changed in the store since its pages were read is
-/// told to who opens it, though somebody else has seen the change before.
-#[test]
-fn pages_of_data_raw_are_dropped_when_a_container_has_seen_the_change_first() {
+/// A store of one array of bytes that are 1 in the first chunk, and a mount of it.
+fn bytes_of_one() -> (Arc<MemoryStore>, Fs) {
     let store = Arc::new(MemoryStore::default());
     let plain = document("[15]", "|u1").replace(r#"{"id":"zlib"}"#, "null");
     store.insert("a/.zarray", plain.into_bytes());
     store.insert("a/0", vec![1; 4]);
     let faulty = Arc::new(FaultyStore::new(store.clone()));
-    let fs = with_npy(mount(&faulty, 1 << 16));
+    (store, with_npy(mount(&faulty, 1 << 16)))
+}
+
+/// Close-to-open of `data.raw` while containers are opened: what has changed in the store since its pages were read is
+/// told to who opens it, though somebody else has seen the change before.
+#[test]
+fn pages_of_data_raw_are_dropped_when_a_container_has_seen_the_change_first() {
+    let (store, fs) = bytes_of_one();
     let array = fs.lookup(1, "a").unwrap().inode;
     let [raw, npy] = ["data.raw", "data.npy"].map(|name| fs.lookup(array, name).unwrap().inode);
     let open_raw = || {
@@ -210,12 +215,7 @@ fn pages_of_data_raw_are_dropped_when_a_container_has_seen_the_change_first() {
 /// Each reader of a file that the kernel keeps pages of is given what is in the store by its latest opening.
 #[test]
 fn who_opened_a_container_before_reads_what_is_new_for_who_opens_it_now() {
-    let store = Arc::new(MemoryStore::default());
-    let plain = document("[15]", "|u1").replace(r#"{"id":"zlib"}"#, "null");
-    store.insert("a/.zarray", plain.into_bytes());
-    store.insert("a/0", vec![1; 4]);
-    let faulty = Arc::new(FaultyStore::new(store.clone()));
-    let fs = with_npy(mount(&faulty, 1 << 16));
+    let (store, fs) = bytes_of_one();
     let npy = fs.lookup(fs.lookup(1, "a").unwrap().inode, "data.npy").unwrap().inode;
     let first = fs.open(npy, false, false).unwrap().handle;
     // a whole chunk, which is kept

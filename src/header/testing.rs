@@ -1,7 +1,7 @@
 //! Arrays that the tests of formats describe.
 
 use super::described::{Axis, Coordinates, Crs, Described, Number, Role};
-use crate::json::{self, Map};
+use crate::json;
 use crate::metadata::ArrayMetadata;
 use crate::store::Key;
 
@@ -17,27 +17,7 @@ pub fn metadata(dtype: &str, shape: &[u64]) -> ArrayMetadata {
 
 /// Of which nothing is known but shape and dtype: `<f4`.
 pub fn plain(dtype: &str, shape: &[u64]) -> Described {
-    let axis = |len: &u64| Axis {
-        name: None,
-        len: *len,
-        role: Role::Other,
-        units: None,
-        calendar: None,
-        coordinates: Coordinates::Unknown,
-    };
-    Described {
-        key: Key::normalize("group/data").unwrap(),
-        name: "data".into(),
-        metadata: metadata(&format!("{dtype:?}"), shape),
-        axes: shape.iter().map(axis).collect(),
-        crs: None,
-        nodata: None,
-        scale: None,
-        offset: None,
-        units: None,
-        long_name: None,
-        attributes: Map::new(),
-    }
+    Described::of_metadata(&Key::normalize("group/data").unwrap(), &metadata(&format!("{dtype:?}"), shape))
 }
 
 fn axis(name: &str, role: Role, units: &str, coordinates: Coordinates, len: u64) -> Axis {

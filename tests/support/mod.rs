@@ -18,6 +18,7 @@ use std::os::fd::IntoRawFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 /// The program under test.
 pub const ZARRFS: &str = env!("CARGO_BIN_EXE_zarrfs");
@@ -30,6 +31,20 @@ pub fn zarrfs(args: &[&str]) -> Output {
 /// True for the name of a header, which an array's directory shows beside what these tests are about.
 pub fn is_header(name: &str) -> bool {
     zarrfs::header::Format::of_name(name).is_some()
+}
+
+/// Whether anything is mounted at a path.
+pub fn is_mounted(path: &Path) -> bool {
+    !zarrfs::fuse::mounts_at(path).unwrap().is_empty()
+}
+
+/// Fails if it takes more than half a minute.
+pub fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !done() {
+        assert!(start.elapsed() < Duration::from_secs(30), "waited in vain for {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
 }
 
 /// A command that is killed after so many seconds: what hangs fails.

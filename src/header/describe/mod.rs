@@ -30,7 +30,7 @@ const LEVELS: usize = 16;
 /// What headers can say of `array`, with the values of its coordinate arrays read through `cache`. Coordinates that
 /// can't be read are left out.
 pub fn describe(hierarchy: &Hierarchy, cache: &Cache, array: &Arc<Array>) -> Result<Described> {
-    let (key, metadata) = (array.key(), array.metadata().clone());
+    let (key, metadata) = (array.key(), array.metadata());
     let attributes = hierarchy.attributes(key)?;
     let dimensions = metadata.shape.len();
     let image = ngff::image(hierarchy, key, dimensions);
@@ -47,20 +47,17 @@ pub fn describe(hierarchy: &Hierarchy, cache: &Cache, array: &Arc<Array>) -> Res
     }
     role::assign(&claims, &mut axes);
     let crs = crs::find(hierarchy, key, &attributes, &mut axes);
-    let name = if key.is_root() { "data" } else { key.name() };
     let has_scale = numbers::is_number(&metadata.dtype);
     Ok(Described {
-        key: key.clone(),
-        name: name.to_string(),
         axes,
         crs,
-        nodata: numbers::nodata(&metadata, &attributes),
+        nodata: numbers::nodata(metadata, &attributes),
         scale: attributes::number(&attributes, "scale_factor").filter(|scale| *scale != 0.0 && has_scale),
         offset: attributes::number(&attributes, "add_offset").filter(|_| has_scale),
         units: attributes::line(&attributes, "units"),
         long_name: ["long_name", "standard_name"].iter().find_map(|name| attributes::line(&attributes, name)),
-        metadata,
         attributes,
+        ..Described::of_metadata(key, metadata)
     })
 }
 
