@@ -197,11 +197,16 @@ fn a_user_without_privileges() {
     fs::set_permissions(place.directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let said = place.system(
         r#"
+        # where the user can reach it, wherever directories of tests lie
+        mkdir /run/place
+        mount --bind "$D" /run/place
+        D=/run/place
+        cd "$D"
+
         mkdir dev bin
         mount -t tmpfs tmpfs dev
         mknod -m 666 dev/fuse c 10 229
         mount --bind dev/fuse /dev/fuse
-        # where the user can reach it
         touch bin/zarrfs
         mount --bind "$ZARRFS" bin/zarrfs
         ln -sf "$D/bin/zarrfs" sbin/mount.fuse.zarrfs
