@@ -11,7 +11,7 @@ use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::Command;
-use std::sync::OnceLock;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use support::faulty::Faulty;
 use support::made::{Made, pattern, replace};
 use support::{Mount, ZARRFS, copy_tree, errno, installed, limited, provided, say};
@@ -451,15 +451,17 @@ impl Drop for Map {
     }
 }
 
-/// The store of tests/python/geo.py and what must be found in it: made once.
-fn geo(python: &Path) -> &'static Path {
-    static GEO: OnceLock<tempfile::TempDir> = OnceLock::new();
-    let made = || {
-        let folder = tempfile::tempdir().unwrap();
+/// The store of tests/python/geo.py and what must be found in it: one for all tests that run at the same time, gone with
+/// the last of them.
+fn geo(python: &Path) -> Arc<tempfile::TempDir> {
+    static GEO: Mutex<Weak<tempfile::TempDir>> = Mutex::new(Weak::new());
+    let mut last = GEO.lock().unwrap_or_else(PoisonError::into_inner);
+    last.upgrade().unwrap_or_else(|| {
+        let folder = Arc::new(tempfile::tempdir().unwrap());
         say(python_says(python, "geo.py", &[folder.path().to_str().unwrap()]).trim());
+        *last = Arc::downgrade(&folder);
         folder
-    };
-    GEO.get_or_init(made).path()
+    })
 }
 
 fn python_says(python: &Path, script: &str, args: &[&str]) -> String {
@@ -473,8 +475,8 @@ fn python_says(python: &Path, script: &str, args: &[&str]) -> String {
 fn compare(options: &[&str], checks: &[&str]) {
     let Some(python) = provided("ZARRFS_TEST_HEADERS") else { return };
     let geo = geo(&python);
-    let mount = Mount::new(&geo.join("geo.zarr"), options);
-    let mut args = vec![mount.path().to_str().unwrap(), geo.to_str().unwrap()];
+    let mount = Mount::new(&geo.path().join("geo.zarr"), options);
+    let mut args = vec![mount.path().to_str().unwrap(), geo.path().to_str().unwrap()];
     args.extend(checks);
     say(python_says(&python, "headers.py", &args).trim());
     assert!(!mount.stats().contains("problem"), "{}", mount.stats());
@@ -512,7 +514,7 @@ fn netcdf_readers_find_the_group() {
 fn programs_write_in_place() {
     let Some(python) = provided("ZARRFS_TEST_HEADERS") else { return };
     let copy = tempfile::tempdir().unwrap();
-    copy_tree(geo(&python), copy.path());
+    copy_tree(geo(&python).path(), copy.path());
     let mount = Mount::new(&copy.path().join("geo.zarr"), &["--containers", "all"]);
     let args = [mount.path().to_str().unwrap(), copy.path().to_str().unwrap()];
     say(python_says(&python, "headers_written.py", &args).trim());
