@@ -11,7 +11,7 @@ use crate::json::{self, Map, Value};
 use crate::layout;
 use crate::memory::lock;
 use crate::metadata::{Order, Separator};
-use crate::pool::Pool;
+use crate::pool::{Growth, Pool};
 use crate::stats::Stats;
 use crate::store::Key;
 use crate::tree::{Attributes, ControlFile, Node, Tree};
@@ -67,6 +67,10 @@ const MIN_BEHIND: usize = 4;
 
 /// The same of a far store, at most: a chunk for each is encoded in memory beside the cache.
 const MAX_BEHIND: usize = 16;
+
+/// Write-back threads that are added while chunks of one array wait for a lock or for the store, so that those of
+/// another array are stored nevertheless. A busy disk is no reason to add one.
+const BEHIND_GROWTH: Growth = Growth { patience: Duration::from_secs(2), most: 64 };
 
 /// What the kernel may keep of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -156,8 +160,6 @@ pub struct Fs {
     pages: Pages,
     drafts: Drafts,
     fresh: FreshGroups,
-    /// Protects the list: see [`Fs::stale_pages`].
-    stale: Mutex<Vec<u64>>,
     stats: Arc<Stats>,
     /// Protects the map alone, never held during a request.
     handles: Mutex<HashMap<u64, Arc<Handle>>>,
@@ -178,12 +180,14 @@ impl Fs {
             read_only: options.read_only,
             resizing: Resizing::default(),
             resizes: options.resize,
-            behind: Pool::new("write-back", options.threads.max(MIN_BEHIND).max(requests.min(MAX_BEHIND)))?,
+            behind: {
+                let threads = options.threads.max(MIN_BEHIND).max(requests.min(MAX_BEHIND));
+                Pool::growing("write-back", threads, BEHIND_GROWTH)?
+            },
             converting: Mutex::default(),
             pages: Pages::new(),
             drafts: Drafts::default(),
             fresh: FreshGroups::new(),
-            stale: Mutex::default(),
             cache,
             stats,
             handles: Mutex::default(),
@@ -395,16 +399,28 @@ impl Fs {
         }
     }
 
-    /// The array as it was last opened by anybody.
+    /// The array as it was last opened by anybody. It may block on the store.
     fn current(&self, opened: &CurrentArray) -> Result<Arc<Array>> {
-        let mut array = lock(&opened.0);
-        if array.is_superseded() {
-            // what can't be stored stays, and whoever closes the file is told
-            let _ = self.cache.flush_array(&array);
-            *array = self.tree.array(array.key())?;
-            array.readable()?;
+        let old = lock(&opened.0).clone();
+        if !old.is_superseded() {
+            return Ok(old);
         }
-        Ok(array.clone())
+        // the lock isn't held meanwhile: requests that need no store take it, too
+        // what can't be stored stays, and whoever closes the file is told
+        let _ = self.cache.flush_array(&old);
+        let new = self.tree.array(old.key())?;
+        new.readable()?;
+        *lock(&opened.0) = new.clone();
+        Ok(new)
+    }
+
+    /// Returns the same array as [`Fs::current`], or `None` if that would take the store.
+    fn current_if_known(&self, opened: &CurrentArray) -> Option<Arc<Array>> {
+        Some(lock(&opened.0).clone()).filter(|array| !array.is_superseded())
+    }
+
+    fn current_for(&self, opened: &CurrentArray, cached: bool) -> Result<Option<Arc<Array>>> {
+        if cached { Ok(self.current_if_known(opened)) } else { self.current(opened).map(Some) }
     }
 
     fn insert(&self, handle: Handle) -> u64 {
@@ -457,18 +473,12 @@ impl Fs {
         match &*handle {
             Handle::Flat(file) => {
                 self.answered(&file.dropping);
-                if file.array.is_superseded() {
-                    return Ok(false); // it has to be looked up again
-                }
-                self.note_flat(file, offset, len)?;
-            }
-            Handle::Composite(open) if !self.note_composite(open, offset, len)? => return Ok(false),
-            Handle::Chunk(array, _, dropping) => {
-                self.answered(dropping);
-                if array.is_superseded() {
+                if !self.note_flat(file, offset, len) {
                     return Ok(false);
                 }
             }
+            Handle::Composite(open) if !self.note_composite(open, offset, len) => return Ok(false),
+            Handle::Chunk(_, _, dropping) => self.answered(dropping),
             _ => {}
         }
         self.read_from(&handle, offset, len, true, out)
@@ -488,18 +498,22 @@ impl Fs {
         let done = match handle {
             Handle::Flat(file) => self.read_flat(file, offset, len, cached, out)?,
             Handle::Composite(open) => self.read_composite(open, offset, len, cached, out)?,
-            Handle::Chunk(array, name, _) => self.read_chunk(&*self.current(array)?, name, offset, len, cached, out)?,
+            Handle::Chunk(array, name, _) => match self.current_for(array, cached)? {
+                Some(array) => self.read_chunk(&array, name, offset, len, cached, out)?,
+                None => false,
+            },
             Handle::Document(text) => {
                 let start = (offset.min(text.len() as u64)) as usize;
                 out.clear();
                 out.extend_from_slice(&text[start..text.len().min(start + len)]);
                 true
             }
+            // the state of a draft is locked while it is stored
+            Handle::Draft(_) | Handle::Plain(_) if cached => false,
             Handle::Draft(draft) => {
                 draft.read(offset, len, out);
                 true
             }
-            Handle::Plain(_) if cached => false,
             Handle::Plain(open) => {
                 self.read_plain(open, offset, len, out)?;
                 true
@@ -512,13 +526,16 @@ impl Fs {
         Ok(done)
     }
 
-    fn note_flat(&self, file: &FlatFile, offset: u64, len: usize) -> Result<()> {
-        flat::note(&self.ahead, &file.readers, &self.current(&file.array)?, offset, len, file.once);
-        Ok(())
+    /// Notes a request, to read ahead of it. False if the array has to be looked up first.
+    fn note_flat(&self, file: &FlatFile, offset: u64, len: usize) -> bool {
+        let Some(array) = self.current_if_known(&file.array) else { return false };
+        flat::note(&self.ahead, &file.readers, &array, offset, len, file.once);
+        true
     }
 
     fn read_flat(&self, file: &FlatFile, offset: u64, len: usize, cached: bool, out: &mut Vec<u8>) -> Result<bool> {
-        let (array, whole) = (self.current(&file.array)?, file.readers.is_forward(offset));
+        let Some(array) = self.current_for(&file.array, cached)? else { return Ok(false) };
+        let whole = file.readers.is_forward(offset);
         if let Some(done) = self.ahead.read(&file.readers, &array, offset, len, cached, out) {
             return Ok(done);
         }
@@ -603,12 +620,6 @@ impl Fs {
                 text
             }
         }
-    }
-}
-
-impl CurrentArray {
-    fn is_superseded(&self) -> bool {
-        lock(&self.0).is_superseded()
     }
 }
 

@@ -58,8 +58,14 @@ impl Fs {
         Ok((CompositeFile::new(node.clone(), file, pages == KernelPages::Fresh), pages))
     }
 
-    /// The open flat bytes of a part of a file; None of a part that has none.
-    fn flat_of<'a>(&self, open: &'a CompositeFile, slice: &Slice) -> Result<Option<(&'a FlatFile, Form)>> {
+    /// The open flat bytes of a part of a file; None of a part that has none. With `cached`, the array is taken as it was
+    /// last looked up.
+    fn flat_of<'a>(
+        &self,
+        open: &'a CompositeFile,
+        slice: &Slice,
+        cached: bool,
+    ) -> Result<Option<(&'a FlatFile, Form)>> {
         let Content::Flat { key, form, .. } = &slice.part.content else { return Ok(None) };
         let Some(cell) = open.flat.get(slice.number) else { return Ok(None) };
         let flat = match cell.get() {
@@ -69,7 +75,8 @@ impl Fs {
                 cell.get_or_init(|| Box::new(flat))
             }
         };
-        match slice.part.is_of(self.current(&flat.array)?.metadata()) {
+        let array = if cached { lock(&flat.array.0).clone() } else { self.current(&flat.array)? };
+        match slice.part.is_of(array.metadata()) {
             true => Ok(Some((flat, *form))),
             false => Err(another_array().context(open.node.path())),
         }
@@ -105,7 +112,7 @@ impl Fs {
             if cached && !opened(slice.part) {
                 return Ok(false);
             }
-            match (&slice.part.content, self.flat_of(open, &slice)?) {
+            match (&slice.part.content, self.flat_of(open, &slice, cached)?) {
                 (Content::Bytes(bytes), _) => out.extend_from_slice(&bytes[slice.at as usize..][..slice.len]),
                 // most requests lie in one part: they need no copy
                 (_, Some((flat, Form::AsStored))) if out.is_empty() => {
@@ -138,14 +145,12 @@ impl Fs {
     }
 
     /// Notes the parts of a request that are flat bytes, to read ahead of it. False if one has to be looked up first.
-    pub(super) fn note_composite(&self, open: &CompositeFile, offset: u64, len: usize) -> Result<bool> {
-        for slice in open.slices(offset, len).filter(|slice| slice.part.is_flat()) {
-            match open.flat.get(slice.number).and_then(OnceLock::get) {
-                Some(flat) if !flat.array.is_superseded() => self.note_flat(flat, slice.at, slice.len)?,
-                _ => return Ok(false),
-            }
-        }
-        Ok(true)
+    pub(super) fn note_composite(&self, open: &CompositeFile, offset: u64, len: usize) -> bool {
+        let mut parts = open.slices(offset, len).filter(|slice| slice.part.is_flat());
+        parts.all(|slice| {
+            let flat = open.flat.get(slice.number).and_then(OnceLock::get);
+            flat.is_some_and(|flat| self.note_flat(flat, slice.at, slice.len))
+        })
     }
 
     /// Writes `data` at `offset`, all of it. What is no flat bytes can only be overwritten by the same, else nothing is
@@ -162,7 +167,7 @@ impl Fs {
         let mut written = 0;
         for slice in open.slices(offset, data.len()) {
             let part = &data[written..written + slice.len];
-            if let Some((flat, form)) = self.flat_of(open, &slice)? {
+            if let Some((flat, form)) = self.flat_of(open, &slice, false)? {
                 let done = self.write_part(flat, &slice, part, form);
                 // also of a part of it, before something went wrong
                 self.drop_pages(&Node::Flat(lock(&flat.array.0).key().clone()));

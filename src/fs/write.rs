@@ -10,7 +10,13 @@ use crate::memory::lock;
 use crate::metadata::{Order, Separator};
 use crate::store::Key;
 use crate::tree::{Attributes, FLAT, Node};
-use std::sync::{Arc, MutexGuard};
+use std::cell::RefCell;
+use std::sync::Arc;
+
+thread_local! {
+    /// See [`Fs::take_stale_pages`]. Each request has a list of its own, so that none waits for the pages of another's.
+    static STALE: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
+}
 
 impl Fs {
     /// An error if nothing can be written.
@@ -128,15 +134,15 @@ impl Fs {
         self.cache.write_parts(array, chunk, &parts)
     }
 
-    /// Has the kernel drop its pages of a file, before the request is answered.
+    /// Has the kernel drop its pages of a file before the present request is answered.
     pub(super) fn drop_pages(&self, node: &Node) {
-        lock(&self.stale).push(self.tree.inode(node));
+        STALE.with_borrow_mut(|stale| stale.push(self.tree.inode(node)));
     }
 
-    /// Inode numbers of files whose pages the kernel is to drop before the present request is answered. They must be
-    /// dropped in the order in which they are taken from here.
-    pub fn stale_pages(&self) -> MutexGuard<'_, Vec<u64>> {
-        lock(&self.stale)
+    /// Takes the inode numbers of the files whose pages the kernel must drop before the request that this thread serves
+    /// is answered.
+    pub fn take_stale_pages(&self) -> Vec<u64> {
+        STALE.take()
     }
 
     /// Stores what was written to the array of an open file: to be called at each close. The first error is told; what

@@ -1,9 +1,25 @@
 //! FUSE requests to calls of [`Fs`] and back: the only room that names `fuser`. It mounts, serves and unmounts; what a
 //! request means is decided in `fs`.
 //!
-//! Most requests are answered by the thread that took them. Whatever may have to load a chunk, to walk the store or to
-//! look for holes goes, with its reply, to a pool of workers, so that it delays nobody else. A panic in a request ends
-//! in EIO for that request alone.
+//! # What may block, and on which threads
+//!
+//! A request may block for as long as the store, another process that holds a lock, or the kernel pleases. No such wait
+//! delays a request that needs neither:
+//!
+//! * **Session threads** take requests from the kernel. At most one of them ([`OneInline`]) runs a request that may
+//!   block; this saves a change of threads where nothing does block. The others run only what needs memory alone:
+//!   reads of cached bytes, `forget`. They take no lock that is held across a call to the store.
+//! * **Workers** run all other requests. Their pool grows while requests wait (`pool`), so that blocked requests,
+//!   however many, leave a thread to the next one. A request known to be slow goes there at once.
+//! * **Notification threads** (`notify`) wait for the kernel, which waits for requests in flight. Their pool grows, too.
+//! * **Write-back threads** (`fs`) store chunks while their writers go on; their pool grows. **Read-ahead threads** may
+//!   all be blocked: no request waits for what they have not begun.
+//! * A release is answered before it is carried out, since nobody waits for it, and the kernel lets only
+//!   [`MAX_BACKGROUND`] releases, read-aheads and writes of mapped pages wait for their answers.
+//!
+//! Locks that a blocked request holds are of one array, one file or one key, never of the mount.
+//!
+//! A panic in a request ends in EIO for that request alone.
 
 mod backing;
 mod mount;
@@ -14,7 +30,7 @@ pub use mount::{Manner, MountError, MountRequest, Mountpoint, Unmounted, mountpo
 
 use crate::error::{Error, Kind, Result};
 use crate::fs::{Fs, KernelPages, Seek};
-use crate::pool::Pool;
+use crate::pool::{Growth, Pool};
 use crate::tree::Attributes;
 use backing::Backings;
 use fuser::{
@@ -29,6 +45,7 @@ use std::ffi::OsStr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime};
 
@@ -45,7 +62,11 @@ fn attribute_ttl(a: &Attributes) -> Duration {
 const SESSION_THREADS: usize = 2;
 
 /// Requests the kernel may have under way without waiting for their replies; the default of 16 starves read-ahead.
-const MAX_BACKGROUND: u16 = 64;
+/// Where so many wait for a store that hangs, the kernel holds back reads of all files.
+const MAX_BACKGROUND: u16 = 256;
+
+/// When a request gets a worker of its own, and how many there may be.
+const GROWTH: Growth = Growth { patience: Duration::from_millis(100), most: 1024 };
 
 thread_local! {
     /// The bytes of a reply, kept for the next one: fresh memory costs as much as the copy.
@@ -74,12 +95,14 @@ pub fn serve(fs: Arc<Fs>, mountpoint: &mut Mountpoint, options: ServeOptions) ->
     let mut config = Config::default();
     config.n_threads = Some(SESSION_THREADS);
     // they wait for a far store, each for its request
-    let pool = Pool::new("worker", options.threads.max(fs.requests_at_once()))?;
+    let pool = Pool::growing("worker", options.threads.max(fs.requests_at_once()), GROWTH)?;
     let fd = mountpoint.take_device().ok_or_else(|| Error::invalid("the mount is served already"))?;
     // who may use the mount is the kernel's business: allow_other is a mount option
     let kernel = Kernel::default();
     let notices = Arc::new(Notices::new(kernel.clone())?);
-    let server = Server { fs, pool, options, backings: None, maps_direct: false, kernel: kernel.clone(), notices };
+    let inline = OneInline::default();
+    let server =
+        Server { fs, inline, pool, options, backings: None, maps_direct: false, kernel: kernel.clone(), notices };
     let session = Session::from_fd(server, fd, SessionACL::All, config)?;
     kernel.connect(session.notifier());
     let run = move || session.run().map_err(Error::from);
@@ -88,6 +111,7 @@ pub fn serve(fs: Arc<Fs>, mountpoint: &mut Mountpoint, options: ServeOptions) ->
 
 struct Server {
     fs: Arc<Fs>,
+    inline: OneInline,
     pool: Pool,
     options: ServeOptions,
     /// None without passthrough.
@@ -98,19 +122,40 @@ struct Server {
     notices: Arc<Notices>,
 }
 
+/// The right of one session thread to run a request that may block. The other session threads go on taking requests.
+#[derive(Default)]
+struct OneInline(AtomicBool);
+
+impl OneInline {
+    /// Returns the right until it is dropped, or `None` if another thread has it.
+    fn take(&self) -> Option<Inline<'_>> {
+        (!self.0.swap(true, Ordering::Acquire)).then_some(Inline(self))
+    }
+}
+
+struct Inline<'a>(&'a OneInline);
+
+impl Drop for Inline<'_> {
+    fn drop(&mut self) {
+        self.0.0.store(false, Ordering::Release);
+    }
+}
+
 impl Server {
     /// What [`reply_after`] needs, to go with a job.
     fn notifying(&self) -> Arc<Notices> {
         self.notices.clone()
     }
 
-    /// Runs a job here, or on a worker if it is slow.
+    /// Runs a job that may block: on a worker if it is `slow` or another session thread runs one, else here.
     fn dispatch(&self, slow: bool, job: impl FnOnce(&Fs) + Send + 'static) {
-        if slow {
-            let fs = self.fs.clone();
-            self.pool.run(move || job(&fs));
-        } else {
-            job(&self.fs);
+        let inline = if slow { None } else { self.inline.take() };
+        match inline {
+            Some(_inline) => job(&self.fs),
+            None => {
+                let fs = self.fs.clone();
+                self.pool.run(move || job(&fs));
+            }
         }
     }
 }
@@ -302,7 +347,8 @@ impl Filesystem for Server {
             answer_write(written, reply);
             notices.drop_again(inode.0, offset, len);
         };
-        if !self.fs.is_slow_write(handle.0, data.len()) {
+        let inline = if self.fs.is_slow_write(handle.0, data.len()) { None } else { self.inline.take() };
+        if let Some(_inline) = inline {
             let written = guarded(&self.fs, "write", || self.fs.write(handle.0, offset, data));
             return answer(&self.fs, written, reply);
         }
@@ -373,11 +419,13 @@ impl Filesystem for Server {
         if let Some(backings) = &self.backings {
             backings.release(inode.0);
         }
+        // nobody waits for the answer, and the kernel holds back other requests while many wait for theirs
+        reply.ok();
         let notifying = self.notifying();
         // pages of a map may have come after the last flush
         self.dispatch(self.fs.is_slow_release(handle.0), move |fs| {
             fs.release(handle.0);
-            reply_after(notifying, fs, move || reply.ok());
+            reply_after(notifying, fs, || {});
         });
     }
 
@@ -435,8 +483,8 @@ impl Filesystem for Server {
     }
 
     fn releasedir(&self, _: &Request, _: INodeNo, handle: FileHandle, _: OpenFlags, reply: ReplyEmpty) {
-        self.fs.release(handle.0);
         reply.ok();
+        self.dispatch(false, move |fs| fs.release(handle.0));
     }
 
     fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {

@@ -138,10 +138,11 @@ impl Server {
     }
 
     pub(super) fn tell_space(&self, reply: ReplyStatfs) {
-        match guarded(&self.fs, "statfs", || self.fs.space()) {
+        let read_only = self.options.read_only;
+        self.dispatch(false, move |fs| match guarded(fs, "statfs", || fs.space()) {
             // a store that has no end to tell: programs that look for room before they write must find some
             Ok(None) => {
-                let free = if self.options.read_only { 0 } else { ENDLESS };
+                let free = if read_only { 0 } else { ENDLESS };
                 reply.statfs(free, free, free, free, free, 4096, 255, 4096);
             }
             Ok(Some(s)) => {
@@ -149,6 +150,6 @@ impl Server {
                 reply.statfs(s.blocks, s.free, s.available, s.files, s.free_files, block, 255, block);
             }
             Err(e) => reply.error(e),
-        }
+        });
     }
 }

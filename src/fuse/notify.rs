@@ -4,10 +4,9 @@
 use crate::error::Result;
 use crate::fs::Fs;
 use crate::memory::lock;
-use crate::pool::Pool;
+use crate::pool::{Growth, Pool};
 use fuser::{INodeNo, Notifier};
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -44,12 +43,14 @@ impl Kernel {
     }
 }
 
-/// Has the kernel drop pages. It may wait for requests under way to do that: only a thread of its own can wait for it.
+/// Threads that notify the kernel. It may wait for the requests in flight of one file, which must not delay another's.
+const GROWTH: Growth = Growth { patience: Duration::from_millis(50), most: 1024 };
+
+/// Has the kernel drop pages. The kernel waits for the requests in flight that hold them, so only a thread that serves
+/// no request can wait for it.
 pub struct Notices {
     kernel: Kernel,
     pool: Pool,
-    /// Replies that wait until pages are dropped.
-    waiting: AtomicUsize,
     /// Protects the map: when pages of a file were last dropped, by inode number.
     dropped: Mutex<HashMap<u64, Instant>>,
 }
@@ -57,8 +58,7 @@ pub struct Notices {
 impl Notices {
     /// None so far.
     pub fn new(kernel: Kernel) -> Result<Self> {
-        let (waiting, dropped) = Default::default();
-        Ok(Notices { kernel, pool: Pool::new("notify", 1)?, waiting, dropped })
+        Ok(Notices { kernel, pool: Pool::growing("notify", 1, GROWTH)?, dropped: Mutex::default() })
     }
 
     fn drop_pages(&self, inode: u64, offset: i64, len: i64) {
@@ -81,21 +81,16 @@ impl Notices {
     }
 }
 
-/// Replies to a request that may have changed files, when the kernel has dropped its pages of them. Never to one during
-/// which the kernel holds pages of such a file: who drops them waits for it.
+/// Replies to a request that may have changed files, once the kernel has dropped its pages of them. The request must not
+/// be one during which the kernel holds such pages, because the notification waits for it.
 pub fn reply_after(notices: Arc<Notices>, fs: &Fs, reply: impl FnOnce() + Send + 'static) {
-    let mut stale = fs.stale_pages();
-    // pages that another request has taken from the list may be this one's
-    if stale.is_empty() && notices.waiting.load(Ordering::Acquire) == 0 {
-        drop(stale);
+    let inodes = fs.take_stale_pages();
+    if inodes.is_empty() {
         return reply();
     }
-    let inodes = std::mem::take(&mut *stale);
-    notices.waiting.fetch_add(1, Ordering::AcqRel);
-    let counted = notices.clone();
-    notices.pool.run(move || {
-        inodes.into_iter().for_each(|inode| counted.drop_pages(inode, 0, 0));
-        counted.waiting.fetch_sub(1, Ordering::AcqRel);
+    let pool = notices.clone();
+    pool.pool.run(move || {
+        inodes.into_iter().for_each(|inode| notices.drop_pages(inode, 0, 0));
         reply();
     });
 }
