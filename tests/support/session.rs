@@ -7,6 +7,7 @@ use super::made::{Made, pattern};
 use super::tracer::Tracer;
 use super::{close, random};
 use serde_json::json;
+use std::collections::HashSet;
 use std::fs::{File, OpenOptions};
 use std::io::{Error, Result};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -212,6 +213,18 @@ pub fn busy_steps(folder: &Path, separator: &str) -> Vec<(usize, &'static str)> 
     run.session.history.check().assert_none();
     assert_eq!(run.session.history.array().stored_flat().unwrap(), run.session.history.array().flat);
     busy
+}
+
+/// Fails unless each kind of call that the session makes was disturbed at least once. How often depends on which thread
+/// stores which chunk, and when: that differs between runs.
+#[track_caller]
+pub fn assert_every_kind_was_disturbed(busy: &[(usize, &str)], disturbed: &HashSet<&str>) {
+    let made: HashSet<&str> = busy.iter().map(|(_, calls)| *calls).collect();
+    for calls in &CALLS[1..4] {
+        assert!(made.contains(calls), "the session stores nothing: no {calls}");
+    }
+    let missed: Vec<_> = made.difference(disturbed).collect();
+    assert!(missed.is_empty(), "never disturbed: {missed:?}");
 }
 
 fn open(path: &Path) -> Result<File> {
