@@ -21,6 +21,10 @@ use std::time::{Duration, Instant};
 /// How long a server may take until it answers.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// Seconds that copying stores into a bucket or an archive may take. scripts/soak copies all stores on a machine that may
+/// be busy with other things, so this ends only what hangs.
+const COPYING: u32 = 1800;
+
 /// The account every azurite has, and its key, which is published.
 const ACCOUNT: &str = "devstoreaccount1";
 const ACCOUNT_KEY: &str = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw==";
@@ -215,7 +219,7 @@ impl Server {
         let python = provided("ZARRFS_TEST_SERVERS").expect("the server runs by it, or is installed with it");
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/python/buckets.py");
         let kind = if self.kind == Kind::Azure { "azure" } else { "s3" };
-        let output = limited(120, python).arg(script).args([kind, &self.endpoint()]).args(args).output().unwrap();
+        let output = limited(COPYING, python).arg(script).args([kind, &self.endpoint()]).args(args).output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     }
 }
@@ -271,7 +275,7 @@ pub fn zip(from: &Path, folder: &Path, name: &str, stored: bool) -> PathBuf {
 /// As [`zip`], of several folders, each with its archive.
 pub fn zip_all(pairs: &[(&Path, PathBuf)], stored: bool) {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/python/zipped.py");
-    let mut command = limited(120, "python3");
+    let mut command = limited(COPYING, "python3");
     command.arg(script).arg(if stored { "stored" } else { "deflated" });
     for (folder, archive) in pairs {
         command.arg(folder).arg(archive);
