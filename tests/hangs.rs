@@ -1,7 +1,6 @@
 //! A request that waits, for a lock of another process or for the store, delays no request that needs neither. Each test
 //! stops something for good and then uses another array of the same mount.
 
-#[allow(dead_code)]
 mod support;
 
 use rustix::fs::{FlockOperation, fcntl_lock};
@@ -100,5 +99,33 @@ fn closes_that_wait_for_a_lock_leave_other_arrays_alone() {
     closers.into_iter().for_each(|closer| closer.join().unwrap().unwrap());
     (0..MANY).for_each(|i| stopped.flat[i * 100..][..100].fill(i as u8));
     wait_for("what was closed to be stored", || stopped.stored_flat().unwrap() == stopped.flat);
+    assert!(daemon.unmount().success());
+}
+
+#[test]
+fn a_close_that_waits_for_a_lock_ends_and_keeps_what_was_written() {
+    let (directory, locks) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (mut stopped, _) = store(directory.path());
+    let locks_option = ["--no-fsync", "--lock-timeout", "300ms", "--synchronizer", locks.path().to_str().unwrap()];
+    let daemon = Daemon::start(directory.path(), &locks_option);
+    let flat = daemon.path().join("stopped/data.raw");
+    let held = take_lock(locks.path(), "stopped/0");
+    let closed = write_and_close(&flat, 10, &[7; 10]).unwrap_err();
+    assert_eq!(closed.raw_os_error(), Some(libc::EIO));
+    let stats = fs::read_to_string(daemon.path().join(".zarrfs/stats")).unwrap();
+    let holder = format!("process {} (", std::process::id());
+    assert!(stats.lines().any(|line| line.contains("stopped/0") && line.contains(&holder)), "{stats}");
+    // a shared lock delays the exclusive one as well, and needs the right to read alone
+    fcntl_lock(&held, FlockOperation::Unlock).unwrap();
+    let reader = File::open(locks.path().join("stopped/0")).unwrap();
+    fcntl_lock(&reader, FlockOperation::LockShared).unwrap();
+    let file = File::options().write(true).open(&flat).unwrap();
+    assert_eq!(file.sync_all().unwrap_err().raw_os_error(), Some(libc::EIO));
+    stopped.flat[10..20].fill(7);
+    assert_eq!(fs::read(&flat).unwrap(), stopped.flat, "what could not be stored stays readable");
+    fcntl_lock(&reader, FlockOperation::Unlock).unwrap();
+    file.sync_all().unwrap();
+    assert_eq!(stopped.stored_flat().unwrap(), stopped.flat);
+    drop(file);
     assert!(daemon.unmount().success());
 }

@@ -125,7 +125,8 @@ fn shared_array(path: &Path) -> Option<(Arc<Array>, Other)> {
     let mut child =
         script.args([&store, &locks]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("starts Python");
     let answers = BufReader::new(child.stdout.take().unwrap());
-    let ours = DirectoryStore::open(&store).unwrap().without_fsync().with_locks(LockFiles::open(&locks).unwrap());
+    let locks = LockFiles::open(&locks, std::time::Duration::from_secs(60)).unwrap();
+    let ours = DirectoryStore::open(&store).unwrap().without_fsync().with_locks(locks);
     Some((find(Arc::new(ours), "group/a"), Other { child, answers }))
 }
 

@@ -95,8 +95,14 @@ impl Array {
     /// Waits for the lock that other writers take before they read, change and store a chunk; to be held while that is
     /// done here. Nothing where the store has no such locks.
     pub fn lock_chunk(&self, chunk: ChunkId) -> Result<ChunkLock> {
+        self.lock_chunk_since(chunk, Instant::now())
+    }
+
+    /// Waits like [`Array::lock_chunk`], but counts the wait from `since`: a caller that has waited for other callers
+    /// doesn't wait as long again.
+    pub fn lock_chunk_since(&self, chunk: ChunkId, since: Instant) -> Result<ChunkLock> {
         self.settle_separator()?;
-        self.store.lock(&self.chunk_key(chunk))
+        self.store.lock(&self.chunk_key(chunk), since)
     }
 
     /// Makes a chunk uninitialised; false if it was.

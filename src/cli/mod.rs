@@ -48,6 +48,7 @@ use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Shows Zarr stores as plain files.
 #[derive(Parser)]
@@ -120,6 +121,9 @@ struct WriteArgs {
     /// Locks are named by the keys below STORE: who opens a group and who opens its array don't share them
     #[arg(long, value_name = "DIR")]
     synchronizer: Option<PathBuf>,
+    /// How long to wait for a lock of --synchronizer that another program holds; then storing the chunk fails
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = duration::parse)]
+    lock_timeout: Duration,
     /// Don't wait for the disk before a chunk takes the place of the old one: faster, but a power loss may leave neither.
     /// An fsync still waits
     #[arg(long)]
@@ -261,7 +265,10 @@ impl WriteArgs {
     fn apply(&self, store: DirectoryStore) -> Result<DirectoryStore, Error> {
         let store = if self.no_fsync { store.without_fsync() } else { store };
         Ok(match &self.synchronizer {
-            Some(directory) => store.with_locks(LockFiles::open(directory).map_err(|e| e.context("--synchronizer"))?),
+            Some(directory) => {
+                let locks = LockFiles::open(directory, self.lock_timeout);
+                store.with_locks(locks.map_err(|e| e.context("--synchronizer"))?)
+            }
             None => store,
         })
     }

@@ -88,8 +88,8 @@ macro_rules! hand_on {
         }
     };
     (@lock $below:ident) => {
-        fn lock(&self, key: &crate::store::Key) -> crate::error::Result<crate::store::KeyLock> {
-            self.$below.lock(key)
+        fn lock(&self, key: &crate::store::Key, since: std::time::Instant) -> crate::error::Result<crate::store::KeyLock> {
+            self.$below.lock(key, since)
         }
     };
     (@sync $below:ident) => {

@@ -39,7 +39,7 @@ use std::fs::File;
 use std::io::ErrorKind;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
-use std::time::SystemTime;
+use std::time::{Instant, SystemTime};
 
 /// Something that differs whenever the bytes of a key may differ.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -223,9 +223,10 @@ pub trait Store: Send + Sync {
         Err(read_only())
     }
 
-    /// Waits for the lock of `key` that other programs take, too, where the store was given such locks. Nothing here asks
-    /// for it: whoever changes a value in more than one step does.
-    fn lock(&self, _key: &Key) -> Result<KeyLock> {
+    /// Waits for the lock of `key` that other programs take, too, where the store was given such locks. The wait counts
+    /// from `since`, and ends with an error after the time that was set for the locks. Nothing here asks for it: whoever
+    /// changes a value in more than one step does.
+    fn lock(&self, _key: &Key, _since: Instant) -> Result<KeyLock> {
         Ok(KeyLock::default())
     }
 

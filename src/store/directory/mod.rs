@@ -17,6 +17,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 use write::Changes;
 
 pub(super) use resolve::stat_of;
@@ -191,8 +192,8 @@ impl Store for DirectoryStore {
         self.delete_value(key)
     }
 
-    fn lock(&self, key: &Key) -> Result<KeyLock> {
-        self.locks.as_ref().map_or_else(|| Ok(KeyLock::default()), |locks| locks.lock(key))
+    fn lock(&self, key: &Key, since: Instant) -> Result<KeyLock> {
+        self.locks.as_ref().map_or_else(|| Ok(KeyLock::default()), |locks| locks.lock(key, since))
     }
 
     fn sync(&self) -> Result<()> {

@@ -189,6 +189,16 @@ impl DirectoryStore {
         Ok(File::from(fd))
     }
 
+    /// Opens the lock file of a key, made with `mode` if there is none; `None` without a directory for it.
+    pub(in crate::store) fn open_lock_file(&self, key: &Key, mode: Mode) -> Result<Option<File>> {
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::NONBLOCK | OFlags::NOCTTY;
+        let Some(fd) = create_beneath(&self.root, key.as_str(), flags, mode)? else { return Ok(None) };
+        match stat_of(&fd)?.kind {
+            EntryKind::Value => Ok(Some(File::from(fd))),
+            _ => Err(Error::damaged("is not a regular file")),
+        }
+    }
+
     pub(super) fn sync_changes(&self) -> Result<()> {
         if !self.fsync {
             // nothing was remembered, and not even the values are synced
