@@ -85,12 +85,9 @@ impl NullFile {
 
 impl Filesystem for NullFile {
     fn init(&mut self, _: &Request, config: &mut KernelConfig) -> Result<()> {
-        for flag in [
-            InitFlags::FUSE_PARALLEL_DIROPS,
-            InitFlags::FUSE_ASYNC_DIO,
-            InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP,
-            InitFlags::FUSE_HANDLE_KILLPRIV_V2,
-        ] {
+        for flag in
+            [InitFlags::FUSE_PARALLEL_DIROPS, InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP, InitFlags::FUSE_HANDLE_KILLPRIV_V2]
+        {
             let _ = config.add_capabilities(flag);
         }
         let _ = config.set_max_write(MAX_REQUEST as u32);

@@ -329,7 +329,7 @@ impl Fs {
             }
             Node::Header(..) | Node::Dataset(_) => {
                 let file;
-                (file, pages) = self.open_composite(&node, for_writing)?;
+                (file, pages) = self.open_composite(&node, for_writing, direct)?;
                 Handle::Composite(file)
             }
             Node::Metadata(key, file) => {

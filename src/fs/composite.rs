@@ -2,6 +2,7 @@
 //! those of flat bytes as through `data.raw`, with items in another form where the part says so. What is no array's
 //! can't be changed.
 
+use super::write::clipped;
 use super::{CurrentArray, Dropping, FlatFile, Fs, KernelPages, Readers, StoredChunks};
 use crate::array::Array;
 use crate::error::{Error, Kind, Result};
@@ -22,6 +23,10 @@ pub struct CompositeFile {
     flat: Vec<OnceLock<Box<FlatFile>>>,
     /// Somebody else keeps what is read.
     once: bool,
+    /// Whether a write across the end is short, as that of `data.raw` is. It is in files of one array, and for a writer
+    /// with O_DIRECT, who can only write whole blocks. Another write across the end of `dataset.nc` comes from a program
+    /// that moves the arrays to make room for a longer header (netCDF-C begins at the end): none of it may be written.
+    short_at_end: bool,
     /// A write was refused. Who makes room for a longer header moves the arrays' bytes, goes on when that fails, and
     /// writes the header last (netCDF-C does so): the other bytes must stay where they are.
     refused: AtomicBool,
@@ -39,7 +44,13 @@ struct Slice<'a> {
 impl Fs {
     /// Opens a header or container. Where nothing can be written the kernel keeps what it is given until it is opened
     /// again; else each read must see what was written through other files.
-    pub(super) fn open_composite(&self, node: &Node, for_writing: bool) -> Result<(CompositeFile, KernelPages)> {
+    /// `direct` says that the opening asked for O_DIRECT.
+    pub(super) fn open_composite(
+        &self,
+        node: &Node,
+        for_writing: bool,
+        direct: bool,
+    ) -> Result<(CompositeFile, KernelPages)> {
         if let (Node::Header(key, format), true) = (node, for_writing)
             && format.holds_flat()
         {
@@ -55,7 +66,9 @@ impl Fs {
             }
         }
         let pages = if self.read_only && !self.direct_io { KernelPages::Fresh } else { KernelPages::Maps };
-        Ok((CompositeFile::new(node.clone(), file, pages == KernelPages::Fresh), pages))
+        let open = CompositeFile::new(node.clone(), file, pages == KernelPages::Fresh);
+        let short_at_end = direct || open.short_at_end;
+        Ok((CompositeFile { short_at_end, ..open }, pages))
     }
 
     /// The open flat bytes of a part of a file; None of a part that has none. With `cached`, the array is taken as it was
@@ -153,13 +166,18 @@ impl Fs {
         })
     }
 
-    /// Writes `data` at `offset`, all of it. What is no flat bytes can only be overwritten by the same, else nothing is
-    /// written: EPERM, or EFBIG of what reaches beyond the end. Once something was refused, all is: EPERM. A header of
-    /// nothing but text takes everything and stays as it is, so that a directory can be copied over another.
+    /// Writes `data` at `offset` and returns how much of it: less only at the end of the file, where a write may be short.
+    /// What is no flat bytes can only be overwritten by the same, else nothing is written: EPERM, or EFBIG of what
+    /// reaches beyond the end. Once something was refused, all is: EPERM. A header of nothing but text takes everything
+    /// and stays as it is, so that a directory can be copied over another.
     pub(super) fn write_composite(&self, open: &CompositeFile, offset: u64, data: &[u8]) -> Result<usize> {
         if open.is_text() {
             return Ok(data.len());
         }
+        let data = match open.short_at_end {
+            true => clipped(offset, data, open.file.size()).unwrap_or(data),
+            false => data,
+        };
         if let Err(e) = open.permits(offset, data) {
             open.refused.store(true, Ordering::Relaxed);
             return Err(e.context(open.node.path()));
@@ -247,7 +265,8 @@ impl CompositeFile {
     /// Nothing of it was read yet.
     pub(super) fn new(node: Node, file: Arc<Composite>, once: bool) -> Self {
         let flat = file.parts().iter().map(|_| OnceLock::new()).collect();
-        CompositeFile { node, file, flat, once, refused: AtomicBool::new(false) }
+        let short_at_end = !matches!(node, Node::Dataset(_));
+        CompositeFile { node, file, flat, once, short_at_end, refused: AtomicBool::new(false) }
     }
 
     /// True if it holds no flat bytes.

@@ -234,7 +234,7 @@ impl Fs {
 
     /// As [`Fs::copy_into`], over a container. A header of text stays as it is.
     fn copy_onto(&self, from: &Key, to: &Node) -> Result<()> {
-        let (open, _) = self.open_composite(to, true)?;
+        let (open, _) = self.open_composite(to, true, false)?;
         if open.is_text() {
             return Ok(());
         }

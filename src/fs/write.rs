@@ -244,7 +244,7 @@ impl Fs {
 }
 
 /// The part of `data` that fits before the end of a file of `size` bytes. EFBIG if that is nothing.
-fn clipped(offset: u64, data: &[u8], size: u64) -> Result<&[u8]> {
+pub(super) fn clipped(offset: u64, data: &[u8], size: u64) -> Result<&[u8]> {
     let room = size.saturating_sub(offset).min(data.len() as u64) as usize;
     match data.is_empty() || room > 0 {
         true => Ok(&data[..room]),

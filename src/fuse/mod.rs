@@ -204,13 +204,14 @@ impl ServeOptions {
 
 impl Filesystem for Server {
     fn init(&mut self, _: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
+        // Never FUSE_ASYNC_DIO: with it the kernel turns each short O_DIRECT write into EIO (fs/fuse/file.c,
+        // fuse_get_res_by_io) or into the error of a later piece, though bytes were written.
         // one at a time: a kernel that lacks one must not lose the others
         for flag in [
             InitFlags::FUSE_PARALLEL_DIROPS,
             InitFlags::FUSE_DO_READDIRPLUS,
             // only for whoever asks for attributes: they are no use to a plain listing
             InitFlags::FUSE_READDIRPLUS_AUTO,
-            InitFlags::FUSE_ASYNC_DIO,
             // without it every write asks for security.capability
             InitFlags::FUSE_HANDLE_KILLPRIV_V2,
         ] {
