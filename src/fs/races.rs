@@ -4,8 +4,9 @@ use super::*;
 use crate::error::Kind;
 use crate::hierarchy::Hierarchy;
 use crate::metadata::V1Order;
-use crate::store::MemoryStore;
+use crate::store::{Key, MemoryStore, Replaces, Store, Version, hand_on};
 use crate::tree::{FLAT, ROOT_INODE};
+use std::sync::Barrier;
 use std::sync::atomic::AtomicBool;
 
 fn document(length: u64) -> String {
@@ -16,13 +17,17 @@ fn document(length: u64) -> String {
 }
 
 fn file_system() -> Fs {
-    let store = Arc::new(MemoryStore::default());
+    let store = MemoryStore::default();
     store.insert("a/.zarray", document(64));
+    file_system_over(Arc::new(store), false)
+}
+
+fn file_system_over(store: Arc<dyn Store>, resize: bool) -> Fs {
     let stats = Arc::new(Stats::default());
     let cache = Arc::new(Cache::new(1 << 20, stats.clone()));
     let hierarchy = Hierarchy::new(store, V1Order::Zarr1, stats.clone());
     let spill = SpillOptions { directory: std::env::temp_dir(), limit: 0 };
-    let options = Options { read_only: false, resize: false, threads: 2, direct_io: false, passthrough: false, spill };
+    let options = Options { read_only: false, resize, threads: 2, direct_io: false, passthrough: false, spill };
     Fs::new(Tree::new(hierarchy, cache.clone()), cache, stats, options).unwrap()
 }
 
@@ -96,4 +101,48 @@ fn nothing_is_stored_where_an_array_was_moved_away() {
         }
     });
     assert_eq!(fs.stats.problems(), Vec::<String>::new());
+}
+
+/// A store that waits after each change of a document, until the test has looked.
+struct Waiting {
+    below: MemoryStore,
+    /// Met once when the document is stored, and again when the test has looked.
+    looking: Barrier,
+}
+
+impl Store for Waiting {
+    hand_on!(below: get get_range stat list put delete rename make_prefix remove_prefix sync is_writable check_writable);
+    hand_on!(below: location lists_all concurrency);
+
+    fn put_if(&self, key: &Key, value: &[u8], replaces: Replaces) -> Result<Option<Version>> {
+        let stored = self.below.put_if(key, value, replaces);
+        if key.name() == ".zarray" {
+            self.looking.wait();
+            self.looking.wait();
+        }
+        stored
+    }
+}
+
+/// With `--resize` a size that `stat` shows is that of bytes that are there: not while the array has its new shape and not
+/// yet the bytes.
+#[test]
+fn no_size_is_shown_before_its_bytes_are_there() {
+    let store = Arc::new(Waiting { below: MemoryStore::default(), looking: Barrier::new(2) });
+    store.below.insert("a/.zarray", document(8));
+    let fs = file_system_over(store.clone(), true);
+    let inode = fs.lookup(fs.lookup(ROOT_INODE, "a").unwrap().inode, FLAT).unwrap().inode;
+    let handle = open(&fs, "a").unwrap();
+    let (fs, store) = (&fs, &store);
+    let size = || fs.attributes(inode).unwrap().size;
+    std::thread::scope(|scope| {
+        for (before, added) in [(8, 16), (24, 3), (27, 40)] {
+            let writer = scope.spawn(move || fs.write(handle, before, &vec![1; added]).unwrap());
+            store.looking.wait();
+            let shown = size();
+            store.looking.wait();
+            assert_eq!(writer.join().unwrap(), added);
+            assert_eq!((shown, size()), (before, before + added as u64));
+        }
+    });
 }

@@ -22,6 +22,38 @@ pub struct Resizing {
     turn: RwLock<()>,
     /// Protects the map: the sizes of flat bytes whose last row is not whole.
     unfinished: Mutex<HashMap<Key, Unfinished>>,
+    /// Protects the map: the arrays that a write is making longer.
+    growing: Mutex<HashMap<Key, Growing>>,
+}
+
+/// Flat bytes that a write is making longer. The array has its new shape before it has the bytes, since they lie outside
+/// the old one. Until the write is done `stat` shows the old size: **no size is shown before its bytes are there**.
+#[derive(Clone, Copy)]
+struct Growing {
+    /// Bytes before the write.
+    size: u64,
+    /// Writes in flight.
+    writes: usize,
+}
+
+/// Hides the new size of an array from `stat` until it is dropped.
+pub struct Growth<'a> {
+    resizing: &'a Resizing,
+    key: Key,
+    /// Bytes before the write, and those that it makes.
+    size: (u64, u64),
+}
+
+impl Drop for Growth<'_> {
+    fn drop(&mut self) {
+        let mut growing = lock(&self.resizing.growing);
+        if let Some(growth) = growing.get_mut(&self.key) {
+            growth.writes -= 1;
+            if growth.writes == 0 {
+                growing.remove(&self.key);
+            }
+        }
+    }
 }
 
 /// Flat bytes whose last row is not whole.
@@ -50,11 +82,20 @@ impl Resizing {
         self.turn.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What `stat` tells of flat bytes, if their last row is not whole.
+    /// What `stat` tells of flat bytes: less than the array has if their last row is not whole, or while a write makes
+    /// them longer.
     pub fn attributes(&self, node: &Node, attributes: Attributes) -> Attributes {
         let Node::Flat(key) = node else { return attributes };
-        let size = lock(&self.unfinished).get(key).map(|row| row.size).filter(|size| *size < attributes.size);
-        Attributes { size: size.unwrap_or(attributes.size), ..attributes }
+        let size = lock(&self.unfinished).get(key).map_or(attributes.size, |row| row.size.min(attributes.size));
+        let size = lock(&self.growing).get(key).map_or(size, |growth| growth.size.min(size));
+        Attributes { size, ..attributes }
+    }
+
+    /// Begins to hide what a write adds to the `before` bytes of an array, to `end`. To be called before its shape changes.
+    fn begin_growth(&self, key: &Key, before: u64, end: u64) -> Growth<'_> {
+        let mut growing = lock(&self.growing);
+        growing.entry(key.clone()).or_insert(Growing { size: before, writes: 0 }).writes += 1;
+        Growth { resizing: self, key: key.clone(), size: (before, end) }
     }
 
     /// Where flat bytes end for who appends.
@@ -96,17 +137,32 @@ impl Resizing {
 }
 
 impl Fs {
-    /// Has flat bytes reach at least to `end`, and tells of which array they are then.
-    pub(super) fn reach(&self, key: &Key, end: u64) -> Result<Arc<Array>> {
+    /// Has flat bytes reach at least to `end`. Returns the array that has them then, and, if it had to become longer, what
+    /// hides its new size until the caller has written its bytes.
+    pub(super) fn reach(&self, key: &Key, end: u64) -> Result<(Arc<Array>, Option<Growth<'_>>)> {
         let array = self.tree.array(key)?;
         if end <= self.resizing.end(&array) {
-            return Ok(array);
+            return Ok((array, None));
         }
         let _turn = self.resizing.alone();
         let array = self.tree.array(key)?;
-        match end > self.resizing.end(&array) {
-            true => self.reshape(&array, end),
-            false => Ok(array),
+        let before = self.resizing.end(&array);
+        if end <= before {
+            return Ok((array, None));
+        }
+        let growth = self.resizing.begin_growth(key, before, end);
+        Ok((self.reshape(&array, end)?, Some(growth)))
+    }
+
+    /// Takes back what a failed write has added to an array, as far as that can be done. The write's own error is what the
+    /// caller needs to hear.
+    pub(super) fn undo_growth(&self, growth: Growth) {
+        let (before, end) = growth.size;
+        let is_latest = |array: Arc<Array>| self.resizing.end(&array) == end;
+        if self.tree.array(&growth.key).is_ok_and(is_latest)
+            && let Err(e) = self.truncate(&growth.key, before)
+        {
+            log::warn!("{}: a write that failed has made the array longer: {e}", growth.key);
         }
     }
 

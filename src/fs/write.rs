@@ -72,17 +72,24 @@ impl Fs {
 
     pub(super) fn write_open_flat(&self, file: &FlatFile, offset: u64, data: &[u8]) -> Result<usize> {
         let end = offset.saturating_add(data.len() as u64);
-        loop {
+        let mut growth = None;
+        let written = loop {
             let mut array = self.current(&file.array)?;
             if self.resizes && !data.is_empty() {
-                array = self.reach(array.key(), end)?;
+                let grown;
+                (array, grown) = self.reach(array.key(), end)?;
+                growth = growth.or(grown);
             }
             let _writing = self.resizing.writing();
             // from here on it stays as it is
             if !array.is_superseded() {
-                return self.write_flat(&array, offset, data);
+                break self.write_flat(&array, offset, data);
             }
+        };
+        if let (Err(_), Some(growth)) = (&written, growth) {
+            self.undo_growth(growth);
         }
+        written
     }
 
     pub(super) fn write_flat(&self, array: &Arc<Array>, offset: u64, data: &[u8]) -> Result<usize> {
