@@ -14,7 +14,7 @@ use crate::metadata::{Order, Separator};
 use crate::pool::{Growth, Pool};
 use crate::stats::Stats;
 use crate::store::Key;
-use crate::tree::{Attributes, ControlFile, Node, Tree};
+use crate::tree::{Attributes, Audience, ControlFile, Node, Tree};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -592,9 +592,9 @@ impl Fs {
         }
     }
 
-    /// Extended attributes, each with its value.
-    pub fn xattrs(&self, inode: u64) -> Result<Vec<(String, Vec<u8>)>> {
-        self.tree.xattrs(&*self.tree.node(inode)?)
+    /// Extended attributes that `audience` may know, each with its value.
+    pub fn xattrs(&self, inode: u64, audience: Audience) -> Result<Vec<(String, Vec<u8>)>> {
+        self.tree.xattrs(&*self.tree.node(inode)?, audience)
     }
 
     /// Records a problem that a request ran into.

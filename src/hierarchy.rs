@@ -308,7 +308,8 @@ impl Hierarchy {
         self.stored(&self.attributes_key(key))
     }
 
-    fn attributes_key(&self, key: &Key) -> Key {
+    /// The key of the document that holds the attributes of the group or array at `key`.
+    pub fn attributes_key(&self, key: &Key) -> Key {
         let v1 = matches!(self.array_document(key), Ok(Some(found)) if found.form == Form::V1);
         key.join(if v1 { V1_ATTRS } else { ZATTRS })
     }

@@ -12,7 +12,7 @@ use crate::json::Value;
 use crate::memory::lock;
 use crate::metadata::{Separator, V1_ATTRS, V1_META, ZARRAY, ZATTRS, ZGROUP, ZMETADATA};
 use crate::stats::Counter;
-use crate::store::{Key, Stat};
+use crate::store::{Key, Permissions, Stat};
 use lru::LruCache;
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -20,6 +20,7 @@ use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
+mod access;
 mod headers;
 mod levels;
 mod live;
@@ -29,6 +30,7 @@ mod stored;
 mod target;
 mod xattr;
 
+pub use access::Audience;
 pub use headers::Headers;
 pub use lookup::{Level, Listed};
 pub use target::Target;
@@ -178,6 +180,8 @@ pub struct Attributes {
     pub modified: SystemTime,
     /// Bytes that `read` is best asked for.
     pub block_size: u32,
+    /// What the stored files grant that the node is made of; `None` where the store has no modes.
+    pub permissions: Option<Permissions>,
     /// True if they may be taken as they were for a second, where no file is opened: of directories only the times can
     /// change, and of a chunk the times and what it takes in the store.
     pub lasting: bool,
@@ -336,7 +340,10 @@ impl Tree {
     fn attributes_of_found(&self, node: &Node) -> Result<Attributes> {
         let store_stat = |key: &Key| self.hierarchy.store().stat(key).map_err(|e| e.context(key))?.ok_or_else(stale);
         match node {
-            Node::Directory(key) => Ok(self.plain(node, 0, 0, store_stat(key)?.modified)),
+            Node::Directory(key) => {
+                let stat = store_stat(key)?;
+                Ok(self.plain(node, 0, 0, stat.modified, stat.permissions))
+            }
             Node::Flat(key) => {
                 let array = self.array(key)?;
                 // removed already while the directory is being removed
@@ -345,14 +352,16 @@ impl Tree {
                 let directory = store_stat(key)?;
                 let stored = self.stored_sizes.of(self.hierarchy.store(), &array);
                 // chunks that come, go or are replaced by a rename show in the directory's time
-                let modified =
-                    document.map_or(directory.modified, |d| d.modified.max(directory.modified)).max(stored.newest);
+                let modified = document.as_ref().map_or(directory.modified, |d| d.modified.max(directory.modified));
+                let modified = modified.max(stored.newest);
                 let modified = modified.max(array.written_at());
-                Ok(self.plain(node, array.size(), stored.bytes.div_ceil(512), modified))
+                let permissions = access::of_flat(document.as_ref(), &directory);
+                Ok(self.plain(node, array.size(), stored.bytes.div_ceil(512), modified, permissions))
             }
             Node::Chunk(key, name) => {
                 let (array, chunk) = self.chunk(key, name)?;
                 let stat = array.stat_chunk(chunk)?.ok_or_else(stale)?;
+                let stat = self.below_levels(&array, &array.chunk_key(chunk), stat, &mut Default::default());
                 let attributes = self.of_chunk(node, self.chunk_size(&array, chunk), &stat);
                 Ok(Attributes { lasting: !array.metadata().is_object(), ..attributes })
             }
@@ -363,10 +372,15 @@ impl Tree {
             }
             Node::Value(key) => {
                 let stat = store_stat(key)?;
-                Ok(self.plain(node, stat.size, stat.size.div_ceil(512), stat.modified))
+                Ok(self.plain(node, stat.size, stat.size.div_ceil(512), stat.modified, stat.permissions))
             }
-            Node::Unreadable(key) => Ok(self.plain(node, 0, 0, store_stat(key)?.modified)),
-            Node::ControlDirectory | Node::Control(_) => Ok(self.plain(node, 0, 0, self.started)),
+            Node::Unreadable(key) => {
+                let stat = store_stat(key)?;
+                Ok(self.plain(node, 0, 0, stat.modified, stat.permissions))
+            }
+            // opening it stores what everyone has written
+            Node::Control(ControlFile::Sync) => Ok(self.plain(node, 0, 0, self.started, Some(Permissions::OWNER_ONLY))),
+            Node::ControlDirectory | Node::Control(_) => Ok(self.plain(node, 0, 0, self.started, None)),
         }
     }
 
@@ -414,9 +428,9 @@ impl Tree {
 
     /// What `stat` tells of a file of `size` bytes that need not be stored as such. Its inode number is the caller's to
     /// set.
-    pub fn of_file(&self, size: u64, modified: SystemTime) -> Attributes {
+    pub fn of_file(&self, size: u64, modified: SystemTime, permissions: Option<Permissions>) -> Attributes {
         let node = Node::Value(Key::root());
-        self.plain(&node, size, size.div_ceil(512), modified)
+        self.plain(&node, size, size.div_ceil(512), modified, permissions)
     }
 
     /// `node` was removed, and what was below it: the kernel's number of it is nobody else's until it is forgotten.
@@ -458,21 +472,29 @@ impl Tree {
         Ok(unmarked && self.hierarchy.store().stat(&key.join(ZGROUP))?.is_none())
     }
 
-    fn plain(&self, node: &Node, size: u64, blocks: u64, modified: SystemTime) -> Attributes {
+    fn plain(
+        &self,
+        node: &Node,
+        size: u64,
+        blocks: u64,
+        modified: SystemTime,
+        permissions: Option<Permissions>,
+    ) -> Attributes {
         let is_directory = node.is_directory();
         // whoever reads a small file need not get a large buffer for it
         let block_size = size.clamp(u64::from(MIN_BLOCK_SIZE), u64::from(BLOCK_SIZE)).next_power_of_two() as u32;
-        Attributes { inode: node.inode(), is_directory, size, blocks, modified, block_size, lasting: is_directory }
+        let inode = node.inode();
+        Attributes { inode, is_directory, size, blocks, modified, block_size, permissions, lasting: is_directory }
     }
 
     fn of_document(&self, node: &Node, document: &Document) -> Attributes {
         let size = document.text.len() as u64;
-        self.plain(node, size, size.div_ceil(512), document.stat.modified)
+        self.plain(node, size, size.div_ceil(512), document.stat.modified, document.stat.permissions)
     }
 
     /// Attributes of a chunk of `size` decoded bytes that the grid knows.
     fn of_chunk(&self, node: &Node, size: u64, stat: &Stat) -> Attributes {
-        let attributes = self.plain(node, size, stat.size.div_ceil(512), stat.modified);
+        let attributes = self.plain(node, size, stat.size.div_ceil(512), stat.modified, stat.permissions);
         Attributes { lasting: true, ..attributes }
     }
 
@@ -494,9 +516,9 @@ impl Tree {
         }
     }
 
-    /// The extended attributes of a node, each with its value.
-    pub fn xattrs(&self, node: &Node) -> Result<Vec<(String, Vec<u8>)>> {
-        xattr::of(self, node)
+    /// The extended attributes of a node that `audience` may know, each with its value.
+    pub fn xattrs(&self, node: &Node, audience: Audience) -> Result<Vec<(String, Vec<u8>)>> {
+        xattr::of(self, node, audience)
     }
 
     /// Sizes and state beside the counters, for the control files.

@@ -4,7 +4,7 @@
 
 use crate::error::{Error, Result};
 use crate::memory::lock;
-use crate::store::Key;
+use crate::store::{Key, Permissions};
 use crate::tree::Node;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
@@ -14,12 +14,17 @@ use std::time::SystemTime;
 pub struct Draft {
     /// The number under which the kernel knows the file, also when it gets another name.
     pub inode: u64,
+    /// What the stored file grants that the draft is to replace.
+    pub permissions: Option<Permissions>,
     limit: u64,
     /// Protects the name alone.
     node: Mutex<Node>,
     /// Protects the draft; held while it is stored, so that nothing is written meanwhile.
     state: Mutex<State>,
 }
+
+/// The text of a stored file and what the file grants.
+pub type Stored = (Vec<u8>, Option<Permissions>);
 
 /// The bytes of a draft, and what is known of them.
 pub struct State {
@@ -68,17 +73,19 @@ impl Drafts {
         lock(&self.open).values().all(|draft| draft.strong_count() == 0)
     }
 
-    /// The draft of `node`, which the kernel knows by the number `inode`; begun, if nobody has begun one, with `text`, or
-    /// as a new file without one. It may have up to `limit` bytes.
-    pub fn open(&self, node: &Node, inode: u64, text: Option<Vec<u8>>, limit: u64) -> Arc<Draft> {
+    /// The draft of `node`, which the kernel knows by the number `inode`; begun, if nobody has begun one, with the text of
+    /// the stored file and what it grants, or as a new file. It may have up to `limit` bytes.
+    pub fn open(&self, node: &Node, inode: u64, stored: Option<Stored>, limit: u64) -> Arc<Draft> {
         let (mut open, path) = (lock(&self.open), node.path());
         if let Some(draft) = open.get(&path).and_then(Weak::upgrade) {
             return draft;
         }
-        let changed = text.is_none();
-        let (text, modified) = (text.unwrap_or_default(), SystemTime::now());
+        let changed = stored.is_none();
+        let (text, permissions) = stored.unwrap_or_default();
+        let modified = SystemTime::now();
         let state = State { text, changed, modified, refused: None, fate: Fate::Named };
-        let draft = Arc::new(Draft { inode, limit, node: Mutex::new(node.clone()), state: Mutex::new(state) });
+        let draft =
+            Arc::new(Draft { inode, permissions, limit, node: Mutex::new(node.clone()), state: Mutex::new(state) });
         open.retain(|_, draft| draft.strong_count() > 0);
         open.insert(path, Arc::downgrade(&draft));
         draft
@@ -202,7 +209,7 @@ mod tests {
     #[test]
     fn a_draft_is_written_anywhere_and_shared() {
         let drafts = Drafts::default();
-        let draft = drafts.open(&node(), 2, Some(b"0123".to_vec()), 10);
+        let draft = drafts.open(&node(), 2, Some((b"0123".to_vec(), None)), 10);
         assert!(!draft.lock().changed);
         draft.write(2, b"ab").unwrap();
         draft.write(6, b"c").unwrap();

@@ -9,8 +9,9 @@ use crate::grid::ChunkId;
 use crate::hierarchy::MetadataFile;
 use crate::memory;
 use crate::metadata::{MAX_DOCUMENT, ZGROUP};
-use crate::store::{Key, Replaces, Space};
+use crate::store::{Key, Permissions, Replaces, Space};
 use crate::tree::{Attributes, CONTROL, FLAT, Node, Target};
+use std::os::unix::fs::MetadataExt;
 use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 
@@ -50,11 +51,12 @@ impl Fs {
             Err(_) => {
                 if let Some(draft) = self.removed_draft(inode) {
                     let state = draft.lock();
-                    return Some(self.tree.of_file(state.text.len() as u64, state.modified));
+                    return Some(self.tree.of_file(state.text.len() as u64, state.modified, draft.permissions));
                 }
                 let metadata = self.removed_file(inode)?.metadata().ok()?;
                 let modified = metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH);
-                Some(self.tree.of_file(metadata.len(), modified))
+                let permissions = Permissions::new(metadata.mode(), metadata.uid(), metadata.gid());
+                Some(self.tree.of_file(metadata.len(), modified, Some(permissions)))
             }
         }
     }
@@ -62,7 +64,8 @@ impl Fs {
     /// What `stat` tells of a draft that is not the file's content yet.
     fn of_changed(&self, draft: &Draft) -> Option<Attributes> {
         let state = draft.lock();
-        let attributes = state.changed.then(|| self.tree.of_file(state.text.len() as u64, state.modified))?;
+        let len = state.text.len() as u64;
+        let attributes = state.changed.then(|| self.tree.of_file(len, state.modified, draft.permissions))?;
         Some(Attributes { inode: draft.inode, ..attributes })
     }
 
@@ -100,7 +103,7 @@ impl Fs {
                     return Ok(self.make_draft(node, MAX_OBJECTS));
                 }
                 self.make_chunk(&array, chunk)?;
-                let attributes = self.tree.of_file(array.grid().chunk_size() as u64, SystemTime::now());
+                let attributes = self.tree.of_file(array.grid().chunk_size() as u64, SystemTime::now(), None);
                 let inode = self.tree.remember(node);
                 let dropping = Dropping::new(inode, KernelPages::None);
                 let handle = Handle::Chunk(CurrentArray(Mutex::new(array)), name.to_string(), dropping);
@@ -128,7 +131,7 @@ impl Fs {
     fn make_draft(&self, node: Node, limit: u64) -> (Attributes, Opened) {
         let inode = self.tree.remember(node.clone());
         let draft = self.drafts.open(&node, inode, None, limit);
-        let attributes = self.tree.of_file(draft.lock().text.len() as u64, SystemTime::now());
+        let attributes = self.tree.of_file(draft.lock().text.len() as u64, SystemTime::now(), draft.permissions);
         (Attributes { inode, ..attributes }, self.opened(Handle::Draft(draft), KernelPages::None))
     }
 
@@ -173,16 +176,18 @@ impl Fs {
         let stale = || Error::system(libc::ESTALE);
         match node {
             Node::Metadata(key, file) => {
-                let text = match self.tree.document(key, *file)? {
-                    Some(document) => document.text.clone(),
+                let stored = match self.tree.document(key, *file)? {
+                    Some(document) => (document.text.clone(), document.stat.permissions),
                     None => return self.drafts.get(&node.path()).map(in_memory).ok_or_else(stale),
                 };
-                Ok(in_memory(self.drafts.open(node, inode, Some(text), MAX_DOCUMENT)))
+                Ok(in_memory(self.drafts.open(node, inode, Some(stored), MAX_DOCUMENT)))
             }
             Node::Chunk(key, name) => {
-                self.tree.chunk(key, name)?.0.writable()?;
+                let (array, chunk) = self.tree.chunk(key, name)?;
+                array.writable()?;
                 let bytes = self.content(node)?;
-                Ok(in_memory(self.drafts.open(node, inode, Some(bytes), MAX_OBJECTS)))
+                let permissions = array.stat_chunk(chunk)?.and_then(|stat| stat.permissions);
+                Ok(in_memory(self.drafts.open(node, inode, Some((bytes, permissions)), MAX_OBJECTS)))
             }
             Node::Value(key) => {
                 if let Some(draft) = self.drafts.get(key) {
@@ -192,7 +197,7 @@ impl Fs {
                 let file = self.tree.hierarchy().store().writable_file(key, false, false);
                 if file.as_ref().is_err_and(|e| e.kind() == Kind::Unsupported) {
                     let text = self.content_up_to(node, MAX_PLAIN)?;
-                    return Ok(in_memory(self.drafts.open(node, inode, Some(text), MAX_PLAIN)));
+                    return Ok(in_memory(self.drafts.open(node, inode, Some((text, None)), MAX_PLAIN)));
                 }
                 let file = file.map_err(|e| if e.errno() == libc::ENOENT { stale() } else { e.context(key) })?;
                 Ok((Handle::Plain(PlainFile::new(inode, Some(file))), KernelPages::Fresh))

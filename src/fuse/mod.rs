@@ -31,7 +31,7 @@ pub use mount::{Manner, MountError, MountRequest, Mountpoint, Unmounted, mountpo
 use crate::error::{Error, Kind, Result};
 use crate::fs::{Fs, KernelPages, Seek};
 use crate::pool::{Growth, Pool};
-use crate::tree::Attributes;
+use crate::tree::{Attributes, Audience};
 use backing::Backings;
 use fuser::{
     BsdFileFlags, Config, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo,
@@ -80,7 +80,8 @@ pub struct ServeOptions {
     pub uid: u32,
     /// Group of everything.
     pub gid: u32,
-    /// Permission bits taken away from 0755 and 0644, or, read-only, from 0555 and 0444.
+    /// Permission bits taken away from what the stored files grant, which is at most 0755 and 0644, or, read-only, 0555
+    /// and 0444.
     pub umask: u16,
     /// Whether writing is refused.
     pub read_only: bool,
@@ -182,6 +183,7 @@ impl ServeOptions {
             false => (FileType::RegularFile, 0o644, 1),
         };
         let mode = if self.read_only { mode & 0o555 } else { mode };
+        let mode = mode & a.permissions.map_or(0o777, |granted| granted.bits(self.uid, self.gid));
         FileAttr {
             ino: INodeNo(a.inode),
             size: a.size,
@@ -552,7 +554,10 @@ impl Filesystem for Server {
         }
         self.dispatch(self.fs.is_far(), move |fs| {
             let value = guarded(fs, "getxattr", || {
-                let all = if name.starts_with("user.zarr") { fs.xattrs(inode.0)? } else { Vec::new() };
+                let all = match name.starts_with("user.zarr") {
+                    true => fs.xattrs(inode.0, Audience::Readers)?,
+                    false => Vec::new(),
+                };
                 let value = all.into_iter().find(|(n, _)| *n == name).map(|(_, value)| value);
                 value.ok_or_else(|| Error::system(libc::ENODATA))
             });
@@ -560,10 +565,12 @@ impl Filesystem for Server {
         });
     }
 
-    fn listxattr(&self, _: &Request, inode: INodeNo, size: u32, reply: ReplyXattr) {
+    fn listxattr(&self, request: &Request, inode: INodeNo, size: u32, reply: ReplyXattr) {
+        let is_owner = [0, self.options.uid].contains(&request.uid());
+        let audience = if is_owner { Audience::Owner } else { Audience::Everyone };
         self.dispatch(self.fs.is_far(), move |fs| {
             let names = guarded(fs, "listxattr", || {
-                let all = fs.xattrs(inode.0)?;
+                let all = fs.xattrs(inode.0, audience)?;
                 Ok(all.into_iter().flat_map(|(name, _)| name.into_bytes().into_iter().chain([0])).collect::<Vec<u8>>())
             });
             answer_xattr(names, size, reply);

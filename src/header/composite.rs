@@ -12,6 +12,8 @@ use std::sync::Arc;
 pub struct Composite {
     parts: Vec<Part>,
     size: u64,
+    /// The arrays and groups whose documents or chunks the file is made of.
+    pub sources: Vec<Key>,
 }
 
 /// One of them.

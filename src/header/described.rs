@@ -31,6 +31,8 @@ pub struct Described {
     pub long_name: Option<String>,
     /// The array's own attributes, as stored.
     pub attributes: Map<String, Value>,
+    /// Other arrays and groups whose documents or chunks tell some of this.
+    pub sources: Vec<Key>,
 }
 
 /// A dimension.
@@ -153,6 +155,7 @@ impl Described {
             units: None,
             long_name: None,
             attributes: Map::new(),
+            sources: Vec::new(),
         }
     }
 

@@ -157,21 +157,24 @@ impl Format {
             let why = format!("{} can't describe an array of this shape and dtype", self.name());
             return Err(Error::unsupported(why).context(&array.key));
         }
-        let before_flat = match self {
+        let mut file = Composite::default();
+        file.push_bytes(match self {
             Format::Npy => npy::header(&array.metadata),
             Format::Nifti => nifti::header(array),
             Format::Tiff => tiff::header(array),
-            Format::Envi => return Ok(Composite::text(envi::text(array))),
-            Format::Vrt => return Ok(Composite::text(vrt::text(array))),
-            Format::Nrrd => return Ok(Composite::text(nrrd::text(array))),
-            Format::MetaImage => return Ok(Composite::text(meta_image::text(array))),
-            Format::Xdmf => return Ok(Composite::text(xdmf::text(array))),
-            Format::Grads => return Ok(Composite::text(grads::text(array))),
-            Format::Readme => return Ok(Composite::text(readme::text(array))),
-        };
-        let mut file = Composite::default();
-        file.push_bytes(before_flat);
-        file.push_flat(array.key.clone(), &array.metadata, Form::AsStored);
+            Format::Envi => envi::text(array).into(),
+            Format::Vrt => vrt::text(array).into(),
+            Format::Nrrd => nrrd::text(array).into(),
+            Format::MetaImage => meta_image::text(array).into(),
+            Format::Xdmf => xdmf::text(array).into(),
+            Format::Grads => grads::text(array).into(),
+            Format::Readme => readme::text(array).into(),
+        });
+        if self.holds_flat() {
+            file.push_flat(array.key.clone(), &array.metadata, Form::AsStored);
+        }
+        file.sources = array.sources.clone();
+        file.sources.push(array.key.clone());
         Ok(file)
     }
 }

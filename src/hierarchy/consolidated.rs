@@ -7,8 +7,8 @@ use super::{Document, Hierarchy, Place};
 use crate::error::{Error, Kind, Result};
 use crate::json::{self, Map, Value};
 use crate::metadata::{ZARRAY, ZATTRS, ZGROUP, ZMETADATA};
-use crate::store::Key;
-use std::cell::RefCell;
+use crate::store::{Key, Permissions, Stat, both};
+use std::cell::{Cell, RefCell};
 
 /// The largest `.zmetadata` that is read, in bytes: it may hold the documents of very many arrays.
 pub(super) const MAX_CONSOLIDATED: u64 = 1 << 30;
@@ -32,12 +32,16 @@ impl Hierarchy {
     /// there, since the stored one may be stale.
     pub fn consolidated_view(&self, key: &Key) -> Result<Option<Document>> {
         let Some(stat) = self.store.stat(&key.join(ZMETADATA)).map_err(|e| e.context(key))? else { return Ok(None) };
+        // it may be read by those who may read every document in it
+        let granted = Cell::new(stat.permissions);
+        let restrict = |by: Option<Permissions>| granted.set(both(granted.get(), by));
         let mut entries: Vec<String> = Vec::new();
         let mut add = |key: Key, document: Result<Option<Document>>| match document {
             Ok(None) => {}
             // a document that is no JSON can't be put inside another
             Ok(Some(d)) => match String::from_utf8(d.text) {
                 Ok(text) if json::parse(text.as_bytes()).is_ok() => {
+                    restrict(d.stat.permissions);
                     entries.push(format!("{}:{}", Value::from(key.as_str()), text.trim()));
                 }
                 _ => self.stats.problem(format!("{key}: not valid JSON, left out of .zmetadata")),
@@ -46,6 +50,10 @@ impl Hierarchy {
         };
         self.walk(key, &mut |place_key, place| {
             let below = place_key.relative_to(key).unwrap_or_default();
+            if stat.permissions.is_some() {
+                let directory = self.store.stat(place_key).ok().flatten().and_then(|stat| stat.permissions);
+                restrict(Some(directory.map_or(Permissions::OWNER_ONLY, Permissions::inside)));
+            }
             match place {
                 Place::Array(_) => add(below.join(ZARRAY), self.array_view(place_key)),
                 Place::Group => add(below.join(ZGROUP), self.group_view(place_key)),
@@ -54,7 +62,7 @@ impl Hierarchy {
             add(below.join(ZATTRS), self.attributes_view(place_key));
         });
         let text = format!("{{\"metadata\":{{{}}},\"zarr_consolidated_format\":1}}", entries.join(","));
-        Ok(Some(Document { text: text.into_bytes(), stat }))
+        Ok(Some(Document { text: text.into_bytes(), stat: Stat { permissions: granted.get(), ..stat } }))
     }
 
     /// Writes a `.zmetadata` that somebody gives the group at `key`: what it says is not taken over, since he has seen

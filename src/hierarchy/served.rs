@@ -151,7 +151,7 @@ impl Outline {
     fn stat_of(&self, text: &str) -> Stat {
         // whatever else changes in `.zmetadata`, a document is the same as long as its text is
         let version = Version::Tag(text.to_string());
-        Stat { kind: EntryKind::Value, size: text.len() as u64, modified: self.modified, version }
+        Stat { kind: EntryKind::Value, size: text.len() as u64, modified: self.modified, version, permissions: None }
     }
 
     /// What stands at `key`, if that is a group, an array, or a level above one.
@@ -293,5 +293,6 @@ fn is_document(key: &Key) -> bool {
 }
 
 fn prefix_of(modified: SystemTime) -> Stat {
-    Stat { kind: EntryKind::Prefix, size: 0, modified, version: Version::Tag(String::new()) }
+    let version = Version::Tag(String::new());
+    Stat { kind: EntryKind::Prefix, size: 0, modified, version, permissions: None }
 }

@@ -101,7 +101,7 @@ impl MemoryStore {
 
 fn stat_of(bytes: &[u8], count: u64) -> Stat {
     let (kind, size, version) = (EntryKind::Value, bytes.len() as u64, Version::Count(count));
-    Stat { kind, size, modified: SystemTime::UNIX_EPOCH, version }
+    Stat { kind, size, modified: SystemTime::UNIX_EPOCH, version, permissions: None }
 }
 
 impl Store for MemoryStore {

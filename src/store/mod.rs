@@ -11,6 +11,7 @@ mod key;
 mod locks;
 mod memory;
 mod object;
+mod permissions;
 mod remembering;
 mod together;
 mod unlisted;
@@ -28,6 +29,7 @@ pub use key::{Key, escaped};
 pub use locks::{KeyLock, LockFiles};
 pub use memory::MemoryStore;
 pub use object::{ObjectOptions, ObjectStore};
+pub use permissions::{Permissions, both};
 pub use remembering::Remembering;
 pub use together::stat_many_of;
 pub use unlisted::UnlistedStore;
@@ -109,6 +111,16 @@ pub struct Stat {
     pub modified: SystemTime,
     /// Of the value as it stands.
     pub version: Version,
+    /// What the file system grants on the file or directory; `None` where a store has no modes. Exact in what
+    /// [`Store::stat`] and [`Store::stat_many`] return.
+    pub permissions: Option<Permissions>,
+}
+
+impl Stat {
+    /// The same, granting no more than `by`.
+    pub fn restricted(self, by: Option<Permissions>) -> Self {
+        Stat { permissions: both(self.permissions, by), ..self }
+    }
 }
 
 /// The room there is for values, as statvfs(3) tells it of a file system.

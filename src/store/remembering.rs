@@ -218,7 +218,7 @@ impl Drop for Noting {
 /// Of a prefix that only a listing has told of: a server knows no more of it.
 fn prefix_stat() -> Stat {
     let version = Version::Tag(String::new());
-    Stat { kind: EntryKind::Prefix, size: 0, modified: SystemTime::UNIX_EPOCH, version }
+    Stat { kind: EntryKind::Prefix, size: 0, modified: SystemTime::UNIX_EPOCH, version, permissions: None }
 }
 
 #[cfg(test)]

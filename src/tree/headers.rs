@@ -5,7 +5,7 @@ use crate::array::Array;
 use crate::error::{Error, Result};
 use crate::header::{self, Composite, Content, DATASET, Described, Format};
 use crate::memory::lock;
-use crate::store::Key;
+use crate::store::{Key, Permissions};
 use lru::LruCache;
 use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex};
@@ -23,8 +23,8 @@ pub struct Headers {
     pub dataset: bool,
 }
 
-/// A group as a netCDF file, and when something in it changed last.
-type Dataset = (Arc<Composite>, SystemTime);
+/// A group as a netCDF file, when something in it changed last, and what the stored files grant that it is made of.
+type Dataset = (Arc<Composite>, SystemTime, Option<Permissions>);
 
 /// What was made a moment ago.
 pub(super) struct KnownHeaders {
@@ -125,7 +125,8 @@ impl Tree {
         }
         let file = header::dataset(&self.hierarchy, key)?;
         let newest = self.newest(key, &file)?;
-        let dataset = (Arc::new(file), newest);
+        let permissions = self.permissions_of_all(file.sources.iter())?;
+        let dataset = (Arc::new(file), newest, permissions);
         lock(&self.known_headers.datasets).put(key.clone(), (Instant::now(), dataset.clone()));
         Ok(dataset)
     }
@@ -149,15 +150,17 @@ impl Tree {
     /// What `stat` tells of a header or container: the array's own times, and of what it takes only what is not the
     /// array's, or `du` would count that twice.
     pub(super) fn of_composite(&self, node: &Node) -> Result<Attributes> {
-        let (file, modified) = match node {
+        let (file, modified, permissions) = match node {
             Node::Dataset(key) => self.dataset(key, KEPT)?,
             Node::Header(key, _) => {
                 let modified = self.attributes_of_found(&Node::Flat(key.clone()))?.modified;
-                (self.composite_not_older(node, KEPT)?, modified)
+                let file = self.composite_not_older(node, KEPT)?;
+                let permissions = self.permissions_of_all(file.sources.iter())?;
+                (file, modified, permissions)
             }
             _ => return Err(stale()),
         };
         let own: u64 = file.parts().iter().filter(|p| matches!(p.content, Content::Bytes(_))).map(|p| p.len).sum();
-        Ok(self.plain(node, file.size(), own.div_ceil(512).max(1), modified))
+        Ok(self.plain(node, file.size(), own.div_ceil(512).max(1), modified, permissions))
     }
 }

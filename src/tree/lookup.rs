@@ -1,6 +1,7 @@
 //! What a name is in its directory: of one that is looked up, and of many that are listed, each with what `stat` tells.
 //! Most names take one look at one key of the store; the rest go the long way.
 
+use super::access::ChunkLevels;
 use super::levels::is_level;
 use super::target::is_partial;
 use super::{Attributes, CONTROL, ControlFile, FLAT, Name, Node, Tree, has_flat, is_hidden, stale};
@@ -9,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::header::{DATASET, Format};
 use crate::hierarchy::{MetadataFile, Place};
 use crate::metadata::{Separator, ZARRAY, ZATTRS, ZGROUP, ZMETADATA};
-use crate::store::{EntryKind, Key, Stat};
+use crate::store::{EntryKind, Key, Permissions, Stat};
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -53,7 +54,7 @@ impl Tree {
         let level = self.level(parent)?;
         if let Some(key) = telling_key(&level, name) {
             let stat = self.hierarchy.store().stat(&key).map_err(|e| e.context(&key))?;
-            return Ok(stat.map(|stat| self.told(&level, name, &stat)));
+            return Ok(stat.map(|stat| self.told(&level, name, &key, stat, &mut ChunkLevels::default())));
         }
         match self.found_the_long_way(&level, name) {
             // it went away since
@@ -128,16 +129,21 @@ impl Tree {
     }
 
     /// The node of a name whose [`telling_key`] holds `stat`, and its attributes.
-    fn told(&self, level: &Level, name: &str, stat: &Stat) -> (Node, Attributes) {
+    fn told(&self, level: &Level, name: &str, key: &Key, stat: Stat, levels: &mut ChunkLevels) -> (Node, Attributes) {
         let node = match level {
             Level::Array(key, _) => Node::Chunk(key.clone(), name.to_string()),
             Level::Group(key) => group_node(key.join(name), stat.kind),
             Level::Control => Node::ControlDirectory,
         };
         let attributes = match (level, &node) {
-            (Level::Array(_, Some(array)), _) => self.of_chunk(&node, array.grid().chunk_size() as u64, stat),
-            (_, Node::Value(_)) => self.plain(&node, stat.size, stat.size.div_ceil(512), stat.modified),
-            _ => self.plain(&node, 0, 0, stat.modified),
+            (Level::Array(_, Some(array)), _) => {
+                let stat = self.below_levels(array, key, stat, levels);
+                self.of_chunk(&node, array.grid().chunk_size() as u64, &stat)
+            }
+            (_, Node::Value(_)) => {
+                self.plain(&node, stat.size, stat.size.div_ceil(512), stat.modified, stat.permissions)
+            }
+            _ => self.plain(&node, 0, 0, stat.modified, stat.permissions),
         };
         (node, attributes)
     }
@@ -150,9 +156,12 @@ impl Tree {
             stats.push(stat);
             true
         });
-        let mut stats = stats.into_iter();
+        let (mut stats, mut levels) = (stats.into_iter(), ChunkLevels::default());
         let mut found = |name: &Name, key: Option<Key>| match key {
-            Some(_) => Ok(stats.next().transpose()?.flatten().map(|stat| self.told(level, &name.name, &stat))),
+            Some(key) => {
+                let stat = stats.next().transpose()?.flatten();
+                Ok(stat.map(|stat| self.told(level, &name.name, &key, stat, &mut levels)))
+            }
             None => self.found_the_long_way(level, &name.name),
         };
         let listed = names.iter().zip(keys).map(|(name, key)| match found(name, key) {
@@ -165,7 +174,7 @@ impl Tree {
     /// Of `.` and `..` nobody wants more than the inode number.
     pub fn dots(&self, name: &Name) -> Listed {
         let node = Node::Directory(Key::root());
-        let attributes = Attributes { inode: name.inode, ..self.plain(&node, 0, 0, self.started) };
+        let attributes = Attributes { inode: name.inode, ..self.plain(&node, 0, 0, self.started, None) };
         Listed { node, attributes, sound: true }
     }
 
@@ -193,7 +202,7 @@ impl Tree {
             _ if name.is_directory => Node::Directory(key.join(&name.name)),
             _ => Node::Unreadable(key.join(&name.name)),
         };
-        let attributes = self.plain(&node, size, 0, SystemTime::UNIX_EPOCH);
+        let attributes = self.plain(&node, size, 0, SystemTime::UNIX_EPOCH, Some(Permissions::OWNER_ONLY));
         Some(Listed { node, attributes, sound: false })
     }
 }

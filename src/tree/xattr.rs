@@ -1,6 +1,6 @@
 //! Extended attributes: array metadata and user attributes as JSON, and where a chunk is stored.
 
-use super::{Node, Tree};
+use super::{Audience, Node, Tree};
 use crate::error::Result;
 use crate::json;
 use crate::store::Key;
@@ -10,16 +10,21 @@ const MAX_NAME: usize = 255;
 const MAX_VALUE: usize = 64 << 10;
 const MAX_LIST: usize = 64 << 10;
 
-/// The attributes of `node`. What the system's limits don't allow is left out.
-pub fn of(tree: &Tree, node: &Node) -> Result<Vec<(String, Vec<u8>)>> {
+/// The attributes of `node`. What the system's limits don't allow is left out, and so is what comes from a document that
+/// not all of `audience` may read.
+pub fn of(tree: &Tree, node: &Node, audience: Audience) -> Result<Vec<(String, Vec<u8>)>> {
     let mut list: Vec<(String, Vec<u8>)> = Vec::new();
     match node {
         Node::Directory(key) | Node::Flat(key) | Node::Header(key, _) | Node::Dataset(key) | Node::Chunk(key, _) => {
-            if let Ok(array) = tree.array(key) {
+            if let Ok(array) = tree.array(key)
+                && tree.may_tell(audience, node, &key.join(array.metadata_name()))?
+            {
                 let describe = |(name, value)| (format!("user.zarr.{name}"), json::write(&value).into_bytes());
                 list.extend(array.metadata().description().map(describe));
             }
-            attributes(tree, key, &mut list)?;
+            if tree.may_tell(audience, node, &tree.hierarchy().attributes_key(key))? {
+                attributes(tree, key, &mut list)?;
+            }
         }
         _ => {}
     }

@@ -33,6 +33,8 @@ const ROUNDED: f64 = 1e-2;
 
 /// What is known of a dimension's coordinates.
 pub struct Coordinate {
+    /// The place of the coordinate array.
+    pub key: Key,
     /// The attributes of the coordinate array.
     pub attributes: Map<String, Value>,
     /// What they are counted in.
@@ -60,7 +62,7 @@ impl Coordinate {
             (Kind::TimeDelta, Some((unit, _))) => (Some(unit.to_string()), None),
             _ => (word("units"), word("calendar")),
         };
-        Some(Coordinate { attributes, units, calendar, values })
+        Some(Coordinate { key: array.key().clone(), attributes, units, calendar, values })
     }
 }
 

@@ -8,10 +8,17 @@ use crate::json::{self, Map, Value};
 use crate::store::Key;
 
 /// The reference system of the array at `key`. Where a grid mapping says where the pixels are, axes that lack coordinates
-/// get them.
-pub fn find(hierarchy: &Hierarchy, key: &Key, attributes: &Map<String, Value>, axes: &mut [Axis]) -> Option<Crs> {
+/// get them. The array that tells the grid mapping is added to `sources`.
+pub fn find(
+    hierarchy: &Hierarchy,
+    key: &Key,
+    attributes: &Map<String, Value>,
+    axes: &mut [Axis],
+    sources: &mut Vec<Key>,
+) -> Option<Crs> {
     let mapping = attributes.get("grid_mapping").and_then(json::text);
     let mapping = mapping.and_then(|mapping| nearest_array(hierarchy, key, variable(mapping)?));
+    sources.extend(mapping.as_ref().map(|array| array.key().clone()));
     let mapping = mapping.and_then(|array| hierarchy.attributes(array.key()).ok());
     if let Some(transform) = mapping.as_ref().and_then(geotransform) {
         place(axes, transform);

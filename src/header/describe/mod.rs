@@ -34,6 +34,10 @@ pub fn describe(hierarchy: &Hierarchy, cache: &Cache, array: &Arc<Array>) -> Res
     let attributes = hierarchy.attributes(key)?;
     let dimensions = metadata.shape.len();
     let image = ngff::image(hierarchy, key, dimensions);
+    let (mut sources, image): (Vec<Key>, _) = match image {
+        Some((group, image)) => (vec![group], Some(image)),
+        None => (Vec::new(), None),
+    };
     let names = names(kept_names(hierarchy, key, &attributes, dimensions), image.as_deref(), dimensions);
     // without items there is nothing to be placed, and dimensions of any length
     let has_items = !metadata.shape.contains(&0);
@@ -42,11 +46,12 @@ pub fn describe(hierarchy: &Hierarchy, cache: &Cache, array: &Arc<Array>) -> Res
         let of_image = image.as_ref().and_then(|axes| axes.get(i));
         let coordinate =
             name.as_ref().filter(|_| has_items).and_then(|name| Coordinate::find(hierarchy, cache, key, name, len));
+        sources.extend(coordinate.as_ref().map(|coordinate| coordinate.key.clone()));
         claims.push(role::claim(coordinate.as_ref(), of_image, name.as_deref()));
         axes.push(axis(name, len, coordinate, of_image));
     }
     role::assign(&claims, &mut axes);
-    let crs = crs::find(hierarchy, key, &attributes, &mut axes);
+    let crs = crs::find(hierarchy, key, &attributes, &mut axes, &mut sources);
     let has_scale = numbers::is_number(&metadata.dtype);
     Ok(Described {
         axes,
@@ -57,6 +62,7 @@ pub fn describe(hierarchy: &Hierarchy, cache: &Cache, array: &Arc<Array>) -> Res
         units: attributes::line(&attributes, "units"),
         long_name: ["long_name", "standard_name"].iter().find_map(|name| attributes::line(&attributes, name)),
         attributes,
+        sources,
         ..Described::of_metadata(key, metadata)
     })
 }
@@ -76,12 +82,22 @@ fn axis(name: Option<String>, len: u64, coordinate: Option<Coordinate>, image: O
     Axis { name, len, role: Role::Other, units, calendar, coordinates }
 }
 
-/// The names of the dimensions of `array`, whose attributes these are; no coordinates are read for it.
-pub fn axis_names(hierarchy: &Hierarchy, array: &Array, attributes: &Map<String, Value>) -> Vec<Option<String>> {
+/// The names of the dimensions of `array`, whose attributes these are; no coordinates are read for it. A group that tells
+/// them is added to `sources`.
+pub fn axis_names(
+    hierarchy: &Hierarchy,
+    array: &Array,
+    attributes: &Map<String, Value>,
+    sources: &mut Vec<Key>,
+) -> Vec<Option<String>> {
     let dimensions = array.metadata().shape.len();
     let kept = kept_names(hierarchy, array.key(), attributes, dimensions);
     // a group may hold many arrays, and say much of its images
     let image = if kept.is_some() { None } else { ngff::image(hierarchy, array.key(), dimensions) };
+    let image = image.map(|(group, axes)| {
+        sources.push(group);
+        axes
+    });
     names(kept, image.as_deref(), dimensions)
 }
 

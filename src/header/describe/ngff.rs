@@ -21,13 +21,14 @@ pub struct Axis {
     pub place: Option<(f64, f64)>,
 }
 
-/// The axes of the image of which the array at `key` is a resolution; None if it is none.
-pub fn image(hierarchy: &Hierarchy, key: &Key, dimensions: usize) -> Option<Vec<Axis>> {
+/// The axes of the image of which the array at `key` is a resolution, and the group that tells them; `None` if it is none.
+pub fn image(hierarchy: &Hierarchy, key: &Key, dimensions: usize) -> Option<(Key, Vec<Axis>)> {
     groups_above(key).find_map(|group| {
         let path = key.relative_to(&group)?;
         let attributes = hierarchy.attributes(&group).ok()?;
         let multiscales = attributes.get("multiscales")?.as_array()?;
-        multiscales.iter().find_map(|multiscale| axes(multiscale, &path, dimensions))
+        let axes = multiscales.iter().find_map(|multiscale| axes(multiscale, &path, dimensions))?;
+        Some((group, axes))
     })
 }
 

@@ -57,9 +57,10 @@ struct Member {
 }
 
 impl Member {
-    fn new(hierarchy: &Hierarchy, array: Arc<Array>, kind: Type) -> Result<Self> {
+    /// Groups that tell the names of its dimensions are added to `sources`.
+    fn new(hierarchy: &Hierarchy, array: Arc<Array>, kind: Type, sources: &mut Vec<Key>) -> Result<Self> {
         let attributes = hierarchy.attributes(array.key())?;
-        let names = axis_names(hierarchy, &array, &attributes);
+        let names = axis_names(hierarchy, &array, &attributes, sources);
         Ok(Member { array, attributes, names, kind })
     }
 
@@ -124,6 +125,8 @@ struct Members {
     left_out: BTreeMap<String, String>,
     /// Bytes of all variables.
     size: u64,
+    /// The groups and arrays whose documents the file is made of, also of arrays that it says it left out.
+    sources: Vec<Key>,
 }
 
 /// The group at `key` as a file of netCDF's classic format: its arrays as variables, with dimensions and attributes. A
@@ -142,7 +145,7 @@ impl Members {
         if !matches!(hierarchy.find(key)?, Some(Place::Group)) {
             return Err(Error::not_found("no such group").context(key));
         }
-        let mut members = Members::default();
+        let mut members = Members { sources: vec![key.clone()], ..Members::default() };
         members.add_group(hierarchy, key)?;
         members.add_from_above(hierarchy, key)?;
         members.count_time_in_floats();
@@ -165,6 +168,7 @@ impl Members {
             match hierarchy.find(&key)? {
                 Some(Place::Array(array)) => self.add(hierarchy, array)?,
                 Some(Place::Damaged(e)) => {
+                    self.sources.push(key.clone());
                     self.left_out.insert(key.name().to_string(), e.to_string());
                 }
                 _ => {}
@@ -177,10 +181,11 @@ impl Members {
     fn add(&mut self, hierarchy: &Hierarchy, array: Arc<Array>) -> Result<()> {
         // the header and the gaps between variables never take as much
         let limit = i64::MAX as u64 - (1 << 40);
+        self.sources.push(array.key().clone());
         let size = array.size().checked_add(self.size).filter(|&size| size <= limit);
         match (type_of(&array), size) {
             (Ok(kind), Some(size)) => {
-                self.list.push(Member::new(hierarchy, array, kind)?);
+                self.list.push(Member::new(hierarchy, array, kind, &mut self.sources)?);
                 self.size = size;
             }
             (Err(why), _) => {
@@ -290,6 +295,7 @@ impl Members {
             end = variable.begin + variable.padded_size();
         }
         let mut file = Composite::default();
+        file.sources = self.sources.clone();
         let mut bytes = header.bytes();
         bytes.resize(len + RESERVE, 0);
         file.push_bytes(bytes);
@@ -341,7 +347,7 @@ fn from_above(hierarchy: &Hierarchy, key: &Key, name: &str, len: Option<u64>) ->
         // what can't be an array's name is none's
         let Ok(place) = above.child(name) else { return Ok(None) };
         let Some(Place::Array(array)) = hierarchy.find(&place)? else { continue };
-        let found = Member::new(hierarchy, array, Type::Byte)?;
+        let found = Member::new(hierarchy, array, Type::Byte, &mut Vec::new())?;
         let fits = match len {
             Some(len) => found.is_coordinate() && found.metadata().shape == [len],
             None => found.metadata().shape.is_empty(),

@@ -8,7 +8,7 @@ mod write;
 use super::{Entry, EntryKind, Key, KeyLock, Listing, LockFiles, Space, Stat, Store, Version, read_at};
 use crate::error::{Error, Result};
 use crate::memory;
-use resolve::{Level, kind_behind, open_beneath};
+use resolve::{Level, kind_behind, open_beneath, open_seen};
 use rustix::fs::{self, Dir, FileType, Mode, OFlags};
 use std::fs::File;
 use std::io::Read;
@@ -110,7 +110,8 @@ impl Store for DirectoryStore {
     }
 
     fn stat(&self, key: &Key) -> Result<Option<Stat>> {
-        open_beneath(&self.root, key.as_str(), OFlags::PATH)?.map(|fd| stat_of(&fd)).transpose()
+        let Some((fd, on_the_way)) = open_seen(&self.root, key.as_str(), OFlags::PATH)? else { return Ok(None) };
+        Ok(Some(stat_of(&fd)?.restricted(on_the_way)))
     }
 
     fn stat_many(&self, keys: &mut dyn Iterator<Item = Key>, each: &mut dyn FnMut(Result<Option<Stat>>) -> bool) {

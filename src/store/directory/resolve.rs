@@ -3,10 +3,10 @@
 
 use super::DirectoryStore;
 use crate::error::{Error, Kind, Result};
-use crate::store::{EntryKind, Key, Stat, Store, Version};
+use crate::store::{EntryKind, Key, Permissions, Stat, Store, Version};
 use rustix::fs::{self, AtFlags, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::{Duration, SystemTime};
 
 /// Keys looked at in one directory before its path is resolved again: it may have been renamed meanwhile.
@@ -17,6 +17,8 @@ pub(super) struct Level {
     path: String,
     /// None if there is no such directory.
     directory: Option<OwnedFd>,
+    /// See [`open_seen`].
+    on_the_way: Option<Permissions>,
     /// How many more keys may be looked at.
     left: u32,
 }
@@ -29,15 +31,18 @@ impl DirectoryStore {
         }
         let (parent, name) = key.as_str().rsplit_once('/').unwrap_or(("", key.as_str()));
         if !level.as_ref().is_some_and(|l| l.left > 0 && l.path == parent) {
-            let directory = open_beneath(&self.root, parent, OFlags::PATH | OFlags::DIRECTORY)?;
-            *level = Some(Level { path: parent.to_string(), directory, left: KEYS_PER_RESOLVE });
+            let opened = open_seen(&self.root, parent, OFlags::PATH | OFlags::DIRECTORY)?;
+            let (directory, on_the_way) = opened.map_or((None, None), |(directory, way)| (Some(directory), way));
+            *level = Some(Level { path: parent.to_string(), directory, on_the_way, left: KEYS_PER_RESOLVE });
         }
         let Some(level) = level else { return self.stat(key) };
         level.left -= 1;
         let Some(directory) = &level.directory else { return Ok(None) };
         match fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) {
             Err(Errno::NOENT) => Ok(None),
-            Ok(s) if FileType::from_raw_mode(s.st_mode) != FileType::Symlink => Ok(Some(stat_from(&s))),
+            Ok(s) if FileType::from_raw_mode(s.st_mode) != FileType::Symlink => {
+                Ok(Some(stat_from(&s).restricted(level.on_the_way)))
+            }
             // where a link leads is not for this call to find out, nor what an error means
             _ => self.stat(key),
         }
@@ -96,6 +101,35 @@ pub(super) fn leads_out() -> Error {
     Error::new(Kind::System(libc::EACCES), "a symbolic link leads out of the store")
 }
 
+/// As [`open_beneath`], with `OFlags::PATH` among the flags. Where a symbolic link led to the file, also what the
+/// directories grant that the link went past: what they keep from others, no link of someone else may show.
+pub(super) fn open_seen(root: &OwnedFd, path: &str, flags: OFlags) -> Result<Option<(OwnedFd, Option<Permissions>)>> {
+    let plain = if path.is_empty() { "." } else { path };
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
+    match fs::openat2(root.as_fd(), plain, flags | OFlags::CLOEXEC, Mode::empty(), resolve) {
+        Ok(fd) => Ok(Some((fd, None))),
+        Err(Errno::NOENT | Errno::NOTDIR) => Ok(None),
+        // where the link leads, and what other errors mean, is found out there
+        Err(_) => Ok(open_beneath(root, path, flags)?.map(|fd| {
+            let on_the_way = on_the_way(root, &fd).unwrap_or(Permissions::OWNER_ONLY);
+            (fd, Some(on_the_way))
+        })),
+    }
+}
+
+/// Returns who may search all directories between the root of the store and an open file; `None` if the kernel can't tell.
+fn on_the_way(root: &OwnedFd, file: &OwnedFd) -> Option<Permissions> {
+    let path = |fd: &OwnedFd| std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())).ok();
+    let (file, root_path) = (path(file)?, path(root)?);
+    let below = file.strip_prefix(root_path).ok()?.to_path_buf();
+    let mut granted = stat_of(root).ok()?.permissions?.search();
+    for directory in below.ancestors().skip(1).filter(|path| !path.as_os_str().is_empty()) {
+        let stat = fs::statat(root, directory, AtFlags::SYMLINK_NOFOLLOW).ok()?;
+        granted = granted.and(stat_from(&stat).permissions?.search());
+    }
+    Some(granted)
+}
+
 /// What an open file is.
 pub(in crate::store) fn stat_of(fd: impl AsFd) -> Result<Stat> {
     Ok(stat_from(&fs::statat(fd, "", AtFlags::EMPTY_PATH)?))
@@ -115,7 +149,8 @@ pub(super) fn stat_from(s: &fs::Stat) -> Stat {
         changed: nanos(s.st_ctime, s.st_ctime_nsec),
         size: s.st_size as u64,
     };
-    Stat { kind, size: s.st_size as u64, modified: time(s.st_mtime, s.st_mtime_nsec), version }
+    let permissions = Some(Permissions::new(s.st_mode, s.st_uid, s.st_gid));
+    Stat { kind, size: s.st_size as u64, modified: time(s.st_mtime, s.st_mtime_nsec), version, permissions }
 }
 
 fn time(sec: i64, nsec: u64) -> SystemTime {

@@ -186,12 +186,12 @@ fn is_directory(attributes: &Attributes) -> bool {
 /// Of a prefix nothing is known but that it is there.
 pub(super) fn prefix_stat() -> Stat {
     let version = Version::Tag(String::new());
-    Stat { kind: EntryKind::Prefix, size: 0, modified: SystemTime::UNIX_EPOCH, version }
+    Stat { kind: EntryKind::Prefix, size: 0, modified: SystemTime::UNIX_EPOCH, version, permissions: None }
 }
 
 pub(super) fn stat_of(meta: &ObjectMeta) -> Stat {
     let (size, modified) = (meta.size, SystemTime::from(meta.last_modified));
-    Stat { kind: EntryKind::Value, size, modified, version: version_of(meta) }
+    Stat { kind: EntryKind::Value, size, modified, version: version_of(meta), permissions: None }
 }
 
 /// The entity tag: requests for a value and listings all tell it, generations they don't.

@@ -180,12 +180,12 @@ fn range_header(range: &Range<u64>) -> Result<HeaderValue> {
 
 fn prefix_stat() -> Stat {
     let version = Version::Tag(String::new());
-    Stat { kind: EntryKind::Prefix, size: 0, modified: SystemTime::UNIX_EPOCH, version }
+    Stat { kind: EntryKind::Prefix, size: 0, modified: SystemTime::UNIX_EPOCH, version, permissions: None }
 }
 
 fn stat(headers: &HeaderMap, size: u64) -> Stat {
     let modified = text(headers, &LAST_MODIFIED).and_then(date::parse).unwrap_or(SystemTime::UNIX_EPOCH);
-    Stat { kind: EntryKind::Value, size, modified, version: version(headers, size) }
+    Stat { kind: EntryKind::Value, size, modified, version: version(headers, size), permissions: None }
 }
 
 /// What a server calls the version of a value; without a name the date and size. Of a server that tells neither each

@@ -12,7 +12,7 @@ mod inflated;
 mod listing;
 mod member;
 
-use super::{EntryKind, Key, Listing, Stat, Store, Version, hand_on};
+use super::{EntryKind, Key, Listing, Permissions, Stat, Store, Version, hand_on};
 use crate::error::{Error, Kind, Result};
 use crate::memory::{self, lock};
 use archive::{Archive, Failure, Outcome};
@@ -94,7 +94,8 @@ impl Opened {
         let latest = archive.checked_add(ZONES).unwrap_or(archive);
         let modified = member.modified().filter(|time| *time <= latest).unwrap_or(archive);
         let version = Version::Tag(format!("{}/{:x}-{:08x}", self.version, member.offset, member.crc));
-        Stat { kind: EntryKind::Value, size: member.size, modified, version }
+        let permissions = self.archive.stat.permissions;
+        Stat { kind: EntryKind::Value, size: member.size, modified, version, permissions }
     }
 
     /// What stands at `name`: a member, else a level above one.
@@ -108,6 +109,8 @@ impl Opened {
             size: 0,
             modified: self.archive.stat.modified,
             version: Version::Tag(self.version.clone()),
+            // a level of the archive can be searched by those who may read the archive
+            permissions: self.archive.stat.permissions.map(Permissions::of_level),
         })
     }
 

@@ -1,0 +1,161 @@
+//! What a file system grants on the files of a store, and what remains of it where a file of the mount is made of several.
+//!
+//! Invariant: no user but the mount's owner is granted more on a file of the mount than the store grants on every file
+//! that it is made of. Where the answer can't be exact, less is granted. POSIX access control lists are not read: where
+//! a file has one, its group bits are the list's mask.
+
+/// The permission bits of a stored file or directory, and whom they are about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Permissions {
+    /// Bits for the owner, the group and others, as in stat(2).
+    mode: u16,
+    /// The user that the owner's bits are about; `None` if it differs between the files.
+    owner: Option<u32>,
+    /// The group that the group's bits are about; `None` if it differs between the files.
+    group: Option<u32>,
+}
+
+/// The owner's bits, the group's, and those of others.
+const CLASSES: [u16; 3] = [6, 3, 0];
+
+impl Permissions {
+    /// Everything for the owner of the mount, nothing for anyone else.
+    pub const OWNER_ONLY: Permissions = Permissions { mode: 0o700, owner: None, group: None };
+
+    /// Everything for all users.
+    pub const EVERYONE: Permissions = Permissions { mode: 0o777, owner: None, group: None };
+
+    /// The permissions of a file with this mode, owner and group.
+    pub fn new(mode: u32, owner: u32, group: u32) -> Self {
+        Permissions { mode: (mode & 0o777) as u16, owner: Some(owner), group: Some(group) }
+    }
+
+    /// Returns what remains of the permissions under an owner and a group that may be others than the stored ones.
+    ///
+    /// A user of another class than in the store gets only what all classes grant that the user may belong to there. The
+    /// owner keeps the owner's bits: whoever mounts, or is named by root, stands for the owner.
+    fn under(self, owner: Option<u32>, group: Option<u32>) -> Self {
+        let [user, mut members, mut others] = CLASSES.map(|shift| self.mode >> shift & 7);
+        if group.is_none() || self.group != group {
+            members &= others;
+            others = members;
+        }
+        if owner.is_none() || self.owner != owner {
+            members &= user;
+            others &= user;
+        }
+        Permissions { mode: user << 6 | members << 3 | others, owner, group }
+    }
+
+    /// Returns the permission bits of a file whose owner is `owner` and whose group is `group`.
+    pub fn bits(self, owner: u32, group: u32) -> u16 {
+        self.under(Some(owner), Some(group)).mode
+    }
+
+    /// Returns what both grant.
+    pub fn and(self, other: Permissions) -> Self {
+        let owner = self.owner.filter(|_| self.owner == other.owner);
+        let group = self.group.filter(|_| self.group == other.group);
+        let (a, b) = (self.under(owner, group), other.under(owner, group));
+        Permissions { mode: a.mode & b.mode, owner, group }
+    }
+
+    /// Returns what a directory grants on the files in it: reading them where their names can be listed and looked up,
+    /// and writing them where they can be replaced.
+    pub fn inside(self) -> Self {
+        let inside = |shift: u16| match self.mode >> shift & 7 {
+            bits if bits & 1 == 0 => 0,
+            bits => bits << shift,
+        };
+        Permissions { mode: CLASSES.into_iter().map(inside).sum(), ..self }
+    }
+
+    /// Returns what a directory grants on a file below it whose name is known: whatever the file grants, to those who may
+    /// search the directory.
+    pub fn search(self) -> Self {
+        let search = |shift: u16| (self.mode >> shift & 1) * 7 << shift;
+        Permissions { mode: CLASSES.into_iter().map(search).sum(), ..self }
+    }
+
+    /// Returns what a file that holds a hierarchy, such as an archive, grants on a directory of it.
+    pub fn of_level(self) -> Self {
+        Permissions { mode: self.mode | (self.mode & 0o444) >> 2, ..self }
+    }
+
+    /// Returns whether everyone who may read a file with these permissions may read `other`, too.
+    pub fn readers_may_read(self, other: Permissions) -> bool {
+        self.mode & 0o444 & !other.under(self.owner, self.group).mode == 0
+    }
+}
+
+/// Returns what both grant; `None` stands for a store that has no modes and grants everything.
+pub fn both(a: Option<Permissions>, b: Option<Permissions>) -> Option<Permissions> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(a.and(b)),
+        (a, b) => a.or(b),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Bits that the store grants a user: of its owner, of a member of its group, of anybody else.
+    fn granted(p: Permissions, user: u32, groups: &[u32]) -> u16 {
+        let class = match () {
+            () if p.owner == Some(user) => 6,
+            () if p.group.is_some_and(|group| groups.contains(&group)) => 3,
+            () => 0,
+        };
+        p.mode >> class & 7
+    }
+
+    fn any_permissions() -> impl Strategy<Value = Permissions> {
+        (0u32..0o1000, 0u32..3, 0u32..3).prop_map(|(mode, owner, group)| Permissions::new(mode, owner, group))
+    }
+
+    proptest! {
+        /// Whoever is neither the owner of the mount nor root gets no bit that any of the files denies.
+        #[test]
+        fn nobody_is_granted_more_than_by_each_file(
+            files in proptest::collection::vec(any_permissions(), 1..4),
+            (owner, group) in (0u32..3, 0u32..3),
+            user in 0u32..4,
+            groups in proptest::sample::subsequence(vec![0u32, 1, 2], 0..=3),
+        ) {
+            let all = files.iter().copied().reduce(Permissions::and).unwrap();
+            let shown = Permissions::new(all.bits(owner, group).into(), owner, group);
+            prop_assume!(user != owner);
+            let bits = granted(shown, user, &groups);
+            for file in files {
+                prop_assert_eq!(bits & !granted(file, user, &groups), 0, "{:?} as {:?}", file, shown);
+            }
+        }
+
+        #[test]
+        fn one_file_of_the_mounts_owner_and_group_is_shown_as_it_is(p in any_permissions()) {
+            prop_assert_eq!(p.bits(p.owner.unwrap(), p.group.unwrap()), p.mode);
+            prop_assert_eq!(p.and(p), p);
+        }
+    }
+
+    #[test]
+    fn directories_grant_what_can_be_reached() {
+        assert_eq!(Permissions::new(0o751, 0, 0).inside().mode, 0o751);
+        assert_eq!(Permissions::new(0o640, 0, 0).inside().mode, 0);
+        assert_eq!(Permissions::new(0o751, 0, 0).search().mode, 0o777);
+        assert_eq!(Permissions::new(0o740, 0, 0).search().mode, 0o700);
+    }
+
+    #[test]
+    fn readers() {
+        let public = Permissions::new(0o755, 0, 0);
+        assert!(public.readers_may_read(Permissions::new(0o644, 0, 0)));
+        assert!(public.readers_may_read(Permissions::new(0o644, 5, 5)));
+        assert!(!public.readers_may_read(Permissions::new(0o640, 0, 0)));
+        assert!(Permissions::new(0o750, 0, 7).readers_may_read(Permissions::new(0o640, 0, 7)));
+        assert!(!Permissions::new(0o750, 0, 7).readers_may_read(Permissions::new(0o640, 0, 8)));
+        assert!(Permissions::OWNER_ONLY.readers_may_read(Permissions::new(0o600, 3, 3)));
+    }
+}
