@@ -254,3 +254,26 @@ fn mistakes_are_told() {
         assert!(code == 2 || said.lines().count() == 1, "{store}: {said}");
     }
 }
+
+/// "Those in a file, which `ps` does not show", also in the background process.
+#[test]
+fn headers_come_from_a_file() {
+    let (folder, made) = store(3000);
+    let server = Faulty::new(folder.path());
+    let secrets = tempfile::tempdir().unwrap();
+    fs::write(secrets.path().join("token"), "X-Token: open sesame\n").unwrap();
+    let argument = format!("@{}", secrets.path().join("token").display());
+    let mount = mount(&server.url(""), &["--header", &argument]);
+    assert_eq!(digest(&mount.join("a/data.raw")).unwrap().1, sha256(&made.flat));
+    assert!(server.requests().iter().all(|r| r.headers.get("x-token").is_some_and(|value| value == "open sesame")));
+    let words = fs::read(format!("/proc/{}/cmdline", mount.counter("pid"))).unwrap();
+    let words = String::from_utf8_lossy(&words).into_owned();
+    assert!(words.contains(&argument) && !words.contains("sesame"), "{words}");
+    // a file that is missing, or no file of headers
+    fs::write(secrets.path().join("token"), "sesame").unwrap();
+    for (file, told) in [(argument.as_str(), "line 1: not a header"), ("@/nothing", "@/nothing: No such file")] {
+        let output = limited(60, ZARRFS).args(["info", "--header", file, &server.url("")]).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && said.contains(told) && !said.contains("sesame"), "{said}");
+    }
+}

@@ -237,7 +237,7 @@ fn open_url(url: &str, args: &StoreArgs, stats: &Arc<Stats>) -> Result<Arc<dyn S
         return Err(Failure::new(2, format!("{shown}: no scheme that zarrfs knows: {known}://, file://, memory:")));
     }
     let object = |url: &str| -> Result<Arc<dyn Store>, Failure> {
-        let store = ObjectStore::open(url, &args.remote.options(), stats.clone()).map_err(|e| e.context(&shown))?;
+        let store = ObjectStore::open(url, &args.remote.options()?, stats.clone()).map_err(|e| e.context(&shown))?;
         Ok(Arc::new(Remembering::new(Arc::new(store), args.remote.metadata_ttl.0)))
     };
     let store = match archive_of(url) {
@@ -247,7 +247,7 @@ fn open_url(url: &str, args: &StoreArgs, stats: &Arc<Stats>) -> Result<Arc<dyn S
     Ok(match &args.remote.cache_dir {
         Some(directory) => {
             let cache = DiskCache::open(store, &absolute(directory), args.remote.cache_dir_size, stats.clone())?;
-            Arc::new(cache.for_server(&server(args.remote.options().endpoint_url)))
+            Arc::new(cache.for_server(&server(args.remote.endpoint_url.clone())))
         }
         None => store,
     })

@@ -1,10 +1,13 @@
 //! The options of stores on servers. It knows nothing of how they are reached.
 
 use super::{duration, size};
+use crate::error::{Error, Result};
 use crate::hierarchy::UseConsolidated;
 use crate::store::ObjectOptions;
 use clap::{Args, ValueEnum};
-use std::path::PathBuf;
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// What every verb that opens a store on a server takes.
@@ -13,16 +16,17 @@ use std::time::Duration;
 pub struct RemoteArgs {
     /// Where the server is, if it is none of the provider's: http://127.0.0.1:9000
     #[arg(long, value_name = "URL")]
-    endpoint_url: Option<String>,
+    pub endpoint_url: Option<String>,
     /// The region of a bucket on S3 [default: of the environment or the profile, else the bucket's own]
     #[arg(long, value_name = "REGION")]
     region: Option<String>,
     /// Ask without credentials, as public buckets allow
     #[arg(long)]
     anon: bool,
-    /// A header for each request, such as "Authorization: Bearer TOKEN"; may be given several times
-    #[arg(long = "header", value_name = "K:V", value_parser = header)]
-    headers: Vec<(String, String)>,
+    /// Send a header with each request, such as "Authorization: Bearer TOKEN", or those in a file, one a line, which
+    /// other users can't see in the list of processes; may be given several times
+    #[arg(long = "header", value_name = "K:V|@FILE", value_parser = header_arg)]
+    headers: Vec<HeaderArg>,
     /// How long one request may take to its last byte, with its repetitions
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = duration::parse)]
     timeout: Duration,
@@ -67,7 +71,7 @@ impl From<ConsolidatedArg> for UseConsolidated {
     }
 }
 
-fn ttl(text: &str) -> Result<Ttl, String> {
+fn ttl(text: &str) -> std::result::Result<Ttl, String> {
     match text {
         "forever" => Ok(Ttl(None)),
         "0" | "0s" => Ok(Ttl(Some(Duration::ZERO))),
@@ -75,7 +79,45 @@ fn ttl(text: &str) -> Result<Ttl, String> {
     }
 }
 
-fn header(text: &str) -> Result<(String, String), String> {
+/// What `--header` is given.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum HeaderArg {
+    /// A header.
+    Given(String, String),
+    /// A file of headers. It is read when the store is opened, not when the command line is.
+    File(PathBuf),
+}
+
+/// Bytes that a file of headers may have.
+const MAX_HEADERS: u64 = 64 << 10;
+
+fn header_arg(text: &str) -> std::result::Result<HeaderArg, String> {
+    match text.strip_prefix('@') {
+        Some("") => Err("@ stands before the name of a file".to_string()),
+        Some(file) => Ok(HeaderArg::File(file.into())),
+        None => header(text).map(|(name, value)| HeaderArg::Given(name, value)),
+    }
+}
+
+/// Reads a file of headers, one a line; empty lines and lines that begin with `#` are skipped. Errors never show the
+/// content, which is a secret.
+fn headers_of_file(path: &Path) -> Result<Vec<(String, String)>> {
+    let failed = |e: Error| e.context(format!("--header @{}", path.display()));
+    let file = File::open(path).map_err(|e| failed(e.into()))?;
+    let mut text = String::new();
+    file.take(MAX_HEADERS + 1).read_to_string(&mut text).map_err(|e| failed(e.into()))?;
+    if text.len() as u64 > MAX_HEADERS {
+        return Err(failed(Error::invalid(format!("more than {MAX_HEADERS} bytes"))));
+    }
+    let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty() && !line.starts_with('#'));
+    let parsed = lines.map(|(number, line)| {
+        let why = |_| failed(Error::invalid(format!("line {}: not a header, such as X-Token: abc", number + 1)));
+        header(line).map_err(why)
+    });
+    parsed.collect()
+}
+
+fn header(text: &str) -> std::result::Result<(String, String), String> {
     let (name, value) = text.split_once(':').ok_or("a header is a name and a value, such as \"X-Token: abc\"")?;
     let is_token = |c: char| c.is_ascii_alphanumeric() || "!#$%&'*+-.^_`|~".contains(c);
     if name.is_empty() || !name.chars().all(is_token) {
@@ -89,17 +131,24 @@ fn header(text: &str) -> Result<(String, String), String> {
 }
 
 impl RemoteArgs {
-    /// What the store itself is told.
-    pub fn options(&self) -> ObjectOptions {
-        ObjectOptions {
+    /// What the store itself is told. An error where a file of headers can't be read.
+    pub fn options(&self) -> Result<ObjectOptions> {
+        let mut headers = Vec::new();
+        for header in &self.headers {
+            match header {
+                HeaderArg::Given(name, value) => headers.push((name.clone(), value.clone())),
+                HeaderArg::File(path) => headers.extend(headers_of_file(path)?),
+            }
+        }
+        Ok(ObjectOptions {
             endpoint_url: self.endpoint_url.clone(),
             region: self.region.clone(),
             anonymous: self.anon,
-            headers: self.headers.clone(),
+            headers,
             timeout: self.timeout,
             retries: self.retries,
             forbidden_is_missing: self.forbidden_is_missing,
-        }
+        })
     }
 }
 
@@ -113,9 +162,29 @@ mod tests {
         for text in ["", "x", ": y", "a b: c", "a: b\n", "a: \u{e9}"] {
             assert!(header(text).is_err(), "{text:?}");
         }
+        assert_eq!(header_arg("@/a b"), Ok(HeaderArg::File("/a b".into())));
+        assert!(header_arg("@").is_err());
         assert_eq!(ttl("forever"), Ok(Ttl(None)));
         assert_eq!(ttl("0s"), Ok(Ttl(Some(Duration::ZERO))));
         assert_eq!(ttl("2m"), Ok(Ttl(Some(Duration::from_secs(120)))));
         assert!(ttl("1").is_err() && ttl("never").is_err());
+    }
+
+    #[test]
+    fn files_of_headers() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("headers");
+        let read = |text: &str| {
+            std::fs::write(&file, text).unwrap();
+            headers_of_file(&file)
+        };
+        let expected = vec![("A".to_string(), "1".to_string()), ("B".to_string(), "2: 3".to_string())];
+        assert_eq!(read("# of the archive\nA: 1\r\n\nB:2: 3\n").unwrap(), expected);
+        for text in ["A: 1\nsecret", "secret secret: 1", "A: sec\u{1}ret", &"secret".repeat(20_000)] {
+            let error = read(text).unwrap_err();
+            let said = error.to_string();
+            assert!(said.contains("headers") && !said.contains("secret") && said.lines().count() == 1, "{said}");
+        }
+        assert_eq!(headers_of_file(Path::new("/nothing")).unwrap_err().errno(), libc::ENOENT);
     }
 }

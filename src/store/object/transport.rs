@@ -8,8 +8,8 @@ use crate::memory;
 use crate::stats::Stats;
 use object_store::client::HttpRequestBody;
 use reqwest::header::{
-    ACCEPT_ENCODING, AUTHORIZATION, CONNECTION, CONTENT_LENGTH, CONTENT_RANGE, COOKIE, HeaderMap, HeaderName,
-    HeaderValue, LOCATION, TRANSFER_ENCODING,
+    ACCEPT, ACCEPT_ENCODING, CONNECTION, CONTENT_LENGTH, CONTENT_RANGE, HeaderMap, HeaderName, HeaderValue, IF_MATCH,
+    IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_UNMODIFIED_SINCE, LOCATION, RANGE, TRANSFER_ENCODING, USER_AGENT,
 };
 use reqwest::{Body, Client, Method, Response, StatusCode, Url, Version};
 use std::ops::Range;
@@ -18,6 +18,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout, timeout_at};
+
+/// Headers that a redirect may take to another origin: what makes the answer the right one. Anything else may be a secret:
+/// credentials, session tokens, keys that objects are encrypted with, and whatever a provider invents next.
+const HARMLESS: [HeaderName; 8] =
+    [ACCEPT, ACCEPT_ENCODING, IF_MATCH, IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_UNMODIFIED_SINCE, RANGE, USER_AGENT];
 
 /// Redirects that are followed for one request.
 const MAX_REDIRECTS: usize = 10;
@@ -162,9 +167,9 @@ impl Transport {
         // what a proxy or a server has compressed would not be the value
         request.headers_mut().entry(ACCEPT_ENCODING).or_insert(HeaderValue::from_static("identity"));
         if url.origin() != ask.url.origin() {
-            for secret in [AUTHORIZATION, COOKIE] {
-                request.headers_mut().remove(secret);
-            }
+            let headers = std::mem::take(request.headers_mut());
+            let harmless = headers.into_iter().filter_map(|(name, value)| Some((name?, value)));
+            request.headers_mut().extend(harmless.filter(|(name, _)| HARMLESS.contains(name)));
         } else if url.host_str().is_some_and(|host| self.hosts.iter().any(|h| h == host)) {
             request.headers_mut().extend(self.headers.clone());
         }

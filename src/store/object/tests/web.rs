@@ -2,6 +2,8 @@
 
 use super::*;
 use crate::store::EntryKind;
+use crate::store::object::transport::{Ask, Transport};
+use reqwest::Method;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 const DATE: &str = "Sun, 06 Nov 1994 08:49:37 GMT";
@@ -181,6 +183,37 @@ fn headers_go_to_the_host_that_was_asked_for_and_nowhere_else() {
     assert_eq!((server.requests().len(), other.requests().len()), (4, 2));
     assert!(server.requests().iter().all(sees));
     assert!(other.requests().iter().all(|request| request.header("x-token").or(request.header("cookie")).is_none()));
+}
+
+/// Also those that are part of the request itself: what S3 is sent with credentials of a session, or the keys of SSE-C.
+#[test]
+fn no_secret_of_a_request_goes_to_another_origin() {
+    let other = Server::new(|_, _| reply(206, &[("content-range", "bytes 0-3/4")], b"done"));
+    let elsewhere = format!("http://127.0.0.1:{}/there", other.port);
+    let server = Server::new(move |_, _| reply(307, &[("location", &elsewhere)], b""));
+    let transport =
+        Transport::new(vec!["127.0.0.1".into()], HeaderMap::new(), Duration::from_secs(3), 0, Arc::default()).unwrap();
+    let mut ask = Ask::new(Method::GET, server.url.parse().unwrap());
+    let secrets = [
+        "authorization",
+        "cookie",
+        "proxy-authorization",
+        "x-amz-security-token",
+        "x-amz-server-side-encryption-customer-key",
+        "x-goog-encryption-key",
+        "x-ms-encryption-key",
+        "x-api-key",
+    ];
+    for name in secrets {
+        ask.headers.insert(name, HeaderValue::from_static("secret"));
+    }
+    ask.headers.insert("range", HeaderValue::from_static("bytes=0-3"));
+    ask.headers.insert("if-match", HeaderValue::from_static("\"tag\""));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    assert_eq!(runtime.block_on(transport.send(&ask)).unwrap().body, b"done");
+    let (asked, led) = (&server.requests()[0], &other.requests()[0]);
+    assert!(secrets.iter().all(|name| asked.header(name) == Some("secret") && led.header(name).is_none()));
+    assert_eq!((led.header("range"), led.header("if-match")), (Some("bytes=0-3"), Some("\"tag\"")));
 }
 
 #[test]
