@@ -32,10 +32,44 @@ pub struct Error {
 /// The result type of the crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
+/// Returns `text` as people may be shown it: in one line, and without characters that change how a terminal shows the rest,
+/// which are escaped as in JSON (so that JSON stays JSON). Names, codecs and messages of a store or a server are not ours.
+///
+/// Invariant: whatever is printed, logged or recorded as a problem went through this, line by line. Each [`Error`] does.
+pub fn one_line(text: impl Into<String>) -> String {
+    let text = text.into();
+    if !text.chars().any(is_control) {
+        return text;
+    }
+    let mut out = String::with_capacity(text.len() + 16);
+    for c in text.chars() {
+        match c {
+            '\n' => out.push_str("\\n"),
+            '\r' => out.push_str("\\r"),
+            '\t' => out.push_str("\\t"),
+            c if is_control(c) => out.push_str(&format!("\\u{:04x}", u32::from(c))),
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+/// As [`one_line`], of a text that may have several lines.
+pub fn lines(text: &str) -> String {
+    text.split('\n').map(one_line).collect::<Vec<_>>().join("\n")
+}
+
+/// Whether a character moves the cursor, changes the terminal, ends the line, or changes the direction of the text.
+fn is_control(c: char) -> bool {
+    let changes_direction =
+        matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    c.is_control() || changes_direction || matches!(c, '\u{2028}' | '\u{2029}')
+}
+
 impl Error {
     /// An error of `kind` with a one-line `message`.
     pub fn new(kind: Kind, message: impl Into<String>) -> Self {
-        Error { kind, message: message.into() }
+        Error { kind, message: one_line(message) }
     }
 
     /// Metadata or chunk bytes that break their format ([`Kind::Damaged`]).
@@ -67,7 +101,7 @@ impl Error {
 
     /// The same error with `what: ` before its message.
     pub fn context(self, what: impl fmt::Display) -> Self {
-        Error { kind: self.kind, message: format!("{what}: {}", self.message) }
+        Error { kind: self.kind, message: one_line(format!("{what}: {}", self.message)) }
     }
 
     /// What went wrong.
@@ -121,6 +155,14 @@ impl From<rustix::io::Errno> for Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn messages_are_one_line_that_no_terminal_obeys() {
+        let e = Error::damaged("\u{1b}[2J\r\nx\ty\u{9b}\u{7f}").context("\u{202e}txt\u{2028}");
+        assert_eq!(e.message(), r"\u202etxt\u2028: \u001b[2J\r\nx\ty\u009b\u007f");
+        assert_eq!(one_line("na\u{ef}ve \\n \u{4e16}"), "na\u{ef}ve \\n \u{4e16}");
+        assert_eq!(lines("a\r\nb\n"), "a\\r\nb\n");
+    }
 
     #[test]
     fn context_names_the_place_and_keeps_the_kind() {

@@ -1,6 +1,7 @@
 //! What the mount has done: counters, and the problems a user should know of. Everything counts here; nothing is
 //! decided by it.
 
+use crate::error::one_line;
 use crate::memory::lock;
 use std::collections::VecDeque;
 use std::sync::Mutex;
@@ -87,7 +88,7 @@ pub struct Stats {
 impl Stats {
     /// Records a problem and logs it; one that is on record already is not logged again.
     pub fn problem(&self, line: impl Into<String>) {
-        let line = line.into();
+        let line = one_line(line);
         let mut problems = lock(&self.problems);
         if problems.contains(&line) {
             return;

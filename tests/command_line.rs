@@ -452,3 +452,32 @@ fn stats_says_what_is_not_there() {
     let (code, said) = failure(&zarrfs(&["stats", &mountpoint.text()]));
     assert!(code == 7 && said.contains("zarrfs umount"), "{said}");
 }
+
+/// A log that nobody reads must not stop the mount.
+#[test]
+fn a_log_that_nobody_reads_stops_nothing() {
+    use std::os::unix::fs::OpenOptionsExt;
+    let folder = tempfile::tempdir().unwrap();
+    let fifo = folder.path().join("fifo");
+    rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+    let mountpoint = Mountpoint::new();
+    let sample = data("sample.zarr");
+    let args = ["mount", "--log-level", "trace", "--log-file", fifo.to_str().unwrap(), sample.to_str().unwrap()];
+    let mount = || support::limited(30, ZARRFS).args(args).arg(mountpoint.path()).output().unwrap();
+    let (code, said) = failure(&mount());
+    assert!(code == 1 && said.contains("FIFO") && said.contains("name a file"), "{code} {said}");
+    // one that is open for reading, and never read: more is logged than it holds
+    let _reader = fs::OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(&fifo).unwrap();
+    let output = mount();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let listing = support::limited(30, "sh")
+        .args([
+            "-c",
+            "for i in $(seq 2000); do stat \"$0/nothing$i\" 2>/dev/null; done; cat \"$0/lat/data.raw\" | wc -c",
+        ])
+        .arg(mountpoint.path())
+        .output()
+        .unwrap();
+    assert_eq!(String::from_utf8_lossy(&listing.stdout).trim(), "148");
+    assert!(zarrfs(&["umount", &mountpoint.text()]).status.success());
+}

@@ -611,3 +611,57 @@ fn shells_take_their_completions() {
     }
     assert_eq!(zarrfs(&["completions", "nothing"]).status.code(), Some(2));
 }
+
+/// Names and parameters of codecs, names of arrays and what errors say of them come from the store: a terminal must obey
+/// none of them, and a line stays a line.
+#[test]
+fn no_text_of_a_store_reaches_the_terminal() {
+    let store = tempfile::tempdir().unwrap();
+    let hostile = "\u{1b}[2J\r\nfake\u{202e}txt\u{9b}31m\u{7f}";
+    let array = |name: &str, compressor: Value, dtype: Value| {
+        let path = store.path().join(name);
+        fs::create_dir_all(&path).unwrap();
+        let document = json!({"zarr_format": 2, "shape": [4], "chunks": [4], "dtype": dtype, "compressor": compressor,
+            "fill_value": 0, "order": "C", "filters": null});
+        fs::write(path.join(".zarray"), document.to_string()).unwrap();
+        fs::write(path.join("0"), b"x").unwrap();
+    };
+    fs::write(store.path().join(".zgroup"), br#"{"zarr_format": 2}"#).unwrap();
+    array("unknown", json!({"id": hostile}), json!("|u1"));
+    array("parameter", json!({"id": "zlib", "level": 1, "note": hostile}), json!("|u1"));
+    array("struct", json!(null), json!([[hostile, "|u1"]]));
+    array(&format!("name{}", hostile.replace('/', "")), json!({"id": "zlib", "level": 1}), json!("|u1"));
+    array("dtype", json!(null), json!(hostile));
+    let path = store.path().to_str().unwrap();
+    let is_plain = |text: &str| {
+        let control = |c: char| c.is_control() && c != '\n' || c == '\u{202e}';
+        assert!(!text.contains(control) && text.lines().all(|line| !line.starts_with("fake")), "{text:?}");
+    };
+    let mut said = String::new();
+    for words in [
+        &["info"][..],
+        &["info", "--json"],
+        &["ls", "-lR"],
+        &["ls", "--json", "-R"],
+        &["check", "--deep", "--notes"],
+        &["check", "--json"],
+        &["cat"],
+    ] {
+        let output = zarrfs(&[words, &[path]].concat());
+        let text = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+        is_plain(&text);
+        said += &text;
+    }
+    assert!(said.matches("fake").count() > 8, "{said}");
+    let log = tempfile::NamedTempFile::new().unwrap();
+    let mount = Mount::new(store.path(), &["--log-file", log.path().to_str().unwrap(), "--log-level", "debug"]);
+    for name in ["unknown", "parameter", "struct", "dtype"] {
+        let _ = fs::read(mount.join(name).join("0"));
+    }
+    is_plain(&mount.stats());
+    let json = fs::read_to_string(mount.join(".zarrfs/stats.json")).unwrap();
+    is_plain(&json);
+    let log = fs::read_to_string(log.path()).unwrap();
+    is_plain(&log);
+    assert!(mount.stats().contains("fake") && log.contains("fake"), "{log}");
+}

@@ -3,7 +3,7 @@
 use super::progress::{Progress, bar};
 use super::{Failure, Location, StoreArgs, logger, open_store, size, threads};
 use crate::check::{Event, Finding, How, Level, Summary, check};
-use crate::error::Error;
+use crate::error::{Error, one_line};
 use crate::json::{self, Map, Value};
 use crate::stats::Stats;
 use clap::Args;
@@ -115,8 +115,8 @@ impl<'a> Report<'a> {
             return;
         }
         let line = match self.args.json {
-            true => format!("{}\n{}", if self.printed > 0 { "," } else { "" }, as_json(finding)),
-            false => format!("{:<7}  {}: {}\n", level.name(), finding.key, finding.message),
+            true => format!("{}\n{}", if self.printed > 0 { "," } else { "" }, one_line(as_json(finding))),
+            false => format!("{:<7}  {}: {}\n", level.name(), finding.key, one_line(finding.message.as_str())),
         };
         self.printed += 1;
         if let Some(progress) = &mut self.progress {

@@ -4,7 +4,7 @@ use super::map::{ChunkMap, Room, Style, legend};
 use super::{Failure, Location, StoreArgs, logger, open_store, print, size, threads};
 use crate::array::{Array, ArrayEntry};
 use crate::check::{How, examine_all};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, one_line};
 use crate::hierarchy::Place;
 use crate::json::{self, Map, Value};
 use crate::metadata::{ArrayMetadata, CodecConfig};
@@ -147,7 +147,7 @@ fn as_json(rows: &[Row]) -> String {
                 object.extend([("kind".into(), "unreadable".into()), ("error".into(), e.to_string().into())]);
             }
         }
-        json::write_strict(&Value::Object(object))
+        one_line(json::write_strict(&Value::Object(object)))
     };
     format!("[\n{}\n]\n", rows.iter().map(object).collect::<Vec<_>>().join(",\n"))
 }
@@ -186,7 +186,7 @@ fn as_tree(rows: &[Row], style: Style) -> String {
             What::Array(array, stored, _) => array_line(array, stored),
             What::Unreadable(e) => format!("unreadable: {e}"),
         };
-        text.push_str(&format!("{label:<width$}  {what}\n"));
+        text.push_str(&format!("{label:<width$}  {}\n", one_line(what)));
         if let What::Array(_, _, Some(map)) = &row.what {
             text.push_str(&map.draw(style));
         }

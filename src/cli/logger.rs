@@ -2,11 +2,13 @@
 
 use super::Failure;
 use super::systemd::{self, Journal};
+use crate::error::{Error, one_line};
 use clap::Args;
 use env_logger::{Builder, Target};
-use log::LevelFilter;
-use std::fs::OpenOptions;
+use log::{LevelFilter, Record};
+use std::fs::{File, OpenOptions};
 use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 /// Options of the log.
@@ -45,16 +47,33 @@ pub fn start(level: LevelFilter, file: Option<&Path>) -> Result<(), Failure> {
     let mut builder = builder(level);
     match file {
         Some(path) => {
-            let opened = OpenOptions::new().create(true).append(true).open(path);
-            let opened = opened.map_err(|e| Failure::new(1, format!("log file {}: {e}", path.display())))?;
-            builder.target(Target::Pipe(Box::new(opened)));
-            builder.format(|out, r| writeln!(out, "{} {:<5} {}", out.timestamp_seconds(), r.level(), r.args()));
+            builder.target(Target::Pipe(Box::new(open(path)?)));
+            builder.format(|out, r| writeln!(out, "{} {:<5} {}", out.timestamp_seconds(), r.level(), text(r)));
         }
         None => {
-            builder.format(|out, r| writeln!(out, "zarrfs: {}: {}", r.level().as_str().to_lowercase(), r.args()));
+            builder.format(|out, r| writeln!(out, "zarrfs: {}: {}", r.level().as_str().to_lowercase(), text(r)));
         }
     }
     started(builder)
+}
+
+/// The message of a record.
+fn text(record: &Record) -> String {
+    one_line(record.args().to_string())
+}
+
+/// Opens a file to append the log to it. A log that nobody reads must not stop the mount: a FIFO without a reader is an
+/// error, and lines that a reader doesn't take are lost.
+fn open(path: &Path) -> Result<File, Failure> {
+    let opened =
+        OpenOptions::new().create(true).append(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path);
+    opened.map_err(|e| {
+        let why = match e.raw_os_error() {
+            Some(libc::ENXIO) => "a FIFO or socket that nobody reads; name a file".to_string(),
+            _ => Error::from(e).to_string(),
+        };
+        Failure::new(1, format!("log file {}: {why}", path.display()))
+    })
 }
 
 fn builder(level: LevelFilter) -> Builder {

@@ -3,7 +3,7 @@
 use super::headers::HeadersArgs;
 use super::{Failure, Location, StoreArgs, logger, open_store, time};
 use crate::cache::Cache;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, one_line};
 use crate::json::{self, Map, Value};
 use crate::stats::Stats;
 use crate::store::{Key, escaped};
@@ -192,7 +192,7 @@ impl Output<'_> {
         object.insert("modified".into(), known.map(|known| known.modified.clone()).into());
         let comma = if self.objects > 0 { "," } else { "" };
         self.objects += 1;
-        write!(self.out, "{comma}\n{}", json::write(&Value::Object(object)))
+        write!(self.out, "{comma}\n{}", one_line(json::write(&Value::Object(object))))
     }
 }
 

@@ -33,7 +33,7 @@ mod time;
 mod umount;
 
 use crate::cache::{Cache, SpillOptions};
-use crate::error::{Error, Kind};
+use crate::error::{Error, Kind, lines};
 use crate::fs::Options;
 use crate::hierarchy::{Consolidated, Hierarchy};
 use crate::memory;
@@ -216,7 +216,7 @@ fn complain(failure: &Failure) {
     // a silent failure has been reported by the process that met it
     if !failure.message.is_empty() {
         // where nobody listens the exit code still tells
-        let _ = writeln!(std::io::stderr(), "zarrfs: {}", failure.message);
+        let _ = writeln!(std::io::stderr(), "zarrfs: {}", lines(&failure.message));
     }
 }
 

@@ -1,6 +1,7 @@
 //! What systemd is told: lines of the log, and that the mount answers. Both are datagrams to sockets of its own, and
 //! nothing here waits for anybody to read them.
 
+use crate::error::one_line;
 use log::{Level, Record};
 use std::ffi::OsStr;
 use std::io::{self, Write};
@@ -56,7 +57,7 @@ pub fn write_entry(out: &mut impl Write, record: &Record, mountpoint: &Path) -> 
     write_field(out, "PRIORITY", priority.as_bytes())?;
     write_field(out, "SYSLOG_IDENTIFIER", b"zarrfs")?;
     write_field(out, "ZARRFS_MOUNTPOINT", mountpoint.as_os_str().as_bytes())?;
-    write_field(out, "MESSAGE", record.args().to_string().as_bytes())
+    write_field(out, "MESSAGE", one_line(record.args().to_string()).as_bytes())
 }
 
 fn write_field(out: &mut impl Write, name: &str, value: &[u8]) -> io::Result<()> {

@@ -1,6 +1,7 @@
 //! `zarrfs umount`: unmounts, and waits until the daemon is gone.
 
 use super::Failure;
+use crate::error::lines;
 use crate::fuse::{Manner, unmount_path};
 use crate::json::{self, Value};
 use crate::tree::{CONTROL, SYNC};
@@ -46,7 +47,7 @@ pub fn run(args: &UmountArgs) -> Result<(), Failure> {
         if daemon.is_some()
             && let Err(e) = store_all(path)
         {
-            let _ = writeln!(std::io::stderr(), "zarrfs: {}: still mounted: {}", path.display(), e.message);
+            let _ = writeln!(std::io::stderr(), "zarrfs: {}: still mounted: {}", path.display(), lines(&e.message));
             result = Err(Failure::new(1, ""));
             continue;
         }

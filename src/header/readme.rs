@@ -147,7 +147,7 @@ dimensions the other way round.
            open(10, file='data.raw', access='stream', action='read', convert='little_endian')
            read(10, pos=481_8) part
   shell    od -A d -v --endian=little -t f4 -w40 -j 480 -N 240 data.raw
-           dd if=data.raw of=/tmp/part.raw iflag=skip_bytes,count_bytes skip=480 count=240
+           dd if=data.raw of="$HOME/part.raw" iflag=skip_bytes,count_bytes skip=480 count=240
 "#;
         assert_eq!(text(&testing::geographic()), expected);
     }

@@ -304,6 +304,6 @@ fn shell(metadata: &ArrayMetadata, part: &Part) -> Vec<String> {
     let width = if row <= MAX_LINE { format!(" -w{row}") } else { String::new() };
     vec![
         format!("od -A d -v --endian={order} -t {shown}{width} -j {offset} -N {bytes} data.raw"),
-        format!("dd if=data.raw of=/tmp/part.raw iflag=skip_bytes,count_bytes skip={offset} count={bytes}"),
+        format!("dd if=data.raw of=\"$HOME/part.raw\" iflag=skip_bytes,count_bytes skip={offset} count={bytes}"),
     ]
 }

@@ -11,7 +11,7 @@ from expected import same
 from table import close, row, run, version
 
 # where dd puts the part that it copies
-COPY = "/tmp/part.raw"
+COPY = os.path.expanduser("~/part.raw")
 
 
 class Lines:
