@@ -400,6 +400,7 @@ impl Tree {
             Node::Flat(key) => !self.hierarchy.remembered(key).is_some_and(|a| self.stored_sizes.knows(&a)),
             Node::Chunk(key, _) => self.hierarchy.remembered(key).is_some_and(|a| a.metadata().is_object()),
             Node::Header(..) | Node::Dataset(_) => true,
+            Node::Directory(key) => self.is_described_to_list(key),
             _ => false,
         }
     }

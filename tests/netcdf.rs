@@ -3,7 +3,8 @@
 
 mod support;
 
-use std::fs;
+use std::fs::{self, OpenOptions};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use support::{Mount, copy_tree, data, errno, limited, provided};
 
@@ -78,6 +79,48 @@ fn the_file_follows_the_metadata() {
 
     assert_eq!(errno(fs::remove_file(&path)), "ok");
     assert!(path.exists());
+}
+
+/// One attribute of one array must not take the whole file away, nor a coordinate that is no double make it unreadable.
+#[test]
+fn strange_attributes_and_values_leave_the_file_readable() {
+    let folder = tempfile::tempdir().unwrap();
+    let array = |name: &str, dtype: &str, attributes: &str, bytes: &[u8]| {
+        let path = folder.path().join("g").join(name);
+        fs::create_dir_all(&path).unwrap();
+        let document = format!(
+            r#"{{"zarr_format":2,"shape":[2],"chunks":[2],"dtype":"{dtype}","compressor":null,"fill_value":0,"order":"C",
+            "filters":null}}"#
+        );
+        fs::write(path.join(".zarray"), document).unwrap();
+        fs::write(path.join(".zattrs"), attributes).unwrap();
+        fs::write(path.join("0"), bytes).unwrap();
+    };
+    for place in ["", "g"] {
+        fs::create_dir_all(folder.path().join(place)).unwrap();
+        fs::write(folder.path().join(place).join(".zgroup"), br#"{"zarr_format":2}"#).unwrap();
+    }
+    let long = "x".repeat(5000);
+    array("t", "<f4", &format!(r#"{{"_ARRAY_DIMENSIONS":["time"],"grid_mapping":"{long}"}}"#), &[1; 8]);
+    array("n", "<f4", &format!(r#"{{"_ARRAY_DIMENSIONS":["{long}"]}}"#), &[1; 8]);
+    let times = [1i64, (1 << 53) + 1].map(i64::to_le_bytes).concat();
+    array("time", "<i8", r#"{"_ARRAY_DIMENSIONS":["time"],"units":"days since 2000-01-01"}"#, &times);
+    let mount = Mount::new(folder.path(), &["--containers", "nc"]);
+    let path = mount.join("g/dataset.nc");
+    let bytes = fs::read(&path).unwrap();
+    assert!(bytes.starts_with(b"CDF\x05") && bytes.len() as u64 == fs::metadata(&path).unwrap().len());
+    assert!(has(&bytes, &[1i64, (1 << 53) + 1].map(i64::to_be_bytes).concat()));
+    // what is no double comes while the file is open as one of doubles: it is another file then
+    let flat = OpenOptions::new().write(true).open(mount.join("g/time/data.raw")).unwrap();
+    flat.write_all_at(&7i64.to_le_bytes(), 8).unwrap();
+    let open = fs::File::open(&path).unwrap();
+    let mut start = [0; 4];
+    open.read_exact_at(&mut start, 0).unwrap();
+    assert_eq!(&start, b"CDF\x02");
+    flat.write_all_at(&times[8..], 8).unwrap();
+    let mut all = vec![0; open.metadata().unwrap().len() as usize];
+    assert_eq!(open.read_exact_at(&mut all, 0).unwrap_err().raw_os_error(), Some(libc::ESTALE));
+    assert!(fs::read(&path).unwrap().starts_with(b"CDF\x05"));
 }
 
 fn has(bytes: &[u8], wanted: &[u8]) -> bool {

@@ -5,7 +5,7 @@ use super::{Failure, Location, MemoryArgs, StoreArgs, location, logger, open_sto
 use crate::array::Array;
 use crate::cache::Cache;
 use crate::error::{Error, Kind};
-use crate::header::{self, Composite, Content, DATASET, Format};
+use crate::header::{self, Composite, Content, DATASET, Described, Format};
 use crate::hierarchy::Place;
 use crate::json::{self, Map, Value};
 use crate::metadata::{ZARRAY, ZGROUP, ZMETADATA};
@@ -72,7 +72,8 @@ pub fn run(args: &HeaderArgs) -> Result<(), Failure> {
             match asked {
                 Some(Asked::Array(format)) => print_header(args, &array, format, &cache, stats),
                 _ => {
-                    let fitting = Format::ALL.into_iter().filter(|format| format.fits(array.metadata()));
+                    let described = described(args, &cache, stats)?;
+                    let fitting = Format::ALL.into_iter().filter(|format| format.tells(&described));
                     let rows: Vec<Row> = fitting.map(|format| (format.id(), format.name())).collect();
                     print(list(&rows, args.json))
                 }
@@ -80,7 +81,7 @@ pub fn run(args: &HeaderArgs) -> Result<(), Failure> {
         }
         (_, Some(Asked::Array(_))) => Err(Failure::new(3, format!("{shown}: not an array, but a group"))),
         (_, Some(Asked::Dataset)) => {
-            let file = header::dataset(&alone, &Key::root()).map_err(failed)?;
+            let file = header::dataset(&alone, &cache, &Key::root()).map_err(failed)?;
             print(before_values(&file))
         }
         (_, None) => print(list(&[(NETCDF, DATASET)], args.json)),
@@ -105,14 +106,20 @@ fn print_header(
         };
         return Err(Failure::new(4, format!("{shown}: {why}")));
     }
+    let array = described(args, cache, stats)?;
+    let file = format.file(&array).map_err(|e| Failure::new(4, format!("{shown}: {e}")))?;
+    print(before_values(&file))
+}
+
+/// What headers can say of the array, with what lies beside it in its store.
+fn described(args: &HeaderArgs, cache: &Cache, stats: Arc<Stats>) -> Result<Described, Failure> {
     let (store, key) = enclosing(&args.path, &args.store_args);
-    let failed = |e: Error| Failure::from(e.context(shown));
+    let failed = |e: Error| Failure::from(e.context(&args.path));
     let hierarchy = open_store(&store, &args.store_args, stats)?;
-    let file = match hierarchy.find(&key).map_err(failed)? {
-        Some(Place::Array(array)) => header::describe(&hierarchy, cache, &array).and_then(|array| format.file(&array)),
-        _ => Err(Error::new(Kind::NotFound, "no such array")),
-    };
-    print(before_values(&file.map_err(failed)?))
+    match hierarchy.find(&key).map_err(failed)? {
+        Some(Place::Array(array)) => header::describe(&hierarchy, cache, &array).map_err(failed),
+        _ => Err(failed(Error::new(Kind::NotFound, "no such array"))),
+    }
 }
 
 /// The store that an array lies in, as far up as there are groups that hold it, and its key there.

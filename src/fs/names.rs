@@ -41,7 +41,15 @@ impl Fs {
         if self.is_unsettled(parent, Some(name)) {
             self.settle(key, Some(name));
         }
-        self.tree.lookup(parent, name)
+        let found = self.tree.lookup(parent, name);
+        match &found {
+            // a header that can't be made must not be missing without a word
+            Err(e) if self.tree.is_header_name(name) && ![libc::ESTALE, libc::ENOENT].contains(&e.errno()) => {
+                self.stats.problem(format!("{}: is not shown: {e}", key.join(name)));
+            }
+            _ => {}
+        }
+        found
     }
 
     /// What `stat` tells of a file that is being written, or was removed while it is open; None of any other.

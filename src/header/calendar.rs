@@ -35,18 +35,15 @@ pub struct Date {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Count {
     calendar: Calendar,
-    unit: Unit,
+    /// Minutes of one.
+    minutes: f64,
     since: Date,
+    /// Seconds after that minute.
+    seconds: f64,
 }
 
-/// What is counted.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Unit {
-    /// So many minutes each.
-    Minutes(f64),
-    /// So many months each.
-    Months(i64),
-}
+/// How far from a whole minute a date may lie, in minutes: what the rounding of counts leaves.
+const TOLERANCE: f64 = 0.01;
 
 impl Calendar {
     /// By CF's name for it.
@@ -105,51 +102,45 @@ impl Calendar {
 }
 
 impl Count {
-    /// What `UNIT since DATE` counts. None where the date is no such, or in another time zone than UTC.
+    /// What `UNIT since DATE` counts. `None` where the date is no such, or in another time zone than UTC, and of months and
+    /// years: UDUNITS takes a month for 30.44 days, others for one of the calendar.
     pub fn parse(units: &str, calendar: Calendar) -> Option<Self> {
         let (unit, since) = units.split_once(" since ")?;
-        let unit = match unit.trim().to_ascii_lowercase().trim_end_matches('s') {
-            "" | "sec" | "second" => Unit::Minutes(1.0 / 60.0),
-            "min" | "minute" => Unit::Minutes(1.0),
-            "h" | "hr" | "hour" => Unit::Minutes(60.0),
-            "d" | "day" => Unit::Minutes(1440.0),
-            "month" => Unit::Months(1),
-            "year" | "common_year" => Unit::Months(12),
+        let minutes = match unit.trim().to_ascii_lowercase().trim_end_matches('s') {
+            "" | "sec" | "second" => 1.0 / 60.0,
+            "min" | "minute" => 1.0,
+            "h" | "hr" | "hour" => 60.0,
+            "d" | "day" => 1440.0,
             _ => return None,
         };
-        let since = parse_date(since.trim())?;
-        calendar.day_number(&since).map(|_| Count { calendar, unit, since })
+        let (since, seconds) = parse_date(since.trim())?;
+        calendar.day_number(&since).map(|_| Count { calendar, minutes, since, seconds })
     }
 
-    /// The unit.
-    pub fn unit(&self) -> Unit {
-        self.unit
+    /// Minutes of what is counted.
+    pub fn minutes(&self) -> f64 {
+        self.minutes
     }
 
-    /// The date of a number, to the minute. None of what is beyond the years 1 to 9999.
+    /// The date of a number. `None` of what is no whole minute, or beyond the years 1 to 9999.
     pub fn date(&self, number: f64) -> Option<Date> {
         if !number.is_finite() || number.abs() > 1e15 {
             return None;
         }
-        match self.unit {
-            Unit::Minutes(minutes) => {
-                let minutes = (number * minutes).round() as i64 + self.since.minute;
-                let day = self.calendar.day_number(&self.since)? + minutes.div_euclid(1440);
-                let (year, month, day) = self.calendar.date(day)?;
-                Some(Date { year, month, day, minute: minutes.rem_euclid(1440) })
-            }
-            Unit::Months(months) => {
-                let count = number * months as f64;
-                let months = self.since.year * 12 + self.since.month - 1 + count as i64;
-                let (year, month) = (months.div_euclid(12), months.rem_euclid(12) + 1);
-                (count.fract() == 0.0 && (1..=9999).contains(&year)).then_some(Date { year, month, ..self.since })
-            }
+        let minutes = number * self.minutes + self.seconds / 60.0;
+        let whole = minutes.round();
+        if (minutes - whole).abs() > TOLERANCE {
+            return None;
         }
+        let minutes = whole as i64 + self.since.minute;
+        let day = self.calendar.day_number(&self.since)? + minutes.div_euclid(1440);
+        let (year, month, day) = self.calendar.date(day)?;
+        Some(Date { year, month, day, minute: minutes.rem_euclid(1440) })
     }
 }
 
-/// `1900-1-1`, `1900-01-01T00:00:00Z`, `1900-01-01 6:30 UTC`: seconds are dropped.
-fn parse_date(text: &str) -> Option<Date> {
+/// `1900-1-1`, `1900-01-01T00:00:00Z`, `1900-01-01 6:30 UTC`: the minute, and the seconds after it.
+fn parse_date(text: &str) -> Option<(Date, f64)> {
     let (date, time) = text.split_once(['T', ' ']).unwrap_or((text, ""));
     let mut numbers = date.split('-').map(|part| part.parse::<i64>().ok());
     let (year, month, day) = (numbers.next()??, numbers.next()??, numbers.next()??);
@@ -170,7 +161,7 @@ fn parse_date(text: &str) -> Option<Date> {
         && (0.0..60.0).contains(&second)
         && parts.next().is_none()
         && numbers.next().is_none();
-    in_range.then_some(Date { year, month, day, minute: hour * 60 + minute })
+    in_range.then_some((Date { year, month, day, minute: hour * 60 + minute }, second))
 }
 
 #[cfg(test)]
@@ -198,8 +189,7 @@ mod tests {
             ("days since 1582-10-04", Gregorian, 1.0, (1582, 10, 5, 0)),
             ("seconds since 1970-01-01T00:00:00Z", Standard, -60.0, (1969, 12, 31, 1439)),
             ("minutes since 2000-02-28 23:59 UTC", Gregorian, 1.0, (2000, 2, 29, 0)),
-            ("months since 1999-11-15", Standard, 3.0, (2000, 2, 15, 0)),
-            ("years since 1999-11-15", Standard, -3.0, (1996, 11, 15, 0)),
+            ("seconds since 1970-01-01 00:00:45", Standard, 15.0, (1970, 1, 1, 1)),
             ("days since 1970-01-01", Gregorian, 2_932_896.0, (9999, 12, 31, 0)),
         ] {
             assert_eq!(date(units, calendar, number), Some(expected), "{number} {units}");
@@ -229,6 +219,8 @@ mod tests {
             "days since 2000-01-01 24:00",
             "days since -1-1-1",
             "fortnights since 2000-01-01",
+            "months since 2000-01-01",
+            "years since 2000-01-01",
         ] {
             assert_eq!(Count::parse(units, Calendar::Standard), None, "{units}");
         }
@@ -236,6 +228,6 @@ mod tests {
         for number in [1e300, 1e15, -1e15, f64::NAN, 3e6, -800_000.0] {
             assert_eq!(date("days since 1970-01-01", Calendar::Gregorian, number), None, "{number}");
         }
-        assert_eq!(date("months since 2000-01-01", Calendar::Gregorian, 0.5), None);
+        assert_eq!(date("seconds since 2000-01-01", Calendar::Gregorian, 59.0), None);
     }
 }

@@ -50,6 +50,9 @@ pub struct Axis {
     pub calendar: Option<String>,
     /// Where its items lie.
     pub coordinates: Coordinates,
+    /// Whether there is a coordinate array although [`Coordinates::Unknown`] stands here: it can't be read, is too large, or
+    /// holds no numbers.
+    pub is_unread: bool,
 }
 
 /// What a dimension runs along.
@@ -142,6 +145,7 @@ impl Described {
             units: None,
             calendar: None,
             coordinates: Coordinates::Unknown,
+            is_unread: false,
         };
         Described {
             key: key.clone(),

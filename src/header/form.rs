@@ -27,14 +27,21 @@ impl Form {
         }
     }
 
-    /// Turns whole items as they are stored into what is shown. EIO for an integer that no double holds exactly.
+    /// Whether [`Form::show`] can show whole items as they are stored.
+    pub fn can_show(self, bytes: &[u8]) -> bool {
+        self.show(&mut bytes.to_vec()).is_ok()
+    }
+
+    /// Turns whole items as they are stored into what is shown. ESTALE for an integer that no double holds exactly: a file
+    /// is only made with doubles while there is none (see `netcdf`), so the array has changed since it was opened.
     pub fn show(self, bytes: &mut [u8]) -> Result<()> {
         let Form::Doubles { big_endian } = self else { return self.reverse(bytes) };
         for item in bytes.as_chunks_mut().0 {
             let n = if big_endian { i64::from_be_bytes(*item) } else { i64::from_le_bytes(*item) };
             let shown = n as f64;
             if shown as i128 != i128::from(n) {
-                return Err(Error::new(Kind::System(libc::EIO), format!("{n} can't be shown as a double")));
+                let why = format!("{n} can't be shown as a double: open the file again");
+                return Err(Error::new(Kind::System(libc::ESTALE), why));
             }
             *item = shown.to_be_bytes();
         }
@@ -91,7 +98,8 @@ mod tests {
     fn what_has_no_exact_value_is_refused() {
         let form = Form::Doubles { big_endian: true };
         for n in [(1i64 << 53) + 1, i64::MAX] {
-            assert_eq!(form.show(&mut n.to_be_bytes()).unwrap_err().errno(), libc::EIO);
+            assert_eq!(form.show(&mut n.to_be_bytes()).unwrap_err().errno(), libc::ESTALE);
+            assert!(!form.can_show(&n.to_be_bytes()) && form.can_show(&(n / 2 + 1).to_be_bytes()));
         }
         for x in [0.5, f64::NAN, f64::INFINITY, 9.3e18, -9.3e18] {
             assert_eq!(form.store(&mut x.to_be_bytes()).unwrap_err().errno(), libc::EINVAL, "{x}");

@@ -30,6 +30,7 @@ mod vrt;
 mod xdmf;
 
 pub use composite::{Composite, Content, Part};
+use describe::flat;
 pub use describe::{axis_names, describe};
 pub use described::{Axis, Coordinates, Crs, Described, Number, Role};
 pub use form::Form;
@@ -151,8 +152,18 @@ impl Format {
         !metadata.is_object() && has_room && fits(metadata)
     }
 
-    /// The file. [`crate::error::Kind::Unsupported`] unless [`Format::fits`].
+    /// Whether the format can say truly what this array is: [`Format::fits`], and what attributes and coordinates tell has
+    /// a place in it.
+    pub fn tells(self, array: &Described) -> bool {
+        self.fits(&array.metadata) && (self != Format::Grads || grads::tells(array))
+    }
+
+    /// The file. [`crate::error::Kind::Unsupported`] unless [`Format::tells`].
     pub fn file(self, array: &Described) -> Result<Composite> {
+        if self.fits(&array.metadata) && !self.tells(array) {
+            let why = format!("{} can't say what the array is: its times, its packing or its coordinates", self.name());
+            return Err(Error::unsupported(why).context(&array.key));
+        }
         if !self.fits(&array.metadata) {
             let why = format!("{} can't describe an array of this shape and dtype", self.name());
             return Err(Error::unsupported(why).context(&array.key));
@@ -195,7 +206,7 @@ mod tests {
     fn no_metadata_makes_a_header_large() {
         let arrays = testing::hostile();
         for format in Format::ALL {
-            for array in arrays.iter().filter(|array| format.fits(&array.metadata)) {
+            for array in arrays.iter().filter(|array| format.tells(array)) {
                 let own = |part: &Part| if matches!(part.content, Content::Bytes(_)) { part.len } else { 0 };
                 let size: u64 = format.file(array).unwrap().parts().iter().map(own).sum();
                 assert!(size < 1 << 20, "{format:?}: {size} bytes");

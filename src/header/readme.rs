@@ -21,7 +21,7 @@ pub fn text(array: &Described) -> String {
     text.push_str(
         "\nFor programs that find the shape themselves (a mount shows those that its option --headers names):\n",
     );
-    for format in Format::ALL.into_iter().filter(|format| format.fits(&array.metadata)) {
+    for format in Format::ALL.into_iter().filter(|format| format.tells(array)) {
         text.extend(readers(format).map(|readers| format!("  {:<13} {readers}\n", format.name())));
     }
     text.push_str(&format!(

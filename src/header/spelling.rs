@@ -128,7 +128,11 @@ pub fn rounded(x: f64) -> f64 {
 
 /// The value that stands for missing ones, as an item holds it; None if no item can.
 pub fn nodata(array: &Described) -> Option<Number> {
-    let (nodata, dtype) = (array.nodata?, &array.metadata.dtype);
+    item(&array.metadata.dtype, array.nodata?)
+}
+
+/// A number as an item of the dtype holds it; `None` if no item can.
+pub fn item(dtype: &DType, nodata: Number) -> Option<Number> {
     let bits = 8 * dtype.size() as u32;
     let within = match dtype.kind() {
         Kind::Float if dtype.size() == 4 => {

@@ -21,7 +21,8 @@ pub fn plain(dtype: &str, shape: &[u64]) -> Described {
 }
 
 fn axis(name: &str, role: Role, units: &str, coordinates: Coordinates, len: u64) -> Axis {
-    Axis { name: Some(name.into()), len, role, units: Some(units.into()), calendar: None, coordinates }
+    let (name, units) = (Some(name.into()), Some(units.into()));
+    Axis { name, len, role, units, calendar: None, coordinates, is_unread: false }
 }
 
 /// Time, latitude from north to south, longitude; floats.

@@ -56,7 +56,24 @@ impl Tree {
     /// Those shown of an array, in the order in which they are listed.
     pub(super) fn formats<'a>(&'a self, array: &'a Array) -> impl Iterator<Item = Format> + 'a {
         let sound = super::has_flat(array);
-        self.headers.formats.iter().copied().filter(move |format| sound && format.fits(array.metadata()))
+        let fits = move |format: &Format| sound && format.fits(array.metadata());
+        self.headers.formats.iter().copied().filter(fits).filter(move |format| self.tells(*format, array))
+    }
+
+    /// Whether a format that fits an array can say truly what it is. Where that can't be found out now the file is shown:
+    /// opening it tells why.
+    fn tells(&self, format: Format, array: &Array) -> bool {
+        if format != Format::Grads {
+            return true;
+        }
+        let described = self.hierarchy.remembered(array.key()).map(|array| self.described(&array, KEPT));
+        !matches!(described, Some(Ok(described)) if !format.tells(&described))
+    }
+
+    /// Whether listing an array takes a look at its coordinates.
+    pub(super) fn is_described_to_list(&self, key: &Key) -> bool {
+        let fits = |array: Arc<Array>| Format::Grads.fits(array.metadata());
+        self.headers.formats.contains(&Format::Grads) && self.hierarchy.remembered(key).is_some_and(fits)
     }
 
     /// The header or container of this name that is shown of an array.
@@ -123,7 +140,7 @@ impl Tree {
         {
             return Ok(dataset.clone());
         }
-        let file = header::dataset(&self.hierarchy, key)?;
+        let file = header::dataset(&self.hierarchy, &self.cache, key)?;
         let newest = self.newest(key, &file)?;
         let permissions = self.permissions_of_all(file.sources.iter())?;
         let dataset = (Arc::new(file), newest, permissions);

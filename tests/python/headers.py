@@ -253,6 +253,12 @@ def presence(array):
     """The directory lists the headers that can describe the array, finds them by name, and no others."""
     wanted = wanted_files(array)
     names = set(os.listdir(array.path))
+    if array.scale or array.offset:
+        # GrADS would take the stored numbers for the values
+        wanted -= {"data.ctl"}
+    elif any(axis.get("name") for axis in array.axes):
+        # whether it can say these coordinates is tested beside the format
+        wanted = wanted - {"data.ctl"} | (wanted & names & {"data.ctl"})
     known = {"data.npy", "README.txt", "data.vrt", "data.raw.hdr", "data.nhdr", "data.mhd", "data.xmf", "data.ctl"}
     same("listed", sorted(names & known), sorted(wanted))
     same("found by name", sorted(name for name in known if array.has(name)), sorted(wanted))

@@ -102,8 +102,8 @@ fn values(cache: &Cache, array: &Array, attributes: &Map<String, Value>) -> Resu
     Ok(Coordinates::Irregular { values, source })
 }
 
-/// All flat bytes of an array that is small enough to be read as a whole.
-fn flat(cache: &Cache, array: &Array) -> Result<Vec<u8>> {
+/// Returns all flat bytes of an array that is small enough to be read as a whole.
+pub fn flat(cache: &Cache, array: &Array) -> Result<Vec<u8>> {
     let grid = array.grid();
     let max_chunks = if array.is_far() { MAX_FAR_CHUNKS } else { MAX_CHUNKS };
     if array.metadata().shape.iter().product::<u64>() > MAX_ITEMS || grid.chunk_size() > MAX_CHUNK {

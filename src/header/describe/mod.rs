@@ -19,6 +19,8 @@ use crate::json::{self, Map, Value};
 use crate::metadata::{MAX_DOCUMENT, ZARRAY};
 use crate::store::Key;
 use coordinates::Coordinate;
+pub use coordinates::flat;
+pub use role::{is_east, is_north};
 use std::sync::Arc;
 
 /// The attribute in which xarray, GDAL and NCZarr keep the names of dimensions: xarray's "Zarr Encoding Specification".
@@ -69,6 +71,7 @@ pub fn describe(hierarchy: &Hierarchy, cache: &Cache, array: &Arc<Array>) -> Res
 
 /// A coordinate array says more than the image that a dimension is of.
 fn axis(name: Option<String>, len: u64, coordinate: Option<Coordinate>, image: Option<&ngff::Axis>) -> Axis {
+    let has_array = coordinate.is_some();
     let (units, calendar, mut coordinates) = match coordinate {
         Some(found) => (found.units, found.calendar, found.values),
         None => (None, None, Coordinates::Unknown),
@@ -79,7 +82,8 @@ fn axis(name: Option<String>, len: u64, coordinate: Option<Coordinate>, image: O
         coordinates = Coordinates::Regular { first, step };
     }
     let units = units.or_else(|| image?.unit.clone());
-    Axis { name, len, role: Role::Other, units, calendar, coordinates }
+    let is_unread = has_array && coordinates == Coordinates::Unknown;
+    Axis { name, len, role: Role::Other, units, calendar, coordinates, is_unread }
 }
 
 /// The names of the dimensions of `array`, whose attributes these are; no coordinates are read for it. A group that tells

@@ -3,8 +3,9 @@
 //! are typed is here and in the files beside; that the bytes come from chunks, and in which order they stand there, is
 //! not known.
 
-use super::{Composite, Form, axis_names};
+use super::{Composite, Form, axis_names, flat};
 use crate::array::Array;
+use crate::cache::Cache;
 use crate::dtype::{DType, Kind};
 use crate::error::{Error, Result};
 use crate::hierarchy::{Hierarchy, Place};
@@ -134,21 +135,21 @@ struct Members {
 /// trees of xarray; and so have grid mappings. What the format has no place for is left out, and named in an attribute: complex numbers, texts
 /// of Unicode, structs, objects, floats of other sizes than 4 and 8 bytes, arrays with a dimension of length 0, and what
 /// can't be read. [`crate::error::Kind::NotFound`] if there is no group.
-pub fn dataset(hierarchy: &Hierarchy, key: &Key) -> Result<Composite> {
-    let members = Members::of_group(hierarchy, key)?;
+pub fn dataset(hierarchy: &Hierarchy, cache: &Cache, key: &Key) -> Result<Composite> {
+    let members = Members::of_group(hierarchy, cache, key)?;
     let header = members.header(&hierarchy.attributes(key)?);
     members.file(header).map_err(|e| e.context(key))
 }
 
 impl Members {
-    fn of_group(hierarchy: &Hierarchy, key: &Key) -> Result<Self> {
+    fn of_group(hierarchy: &Hierarchy, cache: &Cache, key: &Key) -> Result<Self> {
         if !matches!(hierarchy.find(key)?, Some(Place::Group)) {
             return Err(Error::not_found("no such group").context(key));
         }
         let mut members = Members { sources: vec![key.clone()], ..Members::default() };
         members.add_group(hierarchy, key)?;
         members.add_from_above(hierarchy, key)?;
-        members.count_time_in_floats();
+        members.count_time_in_floats(cache);
         // in CDF-2 one variable may be too large for others to follow it
         members.list.sort_by_key(|member| member.array.size() > MAX_VARIABLE);
         Ok(members)
@@ -233,10 +234,15 @@ impl Members {
     }
 
     /// Has coordinates that count time as floats, as most CF files do, if that is all that CDF-2 lacks: xarray stores times
-    /// as integers of 64 bits, and many programs don't know CDF-5.
-    fn count_time_in_floats(&mut self) {
+    /// as integers of 64 bits, and many programs don't know CDF-5. **No read of a file fails because of a value**: where one
+    /// coordinate is not exact as a double, or all can't be looked at, the file is of CDF-5.
+    fn count_time_in_floats(&mut self, cache: &Cache) {
         self.count_time_as(Type::Double);
-        if self.version() == Version::Data64 {
+        let are_exact = |member: &Member| match member.form() {
+            form @ Form::Doubles { .. } => flat(cache, &member.array).is_ok_and(|bytes| form.can_show(&bytes)),
+            _ => true,
+        };
+        if self.version() == Version::Data64 || !self.list.iter().all(are_exact) {
             self.count_time_as(Type::Int64);
         }
     }
@@ -341,6 +347,10 @@ fn type_of(array: &Array) -> std::result::Result<Type, String> {
 /// The array of this name in the nearest group above `key` that has one: if it holds the coordinates of a dimension of this
 /// length, or where there is none a single item, as grid mappings do.
 fn from_above(hierarchy: &Hierarchy, key: &Key, name: &str, len: Option<u64>) -> Result<Option<Arc<Array>>> {
+    // attributes may hold anything: a store need not even know how to look for such a name
+    if name.len() > names::MAX_NAME {
+        return Ok(None);
+    }
     let mut above = key.clone();
     while !above.is_root() {
         above = above.parent();

@@ -7,7 +7,7 @@ use icu_normalizer::ComposingNormalizerBorrowed;
 use std::collections::HashMap;
 
 /// Bytes that netcdf-c takes of a name: `NC_MAX_NAME`.
-const MAX_NAME: usize = 256;
+pub const MAX_NAME: usize = 256;
 
 /// Names that were given already, of variables, of dimensions, or of the attributes of one of them; and how often each was
 /// asked for.

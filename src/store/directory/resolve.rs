@@ -74,6 +74,9 @@ fn goes_through_link(root: &OwnedFd, key: &Key) -> bool {
     opened.is_err_and(|e| e == Errno::LOOP)
 }
 
+/// Bytes of a path that the kernel takes: `PATH_MAX`.
+const MAX_PATH: usize = 4096;
+
 /// Opens `path` below `root`; None if there is definitely nothing.
 pub(super) fn open_beneath(root: &OwnedFd, path: &str, flags: OFlags) -> Result<Option<OwnedFd>> {
     create_beneath(root, path, flags, Mode::empty())
@@ -88,6 +91,8 @@ pub(super) fn create_beneath(root: &OwnedFd, path: &str, flags: OFlags, mode: Mo
         match fs::openat2(root.as_fd(), path, flags | OFlags::CLOEXEC, mode, resolve) {
             Ok(fd) => return Ok(Some(fd)),
             Err(Errno::NOENT | Errno::NOTDIR) => return Ok(None),
+            // no file system has such a name; of a path that is too long as a whole this can't be told
+            Err(Errno::NAMETOOLONG) if !flags.contains(OFlags::CREATE) && path.len() < MAX_PATH => return Ok(None),
             Err(Errno::AGAIN | Errno::INTR) => {}
             Err(Errno::XDEV) => return Err(leads_out()),
             Err(Errno::NXIO) => return Err(Error::damaged("is not a regular file")),

@@ -56,6 +56,22 @@ fn nothing_leads_out_of_the_store_or_blocks() {
     assert_eq!(names(good), ["good", "in"]);
 }
 
+/// A name that no file system has is the name of nothing, not an error; but nothing is stored under it.
+#[test]
+fn there_is_nothing_of_a_name_that_is_too_long() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = DirectoryStore::open(dir.path()).unwrap();
+    let long = "x".repeat(256);
+    for path in [long.clone(), format!("{long}/.zarray"), format!("a/{long}")] {
+        let key = Key::normalize(&path).unwrap();
+        assert!(store.stat(&key).unwrap().is_none() && get(&store, &path).unwrap().is_none(), "{path}");
+        assert_eq!(store.put(&key, b"x").unwrap_err().errno(), libc::ENAMETOOLONG, "{path}");
+    }
+    // what lies deeper than a path can say may be there
+    let deep = "d/".repeat(3000) + "x";
+    assert_eq!(store.stat(&Key::normalize(&deep).unwrap()).unwrap_err().errno(), libc::ENAMETOOLONG);
+}
+
 /// What `stat_many` says of `keys`: errno, nothing, or kind and size. It must be what `stat` says.
 fn many(store: &DirectoryStore, keys: &[&str]) -> Vec<String> {
     let keys: Vec<Key> = keys.iter().map(|k| Key::normalize(k).unwrap()).collect();
