@@ -161,6 +161,7 @@ fn before_values(file: &Composite) -> Vec<u8> {
     for part in file.parts() {
         match &part.content {
             Content::Bytes(text) => bytes.extend_from_slice(text),
+            Content::Bands(bands) => bytes.extend_from_slice(bands.text().as_bytes()),
             Content::Padding => bytes.resize(bytes.len() + usize::try_from(part.len).unwrap_or(0), 0),
             Content::Flat { .. } => break,
         }

@@ -127,6 +127,9 @@ impl Fs {
             }
             match (&slice.part.content, self.flat_of(open, &slice, cached)?) {
                 (Content::Bytes(bytes), _) => out.extend_from_slice(&bytes[slice.at as usize..][..slice.len]),
+                (Content::Bands(bands), _) => {
+                    out.extend_from_slice(&bands.text().as_bytes()[slice.at as usize..][..slice.len]);
+                }
                 // most requests lie in one part: they need no copy
                 (_, Some((flat, Form::AsStored))) if out.is_empty() => {
                     if !self.read_part(flat, slice.at, slice.len, cached, out)? {
@@ -293,6 +296,7 @@ impl CompositeFile {
             let same = match &slice.part.content {
                 Content::Bytes(bytes) => bytes[slice.at as usize..][..slice.len] == *part,
                 Content::Padding => part.iter().all(|byte| *byte == 0),
+                Content::Bands(_) => false,
                 Content::Flat { .. } => true,
             };
             if !same {

@@ -2,6 +2,7 @@
 //! each part stands, not how an array is read.
 
 use super::Form;
+use super::vrt::Bands;
 use crate::dtype::DType;
 use crate::metadata::ArrayMetadata;
 use crate::store::Key;
@@ -34,6 +35,8 @@ pub enum Content {
     Bytes(Arc<[u8]>),
     /// Bytes of 0, which can't be changed.
     Padding,
+    /// The text of some bands, which is made when it is read: all of it may be large.
+    Bands(Bands),
     /// All flat bytes of the array at a key.
     Flat {
         /// The array's place in the hierarchy.
@@ -59,6 +62,13 @@ impl Part {
     }
 }
 
+impl Content {
+    /// Whether the bytes are the file's own: neither an array's nor padding.
+    pub fn is_own(&self) -> bool {
+        matches!(self, Content::Bytes(_) | Content::Bands(_))
+    }
+}
+
 impl Composite {
     /// A file of this text alone.
     pub fn text(text: String) -> Self {
@@ -70,6 +80,11 @@ impl Composite {
     /// Adds bytes at the end.
     pub fn push_bytes(&mut self, bytes: Vec<u8>) {
         self.push(bytes.len() as u64, Content::Bytes(bytes.into()));
+    }
+
+    /// Adds the text of bands at the end.
+    pub fn push_bands(&mut self, bands: Bands) {
+        self.push(bands.text().len() as u64, Content::Bands(bands));
     }
 
     /// Adds zeros at the end up to the next multiple of `step` bytes.

@@ -2,11 +2,13 @@
 //! (<https://gdal.org/en/stable/drivers/raster/vrt.html>). GDAL reads 8-bit signed integers from version 3.7 on, 64-bit
 //! ones from 3.5.
 
-use super::Described;
+use super::Composite;
+use super::described::{Coordinates, Described};
 use super::raster::{self, Raster};
 use super::spelling::{self, float, xml};
-use crate::json::{self, Value};
+use crate::json::{self, Map, Value};
 use crate::metadata::ArrayMetadata;
+use std::sync::Arc;
 
 /// GDAL opens no more unless it is told to.
 const MAX_BANDS: u64 = 65536;
@@ -21,19 +23,72 @@ pub fn fits(metadata: &ArrayMetadata) -> bool {
         && Raster::of(metadata).is_some_and(|raster| raster.bands <= MAX_BANDS && row(raster) <= i32::MAX as u64)
 }
 
-/// The file.
-pub fn text(array: &Described) -> String {
+/// Bands whose text is made at once, when a part of it is read.
+const BLOCK: u64 = 64;
+
+/// Where there are more bands than this, what stands in each of them is kept short.
+const MANY_BANDS: u64 = 1024;
+
+/// Letters of a label or a unit where there are many bands.
+const SHORT: usize = 48;
+
+/// The file. **Its size is found without holding its text**: bands are told in blocks, each of which is made when it is
+/// read.
+pub fn file(array: &Described) -> Composite {
     let metadata = &array.metadata;
-    let (Some(raster), Some(data_type)) = (Raster::of(metadata), data_type(metadata)) else { return String::new() };
-    let item = metadata.dtype.size() as u64;
-    let (line, byte_order) = (raster.columns * item, if metadata.dtype.is_big_endian() { "MSB" } else { "LSB" });
-    let meaning = meaning(array);
-    let mut text = format!("<VRTDataset rasterXSize=\"{}\" rasterYSize=\"{}\">\n", raster.columns, raster.rows);
-    text.push_str(&place(array));
-    text.push_str(&attributes(array));
-    for band in 0..raster.bands {
-        text.push_str(&format!(
-            r#"  <VRTRasterBand dataType="{data_type}" band="{}" subClass="VRTRawRasterBand">
+    let (Some(raster), Some(data_type)) = (Raster::of(metadata), data_type(metadata)) else {
+        return Composite::default();
+    };
+    let mut head = format!("<VRTDataset rasterXSize=\"{}\" rasterYSize=\"{}\">\n", raster.columns, raster.rows);
+    head.push_str(&place(array));
+    head.push_str(&attributes(array));
+    let letters = if raster.bands > MANY_BANDS { SHORT } else { usize::MAX };
+    let leading = array.axes.len().saturating_sub(2);
+    let mut axes = array.axes.clone();
+    // only the leading ones have a place in labels
+    axes.iter_mut().skip(leading).for_each(|axis| axis.coordinates = Coordinates::Unknown);
+    let labels = Described { axes, attributes: Map::new(), crs: None, ..array.clone() };
+    let same = Arc::new(EachBand { raster, data_type, letters, meaning: meaning(array, letters), labels });
+    let mut file = Composite::default();
+    file.push_bytes(head.into());
+    for first in (0..raster.bands).step_by(BLOCK as usize) {
+        file.push_bands(Bands { same: same.clone(), first });
+    }
+    file.push_bytes(b"</VRTDataset>\n".to_vec());
+    file
+}
+
+/// A block of bands.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Bands {
+    same: Arc<EachBand>,
+    /// The number of the first one.
+    first: u64,
+}
+
+/// What is the same in each band.
+#[derive(Debug, PartialEq)]
+struct EachBand {
+    raster: Raster,
+    data_type: &'static str,
+    /// Most letters of a label.
+    letters: usize,
+    meaning: String,
+    /// What labels are made of.
+    labels: Described,
+}
+
+impl Bands {
+    /// Returns the text of all bands of the block.
+    pub fn text(&self) -> String {
+        let EachBand { raster, data_type, letters, meaning, labels } = &*self.same;
+        let metadata = &labels.metadata;
+        let item = metadata.dtype.size() as u64;
+        let (line, byte_order) = (raster.columns * item, if metadata.dtype.is_big_endian() { "MSB" } else { "LSB" });
+        let mut text = String::new();
+        for band in self.first..raster.bands.min(self.first + BLOCK) {
+            text.push_str(&format!(
+                r#"  <VRTRasterBand dataType="{data_type}" band="{}" subClass="VRTRawRasterBand">
     <Description>{}</Description>
 {meaning}    <SourceFilename relativeToVRT="1">data.raw</SourceFilename>
     <ImageOffset>{}</ImageOffset>
@@ -42,12 +97,17 @@ pub fn text(array: &Described) -> String {
     <ByteOrder>{byte_order}</ByteOrder>
   </VRTRasterBand>
 "#,
-            band + 1,
-            xml(&raster::band_label(array, band)),
-            band * raster.rows * line,
-        ));
+                band + 1,
+                xml(&short(&raster::band_label(labels, band), *letters)),
+                band * raster.rows * line,
+            ));
+        }
+        text
     }
-    text + "</VRTDataset>\n"
+}
+
+fn short(text: &str, letters: usize) -> String {
+    text.chars().take(letters).collect()
 }
 
 fn data_type(metadata: &ArrayMetadata) -> Option<&'static str> {
@@ -92,10 +152,10 @@ fn attributes(array: &Described) -> String {
 }
 
 /// What the values of each band mean.
-fn meaning(array: &Described) -> String {
+fn meaning(array: &Described, letters: usize) -> String {
     let elements = [
         ("NoDataValue", spelling::nodata(array).map(|nodata| nodata.to_string())),
-        ("UnitType", array.units.as_deref().map(|units| xml(&spelling::line(units)))),
+        ("UnitType", array.units.as_deref().map(|units| xml(&short(&spelling::line(units), letters)))),
         ("Offset", array.offset.filter(|x| x.is_finite()).map(float)),
         ("Scale", array.scale.filter(|x| x.is_finite()).map(float)),
     ];
@@ -105,9 +165,34 @@ fn meaning(array: &Described) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::described::{Coordinates, Crs, Number};
+    use super::super::Content;
+    use super::super::described::{Crs, Number};
     use super::super::testing;
     use super::*;
+
+    fn text(array: &Described) -> String {
+        let text = |content: &Content| match content {
+            Content::Bytes(bytes) => String::from_utf8(bytes.to_vec()).unwrap(),
+            Content::Bands(bands) => bands.text(),
+            other => panic!("{other:?}"),
+        };
+        file(array).parts().iter().map(|part| text(&part.content)).collect()
+    }
+
+    #[test]
+    fn a_file_of_many_bands_is_not_held_as_text() {
+        let long = "&\u{1F600}".repeat(100);
+        let mut array = Described { units: Some(long.clone()), ..testing::plain("<f4", &[65536, 1, 1]) };
+        array.axes[0].name = Some(long);
+        let file = file(&array);
+        let held = |content: &Content| if let Content::Bytes(bytes) = content { bytes.len() } else { 0 };
+        let held: usize = file.parts().iter().map(|part| held(&part.content)).sum();
+        assert!(held < 10_000 && file.parts().len() < 2000, "{held}");
+        assert!(file.size() < 64 << 20, "{}", file.size());
+        let text = text(&array);
+        assert_eq!((text.len() as u64, text.matches("<VRTRasterBand ").count()), (file.size(), 65536));
+        assert!(text.contains("band=\"65536\"") && text.contains("<ImageOffset>262140</ImageOffset>"));
+    }
 
     #[test]
     fn an_array_of_which_nothing_is_known() {

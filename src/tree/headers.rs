@@ -177,7 +177,7 @@ impl Tree {
             }
             _ => return Err(stale()),
         };
-        let own: u64 = file.parts().iter().filter(|p| matches!(p.content, Content::Bytes(_))).map(|p| p.len).sum();
+        let own: u64 = file.parts().iter().filter(|p| p.content.is_own()).map(|p| p.len).sum();
         Ok(self.plain(node, file.size(), own.div_ceil(512).max(1), modified, permissions))
     }
 }
