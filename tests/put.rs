@@ -7,7 +7,7 @@ use std::io::{Seek, SeekFrom, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use support::{ZARRFS, copy_tree, data, zarrfs};
+use support::{Mount, ZARRFS, copy_tree, data, zarrfs};
 
 /// A copy of the sample store.
 struct Sample(tempfile::TempDir);
@@ -105,6 +105,42 @@ fn what_does_not_fit_is_told() {
     let output = put_pipe(&sample.array(), &["--offset", "1G"], b"1");
     assert_eq!(failure(&output).0, 1);
     succeeds(&put_pipe(&sample.array(), &["--offset", "1G"], b""));
+}
+
+/// c-blosc divides by the size of an item, and takes 32 bits of it.
+#[test]
+fn items_of_any_size_are_encoded_by_blosc() {
+    let sample = Sample::new();
+    let codec = |more: &str| format!(r#"{{"id":"blosc","cname":"lz4","clevel":5,"shuffle":1,"blocksize":0{more}}}"#);
+    for (name, dtype, codec) in [
+        ("none", "|S0", codec("")),
+        ("void", "|V0", codec("")),
+        ("large", "|V300", codec("")),
+        ("cut", "|V4", codec(r#","typesize":4294967296"#)),
+        ("negative", "|V4", codec(r#","typesize":2147483649"#)),
+    ] {
+        let array = sample.0.path().join(name);
+        fs::create_dir(&array).unwrap();
+        let document = format!(
+            r#"{{"zarr_format":2,"shape":[4],"chunks":[4],"dtype":"{dtype}","fill_value":null,"order":"C",
+            "compressor":{codec},"filters":null}}"#
+        );
+        fs::write(array.join(".zarray"), document).unwrap();
+        let len = 4 * dtype[2..].parse::<usize>().unwrap();
+        let bytes: Vec<u8> = (0..len).map(|i| (i * 7) as u8).collect();
+        succeeds(&put_pipe(&array, &[], &bytes));
+        assert_eq!(zarrfs(&["cat", array.to_str().unwrap()]).stdout, bytes, "{name}");
+    }
+    // the daemon encodes them, too: whoever opens a file of the array to write has it try
+    let mount = Mount::new(sample.0.path(), &[]);
+    for name in ["none", "void"] {
+        fs::write(mount.join(name).join("data.raw"), "").unwrap();
+        // whether there can be a chunk of no bytes is another question
+        let _ = File::create(mount.join(name).join("0"));
+        assert!(mount.join(name).join(".zarray").exists(), "the daemon is gone");
+    }
+    fs::write(mount.join("large/data.raw"), [3; 1200]).unwrap();
+    assert_eq!(zarrfs(&["cat", sample.0.path().join("large").to_str().unwrap()]).stdout, [3; 1200]);
 }
 
 #[test]

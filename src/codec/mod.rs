@@ -19,6 +19,8 @@ mod fixed_scale_offset;
 mod gzip;
 mod items;
 mod jenkins_lookup3;
+#[cfg(test)]
+mod limits;
 mod lz4;
 mod lzma;
 mod lzma_filters;

@@ -16,16 +16,23 @@ use std::ffi::CStr;
 /// What a frame is longer than its data at most.
 const OVERHEAD: usize = blosc_src::BLOSC_MAX_OVERHEAD as usize;
 
+/// The largest item that c-blosc knows: it shuffles larger ones as single bytes.
+const MAX_TYPESIZE: usize = blosc_src::BLOSC_MAX_TYPESIZE as usize;
+
 /// `{"id": "blosc", "cname": "lz4", "clevel": 5, "shuffle": 1, "blocksize": 0}`. Decoding needs none of it.
 pub struct Blosc {
     parameters: EncodeOnly<Parameters>,
 }
 
+/// Arguments of c-blosc's encoder, each within the range it computes with. Invariant: a number that comes from a store or
+/// a command line is checked here, before C sees it. c-blosc keeps sizes in 32-bit signed integers and divides by the
+/// size of an item: 0 ends the process with SIGFPE, and what overflows writes past its buffers.
 struct Parameters {
     compressor: &'static CStr,
     clevel: i32,
     shuffle: i32,
     blocksize: usize,
+    /// Bytes of one item, from 1 to [`MAX_TYPESIZE`].
     typesize: usize,
 }
 
@@ -59,7 +66,8 @@ impl Parameters {
             clevel: config.int("clevel", 5, 0, 9)? as i32,
             shuffle,
             blocksize: config.int("blocksize", 0, 0, i64::from(i32::MAX))? as usize,
-            typesize,
+            // of items of no size there are no bytes, which any size divides
+            typesize: if (1..=MAX_TYPESIZE).contains(&typesize) { typesize } else { 1 },
         })
     }
 
