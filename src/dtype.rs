@@ -5,6 +5,8 @@
 use crate::error::{Error, Result};
 use crate::json::{self, Value};
 
+mod spelling;
+
 /// The largest item size accepted, in bytes: NumPy's own limit (a C int).
 const MAX_ITEM: u64 = i32::MAX as u64;
 
@@ -107,23 +109,6 @@ impl DType {
         Ok(DType { kind, size: item_size(size)?, big_endian })
     }
 
-    /// The type string that NumPy makes of one, as other readers want it in metadata: `float32` and `f4` are `<f4`.
-    pub fn canonical(text: &str) -> Result<String> {
-        let dtype = Self::parse_str(text)?;
-        let bare = text.trim_start_matches(['<', '>', '|', '=']);
-        let bare = match (from_name(bare).unwrap_or(bare), &dtype.kind) {
-            (_, Kind::Object) => "O".to_string(),
-            (bare, Kind::Bytes) => bare.replacen('a', "S", 1),
-            (bare, _) => bare.to_string(),
-        };
-        Ok(match dtype.kind {
-            Kind::Bytes | Kind::Void | Kind::Object => format!("|{bare}"),
-            _ if dtype.size == 1 => format!("|{bare}"),
-            _ if dtype.big_endian => format!(">{bare}"),
-            _ => format!("<{bare}"),
-        })
-    }
-
     fn parse_fields(list: &[Value]) -> Result<Self> {
         let mut fields: Vec<Field> = Vec::new();
         let mut size = 0u64;
@@ -188,6 +173,43 @@ impl DType {
             Kind::TimeDelta | Kind::DateTime => true,
             Kind::Struct(fields) => fields.iter().any(|f| f.dtype.has_time()),
             _ => false,
+        }
+    }
+
+    /// Returns an error unless NumPy makes an array of such items and zarr-python stores it: items and fields of no
+    /// size, and times without a unit, are none.
+    pub fn check_storable(&self, spelled: &Value) -> Result<()> {
+        match (&self.kind, spelled) {
+            (Kind::Struct(fields), Value::Array(list)) => fields.iter().zip(list).try_for_each(|(field, spelled)| {
+                let checked = match field.shape.contains(&0) {
+                    true => Err(Error::invalid("holds no elements")),
+                    false => field.dtype.check_storable(spelled.get(1).unwrap_or(&Value::Null)),
+                };
+                checked.map_err(|e| e.context(format!("field {:?}", field.name)))
+            }),
+            _ if self.size == 0 => Err(Error::invalid("an item of no bytes holds no value")),
+            (Kind::TimeDelta | Kind::DateTime, Value::String(text)) => match text.split_once('[') {
+                None | Some((_, "generic]")) => Err(Error::invalid("a time needs a unit, such as <M8[ns]")),
+                Some((_, unit)) => {
+                    let count = unit.split(|c: char| !c.is_ascii_digit()).next().unwrap_or_default();
+                    let counts = count.is_empty() || count.parse::<i32>().is_ok_and(|count| count > 0);
+                    if counts { Ok(()) } else { Err(Error::invalid("a time unit is counted from 1 to 2147483647")) }
+                }
+            },
+            _ => Ok(()),
+        }
+    }
+
+    /// The bytes of one item holding `fill_value` in Zarr v1, which had no base64: a text stands for its own bytes. Else
+    /// as [`DType::fill`].
+    pub fn fill_v1(&self, fill_value: &Value) -> Result<Option<Vec<u8>>> {
+        match (&self.kind, json::text(fill_value)) {
+            (Kind::Bytes, Some(text)) => {
+                let mut bytes = self.fit(text.bytes());
+                bytes.truncate(bytes.iter().rposition(|&b| b != 0).map_or(0, |last| last + 1));
+                Ok(Some(bytes))
+            }
+            _ => self.fill(fill_value),
         }
     }
 
@@ -404,31 +426,6 @@ fn extended(v: f64) -> [u8; 16] {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn canonical_type_strings() {
-        for (text, expected) in [
-            ("float32", "<f4"),
-            ("f4", "<f4"),
-            ("=i8", "<i8"),
-            (">f8", ">f8"),
-            ("bool", "|b1"),
-            ("<u1", "|u1"),
-            ("a7", "|S7"),
-            ("S7", "|S7"),
-            ("U3", "<U3"),
-            (">U3", ">U3"),
-            ("V5", "|V5"),
-            ("object", "|O"),
-            ("M8[ns]", "<M8[ns]"),
-            (">m8[as]", ">m8[as]"),
-        ] {
-            assert_eq!(DType::canonical(text).unwrap(), expected);
-            let string = |text: &str| DType::parse_str(text).unwrap();
-            assert_eq!(string(text).size(), string(expected).size());
-        }
-        assert!(DType::canonical("i3").is_err());
-    }
 
     /// The whole item.
     fn fill(dtype: &str, value: &str) -> Option<Vec<u8>> {

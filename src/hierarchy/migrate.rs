@@ -2,7 +2,9 @@
 //! is settled by it: the new document has the order in which the chunks are read.
 
 use super::{ArrayDocument, Form, Hierarchy};
+use crate::array::Array;
 use crate::error::{Error, Result};
+use crate::json;
 use crate::metadata::{ArrayMetadata, V1_ATTRS, V1_META, ZARRAY, ZATTRS};
 use crate::store::Key;
 
@@ -11,6 +13,11 @@ impl Hierarchy {
     ///
     /// The store is v1 until `.zarray` is put, and v2 from then on: its `.zattrs` is there already, and of the old
     /// documents, which are plain files by then, `meta` goes last and tells that the rest is still to be done.
+    ///
+    /// Invariant: what the new documents say, zarr-python reads. Fill values and the dtype are spelled anew, and a codec
+    /// that is unknown or attributes that Python's `json` does not read as an object are refused before anything is put.
+    /// Attributes are copied byte for byte, as zarr's own `migrate_1to2` does: a bare NaN and a name that comes twice
+    /// mean to zarr-python in `.zattrs` what they meant in `attrs`.
     pub fn migrate(&self) -> Result<bool> {
         let _turn = self.turn()?;
         let root = Key::root();
@@ -19,7 +26,13 @@ impl Hierarchy {
             Some(ArrayDocument { form: Form::V1, .. }) => {
                 let document = self.stored(&meta)?.ok_or_else(|| Error::not_found("went away").context(&meta))?;
                 let metadata = self.metadata(&document.text, Form::V1).map_err(|e| e.context(&meta))?;
+                Array::new(root.clone(), metadata.clone(), self.store.clone(), self.stats.clone())
+                    .and_then(|array| array.readable())
+                    .map_err(|e| {
+                        Error::new(e.kind(), format!("{}; nothing was migrated", e.message())).context(&meta)
+                    })?;
                 if let Some(attributes) = self.stored(&attrs)? {
+                    check_attributes(&attributes.text).map_err(|e| e.context(&attrs))?;
                     self.put(&root.join(ZATTRS), &attributes.text)?;
                 }
                 self.store.sync()?;
@@ -46,4 +59,14 @@ impl Hierarchy {
             |m: &ArrayMetadata| (m.chunks.clone(), m.dtype_json.clone(), m.compressor.clone(), m.filters.clone());
         Ok(what(&new) == what(&old))
     }
+}
+
+/// Returns an error unless Python reads `text` as a JSON object.
+fn check_attributes(text: &[u8]) -> Result<()> {
+    let why = match json::parse(text) {
+        Ok(json::Value::Object(_)) => return Ok(()),
+        Ok(_) => "not a JSON object".to_string(),
+        Err(e) => e.message().to_string(),
+    };
+    Err(Error::damaged(format!("{why}; mend the attributes first, nothing was migrated")))
 }

@@ -4,7 +4,6 @@ use super::CodecConfig;
 use crate::dtype::{DType, Kind};
 use crate::error::{Error, Result};
 use crate::json::{self, Map, Value};
-use base64::Engine;
 
 /// NumPy's limit when the format was made; more dimensions are refused.
 const MAX_DIMENSIONS: usize = 32;
@@ -49,9 +48,6 @@ impl Separator {
         }
     }
 }
-
-/// Items up to this size have a fill value of 0 shown as base64, as v2 wants it.
-const MAX_FILL_SHOWN: usize = 1 << 20;
 
 /// Checked metadata of an array: every size fits, every chunk dimension is at least 1, the fill value fits the dtype.
 #[derive(Clone, Debug, PartialEq)]
@@ -123,7 +119,7 @@ impl ArrayMetadata {
         let dtype_json = doc.get("dtype").cloned().ok_or_else(|| Error::damaged("dtype is missing"))?;
         let dtype = DType::parse(&dtype_json)?;
         let fill_value = doc.get("fill_value").cloned().unwrap_or(Value::Null);
-        let fill = dtype.fill(&fill_value)?;
+        let fill = if zarr_format == 1 { dtype.fill_v1(&fill_value)? } else { dtype.fill(&fill_value)? };
         let order = match doc.get("order").and_then(json::text) {
             Some("C") => Order::C,
             Some("F") => Order::F,
@@ -214,7 +210,7 @@ impl ArrayMetadata {
         doc.insert("chunks".into(), self.chunks.clone().into());
         doc.insert("compressor".into(), compressor.map_or(Value::Null, CodecConfig::to_json));
         doc.insert("dimension_separator".into(), ".".into());
-        doc.insert("dtype".into(), self.dtype_json.clone());
+        doc.insert("dtype".into(), self.dtype_v2());
         doc.insert("fill_value".into(), self.fill_value_v2());
         doc.insert("filters".into(), CodecConfig::list_to_json(filters));
         doc.insert("order".into(), self.order.as_str().into());
@@ -223,21 +219,28 @@ impl ArrayMetadata {
         json::write_pretty(&Value::Object(doc))
     }
 
-    /// The fill value in v2's spelling: v1 writes NaN bare, and bytes as a number.
+    /// The dtype in v2's spelling: that of NumPy today where zarr 1.x wrote the document.
+    fn dtype_v2(&self) -> Value {
+        let canonical = (self.zarr_format == 1).then(|| DType::canonical_json(&self.dtype_json).ok());
+        canonical.flatten().unwrap_or_else(|| self.dtype_json.clone())
+    }
+
+    /// The fill value in v2's spelling: v1 has no base64, writes NaN bare, and 0 for a complex number, a void or a
+    /// struct. A v2 document's own spelling stays, unless no reader of v2 takes it.
     fn fill_value_v2(&self) -> Value {
-        let opaque = matches!(self.dtype.kind(), Kind::Void | Kind::Struct(_));
-        match (&self.fill, json::float(&self.fill_value)) {
-            // null reads as zeros, too
-            (Some(_), Some(_)) if opaque && self.dtype.size() > MAX_FILL_SHOWN => Value::Null,
-            (Some(bytes), Some(_)) if opaque => {
-                let mut item = bytes.clone();
-                item.resize(self.dtype.size(), 0);
-                base64::engine::general_purpose::STANDARD.encode(item).into()
-            }
-            (_, Some(f)) if f.is_nan() => "NaN".into(),
-            (_, Some(f)) if f.is_infinite() => (if f > 0.0 { "Infinity" } else { "-Infinity" }).into(),
-            _ => self.fill_value.clone(),
-        }
+        let given = &self.fill_value;
+        let is_bare_word = given.is_string() && json::text(given).is_none();
+        let is_kept = match self.dtype.kind() {
+            _ if self.zarr_format == 1 || is_bare_word => false,
+            Kind::Complex => given.is_array(),
+            Kind::Void | Kind::Struct(_) => given.is_string(),
+            _ => true,
+        };
+        let spelled = self.fill.as_ref().filter(|_| !is_kept).and_then(|item| self.dtype.fill_value(item));
+        spelled.unwrap_or_else(|| match is_bare_word {
+            true => json::parse(json::write_strict(given).as_bytes()).unwrap_or(Value::Null),
+            false => given.clone(),
+        })
     }
 }
 

@@ -1,0 +1,30 @@
+"""Compares the fill values and the attributes of arrays with what they must be.
+
+    fills.py EXPECTED
+
+EXPECTED is a JSON object: of each array's path `item`, the bytes of its fill value in hex or null, and `attributes`, a
+JSON text as Python reads it.
+"""
+import json
+import sys
+import warnings
+
+import numpy as np
+import zarr
+
+warnings.simplefilter("ignore")
+
+with open(sys.argv[1]) as f:
+    expected = json.load(f)
+for path, wanted in expected.items():
+    z = zarr.open_array(path, mode="r")
+    if wanted["item"] is None:
+        assert z.fill_value is None, f"{path}: {z.fill_value!r}"
+    else:
+        item = np.frombuffer(bytes.fromhex(wanted["item"]), dtype=z.dtype)[0]
+        read = np.asarray(z[...])
+        assert all(repr(value) == repr(item) for value in read.flat), f"{path}: {read}, not {item!r}"
+    # NaN is equal to nothing
+    ours, theirs = json.dumps(dict(z.attrs)), json.dumps(json.loads(wanted["attributes"]))
+    assert ours == theirs, f"{path}: {ours}, not {theirs}"
+print(f"zarr {zarr.__version__}: {len(expected)} arrays")
