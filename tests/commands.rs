@@ -534,6 +534,10 @@ fn what_cannot_be_printed_is_told_and_what_nobody_reads_is_no_failure() {
         &["migrate", store],
         &["completions", "bash"],
         &["man"],
+        &["--help"],
+        &["--version"],
+        &["create", "--help"],
+        &["help", "mount"],
     ] {
         let full = fs::File::options().write(true).open("/dev/full").unwrap();
         let output = limited(60, ZARRFS).args(args).stdout(full).output().unwrap();
@@ -544,7 +548,21 @@ fn what_cannot_be_printed_is_told_and_what_nobody_reads_is_no_failure() {
         drop(reader);
         let output = limited(60, ZARRFS).args(args).stdout(writer).output().unwrap();
         assert_eq!((output.status.code(), output.stderr.len()), (Some(0), 0), "{args:?}");
+        let output = limited(60, "sh").args(["-c", "exec \"$0\" \"$@\" >&-", ZARRFS]).args(args).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{args:?}: {said}");
+        assert!(
+            said.ends_with("standard output: Bad file descriptor\n") && said.lines().count() == 1,
+            "{args:?}: {said}"
+        );
     }
+    // nor is input that isn't there an empty one
+    let put = limited(60, "sh").args(["-c", "exec \"$0\" put \"$1\" <&-", ZARRFS, array]).output().unwrap();
+    let said = String::from_utf8_lossy(&put.stderr);
+    assert!(put.status.code() == Some(1) && said.contains("standard input: Bad file descriptor"), "{said}");
+    // a verb that prints nothing needs no output
+    let put = limited(60, "sh").args(["-c", "exec \"$0\" put \"$1\" >&- </dev/null", ZARRFS, array]).output().unwrap();
+    assert!(put.status.success(), "{}", String::from_utf8_lossy(&put.stderr));
 }
 
 /// The verbs, as the help lists them.

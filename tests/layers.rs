@@ -68,6 +68,22 @@ fn only_one_room_names_fuser_and_one_names_clap() {
     }
 }
 
+/// What a verb can't write it must report: see `cli/stdio`.
+#[test]
+fn only_one_file_names_the_standard_streams() {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut found = Vec::new();
+    files(&source, &mut found);
+    for file in found.iter().filter(|file| !file.ends_with("cli/stdio.rs")) {
+        let text = std::fs::read_to_string(file).unwrap();
+        let code = text.split("\n#[cfg(test)]").next().unwrap();
+        for word in ["std::io::stdout", "std::io::stdin", " println!", " print!"] {
+            let is_test = file.components().any(|part| part.as_os_str() == "tests" || part.as_os_str() == "tests.rs");
+            assert!(is_test || !code.contains(word), "{}: {word}", file.display());
+        }
+    }
+}
+
 #[test]
 fn only_the_store_of_servers_is_async() {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");

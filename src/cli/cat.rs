@@ -1,7 +1,7 @@
 //! `zarrfs cat`: the flat bytes of an array, without FUSE.
 
 use super::flat::{self, Flat};
-use super::{Failure, Location, ReadArgs, StoreArgs, logger, open_store, size};
+use super::{Failure, Location, ReadArgs, StoreArgs, logger, open_store, size, stdio};
 use crate::error::Error;
 use crate::fs::Fs;
 use crate::stats::Stats;
@@ -46,7 +46,7 @@ pub fn run(args: &CatArgs) -> Result<(), Failure> {
 }
 
 fn copy(fs: &Fs, handle: u64, from: u64, end: u64) -> Result<(), Error> {
-    let mut out = std::io::stdout().lock();
+    let mut out = stdio::output();
     let (mut at, mut bytes) = (from, Vec::new());
     while at < end {
         let len = STEP.min(end - at) as usize;

@@ -1,7 +1,7 @@
 //! `zarrfs check`: what is wrong with a store, line by line as it is found, or as one JSON object.
 
 use super::progress::{Progress, bar};
-use super::{Failure, Location, StoreArgs, logger, open_store, size, threads};
+use super::{Failure, Location, StoreArgs, logger, open_store, size, stdio, threads};
 use crate::check::{Event, Finding, How, Level, Summary, check};
 use crate::error::{Error, one_line};
 use crate::json::{self, Map, Value};
@@ -128,7 +128,7 @@ impl<'a> Report<'a> {
     /// Who reads may have seen enough: then there is no use in going on.
     fn print(&mut self, text: &str) {
         if self.broken.is_none()
-            && let Err(e) = std::io::stdout().write_all(text.as_bytes())
+            && let Err(e) = stdio::output().write_all(text.as_bytes())
         {
             self.broken = Some(e);
             self.stop.store(true, Ordering::Relaxed);
@@ -141,6 +141,9 @@ impl<'a> Report<'a> {
         }
         let text = if self.args.json { self.json_end(summary) } else { self.last_line(summary) };
         self.print(&text);
+        if let Err(e) = stdio::output().flush() {
+            self.broken.get_or_insert(e);
+        }
         if let Some(e) = self.broken.filter(|e| e.kind() != ErrorKind::BrokenPipe) {
             return Err(Error::from(e).into());
         }

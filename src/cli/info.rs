@@ -95,7 +95,7 @@ const SMALL: (u64, u64) = (8, 4);
 const WIDTH: usize = 80;
 
 fn room((lines, panels): (u64, u64)) -> Room {
-    let terminal = tcgetwinsize(std::io::stdout()).ok().map(|size| usize::from(size.ws_col));
+    let terminal = tcgetwinsize(rustix::stdio::stdout()).ok().map(|size| usize::from(size.ws_col));
     let width = terminal.filter(|width| *width >= 20).unwrap_or(WIDTH);
     Room { width, lines, panels }
 }

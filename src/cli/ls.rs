@@ -1,7 +1,7 @@
 //! `zarrfs ls`: the names in a group or array as a mount shows them, without FUSE.
 
 use super::headers::HeadersArgs;
-use super::{Failure, Location, StoreArgs, logger, open_store, time};
+use super::{Failure, Location, StoreArgs, logger, open_store, stdio, time};
 use crate::cache::Cache;
 use crate::error::{Error, Result, one_line};
 use crate::json::{self, Map, Value};
@@ -10,7 +10,7 @@ use crate::store::{Key, escaped};
 use crate::tree::{Listed, Name, Node, Tree};
 use clap::Args;
 use log::LevelFilter;
-use std::io::{BufWriter, ErrorKind, StdoutLock, Write};
+use std::io::{BufWriter, ErrorKind, Write};
 use std::sync::Arc;
 
 /// Names that are sorted; a directory that has more is printed as it comes.
@@ -60,7 +60,7 @@ struct Known {
 /// What is printed, and how.
 struct Output<'a> {
     args: &'a LsArgs,
-    out: BufWriter<StdoutLock<'static>>,
+    out: BufWriter<stdio::Output>,
     /// Objects of JSON so far.
     objects: u64,
     /// Characters of the longest size so far, and of the longest stored one.
@@ -73,7 +73,7 @@ pub fn run(args: &LsArgs) -> std::result::Result<(), Failure> {
     let stats = Arc::new(Stats::default());
     let hierarchy = open_store(&args.path, &args.store_args, stats.clone())?;
     let tree = Tree::new(hierarchy, Arc::new(Cache::new(CACHE, stats))).with_headers(args.headers.shown());
-    let mut output = Output { args, out: BufWriter::new(std::io::stdout().lock()), objects: 0, widths: [1; 2] };
+    let mut output = Output { args, out: BufWriter::new(stdio::output()), objects: 0, widths: [1; 2] };
     let done = output.list_all(&tree);
     match done.and_then(|failed| output.out.flush().map(|()| failed)) {
         // `| head` has seen enough

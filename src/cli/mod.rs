@@ -28,6 +28,7 @@ mod put;
 mod remote;
 mod size;
 mod stats;
+mod stdio;
 mod systemd;
 mod time;
 mod umount;
@@ -44,11 +45,14 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use location::Location;
 use remote::RemoteArgs;
 use std::ffi::OsString;
-use std::io::{ErrorKind, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
+use stdio::print;
+
+pub use stdio::Inherited;
 
 /// Shows Zarr stores as plain files.
 #[derive(Parser)]
@@ -166,9 +170,10 @@ impl From<Error> for Failure {
     }
 }
 
-/// Runs the command line.
-pub fn main() -> ExitCode {
+/// Runs the command line of a process that was started with the `inherited` descriptors.
+pub fn main(inherited: Inherited) -> ExitCode {
     memory::give_back_large_blocks();
+    stdio::start(inherited);
     let words: Vec<OsString> = std::env::args_os().collect();
     if let Some(code) = mount_helper::run(&words) {
         return code;
@@ -184,7 +189,16 @@ pub fn main() -> ExitCode {
 
 /// Runs the verb that a command line names; its first word is the program.
 fn run(words: &[OsString]) -> Result<(), Failure> {
-    match Cli::parse_from(words).verb {
+    let verb = match Cli::try_parse_from(words) {
+        Ok(cli) => cli.verb,
+        Err(e) if e.use_stderr() => {
+            // where nobody listens the exit code still tells
+            let _ = e.print();
+            return Err(Failure::new(2, ""));
+        }
+        Err(help) => return stdio::print_help(&help),
+    };
+    match verb {
         Verb::Mount(args) => mount::run(*args, words),
         Verb::Umount(args) => umount::run(&args),
         Verb::Info(args) => info::run(&args),
@@ -199,15 +213,6 @@ fn run(words: &[OsString]) -> Result<(), Failure> {
         Verb::Stats(args) => stats::run(&args),
         Verb::Completions(args) => completions::run(&args),
         Verb::Man(args) => man::run(&args),
-    }
-}
-
-/// Prints what a verb has made. Who reads it may have seen enough (`| head`): that is no failure.
-fn print(bytes: impl AsRef<[u8]>) -> Result<(), Failure> {
-    let mut out = std::io::stdout();
-    match out.write_all(bytes.as_ref()).and_then(|()| out.flush()) {
-        Err(e) if e.kind() != ErrorKind::BrokenPipe => Err(Error::from(e).into()),
-        _ => Ok(()),
     }
 }
 

@@ -6,7 +6,7 @@ use super::headers::HeadersArgs;
 use super::logger::LogArgs;
 use super::{
     Failure, Location, ReadArgs, StoreArgs, WriteArgs, duration, idle, mount_options, mountpoint, open_store_to_write,
-    size, systemd,
+    size, stdio, systemd,
 };
 use crate::error::Error;
 use crate::fs::{Fs, Options};
@@ -137,7 +137,7 @@ pub fn run(args: MountArgs, words: &[OsString]) -> Result<(), Failure> {
     };
     let tell = || match &args.mountpoint {
         Some(_) => Ok(()),
-        None => writeln!(std::io::stdout(), "{}", path.display()).map_err(|e| Error::from(e).into()),
+        None => stdio::print(format!("{}\n", path.display())),
     };
     if args.foreground {
         return mount(&args, &path, || {
@@ -349,7 +349,7 @@ fn handle_signals(mut signals: Signals, fs: Arc<Fs>, mountpoint: Arc<Mountpoint>
 fn leave_terminal() -> Result<(), Failure> {
     let null = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null").map_err(Error::from)?;
     std::env::set_current_dir("/").map_err(Error::from)?;
-    let mut out = std::io::stdout();
+    let mut out = stdio::output();
     // a parent that is gone was told to stop
     out.write_all(READY).and_then(|()| out.flush()).map_err(Error::from)?;
     rustix::stdio::dup2_stdin(&null).map_err(Error::from)?;

@@ -2,7 +2,7 @@
 
 use super::flat::{self, Flat};
 use super::progress::Progress;
-use super::{Failure, Location, MemoryArgs, StoreArgs, WriteArgs, logger, open_store_to_write, size};
+use super::{Failure, Location, MemoryArgs, StoreArgs, WriteArgs, logger, open_store_to_write, size, stdio};
 use crate::cache::SpillOptions;
 use crate::error::Error;
 use crate::fs::Options;
@@ -11,7 +11,6 @@ use clap::Args;
 use log::LevelFilter;
 use std::fs::File;
 use std::io::{ErrorKind, Read, Seek};
-use std::os::fd::AsFd;
 use std::sync::Arc;
 
 /// Bytes read and written at a time.
@@ -41,13 +40,14 @@ pub fn run(args: &PutArgs) -> Result<(), Failure> {
     let shown = &args.path;
     let flat = open(&args.path, &args.memory, &args.writing, &args.store_args)?;
     let (from, room) = (args.offset, flat.array.size().saturating_sub(args.offset));
+    let mut input = stdio::input()?;
     let known = input_size();
     if let Some(len) = known.filter(|len| *len > room) {
         let message = format!("{shown}: {len} bytes don't fit, it has {room} from byte {from} on; nothing was written");
         return Err(Failure::new(1, message));
     }
     let mut progress = Progress::start(known);
-    let copied = copy(&flat, from, room, &mut std::io::stdin().lock(), &mut progress);
+    let copied = copy(&flat, from, room, &mut input, &mut progress);
     // also after a failure: what was taken is stored as far as that can be
     let stored = flat.fs.fsync(flat.handle);
     progress.end();
@@ -80,7 +80,7 @@ pub fn open(
 
 /// Bytes of standard input from where it stands, if it is a file.
 pub fn input_size() -> Option<u64> {
-    let mut file = File::from(std::io::stdin().as_fd().try_clone_to_owned().ok()?);
+    let mut file = File::from(rustix::stdio::stdin().try_clone_to_owned().ok()?);
     let metadata = file.metadata().ok().filter(|metadata| metadata.is_file())?;
     Some(metadata.len().saturating_sub(file.stream_position().ok()?))
 }

@@ -1,6 +1,6 @@
 //! `zarrfs stats`: the counters of a running mount, once or again and again.
 
-use super::{Failure, duration, size};
+use super::{Failure, duration, size, stdio};
 use crate::fuse::mountpoint_of;
 use crate::json::{self, Map, Value};
 use crate::tree::CONTROL;
@@ -91,7 +91,7 @@ fn watch(first: Sample, file: &Path, pause: Duration, as_json: bool) -> std::io:
             return Ok(());
         }
         if !as_json {
-            writeln!(std::io::stdout())?;
+            writeln!(stdio::output())?;
         }
         print(&next, Some(&last), as_json)?;
         last = next;
@@ -99,7 +99,7 @@ fn watch(first: Sample, file: &Path, pause: Duration, as_json: bool) -> std::io:
 }
 
 fn print(sample: &Sample, last: Option<&Sample>, as_json: bool) -> std::io::Result<()> {
-    let mut out = std::io::stdout().lock();
+    let mut out = stdio::output();
     match as_json {
         true => out.write_all(&sample.text)?,
         false => out.write_all(table(sample, last).as_bytes())?,
