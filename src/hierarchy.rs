@@ -44,6 +44,13 @@ pub const OWN: &str = ".zarrfs-";
 /// are gone; and who saves a document by removing the old one first doesn't lose the codecs, which he has never seen.
 pub const REMOVED: &str = ".zarrfs-zarray";
 
+/// The metadata document of Zarr v3.
+pub const V3_DOCUMENT: &str = "zarr.json";
+
+/// What is told of a directory that such a document alone marks. It is shown as the plain files it has: it is no group of
+/// the hierarchy, and no `.zgroup` is made up for it.
+pub const V3_PLACE: &str = "a group or array of Zarr v3: this version reads v1 and v2";
+
 /// What stands at a path of the hierarchy.
 #[derive(Clone)]
 pub enum Place {
@@ -164,7 +171,7 @@ impl Hierarchy {
         if any(&[ZARRAY, ZGROUP, ZMETADATA, REMOVED]) || (any(&[V1_META]) && any(&[V1_ATTRS])) {
             return Ok(());
         }
-        if any(&["zarr.json"]) {
+        if any(&[V3_DOCUMENT]) {
             return Err(Error::unsupported("a Zarr v3 store: this version reads v1 and v2"));
         }
         for entry in self.store.list(&root)?.take(PROBED_NAMES) {
@@ -314,14 +321,25 @@ impl Hierarchy {
         key.join(if v1 { V1_ATTRS } else { ZATTRS })
     }
 
+    /// Whether `key` is a group or array of Zarr v3 alone; false where that can't be told.
+    pub fn is_v3(&self, key: &Key) -> bool {
+        let is_value =
+            |name: &str| matches!(self.store.stat(&key.join(name)), Ok(Some(stat)) if stat.kind == EntryKind::Value);
+        !is_value(ZGROUP) && !is_value(ZARRAY) && is_value(V3_DOCUMENT)
+    }
+
     /// The `.zgroup` of a group: as stored, or made for a group that has none. Directories whose names begin with a dot
-    /// are other programs' and get none, nor do those below.
+    /// are other programs' and get none, nor do those below; nor do those of Zarr v3, which are recorded as a problem.
     pub fn group_view(&self, key: &Key) -> Result<Option<Document>> {
         if let Some(document) = self.stored(&key.join(ZGROUP))? {
             return Ok(Some(document));
         }
         let stat = self.store.stat(key).map_err(|e| e.context(key))?;
         let stat = stat.filter(|_| !is_foreign(key));
+        if stat.is_some() && self.is_v3(key) {
+            self.stats.problem(format!("{}: {V3_PLACE}", key.join(V3_DOCUMENT)));
+            return Ok(None);
+        }
         Ok(stat.map(|stat| Document { text: GROUP_DOCUMENT.into(), stat }))
     }
 
@@ -367,6 +385,9 @@ impl Hierarchy {
         let mut stack = vec![key.clone()];
         while let Some(key) = stack.pop() {
             let found = self.find(&key).and_then(|place| match place {
+                Some(Place::Group) if !key.is_root() && self.is_v3(&key) => {
+                    Err(Error::unsupported(V3_PLACE).context(key.join(V3_DOCUMENT)))
+                }
                 Some(Place::Group) => Ok(Some((Place::Group, self.prefixes(&key)?))),
                 place => Ok(place.map(|place| (place, Vec::new()))),
             });

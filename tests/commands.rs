@@ -565,6 +565,50 @@ fn what_cannot_be_printed_is_told_and_what_nobody_reads_is_no_failure() {
     assert!(put.status.success(), "{}", String::from_utf8_lossy(&put.stderr));
 }
 
+#[test]
+fn groups_and_arrays_of_zarr_v3_are_told_of() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = directory.path().join("x.zarr");
+    for (path, text) in [
+        (".zgroup", "{\"zarr_format\": 2}"),
+        ("old/.zgroup", "{\"zarr_format\": 2}"),
+        // beside documents of v2, which are read
+        ("old/zarr.json", "{\"zarr_format\": 3, \"node_type\": \"group\"}"),
+        ("new/zarr.json", "{\"zarr_format\": 3, \"node_type\": \"array\"}"),
+        ("new/c/0/0", "chunk"),
+    ] {
+        fs::create_dir_all(store.join(path).parent().unwrap()).unwrap();
+        fs::write(store.join(path), text).unwrap();
+    }
+    const WHY: &str = "a group or array of Zarr v3: this version reads v1 and v2";
+    let path = store.to_str().unwrap();
+    let info = String::from_utf8(zarrfs(&["info", path]).stdout).unwrap();
+    let lines: Vec<&str> = info.lines().collect();
+    assert_eq!(lines.len(), 3, "{info}");
+    assert!(lines[1].starts_with("  new ") && lines[1].contains(WHY) && lines[2].ends_with("group"), "{info}");
+    let list = parsed(&zarrfs(&["info", "--json", path]));
+    assert_eq!((&list[1]["path"], &list[1]["kind"]), (&"/new".into(), &"unreadable".into()));
+    for args in [&["ls", path][..], &["ls", "-R", path], &["ls", "-l", path]] {
+        let output = zarrfs(args);
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(
+            output.status.success() && said.contains(&format!("/new: {WHY}")) && said.lines().count() == 1,
+            "{said}"
+        );
+        assert!(String::from_utf8(output.stdout).unwrap().contains("new/"), "{args:?}");
+    }
+    let list = parsed(&zarrfs(&["ls", "--json", path]));
+    let errors: Vec<_> = list.as_array().unwrap().iter().filter(|entry| !entry["error"].is_null()).collect();
+    assert!(errors.len() == 1 && errors[0]["path"] == "/new" && errors[0]["error"] == WHY, "{list}");
+    assert!(findings(&check(&[path])).contains(&("warning".into(), "/new/zarr.json".into(), "zarr-v3".into())));
+    // in a mount it is shown as plain files, and not made a group
+    let mount = Mount::new(&store, &[]);
+    assert!(!mount.stats().contains("Zarr v3"));
+    assert!(!mount.join("new/.zgroup").exists() && mount.join("old/.zgroup").exists());
+    assert_eq!(fs::read(mount.join("new/c/0/0")).unwrap(), b"chunk");
+    assert!(mount.stats().contains(&format!("/new/zarr.json: {WHY}")), "{}", mount.stats());
+}
+
 /// The verbs, as the help lists them.
 fn verbs() -> Vec<String> {
     let help = String::from_utf8(zarrfs(&["--help"]).stdout).unwrap();

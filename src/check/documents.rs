@@ -4,13 +4,10 @@ use super::names::{is_document, leftover};
 use super::{Check, Fault, Finding, Tally};
 use crate::array::Array;
 use crate::error::{Kind, Result};
-use crate::hierarchy::Stale;
+use crate::hierarchy::{Stale, V3_DOCUMENT};
 use crate::json::{self, Map, Value};
 use crate::metadata::{MAX_DOCUMENT, Separator, ZARRAY, ZATTRS, ZGROUP, ZMETADATA, check_group};
 use crate::store::{Entry, EntryKind, Key, escaped};
-
-/// The metadata document of Zarr v3.
-pub(super) const V3_DOCUMENT: &str = "zarr.json";
 
 /// What xarray calls the dimensions of an array.
 const DIMENSIONS: &str = "_ARRAY_DIMENSIONS";
@@ -19,6 +16,10 @@ impl Check<'_> {
     /// Looks at a group; the answer is what is to be looked at below it, last name first.
     pub(super) fn group(&mut self, key: &Key) -> Vec<Key> {
         let (marked, v3) = (self.is_value(&key.join(ZGROUP)), self.is_value(&key.join(V3_DOCUMENT)));
+        if let Some(what) = leftover(key.name()) {
+            self.found(Fault::Leftover, key, what);
+            return Vec::new();
+        }
         // other programs' directories, and whole hierarchies that this version can't read
         if !marked && !key.is_root() && (v3 || key.name().starts_with('.')) {
             match v3 {

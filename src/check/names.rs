@@ -2,11 +2,10 @@
 //! streamed, with one open listing for each level of a chunk key.
 
 use super::Fault;
-use super::documents::V3_DOCUMENT;
 use crate::array::{Array, is_chunk_like};
 use crate::error::{Error, Kind, Result};
 use crate::grid::{ChunkId, parse_index};
-use crate::hierarchy::{OWN, REMOVED};
+use crate::hierarchy::{OWN, REMOVED, V3_DOCUMENT};
 use crate::metadata::{Separator, V1_ATTRS, V1_META, ZARRAY, ZATTRS, ZGROUP, ZMETADATA};
 use crate::store::{Entry, EntryKind, Key, Listing, Store};
 use std::sync::Arc;

@@ -4,6 +4,7 @@ use super::headers::HeadersArgs;
 use super::{Failure, Location, StoreArgs, logger, open_store, stdio, time};
 use crate::cache::Cache;
 use crate::error::{Error, Result, one_line};
+use crate::hierarchy::V3_PLACE;
 use crate::json::{self, Map, Value};
 use crate::stats::Stats;
 use crate::store::{Key, escaped};
@@ -47,6 +48,8 @@ pub struct LsArgs {
 struct Line {
     key: Key,
     is_directory: bool,
+    /// A group or array of Zarr v3, which is shown as plain files.
+    is_v3: bool,
     known: Option<Known>,
 }
 
@@ -61,6 +64,8 @@ struct Known {
 struct Output<'a> {
     args: &'a LsArgs,
     out: BufWriter<stdio::Output>,
+    /// Groups and arrays of Zarr v3 so far.
+    v3: Vec<Key>,
     /// Objects of JSON so far.
     objects: u64,
     /// Characters of the longest size so far, and of the longest stored one.
@@ -73,8 +78,12 @@ pub fn run(args: &LsArgs) -> std::result::Result<(), Failure> {
     let stats = Arc::new(Stats::default());
     let hierarchy = open_store(&args.path, &args.store_args, stats.clone())?;
     let tree = Tree::new(hierarchy, Arc::new(Cache::new(CACHE, stats))).with_headers(args.headers.shown());
-    let mut output = Output { args, out: BufWriter::new(stdio::output()), objects: 0, widths: [1; 2] };
+    let mut output = Output { args, out: BufWriter::new(stdio::output()), v3: Vec::new(), objects: 0, widths: [1; 2] };
     let done = output.list_all(&tree);
+    for key in output.v3.iter().filter(|_| !args.json) {
+        let line = format!("zarrfs: {}: {key}: {V3_PLACE}; its files are shown as they are", args.path);
+        let _ = writeln!(std::io::stderr(), "{}", one_line(line));
+    }
     match done.and_then(|failed| output.out.flush().map(|()| failed)) {
         // `| head` has seen enough
         Err(e) if e.kind() == ErrorKind::BrokenPipe => Ok(()),
@@ -144,8 +153,16 @@ impl Output<'_> {
     }
 
     fn lines(&self, tree: &Tree, key: &Key, names: &[Name]) -> Result<Vec<Line>> {
-        let line = |name: &Name, known| Line { key: key.join(&name.name), is_directory: name.is_directory, known };
-        if !self.args.long && !self.args.json {
+        let hierarchy = tree.hierarchy();
+        let asked = self.args.long || self.args.json;
+        // of a server's directories only where each is asked for anyway
+        let tells_v3 = asked || hierarchy.store().concurrency() == 1;
+        let line = |name: &Name, known| {
+            let key = key.join(&name.name);
+            let is_v3 = tells_v3 && name.is_directory && hierarchy.is_v3(&key);
+            Line { key, is_directory: name.is_directory, is_v3, known }
+        };
+        if !asked {
             return Ok(names.iter().map(|name| line(name, None)).collect());
         }
         let level = tree.level(&Node::Directory(key.clone()))?;
@@ -156,6 +173,7 @@ impl Output<'_> {
     }
 
     fn print(&mut self, lines: &[Line]) -> std::io::Result<()> {
+        self.v3.extend(lines.iter().filter(|line| line.is_v3).map(|line| line.key.clone()));
         if self.args.json {
             return lines.iter().try_for_each(|line| self.print_object(line));
         }
@@ -190,6 +208,9 @@ impl Output<'_> {
             object.insert("stored_bytes".into(), known.map(|known| known.stored).into());
         }
         object.insert("modified".into(), known.map(|known| known.modified.clone()).into());
+        if line.is_v3 {
+            object.insert("error".into(), V3_PLACE.into());
+        }
         let comma = if self.objects > 0 { "," } else { "" };
         self.objects += 1;
         write!(self.out, "{comma}\n{}", one_line(json::write(&Value::Object(object))))
