@@ -10,12 +10,10 @@ pub const NETCDF: &str = "nc";
 /// Options of `mount`.
 #[derive(Args)]
 pub struct HeadersArgs {
-    /// Headers shown beside data.raw: all, none, or some of npy, envi, vrt, nrrd, mhd, xdmf, ctl, readme; in -o with
-    /// colons between them
+    /// Headers shown beside data.raw: all, none, or some of npy, envi, vrt, nrrd, mhd, xdmf, ctl, readme
     #[arg(long = "headers", value_name = "LIST", default_value = "all", value_parser = parse_headers)]
     formats: List,
-    /// Files that hold the same bytes in other programs' formats: none, all, or some of nii, tif, nc; in -o with colons
-    /// between them
+    /// Files that hold the same bytes in other programs' formats: none, all, or some of nii, tif, nc
     #[arg(long, value_name = "LIST", default_value = "none", value_parser = parse_containers)]
     containers: List,
 }

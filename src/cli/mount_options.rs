@@ -59,6 +59,9 @@ const REFUSED: [(&str, &str); 5] = [
     ("defcontext", LABELS),
     ("rootcontext", LABELS),
 ];
+/// How the help calls the value of an option that takes a list.
+const LIST: &str = "LIST";
+
 const LABELS: &str = "the policy labels mounts of FUSE, as fusefs_t";
 
 /// The command line's form of what the lists after `-o` say, of options that `command` has. With `sloppy`, those that
@@ -77,6 +80,9 @@ pub fn expand(lists: &[String], sloppy: bool, command: &Command) -> Result<Vec<O
             words.retain(|(known, _)| known != undone);
         } else if let Some((_, why)) = REFUSED.iter().find(|(n, _)| *n == name) {
             return Err(bad(why));
+        } else if let Some(longer) = last_list_with(command, &words, option) {
+            words.pop();
+            words.push(longer);
         } else if let Some(known) = find(command, name) {
             words.push((known.get_long().unwrap_or_default(), word(command, known, value).map_err(|why| bad(&why))?));
         } else if !(sloppy || is_without_effect(name, value.as_deref())) {
@@ -84,6 +90,16 @@ pub fn expand(lists: &[String], sloppy: bool, command: &Command) -> Result<Vec<O
         }
     }
     Ok(words.into_iter().map(|(_, word)| word.into()).collect())
+}
+
+/// The last option of `words` with `item` added to its list: commas stand between options, and between the items of a
+/// list. `None` if that option takes no list or no such item, or if there is an option of this name.
+fn last_list_with<'a>(command: &Command, words: &[(&'a str, String)], item: &str) -> Option<(&'a str, String)> {
+    let (name, word_so_far) = words.last()?;
+    let arg = find(command, name).filter(|_| find(command, item).is_none())?;
+    let is_list = arg.get_value_names().is_some_and(|names| names.iter().any(|name| name.as_str() == LIST));
+    let (_, list) = word_so_far.split_once('=').filter(|_| is_list)?;
+    word(command, arg, Some(format!("{list},{item}"))).ok().map(|longer| (*name, longer))
 }
 
 /// The option of `command` that is called `name`.
@@ -221,6 +237,20 @@ mod tests {
         }
         assert_words("log_file=/a\\\\,ro", &["--log-file=/a\\", "--read-only"]);
         assert_words("log_file=/a\\b\"c", &["--log-file=/a\\b\"c"]);
+    }
+
+    #[test]
+    fn commas_in_lists() {
+        assert_words("containers=nc,tif,ro", &["--containers=nc,tif", "--read-only"]);
+        assert_words(
+            "ro,headers=npy,vrt,containers=tif:nc,nii,uid=1",
+            &["--read-only", "--headers=npy,vrt", "--containers=tif:nc,nii", "--uid=1"],
+        );
+        for (list, unknown) in
+            [("containers=nc,npy", "npy"), ("tif,containers=nc", "tif"), ("containers=nc,ro,tif", "tif")]
+        {
+            assert_eq!(words(list, false), Err(format!("-o {unknown}: unknown option")));
+        }
     }
 
     #[test]
