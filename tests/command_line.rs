@@ -351,7 +351,7 @@ fn cat_says_why_it_cannot() {
     let group = failure(&zarrfs(&["cat", &sample()]));
     assert!(group.0 == 3 && group.1.contains("a group"), "{group:?}");
     let none = failure(&zarrfs(&["cat", &format!("{}/nothing", sample())]));
-    assert!(none.0 == 3 && none.1.contains("no such store"), "{none:?}");
+    assert!(none.0 == 3 && none.1.contains("no such group or array in "), "{none:?}");
     let mut child = Command::new(ZARRFS)
         .args(["cat", &format!("{}/air_temperature", sample())])
         .stdout(Stdio::piped())
@@ -359,6 +359,37 @@ fn cat_says_why_it_cannot() {
         .unwrap();
     drop(child.stdout.take());
     assert!(child.wait().unwrap().success(), "a closed pipe is no failure");
+}
+
+#[test]
+fn what_is_no_store_is_told_apart() {
+    let directory = tempfile::tempdir().unwrap();
+    let plain = directory.path().join("notes.txt");
+    fs::write(&plain, "text").unwrap();
+    let (plain, broken) = (plain.to_str().unwrap().to_string(), directory.path().join("broken.zip"));
+    fs::write(&broken, "text").unwrap();
+    let (sample, broken) = (sample(), broken.to_str().unwrap().to_string());
+    for (path, code, why) in [
+        (format!("{sample}/typo"), 3, "no such group or array in "),
+        (format!("{sample}/ocean/typo/x"), 3, "no such group or array in "),
+        (format!("{sample}/lat/x"), 3, "nor can there be one in the array "),
+        (format!("{sample}/lat/0"), 3, "a file of the array "),
+        (format!("{sample}/lat/.zarray"), 3, "a file of the array "),
+        (format!("{sample}/.zgroup"), 3, "a file in a group"),
+        (plain.clone(), 4, "a file, but no zip archive"),
+        (format!("{plain}/x"), 4, "a file, but no zip archive"),
+        (broken, 4, "no zip archive, or cut short"),
+        (directory.path().to_str().unwrap().to_string(), 4, "not a Zarr store: it has no .zgroup"),
+        (format!("{plain}s"), 3, "no such store"),
+    ] {
+        for verb in ["info", "ls", "check", "cat"] {
+            let said = failure(&zarrfs(&[verb, &path]));
+            assert!(
+                said.0 == code && said.1.contains(&format!("{path}: ")) && said.1.contains(why),
+                "{verb}: {said:?}"
+            );
+        }
+    }
 }
 
 /// What `stats` prints, line by line.
@@ -439,6 +470,12 @@ fn stats_watches_until_the_mount_goes_or_somebody_has_seen_enough() {
 #[test]
 fn stats_says_what_is_not_there() {
     let mountpoint = Mountpoint::new();
+    let mount = Mount::new(Path::new(&sample()), &[]);
+    let full = fs::File::options().write(true).open("/dev/full").unwrap();
+    let output = Command::new(ZARRFS).arg("stats").arg(mount.path()).stdout(full).output().unwrap();
+    let (code, said) = failure(&output);
+    assert!(code == 1 && said.contains("standard output: No space left on device"), "{said}");
+    drop(mount);
     let (code, said) = failure(&zarrfs(&["stats", &mountpoint.text()]));
     assert!(code == 5 && said.contains("not in a mount of zarrfs"), "{said}");
     let (code, said) = failure(&zarrfs(&["stats", "/proc/self"]));

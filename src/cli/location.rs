@@ -3,7 +3,8 @@
 
 use super::{Failure, StoreArgs, WriteArgs, absolute};
 use crate::error::{Error, Kind};
-use crate::metadata::{GROUP_DOCUMENT, ZGROUP};
+use crate::hierarchy::REMOVED;
+use crate::metadata::{GROUP_DOCUMENT, V1_ATTRS, V1_META, ZARRAY, ZGROUP, ZMETADATA};
 use crate::stats::Stats;
 use crate::store::{
     DirectoryStore, DiskCache, Key, MemoryStore, ObjectStore, Remembering, Store, ZipStore, percent_decoded,
@@ -48,7 +49,7 @@ impl From<OsString> for Location {
         match name.to_str() {
             Some("memory:" | "memory://") => Location::Memory,
             Some(text) if scheme(text) == Some("file") => Location::Path(file_path(text)),
-            Some(text) if scheme(text).is_some() => Location::Url(text.to_string()),
+            Some(text) if scheme(text).is_some() || is_misspelled(text) => Location::Url(text.to_string()),
             _ => Location::Path(name.into()),
         }
     }
@@ -98,6 +99,26 @@ fn scheme(text: &str) -> Option<&str> {
     (is_word && scheme.starts_with(|c: char| c.is_ascii_alphabetic())).then_some(scheme)
 }
 
+/// Whether `text` begins as a URL and lacks its slashes: nobody means a directory called `s3:`.
+fn is_misspelled(text: &str) -> bool {
+    let scheme = text.split_once(':').map_or("", |(scheme, _)| scheme);
+    SCHEMES.contains(&scheme) || ["file", "memory"].contains(&scheme)
+}
+
+/// Returns an error unless `url` has the form of one that names a store.
+pub fn check_url(url: &str) -> Result<(), Failure> {
+    let (shown, known) = (without_secrets(url), SCHEMES.join("://, "));
+    let why = match scheme(url) {
+        Some(scheme) if SCHEMES.contains(&scheme) => return Ok(()),
+        _ if url.starts_with("memory:") => {
+            "a store in memory has no path: memory: alone names it, and it can only be mounted".to_string()
+        }
+        None => format!("a URL has // after its scheme; a directory of this name is ./{shown}"),
+        Some(_) => format!("no scheme that zarrfs knows: {known}://, file://, memory:"),
+    };
+    Err(Failure::new(2, format!("{shown}: {why}")))
+}
+
 /// The path of a `file://` URL.
 fn file_path(url: &str) -> PathBuf {
     let rest = url.strip_prefix("file://").unwrap_or(url);
@@ -107,7 +128,7 @@ fn file_path(url: &str) -> PathBuf {
 
 /// A URL without user, password and query.
 fn without_secrets(url: &str) -> String {
-    let (start, rest) = url.split_once("://").unwrap_or(("", url));
+    let Some((start, rest)) = url.split_once("://") else { return url.to_string() };
     let rest = rest.split(['?', '#']).next().unwrap_or_default();
     let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
     // abfs://container@account is no secret
@@ -147,7 +168,7 @@ fn archive_of(url: &str) -> Option<Archive> {
     loop {
         let end = base[at..].find('/').map_or(base.len(), |len| at + len);
         let name = &base[at..end];
-        if name.len() > ARCHIVE.len() && name.to_ascii_lowercase().ends_with(ARCHIVE) {
+        if is_archive_name(name) {
             let folder = format!("{}{query}", base[..at].trim_end_matches('/'));
             return Some(Archive { folder, name: name.to_string(), inside: base[end..].to_string() });
         }
@@ -156,6 +177,16 @@ fn archive_of(url: &str) -> Option<Archive> {
             return None;
         }
     }
+}
+
+/// Whether a name is that of an archive.
+pub fn is_archive_name(name: &str) -> bool {
+    name.len() > ARCHIVE.len() && name.to_ascii_lowercase().ends_with(ARCHIVE)
+}
+
+/// Whether a URL names an archive, or something in one.
+pub fn leads_into_archive(url: &str) -> bool {
+    archive_of(url).is_some()
 }
 
 /// The archive that a path leads into, and the names inside: the first part of it that is a file.
@@ -194,11 +225,14 @@ fn open_path(path: &Path, args: &StoreArgs, writing: Option<&WriteArgs>) -> Resu
         let name = absolute(archive).file_name().and_then(OsStr::to_str).map(str::to_string);
         let name = name.ok_or_else(|| Failure::new(4, format!("{shown}: its name is not UTF-8")))?;
         let folder: Arc<dyn Store> = Arc::new(DirectoryStore::open(&folder)?);
-        let inside = inside.to_str().ok_or_else(|| Failure::new(3, format!("{shown}: not UTF-8")))?;
-        return open_archive(folder, &name, inside, &shown);
+        let text = inside.to_str().ok_or_else(|| Failure::new(3, format!("{shown}: not UTF-8")))?;
+        return open_archive(folder, &name, text, &shown).map_err(|e| match is_archive_name(&name) || e.code != 4 {
+            true => e,
+            false => no_archive(path, archive),
+        });
     }
     let store = DirectoryStore::open(&absolute(path)).map_err(|e| match e.errno() {
-        libc::ENOENT | libc::ENOTDIR => Failure::new(3, format!("{shown}: no such store")),
+        libc::ENOENT | libc::ENOTDIR => missing(path),
         _ => e.into(),
     })?;
     let store = if args.lists_unfinished { store.listing_unfinished() } else { store };
@@ -206,6 +240,45 @@ fn open_path(path: &Path, args: &StoreArgs, writing: Option<&WriteArgs>) -> Resu
         Some(writing) => writing.apply(store)?,
         None => store,
     }))
+}
+
+/// The failure that `path` leads to or through `file`, which is no archive: a chunk, a document, or any other file.
+fn no_archive(path: &Path, file: &Path) -> Failure {
+    let (shown, above) = (path.display(), absolute(file).parent().map(Path::to_path_buf).unwrap_or_default());
+    match marks(&above) {
+        Some(what @ "array") => {
+            let array = file.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(&above).display();
+            Failure::new(3, format!("{shown}: a file of the {what} {array}; name the {what} itself"))
+        }
+        Some(what) => Failure::new(3, format!("{shown}: a file in a {what}, neither a group nor an array")),
+        None => Failure::new(4, format!("{shown}: a file, but no zip archive: not a Zarr store")),
+    }
+}
+
+/// The failure that nothing stands at `path`: no store, or no such group or array in one.
+fn missing(path: &Path) -> Failure {
+    let shown = path.display();
+    let whole = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
+    let existing = whole.ancestors().skip(1).find(|above| above.is_dir());
+    let marked = existing.and_then(|existing| existing.ancestors().find_map(|above| Some((above, marks(above)?))));
+    let message = match marked {
+        Some((array, "array")) => {
+            format!("no such group or array, nor can there be one in the array {}", array.display())
+        }
+        Some((group, _)) => format!("no such group or array in {}", group.display()),
+        None => "no such store".to_string(),
+    };
+    Failure::new(3, format!("{shown}: {message}"))
+}
+
+/// What the documents in a directory make of it.
+fn marks(directory: &Path) -> Option<&'static str> {
+    let holds = |name: &str| directory.join(name).is_file();
+    match () {
+        () if holds(ZARRAY) || holds(REMOVED) || holds(V1_META) && holds(V1_ATTRS) => Some("array"),
+        () if holds(ZGROUP) || holds(ZMETADATA) => Some("group"),
+        () => None,
+    }
 }
 
 fn open_archive(
@@ -231,11 +304,8 @@ fn open_archive(
 }
 
 fn open_url(url: &str, args: &StoreArgs, stats: &Arc<Stats>) -> Result<Arc<dyn Store>, Failure> {
+    check_url(url)?;
     let shown = without_secrets(url);
-    if !scheme(url).is_some_and(|scheme| SCHEMES.contains(&scheme)) {
-        let known = SCHEMES.join("://, ");
-        return Err(Failure::new(2, format!("{shown}: no scheme that zarrfs knows: {known}://, file://, memory:")));
-    }
     let object = |url: &str| -> Result<Arc<dyn Store>, Failure> {
         let store = ObjectStore::open(url, &args.remote.options()?, stats.clone()).map_err(|e| e.context(&shown))?;
         Ok(Arc::new(Remembering::new(Arc::new(store), args.remote.metadata_ttl.0)))
@@ -276,6 +346,12 @@ mod tests {
         assert_eq!(location("file://localhost/a"), Location::Path("/a".into()));
         assert_eq!(location("s3://b/x"), Location::Url("s3://b/x".into()));
         assert_eq!(location("memory:"), Location::Memory);
+        for text in ["memory:/a", "memory://a", "s3:/b/x", "file:/x", "http:h/x"] {
+            let Location::Url(url) = location(text) else { panic!("{text}") };
+            let said = check_url(&url).map_err(|e| (e.code, e.message)).unwrap_err();
+            assert!(said.0 == 2 && said.1.starts_with(&format!("{text}: ")), "{said:?}");
+        }
+        assert_eq!(location("./s3:x"), Location::Path("./s3:x".into()));
     }
 
     #[test]
