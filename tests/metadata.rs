@@ -88,7 +88,7 @@ fn creations() -> Vec<(&'static str, Vec<&'static str>, Value)> {
         (
             "fields",
             vec!["--shape=3", "--chunks=2", "--dtype=[[\"a\",\"<i4\"],[\"b\",\"|S3\"]]", "--compressor=lz4"],
-            json!({"shape": [3], "chunks": [2], "dtype": [["a", "<i4"], ["b", "|S3"]], "fill_value": null, "filters": null,
+            json!({"shape": [3], "chunks": [2], "dtype": [["a", "<i4"], ["b", "|S3"]], "fill_value": 0, "filters": null,
                 "compressor": {"id": "lz4", "acceleration": 1}}),
         ),
         (
@@ -160,9 +160,58 @@ fn where_created_arrays_go() {
     assert_eq!(create("empty/late").0, 0);
     let consolidated: Value = serde_json::from_slice(&std::fs::read(root.join("empty/.zmetadata")).unwrap()).unwrap();
     assert_eq!(consolidated["metadata"]["late/.zarray"]["shape"], json!([4]));
-    std::fs::create_dir(root.join("v3")).unwrap();
+    std::fs::create_dir_all(root.join("v3/inner")).unwrap();
     std::fs::write(root.join("v3/zarr.json"), "{}").unwrap();
-    assert_eq!(create("v3/x").0, 4);
+    std::fs::create_dir(root.join("empty/v3")).unwrap();
+    std::fs::write(root.join("empty/v3/zarr.json"), "{}").unwrap();
+    for path in ["v3/x", "v3/inner/x", "empty/v3/x"] {
+        let (code, said) = create(path);
+        assert!(code == 4 && said.contains("Zarr v3"), "{path}: {code} {said}");
+    }
+    // no array holds another, whatever its format
+    make_v1(&root.join("v1"), "\"<f4\"", "0", "zlib", b"{}");
+    std::fs::create_dir(root.join("v1/folder")).unwrap();
+    for path in ["v1/x", "v1/folder/x"] {
+        let (code, said) = create(path);
+        assert!(code == 1 && said.contains("inside the array") && !root.join(path).exists(), "{path}: {code} {said}");
+    }
+    assert_eq!(create("v1").0, 1);
+}
+
+/// What looks like the name of an archive or of a URL makes no directory of that name.
+#[test]
+fn names_that_are_no_directories() {
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::write(directory.path().join("real.zip"), "PK").unwrap();
+    std::fs::write(directory.path().join("mark"), "").unwrap();
+    let names = || support::walk::snapshot(directory.path()).unwrap();
+    let before = names();
+    for (path, why) in [
+        ("foo.zip/a", "archives are read, not written"),
+        ("foo.zip", "archives are read, not written"),
+        ("new/foo.ZIP/g/a", "archives are read, not written"),
+        ("real.zip/a", "archives are read, not written"),
+        ("memory:", "memory"),
+        ("memory:/a", "memory"),
+        ("memory://a", "memory"),
+        ("s3:/bucket/a", "// after its scheme"),
+        ("file:/a", "// after its scheme"),
+        ("ftp://h/a", "no scheme"),
+        ("https://127.0.0.1:1/foo.zip/a", "archives are read, not written"),
+    ] {
+        let args = ["create", path, "--shape=4", "--chunks=2", "--dtype=u1"];
+        let output = Command::new(support::ZARRFS).args(args).current_dir(directory.path()).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.code() == Some(2) && said.contains(why) && said.lines().count() == 1, "{path}: {said}");
+        assert_eq!(names(), before, "{path}");
+    }
+    // a directory may have any name: it is there already, or told by its path
+    std::fs::create_dir(directory.path().join("dir.zip")).unwrap();
+    for path in ["dir.zip/a", "./memory:/a"] {
+        let args = ["create", path, "--shape=4", "--chunks=2", "--dtype=u1"];
+        let output = Command::new(support::ZARRFS).args(args).current_dir(directory.path()).output().unwrap();
+        assert!(output.status.success(), "{path}: {}", String::from_utf8_lossy(&output.stderr));
+    }
 }
 
 #[test]
@@ -230,11 +279,9 @@ fn arrays_are_made_of_flat_bytes() {
     let (path, code, said) = piped("piped", &bytes);
     assert!(code == Some(0) && said.is_empty() && cat(&path) == bytes, "{said}");
     let (path, code, said) = piped("short", &bytes[..5000]);
-    assert!(code == Some(1) && said.contains("ends after 5000 bytes"), "{said}");
-    assert!(cat(&path)[..5000] == bytes[..5000] && cat(&path)[5000..].iter().all(|b| *b == 0));
+    assert!(code == Some(1) && said.contains("ends after 5000 bytes") && !path.exists(), "{said}");
     let (path, code, said) = piped("long", &[bytes.as_slice(), b"more"].concat());
-    assert!(code == Some(1) && said.contains("goes on beyond"), "{said}");
-    assert!(cat(&path) == bytes);
+    assert!(code == Some(1) && said.contains("goes on beyond") && !path.exists(), "{said}");
     std::fs::write(&raw, &bytes[1..]).unwrap();
     let path = directory.path().join("none");
     let (code, said) = run(&[&["create", text(&path), "--from-raw", text(&raw)], usual.as_slice()].concat());
@@ -256,6 +303,91 @@ fn migrated_stores_hold_what_their_writer_put_in() {
     script(&python, "migrated.py", &[text(&matrix), text(copy.path())]);
     assert_eq!(run(&["migrate", "/nonexistent/x.zarr"]).0, 3);
     assert_eq!(run(&["migrate", text(copy.path())]).0, 4);
+}
+
+/// Fill values of Zarr v1, as zarr 1.x wrote them, with the bytes of an item that they stand for.
+const V1_FILLS: [(&str, &str, &str); 16] = [
+    (r#""<c16""#, "0", "00000000000000000000000000000000"),
+    (r#"">c8""#, "1.5", "3fc0000000000000"),
+    // v1 had no base64: these are the letters, whatever else they could be
+    (r#""|S4""#, "\"abcd\"", "61626364"),
+    (r#""|S4""#, "\"eHk=\"", "65486b3d"),
+    (r#""|S4""#, "\"xy\"", "78790000"),
+    (r#""|S4""#, "\"\"", "00000000"),
+    (r#""|S3""#, "0", "300000"),
+    (r#""|V3""#, "0", "000000"),
+    (r#"[["a","<i4"],["b","|S1"]]"#, "0", "0000000000"),
+    (r#""<f8""#, "NaN", "000000000000f87f"),
+    (r#"">f4""#, "-Infinity", "ff800000"),
+    (r#""<i4""#, "7", "07000000"),
+    (r#""|b1""#, "true", "01"),
+    (r#""<U2""#, "\"ab\"", "6100000062000000"),
+    (r#""<m8[s]""#, "3", "0300000000000000"),
+    (r#""<f4""#, "null", ""),
+];
+
+/// Makes a Zarr v1 store of one array without chunks.
+fn make_v1(path: &Path, dtype: &str, fill: &str, compression: &str, attributes: &[u8]) {
+    let meta = format!(
+        r#"{{"zarr_format":1,"shape":[3],"chunks":[2],"dtype":{dtype},"compression":"{compression}",
+        "compression_opts":null,"fill_value":{fill},"order":"C"}}"#
+    );
+    std::fs::create_dir(path).unwrap();
+    std::fs::write(path.join("meta"), meta).unwrap();
+    std::fs::write(path.join("attrs"), attributes).unwrap();
+}
+
+#[test]
+fn migrated_fill_values_and_attributes_mean_what_they_meant() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut expected = serde_json::Map::new();
+    let mut add = |name: String, dtype: &str, fill: &str, item: &str, attributes: &str| {
+        let path = directory.path().join(name);
+        make_v1(&path, dtype, fill, "zlib", attributes.as_bytes());
+        let shown = zarrfs(&["cat", text(&path)]).stdout;
+        assert_eq!(support::hex(&shown), item.repeat(3).to_string(), "{dtype} {fill}: before it is migrated");
+        assert_eq!(run(&["migrate", text(&path)]), (0, String::new()), "{dtype} {fill}");
+        assert_eq!(support::hex(&zarrfs(&["cat", text(&path)]).stdout), item.repeat(3), "{dtype} {fill}");
+        let item = if fill == "null" { Value::Null } else { item.into() };
+        expected.insert(text(&path).to_string(), json!({"item": item, "attributes": attributes}));
+    };
+    for (n, (dtype, fill, item)) in V1_FILLS.into_iter().enumerate() {
+        add(n.to_string(), dtype, fill, if fill == "null" { "00000000" } else { item }, "{}");
+    }
+    // what Python's json reads zarr-python reads, and writes: NaN, and of a name that comes twice the last value
+    for (n, attributes) in
+        [r#"{"x": NaN, "y": [-Infinity]}"#, r#"{"a": 1, "a": 2}"#, "{\"ä\": \"\\ud800\"}"].iter().enumerate()
+    {
+        add(format!("attributes{n}"), "\"<i4\"", "0", "00000000", attributes);
+    }
+    let list = directory.path().join("expected.json");
+    std::fs::write(&list, Value::Object(expected).to_string()).unwrap();
+    for python in pythons() {
+        script(&python, "fills.py", &[text(&list)]);
+    }
+}
+
+#[test]
+fn what_cannot_be_migrated_stays_as_it_is() {
+    let directory = tempfile::tempdir().unwrap();
+    for (n, (compression, attributes, why)) in [
+        ("zlib", &b"{"[..], "attrs: not valid JSON"),
+        ("zlib", b"[1]", "attrs: not a JSON object"),
+        ("zlib", b"{\"a\": \"\xff\"}", "attrs: not UTF-8"),
+        ("zlib", b"{'a': 1}", "attrs: not valid JSON"),
+        ("unheard-of", b"{}", "codec \"unheard-of\" is unknown"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let path = directory.path().join(n.to_string());
+        make_v1(&path, "\"<f4\"", "0", compression, attributes);
+        let before = support::walk::snapshot(&path).unwrap();
+        let (code, said) = run(&["migrate", text(&path)]);
+        assert!(code == 1 && said.contains(why) && said.contains("nothing was migrated"), "{code} {said}");
+        assert_eq!(said.lines().count(), 1);
+        assert_eq!(support::walk::snapshot(&path).unwrap(), before, "{why}");
+    }
 }
 
 fn array(h: &Hierarchy, path: &str) -> Arc<Array> {

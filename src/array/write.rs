@@ -22,15 +22,12 @@ impl Array {
         self.encodable.get_or_init(|| self.try_encode(pipeline)).clone()
     }
 
-    /// Encodes one item of zeros to see whether that can be done at all; the whole chunk where a codec may want more.
+    /// Tries to encode zeros.
     fn try_encode(&self, pipeline: &Pipeline) -> Result<()> {
         if self.metadata.is_object() {
             return Ok(());
         }
-        let mut stored = Vec::new();
-        let mut zeros = |len| pipeline.encode(&memory::zeroed(len)?, &mut stored);
-        let one = self.metadata.dtype.size();
-        zeros(one).or_else(|_| zeros(self.grid.chunk_size())).map_err(|e| {
+        pipeline.check_encodes(self.metadata.dtype.size(), self.grid.chunk_size()).map_err(|e| {
             let codecs = self.codec_names();
             Error::new(Kind::ReadOnly, format!("{codecs}: {e}: chunks can be read, not written")).context(&self.key)
         })

@@ -17,6 +17,7 @@ mod deflate;
 mod delta;
 mod fixed_scale_offset;
 mod gzip;
+mod interchange;
 mod items;
 mod jenkins_lookup3;
 #[cfg(test)]
@@ -43,6 +44,7 @@ pub use blosc::Header as BloscHeader;
 #[cfg(test)]
 pub(crate) use deflate::deflate_for_tests;
 pub use deflate::inflate;
+pub use interchange::check_interchange;
 pub use object::check_objects;
 pub use pipeline::{Partly, Pipeline};
 

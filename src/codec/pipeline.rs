@@ -147,6 +147,14 @@ impl Pipeline {
         with_scratch(|a, b| self.encode_steps(decoded, stored, a, b))
     }
 
+    /// Returns an error if no chunk of `chunk_size` bytes can be encoded: tries one item of zeros, and the whole chunk
+    /// where a codec wants more.
+    pub fn check_encodes(&self, itemsize: usize, chunk_size: usize) -> Result<()> {
+        let mut stored = Vec::new();
+        let mut zeros = |len| self.encode(&memory::zeroed(len)?, &mut stored);
+        zeros(itemsize).or_else(|_| zeros(chunk_size))
+    }
+
     /// The steps forwards, the last into `stored`, the others into `input` and `other` in turn.
     fn encode_steps<'a>(
         &self,

@@ -179,6 +179,26 @@ impl Hierarchy {
         Ok(())
     }
 
+    /// Takes note of a group or array that has come to `key`, or gone from there, with everything below it, by a rename
+    /// that this hierarchy did not make: every `.zmetadata` above it says what is stored there now.
+    pub fn adopt(&self, key: &Key) -> Result<()> {
+        let _turn = self.turn()?;
+        self.forget_below(key);
+        self.store.forget(key);
+        for group in upwards(&key.parent()) {
+            let below = key.relative_to(&group).unwrap_or_default();
+            self.edit_consolidated(&group, |entries| Ok(self.with_stored(without(entries, &below), key, &below)))?;
+        }
+        Ok(())
+    }
+
+    /// The entries, and those of the documents that are stored at and below `place`, which the group calls `below`.
+    fn with_stored(&self, mut entries: Entries, place: &Key, below: &Key) -> Entries {
+        let stored = self.stored_documents(place).into_iter();
+        entries.extend(stored.map(|(name, value)| (below.join(&name).as_str().to_string(), value)));
+        entries
+    }
+
     /// Moves the documents of a renamed place, and of all below it, in every `.zmetadata` above its old or new path.
     pub(super) fn consolidate_renamed(&self, from: &Key, to: &Key) -> Result<()> {
         for group in upwards(&from.parent()).filter(|group| to.relative_to(group).is_none()) {
@@ -189,12 +209,8 @@ impl Hierarchy {
             let new = to.relative_to(&group).unwrap_or_default();
             self.edit_consolidated(&group, |entries| {
                 // of the empty group that was there
-                let mut entries = without(entries, &new);
-                let Some(old) = from.relative_to(&group) else {
-                    let moved = self.stored_documents(to).into_iter();
-                    entries.extend(moved.map(|(name, value)| (new.join(&name).as_str().to_string(), value)));
-                    return Ok(entries);
-                };
+                let entries = without(entries, &new);
+                let Some(old) = from.relative_to(&group) else { return Ok(self.with_stored(entries, to, &new)) };
                 let renamed = entries.into_iter().map(|(name, value)| {
                     let moved = rest_below(&name, &old).map(|rest| new.join(rest).as_str().to_string());
                     (moved.unwrap_or(name), value)

@@ -6,7 +6,7 @@ use super::{Hierarchy, OWN, Place, REMOVED, is_foreign, is_own};
 use crate::array::{Array, ArrayEntry, is_chunk_like};
 use crate::error::{Error, Result};
 use crate::grid::parse_index;
-use crate::metadata::{GROUP_DOCUMENT, Separator, ZARRAY, ZGROUP};
+use crate::metadata::{GROUP_DOCUMENT, Separator, ZARRAY, ZATTRS, ZGROUP};
 use crate::store::{EntryKind, Key};
 use std::sync::Arc;
 
@@ -147,8 +147,34 @@ impl Hierarchy {
         self.store.rename(from, to).map_err(|e| e.context(format!("{from} to {to}")))
     }
 
-    /// An error unless a group or array may get the path `key`.
-    pub(super) fn check_new_name(&self, key: &Key) -> Result<()> {
+    /// Removes a group or array with everything that is stored below it, as far as that can be.
+    pub fn remove_all(&self, key: &Key) -> Result<()> {
+        let mut places = Vec::new();
+        self.walk(key, &mut |place, found| places.push((place.clone(), found.clone())));
+        for (place, found) in places.into_iter().rev() {
+            if let Place::Array(array) = found {
+                for entry in array.entries()? {
+                    match entry.map_err(|e| e.context(&place))? {
+                        ArrayEntry::Chunk(chunk) => drop(array.erase(chunk)?),
+                        ArrayEntry::Value(name) => drop(self.delete(&place.join(&name))?),
+                        ArrayEntry::Unlisted => {}
+                    }
+                }
+            }
+            match place.is_root() {
+                // the store itself stays
+                true => {
+                    self.delete(&place.join(ZATTRS))?;
+                    self.delete(&place.join(ZARRAY))?;
+                }
+                false => self.remove_place(&place)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns an error unless a group or array may get the path `key`.
+    pub fn check_new_name(&self, key: &Key) -> Result<()> {
         check_name(key)?;
         match self.find(&key.parent())? {
             None => return Err(Error::not_found("no such group").context(key.parent())),

@@ -48,6 +48,11 @@ impl CodecConfig {
         }
     }
 
+    /// The parameters by name, as they stand.
+    pub fn parameters(&self) -> impl Iterator<Item = (&str, &Value)> {
+        self.params.iter().map(|(name, value)| (name.as_str(), value))
+    }
+
     /// A parameter as it stands; None if it is absent or null.
     pub fn get(&self, name: &str) -> Option<&Value> {
         self.params.get(name).filter(|v| !v.is_null())

@@ -1,0 +1,199 @@
+//! The `.zarray` that the arguments of `create` describe, in the spelling that every reader of Zarr v2 takes.
+//!
+//! Invariant: zarr-python 2.18 opens what this makes, and reads back what is written to it. What can't be made so is an
+//! error, and nothing is made.
+
+use super::CreateArgs;
+use crate::codec::check_interchange;
+use crate::dtype::{DType, Kind};
+use crate::error::{Error, Result};
+use crate::grid::Grid;
+use crate::json::{self, Map, Value};
+use crate::metadata::{ArrayMetadata, CodecConfig};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+
+/// A checked document.
+pub struct Document {
+    /// Its text.
+    pub text: String,
+    /// Bytes of all items; `None` for objects, which have no flat bytes.
+    pub size: Option<u64>,
+}
+
+impl Document {
+    /// Describes the array that the arguments ask for.
+    ///
+    /// # Errors
+    ///
+    /// Whatever zarr-python would refuse, or would read as something else.
+    pub fn new(args: &CreateArgs) -> Result<Self> {
+        let dtype = DType::parse(&args.dtype)?;
+        dtype.check_storable(&args.dtype).map_err(|e| e.context("--dtype"))?;
+        let filters = args.filters.clone().unwrap_or(Value::Null);
+        let fill = fill_value(args.fill.as_deref(), &dtype, &filters).map_err(|e| e.context("--fill"))?;
+        let mut fields = Map::new();
+        fields.insert("chunks".into(), args.chunks.0.clone().into());
+        fields.insert("compressor".into(), args.compressor.0.as_ref().map_or(Value::Null, CodecConfig::to_json));
+        fields.insert("dimension_separator".into(), args.separator.clone().into());
+        fields.insert("dtype".into(), args.dtype.clone());
+        fields.insert("fill_value".into(), fill);
+        fields.insert("filters".into(), filters);
+        fields.insert("order".into(), args.order.clone().into());
+        fields.insert("shape".into(), args.shape.0.clone().into());
+        fields.insert("zarr_format".into(), 2.into());
+        let text = json::write_pretty(&Value::Object(fields));
+        let metadata = ArrayMetadata::parse(text.as_bytes())?;
+        let grid = Grid::new(&metadata.shape, &metadata.chunks, metadata.dtype.size())?;
+        check_interchange(&metadata, grid.chunk_size())?;
+        Ok(Document { text, size: (!metadata.is_object()).then_some(grid.size()) })
+    }
+}
+
+/// The fill value as a `.zarray` has it: what was asked for, or zeros as zarr-python has by itself.
+fn fill_value(given: Option<&str>, dtype: &DType, filters: &Value) -> Result<Value> {
+    let Some(text) = given else {
+        return Ok(if dtype.has_object() { Value::Null } else { dtype.fill_value(&[]).unwrap_or(Value::Null) });
+    };
+    if text == "null" {
+        return Ok(Value::Null);
+    }
+    let asked = spelled(text, dtype)?;
+    if dtype.has_object() {
+        return object_fill(asked, dtype, filters);
+    }
+    let item = dtype.fill(&asked)?.unwrap_or_default();
+    let value = dtype.fill_value(&item).ok_or_else(|| Error::invalid(format!("{text} has no spelling in Zarr v2")))?;
+    match is_kept(&asked, &value, dtype) {
+        true => Ok(value),
+        false => {
+            Err(Error::invalid(format!("{text} is not a value of the dtype: it would become {}", json::write(&value))))
+        }
+    }
+}
+
+/// What the text of the option stands for. JSON, but for what is not: a bare word, and the letters of a text.
+fn spelled(text: &str, dtype: &DType) -> Result<Value> {
+    let parsed = json::parse(text.as_bytes()).ok();
+    let word = || parsed.as_ref().and_then(json::text).unwrap_or(text).to_string();
+    match dtype.kind() {
+        // 5 is a text, too
+        Kind::Text => Ok(word().into()),
+        Kind::Void | Kind::Struct(_) if !dtype.has_object() && parsed == Some(0.into()) => Ok(0.into()),
+        Kind::Bytes | Kind::Void | Kind::Struct(_) if !dtype.has_object() => match STANDARD.decode(word()) {
+            Ok(bytes) if bytes.len() <= dtype.size() => Ok(word().into()),
+            Ok(bytes) => {
+                let (len, size) = (bytes.len(), dtype.size());
+                Err(Error::invalid(format!("{text} is {len} bytes in base64, an item has {size}")))
+            }
+            Err(_) => {
+                let encoded = STANDARD.encode(word());
+                Err(Error::invalid(format!("{text} is not base64; if these are the bytes, give {encoded}")))
+            }
+        },
+        // NaN alone is no JSON to everybody
+        _ => Ok(match parsed {
+            Some(value) if json::float(&value).is_some_and(|f| !f.is_finite()) && !value.is_number() => text.into(),
+            Some(value) => value,
+            None => text.into(),
+        }),
+    }
+}
+
+/// The fill value of an array of objects, which its object codec must be able to encode.
+fn object_fill(asked: Value, dtype: &DType, filters: &Value) -> Result<Value> {
+    let codec = filters.get(0).and_then(|codec| codec.get("id")).and_then(json::text).unwrap_or_default();
+    let is_fine = match &asked {
+        _ if *dtype.kind() != Kind::Object => false,
+        Value::String(_) => codec != "vlen-bytes" && codec != "vlen-array",
+        Value::Number(_) | Value::Bool(_) => ["json2", "msgpack2"].contains(&codec),
+        _ => false,
+    };
+    if is_fine { Ok(asked) } else { Err(Error::invalid(format!("not a value that codec {codec:?} encodes; null is"))) }
+}
+
+/// Whether the value that is stored is what was asked for: numbers are rounded to the dtype's precision, but not cut to
+/// its range or to whole numbers, and texts are not cut.
+fn is_kept(asked: &Value, stored: &Value, dtype: &DType) -> bool {
+    let number = |value: &Value| json::float(value).or_else(|| json::text(value).and_then(json::float_word));
+    match dtype.kind() {
+        Kind::Int | Kind::UInt => match (number(asked), number(stored)) {
+            (Some(asked), Some(stored)) => asked == stored,
+            // a text that spells a number
+            _ => true,
+        },
+        Kind::Float => number(asked).is_none_or(|asked| {
+            let stored = number(stored).unwrap_or(f64::NAN);
+            asked.is_finite() == stored.is_finite() && (asked.is_nan() || asked.signum() == stored.signum())
+        }),
+        Kind::Complex => {
+            let parts = |value: &Value| match value {
+                Value::Array(parts) => parts.iter().map(|part| number(part).unwrap_or(f64::NAN)).collect(),
+                value => vec![number(value).unwrap_or(f64::NAN), 0.0],
+            };
+            parts(asked)
+                .iter()
+                .zip(parts(stored))
+                .all(|(asked, stored)| asked.is_nan() == stored.is_nan() && asked.is_infinite() == stored.is_infinite())
+        }
+        Kind::Text => asked == stored,
+        _ => true,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fill(dtype: &str, text: &str) -> Result<String> {
+        let dtype = DType::parse(&json::parse(dtype.as_bytes()).unwrap()).unwrap();
+        let filters = json::parse(br#"[{"id":"vlen-utf8"}]"#).unwrap();
+        let given = Some(text).filter(|text| !text.is_empty());
+        fill_value(given, &dtype, &filters).map(|value| json::write(&value))
+    }
+
+    #[test]
+    fn fill_values() {
+        for (dtype, text, expected) in [
+            ("\"<f4\"", "", "0.0"),
+            ("\"<f4\"", "1.5", "1.5"),
+            ("\"<f4\"", "NaN", "\"NaN\""),
+            ("\"<f4\"", "\"-Infinity\"", "\"-Infinity\""),
+            ("\"<f4\"", "-0", "-0.0"),
+            ("\"<i4\"", "3.0", "3"),
+            ("\"<c8\"", "", "[0.0,0.0]"),
+            ("\"<c8\"", "2", "[2.0,0.0]"),
+            ("\"<c8\"", "[1,-2]", "[1.0,-2.0]"),
+            ("\"<c8\"", "NaN", "[\"NaN\",0.0]"),
+            ("\"|S3\"", "", "\"\""),
+            ("\"|S3\"", "eHk=", "\"eHk=\""),
+            ("\"|V3\"", "0", "\"AAAA\""),
+            ("\"|V3\"", "AQ==", "\"AQAA\""),
+            ("[[\"a\",\"<i2\"]]", "", "\"AAA=\""),
+            ("\"<U3\"", "5", "\"5\""),
+            ("\"<U3\"", "\"null\"", ""),
+            ("\"<U4\"", "\"null\"", "\"null\""),
+            ("\"<U3\"", "null", "null"),
+            ("\"<M8[s]\"", "NaT", "-9223372036854775808"),
+            ("\"|b1\"", "true", "true"),
+            ("\"|O\"", "", "null"),
+            ("\"|O\"", "text", "\"text\""),
+            ("\"|O\"", "7", ""),
+            ("\"<f4\"", "1e39", ""),
+            ("\"<f4\"", "0x7fc00001", ""),
+            ("\"<i4\"", "1.5", ""),
+            ("\"|u1\"", "256", ""),
+            ("\"<c8\"", "[1,\"Infinity\"]", ""),
+            ("\"<c8\"", "[1]", ""),
+            ("\"|S3\"", "xyz!", ""),
+            ("\"|S1\"", "eHk=", ""),
+            ("\"|V1\"", "eHk=", ""),
+            ("\"<f4\"", "x", ""),
+        ] {
+            match expected {
+                "" => assert!(fill(dtype, text).is_err(), "{dtype} {text}"),
+                _ => assert_eq!(fill(dtype, text).as_deref(), Ok(expected), "{dtype} {text}"),
+            }
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! Where `create` makes an array: the store that it lies in, which may be missing, and its key there.
+
+use super::CreateArgs;
+use crate::cli::{Failure, Location, location};
+use crate::error::Error;
+use crate::hierarchy::{REMOVED, V3_DOCUMENT};
+use crate::metadata::{V1_ATTRS, V1_META, ZARRAY, ZGROUP, ZMETADATA};
+use crate::store::Key;
+use std::ffi::OsString;
+use std::fmt::Display;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Documents that make an array of what holds all of one list: Zarr v2's, that of an array being removed, Zarr v1's.
+const ARRAYS: [&[&str]; 3] = [&[ZARRAY], &[REMOVED], &[V1_META, V1_ATTRS]];
+
+fn archive(shown: &dyn Display) -> Failure {
+    Failure::new(2, format!("{shown}: archives are read, not written; make the store in a directory, and zip that"))
+}
+
+fn in_v3(shown: &dyn Display) -> Failure {
+    Failure::new(4, format!("{shown}: in a Zarr v3 store: this version reads v1 and v2"))
+}
+
+/// Returns the store that the array lies in, which may be missing, and its key there.
+pub fn of(args: &CreateArgs) -> Result<(Location, Key), Failure> {
+    match &args.path {
+        Location::Path(path) => place_of_path(path).map(|(store, key)| (Location::Path(store), key)),
+        Location::Url(url) => place_of_url(url, args),
+        Location::Memory => Err(Failure::new(2, "memory: nothing in it outlives a command; mount it instead")),
+    }
+}
+
+/// As [`of`], on a server. Where no group is found above the array, the store is what is named .zarr, or else what the
+/// array lies in.
+fn place_of_url(url: &str, args: &CreateArgs) -> Result<(Location, Key), Failure> {
+    let wrong = |e: Error| Failure::new(2, format!("{}: {e}", args.path));
+    location::check_url(url)?;
+    if location::leads_into_archive(url) {
+        return Err(archive(&args.path));
+    }
+    let (top, names) = location::names_of_url(url);
+    let keys = names.iter().try_fold(vec![Key::root()], |mut keys, name| {
+        let below = keys.last().map_or(Ok(Key::root()), |key| key.child(name))?;
+        keys.push(below);
+        Ok(keys)
+    });
+    let keys = keys.map_err(wrong)?;
+    let store = location::open(&top(0), &args.store_args(), Some(&args.writing), &Arc::default())?;
+    store.check_writable(&Key::root()).map_err(|e| e.context(&args.path))?;
+    // what may not be looked at is above the store
+    let holds = |key: &Key, name: &str| matches!(store.stat(&key.join(name)), Ok(Some(_)));
+    let is_group = |key: &Key| holds(key, ZGROUP) || holds(key, ZMETADATA);
+    let is_array = |key: &Key| ARRAYS.iter().any(|documents| documents.iter().all(|name| holds(key, name)));
+    if keys.iter().any(|key| !is_group(key) && holds(key, V3_DOCUMENT)) {
+        return Err(in_v3(&args.path));
+    }
+    let nearest = keys.iter().rposition(|key| is_group(key) || is_array(key));
+    let depth = match nearest {
+        Some(near) => (0..near).rev().take_while(|n| is_group(&keys[*n])).last().unwrap_or(near),
+        None => match names.iter().position(|name| name.ends_with(".zarr")) {
+            Some(n) => n + 1,
+            None => names.len().saturating_sub(1).max(names.len().min(1)),
+        },
+    };
+    let key = names[depth..].iter().try_fold(Key::root(), |key, name| key.child(name)).map_err(wrong)?;
+    Ok((top(depth), key))
+}
+
+/// As [`of`], of a path.
+fn place_of_path(path: &Path) -> Result<(PathBuf, Key), Failure> {
+    let shown = path.display();
+    let (existing, missing) = existing(path)?;
+    if missing.iter().any(|name| location::is_archive_name(&name.to_string_lossy())) {
+        return Err(archive(&shown));
+    }
+    let holds = |directory: &Path, name: &str| directory.join(name).is_file();
+    let is_group = |directory: &Path| holds(directory, ZGROUP) || holds(directory, ZMETADATA);
+    let is_array =
+        |directory: &Path| ARRAYS.iter().any(|documents| documents.iter().all(|name| holds(directory, name)));
+    // a group of the same store may have no document of its own
+    let nearest = existing.ancestors().find(|above| is_group(above) || is_array(above) || holds(above, V3_DOCUMENT));
+    if holds(&existing, V3_DOCUMENT)
+        || nearest.is_some_and(|near| holds(near, V3_DOCUMENT) && !is_group(near) && !is_array(near))
+    {
+        return Err(in_v3(&shown));
+    }
+    let root = nearest.map(|near| near.ancestors().take_while(|above| is_group(above)).last().unwrap_or(near));
+    let is_empty = || std::fs::read_dir(&existing).is_ok_and(|mut names| names.next().is_none());
+    let (store, names) = match (root, missing.split_first()) {
+        (Some(root), _) => {
+            let below = existing.strip_prefix(root).unwrap_or(Path::new(""));
+            (root.to_path_buf(), below.iter().map(OsString::from).chain(missing).collect())
+        }
+        (None, Some((first, rest))) if !is_empty() => (existing.join(first), rest.to_vec()),
+        (None, _) => (existing, missing),
+    };
+    let key = names.iter().try_fold(Key::root(), |key, name| match name.to_str() {
+        Some(name) => key.child(name),
+        None => Err(Error::invalid(format!("{name:?} is not UTF-8"))),
+    });
+    key.map(|key| (store, key)).map_err(|e| Failure::new(2, format!("{shown}: {e}")))
+}
+
+/// The longest part of `path` that is there, without symbolic links, and the names that follow.
+fn existing(path: &Path) -> Result<(PathBuf, Vec<OsString>), Failure> {
+    let whole = std::path::absolute(path).map_err(|e| Error::from(e).context(path.display()))?;
+    let mut missing = Vec::new();
+    for above in whole.ancestors() {
+        match std::fs::canonicalize(above) {
+            Ok(existing) if !existing.is_dir() => {
+                return Err(match location::is_archive_name(&existing.to_string_lossy()) {
+                    true => archive(&path.display()),
+                    false => Failure::new(1, format!("{}: is a file, not a directory", above.display())),
+                });
+            }
+            Ok(existing) => {
+                missing.reverse();
+                return Ok((existing, missing));
+            }
+            Err(e) if [ErrorKind::NotFound, ErrorKind::NotADirectory].contains(&e.kind()) => match above.file_name() {
+                Some(name) => missing.push(name.to_os_string()),
+                None => return Err(Failure::new(2, format!("{}: goes up from what is not there", path.display()))),
+            },
+            Err(e) => return Err(Error::from(e).context(above.display()).into()),
+        }
+    }
+    Err(Failure::new(3, format!("{}: no such directory", path.display())))
+}

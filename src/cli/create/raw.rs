@@ -1,0 +1,93 @@
+//! `create --from-raw`: the flat bytes of a new array, from a file or a stream.
+
+use super::CreateArgs;
+use crate::cli::flat::Flat;
+use crate::cli::progress::Progress;
+use crate::cli::put::{self, Copied};
+use crate::cli::{Failure, Location, WriteArgs, stdio};
+use crate::error::Error;
+use crate::grid::ChunkId;
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+/// Flat bytes that an array is made of.
+pub enum Raw {
+    /// Of a regular file.
+    File(File),
+    /// That come once.
+    Stream(Box<dyn Read>),
+}
+
+impl Raw {
+    /// Opens the bytes for an array of `size`; an error if it is known that there are more or fewer.
+    pub fn open(path: &Path, size: u64) -> Result<Self, Failure> {
+        let (raw, known) = if path == Path::new("-") {
+            let known = put::input_size();
+            (Raw::Stream(Box::new(stdio::input()?)), known)
+        } else {
+            let failed = |e| Error::from(e).context(path.display());
+            let file = File::open(path).map_err(failed)?;
+            let metadata = file.metadata().map_err(failed)?;
+            match metadata.is_file() {
+                true => (Raw::File(file), Some(metadata.len())),
+                false => (Raw::Stream(Box::new(file)), None),
+            }
+        };
+        match known.filter(|known| *known != size) {
+            Some(known) => {
+                let message = format!("{}: {known} bytes, the array takes {size}; nothing was made", path.display());
+                Err(Failure::new(1, message))
+            }
+            None => Ok(raw),
+        }
+    }
+
+    /// Stores the bytes in the array at `made`.
+    ///
+    /// # Errors
+    ///
+    /// Also where the bytes turn out to be more or fewer than the array takes.
+    pub fn fill(self, made: &Location, writing: &WriteArgs, args: &CreateArgs) -> Result<(), Failure> {
+        let shown = &args.path;
+        let flat = put::open(made, &args.memory, writing, &args.store_args())?;
+        let (grid, size) = (flat.array.grid(), flat.array.size());
+        let band = grid.band(0);
+        let row_of_chunks = (band.end - band.start).saturating_mul(grid.chunk_size() as u64);
+        let mut progress = Progress::start(Some(size));
+        let mut copy = |input: &mut dyn Read| put::copy(&flat, 0, size, input, &mut progress);
+        let copied = match self {
+            // chunks that wait for their next row would be stored and loaded again for each
+            Raw::File(file) if row_of_chunks > args.memory.cache_size / 2 => copy_by_chunk(&flat, &file, &mut progress),
+            Raw::File(mut file) => copy(&mut file),
+            Raw::Stream(mut input) => copy(&mut input),
+        };
+        let stored = flat.fs.fsync(flat.handle);
+        progress.end();
+        let copied = copied.and_then(|copied| stored.map(|()| copied)).map_err(|e| e.context(shown))?;
+        let why = match copied {
+            Copied { more: true, .. } => format!("the input goes on beyond the array's {size} bytes"),
+            Copied { bytes, .. } if bytes < size => {
+                format!("the input ends after {bytes} bytes, the array takes {size}")
+            }
+            _ => return Ok(()),
+        };
+        Err(Failure::new(1, format!("{shown}: {why}; nothing was made")))
+    }
+}
+
+/// Writes a file to the flat bytes, one chunk after the other.
+fn copy_by_chunk(flat: &Flat, file: &File, progress: &mut Progress) -> Result<Copied, Error> {
+    let (mut bytes, mut buffer) = (0, Vec::new());
+    for chunk in 0..flat.array.grid().chunk_count() {
+        for (at, run) in flat.array.grid().runs_of(ChunkId(chunk), 0..flat.array.size()) {
+            buffer.resize(run.len, 0);
+            file.read_exact_at(&mut buffer, at).map_err(|e| Error::from(e).context("the input"))?;
+            flat.fs.write(flat.handle, at, &buffer)?;
+            bytes += run.len as u64;
+        }
+        progress.show(bytes);
+    }
+    Ok(Copied { bytes, more: false })
+}

@@ -1,0 +1,126 @@
+//! What `create` has made so far, and removes again unless it is finished: after an error, and when a signal ends the
+//! process.
+//!
+//! Invariant: a `create` that has not succeeded leaves nothing that a reader of the store sees. In directories the array
+//! is made under a hidden name and renamed when it is whole, so that this holds even for SIGKILL and a power loss, which
+//! leave the hidden directory alone. On servers, which rename nothing at once, its keys are deleted.
+
+use crate::error::{Error, Result};
+use crate::hierarchy::OWN;
+use crate::memory::lock;
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+use rustix::io::Errno;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use signal_hook::low_level::emulate_default_handler;
+use std::fs::DirBuilder;
+use std::io::ErrorKind;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+/// How often a directory is removed while other threads still write into it.
+const REMOVALS: usize = 1000;
+
+/// Hidden names tried before giving up: dead processes of the same number may have left some.
+const MAX_NAMES: u32 = 1000;
+
+type Removal = Box<dyn FnMut() + Send>;
+
+/// Removes what is unfinished when it is dropped, or when SIGINT, SIGTERM or SIGHUP ends the process.
+pub struct Unfinished {
+    /// Protects the removal: it runs once, and never while the work is being finished. `None` once it is finished.
+    removal: Arc<Mutex<Option<Removal>>>,
+}
+
+impl Unfinished {
+    /// Has `removal` called unless the work is finished.
+    pub fn new(removal: impl FnMut() + Send + 'static) -> Result<Self> {
+        let removal: Arc<Mutex<Option<Removal>>> = Arc::new(Mutex::new(Some(Box::new(removal))));
+        let ending: Vec<i32> = [SIGINT, SIGTERM, SIGHUP].into_iter().filter(|signal| !is_ignored(*signal)).collect();
+        let (mut signals, shared) = (Signals::new(ending)?, removal.clone());
+        let handle = move || {
+            for signal in signals.forever() {
+                let mut removal = lock(&shared);
+                // once it is finished, the process is about to end by itself
+                if let Some(mut remove) = removal.take() {
+                    remove();
+                    let _ = emulate_default_handler(signal);
+                }
+            }
+        };
+        std::thread::Builder::new().name("signals".into()).spawn(handle)?;
+        Ok(Unfinished { removal })
+    }
+
+    /// Calls `finish`, after whose success nothing is removed any more; no signal comes in between.
+    pub fn finish<T>(&self, finish: impl FnOnce() -> Result<T>) -> Result<T> {
+        let mut removal = lock(&self.removal);
+        let done = finish()?;
+        *removal = None;
+        Ok(done)
+    }
+}
+
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        if let Some(mut remove) = lock(&self.removal).take() {
+            remove();
+        }
+    }
+}
+
+/// Whether whoever started the process has it ignore a signal, as nohup(1) does with SIGHUP.
+fn is_ignored(signal: i32) -> bool {
+    let mut action = std::mem::MaybeUninit::<libc::sigaction>::zeroed();
+    // SAFETY: the call writes to the one struct given, which is as large as it must be, and changes no action.
+    let known = unsafe { libc::sigaction(signal, std::ptr::null(), action.as_mut_ptr()) } == 0;
+    // SAFETY: all bytes of the struct are initialized, zero where the call wrote nothing; every field may be zero.
+    known && unsafe { action.assume_init() }.sa_sigaction == libc::SIG_IGN
+}
+
+/// Makes a hidden directory in `parent`, which nobody else looks into. Its name is one of those that zarrfs shows in no
+/// mount, and it has no document, so that other readers don't take it for a group.
+pub fn hidden_directory(parent: &Path) -> Result<PathBuf> {
+    for n in 0..MAX_NAMES {
+        let path = parent.join(format!("{OWN}create-{}-{n}", std::process::id()));
+        match DirBuilder::new().mode(0o700).create(&path) {
+            Ok(()) => return Ok(path),
+            Err(e) if e.kind() == ErrorKind::AlreadyExists => {}
+            Err(e) => return Err(Error::from(e).context(parent.display())),
+        }
+    }
+    Err(Error::system(libc::EEXIST).context(parent.display()))
+}
+
+/// Removes a directory with everything in it, while other threads of the process may still write into it.
+pub fn remove_directory(path: &Path) {
+    for _ in 0..REMOVALS {
+        match std::fs::remove_dir_all(path) {
+            Err(e) if e.kind() == ErrorKind::DirectoryNotEmpty || e.kind() == ErrorKind::NotFound && path.exists() => {}
+            _ => return,
+        }
+    }
+}
+
+/// Gives a file or directory another name, which must be free.
+pub fn rename_to_free_name(from: &Path, to: &Path) -> Result<()> {
+    let renamed = match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
+        // file systems that have no such flag
+        Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) if to.symlink_metadata().is_err() => {
+            std::fs::rename(from, to).map_err(Error::from)
+        }
+        Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => Err(Error::system(libc::EEXIST)),
+        renamed => renamed.map_err(Error::from),
+    };
+    renamed.map_err(|e| e.context(to.display()))
+}
+
+/// Returns when the names in a directory survive a power loss.
+pub fn sync_directory(path: &Path) -> Result<()> {
+    match std::fs::File::open(path).and_then(|directory| directory.sync_all()) {
+        // a file system that has no such thing
+        Err(e) if e.raw_os_error() != Some(libc::EINVAL) => Err(Error::from(e).context(path.display())),
+        _ => Ok(()),
+    }
+}

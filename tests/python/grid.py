@@ -1,0 +1,125 @@
+"""Opens arrays that `zarrfs create` has made of many options, reads them, writes them, and compares them with what
+zarr-python makes of the same options.
+
+    grid.py CASES
+
+CASES is a JSON list of objects: `path`, a directory with the arrays `empty` and, but for objects, `full`; `options`, what
+they were made of; `empty` and `full`, the flat bytes that zarrfs reads in them, in hex; `raw`, the bytes that `full` was
+made of.
+
+With zarr 2.18 an array `theirs` is made beside them, with the same dtype, codecs and fill value, and given the same
+values: it must have the same document and read the same. With zarr 3 what it can read of `theirs` it must read of `full`.
+"""
+import json
+import sys
+import warnings
+
+import numcodecs
+import numpy as np
+import zarr
+
+warnings.simplefilter("ignore")
+
+OBJECTS = {
+    "vlen-utf8": ["", "a", "ä€", "long" * 9, "b", "c", "d"],
+    "vlen-bytes": [b"", b"\0", b"x", b"yz", b"1", b"2", b"3"],
+    "vlen-array": [np.arange(n, dtype="<i4") for n in range(7)],
+}
+ANY = ["a", 1, 2.5, None, True, [1, 2], {"k": 1}]
+
+
+def load(path):
+    with open(path) as f:
+        return json.load(f)
+
+
+def config(codec):
+    return codec and numcodecs.get_codec(dict(codec)).get_config()
+
+
+def is_equal(a, b):
+    if a.shape != b.shape or a.dtype != b.dtype:
+        return False
+    if a.dtype.kind in "fc":
+        # a long double has bytes that belong to no number
+        return np.array_equal(a, b, equal_nan=True)
+    if a.dtype.hasobject:
+        return all(np.array_equal(x, y) if isinstance(x, np.ndarray) else x == y for x, y in zip(a.flat, b.flat))
+    return a.tobytes() == b.tobytes()
+
+
+def values(case, z):
+    if not z.dtype.hasobject:
+        return np.frombuffer(bytes.fromhex(case["raw"]), dtype=z.dtype).reshape(z.shape)
+    made = np.zeros(z.shape, dtype=z.dtype)
+    if z.dtype.kind == "V":
+        for i in range(len(made)):
+            made[i] = tuple(ANY[i] if z.dtype[name].hasobject else i for name in z.dtype.names)
+    else:
+        made[:] = None
+        for i, item in enumerate(OBJECTS.get(z.filters[0].codec_id, ANY)):
+            made[i] = item
+    return made
+
+
+def compare_with_theirs(case, z, data):
+    path = case["path"]
+    theirs = zarr.create(
+        store=f"{path}/theirs", shape=z.shape, chunks=z.chunks, dtype=z.dtype, compressor=z.compressor,
+        filters=z.filters, fill_value=z.fill_value, order=z.order,
+        object_codec=None,
+    )
+    ours, wanted = load(f"{path}/empty/.zarray"), load(f"{path}/theirs/.zarray")
+    for document in ours, wanted:
+        document["compressor"] = config(document["compressor"])
+        document["filters"] = [config(f) for f in document["filters"] or []]
+    # numpy has no text for a NaN in a complex number, which json spells anew
+    assert ours == {"dimension_separator": "."} | wanted, f"document {ours}, zarr makes {wanted}"
+    theirs[...] = data
+    return theirs[...]
+
+
+def check2(case):
+    path = case["path"]
+    z = zarr.open_array(f"{path}/empty", mode="r+")
+    if z.fill_value is not None and not z.dtype.hasobject:
+        shown = np.frombuffer(bytes.fromhex(case["empty"]), dtype=z.dtype).reshape(z.shape)
+        assert is_equal(z[...], shown), f"fill value {z[...]}, zarrfs reads {shown}"
+    data = values(case, z)
+    wanted = compare_with_theirs(case, z, data)
+    z[...] = data
+    assert is_equal(zarr.open_array(f"{path}/empty", mode="r")[...], wanted), "what was written reads as something else"
+    if "full" in case:
+        full = zarr.open_array(f"{path}/full", mode="r")[...]
+        shown = np.frombuffer(bytes.fromhex(case["full"]), dtype=z.dtype).reshape(z.shape)
+        assert is_equal(full, wanted), f"reads {full}, of zarr's own array {wanted}"
+        assert is_equal(full, shown), f"reads {full}, zarrfs reads {shown}"
+        if not z.filters and np.array_equal(data, data):
+            assert full.tobytes() == data.tobytes(), "values were lost"
+
+
+def check3(case):
+    path, ours = case["path"], "full" if "full" in case else "empty"
+    try:
+        wanted = zarr.open_array(f"{path}/theirs", mode="r")[...]
+    except Exception:
+        return False
+    read = zarr.open_array(f"{path}/{ours}", mode="r")[...]
+    assert is_equal(np.asarray(read), np.asarray(wanted)), f"reads {read}, of zarr's own array {wanted}"
+    return True
+
+
+def main():
+    cases, failed, read = load(sys.argv[1]), [], 0
+    for case in cases:
+        try:
+            read += (check2 if zarr.__version__.startswith("2.") else check3)(case) is not False
+        except Exception as e:
+            failed.append(f"{case['options']}: {type(e).__name__}: {e}")
+    print(f"zarr {zarr.__version__}: {read} of {len(cases)} arrays")
+    if failed:
+        print("\n".join(failed))
+        sys.exit(1)
+
+
+main()
