@@ -13,7 +13,7 @@ use crate::memory::lock;
 use crate::metadata::{Order, Separator};
 use crate::pool::{Growth, Pool};
 use crate::stats::Stats;
-use crate::store::Key;
+use crate::store::{Key, SubtreeLocks};
 use crate::tree::{Attributes, Audience, ControlFile, Node, Tree};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -155,8 +155,8 @@ pub struct Fs {
     resizing: Resizing,
     /// Stores what was written, behind the back of who goes on writing.
     behind: Pool,
-    /// Held while integers are written that are shown as doubles. It protects nothing else.
-    converting: Mutex<()>,
+    /// Held while integers of an array are written that are shown as doubles. It protects nothing else.
+    converting: SubtreeLocks,
     pages: Pages,
     drafts: Drafts,
     fresh: FreshGroups,
@@ -184,7 +184,7 @@ impl Fs {
                 let threads = options.threads.max(MIN_BEHIND).max(requests.min(MAX_BEHIND));
                 Pool::growing("write-back", threads, BEHIND_GROWTH)?
             },
-            converting: Mutex::default(),
+            converting: SubtreeLocks::default(),
             pages: Pages::new(),
             drafts: Drafts::default(),
             fresh: FreshGroups::new(),

@@ -11,10 +11,10 @@ use crate::metadata::{
     ZMETADATA,
 };
 use crate::stats::Stats;
-use crate::store::{EntryKind, Key, Listing, Stat, Store};
+use crate::store::{EntryKind, Key, Listing, Stat, Store, SubtreeLocks};
 use std::cell::Cell;
 use std::num::NonZeroUsize;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 mod array_document;
 mod arrays;
@@ -134,17 +134,20 @@ pub struct Hierarchy {
     v1_order: V1Order,
     compressor: Option<CodecConfig>,
     stats: Arc<Stats>,
-    /// Held while documents or places are changed: what one change reads must not be changed by another before it
-    /// writes. It protects nothing else.
-    changing: Mutex<()>,
+    /// Held while documents or places at and below a key are changed: what one change reads must not be changed by
+    /// another before it writes. It protects nothing else.
+    changing: SubtreeLocks,
+    /// Held while one document is read, changed and written, after `changing`: changes of different places edit the same
+    /// `.zmetadata`.
+    editing: SubtreeLocks,
     arrays: Arrays,
 }
 
 impl Hierarchy {
     /// The hierarchy of `store`.
     pub fn new(store: Arc<dyn Store>, v1_order: V1Order, stats: Arc<Stats>) -> Self {
-        let arrays = Arrays::new(ARRAYS_KEPT);
-        Hierarchy { store, v1_order, compressor: None, stats, changing: Mutex::default(), arrays }
+        let (changing, editing, arrays) = (SubtreeLocks::default(), SubtreeLocks::default(), Arrays::new(ARRAYS_KEPT));
+        Hierarchy { store, v1_order, compressor: None, stats, changing, editing, arrays }
     }
 
     /// The same, but new arrays that are written without a compressor are stored with this one.

@@ -7,13 +7,23 @@ use rustix::fs::{FlockOperation, fcntl_lock};
 use serde_json::json;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use support::daemon::Daemon;
 use support::made::{Made, pattern};
-use support::{close, wait_for};
+use support::{close, setting, wait_for};
+use zarrfs::cache::{Cache, SpillOptions};
+use zarrfs::fs::{Fs, Options};
+use zarrfs::fuse::{MountRequest, Mountpoint, ServeOptions, serve};
+use zarrfs::header::Format;
+use zarrfs::hierarchy::Hierarchy;
+use zarrfs::metadata::V1Order;
+use zarrfs::stats::Stats;
+use zarrfs::store::{DirectoryStore, FaultyStore, Key};
+use zarrfs::tree::{Headers, Tree};
 
 /// How long a probe may take on a machine that is busy with other things. What the tests stop, they stop for longer.
 const PROBE: Duration = Duration::from_secs(20);
@@ -30,32 +40,49 @@ fn store(path: &Path) -> (Made, Made) {
 
 /// Uses an array as a program does: lists it, looks at it, reads it, writes to it and makes a file beside it. `round`
 /// makes what is written differ from what was there.
-fn use_array(directory: &Path, made: &mut Made, round: u64) {
+fn use_array(directory: &Path, made: &mut Made, round: u64, doing: &Mutex<&'static str>) {
+    let begin = |what| *doing.lock().unwrap() = what;
+    begin("listing");
     assert!(fs::read_dir(directory).unwrap().any(|entry| entry.unwrap().file_name() == "data.raw"));
+    begin("reading");
     assert_eq!(fs::read(directory.join("data.raw")).unwrap(), made.flat);
+    begin("looking at a chunk");
     assert_eq!(fs::metadata(directory.join("3")).unwrap().len(), 10_000);
+    begin("writing");
     let part = pattern(round + 2, 25_000);
     let file = File::options().write(true).open(directory.join("data.raw")).unwrap();
     file.write_all_at(&part, 5_000).unwrap();
+    begin("closing");
     close(file).unwrap();
     made.flat[5_000..30_000].copy_from_slice(&part);
+    begin("making a file");
     let note = directory.join(format!("note-{round}"));
     fs::write(&note, "text").unwrap();
     assert_eq!(fs::read(&note).unwrap(), b"text");
+    begin("removing a file");
+    fs::remove_file(&note).unwrap();
+    begin("writing attributes");
+    fs::write(directory.join(".zattrs"), format!("{{\"round\": {round}}}")).unwrap();
+}
+
+/// Runs [`use_array`] in a thread; what it was doing when it took too long is the error.
+fn try_to_use(directory: PathBuf, made: Made, round: u64) -> Result<Made, &'static str> {
+    let (done, wait) = channel();
+    let doing = Arc::new(Mutex::new("nothing"));
+    let told = doing.clone();
+    std::thread::spawn(move || {
+        let mut made = made;
+        use_array(&directory, &mut made, round, &told);
+        let _ = done.send(made);
+    });
+    wait.recv_timeout(PROBE).map_err(|_| *doing.lock().unwrap())
 }
 
 /// Fails, and ends the mount, unless [`use_array`] returns in time.
 fn probe(daemon: &mut Daemon, made: Made, round: u64, what: &str) -> Made {
-    let (done, wait) = channel();
-    let directory = daemon.path().join("other");
-    std::thread::spawn(move || {
-        let mut made = made;
-        use_array(&directory, &mut made, round);
-        let _ = done.send(made);
-    });
-    wait.recv_timeout(PROBE).unwrap_or_else(|_| {
+    try_to_use(daemon.path().join("other"), made, round).unwrap_or_else(|doing| {
         daemon.kill();
-        panic!("{what}: another array can't be used");
+        panic!("{what}: {doing} another array takes too long");
     })
 }
 
@@ -72,6 +99,171 @@ fn write_and_close(path: &Path, offset: u64, data: &[u8]) -> std::io::Result<()>
     let file = File::options().write(true).open(path)?;
     file.write_all_at(data, offset)?;
     close(file)
+}
+
+/// A mount served by the test itself, of a store whose calls can be stopped.
+struct Stopping {
+    store: Arc<FaultyStore>,
+    mountpoint: Mountpoint,
+    session: Option<JoinHandle<zarrfs::error::Result<()>>>,
+    directory: tempfile::TempDir,
+}
+
+impl Stopping {
+    fn new(store: &Path, cache_size: usize) -> Stopping {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("mnt");
+        fs::create_dir(&path).unwrap();
+        let stats = Arc::new(Stats::default());
+        let below = DirectoryStore::open(store).unwrap().without_fsync();
+        let store = Arc::new(FaultyStore::new(Arc::new(below)));
+        let cache = Arc::new(Cache::new(cache_size, stats.clone()));
+        let hierarchy = Hierarchy::new(store.clone(), V1Order::Zarr1, stats.clone());
+        let headers = Headers { formats: vec![Format::Npy], dataset: true };
+        let tree = Tree::new(hierarchy, cache.clone()).with_headers(headers);
+        let spill = SpillOptions { directory: std::env::temp_dir(), limit: 0 };
+        let options =
+            Options { read_only: false, resize: true, threads: 2, direct_io: false, passthrough: false, spill };
+        let fs = Arc::new(Fs::new(tree, cache, stats, options).unwrap());
+        let (source, path) = ("stopping", path.as_path());
+        let (allow_other, read_only, sync, noexec, replace_stale) = Default::default();
+        let request = MountRequest { source, path, allow_other, read_only, sync, noexec, replace_stale };
+        let mut mountpoint = Mountpoint::mount(&request).unwrap();
+        let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
+        let options = ServeOptions { uid, gid, umask: 0, read_only: false, threads: 2, passthrough: false };
+        let session = Some(serve(fs, &mut mountpoint, options).unwrap());
+        Stopping { store, mountpoint, session, directory }
+    }
+
+    fn path(&self) -> PathBuf {
+        self.directory.path().join("mnt")
+    }
+
+    /// Fails unless [`use_array`] returns in time.
+    fn probe(&self, made: Made, round: u64, what: &str) -> Made {
+        let used = try_to_use(self.path().join("other"), made, round);
+        used.unwrap_or_else(|doing| panic!("{what}: {doing} another array takes too long"))
+    }
+}
+
+impl Drop for Stopping {
+    fn drop(&mut self) {
+        self.store.resume();
+        if std::thread::panicking() {
+            // else a thread of this process would wait for this process for ever
+            self.mountpoint.abort();
+        }
+        let unmounted = self.mountpoint.unmount();
+        if let Some(session) = self.session.take() {
+            let _ = session.join();
+        }
+        if unmounted.is_err() {
+            self.directory.disable_cleanup(true);
+        }
+    }
+}
+
+type Step = (&'static str, fn(&Path) -> std::io::Result<()>);
+
+/// What programs do with an array and its group, each a step that can be done again. An error of one is the stopped
+/// store's.
+const STEPS: [Step; 16] = [
+    ("list", |group| fs::read_dir(group.join("a"))?.try_for_each(|entry| entry?.metadata().map(drop))),
+    ("read", |group| fs::read(group.join("a/data.raw")).map(drop)),
+    ("read a chunk", |group| fs::read(group.join("a/1")).map(drop)),
+    ("read a header", |group| fs::read(group.join("a/data.npy")).map(drop)),
+    ("read a container", |group| fs::read(group.join("dataset.nc")).map(drop)),
+    ("write", |group| write_and_close(&group.join("a/data.raw"), 15_000, &[1; 30_000])),
+    ("write part of a chunk", |group| write_and_close(&group.join("a/data.raw"), 100, &[2; 100])),
+    ("sync", |group| {
+        let file = File::options().write(true).open(group.join("a/data.raw"))?;
+        file.write_all_at(&[3; 10], 50_000)?;
+        file.sync_all()
+    }),
+    ("write a chunk", |group| fs::write(group.join("a/4"), [4; 10_000])),
+    ("remove a chunk", |group| fs::remove_file(group.join("a/5"))),
+    ("write attributes", |group| fs::write(group.join("a/.zattrs"), b"{}")),
+    ("make a file", |group| fs::write(group.join("note"), b"text")),
+    ("rename onto a chunk", |group| {
+        fs::write(group.join("a/chunk.tmp"), [6; 10_000])?;
+        fs::rename(group.join("a/chunk.tmp"), group.join("a/6"))
+    }),
+    ("make a group", |group| fs::create_dir(group.join("sub")).and_then(|()| fs::remove_dir(group.join("sub")))),
+    ("rename an array", |group| {
+        fs::rename(group.join("a"), group.join("b"))?;
+        fs::rename(group.join("b"), group.join("a"))
+    }),
+    ("change the size", |group| {
+        let file = File::options().write(true).open(group.join("a/data.raw"))?;
+        file.set_len(110_000)?;
+        file.set_len(100_000)
+    }),
+];
+
+/// The store holds two arrays, `stopped/a` and `other`.
+fn grouped(path: &Path) -> Made {
+    fs::create_dir_all(path.join("stopped")).unwrap();
+    fs::write(path.join("stopped/.zgroup"), r#"{"zarr_format":2}"#).unwrap();
+    let more = || json!({"compressor": {"id": "zlib", "level": 1}});
+    Made::full(path.join("stopped/a"), &[100_000], &[10_000], more());
+    Made::full(path.join("other"), &[100_000], &[10_000], more())
+}
+
+/// Of each step, every call to the store is stopped once, while another array is used.
+#[test]
+fn a_stopped_call_to_the_store_leaves_other_arrays_alone() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut other = grouped(directory.path());
+    let mount = Stopping::new(directory.path(), 64 << 20);
+    let stride = setting("ZARRFS_STOP_STRIDE", 2);
+    let (prefix, group, mut stops) = (Key::normalize("stopped").unwrap(), mount.path().join("stopped"), 0);
+    for (name, step) in STEPS {
+        for after in (0..).step_by(stride as usize) {
+            mount.store.stop(prefix.clone(), after);
+            let group = group.clone();
+            let stopped = std::thread::spawn(move || step(&group));
+            wait_for(name, || mount.store.stopped() > 0 || stopped.is_finished());
+            let has_stopped = mount.store.stopped() > 0;
+            if has_stopped {
+                stops += 1;
+                other = mount.probe(other, stops, &format!("{name}, call {after} to the store is stopped"));
+            }
+            mount.store.resume();
+            let _ = stopped.join().unwrap();
+            if !has_stopped {
+                break;
+            }
+        }
+    }
+    assert!(stops > 60, "{stops}");
+    println!("{stops} calls to the store were stopped");
+}
+
+/// Of each step many are stopped at the same time.
+#[test]
+fn many_stopped_requests_leave_other_arrays_alone() {
+    for cache_size in [64 << 20, 64 << 10] {
+        let directory = tempfile::tempdir().unwrap();
+        let mut other = grouped(directory.path());
+        let mount = Stopping::new(directory.path(), cache_size);
+        let group = mount.path().join("stopped");
+        for (round, after) in [0, 1, 2, 5].into_iter().enumerate() {
+            mount.store.stop(Key::normalize("stopped").unwrap(), after);
+            let steps = (0..MANY).map(|i| STEPS[i % STEPS.len()].1);
+            let stopped: Vec<_> = steps
+                .map(|step| {
+                    let group = group.clone();
+                    std::thread::spawn(move || step(&group))
+                })
+                .collect();
+            wait_for("calls to be stopped", || mount.store.stopped() > 0);
+            for again in 0..2 {
+                other = mount.probe(other, 10 * round as u64 + again, "many calls to the store are stopped");
+            }
+            mount.store.resume();
+            stopped.into_iter().for_each(|step| drop(step.join().unwrap()));
+        }
+    }
 }
 
 #[test]

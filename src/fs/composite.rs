@@ -226,7 +226,8 @@ impl Fs {
         let (at, size) = (slice.at, form.item());
         let (from, end) = around(at, data.len(), size);
         // two writers of one item must not undo each other's bytes
-        let _alone = lock(&self.converting);
+        let array = lock(&flat.array.0).key().clone();
+        let _alone = self.converting.exclusive(&[&array]);
         let (mut items, mut edge) = (vec![0; (end - from) as usize], Vec::new());
         for item in [from, end.saturating_sub(size as u64).max(from)] {
             let covered = item >= at && item + size as u64 <= at + data.len() as u64;
@@ -245,7 +246,7 @@ impl Fs {
     fn write_stored(&self, flat: &FlatFile, part: &Part, at: u64, data: &[u8]) -> Result<()> {
         loop {
             let array = self.current(&flat.array)?;
-            let _writing = self.resizing.writing();
+            let _writing = self.resizing.writing(array.key());
             if array.is_superseded() {
                 continue;
             }

@@ -254,7 +254,7 @@ impl Fs {
 
     /// Stores a document as a user of the mount has written it.
     pub(super) fn put_document(&self, key: &Key, file: MetadataFile, text: &[u8]) -> Result<()> {
-        let _alone = (file == MetadataFile::Array).then(|| self.resizing.alone());
+        let _alone = (file == MetadataFile::Array).then(|| self.resizing.alone(&[key]));
         if file == MetadataFile::Array {
             self.store_written(key)?;
         }
@@ -362,7 +362,7 @@ impl Fs {
         match found.map(|(node, _)| node) {
             None => Err(Error::system(libc::ENOENT)),
             Some(Node::Directory(key)) => {
-                let _alone = self.resizing.alone();
+                let _alone = self.resizing.alone(&[&key]);
                 self.check_empty(&key)?;
                 self.tree.hierarchy().remove_place(&key)?;
                 self.forget_below(&key);

@@ -59,7 +59,7 @@ impl Fs {
             return Err(Error::system(libc::EPERM));
         }
         let to = above.child(name)?;
-        let _alone = self.resizing.alone();
+        let _alone = self.resizing.alone(&[from, &to]);
         self.store_written(from)?;
         self.tree.hierarchy().rename(from, &to)?;
         self.forget_below(from);

@@ -5,10 +5,10 @@ use super::Fs;
 use crate::array::Array;
 use crate::error::{Error, Result};
 use crate::memory::lock;
-use crate::store::Key;
+use crate::store::{ExclusiveLock, Key, SharedLock, SubtreeLocks};
 use crate::tree::{Attributes, Node};
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, Mutex};
 
 /// Bytes of fill value written at a time.
 const STEP: u64 = 1 << 20;
@@ -19,7 +19,7 @@ pub struct Resizing {
     /// Held by those who write to an array, and alone by who changes its metadata or moves it: what is written must not
     /// come to be stored for an array of another shape, or at a place that is no array's any more. It protects nothing
     /// else.
-    turn: RwLock<()>,
+    turn: SubtreeLocks,
     /// Protects the map: the sizes of flat bytes whose last row is not whole.
     unfinished: Mutex<HashMap<Key, Unfinished>>,
     /// Protects the map: the arrays that a write is making longer.
@@ -66,20 +66,20 @@ struct Unfinished {
 }
 
 impl Resizing {
-    /// To be held while an array is written.
-    pub fn writing(&self) -> RwLockReadGuard<'_, ()> {
-        self.turn.read().unwrap_or_else(PoisonError::into_inner)
+    /// To be held while the array at `key` is written.
+    pub fn writing(&self, key: &Key) -> SharedLock<'_> {
+        self.turn.shared(key)
     }
 
     /// The same for an array that was looked up before; ESTALE, which makes the kernel look again, if it has changed since.
-    pub fn writing_to(&self, array: &Array) -> Result<RwLockReadGuard<'_, ()>> {
-        let writing = self.writing();
+    pub fn writing_to(&self, array: &Array) -> Result<SharedLock<'_>> {
+        let writing = self.writing(array.key());
         if array.is_superseded() { Err(Error::system(libc::ESTALE)) } else { Ok(writing) }
     }
 
-    /// To be held while arrays change or move.
-    pub fn alone(&self) -> RwLockWriteGuard<'_, ()> {
-        self.turn.write().unwrap_or_else(PoisonError::into_inner)
+    /// To be held while the arrays at and below `keys` change or move.
+    pub fn alone(&self, keys: &[&Key]) -> ExclusiveLock<'_> {
+        self.turn.exclusive(keys)
     }
 
     /// What `stat` tells of flat bytes: less than the array has if their last row is not whole, or while a write makes
@@ -144,7 +144,7 @@ impl Fs {
         if end <= self.resizing.end(&array) {
             return Ok((array, None));
         }
-        let _turn = self.resizing.alone();
+        let _turn = self.resizing.alone(&[key]);
         let array = self.tree.array(key)?;
         let before = self.resizing.end(&array);
         if end <= before {
@@ -168,7 +168,7 @@ impl Fs {
 
     /// Gives flat bytes another size.
     pub(super) fn truncate(&self, key: &Key, size: u64) -> Result<()> {
-        let _turn = self.resizing.alone();
+        let _turn = self.resizing.alone(&[key]);
         let array = self.tree.array(key)?;
         array.writable()?;
         // what leaves the array must be in the store to be cleared there

@@ -53,7 +53,8 @@ impl Fs {
         let written = match &*handle {
             Handle::Flat(file) => self.write_open_flat(file, offset, data)?,
             Handle::Chunk(array, name, _) => {
-                let _writing = self.resizing.writing();
+                let key = lock(&array.0).key().clone();
+                let _writing = self.resizing.writing(&key);
                 self.write_chunk(&self.current(array)?, name, offset, data)?
             }
             Handle::Draft(draft) => draft.write(offset, data).map(|()| data.len())?,
@@ -80,7 +81,7 @@ impl Fs {
                 (array, grown) = self.reach(array.key(), end)?;
                 growth = growth.or(grown);
             }
-            let _writing = self.resizing.writing();
+            let _writing = self.resizing.writing(array.key());
             // from here on it stays as it is
             if !array.is_superseded() {
                 break self.write_flat(&array, offset, data);

@@ -130,7 +130,7 @@ struct OneInline(AtomicBool);
 impl OneInline {
     /// Returns the right until it is dropped, or `None` if another thread has it.
     fn take(&self) -> Option<Inline<'_>> {
-        (!self.0.swap(true, Ordering::Acquire)).then_some(Inline(self))
+        (!self.0.swap(true, Ordering::Acquire)).then(|| Inline(self))
     }
 }
 

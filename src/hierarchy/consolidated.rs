@@ -83,7 +83,7 @@ impl Hierarchy {
     /// Writes the `.zmetadata` of the group at `key`, made of the documents that are stored there and below; the answer is
     /// the keys of those that are in it, as seen from the group.
     pub fn write_consolidated(&self, key: &Key) -> Result<Vec<String>> {
-        let _turn = self.turn()?;
+        let _turn = self.turn(&[key])?;
         if !matches!(self.find(key)?, Some(Place::Group)) {
             return Err(Error::invalid("not a group: only a group has a .zmetadata").context(key));
         }
@@ -182,7 +182,7 @@ impl Hierarchy {
     /// Takes note of a group or array that has come to `key`, or gone from there, with everything below it, by a rename
     /// that this hierarchy did not make: every `.zmetadata` above it says what is stored there now.
     pub fn adopt(&self, key: &Key) -> Result<()> {
-        let _turn = self.turn()?;
+        let _turn = self.turn(&[key])?;
         self.forget_below(key);
         self.store.forget(key);
         for group in upwards(&key.parent()) {

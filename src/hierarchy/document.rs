@@ -4,10 +4,8 @@
 use super::{Form, Hierarchy, MetadataFile, Place, REMOVED};
 use crate::error::{Error, Kind, Result};
 use crate::json::{self, Map, Value};
-use crate::memory::lock;
 use crate::metadata::{MAX_DOCUMENT, ZARRAY, ZATTRS, ZGROUP, check_group};
-use crate::store::{Key, Replaces, Version};
-use std::sync::MutexGuard;
+use crate::store::{ExclusiveLock, Key, Replaces, Version};
 
 /// How often a change is tried before others are taken to change the same document all the time.
 pub(super) const ATTEMPTS: usize = 100;
@@ -23,7 +21,7 @@ impl Hierarchy {
     /// array, that of an array there is keeps its codecs. [`Kind::Invalid`] if it is not what it must be or can't be
     /// honoured; then the old one stays.
     pub fn put_document(&self, key: &Key, file: MetadataFile, text: &[u8]) -> Result<()> {
-        let _turn = self.turn()?;
+        let _turn = self.turn(&[key])?;
         if text.len() as u64 > MAX_DOCUMENT {
             let message = format!("{} bytes, more than the {MAX_DOCUMENT} a document may have", text.len());
             return Err(Error::new(Kind::TooLarge, message).context(key.join(file.name())));
@@ -39,7 +37,7 @@ impl Hierarchy {
     /// Removes a document. An array without `.zarray` keeps its chunks until they are removed; a group is one without
     /// `.zgroup`, too.
     pub fn remove_document(&self, key: &Key, file: MetadataFile) -> Result<()> {
-        let _turn = self.turn()?;
+        let _turn = self.turn(&[key])?;
         let document = key.join(file.name());
         let there = match file {
             MetadataFile::Array => self.remove_array_document(key)?,
@@ -75,7 +73,7 @@ impl Hierarchy {
     /// Sets one attribute of the group or array at `key` to a JSON text, or to the text itself where that is no JSON;
     /// None removes it (ENODATA if there is none). The others stay.
     pub fn set_attribute(&self, key: &Key, name: &str, value: Option<&[u8]>) -> Result<()> {
-        let _turn = self.turn()?;
+        let _turn = self.turn(&[key])?;
         let document = self.attributes_key(key);
         if name.is_empty() || name.len() > MAX_NAME {
             let message = format!("an attribute's name has 1 to {MAX_NAME} bytes, not {}", name.len());
@@ -130,12 +128,13 @@ impl Hierarchy {
         self.consolidate(key, &[ZGROUP])
     }
 
-    /// The right to change documents and places, one change at a time; an error if the store can't be written.
-    pub(super) fn turn(&self) -> Result<MutexGuard<'_, ()>> {
+    /// The right to change documents and places at and below `keys`, one change at a time; an error if the store can't be
+    /// written.
+    pub(super) fn turn(&self, keys: &[&Key]) -> Result<ExclusiveLock<'_>> {
         if !self.store.is_writable() {
             return Err(Error::new(Kind::ReadOnly, format!("{}: the store can't be written", self.store.location())));
         }
-        Ok(lock(&self.changing))
+        Ok(self.changing.exclusive(keys))
     }
 
     /// An error unless a group or array stands at `key`.
@@ -160,6 +159,7 @@ impl Hierarchy {
     /// Changes the document at `key` to what `change` makes of its text, as often as it takes: what another machine has
     /// stored meanwhile is changed, not lost.
     pub(super) fn edit(&self, key: &Key, limit: u64, change: Change) -> Result<()> {
+        let _editing = self.editing.exclusive(&[key]);
         for _ in 0..ATTEMPTS {
             let mut text = Vec::new();
             let version = self.store.get(key, limit, &mut text).map_err(|e| e.context(key))?;

@@ -19,8 +19,8 @@ impl Hierarchy {
     /// Attributes are copied byte for byte, as zarr's own `migrate_1to2` does: a bare NaN and a name that comes twice
     /// mean to zarr-python in `.zattrs` what they meant in `attrs`.
     pub fn migrate(&self) -> Result<bool> {
-        let _turn = self.turn()?;
         let root = Key::root();
+        let _turn = self.turn(&[&root])?;
         let (meta, attrs) = (root.join(V1_META), root.join(V1_ATTRS));
         match self.array_document(&root)? {
             Some(ArrayDocument { form: Form::V1, .. }) => {

@@ -25,7 +25,7 @@ struct Hidden {
 impl Hierarchy {
     /// Makes a group; below a name that begins with a dot a directory without `.zgroup`: such are other programs'. EEXIST where something stands already, ENOENT without a group above it, EPERM inside an array.
     pub fn create_group(&self, key: &Key) -> Result<()> {
-        let _turn = self.turn()?;
+        let _turn = self.turn(&[key])?;
         if self.find(key)?.is_some() {
             return Err(Error::system(libc::EEXIST).context(key));
         }
@@ -41,7 +41,7 @@ impl Hierarchy {
     /// Removes a group with nothing below it, or an array without stored chunks and other keys; metadata goes with it,
     /// and so does what is never shown. ENOTEMPTY else.
     pub fn remove_place(&self, key: &Key) -> Result<()> {
-        let _turn = self.turn()?;
+        let _turn = self.turn(&[key])?;
         if key.is_root() {
             return Err(Error::system(libc::EBUSY).context(key));
         }
@@ -100,7 +100,7 @@ impl Hierarchy {
     /// key, and what [`Hierarchy::remove_place`] would remove by a group or array. Errors as of rename(2); EINVAL onto
     /// itself, EPERM into an array.
     pub fn rename(&self, from: &Key, to: &Key) -> Result<()> {
-        let _turn = self.turn()?;
+        let _turn = self.turn(&[from, to])?;
         if from.is_root() || to.is_root() {
             return Err(Error::system(libc::EBUSY).context("/"));
         }

@@ -24,8 +24,8 @@ impl Hierarchy {
     /// Gives an array another shape, of as many dimensions: chunks that leave the grid are deleted, what leaves the
     /// array inside the others becomes the fill value. The caller has written back what is not in the store yet.
     pub fn resize(&self, array: &Arc<Array>, shape: &[u64]) -> Result<()> {
-        let _turn = self.turn()?;
         let key = array.key();
+        let _turn = self.turn(&[key])?;
         let gone = || Error::not_found("no such array").context(key);
         for _ in 0..ATTEMPTS {
             let found = self.array_document(key)?.ok_or_else(gone)?;

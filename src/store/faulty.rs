@@ -1,13 +1,14 @@
 //! A store that fails on demand, for tests: another store, whose calls answer an error when they are told to, before
-//! anything has happened or after all has.
+//! anything has happened or after all has; or don't answer at all, as those to a disk or a server that hangs.
 
-use super::{Key, Listing, Replaces, Stat, Store, Version, hand_on};
+use super::{Key, KeyLock, Listing, Replaces, Stat, Store, Version, hand_on};
 use crate::error::{Error, Result};
 use crate::memory::lock;
 use std::collections::HashMap;
 use std::fs::File;
 use std::ops::Range;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Instant;
 
 /// What can fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -30,6 +31,8 @@ pub enum Operation {
     Rename,
     /// Opening a value as a file, to read or to write it.
     Open,
+    /// Locking a key.
+    Lock,
 }
 
 /// A failure to come.
@@ -59,18 +62,30 @@ pub struct FaultyStore {
     inner: Arc<dyn Store>,
     /// Protects the faults and the counts.
     plan: Mutex<Plan>,
+    /// Calls that are stopped may go on.
+    resumed: Condvar,
 }
 
 #[derive(Default)]
 struct Plan {
     faults: Vec<Fault>,
     calls: HashMap<Operation, u64>,
+    stop: Option<Stop>,
+    /// How many calls are stopped now.
+    stopped: usize,
+}
+
+/// Calls at and below a prefix that don't return.
+struct Stop {
+    prefix: Key,
+    /// How many calls still return.
+    after: u64,
 }
 
 impl FaultyStore {
     /// `inner`, which fails when it is told to.
     pub fn new(inner: Arc<dyn Store>) -> Self {
-        FaultyStore { inner, plan: Mutex::default() }
+        FaultyStore { inner, plan: Mutex::default(), resumed: Condvar::new() }
     }
 
     /// Plans a failure. Of several that are due the one that was planned first comes.
@@ -86,6 +101,41 @@ impl FaultyStore {
     /// How many calls there have been, failed ones too.
     pub fn calls(&self, operation: Operation) -> u64 {
         lock(&self.plan).calls.get(&operation).copied().unwrap_or(0)
+    }
+
+    /// Stops all calls at and below `prefix`, and all syncs, once `after` more have been made, until
+    /// [`FaultyStore::resume`].
+    pub fn stop(&self, prefix: Key, after: u64) {
+        lock(&self.plan).stop = Some(Stop { prefix, after });
+    }
+
+    /// Lets the calls that are stopped go on, and stops no more.
+    pub fn resume(&self) {
+        lock(&self.plan).stop = None;
+        self.resumed.notify_all();
+    }
+
+    /// Returns how many calls are stopped now.
+    pub fn stopped(&self) -> usize {
+        lock(&self.plan).stopped
+    }
+
+    /// Waits as long as calls at `key` are stopped; those of the whole store, without one.
+    fn wait(&self, key: Option<&Key>) {
+        let mut plan = lock(&self.plan);
+        let Some(stop) = &mut plan.stop else { return };
+        if key.is_some_and(|key| key.relative_to(&stop.prefix).is_none()) {
+            return;
+        }
+        if stop.after > 0 {
+            stop.after -= 1;
+            return;
+        }
+        plan.stopped += 1;
+        while plan.stop.is_some() {
+            plan = self.resumed.wait(plan).unwrap_or_else(PoisonError::into_inner);
+        }
+        plan.stopped -= 1;
     }
 
     fn due(&self, operation: Operation) -> Option<Fault> {
@@ -106,7 +156,8 @@ impl FaultyStore {
         due
     }
 
-    fn call<T>(&self, operation: Operation, call: impl FnOnce() -> Result<T>) -> Result<T> {
+    fn call<T>(&self, operation: Operation, key: Option<&Key>, call: impl FnOnce() -> Result<T>) -> Result<T> {
+        self.wait(key);
         let Some(fault) = self.due(operation) else { return call() };
         if fault.applied {
             call()?;
@@ -117,57 +168,61 @@ impl FaultyStore {
 
 impl Store for FaultyStore {
     fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Version>> {
-        self.call(Operation::Get, || self.inner.get(key, limit, value))
+        self.call(Operation::Get, Some(key), || self.inner.get(key, limit, value))
     }
 
     fn get_range(&self, key: &Key, range: Range<u64>, value: &mut Vec<u8>) -> Result<Option<Stat>> {
-        self.call(Operation::Get, || self.inner.get_range(key, range, value))
+        self.call(Operation::Get, Some(key), || self.inner.get_range(key, range, value))
     }
 
     fn stat(&self, key: &Key) -> Result<Option<Stat>> {
-        self.call(Operation::Stat, || self.inner.stat(key))
+        self.call(Operation::Stat, Some(key), || self.inner.stat(key))
     }
 
     fn list(&self, prefix: &Key) -> Result<Listing> {
-        self.call(Operation::List, || self.inner.list(prefix))
+        self.call(Operation::List, Some(prefix), || self.inner.list(prefix))
     }
 
     fn file(&self, key: &Key) -> Result<Option<(File, Stat)>> {
-        self.call(Operation::Open, || self.inner.file(key))
+        self.call(Operation::Open, Some(key), || self.inner.file(key))
     }
 
-    hand_on!(inner: location is_writable check_writable space lock lists_all concurrency forget);
+    hand_on!(inner: location is_writable check_writable space lists_all concurrency forget);
+
+    fn lock(&self, key: &Key, since: Instant) -> Result<KeyLock> {
+        self.call(Operation::Lock, Some(key), || self.inner.lock(key, since))
+    }
 
     fn put(&self, key: &Key, value: &[u8]) -> Result<Version> {
-        self.call(Operation::Put, || self.inner.put(key, value))
+        self.call(Operation::Put, Some(key), || self.inner.put(key, value))
     }
 
     fn put_if(&self, key: &Key, value: &[u8], replaces: Replaces) -> Result<Option<Version>> {
-        self.call(Operation::Put, || self.inner.put_if(key, value, replaces))
+        self.call(Operation::Put, Some(key), || self.inner.put_if(key, value, replaces))
     }
 
     fn delete(&self, key: &Key) -> Result<bool> {
-        self.call(Operation::Delete, || self.inner.delete(key))
+        self.call(Operation::Delete, Some(key), || self.inner.delete(key))
     }
 
     fn sync(&self) -> Result<()> {
-        self.call(Operation::Sync, || self.inner.sync())
+        self.call(Operation::Sync, None, || self.inner.sync())
     }
 
     fn make_prefix(&self, key: &Key) -> Result<()> {
-        self.call(Operation::Prefix, || self.inner.make_prefix(key))
+        self.call(Operation::Prefix, Some(key), || self.inner.make_prefix(key))
     }
 
     fn remove_prefix(&self, key: &Key) -> Result<()> {
-        self.call(Operation::Prefix, || self.inner.remove_prefix(key))
+        self.call(Operation::Prefix, Some(key), || self.inner.remove_prefix(key))
     }
 
     fn rename(&self, from: &Key, to: &Key) -> Result<()> {
-        self.call(Operation::Rename, || self.inner.rename(from, to))
+        self.call(Operation::Rename, Some(from), || self.inner.rename(from, to))
     }
 
     fn writable_file(&self, key: &Key, create: bool, exclusive: bool) -> Result<File> {
-        self.call(Operation::Open, || self.inner.writable_file(key, create, exclusive))
+        self.call(Operation::Open, Some(key), || self.inner.writable_file(key, create, exclusive))
     }
 }
 
@@ -198,5 +253,23 @@ mod tests {
         assert!(fails(&store) && fails(&store));
         store.heal();
         assert_eq!(value(), None);
+    }
+
+    #[test]
+    fn calls_below_a_prefix_stop_until_they_may_go_on() {
+        let store = Arc::new(FaultyStore::new(Arc::new(MemoryStore::default())));
+        let stat = |key: &str| store.stat(&Key::root().join(key)).unwrap();
+        store.stop(Key::root().join("a"), 1);
+        stat("a/0");
+        std::thread::scope(|scope| {
+            let stopped = scope.spawn(|| stat("a/0"));
+            while store.stopped() == 0 {
+                std::thread::yield_now();
+            }
+            stat("b/0");
+            assert!(!stopped.is_finished());
+            store.resume();
+        });
+        assert_eq!((store.stopped(), stat("a/0")), (0, None));
     }
 }

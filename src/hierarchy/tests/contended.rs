@@ -4,6 +4,7 @@ use super::*;
 use crate::memory::lock;
 use crate::store::{Listing, Remembering, Replaces, hand_on};
 use std::collections::VecDeque;
+use std::sync::Mutex;
 
 type Interference = Box<dyn FnOnce(&MemoryStore) + Send>;
 
