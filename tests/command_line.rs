@@ -392,6 +392,15 @@ fn what_is_no_store_is_told_apart() {
     }
 }
 
+#[test]
+fn what_an_archive_lacks_is_told() {
+    let directory = tempfile::tempdir().unwrap();
+    let archive = support::servers::zip(&data("sample.zarr"), directory.path(), "s.zip", true);
+    let path = format!("{}/typo", archive.to_str().unwrap());
+    let said = failure(&zarrfs(&["info", &path]));
+    assert!(said.0 == 3 && said.1.contains(&format!("{path}: no such group or array")), "{said:?}");
+}
+
 /// What `stats` prints, line by line.
 fn stats(args: &[&str]) -> Vec<String> {
     let output = zarrfs(&[&["stats"], args].concat());

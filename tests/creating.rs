@@ -147,12 +147,23 @@ struct Case {
     fill: Option<&'static str>,
     compressor: Option<&'static str>,
     filters: Option<&'static str>,
+    layout: &'static [&'static str],
 }
+
+/// Shapes, chunks and orders of 7 items or of none. The first is that of all cases that are not about them.
+const LAYOUTS: [&[&str]; 6] = [
+    &["--shape=7", "--chunks=3"],
+    &["--shape=7", "--chunks=9", "--separator=/"],
+    &["--shape=1,7", "--chunks=1,2", "--order=F"],
+    &["--shape=7,1,1", "--chunks=2,1,3", "--separator=/"],
+    &["--shape=0", "--chunks=4"],
+    &["--shape=3,0", "--chunks=2,2", "--order=F"],
+];
 
 /// Every option alone with dtypes that tell kinds apart, and a number of random combinations.
 fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
-    let plain = |dtype| Case { dtype, fill: None, compressor: None, filters: None };
+    let plain = |dtype| Case { dtype, fill: None, compressor: None, filters: None, layout: LAYOUTS[0] };
     for dtype in DTYPES {
         cases.push(plain(dtype));
     }
@@ -169,7 +180,13 @@ fn cases() -> Vec<Case> {
     let mut any = |list: &[&'static str]| (random(2) > 0).then(|| list[random(list.len())]);
     for _ in 0..setting("ZARRFS_CREATE_CASES", 100) {
         let dtype = any(&DTYPES).unwrap_or("<f8");
-        cases.push(Case { dtype, fill: any(&FILLS), compressor: any(&COMPRESSORS), filters: any(&FILTERS) });
+        let (fill, compressor, filters) = (any(&FILLS), any(&COMPRESSORS), any(&FILTERS));
+        cases.push(Case { dtype, fill, compressor, filters, layout: LAYOUTS[0] });
+    }
+    for layout in LAYOUTS {
+        cases.extend(["<i2", ">f8", "<U3", "|O", DTYPES[30]].map(|dtype| Case { layout, ..plain(dtype) }));
+        cases.push(Case { layout, filters: Some(FILTERS[0]), compressor: Some("none"), ..plain("<i2") });
+        cases.push(Case { layout, filters: Some(FILTERS[23]), ..plain("|O") });
     }
     cases
 }
@@ -223,7 +240,8 @@ fn create(path: &Path, case: Case) -> Option<Value> {
     let make = |name: &str, more: &[&str]| {
         let array = path.join(name);
         let output = Command::new(ZARRFS)
-            .args(["create", array.to_str().unwrap(), "--shape=7", "--chunks=3", "--no-fsync"])
+            .args(["create", array.to_str().unwrap(), "--no-fsync"])
+            .args(case.layout)
             .args(&options)
             .args(more)
             .output()
@@ -240,8 +258,10 @@ fn create(path: &Path, case: Case) -> Option<Value> {
     std::fs::write(path.join("mark"), "").unwrap();
     let empty = make("empty", &[])?;
     let bytes = if case.dtype.contains("|O") { Vec::new() } else { flat(&empty) };
-    let raw = raw(case.dtype, bytes.len());
-    let mut told = json!({"path": path, "options": options.join(" "), "empty": hex(&bytes), "raw": hex(&raw)});
+    // of no items there are none
+    let raw = if bytes.is_empty() { Vec::new() } else { raw(case.dtype, bytes.len()) };
+    let options = options.iter().map(String::as_str).chain(case.layout.iter().copied()).collect::<Vec<_>>().join(" ");
+    let mut told = json!({"path": path, "options": options, "empty": hex(&bytes), "raw": hex(&raw)});
     // what it is filled with and what it holds have nothing to do with each other
     if !case.dtype.contains("|O") && (case.fill.is_none() || case.compressor.is_some() || case.filters.is_some()) {
         let file = path.join("raw");
@@ -349,6 +369,10 @@ fn what_is_interrupted_leaves_nothing_behind() {
         child.wait().unwrap();
         let seen: Vec<String> =
             store.everything().into_iter().filter(|path| !path.contains("/.zarrfs-create-")).collect();
+        // a check finds it
+        let checked = String::from_utf8(zarrfs(&["check", store.path("x.zarr").to_str().unwrap()]).stdout).unwrap();
+        let left = store.everything().iter().any(|path| path.starts_with("/x.zarr/g/.zarrfs-create-"));
+        assert_eq!(checked.contains("a value that zarrfs has not finished"), left, "{checked}");
         // it may have been at its end
         assert!(seen == before || store.path(place).join(".zarray").exists(), "{place} {seen:?}");
     }

@@ -3,15 +3,17 @@
 
 mod support;
 
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::FileExt;
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use support::made::{Made, pattern};
 use support::servers::{self, Place, Server};
-use support::{Mount, close, digest, errno, provided, random, say, setting, sha256, zarr_python_digests};
+use support::{Mount, close, digest, errno, provided, random, say, setting, sha256, wait_for, zarr_python_digests};
 
 /// Writes of two mounts to chunks they share.
 const WRITES: u64 = 10_000;
@@ -207,6 +209,27 @@ fn verbs_take_the_names_of_buckets() {
         let info = run(&store, "info", &[], b"");
         assert!(info.contains("60") && info.contains("100"), "{name}: {info}");
         Fetched::new(&server, "verbs/v.zarr").assert_holds("g/a", &flat);
+        // nothing is left of an array that isn't whole
+        let before = Fetched::new(&server, "verbs").names();
+        for place in ["verbs/v.zarr/g/short", "verbs/new.zarr/g/a", "verbs/v.zarr/interrupted"] {
+            let place = server.place(place);
+            let mut command = place.command("create");
+            command.args(["--shape=60,100", "--chunks=32,32", "--dtype=|u1", "--from-raw=-"]).arg(&place.url);
+            let mut child =
+                command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+            let mut input = child.stdin.take().unwrap();
+            input.write_all(&flat[..5000]).unwrap();
+            if place.url.ends_with("interrupted") {
+                wait_for("the array to be begun", || place.zarrfs("info", &[]).status.success());
+                kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
+                assert_eq!(child.wait().unwrap().signal(), Some(Signal::TERM.as_raw()));
+            } else {
+                drop(input);
+                let said = String::from_utf8(child.wait_with_output().unwrap().stderr).unwrap();
+                assert!(said.contains("ends after 5000 bytes"), "{name}: {said}");
+            }
+            assert_eq!(Fetched::new(&server, "verbs").names(), before, "{name} {}", place.url);
+        }
         // what is not there is said to be so
         let missing = server.place("verbs/nothing.zarr").zarrfs("info", &[]);
         assert_eq!(missing.status.code(), Some(3), "{name}: {}", String::from_utf8_lossy(&missing.stderr));

@@ -254,7 +254,11 @@ fn hierarchy(
     let store = Consolidated::over(store, args.remote.consolidated.into(), stats.clone()).map_err(failed)?;
     let hierarchy = Hierarchy::new(store, args.v1_order.into(), stats);
     hierarchy.check().map_err(|e| match e.kind() {
-        Kind::Invalid if is_nowhere(hierarchy.store()) => Failure::new(3, format!("{location}: no such store")),
+        Kind::Invalid if is_nowhere(hierarchy.store()) => {
+            Failure::new(3, format!("{location}: no such store, nor a group or array in one"))
+        }
+        // in an archive
+        Kind::NotFound => Failure::new(3, format!("{location}: no such group or array: {e}")),
         _ => failed(e),
     })?;
     Ok(hierarchy)

@@ -2,8 +2,7 @@
 //! it takes their arguments and answers with their exit codes. It knows nothing of mounting: it says the same to the
 //! verbs `mount` and `umount`.
 
-use super::{Cli, Failure, complain, mount_options, print, run as run_verb};
-use clap::error::ErrorKind;
+use super::{Cli, Failure, complain, mount_options, print, run as run_verb, stdio};
 use clap::{CommandFactory, Parser};
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
@@ -138,13 +137,11 @@ fn umount(words: &[OsString]) -> Result<(), Failure> {
 fn parse<T: Parser>(words: &[OsString]) -> Result<Option<T>, Failure> {
     match T::try_parse_from(words) {
         Ok(args) => Ok(Some(args)),
-        Err(e) => {
+        Err(e) if e.use_stderr() => {
             let _ = e.print();
-            match e.kind() {
-                ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => Ok(None),
-                _ => Err(Failure::new(2, "")),
-            }
+            Err(Failure::new(2, ""))
         }
+        Err(help) => stdio::print_help(&help).map(|()| None),
     }
 }
 
