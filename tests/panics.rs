@@ -64,6 +64,7 @@ fn a_panic_is_eio_and_the_mount_lives_on() {
     let request = MountRequest {
         source: "a store, with a comma",
         path: directory.path(),
+        directory: None,
         allow_other: false,
         read_only: false,
         sync: false,

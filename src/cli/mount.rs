@@ -200,7 +200,7 @@ fn mount(args: &MountArgs, path: &Path, ready: impl FnOnce() -> Result<(), Failu
         check_nesting(store, &resolved)?;
     }
     // removed when the mount is gone
-    let _made = if args.auto_mountpoint { Some(mountpoint::make(path)?) } else { None };
+    let made = if args.auto_mountpoint { Some(mountpoint::make(path)?) } else { None };
     let read_only = args.read_only || args.passthrough || !hierarchy.store().is_writable();
     let cache = Arc::new(args.reading.memory.cache(stats.clone()).dropping_empty(args.writing.drop_empty_chunks));
     // before any thread starts: a signal must find its handler, or the mount would be left behind
@@ -214,6 +214,7 @@ fn mount(args: &MountArgs, path: &Path, ready: impl FnOnce() -> Result<(), Failu
     let request = MountRequest {
         source: &store.to_string(),
         path,
+        directory: made.as_ref().and_then(|made| made.directory()),
         allow_other: args.allow_other,
         read_only,
         sync: args.sync,
@@ -221,6 +222,13 @@ fn mount(args: &MountArgs, path: &Path, ready: impl FnOnce() -> Result<(), Failu
         replace_stale: args.replace_stale,
     };
     let mut mountpoint = Mountpoint::mount(&request).map_err(failure)?;
+    if let Location::Path(store) = &store
+        && let Err(nested) = check_nesting(store, mountpoint.path())
+    {
+        // directories were renamed since the path was resolved
+        let _ = mountpoint.unmount();
+        return Err(nested);
+    }
     let session = serve(fs.clone(), &mut mountpoint, serve_options(args, read_only)).inspect_err(|_| {
         let _ = mountpoint.unmount();
     })?;
@@ -269,7 +277,7 @@ fn start_serving(
 ) -> Result<(), Failure> {
     handle_signals(signals, fs.clone(), mountpoint.clone())?;
     // the mount answers before anybody is told that it is there
-    std::fs::metadata(mountpoint.path()).map_err(|e| {
+    std::fs::metadata(mountpoint.fixed_path()).map_err(|e| {
         Error::from(e).context(format!("{}: mounted, but does not answer", mountpoint.path().display()))
     })?;
     match idle_timeout {

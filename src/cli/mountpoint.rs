@@ -3,22 +3,59 @@
 
 use super::{Failure, Location, absolute};
 use crate::error::Error;
-use crate::fuse::mounts_at;
+use crate::fuse::{mounts_at, open_directory};
+use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::io::Errno;
+use std::ffi::OsString;
 use std::fs;
 use std::io::ErrorKind;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 /// What the names of stores end with, from the outside inwards.
 const ENDINGS: [&str; 2] = [".zip", ".zarr"];
 
-/// Directories made for a mount, the uppermost first. Those that are empty are removed when this is dropped.
-pub struct MadeDirectories(Vec<PathBuf>);
+/// Directories made for a mount, the uppermost first. Those that are empty are removed when this is dropped, wherever they
+/// are by then.
+pub struct MadeDirectories {
+    made: Vec<MadeDirectory>,
+    /// The last one.
+    directory: Option<OwnedFd>,
+}
+
+struct MadeDirectory {
+    parent: OwnedFd,
+    name: OsString,
+    /// As it was called when it was made, for people.
+    path: PathBuf,
+}
+
+impl MadeDirectories {
+    /// The directory to mount on; `None` if it was there already.
+    pub fn directory(&self) -> Option<BorrowedFd<'_>> {
+        self.directory.as_ref().map(|directory| directory.as_fd())
+    }
+
+    /// Makes the directory that is to have this path, in the open directory above it.
+    fn make(&mut self, parent: OwnedFd, path: &Path) -> rustix::io::Result<OwnedFd> {
+        let Some(name) = path.file_name() else { return Err(Errno::INVAL) };
+        rustix::fs::mkdirat(&parent, name, Mode::RWXU | Mode::RWXG | Mode::RWXO)?;
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let directory = rustix::fs::openat(&parent, name, flags, Mode::empty())?;
+        self.made.push(MadeDirectory { parent, name: name.to_owned(), path: path.to_path_buf() });
+        // someone who may rename things there could have put another in its place
+        match rustix::fs::fstat(&directory)?.st_uid == rustix::process::geteuid().as_raw() {
+            true => Ok(directory),
+            false => Err(Errno::PERM),
+        }
+    }
+}
 
 impl Drop for MadeDirectories {
     fn drop(&mut self) {
-        for directory in self.0.iter().rev() {
-            if let Err(e) = fs::remove_dir(directory) {
-                log::info!("{}: stays: {e}", directory.display());
+        for directory in self.made.iter().rev() {
+            if let Err(e) = rustix::fs::unlinkat(&directory.parent, &directory.name, AtFlags::REMOVEDIR) {
+                log::info!("{}: stays: {}", directory.path.display(), Error::from(e));
                 return;
             }
         }
@@ -29,11 +66,15 @@ impl Drop for MadeDirectories {
 pub fn make(path: &Path) -> Result<MadeDirectories, Failure> {
     let path = std::path::absolute(path).map_err(Error::from)?;
     let missing: Vec<&Path> = path.ancestors().take_while(|above| is_missing(above)).collect();
-    let mut made = MadeDirectories(Vec::new());
+    let mut made = MadeDirectories { made: Vec::new(), directory: None };
     for directory in missing.into_iter().rev() {
-        fs::create_dir(directory)
-            .map_err(|e| Failure::new(5, format!("mountpoint {}: {}", directory.display(), Error::from(e))))?;
-        made.0.push(directory.to_path_buf());
+        let parent = match made.directory.take() {
+            Some(last) => Ok(last),
+            None => open_directory(directory.parent().unwrap_or(directory)),
+        };
+        let new = parent.and_then(|parent| made.make(parent, directory)).map_err(Error::from);
+        let new = new.map_err(|e| Failure::new(5, format!("mountpoint {}: {e}", directory.display())))?;
+        made.directory = Some(new);
     }
     Ok(made)
 }
@@ -128,5 +169,21 @@ mod tests {
         // what was there before stays
         drop(make(&there).ok().unwrap());
         assert!(there.is_dir());
+    }
+
+    #[test]
+    fn directories_that_were_made_are_known_whatever_takes_their_names() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("a/b");
+        let made = make(&path).ok().unwrap();
+        fs::rename(directory.path().join("a"), directory.path().join("moved")).unwrap();
+        fs::create_dir_all(&path).unwrap();
+        let ours = rustix::fs::fstat(made.directory().unwrap()).unwrap();
+        assert_eq!(
+            ours.st_ino,
+            std::os::unix::fs::MetadataExt::ino(&fs::metadata(directory.path().join("moved/b")).unwrap())
+        );
+        drop(made);
+        assert!(path.is_dir() && !directory.path().join("moved/b").exists());
     }
 }

@@ -23,10 +23,12 @@
 
 mod backing;
 mod mount;
+mod mount_place;
 mod notify;
 mod names;
 
-pub use mount::{Manner, MountError, MountRequest, Mountpoint, Unmounted, mountpoint_of, mounts_at, unmount_path};
+pub use mount::{Manner, MountError, MountRequest, Mountpoint, Unmounted, mountpoint_of, unmount_path};
+pub use mount_place::{mounts_at, open_directory};
 
 use crate::error::{Error, Kind, Result};
 use crate::fs::{Fs, KernelPages, Seek};

@@ -2,13 +2,12 @@
 //! then, and it gives up where fusermount3 would help. A mount is known by its device number in the mount table;
 //! nothing is unmounted that does not have it.
 
-use crate::error::{Error, Kind, Result};
+use super::mount_place::{MountEntry, MountPlace, entry_of, mounts, mounts_at, open_directory, path_of, proc_path};
+use crate::error::{Error, Result};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
-use rustix::mount::{MountFlags, UnmountFlags};
-use std::ffi::{CString, OsString};
-use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::ffi::OsStringExt;
+use rustix::mount::{self, MountAttrFlags, MoveMountFlags, UnmountFlags};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,6 +18,9 @@ pub const FS_TYPE: &str = "fuse.zarrfs";
 
 /// How long a mount of ours may take to answer before it counts as hung.
 const PATIENCE: Duration = Duration::from_secs(3);
+
+/// How often a mount is looked for whose directories are renamed meanwhile.
+const ATTEMPTS: u32 = 10;
 
 /// Why a mount did not come about.
 #[derive(Debug)]
@@ -33,20 +35,11 @@ pub enum MountError {
     Other(Error),
 }
 
-/// One line of the mount table.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MountEntry {
-    /// `major:minor`, which no two mounted file systems share.
-    pub device: String,
-    /// Where it is mounted.
-    pub path: PathBuf,
-    /// The type of file system.
-    pub fs_type: String,
-}
-
 /// A mounted mountpoint. It stays mounted when this is dropped.
 pub struct Mountpoint {
+    /// As it was when it was mounted, for people.
     path: PathBuf,
+    place: MountPlace,
     device: String,
     fuse: Option<OwnedFd>,
     aborted: AtomicBool,
@@ -69,6 +62,8 @@ pub struct MountRequest<'a> {
     pub source: &'a str,
     /// Where to mount.
     pub path: &'a Path,
+    /// The directory there, if it was made for this mount and is known for sure.
+    pub directory: Option<BorrowedFd<'a>>,
     /// Let other users in.
     pub allow_other: bool,
     /// Refuse writing.
@@ -106,10 +101,11 @@ impl Manner {
 impl Mountpoint {
     /// Mounts. Requests wait from now on, and nobody may touch the path until they are served.
     pub fn mount(request: &MountRequest) -> std::result::Result<Self, MountError> {
-        let path = free_mountpoint(request)?;
-        let fuse = match mount_directly(request, &path) {
-            Ok(fuse) => fuse,
-            Err(e @ (Errno::PERM | Errno::ACCESS)) => mount_by_helper(request, &path, e)?,
+        let directory = free_mountpoint(request)?;
+        let (fuse, entry) = match new_mount(request) {
+            Ok((fuse, mount)) => (fuse, attach(&mount, &directory, request.path)?),
+            // not allowed, or an old kernel
+            Err(e @ (Errno::PERM | Errno::ACCESS | Errno::NOSYS)) => mount_by_helper(request, &directory, e)?,
             Err(Errno::NOENT | Errno::NODEV | Errno::NXIO) => {
                 return Err(MountError::Unavailable(
                     "FUSE is not available: /dev/fuse is missing. Load the fuse module (modprobe fuse), or give the \
@@ -117,13 +113,10 @@ impl Mountpoint {
                         .into(),
                 ));
             }
-            Err(e) => return Err(MountError::Other(Error::from(e).context(format!("mount {}", path.display())))),
+            Err(e) => return Err(failed(request.path, Error::from(e))),
         };
-        let device = mounts_at(&path).ok().and_then(|mounts| mounts.last().cloned());
-        let device = device.filter(|m| m.fs_type == FS_TYPE).map(|m| m.device).ok_or_else(|| {
-            MountError::Other(Error::damaged(format!("{}: mounted, but not in the mount table", path.display())))
-        })?;
-        Ok(Mountpoint { path, device, fuse: Some(fuse), aborted: AtomicBool::new(false) })
+        let (place, MountEntry { path, device, .. }) = entry;
+        Ok(Mountpoint { path, place, device, fuse: Some(fuse), aborted: AtomicBool::new(false) })
     }
 
     /// Where it is mounted.
@@ -136,21 +129,25 @@ impl Mountpoint {
         self.fuse.take()
     }
 
+    /// A path that leads to the mount, whatever is renamed on the way to it.
+    pub fn fixed_path(&self) -> PathBuf {
+        self.place.fixed_path()
+    }
+
     /// Unmounts, if it is still this mount that is on top at the path; also while it is in use.
     pub fn unmount(&self) -> Result<Unmounted> {
         match self.unmount_unused()? {
-            Unmounted::InUse => unmount(&self.path, UnmountFlags::DETACH).map(|()| Unmounted::InUse),
+            Unmounted::InUse => self.place.unmount(UnmountFlags::DETACH).map(|()| Unmounted::InUse),
             other => Ok(other),
         }
     }
 
     /// As [`Mountpoint::unmount`], but leaves a mount where it is that is in use.
     pub fn unmount_unused(&self) -> Result<Unmounted> {
-        let top = mounts_at(&self.path)?.last().cloned();
-        if top.is_none_or(|m| m.device != self.device) {
+        if self.place.top()?.is_none_or(|m| m.device != self.device) {
             return Ok(Unmounted::NotOnTop);
         }
-        match unmount(&self.path, UnmountFlags::empty()) {
+        match self.place.unmount(UnmountFlags::empty()) {
             Err(e) if e.errno() == libc::EBUSY => Ok(Unmounted::InUse),
             done => done.map(|()| Unmounted::Gone),
         }
@@ -175,8 +172,11 @@ impl Mountpoint {
     }
 }
 
-/// The path in its absolute form, without what stale mounts may be removed from it.
-fn free_mountpoint(request: &MountRequest) -> std::result::Result<PathBuf, MountError> {
+/// The directory to mount on, without what stale mounts may be removed from it.
+fn free_mountpoint(request: &MountRequest) -> std::result::Result<OwnedFd, MountError> {
+    if let Some(directory) = request.directory {
+        return directory.try_clone_to_owned().map_err(|e| MountError::Other(e.into()));
+    }
     loop {
         match check_mountpoint(request.path) {
             Err(MountError::Stale(_)) if request.replace_stale => {
@@ -188,63 +188,131 @@ fn free_mountpoint(request: &MountRequest) -> std::result::Result<PathBuf, Mount
     }
 }
 
-/// The path in its absolute form, if it can be mounted on. The mount table is asked first: a hung mount would not
-/// answer.
-fn check_mountpoint(path: &Path) -> std::result::Result<PathBuf, MountError> {
+/// The directory at `path`, if it can be mounted on. The mount table is asked first: a hung mount would not answer.
+fn check_mountpoint(path: &Path) -> std::result::Result<OwnedFd, MountError> {
     let shown = path.display();
     let taken = |absolute: &Path| mounts_at(absolute).map(|m| m.last().is_some_and(|m| m.fs_type == FS_TYPE));
+    let is_taken = || MountError::Mountpoint(format!("mountpoint {shown}: a store is mounted here already"));
+    let opened = || -> std::io::Result<(OwnedFd, PathBuf)> {
+        let directory = open_directory(path)?;
+        let resolved = std::fs::read_link(proc_path(&directory))?;
+        Ok((directory, resolved))
+    };
     let looked_at = match std::path::absolute(path) {
-        Ok(absolute) if taken(&absolute).map_err(MountError::Other)? => look_at_mount(absolute),
-        _ => std::fs::canonicalize(path).and_then(|p| Ok((std::fs::metadata(&p)?.is_dir(), p))),
+        Ok(absolute) if taken(&absolute).map_err(MountError::Other)? => {
+            look_at_mount(absolute).and_then(|()| Err(std::io::Error::from(Errno::BUSY)))
+        }
+        _ => opened().and_then(|(directory, resolved)| match taken(&resolved) {
+            // by way of a symbolic link
+            Ok(true) => look_at_mount(resolved).and_then(|()| Err(std::io::Error::from(Errno::BUSY))),
+            Ok(false) => Ok(directory),
+            Err(e) => Err(std::io::Error::from_raw_os_error(e.errno())),
+        }),
     };
-    let (is_directory, absolute) = match looked_at {
-        Ok(found) => found,
-        Err(e) if e.raw_os_error() == Some(libc::ENOTCONN) => {
-            return Err(MountError::Stale(format!(
+    match looked_at {
+        Ok(directory) => Ok(directory),
+        Err(e) => Err(match e.raw_os_error() {
+            Some(libc::ENOTCONN) => MountError::Stale(format!(
                 "mountpoint {shown}: a mount whose daemon is gone was left here. Remove it: zarrfs umount {shown}, or mount with --replace-stale"
-            )));
-        }
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
-            return Err(MountError::Mountpoint(format!("mountpoint {shown}: is missing. Create it: mkdir -p {shown}")));
-        }
-        Err(e) => return Err(MountError::Mountpoint(format!("mountpoint {shown}: {}", Error::from(e)))),
-    };
-    if !is_directory {
-        return Err(MountError::Mountpoint(format!("mountpoint {shown}: is not a directory")));
+            )),
+            Some(libc::EBUSY) => is_taken(),
+            Some(libc::ENOENT) => {
+                MountError::Mountpoint(format!("mountpoint {shown}: is missing. Create it: mkdir -p {shown}"))
+            }
+            Some(libc::ENOTDIR) => MountError::Mountpoint(format!("mountpoint {shown}: is not a directory")),
+            _ => MountError::Mountpoint(format!("mountpoint {shown}: {}", Error::from(e))),
+        }),
     }
-    if taken(&absolute).map_err(MountError::Other)? {
-        return Err(MountError::Mountpoint(format!("mountpoint {shown}: a store is mounted here already")));
-    }
-    Ok(absolute)
 }
 
 /// Asks a mount of ours whether it answers, for a few seconds; one that hangs counts as answering.
-fn look_at_mount(path: PathBuf) -> std::io::Result<(bool, PathBuf)> {
+fn look_at_mount(path: PathBuf) -> std::io::Result<()> {
     let (answer, wait) = std::sync::mpsc::channel();
-    let looked_at = path.clone();
     // stat could be answered from the kernel's memory of a mount that is dead; statfs never is
-    std::thread::Builder::new().spawn(move || answer.send(rustix::fs::statfs(&looked_at).map(|_| ())))?;
-    wait.recv_timeout(PATIENCE).unwrap_or(Ok(()))?;
-    Ok((true, path))
+    std::thread::Builder::new().spawn(move || answer.send(rustix::fs::statfs(&path).map(|_| ())))?;
+    Ok(wait.recv_timeout(PATIENCE).unwrap_or(Ok(()))?)
 }
 
-fn mount_directly(request: &MountRequest, path: &Path) -> std::result::Result<OwnedFd, Errno> {
+fn failed(path: &Path, e: Error) -> MountError {
+    MountError::Other(e.context(format!("mount {}", path.display())))
+}
+
+/// Makes a mount that is nowhere yet: the connection to the kernel, and the mount.
+fn new_mount(request: &MountRequest) -> std::result::Result<(OwnedFd, OwnedFd), Errno> {
     let fuse = rustix::fs::open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
-    let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
-    let other = if request.allow_other { ",allow_other" } else { "" };
-    let data =
-        format!("fd={},rootmode=40000,user_id={uid},group_id={gid},default_permissions{other}", fuse.as_raw_fd());
-    let data = CString::new(data).map_err(|_| Errno::INVAL)?;
-    let mut flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOATIME;
-    flags.set(MountFlags::RDONLY, request.read_only);
-    flags.set(MountFlags::SYNCHRONOUS, request.sync);
-    flags.set(MountFlags::NOEXEC, request.noexec);
-    rustix::mount::mount(request.source, path, FS_TYPE, flags, data.as_c_str())?;
-    Ok(fuse)
+    let fs = mount::fsopen("fuse", mount::FsOpenFlags::FSOPEN_CLOEXEC)?;
+    let set = |name: &str, value: &str| mount::fsconfig_set_string(fs.as_fd(), name, value);
+    set("source", request.source)?;
+    set("subtype", FS_TYPE.trim_start_matches("fuse."))?;
+    set("fd", &fuse.as_raw_fd().to_string())?;
+    set("rootmode", "40000")?;
+    set("user_id", &rustix::process::getuid().as_raw().to_string())?;
+    set("group_id", &rustix::process::getgid().as_raw().to_string())?;
+    let flags = [(true, "default_permissions"), (request.allow_other, "allow_other"), (request.read_only, "ro")];
+    for (_, flag) in flags.into_iter().chain([(request.sync, "sync")]).filter(|(is_set, _)| *is_set) {
+        mount::fsconfig_set_flag(fs.as_fd(), flag)?;
+    }
+    mount::fsconfig_create(fs.as_fd())?;
+    let mut attributes =
+        MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV | MountAttrFlags::MOUNT_ATTR_NOATIME;
+    attributes.set(MountAttrFlags::MOUNT_ATTR_RDONLY, request.read_only);
+    attributes.set(MountAttrFlags::MOUNT_ATTR_NOEXEC, request.noexec);
+    Ok((fuse, mount::fsmount(fs.as_fd(), mount::FsMountFlags::FSMOUNT_CLOEXEC, attributes)?))
 }
 
-/// Has fusermount3, which is setuid root, mount for us; it passes the device over a socket.
-fn mount_by_helper(request: &MountRequest, path: &Path, denied: Errno) -> std::result::Result<OwnedFd, MountError> {
+/// Mounts a new mount on a directory, and says where that is. What fails leaves nothing mounted.
+fn attach(
+    new: &OwnedFd,
+    directory: &OwnedFd,
+    path: &Path,
+) -> std::result::Result<(MountPlace, MountEntry), MountError> {
+    let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
+    mount::move_mount(new.as_fd(), "", directory.as_fd(), "", flags).map_err(|e| failed(path, e.into()))?;
+    found(path, || entry_of(new)).inspect_err(|_| {
+        if let Err(e) = mount::unmount(proc_path(new), UnmountFlags::DETACH) {
+            log::error!("{}: can't be unmounted again: {e}", path.display());
+        }
+    })
+}
+
+/// The place of a mount that `entry` finds in the mount table. Directories above it may be renamed meanwhile.
+fn found(
+    path: &Path,
+    entry: impl Fn() -> Result<Option<MountEntry>>,
+) -> std::result::Result<(MountPlace, MountEntry), MountError> {
+    for _ in 0..ATTEMPTS {
+        let Some(found) = entry().map_err(|e| failed(path, e))? else { break };
+        if let Ok(place) = MountPlace::of(&found.path)
+            && place.top().is_ok_and(|top| top.is_some_and(|top| top.id == found.id))
+        {
+            return Ok((place, found));
+        }
+    }
+    Err(failed(path, Error::damaged("mounted, but not found in the mount table; unmounted again")))
+}
+
+/// Has fusermount3, which is setuid root, mount for us; it passes the device over a socket. It resolves its path by itself:
+/// what it has mounted elsewhere is unmounted again.
+fn mount_by_helper(
+    request: &MountRequest,
+    directory: &OwnedFd,
+    denied: Errno,
+) -> std::result::Result<(OwnedFd, (MountPlace, MountEntry)), MountError> {
+    let is_ours = |m: &MountEntry| m.fs_type == FS_TYPE && m.source == request.source.as_bytes();
+    let known: Vec<u64> = mounts().map_err(MountError::Other)?.iter().map(|m| m.id).collect();
+    let fuse = run_helper(request, directory, denied)?;
+    let here = || Ok(mounts_at(&path_of(directory)?)?.pop().filter(|m| is_ours(m) && !known.contains(&m.id)));
+    let at = found(request.path, here).inspect_err(|_| {
+        let new = mounts().unwrap_or_default().into_iter().filter(|m| is_ours(m) && !known.contains(&m.id));
+        // of several some are other people's
+        if let [astray] = new.collect::<Vec<_>>().as_slice() {
+            let _ = MountPlace::of(&astray.path).and_then(|place| place.unmount(UnmountFlags::DETACH));
+        }
+    })?;
+    Ok((fuse, at))
+}
+
+fn run_helper(request: &MountRequest, directory: &OwnedFd, denied: Errno) -> std::result::Result<OwnedFd, MountError> {
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
     let other = |e: Errno| MountError::Other(Error::from(e).context("fusermount3"));
     let (ours, theirs) =
@@ -258,8 +326,8 @@ fn mount_by_helper(request: &MountRequest, path: &Path, denied: Errno) -> std::r
     let flags = format!("{access},nosuid,nodev,noatime{sync}{noexec},default_permissions{allow}");
     let options = format!("{flags},subtype=zarrfs,fsname={source}");
     let child = Command::new("fusermount3")
-        .args(["-o", &options, "--"])
-        .arg(path)
+        .args(["-o", &options, "--", "."])
+        .current_dir(proc_path(directory))
         .env("_FUSE_COMMFD", theirs.as_raw_fd().to_string())
         .stdin(Stdio::null())
         .stdout(Stdio::null())
@@ -278,10 +346,9 @@ fn mount_by_helper(request: &MountRequest, path: &Path, denied: Errno) -> std::r
     fuse.filter(|_| output.status.success()).ok_or_else(|| {
         let said = String::from_utf8_lossy(&output.stderr);
         let said = said.trim().lines().next().unwrap_or("it gave no reason").to_string();
-        MountError::Unavailable(format!("mount {}: {said}", path.display()))
+        MountError::Unavailable(format!("mount {}: {said}", request.path.display()))
     })
 }
-
 fn receive_fd(socket: &OwnedFd) -> Option<OwnedFd> {
     use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
     let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -295,30 +362,6 @@ fn receive_fd(socket: &OwnedFd) -> Option<OwnedFd> {
     })
 }
 
-/// Unmounts what is on top at `path`, by fusermount3 where we may not.
-fn unmount(path: &Path, flags: UnmountFlags) -> Result<()> {
-    match rustix::mount::unmount(path, flags) {
-        Err(Errno::PERM) => unmount_by_helper(path, flags),
-        done => Ok(done?),
-    }
-}
-
-fn unmount_by_helper(path: &Path, flags: UnmountFlags) -> Result<()> {
-    let mut command = Command::new("fusermount3");
-    command.arg("-u").args(flags.contains(UnmountFlags::DETACH).then_some("-z")).arg("--").arg(path);
-    let Ok(output) = command.stdin(Stdio::null()).stdout(Stdio::null()).output() else {
-        return Err(Error::system(libc::EPERM).context("fusermount3 is missing, and only root can do without it"));
-    };
-    let said = String::from_utf8_lossy(&output.stderr);
-    match said.trim().lines().next() {
-        _ if output.status.success() => Ok(()),
-        Some(said) if said.contains("busy") => Err(Error::system(libc::EBUSY)),
-        // somebody else's
-        Some(said) => Err(Error::new(Kind::System(libc::EPERM), said)),
-        None => Err(Error::system(libc::EPERM)),
-    }
-}
-
 /// Unmounts the zarrfs mount on top at `path`, also one whose daemon is gone. Somebody else's mount is an error, and
 /// stays.
 pub fn unmount_path(path: &Path, manner: Manner) -> Result<()> {
@@ -328,12 +371,13 @@ pub fn unmount_path(path: &Path, manner: Manner) -> Result<()> {
         std::fs::canonicalize(parent).map(|p| path.file_name().map_or(p.clone(), |name| p.join(name)))
     });
     let absolute = absolute.map_err(|e| Error::from(e).context(path.display()))?;
-    match mounts_at(&absolute)?.last() {
+    let place = MountPlace::of(&absolute)?;
+    match place.top()? {
         None => Err(Error::invalid("nothing is mounted here").context(path.display())),
         Some(m) if m.fs_type != FS_TYPE => {
             Err(Error::invalid(format!("a mount of type {}, not zarrfs's", m.fs_type)).context(path.display()))
         }
-        Some(_) => unmount(&absolute, manner.flags()).map_err(|e| match e.errno() {
+        Some(_) => place.unmount(manner.flags()).map_err(|e| match e.errno() {
             libc::EBUSY => e.context(format!(
                 "{}: in use. Leave the directory and close its files (fuser -vm {} lists them), or use --lazy",
                 path.display(),
@@ -353,53 +397,4 @@ pub fn mountpoint_of(path: &Path) -> Result<Option<PathBuf>> {
         }
     }
     Ok(None)
-}
-
-/// The mounts at exactly `path`, an absolute path, the one on top last. It asks the mount table, never the mount.
-pub fn mounts_at(path: &Path) -> Result<Vec<MountEntry>> {
-    let table = std::fs::read("/proc/self/mountinfo").map_err(|e| Error::from(e).context("/proc/self/mountinfo"))?;
-    Ok(table.split(|&b| b == b'\n').filter_map(parse_mountinfo).filter(|m| m.path == path).collect())
-}
-
-/// One line of mountinfo: `36 35 98:0 /root /mount/point options - type source super-options` (proc(5)).
-fn parse_mountinfo(line: &[u8]) -> Option<MountEntry> {
-    let mut fields = line.split(|&b| b == b' ');
-    let device = String::from_utf8(fields.nth(2)?.to_vec()).ok()?;
-    let path = unescape(fields.nth(1)?);
-    let fs_type = fields.skip_while(|f| *f != b"-").nth(1)?;
-    Some(MountEntry { device, path, fs_type: String::from_utf8_lossy(fs_type).into_owned() })
-}
-
-/// Undoes the octal escapes of blanks and backslashes.
-fn unescape(field: &[u8]) -> PathBuf {
-    let mut out = Vec::with_capacity(field.len());
-    let mut rest = field;
-    while let Some((&byte, tail)) = rest.split_first() {
-        let octal = tail.get(..3).and_then(|d| std::str::from_utf8(d).ok()).and_then(|d| u8::from_str_radix(d, 8).ok());
-        match octal {
-            Some(value) if byte == b'\\' => {
-                out.push(value);
-                rest = &tail[3..];
-            }
-            _ => {
-                out.push(byte);
-                rest = tail;
-            }
-        }
-    }
-    PathBuf::from(OsString::from_vec(out))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_line_of_the_mount_table() {
-        let line = b"36 35 0:98 / /mnt/a\\040b\\134c rw,noatime shared:1 - fuse.zarrfs store,with,commas rw,user_id=0";
-        let entry = parse_mountinfo(line).unwrap();
-        assert_eq!(entry.path, Path::new("/mnt/a b\\c"));
-        assert_eq!((entry.device.as_str(), entry.fs_type.as_str()), ("0:98", "fuse.zarrfs"));
-        assert_eq!(parse_mountinfo(b"junk"), None);
-    }
 }

@@ -1,0 +1,184 @@
+//! Where mounts are: the mount table, directories to mount on, and places of mounts, all held by descriptors.
+//!
+//! Invariant: between the check of a directory or mount and what is done to it no path is resolved again. Another user who
+//! may rename things on the way could otherwise swap one for a symbolic link, and the mount would land, or an unmount take
+//! effect, elsewhere.
+
+use crate::error::{Error, Kind, Result};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use rustix::mount::UnmountFlags;
+use std::ffi::OsString;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// One line of the mount table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MountEntry {
+    /// A number that no two mounts share.
+    pub id: u64,
+    /// `major:minor`, which no two mounted file systems share.
+    pub device: String,
+    /// Where it is mounted.
+    pub path: PathBuf,
+    /// The type of file system.
+    pub fs_type: String,
+    /// What is mounted, as whoever mounted it says.
+    pub source: Vec<u8>,
+}
+
+/// The place of a mount: the directory that holds its mountpoint, and the mountpoint's name there. The kernel lets nobody
+/// rename or remove that name while something is mounted there.
+pub struct MountPlace {
+    parent: OwnedFd,
+    name: OsString,
+}
+
+impl MountPlace {
+    /// The place of what is mounted at an absolute path.
+    pub fn of(path: &Path) -> Result<Self> {
+        let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
+            return Err(Error::invalid("no place for a mount").context(path.display()));
+        };
+        Ok(MountPlace { parent: open_directory(parent)?, name: name.to_owned() })
+    }
+
+    /// The path where the place is now.
+    pub fn path(&self) -> Result<PathBuf> {
+        Ok(path_of(&self.parent)?.join(&self.name))
+    }
+
+    /// A path that leads to the place, whatever is renamed, as long as this is there.
+    pub fn fixed_path(&self) -> PathBuf {
+        proc_path(&self.parent).join(&self.name)
+    }
+
+    /// What is mounted on top.
+    pub fn top(&self) -> Result<Option<MountEntry>> {
+        Ok(mounts_at(&self.path()?)?.pop())
+    }
+
+    /// Unmounts what is on top, by fusermount3 where this process may not.
+    pub fn unmount(&self, flags: UnmountFlags) -> Result<()> {
+        match rustix::mount::unmount(self.fixed_path(), flags | UnmountFlags::NOFOLLOW) {
+            Err(Errno::PERM) => self.unmount_by_helper(flags),
+            done => Ok(done?),
+        }
+    }
+
+    fn unmount_by_helper(&self, flags: UnmountFlags) -> Result<()> {
+        let mut command = Command::new("fusermount3");
+        command.arg("-u").args(flags.contains(UnmountFlags::DETACH).then_some("-z")).arg("--").arg(&self.name);
+        command.current_dir(proc_path(&self.parent)).stdin(Stdio::null()).stdout(Stdio::null());
+        let Ok(output) = command.output() else {
+            return Err(Error::system(libc::EPERM).context("fusermount3 is missing, and only root can do without it"));
+        };
+        let said = String::from_utf8_lossy(&output.stderr);
+        match said.trim().lines().next() {
+            _ if output.status.success() => Ok(()),
+            Some(said) if said.contains("busy") => Err(Error::system(libc::EBUSY)),
+            // somebody else's
+            Some(said) => Err(Error::new(Kind::System(libc::EPERM), said)),
+            None => Err(Error::system(libc::EPERM)),
+        }
+    }
+}
+
+/// Opens a directory, not to read it but to say which one is meant.
+pub fn open_directory(path: &Path) -> std::result::Result<OwnedFd, Errno> {
+    rustix::fs::open(path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+}
+
+/// The path where an open file or directory is now.
+pub fn path_of(fd: &OwnedFd) -> Result<PathBuf> {
+    Ok(std::fs::read_link(proc_path(fd))?)
+}
+
+/// A path that leads to an open file or directory, wherever it is.
+pub fn proc_path(fd: &OwnedFd) -> PathBuf {
+    format!("/proc/self/fd/{}", fd.as_raw_fd()).into()
+}
+
+/// The entry of the mount whose root is open.
+pub fn entry_of(mount: &OwnedFd) -> Result<Option<MountEntry>> {
+    let text = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", mount.as_raw_fd()))?;
+    let id = text.lines().find_map(|line| line.strip_prefix("mnt_id:")?.trim().parse().ok());
+    Ok(mounts()?.into_iter().find(|entry| Some(entry.id) == id))
+}
+
+/// The mounts at exactly `path`, an absolute path, the one on top last. It asks the mount table, never the mount.
+pub fn mounts_at(path: &Path) -> Result<Vec<MountEntry>> {
+    Ok(mounts()?.into_iter().filter(|m| m.path == path).collect())
+}
+
+/// All mounts.
+pub fn mounts() -> Result<Vec<MountEntry>> {
+    let table = std::fs::read("/proc/self/mountinfo").map_err(|e| Error::from(e).context("/proc/self/mountinfo"))?;
+    Ok(table.split(|&b| b == b'\n').filter_map(parse_mountinfo).collect())
+}
+
+/// One line of mountinfo: `36 35 98:0 /root /mount/point options - type source super-options` (proc(5)).
+fn parse_mountinfo(line: &[u8]) -> Option<MountEntry> {
+    let text = |field: &[u8]| String::from_utf8(field.to_vec()).ok();
+    let mut fields = line.split(|&b| b == b' ');
+    let id = text(fields.next()?)?.parse().ok()?;
+    let device = text(fields.nth(1)?)?;
+    let path = unescape(fields.nth(1)?).into();
+    let mut fields = fields.skip_while(|f| *f != b"-").skip(1);
+    let fs_type = String::from_utf8_lossy(fields.next()?).into_owned();
+    let source = unescape(fields.next().unwrap_or_default()).into_vec();
+    Some(MountEntry { id, device, path, fs_type, source })
+}
+
+/// Undoes the octal escapes of blanks and backslashes.
+fn unescape(field: &[u8]) -> OsString {
+    let mut out = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let Some((&byte, tail)) = rest.split_first() {
+        let octal = tail.get(..3).and_then(|d| std::str::from_utf8(d).ok()).and_then(|d| u8::from_str_radix(d, 8).ok());
+        match octal {
+            Some(value) if byte == b'\\' => {
+                out.push(value);
+                rest = &tail[3..];
+            }
+            _ => {
+                out.push(byte);
+                rest = tail;
+            }
+        }
+    }
+    OsString::from_vec(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_of_the_mount_table() {
+        let line =
+            b"36 35 0:98 / /mnt/a\\040b\\134c rw,noatime shared:1 - fuse.zarrfs a\\040store,with,commas rw,user_id=0";
+        let entry = parse_mountinfo(line).unwrap();
+        assert_eq!((entry.id, entry.path.as_path()), (36, Path::new("/mnt/a b\\c")));
+        assert_eq!((entry.device.as_str(), entry.fs_type.as_str()), ("0:98", "fuse.zarrfs"));
+        assert_eq!(entry.source, b"a store,with,commas");
+        assert_eq!(parse_mountinfo(b"junk"), None);
+    }
+
+    #[test]
+    fn a_place_is_followed_where_it_is_renamed() {
+        let directory = tempfile::tempdir().unwrap();
+        let top = std::fs::canonicalize(directory.path()).unwrap();
+        std::fs::create_dir_all(top.join("a/mnt")).unwrap();
+        let place = MountPlace::of(&top.join("a/mnt")).unwrap();
+        std::fs::rename(top.join("a"), top.join("b")).unwrap();
+        std::os::unix::fs::symlink("/", top.join("a")).unwrap();
+        assert_eq!(place.path().unwrap(), top.join("b/mnt"));
+        assert_eq!(std::fs::canonicalize(place.fixed_path()).unwrap(), top.join("b/mnt"));
+        assert_eq!(place.top().unwrap(), None);
+        assert!(place.unmount(UnmountFlags::empty()).is_err());
+        assert!(MountPlace::of(Path::new("/")).is_err());
+    }
+}

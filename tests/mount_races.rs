@@ -1,0 +1,138 @@
+//! "Between the check of a directory or mount and what is done to it no path is resolved again": directories are swapped
+//! while the system call waits that mounts or unmounts.
+
+mod support;
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use support::{ZARRFS, data, is_mounted, tracer, wait_for, zarrfs};
+
+/// Seconds for which strace holds a call up. Nothing waits longer than it takes to rename a directory.
+const HELD: &str = "3000000";
+
+/// zarrfs, held up at the entry of a system call.
+struct HeldUp(Child);
+
+impl HeldUp {
+    /// Starts zarrfs and waits until it is about to make one of the calls.
+    fn at(calls: &[(&str, i64)], args: &[&str]) -> HeldUp {
+        let names = calls.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(",");
+        let child = Command::new("strace")
+            .args(["-f", "-o", "/dev/null", "-e", &format!("trace={names}")])
+            .args(["-e", &format!("inject={names}:delay_enter={HELD}"), ZARRFS])
+            .args(args)
+            .stdin(Stdio::null())
+            .spawn()
+            .unwrap();
+        let held = HeldUp(child);
+        let is_at = |pid: &str| {
+            let call = fs::read_to_string(format!("/proc/{pid}/syscall")).unwrap_or_default();
+            let number = call.split(' ').next().and_then(|number| number.parse::<i64>().ok());
+            calls.iter().any(|(_, wanted)| number == Some(*wanted))
+        };
+        let children = format!("/proc/{0}/task/{0}/children", held.0.id());
+        let pids = || fs::read_to_string(&children).unwrap_or_default();
+        wait_for("the call", || pids().split_whitespace().any(is_at));
+        held
+    }
+
+    fn ends_well(mut self) {
+        assert!(self.0.wait().unwrap().success());
+    }
+}
+
+impl Drop for HeldUp {
+    fn drop(&mut self) {
+        // strace detaches, and what it traced goes on
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A directory, and that of a test in it by name.
+fn place(names: &[&str]) -> (tempfile::TempDir, PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = fs::canonicalize(folder.path()).unwrap();
+    names.iter().for_each(|name| fs::create_dir_all(path.join(name)).unwrap());
+    (folder, path)
+}
+
+/// Whether this user can mount without help, and trace.
+fn is_offered() -> bool {
+    rustix::process::getuid().is_root() && tracer::is_offered()
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+#[test]
+fn a_mountpoint_that_is_swapped_for_a_link() {
+    if !is_offered() {
+        return;
+    }
+    for auto in [false, true] {
+        let (_folder, path) = place(&["elsewhere/mnt"]);
+        let (mountpoint, elsewhere) = (path.join("a/mnt"), path.join("elsewhere/mnt"));
+        let sample = data("sample.zarr");
+        let mut args = vec!["mount", "--foreground", text(&sample), text(&mountpoint)];
+        match auto {
+            true => args.push("--auto-mountpoint"),
+            false => fs::create_dir_all(&mountpoint).unwrap(),
+        }
+        let calls = [("mount", libc::SYS_mount), ("move_mount", libc::SYS_move_mount)];
+        let daemon = HeldUp::at(&calls, &args);
+        fs::rename(path.join("a"), path.join("moved")).unwrap();
+        symlink("elsewhere", path.join("a")).unwrap();
+        let moved = path.join("moved/mnt");
+        wait_for("the mount", || is_mounted(&moved) || is_mounted(&elsewhere));
+        assert!(is_mounted(&moved) && !is_mounted(&elsewhere));
+        wait_for("an answer", || fs::read(moved.join("lat/data.raw")).is_ok_and(|bytes| bytes.len() == 148));
+        assert!(zarrfs(&["umount", text(&moved)]).status.success());
+        daemon.ends_well();
+        assert_eq!(moved.exists(), !auto, "what was made is removed, wherever it is");
+        assert!(elsewhere.is_dir());
+    }
+}
+
+#[test]
+fn a_mount_that_is_swapped_for_another_before_it_is_unmounted() {
+    if !is_offered() {
+        return;
+    }
+    let (_folder, path) = place(&["a/mnt", "b/mnt"]);
+    let sample = data("sample.zarr");
+    for name in ["a/mnt", "b/mnt"] {
+        assert!(zarrfs(&["mount", text(&sample), text(&path.join(name))]).status.success());
+    }
+    let umount = HeldUp::at(&[("umount2", libc::SYS_umount2)], &["umount", text(&path.join("a/mnt"))]);
+    fs::rename(path.join("a"), path.join("moved")).unwrap();
+    symlink("b", path.join("a")).unwrap();
+    umount.ends_well();
+    let (moved, other) = (is_mounted(&path.join("moved/mnt")), is_mounted(&path.join("b/mnt")));
+    for name in ["moved/mnt", "b/mnt"] {
+        let _ = zarrfs(&["umount", "--lazy", text(&path.join(name))]);
+    }
+    assert!(!moved && other);
+}
+
+/// A daemon finds its mount again, also where a directory above it is renamed while it is mounted.
+#[test]
+fn a_directory_above_a_mount_is_renamed() {
+    let (_folder, path) = place(&["a/mnt"]);
+    let sample = data("sample.zarr");
+    let mountpoint = path.join("a/mnt");
+    let mut daemon = Command::new(ZARRFS)
+        .args(["mount", "--foreground", text(&sample), text(&mountpoint)])
+        .stdin(Stdio::null())
+        .spawn()
+        .unwrap();
+    wait_for("the mount", || is_mounted(&mountpoint) && mountpoint.join("lat/data.raw").exists());
+    fs::rename(path.join("a"), path.join("b")).unwrap();
+    let pid = rustix::process::Pid::from_raw(daemon.id() as i32).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    assert!(daemon.wait().unwrap().success());
+    assert!(!is_mounted(&path.join("b/mnt")));
+}
