@@ -73,7 +73,7 @@ impl Permissions {
     /// Returns what a directory grants on a file below it whose name is known: whatever the file grants, to those who may
     /// search the directory.
     pub fn search(self) -> Self {
-        let search = |shift: u16| (self.mode >> shift & 1) * 7 << shift;
+        let search = |shift: u16| ((self.mode >> shift & 1) * 7) << shift;
         Permissions { mode: CLASSES.into_iter().map(search).sum(), ..self }
     }
 
