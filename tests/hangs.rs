@@ -127,7 +127,8 @@ impl Stopping {
         let fs = Arc::new(Fs::new(tree, cache, stats, options).unwrap());
         let (source, path) = ("stopping", path.as_path());
         let (allow_other, read_only, sync, noexec, replace_stale) = Default::default();
-        let request = MountRequest { source, path, allow_other, read_only, sync, noexec, replace_stale };
+        let request =
+            MountRequest { source, path, directory: None, allow_other, read_only, sync, noexec, replace_stale };
         let mut mountpoint = Mountpoint::mount(&request).unwrap();
         let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
         let options = ServeOptions { uid, gid, umask: 0, read_only: false, threads: 2, passthrough: false };
