@@ -21,6 +21,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 mod composite;
+mod dataset;
 mod directory;
 mod draft;
 mod flat;

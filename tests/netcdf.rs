@@ -51,9 +51,25 @@ fn values_are_changed_in_place() {
     with_groups(&python, &["write"], &ALL);
 }
 
+/// "attributes of unchanged layout" go to `.zattrs`, whoever rewrites the header, or renames a file of the same layout onto
+/// it.
+#[test]
+fn attributes_and_values_are_edited_as_programs_edit_them() {
+    let Some(python) = provided("ZARRFS_TEST_HEADERS") else { return };
+    with_groups(&python, &["edit"], &["--containers", "nc"]);
+}
+
+#[test]
+fn nco_edits_a_group() {
+    let Some(python) = provided("ZARRFS_TEST_HEADERS") else { return };
+    if ["ncap2", "ncks", "ncatted", "ncrename"].into_iter().all(support::installed) {
+        with_groups(&python, &["nco"], &["--containers", "nc"]);
+    }
+}
+
 /// Also by a library that makes room for a header before it is told that it can't be written.
 #[test]
-fn changes_of_the_header_are_refused_and_change_nothing() {
+fn changes_of_the_layout_are_refused_and_change_nothing() {
     let Some(python) = provided("ZARRFS_TEST_HEADERS") else { return };
     with_groups(&python, &["refuse"], &["--containers", "nc"]);
 }

@@ -2,6 +2,7 @@
 //! those of flat bytes as through `data.raw`, with items in another form where the part says so. What is no array's
 //! can't be changed.
 
+use super::dataset::HeaderDraft;
 use super::write::clipped;
 use super::{CurrentArray, Dropping, FlatFile, Fs, KernelPages, Readers, StoredChunks};
 use crate::array::Array;
@@ -15,9 +16,9 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 /// An open header or container.
 pub struct CompositeFile {
-    node: Node,
+    pub(super) node: Node,
     /// As it was when it was opened.
-    file: Arc<Composite>,
+    pub(super) file: Arc<Composite>,
     /// The open flat bytes of each part that has some, from the first time that they are asked for; of a large group only
     /// a few are.
     flat: Vec<OnceLock<Box<FlatFile>>>,
@@ -27,6 +28,8 @@ pub struct CompositeFile {
     /// with O_DIRECT, who can only write whole blocks. Another write across the end of `dataset.nc` comes from a program
     /// that moves the arrays to make room for a longer header (netCDF-C begins at the end): none of it may be written.
     short_at_end: bool,
+    /// The header as it was written, of a group's file.
+    pub(super) edited: Mutex<Option<HeaderDraft>>,
     /// A write was refused. Who makes room for a longer header moves the arrays' bytes, goes on when that fails, and
     /// writes the header last (netCDF-C does so): the other bytes must stay where they are.
     refused: AtomicBool,
@@ -126,7 +129,11 @@ impl Fs {
                 return Ok(false);
             }
             match (&slice.part.content, self.flat_of(open, &slice, cached)?) {
-                (Content::Bytes(bytes), _) => out.extend_from_slice(&bytes[slice.at as usize..][..slice.len]),
+                (Content::Bytes(bytes), _) => {
+                    let edited = lock(&open.edited);
+                    let shown = edited.as_ref().filter(|_| slice.number == 0).map_or(&bytes[..], |draft| &draft.shown);
+                    out.extend_from_slice(&shown[slice.at as usize..][..slice.len]);
+                }
                 (Content::Bands(bands), _) => {
                     out.extend_from_slice(&bands.text().as_bytes()[slice.at as usize..][..slice.len]);
                 }
@@ -181,7 +188,7 @@ impl Fs {
             true => clipped(offset, data, open.file.size()).unwrap_or(data),
             false => data,
         };
-        if let Err(e) = open.permits(offset, data) {
+        if let Err(e) = self.permits(open, offset, data) {
             open.refused.store(true, Ordering::Relaxed);
             return Err(e.context(open.node.path()));
         }
@@ -193,10 +200,42 @@ impl Fs {
                 // also of a part of it, before something went wrong
                 self.drop_pages(&Node::Flat(lock(&flat.array.0).key().clone()));
                 done.map_err(|e| e.context(open.node.path()))?;
+            } else if slice.number == 0 && !open.shows(&slice, part) {
+                self.write_header(open, slice.at, part).map_err(|e| e.context(open.node.path()))?;
             }
             written += slice.len;
         }
         Ok(written)
+    }
+
+    /// An error if a write would change what is no flat bytes, but for the attributes in the header of a group's file, reach
+    /// beyond the end, or come after such a one.
+    fn permits(&self, open: &CompositeFile, offset: u64, data: &[u8]) -> Result<()> {
+        if open.refused.load(Ordering::Relaxed) {
+            return Err(Error::new(Kind::System(libc::EPERM), "a write before was refused: open the file again"));
+        }
+        if offset.saturating_add(data.len() as u64) > open.file.size() {
+            return Err(Error::system(libc::EFBIG));
+        }
+        let (mut done, mut is_header_whole) = (0, open.is_header_whole());
+        for slice in open.slices(offset, data.len()) {
+            let part = &data[done..done + slice.len];
+            match open.shows(&slice, part) {
+                // where the values lie is what the header tells
+                true if slice.part.is_flat() && !is_header_whole => {
+                    let why = "the header before these values is not whole";
+                    return Err(Error::new(Kind::System(libc::EPERM), why));
+                }
+                true => {}
+                false if slice.number == 0 => is_header_whole = self.edit_header(open, slice.at, part)?.1.is_some(),
+                false => {
+                    let why = "describes the array, and can't be changed here: change the array's metadata";
+                    return Err(Error::new(Kind::System(libc::EPERM), why));
+                }
+            }
+            done += slice.len;
+        }
+        Ok(())
     }
 
     fn write_part(&self, flat: &FlatFile, slice: &Slice, data: &[u8], form: Form) -> Result<()> {
@@ -260,8 +299,9 @@ impl Fs {
 
     /// Stores what was written to the arrays of an open file. The first error is told, all are tried.
     pub(super) fn flush_composite(&self, open: &CompositeFile) -> Result<()> {
+        let header = self.check_header(open);
         let arrays = open.arrays().filter(|array| array.is_dirty());
-        arrays.map(|array| self.flush_array(&array)).fold(Ok(()), Result::and)
+        arrays.map(|array| self.flush_array(&array)).fold(header, Result::and)
     }
 }
 
@@ -270,7 +310,15 @@ impl CompositeFile {
     pub(super) fn new(node: Node, file: Arc<Composite>, once: bool) -> Self {
         let flat = file.parts().iter().map(|_| OnceLock::new()).collect();
         let short_at_end = !matches!(node, Node::Dataset(_));
-        CompositeFile { node, file, flat, once, short_at_end, refused: AtomicBool::new(false) }
+        CompositeFile {
+            node,
+            file,
+            flat,
+            once,
+            short_at_end,
+            edited: Mutex::default(),
+            refused: AtomicBool::new(false),
+        }
     }
 
     /// True if it holds no flat bytes.
@@ -283,30 +331,18 @@ impl CompositeFile {
         self.flat.iter().filter_map(|cell| cell.get()).map(|flat| lock(&flat.array.0).clone())
     }
 
-    /// An error if a write would change what is no flat bytes, reach beyond the end, or come after such a one.
-    fn permits(&self, offset: u64, data: &[u8]) -> Result<()> {
-        if self.refused.load(Ordering::Relaxed) {
-            return Err(Error::new(Kind::System(libc::EPERM), "a write before was refused: open the file again"));
-        }
-        if offset.saturating_add(data.len() as u64) > self.file.size() {
-            return Err(Error::system(libc::EFBIG));
-        }
-        let mut done = 0;
-        for slice in self.slices(offset, data.len()) {
-            let part = &data[done..done + slice.len];
-            let same = match &slice.part.content {
-                Content::Bytes(bytes) => bytes[slice.at as usize..][..slice.len] == *part,
-                Content::Padding => part.iter().all(|byte| *byte == 0),
-                Content::Bands(_) => false,
-                Content::Flat { .. } => true,
-            };
-            if !same {
-                let why = "describes the array, and can't be changed here: change the array's metadata";
-                return Err(Error::new(Kind::System(libc::EPERM), why));
+    /// Whether the file shows these bytes already, where it has no flat ones.
+    fn shows(&self, slice: &Slice, data: &[u8]) -> bool {
+        match &slice.part.content {
+            Content::Bytes(bytes) => {
+                let edited = lock(&self.edited);
+                let shown = edited.as_ref().filter(|_| slice.number == 0).map_or(&bytes[..], |draft| &draft.shown);
+                shown[slice.at as usize..][..slice.len] == *data
             }
-            done += slice.len;
+            Content::Padding => data.iter().all(|byte| *byte == 0),
+            Content::Bands(_) => false,
+            Content::Flat { .. } => true,
         }
-        Ok(())
     }
 
     /// A request, cut at the borders of the parts; shorter at the end of the file.

@@ -3,16 +3,14 @@
 //! its new name, stored for good, before it goes from the old one.
 
 use super::Fs;
+use super::dataset::is_temporary;
 use crate::array::{Array, Scratch};
-use crate::error::{Error, Result};
+use crate::error::{Error, Kind, Result};
 use crate::grid::ChunkId;
 use crate::metadata::{MAX_DOCUMENT, Separator};
 use crate::store::Key;
 use crate::tree::{Attributes, CONTROL, Node, Target};
 use std::sync::Arc;
-
-/// Bytes of a file that are copied at a time into an array.
-const PIECE: u64 = 8 << 20;
 
 /// No limit on the size of a file, in bytes.
 const ANY: u64 = i64::MAX as u64;
@@ -42,7 +40,7 @@ impl Fs {
             (_, Some(Node::Directory(_))) => Err(Error::system(libc::EISDIR)),
             (Node::Value(from), Some(to @ (Node::Header(..) | Node::Dataset(_)))) => {
                 self.store_draft(&source)?;
-                self.copy_onto(from, to)?;
+                self.copy_onto(from, to).map_err(|e| self.refused(&source, to, e))?;
                 self.forget_moved(&source)
             }
             (Node::Chunk(..) | Node::Metadata(..) | Node::Value(_), _) => {
@@ -227,37 +225,40 @@ impl Fs {
         }
         array.writable()?;
         let _writing = self.resizing.writing_to(array)?;
-        self.in_pieces(from, size, |at, piece| self.write_flat(array, at, piece))?;
+        self.in_pieces(from, 0..size, |at, piece| self.write_flat(array, at, piece))?;
         self.drop_pages(&Node::Flat(array.key().clone()));
         self.cache.flush_array(array)
     }
 
-    /// As [`Fs::copy_into`], over a container. A header of text stays as it is.
+    /// As [`Fs::copy_into`], over a container. A header of text stays as it is. EPERM if the file can't be the container:
+    /// mv takes EINVAL for a directory that is moved below itself.
     fn copy_onto(&self, from: &Key, to: &Node) -> Result<()> {
         let (open, _) = self.open_composite(to, true, false)?;
         if open.is_text() {
             return Ok(());
         }
+        if matches!(to, Node::Dataset(_)) {
+            return self.replace_dataset(from, &open).map_err(|e| e.context(to.path()));
+        }
         let (size, wanted) = (self.tree.attributes(&Node::Value(from.clone()))?.size, self.tree.attributes(to)?.size);
         if size != wanted {
-            return Err(Error::invalid(format!("{size} bytes can't become a file of {wanted}")).context(to.path()));
+            let why = format!("{size} bytes can't become a file of {wanted}");
+            return Err(Error::new(Kind::System(libc::EPERM), why).context(to.path()));
         }
-        self.in_pieces(from, size, |at, piece| self.write_composite(&open, at, piece))?;
+        self.in_pieces(from, 0..size, |at, piece| self.write_composite(&open, at, piece))?;
         self.flush_composite(&open)
     }
 
-    /// Gives the bytes of a plain key to `write`, with where each piece begins.
-    fn in_pieces(&self, from: &Key, size: u64, write: impl Fn(u64, &[u8]) -> Result<usize>) -> Result<()> {
-        let stale = || Error::system(libc::ESTALE);
-        let (mut at, mut piece) = (0, Vec::new());
-        while at < size {
-            let store = self.tree.hierarchy().store();
-            store.get_range(from, at..at + PIECE, &mut piece).map_err(|e| e.context(from))?.ok_or_else(stale)?;
-            if piece.is_empty() || write(at, &piece)? != piece.len() {
-                return Err(stale());
-            }
-            at += piece.len() as u64;
+    /// Notes why a file could not be renamed onto a container. One that a program has made for that alone goes: nobody
+    /// would look for it in the store.
+    fn refused(&self, source: &Node, to: &Node, e: Error) -> Error {
+        if ![libc::EPERM, libc::EINVAL].contains(&e.errno()) {
+            return e;
         }
-        Ok(())
+        let is_removed = is_temporary(&source.path(), &to.path()) && self.forget_moved(source).is_ok();
+        let removed =
+            if is_removed { "; that file was removed: have the program write to another directory" } else { "" };
+        self.stats.problem(format!("{} can't become {e}{removed}", source.path()));
+        Error::new(Kind::System(libc::EPERM), e.message())
     }
 }

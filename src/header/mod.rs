@@ -34,7 +34,7 @@ use describe::flat;
 pub use describe::{axis_names, describe};
 pub use described::{Axis, Coordinates, Crs, Described, Number, Role};
 pub use form::Form;
-pub use netcdf::dataset;
+pub use netcdf::{Edited, dataset};
 
 /// The name of the file that shows a group as a netCDF file.
 pub const DATASET: &str = "dataset.nc";

@@ -95,6 +95,24 @@ impl Hierarchy {
         self.consolidate(key, &[ZATTRS])
     }
 
+    /// Sets several attributes of the group or array at `key` by one put; `None` removes one, if it is there.
+    pub fn change_attributes(&self, key: &Key, changes: &[(String, Option<Value>)]) -> Result<()> {
+        let _turn = self.turn(&[key])?;
+        let document = self.attributes_key(key);
+        self.check_directory(key)?;
+        self.edit(&document, MAX_DOCUMENT, &|text| {
+            let mut attributes = text.map_or(Ok(Map::new()), |text| as_object(&document, text))?;
+            for (name, value) in changes {
+                match value {
+                    Some(value) => drop(attributes.insert(name.clone(), value.clone())),
+                    None => drop(attributes.shift_remove(name)),
+                }
+            }
+            Ok(Some(Value::Object(attributes)))
+        })?;
+        self.consolidate(key, &[ZATTRS])
+    }
+
     fn put_attributes(&self, key: &Key, text: &[u8]) -> Result<()> {
         let document = self.attributes_key(key);
         match json::parse(text) {

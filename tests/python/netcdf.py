@@ -4,7 +4,9 @@
     netcdf.py make DIR             writes the store DIR/groups.zarr
     netcdf.py read MOUNT STORE     every group of the store: what zarr-python and xarray read of it
     netcdf.py write MOUNT STORE    changes values of every variable in place; zarr-python then finds them
-    netcdf.py refuse MOUNT STORE   what would change the header is refused, and changes nothing
+    netcdf.py refuse MOUNT STORE   what would change the layout is refused, and changes nothing
+    netcdf.py edit MOUNT STORE     attributes and values are changed as netCDF-C and NCO change them
+    netcdf.py nco MOUNT STORE      the same by NCO itself
 
 With zarr 2.18, xarray, netCDF4 and scipy. The groups of the store: weather (by xarray, fits CDF-2), wide (needs CDF-5),
 odd (names, attributes and arrays that netCDF can't have), large (four times 800 KB), tree/leaf (coordinates in the group
@@ -12,6 +14,7 @@ above).
 """
 import json
 import os
+import subprocess
 import sys
 import warnings
 
@@ -278,7 +281,7 @@ def write(mount, store):
 def refuse(mount, store):
     for path in ["weather", "large"]:
         file = os.path.join(mount, path, "dataset.nc")
-        for how in [new_attribute, changed_attribute, new_dimension, new_variable, long_attribute, another_file, scipy_appending]:
+        for how in [other_name, new_dimension, new_variable, long_attribute, another_file, scipy_appending]:
             refused(file, how)
         # a copy that is put back changes nothing
         with open(file, "r+b") as copy:
@@ -314,12 +317,8 @@ def with_netcdf4(path, change):
         dataset.close()
 
 
-def new_attribute(path):
-    with_netcdf4(path, lambda dataset: dataset.setncattr("new", "x" * 10))
-
-
-def changed_attribute(path):
-    with_netcdf4(path, lambda dataset: next(iter(dataset.variables.values())).setncattr("units", "C"))
+def other_name(path):
+    with_netcdf4(path, lambda dataset: dataset.renameVariable(next(iter(dataset.variables)), "other"))
 
 
 def new_dimension(path):
@@ -346,5 +345,117 @@ def scipy_appending(path):
     dataset.close()
 
 
+def stored(store, path):
+    with open(os.path.join(store, path, ".zattrs")) as file:
+        return json.load(file)
+
+
+def edit(mount, store):
+    """Header and values rewritten in place, as ncatted does; a file written beside it and renamed, as ncap2 and ncks do."""
+    file = os.path.join(mount, "weather", "dataset.nc")
+    with netCDF4.Dataset(file, "r+") as dataset:
+        dataset.history = "edited\nby hand"
+        dataset.numbers = np.array([1, 2, 3], "i4")
+        dataset["t"].units = "degree_Celsius"
+        dataset["t"].valid = np.float32(0.1)
+        dataset["t"].delncattr("cell_methods")
+        dataset["packed"].long_name = "x" * 5000
+        dataset["lat"][0] = 51
+    group, t = stored(store, "weather"), stored(store, "weather/t")
+    assert group["history"] == "edited\nby hand" and group["numbers"] == [1, 2, 3], group
+    assert t["units"] == "degree_Celsius" and t["valid"] == 0.1 and "cell_methods" not in t, t
+    assert t["_ARRAY_DIMENSIONS"] == ["time", "lat", "lon"], t
+    assert stored(store, "weather/packed")["long_name"] == "x" * 5000
+    assert zarr.open_array(os.path.join(store, "weather/lat"))[0] == 51
+    # what the array's own metadata tells stays
+    refused(file, lambda path: with_netcdf4(path, lambda dataset: dataset["t"].setncattr("_ARRAY_DIMENSIONS", "x")))
+    renamed(mount, store, "weather", "dataset.nc.pid4711.ncap2.tmp")
+    renamed(mount, store, "weather", "another.nc")
+    read(mount, store)
+
+
+def same_layout(source, target, change):
+    """A file of the same variables in another order, as NCO writes them."""
+    with netCDF4.Dataset(source) as old, netCDF4.Dataset(target, "w", format=old.data_model) as new:
+        old.set_auto_maskandscale(False)
+        for name, dimension in reversed(old.dimensions.items()):
+            new.createDimension(name, len(dimension))
+        for name, variable in sorted(old.variables.items(), reverse=True):
+            fill = getattr(variable, "_FillValue", None)
+            made = new.createVariable(name, variable.dtype, variable.dimensions, fill_value=fill)
+            made.set_auto_maskandscale(False)
+            made.setncatts({key: variable.getncattr(key) for key in variable.ncattrs() if key != "_FillValue"})
+            made[...] = variable[...]
+        new.setncatts({key: old.getncattr(key) for key in old.ncattrs()})
+        change(new)
+
+
+def renamed(mount, store, path, name):
+    """mv first asks whether something is there, as coreutils does."""
+    folder = os.path.join(mount, path)
+    target, source = os.path.join(folder, "dataset.nc"), os.path.join(folder, name)
+
+    def change(new):
+        new.history = name
+        new["t"].units = "K"
+        new["lon"][...] = new["lon"][...] + 1
+        new["time"][0] = new["time"][0] - 3
+
+    before = {array: zarr.open_array(os.path.join(store, path, array))[...] for array in ["lon", "time", "t"]}
+    same_layout(target, source, change)
+    done = subprocess.run(["mv", "-f", source, target], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    after = {array: zarr.open_array(os.path.join(store, path, array))[...] for array in before}
+    np.testing.assert_array_equal(after["lon"], before["lon"] + 1)
+    np.testing.assert_array_equal(after["t"], before["t"])
+    assert after["time"][0] == before["time"][0] - 3 and stored(store, path + "/t")["units"] == "K"
+    assert stored(store, path)["history"] == name
+    assert name not in os.listdir(folder) and name not in os.listdir(os.path.join(store, path))
+    # another layout: nothing changes, and only a file that a program has made for this goes
+    same_layout(target, source, lambda new: new.createVariable("more", "f4", ("lon",)))
+    done = subprocess.run(["mv", "-f", source, target], capture_output=True, text=True)
+    assert done.returncode == 1 and "Operation not permitted" in done.stderr, done.stderr
+    left = os.path.join(store, path, name)
+    assert os.path.exists(left) == (".pid" not in name)
+    if os.path.exists(left):
+        os.remove(left)
+    np.testing.assert_array_equal(zarr.open_array(os.path.join(store, path, "lon"))[...], after["lon"])
+
+
+def nco(mount, store):
+    """As its users call it: the file is input and output."""
+    folder = os.path.join(mount, "weather")
+    before = set(os.listdir(os.path.join(store, "weather")))
+    lat = zarr.open_array(os.path.join(store, "weather/lat"))[...]
+
+    def run(command, *arguments):
+        return subprocess.run([command, *arguments], cwd=folder, capture_output=True, text=True, timeout=60)
+
+    for command, *arguments in [
+        ("ncap2", "-O", "-s", "lat=lat+1.0", "dataset.nc", "dataset.nc"),
+        ("ncap2", "-A", "-s", "lat=lat+1.0", "dataset.nc", "dataset.nc"),
+        ("ncks", "-A", "dataset.nc", "dataset.nc"),
+        ("ncks", "-O", "dataset.nc", "dataset.nc"),
+        ("ncatted", "-a", "units,t,m,c,degree_Celsius", "dataset.nc"),
+        ("ncatted", "-O", "-a", "note,global,c,c,by NCO", "dataset.nc"),
+    ]:
+        done = run(command, *arguments)
+        assert done.returncode == 0, (command, arguments, done.stderr)
+    np.testing.assert_array_equal(zarr.open_array(os.path.join(store, "weather/lat"))[...], lat + 2)
+    group = stored(store, "weather")
+    assert group["note"] == "by NCO" and group["history"].count("ncatted") == 2 and "ncap2" in group["history"], group
+    assert stored(store, "weather/t")["units"] == "degree_Celsius"
+    for command, *arguments in [
+        ("ncrename", "-v", "lat,latitude", "dataset.nc"),
+        ("ncap2", "-O", "-s", "more=lat*2", "dataset.nc", "dataset.nc"),
+        ("ncks", "-O", "-v", "t", "dataset.nc", "dataset.nc"),
+    ]:
+        done = run(command, *arguments)
+        assert done.returncode != 0 and "Operation not permitted" in done.stderr, (command, arguments, done.stderr)
+        assert "subdirectory of itself" not in done.stderr
+    assert set(os.listdir(os.path.join(store, "weather"))) == before
+    read(mount, store)
+
+
 if __name__ == "__main__":
-    {"make": make, "read": read, "write": write, "refuse": refuse}[sys.argv[1]](*sys.argv[2:])
+    {"make": make, "read": read, "write": write, "refuse": refuse, "edit": edit, "nco": nco}[sys.argv[1]](*sys.argv[2:])

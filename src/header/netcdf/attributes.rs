@@ -12,7 +12,7 @@ use crate::metadata::ArrayMetadata;
 const DIMENSIONS: &str = "_ARRAY_DIMENSIONS";
 
 /// The attribute of the file that names the arrays that are not in it, and why.
-const LEFT_OUT: &str = "zarrfs_left_out";
+pub const LEFT_OUT: &str = "zarrfs_left_out";
 
 /// What a count of time is counted from: NumPy's epoch.
 const EPOCH: &str = "since 1970-01-01 00:00:00";
@@ -121,7 +121,7 @@ pub fn time_unit(metadata: &ArrayMetadata) -> Option<&'static str> {
 
 /// True for what libraries note for themselves in a Zarr store: names of dimensions, which are said otherwise here,
 /// netCDF-C's own types and links, GDAL's reference system.
-fn is_bookkeeping(name: &str) -> bool {
+pub fn is_bookkeeping(name: &str) -> bool {
     let prefixes = ["_NCZARR", "_nczarr", "_NCProperties"];
     [DIMENSIONS, "_CRS"].contains(&name) || prefixes.iter().any(|prefix| name.starts_with(prefix))
 }

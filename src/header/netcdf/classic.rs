@@ -43,6 +43,21 @@ pub enum Type {
 }
 
 impl Type {
+    /// All of them.
+    pub const ALL: [Type; 11] = [
+        Type::Byte,
+        Type::Char,
+        Type::Short,
+        Type::Int,
+        Type::Float,
+        Type::Double,
+        Type::UByte,
+        Type::UShort,
+        Type::UInt,
+        Type::Int64,
+        Type::UInt64,
+    ];
+
     /// Bytes of one value.
     pub fn size(self) -> usize {
         match self {

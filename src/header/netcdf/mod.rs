@@ -14,6 +14,7 @@ use crate::metadata::ArrayMetadata;
 use crate::store::{EntryKind, Key};
 use classic::{Header, Type, Variable, Version};
 use dimensions::Dimensions;
+pub use edit::Edited;
 use mapping::Mappings;
 use names::Names;
 use std::borrow::Cow;
@@ -23,8 +24,10 @@ use std::sync::Arc;
 mod attributes;
 mod classic;
 mod dimensions;
+mod edit;
 mod mapping;
 mod names;
+mod parse;
 #[cfg(test)]
 mod tests;
 

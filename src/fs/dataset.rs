@@ -1,0 +1,184 @@
+//! `dataset.nc` as other programs edit it, NCO above all. They rewrite its header in place, or write a whole file beside it
+//! and rename that onto it. **Either is taken where the layout stays: what changes then are attributes, which go to
+//! `.zattrs`, and values**; anything else is EPERM, and changes nothing.
+
+use super::Fs;
+use super::composite::CompositeFile;
+use crate::error::{Error, Kind, Result};
+use crate::header::{Content, Edited};
+use crate::hierarchy::MetadataFile;
+use crate::json::Value;
+use crate::memory::lock;
+use crate::store::Key;
+use crate::tree::Node;
+
+/// Bytes of a file that are looked at first for its header.
+const FIRST_LOOK: u64 = 64 << 10;
+
+/// The most bytes of a header that is looked at: it stands in memory several times.
+const MAX_HEADER: u64 = 8 << 20;
+
+/// Bytes of a file that are copied at a time.
+const PIECE: u64 = 8 << 20;
+
+/// The header of an open file that was written to.
+pub(super) struct HeaderDraft {
+    /// As it was written, and the room behind it.
+    pub shown: Vec<u8>,
+    /// As the attributes were when they were stored last.
+    stored: Vec<u8>,
+}
+
+/// Attributes to be changed, by the group or array.
+type Changes = Vec<(Key, Vec<(String, Option<Value>)>)>;
+
+impl CompositeFile {
+    /// The header and the room behind it, as the file was opened, and the group's key. `None` of other files.
+    fn header(&self) -> Option<(&Key, &[u8])> {
+        match (&self.node, self.file.parts().first().map(|part| &part.content)) {
+            (Node::Dataset(group), Some(Content::Bytes(bytes))) => Some((group, bytes)),
+            _ => None,
+        }
+    }
+
+    /// Whether nothing of a header was written, or all of it.
+    pub(super) fn is_header_whole(&self) -> bool {
+        lock(&self.edited).as_ref().is_none_or(|draft| draft.shown == draft.stored)
+    }
+}
+
+impl Fs {
+    /// Looks at a write to the header of an open file. Returns the header as it would be, and, once it is whole, the
+    /// changes that it asks for.
+    ///
+    /// # Errors
+    ///
+    /// EPERM if it asks for something else.
+    pub(super) fn edit_header(
+        &self,
+        open: &CompositeFile,
+        at: u64,
+        data: &[u8],
+    ) -> Result<(HeaderDraft, Option<Changes>)> {
+        let (group, opened) = open.header().ok_or_else(|| refused("describes the array: change its metadata"))?;
+        let (mut shown, stored) = match lock(&open.edited).as_ref() {
+            Some(draft) => (draft.shown.clone(), draft.stored.clone()),
+            None => (opened.to_vec(), opened.to_vec()),
+        };
+        shown[at as usize..][..data.len()].copy_from_slice(data);
+        let changes = match Edited::compare(&stored, &shown)? {
+            // the rest is still to come
+            None => None,
+            Some(edited) if !edited.is_in_place() => return Err(refused("the arrays can't be moved in the file")),
+            Some(edited) => Some(edited.changes(group, &open.file, |key| self.tree.hierarchy().attributes(key))?),
+        };
+        Ok((HeaderDraft { shown, stored }, changes))
+    }
+
+    /// Writes to the header of an open file, and stores the attributes at once: netCDF-C doesn't look at what close says.
+    pub(super) fn write_header(&self, open: &CompositeFile, at: u64, data: &[u8]) -> Result<()> {
+        let (mut draft, changes) = self.edit_header(open, at, data)?;
+        if let Some(changes) = changes {
+            self.change_attributes(&changes)?;
+            draft.stored.clone_from(&draft.shown);
+        }
+        *lock(&open.edited) = Some(draft);
+        Ok(())
+    }
+
+    /// EPERM if what was written of a header is none, which is forgotten then.
+    pub(super) fn check_header(&self, open: &CompositeFile) -> Result<()> {
+        if open.is_header_whole() {
+            return Ok(());
+        }
+        *lock(&open.edited) = None;
+        let e = refused("what was written in place of the header is no header").context(open.node.path());
+        self.stats.problem(format!("not stored: {e}"));
+        Err(e)
+    }
+
+    fn change_attributes(&self, changes: &Changes) -> Result<()> {
+        for (key, changes) in changes {
+            self.tree.hierarchy().change_attributes(key, changes)?;
+            self.tree.document_changed(key, MetadataFile::Attributes, false);
+        }
+        Ok(())
+    }
+
+    /// Takes the values and attributes of the file `from` over into the group whose file is open. Whether that can be is
+    /// found out before anything is changed.
+    ///
+    /// # Errors
+    ///
+    /// EPERM if it can't.
+    pub(super) fn replace_dataset(&self, from: &Key, open: &CompositeFile) -> Result<()> {
+        let (group, header) = open.header().ok_or_else(|| refused("has no header"))?;
+        let (edited, size) = self.read_edited(from, header)?;
+        let changes = edited.changes(group, &open.file, |key| self.tree.hierarchy().attributes(key))?;
+        let moved = edited.moved(&open.file);
+        for part in &moved {
+            if size.checked_sub(part.len).is_none_or(|most| part.from > most) {
+                return Err(refused("the file ends before its values do"));
+            }
+        }
+        for part in open.file.parts() {
+            if let Content::Flat { key, .. } = &part.content {
+                self.tree.array(key)?.writable()?;
+            }
+        }
+        for part in moved {
+            self.in_pieces(from, part.from..part.from + part.len, |at, piece| {
+                self.write_composite(open, part.to + (at - part.from), piece)
+            })?;
+        }
+        self.change_attributes(&changes)?;
+        self.flush_composite(open)
+    }
+
+    /// The header of the file at `from`, compared with `header`, and the size of the file.
+    fn read_edited(&self, from: &Key, header: &[u8]) -> Result<(Edited, u64)> {
+        let (mut bytes, mut len) = (Vec::new(), FIRST_LOOK);
+        loop {
+            let stat =
+                self.tree.hierarchy().store().get_range(from, 0..len, &mut bytes).map_err(|e| e.context(from))?;
+            let size = stat.ok_or_else(|| Error::system(libc::ESTALE))?.size;
+            match Edited::compare(header, &bytes)? {
+                Some(edited) => return Ok((edited, size)),
+                None if len >= size || len >= MAX_HEADER => return Err(refused("has no whole header")),
+                None => len *= 4,
+            }
+        }
+    }
+
+    /// Gives the bytes `range` of a plain key to `write`, with where each piece begins.
+    pub(super) fn in_pieces(
+        &self,
+        from: &Key,
+        range: std::ops::Range<u64>,
+        write: impl Fn(u64, &[u8]) -> Result<usize>,
+    ) -> Result<()> {
+        let stale = || Error::system(libc::ESTALE);
+        let (mut at, mut piece) = (range.start, Vec::new());
+        while at < range.end {
+            let (store, end) = (self.tree.hierarchy().store(), range.end.min(at + PIECE));
+            store.get_range(from, at..end, &mut piece).map_err(|e| e.context(from))?.ok_or_else(stale)?;
+            if piece.is_empty() || write(at, &piece)? != piece.len() {
+                return Err(stale());
+            }
+            at += piece.len() as u64;
+        }
+        Ok(())
+    }
+}
+
+fn refused(why: &str) -> Error {
+    Error::new(Kind::System(libc::EPERM), why)
+}
+
+/// Whether a program has made the file `from` only to rename it onto `to`: NCO's `dataset.nc.pid123.ncap2.tmp`.
+pub(super) fn is_temporary(from: &Key, to: &Key) -> bool {
+    let rest = from.name().strip_prefix(to.name()).and_then(|rest| rest.strip_prefix(".pid"));
+    let tool = rest.and_then(|rest| rest.strip_suffix(".tmp")).and_then(|rest| rest.split_once('.'));
+    tool.is_some_and(|(pid, tool)| !pid.is_empty() && pid.bytes().all(|b| b.is_ascii_digit()) && tool.starts_with("nc"))
+        && from.parent() == to.parent()
+}

@@ -1,0 +1,181 @@
+//! Headers of netCDF's classic formats that other programs have written, as [`Header`]s: the counterpart of `classic`,
+//! which writes them. It trusts nothing: a count is believed as far as there are bytes for it.
+
+use super::classic::{Attribute, Dimension, Header, Type, Variable, Version};
+
+/// Why there is no header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Broken {
+    /// The bytes end before the header does.
+    Short,
+    /// The bytes are no header, or one of a file with records, which no group of arrays has.
+    Wrong,
+}
+
+/// How wide the numbers of a file are.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Width {
+    /// CDF-1: everything has 32 bits.
+    Classic,
+    /// CDF-2 and CDF-5.
+    Of(Version),
+}
+
+/// Parses the header at the beginning of `bytes`. A file of CDF-1 is told as one of CDF-2, which holds the same.
+pub fn parse(bytes: &[u8]) -> Result<Header, Broken> {
+    let mut reader = Reader { bytes, width: Width::Classic };
+    if reader.take(3)? != b"CDF" {
+        return Err(Broken::Wrong);
+    }
+    reader.width = match reader.take(1)? {
+        [1] => Width::Classic,
+        [2] => Width::Of(Version::Offset64),
+        [5] => Width::Of(Version::Data64),
+        _ => return Err(Broken::Wrong),
+    };
+    if reader.number()? != 0 {
+        return Err(Broken::Wrong);
+    }
+    let dimensions = reader.list(0x0A, |reader| {
+        let dimension = Dimension { name: reader.name()?, len: reader.number()? };
+        // the dimension of records has length 0
+        if dimension.len == 0 { Err(Broken::Wrong) } else { Ok(dimension) }
+    })?;
+    let attributes = reader.list(0x0C, Reader::attribute)?;
+    let variables = reader.list(0x0B, |reader| reader.variable(&dimensions))?;
+    let version = if let Width::Of(version) = reader.width { version } else { Version::Offset64 };
+    Ok(Header { version, dimensions, attributes, variables })
+}
+
+/// What is left to be read.
+struct Reader<'a> {
+    bytes: &'a [u8],
+    width: Width,
+}
+
+impl<'a> Reader<'a> {
+    fn take(&mut self, len: u64) -> Result<&'a [u8], Broken> {
+        let len = usize::try_from(len).map_err(|_| Broken::Short)?;
+        let (taken, rest) = self.bytes.split_at_checked(len).ok_or(Broken::Short)?;
+        self.bytes = rest;
+        Ok(taken)
+    }
+
+    /// Takes bytes, and those that pad them to a multiple of four.
+    fn padded(&mut self, len: u64) -> Result<&'a [u8], Broken> {
+        let taken = self.take(len)?;
+        self.take(len.next_multiple_of(4) - len)?;
+        Ok(taken)
+    }
+
+    fn short(&mut self) -> Result<u32, Broken> {
+        self.take(4)?.try_into().map(u32::from_be_bytes).map_err(|_| Broken::Short)
+    }
+
+    fn long(&mut self) -> Result<u64, Broken> {
+        self.take(8)?.try_into().map(u64::from_be_bytes).map_err(|_| Broken::Short)
+    }
+
+    /// `NON_NEG`
+    fn number(&mut self) -> Result<u64, Broken> {
+        let number = if self.width == Width::Of(Version::Data64) { self.long()? } else { self.short()?.into() };
+        if number > i64::MAX as u64 { Err(Broken::Wrong) } else { Ok(number) }
+    }
+
+    fn name(&mut self) -> Result<String, Broken> {
+        let len = self.number()?;
+        String::from_utf8(self.padded(len)?.to_vec()).map_err(|_| Broken::Wrong)
+    }
+
+    /// A list; `ABSENT` where it is empty.
+    fn list<T>(&mut self, tag: u32, mut item: impl FnMut(&mut Self) -> Result<T, Broken>) -> Result<Vec<T>, Broken> {
+        let (found, count) = (self.short()?, self.number()?);
+        if found != tag && (found, count) != (0, 0) {
+            return Err(Broken::Wrong);
+        }
+        (0..count).map(|_| item(self)).collect()
+    }
+
+    fn kind(&mut self) -> Result<Type, Broken> {
+        let number = self.short()?;
+        Type::ALL.into_iter().find(|kind| *kind as u32 == number).ok_or(Broken::Wrong)
+    }
+
+    fn attribute(&mut self) -> Result<Attribute, Broken> {
+        let (name, kind) = (self.name()?, self.kind()?);
+        let len = self.number()?.checked_mul(kind.size() as u64).ok_or(Broken::Wrong)?;
+        Ok(Attribute { name, kind, values: self.padded(len)?.to_vec() })
+    }
+
+    fn variable(&mut self, dimensions: &[Dimension]) -> Result<Variable, Broken> {
+        let (name, count) = (self.name()?, self.number()?);
+        let mut numbers = Vec::new();
+        for _ in 0..count {
+            numbers.push(usize::try_from(self.number()?).map_err(|_| Broken::Wrong)?);
+        }
+        let attributes = self.list(0x0C, Self::attribute)?;
+        let kind = self.kind()?;
+        // the size that stands here says nothing of large variables
+        self.number()?;
+        let begin = if self.width == Width::Classic { self.short()?.into() } else { self.long()? };
+        let mut lengths = numbers.iter().map(|&number| dimensions.get(number).map(|dimension| dimension.len));
+        let size = lengths
+            .try_fold(kind.size() as u64, |size, len| size.checked_mul(len?))
+            .filter(|size| size.checked_add(begin).is_some_and(|end| end <= i64::MAX as u64))
+            .ok_or(Broken::Wrong)?;
+        Ok(Variable { name, dimensions: numbers, attributes, kind, size, begin })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn header(version: Version) -> Header {
+        let attribute =
+            |name: &str, kind, values: &[u8]| Attribute { name: name.into(), kind, values: values.to_vec() };
+        let variable = |name: &str, dimensions: &[usize], kind, size, begin| Variable {
+            name: name.into(),
+            dimensions: dimensions.to_vec(),
+            attributes: vec![attribute("units", Type::Char, b"m/s2!")],
+            kind,
+            size,
+            begin,
+        };
+        let dimension = |name: &str, len| Dimension { name: name.into(), len };
+        Header {
+            version,
+            dimensions: vec![dimension("y", 2), dimension("länge", 3)],
+            attributes: vec![attribute("history", Type::Char, b""), attribute("n", Type::Short, &[0, 7])],
+            variables: vec![variable("t", &[0, 1], Type::Double, 48, 4096), variable("s", &[], Type::Short, 2, 8192)],
+        }
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        for version in [Version::Offset64, Version::Data64] {
+            let bytes = header(version).bytes();
+            assert_eq!(parse(&bytes), Ok(header(version)));
+            assert_eq!(parse(&[bytes.as_slice(), &[0xff; 100]].concat()), Ok(header(version)));
+            for len in 0..bytes.len() {
+                assert_eq!(parse(&bytes[..len]), Err(Broken::Short), "{len}");
+            }
+        }
+    }
+
+    #[test]
+    fn no_bytes_do_harm() {
+        let bytes = header(Version::Data64).bytes();
+        for at in 0..bytes.len() {
+            for value in [0, 1, 0x7f, 0x80, 0xff] {
+                let mut broken = bytes.clone();
+                broken[at] = value;
+                let _ = parse(&broken);
+            }
+        }
+        assert_eq!(parse(b"\x89HDF\r\n\x1a\n"), Err(Broken::Wrong));
+        assert_eq!(parse(b"CDF\x02\0\0\0\x01\0\0\0\0"), Err(Broken::Wrong), "records");
+        let many = [b"CDF\x05".as_slice(), &[0; 8], &[0, 0, 0, 0x0a], &[0x7f; 8]].concat();
+        assert_eq!(parse(&many), Err(Broken::Short));
+    }
+}
