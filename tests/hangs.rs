@@ -4,17 +4,20 @@
 mod support;
 
 use rustix::fs::{FlockOperation, fcntl_lock};
+use rustix::process::{Signal, kill_process};
 use serde_json::json;
 use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpListener;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use support::daemon::Daemon;
 use support::made::{Made, pattern};
-use support::{close, setting, wait_for};
+use support::{close, setting, wait_for, zarrfs};
 use zarrfs::cache::{Cache, SpillOptions};
 use zarrfs::fs::{Fs, Options};
 use zarrfs::fuse::{MountRequest, Mountpoint, ServeOptions, serve};
@@ -265,6 +268,72 @@ fn many_stopped_requests_leave_other_arrays_alone() {
             stopped.into_iter().for_each(|step| drop(step.join().unwrap()));
         }
     }
+}
+
+/// Answers as S3 does, but for listings of groups: they go on for ever without a name.
+fn endless_server() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    std::thread::spawn(move || {
+        for (number, stream) in listener.incoming().enumerate() {
+            let mut stream = stream.unwrap();
+            let mut request = String::new();
+            // a client that goes away in the middle is no concern of ours
+            let _ = BufReader::new(&stream).read_line(&mut request);
+            let group = r#"{"zarr_format":2}"#.to_string();
+            let (status, body) = match request.split(' ').nth(1).unwrap_or_default() {
+                target if target.contains("max-keys") => (200, "<ListBucketResult/>".to_string()),
+                target if target.contains("list-type") => {
+                    let token = format!("<NextContinuationToken>{number}</NextContinuationToken>");
+                    (200, format!("<ListBucketResult><IsTruncated>true</IsTruncated>{token}</ListBucketResult>"))
+                }
+                target if target.ends_with(".zgroup") => (200, group),
+                _ => (404, String::new()),
+            };
+            let head = "Content-Type: text/plain\r\nLast-Modified: Thu, 01 Jan 2026 00:00:00 GMT\r\nConnection: close";
+            let length = body.len();
+            let body = if request.starts_with("HEAD") { "" } else { &body };
+            let _ = write!(
+                stream,
+                "HTTP/1.1 {status} Said\r\n{head}\r\nETag: \"1\"\r\nContent-Length: {length}\r\n\r\n{body}"
+            );
+        }
+    });
+    url
+}
+
+#[test]
+fn a_listing_without_an_end_ends_with_the_timeout() {
+    let url = endless_server();
+    let args = ["--endpoint-url", &url, "--region", "us-east-1", "--anon", "--timeout", "1s"];
+    let daemon = Daemon::start(Path::new("s3://bucket"), &args);
+    let (done, wait) = channel();
+    let path = daemon.path();
+    std::thread::spawn(move || {
+        done.send(fs::read_dir(path).and_then(|mut entries| entries.try_for_each(|e| e.map(drop))))
+    });
+    let listed = wait.recv_timeout(PROBE).expect("the listing ends");
+    assert_eq!(listed.unwrap_err().raw_os_error(), Some(libc::EIO));
+    assert!(daemon.unmount().success());
+}
+
+/// A mount that was detached while a request waits can be ended by no path: the first signal does it.
+#[test]
+fn a_detached_mount_ends_on_the_first_signal() {
+    let url = endless_server();
+    let args = ["--endpoint-url", &url, "--region", "us-east-1", "--anon", "--timeout", "100s"];
+    let mut daemon = Daemon::start(Path::new("s3://bucket"), &args);
+    let path = daemon.path();
+    let begun = Instant::now();
+    let lister =
+        std::thread::spawn(move || fs::read_dir(path).and_then(|mut entries| entries.try_for_each(|e| e.map(drop))));
+    std::thread::sleep(Duration::from_millis(500));
+    assert!(!lister.is_finished());
+    assert!(zarrfs(&["umount", "--lazy", daemon.path().to_str().unwrap()]).status.success());
+    kill_process(daemon.pid(), Signal::TERM).unwrap();
+    daemon.wait();
+    assert!(lister.join().unwrap().is_err());
+    assert!(begun.elapsed() < Duration::from_secs(60), "it ended with the request");
 }
 
 #[test]

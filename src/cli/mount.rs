@@ -324,15 +324,23 @@ fn failure(e: MountError) -> Failure {
 }
 
 /// The first signal unmounts, and has everything stored; in use, the mount goes with its last open file. The second ends
-/// what is under way.
+/// requests in flight, and so does the first of a mount that was detached already, since nothing else could end it. The
+/// third ends the process.
 fn handle_signals(mut signals: Signals, fs: Arc<Fs>, mountpoint: Arc<Mountpoint>) -> Result<(), Failure> {
     let handle = move || {
         let shown = mountpoint.path().display();
         let mut waiting = false;
         for signal in signals.forever() {
-            if waiting && !mountpoint.abort() {
-                // the kernel ends the connection with the process
+            if mountpoint.aborted() {
                 std::process::exit(1);
+            }
+            if waiting || mountpoint.is_detached() {
+                log::info!("signal {signal}: ending {shown}, requests in flight fail");
+                if !mountpoint.abort() {
+                    // the kernel ends the connection with the process
+                    end_when_stored(fs.clone(), i32::from(waiting));
+                }
+                continue;
             }
             log::info!("signal {signal}: unmounting {shown}");
             match mountpoint.unmount() {
@@ -351,6 +359,14 @@ fn handle_signals(mut signals: Signals, fs: Arc<Fs>, mountpoint: Arc<Mountpoint>
     };
     std::thread::Builder::new().name("signals".into()).spawn(handle).map_err(Error::from)?;
     Ok(())
+}
+
+/// Ends the process with `code` once all that was written is stored. Another signal must find the calling thread.
+fn end_when_stored(fs: Arc<Fs>, code: i32) {
+    let end = move || std::process::exit(if fs.flush_all().is_ok() { code } else { 1 });
+    if std::thread::Builder::new().name("flush".into()).spawn(end).is_err() {
+        std::process::exit(1);
+    }
 }
 
 /// Tells the parent, and lets go of the terminal and of the working directory.

@@ -153,6 +153,11 @@ impl Mountpoint {
         }
     }
 
+    /// Whether the mount is at no path any more: it was detached, and lives on in the files that are open.
+    pub fn is_detached(&self) -> bool {
+        mounts().is_ok_and(|mounts| mounts.iter().all(|mount| mount.device != self.device))
+    }
+
     /// Sets how many bytes the kernel asks for ahead of a forward reader. Only root may.
     pub fn set_readahead(&self, bytes: u64) -> Result<()> {
         let path = format!("/sys/class/bdi/{}/read_ahead_kb", self.device);

@@ -6,6 +6,7 @@
 
 use super::connector::{Limit, Names, OddNames};
 use super::failure::Failure;
+use super::listing::Progress;
 use crate::error::{Error, Kind, Result};
 use crate::memory::lock;
 use crate::store::{EntryKind, Key, Stat, Version};
@@ -17,7 +18,7 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 /// What the clients of all three clouds can.
 pub(super) trait Client: ObjectStore + PaginatedListStore {}
@@ -49,6 +50,8 @@ pub(super) struct Bucket {
     /// What stands before every key of the store.
     pub prefix: Key,
     pub forbidden_is_missing: bool,
+    /// How long a request may take, and a listing without names.
+    pub timeout: Duration,
     /// Prefixes that are there without a value below. Protects the set alone.
     pub made: Mutex<BTreeSet<Key>>,
     /// The server has said that it knows no conditions of puts.
@@ -111,7 +114,15 @@ impl Bucket {
 
     /// True if there are values below `prefix`, or the marker of a directory.
     pub async fn has_below(&self, prefix: &Key) -> Result<bool> {
-        self.page(prefix, None, Some(1), true).await.map(|page| !page.is_empty)
+        let (mut token, mut progress) = (None, Progress::default());
+        loop {
+            let page = self.page(prefix, token, Some(1), true).await?;
+            if !page.is_empty || page.next.is_none() {
+                return Ok(!page.is_empty);
+            }
+            progress.after(page.next.as_deref(), false, self.timeout)?;
+            token = page.next;
+        }
     }
 
     /// A page of the names below `prefix`: of one level, or all.

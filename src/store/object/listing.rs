@@ -6,9 +6,50 @@ use crate::error::{Error, Result};
 use crate::memory::lock;
 use crate::store::{Entry, EntryKind, Key};
 use object_store::path::Path;
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeSet, HashSet, VecDeque};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 use tokio::task::JoinHandle;
+
+/// Maximum number of pages of one listing: a server that invents names must end, too. A page has a thousand names.
+const MAX_PAGES: usize = 100_000;
+
+/// Ends a listing that the server never ends. **Every loop over a server's answers ends**, whatever the server answers:
+/// here by the number of pages and the time without a name, in `transport` by the timeout of a request.
+#[derive(Default)]
+pub(super) struct Progress {
+    /// Hashes of the tokens so far: one that comes again leads in a circle.
+    tokens: HashSet<u64>,
+    /// When the first of the latest pages came that had no names.
+    barren_since: Option<Instant>,
+}
+
+impl Progress {
+    /// Takes note of a page, of its token for the next page, and whether it had names. A server may answer pages without
+    /// names, but for no longer than `timeout`.
+    pub fn after(&mut self, next: Option<&str>, has_names: bool, timeout: Duration) -> Result<()> {
+        let Some(token) = next else { return Ok(()) };
+        let endless =
+            |why: String| Err(Error::system(libc::EIO).context(format!("the server's listing has no end: {why}")));
+        let mut hasher = DefaultHasher::new();
+        token.hash(&mut hasher);
+        if !self.tokens.insert(hasher.finish()) {
+            return endless("a page leads back to one that came before".to_string());
+        }
+        if self.tokens.len() >= MAX_PAGES {
+            return endless(format!("more than {MAX_PAGES} pages"));
+        }
+        match has_names {
+            true => self.barren_since = None,
+            false if self.barren_since.get_or_insert_with(Instant::now).elapsed() > timeout => {
+                return endless(format!("pages without names for {timeout:?}"));
+            }
+            false => {}
+        }
+        Ok(())
+    }
+}
 
 /// A listing.
 pub(super) struct Names {
@@ -21,6 +62,7 @@ pub(super) struct Names {
     values: Vec<(String, Option<Entry>)>,
     ready: VecDeque<Entry>,
     next: Option<JoinHandle<Result<Page>>>,
+    progress: Progress,
     failed: bool,
 }
 
@@ -35,10 +77,15 @@ impl Names {
             values: Vec::new(),
             ready: VecDeque::new(),
             next: None,
+            progress: Progress::default(),
             failed: false,
         };
         names.ask(None)?;
-        let is_empty = !names.read_page()?;
+        let mut is_empty = !names.read_page()?;
+        // a server may answer pages without names before the first name
+        while is_empty && names.next.is_some() {
+            is_empty = !names.read_page()?;
+        }
         if is_empty && !prefix.is_root() && !names.bucket.is_made(prefix) {
             return Err(Error::not_found("no such prefix"));
         }
@@ -57,12 +104,13 @@ impl Names {
         let Some(next) = self.next.take() else { return Ok(false) };
         let page = runtime::block_on(async { next.await.unwrap_or_else(|e| Err(interrupted(&e))) })?;
         let Page { objects, prefixes, is_empty, next } = page;
-        if next.is_some() {
-            self.ask(next)?;
-        }
         let objects = objects.iter().filter_map(|meta| Some((self.name(&meta.location)?, Some(meta))));
         let mut all: Vec<_> =
             objects.chain(prefixes.iter().filter_map(|path| Some((self.name(path)?, None)))).collect();
+        self.progress.after(next.as_deref(), !all.is_empty(), self.bucket.timeout)?;
+        if next.is_some() {
+            self.ask(next)?;
+        }
         all.sort_by_cached_key(|(name, meta)| if meta.is_some() { name.clone() } else { format!("{name}/") });
         for (name, meta) in all {
             let entry = match meta {

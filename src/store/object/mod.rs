@@ -108,6 +108,7 @@ impl ObjectStore {
             cloud,
             prefix,
             forbidden_is_missing: options.forbidden_is_missing,
+            timeout: options.timeout,
             made: Mutex::default(),
             knows_no_conditions: AtomicBool::new(false),
         };

@@ -4,7 +4,7 @@
 use super::cloud::{Bucket, Cloud, failed, failure_of, tag_version};
 use super::connector::Repeated;
 use super::failure::Failure;
-use super::listing::interrupted;
+use super::listing::{Progress, interrupted};
 use crate::error::{Error, Kind, Result};
 use crate::memory::lock;
 use crate::store::{EntryKind, Key, Replaces, Version};
@@ -16,6 +16,9 @@ use tokio::task::JoinSet;
 
 /// Requests of one rename that are under way at once.
 const AT_ONCE: usize = 32;
+
+/// Maximum number of values that the rename of a prefix moves: their names are kept in memory.
+const MAX_MOVED: usize = 1 << 20;
 
 impl Bucket {
     /// Makes `value` the value of `key` if what is there is what `replaces` says.
@@ -127,12 +130,13 @@ impl Bucket {
     async fn check_empty(&self, prefix: &Key) -> Result<()> {
         let is_made = lock(&self.made).iter().any(|key| key != prefix && key.relative_to(prefix).is_some());
         let page = self.page(prefix, None, Some(2), true).await?;
-        if !is_made && page.is_empty {
+        let has_below = page.is_empty && page.next.is_some() && self.has_below(prefix).await?;
+        if !is_made && page.is_empty && !has_below {
             return Ok(());
         }
         let own = self.path(prefix)?;
         let is_marker = page.prefixes.is_empty() && page.objects.iter().all(|meta| meta.location == own);
-        match is_marker && !is_made {
+        match is_marker && !is_made && !has_below {
             true => Err(Error::system(libc::EPERM).context("another program has put a marker of a directory there")),
             false => Err(Error::system(libc::ENOTEMPTY)),
         }
@@ -201,11 +205,16 @@ impl Bucket {
         Ok(())
     }
 
-    /// Every value below `prefix`.
+    /// Every value below `prefix`; E2BIG if there are too many to move.
     async fn all_below(&self, prefix: &Key) -> Result<Vec<Path>> {
-        let (mut found, mut token) = (Vec::new(), None);
+        let (mut found, mut token, mut progress) = (Vec::new(), None, Progress::default());
         loop {
             let page = self.page(prefix, token, None, false).await?;
+            progress.after(page.next.as_deref(), !page.objects.is_empty(), self.timeout)?;
+            if found.len() + page.objects.len() > MAX_MOVED {
+                let why = format!("{prefix}: more than {MAX_MOVED} values, too many to move");
+                return Err(Error::system(libc::E2BIG).context(why));
+            }
             found.extend(page.objects.into_iter().map(|meta| meta.location));
             token = page.next;
             if token.is_none() {

@@ -73,6 +73,37 @@ fn the_next_page_is_under_way_while_one_is_read() {
     assert_eq!(stats.requests.get(), 2);
 }
 
+/// A server that says there is always more: with the same token, or with new tokens and no names.
+#[test]
+fn a_listing_without_an_end_is_an_error() {
+    type Answer = fn(usize) -> (String, String);
+    let answers: [(Answer, &str); 3] = [
+        (|number| (object(&format!("p/a/{number}"), 1), "more".into()), "leads back"),
+        (|number| (object("p/a/x", 1), (number % 3).to_string()), "leads back"),
+        (|number| (String::new(), number.to_string()), "pages without names"),
+    ];
+    for (answer, says) in answers {
+        let server = Server::new(move |request, number| {
+            let (content, token) = answer(number);
+            match (request.method.as_str(), query(request, "prefix"), query(request, "max-keys")) {
+                ("HEAD", ..) => reply(404, &[], b""),
+                (_, Some("p%2Fb%2F"), _) => page("", None),
+                (.., Some(_)) => page(&object("p/a/x", 1), None),
+                _ => page(&content, Some(&token)),
+            }
+        });
+        let endpoint_url = Some(format!("http://127.0.0.1:{}", server.port));
+        let timeout = Duration::from_millis(500);
+        let options =
+            ObjectOptions { endpoint_url, region: Some("us-east-1".into()), anonymous: true, timeout, ..quick() };
+        let (store, _) = open("s3://b/p", &options);
+        let error = names(&store, "a").unwrap_err();
+        assert!(error.errno() == libc::EIO && error.message().contains(says), "{error}");
+        let error = store.rename(&key("a"), &key("b")).unwrap_err();
+        assert!(error.message().contains(says), "{error}");
+    }
+}
+
 #[test]
 fn a_page_that_fails_is_an_error_and_not_the_end() {
     let server = Server::new(|_, number| match number {
