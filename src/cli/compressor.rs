@@ -23,8 +23,7 @@ pub fn parse(text: &str) -> Result<Compressor, String> {
         false => configuration(text)?,
     };
     let config = CodecConfig::parse(&object).map_err(|e| e.to_string())?;
-    let codec = codec::build(&config, 1).map_err(|e| e.to_string())?;
-    codec.encode(&[0; 16], &mut Vec::new()).map_err(|e| e.0)?;
+    codec::check_compressor(&config).map_err(|e| e.to_string())?;
     Ok(Compressor(Some(config)))
 }
 
@@ -110,6 +109,12 @@ mod tests {
             ("{\"id\":\"zlib\"", "JSON"),
             ("{\"id\":\"unheard-of\"}", "unheard-of"),
             ("{\"level\":1}", "id"),
+            // mounts give it to any array: it must keep all bytes, and numcodecs must take it
+            ("{\"id\":\"packbits\"}", "filter"),
+            ("{\"id\":\"shuffle\",\"elementsize\":4}", "filter"),
+            ("{\"id\":\"zlib\",\"level\":null}", "level"),
+            ("{\"id\":\"blosc\",\"typesize\":4}", "typesize"),
+            ("{\"id\":\"zlib\",\"level\":1,\"unknown\":2}", "unknown"),
         ] {
             let said = parse(text).unwrap_err();
             assert!(said.contains(why), "{text}: {said}");

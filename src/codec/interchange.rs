@@ -48,6 +48,18 @@ pub fn check_interchange(meta: &ArrayMetadata, chunk_size: usize) -> Result<()> 
     if meta.is_object() { Ok(()) } else { pipeline.check_encodes(meta.dtype.size(), chunk_size) }
 }
 
+/// Returns an error unless a codec is a compressor, which takes bytes of any number and keeps them, and numcodecs takes its
+/// parameters: it may be given to any array.
+pub fn check_compressor(config: &CodecConfig) -> Result<()> {
+    if !["blosc", "bz2", "gzip", "lz4", "lzma", "zlib", "zstd"].contains(&config.id.as_str()) {
+        // one that is unknown says so
+        build(config, 1)?;
+        return Err(Error::invalid(format!("codec {:?} is a filter, no compressor", config.id)));
+    }
+    check_parameters(config)?;
+    build(config, 1)?.encode(&[0; 16], &mut Vec::new()).map_err(|e| Error::invalid(e.0))
+}
+
 fn single_bytes() -> Result<DType> {
     DType::parse_str("|u1")
 }

@@ -44,7 +44,7 @@ pub use blosc::Header as BloscHeader;
 #[cfg(test)]
 pub(crate) use deflate::deflate_for_tests;
 pub use deflate::inflate;
-pub use interchange::check_interchange;
+pub use interchange::{check_compressor, check_interchange};
 pub use object::check_objects;
 pub use pipeline::{Partly, Pipeline};
 
