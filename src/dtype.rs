@@ -4,6 +4,7 @@
 
 use crate::error::{Error, Result};
 use crate::json::{self, Value};
+use std::collections::HashSet;
 
 mod spelling;
 
@@ -111,13 +112,14 @@ impl DType {
 
     fn parse_fields(list: &[Value]) -> Result<Self> {
         let mut fields: Vec<Field> = Vec::new();
+        let mut names = HashSet::new();
         let mut size = 0u64;
         for (i, item) in list.iter().enumerate() {
             let bad = |why: &str| Error::damaged(format!("dtype: field {i} {why}"));
             let parts = item.as_array().filter(|p| (2..=3).contains(&p.len()));
             let parts = parts.ok_or_else(|| bad("is not [name, dtype] or [name, dtype, shape]"))?;
             let name = json::text(&parts[0]).ok_or_else(|| bad("has no name"))?;
-            if fields.iter().any(|f| f.name == name) && !name.is_empty() {
+            if !name.is_empty() && !names.insert(name.to_string()) {
                 return Err(bad(&format!("repeats the name {name:?}")));
             }
             // numpy names a nameless field by its place

@@ -22,7 +22,10 @@ pub enum Kind {
     System(i32),
 }
 
-/// An error: its kind, and one line for a person.
+/// Bytes of the longest message. What it quotes comes from a store, and messages are kept: problems are on record.
+const MAX_MESSAGE: usize = 1024;
+
+/// An error: its kind, and one line for a person, of at most [`MAX_MESSAGE`] bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Error {
     kind: Kind,
@@ -69,7 +72,7 @@ fn is_control(c: char) -> bool {
 impl Error {
     /// An error of `kind` with a one-line `message`.
     pub fn new(kind: Kind, message: impl Into<String>) -> Self {
-        Error { kind, message: one_line(message) }
+        Error { kind, message: one_line(shortened(message.into())) }
     }
 
     /// Metadata or chunk bytes that break their format ([`Kind::Damaged`]).
@@ -101,7 +104,7 @@ impl Error {
 
     /// The same error with `what: ` before its message.
     pub fn context(self, what: impl fmt::Display) -> Self {
-        Error { kind: self.kind, message: one_line(format!("{what}: {}", self.message)) }
+        Self::new(self.kind, format!("{what}: {}", self.message))
     }
 
     /// What went wrong.
@@ -127,6 +130,22 @@ impl Error {
             Kind::System(errno) => errno,
         }
     }
+}
+
+/// A long message without its middle: the beginning says where, the end what.
+fn shortened(message: String) -> String {
+    if message.len() <= MAX_MESSAGE {
+        return message;
+    }
+    let mut begin = MAX_MESSAGE / 2;
+    let mut end = message.len() - MAX_MESSAGE / 2;
+    while !message.is_char_boundary(begin) {
+        begin -= 1;
+    }
+    while !message.is_char_boundary(end) {
+        end += 1;
+    }
+    format!("{}…{}", &message[..begin], &message[end..])
 }
 
 impl fmt::Display for Error {
@@ -162,6 +181,13 @@ mod tests {
         assert_eq!(e.message(), r"\u202etxt\u2028: \u001b[2J\r\nx\ty\u009b\u007f");
         assert_eq!(one_line("na\u{ef}ve \\n \u{4e16}"), "na\u{ef}ve \\n \u{4e16}");
         assert_eq!(lines("a\r\nb\n"), "a\\r\nb\n");
+    }
+
+    #[test]
+    fn no_message_is_long() {
+        let e = Error::damaged("é".repeat(1 << 20) + "why").context("x");
+        assert!(e.message().starts_with("x: é") && e.message().contains("é…é") && e.message().ends_with("why"));
+        assert!(e.message().len() < MAX_MESSAGE + 8);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use crate::grid::ChunkId;
 use crate::hierarchy::{Document, MetadataFile};
 use crate::json::{self, Map, Value};
 use crate::layout;
-use crate::memory::lock;
+use crate::memory::{self, Grant, lock};
 use crate::metadata::{Order, Separator};
 use crate::pool::{Growth, Pool};
 use crate::stats::Stats;
@@ -111,8 +111,10 @@ enum Handle {
     Flat(FlatFile),
     /// A chunk, by its name in the mount.
     Chunk(CurrentArray, String, Dropping),
-    /// Metadata and control files, as they were when opened.
-    Document(Vec<u8>),
+    /// A metadata document, as it was when it was opened.
+    Document(Arc<Document>),
+    /// A control file, as it was when it was opened, and what counts its memory.
+    Control(Vec<u8>, #[expect(dead_code, reason = "it is held, not looked at")] Grant),
     /// A metadata document or a chunk of objects, to be written.
     Draft(Arc<Draft>),
     Plain(PlainFile),
@@ -338,8 +340,8 @@ impl Fs {
                     MetadataFile::Consolidated => self.tree.consolidated(key, Duration::ZERO)?,
                     _ => self.tree.document(key, *file)?,
                 };
-                let text = |d: Arc<Document>| Arc::try_unwrap(d).map_or_else(|d| d.text.clone(), |d| d.text);
-                Handle::Document(document.map(text).ok_or_else(|| Error::system(libc::ESTALE))?)
+                memory::check_spare()?;
+                Handle::Document(document.ok_or_else(|| Error::system(libc::ESTALE))?)
             }
             Node::Value(key) if self.drafts.get(key).is_some() => self.open_to_write(inode, &node)?.0,
             Node::Value(key) => {
@@ -352,7 +354,11 @@ impl Fs {
                 self.tree.check_plain(&node, key)?;
                 return Err(self.tree.unreadable(key));
             }
-            Node::Control(file) => Handle::Document(self.control(*file).into_bytes()),
+            Node::Control(file) => {
+                let text = self.control(*file).into_bytes();
+                let memory = memory::take(text.capacity())?;
+                Handle::Control(text, memory)
+            }
             Node::Directory(_) | Node::ControlDirectory => return Err(Error::system(libc::EISDIR)),
         };
         Ok(Opened { handle: self.insert(handle), pages, backing })
@@ -503,12 +509,8 @@ impl Fs {
                 Some(array) => self.read_chunk(&array, name, offset, len, cached, out)?,
                 None => false,
             },
-            Handle::Document(text) => {
-                let start = (offset.min(text.len() as u64)) as usize;
-                out.clear();
-                out.extend_from_slice(&text[start..text.len().min(start + len)]);
-                true
-            }
+            Handle::Document(document) => read_text(&document.text, offset, len, out),
+            Handle::Control(text, _) => read_text(text, offset, len, out),
             // the state of a draft is locked while it is stored
             Handle::Draft(_) | Handle::Plain(_) if cached => false,
             Handle::Draft(draft) => {
@@ -622,6 +624,14 @@ impl Fs {
             }
         }
     }
+}
+
+/// Reads up to `len` bytes at `offset` of a text.
+fn read_text(text: &[u8], offset: u64, len: usize, out: &mut Vec<u8>) -> bool {
+    let start = (offset.min(text.len() as u64)) as usize;
+    out.clear();
+    out.extend_from_slice(&text[start..text.len().min(start.saturating_add(len))]);
+    true
 }
 
 impl Dropping {

@@ -5,13 +5,14 @@
 
 use crate::array::Array;
 use crate::error::{Error, Kind, Result};
-use crate::json::{self, Map, Value};
+use crate::json::{self, Object};
+use crate::memory::{self, Grant};
 use crate::metadata::{
     ArrayMetadata, CodecConfig, GROUP_DOCUMENT, MAX_DOCUMENT, V1_ATTRS, V1_META, V1Order, ZARRAY, ZATTRS, ZGROUP,
     ZMETADATA,
 };
 use crate::stats::Stats;
-use crate::store::{EntryKind, Key, Listing, Stat, Store, SubtreeLocks};
+use crate::store::{Counted, EntryKind, Key, Listing, Stat, Store, SubtreeLocks, get_counted};
 use std::cell::Cell;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -72,6 +73,16 @@ pub struct Document {
     pub text: Vec<u8>,
     /// Of the stored document, or of the prefix where there is none.
     pub stat: Stat,
+    /// Counts the text.
+    pub memory: Grant,
+}
+
+impl Document {
+    /// A document that was made, with its memory counted.
+    fn made(text: Vec<u8>, stat: Stat) -> Result<Self> {
+        let memory = memory::take(text.capacity())?;
+        Ok(Document { text, stat, memory })
+    }
 }
 
 /// The metadata documents.
@@ -140,13 +151,15 @@ pub struct Hierarchy {
     /// Held while one document is read, changed and written, after `changing`: changes of different places edit the same
     /// `.zmetadata`.
     editing: SubtreeLocks,
-    arrays: Arrays,
+    arrays: Arc<Arrays>,
 }
 
 impl Hierarchy {
     /// The hierarchy of `store`.
     pub fn new(store: Arc<dyn Store>, v1_order: V1Order, stats: Arc<Stats>) -> Self {
-        let (changing, editing, arrays) = (SubtreeLocks::default(), SubtreeLocks::default(), Arrays::new(ARRAYS_KEPT));
+        let arrays = Arc::new(Arrays::new(ARRAYS_KEPT));
+        memory::register(&arrays);
+        let (changing, editing) = (SubtreeLocks::default(), SubtreeLocks::default());
         Hierarchy { store, v1_order, compressor: None, stats, changing, editing, arrays }
     }
 
@@ -252,12 +265,12 @@ impl Hierarchy {
                 Ok(array)
             }));
         }
-        let mut text = Vec::new();
-        let read = self.store.get(document, MAX_DOCUMENT, &mut text);
-        let (version, parsed) = match read {
+        let (version, parsed) = match self.stored(document) {
             Ok(None) => return Err(Error::not_found("went away while it was read").context(document)),
-            Ok(Some(version)) => (version, self.parse(key, &text, *form).map_err(|e| e.context(document))),
-            Err(e) => (stat.version.clone(), Err(e.context(document))),
+            Ok(Some(Document { text, stat, .. })) => {
+                (stat.version, self.parse(key, &text, *form).map_err(|e| e.context(document)))
+            }
+            Err(e) => (stat.version.clone(), Err(e)),
         };
         if let Err(e) = &parsed {
             self.stats.problem(e.to_string());
@@ -310,12 +323,28 @@ impl Hierarchy {
             Ok(array) => array.metadata().decoded_view().into_bytes(),
             Err(_) => return self.stored(&found.key),
         };
-        Ok(Some(Document { text, stat: found.stat }))
+        Document::made(text, found.stat).map(Some)
     }
 
     /// The `.zattrs` of a group or array, as stored.
     pub fn attributes_view(&self, key: &Key) -> Result<Option<Document>> {
         self.stored(&self.attributes_key(key))
+    }
+
+    /// What the store knows of the `.zattrs` of a group or array; None if there is none, an error if it can't be read.
+    pub fn attributes_stat(&self, key: &Key) -> Result<Option<Stat>> {
+        let document = self.attributes_key(key);
+        let stat = self.store.stat(&document).map_err(|e| e.context(&document))?;
+        match stat {
+            Some(stat) if stat.kind != EntryKind::Value => {
+                Err(Error::damaged("is not a regular file").context(document))
+            }
+            Some(stat) if stat.size > MAX_DOCUMENT => {
+                let why = format!("{} bytes, more than the {MAX_DOCUMENT} it may have", stat.size);
+                Err(Error::damaged(why).context(document))
+            }
+            stat => Ok(stat),
+        }
     }
 
     /// The key of the document that holds the attributes of the group or array at `key`.
@@ -343,30 +372,32 @@ impl Hierarchy {
             self.stats.problem(format!("{}: {V3_PLACE}", key.join(V3_DOCUMENT)));
             return Ok(None);
         }
-        Ok(stat.map(|stat| Document { text: GROUP_DOCUMENT.into(), stat }))
+        stat.map(|stat| Document::made(GROUP_DOCUMENT.into(), stat)).transpose()
     }
 
     /// The attributes of a group or array; none where there is no document, or one that is no JSON object or that can't be
     /// reached. An error where the store fails to give it.
-    pub fn attributes(&self, key: &Key) -> Result<Map<String, Value>> {
-        let parse = |d: Document| json::parse(&d.text).map_err(|e| e.context(key.join(ZATTRS)));
-        Ok(match self.attributes_view(key).and_then(|d| d.map(parse).transpose()) {
-            Ok(Some(Value::Object(attributes))) => attributes,
-            Ok(_) => Map::new(),
+    pub fn attributes(&self, key: &Key) -> Result<Object> {
+        let parse = |d: Document| json::parse_object(&d.text).map_err(|e| e.context(key.join(ZATTRS)));
+        match self.attributes_view(key).and_then(|d| d.map(parse).transpose()) {
+            Ok(attributes) => Ok(attributes.unwrap_or_default()),
             // may pass; what was told without them would be wrong meanwhile
-            Err(e) if e.kind() == Kind::System(libc::EIO) => return Err(e),
+            Err(e) if [libc::EIO, libc::ENOMEM].map(Kind::System).contains(&e.kind()) => Err(e),
             Err(e) => {
                 self.stats.problem(e.to_string());
-                Map::new()
+                Ok(Object::default())
             }
-        })
+        }
     }
 
-    fn stored(&self, key: &Key) -> Result<Option<Document>> {
-        let Some(stat) = self.store.stat(key).map_err(|e| e.context(key))? else { return Ok(None) };
-        let mut text = Vec::new();
-        let read = self.store.get(key, MAX_DOCUMENT, &mut text).map_err(|e| e.context(key))?;
-        Ok(read.map(|version| Document { text, stat: Stat { version, ..stat } }))
+    /// The document at `key` as it is stored; None if there is none.
+    pub fn stored(&self, key: &Key) -> Result<Option<Document>> {
+        self.stored_within(key, MAX_DOCUMENT)
+    }
+
+    fn stored_within(&self, key: &Key, limit: u64) -> Result<Option<Document>> {
+        let read = get_counted(self.store(), key, limit).map_err(|e| e.context(key))?;
+        Ok(read.map(|Counted { bytes, stat, memory }| Document { text: bytes, stat, memory }))
     }
 
     /// The names below a group, streamed; metadata documents, unfinished values and links that are refused left out.
@@ -385,20 +416,24 @@ impl Hierarchy {
     /// is visited as damaged, its neighbours as ever. Other keys are not visited; what lies below an array is no part
     /// of the hierarchy.
     pub fn walk(&self, key: &Key, visit: &mut dyn FnMut(&Key, &Place)) {
-        let mut stack = vec![key.clone()];
-        while let Some(key) = stack.pop() {
+        let mut levels = vec![Prefixes { keys: vec![key.clone()], memory: Grant::default() }];
+        while let Some(level) = levels.last_mut() {
+            let Some(key) = level.keys.pop() else {
+                levels.pop();
+                continue;
+            };
             let found = self.find(&key).and_then(|place| match place {
                 Some(Place::Group) if !key.is_root() && self.is_v3(&key) => {
                     Err(Error::unsupported(V3_PLACE).context(key.join(V3_DOCUMENT)))
                 }
                 Some(Place::Group) => Ok(Some((Place::Group, self.prefixes(&key)?))),
-                place => Ok(place.map(|place| (place, Vec::new()))),
+                place => Ok(place.map(|place| (place, Prefixes::default()))),
             });
             match found {
                 Ok(None) => {}
                 Ok(Some((place, below))) => {
                     visit(&key, &place);
-                    stack.extend(below);
+                    levels.push(below);
                 }
                 Err(e) => {
                     self.stats.problem(e.to_string());
@@ -408,18 +443,32 @@ impl Hierarchy {
         }
     }
 
-    /// The prefixes one level below a group, last name first.
-    fn prefixes(&self, key: &Key) -> Result<Vec<Key>> {
-        let mut below = Vec::new();
+    /// The prefixes one level below a group.
+    pub fn prefixes(&self, key: &Key) -> Result<Prefixes> {
+        let mut below = Prefixes::default();
         for entry in self.list(key)? {
             let entry = entry.map_err(|e| e.context(key))?;
             if entry.kind == EntryKind::Prefix {
-                below.push(key.child(&entry.name)?);
+                let prefix = key.child(&entry.name)?;
+                let memory = 2 * size_of::<Key>() + prefix.as_str().len() + ALLOCATION;
+                below.memory.grow(memory).map_err(|e| e.context(format!("{key}: the names in it")))?;
+                below.keys.push(prefix);
             }
         }
-        below.sort_unstable_by(|a, b| b.cmp(a));
+        below.keys.sort_unstable_by(|a, b| b.cmp(a));
         Ok(below)
     }
+}
+
+/// Bytes that the allocator takes for itself with each allocation.
+const ALLOCATION: usize = 16;
+
+/// The prefixes one level below a group, last name first, with their memory counted.
+#[derive(Default)]
+pub struct Prefixes {
+    /// The prefixes.
+    pub keys: Vec<Key>,
+    memory: Grant,
 }
 
 /// True for names in a group or array that are not shown as files of the store.

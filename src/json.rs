@@ -1,20 +1,247 @@
 //! JSON as Python writes and reads it: bare `NaN`, `Infinity` and `-Infinity`, numbers of any size, lone surrogates;
 //! and base64 as Python decodes it. It knows nothing of Zarr.
+//!
+//! A parsed document takes up to a hundred times the memory of its text, so each is counted before it is parsed:
+//! [`parse_object`] for documents of stores, whose parsed form is counted for as long as it lives, [`parse`] for short
+//! texts of the program itself.
 
 use crate::error::{Error, Result};
+use crate::memory::{self, Grant};
 use base64::Engine;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
+use serde::de::IgnoredAny;
 pub use serde_json::{Map, Value};
+use std::borrow::Cow;
+use std::io::{self, Write};
+use std::ops::Deref;
 
 /// A string value that starts with this stands for the bare token that follows it: serde_json has no place for NaN.
 const TOKEN: &str = "\u{0}bare ";
 
+/// Bytes of memory that a value takes, beside its text: the allocator's part, and room that a list grew into.
+const VALUE: usize = size_of::<Value>() * 3 / 2 + 48;
+
+/// Bytes of memory that a name in an object takes, beside its text and its value.
+const MEMBER: usize = 128;
+
+/// Bytes that a bare token grows by when it is [rewritten](from_python).
+const REWRITTEN: usize = 16;
+
+/// The most bytes of a text with line breaks that is longer than the same text without them: 128 levels of nesting
+/// indent each number by 256 bytes.
+const MAX_PRETTY: usize = 4 << 20;
+
+/// A JSON object and the permission for the memory it takes.
+#[derive(Debug, Default)]
+pub struct Object {
+    map: Map<String, Value>,
+    /// Dropped after the map.
+    grant: Grant,
+}
+
+impl Object {
+    /// The permission for the memory, for the owner of what was taken out of the object.
+    pub fn into_parts(self) -> (Map<String, Value>, Grant) {
+        (self.map, self.grant)
+    }
+
+    /// The object, to be changed by a value whose memory is counted elsewhere.
+    pub fn map_mut(&mut self) -> &mut Map<String, Value> {
+        &mut self.map
+    }
+
+    /// Bytes of memory that count for it.
+    pub fn memory(&self) -> usize {
+        self.grant.bytes()
+    }
+}
+
+impl PartialEq for Object {
+    fn eq(&self, other: &Object) -> bool {
+        self.map == other.map
+    }
+}
+
+impl Deref for Object {
+    type Target = Map<String, Value>;
+
+    fn deref(&self) -> &Map<String, Value> {
+        &self.map
+    }
+}
+
+impl<'a> IntoIterator for &'a Object {
+    type Item = (&'a String, &'a Value);
+    type IntoIter = serde_json::map::Iter<'a>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.map.iter()
+    }
+}
+
 /// Parses a document. Duplicate keys: the last wins. Nesting deeper than 128 levels, a byte order mark and bytes after
 /// the value are errors, as is anything that isn't UTF-8.
 pub fn parse(bytes: &[u8]) -> Result<Value> {
-    let text = std::str::from_utf8(bytes).map_err(|e| Error::damaged(format!("not UTF-8: {e}")))?;
-    let text = from_python(text);
-    serde_json::from_str(&text).map_err(|e| Error::damaged(format!("not valid JSON: {e}")))
+    Ok(parse_counted(bytes)?.0)
+}
+
+/// Parses a document that must be an object, as [`parse`] does, and counts the memory that it takes.
+pub fn parse_object(bytes: &[u8]) -> Result<Object> {
+    match parse_counted(bytes)? {
+        (Value::Object(map), grant) => Ok(Object { map, grant }),
+        _ => Err(Error::damaged("not a JSON object")),
+    }
+}
+
+/// Checks that a document is a JSON object. It makes no values, so a document of any size takes little memory.
+pub fn check_object(bytes: &[u8]) -> Result<()> {
+    check(bytes)?;
+    match bytes.trim_ascii_start().first() {
+        Some(b'{') => Ok(()),
+        _ => Err(Error::damaged("not a JSON object")),
+    }
+}
+
+/// As [`check_object`], for any value.
+pub fn check(bytes: &[u8]) -> Result<()> {
+    let text = utf8(bytes)?;
+    let shape = Shape::of(text);
+    let _rewritten = memory::take(shape.rewritten(text))?;
+    serde_json::from_str::<IgnoredAny>(&from_python(text, &shape)).map(drop).map_err(not_json)
+}
+
+fn parse_counted(bytes: &[u8]) -> Result<(Value, Grant)> {
+    let text = utf8(bytes)?;
+    let shape = Shape::of(text);
+    let (parsed, rewritten) = (shape.parsed(text), shape.rewritten(text));
+    let mut grant = memory::take(parsed.saturating_add(rewritten)).map_err(|e| e.context("parsing it"))?;
+    let value = serde_json::from_str(&from_python(text, &shape)).map_err(not_json)?;
+    grant.shrink_to(parsed);
+    Ok((value, grant))
+}
+
+fn utf8(bytes: &[u8]) -> Result<&str> {
+    std::str::from_utf8(bytes).map_err(|e| Error::damaged(format!("not UTF-8: {e}")))
+}
+
+fn not_json(e: serde_json::Error) -> Error {
+    Error::damaged(format!("not valid JSON: {e}"))
+}
+
+/// What the text of a document consists of, as far as that bounds the memory it takes.
+#[derive(Default)]
+struct Shape {
+    values: usize,
+    members: usize,
+    /// Words that only Python's reader accepts.
+    tokens: usize,
+    /// Whether a string has an escape by number, which may be no character.
+    has_escapes: bool,
+}
+
+impl Shape {
+    fn of(text: &str) -> Shape {
+        let mut shape = Shape { values: 1, ..Shape::default() };
+        let (mut in_string, mut escaped) = (false, false);
+        for byte in text.bytes() {
+            match byte {
+                _ if escaped => {
+                    shape.has_escapes |= byte == b'u';
+                    escaped = false;
+                }
+                b'\\' if in_string => escaped = true,
+                b'"' => in_string = !in_string,
+                _ if in_string => {}
+                // each list and object may have one value more than commas
+                b',' | b'[' | b'{' => shape.values += 1,
+                b':' => shape.members += 1,
+                b'N' | b'I' => shape.tokens += 1,
+                _ => {}
+            }
+        }
+        shape
+    }
+
+    /// Bytes of memory of the parsed document, at most.
+    fn parsed(&self, text: &str) -> usize {
+        text.len() + text.len() / 4 + self.values * VALUE + self.members * MEMBER + self.tokens * REWRITTEN
+    }
+
+    /// Bytes of the rewritten text, if there is one.
+    fn rewritten(&self, text: &str) -> usize {
+        if self.is_strict() { 0 } else { text.len() + self.tokens * REWRITTEN }
+    }
+
+    /// True if there is nothing that only Python's reader accepts.
+    fn is_strict(&self) -> bool {
+        self.tokens == 0 && !self.has_escapes
+    }
+}
+
+/// The members of the object that a document is, each with the text of its value, which is not parsed. This takes no
+/// memory, so that a document of many documents can be divided.
+pub struct Members<'a> {
+    /// From the next name on; None after the end or an error.
+    rest: Option<&'a str>,
+    is_first: bool,
+}
+
+impl<'a> Members<'a> {
+    /// The members of `text`.
+    pub fn of(text: &'a [u8]) -> Result<Self> {
+        let rest = utf8(text)?.trim_start().strip_prefix('{');
+        let rest = rest.ok_or_else(|| Error::damaged("not a JSON object"))?;
+        Ok(Members { rest: Some(rest), is_first: true })
+    }
+
+    fn member(&mut self, rest: &'a str) -> Option<(Cow<'a, str>, &'a str)> {
+        let (literal, rest) = rest.split_at_checked(string_end(rest))?;
+        let value = rest.trim_start().strip_prefix(':')?.trim_start();
+        let (value, rest) = value.split_at_checked(value_end(value)?)?;
+        self.rest = Some(rest);
+        self.is_first = false;
+        let name = literal.strip_prefix('"')?.strip_suffix('"')?;
+        if !name.contains('\\') {
+            return Some((Cow::Borrowed(name), value));
+        }
+        let mut strict = String::new();
+        push_string(literal, &mut strict);
+        Some((Cow::Owned(serde_json::from_str(&strict).ok()?), value))
+    }
+}
+
+impl<'a> Iterator for Members<'a> {
+    type Item = Result<(Cow<'a, str>, &'a str)>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let mut rest = self.rest.take()?.trim_start();
+        match rest.strip_prefix('}') {
+            Some(behind) if behind.trim().is_empty() => return None,
+            Some(_) => return Some(Err(Error::damaged("not valid JSON: more than one value"))),
+            None if self.is_first => {}
+            None => rest = rest.strip_prefix(',').unwrap_or("").trim_start(),
+        }
+        Some(self.member(rest).ok_or_else(|| Error::damaged("not valid JSON: a member is cut short or damaged")))
+    }
+}
+
+/// Length of the value at the start of `text`; None if its end is missing. Its inside is not checked.
+fn value_end(text: &str) -> Option<usize> {
+    let (mut depth, mut at) = (0usize, 0);
+    let bytes = text.as_bytes();
+    loop {
+        match bytes.get(at)? {
+            b'"' => at += string_end(&text[at..]) - 1,
+            b'{' | b'[' => depth += 1,
+            b'}' | b']' if depth > 0 => depth -= 1,
+            b',' | b'}' | b']' if depth == 0 => return (at > 0).then_some(at),
+            _ => {}
+        }
+        at += 1;
+        if depth == 0 && matches!(bytes[at - 1], b'"' | b'}' | b']') {
+            return Some(at);
+        }
+    }
 }
 
 /// The text of `value`, in one line, with the bare tokens that [`parse`] took.
@@ -27,9 +254,42 @@ pub fn write_strict(value: &Value) -> String {
     with_tokens(value.to_string(), true)
 }
 
-/// As [`write()`], over several lines and with a newline at the end.
+/// As [`write()`], over several lines and with a newline at the end, unless that would make a long text many times as
+/// long.
 pub fn write_pretty(value: &Value) -> String {
-    with_tokens(format!("{value:#}\n"), false)
+    let line = value.to_string();
+    let mut pretty = Limited { text: Vec::new(), limit: MAX_PRETTY.max(line.len()) };
+    let done = serde_json::to_writer_pretty(&mut pretty, value);
+    let text = done.ok().and_then(|()| String::from_utf8(pretty.text).ok()).unwrap_or(line);
+    with_tokens(text + "\n", false)
+}
+
+/// As [`write()`]; None if the text would have more than `limit` bytes.
+pub fn write_within(value: &Value, limit: usize) -> Option<String> {
+    // a bare token takes more room before it is written bare
+    let mut line = Limited { text: Vec::new(), limit: limit.saturating_mul(6).saturating_add(64) };
+    serde_json::to_writer(&mut line, value).ok()?;
+    Some(with_tokens(String::from_utf8(line.text).ok()?, false)).filter(|text| text.len() <= limit)
+}
+
+/// A text that is not written beyond a number of bytes.
+struct Limited {
+    text: Vec<u8>,
+    limit: usize,
+}
+
+impl Write for Limited {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.text.len() + bytes.len() > self.limit {
+            return Err(io::ErrorKind::WriteZero.into());
+        }
+        self.text.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// What serde_json has written, with each token bare or, if they are `quoted`, as a string.
@@ -80,12 +340,15 @@ pub fn text(value: &Value) -> Option<&str> {
 }
 
 /// Turns what only Python's reader accepts into strict JSON.
-fn from_python(text: &str) -> String {
-    let mut out = String::with_capacity(text.len() + 16);
+fn from_python<'a>(text: &'a str, shape: &Shape) -> Cow<'a, str> {
+    if shape.is_strict() {
+        return Cow::Borrowed(text);
+    }
+    let mut out = String::with_capacity(shape.rewritten(text));
     let mut rest = text;
     loop {
         let Some(at) = rest.find(['"', 'N', 'I']) else {
-            return out + rest;
+            return Cow::Owned(out + rest);
         };
         out.push_str(&rest[..at]);
         rest = &rest[at..];
@@ -204,6 +467,61 @@ mod tests {
             assert!(v[0].is_null() || text(&v[0]).is_some_and(|t| t.contains("bare ")), "{v}");
         }
         assert_eq!(text(&parse(br#""\u0000x""#).unwrap()), Some("\0x"));
+    }
+
+    #[test]
+    fn members_are_divided_without_being_parsed() {
+        let of = |text: &str| {
+            Members::of(text.as_bytes())?.map(|m| m.map(|(n, v)| (n.into_owned(), v.to_string()))).collect()
+        };
+        let of = |text: &str| -> Result<Vec<(String, String)>> { of(text) };
+        let text = r#" {"a" : [1,{"}":"]\\"}] , "b\u0041\"":NaN,"c":"x,}","":{} } "#;
+        let expected = [("a", r#"[1,{"}":"]\\"}]"#), ("bA\"", "NaN"), ("c", r#""x,}""#), ("", "{}")];
+        assert_eq!(of(text).unwrap(), expected.map(|(n, v)| (n.to_string(), v.to_string())));
+        assert_eq!(of("{}").unwrap(), []);
+        for bad in [
+            "",
+            "[]",
+            "{",
+            "{\"",
+            "{\"a\"",
+            "{\"a\":",
+            "{\"a\":}",
+            "{\"a\":1",
+            "{\"a\":1,",
+            "{\"a\":[1}",
+            "{} x",
+            "{\"a\" 1}",
+            "{a:1}",
+            "{\"a\":1 \"b\":2}",
+            "{\"a\":\"\\",
+            "{,}",
+        ] {
+            assert!(of(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn what_a_document_takes_is_counted_and_returned() {
+        let text = format!("[{}0]", "1,".repeat(1000));
+        let object = parse_object(format!("{{\"a\":{text}}}").as_bytes()).unwrap();
+        assert!(object.memory() > 1000 * size_of::<Value>());
+        let millions = format!("{{\"a\":[{}0]}}", "1,".repeat(4 << 20));
+        let refused = parse_object(millions.as_bytes()).unwrap_err();
+        assert!(refused.message().contains("--cache-size"), "{refused}");
+        check_object(millions.as_bytes()).unwrap();
+        assert!(check_object(b"[1]").is_err() && check_object(b"{\"a\":[NaN,\"\\ud800\"]}").is_ok());
+    }
+
+    #[test]
+    fn line_breaks_make_no_text_many_times_as_long() {
+        let deep = format!("{}{}{}", "[".repeat(120), "1,".repeat(100_000) + "1", "]".repeat(120));
+        let value = parse(deep.as_bytes()).unwrap();
+        assert!(write_pretty(&value).len() < MAX_PRETTY + 2);
+        assert_eq!(parse(write_pretty(&value).as_bytes()).unwrap(), value);
+        assert_eq!(write_within(&value, deep.len()).unwrap(), deep);
+        assert!(write_within(&value, deep.len() - 1).is_none());
+        assert_eq!(write_within(&parse(b"[NaN,NaN]").unwrap(), 9).unwrap(), "[NaN,NaN]");
     }
 
     #[test]

@@ -9,7 +9,7 @@ use crate::grid::ChunkId;
 use crate::header::{DATASET, Format};
 use crate::hierarchy::{Document, Hierarchy, MetadataFile, Place};
 use crate::json::Value;
-use crate::memory::lock;
+use crate::memory::{self, Keeper, lock};
 use crate::metadata::{Separator, V1_ATTRS, V1_META, ZARRAY, ZATTRS, ZGROUP, ZMETADATA};
 use crate::stats::Counter;
 use crate::store::{Key, Permissions, Stat};
@@ -201,6 +201,24 @@ pub struct Name {
 /// The names of a directory, streamed.
 pub type Names = Box<dyn Iterator<Item = Result<Name>> + Send>;
 
+/// `.zmetadata` documents made a moment ago. Protects the map alone.
+struct KnownConsolidated(Mutex<LruCache<Key, (Instant, Arc<Document>)>>);
+
+impl Default for KnownConsolidated {
+    fn default() -> Self {
+        const FEW: NonZeroUsize = NonZeroUsize::new(4).unwrap();
+        KnownConsolidated(Mutex::new(LruCache::new(FEW)))
+    }
+}
+
+impl Keeper for KnownConsolidated {
+    fn give_up(&self) {
+        if let Ok(mut known) = self.0.try_lock() {
+            known.clear();
+        }
+    }
+}
+
 /// The tree of one mount.
 pub struct Tree {
     hierarchy: Hierarchy,
@@ -211,9 +229,8 @@ pub struct Tree {
     /// See [`Tree::requests`].
     requests: Counter,
     headers: Headers,
-    known_headers: KnownHeaders,
-    /// `.zmetadata` documents made a moment ago. Protects the map alone.
-    consolidated: Mutex<LruCache<Key, (Instant, Arc<Document>)>>,
+    known_headers: Arc<KnownHeaders>,
+    consolidated: Arc<KnownConsolidated>,
     /// Groups without a stored `.zgroup` of which the one that is shown was removed. Protects the set alone.
     unmarked: Mutex<HashSet<Key>>,
 }
@@ -221,7 +238,9 @@ pub struct Tree {
 impl Tree {
     /// The tree of a hierarchy.
     pub fn new(hierarchy: Hierarchy, cache: Arc<Cache>) -> Self {
-        const FEW: NonZeroUsize = NonZeroUsize::new(4).unwrap();
+        let (known_headers, consolidated) = (Arc::new(KnownHeaders::new()), Arc::new(KnownConsolidated::default()));
+        memory::register(&known_headers);
+        memory::register(&consolidated);
         Tree {
             hierarchy,
             cache,
@@ -230,8 +249,8 @@ impl Tree {
             stored_sizes: StoredSizes::new(),
             requests: Counter::default(),
             headers: Headers::default(),
-            known_headers: KnownHeaders::new(),
-            consolidated: Mutex::new(LruCache::new(FEW)),
+            known_headers,
+            consolidated,
             unmarked: Mutex::default(),
         }
     }
@@ -314,16 +333,25 @@ impl Tree {
         Ok(document?.map(Arc::new))
     }
 
+    /// What is known of a metadata document, with its size as it is shown; None if there is none. One that is shown as it
+    /// is stored is not read for it.
+    fn known_document(&self, key: &Key, file: MetadataFile) -> Result<Option<Stat>> {
+        if file == MetadataFile::Attributes {
+            return self.hierarchy.attributes_stat(key);
+        }
+        Ok(self.document(key, file)?.map(|d| Stat { size: d.text.len() as u64, ..d.stat.clone() }))
+    }
+
     /// The `.zmetadata` of the decoded view, not older than `age`: it takes a walk over the hierarchy.
     pub fn consolidated(&self, key: &Key, age: Duration) -> Result<Option<Arc<Document>>> {
-        if let Some((made, document)) = lock(&self.consolidated).get(key)
+        if let Some((made, document)) = lock(&self.consolidated.0).get(key)
             && made.elapsed() < age
         {
             return Ok(Some(document.clone()));
         }
         let document = self.hierarchy.consolidated_view(key)?.map(Arc::new);
         if let Some(document) = &document {
-            lock(&self.consolidated).put(key.clone(), (Instant::now(), document.clone()));
+            lock(&self.consolidated.0).put(key.clone(), (Instant::now(), document.clone()));
         }
         Ok(document)
     }
@@ -367,8 +395,8 @@ impl Tree {
             }
             Node::Header(..) | Node::Dataset(_) => self.of_composite(node),
             Node::Metadata(key, file) => {
-                let document = self.document(key, *file)?.ok_or_else(stale)?;
-                Ok(self.of_document(node, &document))
+                let known = self.known_document(key, *file)?.ok_or_else(stale)?;
+                Ok(self.of_document(node, &known))
             }
             Node::Value(key) => {
                 let stat = store_stat(key)?;
@@ -449,7 +477,7 @@ impl Tree {
 
     /// A document of the group or array at `key` was written or, as `removed` says, removed.
     pub fn document_changed(&self, key: &Key, file: MetadataFile, removed: bool) {
-        lock(&self.consolidated).clear();
+        lock(&self.consolidated.0).clear();
         self.known_headers.clear();
         match file {
             MetadataFile::Group if removed => drop(lock(&self.unmarked).insert(key.clone())),
@@ -459,7 +487,7 @@ impl Tree {
     }
 
     fn forget_documents(&self, path: &Key) {
-        lock(&self.consolidated).clear();
+        lock(&self.consolidated.0).clear();
         self.known_headers.clear();
         lock(&self.unmarked).retain(|key| key.relative_to(path).is_none());
     }
@@ -488,9 +516,9 @@ impl Tree {
         Attributes { inode, is_directory, size, blocks, modified, block_size, permissions, lasting: is_directory }
     }
 
-    fn of_document(&self, node: &Node, document: &Document) -> Attributes {
-        let size = document.text.len() as u64;
-        self.plain(node, size, size.div_ceil(512), document.stat.modified, document.stat.permissions)
+    /// Attributes of a document of which the size is known, too.
+    fn of_document(&self, node: &Node, stat: &Stat) -> Attributes {
+        self.plain(node, stat.size, stat.size.div_ceil(512), stat.modified, stat.permissions)
     }
 
     /// Attributes of a chunk of `size` decoded bytes that the grid knows.

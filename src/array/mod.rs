@@ -37,6 +37,8 @@ pub struct Scratch {
     pub stored: Vec<u8>,
     /// The decoded chunk before its layout is changed.
     pub other: Vec<u8>,
+    /// Bytes that a chunk of objects may have, encoded and decoded, if the load has made room for no more.
+    pub most: Option<usize>,
 }
 
 impl Scratch {
@@ -327,9 +329,12 @@ impl Array {
     pub fn fetch(&self, chunk: ChunkId, buffer: Vec<u8>, scratch: &mut Scratch) -> Result<Option<Fetched>> {
         let (pipeline, mut bytes) = (self.pipeline()?, buffer);
         let key = self.chunk_key(chunk);
-        let stored = if self.is_stored_plain(pipeline) { &mut bytes } else { &mut scratch.stored };
+        self.check_memory()?;
         let start = Instant::now();
-        let got = self.store.get(&key, pipeline.max_stored(), stored);
+        // an encoded chunk may be larger than the decoded one, but not larger than the memory for it
+        let most = pipeline.max_stored().min(self.room(scratch.most) as u64);
+        let stored = if self.is_stored_plain(pipeline) { &mut bytes } else { &mut scratch.stored };
+        let got = self.store.get(&key, most, stored);
         self.stats.store_time.add_since(start);
         let Some(version) = got.map_err(|e| e.context(&key))? else { return Ok(None) };
         let stored = stored.len() as u64;
@@ -344,13 +349,30 @@ impl Array {
         let start = Instant::now();
         let done = match self.is_stored_plain(pipeline) {
             true => pipeline.check_size(bytes.len()),
-            false => self.decode(pipeline, &scratch.stored, &mut bytes, &mut scratch.other),
+            false => self.decode(pipeline, &mut bytes, scratch),
         };
         self.stats.codec_time.add_since(start);
         done.map_err(|e| self.in_chunk(&key, e))?;
         self.stats.decodes.add(1);
         self.stats.bytes_decoded.add(bytes.len() as u64);
         Ok(Loaded { bytes, version, stored })
+    }
+
+    /// Bytes of memory that a chunk takes while it is decoded or encoded, its other form included.
+    pub fn chunk_memory(&self) -> usize {
+        let (size, transposed) = (self.grid.chunk_size(), self.is_transposed());
+        let scratch = self.pipeline.as_ref().map_or(0, Pipeline::scratch);
+        size.saturating_mul(2 + usize::from(transposed)).saturating_add(scratch)
+    }
+
+    /// ENOMEM if there is not the memory for a chunk: decoded, and all that can be told now of what decoding it needs.
+    pub fn check_memory(&self) -> Result<()> {
+        let (size, pipeline) = (self.grid.chunk_size(), self.pipeline()?);
+        let times = 1 + usize::from(self.is_transposed());
+        let needed = size.saturating_mul(times).saturating_add(pipeline.scratch());
+        // nothing tells how large chunks of objects are
+        let needed = if self.metadata.is_object() { 0 } else { needed };
+        memory::check_chunk(needed).map_err(|e| e.context(&self.key))
     }
 
     /// True if the stored bytes are the decoded ones, in our layout.
@@ -368,14 +390,22 @@ impl Array {
     }
 
     /// Decodes into `bytes`, C layout.
-    fn decode(&self, pipeline: &Pipeline, stored: &[u8], bytes: &mut Vec<u8>, scratch: &mut Vec<u8>) -> Result<()> {
+    fn decode(&self, pipeline: &Pipeline, bytes: &mut Vec<u8>, scratch: &mut Scratch) -> Result<()> {
+        let room = self.room(scratch.most).saturating_sub(scratch.stored.len());
         if !self.is_transposed() {
-            return pipeline.decode(stored, bytes);
+            return pipeline.decode_within(&scratch.stored, bytes, room);
         }
-        pipeline.decode(stored, scratch)?;
-        memory::resize(bytes, scratch.len())?;
-        layout::f_to_c(&self.metadata.chunks, self.metadata.dtype.size(), scratch, bytes);
+        pipeline.decode_within(&scratch.stored, &mut scratch.other, room)?;
+        memory::check_chunk(scratch.other.len().saturating_mul(2))?;
+        memory::resize(bytes, scratch.other.len())?;
+        layout::f_to_c(&self.metadata.chunks, self.metadata.dtype.size(), &scratch.other, bytes);
         Ok(())
+    }
+
+    /// Bytes of memory that there are for a chunk, or for one of objects of which the caller wants no more than `most`.
+    fn room(&self, most: Option<usize>) -> usize {
+        let most = most.filter(|_| self.metadata.is_object()).unwrap_or(usize::MAX);
+        memory::left_for_a_chunk().min(most)
     }
 
     /// An error of decoding, with the key and the codecs.

@@ -148,6 +148,7 @@ impl Array {
         stored: &mut Vec<u8>,
     ) -> Result<Option<Vec<u8>>> {
         let range = parts.header.block_range(&parts.index, n);
+        memory::check_chunk(parts.block_size().saturating_mul(2)).map_err(|e| e.context(&self.key))?;
         let got = self.get_range(chunk, range.start as u64..range.end as u64, stored)?;
         let Some((key, _)) = got.filter(|(_, stat)| stat.version == parts.version) else { return Ok(None) };
         let start = Instant::now();

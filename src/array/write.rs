@@ -19,6 +19,7 @@ impl Array {
     pub fn writable(&self) -> Result<()> {
         self.store.check_writable(&self.key).map_err(|e| e.context(&self.key))?;
         let pipeline = self.pipeline()?;
+        self.check_memory()?;
         self.encodable.get_or_init(|| self.try_encode(pipeline)).clone()
     }
 

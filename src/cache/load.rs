@@ -14,6 +14,9 @@ use std::sync::{Arc, Mutex};
 /// Blocks below this many bytes are not kept one by one: each takes a place in a list, too.
 const MIN_BLOCK: usize = 16 << 10;
 
+/// Bytes that a chunk of objects has at most, encoded and decoded, in the first try to load it.
+const SMALL_OBJECTS: usize = 8 << 20;
+
 impl Cache {
     /// A failure of the system, unlike damage, may be over the next time: it is an error here, and not remembered.
     pub(super) fn load_noting(&self, slot: &mut BusySlot, known: Option<Content>, load: Load) -> Result<Content> {
@@ -42,11 +45,25 @@ impl Cache {
     }
 
     fn load_whole(&self, slot: &mut BusySlot, array: &Array, chunk: ChunkId) -> Result<Content> {
-        let size = array.grid().chunk_size();
+        if array.metadata().is_object() {
+            // nothing tells how large it is; most are small
+            slot.reserve(2 * SMALL_OBJECTS);
+            match self.load_at_most(slot, array, chunk, Some(SMALL_OBJECTS)) {
+                Err(e) if e.kind() == Kind::Damaged => slot.reserve(self.bound),
+                loaded => return loaded,
+            }
+        }
         // encoded bytes and intermediate results need room beside the decoded ones
-        slot.reserve(size.saturating_mul(2));
+        slot.reserve(array.chunk_memory());
+        self.load_at_most(slot, array, chunk, None)
+    }
+
+    /// Loads a chunk for which there is room; with `most`, one of objects that has no more bytes.
+    fn load_at_most(&self, slot: &BusySlot, array: &Array, chunk: ChunkId, most: Option<usize>) -> Result<Content> {
+        let size = array.grid().chunk_size();
         let ticket = self.decoding.ticket(slot.ahead);
         let loaded = self.with_scratch(|scratch| {
+            scratch.most = most;
             let Some(fetched) = array.fetch(chunk, self.buffer(size), scratch)? else { return Ok(None) };
             // near ones are loaded by no more threads than that
             let _turn = array.is_far().then(|| self.decoding.take(ticket));

@@ -28,7 +28,7 @@ pub use spill::SpillOptions;
 use crate::array::Array;
 use crate::error::{Error, Result};
 use crate::grid::ChunkId;
-use crate::memory::lock;
+use crate::memory::{self, Keeper, lock};
 use crate::stats::Stats;
 use buffers::Buffers;
 use content::{Answer, Content, Place, Slot};
@@ -263,7 +263,7 @@ impl Cache {
     /// Loads what somebody will want, if there is room for it without dropping what was read ahead before: false if
     /// there isn't.
     pub fn read_ahead(&self, array: &Array, chunk: ChunkId, want: Want) -> bool {
-        let bytes = array.grid().chunk_size().saturating_mul(2);
+        let bytes = array.chunk_memory();
         let mut load = |slot: &mut BusySlot, known| self.load(slot, array, chunk, known, want);
         self.ahead_of_place(array, Place::Chunk(chunk), want, bytes, &mut load)
     }
@@ -417,7 +417,7 @@ impl Cache {
     }
 
     fn used_by(&self, state: &State) -> usize {
-        self.buffers.bytes() + state.reserved + state.slots.len() * SLOT_COST
+        self.buffers.bytes() + state.reserved + state.slots.len() * SLOT_COST + memory::beyond_free()
     }
 
     /// As [`Cache::used_by`], without the buffers that wait: a load may take one of them.
@@ -427,6 +427,15 @@ impl Cache {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         lock(&self.state)
+    }
+}
+
+impl Keeper for Cache {
+    /// Drops chunks, so that documents fit beside the others.
+    fn make_room(&self) {
+        let Ok(mut state) = self.state.try_lock() else { return };
+        self.evict(&mut state, 0);
+        self.trim(&state);
     }
 }
 

@@ -42,7 +42,7 @@ impl Window {
 
     /// Bytes of memory that building it takes: the window, and a chunk, encoded and decoded, for each thread.
     pub fn room(&self, array: &Array) -> usize {
-        let chunks = array.grid().chunk_size().saturating_mul(2).saturating_mul(self.threads as usize);
+        let chunks = array.chunk_memory().saturating_mul(self.threads as usize);
         chunks.saturating_add((self.range.end - self.range.start) as usize)
     }
 }

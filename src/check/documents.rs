@@ -5,9 +5,9 @@ use super::{Check, Fault, Finding, Tally};
 use crate::array::Array;
 use crate::error::{Kind, Result};
 use crate::hierarchy::{Stale, V3_DOCUMENT};
-use crate::json::{self, Map, Value};
+use crate::json::{self, Object, Value};
 use crate::metadata::{MAX_DOCUMENT, Separator, ZARRAY, ZATTRS, ZGROUP, ZMETADATA, check_group};
-use crate::store::{Entry, EntryKind, Key, escaped};
+use crate::store::{Counted, Entry, EntryKind, Key, escaped, get_counted};
 
 /// What xarray calls the dimensions of an array.
 const DIMENSIONS: &str = "_ARRAY_DIMENSIONS";
@@ -71,14 +71,13 @@ impl Check<'_> {
         matches!(self.hierarchy.store().stat(key), Ok(Some(stat)) if stat.kind == EntryKind::Value)
     }
 
-    fn read(&self, key: &Key) -> Result<Option<Vec<u8>>> {
-        let mut text = Vec::new();
-        Ok(self.hierarchy.store().get(key, MAX_DOCUMENT, &mut text)?.map(|_| text))
+    fn read(&self, key: &Key) -> Result<Option<Counted>> {
+        get_counted(self.hierarchy.store(), key, MAX_DOCUMENT)
     }
 
     fn group_document(&mut self, key: &Key) {
         let document = key.join(ZGROUP);
-        match self.read(&document).and_then(|text| text.map_or(Ok(()), |text| check_group(&text))) {
+        match self.read(&document).and_then(|read| read.map_or(Ok(()), |read| check_group(&read.bytes))) {
             Ok(()) => {}
             Err(e) if matches!(e.kind(), Kind::System(_)) => self.failed(Fault::Unreadable, &document, &e),
             Err(e) => self.failed(Fault::Metadata, &document, &e),
@@ -86,16 +85,15 @@ impl Check<'_> {
     }
 
     /// Looks at the attributes of a group or array; none where there are none that can be used.
-    pub(super) fn attributes(&mut self, key: &Key) -> Map<String, Value> {
+    pub(super) fn attributes(&mut self, key: &Key) -> Object {
         let stored = self.hierarchy.attributes_view(key);
-        match stored.and_then(|document| document.map(|d| json::parse(&d.text)).transpose()) {
-            Ok(Some(Value::Object(attributes))) => return attributes,
+        match stored.and_then(|document| document.map(|d| json::parse_object(&d.text)).transpose()) {
+            Ok(Some(attributes)) => return attributes,
             Ok(None) => {}
-            Ok(Some(_)) => self.found(Fault::Attributes, &key.join(ZATTRS), "not a JSON object"),
             Err(e) if matches!(e.kind(), Kind::System(_)) => self.failed(Fault::Unreadable, &key.join(ZATTRS), &e),
             Err(e) => self.failed(Fault::Attributes, &key.join(ZATTRS), &e),
         }
-        Map::new()
+        Object::default()
     }
 
     /// Looks at what an array's documents say, beyond being valid.

@@ -45,7 +45,7 @@ fn what_the_system_refuses_is_found_and_the_rest_is_looked_at() {
     let cases = [
         (Operation::List, 1, "/a", 2),
         (Operation::List, 2, "/b", 2),
-        (Operation::Get, 3, "/a/0", 4),
+        (Operation::Get, 2, "/a/0", 4),
         (Operation::Get, 0, "/.zgroup", 4),
     ];
     for (operation, after, key, chunks) in cases {

@@ -299,6 +299,11 @@ impl MemoryArgs {
         Cache::new(usize::try_from(self.cache_size).unwrap_or(usize::MAX), stats).decoding_with(self.threads())
     }
 
+    /// Has everything else be counted beside this cache.
+    fn set_bound(&self) {
+        memory::set_cache_bound(usize::try_from(self.cache_size).unwrap_or(usize::MAX));
+    }
+
     fn threads(&self) -> usize {
         threads(self.threads)
     }

@@ -11,6 +11,7 @@ use super::{
 use crate::error::Error;
 use crate::fs::{Fs, Options};
 use crate::fuse::{MountError, MountRequest, Mountpoint, ServeOptions, Unmounted, serve};
+use crate::memory;
 use crate::stats::Stats;
 use crate::tree::Tree;
 use clap::{Args, FromArgMatches};
@@ -192,6 +193,7 @@ fn mount(args: &MountArgs, path: &Path, ready: impl FnOnce() -> Result<(), Failu
     let resolved = mountpoint::resolved(path);
     args.log.start(&resolved)?;
     raise_file_limit();
+    args.reading.memory.set_bound();
     let stats = Arc::new(Stats::default());
     let store = args.store.absolute();
     let hierarchy = open_store_to_write(&args.store, &args.store_args, &args.writing, stats.clone())?
@@ -203,6 +205,7 @@ fn mount(args: &MountArgs, path: &Path, ready: impl FnOnce() -> Result<(), Failu
     let made = if args.auto_mountpoint { Some(mountpoint::make(path)?) } else { None };
     let read_only = args.read_only || args.passthrough || !hierarchy.store().is_writable();
     let cache = Arc::new(args.reading.memory.cache(stats.clone()).dropping_empty(args.writing.drop_empty_chunks));
+    memory::register(&cache);
     // before any thread starts: a signal must find its handler, or the mount would be left behind
     let signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(Error::from)?;
     let fs = Arc::new(Fs::new(

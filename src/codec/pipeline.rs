@@ -1,5 +1,6 @@
 //! The codecs of one array in a row: filters, then compressor, as zarr-python's `_encode_chunk` applies them, and
-//! backwards. It knows the size of every intermediate result, so that no codec is asked for more than that.
+//! backwards. It knows the size of every intermediate result, so that no codec is asked for more than that, and no more
+//! memory is taken than there is for one chunk: whatever filters a document names, they expand nothing beyond that.
 
 use super::{Codec, Size, build};
 use crate::error::{Error, Result};
@@ -9,6 +10,9 @@ use std::cell::RefCell;
 
 /// Decoded bytes an object-codec chunk may have: nothing in the metadata bounds it.
 const MAX_OBJECT_CHUNK: usize = 256 << 20;
+
+/// Bytes that an intermediate result may have: as many as a decoded chunk.
+const MAX_INTERMEDIATE: usize = (1 << 31) - 1;
 
 /// What other writers' encoders may need beyond the bound of ours.
 const SLACK: usize = 1 << 16;
@@ -54,6 +58,10 @@ impl Pipeline {
                 (Size::Exact(_), size) => size,
                 (Size::AtMost(_), size) => Size::AtMost(size.max()),
             };
+            if size.max() > MAX_INTERMEDIATE && size.max() > room(chunk_size) {
+                let why = format!("codec {:?} makes {} bytes of a chunk of {chunk_size}", config.id, size.max());
+                return Err(Error::unsupported(format!("{why}, more than {MAX_INTERMEDIATE}")));
+            }
             sizes.push(size);
             steps.push(codec);
         }
@@ -77,6 +85,13 @@ impl Pipeline {
             [step] if step.is_blosc() => Partly::Blosc,
             _ => Partly::No,
         }
+    }
+
+    /// Bytes that intermediate results take while a chunk is decoded or encoded: two at a time.
+    pub fn scratch(&self) -> usize {
+        let between = self.sizes.get(1..self.steps.len()).unwrap_or_default();
+        let largest = |first| between.iter().skip(first).step_by(2).map(|size| size.max()).max().unwrap_or(0);
+        largest(0).saturating_add(largest(1))
     }
 
     /// Bytes a stored chunk may have; more can't be right.
@@ -103,7 +118,12 @@ impl Pipeline {
 
     /// Decodes a stored chunk into `decoded`, replacing what is there. Damaged, or out of memory.
     pub fn decode(&self, stored: &[u8], decoded: &mut Vec<u8>) -> Result<()> {
-        with_scratch(|a, b| self.decode_steps(stored, decoded, a, b))?;
+        self.decode_within(stored, decoded, memory::left_for_a_chunk())
+    }
+
+    /// As [`Pipeline::decode`], with at most `room` bytes for the decoded chunk and all intermediate results.
+    pub fn decode_within(&self, stored: &[u8], decoded: &mut Vec<u8>, room: usize) -> Result<()> {
+        with_scratch(|a, b| self.decode_steps(stored, decoded, a, b, room))?;
         if self.is_identity() {
             memory::reserve(decoded, stored.len())?;
             decoded.extend_from_slice(stored);
@@ -118,11 +138,13 @@ impl Pipeline {
         decoded: &mut Vec<u8>,
         mut input: &'a mut Vec<u8>,
         mut other: &'a mut Vec<u8>,
+        room: usize,
     ) -> Result<()> {
         for (i, step) in self.steps.iter().enumerate().rev() {
+            let left = room.saturating_sub(input.capacity());
             let from = if i + 1 == self.steps.len() { stored } else { input.as_slice() };
             let to = if i == 0 { &mut *decoded } else { &mut *other };
-            decode_step(step.as_ref(), from, self.sizes[i], to)?;
+            decode_step(step.as_ref(), from, self.sizes[i], to, left)?;
             std::mem::swap(&mut input, &mut other);
         }
         Ok(())
@@ -144,6 +166,7 @@ impl Pipeline {
             stored.extend_from_slice(decoded);
             return Ok(());
         }
+        memory::check_chunk(decoded.len().saturating_add(self.scratch()))?;
         with_scratch(|a, b| self.encode_steps(decoded, stored, a, b))
     }
 
@@ -190,13 +213,20 @@ fn room(n: usize) -> usize {
     n.saturating_add(n).saturating_add(SLACK)
 }
 
-fn decode_step(codec: &dyn Codec, from: &[u8], size: Size, to: &mut Vec<u8>) -> Result<()> {
-    let len = match size {
+fn decode_step(codec: &dyn Codec, from: &[u8], size: Size, to: &mut Vec<u8>, left: usize) -> Result<()> {
+    let wanted = match size {
         Size::Exact(n) => n,
         Size::AtMost(n) => room(n),
     };
+    let len = match size {
+        Size::Exact(_) if wanted > left => return memory::check_chunk(wanted.max(left + 1)),
+        _ => wanted.min(left),
+    };
     memory::resize(to, len)?;
-    let n = codec.decode(from, to).map_err(|e| Error::damaged(e.0))?;
+    let n = codec.decode(from, to).map_err(|e| match len < wanted {
+        true => Error::damaged(format!("{}; there is memory for {len}: mount with a larger --cache-size", e.0)),
+        false => Error::damaged(e.0),
+    })?;
     match size {
         Size::Exact(_) if n == len => Ok(()),
         Size::Exact(_) => Err(Error::damaged(format!("decoded to {n} bytes where {len} are expected"))),

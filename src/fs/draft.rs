@@ -2,8 +2,8 @@
 //! keys of a store whose values are no files. Such a draft is kept in memory, shared by all who have the file open for writing, and becomes the file as a whole when it is
 //! closed. It knows neither what makes a document a good one nor who stores it.
 
-use crate::error::{Error, Result};
-use crate::memory::lock;
+use crate::error::{Error, Kind, Result};
+use crate::memory::{self, Grant, lock};
 use crate::store::{Key, Permissions};
 use crate::tree::Node;
 use std::collections::HashMap;
@@ -37,6 +37,8 @@ pub struct State {
     /// Why it could not be stored, as it was then.
     pub refused: Option<Error>,
     fate: Fate,
+    /// Counts the text.
+    memory: Grant,
 }
 
 /// What has become of a draft's file.
@@ -75,20 +77,22 @@ impl Drafts {
 
     /// The draft of `node`, which the kernel knows by the number `inode`; begun, if nobody has begun one, with the text of
     /// the stored file and what it grants, or as a new file. It may have up to `limit` bytes.
-    pub fn open(&self, node: &Node, inode: u64, stored: Option<Stored>, limit: u64) -> Arc<Draft> {
+    pub fn open(&self, node: &Node, inode: u64, stored: Option<Stored>, limit: u64) -> Result<Arc<Draft>> {
+        let memory = memory::take(stored.as_ref().map_or(0, |(text, _)| text.capacity()))?;
+        memory::check_spare()?;
         let (mut open, path) = (lock(&self.open), node.path());
         if let Some(draft) = open.get(&path).and_then(Weak::upgrade) {
-            return draft;
+            return Ok(draft);
         }
         let changed = stored.is_none();
         let (text, permissions) = stored.unwrap_or_default();
         let modified = SystemTime::now();
-        let state = State { text, changed, modified, refused: None, fate: Fate::Named };
+        let state = State { text, changed, modified, refused: None, fate: Fate::Named, memory };
         let draft =
             Arc::new(Draft { inode, permissions, limit, node: Mutex::new(node.clone()), state: Mutex::new(state) });
         open.retain(|_, draft| draft.strong_count() > 0);
         open.insert(path, Arc::downgrade(&draft));
-        draft
+        Ok(draft)
     }
 
     /// Has the draft at `path` be the file's no more: it was removed, or became another. False if there was none.
@@ -181,6 +185,14 @@ impl Draft {
             return Err(Error::system(libc::EFBIG).context(self.node().path()));
         }
         let more = (size as usize).saturating_sub(state.text.len());
+        let uncounted = (size as usize).saturating_sub(state.memory.bytes());
+        let before = state.memory.bytes();
+        let counted = state.memory.grow(uncounted).and_then(|()| memory::check_spare());
+        counted.map_err(|e| {
+            state.memory.shrink_to(before);
+            let errno = if e.kind() == Kind::Damaged { libc::EFBIG } else { e.errno() };
+            Error::new(Kind::System(errno), e.message()).context(self.node().path())
+        })?;
         state.text.try_reserve(more).map_err(|_| Error::system(libc::ENOMEM))?;
         state.text.resize(size as usize, 0);
         Ok(())
@@ -209,12 +221,12 @@ mod tests {
     #[test]
     fn a_draft_is_written_anywhere_and_shared() {
         let drafts = Drafts::default();
-        let draft = drafts.open(&node(), 2, Some((b"0123".to_vec(), None)), 10);
+        let draft = drafts.open(&node(), 2, Some((b"0123".to_vec(), None)), 10).unwrap();
         assert!(!draft.lock().changed);
         draft.write(2, b"ab").unwrap();
         draft.write(6, b"c").unwrap();
         let mut out = Vec::new();
-        drafts.open(&node(), 2, None, 10).read(1, 100, &mut out);
+        drafts.open(&node(), 2, None, 10).unwrap().read(1, 100, &mut out);
         assert_eq!((out.as_slice(), draft.lock().changed), (b"1ab\0\0c".as_slice(), true));
         draft.set_size(3).unwrap();
         draft.read(2, 1, &mut out);
@@ -226,7 +238,7 @@ mod tests {
     #[test]
     fn a_draft_has_a_limit_and_an_end() {
         let drafts = Drafts::default();
-        let draft = drafts.open(&node(), 2, None, 4);
+        let draft = drafts.open(&node(), 2, None, 4).unwrap();
         assert!(draft.lock().changed, "a new file is one as it is");
         assert_eq!(draft.write(2, b"abc").unwrap_err().errno(), libc::EFBIG);
         assert_eq!(draft.write(u64::MAX, b"a").unwrap_err().errno(), libc::EFBIG);
@@ -234,14 +246,14 @@ mod tests {
         assert_eq!(draft.lock().text, b"");
         drafts.forget(&node().path());
         assert!(!draft.lock().changed && drafts.get(&node().path()).is_none());
-        drop(drafts.open(&node(), 2, None, 4));
+        drop(drafts.open(&node(), 2, None, 4).unwrap());
         assert!(drafts.get(&node().path()).is_none());
     }
 
     #[test]
     fn a_draft_goes_with_its_file() {
         let (drafts, to) = (Drafts::default(), Node::Value(Key::root().child("y").unwrap()));
-        let [draft, old] = [node(), to.clone()].map(|node| drafts.open(&node, 2, None, 4));
+        let [draft, old] = [node(), to.clone()].map(|node| drafts.open(&node, 2, None, 4).unwrap());
         drafts.renamed(&node().path(), &to);
         assert!(drafts.get(&node().path()).is_none() && Arc::ptr_eq(&draft, &drafts.get(&to.path()).unwrap()));
         assert_eq!((draft.node(), draft.lock().changed), (to.clone(), true));

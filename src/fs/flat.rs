@@ -188,6 +188,8 @@ impl FlatRead<'_> {
         let needed: usize = missing.iter().map(|(run, _)| run.len).sum();
         match missing.first() {
             Some((run, _)) if !self.whole && 2 * needed < self.array.grid().chunk_size() => Want::At(run.offset),
+            // a block may still fit
+            Some((run, _)) if self.array.check_memory().is_err() => Want::At(run.offset),
             _ => Want::Whole,
         }
     }

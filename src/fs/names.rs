@@ -84,7 +84,7 @@ impl Fs {
         let (parent, name) = self.place(parent, name)?;
         match self.find(&parent, &name)? {
             Some((Node::Metadata(key, MetadataFile::Group), _)) if exclusive && self.fresh.contains(&key) => {
-                Ok(self.make_draft(Node::Metadata(key, MetadataFile::Group), MAX_DOCUMENT))
+                self.make_draft(Node::Metadata(key, MetadataFile::Group), MAX_DOCUMENT)
             }
             Some(_) if exclusive => Err(Error::system(libc::EEXIST)),
             Some((node, _)) => {
@@ -102,13 +102,13 @@ impl Fs {
 
     fn make(&self, target: Target, name: &str, exclusive: bool) -> Result<(Attributes, Opened)> {
         match target {
-            Target::Document(key, file) => Ok(self.make_draft(Node::Metadata(key, file), MAX_DOCUMENT)),
+            Target::Document(key, file) => self.make_draft(Node::Metadata(key, file), MAX_DOCUMENT),
             Target::Flat(_) => Err(Error::system(libc::EEXIST)),
             Target::Chunk(array, chunk) => {
                 array.writable()?;
                 let node = Node::Chunk(array.key().clone(), name.to_string());
                 if array.metadata().is_object() {
-                    return Ok(self.make_draft(node, MAX_OBJECTS));
+                    return self.make_draft(node, MAX_OBJECTS);
                 }
                 self.make_chunk(&array, chunk)?;
                 let attributes = self.tree.of_file(array.grid().chunk_size() as u64, SystemTime::now(), None);
@@ -136,11 +136,11 @@ impl Fs {
         }
     }
 
-    fn make_draft(&self, node: Node, limit: u64) -> (Attributes, Opened) {
+    fn make_draft(&self, node: Node, limit: u64) -> Result<(Attributes, Opened)> {
         let inode = self.tree.remember(node.clone());
-        let draft = self.drafts.open(&node, inode, None, limit);
+        let draft = self.drafts.open(&node, inode, None, limit)?;
         let attributes = self.tree.of_file(draft.lock().text.len() as u64, SystemTime::now(), draft.permissions);
-        (Attributes { inode, ..attributes }, self.opened(Handle::Draft(draft), KernelPages::None))
+        Ok((Attributes { inode, ..attributes }, self.opened(Handle::Draft(draft), KernelPages::None)))
     }
 
     /// A new plain key where values are no files. An exclusive one is there at once, or two machines would both take
@@ -150,7 +150,7 @@ impl Fs {
         if exclusive && store.put_if(&key, &[], Replaces::Nothing).map_err(|e| e.context(&key))?.is_none() {
             return Err(Error::system(libc::EEXIST));
         }
-        Ok(self.make_draft(Node::Value(key), MAX_PLAIN))
+        self.make_draft(Node::Value(key), MAX_PLAIN)
     }
 
     /// A new chunk is of full size from the beginning, and holds the fill value.
@@ -188,14 +188,14 @@ impl Fs {
                     Some(document) => (document.text.clone(), document.stat.permissions),
                     None => return self.drafts.get(&node.path()).map(in_memory).ok_or_else(stale),
                 };
-                Ok(in_memory(self.drafts.open(node, inode, Some(stored), MAX_DOCUMENT)))
+                Ok(in_memory(self.drafts.open(node, inode, Some(stored), MAX_DOCUMENT)?))
             }
             Node::Chunk(key, name) => {
                 let (array, chunk) = self.tree.chunk(key, name)?;
                 array.writable()?;
                 let bytes = self.content(node)?;
                 let permissions = array.stat_chunk(chunk)?.and_then(|stat| stat.permissions);
-                Ok(in_memory(self.drafts.open(node, inode, Some((bytes, permissions)), MAX_OBJECTS)))
+                Ok(in_memory(self.drafts.open(node, inode, Some((bytes, permissions)), MAX_OBJECTS)?))
             }
             Node::Value(key) => {
                 if let Some(draft) = self.drafts.get(key) {
@@ -205,7 +205,7 @@ impl Fs {
                 let file = self.tree.hierarchy().store().writable_file(key, false, false);
                 if file.as_ref().is_err_and(|e| e.kind() == Kind::Unsupported) {
                     let text = self.content_up_to(node, MAX_PLAIN)?;
-                    return Ok(in_memory(self.drafts.open(node, inode, Some((text, None)), MAX_PLAIN)));
+                    return Ok(in_memory(self.drafts.open(node, inode, Some((text, None)), MAX_PLAIN)?));
                 }
                 let file = file.map_err(|e| if e.errno() == libc::ENOENT { stale() } else { e.context(key) })?;
                 Ok((Handle::Plain(PlainFile::new(inode, Some(file))), KernelPages::Fresh))

@@ -4,6 +4,8 @@
 use super::Form;
 use super::vrt::Bands;
 use crate::dtype::DType;
+use crate::error::Result;
+use crate::memory::{self, SharedGrant};
 use crate::metadata::ArrayMetadata;
 use crate::store::Key;
 use std::sync::Arc;
@@ -15,6 +17,8 @@ pub struct Composite {
     size: u64,
     /// The arrays and groups whose documents or chunks the file is made of.
     pub sources: Vec<Key>,
+    /// Counts the bytes that are no array's.
+    memory: SharedGrant,
 }
 
 /// One of them.
@@ -103,6 +107,14 @@ impl Composite {
             self.parts.push(Part { at: self.size, len, content });
             self.size += len;
         }
+    }
+
+    /// The same file, with the memory of what it holds counted.
+    pub fn counted(self) -> Result<Self> {
+        let own = |part: &Part| if matches!(part.content, Content::Bytes(_)) { part.len as usize } else { 0 };
+        let bytes: usize = self.parts.iter().map(own).sum();
+        let memory = memory::take(bytes + self.parts.len() * size_of::<Part>())?.into();
+        Ok(Composite { memory, ..self })
     }
 
     /// Bytes of the whole file.

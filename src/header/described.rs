@@ -1,10 +1,12 @@
 //! What headers can say of an array: its axes with their names and coordinates, its reference system, the value that
 //! stands for missing ones, its scaling. Where it comes from is `describe`'s to know, how it is spelt the formats'.
 
-use crate::json::{Map, Value};
+use crate::json::Object;
+use crate::memory::SharedGrant;
 use crate::metadata::ArrayMetadata;
 use crate::store::Key;
 use std::fmt;
+use std::sync::Arc;
 
 /// An array as headers describe it.
 #[derive(Clone, Debug, PartialEq)]
@@ -30,9 +32,11 @@ pub struct Described {
     /// A title for people.
     pub long_name: Option<String>,
     /// The array's own attributes, as stored.
-    pub attributes: Map<String, Value>,
+    pub attributes: Arc<Object>,
     /// Other arrays and groups whose documents or chunks tell some of this.
     pub sources: Vec<Key>,
+    /// Counts the coordinates.
+    pub memory: SharedGrant,
 }
 
 /// A dimension.
@@ -158,8 +162,9 @@ impl Described {
             offset: None,
             units: None,
             long_name: None,
-            attributes: Map::new(),
+            attributes: Arc::default(),
             sources: Vec::new(),
+            memory: SharedGrant::default(),
         }
     }
 

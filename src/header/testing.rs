@@ -29,7 +29,7 @@ fn axis(name: &str, role: Role, units: &str, coordinates: Coordinates, len: u64)
 pub fn geographic() -> Described {
     let regular = |first, step| Coordinates::Regular { first, step };
     let attributes = r#"{"units":"K","long_name":"Air <2 m>","_FillValue":-9999.0,"valid_min":150,"flags":[1,2]}"#;
-    let Ok(json::Value::Object(attributes)) = json::parse(attributes.as_bytes()) else { panic!() };
+    let attributes = json::parse_object(attributes.as_bytes()).unwrap().into();
     Described {
         axes: vec![
             axis("time", Role::Time, "hours since 2000-01-01 00:00:00", regular(0.0, 6.0), 4),

@@ -6,7 +6,7 @@ use super::Composite;
 use super::described::{Coordinates, Described};
 use super::raster::{self, Raster};
 use super::spelling::{self, float, xml};
-use crate::json::{self, Map, Value};
+use crate::json::{self, Value};
 use crate::metadata::ArrayMetadata;
 use std::sync::Arc;
 
@@ -47,7 +47,7 @@ pub fn file(array: &Described) -> Composite {
     let mut axes = array.axes.clone();
     // only the leading ones have a place in labels
     axes.iter_mut().skip(leading).for_each(|axis| axis.coordinates = Coordinates::Unknown);
-    let labels = Described { axes, attributes: Map::new(), crs: None, ..array.clone() };
+    let labels = Described { axes, attributes: Arc::default(), crs: None, ..array.clone() };
     let same = Arc::new(EachBand { raster, data_type, letters, meaning: meaning(array, letters), labels });
     let mut file = Composite::default();
     file.push_bytes(head.into());

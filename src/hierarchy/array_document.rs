@@ -6,7 +6,7 @@ use super::{ArrayDocument, Form, Hierarchy, Place, REMOVED};
 use crate::array::{Array, ArrayEntry};
 use crate::error::{Error, Result};
 use crate::grid::parse_index;
-use crate::json::{self, Map, Value};
+use crate::json::{self, Map, Object, Value};
 use crate::metadata::{ArrayMetadata, Separator, ZARRAY, ZGROUP};
 use crate::store::{EntryKind, Key};
 use std::sync::Arc;
@@ -14,17 +14,14 @@ use std::sync::Arc;
 /// A document as it was written.
 struct Written<'a> {
     text: &'a [u8],
-    fields: Map<String, Value>,
+    fields: Object,
     metadata: ArrayMetadata,
 }
 
 impl<'a> Written<'a> {
     fn parse(text: &'a [u8]) -> Result<Self> {
         let metadata = ArrayMetadata::parse(text)?;
-        match json::parse(text)? {
-            Value::Object(fields) => Ok(Written { text, fields, metadata }),
-            _ => Err(Error::invalid("not a JSON object")),
-        }
+        Ok(Written { text, fields: json::parse_object(text)?, metadata })
     }
 }
 
@@ -53,7 +50,7 @@ impl Hierarchy {
         let Some(compressor) = compressor.filter(|_| !self.has_foreign_chunks(key, &written.metadata)) else {
             return self.put_array_text(key, &written.metadata, written.text);
         };
-        let mut fields = written.fields.clone();
+        let mut fields = (*written.fields).clone();
         fields.insert("compressor".into(), compressor.to_json());
         let metadata = ArrayMetadata { compressor: Some(compressor.clone()), ..written.metadata.clone() };
         self.put_array_text(key, &metadata, json::write_pretty(&Value::Object(fields)).as_bytes())
@@ -117,7 +114,7 @@ impl Hierarchy {
         let (stored, version) = self.stored_object(&found.key)?.ok_or_else(gone)?;
         let Some(field) = differs(array, &written.metadata) else {
             let fields = merged(&stored, written, array.metadata());
-            if fields == stored && found.form == Form::V2 {
+            if fields == *stored && found.form == Form::V2 {
                 return Ok(true);
             }
             return self.put_shape(array, found, fields, &version);
@@ -181,7 +178,7 @@ fn merged(stored: &Map<String, Value>, written: &Written, old: &ArrayMetadata) -
 
 /// A written document that takes the place of an empty array's: what null hid stays as it was.
 fn anew(stored: &Map<String, Value>, written: &Written, array: &Array) -> Map<String, Value> {
-    let mut fields = written.fields.clone();
+    let mut fields = (*written.fields).clone();
     let old = array.metadata();
     let mut keep = |field: &str| drop(stored.get(field).map(|value| fields.insert(field.to_string(), value.clone())));
     if written.metadata.compressor.is_none() {

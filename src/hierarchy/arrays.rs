@@ -3,7 +3,7 @@
 
 use super::Parsed;
 use crate::array::Array;
-use crate::memory::lock;
+use crate::memory::{Keeper, lock};
 use crate::metadata::ArrayMetadata;
 use crate::store::{Key, Version};
 use lru::LruCache;
@@ -88,6 +88,20 @@ impl Arrays {
         recent.for_each(|array| array.replace());
         let held = known.held.extract_if(|k, _| below(k)).filter_map(|(_, (_, array))| array.upgrade());
         held.for_each(|array| array.replace());
+    }
+}
+
+impl Keeper for Arrays {
+    /// Drops the arrays that nobody holds.
+    fn give_up(&self) {
+        let Ok(mut known) = self.known.try_lock() else { return };
+        let keys: Vec<Key> = known.recent.iter().map(|(key, _)| key.clone()).collect();
+        for key in keys {
+            let is_held = matches!(known.recent.peek(&key), Some((_, Ok(array))) if Arc::strong_count(array) > 1);
+            if !is_held {
+                known.recent.pop(&key);
+            }
+        }
     }
 }
 

@@ -5,16 +5,21 @@
 use super::document::refused;
 use super::{Document, Hierarchy, Place};
 use crate::error::{Error, Kind, Result};
-use crate::json::{self, Map, Value};
+use crate::json::{self, Members, Value};
+use crate::memory::{self, Grant};
 use crate::metadata::{ZARRAY, ZATTRS, ZGROUP, ZMETADATA};
 use crate::store::{Key, Permissions, Stat, both};
 use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, HashSet};
 
-/// The largest `.zmetadata` that is read, in bytes: it may hold the documents of very many arrays.
-pub(super) const MAX_CONSOLIDATED: u64 = 1 << 30;
+/// The largest `.zmetadata` that is read, made or stored, in bytes: it may hold the documents of 20,000 arrays.
+pub(super) const MAX_CONSOLIDATED: u64 = 64 << 20;
 
-/// The documents in a `.zmetadata`, by their keys as seen from its group.
-type Entries = Map<String, Value>;
+/// The largest document that is shown in a `.zmetadata`, in bytes: far above real ones. A reader parses them all.
+const MAX_SHOWN: usize = 4 << 20;
+
+/// Makes the entries of a `.zmetadata` anew.
+type Change<'a> = &'a dyn Fn(Members, &mut Consolidated) -> Result<()>;
 
 /// How an entry of a stored `.zmetadata` is not what it should be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,24 +34,34 @@ pub enum Stale {
 
 impl Hierarchy {
     /// The `.zmetadata` of the decoded view, where the store has one: made of the metadata documents that are really
-    /// there, since the stored one may be stale.
+    /// there, since the stored one may be stale. A document for which it has no room is left out, and recorded.
     pub fn consolidated_view(&self, key: &Key) -> Result<Option<Document>> {
         let Some(stat) = self.store.stat(&key.join(ZMETADATA)).map_err(|e| e.context(key))? else { return Ok(None) };
         // it may be read by those who may read every document in it
         let granted = Cell::new(stat.permissions);
         let restrict = |by: Option<Permissions>| granted.set(both(granted.get(), by));
-        let mut entries: Vec<String> = Vec::new();
-        let mut add = |key: Key, document: Result<Option<Document>>| match document {
-            Ok(None) => {}
-            // a document that is no JSON can't be put inside another
-            Ok(Some(d)) => match String::from_utf8(d.text) {
-                Ok(text) if json::parse(text.as_bytes()).is_ok() => {
-                    restrict(d.stat.permissions);
-                    entries.push(format!("{}:{}", Value::from(key.as_str()), text.trim()));
+        let mut consolidated = Consolidated::new();
+        let mut failed = Ok(());
+        let mut add = |name: Key, document: Result<Option<Document>>| {
+            let added = document.and_then(|d| match d {
+                Some(document) if failed.is_ok() => {
+                    consolidated.add(name.as_str(), &document.text)?;
+                    restrict(document.stat.permissions);
+                    Ok(())
                 }
-                _ => self.stats.problem(format!("{key}: not valid JSON, left out of .zmetadata")),
-            },
-            Err(e) => self.stats.problem(e.to_string()),
+                _ => Ok(()),
+            });
+            match added {
+                _ if failed.is_err() => {}
+                // it may pass: what was told without the document would be wrong meanwhile
+                Err(e) if e.kind() == Kind::System(libc::ENOMEM) => {
+                    failed = Err(e);
+                    // the rest of the walk needs memory, too
+                    consolidated = Consolidated::new();
+                }
+                Err(e) => self.stats.problem(format!("{}: {e}: left out of .zmetadata", key.join_key(&name))),
+                Ok(()) => {}
+            }
         };
         self.walk(key, &mut |place_key, place| {
             let below = place_key.relative_to(key).unwrap_or_default();
@@ -61,19 +76,17 @@ impl Hierarchy {
             }
             add(below.join(ZATTRS), self.attributes_view(place_key));
         });
-        let text = format!("{{\"metadata\":{{{}}},\"zarr_consolidated_format\":1}}", entries.join(","));
-        Ok(Some(Document { text: text.into_bytes(), stat: Stat { permissions: granted.get(), ..stat } }))
+        failed?;
+        consolidated.end_entries();
+        let (text, memory) = consolidated.end();
+        Ok(Some(Document { text, stat: Stat { permissions: granted.get(), ..stat }, memory }))
     }
 
     /// Writes a `.zmetadata` that somebody gives the group at `key`: what it says is not taken over, since he has seen
     /// the decoded documents; it is made of the stored ones.
     pub(super) fn put_consolidated(&self, key: &Key, text: &[u8]) -> Result<()> {
         let document = key.join(ZMETADATA);
-        match json::parse(text) {
-            Ok(Value::Object(_)) => {}
-            Ok(_) => return Err(refused(&document, Error::invalid("not a JSON object"))),
-            Err(e) => return Err(refused(&document, e)),
-        }
+        json::check_object(text).map_err(|e| refused(&document, e))?;
         if !matches!(self.find(key)?, Some(Place::Group)) {
             return Err(Error::invalid("only a group has one").context(document));
         }
@@ -93,15 +106,18 @@ impl Hierarchy {
     }
 
     fn make_consolidated(&self, key: &Key) -> Result<Vec<String>> {
+        let document = key.join(ZMETADATA);
         let names = RefCell::new(Vec::new());
-        self.edit(&key.join(ZMETADATA), MAX_CONSOLIDATED, &|_| {
+        self.edit(&document, MAX_CONSOLIDATED, &|_| {
             self.store.forget(key);
-            let entries = self.stored_documents(key);
-            names.replace(entries.keys().cloned().collect());
-            let mut consolidated = Map::new();
-            consolidated.insert("metadata".into(), Value::Object(entries));
-            consolidated.insert("zarr_consolidated_format".into(), 1.into());
-            Ok(Some(Value::Object(consolidated)))
+            let (mut consolidated, mut made) = (Consolidated::new(), Vec::new());
+            self.stored_documents(key, &mut |name, text| {
+                made.push(name.to_string());
+                consolidated.push(name, text).map_err(|e| e.context(&document))
+            })?;
+            consolidated.end_entries();
+            names.replace(made);
+            Ok(Some(consolidated.end().0))
         })?;
         Ok(names.into_inner())
     }
@@ -109,45 +125,53 @@ impl Hierarchy {
     /// The entries of the stored `.zmetadata` of the group at `key` that [`Hierarchy::write_consolidated`] would write
     /// otherwise, by name; none if it has none. [`Kind::Damaged`] if it can't be used at all.
     pub fn stale_consolidated(&self, key: &Key) -> Result<Vec<(String, Stale)>> {
-        let (document, mut text) = (key.join(ZMETADATA), Vec::new());
-        let got = self.store.get(&document, MAX_CONSOLIDATED, &mut text).map_err(|e| e.context(&document))?;
-        if got.is_none() {
-            return Ok(Vec::new());
+        let document = key.join(ZMETADATA);
+        let Some(consolidated) = self.stored_within(&document, MAX_CONSOLIDATED)? else { return Ok(Vec::new()) };
+        json::check(&consolidated.text).map_err(|e| e.context(&document))?;
+        let metadata = metadata_of(&consolidated.text).map_err(|e| e.context(&document))?;
+        let (mut there, mut memory) = (BTreeMap::new(), Grant::default());
+        for entry in Members::of(metadata.as_bytes())? {
+            let (name, text) = entry?;
+            memory.grow(ENTRY + name.len()).map_err(|e| e.context(&document))?;
+            there.insert(name, text);
         }
-        let parsed = json::parse(&text).map_err(|e| e.context(&document))?;
-        let Some(Value::Object(there)) = parsed.get("metadata") else {
-            return Err(Error::damaged("holds no metadata object").context(&document));
-        };
-        let stored = self.stored_documents(key);
-        let extra = there.keys().filter(|name| !stored.contains_key(*name));
-        let mut stale: Vec<_> = extra.map(|name| (name.clone(), Stale::Extra)).collect();
-        stale.extend(stored.iter().filter_map(|(name, value)| match there.get(name) {
-            None => Some((name.clone(), Stale::Missing)),
-            Some(entry) => (!is_equal(entry, value)).then(|| (name.clone(), Stale::Different)),
-        }));
-        Ok(stale)
+        let (mut stale, mut stored) = (Vec::new(), HashSet::new());
+        self.stored_documents(key, &mut |name, text| {
+            stored.insert(name.to_string());
+            match there.get(name) {
+                None => stale.push((name.to_string(), Stale::Missing)),
+                Some(entry) if is_same_json(entry.as_bytes(), text)? => {}
+                Some(_) => stale.push((name.to_string(), Stale::Different)),
+            }
+            Ok(())
+        })?;
+        let extra = there.into_keys().filter(|name| !stored.contains(name.as_ref()));
+        Ok(extra.map(|name| (name.into_owned(), Stale::Extra)).chain(stale).collect())
     }
 
-    /// The documents of `key` and of everything below it, as they are stored.
-    fn stored_documents(&self, key: &Key) -> Entries {
-        let mut entries = Map::new();
+    /// Calls `each` with the name and the text of the documents of `key` and of everything below it, as they are stored.
+    /// What is no JSON is left out, and recorded.
+    fn stored_documents(&self, key: &Key, each: &mut dyn FnMut(&str, &[u8]) -> Result<()>) -> Result<()> {
+        let mut done = Ok(());
         self.walk(key, &mut |place, _| {
             let below = place.relative_to(key).unwrap_or_default();
             for name in [ZARRAY, ZATTRS, ZGROUP] {
-                match self.parsed(&place.join(name)) {
+                match self.valid(&place.join(name)) {
+                    _ if done.is_err() => return,
                     Ok(None) => {}
-                    Ok(Some(value)) => drop(entries.insert(below.join(name).as_str().to_string(), value)),
+                    Ok(Some(document)) => done = each(below.join(name).as_str(), &document.text),
                     Err(e) => self.stats.problem(format!("{e}: left out of {}", key.join(ZMETADATA))),
                 }
             }
         });
-        entries
+        done
     }
 
-    /// The document at `key`; None if there is none.
-    fn parsed(&self, key: &Key) -> Result<Option<Value>> {
-        let parse = |d: Document| json::parse(&d.text).map_err(|e| e.context(key));
-        self.stored(key)?.map(parse).transpose()
+    /// The document at `key`; None if there is none, an error if it is no JSON.
+    fn valid(&self, key: &Key) -> Result<Option<Document>> {
+        let document = self.stored(key)?;
+        document.iter().try_for_each(|d| json::check(&d.text)).map_err(|e| e.context(key))?;
+        Ok(document)
     }
 
     /// Brings documents of `place` up to date, given by their names, in the `.zmetadata` of every group at or above it that
@@ -155,16 +179,23 @@ impl Hierarchy {
     pub(super) fn consolidate(&self, place: &Key, documents: &[&str]) -> Result<()> {
         for group in upwards(place) {
             let below = place.relative_to(&group).unwrap_or_default();
-            self.edit_consolidated(&group, |mut entries| {
+            self.edit_consolidated(&group, &|entries, new| {
+                let mut changed = Vec::new();
                 for name in documents {
-                    let (name, document) = (below.join(name), place.join(name));
+                    let document = place.join(name);
                     self.store.forget(&document);
-                    match self.parsed(&document)? {
-                        Some(value) => drop(entries.insert(name.as_str().to_string(), value)),
-                        None => drop(entries.shift_remove(name.as_str())),
+                    changed.push((below.join(name), self.valid(&document)?));
+                }
+                for entry in entries {
+                    let (name, text) = entry?;
+                    match changed.iter_mut().find(|(changed, _)| changed.as_str() == name) {
+                        None => new.push(&name, text.as_bytes())?,
+                        Some((_, document)) => document.take().map_or(Ok(()), |d| new.push(&name, &d.text))?,
                     }
                 }
-                Ok(entries)
+                changed.iter().try_for_each(|(name, document)| {
+                    document.as_ref().map_or(Ok(()), |d| new.push(name.as_str(), &d.text))
+                })
             })?;
         }
         Ok(())
@@ -174,7 +205,7 @@ impl Hierarchy {
     pub(super) fn consolidate_removed(&self, place: &Key) -> Result<()> {
         for group in upwards(&place.parent()) {
             let below = place.relative_to(&group).unwrap_or_default();
-            self.edit_consolidated(&group, |entries| Ok(without(entries, &below)))?;
+            self.edit_consolidated(&group, &|entries, new| push_renamed(entries, new, &|name| outside(name, &below)))?;
         }
         Ok(())
     }
@@ -187,61 +218,172 @@ impl Hierarchy {
         self.store.forget(key);
         for group in upwards(&key.parent()) {
             let below = key.relative_to(&group).unwrap_or_default();
-            self.edit_consolidated(&group, |entries| Ok(self.with_stored(without(entries, &below), key, &below)))?;
+            self.edit_consolidated(&group, &|entries, new| {
+                push_renamed(entries, new, &|name| outside(name, &below))?;
+                self.push_stored(new, key, &below)
+            })?;
         }
         Ok(())
     }
 
-    /// The entries, and those of the documents that are stored at and below `place`, which the group calls `below`.
-    fn with_stored(&self, mut entries: Entries, place: &Key, below: &Key) -> Entries {
-        let stored = self.stored_documents(place).into_iter();
-        entries.extend(stored.map(|(name, value)| (below.join(&name).as_str().to_string(), value)));
-        entries
+    /// Adds the documents that are stored at and below `place`, which the group calls `below`.
+    fn push_stored(&self, new: &mut Consolidated, place: &Key, below: &Key) -> Result<()> {
+        self.stored_documents(place, &mut |name, text| new.push(below.join(name).as_str(), text))
     }
 
     /// Moves the documents of a renamed place, and of all below it, in every `.zmetadata` above its old or new path.
     pub(super) fn consolidate_renamed(&self, from: &Key, to: &Key) -> Result<()> {
         for group in upwards(&from.parent()).filter(|group| to.relative_to(group).is_none()) {
             let old = from.relative_to(&group).unwrap_or_default();
-            self.edit_consolidated(&group, |entries| Ok(without(entries, &old)))?;
+            self.edit_consolidated(&group, &|entries, new| push_renamed(entries, new, &|name| outside(name, &old)))?;
         }
         for group in upwards(&to.parent()) {
             let new = to.relative_to(&group).unwrap_or_default();
-            self.edit_consolidated(&group, |entries| {
-                // of the empty group that was there
-                let entries = without(entries, &new);
-                let Some(old) = from.relative_to(&group) else { return Ok(self.with_stored(entries, to, &new)) };
-                let renamed = entries.into_iter().map(|(name, value)| {
-                    let moved = rest_below(&name, &old).map(|rest| new.join(rest).as_str().to_string());
-                    (moved.unwrap_or(name), value)
-                });
-                Ok(renamed.collect())
+            let old = from.relative_to(&group);
+            let renamed = |name: &str| match old.as_ref().and_then(|old| rest_below(name, old)) {
+                Some(rest) => Some(new.join(rest).as_str().to_string()),
+                // those of the empty group that was there go
+                None => outside(name, &new),
+            };
+            self.edit_consolidated(&group, &|entries, consolidated| {
+                push_renamed(entries, consolidated, &renamed)?;
+                if old.is_none() { self.push_stored(consolidated, to, &new) } else { Ok(()) }
             })?;
         }
         Ok(())
     }
 
-    /// Changes the entries of the `.zmetadata` of `group` by one put; nothing if it has none. One that can't be read is
-    /// left alone, and recorded as a problem: its readers are told, too.
-    fn edit_consolidated(&self, group: &Key, edit: impl Fn(Entries) -> Result<Entries>) -> Result<()> {
+    /// Changes the `.zmetadata` of `group` by one put: `change` makes the new entries of the old ones. Nothing if it has
+    /// none. One that can't be used is left alone, and recorded as a problem: its readers are told, too.
+    fn edit_consolidated(&self, group: &Key, change: Change) -> Result<()> {
         let key = group.join(ZMETADATA);
         let edited = self.edit(&key, MAX_CONSOLIDATED, &|text| {
             let Some(text) = text else { return Ok(None) };
-            let mut document = json::parse(text).map_err(|e| e.context(&key))?;
-            match document.get_mut("metadata") {
-                Some(Value::Object(entries)) => *entries = edit(std::mem::take(entries))?,
-                _ => return Err(Error::damaged("holds no metadata object").context(&key)),
-            }
-            Ok(Some(document))
+            let changed = json::check(text).and_then(|()| edited(text, change));
+            changed.map(Some).map_err(|e| e.context(&key))
         });
         edited.or_else(|e| match e.kind() {
-            Kind::Damaged => {
+            Kind::Damaged | Kind::TooLarge => {
                 self.stats.problem(format!("{e}: it can't be kept in step with the metadata that is written"));
                 Ok(())
             }
             _ => Err(e),
         })
     }
+}
+
+/// Bytes that an entry takes in a map of them, beside its name.
+const ENTRY: usize = 128;
+
+/// A `.zmetadata` while it is made, with its memory counted.
+struct Consolidated {
+    text: Vec<u8>,
+    memory: Grant,
+    is_first: bool,
+    limit: usize,
+}
+
+impl Consolidated {
+    const BEGIN: &[u8] = b"{\n    \"metadata\": {";
+    const END: &[u8] = b",\n    \"zarr_consolidated_format\": 1\n}\n";
+
+    fn new() -> Self {
+        // its reader's copy, and one document at a time, have to fit beside it
+        let limit = (MAX_CONSOLIDATED as usize).min(memory::limit() / 2);
+        Consolidated { text: Self::BEGIN.to_vec(), memory: Grant::default(), is_first: true, limit }
+    }
+
+    /// Adds a document that was not looked at.
+    fn add(&mut self, name: &str, text: &[u8]) -> Result<()> {
+        if text.len() > MAX_SHOWN {
+            return Err(Error::damaged(format!(
+                "{} bytes, more than the {MAX_SHOWN} that are shown there",
+                text.len()
+            )));
+        }
+        json::check(text)?;
+        self.push(name, text)
+    }
+
+    /// Adds an entry. [`Kind::TooLarge`] if there is no room for it.
+    fn push(&mut self, name: &str, text: &[u8]) -> Result<()> {
+        let (name, text) = (Value::from(name).to_string(), text.trim_ascii());
+        let more = name.len() + text.len() + 16;
+        let end = self.text.len() + more + Self::END.len();
+        if end > self.limit {
+            let why = format!("the documents together have more than {} bytes, the most of a .zmetadata", self.limit);
+            return Err(Error::new(Kind::TooLarge, why));
+        }
+        // the system gives no memory for room that a growing vector doesn't use yet
+        self.memory.grow(more)?;
+        // the next document needs some, and must not wait for what is held here
+        memory::check_spare()?;
+        let before: &[u8] = if std::mem::take(&mut self.is_first) { b"\n        " } else { b",\n        " };
+        for part in [before, name.as_bytes(), b": ", text] {
+            self.text.extend_from_slice(part);
+        }
+        Ok(())
+    }
+
+    /// Ends the entries. What is pushed from now on stands beside them.
+    fn end_entries(&mut self) {
+        self.text.extend_from_slice(b"\n    }");
+        self.is_first = false;
+    }
+
+    fn end(mut self) -> (Vec<u8>, Grant) {
+        self.text.extend_from_slice(Self::END);
+        self.text.shrink_to_fit();
+        self.memory.shrink_to(self.text.capacity());
+        (self.text, self.memory)
+    }
+}
+
+/// The text of the object in a `.zmetadata` that holds the documents.
+pub(super) fn metadata_of(text: &[u8]) -> Result<&str> {
+    let mut metadata = None;
+    for member in Members::of(text)? {
+        let (name, value) = member?;
+        if name == "metadata" && value.starts_with('{') {
+            metadata = Some(value);
+        }
+    }
+    metadata.ok_or_else(|| Error::damaged("holds no metadata object"))
+}
+
+/// A `.zmetadata` with other entries.
+fn edited(text: &[u8], change: Change) -> Result<Vec<u8>> {
+    let mut new = Consolidated::new();
+    change(Members::of(metadata_of(text)?.as_bytes())?, &mut new)?;
+    new.end_entries();
+    for member in Members::of(text)? {
+        let (name, value) = member?;
+        if name != "metadata" && name != "zarr_consolidated_format" {
+            new.push(&name, value.as_bytes())?;
+        }
+    }
+    Ok(new.end().0)
+}
+
+/// Adds entries under the names that `rename` gives them; those without one are dropped.
+fn push_renamed(entries: Members, new: &mut Consolidated, rename: &dyn Fn(&str) -> Option<String>) -> Result<()> {
+    for entry in entries {
+        let (name, text) = entry?;
+        if let Some(name) = rename(&name) {
+            new.push(&name, text.as_bytes())?;
+        }
+    }
+    Ok(())
+}
+
+/// True if two documents say the same.
+fn is_same_json(a: &[u8], b: &[u8]) -> Result<bool> {
+    if a == b {
+        return Ok(true);
+    }
+    // one after the other: each is counted while it is parsed
+    let [a, b] = [json::parse(a)?, json::parse(b)?];
+    Ok(is_equal(&a, &b))
 }
 
 /// `key` and all keys above it, up to the root.
@@ -264,8 +406,9 @@ fn is_equal(a: &Value, b: &Value) -> bool {
     }
 }
 
-fn without(entries: Entries, place: &Key) -> Entries {
-    entries.into_iter().filter(|(name, _)| rest_below(name, place).is_none()).collect()
+/// The name of an entry that is not at or below `place`.
+fn outside(name: &str, place: &Key) -> Option<String> {
+    rest_below(name, place).is_none().then(|| name.to_string())
 }
 
 /// What follows `place` in the name of an entry; None if it is not below it.

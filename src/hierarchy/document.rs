@@ -3,7 +3,7 @@
 
 use super::{Form, Hierarchy, MetadataFile, Place, REMOVED};
 use crate::error::{Error, Kind, Result};
-use crate::json::{self, Map, Value};
+use crate::json::{self, Object, Value};
 use crate::metadata::{MAX_DOCUMENT, ZARRAY, ZATTRS, ZGROUP, check_group};
 use crate::store::{ExclusiveLock, Key, Replaces, Version};
 
@@ -14,7 +14,7 @@ pub(super) const ATTEMPTS: usize = 100;
 const MAX_NAME: usize = 255;
 
 /// What becomes of the text of a document; None is one that is not there, or is to stay as it is.
-pub(super) type Change<'a> = &'a dyn Fn(Option<&[u8]>) -> Result<Option<Value>>;
+pub(super) type Change<'a> = &'a dyn Fn(Option<&[u8]>) -> Result<Option<Vec<u8>>>;
 
 impl Hierarchy {
     /// Stores a document of the group or array at `key`, as a user of the decoded view wrote it: a new `.zarray` makes an
@@ -22,10 +22,7 @@ impl Hierarchy {
     /// honoured; then the old one stays.
     pub fn put_document(&self, key: &Key, file: MetadataFile, text: &[u8]) -> Result<()> {
         let _turn = self.turn(&[key])?;
-        if text.len() as u64 > MAX_DOCUMENT {
-            let message = format!("{} bytes, more than the {MAX_DOCUMENT} a document may have", text.len());
-            return Err(Error::new(Kind::TooLarge, message).context(key.join(file.name())));
-        }
+        check_size(&key.join(file.name()), text)?;
         match file {
             MetadataFile::Array => self.put_array(key, text),
             MetadataFile::Group => self.put_group(key, text),
@@ -82,7 +79,8 @@ impl Hierarchy {
         let value = value.map(attribute).transpose().map_err(|e| e.context(format!("{document}: {name:?}")))?;
         self.check_directory(key)?;
         self.edit(&document, MAX_DOCUMENT, &|text| {
-            let mut attributes = text.map_or(Ok(Map::new()), |text| as_object(&document, text))?;
+            let (mut attributes, memory) =
+                text.map_or(Ok(Object::default()), |text| as_object(&document, text))?.into_parts();
             match &value {
                 Some(value) => drop(attributes.insert(name.to_string(), value.clone())),
                 None if attributes.shift_remove(name).is_none() => {
@@ -90,7 +88,10 @@ impl Hierarchy {
                 }
                 None => {}
             }
-            Ok(Some(Value::Object(attributes)))
+            let text = json::write_pretty(&Value::Object(attributes)).into_bytes();
+            drop(memory);
+            check_size(&document, &text)?;
+            Ok(Some(text))
         })?;
         self.consolidate(key, &[ZATTRS])
     }
@@ -115,11 +116,7 @@ impl Hierarchy {
 
     fn put_attributes(&self, key: &Key, text: &[u8]) -> Result<()> {
         let document = self.attributes_key(key);
-        match json::parse(text) {
-            Ok(Value::Object(_)) => {}
-            Ok(_) => return Err(refused(&document, Error::invalid("not a JSON object"))),
-            Err(e) => return Err(refused(&document, e)),
-        }
+        json::check_object(text).map_err(|e| refused(&document, e))?;
         self.check_directory(key)?;
         self.put(&document, text)?;
         self.consolidate(key, &[ZATTRS])
@@ -179,11 +176,10 @@ impl Hierarchy {
     pub(super) fn edit(&self, key: &Key, limit: u64, change: Change) -> Result<()> {
         let _editing = self.editing.exclusive(&[key]);
         for _ in 0..ATTEMPTS {
-            let mut text = Vec::new();
-            let version = self.store.get(key, limit, &mut text).map_err(|e| e.context(key))?;
-            let Some(new) = change(version.as_ref().map(|_| text.as_slice()))? else { return Ok(()) };
-            let replaces = version.as_ref().map_or(Replaces::Nothing, Replaces::Version);
-            let put = self.store.put_if(key, json::write_pretty(&new).as_bytes(), replaces);
+            let old = self.stored_within(key, limit)?;
+            let Some(new) = change(old.as_ref().map(|old| old.text.as_slice()))? else { return Ok(()) };
+            let replaces = old.as_ref().map_or(Replaces::Nothing, |old| Replaces::Version(&old.stat.version));
+            let put = self.store.put_if(key, &new, replaces);
             if put.map_err(|e| e.context(key))?.is_some() {
                 return Ok(());
             }
@@ -197,18 +193,22 @@ impl Hierarchy {
     }
 
     /// The stored document at `key` as the object it must be, and its version; None if there is none.
-    pub(super) fn stored_object(&self, key: &Key) -> Result<Option<(Map<String, Value>, Version)>> {
+    pub(super) fn stored_object(&self, key: &Key) -> Result<Option<(Object, Version)>> {
         let Some(document) = self.stored(key)? else { return Ok(None) };
         Ok(Some((as_object(key, &document.text)?, document.stat.version)))
     }
 }
 
-fn as_object(key: &Key, text: &[u8]) -> Result<Map<String, Value>> {
-    match json::parse(text) {
-        Ok(Value::Object(object)) => Ok(object),
-        Ok(_) => Err(Error::damaged("not a JSON object").context(key)),
-        Err(e) => Err(e.context(key)),
+fn as_object(key: &Key, text: &[u8]) -> Result<Object> {
+    json::parse_object(text).map_err(|e| e.context(key))
+}
+
+fn check_size(key: &Key, text: &[u8]) -> Result<()> {
+    if text.len() as u64 > MAX_DOCUMENT {
+        let message = format!("{} bytes, more than the {MAX_DOCUMENT} a document may have", text.len());
+        return Err(Error::new(Kind::TooLarge, message).context(key));
     }
+    Ok(())
 }
 
 /// A document that others change all the time.

@@ -39,7 +39,8 @@ impl Hierarchy {
             if shape == before {
                 return Ok(());
             }
-            let (mut fields, version) = self.stored_object(&found.key)?.ok_or_else(gone)?;
+            let (fields, version) = self.stored_object(&found.key)?.ok_or_else(gone)?;
+            let (mut fields, _memory) = fields.into_parts();
             fields.insert("shape".into(), shape.into());
             if self.put_shape(&array, &found, fields, &version)? {
                 return Ok(());

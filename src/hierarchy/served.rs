@@ -3,15 +3,18 @@
 //! itself, so that nobody above it need know where a document comes from.
 
 use super::OWN;
-use super::consolidated::MAX_CONSOLIDATED;
+use super::consolidated::{MAX_CONSOLIDATED, metadata_of};
 use crate::error::{Error, Kind, Result};
-use crate::json::{self, Value};
-use crate::memory::lock;
+use crate::json::{self, Members};
+use crate::memory::{self, Grant, lock};
 use crate::metadata::{ZARRAY, ZATTRS, ZGROUP, ZMETADATA};
 use crate::stats::Stats;
-use crate::store::{Entry, EntryKind, Key, Listing, Replaces, Stat, Store, Version, hand_on, stat_many_of};
+use crate::store::{
+    Counted, Entry, EntryKind, Key, Listing, Replaces, Stat, Store, Version, get_counted, hand_on, stat_many_of,
+};
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Range;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::ops::{Bound, Range};
 use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 
@@ -40,11 +43,24 @@ pub struct Consolidated {
 struct Outline {
     /// When it was written.
     modified: SystemTime,
-    /// The documents, in the form in which they would be stored.
-    documents: BTreeMap<Key, String>,
+    /// All of it: a document is a part of it.
+    text: Vec<u8>,
+    documents: BTreeMap<Key, Place>,
     /// Where groups and arrays stand, and all levels above them.
     prefixes: BTreeSet<Key>,
+    /// Counts the text and both maps.
+    memory: Grant,
 }
+
+/// A document in the text.
+struct Place {
+    range: Range<u32>,
+    /// Differs where the documents differ.
+    digest: u128,
+}
+
+/// Bytes that a key takes in both kinds of maps, beside its text: nodes of a tree may be half empty.
+const KEY: usize = 2 * (size_of::<Key>() + size_of::<Place>()) + 32;
 
 impl Consolidated {
     /// `store` as its hierarchy is to be read: `store` itself where it can list and `.zmetadata` is not to be used.
@@ -75,24 +91,30 @@ impl Consolidated {
         {
             return Ok(outline.clone());
         }
-        let mut text = Vec::new();
-        let read = self.below.get(&key, MAX_CONSOLIDATED, &mut text).map_err(|e| e.context(&key))?;
-        let Some(version) = read else { return Ok(None) };
-        let outline = Outline::parse(&text, stat.modified).map(Arc::new);
-        let outline = outline
-            .inspect_err(|e| self.stats.problem(format!("{key}: {e}: it is not used, metadata is asked for by name")));
-        let outline = outline.ok();
+        // two of them need not fit into memory
+        *latest = None;
+        let read = get_counted(self.below.as_ref(), &key, MAX_CONSOLIDATED);
+        let version = match &read {
+            Ok(None) => return Ok(None),
+            Ok(Some(read)) => read.stat.version.clone(),
+            Err(e) if e.kind() == Kind::Damaged => stat.version,
+            Err(e) => return Err(e.clone().context(&key)),
+        };
+        let outline = match read.and_then(|read| read.map(Outline::parse).transpose()) {
+            Ok(outline) => outline.map(Arc::new),
+            Err(e) if e.kind() == Kind::System(libc::ENOMEM) => return Err(e.context(&key)),
+            Err(e) => {
+                self.stats.problem(format!("{key}: {e}: it is not used, metadata is asked for by name"));
+                None
+            }
+        };
         *latest = Some((version, outline.clone()));
         Ok(outline)
     }
 
-    /// The document at `key`, if `key` is that of a document and `.zmetadata` is used: Some(None) if it has none.
-    fn document(&self, key: &Key) -> Result<Option<Option<(String, Stat)>>> {
-        if !is_document(key) {
-            return Ok(None);
-        }
-        let outline = self.outline()?;
-        Ok(outline.map(|outline| outline.documents.get(key).map(|text| (text.clone(), outline.stat_of(text)))))
+    /// What says what the document at `key` is, if it is one and `.zmetadata` is used.
+    fn outline_of(&self, key: &Key) -> Result<Option<Arc<Outline>>> {
+        if is_document(key) { self.outline() } else { Ok(None) }
     }
 
     /// Of a key that a store which can't list knows nothing of: a prefix if it is that of an array or a group. Below an
@@ -132,68 +154,144 @@ impl Consolidated {
 }
 
 impl Outline {
-    fn parse(text: &[u8], modified: SystemTime) -> Result<Self> {
-        let metadata = match json::parse(text)? {
-            Value::Object(mut document) => document.shift_remove("metadata"),
-            _ => None,
-        };
-        let Some(Value::Object(entries)) = metadata else { return Err(Error::damaged("holds no metadata object")) };
-        let mut outline = Outline { modified, documents: BTreeMap::new(), prefixes: BTreeSet::from([Key::root()]) };
-        for (name, value) in entries {
+    fn parse(read: Counted) -> Result<Self> {
+        let Counted { bytes, stat, memory } = read;
+        json::check(&bytes)?;
+        let (documents, prefixes) = (BTreeMap::new(), BTreeSet::from([Key::root()]));
+        let mut outline = Outline { modified: stat.modified, text: Vec::new(), documents, prefixes, memory };
+        let metadata = metadata_of(&bytes)?;
+        for entry in Members::of(metadata.as_bytes())? {
+            let (name, value) = entry?;
             // what can't be a key of a store is in none
             let Some(key) = Key::normalize(&name).ok().filter(is_document) else { continue };
-            outline.prefixes.extend(super::consolidated::upwards(&key.parent()));
-            outline.documents.insert(key, json::write_pretty(&value));
+            outline.add(key, value, value.as_ptr() as usize - bytes.as_ptr() as usize)?;
         }
-        Ok(outline)
+        Ok(Outline { text: bytes, ..outline })
     }
 
-    fn stat_of(&self, text: &str) -> Stat {
+    fn add(&mut self, key: Key, value: &str, start: usize) -> Result<()> {
+        let mut above = key.parent();
+        while !self.prefixes.contains(&above) {
+            self.count(&above)?;
+            let next = above.parent();
+            self.prefixes.insert(above);
+            above = next;
+        }
+        self.count(&key)?;
+        let digest = |seed: u64| {
+            let mut hasher = DefaultHasher::new();
+            (seed, value).hash(&mut hasher);
+            u128::from(hasher.finish())
+        };
+        // no more than MAX_CONSOLIDATED
+        let range = start as u32..(start + value.len()) as u32;
+        self.documents.insert(key, Place { range, digest: digest(0) << 64 | digest(1) });
+        Ok(())
+    }
+
+    /// Counts a key that is to be kept. A quarter of the memory stays for whoever reads the documents.
+    fn count(&mut self, key: &Key) -> Result<()> {
+        let more = KEY + key.as_str().len();
+        if self.memory.bytes() + more > memory::limit() / 4 * 3 {
+            return Err(memory::too_large(self.memory.bytes() / 3 * 4));
+        }
+        self.memory.grow(more)
+    }
+
+    fn get(&self, key: &Key) -> Option<(&[u8], Stat)> {
+        let place = self.documents.get(key)?;
+        let text = self.text.get(place.range.start as usize..place.range.end as usize)?;
+        Some((text, self.stat_of(place)))
+    }
+
+    fn stat_of(&self, place: &Place) -> Stat {
         // whatever else changes in `.zmetadata`, a document is the same as long as its text is
-        let version = Version::Tag(text.to_string());
-        Stat { kind: EntryKind::Value, size: text.len() as u64, modified: self.modified, version, permissions: None }
+        let version = Version::Tag(format!("{:x}-{:032x}", place.range.len(), place.digest));
+        let (size, modified) = (place.range.len() as u64, self.modified);
+        Stat { kind: EntryKind::Value, size, modified, version, permissions: None }
     }
 
     /// What stands at `key`, if that is a group, an array, or a level above one.
     fn prefix(&self, key: &Key) -> Option<Stat> {
         self.prefixes.contains(key).then(|| prefix_of(self.modified))
     }
+}
 
-    /// The documents, groups and arrays one level below `prefix`.
-    fn list(&self, prefix: &Key) -> Vec<Entry> {
-        let entry = |key: &Key, stat: Stat| Entry { name: key.name().to_string(), kind: stat.kind, stat: Some(stat) };
-        let is_next = |key: &Key| !key.is_root() && key.parent() == *prefix;
+/// The documents, then the groups and arrays, one level below a prefix. It holds no list of them: there may be a million.
+struct Level {
+    outline: Arc<Outline>,
+    prefix: Key,
+    /// The last key that was looked at; None before the first.
+    last: Option<Key>,
+    in_prefixes: bool,
+}
+
+impl Level {
+    /// The first key below the prefix and after the last one, and what stands there.
+    fn after_last(&self) -> Option<(Key, Stat)> {
         // all below it stand together: a listing of one array doesn't go through those of all
-        let (first, is_below) = (prefix.join(""), |key: &Key| key.relative_to(prefix).is_some());
-        let documents = self.documents.range(&first..).take_while(|(key, _)| is_below(key));
-        let documents = documents.filter(|(key, _)| is_next(key)).map(|(key, text)| entry(key, self.stat_of(text)));
-        let prefixes = self.prefixes.range(&first..).take_while(|key| is_below(key)).filter(|key| is_next(key));
-        documents.chain(prefixes.map(|key| entry(key, prefix_of(self.modified)))).collect()
+        let first = self.prefix.join("");
+        let from = self.last.as_ref().map_or(Bound::Included(&first), Bound::Excluded);
+        let range = (from, Bound::Unbounded);
+        let found = match self.in_prefixes {
+            false => {
+                let (key, place) = self.outline.documents.range::<Key, _>(range).next()?;
+                (key.clone(), self.outline.stat_of(place))
+            }
+            true => {
+                let key = self.outline.prefixes.range::<Key, _>(range).next()?;
+                (key.clone(), prefix_of(self.outline.modified))
+            }
+        };
+        Some(found).filter(|(key, _)| key.relative_to(&self.prefix).is_some())
+    }
+}
+
+impl Iterator for Level {
+    type Item = Entry;
+
+    fn next(&mut self) -> Option<Entry> {
+        loop {
+            let Some((key, stat)) = self.after_last() else {
+                if self.in_prefixes {
+                    return None;
+                }
+                (self.last, self.in_prefixes) = (None, true);
+                continue;
+            };
+            let is_next = !key.is_root() && key.parent() == self.prefix;
+            let name = key.name().to_string();
+            self.last = Some(key);
+            if is_next {
+                return Some(Entry { name, kind: stat.kind, stat: Some(stat) });
+            }
+        }
     }
 }
 
 impl Store for Consolidated {
     fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Version>> {
-        let Some(document) = self.document(key)? else { return self.below.get(key, limit, value) };
-        let Some((text, stat)) = document else { return Ok(None) };
+        let Some(outline) = self.outline_of(key)? else { return self.below.get(key, limit, value) };
+        let Some((text, stat)) = outline.get(key) else { return Ok(None) };
         if stat.size > limit {
             return Err(Error::damaged(format!("{} bytes, more than the {limit} it may have", stat.size)));
         }
-        *value = text.into_bytes();
+        memory::reserve(value, text.len())?;
+        value.extend_from_slice(text);
         Ok(Some(stat.version))
     }
 
     fn get_range(&self, key: &Key, range: Range<u64>, value: &mut Vec<u8>) -> Result<Option<Stat>> {
-        let Some(document) = self.document(key)? else { return self.below.get_range(key, range, value) };
-        let Some((text, stat)) = document else { return Ok(None) };
+        let Some(outline) = self.outline_of(key)? else { return self.below.get_range(key, range, value) };
+        let Some((text, stat)) = outline.get(key) else { return Ok(None) };
         let end = range.end.min(stat.size);
-        *value = text.as_bytes()[range.start.min(end) as usize..end as usize].to_vec();
+        *value = text[range.start.min(end) as usize..end as usize].to_vec();
         Ok(Some(stat))
     }
 
     fn stat(&self, key: &Key) -> Result<Option<Stat>> {
-        if let Some(document) = self.document(key)? {
-            return Ok(document.map(|(_, stat)| stat));
+        if let Some(outline) = self.outline_of(key)? {
+            return Ok(outline.documents.get(key).map(|place| outline.stat_of(place)));
         }
         // nobody can have left one
         if key.name().starts_with(OWN) && !self.below.is_writable() {
@@ -225,7 +323,7 @@ impl Store for Consolidated {
         let mut known = |key: &Key| {
             let outline = outline.as_ref()?;
             match outline.documents.get(key) {
-                Some(text) => Some(Some(outline.stat_of(text))),
+                Some(place) => Some(Some(outline.stat_of(place))),
                 None if is_document(key) => Some(None),
                 None => outline.prefix(key).map(Some),
             }
@@ -239,7 +337,7 @@ impl Store for Consolidated {
         }
         match self.outline()? {
             Some(outline) if outline.prefixes.contains(prefix) => {
-                Ok(Box::new(outline.list(prefix).into_iter().map(Ok)))
+                Ok(Box::new(Level { outline, prefix: prefix.clone(), last: None, in_prefixes: false }.map(Ok)))
             }
             _ => self.below.list(prefix),
         }

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::error::Kind;
+use crate::json::Value;
 use crate::store::{Fault, FaultyStore, MemoryStore, Operation, Version};
 
 mod contended;

@@ -3,7 +3,8 @@
 use super::CodecConfig;
 use crate::dtype::{DType, Kind};
 use crate::error::{Error, Result};
-use crate::json::{self, Map, Value};
+use crate::json::{self, Map, Object, Value};
+use crate::memory::{self, SharedGrant};
 
 /// NumPy's limit when the format was made; more dimensions are refused.
 const MAX_DIMENSIONS: usize = 32;
@@ -74,12 +75,16 @@ pub struct ArrayMetadata {
     pub separator: Option<Separator>,
     /// 1 or 2.
     pub zarr_format: u8,
+    /// Counts the memory of what was taken over from the document.
+    pub memory: SharedGrant,
 }
 
 impl ArrayMetadata {
     /// Parses a `.zarray` document.
     pub fn parse(document: &[u8]) -> Result<Self> {
         let doc = object(document, 2)?;
+        // a fill value becomes bytes, four for each character
+        let mut filled = memory::take(document.len().saturating_mul(4))?;
         let filters = match doc.get("filters") {
             None | Some(Value::Null) => Vec::new(),
             Some(Value::Array(list)) if list.len() > 64 => {
@@ -106,7 +111,9 @@ impl ArrayMetadata {
         if meta.is_object() && filters.is_empty() {
             return Err(Error::damaged("dtype holds objects, but filters has no object codec"));
         }
-        Ok(ArrayMetadata { compressor, filters, separator, ..meta })
+        filled.shrink_to(meta.fill.as_ref().map_or(0, Vec::capacity));
+        let memory = SharedGrant::from(doc.into_parts().1.and(filled));
+        Ok(ArrayMetadata { compressor, filters, separator, memory, ..meta })
     }
 
     /// The fields that v1 and v2 share.
@@ -137,6 +144,7 @@ impl ArrayMetadata {
             filters: Vec::new(),
             separator: None,
             zarr_format,
+            memory: SharedGrant::default(),
         };
         meta.check_sizes()?;
         Ok(meta)
@@ -250,10 +258,8 @@ pub fn check_group(document: &[u8]) -> Result<()> {
 }
 
 /// The document as an object of format `zarr_format`.
-pub(super) fn object(document: &[u8], zarr_format: u64) -> Result<Map<String, Value>> {
-    let Value::Object(doc) = json::parse(document)? else {
-        return Err(Error::damaged("not a JSON object"));
-    };
+pub(super) fn object(document: &[u8], zarr_format: u64) -> Result<Object> {
+    let doc = json::parse_object(document)?;
     match doc.get("zarr_format") {
         Some(v) if v.as_u64() == Some(zarr_format) => Ok(doc),
         Some(v) => Err(Error::damaged(format!("zarr_format is {:.20}, not {zarr_format}", json::write(v)))),

@@ -24,6 +24,7 @@ impl ArrayMetadata {
             return Err(Error::unsupported("v1 has no codec for objects"));
         }
         meta.compressor = compressor(&doc)?;
+        meta.memory = doc.into_parts().1.into();
         meta.separator = Some(Separator::Dot);
         let blosc = meta.compressor.as_ref().is_some_and(|c| c.id == "blosc");
         if reading == V1Order::Zarr1 && !blosc {

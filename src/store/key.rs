@@ -3,6 +3,9 @@
 use crate::error::{Error, Result};
 use std::fmt;
 
+/// Bytes of the longest path that is made a key: four times what Linux takes.
+const MAX_PATH: usize = 16 << 10;
+
 /// A key or prefix: names joined by `/`, none of them empty, `.`, `..`, or with a NUL inside. The root is the empty
 /// key.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -17,6 +20,9 @@ impl Key {
     /// A logical path, normalised as the Zarr v2 spec says ("Logical storage paths"): backslashes become slashes,
     /// leading, trailing and doubled slashes go; `.` and `..` are refused.
     pub fn normalize(path: &str) -> Result<Self> {
+        if path.len() > MAX_PATH {
+            return Err(Error::invalid(format!("a path of {} bytes is longer than {MAX_PATH}", path.len())));
+        }
         let path = path.replace('\\', "/");
         path.split('/').filter(|name| !name.is_empty()).try_fold(Key::root(), |key, name| key.child(name))
     }

@@ -38,6 +38,7 @@ pub use unlisted::UnlistedStore;
 pub use zip::ZipStore;
 
 use crate::error::{Error, Kind, Result};
+use crate::memory::Grant;
 use std::fmt;
 use std::fs::File;
 use std::io::ErrorKind;
@@ -274,6 +275,53 @@ pub trait Store: Send + Sync {
             false => Err(read_only()),
         }
     }
+}
+
+/// A value whose memory was counted before the store was asked for it.
+pub struct Counted {
+    /// The bytes.
+    pub bytes: Vec<u8>,
+    /// What is known of the value.
+    pub stat: Stat,
+    /// Counts the bytes.
+    pub memory: Grant,
+}
+
+/// Bytes that a value may have whatever the store has said of its size: it may have been written meanwhile.
+const SMALL: u64 = 64 << 10;
+
+/// How often a value is looked at that grows between a look at its size and reading it.
+const GROWTHS: usize = 5;
+
+/// Reads the value of `key`, as [`Store::get`] does, with its memory counted; None if there is none. A store that says
+/// of a value that it is small can't have memory taken for a large one.
+pub fn get_counted(store: &dyn Store, key: &Key, limit: u64) -> Result<Option<Counted>> {
+    let mut stat = store.stat(key)?;
+    for attempt in 0.. {
+        let Some(known) = stat else { break };
+        if known.size > limit {
+            return Err(Error::damaged(format!("{} bytes, more than the {limit} it may have", known.size)));
+        }
+        let most = limit.min(known.size.max(SMALL));
+        let mut memory = crate::memory::take(most as usize)?;
+        let mut bytes = Vec::new();
+        match store.get(key, most, &mut bytes) {
+            Ok(version) => {
+                bytes.shrink_to_fit();
+                memory.shrink_to(bytes.capacity());
+                return Ok(version.map(|version| Counted { bytes, stat: Stat { version, ..known }, memory }));
+            }
+            Err(e) if most == limit || attempt == GROWTHS || e.kind() != Kind::Damaged => return Err(e),
+            Err(e) => {
+                store.forget(key);
+                stat = store.stat(key)?;
+                if stat.as_ref().is_some_and(|now| now.size <= most) {
+                    return Err(e);
+                }
+            }
+        }
+    }
+    Ok(None)
 }
 
 /// Fills `out` with what stands at `offset`; it becomes shorter where the file ends before.

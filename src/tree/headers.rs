@@ -4,7 +4,7 @@ use super::{Attributes, Node, Tree, stale};
 use crate::array::Array;
 use crate::error::{Error, Result};
 use crate::header::{self, Composite, Content, DATASET, Described, Format};
-use crate::memory::lock;
+use crate::memory::{Keeper, lock};
 use crate::store::{Key, Permissions};
 use lru::LruCache;
 use std::num::NonZeroUsize;
@@ -21,6 +21,17 @@ pub struct Headers {
     pub formats: Vec<Format>,
     /// Whether each group shows itself as a netCDF file.
     pub dataset: bool,
+}
+
+impl Keeper for KnownHeaders {
+    fn give_up(&self) {
+        if let Ok(mut described) = self.described.try_lock() {
+            described.clear();
+        }
+        if let Ok(mut datasets) = self.datasets.try_lock() {
+            datasets.clear();
+        }
+    }
 }
 
 /// A group as a netCDF file, when something in it changed last, and what the stored files grant that it is made of.
@@ -115,7 +126,7 @@ impl Tree {
                     Format::Npy => Arc::new(Described::of_metadata(key, array.metadata())),
                     _ => self.described(&array, age)?,
                 };
-                format.file(&described).map(Arc::new)
+                format.file(&described)?.counted().map(Arc::new)
             }
             Node::Dataset(key) => Ok(self.dataset(key, age)?.0),
             _ => Err(stale()),
@@ -140,7 +151,7 @@ impl Tree {
         {
             return Ok(dataset.clone());
         }
-        let file = header::dataset(&self.hierarchy, &self.cache, key)?;
+        let file = header::dataset(&self.hierarchy, &self.cache, key)?.counted()?;
         let newest = self.newest(key, &file)?;
         let permissions = self.permissions_of_all(file.sources.iter())?;
         let dataset = (Arc::new(file), newest, permissions);

@@ -74,7 +74,7 @@ impl Tree {
     }
 
     fn lookup_in_group(&self, key: &Key, name: &str) -> Result<Option<Node>> {
-        let metadata = |file| Ok(self.document(key, file)?.map(|_| Node::Metadata(key.clone(), file)));
+        let metadata = |file| Ok(self.known_document(key, file)?.map(|_| Node::Metadata(key.clone(), file)));
         match name {
             ZGROUP => return metadata(MetadataFile::Group),
             ZATTRS => return metadata(MetadataFile::Attributes),
@@ -96,7 +96,7 @@ impl Tree {
                 return Ok(found.map(|_| Node::Metadata(key.clone(), MetadataFile::Array)));
             }
             ZATTRS => {
-                let found = self.document(key, MetadataFile::Attributes)?;
+                let found = self.known_document(key, MetadataFile::Attributes)?;
                 return Ok(found.map(|_| Node::Metadata(key.clone(), MetadataFile::Attributes)));
             }
             CONTROL if key.is_root() => return Ok(Some(Node::ControlDirectory)),
@@ -181,9 +181,9 @@ impl Tree {
     fn found_the_long_way(&self, level: &Level, name: &str) -> Result<Option<(Node, Attributes)>> {
         if let Some((key, file)) = metadata_file(level, name) {
             // it is made once for both answers
-            let document = self.document(key, file)?;
+            let known = self.known_document(key, file)?;
             let node = Node::Metadata(key.clone(), file);
-            return Ok(document.map(|d| self.of_document(&node, &d)).map(|attributes| (node, attributes)));
+            return Ok(known.map(|known| self.of_document(&node, &known)).map(|attributes| (node, attributes)));
         }
         let Some(node) = self.lookup_in(level, name)? else { return Ok(None) };
         let attributes = self.attributes_of_found(&node)?;

@@ -82,7 +82,7 @@ impl Tree {
             let there = match file {
                 // listing must not take a walk over the hierarchy
                 MetadataFile::Consolidated => self.hierarchy.store().stat(&key.join(ZMETADATA))?.is_some(),
-                _ => self.document(key, file).is_ok_and(|d| d.is_some()),
+                _ => self.known_document(key, file).is_ok_and(|d| d.is_some()),
             };
             if there {
                 names.push(name_at(key, file.name().to_string(), false));

@@ -46,8 +46,13 @@ pub fn of(tree: &Tree, node: &Node, audience: Audience) -> Result<Vec<(String, V
 
 /// User attributes; xarray's names of dimensions have one of their own.
 fn attributes(tree: &Tree, key: &Key, list: &mut Vec<(String, Vec<u8>)>) -> Result<()> {
-    for (name, value) in tree.hierarchy().attributes(key)? {
-        let text = json::write(&value).into_bytes();
+    let attributes = tree.hierarchy().attributes(key)?;
+    let mut room = MAX_LIST;
+    for (name, value) in &attributes {
+        // what no list or value of the system has room for is not even written
+        let Some(text) = json::write_within(value, MAX_VALUE).map(String::into_bytes) else { continue };
+        let Some(left) = room.checked_sub(name.len()) else { break };
+        room = left;
         if name == "_ARRAY_DIMENSIONS" {
             list.push(("user.zarr.dimension_names".into(), text.clone()));
         }

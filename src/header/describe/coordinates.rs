@@ -8,8 +8,8 @@ use crate::cache::{Cache, Want};
 use crate::dtype::{DType, Kind};
 use crate::error::{Error, Result};
 use crate::hierarchy::Hierarchy;
-use crate::json::{self, Map, Value};
-use crate::memory;
+use crate::json::{self, Map, Object, Value};
+use crate::memory::{self, Grant};
 use crate::metadata::ArrayMetadata;
 use crate::store::Key;
 
@@ -25,6 +25,9 @@ const MAX_CHUNKS: u64 = 1 << 14;
 /// The same of a far store, where each takes a request.
 const MAX_FAR_CHUNKS: u64 = 1 << 8;
 
+/// Bytes of the widest number.
+const WIDEST: usize = 16;
+
 /// How far coordinates may lie from where equal steps would have them, in steps.
 const TOLERANCE: f64 = 1e-6;
 
@@ -36,13 +39,15 @@ pub struct Coordinate {
     /// The place of the coordinate array.
     pub key: Key,
     /// The attributes of the coordinate array.
-    pub attributes: Map<String, Value>,
+    pub attributes: Object,
     /// What they are counted in.
     pub units: Option<String>,
     /// CF's calendar, of times.
     pub calendar: Option<String>,
     /// The coordinates, if they can be had.
     pub values: Coordinates,
+    /// Counts them.
+    pub memory: Grant,
 }
 
 impl Coordinate {
@@ -50,10 +55,15 @@ impl Coordinate {
     pub fn find(hierarchy: &Hierarchy, cache: &Cache, key: &Key, name: &str, len: u64) -> Option<Self> {
         let array = nearest_array(hierarchy, key, name).filter(|array| array.metadata().shape == [len])?;
         let attributes = hierarchy.attributes(array.key()).ok()?;
-        let values = values(cache, &array, &attributes).unwrap_or_else(|e| {
+        let counted = counted(&array).and_then(|memory| Ok((values(cache, &array, &attributes)?, memory)));
+        let (values, mut memory) = counted.unwrap_or_else(|e| {
             log::debug!("{key}: is described without the coordinates of {name:?}: {e}");
-            Coordinates::Unknown
+            (Coordinates::Unknown, Grant::default())
         });
+        match &values {
+            Coordinates::Irregular { values, .. } => memory.shrink_to(size_of_val(values.as_slice())),
+            _ => memory.shrink_to(0),
+        }
         let word = |name: &str| attributes::line(&attributes, name);
         let (units, calendar) = match (array.metadata().dtype.kind(), time_unit(array.metadata())) {
             (Kind::DateTime, Some((unit, _))) => {
@@ -62,8 +72,14 @@ impl Coordinate {
             (Kind::TimeDelta, Some((unit, _))) => (Some(unit.to_string()), None),
             _ => (word("units"), word("calendar")),
         };
-        Some(Coordinate { key: array.key().clone(), attributes, units, calendar, values })
+        Some(Coordinate { key: array.key().clone(), attributes, units, calendar, values, memory })
     }
+}
+
+/// The memory that reading the coordinates takes: their bytes, and a number for each.
+fn counted(array: &Array) -> Result<Grant> {
+    let items = array.metadata().shape.iter().product::<u64>().min(MAX_ITEMS) as usize;
+    memory::take(items * (array.metadata().dtype.size().min(WIDEST) + size_of::<f64>()))
 }
 
 fn values(cache: &Cache, array: &Array, attributes: &Map<String, Value>) -> Result<Coordinates> {
@@ -81,7 +97,7 @@ fn values(cache: &Cache, array: &Array, attributes: &Map<String, Value>) -> Resu
     let (scale, offset) = (number("scale_factor").map_or(unit, |scale| scale * unit), number("add_offset"));
     // the array's own fill value is a coordinate like others: CF lets none be missing
     let missing = numbers::told_nodata(dtype, attributes).map(|number| number.as_f64());
-    let mut values = Vec::new();
+    let mut values = Vec::with_capacity(array.metadata().shape.iter().product::<u64>().min(MAX_ITEMS) as usize);
     for bytes in flat(cache, array)?.chunks_exact(dtype.size().max(1)) {
         let Some(item) = numbers::item(dtype, bytes).map(|number| number.as_f64()) else { break };
         let is_missing = Some(item) == missing || is_time && item == i64::MIN as f64;

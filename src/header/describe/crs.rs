@@ -20,11 +20,11 @@ pub fn find(
     let mapping = mapping.and_then(|mapping| nearest_array(hierarchy, key, variable(mapping)?));
     sources.extend(mapping.as_ref().map(|array| array.key().clone()));
     let mapping = mapping.and_then(|array| hierarchy.attributes(array.key()).ok());
-    if let Some(transform) = mapping.as_ref().and_then(geotransform) {
+    if let Some(transform) = mapping.as_deref().and_then(geotransform) {
         place(axes, transform);
     }
     let of_gdal = attributes.get("_CRS").and_then(Value::as_object).and_then(of_gdal);
-    of_gdal.or_else(|| of_mapping(&mapping?, axes)).or_else(|| of_units(axes))
+    of_gdal.or_else(|| of_mapping(mapping.as_deref()?, axes)).or_else(|| of_units(axes))
 }
 
 /// The name of the grid mapping variable: `crs`, or the first of `crs: x y other: lat lon`.

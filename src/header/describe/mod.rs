@@ -16,7 +16,8 @@ use crate::cache::Cache;
 use crate::error::Result;
 use crate::hierarchy::{Hierarchy, Place};
 use crate::json::{self, Map, Value};
-use crate::metadata::{MAX_DOCUMENT, ZARRAY};
+use crate::memory::Grant;
+use crate::metadata::ZARRAY;
 use crate::store::Key;
 use coordinates::Coordinate;
 pub use coordinates::flat;
@@ -44,11 +45,16 @@ pub fn describe(hierarchy: &Hierarchy, cache: &Cache, array: &Arc<Array>) -> Res
     // without items there is nothing to be placed, and dimensions of any length
     let has_items = !metadata.shape.contains(&0);
     let (mut axes, mut claims) = (Vec::with_capacity(dimensions), Vec::with_capacity(dimensions));
+    let mut memory = Grant::default();
     for (i, (&len, name)) in metadata.shape.iter().zip(names).enumerate() {
         let of_image = image.as_ref().and_then(|axes| axes.get(i));
         let coordinate =
             name.as_ref().filter(|_| has_items).and_then(|name| Coordinate::find(hierarchy, cache, key, name, len));
         sources.extend(coordinate.as_ref().map(|coordinate| coordinate.key.clone()));
+        let mut coordinate = coordinate;
+        if let Some(found) = &mut coordinate {
+            memory = memory.and(std::mem::take(&mut found.memory));
+        }
         claims.push(role::claim(coordinate.as_ref(), of_image, name.as_deref()));
         axes.push(axis(name, len, coordinate, of_image));
     }
@@ -63,8 +69,9 @@ pub fn describe(hierarchy: &Hierarchy, cache: &Cache, array: &Arc<Array>) -> Res
         offset: attributes::number(&attributes, "add_offset").filter(|_| has_scale),
         units: attributes::line(&attributes, "units"),
         long_name: ["long_name", "standard_name"].iter().find_map(|name| attributes::line(&attributes, name)),
-        attributes,
+        attributes: Arc::new(attributes),
         sources,
+        memory: memory.into(),
         ..Described::of_metadata(key, metadata)
     })
 }
@@ -135,13 +142,12 @@ fn kept_names(
 
 /// What NCZarr has written into the array's `.zarray`, which no other reader looks at.
 fn stored_references(hierarchy: &Hierarchy, key: &Key) -> Option<Vec<String>> {
-    let mut document = Vec::new();
-    hierarchy.store().get(&key.join(ZARRAY), MAX_DOCUMENT, &mut document).ok()??;
+    let document = hierarchy.stored(&key.join(ZARRAY)).ok()??.text;
     let named = "_NCZARR_ARRAY";
     if !document.windows(named.len()).any(|word| word == named.as_bytes()) {
         return None;
     }
-    attributes::texts(json::parse(&document).ok()?.get(named)?.get("dimrefs"))
+    attributes::texts(json::parse_object(&document).ok()?.get(named)?.get("dimrefs"))
 }
 
 /// The group that holds `key` and those above it, nearest first.

@@ -9,9 +9,10 @@ use crate::cache::Cache;
 use crate::dtype::{DType, Kind};
 use crate::error::{Error, Result};
 use crate::hierarchy::{Hierarchy, Place};
-use crate::json::{self, Map, Value};
+use crate::json::{self, Map, Object, Value};
+use crate::memory;
 use crate::metadata::ArrayMetadata;
-use crate::store::{EntryKind, Key};
+use crate::store::Key;
 use classic::{Header, Type, Variable, Version};
 use dimensions::Dimensions;
 pub use edit::Edited;
@@ -46,7 +47,7 @@ const MAX_VARIABLE: u64 = u32::MAX as u64 - 3;
 const MAX_DIMENSION: u64 = i32::MAX as u64;
 
 /// The most bytes a header may have: far above real ones, far below what would hurt.
-const MAX_HEADER: usize = 256 << 20;
+const MAX_HEADER: usize = 32 << 20;
 
 /// The most words that are looked at where an array names its grid mappings: `crs: x y other: lat lon`.
 const MAX_MAPPINGS: usize = 64;
@@ -54,7 +55,7 @@ const MAX_MAPPINGS: usize = 64;
 /// An array that becomes a variable.
 struct Member {
     array: Arc<Array>,
-    attributes: Map<String, Value>,
+    attributes: Object,
     /// Of its dimensions, where metadata tell them.
     names: Vec<Option<String>>,
     kind: Type,
@@ -131,6 +132,8 @@ struct Members {
     size: u64,
     /// The groups and arrays whose documents the file is made of, also of arrays that it says it left out.
     sources: Vec<Key>,
+    /// Bytes of memory of all attributes.
+    memory: usize,
 }
 
 /// The group at `key` as a file of netCDF's classic format: its arrays as variables, with dimensions and attributes. A
@@ -140,7 +143,10 @@ struct Members {
 /// can't be read. [`crate::error::Kind::NotFound`] if there is no group.
 pub fn dataset(hierarchy: &Hierarchy, cache: &Cache, key: &Key) -> Result<Composite> {
     let members = Members::of_group(hierarchy, cache, key)?;
-    let header = members.header(&hierarchy.attributes(key)?);
+    let attributes = hierarchy.attributes(key)?;
+    // the attributes as those of the file, and its header, twice
+    let _making = memory::take(members.memory + attributes.memory())?;
+    let header = members.header(&attributes);
     members.file(header).map_err(|e| e.context(key))
 }
 
@@ -160,16 +166,9 @@ impl Members {
 
     /// Adds the arrays one level below a group, in the order of their names.
     fn add_group(&mut self, hierarchy: &Hierarchy, key: &Key) -> Result<()> {
-        let mut below = Vec::new();
-        for entry in hierarchy.list(key)? {
-            let entry = entry.map_err(|e| e.context(key))?;
-            if entry.kind == EntryKind::Prefix {
-                below.push(key.child(&entry.name)?);
-            }
-        }
-        below.sort_unstable();
-        for key in below {
-            match hierarchy.find(&key)? {
+        let below = hierarchy.prefixes(key)?;
+        for key in below.keys.iter().rev() {
+            match hierarchy.find(key)? {
                 Some(Place::Array(array)) => self.add(hierarchy, array)?,
                 Some(Place::Damaged(e)) => {
                     self.sources.push(key.clone());
@@ -189,7 +188,15 @@ impl Members {
         let size = array.size().checked_add(self.size).filter(|&size| size <= limit);
         match (type_of(&array), size) {
             (Ok(kind), Some(size)) => {
-                self.list.push(Member::new(hierarchy, array, kind, &mut self.sources)?);
+                let member = Member::new(hierarchy, array, kind, &mut self.sources)?;
+                // they are held together, and stand in the header, too
+                if self.memory + member.attributes.memory() > memory::limit() / 4 {
+                    let why = "the attributes of the arrays take more memory than there is for a header";
+                    self.left_out.insert(member.name().to_string(), why.into());
+                    return Ok(());
+                }
+                self.memory += member.attributes.memory();
+                self.list.push(member);
                 self.size = size;
             }
             (Err(why), _) => {
