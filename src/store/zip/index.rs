@@ -4,8 +4,15 @@
 use super::archive::{Outcome, damaged};
 use super::central::Record;
 use crate::error::Error;
+use crate::memory::Grant;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, SystemTime};
+
+/// Bytes of memory that a member takes beside its name; it has a place in an order of all of them, too.
+const MEMBER: usize = size_of::<Member>() + size_of::<u32>();
+
+/// Bytes of members that are counted together.
+const COUNTED_AT_ONCE: usize = 64 << 10;
 
 /// Set of a member that is encrypted.
 const ENCRYPTED: u16 = 1;
@@ -62,6 +69,10 @@ pub(super) struct Index {
     /// One after another, in the directory's order.
     names: String,
     members: Vec<Member>,
+    /// Counts both.
+    memory: Grant,
+    /// Bytes that are not counted yet.
+    uncounted: usize,
     /// A name that can't be a key, if there are such: they are left out.
     pub refused: Option<String>,
 }
@@ -77,6 +88,12 @@ impl Index {
         let full = |_| Error::system(libc::ENOMEM).context("the directory of an archive");
         self.names.try_reserve(name.len()).map_err(full)?;
         self.members.try_reserve(1).map_err(full)?;
+        self.uncounted += name.len() + MEMBER;
+        if self.uncounted > COUNTED_AT_ONCE {
+            self.memory
+                .grow(std::mem::take(&mut self.uncounted))
+                .map_err(|e| e.context("the directory of an archive"))?;
+        }
         self.names.push_str(&name);
         let modified = record.modified.and_then(|t| t.duration_since(SystemTime::UNIX_EPOCH).ok());
         self.members.push(Member {

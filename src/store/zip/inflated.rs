@@ -1,12 +1,20 @@
-//! The values of deflated members that parts were asked of: a part can't be had without all that is before it, and who
-//! wants one part often wants the next. It knows nothing of archives.
+//! The deflated members that parts were asked of: who wants one part often wants the next. Small values are kept whole,
+//! of others the [`Stream`] is. What is kept is counted, and given up for who needs the memory.
 
-use crate::memory::lock;
+use super::archive::Outcome;
+use super::index::Member;
+use super::member::Reader;
+use super::stream::{self, Stream};
+use crate::memory::{self, Grant, Keeper, lock};
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// Bytes that are kept. One larger value is kept, too, until the next one comes.
-const LIMIT: usize = 64 << 20;
+/// Bytes of the largest value that is kept whole.
+const SMALL: u64 = 4 << 20;
+
+/// Bytes that are kept.
+const LIMIT: usize = 16 << 20;
 
 /// How many members can be inflated at a time.
 const TURNS: usize = 16;
@@ -15,14 +23,48 @@ const TURNS: usize = 16;
 #[derive(Default)]
 pub(super) struct Inflated {
     /// By their members' offsets, the latest last. Protects nothing else.
-    values: Mutex<VecDeque<(u64, Arc<Vec<u8>>)>>,
+    values: Mutex<VecDeque<(u64, Arc<Kept>)>>,
     /// Held while a member is inflated, so that others wait for it instead of doing it, too.
     turns: [Mutex<()>; TURNS],
 }
 
+struct Kept {
+    value: Value,
+    memory: Grant,
+}
+
+enum Value {
+    Whole(Vec<u8>),
+    /// Protects the stream while a part is read.
+    Stream(Mutex<Box<Stream>>),
+}
+
 impl Inflated {
+    /// Adds the bytes of `range`, which is a part of the member's value, to `out`.
+    pub fn read(&self, reader: &Reader, member: &Member, range: Range<u64>, out: &mut Vec<u8>) -> Outcome<()> {
+        let kept = self.get(member.offset, || -> Outcome<Kept> {
+            let memory = memory::take(if member.size <= SMALL { member.size as usize } else { stream::MEMORY })?;
+            let value = match member.size <= SMALL {
+                true => {
+                    let mut whole = Vec::new();
+                    reader.whole(member, &mut whole)?;
+                    Value::Whole(whole)
+                }
+                false => Value::Stream(Mutex::new(Box::new(Stream::open(reader, member)?))),
+            };
+            Ok(Kept { value, memory })
+        })?;
+        match &kept.value {
+            Value::Whole(whole) => {
+                out.extend_from_slice(whole.get(range.start as usize..range.end as usize).unwrap_or_default());
+                Ok(())
+            }
+            Value::Stream(stream) => lock(stream).read(reader, member, range, out),
+        }
+    }
+
     /// The value of the member at `offset`, made by `inflate` where it is not kept.
-    pub fn get<E>(&self, offset: u64, inflate: impl FnOnce() -> Result<Vec<u8>, E>) -> Result<Arc<Vec<u8>>, E> {
+    fn get<E>(&self, offset: u64, inflate: impl FnOnce() -> Result<Kept, E>) -> Result<Arc<Kept>, E> {
         if let Some(value) = self.kept(offset) {
             return Ok(value);
         }
@@ -33,14 +75,14 @@ impl Inflated {
         let value = Arc::new(inflate()?);
         let mut values = lock(&self.values);
         values.push_back((offset, value.clone()));
-        let mut sum: usize = values.iter().map(|(_, value)| value.len()).sum();
+        let mut sum: usize = values.iter().map(|(_, value)| value.memory.bytes()).sum();
         while sum > LIMIT && values.len() > 1 {
-            sum -= values.pop_front().map_or(0, |(_, value)| value.len());
+            sum -= values.pop_front().map_or(0, |(_, value)| value.memory.bytes());
         }
         Ok(value)
     }
 
-    fn kept(&self, offset: u64) -> Option<Arc<Vec<u8>>> {
+    fn kept(&self, offset: u64) -> Option<Arc<Kept>> {
         let mut values = lock(&self.values);
         let place = values.iter().rposition(|(of, _)| *of == offset)?;
         let found = values.remove(place)?;
@@ -55,6 +97,14 @@ impl Inflated {
     }
 }
 
+impl Keeper for Inflated {
+    fn give_up(&self) {
+        if let Ok(mut values) = self.values.try_lock() {
+            values.clear();
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -63,9 +113,9 @@ mod tests {
         let mut made = false;
         let value = inflated.get(offset, || {
             made = true;
-            Ok::<_, ()>(vec![offset as u8; size])
+            Ok::<_, crate::error::Error>(Kept { value: Value::Whole(vec![offset as u8]), memory: memory::take(size)? })
         });
-        assert_eq!(*value.unwrap(), vec![offset as u8; size]);
+        assert!(matches!(&value.unwrap().value, Value::Whole(whole) if *whole == [offset as u8]));
         made
     }
 
@@ -78,15 +128,14 @@ mod tests {
         // 2 was used before all others
         assert!(get(&inflated, 4, third) && !get(&inflated, 1, third) && !get(&inflated, 3, third));
         assert!(get(&inflated, 2, third));
-        // a value larger than the limit drives all others out, and goes with the next one
-        assert!(get(&inflated, 5, LIMIT + 1) && !get(&inflated, 5, LIMIT + 1) && get(&inflated, 1, third));
-        assert!(get(&inflated, 5, LIMIT + 1));
+        inflated.give_up();
+        assert!(get(&inflated, 2, third));
     }
 
     #[test]
     fn what_fails_is_not_kept_and_nobody_inflates_what_another_does() {
         let inflated = Inflated::default();
-        assert_eq!(inflated.get(7, || Err(1)), Err(1));
+        assert!(inflated.get(7, || Err(1)).is_err_and(|e| e == 1));
         let made = std::sync::atomic::AtomicUsize::new(0);
         std::thread::scope(|scope| {
             for _ in 0..8 {
@@ -94,9 +143,9 @@ mod tests {
                     let inflate = || {
                         made.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
                         std::thread::sleep(std::time::Duration::from_millis(20));
-                        Ok::<_, ()>(vec![7; 5])
+                        Ok::<_, ()>(Kept { value: Value::Whole(vec![7; 5]), memory: Grant::default() })
                     };
-                    assert_eq!(*inflated.get(7, inflate).unwrap(), [7; 5]);
+                    assert!(inflated.get(7, inflate).is_ok());
                 });
             }
         });

@@ -4,6 +4,7 @@
 use super::archive::{Archive, Outcome, damaged};
 use super::fields::Fields;
 use super::index::{HEADER_SIZE, Index, Member, key_name};
+use super::stream::inflate_whole;
 use crate::codec;
 use crate::error::Error;
 use crate::memory;
@@ -22,6 +23,9 @@ const EXPECTED_EXTRA: u64 = 128;
 
 /// Bytes of a value that are read in vain rather than asking for its header first.
 const SMALL: u64 = 64 << 10;
+
+/// Deflated bytes that are taken into memory at once, which is the quicker way.
+const AT_ONCE: u64 = 1 << 20;
 
 /// No deflate stream makes more than so many bytes of one.
 const MAX_RATIO: u64 = 1032;
@@ -43,7 +47,12 @@ impl Reader<'_> {
         }
         match member.method {
             STORED if member.size == member.stored_size => Ok(()),
-            DEFLATED if member.size / MAX_RATIO <= member.stored_size => Ok(()),
+            DEFLATED
+                if member.size / MAX_RATIO <= member.stored_size
+                    && member.stored_size <= member.size.saturating_mul(2).saturating_add(SMALL) =>
+            {
+                Ok(())
+            }
             STORED | DEFLATED => Err(damaged("its two sizes in the archive's directory contradict each other")),
             method => Err(Error::unsupported(format!(
                 "compressed by {} in the zip archive, of which only stored and deflated members are read",
@@ -62,15 +71,15 @@ impl Reader<'_> {
     pub fn whole(&self, member: &Member, value: &mut Vec<u8>) -> Outcome<()> {
         if Self::is_stored(member) {
             self.data(member, 0..member.stored_size, value)?;
+        } else if member.stored_size > AT_ONCE {
+            memory::resize(value, usize::try_from(member.size).map_err(|_| Error::system(libc::ENOMEM))?)?;
+            inflate_whole(self, member, value)?;
         } else {
             let mut deflated = Vec::new();
             self.data(member, 0..member.stored_size, &mut deflated)?;
             inflate(&deflated, member.size, value)?;
         }
-        match crc32fast::hash(value) {
-            crc if crc == member.crc => Ok(()),
-            crc => Err(damaged(format!("its crc32 is {crc:08x}, the archive says {:08x}", member.crc))),
-        }
+        check_crc(member, crc32fast::hash(value))
     }
 
     /// Reads bytes of the member's data in the archive, of which `range` must be a part.
@@ -138,6 +147,14 @@ impl<'a> Header<'a> {
         let len = HEADER_SIZE as u32 + u32::from(name) + u32::from(extra);
         let name = fields.bytes(name.into())?;
         (signature == HEADER).then_some(Header { name, flags, method, stored_size, size, len })
+    }
+}
+
+/// An error unless `crc` is the checksum that the directory has.
+pub(super) fn check_crc(member: &Member, crc: u32) -> Outcome<()> {
+    match crc == member.crc {
+        true => Ok(()),
+        false => Err(damaged(format!("its crc32 is {crc:08x}, the archive says {:08x}", member.crc))),
     }
 }
 

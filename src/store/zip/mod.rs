@@ -11,6 +11,7 @@ mod index;
 mod inflated;
 mod listing;
 mod member;
+mod stream;
 
 use super::{EntryKind, Key, Listing, Permissions, Stat, Store, Version, hand_on};
 use crate::error::{Error, Kind, Result};
@@ -28,7 +29,8 @@ use std::time::Duration;
 /// How often an archive that changes while it is read is opened anew for one request.
 const ATTEMPTS: usize = 5;
 
-/// Deflated members up to this many bytes are inflated to read a part of one: as many as a chunk may have.
+/// Deflated members up to this many bytes are inflated to read a part of one, which takes seconds: as many as a chunk may
+/// have.
 const MAX_INFLATED: u64 = (2 << 30) - 1;
 
 /// A member may be younger than its archive by its zone, which it doesn't know.
@@ -56,7 +58,7 @@ pub struct ZipStore {
 struct Opened {
     archive: Archive,
     index: Index,
-    inflated: Inflated,
+    inflated: Arc<Inflated>,
     /// Of the archive, as its members' versions begin.
     version: String,
 }
@@ -79,7 +81,9 @@ impl Opened {
                 log::warn!("{key}: members whose names can't be keys are left out, {name:?} first");
             }
             let version = archive.stat.version.to_string();
-            return Ok(Opened { archive, index, inflated: Inflated::default(), version });
+            let inflated = Arc::new(Inflated::default());
+            memory::register(&inflated);
+            return Ok(Opened { archive, index, inflated, version });
         }
         Err(changes_always())
     }
@@ -135,14 +139,8 @@ impl Opened {
             let why = format!("a deflated member of {} bytes, of which no part can be read: unpack it", member.size);
             return Err(Error::unsupported(why).into());
         } else {
-            let whole = self.inflated.get(member.offset, || -> Outcome<Vec<u8>> {
-                let mut whole = Vec::new();
-                self.reader().whole(member, &mut whole)?;
-                Ok(whole)
-            })?;
-            let part = whole.get(range.start as usize..range.end as usize).unwrap_or_default();
-            memory::reserve(value, part.len())?;
-            value.extend_from_slice(part);
+            memory::reserve(value, (range.end - range.start) as usize)?;
+            self.inflated.read(&self.reader(), member, range, value)?;
         }
         Ok(Some(self.stat(member)))
     }
