@@ -16,7 +16,7 @@ use std::time::Duration;
 use tokio::time::timeout;
 
 /// The most bytes of an answer of which nobody has said how many it may have: listings, tokens.
-const MAX_ANSWER: u64 = 64 << 20;
+const MAX_ANSWER: u64 = 10 << 20;
 
 /// How long a machine's own metadata service may take: where there is none, nothing answers at all.
 const METADATA: Duration = Duration::from_secs(2);
@@ -71,6 +71,7 @@ impl Connector {
             body: (!is_read).then_some(body),
             limit: parts.extensions.get().map_or(MAX_ANSWER, |Limit(limit)| *limit),
             enough: None,
+            skipped: 0,
         };
         let mut answer = match ask.url.host_str().is_some_and(is_metadata_service) {
             false => self.0.send(&ask).await?,

@@ -57,12 +57,14 @@ pub(super) struct Ask {
     pub limit: u64,
     /// If the answer is a whole value and not the part that was asked for, as many bytes of it will do.
     pub enough: Option<u64>,
+    /// So many bytes at the beginning of a whole value are not wanted: they are dropped as they come.
+    pub skipped: u64,
 }
 
 impl Ask {
     /// A request without a body.
     pub fn new(method: Method, url: Url) -> Self {
-        Ask { method, url, headers: HeaderMap::new(), body: None, limit: MAX_ERROR, enough: None }
+        Ask { method, url, headers: HeaderMap::new(), body: None, limit: MAX_ERROR, enough: None, skipped: 0 }
     }
 }
 
@@ -73,6 +75,8 @@ pub(super) struct Answer {
     pub status: StatusCode,
     pub headers: HeaderMap,
     pub body: Vec<u8>,
+    /// Bytes that came before the body and were dropped.
+    pub skipped: u64,
 }
 
 /// Sends requests.
@@ -190,7 +194,7 @@ impl Transport {
             return Err(Cause::Busy(status, retry::after(&headers)));
         }
         if ask.method == Method::HEAD {
-            return Ok(Answer { tries: 1, status, headers, body: Vec::new() });
+            return Ok(Answer { tries: 1, status, headers, body: Vec::new(), skipped: 0 });
         }
         let length = length(&headers);
         if status.is_success() && length.is_none() && !headers.contains_key(TRANSFER_ENCODING) && status != 204 {
@@ -207,24 +211,27 @@ impl Transport {
             None if status.is_success() => ask.limit,
             None => MAX_ERROR,
         };
-        let body = self.receive_body(&mut response, length, limit, enough).await?;
+        let skipped = enough.map_or(0, |_| ask.skipped);
+        let (body, received) = self.receive_body(&mut response, length, limit, enough, skipped).await?;
         let part = part_of(status, &headers, body.len() as u64)?;
         // some servers call the bytes behind the end an empty part
         let status =
             if part.is_some_and(|range| range.is_empty()) { StatusCode::RANGE_NOT_SATISFIABLE } else { status };
         if status.is_success() {
-            self.stats.bytes_received.add(body.len() as u64);
+            self.stats.bytes_received.add(received);
         }
-        Ok(Answer { tries: 1, status, headers, body })
+        Ok(Answer { tries: 1, status, headers, body, skipped: skipped.min(received) })
     }
 
+    /// The body without its first `skipped` bytes, and how many bytes came.
     async fn receive_body(
         &self,
         response: &mut Response,
         length: Option<u64>,
         limit: u64,
         enough: Option<u64>,
-    ) -> Result<Vec<u8>, Cause> {
+        skipped: u64,
+    ) -> Result<(Vec<u8>, u64), Cause> {
         let most = enough.unwrap_or(u64::MAX);
         let wanted = length.map(|length| length.min(most));
         let mut body = Vec::new();
@@ -232,21 +239,23 @@ impl Transport {
             if wanted > limit {
                 return Err(Cause::TooLarge { size: length, limit });
             }
-            memory::reserve(&mut body, wanted as usize).map_err(Cause::System)?;
+            memory::reserve(&mut body, wanted.saturating_sub(skipped) as usize).map_err(Cause::System)?;
         }
-        let end = wanted.unwrap_or(most);
-        while (body.len() as u64) < end {
+        let (end, mut received) = (wanted.unwrap_or(most), 0);
+        while received < end {
             let piece = timeout(self.stall(), response.chunk()).await.map_err(|_| Cause::TimedOut(self.stall()))?;
             let Some(piece) = piece.map_err(|e| Cause::Broken(text_of(&e)))? else { break };
-            let room = (end - body.len() as u64).min(piece.len() as u64) as usize;
-            if (body.len() + room) as u64 > limit {
+            let room = (end - received).min(piece.len() as u64);
+            if received + room > limit {
                 return Err(Cause::TooLarge { size: None, limit });
             }
-            body.extend_from_slice(piece.get(..room).unwrap_or_default());
+            let from = skipped.saturating_sub(received).min(room);
+            body.extend_from_slice(piece.get(from as usize..room as usize).unwrap_or_default());
+            received += room;
         }
         match wanted {
-            Some(wanted) if (body.len() as u64) < wanted => Err(Cause::Short { received: body.len() as u64, wanted }),
-            _ => Ok(body),
+            Some(wanted) if received < wanted => Err(Cause::Short { received, wanted }),
+            _ => Ok((body, received)),
         }
     }
 

@@ -51,6 +51,7 @@ impl Web {
         let mut ask = Ask::new(Method::GET, self.url(key));
         ask.limit = range.end - range.start;
         ask.enough = Some(range.end);
+        ask.skipped = range.start;
         ask.headers.insert(RANGE, range_header(&range)?);
         let answer = self.send(&ask).await?;
         if answer.status == StatusCode::RANGE_NOT_SATISFIABLE {
@@ -65,14 +66,14 @@ impl Web {
 
     /// What an answer has of `range`.
     fn part(&self, ask: &Ask, answer: Answer, range: Range<u64>) -> Result<(Vec<u8>, Stat)> {
-        let Answer { status, headers, mut body, .. } = answer;
+        let Answer { status, headers, body, skipped, .. } = answer;
         if status == StatusCode::OK {
             // all of the value, up to the end of the range
-            let ended = (body.len() as u64) < range.end;
-            let Some(size) = length(&headers).or(ended.then_some(body.len() as u64)) else {
+            let received = skipped + body.len() as u64;
+            let ended = received < range.end;
+            let Some(size) = length(&headers).or(ended.then_some(received)) else {
                 return Err(wrong(ask, "a value whose size it doesn't tell"));
             };
-            body.drain(..body.len().min(range.start as usize));
             return Ok((body, stat(&headers, size)));
         }
         let told = content_range(&headers).and_then(|told| Some((told.range?, told.size?)));
