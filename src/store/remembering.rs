@@ -4,7 +4,7 @@
 
 use super::{Entry, EntryKind, Key, Listing, Replaces, Stat, Store, Version, hand_on, stat_many_of};
 use crate::error::Result;
-use crate::memory::lock;
+use crate::memory::{self, lock};
 use flight::Flight;
 use known::{Known, Listed, MAX_LISTING};
 use std::fs::File;
@@ -27,7 +27,9 @@ pub struct Remembering {
 impl Remembering {
     /// `below`, whose answers are taken as they were for `ttl`, or for ever. [`Store::forget`] ends that.
     pub fn new(below: Arc<dyn Store>, ttl: Option<Duration>) -> Self {
-        Remembering { below, known: Arc::new(Mutex::new(Known::new(ttl))) }
+        let known = Arc::new(Mutex::new(Known::new(ttl)));
+        memory::register(&known);
+        Remembering { below, known }
     }
 
     /// What stands at `key` may be another now, whether the call that was to change it has succeeded or not.

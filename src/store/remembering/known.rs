@@ -1,7 +1,7 @@
 //! What is remembered, in bounded memory, and until when. It asks nobody.
 
 use super::{Flight, SMALL};
-use crate::memory::lock;
+use crate::memory::{Grant, Keeper, lock};
 use crate::store::{Entry, EntryKind, Key, Stat, Version};
 use lru::LruCache;
 use std::collections::HashMap;
@@ -47,6 +47,24 @@ pub struct Known {
     listings: LruCache<Key, Kept>,
     names: usize,
     running: Vec<Weak<Listed>>,
+    /// Bytes of all answers, values and listings.
+    weight: usize,
+    /// Counts them.
+    memory: Grant,
+}
+
+/// Bytes of memory that an answer takes beside its key and its version, and a name of a listing beside its own.
+const NOTED: usize = 256;
+
+/// Bytes that are counted together.
+const COUNTED_AT_ONCE: usize = 256 << 10;
+
+impl Keeper for Mutex<Known> {
+    fn give_up(&self) {
+        if let Ok(mut known) = self.try_lock() {
+            known.clear();
+        }
+    }
 }
 
 struct Noted {
@@ -93,7 +111,35 @@ impl Known {
             listings: LruCache::new(LISTINGS),
             names: 0,
             running: Vec::new(),
+            weight: 0,
+            memory: Grant::default(),
         }
+    }
+
+    /// Drops all that is remembered.
+    fn clear(&mut self) {
+        self.stats.clear();
+        self.values.clear();
+        self.listings.clear();
+        (self.value_bytes, self.names, self.weight) = (0, 0, 0);
+        self.memory.shrink_to(0);
+    }
+
+    /// Counts what came and what went. Where there is no memory for it, nothing is remembered.
+    fn weigh(&mut self, came: usize, went: usize) {
+        self.weight = (self.weight + came).saturating_sub(went);
+        if self.weight + 2 * COUNTED_AT_ONCE < self.memory.bytes() {
+            self.memory.shrink_to(self.weight);
+        }
+        if self.weight > self.memory.bytes() && self.memory.grow(COUNTED_AT_ONCE.max(came)).is_err() {
+            self.clear();
+        }
+    }
+
+    fn put_stat(&mut self, key: Key, noted: Noted) {
+        let came = weight(&key, &noted);
+        let went = self.stats.push(key, noted).map_or(0, |(key, noted)| weight(&key, &noted));
+        self.weigh(came, went);
     }
 
     /// True if nothing at or above `key` was forgotten since `stamp`.
@@ -136,7 +182,7 @@ impl Known {
                 && self.is_current(key, flight.stamp)
             {
                 let source = Source::Asked(Instant::now());
-                self.stats.put(key.clone(), Noted { stat: stat.clone(), stamp: flight.stamp, source });
+                self.put_stat(key.clone(), Noted { stat: stat.clone(), stamp: flight.stamp, source });
             }
         }
     }
@@ -150,7 +196,7 @@ impl Known {
         });
         if !asked && !listed.is_closed() && self.is_current(&key, listed.stamp) {
             let source = Source::Listed(listed.clone());
-            self.stats.put(key, Noted { stat: Some(stat), stamp: listed.stamp, source });
+            self.put_stat(key, Noted { stat: Some(stat), stamp: listed.stamp, source });
         }
     }
 
@@ -166,11 +212,12 @@ impl Known {
 
     /// Keeps a value if it is a small one. It is used only where its version is known to stand there.
     pub fn keep_value(&mut self, key: &Key, version: Version, value: &[u8]) {
+        let before = self.value_bytes;
         if let Some((_, old)) = self.values.pop(key) {
             self.value_bytes -= old.len();
         }
         if value.len() > SMALL {
-            return;
+            return self.weigh(0, before - self.value_bytes);
         }
         self.value_bytes += value.len();
         let pushed = self.values.push(key.clone(), (version, value.to_vec()));
@@ -180,6 +227,7 @@ impl Known {
         {
             self.value_bytes -= old.len();
         }
+        self.weigh(self.value_bytes, before);
     }
 
     /// All names below `prefix`, if they are kept.
@@ -211,19 +259,30 @@ impl Known {
         }
         self.drop_listing(&listed.prefix);
         self.names += entries.len();
+        let came = weight_of(&entries);
         let kept = (listed.clone(), Instant::now(), Arc::new(entries));
         let pushed = self.listings.push(listed.prefix.clone(), kept);
-        self.names -= pushed.map_or(0, |(_, (_, _, old))| old.len());
-        while self.names > MAX_NAMES
-            && let Some((_, (_, _, old))) = self.listings.pop_lru()
-        {
-            self.names -= old.len();
+        let (mut went, mut dropped) = (0, pushed);
+        loop {
+            if let Some((_, (_, _, old))) = dropped.take() {
+                self.names -= old.len();
+                went += weight_of(&old);
+            }
+            if self.names <= MAX_NAMES {
+                break;
+            }
+            dropped = self.listings.pop_lru();
+            if dropped.is_none() {
+                break;
+            }
         }
+        self.weigh(came, went);
     }
 
     fn drop_listing(&mut self, prefix: &Key) {
         if let Some((_, _, old)) = self.listings.pop(prefix) {
             self.names -= old.len();
+            self.weigh(0, weight_of(&old));
         }
     }
 
@@ -241,7 +300,8 @@ impl Known {
         for (level, above) in upwards(key).enumerate() {
             let is_prefix = |noted: &Noted| noted.stat.as_ref().is_some_and(|stat| stat.kind == EntryKind::Prefix);
             if level == 0 || removed || !self.stats.peek(&above).is_some_and(is_prefix) {
-                self.stats.pop(&above);
+                let went = self.stats.pop(&above).map_or(0, |noted| weight(&above, &noted));
+                self.weigh(0, went);
             }
             self.flights.remove(&above);
             if level > 0 {
@@ -276,6 +336,18 @@ impl Listed {
         }
         good
     }
+}
+
+fn weight(key: &Key, noted: &Noted) -> usize {
+    let tag = match &noted.stat {
+        Some(Stat { version: Version::Tag(tag), .. }) => tag.len(),
+        _ => 0,
+    };
+    NOTED + key.as_str().len() + tag
+}
+
+fn weight_of(entries: &[Entry]) -> usize {
+    entries.iter().map(|entry| NOTED + entry.name.len()).sum()
 }
 
 /// `key` and all keys above it, up to the root.
