@@ -1,0 +1,491 @@
+//! What a store, a server or a user can make the daemon take: on real mounts with a small cache, its peak is measured
+//! from the idle mount on. Each store here takes hundreds of megabytes, or gigabytes, of a program that doesn't count.
+
+mod support;
+
+use rustix::process::{Resource, Rlimit, prlimit};
+use serde_json::{Value, json};
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+use std::sync::mpsc::channel;
+use std::time::Duration;
+use support::daemon::Daemon;
+use support::faulty::Faulty;
+use support::say;
+use zarrfs::codec;
+use zarrfs::metadata::CodecConfig;
+
+/// The bound of the cache, and the argument that sets it.
+const BOUND: u64 = 32 << 20;
+const CACHE: [&str; 2] = ["--cache-size", "32M"];
+
+/// The server of these tests reads and digests a value for each request.
+const TTL: [&str; 2] = ["--metadata-ttl", "1h"];
+
+/// What the daemon may take beyond the bound, whatever the store holds: the promise in README.md.
+const BESIDE: u64 = 64 << 20;
+
+/// What the daemon can take before the system refuses it more: a machine that runs the tests survives a daemon that
+/// keeps no promise.
+const REFUSED: u64 = 3 << 30;
+
+/// What an attack may take from its beginning to its end. Longer means that something has no end.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The largest document that is read.
+const DOCUMENT: usize = 16 << 20;
+
+/// Mounts `store`, does `work` to the mount, and fails if the daemon's memory has grown beyond the promise, or `work`
+/// has not ended in time. What `work` returns is told.
+fn attack(store: &Path, args: &[&str], what: &str, work: impl FnOnce(&Path) + Send + 'static) {
+    let mut daemon = Daemon::start(store, &[&CACHE, args].concat());
+    let proc = PathBuf::from(format!("/proc/{}", daemon.pid().as_raw_nonzero()));
+    let limit = Rlimit { current: Some(REFUSED), maximum: Some(REFUSED) };
+    prlimit(Some(daemon.pid()), Resource::Data, limit).unwrap();
+    let (done, wait) = channel();
+    let mount = daemon.path();
+    let worker = std::thread::spawn(move || {
+        work(&mount);
+        let _ = done.send(());
+    });
+    let ended = wait.recv_timeout(PATIENCE);
+    if ended == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
+        daemon.kill();
+        panic!("{what}: no end after {PATIENCE:?}");
+    }
+    let grown = memory(&proc, "VmHWM:").saturating_sub(idle());
+    let result = worker.join();
+    say(&format!("memory: {what}: {} MiB", grown >> 20));
+    assert!(grown <= BOUND + BESIDE, "{what}: the daemon's memory grew by {} MiB", grown >> 20);
+    if let Err(panic) = result {
+        std::panic::resume_unwind(panic);
+    }
+    assert!(daemon.unmount().success(), "{what}: the daemon ends well");
+}
+
+/// The memory of a daemon that has mounted a store with nothing in it, in bytes: what a store makes it take while it is
+/// mounted counts, too.
+fn idle() -> u64 {
+    static IDLE: OnceLock<u64> = OnceLock::new();
+    *IDLE.get_or_init(|| {
+        let store = tempfile::tempdir().unwrap();
+        write(store.path().join(".zgroup"), "{\"zarr_format\":2}");
+        let daemon = Daemon::start(store.path(), &CACHE);
+        let idle = memory(Path::new(&format!("/proc/{}", daemon.pid().as_raw_nonzero())), "VmRSS:");
+        daemon.unmount();
+        idle
+    })
+}
+
+/// A line of the daemon's status, in bytes.
+fn memory(proc: &Path, name: &str) -> u64 {
+    let status = fs::read_to_string(proc.join("status")).expect("the daemon is alive");
+    let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+    line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
+}
+
+/// `ls -la`, and all extended attributes, of everything in a directory.
+fn list(directory: &Path) {
+    for entry in fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        let _ = path.symlink_metadata();
+        let mut names = Vec::with_capacity(1 << 16);
+        let _ = rustix::fs::listxattr(&path, rustix::buffer::spare_capacity(&mut names));
+    }
+}
+
+/// Reads all of a file; an error is as good.
+fn read(path: &Path) -> Result<Vec<u8>, std::io::Error> {
+    let mut bytes = Vec::new();
+    File::open(path)?.read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+fn stats(mount: &Path) -> String {
+    fs::read_to_string(mount.join(".zarrfs/stats")).unwrap()
+}
+
+fn write(path: PathBuf, bytes: impl AsRef<[u8]>) {
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(path, bytes).unwrap();
+}
+
+/// Writes the document of an array; what is not named in `more` is as usual.
+fn array(path: &Path, shape: u64, chunks: u64, more: Value) {
+    let mut document = json!({"zarr_format": 2, "shape": [shape], "chunks": [chunks], "dtype": "|u1",
+        "compressor": null, "fill_value": 0, "order": "C", "filters": null});
+    document.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    write(path.join(".zarray"), document.to_string());
+}
+
+/// `size` bytes of zeros, as a codec encodes them.
+fn zeros(codec: Value, size: usize) -> Vec<u8> {
+    encoded(codec, &vec![0; size])
+}
+
+fn encoded(codec: Value, bytes: &[u8]) -> Vec<u8> {
+    let codec = codec::build(&CodecConfig::parse(&codec).unwrap(), 1).unwrap();
+    let mut out = Vec::new();
+    codec.encode(bytes, &mut out).unwrap();
+    out
+}
+
+/// Documents of almost 16 MiB that take many times as much once they are parsed or rewritten.
+fn documents() -> Vec<(&'static str, String)> {
+    let repeated = |item: &str| item.repeat((DOCUMENT - 4096) / item.len());
+    let list = |item: &str, last: &str| format!("{{\"units\":\"K\",\"a\":[{}{last}]}}", repeated(item));
+    vec![
+        ("numbers", list("1,", "1")),
+        ("nan", list("NaN,", "1")),
+        ("lists", list("[],", "[]")),
+        ("strings", list("\"\",", "\"\"")),
+        ("escapes", format!("{{\"a\":\"{}\"}}", repeated("\\u0001"))),
+        ("members", format!("{{{}\"b\":1}}", repeated("\"a\":{},"))),
+        ("deep", format!("{{\"a\":{}{}1{}}}", "[".repeat(120), "1,".repeat(DOCUMENT / 2 - 4096), "]".repeat(120))),
+        ("text", format!("{{\"long_name\":\"{}\"}}", repeated("x"))),
+    ]
+}
+
+/// A group with large attributes everywhere, and a healthy array.
+fn large_documents() -> tempfile::TempDir {
+    let store = tempfile::tempdir().unwrap();
+    write(store.path().join(".zgroup"), "{\"zarr_format\":2}");
+    write(store.path().join(".zmetadata"), "{\"metadata\":{},\"zarr_consolidated_format\":1}");
+    for (name, text) in documents() {
+        array(&store.path().join(name), 24, 24, json!({"dtype": "<f4"}));
+        write(store.path().join(name).join(".zattrs"), text);
+    }
+    array(&store.path().join("healthy"), 24, 24, json!({"dtype": "<f4"}));
+    write(store.path().join("healthy/.zattrs"), "{\"units\":\"K\"}");
+    store
+}
+
+#[test]
+fn large_documents_in_a_listing() {
+    let store = large_documents();
+    attack(store.path(), &[], "ls -la and .zmetadata of large documents", |mount| {
+        list(mount);
+        let consolidated: Value = serde_json::from_slice(&read(&mount.join(".zmetadata")).unwrap()).unwrap();
+        assert_eq!(consolidated["metadata"]["healthy/.zattrs"]["units"], "K");
+        assert!(consolidated["metadata"].get("numbers/.zattrs").is_none());
+        assert!(stats(mount).contains("left out of .zmetadata"));
+        for (name, text) in documents() {
+            let mut names = Vec::with_capacity(1 << 16);
+            let _ = rustix::fs::listxattr(mount.join(name), rustix::buffer::spare_capacity(&mut names));
+            // what is stored is shown as it is
+            assert!(read(&mount.join(name).join(".zattrs")).unwrap() == text.as_bytes(), "{name}");
+        }
+    });
+}
+
+#[test]
+fn large_documents_in_headers() {
+    let store = large_documents();
+    attack(store.path(), &["--containers", "nc,tif,nii"], "headers and containers of large documents", |mount| {
+        let _ = read(&mount.join("dataset.nc"));
+        for (name, _) in documents() {
+            for header in fs::read_dir(mount.join(name)).unwrap() {
+                let _ = read(&header.unwrap().path());
+            }
+        }
+        assert!(read(&mount.join("healthy/data.npy")).unwrap().len() > 96);
+    });
+}
+
+#[test]
+fn large_documents_held_and_changed() {
+    let store = large_documents();
+    attack(store.path(), &[], "large documents held open, changed and begun", |mount| {
+        let mut held = Vec::new();
+        for (name, _) in documents() {
+            let path = mount.join(name).join(".zattrs");
+            held.extend((0..2).map(|_| File::open(&path)));
+            let _ = rustix::fs::setxattr(mount.join(name), "user.zarr.attrs.x", b"1", rustix::fs::XattrFlags::empty());
+        }
+        drop(held);
+        // a gigabyte into attributes, and many documents at a time
+        let mut drafts = Vec::new();
+        for (name, _) in documents() {
+            let Ok(mut file) = fs::OpenOptions::new().write(true).open(mount.join(name).join(".zattrs")) else {
+                continue;
+            };
+            let piece = vec![b' '; 1 << 20];
+            let written = (0..1024).take_while(|_| file.write_all(&piece).is_ok()).count();
+            assert!(written <= 16, "{written} MiB");
+            drafts.push(file);
+        }
+        drop(drafts);
+        assert_eq!(read(&mount.join("healthy/.zattrs")).unwrap(), b"{\"units\":\"K\"}");
+    });
+}
+
+#[test]
+fn large_fill_values() {
+    let store = tempfile::tempdir().unwrap();
+    write(store.path().join(".zgroup"), "{\"zarr_format\":2}");
+    for i in 0..6 {
+        let text = "QUJD".repeat(DOCUMENT / 4 - 1024);
+        let dtype = ["|S12000000", "<U3000000", "|V12000000"][i % 3];
+        array(&store.path().join(format!("a{i}")), 2, 1, json!({"dtype": dtype, "fill_value": text}));
+    }
+    let fields: Vec<Value> = (0..500_000).map(|i| json!([format!("{i}"), "|u1"])).collect();
+    array(&store.path().join("fields"), 2, 1, json!({"dtype": fields, "fill_value": null}));
+    attack(store.path(), &["--headers", "all"], "large fill values and dtypes", |mount| {
+        list(mount);
+        for entry in fs::read_dir(mount).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                list(&path);
+                let _ = read(&path.join(".zarray"));
+            }
+        }
+        assert!(stats(mount).len() < 1 << 20);
+    });
+}
+
+#[test]
+fn filters_that_expand() {
+    let store = tempfile::tempdir().unwrap();
+    write(store.path().join(".zgroup"), "{\"zarr_format\":2}");
+    let bz2 = json!({"id": "bz2", "level": 9});
+    let astype = json!({"id": "astype", "encode_dtype": "<f8", "decode_dtype": "|i1"});
+    for n in 1..=4 {
+        let (path, size) = (store.path().join(format!("astype{n}")), 1 << 20);
+        array(&path, size, size, json!({"dtype": "|i1", "compressor": bz2, "filters": vec![&astype; n]}));
+        write(path.join("0"), zeros(bz2.clone(), (size as usize) << (3 * n.min(3))));
+    }
+    let zlib = json!({"id": "zlib", "level": 9});
+    let path = store.path().join("compressors");
+    array(&path, 1000, 1000, json!({"compressor": zlib, "filters": vec![&zlib; 40]}));
+    write(path.join("0"), encoded(zlib.clone(), &zeros(zlib.clone(), 256 << 20)));
+    attack(store.path(), &[], "filters that expand", |mount| {
+        assert!(read(&mount.join("astype1/data.raw")).unwrap() == vec![0; 1 << 20]);
+        for name in ["astype2", "astype3", "astype4", "compressors"] {
+            list(&mount.join(name));
+            let _ = read(&mount.join(name).join("data.raw"));
+            let _ = read(&mount.join(name).join("0"));
+        }
+        assert!(read(&mount.join("astype3/data.raw")).is_err());
+        let file = fs::OpenOptions::new().write(true).open(mount.join("astype3/data.raw"));
+        let _ = file.and_then(|file| file.write_all_at(b"x", 7));
+    });
+}
+
+#[test]
+fn chunks_larger_than_the_memory_for_them() {
+    let store = tempfile::tempdir().unwrap();
+    write(store.path().join(".zgroup"), "{\"zarr_format\":2}");
+    let zlib = json!({"id": "zlib", "level": 9});
+    let size = 400 << 20;
+    array(&store.path().join("c"), size, size, json!({"compressor": zlib}));
+    let document = json!({"zarr_format": 2, "shape": [2, size / 2], "chunks": [2, size / 2], "dtype": "|u1",
+        "compressor": zlib, "fill_value": 0, "order": "F", "filters": null});
+    write(store.path().join("f/.zarray"), document.to_string());
+    let objects = json!({"dtype": "|O", "fill_value": null, "compressor": zlib, "filters": [{"id": "vlen-bytes"}]});
+    array(&store.path().join("o"), 10, 10, objects);
+    let bomb = zeros(zlib, size as usize);
+    for name in ["c/0", "f/0.0", "o/0"] {
+        write(store.path().join(name), &bomb);
+    }
+    array(&store.path().join("raw"), size, size, json!({}));
+    File::create(store.path().join("raw/0")).unwrap().set_len(size).unwrap();
+    attack(store.path(), &[], "chunks larger than the memory for them", move |mount| {
+        for name in ["c", "f", "o"] {
+            list(&mount.join(name));
+            let _ = read(&mount.join(name).join("0"));
+            let file = File::open(mount.join(name).join("data.raw"));
+            let _ = file.and_then(|file| file.read_exact_at(&mut [0], 7));
+        }
+        let refused = read(&mount.join("c/0")).unwrap_err();
+        assert_eq!(refused.raw_os_error(), Some(libc::ENOMEM), "{refused}");
+        assert!(stats(mount).contains("--cache-size"), "{}", stats(mount));
+        // what is not encoded needs no memory for all of it
+        let mut end = [1; 5];
+        File::open(mount.join("raw/data.raw")).unwrap().read_exact_at(&mut end, size - 5).unwrap();
+        assert_eq!(end, [0; 5]);
+        for name in ["c/data.raw", "c/0", "raw/data.raw"] {
+            let file = fs::OpenOptions::new().write(true).open(mount.join(name));
+            let _ = file.and_then(|file| file.write_all_at(b"x", 7));
+        }
+    });
+}
+
+/// A `.zmetadata` of `arrays` arrays, each with `more` in its attributes.
+fn consolidated(arrays: usize, more: &str) -> String {
+    let zarray = r#"{"zarr_format":2,"shape":[4],"chunks":[2],"dtype":"|u1","compressor":null,"fill_value":0,
+        "order":"C","filters":null}"#;
+    let entry =
+        |i| format!(r#""group/a{i:05}/.zarray":{zarray},"group/a{i:05}/.zattrs":{{"units":"K","more":{more}}}"#);
+    let entries: Vec<String> = (0..arrays).map(entry).collect();
+    let groups = r#"".zgroup":{"zarr_format":2},"group/.zgroup":{"zarr_format":2}"#;
+    format!(r#"{{"zarr_consolidated_format":1,"metadata":{{{groups},{}}}}}"#, entries.join(","))
+}
+
+#[test]
+fn consolidated_metadata_of_a_server() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = format!("\"{}\"", "x".repeat(2700));
+    let large = consolidated(10_000, &text);
+    assert!(large.len() > 28_000_000, "{}", large.len());
+    write(folder.path().join("large/.zmetadata"), &large);
+    write(folder.path().join("large/group/a00007/0"), "ab");
+    let numbers = (60 << 20) / 2;
+    write(folder.path().join("numbers/.zmetadata"), consolidated(1, &format!("[{}1]", "1,".repeat(numbers))));
+    let names: String = (0..2_000_000).map(|i| format!("\"{i}/a/b/c/.zattrs\":{{}},")).collect();
+    write(folder.path().join("names/.zmetadata"), format!("{{\"metadata\":{{{names}\".zgroup\":{{}}}}}}"));
+    write(folder.path().join("vast/.zmetadata"), consolidated(1, &format!("\"{}\"", "x".repeat(200 << 20))));
+    for name in ["numbers", "names", "vast"] {
+        write(folder.path().join(name).join(".zgroup"), "{\"zarr_format\":2}");
+    }
+    let server = Faulty::new(folder.path());
+    attack(Path::new(&server.url("large")), &TTL, "30 MB of .zmetadata from a server", |mount| {
+        assert_eq!(
+            fs::read_dir(mount.join("group")).unwrap().filter(|e| e.as_ref().unwrap().file_type().unwrap().is_dir()).count(),
+            10_000
+        );
+        assert_eq!(read(&mount.join("group/a00007/data.raw")).unwrap(), b"ab\0\0");
+        assert!(read(&mount.join("group/a09999/.zattrs")).unwrap().starts_with(b"{\"units\":\"K\""));
+        // two of them and their index are more than there is for documents
+        let _ = read(&mount.join(".zmetadata"));
+    });
+    let daemon = Daemon::start(Path::new(&server.url("large")), &["--cache-size", "128M", TTL[0], TTL[1]]);
+    assert!(read(&daemon.path().join(".zmetadata")).unwrap().len() > 28_000_000);
+    daemon.unmount();
+    for (name, told) in [("numbers", "group/a00000"), ("names", "--cache-size"), ("vast", "67108864")] {
+        attack(Path::new(&server.url(name)), &TTL, &format!("{name} in the .zmetadata of a server"), move |mount| {
+            list(mount);
+            let _ = read(&mount.join("group/a00000/.zattrs"));
+            let _ = read(&mount.join(".zmetadata"));
+            let stats = stats(mount);
+            assert!(name == "numbers" || stats.contains(told) && stats.contains(".zmetadata"), "{name}: {stats}");
+        });
+    }
+}
+
+/// A server that knows no ranges, and sends each value from its start.
+#[test]
+fn values_of_a_server_without_ranges() {
+    use support::faulty::Fault;
+    let folder = tempfile::tempdir().unwrap();
+    write(folder.path().join(".zgroup"), "{\"zarr_format\":2}");
+    write(folder.path().join(".zmetadata"), "{\"metadata\":{\".zgroup\":{\"zarr_format\":2}}}");
+    let size = 60 << 20;
+    for i in 0..8 {
+        write(folder.path().join(format!("plain{i}")), vec![7; size]);
+    }
+    let server = Faulty::new(folder.path());
+    for i in 0..8 {
+        server.set(&format!("plain{i}"), Fault::IgnoredRange);
+    }
+    attack(Path::new(&server.url("")), &[], "a server without ranges", move |mount| {
+        std::thread::scope(|scope| {
+            for i in 0..8 {
+                let path = mount.join(format!("plain{i}"));
+                scope.spawn(move || {
+                    let mut end = [0; 9];
+                    let _ = File::open(path).and_then(|file| file.read_exact_at(&mut end, size as u64 - 9));
+                });
+            }
+        });
+    });
+}
+
+/// An archive of deflated members: names, the deflated bytes, and the value's size and checksum.
+fn archive(members: &[(&str, &[u8], u64, u32)]) -> Vec<u8> {
+    let (mut file, mut directory) = (Vec::new(), Vec::new());
+    for (name, data, size, crc) in members {
+        let fields = |out: &mut Vec<u8>| {
+            out.extend([20, 0, 0, 0, 8, 0, 0, 0, 0x21, 0x5a]);
+            for number in [*crc, data.len() as u32, *size as u32] {
+                out.extend(number.to_le_bytes());
+            }
+            out.extend([name.len() as u8, 0, 0, 0]);
+        };
+        let offset = file.len() as u32;
+        directory.extend(b"PK\x01\x02\x14\x00");
+        fields(&mut directory);
+        directory.extend([0; 10]);
+        directory.extend(offset.to_le_bytes());
+        directory.extend(name.as_bytes());
+        file.extend(b"PK\x03\x04");
+        fields(&mut file);
+        file.extend(name.as_bytes());
+        file.extend(*data);
+    }
+    let (start, count) = (file.len() as u32, (members.len() as u16).to_le_bytes());
+    file.extend(&directory);
+    file.extend(b"PK\x05\x06\0\0\0\0");
+    file.extend([count, count].concat());
+    file.extend([(directory.len() as u32).to_le_bytes(), start.to_le_bytes()].concat());
+    file.extend([0, 0]);
+    file
+}
+
+#[test]
+fn deflated_members_of_an_archive() {
+    let store = tempfile::tempdir().unwrap();
+    let size = 300 << 20;
+    let mut value = vec![0; size];
+    value.iter_mut().step_by(1 << 20).enumerate().for_each(|(i, byte)| *byte = i as u8);
+    let zlib = encoded(json!({"id": "zlib", "level": 1}), &value);
+    // without zlib's header and checksum
+    let bomb = &zlib[2..zlib.len() - 4];
+    let crc = crc32fast::hash(&value);
+    let zgroup = b"{\"zarr_format\":2}";
+    let group = encoded(json!({"id": "zlib"}), zgroup);
+    let document = json!({"zarr_format": 2, "shape": [size], "chunks": [size], "dtype": "|u1",
+        "compressor": null, "fill_value": 0, "order": "C", "filters": null})
+    .to_string();
+    let zarray = encoded(json!({"id": "zlib"}), document.as_bytes());
+    let bare = |zlib: &Vec<u8>| zlib[2..zlib.len() - 4].to_vec();
+    let (group, zarray) = (bare(&group), bare(&zarray));
+    let path = store.path().join("x.zip");
+    let members = [
+        (".zgroup", &group[..], zgroup.len() as u64, crc32fast::hash(zgroup)),
+        ("a/.zarray", &zarray[..], document.len() as u64, crc32fast::hash(document.as_bytes())),
+        ("a/0", bomb, size as u64, crc),
+        ("a/.zattrs", bomb, size as u64, crc),
+        ("plain1", bomb, size as u64, crc),
+        ("plain2", bomb, size as u64, crc),
+        ("plain3", bomb, size as u64, crc ^ 1),
+    ];
+    write(path.clone(), archive(&members));
+    attack(&path, &[], "deflated members of an archive", move |mount| {
+        let byte = |name: &str, at: usize| {
+            let mut byte = [0; 3];
+            File::open(mount.join(name)).and_then(|file| file.read_exact_at(&mut byte, at as u64)).map(|()| byte)
+        };
+        for name in ["plain1", "plain2", "a/data.raw"] {
+            for mib in [299, 7, 150, 151, 3] {
+                assert_eq!(byte(name, (mib << 20) - 1).unwrap(), [0, mib as u8, 0], "{name} {mib}");
+            }
+        }
+        assert!(byte("plain3", 0).is_err(), "the checksum is wrong");
+        list(&mount.join("a"));
+        let _ = read(&mount.join("a/.zattrs"));
+        let all = read(&mount.join("plain1")).unwrap();
+        assert!(crc32fast::hash(&all) == crc && all.len() == size);
+    });
+}
+
+#[test]
+fn chunks_of_objects_that_are_written() {
+    let store = tempfile::tempdir().unwrap();
+    write(store.path().join(".zgroup"), "{\"zarr_format\":2}");
+    let objects = json!({"dtype": "|O", "fill_value": null, "filters": [{"id": "vlen-bytes"}]});
+    array(&store.path().join("o"), 100, 10, objects);
+    attack(store.path(), &[], "chunks of objects that are written", |mount| {
+        let mut drafts = Vec::new();
+        for i in 0..10 {
+            let Ok(mut file) = File::create(mount.join(format!("o/{i}"))) else { continue };
+            let piece = vec![0; 1 << 20];
+            let written = (0..64).take_while(|_| file.write_all(&piece).is_ok()).count();
+            assert!(i > 0 || written >= 8, "{written}");
+            drafts.push(file);
+        }
+        drop(drafts);
+    });
+}
