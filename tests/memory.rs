@@ -343,7 +343,10 @@ fn consolidated_metadata_of_a_server() {
     let server = Faulty::new(folder.path());
     attack(Path::new(&server.url("large")), &TTL, "30 MB of .zmetadata from a server", |mount| {
         assert_eq!(
-            fs::read_dir(mount.join("group")).unwrap().filter(|e| e.as_ref().unwrap().file_type().unwrap().is_dir()).count(),
+            fs::read_dir(mount.join("group"))
+                .unwrap()
+                .filter(|e| e.as_ref().unwrap().file_type().unwrap().is_dir())
+                .count(),
             10_000
         );
         assert_eq!(read(&mount.join("group/a00007/data.raw")).unwrap(), b"ab\0\0");

@@ -19,7 +19,8 @@ impl Array {
     pub fn writable(&self) -> Result<()> {
         self.store.check_writable(&self.key).map_err(|e| e.context(&self.key))?;
         let pipeline = self.pipeline()?;
-        self.check_memory()?;
+        // what could not be encoded must not be taken
+        memory::check_chunk(self.chunk_memory()).map_err(|e| e.context(&self.key))?;
         self.encodable.get_or_init(|| self.try_encode(pipeline)).clone()
     }
 

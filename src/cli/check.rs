@@ -5,6 +5,7 @@ use super::{Failure, Location, StoreArgs, logger, open_store, size, stdio, threa
 use crate::check::{Event, Finding, How, Level, Summary, check};
 use crate::error::{Error, one_line};
 use crate::json::{self, Map, Value};
+use crate::memory;
 use crate::stats::Stats;
 use clap::Args;
 use log::LevelFilter;
@@ -54,6 +55,8 @@ pub fn run(args: &CheckArgs) -> Result<(), Failure> {
     // everything that is wrong is a finding
     logger::start(LevelFilter::Off, None)?;
     let store_args = StoreArgs { lists_unfinished: true, ..args.store_args.clone() };
+    // a chunk of the largest size, encoded and decoded
+    memory::set_cache_bound(4 << 30);
     let hierarchy = open_store(&args.store, &store_args, Arc::new(Stats::default()))?;
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {

@@ -7,6 +7,7 @@ use crate::check::{How, examine_all};
 use crate::error::{Error, Result, one_line};
 use crate::hierarchy::Place;
 use crate::json::{self, Map, Value};
+use crate::memory;
 use crate::metadata::{ArrayMetadata, CodecConfig};
 use crate::stats::Stats;
 use crate::store::{Key, escaped};
@@ -61,6 +62,8 @@ struct Stored {
 pub fn run(args: &InfoArgs) -> std::result::Result<(), Failure> {
     // what is wrong stands in the listing
     logger::start(LevelFilter::Off, None)?;
+    // as `check` does
+    memory::set_cache_bound(4 << 30);
     let hierarchy = open_store(&args.store, &args.reading, Arc::new(Stats::default()))?;
     let mut rows = Vec::new();
     hierarchy.walk(&Key::root(), &mut |key, place| {

@@ -296,6 +296,7 @@ struct MemoryArgs {
 
 impl MemoryArgs {
     fn cache(&self, stats: Arc<Stats>) -> Cache {
+        self.set_bound();
         Cache::new(usize::try_from(self.cache_size).unwrap_or(usize::MAX), stats).decoding_with(self.threads())
     }
 

@@ -193,7 +193,7 @@ impl Fs {
             Node::Chunk(key, name) => {
                 let (array, chunk) = self.tree.chunk(key, name)?;
                 array.writable()?;
-                let bytes = self.content(node)?;
+                let bytes = self.content(node)?.bytes;
                 let permissions = array.stat_chunk(chunk)?.and_then(|stat| stat.permissions);
                 Ok(in_memory(self.drafts.open(node, inode, Some((bytes, permissions)), MAX_OBJECTS)?))
             }
@@ -204,7 +204,7 @@ impl Fs {
                 self.tree.check_plain(node, key)?;
                 let file = self.tree.hierarchy().store().writable_file(key, false, false);
                 if file.as_ref().is_err_and(|e| e.kind() == Kind::Unsupported) {
-                    let text = self.content_up_to(node, MAX_PLAIN)?;
+                    let text = self.content_up_to(node, MAX_PLAIN)?.bytes;
                     return Ok(in_memory(self.drafts.open(node, inode, Some((text, None)), MAX_PLAIN)?));
                 }
                 let file = file.map_err(|e| if e.errno() == libc::ENOENT { stale() } else { e.context(key) })?;

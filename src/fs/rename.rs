@@ -7,13 +7,30 @@ use super::dataset::is_temporary;
 use crate::array::{Array, Scratch};
 use crate::error::{Error, Kind, Result};
 use crate::grid::ChunkId;
+use crate::memory::Grant;
 use crate::metadata::{MAX_DOCUMENT, Separator};
 use crate::store::Key;
 use crate::tree::{Attributes, CONTROL, Node, Target};
+use std::ops::Deref;
 use std::sync::Arc;
 
 /// No limit on the size of a file, in bytes.
 const ANY: u64 = i64::MAX as u64;
+
+/// All bytes of a file, with those of a plain key counted: of these nothing else bounds the size.
+pub(super) struct FileContent {
+    pub bytes: Vec<u8>,
+    /// Dropped after the bytes.
+    _memory: Grant,
+}
+
+impl Deref for FileContent {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
 
 impl Fs {
     /// Gives the file or directory `from` the name `to`, each a directory's inode number and a name in it; what is there
@@ -144,13 +161,14 @@ impl Fs {
     }
 
     /// All bytes of a file.
-    pub(super) fn content(&self, node: &Node) -> Result<Vec<u8>> {
+    pub(super) fn content(&self, node: &Node) -> Result<FileContent> {
         self.content_up_to(node, ANY)
     }
 
     /// All bytes of a file; EINVAL if those of a plain key are more than `limit`.
-    pub(super) fn content_up_to(&self, node: &Node, limit: u64) -> Result<Vec<u8>> {
+    pub(super) fn content_up_to(&self, node: &Node, limit: u64) -> Result<FileContent> {
         let (stale, mut bytes) = (|| Error::system(libc::ESTALE), Vec::new());
+        let mut memory = Grant::default();
         match node {
             Node::Value(key) => {
                 let store = self.tree.hierarchy().store();
@@ -158,7 +176,11 @@ impl Fs {
                 if size > limit {
                     return Err(Error::invalid(format!("{size} bytes, more than {limit}")).context(key));
                 }
-                store.get(key, limit, &mut bytes).map_err(|e| e.context(key))?.ok_or_else(stale)?;
+                memory.grow(usize::try_from(size).unwrap_or(usize::MAX)).map_err(|e| match e.kind() {
+                    Kind::Damaged => Error::new(Kind::TooLarge, e.message()).context(key),
+                    _ => e.context(key),
+                })?;
+                store.get(key, limit.min(size), &mut bytes).map_err(|e| e.context(key))?.ok_or_else(stale)?;
             }
             Node::Chunk(key, name) => {
                 let (array, _) = self.tree.chunk(key, name)?;
@@ -170,11 +192,11 @@ impl Fs {
             }
             _ => return Err(Error::system(libc::EPERM)),
         }
-        Ok(bytes)
+        Ok(FileContent { bytes, _memory: memory })
     }
 
     /// All bytes of a file that is to be a chunk; EINVAL unless there are as many as a chunk has.
-    fn content_for(&self, source: &Node, array: &Array, chunk: ChunkId) -> Result<Vec<u8>> {
+    fn content_for(&self, source: &Node, array: &Array, chunk: ChunkId) -> Result<FileContent> {
         let size = array.grid().chunk_size();
         if array.metadata().is_object() {
             return self.content(source);
