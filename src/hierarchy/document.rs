@@ -79,19 +79,16 @@ impl Hierarchy {
         let value = value.map(attribute).transpose().map_err(|e| e.context(format!("{document}: {name:?}")))?;
         self.check_directory(key)?;
         self.edit(&document, MAX_DOCUMENT, &|text| {
-            let (mut attributes, memory) =
-                text.map_or(Ok(Object::default()), |text| as_object(&document, text))?.into_parts();
+            let mut attributes = text.map_or(Ok(Object::default()), |text| as_object(&document, text))?;
+            let map = attributes.map_mut();
             match &value {
-                Some(value) => drop(attributes.insert(name.to_string(), value.clone())),
-                None if attributes.shift_remove(name).is_none() => {
+                Some(value) => drop(map.insert(name.to_string(), value.clone())),
+                None if map.shift_remove(name).is_none() => {
                     return Err(Error::system(libc::ENODATA).context(format!("{document}: {name:?}")));
                 }
                 None => {}
             }
-            let text = json::write_pretty(&Value::Object(attributes)).into_bytes();
-            drop(memory);
-            check_size(&document, &text)?;
-            Ok(Some(text))
+            rewritten(&document, attributes).map(Some)
         })?;
         self.consolidate(key, &[ZATTRS])
     }
@@ -102,14 +99,14 @@ impl Hierarchy {
         let document = self.attributes_key(key);
         self.check_directory(key)?;
         self.edit(&document, MAX_DOCUMENT, &|text| {
-            let mut attributes = text.map_or(Ok(Map::new()), |text| as_object(&document, text))?;
+            let mut attributes = text.map_or(Ok(Object::default()), |text| as_object(&document, text))?;
             for (name, value) in changes {
                 match value {
-                    Some(value) => drop(attributes.insert(name.clone(), value.clone())),
-                    None => drop(attributes.shift_remove(name)),
+                    Some(value) => drop(attributes.map_mut().insert(name.clone(), value.clone())),
+                    None => drop(attributes.map_mut().shift_remove(name)),
                 }
             }
-            Ok(Some(Value::Object(attributes)))
+            rewritten(&document, attributes).map(Some)
         })?;
         self.consolidate(key, &[ZATTRS])
     }
@@ -201,6 +198,14 @@ impl Hierarchy {
 
 fn as_object(key: &Key, text: &[u8]) -> Result<Object> {
     json::parse_object(text).map_err(|e| e.context(key))
+}
+
+/// The text of a document that was changed.
+fn rewritten(key: &Key, document: Object) -> Result<Vec<u8>> {
+    let (map, _memory) = document.into_parts();
+    let text = json::write_pretty(&Value::Object(map)).into_bytes();
+    check_size(key, &text)?;
+    Ok(text)
 }
 
 fn check_size(key: &Key, text: &[u8]) -> Result<()> {

@@ -8,7 +8,7 @@ use super::parse::{Broken, parse};
 use crate::dtype::{self, DType};
 use crate::error::{Error, Kind, Result};
 use crate::header::{Composite, Content};
-use crate::json::{self, Map, Value};
+use crate::json::{self, Map, Object, Value};
 use crate::store::Key;
 use std::collections::HashMap;
 
@@ -106,7 +106,7 @@ impl Edited {
         &self,
         group: &Key,
         file: &Composite,
-        stored: impl Fn(&Key) -> Result<Map<String, Value>>,
+        stored: impl Fn(&Key) -> Result<Object>,
     ) -> Result<Vec<(Key, Changes)>> {
         let mut all = Vec::new();
         let mut places = vec![(Some((group, None)), "", &self.old.attributes, &self.new.attributes)];
@@ -121,7 +121,8 @@ impl Edited {
                 let is_time = dtype.is_some_and(|dtype| *dtype.kind() == dtype::Kind::DateTime);
                 is_bookkeeping(attribute) || is_time && ["units", "calendar"].contains(&attribute)
             };
-            let changes = changes(old, new, &stored(key)?, is_told).map_err(|attribute| {
+            let stored = stored(key)?;
+            let changes = changes(old, new, &stored, is_told).map_err(|attribute| {
                 refused(format!(
                     "the attribute {name}:{attribute} comes from other metadata, or is no JSON: change that"
                 ))
