@@ -2,7 +2,7 @@
 
 use super::{Node, Tree, stale};
 use crate::array::Array;
-use crate::error::Result;
+use crate::error::{Kind, Result};
 use crate::hierarchy::Place;
 use crate::metadata::{ZARRAY, ZGROUP};
 use crate::store::{Key, Permissions, Stat, both};
@@ -35,6 +35,14 @@ impl Tree {
         Ok(stat.and_then(|stat| stat.permissions))
     }
 
+    /// What a document grants. One that can't be looked at, such as a link out of the store, tells nothing to anyone.
+    fn permissions_of_document(&self, key: &Key) -> Result<Option<Permissions>> {
+        match self.permissions(key) {
+            Err(e) if e.kind() != Kind::System(libc::EIO) => Ok(Some(Permissions::OWNER_ONLY)),
+            found => found,
+        }
+    }
+
     /// What the documents of the groups and arrays at these keys grant together, and the arrays' chunks. Of a store
     /// without modes only the first key is looked at.
     pub(super) fn permissions_of_all<'a>(&self, keys: impl Iterator<Item = &'a Key>) -> Result<Option<Permissions>> {
@@ -50,7 +58,7 @@ impl Tree {
                 _ => {}
             }
             for document in documents {
-                granted = both(granted, self.permissions(&document)?);
+                granted = both(granted, self.permissions_of_document(&document)?);
             }
         }
         Ok(granted)
@@ -81,7 +89,7 @@ impl Tree {
 
     /// Whether `audience` may read the document at a key, whose content is told with the extended attributes of `node`.
     pub(super) fn may_tell(&self, audience: Audience, node: &Node, document: &Key) -> Result<bool> {
-        let Some(of_document) = self.permissions(document)? else { return Ok(true) };
+        let Some(of_document) = self.permissions_of_document(document)? else { return Ok(true) };
         let readers = match (audience, node) {
             (Audience::Owner, _) => return Ok(true),
             (Audience::Everyone, _) => Some(Permissions::EVERYONE),
