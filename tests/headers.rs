@@ -8,6 +8,7 @@ use rustix::mm::{MapFlags, MsyncFlags, ProtFlags, mmap, msync, munmap};
 use serde_json::json;
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
+use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::Command;
@@ -174,6 +175,34 @@ fn the_header_of_data_npy_takes_only_what_it_is() {
         assert_eq!(overwrite(&path, 0, &[0x55; 64]), "EPERM", "{name}");
     }
     assert!(fs::read(&npy).unwrap() == [header, made.flat.clone()].concat());
+    assert!(made.stored_flat().unwrap() == made.flat);
+}
+
+/// GDAL's metadata in `data.vrt` are attributes; what else it changes is on record.
+#[test]
+fn gdal_edits_the_metadata_of_data_vrt() {
+    let (folder, made) = store();
+    let mount = Mount::new(folder.path(), &[]);
+    let path = mount.join("a/data.vrt");
+    let text = fs::read_to_string(&path).unwrap();
+    let attributes = || fs::read_to_string(made.path.join(".zattrs")).unwrap().split_whitespace().collect::<String>();
+    let edited = text.replace(">K</MDI>", ">degC</MDI>\n<MDI key=\"A\">B</MDI>").replace(">K<", ">C<");
+    // as VSIFOpenL and VSIFWriteL do: by pieces
+    let mut file = File::create(&path).unwrap();
+    edited.as_bytes().chunks(100).for_each(|piece| file.write_all(piece).unwrap());
+    support::close(file).unwrap();
+    assert_eq!(attributes(), r#"{"_ARRAY_DIMENSIONS":["y","x"],"units":"degC","A":"B"}"#);
+    assert!(fs::read_to_string(&path).unwrap().contains("<MDI key=\"A\">B</MDI>"));
+    let stats = fs::read_to_string(mount.join(".zarrfs/stats")).unwrap();
+    assert!(stats.contains("/a/data.vrt: not stored: UnitType"), "{stats}");
+    if support::installed("gdal_edit.py") {
+        run("gdal_edit.py", &["-mo", "units=K", "-mo", "history=by GDAL", "data.vrt"], &mount.join("a"));
+        let told = attributes();
+        assert!(told.contains(r#""units":"K""#) && told.contains(r#""history":"byGDAL""#), "{told}");
+    }
+    // another raster, in a directory that is copied over this one
+    fs::write(&path, text.replace("rasterXSize=\"12\"", "rasterXSize=\"13\"").replace(">K<", ">degF<")).unwrap();
+    assert!(!attributes().contains("degF"));
     assert!(made.stored_flat().unwrap() == made.flat);
 }
 

@@ -28,6 +28,8 @@ pub struct CompositeFile {
     /// with O_DIRECT, who can only write whole blocks. Another write across the end of `dataset.nc` comes from a program
     /// that moves the arrays to make room for a longer header (netCDF-C begins at the end): none of it may be written.
     short_at_end: bool,
+    /// The beginning of what was written in place of `data.vrt`.
+    pub(super) text: Mutex<Vec<u8>>,
     /// The header as it was written, of a group's file.
     pub(super) edited: Mutex<Option<HeaderDraft>>,
     /// A write was refused. Who makes room for a longer header moves the arrays' bytes, goes on when that fails, and
@@ -182,6 +184,7 @@ impl Fs {
     /// and stays as it is, so that a directory can be copied over another.
     pub(super) fn write_composite(&self, open: &CompositeFile, offset: u64, data: &[u8]) -> Result<usize> {
         if open.is_text() {
+            open.keep_text(offset, data);
             return Ok(data.len());
         }
         let data = match open.short_at_end {
@@ -299,7 +302,7 @@ impl Fs {
 
     /// Stores what was written to the arrays of an open file. The first error is told, all are tried.
     pub(super) fn flush_composite(&self, open: &CompositeFile) -> Result<()> {
-        let header = self.check_header(open);
+        let header = self.check_header(open).and_then(|()| self.store_text(open));
         let arrays = open.arrays().filter(|array| array.is_dirty());
         arrays.map(|array| self.flush_array(&array)).fold(header, Result::and)
     }
@@ -316,6 +319,7 @@ impl CompositeFile {
             flat,
             once,
             short_at_end,
+            text: Mutex::default(),
             edited: Mutex::default(),
             refused: AtomicBool::new(false),
         }

@@ -1,11 +1,12 @@
-//! `dataset.nc` as other programs edit it, NCO above all. They rewrite its header in place, or write a whole file beside it
-//! and rename that onto it. **Either is taken where the layout stays: what changes then are attributes, which go to
-//! `.zattrs`, and values**; anything else is EPERM, and changes nothing.
+//! `dataset.nc` and `data.vrt` as other programs edit them. NCO and netCDF-C rewrite the header of `dataset.nc` in place, or
+//! write a whole file beside it and rename that onto it. **Either is taken where the layout stays: what changes then are
+//! attributes, which go to `.zattrs`, and values**; anything else is EPERM, and changes nothing. GDAL writes `data.vrt`
+//! anew, of which its metadata are taken.
 
 use super::Fs;
 use super::composite::CompositeFile;
 use crate::error::{Error, Kind, Result};
-use crate::header::{Content, Edited};
+use crate::header::{Content, Edited, Format, Told};
 use crate::hierarchy::MetadataFile;
 use crate::json::Value;
 use crate::memory::lock;
@@ -17,6 +18,9 @@ const FIRST_LOOK: u64 = 64 << 10;
 
 /// The most bytes of a header that is looked at: it stands in memory several times.
 const MAX_HEADER: u64 = 8 << 20;
+
+/// Bytes of `data.vrt` that are kept while it is written: all that stands before the second band.
+const MAX_TEXT: u64 = 1 << 20;
 
 /// Bytes of a file that are copied at a time.
 const PIECE: u64 = 8 << 20;
@@ -39,6 +43,19 @@ impl CompositeFile {
             (Node::Dataset(group), Some(Content::Bytes(bytes))) => Some((group, bytes)),
             _ => None,
         }
+    }
+
+    /// Keeps the beginning of what is written in place of `data.vrt`, which GDAL writes from its beginning on.
+    pub(super) fn keep_text(&self, offset: u64, data: &[u8]) {
+        if !matches!(self.node, Node::Header(_, Format::Vrt)) || offset >= MAX_TEXT {
+            return;
+        }
+        let (mut text, at) = (lock(&self.text), offset as usize);
+        let end = (at + data.len()).min(MAX_TEXT as usize);
+        if text.len() < end {
+            text.resize(end, 0);
+        }
+        text[at..end].copy_from_slice(&data[..end - at]);
     }
 
     /// Whether nothing of a header was written, or all of it.
@@ -95,6 +112,30 @@ impl Fs {
         let e = refused("what was written in place of the header is no header").context(open.node.path());
         self.stats.problem(format!("not stored: {e}"));
         Err(e)
+    }
+
+    /// Stores the attributes that GDAL has changed in `data.vrt`. What else was changed is on record; what is no such file, or
+    /// of another raster, is forgotten, so that a directory can be copied over another.
+    pub(super) fn store_text(&self, open: &CompositeFile) -> Result<()> {
+        let Node::Header(key, Format::Vrt) = &open.node else { return Ok(()) };
+        let written = std::mem::take(&mut *lock(&open.text));
+        let Some(new) = Told::parse(&String::from_utf8_lossy(&written)) else { return Ok(()) };
+        let shown = open.file.parts().iter().take(2).map(|part| match &part.content {
+            Content::Bytes(bytes) => String::from_utf8_lossy(bytes).into_owned(),
+            Content::Bands(bands) => bands.text(),
+            _ => String::new(),
+        });
+        let Some(shown) = Told::parse(&shown.collect::<String>()) else { return Ok(()) };
+        let Some(edits) = shown.edits(&new, &*self.tree.hierarchy().attributes(key)?) else { return Ok(()) };
+        if !edits.lost.is_empty() {
+            let (path, lost) = (open.node.path(), edits.lost.join(", "));
+            self.stats
+                .problem(format!("{path}: not stored: {lost} of what was written: change the array's attributes"));
+        }
+        match edits.attributes.is_empty() {
+            true => Ok(()),
+            false => self.change_attributes(&vec![(key.clone(), edits.attributes)]),
+        }
     }
 
     fn change_attributes(&self, changes: &Changes) -> Result<()> {

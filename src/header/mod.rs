@@ -35,6 +35,7 @@ pub use describe::{axis_names, describe};
 pub use described::{Axis, Coordinates, Crs, Described, Number, Role};
 pub use form::Form;
 pub use netcdf::{Edited, dataset};
+pub use vrt::Told;
 
 /// The name of the file that shows a group as a netCDF file.
 pub const DATASET: &str = "dataset.nc";

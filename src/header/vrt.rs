@@ -10,6 +10,10 @@ use crate::json::{self, Value};
 use crate::metadata::ArrayMetadata;
 use std::sync::Arc;
 
+mod edit;
+
+pub use edit::Told;
+
 /// GDAL opens no more unless it is told to.
 const MAX_BANDS: u64 = 65536;
 
