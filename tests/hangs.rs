@@ -270,6 +270,33 @@ fn many_stopped_requests_leave_other_arrays_alone() {
     }
 }
 
+/// Closes that wait for one another do not wait in turn: each ends when its own time is over.
+#[test]
+fn many_closes_that_wait_for_a_lock_end_together() {
+    let (directory, locks) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (mut stopped, _) = store(directory.path());
+    let locks_option = ["--no-fsync", "--lock-timeout", "2s", "--synchronizer", locks.path().to_str().unwrap()];
+    let daemon = Daemon::start(directory.path(), &locks_option);
+    let held = take_lock(locks.path(), "stopped/0");
+    let (done, wait) = channel();
+    for i in 0..MANY {
+        let (path, done) = (daemon.path().join("stopped/data.raw"), done.clone());
+        std::thread::spawn(move || done.send(write_and_close(&path, i as u64 * 100, &[i as u8; 100])));
+    }
+    let begun = Instant::now();
+    for _ in 0..MANY {
+        // one after the other they would take 80 s
+        let left = (PROBE + PROBE).saturating_sub(begun.elapsed());
+        let closed = wait.recv_timeout(left).expect("each close ends by itself");
+        assert_eq!(closed.unwrap_err().raw_os_error(), Some(libc::EIO));
+    }
+    drop(held);
+    File::options().write(true).open(daemon.path().join("stopped/data.raw")).unwrap().sync_all().unwrap();
+    (0..MANY).for_each(|i| stopped.flat[i * 100..][..100].fill(i as u8));
+    assert_eq!(stopped.stored_flat().unwrap(), stopped.flat);
+    assert!(daemon.unmount().success());
+}
+
 /// Answers as S3 does, but for listings of groups: they go on for ever without a name.
 fn endless_server() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -30,6 +30,7 @@ use crate::error::{Error, Result};
 use crate::grid::ChunkId;
 use crate::memory::{self, Keeper, lock};
 use crate::stats::Stats;
+use crate::store::SubtreeLocks;
 use buffers::Buffers;
 use content::{Answer, Content, Place, Slot};
 use lru::LruCache;
@@ -48,9 +49,6 @@ const FEW_MARKS: usize = 1000;
 
 /// Chunks of a far store that it can be asked for while somebody waits for his file: as many as are asked for at once.
 const FEW_FAR_MARKS: usize = 64;
-
-/// Locks over the keys of chunks that are being replaced: more than are at any time.
-const REPLACING: usize = 64;
 
 /// The number of the array, and what of it.
 type SlotKey = (u64, Place);
@@ -81,10 +79,9 @@ pub struct Cache {
     /// A slot is no longer busy, or a reservation is returned.
     changed: Condvar,
     seen: Seen,
-    /// Held while a chunk is replaced in the store, one for all keys of the same hash: two objects may stand for one
-    /// array, if its metadata has changed, and both may have something to lay over the same chunk. They protect nothing
-    /// else.
-    replacing: [Mutex<()>; REPLACING],
+    /// Held while a chunk is replaced in the store, by its key: two objects may stand for one array, if its metadata has
+    /// changed, and both may have something to lay over the same chunk. It protects nothing else.
+    replacing: SubtreeLocks,
     /// Whether a chunk that holds nothing but the fill value is erased instead of stored.
     drops_empty: bool,
     /// Loads of far chunks are as many as wait for the store; so many of them decode.
@@ -109,7 +106,7 @@ impl Cache {
             state: Mutex::new(state),
             changed: Condvar::new(),
             seen: Seen::default(),
-            replacing: [const { Mutex::new(()) }; REPLACING],
+            replacing: SubtreeLocks::default(),
             drops_empty: false,
             decoding: Turns::new(std::thread::available_parallelism().map_or(2, |n| n.get())),
             stats,

@@ -2,7 +2,7 @@
 //! chunk below. A chunk is in the cache's map of these from its first write until a write-back that leaves nothing to
 //! store; as long as it is there, every reader gets it from there.
 //!
-//! Locks, in this order: a chunk's `turn` (one write-back at a time), the cache's `replacing` (one of its key at a time),
+//! Locks, in this order: the cache's `replacing` (one write-back of a key at a time), a chunk's `turn` (one at a time),
 //! its `state`, the cache's state. The state is held while the old chunk is loaded, since nobody can go on without it, but
 //! not while the new one is encoded and stored.
 
@@ -16,9 +16,9 @@ use crate::error::{Error, Result};
 use crate::grid::ChunkId;
 use crate::memory::{self, lock};
 use crate::store::{Replaces, Version};
-use std::hash::{BuildHasher, DefaultHasher, Hash, Hasher, RandomState};
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Of the cache's bound, how much may wait to be stored.
 const SHARE: (usize, usize) = (3, 4);
@@ -405,7 +405,7 @@ impl Cache {
             state.written.get(&key).cloned()
         };
         // the kernel has what its writer may want again, and the next chunk wants the memory
-        written.map_or(Ok(()), |written| self.write_back_and(&written, false))?;
+        written.map_or(Ok(()), |written| self.write_back_since(&written, Instant::now(), false))?;
         Ok(true)
     }
 
@@ -465,10 +465,11 @@ impl Cache {
 
     fn write_back_all(&self, list: &[Arc<Written>]) -> Result<()> {
         let next = std::sync::atomic::AtomicUsize::new(0);
+        let since = Instant::now();
         let work = || {
             let mut done = Ok(());
             while let Some(written) = list.get(next.fetch_add(1, std::sync::atomic::Ordering::Relaxed)) {
-                done = done.and(self.write_back(written));
+                done = done.and(self.write_back_since(written, since, true));
             }
             done
         };
@@ -490,19 +491,22 @@ impl Cache {
     /// 3. If nothing was written meanwhile, the chunk leaves the map; else the rest waits for the next time. What could
     ///    not be stored is dirty again.
     fn write_back(&self, written: &Written) -> Result<()> {
-        self.write_back_and(written, true)
+        self.write_back_since(written, Instant::now(), true)
     }
 
-    /// As [`Cache::write_back`]; with `keep` the cache goes on holding the chunk.
-    fn write_back_and(&self, written: &Written, keep: bool) -> Result<()> {
+    /// Stores a chunk like [`Cache::write_back`]; with `keep` the cache goes on holding the chunk. The wait for the chunk's
+    /// lock counts from `since`, when the request began: it does not begin anew for each chunk, nor after another request
+    /// has waited in vain.
+    fn write_back_since(&self, written: &Written, since: Instant, keep: bool) -> Result<()> {
         let (array, chunk) = (&written.array, written.chunk);
-        let _turn = lock(&written.turn);
         let failed = |e: Error| {
             self.stats.problem(format!("not stored: {e}"));
             e
         };
-        let _replacing = lock(self.replacing(array, chunk));
-        let _lock = array.lock_chunk(chunk).map_err(failed)?;
+        // in this order: it is taken in turn, so that those whose wait is over don't wait for those who come later
+        let _replacing = self.replacing.exclusive(&[&array.chunk_key(chunk)]);
+        let _turn = lock(&written.turn);
+        let _lock = array.lock_chunk_since(chunk, since).map_err(failed)?;
         for attempt in 0..OVERTAKEN {
             let Some(storing) = self.begin(written).map_err(failed)? else { return Ok(()) };
             let stored = self.store(array, chunk, &storing);
@@ -527,12 +531,6 @@ impl Cache {
         }
         let e = Error::system(libc::EAGAIN).context("somebody else replaces it again and again");
         Err(failed(e.context(array.chunk_key(chunk))))
-    }
-
-    fn replacing(&self, array: &Array, chunk: ChunkId) -> &Mutex<()> {
-        let mut hasher = DefaultHasher::new();
-        array.chunk_key(chunk).hash(&mut hasher);
-        &self.replacing[hasher.finish() as usize % self.replacing.len()]
     }
 
     /// Stores a chunk, or erases it if that is what is wanted of an empty one: then there is no version.

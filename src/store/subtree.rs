@@ -6,8 +6,8 @@ use crate::memory::lock;
 use std::collections::HashMap;
 use std::sync::{Condvar, Mutex, PoisonError};
 
-/// Readers and writers of the keys of a store. A writer excludes all others at, above and below its keys; a writer that
-/// waits keeps new readers out.
+/// Readers and writers of the keys of a store. A writer excludes all others at, above and below its keys. Writers take
+/// turns in the order in which they came, and keep new readers out while they wait.
 #[derive(Default)]
 pub struct SubtreeLocks {
     /// Protects the holders.
@@ -20,8 +20,10 @@ struct Holders {
     /// Number of readers by key.
     shared: HashMap<Key, usize>,
     exclusive: Vec<Key>,
-    /// Keys that writers wait for.
-    wanted: Vec<Key>,
+    /// Keys that writers wait for, each with the number of its writer.
+    wanted: Vec<(u64, Key)>,
+    /// Number of writers so far.
+    writers: u64,
 }
 
 /// A key that is read, until this is dropped.
@@ -41,7 +43,7 @@ impl SubtreeLocks {
     /// come in between.
     pub fn shared(&self, key: &Key) -> SharedLock<'_> {
         let mut holders = lock(&self.holders);
-        while holders.exclusive.iter().chain(&holders.wanted).any(|other| is_related(other, key)) {
+        while holders.exclusive.iter().chain(holders.wanted.iter().map(|(_, key)| key)).any(|k| is_related(k, key)) {
             holders = self.released.wait(holders).unwrap_or_else(PoisonError::into_inner);
         }
         *holders.shared.entry(key.clone()).or_default() += 1;
@@ -52,13 +54,23 @@ impl SubtreeLocks {
     pub fn exclusive(&self, keys: &[&Key]) -> ExclusiveLock<'_> {
         let keys: Vec<Key> = keys.iter().map(|&key| key.clone()).collect();
         let mut holders = lock(&self.holders);
-        holders.wanted.extend(keys.iter().cloned());
-        while holders.exclusive.iter().chain(holders.shared.keys()).any(|other| is_one_related(other, &keys)) {
+        holders.writers += 1;
+        let number = holders.writers;
+        holders.wanted.extend(keys.iter().map(|key| (number, key.clone())));
+        while holders.delay(number, &keys) {
             holders = self.released.wait(holders).unwrap_or_else(PoisonError::into_inner);
         }
-        remove(&mut holders.wanted, &keys);
+        holders.wanted.retain(|(writer, _)| *writer != number);
         holders.exclusive.extend(keys.iter().cloned());
         ExclusiveLock { locks: self, keys }
+    }
+}
+
+impl Holders {
+    /// Returns whether the writer of this number has to wait for `keys`.
+    fn delay(&self, number: u64, keys: &[Key]) -> bool {
+        let earlier = self.wanted.iter().filter(|(writer, _)| *writer < number).map(|(_, key)| key);
+        self.exclusive.iter().chain(self.shared.keys()).chain(earlier).any(|other| is_one_related(other, keys))
     }
 }
 
@@ -77,17 +89,9 @@ impl Drop for SharedLock<'_> {
 
 impl Drop for ExclusiveLock<'_> {
     fn drop(&mut self) {
-        remove(&mut lock(&self.locks.holders).exclusive, &self.keys);
+        // no other writer has a key that is related to these
+        lock(&self.locks.holders).exclusive.retain(|key| !self.keys.contains(key));
         self.locks.released.notify_all();
-    }
-}
-
-/// Removes each of `keys` once.
-fn remove(list: &mut Vec<Key>, keys: &[Key]) {
-    for key in keys {
-        if let Some(at) = list.iter().position(|other| other == key) {
-            list.swap_remove(at);
-        }
     }
 }
 
