@@ -21,8 +21,11 @@ use zarrfs::store::Key;
 /// What a store may take, mount to unmount. Longer means that something waits for ever.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What a daemon may need above what it has just after the mount.
-const MEMORY: u64 = 256 << 20;
+/// What a daemon may need above what it has just after the mount: the bound of its cache, and 64 MiB.
+const MEMORY: u64 = (32 + 64) << 20;
+
+/// The bound.
+const CACHE: [&str; 2] = ["--cache-size", "32M"];
 
 /// Files that are read to their end; others are looked at by the manifest's `reads`.
 const READABLE: u64 = 64 << 20;
@@ -160,7 +163,7 @@ fn abandon(home: &Path) {
 /// All cases of a store on one mount.
 fn check_store(store: &Path, cases: &[Value], healthy: &Value) -> Row {
     let mut row = Row { cases: cases.len(), ..Row::default() };
-    let mount = Mount::new(store, &[]);
+    let mount = Mount::new(store, &CACHE);
     let before = peak_memory(&mount);
     let alone = cases.iter().any(|c| c["alone"] == true);
     let check_healthy = |row: &mut Row, when: &str| {
