@@ -3,7 +3,7 @@
 //! is asked for, and again when it has changed. It knows neither open files nor decoded chunks: whoever changes an array
 //! has written back what is not in the store yet.
 
-use crate::array::Array;
+use crate::array::{Array, Source};
 use crate::error::{Error, Kind, Result};
 use crate::json::{self, Object};
 use crate::memory::{self, Grant};
@@ -12,7 +12,7 @@ use crate::metadata::{
     ZMETADATA,
 };
 use crate::stats::Stats;
-use crate::store::{Counted, EntryKind, Key, Listing, Stat, Store, SubtreeLocks, get_counted};
+use crate::store::{Counted, EntryKind, Key, Listing, Stat, Store, SubtreeLocks, Version, get_counted};
 use std::cell::Cell;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -268,7 +268,8 @@ impl Hierarchy {
         let (version, parsed) = match self.stored(document) {
             Ok(None) => return Err(Error::not_found("went away while it was read").context(document)),
             Ok(Some(Document { text, stat, .. })) => {
-                (stat.version, self.parse(key, &text, *form).map_err(|e| e.context(document)))
+                let parsed = self.parse(key, &text, *form, &stat.version);
+                (stat.version, parsed.map_err(|e| e.context(document)))
             }
             Err(e) => (stat.version.clone(), Err(e)),
         };
@@ -286,9 +287,24 @@ impl Hierarchy {
         }
     }
 
-    fn parse(&self, key: &Key, text: &[u8], form: Form) -> Parsed {
+    fn parse(&self, key: &Key, text: &[u8], form: Form, version: &Version) -> Parsed {
         let metadata = self.metadata(text, form)?;
-        Array::new(key.clone(), metadata, self.store.clone(), self.stats.clone()).map(Arc::new)
+        let array = Array::new(key.clone(), metadata, self.store.clone(), self.stats.clone())?;
+        Ok(Arc::new(array.with_source(self.source(key, form, version.clone()))))
+    }
+
+    /// Where the document of an array at `key` is stored; that of v2 also while its removal is not complete.
+    fn source(&self, key: &Key, form: Form, version: Version) -> Source {
+        let v1_order = self.v1_order;
+        match form {
+            Form::V1 => {
+                let parse = move |text: &[u8]| ArrayMetadata::parse_v1(text, v1_order);
+                Source::new(vec![key.join(V1_META)], Box::new(parse), version)
+            }
+            Form::V2 | Form::Removed => {
+                Source::new(vec![key.join(ZARRAY), key.join(REMOVED)], Box::new(ArrayMetadata::parse), version)
+            }
+        }
     }
 
     fn metadata(&self, text: &[u8], form: Form) -> Result<ArrayMetadata> {

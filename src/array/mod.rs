@@ -13,10 +13,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant, SystemTime};
 
+mod confirm;
 mod part;
 mod stored;
 mod write;
 
+pub use confirm::Source;
 pub use part::{Opened, Parts};
 pub use write::ChunkLock;
 
@@ -61,6 +63,8 @@ pub struct Array {
     /// Stored bytes of the chunk that was asked for last; 0 before.
     stored_size: AtomicU64,
     store: Arc<dyn Store>,
+    /// None of an array that is stored nowhere yet.
+    source: Option<Source>,
     stats: Arc<Stats>,
     id: u64,
     /// When the array was opened last; what was known before has to be checked again.
@@ -78,6 +82,8 @@ pub struct Array {
     stores: AtomicU64,
     /// When a chunk was last written, in nanoseconds since 1970.
     written_at: AtomicU64,
+    /// How many times written bytes could not be stored because the array was replaced or became smaller.
+    losses: AtomicU64,
 }
 
 /// A name below an array's prefix.
@@ -125,6 +131,7 @@ impl Array {
             grid,
             pipeline,
             store,
+            source: None,
             stats,
             id: COUNTER.fetch_add(1, Ordering::Relaxed),
             epoch: AtomicU64::new(0),
@@ -135,6 +142,7 @@ impl Array {
             writes: AtomicU64::new(0),
             stores: AtomicU64::new(0),
             written_at: AtomicU64::new(0),
+            losses: AtomicU64::new(0),
         };
         array.detect_separator()?;
         Ok(array)
@@ -301,6 +309,17 @@ impl Array {
     /// Notes that a chunk has come into the store or out of it.
     pub fn count_store(&self) {
         self.stores.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// The number of times that written bytes of the array were lost. Whoever wrote before and finds it increased must be
+    /// told at each flush.
+    pub fn losses(&self) -> u64 {
+        self.losses.load(Ordering::Acquire)
+    }
+
+    /// Records that written bytes were lost.
+    pub fn count_loss(&self) {
+        self.losses.fetch_add(1, Ordering::AcqRel);
     }
 
     /// The store's key of a chunk.

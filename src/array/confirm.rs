@@ -1,0 +1,205 @@
+//! Whether the store still holds the metadata document that an array was read from. Another program may replace, shrink
+//! or delete the array at any time.
+//!
+//! Invariant: no chunk is stored unless the document was looked at after the write-back was asked for. A chunk that was
+//! encoded for one document never replaces a chunk of another array, and no byte outside the shape reaches the store.
+
+use super::Array;
+use crate::error::Result;
+use crate::grid::{ChunkId, Grid};
+use crate::memory::lock;
+use crate::metadata::{ArrayMetadata, MAX_DOCUMENT};
+use crate::store::{Counted, Key, Version, get_counted};
+use std::ops::Range;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+/// How old a confirmation of a remote array may be while one flush stores many chunks: a request for each chunk would
+/// double their number.
+const REMOTE_AGE: Duration = Duration::from_secs(1);
+
+/// Parses the bytes of a metadata document.
+pub type ParseDocument = Box<dyn Fn(&[u8]) -> Result<ArrayMetadata> + Send + Sync>;
+
+/// The metadata document that an array was read from.
+pub struct Source {
+    /// Keys where the document may be stored, the usual one first.
+    keys: Vec<Key>,
+    parse: ParseDocument,
+    /// Protects what the last look has found.
+    known: Mutex<Known>,
+}
+
+struct Known {
+    /// The version that was parsed last and describes the array.
+    version: Version,
+    /// When the store was asked last.
+    asked: Option<Instant>,
+    /// The shape in the store, where it is another one.
+    shape: Option<Vec<u64>>,
+}
+
+impl Source {
+    /// The document of `version`, which is stored under one of `keys`.
+    pub fn new(keys: Vec<Key>, parse: ParseDocument, version: Version) -> Self {
+        Source { keys, parse, known: Mutex::new(Known { version, asked: None, shape: None }) }
+    }
+}
+
+impl Array {
+    /// Adds the document that the array was read from. Without one, [`Array::confirm`] has nothing to look at.
+    pub fn with_source(self, source: Source) -> Self {
+        Array { source: Some(source), ..self }
+    }
+
+    /// Asks the store whether the array still stands: afterwards [`Array::is_replaced`] and [`Array::outside`] tell.
+    /// With `batch`, a look that is a moment old is good enough for a remote array.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the store does not answer; then nothing is known, and nothing may be stored.
+    pub fn confirm(&self, batch: bool) -> Result<()> {
+        let Some(source) = &self.source else { return Ok(()) };
+        let is_fresh = |known: &Known| known.asked.is_some_and(|asked| asked.elapsed() < REMOTE_AGE);
+        if self.is_replaced() || batch && self.is_far() && is_fresh(&lock(&source.known)) {
+            return Ok(());
+        }
+        let asked = Instant::now();
+        match self.changed_document(source)? {
+            Document::Same => lock(&source.known).asked = Some(asked),
+            Document::Other(version, metadata) if self.is_as_in(&metadata) => {
+                let shape = (metadata.shape != self.metadata.shape).then_some(metadata.shape);
+                *lock(&source.known) = Known { version, asked: Some(asked), shape };
+            }
+            Document::Other(..) | Document::Gone => self.replace(),
+        }
+        Ok(())
+    }
+
+    fn changed_document(&self, source: &Source) -> Result<Document> {
+        for key in &source.keys {
+            self.store.forget(key);
+            let Some(stat) = self.store.stat(key).map_err(|e| e.context(key))? else { continue };
+            if lock(&source.known).version == stat.version {
+                return Ok(Document::Same);
+            }
+            let read = get_counted(&*self.store, key, MAX_DOCUMENT).map_err(|e| e.context(key))?;
+            let Some(Counted { bytes, stat, .. }) = read else { continue };
+            // a document that can't be parsed describes no array
+            let parsed = (source.parse)(&bytes);
+            return Ok(parsed.map_or(Document::Gone, |metadata| Document::Other(stat.version, metadata)));
+        }
+        Ok(Document::Gone)
+    }
+
+    /// True if `metadata` describes the same array, perhaps with another shape.
+    fn is_as_in(&self, metadata: &ArrayMetadata) -> bool {
+        let (shape, separator) = (self.metadata.shape.clone(), self.metadata.separator);
+        self.metadata == ArrayMetadata { shape, separator, ..metadata.clone() }
+            && metadata.separator.is_none_or(|separator| separator == self.separator())
+    }
+
+    /// The bytes of a chunk, C layout, that belong to this array and no longer to the one in the store, as of the last
+    /// [`Array::confirm`]: another program has made it smaller.
+    pub fn outside(&self, chunk: ChunkId) -> Vec<Range<usize>> {
+        let shape = self.source.as_ref().and_then(|source| lock(&source.known).shape.clone());
+        let Some(shape) = shape else { return Vec::new() };
+        let smaller: Vec<u64> = shape.iter().zip(&self.metadata.shape).map(|(a, b)| *a.min(b)).collect();
+        let kept = Grid::new(&smaller, &self.metadata.chunks, self.metadata.dtype.size()).ok();
+        let indices = self.grid.indices(chunk);
+        let kept = kept.filter(|kept| indices.iter().zip(kept.counts()).all(|(index, count)| index < count));
+        let positions = |grid: &Grid, chunk| {
+            let runs = grid.runs_of(chunk, 0..grid.size()).into_iter();
+            runs.map(|(_, run)| run.offset..run.offset + run.len).collect::<Vec<_>>()
+        };
+        let kept = kept.map(|kept| positions(&kept, kept.chunk(&indices))).unwrap_or_default();
+        subtract(positions(&self.grid, chunk), &kept)
+    }
+}
+
+/// What the store holds where the document was.
+enum Document {
+    Same,
+    Other(Version, ArrayMetadata),
+    Gone,
+}
+
+/// `ranges` without the positions of `others`; each list is in order.
+fn subtract(ranges: Vec<Range<usize>>, others: &[Range<usize>]) -> Vec<Range<usize>> {
+    let mut rest = Vec::new();
+    for range in ranges {
+        let mut at = range.start;
+        for other in others.iter().filter(|other| other.start < range.end && other.end > range.start) {
+            rest.extend((at < other.start).then_some(at..other.start));
+            at = at.max(other.end);
+        }
+        rest.extend((at < range.end).then_some(at..range.end));
+    }
+    rest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::metadata::ZARRAY;
+    use crate::store::{MemoryStore, Store};
+    use std::sync::Arc;
+
+    fn document(shape: &str, dtype: &str) -> String {
+        format!(
+            r#"{{"zarr_format":2,"shape":{shape},"chunks":[2,3],"dtype":"{dtype}","compressor":null,"fill_value":0,
+            "order":"C","filters":null}}"#
+        )
+    }
+
+    fn array(store: &Arc<MemoryStore>) -> Array {
+        let text = document("[5,7]", "|u1");
+        let key = Key::root().join(ZARRAY);
+        let version = store.put(&key, text.as_bytes()).unwrap();
+        let metadata = ArrayMetadata::parse(text.as_bytes()).unwrap();
+        let array = Array::new(Key::root(), metadata, store.clone(), Arc::default()).unwrap();
+        array.with_source(Source::new(vec![key], Box::new(ArrayMetadata::parse), version))
+    }
+
+    #[test]
+    fn a_document_that_says_the_same_confirms_the_array() {
+        let store = Arc::new(MemoryStore::default());
+        let array = array(&store);
+        for text in [document("[5,7]", "|u1"), document("[5, 7]", "|u1")] {
+            store.put(&Key::root().join(ZARRAY), text.as_bytes()).unwrap();
+            array.confirm(false).unwrap();
+            assert!(!array.is_replaced() && array.outside(ChunkId(8)).is_empty());
+        }
+    }
+
+    #[test]
+    fn a_document_of_another_array_or_none_ends_the_array() {
+        let other = [Some(document("[5,7]", "<u2")), Some(document("[35]", "|u1")), Some("?".into()), None];
+        for text in other {
+            let store = Arc::new(MemoryStore::default());
+            let array = array(&store);
+            match &text {
+                Some(text) => drop(store.put(&Key::root().join(ZARRAY), text.as_bytes()).unwrap()),
+                None => drop(store.delete(&Key::root().join(ZARRAY)).unwrap()),
+            }
+            array.confirm(false).unwrap();
+            assert!(array.is_replaced(), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn bytes_outside_a_smaller_shape_are_named() {
+        let store = Arc::new(MemoryStore::default());
+        let array = array(&store);
+        // chunks of 2 x 3 items; the grid has 3 x 3 chunks
+        store.put(&Key::root().join(ZARRAY), document("[3,9]", "|u1").as_bytes()).unwrap();
+        array.confirm(false).unwrap();
+        assert!(!array.is_replaced());
+        assert_eq!(array.outside(ChunkId(0)), []);
+        assert_eq!(array.outside(ChunkId(3)), [Range { start: 3, end: 6 }], "row 3 of rows 2 and 3");
+        assert_eq!(array.outside(ChunkId(6)), [Range { start: 0, end: 3 }], "row 4; there is no row 5");
+        store.put(&Key::root().join(ZARRAY), document("[9,9]", "|u1").as_bytes()).unwrap();
+        array.confirm(false).unwrap();
+        assert_eq!(array.outside(ChunkId(6)), []);
+    }
+}
