@@ -16,10 +16,12 @@ use crate::stats::Stats;
 use crate::store::{Key, SubtreeLocks};
 use crate::tree::{Attributes, Audience, ControlFile, Node, Tree};
 use std::collections::HashMap;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+mod chunk_file;
 mod composite;
 mod dataset;
 mod directory;
@@ -28,12 +30,17 @@ mod flat;
 mod fresh;
 mod holes;
 mod names;
+mod page_guards;
 mod pages;
 mod plain;
 mod rename;
 mod resize;
+mod unlinked;
+mod waiting;
 mod write;
+mod write_record;
 
+use chunk_file::{ChunkDrafts, ChunkFile};
 use composite::CompositeFile;
 use directory::DirectoryStream;
 pub use directory::Entry;
@@ -42,9 +49,16 @@ use flat::FlatRead;
 use fresh::FreshGroups;
 pub use holes::Seek;
 use holes::StoredChunks;
+pub use page_guards::GuardId;
+use page_guards::PageGuards;
 use pages::Pages;
 use plain::PlainFile;
 use resize::Resizing;
+use unlinked::UnlinkedNames;
+pub use waiting::WaitingWrite;
+use waiting::WaitingWrites;
+pub use write::StalePages;
+use write_record::WriteRecord;
 
 /// How files are read and written.
 #[derive(Clone, Debug)]
@@ -98,6 +112,8 @@ pub struct Backing {
 /// What `open` answers.
 #[derive(Debug)]
 pub struct Opened {
+    /// Whether other open files may write to the same file: a write of theirs may be in flight while its pages are dropped.
+    pub has_other_writers: bool,
     /// To be given to the calls on open files.
     pub handle: u64,
     /// What the kernel may keep of it.
@@ -109,8 +125,7 @@ pub struct Opened {
 /// An open file or directory.
 enum Handle {
     Flat(FlatFile),
-    /// A chunk, by its name in the mount.
-    Chunk(CurrentArray, String, Dropping),
+    Chunk(ChunkFile),
     /// A metadata document, as it was when it was opened.
     Document(Arc<Document>),
     /// A control file, as it was when it was opened, and what counts its memory.
@@ -126,7 +141,10 @@ enum Handle {
 
 /// The flat bytes of an array.
 struct FlatFile {
+    inode: u64,
     array: CurrentArray,
+    record: WriteRecord,
+    writable: bool,
     stored: StoredChunks,
     readers: Readers,
     dropping: Dropping,
@@ -161,8 +179,14 @@ pub struct Fs {
     /// Held while integers of an array are written that are shown as doubles. It protects nothing else.
     converting: SubtreeLocks,
     pages: Pages,
+    guards: PageGuards,
+    waiting: WaitingWrites,
     drafts: Drafts,
+    chunk_drafts: ChunkDrafts,
+    /// Where drafts go that do not fit into memory.
+    spill_directory: PathBuf,
     fresh: FreshGroups,
+    unlinked: UnlinkedNames,
     stats: Arc<Stats>,
     /// Protects the map alone, never held during a request.
     handles: Mutex<HashMap<u64, Arc<Handle>>>,
@@ -176,6 +200,7 @@ impl Fs {
         Ok(Fs {
             tree,
             requests,
+            spill_directory: options.spill.directory.clone(),
             ahead: ReadAhead::new(cache.clone(), options.threads, requests, options.spill)?,
             direct_io: options.direct_io,
             // what the kernel writes into a file of the store is not replaced at once
@@ -189,8 +214,12 @@ impl Fs {
             },
             converting: SubtreeLocks::default(),
             pages: Pages::new(),
+            guards: PageGuards::default(),
+            waiting: WaitingWrites::default(),
             drafts: Drafts::default(),
+            chunk_drafts: ChunkDrafts::default(),
             fresh: FreshGroups::new(),
+            unlinked: UnlinkedNames::new(),
             cache,
             stats,
             handles: Mutex::default(),
@@ -291,7 +320,7 @@ impl Fs {
             }
             Node::Flat(key) => {
                 let file;
-                (file, pages) = self.open_flat(inode, key, direct)?;
+                (file, pages) = self.open_flat(inode, key, for_writing, direct)?;
                 let array = self.current(&file.array)?;
                 if for_writing {
                     array.writable()?;
@@ -305,34 +334,13 @@ impl Fs {
                 Handle::Flat(file)
             }
             Node::Chunk(key, name) => {
-                self.settle(key, Some(name));
-                let array = self.open_array(key)?;
-                if for_writing {
-                    array.writable()?;
-                }
-                let chunk = array.grid().parse_chunk_key(name, Separator::Dot);
-                let chunk = chunk.ok_or_else(|| Error::system(libc::ESTALE))?;
-                let gone = || Error::system(libc::ESTALE);
-                // before the epoch: pages newer than their mark are dropped, older ones would be kept
-                let stat = match array.is_far() && !for_writing {
-                    // reading it tells as well
-                    true => None,
-                    false => Some(array.stat_chunk(chunk)?.ok_or_else(gone)?),
-                };
-                array.begin_epoch();
-                if array.metadata().is_object() || stat.is_none() {
-                    // the size of objects is known only now, or never: then it must not look like an empty file
-                    self.cache.get(&array, chunk, Want::Whole)?.ok_or_else(gone)?;
-                } else if let Some(stat) = stat.filter(|_| self.read_only) {
-                    // else they would have to be dropped with each write of flat bytes
-                    pages = self.pages_of(inode, Mark::of_array(&array, Some(&stat.version)), true);
-                    backing = self.backing(&array, chunk)?;
-                }
-                Handle::Chunk(CurrentArray(Mutex::new(array)), name.clone(), Dropping::new(inode, pages))
+                let file;
+                (file, pages, backing) = self.open_chunk(inode, key, name, for_writing)?;
+                Handle::Chunk(file)
             }
             Node::Header(..) | Node::Dataset(_) => {
                 let file;
-                (file, pages) = self.open_composite(&node, for_writing, direct)?;
+                (file, pages) = self.open_composite(inode, &node, for_writing, direct)?;
                 Handle::Composite(file)
             }
             Node::Metadata(key, file) => {
@@ -361,7 +369,13 @@ impl Fs {
             }
             Node::Directory(_) | Node::ControlDirectory => return Err(Error::system(libc::EISDIR)),
         };
-        Ok(Opened { handle: self.insert(handle), pages, backing })
+        let (handle, before) = (self.insert(handle), self.writers(&node, inode));
+        Ok(Opened { has_other_writers: before > usize::from(for_writing), handle, pages, backing })
+    }
+
+    /// How many open files may write to the flat bytes that `node` is.
+    fn writers(&self, node: &Node, inode: u64) -> usize {
+        if let Node::Flat(key) = node { self.guards.writers(key, inode) } else { 0 }
     }
 
     fn open_array(&self, key: &Key) -> Result<Arc<Array>> {
@@ -370,7 +384,7 @@ impl Fs {
         Ok(array)
     }
 
-    fn open_flat(&self, inode: u64, key: &Key, direct: bool) -> Result<(FlatFile, KernelPages)> {
+    fn open_flat(&self, inode: u64, key: &Key, for_writing: bool, direct: bool) -> Result<(FlatFile, KernelPages)> {
         let array = self.open_array(key)?;
         // until the pages are noted: another opening must not have the kernel keep what this one has it drop
         let turn = array.opening();
@@ -381,7 +395,10 @@ impl Fs {
         };
         drop(turn);
         let file = FlatFile {
+            inode,
             array: CurrentArray(Mutex::new(array)),
+            record: WriteRecord::default(),
+            writable: for_writing,
             stored: StoredChunks::default(),
             readers: Readers::default(),
             dropping: Dropping::new(inode, pages),
@@ -431,6 +448,7 @@ impl Fs {
     }
 
     fn insert(&self, handle: Handle) -> u64 {
+        handle.writes_to().iter().for_each(|(array, inode)| self.guards.opened(array, *inode));
         let number = self.next_handle.fetch_add(1, Ordering::Relaxed);
         lock(&self.handles).insert(number, Arc::new(handle));
         number
@@ -442,31 +460,33 @@ impl Fs {
 
     /// Closes a file or directory.
     pub fn release(&self, handle: u64) {
-        let closed = lock(&self.handles).remove(&handle);
-        if let Some(Handle::Draft(draft)) = closed.as_deref() {
-            self.release_draft(draft);
-        }
-        if let Some(Handle::Composite(open)) = closed.as_deref() {
-            // as below
-            let _ = self.flush_composite(open);
-        }
-        if let Some(Handle::Flat(FlatFile { dropping, .. }) | Handle::Chunk(_, _, dropping)) = closed.as_deref() {
-            self.answered(dropping);
-        }
-        if let Some(Handle::Flat(FlatFile { array, .. }) | Handle::Chunk(array, ..)) = closed.as_deref() {
-            let array = lock(&array.0).clone();
-            self.resizing.finish_closed(array.key());
-            // what can't be stored is on record, and waits for the next time
-            if array.is_dirty() {
-                let _ = self.flush_array(&array);
+        let Some(closed) = lock(&self.handles).remove(&handle) else { return };
+        // what can't be stored is on record, and waits for the next time
+        match &*closed {
+            Handle::Draft(draft) => self.release_draft(draft),
+            Handle::Composite(open) => drop(self.flush_composite(open)),
+            Handle::Chunk(file) => {
+                self.answered(&file.dropping);
+                self.release_chunk_file(file);
             }
+            Handle::Flat(FlatFile { array, dropping, .. }) => {
+                self.answered(dropping);
+                let array = lock(&array.0).clone();
+                self.resizing.finish_closed(array.key());
+                if array.is_dirty() {
+                    let _ = self.flush_array(&array);
+                }
+            }
+            _ => {}
         }
+        closed.writes_to().iter().for_each(|(array, inode)| self.guards.closed(array, *inode));
     }
 
     /// True if releasing an open file may take long.
     pub fn is_slow_release(&self, handle: u64) -> bool {
         self.handle(handle).is_ok_and(|handle| match &*handle {
-            Handle::Flat(FlatFile { array, .. }) | Handle::Chunk(array, ..) => lock(&array.0).is_dirty(),
+            Handle::Flat(FlatFile { array, .. }) => lock(&array.0).is_dirty(),
+            Handle::Chunk(file) => file.writable,
             Handle::Composite(open) => open.arrays().any(|array| array.is_dirty()),
             Handle::Draft(_) => true,
             _ => false,
@@ -485,7 +505,7 @@ impl Fs {
                 }
             }
             Handle::Composite(open) if !self.note_composite(open, offset, len) => return Ok(false),
-            Handle::Chunk(_, _, dropping) => self.answered(dropping),
+            Handle::Chunk(file) => self.answered(&file.dropping),
             _ => {}
         }
         self.read_from(&handle, offset, len, true, out)
@@ -505,10 +525,7 @@ impl Fs {
         let done = match handle {
             Handle::Flat(file) => self.read_flat(file, offset, len, cached, out)?,
             Handle::Composite(open) => self.read_composite(open, offset, len, cached, out)?,
-            Handle::Chunk(array, name, _) => match self.current_for(array, cached)? {
-                Some(array) => self.read_chunk(&array, name, offset, len, cached, out)?,
-                None => false,
-            },
+            Handle::Chunk(file) => self.read_chunk_file(file, offset, len, cached, out)?,
             Handle::Document(document) => read_text(&document.text, offset, len, out),
             Handle::Control(text, _) => read_text(text, offset, len, out),
             // the state of a draft is locked while it is stored
@@ -538,6 +555,12 @@ impl Fs {
 
     fn read_flat(&self, file: &FlatFile, offset: u64, len: usize, cached: bool, out: &mut Vec<u8>) -> Result<bool> {
         let Some(array) = self.current_for(&file.array, cached)? else { return Ok(false) };
+        let range = offset..offset.saturating_add(len as u64);
+        match cached {
+            true if self.waiting.overlaps(array.key(), &range) => return Ok(false),
+            true => {}
+            false => self.waiting.wait_for(array.key(), &range),
+        }
         let whole = file.readers.is_forward(offset);
         if let Some(done) = self.ahead.read(&file.readers, &array, offset, len, cached, out) {
             return Ok(done);
@@ -632,6 +655,29 @@ fn read_text(text: &[u8], offset: u64, len: usize, out: &mut Vec<u8>) -> bool {
     out.clear();
     out.extend_from_slice(&text[start..text.len().min(start.saturating_add(len))]);
     true
+}
+
+impl Handle {
+    /// The arrays whose flat bytes may be written through the file, each with the file's inode number.
+    fn writes_to(&self) -> Vec<(Key, u64)> {
+        match self {
+            Handle::Flat(file) if file.writable => vec![(lock(&file.array.0).key().clone(), file.inode)],
+            Handle::Chunk(file) if file.writable => vec![(lock(&file.array.0).key().clone(), file.inode)],
+            Handle::Composite(open) if open.writable => open.keys().map(|key| (key.clone(), open.inode)).collect(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// The record of a file through which the array at `key` may be written.
+    fn record_of(&self, key: &Key) -> Option<&WriteRecord> {
+        let record = match self {
+            Handle::Flat(file) => &file.record,
+            Handle::Chunk(file) => &file.record,
+            Handle::Composite(open) => &open.record,
+            _ => return None,
+        };
+        self.writes_to().iter().any(|(array, _)| array == key).then_some(record)
+    }
 }
 
 impl Dropping {

@@ -21,9 +21,11 @@ mod window;
 mod written;
 
 pub use content::{Piece, Want};
+pub use ranges::Ranges;
 pub use readahead::{ReadAhead, Readers};
 pub use seen::Mark;
 pub use spill::SpillOptions;
+pub use written::Part;
 
 use crate::array::Array;
 use crate::error::{Error, Result};

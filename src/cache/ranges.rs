@@ -9,6 +9,14 @@ pub struct Ranges {
     len: usize,
 }
 
+impl FromIterator<Range<usize>> for Ranges {
+    fn from_iter<I: IntoIterator<Item = Range<usize>>>(ranges: I) -> Self {
+        let mut set = Ranges::default();
+        ranges.into_iter().for_each(|range| set.add(range));
+        set
+    }
+}
+
 impl Ranges {
     /// How many positions there are.
     pub fn len(&self) -> usize {
@@ -59,6 +67,22 @@ impl Ranges {
         all.sort_by_key(|range| range.start);
         *self = Ranges::default();
         all.into_iter().for_each(|range| self.add(range));
+    }
+
+    /// Removes the positions of another set.
+    pub fn remove_all(&mut self, other: &Ranges) {
+        let mut rest = Ranges::default();
+        let mut others = other.list.iter().peekable();
+        for range in self.list.drain(..) {
+            let mut at = range.start;
+            while others.next_if(|o| o.end <= range.start).is_some() {}
+            for o in others.clone().take_while(|o| o.start < range.end) {
+                rest.add(at..o.start.max(at));
+                at = at.max(o.end);
+            }
+            rest.add(at..range.end.max(at));
+        }
+        *self = rest;
     }
 
     /// True if all positions of `other` are here.
@@ -119,6 +143,10 @@ mod tests {
             let held = positions(&a).iter().zip(positions(&b)).all(|(a, b)| *a || !b);
             prop_assert_eq!(one.contains_all(&other), held);
             prop_assert!(both.contains_all(&one) && both.contains_all(&other));
+            let mut without = one.clone();
+            without.remove_all(&other);
+            let expected: Vec<bool> = positions(&a).iter().zip(positions(&b)).map(|(a, b)| *a && !b).collect();
+            prop_assert_eq!(listed(&without), expected);
             let rest: Vec<bool> = positions(&a).iter().map(|held| !held).collect();
             prop_assert_eq!(listed(&one.complement(64)), rest);
         }

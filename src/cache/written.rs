@@ -2,9 +2,9 @@
 //! chunk below. A chunk is in the cache's map of these from its first write until a write-back that leaves nothing to
 //! store; as long as it is there, every reader gets it from there.
 //!
-//! Locks, in this order: the cache's `replacing` (one write-back of a key at a time), a chunk's `turn` (one at a time),
-//! its `state`, the cache's state. The state is held while the old chunk is loaded, since nobody can go on without it, but
-//! not while the new one is encoded and stored.
+//! Locks, in this order: the cache's `replacing` (one write-back of a key at a time), a chunk's `turn` (one at a time), its
+//! `loading` (one load of the old chunk at a time), its `state`, the cache's state. The last two are never held while the
+//! store is asked: a writer who finds room never waits for the store.
 
 use super::buffers::Decoded;
 use super::content::{Answer, Content, Piece, Place, Slot};
@@ -16,6 +16,7 @@ use crate::error::{Error, Result};
 use crate::grid::ChunkId;
 use crate::memory::{self, lock};
 use crate::store::{Replaces, Version};
+use std::collections::HashSet;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
@@ -40,6 +41,8 @@ pub(super) struct Written {
     pub number: u64,
     /// Held during a write-back. It protects nothing else.
     turn: Mutex<()>,
+    /// Held while the old chunk is loaded or its version is asked for. It protects nothing else.
+    loading: Mutex<()>,
     /// Protects the bytes and what is known of them.
     state: Mutex<WrittenState>,
 }
@@ -55,8 +58,9 @@ struct WrittenState {
     below: Below,
     /// The array's epoch in which the store was last asked.
     epoch: u64,
-    /// Counts how often the chunk below was loaded.
+    /// Counts how often the chunk below was loaded, and how often it was stored.
     loads: u64,
+    stores: u64,
     /// Positions of the array in an edge chunk; None if that is all of them.
     inside: Option<Ranges>,
 }
@@ -118,6 +122,11 @@ fn pause(attempt: u32) {
 }
 
 impl Written {
+    fn new(array: Arc<Array>, chunk: ChunkId, number: u64, state: WrittenState) -> Self {
+        let (turn, loading) = Default::default();
+        Written { array, chunk, number, turn, loading, state: Mutex::new(state) }
+    }
+
     fn key(&self) -> SlotKey {
         (self.array.id(), Place::Chunk(self.chunk))
     }
@@ -141,7 +150,7 @@ impl WrittenState {
             _ => (None, Below::Unknown, 0),
         };
         let (dirty, storing) = Default::default();
-        WrittenState { bytes, dirty, storing, below, epoch, loads: 0, inside }
+        WrittenState { bytes, dirty, storing, below, epoch, loads: 0, stores: 0, inside }
     }
 
     /// True if it was written from end to end: nothing below shows through.
@@ -188,52 +197,46 @@ impl WrittenState {
         Ok(())
     }
 
-    /// Loads the chunk below and lays over it what was written.
-    fn load(&mut self, cache: &Cache, array: &Array, chunk: ChunkId) -> Result<()> {
-        let (size, epoch) = (array.grid().chunk_size(), array.epoch());
-        let loaded = cache.with_scratch(|scratch| array.load(chunk, cache.buffer(size), scratch));
-        let (mut bytes, below) = match loaded.inspect_err(|e| cache.failed(e))? {
-            Some(loaded) => (loaded.bytes, Some(loaded.version)),
-            None => {
-                let mut bytes = cache.buffer(size);
-                memory::resize(&mut bytes, size)?;
-                array.fill(&mut bytes, 0);
-                (bytes, None)
-            }
-        };
+    /// Lays what was written over the bytes of the chunk below, which were loaded in `epoch`.
+    fn lay_over(&mut self, cache: &Cache, mut loaded: Vec<u8>, below: Option<Version>, epoch: u64) -> Result<()> {
         let written = self.bytes.as_ref().ok_or_else(gone)?;
         for range in self.storing.iter().chain(self.dirty.iter()) {
-            bytes[range.clone()].copy_from_slice(&written[range]);
+            loaded[range.clone()].copy_from_slice(&written[range]);
         }
-        self.bytes = Some(cache.buffers.hold(bytes));
+        self.bytes = Some(cache.buffers.hold(loaded));
         (self.below, self.epoch, self.loads) = (Below::Known(below), epoch, self.loads + 1);
-        cache.note(array, chunk, self.below.mark().unwrap_or(Mark::UNINITIALISED));
         Ok(())
     }
 
-    /// Makes all bytes worth something, and as new as the store if `fresh` or if somebody has opened the array since.
-    fn complete(&mut self, cache: &Cache, array: &Array, chunk: ChunkId, fresh: bool) -> Result<()> {
-        let size = array.grid().chunk_size();
-        if self.is_whole(size) || self.storing.len() == size {
-            return Ok(());
+    /// What has to be found out of the chunk below before all bytes are worth something.
+    fn missing(&self, size: usize, epoch: u64, fresh: bool) -> Missing {
+        match &self.below {
+            _ if self.bytes.is_none() || self.is_whole(size) || self.storing.len() == size => Missing::Nothing,
+            Below::Unknown => Missing::Bytes,
+            Below::Known(version) if fresh || self.epoch < epoch => Missing::Version(version.clone()),
+            Below::Known(_) => Missing::Nothing,
         }
-        let Below::Known(known) = &self.below else { return self.load(cache, array, chunk) };
-        if fresh || self.epoch < array.epoch() {
-            let epoch = array.epoch();
-            let now = array.stat_chunk(chunk)?.map(|stat| stat.version);
-            // while a write-back is under way it may be that one's: then it is loaded for nothing
-            if now != *known {
-                return self.load(cache, array, chunk);
-            }
-            self.epoch = epoch;
-        }
-        Ok(())
     }
+}
+
+/// What is not known of the chunk below.
+enum Missing {
+    Nothing,
+    /// Whether it still is of this version.
+    Version(Option<Version>),
+    Bytes,
 }
 
 /// Never answered to a user: whoever meets it looks into the map again.
 fn gone() -> Error {
     Error::system(libc::ESTALE)
+}
+
+/// Records that bytes of a chunk are lost, and says so.
+fn lost(written: &Written, why: &str) -> Error {
+    written.array.count_loss();
+    let what = format!("{why} meanwhile: what was written is lost; open the file again and write anew");
+    Error::system(libc::ESTALE).context(what).context(written.array.chunk_key(written.chunk))
 }
 
 /// Threads that store: they mostly wait, for the disk or a far store.
@@ -260,8 +263,17 @@ impl Cache {
 
     /// As [`Cache::write`], of several parts in order of their places, all at once for any reader.
     pub fn write_parts(&self, array: &Arc<Array>, chunk: ChunkId, parts: &[Part]) -> Result<()> {
+        while !self.try_write_parts(array, chunk, parts)? {
+            self.make_room(array)?;
+        }
+        Ok(())
+    }
+
+    /// As [`Cache::write_parts`], without waiting for the store: false, and nothing was written, where others have to be
+    /// stored first.
+    pub fn try_write_parts(&self, array: &Arc<Array>, chunk: ChunkId, parts: &[Part]) -> Result<bool> {
         loop {
-            let written = self.written_or_new(array, chunk)?;
+            let Some(written) = self.written_or_new(array, chunk)? else { return Ok(false) };
             let mut state = written.lock();
             if state.bytes.is_none() {
                 continue; // it was stored just now
@@ -274,64 +286,52 @@ impl Cache {
                 self.lock().whole.push_back(written.key());
             }
             array.count_write();
-            return Ok(());
+            return Ok(true);
         }
     }
 
-    /// The entry of a chunk that is going to be written, made if there is none.
-    fn written_or_new(&self, array: &Arc<Array>, chunk: ChunkId) -> Result<Arc<Written>> {
+    /// Stores some of the chunks that wait, so that another chunk of `array` may.
+    pub fn make_room(&self, array: &Array) -> Result<()> {
+        let oldest = self.lock().oldest(flush_threads(array));
+        self.write_back_all(&oldest)
+    }
+
+    /// The entry of a chunk that is going to be written, made if there is none; None if there is no room for it.
+    fn written_or_new(&self, array: &Arc<Array>, chunk: ChunkId) -> Result<Option<Arc<Written>>> {
         let (key, size) = ((array.id(), Place::Chunk(chunk)), array.grid().chunk_size());
         if let Some(written) = self.written(array, chunk) {
-            return Ok(written);
+            return Ok(Some(written));
         }
         let inside = inside(array, chunk);
-        loop {
-            let mut state = self.lock();
-            if let Some(written) = state.written.get(&key) {
-                return Ok(written.clone());
-            }
-            if state.written.is_empty() || state.written_bytes.saturating_add(size) <= self.written_bound() {
-                let mut new = WrittenState::over(state.slots.peek(&key), inside.clone());
-                if new.bytes.is_none() {
-                    let mut bytes = self.buffers.take(size);
-                    memory::resize(&mut bytes, size)?;
-                    new.bytes = Some(self.buffers.hold(bytes));
-                }
-                if !matches!(state.slots.peek(&key), Some(Slot::Busy)) {
-                    self.dropped(state.slots.pop(&key));
-                }
-                state.writes += 1;
-                let written = Arc::new(Written {
-                    array: array.clone(),
-                    chunk,
-                    number: state.writes,
-                    turn: Mutex::default(),
-                    state: Mutex::new(new),
-                });
-                state.written.insert(key, written.clone());
-                state.written_bytes += size;
-                array.count_dirty(1);
-                self.evict(&mut state, 0);
-                self.trim(&state);
-                return Ok(written);
-            }
-            let oldest = state.oldest(flush_threads(array));
-            drop(state);
-            self.write_back_all(&oldest)?;
+        let mut state = self.lock();
+        if let Some(written) = state.written.get(&key) {
+            return Ok(Some(written.clone()));
         }
+        if !state.written.is_empty() && state.written_bytes.saturating_add(size) > self.written_bound() {
+            return Ok(None);
+        }
+        let mut new = WrittenState::over(state.slots.peek(&key), inside);
+        if new.bytes.is_none() {
+            let mut bytes = self.buffers.take(size);
+            memory::resize(&mut bytes, size)?;
+            new.bytes = Some(self.buffers.hold(bytes));
+        }
+        if !matches!(state.slots.peek(&key), Some(Slot::Busy)) {
+            self.dropped(state.slots.pop(&key));
+        }
+        state.writes += 1;
+        let written = Arc::new(Written::new(array.clone(), chunk, state.writes, new));
+        state.written.insert(key, written.clone());
+        state.written_bytes += size;
+        array.count_dirty(1);
+        self.evict(&mut state, 0);
+        self.trim(&state);
+        Ok(Some(written))
     }
 
     /// Bytes of chunks that may wait to be stored.
     fn written_bound(&self) -> usize {
         self.bound() / SHARE.1 * SHARE.0
-    }
-
-    /// True if so much waits to be stored that writing `bytes` more may take long.
-    pub fn is_slow_to_write(&self, array: &Array, bytes: usize) -> bool {
-        let state = self.lock();
-        let chunks = (bytes / array.grid().chunk_size().max(1)).max(2);
-        let more = chunks.saturating_mul(array.grid().chunk_size());
-        state.written_bytes.saturating_add(more) > self.written_bound()
     }
 
     fn written(&self, array: &Array, chunk: ChunkId) -> Option<Arc<Written>> {
@@ -349,13 +349,64 @@ impl Cache {
     /// The chunk as it was written; None if it wasn't.
     pub(super) fn get_written(&self, array: &Array, chunk: ChunkId) -> Option<Answer> {
         while let Some(written) = self.written(array, chunk) {
-            let mut state = written.lock();
-            if state.bytes.is_some() {
-                self.stats.hits.add(1);
-                return Some(state.complete(self, array, chunk, false).and_then(|()| state.piece()));
+            match self.complete(&written, false) {
+                // it was stored just now
+                Ok(state) if state.bytes.is_none() => {}
+                state => {
+                    self.stats.hits.add(1);
+                    return Some(state.and_then(|state| state.piece()));
+                }
             }
         }
         None
+    }
+
+    /// Makes all bytes of a chunk worth something, and as new as the store if `fresh` or if somebody has opened the array
+    /// since: what was not written is loaded. The state is not held meanwhile, and writers go on.
+    fn complete<'w>(&self, written: &'w Written, fresh: bool) -> Result<MutexGuard<'w, WrittenState>> {
+        let (array, chunk, mut fresh) = (&written.array, written.chunk, fresh);
+        let _loading = lock(&written.loading);
+        loop {
+            let state = written.lock();
+            let (epoch, stores) = (array.epoch(), state.stores);
+            let missing = state.missing(written.size(), epoch, fresh);
+            if matches!(missing, Missing::Nothing) {
+                return Ok(state);
+            }
+            drop(state);
+            if let Missing::Version(known) = missing
+                && array.stat_chunk(chunk)?.map(|stat| stat.version) == known
+            {
+                let mut state = written.lock();
+                if state.below == Below::Known(known) {
+                    (state.epoch, fresh) = (state.epoch.max(epoch), false);
+                }
+                continue;
+            }
+            let (bytes, below) = self.load_below(array, chunk)?;
+            let mut state = written.lock();
+            // what a write-back has stored meanwhile may not be in what was loaded
+            if state.bytes.is_some() && state.stores == stores {
+                state.lay_over(self, bytes, below, epoch)?;
+                self.note(array, chunk, state.below.mark().unwrap_or(Mark::UNINITIALISED));
+                fresh = false;
+            }
+        }
+    }
+
+    /// The bytes of a chunk as the store has it, and their version; fill values where there is none.
+    fn load_below(&self, array: &Array, chunk: ChunkId) -> Result<(Vec<u8>, Option<Version>)> {
+        let size = array.grid().chunk_size();
+        let loaded = self.with_scratch(|scratch| array.load(chunk, self.buffer(size), scratch));
+        Ok(match loaded.inspect_err(|e| self.failed(e))? {
+            Some(loaded) => (loaded.bytes, Some(loaded.version)),
+            None => {
+                let mut bytes = self.buffer(size);
+                memory::resize(&mut bytes, size)?;
+                array.fill(&mut bytes, 0);
+                (bytes, None)
+            }
+        })
     }
 
     /// As [`Cache::get_written`], but only if that needs neither the store nor a wait: then Some(None).
@@ -430,11 +481,11 @@ impl Cache {
                 below: state.below.clone(),
                 epoch: state.epoch,
                 loads: state.loads,
+                stores: 0,
                 inside: inside(new, chunk),
             };
             let is_whole = taken.is_whole(written.size());
-            let (array, number) = (new.clone(), written.number);
-            let moved = Written { array, chunk, number, turn: Mutex::default(), state: Mutex::new(taken) };
+            let moved = Written::new(new.clone(), chunk, written.number, taken);
             let mut all = self.lock();
             all.whole.extend(is_whole.then(|| moved.key()));
             all.written_bytes += moved.size();
@@ -464,6 +515,11 @@ impl Cache {
     }
 
     fn write_back_all(&self, list: &[Arc<Written>]) -> Result<()> {
+        let mut confirmed = HashSet::new();
+        for written in list.iter().filter(|written| confirmed.insert(written.array.id())) {
+            // a failure is told with each chunk
+            let _ = written.array.confirm(false);
+        }
         let next = std::sync::atomic::AtomicUsize::new(0);
         let since = Instant::now();
         let work = || {
@@ -508,6 +564,7 @@ impl Cache {
         let _turn = lock(&written.turn);
         let _lock = array.lock_chunk_since(chunk, since).map_err(failed)?;
         for attempt in 0..OVERTAKEN {
+            array.confirm(true).map_err(failed)?;
             let Some(storing) = self.begin(written).map_err(failed)? else { return Ok(()) };
             let stored = self.store(array, chunk, &storing);
             let mut state = written.lock();
@@ -557,10 +614,24 @@ impl Cache {
         }
         if written.array.is_replaced() {
             self.take_out(written, &mut state, None);
-            let lost = "its array was replaced by another while it was written: what was written is lost";
-            return Err(Error::system(libc::ESTALE).context(lost).context(written.array.chunk_key(written.chunk)));
+            return Err(lost(written, "the array was replaced or deleted"));
         }
-        state.complete(self, &written.array, written.chunk, true)?;
+        let outside: Ranges = written.array.outside(written.chunk).into_iter().collect();
+        let before = state.dirty.len();
+        state.dirty.remove_all(&outside);
+        if state.dirty.len() < before {
+            let e = lost(written, "the array became smaller");
+            if state.dirty.is_empty() {
+                self.take_out(written, &mut state, None);
+                return Err(e);
+            }
+            self.stats.problem(format!("not stored: {e}"));
+        }
+        drop(state);
+        let mut state = self.complete(written, true)?;
+        if state.bytes.is_none() {
+            return Ok(None);
+        }
         let below = (!state.is_whole(written.size())).then(|| state.below.clone());
         state.storing = std::mem::take(&mut state.dirty);
         let bytes = state.bytes.clone().ok_or_else(gone)?;
@@ -578,6 +649,7 @@ impl Cache {
     ) {
         let (array, chunk) = (&written.array, written.chunk);
         let mark = Mark::of(version.as_ref());
+        state.stores += 1;
         self.seen.replace(array.id(), chunk, storing.before(), if array.is_lossy() { Mark::MIXED } else { mark });
         // what was loaded meanwhile is not what was stored; neither is what a lossy filter made of it
         let is_same = state.loads == storing.loads && !array.is_lossy();

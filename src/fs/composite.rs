@@ -3,8 +3,8 @@
 //! can't be changed.
 
 use super::dataset::HeaderDraft;
-use super::write::clipped;
-use super::{CurrentArray, Dropping, FlatFile, Fs, KernelPages, Readers, StoredChunks};
+use super::write::{WriteMode, clipped};
+use super::{CurrentArray, Dropping, FlatFile, Fs, KernelPages, Readers, StoredChunks, WriteRecord};
 use crate::array::Array;
 use crate::error::{Error, Kind, Result};
 use crate::header::{Composite, Content, Form, Part};
@@ -16,6 +16,11 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 /// An open header or container.
 pub struct CompositeFile {
+    /// The file's inode number.
+    pub inode: u64,
+    /// Whether it was opened for writing, and what was written.
+    pub writable: bool,
+    pub record: WriteRecord,
     pub(super) node: Node,
     /// As it was when it was opened.
     pub(super) file: Arc<Composite>,
@@ -52,6 +57,7 @@ impl Fs {
     /// `direct` says that the opening asked for O_DIRECT.
     pub(super) fn open_composite(
         &self,
+        inode: u64,
         node: &Node,
         for_writing: bool,
         direct: bool,
@@ -73,7 +79,7 @@ impl Fs {
         let pages = if self.read_only && !self.direct_io { KernelPages::Fresh } else { KernelPages::Maps };
         let open = CompositeFile::new(node.clone(), file, pages == KernelPages::Fresh);
         let short_at_end = direct || open.short_at_end;
-        Ok((CompositeFile { short_at_end, ..open }, pages))
+        Ok((CompositeFile { inode, writable: for_writing, short_at_end, ..open }, pages))
     }
 
     /// The open flat bytes of a part of a file; None of a part that has none. With `cached`, the array is taken as it was
@@ -105,7 +111,10 @@ impl Fs {
         // what changed in the store meanwhile is told to who opens `data.raw`, and to nobody before
         array.begin_epoch();
         Ok(FlatFile {
+            inode: 0,
             array: CurrentArray(Mutex::new(array)),
+            record: WriteRecord::default(),
+            writable: false,
             stored: StoredChunks::default(),
             readers: Readers::default(),
             dropping: Dropping::new(0, KernelPages::None),
@@ -182,7 +191,13 @@ impl Fs {
     /// What is no flat bytes can only be overwritten by the same, else nothing is written: EPERM, or EFBIG of what
     /// reaches beyond the end. Once something was refused, all is: EPERM. A header of nothing but text takes everything
     /// and stays as it is, so that a directory can be copied over another.
-    pub(super) fn write_composite(&self, open: &CompositeFile, offset: u64, data: &[u8]) -> Result<usize> {
+    pub(super) fn write_composite(
+        &self,
+        open: &CompositeFile,
+        offset: u64,
+        data: &[u8],
+        mode: WriteMode,
+    ) -> Result<usize> {
         if open.is_text() {
             open.keep_text(offset, data);
             return Ok(data.len());
@@ -199,9 +214,8 @@ impl Fs {
         for slice in open.slices(offset, data.len()) {
             let part = &data[written..written + slice.len];
             if let Some((flat, form)) = self.flat_of(open, &slice, false)? {
-                let done = self.write_part(flat, &slice, part, form);
-                // also of a part of it, before something went wrong
-                self.drop_pages(&Node::Flat(lock(&flat.array.0).key().clone()));
+                self.record_write(&open.record, &self.current(&flat.array)?, mode);
+                let done = self.write_part(flat, &slice, part, form, mode);
                 done.map_err(|e| e.context(open.node.path()))?;
             } else if slice.number == 0 && !open.shows(&slice, part) {
                 self.write_header(open, slice.at, part).map_err(|e| e.context(open.node.path()))?;
@@ -241,30 +255,30 @@ impl Fs {
         Ok(())
     }
 
-    fn write_part(&self, flat: &FlatFile, slice: &Slice, data: &[u8], form: Form) -> Result<()> {
+    fn write_part(&self, flat: &FlatFile, slice: &Slice, data: &[u8], form: Form, mode: WriteMode) -> Result<()> {
         self.current(&flat.array)?.writable()?;
         match form {
-            Form::AsStored => self.write_stored(flat, slice.part, slice.at, data),
-            Form::Reversed(_) => self.write_reversed(flat, slice, data, form.item()),
-            Form::Doubles { .. } => self.write_doubles(flat, slice, data, form),
+            Form::AsStored => self.write_stored(flat, slice.part, slice.at, data, mode),
+            Form::Reversed(_) => self.write_reversed(flat, slice, data, form.item(), mode),
+            Form::Doubles { .. } => self.write_doubles(flat, slice, data, form, mode),
         }
     }
 
     /// Writes bytes of reversed items. Those of a part of an item are another part of it: nothing has to be read.
-    fn write_reversed(&self, flat: &FlatFile, slice: &Slice, data: &[u8], item: usize) -> Result<()> {
+    fn write_reversed(&self, flat: &FlatFile, slice: &Slice, data: &[u8], item: usize, mode: WriteMode) -> Result<()> {
         let mut done = 0;
         while done < data.len() {
             let (len, at) = mirrored(slice.at + done as u64, data.len() - done, item);
             let mut bytes = data[done..done + len].to_vec();
             bytes.chunks_mut(item.min(len)).for_each(<[u8]>::reverse);
-            self.write_stored(flat, slice.part, at, &bytes)?;
+            self.write_stored(flat, slice.part, at, &bytes, mode)?;
             done += len;
         }
         Ok(())
     }
 
     /// Writes bytes of doubles that stand for integers. The rest of the first and of the last item stays.
-    fn write_doubles(&self, flat: &FlatFile, slice: &Slice, data: &[u8], form: Form) -> Result<()> {
+    fn write_doubles(&self, flat: &FlatFile, slice: &Slice, data: &[u8], form: Form, mode: WriteMode) -> Result<()> {
         let (at, size) = (slice.at, form.item());
         let (from, end) = around(at, data.len(), size);
         // two writers of one item must not undo each other's bytes
@@ -281,11 +295,11 @@ impl Fs {
         }
         items[(at - from) as usize..][..data.len()].copy_from_slice(data);
         form.store(&mut items)?;
-        self.write_stored(flat, slice.part, from, &items)
+        self.write_stored(flat, slice.part, from, &items, mode)
     }
 
     /// Writes flat bytes as they are stored, all of them, if the array is still what the file tells of it.
-    fn write_stored(&self, flat: &FlatFile, part: &Part, at: u64, data: &[u8]) -> Result<()> {
+    fn write_stored(&self, flat: &FlatFile, part: &Part, at: u64, data: &[u8], mode: WriteMode) -> Result<()> {
         loop {
             let array = self.current(&flat.array)?;
             let _writing = self.resizing.writing(array.key());
@@ -296,7 +310,7 @@ impl Fs {
                 return Err(another_array());
             }
             self.resizing.written_to(array.key(), at + data.len() as u64);
-            return self.write_flat(&array, at, data).map(|_| ());
+            return self.write_flat(&array, at, data, mode).map(|_| ());
         }
     }
 
@@ -304,7 +318,8 @@ impl Fs {
     pub(super) fn flush_composite(&self, open: &CompositeFile) -> Result<()> {
         let header = self.check_header(open).and_then(|()| self.store_text(open));
         let arrays = open.arrays().filter(|array| array.is_dirty());
-        arrays.map(|array| self.flush_array(&array)).fold(header, Result::and)
+        let stored = arrays.map(|array| self.flush_array(&array)).fold(header, Result::and);
+        open.record.answer(stored)
     }
 }
 
@@ -312,8 +327,11 @@ impl CompositeFile {
     /// Nothing of it was read yet.
     pub(super) fn new(node: Node, file: Arc<Composite>, once: bool) -> Self {
         let flat = file.parts().iter().map(|_| OnceLock::new()).collect();
-        let short_at_end = !matches!(node, Node::Dataset(_));
+        let (record, short_at_end) = (WriteRecord::default(), !matches!(node, Node::Dataset(_)));
         CompositeFile {
+            inode: 0,
+            writable: true,
+            record,
             node,
             file,
             flat,
@@ -328,6 +346,14 @@ impl CompositeFile {
     /// True if it holds no flat bytes.
     pub(super) fn is_text(&self) -> bool {
         !self.file.parts().iter().any(Part::is_flat)
+    }
+
+    /// The keys of the arrays whose flat bytes it holds.
+    pub(super) fn keys(&self) -> impl Iterator<Item = &Key> {
+        self.file.parts().iter().filter_map(|part| match &part.content {
+            Content::Flat { key, .. } => Some(key),
+            _ => None,
+        })
     }
 
     /// The arrays that were read or written through it.

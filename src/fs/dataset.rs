@@ -5,6 +5,7 @@
 
 use super::Fs;
 use super::composite::CompositeFile;
+use super::write::WriteMode;
 use crate::error::{Error, Kind, Result};
 use crate::header::{Content, Edited, Format, Told};
 use crate::hierarchy::MetadataFile;
@@ -169,7 +170,7 @@ impl Fs {
         }
         for part in moved {
             self.in_pieces(from, part.from..part.from + part.len, |at, piece| {
-                self.write_composite(open, part.to + (at - part.from), piece)
+                self.write_composite(open, part.to + (at - part.from), piece, WriteMode::internal())
             })?;
         }
         self.change_attributes(&changes)?;

@@ -179,7 +179,7 @@ fn a_file_that_is_removed_while_it_is_open_stays_removed() {
     let m = Machine::new(&memory);
     let (a, opened) = m.fs.create(ROOT_INODE, "scratch", true, false).unwrap();
     m.fs.write(opened.handle, 0, b"0123").unwrap();
-    m.fs.unlink(ROOT_INODE, "scratch").unwrap();
+    m.fs.unlink(ROOT_INODE, "scratch", 0).unwrap();
     m.fs.write(opened.handle, 4, b"4").unwrap();
     assert_eq!((m.fs.attributes(a.inode).unwrap().size, m.read_open(opened.handle).unwrap().as_str()), (5, "01234"));
     assert_eq!(m.fs.set_size(a.inode, 2).unwrap().size, 2);
@@ -191,7 +191,7 @@ fn a_file_that_is_removed_while_it_is_open_stays_removed() {
     );
     m.close(opened.handle).unwrap();
     assert_eq!(stored(&memory, "scratch").as_deref(), Some("other"));
-    assert_eq!(m.fs.unlink(ROOT_INODE, "none").unwrap_err().errno(), libc::ENOENT);
+    assert_eq!(m.fs.unlink(ROOT_INODE, "none", 0).unwrap_err().errno(), libc::ENOENT);
 }
 
 /// "O_EXCL": of two machines one makes the file.
@@ -203,7 +203,7 @@ fn an_exclusive_file_is_made_by_one() {
     let (_, opened) = a.fs.create(ROOT_INODE, "lock", true, false).unwrap();
     assert_eq!(b.fs.create(ROOT_INODE, "lock", true, false).map(drop).unwrap_err().errno(), libc::EEXIST);
     a.close(opened.handle).unwrap();
-    a.fs.unlink(ROOT_INODE, "lock").unwrap();
+    a.fs.unlink(ROOT_INODE, "lock", 0).unwrap();
     b.fs.create(ROOT_INODE, "lock", true, false).unwrap();
 }
 
@@ -272,7 +272,7 @@ fn a_chunk_file_is_read_by_one_request() {
     // its document, and itself
     assert_eq!(m.requests.calls(Operation::Get), 2);
     assert_eq!(m.open("a", "0", false).unwrap_err().errno(), libc::ENOENT);
-    m.fs.unlink(m.directory("a"), "1").unwrap();
+    m.fs.unlink(m.directory("a"), "1", 0).unwrap();
     assert_eq!(m.read("a", "1").unwrap_err().errno(), libc::ENOENT);
 }
 

@@ -2,17 +2,16 @@
 //! checked and stored when they are closed, and plain keys, which are written in place where they are files.
 
 use super::draft::Draft;
-use super::{CurrentArray, Dropping, Fs, Handle, KernelPages, Opened, PlainFile};
+use super::{Fs, Handle, KernelPages, Opened, PlainFile};
 use crate::array::Array;
 use crate::error::{Error, Kind, Result};
 use crate::grid::ChunkId;
 use crate::hierarchy::MetadataFile;
-use crate::memory;
 use crate::metadata::{MAX_DOCUMENT, ZGROUP};
 use crate::store::{Key, Permissions, Replaces, Space};
 use crate::tree::{Attributes, CONTROL, FLAT, Node, Target};
 use std::os::unix::fs::MetadataExt;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::SystemTime;
 
 /// Bytes that a chunk of objects may have while it is written: blosc's own limit, in bytes.
@@ -41,21 +40,27 @@ impl Fs {
         if self.is_unsettled(parent, Some(name)) {
             self.settle(key, Some(name));
         }
-        let found = self.tree.lookup(parent, name);
-        match &found {
+        match self.tree.lookup(parent, name) {
+            Ok(None) => {
+                let node = Node::Chunk(key.clone(), name.to_string());
+                Ok(self.of_created(&node).map(|attributes| (node, attributes)))
+            }
             // a header that can't be made must not be missing without a word
             Err(e) if self.tree.is_header_name(name) && ![libc::ESTALE, libc::ENOENT].contains(&e.errno()) => {
                 self.stats.problem(format!("{}: is not shown: {e}", key.join(name)));
+                Err(e)
             }
-            _ => {}
+            found => found,
         }
-        found
     }
 
     /// What `stat` tells of a file that is being written, or was removed while it is open; None of any other.
     pub(super) fn attributes_while_open(&self, inode: u64) -> Option<Attributes> {
         match self.tree.node(inode) {
-            Ok(node) => self.drafts.get(&node.path()).and_then(|draft| self.of_changed(&draft)),
+            Ok(node) => {
+                let draft = self.drafts.get(&node.path()).and_then(|draft| self.of_changed(&draft));
+                draft.or_else(|| self.of_created(&node))
+            }
             Err(_) => {
                 if let Some(draft) = self.removed_draft(inode) {
                     let state = draft.lock();
@@ -86,7 +91,7 @@ impl Fs {
             Some((Node::Metadata(key, MetadataFile::Group), _)) if exclusive && self.fresh.contains(&key) => {
                 self.make_draft(Node::Metadata(key, MetadataFile::Group), MAX_DOCUMENT)
             }
-            Some(_) if exclusive => Err(Error::system(libc::EEXIST)),
+            Some((node, _)) if exclusive && !self.unlinked.create(&node.path()) => Err(Error::system(libc::EEXIST)),
             Some((node, _)) => {
                 let inode = self.tree.remember(node);
                 let opened = self.open(inode, true, false).and_then(|opened| {
@@ -104,18 +109,14 @@ impl Fs {
         match target {
             Target::Document(key, file) => self.make_draft(Node::Metadata(key, file), MAX_DOCUMENT),
             Target::Flat(_) => Err(Error::system(libc::EEXIST)),
-            Target::Chunk(array, chunk) => {
+            Target::Chunk(array, _) => {
                 array.writable()?;
-                let node = Node::Chunk(array.key().clone(), name.to_string());
                 if array.metadata().is_object() {
+                    let node = Node::Chunk(array.key().clone(), name.to_string());
                     return self.make_draft(node, MAX_OBJECTS);
                 }
-                self.make_chunk(&array, chunk)?;
-                let attributes = self.tree.of_file(array.grid().chunk_size() as u64, SystemTime::now(), None);
-                let inode = self.tree.remember(node);
-                let dropping = Dropping::new(inode, KernelPages::None);
-                let handle = Handle::Chunk(CurrentArray(Mutex::new(array)), name.to_string(), dropping);
-                Ok((Attributes { inode, ..attributes }, self.opened(handle, KernelPages::None)))
+                let (file, attributes) = self.create_chunk(array, name);
+                Ok((attributes, self.opened(Handle::Chunk(file), KernelPages::None)))
             }
             Target::Plain(key) if self.tree.is_header_name(name) && self.fresh.contains(&key.parent()) => {
                 // a copy of an array that is being made: see `Tree::target` of flat bytes
@@ -153,16 +154,8 @@ impl Fs {
         self.make_draft(Node::Value(key), MAX_PLAIN)
     }
 
-    /// A new chunk is of full size from the beginning, and holds the fill value.
-    fn make_chunk(&self, array: &Arc<Array>, chunk: ChunkId) -> Result<()> {
-        let mut bytes = memory::zeroed(array.grid().chunk_size())?;
-        array.fill(&mut bytes, 0);
-        let _writing = self.resizing.writing_to(array)?;
-        self.cache.write(array, chunk, 0, &bytes)
-    }
-
     fn opened(&self, handle: Handle, pages: KernelPages) -> Opened {
-        Opened { handle: self.insert(handle), pages, backing: None }
+        Opened { has_other_writers: false, handle: self.insert(handle), pages, backing: None }
     }
 
     /// True for flat bytes, headers and chunks, but those of objects.
@@ -174,9 +167,14 @@ impl Fs {
         })
     }
 
-    /// True for a plain key.
-    pub fn is_plain(&self, inode: u64) -> bool {
-        self.tree.node(inode).is_ok_and(|node| matches!(*node, Node::Value(_)))
+    /// Returns whether a thread may set the mode of a file, to no effect: of a plain key, and of a file that it has just
+    /// created, since `install` and rsync give such a file a mode of its own.
+    pub fn takes_any_mode(&self, inode: u64, thread: u32) -> bool {
+        self.tree.node(inode).is_ok_and(|node| {
+            matches!(*node, Node::Value(_))
+                || self.chunk_drafts.is_created(&node.path())
+                || self.unlinked.is_created_by(&node.path(), thread)
+        })
     }
 
     /// A new handle of a file that is no flat bytes and no chunk of fixed size, to write it.
@@ -272,17 +270,21 @@ impl Fs {
         self.cache.flush_where(|array| array.key().relative_to(key).is_some())
     }
 
-    /// Removes a file. Flat bytes and headers are there as long as their array: removing them changes nothing.
-    pub fn unlink(&self, parent: u64, name: &str) -> Result<()> {
+    /// Removes a file, for a thread. Flat bytes and headers are there as long as their array: to remove them changes
+    /// nothing, but that the thread may create them anew.
+    pub fn unlink(&self, parent: u64, name: &str, thread: u32) -> Result<()> {
         self.writable()?;
         let (parent, name) = self.place(parent, name)?;
         let found = self.find(&parent, &name)?;
         let (node, _) = found.ok_or_else(|| Error::not_found("no such file"))?;
+        if matches!(node, Node::Flat(_) | Node::Header(..) | Node::Dataset(_)) {
+            self.unlinked.add(node.path(), thread);
+        }
         self.remove(&node)
     }
 
     pub(super) fn remove(&self, node: &Node) -> Result<()> {
-        let was_draft = self.drafts.forget(&node.path());
+        let was_draft = self.drafts.forget(&node.path()) | self.chunk_drafts.forget(&node.path());
         let gone = || Error::system(libc::ENOENT);
         match node {
             Node::Flat(_) | Node::Header(..) | Node::Dataset(_) => Ok(()),
@@ -315,24 +317,24 @@ impl Fs {
         }
     }
 
-    fn erase_chunk(&self, array: &Arc<Array>, chunk: ChunkId) -> Result<bool> {
+    pub(super) fn erase_chunk(&self, array: &Arc<Array>, chunk: ChunkId) -> Result<bool> {
         let was_written = self.cache.is_written(array, chunk);
+        self.guard_chunk(array, chunk);
         // without the chunk's lock: it waits for a write-back, which takes that lock
         self.cache.forget_chunk(array, chunk);
         let erased = array.lock_chunk(chunk).and_then(|_lock| array.erase(chunk));
         // who has read it meanwhile must not keep it
         self.cache.forget_chunk(array, chunk);
-        self.drop_pages(&Node::Flat(array.key().clone()));
         Ok(erased? || was_written)
     }
 
-    /// True if the process `who` is not to find `name` yet, though it is there: see `fresh`.
+    /// Returns whether the thread `who` is not to find `name`, though it is there: see `fresh` and `unlinked`.
     pub fn hides(&self, parent: u64, name: &str, who: u32) -> bool {
-        name == ZGROUP
-            && self.tree.node(parent).is_ok_and(|parent| match &*parent {
-                Node::Directory(key) => self.fresh.hides(key, who),
-                _ => false,
-            })
+        self.tree.node(parent).is_ok_and(|parent| match &*parent {
+            Node::Directory(key) if name == ZGROUP => self.fresh.hides(key, who),
+            Node::Directory(key) => key.child(name).is_ok_and(|path| self.unlinked.hides(&path, who)),
+            _ => false,
+        })
     }
 
     /// Makes a directory, which is a group, for the process `maker`. Counts a lookup of it.
@@ -378,6 +380,7 @@ impl Fs {
     pub(super) fn forget_below(&self, key: &Key) {
         self.drafts.forget_below(key);
         self.resizing.forget_below(key);
+        self.unlinked.forget_below(key);
         self.fresh.forget(key);
     }
 

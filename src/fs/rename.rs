@@ -4,6 +4,7 @@
 
 use super::Fs;
 use super::dataset::is_temporary;
+use super::write::WriteMode;
 use crate::array::{Array, Scratch};
 use crate::error::{Error, Kind, Result};
 use crate::grid::ChunkId;
@@ -216,6 +217,8 @@ impl Fs {
     /// Stores a whole chunk, given in the array's own order. If that fails the old one is there as before.
     pub(super) fn replace_chunk(&self, array: &Arc<Array>, chunk: ChunkId, bytes: &[u8]) -> Result<()> {
         array.writable()?;
+        // an encoded chunk of another store, perhaps
+        array.check_objects(chunk, bytes).map_err(|e| Error::invalid(e.message()))?;
         let _writing = self.resizing.writing_to(array)?;
         // what others have written to it would else be lost if this can't be stored
         self.cache.flush_chunk(array, chunk)?;
@@ -224,14 +227,13 @@ impl Fs {
                 array.lock_chunk(chunk).and_then(|_lock| array.store(chunk, bytes, &mut Scratch::default())).map(drop)
             }
             false => {
-                let written = self.write_chunk_bytes(array, chunk, 0, bytes);
-                written.and_then(|()| self.cache.flush_chunk(array, chunk))
+                let written = self.write_chunk_bytes(array, chunk, 0, bytes, WriteMode::internal());
+                written.and_then(|_| self.cache.flush_chunk(array, chunk))
             }
         };
         if stored.is_err() || array.metadata().is_object() {
             self.cache.forget_chunk(array, chunk);
         }
-        self.drop_pages(&Node::Flat(array.key().clone()));
         stored
     }
 
@@ -247,15 +249,16 @@ impl Fs {
         }
         array.writable()?;
         let _writing = self.resizing.writing_to(array)?;
-        self.in_pieces(from, 0..size, |at, piece| self.write_flat(array, at, piece))?;
-        self.drop_pages(&Node::Flat(array.key().clone()));
+        self.in_pieces(from, 0..size, |at, piece| {
+            Ok(self.write_flat(array, at, piece, WriteMode::internal())?.unwrap_or_default())
+        })?;
         self.cache.flush_array(array)
     }
 
     /// As [`Fs::copy_into`], over a container. A header of text stays as it is. EPERM if the file can't be the container:
     /// mv takes EINVAL for a directory that is moved below itself.
     fn copy_onto(&self, from: &Key, to: &Node) -> Result<()> {
-        let (open, _) = self.open_composite(to, true, false)?;
+        let (open, _) = self.open_composite(self.tree.inode(to), to, true, false)?;
         if open.is_text() {
             return Ok(());
         }
@@ -267,7 +270,7 @@ impl Fs {
             let why = format!("{size} bytes can't become a file of {wanted}");
             return Err(Error::new(Kind::System(libc::EPERM), why).context(to.path()));
         }
-        self.in_pieces(from, 0..size, |at, piece| self.write_composite(&open, at, piece))?;
+        self.in_pieces(from, 0..size, |at, piece| self.write_composite(&open, at, piece, WriteMode::internal()))?;
         self.flush_composite(&open)
     }
 

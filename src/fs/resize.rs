@@ -2,6 +2,7 @@
 //! was given only in part counts so many bytes until its file is closed; what is missing of it is the fill value.
 
 use super::Fs;
+use super::write::WriteMode;
 use crate::array::Array;
 use crate::error::{Error, Result};
 use crate::memory::lock;
@@ -71,6 +72,11 @@ impl Resizing {
         self.turn.shared(key)
     }
 
+    /// As [`Resizing::writing`]; None if that takes a wait and `may_wait` is not set.
+    pub fn writing_if(&self, key: &Key, may_wait: bool) -> Option<SharedLock<'_>> {
+        if may_wait { Some(self.writing(key)) } else { self.turn.try_shared(key) }
+    }
+
     /// The same for an array that was looked up before; ESTALE, which makes the kernel look again, if it has changed since.
     pub fn writing_to(&self, array: &Array) -> Result<SharedLock<'_>> {
         let writing = self.writing(array.key());
@@ -99,7 +105,7 @@ impl Resizing {
     }
 
     /// Where flat bytes end for who appends.
-    fn end(&self, array: &Array) -> u64 {
+    pub fn end(&self, array: &Array) -> u64 {
         lock(&self.unfinished).get(array.key()).map_or(array.size(), |row| row.size.min(array.size()))
     }
 
@@ -180,7 +186,7 @@ impl Fs {
             let len = STEP.min(array.size() - at);
             let mut blank = vec![0; len as usize];
             array.fill(&mut blank, at);
-            self.write_flat(&array, at, &blank)?;
+            self.write_flat(&array, at, &blank, WriteMode::internal())?;
             at += len;
         }
         self.cache.flush_array(&array)

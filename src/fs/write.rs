@@ -1,8 +1,11 @@
 //! Writing the flat bytes of an array and its chunk files: requests to parts of chunks, and when they are stored. Their
 //! sizes are fixed, as a block device's.
 
-use super::{FlatFile, Fs, Handle};
+use super::page_guards::{GuardId, HeldGuards};
+use super::waiting::WaitingWrite;
+use super::{FlatFile, Fs, Handle, WriteRecord};
 use crate::array::Array;
+use crate::cache::{Part, Ranges};
 use crate::error::{Error, Kind, Result};
 use crate::grid::{ChunkId, Run};
 use crate::layout;
@@ -15,7 +18,41 @@ use std::sync::Arc;
 
 thread_local! {
     /// See [`Fs::take_stale_pages`]. Each request has a list of its own, so that none waits for the pages of another's.
-    static STALE: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
+    static STALE: RefCell<Vec<StalePages>> = const { RefCell::new(Vec::new()) };
+}
+
+/// A file whose pages the kernel has to drop, because its bytes were written through another file.
+#[derive(Debug)]
+pub struct StalePages {
+    /// The file.
+    pub inode: u64,
+    /// Whether the present request is answered only when the pages are dropped.
+    pub is_awaited: bool,
+    /// To be removed when the pages are dropped: see [`Fs::pages_dropped`].
+    pub guards: Vec<GuardId>,
+}
+
+/// How bytes come to be written.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct WriteMode {
+    /// The file they are written through; 0 if that is none of those with flat bytes.
+    pub inode: u64,
+    /// Whether they are a page that a shared map has made dirty: most of its bytes were not changed.
+    pub mapped: bool,
+    /// Whether the write may wait for the store.
+    pub may_wait: bool,
+}
+
+impl WriteMode {
+    /// Bytes that come from no open file.
+    pub fn internal() -> Self {
+        WriteMode { inode: 0, mapped: false, may_wait: true }
+    }
+
+    /// The same through the file `inode`.
+    pub fn of(self, inode: u64) -> Self {
+        WriteMode { inode, ..self }
+    }
 }
 
 impl Fs {
@@ -32,59 +69,84 @@ impl Fs {
         self.handle(handle).is_ok_and(|handle| matches!(*handle, Handle::Flat(_)))
     }
 
-    /// True if a write of `len` bytes may have to wait until others are stored.
-    pub fn is_slow_write(&self, handle: u64, len: usize) -> bool {
-        let Ok(handle) = self.handle(handle) else { return false };
-        match &*handle {
-            Handle::Flat(file) => self.is_slow_to_write(&lock(&file.array.0), len),
-            Handle::Chunk(array, ..) => self.is_slow_to_write(&lock(&array.0), len),
-            _ => true,
-        }
-    }
-
-    fn is_slow_to_write(&self, array: &Array, len: usize) -> bool {
-        array.is_superseded() || self.cache.is_slow_to_write(array, len)
-    }
-
     /// Writes `data` at `offset` and returns how much of it: less only at the end of the file, where its size is fixed.
     /// EFBIG past that.
     pub fn write(&self, handle: u64, offset: u64, data: &[u8]) -> Result<usize> {
+        self.write_waiting(handle, offset, data, false)
+    }
+
+    /// As [`Fs::write`]; `mapped` is set for pages that a shared map has made dirty.
+    pub fn write_waiting(&self, handle: u64, offset: u64, data: &[u8], mapped: bool) -> Result<usize> {
+        let written = self.write_as(handle, offset, data, WriteMode { inode: 0, mapped, may_wait: true })?;
+        Ok(written.unwrap_or_default())
+    }
+
+    /// As [`Fs::write`], but only if that takes neither the store nor a wait: else None, and [`Fs::write_waiting`] must
+    /// follow. The bytes are visible to all readers when this returns.
+    pub fn try_write(&self, handle: u64, offset: u64, data: &[u8], mapped: bool) -> Result<Option<usize>> {
+        self.write_as(handle, offset, data, WriteMode { inode: 0, mapped, may_wait: false })
+    }
+
+    /// The files with pages of the arrays that are written through an open file: who flushes it must know them dropped.
+    pub fn files_with_pages(&self, handle: u64) -> Vec<u64> {
+        let Ok(handle) = self.handle(handle) else { return Vec::new() };
+        handle.writes_to().iter().map(|(array, _)| self.tree.inode(&Node::Flat(array.clone()))).collect()
+    }
+
+    /// Records a write that has to wait: until the answer is dropped, reads of its bytes wait for it. None for files whose
+    /// pages the kernel does not keep while they are written.
+    pub fn waiting_write(&self, handle: u64, offset: u64, len: usize) -> Option<WaitingWrite> {
+        match &*self.handle(handle).ok()? {
+            Handle::Flat(file) => {
+                let key = lock(&file.array.0).key().clone();
+                Some(self.waiting.begin(key, offset..offset.saturating_add(len as u64)))
+            }
+            _ => None,
+        }
+    }
+
+    fn write_as(&self, handle: u64, offset: u64, data: &[u8], mode: WriteMode) -> Result<Option<usize>> {
         let handle = self.handle(handle)?;
         let written = match &*handle {
-            Handle::Flat(file) => self.write_open_flat(file, offset, data)?,
-            Handle::Chunk(array, name, _) => {
-                let key = lock(&array.0).key().clone();
-                let _writing = self.resizing.writing(&key);
-                self.write_chunk(&self.current(array)?, name, offset, data)?
-            }
-            Handle::Draft(draft) => draft.write(offset, data).map(|()| data.len())?,
-            Handle::Plain(open) => self.write_plain(open, offset, data).map(|()| data.len())?,
-            Handle::Composite(open) => self.write_composite(open, offset, data)?,
+            Handle::Flat(file) => self.write_open_flat(file, offset, data, mode)?,
+            Handle::Chunk(file) => self.write_chunk_file(file, offset, data, mode)?,
+            _ if !mode.may_wait => None,
+            Handle::Draft(draft) => Some(draft.write(offset, data).map(|()| data.len())?),
+            Handle::Plain(open) => Some(self.write_plain(open, offset, data).map(|()| data.len())?),
+            Handle::Composite(open) => Some(self.write_composite(open, offset, data, mode.of(open.inode))?),
             _ => return Err(Error::system(libc::EBADF)),
         };
+        let Some(written) = written else { return Ok(None) };
         self.stats.bytes_accepted.add(written as u64);
         if self.cache.wants_flush() {
             let cache = self.cache.clone();
             // who closes the file is told what goes wrong
             self.behind.run(move || drop(cache.flush_behind()));
         }
-        Ok(written)
+        Ok(Some(written))
     }
 
-    pub(super) fn write_open_flat(&self, file: &FlatFile, offset: u64, data: &[u8]) -> Result<usize> {
+    fn write_open_flat(&self, file: &FlatFile, offset: u64, data: &[u8], mode: WriteMode) -> Result<Option<usize>> {
         let end = offset.saturating_add(data.len() as u64);
         let mut growth = None;
         let written = loop {
-            let mut array = self.current(&file.array)?;
-            if self.resizes && !data.is_empty() {
+            let Some(mut array) = self.current_for(&file.array, !mode.may_wait)? else { return Ok(None) };
+            if self.resizes && !data.is_empty() && end > self.resizing.end(&array) {
+                if !mode.may_wait {
+                    return Ok(None);
+                }
                 let grown;
                 (array, grown) = self.reach(array.key(), end)?;
                 growth = growth.or(grown);
             }
-            let _writing = self.resizing.writing(array.key());
+            let Some(_writing) = self.resizing.writing_if(array.key(), mode.may_wait) else { return Ok(None) };
             // from here on it stays as it is
             if !array.is_superseded() {
-                break self.write_flat(&array, offset, data);
+                self.record_write(&file.record, &array, mode);
+                break self.write_flat(&array, offset, data, mode.of(file.inode));
+            }
+            if !mode.may_wait {
+                return Ok(None);
             }
         };
         if let (Err(_), Some(growth)) = (&written, growth) {
@@ -93,7 +155,25 @@ impl Fs {
         written
     }
 
-    pub(super) fn write_flat(&self, array: &Arc<Array>, offset: u64, data: &[u8]) -> Result<usize> {
+    /// Records that the array is written through a file. Which of the open files a map belongs to is not known: then it is
+    /// each of them.
+    pub(super) fn record_write(&self, record: &WriteRecord, array: &Arc<Array>, mode: WriteMode) {
+        record.add(array);
+        if mode.mapped {
+            let handles: Vec<Arc<Handle>> = lock(&self.handles).values().cloned().collect();
+            handles.iter().filter_map(|handle| handle.record_of(array.key())).for_each(|record| record.add(array));
+        }
+    }
+
+    /// Writes flat bytes. None if that takes the store or a wait, and the mode does not allow it; the write must then be
+    /// repeated as a whole.
+    pub(super) fn write_flat(
+        &self,
+        array: &Arc<Array>,
+        offset: u64,
+        data: &[u8],
+        mode: WriteMode,
+    ) -> Result<Option<usize>> {
         let data = clipped(offset, data, array.size())?;
         let mut runs: Vec<(Run, usize)> = Vec::new();
         let mut at = 0;
@@ -105,31 +185,25 @@ impl Fs {
         for same in runs.chunk_by(|(a, _), (b, _)| a.chunk == b.chunk) {
             let parts: Vec<(usize, &[u8])> =
                 same.iter().map(|(run, at)| (run.offset, &data[*at..*at + run.len])).collect();
-            self.cache.write_parts(array, same[0].0.chunk, &parts)?;
+            if !self.write_parts(array, same[0].0.chunk, &parts, mode)? {
+                return Ok(None);
+            }
         }
-        Ok(data.len())
+        Ok(Some(data.len()))
     }
 
-    fn write_chunk(&self, array: &Arc<Array>, name: &str, offset: u64, data: &[u8]) -> Result<usize> {
-        let stale = || Error::system(libc::ESTALE);
-        let chunk = array.grid().parse_chunk_key(name, Separator::Dot).ok_or_else(stale)?;
-        let data = clipped(offset, data, array.grid().chunk_size() as u64)?;
-        self.write_chunk_bytes(array, chunk, offset as usize, data)?;
-        self.drop_pages(&Node::Flat(array.key().clone()));
-        Ok(data.len())
-    }
-
-    /// Writes bytes of a chunk in the array's own order.
+    /// Writes bytes of a chunk in the array's own order. False as [`Fs::write_flat`] returns None.
     pub(super) fn write_chunk_bytes(
         &self,
         array: &Arc<Array>,
         chunk: ChunkId,
         offset: usize,
         data: &[u8],
-    ) -> Result<()> {
+        mode: WriteMode,
+    ) -> Result<bool> {
         let meta = array.metadata();
         if meta.order == Order::C || array.grid().dimensions() < 2 {
-            return self.cache.write(array, chunk, offset, data);
+            return self.write_parts(array, chunk, &[(offset, data)], mode);
         }
         let mut parts = Vec::new();
         let mut rest = data;
@@ -139,17 +213,101 @@ impl Fs {
             rest = after;
         });
         parts.sort_unstable_by_key(|(at, _)| *at);
-        self.cache.write_parts(array, chunk, &parts)
+        self.write_parts(array, chunk, &parts, mode)
+    }
+
+    /// Writes parts of a chunk, in order of their places: guarded against older bytes in the pages of other files, and,
+    /// if they are a page themselves, without the bytes that are guarded.
+    fn write_parts(&self, array: &Arc<Array>, chunk: ChunkId, parts: &[Part], mode: WriteMode) -> Result<bool> {
+        loop {
+            let mut guards = self.guards.lock();
+            let written = match mode.mapped {
+                true => {
+                    let free = guards.unguarded(array, chunk, mode.inode, parts);
+                    let flat = self.tree.inode(&Node::Flat(array.key().clone()));
+                    if mode.inode != flat {
+                        let stale = StalePages { inode: flat, is_awaited: false, guards: Vec::new() };
+                        STALE.with_borrow_mut(|list| list.push(stale));
+                    }
+                    if free.is_empty() { Ok(true) } else { self.cache.try_write_parts(array, chunk, &free) }
+                }
+                false => {
+                    let stale = self.guard(&mut guards, array, chunk, parts, mode.inode);
+                    let written = self.cache.try_write_parts(array, chunk, parts);
+                    match written {
+                        Ok(true) => STALE.with_borrow_mut(|list| list.extend(stale)),
+                        _ => stale.iter().for_each(|stale| guards.remove(&stale.guards)),
+                    }
+                    written
+                }
+            };
+            drop(guards);
+            if written? {
+                return Ok(true);
+            }
+            if !mode.may_wait {
+                return Ok(false);
+            }
+            self.cache.make_room(array)?;
+        }
+    }
+
+    /// Guards parts of a chunk that are about to be written through the file `inode` against the pages of the other files
+    /// that show them. `data.raw` may have pages whoever has it open, the other files only while they are mapped.
+    fn guard(
+        &self,
+        guards: &mut HeldGuards,
+        array: &Arc<Array>,
+        chunk: ChunkId,
+        parts: &[Part],
+        inode: u64,
+    ) -> Vec<StalePages> {
+        let flat = self.tree.inode(&Node::Flat(array.key().clone()));
+        let mut others = guards.other_writers(array.key(), inode);
+        if inode != flat && !others.contains(&flat) {
+            others.push(flat);
+        }
+        if others.is_empty() {
+            return Vec::new();
+        }
+        let ranges: Ranges = parts.iter().map(|(offset, bytes)| *offset..offset + bytes.len()).collect();
+        let guarded = |other: u64| StalePages {
+            inode: other,
+            // the kernel holds pages of `data.raw` while one of its writes is in flight: such a write must wait for none
+            is_awaited: other == flat,
+            guards: vec![guards.add(array, chunk, other, &ranges)],
+        };
+        others.into_iter().map(guarded).collect()
     }
 
     /// Has the kernel drop its pages of a file before the present request is answered.
     pub(super) fn drop_pages(&self, node: &Node) {
-        STALE.with_borrow_mut(|stale| stale.push(self.tree.inode(node)));
+        let (inode, guards) = (self.tree.inode(node), Vec::new());
+        STALE.with_borrow_mut(|stale| stale.push(StalePages { inode, is_awaited: true, guards }));
     }
 
-    /// Takes the inode numbers of the files whose pages the kernel must drop before the request that this thread serves
-    /// is answered.
-    pub fn take_stale_pages(&self) -> Vec<u64> {
+    /// Guards what is going to become of a whole chunk against pages of other files.
+    pub(super) fn guard_chunk(&self, array: &Arc<Array>, chunk: ChunkId) {
+        let whole = array.grid().chunk_size();
+        let mut guards = self.guards.lock();
+        let flat = self.tree.inode(&Node::Flat(array.key().clone()));
+        let mut others = guards.other_writers(array.key(), 0);
+        others.retain(|other| *other != flat);
+        others.push(flat);
+        let ranges = Ranges::from_iter([0..whole]);
+        for inode in others {
+            let guards = vec![guards.add(array, chunk, inode, &ranges)];
+            STALE.with_borrow_mut(|stale| stale.push(StalePages { inode, is_awaited: inode == flat, guards }));
+        }
+    }
+
+    /// To be called when the kernel has written back and dropped the pages that `guards` were against.
+    pub fn pages_dropped(&self, guards: &[GuardId]) {
+        self.guards.remove(guards);
+    }
+
+    /// Takes the files whose pages the kernel must drop because of the request that this thread serves.
+    pub fn take_stale_pages(&self) -> Vec<StalePages> {
         STALE.take()
     }
 
@@ -159,11 +317,13 @@ impl Fs {
         let handle = self.handle(handle)?;
         match &*handle {
             Handle::Flat(file) => {
-                let array = self.current(&file.array)?;
-                self.resizing.close(array.key());
-                self.flush_array(&array)
+                let stored = self.current(&file.array).and_then(|array| {
+                    self.resizing.close(array.key());
+                    self.flush_array(&array)
+                });
+                file.record.answer(stored)
             }
-            Handle::Chunk(array, ..) => self.flush_array(&*self.current(array)?),
+            Handle::Chunk(file) => file.record.answer(self.flush_chunk_file(file)),
             Handle::Draft(draft) => self.flush_draft(draft),
             Handle::Composite(open) => self.flush_composite(open),
             _ => Ok(()),

@@ -41,7 +41,7 @@ use fuser::{
     ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite,
     ReplyXattr, Request, Session, SessionACL, TimeOrNow, WriteFlags,
 };
-use notify::{Kernel, Notices, reply_after};
+use notify::{Kernel, Notices};
 use std::cell::RefCell;
 use std::ffi::OsStr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -102,7 +102,7 @@ pub fn serve(fs: Arc<Fs>, mountpoint: &mut Mountpoint, options: ServeOptions) ->
     let fd = mountpoint.take_device().ok_or_else(|| Error::invalid("the mount is served already"))?;
     // who may use the mount is the kernel's business: allow_other is a mount option
     let kernel = Kernel::default();
-    let notices = Arc::new(Notices::new(kernel.clone())?);
+    let notices = Arc::new(Notices::new(fs.clone(), kernel.clone())?);
     let inline = OneInline::default();
     let server =
         Server { fs, inline, pool, options, backings: None, maps_direct: false, kernel: kernel.clone(), notices };
@@ -145,11 +145,6 @@ impl Drop for Inline<'_> {
 }
 
 impl Server {
-    /// What [`reply_after`] needs, to go with a job.
-    fn notifying(&self) -> Arc<Notices> {
-        self.notices.clone()
-    }
-
     /// Runs a job that may block: on a worker if it is `slow` or another session thread runs one, else here.
     fn dispatch(&self, slow: bool, job: impl FnOnce(&Fs) + Send + 'static) {
         let inline = if slow { None } else { self.inline.take() };
@@ -267,15 +262,19 @@ impl Filesystem for Server {
         });
     }
 
-    fn open(&self, _: &Request, inode: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+    fn open(&self, request: &Request, inode: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         let write = flags.acc_mode() != OpenAccMode::O_RDONLY || flags.0 & libc::O_TRUNC != 0;
         let direct = flags.0 & libc::O_DIRECT != 0;
         let (backings, maps_direct) = (self.backings.clone(), self.maps_direct);
-        let kernel = self.kernel.clone();
+        let (kernel, notices, thread) = (self.kernel.clone(), self.notices.clone(), request.pid());
         self.dispatch(self.fs.is_slow_open(inode.0) || backings.is_some(), move |fs| {
             match guarded(fs, "open", || fs.open(inode.0, write, direct)) {
                 Ok(mut opened) => {
                     kernel.forget_attributes(fs, inode);
+                    fs.opened_by(opened.handle, thread);
+                    if opened.pages == KernelPages::Fresh && opened.has_other_writers {
+                        notices.note_drop(inode.0);
+                    }
                     let handle = FileHandle(opened.handle);
                     let through = || backings.map_or(Ok(None), |b| b.open(inode.0, opened.backing.take(), &reply));
                     match guarded(fs, "open", through) {
@@ -338,43 +337,52 @@ impl Filesystem for Server {
         handle: FileHandle,
         offset: u64,
         data: &[u8],
-        _: WriteFlags,
+        flags: WriteFlags,
         _: OpenFlags,
         _: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        // the kernel holds the pages until it has the reply: who drops them waits for it, so it must not wait for him
-        let (is_flat, notices, len) = (self.fs.is_flat(handle.0), self.notifying(), data.len());
-        let answer = move |fs: &Fs, written, reply| {
-            if !is_flat {
-                return reply_after(notices, fs, move || answer_write(written, reply));
+        let (notices, len, handle) = (self.notices.clone(), data.len(), handle.0);
+        let mapped = flags.contains(WriteFlags::FUSE_WRITE_CACHE);
+        let is_flat = self.fs.is_flat(handle);
+        let again = is_flat && !mapped && notices.were_dropped(inode.0);
+        let answer = move |written| {
+            // the kernel holds pages of the write until it has the answer, and whoever drops them waits for that
+            if !is_flat && !mapped {
+                return notices.reply_after(move || answer_write(written, reply));
             }
             answer_write(written, reply);
-            notices.drop_again(inode.0, offset, len);
+            if again {
+                notices.drop_again(inode.0, offset, len);
+            }
+            notices.drop_stale();
         };
-        let inline = if self.fs.is_slow_write(handle.0, data.len()) { None } else { self.inline.take() };
-        if let Some(_inline) = inline {
-            let written = guarded(&self.fs, "write", || self.fs.write(handle.0, offset, data));
-            return answer(&self.fs, written, reply);
+        match guarded(&self.fs, "write", || self.fs.try_write(handle, offset, data, mapped)) {
+            Ok(Some(written)) => return answer(Ok(written)),
+            Ok(None) => {}
+            Err(e) => return answer(Err(e)),
         }
-        let data = data.to_vec();
+        // before another request is taken: see `fs::waiting`
+        let (waiting, data) = (self.fs.waiting_write(handle, offset, len), data.to_vec());
         self.dispatch(true, move |fs| {
-            let written = guarded(fs, "write", || fs.write(handle.0, offset, &data));
-            answer(fs, written, reply);
+            let written = guarded(fs, "write", || fs.write_waiting(handle, offset, &data, mapped));
+            drop(waiting);
+            answer(written);
         });
     }
 
     fn flush(&self, _: &Request, _: INodeNo, handle: FileHandle, _: LockOwner, reply: ReplyEmpty) {
-        let notifying = self.notifying();
+        let notices = self.notices.clone();
         self.dispatch(true, move |fs| {
+            let files = fs.files_with_pages(handle.0);
             let done = guarded(fs, "flush", || fs.flush(handle.0));
-            reply_after(notifying, fs, move || answer_empty(done, reply));
+            notices.reply_after_others(&files, move || answer_empty(done, reply));
         });
     }
 
     fn setattr(
         &self,
-        _: &Request,
+        request: &Request,
         inode: INodeNo,
         mode: Option<u32>,
         uid: Option<u32>,
@@ -383,22 +391,25 @@ impl Filesystem for Server {
         _: Option<TimeOrNow>,
         _: Option<TimeOrNow>,
         _: Option<SystemTime>,
-        _: Option<FileHandle>,
+        handle: Option<FileHandle>,
         _: Option<SystemTime>,
         _: Option<SystemTime>,
         _: Option<SystemTime>,
         _: Option<BsdFileFlags>,
         reply: ReplyAttr,
     ) {
-        let (options, notifying) = (self.options.clone(), self.notifying());
+        let (options, notices, thread) = (self.options.clone(), self.notices.clone(), request.pid());
         self.dispatch(true, move |fs| {
             let done = guarded(fs, "setattr", || {
                 let now = options.attributes(&fs.attributes(inode.0)?);
                 let is_other = |asked: Option<u32>, now: u32| asked.is_some_and(|asked| asked != now);
-                // owner and modes are the mount's; rsync gives each file that it is going to rename a mode of its own
-                let mode = mode.filter(|_| !fs.is_plain(inode.0)).map(|mode| mode & 0o7777);
+                // owner and modes are the mount's
+                let mode = mode.filter(|_| !fs.takes_any_mode(inode.0, thread)).map(|mode| mode & 0o7777);
                 if is_other(mode, now.perm.into()) || is_other(uid, now.uid) || is_other(gid, now.gid) {
                     return Err(Error::system(libc::EPERM));
+                }
+                if size == Some(0) {
+                    fs.truncate_chunk_file(inode.0, thread, handle.map(|handle| handle.0));
                 }
                 size.map_or_else(|| fs.attributes(inode.0), |size| fs.set_size(inode.0, size))
             });
@@ -407,7 +418,7 @@ impl Filesystem for Server {
                 Ok(a) => reply.attr(&attribute_ttl(&a), &options.attributes(&a)),
                 Err(e) => reply.error(e),
             }
-            reply_after(notifying, fs, || {});
+            notices.drop_stale();
         });
     }
 
@@ -426,19 +437,20 @@ impl Filesystem for Server {
         }
         // nobody waits for the answer, and the kernel holds back other requests while many wait for theirs
         reply.ok();
-        let notifying = self.notifying();
+        let notices = self.notices.clone();
         // pages of a map may have come after the last flush
         self.dispatch(self.fs.is_slow_release(handle.0), move |fs| {
             fs.release(handle.0);
-            reply_after(notifying, fs, || {});
+            notices.drop_stale();
         });
     }
 
     fn fsync(&self, _: &Request, _: INodeNo, handle: FileHandle, _: bool, reply: ReplyEmpty) {
-        let notifying = self.notifying();
+        let notices = self.notices.clone();
         self.dispatch(true, move |fs| {
+            let files = fs.files_with_pages(handle.0);
             let done = guarded(fs, "fsync", || fs.fsync(handle.0));
-            reply_after(notifying, fs, move || answer_empty(done, reply));
+            notices.reply_after_others(&files, move || answer_empty(done, reply));
         });
     }
 
@@ -511,12 +523,12 @@ impl Filesystem for Server {
         self.make_directory(parent, name, request.pid(), reply);
     }
 
-    fn unlink(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        self.remove_name(parent, name, false, reply);
+    fn unlink(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        self.remove_name(parent, name, false, request.pid(), reply);
     }
 
-    fn rmdir(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        self.remove_name(parent, name, true, reply);
+    fn rmdir(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        self.remove_name(parent, name, true, request.pid(), reply);
     }
 
     fn rename(

@@ -1,6 +1,5 @@
 //! Requests that make, remove and rename names, and set attributes: to calls of [`Fs`] and back, each on a worker.
 
-use super::notify::reply_after;
 use super::{ENTRY_TTL, Server, answer_empty, attribute_ttl, guarded};
 use crate::error::{Error, Result};
 use crate::fs::{Fs, KernelPages};
@@ -31,19 +30,19 @@ impl Server {
         change: impl FnOnce(&Fs) -> Result<()> + Send + 'static,
         reply: ReplyEmpty,
     ) {
-        let notifying = self.notifying();
+        let notices = self.notices.clone();
         self.dispatch(true, move |fs| {
             let done = guarded(fs, what, || change(fs));
-            reply_after(notifying, fs, move || answer_empty(done, reply));
+            notices.reply_after(move || answer_empty(done, reply));
         });
     }
 
     pub(super) fn create_file(&self, parent: INodeNo, name: &OsStr, flags: i32, reply: ReplyCreate) {
-        let (options, notifying, name) = (self.options.clone(), self.notifying(), utf8(name));
+        let (options, notices, name) = (self.options.clone(), self.notices.clone(), utf8(name));
         let (exclusive, truncate) = (flags & libc::O_EXCL != 0, flags & libc::O_TRUNC != 0);
         self.dispatch(true, move |fs| {
             let done = guarded(fs, "create", || fs.create(parent.0, &name?, exclusive, truncate));
-            reply_after(notifying, fs, move || match done {
+            notices.reply_after(move || match done {
                 Ok((attributes, opened)) => {
                     let pages = match opened.pages {
                         KernelPages::None => FopenFlags::FOPEN_DIRECT_IO,
@@ -86,10 +85,10 @@ impl Server {
         reply: ReplyEntry,
         make: impl FnOnce(&Fs) -> Result<crate::tree::Attributes> + Send + 'static,
     ) {
-        let (options, notifying) = (self.options.clone(), self.notifying());
+        let (options, notices) = (self.options.clone(), self.notices.clone());
         self.dispatch(true, move |fs| {
             let made = guarded(fs, what, || make(fs));
-            reply_after(notifying, fs, move || match made {
+            notices.reply_after(move || match made {
                 Ok(a) => {
                     let attributes = options.attributes(&a);
                     reply.entry_with_ttls(&attribute_ttl(&a), &ENTRY_TTL, &attributes, Generation(0));
@@ -99,11 +98,11 @@ impl Server {
         });
     }
 
-    pub(super) fn remove_name(&self, parent: INodeNo, name: &OsStr, directory: bool, reply: ReplyEmpty) {
+    pub(super) fn remove_name(&self, parent: INodeNo, name: &OsStr, directory: bool, thread: u32, reply: ReplyEmpty) {
         let name = utf8(name);
         match directory {
             true => self.change("rmdir", move |fs| fs.remove_directory(parent.0, &name?), reply),
-            false => self.change("unlink", move |fs| fs.unlink(parent.0, &name?), reply),
+            false => self.change("unlink", move |fs| fs.unlink(parent.0, &name?, thread), reply),
         }
     }
 

@@ -1,17 +1,21 @@
-//! What is said to the kernel unasked: that attributes or pages it may hold are out of date. It knows inode numbers, not
-//! what has changed.
+//! What the kernel is told unasked: that attributes or pages it may hold are out of date. This module knows inode numbers,
+//! not what has changed.
 
 use crate::error::Result;
-use crate::fs::Fs;
+use crate::fs::{Fs, GuardId, StalePages};
 use crate::memory::lock;
 use crate::pool::{Growth, Pool};
 use fuser::{INodeNo, Notifier};
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
-/// How long a write may have been under way, at most, when its reply is sent.
+/// How long a write may be on its way from the kernel's page to the thread that takes its request.
 const UNDER_WAY: Duration = Duration::from_secs(5);
+
+/// Threads that notify the kernel. It may wait for the requests in flight of one file, which must not delay another's.
+const GROWTH: Growth = Growth { patience: Duration::from_millis(50), most: 1024 };
 
 /// The connection to the kernel. Set before the first request comes.
 #[derive(Clone, Default)]
@@ -43,54 +47,150 @@ impl Kernel {
     }
 }
 
-/// Threads that notify the kernel. It may wait for the requests in flight of one file, which must not delay another's.
-const GROWTH: Growth = Growth { patience: Duration::from_millis(50), most: 1024 };
-
 /// Has the kernel drop pages. The kernel waits for the requests in flight that hold them, so only a thread that serves
 /// no request can wait for it.
 pub struct Notices {
+    fs: Arc<Fs>,
     kernel: Kernel,
     pool: Pool,
+    /// Protects the map: the files whose pages are being dropped, by inode number.
+    files: Mutex<HashMap<u64, File>>,
     /// Protects the map: when pages of a file were last dropped, by inode number.
     dropped: Mutex<HashMap<u64, Instant>>,
 }
 
-impl Notices {
-    /// None so far.
-    pub fn new(kernel: Kernel) -> Result<Self> {
-        Ok(Notices { kernel, pool: Pool::growing("notify", 1, GROWTH)?, dropped: Mutex::default() })
-    }
+/// A file whose pages are being dropped.
+#[derive(Default)]
+struct File {
+    /// What waits for the notification that is in flight.
+    current: Notice,
+    /// What was asked for since it began.
+    next: Option<Notice>,
+}
 
-    fn drop_pages(&self, inode: u64, offset: i64, len: i64) {
+/// One notification of the kernel, which serves all that ask for it before it begins.
+#[derive(Default)]
+struct Notice {
+    guards: Vec<GuardId>,
+    replies: Vec<Arc<Countdown>>,
+}
+
+/// A reply that is sent when several notifications are done.
+struct Countdown {
+    left: AtomicUsize,
+    /// Protects the reply.
+    reply: Mutex<Option<Box<dyn FnOnce() + Send>>>,
+}
+
+impl Countdown {
+    fn count(&self) {
+        if self.left.fetch_sub(1, Ordering::AcqRel) == 1
+            && let Some(reply) = lock(&self.reply).take()
         {
-            let mut dropped = lock(&self.dropped);
-            dropped.retain(|_, at| at.elapsed() < UNDER_WAY);
-            dropped.insert(inode, Instant::now());
+            reply();
         }
-        self.kernel.invalidate(inode, offset, len);
-    }
-
-    /// To be called when a write was answered during which the kernel's pages of the file may have been dropped: it lets go
-    /// of a whole page before the write is answered, and may have read it anew before the write was done.
-    pub fn drop_again(self: Arc<Self>, inode: u64, offset: u64, len: usize) {
-        if lock(&self.dropped).get(&inode).is_none_or(|at| at.elapsed() > UNDER_WAY) {
-            return;
-        }
-        let notices = self.clone();
-        self.pool.run(move || notices.drop_pages(inode, offset as i64, len.max(1) as i64));
     }
 }
 
-/// Replies to a request that may have changed files, once the kernel has dropped its pages of them. The request must not
-/// be one during which the kernel holds such pages, because the notification waits for it.
-pub fn reply_after(notices: Arc<Notices>, fs: &Fs, reply: impl FnOnce() + Send + 'static) {
-    let inodes = fs.take_stale_pages();
-    if inodes.is_empty() {
-        return reply();
+impl Notices {
+    /// No notification is in flight yet.
+    pub fn new(fs: Arc<Fs>, kernel: Kernel) -> Result<Self> {
+        let (files, dropped) = Default::default();
+        Ok(Notices { fs, kernel, pool: Pool::growing("notify", 1, GROWTH)?, files, dropped })
     }
-    let pool = notices.clone();
-    pool.pool.run(move || {
-        inodes.into_iter().for_each(|inode| notices.drop_pages(inode, 0, 0));
-        reply();
-    });
+
+    /// Replies to a request that has changed files through other files, when the kernel has dropped the pages that the
+    /// reply has to wait for. Must be called by the thread that served the request. The request must not be one during
+    /// which the kernel holds such pages, because the notification waits for it.
+    pub fn reply_after(self: &Arc<Self>, reply: impl FnOnce() + Send + 'static) {
+        self.send(self.fs.take_stale_pages(), &[], reply);
+    }
+
+    /// As [`Notices::reply_after`], where also what other requests have asked for the files `inodes` must be done.
+    pub fn reply_after_others(self: &Arc<Self>, inodes: &[u64], reply: impl FnOnce() + Send + 'static) {
+        self.send(self.fs.take_stale_pages(), inodes, reply);
+    }
+
+    /// Has pages dropped for a request that was answered.
+    pub fn drop_stale(self: &Arc<Self>) {
+        let mut stale = self.fs.take_stale_pages();
+        stale.iter_mut().for_each(|stale| stale.is_awaited = false);
+        self.send(stale, &[], || {});
+    }
+
+    fn send(self: &Arc<Self>, stale: Vec<StalePages>, others: &[u64], reply: impl FnOnce() + Send + 'static) {
+        let awaited = stale.iter().filter(|stale| stale.is_awaited).count();
+        if stale.is_empty() && others.is_empty() {
+            return reply();
+        }
+        // one more for this call, which must not end while pages are still asked for
+        let left = AtomicUsize::new(awaited + 1);
+        let countdown = Arc::new(Countdown { left, reply: Mutex::new(Some(Box::new(reply))) });
+        let mut files = lock(&self.files);
+        for inode in others {
+            if let Some(file) = files.get_mut(inode) {
+                countdown.left.fetch_add(1, Ordering::AcqRel);
+                file.next.as_mut().unwrap_or(&mut file.current).replies.push(countdown.clone());
+            }
+        }
+        for StalePages { inode, is_awaited, guards } in stale {
+            let is_new = !files.contains_key(&inode);
+            let next = files.entry(inode).or_default().next.get_or_insert_default();
+            next.guards.extend(guards);
+            next.replies.extend(is_awaited.then(|| countdown.clone()));
+            if is_new {
+                let notices = self.clone();
+                self.pool.run(move || notices.notify(inode));
+            }
+        }
+        drop(files);
+        countdown.count();
+    }
+
+    /// Notifies the kernel until nothing more is asked for a file.
+    fn notify(&self, inode: u64) {
+        let mut has_more = true;
+        while has_more {
+            if let Some(file) = lock(&self.files).get_mut(&inode) {
+                file.current = file.next.take().unwrap_or_default();
+            }
+            self.drop_pages(inode, 0, 0);
+            let mut files = lock(&self.files);
+            let done = files.get_mut(&inode).map(|file| std::mem::take(&mut file.current)).unwrap_or_default();
+            has_more = files.get(&inode).is_some_and(|file| file.next.is_some());
+            if !has_more {
+                files.remove(&inode);
+            }
+            drop(files);
+            self.fs.pages_dropped(&done.guards);
+            done.replies.iter().for_each(|reply| reply.count());
+        }
+    }
+
+    fn drop_pages(&self, inode: u64, offset: i64, len: i64) {
+        self.note_drop(inode);
+        self.kernel.invalidate(inode, offset, len);
+    }
+
+    /// Records that the kernel drops the pages of a file of which writes may be in flight.
+    pub fn note_drop(&self, inode: u64) {
+        let mut dropped = lock(&self.dropped);
+        dropped.retain(|_, at| at.elapsed() < UNDER_WAY);
+        dropped.insert(inode, Instant::now());
+    }
+
+    /// Returns whether pages of a file were dropped a moment ago. To be asked when the request of a write is taken.
+    ///
+    /// The kernel lets go of a page that is written as a whole before it sends the request. If the page is dropped then
+    /// and read again, the read may overtake the write, and old bytes would stay in the page cache: after the answer
+    /// the pages of the write must be dropped once more.
+    pub fn were_dropped(&self, inode: u64) -> bool {
+        lock(&self.dropped).get(&inode).is_some_and(|at| at.elapsed() < UNDER_WAY)
+    }
+
+    /// Has the kernel drop pages of a write that was answered.
+    pub fn drop_again(self: &Arc<Self>, inode: u64, offset: u64, len: usize) {
+        let notices = self.clone();
+        self.pool.run(move || notices.drop_pages(inode, offset as i64, len.max(1) as i64));
+    }
 }

@@ -43,11 +43,21 @@ impl SubtreeLocks {
     /// come in between.
     pub fn shared(&self, key: &Key) -> SharedLock<'_> {
         let mut holders = lock(&self.holders);
-        while holders.exclusive.iter().chain(holders.wanted.iter().map(|(_, key)| key)).any(|k| is_related(k, key)) {
+        while holders.keep_out(key) {
             holders = self.released.wait(holders).unwrap_or_else(PoisonError::into_inner);
         }
         *holders.shared.entry(key.clone()).or_default() += 1;
         SharedLock { locks: self, key: key.clone() }
+    }
+
+    /// Takes `key` as a reader; `None` if that takes a wait.
+    pub fn try_shared(&self, key: &Key) -> Option<SharedLock<'_>> {
+        let mut holders = lock(&self.holders);
+        if holders.keep_out(key) {
+            return None;
+        }
+        *holders.shared.entry(key.clone()).or_default() += 1;
+        Some(SharedLock { locks: self, key: key.clone() })
     }
 
     /// Waits until no one has any of `keys`, or a key above or below, and takes all of them as a writer.
@@ -67,6 +77,12 @@ impl SubtreeLocks {
 }
 
 impl Holders {
+    /// Returns whether a reader of `key` has to wait.
+    fn keep_out(&self, key: &Key) -> bool {
+        let wanted = self.wanted.iter().map(|(_, wanted)| wanted);
+        self.exclusive.iter().chain(wanted).any(|other| is_related(other, key))
+    }
+
     /// Returns whether the writer of this number has to wait for `keys`.
     fn delay(&self, number: u64, keys: &[Key]) -> bool {
         let earlier = self.wanted.iter().filter(|(writer, _)| *writer < number).map(|(_, key)| key);

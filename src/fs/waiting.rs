@@ -1,0 +1,102 @@
+//! Writes of flat bytes that wait until there is room for them in the cache.
+//!
+//! Invariant: a read never returns bytes that are older than a write whose request was taken before. The kernel may drop
+//! the page of a write that is under way and read it again; old bytes would stay in its page cache for good. A write
+//! that finds room is applied by the thread that takes its request; one that does not is recorded here by that thread, and
+//! reads of its bytes wait for it.
+
+use crate::memory::lock;
+use crate::store::Key;
+use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+
+/// The waiting writes of a mount.
+#[derive(Clone, Default)]
+pub struct WaitingWrites(Arc<Inner>);
+
+#[derive(Default)]
+struct Inner {
+    /// How many there are: most of the time none, and then no read takes the lock.
+    count: AtomicUsize,
+    /// Protects the list: the array, the flat bytes, and a number that counts up.
+    list: Mutex<(u64, Vec<(u64, Key, Range<u64>)>)>,
+    ended: Condvar,
+}
+
+/// A write that waits. It ends when this is dropped.
+pub struct WaitingWrite {
+    all: WaitingWrites,
+    number: u64,
+}
+
+impl WaitingWrites {
+    /// Records a write of flat bytes of the array at `key`.
+    pub fn begin(&self, key: Key, range: Range<u64>) -> WaitingWrite {
+        let mut list = lock(&self.0.list);
+        list.0 += 1;
+        let number = list.0;
+        list.1.push((number, key, range));
+        self.0.count.fetch_add(1, Ordering::AcqRel);
+        WaitingWrite { all: self.clone(), number }
+    }
+
+    /// Returns whether a read of `range` has to wait.
+    pub fn overlaps(&self, key: &Key, range: &Range<u64>) -> bool {
+        self.0.count.load(Ordering::Acquire) > 0 && overlaps(&lock(&self.0.list).1, key, range, u64::MAX)
+    }
+
+    /// Waits for the writes to `range` that have been recorded so far.
+    pub fn wait_for(&self, key: &Key, range: &Range<u64>) {
+        if !self.overlaps(key, range) {
+            return;
+        }
+        let mut list = lock(&self.0.list);
+        let last = list.0;
+        while overlaps(&list.1, key, range, last) {
+            list = self.0.ended.wait(list).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+fn overlaps(list: &[(u64, Key, Range<u64>)], key: &Key, range: &Range<u64>, last: u64) -> bool {
+    let meets = |other: &Range<u64>| other.start < range.end && range.start < other.end;
+    list.iter().any(|(number, array, other)| *number <= last && array == key && meets(other))
+}
+
+impl Drop for WaitingWrite {
+    fn drop(&mut self) {
+        lock(&self.all.0.list).1.retain(|(number, ..)| *number != self.number);
+        self.all.0.count.fetch_sub(1, Ordering::AcqRel);
+        self.all.0.ended.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn a_read_waits_for_the_writes_before_it() {
+        let (writes, key) = (WaitingWrites::default(), Key::root().join("a"));
+        let first = writes.begin(key.clone(), 10..20);
+        assert!(writes.overlaps(&key, &(19..30)) && !writes.overlaps(&key, &(20..30)));
+        assert!(!writes.overlaps(&Key::root(), &(0..100)));
+        writes.wait_for(&key, &(0..10));
+        let (done, ends) = std::sync::mpsc::channel();
+        std::thread::scope(|scope| {
+            let (writes, key) = (&writes, &key);
+            scope.spawn(move || {
+                writes.wait_for(key, &(15..16));
+                done.send(()).unwrap();
+            });
+            assert!(ends.recv_timeout(Duration::from_millis(50)).is_err());
+            // a later write does not hold the read up
+            let _later = writes.begin(key.clone(), 15..16);
+            drop(first);
+            ends.recv_timeout(Duration::from_secs(20)).unwrap();
+        });
+        assert!(!writes.overlaps(&key, &(0..100)));
+    }
+}

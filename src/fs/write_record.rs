@@ -1,0 +1,74 @@
+//! What an open file has to answer for: arrays that were written through it and are not stored yet.
+//!
+//! Invariant: if bytes that were written through a file are lost, every flush and fsync of the file fails from then on,
+//! until its release. The close of a duplicate by a child process must not swallow the error.
+
+use crate::array::Array;
+use crate::error::{Error, Result};
+use crate::memory::lock;
+use std::sync::{Arc, Mutex, OnceLock};
+
+/// The writes through one open file.
+#[derive(Default)]
+pub struct WriteRecord {
+    /// Protects the list: arrays that were written since everything was last stored, each with its count of losses before.
+    written: Mutex<Vec<(Arc<Array>, u64)>>,
+    lost: OnceLock<Error>,
+}
+
+impl WriteRecord {
+    /// Records that the array is going to be written through the file.
+    pub fn add(&self, array: &Arc<Array>) {
+        let mut written = lock(&self.written);
+        if !written.iter().any(|(known, _)| Arc::ptr_eq(known, array)) {
+            written.push((array.clone(), array.losses()));
+        }
+    }
+
+    /// What a flush or fsync of the file returns, where storing has ended with `stored`.
+    pub fn answer(&self, stored: Result<()>) -> Result<()> {
+        let mut written = lock(&self.written);
+        if let Some((array, _)) = written.iter().find(|(array, before)| array.losses() > *before) {
+            let why = "bytes that were written through this file are lost; .zarrfs/stats says why";
+            let _ = self.lost.set(Error::system(libc::ESTALE).context(why).context(array.key()));
+        }
+        if stored.is_ok() {
+            written.retain(|(array, _)| array.is_dirty());
+        }
+        self.lost.get().map_or(stored, |lost| Err(lost.clone()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::metadata::ArrayMetadata;
+    use crate::store::{Key, MemoryStore};
+
+    fn array() -> Arc<Array> {
+        let text = r#"{"zarr_format":2,"shape":[8],"chunks":[8],"dtype":"|u1","compressor":null,"fill_value":0,
+            "order":"C","filters":null}"#;
+        let metadata = ArrayMetadata::parse(text.as_bytes()).unwrap();
+        Arc::new(Array::new(Key::root(), metadata, Arc::new(MemoryStore::default()), Arc::default()).unwrap())
+    }
+
+    #[test]
+    fn a_loss_is_told_at_each_flush_of_the_files_that_wrote() {
+        let (array, [early, writer, other]) = (array(), [(); 3].map(|()| WriteRecord::default()));
+        early.add(&array);
+        assert!(early.answer(Ok(())).is_ok(), "all is stored");
+        writer.add(&array);
+        array.count_loss();
+        array.count_dirty(1);
+        other.add(&array);
+        for _ in 0..3 {
+            assert_eq!(writer.answer(Ok(())).unwrap_err().errno(), libc::ESTALE);
+            assert!(early.answer(Ok(())).is_ok() && other.answer(Ok(())).is_ok());
+        }
+        let full = Error::system(libc::ENOSPC);
+        assert_eq!(other.answer(Err(full)).unwrap_err().errno(), libc::ENOSPC);
+        array.count_loss();
+        array.count_dirty(-1);
+        assert_eq!(other.answer(Ok(())).unwrap_err().errno(), libc::ESTALE);
+    }
+}

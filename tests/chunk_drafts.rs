@@ -1,0 +1,313 @@
+//! "A chunk file that is created or truncated, written from its beginning and closed short is EINVAL at close and changes
+//! nothing": an encoded chunk that is copied into the mount never becomes a decoded one. And names that a program replaces
+//! by removing them first.
+
+#[allow(dead_code)]
+mod support;
+
+use rustix::fs::OFlags;
+use serde_json::json;
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::Path;
+use std::process::{Command, Output};
+use support::made::Made;
+use support::{Mount, alone, close, copy_tree, errno, installed};
+
+const CHUNK: usize = 3000;
+
+fn zlib() -> serde_json::Value {
+    json!({"compressor": {"id": "zlib", "level": 1}})
+}
+
+/// An array with two chunks and room for a third.
+fn array(store: &Path) -> Made {
+    let mut made = Made::full(store.join("a"), &[3 * CHUNK], &[CHUNK], zlib());
+    fs::remove_file(made.file(&[2])).unwrap();
+    made.clear(&[2]);
+    made
+}
+
+fn run(program: &str, args: &[&str]) -> Output {
+    Command::new(program).args(args).output().unwrap()
+}
+
+fn creating(path: &Path, exclusive: bool) -> std::io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true);
+    if exclusive { options.create_new(true).open(path) } else { options.create(true).truncate(true).open(path) }
+}
+
+fn assert_unchanged(mount: &Mount, made: &Made, what: &str) {
+    assert!(fs::read(mount.join("a/data.raw")).unwrap() == made.flat, "{what}: data.raw");
+    assert!(made.stored_flat().unwrap() == made.flat, "{what}: the store");
+    assert!(!made.file(&[2]).exists() && !mount.join("a/2").exists(), "{what}: a chunk was left behind");
+}
+
+#[test]
+fn a_chunk_file_that_is_closed_short_changes_nothing() {
+    let _alone = alone();
+    let store = tempfile::tempdir().unwrap();
+    let made = array(store.path());
+    let mount = Mount::new(store.path(), &[]);
+    for (name, exclusive) in [("a/0", false), ("a/2", false), ("a/2", true)] {
+        for len in [1, 10, CHUNK - 1] {
+            let what = format!("{name}, {len} bytes");
+            let file = creating(&mount.join(name), exclusive).unwrap();
+            assert_eq!(file.metadata().unwrap().len() as usize, CHUNK, "{what}");
+            file.write_all_at(&vec![0x78; len], 0).unwrap();
+            // whoever writes it reads it
+            let mut read = vec![0; len];
+            file.read_exact_at(&mut read, 0).unwrap();
+            assert!(read == vec![0x78; len], "{what}");
+            assert_eq!(errno(file.sync_all()), "EINVAL", "{what}: fsync");
+            assert_eq!(errno(close(file)), "EINVAL", "{what}: close");
+            assert_unchanged(&mount, &made, &what);
+            let line = format!("closed after {len} of {CHUNK} bytes");
+            assert!(mount.stats().contains(&line), "{what}: {}", mount.stats());
+        }
+    }
+    // an encoded chunk may be larger than a decoded one
+    for len in [CHUNK + 1, 2 * CHUNK] {
+        let file = creating(&mount.join("a/1"), false).unwrap();
+        assert_eq!(file.write_at(&vec![1; len], 0).unwrap(), CHUNK);
+        assert_eq!(errno(close(file)), "EINVAL");
+        let file = creating(&mount.join("a/1"), false).unwrap();
+        file.write_all_at(&[1; CHUNK], 0).unwrap();
+        assert_eq!(errno(file.write_at(&[1; 16], CHUNK as u64)), "EFBIG");
+        assert_eq!(errno(close(file)), "EINVAL");
+        assert_unchanged(&mount, &made, "too long");
+    }
+}
+
+#[test]
+fn whole_chunks_and_writes_elsewhere_stay_as_they_are() {
+    let _alone = alone();
+    let store = tempfile::tempdir().unwrap();
+    let mut made = array(store.path());
+    let mount = Mount::new(store.path(), &[]);
+    // in pieces, in any order after the first
+    let file = creating(&mount.join("a/2"), false).unwrap();
+    for at in [0, 2000, 1000] {
+        file.write_all_at(&[7; 1000], at).unwrap();
+    }
+    close(file).unwrap();
+    made.flat[2 * CHUNK..].fill(7);
+    assert!(made.stored_flat().unwrap() == made.flat);
+    // a file that is there, in place
+    let file = OpenOptions::new().write(true).open(mount.join("a/2")).unwrap();
+    file.write_all_at(&[8; 10], 0).unwrap();
+    close(file).unwrap();
+    made.flat[2 * CHUNK..][..10].fill(8);
+    assert!(made.stored_flat().unwrap() == made.flat);
+    // "writes that begin elsewhere (dd seek=)", also of a new file
+    fs::remove_file(mount.join("a/2")).unwrap();
+    for name in ["a/2", "a/1"] {
+        let file = creating(&mount.join(name), false).unwrap();
+        file.write_all_at(&[9; 10], 500).unwrap();
+        close(file).unwrap();
+    }
+    made.flat[2 * CHUNK..].fill(0);
+    made.flat[2 * CHUNK + 500..][..10].fill(9);
+    made.flat[CHUNK + 500..][..10].fill(9);
+    assert!(made.stored_flat().unwrap() == made.flat);
+    // "touch"
+    fs::remove_file(mount.join("a/2")).unwrap();
+    assert!(run("touch", &[mount.join("a/2").to_str().unwrap()]).status.success());
+    made.flat[2 * CHUNK..].fill(0);
+    assert_eq!(made.decoded(&[2]), Some(vec![0; CHUNK]));
+    assert!(run("touch", &[mount.join("a/2").to_str().unwrap()]).status.success());
+    let truncated = File::create(mount.join("a/1")).unwrap();
+    close(truncated).unwrap();
+    assert!(made.stored_flat().unwrap() == made.flat);
+}
+
+/// "what other descriptors wrote to the chunk survives", and "memory pressure stores nothing of it early".
+#[test]
+fn a_refused_draft_takes_nothing_along() {
+    let _alone = alone();
+    let store = tempfile::tempdir().unwrap();
+    let mut made = array(store.path());
+    let mount = Mount::new(store.path(), &["--cache-size", "8K"]);
+    let flat = OpenOptions::new().read(true).write(true).open(mount.join("a/data.raw")).unwrap();
+    let [old, new] = ["a/0", "a/2"].map(|name| creating(&mount.join(name), false).unwrap());
+    for draft in [&old, &new] {
+        draft.write_all_at(&[1; 100], 0).unwrap();
+    }
+    let in_place = OpenOptions::new().write(true).open(mount.join("a/0")).unwrap();
+    in_place.write_all_at(b"other", 50).unwrap();
+    made.flat[50..55].copy_from_slice(b"other");
+    for at in [20, 2 * CHUNK + 70] {
+        flat.write_all_at(b"flat", at as u64).unwrap();
+        made.flat[at..at + 4].copy_from_slice(b"flat");
+    }
+    // the cache has room for two chunks
+    for round in 0..20u8 {
+        flat.write_all_at(&[round; 500], CHUNK as u64).unwrap();
+        flat.write_all_at(&[round; 500], 1000).unwrap();
+        made.flat[CHUNK..CHUNK + 500].fill(round);
+        made.flat[1000..1500].fill(round);
+        assert!(fs::read(mount.join("a/data.raw")).unwrap() == made.flat, "round {round}");
+    }
+    close(in_place).unwrap();
+    assert_eq!((errno(close(old)), errno(close(new))), ("EINVAL".into(), "EINVAL".into()));
+    close(flat).unwrap();
+    assert!(fs::read(mount.join("a/data.raw")).unwrap() == made.flat);
+    assert!(made.stored_flat().unwrap() == made.flat);
+}
+
+/// What a shell does: it closes the file before the program that it starts writes it.
+#[test]
+fn a_short_output_of_a_shell_leaves_no_chunk() {
+    let _alone = alone();
+    let store = tempfile::tempdir().unwrap();
+    let made = array(store.path());
+    let mount = Mount::new(store.path(), &[]);
+    for name in ["a/2", "a/0"] {
+        let script = format!("head -c 100 /dev/zero | tr '\\0' x > {}", mount.join(name).display());
+        let _ = run("sh", &["-c", &script]);
+        support::wait_for("the file to be released", || mount.stats().contains("closed after 100"));
+        assert_unchanged(&mount, &made, name);
+    }
+}
+
+/// "`cp -r` and `rsync -a` of an encoded array into a mount end in an error", also over chunks that are there.
+#[test]
+fn encoded_arrays_cannot_be_copied_into_a_mount() {
+    let _alone = alone();
+    let (store, source) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (made, other) = (array(store.path()), array(source.path()));
+    let vlen = |path: &Path, chunk: &[u8]| {
+        let more =
+            json!({"dtype": "|O", "filters": [{"id": "vlen-utf8"}], "compressor": {"id": "zlib"}, "fill_value": ""});
+        let mut document = json!({"zarr_format": 2, "shape": [2], "chunks": [2], "order": "C"});
+        document.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        fs::create_dir(path).unwrap();
+        fs::write(path.join(".zarray"), document.to_string()).unwrap();
+        fs::write(path.join("0"), chunk).unwrap();
+    };
+    // two strings, as zlib of Python encodes them
+    let text = b"\x02\0\0\0\x01\0\0\0a\x02\0\0\0bc";
+    let deflated = [&b"\x78\x01\x01\x0f\0\xf0\xff"[..], text, &adler(text).to_be_bytes()].concat();
+    for path in [store.path().join("text"), source.path().join("text")] {
+        vlen(&path, &deflated);
+    }
+    fs::write(store.path().join(".zgroup"), r#"{"zarr_format":2}"#).unwrap();
+    let mount = Mount::new(store.path(), &[]);
+    assert_eq!(fs::read(mount.join("text/0")).unwrap(), text);
+    let copies = [("cp", vec!["-r"]), ("rsync", vec!["-a"])];
+    for (program, options) in copies.iter().filter(|(program, _)| installed(program)) {
+        for (name, there) in [("a", true), ("a", false), ("text", true), ("text", false)] {
+            let what = format!("{program} of {name}, {}", if there { "over the array" } else { "new" });
+            let target = if there { mount.path().to_path_buf() } else { mount.join(&format!("{program}-{name}")) };
+            let from = format!("{}{}", source.path().join(name).display(), if there { "" } else { "/." });
+            if !there {
+                fs::create_dir(&target).unwrap();
+                // the document comes first, as a directory may list it
+                fs::copy(source.path().join(name).join(".zarray"), target.join(".zarray")).unwrap();
+            }
+            let done = Command::new(program).args(options).arg(from).arg(&target).output().unwrap();
+            assert!(!done.status.success(), "{what}");
+            assert!(mount.stats().contains("mount that store and copy from there"), "{what}: {}", mount.stats());
+            if there {
+                assert!(fs::read(mount.join("a/data.raw")).unwrap() == made.flat, "{what}");
+                assert_eq!(fs::read(mount.join("text/0")).unwrap(), text, "{what}");
+            } else {
+                let chunks = ["0", "1", "2"].iter().filter(|chunk| target.join(chunk).exists());
+                assert_eq!(chunks.count(), 0, "{what}: garbage was stored");
+            }
+        }
+    }
+    // the way that works
+    let from = Mount::new(source.path(), &[]);
+    copy_chunks(from.path(), mount.path());
+    assert!(made.stored_flat().unwrap() == other.flat);
+}
+
+fn copy_chunks(from: &Path, to: &Path) {
+    for name in ["a/0", "a/1", "text/0"] {
+        fs::copy(from.join(name), to.join(name)).unwrap();
+    }
+}
+
+fn adler(bytes: &[u8]) -> u32 {
+    let (a, b) = bytes.iter().fold((1u32, 0u32), |(a, b), byte| {
+        let a = (a + u32::from(*byte)) % 65521;
+        (a, (b + a) % 65521)
+    });
+    b << 16 | a
+}
+
+/// "`--drop-empty-chunks`": a missing chunk can be created by name.
+#[test]
+fn a_missing_chunk_is_created_by_name_also_where_empty_chunks_are_dropped() {
+    let _alone = alone();
+    let store = tempfile::tempdir().unwrap();
+    let mut made = array(store.path());
+    let mount = Mount::new(store.path(), &["--drop-empty-chunks"]);
+    let path = mount.join("a/2");
+    let source = store.path().join("chunk.bin");
+    fs::write(&source, [5; CHUNK]).unwrap();
+    let (from, to) = (source.to_str().unwrap().to_string(), path.to_str().unwrap().to_string());
+    for (program, args) in [
+        ("cp", vec![from.clone(), to.clone()]),
+        ("dd", vec![format!("if={from}"), format!("of={to}"), "bs=700".into(), "status=none".into()]),
+        ("install", vec!["-m".into(), "644".into(), from.clone(), to.clone()]),
+    ] {
+        let args: Vec<&str> = args.iter().map(String::as_str).collect();
+        let done = run(program, &args);
+        assert!(done.status.success(), "{program}: {}", String::from_utf8_lossy(&done.stderr));
+        made.flat[2 * CHUNK..].fill(5);
+        assert!(made.stored_flat().unwrap() == made.flat, "{program}");
+        fs::remove_file(&path).unwrap();
+        made.flat[2 * CHUNK..].fill(0);
+    }
+    // what holds nothing but the fill value is dropped, and nobody is told of an error
+    assert!(run("touch", &[&to]).status.success());
+    fs::write(&source, [0; CHUNK]).unwrap();
+    assert!(run("cp", &[&from, &to]).status.success());
+    assert!(!made.file(&[2]).exists());
+    let file = creating(&path, true).unwrap();
+    file.write_all_at(b"late", 100).unwrap();
+    file.metadata().unwrap();
+    close(file).unwrap();
+    made.flat[2 * CHUNK + 100..][..4].copy_from_slice(b"late");
+    assert!(made.stored_flat().unwrap() == made.flat);
+}
+
+/// Programs that replace a file remove it and create it exclusively.
+#[test]
+fn data_raw_and_headers_are_replaced_by_tar_mv_install_and_cp() {
+    let _alone = alone();
+    let store = tempfile::tempdir().unwrap();
+    let mut made = Made::full(store.path().join("a"), &[3 * CHUNK], &[CHUNK], zlib());
+    let mount = Mount::new(store.path(), &[]);
+    let elsewhere = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
+    let header = fs::read(mount.join("a/data.npy")).unwrap()[..128].to_vec();
+    let (from, to) = (elsewhere.path().to_str().unwrap().to_string(), mount.join("a").display().to_string());
+    let copies: [(&str, &dyn Fn() -> Output); 4] = [
+        ("tar", &|| run("sh", &["-c", &format!("tar c -C {from} data.raw data.npy | timeout 60 tar x -C {to}")])),
+        ("mv", &|| run("timeout", &["60", "mv", &format!("{from}/data.raw"), &format!("{from}/data.npy"), &to])),
+        ("install", &|| run("timeout", &["60", "install", "-m", "644", &format!("{from}/data.raw"), &to])),
+        ("cp", &|| run("timeout", &["60", "cp", "--remove-destination", &format!("{from}/data.raw"), &to])),
+    ];
+    for (seed, (program, copy)) in copies.iter().enumerate() {
+        made.flat = support::made::pattern(seed as u64 + 7, 3 * CHUNK);
+        fs::write(format!("{from}/data.raw"), &made.flat).unwrap();
+        fs::write(format!("{from}/data.npy"), [&header[..], &made.flat].concat()).unwrap();
+        let done = copy();
+        assert!(done.status.success(), "{program}: {}", String::from_utf8_lossy(&done.stderr));
+        assert!(made.stored_flat().unwrap() == made.flat, "{program}");
+        assert!(fs::read(mount.join("a/data.raw")).unwrap() == made.flat, "{program}");
+    }
+    // to another program the name was never missing, and a name that nobody has removed is there
+    fs::remove_file(mount.join("a/data.raw")).unwrap();
+    assert!(run("test", &["-e", &format!("{to}/data.raw")]).status.success());
+    fs::remove_file(mount.join("a/data.raw")).unwrap();
+    let flags = OFlags::EXCL.bits() as i32;
+    let exclusive = |name: &str| OpenOptions::new().write(true).create(true).custom_flags(flags).open(mount.join(name));
+    exclusive("a/data.raw").unwrap();
+    assert_eq!(errno(exclusive("a/data.raw")), "EEXIST");
+    assert_eq!(errno(exclusive("a/data.npy")), "EEXIST");
+    copy_tree(&store.path().join("a"), &elsewhere.path().join("copy"));
+}
