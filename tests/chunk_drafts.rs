@@ -2,7 +2,6 @@
 //! nothing": an encoded chunk that is copied into the mount never becomes a decoded one. And names that a program replaces
 //! by removing them first.
 
-#[allow(dead_code)]
 mod support;
 
 use rustix::fs::OFlags;

@@ -2,7 +2,6 @@
 //! each fsync and close of a file returns ESTALE until its release, `.zarrfs/stats` keeps the line, and the store holds
 //! what the other program has put there. The other program is the test itself, which writes the store's files.
 
-#[allow(dead_code)]
 mod support;
 
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
@@ -22,8 +21,11 @@ fn zlib() -> Value {
     json!({"compressor": {"id": "zlib", "level": 1}})
 }
 
+/// The shape, chunks and other fields of an array.
+type Form = (Vec<usize>, Vec<usize>, Value);
+
 /// What the other program puts in place of an array of 100 bytes in chunks of 10.
-fn replacements() -> [(&'static str, Option<(Vec<usize>, Vec<usize>, Value)>); 6] {
+fn replacements() -> [(&'static str, Option<Form>); 6] {
     [
         ("another dtype", Some((vec![50], vec![5], json!({"dtype": "<u2", "compressor": {"id": "zlib", "level": 1}})))),
         ("another codec", Some((vec![100], vec![10], json!({"compressor": {"id": "bz2", "level": 1}})))),
@@ -35,7 +37,7 @@ fn replacements() -> [(&'static str, Option<(Vec<usize>, Vec<usize>, Value)>); 6
 }
 
 /// Replaces the array at `path`; all files of the array that is there then.
-fn replace(path: &Path, by: &Option<(Vec<usize>, Vec<usize>, Value)>) -> Vec<(String, Vec<u8>)> {
+fn replace(path: &Path, by: &Option<Form>) -> Vec<(String, Vec<u8>)> {
     fs::remove_dir_all(path).unwrap();
     if let Some((shape, chunks, more)) = by {
         Made::full(path.to_path_buf(), shape, chunks, more.clone());

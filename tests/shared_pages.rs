@@ -2,7 +2,6 @@
 //! shared map has made dirty never undo what was written through another file, and pages that are read while a write is
 //! in flight never keep old bytes.
 
-#[allow(dead_code)]
 mod support;
 
 use rustix::fs::{FlockOperation, fcntl_lock};

@@ -87,7 +87,7 @@ impl Array {
             let Some(Counted { bytes, stat, .. }) = read else { continue };
             // a document that can't be parsed describes no array
             let parsed = (source.parse)(&bytes);
-            return Ok(parsed.map_or(Document::Gone, |metadata| Document::Other(stat.version, metadata)));
+            return Ok(parsed.map_or(Document::Gone, |metadata| Document::Other(stat.version, Box::new(metadata))));
         }
         Ok(Document::Gone)
     }
@@ -120,7 +120,7 @@ impl Array {
 /// What the store holds where the document was.
 enum Document {
     Same,
-    Other(Version, ArrayMetadata),
+    Other(Version, Box<ArrayMetadata>),
     Gone,
 }
 

@@ -9,6 +9,14 @@ pub struct Ranges {
     len: usize,
 }
 
+impl From<Range<usize>> for Ranges {
+    fn from(range: Range<usize>) -> Self {
+        let mut set = Ranges::default();
+        set.add(range);
+        set
+    }
+}
+
 impl FromIterator<Range<usize>> for Ranges {
     fn from_iter<I: IntoIterator<Item = Range<usize>>>(ranges: I) -> Self {
         let mut set = Ranges::default();

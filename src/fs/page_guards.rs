@@ -132,7 +132,7 @@ impl HeldGuards<'_> {
         guards.filter(|guard| guard.inode == inode).for_each(|guard| guarded.add_all(&guard.ranges));
         let mut free = Vec::new();
         for (offset, bytes) in parts {
-            let mut rest = Ranges::from_iter([*offset..offset + bytes.len()]);
+            let mut rest = Ranges::from(*offset..offset + bytes.len());
             rest.remove_all(&guarded);
             free.extend(rest.iter().map(|range| (range.start, &bytes[range.start - offset..range.end - offset])));
         }
@@ -158,8 +158,8 @@ mod tests {
     fn a_page_changes_no_guarded_bytes_of_its_chunk() {
         let (guards, array) = (PageGuards::default(), array());
         let page: &[Part] = &[(0, b"01234567")];
-        let first = guards.lock().add(&array, ChunkId(1), 7, &Ranges::from_iter([2..4]));
-        let second = guards.lock().add(&array, ChunkId(1), 7, &Ranges::from_iter([3..5]));
+        let first = guards.lock().add(&array, ChunkId(1), 7, &Ranges::from(2..4));
+        let second = guards.lock().add(&array, ChunkId(1), 7, &Ranges::from(3..5));
         let free = |chunk, inode| {
             let parts = guards.lock().unguarded(&array, ChunkId(chunk), inode, page);
             parts.iter().map(|(at, bytes)| (*at, String::from_utf8_lossy(bytes).into_owned())).collect::<Vec<_>>()

@@ -54,7 +54,9 @@ impl UnlinkedNames {
         let mut names = lock(&self.names);
         let below: Vec<Key> =
             names.iter().map(|(path, _)| path).filter(|p| p.relative_to(key).is_some()).cloned().collect();
-        below.iter().for_each(|path| drop(names.pop(path)));
+        for path in &below {
+            names.pop(path);
+        }
     }
 
     /// Returns whether the name at `path` may be created, and records that it is.

@@ -19,9 +19,23 @@ pub struct WaitingWrites(Arc<Inner>);
 struct Inner {
     /// How many there are: most of the time none, and then no read takes the lock.
     count: AtomicUsize,
-    /// Protects the list: the array, the flat bytes, and a number that counts up.
-    list: Mutex<(u64, Vec<(u64, Key, Range<u64>)>)>,
+    /// Protects the list.
+    list: Mutex<List>,
     ended: Condvar,
+}
+
+#[derive(Default)]
+struct List {
+    /// The number of the last write.
+    last: u64,
+    writes: Vec<Entry>,
+}
+
+struct Entry {
+    number: u64,
+    array: Key,
+    /// Flat bytes.
+    range: Range<u64>,
 }
 
 /// A write that waits. It ends when this is dropped.
@@ -34,16 +48,16 @@ impl WaitingWrites {
     /// Records a write of flat bytes of the array at `key`.
     pub fn begin(&self, key: Key, range: Range<u64>) -> WaitingWrite {
         let mut list = lock(&self.0.list);
-        list.0 += 1;
-        let number = list.0;
-        list.1.push((number, key, range));
+        list.last += 1;
+        let number = list.last;
+        list.writes.push(Entry { number, array: key, range });
         self.0.count.fetch_add(1, Ordering::AcqRel);
         WaitingWrite { all: self.clone(), number }
     }
 
     /// Returns whether a read of `range` has to wait.
     pub fn overlaps(&self, key: &Key, range: &Range<u64>) -> bool {
-        self.0.count.load(Ordering::Acquire) > 0 && overlaps(&lock(&self.0.list).1, key, range, u64::MAX)
+        self.0.count.load(Ordering::Acquire) > 0 && lock(&self.0.list).overlaps(key, range, u64::MAX)
     }
 
     /// Waits for the writes to `range` that have been recorded so far.
@@ -52,21 +66,24 @@ impl WaitingWrites {
             return;
         }
         let mut list = lock(&self.0.list);
-        let last = list.0;
-        while overlaps(&list.1, key, range, last) {
+        let last = list.last;
+        while list.overlaps(key, range, last) {
             list = self.0.ended.wait(list).unwrap_or_else(PoisonError::into_inner);
         }
     }
 }
 
-fn overlaps(list: &[(u64, Key, Range<u64>)], key: &Key, range: &Range<u64>, last: u64) -> bool {
-    let meets = |other: &Range<u64>| other.start < range.end && range.start < other.end;
-    list.iter().any(|(number, array, other)| *number <= last && array == key && meets(other))
+impl List {
+    /// Returns whether any of the writes up to the number `last` meets a range of flat bytes.
+    fn overlaps(&self, key: &Key, range: &Range<u64>, last: u64) -> bool {
+        let meets = |other: &Range<u64>| other.start < range.end && range.start < other.end;
+        self.writes.iter().any(|write| write.number <= last && write.array == *key && meets(&write.range))
+    }
 }
 
 impl Drop for WaitingWrite {
     fn drop(&mut self) {
-        lock(&self.all.0.list).1.retain(|(number, ..)| *number != self.number);
+        lock(&self.all.0.list).writes.retain(|write| write.number != self.number);
         self.all.0.count.fetch_sub(1, Ordering::AcqRel);
         self.all.0.ended.notify_all();
     }

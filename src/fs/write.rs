@@ -294,7 +294,7 @@ impl Fs {
         let mut others = guards.other_writers(array.key(), 0);
         others.retain(|other| *other != flat);
         others.push(flat);
-        let ranges = Ranges::from_iter([0..whole]);
+        let ranges = Ranges::from(0..whole);
         for inode in others {
             let guards = vec![guards.add(array, chunk, inode, &ranges)];
             STALE.with_borrow_mut(|stale| stale.push(StalePages { inode, is_awaited: inode == flat, guards }));
