@@ -84,6 +84,11 @@ pub fn beyond_free() -> usize {
     lock(&BUDGET.used).saturating_sub(FREE)
 }
 
+/// Returns the bytes that chunks may take beyond the cache's bound now: what is left of [`FREE`].
+pub fn left_free() -> usize {
+    FREE.saturating_sub(*lock(&BUDGET.used))
+}
+
 /// Bytes that one chunk may take at most, with all that decoding or encoding it needs, beside what is granted now.
 pub fn left_for_a_chunk() -> usize {
     BUDGET.bound.load(Ordering::Relaxed).saturating_add(FREE).saturating_sub(*lock(&BUDGET.used))

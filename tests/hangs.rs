@@ -243,6 +243,28 @@ fn a_stopped_call_to_the_store_leaves_other_arrays_alone() {
     println!("{stops} calls to the store were stopped");
 }
 
+/// Dirty chunks that can't be stored fill their share of the cache.
+#[test]
+fn dirty_chunks_that_cannot_be_stored_leave_other_arrays_alone() {
+    let directory = tempfile::tempdir().unwrap();
+    let other = grouped(directory.path());
+    let mount = Stopping::new(directory.path(), 64 << 10);
+    let flat = mount.path().join("stopped/a/data.raw");
+    let file = File::options().write(true).open(&flat).unwrap();
+    // parts of four chunks, 40,000 bytes; there is room for 49,152
+    (0..4).for_each(|chunk| file.write_all_at(&[7; 100], chunk * 10_000).unwrap());
+    mount.store.stop(Key::normalize("stopped").unwrap(), 0);
+    let other = mount.probe(other, 0, "an array that can't be stored fills the cache");
+    let closed = std::thread::spawn(move || close(file));
+    wait_for("the close to be stopped", || mount.store.stopped() > 0);
+    mount.probe(other, 1, "an array that can't be stored fills the cache");
+    assert!(!closed.is_finished());
+    mount.store.resume();
+    closed.join().unwrap().unwrap();
+    let stored = fs::read(&flat).unwrap();
+    assert!((0..4).all(|chunk| stored[chunk * 10_000..][..100] == [7; 100]));
+}
+
 /// Of each step many are stopped at the same time.
 #[test]
 fn many_stopped_requests_leave_other_arrays_alone() {

@@ -6,7 +6,7 @@
 //! alone; `written` has two more for each chunk. Neither is ever held
 //! while a chunk is loaded, checked or copied. Whoever waits, for another's load of the same chunk or for room, holds
 //! neither a lock nor a chunk. A load waits for room only before it asks the store, and only while other loads are under
-//! way; they end without waiting again.
+//! way; they end without waiting again. What another array's store can't delay is said in `room`.
 
 mod access;
 mod buffers;
@@ -14,6 +14,7 @@ mod content;
 mod load;
 mod ranges;
 mod readahead;
+mod room;
 mod seen;
 mod spill;
 mod turns;
@@ -36,6 +37,7 @@ use crate::store::SubtreeLocks;
 use buffers::Buffers;
 use content::{Answer, Content, Place, Slot};
 use lru::LruCache;
+use room::{Reservations, Stores};
 use seen::Seen;
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
@@ -61,7 +63,7 @@ type Load<'l> = &'l mut dyn FnMut(&mut BusySlot, Option<Content>) -> Result<Cont
 struct State {
     slots: LruCache<SlotKey, Slot>,
     /// Bytes promised to loads that are under way.
-    reserved: usize,
+    reserved: Reservations,
     /// Chunks that wait to be stored. What a slot says of one of them is not asked.
     written: HashMap<SlotKey, Arc<Written>>,
     /// Bytes of their chunks.
@@ -70,6 +72,10 @@ struct State {
     whole: VecDeque<SlotKey>,
     /// How many chunks came to be written so far.
     writes: u64,
+    /// Write-backs in flight and failed ones, by the number of their array.
+    stores: HashMap<u64, Stores>,
+    /// The array whose writer found no room last, until a chunk of another array is stored for it.
+    short_of_room: Option<u64>,
 }
 
 /// The cache of decoded chunks.
@@ -96,11 +102,13 @@ impl Cache {
     pub fn new(bound: usize, stats: Arc<Stats>) -> Self {
         let state = State {
             slots: LruCache::unbounded(),
-            reserved: 0,
+            reserved: Reservations::default(),
             written: HashMap::new(),
             written_bytes: 0,
             whole: VecDeque::new(),
             writes: 0,
+            stores: HashMap::new(),
+            short_of_room: None,
         };
         Cache {
             bound,
@@ -292,7 +300,7 @@ impl Cache {
                 return false;
             }
         }
-        state.reserved += bytes;
+        state.reserved.add(array, bytes);
         state.slots.put(key, Slot::Busy);
         let slot = BusySlot::new(self, array, key, bytes, true);
         drop(state);
@@ -416,7 +424,7 @@ impl Cache {
     }
 
     fn used_by(&self, state: &State) -> usize {
-        self.buffers.bytes() + state.reserved + state.slots.len() * SLOT_COST + memory::beyond_free()
+        self.buffers.bytes() + state.reserved.bytes() + state.slots.len() * SLOT_COST + memory::beyond_free()
     }
 
     /// As [`Cache::used_by`], without the buffers that wait: a load may take one of them.
@@ -457,9 +465,8 @@ impl<'a> BusySlot<'a> {
         BusySlot { cache, array, stores: array.stores(), key, content: None, reserved, ahead }
     }
 
-    /// Makes room for `bytes` in all by dropping what was not used for longest, and waits while other loads fill the
-    /// cache. A load that finds no other under way never waits: whatever is too large for the bound still gets on,
-    /// alone.
+    /// Reserves memory for a load of `bytes` in all: drops the slots that were not used for longest, and waits while other
+    /// loads fill the cache, as [`Cache::may_load`] says.
     fn reserve(&mut self, bytes: usize) {
         if bytes <= self.reserved {
             return;
@@ -467,12 +474,12 @@ impl<'a> BusySlot<'a> {
         let cache = self.cache;
         let mut state = cache.lock();
         // who waits holds nothing: two that want more than they have would wait for each other
-        state.reserved -= std::mem::take(&mut self.reserved);
+        state.reserved.remove(self.array, std::mem::take(&mut self.reserved));
         cache.changed.notify_all();
         loop {
             cache.evict(&mut state, bytes);
-            if state.reserved == 0 || cache.needed_by(&state).saturating_add(bytes) <= cache.bound {
-                state.reserved += bytes;
+            if cache.may_load(&state, self.array, bytes) {
+                state.reserved.add(self.array, bytes);
                 self.reserved = bytes;
                 return;
             }
@@ -492,7 +499,7 @@ impl Drop for BusySlot<'_> {
             _ if matches!(state.slots.peek(&self.key), Some(Slot::Busy)) => drop(state.slots.pop(&self.key)),
             _ => {}
         }
-        state.reserved -= self.reserved;
+        state.reserved.remove(self.array, self.reserved);
         self.cache.evict(&mut state, 0);
         self.cache.trim(&state);
         self.cache.changed.notify_all();

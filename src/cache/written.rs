@@ -21,12 +21,6 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-/// Of the cache's bound, how much may wait to be stored.
-const SHARE: (usize, usize) = (3, 4);
-
-/// Bytes that may wait to be stored before chunks that were written from end to end are stored behind their writer.
-const BEHIND: usize = 32 << 20;
-
 /// How often a chunk is laid anew over what somebody else has stored meanwhile, before it is told that it can't be stored.
 pub(super) const OVERTAKEN: u32 = 64;
 
@@ -240,7 +234,7 @@ fn lost(written: &Written, why: &str) -> Error {
 }
 
 /// Threads that store: they mostly wait, for the disk or a far store.
-fn flush_threads(array: &Array) -> usize {
+pub(super) fn flush_threads(array: &Array) -> usize {
     array.at_once(std::thread::available_parallelism().map_or(4, |n| n.get()).max(4))
 }
 
@@ -290,12 +284,6 @@ impl Cache {
         }
     }
 
-    /// Stores some of the chunks that wait, so that another chunk of `array` may.
-    pub fn make_room(&self, array: &Array) -> Result<()> {
-        let oldest = self.lock().oldest(flush_threads(array));
-        self.write_back_all(&oldest)
-    }
-
     /// The entry of a chunk that is going to be written, made if there is none; None if there is no room for it.
     fn written_or_new(&self, array: &Arc<Array>, chunk: ChunkId) -> Result<Option<Arc<Written>>> {
         let (key, size) = ((array.id(), Place::Chunk(chunk)), array.grid().chunk_size());
@@ -307,7 +295,7 @@ impl Cache {
         if let Some(written) = state.written.get(&key) {
             return Ok(Some(written.clone()));
         }
-        if !state.written.is_empty() && state.written_bytes.saturating_add(size) > self.written_bound() {
+        if !self.has_room(&state, array) {
             return Ok(None);
         }
         let mut new = WrittenState::over(state.slots.peek(&key), inside);
@@ -327,11 +315,6 @@ impl Cache {
         self.evict(&mut state, 0);
         self.trim(&state);
         Ok(Some(written))
-    }
-
-    /// Bytes of chunks that may wait to be stored.
-    fn written_bound(&self) -> usize {
-        self.bound() / SHARE.1 * SHARE.0
     }
 
     fn written(&self, array: &Array, chunk: ChunkId) -> Option<Arc<Written>> {
@@ -444,28 +427,6 @@ impl Cache {
         self.flush_where(|_| true)
     }
 
-    /// Stores one of the chunks that were written from end to end, if so much waits that it is time: false if there was
-    /// nothing to do.
-    pub fn flush_behind(&self) -> Result<bool> {
-        if !self.wants_flush() {
-            return Ok(false);
-        }
-        let written = {
-            let mut state = self.lock();
-            let Some(key) = state.whole.pop_front() else { return Ok(false) };
-            state.written.get(&key).cloned()
-        };
-        // the kernel has what its writer may want again, and the next chunk wants the memory
-        written.map_or(Ok(()), |written| self.write_back_since(&written, Instant::now(), false))?;
-        Ok(true)
-    }
-
-    /// True if [`Cache::flush_behind`] has something to do.
-    pub fn wants_flush(&self) -> bool {
-        let state = self.lock();
-        state.written_bytes > BEHIND.min(self.written_bound() / 4) && !state.whole.is_empty()
-    }
-
     /// Gives what was written of `old` and is not stored yet to `new`, the same array with another first dimension, so that
     /// its readers find it. Nobody writes either meanwhile.
     pub fn hand_over(&self, old: &Arc<Array>, new: &Arc<Array>) {
@@ -514,7 +475,7 @@ impl Cache {
         array.count_write();
     }
 
-    fn write_back_all(&self, list: &[Arc<Written>]) -> Result<()> {
+    pub(super) fn write_back_all(&self, list: &[Arc<Written>]) -> Result<()> {
         let mut confirmed = HashSet::new();
         for written in list.iter().filter(|written| confirmed.insert(written.array.id())) {
             // a failure is told with each chunk
@@ -553,7 +514,14 @@ impl Cache {
     /// Stores a chunk like [`Cache::write_back`]; with `keep` the cache goes on holding the chunk. The wait for the chunk's
     /// lock counts from `since`, when the request began: it does not begin anew for each chunk, nor after another request
     /// has waited in vain.
-    fn write_back_since(&self, written: &Written, since: Instant, keep: bool) -> Result<()> {
+    pub(super) fn write_back_since(&self, written: &Written, since: Instant, keep: bool) -> Result<()> {
+        let mut in_flight = self.begin_store(&written.array);
+        let done = self.write_back_in_turn(written, since, keep);
+        in_flight.has_failed = done.is_err();
+        done
+    }
+
+    fn write_back_in_turn(&self, written: &Written, since: Instant, keep: bool) -> Result<()> {
         let (array, chunk) = (&written.array, written.chunk);
         let failed = |e: Error| {
             self.stats.problem(format!("not stored: {e}"));
@@ -700,24 +668,9 @@ impl WrittenState {
 
 impl State {
     /// Chunks that wait to be stored, oldest first.
-    fn sorted(&self, which: impl Fn(&Written) -> bool) -> Vec<Arc<Written>> {
+    pub(super) fn sorted(&self, which: impl Fn(&Written) -> bool) -> Vec<Arc<Written>> {
         let mut list: Vec<_> = self.written.values().filter(|w| which(w)).cloned().collect();
         list.sort_unstable_by_key(|w| w.number);
-        list
-    }
-
-    /// So many of those that were written from end to end, or else of the oldest.
-    fn oldest(&mut self, many: usize) -> Vec<Arc<Written>> {
-        let mut list: Vec<Arc<Written>> = Vec::new();
-        while list.len() < many
-            && let Some(key) = self.whole.pop_front()
-        {
-            list.extend(self.written.get(&key).cloned());
-        }
-        if list.is_empty() {
-            list = self.sorted(|_| true);
-            list.truncate(many);
-        }
         list
     }
 }
