@@ -711,7 +711,8 @@ fn a_sequential_reader_with_a_small_cache() {
             let mount = s.mount(&["-o", "ro", "--cache-size", cache]);
             let growth = mount.growth(|| assert_reads(&mount.join("a/data.raw"), &s.made.flat));
             let counts = ["chunk_decodes", "block_decodes", "readahead_wasted"].map(|n| growth.of(n));
-            assert!(counts[0] <= 48 + 4 && counts[1..] == [0, 0], "{codec} {cache}: {counts:?}");
+            // a busy machine lets more requests overtake each other; a cache that drops what it needs decodes all twice
+            assert!(counts[0] <= 48 + 16 && counts[1..] == [0, 0], "{codec} {cache}: {counts:?}");
         }
     }
 }

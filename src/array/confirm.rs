@@ -57,7 +57,7 @@ impl Array {
     ///
     /// # Errors
     ///
-    /// Fails if the store does not answer; then nothing is known, and nothing may be stored.
+    /// Fails if the store does not answer, or the document can't be read now; then nothing may be stored.
     pub fn confirm(&self, batch: bool) -> Result<()> {
         let Some(source) = &self.source else { return Ok(()) };
         let is_fresh = |known: &Known| known.asked.is_some_and(|asked| asked.elapsed() < REMOTE_AGE);
@@ -69,6 +69,9 @@ impl Array {
             Document::Same => lock(&source.known).asked = Some(asked),
             Document::Other(version, metadata) if self.is_as_in(&metadata) => {
                 let shape = (metadata.shape != self.metadata.shape).then_some(metadata.shape);
+                if shape.is_some() {
+                    self.supersede();
+                }
                 *lock(&source.known) = Known { version, asked: Some(asked), shape };
             }
             Document::Other(..) | Document::Gone => self.replace(),
@@ -85,18 +88,16 @@ impl Array {
             }
             let read = get_counted(&*self.store, key, MAX_DOCUMENT).map_err(|e| e.context(key))?;
             let Some(Counted { bytes, stat, .. }) = read else { continue };
-            // a document that can't be parsed describes no array
-            let parsed = (source.parse)(&bytes);
-            return Ok(parsed.map_or(Document::Gone, |metadata| Document::Other(stat.version, Box::new(metadata))));
+            // another program may be writing it in place: what was written waits until it is whole
+            let metadata = (source.parse)(&bytes).map_err(|e| e.context(key))?;
+            return Ok(Document::Other(stat.version, Box::new(metadata)));
         }
         Ok(Document::Gone)
     }
 
     /// True if `metadata` describes the same array, perhaps with another shape.
     fn is_as_in(&self, metadata: &ArrayMetadata) -> bool {
-        let (shape, separator) = (self.metadata.shape.clone(), self.metadata.separator);
-        self.metadata == ArrayMetadata { shape, separator, ..metadata.clone() }
-            && metadata.separator.is_none_or(|separator| separator == self.separator())
+        self.metadata.encodes_like(metadata) && metadata.separator.is_none_or(|separator| separator == self.separator())
     }
 
     /// The bytes of a chunk, C layout, that belong to this array and no longer to the one in the store, as of the last
@@ -174,7 +175,7 @@ mod tests {
 
     #[test]
     fn a_document_of_another_array_or_none_ends_the_array() {
-        let other = [Some(document("[5,7]", "<u2")), Some(document("[35]", "|u1")), Some("?".into()), None];
+        let other = [Some(document("[5,7]", "<u2")), Some(document("[5,7]", "|u1").replace("[2,3]", "[3,2]")), None];
         for text in other {
             let store = Arc::new(MemoryStore::default());
             let array = array(&store);
@@ -185,6 +186,20 @@ mod tests {
             array.confirm(false).unwrap();
             assert!(array.is_replaced(), "{text:?}");
         }
+    }
+
+    #[test]
+    fn a_document_that_is_being_written_ends_nothing() {
+        let store = Arc::new(MemoryStore::default());
+        let array = array(&store);
+        let whole = document("[5,7]", "|u1").replace(r#""fill_value":0"#, r#""fill_value":0.0"#);
+        for len in [0, whole.len() / 2] {
+            store.put(&Key::root().join(ZARRAY), &whole.as_bytes()[..len]).unwrap();
+            assert!(array.confirm(false).is_err() && !array.is_replaced());
+        }
+        store.put(&Key::root().join(ZARRAY), whole.as_bytes()).unwrap();
+        array.confirm(false).unwrap();
+        assert!(!array.is_replaced(), "another spelling");
     }
 
     #[test]

@@ -83,7 +83,8 @@ pub struct Array {
     /// When a chunk was last written, in nanoseconds since 1970.
     written_at: AtomicU64,
     /// How many times written bytes could not be stored because the array was replaced or became smaller.
-    losses: AtomicU64,
+    /// Protects the reference: an array that comes from this one by growth counts along.
+    losses: Mutex<Arc<AtomicU64>>,
 }
 
 /// A name below an array's prefix.
@@ -142,7 +143,7 @@ impl Array {
             writes: AtomicU64::new(0),
             stores: AtomicU64::new(0),
             written_at: AtomicU64::new(0),
-            losses: AtomicU64::new(0),
+            losses: Mutex::default(),
         };
         array.detect_separator()?;
         Ok(array)
@@ -314,12 +315,18 @@ impl Array {
     /// The number of times that written bytes of the array were lost. Whoever wrote before and finds it increased must be
     /// told at each flush.
     pub fn losses(&self) -> u64 {
-        self.losses.load(Ordering::Acquire)
+        memory::lock(&self.losses).load(Ordering::Acquire)
     }
 
     /// Records that written bytes were lost.
     pub fn count_loss(&self) {
-        self.losses.fetch_add(1, Ordering::AcqRel);
+        memory::lock(&self.losses).fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Counts the losses of `old` along, whose written bytes this array takes over.
+    pub fn share_losses(&self, old: &Array) {
+        let shared = memory::lock(&old.losses).clone();
+        *memory::lock(&self.losses) = shared;
     }
 
     /// The store's key of a chunk.

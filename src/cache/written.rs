@@ -430,6 +430,7 @@ impl Cache {
     /// Gives what was written of `old` and is not stored yet to `new`, the same array with another first dimension, so that
     /// its readers find it. Nobody writes either meanwhile.
     pub fn hand_over(&self, old: &Arc<Array>, new: &Arc<Array>) {
+        new.share_losses(old);
         let list = self.lock().sorted(|w| w.array.id() == old.id());
         for written in list.into_iter().filter(|_| old.id() != new.id()) {
             let _turn = lock(&written.turn);
@@ -600,6 +601,8 @@ impl Cache {
         if state.bytes.is_none() {
             return Ok(None);
         }
+        // a writer may have added some while the chunk below was loaded
+        state.dirty.remove_all(&outside);
         let below = (!state.is_whole(written.size())).then(|| state.below.clone());
         state.storing = std::mem::take(&mut state.dirty);
         let bytes = state.bytes.clone().ok_or_else(gone)?;
@@ -649,8 +652,16 @@ impl Cache {
             written.array.count_dirty(-1);
         }
         all.whole.retain(|key| *key != written.key());
-        if let Some((content, epoch)) = content {
-            all.slots.put(written.key(), Slot::Ready { content, epoch, ahead: false, spared: false });
+        match content {
+            Some((content, epoch)) => {
+                all.slots.put(written.key(), Slot::Ready { content, epoch, ahead: false, spared: false });
+            }
+            // a load that began before the write may have left the old chunk there; one that is still under way finds
+            // that a chunk was stored
+            None if matches!(all.slots.peek(&written.key()), Some(Slot::Ready { .. })) => {
+                self.dropped(all.slots.pop(&written.key()));
+            }
+            None => {}
         }
         self.evict(&mut all, 0);
         self.trim(&all);

@@ -6,30 +6,28 @@
 //! early, or goes on too long, reaches the array; what other files have written to the chunk stays. The bytes
 //! themselves are never judged: raw data may look like an encoded chunk.
 
-use super::write::WriteMode;
+use super::write::{WriteMode, clipped};
 use super::{Backing, CurrentArray, Dropping, Fs, Handle, KernelPages, WriteRecord};
 use crate::array::Array;
 use crate::cache::{Mark, Ranges, Want};
 use crate::error::{Error, Kind, Result};
 use crate::grid::ChunkId;
-use crate::memory::{self, lock};
+use crate::memory::{self, Grant, lock};
 use crate::metadata::Separator;
 use crate::store::{Key, Version};
 use crate::tree::{Attributes, Node};
 use rustix::fs::{Mode, OFlags};
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 
-/// Bytes of all drafts that are kept in memory, at most. Others are in files without a name.
+/// Bytes of a draft that is kept in memory, if there is memory to spare. Others are in files without a name.
 const IN_MEMORY: usize = 32 << 20;
-
-/// Bytes of a draft in a file that are copied at a time.
-const PIECE: usize = 1 << 20;
 
 /// An open chunk file of an array without objects.
 pub struct ChunkFile {
@@ -40,8 +38,8 @@ pub struct ChunkFile {
     pub dropping: Dropping,
     pub record: WriteRecord,
     pub writable: bool,
-    /// Whether [`ChunkDrafts`] counts it.
-    is_counted: bool,
+    /// The number of its creation, if [`ChunkDrafts`] counts it.
+    creation: Option<u64>,
     /// The thread that opened it, as the kernel numbers threads; 0 if nobody has told.
     opener: AtomicU32,
     is_written: AtomicBool,
@@ -58,6 +56,8 @@ struct Draft {
     filled: Option<Version>,
     /// None until something is written.
     bytes: Option<Bytes>,
+    /// The array that the bytes were written for.
+    array: Option<Arc<Array>>,
     written: Ranges,
     /// Whether a write went beyond the end.
     is_too_long: bool,
@@ -65,27 +65,34 @@ struct Draft {
 
 /// The bytes of a draft.
 enum Bytes {
-    Memory { bytes: Vec<u8>, _reserved: Reserved },
+    Memory { bytes: Vec<u8>, _memory: Grant },
     File(File),
 }
 
-/// A share of [`IN_MEMORY`], which returns when this is dropped.
-struct Reserved {
-    bytes: usize,
-    count: Arc<AtomicUsize>,
-}
-
-/// The drafts of a mount.
+/// The chunk files of a mount that were created and are still open.
 #[derive(Default)]
 pub struct ChunkDrafts {
-    in_memory: Arc<AtomicUsize>,
-    /// Protects the map: paths of chunk files that were created and are open, and how often.
-    created: Mutex<HashMap<Key, usize>>,
+    /// Protects the map, by path.
+    created: Mutex<HashMap<Key, Created>>,
+    last: AtomicU64,
+}
+
+/// A chunk file that was created.
+struct Created {
+    /// Differs for each creation of the same name.
+    number: u64,
+    /// How many open files there are of this creation.
+    files: usize,
 }
 
 impl ChunkDrafts {
-    fn created(&self, path: Key) {
-        *lock(&self.created).entry(path).or_default() += 1;
+    /// Counts an open file of the creation of `path`, made if there is none, and returns its number.
+    fn opened(&self, path: Key) -> u64 {
+        let mut created = lock(&self.created);
+        let new = || Created { number: self.last.fetch_add(1, Ordering::Relaxed) + 1, files: 0 };
+        let file = created.entry(path).or_insert_with(new);
+        file.files += 1;
+        file.number
     }
 
     /// Returns whether the chunk file at `path` was created and is still open.
@@ -93,11 +100,15 @@ impl ChunkDrafts {
         lock(&self.created).contains_key(path)
     }
 
-    fn closed(&self, path: &Key) {
+    fn is(&self, path: &Key, number: u64) -> bool {
+        lock(&self.created).get(path).is_some_and(|file| file.number == number)
+    }
+
+    fn closed(&self, path: &Key, number: u64) {
         let mut created = lock(&self.created);
-        if let Some(count) = created.get_mut(path) {
-            *count -= 1;
-            if *count == 0 {
+        if let Some(file) = created.get_mut(path).filter(|file| file.number == number) {
+            file.files -= 1;
+            if file.files == 0 {
                 created.remove(path);
             }
         }
@@ -110,16 +121,14 @@ impl ChunkDrafts {
 }
 
 impl Bytes {
-    /// Room for `size` bytes; beyond [`IN_MEMORY`] in a file in `directory`.
-    fn new(size: usize, drafts: &ChunkDrafts, directory: &Path) -> Result<Self> {
-        let before = drafts.in_memory.fetch_add(size, Ordering::AcqRel);
-        let reserved = Reserved { bytes: size, count: drafts.in_memory.clone() };
-        if before + size <= IN_MEMORY {
+    /// Room for `size` bytes, in memory or in a file in `directory`.
+    fn new(size: usize, directory: &Path) -> Result<Self> {
+        let mut memory = Grant::default();
+        if size <= IN_MEMORY && memory::check_spare().is_ok() && memory.grow(size).is_ok() {
             let mut bytes = Vec::new();
-            bytes.try_reserve_exact(size).map_err(|_| Error::system(libc::ENOMEM))?;
-            return Ok(Bytes::Memory { bytes, _reserved: reserved });
+            memory::reserve(&mut bytes, size)?;
+            return Ok(Bytes::Memory { bytes, _memory: memory });
         }
-        drop(reserved);
         let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
         let file = rustix::fs::open(directory, flags, Mode::RUSR | Mode::WUSR);
         Ok(Bytes::File(file.map_err(|e| Error::from(e).context(directory.display()))?.into()))
@@ -139,18 +148,25 @@ impl Bytes {
         }
     }
 
+    /// All `size` bytes, which were written.
+    fn whole(&self, size: usize) -> Result<Cow<'_, [u8]>> {
+        match self {
+            Bytes::Memory { bytes, .. } => Ok(Cow::Borrowed(bytes)),
+            Bytes::File(_) => {
+                memory::check_chunk(size)?;
+                let mut bytes = memory::zeroed(size)?;
+                self.read(0, &mut bytes)?;
+                Ok(Cow::Owned(bytes))
+            }
+        }
+    }
+
     fn read(&self, offset: usize, out: &mut [u8]) -> Result<()> {
         match self {
             Bytes::Memory { bytes, .. } => out.copy_from_slice(&bytes[offset..offset + out.len()]),
             Bytes::File(file) => file.read_exact_at(out, offset as u64)?,
         }
         Ok(())
-    }
-}
-
-impl Drop for Reserved {
-    fn drop(&mut self) {
-        self.count.fetch_sub(self.bytes, Ordering::AcqRel);
     }
 }
 
@@ -169,7 +185,7 @@ impl ChunkFile {
             dropping: Dropping::new(inode, pages),
             record: WriteRecord::default(),
             writable,
-            is_counted: false,
+            creation: None,
             opener: AtomicU32::new(0),
             is_written: AtomicBool::new(false),
             draft: Mutex::default(),
@@ -244,8 +260,7 @@ impl Fs {
         }
         let mut file = ChunkFile::new(inode, array, name.to_string(), pages, for_writing);
         if is_created {
-            self.chunk_drafts.created(key.join(name));
-            file.is_counted = true;
+            file.creation = Some(self.chunk_drafts.opened(key.join(name)));
         }
         Ok((file, pages, backing))
     }
@@ -255,10 +270,10 @@ impl Fs {
         let node = Node::Chunk(array.key().clone(), name.to_string());
         let size = array.grid().chunk_size() as u64;
         let attributes = self.tree.of_file(size, SystemTime::now(), None);
-        self.chunk_drafts.created(node.path());
+        let creation = self.chunk_drafts.opened(node.path());
         let inode = self.tree.remember(node);
         let mut file = ChunkFile::new(inode, array, name.to_string(), KernelPages::None, true);
-        file.is_counted = true;
+        file.creation = Some(creation);
         *lock(&file.draft) = Some(Draft { is_created: true, ..Draft::default() });
         (file, Attributes { inode, ..attributes })
     }
@@ -306,19 +321,40 @@ impl Fs {
         // before the array's lock, as a flush takes them; it holds the draft while it waits for the store
         let draft = if mode.may_wait { Some(lock(&file.draft)) } else { file.draft.try_lock().ok() };
         let Some(mut draft) = draft else { return Ok(None) };
-        let Some(array) = self.current_for(&file.array, !mode.may_wait)? else { return Ok(None) };
-        let Some(_writing) = self.resizing.writing_if(array.key(), mode.may_wait) else { return Ok(None) };
-        if array.is_superseded() {
-            return if mode.may_wait { Err(Error::system(libc::ESTALE)) } else { Ok(None) };
+        loop {
+            let Some(array) = self.current_for(&file.array, !mode.may_wait)? else { return Ok(None) };
+            let Some(_writing) = self.resizing.writing_if(array.key(), mode.may_wait) else { return Ok(None) };
+            if !array.is_superseded() {
+                return self.write_current_chunk(file, &mut draft, &array, offset, data, mode.of(file.inode));
+            }
+            if !mode.may_wait {
+                return Ok(None);
+            }
         }
-        let (chunk, size) = (file.chunk(&array)?, array.grid().chunk_size());
-        let clipped = super::write::clipped(offset, data, size as u64);
+    }
+
+    fn write_current_chunk(
+        &self,
+        file: &ChunkFile,
+        slot: &mut Option<Draft>,
+        array: &Arc<Array>,
+        offset: u64,
+        data: &[u8],
+        mode: WriteMode,
+    ) -> Result<Option<usize>> {
+        let (chunk, size) = (file.chunk(array)?, array.grid().chunk_size());
+        let data_in_file = clipped(offset, data, size as u64);
         // a map shows the chunk, not the draft
-        if let Some(draft) = draft.as_mut().filter(|draft| !mode.mapped && (offset == 0 || draft.bytes.is_some())) {
-            draft.is_too_long |= clipped.as_ref().map_or(true, |clipped| clipped.len() < data.len());
-            let data = clipped?;
+        if let Some(draft) = slot.as_mut().filter(|draft| !mode.mapped && (offset == 0 || draft.bytes.is_some())) {
+            // session threads wait for no disk
+            if !mode.may_wait && !matches!(draft.bytes, Some(Bytes::Memory { .. })) {
+                return Ok(None);
+            }
+            draft.is_too_long |= data_in_file.as_ref().map_or(true, |fits| fits.len() < data.len());
+            let data = data_in_file?;
             if draft.bytes.is_none() && !data.is_empty() {
-                draft.bytes = Some(Bytes::new(size, &self.chunk_drafts, &self.spill_directory)?);
+                draft.bytes = Some(Bytes::new(size, &self.spill_directory)?);
+                draft.array = Some(array.clone());
             }
             if let Some(bytes) = &mut draft.bytes {
                 bytes.write(offset as usize, data)?;
@@ -327,87 +363,120 @@ impl Fs {
             }
             return Ok(Some(data.len()));
         }
-        let data = clipped?;
+        let data = data_in_file?;
         if !data.is_empty() {
-            if draft.as_ref().is_some_and(|draft| draft.is_created) && !self.fill_chunk(file, &array, chunk, mode)? {
+            let is_new = slot.as_ref().is_some_and(|draft| draft.is_created);
+            if is_new && !self.fill_chunk(file, array, chunk, mode)? {
                 return Ok(None);
             }
             if !mode.mapped {
-                *draft = None;
+                *slot = None;
             }
         }
-        self.record_write(&file.record, &array, mode);
-        let written = self.write_chunk_bytes(&array, chunk, offset as usize, data, mode.of(file.inode))?;
+        let losses = array.losses();
+        let written = self.write_chunk_bytes(array, chunk, offset as usize, data, mode);
+        self.record_write(&file.record, array, losses, mode);
+        let written = written?;
         if written {
             file.is_written.store(true, Ordering::Relaxed);
         }
         Ok(written.then_some(data.len()))
     }
 
-    /// A new chunk is of full size from the beginning, and holds the fill value. False if there is no room for it yet.
+    /// Makes a new chunk of full size, which holds the fill value, unless another file has made it. False if that takes a
+    /// wait.
     fn fill_chunk(&self, file: &ChunkFile, array: &Arc<Array>, chunk: ChunkId, mode: WriteMode) -> Result<bool> {
-        // another open file may have made it
         if self.cache.is_written(array, chunk) {
+            return Ok(true);
+        }
+        if !mode.may_wait {
+            return Ok(false);
+        }
+        if array.stat_chunk(chunk)?.is_some() {
             return Ok(true);
         }
         let mut bytes = memory::zeroed(array.grid().chunk_size())?;
         array.fill(&mut bytes, 0);
-        file.record.add(array);
-        self.write_chunk_bytes(array, chunk, 0, &bytes, mode.of(file.inode))
+        let losses = array.losses();
+        let filled = self.write_chunk_bytes(array, chunk, 0, &bytes, mode);
+        file.record.add(array, losses);
+        filled
     }
 
     /// Stores what was written to a chunk file.
     pub(super) fn flush_chunk_file(&self, file: &ChunkFile) -> Result<()> {
-        let array = self.current(&file.array)?;
         let mut slot = lock(&file.draft);
         let Some(draft) = slot.as_mut() else {
             drop(slot);
-            return self.flush_array(&array);
+            return self.flush_array(&*self.current(&file.array)?);
         };
-        let (chunk, size) = (file.chunk(&array)?, array.grid().chunk_size());
-        let mode = WriteMode { mapped: false, may_wait: true, inode: file.inode };
-        match &draft.bytes {
-            None if draft.is_created => {
-                let writing = self.resizing.writing_to(&array)?;
-                self.fill_chunk(file, &array, chunk, mode)?;
-                drop(writing);
-                self.flush_array(&array)?;
-                // a shell closes the file before the program that it starts writes it
-                (draft.is_created, draft.filled) = (false, array.stat_chunk(chunk)?.map(|stat| stat.version));
-                Ok(())
+        if let Some(of) = draft.array.clone() {
+            of.confirm(false)?;
+            if of.is_replaced() {
+                *slot = None;
+                return Err(self.lost_draft(file, &of));
             }
-            None => self.flush_array(&array),
+        }
+        let is_created = draft.is_created && file.creation.is_some_and(|n| self.chunk_drafts.is(&file.path(), n));
+        if draft.bytes.is_none() && is_created {
+            let array = self.with_current(file, |array, chunk, mode| self.fill_chunk(file, array, chunk, mode))?;
+            self.flush_array(&array)?;
+            // a shell closes the file before the program that it starts writes it
+            let stat = array.stat_chunk(file.chunk(&array)?)?;
+            (draft.is_created, draft.filled) = (false, stat.map(|stat| stat.version));
+            return Ok(());
+        }
+        let array = self.current(&file.array)?;
+        let (chunk, size) = (file.chunk(&array)?, array.grid().chunk_size());
+        match &draft.bytes {
+            None => {}
             Some(_) if !draft.is_complete(size) => {
                 let e = self.refused_draft(file, draft, size);
                 self.take_filled(&array, chunk, draft)?;
-                self.flush_array(&array).and(Err(e))
+                return self.flush_array(&array).and(Err(e));
             }
             Some(bytes) => {
-                self.apply_draft(file, &array, chunk, bytes, mode)?;
+                let whole = bytes.whole(size)?;
+                self.with_current(file, |array, chunk, mode| {
+                    let losses = array.losses();
+                    // at once, so that nobody stores a part of it
+                    let written = self.write_chunk_bytes(array, chunk, 0, &whole, mode);
+                    file.record.add(array, losses);
+                    written
+                })?;
                 *slot = None;
-                drop(slot);
-                self.flush_array(&array)
+            }
+        }
+        drop(slot);
+        self.flush_array(&*self.current(&file.array)?)
+    }
+
+    /// Writes to the chunk of a file in the array as it is now, and returns that array.
+    fn with_current(
+        &self,
+        file: &ChunkFile,
+        write: impl Fn(&Arc<Array>, ChunkId, WriteMode) -> Result<bool>,
+    ) -> Result<Arc<Array>> {
+        loop {
+            let array = self.current(&file.array)?;
+            let _writing = self.resizing.writing(array.key());
+            if !array.is_superseded() {
+                // the file's own pages may have become dirty since the kernel sent the draft
+                write(&array, file.chunk(&array)?, WriteMode::internal())?;
+                return Ok(array);
             }
         }
     }
 
-    fn apply_draft(
-        &self,
-        file: &ChunkFile,
-        array: &Arc<Array>,
-        chunk: ChunkId,
-        bytes: &Bytes,
-        mode: WriteMode,
-    ) -> Result<()> {
-        let _writing = self.resizing.writing_to(array)?;
-        let (size, mut piece) = (array.grid().chunk_size(), Vec::new());
-        file.record.add(array);
-        for at in (0..size).step_by(PIECE) {
-            piece.resize(PIECE.min(size - at), 0);
-            bytes.read(at, &mut piece)?;
-            self.write_chunk_bytes(array, chunk, at, &piece, mode)?;
-        }
-        Ok(())
+    /// Records that the draft of a file was for an array that was replaced.
+    fn lost_draft(&self, file: &ChunkFile, array: &Arc<Array>) -> Error {
+        file.record.add(array, array.losses());
+        array.count_loss();
+        let why =
+            "the array was replaced or deleted meanwhile: what was written is lost; open the file again and write anew";
+        let e = Error::system(libc::ESTALE).context(why).context(file.path());
+        self.stats.problem(format!("not stored: {e}"));
+        e
     }
 
     /// Erases the fill value that stands for a created file, unless something else was written there since.
@@ -440,8 +509,8 @@ impl Fs {
         if is_draft || array.is_dirty() {
             let _ = self.flush_chunk_file(file);
         }
-        if file.is_counted {
-            self.chunk_drafts.closed(&file.path());
+        if let Some(creation) = file.creation {
+            self.chunk_drafts.closed(&file.path(), creation);
         }
     }
 
@@ -475,6 +544,9 @@ impl Fs {
         let draft = if may_wait { Some(lock(&file.draft)) } else { file.draft.try_lock().ok() };
         let Some(draft) = draft else { return Ok(false) };
         let Some(Draft { bytes: Some(bytes), written, .. }) = draft.as_ref() else { return Ok(true) };
+        if !may_wait && matches!(bytes, Bytes::File(_)) {
+            return Ok(false);
+        }
         let (start, end) = (offset as usize, offset as usize + out.len());
         for range in written.iter() {
             let (from, to) = (range.start.max(start), range.end.min(end));

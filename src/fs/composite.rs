@@ -214,8 +214,10 @@ impl Fs {
         for slice in open.slices(offset, data.len()) {
             let part = &data[written..written + slice.len];
             if let Some((flat, form)) = self.flat_of(open, &slice, false)? {
-                self.record_write(&open.record, &self.current(&flat.array)?, mode);
+                let array = self.current(&flat.array)?;
+                let losses = array.losses();
                 let done = self.write_part(flat, &slice, part, form, mode);
+                self.record_write(&open.record, &array, losses, mode);
                 done.map_err(|e| e.context(open.node.path()))?;
             } else if slice.number == 0 && !open.shows(&slice, part) {
                 self.write_header(open, slice.at, part).map_err(|e| e.context(open.node.path()))?;

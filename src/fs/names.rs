@@ -95,6 +95,9 @@ impl Fs {
             Some((node, _)) => {
                 let inode = self.tree.remember(node);
                 let opened = self.open(inode, true, false).and_then(|opened| {
+                    if truncate {
+                        self.truncate_chunk_file(inode, 0, Some(opened.handle));
+                    }
                     let sized = if truncate { self.set_size(inode, 0) } else { self.attributes(inode) };
                     sized.map(|attributes| (attributes, opened.handle)).inspect_err(|_| self.release(opened.handle))?;
                     Ok((self.attributes(inode)?, opened))

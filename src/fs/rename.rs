@@ -224,7 +224,15 @@ impl Fs {
         self.cache.flush_chunk(array, chunk)?;
         let stored = match array.metadata().is_object() {
             true => {
-                array.lock_chunk(chunk).and_then(|_lock| array.store(chunk, bytes, &mut Scratch::default())).map(drop)
+                let stale =
+                    || Error::system(libc::ESTALE).context("the array was replaced meanwhile").context(array.key());
+                array.lock_chunk(chunk).and_then(|_lock| {
+                    array.confirm(false)?;
+                    match array.is_replaced() {
+                        true => Err(stale()),
+                        false => array.store(chunk, bytes, &mut Scratch::default()).map(drop),
+                    }
+                })
             }
             false => {
                 let written = self.write_chunk_bytes(array, chunk, 0, bytes, WriteMode::internal());

@@ -37,6 +37,8 @@ pub struct StalePages {
 pub(super) struct WriteMode {
     /// The file they are written through; 0 if that is none of those with flat bytes.
     pub inode: u64,
+    /// Whether that is `data.raw`.
+    pub is_flat: bool,
     /// Whether they are a page that a shared map has made dirty: most of its bytes were not changed.
     pub mapped: bool,
     /// Whether the write may wait for the store.
@@ -46,7 +48,7 @@ pub(super) struct WriteMode {
 impl WriteMode {
     /// Bytes that come from no open file.
     pub fn internal() -> Self {
-        WriteMode { inode: 0, mapped: false, may_wait: true }
+        WriteMode { inode: 0, is_flat: false, mapped: false, may_wait: true }
     }
 
     /// The same through the file `inode`.
@@ -77,14 +79,14 @@ impl Fs {
 
     /// As [`Fs::write`]; `mapped` is set for pages that a shared map has made dirty.
     pub fn write_waiting(&self, handle: u64, offset: u64, data: &[u8], mapped: bool) -> Result<usize> {
-        let written = self.write_as(handle, offset, data, WriteMode { inode: 0, mapped, may_wait: true })?;
+        let written = self.write_as(handle, offset, data, WriteMode { mapped, ..WriteMode::internal() })?;
         Ok(written.unwrap_or_default())
     }
 
     /// As [`Fs::write`], but only if that takes neither the store nor a wait: else None, and [`Fs::write_waiting`] must
     /// follow. The bytes are visible to all readers when this returns.
     pub fn try_write(&self, handle: u64, offset: u64, data: &[u8], mapped: bool) -> Result<Option<usize>> {
-        self.write_as(handle, offset, data, WriteMode { inode: 0, mapped, may_wait: false })
+        self.write_as(handle, offset, data, WriteMode { mapped, may_wait: false, ..WriteMode::internal() })
     }
 
     /// The files with pages of the arrays that are written through an open file: who flushes it must know them dropped.
@@ -142,8 +144,10 @@ impl Fs {
             let Some(_writing) = self.resizing.writing_if(array.key(), mode.may_wait) else { return Ok(None) };
             // from here on it stays as it is
             if !array.is_superseded() {
-                self.record_write(&file.record, &array, mode);
-                break self.write_flat(&array, offset, data, mode.of(file.inode));
+                let losses = array.losses();
+                let written = self.write_flat(&array, offset, data, WriteMode { is_flat: true, ..mode.of(file.inode) });
+                self.record_write(&file.record, &array, losses, mode);
+                break written;
             }
             if !mode.may_wait {
                 return Ok(None);
@@ -156,12 +160,15 @@ impl Fs {
     }
 
     /// Records that the array is written through a file. Which of the open files a map belongs to is not known: then it is
-    /// each of them.
-    pub(super) fn record_write(&self, record: &WriteRecord, array: &Arc<Array>, mode: WriteMode) {
-        record.add(array);
+    /// each of them. To be called after the write, with the count of losses before it.
+    pub(super) fn record_write(&self, record: &WriteRecord, array: &Arc<Array>, losses: u64, mode: WriteMode) {
+        record.add(array, losses);
         if mode.mapped {
             let handles: Vec<Arc<Handle>> = lock(&self.handles).values().cloned().collect();
-            handles.iter().filter_map(|handle| handle.record_of(array.key())).for_each(|record| record.add(array));
+            handles
+                .iter()
+                .filter_map(|handle| handle.record_of(array.key()))
+                .for_each(|record| record.add(array, losses));
         }
     }
 
@@ -224,15 +231,15 @@ impl Fs {
             let written = match mode.mapped {
                 true => {
                     let free = guards.unguarded(array, chunk, mode.inode, parts);
-                    let flat = self.tree.inode(&Node::Flat(array.key().clone()));
-                    if mode.inode != flat {
+                    if !mode.is_flat {
+                        let flat = self.tree.inode(&Node::Flat(array.key().clone()));
                         let stale = StalePages { inode: flat, is_awaited: false, guards: Vec::new() };
                         STALE.with_borrow_mut(|list| list.push(stale));
                     }
                     if free.is_empty() { Ok(true) } else { self.cache.try_write_parts(array, chunk, &free) }
                 }
                 false => {
-                    let stale = self.guard(&mut guards, array, chunk, parts, mode.inode);
+                    let stale = self.guard(&mut guards, array, chunk, parts, mode);
                     let written = self.cache.try_write_parts(array, chunk, parts);
                     match written {
                         Ok(true) => STALE.with_borrow_mut(|list| list.extend(stale)),
@@ -252,7 +259,7 @@ impl Fs {
         }
     }
 
-    /// Guards parts of a chunk that are about to be written through the file `inode` against the pages of the other files
+    /// Guards parts of a chunk that are about to be written through a file against the pages of the other files
     /// that show them. `data.raw` may have pages whoever has it open, the other files only while they are mapped.
     fn guard(
         &self,
@@ -260,15 +267,15 @@ impl Fs {
         array: &Arc<Array>,
         chunk: ChunkId,
         parts: &[Part],
-        inode: u64,
+        mode: WriteMode,
     ) -> Vec<StalePages> {
-        let flat = self.tree.inode(&Node::Flat(array.key().clone()));
-        let mut others = guards.other_writers(array.key(), inode);
-        if inode != flat && !others.contains(&flat) {
-            others.push(flat);
-        }
-        if others.is_empty() {
+        let mut others = guards.other_writers(array.key(), mode.inode);
+        if mode.is_flat && others.is_empty() {
             return Vec::new();
+        }
+        let flat = if mode.is_flat { mode.inode } else { self.tree.inode(&Node::Flat(array.key().clone())) };
+        if mode.inode != flat && !others.contains(&flat) {
+            others.push(flat);
         }
         let ranges: Ranges = parts.iter().map(|(offset, bytes)| *offset..offset + bytes.len()).collect();
         let guarded = |other: u64| StalePages {

@@ -17,11 +17,11 @@ pub struct WriteRecord {
 }
 
 impl WriteRecord {
-    /// Records that the array is going to be written through the file.
-    pub fn add(&self, array: &Arc<Array>) {
+    /// Records that the array was written through the file, when it had `losses` before.
+    pub fn add(&self, array: &Arc<Array>, losses: u64) {
         let mut written = lock(&self.written);
         if !written.iter().any(|(known, _)| Arc::ptr_eq(known, array)) {
-            written.push((array.clone(), array.losses()));
+            written.push((array.clone(), losses));
         }
     }
 
@@ -55,12 +55,12 @@ mod tests {
     #[test]
     fn a_loss_is_told_at_each_flush_of_the_files_that_wrote() {
         let (array, [early, writer, other]) = (array(), [(); 3].map(|()| WriteRecord::default()));
-        early.add(&array);
+        early.add(&array, array.losses());
         assert!(early.answer(Ok(())).is_ok(), "all is stored");
-        writer.add(&array);
+        writer.add(&array, array.losses());
         array.count_loss();
         array.count_dirty(1);
-        other.add(&array);
+        other.add(&array, array.losses());
         for _ in 0..3 {
             assert_eq!(writer.answer(Ok(())).unwrap_err().errno(), libc::ESTALE);
             assert!(early.answer(Ok(())).is_ok() && other.answer(Ok(())).is_ok());

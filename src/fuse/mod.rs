@@ -145,15 +145,18 @@ impl Drop for Inline<'_> {
 }
 
 impl Server {
-    /// Runs a job that may block: on a worker if it is `slow` or another session thread runs one, else here.
+    /// Runs a job that may block: on a worker if it is `slow` or another session thread runs one, else here. Pages that the
+    /// job has made stale and does not wait for are dropped afterwards.
     fn dispatch(&self, slow: bool, job: impl FnOnce(&Fs) + Send + 'static) {
         let inline = if slow { None } else { self.inline.take() };
+        let (fs, notices) = (self.fs.clone(), self.notices.clone());
+        let job = move || {
+            job(&fs);
+            notices.drop_stale();
+        };
         match inline {
-            Some(_inline) => job(&self.fs),
-            None => {
-                let fs = self.fs.clone();
-                self.pool.run(move || job(&fs));
-            }
+            Some(_inline) => job(),
+            None => self.pool.run(job),
         }
     }
 }
@@ -351,6 +354,8 @@ impl Filesystem for Server {
             if !is_flat && !mapped {
                 return notices.reply_after(move || answer_write(written, reply));
             }
+            // also where pages were dropped since: another thread may have answered a read before the bytes were applied
+            let again = again || is_flat && !mapped && notices.were_dropped(inode.0);
             answer_write(written, reply);
             if again {
                 notices.drop_again(inode.0, offset, len);
@@ -359,7 +364,8 @@ impl Filesystem for Server {
         };
         match guarded(&self.fs, "write", || self.fs.try_write(handle, offset, data, mapped)) {
             Ok(Some(written)) => return answer(Ok(written)),
-            Ok(None) => {}
+            // guards of what was applied so far: the worker applies it again
+            Ok(None) => self.notices.drop_stale(),
             Err(e) => return answer(Err(e)),
         }
         // before another request is taken: see `fs::waiting`
@@ -455,7 +461,11 @@ impl Filesystem for Server {
     }
 
     fn fsyncdir(&self, _: &Request, _: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
-        self.dispatch(true, move |fs| answer_empty(guarded(fs, "fsyncdir", || fs.flush_all()), reply));
+        let notices = self.notices.clone();
+        self.dispatch(true, move |fs| {
+            let done = guarded(fs, "fsyncdir", || fs.flush_all());
+            notices.reply_after(move || answer_empty(done, reply));
+        });
     }
 
     fn opendir(&self, _: &Request, inode: INodeNo, _: OpenFlags, reply: ReplyOpen) {

@@ -170,6 +170,8 @@ impl Notices {
     fn drop_pages(&self, inode: u64, offset: i64, len: i64) {
         self.note_drop(inode);
         self.kernel.invalidate(inode, offset, len);
+        // the kernel may have waited for requests in flight
+        self.note_drop(inode);
     }
 
     /// Records that the kernel drops the pages of a file of which writes may be in flight.

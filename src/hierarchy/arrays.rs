@@ -4,7 +4,6 @@
 use super::Parsed;
 use crate::array::Array;
 use crate::memory::{Keeper, lock};
-use crate::metadata::ArrayMetadata;
 use crate::store::{Key, Version};
 use lru::LruCache;
 use std::collections::HashMap;
@@ -71,7 +70,9 @@ impl Arrays {
                 Ok(new) if of == version || is_same(&current, new) => parsed = Ok(current),
                 // its holders must not go by what it knew
                 Ok(new) if is_resized(&current, new) => current.supersede(),
-                _ => current.replace(),
+                Ok(_) => current.replace(),
+                // it may be whole again in a moment: until then nothing is stored, and nothing is lost
+                Err(_) => current.supersede(),
             }
         }
         known.put(key, version, parsed.clone());
@@ -132,8 +133,7 @@ impl Known {
 
 /// True if the chunks of `old` that `new` still has are what they were.
 fn is_resized(old: &Array, new: &Array) -> bool {
-    let resized = ArrayMetadata { shape: old.metadata().shape.clone(), ..new.metadata().clone() };
-    old.metadata() == &resized && old.separator() == new.separator()
+    old.metadata().encodes_like(new.metadata()) && old.separator() == new.separator()
 }
 
 /// True if what is known of `old` holds for `new`.
@@ -145,6 +145,7 @@ fn is_same(old: &Array, new: &Array) -> bool {
 mod tests {
     use super::*;
     use crate::error::Error;
+    use crate::metadata::ArrayMetadata;
     use crate::store::MemoryStore;
 
     fn array(shape: u64) -> Parsed {

@@ -183,6 +183,19 @@ impl ArrayMetadata {
         self.filters.first().filter(|_| self.dtype.has_object())
     }
 
+    /// Returns whether chunks of both arrays are encoded alike: all but the shape, the separator and the spelling of the
+    /// document is the same.
+    pub fn encodes_like(&self, other: &ArrayMetadata) -> bool {
+        let spelled = ArrayMetadata {
+            shape: self.shape.clone(),
+            separator: self.separator,
+            dtype_json: self.dtype_json.clone(),
+            fill_value: self.fill_value.clone(),
+            ..other.clone()
+        };
+        *self == spelled && self.shape.len() == other.shape.len()
+    }
+
     /// True if items have no fixed size as bytes, so that there are no flat bytes.
     pub fn is_object(&self) -> bool {
         self.dtype.has_object()
