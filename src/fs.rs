@@ -699,4 +699,6 @@ mod races;
 #[cfg(test)]
 mod model;
 #[cfg(test)]
+mod pages_model;
+#[cfg(test)]
 mod tests;

@@ -1,0 +1,653 @@
+//! The file system below a model of the kernel's page cache, against one array of bytes. Random sequences of writes
+//! through every kind of file, cached and past the cache, through a shared map, by another program, and while the store
+//! does not answer: every byte that is read is the one that was written last, and so is every byte in the store.
+//!
+//! The model follows Linux: a cached write changes pages before it sends its request and lets go of those that it
+//! fills; a map makes pages dirty, and the kernel writes back whole pages; dropping pages writes back the dirty ones.
+//! Its pages are small, so that each shows several chunks.
+
+use super::model::mount;
+use super::*;
+use crate::header::Format;
+use crate::metadata::ArrayMetadata;
+use crate::store::{FaultyStore, MemoryStore, Store};
+use crate::tree::Headers;
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// Bytes of a page, of a chunk, and of the array.
+const PAGE: usize = 8;
+const CHUNK: usize = 6;
+const SIZE: usize = 32;
+
+/// Bytes of the header of `data.npy`.
+const HEADER: usize = 128;
+
+/// The file that is mapped, if any.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Mapped {
+    Nothing,
+    Flat,
+    Npy,
+    /// The chunk file `2`.
+    Chunk,
+}
+
+/// What is done; numbers say where, how much, and with which value.
+#[derive(Clone, Debug)]
+enum Op {
+    /// A cached write of `data.raw`. With the flag the kernel drops its pages in the middle, and another program reads.
+    Write(usize, usize, bool),
+    WriteDirect(usize, usize),
+    WriteNpy(usize, usize),
+    WriteChunk(usize, usize, usize),
+    /// A file is moved onto a chunk, or a chunk file is written anew.
+    ReplaceChunk(usize, bool),
+    /// A chunk file is written anew, but ends too early.
+    RefusedDraft(usize),
+    Unlink(usize),
+    Store(usize, usize),
+    /// The kernel writes back the dirty pages and keeps them.
+    WriteBack,
+    /// The kernel needs memory.
+    Reclaim,
+    Read(usize, usize),
+    ReadDirect(usize, usize),
+    ReadNpy(usize, usize),
+    ReadChunk(usize),
+    Sync,
+    Open,
+    /// Another program changes the store.
+    Foreign(usize, usize),
+    /// A write that has to wait, while the kernel drops its pages and a program reads.
+    Slow(usize, usize),
+    /// A notification that no answer waits for.
+    Notify,
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let at = || 0..SIZE;
+    let len = || 1..=2 * PAGE;
+    let chunk = || 0..SIZE.div_ceil(CHUNK);
+    prop_oneof![
+        6 => (at(), len(), any::<bool>()).prop_map(|(at, len, drops)| Op::Write(at, len, drops)),
+        2 => (at(), len()).prop_map(|(at, len)| Op::WriteDirect(at, len)),
+        3 => (at(), len()).prop_map(|(at, len)| Op::WriteNpy(at, len)),
+        3 => (chunk(), 0..CHUNK, len()).prop_map(|(chunk, at, len)| Op::WriteChunk(chunk, at, len)),
+        1 => (chunk(), any::<bool>()).prop_map(|(chunk, renames)| Op::ReplaceChunk(chunk, renames)),
+        1 => chunk().prop_map(Op::RefusedDraft),
+        1 => chunk().prop_map(Op::Unlink),
+        6 => (at(), 1..4usize).prop_map(|(at, len)| Op::Store(at, len)),
+        1 => Just(Op::WriteBack),
+        2 => Just(Op::Reclaim),
+        4 => (at(), len()).prop_map(|(at, len)| Op::Read(at, len)),
+        1 => (at(), len()).prop_map(|(at, len)| Op::ReadDirect(at, len)),
+        2 => (at(), len()).prop_map(|(at, len)| Op::ReadNpy(at, len)),
+        1 => chunk().prop_map(Op::ReadChunk),
+        1 => Just(Op::Sync),
+        1 => Just(Op::Open),
+        1 => (at(), len()).prop_map(|(at, len)| Op::Foreign(at, len)),
+        1 => (at(), len()).prop_map(|(at, len)| Op::Slow(at, len)),
+        2 => Just(Op::Notify),
+    ]
+}
+
+fn mapped() -> impl Strategy<Value = Mapped> {
+    prop::sample::select(vec![Mapped::Nothing, Mapped::Flat, Mapped::Flat, Mapped::Npy, Mapped::Chunk])
+}
+
+/// A page that the kernel has.
+#[derive(Clone)]
+struct Page {
+    bytes: Vec<u8>,
+    is_dirty: bool,
+}
+
+/// A file that is open, and where its bytes lie in the array.
+#[derive(Clone, Copy)]
+struct Open {
+    inode: u64,
+    handle: u64,
+    /// The position in the file of the array's first byte.
+    start: i64,
+    /// Bytes of the file.
+    len: usize,
+}
+
+struct Kernel {
+    fs: Arc<Fs>,
+    store: Arc<FaultyStore>,
+    memory: Arc<MemoryStore>,
+    pages: BTreeMap<(u64, usize), Page>,
+    flat: Open,
+    reader: Open,
+    npy: Open,
+    /// The file with the map.
+    map: Option<Open>,
+    /// Files whose pages are to be dropped when a notification comes, with what is to be told then.
+    notices: Vec<(u64, Vec<GuardId>)>,
+    /// Pages of `data.raw` were dropped a moment ago: see `fuse::notify`.
+    were_dropped: bool,
+    /// What each byte of the array is.
+    expected: Vec<u8>,
+    /// Bytes that were changed through the map alone so far.
+    only_mapped: Vec<bool>,
+    /// Bytes that a map of another file has changed, and that pages of `data.raw` show when a notification has come.
+    late: Vec<bool>,
+    next: u8,
+}
+
+fn document() -> String {
+    format!(
+        r#"{{"zarr_format":2,"shape":[{SIZE}],"chunks":[{CHUNK}],"dtype":"|u1","compressor":{{"id":"zlib"}},"fill_value":0,
+        "order":"C","filters":null}}"#
+    )
+}
+
+fn mounted(store: &Arc<FaultyStore>, bound: usize) -> Arc<Fs> {
+    let fs = mount(store, bound);
+    let headers = Headers { formats: vec![Format::Npy], dataset: false };
+    Arc::new(Fs { tree: fs.tree.with_headers(headers), ..fs })
+}
+
+impl Kernel {
+    fn new(bound: usize, mapped: Mapped) -> Kernel {
+        let memory = Arc::new(MemoryStore::default());
+        let store = Arc::new(FaultyStore::new(memory.clone()));
+        memory.put(&Key::normalize("a/.zarray").unwrap(), document().as_bytes()).unwrap();
+        let fs = mounted(&store, bound);
+        let [flat, reader, npy] =
+            [("data.raw", true), ("data.raw", false), ("data.npy", true)].map(|(name, writes)| {
+                let start = if name == "data.npy" { HEADER } else { 0 };
+                open(&fs, name, writes, start as i64, start + SIZE)
+            });
+        let map = match mapped {
+            Mapped::Nothing => None,
+            Mapped::Flat => Some(open(&fs, "data.raw", true, 0, SIZE)),
+            Mapped::Npy => Some(open(&fs, "data.npy", true, HEADER as i64, HEADER + SIZE)),
+            Mapped::Chunk => {
+                fs.write(flat.handle, 2 * CHUNK as u64, &[1]).unwrap();
+                fs.fsync(flat.handle).unwrap();
+                Some(open(&fs, "2", true, -2 * CHUNK as i64, CHUNK))
+            }
+        };
+        fs.take_stale_pages();
+        let mut expected = vec![0; SIZE];
+        if mapped == Mapped::Chunk {
+            expected[2 * CHUNK] = 1;
+        }
+        let (pages, notices, only_mapped) = (BTreeMap::new(), Vec::new(), vec![false; SIZE]);
+        let were_dropped = false;
+        Kernel {
+            fs,
+            store,
+            memory,
+            pages,
+            flat,
+            reader,
+            npy,
+            map,
+            notices,
+            were_dropped,
+            expected,
+            only_mapped,
+            late: vec![false; SIZE],
+            next: 1,
+        }
+    }
+
+    fn some_bytes(&mut self, len: usize) -> Vec<u8> {
+        (0..len).for_each(|_| self.next = self.next.wrapping_mul(5).wrapping_add(7));
+        (0..len as u8).map(|i| (i.wrapping_mul(31) ^ self.next) | 1).collect()
+    }
+
+    /// Bytes of the array were written through a file other than the map.
+    fn written(&mut self, at: usize, data: &[u8]) {
+        self.expected[at..at + data.len()].copy_from_slice(data);
+        self.only_mapped[at..at + data.len()].fill(false);
+        self.late[at..at + data.len()].fill(false);
+    }
+
+    /// What becomes of the pages that a request has made stale: those that its answer waits for are dropped first.
+    fn answer(&mut self) {
+        for stale in self.fs.take_stale_pages() {
+            self.notices.push((stale.inode, stale.guards));
+            if stale.is_awaited {
+                self.notify_of(stale.inode);
+            }
+        }
+    }
+
+    /// Carries out all notifications for a file at once, as the program does.
+    fn notify_of(&mut self, inode: u64) {
+        let (these, others) = std::mem::take(&mut self.notices).into_iter().partition(|(other, _)| *other == inode);
+        self.notices = others;
+        self.drop_pages(inode, 0..usize::MAX);
+        let these: Vec<(u64, Vec<GuardId>)> = these;
+        these.iter().for_each(|(_, guards)| self.fs.pages_dropped(guards));
+        if inode == self.flat.inode {
+            self.late.fill(false);
+        }
+    }
+
+    /// Drops pages of a file that lie in a range of bytes; the dirty ones are written back first.
+    fn drop_pages(&mut self, inode: u64, range: Range<usize>) {
+        let touched = |page: usize| page * PAGE < range.end && (page + 1) * PAGE > range.start;
+        let pages: Vec<(u64, usize)> =
+            self.pages.keys().filter(|(i, page)| *i == inode && touched(*page)).copied().collect();
+        for key in pages {
+            self.write_back(key);
+            self.pages.remove(&key);
+        }
+        self.were_dropped |= inode == self.flat.inode;
+    }
+
+    fn write_back(&mut self, key: (u64, usize)) {
+        let Some(page) = self.pages.get_mut(&key).filter(|page| page.is_dirty) else { return };
+        page.is_dirty = false;
+        let (bytes, map) = (page.bytes.clone(), self.map.expect("a dirty page has a map"));
+        let at = (key.1 * PAGE) as u64;
+        if self.fs.try_write(map.handle, at, &bytes, true).unwrap().is_none() {
+            assert_eq!(self.fs.write_waiting(map.handle, at, &bytes, true).unwrap(), bytes.len());
+        }
+        for i in 0..bytes.len() {
+            let position = (at as i64 + i as i64) - map.start;
+            if (0..SIZE as i64).contains(&position) {
+                let was_only_mapped = std::mem::take(&mut self.only_mapped[position as usize]);
+                self.late[position as usize] |= was_only_mapped && map.inode != self.flat.inode;
+            }
+        }
+        // a page that is written back waits for no notification
+        let stale = self.fs.take_stale_pages();
+        self.notices.extend(stale.into_iter().map(|stale| (stale.inode, stale.guards)));
+    }
+
+    /// The page of a file, read if the kernel does not have it.
+    fn page(&mut self, file: Open, page: usize) -> Vec<u8> {
+        if let Some(page) = self.pages.get(&(file.inode, page)) {
+            return page.bytes.clone();
+        }
+        let bytes = read(&self.fs, file.handle, page * PAGE, PAGE);
+        self.pages.insert((file.inode, page), Page { bytes: bytes.clone(), is_dirty: false });
+        bytes
+    }
+
+    /// Reads through the page cache.
+    fn cached(&mut self, file: Open, range: Range<usize>) -> Vec<u8> {
+        let pages = range.start / PAGE..range.end.div_ceil(PAGE);
+        let first = pages.start * PAGE;
+        let bytes: Vec<u8> = pages.flat_map(|page| self.page(file, page)).collect();
+        bytes[range.start - first..range.end - first].to_vec()
+    }
+
+    /// Compares what was read of the array with what it must be. Bytes that only the map has changed may be missing in
+    /// other files.
+    fn check(&self, at: usize, bytes: &[u8], through_map: bool, what: &str) {
+        for (i, byte) in bytes.iter().enumerate() {
+            let is_free = self.only_mapped[at + i] && !through_map;
+            assert!(is_free || *byte == self.expected[at + i], "{what}: byte {} of {at}", at + i);
+        }
+    }
+
+    fn is_mapped(&self, file: Open) -> bool {
+        self.map.is_some_and(|map| map.inode == file.inode)
+    }
+
+    /// The first half of a cached write: the kernel changes its pages, and lets go of those that are whole.
+    fn fill_pages(&mut self, at: usize, data: &[u8]) {
+        for page in at / PAGE..(at + data.len()).div_ceil(PAGE) {
+            let (start, end) = ((page * PAGE).max(at), ((page + 1) * PAGE).min(at + data.len()));
+            let key = (self.flat.inode, page);
+            if end - start == PAGE {
+                self.pages.entry(key).or_insert(Page { bytes: vec![0; PAGE], is_dirty: false });
+            }
+            if let Some(held) = self.pages.get_mut(&key) {
+                held.bytes[start - page * PAGE..end - page * PAGE].copy_from_slice(&data[start - at..end - at]);
+            }
+        }
+    }
+
+    /// After the answer to a cached write: see `fuse::notify`.
+    fn end_write(&mut self, at: usize, data: &[u8], again: bool) {
+        let stale = self.fs.take_stale_pages();
+        self.notices.extend(stale.into_iter().map(|stale| (stale.inode, stale.guards)));
+        if again {
+            self.drop_pages(self.flat.inode, at..at + data.len());
+        }
+    }
+
+    fn write(&mut self, at: usize, len: usize, drops: bool) {
+        let data = self.some_bytes(len.min(SIZE - at));
+        self.fill_pages(at, &data);
+        self.written(at, &data);
+        if drops {
+            // the kernel has let go of the page, and the request is not there yet
+            self.drop_pages(self.flat.inode, at..at + data.len());
+            let _ = self.cached(self.reader, at..at + data.len());
+        }
+        let again = self.were_dropped;
+        let written = self.fs.try_write(self.flat.handle, at as u64, &data, false).unwrap();
+        let written = written.unwrap_or_else(|| self.fs.write(self.flat.handle, at as u64, &data).unwrap());
+        assert_eq!(written, data.len());
+        self.end_write(at, &data, again);
+    }
+
+    /// A write that waits for the store, in a thread of its own; reads of its bytes end after it.
+    fn write_slowly(&mut self, at: usize, len: usize) {
+        let data = self.some_bytes(len.min(SIZE - at));
+        // dirty pages are written back first: the model itself must not wait
+        let inodes = [self.flat.inode, self.npy.inode];
+        inodes.into_iter().chain(self.map.map(|map| map.inode)).for_each(|inode| self.notify_of(inode));
+        self.fill_pages(at, &data);
+        self.written(at, &data);
+        let (fs, handle, again) = (self.fs.clone(), self.flat.handle, self.were_dropped);
+        self.store.stop(Key::root().join("a"), 0);
+        let written = fs.try_write(handle, at as u64, &data, false).unwrap();
+        let waiting = written.is_none().then(|| fs.waiting_write(handle, at as u64, data.len()));
+        std::thread::scope(|scope| {
+            let (fs, bytes, waits) = (&fs, &data, waiting.is_some());
+            let writer = waits.then(|| {
+                scope.spawn(move || {
+                    let written = fs.write_waiting(handle, at as u64, bytes, false).unwrap();
+                    drop(waiting);
+                    assert_eq!(written, bytes.len());
+                    fs.take_stale_pages()
+                })
+            });
+            // the kernel drops the pages, and a program reads them
+            self.pages.retain(|(inode, _), _| *inode != self.flat.inode);
+            let reader = self.reader.handle;
+            let pages = at / PAGE * PAGE..(at + bytes.len()).next_multiple_of(PAGE);
+            let read = scope.spawn(move || (pages.start, read(fs, reader, pages.start, pages.end - pages.start)));
+            std::thread::yield_now();
+            self.store.resume();
+            let stale = writer.map(|writer| writer.join().unwrap()).unwrap_or_default();
+            self.notices.extend(stale.into_iter().map(|stale| (stale.inode, stale.guards)));
+            let (start, bytes) = read.join().unwrap();
+            self.check(start, &bytes, self.is_mapped(self.flat), "read while a write waits");
+            for (i, page) in bytes.chunks(PAGE).enumerate() {
+                let page = Page { bytes: page.to_vec(), is_dirty: false };
+                self.pages.insert((self.flat.inode, start / PAGE + i), page);
+            }
+        });
+        self.end_write(at, &data, again);
+    }
+
+    fn chunk_range(chunk: usize) -> Range<usize> {
+        chunk * CHUNK..((chunk + 1) * CHUNK).min(SIZE)
+    }
+
+    fn chunk_file(&self, chunk: usize, writes: bool) -> Option<Open> {
+        let name = chunk.to_string();
+        let array = self.fs.lookup(1, "a").unwrap().inode;
+        let inode = self.fs.lookup(array, &name).ok()?.inode;
+        let handle = self.fs.open(inode, writes, false).unwrap().handle;
+        Some(Open { inode, handle, start: -((chunk * CHUNK) as i64), len: CHUNK })
+    }
+
+    fn close(&mut self, file: Open) {
+        self.fs.flush(file.handle).unwrap();
+        self.answer();
+        self.fs.release(file.handle);
+        self.answer();
+    }
+
+    fn write_chunk(&mut self, chunk: usize, at: usize, len: usize) {
+        let Some(file) = self.chunk_file(chunk, true) else { return };
+        let range = Kernel::chunk_range(chunk);
+        let data = self.some_bytes(len.min(CHUNK - at));
+        if self.is_mapped(file) {
+            // the kernel writes past the cache, and keeps the file's own pages away from it
+            self.drop_pages(file.inode, 0..CHUNK);
+        }
+        assert_eq!(self.fs.write(file.handle, at as u64, &data).unwrap(), data.len());
+        let inside = range.len().saturating_sub(at).min(data.len());
+        self.written(range.start + at.min(range.len()), &data[..inside]);
+        self.answer();
+        self.close(file);
+    }
+
+    fn replace_chunk(&mut self, chunk: usize, renames: bool) {
+        let (array, name) = (self.fs.lookup(1, "a").unwrap().inode, chunk.to_string());
+        let data = self.some_bytes(CHUNK);
+        if renames {
+            self.memory.put(&Key::normalize("a/new.bin").unwrap(), &data).unwrap();
+            self.fs.rename((array, "new.bin"), (array, &name), false).unwrap();
+            self.answer();
+        } else {
+            let handle = self.draft(array, &name);
+            self.fs.write(handle, 0, &data).unwrap();
+            self.answer();
+            self.fs.flush(handle).unwrap();
+            self.answer();
+            self.fs.release(handle);
+            self.answer();
+        }
+        let range = Kernel::chunk_range(chunk);
+        self.written(range.start, &data[..range.len()]);
+    }
+
+    /// Opens a chunk file to write it anew.
+    fn draft(&mut self, array: u64, name: &str) -> u64 {
+        match self.fs.lookup(array, name) {
+            Ok(found) => {
+                let handle = self.fs.open(found.inode, true, false).unwrap().handle;
+                self.fs.truncate_chunk_file(found.inode, 0, Some(handle));
+                handle
+            }
+            Err(_) => self.fs.create(array, name, true, false).unwrap().1.handle,
+        }
+    }
+
+    fn refuse_draft(&mut self, chunk: usize) {
+        let (array, data) = (self.fs.lookup(1, "a").unwrap().inode, self.some_bytes(CHUNK - 1));
+        let handle = self.draft(array, &chunk.to_string());
+        self.fs.write(handle, 0, &data).unwrap();
+        self.answer();
+        assert_eq!(self.fs.flush(handle).unwrap_err().errno(), libc::EINVAL);
+        self.answer();
+        self.fs.release(handle);
+        self.answer();
+    }
+
+    fn unlink(&mut self, chunk: usize) {
+        let array = self.fs.lookup(1, "a").unwrap().inode;
+        let is_mapped_chunk = self.map.is_some_and(|map| map.len == CHUNK) && chunk == 2;
+        if is_mapped_chunk || self.fs.unlink(array, &chunk.to_string(), 0).is_err() {
+            return;
+        }
+        let range = Kernel::chunk_range(chunk);
+        self.written(range.start, &vec![0; range.len()]);
+        self.answer();
+    }
+
+    fn store_through_map(&mut self, at: usize, len: usize) {
+        let Some(map) = self.map else { return };
+        let data = self.some_bytes(len);
+        for (i, byte) in data.iter().enumerate() {
+            let position = at + i;
+            let place = position as i64 + map.start;
+            let is_there = position < SIZE && place >= 0 && (place as usize) < map.len;
+            // another file has no page of bytes that the map shows as they were: a notification may be on its way
+            if !is_there || self.notices.iter().any(|(inode, _)| *inode == map.inode) {
+                continue;
+            }
+            let (page, within) = (place as usize / PAGE, place as usize % PAGE);
+            self.page(map, page);
+            let held = self.pages.get_mut(&(map.inode, page)).unwrap();
+            held.bytes[within] = *byte;
+            held.is_dirty = true;
+            self.expected[position] = *byte;
+            // `data.raw` has one page cache for its map and its descriptors
+            self.only_mapped[position] = true;
+        }
+    }
+
+    /// Another program replaces a chunk in the store, when nothing waits to be stored; then `data.raw` is opened.
+    fn change_elsewhere(&mut self, at: usize, len: usize) {
+        let inodes = [self.flat.inode, self.npy.inode];
+        inodes.into_iter().chain(self.map.map(|map| map.inode)).for_each(|inode| self.notify_of(inode));
+        self.sync();
+        let metadata = ArrayMetadata::parse(document().as_bytes()).unwrap();
+        let key = Key::normalize("a").unwrap();
+        let other = Array::new(key, metadata, self.memory.clone(), Arc::default()).unwrap();
+        let data = self.some_bytes(len.min(SIZE - at));
+        self.written(at, &data);
+        for chunk in at / CHUNK..(at + data.len()).div_ceil(CHUNK) {
+            let mut bytes = vec![0; CHUNK];
+            let range = Kernel::chunk_range(chunk);
+            bytes[..range.len()].copy_from_slice(&self.expected[range]);
+            other.store(ChunkId(chunk as u64), &bytes, &mut Default::default()).unwrap();
+        }
+        self.open_again();
+        // what the kernel keeps of the other files is dropped when they are opened
+        for inode in [self.npy.inode].into_iter().chain(self.map.map(|map| map.inode)) {
+            self.drop_pages(inode, 0..usize::MAX);
+        }
+    }
+
+    fn open_again(&mut self) {
+        let opened = self.fs.open(self.reader.inode, false, false).unwrap();
+        if opened.pages != KernelPages::Kept {
+            self.drop_pages(self.flat.inode, 0..usize::MAX);
+        }
+        self.fs.release(std::mem::replace(&mut self.reader.handle, opened.handle));
+        self.answer();
+    }
+
+    fn sync(&mut self) {
+        if let Some(map) = self.map {
+            let dirty: Vec<_> = self.pages.keys().filter(|(inode, _)| *inode == map.inode).copied().collect();
+            dirty.into_iter().for_each(|key| self.write_back(key));
+            self.fs.fsync(map.handle).unwrap();
+        }
+        self.fs.fsync(self.flat.handle).unwrap();
+        self.answer();
+        // flush and fsync wait for the notifications of `data.raw`
+        self.notify_of(self.flat.inode);
+    }
+
+    fn apply(&mut self, op: &Op) {
+        match *op {
+            Op::Write(at, len, drops) => self.write(at, len, drops),
+            Op::WriteDirect(at, len) => {
+                let data = self.some_bytes(len.min(SIZE - at));
+                // the kernel writes back and drops the pages of the range before and after
+                self.drop_pages(self.flat.inode, at..at + data.len());
+                self.fs.write(self.flat.handle, at as u64, &data).unwrap();
+                self.written(at, &data);
+                self.end_write(at, &data, true);
+            }
+            Op::WriteNpy(at, len) => {
+                let data = self.some_bytes(len.min(SIZE - at));
+                let (inode, place) = (self.npy.inode, HEADER + at);
+                self.drop_pages(inode, place..place + data.len());
+                assert_eq!(self.fs.write(self.npy.handle, place as u64, &data).unwrap(), data.len());
+                self.written(at, &data);
+                self.answer();
+                self.drop_pages(inode, place..place + data.len());
+            }
+            Op::WriteChunk(chunk, at, len) => self.write_chunk(chunk, at, len),
+            Op::ReplaceChunk(chunk, renames) => self.replace_chunk(chunk, renames),
+            Op::RefusedDraft(chunk) => self.refuse_draft(chunk),
+            Op::Unlink(chunk) => self.unlink(chunk),
+            Op::Store(at, len) => self.store_through_map(at, len),
+            Op::WriteBack => {
+                let all: Vec<_> = self.pages.keys().copied().collect();
+                all.into_iter().for_each(|key| self.write_back(key));
+            }
+            Op::Reclaim => self.pages.retain(|_, page| page.is_dirty),
+            Op::Read(at, len) => {
+                let range = at..(at + len).min(SIZE);
+                let bytes = self.cached(self.reader, range);
+                let late = std::mem::take(&mut self.late);
+                let before = self.only_mapped.clone();
+                self.only_mapped.iter_mut().zip(&late).for_each(|(only, late)| *only |= late);
+                self.check(at, &bytes, self.is_mapped(self.flat), "data.raw");
+                (self.only_mapped, self.late) = (before, late);
+            }
+            Op::ReadDirect(at, len) => {
+                let range = at..(at + len).min(SIZE);
+                let pages: Vec<_> = self.pages.keys().filter(|(i, _)| *i == self.flat.inode).copied().collect();
+                pages.into_iter().for_each(|key| self.write_back(key));
+                let bytes = read(&self.fs, self.reader.handle, at, range.len());
+                self.check(at, &bytes, self.is_mapped(self.flat), "data.raw past the cache");
+            }
+            Op::ReadNpy(at, len) => {
+                let range = at..(at + len).min(SIZE);
+                let pages: Vec<_> = self.pages.keys().filter(|(i, _)| *i == self.npy.inode).copied().collect();
+                pages.into_iter().for_each(|key| self.write_back(key));
+                let bytes = read(&self.fs, self.npy.handle, HEADER + at, range.len());
+                self.check(at, &bytes, self.is_mapped(self.npy), "data.npy");
+            }
+            Op::ReadChunk(chunk) => {
+                let Some(file) = self.chunk_file(chunk, false) else { return };
+                let range = Kernel::chunk_range(chunk);
+                let bytes = read(&self.fs, file.handle, 0, range.len());
+                self.check(range.start, &bytes, false, "the chunk file");
+                self.fs.release(file.handle);
+            }
+            Op::Sync => self.sync(),
+            Op::Open => self.open_again(),
+            Op::Foreign(at, len) => self.change_elsewhere(at, len),
+            Op::Slow(at, len) => self.write_slowly(at, len),
+            Op::Notify => {
+                if let Some((inode, _)) = self.notices.first() {
+                    self.notify_of(*inode);
+                }
+            }
+        }
+    }
+
+    /// Everything is written back and closed: what the store holds is what must be there.
+    fn end(mut self) {
+        while let Some((inode, _)) = self.notices.first() {
+            self.notify_of(*inode);
+        }
+        let all: Vec<_> = self.pages.keys().copied().collect();
+        all.into_iter().for_each(|key| self.write_back(key));
+        while let Some((inode, _)) = self.notices.first() {
+            self.notify_of(*inode);
+        }
+        let bytes = self.cached(self.reader, 0..SIZE);
+        self.check(0, &bytes, false, "data.raw at the end");
+        for file in [Some(self.flat), Some(self.npy), self.map].into_iter().flatten() {
+            self.close(file);
+        }
+        self.only_mapped.fill(false);
+        let fs = mounted(&self.store, 1 << 16);
+        let file = open(&fs, "data.raw", false, 0, SIZE);
+        self.check(0, &read(&fs, file.handle, 0, SIZE), false, "the store");
+    }
+}
+
+fn open(fs: &Fs, name: &str, writes: bool, start: i64, len: usize) -> Open {
+    let array = fs.lookup(1, "a").unwrap().inode;
+    let inode = fs.lookup(array, name).unwrap().inode;
+    Open { inode, handle: fs.open(inode, writes, false).unwrap().handle, start, len }
+}
+
+fn read(fs: &Fs, handle: u64, offset: usize, len: usize) -> Vec<u8> {
+    let mut out = Vec::new();
+    if !fs.read_cached(handle, offset as u64, len, &mut out).unwrap() {
+        fs.read(handle, offset as u64, len, &mut out).unwrap();
+    }
+    out
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(10_000))]
+
+    #[test]
+    fn every_byte_read_is_the_one_written_last(
+        mapped in mapped(), bound in prop::sample::select(vec![0usize, 20, 4 << 20]),
+        ops in prop::collection::vec(op(), 1..40),
+    ) {
+        let mut kernel = Kernel::new(bound, mapped);
+        for op in &ops {
+            kernel.apply(op);
+        }
+        kernel.end();
+    }
+}
