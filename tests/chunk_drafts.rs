@@ -155,6 +155,36 @@ fn a_refused_draft_takes_nothing_along() {
     assert!(made.stored_flat().unwrap() == made.flat);
 }
 
+/// A file that is removed while it is open becomes no chunk, and one that another file has stored is not overwritten.
+#[test]
+fn a_created_chunk_that_is_removed_or_written_elsewhere_is_left_alone() {
+    let _alone = alone();
+    let store = tempfile::tempdir().unwrap();
+    let mut made = array(store.path());
+    let mount = Mount::new(store.path(), &[]);
+    let path = mount.join("a/2");
+    for len in [0, 100, CHUNK] {
+        let file = creating(&path, true).unwrap();
+        file.write_all_at(&vec![1; len], 0).unwrap();
+        fs::remove_file(&path).unwrap();
+        close(file).unwrap();
+        assert_unchanged(&mount, &made, "removed");
+    }
+    for (first, at) in [(0, 0), (10, 500)] {
+        let file = creating(&path, true).unwrap();
+        let other = OpenOptions::new().write(true).open(mount.join("a/data.raw")).unwrap();
+        other.write_all_at(&[7; 50], (2 * CHUNK) as u64).unwrap();
+        other.sync_all().unwrap();
+        file.write_all_at(&vec![9; first], at).unwrap();
+        close(file).unwrap();
+        made.flat[2 * CHUNK..][..50].fill(7);
+        made.flat[2 * CHUNK + at as usize..][..first].fill(9);
+        assert!(made.stored_flat().unwrap() == made.flat, "written elsewhere");
+        fs::remove_file(&path).unwrap();
+        made.clear(&[2]);
+    }
+}
+
 /// What a shell does: it closes the file before the program that it starts writes it.
 #[test]
 fn a_short_output_of_a_shell_leaves_no_chunk() {

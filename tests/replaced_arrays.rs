@@ -96,6 +96,28 @@ fn nothing_is_stored_into_an_array_that_was_replaced_and_each_flush_says_so() {
     }
 }
 
+/// The other array has chunks of as many bytes.
+#[test]
+fn a_chunk_file_that_was_written_for_an_array_is_not_stored_into_another() {
+    let _alone = alone();
+    for looks in [false, true] {
+        let store = tempfile::tempdir().unwrap();
+        let path = store.path().join("a");
+        Made::full(path.clone(), &[100], &[10], zlib());
+        let mount = Mount::new(store.path(), &[]);
+        let file = File::create(mount.join("a/3")).unwrap();
+        file.write_all_at(&[1; 10], 0).unwrap();
+        let theirs =
+            replace(&path, &Some((vec![100], vec![10], json!({"dtype": "|i1", "compressor": {"id": "zlib"}}))));
+        if looks {
+            fs::read(mount.join("a/data.raw")).unwrap();
+        }
+        assert!(is_stale(close(file.try_clone().unwrap())) && is_stale(file.sync_all()) && is_stale(close(file)));
+        drop(mount);
+        assert!(files(&path) == theirs, "looked at: {looks}");
+    }
+}
+
 #[test]
 fn a_file_that_has_stored_everything_before_is_told_nothing() {
     let _alone = alone();

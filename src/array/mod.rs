@@ -312,8 +312,8 @@ impl Array {
         self.stores.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// The number of times that written bytes of the array were lost. Whoever wrote before and finds it increased must be
-    /// told at each flush.
+    /// Returns how many times written bytes of the array were lost. A file that was written before the count increased
+    /// reports the loss at each flush.
     pub fn losses(&self) -> u64 {
         memory::lock(&self.losses).load(Ordering::Acquire)
     }

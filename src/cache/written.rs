@@ -344,8 +344,8 @@ impl Cache {
         None
     }
 
-    /// Makes all bytes of a chunk worth something, and as new as the store if `fresh` or if somebody has opened the array
-    /// since: what was not written is loaded. The state is not held meanwhile, and writers go on.
+    /// Loads the bytes of a chunk that were not written. With `fresh`, and after a later opening of the array, it first asks
+    /// whether the store has a newer chunk. The state is not held meanwhile, and writers go on.
     fn complete<'w>(&self, written: &'w Written, fresh: bool) -> Result<MutexGuard<'w, WrittenState>> {
         let (array, chunk, mut fresh) = (&written.array, written.chunk, fresh);
         let _loading = lock(&written.loading);
@@ -479,7 +479,7 @@ impl Cache {
     pub(super) fn write_back_all(&self, list: &[Arc<Written>]) -> Result<()> {
         let mut confirmed = HashSet::new();
         for written in list.iter().filter(|written| confirmed.insert(written.array.id())) {
-            // a failure is told with each chunk
+            // storing each chunk reports a failure again
             let _ = written.array.confirm(false);
         }
         let next = std::sync::atomic::AtomicUsize::new(0);

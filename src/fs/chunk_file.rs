@@ -417,8 +417,12 @@ impl Fs {
                 return Err(self.lost_draft(file, &of));
             }
         }
-        let is_created = draft.is_created && file.creation.is_some_and(|n| self.chunk_drafts.is(&file.path(), n));
-        if draft.bytes.is_none() && is_created {
+        if file.creation.is_some_and(|number| !self.chunk_drafts.is(&file.path(), number)) {
+            // it was removed while it is open
+            *slot = None;
+            return Ok(());
+        }
+        if draft.bytes.is_none() && draft.is_created {
             let array = self.with_current(file, |array, chunk, mode| self.fill_chunk(file, array, chunk, mode))?;
             self.flush_array(&array)?;
             // a shell closes the file before the program that it starts writes it
