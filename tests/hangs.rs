@@ -254,8 +254,14 @@ fn dirty_chunks_that_cannot_be_stored_leave_other_arrays_alone() {
     // parts of four chunks, 40,000 bytes; there is room for 49,152
     (0..4).for_each(|chunk| file.write_all_at(&[7; 100], chunk * 10_000).unwrap());
     mount.store.stop(Key::normalize("stopped").unwrap(), 0);
+    // a thread has the file, so that a failure of this test does not close it before the mount is resumed
+    let (go, wait) = channel::<()>();
+    let closed = std::thread::spawn(move || {
+        let _ = wait.recv();
+        close(file)
+    });
     let other = mount.probe(other, 0, "an array that can't be stored fills the cache");
-    let closed = std::thread::spawn(move || close(file));
+    drop(go);
     wait_for("the close to be stopped", || mount.store.stopped() > 0);
     mount.probe(other, 1, "an array that can't be stored fills the cache");
     assert!(!closed.is_finished());
