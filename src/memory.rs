@@ -55,7 +55,7 @@ struct Budget {
 /// Something that keeps memory for later use. The caller may hold locks of its own, so neither method may wait for a
 /// lock under which memory is granted.
 pub trait Keeper: Send + Sync {
-    /// Drops what is granted and nobody uses now: a request needs the memory.
+    /// Drops what is granted and not in use now: a request needs the memory.
     fn give_up(&self) {}
 
     /// Drops what counts elsewhere, so that [`beyond_free`] bytes fit beside it.

@@ -55,7 +55,7 @@ fn a_chunk_file_that_is_closed_short_changes_nothing() {
             let file = creating(&mount.join(name), exclusive).unwrap();
             assert_eq!(file.metadata().unwrap().len() as usize, CHUNK, "{what}");
             file.write_all_at(&vec![0x78; len], 0).unwrap();
-            // whoever writes it reads it
+            // the writer reads its own bytes
             let mut read = vec![0; len];
             file.read_exact_at(&mut read, 0).unwrap();
             assert!(read == vec![0x78; len], "{what}");
@@ -291,7 +291,7 @@ fn a_missing_chunk_is_created_by_name_also_where_empty_chunks_are_dropped() {
         fs::remove_file(&path).unwrap();
         made.flat[2 * CHUNK..].fill(0);
     }
-    // what holds nothing but the fill value is dropped, and nobody is told of an error
+    // what holds nothing but the fill value is dropped without an error
     assert!(run("touch", &[&to]).status.success());
     fs::write(&source, [0; CHUNK]).unwrap();
     assert!(run("cp", &[&from, &to]).status.success());

@@ -1,4 +1,4 @@
-//! "Nothing is stored into an array that another program has replaced, deleted or made smaller, and whoever wrote is told":
+//! "Nothing is stored into an array that another program has replaced, deleted or made smaller, and its writer is told":
 //! each fsync and close of a file returns ESTALE until its release, `.zarrfs/stats` keeps the line, and the store holds
 //! what the other program has put there. The other program is the test itself, which writes the store's files.
 

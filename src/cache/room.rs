@@ -73,7 +73,7 @@ impl Reservations {
     }
 }
 
-/// The write-backs of an array, as far as they concern other arrays.
+/// Counts the write-backs of an array that other arrays have to take into account.
 #[derive(Default)]
 pub(super) struct Stores {
     /// Number of write-backs in flight; they may wait for a lock or for the store.

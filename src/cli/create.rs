@@ -142,7 +142,7 @@ fn create_in_directory(
     let removed = hidden.clone();
     let unfinished = Unfinished::new(move || remove_directory(&removed))?;
     std::fs::create_dir(&new).map_err(Error::from)?;
-    // nobody else sees these chunks, whose keys are others than they will be: there is nothing to lock
+    // no other program sees these chunks before the array gets its name: there is nothing to lock
     let writing = WriteArgs { synchronizer: None, ..args.writing.clone() };
     let staged = Location::Path(new.clone());
     let opened = location::open(&staged, &args.store_args(), Some(&writing), &Arc::default())?;

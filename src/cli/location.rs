@@ -99,7 +99,7 @@ fn scheme(text: &str) -> Option<&str> {
     (is_word && scheme.starts_with(|c: char| c.is_ascii_alphabetic())).then_some(scheme)
 }
 
-/// Whether `text` begins as a URL and lacks its slashes: nobody means a directory called `s3:`.
+/// Returns whether `text` begins as a URL and lacks its slashes. A directory is hardly called `s3:`.
 fn is_misspelled(text: &str) -> bool {
     let scheme = text.split_once(':').map_or("", |(scheme, _)| scheme);
     SCHEMES.contains(&scheme) || ["file", "memory"].contains(&scheme)

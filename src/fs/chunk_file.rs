@@ -40,7 +40,7 @@ pub struct ChunkFile {
     pub writable: bool,
     /// The number of its creation, if [`ChunkDrafts`] counts it.
     creation: Option<u64>,
-    /// The thread that opened it, as the kernel numbers threads; 0 if nobody has told.
+    /// The thread that opened it, as the kernel numbers threads; 0 if it is unknown.
     opener: AtomicU32,
     is_written: AtomicBool,
     /// Protects the draft.
@@ -443,7 +443,7 @@ impl Fs {
                 let whole = bytes.whole(size)?;
                 self.with_current(file, |array, chunk, mode| {
                     let losses = array.losses();
-                    // at once, so that nobody stores a part of it
+                    // at once, so that no write-back stores a part of it
                     let written = self.write_chunk_bytes(array, chunk, 0, &whole, mode);
                     file.record.add(array, losses);
                     written

@@ -18,7 +18,7 @@ use std::sync::{Mutex, MutexGuard};
 /// The guards of a mount, and who may have dirty pages.
 #[derive(Default)]
 pub struct PageGuards {
-    /// Protects everything. Whoever applies a write holds it meanwhile, so that a page that is written back finds either
+    /// Protects everything. A thread that applies a write holds it, so that a page that is written back finds either
     /// no guard and older bytes, or both.
     state: Mutex<State>,
 }

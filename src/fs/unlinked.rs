@@ -32,7 +32,7 @@ struct Unlinked {
 }
 
 impl UnlinkedNames {
-    /// None yet.
+    /// Starts without names.
     pub fn new() -> Self {
         UnlinkedNames { names: Mutex::new(LruCache::new(NAMES)) }
     }

@@ -14,7 +14,7 @@
 //! * **Notification threads** (`notify`) wait for the kernel, which waits for requests in flight. Their pool grows, too.
 //! * **Write-back threads** (`fs`) store chunks while their writers go on; their pool grows. **Read-ahead threads** may
 //!   all be blocked: no request waits for what they have not begun.
-//! * A release is answered before it is carried out, since nobody waits for it, and the kernel lets only
+//! * A release is answered before it is carried out, since no program waits for it, and the kernel lets only
 //!   [`MAX_BACKGROUND`] releases, read-aheads and writes of mapped pages wait for their answers.
 //!
 //! Locks that a blocked request holds are of one array, one file or one key, never of the mount.
@@ -350,7 +350,7 @@ impl Filesystem for Server {
         let is_flat = self.fs.is_flat(handle);
         let again = is_flat && !mapped && notices.were_dropped(inode.0);
         let answer = move |written| {
-            // the kernel holds pages of the write until it has the answer, and whoever drops them waits for that
+            // the kernel holds pages of the write until it has the answer, and whatever drops them waits for that
             if !is_flat && !mapped {
                 return notices.reply_after(move || answer_write(written, reply));
             }
@@ -441,7 +441,7 @@ impl Filesystem for Server {
         if let Some(backings) = &self.backings {
             backings.release(inode.0);
         }
-        // nobody waits for the answer, and the kernel holds back other requests while many wait for theirs
+        // no program waits for the answer, and the kernel holds back other requests while many wait for theirs
         reply.ok();
         let notices = self.notices.clone();
         // pages of a map may have come after the last flush

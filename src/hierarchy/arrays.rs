@@ -93,7 +93,7 @@ impl Arrays {
 }
 
 impl Keeper for Arrays {
-    /// Drops the arrays that nobody holds.
+    /// Drops the arrays that have no holder.
     fn give_up(&self) {
         let Ok(mut known) = self.known.try_lock() else { return };
         let keys: Vec<Key> = known.recent.iter().map(|(key, _)| key.clone()).collect();

@@ -14,7 +14,7 @@ use std::path::Path;
 
 /// Flat bytes that an array is made of.
 pub enum Raw {
-    /// Of a regular file.
+    /// The bytes of a regular file.
     File(File),
     /// That come once.
     Stream(Box<dyn Read>),

@@ -70,7 +70,7 @@ impl Drop for Unfinished {
     }
 }
 
-/// Whether whoever started the process has it ignore a signal, as nohup(1) does with SIGHUP.
+/// Returns whether the process was started with a signal ignored, as nohup(1) does with SIGHUP.
 fn is_ignored(signal: i32) -> bool {
     let mut action = std::mem::MaybeUninit::<libc::sigaction>::zeroed();
     // SAFETY: the call writes to the one struct given, which is as large as it must be, and changes no action.
@@ -79,7 +79,7 @@ fn is_ignored(signal: i32) -> bool {
     known && unsafe { action.assume_init() }.sa_sigaction == libc::SIG_IGN
 }
 
-/// Makes a hidden directory in `parent`, which nobody else looks into. Its name is one of those that zarrfs shows in no
+/// Makes a hidden directory in `parent`, which no other program uses. Its name is one of those that zarrfs shows in no
 /// mount, and it has no document, so that other readers don't take it for a group.
 pub fn hidden_directory(parent: &Path) -> Result<PathBuf> {
     for n in 0..MAX_NAMES {
