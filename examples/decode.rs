@@ -9,11 +9,11 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Instant;
+use zarrfs::array::hierarchy::{Hierarchy, Place};
 use zarrfs::array::{ArrayEntry, Scratch};
-use zarrfs::hierarchy::{Hierarchy, Place};
-use zarrfs::metadata::V1Order;
 use zarrfs::stats::Stats;
 use zarrfs::store::{DirectoryStore, Key};
+use zarrfs::zarr::metadata::V1Order;
 
 /// Seconds this thread has run on a processor.
 fn cpu_seconds() -> Result<f64, Box<dyn Error>> {

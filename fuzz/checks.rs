@@ -5,10 +5,10 @@
 //!
 //! The second limit is above that of the lzma decoder. cargo-fuzz needs a nightly toolchain, or RUSTC_BOOTSTRAP=1.
 
-use zarrfs::codec::{Pipeline, build};
-use zarrfs::grid::{ChunkId, Grid};
-use zarrfs::json;
-use zarrfs::metadata::{ArrayMetadata, CodecConfig, Separator, V1Order};
+use zarrfs::util::json;
+use zarrfs::zarr::codec::{Pipeline, build};
+use zarrfs::zarr::grid::{ChunkId, Grid};
+use zarrfs::zarr::metadata::{ArrayMetadata, CodecConfig, Separator, V1Order};
 
 /// Chunks up to this size are decoded.
 const SMALL: usize = 1 << 16;

@@ -2,19 +2,19 @@
 //! tested without FUSE, and knows nothing of it.
 
 use crate::array::Array;
+use crate::array::hierarchy::{Document, MetadataFile};
 use crate::cache::{Cache, Mark, ReadAhead, Readers, SpillOptions, Want};
-use crate::codec::Partly;
 use crate::error::{Error, Result};
-use crate::grid::ChunkId;
-use crate::hierarchy::{Document, MetadataFile};
-use crate::json::{self, Map, Value};
-use crate::layout;
-use crate::memory::{self, Grant, lock};
-use crate::metadata::{Order, Separator};
-use crate::pool::{Growth, Pool};
+use crate::fs::tree::{Attributes, Audience, ControlFile, Node, Tree};
 use crate::stats::Stats;
 use crate::store::{Key, SubtreeLocks};
-use crate::tree::{Attributes, Audience, ControlFile, Node, Tree};
+use crate::util::json::{self, Map, Value};
+use crate::util::memory::{self, Grant, lock};
+use crate::util::pool::{Growth, Pool};
+use crate::zarr::codec::Partly;
+use crate::zarr::grid::ChunkId;
+use crate::zarr::layout;
+use crate::zarr::metadata::{Order, Separator};
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -35,6 +35,7 @@ mod pages;
 mod plain;
 mod rename;
 mod resize;
+pub mod tree;
 mod unlinked;
 mod waiting;
 mod write;

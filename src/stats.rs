@@ -2,7 +2,7 @@
 //! decided by it.
 
 use crate::error::one_line;
-use crate::memory::lock;
+use crate::util::memory::lock;
 use std::collections::VecDeque;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -9,10 +9,10 @@ use std::collections::BTreeMap;
 use std::io::{BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use zarrfs::codec::{Codec, Size, build};
-use zarrfs::dtype::{DType, Kind};
-use zarrfs::json;
-use zarrfs::metadata::CodecConfig;
+use zarrfs::util::json;
+use zarrfs::zarr::codec::{Codec, Size, build};
+use zarrfs::zarr::dtype::{DType, Kind};
+use zarrfs::zarr::metadata::CodecConfig;
 
 /// Codecs that lose information, so that their fixtures decode to something near the array.
 const LOSSY: &[&str] = &["quantize", "fixedscaleoffset", "astype", "bitround"];

@@ -18,15 +18,15 @@ use std::time::{Duration, Instant};
 use support::daemon::Daemon;
 use support::made::{Made, pattern};
 use support::{close, setting, wait_for, zarrfs};
+use zarrfs::array::hierarchy::Hierarchy;
 use zarrfs::cache::{Cache, SpillOptions};
+use zarrfs::export::Format;
+use zarrfs::fs::tree::{Headers, Tree};
 use zarrfs::fs::{Fs, Options};
 use zarrfs::fuse::{MountRequest, Mountpoint, ServeOptions, serve};
-use zarrfs::header::Format;
-use zarrfs::hierarchy::Hierarchy;
-use zarrfs::metadata::V1Order;
 use zarrfs::stats::Stats;
 use zarrfs::store::{DirectoryStore, FaultyStore, Key};
-use zarrfs::tree::{Headers, Tree};
+use zarrfs::zarr::metadata::V1Order;
 
 /// How long a probe may take on a machine that is busy with other things. What the tests stop, they stop for longer.
 const PROBE: Duration = Duration::from_secs(20);

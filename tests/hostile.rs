@@ -15,8 +15,8 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 use support::walk::{self, snapshot};
 use support::{Mount, ZARRFS, data, digest, errno, say};
-use zarrfs::json::{self, Value};
 use zarrfs::store::Key;
+use zarrfs::util::json::{self, Value};
 
 /// What a store may take, mount to unmount. Longer means that something waits for ever.
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -1,10 +1,19 @@
-//! "The rooms stand on a stair, and a room names only rooms below it": `src/lib.rs` lists the rooms in floor order.
+//! The rules of the module map: `src/lib.rs` and `src/zarr.rs` list their modules in layer order, a module imports only
+//! from those above it, no module takes part in a cycle, and some crates are named in one place alone. Test code is
+//! exempt.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-fn rooms(source: &Path) -> Vec<String> {
-    let map = std::fs::read_to_string(source.join("lib.rs")).unwrap();
-    map.lines().filter_map(|l| Some(l.strip_prefix("pub mod ")?.trim_end_matches(';').to_string())).collect()
+/// A source file: its module path below `crate`, and its code without the items that only tests have.
+struct Source {
+    path: PathBuf,
+    module: Vec<String>,
+    code: String,
+}
+
+fn source_folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("src")
 }
 
 fn files(path: &Path, found: &mut Vec<PathBuf>) {
@@ -18,37 +27,152 @@ fn files(path: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// The room a file belongs to.
-fn room_of(file: &Path, source: &Path) -> String {
-    let first = file.strip_prefix(source).unwrap().components().next().unwrap();
-    first.as_os_str().to_str().unwrap().trim_end_matches(".rs").to_string()
+/// Returns `text` without comments and without the items under `#[cfg(test)]`, and the names of the modules among these.
+fn without_tests(text: &str) -> (String, Vec<String>) {
+    let (mut code, mut modules) = (String::new(), Vec::new());
+    let mut lines = text.lines();
+    while let Some(line) = lines.next() {
+        if line.trim_start().starts_with("//") {
+            continue;
+        }
+        let attribute = line.trim_start();
+        if !attribute.starts_with("#[cfg(test)]") {
+            code.push_str(line);
+            code.push('\n');
+            continue;
+        }
+        // rustfmt closes an item at the indentation at which it was opened
+        let indentation = &line[..line.len() - attribute.len()];
+        let mut item = lines.next().unwrap();
+        while item.trim_start().starts_with("#[") || item.trim_start().starts_with("//") {
+            item = lines.next().unwrap();
+        }
+        if let Some(name) = item.trim_start().strip_prefix("mod ").and_then(|rest| rest.strip_suffix(';')) {
+            modules.push(name.to_string());
+        }
+        let is_whole = item.ends_with(';') || item.ends_with('}') || item.ends_with(',');
+        if !is_whole {
+            let is_end = |line: &str| {
+                let rest = line.strip_prefix(indentation);
+                rest.is_some_and(|rest| rest.starts_with('}') || rest.starts_with(')') && rest.ends_with(';'))
+            };
+            for line in lines.by_ref() {
+                if is_end(line) {
+                    break;
+                }
+            }
+        }
+    }
+    (code, modules)
+}
+
+fn sources() -> Vec<Source> {
+    let (folder, mut paths) = (source_folder(), Vec::new());
+    files(&folder, &mut paths);
+    paths.sort();
+    let mut tests = BTreeSet::new();
+    let mut sources = Vec::new();
+    for path in paths {
+        let relative = path.strip_prefix(&folder).unwrap().with_extension("");
+        let module: Vec<String> = relative.iter().map(|part| part.to_str().unwrap().to_string()).collect();
+        let (code, modules) = without_tests(&std::fs::read_to_string(&path).unwrap());
+        tests.extend(modules.into_iter().map(|name| [module.clone(), vec![name]].concat()));
+        sources.push(Source { path, module, code });
+    }
+    sources.retain(|source| !(1..=source.module.len()).any(|n| tests.contains(&source.module[..n])));
+    sources
+}
+
+/// The modules that a file lists, in its order.
+fn listed(file: &str) -> Vec<String> {
+    let text = std::fs::read_to_string(source_folder().join(file)).unwrap();
+    let name = |line: &str| Some(line.strip_prefix("pub mod ")?.split(';').next()?.to_string());
+    text.lines().filter_map(name).collect()
+}
+
+/// Splits at the commas that are in no braces.
+fn alternatives(text: &str) -> Vec<&str> {
+    let (mut depth, mut start, mut found) = (0, 0, Vec::new());
+    for (i, c) in text.char_indices() {
+        match c {
+            '{' => depth += 1,
+            '}' => depth -= 1,
+            ',' if depth == 0 => {
+                found.push(&text[start..i]);
+                start = i + 1;
+            }
+            _ => {}
+        }
+    }
+    found.push(&text[start..]);
+    found
+}
+
+/// Adds the paths that `tail` names below `path`, braces expanded.
+fn expand(path: &[String], tail: &str, found: &mut Vec<Vec<String>>) {
+    let mut path = path.to_vec();
+    let mut rest = tail.trim_start();
+    loop {
+        if let Some(inner) = rest.strip_prefix('{') {
+            let mut depth = 1;
+            let end = inner.find(|c| {
+                depth += i32::from(c == '{') - i32::from(c == '}');
+                depth == 0
+            });
+            for part in alternatives(&inner[..end.unwrap_or(inner.len())]) {
+                expand(&path, part, found);
+            }
+            return;
+        }
+        let word: String = rest.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
+        rest = &rest[word.len()..];
+        match word.as_str() {
+            "" => break,
+            "super" => drop(path.pop()),
+            "self" => {}
+            _ => path.push(word),
+        }
+        match rest.strip_prefix("::") {
+            Some(below) => rest = below.trim_start(),
+            None => break,
+        }
+    }
+    found.push(path);
+}
+
+/// The paths below `crate` that a file names.
+fn named(source: &Source) -> Vec<Vec<String>> {
+    let mut found = Vec::new();
+    let starts = |word: &'static str| {
+        let before = |at: usize| source.code[..at].chars().next_back().unwrap_or(' ');
+        let is_word = move |at: &usize| !before(*at).is_alphanumeric() && !"_:".contains(before(*at));
+        source.code.match_indices(word).map(|(at, _)| at).filter(is_word)
+    };
+    for at in starts("crate::") {
+        expand(&[], &source.code[at + "crate::".len()..], &mut found);
+    }
+    for at in starts("super::") {
+        expand(&source.module, &source.code[at..], &mut found);
+    }
+    found
 }
 
 #[test]
-fn a_room_names_only_rooms_below_it() {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
-    let rooms = rooms(&source);
-    assert!(rooms.len() > 10, "{rooms:?}");
-    let floor = |name: &str| rooms.iter().position(|r| r == name);
-    let mut found = Vec::new();
-    files(&source, &mut found);
+fn a_module_imports_only_from_those_above_it() {
     let mut faults = Vec::new();
-    for file in found {
-        let room = room_of(&file, &source);
-        let Some(own) = floor(&room) else {
-            assert!(["lib", "main"].contains(&room.as_str()), "{room} is not in lib.rs");
-            continue;
+    for (list, parent) in [("lib.rs", vec![]), ("zarr.rs", vec!["zarr".to_string()])] {
+        let modules = listed(list);
+        assert!(modules.len() > 4, "{list}: {modules:?}");
+        let layer = |module: &[String]| {
+            let below = module.strip_prefix(parent.as_slice())?;
+            modules.iter().position(|name| Some(name) == below.first())
         };
-        let text = std::fs::read_to_string(&file).unwrap();
-        // what a room's own tests use is no part of the stair
-        let code = text.split("\n#[cfg(test)]").next().unwrap();
-        let test_file = file.file_name().is_some_and(|n| n == "tests.rs");
-        for named in code.split("crate::").skip(1).filter(|_| !test_file) {
-            let named: String = named.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
-            match floor(&named) {
-                Some(n) if n > own => faults.push(format!("{}: names {named}, which is above it", file.display())),
-                None => faults.push(format!("{}: names {named}, which is no room", file.display())),
-                _ => {}
+        for source in sources() {
+            let own = layer(&source.module);
+            for path in named(&source) {
+                if own.zip(layer(&path)).is_some_and(|(own, other)| other > own) {
+                    faults.push(format!("{}: imports {}", source.path.display(), path.join("::")));
+                }
             }
         }
     }
@@ -56,45 +180,90 @@ fn a_room_names_only_rooms_below_it() {
 }
 
 #[test]
-fn only_one_room_names_fuser_and_one_names_clap() {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
-    let mut found = Vec::new();
-    files(&source, &mut found);
-    for file in found {
-        let text = std::fs::read_to_string(&file).unwrap();
-        let room = room_of(&file, &source);
-        assert!(room == "fuse" || !text.contains("fuser::"), "{}", file.display());
-        assert!(room == "cli" || !text.contains("clap::"), "{}", file.display());
+fn the_list_of_modules_is_complete() {
+    let modules = listed("lib.rs");
+    for source in sources() {
+        let first = &source.module[0];
+        assert!(modules.contains(first) || ["lib", "main"].contains(&first.as_str()), "{first} is not in lib.rs");
     }
 }
 
-/// What a verb can't write it must report: see `cli/stdio`.
+/// A module and its submodules may use each other; submodules of one module may not form a cycle.
 #[test]
-fn only_one_file_names_the_standard_streams() {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
-    let mut found = Vec::new();
-    files(&source, &mut found);
-    for file in found.iter().filter(|file| !file.ends_with("cli/stdio.rs")) {
-        let text = std::fs::read_to_string(file).unwrap();
-        let code = text.split("\n#[cfg(test)]").next().unwrap();
+fn no_modules_form_a_cycle() {
+    let sources = sources();
+    let modules: BTreeSet<&[String]> = sources.iter().map(|source| source.module.as_slice()).collect();
+    let mut edges: BTreeMap<Vec<String>, BTreeSet<Vec<String>>> = BTreeMap::new();
+    for source in &sources {
+        for path in named(source) {
+            let Some(n) = (1..=path.len()).rev().find(|n| modules.contains(&path[..*n])) else { continue };
+            let target = &path[..n];
+            let common = source.module.iter().zip(target).take_while(|(a, b)| a == b).count();
+            if common < source.module.len() && common < target.len() {
+                edges.entry(source.module[..=common].to_vec()).or_default().insert(target[..=common].to_vec());
+            }
+        }
+    }
+    let mut faults = Vec::new();
+    for start in edges.keys() {
+        let (mut seen, mut next) = (BTreeSet::new(), vec![(start, vec![start])]);
+        while let Some((module, way)) = next.pop() {
+            for other in edges.get(module).into_iter().flatten() {
+                let way = [way.clone(), vec![other]].concat();
+                if other == start {
+                    let names: Vec<String> = way.iter().map(|module| module.join("::")).collect();
+                    faults.push(names.join(" -> "));
+                } else if seen.insert(other) {
+                    next.push((other, way));
+                }
+            }
+        }
+    }
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+#[test]
+fn one_module_names_fuser_and_one_names_clap() {
+    for source in sources() {
+        let module = source.module[0].as_str();
+        assert!(module == "fuse" || !source.code.contains("fuser::"), "{}", source.path.display());
+        assert!(module == "cli" || !source.code.contains("clap::"), "{}", source.path.display());
+    }
+}
+
+/// A verb reports what it cannot write: see `cli/stdio`.
+#[test]
+fn one_file_names_the_standard_streams() {
+    for source in sources().iter().filter(|source| source.module != ["cli", "stdio"]) {
         for word in ["std::io::stdout", "std::io::stdin", " println!", " print!"] {
-            let is_test = file.components().any(|part| part.as_os_str() == "tests" || part.as_os_str() == "tests.rs");
-            assert!(is_test || !code.contains(word), "{}: {word}", file.display());
+            assert!(!source.code.contains(word), "{}: {word}", source.path.display());
         }
     }
 }
 
 #[test]
 fn only_the_store_of_servers_is_async() {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
-    let servers = source.join("store/object");
-    let mut found = Vec::new();
-    files(&source, &mut found);
-    assert!(found.iter().any(|file| file.starts_with(&servers)));
-    for file in found.iter().filter(|file| !file.starts_with(&servers)) {
-        let text = std::fs::read_to_string(file).unwrap();
+    let sources = sources();
+    let is_server = |source: &&Source| source.module.starts_with(&["store".to_string(), "object".to_string()]);
+    assert!(sources.iter().any(|source| is_server(&source)));
+    for source in sources.iter().filter(|source| !is_server(source)) {
         for word in ["object_store::", "reqwest::", "tokio::", "async fn", "async move"] {
-            assert!(!text.contains(word), "{}: {word}", file.display());
+            assert!(!source.code.contains(word), "{}: {word}", source.path.display());
         }
     }
+}
+
+#[test]
+fn items_of_tests_are_left_out() {
+    let text = "use a;\n#[cfg(test)]\nmod tests;\n// note\nfn f() {}\n#[cfg(test)]\nfn g() {\n    x();\n}\nfn h() {}\n";
+    let (code, modules) = without_tests(text);
+    assert_eq!(code, "use a;\nfn f() {}\nfn h() {}\n");
+    assert_eq!(modules, ["tests"]);
+    let source = Source {
+        path: PathBuf::new(),
+        module: vec!["a".into(), "b".into()],
+        code: "use super::{c, d::{self, E}};".into(),
+    };
+    let paths: Vec<String> = named(&source).iter().map(|path| path.join("::")).collect();
+    assert_eq!(paths, ["a::c", "a::d", "a::d::E"]);
 }

@@ -15,8 +15,8 @@ use std::time::Duration;
 use support::daemon::Daemon;
 use support::faulty::Faulty;
 use support::say;
-use zarrfs::codec;
-use zarrfs::metadata::CodecConfig;
+use zarrfs::zarr::codec;
+use zarrfs::zarr::metadata::CodecConfig;
 
 /// The bound of the cache, and the argument that sets it.
 const BOUND: u64 = 32 << 20;

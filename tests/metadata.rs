@@ -8,11 +8,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use support::{copy_tree, provided, say, zarrfs};
+use zarrfs::array::hierarchy::{Hierarchy, MetadataFile, Place};
 use zarrfs::array::{Array, ArrayEntry, Scratch};
-use zarrfs::hierarchy::{Hierarchy, MetadataFile, Place};
-use zarrfs::metadata::{CodecConfig, V1Order};
 use zarrfs::stats::Stats;
 use zarrfs::store::{DirectoryStore, Key, Store};
+use zarrfs::zarr::metadata::{CodecConfig, V1Order};
 
 fn script(python: &Path, name: &str, args: &[&str]) {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/python").join(name);
@@ -435,7 +435,7 @@ fn what_was_changed_is_what_zarr_reads() {
     let path = directory.path().join("x.zarr");
     script(&python, "changed.py", &["make", text(&path)]);
     let store: Arc<dyn Store> = Arc::new(DirectoryStore::open(&path).unwrap());
-    let zstd = CodecConfig::parse(&zarrfs::json::parse(b"{\"id\":\"zstd\",\"level\":5}").unwrap()).unwrap();
+    let zstd = CodecConfig::parse(&zarrfs::util::json::parse(b"{\"id\":\"zstd\",\"level\":5}").unwrap()).unwrap();
     let stats = Arc::new(Stats::default());
     change(&Hierarchy::new(store, V1Order::Zarr1, stats.clone()).with_compressor(Some(zstd)));
     assert!(stats.problems().is_empty(), "{:?}", stats.problems());

@@ -482,9 +482,9 @@ fn a_directory_is_what_the_store_says_now() {
 }
 
 fn crc32(bytes: &[u8]) -> [u8; 4] {
-    let config = zarrfs::metadata::CodecConfig::parse(&serde_json::json!({"id": "crc32"})).unwrap();
+    let config = zarrfs::zarr::metadata::CodecConfig::parse(&serde_json::json!({"id": "crc32"})).unwrap();
     let mut out = Vec::new();
-    zarrfs::codec::build(&config, 1).unwrap().encode(bytes, &mut out).unwrap();
+    zarrfs::zarr::codec::build(&config, 1).unwrap().encode(bytes, &mut out).unwrap();
     out[..4].try_into().unwrap()
 }
 
@@ -593,9 +593,9 @@ fn memory_stays_within_the_cache_bound() {
     let a = store.array("a", &[64 << 20], &[1 << 20], r#""compressor": {"id": "zlib", "level": 1}"#);
     let zeros = {
         let config = serde_json::json!({"id": "zlib", "level": 1});
-        let config = zarrfs::metadata::CodecConfig::parse(&config).unwrap();
+        let config = zarrfs::zarr::metadata::CodecConfig::parse(&config).unwrap();
         let mut out = Vec::new();
-        zarrfs::codec::build(&config, 1).unwrap().encode(&vec![0; 1 << 20], &mut out).unwrap();
+        zarrfs::zarr::codec::build(&config, 1).unwrap().encode(&vec![0; 1 << 20], &mut out).unwrap();
         out
     };
     for i in 0..64 {

@@ -2,15 +2,15 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use zarrfs::array::hierarchy::Hierarchy;
 use zarrfs::cache::{Cache, SpillOptions};
 use zarrfs::error::Result;
+use zarrfs::fs::tree::Tree;
 use zarrfs::fs::{Fs, Options};
 use zarrfs::fuse::{MountRequest, Mountpoint, ServeOptions, serve};
-use zarrfs::hierarchy::Hierarchy;
-use zarrfs::metadata::V1Order;
 use zarrfs::stats::Stats;
 use zarrfs::store::{Key, Listing, MemoryStore, Stat, Store, Version};
-use zarrfs::tree::Tree;
+use zarrfs::zarr::metadata::V1Order;
 
 /// Panics where a key contains "panic".
 struct Panicking(MemoryStore);

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use support::digests::{Oracle, Table};
 use support::servers::{self, Place, Server};
 use support::{Mount, data, limited, provided, setting};
-use zarrfs::json::Value;
+use zarrfs::util::json::Value;
 
 /// How many arrays there must be at least for a comparison to mean something.
 const LEAST: usize = 100;
@@ -183,7 +183,7 @@ fn over_http(what: &str, sample: Sample, start: impl Fn(&Path) -> Option<Server>
 /// Whether an array is missing in a store's consolidated metadata.
 fn is_stale(store: &Store) -> bool {
     let Ok(text) = std::fs::read(store.path.join(".zmetadata")) else { return false };
-    let document = zarrfs::json::parse(&text).unwrap();
+    let document = zarrfs::util::json::parse(&text).unwrap();
     let is_missing =
         |array: &Value| document["metadata"].get(format!("{}/.zarray", array["array"].as_str().unwrap())).is_none();
     store.arrays.iter().any(is_missing)
@@ -258,7 +258,7 @@ fn look(path: &Path) -> std::io::Result<Seen> {
 }
 
 fn json(path: &Path) -> Value {
-    zarrfs::json::parse(&std::fs::read(path).unwrap()).unwrap()
+    zarrfs::util::json::parse(&std::fs::read(path).unwrap()).unwrap()
 }
 
 /// Paths below a directory, as listings tell them.

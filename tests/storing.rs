@@ -8,13 +8,13 @@ use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 use support::{copy_tree, provided, say};
+use zarrfs::array::hierarchy::{Hierarchy, Place};
 use zarrfs::array::{Array, Scratch};
-use zarrfs::grid::ChunkId;
-use zarrfs::hierarchy::{Hierarchy, Place};
-use zarrfs::json::Value;
-use zarrfs::metadata::{Separator, V1Order};
 use zarrfs::stats::Stats;
 use zarrfs::store::{DirectoryStore, Key, LockFiles, Store};
+use zarrfs::util::json::Value;
+use zarrfs::zarr::grid::ChunkId;
+use zarrfs::zarr::metadata::{Separator, V1Order};
 
 fn python(script: &str) -> Option<Command> {
     let python = std::env::var_os("ZARRFS_TEST_PYTHON");
@@ -67,7 +67,7 @@ fn zarr_python_reads_what_is_stored() {
     let (Some(matrix), Some(mut script)) = (provided("ZARRFS_MATRIX"), python("storing.py")) else { return };
     let copy = tempfile::tempdir().unwrap();
     copy_tree(&matrix, copy.path());
-    let oracle = zarrfs::json::parse(&std::fs::read(matrix.join("oracle.json")).unwrap()).unwrap();
+    let oracle = zarrfs::util::json::parse(&std::fs::read(matrix.join("oracle.json")).unwrap()).unwrap();
     let (mut arrays, mut chunks) = (0, 0);
     for entry in oracle["arrays"].as_array().unwrap() {
         if entry["expect"] != "refuse" {

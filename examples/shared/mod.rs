@@ -6,12 +6,12 @@ use std::fs::File;
 use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
+use zarrfs::array::hierarchy::{Hierarchy, Place};
 use zarrfs::array::{Array, Scratch};
-use zarrfs::grid::ChunkId;
-use zarrfs::hierarchy::{Hierarchy, Place};
-use zarrfs::metadata::{V1Order, ZARRAY};
 use zarrfs::stats::Stats;
 use zarrfs::store::{DirectoryStore, Key, MemoryStore, Store};
+use zarrfs::zarr::grid::ChunkId;
+use zarrfs::zarr::metadata::{V1Order, ZARRAY};
 
 /// Bytes of a value, far more than any has here.
 const LIMIT: u64 = 1 << 40;

@@ -6,10 +6,10 @@
 
 use super::Array;
 use crate::error::Result;
-use crate::grid::{ChunkId, Grid};
-use crate::memory::lock;
-use crate::metadata::{ArrayMetadata, MAX_DOCUMENT};
 use crate::store::{Counted, Key, Version, get_counted};
+use crate::util::memory::lock;
+use crate::zarr::grid::{ChunkId, Grid};
+use crate::zarr::metadata::{ArrayMetadata, MAX_DOCUMENT};
 use std::ops::Range;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -142,8 +142,8 @@ fn subtract(ranges: Vec<Range<usize>>, others: &[Range<usize>]) -> Vec<Range<usi
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::metadata::ZARRAY;
     use crate::store::{MemoryStore, Store};
+    use crate::zarr::metadata::ZARRAY;
     use std::sync::Arc;
 
     fn document(shape: &str, dtype: &str) -> String {

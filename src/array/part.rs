@@ -2,11 +2,11 @@
 //! frame. The parts of one chunk are of one version, or they are not given.
 
 use super::{Array, UNDER_WAY};
-use crate::codec::{BloscHeader, Partly};
 use crate::error::{Error, Result};
-use crate::grid::ChunkId;
-use crate::memory;
 use crate::store::{Key, Stat, Version};
+use crate::util::memory;
+use crate::zarr::codec::{BloscHeader, Partly};
+use crate::zarr::grid::ChunkId;
 use std::fs::File;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -120,7 +120,7 @@ impl Array {
             return Ok(Opened::Whole); // too large a one is to fail as the whole does
         }
         let size = self.grid.chunk_size();
-        let broken = |e: crate::codec::Broken| self.in_chunk(&key, Error::damaged(e.0));
+        let broken = |e: crate::zarr::codec::Broken| self.in_chunk(&key, Error::damaged(e.0));
         let header = BloscHeader::parse(&index, stat.size as usize, size).map_err(broken)?;
         if header.nbytes() != size || header.blocks() < 2 || header.blocksize() < MIN_BLOCK {
             return Ok(Opened::Whole);

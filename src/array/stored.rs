@@ -1,9 +1,9 @@
 //! What can be told of a stored chunk from its size alone, and of a decoded one of objects from theirs. It reads nothing.
 
 use super::Array;
-use crate::codec::check_objects;
 use crate::error::{Error, Result};
-use crate::grid::ChunkId;
+use crate::zarr::codec::check_objects;
+use crate::zarr::grid::ChunkId;
 
 impl Array {
     /// An error if no chunk of the array can have so many stored bytes. Fewer than a compressor makes are not found out,

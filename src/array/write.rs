@@ -2,13 +2,13 @@
 //! a chunk dirty, and when it is stored, is not known here.
 
 use super::{Array, Scratch};
-use crate::codec::Pipeline;
 use crate::error::{Error, Kind, Result};
-use crate::grid::ChunkId;
-use crate::layout;
-use crate::memory;
-use crate::metadata::Separator;
 use crate::store::{KeyLock, Replaces, Version};
+use crate::util::memory;
+use crate::zarr::codec::Pipeline;
+use crate::zarr::grid::ChunkId;
+use crate::zarr::layout;
+use crate::zarr::metadata::Separator;
 use std::time::Instant;
 
 /// A chunk's lock, held until it is dropped.

@@ -4,7 +4,7 @@
 
 use crate::array::Scratch;
 use crate::error::Result;
-use crate::memory::{self, lock};
+use crate::util::memory::{self, lock};
 use std::ops::Deref;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};

@@ -4,9 +4,9 @@ use super::buffers::Decoded;
 use super::seen::{self, Mark};
 use crate::array::{Array, Parts};
 use crate::error::{Error, Result};
-use crate::grid::ChunkId;
-use crate::memory::lock;
 use crate::store::Version;
+use crate::util::memory::lock;
+use crate::zarr::grid::ChunkId;
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 

@@ -5,10 +5,10 @@ use super::seen::Mark;
 use super::window::{self, Window};
 use super::{BusySlot, Cache, Load};
 use crate::array::{Array, Opened, Scratch};
-use crate::codec::Partly;
 use crate::error::{Kind, Result};
-use crate::grid::ChunkId;
-use crate::memory::lock;
+use crate::util::memory::lock;
+use crate::zarr::codec::Partly;
+use crate::zarr::grid::ChunkId;
 use std::sync::{Arc, Mutex};
 
 /// Blocks below this many bytes are not kept one by one: each takes a place in a list, too.

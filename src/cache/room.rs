@@ -19,7 +19,7 @@ use super::written::{Written, flush_threads};
 use super::{Cache, State};
 use crate::array::Array;
 use crate::error::Result;
-use crate::memory;
+use crate::util::memory;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -3,9 +3,9 @@
 
 use super::Piece;
 use crate::array::Array;
-use crate::grid::ChunkId;
-use crate::memory::lock;
 use crate::store::Version;
+use crate::util::memory::lock;
+use crate::zarr::grid::ChunkId;
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Mutex;

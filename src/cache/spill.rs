@@ -3,8 +3,8 @@
 
 use super::seen::Mark;
 use crate::error::{Error, Result};
-use crate::grid::ChunkId;
-use crate::memory::lock;
+use crate::util::memory::lock;
+use crate::zarr::grid::ChunkId;
 use rustix::fs::{Mode, OFlags};
 use std::collections::HashMap;
 use std::fs::File;

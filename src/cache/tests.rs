@@ -1,6 +1,6 @@
 use super::*;
-use crate::metadata::ArrayMetadata;
 use crate::store::{Key, Listing, MemoryStore, Replaces, Stat, Store, Version, hand_on};
+use crate::zarr::metadata::ArrayMetadata;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -212,7 +212,7 @@ fn chunks_replaced_while_their_blocks_are_read_do_not_wait_for_each_other() {
     let metadata = ArrayMetadata::parse(doc).unwrap();
     let mut frame = Vec::new();
     let decoded: Vec<u8> = (0..SIZE as u32).map(|i| (i.wrapping_mul(2654435761) >> 24) as u8).collect();
-    crate::codec::Pipeline::new(&metadata, SIZE).unwrap().encode(&decoded, &mut frame).unwrap();
+    crate::zarr::codec::Pipeline::new(&metadata, SIZE).unwrap().encode(&decoded, &mut frame).unwrap();
     let store = Restless { inner: MemoryStore::default(), frame: frame.clone(), meet: std::sync::Barrier::new(2) };
     for i in 0..2 {
         store.inner.insert(&format!("{i}"), frame.clone());

@@ -1,7 +1,7 @@
 //! Turns at the processor: loads wait for a far store many at a time, but only as many decode as there are threads for
 //! it, and of those that wait for a turn the one that is needed first gets it. It knows nothing of chunks.
 
-use crate::memory::lock;
+use crate::util::memory::lock;
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};

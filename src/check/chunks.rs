@@ -4,8 +4,8 @@
 use super::How;
 use crate::array::{Array, ArrayEntry, Scratch};
 use crate::error::{Error, Result};
-use crate::grid::ChunkId;
 use crate::store::EntryKind;
+use crate::zarr::grid::ChunkId;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 

@@ -3,11 +3,11 @@
 use super::names::{is_document, leftover};
 use super::{Check, Fault, Finding, Tally};
 use crate::array::Array;
+use crate::array::hierarchy::{Stale, V3_DOCUMENT};
 use crate::error::{Kind, Result};
-use crate::hierarchy::{Stale, V3_DOCUMENT};
-use crate::json::{self, Object, Value};
-use crate::metadata::{MAX_DOCUMENT, Separator, ZARRAY, ZATTRS, ZGROUP, ZMETADATA, check_group};
 use crate::store::{Counted, Entry, EntryKind, Key, escaped, get_counted};
+use crate::util::json::{self, Object, Value};
+use crate::zarr::metadata::{MAX_DOCUMENT, Separator, ZARRAY, ZATTRS, ZGROUP, ZMETADATA, check_group};
 
 /// What xarray calls the dimensions of an array.
 const DIMENSIONS: &str = "_ARRAY_DIMENSIONS";

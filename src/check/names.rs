@@ -2,12 +2,12 @@
 //! streamed, with one open listing for each level of a chunk key.
 
 use super::Fault;
+use crate::array::hierarchy::{OWN, REMOVED, V3_DOCUMENT};
 use crate::array::{Array, is_chunk_like};
 use crate::error::{Error, Kind, Result};
-use crate::grid::{ChunkId, parse_index};
-use crate::hierarchy::{OWN, REMOVED, V3_DOCUMENT};
-use crate::metadata::{Separator, V1_ATTRS, V1_META, ZARRAY, ZATTRS, ZGROUP, ZMETADATA};
 use crate::store::{Entry, EntryKind, Key, Listing, Store};
+use crate::zarr::grid::{ChunkId, parse_index};
+use crate::zarr::metadata::{Separator, V1_ATTRS, V1_META, ZARRAY, ZATTRS, ZGROUP, ZMETADATA};
 use std::sync::Arc;
 
 /// One name below an array.

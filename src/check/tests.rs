@@ -1,8 +1,8 @@
 use super::*;
+use crate::array::hierarchy::{Consolidated, UseConsolidated};
 use crate::error::Error;
-use crate::hierarchy::{Consolidated, UseConsolidated};
-use crate::metadata::V1Order;
 use crate::store::{Fault as Failure, FaultyStore, MemoryStore, Operation, Store, UnlistedStore};
+use crate::zarr::metadata::V1Order;
 
 const ARRAY: &str = r#"{"zarr_format":2,"shape":[4],"chunks":[2],"dtype":"|u1","compressor":null,"fill_value":0,"order":"C",
     "filters":null}"#;

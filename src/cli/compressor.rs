@@ -1,8 +1,8 @@
 //! Compressors as a command line names them: `ID[:PARAMETER...]`, or the JSON object of a `.zarray`.
 
-use crate::codec;
-use crate::json::{self, Map, Value};
-use crate::metadata::CodecConfig;
+use crate::util::json::{self, Map, Value};
+use crate::zarr::codec;
+use crate::zarr::metadata::CodecConfig;
 
 /// What [`parse`] takes, for the help.
 pub const FORMS: &str = "blosc[:CNAME[:CLEVEL[:SHUFFLE]]], zlib, gzip, bz2 or zstd[:LEVEL], lzma[:PRESET], \

@@ -2,10 +2,10 @@
 
 use super::remote::ConsolidatedArg;
 use super::{Failure, Location, StoreArgs, logger, open_store, print};
-use crate::json::{self, Value};
-use crate::metadata::{ZARRAY, ZMETADATA};
 use crate::stats::Stats;
 use crate::store::Key;
+use crate::util::json::{self, Value};
+use crate::zarr::metadata::{ZARRAY, ZMETADATA};
 use clap::Args;
 use log::LevelFilter;
 use std::sync::Arc;

@@ -2,12 +2,12 @@
 
 use super::{Failure, Location};
 use crate::array::Array;
+use crate::array::hierarchy::{Hierarchy, Place};
 use crate::cache::Cache;
+use crate::fs::tree::{FLAT, ROOT_INODE, Tree};
 use crate::fs::{Fs, Options};
-use crate::hierarchy::{Hierarchy, Place};
 use crate::stats::Stats;
 use crate::store::Key;
-use crate::tree::{FLAT, ROOT_INODE, Tree};
 use std::sync::Arc;
 
 /// An array whose flat bytes are open.

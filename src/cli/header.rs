@@ -3,14 +3,14 @@
 use super::headers::NETCDF;
 use super::{Failure, Location, MemoryArgs, StoreArgs, location, logger, open_store, print};
 use crate::array::Array;
+use crate::array::hierarchy::Place;
 use crate::cache::Cache;
 use crate::error::{Error, Kind};
-use crate::header::{self, Composite, Content, DATASET, Described, Format};
-use crate::hierarchy::Place;
-use crate::json::{self, Map, Value};
-use crate::metadata::{ZARRAY, ZGROUP, ZMETADATA};
+use crate::export::{self, Composite, Content, DATASET, Described, Format};
 use crate::stats::Stats;
 use crate::store::Key;
+use crate::util::json::{self, Map, Value};
+use crate::zarr::metadata::{ZARRAY, ZGROUP, ZMETADATA};
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use log::LevelFilter;
@@ -81,7 +81,7 @@ pub fn run(args: &HeaderArgs) -> Result<(), Failure> {
         }
         (_, Some(Asked::Array(_))) => Err(Failure::new(3, format!("{shown}: not an array, but a group"))),
         (_, Some(Asked::Dataset)) => {
-            let file = header::dataset(&alone, &cache, &Key::root()).map_err(failed)?;
+            let file = export::dataset(&alone, &cache, &Key::root()).map_err(failed)?;
             print(before_values(&file))
         }
         (_, None) => print(list(&[(NETCDF, DATASET)], args.json)),
@@ -117,7 +117,7 @@ fn described(args: &HeaderArgs, cache: &Cache, stats: Arc<Stats>) -> Result<Desc
     let failed = |e: Error| Failure::from(e.context(&args.path));
     let hierarchy = open_store(&store, &args.store_args, stats)?;
     match hierarchy.find(&key).map_err(failed)? {
-        Some(Place::Array(array)) => header::describe(&hierarchy, cache, &array).map_err(failed),
+        Some(Place::Array(array)) => export::describe(&hierarchy, cache, &array).map_err(failed),
         _ => Err(failed(Error::new(Kind::NotFound, "no such array"))),
     }
 }

@@ -1,7 +1,7 @@
 //! `--headers` and `--containers`: which files for other programs a mount shows.
 
-use crate::header::Format;
-use crate::tree::Headers;
+use crate::export::Format;
+use crate::fs::tree::Headers;
 use clap::Args;
 
 /// The word for a group's netCDF file.

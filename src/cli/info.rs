@@ -2,15 +2,15 @@
 
 use super::map::{ChunkMap, Room, Style, legend};
 use super::{Failure, Location, StoreArgs, logger, open_store, print, size, threads};
+use crate::array::hierarchy::Place;
 use crate::array::{Array, ArrayEntry};
 use crate::check::{How, examine_all};
 use crate::error::{Error, Result, one_line};
-use crate::hierarchy::Place;
-use crate::json::{self, Map, Value};
-use crate::memory;
-use crate::metadata::{ArrayMetadata, CodecConfig};
 use crate::stats::Stats;
 use crate::store::{Key, escaped};
+use crate::util::json::{self, Map, Value};
+use crate::util::memory;
+use crate::zarr::metadata::{ArrayMetadata, CodecConfig};
 use clap::Args;
 use log::LevelFilter;
 use rustix::termios::tcgetwinsize;

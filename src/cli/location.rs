@@ -2,13 +2,13 @@
 //! nothing of what is in a store.
 
 use super::{Failure, StoreArgs, WriteArgs, absolute};
+use crate::array::hierarchy::REMOVED;
 use crate::error::{Error, Kind};
-use crate::hierarchy::REMOVED;
-use crate::metadata::{GROUP_DOCUMENT, V1_ATTRS, V1_META, ZARRAY, ZGROUP, ZMETADATA};
 use crate::stats::Stats;
 use crate::store::{
     DirectoryStore, DiskCache, Key, MemoryStore, ObjectStore, Remembering, Store, ZipStore, percent_decoded,
 };
+use crate::zarr::metadata::{GROUP_DOCUMENT, V1_ATTRS, V1_META, ZARRAY, ZGROUP, ZMETADATA};
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::os::unix::ffi::OsStringExt;

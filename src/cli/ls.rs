@@ -2,13 +2,13 @@
 
 use super::headers::HeadersArgs;
 use super::{Failure, Location, StoreArgs, logger, open_store, stdio, time};
+use crate::array::hierarchy::V3_PLACE;
 use crate::cache::Cache;
 use crate::error::{Error, Result, one_line};
-use crate::hierarchy::V3_PLACE;
-use crate::json::{self, Map, Value};
+use crate::fs::tree::{Listed, Name, Node, Tree};
 use crate::stats::Stats;
 use crate::store::{Key, escaped};
-use crate::tree::{Listed, Name, Node, Tree};
+use crate::util::json::{self, Map, Value};
 use clap::Args;
 use log::LevelFilter;
 use std::io::{BufWriter, ErrorKind, Write};

@@ -4,8 +4,8 @@
 use super::size;
 use crate::check::Examined;
 use crate::error::Error;
-use crate::grid::Grid;
-use crate::json::{Map, Value};
+use crate::util::json::{Map, Value};
+use crate::zarr::grid::Grid;
 
 /// How much room a picture has, in cells.
 #[derive(Clone, Copy)]
@@ -278,7 +278,7 @@ fn symbols(ascii: bool) -> Symbols {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::grid::ChunkId;
+    use crate::zarr::grid::ChunkId;
 
     const ROOM: Room = Room { width: 18, lines: 3, panels: 2 };
     const STYLE: Style = Style { ascii: true, deep: false };

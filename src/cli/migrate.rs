@@ -1,8 +1,8 @@
 //! `zarrfs migrate`: a Zarr v1 store turned into v2, in place.
 
 use super::{Failure, Location, StoreArgs, logger, open_store, print};
-use crate::json::{self, Value};
 use crate::stats::Stats;
+use crate::util::json::{self, Value};
 use clap::Args;
 use log::LevelFilter;
 use std::sync::Arc;

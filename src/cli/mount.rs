@@ -9,11 +9,11 @@ use super::{
     size, stdio, systemd,
 };
 use crate::error::Error;
+use crate::fs::tree::Tree;
 use crate::fs::{Fs, Options};
 use crate::fuse::{MountError, MountRequest, Mountpoint, ServeOptions, Unmounted, serve};
-use crate::memory;
 use crate::stats::Stats;
-use crate::tree::Tree;
+use crate::util::memory;
 use clap::{Args, FromArgMatches};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;

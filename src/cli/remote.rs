@@ -1,8 +1,8 @@
 //! The options of stores on servers. It knows nothing of how they are reached.
 
 use super::{duration, size};
+use crate::array::hierarchy::UseConsolidated;
 use crate::error::{Error, Result};
-use crate::hierarchy::UseConsolidated;
 use crate::store::ObjectOptions;
 use clap::{Args, ValueEnum};
 use std::fs::File;

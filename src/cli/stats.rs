@@ -1,9 +1,9 @@
 //! `zarrfs stats`: the counters of a running mount, once or again and again.
 
 use super::{Failure, duration, size, stdio};
+use crate::fs::tree::CONTROL;
 use crate::fuse::mountpoint_of;
-use crate::json::{self, Map, Value};
-use crate::tree::CONTROL;
+use crate::util::json::{self, Map, Value};
 use clap::Args;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use signal_hook::consts::{SIGINT, SIGTERM};

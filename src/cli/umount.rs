@@ -2,9 +2,9 @@
 
 use super::Failure;
 use crate::error::lines;
+use crate::fs::tree::{CONTROL, SYNC};
 use crate::fuse::{Manner, unmount_path};
-use crate::json::{self, Value};
-use crate::tree::{CONTROL, SYNC};
+use crate::util::json::{self, Value};
 use clap::Args;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};

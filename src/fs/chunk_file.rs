@@ -11,11 +11,11 @@ use super::{Backing, CurrentArray, Dropping, Fs, Handle, KernelPages, WriteRecor
 use crate::array::Array;
 use crate::cache::{Mark, Ranges, Want};
 use crate::error::{Error, Kind, Result};
-use crate::grid::ChunkId;
-use crate::memory::{self, Grant, lock};
-use crate::metadata::Separator;
+use crate::fs::tree::{Attributes, Node};
 use crate::store::{Key, Version};
-use crate::tree::{Attributes, Node};
+use crate::util::memory::{self, Grant, lock};
+use crate::zarr::grid::ChunkId;
+use crate::zarr::metadata::Separator;
 use rustix::fs::{Mode, OFlags};
 use std::borrow::Cow;
 use std::collections::HashMap;

@@ -2,17 +2,24 @@
 //! those of flat bytes as through `data.raw`, with items in another form where the part says so. What is no array's
 //! can't be changed.
 
-use super::dataset::HeaderDraft;
 use super::write::{WriteMode, clipped};
 use super::{CurrentArray, Dropping, FlatFile, Fs, KernelPages, Readers, StoredChunks, WriteRecord};
 use crate::array::Array;
 use crate::error::{Error, Kind, Result};
-use crate::header::{Composite, Content, Form, Part};
-use crate::memory::lock;
+use crate::export::{Composite, Content, Form, Part};
+use crate::fs::tree::Node;
 use crate::store::Key;
-use crate::tree::Node;
+use crate::util::memory::lock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
+
+/// The header of an open file that was written to.
+pub(super) struct HeaderDraft {
+    /// As it was written, and the room behind it.
+    pub shown: Vec<u8>,
+    /// As the attributes were when they were stored last.
+    pub stored: Vec<u8>,
+}
 
 /// An open header or container.
 pub struct CompositeFile {

@@ -3,10 +3,10 @@
 use super::composite::CompositeFile;
 use super::model::mount;
 use super::*;
-use crate::header::{Composite, Content, Form};
-use crate::metadata::ArrayMetadata;
+use crate::export::{Composite, Content, Form};
+use crate::fs::tree::Headers;
 use crate::store::{FaultyStore, MemoryStore, Store};
-use crate::tree::Headers;
+use crate::zarr::metadata::ArrayMetadata;
 use proptest::prelude::*;
 
 /// Flat bytes of 30 and of 24 bytes, in chunks of 8, the second twice as long an item.
@@ -57,7 +57,7 @@ fn file(swap: usize) -> (Composite, Vec<u8>, Vec<bool>) {
 }
 
 fn with_npy(fs: Fs) -> Fs {
-    let headers = Headers { formats: vec![crate::header::Format::Npy], dataset: false };
+    let headers = Headers { formats: vec![crate::export::Format::Npy], dataset: false };
     Fs { tree: fs.tree.with_headers(headers), ..fs }
 }
 

@@ -4,15 +4,15 @@
 //! anew, of which its metadata are taken.
 
 use super::Fs;
-use super::composite::CompositeFile;
+use super::composite::{CompositeFile, HeaderDraft};
 use super::write::WriteMode;
+use crate::array::hierarchy::MetadataFile;
 use crate::error::{Error, Kind, Result};
-use crate::header::{Content, Edited, Format, Told};
-use crate::hierarchy::MetadataFile;
-use crate::json::Value;
-use crate::memory::lock;
+use crate::export::{Content, Edited, Format, Told};
+use crate::fs::tree::Node;
 use crate::store::Key;
-use crate::tree::Node;
+use crate::util::json::Value;
+use crate::util::memory::lock;
 
 /// Bytes of a file that are looked at first for its header.
 const FIRST_LOOK: u64 = 64 << 10;
@@ -25,14 +25,6 @@ const MAX_TEXT: u64 = 1 << 20;
 
 /// Bytes of a file that are copied at a time.
 const PIECE: u64 = 8 << 20;
-
-/// The header of an open file that was written to.
-pub(super) struct HeaderDraft {
-    /// As it was written, and the room behind it.
-    pub shown: Vec<u8>,
-    /// As the attributes were when they were stored last.
-    stored: Vec<u8>,
-}
 
 /// Attributes to be changed, by the group or array.
 type Changes = Vec<(Key, Vec<(String, Option<Value>)>)>;

@@ -2,8 +2,8 @@
 
 use super::{Fs, Handle};
 use crate::error::{Error, Result};
-use crate::memory::lock;
-use crate::tree::{Attributes, Level, Listed, Name, Names, Node};
+use crate::fs::tree::{Attributes, Level, Listed, Name, Names, Node};
+use crate::util::memory::lock;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
 

@@ -3,9 +3,9 @@
 //! closed. It knows neither what makes a document a good one nor who stores it.
 
 use crate::error::{Error, Kind, Result};
-use crate::memory::{self, Grant, lock};
+use crate::fs::tree::Node;
 use crate::store::{Key, Permissions};
-use crate::tree::Node;
+use crate::util::memory::{self, Grant, lock};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::SystemTime;

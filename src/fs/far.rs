@@ -1,10 +1,10 @@
 //! Files over a store that is far: no value is a file, each question takes a request, and another machine writes, too.
 
 use super::*;
-use crate::hierarchy::{Consolidated, Hierarchy, UseConsolidated};
-use crate::metadata::V1Order;
+use crate::array::hierarchy::{Consolidated, Hierarchy, UseConsolidated};
+use crate::fs::tree::{FLAT, ROOT_INODE};
 use crate::store::{FaultyStore, MemoryStore, Operation, Remembering, Store, UnlistedStore, hand_on};
-use crate::tree::{FLAT, ROOT_INODE};
+use crate::zarr::metadata::V1Order;
 
 fn document(length: u64) -> String {
     format!(
@@ -254,7 +254,7 @@ fn reading_takes_a_request_for_each_chunk_and_few_more() {
         for _ in 0..10 {
             m.fs.attributes(inode).unwrap();
             m.fs.lookup(m.directory("a"), ".zarray").unwrap();
-            m.fs.xattrs(inode, crate::tree::Audience::Readers).unwrap();
+            m.fs.xattrs(inode, crate::fs::tree::Audience::Readers).unwrap();
         }
         let more = m.asked() - asked;
         assert!(more <= 6, "{more}");

@@ -3,10 +3,10 @@
 
 use crate::array::Array;
 use crate::cache::{Cache, Mark, Piece, ReadAhead, Readers, Want};
-use crate::codec::Partly;
 use crate::error::{Error, Result};
-use crate::grid::{ChunkId, Run};
 use crate::stats::Stats;
+use crate::zarr::codec::Partly;
+use crate::zarr::grid::{ChunkId, Run};
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;

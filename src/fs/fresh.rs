@@ -2,8 +2,8 @@
 //! a directory they have made to be empty, and make its files as new ones (`cp -r`, `tar`): to them the document must
 //! not be there yet.
 
-use crate::memory::lock;
 use crate::store::Key;
+use crate::util::memory::lock;
 use lru::LruCache;
 use std::num::NonZeroUsize;
 use std::sync::Mutex;

@@ -3,8 +3,8 @@
 
 use crate::array::{Array, ArrayEntry};
 use crate::error::{Error, Result};
-use crate::grid::ChunkId;
-use crate::memory::lock;
+use crate::util::memory::lock;
+use crate::zarr::grid::ChunkId;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 

@@ -1,10 +1,10 @@
 //! Reading arrays of a far store: how many requests it takes, and how many of them are under way at once.
 
 use super::*;
-use crate::codec::Pipeline;
-use crate::hierarchy::Hierarchy;
-use crate::metadata::{ArrayMetadata, V1Order};
+use crate::array::hierarchy::Hierarchy;
 use crate::store::FarStore;
+use crate::zarr::codec::Pipeline;
+use crate::zarr::metadata::{ArrayMetadata, V1Order};
 use std::time::Instant;
 
 const K: u64 = 1 << 10;
@@ -45,7 +45,7 @@ fn case_of(shape: &[u64], chunks: &[u64], compressor: &str, bound: usize, read_o
     );
     store.below.insert("a/.zarray", document.clone());
     let metadata = ArrayMetadata::parse(document.as_bytes()).unwrap();
-    let grid = crate::grid::Grid::new(shape, chunks, 1).unwrap();
+    let grid = crate::zarr::grid::Grid::new(shape, chunks, 1).unwrap();
     let whole = flat_bytes(grid.size());
     let pipeline = Pipeline::new(&metadata, grid.chunk_size()).unwrap();
     for chunk in (0..grid.chunk_count()).map(ChunkId) {

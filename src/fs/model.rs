@@ -3,11 +3,11 @@
 
 use super::tests::geometry;
 use super::*;
-use crate::grid::Grid;
-use crate::hierarchy::Hierarchy;
-use crate::metadata::{ArrayMetadata, V1Order};
+use crate::array::hierarchy::Hierarchy;
+use crate::fs::tree::FLAT;
 use crate::store::{Fault, FaultyStore, MemoryStore, Operation, Remembering, Store};
-use crate::tree::FLAT;
+use crate::zarr::grid::Grid;
+use crate::zarr::metadata::{ArrayMetadata, V1Order};
 use proptest::prelude::*;
 
 /// What is done, with numbers between 0 and 1 that say where and how much.

@@ -4,12 +4,12 @@
 use super::draft::Draft;
 use super::{Fs, Handle, KernelPages, Opened, PlainFile};
 use crate::array::Array;
+use crate::array::hierarchy::MetadataFile;
 use crate::error::{Error, Kind, Result};
-use crate::grid::ChunkId;
-use crate::hierarchy::MetadataFile;
-use crate::metadata::{MAX_DOCUMENT, ZGROUP};
+use crate::fs::tree::{Attributes, CONTROL, FLAT, Node, Target};
 use crate::store::{Key, Permissions, Replaces, Space};
-use crate::tree::{Attributes, CONTROL, FLAT, Node, Target};
+use crate::zarr::grid::ChunkId;
+use crate::zarr::metadata::{MAX_DOCUMENT, ZGROUP};
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::time::SystemTime;

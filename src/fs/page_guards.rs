@@ -9,9 +9,9 @@
 
 use crate::array::Array;
 use crate::cache::{Part, Ranges};
-use crate::grid::ChunkId;
-use crate::memory::lock;
 use crate::store::Key;
+use crate::util::memory::lock;
+use crate::zarr::grid::ChunkId;
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard};
 
@@ -143,8 +143,8 @@ impl HeldGuards<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::metadata::ArrayMetadata;
     use crate::store::MemoryStore;
+    use crate::zarr::metadata::ArrayMetadata;
     use std::sync::Arc;
 
     fn array() -> Array {

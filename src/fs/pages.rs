@@ -2,7 +2,7 @@
 //! opened before. It knows nothing of how that is found out, or told to the kernel.
 
 use crate::cache::Mark;
-use crate::memory::lock;
+use crate::util::memory::lock;
 use lru::LruCache;
 use std::num::NonZeroUsize;
 use std::sync::Mutex;

@@ -8,10 +8,10 @@
 
 use super::model::mount;
 use super::*;
-use crate::header::Format;
-use crate::metadata::ArrayMetadata;
+use crate::export::Format;
+use crate::fs::tree::Headers;
 use crate::store::{FaultyStore, MemoryStore, Store};
-use crate::tree::Headers;
+use crate::zarr::metadata::ArrayMetadata;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::ops::Range;

@@ -3,9 +3,9 @@
 use super::draft::Draft;
 use super::{Fs, Handle};
 use crate::error::{Error, Result};
-use crate::memory::lock;
+use crate::fs::tree::Node;
 use crate::store::read_at;
-use crate::tree::Node;
+use crate::util::memory::lock;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;

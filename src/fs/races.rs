@@ -1,11 +1,11 @@
 //! Writers of an array, and somebody who changes or moves it meanwhile.
 
 use super::*;
+use crate::array::hierarchy::Hierarchy;
 use crate::error::Kind;
-use crate::hierarchy::Hierarchy;
-use crate::metadata::V1Order;
+use crate::fs::tree::{FLAT, ROOT_INODE};
 use crate::store::{Key, MemoryStore, Replaces, Store, Version, hand_on};
-use crate::tree::{FLAT, ROOT_INODE};
+use crate::zarr::metadata::V1Order;
 use std::sync::Barrier;
 use std::sync::atomic::AtomicBool;
 

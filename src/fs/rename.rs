@@ -7,11 +7,11 @@ use super::dataset::is_temporary;
 use super::write::WriteMode;
 use crate::array::{Array, Scratch};
 use crate::error::{Error, Kind, Result};
-use crate::grid::ChunkId;
-use crate::memory::Grant;
-use crate::metadata::{MAX_DOCUMENT, Separator};
+use crate::fs::tree::{Attributes, CONTROL, Node, Target};
 use crate::store::Key;
-use crate::tree::{Attributes, CONTROL, Node, Target};
+use crate::util::memory::Grant;
+use crate::zarr::grid::ChunkId;
+use crate::zarr::metadata::{MAX_DOCUMENT, Separator};
 use std::ops::Deref;
 use std::sync::Arc;
 

@@ -5,9 +5,9 @@ use super::Fs;
 use super::write::WriteMode;
 use crate::array::Array;
 use crate::error::{Error, Result};
-use crate::memory::lock;
+use crate::fs::tree::{Attributes, Node};
 use crate::store::{ExclusiveLock, Key, SharedLock, SubtreeLocks};
-use crate::tree::{Attributes, Node};
+use crate::util::memory::lock;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 

@@ -1,8 +1,8 @@
 use super::*;
-use crate::grid::ChunkId;
-use crate::hierarchy::Hierarchy;
-use crate::metadata::{ArrayMetadata, V1Order};
+use crate::array::hierarchy::Hierarchy;
 use crate::store::MemoryStore;
+use crate::zarr::grid::ChunkId;
+use crate::zarr::metadata::{ArrayMetadata, V1Order};
 use proptest::prelude::*;
 
 /// A file system over a store with one array, `a`, and its flat bytes as the definition makes them.
@@ -25,7 +25,7 @@ fn case(shape: &[u64], chunks: &[u64], item: u64, order: &str, fill: u8, mask: u
             r#"{{"zarr_format":2,"shape":{shape:?},"chunks":{chunks:?},"dtype":{dtype},"compressor":null,"fill_value":{fill_json},"order":"{order}","filters":null}}"#
         ),
     );
-    let grid = crate::grid::Grid::new(shape, chunks, item as usize).unwrap();
+    let grid = crate::zarr::grid::Grid::new(shape, chunks, item as usize).unwrap();
     let mut stored = Vec::new();
     let mut decoded = Vec::new();
     for id in 0..grid.chunk_count() {
@@ -38,7 +38,7 @@ fn case(shape: &[u64], chunks: &[u64], item: u64, order: &str, fill: u8, mask: u
                 let reversed: Vec<u64> = chunks.iter().rev().copied().collect();
                 layout::f_to_c(&reversed, item as usize, &bytes, &mut file);
             }
-            store.insert(&format!("a/{}", grid.chunk_key(ChunkId(id), crate::metadata::Separator::Dot)), file);
+            store.insert(&format!("a/{}", grid.chunk_key(ChunkId(id), crate::zarr::metadata::Separator::Dot)), file);
         }
         decoded.push(bytes);
     }
@@ -112,8 +112,8 @@ proptest! {
 struct Large {
     fs: Fs,
     store: Arc<MemoryStore>,
-    grid: crate::grid::Grid,
-    pipeline: crate::codec::Pipeline,
+    grid: crate::zarr::grid::Grid,
+    pipeline: crate::zarr::codec::Pipeline,
     chunks: Vec<u64>,
     order: Order,
     flat: Vec<u8>,
@@ -154,8 +154,8 @@ fn large(g: &LargeGeometry) -> Large {
     );
     let meta = ArrayMetadata::parse(document.as_bytes()).unwrap();
     store.insert("a/.zarray", document);
-    let grid = crate::grid::Grid::new(&g.shape, &g.chunks, ITEM).unwrap();
-    let pipeline = crate::codec::Pipeline::new(&meta, grid.chunk_size()).unwrap();
+    let grid = crate::zarr::grid::Grid::new(&g.shape, &g.chunks, ITEM).unwrap();
+    let pipeline = crate::zarr::codec::Pipeline::new(&meta, grid.chunk_size()).unwrap();
     let stats = Arc::new(Stats::default());
     let cache = Arc::new(Cache::new(g.bound, stats.clone()));
     let hierarchy = Hierarchy::new(store.clone(), V1Order::Zarr1, stats.clone());

@@ -3,8 +3,8 @@
 //! `install`, `cp --remove-destination`). The thread that unlinked such a name misses it the first time it looks, since
 //! the kernel looks before it creates, and the exclusive creation of the name opens the file to write.
 
-use crate::memory::lock;
 use crate::store::Key;
+use crate::util::memory::lock;
 use lru::LruCache;
 use std::num::NonZeroUsize;
 use std::sync::Mutex;

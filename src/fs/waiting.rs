@@ -5,8 +5,8 @@
 //! that finds room is applied by the thread that takes its request; one that does not is recorded here by that thread, and
 //! reads of its bytes wait for it.
 
-use crate::memory::lock;
 use crate::store::Key;
+use crate::util::memory::lock;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};

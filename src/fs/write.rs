@@ -7,12 +7,12 @@ use super::{FlatFile, Fs, Handle, WriteRecord};
 use crate::array::Array;
 use crate::cache::{Part, Ranges};
 use crate::error::{Error, Kind, Result};
-use crate::grid::{ChunkId, Run};
-use crate::layout;
-use crate::memory::lock;
-use crate::metadata::{Order, Separator};
+use crate::fs::tree::{Attributes, FLAT, Node};
 use crate::store::Key;
-use crate::tree::{Attributes, FLAT, Node};
+use crate::util::memory::lock;
+use crate::zarr::grid::{ChunkId, Run};
+use crate::zarr::layout;
+use crate::zarr::metadata::{Order, Separator};
 use std::cell::RefCell;
 use std::sync::Arc;
 

@@ -5,7 +5,7 @@
 
 use crate::array::Array;
 use crate::error::{Error, Result};
-use crate::memory::lock;
+use crate::util::memory::lock;
 use std::sync::{Arc, Mutex, OnceLock};
 
 /// The writes through one open file.
@@ -42,8 +42,8 @@ impl WriteRecord {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::metadata::ArrayMetadata;
     use crate::store::{Key, MemoryStore};
+    use crate::zarr::metadata::ArrayMetadata;
 
     fn array() -> Arc<Array> {
         let text = r#"{"zarr_format":2,"shape":[8],"chunks":[8],"dtype":"|u1","compressor":null,"fill_value":0,

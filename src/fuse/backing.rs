@@ -3,7 +3,7 @@
 
 use crate::error::{Error, Result};
 use crate::fs::Backing;
-use crate::memory::lock;
+use crate::util::memory::lock;
 use fuser::{BackingId, ReplyOpen};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -83,7 +83,7 @@ impl Server {
         &self,
         what: &'static str,
         reply: ReplyEntry,
-        make: impl FnOnce(&Fs) -> Result<crate::tree::Attributes> + Send + 'static,
+        make: impl FnOnce(&Fs) -> Result<crate::fs::tree::Attributes> + Send + 'static,
     ) {
         let (options, notices) = (self.options.clone(), self.notices.clone());
         self.dispatch(true, move |fs| {

@@ -3,8 +3,8 @@
 
 use crate::error::Result;
 use crate::fs::{Fs, GuardId, StalePages};
-use crate::memory::lock;
-use crate::pool::{Growth, Pool};
+use crate::util::memory::lock;
+use crate::util::pool::{Growth, Pool};
 use fuser::{INodeNo, Notifier};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -3,7 +3,7 @@
 
 use super::{Key, KeyLock, Listing, Replaces, Stat, Store, Version, hand_on};
 use crate::error::{Error, Result};
-use crate::memory::lock;
+use crate::util::memory::lock;
 use std::collections::HashMap;
 use std::fs::File;
 use std::ops::Range;

@@ -2,7 +2,7 @@
 
 use super::{Entry, EntryKind, Key, Listing, Replaces, Stat, Store, Version};
 use crate::error::{Error, Result};
-use crate::memory::lock;
+use crate::util::memory::lock;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard};

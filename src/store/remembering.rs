@@ -4,7 +4,7 @@
 
 use super::{Entry, EntryKind, Key, Listing, Replaces, Stat, Store, Version, hand_on, stat_many_of};
 use crate::error::Result;
-use crate::memory::{self, lock};
+use crate::util::memory::{self, lock};
 use flight::Flight;
 use known::{Known, Listed, MAX_LISTING};
 use std::fs::File;

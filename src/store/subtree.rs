@@ -2,7 +2,7 @@
 //! operation on another part. This module knows nothing of what stands at the keys.
 
 use super::Key;
-use crate::memory::lock;
+use crate::util::memory::lock;
 use std::collections::HashMap;
 use std::sync::{Condvar, Mutex, PoisonError};
 

@@ -4,7 +4,7 @@
 use super::{digest, say};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use zarrfs::json::Value;
+use zarrfs::util::json::Value;
 
 /// The stores of a folder by their paths in it, each with its arrays.
 pub struct Oracle {
@@ -24,7 +24,7 @@ pub struct Table {
 
 impl Oracle {
     pub fn read(folder: &Path) -> Oracle {
-        let mut document = zarrfs::json::parse(&std::fs::read(folder.join("oracle.json")).unwrap()).unwrap();
+        let mut document = zarrfs::util::json::parse(&std::fs::read(folder.join("oracle.json")).unwrap()).unwrap();
         let mut stores: BTreeMap<String, Vec<Value>> = BTreeMap::new();
         for array in document["arrays"].as_array_mut().unwrap() {
             stores.entry(array["store"].as_str().unwrap().to_string()).or_default().push(array.take());

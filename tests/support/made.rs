@@ -4,8 +4,8 @@
 use serde_json::{Value, json};
 use std::fs;
 use std::path::{Path, PathBuf};
-use zarrfs::codec::Pipeline;
-use zarrfs::metadata::ArrayMetadata;
+use zarrfs::zarr::codec::Pipeline;
+use zarrfs::zarr::metadata::ArrayMetadata;
 
 /// An array on disk.
 pub struct Made {

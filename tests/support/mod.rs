@@ -30,7 +30,7 @@ pub fn zarrfs(args: &[&str]) -> Output {
 
 /// True for the name of a header, which an array's directory shows beside what these tests are about.
 pub fn is_header(name: &str) -> bool {
-    zarrfs::header::Format::of_name(name).is_some()
+    zarrfs::export::Format::of_name(name).is_some()
 }
 
 /// Whether anything is mounted at a path.

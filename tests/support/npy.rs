@@ -9,6 +9,6 @@ pub fn read(file: &[u8]) -> (usize, &[u8]) {
     };
     let header = std::str::from_utf8(&file[start..start + length]).unwrap();
     let dtype = header.split("'descr': '").nth(1).expect("a plain dtype").split('\'').next().unwrap();
-    let size = zarrfs::dtype::DType::parse_str(dtype).unwrap().size();
+    let size = zarrfs::zarr::dtype::DType::parse_str(dtype).unwrap().size();
     (size, &file[start + length..])
 }

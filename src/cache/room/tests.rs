@@ -1,10 +1,10 @@
 use crate::array::Array;
 use crate::cache::{Cache, Want};
 use crate::error::{Error, Result};
-use crate::grid::ChunkId;
-use crate::metadata::ArrayMetadata;
 use crate::stats::Stats;
 use crate::store::{FaultyStore, Key, MemoryStore, Replaces, Store, Version, hand_on};
+use crate::zarr::grid::ChunkId;
+use crate::zarr::metadata::ArrayMetadata;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::mpsc::{Receiver, channel};

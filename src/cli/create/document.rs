@@ -4,12 +4,12 @@
 //! error, and nothing is made.
 
 use super::CreateArgs;
-use crate::codec::check_interchange;
-use crate::dtype::{DType, Kind};
 use crate::error::{Error, Result};
-use crate::grid::Grid;
-use crate::json::{self, Map, Value};
-use crate::metadata::{ArrayMetadata, CodecConfig};
+use crate::util::json::{self, Map, Value};
+use crate::zarr::codec::check_interchange;
+use crate::zarr::dtype::{DType, Kind};
+use crate::zarr::grid::Grid;
+use crate::zarr::metadata::{ArrayMetadata, CodecConfig};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 

@@ -1,11 +1,11 @@
 //! Where `create` makes an array: the store that it lies in, which may be missing, and its key there.
 
 use super::CreateArgs;
+use crate::array::hierarchy::{REMOVED, V3_DOCUMENT};
 use crate::cli::{Failure, Location, location};
 use crate::error::Error;
-use crate::hierarchy::{REMOVED, V3_DOCUMENT};
-use crate::metadata::{V1_ATTRS, V1_META, ZARRAY, ZGROUP, ZMETADATA};
 use crate::store::Key;
+use crate::zarr::metadata::{V1_ATTRS, V1_META, ZARRAY, ZGROUP, ZMETADATA};
 use std::ffi::OsString;
 use std::fmt::Display;
 use std::io::ErrorKind;

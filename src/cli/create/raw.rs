@@ -6,7 +6,7 @@ use crate::cli::progress::Progress;
 use crate::cli::put::{self, Copied};
 use crate::cli::{Failure, Location, WriteArgs, stdio};
 use crate::error::Error;
-use crate::grid::ChunkId;
+use crate::zarr::grid::ChunkId;
 use std::fs::File;
 use std::io::Read;
 use std::os::unix::fs::FileExt;

@@ -5,9 +5,9 @@
 //! is made under a hidden name and renamed when it is whole, so that this holds even for SIGKILL and a power loss, which
 //! leave the hidden directory alone. On servers, which rename nothing at once, its keys are deleted.
 
+use crate::array::hierarchy::OWN;
 use crate::error::{Error, Result};
-use crate::hierarchy::OWN;
-use crate::memory::lock;
+use crate::util::memory::lock;
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::io::Errno;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};

@@ -5,8 +5,8 @@
 use super::DirectoryStore;
 use super::resolve::{create_beneath, leads_out, open_beneath, stat_from, stat_of};
 use crate::error::{Error, Result};
-use crate::memory::lock;
 use crate::store::{EntryKind, Key, Version};
+use crate::util::memory::lock;
 use rustix::fs::{self, Access, AtFlags, FileType, Gid, Mode, OFlags, Uid};
 use rustix::io::{Errno, retry_on_intr};
 use std::collections::HashSet;

@@ -3,7 +3,7 @@
 //! counts its bytes.
 
 use crate::error::Result;
-use crate::memory;
+use crate::util::memory;
 use std::fs::File;
 use std::io::{Result as IoResult, Write};
 use std::ops::Range;

@@ -3,7 +3,7 @@
 //! sets it right. Nobody waits long for a lock: a program may be stopped while it holds one.
 
 use crate::error::Result;
-use crate::memory::lock;
+use crate::util::memory::lock;
 use rustix::fs::{self, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use std::fs::File;

@@ -6,10 +6,10 @@
 
 use super::connector::{Limit, Names, OddNames};
 use super::failure::Failure;
-use super::listing::Progress;
+use super::progress::Progress;
 use crate::error::{Error, Kind, Result};
-use crate::memory::lock;
 use crate::store::{EntryKind, Key, Stat, Version};
+use crate::util::memory::lock;
 use object_store::list::{PaginatedListOptions, PaginatedListStore};
 use object_store::path::Path;
 use object_store::{Attribute, Attributes, GetOptions, GetRange, ObjectMeta, ObjectStore};

@@ -4,8 +4,8 @@
 use super::failure::{Cause, Failure};
 use super::percent_decoded;
 use super::retry::{self, Backoff};
-use crate::memory;
 use crate::stats::Stats;
+use crate::util::memory;
 use object_store::client::HttpRequestBody;
 use reqwest::header::{
     ACCEPT, ACCEPT_ENCODING, CONNECTION, CONTENT_LENGTH, CONTENT_RANGE, HeaderMap, HeaderName, HeaderValue, IF_MATCH,

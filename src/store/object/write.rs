@@ -4,10 +4,11 @@
 use super::cloud::{Bucket, Cloud, failed, failure_of, tag_version};
 use super::connector::Repeated;
 use super::failure::Failure;
-use super::listing::{Progress, interrupted};
+use super::listing::interrupted;
+use super::progress::Progress;
 use crate::error::{Error, Kind, Result};
-use crate::memory::lock;
 use crate::store::{EntryKind, Key, Replaces, Version};
+use crate::util::memory::lock;
 use object_store::path::Path;
 use object_store::{ObjectStoreExt, PutMode, PutOptions, UpdateVersion};
 use std::sync::Arc;

@@ -1,8 +1,8 @@
 //! One question on its way to a far store, and all who wait for its answer.
 
 use crate::error::Result;
-use crate::memory::lock;
 use crate::store::Stat;
+use crate::util::memory::lock;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 type Answer = Result<Option<Stat>>;

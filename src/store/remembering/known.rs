@@ -1,8 +1,8 @@
 //! What is remembered, in bounded memory, and until when. It asks nobody.
 
 use super::{Flight, SMALL};
-use crate::memory::{Grant, Keeper, lock};
 use crate::store::{Entry, EntryKind, Key, Stat, Version};
+use crate::util::memory::{Grant, Keeper, lock};
 use lru::LruCache;
 use std::collections::HashMap;
 use std::num::NonZeroUsize;

@@ -2,9 +2,9 @@
 //! what is in them.
 
 use crate::error::{Error, Result};
-use crate::memory;
 use crate::store::directory::stat_of;
 use crate::store::{EntryKind, Key, Stat, Store, read_at};
+use crate::util::memory;
 use std::fs::File;
 use std::ops::Range;
 use std::sync::Arc;

@@ -4,7 +4,7 @@
 use super::archive::{Outcome, damaged};
 use super::central::Record;
 use crate::error::Error;
-use crate::memory::Grant;
+use crate::util::memory::Grant;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, SystemTime};
 

@@ -5,7 +5,7 @@ use super::archive::Outcome;
 use super::index::Member;
 use super::member::Reader;
 use super::stream::{self, Stream};
-use crate::memory::{self, Grant, Keeper, lock};
+use crate::util::memory::{self, Grant, Keeper, lock};
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard};

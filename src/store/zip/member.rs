@@ -4,10 +4,7 @@
 use super::archive::{Archive, Outcome, damaged};
 use super::fields::Fields;
 use super::index::{HEADER_SIZE, Index, Member, key_name};
-use super::stream::inflate_whole;
-use crate::codec;
 use crate::error::Error;
-use crate::memory;
 use std::ops::Range;
 
 const STORED: u16 = 0;
@@ -23,9 +20,6 @@ const EXPECTED_EXTRA: u64 = 128;
 
 /// Bytes of a value that are read in vain rather than asking for its header first.
 const SMALL: u64 = 64 << 10;
-
-/// Deflated bytes that are taken into memory at once, which is the quicker way.
-const AT_ONCE: u64 = 1 << 20;
 
 /// No deflate stream makes more than so many bytes of one.
 const MAX_RATIO: u64 = 1032;
@@ -65,21 +59,6 @@ impl Reader<'_> {
     /// True if any bytes of the value can be read alone.
     pub fn is_stored(member: &Member) -> bool {
         member.method == STORED
-    }
-
-    /// Reads the whole value.
-    pub fn whole(&self, member: &Member, value: &mut Vec<u8>) -> Outcome<()> {
-        if Self::is_stored(member) {
-            self.data(member, 0..member.stored_size, value)?;
-        } else if member.stored_size > AT_ONCE {
-            memory::resize(value, usize::try_from(member.size).map_err(|_| Error::system(libc::ENOMEM))?)?;
-            inflate_whole(self, member, value)?;
-        } else {
-            let mut deflated = Vec::new();
-            self.data(member, 0..member.stored_size, &mut deflated)?;
-            inflate(&deflated, member.size, value)?;
-        }
-        check_crc(member, crc32fast::hash(value))
     }
 
     /// Reads bytes of the member's data in the archive, of which `range` must be a part.
@@ -156,14 +135,6 @@ pub(super) fn check_crc(member: &Member, crc: u32) -> Outcome<()> {
         true => Ok(()),
         false => Err(damaged(format!("its crc32 is {crc:08x}, the archive says {:08x}", member.crc))),
     }
-}
-
-/// Inflates the one stream of a member into its value, which must have `size` bytes.
-fn inflate(deflated: &[u8], size: u64, value: &mut Vec<u8>) -> Outcome<()> {
-    let size = usize::try_from(size).map_err(|_| Error::system(libc::ENOMEM))?;
-    memory::resize(value, size)?;
-    let made = codec::inflate(deflated, value).map_err(|broken| Error::damaged(broken.0))?;
-    if made == size { Ok(()) } else { Err(damaged(format!("it inflates to {made} bytes, not {size}"))) }
 }
 
 /// APPNOTE.TXT 6.3.10, section 4.4.5.

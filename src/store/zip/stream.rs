@@ -3,8 +3,10 @@
 
 use super::archive::{Outcome, damaged};
 use super::index::Member;
-use super::member::Reader;
+use super::member::{Reader, check_crc};
 use crate::error::Error;
+use crate::util::memory;
+use crate::zarr::codec;
 use miniz_oxide::inflate::stream::{InflateState, inflate};
 use miniz_oxide::{DataFormat, MZError, MZFlush, MZStatus};
 use std::ops::Range;
@@ -16,6 +18,9 @@ const PIECE: usize = 64 << 10;
 const INPUT: u64 = 256 << 10;
 const REMOTE_INPUT: u64 = 4 << 20;
 
+/// Deflated bytes that are taken into memory at once, which is the quicker way.
+const AT_ONCE: u64 = 1 << 20;
+
 /// Inflated bytes that are kept behind the last part: parts of one file are not asked for strictly in order.
 const WINDOW: usize = 1 << 20;
 
@@ -26,6 +31,31 @@ const BETWEEN: u64 = 4 << 20;
 
 /// Bytes of memory that a stream takes.
 pub(super) const MEMORY: usize = POINTS as usize * size_of::<InflateState>() + 2 * WINDOW + REMOTE_INPUT as usize;
+
+impl Reader<'_> {
+    /// Reads the whole value.
+    pub fn whole(&self, member: &Member, value: &mut Vec<u8>) -> Outcome<()> {
+        if Self::is_stored(member) {
+            self.data(member, 0..member.stored_size, value)?;
+        } else if member.stored_size > AT_ONCE {
+            memory::resize(value, usize::try_from(member.size).map_err(|_| Error::system(libc::ENOMEM))?)?;
+            inflate_whole(self, member, value)?;
+        } else {
+            let mut deflated = Vec::new();
+            self.data(member, 0..member.stored_size, &mut deflated)?;
+            inflate_at_once(&deflated, member.size, value)?;
+        }
+        check_crc(member, crc32fast::hash(value))
+    }
+}
+
+/// Inflates the one stream of a member into its value, which must have `size` bytes.
+fn inflate_at_once(deflated: &[u8], size: u64, value: &mut Vec<u8>) -> Outcome<()> {
+    let size = usize::try_from(size).map_err(|_| Error::system(libc::ENOMEM))?;
+    memory::resize(value, size)?;
+    let made = codec::inflate(deflated, value).map_err(|broken| Error::damaged(broken.0))?;
+    if made == size { Ok(()) } else { Err(damaged(format!("it inflates to {made} bytes, not {size}"))) }
+}
 
 /// A place in a deflated member.
 #[derive(Clone)]
@@ -129,7 +159,7 @@ impl Stream {
         }
         let made = cursor.point.made;
         check_end(&mut cursor, reader, member, made)?;
-        super::member::check_crc(member, crc.finalize())?;
+        check_crc(member, crc.finalize())?;
         Ok(Stream { points, cursor: Cursor::at(Point::start()), window: Vec::new(), piece })
     }
 

@@ -1,6 +1,6 @@
 //! Archives as bytes, written field by field, so that a test can have any of them wrong.
 
-use crate::codec::deflate_for_tests;
+use crate::zarr::codec::deflate_for_tests;
 
 /// One member to be written.
 #[derive(Clone)]

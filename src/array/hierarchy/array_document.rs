@@ -1,0 +1,194 @@
+//! `.zarray` documents that a user of the decoded view writes. What he has seen has no codecs, so those of an array that
+//! is there are kept; what would make its chunks mean something else is refused while there are any.
+
+use super::document::{ATTEMPTS, contended, needs_migration, refused};
+use super::{ArrayDocument, Form, Hierarchy, Place, REMOVED};
+use crate::array::{Array, ArrayEntry};
+use crate::error::{Error, Result};
+use crate::store::{EntryKind, Key};
+use crate::util::json::{self, Map, Object, Value};
+use crate::zarr::grid::parse_index;
+use crate::zarr::metadata::{ArrayMetadata, Separator, ZARRAY, ZGROUP};
+use std::sync::Arc;
+
+/// A document as it was written.
+struct Written<'a> {
+    text: &'a [u8],
+    fields: Object,
+    metadata: ArrayMetadata,
+}
+
+impl<'a> Written<'a> {
+    fn parse(text: &'a [u8]) -> Result<Self> {
+        let metadata = ArrayMetadata::parse(text)?;
+        Ok(Written { text, fields: json::parse_object(text)?, metadata })
+    }
+}
+
+impl Hierarchy {
+    /// See [`Hierarchy::put_document`].
+    pub(super) fn put_array(&self, key: &Key, text: &[u8]) -> Result<()> {
+        let written = Written::parse(text).map_err(|e| refused(&key.join(ZARRAY), e))?;
+        for _ in 0..ATTEMPTS {
+            let Some(found) = self.array_document(key)? else { return self.put_new_array(key, &written) };
+            let array = match self.array(key, &found)? {
+                _ if found.form == Form::V1 => return Err(needs_migration(key)),
+                Ok(array) => array,
+                // nobody can tell what its chunks were: it is a repair
+                Err(_) => return self.put_array_text(key, &written.metadata, text),
+            };
+            if self.change_array(&array, &found, &written)? {
+                return Ok(());
+            }
+        }
+        Err(contended(&key.join(ZARRAY)))
+    }
+
+    fn put_new_array(&self, key: &Key, written: &Written) -> Result<()> {
+        self.check_room(key, &written.metadata)?;
+        let compressor = self.compressor.as_ref().filter(|_| written.metadata.compressor.is_none());
+        let Some(compressor) = compressor.filter(|_| !self.has_foreign_chunks(key, &written.metadata)) else {
+            return self.put_array_text(key, &written.metadata, written.text);
+        };
+        let mut fields = (*written.fields).clone();
+        fields.insert("compressor".into(), compressor.to_json());
+        let metadata = ArrayMetadata { compressor: Some(compressor.clone()), ..written.metadata.clone() };
+        self.put_array_text(key, &metadata, json::write_pretty(&Value::Object(fields)).as_bytes())
+    }
+
+    /// Stores the document of a new array, or of one without chunks.
+    fn put_array_text(&self, key: &Key, metadata: &ArrayMetadata, text: &[u8]) -> Result<()> {
+        let document = key.join(ZARRAY);
+        self.honoured(key, metadata.clone()).map_err(|e| refused(&document, e))?;
+        self.put(&document, text)?;
+        // the array counts from here on; mkdir made the group
+        self.delete(&key.join(ZGROUP))?;
+        self.delete(&key.join(REMOVED))?;
+        self.see_again(key)?;
+        self.consolidate(key, &[ZARRAY, ZGROUP])
+    }
+
+    /// The array that `metadata` makes at `key`, if its chunks can be read and written.
+    pub(super) fn honoured(&self, key: &Key, mut metadata: ArrayMetadata) -> Result<Arc<Array>> {
+        // it changes nothing here, and finding it out takes a listing
+        metadata.separator.get_or_insert(Separator::Dot);
+        let array = Array::new(key.clone(), metadata, self.store.clone(), self.stats.clone())?;
+        array.readable()?;
+        array.writable()?;
+        Ok(Arc::new(array))
+    }
+
+    /// An error unless an array can be made at `key`: an array shows no groups and arrays below it.
+    fn check_room(&self, key: &Key, metadata: &ArrayMetadata) -> Result<()> {
+        match self.find(key)? {
+            None => return Err(Error::not_found("no such group").context(key)),
+            Some(Place::Group) if key.is_root() => {}
+            Some(Place::Group) => self.check_new_name(key)?,
+            Some(_) => return Err(Error::system(libc::ENOTDIR).context(key)),
+        }
+        for entry in self.list(key)? {
+            let entry = entry.map_err(|e| e.context(key))?;
+            let below = key.join(&entry.name);
+            // levels of chunk keys, copied before the document was
+            let is_level = metadata.separator == Some(Separator::Slash)
+                && parse_index(&entry.name).is_some()
+                && matches!(self.find(&below)?, Some(Place::Group));
+            if entry.kind == EntryKind::Prefix && !is_level {
+                let message = format!("{:?} stands below: an array can't hold groups or arrays", entry.name);
+                return Err(Error::invalid(message).context(key.join(ZARRAY)));
+            }
+        }
+        Ok(())
+    }
+
+    /// True if there are keys already that will be chunks of the array: they were not made for another compressor.
+    fn has_foreign_chunks(&self, key: &Key, metadata: &ArrayMetadata) -> bool {
+        let array = Array::new(key.clone(), metadata.clone(), self.store.clone(), self.stats.clone());
+        array.and_then(|array| self.has_chunks(&Arc::new(array))).unwrap_or(false)
+    }
+
+    /// False if another machine has changed the document meanwhile: nothing was put then.
+    fn change_array(&self, array: &Arc<Array>, found: &ArrayDocument, written: &Written) -> Result<bool> {
+        let key = array.key();
+        let gone = || Error::not_found("went away while it was changed").context(&found.key);
+        let (stored, version) = self.stored_object(&found.key)?.ok_or_else(gone)?;
+        let Some(field) = differs(array, &written.metadata) else {
+            let fields = merged(&stored, written, array.metadata());
+            if fields == *stored && found.form == Form::V2 {
+                return Ok(true);
+            }
+            return self.put_shape(array, found, fields, &version);
+        };
+        if self.has_chunks(array)? {
+            let message = format!("{field} can't change while chunks are stored: delete its chunks first");
+            return Err(Error::invalid(message).context(key.join(ZARRAY)));
+        }
+        let text = json::write_pretty(&Value::Object(anew(&stored, written, array)));
+        let metadata = ArrayMetadata::parse(text.as_bytes()).map_err(|e| refused(&key.join(ZARRAY), e))?;
+        let new = self.honoured(key, metadata.clone()).map_err(|e| refused(&key.join(ZARRAY), e))?;
+        // keys outside the former grid were shown to nobody
+        for entry in new.entries()? {
+            if let ArrayEntry::Chunk(chunk) = entry.map_err(|e| e.context(key))? {
+                new.erase(chunk)?;
+            }
+        }
+        self.put_array_text(key, &metadata, text.as_bytes()).map(|()| true)
+    }
+}
+
+/// The field that a written document can't change while chunks are stored, if it does. Null for a codec, and the
+/// separator that the decoded view shows, change nothing.
+fn differs(array: &Array, written: &ArrayMetadata) -> Option<&'static str> {
+    let stored = array.metadata();
+    let same_dtype =
+        written.dtype == stored.dtype && (written.dtype_json == stored.dtype_json || !stored.dtype.has_time());
+    let same_compressor = written.compressor.is_none() || written.compressor == stored.compressor;
+    let same_filters = shows_no_filters(stored, written) || written.filters == stored.filters;
+    let same_separator = written.separator != Some(Separator::Slash) || array.separator() == Separator::Slash;
+    let fields = [
+        ("dtype", same_dtype),
+        ("chunks", written.chunks == stored.chunks),
+        ("order", written.order == stored.order),
+        ("compressor", same_compressor),
+        ("filters", same_filters),
+        ("dimension_separator", same_separator),
+    ];
+    fields.into_iter().find(|(_, same)| !same).map(|(field, _)| field)
+}
+
+/// True if `written` has no other filters than the decoded view shows.
+fn shows_no_filters(stored: &ArrayMetadata, written: &ArrayMetadata) -> bool {
+    written.filters.is_empty() || written.filters.iter().eq(stored.object_codec())
+}
+
+/// The stored document with what a written one may change: shape, fill value, and fields that mean nothing to us.
+fn merged(stored: &Map<String, Value>, written: &Written, old: &ArrayMetadata) -> Map<String, Value> {
+    let mut fields = stored.clone();
+    let new = &written.metadata;
+    let same_fill = if old.is_object() { new.fill_value == old.fill_value } else { new.fill == old.fill };
+    for (field, value) in &written.fields {
+        match field.as_str() {
+            "chunks" | "compressor" | "dimension_separator" | "dtype" | "filters" | "order" | "zarr_format" => {}
+            "fill_value" if same_fill => {}
+            _ => drop(fields.insert(field.clone(), value.clone())),
+        }
+    }
+    fields
+}
+
+/// A written document that takes the place of an empty array's: what null hid stays as it was.
+fn anew(stored: &Map<String, Value>, written: &Written, array: &Array) -> Map<String, Value> {
+    let mut fields = (*written.fields).clone();
+    let old = array.metadata();
+    let mut keep = |field: &str| drop(stored.get(field).map(|value| fields.insert(field.to_string(), value.clone())));
+    if written.metadata.compressor.is_none() {
+        keep("compressor");
+    }
+    if shows_no_filters(old, &written.metadata) && written.metadata.dtype == old.dtype {
+        keep("filters");
+    }
+    if written.metadata.separator != Some(Separator::Slash) {
+        keep("dimension_separator");
+    }
+    fields
+}

@@ -1,0 +1,242 @@
+//! Metadata documents that a user of the decoded view writes: each is checked, turned into what is to be stored, and
+//! stored by one put. What can't be honoured changes nothing.
+
+use super::{Form, Hierarchy, MetadataFile, Place, REMOVED};
+use crate::error::{Error, Kind, Result};
+use crate::store::{ExclusiveLock, Key, Replaces, Version};
+use crate::util::json::{self, Object, Value};
+use crate::zarr::metadata::{MAX_DOCUMENT, ZARRAY, ZATTRS, ZGROUP, check_group};
+
+/// How often a change is tried before others are taken to change the same document all the time.
+pub(super) const ATTEMPTS: usize = 100;
+
+/// The longest name of an attribute that can be set by itself, in bytes: the most an extended attribute's may have.
+const MAX_NAME: usize = 255;
+
+/// What becomes of the text of a document; None is one that is not there, or is to stay as it is.
+pub(super) type Change<'a> = &'a dyn Fn(Option<&[u8]>) -> Result<Option<Vec<u8>>>;
+
+impl Hierarchy {
+    /// Stores a document of the group or array at `key`, as a user of the decoded view wrote it: a new `.zarray` makes an
+    /// array, that of an array there is keeps its codecs. [`Kind::Invalid`] if it is not what it must be or can't be
+    /// honoured; then the old one stays.
+    pub fn put_document(&self, key: &Key, file: MetadataFile, text: &[u8]) -> Result<()> {
+        let _turn = self.turn(&[key])?;
+        check_size(&key.join(file.name()), text)?;
+        match file {
+            MetadataFile::Array => self.put_array(key, text),
+            MetadataFile::Group => self.put_group(key, text),
+            MetadataFile::Attributes => self.put_attributes(key, text),
+            MetadataFile::Consolidated => self.put_consolidated(key, text),
+        }
+    }
+
+    /// Removes a document. An array without `.zarray` keeps its chunks until they are removed; a group is one without
+    /// `.zgroup`, too.
+    pub fn remove_document(&self, key: &Key, file: MetadataFile) -> Result<()> {
+        let _turn = self.turn(&[key])?;
+        let document = key.join(file.name());
+        let there = match file {
+            MetadataFile::Array => self.remove_array_document(key)?,
+            // without them, nothing would tell the store from any other directory
+            MetadataFile::Attributes if self.attributes_key(key) != document => return Err(needs_migration(key)),
+            MetadataFile::Attributes | MetadataFile::Consolidated => self.delete(&document)?,
+            // that of a group without one is only shown
+            MetadataFile::Group => self.delete(&document).map(|_| true)?,
+        };
+        match file {
+            _ if !there => Err(Error::not_found("no such document").context(document)),
+            MetadataFile::Consolidated => Ok(()),
+            _ => self.consolidate(key, &[file.name()]),
+        }
+    }
+
+    /// False if there was none.
+    fn remove_array_document(&self, key: &Key) -> Result<bool> {
+        let document = key.join(ZARRAY);
+        let Some(found) = self.array_document(key)? else { return Ok(false) };
+        match (found.form, self.array(key, &found)?) {
+            (Form::Removed, _) => return Ok(false),
+            (Form::V1, _) => return Err(needs_migration(key)),
+            (Form::V2, Ok(_)) => {
+                self.store.rename(&document, &key.join(REMOVED)).map_err(|e| e.context(&document))?;
+            }
+            // one that tells nothing is worth nothing
+            (Form::V2, Err(_)) => drop(self.delete(&document)?),
+        }
+        self.see_again(key).map(|()| true)
+    }
+
+    /// Sets one attribute of the group or array at `key` to a JSON text, or to the text itself where that is no JSON;
+    /// None removes it (ENODATA if there is none). The others stay.
+    pub fn set_attribute(&self, key: &Key, name: &str, value: Option<&[u8]>) -> Result<()> {
+        let _turn = self.turn(&[key])?;
+        let document = self.attributes_key(key);
+        if name.is_empty() || name.len() > MAX_NAME {
+            let message = format!("an attribute's name has 1 to {MAX_NAME} bytes, not {}", name.len());
+            return Err(Error::invalid(message).context(document));
+        }
+        let value = value.map(attribute).transpose().map_err(|e| e.context(format!("{document}: {name:?}")))?;
+        self.check_directory(key)?;
+        self.edit(&document, MAX_DOCUMENT, &|text| {
+            let mut attributes = text.map_or(Ok(Object::default()), |text| as_object(&document, text))?;
+            let map = attributes.map_mut();
+            match &value {
+                Some(value) => drop(map.insert(name.to_string(), value.clone())),
+                None if map.shift_remove(name).is_none() => {
+                    return Err(Error::system(libc::ENODATA).context(format!("{document}: {name:?}")));
+                }
+                None => {}
+            }
+            rewritten(&document, attributes).map(Some)
+        })?;
+        self.consolidate(key, &[ZATTRS])
+    }
+
+    /// Sets several attributes of the group or array at `key` by one put; `None` removes one, if it is there.
+    pub fn change_attributes(&self, key: &Key, changes: &[(String, Option<Value>)]) -> Result<()> {
+        let _turn = self.turn(&[key])?;
+        let document = self.attributes_key(key);
+        self.check_directory(key)?;
+        self.edit(&document, MAX_DOCUMENT, &|text| {
+            let mut attributes = text.map_or(Ok(Object::default()), |text| as_object(&document, text))?;
+            for (name, value) in changes {
+                match value {
+                    Some(value) => drop(attributes.map_mut().insert(name.clone(), value.clone())),
+                    None => drop(attributes.map_mut().shift_remove(name)),
+                }
+            }
+            rewritten(&document, attributes).map(Some)
+        })?;
+        self.consolidate(key, &[ZATTRS])
+    }
+
+    fn put_attributes(&self, key: &Key, text: &[u8]) -> Result<()> {
+        let document = self.attributes_key(key);
+        json::check_object(text).map_err(|e| refused(&document, e))?;
+        self.check_directory(key)?;
+        self.put(&document, text)?;
+        self.consolidate(key, &[ZATTRS])
+    }
+
+    fn put_group(&self, key: &Key, text: &[u8]) -> Result<()> {
+        let document = key.join(ZGROUP);
+        check_group(text).map_err(|e| refused(&document, e))?;
+        match self.find(key)? {
+            Some(Place::Array(array)) => {
+                let removed = self.array_document(key)?.is_some_and(|found| found.form == Form::Removed);
+                if !removed || self.has_chunks(&array)? {
+                    return Err(Error::invalid("an array stands here: remove it first").context(document));
+                }
+            }
+            Some(Place::Damaged(_)) => {
+                return Err(Error::invalid("an array stands here, a damaged one: remove it first").context(document));
+            }
+            _ => self.check_directory(key)?,
+        }
+        self.put(&document, text)?;
+        self.delete(&key.join(REMOVED))?;
+        self.forget_below(key);
+        self.consolidate(key, &[ZGROUP])
+    }
+
+    /// The right to change documents and places at and below `keys`, one change at a time; an error if the store can't be
+    /// written.
+    pub(super) fn turn(&self, keys: &[&Key]) -> Result<ExclusiveLock<'_>> {
+        if !self.store.is_writable() {
+            return Err(Error::new(Kind::ReadOnly, format!("{}: the store can't be written", self.store.location())));
+        }
+        Ok(self.changing.exclusive(keys))
+    }
+
+    /// An error unless a group or array stands at `key`.
+    fn check_directory(&self, key: &Key) -> Result<()> {
+        match self.find(key)? {
+            Some(Place::Group | Place::Array(_) | Place::Damaged(_)) => Ok(()),
+            Some(Place::Value(_) | Place::Other) => Err(Error::system(libc::ENOTDIR).context(key)),
+            None => Err(Error::not_found("no such group or array").context(key)),
+        }
+    }
+
+    /// Looks at what stands at `key` now, so that whoever holds the array that was there is told.
+    pub(super) fn see_again(&self, key: &Key) -> Result<()> {
+        self.find(key).map(|_| ())
+    }
+
+    /// Stores the text of a document.
+    pub(super) fn put(&self, key: &Key, text: &[u8]) -> Result<()> {
+        self.store.put(key, text).map(|_| ()).map_err(|e| e.context(key))
+    }
+
+    /// Changes the document at `key` to what `change` makes of its text, as often as it takes: what another machine has
+    /// stored meanwhile is changed, not lost.
+    pub(super) fn edit(&self, key: &Key, limit: u64, change: Change) -> Result<()> {
+        let _editing = self.editing.exclusive(&[key]);
+        for _ in 0..ATTEMPTS {
+            let old = self.stored_within(key, limit)?;
+            let Some(new) = change(old.as_ref().map(|old| old.text.as_slice()))? else { return Ok(()) };
+            let replaces = old.as_ref().map_or(Replaces::Nothing, |old| Replaces::Version(&old.stat.version));
+            let put = self.store.put_if(key, &new, replaces);
+            if put.map_err(|e| e.context(key))?.is_some() {
+                return Ok(());
+            }
+        }
+        Err(contended(key))
+    }
+
+    /// Removes a value; false if there was none.
+    pub(super) fn delete(&self, key: &Key) -> Result<bool> {
+        self.store.delete(key).map_err(|e| e.context(key))
+    }
+
+    /// The stored document at `key` as the object it must be, and its version; None if there is none.
+    pub(super) fn stored_object(&self, key: &Key) -> Result<Option<(Object, Version)>> {
+        let Some(document) = self.stored(key)? else { return Ok(None) };
+        Ok(Some((as_object(key, &document.text)?, document.stat.version)))
+    }
+}
+
+fn as_object(key: &Key, text: &[u8]) -> Result<Object> {
+    json::parse_object(text).map_err(|e| e.context(key))
+}
+
+/// The text of a document that was changed.
+fn rewritten(key: &Key, document: Object) -> Result<Vec<u8>> {
+    let (map, _memory) = document.into_parts();
+    let text = json::write_pretty(&Value::Object(map)).into_bytes();
+    check_size(key, &text)?;
+    Ok(text)
+}
+
+fn check_size(key: &Key, text: &[u8]) -> Result<()> {
+    if text.len() as u64 > MAX_DOCUMENT {
+        let message = format!("{} bytes, more than the {MAX_DOCUMENT} a document may have", text.len());
+        return Err(Error::new(Kind::TooLarge, message).context(key));
+    }
+    Ok(())
+}
+
+/// A document that others change all the time.
+pub(super) fn contended(key: &Key) -> Error {
+    let why = format!("was changed by others each time it was to be changed here, {ATTEMPTS} times");
+    Error::new(Kind::System(libc::EAGAIN), why).context(key)
+}
+
+/// What is wrong with a document that somebody writes is no damage of the store.
+pub(super) fn refused(document: &Key, e: Error) -> Error {
+    match e.kind() {
+        Kind::System(_) => e.context(document),
+        _ => Error::invalid(e.message()).context(document),
+    }
+}
+
+/// The documents of a Zarr v1 array are others than those of v2.
+pub(super) fn needs_migration(key: &Key) -> Error {
+    let message = "a Zarr v1 array: this can only be done after `zarrfs migrate`";
+    Error::new(Kind::ReadOnly, message).context(key)
+}
+
+fn attribute(text: &[u8]) -> Result<Value> {
+    let text = std::str::from_utf8(text).map_err(|_| Error::invalid("the value is neither JSON nor UTF-8 text"))?;
+    Ok(json::parse(text.as_bytes()).unwrap_or_else(|_| text.into()))
+}

@@ -1,0 +1,221 @@
+//! Groups that are made, and groups, arrays and plain keys that are removed and renamed: as mkdir(2), rmdir(2) and
+//! rename(2), with what the decoded view hides taken along.
+
+use super::consolidated::upwards;
+use super::{Hierarchy, OWN, Place, REMOVED, is_foreign, is_own};
+use crate::array::{Array, ArrayEntry, is_chunk_like};
+use crate::error::{Error, Result};
+use crate::store::{EntryKind, Key};
+use crate::zarr::grid::parse_index;
+use crate::zarr::metadata::{GROUP_DOCUMENT, Separator, ZARRAY, ZATTRS, ZGROUP};
+use std::sync::Arc;
+
+/// Levels of chunk keys looked into when a directory is removed: an array has no more dimensions.
+const MAX_LEVELS: usize = 32;
+
+/// What a directory holds that the decoded view doesn't show, beside metadata documents and files of ours.
+#[derive(Clone, Copy)]
+struct Hidden {
+    /// Values named like chunks: of a former shape, misspelt, or half written.
+    chunk_like: bool,
+    /// Levels of chunk keys.
+    levels: bool,
+}
+
+impl Hierarchy {
+    /// Makes a group; below a name that begins with a dot a directory without `.zgroup`: such are other programs'. EEXIST where something stands already, ENOENT without a group above it, EPERM inside an array.
+    pub fn create_group(&self, key: &Key) -> Result<()> {
+        let _turn = self.turn(&[key])?;
+        if self.find(key)?.is_some() {
+            return Err(Error::system(libc::EEXIST).context(key));
+        }
+        self.check_new_name(key)?;
+        self.store.make_prefix(key).map_err(|e| e.context(key))?;
+        if is_foreign(key) {
+            return Ok(());
+        }
+        self.put(&key.join(ZGROUP), GROUP_DOCUMENT.as_bytes())?;
+        self.consolidate(key, &[ZGROUP])
+    }
+
+    /// Removes a group with nothing below it, or an array without stored chunks and other keys; metadata goes with it,
+    /// and so does what is never shown. ENOTEMPTY else.
+    pub fn remove_place(&self, key: &Key) -> Result<()> {
+        let _turn = self.turn(&[key])?;
+        if key.is_root() {
+            return Err(Error::system(libc::EBUSY).context(key));
+        }
+        self.remove_directory(key)?;
+        self.forget_below(key);
+        self.consolidate_removed(key)
+    }
+
+    /// Everything that might be wanted is looked for before anything is removed, and what marks the place goes last: when
+    /// interrupted, it is a group or array as empty as before.
+    fn remove_directory(&self, key: &Key) -> Result<()> {
+        let hidden = match self.find(key)? {
+            None => return Err(Error::not_found("no such directory").context(key)),
+            Some(Place::Value(_) | Place::Other) => return Err(Error::system(libc::ENOTDIR).context(key)),
+            Some(Place::Group) => Hidden { chunk_like: false, levels: false },
+            Some(Place::Damaged(_)) => Hidden { chunk_like: false, levels: true },
+            Some(Place::Array(array)) if self.has_chunks(&array)? => {
+                return Err(Error::system(libc::ENOTEMPTY).context(key));
+            }
+            Some(Place::Array(_)) => Hidden { chunk_like: true, levels: true },
+        };
+        self.sweep(key, hidden, 0, false)?;
+        self.sweep(key, hidden, 0, true)?;
+        for marker in [ZGROUP, ZARRAY, REMOVED] {
+            self.delete(&key.join(marker))?;
+        }
+        self.store.remove_prefix(key).map_err(|e| e.context(key))
+    }
+
+    /// Looks at everything in a directory, or removes it, but for what marks the place; ENOTEMPTY if there is something
+    /// that is not hidden.
+    fn sweep(&self, directory: &Key, hidden: Hidden, level: usize, remove: bool) -> Result<()> {
+        for entry in self.store.list(directory).map_err(|e| e.context(directory))? {
+            let entry = entry.map_err(|e| e.context(directory))?;
+            let (name, below) = (entry.name.as_str(), directory.join(&entry.name));
+            match entry.kind {
+                EntryKind::Value if [ZGROUP, ZARRAY, REMOVED].contains(&name) && level == 0 => {}
+                EntryKind::Value if is_leftover(name, level) || hidden.chunk_like && is_chunk_like(name) => {
+                    if remove {
+                        self.delete(&below)?;
+                    }
+                }
+                EntryKind::Prefix if hidden.levels && parse_index(name).is_some() && level < MAX_LEVELS => {
+                    self.sweep(&below, hidden, level + 1, remove)?;
+                    if remove {
+                        self.store.remove_prefix(&below).map_err(|e| e.context(&below))?;
+                    }
+                }
+                _ => return Err(Error::system(libc::ENOTEMPTY).context(format!("{directory}: holds {name:?}"))),
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives a group, an array or a plain key another path. What stands there may be replaced: a plain key by a plain
+    /// key, and what [`Hierarchy::remove_place`] would remove by a group or array. Errors as of rename(2); EINVAL onto
+    /// itself, EPERM into an array.
+    pub fn rename(&self, from: &Key, to: &Key) -> Result<()> {
+        let _turn = self.turn(&[from, to])?;
+        if from.is_root() || to.is_root() {
+            return Err(Error::system(libc::EBUSY).context("/"));
+        }
+        if to.relative_to(from).is_some() {
+            return Err(Error::invalid("can't be moved onto or below itself").context(from));
+        }
+        let moved = self.find(from)?.ok_or_else(|| Error::not_found("no such key").context(from))?;
+        match moved {
+            Place::Value(_) => return self.rename_value(from, to),
+            Place::Other => return Err(Error::invalid("is not a regular file").context(from)),
+            Place::Group | Place::Array(_) | Place::Damaged(_) => {}
+        }
+        self.check_new_name(to)?;
+        if self.find(to)?.is_some() {
+            self.remove_directory(to)?;
+        }
+        self.store.rename(from, to).map_err(|e| e.context(format!("{from} to {to}")))?;
+        self.forget_below(from);
+        self.forget_below(to);
+        self.consolidate_renamed(from, to)
+    }
+
+    fn rename_value(&self, from: &Key, to: &Key) -> Result<()> {
+        match self.find(to)? {
+            None | Some(Place::Value(_)) => {}
+            Some(Place::Other) => return Err(Error::invalid("is not a regular file").context(to)),
+            Some(_) => return Err(Error::system(libc::EISDIR).context(to)),
+        }
+        match self.find(&to.parent())? {
+            Some(Place::Array(array)) => {
+                let is_chunk = [Separator::Dot, array.separator()]
+                    .iter()
+                    .any(|&separator| array.grid().parse_chunk_key(to.name(), separator).is_some());
+                if is_chunk {
+                    let message = "is the name of a chunk: a stored file can't become one as it is";
+                    return Err(Error::invalid(message).context(to));
+                }
+                check_name(to)?;
+            }
+            Some(Place::Group | Place::Damaged(_)) => check_name(to)?,
+            Some(_) => return Err(Error::system(libc::ENOTDIR).context(to.parent())),
+            None => return Err(Error::not_found("no such directory").context(to.parent())),
+        }
+        self.store.rename(from, to).map_err(|e| e.context(format!("{from} to {to}")))
+    }
+
+    /// Removes a group or array with everything that is stored below it, as far as that can be.
+    pub fn remove_all(&self, key: &Key) -> Result<()> {
+        let mut places = Vec::new();
+        self.walk(key, &mut |place, found| places.push((place.clone(), found.clone())));
+        for (place, found) in places.into_iter().rev() {
+            if let Place::Array(array) = found {
+                for entry in array.entries()? {
+                    match entry.map_err(|e| e.context(&place))? {
+                        ArrayEntry::Chunk(chunk) => drop(array.erase(chunk)?),
+                        ArrayEntry::Value(name) => drop(self.delete(&place.join(&name))?),
+                        ArrayEntry::Unlisted => {}
+                    }
+                }
+            }
+            match place.is_root() {
+                // the store itself stays
+                true => {
+                    self.delete(&place.join(ZATTRS))?;
+                    self.delete(&place.join(ZARRAY))?;
+                }
+                false => self.remove_place(&place)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns an error unless a group or array may get the path `key`.
+    pub fn check_new_name(&self, key: &Key) -> Result<()> {
+        check_name(key)?;
+        match self.find(&key.parent())? {
+            None => return Err(Error::not_found("no such group").context(key.parent())),
+            Some(Place::Value(_) | Place::Other) => return Err(Error::system(libc::ENOTDIR).context(key.parent())),
+            Some(_) => {}
+        }
+        for above in upwards(&key.parent()) {
+            if let Some(Place::Array(_) | Place::Damaged(_)) = self.find(&above)? {
+                let inside = format!("{key}: inside the array {above}, which holds no groups or arrays");
+                return Err(Error::system(libc::EPERM).context(inside));
+            }
+        }
+        Ok(())
+    }
+
+    /// True if any chunk of the array's grid is stored. What can't be listed may hold some.
+    pub(super) fn has_chunks(&self, array: &Arc<Array>) -> Result<bool> {
+        if !self.store.lists_all() {
+            return Ok(true);
+        }
+        for entry in array.entries()? {
+            if let ArrayEntry::Chunk(_) | ArrayEntry::Unlisted = entry.map_err(|e| e.context(array.key()))? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+}
+
+/// True for values that go with the directory. A level of chunk keys may have been copied as if it were a group; an array
+/// in its place, or attributes, are somebody's.
+fn is_leftover(name: &str, level: usize) -> bool {
+    if level == 0 { is_own(name) } else { name == ZGROUP || name.starts_with(OWN) }
+}
+
+/// Names of documents and of files of ours can't be given to anything else.
+fn check_name(key: &Key) -> Result<()> {
+    if is_own(key.name()) {
+        let message =
+            format!("can't be called so: names of metadata and those that begin with {OWN} have their own use");
+        return Err(Error::invalid(message).context(key));
+    }
+    Ok(())
+}

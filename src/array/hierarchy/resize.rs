@@ -1,0 +1,265 @@
+//! Giving an array another shape. What comes into the array reads as the fill value, and what has left it never comes
+//! back, whoever wrote it and however a former change ended.
+
+use super::document::{ATTEMPTS, contended, refused};
+use super::{ArrayDocument, Form, Hierarchy, REMOVED};
+use crate::array::{Array, ArrayEntry, Loaded, Scratch};
+use crate::error::{Error, Kind, Result};
+use crate::store::{Replaces, Version};
+use crate::util::json::{self, Map, Value};
+use crate::util::memory;
+use crate::zarr::grid::{ChunkId, Grid};
+use crate::zarr::metadata::{V1_META, ZARRAY};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Chunks that are tried one by one, which takes some microseconds each; where more may be concerned, the stored ones are
+/// listed.
+const TRIED: u64 = 1 << 16;
+
+/// Bytes of fill value written at a time, at least.
+const BLANK: usize = 64 << 10;
+
+impl Hierarchy {
+    /// Gives an array another shape, of as many dimensions: chunks that leave the grid are deleted, what leaves the
+    /// array inside the others becomes the fill value. The caller has written back what is not in the store yet.
+    pub fn resize(&self, array: &Arc<Array>, shape: &[u64]) -> Result<()> {
+        let key = array.key();
+        let _turn = self.turn(&[key])?;
+        let gone = || Error::not_found("no such array").context(key);
+        for _ in 0..ATTEMPTS {
+            let found = self.array_document(key)?.ok_or_else(gone)?;
+            // the caller's may be older than the document
+            let array = self.array(key, &found)??;
+            let before = &array.metadata().shape;
+            if shape.len() != before.len() {
+                let message = format!("shape {shape:?} has {} dimensions, not those of {before:?}", shape.len());
+                return Err(Error::invalid(message).context(key));
+            }
+            if shape == before {
+                return Ok(());
+            }
+            let (fields, version) = self.stored_object(&found.key)?.ok_or_else(gone)?;
+            let (mut fields, _memory) = fields.into_parts();
+            fields.insert("shape".into(), shape.into());
+            if self.put_shape(&array, &found, fields, &version)? {
+                return Ok(());
+            }
+        }
+        Err(contended(key))
+    }
+
+    /// Stores the document of an array that is there, which may have another shape, in place of the given version; false
+    /// if another machine has stored one meanwhile.
+    ///
+    /// Nobody sees what lies outside an array: it is cleared before the array grows over it, and after the array has
+    /// shrunk. Interrupted before the put, the array is as it was; after it, it has the new shape, and what still lies
+    /// outside waits to be cleared when the array grows again. An array that grows along one dimension and shrinks along
+    /// another does both. What comes later must not reach the disk first.
+    pub(super) fn put_shape(
+        &self,
+        old: &Arc<Array>,
+        found: &ArrayDocument,
+        fields: Map<String, Value>,
+        version: &Version,
+    ) -> Result<bool> {
+        let key = old.key();
+        let document = key.join(if found.form == Form::V1 { V1_META } else { ZARRAY });
+        let text = json::write_pretty(&Value::Object(fields));
+        let mut metadata = self.metadata(text.as_bytes(), found.form).map_err(|e| refused(&document, e))?;
+        metadata.separator = Some(old.separator());
+        let new = self.honoured(key, metadata)?;
+        let (before, after) = (&old.metadata().shape, &new.metadata().shape);
+        if before.iter().zip(after).any(|(before, after)| after > before) && self.clear_outside(&new, before, &new)? {
+            self.store.sync()?;
+        }
+        let removed = found.form == Form::Removed;
+        let replaces = if removed { Replaces::Nothing } else { Replaces::Version(version) };
+        if self.store.put_if(&document, text.as_bytes(), replaces).map_err(|e| e.context(&document))?.is_none() {
+            return Ok(false);
+        }
+        if removed {
+            self.delete(&key.join(REMOVED))?;
+        }
+        self.see_again(key)?;
+        if found.form != Form::V1 {
+            self.consolidate(key, &[ZARRAY])?;
+        }
+        if before.iter().zip(after).any(|(before, after)| after < before) {
+            self.store.sync()?;
+            self.clear_outside(old, after, &new)?;
+        }
+        Ok(true)
+    }
+
+    /// Clears what `array` has outside `kept`, along the dimensions in which that is smaller: chunks that lie outside
+    /// are deleted, the parts that do of others get the fill value of `model`. True if there was anything.
+    fn clear_outside(&self, array: &Arc<Array>, kept: &[u64], model: &Array) -> Result<bool> {
+        let outside = Outside::new(array, kept);
+        let (mut scratch, mut changed) = (Scratch::default(), false);
+        let mut clear = |chunk| {
+            changed |= self.clear_chunk(array, chunk, &outside, model, &mut scratch)?;
+            Ok(())
+        };
+        if outside.chunks() <= TRIED {
+            outside.each(array.grid(), &mut clear)?;
+            return Ok(changed);
+        }
+        for entry in array.entries()? {
+            match entry.map_err(|e| e.context(array.key()))? {
+                ArrayEntry::Chunk(chunk) if outside.touches(&array.grid().indices(chunk)) => clear(chunk)?,
+                ArrayEntry::Unlisted => {
+                    return Err(Error::damaged("some chunks can't be listed").context(array.key()));
+                }
+                ArrayEntry::Chunk(_) | ArrayEntry::Value(_) => {}
+            }
+        }
+        Ok(changed)
+    }
+
+    /// Items of objects have no place of their own in a chunk: such chunks stay as they are unless they lie outside.
+    fn clear_chunk(
+        &self,
+        array: &Array,
+        chunk: ChunkId,
+        outside: &Outside,
+        model: &Array,
+        scratch: &mut Scratch,
+    ) -> Result<bool> {
+        let spans = outside.spans(&array.grid().indices(chunk));
+        let _lock = array.lock_chunk(chunk)?;
+        if spans.iter().any(|span| span.kept == 0) {
+            return array.erase(chunk);
+        }
+        if array.metadata().is_object() {
+            return Ok(false);
+        }
+        let item = array.metadata().dtype.size();
+        let mut blank = memory::zeroed(item * (BLANK / item.max(1)).max(1))?;
+        model.fill(&mut blank, 0);
+        while let Some(mut loaded) = self.load_to_clear(array, chunk, scratch)? {
+            if !clear(&mut loaded.bytes, &spans, &blank) {
+                break;
+            }
+            // what somebody has stored meanwhile is newer
+            if array.stat_chunk(chunk)?.is_some_and(|stat| stat.version == loaded.version) {
+                return array.store(chunk, &loaded.bytes, scratch).map(|_| true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// None also for a damaged chunk: nobody reads anything from it, now or later.
+    fn load_to_clear(&self, array: &Array, chunk: ChunkId, scratch: &mut Scratch) -> Result<Option<Loaded>> {
+        match array.load(chunk, Vec::new(), scratch) {
+            Err(e) if e.kind() == Kind::Damaged => {
+                self.stats.problem(format!("{e}: left as it is while the array's shape changes"));
+                Ok(None)
+            }
+            loaded => loaded,
+        }
+    }
+}
+
+/// How much of a chunk along one dimension is kept, in items.
+#[derive(Clone, Copy)]
+struct Span {
+    kept: usize,
+    len: usize,
+}
+
+/// Sets what is not kept of a chunk of C layout to `blank`, which holds whole items; true if that changed anything.
+fn clear(chunk: &mut [u8], spans: &[Span], blank: &[u8]) -> bool {
+    let Some((span, inner)) = spans.split_first() else { return false };
+    let step = chunk.len() / span.len.max(1);
+    if step == 0 || spans.iter().all(|span| span.kept == span.len) {
+        return false;
+    }
+    let (kept, rest) = chunk.split_at_mut(span.kept * step);
+    let mut changed = false;
+    for piece in rest.chunks_mut(blank.len()) {
+        let blank = &blank[..piece.len()];
+        if piece != blank {
+            piece.copy_from_slice(blank);
+            changed = true;
+        }
+    }
+    for row in kept.chunks_exact_mut(step) {
+        changed |= clear(row, inner, blank);
+    }
+    changed
+}
+
+/// What a grid has outside a smaller shape.
+struct Outside {
+    /// Along each dimension: items of a chunk, items kept (None: all), and the first chunk that is not kept whole.
+    dimensions: Vec<(u64, Option<u64>, u64)>,
+    counts: Vec<u64>,
+}
+
+impl Outside {
+    fn new(array: &Array, kept: &[u64]) -> Self {
+        let meta = array.metadata();
+        let counts = array.grid().counts().to_vec();
+        let sizes = meta.shape.iter().zip(&meta.chunks).zip(kept).zip(&counts);
+        let dimensions = sizes.map(|(((&len, &chunk), &kept), &count)| match kept < len {
+            true => (chunk, Some(kept), kept / chunk),
+            false => (chunk, None, count),
+        });
+        Outside { dimensions: dimensions.collect(), counts }
+    }
+
+    /// True for the indices of a chunk that is not kept whole.
+    fn touches(&self, indices: &[u64]) -> bool {
+        indices.iter().zip(&self.dimensions).any(|(index, (_, _, first))| index >= first)
+    }
+
+    /// What is kept of a chunk along each dimension.
+    fn spans(&self, indices: &[u64]) -> Vec<Span> {
+        let span = |(&index, &(chunk, kept, _)): (&u64, &(u64, Option<u64>, u64))| {
+            let kept = kept.map_or(chunk, |kept| kept.saturating_sub(index * chunk).min(chunk));
+            Span { kept: kept as usize, len: chunk as usize }
+        };
+        indices.iter().zip(&self.dimensions).map(span).collect()
+    }
+
+    /// Boxes of grid indices that hold each chunk which is not kept whole once: box `d` those that are so along
+    /// dimension `d` and along none before.
+    fn boxes(&self) -> impl Iterator<Item = Vec<Range<u64>>> {
+        let firsts = || self.dimensions.iter().map(|(_, _, first)| *first);
+        (0..self.counts.len()).map(move |outer| {
+            let ranges = firsts().zip(&self.counts).enumerate().map(|(d, (first, &count))| match d.cmp(&outer) {
+                std::cmp::Ordering::Less => 0..first,
+                std::cmp::Ordering::Equal => first..count,
+                std::cmp::Ordering::Greater => 0..count,
+            });
+            ranges.collect()
+        })
+    }
+
+    /// How many chunks are not kept whole; no more than fits.
+    fn chunks(&self) -> u64 {
+        let size = |ranges: Vec<Range<u64>>| match ranges.iter().any(Range::is_empty) {
+            true => 0,
+            false => ranges.iter().fold(1u64, |n, range| n.saturating_mul(range.end - range.start)),
+        };
+        self.boxes().map(size).fold(0, u64::saturating_add)
+    }
+
+    /// Calls `each` with every chunk of `grid` that is not kept whole.
+    fn each(&self, grid: &Grid, each: &mut dyn FnMut(ChunkId) -> Result<()>) -> Result<()> {
+        for ranges in self.boxes().filter(|ranges| !ranges.iter().any(Range::is_empty)) {
+            let mut indices: Vec<u64> = ranges.iter().map(|range| range.start).collect();
+            loop {
+                each(grid.chunk(&indices))?;
+                let next = indices.iter().zip(&ranges).rposition(|(index, range)| index + 1 < range.end);
+                let Some(d) = next else { break };
+                indices[d] += 1;
+                for (index, range) in indices.iter_mut().zip(&ranges).skip(d + 1) {
+                    *index = range.start;
+                }
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,396 @@
+//! The hierarchy of a store that can't list: its groups and arrays as the `.zmetadata` at its root tells them, or, without
+//! one, as far as somebody asks for them by name. Where the user wants it so, the metadata of any store. It is a store
+//! itself, so that nobody above it need know where a document comes from.
+
+use super::OWN;
+use super::consolidated::{MAX_CONSOLIDATED, metadata_of};
+use crate::error::{Error, Kind, Result};
+use crate::stats::Stats;
+use crate::store::{
+    Counted, Entry, EntryKind, Key, Listing, Replaces, Stat, Store, Version, get_counted, hand_on, stat_many_of,
+};
+use crate::util::json::{self, Members};
+use crate::util::memory::{self, Grant, lock};
+use crate::zarr::metadata::{ZARRAY, ZATTRS, ZGROUP, ZMETADATA};
+use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::ops::{Bound, Range};
+use std::sync::{Arc, Mutex};
+use std::time::SystemTime;
+
+/// When the documents in the `.zmetadata` at the root of a store are used in place of the stored ones.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum UseConsolidated {
+    /// Where the store can't list.
+    #[default]
+    Auto,
+    /// Always; then the metadata can't be changed.
+    Always,
+    /// Never.
+    Never,
+}
+
+/// A store whose hierarchy is told by its `.zmetadata`, or found by name.
+pub struct Consolidated {
+    below: Arc<dyn Store>,
+    served: bool,
+    stats: Arc<Stats>,
+    /// Protects what the latest `.zmetadata` says; None if it can't be used. Held while it is read.
+    latest: Mutex<Option<(Version, Option<Arc<Outline>>)>>,
+}
+
+/// What a `.zmetadata` says.
+struct Outline {
+    /// When it was written.
+    modified: SystemTime,
+    /// All of it: a document is a part of it.
+    text: Vec<u8>,
+    documents: BTreeMap<Key, Place>,
+    /// Where groups and arrays stand, and all levels above them.
+    prefixes: BTreeSet<Key>,
+    /// Counts the text and both maps.
+    memory: Grant,
+}
+
+/// A document in the text.
+struct Place {
+    range: Range<u32>,
+    /// Differs where the documents differ.
+    digest: u128,
+}
+
+/// Bytes that a key takes in both kinds of maps, beside its text: nodes of a tree may be half empty.
+const KEY: usize = 2 * (size_of::<Key>() + size_of::<Place>()) + 32;
+
+impl Consolidated {
+    /// `store` as its hierarchy is to be read: `store` itself where it can list and `.zmetadata` is not to be used.
+    pub fn over(store: Arc<dyn Store>, when: UseConsolidated, stats: Arc<Stats>) -> Result<Arc<dyn Store>> {
+        if store.lists_all() && when != UseConsolidated::Always {
+            return Ok(store);
+        }
+        let served = when != UseConsolidated::Never;
+        let consolidated = Consolidated { below: store, served, stats, latest: Mutex::default() };
+        if when == UseConsolidated::Always && consolidated.outline()?.is_none() {
+            let why = "has no .zmetadata that can be used: `zarrfs consolidate` writes one";
+            return Err(Error::invalid(why));
+        }
+        Ok(Arc::new(consolidated))
+    }
+
+    /// What `.zmetadata` says now; None if there is none, or none that can be used.
+    fn outline(&self) -> Result<Option<Arc<Outline>>> {
+        let key = Key::root().join(ZMETADATA);
+        if !self.served {
+            return Ok(None);
+        }
+        let stat = self.below.stat(&key).map_err(|e| e.context(&key))?;
+        let Some(stat) = stat.filter(|stat| stat.kind == EntryKind::Value) else { return Ok(None) };
+        let mut latest = lock(&self.latest);
+        if let Some((version, outline)) = &*latest
+            && *version == stat.version
+        {
+            return Ok(outline.clone());
+        }
+        // two of them need not fit into memory
+        *latest = None;
+        let read = get_counted(self.below.as_ref(), &key, MAX_CONSOLIDATED);
+        let version = match &read {
+            Ok(None) => return Ok(None),
+            Ok(Some(read)) => read.stat.version.clone(),
+            Err(e) if e.kind() == Kind::Damaged => stat.version,
+            Err(e) => return Err(e.clone().context(&key)),
+        };
+        let outline = match read.and_then(|read| read.map(Outline::parse).transpose()) {
+            Ok(outline) => outline.map(Arc::new),
+            Err(e) if e.kind() == Kind::System(libc::ENOMEM) => return Err(e.context(&key)),
+            Err(e) => {
+                self.stats.problem(format!("{key}: {e}: it is not used, metadata is asked for by name"));
+                None
+            }
+        };
+        *latest = Some((version, outline.clone()));
+        Ok(outline)
+    }
+
+    /// What says what the document at `key` is, if it is one and `.zmetadata` is used.
+    fn outline_of(&self, key: &Key) -> Result<Option<Arc<Outline>>> {
+        if is_document(key) { self.outline() } else { Ok(None) }
+    }
+
+    /// Of a key that a store which can't list knows nothing of: a prefix if it is that of an array or a group. Below an
+    /// array there are none.
+    fn probed(&self, key: &Key) -> Result<Option<Stat>> {
+        if key.as_str().split('/').any(|name| name.starts_with('.')) {
+            return Ok(None);
+        }
+        let levels = key.as_str().match_indices('/').map(|(end, _)| &key.as_str()[..end]);
+        for above in std::iter::once("").chain(levels) {
+            if self.below.stat(&Key::root().join(above).join(ZARRAY))?.is_some() {
+                return Ok(None);
+            }
+        }
+        for name in [ZARRAY, ZGROUP] {
+            if let Some(stat) = self.below.stat(&key.join(name))? {
+                return Ok(Some(prefix_of(stat.modified)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// An error if metadata can't be changed because it is not read from where it would be written.
+    fn check_unserved(&self) -> Result<()> {
+        match self.outline()? {
+            None => Ok(()),
+            Some(_) => {
+                let why = "the metadata is read from .zmetadata alone (--consolidated use), so it can't be changed";
+                Err(Error::new(Kind::ReadOnly, why))
+            }
+        }
+    }
+
+    fn check_put(&self, key: &Key) -> Result<()> {
+        if is_document(key) { self.check_unserved() } else { Ok(()) }
+    }
+}
+
+impl Outline {
+    fn parse(read: Counted) -> Result<Self> {
+        let Counted { bytes, stat, memory } = read;
+        json::check(&bytes)?;
+        let (documents, prefixes) = (BTreeMap::new(), BTreeSet::from([Key::root()]));
+        let mut outline = Outline { modified: stat.modified, text: Vec::new(), documents, prefixes, memory };
+        let metadata = metadata_of(&bytes)?;
+        for entry in Members::of(metadata.as_bytes())? {
+            let (name, value) = entry?;
+            // what can't be a key of a store is in none
+            let Some(key) = Key::normalize(&name).ok().filter(is_document) else { continue };
+            outline.add(key, value, value.as_ptr() as usize - bytes.as_ptr() as usize)?;
+        }
+        Ok(Outline { text: bytes, ..outline })
+    }
+
+    fn add(&mut self, key: Key, value: &str, start: usize) -> Result<()> {
+        let mut above = key.parent();
+        while !self.prefixes.contains(&above) {
+            self.count(&above)?;
+            let next = above.parent();
+            self.prefixes.insert(above);
+            above = next;
+        }
+        self.count(&key)?;
+        let digest = |seed: u64| {
+            let mut hasher = DefaultHasher::new();
+            (seed, value).hash(&mut hasher);
+            u128::from(hasher.finish())
+        };
+        // no more than MAX_CONSOLIDATED
+        let range = start as u32..(start + value.len()) as u32;
+        self.documents.insert(key, Place { range, digest: digest(0) << 64 | digest(1) });
+        Ok(())
+    }
+
+    /// Counts a key that is to be kept. A quarter of the memory stays for whoever reads the documents.
+    fn count(&mut self, key: &Key) -> Result<()> {
+        let more = KEY + key.as_str().len();
+        if self.memory.bytes() + more > memory::limit() / 4 * 3 {
+            return Err(memory::too_large(self.memory.bytes() / 3 * 4));
+        }
+        self.memory.grow(more)
+    }
+
+    fn get(&self, key: &Key) -> Option<(&[u8], Stat)> {
+        let place = self.documents.get(key)?;
+        let text = self.text.get(place.range.start as usize..place.range.end as usize)?;
+        Some((text, self.stat_of(place)))
+    }
+
+    fn stat_of(&self, place: &Place) -> Stat {
+        // whatever else changes in `.zmetadata`, a document is the same as long as its text is
+        let version = Version::Tag(format!("{:x}-{:032x}", place.range.len(), place.digest));
+        let (size, modified) = (place.range.len() as u64, self.modified);
+        Stat { kind: EntryKind::Value, size, modified, version, permissions: None }
+    }
+
+    /// What stands at `key`, if that is a group, an array, or a level above one.
+    fn prefix(&self, key: &Key) -> Option<Stat> {
+        self.prefixes.contains(key).then(|| prefix_of(self.modified))
+    }
+}
+
+/// The documents, then the groups and arrays, one level below a prefix. It holds no list of them: there may be a million.
+struct Level {
+    outline: Arc<Outline>,
+    prefix: Key,
+    /// The last key that was looked at; None before the first.
+    last: Option<Key>,
+    in_prefixes: bool,
+}
+
+impl Level {
+    /// The first key below the prefix and after the last one, and what stands there.
+    fn after_last(&self) -> Option<(Key, Stat)> {
+        // all below it stand together: a listing of one array doesn't go through those of all
+        let first = self.prefix.join("");
+        let from = self.last.as_ref().map_or(Bound::Included(&first), Bound::Excluded);
+        let range = (from, Bound::Unbounded);
+        let found = match self.in_prefixes {
+            false => {
+                let (key, place) = self.outline.documents.range::<Key, _>(range).next()?;
+                (key.clone(), self.outline.stat_of(place))
+            }
+            true => {
+                let key = self.outline.prefixes.range::<Key, _>(range).next()?;
+                (key.clone(), prefix_of(self.outline.modified))
+            }
+        };
+        Some(found).filter(|(key, _)| key.relative_to(&self.prefix).is_some())
+    }
+}
+
+impl Iterator for Level {
+    type Item = Entry;
+
+    fn next(&mut self) -> Option<Entry> {
+        loop {
+            let Some((key, stat)) = self.after_last() else {
+                if self.in_prefixes {
+                    return None;
+                }
+                (self.last, self.in_prefixes) = (None, true);
+                continue;
+            };
+            let is_next = !key.is_root() && key.parent() == self.prefix;
+            let name = key.name().to_string();
+            self.last = Some(key);
+            if is_next {
+                return Some(Entry { name, kind: stat.kind, stat: Some(stat) });
+            }
+        }
+    }
+}
+
+impl Store for Consolidated {
+    fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Version>> {
+        let Some(outline) = self.outline_of(key)? else { return self.below.get(key, limit, value) };
+        let Some((text, stat)) = outline.get(key) else { return Ok(None) };
+        if stat.size > limit {
+            return Err(Error::damaged(format!("{} bytes, more than the {limit} it may have", stat.size)));
+        }
+        memory::reserve(value, text.len())?;
+        value.extend_from_slice(text);
+        Ok(Some(stat.version))
+    }
+
+    fn get_range(&self, key: &Key, range: Range<u64>, value: &mut Vec<u8>) -> Result<Option<Stat>> {
+        let Some(outline) = self.outline_of(key)? else { return self.below.get_range(key, range, value) };
+        let Some((text, stat)) = outline.get(key) else { return Ok(None) };
+        let end = range.end.min(stat.size);
+        *value = text[range.start.min(end) as usize..end as usize].to_vec();
+        Ok(Some(stat))
+    }
+
+    fn stat(&self, key: &Key) -> Result<Option<Stat>> {
+        if let Some(outline) = self.outline_of(key)? {
+            return Ok(outline.documents.get(key).map(|place| outline.stat_of(place)));
+        }
+        // nobody can have left one
+        if key.name().starts_with(OWN) && !self.below.is_writable() {
+            return Ok(None);
+        }
+        let outline = self.outline()?;
+        // one that is shown is made of all that there is, which nobody knows
+        if key.name() == ZMETADATA && outline.is_none() && !self.below.lists_all() {
+            return Ok(None);
+        }
+        if let Some(stat) = outline.as_ref().and_then(|outline| outline.prefix(key)) {
+            return Ok(Some(stat));
+        }
+        match self.below.stat(key)? {
+            None if outline.is_none() && !self.below.lists_all() => self.probed(key),
+            found => Ok(found),
+        }
+    }
+
+    /// Names that are asked for together come from a listing: none of them is probed.
+    fn stat_many(&self, keys: &mut dyn Iterator<Item = Key>, each: &mut dyn FnMut(Result<Option<Stat>>) -> bool) {
+        let outline = match self.outline() {
+            Ok(outline) => outline,
+            Err(e) => {
+                while keys.next().is_some() && each(Err(e.clone())) {}
+                return;
+            }
+        };
+        let mut known = |key: &Key| {
+            let outline = outline.as_ref()?;
+            match outline.documents.get(key) {
+                Some(place) => Some(Some(outline.stat_of(place))),
+                None if is_document(key) => Some(None),
+                None => outline.prefix(key).map(Some),
+            }
+        };
+        stat_many_of(self.below.as_ref(), keys, &mut known, each);
+    }
+
+    fn list(&self, prefix: &Key) -> Result<Listing> {
+        if self.below.lists_all() {
+            return self.below.list(prefix);
+        }
+        match self.outline()? {
+            Some(outline) if outline.prefixes.contains(prefix) => {
+                Ok(Box::new(Level { outline, prefix: prefix.clone(), last: None, in_prefixes: false }.map(Ok)))
+            }
+            _ => self.below.list(prefix),
+        }
+    }
+
+    fn forget(&self, prefix: &Key) {
+        self.below.forget(prefix);
+        if self.served {
+            self.below.forget(&Key::root().join(ZMETADATA));
+        }
+    }
+
+    hand_on!(below: lists_all concurrency file location space is_writable check_writable lock sync writable_file);
+
+    fn put(&self, key: &Key, value: &[u8]) -> Result<Version> {
+        self.check_put(key)?;
+        self.below.put(key, value)
+    }
+
+    fn put_if(&self, key: &Key, value: &[u8], replaces: Replaces) -> Result<Option<Version>> {
+        self.check_put(key)?;
+        self.below.put_if(key, value, replaces)
+    }
+
+    fn delete(&self, key: &Key) -> Result<bool> {
+        self.check_put(key)?;
+        self.below.delete(key)
+    }
+
+    fn make_prefix(&self, key: &Key) -> Result<()> {
+        self.check_unserved()?;
+        self.below.make_prefix(key)
+    }
+
+    fn remove_prefix(&self, key: &Key) -> Result<()> {
+        self.check_unserved()?;
+        self.below.remove_prefix(key)
+    }
+
+    fn rename(&self, from: &Key, to: &Key) -> Result<()> {
+        if !matches!(self.below.stat(from)?, Some(stat) if stat.kind == EntryKind::Value) || is_document(from) {
+            self.check_unserved()?;
+        }
+        self.check_put(to)?;
+        self.below.rename(from, to)
+    }
+}
+
+fn is_document(key: &Key) -> bool {
+    [ZARRAY, ZGROUP, ZATTRS].contains(&key.name())
+}
+
+fn prefix_of(modified: SystemTime) -> Stat {
+    let version = Version::Tag(String::new());
+    Stat { kind: EntryKind::Prefix, size: 0, modified, version, permissions: None }
+}

@@ -1,0 +1,178 @@
+//! The hierarchy on a store in memory.
+
+use super::*;
+use crate::error::Kind;
+use crate::store::{Fault, FaultyStore, MemoryStore, Operation, Version};
+use crate::util::json::Value;
+
+mod contended;
+mod documents;
+mod interrupted;
+mod places;
+mod served;
+mod shapes;
+
+const ARRAY: &str = r#"{"zarr_format":2,"shape":[4],"chunks":[2],"dtype":"<i4","compressor":{"id":"zlib"},"fill_value":0,
+    "order":"C","filters":null}"#;
+
+fn hierarchy(values: &[(&str, &str)]) -> (Arc<MemoryStore>, Hierarchy) {
+    let store = Arc::new(MemoryStore::default());
+    for (key, value) in values {
+        store.insert(key, *value);
+    }
+    let hierarchy = Hierarchy::new(store.clone(), V1Order::Zarr1, Arc::default());
+    (store, hierarchy)
+}
+
+fn key(path: &str) -> Key {
+    Key::normalize(path).unwrap()
+}
+
+fn text(store: &MemoryStore, path: &str) -> Option<String> {
+    let mut value = Vec::new();
+    store.get(&key(path), 1 << 20, &mut value).unwrap().map(|_| String::from_utf8(value).unwrap())
+}
+
+fn object(store: &MemoryStore, path: &str) -> Value {
+    json::parse(text(store, path).unwrap_or_else(|| panic!("no {path}")).as_bytes()).unwrap()
+}
+
+/// Every key and prefix of the store, prefixes with a slash.
+fn everything(store: &MemoryStore) -> Vec<String> {
+    let (mut found, mut left) = (Vec::new(), vec![Key::root()]);
+    while let Some(prefix) = left.pop() {
+        for entry in store.list(&prefix).unwrap().map(|e| e.unwrap()) {
+            let below = prefix.join(&entry.name);
+            match entry.kind {
+                EntryKind::Prefix => {
+                    found.push(format!("{}/", below.as_str()));
+                    left.push(below);
+                }
+                _ => found.push(below.as_str().to_string()),
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
+fn array(h: &Hierarchy, path: &str) -> Arc<Array> {
+    match h.find(&key(path)).unwrap() {
+        Some(Place::Array(array)) => array,
+        _ => panic!("{path} is no array"),
+    }
+}
+
+#[test]
+fn groups_arrays_and_what_lies_between() {
+    let (_, h) = hierarchy(&[
+        (".zgroup", "{\"zarr_format\":2}"),
+        ("a/b/x/.zarray", ARRAY),
+        ("a/b/x/inner/.zarray", ARRAY),
+        ("bad/.zarray", "{"),
+        ("both/.zgroup", "{}"),
+        ("both/.zarray", ARRAY),
+        ("notes.txt", "hello"),
+    ]);
+    let mut seen = Vec::new();
+    h.walk(&Key::root(), &mut |key, place| {
+        let kind = match place {
+            Place::Array(_) => "array",
+            Place::Damaged(_) => "damaged",
+            Place::Group => "group",
+            _ => "other",
+        };
+        seen.push(format!("{key} {kind}"));
+    });
+    let expected = ["/ group", "/a group", "/a/b group", "/a/b/x array", "/bad damaged", "/both array"];
+    assert_eq!(seen, expected);
+    assert!(matches!(h.find(&Key::normalize("notes.txt").unwrap()).unwrap(), Some(Place::Value(_))));
+    assert!(h.find(&Key::normalize("none").unwrap()).unwrap().is_none());
+}
+
+#[test]
+fn consolidated_metadata_is_made_of_what_is_there() {
+    let (store, h) = hierarchy(&[(".zgroup", "{\"zarr_format\":2}"), ("x/.zarray", ARRAY), (".zmetadata", "stale")]);
+    store.insert("x/.zattrs", "{\"scale\": NaN}");
+    let view = h.consolidated_view(&Key::root()).unwrap().unwrap().text;
+    let view = json::parse(&view).unwrap();
+    let names: Vec<&String> = view["metadata"].as_object().unwrap().keys().collect();
+    assert_eq!(names, [".zgroup", "x/.zarray", "x/.zattrs"]);
+    assert!(view["metadata"]["x/.zarray"]["compressor"].is_null());
+    store.remove(".zmetadata");
+    assert!(h.consolidated_view(&Key::root()).unwrap().is_none());
+}
+
+#[test]
+fn changed_metadata_is_read_again() {
+    let (store, h) = hierarchy(&[("x/.zarray", ARRAY)]);
+    let size = || match h.find(&Key::normalize("x").unwrap()).unwrap() {
+        Some(Place::Array(a)) => a.size(),
+        _ => panic!(),
+    };
+    assert_eq!(size(), 16);
+    store.insert("x/.zarray", ARRAY.replace("\"shape\":[4]", "\"shape\":[9]"));
+    assert_eq!(size(), 36);
+}
+
+#[test]
+fn a_failure_of_the_system_is_neither_remembered_nor_taken_for_a_change() {
+    let (memory, _) = hierarchy(&[("x/.zarray", ARRAY)]);
+    let store = Arc::new(FaultyStore::new(memory.clone()));
+    let h = Hierarchy::new(store.clone(), V1Order::Zarr1, Arc::default());
+    let find = || match h.find(&Key::root().join("x")).unwrap() {
+        Some(Place::Array(array)) => Ok(array),
+        Some(Place::Damaged(e)) => Err(e.errno()),
+        _ => panic!(),
+    };
+    store.plan(Fault::next(Operation::Get, libc::EMFILE));
+    assert_eq!(find().err(), Some(libc::EMFILE));
+    let array = find().unwrap();
+    memory.insert("x/.zarray", ARRAY);
+    store.plan(Fault::next(Operation::Get, libc::EMFILE));
+    assert_eq!(find().err(), Some(libc::EMFILE));
+    assert!(!array.is_superseded() && Arc::ptr_eq(&array, &find().unwrap()));
+}
+
+#[test]
+fn metadata_that_cannot_be_looked_at_damages_its_array_alone() {
+    use std::os::unix::fs::symlink;
+    let dir = tempfile::tempdir().unwrap();
+    for name in ["hidden", "sound"] {
+        std::fs::create_dir(dir.path().join(name)).unwrap();
+    }
+    symlink("/", dir.path().join("hidden/.zarray")).unwrap();
+    symlink("/", dir.path().join("out")).unwrap();
+    std::fs::write(dir.path().join("sound/.zarray"), ARRAY).unwrap();
+    symlink(".zattrs", dir.path().join("sound/.zattrs")).unwrap();
+    let stats = Arc::new(Stats::default());
+    let store = Arc::new(crate::store::DirectoryStore::open(dir.path()).unwrap());
+    let h = Hierarchy::new(store, V1Order::Zarr1, stats.clone());
+    let key = |name: &str| Key::normalize(name).unwrap();
+    assert!(matches!(h.find(&key("hidden")).unwrap(), Some(Place::Damaged(e)) if e.errno() == libc::EACCES));
+    assert!(stats.problems()[0].starts_with("/hidden/.zarray: "), "{:?}", stats.problems());
+    assert!(matches!(h.find(&key("sound")).unwrap(), Some(Place::Array(_))));
+    assert!(h.attributes(&key("sound")).unwrap().is_empty());
+    assert!(h.find(&key("out")).is_err());
+    let mut names: Vec<_> = h.list(&Key::root()).unwrap().map(|e| e.unwrap().name).collect();
+    names.sort();
+    assert_eq!(names, ["hidden", "sound"]);
+}
+
+#[test]
+fn what_is_a_store() {
+    assert!(hierarchy(&[("a/.zarray", ARRAY)]).1.check().is_ok());
+    assert!(hierarchy(&[("meta", "{}"), ("attrs", "{}")]).1.check().is_ok());
+    let (_, h) = hierarchy(&[(".zarray", ARRAY)]);
+    h.remove_document(&key(""), MetadataFile::Array).unwrap();
+    h.check().unwrap();
+    // a file of that name makes no v1 store
+    assert!(
+        hierarchy(&[("meta", "notes"), ("a/.zarray", ARRAY)])
+            .1
+            .find(&Key::root())
+            .is_ok_and(|p| matches!(p, Some(Place::Group)))
+    );
+    assert_eq!(hierarchy(&[("a/x", "")]).1.check().unwrap_err().kind(), Kind::Invalid);
+    assert_eq!(hierarchy(&[("zarr.json", "{}")]).1.check().unwrap_err().kind(), Kind::Unsupported);
+}

@@ -1,0 +1,134 @@
+//! Another machine that changes the same documents: neither loses what the other has put.
+
+use super::*;
+use crate::store::{Listing, Remembering, Replaces, hand_on};
+use crate::util::memory::lock;
+use std::collections::VecDeque;
+use std::sync::Mutex;
+
+type Interference = Box<dyn FnOnce(&MemoryStore) + Send>;
+
+/// A store into which somebody else writes just before a put that has a precondition.
+struct Raced {
+    memory: Arc<MemoryStore>,
+    /// What he does before the next ones.
+    next: Mutex<VecDeque<Interference>>,
+}
+
+impl Store for Raced {
+    hand_on!(memory: get get_range stat location is_writable put delete sync make_prefix remove_prefix rename);
+
+    fn list(&self, prefix: &Key) -> Result<Listing> {
+        self.memory.list(prefix)
+    }
+
+    fn put_if(&self, key: &Key, value: &[u8], replaces: Replaces) -> Result<Option<Version>> {
+        if let Some(interfere) = lock(&self.next).pop_front() {
+            interfere(&self.memory);
+        }
+        self.memory.put_if(key, value, replaces)
+    }
+}
+
+const CONSOLIDATED: &str = r#"{"metadata":{".zgroup":{"zarr_format":2}},"zarr_consolidated_format":1}"#;
+
+fn raced(values: &[(&str, &str)]) -> (Arc<MemoryStore>, Arc<Raced>, Hierarchy) {
+    let (memory, _) = hierarchy(values);
+    memory.insert(".zgroup", "{\"zarr_format\":2}");
+    let raced = Arc::new(Raced { memory: memory.clone(), next: Mutex::default() });
+    // remembers for ever what it has once been told
+    let store = Arc::new(Remembering::new(raced.clone(), None));
+    (memory, raced, Hierarchy::new(store, V1Order::Zarr1, Arc::default()))
+}
+
+impl Raced {
+    fn before_next(&self, interfere: impl FnOnce(&MemoryStore) + Send + 'static) {
+        lock(&self.next).push_back(Box::new(interfere));
+    }
+}
+
+#[test]
+fn no_attribute_is_lost() {
+    let (memory, raced, h) = raced(&[("x/.zarray", ARRAY), (".zmetadata", CONSOLIDATED)]);
+    let x = key("x");
+    h.set_attribute(&x, "a", Some(b"1")).unwrap();
+    assert_eq!(h.attributes(&x).unwrap().len(), 1);
+    raced.before_next(|store| store.insert("x/.zattrs", r#"{"a":1,"theirs":2}"#));
+    h.set_attribute(&x, "b", Some(b"3")).unwrap();
+    assert_eq!(object(&memory, "x/.zattrs"), json::parse(br#"{"a":1,"theirs":2,"b":3}"#).unwrap());
+    assert_eq!(object(&memory, ".zmetadata")["metadata"]["x/.zattrs"], object(&memory, "x/.zattrs"));
+    raced.before_next(|store| store.insert("x/.zattrs", r#"{"theirs":4,"b":3}"#));
+    assert_eq!(h.set_attribute(&x, "a", None).unwrap_err().errno(), libc::ENODATA);
+    // one that comes where none was
+    raced.before_next(|store| store.insert(".zattrs", r#"{"theirs":5}"#));
+    h.set_attribute(&key(""), "a", Some(b"6")).unwrap();
+    assert_eq!(object(&memory, ".zattrs"), json::parse(br#"{"theirs":5,"a":6}"#).unwrap());
+}
+
+/// "two mounts on one bucket lose no entry of `.zmetadata`"; and what it says is what the documents say at last.
+#[test]
+fn no_entry_of_the_consolidated_metadata_is_lost() {
+    let (memory, raced, h) = raced(&[("x/.zarray", ARRAY), (".zmetadata", CONSOLIDATED)]);
+    raced.before_next(|store| {
+        store.insert("theirs/.zgroup", "{\"zarr_format\":2}");
+        let more = CONSOLIDATED.replace(".zgroup\":", "theirs/.zgroup\":{\"zarr_format\":2},\".zgroup\":");
+        store.insert(".zmetadata", more);
+    });
+    h.create_group(&key("ours")).unwrap();
+    let names = |memory: &MemoryStore| -> Vec<String> {
+        object(memory, ".zmetadata")["metadata"].as_object().unwrap().keys().cloned().collect()
+    };
+    assert_eq!(names(&memory), ["theirs/.zgroup", ".zgroup", "ours/.zgroup"]);
+    // he changes the document that was just put, and is the first to tell of it
+    h.attributes(&key("x")).unwrap();
+    raced.before_next(|_| {});
+    raced.before_next(|store| {
+        store.insert("x/.zattrs", r#"{"a":1,"theirs":2}"#);
+        store.insert(
+            ".zmetadata",
+            CONSOLIDATED.replace(".zgroup\":", "x/.zattrs\":{\"a\":1,\"theirs\":2},\".zgroup\":"),
+        );
+    });
+    h.set_attribute(&key("x"), "a", Some(b"1")).unwrap();
+    assert_eq!(object(&memory, ".zmetadata")["metadata"]["x/.zattrs"], object(&memory, "x/.zattrs"));
+    // and one that is made anew meanwhile has what came meanwhile
+    raced.before_next(|store| {
+        store.insert("late/.zgroup", "{\"zarr_format\":2}");
+        store.insert(".zmetadata", CONSOLIDATED);
+    });
+    let written = h.write_consolidated(&key("")).unwrap();
+    assert_eq!(written, [".zgroup", "late/.zgroup", "ours/.zgroup", "theirs/.zgroup", "x/.zarray", "x/.zattrs"]);
+    assert_eq!(names(&memory), written);
+}
+
+#[test]
+fn a_shape_is_laid_on_the_document_that_is_there() {
+    let (memory, raced, h) = raced(&[("x/.zarray", ARRAY)]);
+    let x = array(&h, "x");
+    raced.before_next(|store| store.insert("x/.zarray", ARRAY.replace("\"fill_value\":0", "\"fill_value\":7")));
+    h.resize(&x, &[6]).unwrap();
+    let document = object(&memory, "x/.zarray");
+    assert_eq!((&document["shape"], &document["fill_value"]), (&Value::from(vec![6]), &Value::from(7)));
+    // he has given it that shape already
+    let x = array(&h, "x");
+    raced.before_next(|store| store.insert("x/.zarray", ARRAY.replace("[4]", "[8]")));
+    h.resize(&x, &[8]).unwrap();
+    assert_eq!(object(&memory, "x/.zarray")["fill_value"], 0);
+    // of a document that somebody writes the fields that he may not change are what is there
+    let view = String::from_utf8(h.array_view(&key("x")).unwrap().unwrap().text).unwrap();
+    raced.before_next(|store| store.insert("x/.zarray", ARRAY.replace("[4]", "[8]").replace("zlib", "bz2")));
+    h.put_document(&key("x"), MetadataFile::Array, view.replace('8', "9").as_bytes()).unwrap();
+    let document = object(&memory, "x/.zarray");
+    assert_eq!((&document["shape"], &document["compressor"]["id"]), (&Value::from(vec![9]), &Value::from("bz2")));
+}
+
+#[test]
+fn who_is_never_the_first_gives_up() {
+    let (memory, raced, h) = raced(&[("x/.zarray", ARRAY)]);
+    for i in 0..200 {
+        raced.before_next(move |store| store.insert("x/.zattrs", format!("{{\"theirs\":{i}}}")));
+    }
+    let e = h.set_attribute(&key("x"), "a", Some(b"1")).unwrap_err();
+    assert_eq!((e.errno(), e.message().starts_with("/x/.zattrs: ")), (libc::EAGAIN, true), "{e}");
+    assert!(object(&memory, "x/.zattrs").get("a").is_none());
+}

@@ -1,0 +1,133 @@
+//! Changes that end at any of their steps: what is there then can be read, and doing it again finishes it.
+
+use super::shapes::{document, elements, resized, store_chunks};
+use super::*;
+use crate::store::{Fault, FaultyStore, Operation};
+
+/// Calls `change` on stores made by `make`, with the store failing at each call in turn, before or after that has had
+/// its effect; then `check` on what is left.
+fn at_each_step(
+    make: impl Fn() -> Arc<MemoryStore>,
+    change: impl Fn(&Hierarchy) -> Result<()>,
+    check: impl Fn(&MemoryStore, &Hierarchy),
+) -> usize {
+    let mut stops = 0;
+    for operation in [Operation::Put, Operation::Delete, Operation::Sync, Operation::Rename, Operation::Prefix] {
+        for applied in [false, true] {
+            for after in 0.. {
+                let store = make();
+                let faulty = Arc::new(FaultyStore::new(store.clone()));
+                faulty.plan(Fault { operation, after, times: u64::MAX, errno: libc::EIO, applied });
+                let h = Hierarchy::new(faulty, V1Order::Zarr1, Arc::default());
+                if change(&h).is_ok() {
+                    break;
+                }
+                stops += 1;
+                check(&store, &Hierarchy::new(store.clone(), V1Order::Zarr1, Arc::default()));
+            }
+        }
+    }
+    stops
+}
+
+#[test]
+fn a_shape_is_the_old_or_the_new_and_nothing_comes_back() {
+    let (old, new) = ([6, 5], [3, 9]);
+    let make = || {
+        let (store, h) = hierarchy(&[("x/.zarray", &document(&[6, 9], &[2, 2], "C", "."))]);
+        store_chunks(&array(&h, "x"), u64::MAX);
+        // another writer has shrunk it, and left everything where it was
+        store.insert("x/.zarray", document(&old, &[2, 2], "C", "."));
+        store
+    };
+    let before = elements(&array(&Hierarchy::new(make(), V1Order::Zarr1, Arc::default()), "x"));
+    let change = |h: &Hierarchy| h.resize(&array(h, "x"), &new);
+    let stops = at_each_step(make, change, |_, h| {
+        let now = array(h, "x");
+        let is_old = now.metadata().shape == old;
+        assert!(is_old || now.metadata().shape == new);
+        let expected = if is_old { before.clone() } else { resized(&before, &old, &new) };
+        assert_eq!(elements(&now), expected);
+        h.resize(&now, &[6, 9]).unwrap();
+        let expected = resized(&expected, if is_old { &old } else { &new }, &[6, 9]);
+        assert_eq!(elements(&array(h, "x")), expected);
+    });
+    assert!(stops > 20, "{stops}");
+}
+
+const META: &str = r#"{"zarr_format":1,"shape":[4],"chunks":[4],"dtype":"<f4","compression":"zlib","compression_opts":1,
+    "fill_value":NaN,"order":"F"}"#;
+
+#[test]
+fn a_migration_leaves_a_store_that_can_be_read_and_finished() {
+    let make = || {
+        let (store, h) =
+            hierarchy(&[("meta", &META.replace("NaN", "7").replace("<f4", "<u2")), ("attrs", "{\"a\": 1}")]);
+        store_chunks(&array(&h, ""), 1);
+        store
+    };
+    let stops = at_each_step(
+        make,
+        |h| h.migrate().map(|_| ()),
+        |store, h| {
+            let check = |h: &Hierarchy| {
+                assert_eq!(elements(&array(h, "")), [1000, 1001, 1002, 1003]);
+                assert_eq!(h.attributes(&Key::root()).unwrap()["a"], 1);
+            };
+            check(h);
+            // what was left to do may have been nothing but to hear of it
+            h.migrate().unwrap();
+            check(h);
+            assert_eq!(everything(store), [".zarray", ".zattrs", "0"]);
+        },
+    );
+    assert!(stops > 10, "{stops}");
+}
+
+#[test]
+fn a_migrated_store_is_what_it_was() {
+    let (store, h) = hierarchy(&[("meta", META), ("attrs", "{ \"a\": NaN}")]);
+    assert!(h.migrate().unwrap());
+    // zarr 1.x made C of every order but blosc's
+    let expected = r#"{"chunks":[4],"compressor":{"id":"zlib","level":1},"dimension_separator":".","dtype":"<f4",
+        "fill_value":"NaN","filters":null,"order":"C","shape":[4],"zarr_format":2}"#;
+    assert_eq!(object(&store, ".zarray"), json::parse(expected.as_bytes()).unwrap());
+    assert_eq!(text(&store, ".zattrs").unwrap(), "{ \"a\": NaN}");
+    assert!(!h.migrate().unwrap());
+    store.insert("meta", "somebody's");
+    store.insert("attrs", "somebody's");
+    assert!(!h.migrate().unwrap());
+    assert_eq!(everything(&store), [".zarray", ".zattrs", "attrs", "meta"]);
+    let (_, h) = hierarchy(&[("meta", META), ("attrs", "{}")]);
+    let spec = Hierarchy::new(h.store.clone(), V1Order::Spec, Arc::default());
+    assert!(spec.migrate().unwrap());
+    assert_eq!(array(&spec, "").metadata().order, crate::zarr::metadata::Order::F);
+    assert!(!hierarchy(&[(".zgroup", "{\"zarr_format\": 2}")]).1.migrate().unwrap());
+    assert!(hierarchy(&[("meta", "{"), ("attrs", "{}")]).1.migrate().is_err());
+}
+
+#[test]
+fn what_is_removed_or_renamed_is_there_or_not() {
+    let make = || hierarchy(&[("x/.zarray", ARRAY), ("x/.zattrs", "{}"), ("x/0.partial", "")]).0;
+    let stops = at_each_step(
+        make,
+        |h| h.remove_place(&key("x")),
+        |store, h| {
+            if h.find(&key("x")).unwrap().is_some() {
+                h.remove_place(&key("x")).unwrap();
+            }
+            assert!(everything(store).is_empty(), "{:?}", everything(store));
+        },
+    );
+    assert!(stops > 8, "{stops}");
+    let make = || hierarchy(&[("x/.zarray", ARRAY), ("y/.zgroup", "{\"zarr_format\": 2}")]).0;
+    let stops = at_each_step(
+        make,
+        |h| h.rename(&key("x"), &key("y")),
+        |_, h| {
+            let is_array = |path| matches!(h.find(&key(path)).unwrap(), Some(Place::Array(_)));
+            assert!(is_array("x") != is_array("y"));
+        },
+    );
+    assert!(stops > 4, "{stops}");
+}

@@ -1,0 +1,207 @@
+//! "`.zmetadata` serves where the store cannot list, and is ignored where it can."
+
+use super::*;
+use crate::array::ArrayEntry;
+use crate::store::{Remembering, UnlistedStore};
+use crate::zarr::metadata::Separator;
+
+const GROUP: &str = "{\"zarr_format\":2}";
+
+/// Two groups, three arrays, and a chunk.
+const VALUES: [(&str, &str); 6] = [
+    (".zgroup", GROUP),
+    ("g/.zgroup", GROUP),
+    ("g/x/.zarray", ARRAY),
+    ("g/x/.zattrs", "{\"unit\": \"m\"}"),
+    ("g/0/.zarray", ARRAY),
+    ("g/x/1", "a chunk"),
+];
+
+fn consolidated(values: &[(&str, &str)]) -> String {
+    let documents = values.iter().filter(|(key, _)| key.rsplit('/').next().is_some_and(|name| name.starts_with('.')));
+    let entries: Vec<String> = documents.map(|(key, text)| format!("{key:?}:{text}")).collect();
+    format!("{{\"zarr_consolidated_format\":1,\"metadata\":{{{}}}}}", entries.join(","))
+}
+
+/// A store that remembers and can't list, and what counts the questions that reach it.
+fn unlisted(values: &[(&str, &str)], when: UseConsolidated) -> (Arc<MemoryStore>, Arc<FaultyStore>, Hierarchy) {
+    let (memory, _) = hierarchy(values);
+    let counted = Arc::new(FaultyStore::new(Arc::new(UnlistedStore::new(memory.clone()))));
+    let stats = Arc::new(Stats::default());
+    let store = Consolidated::over(Arc::new(Remembering::new(counted.clone(), None)), when, stats.clone()).unwrap();
+    (memory, counted, Hierarchy::new(store, V1Order::Zarr1, stats))
+}
+
+fn asked(store: &FaultyStore) -> u64 {
+    [Operation::Stat, Operation::Get, Operation::List].into_iter().map(|operation| store.calls(operation)).sum()
+}
+
+fn walked(h: &Hierarchy) -> Vec<String> {
+    let mut seen = Vec::new();
+    h.walk(&Key::root(), &mut |key, place| seen.push(format!("{key} {}", kind(Some(place)))));
+    seen
+}
+
+fn kind(place: Option<&Place>) -> &'static str {
+    match place {
+        Some(Place::Array(_)) => "array",
+        Some(Place::Group) => "group",
+        Some(Place::Value(_)) => "value",
+        Some(_) => "other",
+        None => "nothing",
+    }
+}
+
+fn found(h: &Hierarchy, path: &str) -> &'static str {
+    kind(h.find(&key(path)).unwrap().as_ref())
+}
+
+#[test]
+fn all_of_it_is_told_by_two_requests() {
+    let (memory, counted, h) = unlisted(&VALUES, UseConsolidated::Auto);
+    memory.insert(".zmetadata", consolidated(&VALUES));
+    h.check().unwrap();
+    assert_eq!(walked(&h), ["/ group", "/g group", "/g/0 array", "/g/x array"]);
+    assert_eq!(h.attributes(&key("g/x")).unwrap()["unit"], "m");
+    assert!(h.attributes(&key("g/0")).unwrap().is_empty());
+    assert_eq!(asked(&counted), 2, "what stands at .zmetadata, and its value");
+    assert_eq!((found(&h, "g/x/1"), found(&h, "g/y"), found(&h, "g/x/.zgroup")), ("value", "nothing", "nothing"));
+    // the view of it is made of the documents that there are
+    let view = json::parse(&h.consolidated_view(&Key::root()).unwrap().unwrap().text).unwrap();
+    assert_eq!(view["metadata"].as_object().unwrap().len(), 5);
+}
+
+/// Names that stand around `a/` in the order of keys: `.` comes before the slash, `0` after it.
+#[test]
+fn each_level_lists_what_is_on_it() {
+    let values = [
+        ("a/.zgroup", GROUP),
+        ("a/b/c/.zarray", ARRAY),
+        ("a.b/.zarray", ARRAY),
+        ("a0/.zarray", ARRAY),
+        (".zgroup", GROUP),
+    ];
+    let (memory, _, h) = unlisted(&values, UseConsolidated::Auto);
+    memory.insert(".zmetadata", consolidated(&values));
+    assert_eq!(walked(&h), ["/ group", "/a group", "/a/b group", "/a/b/c array", "/a.b array", "/a0 array"]);
+    let names = |path: &str| {
+        let mut names: Vec<String> = h.store().list(&key(path)).unwrap().map(|entry| entry.unwrap().name).collect();
+        names.sort();
+        names
+    };
+    assert_eq!(names(""), [".zgroup", "a", "a.b", "a0"]);
+    assert_eq!((names("a"), names("a/b")), (vec![".zgroup".into(), "b".into()], vec!["c".into()]));
+}
+
+#[test]
+fn without_it_names_are_asked_for_when_they_are_opened() {
+    let (memory, counted, h) = unlisted(&VALUES, UseConsolidated::Auto);
+    h.check().unwrap();
+    let names = ["", "g", "g/x", "g/0", "g/x/1", "g/x/0", "g/none", "none"];
+    let kinds = ["group", "group", "array", "array", "value", "nothing", "nothing", "nothing"];
+    assert_eq!(names.map(|name| found(&h, name)), kinds);
+    // each of them once more takes nothing
+    let before = asked(&counted);
+    assert_eq!(names.map(|name| found(&h, name)), kinds);
+    assert_eq!(asked(&counted), before);
+    assert_eq!(walked(&h), ["/ group"]);
+    // an array that is there by now is found when it is opened
+    memory.insert("none/.zarray", ARRAY);
+    h.store().forget(&key("none"));
+    assert_eq!(found(&h, "none"), "array");
+    let (_, _, h) = unlisted(&[("x/.zarray", ARRAY)], UseConsolidated::Auto);
+    assert_eq!(h.check().unwrap_err().kind(), Kind::Invalid);
+}
+
+#[test]
+fn it_is_read_again_when_it_has_changed_and_only_what_changed_is_new() {
+    let (memory, counted, h) = unlisted(&VALUES, UseConsolidated::Auto);
+    memory.insert(".zmetadata", consolidated(&VALUES));
+    let (x, other) = (array(&h, "g/x"), array(&h, "g/0"));
+    let more = [&VALUES[..], &[("g/new/.zarray", ARRAY)]].concat();
+    let more = consolidated(&more).replacen("\"shape\":[4]", "\"shape\":[6]", 1);
+    memory.insert(".zmetadata", more);
+    let before = asked(&counted);
+    assert_eq!((array(&h, "g/x").size(), asked(&counted) - before), (16, 0), "nobody has opened anything");
+    h.store().forget(&key("g/x"));
+    assert_eq!((array(&h, "g/x").size(), found(&h, "g/new")), (24, "array"));
+    assert!(x.is_superseded() && !other.is_superseded() && Arc::ptr_eq(&other, &array(&h, "g/0")));
+    assert_eq!(asked(&counted) - before, 2);
+    h.store().forget(&key("g/x"));
+    array(&h, "g/x");
+    assert_eq!(asked(&counted) - before, 3, "it is as it was");
+    memory.remove(".zmetadata");
+    h.store().forget(&key("g"));
+    assert_eq!((array(&h, "g/x").size(), found(&h, "g/new")), (16, "nothing"));
+}
+
+#[test]
+fn one_that_is_damaged_is_on_record_and_not_used() {
+    let (memory, counted, h) = unlisted(&VALUES, UseConsolidated::Auto);
+    memory.insert(".zmetadata", "<html>not found</html>");
+    assert_eq!((found(&h, "g/x"), found(&h, "g"), found(&h, "g/0")), ("array", "group", "array"));
+    assert_eq!(h.stats.problems().len(), 1, "{:?}", h.stats.problems());
+    assert!(h.stats.problems()[0].starts_with("/.zmetadata: "), "{:?}", h.stats.problems());
+    // names that lead out of the store, or are no documents, are none
+    memory.insert(".zmetadata", r#"{"metadata":{"../.zarray":{},"a/../../.zgroup":{},"g/x/1":{},"g/.zgroup":{}}}"#);
+    h.store().forget(&Key::root());
+    assert_eq!(walked(&h), ["/ group", "/g group"]);
+    // what can't be asked for is not missing
+    h.store().forget(&Key::root());
+    counted.plan(Fault { times: 100, ..Fault::next(Operation::Stat, libc::EIO) });
+    assert_eq!(h.find(&key("g")).err().map(|e| e.errno()), Some(libc::EIO));
+    assert_eq!(h.check().unwrap_err().errno(), libc::EIO);
+}
+
+/// "`--consolidated auto|use|ignore`".
+#[test]
+fn where_the_store_lists_it_is_used_only_if_that_is_asked_for() {
+    let (memory, _) = hierarchy(&VALUES);
+    let over = |when| -> Result<Hierarchy> {
+        let store = Consolidated::over(memory.clone(), when, Arc::default())?;
+        Ok(Hierarchy::new(store, V1Order::Zarr1, Arc::default()))
+    };
+    let fails = over(UseConsolidated::Always).map(drop).unwrap_err();
+    assert_eq!((fails.kind(), fails.message().contains("zarrfs consolidate")), (Kind::Invalid, true), "{fails}");
+    memory.insert(".zmetadata", consolidated(&VALUES[..3]));
+    for (when, expected) in [(UseConsolidated::Auto, 5), (UseConsolidated::Always, 4), (UseConsolidated::Never, 5)] {
+        let h = over(when).unwrap();
+        let place = |path| found(&h, path);
+        let arrays = ["", "g", "g/x", "g/0"].map(place).into_iter().filter(|kind| ["array", "group"].contains(kind));
+        // without its document g/0 is a group
+        assert_eq!((arrays.count(), place("g/0") == "array"), (4, expected == 5), "{when:?}");
+        assert_eq!(h.attributes(&key("g/x")).unwrap().is_empty(), expected == 4);
+    }
+    // chunks can be written then, metadata can't
+    let h = over(UseConsolidated::Always).unwrap();
+    h.store().put(&key("g/x/0"), b"a chunk").unwrap();
+    let refused = |done: Result<()>| assert_eq!(done.unwrap_err().kind(), Kind::ReadOnly);
+    refused(h.set_attribute(&key("g/x"), "a", Some(b"1")));
+    refused(h.create_group(&key("new")));
+    refused(h.remove_place(&key("g/0")));
+    refused(h.rename(&key("g/x"), &key("y")));
+    refused(h.remove_document(&key("g/x"), MetadataFile::Array));
+    assert_eq!(everything(&memory).iter().filter(|k| k.starts_with("new") || k.starts_with("y")).count(), 0);
+    // and none of it is there in a store that can't list and is told to ignore it
+    let (memory, _, h) = unlisted(&VALUES[..2], UseConsolidated::Never);
+    memory.insert(".zmetadata", consolidated(&VALUES));
+    assert_eq!((found(&h, "g"), found(&h, "g/x")), ("group", "nothing"));
+    // nor is one shown, made of the little that is known
+    assert!(h.consolidated_view(&Key::root()).unwrap().is_none());
+}
+
+/// "chunks under `0/0` without `dimension_separator`": where nothing is listed, the first chunk tells.
+#[test]
+fn the_first_chunk_tells_an_undeclared_separator() {
+    let nested = ARRAY.replace("[4]", "[4,4]").replace("[2]", "[2,2]");
+    for (chunk, separator) in [("x/0/0", Separator::Slash), ("x/0.0", Separator::Dot), ("x/1/1", Separator::Dot)] {
+        let (_, _, h) = unlisted(&[("x/.zarray", &nested), (chunk, "")], UseConsolidated::Auto);
+        assert_eq!(array(&h, "x").separator(), separator, "{chunk}");
+    }
+    let (_, counted, h) = unlisted(&[("x/.zarray", ARRAY)], UseConsolidated::Auto);
+    let x = array(&h, "x");
+    assert_eq!(
+        (asked(&counted), x.entries().unwrap().filter(|e| !matches!(e, Ok(ArrayEntry::Value(_)))).count()),
+        (3, 0)
+    );
+}

@@ -1,0 +1,199 @@
+//! Arrays that get another shape, compared with the definition: an element that was always inside keeps its value, any
+//! other is the fill value.
+
+use super::*;
+use crate::array::Scratch;
+use crate::zarr::grid::ChunkId;
+use crate::zarr::metadata::Separator;
+use proptest::prelude::*;
+
+pub(super) fn document(shape: &[u64], chunks: &[u64], order: &str, separator: &str) -> String {
+    format!(
+        r#"{{"zarr_format":2,"shape":{shape:?},"chunks":{chunks:?},"dtype":"<u2","compressor":{{"id":"zlib"}},
+        "fill_value":513,"order":"{order}","filters":null,"dimension_separator":"{separator}"}}"#
+    )
+}
+
+/// The elements of an array as a store has them, C order.
+pub(super) fn elements(array: &Array) -> Vec<u16> {
+    let grid = array.grid();
+    let mut bytes = vec![0; array.size() as usize];
+    array.fill(&mut bytes, 0);
+    let mut at = 0;
+    for run in grid.runs(0..array.size()) {
+        if let Some(chunk) = array.load(run.chunk, Vec::new(), &mut Scratch::default()).unwrap() {
+            bytes[at..at + run.len].copy_from_slice(&chunk.bytes[run.offset..run.offset + run.len]);
+        }
+        at += run.len;
+    }
+    bytes.chunks(2).map(|b| u16::from_le_bytes([b[0], b[1]])).collect()
+}
+
+/// Stores some chunks, full of numbers that are no fill value, padding included.
+pub(super) fn store_chunks(array: &Array, which: u64) {
+    for id in (0..array.grid().chunk_count()).filter(|id| which >> (id % 64) & 1 == 1) {
+        let numbers = (0..array.grid().chunk_size() / 2).flat_map(|i| (1000 + i as u16).to_le_bytes());
+        array.store(ChunkId(id), &numbers.collect::<Vec<u8>>(), &mut Scratch::default()).unwrap();
+    }
+}
+
+/// What `elements` of an array of shape `old` are in one of shape `new`.
+pub(super) fn resized(elements: &[u16], old: &[u64], new: &[u64]) -> Vec<u16> {
+    (0..new.iter().product::<u64>())
+        .map(|flat| {
+            let (mut rest, mut place, mut stride, mut inside) = (flat, 0, 1, true);
+            for (old, new) in old.iter().zip(new).rev() {
+                inside &= rest % new < *old;
+                place += rest % new * stride;
+                (stride, rest) = (stride * old, rest / new);
+            }
+            if inside { elements[place as usize] } else { 513 }
+        })
+        .collect()
+}
+
+fn dimensions() -> impl Strategy<Value = Vec<(u64, u64, u64, u64)>> {
+    prop::collection::vec((0u64..8, 1u64..5, 0u64..8, 0u64..8), 1..4)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    #[test]
+    fn what_leaves_an_array_never_comes_back(
+        dims in dimensions(), which in any::<u64>(), f in any::<bool>(), slash in any::<bool>(), list in any::<bool>()
+    ) {
+        let part = |n: usize| dims.iter().map(|d| [d.0, d.1, d.2, d.3][n]).collect::<Vec<u64>>();
+        let (first, chunks, second, third) = (part(0), part(1), part(2), part(3));
+        let text = document(&first, &chunks, if f { "F" } else { "C" }, if slash { "/" } else { "." });
+        let (_, h) = hierarchy(&[("x/.zarray", &text)]);
+        store_chunks(&array(&h, "x"), which);
+        if list {
+            // a dimension of many chunks, of which none is stored
+            let vast: Vec<u64> = first.iter().enumerate().map(|(d, &n)| if d == 0 { n + (1 << 40) } else { n }).collect();
+            h.resize(&array(&h, "x"), &vast).unwrap();
+            h.resize(&array(&h, "x"), &first).unwrap();
+        }
+        let mut expected = elements(&array(&h, "x"));
+        for (old, new) in [(&first, &second), (&second, &third), (&third, &first)] {
+            expected = resized(&expected, old, new);
+            h.resize(&array(&h, "x"), new).unwrap();
+            let now = array(&h, "x");
+            prop_assert_eq!(&now.metadata().shape, new);
+            prop_assert_eq!(elements(&now), expected.clone(), "{:?} to {:?}", old, new);
+        }
+    }
+}
+
+#[test]
+fn chunks_outside_are_deleted_and_those_at_the_border_stay() {
+    for count in [10u64, 1 << 40] {
+        let (store, h) = hierarchy(&[("x/.zarray", &document(&[count, 4], &[4, 4], "C", "."))]);
+        for key in ["0.0", "1.0", "2.0"] {
+            let id = array(&h, "x").grid().parse_chunk_key(key, Separator::Dot).unwrap();
+            array(&h, "x").store(id, &[9; 32], &mut Scratch::default()).unwrap();
+        }
+        let held = array(&h, "x");
+        h.resize(&held, &[6, 4]).unwrap();
+        assert!(held.is_superseded());
+        assert_eq!(everything(&store), ["x/", "x/.zarray", "x/0.0", "x/1.0"]);
+        let mut expected = [9; 32];
+        expected[16..].copy_from_slice(&513u16.to_le_bytes().repeat(8));
+        let load = |id| array(&h, "x").load(ChunkId(id), Vec::new(), &mut Scratch::default()).unwrap().unwrap().bytes;
+        assert_eq!((load(0), load(1)), (vec![9; 32], expected.to_vec()));
+    }
+}
+
+#[test]
+fn what_another_writer_left_outside_is_gone_when_the_array_grows() {
+    let (store, h) = hierarchy(&[("x/.zarray", &document(&[6], &[4], "C", "."))]);
+    store_chunks(&array(&h, "x"), u64::MAX);
+    // as zarr-python shrinks, interrupted
+    store.insert("x/.zarray", document(&[3], &[4], "C", "."));
+    h.resize(&array(&h, "x"), &[8]).unwrap();
+    assert_eq!(elements(&array(&h, "x")), [1000, 1001, 1002, 513, 513, 513, 513, 513]);
+}
+
+#[test]
+fn what_cannot_be_done_changes_nothing() {
+    let (store, h) = hierarchy(&[("x/.zarray", &document(&[6], &[4], "C", "."))]);
+    let before = text(&store, "x/.zarray");
+    for shape in [&[1, 2][..], &[], &[u64::MAX]] {
+        assert_eq!(h.resize(&array(&h, "x"), shape).unwrap_err().kind(), Kind::Invalid, "{shape:?}");
+    }
+    h.resize(&array(&h, "x"), &[6]).unwrap();
+    assert_eq!(text(&store, "x/.zarray"), before);
+    let held = array(&h, "x");
+    store.remove("x/.zarray");
+    assert_eq!(h.resize(&held, &[7]).unwrap_err().kind(), Kind::NotFound);
+}
+
+#[test]
+fn a_damaged_chunk_stays_as_it_is() {
+    let (store, h) = hierarchy(&[("x/.zarray", &document(&[8], &[4], "C", ".")), ("x/0", "broken"), ("x/1", "broken")]);
+    h.resize(&array(&h, "x"), &[3]).unwrap();
+    assert_eq!(everything(&store), ["x/", "x/.zarray", "x/0"]);
+}
+
+/// A store in which somebody replaces the chunk `x/0` when it has been read for the first time.
+struct Contended {
+    store: MemoryStore,
+    newer: std::sync::Mutex<Option<Vec<u8>>>,
+}
+
+impl Store for Contended {
+    fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Version>> {
+        let got = self.store.get(key, limit, value);
+        if key.as_str() == "x/0"
+            && let Some(newer) = self.newer.lock().unwrap().take()
+        {
+            self.store.insert("x/0", newer);
+        }
+        got
+    }
+
+    fn get_range(&self, key: &Key, range: std::ops::Range<u64>, value: &mut Vec<u8>) -> Result<Option<Stat>> {
+        self.store.get_range(key, range, value)
+    }
+
+    fn stat(&self, key: &Key) -> Result<Option<Stat>> {
+        self.store.stat(key)
+    }
+
+    fn list(&self, prefix: &Key) -> Result<Listing> {
+        self.store.list(prefix)
+    }
+
+    fn location(&self) -> String {
+        self.store.location()
+    }
+
+    fn is_writable(&self) -> bool {
+        true
+    }
+
+    fn put(&self, key: &Key, value: &[u8]) -> Result<Version> {
+        self.store.put(key, value)
+    }
+
+    fn delete(&self, key: &Key) -> Result<bool> {
+        self.store.delete(key)
+    }
+
+    fn sync(&self) -> Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn what_another_writer_stores_meanwhile_stays() {
+    let plain = document(&[4], &[4], "C", ".").replace("{\"id\":\"zlib\"}", "null");
+    let store = MemoryStore::default();
+    store.insert("x/.zarray", plain);
+    store.insert("x/0", [1, 0].repeat(4));
+    let newer = std::sync::Mutex::new(Some([7, 0].repeat(4)));
+    let h = Hierarchy::new(Arc::new(Contended { store, newer }), V1Order::Zarr1, Arc::default());
+    h.resize(&array(&h, "x"), &[2]).unwrap();
+    h.resize(&array(&h, "x"), &[4]).unwrap();
+    assert_eq!(elements(&array(&h, "x")), [7, 7, 513, 513]);
+}

@@ -1,0 +1,198 @@
+//! The coordinate array of a dimension: a 1-D array of the dimension's name and length in the same group, or in the
+//! nearest one above. CF conventions, 1.3, "coordinate variable", and 2.7.1, "Scope".
+
+use super::super::described::Coordinates;
+use super::{attributes, nearest_array, numbers};
+use crate::array::Array;
+use crate::array::hierarchy::Hierarchy;
+use crate::cache::{Cache, Want};
+use crate::error::{Error, Result};
+use crate::store::Key;
+use crate::util::json::{self, Map, Object, Value};
+use crate::util::memory::{self, Grant};
+use crate::zarr::dtype::{DType, Kind};
+use crate::zarr::metadata::ArrayMetadata;
+
+/// Items of the longest coordinate array that is read.
+const MAX_ITEMS: u64 = 1 << 20;
+
+/// The largest chunk of a coordinate array that is decoded, in bytes.
+const MAX_CHUNK: usize = 64 << 20;
+
+/// Chunks of the coordinate array that is read in the most of them: each takes a look into the store, again and again.
+const MAX_CHUNKS: u64 = 1 << 14;
+
+/// The same of a far store, where each takes a request.
+const MAX_FAR_CHUNKS: u64 = 1 << 8;
+
+/// Bytes of the widest number.
+const WIDEST: usize = 16;
+
+/// How far coordinates may lie from where equal steps would have them, in steps.
+const TOLERANCE: f64 = 1e-6;
+
+/// As [`TOLERANCE`], where the rounding of their dtype explains it.
+const ROUNDED: f64 = 1e-2;
+
+/// What is known of a dimension's coordinates.
+pub struct Coordinate {
+    /// The place of the coordinate array.
+    pub key: Key,
+    /// The attributes of the coordinate array.
+    pub attributes: Object,
+    /// What they are counted in.
+    pub units: Option<String>,
+    /// CF's calendar, of times.
+    pub calendar: Option<String>,
+    /// The coordinates, if they can be had.
+    pub values: Coordinates,
+    /// Counts them.
+    pub memory: Grant,
+}
+
+impl Coordinate {
+    /// The coordinates of dimension `name` of the array at `key`, `len` items long.
+    pub fn find(hierarchy: &Hierarchy, cache: &Cache, key: &Key, name: &str, len: u64) -> Option<Self> {
+        let array = nearest_array(hierarchy, key, name).filter(|array| array.metadata().shape == [len])?;
+        let attributes = hierarchy.attributes(array.key()).ok()?;
+        let counted = counted(&array).and_then(|memory| Ok((values(cache, &array, &attributes)?, memory)));
+        let (values, mut memory) = counted.unwrap_or_else(|e| {
+            log::debug!("{key}: is described without the coordinates of {name:?}: {e}");
+            (Coordinates::Unknown, Grant::default())
+        });
+        match &values {
+            Coordinates::Irregular { values, .. } => memory.shrink_to(size_of_val(values.as_slice())),
+            _ => memory.shrink_to(0),
+        }
+        let word = |name: &str| attributes::line(&attributes, name);
+        let (units, calendar) = match (array.metadata().dtype.kind(), time_unit(array.metadata())) {
+            (Kind::DateTime, Some((unit, _))) => {
+                (Some(format!("{unit} since 1970-01-01")), Some("proleptic_gregorian".to_string()))
+            }
+            (Kind::TimeDelta, Some((unit, _))) => (Some(unit.to_string()), None),
+            _ => (word("units"), word("calendar")),
+        };
+        Some(Coordinate { key: array.key().clone(), attributes, units, calendar, values, memory })
+    }
+}
+
+/// The memory that reading the coordinates takes: their bytes, and a number for each.
+fn counted(array: &Array) -> Result<Grant> {
+    let items = array.metadata().shape.iter().product::<u64>().min(MAX_ITEMS) as usize;
+    memory::take(items * (array.metadata().dtype.size().min(WIDEST) + size_of::<f64>()))
+}
+
+fn values(cache: &Cache, array: &Array, attributes: &Map<String, Value>) -> Result<Coordinates> {
+    let metadata = array.metadata();
+    let dtype = &metadata.dtype;
+    let (unit, is_time) = match dtype.kind() {
+        Kind::DateTime | Kind::TimeDelta => match time_unit(metadata) {
+            Some((_, unit)) => (unit, true),
+            None => return Err(Error::unsupported("they are counted in years or months")),
+        },
+        _ if numbers::is_number(dtype) => (1.0, false),
+        _ => return Err(Error::unsupported("they are no numbers")),
+    };
+    let number = |name: &str| attributes::number(attributes, name).filter(|_| !is_time);
+    let (scale, offset) = (number("scale_factor").map_or(unit, |scale| scale * unit), number("add_offset"));
+    // the array's own fill value is a coordinate like others: CF lets none be missing
+    let missing = numbers::told_nodata(dtype, attributes).map(|number| number.as_f64());
+    let mut values = Vec::with_capacity(array.metadata().shape.iter().product::<u64>().min(MAX_ITEMS) as usize);
+    for bytes in flat(cache, array)?.chunks_exact(dtype.size().max(1)) {
+        let Some(item) = numbers::item(dtype, bytes).map(|number| number.as_f64()) else { break };
+        let is_missing = Some(item) == missing || is_time && item == i64::MIN as f64;
+        let value = item * scale + offset.unwrap_or(0.0);
+        if is_missing || !value.is_finite() {
+            return Err(Error::unsupported("some are missing"));
+        }
+        values.push(value);
+    }
+    if values.is_empty() {
+        return Ok(Coordinates::Unknown);
+    }
+    if let Some((first, step)) = regular(&values, precision(dtype)) {
+        return Ok(Coordinates::Regular { first, step });
+    }
+    let is_plain = !is_time && scale == 1.0 && offset.is_none_or(|offset| offset == 0.0);
+    let source = is_plain.then(|| (array.key().clone(), Box::new(metadata.clone())));
+    Ok(Coordinates::Irregular { values, source })
+}
+
+/// Returns all flat bytes of an array that is small enough to be read as a whole.
+pub fn flat(cache: &Cache, array: &Array) -> Result<Vec<u8>> {
+    let grid = array.grid();
+    let max_chunks = if array.is_far() { MAX_FAR_CHUNKS } else { MAX_CHUNKS };
+    if array.metadata().shape.iter().product::<u64>() > MAX_ITEMS || grid.chunk_size() > MAX_CHUNK {
+        return Err(Error::unsupported("the array or its chunks are too large"));
+    }
+    if grid.chunk_count() > max_chunks {
+        return Err(Error::unsupported(format!("they lie in more than {max_chunks} chunks")));
+    }
+    array.readable()?;
+    // what others have put into the store is to be seen
+    array.begin_epoch();
+    let mut bytes = memory::zeroed(array.size() as usize)?;
+    let mut rest = bytes.as_mut_slice();
+    for run in grid.runs(0..array.size()) {
+        let (to, behind) = rest.split_at_mut_checked(run.len).ok_or_else(|| Error::damaged("a run is too long"))?;
+        match cache.get(array, run.chunk, Want::Whole)? {
+            None => array.fill(to, 0),
+            Some(piece) => {
+                let from = piece.at(run.offset).and_then(|from| from.get(..run.len));
+                to.copy_from_slice(from.ok_or_else(|| Error::damaged("a chunk is too short"))?);
+            }
+        }
+        rest = behind;
+    }
+    Ok(bytes)
+}
+
+/// The first coordinate and the step, if all steps are equal: to [`TOLERANCE`], or as nearly as `precision`, the relative
+/// error of a coordinate, lets them be.
+fn regular(values: &[f64], precision: f64) -> Option<(f64, f64)> {
+    let (first, last) = (*values.first()?, *values.last()?);
+    let step = (last - first) / (values.len() - 1) as f64;
+    if !step.is_finite() || step == 0.0 {
+        return None;
+    }
+    let largest = values.iter().fold(0.0, |largest: f64, value| largest.max(value.abs()));
+    let tolerance = (precision * largest).min(ROUNDED * step.abs()).max(TOLERANCE * step.abs());
+    let is_near = |(i, value): (usize, &f64)| (value - (first + i as f64 * step)).abs() <= tolerance;
+    values.iter().enumerate().all(is_near).then(|| (first, shorter(step, precision * largest / values.len() as f64)))
+}
+
+/// The step in the fewest digits that are within `error` of it: 0.1, not 0.0999999999999994.
+fn shorter(step: f64, error: f64) -> f64 {
+    let mut rounded = (0..12).filter_map(|digits| format!("{step:.digits$e}").parse::<f64>().ok());
+    rounded.find(|short| (short - step).abs() <= error).unwrap_or(step)
+}
+
+/// The relative error of a number of this dtype, twice rounded: itself, and the step it was computed with.
+fn precision(dtype: &DType) -> f64 {
+    match (dtype.kind(), dtype.size()) {
+        (Kind::Float, 2) => 2f64.powi(-10),
+        (Kind::Float, 4) => f32::EPSILON.into(),
+        _ => f64::EPSILON,
+    }
+}
+
+/// What one unit of a dtype of times is: a unit of CF's, and how many of it. Years and months are none: they differ in
+/// length.
+fn time_unit(metadata: &ArrayMetadata) -> Option<(&'static str, f64)> {
+    let (_, unit) = json::text(&metadata.dtype_json)?.strip_suffix(']')?.split_once('[')?;
+    let digits = unit.len() - unit.trim_start_matches(|c: char| c.is_ascii_digit()).len();
+    let (count, unit) = unit.split_at(digits);
+    let count = if count.is_empty() { 1.0 } else { count.parse().ok()? };
+    let (unit, factor) = match unit {
+        "W" => ("days", 7.0),
+        "D" => ("days", 1.0),
+        "h" => ("hours", 1.0),
+        "m" => ("minutes", 1.0),
+        "s" => ("seconds", 1.0),
+        "ms" => ("milliseconds", 1.0),
+        "us" | "μs" => ("microseconds", 1.0),
+        "ns" => ("nanoseconds", 1.0),
+        _ => return None,
+    };
+    Some((unit, count * factor))
+}

@@ -1,0 +1,153 @@
+//! The reference system of x and y: GDAL's `_CRS`; CF's grid mapping (CF conventions, 5.6); or, where neither is,
+//! longitude and latitude by their units, which everybody takes for those of WGS 84.
+
+use super::super::described::{Axis, Coordinates, Crs, Role};
+use super::{attributes, nearest_array, projection, role};
+use crate::array::hierarchy::Hierarchy;
+use crate::store::Key;
+use crate::util::json::{self, Map, Value};
+
+/// The reference system of the array at `key`. Where a grid mapping says where the pixels are, axes that lack coordinates
+/// get them. The array that tells the grid mapping is added to `sources`.
+pub fn find(
+    hierarchy: &Hierarchy,
+    key: &Key,
+    attributes: &Map<String, Value>,
+    axes: &mut [Axis],
+    sources: &mut Vec<Key>,
+) -> Option<Crs> {
+    let mapping = attributes.get("grid_mapping").and_then(json::text);
+    let mapping = mapping.and_then(|mapping| nearest_array(hierarchy, key, variable(mapping)?));
+    sources.extend(mapping.as_ref().map(|array| array.key().clone()));
+    let mapping = mapping.and_then(|array| hierarchy.attributes(array.key()).ok());
+    if let Some(transform) = mapping.as_deref().and_then(geotransform) {
+        place(axes, transform);
+    }
+    let of_gdal = attributes.get("_CRS").and_then(Value::as_object).and_then(of_gdal);
+    of_gdal.or_else(|| of_mapping(mapping.as_deref()?, axes)).or_else(|| of_units(axes))
+}
+
+/// The name of the grid mapping variable: `crs`, or the first of `crs: x y other: lat lon`.
+fn variable(mapping: &str) -> Option<&str> {
+    Some(mapping.split_whitespace().next()?.trim_end_matches(':'))
+}
+
+/// GDAL's Zarr driver, "SRS encoding": any of `url`, `wkt` and `projjson`.
+fn of_gdal(crs: &Map<String, Value>) -> Option<Crs> {
+    let projjson = crs.get("projjson").filter(|value| value.is_object());
+    let is_geographic = projjson.and_then(|value| json::text(value.get("type")?)) == Some("GeographicCRS");
+    let named = attributes::line(crs, "url").and_then(|url| of_url(&url));
+    let of_wkt = wkt(crs, "wkt").map(of_wkt);
+    let described = projjson.map(|value| Crs { projjson: Some(json::write(value)), is_geographic, ..Crs::default() });
+    let all = [of_wkt, named, described];
+    let mut all = all.into_iter().flatten();
+    let first = all.next()?;
+    Some(all.fold(first, |known, more| Crs {
+        wkt: known.wkt.or(more.wkt),
+        authority: known.authority.or(more.authority),
+        projjson: known.projjson.or(more.projjson),
+        is_geographic: known.is_geographic || more.is_geographic,
+    }))
+}
+
+/// `http://www.opengis.net/def/crs/EPSG/0/4326`: authority, version, code.
+fn of_url(url: &str) -> Option<Crs> {
+    let (_, name) = url.split_once("/def/crs/")?;
+    let [authority, _, code] = name.split('/').collect::<Vec<_>>().try_into().ok()?;
+    let authority = identifier(authority, code)?;
+    Some(match authority.as_str() {
+        "EPSG:4326" | "OGC:CRS84" => Crs { authority: Some(authority), ..wgs_84() },
+        _ => Crs { authority: Some(authority), ..Crs::default() },
+    })
+}
+
+/// CF's grid mapping variable: its WKT, or what it says in attributes.
+fn of_mapping(mapping: &Map<String, Value>, axes: &[Axis]) -> Option<Crs> {
+    let told = ["crs_wkt", "spatial_ref"].iter().find_map(|name| wkt(mapping, name));
+    let units = axes.iter().find(|axis| axis.role == Role::X).and_then(|axis| axis.units.as_deref());
+    told.or_else(|| projection::wkt(mapping, units)).map(of_wkt)
+}
+
+/// WGS 84, as GDAL's netCDF driver has it, where x and y are longitude and latitude.
+fn of_units(axes: &[Axis]) -> Option<Crs> {
+    let has = |role: Role, test: fn(&str) -> bool| {
+        axes.iter().any(|axis| axis.role == role && axis.units.as_deref().is_some_and(test))
+    };
+    (has(Role::X, role::is_east) && has(Role::Y, role::is_north)).then(wgs_84)
+}
+
+fn wgs_84() -> Crs {
+    of_wkt(projection::WGS_84.to_string())
+}
+
+/// An attribute that looks like WKT: a keyword, then brackets.
+fn wkt(attributes: &Map<String, Value>, name: &str) -> Option<String> {
+    let is_wkt = |text: &String| {
+        let (word, _) = text.split_once(['[', '(']).unwrap_or_default();
+        !word.is_empty() && word.chars().all(|c| c.is_ascii_alphanumeric() || c == '_' || c == ' ')
+    };
+    attributes::line(attributes, name).filter(is_wkt)
+}
+
+fn of_wkt(wkt: String) -> Crs {
+    let root = wkt.split(['[', '(']).next().unwrap_or_default().trim().to_ascii_uppercase();
+    let is_geographic = match root.as_str() {
+        "GEOGCS" | "GEOGCRS" | "GEOGRAPHICCRS" => true,
+        // of version 2; with Cartesian axes it is geocentric
+        "GEODCRS" | "GEODETICCRS" => wkt.to_ascii_lowercase().contains("cs[ellipsoidal"),
+        _ => false,
+    };
+    Crs { authority: authority(&wkt), wkt: Some(wkt), projjson: None, is_geographic }
+}
+
+/// The identifier of the outermost object: `AUTHORITY["EPSG","4326"]` of WKT 1, `ID["EPSG",4326]` of WKT 2.
+fn authority(wkt: &str) -> Option<String> {
+    let (mut depth, mut quoted) = (0usize, false);
+    for (at, c) in wkt.char_indices() {
+        match c {
+            '"' => quoted = !quoted,
+            _ if quoted => {}
+            '[' | '(' => {
+                let (before, after) = wkt.split_at(at);
+                let word = before.rsplit(|c: char| !c.is_ascii_alphanumeric()).next().unwrap_or_default();
+                if depth == 1 && ["AUTHORITY", "ID"].contains(&word) {
+                    let mut parts = after.get(1..)?.split([']', ')']).next()?.split(',');
+                    return identifier(parts.next()?, parts.next()?);
+                }
+                depth += 1;
+            }
+            ']' | ')' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+    }
+    None
+}
+
+/// `EPSG:4326`
+fn identifier(authority: &str, code: &str) -> Option<String> {
+    let [authority, code] = [authority, code].map(|part| part.trim().trim_matches('"'));
+    let is_plain = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_alphanumeric());
+    (is_plain(authority) && is_plain(code)).then(|| format!("{authority}:{code}"))
+}
+
+/// GDAL's attribute of a grid mapping: `x0 dx 0 y0 0 dy` of the corner of the first pixel. Rotated grids have no axes.
+fn geotransform(mapping: &Map<String, Value>) -> Option<[f64; 6]> {
+    let text = attributes::line(mapping, "GeoTransform")?;
+    let numbers = text.split([' ', ',']).filter(|word| !word.is_empty()).map(|word| word.parse().ok());
+    let numbers: [f64; 6] = numbers.collect::<Option<Vec<f64>>>()?.try_into().ok()?;
+    let [_, dx, rx, _, ry, dy] = numbers;
+    let is_good = numbers.iter().all(|n| n.is_finite()) && dx != 0.0 && dy != 0.0 && rx == 0.0 && ry == 0.0;
+    is_good.then_some(numbers)
+}
+
+/// Gives x and y the coordinates of their centres, where nothing else has told them.
+fn place(axes: &mut [Axis], [x0, dx, _, y0, _, dy]: [f64; 6]) {
+    for axis in axes.iter_mut().filter(|axis| axis.coordinates == Coordinates::Unknown) {
+        let (corner, step) = match axis.role {
+            Role::X => (x0, dx),
+            Role::Y => (y0, dy),
+            _ => continue,
+        };
+        axis.coordinates = Coordinates::Regular { first: corner + step / 2.0, step };
+    }
+}

@@ -1,0 +1,86 @@
+//! The axes of an image of OME-NGFF 0.1 to 0.4, by the `multiscales` of the group that holds its resolutions.
+
+use super::{attributes, groups_above};
+use crate::array::hierarchy::Hierarchy;
+use crate::store::Key;
+use crate::util::json::{self, Value};
+
+/// The axes of every image before version 0.3.
+const FIRST_AXES: [&str; 5] = ["t", "c", "z", "y", "x"];
+
+/// A dimension of an image.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Axis {
+    /// Its name.
+    pub name: Option<String>,
+    /// `space`, `time`, `channel`, or anything.
+    pub kind: Option<String>,
+    /// `micrometer`, ...
+    pub unit: Option<String>,
+    /// Where the centre of the first item lies, and the step to the next.
+    pub place: Option<(f64, f64)>,
+}
+
+/// The axes of the image of which the array at `key` is a resolution, and the group that tells them; `None` if it is none.
+pub fn image(hierarchy: &Hierarchy, key: &Key, dimensions: usize) -> Option<(Key, Vec<Axis>)> {
+    groups_above(key).find_map(|group| {
+        let path = key.relative_to(&group)?;
+        let attributes = hierarchy.attributes(&group).ok()?;
+        let multiscales = attributes.get("multiscales")?.as_array()?;
+        let axes = multiscales.iter().find_map(|multiscale| axes(multiscale, &path, dimensions))?;
+        Some((group, axes))
+    })
+}
+
+/// The axes that a multiscale gives the array at `path` below its group.
+fn axes(multiscale: &Value, path: &Key, dimensions: usize) -> Option<Vec<Axis>> {
+    let is_it = |dataset: &&Value| {
+        let text = dataset.get("path").and_then(json::text);
+        text.and_then(|text| Key::normalize(text).ok()).as_ref() == Some(path)
+    };
+    let dataset = multiscale.get("datasets")?.as_array()?.iter().find(is_it)?;
+    let mut axes = match multiscale.get("axes") {
+        Some(list) => list.as_array()?.iter().map(axis).collect(),
+        None => FIRST_AXES.map(|name| named(name.to_string())).to_vec(),
+    };
+    if axes.len() != dimensions {
+        return None;
+    }
+    // those of the dataset come first, then those of all resolutions
+    let transformations = [dataset, multiscale].map(|of| of.get("coordinateTransformations"));
+    let transformations = transformations.into_iter().flatten().filter_map(Value::as_array).flatten();
+    for transformation in transformations {
+        transform(transformation, &mut axes);
+    }
+    Some(axes)
+}
+
+/// Of version 0.4, or of 0.3, which has but names.
+fn axis(value: &Value) -> Axis {
+    let text = |name: &str| attributes::line(value.as_object()?, name);
+    match json::text(value) {
+        Some(name) => named(name.to_string()),
+        None => Axis { name: text("name"), kind: text("type"), unit: text("unit"), place: None },
+    }
+}
+
+fn named(name: String) -> Axis {
+    Axis { name: Some(name), ..Axis::default() }
+}
+
+/// Applies a `scale` or a `translation`: "The pixel center is the origin". Channels have no place.
+fn transform(transformation: &Value, axes: &mut [Axis]) {
+    let vector = |name: &str| {
+        let is_one = transformation.get("type").and_then(json::text) == Some(name);
+        attributes::numbers(transformation.get(name).filter(|_| is_one)).filter(|vector| vector.len() == axes.len())
+    };
+    let (scale, translation) = (vector("scale"), vector("translation"));
+    for (i, axis) in axes.iter_mut().enumerate().filter(|(_, axis)| axis.kind.as_deref() != Some("channel")) {
+        let of = |vector: &Option<Vec<f64>>| vector.as_ref().and_then(|vector| vector.get(i)).copied();
+        let (first, step) = axis.place.unwrap_or((0.0, 1.0));
+        let scaled = of(&scale).map(|scale| (first * scale, step * scale));
+        let moved = of(&translation).map(|by| (first + by, step));
+        let is_good = |(first, step): &(f64, f64)| first.is_finite() && step.is_finite() && *step != 0.0;
+        axis.place = scaled.or(moved).filter(is_good).or(axis.place);
+    }
+}

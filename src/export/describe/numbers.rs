@@ -1,0 +1,85 @@
+//! Items of arrays, and the values that stand for missing ones, as numbers.
+
+use super::super::described::Number;
+use super::{DIMENSIONS, attributes};
+use crate::util::json::{self, Map, Value};
+use crate::zarr::dtype::{DType, Kind};
+use crate::zarr::metadata::ArrayMetadata;
+
+/// True for the kinds that CF's attributes speak of.
+pub fn is_number(dtype: &DType) -> bool {
+    matches!(dtype.kind(), Kind::Int | Kind::UInt) || *dtype.kind() == Kind::Float && dtype.size() <= 8
+}
+
+/// The number that the bytes of one item hold; None unless the dtype is one of numbers or times. A float of four bytes is
+/// taken for the decimal fraction that it was made of: 0.1, not 0.10000000149.
+pub fn item(dtype: &DType, bytes: &[u8]) -> Option<Number> {
+    let size = dtype.size();
+    let mut little = [0; 8];
+    little.get_mut(..size)?.copy_from_slice(bytes.get(..size)?);
+    if dtype.is_big_endian() {
+        little.get_mut(..size)?.reverse();
+    }
+    let unsigned = u64::from_le_bytes(little);
+    let unused = 64 - 8 * size as u32;
+    Some(match (dtype.kind(), size) {
+        (Kind::UInt, _) => Number::Int(unsigned.into()),
+        (Kind::Int | Kind::DateTime | Kind::TimeDelta, _) => {
+            Number::Int(((unsigned << unused) as i64 >> unused).into())
+        }
+        (Kind::Float, 2) => Number::Float(half::f16::from_bits(unsigned as u16).to_f64()),
+        (Kind::Float, 4) => Number::Float(f32::from_bits(unsigned as u32).to_string().parse().ok()?),
+        (Kind::Float, 8) => Number::Float(f64::from_bits(unsigned)),
+        _ => return None,
+    })
+}
+
+/// The value that stands for missing ones: [`told_nodata`]. Where nothing is told, xarray and GDAL take the array's own fill
+/// value for it if dimensions are named as xarray does.
+pub fn nodata(metadata: &ArrayMetadata, attributes: &Map<String, Value>) -> Option<Number> {
+    let dtype = &metadata.dtype;
+    told_nodata(dtype, attributes).or_else(|| {
+        let has_names = is_number(dtype) && attributes.contains_key(DIMENSIONS);
+        let mut fill = metadata.fill.clone().filter(|_| has_names)?;
+        // the zero bytes at its end are left out
+        fill.resize(dtype.size(), 0);
+        item(dtype, &fill)
+    })
+}
+
+/// CF's `_FillValue` or `missing_value`, if it is a number that an item can hold.
+pub fn told_nodata(dtype: &DType, attributes: &Map<String, Value>) -> Option<Number> {
+    let told = |name: &&str| told(dtype, attributes::first(attributes.get(*name)?)?);
+    ["_FillValue", "missing_value"].iter().filter(|_| is_number(dtype)).find_map(told)
+}
+
+/// A number in an attribute that is a value of the dtype, which is one of numbers.
+fn told(dtype: &DType, value: &Value) -> Option<Number> {
+    if *dtype.kind() == Kind::Float {
+        let float = json::float(value).or_else(|| spelt(json::text(value)?))?;
+        let largest = match dtype.size() {
+            2 => half::f16::MAX.to_f64(),
+            4 => f32::MAX.into(),
+            _ => f64::MAX,
+        };
+        return (!float.is_finite() || float.abs() <= largest).then_some(Number::Float(float));
+    }
+    let Value::Number(number) = value else { return None };
+    let whole =
+        || json::float(value).filter(|float| float.fract() == 0.0 && float.abs() < 1e30).map(|float| float as i128);
+    let number = number.as_str().parse::<i128>().ok().or_else(whole)?;
+    let bits = 8 * dtype.size();
+    let range = match dtype.kind() {
+        Kind::UInt => 0..1i128 << bits,
+        _ => -(1i128 << (bits - 1))..1i128 << (bits - 1),
+    };
+    range.contains(&number).then_some(Number::Int(number))
+}
+
+/// A float as a text: a word, or the eight bytes of it in base64, as xarray's `FillValueCoder` writes them.
+fn spelt(text: &str) -> Option<f64> {
+    json::float_word(text).or_else(|| {
+        let bytes: [u8; 8] = json::base64_decode(text.as_bytes())?.try_into().ok()?;
+        Some(f64::from_le_bytes(bytes))
+    })
+}

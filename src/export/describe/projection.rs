@@ -1,0 +1,105 @@
+//! WKT 1 of what CF's grid mapping variables say in attributes of their own: CF conventions, appendix F, "Grid Mappings".
+//! Of those that WKT 1 has no projection for, nothing is told.
+
+use super::attributes;
+use crate::util::json::{Map, Value};
+
+/// WKT 1 of EPSG:4326.
+pub const WGS_84: &str = r#"GEOGCS["WGS 84",DATUM["WGS_1984",SPHEROID["WGS 84",6378137,298.257223563,AUTHORITY["EPSG","7030"]],AUTHORITY["EPSG","6326"]],PRIMEM["Greenwich",0,AUTHORITY["EPSG","8901"]],UNIT["degree",0.0174532925199433,AUTHORITY["EPSG","9122"]],AUTHORITY["EPSG","4326"]]"#;
+
+/// Half the major axis of WGS 84, in metres, and its inverse flattening.
+const WGS_84_ELLIPSOID: (f64, f64) = (6_378_137.0, 298.257_223_563);
+
+/// The reference system of a grid mapping, whose x and y are counted in `units`.
+pub fn wkt(mapping: &Map<String, Value>, units: Option<&str>) -> Option<String> {
+    let name = attributes::line(mapping, "grid_mapping_name")?;
+    if name == "latitude_longitude" {
+        return Some(geographic(mapping));
+    }
+    let unit = match units {
+        None | Some("m" | "metre" | "meter" | "metres" | "meters") => r#"UNIT["metre",1]"#,
+        Some("km" | "kilometre" | "kilometer" | "kilometres" | "kilometers") => r#"UNIT["kilometre",1000]"#,
+        Some(_) => return None,
+    };
+    let (projection, parameters) = projection(&name, mapping)?;
+    let parameter = |(name, value): (&str, f64)| format!(r#"PARAMETER["{name}",{value}],"#);
+    let parameters: String = parameters.into_iter().map(parameter).collect();
+    let geographic = geographic(mapping);
+    Some(format!(r#"PROJCS["unknown",{geographic},PROJECTION["{projection}"],{parameters}{unit}]"#))
+}
+
+/// Longitude and latitude on the mapping's ellipsoid: WGS 84 where it tells none.
+fn geographic(mapping: &Map<String, Value>) -> String {
+    let number = |name: &str| attributes::number(mapping, name);
+    let flattening = |axis: f64| match (number("inverse_flattening"), number("semi_minor_axis")) {
+        (Some(flattening), _) => flattening,
+        (None, Some(minor)) if minor != axis => axis / (axis - minor),
+        // of a sphere, as WKT has it
+        _ => 0.0,
+    };
+    let ellipsoid = number("semi_major_axis").map(|axis| (axis, flattening(axis)));
+    match ellipsoid.or(number("earth_radius").map(|radius| (radius, 0.0))) {
+        None => WGS_84.to_string(),
+        Some((axis, flattening)) if is_wgs_84(axis, flattening) => WGS_84.to_string(),
+        Some((axis, flattening)) => format!(
+            r#"GEOGCS["unknown",DATUM["unknown",SPHEROID["unknown",{axis},{flattening}]],PRIMEM["Greenwich",0],UNIT["degree",0.0174532925199433]]"#
+        ),
+    }
+}
+
+fn is_wgs_84(axis: f64, flattening: f64) -> bool {
+    (axis - WGS_84_ELLIPSOID.0).abs() < 1e-3 && (flattening - WGS_84_ELLIPSOID.1).abs() < 1e-6
+}
+
+/// WKT's name of a projection, and its parameters.
+fn projection(name: &str, mapping: &Map<String, Value>) -> Option<(&'static str, Vec<(&'static str, f64)>)> {
+    let number = |name: &str| attributes::number(mapping, name);
+    let parallels = attributes::numbers(mapping.get("standard_parallel"));
+    let parallels = parallels.or_else(|| Some(vec![number("standard_parallel")?])).unwrap_or_default();
+    let (parallel, second) = (parallels.first().copied(), parallels.get(1).or(parallels.first()).copied());
+    let latitude = number("latitude_of_projection_origin");
+    let meridian = number("longitude_of_central_meridian").or(number("longitude_of_projection_origin"));
+    let scale = number("scale_factor_at_projection_origin");
+    let center = || Some(vec![("latitude_of_center", latitude?), ("longitude_of_center", meridian?)]);
+    let (projection, mut parameters) = match name {
+        "transverse_mercator" => {
+            let scale = number("scale_factor_at_central_meridian")?;
+            let origin = [("latitude_of_origin", latitude?), ("central_meridian", meridian?)];
+            ("Transverse_Mercator", [&origin[..], &[("scale_factor", scale)]].concat())
+        }
+        "lambert_conformal_conic" => {
+            let parallels = [("standard_parallel_1", parallel?), ("standard_parallel_2", second?)];
+            let origin = [("latitude_of_origin", latitude?), ("central_meridian", meridian?)];
+            ("Lambert_Conformal_Conic_2SP", [parallels, origin].concat())
+        }
+        "albers_conical_equal_area" => {
+            let parallels = vec![("standard_parallel_1", parallel?), ("standard_parallel_2", second?)];
+            ("Albers_Conic_Equal_Area", [parallels, center()?].concat())
+        }
+        "polar_stereographic" => {
+            let meridian = number("straight_vertical_longitude_from_pole").or(meridian)?;
+            let (latitude, scale) = match parallel {
+                Some(parallel) => (parallel, 1.0),
+                None => (latitude?, scale?),
+            };
+            let origin = [("latitude_of_origin", latitude), ("central_meridian", meridian)];
+            ("Polar_Stereographic", [&origin[..], &[("scale_factor", scale)]].concat())
+        }
+        "mercator" => match (parallel, scale) {
+            (Some(parallel), _) => {
+                ("Mercator_2SP", vec![("standard_parallel_1", parallel), ("central_meridian", meridian?)])
+            }
+            (None, scale) => ("Mercator_1SP", vec![("central_meridian", meridian?), ("scale_factor", scale?)]),
+        },
+        "lambert_cylindrical_equal_area" => {
+            ("Cylindrical_Equal_Area", vec![("standard_parallel_1", parallel?), ("central_meridian", meridian?)])
+        }
+        "lambert_azimuthal_equal_area" => ("Lambert_Azimuthal_Equal_Area", center()?),
+        "azimuthal_equidistant" => ("Azimuthal_Equidistant", center()?),
+        "sinusoidal" => ("Sinusoidal", vec![("longitude_of_center", meridian?)]),
+        _ => return None,
+    };
+    parameters.push(("false_easting", number("false_easting").unwrap_or(0.0)));
+    parameters.push(("false_northing", number("false_northing").unwrap_or(0.0)));
+    Some((projection, parameters))
+}

@@ -1,0 +1,88 @@
+use super::super::described::{Crs, Number, Role};
+use super::*;
+use crate::stats::Stats;
+use crate::store::MemoryStore;
+use crate::zarr::metadata::V1Order;
+
+mod conventions;
+mod hostile;
+
+/// A store, and what is described in it.
+struct Case {
+    store: Arc<MemoryStore>,
+    hierarchy: Hierarchy,
+    cache: Cache,
+}
+
+fn case() -> Case {
+    let store = Arc::new(MemoryStore::default());
+    let stats = Arc::new(Stats::default());
+    let hierarchy = Hierarchy::new(store.clone(), V1Order::Zarr1, stats.clone());
+    Case { store, hierarchy, cache: Cache::new(1 << 20, stats) }
+}
+
+impl Case {
+    /// Adds an array without chunks.
+    fn array(self, path: &str, dtype: &str, shape: &[u64], attributes: &str) -> Self {
+        self.array_with(path, dtype, shape, "null", attributes)
+    }
+
+    fn array_with(self, path: &str, dtype: &str, shape: &[u64], fill: &str, attributes: &str) -> Self {
+        // chunks of three items, or one
+        let chunks: Vec<u64> = shape.iter().map(|len| if shape.len() == 1 { 3 } else { *len.max(&1) }).collect();
+        let document = format!(
+            r#"{{"zarr_format":2,"shape":{shape:?},"chunks":{chunks:?},"dtype":"{dtype}","compressor":null,"fill_value":{fill},
+            "order":"C","filters":null}}"#
+        );
+        self.store.insert(&format!("{path}/.zarray"), document);
+        self.value(&format!("{path}/.zattrs"), attributes)
+    }
+
+    /// Adds a 1-D array with these items.
+    fn line<const N: usize>(self, path: &str, dtype: &str, items: &[[u8; N]], attributes: &str) -> Self {
+        let case = self.array(path, dtype, &[items.len() as u64], attributes);
+        for (i, chunk) in items.chunks(3).enumerate() {
+            let mut bytes = chunk.concat();
+            bytes.resize(3 * N, 0);
+            case.store.insert(&format!("{path}/{i}"), bytes);
+        }
+        case
+    }
+
+    fn value(self, key: &str, value: &str) -> Self {
+        self.store.insert(key, value);
+        self
+    }
+
+    fn describe(&self, path: &str) -> Described {
+        let Ok(Some(Place::Array(array))) = self.hierarchy.find(&Key::normalize(path).unwrap()) else {
+            panic!("{path} is no array")
+        };
+        describe(&self.hierarchy, &self.cache, &array).unwrap()
+    }
+}
+
+/// Doubles of either byte order.
+fn f8(values: &[f64]) -> Vec<[u8; 8]> {
+    values.iter().map(|value| value.to_le_bytes()).collect()
+}
+
+fn f4(values: &[f32]) -> Vec<[u8; 4]> {
+    values.iter().map(|value| value.to_be_bytes()).collect()
+}
+
+fn regular(first: f64, step: f64) -> Coordinates {
+    Coordinates::Regular { first, step }
+}
+
+fn names(described: &Described) -> Vec<Option<&str>> {
+    described.axes.iter().map(|axis| axis.name.as_deref()).collect()
+}
+
+fn roles(described: &Described) -> Vec<Role> {
+    described.axes.iter().map(|axis| axis.role).collect()
+}
+
+fn places(described: &Described) -> Vec<Coordinates> {
+    described.axes.iter().map(|axis| axis.coordinates.clone()).collect()
+}

@@ -1,0 +1,273 @@
+//! ENVI's header of a raw file ("ENVI Header Files", NV5), which GDAL and Spectral Python read, too: bands one after the
+//! other (`bsq`). It has no signed bytes.
+
+use super::Described;
+use super::described::Crs;
+use super::raster::{self, Placed, Raster};
+use super::spelling::{self, float};
+use crate::zarr::metadata::ArrayMetadata;
+
+/// Above this what is said of each band is left out.
+const MAX_NAMED_BANDS: u64 = 512;
+
+/// True for numbers but signed bytes.
+pub fn fits(metadata: &ArrayMetadata) -> bool {
+    data_type(metadata).is_some() && Raster::of(metadata).is_some()
+}
+
+/// The header.
+pub fn text(array: &Described) -> String {
+    let metadata = &array.metadata;
+    let (Some(raster), Some(data_type)) = (Raster::of(metadata), data_type(metadata)) else { return String::new() };
+    let mut text = format!(
+        "ENVI
+description = {{{}}}
+samples = {}
+lines = {}
+bands = {}
+header offset = 0
+file type = ENVI Standard
+data type = {data_type}
+interleave = bsq
+byte order = {}
+",
+        braced(&description(array)),
+        raster.columns,
+        raster.rows,
+        raster.bands,
+        u8::from(metadata.dtype.is_big_endian()),
+    );
+    let mut add = |field: &str, value: Option<String>| {
+        text.extend(value.map(|value| format!("{field} = {value}\n")));
+    };
+    add("data ignore value", spelling::nodata(array).map(|nodata| nodata.to_string()));
+    let placed = raster::placed(array).filter(|placed| placed.dx > 0.0 && placed.dy < 0.0);
+    add("map info", placed.map(|placed| map_info(array, placed)));
+    add("coordinate system string", placed.and(coordinate_system(array)));
+    let named = raster.bands <= MAX_NAMED_BANDS;
+    let of_each_band = |x: Option<f64>| {
+        let x = x.filter(|x| named && x.is_finite()).map(float)?;
+        Some(format!("{{{}}}", spelling::list((0..raster.bands).map(|_| &x), ", ")))
+    };
+    add("data gain values", of_each_band(array.scale));
+    add("data offset values", of_each_band(array.offset));
+    if let Some((wavelengths, units)) = wavelengths(array, raster) {
+        add("wavelength units", units.map(|units| spelling::line(&braced(units))));
+        add("wavelength", Some(wavelengths));
+    }
+    add("band names", named.then(|| band_names(array, raster)));
+    text
+}
+
+/// ENVI's number for the type.
+fn data_type(metadata: &ArrayMetadata) -> Option<u8> {
+    Some(match spelling::number(&metadata.dtype)? {
+        "u1" => 1,
+        "i2" => 2,
+        "i4" => 3,
+        "f4" => 4,
+        "f8" => 5,
+        "c8" => 6,
+        "c16" => 9,
+        "u2" => 12,
+        "u4" => 13,
+        "i8" => 14,
+        "u8" => 15,
+        _ => return None,
+    })
+}
+
+/// Text between braces, where it can't hold any, and commas end an item.
+fn braced(text: &str) -> String {
+    let plain = |c| match c {
+        '{' => '(',
+        '}' => ')',
+        ',' => ';',
+        _ => c,
+    };
+    spelling::line(text).chars().map(plain).collect()
+}
+
+/// Title and units.
+fn description(array: &Described) -> String {
+    let title = spelling::title(array);
+    match array.units.as_deref().filter(|units| !units.is_empty()) {
+        Some(units) => format!("{title} ({units})"),
+        None => title,
+    }
+}
+
+/// The outer corner of the first pixel, sizes of pixels, and what they are measured in. ENVI knows rasters only whose
+/// first row is the northernmost.
+fn map_info(array: &Described, placed: Placed) -> String {
+    let crs = array.crs.clone().unwrap_or_default();
+    let numbers = [placed.x, placed.y, placed.dx, -placed.dy].map(float).join(", ");
+    if crs.is_geographic {
+        let datum = if is_wgs84(&crs) { ", WGS-84" } else { "" };
+        return format!("{{Geographic Lat/Lon, 1, 1, {numbers}{datum}, units=Degrees}}");
+    }
+    match utm_zone(&crs) {
+        Some((zone, half)) => format!("{{UTM, 1, 1, {numbers}, {zone}, {half}, WGS-84, units=Meters}}"),
+        None => format!("{{Arbitrary, 1, 1, {numbers}}}"),
+    }
+}
+
+fn is_wgs84(crs: &Crs) -> bool {
+    match (&crs.authority, &crs.wkt) {
+        (Some(authority), _) => authority == "EPSG:4326",
+        (None, Some(wkt)) => wkt.contains("\"WGS 84\"") || wkt.contains("WGS_1984"),
+        (None, None) => false,
+    }
+}
+
+/// The zone and the hemisphere of EPSG's codes for UTM on WGS 84.
+fn utm_zone(crs: &Crs) -> Option<(u16, &'static str)> {
+    let code: u16 = crs.authority.as_ref()?.strip_prefix("EPSG:")?.parse().ok()?;
+    match code {
+        32601..=32660 => Some((code - 32600, "North")),
+        32701..=32760 => Some((code - 32700, "South")),
+        _ => None,
+    }
+}
+
+/// The reference system, if it is spelt in WKT of version 1, which is what ENVI reads.
+fn coordinate_system(array: &Described) -> Option<String> {
+    let wkt = array.crs.as_ref()?.wkt.as_ref()?.replace(char::is_control, " ");
+    let is_first_version = wkt.starts_with("GEOGCS[") || wkt.starts_with("PROJCS[");
+    (is_first_version && !wkt.contains(['{', '}'])).then(|| format!("{{{wkt}}}"))
+}
+
+/// The coordinates of the bands and their units, if they are wavelengths.
+fn wavelengths(array: &Described, raster: Raster) -> Option<(String, Option<&str>)> {
+    let [axis, _, _] = array.axes.as_slice() else { return None };
+    if raster.bands > spelling::MAX_LISTED {
+        return None;
+    }
+    if !axis.name.as_deref().is_some_and(|name| name.to_ascii_lowercase().starts_with("wavelength")) {
+        return None;
+    }
+    let values = (0..raster.bands).map(|band| spelling::coordinate(array, 0, band).map(float));
+    let values: Vec<String> = values.collect::<Option<_>>()?;
+    Some((format!("{{{}}}", values.join(", ")), axis.units.as_deref()))
+}
+
+fn band_names(array: &Described, raster: Raster) -> String {
+    let names = (0..raster.bands).map(|band| braced(&raster::band_label(array, band)));
+    format!("{{{}}}", spelling::list(names, ", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::described::{Axis, Coordinates, Number};
+    use super::super::testing;
+    use super::*;
+
+    #[test]
+    fn an_array_of_which_nothing_is_known() {
+        let expected = "ENVI
+description = {data}
+samples = 6
+lines = 4
+bands = 2
+header offset = 0
+file type = ENVI Standard
+data type = 5
+interleave = bsq
+byte order = 1
+band names = {dim0[0], dim0[1]}
+";
+        assert_eq!(text(&testing::plain(">f8", &[2, 4, 6])), expected);
+        let row = text(&testing::plain("<f8", &[7]));
+        assert!(row.contains("samples = 7\nlines = 1\nbands = 1\n"), "{row}");
+    }
+
+    #[test]
+    fn pixels_lie_around_their_coordinates() {
+        let expected = "ENVI
+description = {Air <2 m> (K)}
+samples = 10
+lines = 6
+bands = 4
+header offset = 0
+file type = ENVI Standard
+data type = 4
+interleave = bsq
+byte order = 0
+data ignore value = -9999
+map info = {Geographic Lat/Lon, 1, 1, 9.875, 50.25, 0.25, 0.5, WGS-84, units=Degrees}
+band names = {time=0, time=6, time=12, time=18}
+";
+        assert_eq!(text(&testing::geographic()), expected);
+    }
+
+    fn field(array: &Described, name: &str) -> Option<String> {
+        let start = format!("{name} = ");
+        text(array).lines().find_map(|line| line.strip_prefix(&start).map(str::to_string))
+    }
+
+    #[test]
+    fn reference_systems() {
+        let with = |authority: Option<&str>, wkt: Option<&str>| {
+            let (authority, wkt) = (authority.map(str::to_string), wkt.map(str::to_string));
+            let crs = Some(Crs { authority, wkt, ..Crs::default() });
+            let array = Described { crs, ..testing::geographic() };
+            (field(&array, "map info").unwrap(), field(&array, "coordinate system string"))
+        };
+        let corner = "1, 1, 9.875, 50.25, 0.25, 0.5";
+        assert_eq!(with(Some("EPSG:32733"), None).0, format!("{{UTM, {corner}, 33, South, WGS-84, units=Meters}}"));
+        let wkt = "PROJCS[\"x\", \n UNIT[\"m\",1]]";
+        let (map_info, system) = with(None, Some(wkt));
+        assert_eq!(map_info, format!("{{Arbitrary, {corner}}}"));
+        assert_eq!(system.as_deref(), Some("{PROJCS[\"x\",   UNIT[\"m\",1]]}"));
+        assert_eq!(with(None, Some("PROJCRS[\"x\"]")).1, None);
+    }
+
+    #[test]
+    fn a_raster_whose_first_row_is_the_southernmost_has_no_place() {
+        let mut array = testing::geographic();
+        array.axes[1].coordinates = Coordinates::Regular { first: 47.5, step: 0.5 };
+        assert_eq!(field(&array, "map info"), None);
+    }
+
+    #[test]
+    fn what_values_mean() {
+        let gains = format!("{{{}}}", ["0.05"; 12].join(", "));
+        assert_eq!(field(&testing::model(), "data gain values"), Some(gains));
+        assert_eq!(field(&testing::model(), "data ignore value").as_deref(), Some("-32768"));
+        let beyond = Described { nodata: Some(Number::Int(32768)), ..testing::model() };
+        assert_eq!(field(&beyond, "data ignore value"), None);
+    }
+
+    #[test]
+    fn wavelengths_of_bands() {
+        let mut array = testing::geographic();
+        array.axes[0].name = Some("wavelength".into());
+        array.axes[0].units = Some("nm".into());
+        array.axes[0].coordinates = Coordinates::Irregular { values: vec![450.0, 550.5, 650.0, 800.0], source: None };
+        assert_eq!(field(&array, "wavelength").as_deref(), Some("{450, 550.5, 650, 800}"));
+        assert_eq!(field(&array, "wavelength units").as_deref(), Some("nm"));
+        let many = i32::MAX as u64;
+        array.axes[0] =
+            Axis { len: many, coordinates: Coordinates::Regular { first: 450.0, step: 1.0 }, ..array.axes[0].clone() };
+        array.metadata = testing::metadata("\"<f4\"", &[many, 1, 1]);
+        assert_eq!(field(&array, "wavelength"), None);
+    }
+
+    #[test]
+    fn names_without_braces_and_commas() {
+        let named = Described { long_name: Some("a, {b}\nc".into()), units: None, ..testing::plain("|u1", &[4]) };
+        assert_eq!(field(&named, "band names").as_deref(), Some("{a; (b) c}"));
+        assert_eq!(field(&testing::model(), "band names").unwrap().matches(", ").count(), 11);
+        assert_eq!(field(&testing::plain("|u1", &[513, 1, 1]), "band names"), None);
+    }
+
+    #[test]
+    fn what_is_refused() {
+        for dtype in ["|i1", "<f2", "|S3", "<m8[s]"] {
+            assert!(!fits(&testing::metadata(&format!("{dtype:?}"), &[4, 6])), "{dtype}");
+        }
+        for shape in [&[] as &[u64], &[4, 0], &[1 << 31], &[65536, 65536, 1, 1]] {
+            assert!(!fits(&testing::metadata("\"|u1\"", shape)), "{shape:?}");
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! MetaImage (<https://itk.org/Wiki/MetaIO/Documentation>), which ITK and VTK read. Axes stand with the fastest first;
+//! negative steps are turns of the axis, since spacing is positive.
+
+use super::Described;
+use super::spelling::{self, float};
+use crate::zarr::metadata::ArrayMetadata;
+
+/// True for integers of 1 to 4 bytes and floats of 4 and 8, in two or three dimensions: VTK's reader corrupts memory
+/// where there are more dimensions, or integers of 64 bits.
+pub fn fits(metadata: &ArrayMetadata) -> bool {
+    element_type(metadata).is_some() && (2..=3).contains(&metadata.shape.len()) && spelling::is_countable(metadata)
+}
+
+/// The header.
+pub fn text(array: &Described) -> String {
+    let metadata = &array.metadata;
+    let Some(element_type) = element_type(metadata) else { return String::new() };
+    let count = metadata.shape.len();
+    let mut text = "ObjectType = Image\n".to_string();
+    let mut add = |field: &str, value: String| text.push_str(&format!("{field} = {value}\n"));
+    add("NDims", count.to_string());
+    add("BinaryData", "True".to_string());
+    add("BinaryDataByteOrderMSB", if metadata.dtype.is_big_endian() { "True" } else { "False" }.to_string());
+    add("CompressedData", "False".to_string());
+    if let Some(steps) = spelling::steps(array) {
+        let axes = || steps.iter().rev().copied();
+        add("TransformMatrix", matrix(axes()));
+        add("Offset", spelling::list(axes().map(|(first, _)| float(first)), " "));
+        add("ElementSpacing", spelling::list(axes().map(|(_, step)| float(step.abs())), " "));
+    }
+    add("DimSize", spelling::sizes(metadata, " "));
+    add("ElementType", element_type.to_string());
+    add("ElementDataFile", "data.raw".to_string());
+    text
+}
+
+fn element_type(metadata: &ArrayMetadata) -> Option<&'static str> {
+    Some(match spelling::number(&metadata.dtype)? {
+        "u1" => "MET_UCHAR",
+        "i1" => "MET_CHAR",
+        "u2" => "MET_USHORT",
+        "i2" => "MET_SHORT",
+        "u4" => "MET_UINT",
+        "i4" => "MET_INT",
+        "f4" => "MET_FLOAT",
+        "f8" => "MET_DOUBLE",
+        _ => return None,
+    })
+}
+
+/// The directions of the axes: 1, or -1 where coordinates decrease, on the diagonal.
+fn matrix(axes: impl Iterator<Item = (f64, f64)> + Clone) -> String {
+    let cell = |row: usize, column: usize, step: f64| if row == column { step.signum() } else { 0.0 };
+    let row = |(i, (_, step))| axes.clone().enumerate().map(move |(column, _)| cell(i, column, step));
+    spelling::list(axes.clone().enumerate().flat_map(row), " ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::described::Coordinates;
+    use super::super::testing;
+    use super::*;
+
+    #[test]
+    fn an_array_of_which_nothing_is_known() {
+        let expected = "ObjectType = Image\nNDims = 2\nBinaryData = True\nBinaryDataByteOrderMSB = True\n\
+            CompressedData = False\nDimSize = 6 4\nElementType = MET_DOUBLE\nElementDataFile = data.raw\n";
+        assert_eq!(text(&testing::plain(">f8", &[4, 6])), expected);
+    }
+
+    #[test]
+    fn decreasing_coordinates_turn_an_axis() {
+        let expected = "ObjectType = Image
+NDims = 3
+BinaryData = True
+BinaryDataByteOrderMSB = False
+CompressedData = False
+TransformMatrix = 1 0 0 0 -1 0 0 0 1
+Offset = 10 50 0
+ElementSpacing = 0.25 0.5 6
+DimSize = 10 6 4
+ElementType = MET_FLOAT
+ElementDataFile = data.raw
+";
+        assert_eq!(text(&testing::geographic()), expected);
+    }
+
+    #[test]
+    fn axes_without_regular_coordinates_count_items() {
+        let mut array = testing::geographic();
+        array.axes[1].coordinates = Coordinates::Unknown;
+        let text = text(&array);
+        assert!(text.contains("Offset = 10 0 0\nElementSpacing = 0.25 1 6\n"), "{text}");
+    }
+
+    #[test]
+    fn what_is_refused() {
+        for dtype in ["<i8", "<u8", "<f2", "<c8", "|S3", "<M8[s]"] {
+            assert!(!fits(&testing::metadata(&format!("{dtype:?}"), &[4, 6])), "{dtype}");
+        }
+        for shape in [&[] as &[u64], &[4], &[4, 0], &[1; 4], &[1, 1 << 31]] {
+            assert!(!fits(&testing::metadata("\"|i1\"", shape)), "{shape:?}");
+        }
+    }
+}

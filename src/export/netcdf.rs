@@ -1,0 +1,378 @@
+//! A group as one netCDF file of the classic format: a header made of metadata, and behind it the flat bytes of the
+//! group's arrays, one after the other. What the arrays are called, which dimensions they share and how their attributes
+//! are typed is here and in the files beside; that the bytes come from chunks, and in which order they stand there, is
+//! not known.
+
+use super::{Composite, Form, axis_names, flat};
+use crate::array::Array;
+use crate::array::hierarchy::{Hierarchy, Place};
+use crate::cache::Cache;
+use crate::error::{Error, Result};
+use crate::store::Key;
+use crate::util::json::{self, Map, Object, Value};
+use crate::util::memory;
+use crate::zarr::dtype::{DType, Kind};
+use crate::zarr::metadata::ArrayMetadata;
+use classic::{Header, Type, Variable, Version};
+use dimensions::Dimensions;
+pub use edit::Edited;
+use mapping::Mappings;
+use names::Names;
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::sync::Arc;
+
+mod attributes;
+mod classic;
+mod dimensions;
+mod edit;
+mod mapping;
+mod names;
+mod parse;
+#[cfg(test)]
+mod tests;
+
+/// The data of each variable begin at a multiple of this: pages of the file are pages of `data.raw`. The format leaves
+/// it to the writer: "begin: the offset in bytes of the beginning of data for this variable".
+const ALIGNMENT: u64 = 4096;
+
+/// Bytes left free behind the header. netcdf-c makes room for a header that has grown by moving the data first, and writes
+/// the header, which is refused, afterwards: what fits here is refused before anything moves.
+const RESERVE: usize = 64 << 10;
+
+/// The most bytes a variable may have in CDF-2, but for the last one: netcdf-c, `NC_check_vlens`.
+const MAX_VARIABLE: u64 = u32::MAX as u64 - 3;
+
+/// The longest dimension in CDF-2: lengths are "non-negative INT".
+const MAX_DIMENSION: u64 = i32::MAX as u64;
+
+/// The most bytes a header may have: far above real ones, far below what would hurt.
+const MAX_HEADER: usize = 32 << 20;
+
+/// The most words that are looked at where an array names its grid mappings: `crs: x y other: lat lon`.
+const MAX_MAPPINGS: usize = 64;
+
+/// An array that becomes a variable.
+struct Member {
+    array: Arc<Array>,
+    attributes: Object,
+    /// Of its dimensions, where metadata tell them.
+    names: Vec<Option<String>>,
+    kind: Type,
+}
+
+impl Member {
+    /// Groups that tell the names of its dimensions are added to `sources`.
+    fn new(hierarchy: &Hierarchy, array: Arc<Array>, kind: Type, sources: &mut Vec<Key>) -> Result<Self> {
+        let attributes = hierarchy.attributes(array.key())?;
+        let names = axis_names(hierarchy, &array, &attributes, sources);
+        Ok(Member { array, attributes, names, kind })
+    }
+
+    fn name(&self) -> &str {
+        self.array.key().name()
+    }
+
+    fn metadata(&self) -> &ArrayMetadata {
+        self.array.metadata()
+    }
+
+    /// Its dimensions, with the names of those that have one.
+    fn dimensions(&self) -> impl Iterator<Item = (Option<&str>, u64)> {
+        let names = self.names.iter().map(Option::as_deref).chain(std::iter::repeat(None));
+        names.zip(self.metadata().shape.iter().copied())
+    }
+
+    /// True for a variable of one dimension of its own name, which tells where the items along that one lie.
+    fn is_coordinate(&self) -> bool {
+        self.dimensions().map(|(name, _)| name).eq([Some(self.name())])
+    }
+
+    /// True for integers of 64 bits that count time from some day, in steps of which no span of people has 2^53.
+    fn counts_time(&self) -> bool {
+        let units = self.attributes.get("units").and_then(json::text).unwrap_or_default();
+        let unit = units.split_once(" since ").map(|(unit, _)| unit.to_ascii_lowercase());
+        let is_small = |unit: &str| ["nano", "micro"].iter().any(|small| unit.starts_with(small)) || unit.len() == 2;
+        let is_integer = *self.metadata().dtype.kind() == Kind::Int && self.metadata().dtype.size() == 8;
+        is_integer && self.is_coordinate() && unit.is_some_and(|unit| !is_small(&unit))
+    }
+
+    /// How the items stand in the file, where all numbers are big-endian.
+    fn form(&self) -> Form {
+        let dtype = &self.metadata().dtype;
+        match (dtype.kind(), self.kind) {
+            (Kind::Int, Type::Double) => Form::Doubles { big_endian: dtype.is_big_endian() },
+            (Kind::Bytes, _) => Form::AsStored,
+            _ if dtype.is_big_endian() => Form::AsStored,
+            _ if dtype.size() == 1 => Form::AsStored,
+            _ => Form::Reversed(dtype.size()),
+        }
+    }
+
+    /// The metadata with the dtype that the file has of the array.
+    fn metadata_in_file(&self) -> Cow<'_, ArrayMetadata> {
+        let metadata = self.metadata();
+        match (self.form(), DType::parse_str(">f8")) {
+            (Form::Doubles { .. }, Ok(dtype)) => {
+                let fill = dtype.fill(&metadata.fill_value).ok().flatten();
+                Cow::Owned(ArrayMetadata { dtype, fill, ..metadata.clone() })
+            }
+            _ => Cow::Borrowed(metadata),
+        }
+    }
+}
+
+/// The arrays of a file, and why others are none of them.
+#[derive(Default)]
+struct Members {
+    list: Vec<Member>,
+    /// By name.
+    left_out: BTreeMap<String, String>,
+    /// Bytes of all variables.
+    size: u64,
+    /// The groups and arrays whose documents the file is made of, also of arrays that it says it left out.
+    sources: Vec<Key>,
+    /// Bytes of memory of all attributes.
+    memory: usize,
+}
+
+/// The group at `key` as a file of netCDF's classic format: its arrays as variables, with dimensions and attributes. A
+/// dimension whose coordinates are in no array of this group has those of the nearest group above, as in netCDF-4 and in
+/// trees of xarray; and so have grid mappings. What the format has no place for is left out, and named in an attribute: complex numbers, texts
+/// of Unicode, structs, objects, floats of other sizes than 4 and 8 bytes, arrays with a dimension of length 0, and what
+/// can't be read. [`crate::error::Kind::NotFound`] if there is no group.
+pub fn dataset(hierarchy: &Hierarchy, cache: &Cache, key: &Key) -> Result<Composite> {
+    let members = Members::of_group(hierarchy, cache, key)?;
+    let attributes = hierarchy.attributes(key)?;
+    // the attributes as those of the file, and its header, twice
+    let _making = memory::take(members.memory + attributes.memory())?;
+    let header = members.header(&attributes);
+    members.file(header).map_err(|e| e.context(key))
+}
+
+impl Members {
+    fn of_group(hierarchy: &Hierarchy, cache: &Cache, key: &Key) -> Result<Self> {
+        if !matches!(hierarchy.find(key)?, Some(Place::Group)) {
+            return Err(Error::not_found("no such group").context(key));
+        }
+        let mut members = Members { sources: vec![key.clone()], ..Members::default() };
+        members.add_group(hierarchy, key)?;
+        members.add_from_above(hierarchy, key)?;
+        members.count_time_in_floats(cache);
+        // in CDF-2 one variable may be too large for others to follow it
+        members.list.sort_by_key(|member| member.array.size() > MAX_VARIABLE);
+        Ok(members)
+    }
+
+    /// Adds the arrays one level below a group, in the order of their names.
+    fn add_group(&mut self, hierarchy: &Hierarchy, key: &Key) -> Result<()> {
+        let below = hierarchy.prefixes(key)?;
+        for key in below.keys.iter().rev() {
+            match hierarchy.find(key)? {
+                Some(Place::Array(array)) => self.add(hierarchy, array)?,
+                Some(Place::Damaged(e)) => {
+                    self.sources.push(key.clone());
+                    self.left_out.insert(key.name().to_string(), e.to_string());
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds an array, or notes why it doesn't fit.
+    fn add(&mut self, hierarchy: &Hierarchy, array: Arc<Array>) -> Result<()> {
+        // the header and the gaps between variables never take as much
+        let limit = i64::MAX as u64 - (1 << 40);
+        self.sources.push(array.key().clone());
+        let size = array.size().checked_add(self.size).filter(|&size| size <= limit);
+        match (type_of(&array), size) {
+            (Ok(kind), Some(size)) => {
+                let member = Member::new(hierarchy, array, kind, &mut self.sources)?;
+                // they are held together, and stand in the header, too
+                if self.memory + member.attributes.memory() > memory::limit() / 4 {
+                    let why = "the attributes of the arrays take more memory than there is for a header";
+                    self.left_out.insert(member.name().to_string(), why.into());
+                    return Ok(());
+                }
+                self.memory += member.attributes.memory();
+                self.list.push(member);
+                self.size = size;
+            }
+            (Err(why), _) => {
+                self.left_out.insert(array.key().name().to_string(), why);
+            }
+            (_, None) => {
+                let why = "makes the file larger than 2^63 bytes";
+                self.left_out.insert(array.key().name().to_string(), why.into());
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds what none of the group's own arrays has, from the groups above: the coordinates of named dimensions, and the
+    /// grid mappings that attributes name.
+    fn add_from_above(&mut self, hierarchy: &Hierarchy, key: &Key) -> Result<()> {
+        let mut known: HashSet<String> = self.list.iter().map(|member| member.name().to_string()).collect();
+        known.extend(self.left_out.keys().cloned());
+        let named = self.list.iter().flat_map(Member::dimensions);
+        let named = named.filter_map(|(name, len)| Some((name?.to_string(), Some(len))));
+        let mappings = self.list.iter().filter_map(|member| json::text(member.attributes.get("grid_mapping")?));
+        let mappings = mappings
+            .flat_map(|names| names.split_whitespace().take(MAX_MAPPINGS))
+            .map(|word| (word.trim_end_matches(':').into(), None));
+        let missing: BTreeSet<(String, Option<u64>)> =
+            mappings.chain(named).filter(|(name, _)| !known.contains(name)).collect();
+        for (name, len) in missing {
+            if let Some(found) = from_above(hierarchy, key, &name, len)? {
+                self.add(hierarchy, found)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The smallest version of the format that can hold all variables.
+    fn version(&self) -> Version {
+        let is_large = |member: &&Member| member.array.size() > MAX_VARIABLE;
+        let needs_64_bits = |member: &Member| {
+            member.kind > Type::UByte || member.metadata().shape.iter().any(|&len| len > MAX_DIMENSION)
+        };
+        match self.list.iter().filter(is_large).count() > 1 || self.list.iter().any(needs_64_bits) {
+            true => Version::Data64,
+            false => Version::Offset64,
+        }
+    }
+
+    /// Has coordinates that count time as floats, as most CF files do, if that is all that CDF-2 lacks: xarray stores times
+    /// as integers of 64 bits, and many programs don't know CDF-5. **No read of a file fails because of a value**: where one
+    /// coordinate is not exact as a double, or all can't be looked at, the file is of CDF-5.
+    fn count_time_in_floats(&mut self, cache: &Cache) {
+        self.count_time_as(Type::Double);
+        let are_exact = |member: &Member| match member.form() {
+            form @ Form::Doubles { .. } => flat(cache, &member.array).is_ok_and(|bytes| form.can_show(&bytes)),
+            _ => true,
+        };
+        if self.version() == Version::Data64 || !self.list.iter().all(are_exact) {
+            self.count_time_as(Type::Int64);
+        }
+    }
+
+    fn count_time_as(&mut self, kind: Type) {
+        for member in self.list.iter_mut().filter(|member| member.counts_time()) {
+            member.kind = kind;
+        }
+    }
+
+    /// The header, where nobody has said yet where the data begin. Grid mappings come before the arrays.
+    fn header(&self, attributes: &Map<String, Value>) -> Header {
+        let version = self.version();
+        let mut names = Names::default();
+        let given: Vec<String> = self.list.iter().map(|member| names.give(member.name())).collect();
+        let mappings = Mappings::new(&self.list, &mut names);
+        let mut dimensions = Dimensions::new(&names);
+        // coordinates first: the plain name of a dimension is theirs, if arrays differ in its length
+        for member in self.list.iter().filter(|member| member.is_coordinate()) {
+            dimensions.numbers(member.dimensions());
+        }
+        let variable = |(member, name): (&Member, String)| {
+            let dtype = &member.metadata().dtype;
+            let letters = format!("string{}", dtype.size());
+            let letters = (member.kind == Type::Char).then_some((Some(letters.as_str()), dtype.size() as u64));
+            let kind = match (member.kind, version) {
+                (Type::UByte, Version::Offset64) => Type::Byte,
+                (kind, _) => kind,
+            };
+            let mut attributes = attributes::of_variable(&member.metadata_in_file(), &member.attributes, kind, version);
+            attributes.extend(mappings.attribute(member));
+            Variable {
+                name,
+                dimensions: dimensions.numbers(member.dimensions().chain(letters)),
+                attributes,
+                kind,
+                size: member.array.size(),
+                begin: 0,
+            }
+        };
+        let variables = mappings.variables().chain(self.list.iter().zip(given).map(variable)).collect();
+        let left_out: Vec<String> = self.left_out.iter().map(|(name, why)| format!("{name}: {why}")).collect();
+        let attributes = attributes::of_group(attributes, &left_out, version);
+        Header { version, dimensions: dimensions.into_list(), attributes, variables }
+    }
+
+    /// The file: the header, and the data of the variables where it says.
+    fn file(&self, mut header: Header) -> Result<Composite> {
+        let len = header.bytes().len();
+        if len > MAX_HEADER {
+            return Err(Error::unsupported(format!("a netCDF header of {len} bytes is more than {MAX_HEADER}")));
+        }
+        let mut end = (len + RESERVE) as u64;
+        for variable in &mut header.variables {
+            variable.begin = end.next_multiple_of(ALIGNMENT);
+            end = variable.begin + variable.padded_size();
+        }
+        let mut file = Composite::default();
+        file.sources = self.sources.clone();
+        let mut bytes = header.bytes();
+        bytes.resize(len + RESERVE, 0);
+        file.push_bytes(bytes);
+        let mappings = header.variables.len().saturating_sub(self.list.len());
+        for mapping in header.variables.iter().take(mappings) {
+            file.pad_to(ALIGNMENT);
+            file.push_bytes(vec![0; mapping.size as usize]);
+        }
+        for member in &self.list {
+            file.pad_to(ALIGNMENT);
+            file.push_flat(member.array.key().clone(), member.metadata(), member.form());
+            // the variable's own padding, which readers look for also at the end of the file
+            file.pad_to(4);
+        }
+        Ok(file)
+    }
+}
+
+/// The type of an array's values in CDF-5, or why there is none.
+fn type_of(array: &Array) -> std::result::Result<Type, String> {
+    array.readable().map_err(|e| e.message().to_string())?;
+    let metadata = array.metadata();
+    if metadata.shape.contains(&0) {
+        return Err("a dimension has length 0".into());
+    }
+    match (metadata.dtype.kind(), metadata.dtype.size()) {
+        (Kind::Bool, _) | (Kind::Int, 1) => Ok(Type::Byte),
+        (Kind::Int, 2) => Ok(Type::Short),
+        (Kind::Int, 4) => Ok(Type::Int),
+        (Kind::Int, 8) => Ok(Type::Int64),
+        (Kind::UInt, 1) => Ok(Type::UByte),
+        (Kind::UInt, 2) => Ok(Type::UShort),
+        (Kind::UInt, 4) => Ok(Type::UInt),
+        (Kind::UInt, 8) => Ok(Type::UInt64),
+        (Kind::Float, 4) => Ok(Type::Float),
+        (Kind::Float, 8) => Ok(Type::Double),
+        (Kind::Bytes, 1..) => Ok(Type::Char),
+        (Kind::DateTime, _) if attributes::time_unit(metadata).is_some() => Ok(Type::Int64),
+        _ => Err(format!("netCDF has no type for {}", json::write(&metadata.dtype_json))),
+    }
+}
+
+/// The array of this name in the nearest group above `key` that has one: if it holds the coordinates of a dimension of this
+/// length, or where there is none a single item, as grid mappings do.
+fn from_above(hierarchy: &Hierarchy, key: &Key, name: &str, len: Option<u64>) -> Result<Option<Arc<Array>>> {
+    // attributes may hold anything: a store need not even know how to look for such a name
+    if name.len() > names::MAX_NAME {
+        return Ok(None);
+    }
+    let mut above = key.clone();
+    while !above.is_root() {
+        above = above.parent();
+        // what can't be an array's name is none's
+        let Ok(place) = above.child(name) else { return Ok(None) };
+        let Some(Place::Array(array)) = hierarchy.find(&place)? else { continue };
+        let found = Member::new(hierarchy, array, Type::Byte, &mut Vec::new())?;
+        let fits = match len {
+            Some(len) => found.is_coordinate() && found.metadata().shape == [len],
+            None => found.metadata().shape.is_empty(),
+        };
+        return Ok(fits.then_some(found.array));
+    }
+    Ok(None)
+}

@@ -1,0 +1,242 @@
+//! Attributes of groups and arrays as those of a netCDF file. JSON has one kind of number and any nesting, the file typed
+//! lists and text; what stands for values of a variable has the variable's own type, as CF wants it ("Attributes",
+//! appendix A), or readers refuse it. It knows neither dimensions nor where the data are.
+
+use super::classic::{Attribute, Type, Version};
+use super::names::Names;
+use crate::util::json::{self, Map, Value};
+use crate::zarr::dtype::{DType, Kind};
+use crate::zarr::metadata::ArrayMetadata;
+
+/// The dimensions of an array, by name: xarray's convention, which GDAL and netCDF-C follow.
+const DIMENSIONS: &str = "_ARRAY_DIMENSIONS";
+
+/// The attribute of the file that names the arrays that are not in it, and why.
+pub const LEFT_OUT: &str = "zarrfs_left_out";
+
+/// What a count of time is counted from: NumPy's epoch.
+const EPOCH: &str = "since 1970-01-01 00:00:00";
+
+/// The attributes of a list so far.
+struct List {
+    version: Version,
+    names: Names,
+    list: Vec<Attribute>,
+}
+
+impl List {
+    fn new(version: Version) -> Self {
+        List { version, names: Names::default(), list: Vec::new() }
+    }
+
+    fn push(&mut self, name: &str, kind: Type, values: Vec<u8>) {
+        self.list.push(Attribute { name: self.names.give(name), kind, values });
+    }
+
+    /// Text, unless the name was given already.
+    fn push_missing_text(&mut self, name: &str, text: &str) {
+        if !self.names.has(name) {
+            self.push(name, Type::Char, text.as_bytes().to_vec());
+        }
+    }
+
+    fn push_json(&mut self, name: &str, value: &Value) {
+        let (kind, values) = converted(value, self.version);
+        self.push(name, kind, values);
+    }
+}
+
+/// The attributes of a group, and a line for each array that has no place in the file.
+pub fn of_group(stored: &Map<String, Value>, left_out: &[String], version: Version) -> Vec<Attribute> {
+    let mut out = List::new(version);
+    if !left_out.is_empty() {
+        out.push_missing_text(LEFT_OUT, &left_out.join("\n"));
+    }
+    for (name, value) in stored.iter().filter(|(name, _)| !is_bookkeeping(name) && *name != LEFT_OUT) {
+        out.push_json(name, value);
+    }
+    out.list
+}
+
+/// The attributes of an array whose values are of type `kind` in the file.
+pub fn of_variable(
+    metadata: &ArrayMetadata,
+    stored: &Map<String, Value>,
+    kind: Type,
+    version: Version,
+) -> Vec<Attribute> {
+    let dtype = &metadata.dtype;
+    let mut out = List::new(version);
+    if let Some(unit) = time_unit(metadata) {
+        out.push_missing_text("units", &format!("{unit} {EPOCH}"));
+        out.push_missing_text("calendar", "proleptic_gregorian");
+    }
+    for (name, value) in stored.iter().filter(|(name, _)| !is_bookkeeping(name)) {
+        match name.as_str() {
+            // the dtype has told
+            "units" | "calendar" if *dtype.kind() == Kind::DateTime => {}
+            name => match (name, typed(name, dtype, value), json::float(value)) {
+                (_, Some(values), _) => out.push(name, kind, values),
+                ("_FillValue", None, _) => {}
+                ("scale_factor" | "add_offset", None, Some(x)) => {
+                    out.push(name, Type::Double, x.to_be_bytes().to_vec());
+                }
+                _ => out.push_json(name, value),
+            },
+        }
+    }
+    if stored.contains_key(DIMENSIONS)
+        && !out.names.has("_FillValue")
+        && let Some(fill) = missing_value(metadata)
+    {
+        out.push("_FillValue", kind, fill);
+    }
+    match dtype.kind() {
+        // NC_BYTE has a sign but for those who read this: netCDF's and xarray's convention
+        Kind::UInt if kind == Type::Byte => out.push_missing_text("_Unsigned", "true"),
+        // as xarray marks booleans in a netCDF file
+        Kind::Bool => out.push_missing_text("dtype", "bool"),
+        _ => {}
+    }
+    out.list
+}
+
+/// What one item of a `datetime64` counts, in a word of UDUNITS; None where that has none, and for other dtypes.
+pub fn time_unit(metadata: &ArrayMetadata) -> Option<&'static str> {
+    if *metadata.dtype.kind() != Kind::DateTime {
+        return None;
+    }
+    let (_, unit) = json::text(&metadata.dtype_json)?.split_once('[')?;
+    Some(match unit.trim_end_matches(']') {
+        "D" => "days",
+        "h" => "hours",
+        "m" => "minutes",
+        "s" => "seconds",
+        "ms" => "milliseconds",
+        "us" | "μs" => "microseconds",
+        "ns" => "nanoseconds",
+        _ => return None,
+    })
+}
+
+/// True for what libraries note for themselves in a Zarr store: names of dimensions, which are said otherwise here,
+/// netCDF-C's own types and links, GDAL's reference system.
+pub fn is_bookkeeping(name: &str) -> bool {
+    let prefixes = ["_NCZARR", "_nczarr", "_NCProperties"];
+    [DIMENSIONS, "_CRS"].contains(&name) || prefixes.iter().any(|prefix| name.starts_with(prefix))
+}
+
+/// The Zarr fill value as one value of the file, where it may stand for missing values: xarray takes it so. A fill value
+/// of booleans, text and times is one of their values like others, but for NaT.
+fn missing_value(metadata: &ArrayMetadata) -> Option<Vec<u8>> {
+    let dtype = &metadata.dtype;
+    let item = big_endian(dtype, metadata.fill.clone()?);
+    match dtype.kind() {
+        Kind::Int | Kind::UInt | Kind::Float => Some(item),
+        Kind::DateTime if item == i64::MIN.to_be_bytes() => Some(item),
+        _ => None,
+    }
+}
+
+/// The values of an attribute that is to have the type of the variable, big-endian; None for other attributes, and where
+/// that would change a value.
+fn typed(name: &str, dtype: &DType, value: &Value) -> Option<Vec<u8>> {
+    let item: fn(&DType, &Value) -> Option<Vec<u8>> = match name {
+        "_FillValue" | "missing_value" => missing,
+        "valid_min" | "valid_max" | "valid_range" | "flag_values" | "flag_masks" => same_spelling,
+        _ => return None,
+    };
+    let list = items(value);
+    // "If _FillValue is defined then it should be scalar"
+    if list.is_empty() || name == "_FillValue" && list.len() > 1 {
+        return None;
+    }
+    Some(list.iter().map(|value| item(dtype, value)).collect::<Option<Vec<_>>>()?.concat())
+}
+
+/// One value that stands for missing ones: integers may be spelt as floats, and floats as xarray spells them in base64.
+fn missing(dtype: &DType, value: &Value) -> Option<Vec<u8>> {
+    match (dtype.kind(), json::text(value)) {
+        (Kind::Bytes, Some(text)) if text.len() == 1 => Some(text.as_bytes().to_vec()),
+        (Kind::Bytes, _) => None,
+        (Kind::Float, Some(text)) if json::float_word(text).is_none() && text.parse::<f64>().is_err() => {
+            let x = f64::from_le_bytes(json::base64_decode(text.as_bytes())?.try_into().ok()?);
+            Some(if dtype.size() == 4 { (x as f32).to_be_bytes().to_vec() } else { x.to_be_bytes().to_vec() })
+        }
+        (Kind::Int | Kind::UInt | Kind::DateTime, None) if json::float(value)?.fract() != 0.0 => None,
+        _ => Some(big_endian(dtype, dtype.fill(value).ok()??)),
+    }
+}
+
+/// One value that CF reads as unpacked where it is of another type than the variable: integers are those that are spelt
+/// so.
+fn same_spelling(dtype: &DType, value: &Value) -> Option<Vec<u8>> {
+    match dtype.kind() {
+        Kind::Int | Kind::UInt => integer(value).and_then(|_| missing(dtype, value)),
+        Kind::Float => json::float(value).and_then(|_| missing(dtype, value)),
+        _ => None,
+    }
+}
+
+/// An item without its trailing zeros, in the dtype's order, as one value of the file.
+fn big_endian(dtype: &DType, mut item: Vec<u8>) -> Vec<u8> {
+    item.resize(dtype.size(), 0);
+    if !dtype.is_big_endian() {
+        item.reverse();
+    }
+    item
+}
+
+/// A list's items, or the one value.
+fn items(value: &Value) -> &[Value] {
+    match value {
+        Value::Array(list) => list,
+        one => std::slice::from_ref(one),
+    }
+}
+
+/// Any value: text as it is, numbers in the smallest type of the file that holds all of them exactly or else as doubles,
+/// words with spaces between them as CF lists names, everything else as JSON.
+fn converted(value: &Value, version: Version) -> (Type, Vec<u8>) {
+    let as_json = || (Type::Char, json::write(value).into_bytes());
+    let list = items(value);
+    if list.is_empty() {
+        return as_json();
+    }
+    let booleans = || list.iter().map(|v| v.as_bool().map(u8::from)).collect::<Option<Vec<u8>>>();
+    let numbers = || list.iter().map(integer).collect::<Option<Vec<i128>>>().and_then(|list| integers(&list, version));
+    let floats = || list.iter().map(|v| json::float(v).map(f64::to_be_bytes)).collect::<Option<Vec<_>>>();
+    booleans()
+        .map(|values| (Type::Byte, values))
+        .or_else(numbers)
+        .or_else(|| floats().map(|values| (Type::Double, values.concat())))
+        .or_else(|| words(list).map(|text| (Type::Char, text.into_bytes())))
+        .unwrap_or_else(as_json)
+}
+
+fn integers(list: &[i128], version: Version) -> Option<(Type, Vec<u8>)> {
+    let all = |low: i128, high: i128| list.iter().all(|n| (low..=high).contains(n));
+    let kind = match version {
+        _ if all(i32::MIN.into(), i32::MAX.into()) => Type::Int,
+        Version::Data64 if all(i64::MIN.into(), i64::MAX.into()) => Type::Int64,
+        Version::Data64 if all(0, u64::MAX.into()) => Type::UInt64,
+        _ => return None,
+    };
+    let bytes = |n: &i128| n.to_be_bytes()[16 - kind.size()..].to_vec();
+    Some((kind, list.iter().flat_map(bytes).collect()))
+}
+
+/// A number that is spelt without point and exponent.
+fn integer(value: &Value) -> Option<i128> {
+    match value {
+        Value::Number(n) => n.as_str().parse().ok(),
+        _ => None,
+    }
+}
+
+/// One text as it is; several with spaces between them, if they have none inside.
+fn words(list: &[Value]) -> Option<String> {
+    let texts: Vec<&str> = list.iter().map(json::text).collect::<Option<_>>()?;
+    let is_word = |text: &&str| !text.is_empty() && !text.contains(char::is_whitespace);
+    (texts.len() == 1 || texts.iter().all(is_word)).then(|| texts.join(" "))
+}

@@ -1,0 +1,334 @@
+//! What another program has made of a group's netCDF file: whether its layout is the same, and which attributes it has
+//! changed. These go back to where they came from: JSON where it was JSON, lists where there were lists. What the file
+//! alone has, or what comes from the arrays' metadata, can't be changed through it.
+
+use super::attributes::{LEFT_OUT, is_bookkeeping};
+use super::classic::{Attribute, Header, Type, Variable};
+use super::parse::{Broken, parse};
+use crate::error::{Error, Kind, Result};
+use crate::export::{Composite, Content};
+use crate::store::Key;
+use crate::util::json::{self, Map, Object, Value};
+use crate::zarr::dtype::{self, DType};
+use std::collections::HashMap;
+
+/// Changes of the attributes of one group or array; `None` removes one.
+pub type Changes = Vec<(String, Option<Value>)>;
+
+/// A file that another program has written in place of a group's.
+#[derive(Debug)]
+pub struct Edited {
+    old: Header,
+    new: Header,
+}
+
+/// A variable's data in the file that replaces another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Moved {
+    /// Where they begin in the new file, in bytes.
+    pub from: u64,
+    /// Where they begin in the group's file, in bytes.
+    pub to: u64,
+    /// Bytes.
+    pub len: u64,
+}
+
+impl Edited {
+    /// Compares the header at the beginning of `new` with that of `old`. Returns `None` if `new` ends before its header
+    /// does.
+    ///
+    /// # Errors
+    ///
+    /// EPERM and why the new file can't take the place of the old one: its layout is another.
+    pub fn compare(old: &[u8], new: &[u8]) -> Result<Option<Self>> {
+        let old = parse(old).map_err(|_| refused("the file has no header"))?;
+        let new = match parse(new) {
+            Ok(new) => new,
+            Err(Broken::Short) => return Ok(None),
+            Err(Broken::Wrong) => return Err(refused("no netCDF file of the classic format, without records")),
+        };
+        let edited = Edited { old, new };
+        edited.check_layout()?;
+        Ok(Some(edited))
+    }
+
+    fn check_layout(&self) -> Result<()> {
+        let known: HashMap<&str, u64> = self.old.dimensions.iter().map(|old| (old.name.as_str(), old.len)).collect();
+        if let Some(new) = self.new.dimensions.iter().find(|new| known.get(new.name.as_str()) != Some(&new.len)) {
+            return Err(refused(format!("no array has the dimension {:?} of length {}", new.name, new.len)));
+        }
+        for (old, new) in self.pairs()? {
+            let shape = |header: &Header, variable: &Variable| {
+                let dimensions = variable.dimensions.iter().filter_map(|&number| header.dimensions.get(number));
+                dimensions.map(|dimension| (dimension.name.clone(), dimension.len)).collect::<Vec<_>>()
+            };
+            if old.kind != new.kind || shape(&self.old, old) != shape(&self.new, new) {
+                return Err(refused(format!("{:?} has another type or other dimensions than the array", new.name)));
+            }
+        }
+        Ok(())
+    }
+
+    /// Each variable of the group's file, and what it is in the new one.
+    fn pairs(&self) -> Result<Vec<(&Variable, &Variable)>> {
+        let by_name: HashMap<&str, &Variable> = self.new.variables.iter().map(|new| (new.name.as_str(), new)).collect();
+        let pair = |old: &'_ Variable| by_name.get(old.name.as_str()).copied();
+        let missing = self.old.variables.iter().find(|old| pair(old).is_none());
+        if let Some(missing) = missing {
+            return Err(refused(format!("it lacks the variable {:?}", missing.name)));
+        }
+        if self.new.variables.len() > self.old.variables.len() {
+            return Err(refused("it has variables that are no arrays of the group"));
+        }
+        Ok(self.old.variables.iter().filter_map(|old| Some((old, pair(old)?))).collect())
+    }
+
+    /// Whether the data of all variables begin where they did.
+    pub fn is_in_place(&self) -> bool {
+        self.pairs().is_ok_and(|pairs| pairs.iter().all(|(old, new)| old.begin == new.begin))
+    }
+
+    /// Where the data of the variables are that hold an array.
+    pub fn moved(&self, file: &Composite) -> Vec<Moved> {
+        let pairs = self.pairs().unwrap_or_default().into_iter();
+        let is_array = |old: &Variable| array_at(file, old.begin).is_some();
+        let moved = |(old, new): (&Variable, &Variable)| Moved { from: new.begin, to: old.begin, len: old.size };
+        pairs.filter(|(old, _)| is_array(old)).map(moved).collect()
+    }
+
+    /// What is to be changed in the attributes of the group at `group` and of the arrays of its `file`; `stored` gives the
+    /// present ones.
+    ///
+    /// # Errors
+    ///
+    /// EPERM and the attribute that can't be changed.
+    pub fn changes(
+        &self,
+        group: &Key,
+        file: &Composite,
+        stored: impl Fn(&Key) -> Result<Object>,
+    ) -> Result<Vec<(Key, Changes)>> {
+        let mut all = Vec::new();
+        let mut places = vec![(Some((group, None)), "", &self.old.attributes, &self.new.attributes)];
+        for (old, new) in self.pairs()? {
+            let array = array_at(file, old.begin).map(|(key, dtype)| (key, Some(dtype)));
+            places.push((array, old.name.as_str(), &old.attributes, &new.attributes));
+        }
+        for (place, name, old, new) in places.into_iter().filter(|(_, _, old, new)| old != new) {
+            let (key, dtype) =
+                place.ok_or_else(|| refused(format!("what {name:?} tells comes from other metadata")))?;
+            let is_told = |attribute: &str| {
+                let is_time = dtype.is_some_and(|dtype| *dtype.kind() == dtype::Kind::DateTime);
+                is_bookkeeping(attribute) || is_time && ["units", "calendar"].contains(&attribute)
+            };
+            let stored = stored(key)?;
+            let changes = changes(old, new, &stored, is_told).map_err(|attribute| {
+                refused(format!(
+                    "the attribute {name}:{attribute} comes from other metadata, or is no JSON: change that"
+                ))
+            })?;
+            if !changes.is_empty() {
+                all.push((key.clone(), changes));
+            }
+        }
+        Ok(all)
+    }
+}
+
+fn refused(why: impl Into<String>) -> Error {
+    Error::new(Kind::System(libc::EPERM), why)
+}
+
+/// The array whose values begin at `begin`, and its dtype.
+fn array_at(file: &Composite, begin: u64) -> Option<(&Key, &DType)> {
+    let part = file.parts().get(file.part_at(begin))?;
+    match &part.content {
+        Content::Flat { key, dtype, .. } if part.at == begin => Some((key, dtype)),
+        _ => None,
+    }
+}
+
+/// What turns `old` into `new`. An attribute that stands in the file and not by this name in `stored`, or that `is_told` by
+/// something else, can't be changed.
+///
+/// # Errors
+///
+/// The name of such a one.
+fn changes(
+    old: &[Attribute],
+    new: &[Attribute],
+    stored: &Map<String, Value>,
+    is_told: impl Fn(&str) -> bool,
+) -> std::result::Result<Changes, String> {
+    let by_name = |list: &'_ [Attribute]| list.iter().map(|a| (a.name.clone(), a.clone())).collect::<HashMap<_, _>>();
+    let (before, after) = (by_name(old), by_name(new));
+    let mut changes = Changes::new();
+    for attribute in new.iter().filter(|attribute| before.get(&attribute.name) != Some(*attribute)) {
+        let name = &attribute.name;
+        let is_derived = before.contains_key(name) != stored.contains_key(name) || is_told(name) || name == LEFT_OUT;
+        let value = if is_derived { None } else { value(attribute, stored.get(name)) };
+        changes.push((name.clone(), Some(value.ok_or_else(|| name.clone())?)));
+    }
+    for name in old.iter().map(|attribute| &attribute.name).filter(|name| !after.contains_key(*name)) {
+        match stored.contains_key(name) && !is_told(name) {
+            true => changes.push((name.clone(), None)),
+            // it is about the file, and comes again
+            false if name == LEFT_OUT => {}
+            false => return Err(name.clone()),
+        }
+    }
+    Ok(changes)
+}
+
+/// An attribute of the file as JSON, as near to what stood there `before` as it can be. `None` if JSON has no such value.
+fn value(attribute: &Attribute, before: Option<&Value>) -> Option<Value> {
+    if attribute.kind == Type::Char {
+        // C's end of a string, which NCO writes along
+        let whole = std::str::from_utf8(&attribute.values).ok()?;
+        return Some(text(whole.trim_end_matches('\0'), before));
+    }
+    let items = attribute.values.chunks_exact(attribute.kind.size());
+    let mut values: Vec<Value> = items.map(|item| number(attribute.kind, item)).collect::<Option<_>>()?;
+    let flags = match before {
+        Some(Value::Array(list)) => !list.is_empty() && list.iter().all(|value| matches!(value, Value::Bool(_))),
+        before => matches!(before, Some(Value::Bool(_))),
+    };
+    if flags && attribute.kind == Type::Byte && attribute.values.iter().all(|byte| *byte <= 1) {
+        values = attribute.values.iter().map(|byte| Value::Bool(*byte == 1)).collect();
+    }
+    match (values.len(), before) {
+        (1, Some(Value::Array(_))) => Some(Value::Array(values)),
+        (1, _) => values.pop(),
+        _ => Some(Value::Array(values)),
+    }
+}
+
+/// A text, which stands for a list of words or any JSON where that was `before`.
+fn text(text: &str, before: Option<&Value>) -> Value {
+    match before {
+        Some(Value::Array(list)) if !list.is_empty() && list.iter().all(|word| json::text(word).is_some()) => {
+            Value::Array(text.split(' ').map(Value::from).collect())
+        }
+        Some(Value::Array(_) | Value::Object(_) | Value::Null) => {
+            json::parse(text.as_bytes()).unwrap_or_else(|_| text.into())
+        }
+        _ => text.into(),
+    }
+}
+
+/// One number of a type, big-endian. `None` of NaN and infinities.
+fn number(kind: Type, item: &[u8]) -> Option<Value> {
+    let number = match kind {
+        Type::Char => return None,
+        Type::Byte => i8::from_be_bytes(item.try_into().ok()?).to_string(),
+        Type::Short => i16::from_be_bytes(item.try_into().ok()?).to_string(),
+        Type::Int => i32::from_be_bytes(item.try_into().ok()?).to_string(),
+        Type::Int64 => i64::from_be_bytes(item.try_into().ok()?).to_string(),
+        Type::UByte => u8::from_be_bytes(item.try_into().ok()?).to_string(),
+        Type::UShort => u16::from_be_bytes(item.try_into().ok()?).to_string(),
+        Type::UInt => u32::from_be_bytes(item.try_into().ok()?).to_string(),
+        Type::UInt64 => u64::from_be_bytes(item.try_into().ok()?).to_string(),
+        Type::Float => format!("{:?}", f32::from_be_bytes(item.try_into().ok()?)),
+        Type::Double => format!("{:?}", f64::from_be_bytes(item.try_into().ok()?)),
+    };
+    json::parse(number.as_bytes()).ok().filter(|value| json::float(value).is_some_and(f64::is_finite))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::classic::{Dimension, Version};
+    use super::*;
+
+    fn header(names: &[&str], attributes: Vec<Attribute>) -> Header {
+        let variable = |(number, name): (usize, &&str)| Variable {
+            name: name.to_string(),
+            dimensions: vec![0],
+            attributes: Vec::new(),
+            kind: Type::Short,
+            size: 6,
+            begin: 4096 * (number as u64 + 1),
+        };
+        let variables = names.iter().enumerate().map(variable).collect();
+        let dimensions = vec![Dimension { name: "x".into(), len: 3 }];
+        Header { version: Version::Offset64, dimensions, attributes, variables }
+    }
+
+    #[test]
+    fn only_the_same_layout_is_compared() {
+        let old = header(&["a", "b"], Vec::new());
+        let compare = |new: &Header| Edited::compare(&old.bytes(), &new.bytes());
+        assert!(compare(&old).unwrap().unwrap().is_in_place());
+        assert!(!compare(&header(&["b", "a"], Vec::new())).unwrap().unwrap().is_in_place());
+        for names in [&["a"] as &[&str], &["a", "c"], &["a", "b", "c"], &["a", "a"]] {
+            assert_eq!(compare(&header(names, Vec::new())).unwrap_err().errno(), libc::EPERM, "{names:?}");
+        }
+        let changed = |change: &dyn Fn(&mut Header)| {
+            let mut new = old.clone();
+            change(&mut new);
+            compare(&new).unwrap_err().errno()
+        };
+        assert_eq!(changed(&|new| new.dimensions[0].len = 4), libc::EPERM);
+        assert_eq!(changed(&|new| new.dimensions[0].name = "y".into()), libc::EPERM);
+        assert_eq!(changed(&|new| new.dimensions.push(Dimension { name: "y".into(), len: 1 })), libc::EPERM);
+        assert_eq!(changed(&|new| new.variables[0].kind = Type::Int), libc::EPERM);
+        assert_eq!(changed(&|new| new.variables[1].dimensions = vec![0, 0]), libc::EPERM);
+        assert!(Edited::compare(&old.bytes(), &old.bytes()[..60]).unwrap().is_none());
+    }
+
+    fn attribute(name: &str, kind: Type, values: &[u8]) -> Attribute {
+        Attribute { name: name.into(), kind, values: values.to_vec() }
+    }
+
+    /// What an attribute becomes in a document that holds `before` by its name.
+    fn stored(before: &str, kind: Type, values: &[u8]) -> Option<String> {
+        let before = json::parse(before.as_bytes()).ok();
+        value(&attribute("a", kind, values), before.as_ref()).map(|value| json::write(&value))
+    }
+
+    #[test]
+    fn an_attribute_is_stored_as_it_stood_there() {
+        for (before, kind, values, expected) in [
+            ("", Type::Char, b"K".as_slice(), r#""K""#),
+            ("", Type::Char, b"by NCO\0", r#""by NCO""#),
+            (r#""1""#, Type::Char, b"2", r#""2""#),
+            (r#"["lat","lon"]"#, Type::Char, b"lat lon time", r#"["lat","lon","time"]"#),
+            (r#"{"a":1}"#, Type::Char, br#"{"a":2}"#, r#"{"a":2}"#),
+            (r#"{"a":1}"#, Type::Char, b"text", r#""text""#),
+            ("", Type::Short, &[0xff, 0xfe], "-2"),
+            ("[1]", Type::Short, &[0, 2], "[2]"),
+            ("1", Type::Short, &[0, 2, 0, 3], "[2,3]"),
+            ("true", Type::Byte, &[0], "false"),
+            ("[true,true]", Type::Byte, &[0, 1], "[false,true]"),
+            ("true", Type::Byte, &[7], "7"),
+            ("", Type::Float, &0.1f32.to_be_bytes(), "0.1"),
+            ("", Type::Double, &1e300f64.to_be_bytes(), "1e+300"),
+            ("", Type::UInt64, &[0xff; 8], "18446744073709551615"),
+        ] {
+            assert_eq!(stored(before, kind, values).as_deref(), Some(expected), "{before} {kind:?}");
+        }
+        assert_eq!(stored("", Type::Double, &f64::NAN.to_be_bytes()), None);
+        assert_eq!(stored("", Type::Char, &[0xff]), None);
+    }
+
+    #[test]
+    fn what_is_not_stored_by_its_name_can_not_be_changed() {
+        let Ok(Value::Object(document)) = json::parse(br#"{"units":"K","hidden":[]}"#) else { panic!() };
+        let text = |name: &str, value: &str| attribute(name, Type::Char, value.as_bytes());
+        let old = [text("units", "K"), text("_FillValue", "x"), text(LEFT_OUT, "b: ...")];
+        let made = |new: &[Attribute]| {
+            let changes = changes(&old, new, &document, is_bookkeeping)?;
+            Ok::<_, String>(
+                changes.into_iter().map(|(name, value)| (name, value.map(|v| json::write(&v)))).collect::<Vec<_>>(),
+            )
+        };
+        assert_eq!(made(&old), Ok(vec![]));
+        let changed = [text("units", "C"), text("_FillValue", "x"), text("new", "n")];
+        let expected = [("units", "\"C\""), ("new", "\"n\"")].map(|(name, value)| (name.into(), Some(value.into())));
+        assert_eq!(made(&changed), Ok(expected.to_vec()));
+        assert_eq!(made(&old[1..]), Ok(vec![("units".into(), None)]));
+        assert_eq!(made(&old[..1]), Err("_FillValue".into()));
+        let with = |more: Attribute| made(&[&old[..], &[more]].concat()).map(drop);
+        assert_eq!(with(text("_ARRAY_DIMENSIONS", "y")), Err("_ARRAY_DIMENSIONS".into()));
+        assert_eq!(with(text("hidden", "y")), Err("hidden".into()), "it stands in the document, and not in the file");
+    }
+}

@@ -1,0 +1,162 @@
+//! A detached header of NRRD (<https://teem.sourceforge.net/nrrd/format.html>), which ITK, VTK, Slicer and teem read. Axes
+//! stand with the fastest first.
+
+use super::Described;
+use super::spelling::{self, float};
+use crate::zarr::metadata::ArrayMetadata;
+
+/// True for integers and floats of 4 and 8 bytes, in two to four dimensions: VTK 9.7 crashes where there are others.
+pub fn fits(metadata: &ArrayMetadata) -> bool {
+    item_type(metadata).is_some() && (2..=4).contains(&metadata.shape.len()) && spelling::is_countable(metadata)
+}
+
+/// The header.
+pub fn text(array: &Described) -> String {
+    let metadata = &array.metadata;
+    let Some(item_type) = item_type(metadata) else { return String::new() };
+    let count = metadata.shape.len();
+    let steps = spelling::steps(array);
+    let mut text = "NRRD0005\n".to_string();
+    let mut add = |field: &str, value: String| text.push_str(&format!("{field}: {value}\n"));
+    add("content", spelling::title(array));
+    add("type", item_type.to_string());
+    add("dimension", count.to_string());
+    if steps.is_some() {
+        add("space dimension", count.to_string());
+    }
+    add("sizes", spelling::sizes(metadata, " "));
+    if metadata.dtype.size() > 1 {
+        add("endian", if metadata.dtype.is_big_endian() { "big" } else { "little" }.to_string());
+    }
+    add("encoding", "raw".to_string());
+    if let Some(steps) = &steps {
+        add("space directions", spelling::list((0..count).map(|n| direction(steps, n)), " "));
+        add("space origin", format!("({})", spelling::list(steps.iter().rev().map(|(first, _)| float(*first)), ",")));
+    }
+    add("kinds", vec!["domain"; count].join(" "));
+    if array.axes.iter().any(|axis| axis.name.is_some()) {
+        let names = (0..count).rev().map(|axis| quoted(&spelling::axis_name(array, axis)));
+        add("labels", spelling::list(names, " "));
+    }
+    if steps.is_some() {
+        // where steps are unknown they count items
+        let units = |axis| spelling::spacing(array, axis).and(array.axes.get(axis)?.units.as_deref());
+        let units = (0..count).rev().map(|axis| quoted(units(axis).unwrap_or_default()));
+        add("space units", spelling::list(units, " "));
+    }
+    if let Some(units) = &array.units {
+        add("sample units", quoted(units));
+    }
+    add("data file", "data.raw".to_string());
+    text + &values(array)
+}
+
+fn item_type(metadata: &ArrayMetadata) -> Option<&'static str> {
+    Some(match spelling::number(&metadata.dtype)? {
+        "u1" => "uint8",
+        "i1" => "int8",
+        "u2" => "uint16",
+        "i2" => "int16",
+        "u4" => "uint32",
+        "i4" => "int32",
+        "u8" => "uint64",
+        "i8" => "int64",
+        "f4" => "float",
+        "f8" => "double",
+        _ => return None,
+    })
+}
+
+/// The step along the axis `n`, the fastest being the first: a vector of the space whose axes are the array's.
+fn direction(steps: &[(f64, f64)], n: usize) -> String {
+    let along = |(i, (_, step)): (usize, &(f64, f64))| if i == n { float(*step) } else { "0".to_string() };
+    format!("({})", spelling::list(steps.iter().rev().enumerate().map(along), ","))
+}
+
+/// What stored values mean, as pairs of a key and a value: the format has no fields for it.
+fn values(array: &Described) -> String {
+    let pairs = [
+        ("_FillValue", spelling::nodata(array).map(|nodata| nodata.to_string())),
+        ("scale_factor", array.scale.filter(|x| x.is_finite()).map(float)),
+        ("add_offset", array.offset.filter(|x| x.is_finite()).map(float)),
+    ];
+    pairs.into_iter().filter_map(|(key, value)| Some(format!("{key}:={}\n", value?))).collect()
+}
+
+/// Between double quotes, in one line.
+fn quoted(text: &str) -> String {
+    format!("\"{}\"", spelling::line(text).replace('"', "\\\""))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing;
+    use super::*;
+
+    #[test]
+    fn an_array_of_which_nothing_is_known() {
+        let expected = "NRRD0005\ncontent: data\ntype: double\ndimension: 2\nsizes: 6 4\nendian: big\nencoding: raw\n\
+            kinds: domain domain\ndata file: data.raw\n";
+        assert_eq!(text(&testing::plain(">f8", &[4, 6])), expected);
+        assert!(!text(&testing::plain("|b1", &[4, 6])).contains("endian"));
+    }
+
+    #[test]
+    fn axes_lie_in_space_with_the_fastest_first() {
+        let expected = r#"NRRD0005
+content: Air <2 m>
+type: float
+dimension: 3
+space dimension: 3
+sizes: 10 6 4
+endian: little
+encoding: raw
+space directions: (0.25,0,0) (0,-0.5,0) (0,0,6)
+space origin: (10,50,0)
+kinds: domain domain domain
+labels: "lon" "lat" "time"
+space units: "degrees_east" "degrees_north" "hours since 2000-01-01 00:00:00"
+sample units: "K"
+data file: data.raw
+_FillValue:=-9999
+"#;
+        assert_eq!(text(&testing::geographic()), expected);
+    }
+
+    #[test]
+    fn axes_without_regular_coordinates_count_items() {
+        let text = text(&testing::model());
+        for line in [
+            "type: int16",
+            "endian: big",
+            "space directions: (0.1,0,0,0) (0,1,0,0) (0,0,1,0) (0,0,0,1)",
+            "space origin: (0.1,0,0,0)",
+            r#"space units: "degrees_east" "" "" """#,
+            "scale_factor:=0.05",
+            "add_offset:=260",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line}\n{text}");
+        }
+    }
+
+    #[test]
+    fn names_are_quoted() {
+        let mut array = testing::geographic();
+        array.axes[2].name = Some("a \"b\"\nc".into());
+        assert!(text(&array).contains(r#"labels: "a \"b\" c" "lat" "time""#));
+        let nameless = Described { name: "\u{1}".into(), long_name: Some(" ".into()), ..array };
+        assert!(text(&nameless).contains("content: data\n"));
+    }
+
+    #[test]
+    fn what_is_refused() {
+        for dtype in ["<f2", "<c8", "|S3", "<M8[s]", "[[\"a\", \"<i4\"]]"] {
+            let dtype = if dtype.starts_with('[') { dtype.to_string() } else { format!("{dtype:?}") };
+            assert!(!fits(&testing::metadata(&dtype, &[4, 6])), "{dtype}");
+        }
+        for shape in [&[] as &[u64], &[4], &[4, 0], &[1, 1, 1, 1, 1], &[1, 1 << 31]] {
+            assert!(!fits(&testing::metadata("\"|i1\"", shape)), "{shape:?}");
+        }
+        assert!(fits(&testing::metadata("\"|i1\"", &[1, (1 << 31) - 1])));
+    }
+}

@@ -1,0 +1,77 @@
+//! An array as image programs see it: columns, rows and bands, one band for each item of the dimensions before the last
+//! two. It knows no format.
+
+use super::described::{Described, Role};
+use super::spelling;
+use crate::zarr::metadata::ArrayMetadata;
+
+/// How many there are of each; an array of one dimension is one row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Raster {
+    /// Items of a row.
+    pub columns: u64,
+    /// Rows of a band.
+    pub rows: u64,
+    /// Bands, one after the other.
+    pub bands: u64,
+}
+
+impl Raster {
+    /// None of an array without dimensions or without items, or if there are more of anything than a C int counts.
+    pub fn of(metadata: &ArrayMetadata) -> Option<Self> {
+        let mut lengths = metadata.shape.iter().rev().copied();
+        let columns = lengths.next().filter(|_| spelling::is_countable(metadata))?;
+        let rows = lengths.next().unwrap_or(1);
+        let bands = lengths.try_fold(1u64, |bands, len| bands.checked_mul(len))?;
+        (bands <= i32::MAX as u64).then_some(Raster { columns, rows, bands })
+    }
+}
+
+/// Where the outer corner of the first pixel lies and how large pixels are.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Placed {
+    /// Of the corner.
+    pub x: f64,
+    /// Of the corner.
+    pub y: f64,
+    /// To the next column.
+    pub dx: f64,
+    /// To the next row; negative where the first row is the northernmost.
+    pub dy: f64,
+}
+
+/// Where the raster lies, if its rows and columns run along y and x at equal steps.
+pub fn placed(array: &Described) -> Option<Placed> {
+    let [.., y, x] = array.axes.as_slice() else { return None };
+    if (y.role, x.role) != (Role::Y, Role::X) {
+        return None;
+    }
+    let count = array.axes.len();
+    let ((y, dy), (x, dx)) = (spelling::spacing(array, count - 2)?, spelling::spacing(array, count - 1)?);
+    let corner = |centre: f64, step: f64| spelling::rounded(centre - step / 2.0);
+    Some(Placed { x: corner(x, dx), y: corner(y, dy), dx, dy })
+}
+
+/// What tells a band from the others: `time=36.5, level[2]` of coordinates and, where nothing tells them, of indices. A
+/// title where there is one band only.
+pub fn band_label(array: &Described, band: u64) -> String {
+    let leading = array.axes.len().saturating_sub(2);
+    if leading == 0 {
+        return spelling::title(array);
+    }
+    let mut rest = band;
+    let mut parts: Vec<String> = (0..leading)
+        .rev()
+        .map(|axis| {
+            let len = array.axes.get(axis).map_or(1, |axis| axis.len.max(1));
+            let (index, name) = (rest % len, spelling::axis_name(array, axis));
+            rest /= len;
+            match spelling::coordinate(array, axis, index) {
+                Some(x) => format!("{name}={}", spelling::float(x)),
+                None => format!("{name}[{index}]"),
+            }
+        })
+        .collect();
+    parts.reverse();
+    spelling::line(&parts.join(", "))
+}

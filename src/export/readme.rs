@@ -1,0 +1,219 @@
+//! `README.txt`: what the array is, and ready lines for programs that need a shape typed. The lines are complete, and show
+//! how to read all of the array and a part from its middle.
+
+use super::Format;
+use super::described::Described;
+use super::recipes::{self, Part};
+use super::spelling::{self, float, list};
+use crate::util::json;
+use crate::zarr::dtype::{DType, Kind};
+use crate::zarr::metadata::ArrayMetadata;
+
+/// Always.
+pub fn fits(_: &ArrayMetadata) -> bool {
+    true
+}
+
+/// The file.
+pub fn text(array: &Described) -> String {
+    let mut text = heading(array);
+    let Some(part) = Part::in_the_middle(&array.metadata) else { return text + "\nIt has no bytes.\n" };
+    text.push_str(
+        "\nFor programs that find the shape themselves (a mount shows those that its option --headers names):\n",
+    );
+    for format in Format::ALL.into_iter().filter(|format| format.tells(array)) {
+        text.extend(readers(format).map(|readers| format!("  {:<13} {readers}\n", format.name())));
+    }
+    text.push_str(&format!(
+        "\nFor others, to be run in this directory: a is the array, part is {}. Julia, MATLAB, IDL and Fortran have the\n\
+         dimensions the other way round.\n",
+        part.name()
+    ));
+    for (program, lines) in recipes::of(&array.metadata, &part) {
+        for (i, line) in lines.iter().enumerate() {
+            text.push_str(&format!("  {:<8} {line}\n", if i == 0 { program } else { "" }));
+        }
+    }
+    text
+}
+
+/// What the array is.
+fn heading(array: &Described) -> String {
+    let metadata = &array.metadata;
+    let name = spelling::name(array);
+    let mut text = match spelling::title(array) {
+        title if title == name => name,
+        title => format!("{name}: {title}"),
+    };
+    text.extend(array.units.as_deref().map(|units| format!(" [{}]", spelling::line(units))));
+    let names = (0..array.axes.len()).map(|axis| spelling::axis_name(array, axis));
+    let names = match array.axes.iter().any(|axis| axis.name.is_some()) {
+        true => format!(" ({})", list(names, ", ")),
+        false => String::new(),
+    };
+    let shape = match metadata.shape.as_slice() {
+        [] => "one item, without dimensions".to_string(),
+        [len] => format!("{len}{names}"),
+        shape => format!("{}{names}, the last one fastest", list(shape, " x ")),
+    };
+    text.push_str(&format!("\n\n  shape         {shape}\n  item          {}\n", item(metadata)));
+    text.push_str(&format!("  data.raw      {} bytes: the items and nothing else\n", array.size()));
+    if let (Some(_), _) | (_, Some(_)) = (array.scale, array.offset) {
+        let (scale, offset) = (array.scale.unwrap_or(1.0), array.offset.unwrap_or(0.0));
+        text.push_str(&format!("  value         item * {} + {}\n", float(scale), float(offset)));
+    }
+    text.extend(spelling::nodata(array).map(|nodata| format!("  missing       {nodata}\n")));
+    text
+}
+
+/// The type, and what it is in words.
+fn item(metadata: &ArrayMetadata) -> String {
+    let dtype = &metadata.dtype;
+    let word = match dtype.kind() {
+        Kind::Bool => "bool, 0 or 1",
+        Kind::Int => "signed integer",
+        Kind::UInt => "unsigned integer",
+        Kind::Float => "float",
+        Kind::Complex => "complex: two floats",
+        Kind::TimeDelta => "count of time units, signed integer",
+        Kind::DateTime => "count of time units since 1970, signed integer",
+        Kind::Bytes => "bytes, padded with zeros",
+        Kind::Text => "UCS-4 text, padded with zeros",
+        Kind::Void => "bytes",
+        Kind::Object => "object",
+        Kind::Struct(_) => "fields, packed",
+    };
+    let has_order = dtype.size() > 1 && !matches!(dtype.kind(), Kind::Bytes | Kind::Void | Kind::Struct(_));
+    let order = match dtype.is_big_endian() {
+        _ if !has_order => "",
+        true => ", big-endian",
+        false => ", little-endian",
+    };
+    let name = json::text(&metadata.dtype_json).and_then(|text| DType::canonical(text).ok());
+    let name = name.map(|name| format!("{name}: ")).unwrap_or_default();
+    format!("{name}{word}, {} bytes{order}", dtype.size())
+}
+
+/// Who reads a file, with a line to try it.
+fn readers(format: Format) -> Option<&'static str> {
+    Some(match format {
+        Format::Npy => "NumPy",
+        Format::Envi => "ENVI, GDAL, Spectral Python: gdalinfo data.raw",
+        Format::Vrt => "GDAL, QGIS, rasterio: gdalinfo data.vrt",
+        Format::Nrrd => "ITK, VTK, ParaView, 3D Slicer, teem: unu minmax data.nhdr",
+        Format::MetaImage => "ITK, VTK, ParaView",
+        Format::Xdmf => "VTK, ParaView, VisIt",
+        Format::Grads => "GrADS; CDO: cdo -f nc import_binary data.ctl out.nc",
+        Format::Readme | Format::Nifti | Format::Tiff => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing;
+    use super::*;
+
+    #[test]
+    fn a_whole_file() {
+        let expected = r#"data: Air <2 m> [K]
+
+  shape         4 x 6 x 10 (time, lat, lon), the last one fastest
+  item          <f4: float, 4 bytes, little-endian
+  data.raw      960 bytes: the items and nothing else
+  missing       -9999
+
+For programs that find the shape themselves (a mount shows those that its option --headers names):
+  data.npy      NumPy
+  data.raw.hdr  ENVI, GDAL, Spectral Python: gdalinfo data.raw
+  data.vrt      GDAL, QGIS, rasterio: gdalinfo data.vrt
+  data.nhdr     ITK, VTK, ParaView, 3D Slicer, teem: unu minmax data.nhdr
+  data.mhd      ITK, VTK, ParaView
+  data.xmf      VTK, ParaView, VisIt
+  data.ctl      GrADS; CDO: cdo -f nc import_binary data.ctl out.nc
+
+For others, to be run in this directory: a is the array, part is a[2]. Julia, MATLAB, IDL and Fortran have the
+dimensions the other way round.
+  Python   import numpy
+           a = numpy.memmap("data.raw", '<f4', "r", shape=(4, 6, 10)); part = a[2]
+  Julia    using Mmap; a = mmap("data.raw", Array{Float32, 3}, (10, 6, 4)); part = a[:, :, 3]
+  MATLAB   m = memmapfile('data.raw', 'Format', {'single', [10 6 4], 'a'}); part = m.Data.a(:, :, 3);
+  Octave   f = fopen('data.raw', 'r', 'ieee-le'); a = permute(reshape(fread(f, Inf, 'single=>single'), [10 6 4]), [3 2 1]);
+           fseek(f, 480); part = reshape(fread(f, 60, 'single=>single'), [10 6])'; fclose(f);
+  R        f <- file("data.raw", "rb"); a <- aperm(array(readBin(f, "numeric", 240, size=4, endian="little"), c(10, 6, 4)), 3:1)
+           invisible(seek(f, 480)); part <- t(matrix(readBin(f, "numeric", 60, size=4, endian="little"), 10)); close(f)
+  IDL      a = read_binary('data.raw', data_type=4, data_dims=[10, 6, 4], endian='little')
+           openr, u, 'data.raw', /get_lun, /swap_if_big_endian & p = assoc(u, fltarr(10, 6)) & part = p[2]
+  Fortran  real(4) :: part(10, 6)
+           open(10, file='data.raw', access='stream', action='read', convert='little_endian')
+           read(10, pos=481_8) part
+  shell    od -A d -v --endian=little -t f4 -w40 -j 480 -N 240 data.raw
+           dd if=data.raw of="$HOME/part.raw" iflag=skip_bytes,count_bytes skip=480 count=240
+"#;
+        assert_eq!(text(&testing::geographic()), expected);
+    }
+
+    fn programs(array: &Described) -> Vec<String> {
+        let text = text(array);
+        let (_, recipes) = text.split_once("the other way round.\n").unwrap();
+        let words = recipes.lines().filter_map(|line| line.get(2..11));
+        words.map(str::trim).filter(|word| !word.is_empty()).map(str::to_string).collect()
+    }
+
+    #[test]
+    fn only_programs_that_have_the_type() {
+        for (dtype, shape, expected) in [
+            (">f8", &[4u64, 6] as &[u64], "Python Julia MATLAB Octave R IDL Fortran shell"),
+            ("|i1", &[4], "Python Julia MATLAB Octave R Fortran shell"),
+            ("<u4", &[4], "Python Julia MATLAB Octave IDL Fortran shell"),
+            ("<i8", &[1; 9], "Python Julia MATLAB Octave Fortran shell"),
+            ("<f2", &[4], "Python Julia shell"),
+            (">c8", &[4], "Python IDL Fortran shell"),
+            ("<c16", &[4], "Python Julia R IDL Fortran shell"),
+            ("<M8[s]", &[4], "Python shell"),
+            ("|S3", &[4], "Python shell"),
+            ("<f8", &[], "Python shell"),
+        ] {
+            assert_eq!(programs(&testing::plain(dtype, shape)).join(" "), expected, "{dtype} {shape:?}");
+        }
+    }
+
+    #[test]
+    fn byte_order_and_packed_values() {
+        let text = text(&testing::model());
+        for line in [
+            "item          >i2: signed integer, 2 bytes, big-endian",
+            "value         item * 0.05 + 260",
+            "missing       -32768",
+            "part = ntoh.(a[:, :, 3, 2])",
+            "part = swapbytes(m.Data.a(:, :, 3, 2));",
+            "fopen('data.raw', 'r', 'ieee-be')",
+            "endian=\"big\"",
+            "/swap_if_little_endian & p = assoc(u, intarr(6, 5)) & part = p[6]",
+            "convert='big_endian'",
+            "od -A d -v --endian=big -t d2 -w12 -j 360 -N 60 data.raw",
+        ] {
+            assert!(text.contains(line), "{line}\n{text}");
+        }
+    }
+
+    #[test]
+    fn rows_and_items() {
+        let row = text(&testing::plain("<u2", &[4, 6]));
+        for line in
+            ["part = a[:, 3]\n", "read(10, pos=25_8) part", "part(6)  ! unsigned: where it is negative add 2**16"]
+        {
+            assert!(row.contains(line), "{line}\n{row}");
+        }
+        let item = text(&testing::plain("<f8", &[7]));
+        for line in ["shape         7\n", "shape=(7,)); part = a[3]", "'Format', {'double', [7 1], 'a'}"] {
+            assert!(item.contains(line), "{line}\n{item}");
+        }
+    }
+
+    #[test]
+    fn an_array_without_bytes() {
+        let text = text(&testing::plain("<f4", &[4, 0]));
+        assert!(text.contains("shape         4 x 0, "), "{text}");
+        assert!(text.ends_with("0 bytes: the items and nothing else\n\nIt has no bytes.\n"), "{text}");
+    }
+}

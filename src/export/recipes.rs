@@ -1,0 +1,309 @@
+//! Lines of other languages that read flat bytes: all of an array, and a part from its middle. It knows types and shapes,
+//! not what the values mean.
+
+use super::npy;
+use super::spelling::{self, list};
+use crate::zarr::dtype::{DType, Kind};
+use crate::zarr::metadata::ArrayMetadata;
+
+/// Rows of more bytes than this are not shown as one line of text.
+const MAX_LINE: u64 = 4096;
+
+/// The most dimensions that IDL has.
+const MAX_IDL_DIMENSIONS: usize = 8;
+
+/// The most dimensions that Fortran has.
+const MAX_FORTRAN_DIMENSIONS: usize = 15;
+
+/// A part of an array: one item of one dimension, one row of two, one plane of more.
+pub struct Part {
+    /// Of the dimensions before the part's own.
+    indices: Vec<u64>,
+    /// Of the part's own.
+    lengths: Vec<u64>,
+    /// Parts before it.
+    before: u64,
+    /// Of the part.
+    bytes: u64,
+}
+
+impl Part {
+    /// None of an array without bytes.
+    pub fn in_the_middle(metadata: &ArrayMetadata) -> Option<Self> {
+        let (shape, size) = (&metadata.shape, metadata.dtype.size() as u64);
+        if size == 0 || shape.contains(&0) {
+            return None;
+        }
+        let (leading, lengths) = shape.split_at(match shape.len() {
+            count @ 0..=1 => count,
+            count => (count - 2).max(1),
+        });
+        let indices: Vec<u64> = leading.iter().map(|len| len / 2).collect();
+        let before = leading.iter().zip(&indices).fold(0, |before, (len, index)| before * len + index);
+        let bytes = lengths.iter().product::<u64>() * size;
+        Some(Part { indices, lengths: lengths.to_vec(), before, bytes })
+    }
+
+    /// As Python has it.
+    pub fn name(&self) -> String {
+        format!("a[{}]", if self.indices.is_empty() { "()".to_string() } else { list(&self.indices, ", ") })
+    }
+
+    fn offset(&self) -> u64 {
+        self.before * self.bytes
+    }
+
+    fn items(&self) -> u64 {
+        self.lengths.iter().product()
+    }
+
+    /// The part's lengths, the fastest first.
+    fn reversed(&self, between: &str) -> String {
+        list(self.lengths.iter().rev(), between)
+    }
+
+    /// Its indices from 1, the fastest dimension first.
+    fn indices_from_one(&self) -> String {
+        let own = self.lengths.iter().map(|_| ":".to_string());
+        list(own.chain(self.indices.iter().rev().map(|index| (index + 1).to_string())), ", ")
+    }
+}
+
+/// Programs and their lines.
+pub fn of(metadata: &ArrayMetadata, part: &Part) -> Vec<(&'static str, Vec<String>)> {
+    let mut recipes = Vec::new();
+    recipes.extend(python(metadata, part).map(|lines| ("Python", lines)));
+    // a shape of one item is nothing that others have
+    if let Some(number) = Number::of(&metadata.dtype).filter(|_| !metadata.shape.is_empty()) {
+        recipes.extend(julia(metadata, part, &number).map(|lines| ("Julia", lines)));
+        recipes.extend(matlab(metadata, part, &number).map(|lines| ("MATLAB", lines)));
+        recipes.extend(octave(metadata, part, &number).map(|lines| ("Octave", lines)));
+        recipes.extend(r(metadata, part, &number).map(|lines| ("R", lines)));
+        recipes.extend(idl(metadata, part, &number).map(|lines| ("IDL", lines)));
+        recipes.extend(fortran(metadata, part, &number).map(|lines| ("Fortran", lines)));
+    }
+    recipes.push(("shell", shell(metadata, part)));
+    recipes
+}
+
+/// A number, and its byte order where it has one.
+struct Number {
+    code: &'static str,
+    size: usize,
+    is_big: bool,
+}
+
+impl Number {
+    fn of(dtype: &DType) -> Option<Self> {
+        let is_half = *dtype.kind() == Kind::Float && dtype.size() == 2;
+        let code = if is_half { "f2" } else { spelling::number(dtype)? };
+        Some(Number { code, size: dtype.size(), is_big: dtype.is_big_endian() })
+    }
+
+    fn order(&self) -> &'static str {
+        if self.is_big { "big" } else { "little" }
+    }
+
+    fn is_complex(&self) -> bool {
+        self.code.starts_with('c')
+    }
+
+    /// MATLAB's word, which Octave has, too.
+    fn matlab(&self) -> Option<&'static str> {
+        Some(match self.code {
+            "i1" => "int8",
+            "u1" => "uint8",
+            "i2" => "int16",
+            "u2" => "uint16",
+            "i4" => "int32",
+            "u4" => "uint32",
+            "i8" => "int64",
+            "u8" => "uint64",
+            "f4" => "single",
+            "f8" => "double",
+            _ => return None,
+        })
+    }
+}
+
+fn python(metadata: &ArrayMetadata, part: &Part) -> Option<Vec<String>> {
+    let descr = npy::descr(&metadata.dtype, &metadata.dtype_json)?;
+    let shape = match metadata.shape.as_slice() {
+        [len] => format!("({len},)"),
+        shape => format!("({})", list(shape, ", ")),
+    };
+    Some(vec![
+        "import numpy".to_string(),
+        format!("a = numpy.memmap(\"data.raw\", {descr}, \"r\", shape={shape}); part = {}", part.name()),
+    ])
+}
+
+fn julia(metadata: &ArrayMetadata, part: &Part, number: &Number) -> Option<Vec<String>> {
+    let word = match number.code {
+        "i1" => "Int8",
+        "u1" => "UInt8",
+        "i2" => "Int16",
+        "u2" => "UInt16",
+        "i4" => "Int32",
+        "u4" => "UInt32",
+        "i8" => "Int64",
+        "u8" => "UInt64",
+        "f2" => "Float16",
+        "f4" => "Float32",
+        "f8" => "Float64",
+        "c8" => "ComplexF32",
+        "c16" => "ComplexF64",
+        _ => return None,
+    };
+    let part = format!("a[{}]", part.indices_from_one());
+    let part = match number.is_big {
+        true if number.is_complex() => return None,
+        true => format!("ntoh.({part})"),
+        false => part,
+    };
+    let (count, sizes) = (metadata.shape.len(), spelling::sizes(metadata, ", "));
+    let comma = if count == 1 { "," } else { "" };
+    Some(vec![format!("using Mmap; a = mmap(\"data.raw\", Array{{{word}, {count}}}, ({sizes}{comma})); part = {part}")])
+}
+
+fn matlab(metadata: &ArrayMetadata, part: &Part, number: &Number) -> Option<Vec<String>> {
+    let word = number.matlab()?;
+    let comma = if metadata.shape.len() == 1 { " 1" } else { "" };
+    let sizes = spelling::sizes(metadata, " ");
+    let part = format!("m.Data.a({})", part.indices_from_one());
+    let part = if number.is_big { format!("swapbytes({part})") } else { part };
+    Some(vec![format!("m = memmapfile('data.raw', 'Format', {{'{word}', [{sizes}{comma}], 'a'}}); part = {part};")])
+}
+
+fn octave(metadata: &ArrayMetadata, part: &Part, number: &Number) -> Option<Vec<String>> {
+    let word = number.matlab()?;
+    let order = if number.is_big { "ieee-be" } else { "ieee-le" };
+    let one = |lengths: &[u64]| if lengths.len() < 2 { " 1" } else { "" };
+    let count = metadata.shape.len();
+    let reshaped = format!(
+        "reshape(fread(f, Inf, '{word}=>{word}'), [{}{}])",
+        spelling::sizes(metadata, " "),
+        one(&metadata.shape)
+    );
+    let all = match count {
+        1 => reshaped,
+        _ => format!("permute({reshaped}, [{}])", list((1..=count).rev(), " ")),
+    };
+    let (offset, items, sizes) = (part.offset(), part.items(), part.reversed(" "));
+    let part = match part.lengths.len() {
+        2 => format!("reshape(fread(f, {items}, '{word}=>{word}'), [{sizes}])'"),
+        _ => format!("fread(f, {items}, '{word}=>{word}')"),
+    };
+    Some(vec![
+        format!("f = fopen('data.raw', 'r', '{order}'); a = {all};"),
+        format!("fseek(f, {offset}); part = {part}; fclose(f);"),
+    ])
+}
+
+fn r(metadata: &ArrayMetadata, part: &Part, number: &Number) -> Option<Vec<String>> {
+    let (what, more) = match number.code {
+        "i1" => ("integer", ", size=1"),
+        "u1" => ("integer", ", size=1, signed=FALSE"),
+        "i2" => ("integer", ", size=2"),
+        "u2" => ("integer", ", size=2, signed=FALSE"),
+        "i4" => ("integer", ", size=4"),
+        "f4" => ("numeric", ", size=4"),
+        "f8" => ("numeric", ", size=8"),
+        "c16" => ("complex", ""),
+        _ => return None,
+    };
+    let order = number.order();
+    let read = |items: u64| format!("readBin(f, \"{what}\", {items}{more}, endian=\"{order}\")");
+    let items: u64 = metadata.shape.iter().product();
+    let all = format!("array({}, c({}))", read(items), spelling::sizes(metadata, ", "));
+    let all = match metadata.shape.len() {
+        1 => all,
+        count => format!("aperm({all}, {count}:1)"),
+    };
+    let taken = read(part.items());
+    let taken = match part.lengths.as_slice() {
+        [_, columns] => format!("t(matrix({taken}, {columns}))"),
+        _ => taken,
+    };
+    let skip = part.offset();
+    Some(vec![
+        format!("f <- file(\"data.raw\", \"rb\"); a <- {all}"),
+        format!("invisible(seek(f, {skip})); part <- {taken}; close(f)"),
+    ])
+}
+
+fn idl(metadata: &ArrayMetadata, part: &Part, number: &Number) -> Option<Vec<String>> {
+    let (code, word) = match number.code {
+        "u1" => (1, "bytarr"),
+        "i2" => (2, "intarr"),
+        "i4" => (3, "lonarr"),
+        "f4" => (4, "fltarr"),
+        "f8" => (5, "dblarr"),
+        "c8" => (6, "complexarr"),
+        "c16" => (9, "dcomplexarr"),
+        "u2" => (12, "uintarr"),
+        "u4" => (13, "ulonarr"),
+        "i8" => (14, "lon64arr"),
+        "u8" => (15, "ulon64arr"),
+        _ => return None,
+    };
+    if metadata.shape.len() > MAX_IDL_DIMENSIONS {
+        return None;
+    }
+    let (sizes, order) = (spelling::sizes(metadata, ", "), number.order());
+    let swap = match (number.size, number.is_big) {
+        (1, _) => "",
+        (_, true) => ", /swap_if_little_endian",
+        (_, false) => ", /swap_if_big_endian",
+    };
+    let lengths = if part.lengths.is_empty() { "1".to_string() } else { part.reversed(", ") };
+    let before = part.before;
+    Some(vec![
+        format!("a = read_binary('data.raw', data_type={code}, data_dims=[{sizes}], endian='{order}')"),
+        format!("openr, u, 'data.raw', /get_lun{swap} & p = assoc(u, {word}({lengths})) & part = p[{before}]"),
+    ])
+}
+
+fn fortran(metadata: &ArrayMetadata, part: &Part, number: &Number) -> Option<Vec<String>> {
+    if metadata.shape.len() > MAX_FORTRAN_DIMENSIONS {
+        return None;
+    }
+    let (letter, size) = number.code.split_at(1);
+    let (word, note) = match letter {
+        "i" => ("integer", String::new()),
+        "u" => ("integer", format!("  ! unsigned: where it is negative add 2**{}", 8 * number.size)),
+        "f" if number.size > 2 => ("real", String::new()),
+        "c" => ("complex", String::new()),
+        _ => return None,
+    };
+    // a complex number is told by the size of its parts
+    let size = if letter == "c" { (number.size / 2).to_string() } else { size.to_string() };
+    let lengths = if part.lengths.is_empty() { String::new() } else { format!("({})", part.reversed(", ")) };
+    let (order, position) = (number.order(), part.offset() + 1);
+    Some(vec![
+        format!("{word}({size}) :: part{lengths}{note}"),
+        format!("open(10, file='data.raw', access='stream', action='read', convert='{order}_endian')"),
+        format!("read(10, pos={position}_8) part"),
+    ])
+}
+
+fn shell(metadata: &ArrayMetadata, part: &Part) -> Vec<String> {
+    let (offset, bytes) = (part.offset(), part.bytes);
+    let number = Number::of(&metadata.dtype);
+    let shown = match number.as_ref().map(|number| (number.code.as_bytes(), number.size)) {
+        Some(([b'i', ..], size)) => format!("d{size}"),
+        Some(([b'u', ..], size)) => format!("u{size}"),
+        Some(([b'f', ..], size @ (4 | 8))) => format!("f{size}"),
+        Some(([b'c', ..], size)) => format!("f{}", size / 2),
+        Some((_, size)) => format!("x{size}"),
+        None if metadata.dtype.has_time() && metadata.dtype.size() == 8 => "d8".to_string(),
+        None => "x1".to_string(),
+    };
+    let order = if metadata.dtype.is_big_endian() { "big" } else { "little" };
+    let row = part.lengths.last().unwrap_or(&1) * metadata.dtype.size() as u64;
+    let width = if row <= MAX_LINE { format!(" -w{row}") } else { String::new() };
+    vec![
+        format!("od -A d -v --endian={order} -t {shown}{width} -j {offset} -N {bytes} data.raw"),
+        format!("dd if=data.raw of=\"$HOME/part.raw\" iflag=skip_bytes,count_bytes skip={offset} count={bytes}"),
+    ]
+}

@@ -1,0 +1,180 @@
+//! How headers spell what several of them have to say: types, numbers, names, steps. It knows no format.
+
+use super::described::{Coordinates, Described, Number};
+use crate::zarr::dtype::{DType, Kind};
+use crate::zarr::metadata::ArrayMetadata;
+
+/// The most coordinates that a header lists.
+pub const MAX_LISTED: u64 = 1 << 20;
+
+/// Letters of a name or a title.
+const MAX_LINE: usize = 200;
+
+/// Kind and bytes of items that are numbers to other programs: `i2`, `u1`, `f4`, `c16`. Bools are bytes of 0 and 1. None
+/// for halves and extended floats, which few programs know, and for times, whose unit no header has a place for.
+pub fn number(dtype: &DType) -> Option<&'static str> {
+    Some(match (dtype.kind(), dtype.size()) {
+        (Kind::Bool, _) => "u1",
+        (Kind::Int, 1) => "i1",
+        (Kind::Int, 2) => "i2",
+        (Kind::Int, 4) => "i4",
+        (Kind::Int, 8) => "i8",
+        (Kind::UInt, 1) => "u1",
+        (Kind::UInt, 2) => "u2",
+        (Kind::UInt, 4) => "u4",
+        (Kind::UInt, 8) => "u8",
+        (Kind::Float, 4) => "f4",
+        (Kind::Float, 8) => "f8",
+        (Kind::Complex, 8) => "c8",
+        (Kind::Complex, 16) => "c16",
+        _ => return None,
+    })
+}
+
+/// True if there are items, and no dimension has more than a C int counts.
+pub fn is_countable(metadata: &ArrayMetadata) -> bool {
+    metadata.shape.iter().all(|len| (1..=i32::MAX as u64).contains(len))
+}
+
+/// A float as C's strtod reads it.
+pub fn float(x: f64) -> String {
+    Number::Float(x).to_string()
+}
+
+/// Numbers, or other things that spell themselves, with `between` them.
+pub fn list<T: ToString>(items: impl IntoIterator<Item = T>, between: &str) -> String {
+    items.into_iter().map(|item| item.to_string()).collect::<Vec<_>>().join(between)
+}
+
+/// The lengths of the dimensions, the fastest first.
+pub fn sizes(metadata: &ArrayMetadata, between: &str) -> String {
+    list(metadata.shape.iter().rev(), between)
+}
+
+/// Text in one line: what controls something becomes a space, and what follows after 200 letters goes, since some of it
+/// stands in a header thousands of times.
+pub fn line(text: &str) -> String {
+    let line: String = text.chars().take(MAX_LINE).map(|c| if c.is_control() { ' ' } else { c }).collect();
+    line.trim().to_string()
+}
+
+/// Text between the tags of XML, or in an attribute's double quotes.
+pub fn xml(text: &str) -> String {
+    // what XML has no spelling for
+    let text: String = text
+        .chars()
+        .map(|c| {
+            if matches!(c, '\0'..='\x08' | '\x0b' | '\x0c' | '\x0e'..='\x1f' | '\u{fffe}' | '\u{ffff}') {
+                ' '
+            } else {
+                c
+            }
+        })
+        .collect();
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}
+
+/// The name of a dimension; `dim` and its number where nothing tells.
+pub fn axis_name(array: &Described, axis: usize) -> String {
+    let name = array.axes.get(axis).and_then(|axis| axis.name.as_deref()).map(line);
+    name.filter(|name| !name.is_empty()).unwrap_or_else(|| format!("dim{axis}"))
+}
+
+/// The array's name in one line, never empty.
+pub fn name(array: &Described) -> String {
+    let name = line(&array.name);
+    if name.is_empty() { "data".to_string() } else { name }
+}
+
+/// A title in one line: the long name, or else the name.
+pub fn title(array: &Described) -> String {
+    let title = array.long_name.as_deref().map(line).filter(|title| !title.is_empty());
+    title.unwrap_or_else(|| name(array))
+}
+
+/// The first coordinate and the step of each dimension, in the array's own order; unit steps from 0 where they are not
+/// regular. None if none is.
+pub fn steps(array: &Described) -> Option<Vec<(f64, f64)>> {
+    let regular: Vec<_> = (0..array.axes.len()).map(|axis| spacing(array, axis)).collect();
+    let known = regular.iter().any(Option::is_some);
+    known.then(|| regular.into_iter().map(|steps| steps.unwrap_or((0.0, 1.0))).collect())
+}
+
+/// The first coordinate and the step of a dimension, if they are regular numbers.
+pub fn spacing(array: &Described, axis: usize) -> Option<(f64, f64)> {
+    array.spacing(axis).filter(|(first, step)| first.is_finite() && step.is_finite() && *step != 0.0)
+}
+
+/// Where the item `index` of a dimension lies; None where nothing tells.
+pub fn coordinate(array: &Described, axis: usize, index: u64) -> Option<f64> {
+    let coordinate = match &array.axes.get(axis)?.coordinates {
+        Coordinates::Unknown => None,
+        Coordinates::Regular { first, step } => Some(at(*first, *step, index)),
+        Coordinates::Irregular { values, .. } => values.get(usize::try_from(index).ok()?).copied(),
+    };
+    coordinate.filter(|x| x.is_finite())
+}
+
+/// Where the item `index` lies at equal steps from the first.
+pub fn at(first: f64, step: f64, index: u64) -> f64 {
+    let x = first + step * index as f64;
+    if x.abs() < step.abs() * 1e-9 { 0.0 } else { rounded(x) }
+}
+
+/// Without what a sum has left in the last digits.
+pub fn rounded(x: f64) -> f64 {
+    if x.fract() == 0.0 { x } else { format!("{x:.14e}").parse().unwrap_or(x) }
+}
+
+/// The value that stands for missing ones, as an item holds it; None if no item can.
+pub fn nodata(array: &Described) -> Option<Number> {
+    item(&array.metadata.dtype, array.nodata?)
+}
+
+/// A number as an item of the dtype holds it; `None` if no item can.
+pub fn item(dtype: &DType, nodata: Number) -> Option<Number> {
+    let bits = 8 * dtype.size() as u32;
+    let within = match dtype.kind() {
+        Kind::Float if dtype.size() == 4 => {
+            let stored = nodata.as_f64() as f32;
+            let kept = stored.is_finite() || !nodata.as_f64().is_finite();
+            return kept.then(|| Number::Float(stored.into()));
+        }
+        Kind::Float if dtype.size() == 8 => return Some(Number::Float(nodata.as_f64())),
+        Kind::Int => -(1i128 << (bits - 1))..1 << (bits - 1),
+        Kind::UInt => 0..1i128 << bits,
+        _ => return None,
+    };
+    let whole = match nodata {
+        Number::Int(n) => n,
+        // a float in the range of 64 bits
+        Number::Float(x) if x.fract() == 0.0 && x.abs() < 2e19 => x as i128,
+        Number::Float(_) => return None,
+    };
+    within.contains(&whole).then_some(Number::Int(whole))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sums_have_the_digits_of_their_parts() {
+        assert_eq!([0, 2, 3].map(|i| at(-0.3, 0.1, i)), [-0.3, -0.1, 0.0]);
+        assert_eq!(at(0.1, 0.1, 2), 0.3);
+        assert_eq!(at(1_700_000_000_000_000.0, 1.0, 3), 1_700_000_000_000_003.0);
+        assert_eq!(rounded(10.1 - 0.05), 10.05);
+    }
+
+    #[test]
+    fn numbers_as_c_reads_them() {
+        assert_eq!([0.1, -9999.0, 1e20, 1e-7, 0.0, -0.5].map(float), ["0.1", "-9999", "1e20", "1e-7", "0", "-0.5"]);
+    }
+
+    #[test]
+    fn text_between_tags() {
+        assert_eq!(xml("a<b> & \"c\"\0\u{b}é\n"), "a&lt;b&gt; &amp; &quot;c&quot;  é\n");
+        assert_eq!(line(" a\tb\u{7f}\r\n"), "a b");
+        assert_eq!(line(&"é".repeat(300)).chars().count(), 200);
+    }
+}

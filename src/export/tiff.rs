@@ -1,0 +1,219 @@
+//! TIFF 6.0, or BigTIFF where offsets need more than 32 bits: a page for each item of the dimensions before the last two,
+//! each one strip. All directories come first, then the flat bytes in the header's byte order, at a multiple of 4096, so
+//! that they can be mapped. ImageJ finds the dimensions in the first page's description, GDAL the place in tags of GeoTIFF.
+
+mod geo;
+mod image_j;
+
+use super::Described;
+use super::binary::Fields;
+use super::raster::Raster;
+use crate::zarr::dtype::{DType, Kind};
+use crate::zarr::metadata::ArrayMetadata;
+use std::collections::BTreeMap;
+
+/// The most pages: GDAL and tifffile go through all of them.
+const MAX_PAGES: u64 = 1 << 16;
+
+/// Where the flat bytes begin is a multiple of this.
+const ALIGNMENT: u64 = 4096;
+
+/// No header is longer, in bytes: a page has some twenty tags of up to 20 bytes, and the texts have their limits.
+const MAX_HEADER: u64 = 64 << 20;
+
+const IMAGE_WIDTH: u16 = 256;
+const IMAGE_LENGTH: u16 = 257;
+const BITS_PER_SAMPLE: u16 = 258;
+const COMPRESSION: u16 = 259;
+const PHOTOMETRIC: u16 = 262;
+const DESCRIPTION: u16 = 270;
+const STRIP_OFFSETS: u16 = 273;
+const SAMPLES_PER_PIXEL: u16 = 277;
+const ROWS_PER_STRIP: u16 = 278;
+const STRIP_BYTE_COUNTS: u16 = 279;
+const SAMPLE_FORMAT: u16 = 339;
+
+/// The values of tags, by number.
+type Tags = BTreeMap<u16, Value>;
+
+/// The value of a tag.
+#[derive(Clone, Debug, PartialEq)]
+enum Value {
+    Ascii(String),
+    Short(Vec<u16>),
+    Long(u32),
+    Rational(u32, u32),
+    Double(Vec<f64>),
+    /// Of BigTIFF.
+    Long8(u64),
+}
+
+/// True for numbers, also complex ones, in as many pages as programs can go through. Bools are bytes. Halves, which ITK
+/// takes for integers without a word, are not shown.
+pub fn fits(metadata: &ArrayMetadata) -> bool {
+    let pages = Raster::of(metadata).map(|raster| raster.bands);
+    sample_format(&metadata.dtype).is_some() && pages.is_some_and(|pages| pages <= MAX_PAGES)
+}
+
+/// What stands before the flat bytes.
+pub fn header(array: &Described) -> Vec<u8> {
+    let dtype = &array.metadata.dtype;
+    let (Some(raster), Some(format)) = (Raster::of(&array.metadata), sample_format(dtype)) else { return Vec::new() };
+    let is_big = array.size() > u64::from(u32::MAX) - MAX_HEADER;
+    let strip = array.size() / raster.bands;
+    let length = |bytes: u64| if is_big { Value::Long8(bytes) } else { Value::Long(bytes as u32) };
+    let mut tags = Tags::from([
+        (IMAGE_WIDTH, Value::Long(raster.columns as u32)),
+        (IMAGE_LENGTH, Value::Long(raster.rows as u32)),
+        (BITS_PER_SAMPLE, Value::Short(vec![8 * dtype.size() as u16])),
+        (COMPRESSION, Value::Short(vec![1])),
+        // 0 is black
+        (PHOTOMETRIC, Value::Short(vec![1])),
+        (DESCRIPTION, Value::Ascii(image_j::description(array, raster.bands))),
+        (STRIP_OFFSETS, length(0)),
+        (SAMPLES_PER_PIXEL, Value::Short(vec![1])),
+        (ROWS_PER_STRIP, Value::Long(raster.rows as u32)),
+        (STRIP_BYTE_COUNTS, length(strip)),
+        (SAMPLE_FORMAT, Value::Short(vec![format])),
+    ]);
+    image_j::resolution(array, &mut tags);
+    geo::tags(array, &mut tags);
+    Layout { is_big, is_big_endian: dtype.is_big_endian() }.header(&tags, raster.bands, strip)
+}
+
+/// What samples are: unsigned, signed, floats, complex floats.
+fn sample_format(dtype: &DType) -> Option<u16> {
+    match (dtype.kind(), dtype.size()) {
+        (Kind::Bool | Kind::UInt, _) => Some(1),
+        (Kind::Int, _) => Some(2),
+        (Kind::Float, 4 | 8) => Some(3),
+        (Kind::Complex, 8 | 16) => Some(6),
+        _ => None,
+    }
+}
+
+/// How tags become bytes.
+#[derive(Clone, Copy)]
+struct Layout {
+    is_big: bool,
+    is_big_endian: bool,
+}
+
+impl Layout {
+    /// The header of so many `pages` with these tags and strips of `strip` bytes. The offsets of strips are filled in;
+    /// only the first page has the description.
+    fn header(self, tags: &Tags, pages: u64, strip: u64) -> Vec<u8> {
+        // what is too long for a tag comes before the directories, once for all pages
+        let mut shared = Fields::new(self.is_big_endian);
+        let begin = if self.is_big { 16 } else { 8 };
+        let fields: BTreeMap<u16, Vec<u8>> =
+            tags.iter().map(|(id, value)| (*id, self.field(value, begin, &mut shared))).collect();
+        let first = begin + shared.len() as u64;
+        let size = |page: u64| self.directory_size(tags.len() as u64 - u64::from(page > 0));
+        let flat = (first + size(0) + (pages - 1) * size(1)).next_multiple_of(ALIGNMENT);
+
+        let mut file = Fields::new(self.is_big_endian);
+        file.bytes(if self.is_big_endian { b"MM" } else { b"II" });
+        if self.is_big {
+            file.put(43u16.to_le_bytes());
+            file.put(8u16.to_le_bytes());
+            file.zeros(2);
+        } else {
+            file.put(42u16.to_le_bytes());
+        }
+        self.offset(first, &mut file);
+        file.bytes(&shared.into_bytes());
+        for page in 0..pages {
+            let next = file.len() as u64 + size(page);
+            let own = || tags.iter().filter(|(id, _)| page == 0 || **id != DESCRIPTION);
+            self.count(own().count() as u64, &mut file);
+            for (id, value) in own() {
+                file.put(id.to_le_bytes());
+                file.put(value.kind().to_le_bytes());
+                self.offset(value.count(), &mut file);
+                match fields.get(id) {
+                    Some(field) if *id != STRIP_OFFSETS => file.bytes(field),
+                    _ => self.offset(flat + page * strip, &mut file),
+                }
+            }
+            self.offset(if page + 1 < pages { next } else { 0 }, &mut file);
+        }
+        file.zeros(flat as usize - file.len());
+        file.into_bytes()
+    }
+
+    /// What stands in a tag: its value, or where that is.
+    fn field(self, value: &Value, begin: u64, shared: &mut Fields) -> Vec<u8> {
+        let width = if self.is_big { 8 } else { 4 };
+        let mut bytes = Fields::new(self.is_big_endian);
+        value.put(&mut bytes);
+        if bytes.len() <= width {
+            bytes.zeros(width - bytes.len());
+            return bytes.into_bytes();
+        }
+        let mut field = Fields::new(self.is_big_endian);
+        self.offset(begin + shared.len() as u64, &mut field);
+        shared.bytes(&bytes.into_bytes());
+        // all values begin at even positions; eight suit the largest
+        shared.zeros(shared.len().next_multiple_of(8) - shared.len());
+        field.into_bytes()
+    }
+
+    fn offset(self, offset: u64, to: &mut Fields) {
+        match self.is_big {
+            true => to.put(offset.to_le_bytes()),
+            false => to.put((offset as u32).to_le_bytes()),
+        }
+    }
+
+    fn count(self, count: u64, to: &mut Fields) {
+        match self.is_big {
+            true => to.put(count.to_le_bytes()),
+            false => to.put((count as u16).to_le_bytes()),
+        }
+    }
+
+    fn directory_size(self, tags: u64) -> u64 {
+        if self.is_big { 8 + 20 * tags + 8 } else { 2 + 12 * tags + 4 }
+    }
+}
+
+impl Value {
+    fn kind(&self) -> u16 {
+        match self {
+            Value::Ascii(_) => 2,
+            Value::Short(_) => 3,
+            Value::Long(_) => 4,
+            Value::Rational(..) => 5,
+            Value::Double(_) => 12,
+            Value::Long8(_) => 16,
+        }
+    }
+
+    fn count(&self) -> u64 {
+        match self {
+            // with the 0 at its end
+            Value::Ascii(text) => text.len() as u64 + 1,
+            Value::Short(numbers) => numbers.len() as u64,
+            Value::Double(numbers) => numbers.len() as u64,
+            Value::Long(_) | Value::Rational(..) | Value::Long8(_) => 1,
+        }
+    }
+
+    fn put(&self, to: &mut Fields) {
+        match self {
+            Value::Ascii(text) => to.text(text, text.len() + 1),
+            Value::Short(numbers) => numbers.iter().for_each(|number| to.put(number.to_le_bytes())),
+            Value::Double(numbers) => numbers.iter().for_each(|number| to.put(number.to_le_bytes())),
+            Value::Long(number) => to.put(number.to_le_bytes()),
+            Value::Long8(number) => to.put(number.to_le_bytes()),
+            Value::Rational(over, under) => {
+                to.put(over.to_le_bytes());
+                to.put(under.to_le_bytes());
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

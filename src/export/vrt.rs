@@ -1,0 +1,290 @@
+//! A raster of GDAL over `data.raw`: a `VRTRawRasterBand` for each band
+//! (<https://gdal.org/en/stable/drivers/raster/vrt.html>). GDAL reads 8-bit signed integers from version 3.7 on, 64-bit
+//! ones from 3.5.
+
+use super::Composite;
+use super::described::{Coordinates, Described};
+use super::raster::{self, Raster};
+use super::spelling::{self, float, xml};
+use crate::util::json::{self, Value};
+use crate::zarr::metadata::ArrayMetadata;
+use std::sync::Arc;
+
+mod edit;
+
+pub use edit::Told;
+
+/// GDAL opens no more unless it is told to.
+const MAX_BANDS: u64 = 65536;
+
+/// Attributes longer than this are left out.
+const MAX_ATTRIBUTE: usize = 1000;
+
+/// True for numbers, where a row has fewer than 2^31 bytes and there are no more than 65536 bands.
+pub fn fits(metadata: &ArrayMetadata) -> bool {
+    let row = |raster: Raster| raster.columns.saturating_mul(metadata.dtype.size() as u64);
+    data_type(metadata).is_some()
+        && Raster::of(metadata).is_some_and(|raster| raster.bands <= MAX_BANDS && row(raster) <= i32::MAX as u64)
+}
+
+/// Bands whose text is made at once, when a part of it is read.
+const BLOCK: u64 = 64;
+
+/// Where there are more bands than this, what stands in each of them is kept short.
+const MANY_BANDS: u64 = 1024;
+
+/// Letters of a label or a unit where there are many bands.
+const SHORT: usize = 48;
+
+/// The file. **Its size is found without holding its text**: bands are told in blocks, each of which is made when it is
+/// read.
+pub fn file(array: &Described) -> Composite {
+    let metadata = &array.metadata;
+    let (Some(raster), Some(data_type)) = (Raster::of(metadata), data_type(metadata)) else {
+        return Composite::default();
+    };
+    let mut head = format!("<VRTDataset rasterXSize=\"{}\" rasterYSize=\"{}\">\n", raster.columns, raster.rows);
+    head.push_str(&place(array));
+    head.push_str(&attributes(array));
+    let letters = if raster.bands > MANY_BANDS { SHORT } else { usize::MAX };
+    let leading = array.axes.len().saturating_sub(2);
+    let mut axes = array.axes.clone();
+    // only the leading ones have a place in labels
+    axes.iter_mut().skip(leading).for_each(|axis| axis.coordinates = Coordinates::Unknown);
+    let labels = Described { axes, attributes: Arc::default(), crs: None, ..array.clone() };
+    let same = Arc::new(EachBand { raster, data_type, letters, meaning: meaning(array, letters), labels });
+    let mut file = Composite::default();
+    file.push_bytes(head.into());
+    for first in (0..raster.bands).step_by(BLOCK as usize) {
+        file.push_bands(Bands { same: same.clone(), first });
+    }
+    file.push_bytes(b"</VRTDataset>\n".to_vec());
+    file
+}
+
+/// A block of bands.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Bands {
+    same: Arc<EachBand>,
+    /// The number of the first one.
+    first: u64,
+}
+
+/// What is the same in each band.
+#[derive(Debug, PartialEq)]
+struct EachBand {
+    raster: Raster,
+    data_type: &'static str,
+    /// Most letters of a label.
+    letters: usize,
+    meaning: String,
+    /// What labels are made of.
+    labels: Described,
+}
+
+impl Bands {
+    /// Returns the text of all bands of the block.
+    pub fn text(&self) -> String {
+        let EachBand { raster, data_type, letters, meaning, labels } = &*self.same;
+        let metadata = &labels.metadata;
+        let item = metadata.dtype.size() as u64;
+        let (line, byte_order) = (raster.columns * item, if metadata.dtype.is_big_endian() { "MSB" } else { "LSB" });
+        let mut text = String::new();
+        for band in self.first..raster.bands.min(self.first + BLOCK) {
+            text.push_str(&format!(
+                r#"  <VRTRasterBand dataType="{data_type}" band="{}" subClass="VRTRawRasterBand">
+    <Description>{}</Description>
+{meaning}    <SourceFilename relativeToVRT="1">data.raw</SourceFilename>
+    <ImageOffset>{}</ImageOffset>
+    <PixelOffset>{item}</PixelOffset>
+    <LineOffset>{line}</LineOffset>
+    <ByteOrder>{byte_order}</ByteOrder>
+  </VRTRasterBand>
+"#,
+                band + 1,
+                xml(&short(&raster::band_label(labels, band), *letters)),
+                band * raster.rows * line,
+            ));
+        }
+        text
+    }
+}
+
+fn short(text: &str, letters: usize) -> String {
+    text.chars().take(letters).collect()
+}
+
+fn data_type(metadata: &ArrayMetadata) -> Option<&'static str> {
+    Some(match spelling::number(&metadata.dtype)? {
+        "u1" => "Byte",
+        "i1" => "Int8",
+        "u2" => "UInt16",
+        "i2" => "Int16",
+        "u4" => "UInt32",
+        "i4" => "Int32",
+        "u8" => "UInt64",
+        "i8" => "Int64",
+        "f4" => "Float32",
+        "f8" => "Float64",
+        "c8" => "CFloat32",
+        "c16" => "CFloat64",
+        _ => return None,
+    })
+}
+
+/// Reference system and transform, which GDAL has for the whole raster.
+fn place(array: &Described) -> String {
+    let Some(placed) = raster::placed(array) else { return String::new() };
+    let mut text = String::new();
+    let crs = array.crs.as_ref();
+    if let Some(crs) = crs.and_then(|crs| crs.wkt.as_ref().or(crs.authority.as_ref()).or(crs.projjson.as_ref())) {
+        text.push_str(&format!("  <SRS>{}</SRS>\n", xml(crs)));
+    }
+    let numbers = [placed.x, placed.dx, 0.0, placed.y, 0.0, placed.dy].map(float);
+    text + &format!("  <GeoTransform>{}</GeoTransform>\n", numbers.join(", "))
+}
+
+/// The attributes that are plain texts and numbers, as GDAL's metadata.
+fn attributes(array: &Described) -> String {
+    let item = |(name, value): (&String, &Value)| {
+        let plain = json::text(value).map(str::to_string).or_else(|| json::float(value).map(|_| json::write(value)));
+        let shown = plain.filter(|text| text.len() <= MAX_ATTRIBUTE && !name.starts_with('_'))?;
+        Some(format!("    <MDI key=\"{}\">{}</MDI>\n", xml(&spelling::line(name)), xml(&shown)))
+    };
+    let items: String = array.attributes.iter().filter_map(item).collect();
+    if items.is_empty() { items } else { format!("  <Metadata>\n{items}  </Metadata>\n") }
+}
+
+/// What the values of each band mean.
+fn meaning(array: &Described, letters: usize) -> String {
+    let elements = [
+        ("NoDataValue", spelling::nodata(array).map(|nodata| nodata.to_string())),
+        ("UnitType", array.units.as_deref().map(|units| xml(&short(&spelling::line(units), letters)))),
+        ("Offset", array.offset.filter(|x| x.is_finite()).map(float)),
+        ("Scale", array.scale.filter(|x| x.is_finite()).map(float)),
+    ];
+    let element = |(name, value): (&str, Option<String>)| Some(format!("    <{name}>{}</{name}>\n", value?));
+    elements.into_iter().filter_map(element).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Content;
+    use super::super::described::{Crs, Number};
+    use super::super::testing;
+    use super::*;
+
+    fn text(array: &Described) -> String {
+        let text = |content: &Content| match content {
+            Content::Bytes(bytes) => String::from_utf8(bytes.to_vec()).unwrap(),
+            Content::Bands(bands) => bands.text(),
+            other => panic!("{other:?}"),
+        };
+        file(array).parts().iter().map(|part| text(&part.content)).collect()
+    }
+
+    #[test]
+    fn a_file_of_many_bands_is_not_held_as_text() {
+        let long = "&\u{1F600}".repeat(100);
+        let mut array = Described { units: Some(long.clone()), ..testing::plain("<f4", &[65536, 1, 1]) };
+        array.axes[0].name = Some(long);
+        let file = file(&array);
+        let held = |content: &Content| if let Content::Bytes(bytes) = content { bytes.len() } else { 0 };
+        let held: usize = file.parts().iter().map(|part| held(&part.content)).sum();
+        assert!(held < 10_000 && file.parts().len() < 2000, "{held}");
+        assert!(file.size() < 64 << 20, "{}", file.size());
+        let text = text(&array);
+        assert_eq!((text.len() as u64, text.matches("<VRTRasterBand ").count()), (file.size(), 65536));
+        assert!(text.contains("band=\"65536\"") && text.contains("<ImageOffset>262140</ImageOffset>"));
+    }
+
+    #[test]
+    fn an_array_of_which_nothing_is_known() {
+        let band = |number: u64, offset: u64| {
+            format!(
+                r#"  <VRTRasterBand dataType="Float64" band="{number}" subClass="VRTRawRasterBand">
+    <Description>dim0[{}]</Description>
+    <SourceFilename relativeToVRT="1">data.raw</SourceFilename>
+    <ImageOffset>{offset}</ImageOffset>
+    <PixelOffset>8</PixelOffset>
+    <LineOffset>48</LineOffset>
+    <ByteOrder>MSB</ByteOrder>
+  </VRTRasterBand>
+"#,
+                number - 1
+            )
+        };
+        let expected =
+            format!("<VRTDataset rasterXSize=\"6\" rasterYSize=\"4\">\n{}{}</VRTDataset>\n", band(1, 0), band(2, 192));
+        assert_eq!(text(&testing::plain(">f8", &[2, 4, 6])), expected);
+    }
+
+    #[test]
+    fn place_and_meaning() {
+        let expected = r#"<VRTDataset rasterXSize="10" rasterYSize="6">
+  <SRS>EPSG:4326</SRS>
+  <GeoTransform>9.875, 0.25, 0, 50.25, 0, -0.5</GeoTransform>
+  <Metadata>
+    <MDI key="units">K</MDI>
+    <MDI key="long_name">Air &lt;2 m&gt;</MDI>
+    <MDI key="valid_min">150</MDI>
+  </Metadata>
+  <VRTRasterBand dataType="Float32" band="1" subClass="VRTRawRasterBand">
+    <Description>time=0</Description>
+    <NoDataValue>-9999</NoDataValue>
+    <UnitType>K</UnitType>
+    <SourceFilename relativeToVRT="1">data.raw</SourceFilename>
+    <ImageOffset>0</ImageOffset>
+"#;
+        let text = text(&testing::geographic());
+        assert!(text.starts_with(expected), "{text}");
+        assert_eq!(text.matches("<VRTRasterBand ").count(), 4);
+        assert!(text.contains("<Description>time=18</Description>"));
+    }
+
+    #[test]
+    fn packed_values_and_two_leading_dimensions() {
+        let text = text(&testing::model());
+        assert!(text.contains("    <Offset>260</Offset>\n    <Scale>0.05</Scale>\n"));
+        assert!(text.contains("<Description>time=31, level=850</Description>"));
+        assert!(!text.contains("GeoTransform"), "latitudes are not regular");
+    }
+
+    #[test]
+    fn place_only_where_the_last_dimensions_are_y_and_x() {
+        let crs = Crs { wkt: Some("PROJCRS[\"a & b\"]".into()), ..Crs::default() };
+        let mut array = Described { crs: Some(crs), ..testing::geographic() };
+        assert!(text(&array).contains("<SRS>PROJCRS[&quot;a &amp; b&quot;]</SRS>"));
+        array.axes[1].coordinates = Coordinates::Regular { first: 47.5, step: 0.5 };
+        assert!(text(&array).contains("<GeoTransform>9.875, 0.25, 0, 47.25, 0, 0.5</GeoTransform>"));
+        array.axes.swap(1, 2);
+        assert!(!text(&array).contains("<SRS>") && !text(&array).contains("GeoTransform"));
+    }
+
+    #[test]
+    fn the_missing_value_is_one_that_an_item_holds() {
+        let with = |dtype, nodata| {
+            let text = text(&Described { nodata: Some(nodata), ..testing::plain(dtype, &[1, 1]) });
+            text.split_once("<NoDataValue>").map(|(_, rest)| rest.split('<').next().unwrap().to_string())
+        };
+        assert_eq!(with("<f4", Number::Float(1e20)).as_deref(), Some("1.0000000200408773e20"));
+        assert_eq!(with("<f4", Number::Float(f64::NAN)).as_deref(), Some("nan"));
+        assert_eq!(with("<f4", Number::Float(1e300)), None);
+        assert_eq!(with("<i8", Number::Int(i64::MIN.into())).as_deref(), Some("-9223372036854775808"));
+        assert_eq!(with("<u8", Number::Int(u64::MAX.into())).as_deref(), Some("18446744073709551615"));
+        assert_eq!(with("|u1", Number::Int(-1)), None);
+        assert_eq!(with("<i2", Number::Float(-9999.0)).as_deref(), Some("-9999"));
+        assert_eq!(with("<i2", Number::Float(0.5)), None);
+    }
+
+    #[test]
+    fn what_is_refused() {
+        for dtype in ["<f2", "|S3", "<m8[s]", "|V4"] {
+            assert!(!fits(&testing::metadata(&format!("{dtype:?}"), &[4, 6])), "{dtype}");
+        }
+        for shape in [&[] as &[u64], &[4, 0], &[65537, 1, 1], &[1, 1 << 30]] {
+            assert!(!fits(&testing::metadata("\"<i2\"", shape)), "{shape:?}");
+        }
+        assert!(fits(&testing::metadata("\"<i2\"", &[65536, 1, 1])));
+    }
+}

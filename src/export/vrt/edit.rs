@@ -1,0 +1,209 @@
+//! What GDAL has made of `data.vrt`: it writes the whole file anew, in its own spelling. Metadata of the raster are
+//! attributes, which can be changed; the rest comes from other metadata.
+
+use crate::util::json::{self, Map, Value};
+use quick_xml::events::{BytesStart, Event};
+use quick_xml::{Reader, XmlVersion, escape};
+use std::collections::BTreeMap;
+
+/// Elements whose change is told, since it is not kept.
+const KNOWN: [&str; 5] = ["GeoTransform", "NoDataValue", "UnitType", "Offset", "Scale"];
+
+/// What a file tells before its second band.
+#[derive(Debug, Default, PartialEq)]
+pub struct Told {
+    /// Columns, rows, and the type of the first band.
+    layout: Vec<String>,
+    metadata: BTreeMap<String, String>,
+    /// [`KNOWN`] elements.
+    others: BTreeMap<String, String>,
+}
+
+/// What is to be done about a file that was written.
+#[derive(Debug, Default, PartialEq)]
+pub struct Edits {
+    /// Attributes to be changed; `None` removes one.
+    pub attributes: Vec<(String, Option<Value>)>,
+    /// Elements that were changed, and are not kept.
+    pub lost: Vec<String>,
+}
+
+impl Told {
+    /// Parses the beginning of a file. Returns `None` if it is none that tells a first band.
+    pub fn parse(text: &str) -> Option<Self> {
+        let (mut reader, mut told) = (Reader::from_str(text), Told::default());
+        // the names of the elements that are open, and the text of the innermost
+        let (mut open, mut inner): (Vec<String>, String) = (Vec::new(), String::new());
+        let mut key = None;
+        loop {
+            match reader.read_event().ok()? {
+                Event::Start(start) => {
+                    let name = String::from_utf8(start.name().as_ref().to_vec()).ok()?;
+                    told.begin(&name, open.len(), &start)?;
+                    if name == "MDI" {
+                        key = attribute(&start, "key");
+                    }
+                    // other domains hold what GDAL needs
+                    if name == "Metadata" && attribute(&start, "domain").is_some() {
+                        reader.read_to_end(start.name()).ok()?;
+                        continue;
+                    }
+                    open.push(name);
+                    inner.clear();
+                }
+                Event::End(_) => {
+                    let name = open.pop()?;
+                    match open.last().map(String::as_str) {
+                        Some("Metadata") if name == "MDI" && open.len() == 2 => {
+                            told.metadata.insert(key.take()?, inner.trim().to_string());
+                        }
+                        Some("VRTDataset" | "VRTRasterBand") if KNOWN.contains(&name.as_str()) => {
+                            told.others.insert(name.clone(), inner.trim().to_string());
+                        }
+                        _ => {}
+                    }
+                    if name == "VRTRasterBand" {
+                        return Some(told);
+                    }
+                }
+                Event::Text(part) => inner.push_str(&part.decode().ok()?),
+                Event::CData(part) => inner.push_str(&part.decode().ok()?),
+                Event::GeneralRef(part) => match part.resolve_char_ref().ok()? {
+                    Some(char) => inner.push(char),
+                    None => inner.push_str(escape::resolve_predefined_entity(&part.decode().ok()?)?),
+                },
+                Event::Eof => return None,
+                _ => {}
+            }
+        }
+    }
+
+    fn begin(&mut self, name: &str, depth: usize, start: &BytesStart) -> Option<()> {
+        match (name, depth) {
+            ("VRTDataset", 0) => {
+                self.layout = vec![attribute(start, "rasterXSize")?, attribute(start, "rasterYSize")?];
+            }
+            ("VRTRasterBand", 1) => self.layout.push(attribute(start, "dataType")?),
+            (_, 0) => return None,
+            _ => {}
+        }
+        Some(())
+    }
+
+    /// What a file that was written in place of this one asks for; `stored` are the array's attributes. `None` if it is of
+    /// another raster: that of a directory that is copied over this one.
+    pub fn edits(&self, new: &Told, stored: &Map<String, Value>) -> Option<Edits> {
+        if self.layout != new.layout {
+            return None;
+        }
+        let mut edits = Edits::default();
+        for (name, text) in new.metadata.iter().filter(|(name, text)| self.metadata.get(*name) != Some(*text)) {
+            edits.attributes.push((name.clone(), Some(value(text, stored.get(name)))));
+        }
+        let gone = self.metadata.keys().filter(|name| !new.metadata.contains_key(*name) && stored.contains_key(*name));
+        edits.attributes.extend(gone.map(|name| (name.clone(), None)));
+        let is_same = |name: &&str| match (self.others.get(*name), new.others.get(*name)) {
+            (Some(old), Some(new)) => old == new || numbers(old).is_some_and(|old| Some(old) == numbers(new)),
+            (old, new) => old == new,
+        };
+        edits.lost = KNOWN.iter().filter(|name| !is_same(name)).map(|name| name.to_string()).collect();
+        Some(edits)
+    }
+}
+
+/// A number stays one.
+fn value(text: &str, before: Option<&Value>) -> Value {
+    let number = || json::parse(text.as_bytes()).ok().filter(|value| matches!(value, Value::Number(_)));
+    match before {
+        Some(Value::Number(_)) => number().unwrap_or_else(|| text.into()),
+        _ => text.into(),
+    }
+}
+
+/// Numbers with 12 digits: GDAL writes them in another spelling.
+fn numbers(text: &str) -> Option<Vec<String>> {
+    let number = |word: &str| word.trim().parse::<f64>().ok().map(|x| format!("{x:.12e}"));
+    text.split(',').map(number).collect()
+}
+
+fn attribute(start: &BytesStart, name: &str) -> Option<String> {
+    let attribute = start.try_get_attribute(name).ok()??;
+    attribute.normalized_value(XmlVersion::Implicit1_0).ok().map(|value| value.into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::{Content, testing};
+    use super::*;
+
+    /// The text that is shown of an array.
+    fn shown() -> String {
+        let file = super::super::file(&testing::geographic());
+        let text = file.parts().iter().map(|part| match &part.content {
+            Content::Bytes(bytes) => String::from_utf8(bytes.to_vec()).unwrap(),
+            Content::Bands(bands) => bands.text(),
+            _ => String::new(),
+        });
+        text.collect()
+    }
+
+    /// As GDAL 3.6 writes it anew.
+    const BY_GDAL: &str = r#"<VRTDataset rasterXSize="10" rasterYSize="6">
+  <SRS dataAxisToSRSAxisMapping="2,1">GEOGCS["WGS 84"]</SRS>
+  <GeoTransform>  9.8750000000000000e+00,  2.5000000000000000e-01,  0.0000000000000000e+00,  5.0250000000000000e+01,  0.0000000000000000e+00, -5.0000000000000000e-01</GeoTransform>
+  <Metadata>
+    <MDI key="units">degrees &#67;</MDI>
+    <MDI key="A">B &amp; C</MDI>
+    <MDI key="valid_min">151</MDI>
+  </Metadata>
+  <Metadata domain="IMAGE_STRUCTURE">
+    <MDI key="INTERLEAVE">BAND</MDI>
+  </Metadata>
+  <VRTRasterBand dataType="Float32" band="1" blockYSize="1" subClass="VRTRawRasterBand">
+    <Description>time=0</Description>
+    <NoDataValue>-9999</NoDataValue>
+    <UnitType>K</UnitType>
+    <SourceFilename relativeToVRT="1">data.raw</SourceFilename>
+  </VRTRasterBand>"#;
+
+    #[test]
+    fn what_gdal_changes_is_found() {
+        let array = testing::geographic();
+        let own = Told::parse(&shown()).unwrap();
+        assert_eq!(own.edits(&own, &array.attributes), Some(Edits::default()));
+        let edits = own.edits(&Told::parse(BY_GDAL).unwrap(), &array.attributes).unwrap();
+        let found: Vec<_> =
+            edits.attributes.iter().map(|(name, v)| (name.as_str(), v.as_ref().map(json::write))).collect();
+        let text = |text: &str| Some(text.to_string());
+        assert_eq!(
+            found,
+            [
+                ("A", text("\"B & C\"")),
+                ("units", text("\"degrees C\"")),
+                ("valid_min", text("151")),
+                ("long_name", None)
+            ]
+        );
+        assert!(edits.lost.is_empty(), "{:?}", edits.lost);
+        let other = BY_GDAL.replace("-9999", "0").replace("9.875", "9.5");
+        let edits = own.edits(&Told::parse(&other).unwrap(), &array.attributes).unwrap();
+        assert_eq!(edits.lost, ["GeoTransform", "NoDataValue"]);
+    }
+
+    #[test]
+    fn what_is_another_raster_or_none() {
+        let own = Told::parse(&shown()).unwrap();
+        for (old, new) in [("XSize=\"10\"", "XSize=\"11\""), ("Float32", "Float64")] {
+            let other = Told::parse(&BY_GDAL.replace(old, new)).unwrap();
+            assert_eq!(own.edits(&other, &Map::new()), None, "{new}");
+        }
+        for text in
+            ["", "something else", "<VRTDataset>", "<a><b></a>", "<VRTDataset rasterXSize=\"1\" rasterYSize=\"1\"/>"]
+        {
+            assert_eq!(Told::parse(text), None, "{text}");
+        }
+        for len in 0..BY_GDAL.len() - 1 {
+            assert_eq!(BY_GDAL.get(..len).and_then(Told::parse), None, "{len}");
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! What the nodes of the tree grant: no more than every stored file that they are made of.
+
+use super::{Node, Tree, stale};
+use crate::array::Array;
+use crate::array::hierarchy::Place;
+use crate::error::{Kind, Result};
+use crate::store::{Key, Permissions, Stat, both};
+use crate::zarr::metadata::{ZARRAY, ZGROUP};
+
+/// Who is told of a node's extended attributes. The kernel lets those who may read a node read the attribute of a name that
+/// they know, but everyone list the names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Audience {
+    /// The owner of the mount, or root.
+    Owner,
+    /// Those who may read the node.
+    Readers,
+    /// All users.
+    Everyone,
+}
+
+/// What the levels between an array and one of its chunks grant, kept while a listing goes from chunk to chunk.
+#[derive(Default)]
+pub(super) struct ChunkLevels(Option<(Key, Option<Permissions>)>);
+
+/// What an array's flat bytes grant. Its document and its directory stand for its chunks: `stat` must not take longer for
+/// a larger array.
+pub(super) fn of_flat(document: Option<&Stat>, directory: &Stat) -> Option<Permissions> {
+    both(document.and_then(|stat| stat.permissions), directory.permissions.map(Permissions::inside))
+}
+
+impl Tree {
+    fn permissions(&self, key: &Key) -> Result<Option<Permissions>> {
+        let stat = self.hierarchy.store().stat(key).map_err(|e| e.context(key))?;
+        Ok(stat.and_then(|stat| stat.permissions))
+    }
+
+    /// What a document grants. One that can't be looked at, such as a link out of the store, tells nothing to anyone.
+    fn permissions_of_document(&self, key: &Key) -> Result<Option<Permissions>> {
+        match self.permissions(key) {
+            Err(e) if e.kind() != Kind::System(libc::EIO) => Ok(Some(Permissions::OWNER_ONLY)),
+            found => found,
+        }
+    }
+
+    /// What the documents of the groups and arrays at these keys grant together, and the arrays' chunks. Of a store
+    /// without modes only the first key is looked at.
+    pub(super) fn permissions_of_all<'a>(&self, keys: impl Iterator<Item = &'a Key>) -> Result<Option<Permissions>> {
+        let mut granted = None;
+        for key in keys {
+            let directory = self.hierarchy.store().stat(key).map_err(|e| e.context(key))?.ok_or_else(stale)?;
+            let Some(of_directory) = directory.permissions else { return Ok(None) };
+            granted = both(granted, Some(of_directory.inside()));
+            let mut documents = vec![self.hierarchy.attributes_key(key), key.join(ZGROUP)];
+            match self.hierarchy.find(key)? {
+                Some(Place::Array(array)) => documents.push(key.join(array.metadata_name())),
+                Some(Place::Damaged(_)) => documents.push(key.join(ZARRAY)),
+                _ => {}
+            }
+            for document in documents {
+                granted = both(granted, self.permissions_of_document(&document)?);
+            }
+        }
+        Ok(granted)
+    }
+
+    /// Returns `stat`, of the chunk at the key `chunk`, granting no more than the directories between the array and it.
+    pub(super) fn below_levels(&self, array: &Array, chunk: &Key, stat: Stat, known: &mut ChunkLevels) -> Stat {
+        let parent = chunk.parent();
+        if parent == *array.key() || stat.permissions.is_none() {
+            return stat;
+        }
+        let granted = match &known.0 {
+            Some((key, granted)) if *key == parent => *granted,
+            _ => {
+                let levels = std::iter::successors(Some(parent.clone()), |level| Some(level.parent()));
+                let levels = levels.take_while(|level| level != array.key() && !level.is_root());
+                let search = |level: Key| match self.permissions(&level) {
+                    Ok(found) => found.map(Permissions::search),
+                    Err(_) => Some(Permissions::OWNER_ONLY),
+                };
+                let granted = levels.map(search).fold(None, both);
+                known.0 = Some((parent, granted));
+                granted
+            }
+        };
+        stat.restricted(granted)
+    }
+
+    /// Whether `audience` may read the document at a key, whose content is told with the extended attributes of `node`.
+    pub(super) fn may_tell(&self, audience: Audience, node: &Node, document: &Key) -> Result<bool> {
+        let Some(of_document) = self.permissions_of_document(document)? else { return Ok(true) };
+        let readers = match (audience, node) {
+            (Audience::Owner, _) => return Ok(true),
+            (Audience::Everyone, _) => Some(Permissions::EVERYONE),
+            // these grant no more than the documents
+            (Audience::Readers, Node::Header(..) | Node::Dataset(_)) => return Ok(true),
+            (Audience::Readers, Node::Chunk(key, name)) => {
+                let (array, chunk) = self.chunk(key, name)?;
+                self.permissions(&array.chunk_key(chunk))?
+            }
+            (Audience::Readers, Node::Directory(key) | Node::Flat(key)) => self.permissions(key)?,
+            (Audience::Readers, _) => None,
+        };
+        Ok(readers.is_none_or(|readers| readers.readers_may_read(of_document)))
+    }
+}

@@ -1,0 +1,194 @@
+//! Headers and containers in the tree: which of them an array or a group shows, and what they are, kept for a moment.
+
+use super::{Attributes, Node, Tree, stale};
+use crate::array::Array;
+use crate::error::{Error, Result};
+use crate::export::{self, Composite, Content, DATASET, Described, Format};
+use crate::store::{Key, Permissions};
+use crate::util::memory::{Keeper, lock};
+use lru::LruCache;
+use std::num::NonZeroUsize;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant, SystemTime};
+
+/// How long a description is taken as it was, where no file is opened: a listing asks for it once for each header.
+const KEPT: Duration = Duration::from_secs(1);
+
+/// Which headers and containers are shown.
+#[derive(Clone, Debug, Default)]
+pub struct Headers {
+    /// Those of arrays.
+    pub formats: Vec<Format>,
+    /// Whether each group shows itself as a netCDF file.
+    pub dataset: bool,
+}
+
+impl Keeper for KnownHeaders {
+    fn give_up(&self) {
+        if let Ok(mut described) = self.described.try_lock() {
+            described.clear();
+        }
+        if let Ok(mut datasets) = self.datasets.try_lock() {
+            datasets.clear();
+        }
+    }
+}
+
+/// A group as a netCDF file, when something in it changed last, and what the stored files grant that it is made of.
+type Dataset = (Arc<Composite>, SystemTime, Option<Permissions>);
+
+/// What was made a moment ago.
+pub(super) struct KnownHeaders {
+    /// Protects the map alone.
+    described: Mutex<LruCache<Key, (Instant, Arc<Described>)>>,
+    /// Protects the map alone.
+    datasets: Mutex<LruCache<Key, (Instant, Dataset)>>,
+}
+
+impl KnownHeaders {
+    pub(super) fn new() -> Self {
+        const FEW: NonZeroUsize = NonZeroUsize::new(4).unwrap();
+        KnownHeaders { described: Mutex::new(LruCache::new(FEW)), datasets: Mutex::new(LruCache::new(FEW)) }
+    }
+
+    /// A document was changed.
+    pub(super) fn clear(&self) {
+        lock(&self.described).clear();
+        lock(&self.datasets).clear();
+    }
+}
+
+impl Tree {
+    /// The same tree, showing these.
+    pub fn with_headers(self, headers: Headers) -> Self {
+        Tree { headers, ..self }
+    }
+
+    /// Those shown of an array, in the order in which they are listed.
+    pub(super) fn formats<'a>(&'a self, array: &'a Array) -> impl Iterator<Item = Format> + 'a {
+        let sound = super::has_flat(array);
+        let fits = move |format: &Format| sound && format.fits(array.metadata());
+        self.headers.formats.iter().copied().filter(fits).filter(move |format| self.tells(*format, array))
+    }
+
+    /// Whether a format that fits an array can say truly what it is. Where that can't be found out now the file is shown:
+    /// opening it tells why.
+    fn tells(&self, format: Format, array: &Array) -> bool {
+        if format != Format::Grads {
+            return true;
+        }
+        let described = self.hierarchy.remembered(array.key()).map(|array| self.described(&array, KEPT));
+        !matches!(described, Some(Ok(described)) if !format.tells(&described))
+    }
+
+    /// Whether listing an array takes a look at its coordinates.
+    pub(super) fn is_described_to_list(&self, key: &Key) -> bool {
+        let fits = |array: Arc<Array>| Format::Grads.fits(array.metadata());
+        self.headers.formats.contains(&Format::Grads) && self.hierarchy.remembered(key).is_some_and(fits)
+    }
+
+    /// The header or container of this name that is shown of an array.
+    pub(super) fn format(&self, array: &Array, name: &str) -> Option<Format> {
+        let format = Format::of_name(name)?;
+        self.formats(array).find(|shown| *shown == format)
+    }
+
+    /// True if the group at `key` shows itself as a netCDF file.
+    pub(super) fn shows_dataset(&self, key: &Key) -> bool {
+        self.headers.dataset && !self.is_level(key)
+    }
+
+    /// True for names that come and go with their directory, and hold nothing of their own.
+    pub fn comes_with(&self, directory: &Key, name: &str) -> bool {
+        match self.array(directory) {
+            Ok(array) => self.format(&array, name).is_some(),
+            Err(_) => name == DATASET && self.shows_dataset(directory),
+        }
+    }
+
+    /// True for a name that some directory shows as a header or container.
+    pub fn is_header_name(&self, name: &str) -> bool {
+        Format::of_name(name).is_some_and(|format| self.headers.formats.contains(&format))
+            || name == DATASET && self.headers.dataset
+    }
+
+    /// The content of a header or container node as it is now.
+    pub fn composite(&self, node: &Node) -> Result<Arc<Composite>> {
+        self.composite_not_older(node, Duration::ZERO)
+    }
+
+    fn composite_not_older(&self, node: &Node, age: Duration) -> Result<Arc<Composite>> {
+        match node {
+            Node::Header(key, format) => {
+                let array = self.array(key)?;
+                let described = match format {
+                    // no geometry in it
+                    Format::Npy => Arc::new(Described::of_metadata(key, array.metadata())),
+                    _ => self.described(&array, age)?,
+                };
+                format.file(&described)?.counted().map(Arc::new)
+            }
+            Node::Dataset(key) => Ok(self.dataset(key, age)?.0),
+            _ => Err(stale()),
+        }
+    }
+
+    fn described(&self, array: &Arc<Array>, age: Duration) -> Result<Arc<Described>> {
+        if let Some((made, described)) = lock(&self.known_headers.described).get(array.key())
+            && made.elapsed() < age
+            && described.metadata == *array.metadata()
+        {
+            return Ok(described.clone());
+        }
+        let described = Arc::new(export::describe(&self.hierarchy, &self.cache, array)?);
+        lock(&self.known_headers.described).put(array.key().clone(), (Instant::now(), described.clone()));
+        Ok(described)
+    }
+
+    fn dataset(&self, key: &Key, age: Duration) -> Result<Dataset> {
+        if let Some((made, dataset)) = lock(&self.known_headers.datasets).get(key)
+            && made.elapsed() < age
+        {
+            return Ok(dataset.clone());
+        }
+        let file = export::dataset(&self.hierarchy, &self.cache, key)?.counted()?;
+        let newest = self.newest(key, &file)?;
+        let permissions = self.permissions_of_all(file.sources.iter())?;
+        let dataset = (Arc::new(file), newest, permissions);
+        lock(&self.known_headers.datasets).put(key.clone(), (Instant::now(), dataset.clone()));
+        Ok(dataset)
+    }
+
+    /// When a group or one of the arrays in its file was changed last.
+    fn newest(&self, key: &Key, file: &Composite) -> Result<SystemTime> {
+        let modified = |key: &Key| {
+            let stat = self.hierarchy.store().stat(key).map_err(|e| e.context(key))?;
+            Ok::<_, Error>(stat.map_or(SystemTime::UNIX_EPOCH, |stat| stat.modified))
+        };
+        let mut newest = modified(key)?;
+        for part in file.parts() {
+            if let Content::Flat { key, .. } = &part.content {
+                let written = self.hierarchy.remembered(key).map_or(SystemTime::UNIX_EPOCH, |array| array.written_at());
+                newest = newest.max(modified(key)?).max(written);
+            }
+        }
+        Ok(newest)
+    }
+
+    /// What `stat` tells of a header or container: the array's own times, and of what it takes only what is not the
+    /// array's, or `du` would count that twice.
+    pub(super) fn of_composite(&self, node: &Node) -> Result<Attributes> {
+        let (file, modified, permissions) = match node {
+            Node::Dataset(key) => self.dataset(key, KEPT)?,
+            Node::Header(key, _) => {
+                let modified = self.attributes_of_found(&Node::Flat(key.clone()))?.modified;
+                let file = self.composite_not_older(node, KEPT)?;
+                let permissions = self.permissions_of_all(file.sources.iter())?;
+                (file, modified, permissions)
+            }
+            _ => return Err(stale()),
+        };
+        let own: u64 = file.parts().iter().filter(|p| p.content.is_own()).map(|p| p.len).sum();
+        Ok(self.plain(node, file.size(), own.div_ceil(512).max(1), modified, permissions))
+    }
+}

@@ -1,0 +1,68 @@
+//! Levels of chunk keys: the directories of an array whose separator is `/`. The mount shows chunks as `0.0` and says so
+//! in `.zarray`, but a program that has made the array itself, or copies one, goes by what it knows, and writes `0/0`.
+//! So levels are there by name, never listed, and what is a chunk's name below one is the chunk.
+
+use super::{Node, Tree};
+use crate::array::hierarchy::Place;
+use crate::array::{Array, is_chunk_like};
+use crate::error::Result;
+use crate::store::Key;
+use crate::zarr::grid::parse_index;
+use crate::zarr::metadata::Separator;
+use std::sync::Arc;
+
+impl Tree {
+    /// The directory and the name that `name` in `parent` stands for: of a chunk below a level, its array's and its own.
+    pub fn canonical(&self, parent: Arc<Node>, name: &str) -> (Arc<Node>, String) {
+        let chunk = match &*parent {
+            Node::Directory(key) => self.array_of_level(key).and_then(|array| chunk_below(&array, key, name)),
+            _ => None,
+        };
+        match chunk {
+            Some((array, chunk)) => (Arc::new(Node::Directory(array)), chunk),
+            None => (parent, name.to_string()),
+        }
+    }
+
+    /// The array that `key` is a level of.
+    fn array_of_level(&self, key: &Key) -> Option<Arc<Array>> {
+        let mut above = key.clone();
+        while parse_index(above.name()).is_some() {
+            above = above.parent();
+            if let Ok(Some(Place::Array(array))) = self.hierarchy.find(&above) {
+                return Some(array).filter(|array| is_level(array, key));
+            }
+        }
+        None
+    }
+
+    /// True if `key` is a level of an array.
+    pub fn is_level(&self, key: &Key) -> bool {
+        self.array_of_level(key).is_some()
+    }
+
+    /// Makes the directory `key` if it is a level of an array; false if it isn't.
+    pub fn make_level(&self, key: &Key) -> Result<bool> {
+        if !self.is_level(key) {
+            return Ok(false);
+        }
+        self.hierarchy.store().make_prefix(key).map(|()| true).map_err(|e| e.context(key))
+    }
+}
+
+/// True if keys of the array's chunks are below `key`.
+pub(super) fn is_level(array: &Array, key: &Key) -> bool {
+    let Some(path) = key.relative_to(array.key()) else { return false };
+    let is_index = |name: &str| parse_index(name).is_some();
+    array.separator() == Separator::Slash
+        && path.as_str().split('/').all(is_index)
+        && path.as_str().split('/').count() < array.grid().dimensions()
+}
+
+/// The array's key, and the name in it of the chunk, or of what might be taken for one, that `name` below a level means.
+fn chunk_below(array: &Array, level: &Key, name: &str) -> Option<(Key, String)> {
+    let indices = level.relative_to(array.key())?;
+    let chunk = format!("{}.{name}", indices.as_str().replace('/', "."));
+    let is_whole = indices.as_str().split('/').count() + 1 >= array.grid().dimensions();
+    (is_whole && is_chunk_like(&chunk)).then(|| (array.key().clone(), chunk))
+}

@@ -1,0 +1,97 @@
+//! Which names a directory lists, streamed from the store. It looks at names, not at what they are.
+
+use super::{CONTROL, ControlFile, FLAT, Name, Names, Node, Tree, has_flat, inode, is_hidden, stale};
+use crate::array::hierarchy::{MetadataFile, Place};
+use crate::array::{Array, ArrayEntry};
+use crate::error::{Error, Result};
+use crate::export::{DATASET, Format};
+use crate::store::{EntryKind, Key};
+use crate::zarr::metadata::{Separator, ZMETADATA};
+use std::sync::Arc;
+
+impl Tree {
+    /// The names in a directory: the fixed ones first, then what the store lists, streamed.
+    pub fn names(&self, node: &Node) -> Result<Names> {
+        match node {
+            Node::Directory(key) if self.is_level(key) => Ok(Box::new(std::iter::empty())),
+            Node::Directory(key) => match self.hierarchy.find(key)? {
+                Some(Place::Array(array)) => self.names_of_array(key, &array),
+                Some(Place::Damaged(_)) => self.names_of_damaged(key),
+                Some(Place::Group) => self.names_of_group(key),
+                _ => Err(stale()),
+            },
+            Node::ControlDirectory => {
+                let control = Key::root().join(CONTROL);
+                Ok(Box::new(ControlFile::ALL.map(|f| Ok(name_at(&control, f.name().to_string(), false))).into_iter()))
+            }
+            _ => Err(Error::system(libc::ENOTDIR)),
+        }
+    }
+
+    fn names_of_group(&self, key: &Key) -> Result<Names> {
+        let files = [MetadataFile::Group, MetadataFile::Attributes, MetadataFile::Consolidated];
+        let mut fixed = self.metadata_names(key, &files)?;
+        let dataset = self.shows_dataset(key);
+        if dataset {
+            fixed.insert(0, name_at(key, DATASET.to_string(), false));
+        }
+        let key = key.clone();
+        let names = self.hierarchy.list(&key)?.filter_map(move |entry| match entry {
+            Err(e) => Some(Err(e)),
+            Ok(e) if key.is_root() && e.name == CONTROL || dataset && e.name == DATASET => None,
+            Ok(e) => Some(Ok(name_at(&key, e.name, e.kind == EntryKind::Prefix))),
+        });
+        Ok(Box::new(fixed.into_iter().map(Ok).chain(names)))
+    }
+
+    fn names_of_array(&self, key: &Key, array: &Arc<Array>) -> Result<Names> {
+        let mut fixed = self.metadata_names(key, &[MetadataFile::Array, MetadataFile::Attributes])?;
+        let flat = has_flat(array);
+        let formats: Vec<Format> = self.formats(array).collect();
+        let bytes = flat.then_some(FLAT).into_iter().chain(formats.iter().map(|format| format.name()));
+        fixed.splice(0..0, bytes.map(|name| name_at(key, name.to_string(), false)));
+        let (key, array) = (key.clone(), array.clone());
+        let names = array.entries()?.filter_map(move |entry| {
+            let name = match entry {
+                Err(e) => return Some(Err(e)),
+                Ok(ArrayEntry::Unlisted) => return None,
+                Ok(ArrayEntry::Chunk(chunk)) => array.grid().chunk_key(chunk, Separator::Dot),
+                Ok(ArrayEntry::Value(name)) if is_hidden(Some(&array), &name) || flat && name == FLAT => return None,
+                Ok(ArrayEntry::Value(name)) if formats.iter().any(|format| format.name() == name) => return None,
+                Ok(ArrayEntry::Value(name)) => name,
+            };
+            Some(Ok(name_at(&key, name, false)))
+        });
+        Ok(Box::new(fixed.into_iter().map(Ok).chain(names)))
+    }
+
+    fn names_of_damaged(&self, key: &Key) -> Result<Names> {
+        let fixed = self.metadata_names(key, &[MetadataFile::Array, MetadataFile::Attributes])?;
+        let key = key.clone();
+        let names = self.hierarchy.list(&key)?.filter_map(move |entry| match entry {
+            Err(e) => Some(Err(e)),
+            Ok(e) if e.kind == EntryKind::Prefix || is_hidden(None, &e.name) => None,
+            Ok(e) => Some(Ok(name_at(&key, e.name, false))),
+        });
+        Ok(Box::new(fixed.into_iter().map(Ok).chain(names)))
+    }
+
+    fn metadata_names(&self, key: &Key, files: &[MetadataFile]) -> Result<Vec<Name>> {
+        let mut names = Vec::new();
+        for &file in files {
+            let there = match file {
+                // listing must not take a walk over the hierarchy
+                MetadataFile::Consolidated => self.hierarchy.store().stat(&key.join(ZMETADATA))?.is_some(),
+                _ => self.known_document(key, file).is_ok_and(|d| d.is_some()),
+            };
+            if there {
+                names.push(name_at(key, file.name().to_string(), false));
+            }
+        }
+        Ok(names)
+    }
+}
+
+fn name_at(key: &Key, name: String, is_directory: bool) -> Name {
+    Name { inode: inode(is_directory, key.join(&name).as_str()), name, is_directory }
+}

@@ -1,0 +1,73 @@
+//! What a name would be that is about to be made or replaced: a chunk, a document, a plain key. It asks what its
+//! directory is, not what stands there.
+
+use super::{CONTROL, FLAT, Level, Node, Tree, has_flat, is_hidden};
+use crate::array::hierarchy::MetadataFile;
+use crate::array::{Array, is_chunk_like};
+use crate::error::{Error, Kind, Result};
+use crate::store::Key;
+use crate::zarr::grid::ChunkId;
+use crate::zarr::metadata::Separator;
+use std::sync::Arc;
+
+/// What a name would be.
+pub enum Target {
+    /// A chunk of the array's grid.
+    Chunk(Arc<Array>, ChunkId),
+    /// A metadata document of the group or array at the key.
+    Document(Key, MetadataFile),
+    /// The flat bytes of an array.
+    Flat(Arc<Array>),
+    /// Any other key.
+    Plain(Key),
+}
+
+impl Tree {
+    /// What `name` would be in the directory `parent`. EPERM for names of which there is only what the mount itself
+    /// shows, EINVAL for names that might be taken for chunks of the array and are none of its grid.
+    pub fn target(&self, parent: &Node, name: &str) -> Result<Target> {
+        let level = self.level(parent)?;
+        let (key, array) = match &level {
+            Level::Group(key) => (key, None),
+            Level::Array(key, array) => (key, Some(array.as_ref())),
+            Level::Control => return Err(Error::system(libc::EPERM)),
+        };
+        let path = key.child(name)?;
+        if let Some(file) = MetadataFile::of_name(name) {
+            return Ok(Target::Document(key.clone(), file));
+        }
+        match array {
+            _ if key.is_root() && name == CONTROL => Err(own(&path)),
+            Some(Some(array)) if name == FLAT && has_flat(array) => Ok(Target::Flat(array.clone())),
+            _ if name == FLAT => {
+                let why = "the flat bytes come with the array: write its .zarray first";
+                Err(Error::new(Kind::System(libc::EPERM), why).context(path))
+            }
+            _ if self.comes_with(key, name) => Err(own(&path)),
+            _ if is_hidden(array.and_then(|a| a.map(Arc::as_ref)), name) => Err(own(&path)),
+            Some(Some(array)) => in_array(array, name, path),
+            Some(None) if is_chunk_like(name) => Err(Error::damaged("the array's metadata is damaged").context(path)),
+            _ => Ok(Target::Plain(path)),
+        }
+    }
+}
+
+fn in_array(array: &Arc<Array>, name: &str, path: Key) -> Result<Target> {
+    match array.grid().parse_chunk_key(name, Separator::Dot) {
+        Some(chunk) => Ok(Target::Chunk(array.clone(), chunk)),
+        None if is_chunk_like(name) && !is_partial(name) => {
+            let shape = &array.metadata().shape;
+            Err(Error::invalid(format!("no chunk of the array, whose shape is {shape:?}")).context(path))
+        }
+        None => Ok(Target::Plain(path)),
+    }
+}
+
+/// True for names that programs give to files that will be moved onto chunks.
+pub(super) fn is_partial(name: &str) -> bool {
+    name.ends_with(".partial")
+}
+
+fn own(path: &Key) -> Error {
+    Error::new(Kind::System(libc::EPERM), "a name that zarrfs itself uses").context(path)
+}

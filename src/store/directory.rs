@@ -1,0 +1,222 @@
+//! A store in a directory of the local file system: a key is a path below it. Names are resolved by the kernel with
+//! `RESOLVE_BENEATH`, so that neither `..` nor a symbolic link leads out of the store, also not in a race; anything but
+//! a regular file is refused before it could block.
+
+mod resolve;
+mod write;
+
+use super::{Entry, EntryKind, Key, KeyLock, Listing, LockFiles, Space, Stat, Store, Version, read_at};
+use crate::error::{Error, Result};
+use crate::util::memory;
+use resolve::{Level, kind_behind, open_beneath, open_seen};
+use rustix::fs::{self, Dir, FileType, Mode, OFlags};
+use std::fs::File;
+use std::io::Read;
+use std::ops::Range;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+use write::Changes;
+
+pub(super) use resolve::stat_of;
+
+/// A store in a directory.
+pub struct DirectoryStore {
+    root: Arc<OwnedFd>,
+    path: PathBuf,
+    /// Warn once of names that can't be keys.
+    warned: Arc<AtomicBool>,
+    changes: Changes,
+    fsync: bool,
+    locks: Option<Box<LockFiles>>,
+    lists_unfinished: bool,
+}
+
+impl DirectoryStore {
+    /// Opens the directory at `path`; it stays the store even if the path is mounted over or renamed later.
+    pub fn open(path: &Path) -> Result<Self> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let root = fs::open(path, flags, Mode::empty()).map_err(|e| Error::from(e).context(path.display()))?;
+        open_beneath(&root, "", OFlags::PATH).map_err(|e| match e.errno() {
+            libc::ENOSYS | libc::EPERM => Error::unsupported(
+                "the system call openat2 is not available: Linux 5.6 or later is needed, and a container must allow it",
+            ),
+            _ => e.context(path.display()),
+        })?;
+        Ok(DirectoryStore {
+            root: Arc::new(root),
+            path: path.to_path_buf(),
+            warned: Arc::default(),
+            changes: Changes::default(),
+            fsync: true,
+            locks: None,
+            lists_unfinished: false,
+        })
+    }
+
+    /// The same store, but no value is forced to stable storage before it replaces the old one, only by a sync: quicker,
+    /// and after a power loss a value may be neither the old one nor the new one.
+    pub fn without_fsync(self) -> Self {
+        DirectoryStore { fsync: false, ..self }
+    }
+
+    /// The same store with locks of its keys, which others take before they change a chunk.
+    pub fn with_locks(self, locks: LockFiles) -> Self {
+        DirectoryStore { locks: Some(Box::new(locks)), ..self }
+    }
+
+    /// The same store, whose listings have also the files of values that are still written, or were when their writer
+    /// died.
+    pub fn listing_unfinished(self) -> Self {
+        DirectoryStore { lists_unfinished: true, ..self }
+    }
+
+    fn open_value(&self, key: &Key) -> Result<Option<(File, Stat)>> {
+        // a FIFO would block an open without NONBLOCK
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
+        let Some(fd) = open_beneath(&self.root, key.as_str(), flags)? else { return Ok(None) };
+        let stat = stat_of(&fd)?;
+        match stat.kind {
+            EntryKind::Value => Ok(Some((File::from(fd), stat))),
+            EntryKind::Prefix => Err(Error::damaged("is a directory, not a file")),
+            EntryKind::Other => Err(Error::damaged("is not a regular file")),
+        }
+    }
+}
+
+impl Store for DirectoryStore {
+    fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Version>> {
+        let Some((file, stat)) = self.open_value(key)? else { return Ok(None) };
+        if stat.size > limit {
+            return Err(Error::damaged(format!("{} bytes, more than the {limit} it may have", stat.size)));
+        }
+        // one byte more tells a file that grows from one that ends
+        memory::reserve(value, stat.size as usize + 1)?;
+        file.take(limit.saturating_add(1)).read_to_end(value)?;
+        if value.len() as u64 > limit {
+            return Err(Error::damaged(format!("more than the {limit} bytes it may have")));
+        }
+        Ok(Some(stat.version))
+    }
+
+    fn get_range(&self, key: &Key, range: Range<u64>, value: &mut Vec<u8>) -> Result<Option<Stat>> {
+        let Some((file, stat)) = self.open_value(key)? else { return Ok(None) };
+        let want = range.end.min(stat.size).saturating_sub(range.start) as usize;
+        memory::resize(value, want)?;
+        read_at(&file, range.start, value)?;
+        Ok(Some(stat))
+    }
+
+    fn stat(&self, key: &Key) -> Result<Option<Stat>> {
+        let Some((fd, on_the_way)) = open_seen(&self.root, key.as_str(), OFlags::PATH)? else { return Ok(None) };
+        Ok(Some(stat_of(&fd)?.restricted(on_the_way)))
+    }
+
+    fn stat_many(&self, keys: &mut dyn Iterator<Item = Key>, each: &mut dyn FnMut(Result<Option<Stat>>) -> bool) {
+        let mut level: Option<Level> = None;
+        for key in keys {
+            if !each(self.stat_near(&key, &mut level)) {
+                return;
+            }
+        }
+    }
+
+    fn list(&self, prefix: &Key) -> Result<Listing> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+        let Some(fd) = open_beneath(&self.root, prefix.as_str(), flags)? else {
+            return Err(Error::not_found("no such directory"));
+        };
+        let (root, warned, prefix) = (self.root.clone(), self.warned.clone(), prefix.clone());
+        let lists_unfinished = self.lists_unfinished;
+        let names = Dir::new(fd)?.filter_map(move |item| {
+            let item = match item {
+                Ok(item) => item,
+                Err(e) => return Some(Err(e.into())),
+            };
+            let name = match item.file_name().to_str() {
+                Ok("." | "..") => return None,
+                Ok(name) if !lists_unfinished && write::is_temporary(name) => return None,
+                Ok(name) => name,
+                Err(_) => {
+                    if !warned.swap(true, Ordering::Relaxed) {
+                        log::warn!("{prefix}: names that are not UTF-8 are left out, {:?} first", item.file_name());
+                    }
+                    return None;
+                }
+            };
+            let kind = match item.file_type() {
+                FileType::RegularFile => EntryKind::Value,
+                FileType::Directory => EntryKind::Prefix,
+                FileType::Symlink | FileType::Unknown => kind_behind(&root, &prefix, name)?,
+                _ => EntryKind::Other,
+            };
+            Some(Ok(Entry { name: name.to_string(), kind, stat: None }))
+        });
+        Ok(Box::new(names))
+    }
+
+    fn file(&self, key: &Key) -> Result<Option<(File, Stat)>> {
+        self.open_value(key)
+    }
+
+    fn location(&self) -> String {
+        self.path.display().to_string()
+    }
+
+    fn space(&self) -> Result<Option<Space>> {
+        let s = fs::fstatvfs(self.root.as_fd())?;
+        Ok(Some(Space {
+            block_size: s.f_frsize,
+            blocks: s.f_blocks,
+            free: s.f_bfree,
+            available: s.f_bavail,
+            files: s.f_files,
+            free_files: s.f_ffree,
+        }))
+    }
+
+    fn is_writable(&self) -> bool {
+        self.permits_writing(&Key::root()).is_ok()
+    }
+
+    fn check_writable(&self, prefix: &Key) -> Result<()> {
+        self.permits_writing(prefix)
+    }
+
+    fn put(&self, key: &Key, value: &[u8]) -> Result<Version> {
+        self.put_value(key, value)
+    }
+
+    fn delete(&self, key: &Key) -> Result<bool> {
+        self.delete_value(key)
+    }
+
+    fn lock(&self, key: &Key, since: Instant) -> Result<KeyLock> {
+        self.locks.as_ref().map_or_else(|| Ok(KeyLock::default()), |locks| locks.lock(key, since))
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.sync_changes()
+    }
+
+    fn make_prefix(&self, key: &Key) -> Result<()> {
+        self.make_directory(key.as_str())
+    }
+
+    fn remove_prefix(&self, key: &Key) -> Result<()> {
+        self.remove_directory(key)
+    }
+
+    fn rename(&self, from: &Key, to: &Key) -> Result<()> {
+        self.rename_key(from, to)
+    }
+
+    fn writable_file(&self, key: &Key, create: bool, exclusive: bool) -> Result<File> {
+        self.open_writable(key, create, exclusive)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,58 @@
+//! `base64`: the bytes as text. Source of the rules: `numcodecs.Base64`, that is Python's `base64`, which skips what is
+//! not of the alphabet.
+
+use super::{Broken, Codec, Size, buffer};
+use crate::error::Result;
+use crate::util::json;
+use crate::zarr::metadata::CodecConfig;
+use ::base64::Engine;
+use ::base64::engine::general_purpose::STANDARD;
+
+/// The codec; it has no parameters.
+pub struct Base64;
+
+impl Base64 {
+    /// Checks that there are no parameters.
+    pub fn new(config: &CodecConfig) -> Result<Self> {
+        config.only(&[])?;
+        Ok(Base64)
+    }
+}
+
+impl Codec for Base64 {
+    fn encoded_size(&self, decoded: usize) -> Size {
+        Size::Exact(decoded.div_ceil(3).saturating_mul(4))
+    }
+
+    fn decode(&self, encoded: &[u8], out: &mut [u8]) -> std::result::Result<usize, Broken> {
+        // text without line breaks needs no copy
+        if let Ok(len) = STANDARD.decode_slice(encoded, out) {
+            return Ok(len);
+        }
+        let bytes = json::base64_decode(encoded).ok_or_else(|| Broken::new("not valid base64"))?;
+        buffer::copy(&bytes, out)
+    }
+
+    fn encode(&self, decoded: &[u8], out: &mut Vec<u8>) -> std::result::Result<(), Broken> {
+        let start = out.len();
+        out.resize(start + self.encoded_size(decoded.len()).max(), 0);
+        let len = STANDARD.encode_slice(decoded, &mut out[start..]).map_err(|e| Broken::new(e.to_string()))?;
+        out.truncate(start + len);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::zarr::codec::testing::{broken, check, decoded, refused};
+
+    #[test]
+    fn worked_examples() {
+        let config = r#"{"id": "base64"}"#;
+        check(config, b"hello", b"aGVsbG8=");
+        check(config, b"", b"");
+        assert_eq!(decoded(config, b" aGV\nsbG8=", 5), b"hello");
+        broken(config, b"aGVsbG8");
+        refused(r#"{"id": "base64", "alphabet": "x"}"#);
+    }
+}

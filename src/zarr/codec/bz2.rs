@@ -1,0 +1,99 @@
+//! The codec `bz2`: bzip2 streams one after another. Rule: Python's `bz2.compress` and `bz2.decompress`. It knows
+//! nothing of chunks.
+
+use super::streams::{self, Fault, Step};
+use super::{Broken, Codec, EncodeOnly, Size, encode_only};
+use crate::error::Result;
+use crate::zarr::metadata::CodecConfig;
+use bzip2::{Action, Compress, Compression, Decompress, Status};
+
+/// `{"id": "bz2", "level": 1}`.
+pub struct Bz2 {
+    level: EncodeOnly<u32>,
+}
+
+impl Bz2 {
+    /// From its parameters.
+    pub fn new(config: &CodecConfig) -> Result<Self> {
+        config.only(&["level"])?;
+        Ok(Bz2 { level: encode_only(config.int("level", 1, 1, 9).map(|n| n as u32)) })
+    }
+}
+
+/// Decodes one stream: the bytes used and made.
+fn decode_one(encoded: &[u8], out: &mut [u8]) -> std::result::Result<(usize, usize), Fault> {
+    let mut stream = Decompress::new(false);
+    streams::run(encoded, out, |input, room| {
+        let (used, made) = (stream.total_in(), stream.total_out());
+        let status = stream.decompress(input, room).map_err(|_| Fault::Invalid("damaged"))?;
+        let step = match status {
+            Status::StreamEnd => Step::End,
+            Status::MemNeeded => return Err(Fault::Invalid("out of memory")),
+            _ => Step::More,
+        };
+        Ok(((stream.total_in() - used) as usize, (stream.total_out() - made) as usize, step))
+    })
+}
+
+impl Codec for Bz2 {
+    fn encoded_size(&self, decoded: usize) -> Size {
+        Size::AtMost(decoded.saturating_add(decoded / 8).saturating_add(1024))
+    }
+
+    fn decode(&self, encoded: &[u8], out: &mut [u8]) -> std::result::Result<usize, Broken> {
+        let room = out.len();
+        streams::decode_all(encoded, out, decode_one).map_err(|fault| fault.broken("bz2", encoded.len(), room))
+    }
+
+    fn encode(&self, decoded: &[u8], out: &mut Vec<u8>) -> std::result::Result<(), Broken> {
+        let mut stream = Compress::new(Compression::new(self.level.clone()?), 0);
+        out.reserve(decoded.len() / 2 + 64);
+        loop {
+            let rest = &decoded[stream.total_in() as usize..];
+            match stream.compress_vec(rest, out, Action::Finish) {
+                Ok(Status::StreamEnd) => return Ok(()),
+                Ok(_) => out.reserve(decoded.len() / 4 + 1024),
+                Err(e) => return Err(Broken(format!("bz2: {e}"))),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::zarr::codec::compressor_testing::*;
+
+    /// `bz2.compress(b"hello hello hello hello", 1)`.
+    const GOLDEN: &str = "425a683131415926535902f8b0bd000003910040000244a00030cd00548696719b38a3c5dc914e142400be2c2f40";
+
+    #[test]
+    fn round_trips() {
+        for level in [1, 9] {
+            round_trip(&*codec(&format!(r#"{{"id": "bz2", "level": {level}}}"#), 1));
+        }
+    }
+
+    #[test]
+    fn golden() {
+        let bz2 = codec(r#"{"id": "bz2"}"#, 1);
+        let text = b"hello hello hello hello".to_vec();
+        let one = hex(GOLDEN);
+        assert_eq!(encoded(&*bz2, &text), one);
+        assert_eq!(decoded(&*bz2, &one, 23).unwrap(), text);
+        assert_eq!(decoded(&*bz2, &[&one[..], &one].concat(), 46).unwrap(), [&text[..], &text].concat());
+        assert_eq!(decoded(&*bz2, &[&one[..], &one].concat(), 30).unwrap_err().0, "bz2: holds more than 30 bytes");
+        assert_eq!(decoded(&*bz2, &[&one[..], b"BZjunk"].concat(), 23).unwrap(), text);
+        assert_eq!(decoded(&*bz2, &[&one[..], b"BZh"].concat(), 23).unwrap_err().0, "bz2: cut short, 49 bytes");
+        assert_eq!(decoded(&*bz2, &[], 23).unwrap(), b"");
+    }
+
+    #[test]
+    fn damage() {
+        let bz2 = codec(r#"{"id": "bz2"}"#, 1);
+        hostile(&*bz2, &sample(60));
+        let bomb = encoded(&*bz2, &vec![0; 10 << 20]);
+        assert!(bomb.len() < 10_000);
+        assert!(decoded(&*bz2, &bomb, 100).is_err());
+        only_decodes(r#"{"id": "bz2", "level": 0}"#);
+    }
+}

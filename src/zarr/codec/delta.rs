@@ -1,0 +1,141 @@
+//! `delta`: each item but the first is stored as its difference from the one before. Source of the rules:
+//! `numcodecs.Delta`, that is `numpy.diff` and `numpy.cumsum` with its accumulator type.
+
+use super::items::{self, Items, Scalar, with_type};
+use super::number::Number;
+use super::{Broken, Codec, Size, buffer};
+use crate::error::{Error, Result};
+use crate::zarr::metadata::CodecConfig;
+
+/// The filter, with the types of decoded and encoded items.
+pub struct Delta {
+    decoded: Items,
+    encoded: Items,
+}
+
+impl Delta {
+    /// From `dtype` and `astype`.
+    pub fn new(config: &CodecConfig) -> Result<Self> {
+        config.only(&["dtype", "astype"])?;
+        let decoded = Items::param(config, "dtype", None)?;
+        let encoded = Items::param(config, "astype", Some(decoded))?;
+        let timed =
+            |name| Ok::<_, Error>(config.dtype(name)?.is_some_and(|d| *d.kind() == crate::zarr::dtype::Kind::DateTime));
+        let mixed = (decoded.scalar == Scalar::Ticks) != (encoded.scalar == Scalar::Ticks);
+        if mixed || timed("dtype")? || timed("astype")? {
+            return Err(items::no_numbers(config, "dtype"));
+        }
+        if config.get("astype").is_some() && !items::same_units(config, "dtype", "astype")? {
+            return Err(items::no_numbers(config, "astype"));
+        }
+        Ok(Delta { decoded, encoded })
+    }
+
+    fn decode_as<T: Number>(&self, work: Scalar, input: &[u8], out: &mut [u8]) -> std::result::Result<usize, Broken> {
+        let mut sum: Option<T> = None;
+        items::decode(self.encoded, work, self.decoded, input, out, |block| {
+            let (head, tail) = block.split_at_mut(T::SIZE);
+            // the first item is taken as it is: adding it to zero would turn -0.0 into 0.0
+            let first = sum.map_or_else(|| T::read(head), |sum| sum.add(T::read(head)));
+            first.write(head);
+            let mut running = first;
+            items::each::<T>(tail, |x| {
+                running = running.add(x);
+                running
+            });
+            sum = Some(running);
+        })
+    }
+
+    fn encode_as<T: Number>(&self, input: &[u8], out: &mut Vec<u8>) -> std::result::Result<(), Broken> {
+        let mut last: Option<T> = None;
+        items::encode(self.decoded, self.decoded.scalar, self.encoded, input, out, |block| {
+            let (head, tail) = block.split_at_mut(T::SIZE);
+            let mut before = T::read(head);
+            if let Some(last) = last {
+                before.sub(last).write(head);
+            }
+            items::each::<T>(tail, |x| {
+                let difference = x.sub(before);
+                before = x;
+                difference
+            });
+            last = Some(before);
+        })
+    }
+
+    /// The first item must fit a signed type, while differences wrap: numpy assigns the one and casts the others.
+    fn check_first(&self, input: &[u8]) -> std::result::Result<(), Broken> {
+        let (from, to) = (self.decoded.scalar, self.encoded.scalar);
+        let mut native = [0; 8];
+        let size = self.decoded.size();
+        let head = input.get(..size).ok_or_else(|| Broken::new("delta can't encode an empty buffer"))?;
+        if !to.is_signed() || matches!(from, Scalar::Bool | Scalar::Ticks) {
+            return Ok(());
+        }
+        let limit = 1u64 << (8 * to.size() - 1);
+        let wide = if from.is_integer() {
+            Items::native(if from.is_signed() { Scalar::I64 } else { Scalar::U64 })
+        } else {
+            Items::native(Scalar::F64)
+        };
+        items::convert(self.decoded, wide.scalar, wide, head, &mut native, |_| {});
+        let fits = match wide.scalar {
+            Scalar::I64 => (-(limit as i128)..limit as i128).contains(&i128::from(i64::from_ne_bytes(native))),
+            Scalar::U64 => u64::from_ne_bytes(native) < limit,
+            _ => (-(limit as f64)..limit as f64).contains(&f64::from_ne_bytes(native).trunc()),
+        };
+        if fits { Ok(()) } else { Err(Broken::new("the first item does not fit delta's astype")) }
+    }
+}
+
+impl Codec for Delta {
+    fn encoded_size(&self, decoded: usize) -> Size {
+        self.decoded.encoded_size(self.encoded, decoded)
+    }
+
+    fn encoded_itemsize(&self) -> usize {
+        self.encoded.size()
+    }
+
+    fn is_lossless(&self) -> bool {
+        self.decoded.is_kept_by(self.encoded)
+    }
+
+    fn decode(&self, encoded: &[u8], out: &mut [u8]) -> std::result::Result<usize, Broken> {
+        let work = self.encoded.scalar.promote(self.decoded.scalar);
+        with_type!(work, T => self.decode_as::<T>(work, encoded, out))
+    }
+
+    fn encode(&self, decoded: &[u8], out: &mut Vec<u8>) -> std::result::Result<(), Broken> {
+        buffer::count(decoded, self.decoded.size())?;
+        self.check_first(decoded)?;
+        with_type!(self.decoded.scalar, T => self.encode_as::<T>(decoded, out))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::zarr::codec::testing::{broken, check, refused};
+
+    #[test]
+    fn worked_examples() {
+        check(r#"{"id": "delta", "dtype": "<i2", "astype": "|i1"}"#, &[100, 0, 102, 0, 99, 0], &[100, 2, 253]);
+        check(r#"{"id": "delta", "dtype": ">u2"}"#, &[0, 5, 0, 4, 1, 4], &[0, 5, 255, 255, 1, 0]);
+        check(
+            r#"{"id": "delta", "dtype": "<f4"}"#,
+            &[0, 0, 192, 63, 0, 0, 0, 192],
+            &[0, 0, 192, 63, 0, 0, 96, 192], // 1.5, -2: 1.5, -3.5
+        );
+    }
+
+    #[test]
+    fn what_is_refused() {
+        refused(r#"{"id": "delta", "dtype": "<M8[s]"}"#);
+        refused(r#"{"id": "delta", "dtype": "<U2"}"#);
+        refused(r#"{"id": "delta", "dtype": "<m8[s]", "astype": "<m8[ms]"}"#);
+        refused(r#"{"id": "delta", "dtype": "<i2", "order": 1}"#);
+        refused(r#"{"id": "delta"}"#);
+        broken(r#"{"id": "delta", "dtype": "<i2"}"#, &[1, 2, 3]);
+    }
+}

@@ -1,0 +1,165 @@
+//! `fixedscaleoffset`: numbers stored as `(x - offset) * scale`, rounded. Source of the rules:
+//! `numcodecs.FixedScaleOffset` under numpy 2, where a JSON integer is an integer and takes the type of the array.
+
+use super::items::{self, Items, Scalar, with_type};
+use super::number::Number;
+use super::{Broken, Codec, Size};
+use crate::error::Result;
+use crate::util::json::{self, Value};
+use crate::zarr::metadata::CodecConfig;
+
+/// The filter, with its two numbers and the types of decoded and encoded items.
+pub struct FixedScaleOffset {
+    offset: Operand,
+    scale: Operand,
+    decoded: Items,
+    encoded: Items,
+}
+
+/// A number of JSON as Python has it; `integer` is None for a float and for what no 64-bit integer holds.
+#[derive(Clone, Copy)]
+struct Operand {
+    float: f64,
+    integer: Option<i128>,
+    is_integer: bool,
+}
+
+impl Operand {
+    fn new(config: &CodecConfig, name: &str) -> Result<Self> {
+        let value = config.get(name).ok_or_else(|| config.bad(name, "is missing"))?;
+        let float = json::float(value).ok_or_else(|| config.bad(name, "is not a number"))?;
+        let text = match value {
+            Value::Number(n) => n.to_string(),
+            _ => String::new(),
+        };
+        let is_integer = !text.is_empty() && !text.contains(['.', 'e', 'E']);
+        if is_integer && float.is_infinite() {
+            return Err(config.bad(name, "is too large"));
+        }
+        Ok(Operand { float, integer: text.parse().ok(), is_integer })
+    }
+
+    /// The number as a `T`, if numpy would take it as one.
+    fn integer_of<T: Number>(self, scalar: Scalar) -> std::result::Result<T, Broken> {
+        let bits = 8 * scalar.size();
+        let range = if scalar.is_signed() { -(1i128 << (bits - 1))..1i128 << (bits - 1) } else { 0..1i128 << bits };
+        match self.integer.filter(|n| range.contains(n)) {
+            Some(n) if scalar.is_signed() => Ok(T::from_i64(n as i64)),
+            Some(n) => Ok(T::from_u64(n as u64)),
+            None => Err(Broken::new("offset or scale does not fit the type of the items")),
+        }
+    }
+
+    /// The number as a `T` of type `scalar`, which is wide enough for the operation.
+    fn value<T: Number>(self, scalar: Scalar) -> std::result::Result<T, Broken> {
+        if scalar.is_integer() { self.integer_of(scalar) } else { Ok(T::from_f64(self.float)) }
+    }
+}
+
+impl FixedScaleOffset {
+    /// From `offset`, `scale`, `dtype` and `astype`.
+    pub fn new(config: &CodecConfig) -> Result<Self> {
+        config.only(&["offset", "scale", "dtype", "astype"])?;
+        let (offset, scale) = (Operand::new(config, "offset")?, Operand::new(config, "scale")?);
+        let decoded = Items::param(config, "dtype", None)?;
+        let encoded = Items::param(config, "astype", Some(decoded))?;
+        if let Some((_, name)) = [(decoded, "dtype"), (encoded, "astype")].iter().find(|i| i.0.scalar == Scalar::Ticks)
+        {
+            return Err(items::no_numbers(config, name));
+        }
+        Ok(FixedScaleOffset { offset, scale, decoded, encoded })
+    }
+
+    fn decode_as<T: Number>(&self, work: Scalar, input: &[u8], out: &mut [u8]) -> std::result::Result<usize, Broken> {
+        let (offset, scale) = (T::from_f64(self.offset.float), T::from_f64(self.scale.float));
+        items::decode(self.encoded, work, self.decoded, input, out, |block| {
+            items::each::<T>(block, |x| x.div(scale).add(offset));
+        })
+    }
+
+    /// Both steps in one type.
+    fn encode_as<T: Number>(&self, work: Scalar, input: &[u8], out: &mut Vec<u8>) -> std::result::Result<(), Broken> {
+        let (offset, scale) = (self.offset.value::<T>(work)?, self.scale.value::<T>(work)?);
+        items::encode(self.decoded, work, self.encoded, input, out, |block| {
+            items::each::<T>(block, |x| x.sub(offset).mul(scale).round());
+        })
+    }
+
+    /// Integers less an integer, which wraps, and only then times a float.
+    fn encode_mixed<T: Number>(
+        &self,
+        work: Scalar,
+        input: &[u8],
+        out: &mut Vec<u8>,
+    ) -> std::result::Result<(), Broken> {
+        let offset = self.offset.integer_of::<T>(work)?;
+        let mut moved = Vec::new();
+        let native = Items::native(work);
+        items::encode(self.decoded, work, native, input, &mut moved, |block| {
+            items::each::<T>(block, |x| x.sub(offset));
+        })?;
+        let scale = self.scale.float;
+        items::encode(native, Scalar::F64, self.encoded, &moved, out, |block| {
+            items::each::<f64>(block, |x| (x * scale).round_ties_even());
+        })
+    }
+}
+
+impl Codec for FixedScaleOffset {
+    fn encoded_size(&self, decoded: usize) -> Size {
+        self.decoded.encoded_size(self.encoded, decoded)
+    }
+
+    fn encoded_itemsize(&self) -> usize {
+        self.encoded.size()
+    }
+
+    fn is_lossless(&self) -> bool {
+        false
+    }
+
+    fn decode(&self, encoded: &[u8], out: &mut [u8]) -> std::result::Result<usize, Broken> {
+        let stored = self.encoded.scalar;
+        let work = if stored.is_integer() || stored == Scalar::Bool { Scalar::F64 } else { stored };
+        with_type!(work, T => self.decode_as::<T>(work, encoded, out))
+    }
+
+    fn encode(&self, decoded: &[u8], out: &mut Vec<u8>) -> std::result::Result<(), Broken> {
+        let given = self.decoded.scalar;
+        if !(given.is_integer() || given == Scalar::Bool) {
+            return with_type!(given, T => self.encode_as::<T>(given, decoded, out));
+        }
+        // a bool and an integer make an i8
+        let whole = if given == Scalar::Bool { Scalar::I64 } else { given };
+        match (self.offset.is_integer, self.scale.is_integer) {
+            (true, true) => with_type!(whole, T => self.encode_as::<T>(whole, decoded, out)),
+            (true, false) => with_type!(whole, T => self.encode_mixed::<T>(whole, decoded, out)),
+            _ => self.encode_as::<f64>(Scalar::F64, decoded, out),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::zarr::codec::testing::{check, decoded, encoded, refused};
+
+    #[test]
+    fn worked_examples() {
+        let f4 = |v: &[f32]| v.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>();
+        let config = r#"{"id": "fixedscaleoffset", "offset": 1000, "scale": 10, "dtype": "<f4", "astype": "|u1"}"#;
+        assert_eq!(encoded(config, &f4(&[1000.0, 1000.25, 1000.35])), [0, 2, 3]);
+        assert_eq!(decoded(config, &[0, 2, 255], 12), f4(&[1000.0, 1000.2, 1025.5]));
+        check(
+            r#"{"id": "fixedscaleoffset", "offset": 1, "scale": 3, "dtype": ">i2"}"#,
+            &[0, 5, 255, 255],
+            &[0, 12, 255, 250],
+        );
+    }
+
+    #[test]
+    fn what_is_refused() {
+        refused(r#"{"id": "fixedscaleoffset", "offset": 1, "dtype": "<f4"}"#);
+        refused(r#"{"id": "fixedscaleoffset", "offset": "1", "scale": 1, "dtype": "<f4"}"#);
+        refused(r#"{"id": "fixedscaleoffset", "offset": 1, "scale": 1, "dtype": "<m8[s]"}"#);
+    }
+}

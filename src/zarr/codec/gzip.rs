@@ -1,0 +1,116 @@
+//! The codec `gzip`: gzip members one after another. Rule: Python's `gzip` module, which skips NUL bytes after a member
+//! and refuses any other trailing byte. One old C++ writer stored zlib streams under this name: they are told by their
+//! first two bytes. It knows nothing of chunks.
+
+use super::deflate::{self, Container};
+use super::streams::Fault;
+use super::{Broken, Codec, EncodeOnly, Size, encode_only};
+use crate::error::Result;
+use crate::zarr::metadata::CodecConfig;
+
+/// `{"id": "gzip", "level": 1}`.
+pub struct Gzip {
+    level: EncodeOnly<i32>,
+}
+
+impl Gzip {
+    /// From its parameters.
+    pub fn new(config: &CodecConfig) -> Result<Self> {
+        config.only(&["level"])?;
+        Ok(Gzip { level: encode_only(config.int("level", 1, -1, 9).map(|n| n as i32)) })
+    }
+}
+
+/// A zlib header: deflate with a window up to 32 KiB, and a check value that makes the two bytes a multiple of 31.
+fn is_zlib(bytes: &[u8]) -> bool {
+    matches!(*bytes, [a, b, ..] if a & 0x0f == 8 && a >> 4 <= 7 && (u32::from(a) * 256 + u32::from(b)) % 31 == 0)
+}
+
+/// Decodes the members of `encoded` and returns the bytes made.
+fn members(encoded: &[u8], out: &mut [u8]) -> std::result::Result<usize, Fault> {
+    let (mut rest, mut written) = (encoded, 0);
+    while !rest.is_empty() {
+        if !rest.starts_with(&[0x1f, 0x8b]) {
+            let first = rest.len() == encoded.len();
+            return Err(Fault::Invalid(if first { "no gzip header" } else { "other bytes after the data" }));
+        }
+        let (used, made) = deflate::decompress(Container::Gzip, rest, &mut out[written..])?;
+        written += made;
+        rest = &rest[used..];
+        rest = &rest[rest.iter().take_while(|b| **b == 0).count()..];
+    }
+    Ok(written)
+}
+
+impl Codec for Gzip {
+    fn encoded_size(&self, decoded: usize) -> Size {
+        Size::AtMost(deflate::bound(decoded))
+    }
+
+    fn decode(&self, encoded: &[u8], out: &mut [u8]) -> std::result::Result<usize, Broken> {
+        let done = if is_zlib(encoded) {
+            deflate::decompress(Container::Zlib, encoded, out).map(|(_, made)| made)
+        } else {
+            members(encoded, out)
+        };
+        done.map_err(|fault| fault.broken("gzip", encoded.len(), out.len()))
+    }
+
+    fn encode(&self, decoded: &[u8], out: &mut Vec<u8>) -> std::result::Result<(), Broken> {
+        deflate::compress(Container::Gzip, self.level.clone()?, decoded, out)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::zarr::codec::compressor_testing::*;
+
+    /// `gzip.compress(b"hello hello hello hello", 1, mtime=0)`.
+    const GOLDEN: &str = "1f8b0800000000000403cb48cdc9c957c8402701e3513d8d17000000";
+
+    #[test]
+    fn round_trips() {
+        for level in [-1, 0, 1, 9] {
+            round_trip(&*codec(&format!(r#"{{"id": "gzip", "level": {level}}}"#), 1));
+        }
+        assert_eq!(encoded(&*codec(r#"{"id": "gzip"}"#, 1), b"x")[..10], hex("1f8b08000000000004ff"));
+    }
+
+    #[test]
+    fn members() {
+        let gzip = codec(r#"{"id": "gzip"}"#, 1);
+        let text = b"hello hello hello hello".to_vec();
+        let one = hex(GOLDEN);
+        assert_eq!(decoded(&*gzip, &one, 23).unwrap(), text);
+        assert_eq!(
+            decoded(&*gzip, &[&one[..], &[0; 9], &one, &[0]].concat(), 46).unwrap(),
+            [&text[..], &text].concat()
+        );
+        assert_eq!(decoded(&*gzip, &[&one[..], &one].concat(), 45).unwrap_err().0, "gzip: holds more than 45 bytes");
+        let e = decoded(&*gzip, &[&one[..], &[0, 7]].concat(), 23).unwrap_err();
+        assert_eq!(e.0, "gzip: other bytes after the data, 30 bytes");
+        assert_eq!(decoded(&*gzip, &[], 23).unwrap(), b"");
+        assert!(decoded(&*gzip, &[0, 0], 23).is_err());
+    }
+
+    #[test]
+    fn headers() {
+        let gzip = codec(r#"{"id": "gzip"}"#, 1);
+        let mut named = hex("1f8b 08 1e 01020304 00 03 0300 616263 6e616d6500 6e6f746500 0000");
+        named.extend(&hex(GOLDEN)[10..]);
+        // the last two bytes before the data are the header's CRC-16, which Python doesn't verify
+        assert_eq!(decoded(&*gzip, &named, 23).unwrap(), b"hello hello hello hello");
+    }
+
+    #[test]
+    fn a_zlib_stream_under_this_name() {
+        let bytes = encoded(&*codec(r#"{"id": "zlib"}"#, 1), b"abcabc");
+        assert_eq!(decoded(&*codec(r#"{"id": "gzip"}"#, 1), &bytes, 6).unwrap(), b"abcabc");
+    }
+
+    #[test]
+    fn damage() {
+        hostile(&*codec(r#"{"id": "gzip"}"#, 1), &sample(100));
+        refused(r#"{"id": "gzip", "mtime": 0}"#);
+    }
+}

@@ -1,0 +1,260 @@
+//! Whether other programs can work with an array that has these codecs. The codecs here take more than numcodecs does:
+//! they read whatever numcodecs could have written. What this program makes anew must be opened, read and written by
+//! zarr-python with numcodecs 0.15, whose constructors and `view` calls are the source of these rules.
+
+use super::{Pipeline, build};
+use crate::error::{Error, Result};
+use crate::util::json::Value;
+use crate::zarr::dtype::{DType, Kind};
+use crate::zarr::metadata::{ArrayMetadata, CodecConfig};
+
+/// Largest chunk that numcodecs' blosc and lz4 take, in bytes.
+const MAX_BLOSC: usize = blosc_src::BLOSC_MAX_BUFFERSIZE as usize;
+const MAX_LZ4: usize = 0x7E00_0000;
+
+/// What a step of a chain is given, and what it makes.
+#[derive(Clone)]
+struct Stream {
+    /// The items; single bytes after a codec of bytes.
+    items: DType,
+    /// Whether the number of bytes depends on the values.
+    is_variable: bool,
+}
+
+/// Returns an error unless zarr-python opens an array with this metadata, for chunks of `chunk_size` bytes, and reads
+/// back what is written to it. Filters that round are fine; those that are told a type the items don't have are not:
+/// they would read numbers as other numbers, and lose them.
+pub fn check_interchange(meta: &ArrayMetadata, chunk_size: usize) -> Result<()> {
+    let kept = usize::from(meta.is_object());
+    let mut stream = Stream { items: meta.dtype.clone(), is_variable: false };
+    if let Some(codec) = meta.object_codec() {
+        check_parameters(codec)?;
+        check_object_codec(codec, &meta.dtype)?;
+        stream = Stream { items: single_bytes()?, is_variable: true };
+    }
+    for config in meta.filters.iter().skip(kept).chain(&meta.compressor) {
+        check_parameters(config)?;
+        stream = check_step(config, stream)?;
+    }
+    let limit = match meta.compressor.as_ref().map(|config| config.id.as_str()) {
+        Some("blosc") => MAX_BLOSC,
+        Some("lz4") => MAX_LZ4,
+        _ => usize::MAX,
+    };
+    if chunk_size > limit && !meta.is_object() {
+        return Err(Error::invalid(format!("a chunk has {chunk_size} bytes, its compressor takes {limit}")));
+    }
+    let pipeline = Pipeline::new(meta, chunk_size)?;
+    if meta.is_object() { Ok(()) } else { pipeline.check_encodes(meta.dtype.size(), chunk_size) }
+}
+
+/// Returns an error unless a codec is a compressor, which takes bytes of any number and keeps them, and numcodecs takes its
+/// parameters: it may be given to any array.
+pub fn check_compressor(config: &CodecConfig) -> Result<()> {
+    if !["blosc", "bz2", "gzip", "lz4", "lzma", "zlib", "zstd"].contains(&config.id.as_str()) {
+        // one that is unknown says so
+        build(config, 1)?;
+        return Err(Error::invalid(format!("codec {:?} is a filter, no compressor", config.id)));
+    }
+    check_parameters(config)?;
+    build(config, 1)?.encode(&[0; 16], &mut Vec::new()).map_err(|e| Error::invalid(e.0))
+}
+
+fn single_bytes() -> Result<DType> {
+    DType::parse_str("|u1")
+}
+
+/// Returns what the codec makes of `given`, or why the two don't go together.
+fn check_step(config: &CodecConfig, given: Stream) -> Result<Stream> {
+    let refused = |why: &str| Err(Error::invalid(format!("codec {:?}: {why}", config.id)));
+    let id = config.id.as_str();
+    match id {
+        "json2" | "msgpack2" | "pickle" | "vlen-array" | "vlen-bytes" | "vlen-utf8" => {
+            refused("encodes objects, which the items here are not")
+        }
+        // an extra package, which few have
+        "crc32c" => refused("numcodecs has it only together with another package; crc32 is in all of them"),
+        "packbits" if *given.items.kind() != Kind::Bool => refused("keeps booleans alone, other values would be lost"),
+        "bitround" if *given.items.kind() != Kind::Float || given.items.is_big_endian() || given.items.size() > 8 => {
+            refused("rounds little-endian floats of 2, 4 or 8 bytes, which the items here are not")
+        }
+        "bitround" => Ok(given),
+        "delta" | "fixedscaleoffset" | "quantize" | "categorize" => typed(config, "dtype", "astype", &given),
+        "astype" => typed(config, "decode_dtype", "encode_dtype", &given),
+        "shuffle" if given.is_variable && config.int("elementsize", 4, 0, i64::MAX)? > 1 => {
+            refused("can't shuffle compressed bytes, whose number may be odd")
+        }
+        _ => {
+            let is_fixed = matches!(build(config, given.items.size())?.encoded_size(64), super::Size::Exact(_));
+            Ok(Stream { items: single_bytes()?, is_variable: given.is_variable || !is_fixed })
+        }
+    }
+}
+
+/// The step of a filter that is told the type of what it is given.
+fn typed(config: &CodecConfig, from: &str, to: &str, given: &Stream) -> Result<Stream> {
+    let Some(dtype) = config.dtype(from)? else { return Err(config.bad(from, "is missing")) };
+    let loses = !build(config, given.items.size())?.is_lossless();
+    // bits that are kept may be taken for another type's
+    if dtype.size() != given.items.size() || loses && dtype != given.items {
+        return Err(config.bad(from, "is not the type of the items it is given: their values would be lost"));
+    }
+    let made = match config.dtype(to)? {
+        Some(made) => made,
+        None if config.id == "categorize" => single_bytes()?,
+        None => dtype,
+    };
+    Ok(Stream { items: made, is_variable: given.is_variable })
+}
+
+fn check_object_codec(config: &CodecConfig, dtype: &DType) -> Result<()> {
+    match config.id.as_str() {
+        "pickle" => Err(Error::invalid(
+            "codec \"pickle\": numcodecs reads no pickles unless told to: they may hold any program",
+        )),
+        // they know the struct by its size alone
+        _ if *dtype.kind() != Kind::Object => {
+            Err(Error::invalid(format!("codec {:?} doesn't encode structs that hold objects", config.id)))
+        }
+        "vlen-array" => match config.dtype("dtype")? {
+            Some(item) if item.size() > 0 && !item.has_object() => Ok(()),
+            _ => Err(config.bad("dtype", "is missing, or no type of numbers")),
+        },
+        "json2" | "msgpack2" | "vlen-bytes" | "vlen-utf8" => Ok(()),
+        id => Err(Error::invalid(format!("codec {id:?} doesn't encode objects: the first filter must"))),
+    }
+}
+
+/// Returns an error unless numcodecs takes every parameter as it is spelled. The codecs here are as lenient as a reader
+/// may be: they take null for a default, and 1.0 and true for 1.
+fn check_parameters(config: &CodecConfig) -> Result<()> {
+    for (name, value) in config.parameters() {
+        let is_fine = match (config.id.as_str(), name, value) {
+            ("blosc", "typesize", _) => return Err(config.bad(name, "is a parameter that older numcodecs don't know")),
+            ("lzma", "filters", Value::Array(_)) => config.int("format", 1, 0, 3)? == 3,
+            ("lzma", "preset" | "filters", Value::Null) => true,
+            ("jenkins_lookup3", "prefix", Value::Null) => true,
+            ("delta" | "fixedscaleoffset" | "quantize", "astype", Value::Null) => true,
+            ("fixedscaleoffset", "offset" | "scale", Value::Number(_)) => true,
+            ("zstd", "checksum", Value::Bool(_)) => true,
+            ("shuffle", "elementsize", value) => value.as_i64().is_some_and(|size| size > 0),
+            ("lzma", "preset", value) => value.as_u64().is_some_and(|preset| preset <= u64::from(u32::MAX)),
+            ("jenkins_lookup3", "initval", value) => value.as_u64().is_some(),
+            ("json2" | "msgpack2", ..) => is_default(config, name, value),
+            (_, _, Value::Number(_)) => value.as_i64().is_some_and(|number| i32::try_from(number).is_ok()),
+            (_, _, Value::String(_)) => true,
+            ("categorize", "labels", Value::Array(_)) => true,
+            _ => false,
+        };
+        if !is_fine {
+            return Err(config.bad(name, "is not what numcodecs takes there"));
+        }
+    }
+    Ok(())
+}
+
+/// Whether a parameter of a codec of objects, whose meaning this program doesn't know, is the one that numcodecs takes by
+/// itself.
+fn is_default(config: &CodecConfig, name: &str, value: &Value) -> bool {
+    match (config.id.as_str(), name) {
+        ("json2", "encoding") => value == "utf-8",
+        ("json2", "skipkeys") | ("msgpack2", "use_single_float" | "raw") => *value == Value::Bool(false),
+        ("json2", "indent") => value.is_null(),
+        ("json2", "separators") => {
+            value.is_null() || value.as_array().is_some_and(|pair| pair.as_slice() == [Value::from(","), ":".into()])
+        }
+        _ => *value == Value::Bool(true),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::util::json;
+
+    fn check(dtype: &str, filters: &str, compressor: &str) -> Result<()> {
+        let text = format!(
+            r#"{{"zarr_format":2,"shape":[8],"chunks":[8],"dtype":{dtype},"compressor":{compressor},"fill_value":null,
+            "order":"C","filters":{filters}}}"#
+        );
+        let meta = ArrayMetadata::parse(text.as_bytes())?;
+        check_interchange(&meta, 8 * meta.dtype.size())
+    }
+
+    fn codecs(list: &[&str]) -> String {
+        let object = |spelled: &&str| match spelled.starts_with('{') {
+            true => spelled.to_string(),
+            false => format!(r#"{{"id":"{spelled}"}}"#),
+        };
+        let list = format!("[{}]", list.iter().map(object).collect::<Vec<_>>().join(","));
+        json::parse(list.as_bytes()).map(|value| json::write(&value)).unwrap()
+    }
+
+    const DELTA_I4: &str = r#"{"id":"delta","dtype":"<i4"}"#;
+    const DELTA_F4: &str = r#"{"id":"delta","dtype":"<f4"}"#;
+    const TO_I2: &str = r#"{"id":"astype","encode_dtype":"<i2","decode_dtype":"<f4"}"#;
+
+    #[test]
+    fn filters_that_are_given_what_they_were_told() {
+        for (dtype, filters) in [
+            ("\"<i4\"", codecs(&[DELTA_I4, "shuffle", "crc32"])),
+            ("\"<f4\"", codecs(&[DELTA_F4])),
+            ("\"<u4\"", codecs(&[DELTA_I4])),
+            ("\"<f4\"", codecs(&[TO_I2, r#"{"id":"delta","dtype":"<i2"}"#])),
+            ("\"<f4\"", codecs(&[r#"{"id":"bitround","keepbits":9}"#, "zlib", "base64"])),
+            ("\"|b1\"", codecs(&["packbits"])),
+            ("\"|O\"", codecs(&["vlen-utf8", "zlib"])),
+        ] {
+            assert_eq!(check(dtype, &filters, "null"), Ok(()), "{dtype} {filters}");
+        }
+    }
+
+    #[test]
+    fn filters_that_would_lose_what_they_are_given() {
+        for (dtype, filters, why) in [
+            ("\"|i1\"", codecs(&["packbits"]), "booleans"),
+            ("\"<i4\"", codecs(&[DELTA_F4]), "not the type"),
+            ("\">f4\"", codecs(&[DELTA_F4]), "not the type"),
+            ("\"<f8\"", codecs(&[DELTA_F4]), "not the type"),
+            ("\"<i4\"", codecs(&["zlib", DELTA_I4]), "not the type"),
+            ("\"<i4\"", codecs(&["zlib", "shuffle"]), "odd"),
+            ("\"<i4\"", codecs(&[r#"{"id":"bitround","keepbits":3}"#]), "floats"),
+            ("\">f4\"", codecs(&[r#"{"id":"bitround","keepbits":3}"#]), "floats"),
+            ("\"<f4\"", codecs(&["vlen-utf8"]), "objects"),
+            ("\"<f4\"", codecs(&[TO_I2, DELTA_F4]), "not the type"),
+            ("\"|O\"", codecs(&["zlib"]), "objects"),
+            ("\"|O\"", codecs(&["vlen-array"]), "dtype"),
+            ("[[\"a\",\"|O\"]]", codecs(&["vlen-utf8"]), "structs"),
+            ("\"|O\"", codecs(&["pickle"]), "pickles"),
+            ("\"<i4\"", codecs(&["crc32c"]), "package"),
+        ] {
+            let said = check(dtype, &filters, "null").unwrap_err();
+            assert!(said.message().contains(why), "{dtype} {filters}: {said}");
+        }
+    }
+
+    #[test]
+    fn parameters_as_numcodecs_takes_them() {
+        let compressed = |compressor: &str| check("\"<i4\"", "null", compressor);
+        for fine in [
+            r#"{"id":"zlib"}"#,
+            r#"{"id":"zstd","level":-5,"checksum":true}"#,
+            r#"{"id":"lzma","preset":null,"filters":null}"#,
+            r#"{"id":"lzma","format":3,"filters":[{"id":33}]}"#,
+        ] {
+            assert_eq!(compressed(fine), Ok(()), "{fine}");
+        }
+        for wrong in [
+            r#"{"id":"zlib","level":null}"#,
+            r#"{"id":"zlib","level":1.0}"#,
+            r#"{"id":"zlib","level":true}"#,
+            r#"{"id":"zlib","level":1,"more":2}"#,
+            r#"{"id":"blosc","typesize":4}"#,
+            r#"{"id":"zstd","level":9999999999}"#,
+            r#"{"id":"lzma","format":1,"filters":[{"id":33}]}"#,
+            r#"{"id":"json2"}"#,
+        ] {
+            assert!(compressed(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,329 @@
+//! Runs of numbers in a buffer: which type a dtype means, in which byte order, and one loop that turns a run of one
+//! type into a run of another, a block at a time so that all but the first and last touch of a byte stays in cache.
+//! Every array filter of numbers is that loop with a different step in the middle. It must not know which filter.
+
+use super::number::Number;
+use super::{Broken, Size, buffer};
+use crate::error::{Error, Result};
+use crate::zarr::dtype::{DType, Kind};
+use crate::zarr::metadata::CodecConfig;
+
+/// The types that filters compute in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scalar {
+    Bool,
+    I8,
+    I16,
+    I32,
+    I64,
+    U8,
+    U16,
+    U32,
+    U64,
+    F16,
+    F32,
+    F64,
+    C64,
+    C128,
+    /// `m8` and `M8`.
+    Ticks,
+}
+
+/// Runs `$body` with `$T` standing for the Rust type of `$scalar`.
+macro_rules! with_type {
+    ($scalar:expr, $T:ident => $body:expr) => {
+        with_type!(@ $scalar, $T => $body; Bool bool, I8 i8, I16 i16, I32 i32, I64 i64, U8 u8, U16 u16, U32 u32,
+            U64 u64, F16 half::f16, F32 f32, F64 f64, C64 $crate::zarr::codec::complex::Complex<f32>,
+            C128 $crate::zarr::codec::complex::Complex<f64>, Ticks $crate::zarr::codec::complex::Ticks)
+    };
+    (@ $scalar:expr, $T:ident => $body:expr; $($name:ident $type:ty),* $(,)?) => {
+        match $scalar {
+            $($crate::zarr::codec::items::Scalar::$name => {
+                type $T = $type;
+                $body
+            })*
+        }
+    };
+}
+pub(super) use with_type;
+
+impl Scalar {
+    /// The type of a dtype's items; None for text, bytes, structs, objects and 16-byte floats.
+    pub fn of(dtype: &DType) -> Option<Self> {
+        Some(match (dtype.kind(), dtype.size()) {
+            (Kind::Bool, _) => Scalar::Bool,
+            (Kind::Int, 1) => Scalar::I8,
+            (Kind::Int, 2) => Scalar::I16,
+            (Kind::Int, 4) => Scalar::I32,
+            (Kind::Int, 8) => Scalar::I64,
+            (Kind::UInt, 1) => Scalar::U8,
+            (Kind::UInt, 2) => Scalar::U16,
+            (Kind::UInt, 4) => Scalar::U32,
+            (Kind::UInt, 8) => Scalar::U64,
+            (Kind::Float, 2) => Scalar::F16,
+            (Kind::Float, 4) => Scalar::F32,
+            (Kind::Float, 8) => Scalar::F64,
+            (Kind::Complex, 8) => Scalar::C64,
+            (Kind::Complex, 16) => Scalar::C128,
+            (Kind::TimeDelta | Kind::DateTime, 8) => Scalar::Ticks,
+            _ => return None,
+        })
+    }
+
+    /// Bytes of one item.
+    pub fn size(self) -> usize {
+        with_type!(self, T => T::SIZE)
+    }
+
+    /// True for `i1` to `u8`.
+    pub fn is_integer(self) -> bool {
+        use Scalar::*;
+        matches!(self, I8 | I16 | I32 | I64 | U8 | U16 | U32 | U64)
+    }
+
+    /// True for `i1` to `i8`.
+    pub fn is_signed(self) -> bool {
+        matches!(self, Scalar::I8 | Scalar::I16 | Scalar::I32 | Scalar::I64)
+    }
+
+    /// True for `f2` to `f8`.
+    pub fn is_float(self) -> bool {
+        matches!(self, Scalar::F16 | Scalar::F32 | Scalar::F64)
+    }
+
+    /// The smallest type that holds both, by `numpy.promote_types`.
+    pub fn promote(self, other: Self) -> Self {
+        use Scalar::*;
+        let complex = |s| matches!(s, C64 | C128);
+        // how much of a float each type asks for: 0 is f2, 1 is f4, 2 is f8
+        let float = |s| match s {
+            Bool | I8 | U8 | F16 => 0,
+            I16 | U16 | F32 | C64 => 1,
+            _ => 2,
+        };
+        match (self, other) {
+            (a, b) if a == b => a,
+            (Ticks, _) | (_, Ticks) => Ticks,
+            (Bool, other) | (other, Bool) => other,
+            (a, b) if complex(a) || complex(b) => [C64, C64, C128][float(a).max(float(b))],
+            (a, b) if a.is_float() || b.is_float() => [F16, F32, F64][float(a).max(float(b))],
+            (a, b) if a.is_signed() == b.is_signed() => {
+                if a.size() > b.size() {
+                    a
+                } else {
+                    b
+                }
+            }
+            (signed, unsigned) | (unsigned, signed) if signed.is_signed() => {
+                match signed.size().max(2 * unsigned.size()) {
+                    2 => I16,
+                    4 => I32,
+                    8 => I64,
+                    _ => F64,
+                }
+            }
+            (a, _) => a,
+        }
+    }
+}
+
+/// The type and byte order of the items in a buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Items {
+    /// The type.
+    pub scalar: Scalar,
+    /// True if the bytes of each number stand in the other order than the machine's.
+    pub swapped: bool,
+}
+
+impl Items {
+    /// The items of a dtype.
+    pub fn of(dtype: &DType) -> Option<Self> {
+        let swapped = dtype.size() > 1 && dtype.is_big_endian() != cfg!(target_endian = "big");
+        Some(Items { scalar: Scalar::of(dtype)?, swapped })
+    }
+
+    /// Bytes of `encoded` items for `decoded` bytes of these.
+    pub fn encoded_size(self, encoded: Items, decoded: usize) -> Size {
+        Size::Exact((decoded / self.size()).saturating_mul(encoded.size()))
+    }
+
+    /// True if a cast to `encoded` items and back gives the same bytes, whatever they are: integers wrap, and lose
+    /// nothing in as many bits or more. Casts of floats change some NaNs, those of booleans what is neither 0 nor 1.
+    pub fn is_kept_by(self, encoded: Items) -> bool {
+        self.scalar.is_integer() && encoded.scalar.is_integer() && encoded.size() >= self.size()
+    }
+
+    /// Items in the machine's order.
+    pub fn native(scalar: Scalar) -> Self {
+        Items { scalar, swapped: false }
+    }
+
+    /// The items of the dtype that parameter `name` gives, or `default` if it is absent or null.
+    pub fn param(config: &CodecConfig, name: &str, default: Option<Items>) -> Result<Self> {
+        match config.dtype(name)? {
+            Some(dtype) => Items::of(&dtype).ok_or_else(|| no_numbers(config, name)),
+            None => default.ok_or_else(|| config.bad(name, "is missing")),
+        }
+    }
+
+    /// Bytes of one item.
+    pub fn size(self) -> usize {
+        self.scalar.size()
+    }
+
+    /// Turns each item around if it isn't in the machine's order; done again, it turns it back.
+    fn order(self, bytes: &mut [u8]) {
+        let part = match self.scalar {
+            Scalar::C64 | Scalar::C128 => self.size() / 2,
+            _ => self.size(),
+        };
+        match part {
+            _ if !self.swapped => {}
+            2 => bytes.chunks_exact_mut(2).for_each(|b| u16::read(b).swap_bytes().write(b)),
+            4 => bytes.chunks_exact_mut(4).for_each(|b| u32::read(b).swap_bytes().write(b)),
+            8 => bytes.chunks_exact_mut(8).for_each(|b| u64::read(b).swap_bytes().write(b)),
+            _ => {}
+        }
+    }
+}
+
+/// The error that a filter does not work on the dtype of parameter `name`.
+pub fn no_numbers(config: &CodecConfig, name: &str) -> Error {
+    Error::unsupported(format!("codec {:?}: {name} is not a type it can compute with", config.id))
+}
+
+/// True if parameters `a` and `b` may be cast into each other: a time unit would need converting to another one.
+pub fn same_units(config: &CodecConfig, a: &str, b: &str) -> Result<bool> {
+    let unit = |name: &str| -> Result<Option<String>> {
+        let timed = config.dtype(name)?.is_some_and(|d| matches!(d.kind(), Kind::TimeDelta | Kind::DateTime));
+        let text = config.text(name, "")?;
+        Ok(timed.then(|| text.trim_start_matches(['<', '>', '=', '|']).get(2..).unwrap_or("").to_string()))
+    };
+    Ok(match (unit(a)?, unit(b)?) {
+        (Some(a), Some(b)) => a == b,
+        _ => true,
+    })
+}
+
+/// Items in one block.
+const BLOCK: usize = 512;
+/// The largest item.
+const WIDEST: usize = 16;
+
+type Cast = fn(&[u8], &mut [u8]);
+
+fn cast<A: Number, B: Number>(from: &[u8], to: &mut [u8]) {
+    for (a, b) in from.chunks_exact(A::SIZE).zip(to.chunks_exact_mut(B::SIZE)) {
+        A::read(a).to::<B>().write(b);
+    }
+}
+
+fn copy(from: &[u8], to: &mut [u8]) {
+    to.copy_from_slice(from);
+}
+
+fn cast_of(from: Scalar, to: Scalar) -> Cast {
+    if from == to {
+        return copy;
+    }
+    with_type!(from, A => with_type!(to, B => cast::<A, B>))
+}
+
+/// Applies `step` to every number of type `T` in `block`, which is in the machine's order.
+#[inline(always)]
+pub fn each<T: Number>(block: &mut [u8], mut step: impl FnMut(T) -> T) {
+    for bytes in block.chunks_exact_mut(T::SIZE) {
+        step(T::read(bytes)).write(bytes);
+    }
+}
+
+/// Reads `input` as items `from`, casts them to type `work`, lets `step` change each block of them, in order, and
+/// casts them to items `to` into `output`. Both buffers must hold the same number of whole items.
+pub fn convert(from: Items, work: Scalar, to: Items, input: &[u8], output: &mut [u8], mut step: impl FnMut(&mut [u8])) {
+    let (into_work, out_of_work) = (cast_of(from.scalar, work), cast_of(work, to.scalar));
+    let (mut loaded, mut worked) = ([0; BLOCK * WIDEST], [0; BLOCK * WIDEST]);
+    for (a, b) in input.chunks(BLOCK * from.size()).zip(output.chunks_mut(BLOCK * to.size())) {
+        let items = a.len() / from.size();
+        let worked = &mut worked[..items * work.size()];
+        if from.swapped {
+            let loaded = &mut loaded[..a.len()];
+            loaded.copy_from_slice(a);
+            from.order(loaded);
+            into_work(loaded, worked);
+        } else {
+            into_work(a, worked);
+        }
+        step(worked);
+        out_of_work(worked, b);
+        to.order(b);
+    }
+}
+
+/// [`convert`] to the front of `out`, for decoding: returns how many bytes it wrote.
+pub fn decode(
+    from: Items,
+    work: Scalar,
+    to: Items,
+    input: &[u8],
+    out: &mut [u8],
+    step: impl FnMut(&mut [u8]),
+) -> std::result::Result<usize, Broken> {
+    let len = buffer::total(buffer::count(input, from.size())?, to.size())?;
+    convert(from, work, to, input, buffer::front(out, len)?, step);
+    Ok(len)
+}
+
+/// [`convert`] onto the end of `out`, for encoding.
+pub fn encode(
+    from: Items,
+    work: Scalar,
+    to: Items,
+    input: &[u8],
+    out: &mut Vec<u8>,
+    step: impl FnMut(&mut [u8]),
+) -> std::result::Result<(), Broken> {
+    let len = buffer::total(buffer::count(input, from.size())?, to.size())?;
+    let start = out.len();
+    out.resize(start + len, 0);
+    convert(from, work, to, input, &mut out[start..], step);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn promotion() {
+        use Scalar::*;
+        for (a, b, both) in [
+            (I8, I16, I16),
+            (I8, U8, I16),
+            (I32, U32, I64),
+            (I8, U64, F64),
+            (U8, F16, F16),
+            (I16, F16, F32),
+            (I32, F32, F64),
+            (C64, I16, C64),
+            (C64, F64, C128),
+            (Bool, U32, U32),
+        ] {
+            assert_eq!((a.promote(b), b.promote(a)), (both, both), "{a:?} {b:?}");
+        }
+    }
+
+    #[test]
+    fn any_length_and_order() {
+        let big = Items { scalar: Scalar::U16, swapped: cfg!(target_endian = "little") };
+        let numbers: Vec<u16> = (0..1300).collect();
+        let input: Vec<u8> = numbers.iter().flat_map(|n| n.to_be_bytes()).collect();
+        let wanted: Vec<u8> = numbers.iter().flat_map(|&n| (f64::from(n) + 1.0).to_ne_bytes()).collect();
+        let mut out = vec![0; wanted.len()];
+        let step = |block: &mut [u8]| each::<f64>(block, |x| x + 1.0);
+        assert_eq!(decode(big, Scalar::F64, Items::native(Scalar::F64), &input, &mut out, step), Ok(out.len()));
+        assert_eq!(out, wanted);
+        assert!(decode(big, Scalar::U16, big, &input, &mut [0; 2599], |_| {}).is_err());
+        assert!(decode(big, Scalar::U16, big, &input[..3], &mut [0; 2600], |_| {}).is_err());
+    }
+}

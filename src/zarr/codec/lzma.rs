@@ -1,0 +1,272 @@
+//! The codec `lzma`: the formats XZ, ALONE (.lzma) and RAW. Rule: Python's `lzma.compress` and `lzma.decompress`, but
+//! for one thing: XZ with filters, which Python writes and then refuses to read, is read, as the chain stands in the
+//! data. Filter chains are in a file of their own. It knows nothing of chunks.
+
+use super::lzma_filters::Chain;
+use super::streams::{self, Fault, Step};
+use super::{Broken, Codec, EncodeOnly, Size, encode_only};
+use crate::error::Result;
+use crate::zarr::metadata::CodecConfig;
+use liblzma::stream::{Action, Check, Error, LzmaOptions, Status, Stream};
+
+/// The least memory limit of a decoder. The strongest preset needs 65 MiB and says so whatever the size of the data;
+/// liblzma touches only what it fills. This leaves room for four times that, and stops headers that claim gigabytes.
+const MEMORY: u64 = 256 << 20;
+
+/// The preset of liblzma when none is given.
+const DEFAULT_PRESET: u32 = 6;
+
+/// What surrounds the compressed data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Format {
+    Auto,
+    Xz,
+    Alone,
+    Raw,
+}
+
+/// `{"id": "lzma", "format": 1, "check": -1, "preset": null, "filters": null}`.
+pub struct Lzma {
+    format: Format,
+    check: EncodeOnly<Option<Check>>,
+    preset: EncodeOnly<Option<u32>>,
+    filters: Option<Chain>,
+}
+
+impl Lzma {
+    /// From its parameters.
+    pub fn new(config: &CodecConfig) -> Result<Self> {
+        config.only(&["format", "check", "preset", "filters"])?;
+        let format = match config.int("format", 1, 0, 3)? {
+            0 => Format::Auto,
+            1 => Format::Xz,
+            2 => Format::Alone,
+            _ => Format::Raw,
+        };
+        let check = config.int("check", -1, -1, 10).and_then(|n| match n {
+            -1 => Ok(None),
+            0 => Ok(Some(Check::None)),
+            1 => Ok(Some(Check::Crc32)),
+            4 => Ok(Some(Check::Crc64)),
+            10 => Ok(Some(Check::Sha256)),
+            n => Err(config.bad("check", &format!("is {n}, which is no check"))),
+        });
+        let preset = config.get("preset").map(|_| config.int("preset", 0, 0, u32::MAX.into()).map(|n| n as u32));
+        let filters = config.get("filters").map(Chain::parse).transpose().map_err(|why| config.bad("filters", &why))?;
+        if format == Format::Raw && filters.is_none() {
+            return Err(config.bad("filters", "are missing, which format 3 needs"));
+        }
+        Ok(Lzma { format, check: encode_only(check), preset: encode_only(preset.transpose()), filters })
+    }
+
+    fn decoder(&self, room: usize) -> std::result::Result<Stream, Error> {
+        let limit = MEMORY.max(2 * room as u64);
+        match (self.format, &self.filters) {
+            (Format::Raw, Some(chain)) => Stream::new_raw_decoder(&chain.for_decoding(room)?),
+            (Format::Raw, None) => Err(Error::Options),
+            (Format::Auto, _) => Stream::new_auto_decoder(limit, 0),
+            (Format::Xz, _) => Stream::new_stream_decoder(limit, 0),
+            (Format::Alone, _) => Stream::new_lzma_decoder(limit),
+        }
+    }
+
+    /// Decodes one stream: the bytes used and made.
+    fn decode_one(&self, encoded: &[u8], out: &mut [u8]) -> std::result::Result<(usize, usize), Fault> {
+        let mut stream = self.decoder(out.len()).map_err(fault)?;
+        streams::run(encoded, out, |input, room| {
+            let (used, made) = (stream.total_in(), stream.total_out());
+            let step = match stream.process(input, room, Action::Run).map_err(fault)? {
+                Status::StreamEnd => Step::End,
+                _ => Step::More,
+            };
+            Ok(((stream.total_in() - used) as usize, (stream.total_out() - made) as usize, step))
+        })
+    }
+
+    fn encoder(&self) -> std::result::Result<Stream, Broken> {
+        let says = |why: &str| Err(Broken(format!("lzma: can't encode: {why}")));
+        let (check, preset) = (self.check.clone()?, self.preset.clone()?);
+        if preset.is_some() && self.filters.is_some() {
+            return says("preset and filters exclude each other");
+        }
+        if self.format != Format::Xz && !matches!(check, None | Some(Check::None)) {
+            return says("only format 1 has a check");
+        }
+        let preset = preset.unwrap_or(DEFAULT_PRESET);
+        let stream = match (self.format, &self.filters) {
+            (Format::Auto, _) => return says("format 0 only decodes"),
+            (Format::Xz, None) => Stream::new_easy_encoder(preset, check.unwrap_or(Check::Crc64)),
+            (Format::Xz, Some(chain)) => {
+                chain.build().and_then(|f| Stream::new_stream_encoder(&f, check.unwrap_or(Check::Crc64)))
+            }
+            (Format::Alone, None) => LzmaOptions::new_preset(preset).and_then(|o| Stream::new_lzma_encoder(&o)),
+            (Format::Alone, Some(chain)) => match chain.only_lzma1() {
+                Some(options) => options.build().and_then(|o| Stream::new_lzma_encoder(&o)),
+                None => return says("format 2 takes one LZMA1 filter"),
+            },
+            (Format::Raw, chain) => {
+                chain.as_ref().ok_or(Error::Options).and_then(Chain::build).and_then(|f| Stream::new_raw_encoder(&f))
+            }
+        };
+        stream.or_else(|e| says(&e.to_string()))
+    }
+}
+
+/// liblzma's errors, in our words where they matter.
+fn fault(e: Error) -> Fault {
+    Fault::Invalid(match e {
+        Error::MemLimit => "needs more memory than the limit",
+        Error::Mem => "out of memory",
+        Error::Options | Error::Program => "filters or options that liblzma doesn't support",
+        Error::Format => "not of this format",
+        _ => "damaged",
+    })
+}
+
+impl Codec for Lzma {
+    fn encoded_size(&self, decoded: usize) -> Size {
+        Size::AtMost(decoded.saturating_add(decoded / 4).saturating_add(4096))
+    }
+
+    fn decode(&self, encoded: &[u8], out: &mut [u8]) -> std::result::Result<usize, Broken> {
+        let room = out.len();
+        let done = match encoded {
+            [] => Err(Fault::CutShort),
+            _ => streams::decode_all(encoded, out, |rest, room| self.decode_one(rest, room)),
+        };
+        done.map_err(|fault| fault.broken("lzma", encoded.len(), room))
+    }
+
+    fn encode(&self, decoded: &[u8], out: &mut Vec<u8>) -> std::result::Result<(), Broken> {
+        let mut stream = self.encoder()?;
+        out.reserve(decoded.len() / 2 + 128);
+        loop {
+            let rest = &decoded[stream.total_in() as usize..];
+            match stream.process_vec(rest, out, Action::Finish) {
+                Ok(Status::StreamEnd) => return Ok(()),
+                Ok(_) => out.reserve(decoded.len() / 4 + 1024),
+                Err(e) => return Err(Broken(format!("lzma: {e}"))),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::zarr::codec::compressor_testing::*;
+
+    const L1: u64 = 0x4000_0000_0000_0001;
+    const TEXT: &[u8] = b"hello hello hello hello";
+
+    /// What Python's lzma makes of TEXT with its defaults.
+    const XZ: &str = "fd377a585a000004e6d6b4460200210116000000742fe5a3e00016000b5d00341949ee8de9560ab5e00000008943dbea0334e4d0\
+                      00012717898290791fb6f37d010000000004595a";
+    const ALONE: &str = "5d00008000ffffffffffffffff00341949ee8de9560bd5c5a3ffff78a40000";
+    const RAW: &str = "e0001600105d00341949db7fd86e9ca5a46b821732b00000";
+    const RAW1: &str = "00341949986f1052fd42fe0fffff841e0000";
+
+    fn lzma(parameters: &str) -> Box<dyn crate::zarr::codec::Codec> {
+        codec(&format!(r#"{{"id": "lzma"{parameters}}}"#), 1)
+    }
+
+    #[test]
+    fn round_trips() {
+        for parameters in [
+            r#", "preset": 0"#,
+            r#", "preset": 2147483649, "check": 10"#,
+            r#", "check": 0, "preset": 1, "filters": null"#,
+            r#", "format": 2, "preset": 1"#,
+            r#", "format": 3, "filters": [{"id": 33, "preset": 0}]"#,
+            r#", "format": 1, "filters": [{"id": 3, "dist": 4}, {"id": 33, "preset": 0}]"#,
+            r#", "format": 3, "filters": [{"id": 3, "dist": 256}, {"id": 4}, {"id": 4611686018427387905, "preset": 0}]"#,
+        ] {
+            round_trip(&*lzma(parameters));
+        }
+    }
+
+    #[test]
+    fn golden() {
+        let raw = r#", "format": 3, "filters": [{"id": 3, "dist": 4}, {"id": 33, "preset": 1}]"#;
+        let raw1 = &format!(r#", "format": 3, "filters": [{{"id": {L1}, "dict_size": 65536, "lc": 0, "lp": 2}}]"#);
+        for (parameters, bytes) in [("", XZ), (r#", "format": 2"#, ALONE), (raw, RAW), (raw1, RAW1)] {
+            let codec = lzma(parameters);
+            assert_eq!(encoded(&*codec, TEXT), hex(bytes), "{parameters}");
+            assert_eq!(decoded(&*codec, &hex(bytes), 23).unwrap(), TEXT);
+            assert_eq!(decoded(&*codec, &hex(bytes), 22).unwrap_err().0, "lzma: holds more than 22 bytes");
+            hostile(&*codec, &sample(60));
+        }
+        let auto = lzma(r#", "format": 0"#);
+        assert_eq!(decoded(&*auto, &hex(XZ), 23).unwrap(), TEXT);
+        assert_eq!(decoded(&*auto, &hex(ALONE), 23).unwrap(), TEXT);
+        let mut out = Vec::new();
+        assert_eq!(auto.encode(TEXT, &mut out).unwrap_err().0, "lzma: can't encode: format 0 only decodes");
+    }
+
+    /// Every key of an LZMA filter, as Python's lzma encodes it.
+    #[test]
+    fn all_options() {
+        let chain = format!(
+            r#", "filters": [{{"id": {L1}, "dict_size": 4096, "lc": 0, "lp": 2, "pb": 1, "mode": 1, "mf": 3,
+                "nice_len": 10, "depth": 5}}]"#
+        );
+        let body = "000000404131348fc9dc86da3e10966fd9c6a7de55c27abd1922086e42b9e9402ee23344ff8033edfab1e5ad5d01cd83dffffe\
+                    0fc000";
+        let data = (0..40).collect::<Vec<u8>>().repeat(3);
+        assert_eq!(encoded(&*lzma(&format!(r#", "format": 3{chain}"#)), &data), hex(body));
+        let alone = encoded(&*lzma(&format!(r#", "format": 2{chain}"#)), &data);
+        assert_eq!(alone, [hex("3f00100000ffffffffffffffff"), hex(body)].concat());
+    }
+
+    #[test]
+    fn what_follows_the_first_stream() {
+        let xz = lzma("");
+        let (one, two) = (hex(XZ), TEXT.repeat(2));
+        assert_eq!(decoded(&*xz, &[&one[..], &one].concat(), 46).unwrap(), two);
+        assert_eq!(decoded(&*xz, &[&one[..], &[0; 12], &one].concat(), 46).unwrap(), TEXT);
+        assert_eq!(decoded(&*xz, &[&one[..], b"twelve bytes"].concat(), 23).unwrap(), TEXT);
+        assert_eq!(decoded(&*xz, &[&one[..], &one[..11]].concat(), 23).unwrap_err().0, "lzma: cut short, 83 bytes");
+        assert!(decoded(&*xz, &[], 23).is_err());
+    }
+
+    #[test]
+    fn a_huge_dictionary_is_refused() {
+        // ALONE with a dictionary of 1.5 GiB
+        let mut bytes = hex(ALONE);
+        bytes[1..5].copy_from_slice(&0x6000_0000u32.to_le_bytes());
+        let e = decoded(&*lzma(r#", "format": 2"#), &bytes, 23).unwrap_err();
+        assert_eq!(e.0, "lzma: needs more memory than the limit, 31 bytes");
+        // RAW takes it from the metadata, where it doesn't matter
+        let raw = format!(r#", "format": 3, "filters": [{{"id": {L1}, "dict_size": 1610612736, "lc": 0, "lp": 2}}]"#);
+        assert_eq!(decoded(&*lzma(&raw), &hex(RAW1), 23).unwrap(), TEXT);
+        let bomb = encoded(&*lzma(""), &vec![0; 10 << 20]);
+        assert_eq!(decoded(&*lzma(""), &bomb, 100).unwrap_err().0, "lzma: holds more than 100 bytes");
+    }
+
+    #[test]
+    fn parameters() {
+        for bad in [
+            r#""format": 4"#,
+            r#""format": 3"#,
+            r#""filters": []"#,
+            r#""filters": {"id": 33}"#,
+            r#""filters": [{"preset": 1}]"#,
+            r#""filters": [{"id": 33, "dist": 1}]"#,
+            r#""filters": [{"id": 3, "dist": 257}]"#,
+            r#""filters": [{"id": 34}]"#,
+            r#""filters": [{"id": 4}, {"id": 4}, {"id": 4}, {"id": 4}, {"id": 33}]"#,
+        ] {
+            refused(&format!(r#"{{"id": "lzma", {bad}}}"#));
+        }
+        only_decodes(r#"{"id": "lzma", "check": 2}"#);
+        only_decodes(r#"{"id": "lzma", "preset": -1}"#);
+        for unusable in [
+            r#", "preset": 77"#,
+            r#", "preset": 1, "filters": [{"id": 33}]"#,
+            r#", "format": 2, "check": 4"#,
+            r#", "format": 2, "filters": [{"id": 33}]"#,
+            r#", "filters": [{"id": 33, "mode": 3}]"#,
+        ] {
+            assert!(lzma(unusable).encode(TEXT, &mut Vec::new()).is_err(), "{unusable}");
+        }
+    }
+}

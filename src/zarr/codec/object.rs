@@ -1,0 +1,208 @@
+//! `vlen-utf8`, `vlen-bytes`, `vlen-array`, `json2`, `msgpack2` and `pickle`: encodings of Python objects. They have no
+//! form as an array of bytes, so that what numcodecs stores is passed on as it is, both ways.
+
+use super::{Broken, Codec, Size, buffer};
+use crate::error::Result;
+use crate::util::json::{self, Value};
+use crate::zarr::metadata::CodecConfig;
+
+/// Bytes as they are.
+pub struct Passthrough;
+
+impl Passthrough {
+    /// Checks the parameters' names; their values change nothing here.
+    pub fn new(config: &CodecConfig) -> Result<Self> {
+        config.only(match config.id.as_str() {
+            "vlen-array" => &["dtype"],
+            "pickle" => &["protocol"],
+            "msgpack2" => &["use_single_float", "use_bin_type", "raw"],
+            "json2" => &[
+                "encoding",
+                "skipkeys",
+                "ensure_ascii",
+                "check_circular",
+                "allow_nan",
+                "sort_keys",
+                "indent",
+                "separators",
+                "strict",
+            ],
+            _ => &[],
+        })?;
+        Ok(Passthrough)
+    }
+}
+
+impl Codec for Passthrough {
+    fn encoded_size(&self, _decoded: usize) -> Size {
+        Size::AtMost(i32::MAX as usize)
+    }
+
+    fn decode(&self, encoded: &[u8], out: &mut [u8]) -> std::result::Result<usize, Broken> {
+        buffer::copy(encoded, out)
+    }
+
+    fn encode(&self, decoded: &[u8], out: &mut Vec<u8>) -> std::result::Result<(), Broken> {
+        out.extend_from_slice(decoded);
+        Ok(())
+    }
+}
+
+/// Returns an error unless `bytes` can be what the object codec `config` makes of so many objects, as far as their form
+/// tells: the lengths of vlen items, a whole list of JSON or MessagePack, the first and the last byte of a pickle.
+pub fn check_objects(config: &CodecConfig, bytes: &[u8], items: u64) -> std::result::Result<(), Broken> {
+    match config.id.as_str() {
+        "vlen-utf8" => check_lengths(bytes, items, |item| std::str::from_utf8(item).is_ok()),
+        "vlen-bytes" | "vlen-array" => check_lengths(bytes, items, |_| true),
+        "json2" if config.text("encoding", "utf-8").is_ok_and(|name| name == "utf-8") => match json::parse(bytes) {
+            Ok(Value::Array(_)) => Ok(()),
+            Ok(_) => Err(Broken::new("json2: not a list")),
+            Err(e) => Err(Broken::new(format!("json2: {e}"))),
+        },
+        "msgpack2" => check_message(bytes),
+        // a pickle is never loaded
+        "pickle" if bytes.last() != Some(&b'.') => Err(Broken::new("pickle: no STOP at the end")),
+        "pickle" if bytes.first().is_some_and(|first| *first >= 0x80) && !matches!(bytes, [0x80, 2..=5, ..]) => {
+            Err(Broken::new("pickle: unknown protocol"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Returns an error unless `bytes` are one MessagePack array and nothing else.
+/// Source: the MessagePack specification, "Formats".
+fn check_message(bytes: &[u8]) -> std::result::Result<(), Broken> {
+    let broken = || Broken::new("msgpack2: not a list");
+    if !matches!(bytes.first(), Some(0x90..=0x9f | 0xdc | 0xdd)) {
+        return Err(broken());
+    }
+    // values that are still to come; a container adds its members
+    let (mut rest, mut left) = (bytes, 1u64);
+    while left > 0 {
+        let (&first, after) = rest.split_first().ok_or_else(broken)?;
+        let number = |size: usize| {
+            let bytes = after.get(..size).ok_or_else(broken)?;
+            Ok::<u64, Broken>(bytes.iter().fold(0, |n, byte| n << 8 | u64::from(*byte)))
+        };
+        // bytes of the length and of the value behind it, and members
+        let (length, value, members) = match first {
+            0x00..=0x7f | 0xc0 | 0xc2 | 0xc3 | 0xe0..=0xff => (0, 0, 0),
+            0x80..=0x8f => (0, 0, 2 * u64::from(first & 0x0f)),
+            0x90..=0x9f => (0, 0, u64::from(first & 0x0f)),
+            0xa0..=0xbf => (0, u64::from(first & 0x1f), 0),
+            0xc4..=0xc6 => (1 << (first - 0xc4), number(1 << (first - 0xc4))?, 0),
+            0xc7..=0xc9 => (1 << (first - 0xc7), 1 + number(1 << (first - 0xc7))?, 0),
+            0xca | 0xcb => (0, 4 << (first - 0xca), 0),
+            0xcc..=0xcf => (0, 1 << (first - 0xcc), 0),
+            0xd0..=0xd3 => (0, 1 << (first - 0xd0), 0),
+            0xd4..=0xd8 => (0, 1 + (1 << (first - 0xd4)), 0),
+            0xd9..=0xdb => (1 << (first - 0xd9), number(1 << (first - 0xd9))?, 0),
+            0xdc | 0xdd => (2 << (first - 0xdc), 0, number(2 << (first - 0xdc))?),
+            0xde | 0xdf => (2 << (first - 0xde), 0, 2 * number(2 << (first - 0xde))?),
+            0xc1 => return Err(broken()),
+        };
+        let skipped = usize::try_from(value).ok().and_then(|value| value.checked_add(length)).ok_or_else(broken)?;
+        rest = after.get(skipped..).ok_or_else(broken)?;
+        left = left - 1 + members;
+    }
+    if rest.is_empty() { Ok(()) } else { Err(broken()) }
+}
+
+/// numcodecs' vlen: the number of items, then each with its length before it; numbers of 32 bits, little-endian.
+fn check_lengths(bytes: &[u8], items: u64, sound: impl Fn(&[u8]) -> bool) -> std::result::Result<(), Broken> {
+    let short = || Broken::new("cut short");
+    let (count, mut rest) = bytes.split_first_chunk().ok_or_else(short)?;
+    let count = u32::from_le_bytes(*count);
+    if u64::from(count) != items {
+        return Err(Broken::new(format!("{count} items, where the chunk has {items}")));
+    }
+    for i in 0..count {
+        let (len, after) = rest.split_first_chunk().ok_or_else(short)?;
+        let (item, after) = after.split_at_checked(u32::from_le_bytes(*len) as usize).ok_or_else(short)?;
+        if !sound(item) {
+            return Err(Broken::new(format!("item {i} is not UTF-8")));
+        }
+        rest = after;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::zarr::codec::testing::{check, refused};
+
+    #[test]
+    fn lengths_tell_what_is_damaged() {
+        let told = |id: &str, bytes: &[u8], items| {
+            let config = CodecConfig::parse(&json::parse(format!("{{\"id\":\"{id}\"}}").as_bytes()).unwrap()).unwrap();
+            check_objects(&config, bytes, items).map_err(|e| e.0)
+        };
+        let two = b"\x02\0\0\0\x01\0\0\0a\x02\0\0\0\xc3\xa4";
+        for id in ["vlen-utf8", "vlen-bytes", "vlen-array"] {
+            assert_eq!(told(id, two, 2), Ok(()));
+            for len in 0..two.len() {
+                assert_eq!(told(id, &two[..len], 2), Err("cut short".into()), "{id} {len}");
+            }
+            assert_eq!(told(id, two, 3), Err("2 items, where the chunk has 3".into()));
+            assert_eq!(told(id, b"\x01\0\0\0\xff\xff\xff\xff", 1), Err("cut short".into()));
+        }
+        let latin = b"\x01\0\0\0\x01\0\0\0\xe4";
+        assert_eq!(told("vlen-utf8", latin, 1), Err("item 0 is not UTF-8".into()));
+        assert_eq!(told("vlen-bytes", latin, 1), Ok(()));
+        assert_eq!(told("json2", b"[1, \"|O\", [1]]", 1), Ok(()));
+        assert!(told("json2", b"[1, \"|O\", [1]", 1).is_err() && told("json2", b"7", 1).is_err());
+        assert_eq!(told("pickle", b"\x80\x04]q\0.", 1), Ok(()));
+        assert_eq!(told("pickle", b"(lp0\n.", 1), Ok(()), "protocol 0");
+        for broken in [&b"anything"[..], b"\x80\x09.", b"\x02\x01!.", b""] {
+            assert!(told("pickle", broken, 1).is_err() || broken[0] < 0x80 && broken.ends_with(b"."), "{broken:?}");
+        }
+    }
+
+    /// Values of each format, as Python's msgpack packs them.
+    #[test]
+    fn a_message_is_one_whole_list() {
+        let values: &[&[u8]] = &[
+            b"\x07",
+            b"\xff",
+            b"\xc0",
+            b"\xc2",
+            b"\xa3abc",
+            b"\x92\x01\x02",
+            b"\x81\xa1k\x01",
+            b"\xcc\xff",
+            b"\xcd\x01\0",
+            b"\xce\0\x01\0\0",
+            b"\xcf\0\0\0\x01\0\0\0\0",
+            b"\xd0\x80",
+            b"\xd3\x80\0\0\0\0\0\0\0",
+            b"\xca?\x80\0\0",
+            b"\xcb?\xf0\0\0\0\0\0\0",
+            b"\xc4\x02ab",
+            b"\xd9\x02ab",
+            b"\xda\0\x02ab",
+            b"\xd4\x01a",
+            b"\xc7\x02\x01ab",
+            b"\xdc\0\x01\x07",
+            b"\xde\0\x01\x01\x02",
+        ];
+        for value in values {
+            let list = [b"\x92", *value, b"\x07"].concat();
+            assert!(check_message(&list).is_ok(), "{value:x?}");
+            for len in 0..list.len() {
+                assert!(check_message(&list[..len]).is_err(), "{value:x?} cut at {len}");
+            }
+            assert!(check_message(&[&list[..], b"\0"].concat()).is_err(), "{value:x?} and more");
+        }
+        assert!(check_message(b"\x81\x01\x02").is_err(), "no list");
+        assert!(check_message(b"\xdd\xff\xff\xff\xff").is_err());
+    }
+
+    #[test]
+    fn bytes_pass() {
+        for id in ["vlen-utf8", "vlen-bytes", "vlen-array", "json2", "msgpack2", "pickle"] {
+            check(&format!(r#"{{"id": "{id}"}}"#), b"anything", b"anything");
+            refused(&format!(r#"{{"id": "{id}", "level": 1}}"#));
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! `packbits`: eight booleans in a byte, after one byte with the number of bits that pad the last. Source of the rules:
+//! `numcodecs.PackBits`.
+
+use super::{Broken, Codec, Size, buffer};
+use crate::error::Result;
+use crate::zarr::metadata::CodecConfig;
+
+/// The filter; it has no parameters.
+pub struct PackBits;
+
+impl PackBits {
+    /// Checks that there are no parameters.
+    pub fn new(config: &CodecConfig) -> Result<Self> {
+        config.only(&[])?;
+        Ok(PackBits)
+    }
+}
+
+impl Codec for PackBits {
+    fn encoded_size(&self, decoded: usize) -> Size {
+        Size::Exact(decoded.div_ceil(8) + 1)
+    }
+
+    fn is_lossless(&self) -> bool {
+        false
+    }
+
+    fn decode(&self, encoded: &[u8], out: &mut [u8]) -> std::result::Result<usize, Broken> {
+        let (&padding, packed) = encoded.split_first().ok_or_else(|| Broken::new("packbits data are empty"))?;
+        let len = buffer::total(packed.len(), 8)?.saturating_sub(padding.into());
+        for (bits, bools) in packed.iter().zip(buffer::front(out, len)?.chunks_mut(8)) {
+            // the first boolean is the highest bit
+            for (i, b) in bools.iter_mut().enumerate() {
+                *b = bits << i >> 7;
+            }
+        }
+        Ok(len)
+    }
+
+    fn encode(&self, decoded: &[u8], out: &mut Vec<u8>) -> std::result::Result<(), Broken> {
+        out.push((decoded.len().wrapping_neg() % 8) as u8);
+        let pack = |bools: &[u8]| bools.iter().enumerate().fold(0, |bits, (i, &b)| bits | u8::from(b != 0) << (7 - i));
+        out.extend(decoded.chunks(8).map(pack));
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::zarr::codec::testing::{broken, check, decoded, encoded, refused};
+
+    #[test]
+    fn worked_examples() {
+        let config = r#"{"id": "packbits"}"#;
+        check(config, &[1, 0, 0, 1], &[4, 144]);
+        check(config, &[0, 0, 0, 0, 0, 0, 0, 1], &[0, 1]);
+        check(config, &[], &[0]);
+        assert_eq!(encoded(config, &[200, 0, 2]), [5, 160]);
+        assert!(decoded(config, &[200, 255], 8).is_empty());
+        broken(config, &[]);
+        refused(r#"{"id": "packbits", "order": "big"}"#);
+    }
+}

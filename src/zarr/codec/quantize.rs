@@ -1,0 +1,84 @@
+//! `quantize`: floats rounded to a power of two that keeps a number of decimal digits. Source of the rules:
+//! `numcodecs.Quantize`.
+
+use super::items::{self, Items, Scalar};
+use super::number::Number;
+use super::{Broken, Codec, Size};
+use crate::error::Result;
+use crate::zarr::metadata::CodecConfig;
+
+/// The filter, with the power of two and the types of decoded and encoded items.
+pub struct Quantize {
+    scale: f64,
+    decoded: Items,
+    encoded: Items,
+}
+
+impl Quantize {
+    /// From `digits`, `dtype` and `astype`.
+    pub fn new(config: &CodecConfig) -> Result<Self> {
+        config.only(&["digits", "dtype", "astype"])?;
+        config.get("digits").ok_or_else(|| config.bad("digits", "is missing"))?;
+        // beyond these limits numcodecs' own computation overflows
+        let digits = config.int("digits", 0, -308, 307)?;
+        let bits = (digits as f64 * std::f64::consts::LOG2_10).ceil();
+        let decoded = Items::param(config, "dtype", None)?;
+        let encoded = Items::param(config, "astype", Some(decoded))?;
+        if let Some((_, name)) = [(decoded, "dtype"), (encoded, "astype")].iter().find(|i| !i.0.scalar.is_float()) {
+            return Err(items::no_numbers(config, name));
+        }
+        Ok(Quantize { scale: bits.exp2(), decoded, encoded })
+    }
+
+    fn encode_as<T: Number>(&self, input: &[u8], out: &mut Vec<u8>) -> std::result::Result<(), Broken> {
+        let scale = T::from_f64(self.scale);
+        items::encode(self.decoded, self.decoded.scalar, self.encoded, input, out, |block| {
+            items::each::<T>(block, |x| scale.mul(x).round().div(scale));
+        })
+    }
+}
+
+impl Codec for Quantize {
+    fn encoded_size(&self, decoded: usize) -> Size {
+        self.decoded.encoded_size(self.encoded, decoded)
+    }
+
+    fn encoded_itemsize(&self) -> usize {
+        self.encoded.size()
+    }
+
+    fn is_lossless(&self) -> bool {
+        false
+    }
+
+    fn decode(&self, encoded: &[u8], out: &mut [u8]) -> std::result::Result<usize, Broken> {
+        items::decode(self.encoded, self.encoded.scalar, self.decoded, encoded, out, |_| {})
+    }
+
+    fn encode(&self, decoded: &[u8], out: &mut Vec<u8>) -> std::result::Result<(), Broken> {
+        match self.decoded.scalar {
+            Scalar::F16 => self.encode_as::<half::f16>(decoded, out),
+            Scalar::F32 => self.encode_as::<f32>(decoded, out),
+            _ => self.encode_as::<f64>(decoded, out),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::zarr::codec::testing::{encoded, refused};
+
+    #[test]
+    fn worked_example() {
+        let f8 = |v: &[f64]| v.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>();
+        let config = r#"{"id": "quantize", "digits": 1, "dtype": "<f8"}"#;
+        assert_eq!(encoded(config, &f8(&[0.0, 1.0 / 9.0, 3.0 / 9.0])), f8(&[0.0, 0.125, 0.3125]));
+    }
+
+    #[test]
+    fn what_is_refused() {
+        refused(r#"{"id": "quantize", "digits": 1, "dtype": "<i4"}"#);
+        refused(r#"{"id": "quantize", "digits": 308, "dtype": "<f8"}"#);
+        refused(r#"{"id": "quantize", "dtype": "<f8"}"#);
+    }
+}

@@ -1,0 +1,55 @@
+//! What the codecs' unit tests share: a codec from its JSON, and the two directions checked at once.
+
+use super::{Codec, build};
+use crate::util::json;
+use crate::zarr::metadata::CodecConfig;
+
+/// The configuration that `text` spells.
+pub fn config(text: &str) -> CodecConfig {
+    CodecConfig::parse(&json::parse(text.as_bytes()).unwrap()).unwrap()
+}
+
+fn codec(text: &str, itemsize: usize) -> Box<dyn Codec> {
+    build(&config(text), itemsize).unwrap()
+}
+
+/// The encoding of `decoded`, whose size was foretold.
+pub fn encoded(text: &str, decoded: &[u8]) -> Vec<u8> {
+    encoded_as(text, 1, decoded)
+}
+
+/// [`encoded`] for items of `itemsize` bytes.
+pub fn encoded_as(text: &str, itemsize: usize, decoded: &[u8]) -> Vec<u8> {
+    let codec = codec(text, itemsize);
+    let mut out = Vec::new();
+    codec.encode(decoded, &mut out).unwrap();
+    assert!(out.len() <= codec.encoded_size(decoded.len()).max());
+    out
+}
+
+/// The decoding of `encoded` into `room` bytes.
+pub fn decoded(text: &str, encoded: &[u8], room: usize) -> Vec<u8> {
+    let mut out = vec![0xaa; room];
+    let len = codec(text, 1).decode(encoded, &mut out).unwrap();
+    out.truncate(len);
+    out
+}
+
+/// Both directions, and that one byte of room less is an error.
+pub fn check(text: &str, plain: &[u8], stored: &[u8]) {
+    assert_eq!(encoded(text, plain), stored, "{text}");
+    assert_eq!(decoded(text, stored, plain.len() + 3), plain, "{text}");
+    if let Some(less) = plain.len().checked_sub(1) {
+        assert!(codec(text, 1).decode(stored, &mut vec![0; less]).is_err(), "{text}");
+    }
+}
+
+/// That `encoded` bytes can't be decoded.
+pub fn broken(text: &str, encoded: &[u8]) {
+    assert!(codec(text, 1).decode(encoded, &mut [0; 1000]).is_err(), "{text}");
+}
+
+/// That there is no such codec.
+pub fn refused(text: &str) {
+    assert!(build(&config(text), 1).is_err(), "{text}");
+}

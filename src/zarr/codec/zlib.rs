@@ -1,0 +1,76 @@
+//! The codec `zlib`: one zlib stream, its checksum verified. Rule: `zlib.compress` and `zlib.decompress` of Python,
+//! which ignore everything after the stream. It knows nothing of chunks.
+
+use super::deflate::{self, Container};
+use super::{Broken, Codec, EncodeOnly, Size, encode_only};
+use crate::error::Result;
+use crate::zarr::metadata::CodecConfig;
+
+/// `{"id": "zlib", "level": 1}`.
+pub struct Zlib {
+    level: EncodeOnly<i32>,
+}
+
+impl Zlib {
+    /// From its parameters.
+    pub fn new(config: &CodecConfig) -> Result<Self> {
+        config.only(&["level"])?;
+        Ok(Zlib { level: encode_only(config.int("level", 1, -1, 9).map(|n| n as i32)) })
+    }
+}
+
+impl Codec for Zlib {
+    fn encoded_size(&self, decoded: usize) -> Size {
+        Size::AtMost(deflate::bound(decoded))
+    }
+
+    fn decode(&self, encoded: &[u8], out: &mut [u8]) -> std::result::Result<usize, Broken> {
+        let done = deflate::decompress(Container::Zlib, encoded, out);
+        done.map(|(_, made)| made).map_err(|fault| fault.broken("zlib", encoded.len(), out.len()))
+    }
+
+    fn encode(&self, decoded: &[u8], out: &mut Vec<u8>) -> std::result::Result<(), Broken> {
+        deflate::compress(Container::Zlib, self.level.clone()?, decoded, out)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::zarr::codec::compressor_testing::*;
+
+    #[test]
+    fn round_trips() {
+        for level in [-1, 0, 1, 6, 9] {
+            round_trip(&*codec(&format!(r#"{{"id": "zlib", "level": {level}}}"#), 1));
+        }
+    }
+
+    /// `zlib.compress(b"hello hello hello hello", 1)`.
+    const GOLDEN: &str = "7801cb48cdc9c957c8402701680308b1";
+
+    #[test]
+    fn golden() {
+        let zlib = codec(r#"{"id": "zlib"}"#, 1);
+        assert_eq!(decoded(&*zlib, &hex(GOLDEN), 23).unwrap(), b"hello hello hello hello");
+        let mut tail = hex(GOLDEN);
+        tail.extend(hex(GOLDEN));
+        assert_eq!(decoded(&*zlib, &tail, 23).unwrap(), b"hello hello hello hello", "what follows is ignored");
+        assert_eq!(decoded(&*zlib, &tail, 22).unwrap_err().0, "zlib: holds more than 22 bytes");
+    }
+
+    #[test]
+    fn damage() {
+        let zlib = codec(r#"{"id": "zlib"}"#, 1);
+        hostile(&*zlib, &sample(100));
+        assert!(decoded(&*zlib, &[], 10).is_err());
+        let gzip = encoded(&*codec(r#"{"id": "gzip"}"#, 1), b"abc");
+        assert!(decoded(&*zlib, &gzip, 3).is_err());
+    }
+
+    #[test]
+    fn parameters() {
+        refused(r#"{"id": "zlib", "wbits": 15}"#);
+        only_decodes(r#"{"id": "zlib", "level": 10}"#);
+        only_decodes(r#"{"id": "zlib", "level": "1"}"#);
+    }
+}

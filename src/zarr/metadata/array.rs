@@ -1,0 +1,388 @@
+//! The metadata of one array, checked: Zarr v2 spec, "Arrays / Metadata", read as leniently as zarr-python 2.18 does.
+
+use super::CodecConfig;
+use crate::error::{Error, Result};
+use crate::util::json::{self, Map, Object, Value};
+use crate::util::memory::{self, SharedGrant};
+use crate::zarr::dtype::{DType, Kind};
+
+/// NumPy's limit when the format was made; more dimensions are refused.
+const MAX_DIMENSIONS: usize = 32;
+
+/// The largest decoded chunk, in bytes: about blosc's own limit, and what a signed 32-bit length in a codec can say.
+const MAX_CHUNK: u64 = (1 << 31) - 1;
+
+/// The layout of the items inside a chunk: C, the last dimension fastest, or F, the first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// The last dimension is fastest.
+    C,
+    /// The first dimension is fastest.
+    F,
+}
+
+impl Order {
+    /// `"C"` or `"F"`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Order::C => "C",
+            Order::F => "F",
+        }
+    }
+}
+
+/// What stands between the grid indices of a chunk key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Separator {
+    /// `0.0`
+    Dot,
+    /// `0/0`: each index is a level of the hierarchy.
+    Slash,
+}
+
+impl Separator {
+    /// `.` or `/`.
+    pub fn as_char(self) -> char {
+        match self {
+            Separator::Dot => '.',
+            Separator::Slash => '/',
+        }
+    }
+}
+
+/// Checked metadata of an array: every size fits, every chunk dimension is at least 1, the fill value fits the dtype.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ArrayMetadata {
+    /// Items along each dimension; empty for a 0-d array.
+    pub shape: Vec<u64>,
+    /// Items of a chunk along each dimension.
+    pub chunks: Vec<u64>,
+    /// What the items are.
+    pub dtype: DType,
+    /// The dtype as the document spells it.
+    pub dtype_json: Value,
+    /// The fill value as the document spells it.
+    pub fill_value: Value,
+    /// The bytes of one item holding the fill value, without the zero bytes at its end; None where it is null.
+    pub fill: Option<Vec<u8>>,
+    /// The layout of a decoded chunk: of a v1 array what zarr 1.x made of the document's order.
+    pub order: Order,
+    /// None where chunks are not compressed.
+    pub compressor: Option<CodecConfig>,
+    /// In the order in which they are applied when writing.
+    pub filters: Vec<CodecConfig>,
+    /// None where the document does not say.
+    pub separator: Option<Separator>,
+    /// 1 or 2.
+    pub zarr_format: u8,
+    /// Counts the memory of what was taken over from the document.
+    pub memory: SharedGrant,
+}
+
+impl ArrayMetadata {
+    /// Parses a `.zarray` document.
+    pub fn parse(document: &[u8]) -> Result<Self> {
+        let doc = object(document, 2)?;
+        // a fill value becomes bytes, four for each character
+        let mut filled = memory::take(document.len().saturating_mul(4))?;
+        let filters = match doc.get("filters") {
+            None | Some(Value::Null) => Vec::new(),
+            Some(Value::Array(list)) if list.len() > 64 => {
+                return Err(Error::unsupported(format!("{} filters are too many", list.len())));
+            }
+            Some(Value::Array(list)) => {
+                list.iter().map(CodecConfig::parse).collect::<Result<_>>().map_err(|e| e.context("filters"))?
+            }
+            Some(Value::Object(o)) if o.is_empty() => Vec::new(),
+            Some(_) => return Err(Error::damaged("filters is not a list")),
+        };
+        let compressor = match doc.get("compressor") {
+            None | Some(Value::Null) => None,
+            Some(value) => Some(CodecConfig::parse(value).map_err(|e| e.context("compressor"))?),
+        };
+        let separator = match doc.get("dimension_separator").map(json::text) {
+            None | Some(Some("")) => None,
+            Some(Some(".")) => Some(Separator::Dot),
+            Some(Some("/")) => Some(Separator::Slash),
+            Some(None) if doc["dimension_separator"].is_null() => None,
+            Some(_) => return Err(Error::damaged("dimension_separator is neither \".\" nor \"/\"")),
+        };
+        let meta = Self::common(&doc, 2)?;
+        if meta.is_object() && filters.is_empty() {
+            return Err(Error::damaged("dtype holds objects, but filters has no object codec"));
+        }
+        filled.shrink_to(meta.fill.as_ref().map_or(0, Vec::capacity));
+        let memory = SharedGrant::from(doc.into_parts().1.and(filled));
+        Ok(ArrayMetadata { compressor, filters, separator, memory, ..meta })
+    }
+
+    /// The fields that v1 and v2 share.
+    pub(super) fn common(doc: &Map<String, Value>, zarr_format: u8) -> Result<Self> {
+        let shape = dimensions(doc, "shape", 0)?;
+        let chunks = dimensions(doc, "chunks", 1)?;
+        if shape.len() != chunks.len() {
+            return Err(Error::damaged(format!("shape has {} dimensions, chunks {}", shape.len(), chunks.len())));
+        }
+        let dtype_json = doc.get("dtype").cloned().ok_or_else(|| Error::damaged("dtype is missing"))?;
+        let dtype = DType::parse(&dtype_json)?;
+        let fill_value = doc.get("fill_value").cloned().unwrap_or(Value::Null);
+        let fill = if zarr_format == 1 { dtype.fill_v1(&fill_value)? } else { dtype.fill(&fill_value)? };
+        let order = match doc.get("order").and_then(json::text) {
+            Some("C") => Order::C,
+            Some("F") => Order::F,
+            _ => return Err(Error::damaged("order is neither \"C\" nor \"F\"")),
+        };
+        let meta = ArrayMetadata {
+            shape,
+            chunks,
+            dtype,
+            dtype_json,
+            fill_value,
+            fill,
+            order,
+            compressor: None,
+            filters: Vec::new(),
+            separator: None,
+            zarr_format,
+            memory: SharedGrant::default(),
+        };
+        meta.check_sizes()?;
+        Ok(meta)
+    }
+
+    fn check_sizes(&self) -> Result<()> {
+        let item = self.dtype.size() as u64;
+        let bytes =
+            |dims: &[u64]| dims.iter().try_fold(item, |n, &d| n.checked_mul(d)).filter(|&n| n <= i64::MAX as u64);
+        if !self.shape.contains(&0) && bytes(&self.shape).is_none() {
+            return Err(Error::damaged(format!(
+                "shape {:?} of {item}-byte items is larger than 2^63 bytes",
+                self.shape
+            )));
+        }
+        match bytes(&self.chunks) {
+            Some(n) if n <= MAX_CHUNK => Ok(()),
+            _ => Err(Error::damaged(format!(
+                "chunks {:?} of {item}-byte items are larger than 2 GiB, the most a chunk may have",
+                self.chunks
+            ))),
+        }
+    }
+
+    /// Bytes of all items, one after the other.
+    pub fn flat_size(&self) -> u64 {
+        match self.shape.contains(&0) {
+            true => 0,
+            // no product on the way is larger, and that one was checked
+            false => self.shape.iter().fold(self.dtype.size() as u64, |bytes, len| bytes * len),
+        }
+    }
+
+    /// The codec that turns objects into bytes, which the mount leaves on: the first filter of an array of objects.
+    pub fn object_codec(&self) -> Option<&CodecConfig> {
+        self.filters.first().filter(|_| self.dtype.has_object())
+    }
+
+    /// Returns whether chunks of both arrays are encoded alike: all but the shape, the separator and the spelling of the
+    /// document is the same.
+    pub fn encodes_like(&self, other: &ArrayMetadata) -> bool {
+        let spelled = ArrayMetadata {
+            shape: self.shape.clone(),
+            separator: self.separator,
+            dtype_json: self.dtype_json.clone(),
+            fill_value: self.fill_value.clone(),
+            ..other.clone()
+        };
+        *self == spelled && self.shape.len() == other.shape.len()
+    }
+
+    /// True if items have no fixed size as bytes, so that there are no flat bytes.
+    pub fn is_object(&self) -> bool {
+        self.dtype.has_object()
+    }
+
+    /// What describes the array, as stored, by name: for whoever shows it.
+    pub fn description(&self) -> [(&'static str, Value); 7] {
+        [
+            ("shape", self.shape.clone().into()),
+            ("chunks", self.chunks.clone().into()),
+            ("dtype", self.dtype_json.clone()),
+            ("order", self.order.as_str().into()),
+            ("fill_value", self.fill_value.clone()),
+            ("compressor", self.compressor.as_ref().map_or(Value::Null, CodecConfig::to_json)),
+            ("filters", CodecConfig::list_to_json(&self.filters)),
+        ]
+    }
+
+    /// The `.zarray` document of the decoded view: a v2 array without compressor, without filters but the object codec,
+    /// with chunk keys separated by `.`.
+    pub fn decoded_view(&self) -> String {
+        let kept = self.object_codec().map(std::slice::from_ref).unwrap_or_default();
+        self.document(None, kept)
+    }
+
+    /// The v2 document of a v1 array, whose chunk keys are separated by `.`.
+    pub fn as_v2(&self) -> String {
+        self.document(self.compressor.as_ref(), &self.filters)
+    }
+
+    fn document(&self, compressor: Option<&CodecConfig>, filters: &[CodecConfig]) -> String {
+        let mut doc = Map::new();
+        doc.insert("chunks".into(), self.chunks.clone().into());
+        doc.insert("compressor".into(), compressor.map_or(Value::Null, CodecConfig::to_json));
+        doc.insert("dimension_separator".into(), ".".into());
+        doc.insert("dtype".into(), self.dtype_v2());
+        doc.insert("fill_value".into(), self.fill_value_v2());
+        doc.insert("filters".into(), CodecConfig::list_to_json(filters));
+        doc.insert("order".into(), self.order.as_str().into());
+        doc.insert("shape".into(), self.shape.clone().into());
+        doc.insert("zarr_format".into(), 2.into());
+        json::write_pretty(&Value::Object(doc))
+    }
+
+    /// The dtype in v2's spelling: that of NumPy today where zarr 1.x wrote the document.
+    fn dtype_v2(&self) -> Value {
+        let canonical = (self.zarr_format == 1).then(|| DType::canonical_json(&self.dtype_json).ok());
+        canonical.flatten().unwrap_or_else(|| self.dtype_json.clone())
+    }
+
+    /// The fill value in v2's spelling: v1 has no base64, writes NaN bare, and 0 for a complex number, a void or a
+    /// struct. A v2 document's own spelling stays, unless no reader of v2 takes it.
+    fn fill_value_v2(&self) -> Value {
+        let given = &self.fill_value;
+        let is_bare_word = given.is_string() && json::text(given).is_none();
+        let is_kept = match self.dtype.kind() {
+            _ if self.zarr_format == 1 || is_bare_word => false,
+            Kind::Complex => given.is_array(),
+            Kind::Void | Kind::Struct(_) => given.is_string(),
+            _ => true,
+        };
+        let spelled = self.fill.as_ref().filter(|_| !is_kept).and_then(|item| self.dtype.fill_value(item));
+        spelled.unwrap_or_else(|| match is_bare_word {
+            true => json::parse(json::write_strict(given).as_bytes()).unwrap_or(Value::Null),
+            false => given.clone(),
+        })
+    }
+}
+
+/// An error unless `document` is what marks a group: `.zgroup` of v2.
+pub fn check_group(document: &[u8]) -> Result<()> {
+    object(document, 2).map(|_| ())
+}
+
+/// The document as an object of format `zarr_format`.
+pub(super) fn object(document: &[u8], zarr_format: u64) -> Result<Object> {
+    let doc = json::parse_object(document)?;
+    match doc.get("zarr_format") {
+        Some(v) if v.as_u64() == Some(zarr_format) => Ok(doc),
+        Some(v) => Err(Error::damaged(format!("zarr_format is {:.20}, not {zarr_format}", json::write(v)))),
+        None => Err(Error::damaged("zarr_format is missing")),
+    }
+}
+
+fn dimensions(doc: &Map<String, Value>, field: &str, least: u64) -> Result<Vec<u64>> {
+    let list = doc.get(field).and_then(Value::as_array);
+    let list = list.ok_or_else(|| Error::damaged(format!("{field} is not a list of integers")))?;
+    if list.len() > MAX_DIMENSIONS {
+        return Err(Error::damaged(format!("{field} has {} dimensions, more than {MAX_DIMENSIONS}", list.len())));
+    }
+    let number = |(i, v): (usize, &Value)| {
+        let n = v.as_u64().filter(|n| (least..=i64::MAX as u64).contains(n));
+        n.ok_or_else(|| Error::damaged(format!("{field}[{i}] is {:.20}, not a length", json::write(v))))
+    };
+    list.iter().enumerate().map(number).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn doc(change: &str, value: &str) -> Vec<u8> {
+        let mut v = json::parse(
+            br#"{"zarr_format":2,"shape":[10,6],"chunks":[4,4],"dtype":"<i4","compressor":{"id":"zlib","level":1},
+            "fill_value":0,"order":"F","filters":null}"#,
+        )
+        .unwrap();
+        v[change] = json::parse(value.as_bytes()).unwrap();
+        json::write(&v).into_bytes()
+    }
+
+    #[test]
+    fn a_document() {
+        let m = ArrayMetadata::parse(&doc("extra", "1")).unwrap();
+        assert_eq!((m.shape.as_slice(), m.order, m.separator), (&[10, 6][..], Order::F, None));
+        assert_eq!(m.compressor.as_ref().unwrap().id, "zlib");
+        assert_eq!(
+            m.decoded_view().replace(['\n', ' '], ""),
+            r#"{"chunks":[4,4],"compressor":null,"dimension_separator":".","dtype":"<i4","fill_value":0,"filters":null,"order":"F","shape":[10,6],"zarr_format":2}"#
+        );
+    }
+
+    #[test]
+    fn what_is_refused() {
+        for (field, value) in [
+            ("shape", "[4611686018427387904,4611686018427387904]"),
+            ("shape", "[-1,6]"),
+            ("shape", "[10.5,6]"),
+            ("shape", "[1e30,6]"),
+            ("shape", "\"10,6\""),
+            ("shape", "[10]"),
+            ("chunks", "[0,4]"),
+            ("chunks", "[1099511627776,1099511627776]"),
+            ("chunks", "[65536,8192]"),
+            ("chunks", "null"),
+            ("dtype", "null"),
+            ("dtype", "\"|O\""),
+            ("dtype", "[[\"a\",\"|O\"]]"),
+            ("order", "\"N\""),
+            ("zarr_format", "9"),
+            ("fill_value", "\"x\""),
+            ("compressor", "\"zlib\""),
+            ("filters", "[{}]"),
+            ("dimension_separator", "\":\""),
+        ] {
+            assert!(ArrayMetadata::parse(&doc(field, value)).is_err(), "{field} {value}");
+        }
+    }
+
+    #[test]
+    fn bytes_of_all_items() {
+        for (shape, dtype, expected) in [
+            ("[10,6]", "<i4", 240),
+            ("[]", "<i4", 4),
+            ("[4611686018427387904,0]", "<i4", 0),
+            ("[1152921504606846976,1]", "<i4", 1 << 62),
+            ("[4611686018427387904,4611686018427387904]", "|S0", 0),
+        ] {
+            let chunks = format!(
+                "[{}]",
+                shape
+                    .split(|c: char| !c.is_ascii_digit())
+                    .filter(|n| !n.is_empty())
+                    .map(|_| "1")
+                    .collect::<Vec<_>>()
+                    .join(",")
+            );
+            let text = format!(
+                r#"{{"zarr_format":2,"shape":{shape},"chunks":{chunks},"dtype":"{dtype}","compressor":null,"fill_value":null,
+                "order":"C","filters":null}}"#
+            );
+            assert_eq!(ArrayMetadata::parse(text.as_bytes()).unwrap().flat_size(), expected, "{shape} {dtype}");
+        }
+    }
+
+    #[test]
+    fn what_is_accepted() {
+        for (field, value) in [
+            ("shape", "[0,4611686018427387904]"),
+            ("shape", "[1152921504606846976,1]"),
+            ("fill_value", "null"),
+            ("filters", "{}"),
+            ("filters", "[]"),
+            ("dimension_separator", "\"/\""),
+            ("dimension_separator", "null"),
+        ] {
+            assert!(ArrayMetadata::parse(&doc(field, value)).is_ok(), "{field} {value}");
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! Zarr v1: the `meta` document of the one array of a store. Source: the v1 spec, and what zarr 1.x, its only writer,
+//! really wrote.
+
+use super::{ArrayMetadata, CodecConfig, Order, Separator, array};
+use crate::error::{Error, Result};
+use crate::util::json::{self, Map, Value};
+
+/// How to read order F in v1. zarr 1.x laid out the chunks of every compressor but blosc in C order all the same.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum V1Order {
+    /// As zarr 1.x wrote it.
+    #[default]
+    Zarr1,
+    /// As the text of the spec says.
+    Spec,
+}
+
+impl ArrayMetadata {
+    /// Parses a v1 `meta` document.
+    pub fn parse_v1(document: &[u8], reading: V1Order) -> Result<Self> {
+        let doc = array::object(document, 1)?;
+        let mut meta = ArrayMetadata::common(&doc, 1)?;
+        if meta.is_object() {
+            return Err(Error::unsupported("v1 has no codec for objects"));
+        }
+        meta.compressor = compressor(&doc)?;
+        meta.memory = doc.into_parts().1.into();
+        meta.separator = Some(Separator::Dot);
+        let blosc = meta.compressor.as_ref().is_some_and(|c| c.id == "blosc");
+        if reading == V1Order::Zarr1 && !blosc {
+            meta.order = Order::C;
+        }
+        Ok(meta)
+    }
+}
+
+/// `compression` is a codec id, null or "none"; `compression_opts` its parameters, or one number: its level.
+fn compressor(doc: &Map<String, Value>) -> Result<Option<CodecConfig>> {
+    let id = match doc.get("compression") {
+        None | Some(Value::Null) => return Ok(None),
+        Some(value) => json::text(value).ok_or_else(|| Error::damaged("compression is not a name"))?,
+    };
+    if id == "none" {
+        return Ok(None);
+    }
+    let params = match doc.get("compression_opts") {
+        None | Some(Value::Null) => Map::new(),
+        Some(Value::Object(params)) => params.clone(),
+        Some(level @ Value::Number(_)) => [("level".to_string(), level.clone())].into_iter().collect(),
+        Some(_) => return Err(Error::damaged("compression_opts is neither an object nor a number")),
+    };
+    Ok(Some(CodecConfig::new(id, params)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn meta(compression: &str, opts: &str, reading: V1Order) -> Result<ArrayMetadata> {
+        let text = format!(
+            r#"{{"zarr_format":1,"shape":[4,4],"chunks":[2,2],"dtype":"<f8","compression":{compression},
+            "compression_opts":{opts},"fill_value":NaN,"order":"F"}}"#
+        );
+        ArrayMetadata::parse_v1(text.as_bytes(), reading)
+    }
+
+    #[test]
+    fn order_f_as_zarr_1_wrote_it() {
+        let stored = |c, o, r| meta(c, o, r).unwrap().order;
+        assert_eq!(stored("\"zlib\"", "1", V1Order::Zarr1), Order::C);
+        assert_eq!(stored("\"none\"", "null", V1Order::Zarr1), Order::C);
+        assert_eq!(stored("\"blosc\"", "{\"cname\":\"lz4\"}", V1Order::Zarr1), Order::F);
+        assert_eq!(stored("\"zlib\"", "1", V1Order::Spec), Order::F);
+    }
+
+    #[test]
+    fn shown_as_v2() {
+        let view = meta("\"bz2\"", "3", V1Order::Zarr1).unwrap().decoded_view();
+        assert!(view.contains(r#""fill_value": "NaN""#) && view.contains(r#""zarr_format": 2"#), "{view}");
+        assert!(meta("7", "null", V1Order::Zarr1).is_err());
+        assert!(meta("\"zlib\"", "\"fast\"", V1Order::Zarr1).is_err());
+    }
+}
