@@ -1,39 +1,39 @@
 //! Stores: maps from keys to bytes, read one level or one value at a time. This room knows nothing of Zarr: it is keys,
 //! values, versions. One file per kind of store beside it.
 
+mod delegate;
 mod directory;
 mod disk_cache;
-#[cfg(test)]
-mod far;
 mod faulty;
-mod hand_on;
 mod key;
 mod locks;
 mod memory;
+mod metadata_cache;
 mod object;
 mod permissions;
-mod remembering;
+#[cfg(test)]
+mod simulated_remote;
+mod stat_many;
 mod subtree;
-mod together;
 mod unlisted;
 mod zip;
 
-pub(crate) use hand_on::hand_on;
+pub(crate) use delegate::delegate_store;
 pub(crate) use object::percent_decoded;
 
 pub use directory::DirectoryStore;
 pub use disk_cache::DiskCache;
-#[cfg(test)]
-pub use far::FarStore;
 pub use faulty::{Fault, FaultyStore, Operation};
 pub use key::{Key, escaped};
 pub use locks::{KeyLock, LockFiles};
 pub use memory::MemoryStore;
+pub use metadata_cache::MetadataCache;
 pub use object::{ObjectOptions, ObjectStore};
 pub use permissions::{Permissions, both};
-pub use remembering::Remembering;
+#[cfg(test)]
+pub use simulated_remote::SimulatedRemote;
+pub use stat_many::stat_many_with;
 pub use subtree::{ExclusiveLock, SharedLock, SubtreeLocks};
-pub use together::stat_many_of;
 pub use unlisted::UnlistedStore;
 pub use zip::ZipStore;
 

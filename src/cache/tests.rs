@@ -1,5 +1,5 @@
 use super::*;
-use crate::store::{Key, Listing, MemoryStore, Replaces, Stat, Store, Version, hand_on};
+use crate::store::{Key, Listing, MemoryStore, Replaces, Stat, Store, Version, delegate_store};
 use crate::zarr::metadata::ArrayMetadata;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -240,7 +240,7 @@ struct Contended {
 }
 
 impl Store for Contended {
-    hand_on!(below: get get_range stat list location is_writable put);
+    delegate_store!(below: get get_range stat list location is_writable put);
 
     fn put_if(&self, key: &Key, value: &[u8], replaces: Replaces) -> Result<Option<Version>> {
         let left = self.first.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1));

@@ -6,7 +6,7 @@ use crate::array::hierarchy::REMOVED;
 use crate::error::{Error, Kind};
 use crate::stats::Stats;
 use crate::store::{
-    DirectoryStore, DiskCache, Key, MemoryStore, ObjectStore, Remembering, Store, ZipStore, percent_decoded,
+    DirectoryStore, DiskCache, Key, MemoryStore, MetadataCache, ObjectStore, Store, ZipStore, percent_decoded,
 };
 use crate::zarr::metadata::{GROUP_DOCUMENT, V1_ATTRS, V1_META, ZARRAY, ZGROUP, ZMETADATA};
 use std::ffi::{OsStr, OsString};
@@ -308,7 +308,7 @@ fn open_url(url: &str, args: &StoreArgs, stats: &Arc<Stats>) -> Result<Arc<dyn S
     let shown = without_secrets(url);
     let object = |url: &str| -> Result<Arc<dyn Store>, Failure> {
         let store = ObjectStore::open(url, &args.remote.options()?, stats.clone()).map_err(|e| e.context(&shown))?;
-        Ok(Arc::new(Remembering::new(Arc::new(store), args.remote.metadata_ttl.0)))
+        Ok(Arc::new(MetadataCache::new(Arc::new(store), args.remote.metadata_ttl.0)))
     };
     let store = match archive_of(url) {
         Some(archive) => open_archive(object(&archive.folder)?, &archive.name, &archive.inside, &shown)?,

@@ -3,7 +3,7 @@
 use super::*;
 use crate::array::hierarchy::{Consolidated, Hierarchy, UseConsolidated};
 use crate::fs::tree::{FLAT, ROOT_INODE};
-use crate::store::{FaultyStore, MemoryStore, Operation, Remembering, Store, UnlistedStore, hand_on};
+use crate::store::{FaultyStore, MemoryStore, MetadataCache, Operation, Store, UnlistedStore, delegate_store};
 use crate::zarr::metadata::V1Order;
 
 fn document(length: u64) -> String {
@@ -19,7 +19,7 @@ struct Far {
 }
 
 impl Store for Far {
-    hand_on!(below: get get_range stat list lists_all location is_writable put put_if delete sync make_prefix
+    delegate_store!(below: get get_range stat list lists_all location is_writable put put_if delete sync make_prefix
         remove_prefix rename);
 
     fn concurrency(&self) -> usize {
@@ -37,8 +37,8 @@ impl Machine {
     fn over(store: Arc<dyn Store>) -> Self {
         let requests = Arc::new(FaultyStore::new(Arc::new(Far { below: store })));
         let stats = Arc::new(Stats::default());
-        let remembering = Arc::new(Remembering::new(requests.clone(), None));
-        let store = Consolidated::over(remembering, UseConsolidated::Auto, stats.clone()).unwrap();
+        let cached = Arc::new(MetadataCache::new(requests.clone(), None));
+        let store = Consolidated::over(cached, UseConsolidated::Auto, stats.clone()).unwrap();
         let cache = Arc::new(Cache::new(1 << 20, stats.clone()));
         let hierarchy = Hierarchy::new(store, V1Order::Zarr1, stats.clone());
         let spill = SpillOptions { directory: std::env::temp_dir(), limit: 0 };

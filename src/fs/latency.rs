@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::array::hierarchy::Hierarchy;
-use crate::store::FarStore;
+use crate::store::SimulatedRemote;
 use crate::zarr::codec::Pipeline;
 use crate::zarr::metadata::{ArrayMetadata, V1Order};
 use std::time::Instant;
@@ -17,7 +17,7 @@ const ZLIB: &str = r#"{"id":"zlib","level":1}"#;
 const BLOSC: &str = r#"{"id":"blosc","cname":"lz4","clevel":1,"shuffle":0,"blocksize":65536}"#;
 
 struct Case {
-    store: Arc<FarStore>,
+    store: Arc<SimulatedRemote>,
     fs: Arc<Fs>,
     stats: Arc<Stats>,
     flat: Vec<u8>,
@@ -39,7 +39,7 @@ fn case(shape: &[u64], chunks: &[u64], compressor: &str, bound: usize) -> Case {
 
 /// An array on a web server, which can't list, or else in a bucket, which can.
 fn case_of(shape: &[u64], chunks: &[u64], compressor: &str, bound: usize, read_only: bool) -> Case {
-    let store = Arc::new(FarStore::new(LATENCY, !read_only));
+    let store = Arc::new(SimulatedRemote::new(LATENCY, !read_only));
     let document = format!(
         r#"{{"zarr_format":2,"shape":{shape:?},"chunks":{chunks:?},"dtype":"|u1","compressor":{compressor},"fill_value":0,"order":"C","filters":null,"dimension_separator":"."}}"#
     );
@@ -102,7 +102,7 @@ fn a_forward_reader_asks_for_each_chunk_once_and_for_many_at_once() {
         let requests = case.requests(|| case.read_all(handle, 16 * M));
         let [gets, ranges, stats] = requests;
         assert!(ranges + stats == 0 && gets as u64 == case.chunks, "{compressor}: {requests:?}");
-        let most = case.store.most.load(Ordering::SeqCst);
+        let most = case.store.max_in_flight.load(Ordering::SeqCst);
         assert!((48..=80).contains(&most), "{compressor}: {most} requests at once");
         // one after the other 256 of them would take 5 s
         assert!(start.elapsed() < 100 * LATENCY, "{compressor}: {:?}", start.elapsed());
@@ -116,7 +116,7 @@ fn sets_of_chunks_are_asked_for_ahead() {
     let handle = case.open().handle;
     assert_eq!(case.requests(|| case.read_all(handle, 16 * M)), [case.chunks as usize, 0, 0]);
     assert_eq!(case.stats.readahead_wasted.get(), 0);
-    assert!(case.store.most.load(Ordering::SeqCst) >= 32);
+    assert!(case.store.max_in_flight.load(Ordering::SeqCst) >= 32);
 }
 
 #[test]
@@ -134,7 +134,10 @@ fn large_chunks_under_way_stay_within_the_bound() {
         assert_eq!(case.requests(|| case.read_all(handle, 64 * M)), [16, 0, 0]);
         done.store(true, Ordering::Relaxed);
     });
-    assert!(case.store.most.load(Ordering::SeqCst) <= 4, "twelve megabytes in threes, and one that is waited for");
+    assert!(
+        case.store.max_in_flight.load(Ordering::SeqCst) <= 4,
+        "twelve megabytes in threes, and one that is waited for"
+    );
 }
 
 /// Small pieces here and there: a chunk that is soon here as a whole takes one request, of a large one a part is enough.
@@ -227,7 +230,7 @@ fn chunks_are_stored_many_at_once() {
     let case = case_of(&[16 * M], &[64 * K], PLAIN, 64 << 20, false);
     let inode = ["a", "data.raw"].iter().fold(1, |parent, name| case.fs.lookup(parent, name).unwrap().inode);
     let handle = case.fs.open(inode, true, false).unwrap().handle;
-    case.store.most.store(0, Ordering::SeqCst);
+    case.store.max_in_flight.store(0, Ordering::SeqCst);
     for at in (0..16 * M).step_by(M as usize) {
         assert_eq!(case.fs.write(handle, at, &vec![1 + (at >> 20) as u8; M as usize]).unwrap(), M as usize);
     }
@@ -235,7 +238,7 @@ fn chunks_are_stored_many_at_once() {
     case.fs.flush(handle).unwrap();
     assert!(start.elapsed() < 64 * LATENCY, "{:?}", start.elapsed());
     assert_eq!(case.store.puts.load(Ordering::SeqCst) as u64, case.chunks);
-    let most = case.store.most.load(Ordering::SeqCst);
+    let most = case.store.max_in_flight.load(Ordering::SeqCst);
     assert!(most >= 16, "{most} at once");
 }
 

@@ -5,7 +5,7 @@ use super::tests::geometry;
 use super::*;
 use crate::array::hierarchy::Hierarchy;
 use crate::fs::tree::FLAT;
-use crate::store::{Fault, FaultyStore, MemoryStore, Operation, Remembering, Store};
+use crate::store::{Fault, FaultyStore, MemoryStore, MetadataCache, Operation, Store};
 use crate::zarr::grid::Grid;
 use crate::zarr::metadata::{ArrayMetadata, V1Order};
 use proptest::prelude::*;
@@ -87,7 +87,7 @@ fn open(fs: &Fs, name: &str, write: bool) -> Result<u64> {
 impl Model {
     fn remount(store: &Arc<FaultyStore>, bound: usize, remembers: bool) -> Fs {
         match remembers {
-            true => mount_over(Arc::new(Remembering::new(store.clone(), None)), bound),
+            true => mount_over(Arc::new(MetadataCache::new(store.clone(), None)), bound),
             false => mount(store, bound),
         }
     }

@@ -4,7 +4,7 @@ use super::*;
 use crate::array::hierarchy::Hierarchy;
 use crate::error::Kind;
 use crate::fs::tree::{FLAT, ROOT_INODE};
-use crate::store::{Key, MemoryStore, Replaces, Store, Version, hand_on};
+use crate::store::{Key, MemoryStore, Replaces, Store, Version, delegate_store};
 use crate::zarr::metadata::V1Order;
 use std::sync::Barrier;
 use std::sync::atomic::AtomicBool;
@@ -111,8 +111,8 @@ struct Waiting {
 }
 
 impl Store for Waiting {
-    hand_on!(below: get get_range stat list put delete rename make_prefix remove_prefix sync is_writable check_writable);
-    hand_on!(below: location lists_all concurrency);
+    delegate_store!(below: get get_range stat list put delete rename make_prefix remove_prefix sync is_writable check_writable);
+    delegate_store!(below: location lists_all concurrency);
 
     fn put_if(&self, key: &Key, value: &[u8], replaces: Replaces) -> Result<Option<Version>> {
         let stored = self.below.put_if(key, value, replaces);

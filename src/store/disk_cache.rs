@@ -7,7 +7,7 @@ mod entry;
 mod folder;
 mod usage;
 
-use super::{Key, Replaces, Stat, Store, Version, hand_on};
+use super::{Key, Replaces, Stat, Store, Version, delegate_store};
 use crate::error::{Error, Result};
 use crate::stats::Stats;
 use entry::Entry;
@@ -127,8 +127,8 @@ impl Store for DiskCache {
         Ok(stat)
     }
 
-    hand_on!(below: stat stat_many list lists_all concurrency forget file location space lock sync);
-    hand_on!(below: is_writable check_writable make_prefix remove_prefix);
+    delegate_store!(below: stat stat_many list lists_all concurrency forget file location space lock sync);
+    delegate_store!(below: is_writable check_writable make_prefix remove_prefix);
 
     fn put(&self, key: &Key, value: &[u8]) -> Result<Version> {
         let version = self.below.put(key, value)?;

@@ -1,7 +1,7 @@
 //! A store that fails on demand, for tests: another store, whose calls answer an error when they are told to, before
 //! anything has happened or after all has; or don't answer at all, as those to a disk or a server that hangs.
 
-use super::{Key, KeyLock, Listing, Replaces, Stat, Store, Version, hand_on};
+use super::{Key, KeyLock, Listing, Replaces, Stat, Store, Version, delegate_store};
 use crate::error::{Error, Result};
 use crate::util::memory::lock;
 use std::collections::HashMap;
@@ -187,7 +187,7 @@ impl Store for FaultyStore {
         self.call(Operation::Open, Some(key), || self.inner.file(key))
     }
 
-    hand_on!(inner: location is_writable check_writable space lists_all concurrency forget);
+    delegate_store!(inner: location is_writable check_writable space lists_all concurrency forget);
 
     fn lock(&self, key: &Key, since: Instant) -> Result<KeyLock> {
         self.call(Operation::Lock, Some(key), || self.inner.lock(key, since))

@@ -1,7 +1,7 @@
 //! A store that can't list, for tests: another one, of which only the values can be asked for, as a server of plain HTTP
 //! gives them.
 
-use super::{EntryKind, Key, Listing, Stat, Store, hand_on};
+use super::{EntryKind, Key, Listing, Stat, Store, delegate_store};
 use crate::error::Result;
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ impl UnlistedStore {
 }
 
 impl Store for UnlistedStore {
-    hand_on!(inner: get get_range location forget);
+    delegate_store!(inner: get get_range location forget);
 
     fn stat(&self, key: &Key) -> Result<Option<Stat>> {
         let stat = self.inner.stat(key)?;

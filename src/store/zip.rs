@@ -13,7 +13,7 @@ mod listing;
 mod member;
 mod stream;
 
-use super::{EntryKind, Key, Listing, Permissions, Stat, Store, Version, hand_on};
+use super::{EntryKind, Key, Listing, Permissions, Stat, Store, Version, delegate_store};
 use crate::error::{Error, Kind, Result};
 use crate::util::memory::{self, lock};
 use archive::{Archive, Failure, Outcome};
@@ -263,7 +263,7 @@ impl Store for ZipStore {
         }
     }
 
-    hand_on!(below: concurrency);
+    delegate_store!(below: concurrency);
 
     fn forget(&self, _prefix: &Key) {
         self.below.forget(&self.key);

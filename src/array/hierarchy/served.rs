@@ -7,7 +7,8 @@ use super::consolidated::{MAX_CONSOLIDATED, metadata_of};
 use crate::error::{Error, Kind, Result};
 use crate::stats::Stats;
 use crate::store::{
-    Counted, Entry, EntryKind, Key, Listing, Replaces, Stat, Store, Version, get_counted, hand_on, stat_many_of,
+    Counted, Entry, EntryKind, Key, Listing, Replaces, Stat, Store, Version, delegate_store, get_counted,
+    stat_many_with,
 };
 use crate::util::json::{self, Members};
 use crate::util::memory::{self, Grant, lock};
@@ -328,7 +329,7 @@ impl Store for Consolidated {
                 None => outline.prefix(key).map(Some),
             }
         };
-        stat_many_of(self.below.as_ref(), keys, &mut known, each);
+        stat_many_with(self.below.as_ref(), keys, &mut known, each);
     }
 
     fn list(&self, prefix: &Key) -> Result<Listing> {
@@ -350,7 +351,7 @@ impl Store for Consolidated {
         }
     }
 
-    hand_on!(below: lists_all concurrency file location space is_writable check_writable lock sync writable_file);
+    delegate_store!(below: lists_all concurrency file location space is_writable check_writable lock sync writable_file);
 
     fn put(&self, key: &Key, value: &[u8]) -> Result<Version> {
         self.check_put(key)?;

@@ -2,7 +2,7 @@ use crate::array::Array;
 use crate::cache::{Cache, Want};
 use crate::error::{Error, Result};
 use crate::stats::Stats;
-use crate::store::{FaultyStore, Key, MemoryStore, Replaces, Store, Version, hand_on};
+use crate::store::{FaultyStore, Key, MemoryStore, Replaces, Store, Version, delegate_store};
 use crate::zarr::grid::ChunkId;
 use crate::zarr::metadata::ArrayMetadata;
 use std::sync::Arc;
@@ -37,7 +37,7 @@ impl Refusing {
 }
 
 impl Store for Refusing {
-    hand_on!(below: get get_range stat list location is_writable);
+    delegate_store!(below: get get_range stat list location is_writable);
 
     fn put(&self, key: &Key, value: &[u8]) -> Result<Version> {
         self.check(key)?;

@@ -39,7 +39,7 @@ impl Store for Server {
         self.values.put(key, value).map(tag)
     }
 
-    hand_on!(values: list delete rename location is_writable);
+    delegate_store!(values: list delete rename location is_writable);
 }
 
 /// A server, and the directory of a cache.

@@ -1,7 +1,7 @@
 //! Another machine that changes the same documents: neither loses what the other has put.
 
 use super::*;
-use crate::store::{Listing, Remembering, Replaces, hand_on};
+use crate::store::{Listing, MetadataCache, Replaces, delegate_store};
 use crate::util::memory::lock;
 use std::collections::VecDeque;
 use std::sync::Mutex;
@@ -16,7 +16,7 @@ struct Raced {
 }
 
 impl Store for Raced {
-    hand_on!(memory: get get_range stat location is_writable put delete sync make_prefix remove_prefix rename);
+    delegate_store!(memory: get get_range stat location is_writable put delete sync make_prefix remove_prefix rename);
 
     fn list(&self, prefix: &Key) -> Result<Listing> {
         self.memory.list(prefix)
@@ -37,7 +37,7 @@ fn raced(values: &[(&str, &str)]) -> (Arc<MemoryStore>, Arc<Raced>, Hierarchy) {
     memory.insert(".zgroup", "{\"zarr_format\":2}");
     let raced = Arc::new(Raced { memory: memory.clone(), next: Mutex::default() });
     // remembers for ever what it has once been told
-    let store = Arc::new(Remembering::new(raced.clone(), None));
+    let store = Arc::new(MetadataCache::new(raced.clone(), None));
     (memory, raced, Hierarchy::new(store, V1Order::Zarr1, Arc::default()))
 }
 

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::array::ArrayEntry;
-use crate::store::{Remembering, UnlistedStore};
+use crate::store::{MetadataCache, UnlistedStore};
 use crate::zarr::metadata::Separator;
 
 const GROUP: &str = "{\"zarr_format\":2}";
@@ -28,7 +28,7 @@ fn unlisted(values: &[(&str, &str)], when: UseConsolidated) -> (Arc<MemoryStore>
     let (memory, _) = hierarchy(values);
     let counted = Arc::new(FaultyStore::new(Arc::new(UnlistedStore::new(memory.clone()))));
     let stats = Arc::new(Stats::default());
-    let store = Consolidated::over(Arc::new(Remembering::new(counted.clone(), None)), when, stats.clone()).unwrap();
+    let store = Consolidated::over(Arc::new(MetadataCache::new(counted.clone(), None)), when, stats.clone()).unwrap();
     (memory, counted, Hierarchy::new(store, V1Order::Zarr1, stats))
 }
 

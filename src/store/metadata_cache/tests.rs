@@ -1,6 +1,6 @@
 use super::*;
 use crate::error::Error;
-use crate::store::{Fault, FaultyStore, MemoryStore, Operation, hand_on};
+use crate::store::{Fault, FaultyStore, MemoryStore, Operation, delegate_store};
 use std::sync::mpsc;
 
 const LONG: Option<Duration> = Some(Duration::from_secs(3600));
@@ -8,14 +8,14 @@ const LONG: Option<Duration> = Some(Duration::from_secs(3600));
 struct Case {
     memory: Arc<MemoryStore>,
     counted: Arc<FaultyStore>,
-    store: Remembering,
+    store: MetadataCache,
 }
 
 fn case(values: &[&str], ttl: Option<Duration>) -> Case {
     let memory = Arc::new(MemoryStore::default());
     values.iter().for_each(|key| memory.insert(key, key.as_bytes()));
     let counted = Arc::new(FaultyStore::new(memory.clone()));
-    let store = Remembering::new(counted.clone(), ttl);
+    let store = MetadataCache::new(counted.clone(), ttl);
     Case { memory, counted, store }
 }
 
@@ -208,7 +208,7 @@ impl Store for Slow {
         Ok(stat)
     }
 
-    hand_on!(memory: get get_range list location put);
+    delegate_store!(memory: get get_range list location put);
 }
 
 #[test]
@@ -216,7 +216,7 @@ fn who_asks_meanwhile_waits_for_the_same_answer_unless_it_is_too_old() {
     let (go, wait) = mpsc::channel();
     let slow = Arc::new(Slow { memory: MemoryStore::default(), go: Mutex::new(wait), asked: Mutex::default() });
     slow.memory.insert("x", "1");
-    let store = Arc::new(Remembering::new(slow.clone(), LONG));
+    let store = Arc::new(MetadataCache::new(slow.clone(), LONG));
     let ask = || {
         let store = store.clone();
         std::thread::spawn(move || store.stat(&key("x")).map(|stat| stat.unwrap().size))
@@ -265,10 +265,10 @@ fn who_panics_while_he_asks_leaves_nobody_waiting() {
             self.memory.stat(key)
         }
 
-        hand_on!(memory: get get_range list location);
+        delegate_store!(memory: get get_range list location);
     }
     let store =
-        Remembering::new(Arc::new(Panicking { memory: MemoryStore::default(), panicked: Mutex::default() }), None);
+        MetadataCache::new(Arc::new(Panicking { memory: MemoryStore::default(), panicked: Mutex::default() }), None);
     let ask = || std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| store.stat(&key("x"))));
     assert!(ask().is_err());
     assert_eq!(ask().unwrap().unwrap(), None);

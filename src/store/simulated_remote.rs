@@ -1,13 +1,13 @@
 //! A store in memory that is far away, for tests: each request takes its time, and they are counted.
 
-use super::{Key, Listing, MemoryStore, Replaces, Stat, Store, Version, hand_on};
+use super::{Key, Listing, MemoryStore, Replaces, Stat, Store, Version, delegate_store};
 use crate::error::Result;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 /// A store in memory that is far away.
-pub struct FarStore {
+pub struct SimulatedRemote {
     /// What it holds, to be changed at once.
     pub below: MemoryStore,
     latency: Duration,
@@ -21,16 +21,16 @@ pub struct FarStore {
     pub stats: AtomicUsize,
     /// Values put.
     pub puts: AtomicUsize,
-    under_way: AtomicUsize,
+    in_flight: AtomicUsize,
     /// The most requests that were under way at once.
-    pub most: AtomicUsize,
+    pub max_in_flight: AtomicUsize,
 }
 
-impl FarStore {
+impl SimulatedRemote {
     /// An empty one, whose answers take `latency`; without `lists` it can't list.
     pub fn new(latency: Duration, lists: bool) -> Self {
         let zero = || AtomicUsize::new(0);
-        FarStore {
+        SimulatedRemote {
             below: MemoryStore::default(),
             latency,
             lists,
@@ -38,8 +38,8 @@ impl FarStore {
             ranges: zero(),
             stats: zero(),
             puts: zero(),
-            under_way: zero(),
-            most: zero(),
+            in_flight: zero(),
+            max_in_flight: zero(),
         }
     }
 
@@ -50,16 +50,16 @@ impl FarStore {
 
     fn request<T>(&self, count: &AtomicUsize, ask: impl FnOnce(&MemoryStore) -> T) -> T {
         count.fetch_add(1, Ordering::SeqCst);
-        self.most.fetch_max(self.under_way.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+        self.max_in_flight.fetch_max(self.in_flight.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
         std::thread::sleep(self.latency);
         let answer = ask(&self.below);
-        self.under_way.fetch_sub(1, Ordering::SeqCst);
+        self.in_flight.fetch_sub(1, Ordering::SeqCst);
         answer
     }
 }
 
-impl Store for FarStore {
-    hand_on!(below: delete rename make_prefix remove_prefix sync is_writable check_writable location);
+impl Store for SimulatedRemote {
+    delegate_store!(below: delete rename make_prefix remove_prefix sync is_writable check_writable location);
 
     fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Version>> {
         self.request(&self.gets, |below| below.get(key, limit, value))

@@ -2,7 +2,7 @@
 //! the names of a level, and small values. It knows nothing of what the keys mean, and never remembers what was read
 //! without being looked at before: those may be millions of values that are read once.
 
-use super::{Entry, EntryKind, Key, Listing, Replaces, Stat, Store, Version, hand_on, stat_many_of};
+use super::{Entry, EntryKind, Key, Listing, Replaces, Stat, Store, Version, delegate_store, stat_many_with};
 use crate::error::Result;
 use crate::util::memory::{self, lock};
 use flight::Flight;
@@ -18,18 +18,18 @@ mod known;
 const SMALL: usize = 64 << 10;
 
 /// A store and what it has answered lately.
-pub struct Remembering {
+pub struct MetadataCache {
     below: Arc<dyn Store>,
     /// Protects everything. It is never held while the store below is asked.
     known: Arc<Mutex<Known>>,
 }
 
-impl Remembering {
+impl MetadataCache {
     /// `below`, whose answers are taken as they were for `ttl`, or for ever. [`Store::forget`] ends that.
     pub fn new(below: Arc<dyn Store>, ttl: Option<Duration>) -> Self {
         let known = Arc::new(Mutex::new(Known::new(ttl)));
         memory::register(&known);
-        Remembering { below, known }
+        MetadataCache { below, known }
     }
 
     /// What stands at `key` may be another now, whether the call that was to change it has succeeded or not.
@@ -53,7 +53,7 @@ impl Remembering {
     }
 }
 
-impl Store for Remembering {
+impl Store for MetadataCache {
     fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Version>> {
         let looked_at = {
             let mut known = lock(&self.known);
@@ -108,7 +108,7 @@ impl Store for Remembering {
 
     fn stat_many(&self, keys: &mut dyn Iterator<Item = Key>, each: &mut dyn FnMut(Result<Option<Stat>>) -> bool) {
         let mut known = |key: &Key| lock(&self.known).stat(key);
-        stat_many_of(self.below.as_ref(), keys, &mut known, each);
+        stat_many_with(self.below.as_ref(), keys, &mut known, each);
     }
 
     fn list(&self, prefix: &Key) -> Result<Listing> {
@@ -128,7 +128,7 @@ impl Store for Remembering {
         self.below.forget(prefix);
     }
 
-    hand_on!(below: get_range lists_all concurrency file location space is_writable check_writable lock sync);
+    delegate_store!(below: get_range lists_all concurrency file location space is_writable check_writable lock sync);
 
     fn put(&self, key: &Key, value: &[u8]) -> Result<Version> {
         let put = self.below.put(key, value);

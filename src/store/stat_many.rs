@@ -8,7 +8,7 @@ const TOGETHER: usize = 1024;
 
 /// Calls `each` with what stands at each of `keys`, in order, until it returns false: what `known` tells, and of the rest
 /// what `below` answers, which is asked for all of that at once.
-pub fn stat_many_of(
+pub fn stat_many_with(
     below: &dyn Store,
     keys: &mut dyn Iterator<Item = Key>,
     known: &mut dyn FnMut(&Key) -> Option<Option<Stat>>,
