@@ -224,7 +224,7 @@ impl Array {
     }
 
     /// True if an answer of the store is a long time on its way: requests are to be few, and under way together.
-    pub fn is_far(&self) -> bool {
+    pub fn is_remote(&self) -> bool {
         self.store.concurrency() > 1
     }
 
@@ -235,7 +235,7 @@ impl Array {
 
     /// How many chunks are loaded or stored at once to good purpose where `threads` decode: of a far store as many as it
     /// likes to be asked for, within a bound of memory.
-    pub fn at_once(&self, threads: usize) -> usize {
+    pub fn concurrency(&self, threads: usize) -> usize {
         let room = UNDER_WAY / self.grid.chunk_size().max(1);
         threads.max(self.store.concurrency().min(room))
     }

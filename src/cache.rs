@@ -21,10 +21,10 @@ mod turns;
 mod window;
 mod written;
 
-pub use content::{Piece, Want};
+pub use content::{ChunkPart, DecodedPart};
 pub use ranges::Ranges;
-pub use readahead::{ReadAhead, Readers};
-pub use seen::Mark;
+pub use readahead::{PrefetchState, Prefetcher};
+pub use seen::VersionTag;
 pub use spill::SpillOptions;
 pub use written::Part;
 
@@ -146,14 +146,14 @@ impl Cache {
 
     /// What is wanted of a chunk; None if it is uninitialised. The caller may hold it for as long as it copies, but must
     /// not hold one while asking for another that may have to be loaded: waiting for room would never end.
-    pub fn get(&self, array: &Array, chunk: ChunkId, want: Want) -> Answer {
+    pub fn get(&self, array: &Array, chunk: ChunkId, want: ChunkPart) -> Answer {
         if let Some(answer) = self.get_written(array, chunk) {
             return answer;
         }
         self.get_place(array, Place::Chunk(chunk), want, &mut |slot, known| self.load(slot, array, chunk, known, want))
     }
 
-    fn get_place(&self, array: &Array, place: Place, want: Want, load: Load) -> Answer {
+    fn get_place(&self, array: &Array, place: Place, want: ChunkPart, load: Load) -> Answer {
         let key = (array.id(), place);
         let mut state = self.lock();
         let mut counted = false;
@@ -183,14 +183,14 @@ impl Cache {
     }
 
     /// As [`Cache::get`], but only if that needs neither the store nor a wait.
-    pub fn peek(&self, array: &Array, chunk: ChunkId, want: Want) -> Option<Answer> {
+    pub fn peek(&self, array: &Array, chunk: ChunkId, want: ChunkPart) -> Option<Answer> {
         match self.peek_written(array, chunk) {
             Some(known) => known,
             None => self.peek_place(array, Place::Chunk(chunk), want),
         }
     }
 
-    fn peek_place(&self, array: &Array, place: Place, want: Want) -> Option<Answer> {
+    fn peek_place(&self, array: &Array, place: Place, want: ChunkPart) -> Option<Answer> {
         let mut state = self.lock();
         match state.slots.get_mut(&(array.id(), place)) {
             Some(Slot::Ready { content, epoch, ahead, .. }) if *epoch >= array.epoch() => {
@@ -203,12 +203,12 @@ impl Cache {
     }
 
     /// True if [`Cache::reopen`] has to ask the store for so many chunks that it takes long.
-    pub fn is_slow_to_reopen(&self, array: &Array) -> bool {
-        self.seen.count(array.id()) > if array.is_far() { 0 } else { FEW_MARKS }
+    pub fn revalidation_may_block(&self, array: &Array) -> bool {
+        self.seen.count(array.id()) > if array.is_remote() { 0 } else { FEW_MARKS }
     }
 
     /// Gets ready for the next load, if the last one found no buffer: to be called when nobody waits.
-    pub fn prepare(&self) {
+    pub fn refill_buffers(&self) {
         if let Some(len) = self.buffers.wanted()
             && self.used() + len <= self.bound
         {
@@ -218,7 +218,7 @@ impl Cache {
     }
 
     /// True if [`Cache::peek`] would have an answer.
-    fn holds(&self, array: &Array, place: Place, want: Want) -> bool {
+    fn holds(&self, array: &Array, place: Place, want: ChunkPart) -> bool {
         let (state, key) = (self.lock(), (array.id(), place));
         match state.slots.peek(&key) {
             _ if state.written.contains_key(&key) => true,
@@ -227,8 +227,14 @@ impl Cache {
         }
     }
 
-    /// Reads bytes of a chunk of an array that is [`Partly::Plain`] past the cache, and tells of which version they are.
-    pub fn read_plain(&self, array: &Array, chunk: ChunkId, range: Range<usize>, out: &mut Vec<u8>) -> Result<Mark> {
+    /// Reads bytes of a chunk of an array that is [`PartialDecode::Plain`] past the cache, and tells of which version they are.
+    pub fn read_plain(
+        &self,
+        array: &Array,
+        chunk: ChunkId,
+        range: Range<usize>,
+        out: &mut Vec<u8>,
+    ) -> Result<VersionTag> {
         if let Some(piece) = self.get_written(array, chunk).transpose()?.flatten() {
             out.clear();
             out.extend_from_slice(piece.bytes().get(range).unwrap_or_default());
@@ -238,7 +244,7 @@ impl Cache {
         loop {
             let epoch = array.epoch();
             let read = array.read_plain(chunk, range.clone(), out).inspect_err(|e| self.failed(e))?;
-            let mark = Mark::of(read.as_ref());
+            let mark = VersionTag::of(read.as_ref());
             self.stats.uninitialised.add(u64::from(read.is_none()));
             self.note(array, chunk, mark);
             // whoever opened the array meanwhile has not seen this mark
@@ -249,7 +255,7 @@ impl Cache {
     }
 
     /// Remembers that bytes of a chunk were given.
-    fn note(&self, array: &Array, chunk: ChunkId, mark: Mark) {
+    fn note(&self, array: &Array, chunk: ChunkId, mark: VersionTag) {
         self.seen.note(array.id(), chunk, mark);
     }
 
@@ -269,13 +275,13 @@ impl Cache {
 
     /// Loads what somebody will want, if there is room for it without dropping what was read ahead before: false if
     /// there isn't.
-    pub fn read_ahead(&self, array: &Array, chunk: ChunkId, want: Want) -> bool {
+    pub fn read_ahead(&self, array: &Array, chunk: ChunkId, want: ChunkPart) -> bool {
         let bytes = array.chunk_memory();
         let mut load = |slot: &mut BusySlot, known| self.load(slot, array, chunk, known, want);
         self.ahead_of_place(array, Place::Chunk(chunk), want, bytes, &mut load)
     }
 
-    fn ahead_of_place(&self, array: &Array, place: Place, want: Want, bytes: usize, load: Load) -> bool {
+    fn ahead_of_place(&self, array: &Array, place: Place, want: ChunkPart, bytes: usize, load: Load) -> bool {
         let key = (array.id(), place);
         let mut state = self.lock();
         let known = match state.slots.peek(&key) {
@@ -331,7 +337,7 @@ impl Cache {
         // in this order: whoever finds the old epoch has noted what it gives before the list is taken
         array.begin_epoch();
         let seen = self.seen.begin(array.id());
-        let is_soon_checked = |seen: &seen::Marks| !array.is_far() || seen.count() <= FEW_FAR_MARKS;
+        let is_soon_checked = |seen: &seen::Marks| !array.is_remote() || seen.count() <= FEW_FAR_MARKS;
         let Some(seen) = seen.filter(is_soon_checked) else { return false };
         let same = seen.is_current(array);
         if same {
@@ -346,7 +352,7 @@ impl Cache {
         mut slot: BusySlot,
         array: &Array,
         mut known: Option<(Content, bool)>,
-        want: Want,
+        want: ChunkPart,
         load: Load,
     ) -> Answer {
         let place = slot.key.1;

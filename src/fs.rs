@@ -3,7 +3,7 @@
 
 use crate::array::Array;
 use crate::array::hierarchy::{Document, MetadataFile};
-use crate::cache::{Cache, Mark, ReadAhead, Readers, SpillOptions, Want};
+use crate::cache::{Cache, ChunkPart, PrefetchState, Prefetcher, SpillOptions, VersionTag};
 use crate::error::{Error, Result};
 use crate::fs::tree::{Attributes, Audience, ControlFile, Node, Tree};
 use crate::stats::Stats;
@@ -11,7 +11,7 @@ use crate::store::{Key, SubtreeLocks};
 use crate::util::json::{self, Map, Value};
 use crate::util::memory::{self, Grant, lock};
 use crate::util::pool::{Growth, Pool};
-use crate::zarr::codec::Partly;
+use crate::zarr::codec::PartialDecode;
 use crate::zarr::grid::ChunkId;
 use crate::zarr::layout;
 use crate::zarr::metadata::{Order, Separator};
@@ -107,7 +107,7 @@ pub struct Backing {
     /// Open for reading.
     pub file: std::fs::File,
     /// Of what is in it.
-    pub mark: Mark,
+    pub mark: VersionTag,
 }
 
 /// What `open` answers.
@@ -147,7 +147,7 @@ struct FlatFile {
     record: WriteRecord,
     writable: bool,
     stored: StoredChunks,
-    readers: Readers,
+    readers: PrefetchState,
     dropping: Dropping,
     /// Somebody else keeps what is read, so that the cache need not.
     once: bool,
@@ -166,7 +166,7 @@ struct CurrentArray(Mutex<Arc<Array>>);
 pub struct Fs {
     tree: Tree,
     cache: Arc<Cache>,
-    ahead: ReadAhead,
+    ahead: Prefetcher,
     /// See [`Fs::requests_at_once`].
     requests: usize,
     direct_io: bool,
@@ -202,7 +202,7 @@ impl Fs {
             tree,
             requests,
             spill_directory: options.spill.directory.clone(),
-            ahead: ReadAhead::new(cache.clone(), options.threads, requests, options.spill)?,
+            ahead: Prefetcher::new(cache.clone(), options.threads, requests, options.spill)?,
             direct_io: options.direct_io,
             // what the kernel writes into a file of the store is not replaced at once
             passthrough: options.passthrough && options.read_only,
@@ -298,7 +298,7 @@ impl Fs {
         self.is_slow(inode, None)
             || self.tree.node(inode).is_ok_and(|node| match &*node {
                 Node::Flat(key) => {
-                    self.tree.hierarchy().remembered(key).is_some_and(|array| self.cache.is_slow_to_reopen(&array))
+                    self.tree.hierarchy().remembered(key).is_some_and(|array| self.cache.revalidation_may_block(&array))
                 }
                 Node::Control(file) => *file == ControlFile::Sync,
                 _ => false,
@@ -329,7 +329,7 @@ impl Fs {
                 }
                 // the flat bytes are those of its one chunk
                 let is_one = array.grid().chunk_count() == 1 && array.grid().chunk_size() as u64 == array.size();
-                if is_one && array.partly() == Partly::Plain {
+                if is_one && array.partial_decode() == PartialDecode::Plain {
                     backing = self.backing(&array, ChunkId(0))?;
                 }
                 Handle::Flat(file)
@@ -392,7 +392,7 @@ impl Fs {
         let same = self.cache.reopen(&array, &turn);
         let pages = match self.direct_io {
             true => KernelPages::None,
-            false => self.pages_of(inode, Mark::of_array(&array, None), same),
+            false => self.pages_of(inode, VersionTag::of_array(&array, None), same),
         };
         drop(turn);
         let file = FlatFile {
@@ -401,7 +401,7 @@ impl Fs {
             record: WriteRecord::default(),
             writable: for_writing,
             stored: StoredChunks::default(),
-            readers: Readers::default(),
+            readers: PrefetchState::default(),
             dropping: Dropping::new(inode, pages),
             once: !direct && !self.direct_io,
         };
@@ -410,10 +410,10 @@ impl Fs {
 
     fn backing(&self, array: &Array, chunk: ChunkId) -> Result<Option<Backing>> {
         let found = if self.passthrough { array.plain_file(chunk)? } else { None };
-        Ok(found.map(|(file, version)| Backing { file, mark: Mark::of_array(array, Some(&version)) }))
+        Ok(found.map(|(file, version)| Backing { file, mark: VersionTag::of_array(array, Some(&version)) }))
     }
 
-    fn pages_of(&self, inode: u64, mark: Mark, same: bool) -> KernelPages {
+    fn pages_of(&self, inode: u64, mark: VersionTag, same: bool) -> KernelPages {
         if self.pages.open(inode, mark, same) { KernelPages::Kept } else { KernelPages::Fresh }
     }
 
@@ -519,7 +519,7 @@ impl Fs {
 
     /// Gets ready for the next read: to be called when a reply has been sent.
     pub fn prepare(&self) {
-        self.cache.prepare();
+        self.cache.refill_buffers();
     }
 
     fn read_from(&self, handle: &Handle, offset: u64, len: usize, cached: bool, out: &mut Vec<u8>) -> Result<bool> {
@@ -581,10 +581,10 @@ impl Fs {
     ) -> Result<bool> {
         let stale = || Error::system(libc::ESTALE);
         let chunk = array.grid().parse_chunk_key(name, Separator::Dot).ok_or_else(stale)?;
-        let piece = match self.cache.peek(array, chunk, Want::Whole) {
+        let piece = match self.cache.peek(array, chunk, ChunkPart::Whole) {
             Some(piece) => piece?,
             None if cached => return Ok(false),
-            None => self.cache.get(array, chunk, Want::Whole)?,
+            None => self.cache.get(array, chunk, ChunkPart::Whole)?,
         };
         let piece = piece.ok_or_else(stale)?;
         let bytes = piece.bytes();

@@ -61,7 +61,7 @@ impl Array {
     pub fn confirm(&self, batch: bool) -> Result<()> {
         let Some(source) = &self.source else { return Ok(()) };
         let is_fresh = |known: &Known| known.asked.is_some_and(|asked| asked.elapsed() < REMOTE_AGE);
-        if self.is_replaced() || batch && self.is_far() && is_fresh(&lock(&source.known)) {
+        if self.is_replaced() || batch && self.is_remote() && is_fresh(&lock(&source.known)) {
             return Ok(());
         }
         let asked = Instant::now();

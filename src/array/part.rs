@@ -5,7 +5,7 @@ use super::{Array, UNDER_WAY};
 use crate::error::{Error, Result};
 use crate::store::{Key, Stat, Version};
 use crate::util::memory;
-use crate::zarr::codec::{BloscHeader, Partly};
+use crate::zarr::codec::{BloscHeader, PartialDecode};
 use crate::zarr::grid::ChunkId;
 use std::fs::File;
 use std::ops::Range;
@@ -61,11 +61,11 @@ impl Parts {
 
 impl Array {
     /// What a part of a chunk takes.
-    pub fn partly(&self) -> Partly {
+    pub fn partial_decode(&self) -> PartialDecode {
         match &self.pipeline {
-            Ok(_) if self.is_transposed() || self.metadata.is_object() || self.is_soon_whole() => Partly::No,
-            Ok(pipeline) => pipeline.partly(),
-            Err(_) => Partly::No,
+            Ok(_) if self.is_transposed() || self.metadata.is_object() || self.is_soon_whole() => PartialDecode::No,
+            Ok(pipeline) => pipeline.partial_decode(),
+            Err(_) => PartialDecode::No,
         }
     }
 
@@ -76,16 +76,16 @@ impl Array {
             0 => size,
             known => usize::try_from(known).unwrap_or(usize::MAX),
         };
-        self.is_far() && stored <= FAR_WHOLE && size <= FAR_WHOLE_DECODED
+        self.is_remote() && stored <= FAR_WHOLE && size <= FAR_WHOLE_DECODED
     }
 
-    /// True if the chunks, of a far array that is [`Partly::Plain`], are so large that also a forward reader had better
+    /// True if the chunks, of a far array that is [`PartialDecode::Plain`], are so large that also a forward reader had better
     /// have them in pieces.
     pub fn is_in_pieces(&self) -> bool {
-        self.is_far() && self.partly() == Partly::Plain && self.grid.chunk_size() > UNDER_WAY
+        self.is_remote() && self.partial_decode() == PartialDecode::Plain && self.grid.chunk_size() > UNDER_WAY
     }
 
-    /// Reads bytes of a chunk of an array that is [`Partly::Plain`]; None if it is uninitialised.
+    /// Reads bytes of a chunk of an array that is [`PartialDecode::Plain`]; None if it is uninitialised.
     pub fn read_plain(&self, chunk: ChunkId, range: Range<usize>, out: &mut Vec<u8>) -> Result<Option<Version>> {
         let Some((key, stat)) = self.get_range(chunk, range.start as u64..range.end as u64, out)? else {
             return Ok(None);
@@ -109,10 +109,10 @@ impl Array {
         Ok(whole.map(|(file, stat)| (file, stat.version)))
     }
 
-    /// Reads how a chunk of an array that is [`Partly::Blosc`] is divided.
+    /// Reads how a chunk of an array that is [`PartialDecode::Blosc`] is divided.
     pub fn open_parts(&self, chunk: ChunkId) -> Result<Opened> {
         let mut index = Vec::new();
-        let beginning = if self.is_far() { FAR_FRAME_BEGINNING } else { FRAME_BEGINNING };
+        let beginning = if self.is_remote() { FAR_FRAME_BEGINNING } else { FRAME_BEGINNING };
         let Some((key, stat)) = self.get_range(chunk, 0..beginning, &mut index)? else {
             return Ok(Opened::Uninitialised);
         };

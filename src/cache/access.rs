@@ -1,7 +1,7 @@
 //! How a file is read: forwards, in equal steps, or anyhow. It sees offsets and lengths alone; what follows from them is
 //! decided elsewhere.
 
-/// Readers of one open file that are told apart: threads that share a descriptor, each at its own place.
+/// PrefetchState of one open file that are told apart: threads that share a descriptor, each at its own place.
 const READERS: usize = 8;
 
 /// How far a request may be from where it was expected, in bytes: the kernel sends several at once, and they overtake

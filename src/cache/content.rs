@@ -1,7 +1,7 @@
 //! What the cache knows of a chunk or a window, and the pieces it gives of it. It loads nothing.
 
 use super::buffers::Decoded;
-use super::seen::{self, Mark};
+use super::seen::{self, VersionTag};
 use crate::array::{Array, Parts};
 use crate::error::{Error, Result};
 use crate::store::Version;
@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex};
 
 /// What is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Want {
+pub enum ChunkPart {
     /// The chunk.
     Whole,
     /// The byte at this place of the chunk, and what is cheap to have around it.
@@ -21,19 +21,19 @@ pub enum Want {
 
 /// Decoded bytes of a chunk: all of them, or a part.
 #[derive(Clone)]
-pub struct Piece {
+pub struct DecodedPart {
     bytes: Arc<Decoded>,
     /// Where in the chunk they begin.
     start: usize,
-    pub(super) mark: Mark,
+    pub(super) mark: VersionTag,
     /// Of a window: what it is made of.
-    made_of: Option<Arc<Vec<(ChunkId, Mark)>>>,
+    made_of: Option<Arc<Vec<(ChunkId, VersionTag)>>>,
 }
 
-impl Piece {
+impl DecodedPart {
     /// All bytes of a chunk.
-    pub(super) fn whole(bytes: Arc<Decoded>, mark: Mark) -> Self {
-        Piece { bytes, start: 0, mark, made_of: None }
+    pub(super) fn whole(bytes: Arc<Decoded>, mark: VersionTag) -> Self {
+        DecodedPart { bytes, start: 0, mark, made_of: None }
     }
 
     /// The bytes of the chunk from `offset` on, as far as the piece goes; None if it doesn't go there.
@@ -42,7 +42,7 @@ impl Piece {
     }
 
     /// True unless both are windows with bytes of one chunk in two versions.
-    pub(super) fn agrees(&self, other: &Piece) -> bool {
+    pub(super) fn agrees(&self, other: &DecodedPart) -> bool {
         let (Some(ours), Some(theirs)) = (&self.made_of, &other.made_of) else { return true };
         let mut theirs = theirs.iter().peekable();
         ours.iter().all(|(chunk, mark)| {
@@ -63,7 +63,7 @@ pub(super) type Block = std::result::Result<Arc<Decoded>, Arc<Error>>;
 /// A chunk whose blocks are decoded one by one.
 pub(super) struct Divided {
     pub parts: Parts,
-    pub mark: Mark,
+    pub mark: VersionTag,
     /// Protects the list: the blocks decoded so far, and why some can't be.
     pub blocks: Mutex<Vec<Option<Block>>>,
 }
@@ -71,33 +71,33 @@ pub(super) struct Divided {
 /// What is known of a chunk.
 #[derive(Clone)]
 pub(super) enum Content {
-    Whole(Arc<Decoded>, Version, Mark),
+    Whole(Arc<Decoded>, Version, VersionTag),
     Divided(Arc<Divided>),
     /// A window, with the versions of the chunks in it.
-    Window(Arc<Decoded>, Arc<Vec<(ChunkId, Mark)>>),
+    Window(Arc<Decoded>, Arc<Vec<(ChunkId, VersionTag)>>),
     Uninitialised,
     /// It can't be decoded; kept, so that a retry by the kernel does not decode again.
     Failed(Error),
 }
 
 /// A piece; None of an uninitialised chunk.
-pub(super) type Answer = Result<Option<Piece>>;
+pub(super) type Answer = Result<Option<DecodedPart>>;
 
 impl Content {
     /// The answer, if this is enough for one.
-    pub fn answer(&self, want: Want) -> Option<Answer> {
+    pub fn answer(&self, want: ChunkPart) -> Option<Answer> {
         match (self, want) {
-            (Content::Whole(bytes, _, mark), _) => Some(Ok(Some(Piece::whole(bytes.clone(), *mark)))),
-            (Content::Divided(d), Want::At(offset)) => {
+            (Content::Whole(bytes, _, mark), _) => Some(Ok(Some(DecodedPart::whole(bytes.clone(), *mark)))),
+            (Content::Divided(d), ChunkPart::At(offset)) => {
                 let n = offset / d.parts.block_size();
                 let (start, mark) = (n * d.parts.block_size(), d.mark);
-                let piece = |bytes| Some(Piece { bytes, start, mark, made_of: None });
+                let piece = |bytes| Some(DecodedPart { bytes, start, mark, made_of: None });
                 Some(lock(&d.blocks).get(n)?.clone()?.map(piece).map_err(|e| (*e).clone()))
             }
-            (Content::Divided(_), Want::Whole) => None,
+            (Content::Divided(_), ChunkPart::Whole) => None,
             (Content::Window(bytes, chunks), _) => {
                 let (bytes, made_of) = (bytes.clone(), Some(chunks.clone()));
-                Some(Ok(Some(Piece { bytes, start: 0, mark: Mark::UNINITIALISED, made_of })))
+                Some(Ok(Some(DecodedPart { bytes, start: 0, mark: VersionTag::UNINITIALISED, made_of })))
             }
             (Content::Uninitialised, _) => Some(Ok(None)),
             (Content::Failed(e), _) => Some(Err(e.clone())),
@@ -117,11 +117,11 @@ impl Content {
         array.stat_chunk(chunk).is_ok_and(|now| now.as_ref().map(|stat| &stat.version) == known)
     }
 
-    pub fn mark(&self) -> Option<Mark> {
+    pub fn mark(&self) -> Option<VersionTag> {
         match self {
             Content::Whole(_, _, mark) => Some(*mark),
             Content::Divided(d) => Some(d.mark),
-            Content::Uninitialised => Some(Mark::UNINITIALISED),
+            Content::Uninitialised => Some(VersionTag::UNINITIALISED),
             Content::Window(..) | Content::Failed(_) => None,
         }
     }

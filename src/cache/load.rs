@@ -1,13 +1,13 @@
 //! Filling the cache's slots: what is loaded of a chunk or a window, and into which memory. Each load first makes room.
 
-use super::content::{Answer, Content, Divided, Want};
-use super::seen::Mark;
+use super::content::{Answer, ChunkPart, Content, Divided};
+use super::seen::VersionTag;
 use super::window::{self, Window};
 use super::{BusySlot, Cache, Load};
 use crate::array::{Array, Opened, Scratch};
 use crate::error::{Kind, Result};
 use crate::util::memory::lock;
-use crate::zarr::codec::Partly;
+use crate::zarr::codec::PartialDecode;
 use crate::zarr::grid::ChunkId;
 use std::sync::{Arc, Mutex};
 
@@ -36,10 +36,12 @@ impl Cache {
         array: &Array,
         chunk: ChunkId,
         known: Option<Content>,
-        want: Want,
+        want: ChunkPart,
     ) -> Result<Content> {
         match want {
-            Want::At(offset) if array.partly() == Partly::Blosc => self.load_part(slot, array, chunk, known, offset),
+            ChunkPart::At(offset) if array.partial_decode() == PartialDecode::Blosc => {
+                self.load_part(slot, array, chunk, known, offset)
+            }
             _ => self.load_whole(slot, array, chunk),
         }
     }
@@ -66,12 +68,12 @@ impl Cache {
             scratch.most = most;
             let Some(fetched) = array.fetch(chunk, self.buffer(size), scratch)? else { return Ok(None) };
             // near ones are loaded by no more threads than that
-            let _turn = array.is_far().then(|| self.decoding.take(ticket));
+            let _turn = array.is_remote().then(|| self.decoding.take(ticket));
             array.decode_fetched(fetched, scratch).map(Some)
         })?;
         Ok(match loaded {
             Some(loaded) => {
-                let mark = Mark::of(Some(&loaded.version));
+                let mark = VersionTag::of(Some(&loaded.version));
                 Content::Whole(self.buffers.hold(loaded.bytes), loaded.version, mark)
             }
             None => Content::Uninitialised,
@@ -94,7 +96,7 @@ impl Cache {
                 Opened::Whole => return self.load_whole(slot, array, chunk),
                 Opened::Parts(parts) if parts.block_size() < MIN_BLOCK => return self.load_whole(slot, array, chunk),
                 Opened::Parts(parts) => {
-                    let (mark, blocks) = (Mark::of(Some(&parts.version)), Mutex::new(vec![None; parts.blocks()]));
+                    let (mark, blocks) = (VersionTag::of(Some(&parts.version)), Mutex::new(vec![None; parts.blocks()]));
                     Arc::new(Divided { parts, mark, blocks })
                 }
             },
@@ -128,18 +130,18 @@ impl Cache {
     /// The flat bytes of a window.
     pub(super) fn window(&self, array: &Array, w: &Window) -> Answer {
         let mut load = |slot: &mut BusySlot, _| self.load_window(slot, array, w);
-        self.get_place(array, w.place(), Want::Whole, &mut load)
+        self.get_place(array, w.place(), ChunkPart::Whole, &mut load)
     }
 
     /// As [`Cache::window`], but only if that needs neither the store nor a wait.
     pub(super) fn peek_window(&self, array: &Array, w: &Window) -> Option<Answer> {
-        self.peek_place(array, w.place(), Want::Whole)
+        self.peek_place(array, w.place(), ChunkPart::Whole)
     }
 
     /// As [`Cache::read_ahead`], for a window.
     pub(super) fn window_ahead(&self, array: &Array, w: &Window) -> bool {
         let mut load = |slot: &mut BusySlot, _| self.load_window(slot, array, w);
-        self.ahead_of_place(array, w.place(), Want::Whole, w.room(array), &mut load)
+        self.ahead_of_place(array, w.place(), ChunkPart::Whole, w.room(array), &mut load)
     }
 
     /// A buffer for a load that has made room for it. Those that still wait give way then, if they must.

@@ -7,12 +7,12 @@
 use super::access::{Access, Pattern, Planned};
 use super::spill::{Spill, SpillOptions, Spills};
 use super::window::Window;
-use super::{Cache, Place, Want};
+use super::{Cache, ChunkPart, Place};
 use crate::array::Array;
 use crate::error::Result;
 use crate::util::memory::lock;
 use crate::util::pool::Pool;
-use crate::zarr::codec::Partly;
+use crate::zarr::codec::PartialDecode;
 use crate::zarr::grid::ChunkId;
 use std::collections::HashSet;
 use std::ops::Range;
@@ -54,7 +54,7 @@ const KEPT_FREE: usize = 64 << 10;
 const BEHIND: u64 = 4 << 20;
 
 /// Threads that read ahead.
-pub struct ReadAhead {
+pub struct Prefetcher {
     cache: Arc<Cache>,
     pool: Pool,
     threads: u64,
@@ -63,7 +63,7 @@ pub struct ReadAhead {
 
 /// The readers of one open file.
 #[derive(Default)]
-pub struct Readers {
+pub struct PrefetchState {
     /// Protects what was noted of them.
     access: Mutex<OfArray<Access>>,
     /// Protects the windows in use, the latest last.
@@ -97,24 +97,24 @@ impl<T: Default> OfArray<T> {
     }
 }
 
-impl Readers {
+impl PrefetchState {
     /// True if the request at `offset`, which was noted, is one of a forward reader.
     pub fn is_forward(&self, offset: u64) -> bool {
         lock(&self.access).known.pattern_at(offset) == Pattern::Forward
     }
 }
 
-impl Drop for Readers {
+impl Drop for PrefetchState {
     fn drop(&mut self) {
         self.closed.store(true, Ordering::Relaxed);
     }
 }
 
-impl ReadAhead {
+impl Prefetcher {
     /// Reads ahead into `cache`: so many `threads` decode, and `requests` are under way at once to a store that is far.
     pub fn new(cache: Arc<Cache>, threads: usize, requests: usize, spill: SpillOptions) -> Result<Self> {
         let under_way = cache.bound() / UNDER_WAY_SHARE;
-        Ok(ReadAhead {
+        Ok(Prefetcher {
             cache,
             pool: Pool::bounded("readahead", threads.max(requests), under_way)?,
             threads: threads.max(1) as u64,
@@ -147,7 +147,7 @@ impl ReadAhead {
 
     /// Notes a request and loads what will follow it. With `once`, what was read forwards is dropped, since somebody else
     /// keeps it.
-    pub fn note(&self, readers: &Readers, array: &Arc<Array>, offset: u64, len: u64, once: bool) {
+    pub fn record_access(&self, readers: &PrefetchState, array: &Arc<Array>, offset: u64, len: u64, once: bool) {
         let mut access = lock(&readers.access);
         let (pattern, planned) = access.of(array).note(offset, len);
         match pattern {
@@ -174,7 +174,7 @@ impl ReadAhead {
         // what is being loaded takes room, too
         let under_way = self.under_way(array);
         let room = self.room().saturating_sub(set_bytes).saturating_sub(under_way);
-        let ahead = match array.is_far() {
+        let ahead = match array.is_remote() {
             // all of the next set, and what fills the link until the reader comes there
             true => set_bytes.saturating_add(under_way.max(MIN_AHEAD)),
             false => set_bytes.max(MIN_AHEAD).max(under_way),
@@ -208,8 +208,8 @@ impl ReadAhead {
     /// Bytes of decoded chunks that are loaded at a time for those who read ahead.
     fn under_way(&self, array: &Array) -> u64 {
         let size = array.grid().chunk_size() as u64;
-        let bytes = size.saturating_mul(array.at_once(self.threads as usize) as u64);
-        match array.is_far() {
+        let bytes = size.saturating_mul(array.concurrency(self.threads as usize) as u64);
+        match array.is_remote() {
             true => bytes.min((self.cache.bound() / UNDER_WAY_SHARE) as u64).max(size),
             false => bytes,
         }
@@ -217,7 +217,7 @@ impl ReadAhead {
 
     /// Bytes of decoded chunks that one job loads: far ones are better asked for each by itself.
     fn job(&self, array: &Array) -> u64 {
-        if array.is_far() { 1 } else { JOB }
+        if array.is_remote() { 1 } else { JOB }
     }
 
     fn load(&self, array: &Arc<Array>, chunks: Range<u64>, closed: &Arc<AtomicBool>) {
@@ -229,7 +229,7 @@ impl ReadAhead {
             let (cache, of, closed) = (self.cache.clone(), array.clone(), closed.clone());
             self.run(array, move || {
                 for chunk in job {
-                    if closed.load(Ordering::Relaxed) || !cache.read_ahead(&of, ChunkId(chunk), Want::Whole) {
+                    if closed.load(Ordering::Relaxed) || !cache.read_ahead(&of, ChunkId(chunk), ChunkPart::Whole) {
                         return;
                     }
                 }
@@ -239,14 +239,14 @@ impl ReadAhead {
 
     /// Runs a job that loads of an array, one chunk if it is far.
     fn run(&self, array: &Array, job: impl FnOnce() + Send + 'static) {
-        let weight = if array.is_far() { array.grid().chunk_size() } else { 0 };
+        let weight = if array.is_remote() { array.grid().chunk_size() } else { 0 };
         self.pool.run_weighing(weight, job);
     }
 
     /// Loads chunks that a request is about to ask for one after the other, as far as there are threads: it waits for what
     /// they have begun.
-    pub fn load_beside(&self, array: &Arc<Array>, chunks: impl Iterator<Item = (ChunkId, Want)>) {
-        for (chunk, want) in chunks.take(BESIDE * array.at_once(self.threads as usize)) {
+    pub fn load_beside(&self, array: &Arc<Array>, chunks: impl Iterator<Item = (ChunkId, ChunkPart)>) {
+        for (chunk, want) in chunks.take(BESIDE * array.concurrency(self.threads as usize)) {
             let (cache, array) = (self.cache.clone(), array.clone());
             // the request itself is told what goes wrong
             self.pool.run_first(move || drop(cache.get(&array, chunk, want)));
@@ -254,7 +254,7 @@ impl ReadAhead {
     }
 
     /// Builds the window after the one that holds `offset`.
-    fn wide(&self, readers: &Readers, array: &Arc<Array>, offset: u64, once: bool) {
+    fn wide(&self, readers: &PrefetchState, array: &Arc<Array>, offset: u64, once: bool) {
         let mut windows = lock(&readers.windows);
         let windows = windows.of_written(array, array.writes());
         let here = self.window_at(windows, array, offset, &readers.warned).range;
@@ -264,7 +264,7 @@ impl ReadAhead {
         let next = here.end;
         let is_planned = windows.iter().any(|w| w.range.contains(&next));
         // it comes after this one, which somebody waits for
-        let is_early = !self.cache.holds(array, Place::window(&here, array.writes()), Want::Whole);
+        let is_early = !self.cache.holds(array, Place::window(&here, array.writes()), ChunkPart::Whole);
         if is_planned || is_early || next >= array.size() || !self.is_wide(array, next) {
             return;
         }
@@ -321,12 +321,12 @@ impl ReadAhead {
     /// Threads that build a window: no more than a quarter of the cache has room for, each with its chunk.
     fn threads_for(&self, array: &Array) -> u64 {
         let each = array.grid().chunk_size().saturating_mul(2).max(1);
-        ((self.cache.bound() / 4 / each) as u64).clamp(1, array.at_once(self.threads as usize) as u64)
+        ((self.cache.bound() / 4 / each) as u64).clamp(1, array.concurrency(self.threads as usize) as u64)
     }
 
     /// A spill file for chunks that can't be decoded in parts.
     fn spill_of(&self, array: &Array, chunks: Range<u64>, warned: &AtomicBool) -> Option<Arc<Spill>> {
-        if array.partly() == Partly::Plain || self.spill.is_off() {
+        if array.partial_decode() == PartialDecode::Plain || self.spill.is_off() {
             return None;
         }
         match self.spill.open(chunks, array.grid().chunk_size()) {
@@ -345,7 +345,7 @@ impl ReadAhead {
     /// `cached`, false is returned if that would take the store or a wait.
     pub fn read(
         &self,
-        readers: &Readers,
+        readers: &PrefetchState,
         array: &Array,
         offset: u64,
         len: usize,
@@ -413,7 +413,7 @@ impl ReadAhead {
         planned: &mut Planned,
         closed: &Arc<AtomicBool>,
     ) {
-        if array.partly() == Partly::Plain {
+        if array.partial_decode() == PartialDecode::Plain {
             return; // there is nothing to decode
         }
         planned.ahead = planned.ahead.saturating_sub(1);
@@ -425,14 +425,14 @@ impl ReadAhead {
             asked.clear();
             for run in array.grid().runs(there..there.saturating_add(len)).take(STEP_RUNS) {
                 let is_new = jobs < STEP_JOBS && asked.insert(run.chunk);
-                if !is_new || self.cache.holds(array, Place::Chunk(run.chunk), Want::At(run.offset)) {
+                if !is_new || self.cache.holds(array, Place::Chunk(run.chunk), ChunkPart::At(run.offset)) {
                     continue;
                 }
                 jobs += 1;
                 let (cache, of, closed) = (self.cache.clone(), array.clone(), closed.clone());
                 self.run(array, move || {
                     if !closed.load(Ordering::Relaxed) {
-                        cache.read_ahead(&of, run.chunk, Want::At(run.offset));
+                        cache.read_ahead(&of, run.chunk, ChunkPart::At(run.offset));
                     }
                 });
             }

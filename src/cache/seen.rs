@@ -1,7 +1,7 @@
 //! Which version of each chunk was given to readers since an array was last opened: the kernel may hold pages of it, and
 //! may go on using them as long as the store still holds these versions. It knows nothing of pages or decoded bytes.
 
-use super::Piece;
+use super::DecodedPart;
 use crate::array::Array;
 use crate::store::Version;
 use crate::util::memory::lock;
@@ -21,42 +21,42 @@ const MAX_IN_ALL: usize = 1 << 18;
 
 /// Stands for the version of a chunk, or for its absence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Mark(u64);
+pub struct VersionTag(u64);
 
-impl Mark {
+impl VersionTag {
     /// Given as two versions: pages of both may be about.
-    pub(super) const MIXED: Mark = Mark(u64::MAX);
+    pub(super) const MIXED: VersionTag = VersionTag(u64::MAX);
     /// Of a chunk that is not in the store.
-    pub const UNINITIALISED: Mark = Mark(u64::MAX - 1);
+    pub const UNINITIALISED: VersionTag = VersionTag(u64::MAX - 1);
     /// Of a chunk that was written where none was stored.
-    pub(super) const WRITTEN: Mark = Mark(u64::MAX - 2);
+    pub(super) const WRITTEN: VersionTag = VersionTag(u64::MAX - 2);
 
     /// Of a version; None is an uninitialised chunk.
     pub fn of(version: Option<&Version>) -> Self {
-        version.map_or(Mark::UNINITIALISED, Mark::hash)
+        version.map_or(VersionTag::UNINITIALISED, VersionTag::hash)
     }
 
     /// Of a piece of a chunk.
-    pub fn of_piece(piece: Option<&Piece>) -> Self {
-        piece.map_or(Mark::UNINITIALISED, |piece| piece.mark)
+    pub fn of_piece(piece: Option<&DecodedPart>) -> Self {
+        piece.map_or(VersionTag::UNINITIALISED, |piece| piece.mark)
     }
 
     /// Of the array itself, as its metadata are, and a chunk of it.
     pub fn of_array(array: &Array, version: Option<&Version>) -> Self {
-        Mark::hash(&(array.id(), version))
+        VersionTag::hash(&(array.id(), version))
     }
 
     fn hash(what: &impl Hash) -> Self {
         let mut hasher = DefaultHasher::new();
         what.hash(&mut hasher);
         // not those above
-        Mark(hasher.finish() & !(1 << 63))
+        VersionTag(hasher.finish() & !(1 << 63))
     }
 }
 
 /// The chunks given of one array.
 #[derive(Default)]
-pub struct Marks(HashMap<ChunkId, Mark>);
+pub struct Marks(HashMap<ChunkId, VersionTag>);
 
 /// The chunks given of all arrays.
 #[derive(Default)]
@@ -91,10 +91,10 @@ impl Seen {
 
     /// Remembers that a chunk which was given as `before` was stored as `after`, so that whoever has the one and what was
     /// written has the other. Without `before` all of it was written.
-    pub fn replace(&self, array: u64, chunk: ChunkId, before: Option<Mark>, after: Mark) {
+    pub fn replace(&self, array: u64, chunk: ChunkId, before: Option<VersionTag>, after: VersionTag) {
         let mut arrays = lock(&self.arrays);
         if let Some(known) = arrays.0.get_mut(&array).and_then(|marks| marks.0.get_mut(&chunk)) {
-            *known = if before.is_none_or(|before| before == *known) { after } else { Mark::MIXED };
+            *known = if before.is_none_or(|before| before == *known) { after } else { VersionTag::MIXED };
             return;
         }
         drop(arrays);
@@ -102,14 +102,14 @@ impl Seen {
     }
 
     /// Remembers that a chunk was given.
-    pub fn note(&self, array: u64, chunk: ChunkId, mark: Mark) {
+    pub fn note(&self, array: u64, chunk: ChunkId, mark: VersionTag) {
         let mut arrays = lock(&self.arrays);
         let (map, count) = &mut *arrays;
         let Some(marks) = map.get_mut(&array) else { return };
         match marks.0.insert(chunk, mark) {
             None => *count += 1,
             Some(before) if before != mark => {
-                marks.0.insert(chunk, Mark::MIXED);
+                marks.0.insert(chunk, VersionTag::MIXED);
             }
             Some(_) => {}
         }
@@ -123,11 +123,11 @@ impl Seen {
 }
 
 /// True if the store still holds these versions of these chunks.
-pub fn are_current(marks: &[(ChunkId, Mark)], array: &Array) -> bool {
+pub fn are_current(marks: &[(ChunkId, VersionTag)], array: &Array) -> bool {
     let (mut at, mut same) = (0, true);
     let chunks: Vec<ChunkId> = marks.iter().map(|(chunk, _)| *chunk).collect();
     array.stat_chunks(&chunks, &mut |stat| {
-        same = stat.is_ok_and(|s| Mark::of(s.as_ref().map(|s| &s.version)) == marks[at].1);
+        same = stat.is_ok_and(|s| VersionTag::of(s.as_ref().map(|s| &s.version)) == marks[at].1);
         at += 1;
         same
     });
@@ -142,7 +142,7 @@ impl Marks {
 
     /// True if the store still holds every chunk as it was given.
     pub fn is_current(&self, array: &Array) -> bool {
-        let mut marks: Vec<(ChunkId, Mark)> = self.0.iter().map(|(chunk, mark)| (*chunk, *mark)).collect();
+        let mut marks: Vec<(ChunkId, VersionTag)> = self.0.iter().map(|(chunk, mark)| (*chunk, *mark)).collect();
         marks.sort_unstable_by_key(|(chunk, _)| *chunk);
         are_current(&marks, array)
     }
@@ -152,8 +152,8 @@ impl Marks {
 mod tests {
     use super::*;
 
-    fn mark(n: u64) -> Mark {
-        Mark::of(Some(&Version::Count(n)))
+    fn mark(n: u64) -> VersionTag {
+        VersionTag::of(Some(&Version::Count(n)))
     }
 
     #[test]
@@ -167,7 +167,7 @@ mod tests {
         assert_eq!(marks.0, HashMap::from([(ChunkId(3), mark(1))]));
         seen.note(1, ChunkId(3), mark(2));
         seen.put_back(1, marks);
-        assert_eq!(seen.begin(1).unwrap().0[&ChunkId(3)], Mark::MIXED);
+        assert_eq!(seen.begin(1).unwrap().0[&ChunkId(3)], VersionTag::MIXED);
         assert!(seen.begin(2).is_none(), "it was not followed");
     }
 

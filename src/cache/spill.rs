@@ -1,7 +1,7 @@
 //! Decoded chunks that are needed again but don't fit into memory, in a file without a name: it is gone with the last
 //! reader, or with the process. It knows chunks by their numbers and marks, not how they were made.
 
-use super::seen::Mark;
+use super::seen::VersionTag;
 use crate::error::{Error, Result};
 use crate::util::memory::lock;
 use crate::zarr::grid::ChunkId;
@@ -42,7 +42,7 @@ pub struct Spill {
     /// Held while chunks are put. It protects nothing else.
     turn: Mutex<()>,
     /// Protects the map: which chunks are there, whole, of which version, and known as such in which epoch.
-    there: Mutex<HashMap<ChunkId, (Mark, u64)>>,
+    there: Mutex<HashMap<ChunkId, (VersionTag, u64)>>,
 }
 
 impl Spills {
@@ -103,7 +103,7 @@ impl Spill {
     }
 
     /// The version of a chunk that is there, and the epoch in which it was known to be the latest.
-    pub fn mark(&self, chunk: ChunkId) -> Option<(Mark, u64)> {
+    pub fn mark(&self, chunk: ChunkId) -> Option<(VersionTag, u64)> {
         lock(&self.there).get(&chunk).copied()
     }
 
@@ -121,7 +121,7 @@ impl Spill {
     }
 
     /// Keeps a chunk; without room for it, nothing is kept.
-    pub fn put(&self, chunk: ChunkId, mark: Mark, epoch: u64, bytes: &[u8]) -> bool {
+    pub fn put(&self, chunk: ChunkId, mark: VersionTag, epoch: u64, bytes: &[u8]) -> bool {
         let Some(place) = self.place(chunk).filter(|_| bytes.len() as u64 == self.chunk_size) else { return false };
         // half of another version must never be taken for it
         lock(&self.there).remove(&chunk);
@@ -154,7 +154,7 @@ mod tests {
         assert!(spills.open(5..9, 1000).is_err());
         let Ok(spill) = spills.open(5..8, 1000) else { return }; // a tmpfs
         assert!(spills.open(0..1, 1).is_err(), "the limit is for all");
-        let (a, b) = (Mark::of(Some(&Version::Count(1))), Mark::of(Some(&Version::Count(2))));
+        let (a, b) = (VersionTag::of(Some(&Version::Count(1))), VersionTag::of(Some(&Version::Count(2))));
         assert!(spill.put(ChunkId(7), a, 1, &[7; 1000]) && spill.put(ChunkId(7), b, 2, &[8; 1000]));
         assert!(!spill.put(ChunkId(8), a, 1, &[7; 1000]) && !spill.put(ChunkId(6), a, 1, &[7; 999]));
         assert_eq!((spill.mark(ChunkId(7)), spill.mark(ChunkId(6))), (Some((b, 2)), None));

@@ -45,7 +45,7 @@ impl Store for SlowStore {
 const CHUNK: usize = 10_000;
 
 fn get(cache: &Cache, array: &Array, chunk: u64) -> Result<Option<Vec<u8>>> {
-    Ok(cache.get(array, ChunkId(chunk), Want::Whole)?.map(|piece| piece.bytes().to_vec()))
+    Ok(cache.get(array, ChunkId(chunk), ChunkPart::Whole)?.map(|piece| piece.bytes().to_vec()))
 }
 
 /// 16 chunks of [`CHUNK`] bytes, all but the last stored, and a cache of `bound` bytes.
@@ -224,7 +224,7 @@ fn chunks_replaced_while_their_blocks_are_read_do_not_wait_for_each_other() {
     for i in 0..2 {
         let (cache, array, done) = (cache.clone(), array.clone(), done.clone());
         std::thread::spawn(move || {
-            let piece = cache.get(&array, ChunkId(i), Want::At(0)).unwrap().unwrap();
+            let piece = cache.get(&array, ChunkId(i), ChunkPart::At(0)).unwrap().unwrap();
             done.send(piece.bytes().len()).unwrap();
         });
     }

@@ -4,12 +4,12 @@
 
 use super::Cache;
 use super::content::Place;
-use super::seen::Mark;
+use super::seen::VersionTag;
 use super::spill::Spill;
 use crate::array::{Array, Opened, Scratch};
 use crate::error::{Error, Result};
 use crate::util::memory::{self, lock};
-use crate::zarr::codec::Partly;
+use crate::zarr::codec::PartialDecode;
 use crate::zarr::grid::ChunkId;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -48,7 +48,7 @@ impl Window {
 }
 
 /// The bytes of a window, and the versions of the chunks they are from, in the order of their numbers.
-type Built = (Vec<u8>, Vec<(ChunkId, Mark)>);
+type Built = (Vec<u8>, Vec<(ChunkId, VersionTag)>);
 
 /// A window that is built by several threads.
 struct Building<'a> {
@@ -69,7 +69,7 @@ type Memory = (Vec<u8>, Scratch);
 struct Visited<'a> {
     bytes: &'a [u8],
     start: usize,
-    mark: Mark,
+    mark: VersionTag,
 }
 
 /// Puts a window together, in `buffer` if that has the room: its bytes, and the versions of the chunks they are from.
@@ -130,7 +130,7 @@ impl Building<'_> {
         for (flat, run) in &runs {
             let at = (flat - self.window.range.start) as usize;
             let to = &mut window.0[at..at + run.len];
-            match visited.mark == Mark::UNINITIALISED {
+            match visited.mark == VersionTag::UNINITIALISED {
                 true => self.array.fill(to, *flat),
                 false => to.copy_from_slice(&visited.bytes[run.offset - visited.start..][..run.len]),
             }
@@ -144,20 +144,20 @@ impl Building<'_> {
         if let Some(piece) = self.cache.get_written(self.array, chunk).transpose()?.flatten() {
             memory.0.clear();
             memory.0.extend_from_slice(piece.bytes());
-            return Ok(Visited { bytes: &memory.0, start: 0, mark: Mark::of_piece(Some(&piece)) });
+            return Ok(Visited { bytes: &memory.0, start: 0, mark: VersionTag::of_piece(Some(&piece)) });
         }
         if let Some(mark) = self.spilled(chunk, epoch, needed.clone(), &mut memory.0)? {
             return Ok(Visited { bytes: &memory.0, start: needed.start, mark });
         }
-        match self.array.partly() {
-            Partly::Plain => {
+        match self.array.partial_decode() {
+            PartialDecode::Plain => {
                 let version = self.array.read_plain(chunk, needed.clone(), &mut memory.0)?;
-                return Ok(Visited { bytes: &memory.0, start: needed.start, mark: Mark::of(version.as_ref()) });
+                return Ok(Visited { bytes: &memory.0, start: needed.start, mark: VersionTag::of(version.as_ref()) });
             }
             // a far one is asked for once
-            Partly::Blosc if self.array.is_far() && self.window.spill.is_some() => {}
-            Partly::Blosc => match self.array.open_parts(chunk)? {
-                Opened::Uninitialised => return Ok(Visited { bytes: &[], start: 0, mark: Mark::UNINITIALISED }),
+            PartialDecode::Blosc if self.array.is_remote() && self.window.spill.is_some() => {}
+            PartialDecode::Blosc => match self.array.open_parts(chunk)? {
+                Opened::Uninitialised => return Ok(Visited { bytes: &[], start: 0, mark: VersionTag::UNINITIALISED }),
                 Opened::Parts(parts) if self.is_better_in_parts(&needed, parts.block_size()) => {
                     let size = parts.block_size();
                     let blocks = needed.start / size..needed.end.div_ceil(size);
@@ -179,11 +179,11 @@ impl Building<'_> {
                         memory.0.extend_from_slice(&bytes);
                         block = bytes;
                     }
-                    return Ok(Visited { bytes: &memory.0, start, mark: Mark::of(Some(&parts.version)) });
+                    return Ok(Visited { bytes: &memory.0, start, mark: VersionTag::of(Some(&parts.version)) });
                 }
                 _ => {}
             },
-            Partly::No => {}
+            PartialDecode::No => {}
         }
         self.whole(chunk, epoch, memory)
     }
@@ -198,9 +198,9 @@ impl Building<'_> {
     fn whole<'s>(&self, chunk: ChunkId, epoch: u64, memory: &'s mut Memory) -> Result<Visited<'s>> {
         let (bytes, scratch) = memory;
         let Some(loaded) = self.array.load(chunk, std::mem::take(bytes), scratch)? else {
-            return Ok(Visited { bytes: &[], start: 0, mark: Mark::UNINITIALISED });
+            return Ok(Visited { bytes: &[], start: 0, mark: VersionTag::UNINITIALISED });
         };
-        let mark = Mark::of(Some(&loaded.version));
+        let mark = VersionTag::of(Some(&loaded.version));
         *bytes = loaded.bytes;
         if !self.window.last && self.window.spill.as_ref().is_some_and(|spill| spill.put(chunk, mark, epoch, bytes)) {
             self.cache.stats.bytes_spilled.add(bytes.len() as u64);
@@ -209,13 +209,13 @@ impl Building<'_> {
     }
 
     /// Reads bytes of a chunk from the spill file, if they are there and still what the store holds.
-    fn spilled(&self, chunk: ChunkId, now: u64, needed: Range<usize>, out: &mut Vec<u8>) -> Result<Option<Mark>> {
+    fn spilled(&self, chunk: ChunkId, now: u64, needed: Range<usize>, out: &mut Vec<u8>) -> Result<Option<VersionTag>> {
         let Some((spill, (mark, epoch))) = self.window.spill.as_ref().and_then(|s| Some((s, s.mark(chunk)?))) else {
             return Ok(None);
         };
         if epoch < now {
             let stat = self.array.stat_chunk(chunk)?;
-            if Mark::of(stat.as_ref().map(|s| &s.version)) != mark {
+            if VersionTag::of(stat.as_ref().map(|s| &s.version)) != mark {
                 return Ok(None);
             }
             spill.confirm(chunk, now);

@@ -7,9 +7,9 @@
 //! store is asked: a writer who finds room never waits for the store.
 
 use super::buffers::Decoded;
-use super::content::{Answer, Content, Piece, Place, Slot};
+use super::content::{Answer, Content, DecodedPart, Place, Slot};
 use super::ranges::Ranges;
-use super::seen::Mark;
+use super::seen::VersionTag;
 use super::{Cache, SlotKey, State};
 use crate::array::Array;
 use crate::error::{Error, Result};
@@ -69,10 +69,10 @@ enum Below {
 }
 
 impl Below {
-    fn mark(&self) -> Option<Mark> {
+    fn mark(&self) -> Option<VersionTag> {
         match self {
             Below::Unknown => None,
-            Below::Known(version) => Some(Mark::of(version.as_ref())),
+            Below::Known(version) => Some(VersionTag::of(version.as_ref())),
         }
     }
 }
@@ -88,7 +88,7 @@ struct Storing {
 
 impl Storing {
     /// Of what was below; None if it was overwritten unseen.
-    fn before(&self) -> Option<Mark> {
+    fn before(&self) -> Option<VersionTag> {
         self.below.as_ref().and_then(Below::mark)
     }
 
@@ -235,7 +235,7 @@ fn lost(written: &Written, why: &str) -> Error {
 
 /// Threads that store: they mostly wait, for the disk or a far store.
 pub(super) fn flush_threads(array: &Array) -> usize {
-    array.at_once(std::thread::available_parallelism().map_or(4, |n| n.get()).max(4))
+    array.concurrency(std::thread::available_parallelism().map_or(4, |n| n.get()).max(4))
 }
 
 /// Positions of an edge chunk that belong to the array; None of any other chunk.
@@ -371,7 +371,7 @@ impl Cache {
             // what a write-back has stored meanwhile may not be in what was loaded
             if state.bytes.is_some() && state.stores == stores {
                 state.lay_over(self, bytes, below, epoch)?;
-                self.note(array, chunk, state.below.mark().unwrap_or(Mark::UNINITIALISED));
+                self.note(array, chunk, state.below.mark().unwrap_or(VersionTag::UNINITIALISED));
                 fresh = false;
             }
         }
@@ -619,9 +619,9 @@ impl Cache {
         keep: bool,
     ) {
         let (array, chunk) = (&written.array, written.chunk);
-        let mark = Mark::of(version.as_ref());
+        let mark = VersionTag::of(version.as_ref());
         state.stores += 1;
-        self.seen.replace(array.id(), chunk, storing.before(), if array.is_lossy() { Mark::MIXED } else { mark });
+        self.seen.replace(array.id(), chunk, storing.before(), if array.is_lossy() { VersionTag::MIXED } else { mark });
         // what was loaded meanwhile is not what was stored; neither is what a lossy filter made of it
         let is_same = state.loads == storing.loads && !array.is_lossy();
         if is_same {
@@ -671,9 +671,9 @@ impl Cache {
 
 impl WrittenState {
     fn piece(&self) -> Answer {
-        let mark = self.below.mark().filter(|mark| *mark != Mark::UNINITIALISED).unwrap_or(Mark::WRITTEN);
+        let mark = self.below.mark().filter(|mark| *mark != VersionTag::UNINITIALISED).unwrap_or(VersionTag::WRITTEN);
         let bytes = self.bytes.clone().ok_or_else(gone)?;
-        Ok(Some(Piece::whole(bytes, mark)))
+        Ok(Some(DecodedPart::whole(bytes, mark)))
     }
 }
 

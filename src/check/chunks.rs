@@ -92,7 +92,7 @@ fn sizes(array: &Array, chunks: &[ChunkId], how: How) -> Vec<Examined> {
 
 fn decode(array: &Array, chunks: &[ChunkId], how: How) -> Vec<Examined> {
     let room = (IN_MEMORY / array.grid().chunk_size().max(1)).max(1);
-    let threads = array.at_once(how.threads).min(room).min(chunks.len());
+    let threads = array.concurrency(how.threads).min(room).min(chunks.len());
     let next = AtomicUsize::new(0);
     let work = || {
         let (mut examined, mut buffer, mut scratch) = (Vec::new(), Vec::new(), Scratch::default());

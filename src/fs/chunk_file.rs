@@ -9,7 +9,7 @@
 use super::write::{WriteMode, clipped};
 use super::{Backing, CurrentArray, Dropping, Fs, Handle, KernelPages, WriteRecord};
 use crate::array::Array;
-use crate::cache::{Mark, Ranges, Want};
+use crate::cache::{ChunkPart, Ranges, VersionTag};
 use crate::error::{Error, Kind, Result};
 use crate::fs::tree::{Attributes, Node};
 use crate::store::{Key, Version};
@@ -239,7 +239,7 @@ impl Fs {
         let (mut pages, mut backing) = (KernelPages::None, None);
         let is_created = self.chunk_drafts.is_created(&key.join(name));
         // before the epoch: pages newer than their mark are dropped, older ones would be kept
-        let stat = match array.is_far() && !for_writing {
+        let stat = match array.is_remote() && !for_writing {
             // reading it tells as well
             true => None,
             false => match array.stat_chunk(chunk)? {
@@ -252,10 +252,10 @@ impl Fs {
             // it may not be stored yet
         } else if array.metadata().is_object() || stat.is_none() {
             // the size of objects is known only now, or never: then it must not look like an empty file
-            self.cache.get(&array, chunk, Want::Whole)?.ok_or_else(gone)?;
+            self.cache.get(&array, chunk, ChunkPart::Whole)?.ok_or_else(gone)?;
         } else if let Some(stat) = stat.filter(|_| self.read_only) {
             // else they would have to be dropped with each write of flat bytes
-            pages = self.pages_of(inode, Mark::of_array(&array, Some(&stat.version)), true);
+            pages = self.pages_of(inode, VersionTag::of_array(&array, Some(&stat.version)), true);
             backing = self.backing(&array, chunk)?;
         }
         let mut file = ChunkFile::new(inode, array, name.to_string(), pages, for_writing);

@@ -3,7 +3,7 @@
 //! can't be changed.
 
 use super::write::{WriteMode, clipped};
-use super::{CurrentArray, Dropping, FlatFile, Fs, KernelPages, Readers, StoredChunks, WriteRecord};
+use super::{CurrentArray, Dropping, FlatFile, Fs, KernelPages, PrefetchState, StoredChunks, WriteRecord};
 use crate::array::Array;
 use crate::error::{Error, Kind, Result};
 use crate::export::{Composite, Content, Form, Part};
@@ -123,7 +123,7 @@ impl Fs {
             record: WriteRecord::default(),
             writable: false,
             stored: StoredChunks::default(),
-            readers: Readers::default(),
+            readers: PrefetchState::default(),
             dropping: Dropping::new(0, KernelPages::None),
             once,
         })

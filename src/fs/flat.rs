@@ -2,10 +2,10 @@
 //! Within one request all bytes of a chunk are of one version.
 
 use crate::array::Array;
-use crate::cache::{Cache, Mark, Piece, ReadAhead, Readers, Want};
+use crate::cache::{Cache, ChunkPart, DecodedPart, PrefetchState, Prefetcher, VersionTag};
 use crate::error::{Error, Result};
 use crate::stats::Stats;
-use crate::zarr::codec::Partly;
+use crate::zarr::codec::PartialDecode;
 use crate::zarr::grid::{ChunkId, Run};
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
@@ -28,7 +28,7 @@ thread_local! {
 }
 
 /// What a look into the cache gave: not there; or there, decoded or uninitialised.
-type Cached = Option<Option<Piece>>;
+type Cached = Option<Option<DecodedPart>>;
 
 /// A part of a run that is still to be copied to `at` in the reply.
 type Missing = (Run, usize);
@@ -38,7 +38,7 @@ pub struct FlatRead<'a> {
     /// Where the chunks come from.
     pub cache: &'a Cache,
     /// Threads that help where several chunks are missing.
-    pub ahead: &'a ReadAhead,
+    pub ahead: &'a Prefetcher,
     /// Whose bytes.
     pub array: &'a Arc<Array>,
     /// The first flat position.
@@ -52,16 +52,16 @@ struct Reply<'a> {
     request: &'a FlatRead<'a>,
     out: &'a mut [u8],
     /// The version of each chunk in it.
-    marks: HashMap<ChunkId, Mark>,
+    marks: HashMap<ChunkId, VersionTag>,
     /// A chunk was replaced: the reply holds bytes of both versions.
     mixed: bool,
 }
 
 /// Notes a request of `len` bytes, clipped to the array, and reads ahead of it.
-pub fn note(ahead: &ReadAhead, readers: &Readers, array: &Arc<Array>, offset: u64, len: usize, once: bool) {
+pub fn note(ahead: &Prefetcher, readers: &PrefetchState, array: &Arc<Array>, offset: u64, len: usize, once: bool) {
     let end = offset.saturating_add(len as u64).min(array.size());
     if offset < end {
-        ahead.note(readers, array, offset, end - offset, once);
+        ahead.record_access(readers, array, offset, end - offset, once);
     }
 }
 
@@ -96,7 +96,7 @@ impl FlatRead<'_> {
             missing.sort_unstable_by_key(|(run, at)| (run.chunk, *at));
             let by_chunk = || missing.chunk_by(|(a, _), (b, _)| a.chunk == b.chunk);
             // a forward reader is read ahead anyway
-            if !self.whole && self.array.partly() != Partly::Plain {
+            if !self.whole && self.array.partial_decode() != PartialDecode::Plain {
                 let others = by_chunk().skip(1).filter_map(|same| Some((same.first()?.0, self.want(same))));
                 self.ahead.load_beside(self.array, others.map(|(run, want)| (run.chunk, want)));
             }
@@ -130,10 +130,10 @@ impl FlatRead<'_> {
                     // somebody may have loaded it meanwhile, in another version
                     let known = match missing_chunks.contains(&run.chunk) {
                         true => None,
-                        false => self.cache.peek(self.array, run.chunk, Want::At(run.offset)).transpose()?,
+                        false => self.cache.peek(self.array, run.chunk, ChunkPart::At(run.offset)).transpose()?,
                     };
                     if let Some(piece) = &known {
-                        reply.mark(run.chunk, Mark::of_piece(piece.as_ref()));
+                        reply.mark(run.chunk, VersionTag::of_piece(piece.as_ref()));
                     }
                     *slot = Some((run.chunk, known));
                 }
@@ -159,21 +159,21 @@ impl FlatRead<'_> {
         let chunk = first.0.chunk;
         let range = first.0.offset..last.0.offset + last.0.len;
         let needed: usize = missing.iter().map(|(run, _)| run.len).sum();
-        let whole = self.want(missing) == Want::Whole;
-        if !whole && self.array.partly() == Partly::Plain && range.len() <= 4 * needed {
+        let whole = self.want(missing) == ChunkPart::Whole;
+        if !whole && self.array.partial_decode() == PartialDecode::Plain && range.len() <= 4 * needed {
             return self.read_plain(chunk, range, missing, reply);
         }
         let mut piece = None;
         for (run, at) in missing {
             let (mut run, mut at) = (*run, *at);
             while run.len > 0 {
-                let want = if whole { Want::Whole } else { Want::At(run.offset) };
-                let covers = |p: &Option<Piece>| p.as_ref().is_none_or(|p| p.at(run.offset).is_some());
+                let want = if whole { ChunkPart::Whole } else { ChunkPart::At(run.offset) };
+                let covers = |p: &Option<DecodedPart>| p.as_ref().is_none_or(|p| p.at(run.offset).is_some());
                 if !piece.as_ref().is_some_and(covers) {
                     // let go of it before a wait
                     drop(piece.take());
                     let got = self.cache.get(self.array, chunk, want)?;
-                    reply.mark(chunk, Mark::of_piece(got.as_ref()));
+                    reply.mark(chunk, VersionTag::of_piece(got.as_ref()));
                     piece = Some(got);
                 }
                 let n = reply.copy(piece.as_ref().and_then(Option::as_ref), &run, at);
@@ -184,13 +184,13 @@ impl FlatRead<'_> {
     }
 
     /// What to load of a chunk of which this is missing.
-    fn want(&self, missing: &[Missing]) -> Want {
+    fn want(&self, missing: &[Missing]) -> ChunkPart {
         let needed: usize = missing.iter().map(|(run, _)| run.len).sum();
         match missing.first() {
-            Some((run, _)) if !self.whole && 2 * needed < self.array.grid().chunk_size() => Want::At(run.offset),
+            Some((run, _)) if !self.whole && 2 * needed < self.array.grid().chunk_size() => ChunkPart::At(run.offset),
             // a block may still fit
-            Some((run, _)) if self.array.check_memory().is_err() => Want::At(run.offset),
-            _ => Want::Whole,
+            Some((run, _)) if self.array.check_memory().is_err() => ChunkPart::At(run.offset),
+            _ => ChunkPart::Whole,
         }
     }
 
@@ -201,7 +201,7 @@ impl FlatRead<'_> {
             let mark = self.cache.read_plain(self.array, chunk, range, bytes)?;
             reply.mark(chunk, mark);
             for (run, at) in missing {
-                match mark == Mark::UNINITIALISED {
+                match mark == VersionTag::UNINITIALISED {
                     true => {
                         reply.copy(None, run, *at);
                     }
@@ -217,13 +217,13 @@ impl FlatRead<'_> {
 }
 
 impl Reply<'_> {
-    fn mark(&mut self, chunk: ChunkId, mark: Mark) {
+    fn mark(&mut self, chunk: ChunkId, mark: VersionTag) {
         self.mixed |= self.marks.insert(chunk, mark).is_some_and(|before| before != mark);
     }
 
     /// Copies the beginning of a run to its place `at`, as far as the piece goes; no piece stands for an uninitialised
     /// chunk. How many bytes that were.
-    fn copy(&mut self, piece: Option<&Piece>, run: &Run, at: usize) -> usize {
+    fn copy(&mut self, piece: Option<&DecodedPart>, run: &Run, at: usize) -> usize {
         let Some(piece) = piece else {
             self.request.array.fill(&mut self.out[at..at + run.len], self.request.offset + at as u64);
             return run.len;

@@ -59,7 +59,7 @@ impl StoredChunks {
 
     fn hole(&self, array: &Arc<Array>, offset: u64) -> Result<u64> {
         let mut walk = Walk::new(array);
-        if array.is_far() {
+        if array.is_remote() {
             walk.listed = self.listed(array);
             if walk.listed.is_none() {
                 return Ok(array.size());
@@ -73,7 +73,7 @@ impl StoredChunks {
     fn data(&self, array: &Arc<Array>, offset: u64) -> Result<u64> {
         let none = || Error::system(libc::ENXIO);
         // a far store lists a thousand in the time of a probe
-        if !array.is_far()
+        if !array.is_remote()
             && let Some(found) = Walk::new(array).find(offset, PROBES, true)?
         {
             return found.ok_or_else(none);
@@ -102,7 +102,7 @@ impl StoredChunks {
 
 fn list(array: &Arc<Array>) -> Option<Vec<ChunkId>> {
     let mut chunks = Vec::new();
-    let most = if array.is_far() { MAX_LISTED_FAR } else { MAX_LISTED };
+    let most = if array.is_remote() { MAX_LISTED_FAR } else { MAX_LISTED };
     for entry in array.entries().ok()? {
         match entry.ok()? {
             ArrayEntry::Chunk(chunk) if chunks.len() < most => chunks.push(chunk),

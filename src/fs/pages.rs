@@ -1,7 +1,7 @@
 //! Which pages of a file the kernel may keep when it is opened: all, as long as nothing has changed since the file was
 //! opened before. It knows nothing of how that is found out, or told to the kernel.
 
-use crate::cache::Mark;
+use crate::cache::VersionTag;
 use crate::util::memory::lock;
 use lru::LruCache;
 use std::num::NonZeroUsize;
@@ -18,7 +18,7 @@ pub struct Pages {
 
 struct File {
     /// Of the file when it was opened last.
-    mark: Mark,
+    mark: VersionTag,
     /// Openings that make the kernel drop the pages, and of which it is not known whether it has: until then, no other
     /// opening may have it keep them.
     dropping: usize,
@@ -32,7 +32,7 @@ impl Pages {
 
     /// Notes an opening of a file that is as `mark` tells, and, as far as the mark does not tell, the `same` as at the
     /// opening before. True if the kernel may keep its pages; else [`Pages::dropped`] must follow.
-    pub fn open(&self, inode: u64, mark: Mark, same: bool) -> bool {
+    pub fn open(&self, inode: u64, mark: VersionTag, same: bool) -> bool {
         let mut files = lock(&self.files);
         let Some(file) = files.get_mut(&inode) else {
             files.put(inode, File { mark, dropping: 1 });
@@ -59,7 +59,7 @@ mod tests {
 
     #[test]
     fn pages_are_kept_only_while_nothing_changes_and_nobody_drops_them() {
-        let [a, b] = [1, 2].map(|n| Mark::of(Some(&Version::Count(n))));
+        let [a, b] = [1, 2].map(|n| VersionTag::of(Some(&Version::Count(n))));
         let pages = Pages::new();
         assert!(!pages.open(7, a, true), "nothing is known before");
         assert!(!pages.open(7, a, true), "the first may still be under way");

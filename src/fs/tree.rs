@@ -4,7 +4,7 @@
 
 use crate::array::hierarchy::{Document, Hierarchy, MetadataFile, Place};
 use crate::array::{Array, is_chunk_like};
-use crate::cache::{Cache, Want};
+use crate::cache::{Cache, ChunkPart};
 use crate::error::{Error, Result};
 use crate::export::{DATASET, Format};
 use crate::stats::Counter;
@@ -533,7 +533,7 @@ impl Tree {
         if !array.metadata().is_object() {
             return array.grid().chunk_size() as u64;
         }
-        let piece = array.readable().and_then(|()| self.cache.get(array, chunk, Want::Whole));
+        let piece = array.readable().and_then(|()| self.cache.get(array, chunk, ChunkPart::Whole));
         piece.ok().flatten().map_or(0, |p| p.bytes().len() as u64)
     }
 

@@ -46,7 +46,7 @@ pub(crate) use deflate::deflate_for_tests;
 pub use deflate::inflate;
 pub use interchange::{check_compressor, check_interchange};
 pub use object::check_objects;
-pub use pipeline::{Partly, Pipeline};
+pub use pipeline::{PartialDecode, Pipeline};
 
 /// Why bytes can't be decoded or encoded, in one line.
 #[derive(Clone, Debug, PartialEq, Eq)]

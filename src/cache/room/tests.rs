@@ -1,5 +1,5 @@
 use crate::array::Array;
-use crate::cache::{Cache, Want};
+use crate::cache::{Cache, ChunkPart};
 use crate::error::{Error, Result};
 use crate::stats::Stats;
 use crate::store::{FaultyStore, Key, MemoryStore, Replaces, Store, Version, delegate_store};
@@ -125,7 +125,7 @@ fn use_array(cache: &Cache, array: &Arc<Array>) {
     }
     cache.flush_array(array).unwrap();
     for chunk in 0..CHUNKS {
-        let piece = cache.get(array, ChunkId(chunk), Want::Whole).unwrap().unwrap();
+        let piece = cache.get(array, ChunkId(chunk), ChunkPart::Whole).unwrap().unwrap();
         assert_eq!((piece.bytes()[99], piece.bytes()[199]), (chunk as u8, 7));
     }
 }
@@ -237,13 +237,13 @@ fn a_load_of_another_array_does_not_wait_for_stopped_loads() {
     let loads: Vec<_> = (0..4)
         .map(|chunk| {
             let stuck = setup.stuck.clone();
-            setup.spawn(move |cache| cache.get(&stuck, ChunkId(chunk), Want::Whole).map(|piece| piece.is_some()))
+            setup.spawn(move |cache| cache.get(&stuck, ChunkId(chunk), ChunkPart::Whole).map(|piece| piece.is_some()))
         })
         .collect();
     wait_for(|| setup.store.stopped() == 2);
     let read = setup.spawn(move |cache| {
         for chunk in 0..CHUNKS {
-            let piece = cache.get(&other, ChunkId(chunk), Want::Whole).unwrap().unwrap();
+            let piece = cache.get(&other, ChunkId(chunk), ChunkPart::Whole).unwrap().unwrap();
             assert_eq!(piece.bytes()[0], chunk as u8);
         }
     });

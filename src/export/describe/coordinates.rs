@@ -5,7 +5,7 @@ use super::super::described::Coordinates;
 use super::{attributes, nearest_array, numbers};
 use crate::array::Array;
 use crate::array::hierarchy::Hierarchy;
-use crate::cache::{Cache, Want};
+use crate::cache::{Cache, ChunkPart};
 use crate::error::{Error, Result};
 use crate::store::Key;
 use crate::util::json::{self, Map, Object, Value};
@@ -121,7 +121,7 @@ fn values(cache: &Cache, array: &Array, attributes: &Map<String, Value>) -> Resu
 /// Returns all flat bytes of an array that is small enough to be read as a whole.
 pub fn flat(cache: &Cache, array: &Array) -> Result<Vec<u8>> {
     let grid = array.grid();
-    let max_chunks = if array.is_far() { MAX_FAR_CHUNKS } else { MAX_CHUNKS };
+    let max_chunks = if array.is_remote() { MAX_FAR_CHUNKS } else { MAX_CHUNKS };
     if array.metadata().shape.iter().product::<u64>() > MAX_ITEMS || grid.chunk_size() > MAX_CHUNK {
         return Err(Error::unsupported("the array or its chunks are too large"));
     }
@@ -135,7 +135,7 @@ pub fn flat(cache: &Cache, array: &Array) -> Result<Vec<u8>> {
     let mut rest = bytes.as_mut_slice();
     for run in grid.runs(0..array.size()) {
         let (to, behind) = rest.split_at_mut_checked(run.len).ok_or_else(|| Error::damaged("a run is too long"))?;
-        match cache.get(array, run.chunk, Want::Whole)? {
+        match cache.get(array, run.chunk, ChunkPart::Whole)? {
             None => array.fill(to, 0),
             Some(piece) => {
                 let from = piece.at(run.offset).and_then(|from| from.get(..run.len));

@@ -76,7 +76,7 @@ fn sample(store: &dyn Store, array: &Arc<Array>) -> Stored {
         // nobody knows: what is called a hole would be copied as zeros
         return Stored { bytes: array.size(), ..stored };
     }
-    let most = if array.is_far() { NAMES_FAR } else { NAMES };
+    let most = if array.is_remote() { NAMES_FAR } else { NAMES };
     let entries = array.entries().into_iter().flatten().take(most).inspect(|_| names += 1);
     let mut found = entries.filter_map(|entry| match entry {
         Ok(ArrayEntry::Chunk(chunk)) => Some(chunk),

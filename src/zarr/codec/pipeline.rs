@@ -24,7 +24,7 @@ thread_local! {
 
 /// Whether a part of a decoded chunk costs less than the whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Partly {
+pub enum PartialDecode {
     /// It doesn't.
     No,
     /// Stored chunks are decoded chunks: any range of bytes can be read.
@@ -79,11 +79,11 @@ impl Pipeline {
     }
 
     /// What a part of a decoded chunk takes.
-    pub fn partly(&self) -> Partly {
+    pub fn partial_decode(&self) -> PartialDecode {
         match self.steps.as_slice() {
-            [] => Partly::Plain,
-            [step] if step.is_blosc() => Partly::Blosc,
-            _ => Partly::No,
+            [] => PartialDecode::Plain,
+            [step] if step.is_blosc() => PartialDecode::Blosc,
+            _ => PartialDecode::No,
         }
     }
 
