@@ -4,18 +4,16 @@
 mod delegate;
 mod directory;
 mod disk_cache;
-mod faulty;
 mod key;
 mod locks;
 mod memory;
 mod metadata_cache;
 mod object;
 mod permissions;
-#[cfg(test)]
-mod simulated_remote;
 mod stat_many;
 mod subtree;
-mod unlisted;
+#[cfg(test)]
+mod test_doubles;
 mod zip;
 
 pub(crate) use delegate::delegate_store;
@@ -23,18 +21,16 @@ pub(crate) use object::percent_decoded;
 
 pub use directory::DirectoryStore;
 pub use disk_cache::DiskCache;
-pub use faulty::{Fault, FaultyStore, Operation};
 pub use key::{Key, escaped};
 pub use locks::{KeyLock, LockFiles};
 pub use memory::MemoryStore;
 pub use metadata_cache::MetadataCache;
 pub use object::{ObjectOptions, ObjectStore};
 pub use permissions::{Permissions, both};
-#[cfg(test)]
-pub use simulated_remote::SimulatedRemote;
 pub use stat_many::stat_many_with;
 pub use subtree::{ExclusiveLock, SharedLock, SubtreeLocks};
-pub use unlisted::UnlistedStore;
+#[cfg(test)]
+pub use test_doubles::{FaultyStore, Operation, PlannedFault, SimulatedRemote, UnlistedStore};
 pub use zip::ZipStore;
 
 use crate::error::{Error, Kind, Result};

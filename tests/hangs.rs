@@ -17,6 +17,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use support::daemon::Daemon;
 use support::made::{Made, pattern};
+use support::stoppable::StoppableStore;
 use support::{close, setting, wait_for, zarrfs};
 use zarrfs::array::hierarchy::Hierarchy;
 use zarrfs::cache::{Cache, SpillOptions};
@@ -25,7 +26,7 @@ use zarrfs::fs::tree::{Headers, Tree};
 use zarrfs::fs::{Fs, Options};
 use zarrfs::fuse::{MountRequest, Mountpoint, ServeOptions, serve};
 use zarrfs::stats::Stats;
-use zarrfs::store::{DirectoryStore, FaultyStore, Key};
+use zarrfs::store::{DirectoryStore, Key};
 use zarrfs::zarr::metadata::V1Order;
 
 /// How long a probe may take on a machine that is busy with other things. What the tests stop, they stop for longer.
@@ -106,7 +107,7 @@ fn write_and_close(path: &Path, offset: u64, data: &[u8]) -> std::io::Result<()>
 
 /// A mount served by the test itself, of a store whose calls can be stopped.
 struct Stopping {
-    store: Arc<FaultyStore>,
+    store: Arc<StoppableStore>,
     mountpoint: Mountpoint,
     session: Option<JoinHandle<zarrfs::error::Result<()>>>,
     directory: tempfile::TempDir,
@@ -119,7 +120,7 @@ impl Stopping {
         fs::create_dir(&path).unwrap();
         let stats = Arc::new(Stats::default());
         let below = DirectoryStore::open(store).unwrap().without_fsync();
-        let store = Arc::new(FaultyStore::new(Arc::new(below)));
+        let store = Arc::new(StoppableStore::new(below));
         let cache = Arc::new(Cache::new(cache_size, stats.clone()));
         let hierarchy = Hierarchy::new(store.clone(), V1Order::Zarr1, stats.clone());
         let headers = Headers { formats: vec![Format::Npy], dataset: true };

@@ -1,7 +1,7 @@
 use super::*;
 use crate::array::hierarchy::{Consolidated, UseConsolidated};
 use crate::error::Error;
-use crate::store::{Fault as Failure, FaultyStore, MemoryStore, Operation, Store, UnlistedStore};
+use crate::store::{FaultyStore, MemoryStore, Operation, PlannedFault, Store, UnlistedStore};
 use crate::zarr::metadata::V1Order;
 
 const ARRAY: &str = r#"{"zarr_format":2,"shape":[4],"chunks":[2],"dtype":"|u1","compressor":null,"fill_value":0,"order":"C",
@@ -50,7 +50,7 @@ fn what_the_system_refuses_is_found_and_the_rest_is_looked_at() {
     ];
     for (operation, after, key, chunks) in cases {
         let store = FaultyStore::new(memory());
-        store.plan(Failure { after, ..Failure::next(operation, libc::EIO) });
+        store.plan(PlannedFault { after, ..PlannedFault::next(operation, libc::EIO) });
         let (found, summary) = found(Arc::new(store), true);
         let message = format!("{}; {}", Error::system(libc::EIO), Fault::Unreadable.advice());
         assert_eq!(found, [(Fault::Unreadable, key.to_string(), message)], "{operation:?} {after}");

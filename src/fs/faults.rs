@@ -2,7 +2,7 @@
 
 use super::model::mount;
 use super::*;
-use crate::store::{DirectoryStore, Fault, FaultyStore, Operation};
+use crate::store::{DirectoryStore, FaultyStore, Operation, PlannedFault};
 use std::path::Path;
 
 const OLD: &[u8] = b"{\"v\": 1}";
@@ -61,7 +61,7 @@ fn a_rename_that_fails_loses_nothing() {
                 let fs = mount(&store, 1 << 20);
                 let inode = fs.lookup(1, "a").unwrap().inode;
                 let before = store.calls(operation);
-                store.plan(Fault { operation, after, times: 1, errno: libc::EIO, applied });
+                store.plan(PlannedFault { operation, after, times: 1, errno: libc::EIO, applied });
                 let renamed = fs.rename((inode, from), (inode, to), false);
                 let calls = store.calls(operation) - before;
                 store.heal();

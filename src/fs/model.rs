@@ -5,7 +5,7 @@ use super::tests::geometry;
 use super::*;
 use crate::array::hierarchy::Hierarchy;
 use crate::fs::tree::FLAT;
-use crate::store::{Fault, FaultyStore, MemoryStore, MetadataCache, Operation, Store};
+use crate::store::{FaultyStore, MemoryStore, MetadataCache, Operation, PlannedFault, Store};
 use crate::zarr::grid::Grid;
 use crate::zarr::metadata::{ArrayMetadata, V1Order};
 use proptest::prelude::*;
@@ -216,7 +216,7 @@ impl Model {
             }
             Op::Fail(times, applied) => {
                 let errno = libc::ENOSPC;
-                self.store.plan(Fault { operation: Operation::Put, after: 0, times, errno, applied });
+                self.store.plan(PlannedFault { operation: Operation::Put, after: 0, times, errno, applied });
                 self.fails = true;
             }
             Op::Heal => self.heal(),

@@ -8,6 +8,7 @@ pub mod history;
 pub mod made;
 pub mod servers;
 pub mod session;
+pub mod stoppable;
 pub mod tracer;
 pub mod walk;
 

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::error::Kind;
-use crate::store::{Fault, FaultyStore, MemoryStore, Operation, Version};
+use crate::store::{FaultyStore, MemoryStore, Operation, PlannedFault, Version};
 use crate::util::json::Value;
 
 mod contended;
@@ -125,11 +125,11 @@ fn a_failure_of_the_system_is_neither_remembered_nor_taken_for_a_change() {
         Some(Place::Damaged(e)) => Err(e.errno()),
         _ => panic!(),
     };
-    store.plan(Fault::next(Operation::Get, libc::EMFILE));
+    store.plan(PlannedFault::next(Operation::Get, libc::EMFILE));
     assert_eq!(find().err(), Some(libc::EMFILE));
     let array = find().unwrap();
     memory.insert("x/.zarray", ARRAY);
-    store.plan(Fault::next(Operation::Get, libc::EMFILE));
+    store.plan(PlannedFault::next(Operation::Get, libc::EMFILE));
     assert_eq!(find().err(), Some(libc::EMFILE));
     assert!(!array.is_superseded() && Arc::ptr_eq(&array, &find().unwrap()));
 }

@@ -1,5 +1,5 @@
 use super::*;
-use crate::store::{Fault, FaultyStore, MemoryStore, Operation};
+use crate::store::{FaultyStore, MemoryStore, Operation, PlannedFault};
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::PathBuf;
 use std::process::{Child, Command};
@@ -196,7 +196,7 @@ fn another_version_is_another_value() {
     // a store that can't be asked: what is on disk may be anything by now
     place.insert("v", "1");
     get(&cache, "v").unwrap().unwrap();
-    place.calls.plan(Fault { times: u64::MAX, ..Fault::next(Operation::Stat, libc::EIO) });
+    place.calls.plan(PlannedFault { times: u64::MAX, ..PlannedFault::next(Operation::Stat, libc::EIO) });
     assert_eq!(get(&cache, "v").unwrap_err().errno(), libc::EIO);
 }
 
@@ -214,7 +214,7 @@ fn what_is_put_is_kept_and_what_is_deleted_is_not() {
     assert_eq!((get(&cache, "a/w").unwrap(), files(&place.own())), (None, vec![]));
     assert_eq!(counted(&place.own()), 0);
     // a put that fails changes nothing
-    place.calls.plan(Fault::next(Operation::Put, libc::EIO));
+    place.calls.plan(PlannedFault::next(Operation::Put, libc::EIO));
     assert!(cache.put(&key("a/w"), b"lost").is_err());
     assert!(files(&place.own()).is_empty());
 }

@@ -1,6 +1,6 @@
 use super::*;
 use crate::error::Error;
-use crate::store::{Fault, FaultyStore, MemoryStore, Operation, delegate_store};
+use crate::store::{FaultyStore, MemoryStore, Operation, PlannedFault, delegate_store};
 use std::sync::mpsc;
 
 const LONG: Option<Duration> = Some(Duration::from_secs(3600));
@@ -129,7 +129,7 @@ fn own_changes_are_seen_at_once() {
     assert!(c.store.delete(&x).unwrap());
     assert_eq!((c.size("a/x"), c.text("a/x")), (None, None));
     // a put that fails may have happened
-    c.counted.plan(Fault { applied: true, ..Fault::next(Operation::Put, libc::EIO) });
+    c.counted.plan(PlannedFault { applied: true, ..PlannedFault::next(Operation::Put, libc::EIO) });
     assert!(c.store.put(&x, b"1").is_err());
     assert_eq!(c.size("a/x"), Some(1));
 }

@@ -2,7 +2,7 @@
 
 use super::shapes::{document, elements, resized, store_chunks};
 use super::*;
-use crate::store::{Fault, FaultyStore, Operation};
+use crate::store::{FaultyStore, Operation, PlannedFault};
 
 /// Calls `change` on stores made by `make`, with the store failing at each call in turn, before or after that has had
 /// its effect; then `check` on what is left.
@@ -17,7 +17,7 @@ fn at_each_step(
             for after in 0.. {
                 let store = make();
                 let faulty = Arc::new(FaultyStore::new(store.clone()));
-                faulty.plan(Fault { operation, after, times: u64::MAX, errno: libc::EIO, applied });
+                faulty.plan(PlannedFault { operation, after, times: u64::MAX, errno: libc::EIO, applied });
                 let h = Hierarchy::new(faulty, V1Order::Zarr1, Arc::default());
                 if change(&h).is_ok() {
                     break;

@@ -1,17 +1,16 @@
-//! A store that can't list, for tests: another one, of which only the values can be asked for, as a server of plain HTTP
-//! gives them.
+//! A store without listings, as a plain web server is.
 
-use super::{EntryKind, Key, Listing, Stat, Store, delegate_store};
 use crate::error::Result;
+use crate::store::{EntryKind, Key, Listing, Stat, Store, delegate_store};
 use std::sync::Arc;
 
-/// A store without listings.
+/// A read-only view of another store that cannot list keys and does not know prefixes.
 pub struct UnlistedStore {
     inner: Arc<dyn Store>,
 }
 
 impl UnlistedStore {
-    /// The values of `inner`.
+    /// Wraps `inner`.
     pub fn new(inner: Arc<dyn Store>) -> Self {
         UnlistedStore { inner }
     }

@@ -1,39 +1,38 @@
-//! A store in memory that is far away, for tests: each request takes its time, and they are counted.
+//! A remote store simulated in memory: requests take time and are counted.
 
-use super::{Key, Listing, MemoryStore, Replaces, Stat, Store, Version, delegate_store};
 use crate::error::Result;
+use crate::store::{Key, Listing, MemoryStore, Replaces, Stat, Store, Version, delegate_store};
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// A store in memory that is far away.
+/// A store in memory that answers like a remote one.
 pub struct SimulatedRemote {
-    /// What it holds, to be changed at once.
+    /// The content, which a test can change without a request.
     pub below: MemoryStore,
     latency: Duration,
-    /// False for one that can't list.
-    lists: bool,
-    /// Whole values asked for.
+    can_list: bool,
+    /// Number of requests for whole values.
     pub gets: AtomicUsize,
-    /// Parts of values.
+    /// Number of requests for parts of values.
     pub ranges: AtomicUsize,
-    /// What stands at a key.
+    /// Number of `stat` requests.
     pub stats: AtomicUsize,
-    /// Values put.
+    /// Number of values put.
     pub puts: AtomicUsize,
     in_flight: AtomicUsize,
-    /// The most requests that were under way at once.
+    /// Maximum number of requests that were in flight at the same time.
     pub max_in_flight: AtomicUsize,
 }
 
 impl SimulatedRemote {
-    /// An empty one, whose answers take `latency`; without `lists` it can't list.
-    pub fn new(latency: Duration, lists: bool) -> Self {
+    /// Creates an empty store whose requests take `latency`.
+    pub fn new(latency: Duration, can_list: bool) -> Self {
         let zero = || AtomicUsize::new(0);
         SimulatedRemote {
             below: MemoryStore::default(),
             latency,
-            lists,
+            can_list,
             gets: zero(),
             ranges: zero(),
             stats: zero(),
@@ -43,16 +42,16 @@ impl SimulatedRemote {
         }
     }
 
-    /// Requests of each kind so far: values, parts, and what stands at keys.
+    /// Returns the number of requests so far: whole values, parts, `stat`.
     pub fn counts(&self) -> [usize; 3] {
         [&self.gets, &self.ranges, &self.stats].map(|count| count.load(Ordering::SeqCst))
     }
 
-    fn request<T>(&self, count: &AtomicUsize, ask: impl FnOnce(&MemoryStore) -> T) -> T {
+    fn request<T>(&self, count: &AtomicUsize, send: impl FnOnce(&MemoryStore) -> T) -> T {
         count.fetch_add(1, Ordering::SeqCst);
         self.max_in_flight.fetch_max(self.in_flight.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
         std::thread::sleep(self.latency);
-        let answer = ask(&self.below);
+        let answer = send(&self.below);
         self.in_flight.fetch_sub(1, Ordering::SeqCst);
         answer
     }
@@ -74,14 +73,14 @@ impl Store for SimulatedRemote {
     }
 
     fn list(&self, prefix: &Key) -> Result<Listing> {
-        match self.lists {
+        match self.can_list {
             true => self.below.list(prefix),
             false => Ok(Box::new(std::iter::empty())),
         }
     }
 
     fn lists_all(&self) -> bool {
-        self.lists
+        self.can_list
     }
 
     fn concurrency(&self) -> usize {

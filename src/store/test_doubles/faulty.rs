@@ -1,8 +1,8 @@
-//! A store that fails on demand, for tests: another store, whose calls answer an error when they are told to, before
-//! anything has happened or after all has; or don't answer at all, as those to a disk or a server that hangs.
+//! A store whose calls fail on demand, before or after they took effect, or block like those to a disk or a server that
+//! hangs.
 
-use super::{Key, KeyLock, Listing, Replaces, Stat, Store, Version, delegate_store};
 use crate::error::{Error, Result};
+use crate::store::{Key, KeyLock, Listing, Replaces, Stat, Store, Version, delegate_store};
 use crate::util::memory::lock;
 use std::collections::HashMap;
 use std::fs::File;
@@ -10,12 +10,12 @@ use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Instant;
 
-/// What can fail.
+/// A kind of call that can fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Operation {
     /// Reading a value, or a part of one.
     Get,
-    /// Asking what stands at a key.
+    /// `stat` of a key.
     Stat,
     /// Listing a prefix.
     List,
@@ -23,104 +23,103 @@ pub enum Operation {
     Put,
     /// Removing a value.
     Delete,
-    /// Making what was written durable.
+    /// Making earlier changes durable.
     Sync,
     /// Making or removing a prefix.
     Prefix,
     /// Renaming.
     Rename,
-    /// Opening a value as a file, to read or to write it.
+    /// Opening a value as a file, for reading or writing.
     Open,
     /// Locking a key.
     Lock,
 }
 
-/// A failure to come.
+/// A failure that a test has planned.
 #[derive(Clone, Copy, Debug)]
-pub struct Fault {
-    /// Of which calls.
+pub struct PlannedFault {
+    /// The kind of call that fails.
     pub operation: Operation,
-    /// How many calls still succeed.
+    /// Number of calls that still succeed.
     pub after: u64,
-    /// How many fail then.
+    /// Number of calls that fail then.
     pub times: u64,
-    /// With which error number.
+    /// The error number they return.
     pub errno: i32,
-    /// True if what was asked for happens nevertheless.
+    /// Whether the call takes effect although it returns an error.
     pub applied: bool,
 }
 
-impl Fault {
-    /// The next call fails with `errno`, and nothing happens.
+impl PlannedFault {
+    /// Plans that the next call fails with `errno` and has no effect.
     pub fn next(operation: Operation, errno: i32) -> Self {
-        Fault { operation, after: 0, times: 1, errno, applied: false }
+        PlannedFault { operation, after: 0, times: 1, errno, applied: false }
     }
 }
 
 /// A store that fails on demand.
 pub struct FaultyStore {
     inner: Arc<dyn Store>,
-    /// Protects the faults and the counts.
+    /// Protects the planned faults and the counts.
     plan: Mutex<Plan>,
-    /// Calls that are stopped may go on.
+    /// Signaled when blocked calls may continue.
     resumed: Condvar,
 }
 
 #[derive(Default)]
 struct Plan {
-    faults: Vec<Fault>,
+    faults: Vec<PlannedFault>,
     calls: HashMap<Operation, u64>,
     stop: Option<Stop>,
-    /// How many calls are stopped now.
+    /// Number of calls that are blocked now.
     stopped: usize,
 }
 
-/// Calls at and below a prefix that don't return.
+/// Blocks calls at and below a prefix.
 struct Stop {
     prefix: Key,
-    /// How many calls still return.
+    /// Number of calls that still return.
     after: u64,
 }
 
 impl FaultyStore {
-    /// `inner`, which fails when it is told to.
+    /// Wraps `inner`.
     pub fn new(inner: Arc<dyn Store>) -> Self {
         FaultyStore { inner, plan: Mutex::default(), resumed: Condvar::new() }
     }
 
-    /// Plans a failure. Of several that are due the one that was planned first comes.
-    pub fn plan(&self, fault: Fault) {
+    /// Plans a failure. If several are due, the one that was planned first happens.
+    pub fn plan(&self, fault: PlannedFault) {
         lock(&self.plan).faults.push(fault);
     }
 
-    /// Nothing fails any more.
+    /// Drops all planned failures.
     pub fn heal(&self) {
         lock(&self.plan).faults.clear();
     }
 
-    /// How many calls there have been, failed ones too.
+    /// Returns the number of calls so far, including failed ones.
     pub fn calls(&self, operation: Operation) -> u64 {
         lock(&self.plan).calls.get(&operation).copied().unwrap_or(0)
     }
 
-    /// Stops all calls at and below `prefix`, and all syncs, once `after` more have been made, until
-    /// [`FaultyStore::resume`].
+    /// Blocks all calls at and below `prefix`, and all syncs, after `after` more calls, until [`FaultyStore::resume`].
     pub fn stop(&self, prefix: Key, after: u64) {
         lock(&self.plan).stop = Some(Stop { prefix, after });
     }
 
-    /// Lets the calls that are stopped go on, and stops no more.
+    /// Lets blocked calls continue, and blocks no more.
     pub fn resume(&self) {
         lock(&self.plan).stop = None;
         self.resumed.notify_all();
     }
 
-    /// Returns how many calls are stopped now.
+    /// Returns the number of calls that are blocked now.
     pub fn stopped(&self) -> usize {
         lock(&self.plan).stopped
     }
 
-    /// Waits as long as calls at `key` are stopped; those of the whole store, without one.
+    /// Waits while calls at `key` are blocked; without a key, while calls to the whole store are.
     fn wait(&self, key: Option<&Key>) {
         let mut plan = lock(&self.plan);
         let Some(stop) = &mut plan.stop else { return };
@@ -138,14 +137,14 @@ impl FaultyStore {
         plan.stopped -= 1;
     }
 
-    fn due(&self, operation: Operation) -> Option<Fault> {
+    fn due(&self, operation: Operation) -> Option<PlannedFault> {
         let mut plan = lock(&self.plan);
         *plan.calls.entry(operation).or_default() += 1;
         let mut due = None;
         for fault in plan.faults.iter_mut().filter(|f| f.operation == operation) {
             match fault {
-                Fault { after: 1.., .. } => fault.after -= 1,
-                Fault { times: 1.., .. } if due.is_none() => {
+                PlannedFault { after: 1.., .. } => fault.after -= 1,
+                PlannedFault { times: 1.., .. } if due.is_none() => {
                     fault.times -= 1;
                     due = Some(*fault);
                 }
@@ -228,27 +227,27 @@ impl Store for FaultyStore {
 
 #[cfg(test)]
 mod tests {
-    use super::super::MemoryStore;
     use super::*;
+    use crate::store::MemoryStore;
 
     #[test]
-    fn faults_come_when_and_how_they_were_planned() {
+    fn faults_happen_as_planned() {
         let (store, key) = (FaultyStore::new(Arc::new(MemoryStore::default())), Key::root().join("k"));
         let put = |value: &[u8]| store.put(&key, value).map_err(|e| e.errno());
         let value = || {
             let mut value = Vec::new();
             store.get(&key, 100, &mut value).unwrap().map(|_| value)
         };
-        store.plan(Fault { after: 1, times: 2, ..Fault::next(Operation::Put, libc::ENOSPC) });
-        store.plan(Fault { after: 3, applied: true, ..Fault::next(Operation::Put, libc::EIO) });
-        store.plan(Fault::next(Operation::Sync, libc::EIO));
+        store.plan(PlannedFault { after: 1, times: 2, ..PlannedFault::next(Operation::Put, libc::ENOSPC) });
+        store.plan(PlannedFault { after: 3, applied: true, ..PlannedFault::next(Operation::Put, libc::EIO) });
+        store.plan(PlannedFault::next(Operation::Sync, libc::EIO));
         put(b"1").unwrap();
         assert_eq!((put(b"2").unwrap_err(), put(b"3").unwrap_err(), value().unwrap()), (28, 28, b"1".to_vec()));
         assert_eq!((put(b"4").unwrap_err(), value().unwrap()), (libc::EIO, b"4".to_vec()));
         put(b"5").unwrap();
         assert_eq!(store.calls(Operation::Put), 5);
         assert!(store.sync().is_err() && store.sync().is_ok() && store.delete(&key).unwrap());
-        store.plan(Fault { times: u64::MAX, ..Fault::next(Operation::Get, libc::EIO) });
+        store.plan(PlannedFault { times: u64::MAX, ..PlannedFault::next(Operation::Get, libc::EIO) });
         let fails = |store: &FaultyStore| store.get(&key, 1, &mut Vec::new()).is_err();
         assert!(fails(&store) && fails(&store));
         store.heal();
@@ -256,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_below_a_prefix_stop_until_they_may_go_on() {
+    fn calls_below_a_prefix_block_until_resumed() {
         let store = Arc::new(FaultyStore::new(Arc::new(MemoryStore::default())));
         let stat = |key: &str| store.stat(&Key::root().join(key)).unwrap();
         store.stop(Key::root().join("a"), 1);
