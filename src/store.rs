@@ -17,7 +17,6 @@ mod test_doubles;
 mod zip;
 
 pub(crate) use delegate::delegate_store;
-pub(crate) use object::percent_decoded;
 
 pub use directory::DirectoryStore;
 pub use disk_cache::DiskCache;

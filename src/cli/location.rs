@@ -5,9 +5,7 @@ use super::{Failure, StoreArgs, WriteArgs, absolute};
 use crate::array::hierarchy::REMOVED;
 use crate::error::{Error, Kind};
 use crate::stats::Stats;
-use crate::store::{
-    DirectoryStore, DiskCache, Key, MemoryStore, MetadataCache, ObjectStore, Store, ZipStore, percent_decoded,
-};
+use crate::store::{DirectoryStore, DiskCache, Key, MemoryStore, MetadataCache, ObjectStore, Store, ZipStore};
 use crate::zarr::metadata::{GROUP_DOCUMENT, V1_ATTRS, V1_META, ZARRAY, ZGROUP, ZMETADATA};
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -123,7 +121,7 @@ pub fn check_url(url: &str) -> Result<(), Failure> {
 fn file_path(url: &str) -> PathBuf {
     let rest = url.strip_prefix("file://").unwrap_or(url);
     let path = rest.strip_prefix("localhost").filter(|path| path.starts_with('/')).unwrap_or(rest);
-    OsString::from_vec(percent_decoded(path)).into()
+    OsString::from_vec(percent_encoding::percent_decode_str(path).collect()).into()
 }
 
 /// A URL without user, password and query.

@@ -5,7 +5,6 @@
 
 mod cloud;
 mod connector;
-mod date;
 mod failure;
 mod listing;
 mod location;
@@ -24,6 +23,7 @@ use crate::error::{Error, Kind, Result};
 use crate::stats::Stats;
 use cloud::{Bucket, Cloud};
 use location::Location;
+use percent_encoding::percent_decode_str;
 use reqwest::Url;
 use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
 use std::collections::VecDeque;
@@ -287,28 +287,9 @@ fn user_headers(given: &[(String, String)]) -> Result<HeaderMap> {
 /// The header of the user and password in a URL, by RFC 7617.
 fn basic(url: &Url) -> String {
     use base64::Engine;
-    let (user, password) = (percent_decoded(url.username()), percent_decoded(url.password().unwrap_or_default()));
-    let pair = [user, b":".to_vec(), password].concat();
+    let decoded = |text| percent_decode_str(text).collect::<Vec<u8>>();
+    let pair = [decoded(url.username()), b":".to_vec(), decoded(url.password().unwrap_or_default())].concat();
     format!("Basic {}", base64::engine::general_purpose::STANDARD.encode(pair))
-}
-
-/// Text of a URL without its escapes.
-pub(crate) fn percent_decoded(text: &str) -> Vec<u8> {
-    let mut bytes = text.bytes();
-    let mut decoded = Vec::new();
-    while let Some(byte) = bytes.next() {
-        let mut ahead = bytes.clone();
-        let digits = (byte == b'%').then(|| [ahead.next(), ahead.next()]);
-        let digit = |byte: Option<u8>| char::from(byte?).to_digit(16);
-        match digits.and_then(|[high, low]| Some(digit(high)? * 16 + digit(low)?)) {
-            Some(escaped) => {
-                decoded.push(escaped as u8);
-                bytes = ahead;
-            }
-            None => decoded.push(byte),
-        }
-    }
-    decoded
 }
 
 #[cfg(test)]

@@ -2,11 +2,11 @@
 //! nothing of stores: what a status means is for others to say.
 
 use super::failure::{Cause, Failure};
-use super::percent_decoded;
 use super::retry::{self, Backoff};
 use crate::stats::Stats;
 use crate::util::memory;
 use object_store::client::HttpRequestBody;
+use percent_encoding::percent_decode_str;
 use reqwest::header::{
     ACCEPT, ACCEPT_ENCODING, CONNECTION, CONTENT_LENGTH, CONTENT_RANGE, HeaderMap, HeaderName, HeaderValue, IF_MATCH,
     IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_UNMODIFIED_SINCE, LOCATION, RANGE, TRANSFER_ENCODING, USER_AGENT,
@@ -332,7 +332,7 @@ fn followed(ask: &Ask, url: &Url, response: &Response) -> Option<Url> {
 
 /// True if `next` is `url` with a slash at its end, however the server escapes it.
 fn is_directory_of(next: &Url, url: &Url) -> bool {
-    next.path().strip_suffix('/').is_some_and(|path| percent_decoded(path) == percent_decoded(url.path()))
+    next.path().strip_suffix('/').is_some_and(|path| percent_decode_str(path).eq(percent_decode_str(url.path())))
 }
 
 /// Methods that change nothing, by RFC 9110, 9.2.1.

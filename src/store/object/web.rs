@@ -2,10 +2,12 @@
 //! tells no names, and takes nothing.
 
 use super::failure::{Cause, Failure};
+use super::location;
 use super::transport::{Answer, Ask, Transport, content_range, length, text};
-use super::{date, location};
 use crate::error::{Error, Result};
 use crate::store::{EntryKind, Key, Stat, Version};
+use chrono::DateTime;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use reqwest::header::{CONTENT_ENCODING, CONTENT_TYPE, ETAG, HeaderMap, HeaderValue, LAST_MODIFIED, RANGE};
 use reqwest::{Method, StatusCode, Url};
 use std::ops::Range;
@@ -157,17 +159,19 @@ impl Web {
     fn url(&self, key: &Key) -> Url {
         let mut url = self.base.clone();
         if !key.is_root() {
-            url.set_path(&format!("{}/{}", self.base.path().trim_end_matches('/'), escaped(key.as_str())));
+            url.set_path(&format!(
+                "{}/{}",
+                self.base.path().trim_end_matches('/'),
+                utf8_percent_encode(key.as_str(), ESCAPED)
+            ));
         }
         url
     }
 }
 
-/// The names of a path in a URL. The crate for URLs would drop tabs and line ends, which makes another key's name.
-fn escaped(path: &str) -> String {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/-._~!$&'()*+,;=:@".contains(&byte);
-    path.bytes().map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") }).collect()
-}
+/// Bytes of a key that are escaped in a URL: all but the unreserved ones of RFC 3986, 2.3, and the slash. `Url::set_path`
+/// alone would drop tabs and line ends, which changes a key.
+const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'/').remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
 fn wrong(ask: &Ask, what: &str) -> Error {
     let url = location::shown(&ask.url);
@@ -185,7 +189,8 @@ fn prefix_stat() -> Stat {
 }
 
 fn stat(headers: &HeaderMap, size: u64) -> Stat {
-    let modified = text(headers, &LAST_MODIFIED).and_then(date::parse).unwrap_or(SystemTime::UNIX_EPOCH);
+    let date = text(headers, &LAST_MODIFIED).and_then(|date| DateTime::parse_from_rfc2822(date.trim()).ok());
+    let modified = date.map_or(SystemTime::UNIX_EPOCH, SystemTime::from);
     Stat { kind: EntryKind::Value, size, modified, version: version(headers, size), permissions: None }
 }
 

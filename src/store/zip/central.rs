@@ -4,6 +4,7 @@
 use super::archive::{Archive, Failure, Outcome, damaged};
 use super::fields::Fields;
 use crate::error::Error;
+use chrono::NaiveDate;
 use std::time::{Duration, SystemTime};
 
 const END: [u8; 4] = *b"PK\x05\x06";
@@ -141,18 +142,13 @@ fn universal_time(extra: &[u8]) -> Option<u32> {
     (fields.bytes(1)?[0] & 1 == 1).then(|| fields.u32())?
 }
 
-/// The time of MS-DOS, which knows no zone, taken for UTC. The day an archive gets that nobody gave a time is none.
+/// Converts the local time of MS-DOS, which names no zone, as if it were UTC. Archivers without a time write the first
+/// days of 1980, which count as none.
 fn dos_time(date: u16, time: u16) -> Option<SystemTime> {
-    let (year, month, day) = (1980 + u64::from(date >> 9), u64::from(date >> 5 & 15), u64::from(date & 31));
-    let (hour, minute, second) = (u64::from(time >> 11), u64::from(time >> 5 & 63), u64::from(time & 31) * 2);
-    if !(1..=12).contains(&month) || day == 0 || hour > 23 || minute > 59 || second > 59 || (year, month) == (1980, 1) {
-        return None;
-    }
-    // days since 1 March of year 0: leap days are the last ones of such a year
-    let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
-    let days = 365 * year + year / 4 - year / 100 + year / 400 + (153 * month + 2) / 5 + day - 1;
-    let seconds = (days - 719_468) * 86_400 + hour * 3600 + minute * 60 + second;
-    SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(seconds))
+    let (year, month, day) = (1980 + i32::from(date >> 9), u32::from(date >> 5 & 15), u32::from(date & 31));
+    let (hour, minute, second) = (u32::from(time >> 11), u32::from(time >> 5 & 63), u32::from(time & 31) * 2);
+    let date = NaiveDate::from_ymd_opt(year, month, day).filter(|_| (year, month) != (1980, 1))?;
+    Some(date.and_hms_opt(hour, minute, second)?.and_utc().into())
 }
 
 /// Finds the end record: the last one whose comment ends with the archive and before which there is a directory. A

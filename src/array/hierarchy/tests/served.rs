@@ -148,7 +148,7 @@ fn one_that_is_damaged_is_on_record_and_not_used() {
     assert_eq!(walked(&h), ["/ group", "/g group"]);
     // what can't be asked for is not missing
     h.store().forget(&Key::root());
-    counted.plan(Fault { times: 100, ..Fault::next(Operation::Stat, libc::EIO) });
+    counted.plan(PlannedFault { times: 100, ..PlannedFault::next(Operation::Stat, libc::EIO) });
     assert_eq!(h.find(&key("g")).err().map(|e| e.errno()), Some(libc::EIO));
     assert_eq!(h.check().unwrap_err().errno(), libc::EIO);
 }
