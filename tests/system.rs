@@ -319,13 +319,13 @@ fn the_helper_answers_as_mount_expects() {
     assert!(!is_mounted(&place.join("mnt")));
 }
 
-/// What `packaging/` and README tell people to write.
+/// The examples in `packaging/` and in `docs/operations.md` mount.
 #[test]
 fn the_examples_are_right() {
     let place = Place::new();
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let read = |name: &str| fs::read_to_string(root.join(name)).unwrap();
-    let fstab = read("packaging/fstab") + &read("README.md");
+    let fstab = read("packaging/fstab") + &read("docs/operations.md");
     let lines: Vec<Vec<&str>> = fstab.lines().map(|line| line.split_whitespace().collect()).collect();
     let lines: Vec<&Vec<&str>> = lines.iter().filter(|line| line.get(2) == Some(&"fuse.zarrfs")).collect();
     assert_eq!(lines.len(), 6, "{lines:?}");
