@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Instant;
-use zarrfs::array::hierarchy::{Hierarchy, Place};
+use zarrfs::array::hierarchy::{Hierarchy, StoredNode};
 use zarrfs::array::{ArrayEntry, Scratch};
 use zarrfs::stats::Stats;
 use zarrfs::store::{DirectoryStore, Key};
@@ -26,7 +26,7 @@ fn decode(path: &Path) -> Result<serde_json::Value, Box<dyn Error>> {
     let stats = Arc::new(Stats::default());
     let store = Arc::new(DirectoryStore::open(path)?);
     let hierarchy = Hierarchy::new(store, V1Order::Zarr1, stats.clone());
-    let Some(Place::Array(array)) = hierarchy.find(&Key::root())? else {
+    let Some(StoredNode::Array(array)) = hierarchy.find(&Key::root())? else {
         return Err("not an array".into());
     };
     let mut chunks = Vec::new();

@@ -2,7 +2,7 @@
 //! Nothing is written, and nothing grows with the number of chunks. It knows neither the decoded view nor who is told.
 
 use crate::array::Array;
-use crate::array::hierarchy::{Hierarchy, Place, REMOVED};
+use crate::array::hierarchy::{Hierarchy, REMOVED, StoredNode};
 use crate::error::{Error, Kind};
 use crate::store::Key;
 use crate::zarr::grid::ChunkId;
@@ -17,7 +17,7 @@ mod names;
 mod tally;
 
 pub use chunks::{Examined, examine_all};
-pub use fault::{Fault, Finding, Level};
+pub use fault::{Finding, FindingKind, Severity};
 
 use chunks::{examine, per_batch};
 use names::{Name, Names};
@@ -25,7 +25,7 @@ use tally::Tally;
 
 /// How a store is checked.
 #[derive(Clone, Copy)]
-pub struct How<'a> {
+pub struct CheckOptions<'a> {
     /// Decode each chunk; else its size alone is looked at.
     pub deep: bool,
     /// Threads that decode.
@@ -34,7 +34,7 @@ pub struct How<'a> {
     pub stop: &'a AtomicBool,
 }
 
-impl How<'_> {
+impl CheckOptions<'_> {
     fn is_stopped(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
     }
@@ -64,7 +64,7 @@ pub enum Event<'a> {
 }
 
 /// Checks everything in a store.
-pub fn check(hierarchy: &Hierarchy, how: How, tell: &mut dyn FnMut(Event)) -> Summary {
+pub fn check(hierarchy: &Hierarchy, how: CheckOptions, tell: &mut dyn FnMut(Event)) -> Summary {
     let mut check = Check { hierarchy, how, tell, summary: Summary::default() };
     check.walk();
     check.summary
@@ -72,25 +72,25 @@ pub fn check(hierarchy: &Hierarchy, how: How, tell: &mut dyn FnMut(Event)) -> Su
 
 struct Check<'a> {
     hierarchy: &'a Hierarchy,
-    how: How<'a>,
+    how: CheckOptions<'a>,
     tell: &'a mut dyn FnMut(Event),
     summary: Summary,
 }
 
 impl Check<'_> {
-    fn found(&mut self, fault: Fault, key: &Key, what: impl Into<String>) {
+    fn found(&mut self, fault: FindingKind, key: &Key, what: impl Into<String>) {
         (self.tell)(Event::Found(Finding::new(fault, key, what)));
     }
 
     /// Tells of an error that stood in the way of looking at `key`.
-    fn failed(&mut self, fault: Fault, key: &Key, e: &Error) {
+    fn failed(&mut self, fault: FindingKind, key: &Key, e: &Error) {
         (self.tell)(Event::Found(Finding::of_error(fault, key, e)));
     }
 
     fn walk(&mut self) {
         if !self.hierarchy.store().lists_all() {
             let what = "the store can't be listed: what it should not hold is not found";
-            self.found(Fault::Unlisted, &Key::root(), what);
+            self.found(FindingKind::Unlisted, &Key::root(), what);
         }
         let mut stack = vec![Key::root()];
         while let Some(key) = stack.pop() {
@@ -98,12 +98,12 @@ impl Check<'_> {
                 return;
             }
             match self.hierarchy.find(&key) {
-                Ok(Some(Place::Group)) => stack.extend(self.group(&key)),
-                Ok(Some(Place::Array(array))) => self.array(&array),
-                Ok(Some(Place::Damaged(e))) => self.damaged(&key, &e),
+                Ok(Some(StoredNode::Group)) => stack.extend(self.group(&key)),
+                Ok(Some(StoredNode::Array(array))) => self.array(&array),
+                Ok(Some(StoredNode::Damaged(e))) => self.damaged(&key, &e),
                 // a value that was a prefix when it was listed, or went away
                 Ok(_) => {}
-                Err(e) => self.failed(Fault::Unreadable, &key, &e),
+                Err(e) => self.failed(FindingKind::Unreadable, &key, &e),
             }
         }
         self.summary.complete = !self.how.is_stopped();
@@ -112,9 +112,9 @@ impl Check<'_> {
     fn damaged(&mut self, key: &Key, e: &Error) {
         self.summary.arrays += 1;
         let fault = match e.kind() {
-            Kind::Unsupported => Fault::Unsupported,
-            Kind::System(_) => Fault::Unreadable,
-            _ => Fault::Metadata,
+            Kind::Unsupported => FindingKind::Unsupported,
+            Kind::System(_) => FindingKind::Unreadable,
+            _ => FindingKind::Metadata,
         };
         // the error names the document it came of
         let documents = [ZARRAY, V1_META, REMOVED].map(|name| key.join(name));
@@ -136,7 +136,7 @@ impl Check<'_> {
     fn listed_chunks(&mut self, array: &Arc<Array>) {
         let mut names = match Names::of(array, self.hierarchy.store()) {
             Ok(names) => names,
-            Err(e) => return self.failed(Fault::Unreadable, array.key(), &e),
+            Err(e) => return self.failed(FindingKind::Unreadable, array.key(), &e),
         };
         let (mut tally, mut done) = (Tally::new(array.key()), 0);
         let mut batch = Vec::with_capacity(per_batch(array));
@@ -144,7 +144,9 @@ impl Check<'_> {
             match names.next() {
                 Some(Name::Chunk(chunk)) => batch.push(chunk),
                 Some(Name::Stray(fault, key, what)) => tally.add(Finding::new(fault, &key, what), self.tell),
-                Some(Name::Failed(key, e)) => tally.add(Finding::of_error(Fault::Unreadable, &key, &e), self.tell),
+                Some(Name::Failed(key, e)) => {
+                    tally.add(Finding::of_error(FindingKind::Unreadable, &key, &e), self.tell)
+                }
                 None => break,
             }
             if batch.len() == batch.capacity() {
@@ -175,7 +177,8 @@ impl Check<'_> {
             self.summary.chunks += 1;
             self.summary.bytes += stored;
             if let Some(e) = fault {
-                let fault = if matches!(e.kind(), Kind::System(_)) { Fault::Unreadable } else { Fault::Chunk };
+                let fault =
+                    if matches!(e.kind(), Kind::System(_)) { FindingKind::Unreadable } else { FindingKind::Chunk };
                 self.failed(fault, &array.chunk_key(chunk), &e);
             }
         }

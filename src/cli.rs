@@ -33,7 +33,7 @@ mod systemd;
 mod time;
 mod umount;
 
-use crate::array::hierarchy::{Consolidated, Hierarchy};
+use crate::array::hierarchy::{ConsolidatedStore, Hierarchy};
 use crate::cache::{Cache, SpillOptions};
 use crate::error::{Error, Kind, lines};
 use crate::fs::Options;
@@ -251,7 +251,7 @@ fn hierarchy(
         Kind::Invalid | Kind::Unsupported => Failure::new(4, format!("{location}: {e}")),
         _ => e.context(location).into(),
     };
-    let store = Consolidated::over(store, args.remote.consolidated.into(), stats.clone()).map_err(failed)?;
+    let store = ConsolidatedStore::over(store, args.remote.consolidated.into(), stats.clone()).map_err(failed)?;
     let hierarchy = Hierarchy::new(store, args.v1_order.into(), stats);
     hierarchy.check().map_err(|e| match e.kind() {
         Kind::Invalid if is_nowhere(hierarchy.store()) => {

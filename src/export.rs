@@ -29,13 +29,13 @@ mod tiff;
 mod vrt;
 mod xdmf;
 
-pub use composite::{Composite, Content, Part};
+pub use composite::{Composite, FilePart, PartContent};
 use describe::flat;
 pub use describe::{axis_names, describe};
-pub use described::{Axis, Coordinates, Crs, Described, Number, Role};
-pub use form::Form;
-pub use netcdf::{Edited, dataset};
-pub use vrt::Told;
+pub use described::{Coordinates, Crs, Described, DescribedAxis, MetadataNumber, Role};
+pub use form::ItemForm;
+pub use netcdf::{HeaderEdit, dataset};
+pub use vrt::VrtContent;
 
 /// The name of the file that shows a group as a netCDF file.
 pub const DATASET: &str = "dataset.nc";
@@ -185,7 +185,7 @@ impl Format {
         let mut file = if self == Format::Vrt { vrt::file(array) } else { Composite::default() };
         file.push_bytes(bytes);
         if self.holds_flat() {
-            file.push_flat(array.key.clone(), &array.metadata, Form::AsStored);
+            file.push_flat(array.key.clone(), &array.metadata, ItemForm::AsStored);
         }
         file.sources = array.sources.clone();
         file.sources.push(array.key.clone());
@@ -210,7 +210,7 @@ mod tests {
         let arrays = testing::hostile();
         for format in Format::ALL {
             for array in arrays.iter().filter(|array| format.tells(array)) {
-                let own = |part: &Part| if part.content.is_own() { part.len } else { 0 };
+                let own = |part: &FilePart| if part.content.is_own() { part.len } else { 0 };
                 let size: u64 = format.file(array).unwrap().parts().iter().map(own).sum();
                 assert!(size < 1 << 20, "{format:?}: {size} bytes");
             }

@@ -2,7 +2,7 @@
 //! tested without FUSE, and knows nothing of it.
 
 use crate::array::Array;
-use crate::array::hierarchy::{Document, MetadataFile};
+use crate::array::hierarchy::{MetadataDocument, MetadataFile};
 use crate::cache::{Cache, ChunkPart, PrefetchState, Prefetcher, SpillOptions, VersionTag};
 use crate::error::{Error, Result};
 use crate::fs::tree::{Attributes, Audience, ControlFile, Node, Tree};
@@ -128,7 +128,7 @@ enum Handle {
     Flat(FlatFile),
     Chunk(ChunkFile),
     /// A metadata document, as it was when it was opened.
-    Document(Arc<Document>),
+    Document(Arc<MetadataDocument>),
     /// A control file, as it was when it was opened, and what counts its memory.
     Control(Vec<u8>, #[expect(dead_code, reason = "it is held, not looked at")] Grant),
     /// A metadata document or a chunk of objects, to be written.
@@ -297,9 +297,11 @@ impl Fs {
     pub fn is_slow_open(&self, inode: u64) -> bool {
         self.is_slow(inode, None)
             || self.tree.node(inode).is_ok_and(|node| match &*node {
-                Node::Flat(key) => {
-                    self.tree.hierarchy().remembered(key).is_some_and(|array| self.cache.revalidation_may_block(&array))
-                }
+                Node::Flat(key) => self
+                    .tree
+                    .hierarchy()
+                    .cached_array(key)
+                    .is_some_and(|array| self.cache.revalidation_may_block(&array)),
                 Node::Control(file) => *file == ControlFile::Sync,
                 _ => false,
             })

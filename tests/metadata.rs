@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use support::{copy_tree, provided, say, zarrfs};
-use zarrfs::array::hierarchy::{Hierarchy, MetadataFile, Place};
+use zarrfs::array::hierarchy::{Hierarchy, MetadataFile, StoredNode};
 use zarrfs::array::{Array, ArrayEntry, Scratch};
 use zarrfs::stats::Stats;
 use zarrfs::store::{DirectoryStore, Key, Store};
@@ -392,7 +392,7 @@ fn what_cannot_be_migrated_stays_as_it_is() {
 
 fn array(h: &Hierarchy, path: &str) -> Arc<Array> {
     match h.find(&Key::normalize(path).unwrap()).unwrap() {
-        Some(Place::Array(array)) => array,
+        Some(StoredNode::Array(array)) => array,
         _ => panic!("no array at {path}"),
     }
 }
@@ -424,7 +424,7 @@ fn change(h: &Hierarchy) {
             assert!(gone.erase(chunk).unwrap());
         }
     }
-    h.remove_place(gone.key()).unwrap();
+    h.remove_node(gone.key()).unwrap();
     assert!(h.find(gone.key()).unwrap().is_none());
 }
 
@@ -522,8 +522,8 @@ fn who_writes_back_what_he_has_seen_changes_nothing() {
             Arc::default(),
         );
         let mut arrays = Vec::new();
-        h.walk(&Key::root(), &mut |_, place| {
-            if let Place::Array(array) = place {
+        h.visit_below(&Key::root(), &mut |_, place| {
+            if let StoredNode::Array(array) = place {
                 arrays.push(array.clone());
             }
         });
@@ -544,7 +544,7 @@ fn who_writes_back_what_he_has_seen_changes_nothing() {
                 view["shape"] = json!(shape);
                 put(view.to_string().as_bytes());
             }
-            let Some(Place::Array(now)) = h.find(key).unwrap() else { panic!("{key}") };
+            let Some(StoredNode::Array(now)) = h.find(key).unwrap() else { panic!("{key}") };
             assert_eq!(now.metadata(), array.metadata(), "{key}");
             assert!(array.is_lossy() || flat(&now) == before, "{}", document.display());
             resized += 1;

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 use support::{copy_tree, provided, say};
-use zarrfs::array::hierarchy::{Hierarchy, Place};
+use zarrfs::array::hierarchy::{Hierarchy, StoredNode};
 use zarrfs::array::{Array, Scratch};
 use zarrfs::stats::Stats;
 use zarrfs::store::{DirectoryStore, Key, LockFiles, Store};
@@ -29,7 +29,7 @@ fn python(script: &str) -> Option<Command> {
 fn find(store: Arc<dyn Store>, path: &str) -> Arc<Array> {
     let hierarchy = Hierarchy::new(store, V1Order::Zarr1, Arc::new(Stats::default()));
     match hierarchy.find(&Key::normalize(path).unwrap()).unwrap() {
-        Some(Place::Array(array)) => array,
+        Some(StoredNode::Array(array)) => array,
         _ => panic!("no array at {path:?}"),
     }
 }

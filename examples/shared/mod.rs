@@ -6,7 +6,7 @@ use std::fs::File;
 use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
-use zarrfs::array::hierarchy::{Hierarchy, Place};
+use zarrfs::array::hierarchy::{Hierarchy, StoredNode};
 use zarrfs::array::{Array, Scratch};
 use zarrfs::stats::Stats;
 use zarrfs::store::{DirectoryStore, Key, MemoryStore, Store};
@@ -66,7 +66,7 @@ impl Codecs {
 
 fn find(store: Arc<dyn Store>, stats: Arc<Stats>) -> Result<Arc<Array>, Box<dyn Error>> {
     match Hierarchy::new(store, V1Order::Zarr1, stats).find(&Key::root())? {
-        Some(Place::Array(array)) => Ok(array),
+        Some(StoredNode::Array(array)) => Ok(array),
         _ => Err("not an array".into()),
     }
 }

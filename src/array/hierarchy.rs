@@ -22,12 +22,12 @@ mod arrays;
 mod consolidated;
 mod document;
 mod migrate;
-mod place;
+mod namespace;
 mod resize;
-mod served;
+mod consolidated_store;
 
 pub use consolidated::Stale;
-pub use served::{Consolidated, UseConsolidated};
+pub use consolidated_store::{ConsolidatedStore, UseConsolidated};
 
 use arrays::Arrays;
 
@@ -50,11 +50,11 @@ pub const V3_DOCUMENT: &str = "zarr.json";
 
 /// What is told of a directory that such a document alone marks. It is shown as the plain files it has: it is no group of
 /// the hierarchy, and no `.zgroup` is made up for it.
-pub const V3_PLACE: &str = "a group or array of Zarr v3: this version reads v1 and v2";
+pub const V3_PROBLEM: &str = "a group or array of Zarr v3: this version reads v1 and v2";
 
 /// What stands at a path of the hierarchy.
 #[derive(Clone)]
-pub enum Place {
+pub enum StoredNode {
     /// An array whose metadata can be honoured; its codecs may still be unknown.
     Array(Arc<Array>),
     /// Array metadata that can't be honoured, and why.
@@ -68,7 +68,7 @@ pub enum Place {
 }
 
 /// A metadata document of the decoded view, and what the store knows of the key it comes from.
-pub struct Document {
+pub struct MetadataDocument {
     /// The document's bytes.
     pub text: Vec<u8>,
     /// Of the stored document, or of the prefix where there is none.
@@ -77,11 +77,11 @@ pub struct Document {
     pub memory: Grant,
 }
 
-impl Document {
+impl MetadataDocument {
     /// A document that was made, with its memory counted.
     fn made(text: Vec<u8>, stat: Stat) -> Result<Self> {
         let memory = memory::take(text.capacity())?;
-        Ok(Document { text, stat, memory })
+        Ok(MetadataDocument { text, stat, memory })
     }
 }
 
@@ -124,13 +124,13 @@ type Parsed = std::result::Result<Arc<Array>, Error>;
 struct ArrayDocument {
     key: Key,
     stat: Stat,
-    form: Form,
+    form: DocumentKind,
     /// [`Arrays::moves`] before it was looked for.
     moves: u64,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Form {
+enum DocumentKind {
     /// `.zarray`
     V2,
     /// `meta` of a v1 store.
@@ -205,24 +205,24 @@ impl Hierarchy {
     }
 
     /// What stands at `key`; None if there is definitely nothing.
-    pub fn find(&self, key: &Key) -> Result<Option<Place>> {
+    pub fn find(&self, key: &Key) -> Result<Option<StoredNode>> {
         let document = match self.array_document(key) {
             Err(e) if self.hides_metadata(key, &e) => {
                 self.stats.problem(e.to_string());
-                return Ok(Some(Place::Damaged(e)));
+                return Ok(Some(StoredNode::Damaged(e)));
             }
             document => document?,
         };
         if let Some(document) = document {
             return self.array(key, &document).map(|parsed| match parsed {
-                Ok(array) => Some(Place::Array(array)),
-                Err(e) => Some(Place::Damaged(e)),
+                Ok(array) => Some(StoredNode::Array(array)),
+                Err(e) => Some(StoredNode::Damaged(e)),
             });
         }
         Ok(self.store.stat(key).map_err(|e| e.context(key))?.map(|stat| match stat.kind {
-            EntryKind::Prefix => Place::Group,
-            EntryKind::Value => Place::Value(stat),
-            EntryKind::Other => Place::Other,
+            EntryKind::Prefix => StoredNode::Group,
+            EntryKind::Value => StoredNode::Value(stat),
+            EntryKind::Other => StoredNode::Other,
         }))
     }
 
@@ -242,7 +242,7 @@ impl Hierarchy {
         let moves = self.arrays.moves();
         let found = |form| move |(key, stat)| ArrayDocument { key, stat, form, moves };
         if let Some(document) = stat(ZARRAY)? {
-            return Ok(Some(found(Form::V2)(document)));
+            return Ok(Some(found(DocumentKind::V2)(document)));
         }
         let removed = stat(REMOVED)?;
         // v1 has but one array, at the root
@@ -250,11 +250,11 @@ impl Hierarchy {
             return Ok(None);
         }
         if removed.is_some() {
-            return Ok(removed.map(found(Form::Removed)));
+            return Ok(removed.map(found(DocumentKind::Removed)));
         }
         // its writers always made both documents
         let (meta, attrs) = (stat(V1_META)?, stat(V1_ATTRS)?);
-        Ok(meta.filter(|_| attrs.is_some()).map(found(Form::V1)))
+        Ok(meta.filter(|_| attrs.is_some()).map(found(DocumentKind::V1)))
     }
 
     /// The parsed array, from memory if its metadata is still the same.
@@ -267,7 +267,7 @@ impl Hierarchy {
         }
         let (version, parsed) = match self.stored(document) {
             Ok(None) => return Err(Error::not_found("went away while it was read").context(document)),
-            Ok(Some(Document { text, stat, .. })) => {
+            Ok(Some(MetadataDocument { text, stat, .. })) => {
                 let parsed = self.parse(key, &text, *form, &stat.version);
                 (stat.version, parsed.map_err(|e| e.context(document)))
             }
@@ -287,30 +287,30 @@ impl Hierarchy {
         }
     }
 
-    fn parse(&self, key: &Key, text: &[u8], form: Form, version: &Version) -> Parsed {
+    fn parse(&self, key: &Key, text: &[u8], form: DocumentKind, version: &Version) -> Parsed {
         let metadata = self.metadata(text, form)?;
         let array = Array::new(key.clone(), metadata, self.store.clone(), self.stats.clone())?;
         Ok(Arc::new(array.with_source(self.source(key, form, version.clone()))))
     }
 
     /// Where the document of an array at `key` is stored; that of v2 also while its removal is not complete.
-    fn source(&self, key: &Key, form: Form, version: Version) -> Source {
+    fn source(&self, key: &Key, form: DocumentKind, version: Version) -> Source {
         let v1_order = self.v1_order;
         match form {
-            Form::V1 => {
+            DocumentKind::V1 => {
                 let parse = move |text: &[u8]| ArrayMetadata::parse_v1(text, v1_order);
                 Source::new(vec![key.join(V1_META)], Box::new(parse), version)
             }
-            Form::V2 | Form::Removed => {
+            DocumentKind::V2 | DocumentKind::Removed => {
                 Source::new(vec![key.join(ZARRAY), key.join(REMOVED)], Box::new(ArrayMetadata::parse), version)
             }
         }
     }
 
-    fn metadata(&self, text: &[u8], form: Form) -> Result<ArrayMetadata> {
+    fn metadata(&self, text: &[u8], form: DocumentKind) -> Result<ArrayMetadata> {
         match form {
-            Form::V1 => ArrayMetadata::parse_v1(text, self.v1_order),
-            Form::V2 | Form::Removed => ArrayMetadata::parse(text),
+            DocumentKind::V1 => ArrayMetadata::parse_v1(text, self.v1_order),
+            DocumentKind::V2 | DocumentKind::Removed => ArrayMetadata::parse(text),
         }
     }
 
@@ -327,23 +327,23 @@ impl Hierarchy {
     }
 
     /// The array that stood at `key` when it was last asked for, without asking the store.
-    pub fn remembered(&self, key: &Key) -> Option<Arc<Array>> {
+    pub fn cached_array(&self, key: &Key) -> Option<Arc<Array>> {
         self.arrays.last(key)
     }
 
     /// The `.zarray` of the decoded view; of a damaged array, the document as it is stored.
-    pub fn array_view(&self, key: &Key) -> Result<Option<Document>> {
-        let found = self.array_document(key)?.filter(|found| found.form != Form::Removed);
+    pub fn array_view(&self, key: &Key) -> Result<Option<MetadataDocument>> {
+        let found = self.array_document(key)?.filter(|found| found.form != DocumentKind::Removed);
         let Some(found) = found else { return Ok(None) };
         let text = match self.array(key, &found)? {
             Ok(array) => array.metadata().decoded_view().into_bytes(),
             Err(_) => return self.stored(&found.key),
         };
-        Document::made(text, found.stat).map(Some)
+        MetadataDocument::made(text, found.stat).map(Some)
     }
 
     /// The `.zattrs` of a group or array, as stored.
-    pub fn attributes_view(&self, key: &Key) -> Result<Option<Document>> {
+    pub fn attributes_view(&self, key: &Key) -> Result<Option<MetadataDocument>> {
         self.stored(&self.attributes_key(key))
     }
 
@@ -365,7 +365,7 @@ impl Hierarchy {
 
     /// The key of the document that holds the attributes of the group or array at `key`.
     pub fn attributes_key(&self, key: &Key) -> Key {
-        let v1 = matches!(self.array_document(key), Ok(Some(found)) if found.form == Form::V1);
+        let v1 = matches!(self.array_document(key), Ok(Some(found)) if found.form == DocumentKind::V1);
         key.join(if v1 { V1_ATTRS } else { ZATTRS })
     }
 
@@ -378,23 +378,23 @@ impl Hierarchy {
 
     /// The `.zgroup` of a group: as stored, or made for a group that has none. Directories whose names begin with a dot
     /// are other programs' and get none, nor do those below; nor do those of Zarr v3, which are recorded as a problem.
-    pub fn group_view(&self, key: &Key) -> Result<Option<Document>> {
+    pub fn group_view(&self, key: &Key) -> Result<Option<MetadataDocument>> {
         if let Some(document) = self.stored(&key.join(ZGROUP))? {
             return Ok(Some(document));
         }
         let stat = self.store.stat(key).map_err(|e| e.context(key))?;
         let stat = stat.filter(|_| !is_foreign(key));
         if stat.is_some() && self.is_v3(key) {
-            self.stats.problem(format!("{}: {V3_PLACE}", key.join(V3_DOCUMENT)));
+            self.stats.problem(format!("{}: {V3_PROBLEM}", key.join(V3_DOCUMENT)));
             return Ok(None);
         }
-        stat.map(|stat| Document::made(GROUP_DOCUMENT.into(), stat)).transpose()
+        stat.map(|stat| MetadataDocument::made(GROUP_DOCUMENT.into(), stat)).transpose()
     }
 
     /// The attributes of a group or array; none where there is no document, or one that is no JSON object or that can't be
     /// reached. An error where the store fails to give it.
     pub fn attributes(&self, key: &Key) -> Result<Object> {
-        let parse = |d: Document| json::parse_object(&d.text).map_err(|e| e.context(key.join(ZATTRS)));
+        let parse = |d: MetadataDocument| json::parse_object(&d.text).map_err(|e| e.context(key.join(ZATTRS)));
         match self.attributes_view(key).and_then(|d| d.map(parse).transpose()) {
             Ok(attributes) => Ok(attributes.unwrap_or_default()),
             // may pass; what was told without them would be wrong meanwhile
@@ -407,13 +407,13 @@ impl Hierarchy {
     }
 
     /// The document at `key` as it is stored; None if there is none.
-    pub fn stored(&self, key: &Key) -> Result<Option<Document>> {
+    pub fn stored(&self, key: &Key) -> Result<Option<MetadataDocument>> {
         self.stored_within(key, MAX_DOCUMENT)
     }
 
-    fn stored_within(&self, key: &Key, limit: u64) -> Result<Option<Document>> {
+    fn stored_within(&self, key: &Key, limit: u64) -> Result<Option<MetadataDocument>> {
         let read = get_counted(self.store(), key, limit).map_err(|e| e.context(key))?;
-        Ok(read.map(|Counted { bytes, stat, memory }| Document { text: bytes, stat, memory }))
+        Ok(read.map(|Counted { bytes, stat, memory }| MetadataDocument { text: bytes, stat, memory }))
     }
 
     /// The names below a group, streamed; metadata documents, unfinished values and links that are refused left out.
@@ -431,7 +431,7 @@ impl Hierarchy {
     /// Calls `visit` for `key` and every group and array below it, in the order of their names. What can't be looked at
     /// is visited as damaged, its neighbours as ever. Other keys are not visited; what lies below an array is no part
     /// of the hierarchy.
-    pub fn walk(&self, key: &Key, visit: &mut dyn FnMut(&Key, &Place)) {
+    pub fn visit_below(&self, key: &Key, visit: &mut dyn FnMut(&Key, &StoredNode)) {
         let mut levels = vec![Prefixes { keys: vec![key.clone()], memory: Grant::default() }];
         while let Some(level) = levels.last_mut() {
             let Some(key) = level.keys.pop() else {
@@ -439,10 +439,10 @@ impl Hierarchy {
                 continue;
             };
             let found = self.find(&key).and_then(|place| match place {
-                Some(Place::Group) if !key.is_root() && self.is_v3(&key) => {
-                    Err(Error::unsupported(V3_PLACE).context(key.join(V3_DOCUMENT)))
+                Some(StoredNode::Group) if !key.is_root() && self.is_v3(&key) => {
+                    Err(Error::unsupported(V3_PROBLEM).context(key.join(V3_DOCUMENT)))
                 }
-                Some(Place::Group) => Ok(Some((Place::Group, self.prefixes(&key)?))),
+                Some(StoredNode::Group) => Ok(Some((StoredNode::Group, self.prefixes(&key)?))),
                 place => Ok(place.map(|place| (place, Prefixes::default()))),
             });
             match found {
@@ -453,7 +453,7 @@ impl Hierarchy {
                 }
                 Err(e) => {
                     self.stats.problem(e.to_string());
-                    visit(&key, &Place::Damaged(e));
+                    visit(&key, &StoredNode::Damaged(e));
                 }
             }
         }

@@ -1,7 +1,7 @@
 //! Stored chunks looked at: their sizes, or each decoded, several at a time. Memory is bounded whatever the chunks are. It
 //! knows nothing of names and metadata.
 
-use super::How;
+use super::CheckOptions;
 use crate::array::{Array, ArrayEntry, Scratch};
 use crate::error::{Error, Result};
 use crate::store::EntryKind;
@@ -36,7 +36,7 @@ pub(super) fn per_batch(array: &Array) -> usize {
 
 /// Looks at `chunks`, in order. Those that are not stored are left out, and so are those that were not begun when
 /// somebody stopped it.
-pub(super) fn examine(array: &Array, chunks: &[ChunkId], how: How) -> Vec<Examined> {
+pub(super) fn examine(array: &Array, chunks: &[ChunkId], how: CheckOptions) -> Vec<Examined> {
     match how.deep && array.readable().is_ok() {
         true => decode(array, chunks, how),
         false => sizes(array, chunks, how),
@@ -45,7 +45,7 @@ pub(super) fn examine(array: &Array, chunks: &[ChunkId], how: How) -> Vec<Examin
 
 /// Looks at all stored chunks of an array: those that are listed, or, where the store can't list, those of the grid that are
 /// there. An error is of the listing.
-pub fn examine_all(array: &Arc<Array>, how: How, each: &mut dyn FnMut(Examined)) -> Result<()> {
+pub fn examine_all(array: &Arc<Array>, how: CheckOptions, each: &mut dyn FnMut(Examined)) -> Result<()> {
     let mut batch = Vec::with_capacity(per_batch(array));
     let mut look_at = |batch: &mut Vec<ChunkId>| {
         examine(array, batch, how).into_iter().for_each(&mut *each);
@@ -72,7 +72,7 @@ pub fn examine_all(array: &Arc<Array>, how: How, each: &mut dyn FnMut(Examined))
     Ok(())
 }
 
-fn sizes(array: &Array, chunks: &[ChunkId], how: How) -> Vec<Examined> {
+fn sizes(array: &Array, chunks: &[ChunkId], how: CheckOptions) -> Vec<Examined> {
     let (mut examined, mut next) = (Vec::with_capacity(chunks.len()), chunks.iter());
     array.stat_chunks(chunks, &mut |stat| {
         let Some(&chunk) = next.next() else { return false };
@@ -90,7 +90,7 @@ fn sizes(array: &Array, chunks: &[ChunkId], how: How) -> Vec<Examined> {
     examined
 }
 
-fn decode(array: &Array, chunks: &[ChunkId], how: How) -> Vec<Examined> {
+fn decode(array: &Array, chunks: &[ChunkId], how: CheckOptions) -> Vec<Examined> {
     let room = (IN_MEMORY / array.grid().chunk_size().max(1)).max(1);
     let threads = array.concurrency(how.threads).min(room).min(chunks.len());
     let next = AtomicUsize::new(0);

@@ -1,7 +1,7 @@
 //! The metadata documents of a group or array, and what else stands in a group. It doesn't look at chunks.
 
 use super::names::{is_document, leftover};
-use super::{Check, Fault, Finding, Tally};
+use super::{Check, Finding, FindingKind, Tally};
 use crate::array::Array;
 use crate::array::hierarchy::{Stale, V3_DOCUMENT};
 use crate::error::{Kind, Result};
@@ -17,21 +17,21 @@ impl Check<'_> {
     pub(super) fn group(&mut self, key: &Key) -> Vec<Key> {
         let (marked, v3) = (self.is_value(&key.join(ZGROUP)), self.is_value(&key.join(V3_DOCUMENT)));
         if let Some(what) = leftover(key.name()) {
-            self.found(Fault::Leftover, key, what);
+            self.found(FindingKind::Leftover, key, what);
             return Vec::new();
         }
         // other programs' directories, and whole hierarchies that this version can't read
         if !marked && !key.is_root() && (v3 || key.name().starts_with('.')) {
             match v3 {
-                true => self.found(Fault::V3, &key.join(V3_DOCUMENT), "a group or array of Zarr v3"),
-                false => self.found(Fault::Extra, key, "a directory that is no part of the hierarchy"),
+                true => self.found(FindingKind::V3, &key.join(V3_DOCUMENT), "a group or array of Zarr v3"),
+                false => self.found(FindingKind::Extra, key, "a directory that is no part of the hierarchy"),
             }
             return Vec::new();
         }
         self.summary.groups += 1;
         match marked {
             true => self.group_document(key),
-            false => self.found(Fault::NoGroup, key, "a directory without .zgroup"),
+            false => self.found(FindingKind::NoGroup, key, "a directory without .zgroup"),
         }
         self.attributes(key);
         self.consolidated(key);
@@ -42,7 +42,7 @@ impl Check<'_> {
         let listing = match self.hierarchy.store().list(key) {
             Ok(listing) => listing,
             Err(e) => {
-                self.failed(Fault::Unreadable, key, &e);
+                self.failed(FindingKind::Unreadable, key, &e);
                 return Vec::new();
             }
         };
@@ -56,7 +56,7 @@ impl Check<'_> {
                     }
                 }
                 Err(e) => {
-                    self.failed(Fault::Unreadable, key, &e);
+                    self.failed(FindingKind::Unreadable, key, &e);
                     break;
                 }
             }
@@ -79,8 +79,8 @@ impl Check<'_> {
         let document = key.join(ZGROUP);
         match self.read(&document).and_then(|read| read.map_or(Ok(()), |read| check_group(&read.bytes))) {
             Ok(()) => {}
-            Err(e) if matches!(e.kind(), Kind::System(_)) => self.failed(Fault::Unreadable, &document, &e),
-            Err(e) => self.failed(Fault::Metadata, &document, &e),
+            Err(e) if matches!(e.kind(), Kind::System(_)) => self.failed(FindingKind::Unreadable, &document, &e),
+            Err(e) => self.failed(FindingKind::Metadata, &document, &e),
         }
     }
 
@@ -90,8 +90,10 @@ impl Check<'_> {
         match stored.and_then(|document| document.map(|d| json::parse_object(&d.text)).transpose()) {
             Ok(Some(attributes)) => return attributes,
             Ok(None) => {}
-            Err(e) if matches!(e.kind(), Kind::System(_)) => self.failed(Fault::Unreadable, &key.join(ZATTRS), &e),
-            Err(e) => self.failed(Fault::Attributes, &key.join(ZATTRS), &e),
+            Err(e) if matches!(e.kind(), Kind::System(_)) => {
+                self.failed(FindingKind::Unreadable, &key.join(ZATTRS), &e)
+            }
+            Err(e) => self.failed(FindingKind::Attributes, &key.join(ZATTRS), &e),
         }
         Object::default()
     }
@@ -100,22 +102,22 @@ impl Check<'_> {
     pub(super) fn array_documents(&mut self, array: &Array) {
         let (key, metadata) = (array.key(), array.metadata());
         if let Err(e) = array.readable() {
-            let fault = if e.kind() == Kind::Unsupported { Fault::Unsupported } else { Fault::Metadata };
+            let fault = if e.kind() == Kind::Unsupported { FindingKind::Unsupported } else { FindingKind::Metadata };
             self.failed(fault, key, &e);
         }
         if metadata.zarr_format == 1 {
-            self.found(Fault::V1, key, "an array of Zarr v1");
+            self.found(FindingKind::V1, key, "an array of Zarr v1");
         }
         if metadata.separator.is_none() && array.separator() == Separator::Slash {
             let what = "no dimension_separator is declared, but chunks lie under \"/\"";
-            self.found(Fault::UndeclaredSeparator, &key.join(ZARRAY), what);
+            self.found(FindingKind::UndeclaredSeparator, &key.join(ZARRAY), what);
         }
         let attributes = self.attributes(key);
         if let Some(Value::Array(names)) = attributes.get(DIMENSIONS)
             && names.len() != metadata.shape.len()
         {
             let what = format!("{DIMENSIONS} has {} names, the shape {} dimensions", names.len(), metadata.shape.len());
-            self.found(Fault::Dimensions, &key.join(ZATTRS), what);
+            self.found(FindingKind::Dimensions, &key.join(ZATTRS), what);
         }
     }
 
@@ -128,8 +130,8 @@ impl Check<'_> {
         let key = group.join(ZMETADATA);
         let stale = match self.hierarchy.stale_consolidated(group) {
             Ok(stale) => stale,
-            Err(e) if matches!(e.kind(), Kind::System(_)) => return self.failed(Fault::Unreadable, &key, &e),
-            Err(e) => return self.failed(Fault::Metadata, &key, &e),
+            Err(e) if matches!(e.kind(), Kind::System(_)) => return self.failed(FindingKind::Unreadable, &key, &e),
+            Err(e) => return self.failed(FindingKind::Metadata, &key, &e),
         };
         let mut tally = Tally::new(&key);
         for (name, how) in stale {
@@ -139,19 +141,21 @@ impl Check<'_> {
                 Stale::Extra => format!("has {name}, of which no valid document is stored"),
                 Stale::Different => format!("has another {name} than is stored"),
             };
-            tally.add(Finding::new(Fault::Consolidated, &key, what), self.tell);
+            tally.add(Finding::new(FindingKind::Consolidated, &key, what), self.tell);
         }
         tally.end(self.tell);
     }
 }
 
 /// What is to be said of a name in a group that is no prefix; None of a document.
-fn stray_in_group(entry: &Entry) -> Option<(Fault, &'static str)> {
+fn stray_in_group(entry: &Entry) -> Option<(FindingKind, &'static str)> {
     match entry.name.as_str() {
         name if is_document(name) => None,
-        V3_DOCUMENT => Some((Fault::V3, "metadata of Zarr v3 beside that of v2")),
-        name if leftover(name).is_some() => leftover(name).map(|what| (Fault::Leftover, what)),
-        _ if entry.kind == EntryKind::Other => Some((Fault::NotAFile, "no regular file, or a link out of the store")),
-        _ => Some((Fault::Extra, "a plain file")),
+        V3_DOCUMENT => Some((FindingKind::V3, "metadata of Zarr v3 beside that of v2")),
+        name if leftover(name).is_some() => leftover(name).map(|what| (FindingKind::Leftover, what)),
+        _ if entry.kind == EntryKind::Other => {
+            Some((FindingKind::NotAFile, "no regular file, or a link out of the store"))
+        }
+        _ => Some((FindingKind::Extra, "a plain file")),
     }
 }

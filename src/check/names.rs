@@ -1,7 +1,7 @@
 //! What the names below an array are: chunks, documents, or something that should not be there. The store is listed once,
 //! streamed, with one open listing for each level of a chunk key.
 
-use super::Fault;
+use super::FindingKind;
 use crate::array::hierarchy::{OWN, REMOVED, V3_DOCUMENT};
 use crate::array::{Array, is_chunk_like};
 use crate::error::{Error, Kind, Result};
@@ -15,7 +15,7 @@ pub(super) enum Name {
     /// A stored chunk of the grid.
     Chunk(ChunkId),
     /// Something else, where, and what it is.
-    Stray(Fault, Key, String),
+    Stray(FindingKind, Key, String),
     /// A level that can't be listed.
     Failed(Key, Error),
 }
@@ -43,16 +43,16 @@ impl<'a> Names<'a> {
             return None;
         }
         if let (EntryKind::Value, Some(what)) = (kind, leftover(key.name())) {
-            return stray(Fault::Leftover, what);
+            return stray(FindingKind::Leftover, what);
         }
         let chunk = self.array.grid().parse_chunk_key(&path, self.array.separator());
         match (kind, chunk) {
             (EntryKind::Value, Some(chunk)) => Some(Name::Chunk(chunk)),
             (EntryKind::Value, None) => self.stray_value(key, &path),
             (EntryKind::Prefix, _) if self.is_level(&path) => self.enter(key, path),
-            (_, Some(_)) => stray(Fault::Chunk, "is not a regular file"),
+            (_, Some(_)) => stray(FindingKind::Chunk, "is not a regular file"),
             (EntryKind::Prefix, None) => self.stray_prefix(key),
-            (EntryKind::Other, None) => stray(Fault::NotAFile, "no regular file, or a link out of the store"),
+            (EntryKind::Other, None) => stray(FindingKind::NotAFile, "no regular file, or a link out of the store"),
         }
     }
 
@@ -70,15 +70,15 @@ impl<'a> Names<'a> {
         };
         let (fault, what) = if grid.parse_chunk_key(path, other).is_some() {
             let [own, other] = [own, other].map(Separator::as_char);
-            (Fault::Separator, format!("a chunk under {other:?}, where the array's separator is {own:?}"))
+            (FindingKind::Separator, format!("a chunk under {other:?}, where the array's separator is {own:?}"))
         } else if path.split('/').all(is_chunk_like) {
-            (Fault::OutsideGrid, format!("named like a chunk, but the grid has {}", shown(grid.counts())))
+            (FindingKind::OutsideGrid, format!("named like a chunk, but the grid has {}", shown(grid.counts())))
         } else if path == V3_DOCUMENT {
-            (Fault::V3, "metadata of Zarr v3 beside that of v2".to_string())
+            (FindingKind::V3, "metadata of Zarr v3 beside that of v2".to_string())
         } else if [ZGROUP, ZMETADATA].contains(&path) {
-            (Fault::Nested, "a document of a group, but this is an array".to_string())
+            (FindingKind::Nested, "a document of a group, but this is an array".to_string())
         } else {
-            (Fault::Extra, "a plain file".to_string())
+            (FindingKind::Extra, "a plain file".to_string())
         };
         Some(Name::Stray(fault, key, what))
     }
@@ -89,8 +89,8 @@ impl<'a> Names<'a> {
             matches!(stat, Ok(Some(stat)) if stat.kind == EntryKind::Value)
         });
         Some(match is_place {
-            true => Name::Stray(Fault::Nested, key, "a group or array inside an array".to_string()),
-            false => Name::Stray(Fault::Extra, key, "a directory".to_string()),
+            true => Name::Stray(FindingKind::Nested, key, "a group or array inside an array".to_string()),
+            false => Name::Stray(FindingKind::Extra, key, "a directory".to_string()),
         })
     }
 

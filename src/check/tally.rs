@@ -1,7 +1,7 @@
 //! Findings of one directory: of each kind the first ones are told, the rest counted. A million stray files are no million
 //! lines. It knows nothing of what is found.
 
-use super::{Event, Fault, Finding};
+use super::{Event, Finding, FindingKind};
 use crate::store::Key;
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ const TOLD: u64 = 20;
 /// The findings of one directory so far.
 pub(super) struct Tally {
     directory: Key,
-    counts: BTreeMap<Fault, u64>,
+    counts: BTreeMap<FindingKind, u64>,
 }
 
 impl Tally {

@@ -1,5 +1,5 @@
 use super::*;
-use crate::array::hierarchy::{Consolidated, UseConsolidated};
+use crate::array::hierarchy::{ConsolidatedStore, UseConsolidated};
 use crate::error::Error;
 use crate::store::{FaultyStore, MemoryStore, Operation, PlannedFault, Store, UnlistedStore};
 use crate::zarr::metadata::V1Order;
@@ -20,10 +20,10 @@ fn memory() -> Arc<MemoryStore> {
 }
 
 /// What a check finds: kind, key and message of each, and what it looked at.
-fn found(store: Arc<dyn Store>, deep: bool) -> (Vec<(Fault, String, String)>, Summary) {
+fn found(store: Arc<dyn Store>, deep: bool) -> (Vec<(FindingKind, String, String)>, Summary) {
     let hierarchy = Hierarchy::new(store, V1Order::Zarr1, Arc::default());
     let (mut found, stop) = (Vec::new(), AtomicBool::new(false));
-    let summary = check(&hierarchy, How { deep, threads: 1, stop: &stop }, &mut |event| {
+    let summary = check(&hierarchy, CheckOptions { deep, threads: 1, stop: &stop }, &mut |event| {
         if let Event::Found(finding) = event {
             found.push((finding.fault, finding.key.to_string(), finding.message));
         }
@@ -52,8 +52,8 @@ fn what_the_system_refuses_is_found_and_the_rest_is_looked_at() {
         let store = FaultyStore::new(memory());
         store.plan(PlannedFault { after, ..PlannedFault::next(operation, libc::EIO) });
         let (found, summary) = found(Arc::new(store), true);
-        let message = format!("{}; {}", Error::system(libc::EIO), Fault::Unreadable.advice());
-        assert_eq!(found, [(Fault::Unreadable, key.to_string(), message)], "{operation:?} {after}");
+        let message = format!("{}; {}", Error::system(libc::EIO), FindingKind::Unreadable.advice());
+        assert_eq!(found, [(FindingKind::Unreadable, key.to_string(), message)], "{operation:?} {after}");
         assert_eq!((summary.arrays, summary.chunks, summary.complete), (2, chunks, true), "{operation:?} {after}");
     }
 }
@@ -66,11 +66,11 @@ fn a_store_that_cannot_list_is_asked_for_each_chunk() {
     store.insert("b/1", "2");
     store.delete(&Key::root().join("a/0")).unwrap();
     let unlisted = Arc::new(UnlistedStore::new(store));
-    let served = Consolidated::over(unlisted, UseConsolidated::Auto, Arc::default()).unwrap();
+    let served = ConsolidatedStore::over(unlisted, UseConsolidated::Auto, Arc::default()).unwrap();
     for deep in [false, true] {
         let (all, summary) = found(served.clone(), deep);
-        let all: Vec<(Fault, &str)> = all.iter().map(|(fault, key, _)| (*fault, key.as_str())).collect();
-        assert_eq!(all, [(Fault::Unlisted, "/"), (Fault::Chunk, "/b/1")], "deep: {deep}");
+        let all: Vec<(FindingKind, &str)> = all.iter().map(|(fault, key, _)| (*fault, key.as_str())).collect();
+        assert_eq!(all, [(FindingKind::Unlisted, "/"), (FindingKind::Chunk, "/b/1")], "deep: {deep}");
         assert_eq!((summary.arrays, summary.chunks, summary.bytes), (2, 3, 5), "deep: {deep}");
     }
 }
@@ -79,7 +79,7 @@ fn a_store_that_cannot_list_is_asked_for_each_chunk() {
 fn who_has_seen_enough_stops_it() {
     let hierarchy = Hierarchy::new(memory(), V1Order::Zarr1, Arc::default());
     let stop = AtomicBool::new(false);
-    let summary = check(&hierarchy, How { deep: true, threads: 1, stop: &stop }, &mut |event| {
+    let summary = check(&hierarchy, CheckOptions { deep: true, threads: 1, stop: &stop }, &mut |event| {
         if let Event::Progress(..) = event {
             stop.store(true, Ordering::Relaxed);
         }
@@ -89,11 +89,11 @@ fn who_has_seen_enough_stops_it() {
 
 #[test]
 fn each_fault_has_a_name_of_its_own() {
-    let names: std::collections::BTreeSet<&str> = Fault::ALL.iter().map(|fault| fault.name()).collect();
-    assert_eq!(names.len(), Fault::ALL.len());
-    for fault in Fault::ALL {
+    let names: std::collections::BTreeSet<&str> = FindingKind::ALL.iter().map(|fault| fault.name()).collect();
+    assert_eq!(names.len(), FindingKind::ALL.len());
+    for fault in FindingKind::ALL {
         assert!(fault.meaning().ends_with('.') && !fault.advice().ends_with('.'), "{fault:?}");
         // who is told of a fault is told what to do
-        assert!(fault.level() == Level::Note || !fault.advice().is_empty(), "{fault:?}");
+        assert!(fault.level() == Severity::Note || !fault.advice().is_empty(), "{fault:?}");
     }
 }

@@ -2,7 +2,7 @@
 
 use super::progress::{Progress, bar};
 use super::{Failure, Location, StoreArgs, logger, open_store, size, stdio, threads};
-use crate::check::{Event, Finding, How, Level, Summary, check};
+use crate::check::{CheckOptions, Event, Finding, Severity, Summary, check};
 use crate::error::{Error, one_line};
 use crate::stats::Stats;
 use crate::util::json::{self, Map, Value};
@@ -66,7 +66,7 @@ pub fn run(args: &CheckArgs) -> Result<(), Failure> {
     }
     let mut report = Report::new(args, &stop);
     report.begin();
-    let how = How { deep: args.deep, threads: threads(args.threads), stop: &stop };
+    let how = CheckOptions { deep: args.deep, threads: threads(args.threads), stop: &stop };
     let summary = check(&hierarchy, how, &mut |event| report.tell(event));
     report.end(&summary)
 }
@@ -110,11 +110,11 @@ impl<'a> Report<'a> {
     fn found(&mut self, finding: &Finding) {
         let level = finding.fault.level();
         match level {
-            Level::Error => self.errors += 1,
-            Level::Warning => self.warnings += 1,
-            Level::Note => self.notes += 1,
+            Severity::Error => self.errors += 1,
+            Severity::Warning => self.warnings += 1,
+            Severity::Note => self.notes += 1,
         }
-        if level == Level::Note && !self.args.notes {
+        if level == Severity::Note && !self.args.notes {
             return;
         }
         let line = match self.args.json {

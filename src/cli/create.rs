@@ -8,7 +8,7 @@ mod unfinished;
 use super::compressor::{self, Compressor};
 use super::remote::RemoteArgs;
 use super::{Failure, Location, MemoryArgs, StoreArgs, V1OrderArg, WriteArgs, location, logger};
-use crate::array::hierarchy::{Hierarchy, MetadataFile, Place};
+use crate::array::hierarchy::{Hierarchy, MetadataFile, StoredNode};
 use crate::error::Error;
 use crate::stats::Stats;
 use crate::store::Key;
@@ -272,7 +272,7 @@ impl CreateArgs {
 fn make(hierarchy: &Hierarchy, key: &Key, document: &Document, attrs: Option<&Value>) -> Result<(), Error> {
     let root = Key::root();
     if !key.is_root() {
-        if !matches!(hierarchy.find(&root)?, Some(Place::Array(_) | Place::Damaged(_)))
+        if !matches!(hierarchy.find(&root)?, Some(StoredNode::Array(_) | StoredNode::Damaged(_)))
             && hierarchy.store().stat(&root.join(ZGROUP))?.is_none()
         {
             hierarchy.put_document(&root, MetadataFile::Group, GROUP_DOCUMENT.as_bytes())?;

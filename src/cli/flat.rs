@@ -2,7 +2,7 @@
 
 use super::{Failure, Location};
 use crate::array::Array;
-use crate::array::hierarchy::{Hierarchy, Place};
+use crate::array::hierarchy::{Hierarchy, StoredNode};
 use crate::cache::Cache;
 use crate::fs::tree::{FLAT, ROOT_INODE, Tree};
 use crate::fs::{Fs, Options};
@@ -32,8 +32,8 @@ pub fn open(
     let (shown, cache, for_writing) = (location, Arc::new(cache), !options.read_only);
     let tree = Tree::new(hierarchy, cache.clone());
     let array = match tree.hierarchy().find(&Key::root())? {
-        Some(Place::Array(array)) => array,
-        Some(Place::Damaged(e)) => return Err(e.context(shown).into()),
+        Some(StoredNode::Array(array)) => array,
+        Some(StoredNode::Damaged(e)) => return Err(e.context(shown).into()),
         _ => return Err(Failure::new(3, format!("{shown}: not an array, but a group"))),
     };
     array.readable().map_err(|e| e.context(shown))?;

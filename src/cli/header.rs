@@ -3,10 +3,10 @@
 use super::headers::NETCDF;
 use super::{Failure, Location, MemoryArgs, StoreArgs, location, logger, open_store, print};
 use crate::array::Array;
-use crate::array::hierarchy::Place;
+use crate::array::hierarchy::StoredNode;
 use crate::cache::Cache;
 use crate::error::{Error, Kind};
-use crate::export::{self, Composite, Content, DATASET, Described, Format};
+use crate::export::{self, Composite, DATASET, Described, Format, PartContent};
 use crate::stats::Stats;
 use crate::store::Key;
 use crate::util::json::{self, Map, Value};
@@ -63,11 +63,11 @@ pub fn run(args: &HeaderArgs) -> Result<(), Failure> {
     let place = alone.find(&Key::root()).map_err(failed)?;
     let cache = args.memory.cache(stats.clone());
     match (place, args.format) {
-        (Some(Place::Damaged(e)), _) => Err(failed(e)),
-        (Some(Place::Array(_)), Some(Asked::Dataset)) => {
+        (Some(StoredNode::Damaged(e)), _) => Err(failed(e)),
+        (Some(StoredNode::Array(_)), Some(Asked::Dataset)) => {
             Err(Failure::new(2, format!("{shown}: an array; {NETCDF} is of groups")))
         }
-        (Some(Place::Array(array)), asked) => {
+        (Some(StoredNode::Array(array)), asked) => {
             array.readable().map_err(failed)?;
             match asked {
                 Some(Asked::Array(format)) => print_header(args, &array, format, &cache, stats),
@@ -117,7 +117,7 @@ fn described(args: &HeaderArgs, cache: &Cache, stats: Arc<Stats>) -> Result<Desc
     let failed = |e: Error| Failure::from(e.context(&args.path));
     let hierarchy = open_store(&store, &args.store_args, stats)?;
     match hierarchy.find(&key).map_err(failed)? {
-        Some(Place::Array(array)) => export::describe(&hierarchy, cache, &array).map_err(failed),
+        Some(StoredNode::Array(array)) => export::describe(&hierarchy, cache, &array).map_err(failed),
         _ => Err(failed(Error::new(Kind::NotFound, "no such array"))),
     }
 }
@@ -160,10 +160,10 @@ fn before_values(file: &Composite) -> Vec<u8> {
     let mut bytes = Vec::new();
     for part in file.parts() {
         match &part.content {
-            Content::Bytes(text) => bytes.extend_from_slice(text),
-            Content::Bands(bands) => bytes.extend_from_slice(bands.text().as_bytes()),
-            Content::Padding => bytes.resize(bytes.len() + usize::try_from(part.len).unwrap_or(0), 0),
-            Content::Flat { .. } => break,
+            PartContent::Bytes(text) => bytes.extend_from_slice(text),
+            PartContent::Bands(bands) => bytes.extend_from_slice(bands.text().as_bytes()),
+            PartContent::Padding => bytes.resize(bytes.len() + usize::try_from(part.len).unwrap_or(0), 0),
+            PartContent::Flat { .. } => break,
         }
     }
     bytes

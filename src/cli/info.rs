@@ -2,9 +2,9 @@
 
 use super::map::{ChunkMap, Room, Style, legend};
 use super::{Failure, Location, StoreArgs, logger, open_store, print, size, threads};
-use crate::array::hierarchy::Place;
+use crate::array::hierarchy::StoredNode;
 use crate::array::{Array, ArrayEntry};
-use crate::check::{How, examine_all};
+use crate::check::{CheckOptions, examine_all};
 use crate::error::{Error, Result, one_line};
 use crate::stats::Stats;
 use crate::store::{Key, escaped};
@@ -66,17 +66,17 @@ pub fn run(args: &InfoArgs) -> std::result::Result<(), Failure> {
     memory::set_cache_bound(4 << 30);
     let hierarchy = open_store(&args.store, &args.reading, Arc::new(Stats::default()))?;
     let mut rows = Vec::new();
-    hierarchy.walk(&Key::root(), &mut |key, place| {
+    hierarchy.visit_below(&Key::root(), &mut |key, place| {
         let what = match place {
-            Place::Array(array) if args.map => {
+            StoredNode::Array(array) if args.map => {
                 // the only one has the whole screen
                 let room = room(if key.is_root() { FULL } else { SMALL });
                 let mut map = Box::new(ChunkMap::new(array.grid(), array.metadata().is_object(), room));
                 let stored = mapped(array, args.deep, &mut map);
                 What::Array(array.clone(), stored, Some(map))
             }
-            Place::Array(array) => What::Array(array.clone(), stored(array), None),
-            Place::Damaged(e) => What::Unreadable(e.clone()),
+            StoredNode::Array(array) => What::Array(array.clone(), stored(array), None),
+            StoredNode::Damaged(e) => What::Unreadable(e.clone()),
             _ => What::Group,
         };
         rows.push(Row { key: key.clone(), what });
@@ -113,7 +113,7 @@ fn is_utf8() -> bool {
 
 /// Adds the stored chunks of an array to its map.
 fn mapped(array: &Arc<Array>, deep: bool, map: &mut ChunkMap) -> Result<Stored> {
-    let how = How { deep, threads: threads(None), stop: &AtomicBool::new(false) };
+    let how = CheckOptions { deep, threads: threads(None), stop: &AtomicBool::new(false) };
     examine_all(array, how, &mut |examined| map.add(&examined))?;
     Ok(Stored { chunks: Some(map.stored()), bytes: Some(map.bytes()) })
 }

@@ -2,7 +2,7 @@
 
 use super::headers::HeadersArgs;
 use super::{Failure, Location, StoreArgs, logger, open_store, stdio, time};
-use crate::array::hierarchy::V3_PLACE;
+use crate::array::hierarchy::V3_PROBLEM;
 use crate::cache::Cache;
 use crate::error::{Error, Result, one_line};
 use crate::fs::tree::{Listed, Name, Node, Tree};
@@ -81,7 +81,7 @@ pub fn run(args: &LsArgs) -> std::result::Result<(), Failure> {
     let mut output = Output { args, out: BufWriter::new(stdio::output()), v3: Vec::new(), objects: 0, widths: [1; 2] };
     let done = output.list_all(&tree);
     for key in output.v3.iter().filter(|_| !args.json) {
-        let line = format!("zarrfs: {}: {key}: {V3_PLACE}; its files are shown as they are", args.path);
+        let line = format!("zarrfs: {}: {key}: {V3_PROBLEM}; its files are shown as they are", args.path);
         let _ = writeln!(std::io::stderr(), "{}", one_line(line));
     }
     match done.and_then(|failed| output.out.flush().map(|()| failed)) {
@@ -209,7 +209,7 @@ impl Output<'_> {
         }
         object.insert("modified".into(), known.map(|known| known.modified.clone()).into());
         if line.is_v3 {
-            object.insert("error".into(), V3_PLACE.into());
+            object.insert("error".into(), V3_PROBLEM.into());
         }
         let comma = if self.objects > 0 { "," } else { "" };
         self.objects += 1;

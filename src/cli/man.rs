@@ -2,7 +2,7 @@
 
 use super::man_pages::{ENVIRONMENT, FILES, PAGES};
 use super::{Cli, EXIT_CODES, Failure, print};
-use crate::check::Fault;
+use crate::check::FindingKind;
 use crate::error::Error;
 use clap::{Args, Command, CommandFactory};
 use clap_mangen::Man;
@@ -72,7 +72,7 @@ fn page(command: &Command, verb: &str) -> std::io::Result<Vec<u8>> {
     }
     if verb == "check" {
         let findings =
-            Fault::ALL.map(|fault| (format!("{} ({})", fault.name(), fault.level().name()), fault.meaning()));
+            FindingKind::ALL.map(|fault| (format!("{} ({})", fault.name(), fault.level().name()), fault.meaning()));
         section("FINDINGS", findings.iter().map(|(name, what)| (name.as_str(), *what))).to_writer(&mut out)?;
     }
     section("EXIT STATUS", EXIT_CODES.lines().filter_map(|line| line.trim().split_once("  "))).to_writer(&mut out)?;

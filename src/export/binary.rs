@@ -1,15 +1,15 @@
-//! Fields of a binary header, one after the other, in either byte order. It knows no format.
+//! HeaderFields of a binary header, one after the other, in either byte order. It knows no format.
 
 /// The bytes so far.
-pub struct Fields {
+pub struct HeaderFields {
     bytes: Vec<u8>,
     is_big_endian: bool,
 }
 
-impl Fields {
+impl HeaderFields {
     /// None, to be written in this byte order.
     pub fn new(is_big_endian: bool) -> Self {
-        Fields { bytes: Vec::new(), is_big_endian }
+        HeaderFields { bytes: Vec::new(), is_big_endian }
     }
 
     /// Adds a number, whose bytes are given with the lowest first.
@@ -59,7 +59,7 @@ mod tests {
     #[test]
     fn fields_of_either_byte_order() {
         let bytes = |is_big_endian| {
-            let mut fields = Fields::new(is_big_endian);
+            let mut fields = HeaderFields::new(is_big_endian);
             fields.put(258u16.to_le_bytes());
             fields.text("aé", 3);
             fields.text("b", 2);

@@ -10,9 +10,9 @@ mod numbers;
 mod projection;
 mod role;
 
-use super::described::{Axis, Coordinates, Described, Role};
+use super::described::{Coordinates, Described, DescribedAxis, Role};
 use crate::array::Array;
-use crate::array::hierarchy::{Hierarchy, Place};
+use crate::array::hierarchy::{Hierarchy, StoredNode};
 use crate::cache::Cache;
 use crate::error::Result;
 use crate::store::Key;
@@ -77,7 +77,12 @@ pub fn describe(hierarchy: &Hierarchy, cache: &Cache, array: &Arc<Array>) -> Res
 }
 
 /// A coordinate array says more than the image that a dimension is of.
-fn axis(name: Option<String>, len: u64, coordinate: Option<Coordinate>, image: Option<&ngff::Axis>) -> Axis {
+fn axis(
+    name: Option<String>,
+    len: u64,
+    coordinate: Option<Coordinate>,
+    image: Option<&ngff::ImageAxis>,
+) -> DescribedAxis {
     let has_array = coordinate.is_some();
     let (units, calendar, mut coordinates) = match coordinate {
         Some(found) => (found.units, found.calendar, found.values),
@@ -90,7 +95,7 @@ fn axis(name: Option<String>, len: u64, coordinate: Option<Coordinate>, image: O
     }
     let units = units.or_else(|| image?.unit.clone());
     let is_unread = has_array && coordinates == Coordinates::Unknown;
-    Axis { name, len, role: Role::Other, units, calendar, coordinates, is_unread }
+    DescribedAxis { name, len, role: Role::Other, units, calendar, coordinates, is_unread }
 }
 
 /// The names of the dimensions of `array`, whose attributes these are; no coordinates are read for it. A group that tells
@@ -113,7 +118,7 @@ pub fn axis_names(
 }
 
 /// The names that were kept, or else those of the image.
-fn names(kept: Option<Vec<String>>, image: Option<&[ngff::Axis]>, dimensions: usize) -> Vec<Option<String>> {
+fn names(kept: Option<Vec<String>>, image: Option<&[ngff::ImageAxis]>, dimensions: usize) -> Vec<Option<String>> {
     let name = |i: usize| match (&kept, image) {
         (Some(names), _) => names.get(i).cloned(),
         (None, image) => image?.get(i)?.name.clone(),
@@ -160,7 +165,7 @@ fn groups_above(key: &Key) -> impl Iterator<Item = Key> {
 fn nearest_array(hierarchy: &Hierarchy, key: &Key, path: &str) -> Option<Arc<Array>> {
     let path = Key::normalize(path).ok().filter(|path| !path.is_root())?;
     groups_above(key).find_map(|group| match hierarchy.find(&group.join_key(&path)) {
-        Ok(Some(Place::Array(array))) => Some(array),
+        Ok(Some(StoredNode::Array(array))) => Some(array),
         Ok(_) => None,
         Err(e) => {
             log::debug!("{key}: is described without {path}: {e}");

@@ -18,11 +18,11 @@ pub struct Described {
     /// Shape, dtype, ...
     pub metadata: ArrayMetadata,
     /// One for each dimension, in the array's own order.
-    pub axes: Vec<Axis>,
+    pub axes: Vec<DescribedAxis>,
     /// What the coordinates of x and y mean.
     pub crs: Option<Crs>,
     /// The value that stands for missing ones, as it is stored (before scaling).
-    pub nodata: Option<Number>,
+    pub nodata: Option<MetadataNumber>,
     /// What stored values are multiplied by.
     pub scale: Option<f64>,
     /// What is added to them then.
@@ -41,7 +41,7 @@ pub struct Described {
 
 /// A dimension.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Axis {
+pub struct DescribedAxis {
     /// Its name; None if nothing tells.
     pub name: Option<String>,
     /// Items.
@@ -110,31 +110,31 @@ pub struct Crs {
 
 /// A number as it stands in metadata: integers of 64 bits stay exact.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Number {
+pub enum MetadataNumber {
     /// An integer.
     Int(i128),
     /// Anything else.
     Float(f64),
 }
 
-impl Number {
+impl MetadataNumber {
     /// The nearest f64.
     pub fn as_f64(self) -> f64 {
         match self {
-            Number::Int(n) => n as f64,
-            Number::Float(x) => x,
+            MetadataNumber::Int(n) => n as f64,
+            MetadataNumber::Float(x) => x,
         }
     }
 }
 
 /// As C's strtod reads it: `-9999`, `1e20`, `nan`, `inf`.
-impl fmt::Display for Number {
+impl fmt::Display for MetadataNumber {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         match self {
-            Number::Int(n) => write!(f, "{n}"),
-            Number::Float(x) if x.is_nan() => f.write_str("nan"),
-            Number::Float(x) if x.abs() >= 1e16 || (*x != 0.0 && x.abs() < 1e-5) => write!(f, "{x:e}"),
-            Number::Float(x) => write!(f, "{x}"),
+            MetadataNumber::Int(n) => write!(f, "{n}"),
+            MetadataNumber::Float(x) if x.is_nan() => f.write_str("nan"),
+            MetadataNumber::Float(x) if x.abs() >= 1e16 || (*x != 0.0 && x.abs() < 1e-5) => write!(f, "{x:e}"),
+            MetadataNumber::Float(x) => write!(f, "{x}"),
         }
     }
 }
@@ -142,7 +142,7 @@ impl fmt::Display for Number {
 impl Described {
     /// What the metadata alone tells of the array at `key`: no geometry.
     pub fn of_metadata(key: &Key, metadata: &ArrayMetadata) -> Self {
-        let axis = |len: &u64| Axis {
+        let axis = |len: &u64| DescribedAxis {
             name: None,
             len: *len,
             role: Role::Other,

@@ -158,7 +158,7 @@ fn band_names(array: &Described, raster: Raster) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::described::{Axis, Coordinates, Number};
+    use super::super::described::{Coordinates, DescribedAxis, MetadataNumber};
     use super::super::testing;
     use super::*;
 
@@ -234,7 +234,7 @@ band names = {time=0, time=6, time=12, time=18}
         let gains = format!("{{{}}}", ["0.05"; 12].join(", "));
         assert_eq!(field(&testing::model(), "data gain values"), Some(gains));
         assert_eq!(field(&testing::model(), "data ignore value").as_deref(), Some("-32768"));
-        let beyond = Described { nodata: Some(Number::Int(32768)), ..testing::model() };
+        let beyond = Described { nodata: Some(MetadataNumber::Int(32768)), ..testing::model() };
         assert_eq!(field(&beyond, "data ignore value"), None);
     }
 
@@ -247,8 +247,11 @@ band names = {time=0, time=6, time=12, time=18}
         assert_eq!(field(&array, "wavelength").as_deref(), Some("{450, 550.5, 650, 800}"));
         assert_eq!(field(&array, "wavelength units").as_deref(), Some("nm"));
         let many = i32::MAX as u64;
-        array.axes[0] =
-            Axis { len: many, coordinates: Coordinates::Regular { first: 450.0, step: 1.0 }, ..array.axes[0].clone() };
+        array.axes[0] = DescribedAxis {
+            len: many,
+            coordinates: Coordinates::Regular { first: 450.0, step: 1.0 },
+            ..array.axes[0].clone()
+        };
         array.metadata = testing::metadata("\"<f4\"", &[many, 1, 1]);
         assert_eq!(field(&array, "wavelength"), None);
     }

@@ -5,7 +5,7 @@ use crate::error::{Error, Kind, Result};
 
 /// How each item of flat bytes is shown. Items keep their size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Form {
+pub enum ItemForm {
     /// As it is stored.
     AsStored,
     /// So many bytes in reversed order.
@@ -17,17 +17,17 @@ pub enum Form {
     },
 }
 
-impl Form {
+impl ItemForm {
     /// Bytes that must be taken together.
     pub fn item(self) -> usize {
         match self {
-            Form::AsStored => 1,
-            Form::Reversed(size) => size.max(1),
-            Form::Doubles { .. } => 8,
+            ItemForm::AsStored => 1,
+            ItemForm::Reversed(size) => size.max(1),
+            ItemForm::Doubles { .. } => 8,
         }
     }
 
-    /// Whether [`Form::show`] can show whole items as they are stored.
+    /// Whether [`ItemForm::show`] can show whole items as they are stored.
     pub fn can_show(self, bytes: &[u8]) -> bool {
         self.show(&mut bytes.to_vec()).is_ok()
     }
@@ -35,7 +35,7 @@ impl Form {
     /// Turns whole items as they are stored into what is shown. ESTALE for an integer that no double holds exactly: a file
     /// is only made with doubles while there is none (see `netcdf`), so the array has changed since it was opened.
     pub fn show(self, bytes: &mut [u8]) -> Result<()> {
-        let Form::Doubles { big_endian } = self else { return self.reverse(bytes) };
+        let ItemForm::Doubles { big_endian } = self else { return self.reverse(bytes) };
         for item in bytes.as_chunks_mut().0 {
             let n = if big_endian { i64::from_be_bytes(*item) } else { i64::from_le_bytes(*item) };
             let shown = n as f64;
@@ -50,7 +50,7 @@ impl Form {
 
     /// Turns whole items as they are shown into what is stored. EINVAL for a double that is no integer of 8 bytes.
     pub fn store(self, bytes: &mut [u8]) -> Result<()> {
-        let Form::Doubles { big_endian } = self else { return self.reverse(bytes) };
+        let ItemForm::Doubles { big_endian } = self else { return self.reverse(bytes) };
         for item in bytes.as_chunks_mut().0 {
             let shown = f64::from_be_bytes(*item);
             let n = shown as i64;
@@ -76,7 +76,7 @@ mod tests {
 
     #[test]
     fn what_is_shown_is_stored_again() {
-        for form in [Form::AsStored, Form::Reversed(4), Form::Reversed(8)] {
+        for form in [ItemForm::AsStored, ItemForm::Reversed(4), ItemForm::Reversed(8)] {
             let mut bytes: Vec<u8> = (0..16).collect();
             form.show(&mut bytes).unwrap();
             assert_eq!(bytes[0], form.item() as u8 - 1);
@@ -84,7 +84,7 @@ mod tests {
             assert_eq!(bytes, (0..16).collect::<Vec<u8>>());
         }
         for (n, big_endian) in [(0i64, true), (-7, false), (1 << 53, true), (i64::MIN, false), (3 << 60, true)] {
-            let form = Form::Doubles { big_endian };
+            let form = ItemForm::Doubles { big_endian };
             let stored = if big_endian { n.to_be_bytes() } else { n.to_le_bytes() };
             let mut bytes = stored;
             form.show(&mut bytes).unwrap();
@@ -96,7 +96,7 @@ mod tests {
 
     #[test]
     fn what_has_no_exact_value_is_refused() {
-        let form = Form::Doubles { big_endian: true };
+        let form = ItemForm::Doubles { big_endian: true };
         for n in [(1i64 << 53) + 1, i64::MAX] {
             assert_eq!(form.show(&mut n.to_be_bytes()).unwrap_err().errno(), libc::ESTALE);
             assert!(!form.can_show(&n.to_be_bytes()) && form.can_show(&(n / 2 + 1).to_be_bytes()));

@@ -4,7 +4,7 @@
 
 use super::calendar::{Calendar, Count, Date};
 use super::describe::{is_east, is_north};
-use super::described::{Axis, Coordinates, Described, Number, Role};
+use super::described::{Coordinates, Described, DescribedAxis, MetadataNumber, Role};
 use super::spelling::{self, float};
 use crate::util::json;
 use crate::zarr::dtype::Kind;
@@ -126,12 +126,12 @@ fn has_other_missing_values(array: &Described) -> bool {
     let told = ["_FillValue", "missing_value"].into_iter().filter_map(|name| array.attributes.get(name));
     let numbers = told.flat_map(|value| value.as_array().map_or(std::slice::from_ref(value), Vec::as_slice));
     numbers
-        .filter_map(|number| spelling::item(&array.metadata.dtype, Number::Float(json::float(number)?)))
+        .filter_map(|number| spelling::item(&array.metadata.dtype, MetadataNumber::Float(json::float(number)?)))
         .any(|item| !item.as_f64().is_nan() && named.is_none_or(|named| named.as_f64() != item.as_f64()))
 }
 
 /// Whether nothing tells where the items of a dimension lie.
-fn is_untold(axis: &Axis) -> bool {
+fn is_untold(axis: &DescribedAxis) -> bool {
     axis.coordinates == Coordinates::Unknown && !axis.is_unread
 }
 
@@ -150,11 +150,11 @@ fn units(metadata: &ArrayMetadata) -> Option<&'static str> {
 /// Which dimension stands for which of the format's.
 #[derive(Default)]
 struct Slots<'a> {
-    ensemble: Option<&'a Axis>,
-    time: Option<&'a Axis>,
-    z: Option<&'a Axis>,
-    y: Option<&'a Axis>,
-    x: Option<&'a Axis>,
+    ensemble: Option<&'a DescribedAxis>,
+    time: Option<&'a DescribedAxis>,
+    z: Option<&'a DescribedAxis>,
+    y: Option<&'a DescribedAxis>,
+    x: Option<&'a DescribedAxis>,
 }
 
 impl<'a> Slots<'a> {
@@ -163,7 +163,7 @@ impl<'a> Slots<'a> {
     }
 
     /// None unless all dimensions have a place in space and time, in the format's order.
-    fn by_role(axes: &'a [Axis]) -> Option<Self> {
+    fn by_role(axes: &'a [DescribedAxis]) -> Option<Self> {
         const ORDER: [Role; 4] = [Role::Time, Role::Z, Role::Y, Role::X];
         let places = axes.iter().map(|axis| ORDER.iter().position(|role| *role == axis.role));
         let places: Vec<usize> = places.collect::<Option<_>>()?;
@@ -177,7 +177,7 @@ impl<'a> Slots<'a> {
         })
     }
 
-    fn by_place(axes: &'a [Axis]) -> Self {
+    fn by_place(axes: &'a [DescribedAxis]) -> Self {
         let mut slots = Slots::default();
         let mut left = axes.iter().rev();
         slots.x = left.next();
@@ -196,7 +196,7 @@ impl<'a> Slots<'a> {
 
 /// The longitudes or latitudes, which the format wants increasing, and whether they stand in decreasing order. `None` if
 /// the coordinates are something else, or in no order.
-fn horizontal(axis: Option<&Axis>, role: Role, is_on_globe: bool) -> Option<(String, bool)> {
+fn horizontal(axis: Option<&DescribedAxis>, role: Role, is_on_globe: bool) -> Option<(String, bool)> {
     let Some(axis) = axis else { return Some(("1 LINEAR 0 1".to_string(), false)) };
     if is_untold(axis) {
         return Some((linear(axis.len, 1.0, 1.0), false));
@@ -224,7 +224,7 @@ fn horizontal(axis: Option<&Axis>, role: Role, is_on_globe: bool) -> Option<(Str
 
 /// Whether coordinates are longitudes or latitudes, as far as units tell. Plain degrees may also be those of a rotated
 /// pole, unless the name says otherwise.
-fn is_in_degrees(axis: &Axis, role: Role) -> bool {
+fn is_in_degrees(axis: &DescribedAxis, role: Role) -> bool {
     let Some(units) = axis.units.as_deref() else { return true };
     let (is_of_role, start) = match role {
         Role::X => (is_east(units), "lon"),
@@ -235,7 +235,7 @@ fn is_in_degrees(axis: &Axis, role: Role) -> bool {
 }
 
 /// The levels, in whichever direction they go; `None` if they go in none.
-fn level(axis: Option<&Axis>) -> Option<String> {
+fn level(axis: Option<&DescribedAxis>) -> Option<String> {
     let Some(axis) = axis else { return Some("1 LEVELS 0".to_string()) };
     if is_untold(axis) {
         return Some(linear(axis.len, 1.0, 1.0));
@@ -276,7 +276,7 @@ fn is_increasing<'a>(values: impl Iterator<Item = &'a f64> + Clone) -> bool {
 
 /// The dates of the dimension of time, at steps of minutes or months, and their calendar. `None` if the format can't say
 /// them: it knows dates to the minute, and the Gregorian calendar of all times.
-fn time(axis: Option<&Axis>) -> Option<(String, Option<Calendar>)> {
+fn time(axis: Option<&DescribedAxis>) -> Option<(String, Option<Calendar>)> {
     let axis = match axis {
         Some(axis) if axis.len > 1 || !is_untold(axis) => axis,
         // no time at all, which the format has a line for nevertheless
@@ -290,7 +290,7 @@ fn time(axis: Option<&Axis>) -> Option<(String, Option<Calendar>)> {
 }
 
 /// The first date and the step, if it is a whole number of minutes.
-fn regular(axis: &Axis, count: Count) -> Option<(Date, String)> {
+fn regular(axis: &DescribedAxis, count: Count) -> Option<(Date, String)> {
     let (first, step) = match &axis.coordinates {
         Coordinates::Regular { first, step } => (*first, *step),
         Coordinates::Irregular { values, .. } => match values.as_slice() {
@@ -312,7 +312,7 @@ fn regular(axis: &Axis, count: Count) -> Option<(Date, String)> {
 }
 
 /// As [`regular`], of the same minute of each month, or of each second, third ... one.
-fn monthly(axis: &Axis, count: Count) -> Option<(Date, String)> {
+fn monthly(axis: &DescribedAxis, count: Count) -> Option<(Date, String)> {
     let Coordinates::Irregular { values, .. } = &axis.coordinates else { return None };
     let dates: Vec<Date> = values.iter().map(|x| count.date(*x)).collect::<Option<_>>()?;
     let [first, second, ..] = dates.as_slice() else { return None };
@@ -336,9 +336,9 @@ fn date(date: Date) -> String {
 /// The missing value; one that no item has where there is none. NaN is always missing.
 fn undefined(array: &Described) -> String {
     match spelling::nodata(array) {
-        Some(Number::Float(x)) if x.is_nan() => UNDEFINED.to_string(),
+        Some(MetadataNumber::Float(x)) if x.is_nan() => UNDEFINED.to_string(),
         // as short as it tells an item of 4 bytes
-        Some(Number::Float(x)) => (x as f32).to_string().parse().map_or(UNDEFINED.to_string(), float),
+        Some(MetadataNumber::Float(x)) => (x as f32).to_string().parse().map_or(UNDEFINED.to_string(), float),
         Some(nodata) => nodata.to_string(),
         None => UNDEFINED.to_string(),
     }
@@ -429,7 +429,7 @@ ENDVARS
             let attributes = json::parse_object(attributes.as_bytes()).unwrap();
             let number = |name| attributes.get(name).and_then(json::float);
             let (scale, offset) = (number("scale_factor").filter(|x| *x != 0.0), number("add_offset"));
-            let nodata = number("_FillValue").map(Number::Float);
+            let nodata = number("_FillValue").map(MetadataNumber::Float);
             tells(&Described { scale, offset, nodata, attributes: attributes.into(), ..testing::plain(dtype, &[4, 6]) })
         };
         for attributes in [
@@ -511,7 +511,7 @@ ENDVARS
     #[test]
     fn one_time_has_a_date_too() {
         let mut array = testing::geographic();
-        array.axes[0] = Axis {
+        array.axes[0] = DescribedAxis {
             len: 1,
             coordinates: Coordinates::Irregular { values: vec![30.0], source: None },
             ..array.axes[0].clone()
@@ -577,10 +577,10 @@ ENDVARS
     #[test]
     fn missing_values() {
         let undef = |dtype, nodata| line(&Described { nodata, ..testing::plain(dtype, &[1]) }, "UNDEF");
-        assert_eq!(undef("<f4", Some(Number::Float(1e20))), "UNDEF 1e20");
-        assert_eq!(undef("<f4", Some(Number::Float(f64::NAN))), "UNDEF -9.99e33");
-        assert_eq!(undef("|u1", Some(Number::Int(255))), "UNDEF 255");
-        assert_eq!(undef("|u1", Some(Number::Int(-1))), "UNDEF -9.99e33");
+        assert_eq!(undef("<f4", Some(MetadataNumber::Float(1e20))), "UNDEF 1e20");
+        assert_eq!(undef("<f4", Some(MetadataNumber::Float(f64::NAN))), "UNDEF -9.99e33");
+        assert_eq!(undef("|u1", Some(MetadataNumber::Int(255))), "UNDEF 255");
+        assert_eq!(undef("|u1", Some(MetadataNumber::Int(-1))), "UNDEF -9.99e33");
     }
 
     #[test]

@@ -3,9 +3,9 @@
 //! are typed is here and in the files beside; that the bytes come from chunks, and in which order they stand there, is
 //! not known.
 
-use super::{Composite, Form, axis_names, flat};
+use super::{Composite, ItemForm, axis_names, flat};
 use crate::array::Array;
-use crate::array::hierarchy::{Hierarchy, Place};
+use crate::array::hierarchy::{Hierarchy, StoredNode};
 use crate::cache::Cache;
 use crate::error::{Error, Result};
 use crate::store::Key;
@@ -13,11 +13,11 @@ use crate::util::json::{self, Map, Object, Value};
 use crate::util::memory;
 use crate::zarr::dtype::{DType, Kind};
 use crate::zarr::metadata::ArrayMetadata;
-use classic::{Header, Type, Variable, Version};
+use classic::{ClassicHeader, ClassicVersion, Type, Variable};
 use dimensions::Dimensions;
-pub use edit::Edited;
+pub use edit::HeaderEdit;
 use mapping::Mappings;
-use names::Names;
+use names::UniqueNames;
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
@@ -53,7 +53,7 @@ const MAX_HEADER: usize = 32 << 20;
 const MAX_MAPPINGS: usize = 64;
 
 /// An array that becomes a variable.
-struct Member {
+struct GroupArray {
     array: Arc<Array>,
     attributes: Object,
     /// Of its dimensions, where metadata tell them.
@@ -61,12 +61,12 @@ struct Member {
     kind: Type,
 }
 
-impl Member {
+impl GroupArray {
     /// Groups that tell the names of its dimensions are added to `sources`.
     fn new(hierarchy: &Hierarchy, array: Arc<Array>, kind: Type, sources: &mut Vec<Key>) -> Result<Self> {
         let attributes = hierarchy.attributes(array.key())?;
         let names = axis_names(hierarchy, &array, &attributes, sources);
-        Ok(Member { array, attributes, names, kind })
+        Ok(GroupArray { array, attributes, names, kind })
     }
 
     fn name(&self) -> &str {
@@ -98,14 +98,14 @@ impl Member {
     }
 
     /// How the items stand in the file, where all numbers are big-endian.
-    fn form(&self) -> Form {
+    fn form(&self) -> ItemForm {
         let dtype = &self.metadata().dtype;
         match (dtype.kind(), self.kind) {
-            (Kind::Int, Type::Double) => Form::Doubles { big_endian: dtype.is_big_endian() },
-            (Kind::Bytes, _) => Form::AsStored,
-            _ if dtype.is_big_endian() => Form::AsStored,
-            _ if dtype.size() == 1 => Form::AsStored,
-            _ => Form::Reversed(dtype.size()),
+            (Kind::Int, Type::Double) => ItemForm::Doubles { big_endian: dtype.is_big_endian() },
+            (Kind::Bytes, _) => ItemForm::AsStored,
+            _ if dtype.is_big_endian() => ItemForm::AsStored,
+            _ if dtype.size() == 1 => ItemForm::AsStored,
+            _ => ItemForm::Reversed(dtype.size()),
         }
     }
 
@@ -113,7 +113,7 @@ impl Member {
     fn metadata_in_file(&self) -> Cow<'_, ArrayMetadata> {
         let metadata = self.metadata();
         match (self.form(), DType::parse_str(">f8")) {
-            (Form::Doubles { .. }, Ok(dtype)) => {
+            (ItemForm::Doubles { .. }, Ok(dtype)) => {
                 let fill = dtype.fill(&metadata.fill_value).ok().flatten();
                 Cow::Owned(ArrayMetadata { dtype, fill, ..metadata.clone() })
             }
@@ -124,8 +124,8 @@ impl Member {
 
 /// The arrays of a file, and why others are none of them.
 #[derive(Default)]
-struct Members {
-    list: Vec<Member>,
+struct GroupArrays {
+    list: Vec<GroupArray>,
     /// By name.
     left_out: BTreeMap<String, String>,
     /// Bytes of all variables.
@@ -142,7 +142,7 @@ struct Members {
 /// of Unicode, structs, objects, floats of other sizes than 4 and 8 bytes, arrays with a dimension of length 0, and what
 /// can't be read. [`crate::error::Kind::NotFound`] if there is no group.
 pub fn dataset(hierarchy: &Hierarchy, cache: &Cache, key: &Key) -> Result<Composite> {
-    let members = Members::of_group(hierarchy, cache, key)?;
+    let members = GroupArrays::of_group(hierarchy, cache, key)?;
     let attributes = hierarchy.attributes(key)?;
     // the attributes as those of the file, and its header, twice
     let _making = memory::take(members.memory + attributes.memory())?;
@@ -150,12 +150,12 @@ pub fn dataset(hierarchy: &Hierarchy, cache: &Cache, key: &Key) -> Result<Compos
     members.file(header).map_err(|e| e.context(key))
 }
 
-impl Members {
+impl GroupArrays {
     fn of_group(hierarchy: &Hierarchy, cache: &Cache, key: &Key) -> Result<Self> {
-        if !matches!(hierarchy.find(key)?, Some(Place::Group)) {
+        if !matches!(hierarchy.find(key)?, Some(StoredNode::Group)) {
             return Err(Error::not_found("no such group").context(key));
         }
-        let mut members = Members { sources: vec![key.clone()], ..Members::default() };
+        let mut members = GroupArrays { sources: vec![key.clone()], ..GroupArrays::default() };
         members.add_group(hierarchy, key)?;
         members.add_from_above(hierarchy, key)?;
         members.count_time_in_floats(cache);
@@ -169,8 +169,8 @@ impl Members {
         let below = hierarchy.prefixes(key)?;
         for key in below.keys.iter().rev() {
             match hierarchy.find(key)? {
-                Some(Place::Array(array)) => self.add(hierarchy, array)?,
-                Some(Place::Damaged(e)) => {
+                Some(StoredNode::Array(array)) => self.add(hierarchy, array)?,
+                Some(StoredNode::Damaged(e)) => {
                     self.sources.push(key.clone());
                     self.left_out.insert(key.name().to_string(), e.to_string());
                 }
@@ -188,7 +188,7 @@ impl Members {
         let size = array.size().checked_add(self.size).filter(|&size| size <= limit);
         match (type_of(&array), size) {
             (Ok(kind), Some(size)) => {
-                let member = Member::new(hierarchy, array, kind, &mut self.sources)?;
+                let member = GroupArray::new(hierarchy, array, kind, &mut self.sources)?;
                 // they are held together, and stand in the header, too
                 if self.memory + member.attributes.memory() > memory::limit() / 4 {
                     let why = "the attributes of the arrays take more memory than there is for a header";
@@ -215,7 +215,7 @@ impl Members {
     fn add_from_above(&mut self, hierarchy: &Hierarchy, key: &Key) -> Result<()> {
         let mut known: HashSet<String> = self.list.iter().map(|member| member.name().to_string()).collect();
         known.extend(self.left_out.keys().cloned());
-        let named = self.list.iter().flat_map(Member::dimensions);
+        let named = self.list.iter().flat_map(GroupArray::dimensions);
         let named = named.filter_map(|(name, len)| Some((name?.to_string(), Some(len))));
         let mappings = self.list.iter().filter_map(|member| json::text(member.attributes.get("grid_mapping")?));
         let mappings = mappings
@@ -232,14 +232,14 @@ impl Members {
     }
 
     /// The smallest version of the format that can hold all variables.
-    fn version(&self) -> Version {
-        let is_large = |member: &&Member| member.array.size() > MAX_VARIABLE;
-        let needs_64_bits = |member: &Member| {
+    fn version(&self) -> ClassicVersion {
+        let is_large = |member: &&GroupArray| member.array.size() > MAX_VARIABLE;
+        let needs_64_bits = |member: &GroupArray| {
             member.kind > Type::UByte || member.metadata().shape.iter().any(|&len| len > MAX_DIMENSION)
         };
         match self.list.iter().filter(is_large).count() > 1 || self.list.iter().any(needs_64_bits) {
-            true => Version::Data64,
-            false => Version::Offset64,
+            true => ClassicVersion::Data64,
+            false => ClassicVersion::Offset64,
         }
     }
 
@@ -248,11 +248,11 @@ impl Members {
     /// coordinate is not exact as a double, or all can't be looked at, the file is of CDF-5.
     fn count_time_in_floats(&mut self, cache: &Cache) {
         self.count_time_as(Type::Double);
-        let are_exact = |member: &Member| match member.form() {
-            form @ Form::Doubles { .. } => flat(cache, &member.array).is_ok_and(|bytes| form.can_show(&bytes)),
+        let are_exact = |member: &GroupArray| match member.form() {
+            form @ ItemForm::Doubles { .. } => flat(cache, &member.array).is_ok_and(|bytes| form.can_show(&bytes)),
             _ => true,
         };
-        if self.version() == Version::Data64 || !self.list.iter().all(are_exact) {
+        if self.version() == ClassicVersion::Data64 || !self.list.iter().all(are_exact) {
             self.count_time_as(Type::Int64);
         }
     }
@@ -264,9 +264,9 @@ impl Members {
     }
 
     /// The header, where nobody has said yet where the data begin. Grid mappings come before the arrays.
-    fn header(&self, attributes: &Map<String, Value>) -> Header {
+    fn header(&self, attributes: &Map<String, Value>) -> ClassicHeader {
         let version = self.version();
-        let mut names = Names::default();
+        let mut names = UniqueNames::default();
         let given: Vec<String> = self.list.iter().map(|member| names.give(member.name())).collect();
         let mappings = Mappings::new(&self.list, &mut names);
         let mut dimensions = Dimensions::new(&names);
@@ -274,12 +274,12 @@ impl Members {
         for member in self.list.iter().filter(|member| member.is_coordinate()) {
             dimensions.numbers(member.dimensions());
         }
-        let variable = |(member, name): (&Member, String)| {
+        let variable = |(member, name): (&GroupArray, String)| {
             let dtype = &member.metadata().dtype;
             let letters = format!("string{}", dtype.size());
             let letters = (member.kind == Type::Char).then_some((Some(letters.as_str()), dtype.size() as u64));
             let kind = match (member.kind, version) {
-                (Type::UByte, Version::Offset64) => Type::Byte,
+                (Type::UByte, ClassicVersion::Offset64) => Type::Byte,
                 (kind, _) => kind,
             };
             let mut attributes = attributes::of_variable(&member.metadata_in_file(), &member.attributes, kind, version);
@@ -296,11 +296,11 @@ impl Members {
         let variables = mappings.variables().chain(self.list.iter().zip(given).map(variable)).collect();
         let left_out: Vec<String> = self.left_out.iter().map(|(name, why)| format!("{name}: {why}")).collect();
         let attributes = attributes::of_group(attributes, &left_out, version);
-        Header { version, dimensions: dimensions.into_list(), attributes, variables }
+        ClassicHeader { version, dimensions: dimensions.into_list(), attributes, variables }
     }
 
     /// The file: the header, and the data of the variables where it says.
-    fn file(&self, mut header: Header) -> Result<Composite> {
+    fn file(&self, mut header: ClassicHeader) -> Result<Composite> {
         let len = header.bytes().len();
         if len > MAX_HEADER {
             return Err(Error::unsupported(format!("a netCDF header of {len} bytes is more than {MAX_HEADER}")));
@@ -366,8 +366,8 @@ fn from_above(hierarchy: &Hierarchy, key: &Key, name: &str, len: Option<u64>) ->
         above = above.parent();
         // what can't be an array's name is none's
         let Ok(place) = above.child(name) else { return Ok(None) };
-        let Some(Place::Array(array)) = hierarchy.find(&place)? else { continue };
-        let found = Member::new(hierarchy, array, Type::Byte, &mut Vec::new())?;
+        let Some(StoredNode::Array(array)) = hierarchy.find(&place)? else { continue };
+        let found = GroupArray::new(hierarchy, array, Type::Byte, &mut Vec::new())?;
         let fits = match len {
             Some(len) => found.is_coordinate() && found.metadata().shape == [len],
             None => found.metadata().shape.is_empty(),

@@ -1,8 +1,8 @@
 //! NIfTI (<https://nifti.nimh.nih.gov>, `nifti1.h` and `nifti2.h`): a header of fixed fields, then the flat bytes, whose
 //! byte order is the header's, too. Dimensions stand with the fastest first.
 
-use super::binary::Fields;
-use super::described::{Axis, Described, Role};
+use super::binary::HeaderFields;
+use super::described::{Described, DescribedAxis, Role};
 use super::spelling;
 use crate::zarr::metadata::ArrayMetadata;
 
@@ -55,8 +55,8 @@ fn item_type(metadata: &ArrayMetadata) -> Option<u16> {
 }
 
 fn first(array: &Described, item_type: u16) -> Vec<u8> {
-    let (place, [flat, _]) = (Place::of(array), FLAT);
-    let mut fields = Fields::new(array.metadata.dtype.is_big_endian());
+    let (place, [flat, _]) = (Placement::of(array), FLAT);
+    let mut fields = HeaderFields::new(array.metadata.dtype.is_big_endian());
     fields.put(348i32.to_le_bytes());
     fields.zeros(34);
     // since ANALYZE 7.5: all volumes are of one size
@@ -93,8 +93,8 @@ fn first(array: &Described, item_type: u16) -> Vec<u8> {
 }
 
 fn second(array: &Described, item_type: u16) -> Vec<u8> {
-    let (place, [_, flat]) = (Place::of(array), FLAT);
-    let mut fields = Fields::new(array.metadata.dtype.is_big_endian());
+    let (place, [_, flat]) = (Placement::of(array), FLAT);
+    let mut fields = HeaderFields::new(array.metadata.dtype.is_big_endian());
     fields.put(540i32.to_le_bytes());
     fields.bytes(b"n+2\0\r\n\x1a\n");
     fields.put(item_type.to_le_bytes());
@@ -142,7 +142,7 @@ fn bits(metadata: &ArrayMetadata) -> u16 {
 }
 
 /// Where the items lie: of the first three dimensions in space, of the fourth in time.
-struct Place {
+struct Placement {
     /// `pixdim`: how far one step goes along each dimension, from the second place on; unit steps where nothing tells.
     steps: [f64; 8],
     /// The affine from indices to space: what a step along each dimension adds to x, y and z, and where the first item is.
@@ -153,7 +153,7 @@ struct Place {
     units: u8,
 }
 
-impl Place {
+impl Placement {
     fn of(array: &Described) -> Self {
         let (unit, space) = space(array);
         let (time_unit, time, time_step) = time(array).unwrap_or((0, 0.0, 1.0));
@@ -166,12 +166,12 @@ impl Place {
             row
         });
         let [x, y, z] = space.map(|(_, _, step)| step.abs());
-        Place { steps: [1.0, x, y, z, time_step.abs(), 1.0, 1.0, 1.0], rows, time, units: unit + time_unit }
+        Placement { steps: [1.0, x, y, z, time_step.abs(), 1.0, 1.0, 1.0], rows, time, units: unit + time_unit }
     }
 }
 
 /// The axis that is dimension `n`, the fastest being the first.
-fn dimension(array: &Described, n: usize) -> Option<(usize, &Axis)> {
+fn dimension(array: &Described, n: usize) -> Option<(usize, &DescribedAxis)> {
     let axis = array.axes.len().checked_sub(n + 1)?;
     Some((axis, array.axes.get(axis)?))
 }
@@ -275,7 +275,7 @@ mod tests {
     #[test]
     fn axes_lie_in_space_and_time() {
         let mut array = testing::microscopy();
-        array.axes[0] = Axis {
+        array.axes[0] = DescribedAxis {
             role: Role::Time,
             units: Some("milliseconds".into()),
             coordinates: Coordinates::Regular { first: 5.0, step: 20.0 },

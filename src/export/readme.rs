@@ -3,7 +3,7 @@
 
 use super::Format;
 use super::described::Described;
-use super::recipes::{self, Part};
+use super::recipes::{self, RecipeText};
 use super::spelling::{self, float, list};
 use crate::util::json;
 use crate::zarr::dtype::{DType, Kind};
@@ -17,7 +17,7 @@ pub fn fits(_: &ArrayMetadata) -> bool {
 /// The file.
 pub fn text(array: &Described) -> String {
     let mut text = heading(array);
-    let Some(part) = Part::in_the_middle(&array.metadata) else { return text + "\nIt has no bytes.\n" };
+    let Some(part) = RecipeText::in_the_middle(&array.metadata) else { return text + "\nIt has no bytes.\n" };
     text.push_str(
         "\nFor programs that find the shape themselves (a mount shows those that its option --headers names):\n",
     );

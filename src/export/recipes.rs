@@ -16,7 +16,7 @@ const MAX_IDL_DIMENSIONS: usize = 8;
 const MAX_FORTRAN_DIMENSIONS: usize = 15;
 
 /// A part of an array: one item of one dimension, one row of two, one plane of more.
-pub struct Part {
+pub struct RecipeText {
     /// Of the dimensions before the part's own.
     indices: Vec<u64>,
     /// Of the part's own.
@@ -27,7 +27,7 @@ pub struct Part {
     bytes: u64,
 }
 
-impl Part {
+impl RecipeText {
     /// None of an array without bytes.
     pub fn in_the_middle(metadata: &ArrayMetadata) -> Option<Self> {
         let (shape, size) = (&metadata.shape, metadata.dtype.size() as u64);
@@ -41,7 +41,7 @@ impl Part {
         let indices: Vec<u64> = leading.iter().map(|len| len / 2).collect();
         let before = leading.iter().zip(&indices).fold(0, |before, (len, index)| before * len + index);
         let bytes = lengths.iter().product::<u64>() * size;
-        Some(Part { indices, lengths: lengths.to_vec(), before, bytes })
+        Some(RecipeText { indices, lengths: lengths.to_vec(), before, bytes })
     }
 
     /// As Python has it.
@@ -70,11 +70,11 @@ impl Part {
 }
 
 /// Programs and their lines.
-pub fn of(metadata: &ArrayMetadata, part: &Part) -> Vec<(&'static str, Vec<String>)> {
+pub fn of(metadata: &ArrayMetadata, part: &RecipeText) -> Vec<(&'static str, Vec<String>)> {
     let mut recipes = Vec::new();
     recipes.extend(python(metadata, part).map(|lines| ("Python", lines)));
     // a shape of one item is nothing that others have
-    if let Some(number) = Number::of(&metadata.dtype).filter(|_| !metadata.shape.is_empty()) {
+    if let Some(number) = ItemType::of(&metadata.dtype).filter(|_| !metadata.shape.is_empty()) {
         recipes.extend(julia(metadata, part, &number).map(|lines| ("Julia", lines)));
         recipes.extend(matlab(metadata, part, &number).map(|lines| ("MATLAB", lines)));
         recipes.extend(octave(metadata, part, &number).map(|lines| ("Octave", lines)));
@@ -87,17 +87,17 @@ pub fn of(metadata: &ArrayMetadata, part: &Part) -> Vec<(&'static str, Vec<Strin
 }
 
 /// A number, and its byte order where it has one.
-struct Number {
+struct ItemType {
     code: &'static str,
     size: usize,
     is_big: bool,
 }
 
-impl Number {
+impl ItemType {
     fn of(dtype: &DType) -> Option<Self> {
         let is_half = *dtype.kind() == Kind::Float && dtype.size() == 2;
         let code = if is_half { "f2" } else { spelling::number(dtype)? };
-        Some(Number { code, size: dtype.size(), is_big: dtype.is_big_endian() })
+        Some(ItemType { code, size: dtype.size(), is_big: dtype.is_big_endian() })
     }
 
     fn order(&self) -> &'static str {
@@ -126,7 +126,7 @@ impl Number {
     }
 }
 
-fn python(metadata: &ArrayMetadata, part: &Part) -> Option<Vec<String>> {
+fn python(metadata: &ArrayMetadata, part: &RecipeText) -> Option<Vec<String>> {
     let descr = npy::descr(&metadata.dtype, &metadata.dtype_json)?;
     let shape = match metadata.shape.as_slice() {
         [len] => format!("({len},)"),
@@ -138,7 +138,7 @@ fn python(metadata: &ArrayMetadata, part: &Part) -> Option<Vec<String>> {
     ])
 }
 
-fn julia(metadata: &ArrayMetadata, part: &Part, number: &Number) -> Option<Vec<String>> {
+fn julia(metadata: &ArrayMetadata, part: &RecipeText, number: &ItemType) -> Option<Vec<String>> {
     let word = match number.code {
         "i1" => "Int8",
         "u1" => "UInt8",
@@ -166,7 +166,7 @@ fn julia(metadata: &ArrayMetadata, part: &Part, number: &Number) -> Option<Vec<S
     Some(vec![format!("using Mmap; a = mmap(\"data.raw\", Array{{{word}, {count}}}, ({sizes}{comma})); part = {part}")])
 }
 
-fn matlab(metadata: &ArrayMetadata, part: &Part, number: &Number) -> Option<Vec<String>> {
+fn matlab(metadata: &ArrayMetadata, part: &RecipeText, number: &ItemType) -> Option<Vec<String>> {
     let word = number.matlab()?;
     let comma = if metadata.shape.len() == 1 { " 1" } else { "" };
     let sizes = spelling::sizes(metadata, " ");
@@ -175,7 +175,7 @@ fn matlab(metadata: &ArrayMetadata, part: &Part, number: &Number) -> Option<Vec<
     Some(vec![format!("m = memmapfile('data.raw', 'Format', {{'{word}', [{sizes}{comma}], 'a'}}); part = {part};")])
 }
 
-fn octave(metadata: &ArrayMetadata, part: &Part, number: &Number) -> Option<Vec<String>> {
+fn octave(metadata: &ArrayMetadata, part: &RecipeText, number: &ItemType) -> Option<Vec<String>> {
     let word = number.matlab()?;
     let order = if number.is_big { "ieee-be" } else { "ieee-le" };
     let one = |lengths: &[u64]| if lengths.len() < 2 { " 1" } else { "" };
@@ -200,7 +200,7 @@ fn octave(metadata: &ArrayMetadata, part: &Part, number: &Number) -> Option<Vec<
     ])
 }
 
-fn r(metadata: &ArrayMetadata, part: &Part, number: &Number) -> Option<Vec<String>> {
+fn r(metadata: &ArrayMetadata, part: &RecipeText, number: &ItemType) -> Option<Vec<String>> {
     let (what, more) = match number.code {
         "i1" => ("integer", ", size=1"),
         "u1" => ("integer", ", size=1, signed=FALSE"),
@@ -232,7 +232,7 @@ fn r(metadata: &ArrayMetadata, part: &Part, number: &Number) -> Option<Vec<Strin
     ])
 }
 
-fn idl(metadata: &ArrayMetadata, part: &Part, number: &Number) -> Option<Vec<String>> {
+fn idl(metadata: &ArrayMetadata, part: &RecipeText, number: &ItemType) -> Option<Vec<String>> {
     let (code, word) = match number.code {
         "u1" => (1, "bytarr"),
         "i2" => (2, "intarr"),
@@ -264,7 +264,7 @@ fn idl(metadata: &ArrayMetadata, part: &Part, number: &Number) -> Option<Vec<Str
     ])
 }
 
-fn fortran(metadata: &ArrayMetadata, part: &Part, number: &Number) -> Option<Vec<String>> {
+fn fortran(metadata: &ArrayMetadata, part: &RecipeText, number: &ItemType) -> Option<Vec<String>> {
     if metadata.shape.len() > MAX_FORTRAN_DIMENSIONS {
         return None;
     }
@@ -287,9 +287,9 @@ fn fortran(metadata: &ArrayMetadata, part: &Part, number: &Number) -> Option<Vec
     ])
 }
 
-fn shell(metadata: &ArrayMetadata, part: &Part) -> Vec<String> {
+fn shell(metadata: &ArrayMetadata, part: &RecipeText) -> Vec<String> {
     let (offset, bytes) = (part.offset(), part.bytes);
-    let number = Number::of(&metadata.dtype);
+    let number = ItemType::of(&metadata.dtype);
     let shown = match number.as_ref().map(|number| (number.code.as_bytes(), number.size)) {
         Some(([b'i', ..], size)) => format!("d{size}"),
         Some(([b'u', ..], size)) => format!("u{size}"),

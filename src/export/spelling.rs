@@ -1,6 +1,6 @@
 //! How headers spell what several of them have to say: types, numbers, names, steps. It knows no format.
 
-use super::described::{Coordinates, Described, Number};
+use super::described::{Coordinates, Described, MetadataNumber};
 use crate::zarr::dtype::{DType, Kind};
 use crate::zarr::metadata::ArrayMetadata;
 
@@ -38,7 +38,7 @@ pub fn is_countable(metadata: &ArrayMetadata) -> bool {
 
 /// A float as C's strtod reads it.
 pub fn float(x: f64) -> String {
-    Number::Float(x).to_string()
+    MetadataNumber::Float(x).to_string()
 }
 
 /// Numbers, or other things that spell themselves, with `between` them.
@@ -127,31 +127,31 @@ pub fn rounded(x: f64) -> f64 {
 }
 
 /// The value that stands for missing ones, as an item holds it; None if no item can.
-pub fn nodata(array: &Described) -> Option<Number> {
+pub fn nodata(array: &Described) -> Option<MetadataNumber> {
     item(&array.metadata.dtype, array.nodata?)
 }
 
 /// A number as an item of the dtype holds it; `None` if no item can.
-pub fn item(dtype: &DType, nodata: Number) -> Option<Number> {
+pub fn item(dtype: &DType, nodata: MetadataNumber) -> Option<MetadataNumber> {
     let bits = 8 * dtype.size() as u32;
     let within = match dtype.kind() {
         Kind::Float if dtype.size() == 4 => {
             let stored = nodata.as_f64() as f32;
             let kept = stored.is_finite() || !nodata.as_f64().is_finite();
-            return kept.then(|| Number::Float(stored.into()));
+            return kept.then(|| MetadataNumber::Float(stored.into()));
         }
-        Kind::Float if dtype.size() == 8 => return Some(Number::Float(nodata.as_f64())),
+        Kind::Float if dtype.size() == 8 => return Some(MetadataNumber::Float(nodata.as_f64())),
         Kind::Int => -(1i128 << (bits - 1))..1 << (bits - 1),
         Kind::UInt => 0..1i128 << bits,
         _ => return None,
     };
     let whole = match nodata {
-        Number::Int(n) => n,
+        MetadataNumber::Int(n) => n,
         // a float in the range of 64 bits
-        Number::Float(x) if x.fract() == 0.0 && x.abs() < 2e19 => x as i128,
-        Number::Float(_) => return None,
+        MetadataNumber::Float(x) if x.fract() == 0.0 && x.abs() < 2e19 => x as i128,
+        MetadataNumber::Float(_) => return None,
     };
-    within.contains(&whole).then_some(Number::Int(whole))
+    within.contains(&whole).then_some(MetadataNumber::Int(whole))
 }
 
 #[cfg(test)]

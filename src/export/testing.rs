@@ -1,6 +1,6 @@
 //! Arrays that the tests of formats describe.
 
-use super::described::{Axis, Coordinates, Crs, Described, Number, Role};
+use super::described::{Coordinates, Crs, Described, DescribedAxis, MetadataNumber, Role};
 use crate::store::Key;
 use crate::util::json;
 use crate::zarr::metadata::ArrayMetadata;
@@ -20,9 +20,9 @@ pub fn plain(dtype: &str, shape: &[u64]) -> Described {
     Described::of_metadata(&Key::normalize("group/data").unwrap(), &metadata(&format!("{dtype:?}"), shape))
 }
 
-fn axis(name: &str, role: Role, units: &str, coordinates: Coordinates, len: u64) -> Axis {
+fn axis(name: &str, role: Role, units: &str, coordinates: Coordinates, len: u64) -> DescribedAxis {
     let (name, units) = (Some(name.into()), Some(units.into()));
-    Axis { name, len, role, units, calendar: None, coordinates, is_unread: false }
+    DescribedAxis { name, len, role, units, calendar: None, coordinates, is_unread: false }
 }
 
 /// Time, latitude from north to south, longitude; floats.
@@ -37,7 +37,7 @@ pub fn geographic() -> Described {
             axis("lon", Role::X, "degrees_east", regular(10.0, 0.25), 10),
         ],
         crs: Some(Crs { authority: Some("EPSG:4326".into()), is_geographic: true, ..Crs::default() }),
-        nodata: Some(Number::Float(-9999.0)),
+        nodata: Some(MetadataNumber::Float(-9999.0)),
         units: Some("K".into()),
         long_name: Some("Air <2 m>".into()),
         attributes,
@@ -56,7 +56,7 @@ pub fn model() -> Described {
             axis("lat", Role::Y, "degrees_north", irregular(&[-60.5, -10.0, 0.0, 10.0, 60.5]), 5),
             axis("lon", Role::X, "degrees_east", Coordinates::Regular { first: 0.1, step: 0.1 }, 6),
         ],
-        nodata: Some(Number::Int(-32768)),
+        nodata: Some(MetadataNumber::Int(-32768)),
         scale: Some(0.05),
         offset: Some(260.0),
         units: Some("K".into()),
@@ -69,7 +69,7 @@ pub fn microscopy() -> Described {
     let regular = |step| Coordinates::Regular { first: 0.0, step };
     Described {
         axes: vec![
-            Axis { units: None, ..axis("c", Role::Other, "", Coordinates::Unknown, 2) },
+            DescribedAxis { units: None, ..axis("c", Role::Other, "", Coordinates::Unknown, 2) },
             axis("z", Role::Z, "micrometer", regular(2.0), 3),
             axis("y", Role::Y, "micrometer", regular(0.5), 4),
             axis("x", Role::X, "micrometer", regular(0.5), 5),
@@ -93,7 +93,7 @@ pub fn hostile() -> Vec<Described> {
             vec![named(Role::Other, irregular.clone(), 3), named(Role::Y, irregular, 3), named(Role::X, regular, most)],
         ] {
             let shape: Vec<u64> = axes.iter().map(|axis| axis.len).collect();
-            let number = Some(Number::Float(first));
+            let number = Some(MetadataNumber::Float(first));
             all.push(Described {
                 axes,
                 name: long.clone(),

@@ -6,7 +6,7 @@ mod geo;
 mod image_j;
 
 use super::Described;
-use super::binary::Fields;
+use super::binary::HeaderFields;
 use super::raster::Raster;
 use crate::zarr::dtype::{DType, Kind};
 use crate::zarr::metadata::ArrayMetadata;
@@ -34,11 +34,11 @@ const STRIP_BYTE_COUNTS: u16 = 279;
 const SAMPLE_FORMAT: u16 = 339;
 
 /// The values of tags, by number.
-type Tags = BTreeMap<u16, Value>;
+type Tags = BTreeMap<u16, TagValue>;
 
 /// The value of a tag.
 #[derive(Clone, Debug, PartialEq)]
-enum Value {
+enum TagValue {
     Ascii(String),
     Short(Vec<u16>),
     Long(u32),
@@ -61,20 +61,20 @@ pub fn header(array: &Described) -> Vec<u8> {
     let (Some(raster), Some(format)) = (Raster::of(&array.metadata), sample_format(dtype)) else { return Vec::new() };
     let is_big = array.size() > u64::from(u32::MAX) - MAX_HEADER;
     let strip = array.size() / raster.bands;
-    let length = |bytes: u64| if is_big { Value::Long8(bytes) } else { Value::Long(bytes as u32) };
+    let length = |bytes: u64| if is_big { TagValue::Long8(bytes) } else { TagValue::Long(bytes as u32) };
     let mut tags = Tags::from([
-        (IMAGE_WIDTH, Value::Long(raster.columns as u32)),
-        (IMAGE_LENGTH, Value::Long(raster.rows as u32)),
-        (BITS_PER_SAMPLE, Value::Short(vec![8 * dtype.size() as u16])),
-        (COMPRESSION, Value::Short(vec![1])),
+        (IMAGE_WIDTH, TagValue::Long(raster.columns as u32)),
+        (IMAGE_LENGTH, TagValue::Long(raster.rows as u32)),
+        (BITS_PER_SAMPLE, TagValue::Short(vec![8 * dtype.size() as u16])),
+        (COMPRESSION, TagValue::Short(vec![1])),
         // 0 is black
-        (PHOTOMETRIC, Value::Short(vec![1])),
-        (DESCRIPTION, Value::Ascii(image_j::description(array, raster.bands))),
+        (PHOTOMETRIC, TagValue::Short(vec![1])),
+        (DESCRIPTION, TagValue::Ascii(image_j::description(array, raster.bands))),
         (STRIP_OFFSETS, length(0)),
-        (SAMPLES_PER_PIXEL, Value::Short(vec![1])),
-        (ROWS_PER_STRIP, Value::Long(raster.rows as u32)),
+        (SAMPLES_PER_PIXEL, TagValue::Short(vec![1])),
+        (ROWS_PER_STRIP, TagValue::Long(raster.rows as u32)),
         (STRIP_BYTE_COUNTS, length(strip)),
-        (SAMPLE_FORMAT, Value::Short(vec![format])),
+        (SAMPLE_FORMAT, TagValue::Short(vec![format])),
     ]);
     image_j::resolution(array, &mut tags);
     geo::tags(array, &mut tags);
@@ -104,7 +104,7 @@ impl Layout {
     /// only the first page has the description.
     fn header(self, tags: &Tags, pages: u64, strip: u64) -> Vec<u8> {
         // what is too long for a tag comes before the directories, once for all pages
-        let mut shared = Fields::new(self.is_big_endian);
+        let mut shared = HeaderFields::new(self.is_big_endian);
         let begin = if self.is_big { 16 } else { 8 };
         let fields: BTreeMap<u16, Vec<u8>> =
             tags.iter().map(|(id, value)| (*id, self.field(value, begin, &mut shared))).collect();
@@ -112,7 +112,7 @@ impl Layout {
         let size = |page: u64| self.directory_size(tags.len() as u64 - u64::from(page > 0));
         let flat = (first + size(0) + (pages - 1) * size(1)).next_multiple_of(ALIGNMENT);
 
-        let mut file = Fields::new(self.is_big_endian);
+        let mut file = HeaderFields::new(self.is_big_endian);
         file.bytes(if self.is_big_endian { b"MM" } else { b"II" });
         if self.is_big {
             file.put(43u16.to_le_bytes());
@@ -143,15 +143,15 @@ impl Layout {
     }
 
     /// What stands in a tag: its value, or where that is.
-    fn field(self, value: &Value, begin: u64, shared: &mut Fields) -> Vec<u8> {
+    fn field(self, value: &TagValue, begin: u64, shared: &mut HeaderFields) -> Vec<u8> {
         let width = if self.is_big { 8 } else { 4 };
-        let mut bytes = Fields::new(self.is_big_endian);
+        let mut bytes = HeaderFields::new(self.is_big_endian);
         value.put(&mut bytes);
         if bytes.len() <= width {
             bytes.zeros(width - bytes.len());
             return bytes.into_bytes();
         }
-        let mut field = Fields::new(self.is_big_endian);
+        let mut field = HeaderFields::new(self.is_big_endian);
         self.offset(begin + shared.len() as u64, &mut field);
         shared.bytes(&bytes.into_bytes());
         // all values begin at even positions; eight suit the largest
@@ -159,14 +159,14 @@ impl Layout {
         field.into_bytes()
     }
 
-    fn offset(self, offset: u64, to: &mut Fields) {
+    fn offset(self, offset: u64, to: &mut HeaderFields) {
         match self.is_big {
             true => to.put(offset.to_le_bytes()),
             false => to.put((offset as u32).to_le_bytes()),
         }
     }
 
-    fn count(self, count: u64, to: &mut Fields) {
+    fn count(self, count: u64, to: &mut HeaderFields) {
         match self.is_big {
             true => to.put(count.to_le_bytes()),
             false => to.put((count as u16).to_le_bytes()),
@@ -178,36 +178,36 @@ impl Layout {
     }
 }
 
-impl Value {
+impl TagValue {
     fn kind(&self) -> u16 {
         match self {
-            Value::Ascii(_) => 2,
-            Value::Short(_) => 3,
-            Value::Long(_) => 4,
-            Value::Rational(..) => 5,
-            Value::Double(_) => 12,
-            Value::Long8(_) => 16,
+            TagValue::Ascii(_) => 2,
+            TagValue::Short(_) => 3,
+            TagValue::Long(_) => 4,
+            TagValue::Rational(..) => 5,
+            TagValue::Double(_) => 12,
+            TagValue::Long8(_) => 16,
         }
     }
 
     fn count(&self) -> u64 {
         match self {
             // with the 0 at its end
-            Value::Ascii(text) => text.len() as u64 + 1,
-            Value::Short(numbers) => numbers.len() as u64,
-            Value::Double(numbers) => numbers.len() as u64,
-            Value::Long(_) | Value::Rational(..) | Value::Long8(_) => 1,
+            TagValue::Ascii(text) => text.len() as u64 + 1,
+            TagValue::Short(numbers) => numbers.len() as u64,
+            TagValue::Double(numbers) => numbers.len() as u64,
+            TagValue::Long(_) | TagValue::Rational(..) | TagValue::Long8(_) => 1,
         }
     }
 
-    fn put(&self, to: &mut Fields) {
+    fn put(&self, to: &mut HeaderFields) {
         match self {
-            Value::Ascii(text) => to.text(text, text.len() + 1),
-            Value::Short(numbers) => numbers.iter().for_each(|number| to.put(number.to_le_bytes())),
-            Value::Double(numbers) => numbers.iter().for_each(|number| to.put(number.to_le_bytes())),
-            Value::Long(number) => to.put(number.to_le_bytes()),
-            Value::Long8(number) => to.put(number.to_le_bytes()),
-            Value::Rational(over, under) => {
+            TagValue::Ascii(text) => to.text(text, text.len() + 1),
+            TagValue::Short(numbers) => numbers.iter().for_each(|number| to.put(number.to_le_bytes())),
+            TagValue::Double(numbers) => numbers.iter().for_each(|number| to.put(number.to_le_bytes())),
+            TagValue::Long(number) => to.put(number.to_le_bytes()),
+            TagValue::Long8(number) => to.put(number.to_le_bytes()),
+            TagValue::Rational(over, under) => {
                 to.put(over.to_le_bytes());
                 to.put(under.to_le_bytes());
             }

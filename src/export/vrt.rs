@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 mod edit;
 
-pub use edit::Told;
+pub use edit::VrtContent;
 
 /// GDAL opens no more unless it is told to.
 const MAX_BANDS: u64 = 65536;
@@ -169,15 +169,15 @@ fn meaning(array: &Described, letters: usize) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Content;
-    use super::super::described::{Crs, Number};
+    use super::super::PartContent;
+    use super::super::described::{Crs, MetadataNumber};
     use super::super::testing;
     use super::*;
 
     fn text(array: &Described) -> String {
-        let text = |content: &Content| match content {
-            Content::Bytes(bytes) => String::from_utf8(bytes.to_vec()).unwrap(),
-            Content::Bands(bands) => bands.text(),
+        let text = |content: &PartContent| match content {
+            PartContent::Bytes(bytes) => String::from_utf8(bytes.to_vec()).unwrap(),
+            PartContent::Bands(bands) => bands.text(),
             other => panic!("{other:?}"),
         };
         file(array).parts().iter().map(|part| text(&part.content)).collect()
@@ -189,7 +189,7 @@ mod tests {
         let mut array = Described { units: Some(long.clone()), ..testing::plain("<f4", &[65536, 1, 1]) };
         array.axes[0].name = Some(long);
         let file = file(&array);
-        let held = |content: &Content| if let Content::Bytes(bytes) = content { bytes.len() } else { 0 };
+        let held = |content: &PartContent| if let PartContent::Bytes(bytes) = content { bytes.len() } else { 0 };
         let held: usize = file.parts().iter().map(|part| held(&part.content)).sum();
         assert!(held < 10_000 && file.parts().len() < 2000, "{held}");
         assert!(file.size() < 64 << 20, "{}", file.size());
@@ -267,14 +267,14 @@ mod tests {
             let text = text(&Described { nodata: Some(nodata), ..testing::plain(dtype, &[1, 1]) });
             text.split_once("<NoDataValue>").map(|(_, rest)| rest.split('<').next().unwrap().to_string())
         };
-        assert_eq!(with("<f4", Number::Float(1e20)).as_deref(), Some("1.0000000200408773e20"));
-        assert_eq!(with("<f4", Number::Float(f64::NAN)).as_deref(), Some("nan"));
-        assert_eq!(with("<f4", Number::Float(1e300)), None);
-        assert_eq!(with("<i8", Number::Int(i64::MIN.into())).as_deref(), Some("-9223372036854775808"));
-        assert_eq!(with("<u8", Number::Int(u64::MAX.into())).as_deref(), Some("18446744073709551615"));
-        assert_eq!(with("|u1", Number::Int(-1)), None);
-        assert_eq!(with("<i2", Number::Float(-9999.0)).as_deref(), Some("-9999"));
-        assert_eq!(with("<i2", Number::Float(0.5)), None);
+        assert_eq!(with("<f4", MetadataNumber::Float(1e20)).as_deref(), Some("1.0000000200408773e20"));
+        assert_eq!(with("<f4", MetadataNumber::Float(f64::NAN)).as_deref(), Some("nan"));
+        assert_eq!(with("<f4", MetadataNumber::Float(1e300)), None);
+        assert_eq!(with("<i8", MetadataNumber::Int(i64::MIN.into())).as_deref(), Some("-9223372036854775808"));
+        assert_eq!(with("<u8", MetadataNumber::Int(u64::MAX.into())).as_deref(), Some("18446744073709551615"));
+        assert_eq!(with("|u1", MetadataNumber::Int(-1)), None);
+        assert_eq!(with("<i2", MetadataNumber::Float(-9999.0)).as_deref(), Some("-9999"));
+        assert_eq!(with("<i2", MetadataNumber::Float(0.5)), None);
     }
 
     #[test]

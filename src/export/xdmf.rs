@@ -2,7 +2,7 @@
 //! dimensions, and a collection of such meshes, one for each step, where a dimension of time or a fourth one is before
 //! them. Axes stand in the array's own order, the slowest first.
 
-use super::described::{Axis, Coordinates, Described, Role};
+use super::described::{Coordinates, Described, DescribedAxis, Role};
 use super::spelling::{self, float, list, xml};
 use crate::zarr::metadata::ArrayMetadata;
 
@@ -38,7 +38,7 @@ pub fn text(array: &Described) -> String {
     )
 }
 
-fn is_time(axis: &Axis) -> bool {
+fn is_time(axis: &DescribedAxis) -> bool {
     axis.role == Role::Time && axis.len <= MAX_STEPS
 }
 
@@ -58,7 +58,7 @@ fn number_type(metadata: &ArrayMetadata) -> Option<(&'static str, usize)> {
 }
 
 /// One grid for each item of the first dimension; all of them share the mesh.
-fn collection(array: &Described, steps: &Axis, axes: &[Axis]) -> String {
+fn collection(array: &Described, steps: &DescribedAxis, axes: &[DescribedAxis]) -> String {
     let shape = array.metadata.shape.get(1..).unwrap_or_default();
     let stride = shape.iter().product::<u64>() * array.metadata.dtype.size() as u64;
     let times = times(array, steps.len);
@@ -84,7 +84,7 @@ fn grid(name: &str, mesh: &str, values: &str) -> String {
 }
 
 /// Where the items lie: at equal steps, or, where the coordinates of one dimension are irregular, at listed coordinates.
-fn mesh(axes: &[Axis]) -> String {
+fn mesh(axes: &[DescribedAxis]) -> String {
     let item = |numbers: Vec<f64>| {
         format!(
             "<DataItem Dimensions=\"{}\" NumberType=\"Float\" Precision=\"8\" Format=\"XML\">{}</DataItem>\n",
@@ -116,7 +116,7 @@ fn mesh(axes: &[Axis]) -> String {
 
 /// The first coordinate and the step; unit steps where nothing usable tells. None where coordinates are irregular and may
 /// be listed.
-fn steps(axis: &Axis, may_list: bool) -> Option<(f64, f64)> {
+fn steps(axis: &DescribedAxis, may_list: bool) -> Option<(f64, f64)> {
     match &axis.coordinates {
         Coordinates::Regular { first, step } if first.is_finite() && step.is_finite() => Some((*first, *step)),
         Coordinates::Irregular { values, .. } if may_list && is_mesh_line(axis, values) => None,
@@ -124,12 +124,12 @@ fn steps(axis: &Axis, may_list: bool) -> Option<(f64, f64)> {
     }
 }
 
-fn is_mesh_line(axis: &Axis, values: &[f64]) -> bool {
+fn is_mesh_line(axis: &DescribedAxis, values: &[f64]) -> bool {
     values.len() as u64 == axis.len && values.iter().all(|x| x.is_finite())
 }
 
 /// All coordinates of a dimension. They stand in the header itself: those of an array that holds them may be packed.
-fn listed(axis: &Axis) -> Vec<f64> {
+fn listed(axis: &DescribedAxis) -> Vec<f64> {
     match (&axis.coordinates, steps(axis, true)) {
         (_, Some((first, step))) => (0..axis.len).map(|i| spelling::at(first, step, i)).collect(),
         (Coordinates::Irregular { values, .. }, None) => values.clone(),

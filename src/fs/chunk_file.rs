@@ -307,7 +307,7 @@ impl Fs {
         if !self.chunk_drafts.is_created(&node.path()) {
             return None;
         }
-        let size = self.tree.hierarchy().remembered(key)?.grid().chunk_size() as u64;
+        let size = self.tree.hierarchy().cached_array(key)?.grid().chunk_size() as u64;
         Some(Attributes { inode: self.tree.inode(node), ..self.tree.of_file(size, SystemTime::now(), None) })
     }
 

@@ -6,7 +6,7 @@ use super::write::{WriteMode, clipped};
 use super::{CurrentArray, Dropping, FlatFile, Fs, KernelPages, PrefetchState, StoredChunks, WriteRecord};
 use crate::array::Array;
 use crate::error::{Error, Kind, Result};
-use crate::export::{Composite, Content, Form, Part};
+use crate::export::{Composite, FilePart, ItemForm, PartContent};
 use crate::fs::tree::Node;
 use crate::store::Key;
 use crate::util::memory::lock;
@@ -52,7 +52,7 @@ pub struct CompositeFile {
 /// A part of a request that lies in one part of the file.
 struct Slice<'a> {
     number: usize,
-    part: &'a Part,
+    part: &'a FilePart,
     /// Where in the part it begins, and its bytes.
     at: u64,
     len: usize,
@@ -77,8 +77,8 @@ impl Fs {
         let file = self.tree.composite(node)?;
         // what the kernel keeps for all who have the file open must not come from what was learnt before
         for part in file.parts() {
-            if let Content::Flat { key, .. } = &part.content
-                && let Some(array) = self.tree.hierarchy().remembered(key)
+            if let PartContent::Flat { key, .. } = &part.content
+                && let Some(array) = self.tree.hierarchy().cached_array(key)
             {
                 array.begin_epoch();
             }
@@ -96,8 +96,8 @@ impl Fs {
         open: &'a CompositeFile,
         slice: &Slice,
         cached: bool,
-    ) -> Result<Option<(&'a FlatFile, Form)>> {
-        let Content::Flat { key, form, .. } = &slice.part.content else { return Ok(None) };
+    ) -> Result<Option<(&'a FlatFile, ItemForm)>> {
+        let PartContent::Flat { key, form, .. } = &slice.part.content else { return Ok(None) };
         let Some(cell) = open.flat.get(slice.number) else { return Ok(None) };
         let flat = match cell.get() {
             Some(flat) => flat,
@@ -142,21 +142,21 @@ impl Fs {
         let mut piece = Vec::new();
         for slice in open.slices(offset, len) {
             let opened =
-                |part: &Part| open.flat.get(slice.number).is_some_and(|f| f.get().is_some()) || !part.is_flat();
+                |part: &FilePart| open.flat.get(slice.number).is_some_and(|f| f.get().is_some()) || !part.is_flat();
             if cached && !opened(slice.part) {
                 return Ok(false);
             }
             match (&slice.part.content, self.flat_of(open, &slice, cached)?) {
-                (Content::Bytes(bytes), _) => {
+                (PartContent::Bytes(bytes), _) => {
                     let edited = lock(&open.edited);
                     let shown = edited.as_ref().filter(|_| slice.number == 0).map_or(&bytes[..], |draft| &draft.shown);
                     out.extend_from_slice(&shown[slice.at as usize..][..slice.len]);
                 }
-                (Content::Bands(bands), _) => {
+                (PartContent::Bands(bands), _) => {
                     out.extend_from_slice(&bands.text().as_bytes()[slice.at as usize..][..slice.len]);
                 }
                 // most requests lie in one part: they need no copy
-                (_, Some((flat, Form::AsStored))) if out.is_empty() => {
+                (_, Some((flat, ItemForm::AsStored))) if out.is_empty() => {
                     if !self.read_part(flat, slice.at, slice.len, cached, out)? {
                         return Ok(false);
                     }
@@ -264,12 +264,12 @@ impl Fs {
         Ok(())
     }
 
-    fn write_part(&self, flat: &FlatFile, slice: &Slice, data: &[u8], form: Form, mode: WriteMode) -> Result<()> {
+    fn write_part(&self, flat: &FlatFile, slice: &Slice, data: &[u8], form: ItemForm, mode: WriteMode) -> Result<()> {
         self.current(&flat.array)?.writable()?;
         match form {
-            Form::AsStored => self.write_stored(flat, slice.part, slice.at, data, mode),
-            Form::Reversed(_) => self.write_reversed(flat, slice, data, form.item(), mode),
-            Form::Doubles { .. } => self.write_doubles(flat, slice, data, form, mode),
+            ItemForm::AsStored => self.write_stored(flat, slice.part, slice.at, data, mode),
+            ItemForm::Reversed(_) => self.write_reversed(flat, slice, data, form.item(), mode),
+            ItemForm::Doubles { .. } => self.write_doubles(flat, slice, data, form, mode),
         }
     }
 
@@ -287,7 +287,14 @@ impl Fs {
     }
 
     /// Writes bytes of doubles that stand for integers. The rest of the first and of the last item stays.
-    fn write_doubles(&self, flat: &FlatFile, slice: &Slice, data: &[u8], form: Form, mode: WriteMode) -> Result<()> {
+    fn write_doubles(
+        &self,
+        flat: &FlatFile,
+        slice: &Slice,
+        data: &[u8],
+        form: ItemForm,
+        mode: WriteMode,
+    ) -> Result<()> {
         let (at, size) = (slice.at, form.item());
         let (from, end) = around(at, data.len(), size);
         // two writers of one item must not undo each other's bytes
@@ -308,7 +315,7 @@ impl Fs {
     }
 
     /// Writes flat bytes as they are stored, all of them, if the array is still what the file tells of it.
-    fn write_stored(&self, flat: &FlatFile, part: &Part, at: u64, data: &[u8], mode: WriteMode) -> Result<()> {
+    fn write_stored(&self, flat: &FlatFile, part: &FilePart, at: u64, data: &[u8], mode: WriteMode) -> Result<()> {
         loop {
             let array = self.current(&flat.array)?;
             let _writing = self.resizing.writing(array.key());
@@ -354,13 +361,13 @@ impl CompositeFile {
 
     /// True if it holds no flat bytes.
     pub(super) fn is_text(&self) -> bool {
-        !self.file.parts().iter().any(Part::is_flat)
+        !self.file.parts().iter().any(FilePart::is_flat)
     }
 
     /// The keys of the arrays whose flat bytes it holds.
     pub(super) fn keys(&self) -> impl Iterator<Item = &Key> {
         self.file.parts().iter().filter_map(|part| match &part.content {
-            Content::Flat { key, .. } => Some(key),
+            PartContent::Flat { key, .. } => Some(key),
             _ => None,
         })
     }
@@ -373,14 +380,14 @@ impl CompositeFile {
     /// Whether the file shows these bytes already, where it has no flat ones.
     fn shows(&self, slice: &Slice, data: &[u8]) -> bool {
         match &slice.part.content {
-            Content::Bytes(bytes) => {
+            PartContent::Bytes(bytes) => {
                 let edited = lock(&self.edited);
                 let shown = edited.as_ref().filter(|_| slice.number == 0).map_or(&bytes[..], |draft| &draft.shown);
                 shown[slice.at as usize..][..slice.len] == *data
             }
-            Content::Padding => data.iter().all(|byte| *byte == 0),
-            Content::Bands(_) => false,
-            Content::Flat { .. } => true,
+            PartContent::Padding => data.iter().all(|byte| *byte == 0),
+            PartContent::Bands(_) => false,
+            PartContent::Flat { .. } => true,
         }
     }
 

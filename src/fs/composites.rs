@@ -3,7 +3,7 @@
 use super::composite::CompositeFile;
 use super::model::mount;
 use super::*;
-use crate::export::{Composite, Content, Form};
+use crate::export::{Composite, ItemForm, PartContent};
 use crate::fs::tree::Headers;
 use crate::store::{FaultyStore, MemoryStore, Store};
 use crate::zarr::metadata::ArrayMetadata;
@@ -40,15 +40,15 @@ fn open(fs: &Fs, file: Composite) -> u64 {
 /// A header, `a` as it is, padding, `b` with its items reversed, a last byte.
 fn file(swap: usize) -> (Composite, Vec<u8>, Vec<bool>) {
     let mut file = Composite::text("head".into());
-    file.push_flat(Key::root().join("a"), &metadata("a"), Form::AsStored);
+    file.push_flat(Key::root().join("a"), &metadata("a"), ItemForm::AsStored);
     file.pad_to(8);
-    file.push_flat(Key::root().join("b"), &metadata("b"), Form::Reversed(swap));
+    file.push_flat(Key::root().join("b"), &metadata("b"), ItemForm::Reversed(swap));
     file.push_bytes(vec![7]);
     let (mut bytes, mut fixed) = (Vec::new(), Vec::new());
     for part in file.parts() {
         let len = part.len as usize;
         match &part.content {
-            Content::Bytes(text) => bytes.extend_from_slice(text),
+            PartContent::Bytes(text) => bytes.extend_from_slice(text),
             _ => bytes.resize(bytes.len() + len, 0),
         }
         fixed.extend(vec![!part.is_flat(); len]);
@@ -234,7 +234,7 @@ fn doubles_are_written_in_parts() {
     let fs = mount(&store, 1 << 16);
     let mut file = Composite::default();
     let metadata = ArrayMetadata::parse(shown.as_bytes()).unwrap();
-    file.push_flat(Key::root().join("t"), &metadata, Form::Doubles { big_endian: false });
+    file.push_flat(Key::root().join("t"), &metadata, ItemForm::Doubles { big_endian: false });
     let handle = open(&fs, file);
     let days: Vec<u8> = [1.0f64, -2.0, 700_000.0].iter().flat_map(|day| day.to_be_bytes()).collect();
     fs.write(handle, 0, &days).unwrap();

@@ -8,7 +8,7 @@ use super::composite::{CompositeFile, HeaderDraft};
 use super::write::WriteMode;
 use crate::array::hierarchy::MetadataFile;
 use crate::error::{Error, Kind, Result};
-use crate::export::{Content, Edited, Format, Told};
+use crate::export::{Format, HeaderEdit, PartContent, VrtContent};
 use crate::fs::tree::Node;
 use crate::store::Key;
 use crate::util::json::Value;
@@ -33,7 +33,7 @@ impl CompositeFile {
     /// The header and the room behind it, as the file was opened, and the group's key. `None` of other files.
     fn header(&self) -> Option<(&Key, &[u8])> {
         match (&self.node, self.file.parts().first().map(|part| &part.content)) {
-            (Node::Dataset(group), Some(Content::Bytes(bytes))) => Some((group, bytes)),
+            (Node::Dataset(group), Some(PartContent::Bytes(bytes))) => Some((group, bytes)),
             _ => None,
         }
     }
@@ -76,7 +76,7 @@ impl Fs {
             None => (opened.to_vec(), opened.to_vec()),
         };
         shown[at as usize..][..data.len()].copy_from_slice(data);
-        let changes = match Edited::compare(&stored, &shown)? {
+        let changes = match HeaderEdit::compare(&stored, &shown)? {
             // the rest is still to come
             None => None,
             Some(edited) if !edited.is_in_place() => return Err(refused("the arrays can't be moved in the file")),
@@ -112,13 +112,13 @@ impl Fs {
     pub(super) fn store_text(&self, open: &CompositeFile) -> Result<()> {
         let Node::Header(key, Format::Vrt) = &open.node else { return Ok(()) };
         let written = std::mem::take(&mut *lock(&open.text));
-        let Some(new) = Told::parse(&String::from_utf8_lossy(&written)) else { return Ok(()) };
+        let Some(new) = VrtContent::parse(&String::from_utf8_lossy(&written)) else { return Ok(()) };
         let shown = open.file.parts().iter().take(2).map(|part| match &part.content {
-            Content::Bytes(bytes) => String::from_utf8_lossy(bytes).into_owned(),
-            Content::Bands(bands) => bands.text(),
+            PartContent::Bytes(bytes) => String::from_utf8_lossy(bytes).into_owned(),
+            PartContent::Bands(bands) => bands.text(),
             _ => String::new(),
         });
-        let Some(shown) = Told::parse(&shown.collect::<String>()) else { return Ok(()) };
+        let Some(shown) = VrtContent::parse(&shown.collect::<String>()) else { return Ok(()) };
         let Some(edits) = shown.edits(&new, &*self.tree.hierarchy().attributes(key)?) else { return Ok(()) };
         if !edits.lost.is_empty() {
             let (path, lost) = (open.node.path(), edits.lost.join(", "));
@@ -156,7 +156,7 @@ impl Fs {
             }
         }
         for part in open.file.parts() {
-            if let Content::Flat { key, .. } = &part.content {
+            if let PartContent::Flat { key, .. } = &part.content {
                 self.tree.array(key)?.writable()?;
             }
         }
@@ -170,13 +170,13 @@ impl Fs {
     }
 
     /// The header of the file at `from`, compared with `header`, and the size of the file.
-    fn read_edited(&self, from: &Key, header: &[u8]) -> Result<(Edited, u64)> {
+    fn read_edited(&self, from: &Key, header: &[u8]) -> Result<(HeaderEdit, u64)> {
         let (mut bytes, mut len) = (Vec::new(), FIRST_LOOK);
         loop {
             let stat =
                 self.tree.hierarchy().store().get_range(from, 0..len, &mut bytes).map_err(|e| e.context(from))?;
             let size = stat.ok_or_else(|| Error::system(libc::ESTALE))?.size;
-            match Edited::compare(header, &bytes)? {
+            match HeaderEdit::compare(header, &bytes)? {
                 Some(edited) => return Ok((edited, size)),
                 None if len >= size || len >= MAX_HEADER => return Err(refused("has no whole header")),
                 None => len *= 4,

@@ -1,7 +1,7 @@
 //! Files over a store that is far: no value is a file, each question takes a request, and another machine writes, too.
 
 use super::*;
-use crate::array::hierarchy::{Consolidated, Hierarchy, UseConsolidated};
+use crate::array::hierarchy::{ConsolidatedStore, Hierarchy, UseConsolidated};
 use crate::fs::tree::{FLAT, ROOT_INODE};
 use crate::store::{FaultyStore, MemoryStore, MetadataCache, Operation, Store, UnlistedStore, delegate_store};
 use crate::zarr::metadata::V1Order;
@@ -38,7 +38,7 @@ impl Machine {
         let requests = Arc::new(FaultyStore::new(Arc::new(Far { below: store })));
         let stats = Arc::new(Stats::default());
         let cached = Arc::new(MetadataCache::new(requests.clone(), None));
-        let store = Consolidated::over(cached, UseConsolidated::Auto, stats.clone()).unwrap();
+        let store = ConsolidatedStore::over(cached, UseConsolidated::Auto, stats.clone()).unwrap();
         let cache = Arc::new(Cache::new(1 << 20, stats.clone()));
         let hierarchy = Hierarchy::new(store, V1Order::Zarr1, stats.clone());
         let spill = SpillOptions { directory: std::env::temp_dir(), limit: 0 };

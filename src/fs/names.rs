@@ -369,7 +369,7 @@ impl Fs {
             Some(Node::Directory(key)) => {
                 let _alone = self.resizing.alone(&[&key]);
                 self.check_empty(&key)?;
-                self.tree.hierarchy().remove_place(&key)?;
+                self.tree.hierarchy().remove_node(&key)?;
                 self.forget_below(&key);
                 self.tree.removed(&Node::Directory(key));
                 Ok(())

@@ -2,7 +2,7 @@
 //! extended attributes. It never reads chunks, but for the size of one whose items are objects and for the coordinates
 //! that headers tell; it knows nothing of open files.
 
-use crate::array::hierarchy::{Document, Hierarchy, MetadataFile, Place};
+use crate::array::hierarchy::{Hierarchy, MetadataDocument, MetadataFile, StoredNode};
 use crate::array::{Array, is_chunk_like};
 use crate::cache::{Cache, ChunkPart};
 use crate::error::{Error, Result};
@@ -202,7 +202,7 @@ pub struct Name {
 pub type Names = Box<dyn Iterator<Item = Result<Name>> + Send>;
 
 /// `.zmetadata` documents made a moment ago. Protects the map alone.
-struct KnownConsolidated(Mutex<LruCache<Key, (Instant, Arc<Document>)>>);
+struct KnownConsolidated(Mutex<LruCache<Key, (Instant, Arc<MetadataDocument>)>>);
 
 impl Default for KnownConsolidated {
     fn default() -> Self {
@@ -299,8 +299,8 @@ impl Tree {
     /// The sound array at `key`; the reason if it is damaged.
     pub fn array(&self, key: &Key) -> Result<Arc<Array>> {
         match self.hierarchy.find(key)? {
-            Some(Place::Array(array)) => Ok(array),
-            Some(Place::Damaged(e)) => Err(e),
+            Some(StoredNode::Array(array)) => Ok(array),
+            Some(StoredNode::Damaged(e)) => Err(e),
             _ => Err(stale()),
         }
     }
@@ -322,7 +322,7 @@ impl Tree {
     }
 
     /// A metadata document as the mount shows it; None if there is none.
-    pub fn document(&self, key: &Key, file: MetadataFile) -> Result<Option<Arc<Document>>> {
+    pub fn document(&self, key: &Key, file: MetadataFile) -> Result<Option<Arc<MetadataDocument>>> {
         let document = match file {
             MetadataFile::Array => self.hierarchy.array_view(key),
             MetadataFile::Group if self.is_unmarked(key)? => return Ok(None),
@@ -343,7 +343,7 @@ impl Tree {
     }
 
     /// The `.zmetadata` of the decoded view, not older than `age`: it takes a walk over the hierarchy.
-    pub fn consolidated(&self, key: &Key, age: Duration) -> Result<Option<Arc<Document>>> {
+    pub fn consolidated(&self, key: &Key, age: Duration) -> Result<Option<Arc<MetadataDocument>>> {
         if let Some((made, document)) = lock(&self.consolidated.0).get(key)
             && made.elapsed() < age
         {
@@ -425,8 +425,8 @@ impl Tree {
     pub fn is_slow(&self, node: &Node) -> bool {
         match node {
             Node::Metadata(_, file) => *file == MetadataFile::Consolidated,
-            Node::Flat(key) => !self.hierarchy.remembered(key).is_some_and(|a| self.stored_sizes.knows(&a)),
-            Node::Chunk(key, _) => self.hierarchy.remembered(key).is_some_and(|a| a.metadata().is_object()),
+            Node::Flat(key) => !self.hierarchy.cached_array(key).is_some_and(|a| self.stored_sizes.knows(&a)),
+            Node::Chunk(key, _) => self.hierarchy.cached_array(key).is_some_and(|a| a.metadata().is_object()),
             Node::Header(..) | Node::Dataset(_) => true,
             Node::Directory(key) => self.is_described_to_list(key),
             _ => false,
@@ -446,7 +446,7 @@ impl Tree {
     /// As [`Tree::is_slow`], of listing the directory from position `from` on with attributes.
     pub fn is_slow_listing(&self, node: &Node, from: u64) -> bool {
         match node {
-            Node::Directory(key) => match self.hierarchy.remembered(key) {
+            Node::Directory(key) => match self.hierarchy.cached_array(key) {
                 Some(array) if array.metadata().is_object() => true,
                 _ if from >= FIXED_NAMES => false,
                 _ => !self.headers.formats.is_empty() || self.is_slow(&Node::Flat(key.clone())),
@@ -540,7 +540,7 @@ impl Tree {
     /// Why a node that is listed can't be read.
     pub fn unreadable(&self, key: &Key) -> Error {
         match self.hierarchy.find(&key.parent()) {
-            Ok(Some(Place::Damaged(e))) => e,
+            Ok(Some(StoredNode::Damaged(e))) => e,
             _ => Error::damaged("is not a regular file").context(key),
         }
     }

@@ -394,7 +394,7 @@ impl Fs {
     /// Stores what was written of the chunk `name` of the array at `key`, or of all its chunks: before the store is asked
     /// which chunks there are. One that can't be stored now is not there yet.
     pub(super) fn settle(&self, key: &Key, name: Option<&str>) {
-        let Some(array) = self.tree.hierarchy().remembered(key).filter(|array| array.is_dirty()) else { return };
+        let Some(array) = self.tree.hierarchy().cached_array(key).filter(|array| array.is_dirty()) else { return };
         let settled = match name {
             None => self.cache.flush_array(&array),
             Some(name) => match array.grid().parse_chunk_key(name, Separator::Dot) {
@@ -414,7 +414,7 @@ impl Fs {
             (Node::Chunk(key, name), _) => (key, Some(name.as_str())),
             _ => return false,
         };
-        name != Some(FLAT) && self.tree.hierarchy().remembered(key).is_some_and(|array| array.is_dirty())
+        name != Some(FLAT) && self.tree.hierarchy().cached_array(key).is_some_and(|array| array.is_dirty())
     }
 }
 

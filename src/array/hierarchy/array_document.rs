@@ -2,7 +2,7 @@
 //! is there are kept; what would make its chunks mean something else is refused while there are any.
 
 use super::document::{ATTEMPTS, contended, needs_migration, refused};
-use super::{ArrayDocument, Form, Hierarchy, Place, REMOVED};
+use super::{ArrayDocument, DocumentKind, Hierarchy, REMOVED, StoredNode};
 use crate::array::{Array, ArrayEntry};
 use crate::error::{Error, Result};
 use crate::store::{EntryKind, Key};
@@ -12,27 +12,27 @@ use crate::zarr::metadata::{ArrayMetadata, Separator, ZARRAY, ZGROUP};
 use std::sync::Arc;
 
 /// A document as it was written.
-struct Written<'a> {
+struct WrittenDocument<'a> {
     text: &'a [u8],
     fields: Object,
     metadata: ArrayMetadata,
 }
 
-impl<'a> Written<'a> {
+impl<'a> WrittenDocument<'a> {
     fn parse(text: &'a [u8]) -> Result<Self> {
         let metadata = ArrayMetadata::parse(text)?;
-        Ok(Written { text, fields: json::parse_object(text)?, metadata })
+        Ok(WrittenDocument { text, fields: json::parse_object(text)?, metadata })
     }
 }
 
 impl Hierarchy {
     /// See [`Hierarchy::put_document`].
     pub(super) fn put_array(&self, key: &Key, text: &[u8]) -> Result<()> {
-        let written = Written::parse(text).map_err(|e| refused(&key.join(ZARRAY), e))?;
+        let written = WrittenDocument::parse(text).map_err(|e| refused(&key.join(ZARRAY), e))?;
         for _ in 0..ATTEMPTS {
             let Some(found) = self.array_document(key)? else { return self.put_new_array(key, &written) };
             let array = match self.array(key, &found)? {
-                _ if found.form == Form::V1 => return Err(needs_migration(key)),
+                _ if found.form == DocumentKind::V1 => return Err(needs_migration(key)),
                 Ok(array) => array,
                 // nobody can tell what its chunks were: it is a repair
                 Err(_) => return self.put_array_text(key, &written.metadata, text),
@@ -44,7 +44,7 @@ impl Hierarchy {
         Err(contended(&key.join(ZARRAY)))
     }
 
-    fn put_new_array(&self, key: &Key, written: &Written) -> Result<()> {
+    fn put_new_array(&self, key: &Key, written: &WrittenDocument) -> Result<()> {
         self.check_room(key, &written.metadata)?;
         let compressor = self.compressor.as_ref().filter(|_| written.metadata.compressor.is_none());
         let Some(compressor) = compressor.filter(|_| !self.has_foreign_chunks(key, &written.metadata)) else {
@@ -64,7 +64,7 @@ impl Hierarchy {
         // the array counts from here on; mkdir made the group
         self.delete(&key.join(ZGROUP))?;
         self.delete(&key.join(REMOVED))?;
-        self.see_again(key)?;
+        self.reload(key)?;
         self.consolidate(key, &[ZARRAY, ZGROUP])
     }
 
@@ -82,8 +82,8 @@ impl Hierarchy {
     fn check_room(&self, key: &Key, metadata: &ArrayMetadata) -> Result<()> {
         match self.find(key)? {
             None => return Err(Error::not_found("no such group").context(key)),
-            Some(Place::Group) if key.is_root() => {}
-            Some(Place::Group) => self.check_new_name(key)?,
+            Some(StoredNode::Group) if key.is_root() => {}
+            Some(StoredNode::Group) => self.check_new_name(key)?,
             Some(_) => return Err(Error::system(libc::ENOTDIR).context(key)),
         }
         for entry in self.list(key)? {
@@ -92,7 +92,7 @@ impl Hierarchy {
             // levels of chunk keys, copied before the document was
             let is_level = metadata.separator == Some(Separator::Slash)
                 && parse_index(&entry.name).is_some()
-                && matches!(self.find(&below)?, Some(Place::Group));
+                && matches!(self.find(&below)?, Some(StoredNode::Group));
             if entry.kind == EntryKind::Prefix && !is_level {
                 let message = format!("{:?} stands below: an array can't hold groups or arrays", entry.name);
                 return Err(Error::invalid(message).context(key.join(ZARRAY)));
@@ -108,13 +108,13 @@ impl Hierarchy {
     }
 
     /// False if another machine has changed the document meanwhile: nothing was put then.
-    fn change_array(&self, array: &Arc<Array>, found: &ArrayDocument, written: &Written) -> Result<bool> {
+    fn change_array(&self, array: &Arc<Array>, found: &ArrayDocument, written: &WrittenDocument) -> Result<bool> {
         let key = array.key();
         let gone = || Error::not_found("went away while it was changed").context(&found.key);
         let (stored, version) = self.stored_object(&found.key)?.ok_or_else(gone)?;
         let Some(field) = differs(array, &written.metadata) else {
             let fields = merged(&stored, written, array.metadata());
-            if fields == *stored && found.form == Form::V2 {
+            if fields == *stored && found.form == DocumentKind::V2 {
                 return Ok(true);
             }
             return self.put_shape(array, found, fields, &version);
@@ -162,7 +162,7 @@ fn shows_no_filters(stored: &ArrayMetadata, written: &ArrayMetadata) -> bool {
 }
 
 /// The stored document with what a written one may change: shape, fill value, and fields that mean nothing to us.
-fn merged(stored: &Map<String, Value>, written: &Written, old: &ArrayMetadata) -> Map<String, Value> {
+fn merged(stored: &Map<String, Value>, written: &WrittenDocument, old: &ArrayMetadata) -> Map<String, Value> {
     let mut fields = stored.clone();
     let new = &written.metadata;
     let same_fill = if old.is_object() { new.fill_value == old.fill_value } else { new.fill == old.fill };
@@ -177,7 +177,7 @@ fn merged(stored: &Map<String, Value>, written: &Written, old: &ArrayMetadata) -
 }
 
 /// A written document that takes the place of an empty array's: what null hid stays as it was.
-fn anew(stored: &Map<String, Value>, written: &Written, array: &Array) -> Map<String, Value> {
+fn anew(stored: &Map<String, Value>, written: &WrittenDocument, array: &Array) -> Map<String, Value> {
     let mut fields = (*written.fields).clone();
     let old = array.metadata();
     let mut keep = |field: &str| drop(stored.get(field).map(|value| fields.insert(field.to_string(), value.clone())));

@@ -13,10 +13,10 @@ use std::sync::{Arc, Mutex, Weak};
 /// The arrays of a hierarchy.
 pub(super) struct Arrays {
     /// Protects everything.
-    known: Mutex<Known>,
+    known: Mutex<ParsedArrays>,
 }
 
-struct Known {
+struct ParsedArrays {
     /// Those asked for last, and why some can't be honoured.
     recent: LruCache<Key, (Version, Parsed)>,
     /// Those pushed out of there while somebody held them.
@@ -30,7 +30,7 @@ struct Known {
 impl Arrays {
     /// None yet; `kept` of them are kept also when nobody holds them.
     pub fn new(kept: NonZeroUsize) -> Self {
-        let known = Known { recent: LruCache::new(kept), held: HashMap::new(), prune_at: kept.get(), moves: 0 };
+        let known = ParsedArrays { recent: LruCache::new(kept), held: HashMap::new(), prune_at: kept.get(), moves: 0 };
         Arrays { known: Mutex::new(known) }
     }
 
@@ -106,7 +106,7 @@ impl Keeper for Arrays {
     }
 }
 
-impl Known {
+impl ParsedArrays {
     fn current(&mut self, key: &Key) -> Option<(Version, Parsed)> {
         if let Some(found) = self.recent.get(key) {
             return Some(found.clone());

@@ -3,7 +3,7 @@
 //! puts what the documents say then. It knows nothing of who reads it.
 
 use super::document::refused;
-use super::{Document, Hierarchy, Place};
+use super::{Hierarchy, MetadataDocument, StoredNode};
 use crate::error::{Error, Kind, Result};
 use crate::store::{Key, Permissions, Stat, both};
 use crate::util::json::{self, Members, Value};
@@ -19,7 +19,7 @@ pub(super) const MAX_CONSOLIDATED: u64 = 64 << 20;
 const MAX_SHOWN: usize = 4 << 20;
 
 /// Makes the entries of a `.zmetadata` anew.
-type Change<'a> = &'a dyn Fn(Members, &mut Consolidated) -> Result<()>;
+type EntriesChange<'a> = &'a dyn Fn(Members, &mut ConsolidatedText) -> Result<()>;
 
 /// How an entry of a stored `.zmetadata` is not what it should be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,14 +35,14 @@ pub enum Stale {
 impl Hierarchy {
     /// The `.zmetadata` of the decoded view, where the store has one: made of the metadata documents that are really
     /// there, since the stored one may be stale. A document for which it has no room is left out, and recorded.
-    pub fn consolidated_view(&self, key: &Key) -> Result<Option<Document>> {
+    pub fn consolidated_view(&self, key: &Key) -> Result<Option<MetadataDocument>> {
         let Some(stat) = self.store.stat(&key.join(ZMETADATA)).map_err(|e| e.context(key))? else { return Ok(None) };
         // it may be read by those who may read every document in it
         let granted = Cell::new(stat.permissions);
         let restrict = |by: Option<Permissions>| granted.set(both(granted.get(), by));
-        let mut consolidated = Consolidated::new();
+        let mut consolidated = ConsolidatedText::new();
         let mut failed = Ok(());
-        let mut add = |name: Key, document: Result<Option<Document>>| {
+        let mut add = |name: Key, document: Result<Option<MetadataDocument>>| {
             let added = document.and_then(|d| match d {
                 Some(document) if failed.is_ok() => {
                     consolidated.add(name.as_str(), &document.text)?;
@@ -57,21 +57,21 @@ impl Hierarchy {
                 Err(e) if e.kind() == Kind::System(libc::ENOMEM) => {
                     failed = Err(e);
                     // the rest of the walk needs memory, too
-                    consolidated = Consolidated::new();
+                    consolidated = ConsolidatedText::new();
                 }
                 Err(e) => self.stats.problem(format!("{}: {e}: left out of .zmetadata", key.join_key(&name))),
                 Ok(()) => {}
             }
         };
-        self.walk(key, &mut |place_key, place| {
+        self.visit_below(key, &mut |place_key, place| {
             let below = place_key.relative_to(key).unwrap_or_default();
             if stat.permissions.is_some() {
                 let directory = self.store.stat(place_key).ok().flatten().and_then(|stat| stat.permissions);
                 restrict(Some(directory.map_or(Permissions::OWNER_ONLY, Permissions::inside)));
             }
             match place {
-                Place::Array(_) => add(below.join(ZARRAY), self.array_view(place_key)),
-                Place::Group => add(below.join(ZGROUP), self.group_view(place_key)),
+                StoredNode::Array(_) => add(below.join(ZARRAY), self.array_view(place_key)),
+                StoredNode::Group => add(below.join(ZGROUP), self.group_view(place_key)),
                 _ => return,
             }
             add(below.join(ZATTRS), self.attributes_view(place_key));
@@ -79,7 +79,7 @@ impl Hierarchy {
         failed?;
         consolidated.end_entries();
         let (text, memory) = consolidated.end();
-        Ok(Some(Document { text, stat: Stat { permissions: granted.get(), ..stat }, memory }))
+        Ok(Some(MetadataDocument { text, stat: Stat { permissions: granted.get(), ..stat }, memory }))
     }
 
     /// Writes a `.zmetadata` that somebody gives the group at `key`: what it says is not taken over, since he has seen
@@ -87,7 +87,7 @@ impl Hierarchy {
     pub(super) fn put_consolidated(&self, key: &Key, text: &[u8]) -> Result<()> {
         let document = key.join(ZMETADATA);
         json::check_object(text).map_err(|e| refused(&document, e))?;
-        if !matches!(self.find(key)?, Some(Place::Group)) {
+        if !matches!(self.find(key)?, Some(StoredNode::Group)) {
             return Err(Error::invalid("only a group has one").context(document));
         }
         self.make_consolidated(key).map(drop)
@@ -96,8 +96,8 @@ impl Hierarchy {
     /// Writes the `.zmetadata` of the group at `key`, made of the documents that are stored there and below; the answer is
     /// the keys of those that are in it, as seen from the group.
     pub fn write_consolidated(&self, key: &Key) -> Result<Vec<String>> {
-        let _turn = self.turn(&[key])?;
-        if !matches!(self.find(key)?, Some(Place::Group)) {
+        let _lock = self.lock_for_change(&[key])?;
+        if !matches!(self.find(key)?, Some(StoredNode::Group)) {
             return Err(Error::invalid("not a group: only a group has a .zmetadata").context(key));
         }
         let names = self.make_consolidated(key)?;
@@ -110,7 +110,7 @@ impl Hierarchy {
         let names = RefCell::new(Vec::new());
         self.edit(&document, MAX_CONSOLIDATED, &|_| {
             self.store.forget(key);
-            let (mut consolidated, mut made) = (Consolidated::new(), Vec::new());
+            let (mut consolidated, mut made) = (ConsolidatedText::new(), Vec::new());
             self.stored_documents(key, &mut |name, text| {
                 made.push(name.to_string());
                 consolidated.push(name, text).map_err(|e| e.context(&document))
@@ -153,7 +153,7 @@ impl Hierarchy {
     /// What is no JSON is left out, and recorded.
     fn stored_documents(&self, key: &Key, each: &mut dyn FnMut(&str, &[u8]) -> Result<()>) -> Result<()> {
         let mut done = Ok(());
-        self.walk(key, &mut |place, _| {
+        self.visit_below(key, &mut |place, _| {
             let below = place.relative_to(key).unwrap_or_default();
             for name in [ZARRAY, ZATTRS, ZGROUP] {
                 match self.valid(&place.join(name)) {
@@ -168,7 +168,7 @@ impl Hierarchy {
     }
 
     /// The document at `key`; None if there is none, an error if it is no JSON.
-    fn valid(&self, key: &Key) -> Result<Option<Document>> {
+    fn valid(&self, key: &Key) -> Result<Option<MetadataDocument>> {
         let document = self.stored(key)?;
         document.iter().try_for_each(|d| json::check(&d.text)).map_err(|e| e.context(key))?;
         Ok(document)
@@ -213,7 +213,7 @@ impl Hierarchy {
     /// Takes note of a group or array that has come to `key`, or gone from there, with everything below it, by a rename
     /// that this hierarchy did not make: every `.zmetadata` above it says what is stored there now.
     pub fn adopt(&self, key: &Key) -> Result<()> {
-        let _turn = self.turn(&[key])?;
+        let _lock = self.lock_for_change(&[key])?;
         self.forget_below(key);
         self.store.forget(key);
         for group in upwards(&key.parent()) {
@@ -227,7 +227,7 @@ impl Hierarchy {
     }
 
     /// Adds the documents that are stored at and below `place`, which the group calls `below`.
-    fn push_stored(&self, new: &mut Consolidated, place: &Key, below: &Key) -> Result<()> {
+    fn push_stored(&self, new: &mut ConsolidatedText, place: &Key, below: &Key) -> Result<()> {
         self.stored_documents(place, &mut |name, text| new.push(below.join(name).as_str(), text))
     }
 
@@ -255,7 +255,7 @@ impl Hierarchy {
 
     /// Changes the `.zmetadata` of `group` by one put: `change` makes the new entries of the old ones. Nothing if it has
     /// none. One that can't be used is left alone, and recorded as a problem: its readers are told, too.
-    fn edit_consolidated(&self, group: &Key, change: Change) -> Result<()> {
+    fn edit_consolidated(&self, group: &Key, change: EntriesChange) -> Result<()> {
         let key = group.join(ZMETADATA);
         let edited = self.edit(&key, MAX_CONSOLIDATED, &|text| {
             let Some(text) = text else { return Ok(None) };
@@ -276,21 +276,21 @@ impl Hierarchy {
 const ENTRY: usize = 128;
 
 /// A `.zmetadata` while it is made, with its memory counted.
-struct Consolidated {
+struct ConsolidatedText {
     text: Vec<u8>,
     memory: Grant,
     is_first: bool,
     limit: usize,
 }
 
-impl Consolidated {
+impl ConsolidatedText {
     const BEGIN: &[u8] = b"{\n    \"metadata\": {";
     const END: &[u8] = b",\n    \"zarr_consolidated_format\": 1\n}\n";
 
     fn new() -> Self {
         // its reader's copy, and one document at a time, have to fit beside it
         let limit = (MAX_CONSOLIDATED as usize).min(memory::limit() / 2);
-        Consolidated { text: Self::BEGIN.to_vec(), memory: Grant::default(), is_first: true, limit }
+        ConsolidatedText { text: Self::BEGIN.to_vec(), memory: Grant::default(), is_first: true, limit }
     }
 
     /// Adds a document that was not looked at.
@@ -352,8 +352,8 @@ pub(super) fn metadata_of(text: &[u8]) -> Result<&str> {
 }
 
 /// A `.zmetadata` with other entries.
-fn edited(text: &[u8], change: Change) -> Result<Vec<u8>> {
-    let mut new = Consolidated::new();
+fn edited(text: &[u8], change: EntriesChange) -> Result<Vec<u8>> {
+    let mut new = ConsolidatedText::new();
     change(Members::of(metadata_of(text)?.as_bytes())?, &mut new)?;
     new.end_entries();
     for member in Members::of(text)? {
@@ -366,7 +366,7 @@ fn edited(text: &[u8], change: Change) -> Result<Vec<u8>> {
 }
 
 /// Adds entries under the names that `rename` gives them; those without one are dropped.
-fn push_renamed(entries: Members, new: &mut Consolidated, rename: &dyn Fn(&str) -> Option<String>) -> Result<()> {
+fn push_renamed(entries: Members, new: &mut ConsolidatedText, rename: &dyn Fn(&str) -> Option<String>) -> Result<()> {
     for entry in entries {
         let (name, text) = entry?;
         if let Some(name) = rename(&name) {

@@ -1,7 +1,7 @@
 //! Metadata documents that a user of the decoded view writes: each is checked, turned into what is to be stored, and
 //! stored by one put. What can't be honoured changes nothing.
 
-use super::{Form, Hierarchy, MetadataFile, Place, REMOVED};
+use super::{DocumentKind, Hierarchy, MetadataFile, REMOVED, StoredNode};
 use crate::error::{Error, Kind, Result};
 use crate::store::{ExclusiveLock, Key, Replaces, Version};
 use crate::util::json::{self, Object, Value};
@@ -14,14 +14,14 @@ pub(super) const ATTEMPTS: usize = 100;
 const MAX_NAME: usize = 255;
 
 /// What becomes of the text of a document; None is one that is not there, or is to stay as it is.
-pub(super) type Change<'a> = &'a dyn Fn(Option<&[u8]>) -> Result<Option<Vec<u8>>>;
+pub(super) type DocumentChange<'a> = &'a dyn Fn(Option<&[u8]>) -> Result<Option<Vec<u8>>>;
 
 impl Hierarchy {
     /// Stores a document of the group or array at `key`, as a user of the decoded view wrote it: a new `.zarray` makes an
     /// array, that of an array there is keeps its codecs. [`Kind::Invalid`] if it is not what it must be or can't be
     /// honoured; then the old one stays.
     pub fn put_document(&self, key: &Key, file: MetadataFile, text: &[u8]) -> Result<()> {
-        let _turn = self.turn(&[key])?;
+        let _lock = self.lock_for_change(&[key])?;
         check_size(&key.join(file.name()), text)?;
         match file {
             MetadataFile::Array => self.put_array(key, text),
@@ -34,7 +34,7 @@ impl Hierarchy {
     /// Removes a document. An array without `.zarray` keeps its chunks until they are removed; a group is one without
     /// `.zgroup`, too.
     pub fn remove_document(&self, key: &Key, file: MetadataFile) -> Result<()> {
-        let _turn = self.turn(&[key])?;
+        let _lock = self.lock_for_change(&[key])?;
         let document = key.join(file.name());
         let there = match file {
             MetadataFile::Array => self.remove_array_document(key)?,
@@ -56,21 +56,21 @@ impl Hierarchy {
         let document = key.join(ZARRAY);
         let Some(found) = self.array_document(key)? else { return Ok(false) };
         match (found.form, self.array(key, &found)?) {
-            (Form::Removed, _) => return Ok(false),
-            (Form::V1, _) => return Err(needs_migration(key)),
-            (Form::V2, Ok(_)) => {
+            (DocumentKind::Removed, _) => return Ok(false),
+            (DocumentKind::V1, _) => return Err(needs_migration(key)),
+            (DocumentKind::V2, Ok(_)) => {
                 self.store.rename(&document, &key.join(REMOVED)).map_err(|e| e.context(&document))?;
             }
             // one that tells nothing is worth nothing
-            (Form::V2, Err(_)) => drop(self.delete(&document)?),
+            (DocumentKind::V2, Err(_)) => drop(self.delete(&document)?),
         }
-        self.see_again(key).map(|()| true)
+        self.reload(key).map(|()| true)
     }
 
     /// Sets one attribute of the group or array at `key` to a JSON text, or to the text itself where that is no JSON;
     /// None removes it (ENODATA if there is none). The others stay.
     pub fn set_attribute(&self, key: &Key, name: &str, value: Option<&[u8]>) -> Result<()> {
-        let _turn = self.turn(&[key])?;
+        let _lock = self.lock_for_change(&[key])?;
         let document = self.attributes_key(key);
         if name.is_empty() || name.len() > MAX_NAME {
             let message = format!("an attribute's name has 1 to {MAX_NAME} bytes, not {}", name.len());
@@ -95,7 +95,7 @@ impl Hierarchy {
 
     /// Sets several attributes of the group or array at `key` by one put; `None` removes one, if it is there.
     pub fn change_attributes(&self, key: &Key, changes: &[(String, Option<Value>)]) -> Result<()> {
-        let _turn = self.turn(&[key])?;
+        let _lock = self.lock_for_change(&[key])?;
         let document = self.attributes_key(key);
         self.check_directory(key)?;
         self.edit(&document, MAX_DOCUMENT, &|text| {
@@ -123,13 +123,13 @@ impl Hierarchy {
         let document = key.join(ZGROUP);
         check_group(text).map_err(|e| refused(&document, e))?;
         match self.find(key)? {
-            Some(Place::Array(array)) => {
-                let removed = self.array_document(key)?.is_some_and(|found| found.form == Form::Removed);
+            Some(StoredNode::Array(array)) => {
+                let removed = self.array_document(key)?.is_some_and(|found| found.form == DocumentKind::Removed);
                 if !removed || self.has_chunks(&array)? {
                     return Err(Error::invalid("an array stands here: remove it first").context(document));
                 }
             }
-            Some(Place::Damaged(_)) => {
+            Some(StoredNode::Damaged(_)) => {
                 return Err(Error::invalid("an array stands here, a damaged one: remove it first").context(document));
             }
             _ => self.check_directory(key)?,
@@ -142,7 +142,7 @@ impl Hierarchy {
 
     /// The right to change documents and places at and below `keys`, one change at a time; an error if the store can't be
     /// written.
-    pub(super) fn turn(&self, keys: &[&Key]) -> Result<ExclusiveLock<'_>> {
+    pub(super) fn lock_for_change(&self, keys: &[&Key]) -> Result<ExclusiveLock<'_>> {
         if !self.store.is_writable() {
             return Err(Error::new(Kind::ReadOnly, format!("{}: the store can't be written", self.store.location())));
         }
@@ -152,14 +152,14 @@ impl Hierarchy {
     /// An error unless a group or array stands at `key`.
     fn check_directory(&self, key: &Key) -> Result<()> {
         match self.find(key)? {
-            Some(Place::Group | Place::Array(_) | Place::Damaged(_)) => Ok(()),
-            Some(Place::Value(_) | Place::Other) => Err(Error::system(libc::ENOTDIR).context(key)),
+            Some(StoredNode::Group | StoredNode::Array(_) | StoredNode::Damaged(_)) => Ok(()),
+            Some(StoredNode::Value(_) | StoredNode::Other) => Err(Error::system(libc::ENOTDIR).context(key)),
             None => Err(Error::not_found("no such group or array").context(key)),
         }
     }
 
     /// Looks at what stands at `key` now, so that whoever holds the array that was there is told.
-    pub(super) fn see_again(&self, key: &Key) -> Result<()> {
+    pub(super) fn reload(&self, key: &Key) -> Result<()> {
         self.find(key).map(|_| ())
     }
 
@@ -170,7 +170,7 @@ impl Hierarchy {
 
     /// Changes the document at `key` to what `change` makes of its text, as often as it takes: what another machine has
     /// stored meanwhile is changed, not lost.
-    pub(super) fn edit(&self, key: &Key, limit: u64, change: Change) -> Result<()> {
+    pub(super) fn edit(&self, key: &Key, limit: u64, change: DocumentChange) -> Result<()> {
         let _editing = self.editing.exclusive(&[key]);
         for _ in 0..ATTEMPTS {
             let old = self.stored_within(key, limit)?;

@@ -1,7 +1,7 @@
 //! A Zarr v1 store turned into v2, in place: new metadata documents, the chunks stay as they are. What v1 made of order F
 //! is settled by it: the new document has the order in which the chunks are read.
 
-use super::{ArrayDocument, Form, Hierarchy};
+use super::{ArrayDocument, DocumentKind, Hierarchy};
 use crate::array::Array;
 use crate::error::{Error, Result};
 use crate::store::Key;
@@ -20,12 +20,12 @@ impl Hierarchy {
     /// mean to zarr-python in `.zattrs` what they meant in `attrs`.
     pub fn migrate(&self) -> Result<bool> {
         let root = Key::root();
-        let _turn = self.turn(&[&root])?;
+        let _lock = self.lock_for_change(&[&root])?;
         let (meta, attrs) = (root.join(V1_META), root.join(V1_ATTRS));
         match self.array_document(&root)? {
-            Some(ArrayDocument { form: Form::V1, .. }) => {
+            Some(ArrayDocument { form: DocumentKind::V1, .. }) => {
                 let document = self.stored(&meta)?.ok_or_else(|| Error::not_found("went away").context(&meta))?;
-                let metadata = self.metadata(&document.text, Form::V1).map_err(|e| e.context(&meta))?;
+                let metadata = self.metadata(&document.text, DocumentKind::V1).map_err(|e| e.context(&meta))?;
                 Array::new(root.clone(), metadata.clone(), self.store.clone(), self.stats.clone())
                     .and_then(|array| array.readable())
                     .map_err(|e| {
@@ -38,9 +38,9 @@ impl Hierarchy {
                 self.store.sync()?;
                 self.put(&root.join(ZARRAY), metadata.as_v2().as_bytes())?;
                 self.store.sync()?;
-                self.see_again(&root)?;
+                self.reload(&root)?;
             }
-            Some(found) if found.form == Form::V2 && self.is_half_migrated(&found.key, &meta)? => {}
+            Some(found) if found.form == DocumentKind::V2 && self.is_half_migrated(&found.key, &meta)? => {}
             _ => return Ok(false),
         }
         self.delete(&attrs)?;
@@ -52,7 +52,7 @@ impl Hierarchy {
     /// True if `meta` is what the v2 document `zarray` was made of; its shape, fill value and order may differ since.
     fn is_half_migrated(&self, zarray: &Key, meta: &Key) -> Result<bool> {
         let (Some(new), Some(old)) = (self.stored(zarray)?, self.stored(meta)?) else { return Ok(false) };
-        let parsed = (self.metadata(&new.text, Form::V2), self.metadata(&old.text, Form::V1));
+        let parsed = (self.metadata(&new.text, DocumentKind::V2), self.metadata(&old.text, DocumentKind::V1));
         // a file that somebody has called so is none of ours
         let (Ok(new), Ok(old)) = parsed else { return Ok(false) };
         let what =

@@ -2,7 +2,7 @@
 //! back, whoever wrote it and however a former change ended.
 
 use super::document::{ATTEMPTS, contended, refused};
-use super::{ArrayDocument, Form, Hierarchy, REMOVED};
+use super::{ArrayDocument, DocumentKind, Hierarchy, REMOVED};
 use crate::array::{Array, ArrayEntry, Loaded, Scratch};
 use crate::error::{Error, Kind, Result};
 use crate::store::{Replaces, Version};
@@ -25,7 +25,7 @@ impl Hierarchy {
     /// array inside the others becomes the fill value. The caller has written back what is not in the store yet.
     pub fn resize(&self, array: &Arc<Array>, shape: &[u64]) -> Result<()> {
         let key = array.key();
-        let _turn = self.turn(&[key])?;
+        let _lock = self.lock_for_change(&[key])?;
         let gone = || Error::not_found("no such array").context(key);
         for _ in 0..ATTEMPTS {
             let found = self.array_document(key)?.ok_or_else(gone)?;
@@ -64,7 +64,7 @@ impl Hierarchy {
         version: &Version,
     ) -> Result<bool> {
         let key = old.key();
-        let document = key.join(if found.form == Form::V1 { V1_META } else { ZARRAY });
+        let document = key.join(if found.form == DocumentKind::V1 { V1_META } else { ZARRAY });
         let text = json::write_pretty(&Value::Object(fields));
         let mut metadata = self.metadata(text.as_bytes(), found.form).map_err(|e| refused(&document, e))?;
         metadata.separator = Some(old.separator());
@@ -73,7 +73,7 @@ impl Hierarchy {
         if before.iter().zip(after).any(|(before, after)| after > before) && self.clear_outside(&new, before, &new)? {
             self.store.sync()?;
         }
-        let removed = found.form == Form::Removed;
+        let removed = found.form == DocumentKind::Removed;
         let replaces = if removed { Replaces::Nothing } else { Replaces::Version(version) };
         if self.store.put_if(&document, text.as_bytes(), replaces).map_err(|e| e.context(&document))?.is_none() {
             return Ok(false);
@@ -81,8 +81,8 @@ impl Hierarchy {
         if removed {
             self.delete(&key.join(REMOVED))?;
         }
-        self.see_again(key)?;
-        if found.form != Form::V1 {
+        self.reload(key)?;
+        if found.form != DocumentKind::V1 {
             self.consolidate(key, &[ZARRAY])?;
         }
         if before.iter().zip(after).any(|(before, after)| after < before) {

@@ -8,8 +8,8 @@ use crate::util::json::Value;
 mod contended;
 mod documents;
 mod interrupted;
-mod places;
-mod served;
+mod namespace;
+mod consolidated_store;
 mod shapes;
 
 const ARRAY: &str = r#"{"zarr_format":2,"shape":[4],"chunks":[2],"dtype":"<i4","compressor":{"id":"zlib"},"fill_value":0,
@@ -58,7 +58,7 @@ fn everything(store: &MemoryStore) -> Vec<String> {
 
 fn array(h: &Hierarchy, path: &str) -> Arc<Array> {
     match h.find(&key(path)).unwrap() {
-        Some(Place::Array(array)) => array,
+        Some(StoredNode::Array(array)) => array,
         _ => panic!("{path} is no array"),
     }
 }
@@ -75,18 +75,18 @@ fn groups_arrays_and_what_lies_between() {
         ("notes.txt", "hello"),
     ]);
     let mut seen = Vec::new();
-    h.walk(&Key::root(), &mut |key, place| {
+    h.visit_below(&Key::root(), &mut |key, place| {
         let kind = match place {
-            Place::Array(_) => "array",
-            Place::Damaged(_) => "damaged",
-            Place::Group => "group",
+            StoredNode::Array(_) => "array",
+            StoredNode::Damaged(_) => "damaged",
+            StoredNode::Group => "group",
             _ => "other",
         };
         seen.push(format!("{key} {kind}"));
     });
     let expected = ["/ group", "/a group", "/a/b group", "/a/b/x array", "/bad damaged", "/both array"];
     assert_eq!(seen, expected);
-    assert!(matches!(h.find(&Key::normalize("notes.txt").unwrap()).unwrap(), Some(Place::Value(_))));
+    assert!(matches!(h.find(&Key::normalize("notes.txt").unwrap()).unwrap(), Some(StoredNode::Value(_))));
     assert!(h.find(&Key::normalize("none").unwrap()).unwrap().is_none());
 }
 
@@ -107,7 +107,7 @@ fn consolidated_metadata_is_made_of_what_is_there() {
 fn changed_metadata_is_read_again() {
     let (store, h) = hierarchy(&[("x/.zarray", ARRAY)]);
     let size = || match h.find(&Key::normalize("x").unwrap()).unwrap() {
-        Some(Place::Array(a)) => a.size(),
+        Some(StoredNode::Array(a)) => a.size(),
         _ => panic!(),
     };
     assert_eq!(size(), 16);
@@ -121,8 +121,8 @@ fn a_failure_of_the_system_is_neither_remembered_nor_taken_for_a_change() {
     let store = Arc::new(FaultyStore::new(memory.clone()));
     let h = Hierarchy::new(store.clone(), V1Order::Zarr1, Arc::default());
     let find = || match h.find(&Key::root().join("x")).unwrap() {
-        Some(Place::Array(array)) => Ok(array),
-        Some(Place::Damaged(e)) => Err(e.errno()),
+        Some(StoredNode::Array(array)) => Ok(array),
+        Some(StoredNode::Damaged(e)) => Err(e.errno()),
         _ => panic!(),
     };
     store.plan(PlannedFault::next(Operation::Get, libc::EMFILE));
@@ -149,9 +149,9 @@ fn metadata_that_cannot_be_looked_at_damages_its_array_alone() {
     let store = Arc::new(crate::store::DirectoryStore::open(dir.path()).unwrap());
     let h = Hierarchy::new(store, V1Order::Zarr1, stats.clone());
     let key = |name: &str| Key::normalize(name).unwrap();
-    assert!(matches!(h.find(&key("hidden")).unwrap(), Some(Place::Damaged(e)) if e.errno() == libc::EACCES));
+    assert!(matches!(h.find(&key("hidden")).unwrap(), Some(StoredNode::Damaged(e)) if e.errno() == libc::EACCES));
     assert!(stats.problems()[0].starts_with("/hidden/.zarray: "), "{:?}", stats.problems());
-    assert!(matches!(h.find(&key("sound")).unwrap(), Some(Place::Array(_))));
+    assert!(matches!(h.find(&key("sound")).unwrap(), Some(StoredNode::Array(_))));
     assert!(h.attributes(&key("sound")).unwrap().is_empty());
     assert!(h.find(&key("out")).is_err());
     let mut names: Vec<_> = h.list(&Key::root()).unwrap().map(|e| e.unwrap().name).collect();
@@ -171,7 +171,7 @@ fn what_is_a_store() {
         hierarchy(&[("meta", "notes"), ("a/.zarray", ARRAY)])
             .1
             .find(&Key::root())
-            .is_ok_and(|p| matches!(p, Some(Place::Group)))
+            .is_ok_and(|p| matches!(p, Some(StoredNode::Group)))
     );
     assert_eq!(hierarchy(&[("a/x", "")]).1.check().unwrap_err().kind(), Kind::Invalid);
     assert_eq!(hierarchy(&[("zarr.json", "{}")]).1.check().unwrap_err().kind(), Kind::Unsupported);

@@ -1,7 +1,7 @@
 //! The reference system of x and y: GDAL's `_CRS`; CF's grid mapping (CF conventions, 5.6); or, where neither is,
 //! longitude and latitude by their units, which everybody takes for those of WGS 84.
 
-use super::super::described::{Axis, Coordinates, Crs, Role};
+use super::super::described::{Coordinates, Crs, DescribedAxis, Role};
 use super::{attributes, nearest_array, projection, role};
 use crate::array::hierarchy::Hierarchy;
 use crate::store::Key;
@@ -13,7 +13,7 @@ pub fn find(
     hierarchy: &Hierarchy,
     key: &Key,
     attributes: &Map<String, Value>,
-    axes: &mut [Axis],
+    axes: &mut [DescribedAxis],
     sources: &mut Vec<Key>,
 ) -> Option<Crs> {
     let mapping = attributes.get("grid_mapping").and_then(json::text);
@@ -62,14 +62,14 @@ fn of_url(url: &str) -> Option<Crs> {
 }
 
 /// CF's grid mapping variable: its WKT, or what it says in attributes.
-fn of_mapping(mapping: &Map<String, Value>, axes: &[Axis]) -> Option<Crs> {
+fn of_mapping(mapping: &Map<String, Value>, axes: &[DescribedAxis]) -> Option<Crs> {
     let told = ["crs_wkt", "spatial_ref"].iter().find_map(|name| wkt(mapping, name));
     let units = axes.iter().find(|axis| axis.role == Role::X).and_then(|axis| axis.units.as_deref());
     told.or_else(|| projection::wkt(mapping, units)).map(of_wkt)
 }
 
 /// WGS 84, as GDAL's netCDF driver has it, where x and y are longitude and latitude.
-fn of_units(axes: &[Axis]) -> Option<Crs> {
+fn of_units(axes: &[DescribedAxis]) -> Option<Crs> {
     let has = |role: Role, test: fn(&str) -> bool| {
         axes.iter().any(|axis| axis.role == role && axis.units.as_deref().is_some_and(test))
     };
@@ -141,7 +141,7 @@ fn geotransform(mapping: &Map<String, Value>) -> Option<[f64; 6]> {
 }
 
 /// Gives x and y the coordinates of their centres, where nothing else has told them.
-fn place(axes: &mut [Axis], [x0, dx, _, y0, _, dy]: [f64; 6]) {
+fn place(axes: &mut [DescribedAxis], [x0, dx, _, y0, _, dy]: [f64; 6]) {
     for axis in axes.iter_mut().filter(|axis| axis.coordinates == Coordinates::Unknown) {
         let (corner, step) = match axis.role {
             Role::X => (x0, dx),

@@ -10,7 +10,7 @@ const FIRST_AXES: [&str; 5] = ["t", "c", "z", "y", "x"];
 
 /// A dimension of an image.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Axis {
+pub struct ImageAxis {
     /// Its name.
     pub name: Option<String>,
     /// `space`, `time`, `channel`, or anything.
@@ -22,7 +22,7 @@ pub struct Axis {
 }
 
 /// The axes of the image of which the array at `key` is a resolution, and the group that tells them; `None` if it is none.
-pub fn image(hierarchy: &Hierarchy, key: &Key, dimensions: usize) -> Option<(Key, Vec<Axis>)> {
+pub fn image(hierarchy: &Hierarchy, key: &Key, dimensions: usize) -> Option<(Key, Vec<ImageAxis>)> {
     groups_above(key).find_map(|group| {
         let path = key.relative_to(&group)?;
         let attributes = hierarchy.attributes(&group).ok()?;
@@ -33,7 +33,7 @@ pub fn image(hierarchy: &Hierarchy, key: &Key, dimensions: usize) -> Option<(Key
 }
 
 /// The axes that a multiscale gives the array at `path` below its group.
-fn axes(multiscale: &Value, path: &Key, dimensions: usize) -> Option<Vec<Axis>> {
+fn axes(multiscale: &Value, path: &Key, dimensions: usize) -> Option<Vec<ImageAxis>> {
     let is_it = |dataset: &&Value| {
         let text = dataset.get("path").and_then(json::text);
         text.and_then(|text| Key::normalize(text).ok()).as_ref() == Some(path)
@@ -56,20 +56,20 @@ fn axes(multiscale: &Value, path: &Key, dimensions: usize) -> Option<Vec<Axis>> 
 }
 
 /// Of version 0.4, or of 0.3, which has but names.
-fn axis(value: &Value) -> Axis {
+fn axis(value: &Value) -> ImageAxis {
     let text = |name: &str| attributes::line(value.as_object()?, name);
     match json::text(value) {
         Some(name) => named(name.to_string()),
-        None => Axis { name: text("name"), kind: text("type"), unit: text("unit"), place: None },
+        None => ImageAxis { name: text("name"), kind: text("type"), unit: text("unit"), place: None },
     }
 }
 
-fn named(name: String) -> Axis {
-    Axis { name: Some(name), ..Axis::default() }
+fn named(name: String) -> ImageAxis {
+    ImageAxis { name: Some(name), ..ImageAxis::default() }
 }
 
 /// Applies a `scale` or a `translation`: "The pixel center is the origin". Channels have no place.
-fn transform(transformation: &Value, axes: &mut [Axis]) {
+fn transform(transformation: &Value, axes: &mut [ImageAxis]) {
     let vector = |name: &str| {
         let is_one = transformation.get("type").and_then(json::text) == Some(name);
         attributes::numbers(transformation.get(name).filter(|_| is_one)).filter(|vector| vector.len() == axes.len())

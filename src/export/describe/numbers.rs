@@ -1,6 +1,6 @@
 //! Items of arrays, and the values that stand for missing ones, as numbers.
 
-use super::super::described::Number;
+use super::super::described::MetadataNumber;
 use super::{DIMENSIONS, attributes};
 use crate::util::json::{self, Map, Value};
 use crate::zarr::dtype::{DType, Kind};
@@ -13,7 +13,7 @@ pub fn is_number(dtype: &DType) -> bool {
 
 /// The number that the bytes of one item hold; None unless the dtype is one of numbers or times. A float of four bytes is
 /// taken for the decimal fraction that it was made of: 0.1, not 0.10000000149.
-pub fn item(dtype: &DType, bytes: &[u8]) -> Option<Number> {
+pub fn item(dtype: &DType, bytes: &[u8]) -> Option<MetadataNumber> {
     let size = dtype.size();
     let mut little = [0; 8];
     little.get_mut(..size)?.copy_from_slice(bytes.get(..size)?);
@@ -23,20 +23,20 @@ pub fn item(dtype: &DType, bytes: &[u8]) -> Option<Number> {
     let unsigned = u64::from_le_bytes(little);
     let unused = 64 - 8 * size as u32;
     Some(match (dtype.kind(), size) {
-        (Kind::UInt, _) => Number::Int(unsigned.into()),
+        (Kind::UInt, _) => MetadataNumber::Int(unsigned.into()),
         (Kind::Int | Kind::DateTime | Kind::TimeDelta, _) => {
-            Number::Int(((unsigned << unused) as i64 >> unused).into())
+            MetadataNumber::Int(((unsigned << unused) as i64 >> unused).into())
         }
-        (Kind::Float, 2) => Number::Float(half::f16::from_bits(unsigned as u16).to_f64()),
-        (Kind::Float, 4) => Number::Float(f32::from_bits(unsigned as u32).to_string().parse().ok()?),
-        (Kind::Float, 8) => Number::Float(f64::from_bits(unsigned)),
+        (Kind::Float, 2) => MetadataNumber::Float(half::f16::from_bits(unsigned as u16).to_f64()),
+        (Kind::Float, 4) => MetadataNumber::Float(f32::from_bits(unsigned as u32).to_string().parse().ok()?),
+        (Kind::Float, 8) => MetadataNumber::Float(f64::from_bits(unsigned)),
         _ => return None,
     })
 }
 
 /// The value that stands for missing ones: [`told_nodata`]. Where nothing is told, xarray and GDAL take the array's own fill
 /// value for it if dimensions are named as xarray does.
-pub fn nodata(metadata: &ArrayMetadata, attributes: &Map<String, Value>) -> Option<Number> {
+pub fn nodata(metadata: &ArrayMetadata, attributes: &Map<String, Value>) -> Option<MetadataNumber> {
     let dtype = &metadata.dtype;
     told_nodata(dtype, attributes).or_else(|| {
         let has_names = is_number(dtype) && attributes.contains_key(DIMENSIONS);
@@ -48,13 +48,13 @@ pub fn nodata(metadata: &ArrayMetadata, attributes: &Map<String, Value>) -> Opti
 }
 
 /// CF's `_FillValue` or `missing_value`, if it is a number that an item can hold.
-pub fn told_nodata(dtype: &DType, attributes: &Map<String, Value>) -> Option<Number> {
+pub fn told_nodata(dtype: &DType, attributes: &Map<String, Value>) -> Option<MetadataNumber> {
     let told = |name: &&str| told(dtype, attributes::first(attributes.get(*name)?)?);
     ["_FillValue", "missing_value"].iter().filter(|_| is_number(dtype)).find_map(told)
 }
 
 /// A number in an attribute that is a value of the dtype, which is one of numbers.
-fn told(dtype: &DType, value: &Value) -> Option<Number> {
+fn told(dtype: &DType, value: &Value) -> Option<MetadataNumber> {
     if *dtype.kind() == Kind::Float {
         let float = json::float(value).or_else(|| spelt(json::text(value)?))?;
         let largest = match dtype.size() {
@@ -62,7 +62,7 @@ fn told(dtype: &DType, value: &Value) -> Option<Number> {
             4 => f32::MAX.into(),
             _ => f64::MAX,
         };
-        return (!float.is_finite() || float.abs() <= largest).then_some(Number::Float(float));
+        return (!float.is_finite() || float.abs() <= largest).then_some(MetadataNumber::Float(float));
     }
     let Value::Number(number) = value else { return None };
     let whole =
@@ -73,7 +73,7 @@ fn told(dtype: &DType, value: &Value) -> Option<Number> {
         Kind::UInt => 0..1i128 << bits,
         _ => -(1i128 << (bits - 1))..1i128 << (bits - 1),
     };
-    range.contains(&number).then_some(Number::Int(number))
+    range.contains(&number).then_some(MetadataNumber::Int(number))
 }
 
 /// A float as a text: a word, or the eight bytes of it in base64, as xarray's `FillValueCoder` writes them.

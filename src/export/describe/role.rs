@@ -1,7 +1,7 @@
 //! What a dimension runs along, by what its coordinates are called and counted in: CF conventions, chapter 4,
 //! "Coordinate Types"; OME-NGFF 0.4, "axes"; and, for want of those, the names that everybody uses.
 
-use super::super::described::{Axis, Role};
+use super::super::described::{DescribedAxis, Role};
 use super::coordinates::Coordinate;
 use super::{attributes, ngff};
 
@@ -24,7 +24,7 @@ pub enum Evidence {
 pub type Claim = Option<(Evidence, Role)>;
 
 /// The role that most speaks for.
-pub fn claim(coordinate: Option<&Coordinate>, image: Option<&ngff::Axis>, name: Option<&str>) -> Claim {
+pub fn claim(coordinate: Option<&Coordinate>, image: Option<&ngff::ImageAxis>, name: Option<&str>) -> Claim {
     let word = |name: &str| coordinate.and_then(|c| attributes::line(&c.attributes, name));
     let of_axis = || by_axis(&word("axis")?);
     let of_standard_name = || by_standard_name(&word("standard_name")?);
@@ -47,7 +47,7 @@ pub fn claim(coordinate: Option<&Coordinate>, image: Option<&ngff::Axis>, name: 
 
 /// Gives each role to one axis at most: to the one that most speaks for, and among equals to the last, since GDAL takes
 /// the last two dimensions for rows and columns.
-pub fn assign(claims: &[Claim], axes: &mut [Axis]) {
+pub fn assign(claims: &[Claim], axes: &mut [DescribedAxis]) {
     for role in [Role::X, Role::Y, Role::Z, Role::Time] {
         let claimed = |claim: &Claim| claim.filter(|(_, claimed)| *claimed == role).map(|(evidence, _)| evidence);
         let best = claims.iter().enumerate().filter_map(|(i, claim)| Some((claimed(claim)?, i))).max();

@@ -1,4 +1,4 @@
-use super::super::described::{Crs, Number, Role};
+use super::super::described::{Crs, MetadataNumber, Role};
 use super::*;
 use crate::stats::Stats;
 use crate::store::MemoryStore;
@@ -55,7 +55,7 @@ impl Case {
     }
 
     fn describe(&self, path: &str) -> Described {
-        let Ok(Some(Place::Array(array))) = self.hierarchy.find(&Key::normalize(path).unwrap()) else {
+        let Ok(Some(StoredNode::Array(array))) = self.hierarchy.find(&Key::normalize(path).unwrap()) else {
             panic!("{path} is no array")
         };
         describe(&self.hierarchy, &self.cache, &array).unwrap()

@@ -2,8 +2,8 @@
 //! lists and text; what stands for values of a variable has the variable's own type, as CF wants it ("Attributes",
 //! appendix A), or readers refuse it. It knows neither dimensions nor where the data are.
 
-use super::classic::{Attribute, Type, Version};
-use super::names::Names;
+use super::classic::{Attribute, ClassicVersion, Type};
+use super::names::UniqueNames;
 use crate::util::json::{self, Map, Value};
 use crate::zarr::dtype::{DType, Kind};
 use crate::zarr::metadata::ArrayMetadata;
@@ -18,15 +18,15 @@ pub const LEFT_OUT: &str = "zarrfs_left_out";
 const EPOCH: &str = "since 1970-01-01 00:00:00";
 
 /// The attributes of a list so far.
-struct List {
-    version: Version,
-    names: Names,
+struct AttributeList {
+    version: ClassicVersion,
+    names: UniqueNames,
     list: Vec<Attribute>,
 }
 
-impl List {
-    fn new(version: Version) -> Self {
-        List { version, names: Names::default(), list: Vec::new() }
+impl AttributeList {
+    fn new(version: ClassicVersion) -> Self {
+        AttributeList { version, names: UniqueNames::default(), list: Vec::new() }
     }
 
     fn push(&mut self, name: &str, kind: Type, values: Vec<u8>) {
@@ -47,8 +47,8 @@ impl List {
 }
 
 /// The attributes of a group, and a line for each array that has no place in the file.
-pub fn of_group(stored: &Map<String, Value>, left_out: &[String], version: Version) -> Vec<Attribute> {
-    let mut out = List::new(version);
+pub fn of_group(stored: &Map<String, Value>, left_out: &[String], version: ClassicVersion) -> Vec<Attribute> {
+    let mut out = AttributeList::new(version);
     if !left_out.is_empty() {
         out.push_missing_text(LEFT_OUT, &left_out.join("\n"));
     }
@@ -63,10 +63,10 @@ pub fn of_variable(
     metadata: &ArrayMetadata,
     stored: &Map<String, Value>,
     kind: Type,
-    version: Version,
+    version: ClassicVersion,
 ) -> Vec<Attribute> {
     let dtype = &metadata.dtype;
-    let mut out = List::new(version);
+    let mut out = AttributeList::new(version);
     if let Some(unit) = time_unit(metadata) {
         out.push_missing_text("units", &format!("{unit} {EPOCH}"));
         out.push_missing_text("calendar", "proleptic_gregorian");
@@ -197,7 +197,7 @@ fn items(value: &Value) -> &[Value] {
 
 /// Any value: text as it is, numbers in the smallest type of the file that holds all of them exactly or else as doubles,
 /// words with spaces between them as CF lists names, everything else as JSON.
-fn converted(value: &Value, version: Version) -> (Type, Vec<u8>) {
+fn converted(value: &Value, version: ClassicVersion) -> (Type, Vec<u8>) {
     let as_json = || (Type::Char, json::write(value).into_bytes());
     let list = items(value);
     if list.is_empty() {
@@ -214,12 +214,12 @@ fn converted(value: &Value, version: Version) -> (Type, Vec<u8>) {
         .unwrap_or_else(as_json)
 }
 
-fn integers(list: &[i128], version: Version) -> Option<(Type, Vec<u8>)> {
+fn integers(list: &[i128], version: ClassicVersion) -> Option<(Type, Vec<u8>)> {
     let all = |low: i128, high: i128| list.iter().all(|n| (low..=high).contains(n));
     let kind = match version {
         _ if all(i32::MIN.into(), i32::MAX.into()) => Type::Int,
-        Version::Data64 if all(i64::MIN.into(), i64::MAX.into()) => Type::Int64,
-        Version::Data64 if all(0, u64::MAX.into()) => Type::UInt64,
+        ClassicVersion::Data64 if all(i64::MIN.into(), i64::MAX.into()) => Type::Int64,
+        ClassicVersion::Data64 if all(0, u64::MAX.into()) => Type::UInt64,
         _ => return None,
     };
     let bytes = |n: &i128| n.to_be_bytes()[16 - kind.size()..].to_vec();

@@ -8,7 +8,7 @@ const TOO_LARGE: u32 = u32::MAX;
 
 /// Which of the formats a file has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Version {
+pub enum ClassicVersion {
     /// CDF-2: offsets have 64 bits, lengths and counts 32. Every reader of netCDF knows it.
     Offset64,
     /// CDF-5: everything has 64 bits, and there are unsigned and 64-bit integers.
@@ -71,7 +71,7 @@ impl Type {
 
 /// A dimension: no record dimension, which would have length 0 here.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Dimension {
+pub struct ClassicDimension {
     /// Unique in its file.
     pub name: String,
     /// At least 1.
@@ -116,24 +116,24 @@ impl Variable {
 
 /// A whole header.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Header {
+pub struct ClassicHeader {
     /// Of the file.
-    pub version: Version,
+    pub version: ClassicVersion,
     /// All dimensions.
-    pub dimensions: Vec<Dimension>,
+    pub dimensions: Vec<ClassicDimension>,
     /// Of the file as a whole.
     pub attributes: Vec<Attribute>,
     /// The variables, in the order of their data.
     pub variables: Vec<Variable>,
 }
 
-impl Header {
+impl ClassicHeader {
     /// The header's bytes. How many there are doesn't depend on where the data begin.
     pub fn bytes(&self) -> Vec<u8> {
         let mut out = Writer { version: self.version, bytes: b"CDF".to_vec() };
         out.bytes.push(match self.version {
-            Version::Offset64 => 2,
-            Version::Data64 => 5,
+            ClassicVersion::Offset64 => 2,
+            ClassicVersion::Data64 => 5,
         });
         // records: none
         out.number(0);
@@ -148,7 +148,7 @@ impl Header {
 }
 
 struct Writer {
-    version: Version,
+    version: ClassicVersion,
     bytes: Vec<u8>,
 }
 
@@ -156,8 +156,8 @@ impl Writer {
     /// `NON_NEG`. What doesn't fit 32 bits the caller has no place for in CDF-2, but for the size of a variable.
     fn number(&mut self, n: u64) {
         match self.version {
-            Version::Offset64 => self.bytes.extend(u32::try_from(n).unwrap_or(TOO_LARGE).to_be_bytes()),
-            Version::Data64 => self.bytes.extend(n.to_be_bytes()),
+            ClassicVersion::Offset64 => self.bytes.extend(u32::try_from(n).unwrap_or(TOO_LARGE).to_be_bytes()),
+            ClassicVersion::Data64 => self.bytes.extend(n.to_be_bytes()),
         }
     }
 
@@ -216,8 +216,8 @@ mod tests {
     }
 
     /// `t(y, lon)` with units, `flags(lon)` with a range, and a scalar `s`.
-    fn header(version: Version, t: Type, flags: Type, begins: [u64; 3]) -> Vec<u8> {
-        let dimension = |name: &str, len| Dimension { name: name.into(), len };
+    fn header(version: ClassicVersion, t: Type, flags: Type, begins: [u64; 3]) -> Vec<u8> {
+        let dimension = |name: &str, len| ClassicDimension { name: name.into(), len };
         let variable = |name: &str, dimensions: &[usize], attributes, kind: Type, size, begin| Variable {
             name: name.into(),
             dimensions: dimensions.to_vec(),
@@ -228,7 +228,7 @@ mod tests {
         };
         let units = attribute("units", Type::Char, b"K");
         let range = attribute("valid_range", flags, &[0, 9]);
-        let header = Header {
+        let header = ClassicHeader {
             version,
             dimensions: vec![dimension("y", 2), dimension("lon", 3)],
             attributes: vec![attribute("title", Type::Char, b"tiny"), attribute("n", Type::Int, &[0, 0, 0, 7])],
@@ -257,7 +257,7 @@ mod tests {
             "000000010000000b76616c69645f72616e67650000000001000000020009000000000001000000040000000000000144",
             "000000017300000000000000000000000000000000000003000000040000000000000148",
         ];
-        let bytes = header(Version::Offset64, Type::Double, Type::Byte, [0x114, 0x144, 0x148]);
+        let bytes = header(ClassicVersion::Offset64, Type::Double, Type::Byte, [0x114, 0x144, 0x148]);
         assert_eq!(hex(&bytes), expected.concat());
         assert_eq!(bytes.len(), 0x114);
     }
@@ -275,7 +275,7 @@ mod tests {
             "0000000400000000000001c0000000000000000173000000000000000000000000000000000000000000000000000003",
             "000000000000000400000000000001c4",
         ];
-        let bytes = header(Version::Data64, Type::UInt64, Type::UByte, [0x190, 0x1c0, 0x1c4]);
+        let bytes = header(ClassicVersion::Data64, Type::UInt64, Type::UByte, [0x190, 0x1c0, 0x1c4]);
         assert_eq!(hex(&bytes), expected.concat());
         assert_eq!(bytes.len(), 0x190);
     }
@@ -283,7 +283,12 @@ mod tests {
     // "This empty netCDF file has 32 bytes", but for the version
     #[test]
     fn nothing_at_all() {
-        let header = Header { version: Version::Offset64, dimensions: vec![], attributes: vec![], variables: vec![] };
+        let header = ClassicHeader {
+            version: ClassicVersion::Offset64,
+            dimensions: vec![],
+            attributes: vec![],
+            variables: vec![],
+        };
         assert_eq!(hex(&header.bytes()), format!("43444602{}", "0".repeat(56)));
     }
 
@@ -294,10 +299,14 @@ mod tests {
         let size = |size| {
             let variable =
                 Variable { name: "v".into(), dimensions: vec![], attributes: vec![], kind: Type::Byte, size, begin: 0 };
-            let header =
-                |version| Header { version, dimensions: vec![], attributes: vec![], variables: vec![variable.clone()] };
-            let small = header(Version::Offset64).bytes();
-            let large = header(Version::Data64).bytes();
+            let header = |version| ClassicHeader {
+                version,
+                dimensions: vec![],
+                attributes: vec![],
+                variables: vec![variable.clone()],
+            };
+            let small = header(ClassicVersion::Offset64).bytes();
+            let large = header(ClassicVersion::Data64).bytes();
             (hex(&small[small.len() - 12..small.len() - 8]), hex(&large[large.len() - 16..large.len() - 8]))
         };
         assert_eq!(size(5), ("00000008".into(), "0000000000000008".into()));

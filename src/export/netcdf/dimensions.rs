@@ -1,8 +1,8 @@
 //! The dimensions of the file. In Zarr each array has its own; those of the same name and length are one here. It knows
 //! neither attributes nor data.
 
-use super::classic::Dimension;
-use super::names::{Names, legal, with_suffix};
+use super::classic::ClassicDimension;
+use super::names::{UniqueNames, legal, with_suffix};
 use std::collections::HashMap;
 
 /// Dimensions are the same where these are.
@@ -17,16 +17,16 @@ struct Identity {
 
 /// The dimensions so far.
 pub struct Dimensions<'a> {
-    list: Vec<Dimension>,
+    list: Vec<ClassicDimension>,
     numbers: HashMap<Identity, usize>,
-    names: Names,
-    variables: &'a Names,
+    names: UniqueNames,
+    variables: &'a UniqueNames,
 }
 
 impl<'a> Dimensions<'a> {
-    /// None yet. Names that are made up are none of the `variables`', which would become coordinates by that.
-    pub fn new(variables: &'a Names) -> Self {
-        Dimensions { list: Vec::new(), numbers: HashMap::new(), names: Names::default(), variables }
+    /// None yet. UniqueNames that are made up are none of the `variables`', which would become coordinates by that.
+    pub fn new(variables: &'a UniqueNames) -> Self {
+        Dimensions { list: Vec::new(), numbers: HashMap::new(), names: UniqueNames::default(), variables }
     }
 
     /// The numbers of an array's dimensions of these names and lengths, of which none is 0.
@@ -51,7 +51,7 @@ impl<'a> Dimensions<'a> {
             return number;
         }
         let name = self.free_name(&identity);
-        self.list.push(Dimension { name, len: identity.len });
+        self.list.push(ClassicDimension { name, len: identity.len });
         self.numbers.insert(identity, self.list.len() - 1);
         self.list.len() - 1
     }
@@ -74,7 +74,7 @@ impl<'a> Dimensions<'a> {
     }
 
     /// All of them, in the order of their numbers.
-    pub fn into_list(self) -> Vec<Dimension> {
+    pub fn into_list(self) -> Vec<ClassicDimension> {
         self.list
     }
 }
@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     fn names(arrays: &[&[(Option<&str>, u64)]], variables: &[&str]) -> Vec<String> {
-        let mut taken = Names::default();
+        let mut taken = UniqueNames::default();
         for name in variables {
             taken.give(name);
         }

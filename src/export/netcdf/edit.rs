@@ -3,23 +3,23 @@
 //! alone has, or what comes from the arrays' metadata, can't be changed through it.
 
 use super::attributes::{LEFT_OUT, is_bookkeeping};
-use super::classic::{Attribute, Header, Type, Variable};
-use super::parse::{Broken, parse};
+use super::classic::{Attribute, ClassicHeader, Type, Variable};
+use super::parse::{ParseFailure, parse};
 use crate::error::{Error, Kind, Result};
-use crate::export::{Composite, Content};
+use crate::export::{Composite, PartContent};
 use crate::store::Key;
 use crate::util::json::{self, Map, Object, Value};
 use crate::zarr::dtype::{self, DType};
 use std::collections::HashMap;
 
-/// Changes of the attributes of one group or array; `None` removes one.
-pub type Changes = Vec<(String, Option<Value>)>;
+/// HeaderChanges of the attributes of one group or array; `None` removes one.
+pub type HeaderChanges = Vec<(String, Option<Value>)>;
 
 /// A file that another program has written in place of a group's.
 #[derive(Debug)]
-pub struct Edited {
-    old: Header,
-    new: Header,
+pub struct HeaderEdit {
+    old: ClassicHeader,
+    new: ClassicHeader,
 }
 
 /// A variable's data in the file that replaces another.
@@ -33,7 +33,7 @@ pub struct Moved {
     pub len: u64,
 }
 
-impl Edited {
+impl HeaderEdit {
     /// Compares the header at the beginning of `new` with that of `old`. Returns `None` if `new` ends before its header
     /// does.
     ///
@@ -44,10 +44,10 @@ impl Edited {
         let old = parse(old).map_err(|_| refused("the file has no header"))?;
         let new = match parse(new) {
             Ok(new) => new,
-            Err(Broken::Short) => return Ok(None),
-            Err(Broken::Wrong) => return Err(refused("no netCDF file of the classic format, without records")),
+            Err(ParseFailure::Short) => return Ok(None),
+            Err(ParseFailure::Wrong) => return Err(refused("no netCDF file of the classic format, without records")),
         };
-        let edited = Edited { old, new };
+        let edited = HeaderEdit { old, new };
         edited.check_layout()?;
         Ok(Some(edited))
     }
@@ -58,7 +58,7 @@ impl Edited {
             return Err(refused(format!("no array has the dimension {:?} of length {}", new.name, new.len)));
         }
         for (old, new) in self.pairs()? {
-            let shape = |header: &Header, variable: &Variable| {
+            let shape = |header: &ClassicHeader, variable: &Variable| {
                 let dimensions = variable.dimensions.iter().filter_map(|&number| header.dimensions.get(number));
                 dimensions.map(|dimension| (dimension.name.clone(), dimension.len)).collect::<Vec<_>>()
             };
@@ -107,7 +107,7 @@ impl Edited {
         group: &Key,
         file: &Composite,
         stored: impl Fn(&Key) -> Result<Object>,
-    ) -> Result<Vec<(Key, Changes)>> {
+    ) -> Result<Vec<(Key, HeaderChanges)>> {
         let mut all = Vec::new();
         let mut places = vec![(Some((group, None)), "", &self.old.attributes, &self.new.attributes)];
         for (old, new) in self.pairs()? {
@@ -143,7 +143,7 @@ fn refused(why: impl Into<String>) -> Error {
 fn array_at(file: &Composite, begin: u64) -> Option<(&Key, &DType)> {
     let part = file.parts().get(file.part_at(begin))?;
     match &part.content {
-        Content::Flat { key, dtype, .. } if part.at == begin => Some((key, dtype)),
+        PartContent::Flat { key, dtype, .. } if part.at == begin => Some((key, dtype)),
         _ => None,
     }
 }
@@ -159,10 +159,10 @@ fn changes(
     new: &[Attribute],
     stored: &Map<String, Value>,
     is_told: impl Fn(&str) -> bool,
-) -> std::result::Result<Changes, String> {
+) -> std::result::Result<HeaderChanges, String> {
     let by_name = |list: &'_ [Attribute]| list.iter().map(|a| (a.name.clone(), a.clone())).collect::<HashMap<_, _>>();
     let (before, after) = (by_name(old), by_name(new));
-    let mut changes = Changes::new();
+    let mut changes = HeaderChanges::new();
     for attribute in new.iter().filter(|attribute| before.get(&attribute.name) != Some(*attribute)) {
         let name = &attribute.name;
         let is_derived = before.contains_key(name) != stored.contains_key(name) || is_told(name) || name == LEFT_OUT;
@@ -236,10 +236,10 @@ fn number(kind: Type, item: &[u8]) -> Option<Value> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::classic::{Dimension, Version};
+    use super::super::classic::{ClassicDimension, ClassicVersion};
     use super::*;
 
-    fn header(names: &[&str], attributes: Vec<Attribute>) -> Header {
+    fn header(names: &[&str], attributes: Vec<Attribute>) -> ClassicHeader {
         let variable = |(number, name): (usize, &&str)| Variable {
             name: name.to_string(),
             dimensions: vec![0],
@@ -249,30 +249,30 @@ mod tests {
             begin: 4096 * (number as u64 + 1),
         };
         let variables = names.iter().enumerate().map(variable).collect();
-        let dimensions = vec![Dimension { name: "x".into(), len: 3 }];
-        Header { version: Version::Offset64, dimensions, attributes, variables }
+        let dimensions = vec![ClassicDimension { name: "x".into(), len: 3 }];
+        ClassicHeader { version: ClassicVersion::Offset64, dimensions, attributes, variables }
     }
 
     #[test]
     fn only_the_same_layout_is_compared() {
         let old = header(&["a", "b"], Vec::new());
-        let compare = |new: &Header| Edited::compare(&old.bytes(), &new.bytes());
+        let compare = |new: &ClassicHeader| HeaderEdit::compare(&old.bytes(), &new.bytes());
         assert!(compare(&old).unwrap().unwrap().is_in_place());
         assert!(!compare(&header(&["b", "a"], Vec::new())).unwrap().unwrap().is_in_place());
         for names in [&["a"] as &[&str], &["a", "c"], &["a", "b", "c"], &["a", "a"]] {
             assert_eq!(compare(&header(names, Vec::new())).unwrap_err().errno(), libc::EPERM, "{names:?}");
         }
-        let changed = |change: &dyn Fn(&mut Header)| {
+        let changed = |change: &dyn Fn(&mut ClassicHeader)| {
             let mut new = old.clone();
             change(&mut new);
             compare(&new).unwrap_err().errno()
         };
         assert_eq!(changed(&|new| new.dimensions[0].len = 4), libc::EPERM);
         assert_eq!(changed(&|new| new.dimensions[0].name = "y".into()), libc::EPERM);
-        assert_eq!(changed(&|new| new.dimensions.push(Dimension { name: "y".into(), len: 1 })), libc::EPERM);
+        assert_eq!(changed(&|new| new.dimensions.push(ClassicDimension { name: "y".into(), len: 1 })), libc::EPERM);
         assert_eq!(changed(&|new| new.variables[0].kind = Type::Int), libc::EPERM);
         assert_eq!(changed(&|new| new.variables[1].dimensions = vec![0, 0]), libc::EPERM);
-        assert!(Edited::compare(&old.bytes(), &old.bytes()[..60]).unwrap().is_none());
+        assert!(HeaderEdit::compare(&old.bytes(), &old.bytes()[..60]).unwrap().is_none());
     }
 
     fn attribute(name: &str, kind: Type, values: &[u8]) -> Attribute {

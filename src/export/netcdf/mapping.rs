@@ -2,9 +2,9 @@
 //! attributes (CF conventions, 5.6), and the `axis` of the coordinates it is of. Where arrays name a grid mapping
 //! themselves, nothing is added.
 
-use super::Member;
+use super::GroupArray;
 use super::classic::{Attribute, Type, Variable};
-use super::names::Names;
+use super::names::UniqueNames;
 use crate::util::json;
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ pub struct Mappings<'a>(BTreeMap<&'a str, String>);
 
 impl<'a> Mappings<'a> {
     /// Those that the arrays need, with names that nobody has.
-    pub fn new(members: &'a [Member], names: &mut Names) -> Self {
+    pub fn new(members: &'a [GroupArray], names: &mut UniqueNames) -> Self {
         let mut mappings = BTreeMap::new();
         for wkt in members.iter().filter_map(wkt) {
             mappings.entry(wkt).or_insert_with(|| names.give(NAME));
@@ -37,7 +37,7 @@ impl<'a> Mappings<'a> {
     }
 
     /// What an array's attributes lack: the name of its mapping, or which axis its coordinates are of.
-    pub fn attribute(&self, member: &Member) -> Option<Attribute> {
+    pub fn attribute(&self, member: &GroupArray) -> Option<Attribute> {
         if let Some(name) = wkt(member).and_then(|wkt| self.0.get(wkt)) {
             return Some(text("grid_mapping", name));
         }
@@ -52,7 +52,7 @@ fn text(name: &str, value: &str) -> Attribute {
 }
 
 /// What `_CRS` says of an array in WKT.
-fn wkt(member: &Member) -> Option<&str> {
+fn wkt(member: &GroupArray) -> Option<&str> {
     let is_mapped = member.attributes.contains_key("grid_mapping");
     let crs = member.attributes.get("_CRS").filter(|_| !is_mapped)?;
     json::text(crs.get("wkt")?).filter(|wkt| !wkt.is_empty())

@@ -1,4 +1,4 @@
-//! Names as netCDF takes them: "Names should match the regular expression
+//! UniqueNames as netCDF takes them: "UniqueNames should match the regular expression
 //! `([a-zA-Z0-9_]|{MUTF8})([^\x00-\x1F/\x7F-\xFF]|{MUTF8})*`", and "names that have trailing space characters are also
 //! not permitted" (format specification, "Note on names"), which also wants them "normalized according to Unicode NFC". It
 //! knows nothing of arrays.
@@ -9,12 +9,12 @@ use std::collections::HashMap;
 /// Bytes that netcdf-c takes of a name: `NC_MAX_NAME`.
 pub const MAX_NAME: usize = 256;
 
-/// Names that were given already, of variables, of dimensions, or of the attributes of one of them; and how often each was
+/// UniqueNames that were given already, of variables, of dimensions, or of the attributes of one of them; and how often each was
 /// asked for.
 #[derive(Default)]
-pub struct Names(HashMap<String, u64>);
+pub struct UniqueNames(HashMap<String, u64>);
 
-impl Names {
+impl UniqueNames {
     /// Gives `wanted`, made legal, to nobody else: who comes later gets a number behind it.
     pub fn give(&mut self, wanted: &str) -> String {
         let name = legal(wanted);
@@ -93,7 +93,7 @@ mod tests {
 
     #[test]
     fn a_name_is_given_once() {
-        let mut names = Names::default();
+        let mut names = UniqueNames::default();
         assert_eq!(["a/b", "a_b", "a_b", "a_b_2"].map(|name| names.give(name)), ["a_b", "a_b_2", "a_b_3", "a_b_2_2"]);
         assert!(names.has("a_b_3") && !names.has("a/b"));
     }

@@ -1,11 +1,11 @@
-//! Headers of netCDF's classic formats that other programs have written, as [`Header`]s: the counterpart of `classic`,
+//! Headers of netCDF's classic formats that other programs have written, as [`ClassicHeader`]s: the counterpart of `classic`,
 //! which writes them. It trusts nothing: a count is believed as far as there are bytes for it.
 
-use super::classic::{Attribute, Dimension, Header, Type, Variable, Version};
+use super::classic::{Attribute, ClassicDimension, ClassicHeader, ClassicVersion, Type, Variable};
 
 /// Why there is no header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Broken {
+pub enum ParseFailure {
     /// The bytes end before the header does.
     Short,
     /// The bytes are no header, or one of a file with records, which no group of arrays has.
@@ -18,100 +18,104 @@ enum Width {
     /// CDF-1: everything has 32 bits.
     Classic,
     /// CDF-2 and CDF-5.
-    Of(Version),
+    Of(ClassicVersion),
 }
 
 /// Parses the header at the beginning of `bytes`. A file of CDF-1 is told as one of CDF-2, which holds the same.
-pub fn parse(bytes: &[u8]) -> Result<Header, Broken> {
-    let mut reader = Reader { bytes, width: Width::Classic };
+pub fn parse(bytes: &[u8]) -> Result<ClassicHeader, ParseFailure> {
+    let mut reader = HeaderReader { bytes, width: Width::Classic };
     if reader.take(3)? != b"CDF" {
-        return Err(Broken::Wrong);
+        return Err(ParseFailure::Wrong);
     }
     reader.width = match reader.take(1)? {
         [1] => Width::Classic,
-        [2] => Width::Of(Version::Offset64),
-        [5] => Width::Of(Version::Data64),
-        _ => return Err(Broken::Wrong),
+        [2] => Width::Of(ClassicVersion::Offset64),
+        [5] => Width::Of(ClassicVersion::Data64),
+        _ => return Err(ParseFailure::Wrong),
     };
     if reader.number()? != 0 {
-        return Err(Broken::Wrong);
+        return Err(ParseFailure::Wrong);
     }
     let dimensions = reader.list(0x0A, |reader| {
-        let dimension = Dimension { name: reader.name()?, len: reader.number()? };
+        let dimension = ClassicDimension { name: reader.name()?, len: reader.number()? };
         // the dimension of records has length 0
-        if dimension.len == 0 { Err(Broken::Wrong) } else { Ok(dimension) }
+        if dimension.len == 0 { Err(ParseFailure::Wrong) } else { Ok(dimension) }
     })?;
-    let attributes = reader.list(0x0C, Reader::attribute)?;
+    let attributes = reader.list(0x0C, HeaderReader::attribute)?;
     let variables = reader.list(0x0B, |reader| reader.variable(&dimensions))?;
-    let version = if let Width::Of(version) = reader.width { version } else { Version::Offset64 };
-    Ok(Header { version, dimensions, attributes, variables })
+    let version = if let Width::Of(version) = reader.width { version } else { ClassicVersion::Offset64 };
+    Ok(ClassicHeader { version, dimensions, attributes, variables })
 }
 
 /// What is left to be read.
-struct Reader<'a> {
+struct HeaderReader<'a> {
     bytes: &'a [u8],
     width: Width,
 }
 
-impl<'a> Reader<'a> {
-    fn take(&mut self, len: u64) -> Result<&'a [u8], Broken> {
-        let len = usize::try_from(len).map_err(|_| Broken::Short)?;
-        let (taken, rest) = self.bytes.split_at_checked(len).ok_or(Broken::Short)?;
+impl<'a> HeaderReader<'a> {
+    fn take(&mut self, len: u64) -> Result<&'a [u8], ParseFailure> {
+        let len = usize::try_from(len).map_err(|_| ParseFailure::Short)?;
+        let (taken, rest) = self.bytes.split_at_checked(len).ok_or(ParseFailure::Short)?;
         self.bytes = rest;
         Ok(taken)
     }
 
     /// Takes bytes, and those that pad them to a multiple of four.
-    fn padded(&mut self, len: u64) -> Result<&'a [u8], Broken> {
+    fn padded(&mut self, len: u64) -> Result<&'a [u8], ParseFailure> {
         let taken = self.take(len)?;
         self.take(len.next_multiple_of(4) - len)?;
         Ok(taken)
     }
 
-    fn short(&mut self) -> Result<u32, Broken> {
-        self.take(4)?.try_into().map(u32::from_be_bytes).map_err(|_| Broken::Short)
+    fn short(&mut self) -> Result<u32, ParseFailure> {
+        self.take(4)?.try_into().map(u32::from_be_bytes).map_err(|_| ParseFailure::Short)
     }
 
-    fn long(&mut self) -> Result<u64, Broken> {
-        self.take(8)?.try_into().map(u64::from_be_bytes).map_err(|_| Broken::Short)
+    fn long(&mut self) -> Result<u64, ParseFailure> {
+        self.take(8)?.try_into().map(u64::from_be_bytes).map_err(|_| ParseFailure::Short)
     }
 
     /// `NON_NEG`
-    fn number(&mut self) -> Result<u64, Broken> {
-        let number = if self.width == Width::Of(Version::Data64) { self.long()? } else { self.short()?.into() };
-        if number > i64::MAX as u64 { Err(Broken::Wrong) } else { Ok(number) }
+    fn number(&mut self) -> Result<u64, ParseFailure> {
+        let number = if self.width == Width::Of(ClassicVersion::Data64) { self.long()? } else { self.short()?.into() };
+        if number > i64::MAX as u64 { Err(ParseFailure::Wrong) } else { Ok(number) }
     }
 
-    fn name(&mut self) -> Result<String, Broken> {
+    fn name(&mut self) -> Result<String, ParseFailure> {
         let len = self.number()?;
-        String::from_utf8(self.padded(len)?.to_vec()).map_err(|_| Broken::Wrong)
+        String::from_utf8(self.padded(len)?.to_vec()).map_err(|_| ParseFailure::Wrong)
     }
 
     /// A list; `ABSENT` where it is empty.
-    fn list<T>(&mut self, tag: u32, mut item: impl FnMut(&mut Self) -> Result<T, Broken>) -> Result<Vec<T>, Broken> {
+    fn list<T>(
+        &mut self,
+        tag: u32,
+        mut item: impl FnMut(&mut Self) -> Result<T, ParseFailure>,
+    ) -> Result<Vec<T>, ParseFailure> {
         let (found, count) = (self.short()?, self.number()?);
         if found != tag && (found, count) != (0, 0) {
-            return Err(Broken::Wrong);
+            return Err(ParseFailure::Wrong);
         }
         (0..count).map(|_| item(self)).collect()
     }
 
-    fn kind(&mut self) -> Result<Type, Broken> {
+    fn kind(&mut self) -> Result<Type, ParseFailure> {
         let number = self.short()?;
-        Type::ALL.into_iter().find(|kind| *kind as u32 == number).ok_or(Broken::Wrong)
+        Type::ALL.into_iter().find(|kind| *kind as u32 == number).ok_or(ParseFailure::Wrong)
     }
 
-    fn attribute(&mut self) -> Result<Attribute, Broken> {
+    fn attribute(&mut self) -> Result<Attribute, ParseFailure> {
         let (name, kind) = (self.name()?, self.kind()?);
-        let len = self.number()?.checked_mul(kind.size() as u64).ok_or(Broken::Wrong)?;
+        let len = self.number()?.checked_mul(kind.size() as u64).ok_or(ParseFailure::Wrong)?;
         Ok(Attribute { name, kind, values: self.padded(len)?.to_vec() })
     }
 
-    fn variable(&mut self, dimensions: &[Dimension]) -> Result<Variable, Broken> {
+    fn variable(&mut self, dimensions: &[ClassicDimension]) -> Result<Variable, ParseFailure> {
         let (name, count) = (self.name()?, self.number()?);
         let mut numbers = Vec::new();
         for _ in 0..count {
-            numbers.push(usize::try_from(self.number()?).map_err(|_| Broken::Wrong)?);
+            numbers.push(usize::try_from(self.number()?).map_err(|_| ParseFailure::Wrong)?);
         }
         let attributes = self.list(0x0C, Self::attribute)?;
         let kind = self.kind()?;
@@ -122,7 +126,7 @@ impl<'a> Reader<'a> {
         let size = lengths
             .try_fold(kind.size() as u64, |size, len| size.checked_mul(len?))
             .filter(|size| size.checked_add(begin).is_some_and(|end| end <= i64::MAX as u64))
-            .ok_or(Broken::Wrong)?;
+            .ok_or(ParseFailure::Wrong)?;
         Ok(Variable { name, dimensions: numbers, attributes, kind, size, begin })
     }
 }
@@ -131,7 +135,7 @@ impl<'a> Reader<'a> {
 mod tests {
     use super::*;
 
-    fn header(version: Version) -> Header {
+    fn header(version: ClassicVersion) -> ClassicHeader {
         let attribute =
             |name: &str, kind, values: &[u8]| Attribute { name: name.into(), kind, values: values.to_vec() };
         let variable = |name: &str, dimensions: &[usize], kind, size, begin| Variable {
@@ -142,8 +146,8 @@ mod tests {
             size,
             begin,
         };
-        let dimension = |name: &str, len| Dimension { name: name.into(), len };
-        Header {
+        let dimension = |name: &str, len| ClassicDimension { name: name.into(), len };
+        ClassicHeader {
             version,
             dimensions: vec![dimension("y", 2), dimension("länge", 3)],
             attributes: vec![attribute("history", Type::Char, b""), attribute("n", Type::Short, &[0, 7])],
@@ -153,19 +157,19 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read() {
-        for version in [Version::Offset64, Version::Data64] {
+        for version in [ClassicVersion::Offset64, ClassicVersion::Data64] {
             let bytes = header(version).bytes();
             assert_eq!(parse(&bytes), Ok(header(version)));
             assert_eq!(parse(&[bytes.as_slice(), &[0xff; 100]].concat()), Ok(header(version)));
             for len in 0..bytes.len() {
-                assert_eq!(parse(&bytes[..len]), Err(Broken::Short), "{len}");
+                assert_eq!(parse(&bytes[..len]), Err(ParseFailure::Short), "{len}");
             }
         }
     }
 
     #[test]
     fn no_bytes_do_harm() {
-        let bytes = header(Version::Data64).bytes();
+        let bytes = header(ClassicVersion::Data64).bytes();
         for at in 0..bytes.len() {
             for value in [0, 1, 0x7f, 0x80, 0xff] {
                 let mut broken = bytes.clone();
@@ -173,9 +177,9 @@ mod tests {
                 let _ = parse(&broken);
             }
         }
-        assert_eq!(parse(b"\x89HDF\r\n\x1a\n"), Err(Broken::Wrong));
-        assert_eq!(parse(b"CDF\x02\0\0\0\x01\0\0\0\0"), Err(Broken::Wrong), "records");
+        assert_eq!(parse(b"\x89HDF\r\n\x1a\n"), Err(ParseFailure::Wrong));
+        assert_eq!(parse(b"CDF\x02\0\0\0\x01\0\0\0\0"), Err(ParseFailure::Wrong), "records");
         let many = [b"CDF\x05".as_slice(), &[0; 8], &[0, 0, 0, 0x0a], &[0x7f; 8]].concat();
-        assert_eq!(parse(&many), Err(Broken::Short));
+        assert_eq!(parse(&many), Err(ParseFailure::Short));
     }
 }

@@ -2,7 +2,7 @@
 
 use super::classic::Attribute;
 use super::*;
-use crate::export::Content;
+use crate::export::PartContent;
 use crate::store::MemoryStore;
 use crate::zarr::metadata::V1Order;
 
@@ -28,9 +28,9 @@ fn cache() -> Cache {
 }
 
 /// The header of a group, with where the data begin.
-fn header(hierarchy: &Hierarchy, path: &str) -> Header {
+fn header(hierarchy: &Hierarchy, path: &str) -> ClassicHeader {
     let key = Key::normalize(path).unwrap();
-    let members = Members::of_group(hierarchy, &cache(), &key).unwrap();
+    let members = GroupArrays::of_group(hierarchy, &cache(), &key).unwrap();
     members.header(&hierarchy.attributes(&key).unwrap())
 }
 
@@ -39,7 +39,7 @@ fn file(hierarchy: &Hierarchy) -> Composite {
 }
 
 /// Variables with their dimensions, as ncdump shows them.
-fn variables(header: &Header) -> Vec<String> {
+fn variables(header: &ClassicHeader) -> Vec<String> {
     let dimension = |&n: &usize| format!("{}={}", header.dimensions[n].name, header.dimensions[n].len);
     let variable = |v: &Variable| {
         let dimensions: Vec<String> = v.dimensions.iter().map(dimension).collect();
@@ -88,12 +88,12 @@ fn a_group_with_coordinates() {
     ]);
     store.insert(".zattrs", r#"{"title":"weather"}"#);
     let header = header(&h, "");
-    assert_eq!(header.version, Version::Offset64);
+    assert_eq!(header.version, ClassicVersion::Offset64);
     assert_eq!(variables(&header), ["Byte crs()", "Double lat(lat=2)", "Short lon(lon=3)", "Float t(lat=2, lon=3)"]);
     assert_eq!(shown(&header.attributes), ["title = \"weather\""]);
     let file = file(&h);
-    let flat = |part: &crate::export::Part| match &part.content {
-        Content::Flat { key, form, .. } => Some((key.as_str().to_string(), form.item(), part.at, part.len)),
+    let flat = |part: &crate::export::FilePart| match &part.content {
+        PartContent::Flat { key, form, .. } => Some((key.as_str().to_string(), form.item(), part.at, part.len)),
         _ => None,
     };
     let flat: Vec<_> = file.parts().iter().filter_map(flat).collect();
@@ -102,7 +102,7 @@ fn a_group_with_coordinates() {
     assert_eq!(flat, expected.map(|(name, swap, page, len)| (name.to_string(), swap, page * 4096, len)));
     assert_eq!(file.size(), 20 * 4096 + 24);
     // the header says the same
-    let Content::Bytes(bytes) = &file.parts()[0].content else { panic!("no header") };
+    let PartContent::Bytes(bytes) = &file.parts()[0].content else { panic!("no header") };
     let len = header.bytes().len();
     assert_eq!(bytes[len - 8..len], (20 * 4096u64).to_be_bytes());
     assert_eq!((bytes.len(), bytes[len..].iter().max()), (len + 65536, Some(&0)));
@@ -113,7 +113,7 @@ fn types_and_the_version_they_need() {
     let one = |dtype: &str| {
         let (_, h) = hierarchy(&[("x", &format!("\"{dtype}\""), &[2], "{}")]);
         let header = header(&h, "");
-        (header.version == Version::Data64, header.variables.first().map(|v| v.kind))
+        (header.version == ClassicVersion::Data64, header.variables.first().map(|v| v.kind))
     };
     for (dtype, kind) in [
         ("|i1", Type::Byte),
@@ -241,7 +241,7 @@ fn the_reference_system_of_gdal() {
     assert_eq!(all, expected.map(|(name, attributes)| (name, attributes.to_string())));
     // the arrays' data are where the header has them
     let file = file(&h);
-    let begins = file.parts().iter().filter(|part| part.at % 4096 == 0 && part.content != Content::Padding);
+    let begins = file.parts().iter().filter(|part| part.at % 4096 == 0 && part.content != PartContent::Padding);
     let begins: Vec<u64> = begins.skip(1).map(|part| part.at / 4096).collect();
     assert_eq!(begins, (17..26).collect::<Vec<u64>>());
 }
@@ -400,14 +400,14 @@ fn int64_times_are_doubles_where_that_makes_the_file_cdf_2() {
     let found = header(&h, "");
     assert_eq!(
         (found.version, variables(&found)),
-        (Version::Offset64, ["Float t(time=2)", "Double time(time=2)"].map(String::from).to_vec())
+        (ClassicVersion::Offset64, ["Float t(time=2)", "Double time(time=2)"].map(String::from).to_vec())
     );
     assert_eq!(
         shown(&found.variables[1].attributes).join("; "),
         "units = \"days since 2000-01-01\"; _FillValue = -1.0"
     );
-    let is_double = |part: &crate::export::Part| {
-        matches!(part.content, Content::Flat { form: Form::Doubles { big_endian: true }, .. })
+    let is_double = |part: &crate::export::FilePart| {
+        matches!(part.content, PartContent::Flat { form: ItemForm::Doubles { big_endian: true }, .. })
     };
     assert_eq!(file(&h).parts().iter().filter(|part| is_double(part)).count(), 1);
     // else they stay what they are: beside what needs CDF-5 anyway, and where one of them is no double
@@ -428,11 +428,11 @@ fn large_variables() {
     let (_, h) = hierarchy(&[("a", "\"<i2\"", &large, "{}"), ("b", "\"<i2\"", &[5], "{}")]);
     // the last one may have any size
     assert_eq!(variables(&header(&h, "")), ["Short b(dim_5=5)", "Short a(dim_1048576=1048576, dim_8192=8192)"]);
-    assert_eq!(header(&h, "").version, Version::Offset64);
+    assert_eq!(header(&h, "").version, ClassicVersion::Offset64);
     let (_, h) = hierarchy(&[("a", "\"<i2\"", &large, "{}"), ("b", "\"<i4\"", &large, "{}")]);
-    assert_eq!(header(&h, "").version, Version::Data64);
+    assert_eq!(header(&h, "").version, ClassicVersion::Data64);
     let (_, h) = hierarchy(&[("a", "\"|i1\"", &[1 << 31], "{}")]);
-    assert_eq!(header(&h, "").version, Version::Data64);
+    assert_eq!(header(&h, "").version, ClassicVersion::Data64);
     // three of them would end behind the last byte of any file
     let vast: &[u64] = &[1 << 62];
     let arrays = [("a", "\"|i1\"", vast, "{}"), ("b", "\"|i1\"", vast, "{}"), ("c", "\"|i1\"", vast, "{}")];
@@ -460,7 +460,7 @@ fn ten_thousand_arrays() {
 
 #[test]
 fn names_that_become_the_same_cost_no_more() {
-    let mut names = Names::default();
+    let mut names = UniqueNames::default();
     let given: HashSet<String> = (0..100_000).map(|_| names.give("\u{1}/\u{2}")).collect();
     assert_eq!(given.len(), 100_000);
 }

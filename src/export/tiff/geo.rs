@@ -1,7 +1,7 @@
 //! GeoTIFF 1.1 (OGC 19-008r4): where the raster lies, and in which reference system; and GDAL's own tags.
 
 use super::super::{raster, spelling};
-use super::{Described, Tags, Value};
+use super::{Described, TagValue, Tags};
 
 const PIXEL_SCALE: u16 = 33550;
 const TIEPOINT: u16 = 33922;
@@ -14,19 +14,19 @@ const GDAL_NODATA: u16 = 42113;
 pub fn tags(array: &Described, tags: &mut Tags) {
     if let Some(raster::Placed { x, y, dx, dy }) = raster::placed(array) {
         if dx > 0.0 && dy < 0.0 {
-            tags.insert(PIXEL_SCALE, Value::Double(vec![dx, -dy, 0.0]));
-            tags.insert(TIEPOINT, Value::Double(vec![0.0, 0.0, 0.0, x, y, 0.0]));
+            tags.insert(PIXEL_SCALE, TagValue::Double(vec![dx, -dy, 0.0]));
+            tags.insert(TIEPOINT, TagValue::Double(vec![0.0, 0.0, 0.0, x, y, 0.0]));
         } else {
             let rows = [[dx, 0.0, 0.0, x], [0.0, dy, 0.0, y], [0.0; 4], [0.0, 0.0, 0.0, 1.0]];
-            tags.insert(TRANSFORMATION, Value::Double(rows.as_flattened().to_vec()));
+            tags.insert(TRANSFORMATION, TagValue::Double(rows.as_flattened().to_vec()));
         }
-        tags.insert(GEO_KEYS, Value::Short(geo_keys(array)));
+        tags.insert(GEO_KEYS, TagValue::Short(geo_keys(array)));
     }
     if let Some(nodata) = spelling::nodata(array) {
-        tags.insert(GDAL_NODATA, Value::Ascii(nodata.to_string()));
+        tags.insert(GDAL_NODATA, TagValue::Ascii(nodata.to_string()));
     }
     if let Some(metadata) = metadata(array) {
-        tags.insert(GDAL_METADATA, Value::Ascii(metadata));
+        tags.insert(GDAL_METADATA, TagValue::Ascii(metadata));
     }
 }
 

@@ -1,9 +1,9 @@
 //! What ImageJ wants to know of a stack: a description in lines of `name=value`, and the resolution (ImageJ's
 //! `TiffEncoder`, which tifffile and Bio-Formats read alike).
 
-use super::super::described::{Axis, Role};
+use super::super::described::{DescribedAxis, Role};
 use super::super::spelling;
-use super::{Described, Tags, Value};
+use super::{Described, TagValue, Tags};
 
 const X_RESOLUTION: u16 = 282;
 const Y_RESOLUTION: u16 = 283;
@@ -11,7 +11,7 @@ const RESOLUTION_UNIT: u16 = 296;
 
 /// What a page is one of, in the order in which ImageJ goes through them: the last is fastest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Dimension {
+enum StackDimension {
     Frames,
     Slices,
     Channels,
@@ -25,12 +25,12 @@ pub fn description(array: &Described, pages: u64) -> String {
     let stack = stack(array).unwrap_or_default();
     for (dimension, len) in stack.iter().rev() {
         match dimension {
-            Dimension::Channels => add("channels", len.to_string()),
-            Dimension::Slices => add("slices", len.to_string()),
-            Dimension::Frames => add("frames", len.to_string()),
+            StackDimension::Channels => add("channels", len.to_string()),
+            StackDimension::Slices => add("slices", len.to_string()),
+            StackDimension::Frames => add("frames", len.to_string()),
         }
     }
-    if stack.iter().any(|(dimension, _)| *dimension != Dimension::Slices) {
+    if stack.iter().any(|(dimension, _)| *dimension != StackDimension::Slices) {
         add("hyperstack", "true".to_string());
         add("mode", "grayscale".to_string());
     }
@@ -52,23 +52,23 @@ pub fn resolution(array: &Described, tags: &mut Tags) {
     let Some([y, x]) = pixel(array) else { return };
     if let (Some(x), Some(y)) = (for_each_unit(x.0), for_each_unit(y.0)) {
         // of a unit that only ImageJ's description names
-        tags.extend([(X_RESOLUTION, x), (Y_RESOLUTION, y), (RESOLUTION_UNIT, Value::Short(vec![1]))]);
+        tags.extend([(X_RESOLUTION, x), (Y_RESOLUTION, y), (RESOLUTION_UNIT, TagValue::Short(vec![1]))]);
     }
 }
 
 /// The dimensions before the last two, if they are in ImageJ's order; those of one item don't matter.
-fn stack(array: &Described) -> Option<Vec<(Dimension, u64)>> {
+fn stack(array: &Described) -> Option<Vec<(StackDimension, u64)>> {
     let leading = array.axes.len().saturating_sub(2);
     let many = array.axes.iter().take(leading).filter(|axis| axis.len > 1);
     let stack: Vec<_> = many.map(|axis| Some((dimension(axis)?, axis.len))).collect::<Option<_>>()?;
     stack.is_sorted_by(|(a, _), (b, _)| a < b).then_some(stack)
 }
 
-fn dimension(axis: &Axis) -> Option<Dimension> {
+fn dimension(axis: &DescribedAxis) -> Option<StackDimension> {
     match (axis.role, axis.name.as_deref()) {
-        (Role::Time, _) => Some(Dimension::Frames),
-        (Role::Z, _) => Some(Dimension::Slices),
-        (Role::Other, Some("c" | "C" | "channel" | "channels")) => Some(Dimension::Channels),
+        (Role::Time, _) => Some(StackDimension::Frames),
+        (Role::Z, _) => Some(StackDimension::Slices),
+        (Role::Other, Some("c" | "C" | "channel" | "channels")) => Some(StackDimension::Channels),
         _ => None,
     }
 }
@@ -85,9 +85,9 @@ fn pixel(array: &Described) -> Option<[(f64, Option<&str>); 2]> {
 }
 
 /// One over the step, as exactly as 32 bits let it be.
-fn for_each_unit(step: f64) -> Option<Value> {
+fn for_each_unit(step: f64) -> Option<TagValue> {
     let powers = (0..10u32).rev().map(|digits| 10u32.pow(digits));
     let mut ratios = powers.map(|power| (power, (step * f64::from(power)).round()));
     let (over, under) = ratios.find(|(_, under)| *under <= f64::from(u32::MAX))?;
-    (under >= 1.0).then_some(Value::Rational(over, under as u32))
+    (under >= 1.0).then_some(TagValue::Rational(over, under as u32))
 }

@@ -1,4 +1,4 @@
-use super::super::described::{Axis, Coordinates, Crs, Number, Role};
+use super::super::described::{Coordinates, Crs, DescribedAxis, MetadataNumber, Role};
 use super::super::testing;
 use super::*;
 
@@ -10,7 +10,7 @@ struct Read {
     is_big_endian: bool,
 }
 
-type Directory = BTreeMap<u16, (u16, Vec<u8>)>;
+type PageDirectory = BTreeMap<u16, (u16, Vec<u8>)>;
 
 impl Read {
     fn new(bytes: Vec<u8>) -> Self {
@@ -32,14 +32,14 @@ impl Read {
         u64::from_le_bytes(bytes.try_into().unwrap())
     }
 
-    fn directories(&self) -> Vec<Directory> {
+    fn directories(&self) -> Vec<PageDirectory> {
         let (width, count_width) = (self.width, if self.width == 8 { 8 } else { 2 });
         let (mut at, mut found) = (self.number(width, width) as usize, Vec::new());
         while at != 0 {
             assert_eq!(at % 2, 0);
             let count = self.number(at, count_width) as usize;
             let entries = (0..count).map(|i| at + count_width + i * (4 + 2 * width));
-            found.push(entries.map(|entry| self.entry(entry)).collect::<Directory>());
+            found.push(entries.map(|entry| self.entry(entry)).collect::<PageDirectory>());
             assert_eq!(found.last().unwrap().len(), count, "a tag comes twice");
             at = self.number(at + count_width + count * (4 + 2 * width), width) as usize;
         }
@@ -62,12 +62,12 @@ impl Read {
     }
 }
 
-fn shorts(directory: &Directory, id: u16) -> Vec<u16> {
+fn shorts(directory: &PageDirectory, id: u16) -> Vec<u16> {
     assert_eq!(directory[&id].0, 3, "{id}");
     directory[&id].1.chunks_exact(2).map(|b| u16::from_le_bytes(b.try_into().unwrap())).collect()
 }
 
-fn longs(directory: &Directory, id: u16) -> Vec<u64> {
+fn longs(directory: &PageDirectory, id: u16) -> Vec<u64> {
     let long = |b: &[u8]| b.iter().rev().fold(0, |n, b| n << 8 | u64::from(*b));
     match directory[&id] {
         (4 | 5, ref bytes) => bytes.chunks_exact(4).map(long).collect(),
@@ -76,17 +76,17 @@ fn longs(directory: &Directory, id: u16) -> Vec<u64> {
     }
 }
 
-fn doubles(directory: &Directory, id: u16) -> Vec<f64> {
+fn doubles(directory: &PageDirectory, id: u16) -> Vec<f64> {
     assert_eq!(directory[&id].0, 12, "{id}");
     directory[&id].1.chunks_exact(8).map(|b| f64::from_le_bytes(b.try_into().unwrap())).collect()
 }
 
-fn text(directory: &Directory, id: u16) -> String {
+fn text(directory: &PageDirectory, id: u16) -> String {
     assert_eq!((directory[&id].0, directory[&id].1.last()), (2, Some(&0)), "{id}");
     String::from_utf8(directory[&id].1[..directory[&id].1.len() - 1].to_vec()).unwrap()
 }
 
-fn directories(array: &Described) -> Vec<Directory> {
+fn directories(array: &Described) -> Vec<PageDirectory> {
     Read::new(header(array)).directories()
 }
 
@@ -154,18 +154,18 @@ fn frames_slices_and_channels_in_the_order_of_image_j() {
     let description = |array: &Described| text(&directories(array)[0], DESCRIPTION);
     // channels before slices: only the images can be told
     assert_eq!(description(&array), "ImageJ=1.53t\nimages=6\nunit=micrometer\nspacing=2\n");
-    let reordered = |array: &mut Described, axes: [Axis; 4]| {
+    let reordered = |array: &mut Described, axes: [DescribedAxis; 4]| {
         let lengths: Vec<u64> = axes.iter().map(|axis| axis.len).collect();
         array.metadata = testing::metadata("\"|u1\"", &lengths);
         array.axes = axes.to_vec();
     };
-    let [c, z, y, x] = <[Axis; 4]>::try_from(array.axes.clone()).unwrap();
+    let [c, z, y, x] = <[DescribedAxis; 4]>::try_from(array.axes.clone()).unwrap();
     reordered(&mut array, [z.clone(), c.clone(), y.clone(), x.clone()]);
     let expected =
         "ImageJ=1.53t\nimages=6\nchannels=2\nslices=3\nhyperstack=true\nmode=grayscale\nunit=micrometer\nspacing=2\n";
     assert_eq!(description(&array), expected);
-    let t = Axis { role: Role::Time, len: 7, ..c.clone() };
-    reordered(&mut array, [t, Axis { len: 1, ..c }, y, x]);
+    let t = DescribedAxis { role: Role::Time, len: 7, ..c.clone() };
+    reordered(&mut array, [t, DescribedAxis { len: 1, ..c }, y, x]);
     assert_eq!(
         description(&array),
         "ImageJ=1.53t\nimages=7\nframes=7\nhyperstack=true\nmode=grayscale\nunit=micrometer\n"
@@ -204,7 +204,7 @@ fn rows_from_south_to_north() {
     let mut array = testing::geographic();
     array.axes[1].coordinates = Coordinates::Regular { first: 50.0, step: 0.5 };
     array.crs = Some(Crs { authority: Some("EPSG:3035".into()), wkt: Some("PROJCRS[]".into()), ..Crs::default() });
-    array.nodata = Some(Number::Float(f64::NAN));
+    array.nodata = Some(MetadataNumber::Float(f64::NAN));
     let page = &directories(&array)[0];
     let rows = [[0.25, 0.0, 0.0, 9.875], [0.0, 0.5, 0.0, 49.75], [0.0; 4], [0.0, 0.0, 0.0, 1.0]];
     assert_eq!(doubles(page, 34264), rows.as_flattened());

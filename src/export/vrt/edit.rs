@@ -11,7 +11,7 @@ const KNOWN: [&str; 5] = ["GeoTransform", "NoDataValue", "UnitType", "Offset", "
 
 /// What a file tells before its second band.
 #[derive(Debug, Default, PartialEq)]
-pub struct Told {
+pub struct VrtContent {
     /// Columns, rows, and the type of the first band.
     layout: Vec<String>,
     metadata: BTreeMap<String, String>,
@@ -21,17 +21,17 @@ pub struct Told {
 
 /// What is to be done about a file that was written.
 #[derive(Debug, Default, PartialEq)]
-pub struct Edits {
+pub struct VrtEdits {
     /// Attributes to be changed; `None` removes one.
     pub attributes: Vec<(String, Option<Value>)>,
     /// Elements that were changed, and are not kept.
     pub lost: Vec<String>,
 }
 
-impl Told {
+impl VrtContent {
     /// Parses the beginning of a file. Returns `None` if it is none that tells a first band.
     pub fn parse(text: &str) -> Option<Self> {
-        let (mut reader, mut told) = (Reader::from_str(text), Told::default());
+        let (mut reader, mut told) = (Reader::from_str(text), VrtContent::default());
         // the names of the elements that are open, and the text of the innermost
         let (mut open, mut inner): (Vec<String>, String) = (Vec::new(), String::new());
         let mut key = None;
@@ -92,11 +92,11 @@ impl Told {
 
     /// What a file that was written in place of this one asks for; `stored` are the array's attributes. `None` if it is of
     /// another raster: that of a directory that is copied over this one.
-    pub fn edits(&self, new: &Told, stored: &Map<String, Value>) -> Option<Edits> {
+    pub fn edits(&self, new: &VrtContent, stored: &Map<String, Value>) -> Option<VrtEdits> {
         if self.layout != new.layout {
             return None;
         }
-        let mut edits = Edits::default();
+        let mut edits = VrtEdits::default();
         for (name, text) in new.metadata.iter().filter(|(name, text)| self.metadata.get(*name) != Some(*text)) {
             edits.attributes.push((name.clone(), Some(value(text, stored.get(name)))));
         }
@@ -133,15 +133,15 @@ fn attribute(start: &BytesStart, name: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::{Content, testing};
+    use super::super::super::{PartContent, testing};
     use super::*;
 
     /// The text that is shown of an array.
     fn shown() -> String {
         let file = super::super::file(&testing::geographic());
         let text = file.parts().iter().map(|part| match &part.content {
-            Content::Bytes(bytes) => String::from_utf8(bytes.to_vec()).unwrap(),
-            Content::Bands(bands) => bands.text(),
+            PartContent::Bytes(bytes) => String::from_utf8(bytes.to_vec()).unwrap(),
+            PartContent::Bands(bands) => bands.text(),
             _ => String::new(),
         });
         text.collect()
@@ -169,9 +169,9 @@ mod tests {
     #[test]
     fn what_gdal_changes_is_found() {
         let array = testing::geographic();
-        let own = Told::parse(&shown()).unwrap();
-        assert_eq!(own.edits(&own, &array.attributes), Some(Edits::default()));
-        let edits = own.edits(&Told::parse(BY_GDAL).unwrap(), &array.attributes).unwrap();
+        let own = VrtContent::parse(&shown()).unwrap();
+        assert_eq!(own.edits(&own, &array.attributes), Some(VrtEdits::default()));
+        let edits = own.edits(&VrtContent::parse(BY_GDAL).unwrap(), &array.attributes).unwrap();
         let found: Vec<_> =
             edits.attributes.iter().map(|(name, v)| (name.as_str(), v.as_ref().map(json::write))).collect();
         let text = |text: &str| Some(text.to_string());
@@ -186,24 +186,24 @@ mod tests {
         );
         assert!(edits.lost.is_empty(), "{:?}", edits.lost);
         let other = BY_GDAL.replace("-9999", "0").replace("9.875", "9.5");
-        let edits = own.edits(&Told::parse(&other).unwrap(), &array.attributes).unwrap();
+        let edits = own.edits(&VrtContent::parse(&other).unwrap(), &array.attributes).unwrap();
         assert_eq!(edits.lost, ["GeoTransform", "NoDataValue"]);
     }
 
     #[test]
     fn what_is_another_raster_or_none() {
-        let own = Told::parse(&shown()).unwrap();
+        let own = VrtContent::parse(&shown()).unwrap();
         for (old, new) in [("XSize=\"10\"", "XSize=\"11\""), ("Float32", "Float64")] {
-            let other = Told::parse(&BY_GDAL.replace(old, new)).unwrap();
+            let other = VrtContent::parse(&BY_GDAL.replace(old, new)).unwrap();
             assert_eq!(own.edits(&other, &Map::new()), None, "{new}");
         }
         for text in
             ["", "something else", "<VRTDataset>", "<a><b></a>", "<VRTDataset rasterXSize=\"1\" rasterYSize=\"1\"/>"]
         {
-            assert_eq!(Told::parse(text), None, "{text}");
+            assert_eq!(VrtContent::parse(text), None, "{text}");
         }
         for len in 0..BY_GDAL.len() - 1 {
-            assert_eq!(BY_GDAL.get(..len).and_then(Told::parse), None, "{len}");
+            assert_eq!(BY_GDAL.get(..len).and_then(VrtContent::parse), None, "{len}");
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::{Node, Tree, stale};
 use crate::array::Array;
-use crate::array::hierarchy::Place;
+use crate::array::hierarchy::StoredNode;
 use crate::error::{Kind, Result};
 use crate::store::{Key, Permissions, Stat, both};
 use crate::zarr::metadata::{ZARRAY, ZGROUP};
@@ -53,8 +53,8 @@ impl Tree {
             granted = both(granted, Some(of_directory.inside()));
             let mut documents = vec![self.hierarchy.attributes_key(key), key.join(ZGROUP)];
             match self.hierarchy.find(key)? {
-                Some(Place::Array(array)) => documents.push(key.join(array.metadata_name())),
-                Some(Place::Damaged(_)) => documents.push(key.join(ZARRAY)),
+                Some(StoredNode::Array(array)) => documents.push(key.join(array.metadata_name())),
+                Some(StoredNode::Damaged(_)) => documents.push(key.join(ZARRAY)),
                 _ => {}
             }
             for document in documents {

@@ -3,7 +3,7 @@
 use super::{Attributes, Node, Tree, stale};
 use crate::array::Array;
 use crate::error::{Error, Result};
-use crate::export::{self, Composite, Content, DATASET, Described, Format};
+use crate::export::{self, Composite, DATASET, Described, Format, PartContent};
 use crate::store::{Key, Permissions};
 use crate::util::memory::{Keeper, lock};
 use lru::LruCache;
@@ -77,14 +77,14 @@ impl Tree {
         if format != Format::Grads {
             return true;
         }
-        let described = self.hierarchy.remembered(array.key()).map(|array| self.described(&array, KEPT));
+        let described = self.hierarchy.cached_array(array.key()).map(|array| self.described(&array, KEPT));
         !matches!(described, Some(Ok(described)) if !format.tells(&described))
     }
 
     /// Whether listing an array takes a look at its coordinates.
     pub(super) fn is_described_to_list(&self, key: &Key) -> bool {
         let fits = |array: Arc<Array>| Format::Grads.fits(array.metadata());
-        self.headers.formats.contains(&Format::Grads) && self.hierarchy.remembered(key).is_some_and(fits)
+        self.headers.formats.contains(&Format::Grads) && self.hierarchy.cached_array(key).is_some_and(fits)
     }
 
     /// The header or container of this name that is shown of an array.
@@ -167,8 +167,9 @@ impl Tree {
         };
         let mut newest = modified(key)?;
         for part in file.parts() {
-            if let Content::Flat { key, .. } = &part.content {
-                let written = self.hierarchy.remembered(key).map_or(SystemTime::UNIX_EPOCH, |array| array.written_at());
+            if let PartContent::Flat { key, .. } = &part.content {
+                let written =
+                    self.hierarchy.cached_array(key).map_or(SystemTime::UNIX_EPOCH, |array| array.written_at());
                 newest = newest.max(modified(key)?).max(written);
             }
         }

@@ -3,7 +3,7 @@
 //! So levels are there by name, never listed, and what is a chunk's name below one is the chunk.
 
 use super::{Node, Tree};
-use crate::array::hierarchy::Place;
+use crate::array::hierarchy::StoredNode;
 use crate::array::{Array, is_chunk_like};
 use crate::error::Result;
 use crate::store::Key;
@@ -29,7 +29,7 @@ impl Tree {
         let mut above = key.clone();
         while parse_index(above.name()).is_some() {
             above = above.parent();
-            if let Ok(Some(Place::Array(array))) = self.hierarchy.find(&above) {
+            if let Ok(Some(StoredNode::Array(array))) = self.hierarchy.find(&above) {
                 return Some(array).filter(|array| is_level(array, key));
             }
         }

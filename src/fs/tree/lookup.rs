@@ -5,7 +5,7 @@ use super::access::ChunkLevels;
 use super::levels::is_level;
 use super::target::is_partial;
 use super::{Attributes, CONTROL, ControlFile, FLAT, Name, Node, Tree, has_flat, is_hidden, stale};
-use crate::array::hierarchy::{MetadataFile, Place};
+use crate::array::hierarchy::{MetadataFile, StoredNode};
 use crate::array::{Array, is_chunk_like};
 use crate::error::{Error, Result};
 use crate::export::{DATASET, Format};
@@ -39,9 +39,9 @@ impl Tree {
     pub fn level(&self, node: &Node) -> Result<Level> {
         match node {
             Node::Directory(key) => match self.hierarchy.find(key)? {
-                Some(Place::Array(array)) => Ok(Level::Array(key.clone(), Some(array))),
-                Some(Place::Damaged(_)) => Ok(Level::Array(key.clone(), None)),
-                Some(Place::Group) => Ok(Level::Group(key.clone())),
+                Some(StoredNode::Array(array)) => Ok(Level::Array(key.clone(), Some(array))),
+                Some(StoredNode::Damaged(_)) => Ok(Level::Array(key.clone(), None)),
+                Some(StoredNode::Group) => Ok(Level::Group(key.clone())),
                 _ => Err(stale()),
             },
             Node::ControlDirectory => Ok(Level::Control),

@@ -1,7 +1,7 @@
 //! Which names a directory lists, streamed from the store. It looks at names, not at what they are.
 
 use super::{CONTROL, ControlFile, FLAT, Name, Names, Node, Tree, has_flat, inode, is_hidden, stale};
-use crate::array::hierarchy::{MetadataFile, Place};
+use crate::array::hierarchy::{MetadataFile, StoredNode};
 use crate::array::{Array, ArrayEntry};
 use crate::error::{Error, Result};
 use crate::export::{DATASET, Format};
@@ -15,9 +15,9 @@ impl Tree {
         match node {
             Node::Directory(key) if self.is_level(key) => Ok(Box::new(std::iter::empty())),
             Node::Directory(key) => match self.hierarchy.find(key)? {
-                Some(Place::Array(array)) => self.names_of_array(key, &array),
-                Some(Place::Damaged(_)) => self.names_of_damaged(key),
-                Some(Place::Group) => self.names_of_group(key),
+                Some(StoredNode::Array(array)) => self.names_of_array(key, &array),
+                Some(StoredNode::Damaged(_)) => self.names_of_damaged(key),
+                Some(StoredNode::Group) => self.names_of_group(key),
                 _ => Err(stale()),
             },
             Node::ControlDirectory => {

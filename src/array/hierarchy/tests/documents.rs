@@ -207,7 +207,7 @@ fn an_array_outlives_its_document_until_its_directory_goes() {
     assert_eq!(remove(MetadataFile::Array).unwrap_err().kind(), Kind::NotFound);
     assert_eq!(array(&h, "x").metadata().compressor.as_ref().unwrap().id, "zlib");
     refuse(&h, "x", MetadataFile::Group, GROUP, "an array stands here");
-    assert_eq!(h.remove_place(&key("x")).unwrap_err().errno(), libc::ENOTEMPTY);
+    assert_eq!(h.remove_node(&key("x")).unwrap_err().errno(), libc::ENOTEMPTY);
     // as an editor saves: what was there is put away, then written anew, as it was seen
     let view = array(&h, "x").metadata().decoded_view();
     h.put_document(&key("x"), MetadataFile::Array, view.as_bytes()).unwrap();
@@ -217,7 +217,7 @@ fn an_array_outlives_its_document_until_its_directory_goes() {
     remove(MetadataFile::Attributes).unwrap();
     assert_eq!(remove(MetadataFile::Attributes).unwrap_err().kind(), Kind::NotFound);
     array(&h, "x").erase(crate::zarr::grid::ChunkId(0)).unwrap();
-    h.remove_place(&key("x")).unwrap();
+    h.remove_node(&key("x")).unwrap();
     assert!(everything(&store).is_empty(), "{:?}", everything(&store));
 }
 
@@ -236,7 +236,7 @@ fn a_damaged_document_can_be_repaired_or_removed() {
     h.put_document(&key("x"), MetadataFile::Array, ARRAY.as_bytes()).unwrap();
     assert_eq!(text(&store, "x/.zarray").unwrap(), ARRAY);
     h.remove_document(&key("y"), MetadataFile::Array).unwrap();
-    h.remove_place(&key("y")).unwrap();
+    h.remove_node(&key("y")).unwrap();
     assert_eq!(everything(&store), ["x/", "x/.zarray"]);
 }
 
@@ -267,7 +267,7 @@ fn consolidated_metadata_is_kept_in_step() {
     h.rename(&key("moved"), &key("g/back")).unwrap();
     assert_eq!(names("g/.zmetadata"), ["new/.zarray", "back/.zarray", "back/.zattrs"]);
     h.remove_document(&key("g/back"), MetadataFile::Attributes).unwrap();
-    h.remove_place(&key("g/back")).unwrap();
+    h.remove_node(&key("g/back")).unwrap();
     assert_eq!(names("g/.zmetadata"), ["new/.zarray"]);
     assert_eq!(names(".zmetadata"), ["z", "a", "g/new/.zarray"]);
     h.create_group(&key("broken/sub")).unwrap();
@@ -343,7 +343,7 @@ fn a_store_that_cannot_be_written_stays_as_it_is() {
         h.put_document(&key("x"), MetadataFile::Attributes, b"{}"),
         h.set_attribute(&key("x"), "a", Some(b"1")),
         h.create_group(&key("g")),
-        h.remove_place(&key("x")),
+        h.remove_node(&key("x")),
         h.rename(&key("x"), &key("y")),
         h.resize(&array(&h, "x"), &[5]),
     ];

@@ -111,10 +111,10 @@ fn what_is_removed_or_renamed_is_there_or_not() {
     let make = || hierarchy(&[("x/.zarray", ARRAY), ("x/.zattrs", "{}"), ("x/0.partial", "")]).0;
     let stops = at_each_step(
         make,
-        |h| h.remove_place(&key("x")),
+        |h| h.remove_node(&key("x")),
         |store, h| {
             if h.find(&key("x")).unwrap().is_some() {
-                h.remove_place(&key("x")).unwrap();
+                h.remove_node(&key("x")).unwrap();
             }
             assert!(everything(store).is_empty(), "{:?}", everything(store));
         },
@@ -125,7 +125,7 @@ fn what_is_removed_or_renamed_is_there_or_not() {
         make,
         |h| h.rename(&key("x"), &key("y")),
         |_, h| {
-            let is_array = |path| matches!(h.find(&key(path)).unwrap(), Some(Place::Array(_)));
+            let is_array = |path| matches!(h.find(&key(path)).unwrap(), Some(StoredNode::Array(_)));
             assert!(is_array("x") != is_array("y"));
         },
     );

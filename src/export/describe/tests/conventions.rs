@@ -36,7 +36,7 @@ fn a_data_set_of_xarray() {
     assert_eq!(t.axes[1].coordinates, regular(50.2, -0.1));
     let Coordinates::Irregular { values, source: Some((source, _)) } = &t.axes[2].coordinates else { panic!() };
     assert_eq!((values.as_slice(), source.as_str()), (&[10.0, 10.5, 11.0, 12.0][..], "lon"));
-    assert_eq!((t.scale, t.offset, t.nodata), (Some(0.01), Some(273.15), Some(Number::Int(-32768))));
+    assert_eq!((t.scale, t.offset, t.nodata), (Some(0.01), Some(273.15), Some(MetadataNumber::Int(-32768))));
     assert_eq!((t.units.as_deref(), t.long_name.as_deref()), (Some("K"), Some("air temperature")));
     // no reference system is told, but longitude and latitude are
     assert_eq!(t.crs.unwrap().authority.as_deref(), Some("EPSG:4326"));
@@ -273,16 +273,19 @@ fn values_that_stand_for_missing_ones() {
         case.describe("a").nodata
     };
     let named = r#"{"_ARRAY_DIMENSIONS":["x"]}"#;
-    assert_eq!(nodata("<i8", "0", r#"{"_FillValue":9223372036854775807}"#), Some(Number::Int(i64::MAX.into())));
-    assert_eq!(nodata("<i2", "0", r#"{"_FillValue":32768,"missing_value":[-9999.0]}"#), Some(Number::Int(-9999)));
+    assert_eq!(nodata("<i8", "0", r#"{"_FillValue":9223372036854775807}"#), Some(MetadataNumber::Int(i64::MAX.into())));
+    assert_eq!(
+        nodata("<i2", "0", r#"{"_FillValue":32768,"missing_value":[-9999.0]}"#),
+        Some(MetadataNumber::Int(-9999))
+    );
     assert_eq!(nodata("|u1", "255", "{}"), None);
-    assert_eq!(nodata("|u1", "255", named), Some(Number::Int(255)));
+    assert_eq!(nodata("|u1", "255", named), Some(MetadataNumber::Int(255)));
     assert_eq!(nodata("|u1", "null", named), None);
-    assert_eq!(nodata(">u8", "18446744073709551615", named), Some(Number::Int(u64::MAX.into())));
-    assert_eq!(nodata(">f4", "1e20", named), Some(Number::Float(1e20)));
+    assert_eq!(nodata(">u8", "18446744073709551615", named), Some(MetadataNumber::Int(u64::MAX.into())));
+    assert_eq!(nodata(">f4", "1e20", named), Some(MetadataNumber::Float(1e20)));
     assert!(nodata("<f4", "\"NaN\"", named).is_some_and(|number| number.as_f64().is_nan()));
     assert_eq!(nodata("<f4", "0", r#"{"_FillValue":1e40}"#), None);
-    assert_eq!(nodata("<f8", "0", r#"{"_FillValue":"AAAAAACIw8A="}"#), Some(Number::Float(-10000.0)));
+    assert_eq!(nodata("<f8", "0", r#"{"_FillValue":"AAAAAACIw8A="}"#), Some(MetadataNumber::Float(-10000.0)));
     assert_eq!(nodata("|b1", "true", named), None);
 }
 

@@ -28,7 +28,8 @@ fn unlisted(values: &[(&str, &str)], when: UseConsolidated) -> (Arc<MemoryStore>
     let (memory, _) = hierarchy(values);
     let counted = Arc::new(FaultyStore::new(Arc::new(UnlistedStore::new(memory.clone()))));
     let stats = Arc::new(Stats::default());
-    let store = Consolidated::over(Arc::new(MetadataCache::new(counted.clone(), None)), when, stats.clone()).unwrap();
+    let store =
+        ConsolidatedStore::over(Arc::new(MetadataCache::new(counted.clone(), None)), when, stats.clone()).unwrap();
     (memory, counted, Hierarchy::new(store, V1Order::Zarr1, stats))
 }
 
@@ -38,15 +39,15 @@ fn asked(store: &FaultyStore) -> u64 {
 
 fn walked(h: &Hierarchy) -> Vec<String> {
     let mut seen = Vec::new();
-    h.walk(&Key::root(), &mut |key, place| seen.push(format!("{key} {}", kind(Some(place)))));
+    h.visit_below(&Key::root(), &mut |key, place| seen.push(format!("{key} {}", kind(Some(place)))));
     seen
 }
 
-fn kind(place: Option<&Place>) -> &'static str {
+fn kind(place: Option<&StoredNode>) -> &'static str {
     match place {
-        Some(Place::Array(_)) => "array",
-        Some(Place::Group) => "group",
-        Some(Place::Value(_)) => "value",
+        Some(StoredNode::Array(_)) => "array",
+        Some(StoredNode::Group) => "group",
+        Some(StoredNode::Value(_)) => "value",
         Some(_) => "other",
         None => "nothing",
     }
@@ -158,7 +159,7 @@ fn one_that_is_damaged_is_on_record_and_not_used() {
 fn where_the_store_lists_it_is_used_only_if_that_is_asked_for() {
     let (memory, _) = hierarchy(&VALUES);
     let over = |when| -> Result<Hierarchy> {
-        let store = Consolidated::over(memory.clone(), when, Arc::default())?;
+        let store = ConsolidatedStore::over(memory.clone(), when, Arc::default())?;
         Ok(Hierarchy::new(store, V1Order::Zarr1, Arc::default()))
     };
     let fails = over(UseConsolidated::Always).map(drop).unwrap_err();
@@ -178,7 +179,7 @@ fn where_the_store_lists_it_is_used_only_if_that_is_asked_for() {
     let refused = |done: Result<()>| assert_eq!(done.unwrap_err().kind(), Kind::ReadOnly);
     refused(h.set_attribute(&key("g/x"), "a", Some(b"1")));
     refused(h.create_group(&key("new")));
-    refused(h.remove_place(&key("g/0")));
+    refused(h.remove_node(&key("g/0")));
     refused(h.rename(&key("g/x"), &key("y")));
     refused(h.remove_document(&key("g/x"), MetadataFile::Array));
     assert_eq!(everything(&memory).iter().filter(|k| k.starts_with("new") || k.starts_with("y")).count(), 0);

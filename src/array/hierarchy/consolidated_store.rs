@@ -32,9 +32,9 @@ pub enum UseConsolidated {
 }
 
 /// A store whose hierarchy is told by its `.zmetadata`, or found by name.
-pub struct Consolidated {
+pub struct ConsolidatedStore {
     below: Arc<dyn Store>,
-    served: bool,
+    uses_metadata: bool,
     stats: Arc<Stats>,
     /// Protects what the latest `.zmetadata` says; None if it can't be used. Held while it is read.
     latest: Mutex<Option<(Version, Option<Arc<Outline>>)>>,
@@ -46,7 +46,7 @@ struct Outline {
     modified: SystemTime,
     /// All of it: a document is a part of it.
     text: Vec<u8>,
-    documents: BTreeMap<Key, Place>,
+    documents: BTreeMap<Key, DocumentRange>,
     /// Where groups and arrays stand, and all levels above them.
     prefixes: BTreeSet<Key>,
     /// Counts the text and both maps.
@@ -54,23 +54,23 @@ struct Outline {
 }
 
 /// A document in the text.
-struct Place {
+struct DocumentRange {
     range: Range<u32>,
     /// Differs where the documents differ.
     digest: u128,
 }
 
 /// Bytes that a key takes in both kinds of maps, beside its text: nodes of a tree may be half empty.
-const KEY: usize = 2 * (size_of::<Key>() + size_of::<Place>()) + 32;
+const KEY: usize = 2 * (size_of::<Key>() + size_of::<DocumentRange>()) + 32;
 
-impl Consolidated {
+impl ConsolidatedStore {
     /// `store` as its hierarchy is to be read: `store` itself where it can list and `.zmetadata` is not to be used.
     pub fn over(store: Arc<dyn Store>, when: UseConsolidated, stats: Arc<Stats>) -> Result<Arc<dyn Store>> {
         if store.lists_all() && when != UseConsolidated::Always {
             return Ok(store);
         }
-        let served = when != UseConsolidated::Never;
-        let consolidated = Consolidated { below: store, served, stats, latest: Mutex::default() };
+        let uses_metadata = when != UseConsolidated::Never;
+        let consolidated = ConsolidatedStore { below: store, uses_metadata, stats, latest: Mutex::default() };
         if when == UseConsolidated::Always && consolidated.outline()?.is_none() {
             let why = "has no .zmetadata that can be used: `zarrfs consolidate` writes one";
             return Err(Error::invalid(why));
@@ -81,7 +81,7 @@ impl Consolidated {
     /// What `.zmetadata` says now; None if there is none, or none that can be used.
     fn outline(&self) -> Result<Option<Arc<Outline>>> {
         let key = Key::root().join(ZMETADATA);
-        if !self.served {
+        if !self.uses_metadata {
             return Ok(None);
         }
         let stat = self.below.stat(&key).map_err(|e| e.context(&key))?;
@@ -139,7 +139,7 @@ impl Consolidated {
     }
 
     /// An error if metadata can't be changed because it is not read from where it would be written.
-    fn check_unserved(&self) -> Result<()> {
+    fn check_metadata_writable(&self) -> Result<()> {
         match self.outline()? {
             None => Ok(()),
             Some(_) => {
@@ -150,7 +150,7 @@ impl Consolidated {
     }
 
     fn check_put(&self, key: &Key) -> Result<()> {
-        if is_document(key) { self.check_unserved() } else { Ok(()) }
+        if is_document(key) { self.check_metadata_writable() } else { Ok(()) }
     }
 }
 
@@ -186,7 +186,7 @@ impl Outline {
         };
         // no more than MAX_CONSOLIDATED
         let range = start as u32..(start + value.len()) as u32;
-        self.documents.insert(key, Place { range, digest: digest(0) << 64 | digest(1) });
+        self.documents.insert(key, DocumentRange { range, digest: digest(0) << 64 | digest(1) });
         Ok(())
     }
 
@@ -205,7 +205,7 @@ impl Outline {
         Some((text, self.stat_of(place)))
     }
 
-    fn stat_of(&self, place: &Place) -> Stat {
+    fn stat_of(&self, place: &DocumentRange) -> Stat {
         // whatever else changes in `.zmetadata`, a document is the same as long as its text is
         let version = Version::Tag(format!("{:x}-{:032x}", place.range.len(), place.digest));
         let (size, modified) = (place.range.len() as u64, self.modified);
@@ -219,7 +219,7 @@ impl Outline {
 }
 
 /// The documents, then the groups and arrays, one level below a prefix. It holds no list of them: there may be a million.
-struct Level {
+struct OutlineListing {
     outline: Arc<Outline>,
     prefix: Key,
     /// The last key that was looked at; None before the first.
@@ -227,7 +227,7 @@ struct Level {
     in_prefixes: bool,
 }
 
-impl Level {
+impl OutlineListing {
     /// The first key below the prefix and after the last one, and what stands there.
     fn after_last(&self) -> Option<(Key, Stat)> {
         // all below it stand together: a listing of one array doesn't go through those of all
@@ -248,7 +248,7 @@ impl Level {
     }
 }
 
-impl Iterator for Level {
+impl Iterator for OutlineListing {
     type Item = Entry;
 
     fn next(&mut self) -> Option<Entry> {
@@ -270,7 +270,7 @@ impl Iterator for Level {
     }
 }
 
-impl Store for Consolidated {
+impl Store for ConsolidatedStore {
     fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Version>> {
         let Some(outline) = self.outline_of(key)? else { return self.below.get(key, limit, value) };
         let Some((text, stat)) = outline.get(key) else { return Ok(None) };
@@ -338,7 +338,7 @@ impl Store for Consolidated {
         }
         match self.outline()? {
             Some(outline) if outline.prefixes.contains(prefix) => {
-                Ok(Box::new(Level { outline, prefix: prefix.clone(), last: None, in_prefixes: false }.map(Ok)))
+                Ok(Box::new(OutlineListing { outline, prefix: prefix.clone(), last: None, in_prefixes: false }.map(Ok)))
             }
             _ => self.below.list(prefix),
         }
@@ -346,7 +346,7 @@ impl Store for Consolidated {
 
     fn forget(&self, prefix: &Key) {
         self.below.forget(prefix);
-        if self.served {
+        if self.uses_metadata {
             self.below.forget(&Key::root().join(ZMETADATA));
         }
     }
@@ -369,18 +369,18 @@ impl Store for Consolidated {
     }
 
     fn make_prefix(&self, key: &Key) -> Result<()> {
-        self.check_unserved()?;
+        self.check_metadata_writable()?;
         self.below.make_prefix(key)
     }
 
     fn remove_prefix(&self, key: &Key) -> Result<()> {
-        self.check_unserved()?;
+        self.check_metadata_writable()?;
         self.below.remove_prefix(key)
     }
 
     fn rename(&self, from: &Key, to: &Key) -> Result<()> {
         if !matches!(self.below.stat(from)?, Some(stat) if stat.kind == EntryKind::Value) || is_document(from) {
-            self.check_unserved()?;
+            self.check_metadata_writable()?;
         }
         self.check_put(to)?;
         self.below.rename(from, to)

@@ -2,7 +2,7 @@
 //! rename(2), with what the decoded view hides taken along.
 
 use super::consolidated::upwards;
-use super::{Hierarchy, OWN, Place, REMOVED, is_foreign, is_own};
+use super::{Hierarchy, OWN, REMOVED, StoredNode, is_foreign, is_own};
 use crate::array::{Array, ArrayEntry, is_chunk_like};
 use crate::error::{Error, Result};
 use crate::store::{EntryKind, Key};
@@ -25,7 +25,7 @@ struct Hidden {
 impl Hierarchy {
     /// Makes a group; below a name that begins with a dot a directory without `.zgroup`: such are other programs'. EEXIST where something stands already, ENOENT without a group above it, EPERM inside an array.
     pub fn create_group(&self, key: &Key) -> Result<()> {
-        let _turn = self.turn(&[key])?;
+        let _lock = self.lock_for_change(&[key])?;
         if self.find(key)?.is_some() {
             return Err(Error::system(libc::EEXIST).context(key));
         }
@@ -40,8 +40,8 @@ impl Hierarchy {
 
     /// Removes a group with nothing below it, or an array without stored chunks and other keys; metadata goes with it,
     /// and so does what is never shown. ENOTEMPTY else.
-    pub fn remove_place(&self, key: &Key) -> Result<()> {
-        let _turn = self.turn(&[key])?;
+    pub fn remove_node(&self, key: &Key) -> Result<()> {
+        let _lock = self.lock_for_change(&[key])?;
         if key.is_root() {
             return Err(Error::system(libc::EBUSY).context(key));
         }
@@ -55,13 +55,13 @@ impl Hierarchy {
     fn remove_directory(&self, key: &Key) -> Result<()> {
         let hidden = match self.find(key)? {
             None => return Err(Error::not_found("no such directory").context(key)),
-            Some(Place::Value(_) | Place::Other) => return Err(Error::system(libc::ENOTDIR).context(key)),
-            Some(Place::Group) => Hidden { chunk_like: false, levels: false },
-            Some(Place::Damaged(_)) => Hidden { chunk_like: false, levels: true },
-            Some(Place::Array(array)) if self.has_chunks(&array)? => {
+            Some(StoredNode::Value(_) | StoredNode::Other) => return Err(Error::system(libc::ENOTDIR).context(key)),
+            Some(StoredNode::Group) => Hidden { chunk_like: false, levels: false },
+            Some(StoredNode::Damaged(_)) => Hidden { chunk_like: false, levels: true },
+            Some(StoredNode::Array(array)) if self.has_chunks(&array)? => {
                 return Err(Error::system(libc::ENOTEMPTY).context(key));
             }
-            Some(Place::Array(_)) => Hidden { chunk_like: true, levels: true },
+            Some(StoredNode::Array(_)) => Hidden { chunk_like: true, levels: true },
         };
         self.sweep(key, hidden, 0, false)?;
         self.sweep(key, hidden, 0, true)?;
@@ -97,10 +97,10 @@ impl Hierarchy {
     }
 
     /// Gives a group, an array or a plain key another path. What stands there may be replaced: a plain key by a plain
-    /// key, and what [`Hierarchy::remove_place`] would remove by a group or array. Errors as of rename(2); EINVAL onto
+    /// key, and what [`Hierarchy::remove_node`] would remove by a group or array. Errors as of rename(2); EINVAL onto
     /// itself, EPERM into an array.
     pub fn rename(&self, from: &Key, to: &Key) -> Result<()> {
-        let _turn = self.turn(&[from, to])?;
+        let _lock = self.lock_for_change(&[from, to])?;
         if from.is_root() || to.is_root() {
             return Err(Error::system(libc::EBUSY).context("/"));
         }
@@ -109,9 +109,9 @@ impl Hierarchy {
         }
         let moved = self.find(from)?.ok_or_else(|| Error::not_found("no such key").context(from))?;
         match moved {
-            Place::Value(_) => return self.rename_value(from, to),
-            Place::Other => return Err(Error::invalid("is not a regular file").context(from)),
-            Place::Group | Place::Array(_) | Place::Damaged(_) => {}
+            StoredNode::Value(_) => return self.rename_value(from, to),
+            StoredNode::Other => return Err(Error::invalid("is not a regular file").context(from)),
+            StoredNode::Group | StoredNode::Array(_) | StoredNode::Damaged(_) => {}
         }
         self.check_new_name(to)?;
         if self.find(to)?.is_some() {
@@ -125,12 +125,12 @@ impl Hierarchy {
 
     fn rename_value(&self, from: &Key, to: &Key) -> Result<()> {
         match self.find(to)? {
-            None | Some(Place::Value(_)) => {}
-            Some(Place::Other) => return Err(Error::invalid("is not a regular file").context(to)),
+            None | Some(StoredNode::Value(_)) => {}
+            Some(StoredNode::Other) => return Err(Error::invalid("is not a regular file").context(to)),
             Some(_) => return Err(Error::system(libc::EISDIR).context(to)),
         }
         match self.find(&to.parent())? {
-            Some(Place::Array(array)) => {
+            Some(StoredNode::Array(array)) => {
                 let is_chunk = [Separator::Dot, array.separator()]
                     .iter()
                     .any(|&separator| array.grid().parse_chunk_key(to.name(), separator).is_some());
@@ -140,7 +140,7 @@ impl Hierarchy {
                 }
                 check_name(to)?;
             }
-            Some(Place::Group | Place::Damaged(_)) => check_name(to)?,
+            Some(StoredNode::Group | StoredNode::Damaged(_)) => check_name(to)?,
             Some(_) => return Err(Error::system(libc::ENOTDIR).context(to.parent())),
             None => return Err(Error::not_found("no such directory").context(to.parent())),
         }
@@ -150,9 +150,9 @@ impl Hierarchy {
     /// Removes a group or array with everything that is stored below it, as far as that can be.
     pub fn remove_all(&self, key: &Key) -> Result<()> {
         let mut places = Vec::new();
-        self.walk(key, &mut |place, found| places.push((place.clone(), found.clone())));
+        self.visit_below(key, &mut |place, found| places.push((place.clone(), found.clone())));
         for (place, found) in places.into_iter().rev() {
-            if let Place::Array(array) = found {
+            if let StoredNode::Array(array) = found {
                 for entry in array.entries()? {
                     match entry.map_err(|e| e.context(&place))? {
                         ArrayEntry::Chunk(chunk) => drop(array.erase(chunk)?),
@@ -167,7 +167,7 @@ impl Hierarchy {
                     self.delete(&place.join(ZATTRS))?;
                     self.delete(&place.join(ZARRAY))?;
                 }
-                false => self.remove_place(&place)?,
+                false => self.remove_node(&place)?,
             }
         }
         Ok(())
@@ -178,11 +178,13 @@ impl Hierarchy {
         check_name(key)?;
         match self.find(&key.parent())? {
             None => return Err(Error::not_found("no such group").context(key.parent())),
-            Some(Place::Value(_) | Place::Other) => return Err(Error::system(libc::ENOTDIR).context(key.parent())),
+            Some(StoredNode::Value(_) | StoredNode::Other) => {
+                return Err(Error::system(libc::ENOTDIR).context(key.parent()));
+            }
             Some(_) => {}
         }
         for above in upwards(&key.parent()) {
-            if let Some(Place::Array(_) | Place::Damaged(_)) = self.find(&above)? {
+            if let Some(StoredNode::Array(_) | StoredNode::Damaged(_)) = self.find(&above)? {
                 let inside = format!("{key}: inside the array {above}, which holds no groups or arrays");
                 return Err(Error::system(libc::EPERM).context(inside));
             }

@@ -52,7 +52,7 @@ fn only_what_is_empty_is_removed() {
         ("file", ""),
     ]);
     let before = everything(&store);
-    let remove = |path: &str| h.remove_place(&key(path));
+    let remove = |path: &str| h.remove_node(&key(path));
     for path in ["g", "kept", "x", "noted", "holds", "bad"] {
         assert_eq!(errno(remove(path)), libc::ENOTEMPTY, "{path}");
     }
@@ -87,8 +87,8 @@ fn what_nobody_sees_goes_with_its_directory() {
         ("g/.zarrfs-7-3", "unfinished"),
     ]);
     assert!(h.list(&key("g")).unwrap().next().is_none());
-    h.remove_place(&key("x")).unwrap();
-    h.remove_place(&key("g")).unwrap();
+    h.remove_node(&key("x")).unwrap();
+    h.remove_node(&key("g")).unwrap();
     assert!(everything(&store).is_empty(), "{:?}", everything(&store));
 }
 
@@ -114,8 +114,11 @@ fn arrays_are_removed_in_any_order() {
         if !first {
             unlink(MetadataFile::Array);
         }
-        assert!(matches!(h.find(&key("x")).unwrap(), Some(Place::Array(_))), "data.raw may still have to be removed");
-        h.remove_place(&key("x")).unwrap();
+        assert!(
+            matches!(h.find(&key("x")).unwrap(), Some(StoredNode::Array(_))),
+            "data.raw may still have to be removed"
+        );
+        h.remove_node(&key("x")).unwrap();
         assert!(everything(&store).is_empty(), "{:?}", everything(&store));
     }
 }
