@@ -1,5 +1,6 @@
-//! Stores: maps from keys to bytes, read one level or one value at a time. This room knows nothing of Zarr: it is keys,
-//! values, versions. One file per kind of store beside it.
+//! Stores: maps from keys to bytes. One submodule per kind of store, and wrappers that cache what a remote store returns.
+//!
+//! This module knows keys, values and versions; it must not know Zarr.
 
 mod delegate;
 mod directory;
@@ -41,30 +42,43 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::time::{Instant, SystemTime};
 
-/// Something that differs whenever the bytes of a key may differ.
+/// Identifies the content of a key: two different contents have two different versions.
+///
+/// The reverse does not hold: a version may change although the bytes stay the same.
+///
+/// ```
+/// use zarrfs::store::{Key, MemoryStore, Replaces, Store};
+///
+/// let (store, key) = (MemoryStore::default(), Key::normalize("a/0.0")?);
+/// let first = store.put(&key, b"one")?;
+/// store.put(&key, b"two")?;
+/// // a conditional put fails once another writer has replaced the value
+/// assert_eq!(store.put_if(&key, b"three", Replaces::Version(&first))?, None);
+/// # Ok::<(), zarrfs::error::Error>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Version {
-    /// Of a file.
+    /// The version of a file.
     File {
-        /// Its file system.
+        /// Device number of the file system.
         device: u64,
-        /// Its number there.
+        /// Inode number.
         inode: u64,
-        /// Its modification time, in nanoseconds since 1970.
+        /// Modification time in nanoseconds since 1970.
         modified: i128,
-        /// Its change time, likewise: it catches a rewrite that puts the modification time back.
+        /// Change time in nanoseconds since 1970. It reveals a rewrite that restored the modification time.
         changed: i128,
-        /// Its size in bytes.
+        /// Size in bytes.
         size: u64,
     },
-    /// A counter of writes.
+    /// The value of a counter of writes within this process.
     Count(u64),
-    /// What a server calls a version: an entity tag or a generation; where it has none, the date and size it tells.
+    /// The version that a server names: an entity tag or, if it sends none, the date and size.
     Tag(String),
 }
 
 impl fmt::Display for Version {
-    /// As text that differs where the version does, and is the same in each process.
+    /// Writes a text that is unique to the version and equal in all processes.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Version::File { device, inode, modified, changed, size } => {
@@ -76,97 +90,126 @@ impl fmt::Display for Version {
     }
 }
 
-/// What a put may replace.
+/// The condition of [`Store::put_if`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Replaces<'a> {
-    /// Whatever is there.
+    /// The put replaces any value.
     Anything,
-    /// Nothing: there must be no value.
+    /// The put succeeds only if the key has no value.
     Nothing,
-    /// The value of this version alone.
+    /// The put succeeds only if the value has this version.
     Version(&'a Version),
 }
 
-/// What stands at a key.
+/// What exists at a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EntryKind {
     /// A value.
     Value,
-    /// No value, but a level of the hierarchy that may hold some.
+    /// A level of the hierarchy that may hold values.
     Prefix,
-    /// Something that can be neither: a FIFO, a socket, a device. In a listing also a link that is not followed.
+    /// A FIFO, a socket or a device, which can be neither; in a listing also a link that is not followed.
     Other,
 }
 
-/// What is known of a key without reading its value.
+/// The metadata of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stat {
-    /// Whether it is a value.
+    /// What exists at the key.
     pub kind: EntryKind,
-    /// Bytes of the value.
+    /// Size of the value in bytes.
     pub size: u64,
-    /// When the value was last changed.
+    /// Time of the last modification.
     pub modified: SystemTime,
-    /// Of the value as it stands.
+    /// Version of the value.
     pub version: Version,
-    /// What the file system grants on the file or directory; `None` where a store has no modes. Exact in what
-    /// [`Store::stat`] and [`Store::stat_many`] return.
+    /// Permissions of the file or directory; `None` for a store without modes. Only [`Store::stat`] and
+    /// [`Store::stat_many`] take the directories above into account.
     pub permissions: Option<Permissions>,
 }
 
 impl Stat {
-    /// The same, granting no more than `by`.
+    /// Describes a value of a store without modes.
+    pub fn value(size: u64, modified: SystemTime, version: Version) -> Self {
+        Stat { kind: EntryKind::Value, size, modified, version, permissions: None }
+    }
+
+    /// Describes a prefix that has neither a time nor a version.
+    pub fn prefix() -> Self {
+        let version = Version::Tag(String::new());
+        Stat { kind: EntryKind::Prefix, ..Stat::value(0, SystemTime::UNIX_EPOCH, version) }
+    }
+
+    /// Returns the same metadata, limited to what `by` also grants.
     pub fn restricted(self, by: Option<Permissions>) -> Self {
         Stat { permissions: both(self.permissions, by), ..self }
     }
 }
 
-/// The room there is for values, as statvfs(3) tells it of a file system.
+/// Free and total space, in the terms of statvfs(3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Space {
-    /// Bytes of the blocks that are counted.
+    /// Size of a block in bytes.
     pub block_size: u64,
-    /// Blocks in all.
+    /// Total number of blocks.
     pub blocks: u64,
-    /// Blocks free.
+    /// Number of free blocks.
     pub free: u64,
-    /// Blocks free for everybody.
+    /// Number of free blocks that an unprivileged user may use.
     pub available: u64,
-    /// Files in all.
+    /// Total number of files.
     pub files: u64,
-    /// Files that can still be made.
+    /// Number of files that can still be created.
     pub free_files: u64,
 }
 
 /// One name of a listing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// One name of a key, not the whole key.
+    /// Last name of the key.
     pub name: String,
-    /// Whether it is a value.
+    /// What exists at the key.
     pub kind: EntryKind,
-    /// What is known of the value, where the listing brings it along.
+    /// Metadata, if the listing returns it along with the name.
     pub stat: Option<Stat>,
 }
 
-/// The names of one level, as they come.
+/// The names of one level, streamed.
 pub type Listing = Box<dyn Iterator<Item = Result<Entry>> + Send>;
 
-/// A map from keys to bytes. Only a definite "no such key" is `None`; whatever else stands in the way is an error.
+/// A map from keys to bytes.
+///
+/// A method returns `None` only if the key definitely does not exist. Every other obstacle is an error.
+///
+/// ```
+/// use zarrfs::store::{Key, MemoryStore, Store};
+///
+/// let (store, key) = (MemoryStore::default(), Key::normalize("temperature/.zarray")?);
+/// let version = store.put(&key, b"{}")?;
+/// let mut value = Vec::new();
+/// assert_eq!(store.get(&key, 1 << 20, &mut value)?, Some(version));
+/// assert_eq!(value, b"{}");
+/// # Ok::<(), zarrfs::error::Error>(())
+/// ```
 pub trait Store: Send + Sync {
-    /// Reads the value of `key` into `value`, replacing what is there. A value of more than `limit` bytes is an error.
+    /// Replaces the content of `value` by the value of `key`, and returns its version.
+    ///
+    /// # Errors
+    ///
+    /// [`Kind::Damaged`] if the value has more than `limit` bytes.
     fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Version>>;
 
-    /// Reads the bytes of `range` into `value`, replacing what is there; fewer where the value ends before. The answer
-    /// is of the very value that was read.
+    /// Replaces the content of `value` by the bytes of `range`, fewer if the value ends earlier. The returned metadata
+    /// belongs to the version that was read.
     fn get_range(&self, key: &Key, range: Range<u64>, value: &mut Vec<u8>) -> Result<Option<Stat>>;
 
-    /// What stands at `key`.
+    /// Returns the metadata of `key`.
     fn stat(&self, key: &Key) -> Result<Option<Stat>>;
 
-    /// Calls `each` with what stands at each key, in order, until it returns false. Quicker than asking one by one
-    /// where neighbouring keys stand on the same level. An answer is never older than the call, but may be older than
-    /// the one before it.
+    /// Calls `each` with the metadata of each key, in order, until it returns `false`.
+    ///
+    /// This is faster than separate calls if neighboring keys are on the same level. No result is older than the call,
+    /// but a result may be older than the one before it.
     fn stat_many(&self, keys: &mut dyn Iterator<Item = Key>, each: &mut dyn FnMut(Result<Option<Stat>>) -> bool) {
         for key in keys {
             if !each(self.stat(&key)) {
@@ -175,129 +218,153 @@ pub trait Store: Send + Sync {
         }
     }
 
-    /// The names one level below `prefix`, unordered, streamed. Names that can't be keys are left out.
+    /// Streams the names one level below `prefix`, in any order. Names that cannot be keys are left out.
+    ///
+    /// # Errors
+    ///
+    /// [`Kind::NotFound`] if the prefix does not exist.
     fn list(&self, prefix: &Key) -> Result<Listing>;
 
-    /// False if [`Store::list`] may leave out what is there: a server that can't list tells of what is known otherwise.
+    /// Returns whether [`Store::list`] returns every name. A plain web server cannot list, so names must come from
+    /// elsewhere.
     fn lists_all(&self) -> bool {
         true
     }
 
-    /// How many requests may be under way at once to good purpose, whatever the cores can decode: more than one where an
-    /// answer is a long time on its way.
+    /// Returns the number of requests that may be in flight at the same time: 1 for a local store, more for a remote
+    /// one, where requests spend their time waiting.
     fn concurrency(&self) -> usize {
         1
     }
 
-    /// Has the store ask anew, when it is next asked, for what it remembers of `prefix` and all below: somebody opens a
-    /// file there and must see what is in the store now.
+    /// Invalidates cached metadata of `prefix` and all keys below it, so that the next call asks the store. A file that
+    /// is opened must show what the store holds now.
     fn forget(&self, _prefix: &Key) {}
 
-    /// The value as an open file of the local system, where it is one.
+    /// Returns the value as an open local file, if it is one.
     fn file(&self, _key: &Key) -> Result<Option<(File, Stat)>> {
         Ok(None)
     }
 
-    /// Where the store is, for messages and the mount table.
+    /// Returns the location of the store, for messages and the mount table.
     fn location(&self) -> String;
 
-    /// How much room there is for values, where that can be told.
+    /// Returns the space for values, if the store knows it.
     fn space(&self) -> Result<Option<Space>> {
         Ok(None)
     }
 
-    /// True if values can be put. Of a store that can't be written all the rest answers [`Kind::ReadOnly`].
+    /// Returns whether values can be written. If not, all methods that write return [`Kind::ReadOnly`].
     fn is_writable(&self) -> bool {
         false
     }
 
-    /// An error unless values can be put below `prefix`.
+    /// Checks that values can be written below `prefix`.
+    ///
+    /// # Errors
+    ///
+    /// [`Kind::ReadOnly`], or the error of the file system, if they cannot.
     fn check_writable(&self, _prefix: &Key) -> Result<()> {
         if self.is_writable() { Ok(()) } else { Err(read_only()) }
     }
 
-    /// Makes `value` the value of `key`, with the prefixes that lead there. At every moment, also after a crash, there
-    /// is all of the old value or all of the new one. The answer is of the value that was put.
+    /// Replaces the value of `key`, creates missing prefixes, and returns the version of the new value. At every moment,
+    /// also after a crash, the key has the whole old or the whole new value.
     fn put(&self, _key: &Key, _value: &[u8]) -> Result<Version> {
         Err(read_only())
     }
 
-    /// As [`Store::put`], but only while what is there is what `replaces` says: None if it isn't, and nothing was put. A
-    /// store that can't tell puts anyway.
+    /// Puts a value only if the current one satisfies `replaces`; otherwise returns `None` and changes nothing. A store
+    /// that cannot check puts the value unconditionally.
     fn put_if(&self, key: &Key, value: &[u8], _replaces: Replaces) -> Result<Option<Version>> {
         self.put(key, value).map(Some)
     }
 
-    /// Removes a value; false if there was none.
+    /// Removes a value; returns `false` if there was none.
     fn delete(&self, _key: &Key) -> Result<bool> {
         Err(read_only())
     }
 
-    /// Waits for the lock of `key` that other programs take, too, where the store was given such locks. The wait counts
-    /// from `since`, and ends with an error after the time that was set for the locks. Nothing here asks for it: whoever
-    /// changes a value in more than one step does.
+    /// Takes the lock of `key` that it shares with other programs, if the store has such locks. The store itself never
+    /// calls this method; callers that change a value in several steps do.
+    ///
+    /// # Errors
+    ///
+    /// EIO if the lock is not free within the configured timeout, measured from `since`.
     fn lock(&self, _key: &Key, _since: Instant) -> Result<KeyLock> {
         Ok(KeyLock::default())
     }
 
-    /// Returns when every put, delete, rename, made and removed prefix that had returned before survives a power loss.
+    /// Makes durable every change whose call returned before this one began.
     fn sync(&self) -> Result<()> {
         Err(read_only())
     }
 
-    /// Makes an empty prefix: EEXIST where something stands already, ENOENT where there is no prefix above it.
+    /// Creates an empty prefix.
+    ///
+    /// # Errors
+    ///
+    /// EEXIST if the key exists, ENOENT if the prefix above it does not.
     fn make_prefix(&self, _key: &Key) -> Result<()> {
         Err(read_only())
     }
 
-    /// Removes an empty prefix; ENOTEMPTY if it isn't.
+    /// Removes an empty prefix.
+    ///
+    /// # Errors
+    ///
+    /// ENOTEMPTY if it is not empty.
     fn remove_prefix(&self, _key: &Key) -> Result<()> {
         Err(read_only())
     }
 
-    /// Gives what stands at `from` the name `to`, as rename(2): a value replaces a value, a prefix with all below it an
-    /// empty prefix.
+    /// Renames `from` to `to` like rename(2): a value replaces a value, and a prefix with everything below it replaces
+    /// an empty prefix.
     fn rename(&self, _from: &Key, _to: &Key) -> Result<()> {
         Err(read_only())
     }
 
-    /// The value as an open file of the local system, to be read and written in place; with `create` one is made where
-    /// there is none, with `exclusive` too one that stands there already is EEXIST. [`Kind::Unsupported`] where values
-    /// are no files.
+    /// Opens the value as a local file for reading and writing in place. With `create`, creates a missing file.
+    ///
+    /// # Errors
+    ///
+    /// [`Kind::Unsupported`] if values are not files; with `create` and `exclusive`, EEXIST if the file exists.
     fn writable_file(&self, _key: &Key, _create: bool, _exclusive: bool) -> Result<File> {
         match self.is_writable() {
-            true => Err(Error::unsupported("values of this kind of store are no files")),
+            true => Err(Error::unsupported("values of this kind of store are not files")),
             false => Err(read_only()),
         }
     }
 }
 
-/// A value whose memory was counted before the store was asked for it.
+/// A value whose memory was granted before it was read.
 pub struct Counted {
-    /// The bytes.
+    /// The value.
     pub bytes: Vec<u8>,
-    /// What is known of the value.
+    /// Metadata of the value.
     pub stat: Stat,
-    /// Counts the bytes.
+    /// Memory of the bytes.
     pub memory: Grant,
 }
 
-/// Bytes that a value may have whatever the store has said of its size: it may have been written meanwhile.
-const SMALL: u64 = 64 << 10;
+/// Bytes granted for a value at least: a small document may grow between `stat` and `get`.
+const MIN_GRANT: u64 = 64 << 10;
 
-/// How often a value is looked at that grows between a look at its size and reading it.
-const GROWTHS: usize = 5;
+/// Maximum number of times that a value is read again because it grew between `stat` and `get`.
+const MAX_GROWTHS: usize = 5;
 
-/// Reads the value of `key`, as [`Store::get`] does, with its memory counted; None if there is none. A store that says
-/// of a value that it is small can't have memory taken for a large one.
+/// Reads the value of `key` like [`Store::get`], with a grant for its memory. The grant follows the size that the store
+/// reports, so a store cannot make the program allocate more than it announced.
+///
+/// # Errors
+///
+/// [`Kind::Damaged`] if the value has more than `limit` bytes, or an error if its memory is not granted.
 pub fn get_counted(store: &dyn Store, key: &Key, limit: u64) -> Result<Option<Counted>> {
     let mut stat = store.stat(key)?;
     for attempt in 0.. {
         let Some(known) = stat else { break };
-        if known.size > limit {
-            return Err(Error::damaged(format!("{} bytes, more than the {limit} it may have", known.size)));
-        }
-        let most = limit.min(known.size.max(SMALL));
+        check_size(known.size, limit)?;
+        let most = limit.min(known.size.max(MIN_GRANT));
         let mut memory = crate::util::memory::take(most as usize)?;
         let mut bytes = Vec::new();
         match store.get(key, most, &mut bytes) {
@@ -306,7 +373,7 @@ pub fn get_counted(store: &dyn Store, key: &Key, limit: u64) -> Result<Option<Co
                 memory.shrink_to(bytes.capacity());
                 return Ok(version.map(|version| Counted { bytes, stat: Stat { version, ..known }, memory }));
             }
-            Err(e) if most == limit || attempt == GROWTHS || e.kind() != Kind::Damaged => return Err(e),
+            Err(e) if most == limit || attempt == MAX_GROWTHS || e.kind() != Kind::Damaged => return Err(e),
             Err(e) => {
                 store.forget(key);
                 stat = store.stat(key)?;
@@ -319,7 +386,7 @@ pub fn get_counted(store: &dyn Store, key: &Key, limit: u64) -> Result<Option<Co
     Ok(None)
 }
 
-/// Fills `out` with what stands at `offset`; it becomes shorter where the file ends before.
+/// Fills `out` with the bytes from `offset` on, and truncates it if the file ends earlier.
 pub(crate) fn read_at(file: &File, offset: u64, out: &mut Vec<u8>) -> Result<()> {
     let mut done = 0;
     while done < out.len() {
@@ -332,6 +399,14 @@ pub(crate) fn read_at(file: &File, offset: u64, out: &mut Vec<u8>) -> Result<()>
     }
     out.truncate(done);
     Ok(())
+}
+
+/// Returns [`Kind::Damaged`] if a value of `size` bytes exceeds `limit`.
+fn check_size(size: u64, limit: u64) -> Result<()> {
+    match size <= limit {
+        true => Ok(()),
+        false => Err(Error::damaged(format!("{size} bytes, more than the {limit} it may have"))),
+    }
 }
 
 fn read_only() -> Error {

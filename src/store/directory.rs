@@ -1,14 +1,14 @@
-//! A store in a directory of the local file system: a key is a path below it. Names are resolved by the kernel with
-//! `RESOLVE_BENEATH`, so that neither `..` nor a symbolic link leads out of the store, also not in a race; anything but
-//! a regular file is refused before it could block.
+//! A store in a directory of the local file system: a key is a path below it. The kernel resolves names with
+//! `RESOLVE_BENEATH`, so neither `..` nor a symbolic link leads out of the store, even in a race. Only regular files
+//! are opened as values, since others could block.
 
 mod resolve;
 mod write;
 
-use super::{Entry, EntryKind, Key, KeyLock, Listing, LockFiles, Space, Stat, Store, Version, read_at};
+use super::{Entry, EntryKind, Key, KeyLock, Listing, LockFiles, Space, Stat, Store, Version, check_size, read_at};
 use crate::error::{Error, Result};
 use crate::util::memory;
-use resolve::{Level, kind_behind, open_beneath, open_seen};
+use resolve::{OpenDirectory, kind_behind, open_beneath, open_seen};
 use rustix::fs::{self, Dir, FileType, Mode, OFlags};
 use std::fs::File;
 use std::io::Read;
@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
-use write::Changes;
+use write::ChangedDirectories;
 
 pub(super) use resolve::stat_of;
 
@@ -26,16 +26,17 @@ pub(super) use resolve::stat_of;
 pub struct DirectoryStore {
     root: Arc<OwnedFd>,
     path: PathBuf,
-    /// Warn once of names that can't be keys.
+    /// Whether a warning about names that cannot be keys was logged.
     warned: Arc<AtomicBool>,
-    changes: Changes,
+    changes: ChangedDirectories,
     fsync: bool,
     locks: Option<Box<LockFiles>>,
     lists_unfinished: bool,
 }
 
 impl DirectoryStore {
-    /// Opens the directory at `path`; it stays the store even if the path is mounted over or renamed later.
+    /// Opens the directory at `path`. It stays the store even if another file system is mounted there or the directory
+    /// is renamed.
     pub fn open(path: &Path) -> Result<Self> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = fs::open(path, flags, Mode::empty()).map_err(|e| Error::from(e).context(path.display()))?;
@@ -49,32 +50,31 @@ impl DirectoryStore {
             root: Arc::new(root),
             path: path.to_path_buf(),
             warned: Arc::default(),
-            changes: Changes::default(),
+            changes: ChangedDirectories::default(),
             fsync: true,
             locks: None,
             lists_unfinished: false,
         })
     }
 
-    /// The same store, but no value is forced to stable storage before it replaces the old one, only by a sync: quicker,
-    /// and after a power loss a value may be neither the old one nor the new one.
+    /// Replaces values without syncing them first; only [`Store::sync`] makes them durable. This is faster, but after a
+    /// power loss a value may be neither the old one nor the new one.
     pub fn without_fsync(self) -> Self {
         DirectoryStore { fsync: false, ..self }
     }
 
-    /// The same store with locks of its keys, which others take before they change a chunk.
+    /// Uses `locks` for [`Store::lock`].
     pub fn with_locks(self, locks: LockFiles) -> Self {
         DirectoryStore { locks: Some(Box::new(locks)), ..self }
     }
 
-    /// The same store, whose listings have also the files of values that are still written, or were when their writer
-    /// died.
+    /// Includes temporary files in listings: values that are being written, or whose writer died.
     pub fn listing_unfinished(self) -> Self {
         DirectoryStore { lists_unfinished: true, ..self }
     }
 
     fn open_value(&self, key: &Key) -> Result<Option<(File, Stat)>> {
-        // a FIFO would block an open without NONBLOCK
+        // without NONBLOCK, opening a FIFO would block
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
         let Some(fd) = open_beneath(&self.root, key.as_str(), flags)? else { return Ok(None) };
         let stat = stat_of(&fd)?;
@@ -89,10 +89,8 @@ impl DirectoryStore {
 impl Store for DirectoryStore {
     fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Version>> {
         let Some((file, stat)) = self.open_value(key)? else { return Ok(None) };
-        if stat.size > limit {
-            return Err(Error::damaged(format!("{} bytes, more than the {limit} it may have", stat.size)));
-        }
-        // one byte more tells a file that grows from one that ends
+        check_size(stat.size, limit)?;
+        // one more byte distinguishes a file that grows from one that ends
         memory::reserve(value, stat.size as usize + 1)?;
         file.take(limit.saturating_add(1)).read_to_end(value)?;
         if value.len() as u64 > limit {
@@ -110,14 +108,14 @@ impl Store for DirectoryStore {
     }
 
     fn stat(&self, key: &Key) -> Result<Option<Stat>> {
-        let Some((fd, on_the_way)) = open_seen(&self.root, key.as_str(), OFlags::PATH)? else { return Ok(None) };
-        Ok(Some(stat_of(&fd)?.restricted(on_the_way)))
+        let Some((fd, skipped)) = open_seen(&self.root, key.as_str(), OFlags::PATH)? else { return Ok(None) };
+        Ok(Some(stat_of(&fd)?.restricted(skipped)))
     }
 
     fn stat_many(&self, keys: &mut dyn Iterator<Item = Key>, each: &mut dyn FnMut(Result<Option<Stat>>) -> bool) {
-        let mut level: Option<Level> = None;
+        let mut level: Option<OpenDirectory> = None;
         for key in keys {
-            if !each(self.stat_near(&key, &mut level)) {
+            if !each(self.stat_in(&key, &mut level)) {
                 return;
             }
         }
@@ -178,11 +176,11 @@ impl Store for DirectoryStore {
     }
 
     fn is_writable(&self) -> bool {
-        self.permits_writing(&Key::root()).is_ok()
+        self.check_permissions(&Key::root()).is_ok()
     }
 
     fn check_writable(&self, prefix: &Key) -> Result<()> {
-        self.permits_writing(prefix)
+        self.check_permissions(prefix)
     }
 
     fn put(&self, key: &Key, value: &[u8]) -> Result<Version> {

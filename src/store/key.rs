@@ -1,24 +1,39 @@
-//! Checked key names. A key that could leave its store can't be spelled, so nobody else has to check.
+//! Keys: checked names. A key that leaves its store cannot be constructed, so no other module has to check for one.
 
 use crate::error::{Error, Result};
 use std::fmt;
 
-/// Bytes of the longest path that is made a key: four times what Linux takes.
+/// Maximum length of a path that becomes a key, in bytes: four times `PATH_MAX` of Linux.
 const MAX_PATH: usize = 16 << 10;
 
-/// A key or prefix: names joined by `/`, none of them empty, `.`, `..`, or with a NUL inside. The root is the empty
+/// A key or prefix: names joined by `/`, none of which is empty, `.` or `..` or contains a NUL. The root is the empty
 /// key.
+///
+/// ```
+/// use zarrfs::store::Key;
+///
+/// let key = Key::normalize("/group//array/")?;
+/// assert_eq!(key.as_str(), "group/array");
+/// assert_eq!(key.child(".zarray")?.parent(), key);
+/// assert!(Key::normalize("../outside").is_err());
+/// # Ok::<(), zarrfs::error::Error>(())
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Key(String);
 
 impl Key {
-    /// The empty key: the root of the store.
+    /// Returns the empty key: the root of the store.
     pub fn root() -> Self {
         Key(String::new())
     }
 
-    /// A logical path, normalised as the Zarr v2 spec says ("Logical storage paths"): backslashes become slashes,
-    /// leading, trailing and doubled slashes go; `.` and `..` are refused.
+    /// Normalizes a logical path as section "Logical storage paths" of the Zarr v2 specification says: backslashes
+    /// become slashes, and leading, trailing and repeated slashes are removed.
+    ///
+    /// # Errors
+    ///
+    /// [`Kind::Invalid`](crate::error::Kind::Invalid) if a name is `.` or `..` or contains a NUL, or if the path is too
+    /// long.
     pub fn normalize(path: &str) -> Result<Self> {
         if path.len() > MAX_PATH {
             return Err(Error::invalid(format!("a path of {} bytes is longer than {MAX_PATH}", path.len())));
@@ -27,7 +42,7 @@ impl Key {
         path.split('/').filter(|name| !name.is_empty()).try_fold(Key::root(), |key, name| key.child(name))
     }
 
-    /// The key one level down.
+    /// Returns the key of `name`, one level below this key.
     pub fn child(&self, name: &str) -> Result<Self> {
         if name.is_empty() || name == "." || name == ".." || name.contains(['/', '\0']) {
             return Err(Error::invalid(format!("{name:?} can't be a key name")));
@@ -35,27 +50,27 @@ impl Key {
         Ok(self.join(name))
     }
 
-    /// The key `path` levels down, where `path` is known to be made of good names: a chunk key or a metadata name.
+    /// Appends a path whose names are known to be valid: a chunk key or the name of a metadata document.
     pub(crate) fn join(&self, path: &str) -> Self {
         if self.0.is_empty() { Key(path.to_string()) } else { Key(format!("{}/{path}", self.0)) }
     }
 
-    /// The key that stands at `below` as seen from this one.
+    /// Resolves `below` relative to this key.
     pub fn join_key(&self, below: &Key) -> Self {
         if below.is_root() { self.clone() } else { self.join(&below.0) }
     }
 
-    /// The key one level up; the root's is the root.
+    /// Returns the key one level up. The parent of the root is the root.
     pub fn parent(&self) -> Self {
         Key(self.0.rsplit_once('/').map_or(String::new(), |(parent, _)| parent.to_string()))
     }
 
-    /// The last name; empty for the root.
+    /// Returns the last name, which is empty for the root.
     pub fn name(&self) -> &str {
         self.0.rsplit('/').next().unwrap_or_default()
     }
 
-    /// This key as seen from `ancestor`; None if it is not below it. The ancestor itself is the root.
+    /// Returns this key relative to `ancestor`, or `None` if it is not at or below `ancestor`.
     pub fn relative_to(&self, ancestor: &Key) -> Option<Self> {
         let rest = self.0.strip_prefix(&ancestor.0)?;
         match rest.strip_prefix('/') {
@@ -64,31 +79,31 @@ impl Key {
         }
     }
 
-    /// What this key becomes when `from` gets the name `to`; None if it stands neither there nor below.
+    /// Returns the key after a rename of `from` to `to`, or `None` if the rename does not affect it.
     pub fn moved(&self, from: &Key, to: &Key) -> Option<Self> {
         let rest = self.relative_to(from)?;
         Some(if rest.is_root() { to.clone() } else { to.join(rest.as_str()) })
     }
 
-    /// The names joined by `/`; empty for the root.
+    /// Returns the names joined by `/`, which is empty for the root.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// True for the root of the store.
+    /// Returns whether this is the root of the store.
     pub fn is_root(&self) -> bool {
         self.0.is_empty()
     }
 }
 
 impl fmt::Display for Key {
-    /// A leading slash makes the root visible, and stands for the store. Control characters are escaped.
+    /// Writes the key with a leading slash, which makes the root visible, and with escaped control characters.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "/{}", escaped(&self.0))
     }
 }
 
-/// A name as people are shown it: in one line, its control characters escaped.
+/// Escapes the control characters of a name, so that it can be shown on one line.
 pub fn escaped(name: &str) -> String {
     name.escape_debug().to_string().replace("\\'", "'").replace("\\\"", "\"")
 }

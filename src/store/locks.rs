@@ -1,10 +1,10 @@
-//! Locks of keys that other programs take, too: one file for each in a directory of their own, as zarr-python's
-//! `ProcessSynchronizer` has them (`fasteners.InterProcessLock`: the file opened to append, and a `fcntl` record lock on
-//! all of it). A lock holds back whoever asks for it, nobody else; it knows nothing of the store whose keys it names.
+//! Locks of keys that are shared with other programs: one lock file per key in a separate directory, as zarr-python's
+//! `ProcessSynchronizer` uses them (`fasteners.InterProcessLock`: a file opened for appending, with a `fcntl` record
+//! lock on the whole file). The locks are advisory. This module must not know the store whose keys it locks.
 //!
-//! Every wait ends: any process that may open a lock file can hold its lock for ever. A process needs no more than the
-//! right to read a file to hold a shared lock, which delays the exclusive one. Lock files are therefore not readable by
-//! users who can't write them.
+//! Every wait ends, since any process that may open a lock file can hold its lock forever. A process that may only read
+//! the file can still take a shared lock, which delays the exclusive one. Therefore users who cannot write a lock file
+//! cannot read it either.
 
 use super::directory::stat_of;
 use super::{DirectoryStore, Key, Store, Version};
@@ -16,10 +16,11 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Permissions of new lock files, before the umask: programs that take locks write, and none reads.
+/// Permissions of new lock files before the umask: programs that take locks open the file for writing, and none reads
+/// it.
 const LOCK_MODE: u32 = 0o622;
 
-/// How often a lock that is held is tried. The pauses double, up to the last one.
+/// First and longest pause between two attempts to take a lock. The pauses double.
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
 const LAST_PAUSE: Duration = Duration::from_millis(20);
 
@@ -29,31 +30,34 @@ pub struct LockFiles {
     timeout: Duration,
 }
 
-/// Held until it is dropped. Of a store without locks it holds nothing.
+/// A lock of a key, which is released when this is dropped. It holds nothing if the store has no locks.
 #[derive(Default)]
 pub struct KeyLock {
-    /// Closing it gives the lock back.
+    /// Closing the file releases the lock.
     _file: Option<File>,
 }
 
 impl LockFiles {
-    /// Opens the lock files in `directory`, which is made if there is none; it must be another one than the store's. A
-    /// wait for a lock ends after `timeout`.
+    /// Opens the lock files in `directory`, which is created if it is missing. It must not be the directory of the
+    /// store. A wait for a lock ends after `timeout`.
     pub fn open(directory: &Path, timeout: Duration) -> Result<Self> {
         let failed = |e: std::io::Error| Error::from(e).context(directory.display());
         std::fs::create_dir_all(directory).map_err(failed)?;
         if std::fs::metadata(directory).map_err(failed)?.mode() & 0o002 != 0 {
-            log::warn!("{}: any user can make lock files here, and delay writers by holding them", directory.display());
+            log::warn!(
+                "{}: any user can create lock files here, and delay writers by holding them",
+                directory.display()
+            );
         }
-        // what is locked after a power loss is of no use to anybody
+        // a lock file need not survive a power loss
         Ok(LockFiles { files: DirectoryStore::open(directory)?.without_fsync(), timeout })
     }
 
-    /// Waits for the lock of `key` and takes it. The wait counts from `since`.
+    /// Waits for the lock of `key` and takes it. The timeout is measured from `since`.
     ///
     /// # Errors
     ///
-    /// EIO if the lock is still held after the timeout; the message says which process holds it.
+    /// EIO if the lock is still held after the timeout; the message names the process that holds it.
     pub fn lock(&self, key: &Key, since: Instant) -> Result<KeyLock> {
         let named = |e: Error| e.context(format!("the lock file {}{key}", self.files.location()));
         let file = self.file(key).map_err(named)?;
@@ -79,35 +83,30 @@ impl LockFiles {
         let opened = match self.files.open_lock_file(key, Mode::from_raw_mode(LOCK_MODE))? {
             Some(file) => file,
             None => {
-                for (end, _) in key.as_str().match_indices('/') {
-                    match self.files.make_prefix(&Key::root().join(&key.as_str()[..end])) {
-                        Err(e) if e.errno() == libc::EEXIST => {}
-                        made => made?,
-                    }
-                }
+                self.files.make_parents(key.as_str())?;
                 let file = self.files.open_lock_file(key, Mode::from_raw_mode(LOCK_MODE))?;
                 file.ok_or_else(|| Error::system(libc::ENOENT))?
             }
         };
-        keep_from_readers(&opened)?;
+        restrict_readers(&opened)?;
         Ok(opened)
     }
 }
 
-/// Takes the right to read a lock file of ours from users who can't write it: zarr-python makes such files. A file with
-/// content or with another name is none, whoever put it here.
-fn keep_from_readers(file: &File) -> Result<()> {
+/// Removes the permission to read from a lock file of this user for those who cannot write it: zarr-python creates such
+/// files. A file with content or with several links is not a lock file and stays unchanged.
+fn restrict_readers(file: &File) -> Result<()> {
     let stat = fstat(file)?;
     let readers = stat.st_mode & !(stat.st_mode << 1) & 0o044;
     let is_ours = stat.st_uid == rustix::process::geteuid().as_raw();
     if readers != 0 && is_ours && stat.st_nlink == 1 && stat.st_size == 0 {
-        // a file system without modes refuses
+        // file systems without modes refuse
         let _ = fchmod(file, Mode::from_raw_mode(stat.st_mode & 0o777 & !readers));
     }
     Ok(())
 }
 
-/// An exclusive lock of a whole file.
+/// Describes an exclusive lock of a whole file.
 fn whole_file() -> libc::flock {
     libc::flock {
         l_type: libc::F_WRLCK as libc::c_short,
@@ -118,9 +117,9 @@ fn whole_file() -> libc::flock {
     }
 }
 
-/// Locks the whole file, unless that lock is held. The lock belongs to the open file: unlike that of a process it holds
-/// back other threads of ours, and stays when one of them closes the file. Those of processes, which fasteners takes,
-/// conflict with it.
+/// Takes the lock of a whole file unless it is held. The lock belongs to the open file, not to the process: it also
+/// excludes other threads of this process, and survives when one of them closes the same file. It conflicts with the
+/// locks of processes that fasteners takes.
 fn try_lock(file: &File) -> std::io::Result<bool> {
     let whole = whole_file();
     loop {
@@ -145,7 +144,7 @@ fn holder(file: &File) -> String {
     let pid = match found.l_pid {
         _ if !asked || found.l_type == libc::F_UNLCK as libc::c_short => None,
         pid if pid > 0 => Some(pid.to_string()),
-        // the lock belongs to an open file, which may be open in several processes
+        // the lock belongs to an open file, which several processes may share
         _ => process_with_lock(file),
     };
     let Some(pid) = pid else { return "another process".to_string() };
@@ -155,7 +154,7 @@ fn holder(file: &File) -> String {
     }
 }
 
-/// Returns the number of a process that has `file` open with the lock of an open file on it, as far as /proc tells.
+/// Returns the number of a process that has `file` open with an open-file lock, as far as /proc shows it.
 fn process_with_lock(file: &File) -> Option<String> {
     let Version::File { inode, .. } = stat_of(file).ok()?.version else { return None };
     let (inode, is_lock) = (format!(":{inode} "), |line: &str| line.starts_with("lock:") && line.contains("OFDLCK"));
@@ -178,7 +177,7 @@ mod tests {
     const LONG: Duration = Duration::from_secs(60);
 
     #[test]
-    fn threads_hold_each_other_back() {
+    fn a_lock_excludes_other_threads() {
         let dir = tempfile::tempdir().unwrap();
         let locks = LockFiles::open(&dir.path().join("made/here"), LONG).unwrap();
         let (inside, rounds) = (AtomicU32::new(0), AtomicU32::new(0));
@@ -196,7 +195,7 @@ mod tests {
             }
         });
         assert_eq!(rounds.into_inner(), 200);
-        // another key's is another lock
+        // the lock of another key is independent
         let lock = |key: &str| locks.lock(&Key::root().join(key), Instant::now()).unwrap();
         let (_a, _b) = (lock("a/x"), lock("a/y"));
         assert!(dir.path().join("made/here/a/b/0.0").is_file());
@@ -213,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_ends_with_the_name_of_the_holder() {
+    fn a_timeout_names_the_holder() {
         let dir = tempfile::tempdir().unwrap();
         let locks = LockFiles::open(dir.path(), Duration::from_millis(50)).unwrap();
         let (key, began) = (Key::root().join("a/0"), Instant::now());
@@ -222,7 +221,7 @@ mod tests {
         let own = format!("process {} (", std::process::id());
         assert_eq!(error.errno(), libc::EIO);
         assert!(error.to_string().contains(&own) && error.to_string().contains("--lock-timeout"), "{error}");
-        // a wait that is over already still takes a lock that is free
+        // after the timeout a free lock can still be taken
         drop(held);
         std::thread::sleep(Duration::from_millis(60));
         locks.lock(&key, began).unwrap();
@@ -238,7 +237,7 @@ mod tests {
             std::fs::write(&path, text).unwrap();
             std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
         };
-        // as zarr-python makes them, with three umasks; and what is no lock file
+        // files that zarr-python creates under three umasks, and one that is not a lock file
         for (name, mode, text) in [("a", 0o644, ""), ("b", 0o664, ""), ("c", 0o666, ""), ("d", 0o644, "text")] {
             made(name, mode, text);
         }

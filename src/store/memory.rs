@@ -1,6 +1,6 @@
-//! A store in memory, for tests.
+//! A store in memory.
 
-use super::{Entry, EntryKind, Key, Listing, Replaces, Stat, Store, Version};
+use super::{Entry, EntryKind, Key, Listing, Replaces, Stat, Store, Version, check_size};
 use crate::error::{Error, Result};
 use crate::util::memory::lock;
 use std::collections::{BTreeMap, BTreeSet};
@@ -8,10 +8,10 @@ use std::ops::Range;
 use std::sync::{Mutex, MutexGuard};
 use std::time::SystemTime;
 
-/// A store in memory. Every put gives its key a new version.
+/// A store in memory. Every put creates a new version.
 #[derive(Default)]
 pub struct MemoryStore {
-    /// Protects everything.
+    /// Protects the whole content.
     levels: Mutex<Levels>,
 }
 
@@ -19,9 +19,9 @@ pub struct MemoryStore {
 struct Levels {
     /// Values with their versions.
     values: BTreeMap<String, (Vec<u8>, u64)>,
-    /// Also those that hold nothing; the root is none of them.
+    /// Prefixes, including empty ones, without the root.
     prefixes: BTreeSet<String>,
-    /// The latest version given.
+    /// Counter that the latest version came from.
     latest: u64,
 }
 
@@ -54,7 +54,7 @@ impl Levels {
         !first_value.into_iter().chain(first_prefix).any(|key| key.starts_with(&below))
     }
 
-    /// An error unless the level above `key` is there.
+    /// Returns an error unless the prefix above `key` exists.
     fn check_parent(&self, key: &Key) -> Result<()> {
         match self.kind(&key.parent()) {
             Some(EntryKind::Prefix) => Ok(()),
@@ -63,7 +63,7 @@ impl Levels {
         }
     }
 
-    /// An error unless `from` may take the place of `to`.
+    /// Returns an error unless `from` can replace `to`.
     fn check_rename(&self, from: &Key, to: &Key) -> Result<()> {
         self.check_parent(to)?;
         let is_prefix = match self.kind(from) {
@@ -87,30 +87,27 @@ impl MemoryStore {
         lock(&self.levels)
     }
 
-    /// Sets the value of `key`, a normalised path, as another writer would.
+    /// Sets the value of `key`, a normalized path, as another writer would.
     pub fn insert(&self, key: &str, value: impl Into<Vec<u8>>) {
-        // where a prefix stands, or a value above, there is nothing to set
+        // nothing can be set at a prefix or below a value
         let _ = self.lock().put(&Key::root().join(key), value.into());
     }
 
-    /// Removes the value of `key`, likewise.
+    /// Removes the value of `key`, a normalized path, as another writer would.
     pub fn remove(&self, key: &str) {
         self.lock().values.remove(key);
     }
 }
 
 fn stat_of(bytes: &[u8], count: u64) -> Stat {
-    let (kind, size, version) = (EntryKind::Value, bytes.len() as u64, Version::Count(count));
-    Stat { kind, size, modified: SystemTime::UNIX_EPOCH, version, permissions: None }
+    Stat::value(bytes.len() as u64, SystemTime::UNIX_EPOCH, Version::Count(count))
 }
 
 impl Store for MemoryStore {
     fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Version>> {
         let levels = self.lock();
         let Some((bytes, version)) = levels.values.get(key.as_str()) else { return Ok(None) };
-        if bytes.len() as u64 > limit {
-            return Err(Error::damaged(format!("{} bytes, more than {limit}", bytes.len())));
-        }
+        check_size(bytes.len() as u64, limit)?;
         value.clear();
         value.extend_from_slice(bytes);
         Ok(Some(Version::Count(*version)))
@@ -165,12 +162,12 @@ impl Store for MemoryStore {
     fn put_if(&self, key: &Key, value: &[u8], replaces: Replaces) -> Result<Option<Version>> {
         let mut levels = self.lock();
         let there = levels.values.get(key.as_str()).map(|(_, count)| Version::Count(*count));
-        let holds = match replaces {
+        let is_satisfied = match replaces {
             Replaces::Anything => true,
             Replaces::Nothing => there.is_none(),
             Replaces::Version(version) => there.as_ref() == Some(version),
         };
-        if holds { levels.put(key, value.to_vec()).map(Some) } else { Ok(None) }
+        if is_satisfied { levels.put(key, value.to_vec()).map(Some) } else { Ok(None) }
     }
 
     fn delete(&self, key: &Key) -> Result<bool> {
@@ -215,7 +212,7 @@ impl Store for MemoryStore {
         levels.check_rename(from, to)?;
         let moved = |key: &str| Some(Key::root().join(key).moved(from, to)?.as_str().to_string());
         let values = std::mem::take(&mut levels.values);
-        // what stood at `to` goes: what comes from `from` is put last
+        // the value at `to` is replaced: the moved values are inserted last
         let (below, rest): (BTreeMap<_, _>, _) = values.into_iter().partition(|(key, _)| moved(key).is_some());
         levels.values = rest;
         levels.values.extend(below.into_iter().filter_map(|(key, value)| Some((moved(&key)?, value))));

@@ -1,39 +1,40 @@
-//! What a file system grants on the files of a store, and what remains of it where a file of the mount is made of several.
+//! Permissions of stored files, and their combination for a file of the mount that is made of several stored files.
 //!
-//! Invariant: no user but the mount's owner is granted more on a file of the mount than the store grants on every file
-//! that it is made of. Where the answer can't be exact, less is granted. POSIX access control lists are not read: where
-//! a file has one, its group bits are the list's mask.
+//! Invariant: a user other than the owner of the mount is granted no more on a file of the mount than on each stored
+//! file that it is made of. If the exact answer cannot be expressed, less is granted. POSIX access control lists are
+//! not read; where a file has one, its group bits are the mask of the list.
 
-/// The permission bits of a stored file or directory, and whom they are about.
+/// The permission bits of a stored file or directory, and the owner and group to which they apply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Permissions {
     /// Bits for the owner, the group and others, as in stat(2).
     mode: u16,
-    /// The user that the owner's bits are about; `None` if it differs between the files.
+    /// Owner of the files; `None` if they have different owners.
     owner: Option<u32>,
-    /// The group that the group's bits are about; `None` if it differs between the files.
+    /// Group of the files; `None` if they have different groups.
     group: Option<u32>,
 }
 
-/// The owner's bits, the group's, and those of others.
+/// Shifts of the bits for the owner, the group and others.
 const CLASSES: [u16; 3] = [6, 3, 0];
 
 impl Permissions {
-    /// Everything for the owner of the mount, nothing for anyone else.
+    /// All permissions for the owner of the mount, none for other users.
     pub const OWNER_ONLY: Permissions = Permissions { mode: 0o700, owner: None, group: None };
 
-    /// Everything for all users.
+    /// All permissions for all users.
     pub const EVERYONE: Permissions = Permissions { mode: 0o777, owner: None, group: None };
 
-    /// The permissions of a file with this mode, owner and group.
+    /// Returns the permissions of a file with this mode, owner and group.
     pub fn new(mode: u32, owner: u32, group: u32) -> Self {
         Permissions { mode: (mode & 0o777) as u16, owner: Some(owner), group: Some(group) }
     }
 
-    /// Returns what remains of the permissions under an owner and a group that may be others than the stored ones.
+    /// Returns the permissions that remain if the file is shown with another owner and group.
     ///
-    /// A user of another class than in the store gets only what all classes grant that the user may belong to there. The
-    /// owner keeps the owner's bits: whoever mounts, or is named by root, stands for the owner.
+    /// A user who thereby changes class gets only what all classes grant to which the user may belong in the store. The
+    /// owner keeps the bits of the owner: the owner of the mount, who mounted the store or was named by root, acts as
+    /// the owner of the files.
     fn under(self, owner: Option<u32>, group: Option<u32>) -> Self {
         let [user, mut members, mut others] = CLASSES.map(|shift| self.mode >> shift & 7);
         if group.is_none() || self.group != group {
@@ -47,12 +48,12 @@ impl Permissions {
         Permissions { mode: user << 6 | members << 3 | others, owner, group }
     }
 
-    /// Returns the permission bits of a file whose owner is `owner` and whose group is `group`.
+    /// Returns the permission bits for a file that is shown with this owner and group.
     pub fn bits(self, owner: u32, group: u32) -> u16 {
         self.under(Some(owner), Some(group)).mode
     }
 
-    /// Returns what both grant.
+    /// Returns what both permissions grant.
     pub fn and(self, other: Permissions) -> Self {
         let owner = self.owner.filter(|_| self.owner == other.owner);
         let group = self.group.filter(|_| self.group == other.group);
@@ -60,8 +61,8 @@ impl Permissions {
         Permissions { mode: a.mode & b.mode, owner, group }
     }
 
-    /// Returns what a directory grants on the files in it: reading them where their names can be listed and looked up,
-    /// and writing them where they can be replaced.
+    /// Returns the permissions that a directory grants on its files: reading if names can be listed and looked up,
+    /// writing if files can be replaced.
     pub fn inside(self) -> Self {
         let inside = |shift: u16| match self.mode >> shift & 7 {
             bits if bits & 1 == 0 => 0,
@@ -70,25 +71,26 @@ impl Permissions {
         Permissions { mode: CLASSES.into_iter().map(inside).sum(), ..self }
     }
 
-    /// Returns what a directory grants on a file below it whose name is known: whatever the file grants, to those who may
-    /// search the directory.
+    /// Returns the permissions that a directory grants on a file below it whose name is known: all of them to users who
+    /// may search the directory.
     pub fn search(self) -> Self {
         let search = |shift: u16| ((self.mode >> shift & 1) * 7) << shift;
         Permissions { mode: CLASSES.into_iter().map(search).sum(), ..self }
     }
 
-    /// Returns what a file that holds a hierarchy, such as an archive, grants on a directory of it.
+    /// Returns the permissions of a directory inside a file, such as an archive: it can be searched by users who may
+    /// read the file.
     pub fn of_level(self) -> Self {
         Permissions { mode: self.mode | (self.mode & 0o444) >> 2, ..self }
     }
 
-    /// Returns whether everyone who may read a file with these permissions may read `other`, too.
+    /// Returns whether every user who may read a file with these permissions may read `other`, too.
     pub fn readers_may_read(self, other: Permissions) -> bool {
         self.mode & 0o444 & !other.under(self.owner, self.group).mode == 0
     }
 }
 
-/// Returns what both grant; `None` stands for a store that has no modes and grants everything.
+/// Returns what both permissions grant; `None` is a store without modes, which grants everything.
 pub fn both(a: Option<Permissions>, b: Option<Permissions>) -> Option<Permissions> {
     match (a, b) {
         (Some(a), Some(b)) => Some(a.and(b)),
@@ -101,7 +103,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Bits that the store grants a user: of its owner, of a member of its group, of anybody else.
+    /// Returns the bits that the store grants to a user.
     fn granted(p: Permissions, user: u32, groups: &[u32]) -> u16 {
         let class = match () {
             () if p.owner == Some(user) => 6,
@@ -116,7 +118,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whoever is neither the owner of the mount nor root gets no bit that any of the files denies.
+        /// A user other than the owner of the mount and root gets no bit that one of the files denies.
         #[test]
         fn nobody_is_granted_more_than_by_each_file(
             files in proptest::collection::vec(any_permissions(), 1..4),

@@ -1,13 +1,13 @@
-//! Asking for many keys where some answers are known already. It knows neither where from, nor who asks.
+//! Metadata of many keys, some of which are known already.
 
 use super::{Key, Stat, Store};
 use crate::error::Result;
 
-/// Keys that are asked for together at most.
-const TOGETHER: usize = 1024;
+/// Maximum number of keys per batch.
+const BATCH: usize = 1024;
 
-/// Calls `each` with what stands at each of `keys`, in order, until it returns false: what `known` tells, and of the rest
-/// what `below` answers, which is asked for all of that at once.
+/// Calls `each` with the metadata of each key, in order, until it returns `false`. What `known` does not return comes
+/// from `below`, which is asked once per batch.
 pub fn stat_many_with(
     below: &dyn Store,
     keys: &mut dyn Iterator<Item = Key>,
@@ -15,26 +15,20 @@ pub fn stat_many_with(
     each: &mut dyn FnMut(Result<Option<Stat>>) -> bool,
 ) {
     loop {
-        let (mut unknown, mut told) = (Vec::new(), Vec::new());
-        for key in keys.take(TOGETHER) {
-            let answer = known(&key);
-            if answer.is_none() {
-                unknown.push(key);
-            }
-            told.push(answer);
-        }
-        if told.is_empty() {
+        let batch: Vec<_> = keys.take(BATCH).map(|key| (known(&key), key)).collect();
+        if batch.is_empty() {
             return;
         }
-        let (mut told, mut goes_on) = (told.into_iter(), true);
-        // what is known goes out between what is asked for, up to the next of that
-        let mut tell_known = |each: &mut dyn FnMut(Result<Option<Stat>>) -> bool| {
-            told.by_ref().map_while(|answer| answer).all(|stat| each(Ok(stat)))
+        let mut unknown = batch.iter().filter(|(stat, _)| stat.is_none()).map(|(_, key)| key.clone());
+        let (mut known_stats, mut goes_on) = (batch.iter().map(|(stat, _)| stat), true);
+        // passes on what is known, up to the next unknown key, which it consumes
+        let mut report_known = |each: &mut dyn FnMut(Result<Option<Stat>>) -> bool| {
+            known_stats.by_ref().map_while(Clone::clone).all(|stat| each(Ok(stat)))
         };
-        goes_on &= tell_known(each);
-        if goes_on && !unknown.is_empty() {
-            below.stat_many(&mut unknown.into_iter(), &mut |stat| {
-                goes_on = each(stat) && tell_known(each);
+        goes_on &= report_known(each);
+        if goes_on && batch.iter().any(|(stat, _)| stat.is_none()) {
+            below.stat_many(&mut unknown, &mut |stat| {
+                goes_on = each(stat) && report_known(each);
                 goes_on
             });
         }

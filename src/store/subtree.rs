@@ -1,73 +1,73 @@
-//! Locks of keys with all below them, within this process: an operation on one part of a store never waits for an
-//! operation on another part. This module knows nothing of what stands at the keys.
+//! Locks of subtrees of keys within this process: an operation on one part of a store never waits for an operation on
+//! another part.
 
 use super::Key;
 use crate::util::memory::lock;
 use std::collections::HashMap;
-use std::sync::{Condvar, Mutex, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-/// Readers and writers of the keys of a store. A writer excludes all others at, above and below its keys. Writers take
-/// turns in the order in which they came, and keep new readers out while they wait.
+/// Shared and exclusive locks of keys. An exclusive lock excludes all others at, above and below its keys. Exclusive
+/// locks are granted in the order of their requests; a waiting request keeps out new shared locks.
 #[derive(Default)]
 pub struct SubtreeLocks {
-    /// Protects the holders.
+    /// Protects the lists of holders and waiters.
     holders: Mutex<Holders>,
     released: Condvar,
 }
 
 #[derive(Default)]
 struct Holders {
-    /// Number of readers by key.
+    /// Number of shared locks of each key.
     shared: HashMap<Key, usize>,
     exclusive: Vec<Key>,
-    /// Keys that writers wait for, each with the number of its writer.
+    /// Keys for which exclusive locks wait, each with the number of its request.
     wanted: Vec<(u64, Key)>,
-    /// Number of writers so far.
+    /// Number of requests for exclusive locks so far.
     writers: u64,
 }
 
-/// A key that is read, until this is dropped.
+/// A shared lock, held until it is dropped.
 pub struct SharedLock<'a> {
     locks: &'a SubtreeLocks,
     key: Key,
 }
 
-/// Keys that are written, until this is dropped.
+/// An exclusive lock, held until it is dropped.
 pub struct ExclusiveLock<'a> {
     locks: &'a SubtreeLocks,
     keys: Vec<Key>,
 }
 
 impl SubtreeLocks {
-    /// Waits until no writer has or wants `key`, and takes it as a reader. A thread must not take it twice: a writer may
-    /// come in between.
+    /// Takes a shared lock of `key`, and waits while a related exclusive lock is held or requested. A thread must not
+    /// take it twice: an exclusive request between the two would block both.
     pub fn shared(&self, key: &Key) -> SharedLock<'_> {
         let mut holders = lock(&self.holders);
-        while holders.keep_out(key) {
+        while holders.blocks_shared(key) {
             holders = self.released.wait(holders).unwrap_or_else(PoisonError::into_inner);
         }
+        self.hold_shared(holders, key)
+    }
+
+    /// Takes a shared lock of `key` if that does not require waiting.
+    pub fn try_shared(&self, key: &Key) -> Option<SharedLock<'_>> {
+        let holders = lock(&self.holders);
+        (!holders.blocks_shared(key)).then(|| self.hold_shared(holders, key))
+    }
+
+    fn hold_shared(&self, mut holders: MutexGuard<'_, Holders>, key: &Key) -> SharedLock<'_> {
         *holders.shared.entry(key.clone()).or_default() += 1;
         SharedLock { locks: self, key: key.clone() }
     }
 
-    /// Takes `key` as a reader; `None` if that takes a wait.
-    pub fn try_shared(&self, key: &Key) -> Option<SharedLock<'_>> {
-        let mut holders = lock(&self.holders);
-        if holders.keep_out(key) {
-            return None;
-        }
-        *holders.shared.entry(key.clone()).or_default() += 1;
-        Some(SharedLock { locks: self, key: key.clone() })
-    }
-
-    /// Waits until no one has any of `keys`, or a key above or below, and takes all of them as a writer.
+    /// Takes an exclusive lock of `keys`, and waits until no lock of a related key is held.
     pub fn exclusive(&self, keys: &[&Key]) -> ExclusiveLock<'_> {
         let keys: Vec<Key> = keys.iter().map(|&key| key.clone()).collect();
         let mut holders = lock(&self.holders);
         holders.writers += 1;
         let number = holders.writers;
         holders.wanted.extend(keys.iter().map(|key| (number, key.clone())));
-        while holders.delay(number, &keys) {
+        while holders.blocks_exclusive(number, &keys) {
             holders = self.released.wait(holders).unwrap_or_else(PoisonError::into_inner);
         }
         holders.wanted.retain(|(writer, _)| *writer != number);
@@ -77,14 +77,14 @@ impl SubtreeLocks {
 }
 
 impl Holders {
-    /// Returns whether a reader of `key` has to wait.
-    fn keep_out(&self, key: &Key) -> bool {
+    /// Returns whether a shared lock of `key` has to wait.
+    fn blocks_shared(&self, key: &Key) -> bool {
         let wanted = self.wanted.iter().map(|(_, wanted)| wanted);
         self.exclusive.iter().chain(wanted).any(|other| is_related(other, key))
     }
 
-    /// Returns whether the writer of this number has to wait for `keys`.
-    fn delay(&self, number: u64, keys: &[Key]) -> bool {
+    /// Returns whether the exclusive request with this number has to wait.
+    fn blocks_exclusive(&self, number: u64, keys: &[Key]) -> bool {
         let earlier = self.wanted.iter().filter(|(writer, _)| *writer < number).map(|(_, key)| key);
         self.exclusive.iter().chain(self.shared.keys()).chain(earlier).any(|other| is_one_related(other, keys))
     }
@@ -105,7 +105,7 @@ impl Drop for SharedLock<'_> {
 
 impl Drop for ExclusiveLock<'_> {
     fn drop(&mut self) {
-        // no other writer has a key that is related to these
+        // no other exclusive lock contains a related key
         lock(&self.locks.holders).exclusive.retain(|key| !self.keys.contains(key));
         self.locks.released.notify_all();
     }
@@ -125,14 +125,14 @@ mod tests {
     use std::sync::mpsc::channel;
     use std::time::Duration;
 
-    const AT_ONCE: Duration = Duration::from_secs(20);
+    const SOON: Duration = Duration::from_secs(20);
     const NOT_YET: Duration = Duration::from_millis(30);
 
     fn key(text: &str) -> Key {
         Key::normalize(text).unwrap()
     }
 
-    /// Takes a lock in a thread of its own; says when it has it.
+    /// Takes a lock in another thread, and passes a function that returns whether it has been taken.
     fn taken<R>(
         locks: &SubtreeLocks,
         take: impl FnOnce(&SubtreeLocks) + Send,
@@ -149,10 +149,10 @@ mod tests {
     }
 
     #[test]
-    fn writers_exclude_others_above_and_below_alone() {
+    fn exclusive_locks_exclude_related_keys_only() {
         let locks = SubtreeLocks::default();
         let held = locks.exclusive(&[&key("g/a"), &key("g/b")]);
-        // neither waits: the test would not end
+        // neither blocks, or the test would not end
         drop(locks.shared(&key("g/c")));
         drop(locks.exclusive(&[&key("g/aa"), &key("h")]));
         let mut held = Some(held);
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn readers_share_a_key_until_a_writer_wants_it() {
+    fn a_waiting_exclusive_lock_keeps_out_shared_ones() {
         let locks = SubtreeLocks::default();
         let (first, second) = (locks.shared(&key("a")), locks.shared(&key("a")));
         drop(first);
@@ -200,7 +200,7 @@ mod tests {
             });
             assert!(written.recv_timeout(NOT_YET).is_err());
             drop(second);
-            let order = [(); 2].map(|()| written.recv_timeout(AT_ONCE).unwrap());
+            let order = [(); 2].map(|()| written.recv_timeout(SOON).unwrap());
             assert_eq!(order, [1, 2]);
         });
         let holders = lock(&locks.holders);

@@ -1,5 +1,5 @@
-//! From keys to what the kernel finds below the root: opened with `RESOLVE_BENEATH`, so that no name leads out of the
-//! store, and described. It knows nothing of values.
+//! Resolution of keys to files below the root of a directory store. Names are opened with `RESOLVE_BENEATH`, so none
+//! leads out of the store. This module does not read values.
 
 use super::DirectoryStore;
 use crate::error::{Error, Kind, Result};
@@ -9,31 +9,31 @@ use rustix::io::Errno;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::{Duration, SystemTime};
 
-/// Keys looked at in one directory before its path is resolved again: it may have been renamed meanwhile.
+/// Number of keys looked up in an open directory before its path is resolved again, since it may have been renamed.
 pub(super) const KEYS_PER_RESOLVE: u32 = 1024;
 
-/// A directory of the store, held open while one key after another is looked at in it.
-pub(super) struct Level {
+/// A directory of the store that stays open while several of its keys are looked up.
+pub(super) struct OpenDirectory {
     path: String,
-    /// None if there is no such directory.
+    /// `None` if the directory does not exist.
     directory: Option<OwnedFd>,
-    /// See [`open_seen`].
-    on_the_way: Option<Permissions>,
-    /// How many more keys may be looked at.
+    /// Permissions of the directories that a symbolic link skipped; see [`open_seen`].
+    skipped: Option<Permissions>,
+    /// Number of keys that may still be looked up.
     left: u32,
 }
 
 impl DirectoryStore {
-    /// As [`Store::stat`], by way of `level` if that is the directory of `key`, and leaving it there for the next key.
-    pub(super) fn stat_near(&self, key: &Key, level: &mut Option<Level>) -> Result<Option<Stat>> {
+    /// Returns the metadata of `key`. Uses `level` if it is the directory of `key`, and replaces it otherwise.
+    pub(super) fn stat_in(&self, key: &Key, level: &mut Option<OpenDirectory>) -> Result<Option<Stat>> {
         if key.is_root() {
             return self.stat(key);
         }
         let (parent, name) = key.as_str().rsplit_once('/').unwrap_or(("", key.as_str()));
         if !level.as_ref().is_some_and(|l| l.left > 0 && l.path == parent) {
             let opened = open_seen(&self.root, parent, OFlags::PATH | OFlags::DIRECTORY)?;
-            let (directory, on_the_way) = opened.map_or((None, None), |(directory, way)| (Some(directory), way));
-            *level = Some(Level { path: parent.to_string(), directory, on_the_way, left: KEYS_PER_RESOLVE });
+            let (directory, skipped) = opened.map_or((None, None), |(directory, skipped)| (Some(directory), skipped));
+            *level = Some(OpenDirectory { path: parent.to_string(), directory, skipped, left: KEYS_PER_RESOLVE });
         }
         let Some(level) = level else { return self.stat(key) };
         level.left -= 1;
@@ -41,17 +41,17 @@ impl DirectoryStore {
         match fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) {
             Err(Errno::NOENT) => Ok(None),
             Ok(s) if FileType::from_raw_mode(s.st_mode) != FileType::Symlink => {
-                Ok(Some(stat_from(&s).restricted(level.on_the_way)))
+                Ok(Some(stat_from(&s).restricted(level.skipped)))
             }
-            // where a link leads is not for this call to find out, nor what an error means
+            // symbolic links and errors are left to the exact method
             _ => self.stat(key),
         }
     }
 }
 
-/// What a symbolic link leads to; None for one that leads nowhere. A link that leads out of the store is refused, and
-/// so is one to a directory if it stands below another such link: two links to their own directory would make listings
-/// without end.
+/// Returns what a symbolic link leads to, or `None` if it leads nowhere. A link that leads out of the store is not
+/// followed. Neither is a link to a directory below another such link: two links to their own directory would make
+/// listings endless.
 pub(super) fn kind_behind(root: &OwnedFd, prefix: &Key, name: &str) -> Option<EntryKind> {
     let key = prefix.join(name);
     match open_beneath(root, key.as_str(), OFlags::PATH).and_then(|fd| fd.map(|fd| stat_of(&fd)).transpose()) {
@@ -74,24 +74,24 @@ fn goes_through_link(root: &OwnedFd, key: &Key) -> bool {
     opened.is_err_and(|e| e == Errno::LOOP)
 }
 
-/// Bytes of a path that the kernel takes: `PATH_MAX`.
+/// `PATH_MAX`: maximum length of a path that the kernel accepts, in bytes.
 const MAX_PATH: usize = 4096;
 
-/// Opens `path` below `root`; None if there is definitely nothing.
+/// Opens `path` below `root`. Returns `None` if it definitely does not exist.
 pub(super) fn open_beneath(root: &OwnedFd, path: &str, flags: OFlags) -> Result<Option<OwnedFd>> {
     create_beneath(root, path, flags, Mode::empty())
 }
 
-/// As [`open_beneath`], with the mode of a file that `flags` have made.
+/// Opens `path` below `root`; `mode` is for a file that `flags` create.
 pub(super) fn create_beneath(root: &OwnedFd, path: &str, flags: OFlags, mode: Mode) -> Result<Option<OwnedFd>> {
     let path = if path.is_empty() { "." } else { path };
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
-    // a rename elsewhere in the tree can make the kernel answer EAGAIN
+    // the kernel may return EAGAIN while any directory of the file system is renamed
     for _ in 0..100 {
         match fs::openat2(root.as_fd(), path, flags | OFlags::CLOEXEC, mode, resolve) {
             Ok(fd) => return Ok(Some(fd)),
             Err(Errno::NOENT | Errno::NOTDIR) => return Ok(None),
-            // no file system has such a name; of a path that is too long as a whole this can't be told
+            // no file system has such a name; a path that is too long as a whole may still exist
             Err(Errno::NAMETOOLONG) if !flags.contains(OFlags::CREATE) && path.len() < MAX_PATH => return Ok(None),
             Err(Errno::AGAIN | Errno::INTR) => {}
             Err(Errno::XDEV) => return Err(leads_out()),
@@ -106,24 +106,25 @@ pub(super) fn leads_out() -> Error {
     Error::new(Kind::System(libc::EACCES), "a symbolic link leads out of the store")
 }
 
-/// As [`open_beneath`], with `OFlags::PATH` among the flags. Where a symbolic link led to the file, also what the
-/// directories grant that the link went past: what they keep from others, no link of someone else may show.
+/// Opens `path` below `root`; `flags` must include `OFlags::PATH`. If a symbolic link led to the file, also returns the
+/// permissions of the directories that the link skipped, since a link must not reveal what they hide.
 pub(super) fn open_seen(root: &OwnedFd, path: &str, flags: OFlags) -> Result<Option<(OwnedFd, Option<Permissions>)>> {
     let plain = if path.is_empty() { "." } else { path };
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
     match fs::openat2(root.as_fd(), plain, flags | OFlags::CLOEXEC, Mode::empty(), resolve) {
         Ok(fd) => Ok(Some((fd, None))),
         Err(Errno::NOENT | Errno::NOTDIR) => Ok(None),
-        // where the link leads, and what other errors mean, is found out there
+        // this resolves the link, and finds out what other errors mean
         Err(_) => Ok(open_beneath(root, path, flags)?.map(|fd| {
-            let on_the_way = on_the_way(root, &fd).unwrap_or(Permissions::OWNER_ONLY);
-            (fd, Some(on_the_way))
+            let skipped = permissions_between(root, &fd).unwrap_or(Permissions::OWNER_ONLY);
+            (fd, Some(skipped))
         })),
     }
 }
 
-/// Returns who may search all directories between the root of the store and an open file; `None` if the kernel can't tell.
-fn on_the_way(root: &OwnedFd, file: &OwnedFd) -> Option<Permissions> {
+/// Returns who may search all directories between the root of the store and an open file, or `None` if the kernel does
+/// not tell.
+fn permissions_between(root: &OwnedFd, file: &OwnedFd) -> Option<Permissions> {
     let path = |fd: &OwnedFd| std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())).ok();
     let (file, root_path) = (path(file)?, path(root)?);
     let below = file.strip_prefix(root_path).ok()?.to_path_buf();
@@ -135,7 +136,7 @@ fn on_the_way(root: &OwnedFd, file: &OwnedFd) -> Option<Permissions> {
     Some(granted)
 }
 
-/// What an open file is.
+/// Returns the metadata of an open file.
 pub(in crate::store) fn stat_of(fd: impl AsFd) -> Result<Stat> {
     Ok(stat_from(&fs::statat(fd, "", AtFlags::EMPTY_PATH)?))
 }
