@@ -15,7 +15,7 @@ use crate::zarr::codec::PartialDecode;
 use crate::zarr::grid::ChunkId;
 use crate::zarr::layout;
 use crate::zarr::metadata::{Order, Separator};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -239,6 +239,16 @@ impl Fs {
     /// Takes back `count` lookups of an inode number.
     pub fn forget(&self, inode: u64, count: u64) {
         self.tree.forget(inode, count);
+    }
+
+    /// See [`Tree::take_crowded`].
+    pub fn has_too_many_names(&self) -> bool {
+        self.tree.take_crowded()
+    }
+
+    /// See [`Tree::least_used_names`].
+    pub fn least_used_names(&self, kept: &HashSet<u64>) -> HashMap<u64, Vec<String>> {
+        self.tree.least_used_names(kept)
     }
 
     /// What `stat` tells.

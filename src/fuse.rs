@@ -24,8 +24,9 @@
 mod backing;
 mod mount;
 mod mount_place;
-mod notify;
+mod name_limit;
 mod names;
+mod notify;
 
 pub use mount::{Manner, MountError, MountRequest, Mountpoint, Unmounted, mountpoint_of, unmount_path};
 pub use mount_place::{mounts_at, open_directory};
@@ -41,6 +42,7 @@ use fuser::{
     ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite,
     ReplyXattr, Request, Session, SessionACL, TimeOrNow, WriteFlags,
 };
+use name_limit::NameLimit;
 use notify::{Kernel, Notices};
 use std::cell::RefCell;
 use std::ffi::OsStr;
@@ -103,9 +105,10 @@ pub fn serve(fs: Arc<Fs>, mountpoint: &mut Mountpoint, options: ServeOptions) ->
     // who may use the mount is the kernel's business: allow_other is a mount option
     let kernel = Kernel::default();
     let notices = Arc::new(Notices::new(fs.clone(), kernel.clone())?);
+    let names = Arc::new(NameLimit::new(fs.clone(), kernel.clone())?);
     let inline = OneInline::default();
-    let server =
-        Server { fs, inline, pool, options, backings: None, maps_direct: false, kernel: kernel.clone(), notices };
+    let (backings, maps_direct) = (None, false);
+    let server = Server { fs, inline, pool, options, backings, maps_direct, kernel: kernel.clone(), notices, names };
     let session = Session::from_fd(server, fd, SessionACL::All, config)?;
     kernel.connect(session.notifier());
     let run = move || session.run().map_err(Error::from);
@@ -123,6 +126,7 @@ struct Server {
     maps_direct: bool,
     kernel: Kernel,
     notices: Arc<Notices>,
+    names: Arc<NameLimit>,
 }
 
 /// The right of one session thread to run a request that may block. The other session threads go on taking requests.
@@ -149,10 +153,11 @@ impl Server {
     /// job has made stale and does not wait for are dropped afterwards.
     fn dispatch(&self, slow: bool, job: impl FnOnce(&Fs) + Send + 'static) {
         let inline = if slow { None } else { self.inline.take() };
-        let (fs, notices) = (self.fs.clone(), self.notices.clone());
+        let (fs, notices, names) = (self.fs.clone(), self.notices.clone(), self.names.clone());
         let job = move || {
             job(&fs);
             notices.drop_stale();
+            names.enforce();
         };
         match inline {
             Some(_inline) => job(),
@@ -270,11 +275,13 @@ impl Filesystem for Server {
         let direct = flags.0 & libc::O_DIRECT != 0;
         let (backings, maps_direct) = (self.backings.clone(), self.maps_direct);
         let (kernel, notices, thread) = (self.kernel.clone(), self.notices.clone(), request.pid());
+        let names = self.names.clone();
         self.dispatch(self.fs.is_slow_open(inode.0) || backings.is_some(), move |fs| {
             match guarded(fs, "open", || fs.open(inode.0, write, direct)) {
                 Ok(mut opened) => {
                     kernel.forget_attributes(fs, inode);
                     fs.opened_by(opened.handle, thread);
+                    names.opened(inode.0);
                     if opened.pages == KernelPages::Fresh && opened.has_other_writers {
                         notices.note_drop(inode.0);
                     }
@@ -285,6 +292,7 @@ impl Filesystem for Server {
                         Ok(None) => {}
                         Err(e) => {
                             fs.release(opened.handle);
+                            names.closed(inode.0);
                             return reply.error(e);
                         }
                     }
@@ -441,6 +449,7 @@ impl Filesystem for Server {
         if let Some(backings) = &self.backings {
             backings.release(inode.0);
         }
+        self.names.closed(inode.0);
         // no program waits for the answer, and the kernel holds back other requests while many wait for theirs
         reply.ok();
         let notices = self.notices.clone();
@@ -469,9 +478,13 @@ impl Filesystem for Server {
     }
 
     fn opendir(&self, _: &Request, inode: INodeNo, _: OpenFlags, reply: ReplyOpen) {
+        let names = self.names.clone();
         self.dispatch(self.fs.is_slow(inode.0, None), move |fs| {
             match guarded(fs, "opendir", || fs.open_directory(inode.0)) {
-                Ok(handle) => reply.opened(FileHandle(handle), FopenFlags::empty()),
+                Ok(handle) => {
+                    names.opened(inode.0);
+                    reply.opened(FileHandle(handle), FopenFlags::empty())
+                }
                 Err(e) => reply.error(e),
             }
         });
@@ -509,8 +522,9 @@ impl Filesystem for Server {
         });
     }
 
-    fn releasedir(&self, _: &Request, _: INodeNo, handle: FileHandle, _: OpenFlags, reply: ReplyEmpty) {
+    fn releasedir(&self, _: &Request, inode: INodeNo, handle: FileHandle, _: OpenFlags, reply: ReplyEmpty) {
         reply.ok();
+        self.names.closed(inode.0);
         self.dispatch(false, move |fs| fs.release(handle.0));
     }
 

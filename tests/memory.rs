@@ -7,7 +7,8 @@ use rustix::process::{Resource, Rlimit, prlimit};
 use serde_json::{Value, json};
 use std::fs::{self, File};
 use std::io::{Read, Write};
-use std::os::unix::fs::FileExt;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::sync::mpsc::channel;
@@ -490,5 +491,56 @@ fn chunks_of_objects_that_are_written() {
             drafts.push(file);
         }
         drop(drafts);
+    });
+}
+
+/// A directory of empty files.
+fn many_files(directory: &Path, names: impl Iterator<Item = String>) {
+    fs::create_dir_all(directory).unwrap();
+    let directory = File::open(directory).unwrap();
+    let flags = rustix::fs::OFlags::CREATE | rustix::fs::OFlags::WRONLY;
+    for name in names {
+        rustix::fs::openat(&directory, name, flags, rustix::fs::Mode::RUSR).unwrap();
+    }
+}
+
+/// The daemon remembers the path of each name until the kernel forgets it. With long paths, fewer names take as much.
+#[test]
+fn names_that_the_kernel_remembers() {
+    const NAMES: u64 = 40_000;
+    let store = match Path::new("/dev/shm") {
+        memory if memory.is_dir() => tempfile::tempdir_in(memory),
+        _ => tempfile::tempdir(),
+    };
+    let store = store.unwrap();
+    write(store.path().join(".zgroup"), "{\"zarr_format\":2}");
+    let deep: PathBuf = (0..12).map(|i| format!("{i:0>240}")).collect();
+    array(&store.path().join(&deep).join("chunks"), NAMES, 1, json!({}));
+    let plain = |i: u64| format!("{i:x>240}");
+    many_files(&store.path().join(&deep).join("chunks"), (0..NAMES).map(|i| i.to_string()));
+    many_files(&store.path().join(&deep).join("plain"), (0..NAMES).map(plain));
+    attack(store.path(), &[], "names that were looked up", move |mount| {
+        let [chunks, files] = ["chunks", "plain"].map(|name| mount.join(&deep).join(name));
+        let held = File::open(chunks.join("7")).unwrap();
+        for directory in [&chunks, &files] {
+            // as `ls -l` does
+            let names = fs::read_dir(directory).unwrap();
+            let sizes = names.map(|name| name.unwrap().path().symlink_metadata().unwrap().len());
+            assert!(sizes.count() as u64 >= NAMES);
+        }
+        // as several programs do that know the names
+        std::thread::scope(|scope| {
+            for first in 0..4 {
+                let files = &files;
+                scope.spawn(move || {
+                    for i in (first..NAMES).step_by(4) {
+                        assert!(files.join(plain(i)).symlink_metadata().is_ok());
+                    }
+                });
+            }
+        });
+        // the name of an open file stays
+        assert_eq!(fs::read_link(format!("/proc/self/fd/{}", held.as_raw_fd())).unwrap(), chunks.join("7"));
+        assert_eq!(held.metadata().unwrap().ino(), fs::metadata(chunks.join("7")).unwrap().ino());
     });
 }

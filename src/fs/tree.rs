@@ -14,7 +14,7 @@ use crate::util::memory::{self, Keeper, lock};
 use crate::zarr::grid::ChunkId;
 use crate::zarr::metadata::{Separator, V1_ATTRS, V1_META, ZARRAY, ZATTRS, ZGROUP, ZMETADATA};
 use lru::LruCache;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex};
@@ -287,6 +287,17 @@ impl Tree {
     /// Takes back `count` lookups.
     pub fn forget(&self, inode: u64, count: u64) {
         self.live.forget(inode, count);
+    }
+
+    /// Returns whether the kernel should be asked to forget names, once for each time that this becomes so.
+    pub fn take_crowded(&self) -> bool {
+        self.live.take_crowded()
+    }
+
+    /// Returns names that the kernel should forget, by the inode number of their directory: those that no request has
+    /// used for longest, and none of the inodes `kept`.
+    pub fn least_used_names(&self, kept: &HashSet<u64>) -> HashMap<u64, Vec<String>> {
+        self.live.least_used(kept)
     }
 
     /// The array and number of a chunk node; ESTALE if the grid no longer has it.

@@ -39,6 +39,7 @@ impl Server {
 
     pub(super) fn create_file(&self, parent: INodeNo, name: &OsStr, flags: i32, reply: ReplyCreate) {
         let (options, notices, name) = (self.options.clone(), self.notices.clone(), utf8(name));
+        let names = self.names.clone();
         let (exclusive, truncate) = (flags & libc::O_EXCL != 0, flags & libc::O_TRUNC != 0);
         self.dispatch(true, move |fs| {
             let done = guarded(fs, "create", || fs.create(parent.0, &name?, exclusive, truncate));
@@ -49,6 +50,7 @@ impl Server {
                         _ => FopenFlags::empty(),
                     };
                     let handle = FileHandle(opened.handle);
+                    names.opened(attributes.inode);
                     // one time to live for name and attributes; the latter may change at once
                     reply.created(&Duration::ZERO, &options.attributes(&attributes), Generation(0), handle, pages);
                 }

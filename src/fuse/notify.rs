@@ -7,6 +7,7 @@ use crate::util::memory::lock;
 use crate::util::pool::{Growth, Pool};
 use fuser::{INodeNo, Notifier};
 use std::collections::HashMap;
+use std::ffi::OsStr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
@@ -33,6 +34,15 @@ impl Kernel {
         if fs.has_lasting_attributes(inode.0) {
             // a negative offset stands for the attributes alone; pages would take locks that a read may hold
             self.invalidate(inode.0, -1, 0);
+        }
+    }
+
+    /// Has the kernel forget a name, unless a process uses it. Waits for the lock of its directory.
+    pub fn forget_name(&self, directory: u64, name: &str) {
+        if let Some(notifier) = self.0.get()
+            && let Err(e) = notifier.inval_entry(INodeNo(directory), OsStr::new(name))
+        {
+            log::debug!("notify: {e}");
         }
     }
 

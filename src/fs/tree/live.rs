@@ -1,58 +1,101 @@
 //! The nodes that the kernel knows: it names them by inode number until it forgets them. A file or directory that is
-//! renamed keeps its number, as open files expect, and so does one that is removed, until nobody has it open any more.
-//! What comes to such a path meanwhile gets another number. It knows nothing of the store.
+//! renamed keeps its number, as open files expect, and so does one that is removed, until its last open file is closed.
+//! Whatever takes such a path meanwhile gets another number. The kernel forgets names only when it is short of memory
+//! itself, so this module also tells which names it should be asked to forget. It knows nothing of the store.
 
-use super::{Node, inode};
+use super::{Node, ROOT_INODE, inode};
 use crate::store::Key;
 use crate::util::memory::lock;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+
+/// Bytes of nodes above which the kernel is asked to forget some: some 100,000 names of usual length. They count in the
+/// 24 MiB that README.md's promise leaves beside the cache's bound and the budget of `util::memory`.
+const LIMIT: usize = 20 << 20;
+
+/// Bytes by which the nodes must have grown before the kernel is asked again.
+const STEP: usize = LIMIT / 16;
+
+/// Bytes that a node takes beside its path: its places in the map and in the allocator (measured: 170).
+const NODE_BYTES: usize = 180;
 
 /// Nodes by inode number.
 #[derive(Default)]
 pub struct LiveNodes {
     /// Protects the maps alone.
     known: Mutex<Known>,
+    /// Whether the kernel should be asked to forget names.
+    is_crowded: AtomicBool,
 }
 
-#[derive(Default)]
 struct Known {
     nodes: HashMap<u64, Live>,
     /// Numbers that are not what [`Node::inode`] says: of what was renamed, and of what came to a path whose number was
     /// not free. By path, and whether it is a directory's.
     numbers: HashMap<(bool, Key), u64>,
+    /// Bytes that the nodes take.
+    bytes: usize,
+    /// Bytes at which the kernel is asked to forget names.
+    threshold: usize,
+    /// Counts uses of nodes.
+    clock: u64,
 }
 
 struct Live {
-    /// None once it was removed.
+    /// `None` once it was removed.
     node: Option<Arc<Node>>,
     /// Lookups that the kernel has not taken back.
     lookups: u64,
+    /// The clock's value when a request last named the node.
+    used: u64,
+}
+
+impl Default for Known {
+    fn default() -> Self {
+        let (nodes, numbers) = Default::default();
+        Known { nodes, numbers, bytes: 0, threshold: LIMIT, clock: 0 }
+    }
 }
 
 impl LiveNodes {
-    /// The node of an inode number; None if it was removed, or the kernel has forgotten it.
+    /// Returns the node of an inode number, or `None` if it was removed or the kernel has forgotten it.
     pub fn get(&self, inode: u64) -> Option<Arc<Node>> {
-        lock(&self.known).nodes.get(&inode).and_then(|live| live.node.clone())
+        let mut known = lock(&self.known);
+        known.clock += 1;
+        let now = known.clock;
+        let live = known.nodes.get_mut(&inode)?;
+        live.used = now;
+        live.node.clone()
     }
 
-    /// The number that `node` has, or would get.
+    /// Returns the number that `node` has, or would get.
     pub fn number(&self, node: &Node) -> u64 {
         lock(&self.known).number(node)
     }
 
-    /// Counts a lookup of `node`. The number it has.
+    /// Counts a lookup of `node`, and returns its number.
     pub fn remember(&self, node: Node) -> u64 {
-        let mut known = lock(&self.known);
+        let known = &mut *lock(&self.known);
         let number = known.number(&node);
         if number != node.inode() {
             known.numbers.insert(place(&node), number);
         }
-        let live = known.nodes.entry(number).or_insert(Live { node: None, lookups: 0 });
+        known.clock += 1;
+        let now = known.clock;
+        let live = known.nodes.entry(number).or_insert(Live { node: None, lookups: 0, used: now });
         live.lookups += 1;
+        live.used = now;
         // the same path may have become something else
         if live.node.as_deref() != Some(&node) {
-            live.node = Some(Arc::new(node));
+            let size = bytes_of(&node);
+            let old = live.node.replace(Arc::new(node));
+            known.bytes += size;
+            known.bytes -= old.map_or(0, |old| bytes_of(&old));
+        }
+        if known.bytes > known.threshold {
+            known.threshold = known.bytes + STEP;
+            self.is_crowded.store(true, Ordering::Relaxed);
         }
         number
     }
@@ -62,11 +105,45 @@ impl LiveNodes {
         let mut known = lock(&self.known);
         let Some(live) = known.nodes.get_mut(&inode) else { return };
         live.lookups = live.lookups.saturating_sub(count);
-        if live.lookups == 0
-            && let Some(Live { node: Some(node), .. }) = known.nodes.remove(&inode)
-        {
-            known.numbers.remove(&place(&node));
+        if live.lookups == 0 {
+            known.remove(inode);
+            known.nodes.remove(&inode);
+            known.threshold = known.threshold.min(LIMIT.max(known.bytes + STEP));
         }
+    }
+
+    /// Returns whether the kernel should be asked to forget names, once for each time that this becomes so.
+    pub fn take_crowded(&self) -> bool {
+        self.is_crowded.load(Ordering::Relaxed) && self.is_crowded.swap(false, Ordering::Relaxed)
+    }
+
+    /// Returns a quarter of all names, those that no request has used for longest, by the number of their directory.
+    /// Names in `kept` stay. A directory is returned only where there are too few files, since it may be the working
+    /// directory of a process, and only if the kernel knows no name in it.
+    pub fn least_used(&self, kept: &HashSet<u64>) -> HashMap<u64, Vec<String>> {
+        let mut known = lock(&self.known);
+        let wanted = known.nodes.len() / 4;
+        let mut chosen = known.least_used(wanted, |number, node| !node.is_directory() && !kept.contains(&number));
+        if chosen.len() < wanted {
+            let nodes = known.nodes.values().filter_map(|live| live.node.as_ref());
+            let parents: HashSet<Key> = nodes.map(|node| node.path().parent()).collect();
+            chosen.extend(known.least_used(wanted - chosen.len(), |number, node| {
+                let is_free = number != ROOT_INODE && !kept.contains(&number);
+                node.is_directory() && is_free && !parents.contains(&node.path())
+            }));
+        }
+        known.clock += 1;
+        let now = known.clock;
+        let mut names: HashMap<u64, Vec<String>> = HashMap::new();
+        for number in chosen {
+            let Some(Live { node: Some(node), used, .. }) = known.nodes.get_mut(&number) else { continue };
+            // the kernel may refuse: others come first the next time
+            *used = now;
+            let path = node.path();
+            let directory = known.number(&Node::Directory(path.parent()));
+            names.entry(directory).or_default().push(path.name().to_string());
+        }
+        names
     }
 
     /// `node` was removed, and what was below it.
@@ -88,8 +165,9 @@ impl LiveNodes {
             let Some(live) = known.nodes.get_mut(&number) else { continue };
             let Some(old) = live.node.take() else { continue };
             let new = if node.is_directory() { old.rebased(&node.path(), &to.path()) } else { to.clone() };
-            let at = place(&new);
+            let (at, size) = (place(&new), bytes_of(&new));
             live.node = Some(Arc::new(new));
+            known.bytes = known.bytes + size - bytes_of(&old);
             known.numbers.remove(&place(&old));
             known.numbers.insert(at, number);
         }
@@ -128,9 +206,25 @@ impl Known {
 
     fn remove(&mut self, number: u64) {
         if let Some(node) = self.nodes.get_mut(&number).and_then(|live| live.node.take()) {
+            self.bytes -= bytes_of(&node);
             self.numbers.remove(&place(&node));
         }
     }
+
+    /// Returns the numbers of at most `most` of the nodes that `filter` accepts, the least recently used.
+    fn least_used(&self, most: usize, filter: impl Fn(u64, &Node) -> bool) -> Vec<u64> {
+        let nodes = self.nodes.iter().filter(|(number, live)| live.node.as_ref().is_some_and(|n| filter(**number, n)));
+        let mut ages: Vec<(u64, u64)> = nodes.map(|(number, live)| (live.used, *number)).collect();
+        if most < ages.len() {
+            ages.select_nth_unstable(most);
+        }
+        ages.into_iter().take(most).map(|(_, number)| number).collect()
+    }
+}
+
+/// Returns the bytes that a live node takes.
+fn bytes_of(node: &Node) -> usize {
+    NODE_BYTES + node.path().as_str().len()
 }
 
 fn place(node: &Node) -> (bool, Key) {
@@ -198,6 +292,55 @@ mod tests {
         assert_ne!(live.number(&directory("g/a")), a);
         live.removed(&directory("b"));
         assert_eq!((live.get(a), live.get(x)), (None, None));
+    }
+
+    #[test]
+    fn names_are_returned_when_there_are_many_and_not_before() {
+        let live = LiveNodes::default();
+        let count = LIMIT / (NODE_BYTES + 20) + 1000;
+        let name = |i: usize| format!("{i:020}");
+        let numbers: Vec<u64> = (0..count).map(|i| live.remember(value(&name(i)))).collect();
+        assert!(live.take_crowded() && !live.take_crowded());
+        // the first name is in use, the second is open
+        live.get(numbers[0]);
+        let names = live.least_used(&[numbers[1]].into());
+        assert_eq!(names.keys().collect::<Vec<_>>(), [&ROOT_INODE]);
+        let names: HashSet<&String> = names[&ROOT_INODE].iter().collect();
+        assert_eq!(names, (2..2 + count / 4).map(name).collect::<Vec<_>>().iter().collect());
+        // once they are forgotten, there is room for as many again
+        (2..2 + count / 4).for_each(|i| live.forget(numbers[i], 1));
+        (0..count / 8).for_each(|i| _ = live.remember(value(&format!("x{}", name(i)))));
+        assert!(!live.take_crowded());
+        (0..count / 4).for_each(|i| _ = live.remember(value(&format!("y{}", name(i)))));
+        assert!(live.take_crowded());
+    }
+
+    #[test]
+    fn directories_are_returned_last_and_only_without_names_in_them() {
+        let live = LiveNodes::default();
+        let nodes = ["a", "b", "c", "d", "e", "f"].map(directory).map(|node| live.remember(node));
+        let [file, other] = ["b/x", "c/x"].map(value).map(|node| live.remember(node));
+        assert_eq!(
+            live.least_used(&HashSet::new()),
+            [(nodes[1], vec!["x".into()]), (nodes[2], vec!["x".into()])].into()
+        );
+        assert_eq!(
+            live.least_used(&[file, other, nodes[0]].into()),
+            [(ROOT_INODE, vec!["d".into(), "e".into()])].into()
+        );
+    }
+
+    #[test]
+    fn bytes_are_counted_until_the_kernel_forgets() {
+        let live = LiveNodes::default();
+        let numbers = [directory("a"), value("a/b"), value("c"), value("d")].map(|node| live.remember(node));
+        live.remember(value("c"));
+        live.renamed(&directory("a"), &directory("longer"));
+        live.removed(&value("d"));
+        let bytes = |paths: &[&str]| paths.iter().map(|path| NODE_BYTES + path.len()).sum::<usize>();
+        assert_eq!(lock(&live.known).bytes, bytes(&["longer", "longer/b", "c"]));
+        numbers.iter().for_each(|number| live.forget(*number, 2));
+        assert_eq!((lock(&live.known).bytes, live.len()), (0, 0));
     }
 
     #[test]

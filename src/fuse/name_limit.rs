@@ -1,0 +1,67 @@
+//! The bound on the names that the kernel knows. The daemon remembers each name until the kernel forgets it, and the
+//! kernel forgets none while it has memory. Where there are too many, this module asks it to forget the names that were
+//! not used for longest. It must not know what names stand for.
+//!
+//! To forget a name the kernel locks its directory, and so waits for the requests in flight that look up, list, create
+//! or remove names there. Only a thread that serves no request may wait for it. A directory whose requests hang gets
+//! no more names while the kernel waits for its lock, and takes one thread of the pool.
+
+use super::notify::Kernel;
+use crate::error::Result;
+use crate::fs::Fs;
+use crate::util::memory::lock;
+use crate::util::pool::{Growth, Pool};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// Threads that wait for the locks of directories.
+const GROWTH: Growth = Growth { patience: Duration::from_millis(50), most: 64 };
+
+/// Asks the kernel to forget names.
+pub struct NameLimit {
+    fs: Arc<Fs>,
+    kernel: Kernel,
+    pool: Pool,
+    /// Protects the map: how often each file or directory is open, by inode number. Their names stay.
+    open: Mutex<HashMap<u64, u32>>,
+}
+
+impl NameLimit {
+    /// Creates the limit for a mount without open files.
+    pub fn new(fs: Arc<Fs>, kernel: Kernel) -> Result<Self> {
+        Ok(NameLimit { fs, kernel, pool: Pool::growing("names", 1, GROWTH)?, open: Mutex::default() })
+    }
+
+    /// Records that a file or directory was opened.
+    pub fn opened(&self, inode: u64) {
+        *lock(&self.open).entry(inode).or_default() += 1;
+    }
+
+    /// Records that an open file or directory was closed.
+    pub fn closed(&self, inode: u64) {
+        let mut open = lock(&self.open);
+        if let Some(count) = open.get_mut(&inode) {
+            *count -= 1;
+            if *count == 0 {
+                open.remove(&inode);
+            }
+        }
+    }
+
+    /// Has the kernel forget names, if it knows too many. Does not wait for the kernel.
+    pub fn enforce(self: &Arc<Self>) {
+        if self.fs.has_too_many_names() {
+            let limit = self.clone();
+            self.pool.run(move || limit.forget_least_used());
+        }
+    }
+
+    fn forget_least_used(self: &Arc<Self>) {
+        let open = lock(&self.open).keys().copied().collect();
+        for (directory, names) in self.fs.least_used_names(&open) {
+            let kernel = self.kernel.clone();
+            self.pool.run(move || names.iter().for_each(|name| kernel.forget_name(directory, name)));
+        }
+    }
+}
