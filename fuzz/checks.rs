@@ -64,7 +64,7 @@ fn grid(meta: &ArrayMetadata) -> Option<Grid> {
 
 fn pipeline(meta: &ArrayMetadata, grid: &Grid) {
     let Ok(pipeline) = Pipeline::new(meta, grid.chunk_size()) else { return };
-    if grid.chunk_size() > SMALL || meta.is_object() {
+    if grid.chunk_size() > SMALL || meta.has_objects() {
         return;
     }
     let mut decoded = Vec::new();

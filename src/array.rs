@@ -398,7 +398,7 @@ impl Array {
         let times = 1 + usize::from(self.is_transposed());
         let needed = size.saturating_mul(times).saturating_add(pipeline.scratch());
         // nothing tells how large chunks of objects are
-        let needed = if self.metadata.is_object() { 0 } else { needed };
+        let needed = if self.metadata.has_objects() { 0 } else { needed };
         memory::check_chunk(needed).map_err(|e| e.context(&self.key))
     }
 
@@ -413,7 +413,7 @@ impl Array {
 
     /// True if the store's layout of a chunk is not ours.
     fn is_transposed(&self) -> bool {
-        self.metadata.order == Order::F && self.grid.dimensions() > 1 && !self.metadata.is_object()
+        self.metadata.order == Order::F && self.grid.dimensions() > 1 && !self.metadata.has_objects()
     }
 
     /// Decodes into `bytes`, C layout.
@@ -431,8 +431,8 @@ impl Array {
 
     /// Bytes of memory that there are for a chunk, or for one of objects of which the caller wants no more than `most`.
     fn room(&self, most: Option<usize>) -> usize {
-        let most = most.filter(|_| self.metadata.is_object()).unwrap_or(usize::MAX);
-        memory::left_for_a_chunk().min(most)
+        let most = most.filter(|_| self.metadata.has_objects()).unwrap_or(usize::MAX);
+        memory::available_for_chunk().min(most)
     }
 
     /// An error of decoding, with the key and the codecs.

@@ -32,7 +32,7 @@ use crate::array::Array;
 use crate::error::{Error, Result};
 use crate::stats::Stats;
 use crate::store::SubtreeLocks;
-use crate::util::memory::{self, Keeper, lock};
+use crate::util::memory::{self, Reclaim, lock};
 use crate::zarr::grid::ChunkId;
 use buffers::Buffers;
 use content::{Answer, Content, Place, Slot};
@@ -245,7 +245,7 @@ impl Cache {
             let epoch = array.epoch();
             let read = array.read_plain(chunk, range.clone(), out).inspect_err(|e| self.failed(e))?;
             let mark = VersionTag::of(read.as_ref());
-            self.stats.uninitialised.add(u64::from(read.is_none()));
+            self.stats.uninitialized.add(u64::from(read.is_none()));
             self.note(array, chunk, mark);
             // whoever opened the array meanwhile has not seen this mark
             if array.epoch() == epoch {
@@ -269,7 +269,7 @@ impl Cache {
             self.stats.hits.add(1);
         }
         if std::mem::take(ahead) {
-            self.stats.readahead_used.add(1);
+            self.stats.prefetch_used.add(1);
         }
     }
 
@@ -421,7 +421,7 @@ impl Cache {
 
     fn dropped(&self, slot: Option<Slot>) {
         if matches!(slot, Some(Slot::Ready { ahead: true, .. })) {
-            self.stats.readahead_wasted.add(1);
+            self.stats.prefetch_wasted.add(1);
         }
     }
 
@@ -430,7 +430,7 @@ impl Cache {
     }
 
     fn used_by(&self, state: &State) -> usize {
-        self.buffers.bytes() + state.reserved.bytes() + state.slots.len() * SLOT_COST + memory::beyond_free()
+        self.buffers.bytes() + state.reserved.bytes() + state.slots.len() * SLOT_COST + memory::above_reserve()
     }
 
     /// As [`Cache::used_by`], without the buffers that wait: a load may take one of them.
@@ -443,9 +443,9 @@ impl Cache {
     }
 }
 
-impl Keeper for Cache {
+impl Reclaim for Cache {
     /// Drops chunks, so that documents fit beside the others.
-    fn make_room(&self) {
+    fn shrink(&self) {
         let Ok(mut state) = self.state.try_lock() else { return };
         self.evict(&mut state, 0);
         self.trim(&state);

@@ -172,7 +172,7 @@ impl From<Error> for Failure {
 
 /// Runs the command line of a process that was started with the `inherited` descriptors.
 pub fn main(inherited: Inherited) -> ExitCode {
-    memory::give_back_large_blocks();
+    memory::configure_allocator();
     stdio::start(inherited);
     let words: Vec<OsString> = std::env::args_os().collect();
     if let Some(code) = mount_helper::run(&words) {

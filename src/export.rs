@@ -150,7 +150,7 @@ impl Format {
             Format::Tiff => tiff::fits,
         };
         let has_room = !self.holds_flat() || metadata.flat_size() <= MAX_FLAT;
-        !metadata.is_object() && has_room && fits(metadata)
+        !metadata.has_objects() && has_room && fits(metadata)
     }
 
     /// Whether the format can say truly what this array is: [`Format::fits`], and what attributes and coordinates tell has

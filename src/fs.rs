@@ -10,7 +10,7 @@ use crate::stats::Stats;
 use crate::store::{Key, SubtreeLocks};
 use crate::util::json::{self, Map, Value};
 use crate::util::memory::{self, Grant, lock};
-use crate::util::pool::{Growth, Pool};
+use crate::util::pool::{Pool, PoolGrowth};
 use crate::zarr::codec::PartialDecode;
 use crate::zarr::grid::ChunkId;
 use crate::zarr::layout;
@@ -86,7 +86,7 @@ const MAX_BEHIND: usize = 16;
 
 /// Write-back threads that are added while chunks of one array wait for a lock or for the store, so that those of
 /// another array are stored nevertheless. A busy disk is no reason to add one.
-const BEHIND_GROWTH: Growth = Growth { patience: Duration::from_secs(2), most: 64 };
+const BEHIND_GROWTH: PoolGrowth = PoolGrowth { patience: Duration::from_secs(2), max_threads: 64 };
 
 /// What the kernel may keep of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -361,7 +361,7 @@ impl Fs {
                     MetadataFile::Consolidated => self.tree.consolidated(key, Duration::ZERO)?,
                     _ => self.tree.document(key, *file)?,
                 };
-                memory::check_spare()?;
+                memory::check_available()?;
                 Handle::Document(document.ok_or_else(|| Error::system(libc::ESTALE))?)
             }
             Node::Value(key) if self.drafts.get(key).is_some() => self.open_to_write(inode, &node)?.0,
@@ -604,8 +604,8 @@ impl Fs {
         let end = bytes.len().min(start.saturating_add(len));
         out.resize(end - start, 0);
         let meta = array.metadata();
-        if meta.order == Order::F && !meta.is_object() {
-            layout::read_f(&meta.chunks, meta.dtype.size(), bytes, start..end, out);
+        if meta.order == Order::F && !meta.has_objects() {
+            layout::read_f_order(&meta.chunks, meta.dtype.size(), bytes, start..end, out);
         } else {
             out.copy_from_slice(&bytes[start..end]);
         }

@@ -34,7 +34,7 @@ pub use mount_place::{mounts_at, open_directory};
 use crate::error::{Error, Kind, Result};
 use crate::fs::tree::{Attributes, Audience};
 use crate::fs::{Fs, KernelPages, Seek};
-use crate::util::pool::{Growth, Pool};
+use crate::util::pool::{Pool, PoolGrowth};
 use backing::Backings;
 use fuser::{
     BsdFileFlags, Config, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo,
@@ -70,7 +70,7 @@ const SESSION_THREADS: usize = 2;
 const MAX_BACKGROUND: u16 = 256;
 
 /// When a request gets a worker of its own, and how many there may be.
-const GROWTH: Growth = Growth { patience: Duration::from_millis(100), most: 1024 };
+const GROWTH: PoolGrowth = PoolGrowth { patience: Duration::from_millis(100), max_threads: 1024 };
 
 thread_local! {
     /// The bytes of a reply, kept for the next one: fresh memory costs as much as the copy.

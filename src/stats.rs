@@ -44,7 +44,7 @@ pub struct Stats {
     /// Blocks decoded alone.
     pub block_decodes: Counter,
     /// Chunks that are not in the store.
-    pub uninitialised: Counter,
+    pub uninitialized: Counter,
     /// Chunks that couldn't be read or decoded.
     pub failures: Counter,
     /// Bytes of encoded chunks read from the store.
@@ -70,9 +70,9 @@ pub struct Stats {
     /// Bytes taken from writers.
     pub bytes_accepted: Counter,
     /// Chunks read ahead that somebody asked for.
-    pub readahead_used: Counter,
+    pub prefetch_used: Counter,
     /// Chunks read ahead and dropped before anybody asked for them.
-    pub readahead_wasted: Counter,
+    pub prefetch_wasted: Counter,
     /// Bytes of decoded chunks written to a spill file.
     pub bytes_spilled: Counter,
     /// Nanoseconds in the store, summed over threads.
@@ -112,7 +112,7 @@ impl Stats {
             ("chunk_misses", self.misses.get()),
             ("chunk_decodes", self.decodes.get()),
             ("block_decodes", self.block_decodes.get()),
-            ("chunks_uninitialised", self.uninitialised.get()),
+            ("chunks_uninitialised", self.uninitialized.get()),
             ("chunk_failures", self.failures.get()),
             ("bytes_stored", self.bytes_stored.get()),
             ("bytes_decoded", self.bytes_decoded.get()),
@@ -126,8 +126,8 @@ impl Stats {
             ("bytes_received", self.bytes_received.get()),
             ("disk_cache_hits", self.disk_cache_hits.get()),
             ("disk_cache_misses", self.disk_cache_misses.get()),
-            ("readahead_used", self.readahead_used.get()),
-            ("readahead_wasted", self.readahead_wasted.get()),
+            ("readahead_used", self.prefetch_used.get()),
+            ("readahead_wasted", self.prefetch_wasted.get()),
             ("store_nanoseconds", self.store_time.get()),
             ("codec_nanoseconds", self.codec_time.get()),
             ("copy_nanoseconds", self.copy_time.get()),

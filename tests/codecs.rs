@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use zarrfs::util::json;
 use zarrfs::zarr::codec::{Codec, Size, build};
-use zarrfs::zarr::dtype::{DType, Kind};
+use zarrfs::zarr::dtype::{DType, DTypeKind};
 use zarrfs::zarr::metadata::CodecConfig;
 
 /// Codecs that lose information, so that their fixtures decode to something near the array.
@@ -125,8 +125,8 @@ impl Case {
 
 fn unify_nans(dtype: &DType, items: &mut [u8]) {
     let size = match dtype.kind() {
-        Kind::Float => dtype.size(),
-        Kind::Complex => dtype.size() / 2,
+        DTypeKind::Float => dtype.size(),
+        DTypeKind::Complex => dtype.size() / 2,
         _ => return,
     };
     for item in items.chunks_exact_mut(size) {

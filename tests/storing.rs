@@ -49,7 +49,7 @@ fn store_again(path: &Path, entry: &Value) -> usize {
         let mut bytes = vec![0; array.grid().chunk_size()];
         match array.load(chunk, Vec::new(), &mut scratch).unwrap() {
             Some(loaded) => bytes = loaded.bytes,
-            None if array.metadata().is_object() => continue,
+            None if array.metadata().has_objects() => continue,
             None => array.fill(&mut bytes, 0),
         }
         let version = array.store(chunk, &bytes, &mut scratch).unwrap();

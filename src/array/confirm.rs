@@ -110,7 +110,7 @@ impl Array {
         let indices = self.grid.indices(chunk);
         let kept = kept.filter(|kept| indices.iter().zip(kept.counts()).all(|(index, count)| index < count));
         let positions = |grid: &Grid, chunk| {
-            let runs = grid.runs_of(chunk, 0..grid.size()).into_iter();
+            let runs = grid.chunk_runs(chunk, 0..grid.size()).into_iter();
             runs.map(|(_, run)| run.offset..run.offset + run.len).collect::<Vec<_>>()
         };
         let kept = kept.map(|kept| positions(&kept, kept.chunk(&indices))).unwrap_or_default();

@@ -63,7 +63,7 @@ impl Array {
     /// What a part of a chunk takes.
     pub fn partial_decode(&self) -> PartialDecode {
         match &self.pipeline {
-            Ok(_) if self.is_transposed() || self.metadata.is_object() || self.is_soon_whole() => PartialDecode::No,
+            Ok(_) if self.is_transposed() || self.metadata.has_objects() || self.is_soon_whole() => PartialDecode::No,
             Ok(pipeline) => pipeline.partial_decode(),
             Err(_) => PartialDecode::No,
         }
@@ -100,7 +100,7 @@ impl Array {
 
     /// The store's file of a chunk, if it holds just the decoded bytes, in the array's own order.
     pub fn plain_file(&self, chunk: ChunkId) -> Result<Option<(File, Version)>> {
-        if !self.pipeline()?.is_identity() || self.metadata.is_object() {
+        if !self.pipeline()?.is_identity() || self.metadata.has_objects() {
             return Ok(None);
         }
         let key = self.chunk_key(chunk);
@@ -120,7 +120,7 @@ impl Array {
             return Ok(Opened::Whole); // too large a one is to fail as the whole does
         }
         let size = self.grid.chunk_size();
-        let broken = |e: crate::zarr::codec::Broken| self.in_chunk(&key, Error::damaged(e.0));
+        let broken = |e: crate::zarr::codec::CodecError| self.in_chunk(&key, Error::damaged(e.0));
         let header = BloscHeader::parse(&index, stat.size as usize, size).map_err(broken)?;
         if header.nbytes() != size || header.blocks() < 2 || header.blocksize() < MIN_BLOCK {
             return Ok(Opened::Whole);

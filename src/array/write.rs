@@ -26,7 +26,7 @@ impl Array {
 
     /// Tries to encode zeros.
     fn try_encode(&self, pipeline: &Pipeline) -> Result<()> {
-        if self.metadata.is_object() {
+        if self.metadata.has_objects() {
             return Ok(());
         }
         pipeline.check_encodes(self.metadata.dtype.size(), self.grid.chunk_size()).map_err(|e| {
@@ -58,7 +58,7 @@ impl Array {
         let pipeline = self.pipeline()?;
         self.settle_separator()?;
         let key = self.chunk_key(chunk);
-        if !self.metadata.is_object() && bytes.len() != self.grid.chunk_size() {
+        if !self.metadata.has_objects() && bytes.len() != self.grid.chunk_size() {
             let size = self.grid.chunk_size();
             return Err(Error::invalid(format!("{} bytes for a chunk of {size}", bytes.len())).context(key));
         }

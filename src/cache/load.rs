@@ -22,7 +22,7 @@ impl Cache {
     pub(super) fn load_noting(&self, slot: &mut BusySlot, known: Option<Content>, load: Load) -> Result<Content> {
         let loaded = load(slot, known);
         if matches!(loaded, Ok(Content::Uninitialised)) {
-            self.stats.uninitialised.add(1);
+            self.stats.uninitialized.add(1);
         }
         loaded.or_else(|e| {
             self.failed(&e);
@@ -47,7 +47,7 @@ impl Cache {
     }
 
     fn load_whole(&self, slot: &mut BusySlot, array: &Array, chunk: ChunkId) -> Result<Content> {
-        if array.metadata().is_object() {
+        if array.metadata().has_objects() {
             // nothing tells how large it is; most are small
             slot.reserve(2 * SMALL_OBJECTS);
             match self.load_at_most(slot, array, chunk, Some(SMALL_OBJECTS)) {

@@ -249,7 +249,7 @@ impl Prefetcher {
         for (chunk, want) in chunks.take(BESIDE * array.concurrency(self.threads as usize)) {
             let (cache, array) = (self.cache.clone(), array.clone());
             // the request itself is told what goes wrong
-            self.pool.run_first(move || drop(cache.get(&array, chunk, want)));
+            self.pool.run_urgent(move || drop(cache.get(&array, chunk, want)));
         }
     }
 

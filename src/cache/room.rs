@@ -6,10 +6,10 @@
 //!
 //! * Three quarters of the bound may hold dirty chunks. A writer that finds no room stores chunks of its own array.
 //! * An array without a dirty chunk gets room for one in the last quarter, and one such chunk of all may reach beyond
-//!   the bound, into what grants leave of [`memory::FREE`]. So each array progresses alone.
+//!   the bound, into what grants leave of [`memory::RESERVE`]. So each array progresses alone.
 //! * Background threads store the chunks that other arrays leave lying. An array takes a limited number of these
 //!   threads, and none for a moment after a failure.
-//! * A load that finds no other load of its array in flight may use what grants leave of [`memory::FREE`], too.
+//! * A load that finds no other load of its array in flight may use what grants leave of [`memory::RESERVE`], too.
 //!
 //! Memory comes first. If the stores of many arrays fail together and their chunks reach beyond the bound, a writer
 //! without a dirty chunk stores those of another array, of one that is not known to be slow if there is one; and a load
@@ -117,7 +117,7 @@ impl Cache {
         let with = |more: usize| state.written_bytes.saturating_add(more);
         // storing the chunk needs room for its encoded form
         let is_first_with_room = || {
-            let most = self.bound.saturating_add(memory::left_free());
+            let most = self.bound.saturating_add(memory::unused_reserve());
             !array.is_dirty() && state.written_bytes <= self.bound && with(array.chunk_memory()) <= most
         };
         state.written.is_empty() || with(array.grid().chunk_size()) <= self.written_bound() || is_first_with_room()
@@ -126,7 +126,7 @@ impl Cache {
     /// Whether a load of `array` that needs `bytes` may begin. If no other load is in flight it always may, so that a chunk
     /// larger than the bound can be loaded.
     pub(super) fn may_load(&self, state: &State, array: &Array, bytes: usize) -> bool {
-        let more = if state.reserved.has(array) { 0 } else { memory::left_free() };
+        let more = if state.reserved.has(array) { 0 } else { memory::unused_reserve() };
         let needed = self.needed_by(state).saturating_add(bytes);
         state.reserved.bytes() == 0 || needed <= self.bound.saturating_add(more)
     }

@@ -122,7 +122,7 @@ impl Building<'_> {
 
     /// Copies what the window has of a chunk.
     fn visit(&self, chunk: ChunkId, memory: &mut Memory) -> Result<()> {
-        let runs = self.array.grid().runs_of(chunk, self.window.range.clone());
+        let runs = self.array.grid().chunk_runs(chunk, self.window.range.clone());
         let (Some(first), Some(last)) = (runs.first(), runs.last()) else { return Ok(()) };
         let needed = first.1.offset..last.1.offset + last.1.len;
         let visited = self.bytes_of(chunk, needed, memory)?;

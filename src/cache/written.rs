@@ -242,7 +242,7 @@ pub(super) fn flush_threads(array: &Array) -> usize {
 fn inside(array: &Array, chunk: ChunkId) -> Option<Ranges> {
     array.grid().is_edge(chunk).then(|| {
         let mut inside = Ranges::default();
-        let runs = array.grid().runs_of(chunk, 0..array.size());
+        let runs = array.grid().chunk_runs(chunk, 0..array.size());
         runs.iter().for_each(|(_, run)| inside.add(run.offset..run.offset + run.len));
         inside
     })

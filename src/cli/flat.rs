@@ -37,7 +37,7 @@ pub fn open(
         _ => return Err(Failure::new(3, format!("{shown}: not an array, but a group"))),
     };
     array.readable().map_err(|e| e.context(shown))?;
-    if array.metadata().is_object() {
+    if array.metadata().has_objects() {
         let message =
             format!("{shown}: its items are objects, which have no flat bytes; its chunks can be read in a mount");
         return Err(Failure::new(4, message));

@@ -98,7 +98,7 @@ fn print_header(
     let shown = &args.path;
     if !format.fits(array.metadata()) {
         let fitting = Format::ALL.into_iter().filter(|format| format.fits(array.metadata()));
-        let why = match array.metadata().is_object() {
+        let why = match array.metadata().has_objects() {
             true => "its items are objects, which have no flat bytes".to_string(),
             false => {
                 format!("{} can't describe an array of this shape and dtype; what can: {}", format.name(), ids(fitting))

@@ -71,7 +71,7 @@ pub fn run(args: &InfoArgs) -> std::result::Result<(), Failure> {
             StoredNode::Array(array) if args.map => {
                 // the only one has the whole screen
                 let room = room(if key.is_root() { FULL } else { SMALL });
-                let mut map = Box::new(ChunkMap::new(array.grid(), array.metadata().is_object(), room));
+                let mut map = Box::new(ChunkMap::new(array.grid(), array.metadata().has_objects(), room));
                 let stored = mapped(array, args.deep, &mut map);
                 What::Array(array.clone(), stored, Some(map))
             }
@@ -165,7 +165,7 @@ fn array_json(array: &Arc<Array>, stored: &Result<Stored>, row: &mut Map<String,
         add(name, value);
     }
     add("dimension_separator", array.separator().as_char().to_string().into());
-    add("decoded_bytes", if meta.is_object() { Value::Null } else { array.size().into() });
+    add("decoded_bytes", if meta.has_objects() { Value::Null } else { array.size().into() });
     add("stored_bytes", known.and_then(|s| s.bytes).into());
     add("chunks_in_grid", array.grid().chunk_count().into());
     add("chunks_initialised", known.and_then(|s| s.chunks).into());
@@ -214,7 +214,7 @@ fn array_line(array: &Arc<Array>, stored: &Result<Stored>) -> String {
     let meta = array.metadata();
     let dims = |dims: &[u64]| format!("({})", dims.iter().map(u64::to_string).collect::<Vec<_>>().join(", "));
     let dtype = json::text(&meta.dtype_json).map_or_else(|| json::write(&meta.dtype_json), str::to_string);
-    let of = if meta.is_object() { String::new() } else { format!(" of {}", size::show(array.size())) };
+    let of = if meta.has_objects() { String::new() } else { format!(" of {}", size::show(array.size())) };
     let known = stored.as_ref().ok();
     let bytes = known.and_then(|s| s.bytes).map_or("?".to_string(), size::show);
     let chunks = known.and_then(|s| s.chunks).map_or("?".to_string(), |n| n.to_string());

@@ -7,7 +7,7 @@ use super::describe::{is_east, is_north};
 use super::described::{Coordinates, Described, DescribedAxis, MetadataNumber, Role};
 use super::spelling::{self, float};
 use crate::util::json;
-use crate::zarr::dtype::Kind;
+use crate::zarr::dtype::DTypeKind;
 use crate::zarr::metadata::ArrayMetadata;
 
 /// What no item of data that have no missing values is: the value that the format's own examples take.
@@ -114,7 +114,7 @@ fn is_packed(array: &Described) -> bool {
         told.is_some_and(|x| x != neutral) || told.is_none() && attributes.contains_key(name)
     };
     let unsigned = attributes.get("_Unsigned").map(|value| json::text(value).unwrap_or_default() == "true");
-    let is_unsigned = matches!(array.metadata.dtype.kind(), Kind::UInt | Kind::Bool);
+    let is_unsigned = matches!(array.metadata.dtype.kind(), DTypeKind::UInt | DTypeKind::Bool);
     is_scaled("scale_factor", array.scale, 1.0)
         || is_scaled("add_offset", array.offset, 0.0)
         || unsigned.is_some_and(|unsigned| unsigned != is_unsigned)

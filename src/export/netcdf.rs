@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::store::Key;
 use crate::util::json::{self, Map, Object, Value};
 use crate::util::memory;
-use crate::zarr::dtype::{DType, Kind};
+use crate::zarr::dtype::{DType, DTypeKind};
 use crate::zarr::metadata::ArrayMetadata;
 use classic::{ClassicHeader, ClassicVersion, Type, Variable};
 use dimensions::Dimensions;
@@ -93,7 +93,7 @@ impl GroupArray {
         let units = self.attributes.get("units").and_then(json::text).unwrap_or_default();
         let unit = units.split_once(" since ").map(|(unit, _)| unit.to_ascii_lowercase());
         let is_small = |unit: &str| ["nano", "micro"].iter().any(|small| unit.starts_with(small)) || unit.len() == 2;
-        let is_integer = *self.metadata().dtype.kind() == Kind::Int && self.metadata().dtype.size() == 8;
+        let is_integer = *self.metadata().dtype.kind() == DTypeKind::Int && self.metadata().dtype.size() == 8;
         is_integer && self.is_coordinate() && unit.is_some_and(|unit| !is_small(&unit))
     }
 
@@ -101,8 +101,8 @@ impl GroupArray {
     fn form(&self) -> ItemForm {
         let dtype = &self.metadata().dtype;
         match (dtype.kind(), self.kind) {
-            (Kind::Int, Type::Double) => ItemForm::Doubles { big_endian: dtype.is_big_endian() },
-            (Kind::Bytes, _) => ItemForm::AsStored,
+            (DTypeKind::Int, Type::Double) => ItemForm::Doubles { big_endian: dtype.is_big_endian() },
+            (DTypeKind::Bytes, _) => ItemForm::AsStored,
             _ if dtype.is_big_endian() => ItemForm::AsStored,
             _ if dtype.size() == 1 => ItemForm::AsStored,
             _ => ItemForm::Reversed(dtype.size()),
@@ -114,7 +114,7 @@ impl GroupArray {
         let metadata = self.metadata();
         match (self.form(), DType::parse_str(">f8")) {
             (ItemForm::Doubles { .. }, Ok(dtype)) => {
-                let fill = dtype.fill(&metadata.fill_value).ok().flatten();
+                let fill = dtype.parse_fill_value(&metadata.fill_value).ok().flatten();
                 Cow::Owned(ArrayMetadata { dtype, fill, ..metadata.clone() })
             }
             _ => Cow::Borrowed(metadata),
@@ -338,18 +338,18 @@ fn type_of(array: &Array) -> std::result::Result<Type, String> {
         return Err("a dimension has length 0".into());
     }
     match (metadata.dtype.kind(), metadata.dtype.size()) {
-        (Kind::Bool, _) | (Kind::Int, 1) => Ok(Type::Byte),
-        (Kind::Int, 2) => Ok(Type::Short),
-        (Kind::Int, 4) => Ok(Type::Int),
-        (Kind::Int, 8) => Ok(Type::Int64),
-        (Kind::UInt, 1) => Ok(Type::UByte),
-        (Kind::UInt, 2) => Ok(Type::UShort),
-        (Kind::UInt, 4) => Ok(Type::UInt),
-        (Kind::UInt, 8) => Ok(Type::UInt64),
-        (Kind::Float, 4) => Ok(Type::Float),
-        (Kind::Float, 8) => Ok(Type::Double),
-        (Kind::Bytes, 1..) => Ok(Type::Char),
-        (Kind::DateTime, _) if attributes::time_unit(metadata).is_some() => Ok(Type::Int64),
+        (DTypeKind::Bool, _) | (DTypeKind::Int, 1) => Ok(Type::Byte),
+        (DTypeKind::Int, 2) => Ok(Type::Short),
+        (DTypeKind::Int, 4) => Ok(Type::Int),
+        (DTypeKind::Int, 8) => Ok(Type::Int64),
+        (DTypeKind::UInt, 1) => Ok(Type::UByte),
+        (DTypeKind::UInt, 2) => Ok(Type::UShort),
+        (DTypeKind::UInt, 4) => Ok(Type::UInt),
+        (DTypeKind::UInt, 8) => Ok(Type::UInt64),
+        (DTypeKind::Float, 4) => Ok(Type::Float),
+        (DTypeKind::Float, 8) => Ok(Type::Double),
+        (DTypeKind::Bytes, 1..) => Ok(Type::Char),
+        (DTypeKind::DateTime, _) if attributes::time_unit(metadata).is_some() => Ok(Type::Int64),
         _ => Err(format!("netCDF has no type for {}", json::write(&metadata.dtype_json))),
     }
 }

@@ -1,7 +1,7 @@
 //! NumPy's `.npy`, version 1.0, or 2.0 where the header is longer than 64 KiB: `numpy.lib.format`.
 
 use crate::util::json::{self, Value};
-use crate::zarr::dtype::{DType, Kind};
+use crate::zarr::dtype::{DType, DTypeKind};
 use crate::zarr::metadata::ArrayMetadata;
 
 /// Where the flat bytes begin is a multiple of this, as numpy has it, so that they can be mapped.
@@ -47,8 +47,8 @@ pub fn header(metadata: &ArrayMetadata) -> Vec<u8> {
 /// The dtype as Python spells it; None where numpy can't have it from a file.
 pub fn descr(dtype: &DType, json: &Value) -> Option<String> {
     match (dtype.kind(), json) {
-        (Kind::Object, _) => None,
-        (Kind::Struct(fields), Value::Array(list)) => {
+        (DTypeKind::Object, _) => None,
+        (DTypeKind::Struct(fields), Value::Array(list)) => {
             let field = |(field, json): (&crate::zarr::dtype::Field, &Value)| {
                 let inner = descr(&field.dtype, json.get(1)?)?;
                 let shape: String = field.shape.iter().map(|n| format!("{n}, ")).collect();

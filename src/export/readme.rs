@@ -6,7 +6,7 @@ use super::described::Described;
 use super::recipes::{self, RecipeText};
 use super::spelling::{self, float, list};
 use crate::util::json;
-use crate::zarr::dtype::{DType, Kind};
+use crate::zarr::dtype::{DType, DTypeKind};
 use crate::zarr::metadata::ArrayMetadata;
 
 /// Always.
@@ -70,20 +70,21 @@ fn heading(array: &Described) -> String {
 fn item(metadata: &ArrayMetadata) -> String {
     let dtype = &metadata.dtype;
     let word = match dtype.kind() {
-        Kind::Bool => "bool, 0 or 1",
-        Kind::Int => "signed integer",
-        Kind::UInt => "unsigned integer",
-        Kind::Float => "float",
-        Kind::Complex => "complex: two floats",
-        Kind::TimeDelta => "count of time units, signed integer",
-        Kind::DateTime => "count of time units since 1970, signed integer",
-        Kind::Bytes => "bytes, padded with zeros",
-        Kind::Text => "UCS-4 text, padded with zeros",
-        Kind::Void => "bytes",
-        Kind::Object => "object",
-        Kind::Struct(_) => "fields, packed",
+        DTypeKind::Bool => "bool, 0 or 1",
+        DTypeKind::Int => "signed integer",
+        DTypeKind::UInt => "unsigned integer",
+        DTypeKind::Float => "float",
+        DTypeKind::Complex => "complex: two floats",
+        DTypeKind::TimeDelta => "count of time units, signed integer",
+        DTypeKind::DateTime => "count of time units since 1970, signed integer",
+        DTypeKind::Bytes => "bytes, padded with zeros",
+        DTypeKind::Text => "UCS-4 text, padded with zeros",
+        DTypeKind::Void => "bytes",
+        DTypeKind::Object => "object",
+        DTypeKind::Struct(_) => "fields, packed",
     };
-    let has_order = dtype.size() > 1 && !matches!(dtype.kind(), Kind::Bytes | Kind::Void | Kind::Struct(_));
+    let has_order =
+        dtype.size() > 1 && !matches!(dtype.kind(), DTypeKind::Bytes | DTypeKind::Void | DTypeKind::Struct(_));
     let order = match dtype.is_big_endian() {
         _ if !has_order => "",
         true => ", big-endian",

@@ -3,7 +3,7 @@
 
 use super::npy;
 use super::spelling::{self, list};
-use crate::zarr::dtype::{DType, Kind};
+use crate::zarr::dtype::{DType, DTypeKind};
 use crate::zarr::metadata::ArrayMetadata;
 
 /// Rows of more bytes than this are not shown as one line of text.
@@ -95,7 +95,7 @@ struct ItemType {
 
 impl ItemType {
     fn of(dtype: &DType) -> Option<Self> {
-        let is_half = *dtype.kind() == Kind::Float && dtype.size() == 2;
+        let is_half = *dtype.kind() == DTypeKind::Float && dtype.size() == 2;
         let code = if is_half { "f2" } else { spelling::number(dtype)? };
         Some(ItemType { code, size: dtype.size(), is_big: dtype.is_big_endian() })
     }

@@ -1,7 +1,7 @@
 //! How headers spell what several of them have to say: types, numbers, names, steps. It knows no format.
 
 use super::described::{Coordinates, Described, MetadataNumber};
-use crate::zarr::dtype::{DType, Kind};
+use crate::zarr::dtype::{DType, DTypeKind};
 use crate::zarr::metadata::ArrayMetadata;
 
 /// The most coordinates that a header lists.
@@ -10,23 +10,23 @@ pub const MAX_LISTED: u64 = 1 << 20;
 /// Letters of a name or a title.
 const MAX_LINE: usize = 200;
 
-/// Kind and bytes of items that are numbers to other programs: `i2`, `u1`, `f4`, `c16`. Bools are bytes of 0 and 1. None
+/// DTypeKind and bytes of items that are numbers to other programs: `i2`, `u1`, `f4`, `c16`. Bools are bytes of 0 and 1. None
 /// for halves and extended floats, which few programs know, and for times, whose unit no header has a place for.
 pub fn number(dtype: &DType) -> Option<&'static str> {
     Some(match (dtype.kind(), dtype.size()) {
-        (Kind::Bool, _) => "u1",
-        (Kind::Int, 1) => "i1",
-        (Kind::Int, 2) => "i2",
-        (Kind::Int, 4) => "i4",
-        (Kind::Int, 8) => "i8",
-        (Kind::UInt, 1) => "u1",
-        (Kind::UInt, 2) => "u2",
-        (Kind::UInt, 4) => "u4",
-        (Kind::UInt, 8) => "u8",
-        (Kind::Float, 4) => "f4",
-        (Kind::Float, 8) => "f8",
-        (Kind::Complex, 8) => "c8",
-        (Kind::Complex, 16) => "c16",
+        (DTypeKind::Bool, _) => "u1",
+        (DTypeKind::Int, 1) => "i1",
+        (DTypeKind::Int, 2) => "i2",
+        (DTypeKind::Int, 4) => "i4",
+        (DTypeKind::Int, 8) => "i8",
+        (DTypeKind::UInt, 1) => "u1",
+        (DTypeKind::UInt, 2) => "u2",
+        (DTypeKind::UInt, 4) => "u4",
+        (DTypeKind::UInt, 8) => "u8",
+        (DTypeKind::Float, 4) => "f4",
+        (DTypeKind::Float, 8) => "f8",
+        (DTypeKind::Complex, 8) => "c8",
+        (DTypeKind::Complex, 16) => "c16",
         _ => return None,
     })
 }
@@ -135,14 +135,14 @@ pub fn nodata(array: &Described) -> Option<MetadataNumber> {
 pub fn item(dtype: &DType, nodata: MetadataNumber) -> Option<MetadataNumber> {
     let bits = 8 * dtype.size() as u32;
     let within = match dtype.kind() {
-        Kind::Float if dtype.size() == 4 => {
+        DTypeKind::Float if dtype.size() == 4 => {
             let stored = nodata.as_f64() as f32;
             let kept = stored.is_finite() || !nodata.as_f64().is_finite();
             return kept.then(|| MetadataNumber::Float(stored.into()));
         }
-        Kind::Float if dtype.size() == 8 => return Some(MetadataNumber::Float(nodata.as_f64())),
-        Kind::Int => -(1i128 << (bits - 1))..1 << (bits - 1),
-        Kind::UInt => 0..1i128 << bits,
+        DTypeKind::Float if dtype.size() == 8 => return Some(MetadataNumber::Float(nodata.as_f64())),
+        DTypeKind::Int => -(1i128 << (bits - 1))..1 << (bits - 1),
+        DTypeKind::UInt => 0..1i128 << bits,
         _ => return None,
     };
     let whole = match nodata {

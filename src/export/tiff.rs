@@ -8,7 +8,7 @@ mod image_j;
 use super::Described;
 use super::binary::HeaderFields;
 use super::raster::Raster;
-use crate::zarr::dtype::{DType, Kind};
+use crate::zarr::dtype::{DType, DTypeKind};
 use crate::zarr::metadata::ArrayMetadata;
 use std::collections::BTreeMap;
 
@@ -84,10 +84,10 @@ pub fn header(array: &Described) -> Vec<u8> {
 /// What samples are: unsigned, signed, floats, complex floats.
 fn sample_format(dtype: &DType) -> Option<u16> {
     match (dtype.kind(), dtype.size()) {
-        (Kind::Bool | Kind::UInt, _) => Some(1),
-        (Kind::Int, _) => Some(2),
-        (Kind::Float, 4 | 8) => Some(3),
-        (Kind::Complex, 8 | 16) => Some(6),
+        (DTypeKind::Bool | DTypeKind::UInt, _) => Some(1),
+        (DTypeKind::Int, _) => Some(2),
+        (DTypeKind::Float, 4 | 8) => Some(3),
+        (DTypeKind::Complex, 8 | 16) => Some(6),
         _ => None,
     }
 }

@@ -124,7 +124,7 @@ impl Bytes {
     /// Room for `size` bytes, in memory or in a file in `directory`.
     fn new(size: usize, directory: &Path) -> Result<Self> {
         let mut memory = Grant::default();
-        if size <= IN_MEMORY && memory::check_spare().is_ok() && memory.grow(size).is_ok() {
+        if size <= IN_MEMORY && memory::check_available().is_ok() && memory.grow(size).is_ok() {
             let mut bytes = Vec::new();
             memory::reserve(&mut bytes, size)?;
             return Ok(Bytes::Memory { bytes, _memory: memory });
@@ -250,7 +250,7 @@ impl Fs {
         array.begin_epoch();
         if is_created {
             // it may not be stored yet
-        } else if array.metadata().is_object() || stat.is_none() {
+        } else if array.metadata().has_objects() || stat.is_none() {
             // the size of objects is known only now, or never: then it must not look like an empty file
             self.cache.get(&array, chunk, ChunkPart::Whole)?.ok_or_else(gone)?;
         } else if let Some(stat) = stat.filter(|_| self.read_only) {

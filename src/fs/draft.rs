@@ -79,7 +79,7 @@ impl Drafts {
     /// the stored file and what it grants, or as a new file. It may have up to `limit` bytes.
     pub fn open(&self, node: &Node, inode: u64, stored: Option<Stored>, limit: u64) -> Result<Arc<Draft>> {
         let memory = memory::take(stored.as_ref().map_or(0, |(text, _)| text.capacity()))?;
-        memory::check_spare()?;
+        memory::check_available()?;
         let (mut open, path) = (lock(&self.open), node.path());
         if let Some(draft) = open.get(&path).and_then(Weak::upgrade) {
             return Ok(draft);
@@ -187,7 +187,7 @@ impl Draft {
         let more = (size as usize).saturating_sub(state.text.len());
         let uncounted = (size as usize).saturating_sub(state.memory.bytes());
         let before = state.memory.bytes();
-        let counted = state.memory.grow(uncounted).and_then(|()| memory::check_spare());
+        let counted = state.memory.grow(uncounted).and_then(|()| memory::check_available());
         counted.map_err(|e| {
             state.memory.shrink_to(before);
             let errno = if e.kind() == Kind::Damaged { libc::EFBIG } else { e.errno() };

@@ -50,7 +50,7 @@ fn case_of(shape: &[u64], chunks: &[u64], compressor: &str, bound: usize, read_o
     let pipeline = Pipeline::new(&metadata, grid.chunk_size()).unwrap();
     for chunk in (0..grid.chunk_count()).map(ChunkId) {
         let (mut decoded, mut stored) = (vec![0; grid.chunk_size()], Vec::new());
-        for (flat, run) in grid.runs_of(chunk, 0..grid.size()) {
+        for (flat, run) in grid.chunk_runs(chunk, 0..grid.size()) {
             decoded[run.offset..][..run.len].copy_from_slice(&whole[flat as usize..][..run.len]);
         }
         pipeline.encode(&decoded, &mut stored).unwrap();
@@ -115,7 +115,7 @@ fn sets_of_chunks_are_asked_for_ahead() {
     let case = case(&[64, 512, 512], &[8, 128, 128], ZLIB, 64 << 20);
     let handle = case.open().handle;
     assert_eq!(case.requests(|| case.read_all(handle, 16 * M)), [case.chunks as usize, 0, 0]);
-    assert_eq!(case.stats.readahead_wasted.get(), 0);
+    assert_eq!(case.stats.prefetch_wasted.get(), 0);
     assert!(case.store.max_in_flight.load(Ordering::SeqCst) >= 32);
 }
 

@@ -153,7 +153,7 @@ impl Model {
             Order::F => {
                 let item = self.meta.dtype.size();
                 let bytes = &self.chunks[chunk];
-                layout::read_f(&self.meta.chunks, item, bytes, 0..bytes.len(), &mut out);
+                layout::read_f_order(&self.meta.chunks, item, bytes, 0..bytes.len(), &mut out);
             }
         }
         out
@@ -324,12 +324,12 @@ impl Model {
     /// For each byte of a chunk as it is shown, whether it belongs to the array.
     fn inside(&self, id: usize) -> Vec<bool> {
         let mut inside = vec![0u8; self.grid.chunk_size()];
-        for (_, run) in self.grid.runs_of(ChunkId(id as u64), 0..u64::MAX) {
+        for (_, run) in self.grid.chunk_runs(ChunkId(id as u64), 0..u64::MAX) {
             inside[run.offset..run.offset + run.len].fill(1);
         }
         if self.meta.order == Order::F {
             let mut out = vec![0; inside.len()];
-            layout::read_f(&self.meta.chunks, self.meta.dtype.size(), &inside, 0..inside.len(), &mut out);
+            layout::read_f_order(&self.meta.chunks, self.meta.dtype.size(), &inside, 0..inside.len(), &mut out);
             inside = out;
         }
         inside.into_iter().map(|b| b == 1).collect()

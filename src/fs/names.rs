@@ -114,7 +114,7 @@ impl Fs {
             Target::Flat(_) => Err(Error::system(libc::EEXIST)),
             Target::Chunk(array, _) => {
                 array.writable()?;
-                if array.metadata().is_object() {
+                if array.metadata().has_objects() {
                     let node = Node::Chunk(array.key().clone(), name.to_string());
                     return self.make_draft(node, MAX_OBJECTS);
                 }
@@ -165,7 +165,7 @@ impl Fs {
     pub(super) fn has_fixed_size(&self, node: &Node) -> Result<bool> {
         Ok(match node {
             Node::Flat(_) | Node::Header(..) | Node::Dataset(_) => true,
-            Node::Chunk(key, _) => !self.tree.array(key)?.metadata().is_object(),
+            Node::Chunk(key, _) => !self.tree.array(key)?.metadata().has_objects(),
             _ => false,
         })
     }

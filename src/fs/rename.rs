@@ -199,7 +199,7 @@ impl Fs {
     /// All bytes of a file that is to be a chunk; EINVAL unless there are as many as a chunk has.
     fn content_for(&self, source: &Node, array: &Array, chunk: ChunkId) -> Result<FileContent> {
         let size = array.grid().chunk_size();
-        if array.metadata().is_object() {
+        if array.metadata().has_objects() {
             return self.content(source);
         }
         let key = array.chunk_key(chunk);
@@ -222,7 +222,7 @@ impl Fs {
         let _writing = self.resizing.writing_to(array)?;
         // what others have written to it would else be lost if this can't be stored
         self.cache.flush_chunk(array, chunk)?;
-        let stored = match array.metadata().is_object() {
+        let stored = match array.metadata().has_objects() {
             true => {
                 let stale =
                     || Error::system(libc::ESTALE).context("the array was replaced meanwhile").context(array.key());
@@ -239,7 +239,7 @@ impl Fs {
                 written.and_then(|_| self.cache.flush_chunk(array, chunk))
             }
         };
-        if stored.is_err() || array.metadata().is_object() {
+        if stored.is_err() || array.metadata().has_objects() {
             self.cache.forget_chunk(array, chunk);
         }
         stored

@@ -177,7 +177,7 @@ impl Large {
             Some(seed) => (0..self.grid.chunk_size()).map(|i| (i / 3) as u8 ^ (i >> 9) as u8 ^ seed).collect(),
             None => [2, 1].repeat(self.grid.chunk_size() / ITEM),
         };
-        for (flat, run) in self.grid.runs_of(ChunkId(id), 0..u64::MAX) {
+        for (flat, run) in self.grid.chunk_runs(ChunkId(id), 0..u64::MAX) {
             self.flat[flat as usize..][..run.len].copy_from_slice(&chunk[run.offset..][..run.len]);
         }
         let key = format!("a/{}", self.grid.chunk_key(ChunkId(id), Separator::Dot));

@@ -10,7 +10,7 @@ use crate::export::{DATASET, Format};
 use crate::stats::Counter;
 use crate::store::{Key, Permissions, Stat};
 use crate::util::json::Value;
-use crate::util::memory::{self, Keeper, lock};
+use crate::util::memory::{self, Reclaim, lock};
 use crate::zarr::grid::ChunkId;
 use crate::zarr::metadata::{Separator, V1_ATTRS, V1_META, ZARRAY, ZATTRS, ZGROUP, ZMETADATA};
 use lru::LruCache;
@@ -211,8 +211,8 @@ impl Default for KnownConsolidated {
     }
 }
 
-impl Keeper for KnownConsolidated {
-    fn give_up(&self) {
+impl Reclaim for KnownConsolidated {
+    fn reclaim(&self) {
         if let Ok(mut known) = self.0.try_lock() {
             known.clear();
         }
@@ -402,7 +402,7 @@ impl Tree {
                 let stat = array.stat_chunk(chunk)?.ok_or_else(stale)?;
                 let stat = self.below_levels(&array, &array.chunk_key(chunk), stat, &mut Default::default());
                 let attributes = self.of_chunk(node, self.chunk_size(&array, chunk), &stat);
-                Ok(Attributes { lasting: !array.metadata().is_object(), ..attributes })
+                Ok(Attributes { lasting: !array.metadata().has_objects(), ..attributes })
             }
             Node::Header(..) | Node::Dataset(_) => self.of_composite(node),
             Node::Metadata(key, file) => {
@@ -437,7 +437,7 @@ impl Tree {
         match node {
             Node::Metadata(_, file) => *file == MetadataFile::Consolidated,
             Node::Flat(key) => !self.hierarchy.cached_array(key).is_some_and(|a| self.stored_sizes.knows(&a)),
-            Node::Chunk(key, _) => self.hierarchy.cached_array(key).is_some_and(|a| a.metadata().is_object()),
+            Node::Chunk(key, _) => self.hierarchy.cached_array(key).is_some_and(|a| a.metadata().has_objects()),
             Node::Header(..) | Node::Dataset(_) => true,
             Node::Directory(key) => self.is_described_to_list(key),
             _ => false,
@@ -458,7 +458,7 @@ impl Tree {
     pub fn is_slow_listing(&self, node: &Node, from: u64) -> bool {
         match node {
             Node::Directory(key) => match self.hierarchy.cached_array(key) {
-                Some(array) if array.metadata().is_object() => true,
+                Some(array) if array.metadata().has_objects() => true,
                 _ if from >= FIXED_NAMES => false,
                 _ => !self.headers.formats.is_empty() || self.is_slow(&Node::Flat(key.clone())),
             },
@@ -541,7 +541,7 @@ impl Tree {
     /// Bytes of a decoded chunk. For objects it takes decoding it; one that can't be decoded shows as empty, and
     /// opening it tells why.
     fn chunk_size(&self, array: &Array, chunk: ChunkId) -> u64 {
-        if !array.metadata().is_object() {
+        if !array.metadata().has_objects() {
             return array.grid().chunk_size() as u64;
         }
         let piece = array.readable().and_then(|()| self.cache.get(array, chunk, ChunkPart::Whole));
@@ -581,7 +581,7 @@ fn stale() -> Error {
 
 /// True if the array's flat bytes can be shown.
 fn has_flat(array: &Array) -> bool {
-    !array.metadata().is_object() && array.readable().is_ok()
+    !array.metadata().has_objects() && array.readable().is_ok()
 }
 
 /// Names below an array that the mount never shows: metadata it shows by other means, and unfinished writes.

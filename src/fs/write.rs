@@ -214,7 +214,7 @@ impl Fs {
         }
         let mut parts = Vec::new();
         let mut rest = data;
-        layout::each_of_f(&meta.chunks, meta.dtype.size(), offset..offset + data.len(), |at, len| {
+        layout::for_each_in_f_order(&meta.chunks, meta.dtype.size(), offset..offset + data.len(), |at, len| {
             let (part, after) = rest.split_at(len);
             parts.push((at, part));
             rest = after;

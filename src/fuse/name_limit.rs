@@ -10,13 +10,13 @@ use super::notify::Kernel;
 use crate::error::Result;
 use crate::fs::Fs;
 use crate::util::memory::lock;
-use crate::util::pool::{Growth, Pool};
+use crate::util::pool::{Pool, PoolGrowth};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// Threads that wait for the locks of directories.
-const GROWTH: Growth = Growth { patience: Duration::from_millis(50), most: 64 };
+const GROWTH: PoolGrowth = PoolGrowth { patience: Duration::from_millis(50), max_threads: 64 };
 
 /// Asks the kernel to forget names.
 pub struct NameLimit {

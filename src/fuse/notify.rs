@@ -4,7 +4,7 @@
 use crate::error::Result;
 use crate::fs::{Fs, GuardId, StalePages};
 use crate::util::memory::lock;
-use crate::util::pool::{Growth, Pool};
+use crate::util::pool::{Pool, PoolGrowth};
 use fuser::{INodeNo, Notifier};
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 const UNDER_WAY: Duration = Duration::from_secs(5);
 
 /// Threads that notify the kernel. It may wait for the requests in flight of one file, which must not delay another's.
-const GROWTH: Growth = Growth { patience: Duration::from_millis(50), most: 1024 };
+const GROWTH: PoolGrowth = PoolGrowth { patience: Duration::from_millis(50), max_threads: 1024 };
 
 /// The connection to the kernel. Set before the first request comes.
 #[derive(Clone, Default)]

@@ -5,7 +5,7 @@
 //! **Invariant: nothing of a size that comes from outside is allocated before it is counted.** Decoded and encoded
 //! chunks count in the cache, whose bound the user gives. Everything else (documents, their parsed form, generated
 //! headers and `.zmetadata`, drafts, the directory of an archive) takes a [`Grant`] first, and holds it for as long as
-//! the memory lives. Both together stay within the cache's bound and [`FREE`] bytes; the rest of the 64 MiB that
+//! the memory lives. Both together stay within the cache's bound and [`RESERVE`] bytes; the rest of the 64 MiB that
 //! README.md promises is for threads, replies and the allocator.
 
 use crate::error::{Error, Kind, Result};
@@ -22,7 +22,7 @@ const KEPT: usize = 4 << 20;
 const LARGE: libc::c_int = 256 << 10;
 
 /// Bytes of grants that the cache of chunks need not make room for.
-pub const FREE: usize = 40 << 20;
+pub const RESERVE: usize = 40 << 20;
 
 /// The bound of the cache where the program sets none, in bytes.
 const DEFAULT_BOUND: usize = 512 << 20;
@@ -49,17 +49,17 @@ struct Budget {
     used: Mutex<usize>,
     freed: Condvar,
     /// Protects the list. It is not held while a keeper is asked.
-    keepers: Mutex<Vec<Weak<dyn Keeper>>>,
+    keepers: Mutex<Vec<Weak<dyn Reclaim>>>,
 }
 
 /// Something that keeps memory for later use. The caller may hold locks of its own, so neither method may wait for a
 /// lock under which memory is granted.
-pub trait Keeper: Send + Sync {
+pub trait Reclaim: Send + Sync {
     /// Drops what is granted and not in use now: a request needs the memory.
-    fn give_up(&self) {}
+    fn reclaim(&self) {}
 
-    /// Drops what counts elsewhere, so that [`beyond_free`] bytes fit beside it.
-    fn make_room(&self) {}
+    /// Drops what counts elsewhere, so that [`above_reserve`] bytes fit beside it.
+    fn shrink(&self) {}
 }
 
 /// Permission for a number of bytes, returned when it is dropped. Whatever owns the memory owns the grant, and drops it
@@ -76,27 +76,27 @@ pub fn set_cache_bound(bound: usize) {
 
 /// The most bytes that all grants may have together. Half of the cache's bound may be chunks at any time.
 pub fn limit() -> usize {
-    FREE + BUDGET.bound.load(Ordering::Relaxed) / 2
+    RESERVE + BUDGET.bound.load(Ordering::Relaxed) / 2
 }
 
 /// Bytes of grants for which the cache must make room.
-pub fn beyond_free() -> usize {
-    lock(&BUDGET.used).saturating_sub(FREE)
+pub fn above_reserve() -> usize {
+    lock(&BUDGET.used).saturating_sub(RESERVE)
 }
 
-/// Returns the bytes that chunks may take beyond the cache's bound now: what is left of [`FREE`].
-pub fn left_free() -> usize {
-    FREE.saturating_sub(*lock(&BUDGET.used))
+/// Returns the bytes that chunks may take beyond the cache's bound now: what is left of [`RESERVE`].
+pub fn unused_reserve() -> usize {
+    RESERVE.saturating_sub(*lock(&BUDGET.used))
 }
 
 /// Bytes that one chunk may take at most, with all that decoding or encoding it needs, beside what is granted now.
-pub fn left_for_a_chunk() -> usize {
-    BUDGET.bound.load(Ordering::Relaxed).saturating_add(FREE).saturating_sub(*lock(&BUDGET.used))
+pub fn available_for_chunk() -> usize {
+    BUDGET.bound.load(Ordering::Relaxed).saturating_add(RESERVE).saturating_sub(*lock(&BUDGET.used))
 }
 
 /// An error, of the system, if a chunk that needs `bytes` can't be had.
 pub fn check_chunk(bytes: usize) -> Result<()> {
-    let left = left_for_a_chunk();
+    let left = available_for_chunk();
     if bytes <= left {
         return Ok(());
     }
@@ -106,8 +106,8 @@ pub fn check_chunk(bytes: usize) -> Result<()> {
 }
 
 /// Has `keeper` asked for memory when there is not enough.
-pub fn register(keeper: &Arc<impl Keeper + 'static>) {
-    let weak: Weak<dyn Keeper> = Arc::downgrade(&(keeper.clone() as Arc<dyn Keeper>));
+pub fn register(keeper: &Arc<impl Reclaim + 'static>) {
+    let weak: Weak<dyn Reclaim> = Arc::downgrade(&(keeper.clone() as Arc<dyn Reclaim>));
     lock(&BUDGET.keepers).push(weak);
 }
 
@@ -124,10 +124,10 @@ pub fn take(bytes: usize) -> Result<Grant> {
 
 /// An error, ENOMEM, if what is held for long takes more than three quarters of the memory: who opens, writes or keeps
 /// something must leave the rest to requests that need memory for a moment.
-pub fn check_spare() -> Result<()> {
+pub fn check_available() -> Result<()> {
     let has_spare = || *lock(&BUDGET.used) <= limit() / 4 * 3;
     if !has_spare() {
-        keepers().iter().for_each(|keeper| keeper.give_up());
+        keepers().iter().for_each(|keeper| keeper.reclaim());
         if !has_spare() {
             let why = "open files hold the memory for documents: close some, or mount with a larger --cache-size";
             return Err(Error::system(libc::ENOMEM).context(why));
@@ -184,16 +184,16 @@ impl Grant {
             if *used + more <= limit {
                 *used += more;
                 self.bytes += more;
-                if *used > FREE {
+                if *used > RESERVE {
                     drop(used);
-                    keepers().iter().for_each(|keeper| keeper.make_room());
+                    keepers().iter().for_each(|keeper| keeper.shrink());
                 }
                 return Ok(());
             }
             let left = patience.saturating_sub(begun.elapsed());
             if !asked {
                 drop(used);
-                keepers().iter().for_each(|keeper| keeper.give_up());
+                keepers().iter().for_each(|keeper| keeper.reclaim());
                 asked = true;
             } else if left.is_zero() {
                 return Err(Error::system(libc::ENOMEM).context("other requests hold the memory for documents"));
@@ -241,7 +241,7 @@ fn give_back(bytes: usize) {
     }
 }
 
-fn keepers() -> Vec<Arc<dyn Keeper>> {
+fn keepers() -> Vec<Arc<dyn Reclaim>> {
     let mut keepers = lock(&BUDGET.keepers);
     keepers.retain(|keeper| keeper.strong_count() > 0);
     keepers.iter().filter_map(Weak::upgrade).collect()
@@ -285,7 +285,7 @@ pub fn reserve(buffer: &mut Vec<u8>, len: usize) -> Result<()> {
 
 /// Has the allocator give large blocks back to the system when they are freed: else each thread keeps what it has
 /// freed, and the memory in use is much more than what is counted. To be called when the program starts.
-pub fn give_back_large_blocks() {
+pub fn configure_allocator() {
     #[cfg(target_env = "gnu")]
     // SAFETY: the call takes numbers alone.
     unsafe {
@@ -326,8 +326,8 @@ mod tests {
 
     struct Kept(Mutex<Option<Grant>>);
 
-    impl Keeper for Kept {
-        fn give_up(&self) {
+    impl Reclaim for Kept {
+        fn reclaim(&self) {
             lock(&self.0).take();
         }
     }

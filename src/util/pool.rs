@@ -20,11 +20,11 @@ pub struct Pool {
 
 /// How a pool gets more threads than it starts with.
 #[derive(Clone, Copy, Debug)]
-pub struct Growth {
+pub struct PoolGrowth {
     /// How long a job waits for a thread before the pool starts another one.
     pub patience: Duration,
     /// Maximum number of threads.
-    pub most: usize,
+    pub max_threads: usize,
 }
 
 struct Queue {
@@ -39,7 +39,7 @@ struct Queue {
     bound: usize,
     /// Number of threads that stay.
     base: usize,
-    growth: Option<Growth>,
+    growth: Option<PoolGrowth>,
 }
 
 struct Waiting {
@@ -78,11 +78,11 @@ impl Pool {
     }
 
     /// Starts a pool of `threads` workers, with more to come while jobs wait and all workers are busy.
-    pub fn growing(name: &str, threads: usize, growth: Growth) -> Result<Self> {
+    pub fn growing(name: &str, threads: usize, growth: PoolGrowth) -> Result<Self> {
         Pool::start(name, threads, usize::MAX, Some(growth))
     }
 
-    fn start(name: &str, threads: usize, bound: usize, growth: Option<Growth>) -> Result<Self> {
+    fn start(name: &str, threads: usize, bound: usize, growth: Option<PoolGrowth>) -> Result<Self> {
         let base = threads.max(1);
         let jobs = Jobs {
             first: VecDeque::new(),
@@ -120,7 +120,7 @@ impl Pool {
     }
 
     /// Runs a job before all those that wait for their turn, because a caller waits for it.
-    pub fn run_first(&self, job: impl FnOnce() + Send + 'static) {
+    pub fn run_urgent(&self, job: impl FnOnce() + Send + 'static) {
         let mut jobs = lock(&self.queue.jobs);
         jobs.first.push_back(Waiting { since: Instant::now(), weight: 0, job: Box::new(job) });
         self.queue.wake(jobs);
@@ -219,7 +219,7 @@ impl Queue {
     }
 
     /// Starts a worker for each job that has waited too long, until the pool is closed and empty.
-    fn watch(self: Arc<Self>, growth: Growth) {
+    fn watch(self: Arc<Self>, growth: PoolGrowth) {
         let mut jobs = lock(&self.jobs);
         while !(jobs.closed && jobs.is_empty()) {
             if jobs.is_empty() {
@@ -227,7 +227,7 @@ impl Queue {
                 continue;
             }
             let overdue = Instant::now().checked_sub(growth.patience).map_or(0, |then| jobs.waiting_since(then));
-            let more = overdue.saturating_sub(jobs.idle).min(growth.most.saturating_sub(jobs.threads));
+            let more = overdue.saturating_sub(jobs.idle).min(growth.max_threads.saturating_sub(jobs.threads));
             for _ in 0..more {
                 if let Err(e) = self.start_worker(&mut jobs) {
                     log::warn!("{}: no further thread: {e}", self.name);
@@ -302,7 +302,7 @@ mod tests {
         }
         for i in 2..4 {
             let done = done.clone();
-            pool.run_first(move || done.send(i).unwrap());
+            pool.run_urgent(move || done.send(i).unwrap());
         }
         go.send(()).unwrap();
         drop(done);
@@ -311,7 +311,8 @@ mod tests {
 
     /// Starts a pool that grows from one thread, and gives it `stuck` jobs that block until the sender is dropped.
     fn stuck_pool(most: usize, stuck: usize) -> (Pool, std::sync::mpsc::Sender<()>) {
-        let pool = Pool::growing("test", 1, Growth { patience: Duration::from_millis(10), most }).unwrap();
+        let pool =
+            Pool::growing("test", 1, PoolGrowth { patience: Duration::from_millis(10), max_threads: most }).unwrap();
         let (end, ends) = channel::<()>();
         let ends = Arc::new(Mutex::new(ends));
         for _ in 0..stuck {

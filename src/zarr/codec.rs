@@ -50,20 +50,20 @@ pub use pipeline::{PartialDecode, Pipeline};
 
 /// Why bytes can't be decoded or encoded, in one line.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Broken(pub String);
+pub struct CodecError(pub String);
 
-impl Broken {
+impl CodecError {
     /// A reason.
     pub fn new(reason: impl Into<String>) -> Self {
-        Broken(reason.into())
+        CodecError(reason.into())
     }
 }
 
 /// A parameter that only encoding needs. numcodecs reads arrays where it is wrong, and so do we: encoding fails.
-type EncodeOnly<T> = std::result::Result<T, Broken>;
+type EncodeOnly<T> = std::result::Result<T, CodecError>;
 
 fn encode_only<T>(parameter: Result<T>) -> EncodeOnly<T> {
-    parameter.map_err(|e| Broken::new(e.message()))
+    parameter.map_err(|e| CodecError::new(e.message()))
 }
 
 /// A number of bytes that is known before decoding, or only bounded.
@@ -84,7 +84,7 @@ impl Size {
     }
 }
 
-/// One step of a pipeline, set up with its parameters. Damaged or hostile `encoded` bytes must end in `Broken`: never a
+/// One step of a pipeline, set up with its parameters. Damaged or hostile `encoded` bytes must end in `CodecError`: never a
 /// panic, nor memory beyond a constant factor of `out.len()`, whatever they claim.
 pub trait Codec: Send + Sync {
     /// Bytes that [`Codec::encode`] makes of `decoded` bytes.
@@ -105,12 +105,12 @@ pub trait Codec: Send + Sync {
         true
     }
 
-    /// Decodes into the front of `out` and returns how many bytes there are. More than `out` holds is `Broken`; fewer
+    /// Decodes into the front of `out` and returns how many bytes there are. More than `out` holds is `CodecError`; fewer
     /// are the caller's to judge.
-    fn decode(&self, encoded: &[u8], out: &mut [u8]) -> std::result::Result<usize, Broken>;
+    fn decode(&self, encoded: &[u8], out: &mut [u8]) -> std::result::Result<usize, CodecError>;
 
     /// Appends the encoding of `decoded` to `out`, which is empty.
-    fn encode(&self, decoded: &[u8], out: &mut Vec<u8>) -> std::result::Result<(), Broken>;
+    fn encode(&self, decoded: &[u8], out: &mut Vec<u8>) -> std::result::Result<(), CodecError>;
 }
 
 /// The codec that `config` names, for decoded items of `itemsize` bytes. An unknown id or parameter is

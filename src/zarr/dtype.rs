@@ -13,7 +13,7 @@ const MAX_ITEM: u64 = i32::MAX as u64;
 
 /// What the items are.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Kind {
+pub enum DTypeKind {
     /// `b1`: any byte but 0 is true.
     Bool,
     /// `i`: two's complement, 1 to 8 bytes.
@@ -51,10 +51,10 @@ pub struct Field {
     pub shape: Vec<u64>,
 }
 
-/// A NumPy dtype. Example: `">f8"` is `Kind::Float`, 8 bytes, big-endian.
+/// A NumPy dtype. Example: `">f8"` is `DTypeKind::Float`, 8 bytes, big-endian.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DType {
-    kind: Kind,
+    kind: DTypeKind,
     size: usize,
     big_endian: bool,
 }
@@ -94,17 +94,17 @@ impl DType {
             _ => Some(digits.parse::<u64>().map_err(|_| bad())?),
         };
         let (kind, size) = match (letter, number) {
-            ('b', Some(1)) => (Kind::Bool, 1),
-            ('i', Some(n @ (1 | 2 | 4 | 8))) => (Kind::Int, n),
-            ('u', Some(n @ (1 | 2 | 4 | 8))) => (Kind::UInt, n),
-            ('f', Some(n @ (2 | 4 | 8 | 16))) => (Kind::Float, n),
-            ('c', Some(n @ (8 | 16 | 32))) => (Kind::Complex, n),
-            ('m', Some(8)) => (Kind::TimeDelta, 8),
-            ('M', Some(8)) => (Kind::DateTime, 8),
-            ('S' | 'a', Some(n)) => (Kind::Bytes, n),
-            ('U', Some(n)) => (Kind::Text, n.checked_mul(4).ok_or_else(bad)?),
-            ('V', Some(n)) => (Kind::Void, n),
-            ('O', None | Some(8)) => (Kind::Object, 8),
+            ('b', Some(1)) => (DTypeKind::Bool, 1),
+            ('i', Some(n @ (1 | 2 | 4 | 8))) => (DTypeKind::Int, n),
+            ('u', Some(n @ (1 | 2 | 4 | 8))) => (DTypeKind::UInt, n),
+            ('f', Some(n @ (2 | 4 | 8 | 16))) => (DTypeKind::Float, n),
+            ('c', Some(n @ (8 | 16 | 32))) => (DTypeKind::Complex, n),
+            ('m', Some(8)) => (DTypeKind::TimeDelta, 8),
+            ('M', Some(8)) => (DTypeKind::DateTime, 8),
+            ('S' | 'a', Some(n)) => (DTypeKind::Bytes, n),
+            ('U', Some(n)) => (DTypeKind::Text, n.checked_mul(4).ok_or_else(bad)?),
+            ('V', Some(n)) => (DTypeKind::Void, n),
+            ('O', None | Some(8)) => (DTypeKind::Object, 8),
             _ => return Err(bad()),
         };
         Ok(DType { kind, size: item_size(size)?, big_endian })
@@ -142,11 +142,11 @@ impl DType {
         if fields.is_empty() {
             return Err(Error::damaged("dtype is an empty list of fields"));
         }
-        Ok(DType { kind: Kind::Struct(fields), size: item_size(size)?, big_endian: false })
+        Ok(DType { kind: DTypeKind::Struct(fields), size: item_size(size)?, big_endian: false })
     }
 
     /// What the items are.
-    pub fn kind(&self) -> &Kind {
+    pub fn kind(&self) -> &DTypeKind {
         &self.kind
     }
 
@@ -161,10 +161,10 @@ impl DType {
     }
 
     /// True if the items are, or contain, Python objects.
-    pub fn has_object(&self) -> bool {
+    pub fn has_objects(&self) -> bool {
         match &self.kind {
-            Kind::Object => true,
-            Kind::Struct(fields) => fields.iter().any(|f| f.dtype.has_object()),
+            DTypeKind::Object => true,
+            DTypeKind::Struct(fields) => fields.iter().any(|f| f.dtype.has_objects()),
             _ => false,
         }
     }
@@ -172,8 +172,8 @@ impl DType {
     /// True if the items count time, or hold fields that do: what one unit is, the bytes don't tell.
     pub fn has_time(&self) -> bool {
         match &self.kind {
-            Kind::TimeDelta | Kind::DateTime => true,
-            Kind::Struct(fields) => fields.iter().any(|f| f.dtype.has_time()),
+            DTypeKind::TimeDelta | DTypeKind::DateTime => true,
+            DTypeKind::Struct(fields) => fields.iter().any(|f| f.dtype.has_time()),
             _ => false,
         }
     }
@@ -182,15 +182,17 @@ impl DType {
     /// size, and times without a unit, are none.
     pub fn check_storable(&self, spelled: &Value) -> Result<()> {
         match (&self.kind, spelled) {
-            (Kind::Struct(fields), Value::Array(list)) => fields.iter().zip(list).try_for_each(|(field, spelled)| {
-                let checked = match field.shape.contains(&0) {
-                    true => Err(Error::invalid("holds no elements")),
-                    false => field.dtype.check_storable(spelled.get(1).unwrap_or(&Value::Null)),
-                };
-                checked.map_err(|e| e.context(format!("field {:?}", field.name)))
-            }),
+            (DTypeKind::Struct(fields), Value::Array(list)) => {
+                fields.iter().zip(list).try_for_each(|(field, spelled)| {
+                    let checked = match field.shape.contains(&0) {
+                        true => Err(Error::invalid("holds no elements")),
+                        false => field.dtype.check_storable(spelled.get(1).unwrap_or(&Value::Null)),
+                    };
+                    checked.map_err(|e| e.context(format!("field {:?}", field.name)))
+                })
+            }
             _ if self.size == 0 => Err(Error::invalid("an item of no bytes holds no value")),
-            (Kind::TimeDelta | Kind::DateTime, Value::String(text)) => match text.split_once('[') {
+            (DTypeKind::TimeDelta | DTypeKind::DateTime, Value::String(text)) => match text.split_once('[') {
                 None | Some((_, "generic]")) => Err(Error::invalid("a time needs a unit, such as <M8[ns]")),
                 Some((_, unit)) => {
                     let count = unit.split(|c: char| !c.is_ascii_digit()).next().unwrap_or_default();
@@ -204,29 +206,29 @@ impl DType {
 
     /// The bytes of one item holding `fill_value` in Zarr v1, which had no base64: a text stands for its own bytes. Else
     /// as [`DType::fill`].
-    pub fn fill_v1(&self, fill_value: &Value) -> Result<Option<Vec<u8>>> {
+    pub fn parse_fill_value_v1(&self, fill_value: &Value) -> Result<Option<Vec<u8>>> {
         match (&self.kind, json::text(fill_value)) {
-            (Kind::Bytes, Some(text)) => {
+            (DTypeKind::Bytes, Some(text)) => {
                 let mut bytes = self.fit(text.bytes());
                 bytes.truncate(bytes.iter().rposition(|&b| b != 0).map_or(0, |last| last + 1));
                 Ok(Some(bytes))
             }
-            _ => self.fill(fill_value),
+            _ => self.parse_fill_value(fill_value),
         }
     }
 
     /// The bytes of one item holding `fill_value`, as zarr-python 2.18 reads it, without the zero bytes at its end: an
     /// item of a few letters in the document may have gigabytes. None for null and for objects.
-    pub fn fill(&self, fill_value: &Value) -> Result<Option<Vec<u8>>> {
-        if fill_value.is_null() || self.has_object() {
+    pub fn parse_fill_value(&self, fill_value: &Value) -> Result<Option<Vec<u8>>> {
+        if fill_value.is_null() || self.has_objects() {
             return Ok(None);
         }
         let bytes = match &self.kind {
-            Kind::Struct(_) | Kind::Void => self.fill_opaque(fill_value),
-            Kind::Bytes => self.fill_bytes(fill_value),
-            Kind::Text => python_str(fill_value)
+            DTypeKind::Struct(_) | DTypeKind::Void => self.fill_opaque(fill_value),
+            DTypeKind::Bytes => self.fill_bytes(fill_value),
+            DTypeKind::Text => python_str(fill_value)
                 .map(|s| self.fit(s.chars().flat_map(|c| self.ordered(&(c as u32).to_le_bytes())))),
-            Kind::Complex => self.fill_complex(fill_value),
+            DTypeKind::Complex => self.fill_complex(fill_value),
             _ => self.fill_number(fill_value, self.size),
         };
         let shown = || json::write(fill_value).chars().take(40).collect::<String>();
@@ -269,11 +271,11 @@ impl DType {
 
     fn fill_number(&self, value: &Value, size: usize) -> Option<Vec<u8>> {
         match self.kind {
-            Kind::Bool => match value {
+            DTypeKind::Bool => match value {
                 Value::Bool(b) => Some(vec![*b as u8]),
                 _ => Some(vec![(float_like(value)? != 0.0) as u8]),
             },
-            Kind::Float => {
+            DTypeKind::Float => {
                 let hex = json::text(value).and_then(|s| s.strip_prefix("0x")).filter(|h| h.len() == 2 * size);
                 match hex {
                     Some(h) => (0..size)
@@ -284,15 +286,15 @@ impl DType {
                     None => Some(self.float_bytes(float_like(value)?, size)),
                 }
             }
-            Kind::TimeDelta | Kind::DateTime if json::text(value) == Some("NaT") => {
+            DTypeKind::TimeDelta | DTypeKind::DateTime if json::text(value) == Some("NaT") => {
                 Some(self.ordered(&i64::MIN.to_le_bytes()))
             }
-            Kind::TimeDelta | Kind::DateTime if !value.is_i64() => None,
+            DTypeKind::TimeDelta | DTypeKind::DateTime if !value.is_i64() => None,
             _ => {
                 let n = integer_like(value)?;
                 let bits = 8 * size as u32;
                 let (low, high) = match self.kind {
-                    Kind::UInt => (0, (1i128 << bits) - 1),
+                    DTypeKind::UInt => (0, (1i128 << bits) - 1),
                     _ => (-(1i128 << (bits - 1)), (1i128 << (bits - 1)) - 1),
                 };
                 (low..=high).contains(&n).then(|| self.ordered(&n.to_le_bytes()[..size]))
@@ -432,7 +434,7 @@ mod tests {
     /// The whole item.
     fn fill(dtype: &str, value: &str) -> Option<Vec<u8>> {
         let dtype = DType::parse(&json::parse(dtype.as_bytes()).unwrap()).unwrap();
-        let mut item = dtype.fill(&json::parse(value.as_bytes()).unwrap()).ok().flatten()?;
+        let mut item = dtype.parse_fill_value(&json::parse(value.as_bytes()).unwrap()).ok().flatten()?;
         assert!(item.last() != Some(&0));
         item.resize(dtype.size(), 0);
         Some(item)
@@ -443,7 +445,7 @@ mod tests {
         for (dtype, value, len) in [("|S2147483647", "\"\"", 0), ("<U500000000", "\"x\"", 1), ("|V2147483647", "0", 0)]
         {
             let value = json::parse(value.as_bytes()).unwrap();
-            let item = DType::parse_str(dtype).unwrap().fill(&value).unwrap().unwrap();
+            let item = DType::parse_str(dtype).unwrap().parse_fill_value(&value).unwrap().unwrap();
             assert_eq!((item.len(), item.capacity() < 100), (len, true), "{dtype}");
         }
     }
@@ -553,7 +555,7 @@ mod tests {
             ("\"<M8[s]\"", "1.5"),
         ] {
             let dtype = DType::parse(&json::parse(dtype.as_bytes()).unwrap()).unwrap();
-            assert!(dtype.fill(&json::parse(value.as_bytes()).unwrap()).is_err(), "{value}");
+            assert!(dtype.parse_fill_value(&json::parse(value.as_bytes()).unwrap()).is_err(), "{value}");
         }
     }
 }

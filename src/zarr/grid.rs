@@ -204,7 +204,7 @@ impl Grid {
     }
 
     /// The runs of one chunk within a range of flat positions, each with its flat position.
-    pub fn runs_of(&self, chunk: ChunkId, range: Range<u64>) -> Vec<(u64, Run)> {
+    pub fn chunk_runs(&self, chunk: ChunkId, range: Range<u64>) -> Vec<(u64, Run)> {
         let (mut at, mut runs) = (range.start, Vec::new());
         while let Some(flat) = self.next_in_chunk(chunk, at).filter(|&flat| flat < range.end) {
             let Some(run) = self.runs(flat..range.end).next() else { break };
@@ -489,7 +489,7 @@ mod tests {
                 flat += run.len as u64;
                 (flat - run.len as u64, run)
             });
-            prop_assert_eq!(grid.runs_of(chunk, range.clone()), all.filter(|(_, run)| run.chunk == chunk).collect::<Vec<_>>());
+            prop_assert_eq!(grid.chunk_runs(chunk, range.clone()), all.filter(|(_, run)| run.chunk == chunk).collect::<Vec<_>>());
         }
 
         #[test]

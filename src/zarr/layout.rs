@@ -119,9 +119,9 @@ fn f_position(shape: &[u64], f_strides: &[usize], mut i: usize) -> usize {
 }
 
 /// Copies the bytes `range` of the F layout of a chunk that lies in memory in C layout. `out` has the range's length.
-pub fn read_f(shape: &[u64], itemsize: usize, chunk: &[u8], range: Range<usize>, out: &mut [u8]) {
+pub fn read_f_order(shape: &[u64], itemsize: usize, chunk: &[u8], range: Range<usize>, out: &mut [u8]) {
     let mut rest = out;
-    each_of_f(shape, itemsize, range, |from, len| {
+    for_each_in_f_order(shape, itemsize, range, |from, len| {
         let (head, tail) = std::mem::take(&mut rest).split_at_mut(len);
         head.copy_from_slice(&chunk[from..from + len]);
         rest = tail;
@@ -130,7 +130,7 @@ pub fn read_f(shape: &[u64], itemsize: usize, chunk: &[u8], range: Range<usize>,
 
 /// Calls `each` for the items, or parts of items, that make up the bytes `range` of the F layout of a chunk, in their
 /// order there: with the place in the C layout, and the number of bytes.
-pub fn each_of_f(shape: &[u64], itemsize: usize, range: Range<usize>, mut each: impl FnMut(usize, usize)) {
+pub fn for_each_in_f_order(shape: &[u64], itemsize: usize, range: Range<usize>, mut each: impl FnMut(usize, usize)) {
     if itemsize == 0 || range.is_empty() {
         return;
     }
@@ -190,7 +190,7 @@ mod tests {
             let (a, b) = ((a * f_layout.len() as f64) as usize, (b * f_layout.len() as f64) as usize);
             let range = a.min(b)..a.max(b);
             let mut part = vec![0; range.len()];
-            read_f(&shape, item, &c_layout, range.clone(), &mut part);
+            read_f_order(&shape, item, &c_layout, range.clone(), &mut part);
             prop_assert_eq!(&part, &f_layout[range]);
         }
     }

@@ -165,7 +165,7 @@ fn shows_no_filters(stored: &ArrayMetadata, written: &ArrayMetadata) -> bool {
 fn merged(stored: &Map<String, Value>, written: &WrittenDocument, old: &ArrayMetadata) -> Map<String, Value> {
     let mut fields = stored.clone();
     let new = &written.metadata;
-    let same_fill = if old.is_object() { new.fill_value == old.fill_value } else { new.fill == old.fill };
+    let same_fill = if old.has_objects() { new.fill_value == old.fill_value } else { new.fill == old.fill };
     for (field, value) in &written.fields {
         match field.as_str() {
             "chunks" | "compressor" | "dimension_separator" | "dtype" | "filters" | "order" | "zarr_format" => {}

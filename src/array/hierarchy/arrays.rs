@@ -4,7 +4,7 @@
 use super::Parsed;
 use crate::array::Array;
 use crate::store::{Key, Version};
-use crate::util::memory::{Keeper, lock};
+use crate::util::memory::{Reclaim, lock};
 use lru::LruCache;
 use std::collections::HashMap;
 use std::num::NonZeroUsize;
@@ -92,9 +92,9 @@ impl Arrays {
     }
 }
 
-impl Keeper for Arrays {
+impl Reclaim for Arrays {
     /// Drops the arrays that have no holder.
-    fn give_up(&self) {
+    fn reclaim(&self) {
         let Ok(mut known) = self.known.try_lock() else { return };
         let keys: Vec<Key> = known.recent.iter().map(|(key, _)| key.clone()).collect();
         for key in keys {

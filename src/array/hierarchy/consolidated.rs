@@ -317,7 +317,7 @@ impl ConsolidatedText {
         // the system gives no memory for room that a growing vector doesn't use yet
         self.memory.grow(more)?;
         // the next document needs some, and must not wait for what is held here
-        memory::check_spare()?;
+        memory::check_available()?;
         let before: &[u8] = if std::mem::take(&mut self.is_first) { b"\n        " } else { b",\n        " };
         for part in [before, name.as_bytes(), b": ", text] {
             self.text.extend_from_slice(part);

@@ -36,7 +36,7 @@ impl Hierarchy {
                     self.put(&root.join(ZATTRS), &attributes.text)?;
                 }
                 self.store.sync()?;
-                self.put(&root.join(ZARRAY), metadata.as_v2().as_bytes())?;
+                self.put(&root.join(ZARRAY), metadata.to_v2_document().as_bytes())?;
                 self.store.sync()?;
                 self.reload(&root)?;
             }

@@ -131,7 +131,7 @@ impl Hierarchy {
         if spans.iter().any(|span| span.kept == 0) {
             return array.erase(chunk);
         }
-        if array.metadata().is_object() {
+        if array.metadata().has_objects() {
             return Ok(false);
         }
         let item = array.metadata().dtype.size();

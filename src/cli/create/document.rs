@@ -7,7 +7,7 @@ use super::CreateArgs;
 use crate::error::{Error, Result};
 use crate::util::json::{self, Map, Value};
 use crate::zarr::codec::check_interchange;
-use crate::zarr::dtype::{DType, Kind};
+use crate::zarr::dtype::{DType, DTypeKind};
 use crate::zarr::grid::Grid;
 use crate::zarr::metadata::{ArrayMetadata, CodecConfig};
 use base64::Engine;
@@ -46,24 +46,25 @@ impl Document {
         let metadata = ArrayMetadata::parse(text.as_bytes())?;
         let grid = Grid::new(&metadata.shape, &metadata.chunks, metadata.dtype.size())?;
         check_interchange(&metadata, grid.chunk_size())?;
-        Ok(Document { text, size: (!metadata.is_object()).then_some(grid.size()) })
+        Ok(Document { text, size: (!metadata.has_objects()).then_some(grid.size()) })
     }
 }
 
 /// The fill value as a `.zarray` has it: what was asked for, or zeros as zarr-python has by itself.
 fn fill_value(given: Option<&str>, dtype: &DType, filters: &Value) -> Result<Value> {
     let Some(text) = given else {
-        return Ok(if dtype.has_object() { Value::Null } else { dtype.fill_value(&[]).unwrap_or(Value::Null) });
+        return Ok(if dtype.has_objects() { Value::Null } else { dtype.fill_value_json(&[]).unwrap_or(Value::Null) });
     };
     if text == "null" {
         return Ok(Value::Null);
     }
     let asked = spelled(text, dtype)?;
-    if dtype.has_object() {
+    if dtype.has_objects() {
         return object_fill(asked, dtype, filters);
     }
-    let item = dtype.fill(&asked)?.unwrap_or_default();
-    let value = dtype.fill_value(&item).ok_or_else(|| Error::invalid(format!("{text} has no spelling in Zarr v2")))?;
+    let item = dtype.parse_fill_value(&asked)?.unwrap_or_default();
+    let value =
+        dtype.fill_value_json(&item).ok_or_else(|| Error::invalid(format!("{text} has no spelling in Zarr v2")))?;
     match is_kept(&asked, &value, dtype) {
         true => Ok(value),
         false => {
@@ -78,19 +79,21 @@ fn spelled(text: &str, dtype: &DType) -> Result<Value> {
     let word = || parsed.as_ref().and_then(json::text).unwrap_or(text).to_string();
     match dtype.kind() {
         // 5 is a text, too
-        Kind::Text => Ok(word().into()),
-        Kind::Void | Kind::Struct(_) if !dtype.has_object() && parsed == Some(0.into()) => Ok(0.into()),
-        Kind::Bytes | Kind::Void | Kind::Struct(_) if !dtype.has_object() => match STANDARD.decode(word()) {
-            Ok(bytes) if bytes.len() <= dtype.size() => Ok(word().into()),
-            Ok(bytes) => {
-                let (len, size) = (bytes.len(), dtype.size());
-                Err(Error::invalid(format!("{text} is {len} bytes in base64, an item has {size}")))
+        DTypeKind::Text => Ok(word().into()),
+        DTypeKind::Void | DTypeKind::Struct(_) if !dtype.has_objects() && parsed == Some(0.into()) => Ok(0.into()),
+        DTypeKind::Bytes | DTypeKind::Void | DTypeKind::Struct(_) if !dtype.has_objects() => {
+            match STANDARD.decode(word()) {
+                Ok(bytes) if bytes.len() <= dtype.size() => Ok(word().into()),
+                Ok(bytes) => {
+                    let (len, size) = (bytes.len(), dtype.size());
+                    Err(Error::invalid(format!("{text} is {len} bytes in base64, an item has {size}")))
+                }
+                Err(_) => {
+                    let encoded = STANDARD.encode(word());
+                    Err(Error::invalid(format!("{text} is not base64; if these are the bytes, give {encoded}")))
+                }
             }
-            Err(_) => {
-                let encoded = STANDARD.encode(word());
-                Err(Error::invalid(format!("{text} is not base64; if these are the bytes, give {encoded}")))
-            }
-        },
+        }
         // NaN alone is no JSON to everybody
         _ => Ok(match parsed {
             Some(value) if json::float(&value).is_some_and(|f| !f.is_finite()) && !value.is_number() => text.into(),
@@ -104,7 +107,7 @@ fn spelled(text: &str, dtype: &DType) -> Result<Value> {
 fn object_fill(asked: Value, dtype: &DType, filters: &Value) -> Result<Value> {
     let codec = filters.get(0).and_then(|codec| codec.get("id")).and_then(json::text).unwrap_or_default();
     let is_fine = match &asked {
-        _ if *dtype.kind() != Kind::Object => false,
+        _ if *dtype.kind() != DTypeKind::Object => false,
         Value::String(_) => codec != "vlen-bytes" && codec != "vlen-array",
         Value::Number(_) | Value::Bool(_) => ["json2", "msgpack2"].contains(&codec),
         _ => false,
@@ -117,16 +120,16 @@ fn object_fill(asked: Value, dtype: &DType, filters: &Value) -> Result<Value> {
 fn is_kept(asked: &Value, stored: &Value, dtype: &DType) -> bool {
     let number = |value: &Value| json::float(value).or_else(|| json::text(value).and_then(json::float_word));
     match dtype.kind() {
-        Kind::Int | Kind::UInt => match (number(asked), number(stored)) {
+        DTypeKind::Int | DTypeKind::UInt => match (number(asked), number(stored)) {
             (Some(asked), Some(stored)) => asked == stored,
             // a text that spells a number
             _ => true,
         },
-        Kind::Float => number(asked).is_none_or(|asked| {
+        DTypeKind::Float => number(asked).is_none_or(|asked| {
             let stored = number(stored).unwrap_or(f64::NAN);
             asked.is_finite() == stored.is_finite() && (asked.is_nan() || asked.signum() == stored.signum())
         }),
-        Kind::Complex => {
+        DTypeKind::Complex => {
             let parts = |value: &Value| match value {
                 Value::Array(parts) => parts.iter().map(|part| number(part).unwrap_or(f64::NAN)).collect(),
                 value => vec![number(value).unwrap_or(f64::NAN), 0.0],
@@ -136,7 +139,7 @@ fn is_kept(asked: &Value, stored: &Value, dtype: &DType) -> bool {
                 .zip(parts(stored))
                 .all(|(asked, stored)| asked.is_nan() == stored.is_nan() && asked.is_infinite() == stored.is_infinite())
         }
-        Kind::Text => asked == stored,
+        DTypeKind::Text => asked == stored,
         _ => true,
     }
 }

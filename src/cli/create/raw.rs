@@ -81,7 +81,7 @@ impl Raw {
 fn copy_by_chunk(flat: &Flat, file: &File, progress: &mut Progress) -> Result<Copied, Error> {
     let (mut bytes, mut buffer) = (0, Vec::new());
     for chunk in 0..flat.array.grid().chunk_count() {
-        for (at, run) in flat.array.grid().runs_of(ChunkId(chunk), 0..flat.array.size()) {
+        for (at, run) in flat.array.grid().chunk_runs(ChunkId(chunk), 0..flat.array.size()) {
             buffer.resize(run.len, 0);
             file.read_exact_at(&mut buffer, at).map_err(|e| Error::from(e).context("the input"))?;
             flat.fs.write(flat.handle, at, &buffer)?;

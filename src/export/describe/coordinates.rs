@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::store::Key;
 use crate::util::json::{self, Map, Object, Value};
 use crate::util::memory::{self, Grant};
-use crate::zarr::dtype::{DType, Kind};
+use crate::zarr::dtype::{DType, DTypeKind};
 use crate::zarr::metadata::ArrayMetadata;
 
 /// Items of the longest coordinate array that is read.
@@ -66,10 +66,10 @@ impl Coordinate {
         }
         let word = |name: &str| attributes::line(&attributes, name);
         let (units, calendar) = match (array.metadata().dtype.kind(), time_unit(array.metadata())) {
-            (Kind::DateTime, Some((unit, _))) => {
+            (DTypeKind::DateTime, Some((unit, _))) => {
                 (Some(format!("{unit} since 1970-01-01")), Some("proleptic_gregorian".to_string()))
             }
-            (Kind::TimeDelta, Some((unit, _))) => (Some(unit.to_string()), None),
+            (DTypeKind::TimeDelta, Some((unit, _))) => (Some(unit.to_string()), None),
             _ => (word("units"), word("calendar")),
         };
         Some(Coordinate { key: array.key().clone(), attributes, units, calendar, values, memory })
@@ -86,7 +86,7 @@ fn values(cache: &Cache, array: &Array, attributes: &Map<String, Value>) -> Resu
     let metadata = array.metadata();
     let dtype = &metadata.dtype;
     let (unit, is_time) = match dtype.kind() {
-        Kind::DateTime | Kind::TimeDelta => match time_unit(metadata) {
+        DTypeKind::DateTime | DTypeKind::TimeDelta => match time_unit(metadata) {
             Some((_, unit)) => (unit, true),
             None => return Err(Error::unsupported("they are counted in years or months")),
         },
@@ -170,8 +170,8 @@ fn shorter(step: f64, error: f64) -> f64 {
 /// The relative error of a number of this dtype, twice rounded: itself, and the step it was computed with.
 fn precision(dtype: &DType) -> f64 {
     match (dtype.kind(), dtype.size()) {
-        (Kind::Float, 2) => 2f64.powi(-10),
-        (Kind::Float, 4) => f32::EPSILON.into(),
+        (DTypeKind::Float, 2) => 2f64.powi(-10),
+        (DTypeKind::Float, 4) => f32::EPSILON.into(),
         _ => f64::EPSILON,
     }
 }

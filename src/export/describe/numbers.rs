@@ -3,12 +3,12 @@
 use super::super::described::MetadataNumber;
 use super::{DIMENSIONS, attributes};
 use crate::util::json::{self, Map, Value};
-use crate::zarr::dtype::{DType, Kind};
+use crate::zarr::dtype::{DType, DTypeKind};
 use crate::zarr::metadata::ArrayMetadata;
 
 /// True for the kinds that CF's attributes speak of.
 pub fn is_number(dtype: &DType) -> bool {
-    matches!(dtype.kind(), Kind::Int | Kind::UInt) || *dtype.kind() == Kind::Float && dtype.size() <= 8
+    matches!(dtype.kind(), DTypeKind::Int | DTypeKind::UInt) || *dtype.kind() == DTypeKind::Float && dtype.size() <= 8
 }
 
 /// The number that the bytes of one item hold; None unless the dtype is one of numbers or times. A float of four bytes is
@@ -23,13 +23,13 @@ pub fn item(dtype: &DType, bytes: &[u8]) -> Option<MetadataNumber> {
     let unsigned = u64::from_le_bytes(little);
     let unused = 64 - 8 * size as u32;
     Some(match (dtype.kind(), size) {
-        (Kind::UInt, _) => MetadataNumber::Int(unsigned.into()),
-        (Kind::Int | Kind::DateTime | Kind::TimeDelta, _) => {
+        (DTypeKind::UInt, _) => MetadataNumber::Int(unsigned.into()),
+        (DTypeKind::Int | DTypeKind::DateTime | DTypeKind::TimeDelta, _) => {
             MetadataNumber::Int(((unsigned << unused) as i64 >> unused).into())
         }
-        (Kind::Float, 2) => MetadataNumber::Float(half::f16::from_bits(unsigned as u16).to_f64()),
-        (Kind::Float, 4) => MetadataNumber::Float(f32::from_bits(unsigned as u32).to_string().parse().ok()?),
-        (Kind::Float, 8) => MetadataNumber::Float(f64::from_bits(unsigned)),
+        (DTypeKind::Float, 2) => MetadataNumber::Float(half::f16::from_bits(unsigned as u16).to_f64()),
+        (DTypeKind::Float, 4) => MetadataNumber::Float(f32::from_bits(unsigned as u32).to_string().parse().ok()?),
+        (DTypeKind::Float, 8) => MetadataNumber::Float(f64::from_bits(unsigned)),
         _ => return None,
     })
 }
@@ -55,7 +55,7 @@ pub fn told_nodata(dtype: &DType, attributes: &Map<String, Value>) -> Option<Met
 
 /// A number in an attribute that is a value of the dtype, which is one of numbers.
 fn told(dtype: &DType, value: &Value) -> Option<MetadataNumber> {
-    if *dtype.kind() == Kind::Float {
+    if *dtype.kind() == DTypeKind::Float {
         let float = json::float(value).or_else(|| spelt(json::text(value)?))?;
         let largest = match dtype.size() {
             2 => half::f16::MAX.to_f64(),
@@ -70,7 +70,7 @@ fn told(dtype: &DType, value: &Value) -> Option<MetadataNumber> {
     let number = number.as_str().parse::<i128>().ok().or_else(whole)?;
     let bits = 8 * dtype.size();
     let range = match dtype.kind() {
-        Kind::UInt => 0..1i128 << bits,
+        DTypeKind::UInt => 0..1i128 << bits,
         _ => -(1i128 << (bits - 1))..1i128 << (bits - 1),
     };
     range.contains(&number).then_some(MetadataNumber::Int(number))

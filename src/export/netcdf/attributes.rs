@@ -5,7 +5,7 @@
 use super::classic::{Attribute, ClassicVersion, Type};
 use super::names::UniqueNames;
 use crate::util::json::{self, Map, Value};
-use crate::zarr::dtype::{DType, Kind};
+use crate::zarr::dtype::{DType, DTypeKind};
 use crate::zarr::metadata::ArrayMetadata;
 
 /// The dimensions of an array, by name: xarray's convention, which GDAL and netCDF-C follow.
@@ -74,7 +74,7 @@ pub fn of_variable(
     for (name, value) in stored.iter().filter(|(name, _)| !is_bookkeeping(name)) {
         match name.as_str() {
             // the dtype has told
-            "units" | "calendar" if *dtype.kind() == Kind::DateTime => {}
+            "units" | "calendar" if *dtype.kind() == DTypeKind::DateTime => {}
             name => match (name, typed(name, dtype, value), json::float(value)) {
                 (_, Some(values), _) => out.push(name, kind, values),
                 ("_FillValue", None, _) => {}
@@ -93,9 +93,9 @@ pub fn of_variable(
     }
     match dtype.kind() {
         // NC_BYTE has a sign but for those who read this: netCDF's and xarray's convention
-        Kind::UInt if kind == Type::Byte => out.push_missing_text("_Unsigned", "true"),
+        DTypeKind::UInt if kind == Type::Byte => out.push_missing_text("_Unsigned", "true"),
         // as xarray marks booleans in a netCDF file
-        Kind::Bool => out.push_missing_text("dtype", "bool"),
+        DTypeKind::Bool => out.push_missing_text("dtype", "bool"),
         _ => {}
     }
     out.list
@@ -103,7 +103,7 @@ pub fn of_variable(
 
 /// What one item of a `datetime64` counts, in a word of UDUNITS; None where that has none, and for other dtypes.
 pub fn time_unit(metadata: &ArrayMetadata) -> Option<&'static str> {
-    if *metadata.dtype.kind() != Kind::DateTime {
+    if *metadata.dtype.kind() != DTypeKind::DateTime {
         return None;
     }
     let (_, unit) = json::text(&metadata.dtype_json)?.split_once('[')?;
@@ -132,8 +132,8 @@ fn missing_value(metadata: &ArrayMetadata) -> Option<Vec<u8>> {
     let dtype = &metadata.dtype;
     let item = big_endian(dtype, metadata.fill.clone()?);
     match dtype.kind() {
-        Kind::Int | Kind::UInt | Kind::Float => Some(item),
-        Kind::DateTime if item == i64::MIN.to_be_bytes() => Some(item),
+        DTypeKind::Int | DTypeKind::UInt | DTypeKind::Float => Some(item),
+        DTypeKind::DateTime if item == i64::MIN.to_be_bytes() => Some(item),
         _ => None,
     }
 }
@@ -157,14 +157,14 @@ fn typed(name: &str, dtype: &DType, value: &Value) -> Option<Vec<u8>> {
 /// One value that stands for missing ones: integers may be spelt as floats, and floats as xarray spells them in base64.
 fn missing(dtype: &DType, value: &Value) -> Option<Vec<u8>> {
     match (dtype.kind(), json::text(value)) {
-        (Kind::Bytes, Some(text)) if text.len() == 1 => Some(text.as_bytes().to_vec()),
-        (Kind::Bytes, _) => None,
-        (Kind::Float, Some(text)) if json::float_word(text).is_none() && text.parse::<f64>().is_err() => {
+        (DTypeKind::Bytes, Some(text)) if text.len() == 1 => Some(text.as_bytes().to_vec()),
+        (DTypeKind::Bytes, _) => None,
+        (DTypeKind::Float, Some(text)) if json::float_word(text).is_none() && text.parse::<f64>().is_err() => {
             let x = f64::from_le_bytes(json::base64_decode(text.as_bytes())?.try_into().ok()?);
             Some(if dtype.size() == 4 { (x as f32).to_be_bytes().to_vec() } else { x.to_be_bytes().to_vec() })
         }
-        (Kind::Int | Kind::UInt | Kind::DateTime, None) if json::float(value)?.fract() != 0.0 => None,
-        _ => Some(big_endian(dtype, dtype.fill(value).ok()??)),
+        (DTypeKind::Int | DTypeKind::UInt | DTypeKind::DateTime, None) if json::float(value)?.fract() != 0.0 => None,
+        _ => Some(big_endian(dtype, dtype.parse_fill_value(value).ok()??)),
     }
 }
 
@@ -172,8 +172,8 @@ fn missing(dtype: &DType, value: &Value) -> Option<Vec<u8>> {
 /// so.
 fn same_spelling(dtype: &DType, value: &Value) -> Option<Vec<u8>> {
     match dtype.kind() {
-        Kind::Int | Kind::UInt => integer(value).and_then(|_| missing(dtype, value)),
-        Kind::Float => json::float(value).and_then(|_| missing(dtype, value)),
+        DTypeKind::Int | DTypeKind::UInt => integer(value).and_then(|_| missing(dtype, value)),
+        DTypeKind::Float => json::float(value).and_then(|_| missing(dtype, value)),
         _ => None,
     }
 }

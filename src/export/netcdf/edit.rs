@@ -118,7 +118,7 @@ impl HeaderEdit {
             let (key, dtype) =
                 place.ok_or_else(|| refused(format!("what {name:?} tells comes from other metadata")))?;
             let is_told = |attribute: &str| {
-                let is_time = dtype.is_some_and(|dtype| *dtype.kind() == dtype::Kind::DateTime);
+                let is_time = dtype.is_some_and(|dtype| *dtype.kind() == dtype::DTypeKind::DateTime);
                 is_bookkeeping(attribute) || is_time && ["units", "calendar"].contains(&attribute)
             };
             let stored = stored(key)?;

@@ -5,7 +5,7 @@ use crate::array::Array;
 use crate::error::{Error, Result};
 use crate::export::{self, Composite, DATASET, Described, Format, PartContent};
 use crate::store::{Key, Permissions};
-use crate::util::memory::{Keeper, lock};
+use crate::util::memory::{Reclaim, lock};
 use lru::LruCache;
 use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex};
@@ -23,8 +23,8 @@ pub struct Headers {
     pub dataset: bool,
 }
 
-impl Keeper for KnownHeaders {
-    fn give_up(&self) {
+impl Reclaim for KnownHeaders {
+    fn reclaim(&self) {
         if let Ok(mut described) = self.described.try_lock() {
             described.clear();
         }

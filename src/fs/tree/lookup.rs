@@ -212,7 +212,7 @@ impl Level {
     /// decoding a chunk, or a walk over the hierarchy.
     pub fn is_slow(&self, name: &str) -> bool {
         match self {
-            Level::Array(_, Some(array)) => array.metadata().is_object() && is_chunk_like(name),
+            Level::Array(_, Some(array)) => array.metadata().has_objects() && is_chunk_like(name),
             // coordinates are read for a header
             Level::Array(..) => Format::of_name(name).is_some_and(|format| format != Format::Npy),
             Level::Group(_) => name == ZMETADATA || name == DATASET,
@@ -225,7 +225,7 @@ impl Level {
 /// for the other names.
 fn telling_key(level: &Level, name: &str) -> Option<Key> {
     match level {
-        Level::Array(_, Some(array)) if !array.metadata().is_object() => {
+        Level::Array(_, Some(array)) if !array.metadata().has_objects() => {
             Some(array.chunk_key(array.grid().parse_chunk_key(name, Separator::Dot)?))
         }
         Level::Group(_) if [ZGROUP, ZATTRS, ZMETADATA, DATASET].contains(&name) => None,

@@ -2,7 +2,7 @@
 
 use super::{Flight, SMALL};
 use crate::store::{Entry, EntryKind, Key, Stat, Version};
-use crate::util::memory::{Grant, Keeper, lock};
+use crate::util::memory::{Grant, Reclaim, lock};
 use lru::LruCache;
 use std::collections::HashMap;
 use std::num::NonZeroUsize;
@@ -59,8 +59,8 @@ const NOTED: usize = 256;
 /// Bytes that are counted together.
 const COUNTED_AT_ONCE: usize = 256 << 10;
 
-impl Keeper for Mutex<Known> {
-    fn give_up(&self) {
+impl Reclaim for Mutex<Known> {
+    fn reclaim(&self) {
         if let Ok(mut known) = self.try_lock() {
             known.clear();
         }

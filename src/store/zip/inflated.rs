@@ -5,7 +5,7 @@ use super::archive::Outcome;
 use super::index::Member;
 use super::member::Reader;
 use super::stream::{self, Stream};
-use crate::util::memory::{self, Grant, Keeper, lock};
+use crate::util::memory::{self, Grant, Reclaim, lock};
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -97,8 +97,8 @@ impl Inflated {
     }
 }
 
-impl Keeper for Inflated {
-    fn give_up(&self) {
+impl Reclaim for Inflated {
+    fn reclaim(&self) {
         if let Ok(mut values) = self.values.try_lock() {
             values.clear();
         }
@@ -128,7 +128,7 @@ mod tests {
         // 2 was used before all others
         assert!(get(&inflated, 4, third) && !get(&inflated, 1, third) && !get(&inflated, 3, third));
         assert!(get(&inflated, 2, third));
-        inflated.give_up();
+        inflated.reclaim();
         assert!(get(&inflated, 2, third));
     }
 

@@ -1,7 +1,7 @@
 //! `astype`: numbers stored as another type. Source of the rules: `numcodecs.AsType`, that is numpy's casts.
 
 use super::items::{self, Items};
-use super::{Broken, Codec, Size};
+use super::{Codec, CodecError, Size};
 use crate::error::Result;
 use crate::zarr::metadata::CodecConfig;
 
@@ -37,11 +37,11 @@ impl Codec for AsType {
         self.decoded.is_kept_by(self.encoded)
     }
 
-    fn decode(&self, encoded: &[u8], out: &mut [u8]) -> std::result::Result<usize, Broken> {
+    fn decode(&self, encoded: &[u8], out: &mut [u8]) -> std::result::Result<usize, CodecError> {
         items::decode(self.encoded, self.encoded.scalar, self.decoded, encoded, out, |_| {})
     }
 
-    fn encode(&self, decoded: &[u8], out: &mut Vec<u8>) -> std::result::Result<(), Broken> {
+    fn encode(&self, decoded: &[u8], out: &mut Vec<u8>) -> std::result::Result<(), CodecError> {
         items::encode(self.decoded, self.decoded.scalar, self.encoded, decoded, out, |_| {})
     }
 }

@@ -1,7 +1,7 @@
 //! `base64`: the bytes as text. Source of the rules: `numcodecs.Base64`, that is Python's `base64`, which skips what is
 //! not of the alphabet.
 
-use super::{Broken, Codec, Size, buffer};
+use super::{Codec, CodecError, Size, buffer};
 use crate::error::Result;
 use crate::util::json;
 use crate::zarr::metadata::CodecConfig;
@@ -24,19 +24,19 @@ impl Codec for Base64 {
         Size::Exact(decoded.div_ceil(3).saturating_mul(4))
     }
 
-    fn decode(&self, encoded: &[u8], out: &mut [u8]) -> std::result::Result<usize, Broken> {
+    fn decode(&self, encoded: &[u8], out: &mut [u8]) -> std::result::Result<usize, CodecError> {
         // text without line breaks needs no copy
         if let Ok(len) = STANDARD.decode_slice(encoded, out) {
             return Ok(len);
         }
-        let bytes = json::base64_decode(encoded).ok_or_else(|| Broken::new("not valid base64"))?;
+        let bytes = json::base64_decode(encoded).ok_or_else(|| CodecError::new("not valid base64"))?;
         buffer::copy(&bytes, out)
     }
 
-    fn encode(&self, decoded: &[u8], out: &mut Vec<u8>) -> std::result::Result<(), Broken> {
+    fn encode(&self, decoded: &[u8], out: &mut Vec<u8>) -> std::result::Result<(), CodecError> {
         let start = out.len();
         out.resize(start + self.encoded_size(decoded.len()).max(), 0);
-        let len = STANDARD.encode_slice(decoded, &mut out[start..]).map_err(|e| Broken::new(e.to_string()))?;
+        let len = STANDARD.encode_slice(decoded, &mut out[start..]).map_err(|e| CodecError::new(e.to_string()))?;
         out.truncate(start + len);
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! `bitround`: floats with the low bits of their mantissa rounded away. Source of the rules: `numcodecs.BitRound`. The
 //! width of the floats is that of the items given to it; that they are little-endian floats at all, it can't see.
 
-use super::{Broken, Codec, Size, buffer};
+use super::{Codec, CodecError, Size, buffer};
 use crate::error::Result;
 use crate::zarr::metadata::CodecConfig;
 
@@ -45,19 +45,19 @@ impl Codec for BitRound {
         false
     }
 
-    fn decode(&self, encoded: &[u8], out: &mut [u8]) -> std::result::Result<usize, Broken> {
+    fn decode(&self, encoded: &[u8], out: &mut [u8]) -> std::result::Result<usize, CodecError> {
         buffer::copy(encoded, out)
     }
 
-    fn encode(&self, decoded: &[u8], out: &mut Vec<u8>) -> std::result::Result<(), Broken> {
+    fn encode(&self, decoded: &[u8], out: &mut Vec<u8>) -> std::result::Result<(), CodecError> {
         let mantissa: u32 = match self.itemsize {
             2 => 10,
             4 => 23,
             8 => 52,
-            _ => return Err(Broken::new("bitround rounds floats of 2, 4 or 8 bytes only")),
+            _ => return Err(CodecError::new("bitround rounds floats of 2, 4 or 8 bytes only")),
         };
         buffer::count(decoded, self.itemsize)?;
-        let why = || Broken::new(format!("bitround can't keep {} of {mantissa} bits", self.keep));
+        let why = || CodecError::new(format!("bitround can't keep {} of {mantissa} bits", self.keep));
         let drop = mantissa.checked_sub(self.keep).ok_or_else(why)?;
         let start = out.len();
         out.extend_from_slice(decoded);

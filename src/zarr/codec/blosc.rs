@@ -6,7 +6,7 @@ mod blosclz;
 mod frame;
 mod shuffle;
 
-use super::{Broken, Codec, EncodeOnly, Size, encode_only};
+use super::{Codec, CodecError, EncodeOnly, Size, encode_only};
 use crate::error::Result;
 use crate::zarr::metadata::CodecConfig;
 use frame::Frame;
@@ -114,25 +114,25 @@ impl Codec for Blosc {
         true
     }
 
-    fn decode(&self, encoded: &[u8], out: &mut [u8]) -> std::result::Result<usize, Broken> {
+    fn decode(&self, encoded: &[u8], out: &mut [u8]) -> std::result::Result<usize, CodecError> {
         let frame = Frame::parse(encoded, out.len())?;
         frame.decode(&mut out[..frame.nbytes()])?;
         Ok(frame.nbytes())
     }
 
-    fn encode(&self, decoded: &[u8], out: &mut Vec<u8>) -> std::result::Result<(), Broken> {
-        let parameters = self.parameters.as_ref().map_err(Broken::clone)?;
+    fn encode(&self, decoded: &[u8], out: &mut Vec<u8>) -> std::result::Result<(), CodecError> {
+        let parameters = self.parameters.as_ref().map_err(CodecError::clone)?;
         if !can_encode(parameters.compressor) {
             let name = parameters.compressor.to_string_lossy();
-            return Err(Broken(format!("blosc: this build can't encode with cname {name:?}")));
+            return Err(CodecError(format!("blosc: this build can't encode with cname {name:?}")));
         }
         let most = blosc_src::BLOSC_MAX_BUFFERSIZE as usize;
         if decoded.len() > most {
-            return Err(Broken(format!("blosc: can't hold {} bytes, at most {most}", decoded.len())));
+            return Err(CodecError(format!("blosc: can't hold {} bytes, at most {most}", decoded.len())));
         }
         match parameters.compress(decoded, out) {
             1.. => Ok(()),
-            code => Err(Broken(format!("blosc: c-blosc failed with code {code}"))),
+            code => Err(CodecError(format!("blosc: c-blosc failed with code {code}"))),
         }
     }
 }

@@ -2,7 +2,7 @@
 //! nothing of chunks.
 
 use super::streams::{self, Fault, Step};
-use super::{Broken, Codec, EncodeOnly, Size, encode_only};
+use super::{Codec, CodecError, EncodeOnly, Size, encode_only};
 use crate::error::Result;
 use crate::zarr::metadata::CodecConfig;
 use bzip2::{Action, Compress, Compression, Decompress, Status};
@@ -40,12 +40,12 @@ impl Codec for Bz2 {
         Size::AtMost(decoded.saturating_add(decoded / 8).saturating_add(1024))
     }
 
-    fn decode(&self, encoded: &[u8], out: &mut [u8]) -> std::result::Result<usize, Broken> {
+    fn decode(&self, encoded: &[u8], out: &mut [u8]) -> std::result::Result<usize, CodecError> {
         let room = out.len();
         streams::decode_all(encoded, out, decode_one).map_err(|fault| fault.broken("bz2", encoded.len(), room))
     }
 
-    fn encode(&self, decoded: &[u8], out: &mut Vec<u8>) -> std::result::Result<(), Broken> {
+    fn encode(&self, decoded: &[u8], out: &mut Vec<u8>) -> std::result::Result<(), CodecError> {
         let mut stream = Compress::new(Compression::new(self.level.clone()?), 0);
         out.reserve(decoded.len() / 2 + 64);
         loop {
@@ -53,7 +53,7 @@ impl Codec for Bz2 {
             match stream.compress_vec(rest, out, Action::Finish) {
                 Ok(Status::StreamEnd) => return Ok(()),
                 Ok(_) => out.reserve(decoded.len() / 4 + 1024),
-                Err(e) => return Err(Broken(format!("bz2: {e}"))),
+                Err(e) => return Err(CodecError(format!("bz2: {e}"))),
             }
         }
     }

@@ -3,10 +3,10 @@
 
 use super::items::{self, Items, Scalar, with_type};
 use super::number::Number;
-use super::{Broken, Codec, Size, buffer};
+use super::{Codec, CodecError, Size, buffer};
 use crate::error::{Error, Result};
 use crate::util::json;
-use crate::zarr::dtype::Kind;
+use crate::zarr::dtype::DTypeKind;
 use crate::zarr::metadata::CodecConfig;
 use std::collections::HashMap;
 
@@ -25,7 +25,7 @@ impl Categorize {
     pub fn new(config: &CodecConfig) -> Result<Self> {
         config.only(&["labels", "dtype", "astype"])?;
         let dtype = config.dtype("dtype")?.ok_or_else(|| config.bad("dtype", "is missing"))?;
-        if *dtype.kind() != Kind::Text || dtype.size() == 0 {
+        if *dtype.kind() != DTypeKind::Text || dtype.size() == 0 {
             return Err(Error::unsupported("codec \"categorize\": only texts of fixed width are supported"));
         }
         let encoded = Items::param(config, "astype", Some(Items::native(Scalar::U8)))?;
@@ -76,7 +76,7 @@ impl Codec for Categorize {
         false
     }
 
-    fn decode(&self, encoded: &[u8], out: &mut [u8]) -> std::result::Result<usize, Broken> {
+    fn decode(&self, encoded: &[u8], out: &mut [u8]) -> std::result::Result<usize, CodecError> {
         let count = buffer::count(encoded, self.encoded.size())?;
         let len = buffer::total(count, self.width)?;
         let texts = buffer::front(out, len)?;
@@ -101,12 +101,12 @@ impl Codec for Categorize {
         Ok(len)
     }
 
-    fn encode(&self, decoded: &[u8], out: &mut Vec<u8>) -> std::result::Result<(), Broken> {
+    fn encode(&self, decoded: &[u8], out: &mut Vec<u8>) -> std::result::Result<(), CodecError> {
         buffer::count(decoded, self.width)?;
         let scalar = self.encoded.scalar;
         let bits = 8 * scalar.size() - usize::from(scalar.is_signed());
         if scalar.is_integer() && self.labels.len() as u128 >= 1u128 << bits {
-            return Err(Broken::new(format!("{} labels are too many for categorize's astype", self.labels.len())));
+            return Err(CodecError::new(format!("{} labels are too many for categorize's astype", self.labels.len())));
         }
         with_type!(scalar, T => self.encode_as::<T>(decoded, out));
         Ok(())

@@ -1,7 +1,7 @@
 //! `crc32`, `crc32c`, `adler32`, `fletcher32` and `jenkins_lookup3`: the bytes as they are, with a 32-bit checksum before or after them.
 //! Source of the rules: `numcodecs.checksum32`, and HDF5's Fletcher sum.
 
-use super::{Broken, Codec, Size, buffer, jenkins_lookup3};
+use super::{Codec, CodecError, Size, buffer, jenkins_lookup3};
 use crate::error::Result;
 use crate::zarr::metadata::CodecConfig;
 
@@ -59,9 +59,9 @@ impl Checksum {
         Ok(Checksum { name, sum, at_start, may_be_empty: true })
     }
 
-    fn check_empty(&self, bytes: &[u8]) -> std::result::Result<(), Broken> {
+    fn check_empty(&self, bytes: &[u8]) -> std::result::Result<(), CodecError> {
         match bytes.is_empty() && !self.may_be_empty {
-            true => Err(Broken::new(format!("{} has no sum of no bytes", self.name))),
+            true => Err(CodecError::new(format!("{} has no sum of no bytes", self.name))),
             false => Ok(()),
         }
     }
@@ -72,8 +72,8 @@ impl Codec for Checksum {
         Size::Exact(decoded.saturating_add(4))
     }
 
-    fn decode(&self, encoded: &[u8], out: &mut [u8]) -> std::result::Result<usize, Broken> {
-        let short = || Broken::new(format!("{} bytes are too few to hold a {} checksum", encoded.len(), self.name));
+    fn decode(&self, encoded: &[u8], out: &mut [u8]) -> std::result::Result<usize, CodecError> {
+        let short = || CodecError::new(format!("{} bytes are too few to hold a {} checksum", encoded.len(), self.name));
         let (data, stored) = match self.at_start {
             true => encoded.split_first_chunk().map(|(sum, data)| (data, sum)),
             false => encoded.split_last_chunk(),
@@ -82,13 +82,13 @@ impl Codec for Checksum {
         self.check_empty(data)?;
         let room = buffer::front(out, data.len())?;
         if (self.sum)(data) != u32::from_le_bytes(*stored) {
-            return Err(Broken::new(format!("the {} checksum does not match", self.name)));
+            return Err(CodecError::new(format!("the {} checksum does not match", self.name)));
         }
         room.copy_from_slice(data);
         Ok(data.len())
     }
 
-    fn encode(&self, decoded: &[u8], out: &mut Vec<u8>) -> std::result::Result<(), Broken> {
+    fn encode(&self, decoded: &[u8], out: &mut Vec<u8>) -> std::result::Result<(), CodecError> {
         self.check_empty(decoded)?;
         let sum = (self.sum)(decoded).to_le_bytes();
         out.reserve_exact(decoded.len().saturating_add(4));

@@ -1,6 +1,6 @@
 //! What the unit tests of the codecs share: sample bytes, round trips, and damage done to small encodings.
 
-use super::{Broken, Codec, Size, build};
+use super::{Codec, CodecError, Size, build};
 use crate::util::json;
 use crate::zarr::metadata::CodecConfig;
 
@@ -52,7 +52,7 @@ pub fn encoded(codec: &dyn Codec, data: &[u8]) -> Vec<u8> {
 }
 
 /// What `bytes` decode to, with room for `room` bytes.
-pub fn decoded(codec: &dyn Codec, bytes: &[u8], room: usize) -> Result<Vec<u8>, Broken> {
+pub fn decoded(codec: &dyn Codec, bytes: &[u8], room: usize) -> Result<Vec<u8>, CodecError> {
     let mut out = vec![0xAA; room];
     let n = codec.decode(bytes, &mut out)?;
     out.truncate(n);

@@ -2,7 +2,7 @@
 //! the safe crate hides how much input a stream used, which trailing bytes and gzip members need. It knows neither the
 //! rules for what follows a stream nor where the bytes come from.
 
-use super::Broken;
+use super::CodecError;
 use super::streams::Fault;
 use libdeflate_sys as sys;
 use std::cell::RefCell;
@@ -41,7 +41,7 @@ pub fn decompress(container: Container, encoded: &[u8], out: &mut [u8]) -> Resul
 }
 
 /// Decodes a bare deflate stream, as a zip archive has them, into the front of `out`; returns the bytes made.
-pub fn inflate(deflated: &[u8], out: &mut [u8]) -> Result<usize, Broken> {
+pub fn inflate(deflated: &[u8], out: &mut [u8]) -> Result<usize, CodecError> {
     let done = decompress(Container::None, deflated, out).map(|(_, made)| made);
     done.map_err(|fault| fault.broken(Container::None.name(), deflated.len(), out.len()))
 }
@@ -55,14 +55,14 @@ pub fn deflate_for_tests(value: &[u8]) -> Vec<u8> {
 }
 
 /// Appends one stream that holds `decoded`. `level` is zlib's: -1 (its default, 6) or 0 to 9.
-pub fn compress(container: Container, level: i32, decoded: &[u8], out: &mut Vec<u8>) -> Result<(), Broken> {
+pub fn compress(container: Container, level: i32, decoded: &[u8], out: &mut Vec<u8>) -> Result<(), CodecError> {
     let level = if level < 0 { 6 } else { level };
     COMPRESSOR.with_borrow_mut(|kept| {
         if kept.as_ref().is_none_or(|c| c.level != level) {
             *kept = Compressor::new(level);
         }
         let done = kept.as_mut().is_some_and(|compressor| compressor.run(container, decoded, out));
-        if done { Ok(()) } else { Err(Broken::new(format!("{}: out of memory", container.name()))) }
+        if done { Ok(()) } else { Err(CodecError::new(format!("{}: out of memory", container.name()))) }
     })
 }
 

@@ -3,7 +3,7 @@
 
 use super::items::{self, Items, Scalar, with_type};
 use super::number::Number;
-use super::{Broken, Codec, Size, buffer};
+use super::{Codec, CodecError, Size, buffer};
 use crate::error::{Error, Result};
 use crate::zarr::metadata::CodecConfig;
 
@@ -19,8 +19,9 @@ impl Delta {
         config.only(&["dtype", "astype"])?;
         let decoded = Items::param(config, "dtype", None)?;
         let encoded = Items::param(config, "astype", Some(decoded))?;
-        let timed =
-            |name| Ok::<_, Error>(config.dtype(name)?.is_some_and(|d| *d.kind() == crate::zarr::dtype::Kind::DateTime));
+        let timed = |name| {
+            Ok::<_, Error>(config.dtype(name)?.is_some_and(|d| *d.kind() == crate::zarr::dtype::DTypeKind::DateTime))
+        };
         let mixed = (decoded.scalar == Scalar::Ticks) != (encoded.scalar == Scalar::Ticks);
         if mixed || timed("dtype")? || timed("astype")? {
             return Err(items::no_numbers(config, "dtype"));
@@ -31,7 +32,12 @@ impl Delta {
         Ok(Delta { decoded, encoded })
     }
 
-    fn decode_as<T: Number>(&self, work: Scalar, input: &[u8], out: &mut [u8]) -> std::result::Result<usize, Broken> {
+    fn decode_as<T: Number>(
+        &self,
+        work: Scalar,
+        input: &[u8],
+        out: &mut [u8],
+    ) -> std::result::Result<usize, CodecError> {
         let mut sum: Option<T> = None;
         items::decode(self.encoded, work, self.decoded, input, out, |block| {
             let (head, tail) = block.split_at_mut(T::SIZE);
@@ -47,7 +53,7 @@ impl Delta {
         })
     }
 
-    fn encode_as<T: Number>(&self, input: &[u8], out: &mut Vec<u8>) -> std::result::Result<(), Broken> {
+    fn encode_as<T: Number>(&self, input: &[u8], out: &mut Vec<u8>) -> std::result::Result<(), CodecError> {
         let mut last: Option<T> = None;
         items::encode(self.decoded, self.decoded.scalar, self.encoded, input, out, |block| {
             let (head, tail) = block.split_at_mut(T::SIZE);
@@ -65,11 +71,11 @@ impl Delta {
     }
 
     /// The first item must fit a signed type, while differences wrap: numpy assigns the one and casts the others.
-    fn check_first(&self, input: &[u8]) -> std::result::Result<(), Broken> {
+    fn check_first(&self, input: &[u8]) -> std::result::Result<(), CodecError> {
         let (from, to) = (self.decoded.scalar, self.encoded.scalar);
         let mut native = [0; 8];
         let size = self.decoded.size();
-        let head = input.get(..size).ok_or_else(|| Broken::new("delta can't encode an empty buffer"))?;
+        let head = input.get(..size).ok_or_else(|| CodecError::new("delta can't encode an empty buffer"))?;
         if !to.is_signed() || matches!(from, Scalar::Bool | Scalar::Ticks) {
             return Ok(());
         }
@@ -85,7 +91,7 @@ impl Delta {
             Scalar::U64 => u64::from_ne_bytes(native) < limit,
             _ => (-(limit as f64)..limit as f64).contains(&f64::from_ne_bytes(native).trunc()),
         };
-        if fits { Ok(()) } else { Err(Broken::new("the first item does not fit delta's astype")) }
+        if fits { Ok(()) } else { Err(CodecError::new("the first item does not fit delta's astype")) }
     }
 }
 
@@ -102,12 +108,12 @@ impl Codec for Delta {
         self.decoded.is_kept_by(self.encoded)
     }
 
-    fn decode(&self, encoded: &[u8], out: &mut [u8]) -> std::result::Result<usize, Broken> {
+    fn decode(&self, encoded: &[u8], out: &mut [u8]) -> std::result::Result<usize, CodecError> {
         let work = self.encoded.scalar.promote(self.decoded.scalar);
         with_type!(work, T => self.decode_as::<T>(work, encoded, out))
     }
 
-    fn encode(&self, decoded: &[u8], out: &mut Vec<u8>) -> std::result::Result<(), Broken> {
+    fn encode(&self, decoded: &[u8], out: &mut Vec<u8>) -> std::result::Result<(), CodecError> {
         buffer::count(decoded, self.decoded.size())?;
         self.check_first(decoded)?;
         with_type!(self.decoded.scalar, T => self.encode_as::<T>(decoded, out))

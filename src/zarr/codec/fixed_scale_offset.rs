@@ -3,7 +3,7 @@
 
 use super::items::{self, Items, Scalar, with_type};
 use super::number::Number;
-use super::{Broken, Codec, Size};
+use super::{Codec, CodecError, Size};
 use crate::error::Result;
 use crate::util::json::{self, Value};
 use crate::zarr::metadata::CodecConfig;
@@ -40,18 +40,18 @@ impl Operand {
     }
 
     /// The number as a `T`, if numpy would take it as one.
-    fn integer_of<T: Number>(self, scalar: Scalar) -> std::result::Result<T, Broken> {
+    fn integer_of<T: Number>(self, scalar: Scalar) -> std::result::Result<T, CodecError> {
         let bits = 8 * scalar.size();
         let range = if scalar.is_signed() { -(1i128 << (bits - 1))..1i128 << (bits - 1) } else { 0..1i128 << bits };
         match self.integer.filter(|n| range.contains(n)) {
             Some(n) if scalar.is_signed() => Ok(T::from_i64(n as i64)),
             Some(n) => Ok(T::from_u64(n as u64)),
-            None => Err(Broken::new("offset or scale does not fit the type of the items")),
+            None => Err(CodecError::new("offset or scale does not fit the type of the items")),
         }
     }
 
     /// The number as a `T` of type `scalar`, which is wide enough for the operation.
-    fn value<T: Number>(self, scalar: Scalar) -> std::result::Result<T, Broken> {
+    fn value<T: Number>(self, scalar: Scalar) -> std::result::Result<T, CodecError> {
         if scalar.is_integer() { self.integer_of(scalar) } else { Ok(T::from_f64(self.float)) }
     }
 }
@@ -70,7 +70,12 @@ impl FixedScaleOffset {
         Ok(FixedScaleOffset { offset, scale, decoded, encoded })
     }
 
-    fn decode_as<T: Number>(&self, work: Scalar, input: &[u8], out: &mut [u8]) -> std::result::Result<usize, Broken> {
+    fn decode_as<T: Number>(
+        &self,
+        work: Scalar,
+        input: &[u8],
+        out: &mut [u8],
+    ) -> std::result::Result<usize, CodecError> {
         let (offset, scale) = (T::from_f64(self.offset.float), T::from_f64(self.scale.float));
         items::decode(self.encoded, work, self.decoded, input, out, |block| {
             items::each::<T>(block, |x| x.div(scale).add(offset));
@@ -78,7 +83,12 @@ impl FixedScaleOffset {
     }
 
     /// Both steps in one type.
-    fn encode_as<T: Number>(&self, work: Scalar, input: &[u8], out: &mut Vec<u8>) -> std::result::Result<(), Broken> {
+    fn encode_as<T: Number>(
+        &self,
+        work: Scalar,
+        input: &[u8],
+        out: &mut Vec<u8>,
+    ) -> std::result::Result<(), CodecError> {
         let (offset, scale) = (self.offset.value::<T>(work)?, self.scale.value::<T>(work)?);
         items::encode(self.decoded, work, self.encoded, input, out, |block| {
             items::each::<T>(block, |x| x.sub(offset).mul(scale).round());
@@ -91,7 +101,7 @@ impl FixedScaleOffset {
         work: Scalar,
         input: &[u8],
         out: &mut Vec<u8>,
-    ) -> std::result::Result<(), Broken> {
+    ) -> std::result::Result<(), CodecError> {
         let offset = self.offset.integer_of::<T>(work)?;
         let mut moved = Vec::new();
         let native = Items::native(work);
@@ -118,13 +128,13 @@ impl Codec for FixedScaleOffset {
         false
     }
 
-    fn decode(&self, encoded: &[u8], out: &mut [u8]) -> std::result::Result<usize, Broken> {
+    fn decode(&self, encoded: &[u8], out: &mut [u8]) -> std::result::Result<usize, CodecError> {
         let stored = self.encoded.scalar;
         let work = if stored.is_integer() || stored == Scalar::Bool { Scalar::F64 } else { stored };
         with_type!(work, T => self.decode_as::<T>(work, encoded, out))
     }
 
-    fn encode(&self, decoded: &[u8], out: &mut Vec<u8>) -> std::result::Result<(), Broken> {
+    fn encode(&self, decoded: &[u8], out: &mut Vec<u8>) -> std::result::Result<(), CodecError> {
         let given = self.decoded.scalar;
         if !(given.is_integer() || given == Scalar::Bool) {
             return with_type!(given, T => self.encode_as::<T>(given, decoded, out));

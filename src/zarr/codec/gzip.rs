@@ -4,7 +4,7 @@
 
 use super::deflate::{self, Container};
 use super::streams::Fault;
-use super::{Broken, Codec, EncodeOnly, Size, encode_only};
+use super::{Codec, CodecError, EncodeOnly, Size, encode_only};
 use crate::error::Result;
 use crate::zarr::metadata::CodecConfig;
 
@@ -47,7 +47,7 @@ impl Codec for Gzip {
         Size::AtMost(deflate::bound(decoded))
     }
 
-    fn decode(&self, encoded: &[u8], out: &mut [u8]) -> std::result::Result<usize, Broken> {
+    fn decode(&self, encoded: &[u8], out: &mut [u8]) -> std::result::Result<usize, CodecError> {
         let done = if is_zlib(encoded) {
             deflate::decompress(Container::Zlib, encoded, out).map(|(_, made)| made)
         } else {
@@ -56,7 +56,7 @@ impl Codec for Gzip {
         done.map_err(|fault| fault.broken("gzip", encoded.len(), out.len()))
     }
 
-    fn encode(&self, decoded: &[u8], out: &mut Vec<u8>) -> std::result::Result<(), Broken> {
+    fn encode(&self, decoded: &[u8], out: &mut Vec<u8>) -> std::result::Result<(), CodecError> {
         deflate::compress(Container::Gzip, self.level.clone()?, decoded, out)
     }
 }

@@ -5,7 +5,7 @@
 use super::{Pipeline, build};
 use crate::error::{Error, Result};
 use crate::util::json::Value;
-use crate::zarr::dtype::{DType, Kind};
+use crate::zarr::dtype::{DType, DTypeKind};
 use crate::zarr::metadata::{ArrayMetadata, CodecConfig};
 
 /// Largest chunk that numcodecs' blosc and lz4 take, in bytes.
@@ -25,7 +25,7 @@ struct Stream {
 /// back what is written to it. Filters that round are fine; those that are told a type the items don't have are not:
 /// they would read numbers as other numbers, and lose them.
 pub fn check_interchange(meta: &ArrayMetadata, chunk_size: usize) -> Result<()> {
-    let kept = usize::from(meta.is_object());
+    let kept = usize::from(meta.has_objects());
     let mut stream = Stream { items: meta.dtype.clone(), is_variable: false };
     if let Some(codec) = meta.object_codec() {
         check_parameters(codec)?;
@@ -41,11 +41,11 @@ pub fn check_interchange(meta: &ArrayMetadata, chunk_size: usize) -> Result<()> 
         Some("lz4") => MAX_LZ4,
         _ => usize::MAX,
     };
-    if chunk_size > limit && !meta.is_object() {
+    if chunk_size > limit && !meta.has_objects() {
         return Err(Error::invalid(format!("a chunk has {chunk_size} bytes, its compressor takes {limit}")));
     }
     let pipeline = Pipeline::new(meta, chunk_size)?;
-    if meta.is_object() { Ok(()) } else { pipeline.check_encodes(meta.dtype.size(), chunk_size) }
+    if meta.has_objects() { Ok(()) } else { pipeline.check_encodes(meta.dtype.size(), chunk_size) }
 }
 
 /// Returns an error unless a codec is a compressor, which takes bytes of any number and keeps them, and numcodecs takes its
@@ -74,8 +74,12 @@ fn check_step(config: &CodecConfig, given: Stream) -> Result<Stream> {
         }
         // an extra package, which few have
         "crc32c" => refused("numcodecs has it only together with another package; crc32 is in all of them"),
-        "packbits" if *given.items.kind() != Kind::Bool => refused("keeps booleans alone, other values would be lost"),
-        "bitround" if *given.items.kind() != Kind::Float || given.items.is_big_endian() || given.items.size() > 8 => {
+        "packbits" if *given.items.kind() != DTypeKind::Bool => {
+            refused("keeps booleans alone, other values would be lost")
+        }
+        "bitround"
+            if *given.items.kind() != DTypeKind::Float || given.items.is_big_endian() || given.items.size() > 8 =>
+        {
             refused("rounds little-endian floats of 2, 4 or 8 bytes, which the items here are not")
         }
         "bitround" => Ok(given),
@@ -113,11 +117,11 @@ fn check_object_codec(config: &CodecConfig, dtype: &DType) -> Result<()> {
             "codec \"pickle\": numcodecs reads no pickles unless told to: they may hold any program",
         )),
         // they know the struct by its size alone
-        _ if *dtype.kind() != Kind::Object => {
+        _ if *dtype.kind() != DTypeKind::Object => {
             Err(Error::invalid(format!("codec {:?} doesn't encode structs that hold objects", config.id)))
         }
         "vlen-array" => match config.dtype("dtype")? {
-            Some(item) if item.size() > 0 && !item.has_object() => Ok(()),
+            Some(item) if item.size() > 0 && !item.has_objects() => Ok(()),
             _ => Err(config.bad("dtype", "is missing, or no type of numbers")),
         },
         "json2" | "msgpack2" | "vlen-bytes" | "vlen-utf8" => Ok(()),

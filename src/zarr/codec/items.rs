@@ -3,9 +3,9 @@
 //! Every array filter of numbers is that loop with a different step in the middle. It must not know which filter.
 
 use super::number::Number;
-use super::{Broken, Size, buffer};
+use super::{CodecError, Size, buffer};
 use crate::error::{Error, Result};
-use crate::zarr::dtype::{DType, Kind};
+use crate::zarr::dtype::{DType, DTypeKind};
 use crate::zarr::metadata::CodecConfig;
 
 /// The types that filters compute in.
@@ -51,21 +51,21 @@ impl Scalar {
     /// The type of a dtype's items; None for text, bytes, structs, objects and 16-byte floats.
     pub fn of(dtype: &DType) -> Option<Self> {
         Some(match (dtype.kind(), dtype.size()) {
-            (Kind::Bool, _) => Scalar::Bool,
-            (Kind::Int, 1) => Scalar::I8,
-            (Kind::Int, 2) => Scalar::I16,
-            (Kind::Int, 4) => Scalar::I32,
-            (Kind::Int, 8) => Scalar::I64,
-            (Kind::UInt, 1) => Scalar::U8,
-            (Kind::UInt, 2) => Scalar::U16,
-            (Kind::UInt, 4) => Scalar::U32,
-            (Kind::UInt, 8) => Scalar::U64,
-            (Kind::Float, 2) => Scalar::F16,
-            (Kind::Float, 4) => Scalar::F32,
-            (Kind::Float, 8) => Scalar::F64,
-            (Kind::Complex, 8) => Scalar::C64,
-            (Kind::Complex, 16) => Scalar::C128,
-            (Kind::TimeDelta | Kind::DateTime, 8) => Scalar::Ticks,
+            (DTypeKind::Bool, _) => Scalar::Bool,
+            (DTypeKind::Int, 1) => Scalar::I8,
+            (DTypeKind::Int, 2) => Scalar::I16,
+            (DTypeKind::Int, 4) => Scalar::I32,
+            (DTypeKind::Int, 8) => Scalar::I64,
+            (DTypeKind::UInt, 1) => Scalar::U8,
+            (DTypeKind::UInt, 2) => Scalar::U16,
+            (DTypeKind::UInt, 4) => Scalar::U32,
+            (DTypeKind::UInt, 8) => Scalar::U64,
+            (DTypeKind::Float, 2) => Scalar::F16,
+            (DTypeKind::Float, 4) => Scalar::F32,
+            (DTypeKind::Float, 8) => Scalar::F64,
+            (DTypeKind::Complex, 8) => Scalar::C64,
+            (DTypeKind::Complex, 16) => Scalar::C128,
+            (DTypeKind::TimeDelta | DTypeKind::DateTime, 8) => Scalar::Ticks,
             _ => return None,
         })
     }
@@ -196,7 +196,7 @@ pub fn no_numbers(config: &CodecConfig, name: &str) -> Error {
 /// True if parameters `a` and `b` may be cast into each other: a time unit would need converting to another one.
 pub fn same_units(config: &CodecConfig, a: &str, b: &str) -> Result<bool> {
     let unit = |name: &str| -> Result<Option<String>> {
-        let timed = config.dtype(name)?.is_some_and(|d| matches!(d.kind(), Kind::TimeDelta | Kind::DateTime));
+        let timed = config.dtype(name)?.is_some_and(|d| matches!(d.kind(), DTypeKind::TimeDelta | DTypeKind::DateTime));
         let text = config.text(name, "")?;
         Ok(timed.then(|| text.trim_start_matches(['<', '>', '=', '|']).get(2..).unwrap_or("").to_string()))
     };
@@ -268,7 +268,7 @@ pub fn decode(
     input: &[u8],
     out: &mut [u8],
     step: impl FnMut(&mut [u8]),
-) -> std::result::Result<usize, Broken> {
+) -> std::result::Result<usize, CodecError> {
     let len = buffer::total(buffer::count(input, from.size())?, to.size())?;
     convert(from, work, to, input, buffer::front(out, len)?, step);
     Ok(len)
@@ -282,7 +282,7 @@ pub fn encode(
     input: &[u8],
     out: &mut Vec<u8>,
     step: impl FnMut(&mut [u8]),
-) -> std::result::Result<(), Broken> {
+) -> std::result::Result<(), CodecError> {
     let len = buffer::total(buffer::count(input, from.size())?, to.size())?;
     let start = out.len();
     out.resize(start + len, 0);

@@ -2,7 +2,7 @@
 //! which blosc brings along and whose checked decoder is the one the world fuzzes. It knows nothing of chunks.
 
 use super::streams::Fault;
-use super::{Broken, Codec, EncodeOnly, Size, encode_only};
+use super::{Codec, CodecError, EncodeOnly, Size, encode_only};
 use crate::error::Result;
 use crate::zarr::metadata::CodecConfig;
 
@@ -66,14 +66,14 @@ impl Codec for Lz4 {
         Size::AtMost(decoded.saturating_add(decoded / 8).saturating_add(1024))
     }
 
-    fn decode(&self, encoded: &[u8], out: &mut [u8]) -> std::result::Result<usize, Broken> {
+    fn decode(&self, encoded: &[u8], out: &mut [u8]) -> std::result::Result<usize, CodecError> {
         decompress(encoded, out).map_err(|fault| fault.broken("lz4", encoded.len(), out.len()))
     }
 
-    fn encode(&self, decoded: &[u8], out: &mut Vec<u8>) -> std::result::Result<(), Broken> {
+    fn encode(&self, decoded: &[u8], out: &mut Vec<u8>) -> std::result::Result<(), CodecError> {
         out.extend((decoded.len() as u32).to_le_bytes());
         compress_block(decoded, self.acceleration.clone()?, out)
-            .ok_or_else(|| Broken(format!("lz4: can't hold {} bytes, at most {MAX_SIZE}", decoded.len())))
+            .ok_or_else(|| CodecError(format!("lz4: can't hold {} bytes, at most {MAX_SIZE}", decoded.len())))
     }
 }
 

@@ -4,7 +4,7 @@
 
 use super::lzma_filters::Chain;
 use super::streams::{self, Fault, Step};
-use super::{Broken, Codec, EncodeOnly, Size, encode_only};
+use super::{Codec, CodecError, EncodeOnly, Size, encode_only};
 use crate::error::Result;
 use crate::zarr::metadata::CodecConfig;
 use liblzma::stream::{Action, Check, Error, LzmaOptions, Status, Stream};
@@ -83,8 +83,8 @@ impl Lzma {
         })
     }
 
-    fn encoder(&self) -> std::result::Result<Stream, Broken> {
-        let says = |why: &str| Err(Broken(format!("lzma: can't encode: {why}")));
+    fn encoder(&self) -> std::result::Result<Stream, CodecError> {
+        let says = |why: &str| Err(CodecError(format!("lzma: can't encode: {why}")));
         let (check, preset) = (self.check.clone()?, self.preset.clone()?);
         if preset.is_some() && self.filters.is_some() {
             return says("preset and filters exclude each other");
@@ -128,7 +128,7 @@ impl Codec for Lzma {
         Size::AtMost(decoded.saturating_add(decoded / 4).saturating_add(4096))
     }
 
-    fn decode(&self, encoded: &[u8], out: &mut [u8]) -> std::result::Result<usize, Broken> {
+    fn decode(&self, encoded: &[u8], out: &mut [u8]) -> std::result::Result<usize, CodecError> {
         let room = out.len();
         let done = match encoded {
             [] => Err(Fault::CutShort),
@@ -137,7 +137,7 @@ impl Codec for Lzma {
         done.map_err(|fault| fault.broken("lzma", encoded.len(), room))
     }
 
-    fn encode(&self, decoded: &[u8], out: &mut Vec<u8>) -> std::result::Result<(), Broken> {
+    fn encode(&self, decoded: &[u8], out: &mut Vec<u8>) -> std::result::Result<(), CodecError> {
         let mut stream = self.encoder()?;
         out.reserve(decoded.len() / 2 + 128);
         loop {
@@ -145,7 +145,7 @@ impl Codec for Lzma {
             match stream.process_vec(rest, out, Action::Finish) {
                 Ok(Status::StreamEnd) => return Ok(()),
                 Ok(_) => out.reserve(decoded.len() / 4 + 1024),
-                Err(e) => return Err(Broken(format!("lzma: {e}"))),
+                Err(e) => return Err(CodecError(format!("lzma: {e}"))),
             }
         }
     }

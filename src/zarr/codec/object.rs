@@ -1,7 +1,7 @@
 //! `vlen-utf8`, `vlen-bytes`, `vlen-array`, `json2`, `msgpack2` and `pickle`: encodings of Python objects. They have no
 //! form as an array of bytes, so that what numcodecs stores is passed on as it is, both ways.
 
-use super::{Broken, Codec, Size, buffer};
+use super::{Codec, CodecError, Size, buffer};
 use crate::error::Result;
 use crate::util::json::{self, Value};
 use crate::zarr::metadata::CodecConfig;
@@ -38,11 +38,11 @@ impl Codec for Passthrough {
         Size::AtMost(i32::MAX as usize)
     }
 
-    fn decode(&self, encoded: &[u8], out: &mut [u8]) -> std::result::Result<usize, Broken> {
+    fn decode(&self, encoded: &[u8], out: &mut [u8]) -> std::result::Result<usize, CodecError> {
         buffer::copy(encoded, out)
     }
 
-    fn encode(&self, decoded: &[u8], out: &mut Vec<u8>) -> std::result::Result<(), Broken> {
+    fn encode(&self, decoded: &[u8], out: &mut Vec<u8>) -> std::result::Result<(), CodecError> {
         out.extend_from_slice(decoded);
         Ok(())
     }
@@ -50,20 +50,20 @@ impl Codec for Passthrough {
 
 /// Returns an error unless `bytes` can be what the object codec `config` makes of so many objects, as far as their form
 /// tells: the lengths of vlen items, a whole list of JSON or MessagePack, the first and the last byte of a pickle.
-pub fn check_objects(config: &CodecConfig, bytes: &[u8], items: u64) -> std::result::Result<(), Broken> {
+pub fn check_objects(config: &CodecConfig, bytes: &[u8], items: u64) -> std::result::Result<(), CodecError> {
     match config.id.as_str() {
         "vlen-utf8" => check_lengths(bytes, items, |item| std::str::from_utf8(item).is_ok()),
         "vlen-bytes" | "vlen-array" => check_lengths(bytes, items, |_| true),
         "json2" if config.text("encoding", "utf-8").is_ok_and(|name| name == "utf-8") => match json::parse(bytes) {
             Ok(Value::Array(_)) => Ok(()),
-            Ok(_) => Err(Broken::new("json2: not a list")),
-            Err(e) => Err(Broken::new(format!("json2: {e}"))),
+            Ok(_) => Err(CodecError::new("json2: not a list")),
+            Err(e) => Err(CodecError::new(format!("json2: {e}"))),
         },
         "msgpack2" => check_message(bytes),
         // a pickle is never loaded
-        "pickle" if bytes.last() != Some(&b'.') => Err(Broken::new("pickle: no STOP at the end")),
+        "pickle" if bytes.last() != Some(&b'.') => Err(CodecError::new("pickle: no STOP at the end")),
         "pickle" if bytes.first().is_some_and(|first| *first >= 0x80) && !matches!(bytes, [0x80, 2..=5, ..]) => {
-            Err(Broken::new("pickle: unknown protocol"))
+            Err(CodecError::new("pickle: unknown protocol"))
         }
         _ => Ok(()),
     }
@@ -71,8 +71,8 @@ pub fn check_objects(config: &CodecConfig, bytes: &[u8], items: u64) -> std::res
 
 /// Returns an error unless `bytes` are one MessagePack array and nothing else.
 /// Source: the MessagePack specification, "Formats".
-fn check_message(bytes: &[u8]) -> std::result::Result<(), Broken> {
-    let broken = || Broken::new("msgpack2: not a list");
+fn check_message(bytes: &[u8]) -> std::result::Result<(), CodecError> {
+    let broken = || CodecError::new("msgpack2: not a list");
     if !matches!(bytes.first(), Some(0x90..=0x9f | 0xdc | 0xdd)) {
         return Err(broken());
     }
@@ -82,7 +82,7 @@ fn check_message(bytes: &[u8]) -> std::result::Result<(), Broken> {
         let (&first, after) = rest.split_first().ok_or_else(broken)?;
         let number = |size: usize| {
             let bytes = after.get(..size).ok_or_else(broken)?;
-            Ok::<u64, Broken>(bytes.iter().fold(0, |n, byte| n << 8 | u64::from(*byte)))
+            Ok::<u64, CodecError>(bytes.iter().fold(0, |n, byte| n << 8 | u64::from(*byte)))
         };
         // bytes of the length and of the value behind it, and members
         let (length, value, members) = match first {
@@ -109,18 +109,18 @@ fn check_message(bytes: &[u8]) -> std::result::Result<(), Broken> {
 }
 
 /// numcodecs' vlen: the number of items, then each with its length before it; numbers of 32 bits, little-endian.
-fn check_lengths(bytes: &[u8], items: u64, sound: impl Fn(&[u8]) -> bool) -> std::result::Result<(), Broken> {
-    let short = || Broken::new("cut short");
+fn check_lengths(bytes: &[u8], items: u64, sound: impl Fn(&[u8]) -> bool) -> std::result::Result<(), CodecError> {
+    let short = || CodecError::new("cut short");
     let (count, mut rest) = bytes.split_first_chunk().ok_or_else(short)?;
     let count = u32::from_le_bytes(*count);
     if u64::from(count) != items {
-        return Err(Broken::new(format!("{count} items, where the chunk has {items}")));
+        return Err(CodecError::new(format!("{count} items, where the chunk has {items}")));
     }
     for i in 0..count {
         let (len, after) = rest.split_first_chunk().ok_or_else(short)?;
         let (item, after) = after.split_at_checked(u32::from_le_bytes(*len) as usize).ok_or_else(short)?;
         if !sound(item) {
-            return Err(Broken::new(format!("item {i} is not UTF-8")));
+            return Err(CodecError::new(format!("item {i} is not UTF-8")));
         }
         rest = after;
     }

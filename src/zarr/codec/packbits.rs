@@ -1,7 +1,7 @@
 //! `packbits`: eight booleans in a byte, after one byte with the number of bits that pad the last. Source of the rules:
 //! `numcodecs.PackBits`.
 
-use super::{Broken, Codec, Size, buffer};
+use super::{Codec, CodecError, Size, buffer};
 use crate::error::Result;
 use crate::zarr::metadata::CodecConfig;
 
@@ -25,8 +25,8 @@ impl Codec for PackBits {
         false
     }
 
-    fn decode(&self, encoded: &[u8], out: &mut [u8]) -> std::result::Result<usize, Broken> {
-        let (&padding, packed) = encoded.split_first().ok_or_else(|| Broken::new("packbits data are empty"))?;
+    fn decode(&self, encoded: &[u8], out: &mut [u8]) -> std::result::Result<usize, CodecError> {
+        let (&padding, packed) = encoded.split_first().ok_or_else(|| CodecError::new("packbits data are empty"))?;
         let len = buffer::total(packed.len(), 8)?.saturating_sub(padding.into());
         for (bits, bools) in packed.iter().zip(buffer::front(out, len)?.chunks_mut(8)) {
             // the first boolean is the highest bit
@@ -37,7 +37,7 @@ impl Codec for PackBits {
         Ok(len)
     }
 
-    fn encode(&self, decoded: &[u8], out: &mut Vec<u8>) -> std::result::Result<(), Broken> {
+    fn encode(&self, decoded: &[u8], out: &mut Vec<u8>) -> std::result::Result<(), CodecError> {
         out.push((decoded.len().wrapping_neg() % 8) as u8);
         let pack = |bools: &[u8]| bools.iter().enumerate().fold(0, |bits, (i, &b)| bits | u8::from(b != 0) << (7 - i));
         out.extend(decoded.chunks(8).map(pack));

@@ -46,7 +46,7 @@ impl Pipeline {
     /// of an array of objects are what that codec made.
     pub fn new(meta: &ArrayMetadata, chunk_size: usize) -> Result<Self> {
         let kept = usize::from(meta.object_codec().is_some());
-        let (mut size, mut itemsize) = match meta.is_object() {
+        let (mut size, mut itemsize) = match meta.has_objects() {
             true => (Size::AtMost(MAX_OBJECT_CHUNK), 1),
             false => (Size::Exact(chunk_size), meta.dtype.size()),
         };
@@ -118,7 +118,7 @@ impl Pipeline {
 
     /// Decodes a stored chunk into `decoded`, replacing what is there. Damaged, or out of memory.
     pub fn decode(&self, stored: &[u8], decoded: &mut Vec<u8>) -> Result<()> {
-        self.decode_within(stored, decoded, memory::left_for_a_chunk())
+        self.decode_within(stored, decoded, memory::available_for_chunk())
     }
 
     /// As [`Pipeline::decode`], with at most `room` bytes for the decoded chunk and all intermediate results.

@@ -3,7 +3,7 @@
 
 use super::items::{self, Items, Scalar};
 use super::number::Number;
-use super::{Broken, Codec, Size};
+use super::{Codec, CodecError, Size};
 use crate::error::Result;
 use crate::zarr::metadata::CodecConfig;
 
@@ -30,7 +30,7 @@ impl Quantize {
         Ok(Quantize { scale: bits.exp2(), decoded, encoded })
     }
 
-    fn encode_as<T: Number>(&self, input: &[u8], out: &mut Vec<u8>) -> std::result::Result<(), Broken> {
+    fn encode_as<T: Number>(&self, input: &[u8], out: &mut Vec<u8>) -> std::result::Result<(), CodecError> {
         let scale = T::from_f64(self.scale);
         items::encode(self.decoded, self.decoded.scalar, self.encoded, input, out, |block| {
             items::each::<T>(block, |x| scale.mul(x).round().div(scale));
@@ -51,11 +51,11 @@ impl Codec for Quantize {
         false
     }
 
-    fn decode(&self, encoded: &[u8], out: &mut [u8]) -> std::result::Result<usize, Broken> {
+    fn decode(&self, encoded: &[u8], out: &mut [u8]) -> std::result::Result<usize, CodecError> {
         items::decode(self.encoded, self.encoded.scalar, self.decoded, encoded, out, |_| {})
     }
 
-    fn encode(&self, decoded: &[u8], out: &mut Vec<u8>) -> std::result::Result<(), Broken> {
+    fn encode(&self, decoded: &[u8], out: &mut Vec<u8>) -> std::result::Result<(), CodecError> {
         match self.decoded.scalar {
             Scalar::F16 => self.encode_as::<half::f16>(decoded, out),
             Scalar::F32 => self.encode_as::<f32>(decoded, out),

@@ -1,7 +1,7 @@
 //! `shuffle`: the first bytes of all items, then the second bytes of all, and so on, over the whole buffer. Source of
 //! the rules: `numcodecs.Shuffle`. Blosc's own shuffle, block by block, is not this one.
 
-use super::{Broken, Codec, Size, buffer};
+use super::{Codec, CodecError, Size, buffer};
 use crate::error::Result;
 use crate::zarr::metadata::CodecConfig;
 
@@ -69,7 +69,7 @@ impl Codec for Shuffle {
         Size::Exact(decoded)
     }
 
-    fn decode(&self, encoded: &[u8], out: &mut [u8]) -> std::result::Result<usize, Broken> {
+    fn decode(&self, encoded: &[u8], out: &mut [u8]) -> std::result::Result<usize, CodecError> {
         buffer::count(encoded, self.size)?;
         let out = buffer::front(out, encoded.len())?;
         match self.size {
@@ -83,7 +83,7 @@ impl Codec for Shuffle {
         Ok(encoded.len())
     }
 
-    fn encode(&self, decoded: &[u8], out: &mut Vec<u8>) -> std::result::Result<(), Broken> {
+    fn encode(&self, decoded: &[u8], out: &mut Vec<u8>) -> std::result::Result<(), CodecError> {
         buffer::count(decoded, self.size)?;
         let start = out.len();
         out.resize(start + decoded.len(), 0);

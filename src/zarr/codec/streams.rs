@@ -2,7 +2,7 @@
 //! of `lzma.decompress` and `bz2.decompress` of Python: an invalid tail is dropped, an unfinished one is an error. It
 //! knows no format.
 
-use super::Broken;
+use super::CodecError;
 
 /// Why a stream doesn't decode.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,8 +17,8 @@ pub enum Fault {
 
 impl Fault {
     /// The reason, for the `encoded` bytes given to `codec` with `room` for the decoded ones.
-    pub fn broken(self, codec: &str, encoded: usize, room: usize) -> Broken {
-        Broken(match self {
+    pub fn broken(self, codec: &str, encoded: usize, room: usize) -> CodecError {
+        CodecError(match self {
             Fault::TooLong => format!("{codec}: holds more than {room} bytes"),
             Fault::CutShort => format!("{codec}: cut short, {encoded} bytes"),
             Fault::Invalid(why) => format!("{codec}: {why}, {encoded} bytes"),

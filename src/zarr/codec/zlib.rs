@@ -2,7 +2,7 @@
 //! which ignore everything after the stream. It knows nothing of chunks.
 
 use super::deflate::{self, Container};
-use super::{Broken, Codec, EncodeOnly, Size, encode_only};
+use super::{Codec, CodecError, EncodeOnly, Size, encode_only};
 use crate::error::Result;
 use crate::zarr::metadata::CodecConfig;
 
@@ -24,12 +24,12 @@ impl Codec for Zlib {
         Size::AtMost(deflate::bound(decoded))
     }
 
-    fn decode(&self, encoded: &[u8], out: &mut [u8]) -> std::result::Result<usize, Broken> {
+    fn decode(&self, encoded: &[u8], out: &mut [u8]) -> std::result::Result<usize, CodecError> {
         let done = deflate::decompress(Container::Zlib, encoded, out);
         done.map(|(_, made)| made).map_err(|fault| fault.broken("zlib", encoded.len(), out.len()))
     }
 
-    fn encode(&self, decoded: &[u8], out: &mut Vec<u8>) -> std::result::Result<(), Broken> {
+    fn encode(&self, decoded: &[u8], out: &mut Vec<u8>) -> std::result::Result<(), CodecError> {
         deflate::compress(Container::Zlib, self.level.clone()?, decoded, out)
     }
 }

@@ -3,7 +3,7 @@
 //! 1.0, whose decoders the library keeps but nobody tests any more. It knows nothing of chunks.
 
 use super::streams::Fault;
-use super::{Broken, Codec, EncodeOnly, Size, encode_only};
+use super::{Codec, CodecError, EncodeOnly, Size, encode_only};
 use crate::error::Result;
 use crate::zarr::metadata::CodecConfig;
 use std::cell::RefCell;
@@ -84,17 +84,17 @@ impl Codec for Zstd {
         Size::AtMost(decoded.saturating_add(decoded / 8).saturating_add(1024))
     }
 
-    fn decode(&self, encoded: &[u8], out: &mut [u8]) -> std::result::Result<usize, Broken> {
+    fn decode(&self, encoded: &[u8], out: &mut [u8]) -> std::result::Result<usize, CodecError> {
         decompress(encoded, out).map_err(|fault| fault.broken("zstd", encoded.len(), out.len()))
     }
 
-    fn encode(&self, decoded: &[u8], out: &mut Vec<u8>) -> std::result::Result<(), Broken> {
+    fn encode(&self, decoded: &[u8], out: &mut Vec<u8>) -> std::result::Result<(), CodecError> {
         let (level, checksum) = (self.level.clone()?, self.checksum.clone()?);
         ENCODER.with_borrow_mut(|kept| {
             if kept.is_none() {
                 *kept = CCtx::try_create();
             }
-            let encoder = kept.as_mut().ok_or_else(|| Broken::new("zstd: out of memory"))?;
+            let encoder = kept.as_mut().ok_or_else(|| CodecError::new("zstd: out of memory"))?;
             out.reserve(zstd_safe::compress_bound(decoded.len()));
             let done = encoder
                 .set_parameter(CParameter::CompressionLevel(level))
@@ -102,7 +102,7 @@ impl Codec for Zstd {
                 .and_then(|_| encoder.compress2(out, decoded));
             done.map(|_| ()).map_err(|code| {
                 *kept = None; // an error may leave it in any state
-                Broken(format!("zstd: {}", zstd_safe::get_error_name(code)))
+                CodecError(format!("zstd: {}", zstd_safe::get_error_name(code)))
             })
         })
     }

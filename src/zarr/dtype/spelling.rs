@@ -2,7 +2,7 @@
 //! spellings than other readers do. What this program writes has the one form that every reader of Zarr v2 takes.
 //! Source of the rules: `encode_dtype`, `encode_fill_value` and `decode_fill_value` of zarr-python 2.18.
 
-use super::{DType, Kind, from_name};
+use super::{DType, DTypeKind, from_name};
 use crate::error::{Error, Result};
 use crate::util::json::{self, Value};
 use base64::Engine;
@@ -21,7 +21,7 @@ impl DType {
     pub fn canonical_json(value: &Value) -> Result<Value> {
         let dtype = Self::parse(value)?;
         match (value, &dtype.kind) {
-            (Value::Array(list), Kind::Struct(fields)) => {
+            (Value::Array(list), DTypeKind::Struct(fields)) => {
                 let fields = list.iter().zip(fields).map(|(spelled, field)| {
                     let dtype =
                         spelled.get(1).map_or(Err(Error::damaged("dtype: a field has none")), Self::canonical_json)?;
@@ -43,13 +43,13 @@ impl DType {
     fn canonical_text(&self, text: &str) -> String {
         let bare = text.trim_start_matches(['<', '>', '|', '=']);
         let bare = match (from_name(bare).unwrap_or(bare), &self.kind) {
-            (_, Kind::Object) => "O".to_string(),
-            (bare, Kind::Bytes) => bare.replacen('a', "S", 1),
-            (bare, Kind::TimeDelta | Kind::DateTime) => with_canonical_unit(bare),
+            (_, DTypeKind::Object) => "O".to_string(),
+            (bare, DTypeKind::Bytes) => bare.replacen('a', "S", 1),
+            (bare, DTypeKind::TimeDelta | DTypeKind::DateTime) => with_canonical_unit(bare),
             (bare, _) => bare.to_string(),
         };
         match self.kind {
-            Kind::Bytes | Kind::Void | Kind::Object => format!("|{bare}"),
+            DTypeKind::Bytes | DTypeKind::Void | DTypeKind::Object => format!("|{bare}"),
             _ if self.size == 1 => format!("|{bare}"),
             _ if self.big_endian => format!(">{bare}"),
             _ => format!("<{bare}"),
@@ -59,30 +59,34 @@ impl DType {
     /// Returns the fill value whose item is `item`, which may lack zero bytes at its end: the inverse of
     /// [`DType::fill`]. Returns `None` if no fill value makes every reader see just this item, such as a NaN with a
     /// payload, and for objects, whose fill values are no bytes.
-    pub fn fill_value(&self, item: &[u8]) -> Option<Value> {
+    pub fn fill_value_json(&self, item: &[u8]) -> Option<Value> {
         let value = match &self.kind {
-            _ if self.has_object() => return None,
+            _ if self.has_objects() => return None,
             // a struct or a void of gigabytes
-            Kind::Struct(_) | Kind::Void if self.size > MAX_SPELLED && item.is_empty() => return Some(Value::Null),
-            Kind::Struct(_) | Kind::Void => STANDARD.encode(self.whole(item)).into(),
-            Kind::Bytes => STANDARD.encode(item).into(),
-            Kind::Text => self.text_of(item)?.into(),
-            Kind::Bool => item.iter().any(|byte| *byte != 0).into(),
-            Kind::Float => float_json(self.float_of(&self.whole(item))),
-            Kind::Complex => {
+            DTypeKind::Struct(_) | DTypeKind::Void if self.size > MAX_SPELLED && item.is_empty() => {
+                return Some(Value::Null);
+            }
+            DTypeKind::Struct(_) | DTypeKind::Void => STANDARD.encode(self.whole(item)).into(),
+            DTypeKind::Bytes => STANDARD.encode(item).into(),
+            DTypeKind::Text => self.text_of(item)?.into(),
+            DTypeKind::Bool => item.iter().any(|byte| *byte != 0).into(),
+            DTypeKind::Float => float_json(self.float_of(&self.whole(item))),
+            DTypeKind::Complex => {
                 let whole = self.whole(item);
                 let (re, im) = whole.split_at(self.size / 2);
                 Value::Array(vec![float_json(self.float_of(re)), float_json(self.float_of(im))])
             }
-            Kind::UInt => self.little(&self.whole(item)).into(),
-            Kind::Int | Kind::TimeDelta | Kind::DateTime => {
+            DTypeKind::UInt => self.little(&self.whole(item)).into(),
+            DTypeKind::Int | DTypeKind::TimeDelta | DTypeKind::DateTime => {
                 // the sign is in the highest bit of the item
                 let unused = 64 - 8 * self.size as u32;
                 ((self.little(&self.whole(item)) << unused) as i64 >> unused).into()
             }
-            Kind::Object => return None,
+            DTypeKind::Object => return None,
         };
-        self.fill(&value).is_ok_and(|read| read.is_some_and(|read| self.is_same_item(&read, item))).then_some(value)
+        self.parse_fill_value(&value)
+            .is_ok_and(|read| read.is_some_and(|read| self.is_same_item(&read, item)))
+            .then_some(value)
     }
 
     /// Compares items, the zero bytes at whose ends may be missing.
@@ -220,14 +224,14 @@ mod tests {
             (r#"">U3""#, "5", "\"5\""),
         ] {
             let dtype = dtype(of);
-            let item = dtype.fill(&json::parse(given.as_bytes()).unwrap()).unwrap().unwrap();
-            let value = dtype.fill_value(&item).unwrap_or_else(|| panic!("{of} {given}"));
+            let item = dtype.parse_fill_value(&json::parse(given.as_bytes()).unwrap()).unwrap().unwrap();
+            let value = dtype.fill_value_json(&item).unwrap_or_else(|| panic!("{of} {given}"));
             assert_eq!(json::write(&value), expected, "{of} {given}");
         }
-        let payload = dtype(r#""<f4""#).fill(&"0x7fc00001".into()).unwrap().unwrap();
-        assert_eq!(dtype(r#""<f4""#).fill_value(&payload), None);
-        assert_eq!(dtype(r#""|V2000000""#).fill_value(&[]), Some(Value::Null));
-        assert_eq!(dtype(r#""<U1""#).fill_value(&[0, 0xd8]), None, "a lone surrogate");
+        let payload = dtype(r#""<f4""#).parse_fill_value(&"0x7fc00001".into()).unwrap().unwrap();
+        assert_eq!(dtype(r#""<f4""#).fill_value_json(&payload), None);
+        assert_eq!(dtype(r#""|V2000000""#).fill_value_json(&[]), Some(Value::Null));
+        assert_eq!(dtype(r#""<U1""#).fill_value_json(&[0, 0xd8]), None, "a lone surrogate");
     }
 
     proptest! {
@@ -239,12 +243,12 @@ mod tests {
         ) {
             let dtype = DType::parse_str(of).unwrap();
             let item = &bytes[..dtype.size()];
-            if let Some(value) = dtype.fill_value(item) {
+            if let Some(value) = dtype.fill_value_json(item) {
                 let text = json::write(&value);
-                let read = dtype.fill(&json::parse(text.as_bytes()).unwrap()).unwrap().unwrap();
+                let read = dtype.parse_fill_value(&json::parse(text.as_bytes()).unwrap()).unwrap().unwrap();
                 prop_assert!(dtype.is_same_item(&read, item), "{of} {text}");
             } else {
-                let is_exact = matches!(dtype.kind(), Kind::Int | Kind::UInt | Kind::Bytes | Kind::Void | Kind::DateTime);
+                let is_exact = matches!(dtype.kind(), DTypeKind::Int | DTypeKind::UInt | DTypeKind::Bytes | DTypeKind::Void | DTypeKind::DateTime);
                 prop_assert!(!is_exact, "{of} {item:?}");
             }
         }

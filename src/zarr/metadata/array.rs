@@ -4,7 +4,7 @@ use super::CodecConfig;
 use crate::error::{Error, Result};
 use crate::util::json::{self, Map, Object, Value};
 use crate::util::memory::{self, SharedGrant};
-use crate::zarr::dtype::{DType, Kind};
+use crate::zarr::dtype::{DType, DTypeKind};
 
 /// NumPy's limit when the format was made; more dimensions are refused.
 const MAX_DIMENSIONS: usize = 32;
@@ -108,7 +108,7 @@ impl ArrayMetadata {
             Some(_) => return Err(Error::damaged("dimension_separator is neither \".\" nor \"/\"")),
         };
         let meta = Self::common(&doc, 2)?;
-        if meta.is_object() && filters.is_empty() {
+        if meta.has_objects() && filters.is_empty() {
             return Err(Error::damaged("dtype holds objects, but filters has no object codec"));
         }
         filled.shrink_to(meta.fill.as_ref().map_or(0, Vec::capacity));
@@ -126,7 +126,11 @@ impl ArrayMetadata {
         let dtype_json = doc.get("dtype").cloned().ok_or_else(|| Error::damaged("dtype is missing"))?;
         let dtype = DType::parse(&dtype_json)?;
         let fill_value = doc.get("fill_value").cloned().unwrap_or(Value::Null);
-        let fill = if zarr_format == 1 { dtype.fill_v1(&fill_value)? } else { dtype.fill(&fill_value)? };
+        let fill = if zarr_format == 1 {
+            dtype.parse_fill_value_v1(&fill_value)?
+        } else {
+            dtype.parse_fill_value(&fill_value)?
+        };
         let order = match doc.get("order").and_then(json::text) {
             Some("C") => Order::C,
             Some("F") => Order::F,
@@ -180,7 +184,7 @@ impl ArrayMetadata {
 
     /// The codec that turns objects into bytes, which the mount leaves on: the first filter of an array of objects.
     pub fn object_codec(&self) -> Option<&CodecConfig> {
-        self.filters.first().filter(|_| self.dtype.has_object())
+        self.filters.first().filter(|_| self.dtype.has_objects())
     }
 
     /// Returns whether chunks of both arrays are encoded alike: all but the shape, the separator and the spelling of the
@@ -197,8 +201,8 @@ impl ArrayMetadata {
     }
 
     /// True if items have no fixed size as bytes, so that there are no flat bytes.
-    pub fn is_object(&self) -> bool {
-        self.dtype.has_object()
+    pub fn has_objects(&self) -> bool {
+        self.dtype.has_objects()
     }
 
     /// What describes the array, as stored, by name: for whoever shows it.
@@ -222,7 +226,7 @@ impl ArrayMetadata {
     }
 
     /// The v2 document of a v1 array, whose chunk keys are separated by `.`.
-    pub fn as_v2(&self) -> String {
+    pub fn to_v2_document(&self) -> String {
         self.document(self.compressor.as_ref(), &self.filters)
     }
 
@@ -253,11 +257,11 @@ impl ArrayMetadata {
         let is_bare_word = given.is_string() && json::text(given).is_none();
         let is_kept = match self.dtype.kind() {
             _ if self.zarr_format == 1 || is_bare_word => false,
-            Kind::Complex => given.is_array(),
-            Kind::Void | Kind::Struct(_) => given.is_string(),
+            DTypeKind::Complex => given.is_array(),
+            DTypeKind::Void | DTypeKind::Struct(_) => given.is_string(),
             _ => true,
         };
-        let spelled = self.fill.as_ref().filter(|_| !is_kept).and_then(|item| self.dtype.fill_value(item));
+        let spelled = self.fill.as_ref().filter(|_| !is_kept).and_then(|item| self.dtype.fill_value_json(item));
         spelled.unwrap_or_else(|| match is_bare_word {
             true => json::parse(json::write_strict(given).as_bytes()).unwrap_or(Value::Null),
             false => given.clone(),

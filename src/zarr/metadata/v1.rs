@@ -20,7 +20,7 @@ impl ArrayMetadata {
     pub fn parse_v1(document: &[u8], reading: V1Order) -> Result<Self> {
         let doc = array::object(document, 1)?;
         let mut meta = ArrayMetadata::common(&doc, 1)?;
-        if meta.is_object() {
+        if meta.has_objects() {
             return Err(Error::unsupported("v1 has no codec for objects"));
         }
         meta.compressor = compressor(&doc)?;

@@ -4,7 +4,7 @@
 
 use super::{blosclz, shuffle};
 use crate::zarr::codec::deflate::{self, Container};
-use crate::zarr::codec::{Broken, lz4, zstd};
+use crate::zarr::codec::{CodecError, lz4, zstd};
 use std::cell::Cell;
 use std::ops::Range;
 
@@ -64,8 +64,8 @@ pub struct Frame<'a> {
 impl Header {
     /// Reads and checks the header of a frame of `len` bytes, perhaps with more behind it. `encoded` is its beginning.
     /// The decoded bytes must not be more than `room`.
-    pub fn parse(encoded: &[u8], len: usize, room: usize) -> Result<Self, Broken> {
-        let says = |why: String| Err(Broken(format!("blosc: {why}")));
+    pub fn parse(encoded: &[u8], len: usize, room: usize) -> Result<Self, CodecError> {
+        let says = |why: String| Err(CodecError(format!("blosc: {why}")));
         let Some(header) = encoded.first_chunk::<HEADER>() else {
             return says(format!("chunk has {} bytes, a header {HEADER}", encoded.len()));
         };
@@ -137,7 +137,7 @@ impl Header {
     }
 
     /// Decodes block `n`, whose bytes begin `src`, into `out`, which is exactly as long as it is.
-    pub fn decode_one(&self, n: usize, src: &[u8], out: &mut [u8]) -> Result<(), Broken> {
+    pub fn decode_one(&self, n: usize, src: &[u8], out: &mut [u8]) -> Result<(), CodecError> {
         if self.stored {
             let src = src.get(..out.len()).ok_or_else(|| self.damaged(n))?;
             out.copy_from_slice(src);
@@ -146,8 +146,8 @@ impl Header {
         self.with_scratch(|scratch| self.decode_block(src, out, scratch)).map(|_| ()).ok_or_else(|| self.damaged(n))
     }
 
-    fn damaged(&self, n: usize) -> Broken {
-        Broken(format!("blosc: block {n} of {} is damaged", self.blocks()))
+    fn damaged(&self, n: usize) -> CodecError {
+        CodecError(format!("blosc: block {n} of {} is damaged", self.blocks()))
     }
 
     fn with_scratch<T>(&self, work: impl FnOnce(&mut [u8]) -> T) -> T {
@@ -206,7 +206,7 @@ impl Header {
 
 impl<'a> Frame<'a> {
     /// Reads and checks the header. The decoded bytes must not be more than `room`.
-    pub fn parse(encoded: &'a [u8], room: usize) -> Result<Self, Broken> {
+    pub fn parse(encoded: &'a [u8], room: usize) -> Result<Self, CodecError> {
         let header = Header::parse(encoded, encoded.len(), room)?;
         Ok(Frame { bytes: &encoded[..header.cbytes], header })
     }
@@ -217,7 +217,7 @@ impl<'a> Frame<'a> {
     }
 
     /// Decodes all of it into `out`, which is exactly as long as it must be.
-    pub fn decode(&self, out: &mut [u8]) -> Result<(), Broken> {
+    pub fn decode(&self, out: &mut [u8]) -> Result<(), CodecError> {
         let h = &self.header;
         if out.is_empty() {
             return Ok(());
@@ -232,7 +232,7 @@ impl<'a> Frame<'a> {
                 let src = self.bytes.get(word(self.bytes, HEADER + 4 * n)..);
                 used += src.and_then(|src| h.decode_block(src, out, scratch)).ok_or_else(|| h.damaged(n))?;
                 // many blocks that all name one long stream would take the square of its time
-                if used > self.bytes.len() { Err(Broken::new("blosc: blocks overlap")) } else { Ok(()) }
+                if used > self.bytes.len() { Err(CodecError::new("blosc: blocks overlap")) } else { Ok(()) }
             })
         })
     }
