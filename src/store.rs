@@ -9,7 +9,9 @@ mod key;
 mod locks;
 mod memory;
 mod metadata_cache;
+#[cfg(feature = "remote")]
 mod object;
+mod object_options;
 mod permissions;
 mod stat_many;
 mod subtree;
@@ -25,7 +27,9 @@ pub use key::{Key, escaped};
 pub use locks::{KeyLock, LockFiles};
 pub use memory::MemoryStore;
 pub use metadata_cache::MetadataCache;
-pub use object::{ObjectOptions, ObjectStore};
+#[cfg(feature = "remote")]
+pub use object::ObjectStore;
+pub use object_options::ObjectOptions;
 pub use permissions::{Permissions, both};
 pub use stat_many::stat_many_with;
 pub use subtree::{ExclusiveLock, SharedLock, SubtreeLocks};

@@ -5,7 +5,7 @@ use super::{Failure, StoreArgs, WriteArgs, absolute};
 use crate::array::hierarchy::REMOVED;
 use crate::error::{Error, Kind};
 use crate::stats::Stats;
-use crate::store::{DirectoryStore, DiskCache, Key, MemoryStore, MetadataCache, ObjectStore, Store, ZipStore};
+use crate::store::{DirectoryStore, DiskCache, Key, MemoryStore, MetadataCache, ObjectOptions, Store, ZipStore};
 use crate::zarr::metadata::{GROUP_DOCUMENT, V1_ATTRS, V1_META, ZARRAY, ZGROUP, ZMETADATA};
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -305,8 +305,8 @@ fn open_url(url: &str, args: &StoreArgs, stats: &Arc<Stats>) -> Result<Arc<dyn S
     check_url(url)?;
     let shown = without_secrets(url);
     let object = |url: &str| -> Result<Arc<dyn Store>, Failure> {
-        let store = ObjectStore::open(url, &args.remote.options()?, stats.clone()).map_err(|e| e.context(&shown))?;
-        Ok(Arc::new(MetadataCache::new(Arc::new(store), args.remote.metadata_ttl.0)))
+        let store = open_object_store(url, &args.remote.options()?, stats).map_err(|e| e.context(&shown))?;
+        Ok(Arc::new(MetadataCache::new(store, args.remote.metadata_ttl.0)))
     };
     let store = match archive_of(url) {
         Some(archive) => open_archive(object(&archive.folder)?, &archive.name, &archive.inside, &shown)?,
@@ -319,6 +319,17 @@ fn open_url(url: &str, args: &StoreArgs, stats: &Arc<Stats>) -> Result<Arc<dyn S
         }
         None => store,
     })
+}
+
+#[cfg(feature = "remote")]
+fn open_object_store(url: &str, options: &ObjectOptions, stats: &Arc<Stats>) -> Result<Arc<dyn Store>, Error> {
+    Ok(Arc::new(crate::store::ObjectStore::open(url, options, stats.clone())?))
+}
+
+/// Refuses every store on a server.
+#[cfg(not(feature = "remote"))]
+fn open_object_store(_: &str, _: &ObjectOptions, _: &Arc<Stats>) -> Result<Arc<dyn Store>, Error> {
+    Err(Error::unsupported("this build of zarrfs has no clients of servers; build it with the cargo feature `remote`"))
 }
 
 /// What tells servers with buckets of the same name apart: an endpoint, or what names one in the environment.

@@ -18,7 +18,7 @@ mod transport;
 mod web;
 mod write;
 
-use super::{Key, Listing, Replaces, Stat, Store, Version, read_only};
+use super::{Key, Listing, ObjectOptions, Replaces, Stat, Store, Version, read_only};
 use crate::error::{Error, Kind, Result};
 use crate::stats::Stats;
 use cloud::{Bucket, Cloud};
@@ -30,47 +30,12 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 use tokio::task::JoinHandle;
 use web::Web;
 
 /// Requests under way at once. A request of 20 ms that brings 1 MB needs 25 of them for 10 Gbit/s; S3 recommends to spread
 /// load over that many connections, and servers of one machine refuse hundreds.
 const CONCURRENCY: usize = 64;
-
-/// How a server is asked.
-#[derive(Clone, Debug)]
-pub struct ObjectOptions {
-    /// The server of the bucket, instead of the cloud's own. `http://` is allowed here.
-    pub endpoint_url: Option<String>,
-    /// The region of a bucket of S3, instead of what the environment, a profile or the server says.
-    pub region: Option<String>,
-    /// Send no credentials.
-    pub anonymous: bool,
-    /// Names and values of further headers; only the host that was asked for gets them.
-    pub headers: Vec<(String, String)>,
-    /// How long a request may take from its start to the last byte of the answer, repetitions and pauses between them
-    /// included.
-    pub timeout: Duration,
-    /// How often a request is repeated that failed in a way that may pass.
-    pub retries: u32,
-    /// Take 403 for the answer that there is no such key.
-    pub forbidden_is_missing: bool,
-}
-
-impl Default for ObjectOptions {
-    fn default() -> Self {
-        ObjectOptions {
-            endpoint_url: None,
-            region: None,
-            anonymous: false,
-            headers: Vec::new(),
-            timeout: Duration::from_secs(30),
-            retries: 5,
-            forbidden_is_missing: false,
-        }
-    }
-}
 
 /// A store of a server.
 pub struct ObjectStore {

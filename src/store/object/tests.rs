@@ -5,7 +5,7 @@ mod web;
 
 use super::*;
 use server::{After, Reply, Request, Server, reply};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 fn key(path: &str) -> Key {
     Key::normalize(path).unwrap()
