@@ -1,19 +1,19 @@
-//! What must hold for any input: used by the fuzz targets, and by the test that replays their corpora.
+//! Properties that must hold for any input. The fuzz targets check them, and so does the test that replays their corpora.
 //!
 //! cargo fuzz run metadata -- -max_total_time=180 -dict=fuzz/json.dict -max_len=2048 -malloc_limit_mb=64
 //! cargo fuzz run codecs -- -max_total_time=180 -dict=fuzz/json.dict -max_len=2048 -malloc_limit_mb=300
 //!
-//! The second limit is above that of the lzma decoder. cargo-fuzz needs a nightly toolchain, or RUSTC_BOOTSTRAP=1.
+//! The second limit exceeds that of the lzma decoder. cargo-fuzz needs a nightly toolchain, or RUSTC_BOOTSTRAP=1.
 
 use zarrfs::util::json;
 use zarrfs::zarr::codec::{Pipeline, build};
 use zarrfs::zarr::grid::{ChunkId, Grid};
 use zarrfs::zarr::metadata::{ArrayMetadata, CodecConfig, Separator, V1Order};
 
-/// Chunks up to this size are decoded.
+/// Size in bytes up to which chunks are decoded.
 const SMALL: usize = 1 << 16;
 
-/// Any bytes as an array's metadata document, read in each way there is.
+/// Parses any bytes as an array's metadata document, in every way in which zarrfs reads one.
 pub fn metadata(document: &[u8]) {
     let readings = [
         ArrayMetadata::parse(document),
@@ -28,7 +28,7 @@ pub fn metadata(document: &[u8]) {
     }
 }
 
-/// What the mount shows as `.zarray` is the same array again.
+/// Checks that the document that the mount shows as `.zarray` describes the same array.
 fn view(meta: &ArrayMetadata) {
     let text = meta.decoded_view();
     let shown = ArrayMetadata::parse(text.as_bytes()).unwrap_or_else(|e| panic!("{e}: {text}"));
@@ -36,7 +36,7 @@ fn view(meta: &ArrayMetadata) {
         (&shown.shape, &shown.chunks, &shown.dtype, shown.order),
         (&meta.shape, &meta.chunks, &meta.dtype, meta.order)
     );
-    // none reads as zeros
+    // a missing fill value reads as zeros
     assert_eq!(shown.fill.as_deref().unwrap_or_default(), meta.fill.as_deref().unwrap_or_default());
     assert_eq!(shown.decoded_view(), text);
 }
@@ -44,7 +44,7 @@ fn view(meta: &ArrayMetadata) {
 fn grid(meta: &ArrayMetadata) -> Option<Grid> {
     let grid = match Grid::new(&meta.shape, &meta.chunks, meta.dtype.size()) {
         Ok(grid) => grid,
-        // items of no bytes: any number of them is no size
+        // the size of items of no bytes does not limit their number
         Err(_) if meta.dtype.size() == 0 => return None,
         Err(e) => panic!("{e}: {:?} {:?}", meta.shape, meta.chunks),
     };
@@ -75,7 +75,7 @@ fn pipeline(meta: &ArrayMetadata, grid: &Grid) {
     }
 }
 
-/// A codec's configuration, a line feed, and what that codec may find in a store.
+/// Decodes any bytes. The input is a codec's configuration, a line feed, and the encoded bytes.
 pub fn codecs(data: &[u8]) {
     let Some(end) = data.iter().position(|&b| b == b'\n') else { return };
     let (line, stored) = (&data[..end], &data[end + 1..]);

@@ -1,6 +1,6 @@
-//! "A chunk file that is created or truncated, written from its beginning and closed short is EINVAL at close and changes
-//! nothing": an encoded chunk that is copied into the mount never becomes a decoded one. And names that a program replaces
-//! by removing them first.
+//! Creating, truncating and replacing chunk files. "A chunk file that is created or truncated, written from its beginning
+//! and closed short is EINVAL at close and changes nothing", so that an encoded chunk that is copied into the mount is
+//! never stored as a decoded one. Programs may also replace a file by removing it first.
 
 mod support;
 
@@ -10,18 +10,14 @@ use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::process::{Command, Output};
-use support::made::Made;
-use support::{Mount, alone, close, copy_tree, errno, installed};
+use support::array::{TestArray, zlib};
+use support::{Mount, close, copy_tree, errno, is_installed, without_other_tests};
 
 const CHUNK: usize = 3000;
 
-fn zlib() -> serde_json::Value {
-    json!({"compressor": {"id": "zlib", "level": 1}})
-}
-
-/// An array with two chunks and room for a third.
-fn array(store: &Path) -> Made {
-    let mut made = Made::full(store.join("a"), &[3 * CHUNK], &[CHUNK], zlib());
+/// Creates an array of three chunks, two of which are stored.
+fn array(store: &Path) -> TestArray {
+    let mut made = TestArray::with_chunks(store.join("a"), &[3 * CHUNK], &[CHUNK], zlib());
     fs::remove_file(made.file(&[2])).unwrap();
     made.clear(&[2]);
     made
@@ -37,7 +33,7 @@ fn creating(path: &Path, exclusive: bool) -> std::io::Result<File> {
     if exclusive { options.create_new(true).open(path) } else { options.create(true).truncate(true).open(path) }
 }
 
-fn assert_unchanged(mount: &Mount, made: &Made, what: &str) {
+fn assert_unchanged(mount: &Mount, made: &TestArray, what: &str) {
     assert!(fs::read(mount.join("a/data.raw")).unwrap() == made.flat, "{what}: data.raw");
     assert!(made.stored_flat().unwrap() == made.flat, "{what}: the store");
     assert!(!made.file(&[2]).exists() && !mount.join("a/2").exists(), "{what}: a chunk was left behind");
@@ -45,7 +41,7 @@ fn assert_unchanged(mount: &Mount, made: &Made, what: &str) {
 
 #[test]
 fn a_chunk_file_that_is_closed_short_changes_nothing() {
-    let _alone = alone();
+    let _alone = without_other_tests();
     let store = tempfile::tempdir().unwrap();
     let made = array(store.path());
     let mount = Mount::new(store.path(), &[]);
@@ -55,7 +51,7 @@ fn a_chunk_file_that_is_closed_short_changes_nothing() {
             let file = creating(&mount.join(name), exclusive).unwrap();
             assert_eq!(file.metadata().unwrap().len() as usize, CHUNK, "{what}");
             file.write_all_at(&vec![0x78; len], 0).unwrap();
-            // the writer reads its own bytes
+            // the writer reads back its own bytes
             let mut read = vec![0; len];
             file.read_exact_at(&mut read, 0).unwrap();
             assert!(read == vec![0x78; len], "{what}");
@@ -80,12 +76,12 @@ fn a_chunk_file_that_is_closed_short_changes_nothing() {
 }
 
 #[test]
-fn whole_chunks_and_writes_elsewhere_stay_as_they_are() {
-    let _alone = alone();
+fn whole_chunks_and_writes_in_the_middle_are_stored() {
+    let _alone = without_other_tests();
     let store = tempfile::tempdir().unwrap();
     let mut made = array(store.path());
     let mount = Mount::new(store.path(), &[]);
-    // in pieces, in any order after the first
+    // after the first piece, the others may come in any order
     let file = creating(&mount.join("a/2"), false).unwrap();
     for at in [0, 2000, 1000] {
         file.write_all_at(&[7; 1000], at).unwrap();
@@ -93,13 +89,13 @@ fn whole_chunks_and_writes_elsewhere_stay_as_they_are() {
     close(file).unwrap();
     made.flat[2 * CHUNK..].fill(7);
     assert!(made.stored_flat().unwrap() == made.flat);
-    // a file that is there, in place
+    // overwrite an existing file without truncating it
     let file = OpenOptions::new().write(true).open(mount.join("a/2")).unwrap();
     file.write_all_at(&[8; 10], 0).unwrap();
     close(file).unwrap();
     made.flat[2 * CHUNK..][..10].fill(8);
     assert!(made.stored_flat().unwrap() == made.flat);
-    // "writes that begin elsewhere (dd seek=)", also of a new file
+    // "writes that begin elsewhere (dd seek=)", also to a new file
     fs::remove_file(mount.join("a/2")).unwrap();
     for name in ["a/2", "a/1"] {
         let file = creating(&mount.join(name), false).unwrap();
@@ -110,7 +106,7 @@ fn whole_chunks_and_writes_elsewhere_stay_as_they_are() {
     made.flat[2 * CHUNK + 500..][..10].fill(9);
     made.flat[CHUNK + 500..][..10].fill(9);
     assert!(made.stored_flat().unwrap() == made.flat);
-    // "touch"
+    // create a file without writing, as touch(1) does
     fs::remove_file(mount.join("a/2")).unwrap();
     assert!(run("touch", &[mount.join("a/2").to_str().unwrap()]).status.success());
     made.flat[2 * CHUNK..].fill(0);
@@ -123,8 +119,8 @@ fn whole_chunks_and_writes_elsewhere_stay_as_they_are() {
 
 /// "what other descriptors wrote to the chunk survives", and "memory pressure stores nothing of it early".
 #[test]
-fn a_refused_draft_takes_nothing_along() {
-    let _alone = alone();
+fn refusing_a_chunk_file_keeps_what_other_descriptors_wrote() {
+    let _alone = without_other_tests();
     let store = tempfile::tempdir().unwrap();
     let mut made = array(store.path());
     let mount = Mount::new(store.path(), &["--cache-size", "8K"]);
@@ -140,7 +136,7 @@ fn a_refused_draft_takes_nothing_along() {
         flat.write_all_at(b"flat", at as u64).unwrap();
         made.flat[at..at + 4].copy_from_slice(b"flat");
     }
-    // the cache has room for two chunks
+    // the cache holds two chunks
     for round in 0..20u8 {
         flat.write_all_at(&[round; 500], CHUNK as u64).unwrap();
         flat.write_all_at(&[round; 500], 1000).unwrap();
@@ -155,10 +151,11 @@ fn a_refused_draft_takes_nothing_along() {
     assert!(made.stored_flat().unwrap() == made.flat);
 }
 
-/// A file that is removed while it is open becomes no chunk, and one that another file has stored is not overwritten.
+/// A file that is removed while it is open does not become a chunk, nor does it overwrite a chunk that another file has
+/// stored meanwhile.
 #[test]
-fn a_created_chunk_that_is_removed_or_written_elsewhere_is_left_alone() {
-    let _alone = alone();
+fn closing_a_removed_chunk_file_stores_nothing() {
+    let _alone = without_other_tests();
     let store = tempfile::tempdir().unwrap();
     let mut made = array(store.path());
     let mount = Mount::new(store.path(), &[]);
@@ -185,10 +182,10 @@ fn a_created_chunk_that_is_removed_or_written_elsewhere_is_left_alone() {
     }
 }
 
-/// What a shell does: it closes the file before the program that it starts writes it.
+/// A shell opens and closes the file in its own process before the program that it starts writes to it.
 #[test]
-fn a_short_output_of_a_shell_leaves_no_chunk() {
-    let _alone = alone();
+fn a_short_redirected_output_stores_no_chunk() {
+    let _alone = without_other_tests();
     let store = tempfile::tempdir().unwrap();
     let made = array(store.path());
     let mount = Mount::new(store.path(), &[]);
@@ -200,10 +197,10 @@ fn a_short_output_of_a_shell_leaves_no_chunk() {
     }
 }
 
-/// "`cp -r` and `rsync -a` of an encoded array into a mount end in an error", also over chunks that are there.
+/// "`cp -r` and `rsync -a` of an encoded array into a mount end in an error", also onto existing chunks.
 #[test]
 fn encoded_arrays_cannot_be_copied_into_a_mount() {
-    let _alone = alone();
+    let _alone = without_other_tests();
     let (store, source) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let (made, other) = (array(store.path()), array(source.path()));
     let vlen = |path: &Path, chunk: &[u8]| {
@@ -215,7 +212,7 @@ fn encoded_arrays_cannot_be_copied_into_a_mount() {
         fs::write(path.join(".zarray"), document.to_string()).unwrap();
         fs::write(path.join("0"), chunk).unwrap();
     };
-    // two strings, as zlib of Python encodes them
+    // two strings, as Python's zlib encodes them
     let text = b"\x02\0\0\0\x01\0\0\0a\x02\0\0\0bc";
     let deflated = [&b"\x78\x01\x01\x0f\0\xf0\xff"[..], text, &adler(text).to_be_bytes()].concat();
     for path in [store.path().join("text"), source.path().join("text")] {
@@ -225,14 +222,14 @@ fn encoded_arrays_cannot_be_copied_into_a_mount() {
     let mount = Mount::new(store.path(), &[]);
     assert_eq!(fs::read(mount.join("text/0")).unwrap(), text);
     let copies = [("cp", vec!["-r"]), ("rsync", vec!["-a"])];
-    for (program, options) in copies.iter().filter(|(program, _)| installed(program)) {
+    for (program, options) in copies.iter().filter(|(program, _)| is_installed(program)) {
         for (name, there) in [("a", true), ("a", false), ("text", true), ("text", false)] {
             let what = format!("{program} of {name}, {}", if there { "over the array" } else { "new" });
             let target = if there { mount.path().to_path_buf() } else { mount.join(&format!("{program}-{name}")) };
             let from = format!("{}{}", source.path().join(name).display(), if there { "" } else { "/." });
             if !there {
                 fs::create_dir(&target).unwrap();
-                // the document comes first, as a directory may list it
+                // copy the document first, as programs do that read the directory in that order
                 fs::copy(source.path().join(name).join(".zarray"), target.join(".zarray")).unwrap();
             }
             let done = Command::new(program).args(options).arg(from).arg(&target).output().unwrap();
@@ -247,7 +244,7 @@ fn encoded_arrays_cannot_be_copied_into_a_mount() {
             }
         }
     }
-    // the way that works
+    // the way that works is to mount the other store and copy from there
     let from = Mount::new(source.path(), &[]);
     copy_chunks(from.path(), mount.path());
     assert!(made.stored_flat().unwrap() == other.flat);
@@ -267,10 +264,10 @@ fn adler(bytes: &[u8]) -> u32 {
     b << 16 | a
 }
 
-/// "`--drop-empty-chunks`": a missing chunk can be created by name.
+/// With `--drop-empty-chunks` a missing chunk can still be created by name.
 #[test]
-fn a_missing_chunk_is_created_by_name_also_where_empty_chunks_are_dropped() {
-    let _alone = alone();
+fn a_missing_chunk_can_be_created_if_empty_chunks_are_dropped() {
+    let _alone = without_other_tests();
     let store = tempfile::tempdir().unwrap();
     let mut made = array(store.path());
     let mount = Mount::new(store.path(), &["--drop-empty-chunks"]);
@@ -291,7 +288,7 @@ fn a_missing_chunk_is_created_by_name_also_where_empty_chunks_are_dropped() {
         fs::remove_file(&path).unwrap();
         made.flat[2 * CHUNK..].fill(0);
     }
-    // what holds nothing but the fill value is dropped without an error
+    // a chunk of fill values is dropped without an error
     assert!(run("touch", &[&to]).status.success());
     fs::write(&source, [0; CHUNK]).unwrap();
     assert!(run("cp", &[&from, &to]).status.success());
@@ -304,12 +301,12 @@ fn a_missing_chunk_is_created_by_name_also_where_empty_chunks_are_dropped() {
     assert!(made.stored_flat().unwrap() == made.flat);
 }
 
-/// Programs that replace a file remove it and create it exclusively.
+/// tar, mv, install and cp remove a file and create it exclusively.
 #[test]
-fn data_raw_and_headers_are_replaced_by_tar_mv_install_and_cp() {
-    let _alone = alone();
+fn programs_can_replace_data_raw_and_headers() {
+    let _alone = without_other_tests();
     let store = tempfile::tempdir().unwrap();
-    let mut made = Made::full(store.path().join("a"), &[3 * CHUNK], &[CHUNK], zlib());
+    let mut made = TestArray::with_chunks(store.path().join("a"), &[3 * CHUNK], &[CHUNK], zlib());
     let mount = Mount::new(store.path(), &[]);
     let elsewhere = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
     let header = fs::read(mount.join("a/data.npy")).unwrap()[..128].to_vec();
@@ -321,7 +318,7 @@ fn data_raw_and_headers_are_replaced_by_tar_mv_install_and_cp() {
         ("cp", &|| run("timeout", &["60", "cp", "--remove-destination", &format!("{from}/data.raw"), &to])),
     ];
     for (seed, (program, copy)) in copies.iter().enumerate() {
-        made.flat = support::made::pattern(seed as u64 + 7, 3 * CHUNK);
+        made.flat = support::array::pattern(seed as u64 + 7, 3 * CHUNK);
         fs::write(format!("{from}/data.raw"), &made.flat).unwrap();
         fs::write(format!("{from}/data.npy"), [&header[..], &made.flat].concat()).unwrap();
         let done = copy();
@@ -329,7 +326,7 @@ fn data_raw_and_headers_are_replaced_by_tar_mv_install_and_cp() {
         assert!(made.stored_flat().unwrap() == made.flat, "{program}");
         assert!(fs::read(mount.join("a/data.raw")).unwrap() == made.flat, "{program}");
     }
-    // to another program the name was never missing, and a name that nobody has removed is there
+    // other processes never miss the file, and exclusive creation fails where the process has not removed it
     fs::remove_file(mount.join("a/data.raw")).unwrap();
     assert!(run("test", &["-e", &format!("{to}/data.raw")]).status.success());
     fs::remove_file(mount.join("a/data.raw")).unwrap();

@@ -1,5 +1,5 @@
-//! Every codec against numcodecs, both ways: on arrays made up on the spot by an installed numcodecs (its Python is
-//! `ZARRFS_TEST_PYTHON`), on numcodecs' own fixtures (under `ZARRFS_REFERENCE`), and on bytes that mean nothing.
+//! Comparison of every codec with numcodecs in both directions: on random arrays that an installed numcodecs encodes
+//! (`ZARRFS_TEST_PYTHON`), on the fixtures of numcodecs (below `ZARRFS_REFERENCE`), and on damaged or random bytes.
 
 #[path = "support/npy.rs"]
 mod npy;
@@ -14,7 +14,7 @@ use zarrfs::zarr::codec::{Codec, Size, build};
 use zarrfs::zarr::dtype::{DType, DTypeKind};
 use zarrfs::zarr::metadata::CodecConfig;
 
-/// Codecs that lose information, so that their fixtures decode to something near the array.
+/// Codecs that lose information, so that their fixtures decode to approximations of the arrays.
 const LOSSY: &[&str] = &["quantize", "fixedscaleoffset", "astype", "bitround"];
 
 fn config(text: &str) -> CodecConfig {
@@ -38,7 +38,7 @@ fn decode(codec: &dyn Codec, encoded: &[u8], room: usize) -> Result<Vec<u8>, Str
     Ok(out)
 }
 
-/// What numcodecs made of one array; None where it raised.
+/// The results of numcodecs for one array. A field is `None` if numcodecs raised an exception.
 struct Case {
     config: String,
     exact: bool,
@@ -78,13 +78,13 @@ impl Case {
         })
     }
 
-    /// What differs from numcodecs on encoding; what we encode goes to `ours`.
+    /// Compares our encoding of `plain` with that of numcodecs. Leaves our bytes in `ours`.
     fn check_encode(&self, plain: &[u8], ours: &mut Option<Vec<u8>>) -> Result<(), String> {
         let codec = build(&config(&self.config), self.itemsize).map_err(|e| e.to_string());
         let got = codec.and_then(|codec| Ok((encode(&*codec, plain)?, codec.encoded_itemsize())));
         match (got, &self.encoded) {
             (Err(_), None) => Ok(()),
-            // refused from the start: numcodecs could not read it back
+            // we refuse what numcodecs could not decode again
             (Err(_), Some(_)) if self.decoded.is_none() => Ok(()),
             (Err(why), Some(_)) => Err(why),
             (Ok(_), None) => Err("encodes what numcodecs refuses".into()),
@@ -110,7 +110,8 @@ impl Case {
         }
     }
 
-    /// Arithmetic on two NaNs may give either: in results of parameter `name`'s dtype all NaNs are one.
+    /// Compares bytes with those of numcodecs. Codecs that calculate may return any NaN in items of the dtype that the
+    /// parameter `name` states, so all NaNs count as equal.
     fn difference(&self, name: &str, mut got: Vec<u8>, want: &[u8]) -> Result<(), String> {
         let mut want = want.to_vec();
         let config = config(&self.config);
@@ -156,7 +157,7 @@ fn difference(got: &[u8], want: &[u8]) -> Result<(), String> {
     }
 }
 
-/// Counts per codec, and the failures.
+/// Counts and failures of each codec.
 #[derive(Default)]
 struct Tally {
     counts: BTreeMap<String, [usize; 4]>,
@@ -164,7 +165,7 @@ struct Tally {
 }
 
 impl Tally {
-    /// `way` is 0 for decoding, 2 for encoding.
+    /// Counts a result. `way` is 0 for decoding and 2 for encoding.
     fn count(&mut self, what: &str, way: usize, result: Result<(), String>) {
         let id = config(what).id;
         let counts = self.counts.entry(id).or_default();
@@ -177,7 +178,7 @@ impl Tally {
 
     fn report(&self) {
         for (id, [decoded, to_decode, encoded, to_encode]) in &self.counts {
-            // seen also when the test passes
+            // shown even if the test passes
             let _ = writeln!(
                 std::io::stderr(),
                 "{id:>17}: decoded equal {decoded:>5} of {to_decode:<5} encoded equal {encoded:>5} of {to_encode}"
@@ -193,7 +194,7 @@ fn put(to: &mut impl Write, bytes: &[u8]) {
 }
 
 #[test]
-fn numcodecs_agrees() {
+fn codecs_agree_with_numcodecs_on_random_arrays() {
     let Ok(python) = std::env::var("ZARRFS_TEST_PYTHON") else {
         println!("skipped: ZARRFS_TEST_PYTHON not set, run scripts/test");
         return;
@@ -245,7 +246,7 @@ fn directories(of: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Checks all arrays of a directory of fixtures with all of its codecs.
+/// Compares all arrays of a directory of fixtures under each of its codec configurations.
 fn check_fixtures(directory: &Path, tally: &mut Tally) {
     for codec_directory in directories(directory) {
         let Ok(text) = std::fs::read_to_string(codec_directory.join("config.json")) else {
@@ -274,7 +275,7 @@ fn check_fixtures(directory: &Path, tally: &mut Tally) {
 }
 
 #[test]
-fn fixtures_of_numcodecs() {
+fn codecs_decode_the_fixtures_of_numcodecs() {
     let Ok(reference) = std::env::var("ZARRFS_REFERENCE") else {
         println!("skipped: ZARRFS_REFERENCE not set, run scripts/test");
         return;
@@ -325,7 +326,7 @@ fn codecs() -> impl Iterator<Item = Box<dyn Codec>> {
 }
 
 #[test]
-fn which_codecs_lose_information() {
+fn is_lossless_is_right_for_every_codec() {
     let lossy: Vec<&str> = ANY.iter().copied().filter(|text| !build(&config(text), 4).unwrap().is_lossless()).collect();
     let names = ["astype", "bitround", "categorize", "delta", "fixedscaleoffset", "packbits", "quantize"];
     for name in names {
@@ -338,7 +339,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(64) })]
 
     #[test]
-    fn codecs_that_say_so_lose_nothing(bytes in prop::collection::vec(any::<u8>(), 0..300), whole in any::<bool>()) {
+    fn lossless_codecs_restore_any_bytes(bytes in prop::collection::vec(any::<u8>(), 0..300), whole in any::<bool>()) {
         let bytes = &bytes[..if whole { bytes.len() / 4 * 4 } else { bytes.len() }];
         for codec in codecs().filter(|codec| codec.is_lossless()) {
             if let Ok(encoded) = encode(&*codec, bytes) {
@@ -348,7 +349,7 @@ proptest! {
     }
 
     #[test]
-    fn no_bytes_make_a_codec_panic(bytes in prop::collection::vec(any::<u8>(), 0..300), room in 0usize..600) {
+    fn decoding_random_bytes_never_panics(bytes in prop::collection::vec(any::<u8>(), 0..300), room in 0usize..600) {
         for codec in codecs() {
             let _ = decode(&*codec, &bytes, room);
             let _ = encode(&*codec, &bytes);
@@ -356,7 +357,7 @@ proptest! {
     }
 
     #[test]
-    fn no_damage_makes_a_codec_panic(
+    fn decoding_damaged_bytes_never_panics(
         items in prop::collection::vec(0u32..1000, 0..200),
         damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
         cut in any::<prop::sample::Index>(),

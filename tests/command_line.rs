@@ -1,16 +1,16 @@
-//! The command line: exit codes and messages as the help documents them, the background process, signals, and other
-//! people's mounts.
+//! The command line: documented exit codes and messages, the background process, signals, and mounts of other file
+//! systems.
 
 mod support;
 
 use std::fs;
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
-use support::{Mount, ZARRFS, data, is_mounted, wait_for, zarrfs};
+use support::{Mount, ZARRFS, failure, is_mounted, test_data, wait_for, zarrfs};
 
-/// A directory to mount on, unmounted by the system's own means when the test ends.
+/// A directory to mount on. Whatever is mounted there is unmounted by umount(8) when the test ends.
 struct Mountpoint {
     directory: tempfile::TempDir,
 }
@@ -42,19 +42,11 @@ impl Drop for Mountpoint {
     }
 }
 
-/// Exit code and the one line on standard error.
-fn failure(output: &Output) -> (i32, String) {
-    let said = String::from_utf8(output.stderr.clone()).unwrap();
-    assert_eq!(said.lines().count(), 1, "{said:?}");
-    assert!(said.starts_with("zarrfs: "), "{said}");
-    (output.status.code().unwrap(), said)
-}
-
 fn sample() -> String {
-    data("sample.zarr").to_str().unwrap().to_string()
+    test_data("sample.zarr").to_str().unwrap().to_string()
 }
 
-/// A mount in the foreground, killed when the test ends.
+/// A mount in the foreground, which is killed when the test ends.
 struct Foreground(Child);
 
 impl Foreground {
@@ -80,7 +72,7 @@ impl Foreground {
         });
         let code = code.unwrap().code().unwrap_or(-1);
         if code != 0 {
-            // shown with the test that fails over it
+            // shown if the test fails
             let mut said = String::new();
             let _ = self.0.stderr.take().unwrap().read_to_string(&mut said);
             println!("the daemon ended with {code} and said: {said}");
@@ -97,12 +89,12 @@ impl Drop for Foreground {
 }
 
 #[test]
-fn failures_read_the_same_in_the_foreground_and_in_the_background() {
+fn failures_are_the_same_in_the_foreground_and_in_the_background() {
     let mountpoint = Mountpoint::new();
     let here = mountpoint.text();
     let file = mountpoint.directory.path().join("file");
     fs::write(&file, "").unwrap();
-    let inside = tempfile::tempdir_in(data("sample.zarr")).unwrap();
+    let inside = tempfile::tempdir_in(test_data("sample.zarr")).unwrap();
     let cases: [(&[&str], i32, &str); 8] = [
         (&["/nonexistent/x.zarr", &here], 3, "no such store"),
         (&[file.to_str().unwrap(), &here], 4, "zip"),
@@ -126,7 +118,7 @@ fn failures_read_the_same_in_the_foreground_and_in_the_background() {
 }
 
 #[test]
-fn the_mount_answers_when_the_parent_returns() {
+fn the_mount_is_ready_when_the_parent_process_returns() {
     let mountpoint = Mountpoint::new();
     for _ in 0..5 {
         assert!(zarrfs(&["mount", &sample(), &mountpoint.text()]).status.success());
@@ -145,7 +137,7 @@ fn the_mount_answers_when_the_parent_returns() {
 }
 
 #[test]
-fn a_mount_in_the_background_lets_go_of_its_terminal() {
+fn a_background_mount_closes_its_terminal_and_pipes() {
     let mountpoint = Mountpoint::new();
     let mut child = Command::new(ZARRFS)
         .args(["mount", &sample(), &mountpoint.text()])
@@ -153,7 +145,7 @@ fn a_mount_in_the_background_lets_go_of_its_terminal() {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    // both end: nobody holds them any more
+    // both streams end, since no process has them open any more
     let mut said = Vec::new();
     child.stdout.take().unwrap().read_to_end(&mut said).unwrap();
     child.stderr.take().unwrap().read_to_end(&mut said).unwrap();
@@ -174,7 +166,7 @@ fn signals_unmount_cleanly() {
 }
 
 #[test]
-fn a_signal_while_in_use_waits_for_the_last_file() {
+fn a_signal_to_a_busy_mount_waits_for_the_last_file() {
     let mountpoint = Mountpoint::new();
     let mut daemon = Foreground::start(&mountpoint, &[]);
     let mut file = fs::File::open(mountpoint.path().join("air_temperature/data.raw")).unwrap();
@@ -188,7 +180,7 @@ fn a_signal_while_in_use_waits_for_the_last_file() {
 }
 
 #[test]
-fn a_second_signal_ends_a_mount_in_use() {
+fn a_second_signal_ends_a_busy_mount() {
     let mountpoint = Mountpoint::new();
     let mut daemon = Foreground::start(&mountpoint, &[]);
     let file = fs::File::open(mountpoint.path().join("air_temperature/data.raw")).unwrap();
@@ -200,7 +192,7 @@ fn a_second_signal_ends_a_mount_in_use() {
 }
 
 #[test]
-fn a_mount_that_hangs_can_be_seen_and_removed() {
+fn a_mount_that_hangs_is_recognized_and_can_be_removed() {
     use rustix::process::Signal;
     let mountpoint = Mountpoint::new();
     let mut daemon = Foreground::start(&mountpoint, &[]);
@@ -214,7 +206,7 @@ fn a_mount_that_hangs_can_be_seen_and_removed() {
 }
 
 #[test]
-fn the_daemon_holds_nothing_of_its_caller() {
+fn the_daemon_inherits_no_files_of_its_caller() {
     let mountpoint = Mountpoint::new();
     let lock = mountpoint.directory.path().join("lock");
     let shell = format!("exec 9>{} && flock 9 && exec \"$0\" \"$@\"", lock.display());
@@ -229,7 +221,7 @@ fn the_daemon_holds_nothing_of_its_caller() {
 }
 
 #[test]
-fn umount_says_what_stands_in_its_way() {
+fn umount_names_the_reason_why_it_fails() {
     let mountpoint = Mountpoint::new();
     let mut daemon = Foreground::start(&mountpoint, &[]);
     let file = fs::File::open(mountpoint.path().join("air_temperature/data.raw")).unwrap();
@@ -244,7 +236,7 @@ fn umount_says_what_stands_in_its_way() {
 }
 
 #[test]
-fn a_stale_mount_is_named_and_can_be_removed() {
+fn a_stale_mount_is_recognized_and_can_be_removed() {
     let mountpoint = Mountpoint::new();
     let mut daemon = Foreground::start(&mountpoint, &[]);
     daemon.signal(rustix::process::Signal::KILL);
@@ -258,7 +250,7 @@ fn a_stale_mount_is_named_and_can_be_removed() {
 
 /// "A mount or an unmount never touches somebody else's mount."
 #[test]
-fn other_mounts_are_left_alone() {
+fn mounts_of_other_file_systems_are_left_alone() {
     if !rustix::process::geteuid().is_root() {
         println!("skipped: needs root");
         return;
@@ -269,7 +261,7 @@ fn other_mounts_are_left_alone() {
     let (code, said) = failure(&zarrfs(&["umount", &mountpoint.text()]));
     assert!(code == 1 && said.contains("tmpfs"), "{said}");
     assert!(is_mounted(&mountpoint.path()));
-    // a store over it, then something over the store: the daemon's end takes neither away
+    // mount a store over it, then another file system over the store: the end of the daemon removes neither
     let mut daemon = Foreground::start(&mountpoint, &[]);
     assert!(tmpfs().success());
     daemon.signal(rustix::process::Signal::TERM);
@@ -280,7 +272,7 @@ fn other_mounts_are_left_alone() {
     assert!(Command::new("umount").arg(mountpoint.path()).status().unwrap().success());
     daemon.signal(rustix::process::Signal::TERM);
     assert_eq!(daemon.wait(), 0);
-    // lazily unmounted and mounted again: the first daemon's end leaves the second mount alone
+    // detach the mount and mount again: the end of the first daemon leaves the second mount alone
     let mut first = Foreground::start(&mountpoint, &[]);
     let file = fs::File::open(mountpoint.path().join("lat/data.raw")).unwrap();
     assert!(zarrfs(&["umount", "-l", &mountpoint.text()]).status.success());
@@ -295,14 +287,15 @@ fn other_mounts_are_left_alone() {
 #[test]
 fn owner_and_modes_come_from_the_options() {
     use std::os::unix::fs::MetadataExt;
-    let mount = Mount::new(&data("sample.zarr"), &["--uid", "1234", "-o", "gid=4321,umask=027,allow_other,nofail"]);
+    let mount =
+        Mount::new(&test_data("sample.zarr"), &["--uid", "1234", "-o", "gid=4321,umask=027,allow_other,nofail"]);
     let file = fs::metadata(mount.join("air_temperature/data.raw")).unwrap();
     assert_eq!((file.uid(), file.gid(), file.mode() & 0o7777), (1234, 4321, 0o640));
     assert_eq!(fs::metadata(mount.join("air_temperature")).unwrap().mode() & 0o7777, 0o750);
 }
 
 #[test]
-fn awkward_mountpoints_and_relative_paths() {
+fn mountpoints_with_unusual_names_and_relative_paths_work() {
     let mountpoint = Mountpoint::new();
     let odd = mountpoint.path().join("a b\\c,d\n\u{e9}");
     fs::create_dir(&odd).unwrap();
@@ -319,7 +312,7 @@ fn awkward_mountpoints_and_relative_paths() {
 #[test]
 fn a_store_can_be_mounted_on_itself() {
     let directory = tempfile::tempdir().unwrap();
-    support::copy_tree(&data("sample.zarr"), directory.path());
+    support::copy_tree(&test_data("sample.zarr"), directory.path());
     let path = directory.path().to_str().unwrap();
     assert!(zarrfs(&["mount", path, path]).status.success());
     assert!(directory.path().join("lat/data.raw").exists());
@@ -337,7 +330,7 @@ fn info_lists_groups_and_arrays() {
     assert_eq!(array["shape"], serde_json::json!([62, 37, 53]));
     assert_eq!((&array["chunks_initialised"], &array["chunks_in_grid"]), (&27.into(), &27.into()));
     assert_eq!(array["decoded_bytes"], 62 * 37 * 53 * 2);
-    let stored: u64 = (fs::read_dir(data("sample.zarr/air_temperature")).unwrap())
+    let stored: u64 = (fs::read_dir(test_data("sample.zarr/air_temperature")).unwrap())
         .map(|e| e.unwrap())
         .filter(|e| !e.file_name().to_str().unwrap().starts_with('.'))
         .map(|e| e.metadata().unwrap().len())
@@ -347,7 +340,7 @@ fn info_lists_groups_and_arrays() {
 }
 
 #[test]
-fn cat_says_why_it_cannot() {
+fn cat_reports_why_it_fails() {
     let group = failure(&zarrfs(&["cat", &sample()]));
     assert!(group.0 == 3 && group.1.contains("a group"), "{group:?}");
     let none = failure(&zarrfs(&["cat", &format!("{}/nothing", sample())]));
@@ -362,7 +355,7 @@ fn cat_says_why_it_cannot() {
 }
 
 #[test]
-fn what_is_no_store_is_told_apart() {
+fn paths_that_are_no_store_have_messages_of_their_own() {
     let directory = tempfile::tempdir().unwrap();
     let plain = directory.path().join("notes.txt");
     fs::write(&plain, "text").unwrap();
@@ -393,15 +386,15 @@ fn what_is_no_store_is_told_apart() {
 }
 
 #[test]
-fn what_an_archive_lacks_is_told() {
+fn a_missing_array_in_an_archive_is_reported() {
     let directory = tempfile::tempdir().unwrap();
-    let archive = support::servers::zip(&data("sample.zarr"), directory.path(), "s.zip", true);
+    let archive = support::servers::zip(&test_data("sample.zarr"), directory.path(), "s.zip", true);
     let path = format!("{}/typo", archive.to_str().unwrap());
     let said = failure(&zarrfs(&["info", &path]));
     assert!(said.0 == 3 && said.1.contains(&format!("{path}: no such group or array")), "{said:?}");
 }
 
-/// What `stats` prints, line by line.
+/// Returns the lines that `zarrfs stats` prints.
 fn stats(args: &[&str]) -> Vec<String> {
     let output = zarrfs(&[&["stats"], args].concat());
     assert!(output.status.success() && output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -409,7 +402,7 @@ fn stats(args: &[&str]) -> Vec<String> {
 }
 
 #[test]
-fn stats_shows_what_a_mount_has_done() {
+fn stats_shows_the_counters_of_a_mount() {
     let mount = Mount::new(Path::new(&sample()), &[]);
     let read = fs::read(mount.join("air_temperature/data.raw")).unwrap().len();
     let here = mount.path().to_str().unwrap().to_string();
@@ -420,22 +413,22 @@ fn stats_shows_what_a_mount_has_done() {
     };
     assert!(value("store time").ends_with("s"), "{lines:?}");
     assert_eq!(value("store"), sample());
-    // all values begin in one column
+    // all values begin in the same column
     let columns = lines.iter().map(|l| l.find("  ").map(|at| at + l[at..].len() - l[at..].trim_start().len()));
     assert_eq!(columns.collect::<std::collections::BTreeSet<_>>().len(), 1, "{lines:?}");
-    // a path in the mount does as well, and the document comes as it is
+    // any path in the mount does as well, and --json prints the document unchanged
     let json = stats(&["--json", mount.join("ocean").to_str().unwrap()]);
     assert_eq!(json.len(), 1);
     let document: serde_json::Value = serde_json::from_str(&json[0]).unwrap();
     assert_eq!(document["store"], sample());
-    // the kernel may have asked for a page twice, and the statistics themselves were read
+    // the kernel may have requested a page twice, and reading the statistics counts as well
     let later = document["bytes_served"].as_u64().unwrap() as f64 / 1024.0;
     let shown: f64 = value("bytes served").strip_suffix(" KiB").unwrap().parse().unwrap();
     assert!((read as f64 / 1024.0).round() - 0.5 <= shown && shown <= later + 0.1, "{shown} of {later}");
 }
 
 #[test]
-fn stats_watches_until_the_mount_goes_or_somebody_has_seen_enough() {
+fn stats_watch_ends_with_the_mount_or_on_a_signal() {
     use rustix::process::{Pid, Signal, kill_process};
     let mut mount = Some(Mount::new(Path::new(&sample()), &[]));
     let here = mount.as_ref().unwrap().path().to_str().unwrap().to_string();
@@ -477,7 +470,7 @@ fn stats_watches_until_the_mount_goes_or_somebody_has_seen_enough() {
 }
 
 #[test]
-fn stats_says_what_is_not_there() {
+fn stats_reports_what_is_missing() {
     let mountpoint = Mountpoint::new();
     let mount = Mount::new(Path::new(&sample()), &[]);
     let full = fs::File::options().write(true).open("/dev/full").unwrap();
@@ -499,24 +492,24 @@ fn stats_says_what_is_not_there() {
     assert!(code == 7 && said.contains("zarrfs umount"), "{said}");
 }
 
-/// A log that nobody reads must not stop the mount.
+/// A FIFO without a reader must not stop the mount.
 #[test]
-fn a_log_that_nobody_reads_stops_nothing() {
+fn a_log_without_a_reader_does_not_stop_the_mount() {
     use std::os::unix::fs::OpenOptionsExt;
     let folder = tempfile::tempdir().unwrap();
     let fifo = folder.path().join("fifo");
     rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
     let mountpoint = Mountpoint::new();
-    let sample = data("sample.zarr");
+    let sample = test_data("sample.zarr");
     let args = ["mount", "--log-level", "trace", "--log-file", fifo.to_str().unwrap(), sample.to_str().unwrap()];
-    let mount = || support::limited(30, ZARRFS).args(args).arg(mountpoint.path()).output().unwrap();
+    let mount = || support::with_timeout(30, ZARRFS).args(args).arg(mountpoint.path()).output().unwrap();
     let (code, said) = failure(&mount());
     assert!(code == 1 && said.contains("FIFO") && said.contains("name a file"), "{code} {said}");
-    // one that is open for reading, and never read: more is logged than it holds
+    // a FIFO that is open for reading but never read, with more log lines than it holds
     let _reader = fs::OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(&fifo).unwrap();
     let output = mount();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let listing = support::limited(30, "sh")
+    let listing = support::with_timeout(30, "sh")
         .args([
             "-c",
             "for i in $(seq 2000); do stat \"$0/nothing$i\" 2>/dev/null; done; cat \"$0/lat/data.raw\" | wc -c",

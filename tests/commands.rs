@@ -1,5 +1,5 @@
-//! `check`, `ls`, `info --map`, `completions` and `man`: every kind of fault is made and found, and none where there is none;
-//! what is listed is what a mount shows.
+//! The commands `check`, `ls`, `info --map`, `completions` and `man`. A check finds every kind of fault and reports none
+//! in a sound store; `ls` lists what a mount shows.
 
 mod support;
 
@@ -10,12 +10,12 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use support::made::Made;
+use support::array::TestArray;
 use support::servers;
-use support::walk::{differences, snapshot};
-use support::{Mount, ZARRFS, copy_tree, data, installed, limited, provided, say, zarrfs};
+use support::tree::{differences, snapshot};
+use support::{Mount, ZARRFS, announce, copy_tree, env_path, is_installed, test_data, with_timeout, zarrfs};
 
-/// What a check found, without the messages: level, path and kind.
+/// The findings of a check without their messages: level, path and kind.
 type Findings = BTreeSet<(String, String, String)>;
 
 fn parsed(output: &Output) -> Value {
@@ -25,7 +25,7 @@ fn parsed(output: &Output) -> Value {
         .unwrap_or_else(|e| panic!("{e}: {}", String::from_utf8_lossy(&output.stdout)))
 }
 
-/// Runs a check that prints JSON; its exit code must fit what it found.
+/// Runs a check that prints JSON. Fails unless its exit code agrees with the findings.
 fn check(args: &[&str]) -> Value {
     let output = zarrfs(&[&["check", "--json"], args].concat());
     let report = parsed(&output);
@@ -50,17 +50,17 @@ fn write(path: impl AsRef<Path>, bytes: impl AsRef<[u8]>) {
     fs::write(path, bytes).unwrap();
 }
 
-/// Faults that only decoding finds.
+/// Chunks whose faults only decoding finds.
 const DEEP: [&str; 3] = ["/zlib/1.0", "/blosc/0", "/words/0"];
 
-/// A store with one fault of every kind, and what is to be found in it.
-fn faulty(store: &Path) -> Findings {
+/// Creates a store with at least one fault of every kind. Returns what a check must find.
+fn create_faulty_store(store: &Path) -> Findings {
     write(store.join(".zgroup"), r#"{"zarr_format": 2}"#);
     write(store.join(".zattrs"), r#"{"title": NaN}"#);
     let zlib = json!({"compressor": {"id": "zlib", "level": 1}});
-    Made::full(store.join("good"), &[4, 6], &[2, 3], zlib.clone());
+    TestArray::with_chunks(store.join("good"), &[4, 6], &[2, 3], zlib.clone());
 
-    let plain = Made::full(store.join("plain"), &[4, 6], &[2, 3], json!({}));
+    let plain = TestArray::with_chunks(store.join("plain"), &[4, 6], &[2, 3], json!({}));
     write(plain.file(&[0, 0]), [7; 5]);
     fs::remove_file(plain.file(&[0, 1])).unwrap();
     fs::create_dir(plain.file(&[0, 1])).unwrap();
@@ -73,18 +73,19 @@ fn faulty(store: &Path) -> Findings {
     write(plain.path.join("zarr.json"), "{}");
     write(plain.path.join(".zattrs"), r#"{"_ARRAY_DIMENSIONS": ["x"]}"#);
 
-    let compressed = Made::full(store.join("zlib"), &[4, 6], &[2, 3], zlib);
+    let compressed = TestArray::with_chunks(store.join("zlib"), &[4, 6], &[2, 3], zlib);
     write(compressed.file(&[0, 0]), "");
     let mut damaged = compressed.encoded(&[1, 0]);
     damaged.truncate(damaged.len() / 2);
     write(compressed.file(&[1, 0]), damaged);
-    // the frame says that it holds more
+    // the header of the blosc frame promises more bytes than the chunk has
     let blosc = json!({"compressor": {"id": "blosc", "cname": "lz4", "clevel": 5, "shuffle": 1, "blocksize": 0}});
     let (small, large) = (store.join("blosc"), store.join("large"));
-    let (small, large) = (Made::full(small, &[8], &[8], blosc.clone()), Made::full(large, &[64], &[64], blosc));
+    let (small, large) =
+        (TestArray::with_chunks(small, &[8], &[8], blosc.clone()), TestArray::with_chunks(large, &[64], &[64], blosc));
     fs::copy(large.file(&[0]), small.file(&[0])).unwrap();
 
-    // one string, where the chunk has two
+    // the chunk has two strings, but one is stored
     write(
         store.join("words/.zarray"),
         r#"{"zarr_format": 2, "shape": [2], "chunks": [2], "dtype": "|O", "compressor": null,
@@ -92,10 +93,11 @@ fn faulty(store: &Path) -> Findings {
     );
     write(store.join("words/0"), b"\x01\0\0\0\x01\0\0\0a");
 
-    let nested = Made::full(store.join("nested"), &[4, 6], &[2, 3], json!({"dimension_separator": "/"}));
+    let nested = TestArray::with_chunks(store.join("nested"), &[4, 6], &[2, 3], json!({"dimension_separator": "/"}));
     write(nested.path.join("1.1"), nested.encoded(&[1, 1]));
     write(nested.path.join("0/7"), "x");
-    let undeclared = Made::full(store.join("undeclared"), &[4, 6], &[2, 3], json!({"dimension_separator": "/"}));
+    let undeclared =
+        TestArray::with_chunks(store.join("undeclared"), &[4, 6], &[2, 3], json!({"dimension_separator": "/"}));
     write(undeclared.path.join(".zarray"), undeclared.text().replace("\"dimension_separator\":\"/\"", "\"_\":0"));
 
     write(store.join("garbage/.zarray"), "{]");
@@ -162,21 +164,21 @@ fn faulty(store: &Path) -> Findings {
 }
 
 #[test]
-fn each_kind_of_fault_is_found_and_nothing_is_written() {
+fn every_kind_of_fault_is_found_and_nothing_is_written() {
     let directory = tempfile::tempdir().unwrap();
-    let store = directory.path().join("faulty.zarr");
-    let expected = faulty(&store);
+    let store = directory.path().join("create_faulty_store.zarr");
+    let expected = create_faulty_store(&store);
     let before = snapshot(&store).unwrap();
     let path = store.to_str().unwrap();
     let report = check(&["--deep", "--notes", path]);
     assert_eq!(findings(&report), expected);
     assert_eq!(report["findings"].as_array().unwrap().len() as u64, counted(&report), "{report}");
-    // sizes alone tell less, and notes are not told unasked; one thread finds what several do
+    // a check of sizes finds less, notes are hidden by default, and the number of threads does not matter
     let mut shallow = expected.clone();
     shallow.retain(|(level, path, _)| level != "note" && !DEEP.contains(&path.as_str()));
     assert_eq!(findings(&check(&[path])), shallow);
     assert_eq!(findings(&check(&["--deep", "--notes", "--threads", "1", path])), expected);
-    // an array by itself, which is a store, too
+    // an array is a store of its own
     let array = findings(&check(&["--deep", store.join("zlib").to_str().unwrap()]));
     assert_eq!(array, set(&[("error", "/0.0", "chunk"), ("error", "/1.0", "chunk")]));
     assert_eq!(differences(&before, &snapshot(&store).unwrap()), [] as [String; 0]);
@@ -187,9 +189,9 @@ fn counted(report: &Value) -> u64 {
 }
 
 #[test]
-fn a_check_says_where_what_and_what_to_do() {
+fn a_finding_names_the_place_the_fault_and_the_remedy() {
     let directory = tempfile::tempdir().unwrap();
-    faulty(directory.path());
+    create_faulty_store(directory.path());
     let output = zarrfs(&["check", directory.path().to_str().unwrap()]);
     assert_eq!((output.status.code(), output.stderr.len()), (Some(1), 0));
     let text = String::from_utf8(output.stdout).unwrap();
@@ -214,13 +216,13 @@ fn a_check_says_where_what_and_what_to_do() {
 }
 
 #[test]
-fn what_is_stored_in_archives_and_behind_servers_is_checked_too() {
-    if !installed("python3") {
+fn archives_and_servers_are_checked_as_directories_are() {
+    if !is_installed("python3") {
         return;
     }
     let directory = tempfile::tempdir().unwrap();
-    let store = directory.path().join("faulty.zarr");
-    let mut expected = faulty(&store);
+    let store = directory.path().join("create_faulty_store.zarr");
+    let mut expected = create_faulty_store(&store);
     for path in ["fifo", "link-out"] {
         fs::remove_file(store.join(path)).unwrap();
     }
@@ -231,17 +233,17 @@ fn what_is_stored_in_archives_and_behind_servers_is_checked_too() {
         assert_eq!(findings(&check(&["--deep", "--notes", archive.to_str().unwrap()])), expected, "stored: {stored}");
     }
     if let Some(server) = servers::moto() {
-        server.upload(&store, "bucket/faulty.zarr");
-        let output = server.place("bucket/faulty.zarr").zarrfs("check", &["--deep", "--json", "--notes"]);
+        server.upload(&store, "bucket/create_faulty_store.zarr");
+        let output = server.store("bucket/create_faulty_store.zarr").zarrfs("check", &["--deep", "--json", "--notes"]);
         assert_eq!(findings(&parsed(&output)), expected, "in a bucket");
     }
-    // a server that can't list tells of the hierarchy by .zmetadata, and of chunks that are asked for
+    // where keys cannot be listed, the hierarchy comes from .zmetadata and chunks are requested one by one
     fs::remove_file(store.join(".zmetadata")).unwrap();
     fs::remove_dir_all(store.join("garbage")).unwrap();
-    // it says what can't be read, and writes the rest
+    // consolidate reports unreadable documents and writes the others
     zarrfs(&["consolidate", store.to_str().unwrap()]);
     let Some(server) = servers::python_http(directory.path()) else { return };
-    let output = server.place("faulty.zarr").zarrfs("check", &["--deep", "--json", "--notes"]);
+    let output = server.store("create_faulty_store.zarr").zarrfs("check", &["--deep", "--json", "--notes"]);
     let report = parsed(&output);
     let found = findings(&report);
     let chunks: Vec<&str> =
@@ -252,18 +254,18 @@ fn what_is_stored_in_archives_and_behind_servers_is_checked_too() {
     assert_eq!(output.status.code(), Some(1));
 }
 
-/// "No findings" of what is sound, and of each damaged array of the matrices its own.
+/// A check of the sample and the matrices finds the arrays that were damaged on purpose, and no others.
 #[test]
-fn sound_stores_have_no_findings_and_damaged_ones_have() {
-    let report = check(&["--deep", "--notes", data("sample.zarr").to_str().unwrap()]);
+fn only_damaged_arrays_have_findings() {
+    let report = check(&["--deep", "--notes", test_data("sample.zarr").to_str().unwrap()]);
     assert_eq!((counted(&report), &report["arrays"], &report["chunks"]), (0, &json!(8), &json!(43)));
     let mut stores: Vec<PathBuf> = Vec::new();
-    for folder in ["ZARRFS_MATRIX", "ZARRFS_REFERENCE"].iter().filter_map(|variable| provided(variable)) {
+    for folder in ["ZARRFS_MATRIX", "ZARRFS_REFERENCE"].iter().filter_map(|variable| env_path(variable)) {
         stores_below(&folder, &mut stores);
     }
     let (mut arrays, mut damaged) = (0, 0);
     for store in stores {
-        // of v3
+        // exit code 4: Zarr v3
         if zarrfs(&["info", store.to_str().unwrap()]).status.code() == Some(4) {
             continue;
         }
@@ -271,7 +273,7 @@ fn sound_stores_have_no_findings_and_damaged_ones_have() {
         arrays += report["arrays"].as_u64().unwrap();
         let name = store.file_name().unwrap().to_str().unwrap();
         let found = findings(&report);
-        let faulty: BTreeSet<&str> =
+        let create_faulty_store: BTreeSet<&str> =
             found.iter().map(|(_, path, _)| path.split('/').nth(1).unwrap_or_default()).collect();
         match name {
             "odd.zarr" | "v2-odd.zarr" => {
@@ -279,7 +281,7 @@ fn sound_stores_have_no_findings_and_damaged_ones_have() {
                 let bad: BTreeSet<String> = names.filter(|name| name.starts_with("bad-")).collect();
                 let ok = ["ok-chunks-beyond-grid"];
                 let found: BTreeSet<String> =
-                    faulty.iter().filter(|name| !ok.contains(name)).map(|name| name.to_string()).collect();
+                    create_faulty_store.iter().filter(|name| !ok.contains(name)).map(|name| name.to_string()).collect();
                 assert_eq!(found, bad, "{}: {report:#}", store.display());
                 damaged += bad.len();
             }
@@ -289,15 +291,15 @@ fn sound_stores_have_no_findings_and_damaged_ones_have() {
             "stale.zarr" => {
                 assert!(found.iter().all(|(_, _, kind)| kind == "zmetadata") && !found.is_empty(), "{report:#}")
             }
-            "undeclared.zarr" => assert_eq!(faulty.into_iter().collect::<Vec<_>>(), ["nested"]),
-            "fixture.zarr" => assert_eq!(faulty.into_iter().collect::<Vec<_>>(), ["nested_legacy"]),
+            "undeclared.zarr" => assert_eq!(create_faulty_store.into_iter().collect::<Vec<_>>(), ["nested"]),
+            "fixture.zarr" => assert_eq!(create_faulty_store.into_iter().collect::<Vec<_>>(), ["nested_legacy"]),
             _ => assert!(found.is_empty(), "{}: {report:#}", store.display()),
         }
     }
-    say(&format!("{arrays} arrays checked, {damaged} of them damaged on purpose"));
+    announce(&format!("{arrays} arrays checked, {damaged} of them damaged on purpose"));
 }
 
-/// The stores of v1 and v2 below a folder.
+/// Collects the stores of Zarr v1 and v2 below a folder.
 fn stores_below(folder: &Path, stores: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
@@ -311,15 +313,16 @@ fn stores_below(folder: &Path, stores: &mut Vec<PathBuf>) {
     }
 }
 
-/// The hostile corpus: a check says what is wrong with it, and survives.
+/// A check of any store in the hostile corpus ends with findings or with a one-line error.
 #[test]
-fn hostile_stores_are_checked_like_others() {
-    for entry in fs::read_dir(data("hostile")).unwrap() {
+fn a_check_survives_hostile_stores() {
+    for entry in fs::read_dir(test_data("hostile")).unwrap() {
         let path = entry.unwrap().path();
         if !path.is_dir() {
             continue;
         }
-        let output = limited(60, ZARRFS).args(["check", "--deep", "--json", "--notes"]).arg(&path).output().unwrap();
+        let output =
+            with_timeout(60, ZARRFS).args(["check", "--deep", "--json", "--notes"]).arg(&path).output().unwrap();
         let (code, said) = (output.status.code(), String::from_utf8_lossy(&output.stderr));
         match code {
             Some(0 | 1) if said.is_empty() => drop(parsed(&output)),
@@ -331,9 +334,9 @@ fn hostile_stores_are_checked_like_others() {
 }
 
 #[test]
-fn many_strays_are_few_lines() {
+fn many_similar_findings_are_summarized() {
     let directory = tempfile::tempdir().unwrap();
-    let made = Made::new(directory.path().join("a"), &[4], &[2], json!({}));
+    let made = TestArray::new(directory.path().join("a"), &[4], &[2], json!({}));
     for i in 2..502 {
         write(made.path.join(i.to_string()), "xx");
     }
@@ -344,11 +347,11 @@ fn many_strays_are_few_lines() {
 }
 
 #[test]
-fn an_interrupted_check_says_how_far_it_came() {
+fn an_interrupted_check_reports_its_progress() {
     let directory = tempfile::tempdir().unwrap();
     write(directory.path().join(".zgroup"), r#"{"zarr_format": 2}"#);
     write(directory.path().join("a/.zarray"), "{]");
-    let made = Made::new(
+    let made = TestArray::new(
         directory.path().join("b"),
         &[6000, 512],
         &[1, 512],
@@ -372,7 +375,7 @@ fn an_interrupted_check_says_how_far_it_came() {
     assert_eq!(child.wait().unwrap().code(), Some(1));
 }
 
-/// What `ls -A` of a directory shows: names, and sizes of files.
+/// Returns the names in a directory of a mount, with the sizes of files.
 fn shown(path: &Path) -> BTreeSet<(String, Option<u64>)> {
     let entries = fs::read_dir(path).unwrap().map(|entry| entry.unwrap());
     let row = |entry: fs::DirEntry| {
@@ -386,10 +389,10 @@ fn shown(path: &Path) -> BTreeSet<(String, Option<u64>)> {
 #[test]
 fn ls_lists_what_a_mount_shows() {
     let directory = tempfile::tempdir().unwrap();
-    let faulty_store = directory.path().join("faulty.zarr");
-    faulty(&faulty_store);
-    let mut stores = vec![data("sample.zarr"), faulty_store];
-    stores.extend(provided("ZARRFS_MATRIX").into_iter().flat_map(|m| ["object.zarr", "tree.zarr"].map(|s| m.join(s))));
+    let faulty_store = directory.path().join("create_faulty_store.zarr");
+    create_faulty_store(&faulty_store);
+    let mut stores = vec![test_data("sample.zarr"), faulty_store];
+    stores.extend(env_path("ZARRFS_MATRIX").into_iter().flat_map(|m| ["object.zarr", "tree.zarr"].map(|s| m.join(s))));
     for store in stores {
         let options = ["--headers", "npy,vrt,readme", "--containers", "nii"];
         let mount = Mount::new(&store, &options);
@@ -410,7 +413,7 @@ fn ls_lists_what_a_mount_shows() {
             groups.extend(own.iter().map(|(name, _)| group.join(name)).filter(|path| path.is_dir()));
         }
         assert_eq!(list.as_array().unwrap().len(), listed);
-        // without attributes there are the same names
+        // plain ls lists the same names
         let names = zarrfs(&[&["ls"], &options[..], &[path]].concat());
         let names: Vec<String> =
             String::from_utf8(names.stdout).unwrap().lines().map(|l| l.trim_end_matches('/').into()).collect();
@@ -420,8 +423,8 @@ fn ls_lists_what_a_mount_shows() {
 }
 
 #[test]
-fn ls_shows_what_is_stored_and_when() {
-    let store = data("sample.zarr/lat");
+fn ls_shows_decoded_and_stored_sizes_and_times() {
+    let store = test_data("sample.zarr/lat");
     let output = zarrfs(&["ls", "-l", "--headers", "none", store.to_str().unwrap()]);
     let text = String::from_utf8(output.stdout).unwrap();
     let rows: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
@@ -432,17 +435,17 @@ fn ls_shows_what_is_stored_and_when() {
     assert!(rows.iter().all(|row| row[2].len() == 20 && row[2].ends_with('Z')), "{text}");
     let none = zarrfs(&["ls", store.join("nothing").to_str().unwrap()]);
     assert_eq!((none.status.code(), none.stdout.len()), (Some(3), 0));
-    let group = String::from_utf8(zarrfs(&["ls", "-R", data("sample.zarr").to_str().unwrap()]).stdout).unwrap();
+    let group = String::from_utf8(zarrfs(&["ls", "-R", test_data("sample.zarr").to_str().unwrap()]).stdout).unwrap();
     assert!(group.starts_with("/:\n.zattrs\n") && group.contains("\n\n/ocean/lat:\n.zarray\n"), "{group}");
 }
 
 #[test]
-fn odd_names_and_values_are_one_line_and_json() {
+fn unusual_names_and_values_are_escaped_and_stay_valid_json() {
     let directory = tempfile::tempdir().unwrap();
     let store = directory.path().to_str().unwrap();
     write(directory.path().join(".zgroup"), r#"{"zarr_format": 2}"#);
     let odd = "a\"b\n\u{1b}[31m";
-    let made = Made::new(directory.path().join(odd), &[4], &[2], json!({"dtype": "<f8"}));
+    let made = TestArray::new(directory.path().join(odd), &[4], &[2], json!({"dtype": "<f8"}));
     write(made.path.join(".zarray"), made.text().replace("\"fill_value\":0", "\"fill_value\":NaN"));
     write(made.path.join("7"), "");
     let consolidated = json!({"zarr_consolidated_format": 1, "metadata": {format!("{odd}/.zattrs"): {}}});
@@ -461,10 +464,14 @@ fn odd_names_and_values_are_one_line_and_json() {
 }
 
 #[test]
-fn a_map_shows_what_is_stored_missing_and_damaged() {
+fn a_map_shows_stored_missing_and_damaged_chunks() {
     let directory = tempfile::tempdir().unwrap();
-    let made =
-        Made::full(directory.path().join("a"), &[6, 8], &[2, 2], json!({"compressor": {"id": "zlib", "level": 1}}));
+    let made = TestArray::with_chunks(
+        directory.path().join("a"),
+        &[6, 8],
+        &[2, 2],
+        json!({"compressor": {"id": "zlib", "level": 1}}),
+    );
     fs::remove_file(made.file(&[0, 1])).unwrap();
     write(made.file(&[1, 2]), "");
     write(made.file(&[2, 3]), "no zlib stream");
@@ -487,7 +494,7 @@ fn a_map_shows_what_is_stored_missing_and_damaged() {
     assert_eq!(map["failed"], json!([0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1]));
     let bytes: u64 = map["bytes"].as_array().unwrap().iter().map(|n| n.as_u64().unwrap()).sum();
     assert_eq!(json[0]["stored_bytes"], bytes);
-    // the locale decides which characters there are
+    // the locale decides which characters the map uses
     let drawn = |locale: &str| {
         let output =
             Command::new(ZARRFS).args(["info", "--map", path]).env_clear().env("LC_ALL", locale).output().unwrap();
@@ -500,7 +507,7 @@ fn a_map_shows_what_is_stored_missing_and_damaged() {
 #[test]
 fn a_map_of_a_large_grid_fits_the_screen() {
     let directory = tempfile::tempdir().unwrap();
-    let made = Made::new(directory.path().join("a"), &[3000, 4, 5000], &[1, 1, 1], json!({}));
+    let made = TestArray::new(directory.path().join("a"), &[3000, 4, 5000], &[1, 1, 1], json!({}));
     for (at, index) in [[0, 0, 0], [2999, 3, 4999], [1500, 2, 17]].iter().enumerate() {
         write(made.file(index), [at as u8]);
     }
@@ -516,10 +523,10 @@ fn a_map_of_a_large_grid_fits_the_screen() {
 }
 
 #[test]
-fn what_cannot_be_printed_is_told_and_what_nobody_reads_is_no_failure() {
+fn a_failed_write_to_standard_output_is_an_error_but_a_closed_pipe_is_none() {
     let directory = tempfile::tempdir().unwrap();
     let store = directory.path().join("sample.zarr");
-    copy_tree(&data("sample.zarr"), &store);
+    copy_tree(&test_data("sample.zarr"), &store);
     let (store, array) = (store.to_str().unwrap(), store.join("lat"));
     let array = array.to_str().unwrap();
     for args in [
@@ -540,15 +547,15 @@ fn what_cannot_be_printed_is_told_and_what_nobody_reads_is_no_failure() {
         &["help", "mount"],
     ] {
         let full = fs::File::options().write(true).open("/dev/full").unwrap();
-        let output = limited(60, ZARRFS).args(args).stdout(full).output().unwrap();
+        let output = with_timeout(60, ZARRFS).args(args).stdout(full).output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(1), "{args:?}: {said}");
         assert!(said.ends_with("No space left on device\n") && said.lines().count() == 1, "{args:?}: {said}");
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);
-        let output = limited(60, ZARRFS).args(args).stdout(writer).output().unwrap();
+        let output = with_timeout(60, ZARRFS).args(args).stdout(writer).output().unwrap();
         assert_eq!((output.status.code(), output.stderr.len()), (Some(0), 0), "{args:?}");
-        let output = limited(60, "sh").args(["-c", "exec \"$0\" \"$@\" >&-", ZARRFS]).args(args).output().unwrap();
+        let output = with_timeout(60, "sh").args(["-c", "exec \"$0\" \"$@\" >&-", ZARRFS]).args(args).output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(1), "{args:?}: {said}");
         assert!(
@@ -556,23 +563,24 @@ fn what_cannot_be_printed_is_told_and_what_nobody_reads_is_no_failure() {
             "{args:?}: {said}"
         );
     }
-    // nor is input that isn't there an empty one
-    let put = limited(60, "sh").args(["-c", "exec \"$0\" put \"$1\" <&-", ZARRFS, array]).output().unwrap();
+    // a closed standard input is an error, not an empty input
+    let put = with_timeout(60, "sh").args(["-c", "exec \"$0\" put \"$1\" <&-", ZARRFS, array]).output().unwrap();
     let said = String::from_utf8_lossy(&put.stderr);
     assert!(put.status.code() == Some(1) && said.contains("standard input: Bad file descriptor"), "{said}");
-    // a verb that prints nothing needs no output
-    let put = limited(60, "sh").args(["-c", "exec \"$0\" put \"$1\" >&- </dev/null", ZARRFS, array]).output().unwrap();
+    // a verb that prints nothing works without standard output
+    let put =
+        with_timeout(60, "sh").args(["-c", "exec \"$0\" put \"$1\" >&- </dev/null", ZARRFS, array]).output().unwrap();
     assert!(put.status.success(), "{}", String::from_utf8_lossy(&put.stderr));
 }
 
 #[test]
-fn groups_and_arrays_of_zarr_v3_are_told_of() {
+fn groups_and_arrays_of_zarr_v3_are_reported() {
     let directory = tempfile::tempdir().unwrap();
     let store = directory.path().join("x.zarr");
     for (path, text) in [
         (".zgroup", "{\"zarr_format\": 2}"),
         ("old/.zgroup", "{\"zarr_format\": 2}"),
-        // beside documents of v2, which are read
+        // this group has v2 documents as well, which are read
         ("old/zarr.json", "{\"zarr_format\": 3, \"node_type\": \"group\"}"),
         ("new/zarr.json", "{\"zarr_format\": 3, \"node_type\": \"array\"}"),
         ("new/c/0/0", "chunk"),
@@ -601,7 +609,7 @@ fn groups_and_arrays_of_zarr_v3_are_told_of() {
     let errors: Vec<_> = list.as_array().unwrap().iter().filter(|entry| !entry["error"].is_null()).collect();
     assert!(errors.len() == 1 && errors[0]["path"] == "/new" && errors[0]["error"] == WHY, "{list}");
     assert!(findings(&check(&[path])).contains(&("warning".into(), "/new/zarr.json".into(), "zarr-v3".into())));
-    // in a mount it is shown as plain files, and not made a group
+    // a mount shows the files of v3 as plain keys and does not invent a .zgroup
     let mount = Mount::new(&store, &[]);
     assert!(!mount.stats().contains("Zarr v3"));
     assert!(!mount.join("new/.zgroup").exists() && mount.join("old/.zgroup").exists());
@@ -609,7 +617,7 @@ fn groups_and_arrays_of_zarr_v3_are_told_of() {
     assert!(mount.stats().contains(&format!("/new/zarr.json: {WHY}")), "{}", mount.stats());
 }
 
-/// The verbs, as the help lists them.
+/// Returns the verbs that the help lists.
 fn verbs() -> Vec<String> {
     let help = String::from_utf8(zarrfs(&["--help"]).stdout).unwrap();
     let list = help.lines().skip_while(|line| *line != "Commands:").skip(1).take_while(|line| !line.is_empty());
@@ -619,7 +627,7 @@ fn verbs() -> Vec<String> {
 }
 
 #[test]
-fn each_verb_has_a_manual_page_that_is_well_formed() {
+fn every_verb_has_a_well_formed_manual_page() {
     let directory = tempfile::tempdir().unwrap();
     let pages = directory.path().join("man1");
     assert!(zarrfs(&["man", "--all", pages.to_str().unwrap()]).status.success());
@@ -643,7 +651,7 @@ fn each_verb_has_a_manual_page_that_is_well_formed() {
     assert!(options.contains("fuse.zarrfs") && options.contains(".SH FILES"), "{options}");
     assert!(page("zarrfs-check").contains("outside\\-grid (warning)"));
     assert_eq!(zarrfs(&["man", "nothing"]).status.code(), Some(2));
-    if installed("groff") {
+    if is_installed("groff") {
         for entry in fs::read_dir(&pages).unwrap() {
             let output = Command::new("groff")
                 .args(["-man", "-Tutf8", "-ww", "-z"])
@@ -656,7 +664,7 @@ fn each_verb_has_a_manual_page_that_is_well_formed() {
 }
 
 #[test]
-fn shells_take_their_completions() {
+fn shells_accept_their_completions() {
     for shell in ["bash", "zsh", "fish"] {
         let output = zarrfs(&["completions", shell]);
         assert!(output.status.success() && output.stderr.is_empty());
@@ -664,7 +672,7 @@ fn shells_take_their_completions() {
         for verb in verbs() {
             assert!(text.contains(&verb), "{shell} has no {verb}");
         }
-        if installed(shell) {
+        if is_installed(shell) {
             let mut child = Command::new(shell).arg("-n").stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
             child.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
             let output = child.wait_with_output().unwrap();
@@ -674,10 +682,10 @@ fn shells_take_their_completions() {
     assert_eq!(zarrfs(&["completions", "nothing"]).status.code(), Some(2));
 }
 
-/// Names and parameters of codecs, names of arrays and what errors say of them come from the store: a terminal must obey
-/// none of them, and a line stays a line.
+/// Parameters of codecs, names of arrays and error messages contain text of the store. Control characters in it must not
+/// reach the terminal or break lines.
 #[test]
-fn no_text_of_a_store_reaches_the_terminal() {
+fn control_characters_of_a_store_are_escaped() {
     let store = tempfile::tempdir().unwrap();
     let hostile = "\u{1b}[2J\r\nfake\u{202e}txt\u{9b}31m\u{7f}";
     let array = |name: &str, compressor: Value, dtype: Value| {

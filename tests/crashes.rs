@@ -1,6 +1,6 @@
 //! "A chunk is replaced atomically: any reader and any crash sees the old one or the new one"; "an acknowledged write
-//! (fsync or close returned 0) is never lost": the daemon is killed at each of its system calls that change the store,
-//! and at random moments under load.
+//! (fsync or close returned 0) is never lost". The daemon is killed at each system call that changes the store, and at
+//! random moments under load.
 
 mod support;
 
@@ -9,23 +9,26 @@ use serde_json::json;
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use support::array::TestArray;
 use support::daemon::Daemon;
 use support::history::{Findings, History};
-use support::made::Made;
-use support::session::{CALLS, Run, Session, Step, assert_every_kind_was_disturbed, busy_steps, script};
+use support::session::{CALLS, Run, Session, Step, assert_every_group_was_interrupted, script, steps_with_calls};
 use support::tracer;
-use support::{alone, provided, quick_directory, random, say, setting, sha256, unfinished, zarr_python_digests};
+use support::{
+    announce, env_number, env_path, memory_directory, random, sha256, unfinished_files, without_other_tests,
+    zarr_python_digests,
+};
 
-/// What was found in the store of a daemon that was killed.
+/// The store that a killed daemon has left, and what is wrong with it.
 struct Stopped {
     findings: Findings,
-    /// Of the flat bytes, by this test's own reader.
+    /// SHA-256 of the flat bytes as the test's own reader reads them.
     digest: String,
     store: PathBuf,
 }
 
-/// The session up to a step, in which the daemon is killed before the n-th of these calls that a thread makes. None if
-/// there are not so many.
+/// Runs the session up to a step, in which the daemon is killed before any thread's `n`-th call of a group. Returns `None`
+/// if no thread makes that many.
 fn stopped(store: PathBuf, separator: &str, step: usize, calls: &str, n: usize) -> Option<Stopped> {
     let mut run = Run::new(&store, separator);
     let tracer = run.tracer(calls, &["-e", &format!("inject={calls}:signal=SIGKILL:when={n}")]);
@@ -43,36 +46,38 @@ fn stopped(store: PathBuf, separator: &str, step: usize, calls: &str, n: usize) 
     Some(Stopped { findings: run.session.history.check(), digest, store })
 }
 
-/// Every point at which the daemon can be stopped.
+/// Kills the daemon at every possible call, each time in a new session, and checks the store.
 fn every_stop_point(separator: &str) {
-    let _alone = alone();
-    if !tracer::is_offered() {
+    let _alone = without_other_tests();
+    if !tracer::is_available() {
         return;
     }
-    let folder = quick_directory();
+    let folder = memory_directory();
     let (mut findings, mut left, mut points) = (Findings::default(), 0, Vec::new());
-    let busy = busy_steps(folder.path(), separator);
+    let busy = steps_with_calls(folder.path(), separator);
     let mut disturbed = HashSet::new();
     for &(step, calls) in &busy {
         for n in 1.. {
             let store = folder.path().join(format!("{step}-{}-{n}", calls.replace(['?', ','], "")));
             let Some(point) = stopped(store, separator, step, calls, n) else { break };
             findings += point.findings.clone();
-            left += unfinished(&point.store).len();
+            left += unfinished_files(&point.store).len();
             points.push(point);
             disturbed.insert(calls);
         }
     }
     let count = points.len();
-    say(&format!("{count} stop points, chunk keys joined by {separator:?}: {findings}, {left} unfinished files left"));
+    announce(&format!(
+        "{count} stop points, chunk keys joined by {separator:?}: {findings}, {left} unfinished files left"
+    ));
     findings.assert_none();
-    assert_every_kind_was_disturbed(&busy, &disturbed);
+    assert_every_group_was_interrupted(&busy, &disturbed);
     compare_with_zarr_python(&points);
 }
 
-/// What zarr-python reads is what this test's own reader reads.
+/// Checks that zarr-python reads the same bytes as the test's own reader.
 fn compare_with_zarr_python(points: &[Stopped]) {
-    let Some(python) = provided("ZARRFS_TEST_PYTHON") else { return };
+    let Some(python) = env_path("ZARRFS_TEST_PYTHON") else { return };
     let stores: Vec<&Path> = points.iter().map(|p| p.store.as_path()).collect();
     let theirs = zarr_python_digests(&python, &stores);
     let ours: Vec<&str> = points.iter().map(|p| p.digest.as_str()).collect();
@@ -80,19 +85,19 @@ fn compare_with_zarr_python(points: &[Stopped]) {
 }
 
 #[test]
-fn killed_at_every_call() {
+fn a_kill_at_any_call_tears_and_loses_nothing() {
     every_stop_point(".");
 }
 
 #[test]
-fn killed_at_every_call_with_a_directory_for_each_row_of_chunks() {
+fn a_kill_at_any_call_tears_and_loses_nothing_with_nested_chunk_keys() {
     every_stop_point("/");
 }
 
-/// Files renamed in a log of strace, and those of them whose bytes were not on stable storage before.
+/// Returns the number of renames in a log of strace, and the files that were renamed before their bytes were synced.
 fn renames(log: &str) -> (usize, Vec<String>) {
     let (mut total, mut unsynced) = (0, Vec::new());
-    // by thread, what it is syncing; and what is synced
+    // the file that each thread is syncing, and the synced files
     let (mut syncing, mut synced) = (HashMap::new(), HashSet::new());
     for line in log.lines() {
         let (thread, call) = line.split_once(' ').unwrap_or_default();
@@ -117,12 +122,11 @@ fn name(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or_default()
 }
 
-/// "temp in the same directory -> write -> fdatasync -> rename": on XFS and ext4 a file that is renamed before its bytes
-/// are on the disk can be empty after a power cut.
+/// Without an fdatasync before the rename, a file can be empty after a power cut on XFS and ext4.
 #[test]
-fn no_file_is_renamed_before_it_is_on_stable_storage() {
-    let _alone = alone();
-    if !tracer::is_offered() {
+fn every_file_is_synced_before_it_is_renamed() {
+    let _alone = without_other_tests();
+    if !tracer::is_available() {
         return;
     }
     let folder = tempfile::tempdir().unwrap();
@@ -133,14 +137,14 @@ fn no_file_is_renamed_before_it_is_on_stable_storage() {
         run.session.step(step).unwrap();
     }
     let (total, unsynced) = renames(&tracer.detach());
-    say(&format!("{total} renames, {} of them before an fdatasync", unsynced.len()));
+    announce(&format!("{total} renames, {} of them before an fdatasync", unsynced.len()));
     let chunks = run.session.history.array().grid().len();
     assert!(total >= chunks, "the session, which writes to all {chunks} chunks, stores too little");
     assert!(unsynced.is_empty(), "{}", unsynced.join("\n"));
 }
 
 #[test]
-fn a_rename_before_its_fdatasync_is_noticed() {
+fn a_rename_before_its_fdatasync_is_detected() {
     let log = r#"17  fdatasync(9</s/a/.zarrfs-5-1>) = 0
 18  renameat(7</s/a>, ".zarrfs-5-1", 7</s/a>, "0.0") = 0
 18  renameat(7</s/a>, ".zarrfs-5-2", 7</s/a>, "0.1") = 0
@@ -155,14 +159,14 @@ fn a_rename_before_its_fdatasync_is_noticed() {
     assert_eq!((total, unsynced.len()), (5, 3), "{unsynced:?}");
 }
 
-/// One round of writing until the daemon is killed, some time from now.
+/// Writes until the daemon is killed at a random moment. Returns the findings and the number of writes.
 fn killed_under_load(seed: u64) -> (Findings, usize) {
     const CHUNK: usize = 4096;
     const CHUNKS: usize = 24;
     let mut random = random(seed);
-    let store = quick_directory();
+    let store = memory_directory();
     let zlib = json!({"compressor": {"id": "zlib", "level": 1}});
-    let made = Made::new(store.path().join("a"), &[CHUNKS * CHUNK], &[CHUNK], zlib);
+    let made = TestArray::new(store.path().join("a"), &[CHUNKS * CHUNK], &[CHUNK], zlib);
     let daemon = Daemon::start(&made.path, &["--cache-size", "32K"]);
     let mut session = Session::new(History::new(made), daemon.path());
     let (pid, delay) = (daemon.pid(), Duration::from_micros(5_000 + random(150_000) as u64));
@@ -187,11 +191,11 @@ fn killed_under_load(seed: u64) -> (Findings, usize) {
     (session.history.check(), writes)
 }
 
-/// ZARRFS_KILLS rounds from ZARRFS_SEED on.
+/// Runs ZARRFS_KILLS rounds, with seeds from ZARRFS_SEED on.
 #[test]
-fn killed_at_random_under_load() {
-    let _alone = alone();
-    let (kills, seed) = (setting("ZARRFS_KILLS", 100), setting("ZARRFS_SEED", 1));
+fn a_kill_at_a_random_moment_tears_and_loses_nothing() {
+    let _alone = without_other_tests();
+    let (kills, seed) = (env_number("ZARRFS_KILLS", 100), env_number("ZARRFS_SEED", 1));
     let (mut findings, mut writes) = (Findings::default(), 0);
     for seed in seed..seed + kills {
         let (found, written) = killed_under_load(seed);
@@ -199,17 +203,17 @@ fn killed_at_random_under_load() {
         findings += found;
         writes += written;
     }
-    say(&format!("{kills} random kills, seeds from {seed}, {writes} writes: {findings}"));
+    announce(&format!("{kills} random kills, seeds from {seed}, {writes} writes: {findings}"));
     findings.assert_none();
 }
 
-/// "At unmount, SIGTERM, SIGINT, SIGHUP: everything is flushed and synced": also what was written to a file that is still
-/// open, when a second signal ends the mount.
+/// "At unmount, SIGTERM, SIGINT, SIGHUP: everything is flushed and synced", also what was written to a file that is still
+/// open when a second signal ends the mount.
 #[test]
-fn signals_have_everything_stored() {
-    let _alone = alone();
+fn signals_store_everything_that_was_written() {
+    let _alone = without_other_tests();
     for signal in [Signal::TERM, Signal::INT, Signal::HUP] {
-        let folder = quick_directory();
+        let folder = memory_directory();
         let mut run = Run::new(&folder.path().join("store"), ".");
         for step in &script(run.session.history.array()) {
             if let Step::Write(..) = step {
@@ -218,7 +222,7 @@ fn signals_have_everything_stored() {
         }
         kill_process(run.daemon.pid(), signal).unwrap();
         std::thread::sleep(Duration::from_millis(200));
-        // gone by now, if it ends although the file is open
+        // the mount may have ended already, with this file open
         let _ = kill_process(run.daemon.pid(), signal);
         run.daemon.wait();
         run.session.history.acknowledge();
@@ -226,11 +230,12 @@ fn signals_have_everything_stored() {
     }
 }
 
-/// The check has teeth: it tells a torn chunk and a lost write from what may be found.
+/// Checks the checker: it must tell torn chunks and lost writes from valid contents.
 #[test]
-fn torn_and_lost_chunks_are_noticed() {
+fn torn_and_lost_chunks_are_detected() {
     let store = tempfile::tempdir().unwrap();
-    let made = Made::full(store.path().join("a"), &[8], &[2], json!({"compressor": {"id": "zlib", "level": 1}}));
+    let made =
+        TestArray::with_chunks(store.path().join("a"), &[8], &[2], json!({"compressor": {"id": "zlib", "level": 1}}));
     let mut history = History::new(made);
     history.check().assert_none();
     history.write(1, &[101, 102]);
@@ -238,14 +243,14 @@ fn torn_and_lost_chunks_are_noticed() {
     history.acknowledge();
     let found = history.check();
     assert_eq!((found.checked, found.torn, found.lost), (4, 0, 2), "{found}");
-    // the first of the two chunks is stored, with a later write to it that is not acknowledged
+    // the first of the two chunks is stored with a later write that is not acknowledged
     history.write(0, &[100]);
     history.array().put(&[0]);
     let found = history.check();
     assert_eq!((found.torn, found.lost), (0, 1), "{found}");
     history.array().put(&[1]);
     history.check().assert_none();
-    // half a file, none, and bytes of nobody
+    // half of a file, an empty file, and bytes of no write
     let file = history.array().file(&[3]);
     let whole = std::fs::read(&file).unwrap();
     for torn in [&whole[..whole.len() / 2], b"", b"nobody's"] {

@@ -1,5 +1,6 @@
-//! `zarrfs create` as a property: whatever the options, the array is refused with exit code 2 and nothing is made, or
-//! zarr-python opens it, reads it and writes it as one of its own. And what fails or is interrupted leaves nothing behind.
+//! `zarrfs create` with many combinations of options. Each is refused with exit code 2 and nothing is created, or
+//! zarr-python opens, reads and writes the array as one of its own. A creation that fails or is interrupted leaves nothing
+//! behind.
 
 mod support;
 
@@ -7,7 +8,7 @@ use serde_json::{Value, json};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use support::{ZARRFS, hex, provided, quick_directory, random, say, setting, wait_for, zarrfs};
+use support::{ZARRFS, announce, env_number, env_path, hex, memory_directory, random, run_python, wait_for, zarrfs};
 
 const DTYPES: [&str; 36] = [
     "|b1",
@@ -132,7 +133,7 @@ const FILTERS: [&str; 30] = [
     r#"[{"id":"json2","encoding":"utf-32"}]"#,
 ];
 
-/// Dtypes that take fill values in different ways.
+/// Dtypes whose fill values are spelled in different ways.
 const WITH_FILLS: [&str; 16] = [
     "|b1", "|u1", ">i4", "<f2", "<f4", ">f8", "<f16", "<c8", ">c16", ">M8[25s]", "<m8[D]", "|S5", "<U3", "|V6",
     DTYPES[30], "|O",
@@ -140,7 +141,7 @@ const WITH_FILLS: [&str; 16] = [
 
 const ITEMS: usize = 7;
 
-/// One array of the grid: its options, each of which may be left out.
+/// The options of one array, each of which may be left out.
 #[derive(Clone, Copy, PartialEq)]
 struct Case {
     dtype: &'static str,
@@ -150,7 +151,7 @@ struct Case {
     layout: &'static [&'static str],
 }
 
-/// Shapes, chunks and orders of 7 items or of none. The first is that of all cases that are not about them.
+/// Shapes, chunks and orders for 7 items or none. Cases that vary other options use the first.
 const LAYOUTS: [&[&str]; 6] = [
     &["--shape=7", "--chunks=3"],
     &["--shape=7", "--chunks=9", "--separator=/"],
@@ -160,7 +161,7 @@ const LAYOUTS: [&[&str]; 6] = [
     &["--shape=3,0", "--chunks=2,2", "--order=F"],
 ];
 
-/// Every option alone with dtypes that tell kinds apart, and a number of random combinations.
+/// Returns cases with every single option for dtypes of each kind, and some random combinations.
 fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     let plain = |dtype| Case { dtype, fill: None, compressor: None, filters: None, layout: LAYOUTS[0] };
@@ -178,7 +179,7 @@ fn cases() -> Vec<Case> {
     }
     let mut random = random(20);
     let mut any = |list: &[&'static str]| (random(2) > 0).then(|| list[random(list.len())]);
-    for _ in 0..setting("ZARRFS_CREATE_CASES", 100) {
+    for _ in 0..env_number("ZARRFS_CREATE_CASES", 100) {
         let dtype = any(&DTYPES).unwrap_or("<f8");
         let (fill, compressor, filters) = (any(&FILLS), any(&COMPRESSORS), any(&FILTERS));
         cases.push(Case { dtype, fill, compressor, filters, layout: LAYOUTS[0] });
@@ -191,7 +192,7 @@ fn cases() -> Vec<Case> {
     cases
 }
 
-/// Some bytes of items that NumPy takes for values.
+/// Returns bytes of 7 items that are valid values to NumPy.
 fn raw(dtype: &str, size: usize) -> Vec<u8> {
     let item = size / ITEMS;
     let ordered = |mut bytes: Vec<u8>| {
@@ -206,7 +207,7 @@ fn raw(dtype: &str, size: usize) -> Vec<u8> {
             2 => half::f16::from_f64(value).to_le_bytes().to_vec(),
             4 => (value as f32).to_le_bytes().to_vec(),
             8 => value.to_le_bytes().to_vec(),
-            // x86's extended float: 1.0, or 0.0
+            // 1.0 or 0.0 as an 80-bit float of x86
             _ if i % 2 == 1 => [&[0, 0, 0, 0, 0, 0, 0, 0x80, 0xff, 0x3f][..], &[0; 6]].concat(),
             _ => vec![0; 16],
         })
@@ -221,13 +222,14 @@ fn raw(dtype: &str, size: usize) -> Vec<u8> {
             b'U' => (0..item / 4)
                 .flat_map(|n| ordered(((b'a' + ((i + n) % 5) as u8) as u32).to_le_bytes().to_vec()))
                 .collect(),
-            // of a struct's booleans too, each byte may be one
+            // any byte is valid, even in a struct's booleans
             _ => (0..item).map(|n| ((i + n) % 2) as u8).collect(),
         })
         .collect()
 }
 
-/// Makes the arrays of a case in `path`: what the Python script is told of it, or `None` if it was refused.
+/// Creates the arrays of a case in `path`. Returns what the Python script needs to know, or `None` if the case was
+/// refused.
 fn create(path: &Path, case: Case) -> Option<Value> {
     let options = [
         ("--dtype", Some(case.dtype)),
@@ -253,16 +255,16 @@ fn create(path: &Path, case: Case) -> Option<Value> {
         (code == 0).then_some(array)
     };
     let flat = |array: &Path| zarrfs(&["cat", array.to_str().unwrap()]).stdout;
-    // a directory that is no store: `empty` and `full` are two
+    // the parent directory is no store, so `empty` and `full` are two stores
     std::fs::create_dir(path).unwrap();
     std::fs::write(path.join("mark"), "").unwrap();
     let empty = make("empty", &[])?;
     let bytes = if case.dtype.contains("|O") { Vec::new() } else { flat(&empty) };
-    // of no items there are none
+    // an array without items has no bytes
     let raw = if bytes.is_empty() { Vec::new() } else { raw(case.dtype, bytes.len()) };
     let options = options.iter().map(String::as_str).chain(case.layout.iter().copied()).collect::<Vec<_>>().join(" ");
     let mut told = json!({"path": path, "options": options, "empty": hex(&bytes), "raw": hex(&raw)});
-    // what it is filled with and what it holds have nothing to do with each other
+    // whether the creation is refused must not depend on the values
     if !case.dtype.contains("|O") && (case.fill.is_none() || case.compressor.is_some() || case.filters.is_some()) {
         let file = path.join("raw");
         std::fs::write(&file, &raw).unwrap();
@@ -273,8 +275,8 @@ fn create(path: &Path, case: Case) -> Option<Value> {
 }
 
 #[test]
-fn whatever_is_made_is_what_zarr_python_makes() {
-    let directory = quick_directory();
+fn every_created_array_is_usable_by_zarr_python() {
+    let directory = memory_directory();
     let cases = cases();
     let next = std::sync::atomic::AtomicUsize::new(0);
     let work = || {
@@ -289,21 +291,17 @@ fn whatever_is_made_is_what_zarr_python_makes() {
         let threads: Vec<_> = (0..3).map(|_| scope.spawn(work)).collect();
         threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
     });
-    say(&format!("{} of {} arrays were made, the rest refused", made.len(), cases.len()));
-    // neither all nor nothing is refused
+    announce(&format!("{} of {} arrays were made, the rest refused", made.len(), cases.len()));
+    // the cases must include both
     assert!(made.len() * 5 > cases.len() && made.len() * 5 < cases.len() * 4, "{} of {}", made.len(), cases.len());
     let list = directory.path().join("cases.json");
     std::fs::write(&list, Value::Array(made).to_string()).unwrap();
-    for python in ["ZARRFS_TEST_PYTHON", "ZARRFS_TEST_PYTHON3"].into_iter().filter_map(provided) {
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/python/grid.py");
-        let output = Command::new(python).arg("-B").arg(script).arg(&list).output().unwrap();
-        let said = String::from_utf8_lossy(&output.stdout).into_owned();
-        assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
-        say(said.trim());
+    for python in ["ZARRFS_TEST_PYTHON", "ZARRFS_TEST_PYTHON3"].into_iter().filter_map(env_path) {
+        announce(run_python(&python, "grid.py", &[&list]).trim());
     }
 }
 
-/// A store with a group and a `.zmetadata`, and what is in it.
+/// A store with a group and a `.zmetadata`, beside an empty directory.
 struct Store(tempfile::TempDir);
 
 impl Store {
@@ -325,12 +323,12 @@ impl Store {
     }
 
     fn everything(&self) -> Vec<String> {
-        let mut found: Vec<String> = support::walk::snapshot(self.0.path()).unwrap().into_keys().collect();
+        let mut found: Vec<String> = support::tree::snapshot(self.0.path()).unwrap().into_keys().collect();
         found.sort();
         found
     }
 
-    /// Begins to make an array of values that come from a pipe.
+    /// Starts to create an array whose values come from a pipe.
     fn begin(&self, name: &str) -> std::process::Child {
         let path = self.path(name);
         let args = ["--shape=1000,1000", "--chunks=100,100", "--dtype=<f8", "--compressor=none", "--from-raw=-"];
@@ -343,7 +341,7 @@ impl Store {
 const PLACES: [&str; 4] = ["x.zarr/g/new/a", "new.zarr/g/a", "empty", "empty/a"];
 
 #[test]
-fn what_is_interrupted_leaves_nothing_behind() {
+fn an_interrupted_creation_leaves_nothing_behind() {
     use rustix::process::{Pid, Signal, kill_process};
     use std::os::unix::process::ExitStatusExt;
     for place in PLACES {
@@ -352,7 +350,7 @@ fn what_is_interrupted_leaves_nothing_behind() {
             let before = store.everything();
             let mut child = store.begin(place);
             let mut input = child.stdin.take().unwrap();
-            // rows of whole chunks are stored while the rest is still to come
+            // full rows of chunks are stored before the input ends
             input.write_all(&vec![1; 6_000_000]).unwrap();
             wait_for("the array to be begun", || store.everything().len() > before.len() + 2);
             kill_process(Pid::from_child(&child), signal).unwrap();
@@ -360,7 +358,7 @@ fn what_is_interrupted_leaves_nothing_behind() {
             assert_eq!(status.signal(), Some(signal.as_raw()), "{place}");
             assert_eq!(store.everything(), before, "{place} {signal:?}");
         }
-        // nothing can be done about this one, but to keep it from being seen
+        // SIGKILL leaves files behind, but under a hidden name
         let store = Store::new();
         let before = store.everything();
         let mut child = store.begin(place);
@@ -369,23 +367,23 @@ fn what_is_interrupted_leaves_nothing_behind() {
         child.wait().unwrap();
         let seen: Vec<String> =
             store.everything().into_iter().filter(|path| !path.contains("/.zarrfs-create-")).collect();
-        // a check finds it
+        // a check reports them
         let checked = String::from_utf8(zarrfs(&["check", store.path("x.zarr").to_str().unwrap()]).stdout).unwrap();
         let left = store.everything().iter().any(|path| path.starts_with("/x.zarr/g/.zarrfs-create-"));
         assert_eq!(checked.contains("a value that zarrfs has not finished"), left, "{checked}");
-        // it may have been at its end
+        // the creation may have been complete
         assert!(seen == before || store.path(place).join(".zarray").exists(), "{place} {seen:?}");
     }
 }
 
 #[test]
-fn what_fails_leaves_nothing_behind() {
+fn a_failed_creation_leaves_nothing_behind() {
     for place in PLACES {
         for (len, why) in [(1000, "ends after 1000 bytes"), (8_000_001, "goes on beyond")] {
             let store = Store::new();
             let before = store.everything();
             let mut child = store.begin(place);
-            // it may have seen enough before it has read everything
+            // the command may close its input before it has read everything
             let _ = child.stdin.take().unwrap().write_all(&vec![1; len]);
             let output = child.wait_with_output().unwrap();
             let said = String::from_utf8(output.stderr).unwrap();
@@ -397,13 +395,13 @@ fn what_fails_leaves_nothing_behind() {
         child.stdin.take().unwrap().write_all(&vec![1; 8_000_000]).unwrap();
         assert!(child.wait().unwrap().success(), "{place}");
         assert!(
-            store.path(place).join(".zarray").exists() && support::unfinished(store.0.path()).is_empty(),
+            store.path(place).join(".zarray").exists() && support::unfinished_files(store.0.path()).is_empty(),
             "{place}"
         );
         let flat = zarrfs(&["cat", store.path(place).to_str().unwrap()]).stdout;
         assert!(flat == vec![1; 8_000_000], "{place}");
     }
-    // the metadata of the groups above are in step with what was made
+    // .zmetadata describes the new array and its groups
     let store = Store::new();
     let args = ["--shape=4", "--chunks=2", "--dtype=<f4"];
     let made = zarrfs(&[&["create", store.path("x.zarr/g/n/a").to_str().unwrap()], &args[..]].concat());
@@ -414,7 +412,7 @@ fn what_fails_leaves_nothing_behind() {
     assert_eq!(names, [".zgroup", "g/.zgroup", "g/n/.zgroup", "g/n/a/.zarray"]);
 }
 
-/// A tmpfs with room for little, or `None` where this user may not mount one.
+/// A tmpfs that is too small for the array. `new` returns `None` if this user cannot mount one.
 struct Small(tempfile::TempDir);
 
 impl Small {
@@ -425,7 +423,7 @@ impl Small {
         match mounted.is_ok_and(|output| output.status.success()) {
             true => Some(Small(directory)),
             false => {
-                say("skipped: a tmpfs can't be mounted");
+                announce("skipped: a tmpfs can't be mounted");
                 None
             }
         }
@@ -455,7 +453,7 @@ fn a_full_disk_leaves_nothing_behind() {
             .unwrap();
         let said = String::from_utf8(output.stderr).unwrap();
         assert!(output.status.code() == Some(1) && said.contains("No space left"), "{said}");
-        let mut left: Vec<String> = support::walk::snapshot(small.0.path()).unwrap().into_keys().collect();
+        let mut left: Vec<String> = support::tree::snapshot(small.0.path()).unwrap().into_keys().collect();
         left.retain(|path| !path.ends_with("/empty") && !path.ends_with("/mark") && !path.is_empty() && path != "/");
         assert!(left.is_empty(), "{place}: {left:?}");
     }

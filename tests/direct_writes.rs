@@ -1,6 +1,6 @@
-//! Writes with O_DIRECT on a real mount. Such a writer writes whole blocks, so the last one crosses the end of every
-//! file whose size is no multiple of a block. Sizes are fixed: "a write past the end is EFBIG (a write across the end is
-//! short)". An error must never stand for bytes that were written.
+//! Writes with O_DIRECT on a real mount. They consist of whole blocks, so the last one crosses the end of every file whose
+//! size is not a multiple of a block. "A write past the end is EFBIG (a write across the end is short)". An error must
+//! never be returned for bytes that were written.
 
 mod support;
 
@@ -9,17 +9,17 @@ use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use support::Mount;
-use support::made::{Made, pattern};
+use support::array::{TestArray, pattern};
 
-/// Bytes of one row: no file of the array has a size that is a multiple of a block.
+/// Bytes of one row. No file of the array has a size that is a multiple of a block.
 const ROW: usize = 1002;
 
-fn direct(path: &Path) -> File {
+fn open_direct(path: &Path) -> File {
     OpenOptions::new().read(true).write(true).custom_flags(libc::O_DIRECT).open(path).unwrap()
 }
 
-/// Writes `data` at `offset` and checks that the answer tells what was written: `wanted` bytes, or, where that is
-/// nothing, EFBIG.
+/// Writes `data` at `offset` and checks that `wanted` bytes are written, or that the write fails with EFBIG if `wanted` is
+/// 0.
 #[track_caller]
 fn assert_writes(file: &File, data: &[u8], offset: usize, wanted: usize) {
     let written = file.write_at(data, offset as u64).map_err(|e| e.raw_os_error());
@@ -29,12 +29,12 @@ fn assert_writes(file: &File, data: &[u8], offset: usize, wanted: usize) {
     }
 }
 
-/// Overwrites a file of fixed size by writes across its end: of one request, of several (the kernel sends at most 1 MiB
-/// at once), and past it. `header` bytes at the beginning stay.
+/// Overwrites a file of fixed size by writes across its end, in one request and in several of at most 1 MiB, and behind
+/// its end. Keeps the first `header` bytes. Returns the new content.
 fn overwrite(path: &Path, header: usize) -> Vec<u8> {
     let mut model = fs::read(path).unwrap();
     let size = model.len();
-    let file = direct(path);
+    let file = open_direct(path);
     for (seed, offset) in [(1, size - 100), (2, size.saturating_sub(3 << 19).max(header)), (3, header)] {
         let data = pattern(seed, (4 << 20) + offset % 7);
         assert_writes(&file, &data, offset, size - offset);
@@ -43,8 +43,8 @@ fn overwrite(path: &Path, header: usize) -> Vec<u8> {
     }
     support::close(file).unwrap();
     assert!(fs::read(path).unwrap() == model, "{}: after closing it", path.display());
-    assert_writes(&direct(path), &[1; 4096], size, 0);
-    assert_writes(&direct(path), &[1; 4096], size + 4096, 0);
+    assert_writes(&open_direct(path), &[1; 4096], size, 0);
+    assert_writes(&open_direct(path), &[1; 4096], size + 4096, 0);
     model
 }
 
@@ -53,7 +53,7 @@ fn a_write_across_the_end_is_short() {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join(".zgroup"), br#"{"zarr_format": 2}"#).unwrap();
     let more = json!({"dtype": "|u1", "fill_value": 7, "compressor": {"id": "zlib", "level": 1}});
-    let mut made = Made::full(folder.path().join("a"), &[2600, ROW], &[1300, ROW], more);
+    let mut made = TestArray::with_chunks(folder.path().join("a"), &[2600, ROW], &[1300, ROW], more);
     let mount = Mount::new(folder.path(), &["--containers", "tif,nc"]);
     let array = mount.join("a");
     made.flat = overwrite(&array.join("data.raw"), 0);
@@ -61,7 +61,7 @@ fn a_write_across_the_end_is_short() {
     made.flat[..first.len()].copy_from_slice(&first);
     for path in [array.join("data.npy"), array.join("data.tif"), mount.join("dataset.nc")] {
         let begin = fs::read(&path).unwrap().windows(64).position(|bytes| *bytes == made.flat[..64]).unwrap();
-        // the padding behind the last variable, which can't be changed, has no place in what is written
+        // this test needs files without padding behind the last variable, which would be read-only
         let is_padded = !(fs::metadata(&path).unwrap().len() as usize - begin).is_multiple_of(ROW);
         assert!(!is_padded, "{}", path.display());
         made.flat = overwrite(&path, begin)[begin..].to_vec();
@@ -69,13 +69,13 @@ fn a_write_across_the_end_is_short() {
     }
 }
 
-/// A program that moves the arrays of `dataset.nc` to make room for a longer header writes across the end, too: it begins
-/// there. Nothing of it may be written.
+/// A program that makes room for a longer header in `dataset.nc` begins by moving the arrays across the end of the file.
+/// None of it may be written.
 #[test]
-fn a_write_across_the_end_of_a_group_is_refused_as_a_whole() {
+fn a_write_across_the_end_of_dataset_nc_is_refused_as_a_whole() {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join(".zgroup"), br#"{"zarr_format": 2}"#).unwrap();
-    let made = Made::full(folder.path().join("a"), &[20, 16], &[5, 16], json!({"dtype": "|u1"}));
+    let made = TestArray::with_chunks(folder.path().join("a"), &[20, 16], &[5, 16], json!({"dtype": "|u1"}));
     let mount = Mount::new(folder.path(), &["--containers", "nc"]);
     let path = mount.join("dataset.nc");
     let before = fs::read(&path).unwrap();
@@ -87,13 +87,13 @@ fn a_write_across_the_end_of_a_group_is_refused_as_a_whole() {
 }
 
 #[test]
-fn a_write_across_the_end_makes_an_array_longer_with_resize() {
+fn a_write_across_the_end_grows_the_array_with_resize() {
     let folder = tempfile::tempdir().unwrap();
-    let made = Made::full(folder.path().join("a"), &[2600, ROW], &[1300, ROW], json!({"dtype": "|u1"}));
+    let made = TestArray::with_chunks(folder.path().join("a"), &[2600, ROW], &[1300, ROW], json!({"dtype": "|u1"}));
     let mount = Mount::new(folder.path(), &["--resize"]);
     let path = mount.join("a/data.raw");
     let data = pattern(5, 3 << 20);
     let at = made.flat.len() - 100;
-    assert_eq!(direct(&path).write_at(&data, at as u64).unwrap(), data.len());
+    assert_eq!(open_direct(&path).write_at(&data, at as u64).unwrap(), data.len());
     assert!(fs::read(&path).unwrap()[at..][..data.len()] == data);
 }

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use support::{ZARRFS, copy_tree, data, is_mounted, limited, say, zarrfs};
+use support::{ZARRFS, announce, copy_tree, is_mounted, test_data, with_timeout, zarrfs};
 
 /// Documents and the lines that each may have.
 const DOCUMENTS: [(&str, usize); 13] = [
@@ -157,7 +157,7 @@ fn steps(document: &str, has: impl Fn(&str) -> bool) -> Vec<Step> {
         let needs = info.trim().strip_prefix("needs=").unwrap_or("");
         let missing: Vec<&str> = needs.split(',').filter(|need| !need.is_empty() && !has(need)).collect();
         if !missing.is_empty() {
-            say(&format!("skipped: {document}:{number} needs {}", missing.join(", ")));
+            announce(&format!("skipped: {document}:{number} needs {}", missing.join(", ")));
         }
         let block = lines.by_ref().take_while(|(_, line)| *line != "```");
         if !missing.is_empty() {
@@ -203,7 +203,7 @@ fn trimmed<'a>(lines: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
 fn playground(python: Option<&Path>) -> (tempfile::TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     let (work, programs) = (folder.path().join("work"), folder.path().join("bin"));
-    copy_tree(&data("sample.zarr"), &work.join("sample.zarr"));
+    copy_tree(&test_data("sample.zarr"), &work.join("sample.zarr"));
     fs::create_dir(&programs).unwrap();
     std::os::unix::fs::symlink(ZARRFS, programs.join("zarrfs")).unwrap();
     if let Some(python) = python {
@@ -231,7 +231,7 @@ fn run(document: &str) -> Vec<String> {
     }
     script.push_str("jobs -p | xargs -r kill\n");
     fs::write(folder.path().join("script"), script).unwrap();
-    let output = limited(60, "bash")
+    let output = with_timeout(60, "bash")
         .arg("../script")
         .current_dir(&work)
         .env("PATH", format!("{}:{path}", programs.display()))

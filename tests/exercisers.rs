@@ -1,5 +1,5 @@
-//! "No byte ever differs": fsx and fio write and read `data.raw` in all ways there are, under many layouts and little
-//! memory; then zarr-python reads the whole array from the store and compares.
+//! fsx and fio write and read `data.raw` in all possible ways, with many layouts and little memory. Afterwards
+//! zarr-python reads the whole array from the store, and no byte may differ.
 
 mod support;
 
@@ -7,16 +7,18 @@ use serde_json::{Value, json};
 use std::fs;
 use std::path::Path;
 use std::sync::Mutex;
-use support::made::Made;
-use support::{Mount, digest, installed, limited, provided, quick_directory, say, setting, zarr_python_digests};
+use support::array::TestArray;
+use support::{
+    Mount, announce, digest, env_number, env_path, is_installed, memory_directory, with_timeout, zarr_python_digests,
+};
 
-/// Operations of one run of fsx: it never gives back what it maps, and 65,530 maps are all that Linux lets it have.
+/// Maximum number of operations in one run of fsx, which never unmaps: Linux allows a process 65,530 maps.
 const MOST_OPERATIONS: u64 = 100_000;
 
-/// Seconds that a run of fsx or fio may take.
+/// Maximum number of seconds that a run of fsx or fio takes.
 const LIMIT: u32 = 600;
 
-/// A file of fixed size: nothing may change it, and fsx takes the size it finds.
+/// Configuration of fsx for a file of fixed size, which fsx does not choose itself.
 const FSX: &str = "
 blockmode = true
 [opsize]
@@ -37,7 +39,7 @@ truncate = 0
 posix_fallocate = 0
 ";
 
-/// An array that fsx works on.
+/// An array for fsx and the options of its mount.
 struct Layout {
     shape: &'static [usize],
     chunks: &'static [usize],
@@ -45,8 +47,8 @@ struct Layout {
     options: &'static [&'static str],
 }
 
-/// Orders, sizes of items, dimensions, codecs, and caches that hold a part of the array, or nothing. The arrays are small, so
-/// that operations meet.
+/// Returns arrays of various orders, item sizes, dimensions and codecs, with caches that hold a part of the array or
+/// nothing. The arrays are small, so that operations overlap.
 fn layouts() -> Vec<Layout> {
     let layout = |shape, chunks, options, more| Layout { shape, chunks, more, options };
     let blosc = |cname: &str| json!({"id": "blosc", "cname": cname, "clevel": 1, "shuffle": 1, "blocksize": 0});
@@ -93,7 +95,7 @@ fn layouts() -> Vec<Layout> {
     ]
 }
 
-/// Runs a program and fails with what it said unless it succeeds.
+/// Runs a program. Fails with the end of its output unless it succeeds.
 fn run(mut command: std::process::Command, what: &str) -> String {
     let output = command.output().unwrap();
     let said = [output.stdout, output.stderr].map(|s| String::from_utf8_lossy(&s).into_owned()).concat();
@@ -103,29 +105,29 @@ fn run(mut command: std::process::Command, what: &str) -> String {
     said
 }
 
-/// The store, read by zarr-python after the unmount, is what `data.raw` was before.
+/// Checks that after the unmount zarr-python reads from the store what `data.raw` showed before.
 fn assert_stored(mount: Mount, array: &Path, what: &str) {
     let (_, shown) = digest(&mount.join("data.raw")).unwrap();
     drop(mount);
-    if let Some(python) = provided("ZARRFS_TEST_PYTHON") {
+    if let Some(python) = env_path("ZARRFS_TEST_PYTHON") {
         assert_eq!(zarr_python_digests(&python, &[array]), [shown], "{what}: the store is not what data.raw was");
     }
-    let left = support::unfinished(array);
+    let left = support::unfinished_files(array);
     assert!(left.is_empty(), "{what}: {left:?}");
 }
 
-/// Some operations of fsx on one layout, in runs of as many as fsx can do.
+/// Runs a number of fsx operations on one layout.
 fn exercise(fsx: &Path, layout: &Layout, seed: u64, operations: u64) {
-    let folder = quick_directory();
+    let folder = memory_directory();
     let config = folder.path().join("fsx.toml");
     fs::write(&config, FSX).unwrap();
-    let made = Made::new(folder.path().join("a"), layout.shape, layout.chunks, layout.more.clone());
+    let made = TestArray::new(folder.path().join("a"), layout.shape, layout.chunks, layout.more.clone());
     let what = format!("{:?} by {:?} {} {:?}", layout.shape, layout.chunks, layout.more, layout.options);
     let mount = Mount::new(&made.path, layout.options);
     let mut done = 0;
     for seed in seed.. {
         let count = MOST_OPERATIONS.min(operations - done);
-        let mut command = limited(LIMIT, fsx);
+        let mut command = with_timeout(LIMIT, fsx);
         command.arg("-q").arg("-f").arg(&config).arg("-P").arg(folder.path());
         command.args(["-S", &seed.to_string(), "-N", &count.to_string()]).arg(mount.join("data.raw"));
         let said = run(command, &format!("fsx, seed {seed}, {what}"));
@@ -136,14 +138,14 @@ fn exercise(fsx: &Path, layout: &Layout, seed: u64, operations: u64) {
         }
     }
     assert_stored(mount, &made.path, &what);
-    say(&format!("fsx, {operations} operations, seed {seed}: {what}"));
+    announce(&format!("fsx, {operations} operations, seed {seed}: {what}"));
 }
 
-/// ZARRFS_FSX_OPERATIONS of fsx from ZARRFS_SEED on, two layouts at a time.
+/// Runs ZARRFS_FSX_OPERATIONS operations in total from ZARRFS_SEED on, two layouts at a time.
 #[test]
-fn fsx() {
-    let Some(fsx) = provided("ZARRFS_FSX") else { return };
-    let (operations, seed) = (setting("ZARRFS_FSX_OPERATIONS", 200_000), setting("ZARRFS_SEED", 1));
+fn fsx_finds_no_wrong_byte() {
+    let Some(fsx) = env_path("ZARRFS_FSX") else { return };
+    let (operations, seed) = (env_number("ZARRFS_FSX_OPERATIONS", 200_000), env_number("ZARRFS_SEED", 1));
     let layouts = layouts();
     let each = operations.div_ceil(layouts.len() as u64);
     let left = Mutex::new(layouts.iter());
@@ -158,8 +160,8 @@ fn fsx() {
     });
 }
 
-/// Four jobs that write every fourth page, so that each chunk belongs to all of them, at the same time; what each wrote
-/// is verified while the others go on.
+/// Four concurrent jobs of which each writes every fourth page, so that all write to every chunk. Each verifies what it
+/// wrote while the others go on.
 const FIO_SHARED: &str = "
 [global]
 ioengine=psync
@@ -185,7 +187,7 @@ offset=8k
 offset=12k
 ";
 
-/// Four jobs of requests of any size at random places of a quarter each; a chunk of the middle belongs to two.
+/// Four jobs that write at random places of a quarter each, with requests of any size. Two share the chunk in the middle.
 const FIO_RANDOM: &str = "
 [global]
 ioengine=psync
@@ -208,29 +210,29 @@ loops=2
 [random]
 ";
 
-/// Runs a job file of fio on an array of just the bytes it takes.
+/// Runs a job file of fio on an array of exactly the size that the jobs need.
 fn verify(name: &str, job: &str, layout: &Layout) {
-    if !installed("fio") {
+    if !is_installed("fio") {
         return;
     }
-    let folder = quick_directory();
+    let folder = memory_directory();
     let file = folder.path().join("job.fio");
     fs::write(&file, job).unwrap();
-    let made = Made::new(folder.path().join("a"), layout.shape, layout.chunks, layout.more.clone());
+    let made = TestArray::new(folder.path().join("a"), layout.shape, layout.chunks, layout.more.clone());
     let what = format!("fio, {name}: {:?} by {:?} {} {:?}", layout.shape, layout.chunks, layout.more, layout.options);
     let mount = Mount::new(&made.path, layout.options);
-    let mut command = limited(LIMIT, "fio");
-    let seed = setting("ZARRFS_SEED", 1);
+    let mut command = with_timeout(LIMIT, "fio");
+    let seed = env_number("ZARRFS_SEED", 1);
     command.arg(format!("--filename={}", mount.join("data.raw").display())).arg(format!("--randseed={seed}"));
-    // it leaves its verification states where it runs
+    // fio leaves its verification states in its working directory
     command.arg(&file).current_dir(folder.path());
     run(command, &what);
     assert_stored(mount, &made.path, &what);
-    say(&format!("{what}: verified, seed {seed}"));
+    announce(&format!("{what}: verified, seed {seed}"));
 }
 
 #[test]
-fn fio_jobs_that_share_chunks() {
+fn fio_jobs_that_share_chunks_find_no_wrong_byte() {
     let more = json!({"dtype": "<f4", "compressor": {"id": "zlib", "level": 1}});
     for options in [&["--cache-size", "256K"][..], &["--direct-io"]] {
         let layout = Layout { shape: &[256, 4096], chunks: &[64, 1024], more: more.clone(), options };
@@ -239,7 +241,7 @@ fn fio_jobs_that_share_chunks() {
 }
 
 #[test]
-fn fio_jobs_at_random() {
+fn fio_jobs_with_random_requests_find_no_wrong_byte() {
     let blosc = json!({"id": "blosc", "cname": "lz4", "clevel": 1, "shuffle": 1, "blocksize": 0});
     let more = json!({"dtype": "<f8", "compressor": blosc, "order": "F"});
     for options in [&["--cache-size", "256K"][..], &["--direct-io", "--cache-size", "1M"]] {

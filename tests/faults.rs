@@ -7,21 +7,21 @@ use std::collections::HashSet;
 use std::fs::File;
 use std::path::Path;
 use std::process::Command;
+use support::array::{TestArray, pattern};
 use support::daemon::Daemon;
 use support::history::{Findings, History};
-use support::made::{Made, pattern};
-use support::session::{CALLS, Run, Session, assert_every_kind_was_disturbed, busy_steps, script};
+use support::session::{CALLS, Run, Session, assert_every_group_was_interrupted, script, steps_with_calls};
 use support::tracer;
-use support::{alone, close, errno, quick_directory, say, unfinished, zarrfs};
+use support::{announce, close, errno, memory_directory, unfinished_files, without_other_tests, zarrfs};
 
-/// What became of one session in which a call failed.
+/// The result of a session in which system calls failed.
 struct Failed {
-    /// Whether the program was told in that step, and in later ones.
+    /// Whether that step returned an error, and whether a later one did.
     told: usize,
     findings: Findings,
 }
 
-/// The whole session, in which calls fail during one step. None if there are no such calls.
+/// Runs a whole session in which calls fail during one step. Returns `None` if that step makes no such calls.
 fn failed(store: &Path, step: usize, calls: &str, fault: &str) -> Option<Failed> {
     let mut run = Run::new(store, ".");
     let mut tracer = Some(run.tracer(calls, &["-e", &format!("inject={calls}:{fault}")]));
@@ -34,13 +34,13 @@ fn failed(store: &Path, step: usize, calls: &str, fault: &str) -> Option<Failed>
         {
             let tracer = tracer.attach().unwrap();
             told += usize::from(run.session.step(next).is_err());
-            // the fault may last: nothing that is accepted may be missing, and nothing acknowledged be undone
+            // while the fault lasts, nothing that was accepted may be missing, and nothing acknowledged may be undone
             run.session.assert_reads_what_was_written();
             findings += run.session.history.check();
             if !tracer.detach().contains("(INJECTED)") {
                 return None;
             }
-            // who was told has the choice to try again
+            // a program that got an error can try again
             run.session.fsync().expect("it is tried again, and nothing is in the way");
         } else {
             run.session.step(next).unwrap();
@@ -52,19 +52,19 @@ fn failed(store: &Path, step: usize, calls: &str, fault: &str) -> Option<Failed>
     assert!(daemon.unmount().success());
     findings += history.check();
     assert!(history.array().stored_flat().unwrap() == history.array().flat, "{}: all of it is stored", store.display());
-    assert_eq!(unfinished(store), [] as [String; 0]);
+    assert_eq!(unfinished_files(store), [] as [String; 0]);
     Some(Failed { told, findings })
 }
 
-/// Each of these calls fails: once, and as long as a step takes.
+/// Makes each of these calls fail, once and for the whole length of a step.
 fn every_call_fails(error: &str, which: &[&str]) {
-    let _alone = alone();
-    if !tracer::is_offered() {
+    let _alone = without_other_tests();
+    if !tracer::is_available() {
         return;
     }
-    let folder = quick_directory();
+    let folder = memory_directory();
     let (mut findings, mut points, mut told) = (Findings::default(), 0, 0);
-    let mut busy = busy_steps(folder.path(), ".");
+    let mut busy = steps_with_calls(folder.path(), ".");
     busy.retain(|(_, calls)| which.contains(calls));
     let mut disturbed = HashSet::new();
     for &(step, calls) in &busy {
@@ -88,29 +88,29 @@ fn every_call_fails(error: &str, which: &[&str]) {
             }
         }
     }
-    say(&format!("{error} at {points} points: {findings}; told {told} times, else tried again unasked"));
+    announce(&format!("{error} at {points} points: {findings}; told {told} times, else tried again unasked"));
     findings.assert_none();
-    assert_every_kind_was_disturbed(&busy, &disturbed);
+    assert_every_group_was_interrupted(&busy, &disturbed);
 }
 
 #[test]
-fn an_io_error_at_every_call() {
-    // but of opening: a file that can't be opened can't be read either, and that may be told
+fn an_io_error_at_any_call_loses_nothing() {
+    // a failure of opening a file is left out: it makes reads fail as well, which is allowed
     every_call_fails("EIO", &CALLS[1..]);
 }
 
 #[test]
-fn no_space_at_every_call_that_needs_some() {
+fn a_full_disk_at_any_call_loses_nothing() {
     every_call_fails("ENOSPC", &CALLS[1..4]);
 }
 
-/// A file system in memory, of a size that can be changed.
+/// A tmpfs whose size can be changed.
 struct SmallDisk {
     directory: tempfile::TempDir,
 }
 
 impl SmallDisk {
-    /// None, said aloud, where this user can't mount one.
+    /// Mounts a tmpfs. Returns `None`, and announces that the test is skipped, if this user cannot mount one.
     fn new(size: &str) -> Option<SmallDisk> {
         let directory = tempfile::tempdir().unwrap();
         let done = Command::new("mount")
@@ -120,7 +120,7 @@ impl SmallDisk {
         match done {
             Ok(output) if output.status.success() => Some(SmallDisk { directory }),
             _ => {
-                say("skipped: mounting a tmpfs takes root");
+                announce("skipped: mounting a tmpfs takes root");
                 None
             }
         }
@@ -144,10 +144,10 @@ impl Drop for SmallDisk {
 
 const CHUNK: usize = 64 << 10;
 
-/// A session on a disk that has room for 19 chunks and is given 32 by a daemon that holds 8; the first 8 were there
-/// before. All of it is uncompressible. And the errors that its writes were given.
+/// Writes 32 incompressible chunks through a daemon that caches 8 to a disk that has space for 19. The first 8 are stored
+/// already. Returns the errors of the writes as well.
 fn fill(disk: &SmallDisk) -> (Session, Daemon, Vec<String>) {
-    let mut made = Made::new(disk.path().join("a"), &[32 * CHUNK], &[CHUNK], serde_json::json!({}));
+    let mut made = TestArray::new(disk.path().join("a"), &[32 * CHUNK], &[CHUNK], serde_json::json!({}));
     for chunk in 0..8 {
         made.change(&[chunk], 1);
         made.put(&[chunk]);
@@ -167,8 +167,8 @@ fn fill(disk: &SmallDisk) -> (Session, Daemon, Vec<String>) {
 /// "write(2) fails before anything changed once the budget is full of unwritable chunks"; "when there is room again,
 /// fsync succeeds and nothing accepted was lost".
 #[test]
-fn a_full_disk() {
-    let _alone = alone();
+fn a_full_disk_fails_writes_but_loses_nothing() {
+    let _alone = without_other_tests();
     let Some(disk) = SmallDisk::new("1200k") else { return };
     let (mut session, daemon, errors) = fill(&disk);
     assert!((1..24).contains(&errors.len()) && errors.iter().all(|e| e == "ENOSPC"), "{errors:?}");
@@ -176,18 +176,18 @@ fn a_full_disk() {
         assert_eq!(errno(session.fsync()), "ENOSPC");
     }
     session.assert_reads_what_was_written();
-    // who only reads is not told of somebody else's writes
+    // a program that only reads gets no error of another program's writes
     assert_eq!(errno(close(File::open(daemon.path().join("data.raw")).unwrap())), "ok");
     assert_eq!(errno(session.close()), "ENOSPC");
     session.assert_reads_what_was_written();
     let full = session.history.check();
     full.assert_none();
-    assert_eq!(unfinished(disk.path()), [] as [String; 0]);
+    assert_eq!(unfinished_files(disk.path()), [] as [String; 0]);
     disk.resize("16m");
     session.fsync().expect("there is room");
     let findings = session.history.check();
     findings.assert_none();
-    // and what was refused can be written now
+    // the writes that were refused succeed now
     let array = session.history.array();
     let refused: Vec<usize> =
         (0..32).filter(|c| array.flat[c * CHUNK..][..CHUNK] != pattern(2 + *c as u64, CHUNK)).collect();
@@ -198,13 +198,13 @@ fn a_full_disk() {
     session.close().unwrap();
     assert!(daemon.unmount().success());
     session.history.check().assert_none();
-    say(&format!("a full disk: {} of 32 writes refused; full: {full}; with room again: {findings}", errors.len()));
+    announce(&format!("a full disk: {} of 32 writes refused; full: {full}; with room again: {findings}", errors.len()));
 }
 
-/// "At unmount": one that can't store everything says so and leaves the mount as it is; later it can be repeated.
+/// An unmount that cannot store everything fails and leaves the mount in place. It can be repeated later.
 #[test]
-fn an_unmount_that_cant_store_everything() {
-    let _alone = alone();
+fn an_unmount_that_cannot_store_everything_fails() {
+    let _alone = without_other_tests();
     let Some(disk) = SmallDisk::new("1200k") else { return };
     let (mut session, daemon, _) = fill(&disk);
     assert_eq!(errno(session.close()), "ENOSPC");
@@ -218,5 +218,5 @@ fn an_unmount_that_cant_store_everything() {
     assert!(daemon.unmount().success());
     session.history.acknowledge();
     session.history.check().assert_none();
-    assert_eq!(unfinished(disk.path()), [] as [String; 0]);
+    assert_eq!(unfinished_files(disk.path()), [] as [String; 0]);
 }

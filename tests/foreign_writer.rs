@@ -11,13 +11,13 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 use std::sync::MutexGuard;
-use support::made::Made;
-use support::{Mount, alone, close, limited, provided, random, say, sha256};
+use support::array::TestArray;
+use support::{Mount, announce, close, env_path, random, sha256, with_timeout, without_other_tests};
 
 const CHUNK: usize = 100;
 const CHUNKS: usize = 12;
 
-/// zarr-python, in a process of its own.
+/// zarr-python in a process of its own.
 struct Foreign {
     child: Child,
     told: Option<ChildStdin>,
@@ -25,19 +25,19 @@ struct Foreign {
 }
 
 impl Foreign {
-    /// None, said aloud, without Python.
+    /// Starts zarr-python. Returns `None`, and announces that the test is skipped, if it is not installed.
     fn start(array: &Path, locks: Option<&Path>) -> Option<Foreign> {
-        let python = provided("ZARRFS_TEST_PYTHON")?;
+        let python = env_path("ZARRFS_TEST_PYTHON")?;
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/python/foreign.py");
-        let mut command = limited(120, python);
+        let mut command = with_timeout(120, python);
         command.arg(script).arg(array).args(locks).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let said = BufReader::new(child.stdout.take().unwrap());
         Some(Foreign { told: child.stdin.take(), said, child })
     }
 
-    /// What it answers to a command.
-    fn tell(&mut self, command: &str) -> String {
+    /// Sends a command and returns the answer.
+    fn ask(&mut self, command: &str) -> String {
         writeln!(self.told.as_ref().unwrap(), "{command}").unwrap();
         let mut line = String::new();
         self.said.read_line(&mut line).unwrap();
@@ -53,10 +53,11 @@ impl Drop for Foreign {
     }
 }
 
-/// A mounted array of bytes and both its writers. What it must hold is `made.flat`.
+/// A mounted array of bytes with two writers. It must hold `made.flat`.
 struct Both {
-    made: Made,
-    /// Every file that was opened: the release of one may store what is written later, at a moment that nobody knows.
+    made: TestArray,
+    /// Every file that was opened. They stay open, since the kernel's release of a closed file stores what was written at an
+    /// unpredictable moment.
     opened: RefCell<Vec<File>>,
     mount: Mount,
     foreign: Foreign,
@@ -69,25 +70,25 @@ impl Both {
         Both::with_locks(options, None)
     }
 
-    /// zarr-python has a ProcessSynchronizer in the directory `locks`.
+    /// Starts both writers. zarr-python gets a ProcessSynchronizer with the directory `locks`, if that is given.
     fn with_locks(options: &[&str], locks: Option<&Path>) -> Option<Both> {
-        let alone = alone();
+        let alone = without_other_tests();
         let store = tempfile::tempdir().unwrap();
         let zlib = json!({"compressor": {"id": "zlib", "level": 1}});
-        let made = Made::full(store.path().join("a"), &[CHUNK * CHUNKS - 30], &[CHUNK], zlib);
+        let made = TestArray::with_chunks(store.path().join("a"), &[CHUNK * CHUNKS - 30], &[CHUNK], zlib);
         let foreign = Foreign::start(&made.path, locks)?;
         let mount = Mount::new(&made.path, options);
         Some(Both { made, opened: RefCell::default(), mount, foreign, _store: store, _alone: alone })
     }
 
-    /// Opens the flat bytes.
+    /// Opens `data.raw`.
     fn open(&self) -> File {
         let file = OpenOptions::new().read(true).write(true).open(self.mount.join("data.raw")).unwrap();
         self.opened.borrow_mut().push(file.try_clone().unwrap());
         file
     }
 
-    /// What who opens the flat bytes now is shown; closing stores what was written.
+    /// Opens, reads and closes `data.raw`. The close stores what was written.
     fn shown(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
         let mut file = self.open();
@@ -96,19 +97,19 @@ impl Both {
         bytes
     }
 
-    /// The mount's write.
+    /// Writes through the mount.
     fn write(&mut self, file: &File, at: usize, value: u8, len: usize) {
         file.write_all_at(&vec![value; len], at as u64).unwrap();
         self.made.flat[at..at + len].fill(value);
     }
 
-    /// zarr-python's write, which is in the store at once.
+    /// Writes by zarr-python, whose writes are stored when it answers.
     fn foreign_write(&mut self, at: usize, value: u8, len: usize) {
-        self.foreign.tell(&format!("set {at} {value} {len}"));
+        self.foreign.ask(&format!("set {at} {value} {len}"));
         self.made.flat[at..at + len].fill(value);
     }
 
-    /// The store itself has what must be there.
+    /// Checks that the store holds the expected bytes.
     #[track_caller]
     fn assert_stored(&self, what: &str) {
         let stored = self.made.stored_flat().unwrap();
@@ -116,20 +117,19 @@ impl Both {
         assert_eq!(different, [0; 0], "{what}: in the store");
     }
 
-    /// Both see what must be there, when the file is opened now.
+    /// Checks that both the mount, in a file opened now, and zarr-python show the expected bytes.
     #[track_caller]
-    fn assert_both_see(&mut self, what: &str) {
+    fn assert_both_read(&mut self, what: &str) {
         let shown = self.shown();
         let different = shown.iter().zip(&self.made.flat).position(|(shown, expected)| shown != expected);
         assert_eq!((shown.len(), different), (self.made.flat.len(), None), "{what}: in the mount");
-        assert_eq!(self.foreign.tell("digest"), sha256(&self.made.flat), "{what}: zarr-python reads");
+        assert_eq!(self.foreign.ask("digest"), sha256(&self.made.flat), "{what}: zarr-python reads");
     }
 }
 
-/// "A chunk changed by both keeps both changes where the byte ranges differ (the mount lays only what was written through
-/// it over the newer chunk)."
+/// "A chunk changed by both keeps both changes where the byte ranges differ."
 #[test]
-fn both_write_different_bytes_of_the_same_chunks() {
+fn changes_of_different_bytes_of_a_chunk_are_both_kept() {
     const STRIPE: usize = 10;
     for options in [&[][..], &["--cache-size", "300"], &["--direct-io"]] {
         let Some(mut both) = Both::new(options) else { return };
@@ -149,20 +149,20 @@ fn both_write_different_bytes_of_the_same_chunks() {
                 }
                 1 => {
                     close(std::mem::replace(&mut file, both.open())).unwrap();
-                    both.assert_both_see(&format!("{options:?}: round {round}"));
+                    both.assert_both_read(&format!("{options:?}: round {round}"));
                 }
                 _ => {}
             }
         }
         file.sync_all().unwrap();
-        both.assert_both_see(&format!("{options:?}: at the end"));
+        both.assert_both_read(&format!("{options:?}: at the end"));
     }
-    say("zarr-python and the mount, 3 x 300 writes to the same chunks: both kept");
+    announce("zarr-python and the mount, 3 x 300 writes to the same chunks: both kept");
 }
 
-/// "Else the last one wins": who stores last.
+/// Where both change the same bytes, the last one to store them wins.
 #[test]
-fn both_write_the_same_bytes() {
+fn the_last_change_of_the_same_bytes_wins() {
     let Some(mut both) = Both::new(&[]) else { return };
     let file = both.open();
     for round in 0..20 {
@@ -170,22 +170,22 @@ fn both_write_the_same_bytes() {
         both.foreign_write(at, 1, 50);
         both.write(&file, at, 2, 50);
         file.sync_all().unwrap();
-        both.assert_both_see("the mount after zarr-python");
+        both.assert_both_read("the mount after zarr-python");
         both.write(&file, at, 3, 50);
         both.foreign_write(at, 4, 50);
-        // what is written last is stored last: the mount's write wins, which zarr-python's didn't see
+        // the mount stores its write last, without having seen that of zarr-python
         both.made.flat[at..at + 50].fill(3);
         file.sync_all().unwrap();
-        both.assert_both_see("zarr-python while the mount's write waits");
+        both.assert_both_read("zarr-python while the mount's write waits");
         both.foreign_write(at, 5, 50);
-        both.assert_both_see("zarr-python after the mount");
+        both.assert_both_read("zarr-python after the mount");
     }
 }
 
-/// "Changes made behind the mount are seen at the next open", also by who has the file open for writing, and also of
-/// chunks that the mount itself has stored.
+/// "Changes made behind the mount are seen at the next open", also while another file is open for writing, and also in
+/// chunks that the mount has stored itself.
 #[test]
-fn an_open_sees_what_was_written_before_it() {
+fn an_open_sees_every_change_made_before() {
     let Some(mut both) = Both::new(&[]) else { return };
     let file = both.open();
     for round in 0..60 {
@@ -199,49 +199,49 @@ fn an_open_sees_what_was_written_before_it() {
     }
 }
 
-/// A chunk that the other writer deletes is as fill values, and keeps what is written through the mount.
+/// A chunk that zarr-python deletes gets the fill value, except for bytes written through the mount.
 #[test]
-fn a_chunk_that_is_deleted_while_a_write_waits() {
+fn deleting_a_chunk_keeps_bytes_that_are_not_stored_yet() {
     let Some(mut both) = Both::new(&[]) else { return };
     let file = both.open();
     both.write(&file, 3 * CHUNK + 10, 7, 20);
-    both.foreign.tell("delete 3");
-    both.foreign.tell("delete 4");
+    both.foreign.ask("delete 3");
+    both.foreign.ask("delete 4");
     both.made.flat[3 * CHUNK..5 * CHUNK].fill(0);
     both.made.flat[3 * CHUNK + 10..][..20].fill(7);
     file.sync_all().unwrap();
-    both.assert_both_see("deleted");
+    both.assert_both_read("deleted");
     assert!(!both.made.file(&[4]).exists());
 }
 
-/// A new shape is seen at the next open; what was written under the old one is kept.
+/// A new shape is seen at the next open, and keeps what was written under the old one.
 #[test]
-fn an_array_that_grows_while_a_write_waits() {
+fn growing_an_array_keeps_bytes_that_are_not_stored_yet() {
     let Some(mut both) = Both::new(&[]) else { return };
     let file = both.open();
     let old = both.made.flat.len();
     both.write(&file, old - 40, 9, 40);
-    both.foreign.tell(&format!("resize {}", old + 330));
+    both.foreign.ask(&format!("resize {}", old + 330));
     both.made.flat.resize(old + 330, 0);
-    // the stored padding of the edge chunk comes to light
+    // the stored padding of the edge chunk now lies in the array
     both.foreign_write(old, 8, 330);
     let grown = both.open();
     both.write(&grown, old + 10, 6, 200);
     file.sync_all().unwrap();
     grown.sync_all().unwrap();
-    both.assert_both_see("grown");
+    both.assert_both_read("grown");
 }
 
-/// "`--synchronizer DIR` takes the same per-chunk lock files as zarr-python's ProcessSynchronizer": then both may write
-/// the same chunks at the same moment, and neither undoes what the other does.
+/// "`--synchronizer DIR` takes the same per-chunk lock files as zarr-python's ProcessSynchronizer", so that concurrent
+/// writes to the same chunks never undo each other.
 #[test]
-fn with_the_same_locks_both_write_at_the_same_time() {
+fn concurrent_writes_with_shared_locks_are_all_kept() {
     const HALF: usize = CHUNK / 2;
     let locks = tempfile::tempdir().unwrap();
     let options = ["--synchronizer", locks.path().to_str().unwrap()];
     let Some(mut both) = Both::with_locks(&options, Some(locks.path())) else { return };
     let (file, foreign) = (both.open(), &mut both.foreign);
-    // half of each chunk is the mount's, half is zarr-python's: one byte at a time, each once
+    // each writes one byte of its half of a chunk at a time
     let places = || (0..8).flat_map(|chunk| (0..HALF).map(move |at| chunk * CHUNK + at));
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -251,12 +251,12 @@ fn with_the_same_locks_both_write_at_the_same_time() {
             }
         });
         for at in places() {
-            foreign.tell(&format!("set {} 2 1", at + HALF));
+            foreign.ask(&format!("set {} 2 1", at + HALF));
         }
     });
     for at in places() {
         (both.made.flat[at], both.made.flat[at + HALF]) = (1, 2);
     }
-    both.assert_both_see("at the same time");
-    say(&format!("{} writes each, at the same time, to the same chunks with locks: none lost", places().count()));
+    both.assert_both_read("at the same time");
+    announce(&format!("{} writes each, at the same time, to the same chunks with locks: none lost", places().count()));
 }

@@ -1,11 +1,11 @@
-//! The fuzzers' corpora, replayed through the fuzzers' checks.
+//! Replays the fuzzers' corpora through the fuzzers' checks.
 
 #[path = "../fuzz/checks.rs"]
 mod checks;
 
 use std::path::Path;
 
-/// Peak memory of this process that nothing in the corpora may reach.
+/// Peak memory of the process in bytes that no input may exceed.
 const MEMORY: u64 = 512 << 20;
 
 fn replay(corpus: &str, check: fn(&[u8])) {
@@ -31,11 +31,11 @@ fn peak_memory() -> u64 {
 }
 
 #[test]
-fn metadata() {
+fn metadata_inputs_pass_the_checks() {
     replay("metadata", checks::metadata);
 }
 
 #[test]
-fn codecs() {
+fn codec_inputs_pass_the_checks() {
     replay("codecs", checks::codecs);
 }

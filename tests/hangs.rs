@@ -1,6 +1,5 @@
-//! A request that waits, for a lock of another process or for the store, delays no request that needs neither. Each test
-//! stops something for good and then uses another array of the same mount.
-
+//! A request that waits for a lock or for the store delays no request that needs neither. Each test stops something for
+//! good and then uses another array of the same mount.
 mod support;
 
 use rustix::fs::{FlockOperation, fcntl_lock};
@@ -15,10 +14,10 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+use support::array::{TestArray, pattern};
 use support::daemon::Daemon;
-use support::made::{Made, pattern};
 use support::stoppable::StoppableStore;
-use support::{close, setting, wait_for, zarrfs};
+use support::{close, env_number, wait_for, zarrfs};
 use zarrfs::array::hierarchy::Hierarchy;
 use zarrfs::cache::{Cache, SpillOptions};
 use zarrfs::export::Format;
@@ -29,22 +28,22 @@ use zarrfs::stats::Stats;
 use zarrfs::store::{DirectoryStore, Key};
 use zarrfs::zarr::metadata::V1Order;
 
-/// How long a probe may take on a machine that is busy with other things. What the tests stop, they stop for longer.
+/// The longest time that using another array may take on a busy machine. What is stopped stays stopped for longer.
 const PROBE: Duration = Duration::from_secs(20);
 
-/// More requests than there are session threads and workers at first.
+/// A number of requests larger than that of session threads and workers.
 const MANY: usize = 40;
 
-/// The array that is stopped and the array that is probed.
-fn store(path: &Path) -> (Made, Made) {
+/// Creates a store of two arrays, one that is stopped and one that is probed.
+fn store(path: &Path) -> (TestArray, TestArray) {
     let more = || json!({"compressor": {"id": "zlib", "level": 1}});
-    let made = |name: &str| Made::full(path.join(name), &[100_000], &[10_000], more());
+    let made = |name: &str| TestArray::with_chunks(path.join(name), &[100_000], &[10_000], more());
     (made("stopped"), made("other"))
 }
 
-/// Uses an array as a program does: lists it, looks at it, reads it, writes to it and makes a file beside it. `round`
-/// makes what is written differ from what was there.
-fn use_array(directory: &Path, made: &mut Made, round: u64, doing: &Mutex<&'static str>) {
+/// Uses an array as programs do: lists it, reads it, writes to it and creates a file beside it. `round` makes the written
+/// bytes differ from the stored ones. `doing` names the current operation.
+fn use_array(directory: &Path, made: &mut TestArray, round: u64, doing: &Mutex<&'static str>) {
     let begin = |what| *doing.lock().unwrap() = what;
     begin("listing");
     assert!(fs::read_dir(directory).unwrap().any(|entry| entry.unwrap().file_name() == "data.raw"));
@@ -69,8 +68,8 @@ fn use_array(directory: &Path, made: &mut Made, round: u64, doing: &Mutex<&'stat
     fs::write(directory.join(".zattrs"), format!("{{\"round\": {round}}}")).unwrap();
 }
 
-/// Runs [`use_array`] in a thread; what it was doing when it took too long is the error.
-fn try_to_use(directory: PathBuf, made: Made, round: u64) -> Result<Made, &'static str> {
+/// Calls [`use_array`] in a thread. Returns the current operation as an error if it takes too long.
+fn try_to_use(directory: PathBuf, made: TestArray, round: u64) -> Result<TestArray, &'static str> {
     let (done, wait) = channel();
     let doing = Arc::new(Mutex::new("nothing"));
     let told = doing.clone();
@@ -82,8 +81,8 @@ fn try_to_use(directory: PathBuf, made: Made, round: u64) -> Result<Made, &'stat
     wait.recv_timeout(PROBE).map_err(|_| *doing.lock().unwrap())
 }
 
-/// Fails, and ends the mount, unless [`use_array`] returns in time.
-fn probe(daemon: &mut Daemon, made: Made, round: u64, what: &str) -> Made {
+/// Calls [`use_array`]. Fails and kills the daemon if it takes too long.
+fn probe(daemon: &mut Daemon, made: TestArray, round: u64, what: &str) -> TestArray {
     try_to_use(daemon.path().join("other"), made, round).unwrap_or_else(|doing| {
         daemon.kill();
         panic!("{what}: {doing} another array takes too long");
@@ -105,7 +104,7 @@ fn write_and_close(path: &Path, offset: u64, data: &[u8]) -> std::io::Result<()>
     close(file)
 }
 
-/// A mount served by the test itself, of a store whose calls can be stopped.
+/// A mount served by the test process, of a store whose calls can be stopped.
 struct Stopping {
     store: Arc<StoppableStore>,
     mountpoint: Mountpoint,
@@ -144,8 +143,8 @@ impl Stopping {
         self.directory.path().join("mnt")
     }
 
-    /// Fails unless [`use_array`] returns in time.
-    fn probe(&self, made: Made, round: u64, what: &str) -> Made {
+    /// Calls [`use_array`]. Fails if it takes too long.
+    fn probe(&self, made: TestArray, round: u64, what: &str) -> TestArray {
         let used = try_to_use(self.path().join("other"), made, round);
         used.unwrap_or_else(|doing| panic!("{what}: {doing} another array takes too long"))
     }
@@ -155,7 +154,7 @@ impl Drop for Stopping {
     fn drop(&mut self) {
         self.store.resume();
         if std::thread::panicking() {
-            // else a thread of this process would wait for this process for ever
+            // otherwise a thread of this process would wait forever for this process
             self.mountpoint.abort();
         }
         let unmounted = self.mountpoint.unmount();
@@ -170,8 +169,7 @@ impl Drop for Stopping {
 
 type Step = (&'static str, fn(&Path) -> std::io::Result<()>);
 
-/// What programs do with an array and its group, each a step that can be done again. An error of one is the stopped
-/// store's.
+/// Repeatable operations of programs on an array and its group. They fail if the stopped store fails.
 const STEPS: [Step; 16] = [
     ("list", |group| fs::read_dir(group.join("a"))?.try_for_each(|entry| entry?.metadata().map(drop))),
     ("read", |group| fs::read(group.join("a/data.raw")).map(drop)),
@@ -205,22 +203,22 @@ const STEPS: [Step; 16] = [
     }),
 ];
 
-/// The store holds two arrays, `stopped/a` and `other`.
-fn grouped(path: &Path) -> Made {
+/// Creates a store with the two arrays `stopped/a` and `other`.
+fn grouped(path: &Path) -> TestArray {
     fs::create_dir_all(path.join("stopped")).unwrap();
     fs::write(path.join("stopped/.zgroup"), r#"{"zarr_format":2}"#).unwrap();
     let more = || json!({"compressor": {"id": "zlib", "level": 1}});
-    Made::full(path.join("stopped/a"), &[100_000], &[10_000], more());
-    Made::full(path.join("other"), &[100_000], &[10_000], more())
+    TestArray::with_chunks(path.join("stopped/a"), &[100_000], &[10_000], more());
+    TestArray::with_chunks(path.join("other"), &[100_000], &[10_000], more())
 }
 
-/// Of each step, every call to the store is stopped once, while another array is used.
+/// Stops every call to the store in turn, during each operation, and uses another array meanwhile.
 #[test]
-fn a_stopped_call_to_the_store_leaves_other_arrays_alone() {
+fn a_stopped_store_call_delays_no_other_array() {
     let directory = tempfile::tempdir().unwrap();
     let mut other = grouped(directory.path());
     let mount = Stopping::new(directory.path(), 64 << 20);
-    let stride = setting("ZARRFS_STOP_STRIDE", 2);
+    let stride = env_number("ZARRFS_STOP_STRIDE", 2);
     let (prefix, group, mut stops) = (Key::normalize("stopped").unwrap(), mount.path().join("stopped"), 0);
     for (name, step) in STEPS {
         for after in (0..).step_by(stride as usize) {
@@ -244,18 +242,18 @@ fn a_stopped_call_to_the_store_leaves_other_arrays_alone() {
     println!("{stops} calls to the store were stopped");
 }
 
-/// Dirty chunks that can't be stored fill their share of the cache.
+/// Dirty chunks that cannot be stored fill their share of the cache.
 #[test]
-fn dirty_chunks_that_cannot_be_stored_leave_other_arrays_alone() {
+fn dirty_chunks_that_cannot_be_stored_delay_no_other_array() {
     let directory = tempfile::tempdir().unwrap();
     let other = grouped(directory.path());
     let mount = Stopping::new(directory.path(), 64 << 10);
     let flat = mount.path().join("stopped/a/data.raw");
     let file = File::options().write(true).open(&flat).unwrap();
-    // parts of four chunks, 40,000 bytes; there is room for 49,152
+    // write parts of four chunks, 40,000 bytes in total, into a cache of 49,152 bytes
     (0..4).for_each(|chunk| file.write_all_at(&[7; 100], chunk * 10_000).unwrap());
     mount.store.stop(Key::normalize("stopped").unwrap(), 0);
-    // a thread has the file, so that a failure of this test does not close it before the mount is resumed
+    // another thread owns the file, so that a failing test does not close it before the mount is resumed
     let (go, wait) = channel::<()>();
     let closed = std::thread::spawn(move || {
         let _ = wait.recv();
@@ -272,9 +270,9 @@ fn dirty_chunks_that_cannot_be_stored_leave_other_arrays_alone() {
     assert!((0..4).all(|chunk| stored[chunk * 10_000..][..100] == [7; 100]));
 }
 
-/// Of each step many are stopped at the same time.
+/// Stops many concurrent calls of each operation, and uses another array meanwhile.
 #[test]
-fn many_stopped_requests_leave_other_arrays_alone() {
+fn many_stopped_requests_delay_no_other_array() {
     for cache_size in [64 << 20, 64 << 10] {
         let directory = tempfile::tempdir().unwrap();
         let mut other = grouped(directory.path());
@@ -299,9 +297,9 @@ fn many_stopped_requests_leave_other_arrays_alone() {
     }
 }
 
-/// Closes that wait for one another do not wait in turn: each ends when its own time is over.
+/// Each close has its own timeout, even if several wait for the same lock.
 #[test]
-fn many_closes_that_wait_for_a_lock_end_together() {
+fn closes_that_wait_for_the_same_lock_time_out_together() {
     let (directory, locks) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let (mut stopped, _) = store(directory.path());
     let locks_option = ["--no-fsync", "--lock-timeout", "2s", "--synchronizer", locks.path().to_str().unwrap()];
@@ -326,7 +324,7 @@ fn many_closes_that_wait_for_a_lock_end_together() {
     assert!(daemon.unmount().success());
 }
 
-/// Answers as S3 does, but for listings of groups: they go on for ever without a name.
+/// Starts a server that answers as S3 does, except that listings of groups never end and contain no names.
 fn endless_server() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
@@ -334,7 +332,7 @@ fn endless_server() -> String {
         for (number, stream) in listener.incoming().enumerate() {
             let mut stream = stream.unwrap();
             let mut request = String::new();
-            // a client that goes away in the middle is no concern of ours
+            // the error of a client that disconnects early does not matter
             let _ = BufReader::new(&stream).read_line(&mut request);
             let group = r#"{"zarr_format":2}"#.to_string();
             let (status, body) = match request.split(' ').nth(1).unwrap_or_default() {
@@ -359,7 +357,7 @@ fn endless_server() -> String {
 }
 
 #[test]
-fn a_listing_without_an_end_ends_with_the_timeout() {
+fn an_endless_listing_ends_with_the_timeout() {
     let url = endless_server();
     let args = ["--endpoint-url", &url, "--region", "us-east-1", "--anon", "--timeout", "1s"];
     let daemon = Daemon::start(Path::new("s3://bucket"), &args);
@@ -373,7 +371,7 @@ fn a_listing_without_an_end_ends_with_the_timeout() {
     assert!(daemon.unmount().success());
 }
 
-/// A mount that was detached while a request waits can be ended by no path: the first signal does it.
+/// The first signal ends a mount that was detached while a request waits, since no path leads to it any more.
 #[test]
 fn a_detached_mount_ends_on_the_first_signal() {
     let url = endless_server();
@@ -393,7 +391,7 @@ fn a_detached_mount_ends_on_the_first_signal() {
 }
 
 #[test]
-fn closes_that_wait_for_a_lock_leave_other_arrays_alone() {
+fn closes_that_wait_for_a_lock_delay_no_other_array() {
     let (directory, locks) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let (mut stopped, other) = store(directory.path());
     let mut daemon = Daemon::start(directory.path(), &["--no-fsync", "--synchronizer", locks.path().to_str().unwrap()]);
@@ -410,7 +408,7 @@ fn closes_that_wait_for_a_lock_leave_other_arrays_alone() {
         .collect();
     begun.1.iter().take(MANY).for_each(drop);
     let other = probe(&mut daemon, other, 0, "closes wait for a lock");
-    // by now they have come as far as they can
+    // give the closes time to reach the lock
     probe(&mut daemon, other, 1, "closes wait for a lock");
     assert!(closers.iter().all(|closer| !closer.is_finished()));
     drop(held);
@@ -421,7 +419,7 @@ fn closes_that_wait_for_a_lock_leave_other_arrays_alone() {
 }
 
 #[test]
-fn a_close_that_waits_for_a_lock_ends_and_keeps_what_was_written() {
+fn a_close_that_times_out_at_a_lock_keeps_what_was_written() {
     let (directory, locks) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let (mut stopped, _) = store(directory.path());
     let locks_option = ["--no-fsync", "--lock-timeout", "300ms", "--synchronizer", locks.path().to_str().unwrap()];
@@ -433,7 +431,7 @@ fn a_close_that_waits_for_a_lock_ends_and_keeps_what_was_written() {
     let stats = fs::read_to_string(daemon.path().join(".zarrfs/stats")).unwrap();
     let holder = format!("process {} (", std::process::id());
     assert!(stats.lines().any(|line| line.contains("stopped/0") && line.contains(&holder)), "{stats}");
-    // a shared lock delays the exclusive one as well, and needs the right to read alone
+    // a shared lock, which needs only read access, blocks as well
     fcntl_lock(&held, FlockOperation::Unlock).unwrap();
     let reader = File::open(locks.path().join("stopped/0")).unwrap();
     fcntl_lock(&reader, FlockOperation::LockShared).unwrap();

@@ -1,24 +1,24 @@
-//! `zarrfs header`: what it prints is what a mount shows, and its exit codes are those that the help documents.
+//! `zarrfs header`: it prints the header that a mount shows, and has the documented exit codes.
 
 mod support;
 
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
-use support::made::Made;
-use support::{Mount, ZARRFS, copy_tree, data, zarrfs};
+use support::array::TestArray;
+use support::{Mount, ZARRFS, copy_tree, test_data, zarrfs};
 
 fn header(path: &Path, format: &str) -> Output {
     zarrfs(&["header", path.to_str().unwrap(), "--format", format])
 }
 
-/// Exit code, and the one line on standard error.
-fn failure(output: &Output) -> (Option<i32>, String) {
+/// Returns the exit code and the message of a failure that prints nothing to standard output.
+fn failure(output: &Output) -> (i32, String) {
     assert!(output.stdout.is_empty(), "{output:?}");
-    (output.status.code(), String::from_utf8(output.stderr.clone()).unwrap())
+    support::failure(output)
 }
 
-/// Words and names of files, as listed without a format.
+/// Returns the formats and file names that the command lists without `--format`.
 fn listed(path: &Path) -> Vec<(String, String)> {
     let output = zarrfs(&["header", path.to_str().unwrap()]);
     assert!(output.status.success(), "{output:?}");
@@ -28,8 +28,8 @@ fn listed(path: &Path) -> Vec<(String, String)> {
 }
 
 #[test]
-fn a_header_is_what_a_mount_shows() {
-    let store = data("sample.zarr");
+fn the_header_is_the_one_that_a_mount_shows() {
+    let store = test_data("sample.zarr");
     let mount = Mount::new(&store, &["--headers", "all", "--containers", "all"]);
     let mut compared = 0;
     for array in ["air_temperature", "lat", "lon", "ocean/sea_surface_temperature"] {
@@ -50,8 +50,8 @@ fn a_header_is_what_a_mount_shows() {
 }
 
 #[test]
-fn the_list_as_json() {
-    let array = data("sample.zarr").join("lat");
+fn the_list_of_formats_is_also_printed_as_json() {
+    let array = test_data("sample.zarr").join("lat");
     let output = zarrfs(&["header", array.to_str().unwrap(), "--json"]);
     let rows: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     let text = |row: &serde_json::Value, name: &str| row[name].as_str().unwrap().to_string();
@@ -61,40 +61,40 @@ fn the_list_as_json() {
 }
 
 #[test]
-fn what_lies_beside_an_array_tells_its_geometry() {
+fn the_geometry_comes_from_the_other_arrays_of_the_group() {
     let folder = tempfile::tempdir().unwrap();
     let store = folder.path().join("store.zarr");
-    copy_tree(&data("sample.zarr"), &store);
+    copy_tree(&test_data("sample.zarr"), &store);
     let array = store.join("air_temperature");
     let expected = header(&array, "vrt");
     let text = String::from_utf8(expected.stdout.clone()).unwrap();
     assert!(text.contains("<GeoTransform>"), "{text}");
     let here = Command::new(ZARRFS).args(["header", ".", "--format", "vrt"]).current_dir(&array).output().unwrap();
     assert_eq!(here.stdout, expected.stdout);
-    // without a group there is nothing beside it
+    // without a group there are no other arrays
     fs::remove_file(store.join(".zgroup")).unwrap();
     let _ = fs::remove_file(store.join(".zmetadata"));
     let text = String::from_utf8(header(&array, "vrt").stdout).unwrap();
     assert!(text.contains("rasterXSize=\"53\"") && !text.contains("<GeoTransform>"), "{text}");
-    // values are packed, which GrADS can't be told
+    // a GrADS control file cannot describe packed values
     let refused = header(&array, "ctl");
     let said = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(refused.status.code() == Some(4) && said.contains("data.ctl can't say"), "{refused:?}");
 }
 
 #[test]
-fn failures_are_told_apart() {
+fn failures_have_different_exit_codes() {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join(".zgroup"), br#"{"zarr_format": 2}"#).unwrap();
-    let long = Made::full(folder.path().join("long"), &[3], &[3], serde_json::json!({"dtype": "<i8"}));
+    let long = TestArray::with_chunks(folder.path().join("long"), &[3], &[3], serde_json::json!({"dtype": "<i8"}));
     let (code, said) = failure(&header(&long.path, "mhd"));
-    assert_eq!(code, Some(4));
+    assert_eq!(code, 4);
     assert!(said.contains("data.mhd can't describe") && said.contains("npy, envi, vrt, readme"), "{said}");
-    assert_eq!(failure(&header(folder.path(), "vrt")).0, Some(3), "a group");
-    assert_eq!(failure(&header(&folder.path().join("nothing"), "vrt")).0, Some(3));
-    assert_eq!(failure(&header(&long.path, "nc")).0, Some(2));
-    assert_eq!(failure(&header(&long.path, "jpeg")).0, Some(2));
+    assert_eq!(failure(&header(folder.path(), "vrt")).0, 3, "a group");
+    assert_eq!(failure(&header(&folder.path().join("nothing"), "vrt")).0, 3);
+    assert_eq!(failure(&header(&long.path, "nc")).0, 2);
+    assert_eq!(failure(&header(&long.path, "jpeg")).0, 2);
     fs::write(long.path.join(".zarray"), "{").unwrap();
     let (code, said) = failure(&header(&long.path, "vrt"));
-    assert!(code == Some(1) && said.contains("not valid JSON"), "{code:?} {said}");
+    assert!(code == 1 && said.contains("not valid JSON"), "{code} {said}");
 }

@@ -1,10 +1,9 @@
-//! Headers and containers on a real mount: which there are, what may be done to them, and what the programs they are for
-//! make of them (numpy, GDAL by rasterio, pynrrd, SimpleITK, nibabel, tifffile, netCDF4, xarray), compared with
-//! zarr-python on the store. `scripts/test-legacy` asks the programs that are larger.
+//! Headers and containers on a real mount: which files there are, which changes they accept, and what numpy, GDAL (by
+//! rasterio), pynrrd, SimpleITK, nibabel, tifffile, netCDF4 and xarray read from them, compared with zarr-python on the
+//! store. `scripts/test-legacy` runs larger programs.
 
 mod support;
 
-use rustix::mm::{MapFlags, MsyncFlags, ProtFlags, mmap, msync, munmap};
 use serde_json::json;
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
@@ -13,21 +12,22 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::Command;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
-use support::faulty::Faulty;
-use support::made::{Made, pattern, replace};
-use support::{Mount, ZARRFS, copy_tree, errno, installed, limited, provided, say};
+use support::array::{TestArray, pattern, replace};
+use support::faulty_server::FaultyServer;
+use support::shared_map::SharedMap;
+use support::{Mount, ZARRFS, announce, copy_tree, env_path, errno, is_installed, run, run_python, with_timeout};
 
-/// Rows of 12 items in chunks of 5 rows and 8 items, of which xarray would know the coordinates.
-fn store() -> (tempfile::TempDir, Made) {
+/// Creates an array of rows of 12 items in chunks of 5 rows and 8 items, with coordinates that xarray would recognize.
+fn store() -> (tempfile::TempDir, TestArray) {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join(".zgroup"), br#"{"zarr_format": 2}"#).unwrap();
     let more = json!({"dtype": "<i2", "fill_value": -9, "compressor": {"id": "zlib", "level": 1}});
-    let made = Made::full(folder.path().join("a"), &[7, 12], &[5, 8], more);
+    let made = TestArray::with_chunks(folder.path().join("a"), &[7, 12], &[5, 8], more);
     fs::write(made.path.join(".zattrs"), br#"{"_ARRAY_DIMENSIONS": ["y", "x"], "units": "K"}"#).unwrap();
     (folder, made)
 }
 
-/// Names of a directory that are neither chunks nor metadata.
+/// Returns the names in a directory that are neither chunks nor metadata.
 fn shown(directory: &Path) -> BTreeSet<String> {
     let names = fs::read_dir(directory).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap());
     names.filter(|name| !name.starts_with('.') && !name.starts_with(|c: char| c.is_ascii_digit())).collect()
@@ -57,7 +57,7 @@ const HEADERS: [&str; 9] =
     ["README.txt", "data.ctl", "data.mhd", "data.nhdr", "data.npy", "data.raw", "data.raw.hdr", "data.vrt", "data.xmf"];
 
 #[test]
-fn those_that_are_asked_for_are_shown() {
+fn the_requested_headers_are_shown() {
     let (folder, _) = store();
     let choices: [(&[&str], &[&str]); 6] = [
         (&["--headers", "none"], &["data.raw"]),
@@ -85,7 +85,7 @@ fn those_that_are_asked_for_are_shown() {
 }
 
 #[test]
-fn words_that_are_no_format_are_refused() {
+fn unknown_formats_are_refused() {
     let (folder, _) = store();
     let mountpoint = tempfile::tempdir().unwrap();
     for args in [["--headers", "numpy"], ["--headers", "nii"], ["--containers", "npy"], ["-o", "headers=x"]] {
@@ -97,7 +97,7 @@ fn words_that_are_no_format_are_refused() {
     }
 }
 
-/// A file of the store that has a header's name doesn't show: the mount has its own, and leaves that one alone.
+/// A stored file with the name of a header is hidden by the header, and no change reaches it.
 #[test]
 fn a_stored_file_of_the_same_name_is_hidden_and_kept() {
     let (folder, made) = store();
@@ -114,7 +114,7 @@ fn a_stored_file_of_the_same_name_is_hidden_and_kept() {
 }
 
 #[test]
-fn the_map_of_data_npy_is_that_of_the_flat_bytes() {
+fn data_npy_is_mapped_like_the_flat_bytes() {
     let (folder, made) = store();
     let mount = Mount::new(folder.path(), &[]);
     let path = mount.join("a/data.npy");
@@ -122,7 +122,7 @@ fn the_map_of_data_npy_is_that_of_the_flat_bytes() {
     assert_eq!(fs::metadata(&path).unwrap().len(), wanted.len() as u64);
     assert!(fs::read(&path).unwrap() == wanted);
     let file = File::open(&path).unwrap();
-    // across the end of the header, item by item, and across the end of the file
+    // across the end of the header, by items, and across the end of the file
     for (offset, len) in [(0, 10), (120, 16), (127, 2), (128, 1), (129, 3), (200, 96), (290, 40), (296, 8)] {
         let mut bytes = vec![0; len];
         let n = file.read_at(&mut bytes, offset as u64).unwrap();
@@ -131,35 +131,35 @@ fn the_map_of_data_npy_is_that_of_the_flat_bytes() {
 }
 
 #[test]
-fn what_is_written_through_data_npy_is_in_the_array() {
+fn writes_through_data_npy_reach_the_array() {
     let (folder, mut made) = store();
     let mount = Mount::new(folder.path(), &[]);
     let (npy, flat) = (mount.join("a/data.npy"), mount.join("a/data.raw"));
     let header = npy_header("7, 12");
     let new = pattern(5, made.flat.len());
-    // parts of items, and over the borders of chunks
+    // parts of items, and across the borders of chunks
     for (at, len) in [(0, 1), (15, 4), (40, 60), (167, 1)] {
         assert_eq!(overwrite(&npy, (header.len() + at) as u64, &new[at..at + len]), "ok");
         made.flat[at..at + len].copy_from_slice(&new[at..at + len]);
         assert!(fs::read(&flat).unwrap() == made.flat, "through data.raw, after {at}");
         assert!(made.stored_flat().unwrap() == made.flat, "in the store, after {at}");
     }
-    // what was written elsewhere is seen in it
+    // data.npy shows what was written through other files
     assert_eq!(overwrite(&flat, 20, b"zarrfs"), "ok");
     made.flat[20..26].copy_from_slice(b"zarrfs");
     assert!(fs::read(&npy).unwrap()[header.len()..] == made.flat);
     assert_eq!(overwrite(&mount.join("a/0.0"), 0, b"chunk!"), "ok");
     made.flat[..6].copy_from_slice(b"chunk!");
     assert!(fs::read(&npy).unwrap()[header.len()..] == made.flat);
-    // a file as numpy.save writes it: truncated first, then the header and all items
+    // numpy.save truncates the file, then writes the header and all items
     fs::write(&npy, [header.clone(), new.clone()].concat()).unwrap();
     assert!(made.stored_flat().unwrap() == new);
-    // nothing lies behind it
+    // nothing can be written behind the items
     assert_eq!(overwrite(&npy, (header.len() + new.len()) as u64, b"x"), "EFBIG");
 }
 
 #[test]
-fn the_header_of_data_npy_takes_only_what_it_is() {
+fn the_header_of_data_npy_can_only_be_overwritten_by_itself() {
     let (folder, made) = store();
     let mount = Mount::new(folder.path(), &["--containers", "nii,tif"]);
     let npy = mount.join("a/data.npy");
@@ -178,7 +178,7 @@ fn the_header_of_data_npy_takes_only_what_it_is() {
     assert!(made.stored_flat().unwrap() == made.flat);
 }
 
-/// GDAL's metadata in `data.vrt` are attributes; what else it changes is on record.
+/// GDAL's metadata in `data.vrt` become attributes. Other changes that GDAL writes are reported in the statistics.
 #[test]
 fn gdal_edits_the_metadata_of_data_vrt() {
     let (folder, made) = store();
@@ -187,7 +187,7 @@ fn gdal_edits_the_metadata_of_data_vrt() {
     let text = fs::read_to_string(&path).unwrap();
     let attributes = || fs::read_to_string(made.path.join(".zattrs")).unwrap().split_whitespace().collect::<String>();
     let edited = text.replace(">K</MDI>", ">degC</MDI>\n<MDI key=\"A\">B</MDI>").replace(">K<", ">C<");
-    // as VSIFOpenL and VSIFWriteL do: by pieces
+    // write in pieces, as VSIFWriteL does
     let mut file = File::create(&path).unwrap();
     edited.as_bytes().chunks(100).for_each(|piece| file.write_all(piece).unwrap());
     support::close(file).unwrap();
@@ -195,23 +195,26 @@ fn gdal_edits_the_metadata_of_data_vrt() {
     assert!(fs::read_to_string(&path).unwrap().contains("<MDI key=\"A\">B</MDI>"));
     let stats = fs::read_to_string(mount.join(".zarrfs/stats")).unwrap();
     assert!(stats.contains("/a/data.vrt: not stored: UnitType"), "{stats}");
-    if support::installed("gdal_edit.py") {
-        run("gdal_edit.py", &["-mo", "units=K", "-mo", "history=by GDAL", "data.vrt"], &mount.join("a"));
+    if support::is_installed("gdal_edit.py") {
+        assert_eq!(
+            run("gdal_edit.py", &["-mo", "units=K", "-mo", "history=by GDAL", "data.vrt"], &mount.join("a")),
+            ""
+        );
         let told = attributes();
         assert!(told.contains(r#""units":"K""#) && told.contains(r#""history":"byGDAL""#), "{told}");
     }
-    // another raster, in a directory that is copied over this one
+    // copy a header of another raster over this one
     fs::write(&path, text.replace("rasterXSize=\"12\"", "rasterXSize=\"13\"").replace(">K<", ">degF<")).unwrap();
     assert!(!attributes().contains("degF"));
     assert!(made.stored_flat().unwrap() == made.flat);
 }
 
-/// Texts are accepted and forgotten, as a directory's copy over another needs it.
+/// Text headers accept writes and ignore them, so that a directory can be copied over another.
 #[test]
-fn text_headers_stay_as_they_are() {
+fn text_headers_accept_writes_and_stay_as_they_are() {
     let (folder, made) = store();
     let mount = Mount::new(folder.path(), &[]);
-    let before = support::walk::snapshot(folder.path()).unwrap();
+    let before = support::tree::snapshot(folder.path()).unwrap();
     for name in HEADERS.iter().filter(|name| !["data.raw", "data.npy"].contains(name)) {
         let path = mount.join("a").join(name);
         let text = fs::read(&path).unwrap();
@@ -221,7 +224,7 @@ fn text_headers_stay_as_they_are() {
         let file = OpenOptions::new().write(true).open(&path).unwrap();
         assert_eq!(errno(file.set_len(2)), "ok", "{name}");
         drop(file);
-        // the thread that removes it may miss it once: see `tests/chunk_drafts.rs`
+        // the removing thread may find the file missing once: see `tests/chunk_drafts.rs`
         std::thread::scope(|scope| scope.spawn(|| fs::remove_file(&path).unwrap()).join().unwrap());
         assert!(fs::read(&path).unwrap() == text, "{name}");
         assert_eq!(fs::metadata(&path).unwrap().len(), text.len() as u64, "{name}");
@@ -231,11 +234,11 @@ fn text_headers_stay_as_they_are() {
     }
     std::thread::scope(|scope| scope.spawn(|| fs::remove_file(mount.join("a/data.npy")).unwrap()).join().unwrap());
     assert_eq!(fs::read(mount.join("a/data.npy")).unwrap().len(), 128 + made.flat.len());
-    assert!(before == support::walk::snapshot(folder.path()).unwrap(), "the store was changed");
+    assert!(before == support::tree::snapshot(folder.path()).unwrap(), "the store was changed");
 }
 
 #[test]
-fn a_mount_that_is_read_only_refuses() {
+fn headers_cannot_be_written_in_a_read_only_mount() {
     let (folder, _) = store();
     let mount = Mount::new(folder.path(), &["-o", "ro", "--containers", "all"]);
     for name in ["a/data.npy", "a/data.vrt", "a/README.txt", "a/data.tif", "dataset.nc"] {
@@ -246,13 +249,7 @@ fn a_mount_that_is_read_only_refuses() {
     }
 }
 
-fn run(program: &str, args: &[&str], directory: &Path) {
-    let output = limited(60, program).args(args).current_dir(directory).env("LC_ALL", "C").output().unwrap();
-    let said = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success() && said.is_empty(), "{program} {args:?}: {} {said}", output.status);
-}
-
-/// cp and tar take everything out, without a word, and put it back over the same and into a new place.
+/// cp and tar copy everything out of a mount without an error, back onto the same array, and to a new place.
 #[test]
 fn trees_with_headers_are_copied() {
     let (folder, made) = store();
@@ -260,10 +257,10 @@ fn trees_with_headers_are_copied() {
     let all = mount.join("a");
     let copies = tempfile::tempdir().unwrap();
     let from = all.to_str().unwrap();
-    run("cp", &["-r", from, "by-cp"], copies.path());
+    assert_eq!(run("cp", &["-r", from, "by-cp"], copies.path()), "");
     fs::create_dir(copies.path().join("by-tar")).unwrap();
-    run("tar", &["cf", "a.tar", "-C", from, "."], copies.path());
-    run("tar", &["xf", "a.tar", "-C", "by-tar"], copies.path());
+    assert_eq!(run("tar", &["cf", "a.tar", "-C", from, "."], copies.path()), "");
+    assert_eq!(run("tar", &["xf", "a.tar", "-C", "by-tar"], copies.path()), "");
     let names = |path: &Path| fs::read_dir(path).unwrap().map(|e| e.unwrap().file_name()).collect::<BTreeSet<_>>();
     for copy in ["by-cp", "by-tar"] {
         let copy = copies.path().join(copy);
@@ -271,11 +268,11 @@ fn trees_with_headers_are_copied() {
         for name in names(&all) {
             assert!(fs::read(copy.join(&name)).unwrap() == fs::read(all.join(&name)).unwrap(), "{name:?}");
         }
-        // back over the same, where the header parts are what they were
-        run("cp", &["-r", &format!("{}/.", copy.display()), from], copies.path());
+        // copy back onto the same array, whose headers are equal
+        assert_eq!(run("cp", &["-r", &format!("{}/.", copy.display()), from], copies.path()), "");
         assert!(made.stored_flat().unwrap() == made.flat);
     }
-    // Into a new directory of the mount: its headers are there with its .zarray, which cp complains of. All else arrives.
+    // cp complains that the headers of a new array exist as soon as its .zarray does, but copies everything else
     Command::new("cp").args(["-r", "a", "new"]).current_dir(mount.path()).output().unwrap();
     assert_eq!(shown(&mount.join("new")), shown(&all));
     assert!(fs::read(mount.join("new/data.raw")).unwrap() == made.flat);
@@ -284,12 +281,12 @@ fn trees_with_headers_are_copied() {
     assert!(strange.is_empty(), "stored: {strange:?}");
 }
 
-/// `rm -r` of an array takes its headers along.
+/// `rm -r` of an array removes its headers as well.
 #[test]
 fn arrays_with_headers_are_removed() {
     let (folder, made) = store();
     let mount = Mount::new(folder.path(), &["--containers", "all"]);
-    run("rm", &["-r", "a"], mount.path());
+    assert_eq!(run("rm", &["-r", "a"], mount.path()), "");
     assert!(!mount.join("a").exists() && !made.path.exists());
 }
 
@@ -312,12 +309,12 @@ fn find_and_du_count_bytes_once() {
 }
 
 #[test]
-fn a_store_on_a_server_has_them_too() {
+fn a_store_on_a_server_has_the_same_headers() {
     let (folder, made) = store();
-    let server = Faulty::new(folder.path());
+    let server = FaultyServer::new(folder.path());
     let mut command = Command::new(ZARRFS);
     command.args(["mount", "--containers", "tif,nii"]);
-    let mount = Mount::by(command, server.url("").as_ref());
+    let mount = Mount::with_command(command, server.url("").as_ref());
     let here = Mount::new(folder.path(), &["--containers", "tif,nii"]);
     assert_eq!(shown(&mount.join("a")), shown(&here.join("a")));
     for name in shown(&here.join("a")) {
@@ -327,7 +324,7 @@ fn a_store_on_a_server_has_them_too() {
     assert!(fs::read(mount.join("a/data.npy")).unwrap() == [npy_header("7, 12"), made.flat].concat());
 }
 
-/// What the headers say follows the shape, however that changes.
+/// Headers show the new shape of an array, in whichever way it changes.
 #[test]
 fn headers_follow_the_shape() {
     let (folder, made) = store();
@@ -342,22 +339,22 @@ fn headers_follow_the_shape() {
         assert_eq!(file[128..], fs::read(mount.join("a/data.raw")).unwrap());
     };
     header("7, 12");
-    // through the flat bytes
+    // resize by writing data.raw
     OpenOptions::new().write(true).open(mount.join("a/data.raw")).unwrap().set_len(10 * 24).unwrap();
     header("10, 12");
-    // through the document
+    // resize by writing .zarray
     let document = fs::read_to_string(mount.join("a/.zarray")).unwrap();
     let mut document: serde_json::Value = serde_json::from_str(&document).unwrap();
     document["shape"] = json!([4, 12]);
     fs::write(mount.join("a/.zarray"), document.to_string()).unwrap();
     header("4, 12");
-    // behind the mount
+    // resize in the store, behind the mount
     replace(&made.path.join(".zarray"), made.text().as_bytes());
     std::thread::sleep(std::time::Duration::from_millis(2500));
     header("7, 12");
 }
 
-/// Attributes that somebody sets are in the headers the next time they are opened.
+/// Headers show changed attributes at their next open.
 #[test]
 fn headers_follow_the_attributes() {
     let (folder, _) = store();
@@ -372,18 +369,18 @@ fn headers_follow_the_attributes() {
     assert!(!text().contains("<UnitType>"), "{}", text());
 }
 
-/// What `command` says of a file.
+/// Runs a command on a file and returns its output.
 fn said(command: &[&str], path: &Path) -> String {
-    let output = limited(60, command[0]).args(&command[1..]).arg(path).output().unwrap();
+    let output = with_timeout(60, command[0]).args(&command[1..]).arg(path).output().unwrap();
     assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// `getfattr -d` lists attributes as JSON, on the directory and on each file for other programs; `setfattr` takes JSON, and
-/// what is none as a text.
+/// `getfattr -d` lists attributes as JSON on the directory and on each file for other programs. `setfattr` takes JSON, and
+/// any other value as text.
 #[test]
 fn attributes_are_read_and_set_by_getfattr_and_setfattr() {
-    if !installed("getfattr") {
+    if !is_installed("getfattr") {
         return;
     }
     let (folder, made) = store();
@@ -423,92 +420,53 @@ fn attributes_are_read_and_set_by_getfattr_and_setfattr() {
     assert!(!refused.status.success(), "the shape was set");
 }
 
-/// Shared maps of `data.npy` and of `data.raw` are two views of the same array once they are synced and opened again.
+/// Shared maps of `data.npy` and `data.raw` show the same array once they are synced and opened again.
 #[test]
-fn maps_of_data_npy_are_of_the_array() {
+fn maps_of_data_npy_and_data_raw_show_the_same_array() {
     let (folder, mut made) = store();
     let mount = Mount::new(folder.path(), &[]);
     let open = |name: &str| OpenOptions::new().read(true).write(true).open(mount.join("a").join(name)).unwrap();
-    let size = 128 + made.flat.len();
     for round in 0..3u8 {
-        let (npy, flat) = (Map::new(&open("data.npy"), size), Map::new(&open("data.raw"), made.flat.len()));
+        let (npy, flat) = (SharedMap::new(&open("data.npy")), SharedMap::new(&open("data.raw")));
         assert!(npy.bytes()[128..] == made.flat && flat.bytes() == made.flat, "round {round}");
         npy.set(128 + 30, round + 100);
         made.flat[30] = round + 100;
+        npy.sync();
         drop(npy);
         assert!(fs::read(mount.join("a/data.raw")).unwrap() == made.flat, "round {round}: read");
+        flat.sync();
         drop(flat);
-        let flat = Map::new(&open("data.raw"), made.flat.len());
+        let flat = SharedMap::new(&open("data.raw"));
         assert!(flat.bytes() == made.flat, "round {round}: mapped again");
         flat.set(31, round + 50);
         made.flat[31] = round + 50;
+        flat.sync();
         drop(flat);
         assert!(fs::read(mount.join("a/data.npy")).unwrap()[128..] == made.flat, "round {round}: the other way");
         assert!(made.stored_flat().unwrap() == made.flat, "round {round}: the store");
     }
 }
 
-/// A shared map, which is synced when it goes.
-struct Map(*mut u8, usize);
-
-impl Map {
-    fn new(file: &File, len: usize) -> Map {
-        let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
-        // SAFETY: a new map at an address of the kernel's choice.
-        let at = unsafe { mmap(std::ptr::null_mut(), len, protection, flags, file, 0) }.unwrap();
-        Map(at.cast(), len)
-    }
-
-    fn bytes(&self) -> Vec<u8> {
-        // SAFETY: the map is as long as this, and nobody in this process changes it meanwhile.
-        unsafe { std::slice::from_raw_parts(self.0, self.1) }.to_vec()
-    }
-
-    fn set(&self, at: usize, byte: u8) {
-        assert!(at < self.1);
-        // SAFETY: inside the map, which can be written.
-        unsafe { self.0.add(at).write_volatile(byte) };
-    }
-}
-
-impl Drop for Map {
-    fn drop(&mut self) {
-        // SAFETY: the map is ours and ends here.
-        unsafe {
-            msync(self.0.cast(), self.1, MsyncFlags::SYNC).unwrap();
-            munmap(self.0.cast(), self.1).unwrap();
-        }
-    }
-}
-
-/// The store of tests/python/geo.py and what must be found in it: one for all tests that run at the same time, gone with
-/// the last of them.
+/// Returns the store that tests/python/geo.py creates. All concurrent tests share one, which is deleted after the last of
+/// them.
 fn geo(python: &Path) -> Arc<tempfile::TempDir> {
     static GEO: Mutex<Weak<tempfile::TempDir>> = Mutex::new(Weak::new());
     let mut last = GEO.lock().unwrap_or_else(PoisonError::into_inner);
     last.upgrade().unwrap_or_else(|| {
         let folder = Arc::new(tempfile::tempdir().unwrap());
-        say(python_says(python, "geo.py", &[folder.path().to_str().unwrap()]).trim());
+        announce(run_python(python, "geo.py", &[folder.path().to_str().unwrap()]).trim());
         *last = Arc::downgrade(&folder);
         folder
     })
 }
 
-fn python_says(python: &Path, script: &str, args: &[&str]) -> String {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/python").join(script);
-    let output = limited(300, python).arg(path).args(args).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
-    said
-}
-
 fn compare(options: &[&str], checks: &[&str]) {
-    let Some(python) = provided("ZARRFS_TEST_HEADERS") else { return };
+    let Some(python) = env_path("ZARRFS_TEST_HEADERS") else { return };
     let geo = geo(&python);
     let mount = Mount::new(&geo.path().join("geo.zarr"), options);
     let mut args = vec![mount.path().to_str().unwrap(), geo.path().to_str().unwrap()];
     args.extend(checks);
-    say(python_says(&python, "headers.py", &args).trim());
+    announce(run_python(&python, "headers.py", &args).trim());
     assert!(!mount.stats().contains("problem"), "{}", mount.stats());
 }
 
@@ -518,7 +476,7 @@ fn numpy_reads_and_maps_every_array() {
 }
 
 #[test]
-fn every_format_is_there_for_what_it_can_describe() {
+fn every_format_is_shown_for_the_arrays_that_it_can_describe() {
     compare(&["--containers", "all"], &["presence"]);
 }
 
@@ -529,23 +487,23 @@ fn rasterio_reads_values_and_geometry() {
 }
 
 #[test]
-fn readers_of_images_read_values_and_geometry() {
+fn image_readers_read_values_and_geometry() {
     compare(&[], &["pynrrd", "itk_nrrd", "itk_meta_image"]);
     compare(&["--containers", "tif,nii"], &["tiff", "itk_tiff", "nifti", "itk_nifti"]);
 }
 
 #[test]
-fn netcdf_readers_find_the_group() {
+fn netcdf_readers_read_the_group() {
     compare(&["--containers", "nc"], &["netcdf", "xarray_netcdf"]);
 }
 
-/// Maps, `numpy.save` and netCDF4 change the array in place; zarr-python finds it in the store.
+/// Maps, `numpy.save` and netCDF4 change the array in place, and zarr-python reads the changes from the store.
 #[test]
 fn programs_write_in_place() {
-    let Some(python) = provided("ZARRFS_TEST_HEADERS") else { return };
+    let Some(python) = env_path("ZARRFS_TEST_HEADERS") else { return };
     let copy = tempfile::tempdir().unwrap();
     copy_tree(geo(&python).path(), copy.path());
     let mount = Mount::new(&copy.path().join("geo.zarr"), &["--containers", "all"]);
     let args = [mount.path().to_str().unwrap(), copy.path().to_str().unwrap()];
-    say(python_says(&python, "headers_written.py", &args).trim());
+    announce(run_python(&python, "headers_written.py", &args).trim());
 }

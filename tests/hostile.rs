@@ -1,6 +1,5 @@
-//! The hostile corpus on real mounts: every case of `cases.json` (its `fields` say what the keys mean) is looked at as
-//! a user would, beside a healthy array that must not notice; then `info` and `cat` on all of it; and no byte of the
-//! corpus may have changed after that.
+//! Every case of the hostile corpus, which `cases.json` describes, on a real mount beside a healthy array that must stay
+//! readable. Then `info` and `cat` on the whole corpus. No byte of the corpus may change.
 
 mod support;
 
@@ -13,29 +12,29 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
-use support::walk::{self, snapshot};
-use support::{Mount, ZARRFS, data, digest, errno, say};
+use support::tree::{self, snapshot};
+use support::{Mount, ZARRFS, announce, digest, errno, test_data};
 use zarrfs::store::Key;
 use zarrfs::util::json::{self, Value};
 
-/// What a store may take, mount to unmount. Longer means that something waits for ever.
+/// The longest time for one store, from mount to unmount. Beyond it something waits forever.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What a daemon may need above what it has just after the mount: the bound of its cache, and 64 MiB.
+/// Memory in bytes by which a daemon may grow after the mount: the cache bound and 64 MiB.
 const MEMORY: u64 = (32 + 64) << 20;
 
-/// The bound.
+/// Sets the cache bound.
 const CACHE: [&str; 2] = ["--cache-size", "32M"];
 
-/// Files that are read to their end; others are looked at by the manifest's `reads`.
+/// Size in bytes up to which files are read in full. Of larger files only the places in the manifest's `reads` are read.
 const READABLE: u64 = 64 << 20;
 
-/// Names a listing of a whole mount may have: far more than the corpus holds.
+/// Maximum number of names in a mount, far more than the corpus has.
 const MAX_NAMES: usize = 50_000;
 
 type Check = Result<(), String>;
 
-/// The corpus on disk; it goes with this value.
+/// The corpus on disk, which is deleted when this value is dropped.
 struct Corpus {
     home: PathBuf,
     manifest: Value,
@@ -51,7 +50,7 @@ struct Row {
 }
 
 #[test]
-fn the_hostile_corpus() {
+fn hostile_stores_do_no_harm() {
     let corpus = Corpus::make();
     let before = snapshot(&corpus.stores()).unwrap();
     let mut failed = Vec::new();
@@ -60,7 +59,7 @@ fn the_hostile_corpus() {
     let mut sum = 0;
     for (store, cases) in corpus.cases() {
         let (path, healthy) = (corpus.stores().join(&store), corpus.manifest["healthy"].clone());
-        let row = watched(&corpus, &store, move || check_store(&path, &cases, &healthy));
+        let row = run_with_limit(&corpus, &store, move || check_store(&path, &cases, &healthy));
         let Row { cases, names, memory, slowest, .. } = row;
         let good = cases - row.failed.len().min(cases);
         let (bad, memory, slowest) = (row.failed.len(), memory >> 20, slowest.as_millis());
@@ -70,11 +69,11 @@ fn the_hostile_corpus() {
     }
     for (store, cases) in corpus.cases() {
         let path = corpus.stores().join(&store);
-        failed.extend(watched(&corpus, &store, move || check_commands(&path, &cases)));
+        failed.extend(run_with_limit(&corpus, &store, move || check_commands(&path, &cases)));
     }
     let after = snapshot(&corpus.stores()).unwrap();
-    failed.extend(walk::differences(&before, &after).into_iter().map(|path| format!("{path}: changed")));
-    say(&format!(
+    failed.extend(tree::differences(&before, &after).into_iter().map(|path| format!("{path}: changed")));
+    announce(&format!(
         "hostile corpus: {sum} cases, {} failed; {} files and directories of the corpus unchanged",
         failed.len(),
         after.len()
@@ -84,16 +83,16 @@ fn the_hostile_corpus() {
 }
 
 impl Corpus {
-    /// The whole corpus; without Python what the repository holds of it.
+    /// Creates the whole corpus, or without Python the part that the repository holds.
     fn make() -> Corpus {
         let home = tempfile::tempdir().unwrap().keep();
         let mut corpus = Corpus { home, manifest: Value::Null };
         let python = std::env::var_os("ZARRFS_TEST_PYTHON").unwrap_or_else(|| "python3".into());
-        let script = data("../python/hostile.py");
+        let script = test_data("../python/hostile.py");
         match Command::new(python).arg(script).arg(corpus.stores()).output() {
             Err(e) if e.kind() == ErrorKind::NotFound => {
                 println!("no python: only the cases that the repository holds");
-                support::copy_tree(&data("hostile"), &corpus.stores());
+                support::copy_tree(&test_data("hostile"), &corpus.stores());
             }
             output => {
                 let output = output.unwrap();
@@ -119,14 +118,14 @@ impl Corpus {
 
 impl Drop for Corpus {
     fn drop(&mut self) {
-        // some paths are longer than PATH_MAX and deeper than there are file descriptors
+        // some paths are longer than PATH_MAX, and deeper than the number of file descriptors
         let _ = Command::new("rm").arg("-rf").arg(&self.home).status();
     }
 }
 
-/// Runs `work` in a thread. If it does not end, whatever it has started on the corpus is killed, and so is this
-/// process: a thread that waits for a mount can't be stopped.
-fn watched<T: Send + 'static>(corpus: &Corpus, what: &str, work: impl FnOnce() -> T + Send + 'static) -> T {
+/// Runs `work` in a thread. If it hangs, kills what it has started and this process: a thread that waits for a mount
+/// cannot be stopped.
+fn run_with_limit<T: Send + 'static>(corpus: &Corpus, what: &str, work: impl FnOnce() -> T + Send + 'static) -> T {
     let (done, wait) = channel();
     let thread = std::thread::spawn(move || {
         let result = work();
@@ -135,14 +134,14 @@ fn watched<T: Send + 'static>(corpus: &Corpus, what: &str, work: impl FnOnce() -
     });
     if let Err(RecvTimeoutError::Timeout) = wait.recv_timeout(PATIENCE) {
         eprintln!("hostile: {what}: no end after {} s", PATIENCE.as_secs());
-        abandon(&corpus.home);
+        kill_and_detach(&corpus.home);
         std::process::abort();
     }
     thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
-/// Ends every zarrfs that has the corpus in its command line, and its mount, without asking it anything.
-fn abandon(home: &Path) {
+/// Kills every zarrfs that has the corpus in its command line, and detaches its mount.
+fn kill_and_detach(home: &Path) {
     let text = home.to_str().unwrap();
     for process in std::fs::read_dir("/proc").unwrap().flatten() {
         let command = std::fs::read(process.path().join("cmdline")).unwrap_or_default();
@@ -160,11 +159,11 @@ fn abandon(home: &Path) {
     let _ = Command::new("rm").arg("-rf").arg(home).status();
 }
 
-/// All cases of a store on one mount.
+/// Checks all cases of a store on one mount.
 fn check_store(store: &Path, cases: &[Value], healthy: &Value) -> Row {
     let mut row = Row { cases: cases.len(), ..Row::default() };
     let mount = Mount::new(store, &CACHE);
-    let before = peak_memory(&mount);
+    let before = mount.peak_memory();
     let alone = cases.iter().any(|c| c["alone"] == true);
     let check_healthy = |row: &mut Row, when: &str| {
         if !alone && let Err(why) = check_flat(&mount.join("healthy"), healthy) {
@@ -185,24 +184,17 @@ fn check_store(store: &Path, cases: &[Value], healthy: &Value) -> Row {
     }
     check_healthy(&mut row, "last");
     row.failed.extend(missing_reasons(&mount, cases));
-    row.memory = peak_memory(&mount).saturating_sub(before);
+    row.memory = mount.peak_memory().saturating_sub(before);
     if row.memory > MEMORY {
         row.failed.push(format!("memory grew by {} MiB", row.memory >> 20));
     }
     row
 }
 
-/// The daemon's peak memory in bytes. It answers, or this fails.
-fn peak_memory(mount: &Mount) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{}/status", mount.counter("pid"))).unwrap();
-    let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:")).unwrap();
-    line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
-}
-
-/// Lists and stats everything, like `find -ls`. Names that can't be looked at are fine; a listing without end is not.
+/// Lists and stats all files. Names that cannot be looked up are allowed, but not a listing without an end.
 fn list_all(mount: &Mount) -> Result<usize, String> {
     let mut names = 0;
-    walk::tree(mount.path(), &mut |_| {
+    tree::visit(mount.path(), &mut |_| {
         names += 1;
         names < MAX_NAMES
     })
@@ -210,7 +202,7 @@ fn list_all(mount: &Mount) -> Result<usize, String> {
     if names < MAX_NAMES { Ok(names) } else { Err(format!("listing everything: more than {names} names")) }
 }
 
-/// Refused arrays whose reason is not on record.
+/// Returns the refused arrays whose reason is missing in the statistics.
 fn missing_reasons(mount: &Mount, cases: &[Value]) -> Vec<String> {
     let stats = mount.stats();
     let problems: Vec<&str> = stats.lines().filter_map(|l| l.strip_prefix("problem ")).collect();
@@ -233,7 +225,7 @@ fn check(mount: &Mount, store: &Path, case: &Value) -> Check {
     let expected = text("expected");
     match text("kind") {
         "lookup" => allowed("the lookup", &errno(directory.symlink_metadata()), expected),
-        "group" => match names(&directory) {
+        "group" => match listed_names(&directory) {
             Err(e) if expected == "works" => Err(format!("can't be listed: {e}")),
             _ => Ok(()),
         },
@@ -245,7 +237,7 @@ fn check(mount: &Mount, store: &Path, case: &Value) -> Check {
     check_names(mount, &directory, store, case)
 }
 
-/// An error unless `got`, of a file or a lookup, is what `expected` allows.
+/// Checks that the result `got` of an operation on a file is one that `expected` allows.
 fn allowed(what: &str, got: &str, expected: &str) -> Check {
     let good = match expected {
         "refuse" => ["EIO", "EOPNOTSUPP"].contains(&got),
@@ -258,7 +250,9 @@ fn allowed(what: &str, got: &str, expected: &str) -> Check {
 
 fn check_works(directory: &Path, case: &Value) -> Check {
     if case["object"] == true {
-        if names(directory).map_err(|e| e.to_string())?.contains("data.raw") || directory.join("data.raw").exists() {
+        if listed_names(directory).map_err(|e| e.to_string())?.contains("data.raw")
+            || directory.join("data.raw").exists()
+        {
             return Err("objects have no flat bytes, but data.raw is there".into());
         }
     } else {
@@ -278,14 +272,14 @@ fn check_works(directory: &Path, case: &Value) -> Check {
     }
 }
 
-/// `data.raw` is listed, and has the size and the bytes that the manifest states.
+/// Checks that `data.raw` is listed and has the size and the bytes of the manifest.
 fn check_flat(directory: &Path, case: &Value) -> Check {
     let flat = directory.join("data.raw");
     let size = flat.metadata().map_err(|e| format!("data.raw: {e}"))?.len();
     if case["size"].as_u64().is_some_and(|s| s != size) {
         return Err(format!("data.raw: {size} bytes"));
     }
-    if !names(directory).map_err(|e| format!("can't be listed: {e}"))?.contains("data.raw") {
+    if !listed_names(directory).map_err(|e| format!("can't be listed: {e}"))?.contains("data.raw") {
         return Err("data.raw is not listed".into());
     }
     if size <= READABLE && case["kind"] != "chunk" {
@@ -312,10 +306,10 @@ fn check_flat(directory: &Path, case: &Value) -> Check {
 }
 
 fn check_either(directory: &Path, case: &Value) -> Check {
-    let Ok(names) = names(directory) else { return Ok(()) };
+    let Ok(names) = listed_names(directory) else { return Ok(()) };
     match digest(&directory.join("data.raw")) {
         Ok(_) => check_flat(directory, case),
-        // no chunk may be read where the array is refused, unless it is one of objects
+        // a refused array has no readable chunks, except for one of objects
         Err(_) if case["object"] == true => Ok(()),
         Err(_) => match File::open(directory.join(case["chunk"].as_str().unwrap())) {
             Ok(_) if !names.contains("data.raw") => Err("a chunk opens, but there is no data.raw".into()),
@@ -324,10 +318,10 @@ fn check_either(directory: &Path, case: &Value) -> Check {
     }
 }
 
-/// The directory and its metadata show, but nothing that would take decoding.
+/// Checks that the directory and its metadata are shown, but nothing that needs decoding.
 fn check_refused(directory: &Path, case: &Value) -> Check {
     let (expected, chunk) = (case["expected"].as_str().unwrap(), case["chunk"].as_str().unwrap());
-    let listed = names(directory).map_err(|e| format!("can't be listed: {e}"))?;
+    let listed = listed_names(directory).map_err(|e| format!("can't be listed: {e}"))?;
     let flat = errno(digest(&directory.join("data.raw")));
     if listed.contains("data.raw") {
         if expected != "refuse" {
@@ -349,7 +343,7 @@ fn check_refused(directory: &Path, case: &Value) -> Check {
     }
 }
 
-/// The array works but for one chunk.
+/// Checks that all of the array but one chunk can be read.
 fn check_bad_chunk(directory: &Path, case: &Value) -> Check {
     let (expected, chunk) = (case["expected"].as_str().unwrap(), case["chunk"].as_str().unwrap());
     check_flat(directory, case)?;
@@ -370,13 +364,14 @@ fn check_bad_chunk(directory: &Path, case: &Value) -> Check {
     allowed("the chunk", &errno(digest(&directory.join(chunk))), expected)
 }
 
-/// The names that must not be there, and those that are plain files if they are.
+/// Checks that forbidden names are missing, and that others are plain files if they exist.
 fn check_names(mount: &Mount, directory: &Path, store: &Path, case: &Value) -> Check {
     for (field, place) in [("absent", directory), ("group_absent", mount.path())] {
-        let listed = if case[field].is_array() { names(place).map_err(|e| e.to_string())? } else { BTreeSet::new() };
+        let listed =
+            if case[field].is_array() { listed_names(place).map_err(|e| e.to_string())? } else { BTreeSet::new() };
         for name in case[field].as_array().into_iter().flatten().filter_map(Value::as_str) {
             let found = errno(place.join(name).symlink_metadata());
-            // the kernel itself answers for ".."
+            // the kernel itself resolves ".."
             if listed.contains(name) || name != ".." && found != "ENOENT" {
                 return Err(format!("{name:?} is there, or not surely absent: {found}"));
             }
@@ -396,11 +391,11 @@ fn check_names(mount: &Mount, directory: &Path, store: &Path, case: &Value) -> C
     Ok(())
 }
 
-fn names(directory: &Path) -> IoResult<BTreeSet<String>> {
+fn listed_names(directory: &Path) -> IoResult<BTreeSet<String>> {
     std::fs::read_dir(directory)?.map(|e| Ok(e?.file_name().to_string_lossy().into_owned())).collect()
 }
 
-/// `info` and `cat` on a store and its arrays.
+/// Runs `info` and `cat` on a store and its arrays. Returns what is wrong.
 fn check_commands(store: &Path, cases: &[Value]) -> Vec<String> {
     let mut failed = Vec::new();
     for args in [&["info"][..], &["info", "--json"]] {
@@ -439,7 +434,7 @@ fn zarrfs(args: &[&str], path: &Path) -> Output {
     Command::new(ZARRFS).args(args).arg(path).output().unwrap()
 }
 
-/// 0 and silence, or a documented exit code and one line that says why.
+/// Checks that a command ended silently with 0, or with a documented exit code and one line that states the reason.
 fn check_ending(output: &Output) -> Check {
     let told = String::from_utf8_lossy(&output.stderr);
     match output.status.code() {

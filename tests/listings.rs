@@ -1,5 +1,5 @@
-//! Listings that bring attributes along, and attributes that the kernel may keep for a while: they must be what a
-//! lookup would have told, and never in the way of an open.
+//! Attributes that a listing returns along with the names, and attributes that the kernel caches: they must equal those of
+//! a lookup, and must not delay what an open sees.
 
 mod support;
 
@@ -8,7 +8,7 @@ use std::fs::{self, File};
 use std::io::Read;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
-use support::{Mount, data, errno};
+use support::{Mount, errno, test_data};
 
 fn write_array(path: &Path, shape: &[u64], chunks: &[u64], more: &str) {
     fs::create_dir_all(path).unwrap();
@@ -19,8 +19,8 @@ fn write_array(path: &Path, shape: &[u64], chunks: &[u64], more: &str) {
     fs::write(path.join(".zarray"), text).unwrap();
 }
 
-/// Name to what `ls -il --time-style=full-iso -s` shows of it, in the order of `ls`: each name is looked at as soon as
-/// it has come.
+/// Returns for each name what `ls -il --time-style=full-iso -s` shows. Like `ls`, looks up each name as soon as the
+/// listing returns it.
 fn listed(path: &Path) -> BTreeMap<String, String> {
     let entry = |entry: std::io::Result<fs::DirEntry>| {
         let entry = entry.unwrap();
@@ -34,7 +34,7 @@ fn show(m: &fs::Metadata) -> String {
     format!("{} {:o} {} {} {} {}", m.ino(), m.mode(), m.len(), m.blocks(), m.mtime(), m.mtime_nsec())
 }
 
-/// Directories below `path`, and itself.
+/// Adds `path` and the directories below it to `found`.
 fn directories(path: &Path, found: &mut Vec<std::path::PathBuf>) {
     found.push(path.to_path_buf());
     for entry in fs::read_dir(path).unwrap() {
@@ -46,13 +46,13 @@ fn directories(path: &Path, found: &mut Vec<std::path::PathBuf>) {
 }
 
 #[test]
-fn a_listing_tells_what_lookups_tell() {
+fn a_listing_returns_the_attributes_of_lookups() {
     for store in ["sample.zarr", "hostile/hierarchy.zarr", "hostile/codecs.zarr", "hostile/names.zarr"] {
-        let mount = Mount::new(&data(store), &[]);
+        let mount = Mount::new(&test_data(store), &[]);
         let mut all = Vec::new();
         directories(mount.path(), &mut all);
         let in_listings: Vec<_> = all.iter().map(|path| listed(path)).collect();
-        let looked_up = Mount::new(&data(store), &[]);
+        let looked_up = Mount::new(&test_data(store), &[]);
         for (path, listed) in all.iter().zip(in_listings) {
             let path = looked_up.path().join(path.strip_prefix(mount.path()).unwrap());
             for (name, shown) in listed {
@@ -64,7 +64,7 @@ fn a_listing_tells_what_lookups_tell() {
 }
 
 #[test]
-fn many_names_come_once_each_with_their_attributes() {
+fn a_large_directory_lists_every_name_once_with_its_attributes() {
     let store = tempfile::tempdir().unwrap();
     write_array(&store.path().join("a"), &[3000], &[1], "");
     for i in 0..3000 {
@@ -83,7 +83,7 @@ fn many_names_come_once_each_with_their_attributes() {
 
 /// "What changes in the store is seen at the next open", also right after a listing.
 #[test]
-fn an_open_does_not_go_by_what_a_listing_told() {
+fn an_open_does_not_trust_the_attributes_of_a_listing() {
     let store = tempfile::tempdir().unwrap();
     let a = store.path().join("a");
     write_array(&a, &[8], &[4], "");
@@ -92,7 +92,7 @@ fn an_open_does_not_go_by_what_a_listing_told() {
     let mount = Mount::new(store.path(), &["--headers", "none"]);
     let old = File::open(mount.join("a/0")).unwrap();
     assert_eq!(listed(&mount.join("a")).len(), 4);
-    // larger chunks, and one that went away
+    // enlarge two chunks and remove one
     write_array(&a, &[16], &[8], "");
     fs::write(a.join("0"), [2; 8]).unwrap();
     fs::remove_file(a.join("1")).unwrap();
@@ -104,15 +104,15 @@ fn an_open_does_not_go_by_what_a_listing_told() {
     assert_eq!(errno(File::open(mount.join("a/1"))), "ENOENT");
     let mut again = [0; 8];
     assert_eq!(old.read_at(&mut again, 0).unwrap(), 8);
-    // a chunk that comes is there at once, also where it was missed a moment ago
+    // a new chunk is there immediately, even if a lookup has just failed
     assert_eq!(errno(fs::metadata(mount.join("a/1"))), "ENOENT");
     fs::write(a.join("1"), [3; 8]).unwrap();
     assert_eq!(fs::read(mount.join("a/1")).unwrap(), [3; 8]);
 }
 
-/// Names alone take no decoding, and their sizes are right where somebody wants them.
+/// Listing names decodes nothing; asking for a size decodes that chunk.
 #[test]
-fn listing_objects_decodes_nothing() {
+fn listing_chunks_of_objects_decodes_nothing() {
     let store = tempfile::tempdir().unwrap();
     let a = store.path().join("a");
     write_array(&a, &[100], &[1], "");
@@ -133,9 +133,9 @@ fn listing_objects_decodes_nothing() {
     }
 }
 
-/// What can't be looked at is listed, and looking at it tells why.
+/// A name that cannot be looked up is listed, and looking it up returns the error.
 #[test]
-fn a_name_that_cannot_be_looked_at_is_listed() {
+fn a_name_that_cannot_be_looked_up_is_listed() {
     let store = tempfile::tempdir().unwrap();
     let a = store.path().join("a");
     write_array(&a, &[2], &[1], "");
@@ -148,10 +148,10 @@ fn a_name_that_cannot_be_looked_at_is_listed() {
     assert_eq!(listed["0"].split(' ').nth(2), Some("1"));
 }
 
-/// `ls -l` asks for access lists; told that there are none here, it asks once.
+/// The kernel asks the daemon once for extended attributes of other namespaces, such as the access lists of `ls -l`.
 #[test]
-fn other_programs_attributes_are_not_supported() {
-    let mount = Mount::new(&data("sample.zarr"), &[]);
+fn unsupported_extended_attributes_are_asked_for_once() {
+    let mount = Mount::new(&test_data("sample.zarr"), &[]);
     let get = |name: &str| rustix::fs::getxattr(mount.join("air_temperature/0.0.0"), name, &mut [0u8; 100][..]).err();
     for name in ["system.posix_acl_access", "security.selinux", "security.capability"] {
         assert_eq!(get(name), Some(rustix::io::Errno::OPNOTSUPP), "{name}");

@@ -1,5 +1,5 @@
-//! What a store, a server or a user can make the daemon take: on real mounts with a small cache, its peak is measured
-//! from the idle mount on. Each store here takes hundreds of megabytes, or gigabytes, of a program that doesn't count.
+//! The daemon's memory while a store, a server or a user makes it do its worst, measured from outside on mounts with a
+//! small cache. Each store here would take hundreds of megabytes or gigabytes of memory in a program without limits.
 
 mod support;
 
@@ -13,34 +13,33 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::sync::mpsc::channel;
 use std::time::Duration;
+use support::announce;
 use support::daemon::Daemon;
-use support::faulty::Faulty;
-use support::say;
+use support::faulty_server::FaultyServer;
 use zarrfs::zarr::codec;
 use zarrfs::zarr::metadata::CodecConfig;
 
-/// The bound of the cache, and the argument that sets it.
+/// The cache bound in bytes, and the argument that sets it.
 const BOUND: u64 = 32 << 20;
 const CACHE: [&str; 2] = ["--cache-size", "32M"];
 
-/// The server of these tests reads and digests a value for each request.
+/// A long time to live for metadata: the test server reads and digests a value for each request.
 const TTL: [&str; 2] = ["--metadata-ttl", "1h"];
 
-/// What the daemon may take beyond the bound, whatever the store holds: the promise in README.md.
+/// Memory in bytes that the daemon may take beyond the cache bound, as README.md promises.
 const BESIDE: u64 = 64 << 20;
 
-/// What the daemon can take before the system refuses it more: a machine that runs the tests survives a daemon that
-/// keeps no promise.
+/// Limit in bytes of the daemon's memory, so that a daemon that exceeds its bound does not take down the machine.
 const REFUSED: u64 = 3 << 30;
 
-/// What an attack may take from its beginning to its end. Longer means that something has no end.
+/// The longest time for one attack. Beyond it something has no end.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The largest document that is read.
+/// Size in bytes of the largest document that is read.
 const DOCUMENT: usize = 16 << 20;
 
-/// Mounts `store`, does `work` to the mount, and fails if the daemon's memory has grown beyond the promise, or `work`
-/// has not ended in time. What `work` returns is told.
+/// Mounts `store` and calls `work` with the mount. Fails if the daemon's memory grows beyond the promise, or if `work`
+/// takes too long.
 fn attack(store: &Path, args: &[&str], what: &str, work: impl FnOnce(&Path) + Send + 'static) {
     let mut daemon = Daemon::start(store, &[&CACHE, args].concat());
     let proc = PathBuf::from(format!("/proc/{}", daemon.pid().as_raw_nonzero()));
@@ -59,7 +58,7 @@ fn attack(store: &Path, args: &[&str], what: &str, work: impl FnOnce(&Path) + Se
     }
     let grown = memory(&proc, "VmHWM:").saturating_sub(idle());
     let result = worker.join();
-    say(&format!("memory: {what}: {} MiB", grown >> 20));
+    announce(&format!("memory: {what}: {} MiB", grown >> 20));
     assert!(grown <= BOUND + BESIDE, "{what}: the daemon's memory grew by {} MiB", grown >> 20);
     if let Err(panic) = result {
         std::panic::resume_unwind(panic);
@@ -67,8 +66,8 @@ fn attack(store: &Path, args: &[&str], what: &str, work: impl FnOnce(&Path) + Se
     assert!(daemon.unmount().success(), "{what}: the daemon ends well");
 }
 
-/// The memory of a daemon that has mounted a store with nothing in it, in bytes: what a store makes it take while it is
-/// mounted counts, too.
+/// Returns the memory in bytes of a daemon that has mounted an empty store. Memory that a store takes while it is being
+/// mounted counts as growth.
 fn idle() -> u64 {
     static IDLE: OnceLock<u64> = OnceLock::new();
     *IDLE.get_or_init(|| {
@@ -81,14 +80,14 @@ fn idle() -> u64 {
     })
 }
 
-/// A line of the daemon's status, in bytes.
+/// Returns a size in the daemon's `/proc/PID/status`, in bytes.
 fn memory(proc: &Path, name: &str) -> u64 {
     let status = fs::read_to_string(proc.join("status")).expect("the daemon is alive");
     let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
     line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
 }
 
-/// `ls -la`, and all extended attributes, of everything in a directory.
+/// Looks up every file in a directory and its extended attributes.
 fn list(directory: &Path) {
     for entry in fs::read_dir(directory).unwrap() {
         let path = entry.unwrap().path();
@@ -98,7 +97,7 @@ fn list(directory: &Path) {
     }
 }
 
-/// Reads all of a file; an error is as good.
+/// Reads a whole file. The callers accept errors.
 fn read(path: &Path) -> Result<Vec<u8>, std::io::Error> {
     let mut bytes = Vec::new();
     File::open(path)?.read_to_end(&mut bytes)?;
@@ -114,7 +113,7 @@ fn write(path: PathBuf, bytes: impl AsRef<[u8]>) {
     fs::write(path, bytes).unwrap();
 }
 
-/// Writes the document of an array; what is not named in `more` is as usual.
+/// Writes the metadata document of an array. The fields in `more` replace the default ones.
 fn array(path: &Path, shape: u64, chunks: u64, more: Value) {
     let mut document = json!({"zarr_format": 2, "shape": [shape], "chunks": [chunks], "dtype": "|u1",
         "compressor": null, "fill_value": 0, "order": "C", "filters": null});
@@ -122,7 +121,7 @@ fn array(path: &Path, shape: u64, chunks: u64, more: Value) {
     write(path.join(".zarray"), document.to_string());
 }
 
-/// `size` bytes of zeros, as a codec encodes them.
+/// Returns `size` encoded zeros.
 fn zeros(codec: Value, size: usize) -> Vec<u8> {
     encoded(codec, &vec![0; size])
 }
@@ -134,7 +133,7 @@ fn encoded(codec: Value, bytes: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Documents of almost 16 MiB that take many times as much once they are parsed or rewritten.
+/// Returns documents of almost 16 MiB that take many times as much memory once they are parsed or rewritten.
 fn documents() -> Vec<(&'static str, String)> {
     let repeated = |item: &str| item.repeat((DOCUMENT - 4096) / item.len());
     let list = |item: &str, last: &str| format!("{{\"units\":\"K\",\"a\":[{}{last}]}}", repeated(item));
@@ -150,7 +149,7 @@ fn documents() -> Vec<(&'static str, String)> {
     ]
 }
 
-/// A group with large attributes everywhere, and a healthy array.
+/// Creates a group with large attributes in all its members, and a healthy array.
 fn large_documents() -> tempfile::TempDir {
     let store = tempfile::tempdir().unwrap();
     write(store.path().join(".zgroup"), "{\"zarr_format\":2}");
@@ -165,7 +164,7 @@ fn large_documents() -> tempfile::TempDir {
 }
 
 #[test]
-fn large_documents_in_a_listing() {
+fn listing_large_documents_takes_little_memory() {
     let store = large_documents();
     attack(store.path(), &[], "ls -la and .zmetadata of large documents", |mount| {
         list(mount);
@@ -176,14 +175,14 @@ fn large_documents_in_a_listing() {
         for (name, text) in documents() {
             let mut names = Vec::with_capacity(1 << 16);
             let _ = rustix::fs::listxattr(mount.join(name), rustix::buffer::spare_capacity(&mut names));
-            // what is stored is shown as it is
+            // documents are shown exactly as they are stored
             assert!(read(&mount.join(name).join(".zattrs")).unwrap() == text.as_bytes(), "{name}");
         }
     });
 }
 
 #[test]
-fn large_documents_in_headers() {
+fn headers_of_large_documents_take_little_memory() {
     let store = large_documents();
     attack(store.path(), &["--containers", "nc,tif,nii"], "headers and containers of large documents", |mount| {
         let _ = read(&mount.join("dataset.nc"));
@@ -197,7 +196,7 @@ fn large_documents_in_headers() {
 }
 
 #[test]
-fn large_documents_held_and_changed() {
+fn writing_large_documents_takes_little_memory() {
     let store = large_documents();
     attack(store.path(), &[], "large documents held open, changed and begun", |mount| {
         let mut held = Vec::new();
@@ -207,7 +206,7 @@ fn large_documents_held_and_changed() {
             let _ = rustix::fs::setxattr(mount.join(name), "user.zarr.attrs.x", b"1", rustix::fs::XattrFlags::empty());
         }
         drop(held);
-        // a gigabyte into attributes, and many documents at a time
+        // write a gigabyte into attributes, and many documents concurrently
         let mut drafts = Vec::new();
         for (name, _) in documents() {
             let Ok(mut file) = fs::OpenOptions::new().write(true).open(mount.join(name).join(".zattrs")) else {
@@ -224,7 +223,7 @@ fn large_documents_held_and_changed() {
 }
 
 #[test]
-fn large_fill_values() {
+fn large_fill_values_take_little_memory() {
     let store = tempfile::tempdir().unwrap();
     write(store.path().join(".zgroup"), "{\"zarr_format\":2}");
     for i in 0..6 {
@@ -248,7 +247,7 @@ fn large_fill_values() {
 }
 
 #[test]
-fn filters_that_expand() {
+fn filters_that_expand_data_take_little_memory() {
     let store = tempfile::tempdir().unwrap();
     write(store.path().join(".zgroup"), "{\"zarr_format\":2}");
     let bz2 = json!({"id": "bz2", "level": 9});
@@ -276,7 +275,7 @@ fn filters_that_expand() {
 }
 
 #[test]
-fn chunks_larger_than_the_memory_for_them() {
+fn huge_chunks_take_little_memory() {
     let store = tempfile::tempdir().unwrap();
     write(store.path().join(".zgroup"), "{\"zarr_format\":2}");
     let zlib = json!({"id": "zlib", "level": 9});
@@ -303,7 +302,7 @@ fn chunks_larger_than_the_memory_for_them() {
         let refused = read(&mount.join("c/0")).unwrap_err();
         assert_eq!(refused.raw_os_error(), Some(libc::ENOMEM), "{refused}");
         assert!(stats(mount).contains("--cache-size"), "{}", stats(mount));
-        // what is not encoded needs no memory for all of it
+        // parts of an uncompressed chunk can be read without memory for all of it
         let mut end = [1; 5];
         File::open(mount.join("raw/data.raw")).unwrap().read_exact_at(&mut end, size - 5).unwrap();
         assert_eq!(end, [0; 5]);
@@ -314,7 +313,7 @@ fn chunks_larger_than_the_memory_for_them() {
     });
 }
 
-/// A `.zmetadata` of `arrays` arrays, each with `more` in its attributes.
+/// Returns a `.zmetadata` of `arrays` arrays with `more` in the attributes of each.
 fn consolidated(arrays: usize, more: &str) -> String {
     let zarray = r#"{"zarr_format":2,"shape":[4],"chunks":[2],"dtype":"|u1","compressor":null,"fill_value":0,
         "order":"C","filters":null}"#;
@@ -326,7 +325,7 @@ fn consolidated(arrays: usize, more: &str) -> String {
 }
 
 #[test]
-fn consolidated_metadata_of_a_server() {
+fn consolidated_metadata_takes_little_memory() {
     let folder = tempfile::tempdir().unwrap();
     let text = format!("\"{}\"", "x".repeat(2700));
     let large = consolidated(10_000, &text);
@@ -341,7 +340,7 @@ fn consolidated_metadata_of_a_server() {
     for name in ["numbers", "names", "vast"] {
         write(folder.path().join(name).join(".zgroup"), "{\"zarr_format\":2}");
     }
-    let server = Faulty::new(folder.path());
+    let server = FaultyServer::new(folder.path());
     attack(Path::new(&server.url("large")), &TTL, "30 MB of .zmetadata from a server", |mount| {
         assert_eq!(
             fs::read_dir(mount.join("group"))
@@ -352,7 +351,7 @@ fn consolidated_metadata_of_a_server() {
         );
         assert_eq!(read(&mount.join("group/a00007/data.raw")).unwrap(), b"ab\0\0");
         assert!(read(&mount.join("group/a09999/.zattrs")).unwrap().starts_with(b"{\"units\":\"K\""));
-        // two of them and their index are more than there is for documents
+        // two such documents and their index exceed the memory for documents
         let _ = read(&mount.join(".zmetadata"));
     });
     let daemon = Daemon::start(Path::new(&server.url("large")), &["--cache-size", "128M", TTL[0], TTL[1]]);
@@ -369,10 +368,10 @@ fn consolidated_metadata_of_a_server() {
     }
 }
 
-/// A server that knows no ranges, and sends each value from its start.
+/// The server ignores ranges and sends each value from its beginning.
 #[test]
-fn values_of_a_server_without_ranges() {
-    use support::faulty::Fault;
+fn a_server_without_ranges_makes_the_daemon_take_little_memory() {
+    use support::faulty_server::Fault;
     let folder = tempfile::tempdir().unwrap();
     write(folder.path().join(".zgroup"), "{\"zarr_format\":2}");
     write(folder.path().join(".zmetadata"), "{\"metadata\":{\".zgroup\":{\"zarr_format\":2}}}");
@@ -380,7 +379,7 @@ fn values_of_a_server_without_ranges() {
     for i in 0..8 {
         write(folder.path().join(format!("plain{i}")), vec![7; size]);
     }
-    let server = Faulty::new(folder.path());
+    let server = FaultyServer::new(folder.path());
     for i in 0..8 {
         server.set(&format!("plain{i}"), Fault::IgnoredRange);
     }
@@ -397,7 +396,7 @@ fn values_of_a_server_without_ranges() {
     });
 }
 
-/// An archive of deflated members: names, the deflated bytes, and the value's size and checksum.
+/// Returns an archive of deflated members, each with its name, deflated bytes, decoded size and checksum.
 fn archive(members: &[(&str, &[u8], u64, u32)]) -> Vec<u8> {
     let (mut file, mut directory) = (Vec::new(), Vec::new());
     for (name, data, size, crc) in members {
@@ -429,7 +428,7 @@ fn archive(members: &[(&str, &[u8], u64, u32)]) -> Vec<u8> {
 }
 
 #[test]
-fn deflated_members_of_an_archive() {
+fn deflated_members_of_an_archive_take_little_memory() {
     let store = tempfile::tempdir().unwrap();
     let size = 300 << 20;
     let mut value = vec![0; size];
@@ -476,7 +475,7 @@ fn deflated_members_of_an_archive() {
 }
 
 #[test]
-fn chunks_of_objects_that_are_written() {
+fn writing_chunks_of_objects_takes_little_memory() {
     let store = tempfile::tempdir().unwrap();
     write(store.path().join(".zgroup"), "{\"zarr_format\":2}");
     let objects = json!({"dtype": "|O", "fill_value": null, "filters": [{"id": "vlen-bytes"}]});

@@ -1,5 +1,5 @@
-//! Metadata that is written, read by zarr-python: arrays that `zarrfs create` makes, v1 stores that `zarrfs migrate`
-//! turns into v2, and documents, groups, names and shapes that were changed.
+//! Metadata that zarrfs writes, as zarr-python reads it: arrays that `zarrfs create` creates, v1 stores that `zarrfs
+//! migrate` converts to v2, and changed documents, groups, names and shapes.
 
 mod support;
 
@@ -7,36 +7,28 @@ use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
-use support::{copy_tree, provided, say, zarrfs};
+use support::{announce, copy_tree, env_path, run_python, zarrfs};
 use zarrfs::array::hierarchy::{Hierarchy, MetadataFile, StoredNode};
 use zarrfs::array::{Array, ArrayEntry, Scratch};
 use zarrfs::stats::Stats;
 use zarrfs::store::{DirectoryStore, Key, Store};
 use zarrfs::zarr::metadata::{CodecConfig, V1Order};
 
-fn script(python: &Path, name: &str, args: &[&str]) {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/python").join(name);
-    let output = Command::new(python).arg("-B").arg(script).args(args).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    say(&format!("{name}: {}", said.trim()));
-    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
-}
-
 fn pythons() -> Vec<PathBuf> {
-    ["ZARRFS_TEST_PYTHON", "ZARRFS_TEST_PYTHON3"].into_iter().filter_map(provided).collect()
+    ["ZARRFS_TEST_PYTHON", "ZARRFS_TEST_PYTHON3"].into_iter().filter_map(env_path).collect()
 }
 
 fn text(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 
-/// Runs zarrfs; its exit code and what it said on standard error.
+/// Runs zarrfs. Returns its exit code and what it printed on standard error.
 fn run(args: &[&str]) -> (i32, String) {
     let output = zarrfs(args);
     (output.status.code().unwrap(), String::from_utf8(output.stderr).unwrap())
 }
 
-/// Arrays, each with the options that make it and the arguments with which zarr.create makes the same.
+/// Returns arrays by name, each with the options that create it and the arguments of zarr.create for an equal one.
 fn creations() -> Vec<(&'static str, Vec<&'static str>, Value)> {
     let blosc = json!({"id": "blosc", "cname": "lz4", "clevel": 5, "shuffle": 1, "blocksize": 0});
     vec![
@@ -101,7 +93,7 @@ fn creations() -> Vec<(&'static str, Vec<&'static str>, Value)> {
 }
 
 #[test]
-fn created_arrays_are_those_that_zarr_makes() {
+fn created_arrays_equal_those_that_zarr_python_creates() {
     let directory = tempfile::tempdir().unwrap();
     let store = directory.path().join("new.zarr");
     let mut expected = serde_json::Map::new();
@@ -120,12 +112,12 @@ fn created_arrays_are_those_that_zarr_makes() {
     );
     let expected = Value::Object(expected).to_string().replace("\"NaN\"", "NaN");
     for python in pythons() {
-        script(&python, "created.py", &[text(&store), &expected]);
+        announce(run_python(&python, "created.py", &[text(&store), &expected]).trim());
     }
 }
 
 #[test]
-fn where_created_arrays_go() {
+fn the_path_decides_which_groups_are_created() {
     let directory = tempfile::tempdir().unwrap();
     let root = directory.path();
     std::fs::write(root.join("file"), "").unwrap();
@@ -135,13 +127,13 @@ fn where_created_arrays_go() {
         run(&[&["create", text(&root.join(path))], options.as_slice()].concat())
     };
     let is_file = |path: &str| root.join(path).is_file();
-    // a store of one array, as its directory is one
+    // the array is a store of its own
     assert_eq!(create("one.zarr").0, 0);
     assert!(is_file("one.zarr/.zarray") && !is_file("one.zarr/.zgroup"));
-    // an empty directory is taken for the store
+    // an existing empty directory becomes the store
     assert_eq!(create("empty/x").0, 0);
     assert!(is_file("empty/.zgroup") && is_file("empty/x/.zarray"));
-    // a group without document belongs to the store above
+    // a group without a document belongs to the store above
     std::fs::create_dir(root.join("empty/bare")).unwrap();
     assert_eq!(create("empty/bare/y").0, 0);
     assert!(is_file("empty/bare/y/.zarray") && !is_file("empty/bare/y/.zgroup"));
@@ -168,7 +160,7 @@ fn where_created_arrays_go() {
         let (code, said) = create(path);
         assert!(code == 4 && said.contains("Zarr v3"), "{path}: {code} {said}");
     }
-    // no array holds another, whatever its format
+    // no array can contain another, whatever the format
     make_v1(&root.join("v1"), "\"<f4\"", "0", "zlib", b"{}");
     std::fs::create_dir(root.join("v1/folder")).unwrap();
     for path in ["v1/x", "v1/folder/x"] {
@@ -178,13 +170,13 @@ fn where_created_arrays_go() {
     assert_eq!(create("v1").0, 1);
 }
 
-/// What looks like the name of an archive or of a URL makes no directory of that name.
+/// A path that looks like an archive or a URL creates no directory of that name.
 #[test]
-fn names_that_are_no_directories() {
+fn names_of_archives_and_urls_are_not_created_as_directories() {
     let directory = tempfile::tempdir().unwrap();
     std::fs::write(directory.path().join("real.zip"), "PK").unwrap();
     std::fs::write(directory.path().join("mark"), "").unwrap();
-    let names = || support::walk::snapshot(directory.path()).unwrap();
+    let names = || support::tree::snapshot(directory.path()).unwrap();
     let before = names();
     for (path, why) in [
         ("foo.zip/a", "archives are read, not written"),
@@ -205,7 +197,7 @@ fn names_that_are_no_directories() {
         assert!(output.status.code() == Some(2) && said.contains(why) && said.lines().count() == 1, "{path}: {said}");
         assert_eq!(names(), before, "{path}");
     }
-    // a directory may have any name: it is there already, or told by its path
+    // a directory that exists or is named by a path with a slash may have any name
     std::fs::create_dir(directory.path().join("dir.zip")).unwrap();
     for path in ["dir.zip/a", "./memory:/a"] {
         let args = ["create", path, "--shape=4", "--chunks=2", "--dtype=u1"];
@@ -244,17 +236,17 @@ fn wrong_arguments_create_nothing() {
 }
 
 #[test]
-fn arrays_are_made_of_flat_bytes() {
+fn arrays_are_created_from_flat_bytes() {
     let directory = tempfile::tempdir().unwrap();
     let raw = directory.path().join("raw");
-    let bytes = support::made::pattern(3, 2 * 301 * 97);
+    let bytes = support::array::pattern(3, 2 * 301 * 97);
     std::fs::write(&raw, &bytes).unwrap();
     let cat = |path: &Path| zarrfs(&["cat", text(path)]).stdout;
     let usual = ["--shape=301,97", "--chunks=50,10", "--dtype=<i2", "--compressor=zlib"];
     for (name, more) in [
         ("plain", vec![]),
         ("turned", vec!["--order=F", "--separator=/"]),
-        // of which a row of chunks doesn't fit
+        // the cache holds less than a row of chunks
         ("small", vec!["--cache-size=8K", "--fill=-7"]),
     ] {
         let path = directory.path().join(name);
@@ -271,7 +263,7 @@ fn arrays_are_made_of_flat_bytes() {
             .stderr(std::process::Stdio::piped())
             .spawn()
             .unwrap();
-        // it may have seen enough before it has read everything
+        // the command may close its input before it has read everything
         let _ = std::io::Write::write_all(&mut child.stdin.take().unwrap(), bytes);
         let output = child.wait_with_output().unwrap();
         (path, output.status.code(), String::from_utf8(output.stderr).unwrap())
@@ -289,8 +281,8 @@ fn arrays_are_made_of_flat_bytes() {
 }
 
 #[test]
-fn migrated_stores_hold_what_their_writer_put_in() {
-    let (Some(python), Some(matrix)) = (provided("ZARRFS_TEST_PYTHON"), provided("ZARRFS_MATRIX")) else { return };
+fn migrated_stores_keep_their_values() {
+    let (Some(python), Some(matrix)) = (env_path("ZARRFS_TEST_PYTHON"), env_path("ZARRFS_MATRIX")) else { return };
     let copy = tempfile::tempdir().unwrap();
     copy_tree(&matrix.join("v1"), &copy.path().join("v1"));
     for store in std::fs::read_dir(copy.path().join("v1")).unwrap().map(|e| e.unwrap().path()) {
@@ -300,16 +292,16 @@ fn migrated_stores_hold_what_their_writer_put_in() {
             assert!(String::from_utf8_lossy(&output.stdout).contains(said), "{}", store.display());
         }
     }
-    script(&python, "migrated.py", &[text(&matrix), text(copy.path())]);
+    announce(run_python(&python, "migrated.py", &[text(&matrix), text(copy.path())]).trim());
     assert_eq!(run(&["migrate", "/nonexistent/x.zarr"]).0, 3);
     assert_eq!(run(&["migrate", text(copy.path())]).0, 4);
 }
 
-/// Fill values of Zarr v1, as zarr 1.x wrote them, with the bytes of an item that they stand for.
+/// Fill values as zarr 1.x wrote them for a dtype, and the bytes of an item that they stand for.
 const V1_FILLS: [(&str, &str, &str); 16] = [
     (r#""<c16""#, "0", "00000000000000000000000000000000"),
     (r#"">c8""#, "1.5", "3fc0000000000000"),
-    // v1 had no base64: these are the letters, whatever else they could be
+    // v1 did not use base64, so these letters are the value
     (r#""|S4""#, "\"abcd\"", "61626364"),
     (r#""|S4""#, "\"eHk=\"", "65486b3d"),
     (r#""|S4""#, "\"xy\"", "78790000"),
@@ -326,7 +318,7 @@ const V1_FILLS: [(&str, &str, &str); 16] = [
     (r#""<f4""#, "null", ""),
 ];
 
-/// Makes a Zarr v1 store of one array without chunks.
+/// Creates a Zarr v1 store of one array without stored chunks.
 fn make_v1(path: &Path, dtype: &str, fill: &str, compression: &str, attributes: &[u8]) {
     let meta = format!(
         r#"{{"zarr_format":1,"shape":[3],"chunks":[2],"dtype":{dtype},"compression":"{compression}",
@@ -338,7 +330,7 @@ fn make_v1(path: &Path, dtype: &str, fill: &str, compression: &str, attributes: 
 }
 
 #[test]
-fn migrated_fill_values_and_attributes_mean_what_they_meant() {
+fn migrated_fill_values_and_attributes_keep_their_meaning() {
     let directory = tempfile::tempdir().unwrap();
     let mut expected = serde_json::Map::new();
     let mut add = |name: String, dtype: &str, fill: &str, item: &str, attributes: &str| {
@@ -354,7 +346,7 @@ fn migrated_fill_values_and_attributes_mean_what_they_meant() {
     for (n, (dtype, fill, item)) in V1_FILLS.into_iter().enumerate() {
         add(n.to_string(), dtype, fill, if fill == "null" { "00000000" } else { item }, "{}");
     }
-    // what Python's json reads zarr-python reads, and writes: NaN, and of a name that comes twice the last value
+    // zarr-python accepts what Python's json does: NaN, and duplicate names, of which the last one counts
     for (n, attributes) in
         [r#"{"x": NaN, "y": [-Infinity]}"#, r#"{"a": 1, "a": 2}"#, "{\"ä\": \"\\ud800\"}"].iter().enumerate()
     {
@@ -363,12 +355,12 @@ fn migrated_fill_values_and_attributes_mean_what_they_meant() {
     let list = directory.path().join("expected.json");
     std::fs::write(&list, Value::Object(expected).to_string()).unwrap();
     for python in pythons() {
-        script(&python, "fills.py", &[text(&list)]);
+        announce(run_python(&python, "fills.py", &[text(&list)]).trim());
     }
 }
 
 #[test]
-fn what_cannot_be_migrated_stays_as_it_is() {
+fn a_store_that_cannot_be_migrated_is_not_changed() {
     let directory = tempfile::tempdir().unwrap();
     for (n, (compression, attributes, why)) in [
         ("zlib", &b"{"[..], "attrs: not valid JSON"),
@@ -382,11 +374,11 @@ fn what_cannot_be_migrated_stays_as_it_is() {
     {
         let path = directory.path().join(n.to_string());
         make_v1(&path, "\"<f4\"", "0", compression, attributes);
-        let before = support::walk::snapshot(&path).unwrap();
+        let before = support::tree::snapshot(&path).unwrap();
         let (code, said) = run(&["migrate", text(&path)]);
         assert!(code == 1 && said.contains(why) && said.contains("nothing was migrated"), "{code} {said}");
         assert_eq!(said.lines().count(), 1);
-        assert_eq!(support::walk::snapshot(&path).unwrap(), before, "{why}");
+        assert_eq!(support::tree::snapshot(&path).unwrap(), before, "{why}");
     }
 }
 
@@ -397,13 +389,13 @@ fn array(h: &Hierarchy, path: &str) -> Arc<Array> {
     }
 }
 
-/// What stands at `tests/python/changed.py`'s `check`.
+/// Makes the changes that `check` in `tests/python/changed.py` expects.
 fn change(h: &Hierarchy) {
     let key = |path: &str| Key::normalize(path).unwrap();
     h.resize(&array(h, "g/a"), &[6, 8]).unwrap();
     h.resize(&array(h, "g/a"), &[11, 8]).unwrap();
     h.set_attribute(&key("g/a"), "units", Some(b"{\"si\": true}")).unwrap();
-    // as zarr-python resizes through the mount: it writes back what it has seen
+    // zarr-python resizes by writing back the document that the mount shows, with another shape
     let view: Value = serde_json::from_str(&array(h, "g/f").metadata().decoded_view()).unwrap();
     let mut view = view.as_object().unwrap().clone();
     view["shape"] = json!([7, 9]);
@@ -429,35 +421,35 @@ fn change(h: &Hierarchy) {
 }
 
 #[test]
-fn what_was_changed_is_what_zarr_reads() {
-    let Some(python) = provided("ZARRFS_TEST_PYTHON") else { return };
+fn changed_metadata_is_what_zarr_python_reads() {
+    let Some(python) = env_path("ZARRFS_TEST_PYTHON") else { return };
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("x.zarr");
-    script(&python, "changed.py", &["make", text(&path)]);
+    announce(run_python(&python, "changed.py", &["make", text(&path)]).trim());
     let store: Arc<dyn Store> = Arc::new(DirectoryStore::open(&path).unwrap());
     let zstd = CodecConfig::parse(&zarrfs::util::json::parse(b"{\"id\":\"zstd\",\"level\":5}").unwrap()).unwrap();
     let stats = Arc::new(Stats::default());
     change(&Hierarchy::new(store, V1Order::Zarr1, stats.clone()).with_compressor(Some(zstd)));
     assert!(stats.problems().is_empty(), "{:?}", stats.problems());
     for python in pythons() {
-        script(&python, "changed.py", &["check", text(&path)]);
+        announce(run_python(&python, "changed.py", &["check", text(&path)]).trim());
     }
-    support::walk::tree(&path, &mut |found| {
+    support::tree::visit(&path, &mut |found| {
         assert!(!found.path.contains(".zarrfs-"), "{}", found.path);
         true
     })
     .unwrap();
 }
 
-/// What `zarrfs consolidate` writes is what zarr.consolidate_metadata writes, and read by zarr-python alike.
+/// `zarrfs consolidate` writes the same document as zarr.consolidate_metadata, and zarr-python reads it.
 #[test]
-fn consolidated_metadata_is_what_zarr_makes_of_it() {
-    let Some(python) = provided("ZARRFS_TEST_PYTHON") else { return };
+fn consolidated_metadata_equals_that_of_zarr_python() {
+    let Some(python) = env_path("ZARRFS_TEST_PYTHON") else { return };
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("x.zarr");
-    script(&python, "changed.py", &["make", text(&path)]);
+    announce(run_python(&python, "changed.py", &["make", text(&path)]).trim());
     change(&Hierarchy::new(Arc::new(DirectoryStore::open(&path).unwrap()), V1Order::Zarr1, Arc::default()));
-    // it was kept in step all along
+    // every change has updated it already
     let kept = std::fs::read_to_string(path.join(".zmetadata")).unwrap();
     std::fs::remove_file(path.join(".zmetadata")).unwrap();
     let output = zarrfs(&["consolidate", text(&path)]);
@@ -465,16 +457,16 @@ fn consolidated_metadata_is_what_zarr_makes_of_it() {
     let said = String::from_utf8(output.stdout).unwrap();
     assert_eq!(said, format!("{}: .zmetadata holds 9 documents, of 3 arrays\n", path.display()));
     let written = std::fs::read_to_string(path.join(".zmetadata")).unwrap();
-    // NaN is no JSON to everybody
+    // NaN is not valid JSON everywhere
     let value = |text: &str| serde_json::from_str::<Value>(&text.replace("NaN", "\"NaN\"")).unwrap();
     assert_eq!(value(&written), value(&kept));
     for python in pythons() {
-        script(&python, "changed.py", &["consolidated", text(&path)]);
+        announce(run_python(&python, "changed.py", &["consolidated", text(&path)]).trim());
     }
 }
 
 #[test]
-fn what_cannot_be_consolidated_is_told() {
+fn documents_that_cannot_be_consolidated_are_reported() {
     let directory = tempfile::tempdir().unwrap();
     let path = |name: &str| directory.path().join(name);
     std::fs::create_dir_all(path("g/bad")).unwrap();
@@ -490,7 +482,7 @@ fn what_cannot_be_consolidated_is_told() {
     assert_eq!(run(&["consolidate", text(&path("none"))]).0, 3);
 }
 
-/// The flat bytes of an array.
+/// Returns the flat bytes of an array.
 fn flat(array: &Array) -> Vec<u8> {
     let mut bytes = vec![0; array.size() as usize];
     array.fill(&mut bytes, 0);
@@ -504,11 +496,11 @@ fn flat(array: &Array) -> Vec<u8> {
     bytes
 }
 
-/// Every array of the matrix: its document is written back as it is shown; then it grows by an item along each dimension,
+/// Writes every document of the matrix back as the mount shows it. Then each array grows by one item along each dimension
 /// and shrinks again.
 #[test]
-fn who_writes_back_what_he_has_seen_changes_nothing() {
-    let Some(matrix) = provided("ZARRFS_MATRIX") else { return };
+fn writing_back_the_shown_documents_changes_nothing() {
+    let Some(matrix) = env_path("ZARRFS_MATRIX") else { return };
     let copy = tempfile::tempdir().unwrap();
     let (mut seen, mut resized) = (0, 0);
     for store in
@@ -550,6 +542,6 @@ fn who_writes_back_what_he_has_seen_changes_nothing() {
             resized += 1;
         }
     }
-    say(&format!("{seen} documents written back, {resized} arrays resized"));
+    announce(&format!("{seen} documents written back, {resized} arrays resized"));
     assert!(seen > 100 && resized > 100);
 }

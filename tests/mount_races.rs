@@ -1,5 +1,5 @@
-//! "Between the check of a directory or mount and what is done to it no path is resolved again": directories are swapped
-//! while the system call waits that mounts or unmounts.
+//! "Between the check of a directory or mount and what is done to it no path is resolved again." The tests swap
+//! directories while the system call that mounts or unmounts is held up.
 
 mod support;
 
@@ -7,12 +7,12 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use support::{ZARRFS, data, is_mounted, tracer, wait_for, zarrfs};
+use support::{ZARRFS, is_mounted, test_data, tracer, wait_for, zarrfs};
 
-/// Seconds for which strace holds a call up. Nothing waits longer than it takes to rename a directory.
+/// Microseconds for which strace holds a call up, long enough to rename a directory.
 const HELD: &str = "3000000";
 
-/// zarrfs, held up at the entry of a system call.
+/// A zarrfs that is held up at the entry of a system call.
 struct HeldUp(Child);
 
 impl HeldUp {
@@ -45,13 +45,13 @@ impl HeldUp {
 
 impl Drop for HeldUp {
     fn drop(&mut self) {
-        // strace detaches, and what it traced goes on
+        // strace detaches, and its process goes on
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// A directory, and that of a test in it by name.
+/// Creates a directory with subdirectories of these names.
 fn place(names: &[&str]) -> (tempfile::TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     let path = fs::canonicalize(folder.path()).unwrap();
@@ -59,9 +59,9 @@ fn place(names: &[&str]) -> (tempfile::TempDir, PathBuf) {
     (folder, path)
 }
 
-/// Whether this user can mount without help, and trace.
-fn is_offered() -> bool {
-    rustix::process::getuid().is_root() && tracer::is_offered()
+/// Returns whether this user can mount without fusermount3 and attach strace.
+fn is_available() -> bool {
+    rustix::process::getuid().is_root() && tracer::is_available()
 }
 
 fn text(path: &Path) -> &str {
@@ -69,14 +69,14 @@ fn text(path: &Path) -> &str {
 }
 
 #[test]
-fn a_mountpoint_that_is_swapped_for_a_link() {
-    if !is_offered() {
+fn a_mount_ignores_that_its_mountpoint_is_replaced_by_a_link() {
+    if !is_available() {
         return;
     }
     for auto in [false, true] {
         let (_folder, path) = place(&["elsewhere/mnt"]);
         let (mountpoint, elsewhere) = (path.join("a/mnt"), path.join("elsewhere/mnt"));
-        let sample = data("sample.zarr");
+        let sample = test_data("sample.zarr");
         let mut args = vec!["mount", "--foreground", text(&sample), text(&mountpoint)];
         match auto {
             true => args.push("--auto-mountpoint"),
@@ -98,12 +98,12 @@ fn a_mountpoint_that_is_swapped_for_a_link() {
 }
 
 #[test]
-fn a_mount_that_is_swapped_for_another_before_it_is_unmounted() {
-    if !is_offered() {
+fn an_unmount_removes_the_checked_mount_even_if_another_takes_its_path() {
+    if !is_available() {
         return;
     }
     let (_folder, path) = place(&["a/mnt", "b/mnt"]);
-    let sample = data("sample.zarr");
+    let sample = test_data("sample.zarr");
     for name in ["a/mnt", "b/mnt"] {
         assert!(zarrfs(&["mount", text(&sample), text(&path.join(name))]).status.success());
     }
@@ -118,11 +118,11 @@ fn a_mount_that_is_swapped_for_another_before_it_is_unmounted() {
     assert!(!moved && other);
 }
 
-/// A daemon finds its mount again, also where a directory above it is renamed while it is mounted.
+/// A daemon unmounts its mount even if a directory above it was renamed meanwhile.
 #[test]
-fn a_directory_above_a_mount_is_renamed() {
+fn a_mount_below_a_renamed_directory_can_be_unmounted() {
     let (_folder, path) = place(&["a/mnt"]);
-    let sample = data("sample.zarr");
+    let sample = test_data("sample.zarr");
     let mountpoint = path.join("a/mnt");
     let mut daemon = Command::new(ZARRFS)
         .args(["mount", "--foreground", text(&sample), text(&mountpoint)])

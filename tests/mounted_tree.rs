@@ -1,4 +1,4 @@
-//! The promise to users, sentence by sentence, on a real mount. Each test quotes what it checks.
+//! The promises to users about the mounted tree, on a real mount. Each test quotes what it checks.
 
 mod support;
 
@@ -8,9 +8,9 @@ use std::io::{Read, Seek, SeekFrom};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
-use support::{Mount, copy_tree, data, errno, is_header, zarrfs};
+use support::{Mount, copy_tree, errno, is_header, names, test_data, zarrfs};
 
-/// A store on disk made by hand: uncompressed, so that the test itself knows every byte.
+/// A store of uncompressed chunks, so that the test itself knows every byte.
 struct Store {
     directory: tempfile::TempDir,
 }
@@ -26,7 +26,7 @@ impl Store {
         self.directory.path()
     }
 
-    /// An array of bytes.
+    /// Creates an array of bytes without chunks and returns its directory.
     fn array(&self, name: &str, shape: &[u64], chunks: &[u64], more: &str) -> PathBuf {
         let path = self.path().join(name);
         fs::create_dir_all(&path).unwrap();
@@ -41,11 +41,6 @@ impl Store {
     }
 }
 
-fn names(path: &Path) -> BTreeSet<String> {
-    let names = fs::read_dir(path).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap());
-    names.filter(|name| !is_header(name)).collect()
-}
-
 fn xattr(path: &Path, name: &str) -> Option<String> {
     let mut value = vec![0; 65536];
     let n = rustix::fs::getxattr(path, name, &mut value).ok()?;
@@ -54,10 +49,10 @@ fn xattr(path: &Path, name: &str) -> Option<String> {
 
 /// "C order always, also for arrays stored with order F"; "a chunk file: in the array's own order (C or F)".
 #[test]
-fn flat_bytes_are_c_order_and_chunk_files_in_the_arrays_own() {
+fn flat_bytes_are_in_c_order_and_chunk_files_in_the_arrays_order() {
     let store = Store::new();
     let a = store.array("f", &[2, 3], &[2, 3], r#""order": "F""#);
-    // F layout of [[0, 1, 2], [3, 4, 5]]
+    // order F of [[0, 1, 2], [3, 4, 5]]
     fs::write(a.join("0.0"), [0, 3, 1, 4, 2, 5]).unwrap();
     let mount = Mount::new(store.path(), &[]);
     assert_eq!(fs::read(mount.join("f/data.raw")).unwrap(), [0, 1, 2, 3, 4, 5]);
@@ -68,7 +63,7 @@ fn flat_bytes_are_c_order_and_chunk_files_in_the_arrays_own() {
 /// "v1: a single array (meta/attrs) at the root, shown as v2"; "v1, order F: zarr 1.x stored order-F chunks of every
 /// compressor but blosc in C order; its bytes are read as it wrote them. `--v1-order spec` follows the text".
 #[test]
-fn version_1() {
+fn v1_arrays_are_shown_as_v2() {
     let directory = tempfile::tempdir().unwrap();
     let meta = r#"{"zarr_format": 1, "shape": [2, 3], "chunks": [2, 3], "dtype": "|u1", "compression": "none",
         "compression_opts": null, "fill_value": 0, "order": "F"}"#;
@@ -79,7 +74,7 @@ fn version_1() {
         let mount = Mount::new(directory.path(), &["--v1-order", reading]);
         assert_eq!(names(mount.path()), BTreeSet::from([".zarray", ".zattrs", "0.0", "data.raw"].map(String::from)));
         assert_eq!(fs::read(mount.join("data.raw")).unwrap(), flat, "{reading}");
-        // a chunk file is the stored chunk, decoded
+        // a chunk file is the decoded chunk as it is stored
         assert_eq!(fs::read(mount.join("0.0")).unwrap(), [1, 2, 3, 4, 5, 6], "{reading}");
         let view: serde_json::Value = serde_json::from_slice(&fs::read(mount.join(".zarray")).unwrap()).unwrap();
         assert_eq!(view["zarr_format"], 2);
@@ -101,7 +96,7 @@ fn chunk_names_are_joined_by_dots() {
     assert_eq!(names(&mount.join("slash")), BTreeSet::from([".zarray", "1.0", "data.raw"].map(String::from)));
     assert_eq!(fs::read(mount.join("slash/1.0")).unwrap(), [7]);
     assert_eq!(fs::read(mount.join("slash/data.raw")).unwrap(), [0, 0, 7, 0]);
-    // found as a writer of "/" names it, never listed
+    // names with "/" can be looked up, but are not listed
     assert_eq!(fs::read(mount.join("slash/1/0")).unwrap(), [7]);
     assert_eq!(names(&mount.join("slash/1")), BTreeSet::new());
     assert_eq!(errno(fs::read(mount.join("slash/0/0"))), "ENOENT");
@@ -122,10 +117,10 @@ fn edge_chunks_keep_their_padding() {
     assert_eq!(fs::read(mount.join("a/data.raw")).unwrap(), [0, 0, 5]);
 }
 
-/// "uninitialised chunk: its file is absent (ENOENT, not listed); in data.raw it reads as the fill value, or zeros
+/// "uninitialized chunk: its file is absent (ENOENT, not listed); in data.raw it reads as the fill value, or zeros
 /// where fill_value is null; SEEK_HOLE/SEEK_DATA report it as a hole where the fill bytes are zero".
 #[test]
-fn uninitialised_chunks() {
+fn uninitialized_chunks_read_as_the_fill_value() {
     let store = Store::new();
     for (name, fill) in [("seven", "7"), ("null", "null"), ("zero", "0")] {
         let a = store.array(name, &[12288], &[4096], &format!(r#""fill_value": {fill}"#));
@@ -151,9 +146,9 @@ fn uninitialised_chunks() {
 }
 
 /// "a chunk that can't be read or decoded: EIO, never fill values and never short data; the log names array, key, codec
-/// and cause"; its neighbours still read.
+/// and cause". Other chunks can still be read.
 #[test]
-fn a_damaged_chunk() {
+fn a_damaged_chunk_is_eio() {
     let store = Store::new();
     let a = store.array("a", &[16384], &[8192], r#""compressor": {"id": "zlib", "level": 1}"#);
     fs::write(a.join("0"), b"garbage").unwrap();
@@ -171,7 +166,7 @@ fn a_damaged_chunk() {
 
 /// "object dtypes: chunk files hold the decompressed object-codec bytes; no data.raw".
 #[test]
-fn objects() {
+fn arrays_of_objects_have_chunk_files_only() {
     let store = Store::new();
     let bytes = b"\x02\0\0\0\x01\0\0\0a\x02\0\0\0bc";
     let a = store.array("o", &[2], &[2], r#""dtype": "|O", "fill_value": "", "filters": [{"id": "vlen-utf8"}]"#);
@@ -187,7 +182,7 @@ fn objects() {
 /// "sizes: ls -l the decoded size, du the stored size (st_blocks), st_blksize a sensible read size"; "mtime: the stored
 /// key's; never now, never moved by reading".
 #[test]
-fn sizes_and_times() {
+fn sizes_and_times_are_those_of_the_store() {
     let store = Store::new();
     let a = store.array("a", &[100_000], &[50_000], "");
     fs::write(a.join("0"), vec![1; 50_000]).unwrap();
@@ -233,8 +228,8 @@ fn fixed_names_come_first() {
 /// "xattrs on the array directory and its files: user.zarr.shape ...; on a chunk file user.zarrfs.key and
 /// user.zarrfs.stored_size".
 #[test]
-fn extended_attributes() {
-    let mount = Mount::new(&data("sample.zarr"), &[]);
+fn extended_attributes_show_metadata() {
+    let mount = Mount::new(&test_data("sample.zarr"), &[]);
     for file in ["air_temperature", "air_temperature/data.raw", "air_temperature/0.0.0"] {
         let get = |name: &str| xattr(&mount.join(file), &format!("user.zarr.{name}")).unwrap_or_default();
         assert_eq!(get("shape"), "[62,37,53]", "{file}");
@@ -246,7 +241,7 @@ fn extended_attributes() {
         assert!(get("compressor").contains("\"id\":\"blosc\""));
     }
     let chunk = mount.join("air_temperature/0.0.1");
-    let stored = fs::metadata(data("sample.zarr/air_temperature/0.0.1")).unwrap().len();
+    let stored = fs::metadata(test_data("sample.zarr/air_temperature/0.0.1")).unwrap().len();
     assert_eq!(xattr(&chunk, "user.zarrfs.key").unwrap(), "air_temperature/0.0.1");
     assert_eq!(xattr(&chunk, "user.zarrfs.stored_size").unwrap(), stored.to_string());
     let mut list = vec![0u8; 4096];
@@ -277,16 +272,16 @@ fn hierarchy_and_plain_keys() {
     for absent in ["9", "00", "inner", ".zgroup"] {
         assert_eq!(errno(fs::metadata(mount.join("deep/er/a").join(absent))), "ENOENT", "{absent}");
     }
-    // who writes such a file looks it up before it is moved onto its chunk
+    // a program that writes such a file looks it up before it renames it
     assert_eq!(fs::read(mount.join("deep/er/a/0.partial")).unwrap(), b"x");
-    // an implicit group is a valid one in the mount
+    // an implicit group has a valid .zgroup in the mount
     assert!(fs::read_to_string(mount.join("deep/er/.zgroup")).unwrap().contains("\"zarr_format\": 2"));
 }
 
 /// "`.zarrfs/stats`: there by name, never listed".
 #[test]
 fn control_files_are_not_listed() {
-    let mount = Mount::new(&data("sample.zarr"), &[]);
+    let mount = Mount::new(&test_data("sample.zarr"), &[]);
     assert!(!names(mount.path()).contains(".zarrfs"));
     fs::read(mount.join("air_temperature/data.raw")).unwrap();
     assert_eq!(mount.counter("chunk_failures"), 0);
@@ -298,7 +293,7 @@ fn control_files_are_not_listed() {
 /// "undeclared separator: chunks under 0/0 without dimension_separator: detected where the store can list, with a
 /// warning in the log".
 #[test]
-fn undeclared_separator() {
+fn an_undeclared_separator_is_detected() {
     let store = Store::new();
     let a = store.array("a", &[2, 2], &[1, 2], "");
     fs::create_dir(a.join("1")).unwrap();
@@ -313,7 +308,7 @@ fn undeclared_separator() {
 /// "a damaged or unsupported array: its directory and metadata show, data.raw and headers do not; opening a chunk says
 /// EIO or EOPNOTSUPP; the reason is in the log and in .zarrfs/stats".
 #[test]
-fn damaged_and_unsupported_arrays() {
+fn damaged_and_unsupported_arrays_show_their_metadata() {
     let store = Store::new();
     let healthy = store.array("healthy", &[1], &[1], "");
     let unknown = store.array("unknown", &[1], &[1], r#""compressor": {"id": "nosuchcodec"}"#);
@@ -348,12 +343,12 @@ fn changes_behind_the_mount_are_seen_at_the_next_open() {
     let flat = mount.join("a/data.raw");
     let ends = |bytes: &[u8]| (bytes[0], bytes[bytes.len() - 1], bytes.len());
     assert_eq!(ends(&fs::read(&flat).unwrap()), (1, 0, 8192));
-    // somebody keeps the file open and mapped meanwhile
+    // another program keeps the file open and mapped meanwhile
     let mut kept = File::open(&flat).unwrap();
     kept.read_exact(&mut [0; 100]).unwrap();
     replace("0", &[2; 4096]);
     assert_eq!(ends(&fs::read(&flat).unwrap()), (2, 0, 8192));
-    // in place, same size: only the times tell
+    // a change in place with the same size changes only the times
     fs::write(a.join("0"), [3; 4096]).unwrap();
     assert_eq!(ends(&fs::read(&flat).unwrap()), (3, 0, 8192));
     assert_eq!(fs::read(mount.join("a/0")).unwrap(), [3; 4096]);
@@ -373,9 +368,9 @@ fn changes_behind_the_mount_are_seen_at_the_next_open() {
     assert_eq!(errno(fs::read(&flat)), "ENOENT");
 }
 
-/// Close-to-open holds whoever else has the file open: the kernel has one cache for all of them.
+/// An open sees the current array even if another program has the file open, since all share the kernel's page cache.
 #[test]
-fn what_an_old_descriptor_reads_does_no_harm_to_a_new_one() {
+fn an_old_descriptor_does_not_affect_what_a_new_one_reads() {
     let store = Store::new();
     let a = store.array("a", &[4, 4], &[2, 2], "");
     fs::write(a.join("0.0"), [1; 4]).unwrap();
@@ -389,7 +384,7 @@ fn what_an_old_descriptor_reads_does_no_harm_to_a_new_one() {
     };
     let (old, old_attributes) = (open("data.raw"), open(".zattrs"));
     assert_eq!(first(&old), [1, 1]);
-    // another shape: other chunks stand at the same offsets
+    // in another shape, other chunks lie at the same offsets
     store.array("a", &[6, 1], &[2, 1], "");
     fs::write(a.join("0.0"), [5, 6]).unwrap();
     fs::write(a.join(".zattrs"), "{\"a\": 2}").unwrap();
@@ -400,7 +395,7 @@ fn what_an_old_descriptor_reads_does_no_harm_to_a_new_one() {
     let mut text = String::new();
     (&new_attributes).read_to_string(&mut text).unwrap();
     assert_eq!(text, "{\"a\": 2}");
-    // no separator is declared: it is told by the chunks, which come later
+    // the separator is not declared, and detected from chunks that are stored later
     let b = store.array("b", &[2, 2], &[1, 2], "");
     let old = File::open(mount.join("b/data.raw")).unwrap();
     assert_eq!(first(&old), [0, 0]);
@@ -411,9 +406,9 @@ fn what_an_old_descriptor_reads_does_no_harm_to_a_new_one() {
     assert_eq!(first(&new), [7, 8]);
 }
 
-/// A chunk is what its name says, also right after the shape has changed.
+/// A chunk name stands for the chunk of the current grid, also right after the shape has changed.
 #[test]
-fn chunk_names_mean_the_grid_of_now() {
+fn chunk_names_refer_to_the_current_grid() {
     let store = Store::new();
     let a = store.array("a", &[4, 4], &[2, 2], "");
     fs::write(a.join("1.0"), b"AAAA").unwrap();
@@ -425,9 +420,9 @@ fn chunk_names_mean_the_grid_of_now() {
     assert_eq!(xattr(&mount.join("a/1.0"), "user.zarrfs.key").unwrap(), "a/1.0");
 }
 
-/// A plain file that becomes a chunk, or a chunk that can be read again, is one at once.
+/// A plain file that becomes a chunk, and a chunk that becomes readable, are shown as such immediately.
 #[test]
-fn a_plain_file_that_becomes_a_chunk() {
+fn a_plain_file_can_become_a_chunk() {
     let store = Store::new();
     fs::create_dir(store.path().join("g")).unwrap();
     let encoded = [&crc32(b"data"), &b"data"[..]].concat();
@@ -445,9 +440,9 @@ fn a_plain_file_that_becomes_a_chunk() {
     assert!(!mount.stats().contains("is not a regular file"), "{}", mount.stats());
 }
 
-/// Holes are those of the grid of now.
+/// SEEK_HOLE and SEEK_DATA use the current grid.
 #[test]
-fn holes_of_a_new_grid() {
+fn holes_refer_to_the_current_grid() {
     let store = Store::new();
     let a = store.array("a", &[2000, 1000], &[1, 1000], "");
     fs::write(a.join("950.0"), vec![1; 1000]).unwrap();
@@ -461,9 +456,9 @@ fn holes_of_a_new_grid() {
     assert_eq!(rustix::fs::seek(&file, rustix::fs::SeekFrom::Data(950_500)), Ok(1_900_500));
 }
 
-/// A group that becomes an array is one at once, also for whoever stands in it.
+/// A group that becomes an array is shown as one immediately, also to a process whose working directory it is.
 #[test]
-fn a_directory_is_what_the_store_says_now() {
+fn a_group_can_become_an_array() {
     let store = Store::new();
     fs::create_dir(store.path().join("new")).unwrap();
     let mount = Mount::new(store.path(), &[]);
@@ -488,9 +483,9 @@ fn crc32(bytes: &[u8]) -> [u8; 4] {
     out[..4].try_into().unwrap()
 }
 
-/// "EIO, never short data", also where the size of a chunk is known only by decoding it.
+/// "EIO, never short data", also where only decoding tells the size of a chunk.
 #[test]
-fn a_damaged_chunk_of_objects() {
+fn a_damaged_chunk_of_objects_is_eio() {
     let store = Store::new();
     let more = r#""dtype": "|O", "fill_value": "", "filters": [{"id": "vlen-utf8"}], "compressor": {"id": "zlib"}"#;
     let a = store.array("o", &[2], &[2], more);
@@ -499,9 +494,9 @@ fn a_damaged_chunk_of_objects() {
     assert_eq!(errno(fs::read(mount.join("o/0"))), "EIO");
 }
 
-/// What can't be looked at takes nothing else with it: one place of an array, one document, one group.
+/// A directory, document or group that cannot be read affects nothing else.
 #[test]
-fn unreadable_places_hide_nothing_else() {
+fn what_cannot_be_read_hides_nothing_else() {
     let store = Store::new();
     let a = store.array("a", &[2, 2], &[1, 1], r#""dimension_separator": "/""#);
     fs::create_dir(a.join("0")).unwrap();
@@ -524,11 +519,11 @@ fn unreadable_places_hide_nothing_else() {
     assert!(info.lines().any(|l| l.trim_start().starts_with("b ") && l.contains("0/1 chunks")), "{info}");
 }
 
-/// "-o ro / --read-only refuses with EROFS" at open; and "never writing": a mount read in full changes no file.
+/// "-o ro / --read-only refuses with EROFS" at open, and reading a whole mount changes no file of the store.
 #[test]
 fn writing_is_refused_and_reading_changes_nothing() {
     let directory = tempfile::tempdir().unwrap();
-    copy_tree(&data("sample.zarr"), directory.path());
+    copy_tree(&test_data("sample.zarr"), directory.path());
     let picture = || {
         let mut files = BTreeSet::new();
         let mut todo = vec![directory.path().to_path_buf()];
@@ -561,7 +556,7 @@ fn writing_is_refused_and_reading_changes_nothing() {
 
 /// "Mount, open, stat, first byte: O(1) in the number of chunks. Memory: the cache bound plus a constant."
 #[test]
-fn a_vast_array_is_as_quick_as_a_small_one() {
+fn an_array_of_many_chunks_opens_as_fast_as_a_small_one() {
     let store = Store::new();
     store.array("vast", &[1 << 30, 1 << 30], &[1, 1 << 20], "");
     let a = store.array("last", &[1 << 60], &[16], "");
@@ -582,11 +577,11 @@ fn a_vast_array_is_as_quick_as_a_small_one() {
     let peak = status.lines().find_map(|l| l.strip_prefix("VmHWM:")).unwrap();
     let peak: u64 = peak.trim().trim_end_matches(" kB").parse().unwrap();
     assert!(peak < 64 << 10, "peak memory {peak} KiB");
-    // not a measurement: only an enumeration of 2^56 chunks could take as long
+    // no measurement: only an enumeration of 2^56 chunks could take this long
     assert!(start.elapsed() < Duration::from_secs(20));
 }
 
-/// The bound of the cache holds while an array many times its size is read.
+/// The cache bound holds while an array many times its size is read.
 #[test]
 fn memory_stays_within_the_cache_bound() {
     let store = Store::new();
@@ -614,12 +609,12 @@ fn memory_stays_within_the_cache_bound() {
     assert!(peak < (8 + 64) << 10, "peak memory {peak} KiB");
 }
 
-/// The program's `cat` gives the same bytes as the mount, with the same offsets.
+/// `zarrfs cat` prints the same bytes as the mount shows, at the same offsets.
 #[test]
-fn cat_gives_the_flat_bytes() {
-    let mount = Mount::new(&data("sample.zarr"), &[]);
+fn cat_prints_the_flat_bytes() {
+    let mount = Mount::new(&test_data("sample.zarr"), &[]);
     let flat = fs::read(mount.join("air_temperature/data.raw")).unwrap();
-    let array = data("sample.zarr/air_temperature");
+    let array = test_data("sample.zarr/air_temperature");
     let array = array.to_str().unwrap();
     assert!(zarrfs(&["cat", array]).stdout == flat);
     assert!(zarrfs(&["cat", array, "--offset", "1001", "--length", "777"]).stdout == flat[1001..1778]);

@@ -1,5 +1,5 @@
-//! Random sequences of what can be done with files and directories, on a mount and on a plain directory: each call must
-//! answer the same, also on files that stay open while their names change, and in the end both must hold the same.
+//! Random sequences of file operations on a mount and on a plain directory. Each call must return the same on both, also on
+//! files that stay open while their names change, and both must hold the same files in the end.
 
 mod support;
 
@@ -8,19 +8,19 @@ use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use support::{Mount, errno, say};
+use support::{Mount, announce, errno};
 
 const SEQUENCES: u64 = 24;
 const STEPS: usize = 250;
 const DIRECTORIES: [&str; 4] = ["", "d", "d/e", "f"];
 const NAMES: [&str; 4] = ["x", "x.lock", "y", "e"];
-/// Files kept open.
+/// Number of files that are kept open.
 const OPEN: usize = 4;
 
-/// Numbers by chance, the same for the same seed.
-struct Chance(u64);
+/// A generator of random numbers and paths.
+struct Random(u64);
 
-impl Chance {
+impl Random {
     fn below(&mut self, n: usize) -> usize {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -53,30 +53,30 @@ enum Op {
     TruncateOpen(usize, u64),
 }
 
-fn op(chance: &mut Chance) -> Op {
-    let bytes = |c: &mut Chance| vec![c.below(256) as u8; [0, 3, 5000, 70_000][c.below(4)]];
-    let size = |c: &mut Chance| [0, 2, 4096, 9000][c.below(4)] + c.below(3) as u64;
-    match chance.below(22) {
-        0 | 1 => Op::Write(chance.path(), bytes(chance)),
-        2 => Op::CreateNew(chance.path(), bytes(chance)),
-        3 => Op::Append(chance.path(), bytes(chance)),
-        4 => Op::Truncate(chance.path(), size(chance)),
-        5 | 6 => Op::Read(chance.path()),
-        7 => Op::Stat(chance.path()),
-        8 => Op::Remove(chance.path()),
-        9..=12 => Op::Rename(chance.path(), chance.path()),
-        13 => Op::Rename(DIRECTORIES[1 + chance.below(3)].into(), DIRECTORIES[1 + chance.below(3)].into()),
-        14 => Op::MakeDirectory(DIRECTORIES[1 + chance.below(3)]),
-        15 => Op::RemoveDirectory(chance.path()),
-        16 => Op::List(DIRECTORIES[chance.below(4)]),
-        17 | 18 => Op::Open(chance.below(OPEN), chance.path()),
-        19 => Op::WriteOpen(chance.below(OPEN), size(chance), bytes(chance)),
-        20 => Op::ReadOpen(chance.below(OPEN)),
-        _ => Op::TruncateOpen(chance.below(OPEN), size(chance)),
+fn op(random: &mut Random) -> Op {
+    let bytes = |c: &mut Random| vec![c.below(256) as u8; [0, 3, 5000, 70_000][c.below(4)]];
+    let size = |c: &mut Random| [0, 2, 4096, 9000][c.below(4)] + c.below(3) as u64;
+    match random.below(22) {
+        0 | 1 => Op::Write(random.path(), bytes(random)),
+        2 => Op::CreateNew(random.path(), bytes(random)),
+        3 => Op::Append(random.path(), bytes(random)),
+        4 => Op::Truncate(random.path(), size(random)),
+        5 | 6 => Op::Read(random.path()),
+        7 => Op::Stat(random.path()),
+        8 => Op::Remove(random.path()),
+        9..=12 => Op::Rename(random.path(), random.path()),
+        13 => Op::Rename(DIRECTORIES[1 + random.below(3)].into(), DIRECTORIES[1 + random.below(3)].into()),
+        14 => Op::MakeDirectory(DIRECTORIES[1 + random.below(3)]),
+        15 => Op::RemoveDirectory(random.path()),
+        16 => Op::List(DIRECTORIES[random.below(4)]),
+        17 | 18 => Op::Open(random.below(OPEN), random.path()),
+        19 => Op::WriteOpen(random.below(OPEN), size(random), bytes(random)),
+        20 => Op::ReadOpen(random.below(OPEN)),
+        _ => Op::TruncateOpen(random.below(OPEN), size(random)),
     }
 }
 
-/// A directory and the files open in it.
+/// One of the two directories, with the files that are open in it.
 struct Side {
     root: std::path::PathBuf,
     open: [Option<File>; OPEN],
@@ -87,9 +87,9 @@ fn digest(bytes: &[u8]) -> String {
     format!("{} {}", bytes.len(), &support::hex(&Sha256::digest(bytes))[..12])
 }
 
-fn told<T>(result: std::io::Result<T>, tell: impl FnOnce(T) -> String) -> String {
+fn describe<T>(result: std::io::Result<T>, show: impl FnOnce(T) -> String) -> String {
     match result {
-        Ok(value) => tell(value),
+        Ok(value) => show(value),
         e => errno(e),
     }
 }
@@ -99,7 +99,7 @@ impl Side {
         Side { root: root.to_path_buf(), open: [const { None }; OPEN] }
     }
 
-    /// Does it, and says what came of it.
+    /// Carries out an operation and describes its result.
     fn run(&mut self, op: &Op) -> String {
         let path = |name: &str| if name.is_empty() { self.root.clone() } else { self.root.join(name) };
         let write = |mut file: File, bytes: &[u8]| file.write_all(bytes);
@@ -112,8 +112,8 @@ impl Side {
             }
             Op::Append(name, bytes) => errno(options.append(true).open(path(name)).and_then(|f| write(f, bytes))),
             Op::Truncate(name, size) => errno(options.open(path(name)).and_then(|f| f.set_len(*size))),
-            Op::Read(name) => told(fs::read(path(name)), |bytes| digest(&bytes)),
-            Op::Stat(name) => told(fs::metadata(path(name)), |m| match m.is_dir() {
+            Op::Read(name) => describe(fs::read(path(name)), |bytes| digest(&bytes)),
+            Op::Stat(name) => describe(fs::metadata(path(name)), |m| match m.is_dir() {
                 true => "directory".into(),
                 false => m.len().to_string(),
             }),
@@ -121,7 +121,7 @@ impl Side {
             Op::Rename(from, to) => errno(fs::rename(path(from), path(to))),
             Op::MakeDirectory(name) => errno(fs::create_dir(path(name))),
             Op::RemoveDirectory(name) => errno(fs::remove_dir(path(name))),
-            Op::List(name) => told(fs::read_dir(path(name)), |entries| {
+            Op::List(name) => describe(fs::read_dir(path(name)), |entries| {
                 let mut names: Vec<_> = entries.map(|e| e.unwrap().file_name()).collect();
                 names.retain(|name| name != ".zgroup");
                 names.sort();
@@ -138,7 +138,7 @@ impl Side {
             Op::TruncateOpen(n, size) => self.with_open(*n, |f| errno(f.set_len(*size))),
             Op::ReadOpen(n) => self.with_open(*n, |f| {
                 let mut bytes = vec![0; f.metadata().unwrap().len() as usize];
-                told(f.read_exact_at(&mut bytes, 0), |()| digest(&bytes))
+                describe(f.read_exact_at(&mut bytes, 0), |()| digest(&bytes))
             }),
         }
     }
@@ -148,7 +148,7 @@ impl Side {
     }
 }
 
-/// Every file and directory below, and its bytes.
+/// Returns every file and directory below `root` with its bytes.
 fn content(root: &Path) -> BTreeMap<String, String> {
     let (mut all, mut directories) = (BTreeMap::new(), vec![root.to_path_buf()]);
     while let Some(directory) = directories.pop() {
@@ -166,16 +166,16 @@ fn content(root: &Path) -> BTreeMap<String, String> {
 }
 
 #[test]
-fn names_are_as_in_any_directory() {
+fn file_operations_behave_as_in_a_plain_directory() {
     let (mut counts, mut failures) = (0, 0);
     for seed in 1..=SEQUENCES {
         let (store, plain) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         fs::write(store.path().join(".zgroup"), "{\"zarr_format\": 2}").unwrap();
         let mount = Mount::new(store.path(), &[]);
         let mut sides = [Side::new(mount.path()), Side::new(plain.path())];
-        let mut chance = Chance(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         for step in 0..STEPS {
-            let op = op(&mut chance);
+            let op = op(&mut random);
             let [here, there] = sides.each_mut().map(|side| side.run(&op));
             let shown = format!("{op:?}");
             assert_eq!(here, there, "seed {seed}, step {step}: {:.80}", shown);
@@ -187,6 +187,6 @@ fn names_are_as_in_any_directory() {
         drop((sides, mount));
         assert_eq!(content(store.path()), wanted, "seed {seed}");
     }
-    say(&format!("{counts} calls answered alike, {failures} of them with an error"));
+    announce(&format!("{counts} calls answered alike, {failures} of them with an error"));
     assert!(failures > counts / 10 && failures < counts * 9 / 10, "both must be tried");
 }

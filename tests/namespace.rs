@@ -1,5 +1,6 @@
-//! Names that are made, removed and renamed through a mount, and documents and plain keys that are written: the
-//! promise, sentence by sentence. Flat bytes and chunk files are in `writing.rs`, other programs in `python_writers.rs`.
+//! Creating, removing and renaming files and directories through a mount, and writing documents and plain keys. The tests
+//! quote the promises to users. Writing flat bytes and chunk files is tested in `writing.rs`, other programs in
+//! `python_writers.rs`.
 
 mod support;
 
@@ -9,14 +10,13 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::Path;
-use std::process::Command;
-use support::made::{Made, pattern};
-use support::{Mount, errno, is_header};
+use support::array::{TestArray, pattern};
+use support::{Mount, close, errno, names, run};
 
-/// A store with one group, `g`, and one array, `a`, of all its chunks.
+/// A store with one group, `g`, and one array, `a`, all of whose chunks are stored.
 struct Store {
     directory: tempfile::TempDir,
-    array: Made,
+    array: TestArray,
 }
 
 impl Store {
@@ -26,7 +26,7 @@ impl Store {
         for group in ["", "g"] {
             fs::write(directory.path().join(group).join(".zgroup"), "{\"zarr_format\": 2}").unwrap();
         }
-        let array = Made::full(directory.path().join("a"), &[5, 6], &[2, 3], more);
+        let array = TestArray::with_chunks(directory.path().join("a"), &[5, 6], &[2, 3], more);
         Store { directory, array }
     }
 
@@ -38,13 +38,13 @@ impl Store {
         self.directory.path()
     }
 
-    /// What the store holds, seen by another mount.
-    fn seen_anew<T>(&self, look: impl FnOnce(&Mount) -> T) -> T {
+    /// Calls `look` with a new mount, which shows what the store holds.
+    fn with_new_mount<T>(&self, look: impl FnOnce(&Mount) -> T) -> T {
         look(&Mount::new(self.path(), &["--read-only"]))
     }
 
-    /// No unfinished file is left.
-    fn check_clean(&self) {
+    /// Checks that no temporary file is left in the store.
+    fn assert_no_temporary_files(&self) {
         let mut directories = vec![self.path().to_path_buf()];
         while let Some(directory) = directories.pop() {
             for entry in fs::read_dir(&directory).unwrap().map(|e| e.unwrap()) {
@@ -57,26 +57,14 @@ impl Store {
     }
 }
 
-fn names(path: &Path) -> BTreeSet<String> {
-    let names = fs::read_dir(path).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap());
-    names.filter(|name| !is_header(name)).collect()
-}
-
 fn document(path: &Path) -> Value {
     serde_json::from_slice(&fs::read(path).unwrap()).unwrap()
 }
 
-fn run(program: &str, args: &[&str], directory: &Path) -> String {
-    let output = Command::new(program).args(args).current_dir(directory).output().unwrap();
-    let said = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success(), "{program} {args:?}: {said}");
-    said
-}
-
 /// "`.zattrs`, `.zgroup`, `.zarray`: written as files; checked when closed: not valid JSON, or metadata that can't be
-/// honoured, is EINVAL and the old one stays."
+/// honored, is EINVAL and the old one stays."
 #[test]
-fn documents_are_checked_when_they_are_closed() {
+fn invalid_documents_are_refused_at_close() {
     let store = Store::compressed();
     let mount = Mount::new(store.path(), &[]);
     let path = mount.join("a/.zattrs");
@@ -92,36 +80,26 @@ fn documents_are_checked_when_they_are_closed() {
         ("g/.zarray", "{}"),
     ] {
         let before = fs::read(mount.join(name)).ok();
-        assert_eq!(close_says(&mount.join(name), bad), "EINVAL", "{name} {bad:?}");
+        assert_eq!(close_after_writing(&mount.join(name), bad), "EINVAL", "{name} {bad:?}");
         assert_eq!(fs::read(mount.join(name)).ok(), before, "{name} {bad:?}");
     }
     assert_eq!(names(&mount.join("g")), BTreeSet::from([".zgroup".to_string()]));
     let stats = mount.stats();
     assert!(stats.contains("/a/.zattrs") && stats.contains("not valid JSON"), "{stats}");
     assert_eq!(fs::read(mount.join("a/data.raw")).unwrap(), store.array.flat);
-    store.check_clean();
+    store.assert_no_temporary_files();
 }
 
-/// Writes a file and returns what its closing said.
-fn close_says(path: &Path, text: &str) -> String {
+/// Writes a file and returns the result of closing it.
+fn close_after_writing(path: &Path, text: &str) -> String {
     let mut file = OpenOptions::new().write(true).create(true).truncate(true).open(path).unwrap();
     file.write_all(text.as_bytes()).unwrap();
     errno(rustix::io::fcntl_dupfd_cloexec(&file, 0).map_err(Into::into).and_then(close))
 }
 
-/// Closes a descriptor and says how that went.
-fn close(fd: std::os::fd::OwnedFd) -> std::io::Result<()> {
-    use std::os::fd::IntoRawFd;
-    // SAFETY: the descriptor is owned here, and nobody uses it afterwards.
-    match unsafe { libc::close(fd.into_raw_fd()) } {
-        0 => Ok(()),
-        _ => Err(std::io::Error::last_os_error()),
-    }
-}
-
-/// What is read of a draft, and what `stat` tells of it while it is open, is the draft; it is stored with fsync, too.
+/// Reads and `stat` see an open document as it has been written so far. Fsync stores it.
 #[test]
-fn a_document_that_is_written_shows_as_it_is_written() {
+fn an_open_document_shows_what_has_been_written() {
     let store = Store::compressed();
     let mount = Mount::new(store.path(), &[]);
     let path = mount.join("g/.zattrs");
@@ -139,13 +117,13 @@ fn a_document_that_is_written_shows_as_it_is_written() {
     assert!(!store.path().join("g/.zattrs").exists());
     file.sync_all().unwrap();
     assert_eq!(fs::read(store.path().join("g/.zattrs")).unwrap(), b"{\"a\": 2}");
-    // appended, and by two descriptors
+    // append through a second descriptor
     let mut more = OpenOptions::new().append(true).open(&path).unwrap();
     more.write_all(b"\n").unwrap();
     drop((more, file));
     assert_eq!(fs::read(&path).unwrap(), b"{\"a\": 2}\n");
     assert_eq!(fs::metadata(&path).unwrap().len(), 9);
-    // more than a document may have
+    // a document has at most 16 MiB
     let file = OpenOptions::new().write(true).open(&path).unwrap();
     assert_eq!(errno(file.write_all_at(b"x", 16 << 20)), "EFBIG");
     drop(file);
@@ -155,7 +133,7 @@ fn a_document_that_is_written_shows_as_it_is_written() {
 
 /// "`mkdir` creates a group; `.zarray` written into a new directory creates an array"; "stored as their `.zarray` says".
 #[test]
-fn directories_are_groups_and_become_arrays() {
+fn mkdir_creates_a_group_and_a_written_zarray_makes_it_an_array() {
     let store = Store::compressed();
     let mount = Mount::new(store.path(), &[]);
     fs::create_dir(mount.join("g/new")).unwrap();
@@ -174,16 +152,16 @@ fn directories_are_groups_and_become_arrays() {
     fs::write(mount.join("g/new/1"), [1, 2, 3, 4]).unwrap();
     assert_eq!(fs::read(store.path().join("g/new/1")).unwrap()[0], 0x78, "zlib's first byte");
     assert_eq!(fs::read(mount.join("g/new/data.raw")).unwrap(), [9, 0, 9, 0, 1, 2, 3, 4]);
-    store.seen_anew(|mount| {
+    store.with_new_mount(|mount| {
         assert_eq!(fs::read(mount.join("g/new/data.raw")).unwrap(), [9, 0, 9, 0, 1, 2, 3, 4]);
     });
-    store.check_clean();
+    store.assert_no_temporary_files();
 }
 
 /// "creating one (`cp`, `dd`) starts it full size with the fill value"; "delete a chunk file: the chunk becomes
-/// uninitialised".
+/// uninitialized".
 #[test]
-fn chunk_files_are_made_and_deleted() {
+fn chunk_files_can_be_created_and_deleted() {
     let mut store = Store::new(json!({"compressor": {"id": "zlib", "level": 1}, "fill_value": 5}));
     let mount = Mount::new(store.path(), &[]);
     fs::remove_file(mount.join("a/0.0")).unwrap();
@@ -200,34 +178,34 @@ fn chunk_files_are_made_and_deleted() {
     drop(file);
     store.array.set_chunk(&[0, 0], &[5, 1, 2, 5, 5, 5]);
     assert_eq!(fs::read(mount.join("a/data.raw")).unwrap(), store.array.flat);
-    store.seen_anew(|mount| assert_eq!(fs::read(mount.join("a/data.raw")).unwrap(), store.array.flat));
+    store.with_new_mount(|mount| assert_eq!(fs::read(mount.join("a/data.raw")).unwrap(), store.array.flat));
 
-    // made and closed, it is all fill value; copied, what was copied
+    // a chunk that is created and closed holds the fill value; a copied one holds what was copied
     fs::remove_file(mount.join("a/2.1")).unwrap();
     drop(File::create(mount.join("a/2.1")).unwrap());
     assert_eq!(fs::read(mount.join("a/2.1")).unwrap(), [5; 6]);
     fs::remove_file(mount.join("a/2.1")).unwrap();
     fs::copy(mount.join("a/0.0"), mount.join("a/2.1")).unwrap();
     assert_eq!(fs::read(mount.join("a/2.1")).unwrap(), [5, 1, 2, 5, 5, 5]);
-    // there are no chunks outside the grid
+    // no chunk can be created outside the grid
     for name in ["9.9", "3.0", "00.0", "0.0.0"] {
         assert_eq!(errno(File::create(mount.join("a").join(name))), "EINVAL", "{name}");
     }
-    store.check_clean();
+    store.assert_no_temporary_files();
 }
 
 /// "`mv` of a file onto a chunk name stores it if it has the chunk's size, else EINVAL and the old chunk stays".
 #[test]
-fn files_are_moved_onto_chunks() {
+fn a_file_of_the_right_size_can_be_moved_onto_a_chunk() {
     let mut store = Store::compressed();
     let mount = Mount::new(store.path(), &[]);
     let bytes = pattern(7, store.array.chunk_size());
     let flat = File::open(mount.join("a/data.raw")).unwrap();
     let mut seen = vec![0; store.array.flat.len()];
     flat.read_exact_at(&mut seen, 0).unwrap();
-    // as zarr-python names them, and as it might
+    // the first two are names that zarr-python gives to temporary files
     for (name, index) in [("0.0.5ce1.partial", [0, 0]), ("0.1.partial", [0, 1]), ("new", [2, 1])] {
-        let (temporary, chunk) = (mount.join("a").join(name), mount.join("a").join(Made::name(&index)));
+        let (temporary, chunk) = (mount.join("a").join(name), mount.join("a").join(TestArray::chunk_name(&index)));
         fs::write(&temporary, &bytes).unwrap();
         assert_eq!(fs::metadata(&temporary).unwrap().len(), bytes.len() as u64);
         fs::rename(&temporary, &chunk).unwrap();
@@ -235,7 +213,7 @@ fn files_are_moved_onto_chunks() {
         assert_eq!(fs::read(&chunk).unwrap(), bytes);
         assert!(!store.path().join("a").join(name).exists());
         store.array.set_chunk(&index, &bytes);
-        // who has it open already, too
+        // files that are already open show the new chunk as well
         flat.read_exact_at(&mut seen, 0).unwrap();
         assert_eq!(seen, store.array.flat);
     }
@@ -245,30 +223,30 @@ fn files_are_moved_onto_chunks() {
         assert_eq!(fs::read(mount.join("a/wrong")).unwrap().len(), len);
         assert_eq!(errno(fs::rename(mount.join("a/wrong"), mount.join("a/9.9"))), "EINVAL");
     }
-    // who has the file still open can't write what nobody would see
+    // a file that was moved away while open must not accept writes that would be lost
     let mut file = File::create(mount.join("a/open")).unwrap();
     file.write_all(&bytes).unwrap();
     fs::rename(mount.join("a/open"), mount.join("a/2.0")).unwrap();
     store.array.set_chunk(&[2, 0], &bytes);
     assert_eq!(file.write_all(b"more").unwrap_err().raw_os_error(), Some(libc::ESTALE));
     drop(file);
-    // onto one that is not stored, and from elsewhere in the mount
+    // onto a chunk that is not stored, from another directory
     fs::remove_file(mount.join("a/1.1")).unwrap();
     fs::write(mount.join("g/file"), &bytes).unwrap();
     fs::rename(mount.join("g/file"), mount.join("a/1.1")).unwrap();
     store.array.set_chunk(&[1, 1], &bytes);
-    store.seen_anew(|mount| assert_eq!(fs::read(mount.join("a/data.raw")).unwrap(), store.array.flat));
-    store.check_clean();
+    store.with_new_mount(|mount| assert_eq!(fs::read(mount.join("a/data.raw")).unwrap(), store.array.flat));
+    store.assert_no_temporary_files();
 }
 
-/// "A chunk is replaced atomically: any reader ... sees the old one or the new one": also by many at once.
+/// "A chunk is replaced atomically: any reader ... sees the old one or the new one", also with four concurrent writers.
 #[test]
-fn chunks_that_are_moved_in_are_seen_whole() {
+fn a_moved_in_chunk_is_never_seen_in_part() {
     const LEN: usize = 4096;
     let directory = tempfile::tempdir().unwrap();
     fs::write(directory.path().join(".zgroup"), "{\"zarr_format\": 2}").unwrap();
     let more = json!({"compressor": {"id": "zlib", "level": 1}});
-    Made::full(directory.path().join("a"), &[8 * LEN], &[LEN], more);
+    TestArray::with_chunks(directory.path().join("a"), &[8 * LEN], &[LEN], more);
     let mount = Mount::new(directory.path(), &[]);
     for chunk in 0..8 {
         fs::write(mount.join(&format!("a/{chunk}")), [0; LEN]).unwrap();
@@ -288,7 +266,7 @@ fn chunks_that_are_moved_in_are_seen_whole() {
                     let temporary = mount.join(&format!("a/{chunk}.{writer}.partial"));
                     fs::write(&temporary, [round; LEN]).unwrap();
                     fs::rename(&temporary, mount.join(&format!("a/{chunk}"))).unwrap();
-                    // who has moved it sees it at once, in a file that was open before
+                    // a file that was open before shows the chunk as soon as rename returns
                     look(chunk, round);
                     for other in 0..8 {
                         look(other, 0);
@@ -303,12 +281,12 @@ fn chunks_that_are_moved_in_are_seen_whole() {
     assert_eq!(files.len(), 9, "{files:?}");
 }
 
-/// Chunks and documents that get other names keep what they show: a chunk in its own order, a document its text.
+/// A chunk or document that is renamed keeps its bytes: a chunk those in its own order, a document its text.
 #[test]
-fn chunks_and_documents_are_moved_as_they_show() {
+fn renamed_chunks_and_documents_keep_their_bytes() {
     let mut store = Store::compressed();
     let other = json!({"dtype": "<u4", "compressor": {"id": "bz2", "level": 1}});
-    let mut other = Made::full(store.path().join("c"), &[4, 3], &[2, 3], other);
+    let mut other = TestArray::with_chunks(store.path().join("c"), &[4, 3], &[2, 3], other);
     let mount = Mount::new(store.path(), &[]);
     let bytes = fs::read(mount.join("a/0.1")).unwrap();
     fs::rename(mount.join("a/0.1"), mount.join("a/1.0")).unwrap();
@@ -316,21 +294,21 @@ fn chunks_and_documents_are_moved_as_they_show() {
     store.array.clear(&[0, 1]);
     assert_eq!(errno(fs::metadata(mount.join("a/0.1"))), "ENOENT");
     assert_eq!(fs::read(mount.join("a/data.raw")).unwrap(), store.array.flat);
-    // its bytes as they are, into an array of another order
+    // the bytes are kept even if the other array has another order
     fs::rename(mount.join("a/1.0"), mount.join("c/1.0")).unwrap();
     store.array.clear(&[1, 0]);
     other.set_chunk(&[1, 0], &bytes);
     fs::rename(mount.join("c/0.0"), mount.join("g/kept")).unwrap();
     assert_eq!(fs::read(mount.join("g/kept")).unwrap(), other.chunk(&[0, 0]));
     other.clear(&[0, 0]);
-    // what was there by a name just now is there no more by it
+    // a new chunk under the old name is another file
     fs::copy(mount.join("c/1.0"), mount.join("c/0.0")).unwrap();
     assert_eq!(fs::read(mount.join("g/kept")).unwrap().len(), other.chunk_size());
     assert_ne!(fs::read(mount.join("g/kept")).unwrap(), fs::read(mount.join("c/0.0")).unwrap());
     other.set_chunk(&[0, 0], &bytes);
     for array in [&store.array, &other] {
         let name = array.path.file_name().unwrap().to_str().unwrap();
-        store.seen_anew(|mount| assert_eq!(fs::read(mount.join(name).join("data.raw")).unwrap(), array.flat));
+        store.with_new_mount(|mount| assert_eq!(fs::read(mount.join(name).join("data.raw")).unwrap(), array.flat));
     }
 
     fs::write(mount.join("a/.zattrs"), "{\"a\": 1}").unwrap();
@@ -343,12 +321,12 @@ fn chunks_and_documents_are_moved_as_they_show() {
     assert_eq!(errno(fs::rename(mount.join("a/bad"), mount.join("g/.zattrs"))), "EINVAL");
     assert_eq!(fs::read(mount.join("g/.zattrs")).unwrap(), b"{\"a\": 1}");
     assert_eq!(fs::read(mount.join("a/bad")).unwrap(), b"{");
-    store.check_clean();
+    store.assert_no_temporary_files();
 }
 
-/// An editor that moves the old `.zarray` away before it writes the new one doesn't lose the codecs, which it never saw.
+/// An editor that renames the old `.zarray` before it writes the new one does not lose the codecs, which the mount hides.
 #[test]
-fn an_array_document_is_replaced_by_way_of_a_backup() {
+fn saving_zarray_by_way_of_a_backup_keeps_the_codecs() {
     let mut store = Store::compressed();
     let mount = Mount::new(store.path(), &[]);
     let (path, backup) = (mount.join("a/.zarray"), mount.join("a/.zarray~"));
@@ -364,13 +342,12 @@ fn an_array_document_is_replaced_by_way_of_a_backup() {
     store.array.flat = store.array.flat.chunks(row).flat_map(|row| row[..12].to_vec()).collect();
     assert_eq!(fs::read(mount.join("a/data.raw")).unwrap(), store.array.flat);
     assert_eq!(names(&mount.join("a")), BTreeSet::from([".zarray", "data.raw", "0.0", "1.0", "2.0"].map(String::from)));
-    store.check_clean();
+    store.assert_no_temporary_files();
 }
 
-/// "a write past the end ... `cp new.raw data.raw` do what one expects": so does `mv`, which is to change nothing if
-/// the size is another.
+/// `mv new.raw data.raw` replaces the flat bytes, and changes nothing if the file has another size.
 #[test]
-fn a_file_of_the_right_size_is_moved_onto_flat_bytes() {
+fn a_file_of_the_right_size_can_be_moved_onto_data_raw() {
     let mut store = Store::compressed();
     let mount = Mount::new(store.path(), &[]);
     store.array.flat = pattern(9, store.array.flat.len());
@@ -380,11 +357,11 @@ fn a_file_of_the_right_size_is_moved_onto_flat_bytes() {
     assert_eq!(errno(fs::rename(mount.join("short.raw"), mount.join("a/data.raw"))), "EINVAL");
     assert_eq!(fs::read(mount.join("a/data.raw")).unwrap(), store.array.flat);
     assert_eq!(errno(fs::metadata(mount.join("new.raw"))), "ENOENT");
-    store.seen_anew(|mount| assert_eq!(fs::read(mount.join("a/data.raw")).unwrap(), store.array.flat));
-    // and they stay where they are
+    store.with_new_mount(|mount| assert_eq!(fs::read(mount.join("a/data.raw")).unwrap(), store.array.flat));
+    // data.raw itself cannot be moved
     assert_eq!(errno(fs::rename(mount.join("a/data.raw"), mount.join("moved.raw"))), "EPERM");
     assert_eq!(errno(fs::rename(mount.join("a/.zarray"), mount.join("a/data.raw"))), "EINVAL");
-    // the thread that removes it may miss it once, since it may be about to create it anew; nobody else does
+    // after a removal only the removing thread may find the file missing, once, since it may be about to create it anew
     let path = mount.join("a/data.raw");
     fs::remove_file(&path).unwrap();
     std::thread::scope(|scope| assert_eq!(scope.spawn(|| fs::read(&path).unwrap()).join().unwrap(), store.array.flat));
@@ -394,18 +371,18 @@ fn a_file_of_the_right_size_is_moved_onto_flat_bytes() {
     assert_eq!(errno(fs::remove_file(mount.join(".zarrfs/stats"))), "EPERM");
     assert_eq!(errno(fs::remove_dir(mount.join(".zarrfs"))), "EPERM");
     assert_eq!(errno(File::create(mount.join(".zarrfs/x"))), "EPERM");
-    store.check_clean();
+    store.assert_no_temporary_files();
 }
 
 /// "`rmdir` / `rm -r` delete; `mv` renames within the mount".
 #[test]
-fn directories_are_removed_and_renamed() {
+fn directories_can_be_removed_and_renamed() {
     let mut store = Store::compressed();
     let mount = Mount::new(store.path(), &[]);
     assert_eq!(errno(fs::remove_dir(mount.join("a"))), "ENOTEMPTY");
     assert_eq!(errno(fs::remove_dir(mount.join("a/data.raw"))), "ENOTDIR");
     assert_eq!(errno(fs::remove_file(mount.join("a"))), "EISDIR");
-    // what was written and not stored yet goes along
+    // a rename takes along what is written and not yet stored
     let file = OpenOptions::new().write(true).open(mount.join("a/data.raw")).unwrap();
     file.write_all_at(&[1, 2, 3, 4], 0).unwrap();
     store.array.flat[..4].copy_from_slice(&[1, 2, 3, 4]);
@@ -415,12 +392,12 @@ fn directories_are_removed_and_renamed() {
     assert_eq!(errno(fs::metadata(mount.join("a"))), "ENOENT");
     assert_eq!(fs::read(mount.join("g/b/data.raw")).unwrap(), store.array.flat);
     assert_eq!(errno(fs::rename(mount.join("g"), mount.join("g/b/c"))), "EINVAL");
-    // a directory that shows more than its .zgroup is not empty
+    // a group with more than its .zgroup is not empty
     fs::write(mount.join("g/.zattrs"), "{}").unwrap();
     fs::rename(mount.join("g/b"), mount.join("b")).unwrap();
     assert_eq!(errno(fs::remove_dir(mount.join("g"))), "ENOTEMPTY");
     fs::rename(mount.join("b"), mount.join("g/b")).unwrap();
-    // onto an empty group, not onto another
+    // a directory can be renamed onto an empty group only
     fs::create_dir(mount.join("empty")).unwrap();
     fs::rename(mount.join("g"), mount.join("empty")).unwrap();
     fs::create_dir(mount.join("g")).unwrap();
@@ -435,9 +412,9 @@ fn directories_are_removed_and_renamed() {
     assert_eq!(names(mount.path()), BTreeSet::from([".zgroup".to_string()]));
 }
 
-/// `rm -r` removes an array in whatever order it lists its files, with any separator, and what is not shown with it.
+/// `rm -r` works in any order of the files and with any separator, and also deletes what the mount does not show.
 #[test]
-fn rm_r_leaves_nothing() {
+fn removing_all_files_and_the_directory_deletes_an_array() {
     for (n, order) in ["data.raw", ".zarray", "0.0"].into_iter().enumerate() {
         for separator in [".", "/"] {
             let store = Store::new(json!({"dimension_separator": separator}));
@@ -452,7 +429,7 @@ fn rm_r_leaves_nothing() {
             }
             fs::remove_dir(mount.join("a")).unwrap();
             assert!(!store.path().join("a").exists());
-            // and the same name serves again
+            // the name can be used again
             fs::create_dir(mount.join("a")).unwrap();
             fs::write(mount.join("a/.zarray"), store.array.text()).unwrap();
             assert_eq!(fs::read(mount.join("a/data.raw")).unwrap(), vec![0; 30]);
@@ -462,7 +439,7 @@ fn rm_r_leaves_nothing() {
 
 /// "other files: a name that is no chunk key and no metadata is a plain key of the store, kept as it is".
 #[test]
-fn plain_keys_are_files_as_ever() {
+fn plain_keys_behave_like_regular_files() {
     let store = Store::compressed();
     let mount = Mount::new(store.path(), &[]);
     for place in ["", "g", "a"] {
@@ -482,7 +459,7 @@ fn plain_keys_are_files_as_ever() {
         assert!(names(path.parent().unwrap()).contains("notes.txt"));
         fs::remove_file(&path).unwrap();
         assert!(!store.path().join(place).join("notes.txt").exists());
-        // who has it open still has it
+        // a descriptor that is open keeps the deleted file
         assert_eq!(file.metadata().unwrap().len(), 4);
         file.write_all_at(b"A", 0).unwrap();
         let mut bytes = [0; 4];
@@ -500,9 +477,9 @@ fn plain_keys_are_files_as_ever() {
     assert_eq!(fs::read(store.path().join("node")).unwrap(), b"");
 }
 
-/// "editors' and libraries' temp-file-then-rename saves work": also when the same names come again and again.
+/// "editors' and libraries' temp-file-then-rename saves work", also repeatedly with the same names.
 #[test]
-fn a_file_is_replaced_by_renaming_again_and_again() {
+fn a_file_can_be_replaced_by_renaming_many_times() {
     let store = Store::compressed();
     let mount = Mount::new(store.path(), &[]);
     let (index, lock) = (mount.join("index"), mount.join("index.lock"));
@@ -520,7 +497,7 @@ fn a_file_is_replaced_by_renaming_again_and_again() {
         assert_eq!(fs::read_to_string(&index).unwrap(), old[n].1, "{n}");
         fs::remove_file(&lock).unwrap();
     }
-    // whoever has an old one open has what he opened
+    // a descriptor keeps the version that it has opened
     for (file, text) in &old {
         assert_eq!(file.metadata().unwrap().len(), text.len() as u64);
         let mut bytes = vec![0; text.len()];
@@ -543,9 +520,9 @@ fn a_file_is_replaced_by_renaming_again_and_again() {
     assert_eq!(fs::read(mount.join("other")).unwrap(), b"x");
 }
 
-/// zarr-python 3 makes documents that must not be there yet by a link to a file that it then removes.
+/// zarr-python 3 creates documents exclusively by linking a temporary file to their name.
 #[test]
-fn documents_and_chunks_are_made_by_links() {
+fn documents_and_chunks_can_be_created_by_link() {
     let store = Store::compressed();
     let mount = Mount::new(store.path(), &[]);
     let temporary = mount.join("g/.zattrs.a1b2.partial");
@@ -564,12 +541,12 @@ fn documents_and_chunks_are_made_by_links() {
     assert_eq!(fs::read(mount.join("a/1.1")).unwrap(), bytes);
     assert_eq!(fs::read(mount.join("a/whole")).unwrap(), bytes);
     assert_eq!(errno(fs::hard_link(mount.join("a/whole"), mount.join("a/other"))), "EPERM");
-    store.check_clean();
+    store.assert_no_temporary_files();
 }
 
-/// "`user.zarr.attrs.NAME`" is set and removed as the attribute is, one by one.
+/// Setting and removing the extended attribute `user.zarr.attrs.NAME` sets and removes the attribute NAME.
 #[test]
-fn attributes_are_set_as_extended_attributes() {
+fn attributes_can_be_set_as_extended_attributes() {
     use rustix::fs::{XattrFlags, getxattr, removexattr, setxattr};
     let store = Store::compressed();
     fs::write(store.path().join("a/.zattrs"), "{\"old\": [1, 2]}").unwrap();
@@ -597,10 +574,10 @@ fn attributes_are_set_as_extended_attributes() {
     assert_eq!(set("security.x", "1", none), "EOPNOTSUPP");
 }
 
-/// "chmod, chown: EPERM unless they change nothing; setting times is accepted and ignored"; and there is the room that
-/// there is below the store.
+/// "chmod, chown: EPERM unless they change nothing; setting times is accepted and ignored". statfs reports the space of
+/// the file system that holds the store.
 #[test]
-fn owners_and_modes_are_the_mounts() {
+fn owners_and_modes_are_fixed_and_free_space_is_the_stores() {
     let store = Store::compressed();
     let mount = Mount::new(store.path(), &[]);
     for name in ["a", "a/0.0", "a/.zarray", "a/data.raw"] {
@@ -620,9 +597,9 @@ fn owners_and_modes_are_the_mounts() {
 
 /// "`-o ro` / `--read-only` refuses with EROFS".
 #[test]
-fn nothing_is_changed_read_only() {
+fn a_read_only_mount_refuses_every_change() {
     let store = Store::compressed();
-    let before = support::walk::snapshot(store.path()).unwrap();
+    let before = support::tree::snapshot(store.path()).unwrap();
     let mount = Mount::new(store.path(), &["-o", "ro"]);
     let read_only = [
         errno(File::create(mount.join("x"))),
@@ -638,12 +615,13 @@ fn nothing_is_changed_read_only() {
         ),
     ];
     assert_eq!(read_only, ["EROFS"; 8]);
-    assert!(support::walk::differences(&before, &support::walk::snapshot(store.path()).unwrap()).is_empty());
+    assert!(support::tree::differences(&before, &support::tree::snapshot(store.path()).unwrap()).is_empty());
 }
 
-/// Who has made an array with the separator `/` writes `0/1` for what the mount shows as `0.1`, and finds it there.
+/// In an array with the separator `/`, the names `0/1` and `0.1` are one chunk file, and the directories of the former
+/// are there by name but not listed.
 #[test]
-fn levels_of_chunk_keys_are_directories_to_who_makes_them() {
+fn levels_of_chunk_keys_work_as_directories() {
     let mut store = Store::new(json!({"dimension_separator": "/", "compressor": {"id": "zlib", "level": 1}}));
     let mount = Mount::new(store.path(), &[]);
     assert_eq!(errno(fs::create_dir(mount.join("a/0"))), "EEXIST");
@@ -668,18 +646,18 @@ fn levels_of_chunk_keys_are_directories_to_who_makes_them() {
     fs::remove_file(mount.join("a/2/1")).unwrap();
     store.array.clear(&[2, 1]);
     assert_eq!(fs::read(mount.join("a/data.raw")).unwrap(), store.array.flat);
-    store.seen_anew(|mount| {
+    store.with_new_mount(|mount| {
         assert_eq!(fs::read(mount.join("a/data.raw")).unwrap(), store.array.flat);
         assert_eq!(fs::read(mount.join("a/0/0")).unwrap(), bytes);
     });
     run("rm", &["-r", "a"], mount.path());
     assert!(!store.path().join("a").exists());
-    store.check_clean();
+    store.assert_no_temporary_files();
 }
 
 /// "`.zmetadata` in the store is kept in step where one exists".
 #[test]
-fn consolidated_metadata_is_kept_in_step() {
+fn zmetadata_follows_every_change_of_metadata() {
     let store = Store::compressed();
     fs::write(store.path().join(".zmetadata"), "{\"zarr_consolidated_format\": 1, \"metadata\": {}}").unwrap();
     let mount = Mount::new(store.path(), &[]);
@@ -695,9 +673,9 @@ fn consolidated_metadata_is_kept_in_step() {
     assert_eq!((&stored()["g/b/.zarray"], &shown()["g/b/.zarray"]), (&Value::Null, &Value::Null));
 }
 
-/// A chunk of objects has no fixed size: it is replaced as a whole.
+/// A chunk of objects has no fixed size, so every write replaces the whole chunk.
 #[test]
-fn chunks_of_objects_are_written_as_a_whole() {
+fn chunks_of_objects_are_replaced_as_a_whole() {
     let store = Store::compressed();
     let mount = Mount::new(store.path(), &[]);
     fs::create_dir(mount.join("o")).unwrap();
@@ -724,8 +702,8 @@ fn chunks_of_objects_are_written_as_a_whole() {
         assert_eq!(fs::metadata(mount.join("o/0")).unwrap().len(), bytes.len() as u64);
         assert_eq!(fs::read(store.path().join("o/0")).unwrap()[0], 0x78, "zlib's first byte");
     }
-    assert_eq!(close_says(&mount.join("o/0"), ""), "EINVAL");
-    store.seen_anew(|mount| assert_eq!(fs::read(mount.join("o/0")).unwrap(), strings(["hij", "klmnop"])));
+    assert_eq!(close_after_writing(&mount.join("o/0"), ""), "EINVAL");
+    store.with_new_mount(|mount| assert_eq!(fs::read(mount.join("o/0")).unwrap(), strings(["hij", "klmnop"])));
     fs::remove_file(mount.join("o/0")).unwrap();
     assert!(!store.path().join("o/0").exists());
 }

@@ -1,105 +1,98 @@
-//! `dataset.nc` on a real mount: groups as netCDF files, opened by netCDF-C (netCDF4), scipy and xarray, and compared with
-//! what zarr-python and xarray read of the store itself (`python/netcdf.py`). `scripts/test-legacy` asks other programs.
+//! `dataset.nc` on a real mount, which shows a group as a netCDF file: netCDF-C (netCDF4), scipy and xarray read and change
+//! it, compared with what zarr-python and xarray read from the store (`python/netcdf.py`). `scripts/test-legacy` runs
+//! other programs.
 
 mod support;
 
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use support::{Mount, copy_tree, data, errno, limited, provided};
+use support::{Mount, copy_tree, env_path, errno, run_python, test_data};
 
-/// Every container at once: they show the same arrays.
+/// All headers and containers: every container shows the same arrays.
 const ALL: [&str; 4] = ["--headers", "all", "--containers", "nii,tif,nc"];
 
-fn script(python: &Path, args: &[&Path]) {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/python/netcdf.py");
-    let output = limited(120, python).arg(script).args(args).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    println!("{}", said.trim());
-    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
-}
-
-/// A copy of the store with all that a group may hold, mounted, and what is to be done to it.
+/// Mounts a store of groups with all kinds of members, and runs these verbs of the Python script on it.
 fn with_groups(python: &Path, verbs: &[&str], args: &[&str]) {
     let folder = tempfile::tempdir().unwrap();
-    script(python, &[Path::new("make"), folder.path()]);
+    run_python(python, "netcdf.py", &[Path::new("make"), folder.path()]);
     let store = folder.path().join("groups.zarr");
     let mount = Mount::new(&store, args);
     for verb in verbs {
-        script(python, &[Path::new(verb), mount.path(), &store]);
+        run_python(python, "netcdf.py", &[Path::new(verb), mount.path(), &store]);
     }
 }
 
 #[test]
 fn groups_are_read_as_zarr_python_reads_them() {
-    let Some(python) = provided("ZARRFS_TEST_HEADERS") else { return };
+    let Some(python) = env_path("ZARRFS_TEST_HEADERS") else { return };
     with_groups(&python, &["read"], &["--containers", "nc", "--read-only"]);
     with_groups(&python, &["read"], &["--containers", "nc", "--cache-size", "20K"]);
 }
 
 #[test]
-fn the_sample_is_what_xarray_finds_in_the_store() {
-    let Some(python) = provided("ZARRFS_TEST_HEADERS") else { return };
-    let sample = data("sample.zarr");
+fn the_sample_store_is_read_as_xarray_reads_it() {
+    let Some(python) = env_path("ZARRFS_TEST_HEADERS") else { return };
+    let sample = test_data("sample.zarr");
     let mount = Mount::new(&sample, &ALL);
-    script(&python, &[Path::new("read"), mount.path(), &sample]);
+    run_python(&python, "netcdf.py", &[Path::new("read"), mount.path(), &sample]);
 }
 
 #[test]
-fn values_are_changed_in_place() {
-    let Some(python) = provided("ZARRFS_TEST_HEADERS") else { return };
+fn values_can_be_changed_in_place() {
+    let Some(python) = env_path("ZARRFS_TEST_HEADERS") else { return };
     with_groups(&python, &["write"], &ALL);
 }
 
-/// "attributes of unchanged layout" go to `.zattrs`, whoever rewrites the header, or renames a file of the same layout onto
-/// it.
+/// Changed attributes go to `.zattrs` if the layout stays the same, whether a program rewrites the header or renames
+/// another file onto `dataset.nc`.
 #[test]
-fn attributes_and_values_are_edited_as_programs_edit_them() {
-    let Some(python) = provided("ZARRFS_TEST_HEADERS") else { return };
+fn attributes_and_values_can_be_edited() {
+    let Some(python) = env_path("ZARRFS_TEST_HEADERS") else { return };
     with_groups(&python, &["edit"], &["--containers", "nc"]);
 }
 
 #[test]
-fn nco_edits_a_group() {
-    let Some(python) = provided("ZARRFS_TEST_HEADERS") else { return };
-    if ["ncap2", "ncks", "ncatted", "ncrename"].into_iter().all(support::installed) {
+fn nco_can_edit_a_group() {
+    let Some(python) = env_path("ZARRFS_TEST_HEADERS") else { return };
+    if ["ncap2", "ncks", "ncatted", "ncrename"].into_iter().all(support::is_installed) {
         with_groups(&python, &["nco"], &["--containers", "nc"]);
     }
 }
 
-/// Also by a library that makes room for a header before it is told that it can't be written.
+/// This includes libraries that make room for a longer header before they find out that it cannot be written.
 #[test]
 fn changes_of_the_layout_are_refused_and_change_nothing() {
-    let Some(python) = provided("ZARRFS_TEST_HEADERS") else { return };
+    let Some(python) = env_path("ZARRFS_TEST_HEADERS") else { return };
     with_groups(&python, &["refuse"], &["--containers", "nc"]);
 }
 
-/// The file is that of the metadata as it stands, and one that is open that of its opening.
+/// A file that is opened shows the current metadata, and keeps showing them while it is open.
 #[test]
 fn the_file_follows_the_metadata() {
     let folder = tempfile::tempdir().unwrap();
-    copy_tree(&data("sample.zarr/ocean"), folder.path());
+    copy_tree(&test_data("sample.zarr/ocean"), folder.path());
     let mount = Mount::new(folder.path(), &["--containers", "nc", "--metadata-ttl", "0s"]);
     let path = mount.join("dataset.nc");
     let before = fs::read(&path).unwrap();
     assert_eq!(before.len() as u64, fs::metadata(&path).unwrap().len());
-    assert!(before.starts_with(b"CDF\x02") && has(&before, b"Sea surface temperature, missing on land"));
+    assert!(before.starts_with(b"CDF\x02") && contains(&before, b"Sea surface temperature, missing on land"));
 
     fs::write(mount.join(".zattrs"), br#"{"title":"another title"}"#).unwrap();
     let after = fs::read(&path).unwrap();
-    assert!(has(&after, b"another title") && !has(&after, b"missing on land"));
+    assert!(contains(&after, b"another title") && !contains(&after, b"missing on land"));
 
     fs::rename(mount.join("time"), mount.join("instant")).unwrap();
     let after = fs::read(&path).unwrap();
-    assert!(has(&after, b"\0\0\0\x07instant\0"));
+    assert!(contains(&after, b"\0\0\0\x07instant\0"));
 
     std::thread::scope(|scope| assert_eq!(scope.spawn(|| errno(fs::remove_file(&path))).join().unwrap(), "ok"));
     assert!(path.exists());
 }
 
-/// One attribute of one array must not take the whole file away, nor a coordinate that is no double make it unreadable.
+/// An unusual attribute does not hide the file, nor does a coordinate that is not a double make it unreadable.
 #[test]
-fn strange_attributes_and_values_leave_the_file_readable() {
+fn unusual_attributes_and_values_leave_the_file_readable() {
     let folder = tempfile::tempdir().unwrap();
     let array = |name: &str, dtype: &str, attributes: &str, bytes: &[u8]| {
         let path = folder.path().join("g").join(name);
@@ -125,8 +118,8 @@ fn strange_attributes_and_values_leave_the_file_readable() {
     let path = mount.join("g/dataset.nc");
     let bytes = fs::read(&path).unwrap();
     assert!(bytes.starts_with(b"CDF\x05") && bytes.len() as u64 == fs::metadata(&path).unwrap().len());
-    assert!(has(&bytes, &[1i64, (1 << 53) + 1].map(i64::to_be_bytes).concat()));
-    // what is no double comes while the file is open as one of doubles: it is another file then
+    assert!(contains(&bytes, &[1i64, (1 << 53) + 1].map(i64::to_be_bytes).concat()));
+    // a value that is not a double changes the file's layout, so the open file is stale
     let flat = OpenOptions::new().write(true).open(mount.join("g/time/data.raw")).unwrap();
     flat.write_all_at(&7i64.to_le_bytes(), 8).unwrap();
     let open = fs::File::open(&path).unwrap();
@@ -139,6 +132,6 @@ fn strange_attributes_and_values_leave_the_file_readable() {
     assert!(fs::read(&path).unwrap().starts_with(b"CDF\x05"));
 }
 
-fn has(bytes: &[u8], wanted: &[u8]) -> bool {
+fn contains(bytes: &[u8], wanted: &[u8]) -> bool {
     bytes.windows(wanted.len()).any(|window| window == wanted)
 }

@@ -1,4 +1,4 @@
-//! "A panic in one request answers EIO and the mount lives on", on a real mount of a store that panics on demand.
+//! "A panic in one request answers EIO and the mount lives on", on a mount of a store that panics on demand.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use zarrfs::stats::Stats;
 use zarrfs::store::{Key, Listing, MemoryStore, Stat, Store, Version};
 use zarrfs::zarr::metadata::V1Order;
 
-/// Panics where a key contains "panic".
+/// A store that panics when a key contains "panic".
 struct Panicking(MemoryStore);
 
 impl Store for Panicking {
@@ -36,7 +36,7 @@ impl Store for Panicking {
     }
 }
 
-/// Unmounts also when the test fails.
+/// Unmounts when it is dropped, even if the test fails.
 struct Unmount(Mountpoint);
 
 impl Drop for Unmount {

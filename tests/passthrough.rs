@@ -1,5 +1,5 @@
-//! "Have the kernel read chunks that are stored as they are shown, and arrays of one such chunk, from the store's own
-//! files": `--passthrough`, on a real mount.
+//! `--passthrough` on a real mount: the kernel reads chunks that are stored as they are shown, and arrays of one such
+//! chunk, directly from the store's files.
 
 mod support;
 
@@ -10,7 +10,7 @@ use support::{Mount, errno};
 
 const SIZE: usize = 300_000;
 
-/// Arrays of bytes: `one` of one chunk, `two` of two.
+/// Creates a store of two arrays of bytes: `one` with one chunk, `two` with two.
 fn store() -> tempfile::TempDir {
     let directory = tempfile::tempdir().unwrap();
     fs::write(directory.path().join(".zgroup"), "{\"zarr_format\": 2}").unwrap();
@@ -31,7 +31,7 @@ fn bytes(seed: u8) -> Vec<u8> {
     (0..SIZE).map(|i| (i as u8).wrapping_mul(7) ^ seed).collect()
 }
 
-/// Reads all files but one; what of them was read by requests.
+/// Reads all files but one. Returns the number of bytes that the daemon served.
 fn read_all(mount: &Mount) -> u64 {
     assert!(fs::read(mount.join("one/data.raw")).unwrap() == bytes(0));
     assert!(fs::read(mount.join("one/0")).unwrap() == bytes(0));
@@ -39,8 +39,8 @@ fn read_all(mount: &Mount) -> u64 {
     mount.counter("bytes_served")
 }
 
-/// Whether this kernel lets this user pass through.
-fn is_offered(store: &Path) -> bool {
+/// Returns whether this kernel lets this user pass files through.
+fn is_available(store: &Path) -> bool {
     let mount = Mount::new(store, &["--passthrough"]);
     fs::read(mount.join("one/0")).unwrap();
     let offered = mount.counter("bytes_served") == 0;
@@ -51,28 +51,28 @@ fn is_offered(store: &Path) -> bool {
 }
 
 #[test]
-fn the_kernel_reads_what_is_stored_as_it_is_shown() {
+fn the_kernel_reads_chunks_that_are_stored_as_shown() {
     let store = store();
-    if !is_offered(store.path()) {
+    if !is_available(store.path()) {
         return;
     }
     let mount = Mount::new(store.path(), &["-o", "passthrough"]);
     assert_eq!(read_all(&mount), 0);
-    // two chunks are not one file
+    // an array of two chunks is not one file
     assert!(fs::read(mount.join("two/data.raw")).unwrap() == [bytes(0), bytes(1)].concat());
     assert!(mount.counter("bytes_served") >= 2 * SIZE as u64);
-    // a chunk of another size is damaged, as ever
+    // a chunk of a wrong size is damaged
     fs::write(store.path().join("two/1"), [0; 5]).unwrap();
     let file = File::open(mount.join("two/1")).unwrap();
     assert_eq!(errno(file.read_at(&mut [0; 10], 0)), "EIO");
 }
 
-/// "One that is replaced while it is open can't be opened until it is closed"; "changes made behind the mount: seen at
+/// A chunk that is replaced while it is open cannot be opened until it is closed. "Changes made behind the mount: seen at
 /// the next open".
 #[test]
-fn a_replaced_file_is_never_taken_for_the_old_one() {
+fn an_open_never_shows_a_replaced_file() {
     let store = store();
-    if !is_offered(store.path()) {
+    if !is_available(store.path()) {
         return;
     }
     let mount = Mount::new(store.path(), &["--passthrough"]);
@@ -93,10 +93,9 @@ fn a_replaced_file_is_never_taken_for_the_old_one() {
     assert!(fs::read(&path).unwrap() == bytes(99));
 }
 
-/// Where the kernel refuses, files are read by requests: a store in a mount that itself passes through is stacked too
-/// high.
+/// The kernel refuses to pass files of a mount through that itself passes files through. Then the daemon serves them.
 #[test]
-fn without_the_kernels_consent_files_are_read_by_requests() {
+fn files_are_served_by_the_daemon_if_the_kernel_refuses() {
     let store = store();
     let below = Mount::new(store.path(), &["--passthrough"]);
     let above = Mount::new(below.path(), &["--passthrough"]);

@@ -9,35 +9,35 @@ use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
 use std::path::Path;
-use support::made::Made;
-use support::{Mount, installed, limited, say, servers};
+use support::array::TestArray;
+use support::{Mount, announce, is_installed, servers, with_timeout};
 
-fn set(path: &Path, mode: u32) {
+fn set_mode(path: &Path, mode: u32) {
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
 }
 
-/// Gives every file of a tree the mode 0644 and every directory 0755, whatever umask the tests run with.
+/// Sets the mode 0644 on every file of a tree and 0755 on every directory, regardless of the umask of the tests.
 fn open_up(path: &Path) {
     let is_directory = path.is_dir();
-    set(path, if is_directory { 0o755 } else { 0o644 });
+    set_mode(path, if is_directory { 0o755 } else { 0o644 });
     if is_directory {
         fs::read_dir(path).unwrap().for_each(|entry| open_up(&entry.unwrap().path()));
     }
 }
 
-/// A group of arrays that all users may read.
+/// Creates a group of arrays that all users may read.
 fn store(names: &[&str], more: serde_json::Value) -> tempfile::TempDir {
     let store = tempfile::tempdir().unwrap();
     fs::write(store.path().join(".zgroup"), br#"{"zarr_format": 2}"#).unwrap();
     for name in names {
-        let made = Made::full(store.path().join(name), &[4, 6], &[2, 3], more.clone());
+        let made = TestArray::with_chunks(store.path().join(name), &[4, 6], &[2, 3], more.clone());
         fs::write(made.path.join(".zattrs"), br#"{"_ARRAY_DIMENSIONS": ["y", "x"], "secret": 1}"#).unwrap();
     }
     open_up(store.path());
     store
 }
 
-/// The modes of files of a mount, in octal.
+/// Returns the modes of files of a mount, in octal.
 fn modes(mount: &Mount, names: &[&str]) -> String {
     let mode = |name: &&str| {
         let stat = fs::symlink_metadata(mount.join(name)).unwrap_or_else(|e| panic!("{name}: {e}"));
@@ -48,23 +48,23 @@ fn modes(mount: &Mount, names: &[&str]) -> String {
 
 const FILES: [&str; 9] = ["", ".zarray", ".zattrs", "data.raw", "data.npy", "README.txt", "data.vrt", "0.0", "1.1"];
 
-/// The modes of an array's directory and files.
+/// Returns the modes of an array's directory and files, in octal.
 fn modes_of(mount: &Mount, array: &str) -> String {
     let names = FILES.map(|name| format!("{array}/{name}"));
     modes(mount, &names.each_ref().map(String::as_str))
 }
 
 #[test]
-fn files_grant_what_all_they_are_made_of_grants() {
+fn a_file_grants_only_what_all_its_sources_grant() {
     let store = store(&["public", "closed", "document", "attributes", "chunk"], json!({}));
-    let private = |path: &str, mode: u32| set(&store.path().join(path), mode);
+    let private = |path: &str, mode: u32| set_mode(&store.path().join(path), mode);
     private("closed", 0o700);
     private("document/.zarray", 0o600);
     private("attributes/.zattrs", 0o640);
     private("chunk/0.0", 0o400);
     let mount = Mount::new(store.path(), &[]);
     assert_eq!(modes_of(&mount, "public"), "755 644 644 644 644 644 644 644 644");
-    // the directory above keeps others out; what the array is made of is its
+    // a directory above the array keeps others out, and the modes of the array itself do not change
     assert_eq!(modes_of(&mount, "closed"), "700 644 644 600 600 600 600 644 644");
     assert_eq!(modes_of(&mount, "document"), "755 600 644 600 600 600 600 644 644");
     assert_eq!(modes_of(&mount, "attributes"), "755 644 640 644 640 640 640 644 644");
@@ -77,21 +77,21 @@ fn files_grant_what_all_they_are_made_of_grants() {
     assert_eq!(modes(&mount, &[".zarrfs/sync"]), "400");
 }
 
-/// Coordinates and grid mappings of other arrays stand in an array's headers, all documents of a group in `.zmetadata` and
-/// in `dataset.nc`.
+/// An array's headers contain coordinates and grid mappings of other arrays. `.zmetadata` and `dataset.nc` contain all
+/// documents of a group.
 #[test]
-fn headers_and_containers_count_other_arrays() {
+fn headers_and_containers_respect_the_modes_of_other_arrays() {
     let store = store(&["a"], json!({"dtype": "<i4"}));
     let path = |name: &str| store.path().join(name);
     for (name, shape, attributes) in [("x", 6, r#"["x"]"#), ("y", 4, r#"["y"]"#)] {
-        let made = Made::full(path(name), &[shape], &[shape], json!({"dtype": "<i4"}));
+        let made = TestArray::with_chunks(path(name), &[shape], &[shape], json!({"dtype": "<i4"}));
         let text = format!(r#"{{"_ARRAY_DIMENSIONS": {attributes}}}"#);
         fs::write(made.path.join(".zattrs"), text).unwrap();
     }
     fs::write(path(".zmetadata"), br#"{"metadata": {}, "zarr_consolidated_format": 1}"#).unwrap();
     open_up(store.path());
     let shown = |private: &str, mode: u32| {
-        set(&path(private), mode);
+        set_mode(&path(private), mode);
         let mount = Mount::new(store.path(), &["--containers", "nc"]);
         let modes =
             modes(&mount, &[".zmetadata", "dataset.nc", "a/data.npy", "a/data.raw", "a/README.txt", "a/data.vrt"]);
@@ -106,15 +106,15 @@ fn headers_and_containers_count_other_arrays() {
     assert_eq!(shown(".zmetadata", 0o640), "640 644 644 644 644 644");
 }
 
-/// A directory that the mount does not show may stand between a file and its name: a level of chunk keys, or where a
-/// symbolic link leads.
+/// The path of a stored file may lead through a directory that the mount does not show: a level of chunk keys, or the
+/// directory of a symbolic link's target.
 #[test]
-fn directories_that_are_not_shown_count() {
+fn the_modes_of_hidden_directories_are_respected() {
     let store = store(&["a", "closed/deep"], json!({"dimension_separator": "/"}));
-    set(&store.path().join("a/1"), 0o700);
-    set(&store.path().join("closed"), 0o700);
+    set_mode(&store.path().join("a/1"), 0o700);
+    set_mode(&store.path().join("closed"), 0o700);
     fs::write(store.path().join("closed/note"), b"secret").unwrap();
-    set(&store.path().join("closed/note"), 0o644);
+    set_mode(&store.path().join("closed/note"), 0o644);
     symlink("closed/deep", store.path().join("link")).unwrap();
     symlink("closed/note", store.path().join("file")).unwrap();
     symlink("a/.zattrs", store.path().join("open")).unwrap();
@@ -122,30 +122,30 @@ fn directories_that_are_not_shown_count() {
     assert_eq!(modes(&mount, &["a/0.0", "a/0.1", "a/1.0", "a/1.1"]), "644 644 600 600");
     assert_eq!(modes(&mount, &["closed", "closed/note", "open"]), "700 644 644");
     assert_eq!(modes(&mount, &["file", "link", "link/.zarray", "link/data.raw", "link/0.0"]), "600 700 600 600 600");
-    // and as a listing tells them
+    // listings return the same modes
     let listed = fs::read_dir(mount.join("a")).unwrap().map(|entry| entry.unwrap());
     let listed: Vec<_> = listed.filter(|entry| entry.file_name().to_str().unwrap().starts_with("1.")).collect();
     assert!(listed.len() == 2 && listed.iter().all(|entry| entry.metadata().unwrap().mode() & 0o777 == 0o600));
 }
 
 #[test]
-fn an_archive_grants_what_its_file_grants() {
+fn files_of_an_archive_grant_what_the_archive_grants() {
     let (store, folder) = (store(&["a"], json!({})), tempfile::tempdir().unwrap());
     let archive = servers::zip(store.path(), folder.path(), "s.zip", true);
     for (mode, expected) in [(0o600, "400 500 400 400"), (0o644, "444 555 444 444")] {
-        set(&archive, mode);
+        set_mode(&archive, mode);
         let mount = Mount::new(&archive, &[]);
         assert_eq!(modes(&mount, &[".zgroup", "a", "a/data.raw", "a/0.0"]), expected);
     }
 }
 
-/// Users and groups of the store need not be those of the mount.
+/// The store's users and groups may differ from those of the mount.
 #[test]
-fn a_class_gets_what_its_members_have_in_the_store() {
+fn each_class_gets_the_rights_that_its_members_have_in_the_store() {
     let store = store(&["a"], json!({}));
     let file = store.path().join("a/0.0");
     if chown(&file, Some(1234), Some(4321)).is_err() {
-        return say("skipped: giving files away takes root");
+        return announce("skipped: giving files away takes root");
     }
     for (mode, alone, group, both) in [
         (0o640, "600", "640", "640"),
@@ -153,7 +153,7 @@ fn a_class_gets_what_its_members_have_in_the_store() {
         (0o644, "644", "644", "644"),
         (0o066, "0", "0", "44"),
     ] {
-        set(&file, mode);
+        set_mode(&file, mode);
         for (options, expected) in
             [(&[][..], alone), (&["--gid", "4321"], group), (&["--gid", "4321", "--uid", "1234"], both)]
         {
@@ -166,7 +166,7 @@ fn a_class_gets_what_its_members_have_in_the_store() {
 #[test]
 fn a_private_file_stays_private_while_it_is_written() {
     let store = store(&["a"], json!({}));
-    set(&store.path().join("a/.zattrs"), 0o600);
+    set_mode(&store.path().join("a/.zattrs"), 0o600);
     let mount = Mount::new(store.path(), &[]);
     let mut file = OpenOptions::new().write(true).truncate(true).open(mount.join("a/.zattrs")).unwrap();
     file.write_all(b"{").unwrap();
@@ -177,9 +177,9 @@ fn a_private_file_stays_private_while_it_is_written() {
     assert_eq!(fs::metadata(store.path().join("a/.zattrs")).unwrap().mode() & 0o777, 0o600);
 }
 
-/// The names of extended attributes are told to everyone, their values to those who may read the file they are told of.
+/// Everyone can list the names of extended attributes, but only users who may read the document can read their values.
 #[test]
-fn extended_attributes_tell_nothing_of_private_documents() {
+fn extended_attributes_reveal_no_values_of_private_documents() {
     let store = store(&["a"], json!({}));
     let names = |mount: &Mount| {
         let mut names = vec![0; 4096];
@@ -191,39 +191,39 @@ fn extended_attributes_tell_nothing_of_private_documents() {
         (".zattrs", "user.zarr.attrs.secret", "user.zarr.shape"),
         (".zarray", "user.zarr.shape", "user.zarr.attrs.secret"),
     ] {
-        set(&store.path().join("a").join(document), 0o600);
+        set_mode(&store.path().join("a").join(document), 0o600);
         let mount = Mount::new(store.path(), &["--allow-other"]);
         assert!(names(&mount).contains(attribute) && !value(&mount, attribute) && value(&mount, other), "{document}");
         if let Some(listed) = as_nobody(&mount, "getfattr", &["-m", "-", "a"]) {
             assert!(listed.1.contains(other) && !listed.1.contains(attribute), "{document}: {}", listed.1);
         }
-        set(&store.path().join("a").join(document), 0o644);
+        set_mode(&store.path().join("a").join(document), 0o644);
     }
     let mount = Mount::new(store.path(), &[]);
     assert!(value(&mount, "user.zarr.attrs.secret") && value(&mount, "user.zarr.shape"));
 }
 
-/// Runs a program in a mount as a user without privileges, who could not get there alone: whether it succeeded, and what it said. `None`, said aloud, where that
-/// can't be done.
+/// Runs a program in a mount as an unprivileged user, who could not reach the directory alone. Returns whether it succeeded
+/// and what it printed, or `None`, and announces that the test is skipped, if that is not possible.
 fn as_nobody(mount: &Mount, program: &str, args: &[&str]) -> Option<(bool, String)> {
-    if !rustix::process::getuid().is_root() || !installed("setpriv") || !installed(program) {
-        say("skipped: to become another user takes root and setpriv");
+    if !rustix::process::getuid().is_root() || !is_installed("setpriv") || !is_installed(program) {
+        announce("skipped: to become another user takes root and setpriv");
         return None;
     }
-    let mut command = limited(60, "setpriv");
+    let mut command = with_timeout(60, "setpriv");
     command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups", program]).args(args);
     let output = command.current_dir(mount.path()).output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
     Some((output.status.success(), said))
 }
 
-/// What the modes promise, as the kernel keeps it: another user reads what the store lets him read, and nothing else.
+/// The kernel enforces the modes: another user reads exactly what the store lets that user read.
 #[test]
-fn another_user_reads_nothing_private() {
+fn another_user_cannot_read_private_files() {
     let store = store(&["public", "private"], json!({}));
     fs::write(store.path().join("notes"), b"secret").unwrap();
     for name in ["notes", "private/.zarray", "private/0.0"] {
-        set(&store.path().join(name), 0o600);
+        set_mode(&store.path().join(name), 0o600);
     }
     let mount = Mount::new(store.path(), &["--allow-other"]);
     let read = |name: &str| as_nobody(&mount, "cat", &[name]);

@@ -1,6 +1,6 @@
-//! "An acknowledged write (fsync returned 0) is never lost", also not by a power cut; "a chunk is replaced atomically":
-//! the store is on a file system of its own, which is shut down in the middle of writing, as if its disk had gone, and
-//! mounted again. scripts/soak runs this; it takes root and loop devices.
+//! "An acknowledged write (fsync returned 0) is never lost" and "a chunk is replaced atomically", even by a power cut. The
+//! store lies on a file system of its own, which is shut down in the middle of writing, as if its disk had disappeared,
+//! and mounted again. scripts/soak runs these tests; they need root and loop devices.
 
 mod support;
 
@@ -8,18 +8,18 @@ use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
+use support::array::TestArray;
 use support::daemon::Daemon;
 use support::history::{Findings, History};
-use support::made::Made;
 use support::session::Session;
-use support::{limited, random, say, setting};
+use support::{announce, env_number, random, with_timeout};
 
 const CHUNK: usize = 4096;
 const CHUNKS: usize = 24;
 
-/// Runs a program of the system.
+/// Runs a program of the system on a path.
 fn run(program: &str, args: &[&str], path: &Path) -> Output {
-    limited(60, program).args(args).arg(path).output().unwrap()
+    with_timeout(60, program).args(args).arg(path).output().unwrap()
 }
 
 #[track_caller]
@@ -28,13 +28,13 @@ fn must(program: &str, args: &[&str], path: &Path) {
     assert!(output.status.success(), "{program}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// A file system in a file, mounted by way of a loop device that goes with the mount.
+/// A file system in a file, mounted through a loop device until this value is dropped.
 struct Disk {
     folder: tempfile::TempDir,
 }
 
 impl Disk {
-    /// An empty one.
+    /// Creates and mounts an empty file system.
     fn new(kind: &str) -> Disk {
         let disk = Disk { folder: tempfile::tempdir().unwrap() };
         std::fs::File::create(disk.image()).unwrap().set_len(320 << 20).unwrap();
@@ -49,7 +49,7 @@ impl Disk {
         self.folder.path().join("image")
     }
 
-    /// Where it is mounted.
+    /// Returns the mountpoint.
     fn path(&self) -> PathBuf {
         self.folder.path().join("disk")
     }
@@ -58,10 +58,10 @@ impl Disk {
         must("mount", &["-o", "loop", self.image().to_str().unwrap()], &self.path());
     }
 
-    /// Mounts it anew, as after a start of the machine: nothing of it is in memory any more.
+    /// Unmounts and mounts the file system, so that the kernel has nothing of it in memory, as after a reboot.
     fn restart(&self) {
         let begun = Instant::now();
-        // the daemon's last thread may be on its way out
+        // the last thread of the killed daemon may still be ending
         while !run("umount", &[], &self.path()).status.success() {
             assert!(begun.elapsed() < Duration::from_secs(20), "the file system stays busy");
             std::thread::sleep(Duration::from_millis(50));
@@ -76,19 +76,19 @@ impl Drop for Disk {
     }
 }
 
-/// One cut, some time after the writing has begun.
+/// Cuts the power at a random moment of writing. Returns the findings and the number of successful calls of fsync.
 fn cut(kind: &str, seed: u64) -> (Findings, usize) {
     let mut random = random(seed);
     let disk = Disk::new(kind);
     let zlib = json!({"compressor": {"id": "zlib", "level": 1}});
-    let made = Made::new(disk.path().join("store/a"), &[CHUNKS * CHUNK], &[CHUNK], zlib);
+    let made = TestArray::new(disk.path().join("store/a"), &[CHUNKS * CHUNK], &[CHUNK], zlib);
     must("sync", &["-f"], &disk.path());
     let mut daemon = Daemon::start(&made.path, &["--cache-size", "32K"]);
     let mut session = Session::new(History::new(made), daemon.path());
     let (delay, path) = (Duration::from_millis(50 + random(1000) as u64), disk.path());
     let cutter = std::thread::spawn(move || {
         std::thread::sleep(delay);
-        // without writing anything more, the log included
+        // shut down without writing anything more, not even the log
         must("xfs_io", &["-x", "-c", "shutdown"], &path);
     });
     let mut syncs = 0;
@@ -113,17 +113,17 @@ fn cut(kind: &str, seed: u64) -> (Findings, usize) {
     (history.check(), syncs)
 }
 
-/// ZARRFS_POWER_CUTS of them, from ZARRFS_SEED on.
+/// Cuts the power ZARRFS_POWER_CUTS times, with seeds from ZARRFS_SEED on.
 fn power_cuts(kind: &str) {
-    let (cuts, seed) = (setting("ZARRFS_POWER_CUTS", 0), setting("ZARRFS_SEED", 1));
+    let (cuts, seed) = (env_number("ZARRFS_POWER_CUTS", 0), env_number("ZARRFS_SEED", 1));
     if cuts == 0 {
-        say("skipped: ZARRFS_POWER_CUTS is not set; scripts/soak sets it");
+        announce("skipped: ZARRFS_POWER_CUTS is not set; scripts/soak sets it");
         return;
     }
     let programs = ["xfs_io", "losetup", &format!("mkfs.{kind}")];
     let loops = Command::new("losetup").arg("--find").output().is_ok_and(|found| found.status.success());
-    if !programs.iter().all(|program| support::installed(program)) || !loops {
-        say("skipped: no free loop device");
+    if !programs.iter().all(|program| support::is_installed(program)) || !loops {
+        announce("skipped: no free loop device");
         return;
     }
     let (mut findings, mut syncs) = (Findings::default(), 0);
@@ -133,17 +133,17 @@ fn power_cuts(kind: &str) {
         findings += found;
         syncs += synced;
     }
-    say(&format!("{cuts} power cuts on {kind}, seeds from {seed}, {syncs} times fsync: {findings}"));
+    announce(&format!("{cuts} power cuts on {kind}, seeds from {seed}, {syncs} times fsync: {findings}"));
     findings.assert_none();
     assert!(syncs > 0, "nothing was acknowledged before the power was cut");
 }
 
 #[test]
-fn ext4() {
+fn power_cuts_on_ext4_tear_and_lose_nothing() {
     power_cuts("ext4");
 }
 
 #[test]
-fn xfs() {
+fn power_cuts_on_xfs_tear_and_lose_nothing() {
     power_cuts("xfs");
 }

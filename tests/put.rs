@@ -1,4 +1,4 @@
-//! `zarrfs put`: what it writes, what it refuses, and that it says so.
+//! `zarrfs put`: which bytes it writes, what it refuses, and its messages.
 
 mod support;
 
@@ -7,7 +7,7 @@ use std::io::{Seek, SeekFrom, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use support::{Mount, ZARRFS, copy_tree, data, zarrfs};
+use support::{Mount, ZARRFS, copy_tree, failure, test_data, zarrfs};
 
 /// A copy of the sample store.
 struct Sample(tempfile::TempDir);
@@ -15,7 +15,7 @@ struct Sample(tempfile::TempDir);
 impl Sample {
     fn new() -> Sample {
         let directory = tempfile::tempdir().unwrap();
-        copy_tree(&data("sample.zarr"), directory.path());
+        copy_tree(&test_data("sample.zarr"), directory.path());
         Sample(directory)
     }
 
@@ -38,64 +38,57 @@ fn put(array: &Path, more: &[&str]) -> Command {
 
 fn put_pipe(array: &Path, more: &[&str], bytes: &[u8]) -> Output {
     let mut child = put(array, more).stdin(Stdio::piped()).spawn().unwrap();
-    // it may have had enough before it has read all
+    // the command may close its input before it has read everything
     let _ = child.stdin.take().unwrap().write_all(bytes);
     child.wait_with_output().unwrap()
 }
 
-/// Exit code and the one line on standard error.
-fn failure(output: &Output) -> (i32, String) {
-    let said = String::from_utf8(output.stderr.clone()).unwrap();
-    assert!(said.starts_with("zarrfs: ") && said.lines().count() == 1, "{said:?}");
-    (output.status.code().unwrap(), said.trim_end().to_string())
-}
-
-fn succeeds(output: &Output) {
+fn assert_succeeded(output: &Output) {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     assert!(output.stdout.is_empty() && output.stderr.is_empty());
 }
 
 #[test]
-fn bytes_arrive_where_they_should_and_others_stay() {
+fn input_is_written_at_the_offset_and_other_bytes_stay() {
     let sample = Sample::new();
     let mut expected = sample.flat();
-    // nothing in, nothing changed
+    // an empty input changes nothing
     let inode = |name: &str| fs::metadata(sample.array().join(name)).unwrap().ino();
     let before = inode("0.0.0");
-    succeeds(&put_pipe(&sample.array(), &[], b""));
+    assert_succeeded(&put_pipe(&sample.array(), &[], b""));
     assert_eq!((sample.flat() == expected, inode("0.0.0")), (true, before));
-    // somewhere in the middle, from a pipe
+    // a part in the middle, from a pipe
     expected[1001..1778].fill(7);
-    succeeds(&put_pipe(&sample.array(), &["--offset", "1001"], &[7; 777]));
+    assert_succeeded(&put_pipe(&sample.array(), &["--offset", "1001"], &[7; 777]));
     assert!(sample.flat() == expected);
-    // all of it, with room for a few chunks only, from a file that is read from where it stands
+    // the whole array, with a cache of a few chunks, from a file that is read from its current position
     let mut input = tempfile::tempfile().unwrap();
     expected.reverse();
     input.write_all(b"not this").unwrap();
     input.write_all(&expected).unwrap();
     input.seek(SeekFrom::Start(8)).unwrap();
-    succeeds(&put(&sample.array(), &["--cache-size", "64K"]).stdin(input).output().unwrap());
+    assert_succeeded(&put(&sample.array(), &["--cache-size", "64K"]).stdin(input).output().unwrap());
     assert!(sample.flat() == expected);
-    // up to the very end
+    // up to the last byte
     let len = expected.len();
     expected[len - 3..].copy_from_slice(b"end");
-    succeeds(&put_pipe(&sample.array(), &["--offset", &(len - 3).to_string()], b"end"));
+    assert_succeeded(&put_pipe(&sample.array(), &["--offset", &(len - 3).to_string()], b"end"));
     assert!(sample.flat() == expected);
 }
 
 #[test]
-fn what_does_not_fit_is_told() {
+fn input_that_does_not_fit_is_refused() {
     let sample = Sample::new();
     let mut expected = sample.flat();
     let (len, name) = (expected.len(), sample.array().display().to_string());
-    // a file's size is known: nothing is written
+    // the size of a file is known before anything is written
     let mut input = tempfile::NamedTempFile::new().unwrap();
     input.write_all(&vec![1; len + 1]).unwrap();
     let output = put(&sample.array(), &[]).stdin(File::open(input.path()).unwrap()).output().unwrap();
     let told = format!("zarrfs: {name}: {} bytes don't fit, it has {len} from byte 0 on; nothing was written", len + 1);
     assert_eq!(failure(&output), (1, told));
     assert!(sample.flat() == expected);
-    // a pipe's is not
+    // the size of a pipe is not
     let at = len - 5;
     let output = put_pipe(&sample.array(), &["--offset", &at.to_string()], b"123456");
     let told = format!("zarrfs: {name}: the input goes on beyond the array's end; its first 5 bytes were written");
@@ -104,12 +97,12 @@ fn what_does_not_fit_is_told() {
     assert!(sample.flat() == expected);
     let output = put_pipe(&sample.array(), &["--offset", "1G"], b"1");
     assert_eq!(failure(&output).0, 1);
-    succeeds(&put_pipe(&sample.array(), &["--offset", "1G"], b""));
+    assert_succeeded(&put_pipe(&sample.array(), &["--offset", "1G"], b""));
 }
 
-/// c-blosc divides by the size of an item, and takes 32 bits of it.
+/// c-blosc takes the item size as a divisor, and as a 32-bit number.
 #[test]
-fn items_of_any_size_are_encoded_by_blosc() {
+fn blosc_encodes_items_of_any_size() {
     let sample = Sample::new();
     let codec = |more: &str| format!(r#"{{"id":"blosc","cname":"lz4","clevel":5,"shuffle":1,"blocksize":0{more}}}"#);
     for (name, dtype, codec) in [
@@ -128,14 +121,14 @@ fn items_of_any_size_are_encoded_by_blosc() {
         fs::write(array.join(".zarray"), document).unwrap();
         let len = 4 * dtype[2..].parse::<usize>().unwrap();
         let bytes: Vec<u8> = (0..len).map(|i| (i * 7) as u8).collect();
-        succeeds(&put_pipe(&array, &[], &bytes));
+        assert_succeeded(&put_pipe(&array, &[], &bytes));
         assert_eq!(zarrfs(&["cat", array.to_str().unwrap()]).stdout, bytes, "{name}");
     }
-    // the daemon encodes them, too: whoever opens a file of the array to write has it try
+    // the daemon tries the encoder when a file of the array is opened for writing
     let mount = Mount::new(sample.0.path(), &[]);
     for name in ["none", "void"] {
         fs::write(mount.join(name).join("data.raw"), "").unwrap();
-        // whether there can be a chunk of no bytes is another question
+        // this may fail: chunks of no bytes are not what is tested here
         let _ = File::create(mount.join(name).join("0"));
         assert!(mount.join(name).join(".zarray").exists(), "the daemon is gone");
     }
@@ -144,21 +137,21 @@ fn items_of_any_size_are_encoded_by_blosc() {
 }
 
 #[test]
-fn what_cannot_be_written_is_told() {
+fn arrays_that_cannot_be_written_are_reported() {
     let sample = Sample::new();
     let group = failure(&put_pipe(sample.0.path(), &[], b"1"));
     assert!(group.0 == 3 && group.1.ends_with("not an array, but a group"), "{group:?}");
     assert_eq!(failure(&put_pipe(&sample.0.path().join("none"), &[], b"1")).0, 3);
     let wrong = put_pipe(&sample.array(), &["--offset", "x"], b"1");
     assert_eq!(wrong.status.code(), Some(2));
-    // a codec that decodes but can't encode with these parameters
+    // a codec that can decode, but cannot encode with these parameters
     let document = r#"{"zarr_format":2,"shape":[4],"chunks":[4],"dtype":"<f4","fill_value":0,"order":"C",
         "compressor":null,"filters":[{"id":"bitround","keepbits":40}]}"#;
     fs::create_dir(sample.0.path().join("rounded")).unwrap();
     fs::write(sample.0.path().join("rounded/.zarray"), document).unwrap();
     let (code, told) = failure(&put_pipe(&sample.0.path().join("rounded"), &[], b"1234"));
     assert!(code == 1 && told.ends_with("can't keep 40 of 23 bits: chunks can be read, not written"), "{told}");
-    // a damaged chunk of which a part is to stay
+    // a damaged chunk, of which only a part is written
     fs::write(sample.array().join("0.0.0"), b"damaged").unwrap();
     let (code, told) = failure(&put_pipe(&sample.array(), &[], b"1234"));
     assert!(code == 1 && told.contains("/0.0.0: "), "{told}");

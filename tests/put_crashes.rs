@@ -1,6 +1,6 @@
-//! "A chunk is replaced atomically: any reader and any crash sees the old one or the new one." Here zarrfs is killed, or
-//! its system calls fail, at each call that changes the store, one after the other, by strace. `zarrfs put` stores as a
-//! mount does, and needs none.
+//! "A chunk is replaced atomically: any reader and any crash sees the old one or the new one." strace kills `zarrfs put`, or
+//! makes a system call fail, at each call that changes the store. `zarrfs put` stores chunks as a mount does, and needs no
+//! mount.
 
 mod support;
 
@@ -8,20 +8,21 @@ use serde_json::json;
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
-use support::made::{Made, pattern};
-use support::{ZARRFS, say, zarrfs};
+use support::array::{TestArray, pattern};
+use support::{ZARRFS, announce, is_installed, unfinished_files, zarrfs};
 
 const SHAPE: [usize; 2] = [24, 512];
 const CHUNKS: [usize; 2] = [4, 128];
 
-/// The calls that change a store, or make a change durable. Each thread counts its own.
+/// The system calls that change a store or make a change durable. Each thread counts its own.
 const CALLS: [&str; 5] = ["write", "fdatasync", "renameat", "mkdirat", "fsync"];
 
-/// Chunks above this row are there before.
+/// Number of rows of chunks that are stored before.
 const OLD_ROWS: usize = 4;
 
+/// A store and the bytes that are put into it.
 struct Case {
     directory: tempfile::TempDir,
     old: Vec<u8>,
@@ -29,11 +30,11 @@ struct Case {
 }
 
 impl Case {
-    /// An array of which a part is stored, and other bytes for all of it.
+    /// Creates an array of which a part is stored, and new bytes for all of it.
     fn new(separator: &str) -> Case {
         let directory = tempfile::tempdir().unwrap();
         let compressor = json!({"compressor": {"id": "zlib", "level": 1}, "dimension_separator": separator});
-        let mut made = Made::new(directory.path().join("a"), &SHAPE, &CHUNKS, compressor);
+        let mut made = TestArray::new(directory.path().join("a"), &SHAPE, &CHUNKS, compressor);
         let stored = OLD_ROWS * CHUNKS[0] * SHAPE[1];
         made.flat[..stored].copy_from_slice(&pattern(1, stored));
         for index in made.grid().into_iter().filter(|index| index[0] < OLD_ROWS) {
@@ -48,7 +49,7 @@ impl Case {
         self.directory.path().join("a")
     }
 
-    /// Puts the new bytes. strace writes one log for each thread, with the time of each call.
+    /// Runs `zarrfs put` with the new bytes below strace, which writes one log per thread with the time of each call.
     fn put(&self, strace: &[&str], more: &[&str]) -> Output {
         let input = fs::File::open(self.directory.path().join("new")).unwrap();
         fs::create_dir_all(self.directory.path().join("log")).unwrap();
@@ -58,13 +59,14 @@ impl Case {
         command.stdin(Stdio::from(input)).output().expect("strace starts")
     }
 
-    /// The calls that each thread made.
+    /// Returns the logs of the threads.
     fn log(&self) -> Vec<String> {
         let files = fs::read_dir(self.directory.path().join("log")).unwrap();
         files.map(|file| fs::read_to_string(file.unwrap().path()).unwrap()).collect()
     }
 
-    /// True if all chunks are new. Each is old or new, and nothing else is there but what a kill may leave.
+    /// Checks that each chunk is old or new, and that nothing else is in the store except temporary files, if `may_leave`.
+    /// Returns whether all chunks are new.
     fn check(&self, what: &str, may_leave: bool) -> bool {
         let output = zarrfs(&["cat", self.array().to_str().unwrap()]);
         assert!(output.status.success(), "{what}: torn: {}", String::from_utf8_lossy(&output.stderr));
@@ -81,32 +83,13 @@ impl Case {
                 all &= is_new;
             }
         }
-        let left = temporary(&self.array());
-        assert!(may_leave || left == 0, "{what}: {left} temporary files are left");
+        let left = unfinished_files(&self.array());
+        assert!(may_leave || left.is_empty(), "{what}: temporary files are left: {left:?}");
         all
     }
 }
 
-/// How many temporary files there are below a directory.
-fn temporary(directory: &Path) -> usize {
-    let entries = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap());
-    entries
-        .map(|entry| match entry.file_type().unwrap().is_dir() {
-            true => temporary(&entry.path()),
-            false => usize::from(entry.file_name().to_string_lossy().starts_with(".zarrfs-")),
-        })
-        .sum()
-}
-
-fn has_strace() -> bool {
-    let found = Command::new("strace").arg("-V").output().is_ok_and(|output| output.status.success());
-    if !found {
-        println!("skipped: strace is not installed");
-    }
-    found
-}
-
-/// Has every call fail in turn as `what` says, until there are no more of them, and calls `check` with how it went.
+/// Runs `zarrfs put` once for each call, which fails in the way that `what` states. Calls `check` with each result.
 fn at_every_call(what: &str, check: impl Fn(&Case, &Output, &str)) {
     let mut points = BTreeMap::new();
     for separator in [".", "/"] {
@@ -125,13 +108,13 @@ fn at_every_call(what: &str, check: impl Fn(&Case, &Output, &str)) {
             }
         }
     }
-    say(&format!("{what}: {points:?}"));
+    announce(&format!("{what}: {points:?}"));
     assert_eq!(points.len(), CALLS.len(), "not every call was hit");
 }
 
 #[test]
 fn a_kill_at_any_call_leaves_each_chunk_old_or_new() {
-    if !has_strace() {
+    if !is_installed("strace") {
         return;
     }
     at_every_call("signal=SIGKILL", |case, output, what| {
@@ -140,7 +123,7 @@ fn a_kill_at_any_call_leaves_each_chunk_old_or_new() {
         let all = case.check(what, killed);
         assert!(all || killed, "{what}: lost");
         if killed {
-            // what it has left is in nobody's way
+            // the files that a kill leaves behind do not affect the next run
             assert!(case.put(&["-e", "trace=none"], &[]).status.success());
             assert!(case.check(what, true), "{what}: lost");
         }
@@ -148,8 +131,8 @@ fn a_kill_at_any_call_leaves_each_chunk_old_or_new() {
 }
 
 #[test]
-fn an_error_at_any_call_is_told_and_leaves_each_chunk_old_or_new() {
-    if !has_strace() {
+fn an_error_at_any_call_is_reported_and_leaves_each_chunk_old_or_new() {
+    if !is_installed("strace") {
         return;
     }
     for errno in ["EIO", "ENOSPC"] {
@@ -160,14 +143,14 @@ fn an_error_at_any_call_is_told_and_leaves_each_chunk_old_or_new() {
     }
 }
 
-/// When a call returned, in seconds.
+/// Returns the time of a call in a log, in seconds.
 fn time(line: &str) -> f64 {
     line.split_whitespace().next().unwrap().parse().unwrap()
 }
 
 #[test]
-fn a_chunk_is_on_the_disk_before_it_gets_its_name_and_its_name_when_all_is_done() {
-    if !has_strace() {
+fn chunks_are_synced_before_they_are_renamed_and_directories_at_the_end() {
+    if !is_installed("strace") {
         return;
     }
     let case = Case::new("/");
@@ -175,7 +158,7 @@ fn a_chunk_is_on_the_disk_before_it_gets_its_name_and_its_name_when_all_is_done(
     assert!(case.put(&trace, &[]).status.success());
     let (mut renames, mut last_rename, mut last_sync) = (0, 0.0, 0.0);
     for log in case.log() {
-        // the file being written, and whether it was synced
+        // the descriptor of the file that is being written, and whether it has been synced
         let (mut descriptor, mut synced) = (String::new(), false);
         for line in log.lines() {
             if line.contains("openat(") && line.contains("O_CREAT") {

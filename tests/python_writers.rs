@@ -1,6 +1,6 @@
-//! The mount written by programs that are not ours: zarr-python 2.18 and 3 and xarray make, fill, resize, append to and
-//! delete arrays and groups through it; cp, mv, rsync, tar, sed, vim and git do what they do anywhere. What the store
-//! then holds is compared with what they were given.
+//! Writing to a mount with other programs: zarr-python 2.18 and 3 and xarray create, fill, resize, append to and delete
+//! arrays and groups; cp, mv, rsync, tar, sed, vim and git are used as on any file system. The store is compared with what
+//! the programs were given.
 
 mod support;
 
@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use support::made::Made;
-use support::{Mount, copy_tree, provided, say};
+use support::array::TestArray;
+use support::{Mount, announce, copy_tree, env_path, is_installed, run};
 
 fn store() -> tempfile::TempDir {
     let directory = tempfile::tempdir().unwrap();
@@ -18,25 +18,7 @@ fn store() -> tempfile::TempDir {
     directory
 }
 
-fn run(program: &str, args: &[&str], directory: &Path) {
-    let mut command = Command::new("timeout");
-    // no configuration of whoever runs the test
-    command.arg("60").arg(program).args(args).current_dir(directory).env("HOME", directory).env("LC_ALL", "C");
-    let output = command.stdin(std::process::Stdio::null()).output().unwrap();
-    let said = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success(), "{program} {args:?}: {} {said}", output.status);
-}
-
-/// False, said aloud, if a program is not there.
-fn has(program: &str) -> bool {
-    let found = std::env::var_os("PATH").is_some_and(|p| std::env::split_paths(&p).any(|d| d.join(program).exists()));
-    if !found {
-        say(&format!("skipped: {program} is not installed; scripts/test installs it"));
-    }
-    found
-}
-
-/// Every file below a directory and its bytes.
+/// Returns every file below a directory with its bytes.
 fn files(root: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let (mut all, mut directories) = (BTreeMap::new(), vec![root.to_path_buf()]);
     while let Some(directory) = directories.pop() {
@@ -53,26 +35,26 @@ fn files(root: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     all
 }
 
-fn names(files: &BTreeMap<PathBuf, Vec<u8>>) -> Vec<String> {
+fn paths(files: &BTreeMap<PathBuf, Vec<u8>>) -> Vec<String> {
     files.keys().map(|path| path.to_str().unwrap().to_string()).collect()
 }
 
-/// A hierarchy as a program without codecs has it: an uncompressed array and a group with attributes.
-fn source() -> (tempfile::TempDir, Made, Made) {
+/// Creates a store as a program without codecs does: an uncompressed array and a group with attributes.
+fn source() -> (tempfile::TempDir, TestArray, TestArray) {
     let directory = store();
     fs::create_dir(directory.path().join("g")).unwrap();
     fs::write(directory.path().join("g/.zgroup"), "{\"zarr_format\": 2}").unwrap();
     fs::write(directory.path().join("g/.zattrs"), "{\"title\": \"copied\"}").unwrap();
     fs::write(directory.path().join("g/notes.txt"), "notes\n").unwrap();
-    let made = Made::full(directory.path().join("g/a"), &[50, 60], &[20, 30], json!({"dtype": "<i4"}));
+    let made = TestArray::with_chunks(directory.path().join("g/a"), &[50, 60], &[20, 30], json!({"dtype": "<i4"}));
     fs::write(made.path.join(".zattrs"), "{\"units\": \"m\"}").unwrap();
     let nested = json!({"dtype": "<i2", "dimension_separator": "/"});
-    let nested = Made::full(directory.path().join("g/n"), &[5, 4, 6], &[2, 3, 6], nested);
+    let nested = TestArray::with_chunks(directory.path().join("g/n"), &[5, 4, 6], &[2, 3, 6], nested);
     (directory, made, nested)
 }
 
 fn write_with(variable: &str) {
-    let Some(python) = provided(variable) else { return };
+    let Some(python) = env_path(variable) else { return };
     for compressor in ["none", "blosc:zstd:5"] {
         write_stored_with(&python, compressor);
     }
@@ -89,24 +71,24 @@ fn write_stored_with(python: &Path, compressor: &str) {
         .output()
         .unwrap();
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    say(said.trim());
+    announce(said.trim());
     assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
     assert!(!mount.stats().contains("problem"), "{}", mount.stats());
 }
 
 #[test]
-fn zarr_python_2_and_xarray() {
+fn zarr_python_2_and_xarray_write_through_a_mount() {
     write_with("ZARRFS_TEST_PYTHON");
 }
 
 #[test]
-fn zarr_python_3_and_xarray() {
+fn zarr_python_3_and_xarray_write_through_a_mount() {
     write_with("ZARRFS_TEST_PYTHON3");
 }
 
-/// Each way to copy gives the store what the source has, and changes an array of other codecs to what the source has.
+/// Every way to copy a tree makes a mount show the same files as the source, also over an array with other codecs.
 #[test]
-fn trees_are_copied() {
+fn trees_can_be_copied_into_a_mount() {
     let (source, made, nested) = source();
     let from = source.path().join("g");
     let from = from.to_str().unwrap();
@@ -114,32 +96,32 @@ fn trees_are_copied() {
     let archive = source.path().join("g.tar");
     run("tar", &["cf", archive.to_str().unwrap(), "-C", source.path().to_str().unwrap(), "g"], source.path());
     ways.push(("tar", vec!["xf", archive.to_str().unwrap()]));
-    if has("rsync") {
+    if is_installed("rsync") {
         ways.push(("rsync", vec!["-a", from, "."]));
         ways.push(("rsync", vec!["-a", "--inplace", from, "."]));
     }
     for (program, args) in ways {
-        // into nothing
+        // copy to a new place
         let new = store();
         let mount = Mount::new(new.path(), &[]);
         run(program, &args, mount.path());
         let wanted = files(Path::new(from));
         let mut found = files(&new.path().join("g"));
-        // of a level of chunk keys that was copied before it could be known for one
+        // files of a level of chunk keys may be copied before it can be recognized as one
         found.retain(|path, _| !(path.starts_with("n") && path.ends_with(".zgroup")));
-        assert_eq!(names(&found), names(&wanted), "{program} {args:?}");
+        assert_eq!(paths(&found), paths(&wanted), "{program} {args:?}");
         assert!(found == wanted, "{program} {args:?}: other bytes");
         assert_eq!(fs::read(mount.join("g/a/data.raw")).unwrap(), made.flat, "{program} {args:?}");
         assert_eq!(fs::read(mount.join("g/n/data.raw")).unwrap(), nested.flat, "{program} {args:?}");
         assert!(!mount.stats().contains("problem"), "{program} {args:?}: {}", mount.stats());
         drop(mount);
 
-        // over what is there, which is stored with a codec
+        // copy over a compressed array
         let old = store();
         copy_tree(Path::new(from), &old.path().join("g"));
         fs::remove_dir_all(old.path().join("g/a")).unwrap();
         let more = json!({"dtype": "<i4", "compressor": {"id": "zlib", "level": 1}});
-        let mut there = Made::full(old.path().join("g/a"), &[50, 60], &[20, 30], more);
+        let mut there = TestArray::with_chunks(old.path().join("g/a"), &[50, 60], &[20, 30], more);
         there.change(&[1, 1], 5);
         there.put(&[1, 1]);
         fs::remove_file(there.file(&[2, 1])).unwrap();
@@ -150,16 +132,16 @@ fn trees_are_copied() {
         drop(mount);
         let document = fs::read_to_string(old.path().join("g/a/.zarray")).unwrap();
         assert!(document.contains("zlib"), "{program} {args:?}: {document}");
-        assert_eq!(names(&files(&old.path().join("g"))), names(&wanted), "{program} {args:?}");
+        assert_eq!(paths(&files(&old.path().join("g"))), paths(&wanted), "{program} {args:?}");
         let mount = Mount::new(old.path(), &["--read-only"]);
         assert_eq!(fs::read(mount.join("g/a/data.raw")).unwrap(), made.flat, "{program} {args:?}");
         assert_eq!(fs::read(mount.join("g/n/data.raw")).unwrap(), nested.flat, "{program} {args:?}");
     }
 }
 
-/// A tree is copied and moved within the mount, and out of it again.
+/// A tree is copied and moved within the mount, and to another file system and back.
 #[test]
-fn trees_are_copied_within_the_mount() {
+fn trees_can_be_copied_and_moved_within_a_mount() {
     let (source, made, _) = source();
     let store = store();
     copy_tree(&source.path().join("g"), &store.path().join("g"));
@@ -169,7 +151,7 @@ fn trees_are_copied_within_the_mount() {
     run("mv", &["g/notes.txt", "below/moved.txt"], mount.path());
     run("mv", &["g", "below/g"], mount.path());
     assert_eq!(fs::read(mount.join("below/g/a/data.raw")).unwrap(), made.flat);
-    // from another file system, and to it
+    // to another file system and back
     let outside = tempfile::tempdir().unwrap();
     let (chunk, path) = (outside.path().join("chunk"), mount.join("below/g/a/0.0"));
     run("mv", &[path.to_str().unwrap(), chunk.to_str().unwrap()], mount.path());
@@ -180,12 +162,12 @@ fn trees_are_copied_within_the_mount() {
     assert_eq!(fs::read(outside.path().join("below/g/a/data.raw")).unwrap(), made.flat);
     assert_eq!(fs::read(outside.path().join("below/moved.txt")).unwrap(), b"notes\n");
     run("rm", &["-r", "below"], mount.path());
-    assert_eq!(names(&files(store.path())), [".zgroup"]);
+    assert_eq!(paths(&files(store.path())), [".zgroup"]);
 }
 
-/// Editors save documents as their users set them: in place, or by way of a backup or a new file.
+/// Editors save documents in place, by way of a backup, or by way of a new file.
 #[test]
-fn documents_are_edited() {
+fn editors_can_edit_documents() {
     let (source, made, _) = source();
     let mount = Mount::new(source.path(), &[]);
     let attributes = || fs::read_to_string(source.path().join("g/.zattrs")).unwrap();
@@ -201,7 +183,7 @@ fn documents_are_edited() {
     assert_eq!(attributes(), "{\"title\": \"printed\"}\n");
     run("sed", &["-i", "s/^ *50,/    45,/", "g/a/.zarray"], mount.path());
     assert_eq!(fs::read(mount.join("g/a/data.raw")).unwrap(), made.flat[..45 * 60 * 4]);
-    if has("vim") {
+    if is_installed("vim") {
         for (n, options) in ["backupcopy=no", "backupcopy=yes", "nowritebackup", "backup"].iter().enumerate() {
             for name in ["g/.zattrs", "g/notes.txt"] {
                 let (set, change) = (format!("set {options}"), format!("%s/printed.*\\|notes.*/printed{n}\"}}/e"));
@@ -217,15 +199,15 @@ fn documents_are_edited() {
         }
     }
     drop(mount);
-    let chunks = names(&files(&source.path().join("g/a")));
+    let chunks = paths(&files(&source.path().join("g/a")));
     assert_eq!(chunks.len(), 2 + made.grid().len(), "{chunks:?}");
-    assert_eq!(names(&files(source.path()))[..4], [".zgroup", "g/.zattrs", "g/.zgroup", "g/a/.zarray"]);
+    assert_eq!(paths(&files(source.path()))[..4], [".zgroup", "g/.zattrs", "g/.zgroup", "g/a/.zarray"]);
 }
 
-/// A repository of git beside the data: files made, linked, replaced by renaming, mapped and removed all the time.
+/// git creates, links, renames, maps and removes files all the time.
 #[test]
-fn git_keeps_a_repository() {
-    if !has("git") {
+fn a_git_repository_works_beside_the_data() {
+    if !is_installed("git") {
         return;
     }
     let (source, ..) = source();

@@ -1,5 +1,5 @@
-//! "`-o ro` / `--read-only` refuses with EROFS", and reading never writes: a mount that is read in full changes neither a
-//! byte nor a time of its store.
+//! "`-o ro` / `--read-only` refuses with EROFS", and reading never writes: reading a whole mount changes neither a byte nor
+//! a time of its store.
 
 mod support;
 
@@ -11,18 +11,18 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 use std::process::Command;
-use support::walk::{differences, snapshot};
-use support::{Mount, copy_tree, data, errno, provided, say};
+use support::tree::{differences, snapshot};
+use support::{Mount, announce, copy_tree, env_path, errno, test_data};
 
-/// A copy of the sample store, with a plain file beside the data.
+/// Creates a copy of the sample store with a plain file beside the data.
 fn sample() -> tempfile::TempDir {
     let store = tempfile::tempdir().unwrap();
-    copy_tree(&data("sample.zarr"), store.path());
+    copy_tree(&test_data("sample.zarr"), store.path());
     fs::write(store.path().join("notes.txt"), "plain").unwrap();
     store
 }
 
-/// Reads every file of a mount to its end, and its extended attributes; how many files and bytes there were.
+/// Reads all files of a mount and their extended attributes. Returns the number of files and bytes.
 fn read_all(mount: &Mount) -> (usize, u64) {
     let (mut files, mut bytes, mut paths) = (0, 0, vec![mount.path().to_path_buf()]);
     while let Some(path) = paths.pop() {
@@ -42,11 +42,11 @@ fn read_all(mount: &Mount) -> (usize, u64) {
 }
 
 #[test]
-fn reading_changes_nothing() {
+fn reading_a_whole_mount_changes_nothing() {
     const OPTIONS: [&[&str]; 4] = [&[], &["--read-only"], &["-o", "ro", "--cache-size", "100K"], &["--passthrough"]];
     let store = sample();
     let mut stores = vec![(store.path().to_path_buf(), &OPTIONS[..])];
-    stores.extend(provided("ZARRFS_MATRIX").map(|matrix| (matrix.join("slash.zarr"), &OPTIONS[..1])));
+    stores.extend(env_path("ZARRFS_MATRIX").map(|matrix| (matrix.join("slash.zarr"), &OPTIONS[..1])));
     for (store, all_options) in stores {
         for options in all_options {
             let before = snapshot(&store).unwrap();
@@ -58,7 +58,7 @@ fn reading_changes_nothing() {
             assert!(changed.is_empty(), "{options:?}: {changed:?}");
             assert!(files > 30, "{options:?}: {files} files");
             let name = store.file_name().unwrap().display();
-            say(&format!(
+            announce(&format!(
                 "{name}, {options:?}: {files} files, {bytes} bytes read, {} of the store unchanged",
                 before.len()
             ));
@@ -66,7 +66,7 @@ fn reading_changes_nothing() {
     }
 }
 
-/// All ways to change something in a mount of the sample store; those that are not refused with EROFS.
+/// Tries every way to change a mount of the sample store. Returns those that do not fail with EROFS.
 fn not_refused(mount: &Mount) -> Vec<String> {
     let array = mount.join("air_temperature");
     let file = |name: &str| array.join(name);
@@ -100,8 +100,8 @@ fn not_refused(mount: &Mount) -> Vec<String> {
     said.into_iter().filter(|(_, errno)| errno != "EROFS").map(|(what, errno)| format!("{what}: {errno}")).collect()
 }
 
-/// As [`not_refused`], where the kernel lets the daemon answer: links and owners are never changed, which is EPERM, and
-/// times and the modes of plain files are accepted and ignored.
+/// Tries every way to change a mount that the kernel takes for writable. Returns those that do not fail with EROFS, except
+/// for links and owners, which fail with EPERM in every mount, and for times and modes, which are ignored.
 fn changeable(mount: &Mount) -> Vec<String> {
     let mut all = not_refused(mount);
     let expected = |said: &str, what: &str, errno: &str| said.starts_with(what) && said.ends_with(errno);
@@ -113,7 +113,7 @@ fn changeable(mount: &Mount) -> Vec<String> {
 
 fn truncate(path: &Path) -> Result<()> {
     let path = CString::new(path.as_os_str().as_bytes())?;
-    // SAFETY: the path is a string that ends in a zero.
+    // SAFETY: the path ends with a zero byte.
     match unsafe { libc::truncate(path.as_ptr(), 0) } {
         0 => Ok(()),
         _ => Err(Error::last_os_error()),
@@ -127,7 +127,7 @@ fn touch(path: &Path) -> Result<()> {
 }
 
 #[test]
-fn writing_is_refused() {
+fn a_read_only_mount_refuses_every_change() {
     let store = sample();
     let before = snapshot(store.path()).unwrap();
     for options in [&["--read-only"][..], &["-o", "ro"]] {
@@ -137,24 +137,24 @@ fn writing_is_refused() {
     assert_eq!(differences(&before, &snapshot(store.path()).unwrap()), [] as [String; 0]);
 }
 
-/// "-o ro" is the daemon's, too: a mount that is made writable behind its back is not.
+/// The daemon refuses changes even if the mount is remounted as writable.
 #[test]
-fn a_remount_makes_nothing_writable() {
+fn a_read_only_mount_stays_so_after_a_remount() {
     let store = sample();
     let before = snapshot(store.path()).unwrap();
     let mount = Mount::new(store.path(), &["--read-only"]);
     let remounted = Command::new("mount").args(["-i", "-o", "remount,rw"]).arg(mount.path()).output().unwrap();
     if !remounted.status.success() {
-        say("skipped: a remount takes root");
+        announce("skipped: a remount takes root");
         return;
     }
     assert_eq!(changeable(&mount), [] as [String; 0]);
     assert_eq!(differences(&before, &snapshot(store.path()).unwrap()), [] as [String; 0]);
 }
 
-/// "The default where the store can be written": where it can't, the mount is as with "-o ro".
+/// A store on a read-only file system is mounted as with `-o ro`.
 #[test]
-fn a_store_on_a_read_only_file_system() {
+fn a_store_on_a_read_only_file_system_is_mounted_read_only() {
     let store = sample();
     let bound = Bound::new(store.path());
     let Some(bound) = bound else { return };
@@ -165,13 +165,13 @@ fn a_store_on_a_read_only_file_system() {
     assert_eq!(differences(&before, &snapshot(store.path()).unwrap()), [] as [String; 0]);
 }
 
-/// A directory bound to another, for reading alone.
+/// A read-only bind mount of a directory.
 struct Bound {
     path: tempfile::TempDir,
 }
 
 impl Bound {
-    /// None, said aloud, where this user can't bind one.
+    /// Mounts it. Returns `None`, and announces that the test is skipped, if this user cannot.
     fn new(directory: &Path) -> Option<Bound> {
         let bound = Bound { path: tempfile::tempdir().unwrap() };
         let mount = |options: &str| {
@@ -181,7 +181,7 @@ impl Bound {
         if mount("bind") && mount("remount,bind,ro") {
             return Some(bound);
         }
-        say("skipped: binding a directory takes root");
+        announce("skipped: binding a directory takes root");
         None
     }
 }

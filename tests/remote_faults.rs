@@ -1,5 +1,5 @@
-//! Reading from a server that answers wrongly, through a real mount: the right bytes or EIO, within the time a request may
-//! take, and never bytes that the server has not got, or of two versions. What is beside goes on meanwhile.
+//! Reading from a server that answers wrongly, through a real mount. A read returns the right bytes or EIO, within the time
+//! of a request, and never bytes that the server does not have or bytes of two versions. Other arrays stay readable.
 
 mod support;
 
@@ -10,42 +10,42 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
+use support::array::TestArray;
 use support::daemon::Daemon;
-use support::faulty::{Fault, Faulty};
-use support::made::Made;
-use support::{Mount, close, digest, errno, limited, say, sha256};
+use support::faulty_server::{Fault, FaultyServer};
+use support::{Mount, announce, close, digest, errno, sha256, with_timeout};
 
-/// Of one request; and how often it is sent again.
+/// Timeout of a request, and number of retries.
 const OPTIONS: [&str; 4] = ["--timeout", "1s", "--retries", "2"];
 
-/// What reading may take with these: three attempts, and what is waited between them.
+/// The longest time of a read with these options: three attempts and the delays between them.
 const PATIENCE: Duration = Duration::from_secs(12);
 
-/// Bytes of a chunk that shares no page with another.
+/// Size in bytes of a chunk that shares no page with another one.
 const PAGES: usize = 64 << 10;
 
-/// What becomes of `data.raw`.
+/// The result of reading `data.raw`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Expected {
-    /// What is stored.
+    /// The stored bytes.
     Right,
-    /// An error.
+    /// EIO.
     Eio,
     Eacces,
-    /// What is stored, or EIO.
+    /// The stored bytes or EIO.
     RightOrEio,
-    /// The chunk is not there.
+    /// The fill value, since the chunk is missing.
     Fill,
 }
 
 use Expected::*;
 
-/// Every fault, and what comes of it for a chunk that is stored as it is, and for a compressed one.
+/// Every fault, with the result for an uncompressed chunk and for a compressed one.
 const FAULTS: [(Fault, Expected, Expected); 27] = [
     (Fault::ShortBody, Eio, Eio),
     (Fault::HalfValue, Eio, Eio),
     (Fault::LongBody, RightOrEio, RightOrEio),
-    // zlib ends where its stream does, here as in numcodecs
+    // zlib ignores bytes behind the end of its stream, as numcodecs does
     (Fault::LongValue, Eio, Right),
     (Fault::IgnoredRange, Right, Right),
     (Fault::NoContentRange, RightOrEio, RightOrEio),
@@ -72,12 +72,12 @@ const FAULTS: [(Fault, Expected, Expected); 27] = [
     (Fault::Garbage, Eio, Eio),
 ];
 
-/// One array of a store, and what is wrong with its only chunk.
+/// An array and the fault of its only chunk.
 struct Case {
     name: String,
     fault: Fault,
     expected: Expected,
-    made: Made,
+    made: TestArray,
 }
 
 fn cases(store: &Path) -> Vec<Case> {
@@ -88,27 +88,27 @@ fn cases(store: &Path) -> Vec<Case> {
             let mut more = more.clone();
             more["fill_value"] = json!(7);
             let name = format!("{number}-{kind}");
-            let made = Made::full(store.join(&name), &[20_000], &[20_000], more);
+            let made = TestArray::with_chunks(store.join(&name), &[20_000], &[20_000], more);
             cases.push(Case { name, fault, expected, made });
         }
     }
     cases
 }
 
-/// A store of all cases, its server, and a mount.
-fn faulty_store(folder: &Path) -> (Vec<Case>, Faulty) {
+/// Creates a store of all cases and starts its server.
+fn faulty_store(folder: &Path) -> (Vec<Case>, FaultyServer) {
     let cases = cases(folder);
     std::fs::write(folder.join(".zgroup"), br#"{"zarr_format": 2}"#).unwrap();
-    (cases, Faulty::new(folder))
+    (cases, FaultyServer::new(folder))
 }
 
 fn mount(url: &str, args: &[&str]) -> Mount {
     let mut command = Command::new(support::ZARRFS);
     command.arg("mount").args(OPTIONS).args(args);
-    Mount::by(command, url.as_ref())
+    Mount::with_command(command, url.as_ref())
 }
 
-/// What a reader is given.
+/// Reads a file. Returns the name of the error and the digest of the bytes.
 fn read(path: &Path) -> (String, Option<String>) {
     match digest(path) {
         Ok((_, sha256)) => ("ok".into(), Some(sha256)),
@@ -122,7 +122,7 @@ fn every_fault_ends_in_the_right_bytes_or_an_error() {
     let (cases, server) = faulty_store(store.path());
     let mount = mount(&server.url(""), &[]);
     for case in &cases {
-        // the array is known, as to somebody who has been using it for a while
+        // open every array before its server becomes faulty
         assert!(mount.join(&case.name).join("data.raw").exists(), "{}", case.name);
         server.set(&format!("{}/0", case.name), case.fault);
     }
@@ -163,7 +163,7 @@ fn every_fault_ends_in_the_right_bytes_or_an_error() {
         }
     }
     assert!(failed.is_empty(), "{}\n{}", failed.join("\n"), mount.stats());
-    // what was wrong with the server is remembered of nothing
+    // once the server is correct again, so is every read
     server.heal();
     for case in &cases {
         let (errno, found) = read(&mount.join(&case.name).join("data.raw"));
@@ -171,24 +171,24 @@ fn every_fault_ends_in_the_right_bytes_or_an_error() {
     }
 }
 
-/// A body in a content encoding that nobody has asked for is undone or refused, never taken for the value.
+/// A body in an unrequested content encoding is decoded or refused, but never taken for the value.
 #[test]
 fn a_content_encoding_is_not_taken_for_the_value() {
     let store = tempfile::tempdir().unwrap();
-    let made = Made::full(store.path().to_path_buf(), &[20_000], &[20_000], json!({}));
-    let server = Faulty::new(store.path());
+    let made = TestArray::with_chunks(store.path().to_path_buf(), &[20_000], &[20_000], json!({}));
+    let server = FaultyServer::new(store.path());
     let mount = mount(&server.url(""), &[]);
     server.set("0", Fault::Gzip);
     let (errno, found) = read(&mount.join("data.raw"));
     assert!(errno == "EIO" || found == Some(sha256(&made.flat)), "{errno}, {found:?}");
 }
 
-/// The answer 403 hides what is not there on some servers.
+/// Some servers answer 403 for keys that do not exist.
 #[test]
-fn forbidden_is_missing_only_where_the_user_says_so() {
+fn status_403_means_missing_only_if_the_user_says_so() {
     let store = tempfile::tempdir().unwrap();
-    let mut made = Made::full(store.path().to_path_buf(), &[2 * PAGES], &[PAGES], json!({}));
-    let server = Faulty::new(store.path());
+    let mut made = TestArray::with_chunks(store.path().to_path_buf(), &[2 * PAGES], &[PAGES], json!({}));
+    let server = FaultyServer::new(store.path());
     server.set("1", Fault::Status(403));
     let refusing = mount(&server.url(""), &[]);
     let file = File::open(refusing.join("data.raw")).unwrap();
@@ -203,39 +203,39 @@ fn forbidden_is_missing_only_where_the_user_says_so() {
     assert_eq!(digest(&taking.join("data.raw")).unwrap().1, sha256(&made.flat));
 }
 
-/// A page for humans where metadata is missing is no hierarchy; one in the place of a document makes an array damaged, not
-/// empty.
+/// An HTML page in the place of missing metadata does not make a store, and one in the place of a document makes the array
+/// damaged instead of empty.
 #[test]
-fn a_page_instead_of_a_document_is_damage() {
+fn an_html_page_is_not_taken_for_a_document() {
     let store = tempfile::tempdir().unwrap();
-    Made::full(store.path().join("a"), &[100], &[100], json!({}));
-    Made::full(store.path().join("b"), &[100], &[100], json!({}));
+    TestArray::with_chunks(store.path().join("a"), &[100], &[100], json!({}));
+    TestArray::with_chunks(store.path().join("b"), &[100], &[100], json!({}));
     std::fs::write(store.path().join(".zgroup"), br#"{"zarr_format": 2}"#).unwrap();
-    let server = Faulty::new(store.path());
+    let server = FaultyServer::new(store.path());
     server.set("a/.zarray", Fault::Page);
     let mount = mount(&server.url(""), &[]);
     assert_ne!(errno(File::open(mount.join("a/data.raw"))), "ok");
     assert!(mount.join("b/data.raw").exists());
 }
 
-/// While the server says nothing the mount can be ended: at once where nobody cares for the reader, and as soon as he is
-/// gone else.
+/// While the server does not answer, a lazy unmount succeeds immediately, and another one as soon as the reader is gone.
 #[test]
-fn a_mount_whose_server_says_nothing_can_be_ended() {
+fn a_mount_of_a_silent_server_can_be_unmounted() {
     let store = tempfile::tempdir().unwrap();
-    let made = Made::full(store.path().to_path_buf(), &[2 * PAGES], &[PAGES], json!({}));
-    let server = Faulty::new(store.path());
+    let made = TestArray::with_chunks(store.path().to_path_buf(), &[2 * PAGES], &[PAGES], json!({}));
+    let server = FaultyServer::new(store.path());
     for lazily in [false, true] {
         server.heal();
         let url = server.url("");
-        // with direct I/O nobody waits for pages that the kernel has asked for on somebody else's behalf
+        // with direct I/O no reader waits for pages that the kernel requested for another one
         let args = ["--timeout", "5s", "--retries", "1", "--direct-io"];
         let mut daemon = Daemon::start(Path::new(&url), &args);
         server.set("1", Fault::Stall);
         let path = daemon.path().join("data.raw");
-        let mut reader = limited(60, "cat").arg(&path).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        let mut reader =
+            with_timeout(60, "cat").arg(&path).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
         std::thread::sleep(Duration::from_millis(500));
-        // whoever reads what the server does answer is not held up
+        // another reader can read what the server does answer
         let mut bytes = vec![0; PAGES];
         let begun = Instant::now();
         File::open(&path).unwrap().read_exact_at(&mut bytes, 0).unwrap();
@@ -249,7 +249,7 @@ fn a_mount_whose_server_says_nothing_can_be_ended() {
             assert!(!reader.wait().unwrap().success(), "it was given bytes the server has not sent");
             assert!(daemon.wait().unwrap().success());
         } else {
-            // a reader that waits can be killed
+            // the waiting reader can be killed
             let group = rustix::process::Pid::from_raw(reader.id() as i32).unwrap();
             let _ = rustix::process::kill_process(group, rustix::process::Signal::TERM);
             let _ = reader.wait();
@@ -259,16 +259,16 @@ fn a_mount_whose_server_says_nothing_can_be_ended() {
     }
 }
 
-/// A value that is replaced while it is read is read again, or the request fails: each answer is of one version. Raw
-/// chunks are read by ranges, those of blosc by blocks; a whole chunk is put together from several requests.
+/// A value that is replaced while it is read is read again, or the request fails. Raw chunks are read by ranges and blosc
+/// chunks by blocks, so a whole chunk takes several requests.
 #[test]
-fn an_answer_is_of_one_version() {
+fn a_chunk_is_never_assembled_from_two_versions() {
     let store = tempfile::tempdir().unwrap();
-    let raw = Made::full(store.path().join("raw"), &[6 << 20], &[6 << 20], json!({}));
+    let raw = TestArray::with_chunks(store.path().join("raw"), &[6 << 20], &[6 << 20], json!({}));
     std::fs::write(store.path().join(".zgroup"), br#"{"zarr_format": 2}"#).unwrap();
     let size = raw.flat.len();
     for fault in [Fault::ChangingTag, Fault::ChangingTagUnchecked] {
-        let server = Faulty::new(store.path());
+        let server = FaultyServer::new(store.path());
         let mount = mount(&server.url(""), &["--direct-io"]);
         server.set("raw/0", fault);
         let (mut read, mut failed) = (0, 0);
@@ -288,26 +288,26 @@ fn an_answer_is_of_one_version() {
                 }
             }
         }
-        say(&format!("{fault:?}: {read} of 40 reads succeeded, {failed} failed"));
+        announce(&format!("{fault:?}: {read} of 40 reads succeeded, {failed} failed"));
     }
 }
 
-/// The same of an archive: what its directory says of one version is never read from another.
+/// Members of a replaced archive are never read at the offsets of its old directory.
 #[test]
-fn an_archive_that_is_replaced_is_not_read_as_the_old_one() {
+fn a_replaced_archive_is_never_read_by_its_old_directory() {
     let folder = tempfile::tempdir().unwrap();
     let store = folder.path().join("a.zarr");
-    let old = Made::full(store.clone(), &[100_000], &[10_000], json!({}));
+    let old = TestArray::with_chunks(store.clone(), &[100_000], &[10_000], json!({}));
     let archive = support::servers::zip(&store, folder.path(), "a.zip", true);
-    let mut new = Made::full(store.clone(), &[100_000], &[10_000], json!({}));
+    let mut new = TestArray::with_chunks(store.clone(), &[100_000], &[10_000], json!({}));
     for index in new.grid() {
         new.change(&index, 9);
         new.put(&index);
     }
-    // other offsets, too
+    // the new archive has other offsets as well
     std::fs::write(store.join(".first"), [0; 777]).unwrap();
     let other = support::servers::zip(&store, folder.path(), "b.zip", true);
-    let server = Faulty::new(folder.path());
+    let server = FaultyServer::new(folder.path());
     let mount = mount(&server.url("a.zip"), &["--direct-io"]);
     let file = File::open(mount.join("data.raw")).unwrap();
     let mut bytes = vec![0; 10_000];
@@ -326,20 +326,20 @@ fn an_archive_that_is_replaced_is_not_read_as_the_old_one() {
     drop(file);
 }
 
-/// What one server does wrong is no matter of another array.
+/// Requests that hang delay no reader of another array.
 #[test]
-fn arrays_beside_are_read_meanwhile() {
+fn arrays_of_other_servers_can_be_read_meanwhile() {
     let store = tempfile::tempdir().unwrap();
     std::fs::write(store.path().join(".zgroup"), br#"{"zarr_format": 2}"#).unwrap();
     let stalled: Vec<String> = (0..8).map(|i| format!("stalled{i}")).collect();
     for name in &stalled {
-        Made::full(store.path().join(name), &[1000], &[1000], json!({}));
+        TestArray::with_chunks(store.path().join(name), &[1000], &[1000], json!({}));
     }
-    let good = Made::full(store.path().join("good"), &[50_000], &[1000], json!({}));
-    let server = Faulty::new(store.path());
+    let good = TestArray::with_chunks(store.path().join("good"), &[50_000], &[1000], json!({}));
+    let server = FaultyServer::new(store.path());
     let mut command = Command::new(support::ZARRFS);
     command.args(["mount", "--timeout", "6s", "--retries", "0", "--threads", "2"]);
-    let mount = Mount::by(command, server.url("").as_ref());
+    let mount = Mount::with_command(command, server.url("").as_ref());
     let paths: BTreeMap<&String, PathBuf> = stalled.iter().map(|n| (n, mount.join(n).join("data.raw"))).collect();
     for (name, path) in &paths {
         assert!(path.exists());
@@ -358,15 +358,15 @@ fn arrays_beside_are_read_meanwhile() {
     });
 }
 
-/// Retries are counted and wait for longer and longer: what is asked for, and no storm.
+/// Failed requests are sent again the configured number of times, with growing delays.
 #[test]
-fn a_request_is_sent_again_so_many_times() {
+fn requests_are_retried_as_often_as_configured() {
     let store = tempfile::tempdir().unwrap();
-    Made::full(store.path().to_path_buf(), &[1000], &[1000], json!({}));
-    let server = Faulty::new(store.path());
+    TestArray::with_chunks(store.path().to_path_buf(), &[1000], &[1000], json!({}));
+    let server = FaultyServer::new(store.path());
     let mut command = Command::new(support::ZARRFS);
     command.args(["mount", "--retries", "1"]);
-    let mount = Mount::by(command, server.url("").as_ref());
+    let mount = Mount::with_command(command, server.url("").as_ref());
     server.set("0", Fault::Status(500));
     let file = File::open(mount.join("data.raw")).unwrap();
     assert_eq!(errno(file.read_at(&mut [0; 1], 0)), "EIO");

@@ -1,5 +1,4 @@
-//! The options of stores on servers, each through a mount or a verb: what it changes is seen by the server, or by whoever
-//! reads.
+//! The options of remote stores, each by its effect on the requests that the server receives or on what a reader sees.
 
 mod support;
 
@@ -9,30 +8,30 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
-use support::faulty::{Fault, Faulty};
-use support::made::{Made, replace};
+use support::array::{TestArray, replace};
+use support::faulty_server::{Fault, FaultyServer};
 use support::servers;
-use support::{Mount, ZARRFS, digest, errno, limited, sha256};
+use support::{Mount, ZARRFS, digest, errno, sha256, with_timeout};
 
 fn mount(url: &str, args: &[&str]) -> Mount {
     let mut command = Command::new(ZARRFS);
     command.arg("mount").args(args);
-    Mount::by(command, url.as_ref())
+    Mount::with_command(command, url.as_ref())
 }
 
-/// A store of one array with this many items, in chunks of 1000.
-fn store(items: usize) -> (tempfile::TempDir, Made) {
+/// Creates a store of one array with this many items, in chunks of 1000.
+fn store(items: usize) -> (tempfile::TempDir, TestArray) {
     let folder = tempfile::tempdir().unwrap();
     let more = json!({"compressor": {"id": "zlib", "level": 1}});
-    let made = Made::full(folder.path().join("a"), &[items], &[1000], more);
+    let made = TestArray::with_chunks(folder.path().join("a"), &[items], &[1000], more);
     fs::write(folder.path().join(".zgroup"), br#"{"zarr_format": 2}"#).unwrap();
     (folder, made)
 }
 
 #[test]
-fn headers_come_with_each_request() {
+fn configured_headers_are_sent_with_each_request() {
     let (folder, made) = store(3000);
-    let server = Faulty::new(folder.path());
+    let server = FaultyServer::new(folder.path());
     let headers = ["--header", "X-Test: some thing", "--header", "Authorization:Bearer abc"];
     let mount = mount(&server.url(""), &headers);
     assert_eq!(digest(&mount.join("a/data.raw")).unwrap().1, sha256(&made.flat));
@@ -44,19 +43,19 @@ fn headers_come_with_each_request() {
     }
 }
 
-/// What is looked up may be as old as the time to live; what is opened is what the server has now.
+/// A lookup may be as old as the time to live. An open sees what the server has now.
 #[test]
-fn metadata_lives_as_long_as_it_is_told() {
+fn metadata_is_cached_for_the_time_to_live() {
     for (ttl, is_seen) in [("forever", false), ("1s", true), ("0s", true)] {
         let (folder, made) = store(3000);
-        let server = Faulty::new(folder.path());
+        let server = FaultyServer::new(folder.path());
         let mount = mount(&server.url(""), &["--metadata-ttl", ttl]);
         let flat = mount.join("a/data.raw");
         assert_eq!(fs::metadata(&flat).unwrap().len(), 3000);
         let document = made.text().replace("[3000]", "[5000]");
         assert_ne!(document, made.text());
         replace(&folder.path().join("a/.zarray"), document.as_bytes());
-        // names are kept by the kernel for a second, too
+        // the kernel caches names for a second as well
         std::thread::sleep(Duration::from_millis(2500));
         let seen = fs::metadata(&flat).unwrap().len();
         assert_eq!(seen, if is_seen { 5000 } else { 3000 }, "{ttl}");
@@ -65,11 +64,11 @@ fn metadata_lives_as_long_as_it_is_told() {
     }
 }
 
-/// A chunk that is replaced at the server is seen by whoever opens after that, whatever is remembered of metadata.
+/// An open sees a chunk that was replaced on the server, regardless of cached metadata.
 #[test]
-fn an_opening_sees_what_the_server_has() {
+fn an_open_sees_the_current_chunks_of_the_server() {
     let (folder, mut made) = store(3000);
-    let server = Faulty::new(folder.path());
+    let server = FaultyServer::new(folder.path());
     let mount = mount(&server.url(""), &["--metadata-ttl", "forever"]);
     let flat = mount.join("a/data.raw");
     for seed in 20..24 {
@@ -85,10 +84,10 @@ fn an_opening_sees_what_the_server_has() {
     assert_eq!(digest(&flat).unwrap().1, sha256(&made.flat));
 }
 
-/// Bytes below a directory.
+/// Returns the number of bytes in all files below a directory.
 fn size(directory: &Path) -> u64 {
     let mut sum = 0;
-    support::walk::tree(directory, &mut |found| {
+    support::tree::visit(directory, &mut |found| {
         sum += found
             .stat
             .map_or(0, |stat| if stat.st_mode & libc::S_IFMT == libc::S_IFREG { stat.st_size as u64 } else { 0 });
@@ -99,13 +98,13 @@ fn size(directory: &Path) -> u64 {
 }
 
 #[test]
-fn chunks_are_kept_across_mounts() {
+fn the_disk_cache_keeps_chunks_across_mounts() {
     let (folder, mut made) = store(50_000);
-    let server = Faulty::new(folder.path());
+    let server = FaultyServer::new(folder.path());
     let kept = tempfile::tempdir().unwrap();
     let args = ["--cache-dir", kept.path().to_str().unwrap()];
     let asked = || (0..50).map(|i| server.count("GET", &format!("a/{i}"))).sum::<usize>();
-    let read = |made: &Made| {
+    let read = |made: &TestArray| {
         let mount = mount(&server.url(""), &args);
         assert_eq!(digest(&mount.join("a/data.raw")).unwrap().1, sha256(&made.flat));
     };
@@ -114,13 +113,13 @@ fn chunks_are_kept_across_mounts() {
     assert!((50..=55).contains(&first), "{first} requests for 50 chunks");
     read(&made);
     assert_eq!(asked(), first, "what is on disk is asked for again");
-    // a chunk that has changed is fetched, and no other
+    // only a chunk that has changed is fetched again
     made.change(&[7], 5);
     made.put(&[7]);
     read(&made);
     assert_eq!(asked(), first + 1);
-    // a file that was damaged on the local disk is not believed
-    support::walk::tree(kept.path(), &mut |found| {
+    // a damaged file of the cache is ignored
+    support::tree::visit(kept.path(), &mut |found| {
         let path = kept.path().join(&found.path[1..]);
         if path.is_file() && fs::metadata(&path).unwrap().len() > 200 {
             let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
@@ -133,10 +132,10 @@ fn chunks_are_kept_across_mounts() {
 }
 
 #[test]
-fn what_is_kept_is_bounded() {
+fn the_disk_cache_stays_within_its_bound() {
     let folder = tempfile::tempdir().unwrap();
-    let made = Made::full(folder.path().to_path_buf(), &[4 << 20], &[64 << 10], json!({}));
-    let server = Faulty::new(folder.path());
+    let made = TestArray::with_chunks(folder.path().to_path_buf(), &[4 << 20], &[64 << 10], json!({}));
+    let server = FaultyServer::new(folder.path());
     let kept = tempfile::tempdir().unwrap();
     let args = ["--cache-dir", kept.path().to_str().unwrap(), "--cache-dir-size", "1M"];
     for _ in 0..2 {
@@ -149,11 +148,11 @@ fn what_is_kept_is_bounded() {
     assert!(size > 100 << 10 && size <= (1 << 20) + (256 << 10), "{size} bytes are kept");
 }
 
-/// A request that S3 is sent, for what is in the headers that say who asks, and where.
-fn s3_request(args: &[&str], environment: &[(&str, &str)]) -> support::faulty::Request {
+/// Returns a request that an S3 server receives, for its headers with the signature and the region.
+fn s3_request(args: &[&str], environment: &[(&str, &str)]) -> support::faulty_server::Request {
     let folder = tempfile::tempdir().unwrap();
-    let server = Faulty::new(folder.path());
-    let mut command = limited(60, ZARRFS);
+    let server = FaultyServer::new(folder.path());
+    let mut command = with_timeout(60, ZARRFS);
     command.args(["info", "--endpoint-url", server.url("").trim_end_matches('/')]).args(args).arg("s3://bucket/x.zarr");
     for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("AWS_")) {
         command.env_remove(name);
@@ -164,7 +163,7 @@ fn s3_request(args: &[&str], environment: &[(&str, &str)]) -> support::faulty::R
 }
 
 #[test]
-fn credentials_and_region_go_into_requests_to_s3() {
+fn requests_to_s3_carry_credentials_and_region() {
     let keys = [("AWS_ACCESS_KEY_ID", "somebody"), ("AWS_SECRET_ACCESS_KEY", "secret")];
     let signed = |args: &[&str], more: &[(&str, &str)]| {
         let environment = [&keys, more].concat();
@@ -180,9 +179,9 @@ fn credentials_and_region_go_into_requests_to_s3() {
 }
 
 #[test]
-fn retries_and_timeout_are_as_told() {
+fn retries_and_timeout_are_those_configured() {
     let (folder, made) = store(1000);
-    let server = Faulty::new(folder.path());
+    let server = FaultyServer::new(folder.path());
     let url = server.url("");
     let none = mount(&url, &["--retries", "0"]);
     let many = mount(&url, &["--retries", "6"]);
@@ -199,14 +198,14 @@ fn retries_and_timeout_are_as_told() {
     assert!((100..5000).contains(&begun.elapsed().as_millis()), "{:?}", begun.elapsed());
 }
 
-/// `.zmetadata` is for stores that can't list; who wants it elsewhere, or not there, says so.
+/// By default `.zmetadata` is used only for stores that cannot list keys. The option requires or ignores it.
 #[test]
-fn consolidated_metadata_is_used_as_told() {
+fn consolidated_metadata_is_used_as_configured() {
     let (folder, made) = store(1000);
     let stale = json!({"zarr_consolidated_format": 1, "metadata": {".zgroup": {"zarr_format": 2},
         "b/.zarray": serde_json::from_str::<serde_json::Value>(&made.text()).unwrap()}});
     fs::write(folder.path().join(".zmetadata"), stale.to_string()).unwrap();
-    let server = Faulty::new(folder.path());
+    let server = FaultyServer::new(folder.path());
     let directory = folder.path().to_str().unwrap();
     let shows = |store: &str, how: &str| {
         let mount = mount(store, &["--consolidated", how]);
@@ -224,7 +223,7 @@ fn consolidated_metadata_is_used_as_told() {
 }
 
 #[test]
-fn a_store_in_memory() {
+fn a_store_in_memory_can_be_mounted() {
     let mount = mount("memory:", &[]);
     fs::create_dir(mount.join("a")).unwrap();
     let (_folder, made) = store(3000);
@@ -234,32 +233,32 @@ fn a_store_in_memory() {
     assert!(mount.join("a/0").exists());
 }
 
-/// A user's own mistakes are told in one line, with what to do.
+/// Mistakes of the user are reported in one line that says what to do.
 #[test]
-fn mistakes_are_told() {
+fn mistakes_are_reported_in_one_line() {
     let (folder, _) = store(1000);
     let Some(server) = servers::nginx(folder.path(), "") else { return };
-    let url = server.place("").url;
+    let url = server.store("").url;
     for (store, args, code) in [
         ("s3://bucket/x", vec!["--header", "no colon"], 2),
         ("gopher://host/x", vec![], 2),
         ("http://127.0.0.1:1/x.zarr", vec!["--retries", "0"], 1),
-        // a web server can't tell whether there is a store without any document
+        // a web server cannot tell whether a path without any document is a store
         (&format!("{url}nothing.zarr"), vec![], 4),
         (&format!("{url}nothing.zip"), vec![], 3),
     ] {
-        let output = limited(60, ZARRFS).arg("info").args(args).arg(store).output().unwrap();
+        let output = with_timeout(60, ZARRFS).arg("info").args(args).arg(store).output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(code), "{store}: {said}");
         assert!(code == 2 || said.lines().count() == 1, "{store}: {said}");
     }
 }
 
-/// "Those in a file, which `ps` does not show", also in the background process.
+/// The background process reads headers from a file as well, so that `ps` does not show them.
 #[test]
-fn headers_come_from_a_file() {
+fn headers_are_read_from_a_file() {
     let (folder, made) = store(3000);
-    let server = Faulty::new(folder.path());
+    let server = FaultyServer::new(folder.path());
     let secrets = tempfile::tempdir().unwrap();
     fs::write(secrets.path().join("token"), "X-Token: open sesame\n").unwrap();
     let argument = format!("@{}", secrets.path().join("token").display());
@@ -269,10 +268,10 @@ fn headers_come_from_a_file() {
     let words = fs::read(format!("/proc/{}/cmdline", mount.counter("pid"))).unwrap();
     let words = String::from_utf8_lossy(&words).into_owned();
     assert!(words.contains(&argument) && !words.contains("sesame"), "{words}");
-    // a file that is missing, or no file of headers
+    // a file that is missing or contains no headers
     fs::write(secrets.path().join("token"), "sesame").unwrap();
     for (file, told) in [(argument.as_str(), "line 1: not a header"), ("@/nothing", "@/nothing: No such file")] {
-        let output = limited(60, ZARRFS).args(["info", "--header", file, &server.url("")]).output().unwrap();
+        let output = with_timeout(60, ZARRFS).args(["info", "--header", file, &server.url("")]).output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(!output.status.success() && said.contains(told) && !said.contains("sesame"), "{said}");
     }

@@ -1,5 +1,5 @@
-//! Writing to buckets on servers of other hands, through real mounts and without: what is in the bucket afterwards is
-//! fetched by the maker's own client and decoded by zarr-python.
+//! Writing to buckets, through real mounts and by commands. Afterwards the vendor's own client downloads the bucket, and
+//! zarr-python decodes it.
 
 mod support;
 
@@ -11,15 +11,16 @@ use std::os::unix::fs::FileExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
-use support::made::{Made, pattern};
-use support::servers::{self, Place, Server};
-use support::{Mount, close, digest, errno, provided, random, say, setting, sha256, wait_for, zarr_python_digests};
+use support::array::{TestArray, pattern};
+use support::servers::{self, RemoteStore, Server};
+use support::{
+    Mount, announce, close, digest, env_number, env_path, errno, random, sha256, wait_for, zarr_python_digests,
+};
 
-/// Writes of two mounts to chunks they share.
+/// Number of writes of two mounts to shared chunks.
 const WRITES: u64 = 10_000;
 
-/// Servers that can be written, and that are installed: one of each kind, and where a put is done under a condition
-/// another one.
+/// Returns the installed servers of buckets, one of each kind, for tests of conditional puts.
 fn servers() -> Vec<(&'static str, Server)> {
     let all = [("moto", servers::moto()), ("azurite", servers::azurite())];
     all.into_iter().filter_map(|(name, server)| Some((name, server?))).collect()
@@ -29,7 +30,7 @@ fn all_servers() -> Vec<(&'static str, Server)> {
     servers().into_iter().chain(servers::localstack().map(|server| ("LocalStack", server))).collect()
 }
 
-/// What is in a bucket below a path, as its own client gets it.
+/// The content of a bucket below a path, as the vendor's own client downloads it.
 struct Fetched(tempfile::TempDir);
 
 impl Fetched {
@@ -43,15 +44,15 @@ impl Fetched {
         self.0.path().join(path)
     }
 
-    /// zarr-python reads these flat bytes of the array at `path`.
+    /// Checks that zarr-python reads these flat bytes from the array at `path`.
     #[track_caller]
     fn assert_holds(&self, path: &str, flat: &[u8]) {
-        let Some(python) = provided("ZARRFS_TEST_PYTHON") else { return };
+        let Some(python) = env_path("ZARRFS_TEST_PYTHON") else { return };
         assert_eq!(zarr_python_digests(&python, &[&self.join(path)]), [sha256(flat)], "{path}");
     }
 
     fn names(&self) -> Vec<String> {
-        let mut names: Vec<String> = support::walk::snapshot(self.0.path()).unwrap().into_keys().collect();
+        let mut names: Vec<String> = support::tree::snapshot(self.0.path()).unwrap().into_keys().collect();
         names.retain(|name| !self.join(&name[1..]).is_dir());
         names
     }
@@ -62,15 +63,15 @@ fn compressed() -> serde_json::Value {
 }
 
 #[test]
-fn what_is_written_is_read_by_zarr_python() {
+fn zarr_python_reads_what_was_written_to_a_bucket() {
     for (name, server) in servers() {
         let store = tempfile::tempdir().unwrap();
-        let mut made = Made::full(store.path().join("a"), &[50, 300], &[16, 128], compressed());
+        let mut made = TestArray::with_chunks(store.path().join("a"), &[50, 300], &[16, 128], compressed());
         fs::write(store.path().join(".zgroup"), br#"{"zarr_format": 2}"#).unwrap();
         server.upload(store.path(), "bucket/w.zarr");
-        let place = server.place("bucket/w.zarr");
+        let remote = server.store("bucket/w.zarr");
         {
-            let mount = place.mount(&[]);
+            let mount = remote.mount(&[]);
             let array = mount.join("a");
             let mut random = random(11);
             for round in 0..4 {
@@ -81,14 +82,14 @@ fn what_is_written_is_read_by_zarr_python() {
                     file.write_all_at(&bytes, at as u64).unwrap();
                     made.flat[at..at + bytes.len()].copy_from_slice(&bytes);
                 }
-                // it is read at once, and it is in the bucket when it is closed
+                // a write is readable immediately, and in the bucket after the close
                 let mut back = vec![0; made.flat.len()];
                 file.read_exact_at(&mut back, 0).unwrap();
                 assert!(back == made.flat, "{name}");
                 close(file).unwrap();
             }
             Fetched::new(&server, "bucket/w.zarr").assert_holds("a", &made.flat);
-            // a chunk file is written whole, removed, and written anew
+            // write, remove and create a chunk file
             made.change(&[1, 1], 77);
             fs::write(array.join("1.1"), made.chunk(&[1, 1])).unwrap();
             fs::remove_file(array.join("0.0")).unwrap();
@@ -104,17 +105,17 @@ fn what_is_written_is_read_by_zarr_python() {
 }
 
 #[test]
-fn names_are_made_moved_and_removed() {
+fn names_can_be_created_moved_and_removed_in_a_bucket() {
     for (name, server) in servers() {
         let store = tempfile::tempdir().unwrap();
-        let made = Made::full(store.path().join("old/a"), &[20, 30], &[10, 10], compressed());
+        let made = TestArray::with_chunks(store.path().join("old/a"), &[20, 30], &[10, 10], compressed());
         for group in ["", "old"] {
             fs::write(store.path().join(group).join(".zgroup"), br#"{"zarr_format": 2}"#).unwrap();
         }
         server.upload(store.path(), "bucket/n.zarr");
-        let mut fresh = Made::new(store.path().join("b"), &[7, 9], &[4, 4], compressed());
+        let mut fresh = TestArray::new(store.path().join("b"), &[7, 9], &[4, 4], compressed());
         {
-            let mount = server.place("bucket/n.zarr").mount(&[]);
+            let mount = server.store("bucket/n.zarr").mount(&[]);
             fs::create_dir(mount.join("g")).unwrap();
             assert_eq!(errno(fs::create_dir(mount.join("g"))), "EEXIST");
             fs::create_dir(mount.join("g/b")).unwrap();
@@ -147,18 +148,18 @@ fn names_are_made_moved_and_removed() {
     }
 }
 
-/// Two machines that mount one bucket, each writing every other byte of the same chunks: no write is lost, whoever stores
-/// a chunk first.
+/// Two mounts of one bucket, as on two machines, write every other byte of the same chunks. No write is lost, whichever
+/// mount stores a chunk first.
 #[test]
-fn two_mounts_lose_nothing_of_each_other() {
+fn two_mounts_of_a_bucket_lose_no_writes_of_each_other() {
     for (name, server) in all_servers() {
         let store = tempfile::tempdir().unwrap();
         let more = json!({"compressor": {"id": "zlib", "level": 1}});
-        let mut made = Made::new(store.path().to_path_buf(), &[8 * 1000], &[1000], more);
+        let mut made = TestArray::new(store.path().to_path_buf(), &[8 * 1000], &[1000], more);
         server.upload(store.path(), "shared/s.zarr");
-        let place = server.place("shared/s.zarr");
-        let mounts = [place.mount(&[]), place.mount(&[])];
-        let count = setting("ZARRFS_REMOTE_WRITES", WRITES) / 2;
+        let remote = server.store("shared/s.zarr");
+        let mounts = [remote.mount(&[]), remote.mount(&[])];
+        let count = env_number("ZARRFS_REMOTE_WRITES", WRITES) / 2;
         let begun = std::time::Instant::now();
         let written: Vec<Vec<(usize, u8)>> = std::thread::scope(|scope| {
             let start = |(who, mount)| scope.spawn(move || write(mount, who, count));
@@ -169,16 +170,16 @@ fn two_mounts_lose_nothing_of_each_other() {
             made.flat[at] = byte;
         }
         for mount in &mounts {
-            // what the other has stored is seen by whoever opens
+            // an open sees what the other mount has stored
             assert!(fs::read(mount.join("data.raw")).unwrap() == made.flat, "{name}: a mount shows something else");
         }
         drop(mounts);
         Fetched::new(&server, "shared/s.zarr").assert_holds("", &made.flat);
-        say(&format!("{name}: {} writes of two mounts to 8 chunks, 0 lost, {:?}", 2 * count, begun.elapsed()));
+        announce(&format!("{name}: {} writes of two mounts to 8 chunks, 0 lost, {:?}", 2 * count, begun.elapsed()));
     }
 }
 
-/// Writes to every other byte, a few chunks between an open and a close; what was written where, in order.
+/// Writes to every other byte, a few chunks between an open and a close. Returns the offsets and values in order.
 fn write(mount: &Mount, who: usize, count: u64) -> Vec<(usize, u8)> {
     let (mut random, mut written) = (random(who as u64 + 1), Vec::new());
     while (written.len() as u64) < count {
@@ -196,11 +197,11 @@ fn write(mount: &Mount, who: usize, count: u64) -> Vec<(usize, u8)> {
 }
 
 #[test]
-fn verbs_take_the_names_of_buckets() {
+fn commands_accept_names_of_buckets() {
     for (name, server) in servers() {
         let nothing = tempfile::tempdir().unwrap();
         server.upload(nothing.path(), "verbs/x");
-        let (store, array) = (server.place("verbs/v.zarr"), server.place("verbs/v.zarr/g/a"));
+        let (store, array) = (server.store("verbs/v.zarr"), server.store("verbs/v.zarr/g/a"));
         let flat = pattern(3, 6000);
         let created = run(&array, "create", &["--shape", "60,100", "--chunks", "32,32", "--dtype", "|u1"], b"");
         assert_eq!(created, "", "{name}");
@@ -209,18 +210,18 @@ fn verbs_take_the_names_of_buckets() {
         let info = run(&store, "info", &[], b"");
         assert!(info.contains("60") && info.contains("100"), "{name}: {info}");
         Fetched::new(&server, "verbs/v.zarr").assert_holds("g/a", &flat);
-        // nothing is left of an array that isn't whole
+        // an incomplete creation leaves nothing behind
         let before = Fetched::new(&server, "verbs").names();
-        for place in ["verbs/v.zarr/g/short", "verbs/new.zarr/g/a", "verbs/v.zarr/interrupted"] {
-            let place = server.place(place);
-            let mut command = place.command("create");
-            command.args(["--shape=60,100", "--chunks=32,32", "--dtype=|u1", "--from-raw=-"]).arg(&place.url);
+        for remote in ["verbs/v.zarr/g/short", "verbs/new.zarr/g/a", "verbs/v.zarr/interrupted"] {
+            let remote = server.store(remote);
+            let mut command = remote.command("create");
+            command.args(["--shape=60,100", "--chunks=32,32", "--dtype=|u1", "--from-raw=-"]).arg(&remote.url);
             let mut child =
                 command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
             let mut input = child.stdin.take().unwrap();
             input.write_all(&flat[..5000]).unwrap();
-            if place.url.ends_with("interrupted") {
-                wait_for("the array to be begun", || place.zarrfs("info", &[]).status.success());
+            if remote.url.ends_with("interrupted") {
+                wait_for("the array to be begun", || remote.zarrfs("info", &[]).status.success());
                 kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
                 assert_eq!(child.wait().unwrap().signal(), Some(Signal::TERM.as_raw()));
             } else {
@@ -228,36 +229,36 @@ fn verbs_take_the_names_of_buckets() {
                 let said = String::from_utf8(child.wait_with_output().unwrap().stderr).unwrap();
                 assert!(said.contains("ends after 5000 bytes"), "{name}: {said}");
             }
-            assert_eq!(Fetched::new(&server, "verbs").names(), before, "{name} {}", place.url);
+            assert_eq!(Fetched::new(&server, "verbs").names(), before, "{name} {}", remote.url);
         }
-        // what is not there is said to be so
-        let missing = server.place("verbs/nothing.zarr").zarrfs("info", &[]);
+        // a path that does not exist is reported as such
+        let missing = server.store("verbs/nothing.zarr").zarrfs("info", &[]);
         assert_eq!(missing.status.code(), Some(3), "{name}: {}", String::from_utf8_lossy(&missing.stderr));
     }
 }
 
-/// Runs a verb with bytes on its standard input; what it says.
+/// Runs a verb with bytes on its standard input. Returns what it prints.
 #[track_caller]
-fn run(place: &Place, verb: &str, args: &[&str], input: &[u8]) -> String {
-    let mut command = place.command(verb);
-    command.args(args).arg(&place.url);
+fn run(remote: &RemoteStore, verb: &str, args: &[&str], input: &[u8]) -> String {
+    let mut command = remote.command(verb);
+    command.args(args).arg(&remote.url);
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let _ = child.stdin.take().unwrap().write_all(input);
     let output = child.wait_with_output().unwrap();
-    assert!(output.status.success(), "{verb} {}: {}", place.url, String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{verb} {}: {}", remote.url, String::from_utf8_lossy(&output.stderr));
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// Archives and web servers can't be written, and say so when a file is opened, not when it is written.
+/// Opening a file for writing fails on archives and web servers, so that no program finds out only when it writes.
 #[test]
 fn archives_and_http_are_read_only() {
     let folder = tempfile::tempdir().unwrap();
     let store = folder.path().join("a.zarr");
-    Made::full(store.clone(), &[100], &[10], json!({}));
+    TestArray::with_chunks(store.clone(), &[100], &[10], json!({}));
     let archive = servers::zip(&store, folder.path(), "a.zip", false);
     let mut mounts = vec![Mount::new(&archive, &[])];
     let server = servers::nginx(folder.path(), "");
-    mounts.extend(server.iter().flat_map(|s| ["a.zarr", "a.zip"].map(|name| s.place(name).mount(&[]))));
+    mounts.extend(server.iter().flat_map(|s| ["a.zarr", "a.zip"].map(|name| s.store(name).mount(&[]))));
     for mount in &mounts {
         for name in ["data.raw", "0", ".zarray"] {
             let path = mount.join(name);

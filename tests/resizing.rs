@@ -10,13 +10,13 @@ use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::Command;
-use support::made::{Made, pattern};
-use support::{Mount, provided};
+use support::array::{TestArray, pattern};
+use support::{Mount, env_path};
 
-/// Rows of 12 items in chunks of 5 rows, 8 items; a fill value that is not zero.
-fn array(path: &Path, rows: usize) -> Made {
+/// Creates an array of rows of 12 items, in chunks of 5 rows and 8 items, with a fill value other than zero.
+fn array(path: &Path, rows: usize) -> TestArray {
     let more = json!({"dtype": "<i2", "fill_value": 258, "compressor": {"id": "zlib", "level": 1}});
-    Made::full(path.join("a"), &[rows, 12], &[5, 8], more)
+    TestArray::with_chunks(path.join("a"), &[rows, 12], &[5, 8], more)
 }
 
 const ROW: usize = 24;
@@ -36,12 +36,12 @@ fn fill(rows: usize) -> Vec<u8> {
     [2, 1].repeat(rows * ROW / 2)
 }
 
-/// What is there now must read so through a new mount, and so must zarr-python, if it is there.
+/// Checks that a new mount and, if installed, zarr-python read these flat bytes.
 #[track_caller]
 fn assert_holds(store: &Path, flat: &[u8]) {
     let mount = Mount::new(store, &["-o", "ro"]);
     assert!(fs::read(mount.join("a/data.raw")).unwrap() == flat, "through a mount");
-    let Some(python) = provided("ZARRFS_TEST_PYTHON") else { return };
+    let Some(python) = env_path("ZARRFS_TEST_PYTHON") else { return };
     let code = "import sys, zarr; sys.stdout.buffer.write(zarr.open_array(sys.argv[1], mode='r')[:].tobytes())";
     let read = Command::new(python).args(["-c", code]).arg(store.join("a")).output().unwrap();
     assert!(read.stdout == flat, "zarr-python: {}", String::from_utf8_lossy(&read.stderr));
@@ -56,7 +56,7 @@ fn appending_adds_rows() {
     let mut flat = made.flat.clone();
     let new = pattern(3, 100 * ROW);
     let mut file = OpenOptions::new().append(true).open(&path).unwrap();
-    // also by pieces that end inside a row, and inside an item
+    // append pieces that end inside of rows and items
     for part in new.chunks(101) {
         file.write_all(part).unwrap();
         flat.extend_from_slice(part);
@@ -81,18 +81,18 @@ fn a_partial_last_row_is_padded_at_close() {
     drop(file);
     flat.extend([9; 10]);
     flat.extend_from_slice(&fill(1)[10..]);
-    // the kernel lets go of it a moment later
+    // the release of the file comes a moment after the close
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
     while fs::metadata(&path).unwrap().len() != 8 * ROW as u64 {
         assert!(std::time::Instant::now() < deadline, "it is not padded");
     }
-    // past the end: what lies between is the fill value
+    // a write behind the end fills the gap with the fill value
     let file = OpenOptions::new().write(true).open(&path).unwrap();
     file.write_all_at(&[8; ROW], 20 * ROW as u64).unwrap();
     drop(file);
     flat.extend_from_slice(&fill(12));
     flat.extend_from_slice(&[8; ROW]);
-    // and cut inside a row
+    // truncate inside of a row
     let file = OpenOptions::new().write(true).open(&path).unwrap();
     file.set_len(3 * ROW as u64 + 5).unwrap();
     assert_eq!(file.metadata().unwrap().len(), 3 * ROW as u64 + 5);
@@ -105,13 +105,13 @@ fn a_partial_last_row_is_padded_at_close() {
 }
 
 #[test]
-fn what_was_cut_off_never_comes_back() {
+fn removed_rows_never_reappear() {
     for rows in [0, 1, 5, 6, 10, 13] {
         let store = tempfile::tempdir().unwrap();
         let mut flat = array(store.path(), 14).flat;
         let mount = Mount::new(store.path(), &["--resize"]);
         let file = OpenOptions::new().read(true).write(true).open(mount.join("a/data.raw")).unwrap();
-        // not stored yet
+        // these bytes are not stored yet when they are cut off
         file.write_all_at(&[7; 2 * ROW], 11 * ROW as u64).unwrap();
         flat[11 * ROW..13 * ROW].fill(7);
         file.set_len((rows * ROW) as u64).unwrap();
@@ -143,13 +143,13 @@ fn copying_a_file_gives_the_array_its_size() {
         fs::remove_file(store.path().join("new")).unwrap();
         assert_holds(store.path(), &flat);
     }
-    // chunk files are as fixed as ever
+    // chunk files still have a fixed size
     let chunk = OpenOptions::new().write(true).open(mount.join("a/0.0")).unwrap();
     assert_eq!(chunk.set_len(1000).unwrap_err().raw_os_error(), Some(libc::EFBIG));
 }
 
 #[test]
-fn several_append_at_once() {
+fn concurrent_appends_are_all_kept() {
     let store = tempfile::tempdir().unwrap();
     let flat = array(store.path(), 1).flat;
     let mount = Mount::new(store.path(), &["--resize"]);
@@ -173,9 +173,9 @@ fn several_append_at_once() {
     }
 }
 
-/// Without the option nothing of this happens.
+/// Without `--resize` the size of `data.raw` is fixed.
 #[test]
-fn without_it_sizes_are_fixed() {
+fn sizes_are_fixed_without_the_option() {
     let store = tempfile::tempdir().unwrap();
     let made = array(store.path(), 7);
     let mount = Mount::new(store.path(), &[]);

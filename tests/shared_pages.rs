@@ -1,78 +1,42 @@
-//! "Read your writes: at once, through every file of the mount", where the kernel's pages get in the way: pages that a
-//! shared map has made dirty never undo what was written through another file, and pages that are read while a write is
-//! in flight never keep old bytes.
+//! "Read your writes: at once, through every file of the mount", in spite of the kernel's page cache: pages that a shared
+//! map has made dirty never undo what was written through another file, and pages that are read while a write is in
+//! flight never keep old bytes.
 
 mod support;
 
 use rustix::fs::{FlockOperation, fcntl_lock};
-use rustix::mm::{MapFlags, MsyncFlags, ProtFlags, mmap, msync, munmap};
 use serde_json::json;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::mpsc::channel;
 use std::time::Duration;
-use support::made::{Made, replace};
-use support::{Mount, alone, close, wait_for};
+use support::array::{TestArray, replace};
+use support::shared_map::SharedMap;
+use support::{Mount, close, open_for_writing, wait_for, without_other_tests};
 
 const PAGE: usize = 4096;
 
-/// A shared map of a whole file.
-struct Map(*mut u8, usize);
-
-// SAFETY: each byte of a map is used by one thread at a time.
-unsafe impl Send for Map {}
-
-impl Map {
-    fn of(file: &File) -> Map {
-        let (len, access) = (file.metadata().unwrap().len() as usize, ProtFlags::READ | ProtFlags::WRITE);
-        // SAFETY: a new map at a place that the kernel chooses; the file has the length.
-        Map(unsafe { mmap(std::ptr::null_mut(), len, access, MapFlags::SHARED, file, 0).unwrap() }.cast(), len)
-    }
-
-    fn set(&self, at: usize, value: u8) {
-        assert!(at < self.1);
-        // SAFETY: the byte lies in the map.
-        unsafe { self.0.add(at).write_volatile(value) }
-    }
-
-    fn sync(&self) {
-        // SAFETY: the bounds of the map.
-        unsafe { msync(self.0.cast(), self.1, MsyncFlags::SYNC).unwrap() }
-    }
-}
-
-impl Drop for Map {
-    fn drop(&mut self) {
-        // SAFETY: the bounds of the map, which nothing uses any more.
-        unsafe { munmap(self.0.cast(), self.1).unwrap() }
-    }
-}
-
-fn open(path: &Path) -> File {
-    OpenOptions::new().read(true).write(true).open(path).unwrap()
-}
-
 fn write(path: &Path, bytes: &[u8], at: usize) {
-    let file = open(path);
+    let file = open_for_writing(path);
     file.write_all_at(bytes, at as u64).unwrap();
     file.sync_all().unwrap();
     close(file).unwrap();
 }
 
-/// An array of four chunks of a quarter of a page: one page of `data.raw` shows all of them.
-fn small(store: &Path) -> Made {
-    Made::full(store.join("a"), &[PAGE], &[PAGE / 4], json!({"compressor": {"id": "zlib", "level": 1}}))
+/// Creates an array of four chunks of a quarter of a page each, so that all of them share a page of `data.raw`.
+fn create_array(store: &Path) -> TestArray {
+    TestArray::with_chunks(store.join("a"), &[PAGE], &[PAGE / 4], json!({"compressor": {"id": "zlib", "level": 1}}))
 }
 
-/// How an array is written beside a map of one of its files.
+/// The ways of writing to an array beside a map of one of its files.
 const WAYS: [&str; 7] = ["data.raw", "O_DIRECT", "chunk", "data.npy", "dataset.nc", "rename", "unlink"];
 
-/// Changes bytes of the second chunk by one of these ways, and returns what the array holds then.
-fn change(mount: &Path, made: &mut Made, way: &str) {
+/// Changes bytes of the second chunk in one of these ways, and updates the expected bytes.
+fn change(mount: &Path, made: &mut TestArray, way: &str) {
     let (chunk, at) = (PAGE / 4, PAGE / 4 + 100);
     let array = mount.join("a");
-    // of a file that ends with the flat bytes
+    // the offset of the bytes in a file that ends with the flat bytes
     let place = |name: &str| array.join(name).metadata().unwrap().len() as usize - PAGE + at;
     match way {
         "data.raw" => write(&array.join(way), b"theirs", at),
@@ -106,11 +70,11 @@ fn change(mount: &Path, made: &mut Made, way: &str) {
 }
 
 #[test]
-fn a_dirty_page_undoes_nothing_that_was_written_through_another_file() {
-    let _alone = alone();
+fn a_dirty_page_of_a_map_undoes_no_write_through_another_file() {
+    let _alone = without_other_tests();
     for mapped in ["data.raw", "data.npy", "dataset.nc", "1"] {
         for way in WAYS {
-            // the kernel itself keeps a file and its own maps together
+            // the kernel itself keeps a file and its own maps consistent
             let is_same = mapped == way || mapped == "data.raw" && way == "O_DIRECT" || mapped == "1" && way == "chunk";
             if is_same {
                 continue;
@@ -118,18 +82,18 @@ fn a_dirty_page_undoes_nothing_that_was_written_through_another_file() {
             let what = format!("{way} beside a map of {mapped}");
             let store = tempfile::tempdir().unwrap();
             fs::write(store.path().join(".zgroup"), r#"{"zarr_format":2}"#).unwrap();
-            let mut made = small(store.path());
+            let mut made = create_array(store.path());
             let mount = Mount::new(store.path(), &["--containers", "nc"]);
             let path = if mapped == "dataset.nc" { mount.join(mapped) } else { mount.join("a").join(mapped) };
-            let file = open(&path);
+            let file = open_for_writing(&path);
             let bytes = fs::read(&path).unwrap();
-            // the map changes a byte of the second chunk, which lies in the same page as the bytes of the other write
+            // the map changes another byte of the second chunk, in the same page as the write
             let own = PAGE / 4 + 50;
             let at = match mapped {
                 "1" => 50,
                 _ => bytes.windows(PAGE).position(|window| window == made.flat).unwrap() + own,
             };
-            let map = Map::of(&file);
+            let map = SharedMap::new(&file);
             map.set(at, 0xab);
             change(mount.path(), &mut made, way);
             if !["unlink", "rename"].contains(&way) {
@@ -149,25 +113,25 @@ fn a_dirty_page_undoes_nothing_that_was_written_through_another_file() {
     }
 }
 
-/// A write that has to wait for room: every byte that is read afterwards is the new one, also where the kernel has dropped
-/// the page meanwhile and reads it again.
+/// While a write waits for cache space, the kernel may drop the page and read it again. Every later read returns the new
+/// bytes nevertheless.
 #[test]
-fn a_page_that_is_read_while_its_write_waits_does_not_keep_old_bytes() {
-    let _alone = alone();
+fn a_page_that_is_read_while_its_write_waits_keeps_no_old_bytes() {
+    let _alone = without_other_tests();
     let (store, locks) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let zlib = json!({"compressor": {"id": "zlib", "level": 1}});
-    let mut made = Made::full(store.path().join("a"), &[16 * PAGE], &[2 * PAGE], zlib);
+    let mut made = TestArray::with_chunks(store.path().join("a"), &[16 * PAGE], &[2 * PAGE], zlib);
     let options = ["--cache-size", "20K", "--synchronizer", locks.path().to_str().unwrap()];
     let mount = Mount::new(store.path(), &options);
     let raw = mount.join("a/data.raw");
-    let (file, reader) = (open(&raw), File::open(&raw).unwrap());
+    let (file, reader) = (open_for_writing(&raw), File::open(&raw).unwrap());
     let read = |file: &File, page: usize| {
         let mut bytes = vec![0; PAGE];
         file.read_exact_at(&mut bytes, (page * PAGE) as u64).unwrap();
         bytes
     };
     assert!(fs::read(&raw).unwrap() == made.flat);
-    // one dirty chunk fills the cache, and its lock is taken: no other chunk can be written until it is given back
+    // a dirty chunk fills the cache and its lock is held elsewhere, so no other chunk can be written until it is released
     let key = locks.path().join("a/0");
     fs::create_dir_all(key.parent().unwrap()).unwrap();
     let lock = File::options().append(true).create(true).open(&key).unwrap();
@@ -182,7 +146,7 @@ fn a_page_that_is_read_while_its_write_waits_does_not_keep_old_bytes() {
             done.send(()).unwrap();
         });
         assert!(ends.recv_timeout(Duration::from_millis(300)).is_err(), "the write has to wait");
-        // another program changes a chunk: opening the file has the kernel drop its pages
+        // opening the file after a change of another chunk makes the kernel drop its pages
         made.change(&[7], 9);
         replace(&made.file(&[7]), &made.encoded(&[7]));
         File::open(raw).unwrap();

@@ -1,5 +1,5 @@
-//! What `Array::store` writes, read by zarr-python: every array of the generated matrix, each chunk loaded from a copy of
-//! its store, encoded by us and put back there. And the locks that both take before they change a chunk.
+//! `Array::store`, as zarr-python reads its results: every chunk of the generated matrix is loaded from a copy of its store,
+//! encoded and stored again. Also the lock files that zarrfs and zarr-python share.
 
 mod support;
 
@@ -7,7 +7,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::Arc;
-use support::{copy_tree, provided, say};
+use support::{announce, copy_tree, env_path, python_script};
 use zarrfs::array::hierarchy::{Hierarchy, StoredNode};
 use zarrfs::array::{Array, Scratch};
 use zarrfs::stats::Stats;
@@ -17,12 +17,8 @@ use zarrfs::zarr::grid::ChunkId;
 use zarrfs::zarr::metadata::{Separator, V1Order};
 
 fn python(script: &str) -> Option<Command> {
-    let python = std::env::var_os("ZARRFS_TEST_PYTHON");
-    if python.is_none() {
-        println!("skipped: ZARRFS_TEST_PYTHON is not set; scripts/test sets it");
-    }
-    let mut command = Command::new(python?);
-    command.arg("-B").arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/python").join(script));
+    let mut command = Command::new(env_path("ZARRFS_TEST_PYTHON")?);
+    command.arg("-B").arg(python_script(script));
     Some(command)
 }
 
@@ -34,8 +30,8 @@ fn find(store: Arc<dyn Store>, path: &str) -> Arc<Array> {
     }
 }
 
-/// Loads each chunk and stores it again, also those that are not in the store, and answers how many there are. That a
-/// chunk is loaded as zarr-python has it is what `tests/conformance.rs` is about.
+/// Loads and stores every chunk of an array, also those that are not stored. Returns the number of chunks.
+/// `tests/conformance.rs` checks that chunks are loaded correctly.
 fn store_again(path: &Path, entry: &Value) -> usize {
     let name = entry["array"].as_str().unwrap();
     let store = Arc::new(DirectoryStore::open(path).unwrap().without_fsync());
@@ -53,7 +49,7 @@ fn store_again(path: &Path, entry: &Value) -> usize {
             None => array.fill(&mut bytes, 0),
         }
         let version = array.store(chunk, &bytes, &mut scratch).unwrap();
-        // with nothing remembered
+        // a new hierarchy has nothing cached
         let loaded = find(store.clone(), name).load(chunk, Vec::new(), &mut scratch).unwrap().unwrap();
         assert_eq!(loaded.version, version, "{}/{name} {key}", path.display());
         let same = loaded.bytes == bytes;
@@ -63,8 +59,8 @@ fn store_again(path: &Path, entry: &Value) -> usize {
 }
 
 #[test]
-fn zarr_python_reads_what_is_stored() {
-    let (Some(matrix), Some(mut script)) = (provided("ZARRFS_MATRIX"), python("storing.py")) else { return };
+fn zarr_python_reads_every_stored_array() {
+    let (Some(matrix), Some(mut script)) = (env_path("ZARRFS_MATRIX"), python("storing.py")) else { return };
     let copy = tempfile::tempdir().unwrap();
     copy_tree(&matrix, copy.path());
     let oracle = zarrfs::util::json::parse(&std::fs::read(matrix.join("oracle.json")).unwrap()).unwrap();
@@ -79,10 +75,10 @@ fn zarr_python_reads_what_is_stored() {
     let output = script.arg(&matrix).arg(copy.path()).output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
-    say(&format!("stored {chunks} chunks of {arrays} arrays; zarr-python: {}", said.trim()));
+    announce(&format!("stored {chunks} chunks of {arrays} arrays; zarr-python: {}", said.trim()));
 }
 
-/// A zarr-python that does what it is told.
+/// A zarr-python process that carries out commands.
 struct Other {
     child: Child,
     answers: BufReader<ChildStdout>,
@@ -112,7 +108,7 @@ impl Drop for Other {
     }
 }
 
-/// An array of one chunk, `group/a`, opened by us and by zarr-python, each with the locks in one directory.
+/// Creates an array of one chunk, `group/a`, opened by this process and by zarr-python with the same directory of locks.
 fn shared_array(path: &Path) -> Option<(Arc<Array>, Other)> {
     let mut script = python("locks.py")?;
     let (store, locks) = (path.join("store"), path.join("locks"));
@@ -131,7 +127,7 @@ fn shared_array(path: &Path) -> Option<(Arc<Array>, Other)> {
 }
 
 #[test]
-fn a_lock_held_by_one_is_waited_for_by_the_other() {
+fn each_waits_for_a_lock_that_the_other_holds() {
     let dir = tempfile::tempdir().unwrap();
     let Some((array, mut other)) = shared_array(dir.path()) else { return };
     assert_eq!(other.ask("key"), "group/a/0.0");
@@ -151,13 +147,13 @@ fn a_lock_held_by_one_is_waited_for_by_the_other() {
 }
 
 #[test]
-fn no_change_under_the_lock_is_lost() {
+fn no_change_under_a_shared_lock_is_lost() {
     const OURS: u32 = 1000;
     const THEIRS: u32 = 200;
     let dir = tempfile::tempdir().unwrap();
     let Some((array, mut other)) = shared_array(dir.path()) else { return };
     let mut scratch = Scratch::default();
-    // it runs by now, and is slower than we are
+    // zarr-python is running by now, and slower
     assert_eq!(other.ask("key"), "group/a/0.0");
     other.tell(&format!("count {THEIRS}"));
     for i in 0..OURS {

@@ -1,16 +1,16 @@
-//! Writing flat bytes and chunk files, on a real mount. Each test quotes what it checks. What the store holds afterwards
-//! is decoded from the chunks by the definition, not by the mount. Costs are counts of `.zarrfs/stats.json`.
+//! Writing flat bytes and chunk files on a real mount. Each test quotes what it checks. The test decodes the stored chunks
+//! itself, without a mount. Costs are counters of `.zarrfs/stats.json`.
 
 mod support;
 
-use rustix::mm::{MapFlags, MsyncFlags, ProtFlags, mmap, msync, munmap};
 use serde_json::{Value, json};
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::Command;
-use support::made::{Made, pattern, replace};
-use support::{Mount, errno, zarrfs};
+use support::array::{TestArray, pattern, replace};
+use support::shared_map::SharedMap;
+use support::{Mount, close, errno, zarrfs};
 
 const M: usize = 1 << 20;
 
@@ -35,19 +35,9 @@ fn write_at(path: &Path, offset: usize, bytes: &[u8]) {
     close(file).unwrap();
 }
 
-/// Closes a file and tells what that answers.
-fn close(file: File) -> std::io::Result<()> {
-    use std::os::fd::IntoRawFd;
-    // SAFETY: the descriptor is ours, and nobody uses it afterwards.
-    match unsafe { libc::close(file.into_raw_fd()) } {
-        0 => Ok(()),
-        _ => Err(std::io::Error::last_os_error()),
-    }
-}
-
-/// Every stored chunk decodes to the array's bytes; those not in `flat` are none of this test's business.
+/// Checks that every chunk is stored and decodes to the array's bytes.
 #[track_caller]
-fn assert_stored(made: &Made, what: &str) {
+fn assert_stored(made: &TestArray, what: &str) {
     for index in made.grid() {
         let decoded = made.decoded(&index).unwrap_or_else(|| panic!("{what}: {index:?} is not stored"));
         for (flat, len, at) in made.rows(&index) {
@@ -59,10 +49,10 @@ fn assert_stored(made: &Made, what: &str) {
 /// "write to data.raw: any offset, any length"; "close: every chunk written through the file is in the store"; "each
 /// touched chunk is read, changed, and stored whole".
 #[test]
-fn any_bytes_of_data_raw_can_be_written() {
+fn any_range_of_data_raw_can_be_written() {
     for (what, more) in codecs() {
         let store = tempfile::tempdir().unwrap();
-        let mut made = Made::full(store.path().join("a"), &[61, 47, 23], &[16, 16, 8], more);
+        let mut made = TestArray::with_chunks(store.path().join("a"), &[61, 47, 23], &[16, 16, 8], more);
         let mount = Mount::new(store.path(), &[]);
         let flat = mount.join("a/data.raw");
         let mut at = 1;
@@ -75,16 +65,16 @@ fn any_bytes_of_data_raw_can_be_written() {
         }
         assert!(fs::read(&flat).unwrap() == made.flat, "{what}");
         let index = [3, 2, 2];
-        assert!(fs::read(mount.join("a/3.2.2")).unwrap() == made.decoded_own(&index).unwrap(), "{what}");
+        assert!(fs::read(mount.join("a/3.2.2")).unwrap() == made.decoded_in_own_order(&index).unwrap(), "{what}");
     }
 }
 
-/// "A fully overwritten chunk is never read first", each is stored once; so is the whole array by `cp` and `dd`.
+/// "A fully overwritten chunk is never read first", and each is stored once, also if `cp` or `dd` writes the whole array.
 #[test]
-fn a_whole_overwrite_reads_no_chunk_and_stores_each_once() {
+fn overwriting_an_array_reads_no_chunk_and_stores_each_once() {
     for (what, more) in codecs() {
         let store = tempfile::tempdir().unwrap();
-        let mut made = Made::full(store.path().join("a"), &[100, 90, 50], &[32, 32, 32], more);
+        let mut made = TestArray::with_chunks(store.path().join("a"), &[100, 90, 50], &[32, 32, 32], more);
         let chunks = made.grid().len() as u64;
         let raw = store.path().join("new.raw");
         for (seed, command) in [(3, "cp"), (4, "dd"), (5, "dd odd")] {
@@ -113,7 +103,12 @@ fn a_whole_overwrite_reads_no_chunk_and_stores_each_once() {
 #[test]
 fn sizes_are_fixed() {
     let store = tempfile::tempdir().unwrap();
-    let made = Made::full(store.path().join("a"), &[100], &[30], json!({"compressor": {"id": "zlib", "level": 1}}));
+    let made = TestArray::with_chunks(
+        store.path().join("a"),
+        &[100],
+        &[30],
+        json!({"compressor": {"id": "zlib", "level": 1}}),
+    );
     let mount = Mount::new(store.path(), &[]);
     for (name, size) in [("a/data.raw", 100), ("a/0", 30)] {
         let path = mount.join(name);
@@ -142,12 +137,12 @@ fn sizes_are_fixed() {
     assert_stored(&made, "unchanged");
 }
 
-/// "read your writes: at once, through every file of the mount (data.raw, the chunk file)", also through a map.
+/// "read your writes: at once, through every file of the mount (data.raw, the chunk file)", and through a map.
 #[test]
-fn what_is_written_is_read_at_once_through_every_file() {
+fn a_write_is_readable_at_once_through_every_file() {
     for (what, more) in codecs() {
         let store = tempfile::tempdir().unwrap();
-        let made = Made::full(store.path().join("a"), &[40, 40], &[16, 16], more);
+        let made = TestArray::with_chunks(store.path().join("a"), &[40, 40], &[16, 16], more);
         let mount = Mount::new(store.path(), &[]);
         let (item, edge) = (made.chunk_size() / 256, 16 * 16);
         let open = |name: &str| OpenOptions::new().read(true).write(true).open(mount.join(name)).unwrap();
@@ -157,10 +152,10 @@ fn what_is_written_is_read_at_once_through_every_file() {
             file.read_exact_at(&mut bytes, at as u64).unwrap();
             bytes
         };
-        // the kernel has pages of both
+        // make the kernel cache pages of both files
         read(&flat, made.flat.len(), 0);
         read(&chunk, made.chunk_size(), 0);
-        let map = Map::of(&flat, made.flat.len());
+        let map = SharedMap::new(&flat);
         for round in 0..3u8 {
             let value = vec![0x40 + round; item];
             flat.write_all_at(&value, 0).unwrap();
@@ -176,49 +171,20 @@ fn what_is_written_is_read_at_once_through_every_file() {
     }
 }
 
-/// A shared map of a file.
-struct Map(*mut std::ffi::c_void, usize);
-
-impl Map {
-    fn of(file: &File, len: usize) -> Map {
-        let prot = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: the kernel chooses where; the file has the length and is not made shorter.
-        Map(unsafe { mmap(std::ptr::null_mut(), len, prot, MapFlags::SHARED, file, 0).unwrap() }, len)
-    }
-
-    #[allow(clippy::mut_from_ref)]
-    fn bytes(&self) -> &mut [u8] {
-        // SAFETY: mapped for as long as this lives; the tests take one slice at a time.
-        unsafe { std::slice::from_raw_parts_mut(self.0.cast(), self.1) }
-    }
-
-    fn sync(&self) {
-        // SAFETY: of the map.
-        unsafe { msync(self.0, self.1, MsyncFlags::SYNC).unwrap() }
-    }
-}
-
-impl Drop for Map {
-    fn drop(&mut self) {
-        // SAFETY: nobody has a slice of it any more.
-        unsafe { munmap(self.0, self.1).unwrap() }
-    }
-}
-
-/// Pages of `data.raw` that a map has changed, or that are being written, are stored while a chunk file that is written
-/// or replaced has the kernel drop them: neither waits for the other for ever.
+/// Pages of `data.raw` that a map has made dirty or that are being written are stored while another thread writes or
+/// replaces a chunk file, which makes the kernel drop them. None waits forever for another.
 #[test]
 fn maps_writes_and_chunk_files_do_not_wait_for_each_other() {
     const LEN: usize = 4096;
     let store = tempfile::tempdir().unwrap();
-    Made::full(store.path().join("a"), &[10 * LEN], &[LEN], json!({}));
+    TestArray::with_chunks(store.path().join("a"), &[10 * LEN], &[LEN], json!({}));
     let mount = Mount::new(store.path(), &[]);
     let open = |name: &str| OpenOptions::new().read(true).write(true).open(mount.join(name)).unwrap();
     let (mapped, flat, chunk) = (open("a/data.raw"), open("a/data.raw"), open("a/0"));
     let (other, path) = (mount.join("a/0.new"), mount.join("a/0"));
     let (done, ended) = std::sync::mpsc::channel();
     let writer = done.clone();
-    // threads of their own, left behind if they hang: the mount's end frees them
+    // separate threads, so that the end of the mount frees them if they hang
     std::thread::spawn(move || {
         for round in 0..2000 {
             flat.write_all_at(&[round as u8; 100], (3 * LEN + round) as u64).unwrap();
@@ -226,16 +192,16 @@ fn maps_writes_and_chunk_files_do_not_wait_for_each_other() {
         writer.send(()).unwrap();
     });
     std::thread::spawn(move || {
-        let map = Map::of(&mapped, 10 * LEN);
+        let map = SharedMap::new(&mapped);
         for round in 0..100 {
-            map.bytes()[2 * LEN + round] = round as u8;
+            map.set(2 * LEN + round, round as u8);
             if round % 2 == 0 {
                 chunk.write_all_at(&[round as u8; 10], 0).unwrap();
             } else {
                 fs::write(&other, [round as u8; LEN]).unwrap();
                 fs::rename(&other, &path).unwrap();
             }
-            assert_eq!((map.bytes()[5], map.bytes()[2 * LEN + round]), (round as u8, round as u8));
+            assert_eq!((map.get(5), map.get(2 * LEN + round)), (round as u8, round as u8));
         }
         done.send(()).unwrap();
     });
@@ -244,21 +210,22 @@ fn maps_writes_and_chunk_files_do_not_wait_for_each_other() {
     }
 }
 
-/// "mmap: MAP_SHARED read and write work"; what was written through a map is stored by msync, and by close.
+/// "mmap: MAP_SHARED read and write work". Both msync and close store what was written through a map.
 #[test]
-fn maps_are_written() {
+fn writes_through_maps_are_stored() {
     for args in [&[][..], &["--direct-io"][..]] {
         let store = tempfile::tempdir().unwrap();
-        let mut made = Made::full(store.path().join("a"), &[64, 64, 10], &[16, 16, 10], codecs()[1].1.clone());
+        let mut made =
+            TestArray::with_chunks(store.path().join("a"), &[64, 64, 10], &[16, 16, 10], codecs()[1].1.clone());
         let mount = Mount::new(store.path(), args);
         let file = OpenOptions::new().read(true).write(true).open(mount.join("a/data.raw")).unwrap();
-        let map = Map::of(&file, made.flat.len());
+        let map = SharedMap::new(&file);
         let bytes = pattern(9, 10_000);
-        map.bytes()[3000..13_000].copy_from_slice(&bytes);
+        map.write(3000, &bytes);
         made.flat[3000..13_000].copy_from_slice(&bytes);
         map.sync();
         assert_stored(&made, "after msync");
-        map.bytes()[20_000..30_000].copy_from_slice(&bytes);
+        map.write(20_000, &bytes);
         made.flat[20_000..30_000].copy_from_slice(&bytes);
         drop((map, file));
         let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
@@ -271,8 +238,8 @@ fn maps_are_written() {
     }
 }
 
-/// The bytes of a chunk without padding, C layout.
-fn chunk_of(made: &Made, index: &[usize]) -> Vec<u8> {
+/// Returns the bytes of a chunk without padding, in C order.
+fn chunk_of(made: &TestArray, index: &[usize]) -> Vec<u8> {
     let mut chunk = vec![0; made.chunk_size()];
     for (flat, len, at) in made.rows(index) {
         chunk[at..at + len].copy_from_slice(&made.flat[flat..flat + len]);
@@ -280,12 +247,12 @@ fn chunk_of(made: &Made, index: &[usize]) -> Vec<u8> {
     chunk
 }
 
-/// "when is it stored: at unmount": also of a file that is still open, and after SIGTERM.
+/// "when is it stored: at unmount", also if the file is still open, and after SIGTERM.
 #[test]
-fn what_was_written_is_stored_at_unmount_and_by_a_signal() {
+fn unmounting_and_signals_store_what_was_written() {
     for how in ["umount", "umount -l", "SIGTERM"] {
         let store = tempfile::tempdir().unwrap();
-        let mut made = Made::full(store.path().join("a"), &[1000], &[100], codecs()[1].1.clone());
+        let mut made = TestArray::with_chunks(store.path().join("a"), &[1000], &[100], codecs()[1].1.clone());
         let mount = Mount::new(store.path(), &[]);
         let file = OpenOptions::new().write(true).open(mount.join("a/data.raw")).unwrap();
         file.write_all_at(&[7; 333], 50).unwrap();
@@ -293,16 +260,16 @@ fn what_was_written_is_stored_at_unmount_and_by_a_signal() {
         let path = mount.path().to_str().unwrap().to_string();
         let pid = mount.counter("pid");
         match how {
-            // it is in use, but what was written is stored
+            // the mount is busy, but what was written is stored
             "umount" => assert!(!zarrfs(&["umount", &path]).status.success()),
             "umount -l" => {
                 assert!(Command::new("umount").args(["-l", &path]).status().unwrap().success());
                 drop(file);
             }
             _ => {
-                // SAFETY: a signal to a process of ours.
+                // SAFETY: kill(2) only sends a signal, to the daemon of this test.
                 unsafe { libc::kill(pid as i32, libc::SIGTERM) };
-                // also while the file is open
+                // the signal stores it even while the file is open
                 let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
                 while made.decoded(&[3]).unwrap()[..83] != [7; 83] {
                     assert!(std::time::Instant::now() < deadline, "{how}: it is not stored");
@@ -318,22 +285,22 @@ fn what_was_written_is_stored_at_unmount_and_by_a_signal() {
         }
         assert_stored(&made, how);
         if how != "umount" {
-            mount.note_unmounted();
+            mount.assume_unmounted();
         }
     }
 }
 
-/// "uninitialised chunk": written in part it is the fill value and what was written, and its file is there.
+/// A partly written uninitialized chunk holds the fill value elsewhere, and its chunk file exists.
 #[test]
-fn a_missing_chunk_is_filled_around_what_is_written() {
+fn a_partly_written_missing_chunk_gets_the_fill_value() {
     let store = tempfile::tempdir().unwrap();
     let more = json!({"dtype": "<i2", "fill_value": 258, "compressor": {"id": "zlib", "level": 1}});
-    let made = Made::new(store.path().join("a"), &[10, 10], &[4, 4], more);
+    let made = TestArray::new(store.path().join("a"), &[10, 10], &[4, 4], more);
     let mount = Mount::new(store.path(), &[]);
     let file = OpenOptions::new().read(true).write(true).open(mount.join("a/data.raw")).unwrap();
     assert_eq!(errno(fs::metadata(mount.join("a/0.0"))), "ENOENT");
     file.write_all_at(&[9, 9], 2).unwrap();
-    // not closed yet
+    // before the close
     assert_eq!(fs::metadata(mount.join("a/0.0")).unwrap().len(), 32);
     let names: Vec<_> = fs::read_dir(mount.join("a")).unwrap().map(|e| e.unwrap().file_name()).collect();
     assert!(names.iter().any(|n| n == "0.0") && !names.iter().any(|n| n == "0.1"), "{names:?}");
@@ -348,7 +315,7 @@ fn a_missing_chunk_is_filled_around_what_is_written() {
 #[test]
 fn a_chunk_that_another_writer_has_changed_keeps_both_changes() {
     let store = tempfile::tempdir().unwrap();
-    let mut made = Made::full(store.path().join("a"), &[1000], &[100], codecs()[2].1.clone());
+    let mut made = TestArray::with_chunks(store.path().join("a"), &[1000], &[100], codecs()[2].1.clone());
     let mount = Mount::new(store.path(), &[]);
     let file = OpenOptions::new().read(true).write(true).open(mount.join("a/data.raw")).unwrap();
     let mut first = [0; 1];
@@ -364,12 +331,12 @@ fn a_chunk_that_another_writer_has_changed_keeps_both_changes() {
     assert!(fs::read(mount.join("a/data.raw")).unwrap() == made.flat);
 }
 
-/// "a chunk that can't be read or decoded": a write of the whole chunk needs no read and repairs it; of a part of it,
-/// closing says EIO; its neighbours are stored.
+/// Writing all of a damaged chunk repairs it without reading it. Writing a part of it makes the close fail with EIO. Other
+/// chunks are stored in both cases.
 #[test]
-fn a_damaged_chunk_is_repaired_by_writing_all_of_it() {
+fn overwriting_a_damaged_chunk_repairs_it() {
     let store = tempfile::tempdir().unwrap();
-    let mut made = Made::full(store.path().join("a"), &[1000], &[100], codecs()[1].1.clone());
+    let mut made = TestArray::with_chunks(store.path().join("a"), &[1000], &[100], codecs()[1].1.clone());
     replace(&made.file(&[3]), b"no zlib");
     let mount = Mount::new(store.path(), &[]);
     let path = mount.join("a/data.raw");
@@ -385,11 +352,11 @@ fn a_damaged_chunk_is_repaired_by_writing_all_of_it() {
 
 /// "lossy filters: what is read back after a store is what the filter keeps".
 #[test]
-fn a_lossy_filter_shows_in_what_is_read_back() {
+fn a_stored_chunk_shows_what_a_lossy_filter_keeps() {
     let store = tempfile::tempdir().unwrap();
     let more = json!({"dtype": "<f8", "filters": [{"id": "quantize", "digits": 1, "dtype": "<f8", "astype": "<f8"}],
         "compressor": {"id": "zlib", "level": 1}});
-    let made = Made::new(store.path().join("a"), &[100], &[10], more);
+    let made = TestArray::new(store.path().join("a"), &[100], &[10], more);
     let mount = Mount::new(store.path(), &[]);
     let path = mount.join("a/data.raw");
     let file = OpenOptions::new().read(true).write(true).open(&path).unwrap();
@@ -404,11 +371,11 @@ fn a_lossy_filter_shows_in_what_is_read_back() {
     assert!(fs::read(&path).unwrap() == kept.repeat(100));
 }
 
-/// "one bound": the cache's bound and 64 MiB hold while far more is written, also in an order that never fills a chunk.
+/// Memory stays below the cache bound and 64 MiB while far more is written, also in an order that completes no chunk.
 #[test]
 fn memory_is_bounded_while_writing() {
     let store = tempfile::tempdir().unwrap();
-    let mut made = Made::new(store.path().join("a"), &[64, 1024, 1024], &[64, 64, 512], codecs()[2].1.clone());
+    let mut made = TestArray::new(store.path().join("a"), &[64, 1024, 1024], &[64, 64, 512], codecs()[2].1.clone());
     let mount = Mount::new(store.path(), &["--cache-size", "24M"]);
     made.flat = pattern(2, made.flat.len());
     let file = OpenOptions::new().write(true).open(mount.join("a/data.raw")).unwrap();
@@ -421,11 +388,11 @@ fn memory_is_bounded_while_writing() {
     assert!(peak < (24 + 64) << 20, "{} MiB", peak >> 20);
 }
 
-/// Writers of different bytes of the same chunks at once: "any number of writers".
+/// Concurrent writers change different bytes of the same chunks: "any number of writers".
 #[test]
-fn many_writers_of_the_same_chunks_lose_nothing() {
+fn concurrent_writers_of_the_same_chunks_lose_nothing() {
     let store = tempfile::tempdir().unwrap();
-    let mut made = Made::full(store.path().join("a"), &[256, 1024], &[64, 128], codecs()[2].1.clone());
+    let mut made = TestArray::with_chunks(store.path().join("a"), &[256, 1024], &[64, 128], codecs()[2].1.clone());
     let mount = Mount::new(store.path(), &["--cache-size", "100K"]);
     let fresh = pattern(77, made.flat.len());
     let (path, bytes) = (mount.join("a/data.raw"), &fresh);
@@ -451,11 +418,11 @@ fn many_writers_of_the_same_chunks_lose_nothing() {
     assert_stored(&made, "eight writers");
 }
 
-/// Whoever deletes a chunk and whoever stores it both take its lock: neither may wait for the other for ever.
+/// Deleting and storing a chunk both take its lock. Neither waits forever for the other.
 #[test]
-fn a_chunk_is_deleted_while_it_is_stored_under_its_lock() {
+fn a_chunk_can_be_deleted_while_it_is_stored_under_its_lock() {
     let (store, locks) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let made = Made::full(store.path().join("a"), &[40_000], &[20_000], codecs()[1].1.clone());
+    let made = TestArray::with_chunks(store.path().join("a"), &[40_000], &[20_000], codecs()[1].1.clone());
     let mount = Mount::new(store.path(), &["--no-fsync", "--synchronizer", locks.path().to_str().unwrap()]);
     let pid = mount.counter("pid");
     let (done, wait) = std::sync::mpsc::channel();
@@ -465,7 +432,7 @@ fn a_chunk_is_deleted_while_it_is_stored_under_its_lock() {
         std::thread::spawn(move || {
             for round in 0..400 {
                 match delete {
-                    // it may not be there
+                    // the file may be missing
                     true => drop(fs::remove_file(&chunk)),
                     false => write_at(&flat, round * 7, &pattern(round as u64, 5000)),
                 }
@@ -475,8 +442,8 @@ fn a_chunk_is_deleted_while_it_is_stored_under_its_lock() {
     }
     for _ in 0..2 {
         if wait.recv_timeout(std::time::Duration::from_secs(60)).is_err() {
-            // what hangs can't be unmounted: with its daemon it ends
-            // SAFETY: a signal to a process of ours.
+            // a mount that hangs cannot be unmounted, but ends with its daemon
+            // SAFETY: kill(2) only sends a signal, to the daemon of this test.
             unsafe { libc::kill(pid as i32, libc::SIGKILL) };
             panic!("they wait for each other");
         }
@@ -487,12 +454,12 @@ fn a_chunk_is_deleted_while_it_is_stored_under_its_lock() {
 
 /// "chunks that become all fill value stay as they are unless --drop-empty-chunks".
 #[test]
-fn empty_chunks_are_dropped_only_if_that_is_wanted() {
+fn chunks_of_fill_values_are_dropped_only_on_request() {
     for (args, dropped) in [(&[][..], false), (&["--drop-empty-chunks"][..], true)] {
         for (fill, item) in [(json!(0), [0u8, 0]), (json!(258), [2, 1]), (Value::Null, [0, 0])] {
             let store = tempfile::tempdir().unwrap();
             let more = json!({"dtype": "<i2", "fill_value": fill, "compressor": {"id": "zlib", "level": 1}});
-            let made = Made::full(store.path().join("a"), &[100], &[20], more);
+            let made = TestArray::with_chunks(store.path().join("a"), &[100], &[20], more);
             let mount = Mount::new(store.path(), args);
             write_at(&mount.join("a/data.raw"), 40, &item.repeat(20));
             write_at(&mount.join("a/data.raw"), 82, &item.repeat(19));
@@ -504,11 +471,11 @@ fn empty_chunks_are_dropped_only_if_that_is_wanted() {
     }
 }
 
-/// "--no-fsync"; "--synchronizer takes the same per-chunk lock files": who holds one is waited for.
+/// With `--synchronizer`, a write waits while another process holds the lock of the chunk; also with `--no-fsync`.
 #[test]
-fn the_lock_of_a_chunk_is_waited_for() {
+fn a_write_waits_for_the_lock_of_its_chunk() {
     let (store, locks) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let mut made = Made::full(store.path().join("a"), &[100], &[20], codecs()[1].1.clone());
+    let mut made = TestArray::with_chunks(store.path().join("a"), &[100], &[20], codecs()[1].1.clone());
     let mount = Mount::new(store.path(), &["--no-fsync", "--synchronizer", locks.path().to_str().unwrap()]);
     fs::create_dir(locks.path().join("a")).unwrap();
     let lock = File::create(locks.path().join("a/1")).unwrap();

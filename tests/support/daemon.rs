@@ -1,5 +1,5 @@
-//! A mount whose daemon is a child of the test: it can be killed, traced and waited for. A test that fails or hangs
-//! leaves neither daemon nor mount behind.
+//! A mount whose daemon is a child process of the test, so that it can be killed, traced and waited for. A test that fails
+//! or hangs leaves neither daemon nor mount behind.
 
 use super::{ZARRFS, zarrfs};
 use rustix::process::{Pid, Signal, kill_process};
@@ -11,21 +11,21 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// How long a daemon lives at most: then its mount is ended, so that the test is answered with errors and can't hang.
+/// The longest time a daemon lives. Then it is killed and its mount aborted, so that waiting requests fail with errors.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// A mounted store and its daemon.
+/// A mounted store and the process that serves it.
 pub struct Daemon {
-    /// None once it has ended.
+    /// `None` once the process has ended.
     child: Option<Child>,
     pid: Pid,
     directory: tempfile::TempDir,
-    /// Tells the watch that it is no longer needed, by going away.
+    /// Stops the thread that enforces [`LIMIT`] when it is dropped.
     watch: Option<Sender<()>>,
 }
 
 impl Daemon {
-    /// Mounts `store` on a directory of its own.
+    /// Mounts `store` on a new directory.
     pub fn start(store: &Path, args: &[&str]) -> Daemon {
         let directory = tempfile::tempdir().unwrap();
         let mountpoint = directory.path().join("mnt");
@@ -38,9 +38,9 @@ impl Daemon {
         let (watch, ended) = channel();
         std::thread::spawn(move || {
             if ended.recv_timeout(LIMIT) == Err(RecvTimeoutError::Timeout) {
-                super::say(&format!("{} is ended: it is there for {LIMIT:?}", mountpoint.display()));
+                super::announce(&format!("the daemon of {} is killed after {LIMIT:?}", mountpoint.display()));
                 let _ = kill_process(pid, Signal::KILL);
-                // a thread that waits in the kernel for an answer of its own process can't even be killed
+                // a thread that waits in the kernel for an answer of its own process does not even react to SIGKILL
                 let _ = Command::new("umount").arg("--force").arg(&mountpoint).status();
             }
         });
@@ -61,39 +61,39 @@ impl Daemon {
         panic!("no mount after {:?}: {}", begun.elapsed(), self.log());
     }
 
-    /// Where it is mounted.
+    /// Returns the mountpoint.
     pub fn path(&self) -> PathBuf {
         self.directory.path().join("mnt")
     }
 
-    /// The daemon's process.
+    /// Returns the daemon's process id.
     pub fn pid(&self) -> Pid {
         self.pid
     }
 
-    /// What it has logged.
+    /// Returns what the daemon has logged.
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.directory.path().join("log")).unwrap_or_default()
     }
 
-    /// Kills it at once: nothing of what it has in memory can be saved.
+    /// Kills the daemon with SIGKILL, so that it can store nothing of what it has in memory.
     pub fn kill(&mut self) {
         let _ = kill_process(self.pid, Signal::KILL);
         self.wait();
     }
 
-    /// Waits until it has ended; its status, if it hadn't ended before.
+    /// Waits until the daemon has ended. Returns its exit status, or `None` if it had ended before.
     pub fn wait(&mut self) -> Option<ExitStatus> {
         let ended = self.child.take().map(|mut child| child.wait().unwrap());
         self.watch = None;
         ended
     }
 
-    /// Unmounts, as a user does; the daemon's exit status.
+    /// Unmounts as a user does. Returns the daemon's exit status.
     pub fn unmount(mut self) -> ExitStatus {
         let output = zarrfs(&["umount", self.path().to_str().unwrap()]);
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        self.wait().expect("it is alive until now")
+        self.wait().expect("the daemon had ended before the unmount")
     }
 
     fn is_mounted(&self) -> bool {
@@ -105,12 +105,12 @@ impl Daemon {
 impl Drop for Daemon {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            super::say(&format!("the daemon's log:\n{}", self.log()));
+            super::announce(&format!("the daemon's log:\n{}", self.log()));
         }
         if self.child.is_some() {
             self.kill();
         }
-        // a killed daemon leaves its mount; nothing may be deleted through one that stays
+        // a killed daemon leaves its mount behind, and deleting the directory would delete what is mounted there
         while self.is_mounted() {
             let output = zarrfs(&["umount", "--lazy", self.path().to_str().unwrap()]);
             if !output.status.success() {

@@ -1,20 +1,20 @@
-//! What zarr-python reads of every array of a folder of stores, as `oracle.json` beside them tells it, and the comparison
-//! with what a mount shows.
+//! Comparison of a mount with what zarr-python reads of every array in a folder of stores. The file `oracle.json` in the
+//! folder holds zarr-python's digests.
 
-use super::{digest, say};
+use super::{announce, digest};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use zarrfs::util::json::Value;
 
-/// The stores of a folder by their paths in it, each with its arrays.
+/// The stores of a folder by their relative paths, each with zarr-python's results for its arrays.
 pub struct Oracle {
     folder: PathBuf,
     pub stores: BTreeMap<String, Vec<Value>>,
 }
 
-/// What came of the arrays that were compared.
+/// Counts of the arrays that were compared with zarr-python.
 #[derive(Default)]
-pub struct Table {
+pub struct Comparison {
     pub arrays: usize,
     pub equal: usize,
     pub refused: usize,
@@ -23,6 +23,7 @@ pub struct Table {
 }
 
 impl Oracle {
+    /// Reads `oracle.json` in a folder.
     pub fn read(folder: &Path) -> Oracle {
         let mut document = zarrfs::util::json::parse(&std::fs::read(folder.join("oracle.json")).unwrap()).unwrap();
         let mut stores: BTreeMap<String, Vec<Value>> = BTreeMap::new();
@@ -32,7 +33,8 @@ impl Oracle {
         Oracle { folder: folder.to_path_buf(), stores }
     }
 
-    /// Where a store is. Awkward names travel in an archive, which is unpacked below `spare`.
+    /// Returns the path of a store. A store whose names no repository can hold is in an archive, which is unpacked below
+    /// `spare`.
     pub fn path(&self, store: &str, spare: &Path) -> PathBuf {
         let path = self.folder.join(store);
         let archive = self.folder.join(format!("{store}.tar"));
@@ -45,8 +47,8 @@ impl Oracle {
     }
 }
 
-impl Table {
-    /// Compares the arrays of a store with what is mounted at `mount`; with `chunks` their chunk files, too.
+impl Comparison {
+    /// Compares the arrays of a store with the mount at `mount`, and their chunk files as well if `chunks` is set.
     pub fn compare(&mut self, store: &str, arrays: &[Value], mount: &Path, chunks: bool) {
         for array in arrays {
             let name = array["array"].as_str().unwrap();
@@ -61,7 +63,7 @@ impl Table {
     fn check(&mut self, directory: &Path, array: &Value, chunks: bool) -> Result<(), String> {
         let flat = directory.join("data.raw");
         if !directory.join(".zarray").exists() {
-            return Err("its .zarray does not show".into());
+            return Err("its .zarray is not shown".into());
         }
         let expected = array["expect"].as_str().unwrap_or("equal");
         if expected == "refuse" {
@@ -79,7 +81,7 @@ impl Table {
             }
         } else {
             match digest(&flat) {
-                // either is right, and no digest is known
+                // both outcomes are right, and no digest is known
                 Ok(_) if expected == "either" && array["sha256"].is_null() => {}
                 Err(_) if expected == "either" => {
                     self.refused += 1;
@@ -93,7 +95,7 @@ impl Table {
                 }
             }
         }
-        // where all arrays hold objects there is nothing else to compare
+        // arrays of objects have only chunk files to compare
         if chunks || array["object"] == true {
             self.check_chunks(directory, array)?;
         }
@@ -114,15 +116,15 @@ impl Table {
         Ok(())
     }
 
-    /// Prints the table, and fails if any array did, or if there were too few to mean something.
+    /// Prints the counts. Fails if any array differs, or if fewer than `least` arrays were compared.
     #[track_caller]
     pub fn finish(self, what: &str, left_out: usize, least: usize) {
-        say(&format!("conformance, {what}"));
-        say("| arrays | equal | refused as expected | failed | chunk files equal | left out |");
-        say("|---|---|---|---|---|---|");
+        announce(&format!("conformance, {what}"));
+        announce("| arrays | equal | refused as expected | failed | chunk files equal | left out |");
+        announce("|---|---|---|---|---|---|");
         let failed = self.failed.len();
-        let Table { arrays, equal, refused, chunk_files, .. } = self;
-        say(&format!("| {arrays} | {equal} | {refused} | {failed} | {chunk_files} | {left_out} |"));
+        let Comparison { arrays, equal, refused, chunk_files, .. } = self;
+        announce(&format!("| {arrays} | {equal} | {refused} | {failed} | {chunk_files} | {left_out} |"));
         assert!(failed == 0, "{}", self.failed.join("\n"));
         assert!(arrays >= least, "the oracle is too small to mean something");
     }

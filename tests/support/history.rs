@@ -1,36 +1,36 @@
-//! What each chunk of an array has held, write by write, and from which write on it must survive. After a crash the
-//! store itself is compared with it: a chunk that holds what no write left there is torn; one that holds what it held
-//! before its last acknowledged write is lost.
+//! The successive contents of each chunk of an array, and the oldest one that must survive. After a crash the store is
+//! compared with this history: a chunk that holds none of its recorded contents is *torn*, and a chunk that holds one
+//! from before its last acknowledged write is *lost*.
 
-use super::made::Made;
+use super::array::TestArray;
 use std::fmt;
 use std::ops::AddAssign;
 
-/// An array and its past.
+/// An array and the history of each of its chunks.
 pub struct History {
-    array: Made,
-    chunks: Vec<Past>,
+    array: TestArray,
+    chunks: Vec<ChunkHistory>,
 }
 
-/// One chunk's past.
-struct Past {
+/// The contents of one chunk over time.
+struct ChunkHistory {
     index: Vec<usize>,
-    /// What it held, oldest first.
-    held: Vec<Vec<u8>>,
-    /// The oldest that may still be found.
-    floor: usize,
+    /// The contents after each write, oldest first.
+    versions: Vec<Vec<u8>>,
+    /// Index of the oldest of `versions` that the store may still hold.
+    acknowledged: usize,
 }
 
-/// What was found in stores.
+/// The result of comparing stores with histories.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Findings {
-    /// Chunks compared.
+    /// Number of chunks compared.
     pub checked: usize,
-    /// Chunks that hold what no write left there, or that can't be decoded.
+    /// Number of chunks that hold none of their recorded contents, or that cannot be decoded.
     pub torn: usize,
-    /// Chunks that are older than what was acknowledged.
+    /// Number of chunks that are older than the last acknowledged write.
     pub lost: usize,
-    /// A line on each of them.
+    /// A description of each torn or lost chunk.
     pub faults: Vec<String>,
 }
 
@@ -59,76 +59,79 @@ impl Findings {
 }
 
 impl History {
-    /// The past begins with what `array` holds, which must be in its store.
-    pub fn new(array: Made) -> History {
-        let past = |index: Vec<usize>| Past { held: vec![array.inside(&array.flat, &index)], index, floor: 0 };
-        let chunks = array.grid().into_iter().map(past).collect();
+    /// Begins a history with the contents of `array`, which must be stored already.
+    pub fn new(array: TestArray) -> History {
+        let begin = |index: Vec<usize>| {
+            let first = array.inside(&array.flat, &index);
+            ChunkHistory { versions: vec![first], index, acknowledged: 0 }
+        };
+        let chunks = array.grid().into_iter().map(begin).collect();
         History { array, chunks }
     }
 
-    /// The array, with the bytes of the latest write.
-    pub fn array(&self) -> &Made {
+    /// Returns the array, with the bytes of the latest write.
+    pub fn array(&self) -> &TestArray {
         &self.array
     }
 
-    /// A write to the flat bytes. It may be in the store from now on, and must be once it is acknowledged. A chunk may be
-    /// stored between two of its rows.
+    /// Records a write to the flat bytes. The store may hold it from now on, and must hold it once it is acknowledged. The
+    /// mount may store a chunk between two rows of the write.
     pub fn write(&mut self, mut offset: usize, mut data: &[u8]) {
         let row = self.array.row();
         while !data.is_empty() {
             let (piece, rest) = data.split_at(data.len().min(row - offset % row));
             self.array.flat[offset..offset + piece.len()].copy_from_slice(piece);
-            self.remember();
+            self.record_versions();
             (offset, data) = (offset + piece.len(), rest);
         }
     }
 
-    /// A write that failed, after which the array is as `now`: of each chunk it has changed all or nothing.
+    /// Records a failed write, after which the mount shows `now`. Each chunk must show all of the write or nothing of it.
     #[track_caller]
     pub fn write_failed(&mut self, offset: usize, data: &[u8], now: &[u8]) {
         let mut after = self.array.flat.clone();
         after[offset..offset + data.len()].copy_from_slice(data);
-        for Past { index, held, .. } in &self.chunks {
+        for ChunkHistory { index, versions, .. } in &self.chunks {
             let now = self.array.inside(now, index);
-            let is_old = held.last() == Some(&now);
+            let is_old = versions.last() == Some(&now);
             assert!(is_old || now == self.array.inside(&after, index), "chunk {index:?}: neither all nor nothing");
         }
         self.array.flat.copy_from_slice(now);
-        self.remember();
+        self.record_versions();
     }
 
-    /// A write of a whole chunk file, in the array's own order.
+    /// Records a write of a whole chunk file, whose bytes are in the array's own order.
     pub fn write_chunk(&mut self, index: &[usize], bytes: &[u8]) {
         self.array.set_chunk(index, bytes);
-        self.remember();
+        self.record_versions();
     }
 
-    fn remember(&mut self) {
-        for past in &mut self.chunks {
-            let now = self.array.inside(&self.array.flat, &past.index);
-            if past.held.last() != Some(&now) {
-                past.held.push(now);
+    fn record_versions(&mut self) {
+        for chunk in &mut self.chunks {
+            let now = self.array.inside(&self.array.flat, &chunk.index);
+            if chunk.versions.last() != Some(&now) {
+                chunk.versions.push(now);
             }
         }
     }
 
-    /// All writes so far were acknowledged: an fsync or a close returned 0.
+    /// Records that an fsync or a close has succeeded, which acknowledges all writes so far.
     pub fn acknowledge(&mut self) {
-        self.chunks.iter_mut().for_each(Past::acknowledge);
+        self.chunks.iter_mut().for_each(ChunkHistory::acknowledge);
     }
 
-    /// As [`History::acknowledge`], of one chunk alone.
+    /// Records that the writes of one chunk are acknowledged.
     pub fn acknowledge_chunk(&mut self, index: &[usize]) {
-        self.chunks.iter_mut().filter(|p| p.index == index).for_each(Past::acknowledge);
+        self.chunks.iter_mut().filter(|chunk| chunk.index == index).for_each(ChunkHistory::acknowledge);
     }
 
-    /// Compares the store with the past.
+    /// Compares the store with the history.
     pub fn check(&self) -> Findings {
         let mut findings = Findings { checked: self.chunks.len(), ..Findings::default() };
-        for Past { index, held, floor } in &self.chunks {
+        for ChunkHistory { index, versions, acknowledged } in &self.chunks {
             let fault = match self.array.stored(index) {
-                Ok(found) if held[*floor..].contains(&found) => continue,
-                Ok(found) => held.iter().position(|h| *h == found),
+                Ok(found) if versions[*acknowledged..].contains(&found) => continue,
+                Ok(found) => versions.iter().position(|version| *version == found),
                 Err(why) => {
                     findings.faults.push(format!("chunk {index:?}: {why}"));
                     None
@@ -137,11 +140,12 @@ impl History {
             let text = match fault {
                 Some(at) => {
                     findings.lost += 1;
-                    format!("as after write {at}, but write {floor} of {} was acknowledged", held.len() - 1)
+                    let last = versions.len() - 1;
+                    format!("as after write {at}, but write {acknowledged} of {last} was acknowledged")
                 }
                 None => {
                     findings.torn += 1;
-                    format!("as after none of its {} writes", held.len() - 1)
+                    format!("as after none of its {} writes", versions.len() - 1)
                 }
             };
             findings.faults.push(format!("{}: chunk {index:?}: {text}", self.array.path.display()));
@@ -150,8 +154,8 @@ impl History {
     }
 }
 
-impl Past {
+impl ChunkHistory {
     fn acknowledge(&mut self) {
-        self.floor = self.held.len() - 1;
+        self.acknowledged = self.versions.len() - 1;
     }
 }

@@ -1,91 +1,143 @@
-//! What the whole-mount tests share: a mount that goes away with its test, also when that fails; and digests.
+//! Helpers of the integration tests: mounts that are removed with their test even if it fails, fixtures, programs and
+//! servers to compare with. Nothing here knows what a single test checks.
 #![allow(dead_code)]
 
 pub mod daemon;
 pub mod digests;
-pub mod faulty;
+pub mod faulty_server;
 pub mod history;
-pub mod made;
+pub mod array;
 pub mod servers;
 pub mod session;
+pub mod shared_map;
 pub mod stoppable;
 pub mod tracer;
-pub mod walk;
+pub mod tree;
 
 use sha2::{Digest, Sha256};
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
+use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::IntoRawFd;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// The program under test.
 pub const ZARRFS: &str = env!("CARGO_BIN_EXE_zarrfs");
 
-/// Runs zarrfs and returns what it printed.
+/// Runs zarrfs to its end.
 pub fn zarrfs(args: &[&str]) -> Output {
     Command::new(ZARRFS).args(args).output().expect("zarrfs starts")
 }
 
-/// True for the name of a header, which an array's directory shows beside what these tests are about.
+/// Returns the exit code of a failed zarrfs and its message, which must be one line.
+#[track_caller]
+pub fn failure(output: &Output) -> (i32, String) {
+    let message = String::from_utf8(output.stderr.clone()).unwrap();
+    assert!(message.starts_with("zarrfs: ") && message.lines().count() == 1, "{message:?}");
+    (output.status.code().unwrap(), message.trim_end().to_string())
+}
+
+/// Runs a program of the system in a directory and returns what it printed, standard error last. Fails unless the program
+/// succeeds within a minute. Neither the user's configuration nor the locale has any effect.
+#[track_caller]
+pub fn run(program: &str, args: &[&str], directory: &Path) -> String {
+    let mut command = with_timeout(60, program);
+    command.args(args).current_dir(directory).env("HOME", directory).env("LC_ALL", "C").stdin(Stdio::null());
+    let output = command.output().unwrap();
+    let printed = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
+    assert!(output.status.success(), "{program} {args:?}: {}\n{printed}", output.status);
+    printed
+}
+
+/// Returns the path of a script in `tests/python`.
+pub fn python_script(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/python").join(name)
+}
+
+/// Runs a script of `tests/python` and returns what it printed. Fails unless it succeeds within ten minutes.
+#[track_caller]
+pub fn run_python<A: AsRef<OsStr>>(python: &Path, script: &str, args: &[A]) -> String {
+    let output = with_timeout(600, python).arg("-B").arg(python_script(script)).args(args).output().unwrap();
+    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{script}: {printed}{}", String::from_utf8_lossy(&output.stderr));
+    printed
+}
+
+/// Returns whether a name is that of a header file.
 pub fn is_header(name: &str) -> bool {
     zarrfs::export::Format::of_name(name).is_some()
 }
 
-/// Whether anything is mounted at a path.
+/// Returns the names in a directory, without those of headers.
+pub fn names(directory: &Path) -> BTreeSet<String> {
+    let names = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    names.filter(|name| !is_header(name)).collect()
+}
+
+/// Opens a file for reading and writing.
+#[track_caller]
+pub fn open_for_writing(path: &Path) -> File {
+    File::options().read(true).write(true).open(path).unwrap()
+}
+
+/// Returns whether a file system is mounted at a path.
 pub fn is_mounted(path: &Path) -> bool {
     !zarrfs::fuse::mounts_at(path).unwrap().is_empty()
 }
 
-/// Fails if it takes more than half a minute.
+/// Waits until `done` returns true. Fails after 30 seconds.
+#[track_caller]
 pub fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
     let start = Instant::now();
     while !done() {
-        assert!(start.elapsed() < Duration::from_secs(30), "waited in vain for {what}");
+        assert!(start.elapsed() < Duration::from_secs(30), "waited 30 s in vain for {what}");
         std::thread::sleep(Duration::from_millis(10));
     }
 }
 
-/// A command that is killed after so many seconds: what hangs fails.
-pub fn limited(seconds: u32, program: impl AsRef<OsStr>) -> Command {
+/// Returns a command that is killed after a number of seconds, so that a program that hangs fails its test.
+pub fn with_timeout(seconds: u32, program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new("timeout");
     command.args(["--signal=KILL", &seconds.to_string()]).arg(program);
     command
 }
 
-/// A directory that goes away with its test, in memory where there is room for it: to sync it costs nothing.
-pub fn quick_directory() -> tempfile::TempDir {
+/// Creates a temporary directory in the folder that `ZARRFS_TEST_MEMORY` names. It lies in memory, where syncing is free.
+pub fn memory_directory() -> tempfile::TempDir {
     match std::env::var_os("ZARRFS_TEST_MEMORY") {
         Some(memory) => tempfile::tempdir_in(memory).unwrap(),
         None => tempfile::tempdir().unwrap(),
     }
 }
 
-/// To be held by tests that say when what they write is stored: a process that another test starts has copies of all
-/// open files for a moment, and closing them stores what was written.
-pub fn alone() -> MutexGuard<'static, ()> {
-    static ALONE: Mutex<()> = Mutex::new(());
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+/// Returns a guard that only one test of a binary has at a time. Tests that control when written bytes are stored need
+/// it: a process that another test starts has copies of all open files for a moment, and the kernel flushes these files
+/// when the copies are closed.
+pub fn without_other_tests() -> MutexGuard<'static, ()> {
+    static ONE_TEST: Mutex<()> = Mutex::new(());
+    ONE_TEST.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Whether a program is installed; says so if not.
-pub fn installed(program: &str) -> bool {
+/// Returns whether a program is installed. Announces that the test is skipped if it is not.
+pub fn is_installed(program: &str) -> bool {
     let paths = std::env::var_os("PATH").unwrap_or_default();
     let found = std::env::split_paths(&paths).any(|p| p.join(program).is_file());
     if !found {
-        say(&format!("skipped: {program} is not installed; scripts/test installs it"));
+        announce(&format!("skipped: {program} is not installed; scripts/test installs it"));
     }
     found
 }
 
-/// A number that an environment variable sets: scripts/soak asks for more than CI has time for.
-pub fn setting(variable: &str, default: u64) -> u64 {
+/// Returns the number that an environment variable sets. `scripts/soak` asks for more than CI has time for.
+pub fn env_number(variable: &str, default: u64) -> u64 {
     std::env::var(variable).map_or(default, |text| text.parse().unwrap_or_else(|_| panic!("{variable}={text}")))
 }
 
-/// Numbers that show no pattern, the same in each run.
+/// Returns a generator of pseudo-random numbers below a bound, the same for the same seed.
 pub fn random(seed: u64) -> impl FnMut(usize) -> usize {
     let mut state = seed;
     move |below| {
@@ -94,53 +146,55 @@ pub fn random(seed: u64) -> impl FnMut(usize) -> usize {
     }
 }
 
-/// A mounted store.
+/// A store that is mounted in the background until this value is dropped.
 pub struct Mount {
     directory: Option<tempfile::TempDir>,
     path: PathBuf,
-    /// Unmounted by the test itself.
-    gone: bool,
+    /// Whether the test has unmounted it already.
+    is_unmounted: bool,
 }
 
 impl Mount {
-    /// Mounts `store` on a directory of its own.
+    /// Mounts `store` on a new directory.
     pub fn new(store: &Path, args: &[&str]) -> Mount {
         let mut command = Command::new(ZARRFS);
         command.arg("mount").args(args);
-        Mount::by(command, store.as_os_str())
+        Mount::with_command(command, store.as_os_str())
     }
 
-    /// As [`Mount::new`], by a command that lacks only the store and the mountpoint.
-    pub fn by(mut command: Command, store: &OsStr) -> Mount {
+    /// Mounts by a command that lacks only the store and the mountpoint.
+    pub fn with_command(mut command: Command, store: &OsStr) -> Mount {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("mnt");
         std::fs::create_dir(&path).unwrap();
         let output = command.arg(store).arg(&path).output().expect("zarrfs starts");
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        Mount { directory: Some(directory), path, gone: false }
+        Mount { directory: Some(directory), path, is_unmounted: false }
     }
 
-    /// Notes that it was unmounted already.
-    pub fn note_unmounted(mut self) {
-        self.gone = true;
+    /// Drops this value without unmounting, since the test has done so.
+    pub fn assume_unmounted(mut self) {
+        self.is_unmounted = true;
     }
 
+    /// The mountpoint.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
+    /// Returns the path of a file in the mount.
     pub fn join(&self, path: &str) -> PathBuf {
         self.path.join(path)
     }
 
-    /// One counter of `.zarrfs/stats.json`.
+    /// Returns one counter of `.zarrfs/stats.json`.
     pub fn counter(&self, name: &str) -> u64 {
         let text = std::fs::read(self.join(".zarrfs/stats.json")).unwrap();
         let stats: serde_json::Value = serde_json::from_slice(&text).unwrap();
         stats[name].as_u64().unwrap_or_else(|| panic!("no counter {name}"))
     }
 
-    /// What the counters of `.zarrfs/stats.json` grow by while `work` is done.
+    /// Returns by how much the counters of `.zarrfs/stats.json` grow during `work`.
     pub fn growth(&self, work: impl FnOnce()) -> Growth {
         let read = || {
             let text = std::fs::read(self.join(".zarrfs/stats.json")).unwrap();
@@ -151,29 +205,29 @@ impl Mount {
         Growth { before, after: read().0, own }
     }
 
-    /// The most memory the daemon has had so far, in bytes.
+    /// Returns the daemon's peak resident memory so far, in bytes.
     pub fn peak_memory(&self) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.counter("pid"))).unwrap();
         let peak = status.lines().find_map(|l| l.strip_prefix("VmHWM:")).unwrap();
         peak.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
     }
 
-    /// The text of `.zarrfs/stats`.
+    /// Returns the text of `.zarrfs/stats`.
     pub fn stats(&self) -> String {
         std::fs::read_to_string(self.join(".zarrfs/stats")).unwrap()
     }
 }
 
-/// Counters at two moments.
+/// The counters of a mount before and after some work.
 pub struct Growth {
     before: serde_json::Value,
     after: serde_json::Value,
-    /// Bytes served by looking at the counters the first time.
+    /// Bytes of `stats.json` that the first look at the counters was served.
     own: u64,
 }
 
 impl Growth {
-    /// What a counter grew by.
+    /// Returns by how much a counter grew.
     pub fn of(&self, name: &str) -> u64 {
         let value = |all: &serde_json::Value| all[name].as_u64().unwrap_or_else(|| panic!("no counter {name}"));
         let own = if name == "bytes_served" { self.own } else { 0 };
@@ -183,7 +237,7 @@ impl Growth {
 
 impl Drop for Mount {
     fn drop(&mut self) {
-        if self.gone {
+        if self.is_unmounted {
             return;
         }
         let path = self.path.to_str().unwrap();
@@ -191,44 +245,42 @@ impl Drop for Mount {
         if !output.status.success() {
             output = zarrfs(&["umount", "--lazy", path]);
         }
-        let gone = output.status.success();
-        // never delete through a mount that stayed
-        if !gone && let Some(directory) = self.directory.take() {
+        let is_unmounted = output.status.success();
+        // deleting the directory would delete what is mounted there
+        if !is_unmounted && let Some(directory) = self.directory.take() {
             let _ = directory.keep();
         }
         if !std::thread::panicking() {
-            assert!(gone, "{}", String::from_utf8_lossy(&output.stderr));
+            assert!(is_unmounted, "{}", String::from_utf8_lossy(&output.stderr));
         }
     }
 }
 
-/// Closes a file, and tells what close(2) said: that is where a write that can't be stored is reported.
-pub fn close(file: std::fs::File) -> std::io::Result<()> {
-    // SAFETY: the descriptor is this file's, which gives it up here.
+/// Closes a file or descriptor and returns what close(2) reports, such as a write that cannot be stored.
+pub fn close(file: impl IntoRawFd) -> std::io::Result<()> {
+    // SAFETY: the file gives up its descriptor here, so nothing else closes it.
     match unsafe { libc::close(file.into_raw_fd()) } {
         0 => Ok(()),
         _ => Err(std::io::Error::last_os_error()),
     }
 }
 
-/// Names of unfinished files in a directory of a store, at any depth.
-pub fn unfinished(store: &Path) -> Vec<String> {
-    let mut found = walk::snapshot(store).unwrap().into_keys().collect::<Vec<_>>();
+/// Returns the paths of temporary files that zarrfs has left below a directory of a store.
+pub fn unfinished_files(store: &Path) -> Vec<String> {
+    let mut found = tree::snapshot(store).unwrap().into_keys().collect::<Vec<_>>();
     found.retain(|path| path.contains("/.zarrfs-"));
     found
 }
 
-/// The digests of the flat bytes of arrays, by zarr-python, one for each.
+/// Returns for each array the SHA-256 of its flat bytes as zarr-python reads them.
+#[track_caller]
 pub fn zarr_python_digests(python: &Path, arrays: &[&Path]) -> Vec<String> {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/python/flat.py");
-    let output = limited(120, python).arg(script).args(arrays).output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).unwrap().lines().map(String::from).collect()
+    run_python(python, "flat.py", arrays).lines().map(String::from).collect()
 }
 
-/// The digest of a file, read through the mount, and its length.
+/// Returns the length of a file and the SHA-256 of its bytes.
 pub fn digest(path: &Path) -> std::io::Result<(u64, String)> {
-    let mut file = std::fs::File::open(path)?;
+    let mut file = File::open(path)?;
     let (mut hash, mut length, mut buffer) = (Sha256::new(), 0, vec![0; 1 << 16]);
     loop {
         let n = file.read(&mut buffer)?;
@@ -240,16 +292,17 @@ pub fn digest(path: &Path) -> std::io::Result<(u64, String)> {
     }
 }
 
-/// The digest of bytes.
+/// Returns the SHA-256 of bytes, in hexadecimal.
 pub fn sha256(bytes: &[u8]) -> String {
     hex(&Sha256::digest(bytes))
 }
 
+/// Returns bytes in hexadecimal.
 pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|b| format!("{b:02x}")).collect()
 }
 
-/// The errno of a failed operation, by name; "ok" for one that succeeded.
+/// Returns the name of the error of a failed operation, such as "EIO", or "ok" for one that succeeded.
 pub fn errno<T>(result: std::io::Result<T>) -> String {
     let names = [
         (libc::EIO, "EIO"),
@@ -279,13 +332,14 @@ pub fn errno<T>(result: std::io::Result<T>) -> String {
     }
 }
 
-/// Prints a line that is to be seen also when the test passes.
-pub fn say(line: &str) {
+/// Prints a line that is shown even if the test passes: libtest captures only what `println!` prints.
+pub fn announce(line: &str) {
     let _ = writeln!(std::io::stderr(), "{line}");
 }
 
-/// A directory the test script made, named by an environment variable. Without it the test says so and passes.
-pub fn provided(variable: &str) -> Option<PathBuf> {
+/// Returns the path that an environment variable of `scripts/test` names. Without the variable the test is skipped, and
+/// says so.
+pub fn env_path(variable: &str) -> Option<PathBuf> {
     let path = std::env::var_os(variable).map(PathBuf::from);
     if path.is_none() {
         println!("skipped: {variable} is not set; scripts/test sets it");
@@ -293,7 +347,7 @@ pub fn provided(variable: &str) -> Option<PathBuf> {
     path
 }
 
-/// Copies a tree of plain files and directories.
+/// Copies a tree of regular files and directories.
 pub fn copy_tree(from: &Path, to: &Path) {
     std::fs::create_dir_all(to).unwrap();
     for entry in std::fs::read_dir(from).unwrap() {
@@ -306,7 +360,7 @@ pub fn copy_tree(from: &Path, to: &Path) {
     }
 }
 
-/// Path of a file or directory below `tests/data`.
-pub fn data(path: &str) -> PathBuf {
+/// Returns the path of a file or directory in `tests/data`.
+pub fn test_data(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(path)
 }

@@ -1,6 +1,6 @@
-//! The least of the `.npy` format that fixtures need: the item size, and the bytes of the items in memory order.
+//! A reader of `.npy` files that understands as much as the fixtures of numcodecs need.
 
-/// Item size and bytes of a `.npy` file of version 1 or 2 with a plain dtype.
+/// Returns the item size and the item bytes, in memory order, of a `.npy` file of version 1 or 2 with a plain dtype.
 pub fn read(file: &[u8]) -> (usize, &[u8]) {
     assert_eq!(&file[..6], b"\x93NUMPY");
     let (start, length) = match file[6] {

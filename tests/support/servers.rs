@@ -1,12 +1,12 @@
-//! Servers of other hands, on loopback: S3 by moto and by LocalStack, Azure by azurite, HTTP by nginx and by Python. Each
-//! ends with its guard, and with the process of the tests however that ends. What is not installed is skipped, and said;
-//! scripts/test installs everything.
+//! Servers that other people have written, on loopback: S3 by moto and LocalStack, Azure by azurite, HTTP by nginx and
+//! Python. Each ends with its guard, or with the test process at the latest. A test whose server is not installed is
+//! skipped and says so; scripts/test installs all of them.
 //!
-//! Google is not among them: what PyPI has to stand for it speaks no XML API as clients of buckets do. gcp-storage-emulator
-//! (2026.7.19) answers 501 to HEAD, DELETE and listings, sends no ETag or generation and puts whatever
-//! `x-goog-if-generation-match` says; gcloud-storage-emulator (0.5.0) knows no HEAD and no preconditions either.
+//! Google Cloud Storage is not among them: the emulators on PyPI lack the XML API that clients of buckets use.
+//! gcp-storage-emulator (2026.7.19) answers 501 to HEAD, DELETE and listings, sends neither ETag nor generation and
+//! ignores `x-goog-if-generation-match`; gcloud-storage-emulator (0.5.0) lacks HEAD and preconditions, too.
 
-use super::{Mount, ZARRFS, installed, limited, provided};
+use super::{Mount, ZARRFS, env_path, is_installed, python_script, with_timeout};
 use rustix::process::{Signal, set_parent_process_death_signal};
 use std::fs::File;
 use std::io::{Read, Write};
@@ -18,22 +18,22 @@ use std::sync::LazyLock;
 use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, Instant};
 
-/// How long a server may take until it answers.
+/// The longest time until a new server answers.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Seconds that copying stores into a bucket or an archive may take. scripts/soak copies all stores on a machine that may
-/// be busy with other things, so this ends only what hangs.
+/// be busy, so this limit only ends what hangs.
 const COPYING: u32 = 1800;
 
-/// The account every azurite has, and its key, which is published.
+/// The account that every azurite has, and its published key.
 const ACCOUNT: &str = "devstoreaccount1";
 const ACCOUNT_KEY: &str = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw==";
 
-/// A server that runs as long as this is there.
+/// A server that runs until this value is dropped.
 pub struct Server {
     child: Child,
     port: u16,
-    /// Its configuration, its log and what else it writes.
+    /// Holds the server's configuration, its log and other files it writes.
     directory: tempfile::TempDir,
     kind: Kind,
 }
@@ -45,20 +45,20 @@ enum Kind {
     Http,
 }
 
-/// A store behind a server, and what zarrfs must be told to find it.
+/// A store behind a server, with the options and credentials that zarrfs needs to reach it.
 #[derive(Clone)]
-pub struct Place {
-    /// As it is named on the command line.
+pub struct RemoteStore {
+    /// The store's name on the command line.
     pub url: String,
-    /// Options of the command line.
+    /// Command line options.
     pub args: Vec<String>,
-    /// Credentials.
+    /// Environment variables with the credentials.
     pub environment: Vec<(&'static str, String)>,
 }
 
-/// S3 by moto.
+/// Starts an S3 server, moto.
 pub fn moto() -> Option<Server> {
-    let python = provided("ZARRFS_TEST_SERVERS")?;
+    let python = env_path("ZARRFS_TEST_SERVERS")?;
     Some(Server::start(Kind::S3, |port, _| {
         let mut command = Command::new(&python);
         command.args(["-m", "moto.server", "-H", "127.0.0.1", "-p", &port.to_string()]);
@@ -66,23 +66,23 @@ pub fn moto() -> Option<Server> {
     }))
 }
 
-/// S3 by LocalStack.
+/// Starts an S3 server, LocalStack.
 pub fn localstack() -> Option<Server> {
-    let python = provided("ZARRFS_TEST_LOCALSTACK")?;
+    let python = env_path("ZARRFS_TEST_LOCALSTACK")?;
     Some(Server::start(Kind::S3, |port, directory| {
         let mut command = Command::new(&python);
         command.args(["-m", "localstack.runtime.main"]);
         command.env("SERVICES", "s3").env("GATEWAY_LISTEN", format!("127.0.0.1:{port}"));
         command.env("FILESYSTEM_ROOT", directory).env("EAGER_SERVICE_LOADING", "1");
-        // it would tell its makers, fetch a certificate and serve names
+        // by default it reports usage, fetches a certificate and answers DNS requests
         command.env("DISABLE_EVENTS", "1").env("SKIP_SSL_CERT_DOWNLOAD", "1").env("DNS_ADDRESS", "0");
         command
     }))
 }
 
-/// Azure's blobs by azurite.
+/// Starts an Azure Blob Storage server, azurite.
 pub fn azurite() -> Option<Server> {
-    let program = provided("ZARRFS_TEST_AZURITE")?;
+    let program = env_path("ZARRFS_TEST_AZURITE")?;
     Some(Server::start(Kind::Azure, |port, directory| {
         let mut command = Command::new(&program);
         command.args(["--blobHost", "127.0.0.1", "--blobPort", &port.to_string(), "--inMemoryPersistence"]);
@@ -91,9 +91,9 @@ pub fn azurite() -> Option<Server> {
     }))
 }
 
-/// HTTP by nginx, which lists no directories; `directives` are of its `server` block.
+/// Starts nginx for the files below `root`. It lists no directories. `directives` are added to its `server` block.
 pub fn nginx(root: &Path, directives: &str) -> Option<Server> {
-    if !Path::new("/usr/sbin/nginx").exists() && !installed("nginx") {
+    if !Path::new("/usr/sbin/nginx").exists() && !is_installed("nginx") {
         return None;
     }
     Some(Server::start(Kind::Http, |port, directory| {
@@ -114,9 +114,9 @@ pub fn nginx(root: &Path, directives: &str) -> Option<Server> {
     }))
 }
 
-/// HTTP by Python's http.server, which has no entity tags and knows no ranges.
+/// Starts Python's http.server for the files below `root`. It sends no entity tags and ignores ranges.
 pub fn python_http(root: &Path) -> Option<Server> {
-    let python = provided("ZARRFS_TEST_PYTHON")?;
+    let python = env_path("ZARRFS_TEST_PYTHON")?;
     Some(Server::start(Kind::Http, |port, _| {
         let mut command = Command::new(&python);
         command.args(["-m", "http.server", "--bind", "127.0.0.1", "--directory"]).arg(root).arg(port.to_string());
@@ -125,25 +125,25 @@ pub fn python_http(root: &Path) -> Option<Server> {
 }
 
 impl Server {
-    /// Starts what `command` makes of a port and a directory, and waits until it answers.
+    /// Starts the command that `command` returns for a port and a directory, and waits until the server answers.
     fn start(kind: Kind, command: impl Fn(u16, &Path) -> Command) -> Server {
         for _ in 0..3 {
             let directory = tempfile::tempdir().unwrap();
-            // free a moment ago; where somebody else has been faster the server ends, and another port is tried
+            // if another process takes the free port first, the server ends and the next port is tried
             let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-            let said = File::create(directory.path().join("said")).unwrap();
+            let output = File::create(directory.path().join("output")).unwrap();
             let mut command = command(port, directory.path());
-            command.stdin(Stdio::null()).stdout(said.try_clone().unwrap()).stderr(said);
+            command.stdin(Stdio::null()).stdout(output.try_clone().unwrap()).stderr(output);
             let mut server = Server { child: spawn(command), port, directory, kind };
             if server.wait_until_it_answers() {
                 return server;
             }
-            super::say(&format!("a server ended at once: {}", server.said()));
+            super::announce(&format!("a server has ended early: {}", server.output()));
         }
         panic!("no server after three attempts");
     }
 
-    /// False if it has ended instead.
+    /// Waits until the server answers. Returns false if it has ended.
     fn wait_until_it_answers(&mut self) -> bool {
         let begun = Instant::now();
         while begun.elapsed() < PATIENCE {
@@ -155,25 +155,25 @@ impl Server {
             }
             std::thread::sleep(Duration::from_millis(20));
         }
-        panic!("no answer in {PATIENCE:?}: {}", self.said());
+        panic!("no answer in {PATIENCE:?}: {}", self.output());
     }
 
-    fn said(&self) -> String {
-        std::fs::read_to_string(self.directory.path().join("said")).unwrap_or_default()
+    fn output(&self) -> String {
+        std::fs::read_to_string(self.directory.path().join("output")).unwrap_or_default()
     }
 
-    /// What zarrfs calls `path`: below the root of an HTTP server, else a bucket or container and what is in it.
-    pub fn place(&self, path: &str) -> Place {
+    /// Returns the store at `path`: a path below the root of an HTTP server, else a bucket or container and a key.
+    pub fn store(&self, path: &str) -> RemoteStore {
         let endpoint = self.endpoint();
         let texts = |all: &[&str]| all.iter().map(|a| a.to_string()).collect();
         match self.kind {
-            Kind::Http => Place { url: format!("{endpoint}/{path}"), args: Vec::new(), environment: Vec::new() },
-            Kind::S3 => Place {
+            Kind::Http => RemoteStore { url: format!("{endpoint}/{path}"), args: Vec::new(), environment: Vec::new() },
+            Kind::S3 => RemoteStore {
                 url: format!("s3://{path}"),
                 args: texts(&["--endpoint-url", &endpoint, "--region", "us-east-1"]),
                 environment: vec![("AWS_ACCESS_KEY_ID", "tests".into()), ("AWS_SECRET_ACCESS_KEY", "secret".into())],
             },
-            Kind::Azure => Place {
+            Kind::Azure => RemoteStore {
                 url: format!("az://{path}"),
                 args: texts(&["--endpoint-url", &endpoint]),
                 environment: vec![
@@ -184,7 +184,7 @@ impl Server {
         }
     }
 
-    /// Where it listens, as its clients name it.
+    /// Returns the URL at which clients reach the server.
     pub fn endpoint(&self) -> String {
         match self.kind {
             Kind::Azure => format!("http://127.0.0.1:{}/{ACCOUNT}", self.port),
@@ -192,34 +192,35 @@ impl Server {
         }
     }
 
-    /// The requests nginx has answered so far: method, path, status, range and the header x-test.
+    /// Returns the requests that nginx has logged so far: method, path, status, range and the header x-test.
     pub fn requests(&self) -> Vec<String> {
-        // a line is written after its answer
+        // nginx logs a request after it has answered
         std::thread::sleep(Duration::from_millis(100));
         let log = std::fs::read_to_string(self.directory.path().join("access")).unwrap_or_default();
         log.lines().map(String::from).collect()
     }
 
-    /// Puts all files of `folder` below `path`, by the maker's own client; makes the bucket or container.
+    /// Uploads all files of `folder` below `path` with the vendor's own client. Creates the bucket or container.
     pub fn upload(&self, folder: &Path, path: &str) {
         self.client(&["upload", folder.to_str().unwrap(), path]);
     }
 
-    /// Gets all objects below `path` into `folder`.
+    /// Downloads all objects below `path` into `folder`.
     pub fn download(&self, path: &str, folder: &Path) {
         self.client(&["download", folder.to_str().unwrap(), path]);
     }
 
-    /// Removes one object, behind the back of every mount.
+    /// Removes one object without the knowledge of any mount.
     pub fn remove(&self, path: &str) {
         self.client(&["remove", "", path]);
     }
 
     fn client(&self, args: &[&str]) {
-        let python = provided("ZARRFS_TEST_SERVERS").expect("the server runs by it, or is installed with it");
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/python/buckets.py");
+        let python = env_path("ZARRFS_TEST_SERVERS").expect("the client is installed with the server");
+        let script = python_script("buckets.py");
         let kind = if self.kind == Kind::Azure { "azure" } else { "s3" };
-        let output = limited(COPYING, python).arg(script).args([kind, &self.endpoint()]).args(args).output().unwrap();
+        let output =
+            with_timeout(COPYING, python).arg(script).args([kind, &self.endpoint()]).args(args).output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     }
 }
@@ -231,51 +232,51 @@ impl Drop for Server {
     }
 }
 
-impl Place {
-    /// The place with something after its name.
-    pub fn join(&self, path: &str) -> Place {
-        Place { url: format!("{}/{path}", self.url), ..self.clone() }
+impl RemoteStore {
+    /// Returns the store below this one.
+    pub fn join(&self, path: &str) -> RemoteStore {
+        RemoteStore { url: format!("{}/{path}", self.url), ..self.clone() }
     }
 
-    /// As [`Server::place`], with more options.
-    pub fn with(mut self, args: &[&str]) -> Place {
+    /// Returns the store with additional options.
+    pub fn with(mut self, args: &[&str]) -> RemoteStore {
         self.args.extend(args.iter().map(|a| a.to_string()));
         self
     }
 
-    /// zarrfs with a verb, the options of the place, and its credentials.
+    /// Returns a zarrfs command with a verb, the store's options and its credentials.
     pub fn command(&self, verb: &str) -> Command {
-        let mut command = limited(120, ZARRFS);
+        let mut command = with_timeout(120, ZARRFS);
         command.arg(verb).args(&self.args).envs(self.environment.iter().map(|(name, value)| (name, value)));
-        // nobody else's, which may be set on the machine
+        // keep credentials of the machine out of the tests
         command.env("AWS_EC2_METADATA_DISABLED", "true");
         command
     }
 
-    /// Runs zarrfs with a verb on the place.
+    /// Runs a verb of zarrfs on the store.
     pub fn zarrfs(&self, verb: &str, args: &[&str]) -> Output {
         self.command(verb).args(args).arg(&self.url).output().unwrap()
     }
 
-    /// Mounts it.
+    /// Mounts the store.
     pub fn mount(&self, args: &[&str]) -> Mount {
         let mut command = self.command("mount");
         command.args(args);
-        Mount::by(command, self.url.as_ref())
+        Mount::with_command(command, self.url.as_ref())
     }
 }
 
-/// All that is in the folder `from`, as an archive below `folder`: stored as it is, or deflated.
+/// Creates an archive of a folder, below the directory `folder`. Members are stored uncompressed or deflated.
 pub fn zip(from: &Path, folder: &Path, name: &str, stored: bool) -> PathBuf {
     let archive = folder.join(name);
     zip_all(&[(from, archive.clone())], stored);
     archive
 }
 
-/// As [`zip`], of several folders, each with its archive.
+/// Creates an archive of each folder.
 pub fn zip_all(pairs: &[(&Path, PathBuf)], stored: bool) {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/python/zipped.py");
-    let mut command = limited(COPYING, "python3");
+    let script = python_script("zipped.py");
+    let mut command = with_timeout(COPYING, "python3");
     command.arg(script).arg(if stored { "stored" } else { "deflated" });
     for (folder, archive) in pairs {
         command.arg(folder).arg(archive);
@@ -284,7 +285,7 @@ pub fn zip_all(pairs: &[(&Path, PathBuf)], stored: bool) {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// Whether somebody answers a request, whatever he says.
+/// Returns whether an HTTP server answers a request, with any status.
 fn answers(port: u16) -> std::io::Result<bool> {
     let mut stream = TcpStream::connect(("127.0.0.1", port))?;
     stream.set_read_timeout(Some(Duration::from_secs(5)))?;
@@ -294,8 +295,8 @@ fn answers(port: u16) -> std::io::Result<bool> {
     Ok(&begin == b"HTTP/")
 }
 
-/// Starts a process that the kernel ends with this one. It does so when the thread ends that has started it: here one
-/// that never does.
+/// Starts a process that the kernel kills when this process ends. The kernel does so when the starting thread ends, so
+/// a thread that never ends starts it.
 fn spawn(mut command: Command) -> Child {
     static KEEPER: LazyLock<Sender<(Command, Sender<Child>)>> = LazyLock::new(|| {
         let (orders, taken) = channel::<(Command, Sender<Child>)>();
@@ -312,5 +313,5 @@ fn spawn(mut command: Command) -> Child {
     }
     let (started, child) = channel();
     KEEPER.send((command, started)).unwrap();
-    child.recv().expect("it can be started")
+    child.recv().expect("the server program can be started")
 }

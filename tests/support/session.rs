@@ -1,9 +1,9 @@
-//! A scripted session of a program that writes: always the same calls, so that a daemon can be stopped at each of them.
-//! The history it keeps knows what the store may hold afterwards.
+//! A program that writes to an array by a fixed script, so that its daemon can be stopped at each system call. The
+//! session records in a [`History`] what the store may hold afterwards.
 
+use super::array::{TestArray, pattern};
 use super::daemon::Daemon;
 use super::history::History;
-use super::made::{Made, pattern};
 use super::tracer::Tracer;
 use super::{close, random};
 use serde_json::json;
@@ -13,24 +13,24 @@ use std::io::{Error, Result};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// Writes of a session.
+/// Number of writes of a session.
 const WRITES: usize = 24;
 
-/// What a session does next.
+/// One step of the script.
 pub enum Step {
-    /// Bytes at an offset of `data.raw`.
+    /// Writes bytes at an offset of `data.raw`.
     Write(usize, Vec<u8>),
-    /// A chunk file opened, written and closed.
+    /// Opens, writes and closes a chunk file.
     Chunk(Vec<usize>, Vec<u8>),
     Fsync,
-    /// The next write opens `data.raw` again.
+    /// Closes `data.raw`. The next write opens it again.
     Close,
 }
 
-/// An array of order F whose rows cross three chunks each; every third chunk is not there yet.
-pub fn array(path: PathBuf, separator: &str) -> Made {
+/// Creates an array of order F whose rows cross three chunks each. Every third chunk is not stored.
+pub fn array(path: PathBuf, separator: &str) -> TestArray {
     let more = json!({"compressor": {"id": "zlib", "level": 1}, "order": "F", "dimension_separator": separator});
-    let mut made = Made::full(path, &[50, 300], &[16, 128], more);
+    let mut made = TestArray::with_chunks(path, &[50, 300], &[16, 128], more);
     for index in made.grid().into_iter().step_by(3) {
         made.clear(&index);
         std::fs::remove_file(made.file(&index)).unwrap();
@@ -38,8 +38,9 @@ pub fn array(path: PathBuf, separator: &str) -> Made {
     made
 }
 
-/// The steps: writes within one chunk, across chunks, and of whole chunk files, with an fsync or a close after each few.
-pub fn script(made: &Made) -> Vec<Step> {
+/// Returns the steps: writes within one chunk, across chunks, and of whole chunk files, with an fsync or a close after
+/// every four of them.
+pub fn script(made: &TestArray) -> Vec<Step> {
     let (mut random, grid, size) = (random(7), made.grid(), made.flat.len());
     let mut steps = Vec::new();
     for write in 0..WRITES {
@@ -60,21 +61,21 @@ pub fn script(made: &Made) -> Vec<Step> {
     steps
 }
 
-/// The session of one program.
+/// A writing program and the history of its array.
 pub struct Session {
     pub history: History,
     directory: PathBuf,
-    /// `data.raw`, from the first write after a close on.
+    /// `data.raw`, while it is open.
     file: Option<File>,
 }
 
 impl Session {
-    /// A session on an array whose directory in the mount is `directory`.
+    /// Begins a session on an array whose directory in the mount is `directory`.
     pub fn new(history: History, directory: PathBuf) -> Session {
         Session { history, directory, file: None }
     }
 
-    /// Carries out a step and notes what it may have changed, and what it has acknowledged.
+    /// Carries out a step. Records what it may have changed and what the mount has acknowledged.
     pub fn step(&mut self, step: &Step) -> Result<()> {
         match step {
             Step::Write(offset, data) => self.write(*offset, data),
@@ -91,7 +92,7 @@ impl Session {
         Ok(self.file.as_ref().expect("it is open"))
     }
 
-    /// Writes all of `data`, in as many calls as it takes.
+    /// Writes all of `data`, in as many calls as the kernel needs.
     pub fn write(&mut self, mut offset: usize, mut data: &[u8]) -> Result<()> {
         while !data.is_empty() {
             match self.data_raw()?.write_at(data, offset as u64) {
@@ -102,7 +103,7 @@ impl Session {
                 Err(e) => {
                     match self.read() {
                         Ok(now) => self.history.write_failed(offset, data, &now),
-                        // nobody can tell: it may have been done
+                        // the daemon is gone: the write may have reached the store or not
                         Err(_) => self.history.write(offset, data),
                     }
                     return Err(e);
@@ -113,7 +114,7 @@ impl Session {
     }
 
     fn write_chunk(&mut self, index: &[usize], bytes: &[u8]) -> Result<()> {
-        let file = open(&self.directory.join(Made::name(index)))?;
+        let file = open(&self.directory.join(TestArray::chunk_name(index)))?;
         let written = file.write_all_at(bytes, 0);
         if written.as_ref().map_or_else(is_gone, |()| true) {
             self.history.write_chunk(index, bytes);
@@ -125,14 +126,14 @@ impl Session {
         Ok(())
     }
 
-    /// Of `data.raw`, opened if it isn't.
+    /// Calls fsync on `data.raw`, which is opened if necessary.
     pub fn fsync(&mut self) -> Result<()> {
         self.data_raw()?.sync_all()?;
         self.history.acknowledge();
         Ok(())
     }
 
-    /// Of `data.raw`, if it is open.
+    /// Closes `data.raw` if it is open.
     pub fn close(&mut self) -> Result<()> {
         if let Some(file) = self.file.take() {
             close(file)?;
@@ -141,7 +142,7 @@ impl Session {
         Ok(())
     }
 
-    /// What the mount shows, past the kernel's page cache.
+    /// Reads `data.raw` from the daemon, past the kernel's page cache.
     fn read(&self) -> Result<Vec<u8>> {
         let path = self.directory.join("data.raw");
         let file = OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(path)?;
@@ -150,33 +151,33 @@ impl Session {
         Ok(bytes)
     }
 
-    /// What the mount shows is what was written, whatever became of the store.
+    /// Checks that the mount shows everything that was written, whether it could be stored or not.
     #[track_caller]
     pub fn assert_reads_what_was_written(&self) {
-        let read = self.read().expect("reading never fails because of what can't be stored");
+        let read = self.read().expect("a read must not fail because a write cannot be stored");
         let written = &self.history.array().flat;
         let different = (0..read.len()).find(|i| read[*i] != written[*i]);
-        assert_eq!(different, None, "the first byte that isn't what was written");
+        assert_eq!(different, None, "the first byte that differs from what was written");
     }
 }
 
-/// Calls by which a store changes, as strace names them. Each list is counted by itself.
+/// System calls that change the store, in groups as strace names them. Each group is counted separately.
 pub const CALLS: [&str; 6] =
     ["openat,openat2", "write,pwrite64", "fdatasync", "?rename,?renameat,?renameat2", "fsync", "?mkdir,?mkdirat"];
 
-/// As little memory as makes the daemon store chunks before it is told to.
+/// A cache so small that the daemon has to store chunks before any flush.
 const CACHE: [&str; 2] = ["--cache-size", "8K"];
 
 /// A session on a mount of its own.
 pub struct Run {
     pub session: Session,
     pub daemon: Daemon,
-    /// Where strace writes.
+    /// The file that strace writes.
     pub log: PathBuf,
 }
 
 impl Run {
-    /// Makes the array at `store`, and mounts it.
+    /// Creates the array at `store` and mounts it.
     pub fn new(store: &Path, separator: &str) -> Run {
         let made = array(store.to_path_buf(), separator);
         let daemon = Daemon::start(store, &CACHE);
@@ -184,12 +185,12 @@ impl Run {
         Run { session, log: store.with_extension("log"), daemon }
     }
 
-    /// strace, ready to be attached.
+    /// Prepares strace for the daemon's system calls.
     pub fn tracer(&self, calls: &str, options: &[&str]) -> Tracer {
         Tracer::prepare(self.daemon.pid(), calls, options, &self.log)
     }
 
-    /// Carries out a step while strace looks on; its log.
+    /// Carries out a step while strace is attached. Returns the step's result and the log of strace.
     pub fn traced(&mut self, step: &Step, tracer: Tracer) -> (Result<()>, String) {
         let tracer = tracer.attach().unwrap();
         let done = self.session.step(step);
@@ -198,8 +199,8 @@ impl Run {
     }
 }
 
-/// Which steps of the script make which calls.
-pub fn busy_steps(folder: &Path, separator: &str) -> Vec<(usize, &'static str)> {
+/// Returns every step of the script that makes system calls of a group of [`CALLS`], once with each such group.
+pub fn steps_with_calls(folder: &Path, separator: &str) -> Vec<(usize, &'static str)> {
     let mut run = Run::new(&folder.join("undisturbed"), separator);
     let steps = script(run.session.history.array());
     let tracers: Vec<Tracer> = steps.iter().map(|_| run.tracer(&CALLS.join(","), &[])).collect();
@@ -215,23 +216,23 @@ pub fn busy_steps(folder: &Path, separator: &str) -> Vec<(usize, &'static str)> 
     busy
 }
 
-/// Fails unless each kind of call that the session makes was disturbed at least once. How often depends on which thread
-/// stores which chunk, and when: that differs between runs.
+/// Checks that calls of every group that the session makes were interrupted at least once. How often they are depends on
+/// which thread stores which chunk, and when, which differs between runs.
 #[track_caller]
-pub fn assert_every_kind_was_disturbed(busy: &[(usize, &str)], disturbed: &HashSet<&str>) {
+pub fn assert_every_group_was_interrupted(busy: &[(usize, &str)], disturbed: &HashSet<&str>) {
     let made: HashSet<&str> = busy.iter().map(|(_, calls)| *calls).collect();
     for calls in &CALLS[1..4] {
-        assert!(made.contains(calls), "the session stores nothing: no {calls}");
+        assert!(made.contains(calls), "the session never calls {calls}");
     }
     let missed: Vec<_> = made.difference(disturbed).collect();
-    assert!(missed.is_empty(), "never disturbed: {missed:?}");
+    assert!(missed.is_empty(), "never interrupted: {missed:?}");
 }
 
 fn open(path: &Path) -> Result<File> {
     OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)
 }
 
-/// True of the errors the kernel gives when the daemon is gone: what was asked for may have been done.
+/// Returns whether an error means that the daemon is gone. The request may have been carried out.
 fn is_gone(e: &Error) -> bool {
     [libc::ENOTCONN, libc::ECONNABORTED].map(Some).contains(&e.raw_os_error())
 }

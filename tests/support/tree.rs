@@ -1,4 +1,4 @@
-//! Walks over directory trees by file descriptors: paths longer than PATH_MAX, and without following links.
+//! Traversal of directory trees by file descriptors, which handles paths longer than PATH_MAX and follows no links.
 
 use rustix::fs::{self, AtFlags, Dir, FileType, Mode, OFlags, Stat};
 use sha2::{Digest, Sha256};
@@ -9,10 +9,10 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::rc::Rc;
 
-/// Regular files up to this size are compared by content.
+/// Largest size in bytes of files whose content a snapshot includes.
 const MAX_CONTENT: u64 = 64 << 20;
 
-/// One name of a tree. What stat says is an error where the name can't be looked at.
+/// One name of a tree. `stat` is an error if the name cannot be looked up.
 pub struct Found<'a> {
     pub directory: &'a OwnedFd,
     pub name: &'a std::ffi::CStr,
@@ -20,11 +20,11 @@ pub struct Found<'a> {
     pub stat: std::result::Result<Stat, rustix::io::Errno>,
 }
 
-/// Calls `visit` for every name below `root` until it returns false. Directories that can't be opened are skipped.
-pub fn tree(root: &Path, visit: &mut dyn FnMut(Found) -> bool) -> Result<()> {
+/// Calls `visit` for every name below `root` until it returns false. Skips directories that cannot be opened.
+pub fn visit(root: &Path, visit: &mut dyn FnMut(Found) -> bool) -> Result<()> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let top = Rc::new(fs::open(root, flags, Mode::empty())?);
-    // a directory stays open only as long as some directory in it waits its turn
+    // a directory stays open only while one of its subdirectories is still to be visited
     let mut stack = list(&top, "", visit)?;
     while let Some((directory, name, path)) = stack.pop() {
         if let Ok(below) = fs::openat(&*directory, name.as_c_str(), flags, Mode::empty()) {
@@ -57,10 +57,10 @@ fn list(directory: &Rc<OwnedFd>, path: &str, visit: &mut dyn FnMut(Found) -> boo
     Ok(below)
 }
 
-/// Everything below `root`: path to type, size, times and content.
+/// Returns for every path below `root` its mode, inode, size, times and content digest.
 pub fn snapshot(root: &Path) -> Result<BTreeMap<String, String>> {
     let mut all = BTreeMap::new();
-    tree(root, &mut |found| {
+    visit(root, &mut |found| {
         let content = content(&found).unwrap_or_else(|e| e.to_string());
         let line = found.stat.map(|s| {
             let changed = (s.st_mtime, s.st_mtime_nsec, s.st_ctime, s.st_ctime_nsec);
@@ -83,7 +83,7 @@ fn content(found: &Found) -> Result<String> {
     Ok(super::hex(&Sha256::digest(&bytes)))
 }
 
-/// The paths that only one snapshot has, or that differ.
+/// Returns the paths that are in only one snapshot, or that differ.
 pub fn differences(before: &BTreeMap<String, String>, after: &BTreeMap<String, String>) -> Vec<String> {
     let changed = before.iter().filter(|(path, line)| after.get(*path) != Some(line));
     changed.map(|(path, _)| path).chain(after.keys().filter(|p| !before.contains_key(*p))).cloned().collect()

@@ -1,5 +1,5 @@
-//! Arrays made by the test itself, so that it knows every byte: the chunks are cut out of the flat bytes by the
-//! definition, and encoded by the crate's own codecs.
+//! Arrays that a test creates itself, so that it knows every byte. The chunks are cut out of the flat bytes as the Zarr
+//! specification defines them, and encoded by the crate's own codecs.
 
 use serde_json::{Value, json};
 use std::fs;
@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use zarrfs::zarr::codec::Pipeline;
 use zarrfs::zarr::metadata::ArrayMetadata;
 
-/// An array on disk.
-pub struct Made {
+/// An array in a directory store, and the bytes that it should have.
+pub struct TestArray {
     pub path: PathBuf,
-    /// What `data.raw` must hold.
+    /// The bytes that `data.raw` must show.
     pub flat: Vec<u8>,
     document: Value,
     shape: Vec<usize>,
@@ -19,7 +19,7 @@ pub struct Made {
     pipeline: Pipeline,
 }
 
-/// Bytes that look alike to a codec and yet are different everywhere, and with every seed.
+/// Returns compressible bytes that still differ at every position and with every seed.
 pub fn pattern(seed: u64, len: usize) -> Vec<u8> {
     let words = (0..len.div_ceil(8) as u64).flat_map(|i| {
         let noise = (i ^ seed << 40).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -30,9 +30,15 @@ pub fn pattern(seed: u64, len: usize) -> Vec<u8> {
     bytes
 }
 
-impl Made {
-    /// Writes the document of an array, and no chunk. What is not named in `more` is as usual: bytes, uncompressed.
-    pub fn new(path: PathBuf, shape: &[usize], chunks: &[usize], more: Value) -> Made {
+/// Returns metadata fields that compress chunks with zlib.
+pub fn zlib() -> Value {
+    json!({"compressor": {"id": "zlib", "level": 1}})
+}
+
+impl TestArray {
+    /// Creates an array of unsigned bytes, uncompressed, without stored chunks. The fields in `more` replace those of the
+    /// metadata document.
+    pub fn new(path: PathBuf, shape: &[usize], chunks: &[usize], more: Value) -> TestArray {
         let mut document = json!({"zarr_format": 2, "shape": shape, "chunks": chunks, "dtype": "|u1",
             "compressor": null, "fill_value": 0, "order": "C", "filters": null, "dimension_separator": "."});
         document.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
@@ -41,15 +47,15 @@ impl Made {
         let pipeline = Pipeline::new(&meta, item * chunks.iter().product::<usize>()).unwrap();
         let flat = vec![0; item * shape.iter().product::<usize>()];
         let (shape, chunks) = (shape.to_vec(), chunks.to_vec());
-        let made = Made { path, flat, document, shape, chunks, item, pipeline };
+        let made = TestArray { path, flat, document, shape, chunks, item, pipeline };
         fs::create_dir_all(&made.path).unwrap();
         replace(&made.path.join(".zarray"), made.document.to_string().as_bytes());
         made
     }
 
-    /// As [`Made::new`], with all chunks.
-    pub fn full(path: PathBuf, shape: &[usize], chunks: &[usize], more: Value) -> Made {
-        let mut made = Made::new(path, shape, chunks, more);
+    /// Creates an array as [`TestArray::new`] does, and stores all its chunks.
+    pub fn with_chunks(path: PathBuf, shape: &[usize], chunks: &[usize], more: Value) -> TestArray {
+        let mut made = TestArray::new(path, shape, chunks, more);
         made.flat = pattern(1, made.flat.len());
         for index in made.grid() {
             made.put(&index);
@@ -57,40 +63,40 @@ impl Made {
         made
     }
 
-    /// The document as it is stored.
+    /// Returns the metadata document as it is stored.
     pub fn text(&self) -> String {
         self.document.to_string()
     }
 
-    /// The indices of all chunks, in C order.
+    /// Returns the indices of all chunks, in C order.
     pub fn grid(&self) -> Vec<Vec<usize>> {
         let counts: Vec<usize> = self.shape.iter().zip(&self.chunks).map(|(s, c)| s.div_ceil(*c)).collect();
         indices(&counts)
     }
 
-    /// Bytes of a decoded chunk.
+    /// Returns the size in bytes of a decoded chunk.
     pub fn chunk_size(&self) -> usize {
         self.item * self.chunks.iter().product::<usize>()
     }
 
-    /// Bytes of a row of the array: the last dimension.
+    /// Returns the size in bytes of a row, along the last dimension.
     pub fn row(&self) -> usize {
         self.item * self.shape.last().unwrap_or(&1)
     }
 
-    /// The file of a chunk.
+    /// Returns the path of a stored chunk.
     pub fn file(&self, index: &[usize]) -> PathBuf {
         let separator = self.document["dimension_separator"].as_str().unwrap();
         self.path.join(index.iter().map(usize::to_string).collect::<Vec<_>>().join(separator))
     }
 
-    /// The name of a chunk in the mount.
-    pub fn name(index: &[usize]) -> String {
+    /// Returns the name of a chunk file in the mount.
+    pub fn chunk_name(index: &[usize]) -> String {
         index.iter().map(usize::to_string).collect::<Vec<_>>().join(".")
     }
 
-    /// Rows of the array that lie in a chunk: the flat position and the length of each, and its position in the chunk,
-    /// in bytes.
+    /// Returns the parts of rows that a chunk holds, each as its flat offset, its length and its offset in the chunk, in
+    /// bytes.
     pub fn rows(&self, index: &[usize]) -> Vec<(usize, usize, usize)> {
         let dims = 0..self.shape.len();
         let first: Vec<usize> = dims.clone().map(|d| index[d] * self.chunks[d]).collect();
@@ -107,17 +113,17 @@ impl Made {
         rows.collect()
     }
 
-    /// The decoded bytes of a chunk, in the array's own order: what the chunk file must hold. The padding is of 0xee.
+    /// Returns what the chunk file must hold: the decoded bytes in the array's own order. The padding is 0xee.
     pub fn chunk(&self, index: &[usize]) -> Vec<u8> {
         let mut chunk = vec![0xee; self.chunk_size()];
         for (flat, len, at) in self.rows(index) {
             chunk[at..at + len].copy_from_slice(&self.flat[flat..flat + len]);
         }
-        self.rearranged(&chunk, true)
+        self.reordered(&chunk, true)
     }
 
-    /// A chunk of order C in the array's own order, or the other way round.
-    fn rearranged(&self, chunk: &[u8], to_own: bool) -> Vec<u8> {
+    /// Converts a chunk from C order to the array's own order, or back.
+    fn reordered(&self, chunk: &[u8], to_own: bool) -> Vec<u8> {
         let mut out = chunk.to_vec();
         if self.document["order"] == "F" {
             let reversed: Vec<usize> = self.chunks.iter().rev().copied().collect();
@@ -130,21 +136,21 @@ impl Made {
         out
     }
 
-    /// Gives the array's bytes of a chunk those of a decoded one, of the array's own order.
+    /// Updates `flat` with the decoded bytes of a chunk in the array's own order.
     pub fn set_chunk(&mut self, index: &[usize], bytes: &[u8]) {
-        let chunk = self.rearranged(bytes, false);
+        let chunk = self.reordered(bytes, false);
         for (flat, len, at) in self.rows(index) {
             self.flat[flat..flat + len].copy_from_slice(&chunk[at..at + len]);
         }
     }
 
-    /// The bytes of a chunk that lie in the array, as `flat` has them, row by row.
+    /// Returns the bytes of a chunk without padding, taken from `flat` row by row.
     pub fn inside(&self, flat: &[u8], index: &[usize]) -> Vec<u8> {
         self.rows(index).into_iter().flat_map(|(at, len, _)| &flat[at..at + len]).copied().collect()
     }
 
-    /// What the store itself has of a chunk, its rows as of [`Made::inside`]: those of the fill value, 0, where there is
-    /// no file; else why it can't be decoded.
+    /// Returns the bytes of a chunk without padding as the store has them, row by row. A chunk that is not stored has the
+    /// fill value 0. Returns a reason if the chunk cannot be decoded.
     pub fn stored(&self, index: &[usize]) -> Result<Vec<u8>, String> {
         let bytes = match fs::read(self.file(index)) {
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => vec![0; self.chunk_size()],
@@ -152,13 +158,13 @@ impl Made {
             Ok(stored) => {
                 let mut decoded = Vec::new();
                 self.pipeline.decode(&stored, &mut decoded).map_err(|e| e.to_string())?;
-                self.rearranged(&decoded, false)
+                self.reordered(&decoded, false)
             }
         };
         Ok(self.rows(index).into_iter().flat_map(|(_, len, at)| &bytes[at..at + len]).copied().collect())
     }
 
-    /// What the store itself has of the whole array.
+    /// Returns the flat bytes of the whole array as the store has them.
     pub fn stored_flat(&self) -> Result<Vec<u8>, String> {
         let mut flat = vec![0; self.flat.len()];
         for index in self.grid() {
@@ -173,32 +179,32 @@ impl Made {
         Ok(flat)
     }
 
-    /// The stored bytes of a chunk.
+    /// Returns the encoded bytes of a chunk.
     pub fn encoded(&self, index: &[usize]) -> Vec<u8> {
         let mut stored = Vec::new();
         self.pipeline.encode(&self.chunk(index), &mut stored).unwrap();
         stored
     }
 
-    /// What the store holds of a chunk, decoded, in the array's own order; None if it is not stored.
-    pub fn decoded_own(&self, index: &[usize]) -> Option<Vec<u8>> {
+    /// Returns the decoded bytes of a stored chunk in the array's own order, or `None` if it is not stored.
+    pub fn decoded_in_own_order(&self, index: &[usize]) -> Option<Vec<u8>> {
         let stored = fs::read(self.file(index)).ok()?;
         let mut chunk = Vec::new();
         self.pipeline.decode(&stored, &mut chunk).unwrap();
         Some(chunk)
     }
 
-    /// As [`Made::decoded_own`], of C layout.
+    /// Returns the decoded bytes of a stored chunk in C order, or `None` if it is not stored.
     pub fn decoded(&self, index: &[usize]) -> Option<Vec<u8>> {
-        Some(self.rearranged(&self.decoded_own(index)?, false))
+        Some(self.reordered(&self.decoded_in_own_order(index)?, false))
     }
 
-    /// Stores a chunk, by rename: a file that was there is replaced.
+    /// Stores a chunk by renaming, so that an existing file is replaced by another.
     pub fn put(&self, index: &[usize]) {
         replace(&self.file(index), &self.encoded(index));
     }
 
-    /// Gives the array's bytes of a chunk other values. The store still has the old ones.
+    /// Gives a chunk other bytes in `flat`. The store is not changed.
     pub fn change(&mut self, index: &[usize], seed: u64) {
         let fresh = pattern(seed, self.flat.len());
         for (flat, len, _) in self.rows(index) {
@@ -206,7 +212,7 @@ impl Made {
         }
     }
 
-    /// The array's bytes of a chunk are the fill value, 0. The store may still have it.
+    /// Gives a chunk the fill value 0 in `flat`. The store is not changed.
     pub fn clear(&mut self, index: &[usize]) {
         for (flat, len, _) in self.rows(index) {
             self.flat[flat..flat + len].fill(0);
@@ -214,14 +220,14 @@ impl Made {
     }
 }
 
-/// All indices below these counts, in C order.
+/// Returns all indices below these counts, in C order.
 fn indices(counts: &[usize]) -> Vec<Vec<usize>> {
     counts.iter().fold(vec![Vec::new()], |all, &count| {
         all.iter().flat_map(|index| (0..count).map(move |i| [index.as_slice(), &[i]].concat())).collect()
     })
 }
 
-/// Writes a file by rename, and the directories above it.
+/// Writes a file by renaming and creates the directories above it.
 pub fn replace(path: &Path, bytes: &[u8]) {
     fs::create_dir_all(path.parent().unwrap()).unwrap();
     let unfinished = path.with_file_name(".zarrfs-made");

@@ -1,5 +1,5 @@
-//! An HTTP server on loopback that answers wrongly when it is told to, one path at a time. Otherwise it serves a folder as
-//! it should: ranges, entity tags, If-Match, connections that stay open.
+//! An HTTP server on loopback whose answers for chosen paths are wrong in a chosen way. Otherwise it serves a folder
+//! correctly: ranges, entity tags, If-Match, persistent connections.
 
 use super::sha256;
 use std::collections::HashMap;
@@ -11,81 +11,81 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// How an answer is wrong.
+/// A way in which an answer is wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Fault {
-    /// All headers of the whole body, and half of it.
+    /// All headers of the whole body, but only half of it.
     ShortBody,
-    /// A correct answer of half the body.
+    /// A correct answer with half of the body.
     HalfValue,
-    /// The body, and more than was announced.
+    /// The body, followed by bytes beyond its Content-Length.
     LongBody,
-    /// The body with bytes after it, which are announced.
+    /// The body, followed by bytes that its Content-Length includes.
     LongValue,
-    /// Ranges are answered with the whole value, and 200.
+    /// Status 200 with the whole value for a request of a range.
     IgnoredRange,
-    /// Ranges are answered with the bytes before them, as what was asked for.
+    /// Inverted bytes instead of those of the requested range.
     OtherRange,
-    /// Ranges are answered with bytes whose place is not told.
+    /// A partial answer without Content-Range.
     NoContentRange,
-    /// This status, and a short body.
+    /// This status, with a short body.
     Status(u16),
-    /// Status 500 to the first so many requests.
+    /// Status 500 for this number of requests, then correct answers.
     Burst(u32),
     /// No answer at all.
     Stall,
-    /// Half of the body, and then nothing.
+    /// Half of the body, then nothing more.
     StallInBody,
-    /// A byte from time to time.
+    /// One byte of the body every 100 ms.
     Trickle,
-    /// Another value, and entity tag, with each answer; If-Match is honoured.
+    /// Another value and entity tag with each answer. If-Match is honored.
     ChangingTag,
-    /// The same, but If-Match is not looked at.
+    /// Another value and entity tag with each answer. If-Match is ignored.
     ChangingTagUnchecked,
-    /// A body without an end.
+    /// A chunked body without an end.
     Endless,
-    /// A length that no memory holds, and a body without an end.
+    /// A Content-Length larger than any memory, and a body without an end.
     Huge,
     /// The connection is reset in the middle of the body.
     Reset,
     /// The connection is reset before the first byte of an answer.
     ResetAtOnce,
-    /// A redirection to itself.
+    /// A redirect to the same URL.
     RedirectLoop,
-    /// A page that says there is no such thing, and 200.
+    /// Status 200 with an HTML page that says that there is no such page.
     Page,
-    /// The body in the content encoding gzip.
+    /// The body in the content encoding gzip, which the client has not asked for.
     Gzip,
-    /// What is no HTTP at all.
+    /// Bytes that are not HTTP.
     Garbage,
 }
 
-/// A request as it came.
+/// A request as the server received it.
 #[derive(Clone, Debug, Default)]
 pub struct Request {
     pub method: String,
     pub path: String,
-    /// By their names in lower case.
+    /// Values of the headers by their names in lower case.
     pub headers: HashMap<String, String>,
 }
 
-/// The server; it ends with this value.
-pub struct Faulty {
+/// A server that runs until this value is dropped.
+pub struct FaultyServer {
     address: SocketAddr,
     shared: Arc<Shared>,
 }
 
 struct Shared {
     folder: PathBuf,
-    /// What is wrong with which path, and how often it has been asked for.
+    /// The fault of each path, and the number of requests for the path since it was set.
     faults: Mutex<HashMap<String, (Fault, u32)>>,
     requests: Mutex<Vec<Request>>,
     ended: AtomicBool,
 }
 
-impl Faulty {
+impl FaultyServer {
     /// Serves what is in `folder`.
-    pub fn new(folder: &Path) -> Faulty {
+    pub fn new(folder: &Path) -> FaultyServer {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let shared = Arc::new(Shared {
@@ -101,49 +101,49 @@ impl Faulty {
                     return;
                 }
                 let (serving, stream) = (serving.clone(), stream.unwrap());
-                // a client that goes away in the middle is no concern of ours
+                // the error of a client that disconnects early does not matter
                 std::thread::spawn(move || serving.serve(stream));
             }
         });
-        Faulty { address, shared }
+        FaultyServer { address, shared }
     }
 
-    /// The URL of a path.
+    /// Returns the URL of a path.
     pub fn url(&self, path: &str) -> String {
         format!("http://{}/{path}", self.address)
     }
 
-    /// From now on answers for this path, without a leading slash, are wrong.
+    /// Makes all further answers for a path wrong. The path has no leading slash.
     pub fn set(&self, path: &str, fault: Fault) {
         self.shared.faults.lock().unwrap().insert(format!("/{path}"), (fault, 0));
     }
 
-    /// All is well again.
+    /// Makes all further answers correct again.
     pub fn heal(&self) {
         self.shared.faults.lock().unwrap().clear();
     }
 
-    /// The requests so far.
+    /// Returns all requests so far.
     pub fn requests(&self) -> Vec<Request> {
         self.shared.requests.lock().unwrap().clone()
     }
 
-    /// How often a path has been asked for by a method.
+    /// Returns the number of requests with a method for a path.
     pub fn count(&self, method: &str, path: &str) -> usize {
         let path = format!("/{path}");
         self.shared.requests.lock().unwrap().iter().filter(|r| r.method == method && r.path == path).count()
     }
 }
 
-impl Drop for Faulty {
+impl Drop for FaultyServer {
     fn drop(&mut self) {
         self.shared.ended.store(true, SeqCst);
-        // wakes it up
+        // a connection wakes the thread that accepts them
         let _ = TcpStream::connect(self.address);
     }
 }
 
-/// A value and the answer to a request for it.
+/// A response to a request.
 struct Answer {
     status: u16,
     headers: Vec<(&'static str, String)>,
@@ -152,10 +152,10 @@ struct Answer {
 
 impl Answer {
     fn plain(status: u16) -> Answer {
-        Answer { status, headers: Vec::new(), body: b"so it is".to_vec() }
+        Answer { status, headers: Vec::new(), body: b"short body".to_vec() }
     }
 
-    /// All of a value, or the bytes that were asked for.
+    /// Answers with all of a value, or with the requested range.
     fn of(value: Vec<u8>, tag: String, request: &Request) -> Answer {
         if request.headers.get("if-match").is_some_and(|asked| *asked != tag && asked != "*") {
             return Answer::plain(412);
@@ -175,7 +175,7 @@ impl Answer {
     }
 
     fn head(&self, length: Option<u64>) -> Vec<u8> {
-        let mut head = format!("HTTP/1.1 {} Said\r\n", self.status);
+        let mut head = format!("HTTP/1.1 {} Status\r\n", self.status);
         for (name, value) in &self.headers {
             head += &format!("{name}: {value}\r\n");
         }
@@ -188,7 +188,7 @@ impl Answer {
 }
 
 impl Request {
-    /// None at the end of the connection.
+    /// Reads the next request. Returns `None` at the end of the connection.
     fn read(stream: &mut impl BufRead) -> Result<Option<Request>> {
         let mut lines = Vec::new();
         loop {
@@ -208,7 +208,7 @@ impl Request {
         Ok(Some(Request { method, path, headers }))
     }
 
-    /// The bytes that are asked for, of a value of so many; empty if it has none of them.
+    /// Returns the requested range of a value of `length` bytes, which is empty if it lies behind the value.
     fn range(&self, length: usize) -> Option<Range<usize>> {
         let (first, last) = self.headers.get("range")?.strip_prefix("bytes=")?.split_once('-')?;
         match (first.parse::<usize>(), last.parse::<usize>()) {
@@ -261,7 +261,7 @@ impl Shared {
         }
     }
 
-    /// True: the connection stays.
+    /// Sends an answer. Returns true: the connection stays open.
     fn answer(&self, stream: &mut TcpStream, request: &Request, answer: &Answer) -> Result<bool> {
         stream.write_all(&answer.head(Some(answer.body.len() as u64)))?;
         if request.method != "HEAD" {
@@ -305,7 +305,7 @@ impl Shared {
         self.answer(stream, request, &answer)
     }
 
-    /// Answers after which the connection is of no more use.
+    /// Sends an answer after which the connection cannot be used any more. Returns false.
     fn end_badly(&self, stream: &mut TcpStream, fault: Fault, answer: &Answer, half: usize) -> Result<bool> {
         let (body, length) = (&answer.body, Some(answer.body.len() as u64));
         match fault {
@@ -356,7 +356,7 @@ impl Shared {
         Ok(false)
     }
 
-    /// A value of one repeated byte, another with each request.
+    /// Answers with a value of one repeated byte, which differs for each request.
     fn changing(&self, request: &Request, fault: Fault, times: u32) -> Answer {
         let Some(value) = self.value(request) else { return Answer::plain(404) };
         let tag = format!("\"version {times}\"");
@@ -367,7 +367,7 @@ impl Shared {
         Answer::of(vec![times as u8; value.len()], tag, &request)
     }
 
-    /// For as long as the server is there, or anybody waits.
+    /// Waits until the server ends, but at most a minute.
     fn sleep(&self) {
         for _ in 0..600 {
             if self.ended.load(SeqCst) {
@@ -378,12 +378,12 @@ impl Shared {
     }
 }
 
-/// Has the connection end with a reset instead of an orderly end.
+/// Makes the connection end with a reset instead of an orderly close.
 fn reset(stream: &TcpStream) {
     let _ = rustix::net::sockopt::set_socket_linger(stream, Some(Duration::ZERO));
 }
 
-/// A gzip member that holds these bytes as they are.
+/// Returns a gzip member that holds the bytes uncompressed.
 fn gzip(bytes: &[u8]) -> Vec<u8> {
     let mut out = vec![0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 255];
     let mut blocks = bytes.chunks(0xffff).peekable();
