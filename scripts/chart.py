@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Draws the throughput of a cold sequential read from a result of scripts/bench, as SVG.
 
-chart.py [RESULT [CHART]]: target/bench/result.json and target/bench/chart.svg unless told
+Usage: chart.py [RESULT [CHART]]   (the defaults are target/bench/result.json and target/bench/chart.svg)
 """
 import json
 import pathlib

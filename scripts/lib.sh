@@ -1,8 +1,8 @@
-# Functions shared by the scripts of this folder; to be sourced.
+# Functions shared by the scripts in this folder, which source this file.
 # shellcheck shell=bash
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-# shellcheck disable=SC2034 # for the scripts
+# shellcheck disable=SC2034 # the scripts use it
 target=${CARGO_TARGET_DIR:-$root/target}
 
 section() { printf '\n== %s\n' "$*"; }
@@ -12,12 +12,12 @@ die() {
     exit 1
 }
 
-# install_packages PACKAGE...: Debian packages, with apt-get
+# install_packages PACKAGE...: installs Debian packages with apt-get
 install_packages() {
     local sudo=
     [ "$(id -u)" = 0 ] || sudo='sudo -n'
     if ! command -v apt-get >/dev/null || { [ -n "$sudo" ] && ! $sudo true 2>/dev/null; }; then
-        die "missing: $* (Debian package names); install them as root, then start this again"
+        die "missing Debian packages: $*; install them as root and run this script again"
     fi
     section "apt-get install $*"
     # package lists may be missing or stale on a fresh machine
@@ -25,7 +25,7 @@ install_packages() {
     $sudo env DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends "$@" >/dev/null
 }
 
-# need COMMAND=PACKAGE...: installs the packages whose command is missing
+# need COMMAND=PACKAGE...: installs each package whose command is missing
 need() {
     local pair missing=()
     for pair; do
@@ -35,16 +35,17 @@ need() {
 }
 
 need_cargo() {
-    command -v cargo >/dev/null || die "cargo is missing: install Rust first"
+    command -v cargo >/dev/null || die "cargo is missing; install Rust 1.88 or later (https://rustup.rs)"
 }
 
-# Debian splits ensurepip out of python3
+# Debian packages ensurepip apart from python3
 need_venv() {
     python3 -c 'import ensurepip, venv' 2>/dev/null || install_packages python3 python3-venv
-    python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' || die "Python 3.11 or later is needed"
+    python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' || die "python3 is older than 3.11; install a later one"
 }
 
-# venv NAME: a virtual environment with requirements-NAME.txt in it, made anew when the file changed; prints its Python
+# venv NAME: creates a virtual environment with requirements-NAME.txt, again if the file changed, and prints the path of
+# its Python
 venv() {
     local dir=$root/target/venv/$1 requirements=$root/scripts/requirements-$1.txt
     if ! cmp -s "$requirements" "$dir/requirements.txt" || ! "$dir/bin/python" -c '' 2>/dev/null; then
@@ -56,17 +57,17 @@ venv() {
     printf '%s\n' "$dir/bin/python"
 }
 
-# cargo_tool NAME VERSION: a program that cargo installs, below target/tools; prints its path
+# cargo_tool NAME VERSION: installs a program with cargo below target/tools and prints its path
 cargo_tool() {
     local dir=$root/target/tools
     if [ "$("$dir/bin/$1" --version 2>/dev/null)" != "$1 $2" ]; then
-        # a target directory of its own, which goes away
+        # cargo install removes its own target directory
         env -u CARGO_TARGET_DIR cargo install --quiet --locked --root "$dir" --version "$2" "$1" >&2
     fi
     printf '%s\n' "$dir/bin/$1"
 }
 
-# npm_tool PACKAGE VERSION PROGRAM: a program that npm installs, below target/tools; prints its path
+# npm_tool PACKAGE VERSION PROGRAM: installs a program with npm below target/tools and prints its path
 npm_tool() {
     local dir=$root/target/tools/$1
     if ! grep -qF "\"version\": \"$2\"" "$dir/node_modules/$1/package.json" 2>/dev/null; then

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Writes tests/data/sample.zarr: a month of made-up climate data, as xarray and zarr-python 2.18 store it.
+"""Writes tests/data/sample.zarr: a month of synthetic climate data, as xarray and zarr-python 2.18 store it.
 
-To write it again: . scripts/lib.sh && "$(venv zarr2)" scripts/sample.py
+To write it again, run: . scripts/lib.sh && "$(venv zarr2)" scripts/sample.py
 """
 import pathlib
 import shutil
@@ -13,7 +13,7 @@ import xarray as xr
 import zarr
 
 warnings.simplefilter("ignore")
-# blosc's threads put blocks in the order in which they finish
+# the threads of blosc order blocks by when they finish, so output would differ between runs
 numcodecs.blosc.use_threads = False
 
 root = pathlib.Path(__file__).resolve().parent.parent
@@ -55,10 +55,10 @@ atmosphere.to_zarr(
     },
 )
 
-# Land is a blob in the east, so that some chunks hold no sea and are not stored.
+# Land fills the east, so that some chunks have no sea and are not stored.
 sea = (latitude < 36) | (longitude < 10 + 3 * np.sin(latitude / 5))
 surface = np.where(sea, 290 - 0.35 * (latitude - 30) + days[::20] / 10 + rng.normal(0, 0.02, (4, 37, 53)), np.nan)
-surface = np.round(surface * 32) / 32  # a satellite's resolution; compresses
+surface = np.round(surface * 32) / 32  # the resolution of a satellite, which compresses well
 ocean = xr.Dataset(
     {"sea_surface_temperature": (("time", "lat", "lon"), surface.astype("f4"), {
         "standard_name": "sea_surface_temperature", "units": "K",

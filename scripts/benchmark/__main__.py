@@ -1,4 +1,4 @@
-"""The measuring part of scripts/bench."""
+"""The program behind scripts/bench."""
 import argparse
 import datetime
 import json
@@ -20,7 +20,7 @@ ARRAY_ROWS = {"cat": FarBench.cat, "dd": FarBench.dd, "warm": FarBench.warm, "me
 WRITE_ROWS = {"write": FarBench.write, "overwrite": FarBench.overwrite, "store": FarBench.store_all,
               "write-peak": FarBench.write_peak, "update": FarBench.update, "random-write": FarBench.random_write}
 FAR_ROWS = {"far": FarBench.far, "zip": FarBench.zip}
-# for the rows of writing and of far stores, unless others are named
+# the arrays of the rows of writing and of remote stores, by default
 SOME = ("f4-blosc-lz4", "i2-zlib-1")
 STORE_ROWS = {"first-byte": StoreBench.first_byte, "ls": StoreBench.ls, "stat": StoreBench.stat,
               "ls-s3": StoreBench.ls_s3}
@@ -32,13 +32,13 @@ def arguments():
     parser = argparse.ArgumentParser(prog="scripts/bench", epilog=f"names for --only: {names}")
     for hidden in ("--zarr2", "--peers", "--servers", "--programs", "--dir"):
         parser.add_argument(hidden, type=pathlib.Path, required=True, help=argparse.SUPPRESS)
-    parser.add_argument("--mib", type=int, default=1024, help="size of an array; bz2 and lzma take an eighth of it")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--only", default="", metavar="NAME,...", help="arrays and rows to measure; all of a kind if "
-                        "none of it is named")
-    parser.add_argument("--quick", action="store_true", help="one round of some small arrays, to see that it works")
+    parser.add_argument("--mib", type=int, default=1024, help="size of an array in MiB; those of bz2 and lzma have an eighth [1024]")
+    parser.add_argument("--rounds", type=int, default=5, help="number of rounds; tables show medians [5]")
+    parser.add_argument("--only", default="", metavar="NAME,...", help="measure only these arrays and rows; all arrays, "
+                        "or all rows, if none is named")
+    parser.add_argument("--quick", action="store_true", help="measure one round of a few small arrays")
     parser.add_argument("--ten-million", action="store_true", help="store all chunks of the grid of ten million")
-    parser.add_argument("--output", type=pathlib.Path, help="target/bench/result.json, or result-quick.json")
+    parser.add_argument("--output", type=pathlib.Path, help="file of the result [target/bench/result.json, or result-quick.json]")
     args = parser.parse_args()
     if args.quick:
         args.mib, args.rounds = 64, 1
@@ -46,10 +46,10 @@ def arguments():
     only = {name for name in args.only.split(",") if name}
     if unknown := only - {a.name for a in ARRAYS} - {*all_rows}:
         parser.error(f"unknown: {', '.join(sorted(unknown))}; names are {names}")
-    # one of each codec and order will do to see that it works
+    # --quick: one array of each codec and order
     args.arrays = [a for a in ARRAYS if a.name in only] or (ARRAYS[:8] if args.quick else ARRAYS)
     rows = [r for r in all_rows if r in only]
-    # who names an array, and no row, means the array alone
+    # if only arrays are named, their rows alone are measured
     args.array_rows = [r for r in ARRAY_ROWS if r in rows or not rows]
     args.write_rows = [r for r in WRITE_ROWS if r in rows or not rows]
     args.far_rows = [r for r in FAR_ROWS if r in rows or not rows]
@@ -63,7 +63,7 @@ def arguments():
 
 
 class Setup:
-    """What all measurements share."""
+    """Settings and results that all measurements share."""
 
     def __init__(self, args):
         self.mib = args.mib
@@ -82,7 +82,7 @@ class Setup:
         self.slab_bytes = 64 << 20
         self.listed = 10_000 if args.quick else 100_000
         self.updates = 20 if args.quick else 200
-        # as many as a mount stores with at a time
+        # the number of concurrent stores of a mount
         self.write_threads = max(4, len(os.sched_getaffinity(0)))
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""The arrays that are measured, and the making of them."""
+"""The arrays that are measured, and how they are created."""
 import dataclasses
 import json
 import math
@@ -13,7 +13,7 @@ ITEMSIZE = {"<i2": 2, "<i4": 4, "<f4": 4, "<f8": 8}
 @dataclasses.dataclass(frozen=True)
 class Array:
     name: str
-    field: str  # what the numbers look like: see `slab`
+    field: str  # the kind of values: see `slab`
     dtype: str
     plane: tuple  # all dimensions but the first
     chunks: tuple
@@ -40,26 +40,26 @@ class Array:
         return math.prod(self.shape(mib)) * self.itemsize
 
     def grid(self, mib):
-        """Chunks along each dimension."""
+        """Returns the number of chunks along each dimension."""
         return [-(-length // chunk) for length, chunk in zip(self.shape(mib), self.chunks, strict=True)]
 
     def chunk_count(self, mib):
         return math.prod(self.grid(mib))
 
     def chunks_touched(self, mib, offsets):
-        """How many chunks have bytes of the pages at these offsets of the flat array."""
+        """Returns the number of chunks that share pages with these offsets of the flat array."""
         import numpy as np
         items = np.add.outer(np.array(offsets) // self.itemsize, np.arange(READ // self.itemsize)).ravel()
         indices = [i // c for i, c in zip(np.unravel_index(items, self.shape(mib)), self.chunks, strict=True)]
         return len(np.unique(np.ravel_multi_index(indices, self.grid(mib))))
 
     def plain_name(self, mib):
-        """Arrays of the same numbers share the plain file."""
+        """Returns the name of the plain file, which arrays with the same values share."""
         sizes = "x".join(map(str, self.shape(mib)))
         return f"{self.field}-{self.dtype[1:]}-{sizes}.raw"
 
     def random_reads(self, mib, count, seed):
-        """Up to `count` reads of 4 KiB of the flat array, as slices; no two of them touch the same chunk."""
+        """Returns up to `count` reads of 4 KiB of the flat array, as slices. No two of them touch the same chunk."""
         shape, pick, items = self.shape(mib), random.Random(seed), READ // self.itemsize
         bands = [()]
         for length, chunk in list(zip(shape, self.chunks, strict=True))[:max(1, len(shape) - 1)]:
@@ -96,14 +96,14 @@ ARRAYS = [
 
 
 def slab(array, start, stop):
-    """What stands at start <= z < stop."""
+    """Returns the values for start <= z < stop."""
     import numpy as np
     if array.field == "ramp":
         return np.arange(start, stop, dtype=array.dtype)
     height, width = array.plane
     y, x = np.mgrid[0:height, 0:width].astype("f4") / width
     z = np.arange(start, stop, dtype="f4")
-    # noise in the last bits, as measured data have it
+    # noise in the last bits, as in measured data
     noise = np.random.default_rng(start).normal(0, 1e-4, (len(z), height, width)).astype("f4")
     field = np.sin(7 * x + 3 * y + z[:, None, None] / 90).astype("f4") * np.float32(0.9) + noise
     scaled = {"smooth": lambda: field, "image": lambda: field * 2000, "rounded": lambda: field.astype("f8").round(3)}
@@ -121,7 +121,7 @@ def make_plain(array, mib, path):
 
 
 def make(array, mib, directory):
-    """The array's store and the plain file of the same bytes, made unless an earlier run did."""
+    """Returns the store of the array and the plain file with the same bytes, created unless an earlier run did."""
     store, plain = directory / f"{array.name}.zarr", directory / array.plain_name(mib)
     if not plain.exists():
         print(f"making {plain.name}", flush=True)
@@ -149,18 +149,18 @@ def make(array, mib, directory):
 
 
 def drop_checksum(path):
-    """TensorStore reads no compressor object with this newer member; at false it means what its absence means."""
+    """Removes a newer member that TensorStore does not accept; without it, the meaning is the same as with false."""
     document = json.loads(path.read_text())
     document["compressor"].pop("checksum", None)
     path.write_text(json.dumps(document))
 
 
 def check_space(arrays, mib, directory, writes):
-    """Tells what the arrays take at most, and fails if it isn't there."""
+    """Prints the disk space that the arrays need, and fails if it is not available."""
     plains = {a.plain_name(mib): a.bytes(mib) for a in arrays}
     missing = sum(size for name, size in plains.items() if not (directory / name).exists())
     missing += sum(a.bytes(mib) for a in arrays if not (directory / f"{a.name}.zarr" / ".made").exists())
-    # a copy of the store and a plain file, or all chunks in files beside it
+    # space for a copy of the store and a plain file, or for all chunks in files
     scratch = max((a.bytes(mib) for a in arrays), default=0) * (2 if writes else 1)
     free = shutil.disk_usage(directory).free
     gib = 1 << 30

@@ -1,5 +1,5 @@
-"""A bucket of moto with an array of many chunks: bucket.py COUNT says where it is once they are there, and serves them
-until it is ended. After that, each line it is sent is answered with the number of listings so far."""
+"""Serves a bucket of moto with an array of COUNT chunks: bucket.py COUNT. Prints the address when the chunks exist, and
+then, for each line of input, the number of listings so far. Runs until it is killed."""
 import logging
 import os
 import sys
@@ -16,7 +16,7 @@ listings = 0
 
 
 def count_listings():
-    """moto keeps no log of its requests."""
+    """Disables the request log of moto."""
     answer = S3Response.list_objects_v2
 
     def counted(self):
@@ -27,7 +27,7 @@ def count_listings():
 
 
 def remember_names(backend):
-    """moto looks through all keys for each page; these stay as they are."""
+    """Caches the listing, since moto scans all keys for each page."""
     ask, known = backend.list_objects, {}
 
     def remembered(bucket, *arguments, **options):

@@ -1,4 +1,4 @@
-"""The rows of stores that are no directories: over a link with a latency, in a zip file, in a bucket."""
+"""The rows of stores that are not directories: over a network with latency, in a zip file, in a bucket."""
 import contextlib
 import os
 import pathlib
@@ -12,13 +12,13 @@ from system import Failed, cpu_of, json_of, process_cpu_of, timed
 from writing import WriteBench
 
 LATENCY_MS = 20
-# requests at once: as many as a mount sends
+# concurrent requests: as many as a mount sends
 CONNECTIONS = 64
 PEERS = ["zarr3", "tensorstore"]
 
 
 class FarServer:
-    """The directory of a store, behind a link."""
+    """Serves the directory of a store over a network with latency."""
 
     def __init__(self, program, directory):
         self.process = subprocess.Popen([program, directory, str(LATENCY_MS)], stdout=subprocess.PIPE, text=True)
@@ -29,7 +29,7 @@ class FarServer:
         self.url = f"http://127.0.0.1:{self.port}"
 
     def requests(self):
-        """How many it was sent so far."""
+        """Returns the number of requests so far."""
         with urllib.request.urlopen(f"{self.url}/.requests") as answer:
             return int(answer.read())
 
@@ -51,7 +51,7 @@ class FarBench(WriteBench):
     """All measurements of one array."""
 
     def far(self):
-        """A cold cat of the array over a link, the link alone, and the peers reading into memory over it."""
+        """Measures a cold cat of the array over the network, the network alone, and the libraries reading into memory."""
         chunks = self.array.chunk_count(self.setup.mib)
         with self.served() as server:
             command = [self.setup.far_client, self.store, server.port, self.store.name, CONNECTIONS]
@@ -77,12 +77,12 @@ class FarBench(WriteBench):
         return far_server(self.setup.far_server, self.store.parent)
 
     def check_bytes(self):
-        """What was just read, and the kernel has now, is the plain file."""
+        """Checks that the last read, which the kernel has cached, equals the plain file."""
         if self.round == 0 and subprocess.run(["cmp", self.mounts.at / "data.raw", self.plain]).returncode:
             raise Failed(f"{self.store.name}: over a link or in a zip file the mount has other bytes")
 
     def far_limits(self):
-        """What the machine can do when nothing is far."""
+        """Measures what the machine can do without a network."""
         with self.file("null") as (path, pid):
             before = cpu_of(pid)
             seconds, cpu = timed(["cat", path])
@@ -91,12 +91,12 @@ class FarBench(WriteBench):
         self.samples.add("far-codec", "zarrfs", json_of([self.setup.decode, self.store])["codec_seconds"])
 
     def zip(self):
-        """A cold cat of the array in a zip file, its chunks stored as they are, and in a directory."""
+        """Measures a cold cat of the array in a zip file with stored members, and in a directory."""
         archive = self.setup.directory / f"{self.array.name}.zip"
         if self.round == 0:
             make_zip(self.store, archive)
         columns = [("zarrfs", archive), ("directory", self.store)]
-        # neither is always the one that comes after the other
+        # in alternating order
         for column, store in columns[::-1] if self.round % 2 else columns:
             with self.mounts.zarrfs(store):
                 self.samples.add("zip", column, timed(["cat", self.mounts.at / "data.raw"])[0])
@@ -105,7 +105,7 @@ class FarBench(WriteBench):
 
 
 def children_cpu():
-    """CPU seconds of the processes that have ended."""
+    """Returns the CPU seconds of processes that have ended."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime
 
@@ -123,9 +123,9 @@ class StoreBench(NearStoreBench):
     """Measurements of stores with many arrays or chunks."""
 
     def ls_s3(self):
-        """A listing of an array of many chunks in a bucket: how many requests for names, and others, it takes."""
+        """Counts listings and other requests of `ls -l` for an array of many chunks in a bucket."""
         if self.round > 0:
-            return  # they are counted, and moto takes its time
+            return  # counts do not vary, and moto is slow
         with bucket(self.setup.servers, self.setup.listed) as (process, endpoint, url):
             with self.mounts.zarrfs(url, "--endpoint-url", endpoint):
                 before, asked = listings_of(process), self.mounts.counters()["requests"]
@@ -139,7 +139,7 @@ class StoreBench(NearStoreBench):
 @contextlib.contextmanager
 def bucket(python, chunks):
     """Yields the process of a bucket with an array of so many chunks, its endpoint and its URL."""
-    # any will do, but none won't
+    # moto requires credentials, but accepts any
     os.environ.update(AWS_ACCESS_KEY_ID="bench", AWS_SECRET_ACCESS_KEY="bench", AWS_DEFAULT_REGION="us-east-1")
     command = [python, pathlib.Path(__file__).with_name("bucket.py"), str(chunks)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:

@@ -15,7 +15,7 @@ READERS = 4
 
 
 class Samples:
-    """Values of all rounds: row, column, list. A column that failed says why, and is not tried again."""
+    """The values of all rounds: row, column, list. A column that failed has the reason and is not tried again."""
 
     def __init__(self):
         self.values, self.errors = {}, {}
@@ -24,7 +24,7 @@ class Samples:
         self.values.setdefault(row, {}).setdefault(column, []).extend(values)
 
     def left(self, row, columns):
-        """Those that have not failed."""
+        """Returns the columns that have not failed."""
         return [c for c in columns if c not in self.errors.get(row, {})]
 
     @contextlib.contextmanager
@@ -60,20 +60,20 @@ class ArrayBench:
         self.round = 0
 
     def verify(self):
-        """After this the files of the store and the plain one are in the page cache."""
+        """Reads the files of the store and the plain file into the page cache."""
         self.compare(self.store)
         timed(["cat", self.plain])
 
     def compare(self, store):
-        """The mount has the plain file's bytes."""
+        """Checks that the mount has the bytes of the plain file."""
         with self.mounts.zarrfs(store):
             if subprocess.run(["cmp", self.mounts.at / "data.raw", self.plain]).returncode:
                 raise Failed(f"{store.name}: the mount has other bytes than the plain file")
 
     @contextlib.contextmanager
     def file(self, column, *options, warm=False):
-        """The flat file as a column has it, just mounted, and its daemon's process id. `warm`: it has been read once,
-        and the null file is the one that the kernel caches."""
+        """Yields the flat file of a column, just mounted, and the process id of its daemon. With `warm` it was read
+        before, and the null file is the one that the kernel caches."""
         at = self.mounts.at / "data.raw"
         direct = ["--direct-io"] if "direct" in column else []
         if column == "plain":
@@ -96,12 +96,12 @@ class ArrayBench:
         return result
 
     def on_file(self, operation, path, **arguments):
-        """The same by numpy on a file."""
+        """Measures the same with numpy on a file."""
         library = {"shape": self.shape, "dtype": self.array.dtype}
         return self.peer("file", operation, library=library, path=path, **arguments)["seconds"]
 
     def fresh(self, row, columns, function, warm=False):
-        """One value of each column, each from a mount of its own."""
+        """Returns one value of each column, each from a mount of its own."""
         for column in self.samples.left(row, columns):
             with self.samples.noting_failure(row, column), self.file(column, warm=warm) as (path, _):
                 self.samples.add(row, column, function(path))
@@ -129,7 +129,7 @@ class ArrayBench:
         self.fresh("warm", ["zarrfs", "null", "plain"], lambda path: timed(["cat", path])[0], warm=True)
 
     def random(self):
-        """So few reads that hardly any finds its page in the kernel's cache."""
+        """Returns so few reads that hardly any finds its page in the kernel's cache."""
         self.fresh("random-1", self.columns, lambda path: fio(path, 1, *self.few(1)))
         self.fresh("random-4", self.columns, lambda path: fio(path, 4, *self.few(4)))
 
@@ -142,7 +142,7 @@ class ArrayBench:
         self.fresh("random-warm-4", columns, lambda path: fio(path, 4, *limits), warm=True)
 
     def latency(self):
-        """Each read from other chunks than the rest, and each round from others than the last."""
+        """Returns reads from different chunks, also different from those of earlier rounds."""
         reads = self.array.random_reads(self.setup.mib, self.setup.reads, seed=self.round)
         starts = [[start for start, _ in read] for read in reads]
         offsets = [sum(x * math.prod(self.shape[i + 1:]) for i, x in enumerate(s)) * self.array.itemsize
@@ -157,7 +157,7 @@ class ArrayBench:
                 self.samples.add("latency", library, *result["seconds"])
 
     def plane(self):
-        """The middle of the second axis."""
+        """Returns the middle of the second axis."""
         if len(self.shape) < 2:
             return
         y = self.shape[1] // 2
@@ -204,7 +204,7 @@ class ArrayBench:
 
 
 def fio(path, jobs, *limits):
-    """Random reads of 4 KiB per second."""
+    """Returns random reads of 4 KiB per second."""
     result = json_of(["fio", "--name=random", f"--filename={path}", "--readonly", "--rw=randread", f"--bs={READ}",
                       "--ioengine=psync", "--thread", f"--numjobs={jobs}", "--group_reporting", "--norandommap",
                       "--invalidate=0", "--output-format=json", *limits])

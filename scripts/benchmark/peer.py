@@ -1,7 +1,6 @@
-"""One measurement in a fresh process: peer.py LIBRARY OPERATION ARGUMENTS, the last as JSON; it prints JSON.
+"""Makes one measurement in a new process: peer.py LIBRARY OPERATION ARGUMENTS, with arguments and output in JSON.
 
-Imports are done before the clock starts; opening the array is part of what is measured, but for the random reads, of
-which each is measured by itself.
+Imports are not measured. Opening the array is, except for random reads, each of which is measured separately.
 """
 import ctypes
 import json
@@ -12,7 +11,7 @@ import time
 
 
 class Zarr:
-    """zarr-python 2 or 3, whichever is installed. Of an array at a URL it may have so many `requests` under way."""
+    """Opens an array with the installed zarr-python, 2 or 3. For a URL, up to `requests` requests are in flight."""
 
     def __init__(self, requests=None):
         import zarr
@@ -31,7 +30,7 @@ class Zarr:
 
 
 class Zarrs(Zarr):
-    """zarr-python 3 with the codec pipeline of zarrs, which must not fall back to zarr-python's own."""
+    """Configures zarr-python 3 to use the codec pipeline of zarrs, without falling back to its own."""
 
     def __init__(self):
         super().__init__()
@@ -44,7 +43,7 @@ class Zarrs(Zarr):
     def read(self, array, selection):
         if array.order == "C":
             return array[selection]
-        # by itself zarr-python makes an array of the stored order, which zarrs can't fill
+        # by default zarr-python allocates an array of the stored order, which zarrs cannot fill
         shape = [len(range(*s.indices(n))) for s, n in zip(selection, array.shape, strict=True)]
         out = self.numpy.empty(shape, array.dtype)
         array.get_basic_selection(selection, out=self.buffer.from_numpy_array(out))
@@ -73,7 +72,7 @@ class TensorStore:
 
 
 class File:
-    """A file of the flat bytes, and numpy."""
+    """A file of flat bytes, read with numpy."""
 
     def __init__(self, shape, dtype):
         import numpy
@@ -108,7 +107,7 @@ def memory(library, path):
 
 
 def file(library, path, out, planes):
-    """Row of chunks by row of chunks, as one converts arrays that are larger than the memory."""
+    """Converts one row of chunks at a time, as for arrays larger than memory."""
     import numpy
 
     def convert():
@@ -117,13 +116,13 @@ def file(library, path, out, planes):
             for start in range(0, array.shape[0], planes):
                 stop = min(start + planes, array.shape[0])
                 rows = library.read(array, (slice(start, stop), *whole(array)[1:]))
-                # of an array of order F, tofile writes item by item
+                # for an array of order F, tofile would write item by item
                 numpy.ascontiguousarray(rows).tofile(f)
     return timed(convert)
 
 
 def store(library, path, plain):
-    """All of the array, which has no chunk yet: the seconds until the library returns, and until it is on the disk."""
+    """Writes the whole new array. Returns the seconds until the library returns, and until the data is on disk."""
     import numpy
     array = library.open(path)
     shape, dtype = tuple(array.shape), getattr(array.dtype, "numpy_dtype", array.dtype)
@@ -136,7 +135,7 @@ def store(library, path, plain):
 
 
 def sync(path):
-    """The file system that `path` is on."""
+    """Syncs the file system that `path` is on."""
     fd = os.open(path, os.O_RDONLY)
     if ctypes.CDLL(None, use_errno=True).syncfs(fd):
         raise OSError(ctypes.get_errno(), "syncfs")
@@ -158,7 +157,7 @@ def pread(_, path, offsets, size):
 
 
 def pwrite(_, path, offsets, size):
-    """All of them and one fsync."""
+    """Writes all of them and calls fsync once."""
     data = os.urandom(size)
     fd = os.open(path, os.O_RDWR)
 
@@ -174,7 +173,7 @@ def total(library, path):
 
 
 def codec_and_chunks(path):
-    """The codec of an array, or None, and its stored chunks, one after the other."""
+    """Returns the codec of an array, or None, and its stored chunks in order."""
     import numcodecs
     numcodecs.blosc.use_threads = False
     numcodecs.blosc.set_nthreads(1)
@@ -185,17 +184,17 @@ def codec_and_chunks(path):
 
 
 def decode(_, path):
-    """All chunks by the codec library alone, in one thread; what it takes to read them is not counted."""
+    """Decodes all chunks with the codec library alone, in one thread; reading them is not counted."""
     import numpy
     codec, document, chunks = codec_and_chunks(path)
-    # fresh memory for each chunk would be counted; the others can't be spared it
+    # without new memory for each chunk; the other libraries allocate theirs
     reuse = codec and codec.codec_id in ("blosc", "zstd")
     out = {"out": numpy.empty(document["chunks"], document["dtype"])} if reuse else {}
     return sum(timed(codec.decode, stored, **out) for stored in chunks)
 
 
 def encode(_, path):
-    """As `decode`, the other way."""
+    """Encodes all chunks; the reverse of `decode`."""
     import numpy
     codec, document, chunks = codec_and_chunks(path)
     return sum(timed(codec.encode, numpy.frombuffer(codec.decode(stored), document["dtype"])) for stored in chunks)
@@ -217,9 +216,9 @@ def main():
     try:
         library = LIBRARIES[name](**arguments.pop("library", {}))
         result = {"seconds": OPERATIONS[operation](library, **arguments), "peak": peak_memory()}
-    except Exception as e:  # whatever a library can't do is a result
+    except Exception as e:  # a failure is a result
         said = str(e) or str(e.__cause__ or "")
-        # TensorStore appends its specification, and both say where the array is
+        # without the specification that TensorStore appends, and without paths
         said = said.split(" [tensorstore_spec")[0].replace(str(pathlib.Path(arguments["path"]).parent) + "/", "")
         result = {"error": f"{type(e).__name__}: {said}"[:300]}
     print(json.dumps(result))

@@ -1,4 +1,4 @@
-"""Tables and targets, out of the result alone."""
+"""Tables and targets, from the result alone."""
 import functools
 
 PEERS = ["zarr2", "zarr3", "zarrs", "tensorstore"]
@@ -36,9 +36,9 @@ ROWS = {
     "overwrite-cpu": ("CPU of dd over all", "ms", None),
     "write-peak": ("peak memory, writing", "MiB", None),
 }
-# rows of peers, and the row in which zarrfs does that: bytes are with their consumer when cat has them
+# rows of other libraries, and the row of zarrfs to compare: cat has delivered the bytes to their consumer
 OURS = {"file": "cat", "store": "write", "store-synced": "write"}
-# not to be compared
+# not comparable
 ALONE = ("cpu", "peak", "write-cpu", "overwrite-cpu", "write-peak", "far-cpu", "far-requests")
 
 
@@ -47,12 +47,12 @@ def median(rows, row, column):
 
 
 def most(rows, row):
-    """Of zarrfs in any round."""
+    """Returns the median of zarrfs over all rounds."""
     return rows.get(row, {}).get("zarrfs", {}).get("max")
 
 
 def best_peer(rows, row):
-    """The best peer's median, and its name."""
+    """Returns the best median of the other libraries, and the library."""
     found = [(median(rows, row, p), p) for p in PEERS if median(rows, row, p) is not None]
     return min(found, default=(None, None))
 
@@ -67,20 +67,20 @@ def shown(value, unit, size):
 
 
 def times(ours, theirs, unit):
-    """How many times as fast as theirs ours is."""
+    """Returns the speed of zarrfs relative to the best other library."""
     if not ours or not theirs:
         return None
     return ours / theirs if unit == "IOPS" else theirs / ours
 
 
 def bounds(array, cores):
-    """The shortest times reading and writing all can take, by this machine's own measure."""
+    """Returns lower bounds for the time of reading and writing everything, from measurements of this machine."""
     rows = array["rows"]
     return {**read_bounds(rows, cores), **write_bounds(rows, cores), **far_bounds(rows, cores)}
 
 
 def read_bounds(rows, cores):
-    """Of a cold sequential read, cached and direct."""
+    """Returns the bounds of a cold sequential read, cached and direct."""
     codec = [median(rows, "codec", c) for c in ("zarrfs", "numcodecs")]
     if None in codec:
         return {}
@@ -92,7 +92,7 @@ def read_bounds(rows, cores):
 
 
 def write_bounds(rows, cores):
-    """Of dd and fsync into an array without a chunk and over a full one."""
+    """Returns the bounds of dd and fsync into an array without chunks and over a full one."""
     codec = [median(rows, "encode", c) for c in ("zarrfs", "numcodecs")]
     if None in codec:
         return {}
@@ -106,7 +106,7 @@ def write_bounds(rows, cores):
 
 
 def far_bounds(rows, cores):
-    """Of a cold sequential read over a link. Server and link take their part of the cores, too."""
+    """Returns the bound of a cold sequential read over a network. Server and network also use the cores."""
     link, null = median(rows, "far", "link"), median(rows, "far-null", "null")
     if None in (link, null):
         return {}
@@ -183,7 +183,7 @@ def print_stores(stores):
 
 
 def targets(result):
-    """What is demanded, what was measured: a list of dictionaries."""
+    """Returns the targets and the measured values: a list of dictionaries."""
     found = []
 
     def add(table, target, of, measured, needed, at_most=False):
@@ -195,10 +195,10 @@ def targets(result):
     for name, array in result["arrays"].items():
         read_targets(functools.partial(add, "reading"), name, array)
         write_targets(functools.partial(add, "writing"), name, array)
-        far_targets(functools.partial(add, "far stores"), name, array)
+        far_targets(functools.partial(add, "remote stores"), name, array)
     stores = result["stores"]
     listings = median(stores["rows"], "ls-s3-listings", "zarrfs")
-    # with the array's document
+    # including the document of the array
     pages = -(-(stores["listed"] + 1) // 1000)
     add("stores", "listings", f"{stores['listed']:,} chunks", listings, pages, at_most=True)
     first = stores["rows"].get("first-byte", {})
@@ -234,7 +234,7 @@ def write_targets(add, name, array):
         add("decoded" if row == "write" else "over: decoded", name, most(rows, f"{row}-decodes"), 0, at_most=True)
         add("stored" if row == "write" else "over: stored", name, most(rows, f"{row}-stored"), 1.0, at_most=True)
     add("random: stored", name, most(rows, "random-write-stored"), 1.0, at_most=True)
-    # how many times as long as the least it takes
+    # time relative to the lower bound
     least = times(median(rows, "update", "plain"), median(rows, "update", "zarrfs"), "us")
     add("update/least", name, least, 1.2, at_most=True)
     peak_targets(add, name, rows, "write-peak")
@@ -258,7 +258,7 @@ def peak_targets(add, name, rows, row):
 COLUMNS_LEGEND = """zarrfs, direct: a mount, without and with --direct-io. null, null-direct: a FUSE file served from
 memory, which the page cache holds in the warm rows. plain: a file of the same bytes; of 4 bytes, a program that decodes
 and encodes their chunk and replaces its file, synced. link: an HTTP server of which each answer takes 20 ms, and a
-client that throws away what comes. x: how many times as fast zarrfs is."""
+client that discards the data. x: speed of zarrfs relative to the best other library."""
 TARGETS_LEGENDS = {
     "reading": """cat, direct: a cold cat, without and with --direct-io, against the bound, the
 best peer reading into memory, the best peer writing a raw file. warm, random1, random4: a warm cat and warm random
@@ -268,14 +268,14 @@ memory with that cache.""",
 its chunks, against the bound; chunks decoded for it, and chunks stored for each chunk of the grid. random: chunks
 stored for each that random writes changed. update: 4 bytes and fsync, against the least that takes. MiB: peak memory
 with that cache.""",
-    "far stores": """cat: a cold cat over the link against the bound, which is the link, or the cores
+    "remote stores": """cat: a cold cat over the link against the bound, which is the link, or the cores
 that serve, decode and copy, and against the best peer reading into memory. requests: sent for each chunk. zip:
 a cold cat of a zip file against one of a directory.""",
 }
 
 
 def print_targets(found):
-    """Two tables; one line for each array, one column for each target."""
+    """Prints two tables with a line for each array and a column for each target."""
     for table_name, legend in TARGETS_LEGENDS.items():
         needs, cells = {}, {}
         for t in (t for t in found if t["table"] == table_name):

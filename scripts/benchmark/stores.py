@@ -40,8 +40,8 @@ def many_arrays(store, count):
 
 
 def large_grid(store, columns, stored_columns):
-    """ROWS x columns chunks; in each row of chunks the first ones are stored. Hard links are directory entries like
-    others, and take no room."""
+    """Creates ROWS x columns chunks, the first ones of each row stored. Hard links need no space, and are directory
+    entries like all others."""
     (store / ".zarray").write_text(document([ROWS * 8, columns * 8], [8, 8], "/"))
     for row in range(ROWS):
         (store / str(row)).mkdir()
@@ -54,7 +54,7 @@ def large_grid(store, columns, stored_columns):
 
 
 def make_all(directory, arrays, chunks, columns, ten_million):
-    """What StoreBench needs: for each row its stores."""
+    """Returns the stores of each row of StoreBench."""
     def made(name, function, *arguments):
         store = directory / f"{name}.zarr"
         if not (store / ".made").exists():

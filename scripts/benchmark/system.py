@@ -1,4 +1,4 @@
-"""Processes and mounts, so that nothing of them is left behind."""
+"""Processes and mounts, none of which remain after a run."""
 import atexit
 import contextlib
 import json
@@ -14,7 +14,7 @@ class Failed(Exception):
 
 
 def end_with_exception():
-    """Makes signals end the program as Ctrl-C does: mounts are taken away on the way out."""
+    """Makes signals end the program as Ctrl-C does, so that mounts are removed."""
     def leave(number, _):
         raise SystemExit(128 + number)
     for number in (signal.SIGTERM, signal.SIGHUP):
@@ -23,7 +23,7 @@ def end_with_exception():
 
 @contextlib.contextmanager
 def processes(commands):
-    """Running commands, their output thrown away; none outlives this."""
+    """Running commands whose output is discarded; all end with this context."""
     running = []
     try:
         for command in commands:
@@ -37,7 +37,7 @@ def processes(commands):
 
 
 def timed(*commands):
-    """Runs commands at once: the seconds until the last ends, and their CPU seconds."""
+    """Runs commands concurrently; returns the seconds until the last one ends, and their CPU seconds."""
     start, cpu = time.perf_counter(), 0.0
     with processes(commands) as running:
         for process in running:
@@ -50,7 +50,7 @@ def timed(*commands):
 
 
 def json_of(command):
-    """What a command prints, as JSON."""
+    """Returns the output of a command, parsed as JSON."""
     done = subprocess.run([str(c) for c in command], capture_output=True, text=True)
     if done.returncode:
         raise Failed((done.stderr.strip().splitlines() or [f"{command[0]} failed"])[-1])
@@ -58,13 +58,13 @@ def json_of(command):
 
 
 def cpu_of(pid):
-    """CPU seconds of all threads of a process so far."""
+    """Returns the CPU seconds of all threads of a process so far."""
     threads = pathlib.Path(f"/proc/{pid}/task").iterdir()
     return sum(int((t / "schedstat").read_text().split()[0]) for t in threads) / 1e9
 
 
 def process_cpu_of(pid):
-    """As `cpu_of`, with threads that have ended, but in steps of 10 ms."""
+    """Returns the CPU seconds of a process including ended threads, in steps of 10 ms."""
     fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
@@ -81,7 +81,7 @@ def mounted(path):
 
 
 def detach(path):
-    """Takes a mount away whatever state it is in."""
+    """Removes a mount in any state."""
     if not mounted(path):
         return
     for command in (["umount", "-l", path], ["fusermount3", "-uz", path]):
@@ -91,7 +91,7 @@ def detach(path):
 
 
 class Mounts:
-    """Mounts one thing at a time, at one place."""
+    """One mount at a time, at one place."""
 
     def __init__(self, programs, directory):
         self.zarrfs_program = programs / "zarrfs"
@@ -105,7 +105,7 @@ class Mounts:
 
     @contextlib.contextmanager
     def zarrfs(self, store, *options):
-        """Yields the daemon's process id."""
+        """Yields the process id of the daemon."""
         pid = None
         try:
             if subprocess.run([self.zarrfs_program, "mount", *options, store, self.at]).returncode:
@@ -119,12 +119,12 @@ class Mounts:
                     os.kill(pid, signal.SIGKILL)
 
     def counters(self):
-        """Of the zarrfs that is mounted."""
+        """Returns the counters of the mounted zarrfs."""
         return json.loads((self.at / ".zarrfs" / "stats.json").read_text())
 
     @contextlib.contextmanager
     def null(self, size, *options):
-        """Yields the daemon's process id."""
+        """Yields the process id of the daemon."""
         command = [self.null_program, self.at, str(size), *options]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as daemon:
             try:
@@ -141,7 +141,7 @@ class Mounts:
 
 
 def file_system_of(directory):
-    """Its type, as coreutils name it."""
+    """Returns the type of a file system, as coreutils name it."""
     said = subprocess.run(["stat", "--file-system", "--format=%T", directory], stdout=subprocess.PIPE, text=True)
     return said.stdout.strip()
 
@@ -159,7 +159,7 @@ def machine():
 
 
 def versions(zarrfs, zarr2, peers, servers, root):
-    """Of everything that is measured."""
+    """Returns the versions of everything that is measured."""
     ask = "import importlib.metadata as m, json, sys; print(json.dumps({n: m.version(n) for n in sys.argv[1:]}))"
 
     def of(python, *names):

@@ -1,5 +1,5 @@
-"""The rows of writing: what is written, and how it is timed. All of it goes into copies of the array made for one value
-each, on one file system; what was dirty before is on the disk when a clock starts."""
+"""The rows of writing: what is written, and how it is timed. Each value is measured on a new copy of the array, on one
+file system, which is synced before the clock starts."""
 import contextlib
 import os
 import random
@@ -10,8 +10,8 @@ from measure import PEERS, ArrayBench
 from system import Failed, cpu_of, json_of, peak_of, process_cpu_of, timed
 
 COLUMNS = ["zarrfs", "null", "plain"]
-STRETCH = 64 << 10  # bytes, of which a random write takes one page
-WORKING_SET = 256 << 20  # bytes that are written at random: half of the default cache
+STRETCH = 64 << 10  # bytes; a random write changes one page of each
+WORKING_SET = 256 << 20  # bytes that random writes touch: half of the default cache
 
 
 class WriteBench(ArrayBench):
@@ -24,7 +24,7 @@ class WriteBench(ArrayBench):
 
     @contextlib.contextmanager
     def copied(self, full):
-        """The array without a chunk, or with all of them."""
+        """Returns a copy of the array, without chunks or with all of them."""
         with empty_directory(self.copy):
             for file in self.store.iterdir() if full else [self.store / ".zarray"]:
                 shutil.copy(file, self.copy)
@@ -33,7 +33,7 @@ class WriteBench(ArrayBench):
 
     @contextlib.contextmanager
     def copied_plain(self, full):
-        """A plain file that is not there, or has all its bytes."""
+        """Returns a plain file, missing or with all its bytes."""
         try:
             if full:
                 shutil.copyfile(self.plain, self.out)
@@ -44,8 +44,8 @@ class WriteBench(ArrayBench):
 
     @contextlib.contextmanager
     def target(self, column, full, *options, check=False):
-        """The flat file of a column, to be written, and its daemon's process id. With `check` the store must have the
-        plain file's bytes afterwards."""
+        """Yields the flat file of a column, open for writing, and the process id of its daemon. With `check`, the store must
+        have the bytes of the plain file afterwards."""
         if column == "plain":
             with self.copied_plain(full) as path:
                 yield path, None
@@ -75,7 +75,7 @@ class WriteBench(ArrayBench):
     def write_whole(self, row, full):
         for column in COLUMNS:
             with self.target(column, full, check=True) as (path, pid):
-                # a mount's threads that store end before they can be asked; those of the null file stay
+                # the storing threads of a mount end before their CPU time can be read; those of the null file remain
                 cpu_now = {"zarrfs": process_cpu_of, "null": cpu_of, "plain": lambda _: 0}[column]
                 before = cpu_now(pid)
                 seconds, cpu = timed(self.dd_into(path))
@@ -96,7 +96,7 @@ class WriteBench(ArrayBench):
             self.samples.add("write-peak", "zarrfs-128M", peak_of(pid))
 
     def store_all(self):
-        """By the peers, from memory: until they return, and until the file system has all of it on the disk."""
+        """Measures the libraries writing from memory: until they return, and until everything is on disk."""
         for library in self.samples.left("store", PEERS):
             with self.samples.noting_failure("store", library), self.copied(full=False):
                 seconds, synced = self.peer(library, "store", path=self.copy, plain=self.plain)["seconds"]
@@ -115,7 +115,7 @@ class WriteBench(ArrayBench):
             self.samples.add("update-parts", part, *values)
 
     def random_write(self):
-        """Some page of each stretch, all stretches in any order, then one fsync."""
+        """Writes one page of each stretch, in random order, then calls fsync once."""
         pick = random.Random(self.round)
         offsets = [start + pick.randrange(0, STRETCH, READ)
                    for start in range(0, min(self.size, WORKING_SET) - STRETCH + 1, STRETCH)]
@@ -128,7 +128,7 @@ class WriteBench(ArrayBench):
                     self.add_stored("random-write-stored", self.array.chunks_touched(self.setup.mib, offsets))
 
     def add_stored(self, row, written):
-        """How often the mount has stored each of the chunks that were written."""
+        """Returns how many times the mount stored each of the written chunks."""
         stored = self.mounts.counters()["chunks_stored"]
         if stored < written:
             raise Failed(f"{self.array.name}: {stored} chunks were stored of {written} that were written")
