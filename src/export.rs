@@ -1,7 +1,7 @@
 //! Files that let other programs open an array's flat bytes: headers beside `data.raw`, and containers that hold the same
-//! bytes behind a header of their own. What an array is comes from its metadata and from the conventions of xarray/CF,
-//! OME-NGFF and GDAL (`describe`); each format has a file that turns this into its own text. It knows neither names of
-//! the mount nor open files.
+//! bytes behind a header of their own. `describe` collects what metadata says of an array by the conventions of xarray/CF,
+//! OME-NGFF and GDAL; each format has a file that writes it in the format's own terms. This module knows neither the names
+//! in a mount nor open files.
 
 use crate::error::{Error, Result};
 use crate::zarr::metadata::ArrayMetadata;
@@ -40,36 +40,48 @@ pub use vrt::VrtContent;
 /// The name of the file that shows a group as a netCDF file.
 pub const DATASET: &str = "dataset.nc";
 
-/// The most flat bytes that stand behind a header: no file is longer than 2^63 - 1 bytes.
+/// Maximum number of flat bytes behind a header: no file is longer than 2^63 - 1 bytes.
 const MAX_FLAT: u64 = i64::MAX as u64 - (1 << 40);
 
 /// A file that describes or holds the flat bytes of an array.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Format {
-    /// NumPy's own: `numpy.load` reads, writes and maps it.
+    /// NumPy's format, which `numpy.load` reads and maps.
     Npy,
-    /// ENVI's header, which GDAL reads, too.
+    /// ENVI's header, which GDAL also reads.
     Envi,
-    /// A raster of GDAL over `data.raw`.
+    /// GDAL's virtual raster over `data.raw`.
     Vrt,
-    /// A detached header of NRRD, for ITK, VTK, Slicer and teem.
+    /// NRRD's detached header, for ITK, VTK, Slicer and teem.
     Nrrd,
     /// MetaImage, for ITK and VTK.
     MetaImage,
     /// XDMF, for VTK, ParaView and VisIt.
     Xdmf,
-    /// A descriptor of GrADS, which CDO imports, too.
+    /// The descriptor file of GrADS, which CDO also imports.
     Grads,
-    /// For people: ready lines for programs that need a shape typed.
+    /// Text for people, with lines to copy for programs that need the shape.
     Readme,
-    /// NIfTI, for tools of neuroimaging.
+    /// NIfTI, for neuroimaging.
     Nifti,
     /// TIFF.
     Tiff,
 }
 
+/// What distinguishes a format from the others.
+struct FormatSpec {
+    /// The name of the file in an array's directory.
+    name: &'static str,
+    /// The word for the format on the command line.
+    id: &'static str,
+    /// Whether the format has the array's dtype and shape.
+    fits: fn(&ArrayMetadata) -> bool,
+    /// Writes everything but the flat bytes.
+    header: fn(&Described) -> Composite,
+}
+
 impl Format {
-    /// All of them, in the order in which they are listed.
+    /// All formats, in the order in which they are listed.
     pub const ALL: [Format; 10] = [
         Format::Npy,
         Format::Envi,
@@ -83,107 +95,78 @@ impl Format {
         Format::Tiff,
     ];
 
-    /// The name of the file in an array's directory.
+    fn spec(self) -> FormatSpec {
+        let spec = |name, id, fits, header| FormatSpec { name, id, fits, header };
+        match self {
+            Format::Npy => spec("data.npy", "npy", npy::fits, |array| npy::header(&array.metadata).into()),
+            Format::Envi => spec("data.raw.hdr", "envi", envi::fits, |array| envi::text(array).into()),
+            Format::Vrt => spec("data.vrt", "vrt", vrt::fits, vrt::file),
+            Format::Nrrd => spec("data.nhdr", "nrrd", nrrd::fits, |array| nrrd::text(array).into()),
+            Format::MetaImage => spec("data.mhd", "mhd", meta_image::fits, |array| meta_image::text(array).into()),
+            Format::Xdmf => spec("data.xmf", "xdmf", xdmf::fits, |array| xdmf::text(array).into()),
+            Format::Grads => spec("data.ctl", "ctl", grads::fits, |array| grads::text(array).into()),
+            Format::Readme => spec("README.txt", "readme", |_| true, |array| readme::text(array).into()),
+            Format::Nifti => spec("data.nii", "nii", nifti::fits, |array| nifti::header(array).into()),
+            Format::Tiff => spec("data.tif", "tif", tiff::fits, |array| tiff::header(array).into()),
+        }
+    }
+
+    /// Returns the name of the file in an array's directory.
     pub fn name(self) -> &'static str {
-        match self {
-            Format::Npy => "data.npy",
-            Format::Envi => "data.raw.hdr",
-            Format::Vrt => "data.vrt",
-            Format::Nrrd => "data.nhdr",
-            Format::MetaImage => "data.mhd",
-            Format::Xdmf => "data.xmf",
-            Format::Grads => "data.ctl",
-            Format::Readme => "README.txt",
-            Format::Nifti => "data.nii",
-            Format::Tiff => "data.tif",
-        }
+        self.spec().name
     }
 
-    /// The word for it on the command line.
+    /// Returns the word for the format on the command line.
     pub fn id(self) -> &'static str {
-        match self {
-            Format::Npy => "npy",
-            Format::Envi => "envi",
-            Format::Vrt => "vrt",
-            Format::Nrrd => "nrrd",
-            Format::MetaImage => "mhd",
-            Format::Xdmf => "xdmf",
-            Format::Grads => "ctl",
-            Format::Readme => "readme",
-            Format::Nifti => "nii",
-            Format::Tiff => "tif",
-        }
+        self.spec().id
     }
 
-    /// The format of this word.
+    /// Returns the format with this word.
     pub fn of_id(id: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|format| format.id() == id)
     }
 
-    /// The format of the file of this name.
+    /// Returns the format of the file with this name.
     pub fn of_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|format| format.name() == name)
     }
 
-    /// True for files that other programs are used to: they are shown only to who asks for them.
+    /// Whether the file is a container of a field's own, which a mount shows only if the user asks for it.
     pub fn is_container(self) -> bool {
         matches!(self, Format::Nifti | Format::Tiff)
     }
 
-    /// True if the file holds the flat bytes, which can be written through it.
+    /// Whether the file holds the flat bytes, which can be written through it.
     pub fn holds_flat(self) -> bool {
         matches!(self, Format::Npy | Format::Nifti | Format::Tiff)
     }
 
-    /// True if the format can describe such an array truly.
+    /// Whether the format can describe an array of this shape and dtype.
     pub fn fits(self, metadata: &ArrayMetadata) -> bool {
-        let fits = match self {
-            Format::Npy => npy::fits,
-            Format::Envi => envi::fits,
-            Format::Vrt => vrt::fits,
-            Format::Nrrd => nrrd::fits,
-            Format::MetaImage => meta_image::fits,
-            Format::Xdmf => xdmf::fits,
-            Format::Grads => grads::fits,
-            Format::Readme => readme::fits,
-            Format::Nifti => nifti::fits,
-            Format::Tiff => tiff::fits,
-        };
-        let has_room = !self.holds_flat() || metadata.flat_size() <= MAX_FLAT;
-        !metadata.has_objects() && has_room && fits(metadata)
+        let has_offsets = !self.holds_flat() || metadata.flat_size() <= MAX_FLAT;
+        !metadata.has_objects() && has_offsets && (self.spec().fits)(metadata)
     }
 
-    /// Whether the format can say truly what this array is: [`Format::fits`], and what attributes and coordinates tell has
-    /// a place in it.
-    pub fn tells(self, array: &Described) -> bool {
-        self.fits(&array.metadata) && (self != Format::Grads || grads::tells(array))
+    /// Whether the format can describe this array truly: [`Format::fits`], and the format can express what attributes and
+    /// coordinates say.
+    pub fn can_describe(self, array: &Described) -> bool {
+        self.fits(&array.metadata) && (self != Format::Grads || grads::can_describe(array))
     }
 
-    /// The file. [`crate::error::Kind::Unsupported`] unless [`Format::tells`].
+    /// Makes the file.
+    ///
+    /// # Errors
+    ///
+    /// [`crate::error::Kind::Unsupported`] unless [`Format::can_describe`].
     pub fn file(self, array: &Described) -> Result<Composite> {
-        if self.fits(&array.metadata) && !self.tells(array) {
-            let why = format!("{} can't say what the array is: its times, its packing or its coordinates", self.name());
-            return Err(Error::unsupported(why).context(&array.key));
+        if !self.can_describe(array) {
+            let why = match self.fits(&array.metadata) {
+                true => "can't say what the array is: its times, its packing or its coordinates",
+                false => "can't describe an array of this shape and dtype",
+            };
+            return Err(Error::unsupported(format!("{} {why}", self.name())).context(&array.key));
         }
-        if !self.fits(&array.metadata) {
-            let why = format!("{} can't describe an array of this shape and dtype", self.name());
-            return Err(Error::unsupported(why).context(&array.key));
-        }
-        let bytes = match self {
-            Format::Npy => npy::header(&array.metadata),
-            Format::Nifti => nifti::header(array),
-            Format::Tiff => tiff::header(array),
-            Format::Envi => envi::text(array).into(),
-            // made by `vrt::file`
-            Format::Vrt => Vec::new(),
-            Format::Nrrd => nrrd::text(array).into(),
-            Format::MetaImage => meta_image::text(array).into(),
-            Format::Xdmf => xdmf::text(array).into(),
-            Format::Grads => grads::text(array).into(),
-            Format::Readme => readme::text(array).into(),
-        };
-        let mut file = if self == Format::Vrt { vrt::file(array) } else { Composite::default() };
-        file.push_bytes(bytes);
+        let mut file = (self.spec().header)(array);
         if self.holds_flat() {
             file.push_flat(array.key.clone(), &array.metadata, ItemForm::AsStored);
         }
@@ -198,7 +181,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_file_is_longer_than_a_file_can_be() {
+    fn containers_stay_below_the_largest_file_size() {
         let vast = testing::metadata("\"|u1\"", &[i64::MAX as u64]);
         let shown: Vec<Format> = Format::ALL.into_iter().filter(|format| format.fits(&vast)).collect();
         assert_eq!(shown, [Format::Readme]);
@@ -206,10 +189,10 @@ mod tests {
     }
 
     #[test]
-    fn no_metadata_makes_a_header_large() {
+    fn hostile_metadata_makes_no_large_header() {
         let arrays = testing::hostile();
         for format in Format::ALL {
-            for array in arrays.iter().filter(|array| format.tells(array)) {
+            for array in arrays.iter().filter(|array| format.can_describe(array)) {
                 let own = |part: &FilePart| if part.content.is_own() { part.len } else { 0 };
                 let size: u64 = format.file(array).unwrap().parts().iter().map(own).sum();
                 assert!(size < 1 << 20, "{format:?}: {size} bytes");

@@ -73,7 +73,7 @@ pub fn run(args: &HeaderArgs) -> Result<(), Failure> {
                 Some(Asked::Array(format)) => print_header(args, &array, format, &cache, stats),
                 _ => {
                     let described = described(args, &cache, stats)?;
-                    let fitting = Format::ALL.into_iter().filter(|format| format.tells(&described));
+                    let fitting = Format::ALL.into_iter().filter(|format| format.can_describe(&described));
                     let rows: Vec<Row> = fitting.map(|format| (format.id(), format.name())).collect();
                     print(list(&rows, args.json))
                 }

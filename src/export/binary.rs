@@ -1,18 +1,18 @@
-//! HeaderFields of a binary header, one after the other, in either byte order. It knows no format.
+//! Fields of a binary header in either byte order. This module knows no format.
 
-/// The bytes so far.
+/// The fields of a header so far.
 pub struct HeaderFields {
     bytes: Vec<u8>,
     is_big_endian: bool,
 }
 
 impl HeaderFields {
-    /// None, to be written in this byte order.
+    /// Returns an empty header in the given byte order.
     pub fn new(is_big_endian: bool) -> Self {
         HeaderFields { bytes: Vec::new(), is_big_endian }
     }
 
-    /// Adds a number, whose bytes are given with the lowest first.
+    /// Appends a number, given as its little-endian bytes.
     pub fn put<const N: usize>(&mut self, mut little: [u8; N]) {
         if self.is_big_endian {
             little.reverse();
@@ -20,17 +20,17 @@ impl HeaderFields {
         self.bytes.extend(little);
     }
 
-    /// Adds bytes as they are.
+    /// Appends bytes unchanged.
     pub fn bytes(&mut self, bytes: &[u8]) {
         self.bytes.extend(bytes);
     }
 
-    /// Adds zeros.
+    /// Appends zeros.
     pub fn zeros(&mut self, count: usize) {
         self.bytes.resize(self.bytes.len() + count, 0);
     }
 
-    /// Adds text in a field of `width` bytes, of which the last is 0. What is too long is cut between two letters.
+    /// Appends text in a NUL-terminated field of `width` bytes; longer text is cut between two characters.
     pub fn text(&mut self, text: &str, width: usize) {
         let mut end = text.len().min(width.saturating_sub(1));
         while !text.is_char_boundary(end) {
@@ -41,12 +41,12 @@ impl HeaderFields {
         self.bytes.resize(before + width, 0);
     }
 
-    /// How many there are.
+    /// Returns the number of bytes so far.
     pub fn len(&self) -> usize {
         self.bytes.len()
     }
 
-    /// All of them.
+    /// Returns all bytes.
     pub fn into_bytes(self) -> Vec<u8> {
         self.bytes
     }

@@ -1,16 +1,21 @@
-//! Dates of CF's time coordinates: `hours since 1900-01-01 00:00` in a calendar (CF conventions, "Time Coordinate"). It
-//! knows no format.
+//! Dates of CF's time coordinates: `hours since 1900-01-01 00:00` in a calendar (CF conventions, "Time Coordinate"). This
+//! module knows no format.
 
-/// Days before each month of a year without a leap day.
-const DAYS_BEFORE: [i64; 13] = [0, 31, 59, 90, 120, 151, 181, 212, 243, 273, 304, 334, 365];
+use chrono::{Datelike, Days, Duration, NaiveDate, NaiveDateTime, NaiveTime, Timelike};
 
-/// The first day that the standard calendar counts as Gregorian, from 1970-01-01: 1582-10-15.
-const FIRST_GREGORIAN: i64 = -141_427;
+/// The first day of the Gregorian part of the standard calendar.
+const FIRST_GREGORIAN: NaiveDate = NaiveDate::from_ymd_opt(1582, 10, 15).unwrap();
 
-/// The calendars whose days can be told here.
+/// A year without a leap day, which stands for every year of [`Calendar::NoLeap`].
+const COMMON_YEAR: i32 = 2001;
+
+/// How far a date may be from a whole minute, in minutes, because of rounding.
+const TOLERANCE: f64 = 0.01;
+
+/// The calendars whose dates this module computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Calendar {
-    /// Julian before 1582-10-15: `standard`, `gregorian`, and where nothing tells.
+    /// `standard`, `gregorian`, and the default: Julian before 1582-10-15.
     Standard,
     /// `proleptic_gregorian`
     Gregorian,
@@ -18,35 +23,20 @@ pub enum Calendar {
     NoLeap,
 }
 
-/// A minute of a day.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Date {
-    /// 1 and later.
-    pub year: i64,
-    /// 1 to 12.
-    pub month: i64,
-    /// 1 to 31.
-    pub day: i64,
-    /// From midnight, 0 to 1439.
-    pub minute: i64,
-}
-
-/// What the numbers of a time coordinate count.
+/// The meaning of the numbers of a time coordinate.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Count {
+pub struct TimeCount {
     calendar: Calendar,
-    /// Minutes of one.
+    /// Length of the unit in minutes.
     minutes: f64,
-    since: Date,
-    /// Seconds after that minute.
-    seconds: f64,
+    /// The day of the epoch, counted as by [`Calendar::date`].
+    day: i64,
+    /// The time of the epoch, in minutes since midnight.
+    minute: f64,
 }
-
-/// How far from a whole minute a date may lie, in minutes: what the rounding of counts leaves.
-const TOLERANCE: f64 = 0.01;
 
 impl Calendar {
-    /// By CF's name for it.
+    /// Returns the calendar with CF's name `name`.
     pub fn of(name: Option<&str>) -> Option<Self> {
         match name.unwrap_or("standard").to_ascii_lowercase().as_str() {
             "standard" | "gregorian" => Some(Calendar::Standard),
@@ -56,54 +46,46 @@ impl Calendar {
         }
     }
 
-    /// Days from a fixed one to the first of a year.
-    fn year_begin(self, year: i64, julian: bool) -> i64 {
-        let before = year - 1;
+    /// Returns the number of a day; `None` if the calendar does not have the day. The Julian part of the standard calendar
+    /// has the numbers of the same days in the Gregorian calendar.
+    fn day(self, year: i32, month: u32, day: u32) -> Option<i64> {
+        let gregorian = |year| Some(i64::from(NaiveDate::from_ymd_opt(year, month, day)?.num_days_from_ce()));
         match self {
-            Calendar::NoLeap => before * 365,
-            // the Julian calendar is two days behind in the year 1
-            _ if julian => before * 365 + before.div_euclid(4) - 719_164,
-            _ => before * 365 + before.div_euclid(4) - before.div_euclid(100) + before.div_euclid(400) - 719_162,
+            Calendar::NoLeap => {
+                let in_year = NaiveDate::from_ymd_opt(COMMON_YEAR, month, day)?.ordinal0();
+                Some(i64::from(year) * 365 + i64::from(in_year))
+            }
+            Calendar::Standard if (year, month, day) < (1582, 10, 15) => {
+                // both calendars have the same leap years from 1601 to 1699, and both repeat leap years after 4 years
+                let later = 1604 + year.rem_euclid(4);
+                // the Julian calendar was 10 days behind in that century
+                Some(gregorian(later)? + 10 - i64::from((later - year) / 4) * 1461)
+            }
+            _ => gregorian(year),
         }
     }
 
-    fn days_before_month(self, year: i64, month: i64, julian: bool) -> Option<i64> {
-        let before = DAYS_BEFORE.get(usize::try_from(month - 1).ok()?)?;
-        let length = self.year_begin(year + 1, julian) - self.year_begin(year, julian);
-        Some(before + if month > 2 { length - 365 } else { 0 })
-    }
-
-    fn day_number(self, date: &Date) -> Option<i64> {
-        let day = |julian| {
-            let before = self.days_before_month(date.year, date.month, julian)?;
-            Some(self.year_begin(date.year, julian) + before + date.day - 1)
+    /// Returns the date of a day number. Returns `None` outside the years 1 to 9999, and in the Julian part of the standard
+    /// calendar.
+    fn date(self, day: i64) -> Option<NaiveDate> {
+        let date = match self {
+            Calendar::NoLeap => {
+                let in_year = Days::new(day.rem_euclid(365) as u64);
+                let date = NaiveDate::from_yo_opt(COMMON_YEAR, 1)?.checked_add_days(in_year)?;
+                date.with_year(day.div_euclid(365).try_into().ok()?)?
+            }
+            _ => NaiveDate::from_num_days_from_ce_opt(day.try_into().ok()?)?,
         };
-        match self {
-            Calendar::Standard if (date.year, date.month, date.day) < (1582, 10, 15) => day(true),
-            _ => day(false),
-        }
-    }
-
-    /// Year, month and day; None beyond the years 1 to 9999.
-    fn date(self, day: i64) -> Option<(i64, i64, i64)> {
-        let julian = self == Calendar::Standard && day < FIRST_GREGORIAN;
-        // how far the guess below is off grows with the years
-        if !(self.year_begin(1, julian)..self.year_begin(10_000, julian)).contains(&day) {
-            return None;
-        }
-        // years of 365 days are a few years off at most
-        let guess = (day - self.year_begin(1, julian)).div_euclid(365) + 1;
-        let year = (guess - guess / 1000 - 8..=guess).rev().find(|year| self.year_begin(*year, julian) <= day)?;
-        let rest = day - self.year_begin(year, julian);
-        let month =
-            (1..=12).rev().find(|month| self.days_before_month(year, *month, julian).is_some_and(|n| n <= rest))?;
-        Some((year, month, rest - self.days_before_month(year, month, julian)? + 1))
+        let is_julian = self == Calendar::Standard && date < FIRST_GREGORIAN;
+        ((1..=9999).contains(&date.year()) && !is_julian).then_some(date)
     }
 }
 
-impl Count {
-    /// What `UNIT since DATE` counts. `None` where the date is no such, or in another time zone than UTC, and of months and
-    /// years: UDUNITS takes a month for 30.44 days, others for one of the calendar.
+impl TimeCount {
+    /// Parses `UNIT since DATE`.
+    ///
+    /// Returns `None` if the calendar does not have the date, if the date is in a time zone other than UTC, and for months
+    /// and years: UDUNITS counts a month as 30.44 days, other programs as one of the calendar.
     pub fn parse(units: &str, calendar: Calendar) -> Option<Self> {
         let (unit, since) = units.split_once(" since ")?;
         let minutes = match unit.trim().to_ascii_lowercase().trim_end_matches('s') {
@@ -113,68 +95,58 @@ impl Count {
             "d" | "day" => 1440.0,
             _ => return None,
         };
-        let (since, seconds) = parse_date(since.trim())?;
-        calendar.day_number(&since).map(|_| Count { calendar, minutes, since, seconds })
+        let (date, time) = since.trim().split_once(['T', ' ']).unwrap_or((since.trim(), ""));
+        let [year, month, day] = date.split('-').collect::<Vec<_>>().try_into().ok()?;
+        let year = year.parse().ok().filter(|year| (1..=9999).contains(year))?;
+        let day = calendar.day(year, month.parse().ok()?, day.parse().ok()?)?;
+        Some(TimeCount { calendar, minutes, day, minute: parse_time(time)? })
     }
 
-    /// Minutes of what is counted.
+    /// Returns the length of the unit in minutes.
     pub fn minutes(&self) -> f64 {
         self.minutes
     }
 
-    /// The date of a number. `None` of what is no whole minute, or beyond the years 1 to 9999.
-    pub fn date(&self, number: f64) -> Option<Date> {
+    /// Returns the date of a number. Returns `None` unless it is a whole minute of a date that [`Calendar`] can compute.
+    pub fn date(&self, number: f64) -> Option<NaiveDateTime> {
         if !number.is_finite() || number.abs() > 1e15 {
             return None;
         }
-        let minutes = number * self.minutes + self.seconds / 60.0;
+        let minutes = number * self.minutes + self.minute;
         let whole = minutes.round();
         if (minutes - whole).abs() > TOLERANCE {
             return None;
         }
-        let minutes = whole as i64 + self.since.minute;
-        let day = self.calendar.day_number(&self.since)? + minutes.div_euclid(1440);
-        let (year, month, day) = self.calendar.date(day)?;
-        Some(Date { year, month, day, minute: minutes.rem_euclid(1440) })
+        let whole = whole as i64;
+        let date = self.calendar.date(self.day + whole.div_euclid(1440))?;
+        Some(date.and_time(NaiveTime::MIN) + Duration::minutes(whole.rem_euclid(1440)))
     }
 }
 
-/// `1900-1-1`, `1900-01-01T00:00:00Z`, `1900-01-01 6:30 UTC`: the minute, and the seconds after it.
-fn parse_date(text: &str) -> Option<(Date, f64)> {
-    let (date, time) = text.split_once(['T', ' ']).unwrap_or((text, ""));
-    let mut numbers = date.split('-').map(|part| part.parse::<i64>().ok());
-    let (year, month, day) = (numbers.next()??, numbers.next()??, numbers.next()??);
-    let time =
-        ["UTC", "GMT", "Z", "+00:00", "+0:00"].iter().fold(time.trim(), |time, zone| time.trim_end_matches(zone));
-    let mut parts = time.trim().split(':');
-    let mut part = || match parts.next() {
-        None | Some("") => Some(0),
-        Some(part) => part.parse::<i64>().ok(),
-    };
+/// Parses `00:00:00Z`, `6:30 UTC` or nothing; returns minutes since midnight.
+fn parse_time(text: &str) -> Option<f64> {
+    let zones = ["UTC", "GMT", "Z", "+00:00", "+0:00"];
+    let time = zones.iter().fold(text.trim(), |time, zone| time.trim_end_matches(zone)).trim();
+    let mut parts = time.split(':').map(|part| if part.is_empty() { "0" } else { part });
+    let mut part = || parts.next().map_or(Some(0), |part| part.parse().ok());
     let (hour, minute) = (part()?, part()?);
     let second = parts.next().map_or(Some(0.0), |second| second.parse::<f64>().ok())?;
-    let in_range = (1..=9999).contains(&year)
-        && (1..=12).contains(&month)
-        && (1..=31).contains(&day)
-        && (0..24).contains(&hour)
-        && (0..60).contains(&minute)
-        && (0.0..60.0).contains(&second)
-        && parts.next().is_none()
-        && numbers.next().is_none();
-    in_range.then_some((Date { year, month, day, minute: hour * 60 + minute }, second))
+    let time = NaiveTime::from_hms_opt(hour, minute, 0)?;
+    let is_valid = parts.next().is_none() && (0.0..60.0).contains(&second);
+    is_valid.then_some(f64::from(time.num_seconds_from_midnight()) / 60.0 + second / 60.0)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn date(units: &str, calendar: Calendar, number: f64) -> Option<(i64, i64, i64, i64)> {
-        let date = Count::parse(units, calendar)?.date(number)?;
-        Some((date.year, date.month, date.day, date.minute))
+    fn date(units: &str, calendar: Calendar, number: f64) -> Option<(i32, u32, u32, u32)> {
+        let date = TimeCount::parse(units, calendar)?.date(number)?;
+        Some((date.year(), date.month(), date.day(), date.hour() * 60 + date.minute()))
     }
 
     #[test]
-    fn dates_as_cftime_tells_them() {
+    fn dates_agree_with_cftime() {
         use Calendar::{Gregorian, NoLeap, Standard};
         for (units, calendar, number, expected) in [
             ("days since 1970-01-01", Standard, 0.0, (1970, 1, 1, 0)),
@@ -199,17 +171,32 @@ mod tests {
     #[test]
     fn each_day_follows_the_one_before() {
         for calendar in [Calendar::Standard, Calendar::Gregorian, Calendar::NoLeap] {
-            let count = Count::parse("days since 1500-01-01", calendar).unwrap();
-            let first = calendar.day_number(&count.since).unwrap();
-            for number in 0..200_000 {
-                let date = count.date(number.into()).unwrap();
-                assert_eq!(calendar.day_number(&date), Some(first + i64::from(number)), "{date:?}");
+            let first = calendar.day(1582, 10, 15).unwrap();
+            for day in first..first + 200_000 {
+                let date = calendar.date(day).unwrap();
+                assert_eq!(calendar.day(date.year(), date.month(), date.day()), Some(day), "{date:?}");
             }
         }
     }
 
+    /// The expected days up to 1582-10-15 are differences of Julian day numbers.
     #[test]
-    fn what_tells_no_date() {
+    fn julian_days_precede_the_gregorian_ones() {
+        let day = |year, month, day| Calendar::Standard.day(year, month, day).unwrap();
+        let first = day(1582, 10, 15);
+        for (date, before) in [
+            ((1582, 10, 4), 1),
+            ((1582, 3, 1), 218),
+            ((1500, 3, 1), 30_168),
+            ((1500, 2, 29), 30_169),
+            ((1, 1, 1), 577_737),
+        ] {
+            assert_eq!(first - day(date.0, date.1, date.2), before, "{date:?}");
+        }
+    }
+
+    #[test]
+    fn units_without_a_date() {
         for units in [
             "days",
             "days since",
@@ -222,7 +209,7 @@ mod tests {
             "months since 2000-01-01",
             "years since 2000-01-01",
         ] {
-            assert_eq!(Count::parse(units, Calendar::Standard), None, "{units}");
+            assert_eq!(TimeCount::parse(units, Calendar::Standard), None, "{units}");
         }
         assert_eq!(Calendar::of(Some("360_day")), None);
         for number in [1e300, 1e15, -1e15, f64::NAN, 3e6, -800_000.0] {

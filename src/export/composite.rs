@@ -1,5 +1,5 @@
-//! A file that is put together from bytes and from arrays' flat bytes, in parts that follow each other. It knows where
-//! each part stands, not how an array is read.
+//! A file made of bytes and of arrays' flat bytes, in parts that follow each other. It knows where each part begins, not
+//! how an array is read.
 
 use super::ItemForm;
 use super::vrt::Bands;
@@ -10,93 +10,105 @@ use crate::zarr::dtype::DType;
 use crate::zarr::metadata::ArrayMetadata;
 use std::sync::Arc;
 
-/// The parts of a file, in file order and without gaps.
+/// The layout of a file that programs other than zarrfs define: headers, padding, and the flat bytes of arrays, without
+/// gaps.
+///
+/// A format of this module builds one by pushing parts; the file system and `zarrfs header` read it part by part, and
+/// load flat bytes from the array that [`PartContent::Flat`] names. The bytes of a `Composite` never include those of an
+/// array, so that a header of a terabyte file is small.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Composite {
     parts: Vec<FilePart>,
     size: u64,
-    /// The arrays and groups whose documents or chunks the file is made of.
+    /// The groups and arrays whose documents or chunks the file was made from; its permissions and age follow theirs.
     pub sources: Vec<Key>,
-    /// Counts the bytes that are no array's.
+    /// Counts the bytes of [`PartContent::Bytes`].
     memory: SharedGrant,
 }
 
-/// One of them.
+/// A run of bytes of a [`Composite`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct FilePart {
-    /// Where in the file it begins, in bytes.
+    /// Offset in the file, in bytes.
     pub at: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub len: u64,
-    /// What they are.
+    /// The source of the bytes.
     pub content: PartContent,
 }
 
-/// What a part holds.
+/// The source of a part's bytes.
 #[derive(Clone, Debug, PartialEq)]
 pub enum PartContent {
-    /// These bytes. They can't be changed.
+    /// The bytes themselves, which are read-only.
     Bytes(Arc<[u8]>),
-    /// Bytes of 0, which can't be changed.
+    /// Zeros, which are read-only.
     Padding,
-    /// The text of some bands, which is made when it is read: all of it may be large.
+    /// The text of some bands of a VRT, generated when it is read because the whole text may be large.
     Bands(Bands),
-    /// All flat bytes of the array at a key.
+    /// All flat bytes of an array.
     Flat {
-        /// The array's place in the hierarchy.
+        /// The array's key in the hierarchy.
         key: Key,
-        /// The shape that the file tells of it.
+        /// The array's shape when the file was made.
         shape: Vec<u64>,
-        /// The dtype that the file tells of it.
+        /// The array's dtype when the file was made.
         dtype: DType,
-        /// How its items are shown.
+        /// How the file holds the items.
         form: ItemForm,
     },
 }
 
 impl FilePart {
-    /// True for flat bytes of an array.
+    /// Whether the part holds flat bytes of an array.
     pub fn is_flat(&self) -> bool {
         matches!(self.content, PartContent::Flat { .. })
     }
 
-    /// True for the flat bytes of an array that is what the file tells of it.
+    /// Whether the part holds flat bytes of an array that still has this shape and dtype.
     pub fn is_of(&self, metadata: &ArrayMetadata) -> bool {
         matches!(&self.content, PartContent::Flat { shape, dtype, .. } if *shape == metadata.shape && *dtype == metadata.dtype)
     }
 }
 
 impl PartContent {
-    /// Whether the bytes are the file's own: neither an array's nor padding.
+    /// Whether the bytes belong to the file itself: neither an array's nor padding.
     pub fn is_own(&self) -> bool {
         matches!(self, PartContent::Bytes(_) | PartContent::Bands(_))
     }
 }
 
-impl Composite {
-    /// A file of this text alone.
-    pub fn text(text: String) -> Self {
+impl From<Vec<u8>> for Composite {
+    fn from(bytes: Vec<u8>) -> Self {
         let mut file = Composite::default();
-        file.push_bytes(text.into_bytes());
+        file.push_bytes(bytes);
         file
     }
+}
 
-    /// Adds bytes at the end.
+impl From<String> for Composite {
+    fn from(text: String) -> Self {
+        text.into_bytes().into()
+    }
+}
+
+impl Composite {
+    /// Appends bytes.
     pub fn push_bytes(&mut self, bytes: Vec<u8>) {
         self.push(bytes.len() as u64, PartContent::Bytes(bytes.into()));
     }
 
-    /// Adds the text of bands at the end.
+    /// Appends the text of a block of bands.
     pub fn push_bands(&mut self, bands: Bands) {
         self.push(bands.text().len() as u64, PartContent::Bands(bands));
     }
 
-    /// Adds zeros at the end up to the next multiple of `step` bytes.
+    /// Appends zeros up to the next multiple of `step` bytes.
     pub fn pad_to(&mut self, step: u64) {
         self.push(self.size.next_multiple_of(step) - self.size, PartContent::Padding);
     }
 
-    /// Adds the flat bytes of the array at `key`, as it is now, at the end, its items in this form.
+    /// Appends the flat bytes of the array at `key`, with its present shape and dtype, its items in `form`.
     pub fn push_flat(&mut self, key: Key, metadata: &ArrayMetadata, form: ItemForm) {
         let (shape, dtype) = (metadata.shape.clone(), metadata.dtype.clone());
         self.push(metadata.flat_size(), PartContent::Flat { key, shape, dtype, form });
@@ -109,7 +121,7 @@ impl Composite {
         }
     }
 
-    /// The same file, with the memory of what it holds counted.
+    /// Charges the memory of the file's own bytes to the memory limit.
     pub fn counted(self) -> Result<Self> {
         let own = |part: &FilePart| if matches!(part.content, PartContent::Bytes(_)) { part.len as usize } else { 0 };
         let bytes: usize = self.parts.iter().map(own).sum();
@@ -117,17 +129,17 @@ impl Composite {
         Ok(Composite { memory, ..self })
     }
 
-    /// Bytes of the whole file.
+    /// Returns the size of the whole file in bytes.
     pub fn size(&self) -> u64 {
         self.size
     }
 
-    /// All parts.
+    /// Returns all parts in file order.
     pub fn parts(&self) -> &[FilePart] {
         &self.parts
     }
 
-    /// The number of the part that holds the byte at `position`; the count of parts past the end.
+    /// Returns the index of the part that holds the byte at `position`; the number of parts past the end.
     pub fn part_at(&self, position: u64) -> usize {
         self.parts.partition_point(|part| part.at + part.len <= position)
     }
@@ -140,7 +152,7 @@ mod tests {
 
     #[test]
     fn parts_follow_each_other() {
-        let mut file = Composite::text("header".into());
+        let mut file = Composite::from("header".to_string());
         file.pad_to(8);
         file.pad_to(8);
         let metadata = testing::metadata("\"<i2\"", &[5]);

@@ -1,5 +1,5 @@
-//! What headers can say of an array: its axes with their names and coordinates, its reference system, the value that
-//! stands for missing ones, its scaling. Where it comes from is `describe`'s to know, how it is spelt the formats'.
+//! What headers can say of an array: axes with names and coordinates, reference system, missing value, scaling. `describe`
+//! fills it in from metadata, and the formats write it; this module knows neither.
 
 use crate::store::Key;
 use crate::util::json::Object;
@@ -8,58 +8,66 @@ use crate::zarr::metadata::ArrayMetadata;
 use std::fmt;
 use std::sync::Arc;
 
-/// An array as headers describe it.
+/// An array as other programs see it: its metadata, and what its attributes and coordinate arrays say, free of any
+/// convention.
+///
+/// [`super::describe`] makes one from a store, and each [`super::Format`] writes one as a header. Everything beyond shape and
+/// dtype is optional: a format leaves out what is unknown, and attributes that break their convention are treated as missing. Lists run in the
+/// array's own order, the slowest dimension first; formats that want the fastest first reverse them.
+///
+/// Adding a field here means: fill it in `describe`, write it in each format that has a place for it, and set it in the
+/// arrays of `testing`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Described {
-    /// Its place in the hierarchy.
+    /// The array's key in the hierarchy.
     pub key: Key,
-    /// Its name: the last one of the key; of an array that is a store by itself, `data`.
+    /// The last name of the key; `data` for an array at the root of a store.
     pub name: String,
-    /// Shape, dtype, ...
+    /// The array's Zarr metadata: shape, dtype, fill value.
     pub metadata: ArrayMetadata,
-    /// One for each dimension, in the array's own order.
+    /// One axis for each dimension, in the array's order.
     pub axes: Vec<DescribedAxis>,
-    /// What the coordinates of x and y mean.
+    /// The reference system of the x and y coordinates.
     pub crs: Option<Crs>,
-    /// The value that stands for missing ones, as it is stored (before scaling).
+    /// The stored value (before scaling) that stands for missing data.
     pub nodata: Option<MetadataNumber>,
-    /// What stored values are multiplied by.
+    /// The factor of stored values.
     pub scale: Option<f64>,
-    /// What is added to them then.
+    /// The term added to stored values after scaling.
     pub offset: Option<f64>,
-    /// Of the values, after scaling.
+    /// The unit of the values after scaling.
     pub units: Option<String>,
-    /// A title for people.
+    /// A title.
     pub long_name: Option<String>,
-    /// The array's own attributes, as stored.
+    /// The array's attributes as stored.
     pub attributes: Arc<Object>,
-    /// Other arrays and groups whose documents or chunks tell some of this.
+    /// The other groups and arrays that this was read from.
     pub sources: Vec<Key>,
-    /// Counts the coordinates.
+    /// Counts the memory of coordinates.
     pub memory: SharedGrant,
 }
 
-/// A dimension.
+/// A dimension of a [`Described`] array.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DescribedAxis {
-    /// Its name; None if nothing tells.
+    /// The name, if it is known.
     pub name: Option<String>,
-    /// Items.
+    /// Number of items.
     pub len: u64,
-    /// What it runs along.
+    /// The axis of space or time that the dimension represents.
     pub role: Role,
-    /// Of its coordinates, as spelt in the metadata: `degrees_east`, `days since 2000-01-01`, `micrometer`.
+    /// The unit of coordinates as the metadata spells it: `degrees_east`, `days since 2000-01-01`, `micrometer`.
     pub units: Option<String>,
-    /// Of a time axis, as CF spells it: `standard`, `noleap`, `360_day`; None if nothing tells.
+    /// CF's calendar of a time axis, if it is known: `standard`, `noleap`, `360_day`.
     pub calendar: Option<String>,
-    /// Where its items lie.
+    /// The positions of the items.
     pub coordinates: Coordinates,
-    /// Whether there is a coordinate array although [`Coordinates::Unknown`] stands here: it can't be read, is too large, or
-    /// holds no numbers.
+    /// Whether a coordinate array exists that could not be used: it is unreadable, too large, or does not hold numbers.
+    /// [`DescribedAxis::coordinates`] are then unknown.
     pub is_unread: bool,
 }
 
-/// What a dimension runs along.
+/// The axis of space or time that a dimension represents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// Longitude, easting, columns.
@@ -70,55 +78,53 @@ pub enum Role {
     Z,
     /// Time.
     Time,
-    /// Bands, colours, members of an ensemble, whatever has no place in space and time.
+    /// Anything else: bands, channels, members of an ensemble.
     Other,
 }
 
-/// Where the items of a dimension lie: their centres.
+/// The coordinates of the centers of a dimension's items.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Coordinates {
-    /// Nothing tells: unit steps from 0.
+    /// No coordinates are known.
     Unknown,
-    /// At equal steps (to a millionth of one).
+    /// Equal steps, to a millionth of a step.
     Regular {
-        /// Of the first item.
+        /// The coordinate of the first item.
         first: f64,
-        /// To the next one; not 0, negative where coordinates decrease.
+        /// The difference from one item to the next: not 0, negative if coordinates decrease.
         step: f64,
     },
-    /// Anywhere.
+    /// A coordinate for each item.
     Irregular {
-        /// One for each item, after scaling.
+        /// The coordinates after scaling, one for each item.
         values: Vec<f64>,
-        /// The array that holds them, and its metadata.
-        source: Option<(Key, Box<ArrayMetadata>)>,
     },
 }
 
-/// A coordinate reference system, in the forms in which metadata holds it; at least one.
+/// A coordinate reference system in the forms that metadata has; at least one is present.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Crs {
-    /// WKT, version 1 or 2.
+    /// WKT of version 1 or 2.
     pub wkt: Option<String>,
-    /// `EPSG:4326`
+    /// An identifier such as `EPSG:4326`.
     pub authority: Option<String>,
-    /// PROJJSON, as text.
+    /// PROJJSON text.
     pub projjson: Option<String>,
-    /// True for longitude and latitude in degrees.
+    /// Whether x and y are longitude and latitude in degrees.
     pub is_geographic: bool,
 }
 
-/// A number as it stands in metadata: integers of 64 bits stay exact.
+/// A number from metadata; 64-bit integers stay exact.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum MetadataNumber {
     /// An integer.
     Int(i128),
-    /// Anything else.
+    /// Any other number.
     Float(f64),
 }
 
 impl MetadataNumber {
-    /// The nearest f64.
+    /// Returns the nearest f64.
     pub fn as_f64(self) -> f64 {
         match self {
             MetadataNumber::Int(n) => n as f64,
@@ -127,7 +133,7 @@ impl MetadataNumber {
     }
 }
 
-/// As C's strtod reads it: `-9999`, `1e20`, `nan`, `inf`.
+/// Spells the number as C's strtod reads it: `-9999`, `1e20`, `nan`, `inf`.
 impl fmt::Display for MetadataNumber {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         match self {
@@ -140,7 +146,7 @@ impl fmt::Display for MetadataNumber {
 }
 
 impl Described {
-    /// What the metadata alone tells of the array at `key`: no geometry.
+    /// Returns what the metadata alone says of the array at `key`: no geometry.
     pub fn of_metadata(key: &Key, metadata: &ArrayMetadata) -> Self {
         let axis = |len: &u64| DescribedAxis {
             name: None,
@@ -168,12 +174,12 @@ impl Described {
         }
     }
 
-    /// Bytes of the flat array.
+    /// Returns the size of the flat array in bytes.
     pub fn size(&self) -> u64 {
         self.metadata.flat_size()
     }
 
-    /// The first coordinate of an axis and the step to the next, where they are regular.
+    /// Returns the first coordinate and the step of an axis with regular coordinates.
     pub fn spacing(&self, axis: usize) -> Option<(f64, f64)> {
         match self.axes.get(axis)?.coordinates {
             Coordinates::Regular { first, step } => Some((first, step)),

@@ -1,5 +1,5 @@
-//! ENVI's header of a raw file ("ENVI Header Files", NV5), which GDAL and Spectral Python read, too: bands one after the
-//! other (`bsq`). It has no signed bytes.
+//! ENVI's header of a raw file ("ENVI Header Files", NV5), which GDAL and Spectral Python also read. Bands follow each other
+//! (`bsq`). ENVI has no signed bytes.
 
 use super::Described;
 use super::described::Crs;
@@ -7,15 +7,15 @@ use super::raster::{self, Placed, Raster};
 use super::spelling::{self, float};
 use crate::zarr::metadata::ArrayMetadata;
 
-/// Above this what is said of each band is left out.
+/// Maximum number of bands that the header describes one by one.
 const MAX_NAMED_BANDS: u64 = 512;
 
-/// True for numbers but signed bytes.
+/// Whether the array holds numbers other than signed bytes, and is a raster.
 pub fn fits(metadata: &ArrayMetadata) -> bool {
     data_type(metadata).is_some() && Raster::of(metadata).is_some()
 }
 
-/// The header.
+/// Writes the header.
 pub fn text(array: &Described) -> String {
     let metadata = &array.metadata;
     let (Some(raster), Some(data_type)) = (Raster::of(metadata), data_type(metadata)) else { return String::new() };
@@ -59,25 +59,12 @@ byte order = {}
     text
 }
 
-/// ENVI's number for the type.
+/// Returns ENVI's code of the type.
 fn data_type(metadata: &ArrayMetadata) -> Option<u8> {
-    Some(match spelling::number(&metadata.dtype)? {
-        "u1" => 1,
-        "i2" => 2,
-        "i4" => 3,
-        "f4" => 4,
-        "f8" => 5,
-        "c8" => 6,
-        "c16" => 9,
-        "u2" => 12,
-        "u4" => 13,
-        "i8" => 14,
-        "u8" => 15,
-        _ => return None,
-    })
+    spelling::type_name(&metadata.dtype, [0, 1, 2, 12, 3, 13, 14, 15, 4, 5, 6, 9])
 }
 
-/// Text between braces, where it can't hold any, and commas end an item.
+/// Makes text safe between braces, where it must not contain braces, and where a comma ends an item.
 fn braced(text: &str) -> String {
     let plain = |c| match c {
         '{' => '(',
@@ -88,7 +75,7 @@ fn braced(text: &str) -> String {
     spelling::line(text).chars().map(plain).collect()
 }
 
-/// Title and units.
+/// Returns title and units.
 fn description(array: &Described) -> String {
     let title = spelling::title(array);
     match array.units.as_deref().filter(|units| !units.is_empty()) {
@@ -97,8 +84,8 @@ fn description(array: &Described) -> String {
     }
 }
 
-/// The outer corner of the first pixel, sizes of pixels, and what they are measured in. ENVI knows rasters only whose
-/// first row is the northernmost.
+/// Returns the outer corner of the first pixel, the pixel sizes and their unit. ENVI assumes that the first row is the
+/// northernmost.
 fn map_info(array: &Described, placed: Placed) -> String {
     let crs = array.crs.clone().unwrap_or_default();
     let numbers = [placed.x, placed.y, placed.dx, -placed.dy].map(float).join(", ");
@@ -120,7 +107,7 @@ fn is_wgs84(crs: &Crs) -> bool {
     }
 }
 
-/// The zone and the hemisphere of EPSG's codes for UTM on WGS 84.
+/// Returns the zone and the hemisphere of EPSG's codes for UTM on WGS 84.
 fn utm_zone(crs: &Crs) -> Option<(u16, &'static str)> {
     let code: u16 = crs.authority.as_ref()?.strip_prefix("EPSG:")?.parse().ok()?;
     match code {
@@ -130,14 +117,14 @@ fn utm_zone(crs: &Crs) -> Option<(u16, &'static str)> {
     }
 }
 
-/// The reference system, if it is spelt in WKT of version 1, which is what ENVI reads.
+/// Returns the reference system if it is WKT of version 1, which is what ENVI reads.
 fn coordinate_system(array: &Described) -> Option<String> {
     let wkt = array.crs.as_ref()?.wkt.as_ref()?.replace(char::is_control, " ");
     let is_first_version = wkt.starts_with("GEOGCS[") || wkt.starts_with("PROJCS[");
     (is_first_version && !wkt.contains(['{', '}'])).then(|| format!("{{{wkt}}}"))
 }
 
-/// The coordinates of the bands and their units, if they are wavelengths.
+/// Returns the coordinates of the bands and their units if they are wavelengths.
 fn wavelengths(array: &Described, raster: Raster) -> Option<(String, Option<&str>)> {
     let [axis, _, _] = array.axes.as_slice() else { return None };
     if raster.bands > spelling::MAX_LISTED {
@@ -243,7 +230,7 @@ band names = {time=0, time=6, time=12, time=18}
         let mut array = testing::geographic();
         array.axes[0].name = Some("wavelength".into());
         array.axes[0].units = Some("nm".into());
-        array.axes[0].coordinates = Coordinates::Irregular { values: vec![450.0, 550.5, 650.0, 800.0], source: None };
+        array.axes[0].coordinates = Coordinates::Irregular { values: vec![450.0, 550.5, 650.0, 800.0] };
         assert_eq!(field(&array, "wavelength").as_deref(), Some("{450, 550.5, 650, 800}"));
         assert_eq!(field(&array, "wavelength units").as_deref(), Some("nm"));
         let many = i32::MAX as u64;

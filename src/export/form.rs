@@ -1,14 +1,13 @@
-//! How the items of flat bytes stand in another program's file: as they are stored, in the other byte order, or as
-//! doubles. It knows nothing of files.
+//! The byte order and type in which a file of another program holds an array's items. This module knows nothing of files.
 
 use crate::error::{Error, Kind, Result};
 
-/// How each item of flat bytes is shown. Items keep their size.
+/// How a file holds each item of flat bytes. Items keep their size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ItemForm {
-    /// As it is stored.
+    /// Unchanged.
     AsStored,
-    /// So many bytes in reversed order.
+    /// In the other byte order; the number of bytes of an item.
     Reversed(usize),
     /// Integers of 8 bytes as big-endian doubles of the same value: netCDF-3 has no such integers.
     Doubles {
@@ -18,7 +17,7 @@ pub enum ItemForm {
 }
 
 impl ItemForm {
-    /// Bytes that must be taken together.
+    /// Returns the number of bytes that must be converted together.
     pub fn item(self) -> usize {
         match self {
             ItemForm::AsStored => 1,
@@ -27,13 +26,17 @@ impl ItemForm {
         }
     }
 
-    /// Whether [`ItemForm::show`] can show whole items as they are stored.
+    /// Whether [`ItemForm::show`] can convert `bytes`, which are whole stored items.
     pub fn can_show(self, bytes: &[u8]) -> bool {
         self.show(&mut bytes.to_vec()).is_ok()
     }
 
-    /// Turns whole items as they are stored into what is shown. ESTALE for an integer that no double holds exactly: a file
-    /// is only made with doubles while there is none (see `netcdf`), so the array has changed since it was opened.
+    /// Converts whole items in place from the stored form to that of the file.
+    ///
+    /// # Errors
+    ///
+    /// ESTALE for an integer that no double holds exactly. `netcdf` chooses doubles only if all values fit, so the array has
+    /// changed since the file was opened.
     pub fn show(self, bytes: &mut [u8]) -> Result<()> {
         let ItemForm::Doubles { big_endian } = self else { return self.reverse(bytes) };
         for item in bytes.as_chunks_mut().0 {
@@ -48,7 +51,11 @@ impl ItemForm {
         Ok(())
     }
 
-    /// Turns whole items as they are shown into what is stored. EINVAL for a double that is no integer of 8 bytes.
+    /// Converts whole items in place from the form of the file to the stored form.
+    ///
+    /// # Errors
+    ///
+    /// EINVAL for a double that is not a 64-bit integer.
     pub fn store(self, bytes: &mut [u8]) -> Result<()> {
         let ItemForm::Doubles { big_endian } = self else { return self.reverse(bytes) };
         for item in bytes.as_chunks_mut().0 {

@@ -1,17 +1,17 @@
-//! MetaImage (<https://itk.org/Wiki/MetaIO/Documentation>), which ITK and VTK read. Axes stand with the fastest first;
-//! negative steps are turns of the axis, since spacing is positive.
+//! MetaImage (<https://itk.org/Wiki/MetaIO/Documentation>), which ITK and VTK read. The fastest axis comes first. Spacing is
+//! positive; a negative step reverses the axis in the matrix.
 
 use super::Described;
 use super::spelling::{self, float};
 use crate::zarr::metadata::ArrayMetadata;
 
-/// True for integers of 1 to 4 bytes and floats of 4 and 8, in two or three dimensions: VTK's reader corrupts memory
-/// where there are more dimensions, or integers of 64 bits.
+/// Whether the array holds integers of 1 to 4 bytes or floats of 4 or 8, in two or three dimensions. VTK's reader corrupts
+/// memory on more dimensions and on 64-bit integers.
 pub fn fits(metadata: &ArrayMetadata) -> bool {
     element_type(metadata).is_some() && (2..=3).contains(&metadata.shape.len()) && spelling::is_countable(metadata)
 }
 
-/// The header.
+/// Writes the header.
 pub fn text(array: &Described) -> String {
     let metadata = &array.metadata;
     let Some(element_type) = element_type(metadata) else { return String::new() };
@@ -35,20 +35,24 @@ pub fn text(array: &Described) -> String {
 }
 
 fn element_type(metadata: &ArrayMetadata) -> Option<&'static str> {
-    Some(match spelling::number(&metadata.dtype)? {
-        "u1" => "MET_UCHAR",
-        "i1" => "MET_CHAR",
-        "u2" => "MET_USHORT",
-        "i2" => "MET_SHORT",
-        "u4" => "MET_UINT",
-        "i4" => "MET_INT",
-        "f4" => "MET_FLOAT",
-        "f8" => "MET_DOUBLE",
-        _ => return None,
-    })
+    const NAMES: [&str; 12] = [
+        "MET_CHAR",
+        "MET_UCHAR",
+        "MET_SHORT",
+        "MET_USHORT",
+        "MET_INT",
+        "MET_UINT",
+        "",
+        "",
+        "MET_FLOAT",
+        "MET_DOUBLE",
+        "",
+        "",
+    ];
+    spelling::type_name(&metadata.dtype, NAMES)
 }
 
-/// The directions of the axes: 1, or -1 where coordinates decrease, on the diagonal.
+/// Returns the direction matrix: on the diagonal 1, or -1 if coordinates decrease.
 fn matrix(axes: impl Iterator<Item = (f64, f64)> + Clone) -> String {
     let cell = |row: usize, column: usize, step: f64| if row == column { step.signum() } else { 0.0 };
     let row = |(i, (_, step))| axes.clone().enumerate().map(move |(column, _)| cell(i, column, step));

@@ -1,57 +1,43 @@
-//! NIfTI (<https://nifti.nimh.nih.gov>, `nifti1.h` and `nifti2.h`): a header of fixed fields, then the flat bytes, whose
-//! byte order is the header's, too. Dimensions stand with the fastest first.
+//! NIfTI (<https://nifti.nimh.nih.gov>, `nifti1.h` and `nifti2.h`): a header of fixed fields, then the flat bytes. Both have
+//! the same byte order. The fastest dimension comes first.
 
 use super::binary::HeaderFields;
 use super::described::{Described, DescribedAxis, Role};
 use super::spelling;
 use crate::zarr::metadata::ArrayMetadata;
 
-/// The most dimensions there can be.
+/// Maximum number of dimensions.
 const MAX_DIMENSIONS: usize = 7;
 
-/// What the second version is needed for: dimensions longer than this.
+/// Maximum length of a dimension in version 1.
 const MAX_LENGTH: u64 = i16::MAX as u64;
 
-/// Where the flat bytes begin, in both versions.
+/// Offset of the flat bytes, in version 1 and in version 2.
 const FLAT: [u16; 2] = [352, 544];
 
-/// "Scanner-based anatomical coordinates": the one code of a transformation that claims nothing about a brain.
+/// "Scanner-based anatomical coordinates": the code for a transformation that is not aligned to any brain.
 const SCANNER: u8 = 1;
 
-/// The axes of space, in the order of the affine's rows.
+/// The axes of space in the order of the affine's rows.
 const WORLD: [Role; 3] = [Role::X, Role::Y, Role::Z];
 
-/// True for numbers, also complex ones, in one to seven dimensions. Bools are bytes.
+/// Whether the array holds real or complex numbers in one to seven dimensions. Bools are bytes.
 pub fn fits(metadata: &ArrayMetadata) -> bool {
     item_type(metadata).is_some()
         && (1..=MAX_DIMENSIONS).contains(&metadata.shape.len())
         && spelling::is_countable(metadata)
 }
 
-/// What stands before the flat bytes: version 1 wherever it can say how long dimensions are.
+/// Writes the header, of version 1 if that can hold the lengths of the dimensions.
 pub fn header(array: &Described) -> Vec<u8> {
     let Some(item_type) = item_type(&array.metadata) else { return Vec::new() };
     let is_first = array.metadata.shape.iter().all(|len| *len <= MAX_LENGTH);
     if is_first { first(array, item_type) } else { second(array, item_type) }
 }
 
-/// The code of the items' type.
+/// Returns NIfTI's code of the type.
 fn item_type(metadata: &ArrayMetadata) -> Option<u16> {
-    Some(match spelling::number(&metadata.dtype)? {
-        "u1" => 2,
-        "i2" => 4,
-        "i4" => 8,
-        "f4" => 16,
-        "c8" => 32,
-        "f8" => 64,
-        "i1" => 256,
-        "u2" => 512,
-        "u4" => 768,
-        "i8" => 1024,
-        "u8" => 1280,
-        "c16" => 1792,
-        _ => return None,
-    })
+    spelling::type_name(&metadata.dtype, [256, 2, 4, 512, 8, 768, 1024, 1280, 16, 64, 32, 1792])
 }
 
 fn first(array: &Described, item_type: u16) -> Vec<u8> {
@@ -59,7 +45,7 @@ fn first(array: &Described, item_type: u16) -> Vec<u8> {
     let mut fields = HeaderFields::new(array.metadata.dtype.is_big_endian());
     fields.put(348i32.to_le_bytes());
     fields.zeros(34);
-    // since ANALYZE 7.5: all volumes are of one size
+    // `regular` of ANALYZE 7.5: all volumes have one size
     fields.bytes(b"r\0");
     for len in lengths(&array.metadata) {
         fields.put((len as i16).to_le_bytes());
@@ -87,7 +73,7 @@ fn first(array: &Described, item_type: u16) -> Vec<u8> {
         fields.put((*number as f32).to_le_bytes());
     }
     fields.zeros(16);
-    // in one file with the flat bytes; no extension between them
+    // the flat bytes are in the same file, and no extension precedes them
     fields.bytes(b"n+1\0\0\0\0\0");
     fields.into_bytes()
 }
@@ -122,12 +108,12 @@ fn second(array: &Described, item_type: u16) -> Vec<u8> {
     }
     fields.zeros(4);
     fields.put(i32::from(place.units).to_le_bytes());
-    // intent and the rest of 540 bytes, then the four that say that there is no extension
+    // intent and unused fields up to byte 540, then four bytes that state that there is no extension
     fields.zeros(40);
     fields.into_bytes()
 }
 
-/// How many dimensions there are, and their lengths; 1 for those that are not.
+/// Returns `dim`: the number of dimensions and their lengths, with 1 for unused ones.
 fn lengths(metadata: &ArrayMetadata) -> [u64; 8] {
     let mut lengths = [1; 8];
     let values = std::iter::once(metadata.shape.len() as u64).chain(metadata.shape.iter().rev().copied());
@@ -141,15 +127,15 @@ fn bits(metadata: &ArrayMetadata) -> u16 {
     8 * metadata.dtype.size() as u16
 }
 
-/// Where the items lie: of the first three dimensions in space, of the fourth in time.
+/// The position of the items: the first three dimensions in space, the fourth in time.
 struct Placement {
-    /// `pixdim`: how far one step goes along each dimension, from the second place on; unit steps where nothing tells.
+    /// `pixdim`: the step along each dimension, from the second entry on; 1 if it is unknown.
     steps: [f64; 8],
-    /// The affine from indices to space: what a step along each dimension adds to x, y and z, and where the first item is.
+    /// The affine from indices to space: the step of each dimension in x, y and z, then the position of the first item.
     rows: [[f64; 4]; 3],
-    /// When the first item was taken.
+    /// The time of the first item.
     time: f64,
-    /// `xyzt_units`: a code for space plus one for time; 0 where nothing tells.
+    /// `xyzt_units`: a code for space plus one for time; 0 if both are unknown.
     units: u8,
 }
 
@@ -170,14 +156,14 @@ impl Placement {
     }
 }
 
-/// The axis that is dimension `n`, the fastest being the first.
+/// Returns the axis of dimension `n`, the fastest being 0, and its index in the array's order.
 fn dimension(array: &Described, n: usize) -> Option<(usize, &DescribedAxis)> {
     let axis = array.axes.len().checked_sub(n + 1)?;
     Some((axis, array.axes.get(axis)?))
 }
 
-/// The code of a unit of space, and for each of the first three dimensions along which of the world's axes it runs (x, y
-/// and z in this order, unless something else is known), where its first item lies, and the step.
+/// Returns the code of the unit of space, and for each of the first three dimensions its axis of space, the coordinate of
+/// its first item, and the step. Dimensions without a known role take the remaining axes in the order x, y, z.
 fn space(array: &Described) -> (u8, [(Role, f64, f64); 3]) {
     let axes = [0, 1, 2].map(|n| dimension(array, n));
     let known = axes.map(|axis| axis.map(|(_, axis)| axis.role).filter(|role| WORLD.contains(role)));
@@ -188,7 +174,7 @@ fn space(array: &Described) -> (u8, [(Role, f64, f64); 3]) {
         let (first, step) = spelling::spacing(array, index)?;
         Some((first, step, axis.units.as_deref().and_then(metres)))
     });
-    // in one unit, if all that lie somewhere tell theirs
+    // convert to one unit only if every positioned dimension has a known one
     let powers: Option<Vec<i32>> = steps.iter().flatten().map(|(_, _, power)| *power).collect();
     let (code, base) = match powers.as_deref().and_then(<[i32]>::first) {
         None => (0, 0),
@@ -209,7 +195,7 @@ fn space(array: &Described) -> (u8, [(Role, f64, f64); 3]) {
     (code, [(along_x, x.0, x.1), (along_y, y.0, y.1), (along_z, z.0, z.1)])
 }
 
-/// The code of a unit of time, when the first item of the fourth dimension was taken, and the step, if it is time.
+/// Returns the code of the unit of time, and the first coordinate and the step of the fourth dimension if it is time.
 fn time(array: &Described) -> Option<(u8, f64, f64)> {
     let (index, axis) = dimension(array, 3).filter(|(_, axis)| axis.role == Role::Time)?;
     let (first, step) = spelling::spacing(array, index)?;
@@ -223,12 +209,12 @@ fn time(array: &Described) -> Option<(u8, f64, f64)> {
         "us" | "usec" | "microsecond" | "microseconds" => (24, 1.0),
         _ => (0, 1.0),
     };
-    // counted from some epoch it is a date, which a float of four bytes can't hold
+    // a coordinate since some epoch is a date, which a float of four bytes cannot hold
     let first = if units.contains(" since ") { 0.0 } else { first };
     Some((code, first * factor, step * factor))
 }
 
-/// A unit of length, as a power of ten of metres.
+/// Returns a unit of length as a power of ten of a meter.
 fn metres(unit: &str) -> Option<i32> {
     Some(match unit {
         "km" | "kilometer" | "kilometre" | "kilometers" | "kilometres" => 3,

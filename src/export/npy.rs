@@ -1,18 +1,18 @@
-//! NumPy's `.npy`, version 1.0, or 2.0 where the header is longer than 64 KiB: `numpy.lib.format`.
+//! NumPy's `.npy` (`numpy.lib.format`), version 1.0, or 2.0 if the header is longer than 64 KiB.
 
 use crate::util::json::{self, Value};
 use crate::zarr::dtype::{DType, DTypeKind};
 use crate::zarr::metadata::ArrayMetadata;
 
-/// Where the flat bytes begin is a multiple of this, as numpy has it, so that they can be mapped.
+/// Alignment of the flat bytes in the file, which numpy chose so that they can be mapped.
 const ALIGNMENT: usize = 64;
 
-/// True unless the items are objects, or of a struct whose fields numpy would not find again.
+/// Whether numpy can read the dtype from a header: not objects, nor structs with unusual field names.
 pub fn fits(metadata: &ArrayMetadata) -> bool {
     descr(&metadata.dtype, &metadata.dtype_json).is_some()
 }
 
-/// What stands before the flat bytes.
+/// Writes the header.
 pub fn header(metadata: &ArrayMetadata) -> Vec<u8> {
     let descr = descr(&metadata.dtype, &metadata.dtype_json).unwrap_or_default();
     let shape: String = metadata.shape.iter().map(|n| format!("{n}, ")).collect();
@@ -44,7 +44,7 @@ pub fn header(metadata: &ArrayMetadata) -> Vec<u8> {
     header
 }
 
-/// The dtype as Python spells it; None where numpy can't have it from a file.
+/// Returns the dtype as a Python literal; `None` if numpy cannot read it from a file.
 pub fn descr(dtype: &DType, json: &Value) -> Option<String> {
     match (dtype.kind(), json) {
         (DTypeKind::Object, _) => None,
@@ -65,7 +65,7 @@ pub fn descr(dtype: &DType, json: &Value) -> Option<String> {
     }
 }
 
-/// A Python string of it; None for letters that version 1 and 2 of the format can't hold.
+/// Returns text as a Python string; `None` if it has characters that versions 1 and 2 of the format cannot hold.
 fn quoted(text: &str) -> Option<String> {
     let plain = |c: char| (' '..='~').contains(&c) && c != '\'' && c != '\\';
     text.chars().all(plain).then(|| format!("'{text}'"))

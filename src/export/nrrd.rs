@@ -1,16 +1,16 @@
-//! A detached header of NRRD (<https://teem.sourceforge.net/nrrd/format.html>), which ITK, VTK, Slicer and teem read. Axes
-//! stand with the fastest first.
+//! The detached header of NRRD (<https://teem.sourceforge.net/nrrd/format.html>), which ITK, VTK, Slicer and teem read. The
+//! fastest axis comes first.
 
 use super::Described;
 use super::spelling::{self, float};
 use crate::zarr::metadata::ArrayMetadata;
 
-/// True for integers and floats of 4 and 8 bytes, in two to four dimensions: VTK 9.7 crashes where there are others.
+/// Whether the array holds integers, or floats of 4 or 8 bytes, in two to four dimensions. VTK 9.7 crashes on others.
 pub fn fits(metadata: &ArrayMetadata) -> bool {
     item_type(metadata).is_some() && (2..=4).contains(&metadata.shape.len()) && spelling::is_countable(metadata)
 }
 
-/// The header.
+/// Writes the header.
 pub fn text(array: &Described) -> String {
     let metadata = &array.metadata;
     let Some(item_type) = item_type(metadata) else { return String::new() };
@@ -39,7 +39,7 @@ pub fn text(array: &Described) -> String {
         add("labels", spelling::list(names, " "));
     }
     if steps.is_some() {
-        // where steps are unknown they count items
+        // an axis without known steps counts items and has no unit
         let units = |axis| spelling::spacing(array, axis).and(array.axes.get(axis)?.units.as_deref());
         let units = (0..count).rev().map(|axis| quoted(units(axis).unwrap_or_default()));
         add("space units", spelling::list(units, " "));
@@ -52,28 +52,18 @@ pub fn text(array: &Described) -> String {
 }
 
 fn item_type(metadata: &ArrayMetadata) -> Option<&'static str> {
-    Some(match spelling::number(&metadata.dtype)? {
-        "u1" => "uint8",
-        "i1" => "int8",
-        "u2" => "uint16",
-        "i2" => "int16",
-        "u4" => "uint32",
-        "i4" => "int32",
-        "u8" => "uint64",
-        "i8" => "int64",
-        "f4" => "float",
-        "f8" => "double",
-        _ => return None,
-    })
+    const NAMES: [&str; 12] =
+        ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float", "double", "", ""];
+    spelling::type_name(&metadata.dtype, NAMES)
 }
 
-/// The step along the axis `n`, the fastest being the first: a vector of the space whose axes are the array's.
+/// Returns the step along axis `n`, the fastest being 0, as a vector in the space of the array's axes.
 fn direction(steps: &[(f64, f64)], n: usize) -> String {
     let along = |(i, (_, step)): (usize, &(f64, f64))| if i == n { float(*step) } else { "0".to_string() };
     format!("({})", spelling::list(steps.iter().rev().enumerate().map(along), ","))
 }
 
-/// What stored values mean, as pairs of a key and a value: the format has no fields for it.
+/// Writes what stored values mean as key/value pairs, since NRRD has no fields for it.
 fn values(array: &Described) -> String {
     let pairs = [
         ("_FillValue", spelling::nodata(array).map(|nodata| nodata.to_string())),
@@ -83,7 +73,7 @@ fn values(array: &Described) -> String {
     pairs.into_iter().filter_map(|(key, value)| Some(format!("{key}:={}\n", value?))).collect()
 }
 
-/// Between double quotes, in one line.
+/// Puts text between double quotes, in one line.
 fn quoted(text: &str) -> String {
     format!("\"{}\"", spelling::line(text).replace('"', "\\\""))
 }

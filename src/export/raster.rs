@@ -1,23 +1,23 @@
-//! An array as image programs see it: columns, rows and bands, one band for each item of the dimensions before the last
-//! two. It knows no format.
+//! An array as image programs see it: columns, rows and bands. Each index of the dimensions before the last two is a band.
+//! This module knows no format.
 
 use super::described::{Described, Role};
 use super::spelling;
 use crate::zarr::metadata::ArrayMetadata;
 
-/// How many there are of each; an array of one dimension is one row.
+/// The size of an array as a raster; an array of one dimension is one row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Raster {
-    /// Items of a row.
+    /// Items in a row.
     pub columns: u64,
-    /// Rows of a band.
+    /// Rows in a band.
     pub rows: u64,
-    /// Bands, one after the other.
+    /// Number of bands, which follow each other.
     pub bands: u64,
 }
 
 impl Raster {
-    /// None of an array without dimensions or without items, or if there are more of anything than a C int counts.
+    /// Returns `None` for an array without dimensions or without items, or if a C int cannot count one of the sizes.
     pub fn of(metadata: &ArrayMetadata) -> Option<Self> {
         let mut lengths = metadata.shape.iter().rev().copied();
         let columns = lengths.next().filter(|_| spelling::is_countable(metadata))?;
@@ -27,20 +27,20 @@ impl Raster {
     }
 }
 
-/// Where the outer corner of the first pixel lies and how large pixels are.
+/// The position of a raster: the outer corner of its first pixel, and the size of a pixel.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Placed {
-    /// Of the corner.
+    /// X coordinate of the corner.
     pub x: f64,
-    /// Of the corner.
+    /// Y coordinate of the corner.
     pub y: f64,
-    /// To the next column.
+    /// Step from one column to the next.
     pub dx: f64,
-    /// To the next row; negative where the first row is the northernmost.
+    /// Step from one row to the next; negative if the first row is the northernmost.
     pub dy: f64,
 }
 
-/// Where the raster lies, if its rows and columns run along y and x at equal steps.
+/// Returns the position of the raster if its rows and columns run along y and x at equal steps.
 pub fn placed(array: &Described) -> Option<Placed> {
     let [.., y, x] = array.axes.as_slice() else { return None };
     if (y.role, x.role) != (Role::Y, Role::X) {
@@ -52,8 +52,8 @@ pub fn placed(array: &Described) -> Option<Placed> {
     Some(Placed { x: corner(x, dx), y: corner(y, dy), dx, dy })
 }
 
-/// What tells a band from the others: `time=36.5, level[2]` of coordinates and, where nothing tells them, of indices. A
-/// title where there is one band only.
+/// Returns a name that tells a band from the others: `time=36.5, level[2]`, by coordinates where they are known and by
+/// indices elsewhere. An array of one band is named by its title.
 pub fn band_label(array: &Described, band: u64) -> String {
     let leading = array.axes.len().saturating_sub(2);
     if leading == 0 {

@@ -1,27 +1,22 @@
-//! `README.txt`: what the array is, and ready lines for programs that need a shape typed. The lines are complete, and show
-//! how to read all of the array and a part from its middle.
+//! `README.txt`: what the array is, and complete lines for programs that need to be told the shape. They show how to read
+//! the whole array and a part from its middle.
 
 use super::Format;
 use super::described::Described;
-use super::recipes::{self, RecipeText};
+use super::recipes::{self, ExamplePart};
 use super::spelling::{self, float, list};
 use crate::util::json;
 use crate::zarr::dtype::{DType, DTypeKind};
 use crate::zarr::metadata::ArrayMetadata;
 
-/// Always.
-pub fn fits(_: &ArrayMetadata) -> bool {
-    true
-}
-
-/// The file.
+/// Writes the file.
 pub fn text(array: &Described) -> String {
     let mut text = heading(array);
-    let Some(part) = RecipeText::in_the_middle(&array.metadata) else { return text + "\nIt has no bytes.\n" };
+    let Some(part) = ExamplePart::in_the_middle(&array.metadata) else { return text + "\nIt has no bytes.\n" };
     text.push_str(
         "\nFor programs that find the shape themselves (a mount shows those that its option --headers names):\n",
     );
-    for format in Format::ALL.into_iter().filter(|format| format.tells(array)) {
+    for format in Format::ALL.into_iter().filter(|format| format.can_describe(array)) {
         text.extend(readers(format).map(|readers| format!("  {:<13} {readers}\n", format.name())));
     }
     text.push_str(&format!(
@@ -37,7 +32,7 @@ pub fn text(array: &Described) -> String {
     text
 }
 
-/// What the array is.
+/// Describes the array.
 fn heading(array: &Described) -> String {
     let metadata = &array.metadata;
     let name = spelling::name(array);
@@ -66,7 +61,7 @@ fn heading(array: &Described) -> String {
     text
 }
 
-/// The type, and what it is in words.
+/// Describes the type of the items.
 fn item(metadata: &ArrayMetadata) -> String {
     let dtype = &metadata.dtype;
     let word = match dtype.kind() {
@@ -95,7 +90,7 @@ fn item(metadata: &ArrayMetadata) -> String {
     format!("{name}{word}, {} bytes{order}", dtype.size())
 }
 
-/// Who reads a file, with a line to try it.
+/// Names the programs that read a file, with a command to try.
 fn readers(format: Format) -> Option<&'static str> {
     Some(match format {
         Format::Npy => "NumPy",

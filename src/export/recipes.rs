@@ -1,34 +1,34 @@
-//! Lines of other languages that read flat bytes: all of an array, and a part from its middle. It knows types and shapes,
-//! not what the values mean.
+//! Lines in other languages that read flat bytes: all of an array, and a part from its middle. This module knows types and
+//! shapes, not what the values mean.
 
 use super::npy;
 use super::spelling::{self, list};
 use crate::zarr::dtype::{DType, DTypeKind};
 use crate::zarr::metadata::ArrayMetadata;
 
-/// Rows of more bytes than this are not shown as one line of text.
+/// Maximum length in bytes of a row that `od` prints as one line.
 const MAX_LINE: u64 = 4096;
 
-/// The most dimensions that IDL has.
+/// Maximum number of dimensions in IDL.
 const MAX_IDL_DIMENSIONS: usize = 8;
 
-/// The most dimensions that Fortran has.
+/// Maximum number of dimensions in Fortran.
 const MAX_FORTRAN_DIMENSIONS: usize = 15;
 
 /// A part of an array: one item of one dimension, one row of two, one plane of more.
-pub struct RecipeText {
-    /// Of the dimensions before the part's own.
+pub struct ExamplePart {
+    /// The part's indices in the dimensions before its own.
     indices: Vec<u64>,
-    /// Of the part's own.
+    /// The lengths of the part's own dimensions.
     lengths: Vec<u64>,
-    /// Parts before it.
+    /// Number of parts of this size before the part.
     before: u64,
-    /// Of the part.
+    /// Size in bytes.
     bytes: u64,
 }
 
-impl RecipeText {
-    /// None of an array without bytes.
+impl ExamplePart {
+    /// Returns the part in the middle of an array; `None` if the array has no bytes.
     pub fn in_the_middle(metadata: &ArrayMetadata) -> Option<Self> {
         let (shape, size) = (&metadata.shape, metadata.dtype.size() as u64);
         if size == 0 || shape.contains(&0) {
@@ -41,10 +41,10 @@ impl RecipeText {
         let indices: Vec<u64> = leading.iter().map(|len| len / 2).collect();
         let before = leading.iter().zip(&indices).fold(0, |before, (len, index)| before * len + index);
         let bytes = lengths.iter().product::<u64>() * size;
-        Some(RecipeText { indices, lengths: lengths.to_vec(), before, bytes })
+        Some(ExamplePart { indices, lengths: lengths.to_vec(), before, bytes })
     }
 
-    /// As Python has it.
+    /// Spells the part in Python.
     pub fn name(&self) -> String {
         format!("a[{}]", if self.indices.is_empty() { "()".to_string() } else { list(&self.indices, ", ") })
     }
@@ -57,24 +57,24 @@ impl RecipeText {
         self.lengths.iter().product()
     }
 
-    /// The part's lengths, the fastest first.
+    /// Spells the part's lengths, the fastest first.
     fn reversed(&self, between: &str) -> String {
         list(self.lengths.iter().rev(), between)
     }
 
-    /// Its indices from 1, the fastest dimension first.
+    /// Spells the part's indices from 1, the fastest dimension first.
     fn indices_from_one(&self) -> String {
         let own = self.lengths.iter().map(|_| ":".to_string());
         list(own.chain(self.indices.iter().rev().map(|index| (index + 1).to_string())), ", ")
     }
 }
 
-/// Programs and their lines.
-pub fn of(metadata: &ArrayMetadata, part: &RecipeText) -> Vec<(&'static str, Vec<String>)> {
+/// Returns the programs that can read the array, each with its lines.
+pub fn of(metadata: &ArrayMetadata, part: &ExamplePart) -> Vec<(&'static str, Vec<String>)> {
     let mut recipes = Vec::new();
     recipes.extend(python(metadata, part).map(|lines| ("Python", lines)));
-    // a shape of one item is nothing that others have
-    if let Some(number) = ItemType::of(&metadata.dtype).filter(|_| !metadata.shape.is_empty()) {
+    // the other languages have no arrays without dimensions
+    if let Some(number) = NumberType::of(&metadata.dtype).filter(|_| !metadata.shape.is_empty()) {
         recipes.extend(julia(metadata, part, &number).map(|lines| ("Julia", lines)));
         recipes.extend(matlab(metadata, part, &number).map(|lines| ("MATLAB", lines)));
         recipes.extend(octave(metadata, part, &number).map(|lines| ("Octave", lines)));
@@ -86,18 +86,20 @@ pub fn of(metadata: &ArrayMetadata, part: &RecipeText) -> Vec<(&'static str, Vec
     recipes
 }
 
-/// A number, and its byte order where it has one.
-struct ItemType {
+/// A numeric type and its byte order.
+struct NumberType<'a> {
+    dtype: &'a DType,
+    /// One of [`spelling::number`], or `f2`.
     code: &'static str,
     size: usize,
     is_big: bool,
 }
 
-impl ItemType {
-    fn of(dtype: &DType) -> Option<Self> {
+impl<'a> NumberType<'a> {
+    fn of(dtype: &'a DType) -> Option<Self> {
         let is_half = *dtype.kind() == DTypeKind::Float && dtype.size() == 2;
         let code = if is_half { "f2" } else { spelling::number(dtype)? };
-        Some(ItemType { code, size: dtype.size(), is_big: dtype.is_big_endian() })
+        Some(NumberType { dtype, code, size: dtype.size(), is_big: dtype.is_big_endian() })
     }
 
     fn order(&self) -> &'static str {
@@ -108,25 +110,15 @@ impl ItemType {
         self.code.starts_with('c')
     }
 
-    /// MATLAB's word, which Octave has, too.
+    /// Returns the type's name in MATLAB and Octave.
     fn matlab(&self) -> Option<&'static str> {
-        Some(match self.code {
-            "i1" => "int8",
-            "u1" => "uint8",
-            "i2" => "int16",
-            "u2" => "uint16",
-            "i4" => "int32",
-            "u4" => "uint32",
-            "i8" => "int64",
-            "u8" => "uint64",
-            "f4" => "single",
-            "f8" => "double",
-            _ => return None,
-        })
+        const NAMES: [&str; 12] =
+            ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "single", "double", "", ""];
+        spelling::type_name(self.dtype, NAMES)
     }
 }
 
-fn python(metadata: &ArrayMetadata, part: &RecipeText) -> Option<Vec<String>> {
+fn python(metadata: &ArrayMetadata, part: &ExamplePart) -> Option<Vec<String>> {
     let descr = npy::descr(&metadata.dtype, &metadata.dtype_json)?;
     let shape = match metadata.shape.as_slice() {
         [len] => format!("({len},)"),
@@ -138,23 +130,22 @@ fn python(metadata: &ArrayMetadata, part: &RecipeText) -> Option<Vec<String>> {
     ])
 }
 
-fn julia(metadata: &ArrayMetadata, part: &RecipeText, number: &ItemType) -> Option<Vec<String>> {
-    let word = match number.code {
-        "i1" => "Int8",
-        "u1" => "UInt8",
-        "i2" => "Int16",
-        "u2" => "UInt16",
-        "i4" => "Int32",
-        "u4" => "UInt32",
-        "i8" => "Int64",
-        "u8" => "UInt64",
-        "f2" => "Float16",
-        "f4" => "Float32",
-        "f8" => "Float64",
-        "c8" => "ComplexF32",
-        "c16" => "ComplexF64",
-        _ => return None,
-    };
+fn julia(metadata: &ArrayMetadata, part: &ExamplePart, number: &NumberType) -> Option<Vec<String>> {
+    const NAMES: [&str; 12] = [
+        "Int8",
+        "UInt8",
+        "Int16",
+        "UInt16",
+        "Int32",
+        "UInt32",
+        "Int64",
+        "UInt64",
+        "Float32",
+        "Float64",
+        "ComplexF32",
+        "ComplexF64",
+    ];
+    let word = if number.code == "f2" { "Float16" } else { spelling::type_name(number.dtype, NAMES)? };
     let part = format!("a[{}]", part.indices_from_one());
     let part = match number.is_big {
         true if number.is_complex() => return None,
@@ -166,7 +157,7 @@ fn julia(metadata: &ArrayMetadata, part: &RecipeText, number: &ItemType) -> Opti
     Some(vec![format!("using Mmap; a = mmap(\"data.raw\", Array{{{word}, {count}}}, ({sizes}{comma})); part = {part}")])
 }
 
-fn matlab(metadata: &ArrayMetadata, part: &RecipeText, number: &ItemType) -> Option<Vec<String>> {
+fn matlab(metadata: &ArrayMetadata, part: &ExamplePart, number: &NumberType) -> Option<Vec<String>> {
     let word = number.matlab()?;
     let comma = if metadata.shape.len() == 1 { " 1" } else { "" };
     let sizes = spelling::sizes(metadata, " ");
@@ -175,7 +166,7 @@ fn matlab(metadata: &ArrayMetadata, part: &RecipeText, number: &ItemType) -> Opt
     Some(vec![format!("m = memmapfile('data.raw', 'Format', {{'{word}', [{sizes}{comma}], 'a'}}); part = {part};")])
 }
 
-fn octave(metadata: &ArrayMetadata, part: &RecipeText, number: &ItemType) -> Option<Vec<String>> {
+fn octave(metadata: &ArrayMetadata, part: &ExamplePart, number: &NumberType) -> Option<Vec<String>> {
     let word = number.matlab()?;
     let order = if number.is_big { "ieee-be" } else { "ieee-le" };
     let one = |lengths: &[u64]| if lengths.len() < 2 { " 1" } else { "" };
@@ -200,7 +191,7 @@ fn octave(metadata: &ArrayMetadata, part: &RecipeText, number: &ItemType) -> Opt
     ])
 }
 
-fn r(metadata: &ArrayMetadata, part: &RecipeText, number: &ItemType) -> Option<Vec<String>> {
+fn r(metadata: &ArrayMetadata, part: &ExamplePart, number: &NumberType) -> Option<Vec<String>> {
     let (what, more) = match number.code {
         "i1" => ("integer", ", size=1"),
         "u1" => ("integer", ", size=1, signed=FALSE"),
@@ -232,21 +223,24 @@ fn r(metadata: &ArrayMetadata, part: &RecipeText, number: &ItemType) -> Option<V
     ])
 }
 
-fn idl(metadata: &ArrayMetadata, part: &RecipeText, number: &ItemType) -> Option<Vec<String>> {
-    let (code, word) = match number.code {
-        "u1" => (1, "bytarr"),
-        "i2" => (2, "intarr"),
-        "i4" => (3, "lonarr"),
-        "f4" => (4, "fltarr"),
-        "f8" => (5, "dblarr"),
-        "c8" => (6, "complexarr"),
-        "c16" => (9, "dcomplexarr"),
-        "u2" => (12, "uintarr"),
-        "u4" => (13, "ulonarr"),
-        "i8" => (14, "lon64arr"),
-        "u8" => (15, "ulon64arr"),
-        _ => return None,
-    };
+fn idl(metadata: &ArrayMetadata, part: &ExamplePart, number: &NumberType) -> Option<Vec<String>> {
+    const CODES: [u8; 12] = [0, 1, 2, 12, 3, 13, 14, 15, 4, 5, 6, 9];
+    const WORDS: [&str; 12] = [
+        "",
+        "bytarr",
+        "intarr",
+        "uintarr",
+        "lonarr",
+        "ulonarr",
+        "lon64arr",
+        "ulon64arr",
+        "fltarr",
+        "dblarr",
+        "complexarr",
+        "dcomplexarr",
+    ];
+    let code = spelling::type_name(number.dtype, CODES)?;
+    let word = spelling::type_name(number.dtype, WORDS)?;
     if metadata.shape.len() > MAX_IDL_DIMENSIONS {
         return None;
     }
@@ -264,7 +258,7 @@ fn idl(metadata: &ArrayMetadata, part: &RecipeText, number: &ItemType) -> Option
     ])
 }
 
-fn fortran(metadata: &ArrayMetadata, part: &RecipeText, number: &ItemType) -> Option<Vec<String>> {
+fn fortran(metadata: &ArrayMetadata, part: &ExamplePart, number: &NumberType) -> Option<Vec<String>> {
     if metadata.shape.len() > MAX_FORTRAN_DIMENSIONS {
         return None;
     }
@@ -276,7 +270,7 @@ fn fortran(metadata: &ArrayMetadata, part: &RecipeText, number: &ItemType) -> Op
         "c" => ("complex", String::new()),
         _ => return None,
     };
-    // a complex number is told by the size of its parts
+    // Fortran gives a complex number the size of its parts
     let size = if letter == "c" { (number.size / 2).to_string() } else { size.to_string() };
     let lengths = if part.lengths.is_empty() { String::new() } else { format!("({})", part.reversed(", ")) };
     let (order, position) = (number.order(), part.offset() + 1);
@@ -287,9 +281,9 @@ fn fortran(metadata: &ArrayMetadata, part: &RecipeText, number: &ItemType) -> Op
     ])
 }
 
-fn shell(metadata: &ArrayMetadata, part: &RecipeText) -> Vec<String> {
+fn shell(metadata: &ArrayMetadata, part: &ExamplePart) -> Vec<String> {
     let (offset, bytes) = (part.offset(), part.bytes);
-    let number = ItemType::of(&metadata.dtype);
+    let number = NumberType::of(&metadata.dtype);
     let shown = match number.as_ref().map(|number| (number.code.as_bytes(), number.size)) {
         Some(([b'i', ..], size)) => format!("d{size}"),
         Some(([b'u', ..], size)) => format!("u{size}"),

@@ -1,66 +1,71 @@
-//! How headers spell what several of them have to say: types, numbers, names, steps. It knows no format.
+//! Spellings that several headers share: types, numbers, names, steps. This module knows no format.
 
 use super::described::{Coordinates, Described, MetadataNumber};
 use crate::zarr::dtype::{DType, DTypeKind};
 use crate::zarr::metadata::ArrayMetadata;
 
-/// The most coordinates that a header lists.
+/// Maximum number of coordinates that a header lists.
 pub const MAX_LISTED: u64 = 1 << 20;
 
-/// Letters of a name or a title.
+/// Maximum number of characters of a name or title.
 const MAX_LINE: usize = 200;
 
-/// DTypeKind and bytes of items that are numbers to other programs: `i2`, `u1`, `f4`, `c16`. Bools are bytes of 0 and 1. None
-/// for halves and extended floats, which few programs know, and for times, whose unit no header has a place for.
+/// The numeric types that other programs know, as kind and bytes.
+const NUMBERS: [&str; 12] = ["i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f4", "f8", "c8", "c16"];
+
+/// Returns the numeric type of a dtype as one of [`NUMBERS`]; Bools are bytes of 0 and 1. Half and extended floats, which few
+/// programs know, and times, whose unit no header can state, have none.
 pub fn number(dtype: &DType) -> Option<&'static str> {
-    Some(match (dtype.kind(), dtype.size()) {
-        (DTypeKind::Bool, _) => "u1",
-        (DTypeKind::Int, 1) => "i1",
-        (DTypeKind::Int, 2) => "i2",
-        (DTypeKind::Int, 4) => "i4",
-        (DTypeKind::Int, 8) => "i8",
-        (DTypeKind::UInt, 1) => "u1",
-        (DTypeKind::UInt, 2) => "u2",
-        (DTypeKind::UInt, 4) => "u4",
-        (DTypeKind::UInt, 8) => "u8",
-        (DTypeKind::Float, 4) => "f4",
-        (DTypeKind::Float, 8) => "f8",
-        (DTypeKind::Complex, 8) => "c8",
-        (DTypeKind::Complex, 16) => "c16",
+    let letter = match dtype.kind() {
+        DTypeKind::Bool | DTypeKind::UInt => 'u',
+        DTypeKind::Int => 'i',
+        DTypeKind::Float => 'f',
+        DTypeKind::Complex => 'c',
         _ => return None,
-    })
+    };
+    let name = format!("{letter}{}", dtype.size());
+    NUMBERS.into_iter().find(|number| *number == name)
 }
 
-/// True if there are items, and no dimension has more than a C int counts.
+/// Returns a format's own name or code for the dtype. `names` has one for each of [`NUMBERS`]: the signed and unsigned
+/// integers of 1, 2, 4 and 8 bytes, then floats and complex numbers. An empty name or 0 stands for a type that the format
+/// lacks.
+pub fn type_name<T: Copy + Default + PartialEq>(dtype: &DType, names: [T; NUMBERS.len()]) -> Option<T> {
+    let number = number(dtype)?;
+    let (_, name) = NUMBERS.into_iter().zip(names).find(|(known, _)| *known == number)?;
+    (name != T::default()).then_some(name)
+}
+
+/// Whether there are items, and a C int can count those of each dimension.
 pub fn is_countable(metadata: &ArrayMetadata) -> bool {
     metadata.shape.iter().all(|len| (1..=i32::MAX as u64).contains(len))
 }
 
-/// A float as C's strtod reads it.
+/// Spells a float as C's strtod reads it.
 pub fn float(x: f64) -> String {
     MetadataNumber::Float(x).to_string()
 }
 
-/// Numbers, or other things that spell themselves, with `between` them.
+/// Joins spelled items with `between`.
 pub fn list<T: ToString>(items: impl IntoIterator<Item = T>, between: &str) -> String {
     items.into_iter().map(|item| item.to_string()).collect::<Vec<_>>().join(between)
 }
 
-/// The lengths of the dimensions, the fastest first.
+/// Spells the lengths of the dimensions, the fastest first.
 pub fn sizes(metadata: &ArrayMetadata, between: &str) -> String {
     list(metadata.shape.iter().rev(), between)
 }
 
-/// Text in one line: what controls something becomes a space, and what follows after 200 letters goes, since some of it
-/// stands in a header thousands of times.
+/// Puts text into one line: control characters become spaces, and only the first 200 characters stay, since some headers
+/// repeat the text thousands of times.
 pub fn line(text: &str) -> String {
     let line: String = text.chars().take(MAX_LINE).map(|c| if c.is_control() { ' ' } else { c }).collect();
     line.trim().to_string()
 }
 
-/// Text between the tags of XML, or in an attribute's double quotes.
+/// Escapes text for XML, also within double quotes.
 pub fn xml(text: &str) -> String {
-    // what XML has no spelling for
+    // characters that XML cannot represent
     let text: String = text
         .chars()
         .map(|c| {
@@ -74,64 +79,64 @@ pub fn xml(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
-/// The name of a dimension; `dim` and its number where nothing tells.
+/// Returns the name of a dimension; `dim` and its number if it has none.
 pub fn axis_name(array: &Described, axis: usize) -> String {
     let name = array.axes.get(axis).and_then(|axis| axis.name.as_deref()).map(line);
     name.filter(|name| !name.is_empty()).unwrap_or_else(|| format!("dim{axis}"))
 }
 
-/// The array's name in one line, never empty.
+/// Returns the array's name in one line, never empty.
 pub fn name(array: &Described) -> String {
     let name = line(&array.name);
     if name.is_empty() { "data".to_string() } else { name }
 }
 
-/// A title in one line: the long name, or else the name.
+/// Returns a title in one line: the long name, or else the name.
 pub fn title(array: &Described) -> String {
     let title = array.long_name.as_deref().map(line).filter(|title| !title.is_empty());
     title.unwrap_or_else(|| name(array))
 }
 
-/// The first coordinate and the step of each dimension, in the array's own order; unit steps from 0 where they are not
-/// regular. None if none is.
+/// Returns the first coordinate and the step of each dimension, in the array's order, with unit steps from 0 for
+/// dimensions without regular coordinates. Returns `None` if no dimension has any.
 pub fn steps(array: &Described) -> Option<Vec<(f64, f64)>> {
     let regular: Vec<_> = (0..array.axes.len()).map(|axis| spacing(array, axis)).collect();
     let known = regular.iter().any(Option::is_some);
     known.then(|| regular.into_iter().map(|steps| steps.unwrap_or((0.0, 1.0))).collect())
 }
 
-/// The first coordinate and the step of a dimension, if they are regular numbers.
+/// Returns the first coordinate and the step of a dimension with regular, finite coordinates.
 pub fn spacing(array: &Described, axis: usize) -> Option<(f64, f64)> {
     array.spacing(axis).filter(|(first, step)| first.is_finite() && step.is_finite() && *step != 0.0)
 }
 
-/// Where the item `index` of a dimension lies; None where nothing tells.
+/// Returns the coordinate of the item `index` of a dimension, if it is known and finite.
 pub fn coordinate(array: &Described, axis: usize, index: u64) -> Option<f64> {
     let coordinate = match &array.axes.get(axis)?.coordinates {
         Coordinates::Unknown => None,
         Coordinates::Regular { first, step } => Some(at(*first, *step, index)),
-        Coordinates::Irregular { values, .. } => values.get(usize::try_from(index).ok()?).copied(),
+        Coordinates::Irregular { values } => values.get(usize::try_from(index).ok()?).copied(),
     };
     coordinate.filter(|x| x.is_finite())
 }
 
-/// Where the item `index` lies at equal steps from the first.
+/// Returns the coordinate of the item `index` at equal steps.
 pub fn at(first: f64, step: f64, index: u64) -> f64 {
     let x = first + step * index as f64;
     if x.abs() < step.abs() * 1e-9 { 0.0 } else { rounded(x) }
 }
 
-/// Without what a sum has left in the last digits.
+/// Drops the last digits of a sum, which hold rounding errors.
 pub fn rounded(x: f64) -> f64 {
     if x.fract() == 0.0 { x } else { format!("{x:.14e}").parse().unwrap_or(x) }
 }
 
-/// The value that stands for missing ones, as an item holds it; None if no item can.
+/// Returns the missing value as an item can hold it; `None` if no item can.
 pub fn nodata(array: &Described) -> Option<MetadataNumber> {
     item(&array.metadata.dtype, array.nodata?)
 }
 
-/// A number as an item of the dtype holds it; `None` if no item can.
+/// Returns a number as an item of the dtype holds it; `None` if no item can.
 pub fn item(dtype: &DType, nodata: MetadataNumber) -> Option<MetadataNumber> {
     let bits = 8 * dtype.size() as u32;
     let within = match dtype.kind() {

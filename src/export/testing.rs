@@ -47,7 +47,7 @@ pub fn geographic() -> Described {
 
 /// Time in days of months, four levels, latitude from south to north, longitude; packed, big-endian.
 pub fn model() -> Described {
-    let irregular = |values: &[f64]| Coordinates::Irregular { values: values.to_vec(), source: None };
+    let irregular = |values: &[f64]| Coordinates::Irregular { values: values.to_vec() };
     Described {
         name: "sea-surface temperature".into(),
         axes: vec![
@@ -85,7 +85,7 @@ pub fn hostile() -> Vec<Described> {
     let mut all = Vec::new();
     for (first, step) in strange.iter().flat_map(|first| strange.iter().map(move |step| (*first, *step))) {
         let regular = Coordinates::Regular { first, step };
-        let irregular = Coordinates::Irregular { values: vec![step; 3], source: None };
+        let irregular = Coordinates::Irregular { values: vec![step; 3] };
         let named = |role, coordinates, len| axis(&long, role, &long, coordinates, len);
         let most = i32::MAX as u64;
         for axes in [

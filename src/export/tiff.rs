@@ -1,6 +1,7 @@
-//! TIFF 6.0, or BigTIFF where offsets need more than 32 bits: a page for each item of the dimensions before the last two,
-//! each one strip. All directories come first, then the flat bytes in the header's byte order, at a multiple of 4096, so
-//! that they can be mapped. ImageJ finds the dimensions in the first page's description, GDAL the place in tags of GeoTIFF.
+//! TIFF 6.0, or BigTIFF if offsets need more than 32 bits. Each index of the dimensions before the last two is a page of one
+//! strip. All directories come first. The flat bytes follow at a multiple of 4096, in the header's byte order, so that
+//! programs can map them. ImageJ reads the dimensions from the first page's description, GDAL the position from GeoTIFF
+//! tags.
 
 mod geo;
 mod image_j;
@@ -12,13 +13,13 @@ use crate::zarr::dtype::{DType, DTypeKind};
 use crate::zarr::metadata::ArrayMetadata;
 use std::collections::BTreeMap;
 
-/// The most pages: GDAL and tifffile go through all of them.
+/// Maximum number of pages: GDAL and tifffile read the directory of each.
 const MAX_PAGES: u64 = 1 << 16;
 
-/// Where the flat bytes begin is a multiple of this.
+/// Alignment of the flat bytes in the file, in bytes.
 const ALIGNMENT: u64 = 4096;
 
-/// No header is longer, in bytes: a page has some twenty tags of up to 20 bytes, and the texts have their limits.
+/// Upper bound of the header in bytes: a page has some twenty tags of up to 20 bytes, and texts are bounded.
 const MAX_HEADER: u64 = 64 << 20;
 
 const IMAGE_WIDTH: u16 = 256;
@@ -33,7 +34,7 @@ const ROWS_PER_STRIP: u16 = 278;
 const STRIP_BYTE_COUNTS: u16 = 279;
 const SAMPLE_FORMAT: u16 = 339;
 
-/// The values of tags, by number.
+/// The values of tags by number.
 type Tags = BTreeMap<u16, TagValue>;
 
 /// The value of a tag.
@@ -44,18 +45,18 @@ enum TagValue {
     Long(u32),
     Rational(u32, u32),
     Double(Vec<f64>),
-    /// Of BigTIFF.
+    /// Exists in BigTIFF alone.
     Long8(u64),
 }
 
-/// True for numbers, also complex ones, in as many pages as programs can go through. Bools are bytes. Halves, which ITK
-/// takes for integers without a word, are not shown.
+/// Whether the array holds real or complex numbers in a bounded number of pages. Bools are bytes. Half floats are refused
+/// because ITK silently reads them as integers.
 pub fn fits(metadata: &ArrayMetadata) -> bool {
     let pages = Raster::of(metadata).map(|raster| raster.bands);
     sample_format(&metadata.dtype).is_some() && pages.is_some_and(|pages| pages <= MAX_PAGES)
 }
 
-/// What stands before the flat bytes.
+/// Writes the header.
 pub fn header(array: &Described) -> Vec<u8> {
     let dtype = &array.metadata.dtype;
     let (Some(raster), Some(format)) = (Raster::of(&array.metadata), sample_format(dtype)) else { return Vec::new() };
@@ -67,7 +68,7 @@ pub fn header(array: &Described) -> Vec<u8> {
         (IMAGE_LENGTH, TagValue::Long(raster.rows as u32)),
         (BITS_PER_SAMPLE, TagValue::Short(vec![8 * dtype.size() as u16])),
         (COMPRESSION, TagValue::Short(vec![1])),
-        // 0 is black
+        // BlackIsZero
         (PHOTOMETRIC, TagValue::Short(vec![1])),
         (DESCRIPTION, TagValue::Ascii(image_j::description(array, raster.bands))),
         (STRIP_OFFSETS, length(0)),
@@ -81,7 +82,7 @@ pub fn header(array: &Described) -> Vec<u8> {
     Layout { is_big, is_big_endian: dtype.is_big_endian() }.header(&tags, raster.bands, strip)
 }
 
-/// What samples are: unsigned, signed, floats, complex floats.
+/// Returns the code for unsigned, signed, float or complex samples.
 fn sample_format(dtype: &DType) -> Option<u16> {
     match (dtype.kind(), dtype.size()) {
         (DTypeKind::Bool | DTypeKind::UInt, _) => Some(1),
@@ -92,7 +93,7 @@ fn sample_format(dtype: &DType) -> Option<u16> {
     }
 }
 
-/// How tags become bytes.
+/// The variant of the format, which decides how tags are written.
 #[derive(Clone, Copy)]
 struct Layout {
     is_big: bool,
@@ -100,10 +101,10 @@ struct Layout {
 }
 
 impl Layout {
-    /// The header of so many `pages` with these tags and strips of `strip` bytes. The offsets of strips are filled in;
-    /// only the first page has the description.
+    /// Writes a header of `pages` pages with the same tags, whose strips have `strip` bytes. Each page gets its own strip
+    /// offset; only the first has the description.
     fn header(self, tags: &Tags, pages: u64, strip: u64) -> Vec<u8> {
-        // what is too long for a tag comes before the directories, once for all pages
+        // values that are too long for a tag precede the directories, once for all pages
         let mut shared = HeaderFields::new(self.is_big_endian);
         let begin = if self.is_big { 16 } else { 8 };
         let fields: BTreeMap<u16, Vec<u8>> =
@@ -142,7 +143,7 @@ impl Layout {
         file.into_bytes()
     }
 
-    /// What stands in a tag: its value, or where that is.
+    /// Returns the value field of a tag: the value itself, or the offset at which `shared` holds it.
     fn field(self, value: &TagValue, begin: u64, shared: &mut HeaderFields) -> Vec<u8> {
         let width = if self.is_big { 8 } else { 4 };
         let mut bytes = HeaderFields::new(self.is_big_endian);
@@ -154,7 +155,7 @@ impl Layout {
         let mut field = HeaderFields::new(self.is_big_endian);
         self.offset(begin + shared.len() as u64, &mut field);
         shared.bytes(&bytes.into_bytes());
-        // all values begin at even positions; eight suit the largest
+        // the format asks for even offsets; multiples of eight suit the largest values
         shared.zeros(shared.len().next_multiple_of(8) - shared.len());
         field.into_bytes()
     }
@@ -192,7 +193,7 @@ impl TagValue {
 
     fn count(&self) -> u64 {
         match self {
-            // with the 0 at its end
+            // includes the terminating NUL
             TagValue::Ascii(text) => text.len() as u64 + 1,
             TagValue::Short(numbers) => numbers.len() as u64,
             TagValue::Double(numbers) => numbers.len() as u64,

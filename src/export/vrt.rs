@@ -1,6 +1,6 @@
-//! A raster of GDAL over `data.raw`: a `VRTRawRasterBand` for each band
-//! (<https://gdal.org/en/stable/drivers/raster/vrt.html>). GDAL reads 8-bit signed integers from version 3.7 on, 64-bit
-//! ones from 3.5.
+//! GDAL's virtual raster over `data.raw`: a `VRTRawRasterBand` for each band
+//! (<https://gdal.org/en/stable/drivers/raster/vrt.html>). GDAL reads 8-bit signed integers since version 3.7 and 64-bit
+//! integers since 3.5.
 
 use super::Composite;
 use super::described::{Coordinates, Described};
@@ -14,30 +14,29 @@ mod edit;
 
 pub use edit::VrtContent;
 
-/// GDAL opens no more unless it is told to.
+/// Maximum number of bands, GDAL's own default limit.
 const MAX_BANDS: u64 = 65536;
 
-/// Attributes longer than this are left out.
+/// Maximum length of an attribute in bytes; longer ones are left out.
 const MAX_ATTRIBUTE: usize = 1000;
 
-/// True for numbers, where a row has fewer than 2^31 bytes and there are no more than 65536 bands.
+/// Whether the array holds numbers, a row has fewer than 2^31 bytes, and there are at most 65536 bands.
 pub fn fits(metadata: &ArrayMetadata) -> bool {
     let row = |raster: Raster| raster.columns.saturating_mul(metadata.dtype.size() as u64);
     data_type(metadata).is_some()
         && Raster::of(metadata).is_some_and(|raster| raster.bands <= MAX_BANDS && row(raster) <= i32::MAX as u64)
 }
 
-/// Bands whose text is made at once, when a part of it is read.
+/// Number of bands whose text is generated together when a part of it is read.
 const BLOCK: u64 = 64;
 
-/// Where there are more bands than this, what stands in each of them is kept short.
+/// Number of bands above which the text of each band is kept short.
 const MANY_BANDS: u64 = 1024;
 
-/// Letters of a label or a unit where there are many bands.
+/// Maximum number of characters of a label or a unit if there are many bands.
 const SHORT: usize = 48;
 
-/// The file. **Its size is found without holding its text**: bands are told in blocks, each of which is made when it is
-/// read.
+/// Makes the file. The text of its bands is generated when it is read, in blocks, so that many bands take no memory.
 pub fn file(array: &Described) -> Composite {
     let metadata = &array.metadata;
     let (Some(raster), Some(data_type)) = (Raster::of(metadata), data_type(metadata)) else {
@@ -49,7 +48,7 @@ pub fn file(array: &Described) -> Composite {
     let letters = if raster.bands > MANY_BANDS { SHORT } else { usize::MAX };
     let leading = array.axes.len().saturating_sub(2);
     let mut axes = array.axes.clone();
-    // only the leading ones have a place in labels
+    // labels show only the coordinates of leading dimensions
     axes.iter_mut().skip(leading).for_each(|axis| axis.coordinates = Coordinates::Unknown);
     let labels = Described { axes, attributes: Arc::default(), crs: None, ..array.clone() };
     let same = Arc::new(EachBand { raster, data_type, letters, meaning: meaning(array, letters), labels });
@@ -66,19 +65,19 @@ pub fn file(array: &Described) -> Composite {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Bands {
     same: Arc<EachBand>,
-    /// The number of the first one.
+    /// The index of the first band.
     first: u64,
 }
 
-/// What is the same in each band.
+/// What all bands share.
 #[derive(Debug, PartialEq)]
 struct EachBand {
     raster: Raster,
     data_type: &'static str,
-    /// Most letters of a label.
+    /// Maximum number of characters of a label.
     letters: usize,
     meaning: String,
-    /// What labels are made of.
+    /// The array, reduced to what labels need.
     labels: Described,
 }
 
@@ -115,24 +114,14 @@ fn short(text: &str, letters: usize) -> String {
 }
 
 fn data_type(metadata: &ArrayMetadata) -> Option<&'static str> {
-    Some(match spelling::number(&metadata.dtype)? {
-        "u1" => "Byte",
-        "i1" => "Int8",
-        "u2" => "UInt16",
-        "i2" => "Int16",
-        "u4" => "UInt32",
-        "i4" => "Int32",
-        "u8" => "UInt64",
-        "i8" => "Int64",
-        "f4" => "Float32",
-        "f8" => "Float64",
-        "c8" => "CFloat32",
-        "c16" => "CFloat64",
-        _ => return None,
-    })
+    const NAMES: [&str; 12] = [
+        "Int8", "Byte", "Int16", "UInt16", "Int32", "UInt32", "Int64", "UInt64", "Float32", "Float64", "CFloat32",
+        "CFloat64",
+    ];
+    spelling::type_name(&metadata.dtype, NAMES)
 }
 
-/// Reference system and transform, which GDAL has for the whole raster.
+/// Writes the reference system and the transform, which apply to the whole raster.
 fn place(array: &Described) -> String {
     let Some(placed) = raster::placed(array) else { return String::new() };
     let mut text = String::new();
@@ -144,7 +133,7 @@ fn place(array: &Described) -> String {
     text + &format!("  <GeoTransform>{}</GeoTransform>\n", numbers.join(", "))
 }
 
-/// The attributes that are plain texts and numbers, as GDAL's metadata.
+/// Writes the attributes that are plain texts and numbers as GDAL's metadata.
 fn attributes(array: &Described) -> String {
     let item = |(name, value): (&String, &Value)| {
         let plain = json::text(value).map(str::to_string).or_else(|| json::float(value).map(|_| json::write(value)));
@@ -155,7 +144,7 @@ fn attributes(array: &Described) -> String {
     if items.is_empty() { items } else { format!("  <Metadata>\n{items}  </Metadata>\n") }
 }
 
-/// What the values of each band mean.
+/// Writes what the values of each band mean.
 fn meaning(array: &Described, letters: usize) -> String {
     let elements = [
         ("NoDataValue", spelling::nodata(array).map(|nodata| nodata.to_string())),

@@ -1,16 +1,16 @@
-//! XDMF, version 2 (<https://www.xdmf.org>), which VTK, ParaView and VisIt read: a mesh of the last two or three
-//! dimensions, and a collection of such meshes, one for each step, where a dimension of time or a fourth one is before
-//! them. Axes stand in the array's own order, the slowest first.
+//! XDMF, version 2 (<https://www.xdmf.org>), which VTK, ParaView and VisIt read. The last two or three dimensions form a
+//! mesh. A time or fourth dimension before them makes a collection of such meshes, one for each step. Axes keep the array's
+//! order, the slowest first.
 
 use super::described::{Coordinates, Described, DescribedAxis, Role};
 use super::spelling::{self, float, list, xml};
 use crate::zarr::metadata::ArrayMetadata;
 
-/// A collection has no more steps: each takes half a kilobyte.
+/// Maximum number of steps in a collection: each takes half a kilobyte.
 const MAX_STEPS: u64 = 10_000;
 
-/// True for integers and floats of 4 and 8 bytes, in two or three dimensions, and in four unless there are too many steps.
-/// VTK takes half of an unsigned integer of 64 bits.
+/// Whether the array holds integers or floats of 4 or 8 bytes, in two or three dimensions, or in four with a bounded number
+/// of steps. VTK reads only half of each unsigned 64-bit integer.
 pub fn fits(metadata: &ArrayMetadata) -> bool {
     let is_mesh = match metadata.shape.as_slice() {
         [_, _] | [_, _, _] => true,
@@ -20,7 +20,7 @@ pub fn fits(metadata: &ArrayMetadata) -> bool {
     is_mesh && number_type(metadata).is_some() && spelling::is_countable(metadata)
 }
 
-/// The file.
+/// Writes the file.
 pub fn text(array: &Described) -> String {
     let metadata = &array.metadata;
     let grids = match array.axes.split_first() {
@@ -42,22 +42,13 @@ fn is_time(axis: &DescribedAxis) -> bool {
     axis.role == Role::Time && axis.len <= MAX_STEPS
 }
 
-/// The name of the type and its bytes.
+/// Returns XDMF's name of the type and its size in bytes.
 fn number_type(metadata: &ArrayMetadata) -> Option<(&'static str, usize)> {
-    let name = match spelling::number(&metadata.dtype)? {
-        "u1" => "UChar",
-        "i1" => "Char",
-        "u2" => "UShort",
-        "i2" => "Short",
-        "u4" => "UInt",
-        "i4" | "i8" => "Int",
-        "f4" | "f8" => "Float",
-        _ => return None,
-    };
-    Some((name, metadata.dtype.size()))
+    const NAMES: [&str; 12] = ["Char", "UChar", "Short", "UShort", "Int", "UInt", "Int", "", "Float", "Float", "", ""];
+    Some((spelling::type_name(&metadata.dtype, NAMES)?, metadata.dtype.size()))
 }
 
-/// One grid for each item of the first dimension; all of them share the mesh.
+/// Writes one grid for each item of the first dimension; all of them share the mesh.
 fn collection(array: &Described, steps: &DescribedAxis, axes: &[DescribedAxis]) -> String {
     let shape = array.metadata.shape.get(1..).unwrap_or_default();
     let stride = shape.iter().product::<u64>() * array.metadata.dtype.size() as u64;
@@ -72,7 +63,7 @@ fn collection(array: &Described, steps: &DescribedAxis, axes: &[DescribedAxis]) 
     format!("{}<Grid Name=\"data\" GridType=\"Collection\" CollectionType=\"Temporal\">\n{grids}</Grid>\n", mesh(axes))
 }
 
-/// The coordinates of the first dimension; indices where they don't increase.
+/// Returns the coordinates of the first dimension, or its indices if the coordinates do not increase.
 fn times(array: &Described, len: u64) -> Vec<f64> {
     let coordinates: Option<Vec<f64>> = (0..len).map(|i| spelling::coordinate(array, 0, i)).collect();
     let increasing = coordinates.filter(|times| times.is_sorted_by(|a, b| a < b));
@@ -83,7 +74,7 @@ fn grid(name: &str, mesh: &str, values: &str) -> String {
     format!("<Grid Name=\"{name}\" GridType=\"Uniform\">\n{mesh}{values}</Grid>\n")
 }
 
-/// Where the items lie: at equal steps, or, where the coordinates of one dimension are irregular, at listed coordinates.
+/// Writes the positions of the items: equal steps if all dimensions have them, else lists of coordinates.
 fn mesh(axes: &[DescribedAxis]) -> String {
     let item = |numbers: Vec<f64>| {
         format!(
@@ -92,7 +83,7 @@ fn mesh(axes: &[DescribedAxis]) -> String {
             list(numbers.iter().map(|x| float(*x)), " ")
         )
     };
-    // VTK lays a mesh of two dimensions across y and z
+    // VTK places a mesh of two dimensions across y and z
     let is_flat = axes.len() == 2;
     let may_list = axes.iter().all(|axis| axis.len <= spelling::MAX_LISTED);
     let steps: Option<Vec<(f64, f64)>> = axes.iter().map(|axis| steps(axis, may_list)).collect();
@@ -114,12 +105,12 @@ fn mesh(axes: &[DescribedAxis]) -> String {
     )
 }
 
-/// The first coordinate and the step; unit steps where nothing usable tells. None where coordinates are irregular and may
-/// be listed.
+/// Returns the first coordinate and the step, with unit steps if nothing usable is known; `None` if coordinates are irregular
+/// and may be listed.
 fn steps(axis: &DescribedAxis, may_list: bool) -> Option<(f64, f64)> {
     match &axis.coordinates {
         Coordinates::Regular { first, step } if first.is_finite() && step.is_finite() => Some((*first, *step)),
-        Coordinates::Irregular { values, .. } if may_list && is_mesh_line(axis, values) => None,
+        Coordinates::Irregular { values } if may_list && is_mesh_line(axis, values) => None,
         _ => Some((0.0, 1.0)),
     }
 }
@@ -128,16 +119,16 @@ fn is_mesh_line(axis: &DescribedAxis, values: &[f64]) -> bool {
     values.len() as u64 == axis.len && values.iter().all(|x| x.is_finite())
 }
 
-/// All coordinates of a dimension. They stand in the header itself: those of an array that holds them may be packed.
+/// Returns all coordinates of a dimension. The header holds them itself because the array that has them may be packed.
 fn listed(axis: &DescribedAxis) -> Vec<f64> {
     match (&axis.coordinates, steps(axis, true)) {
         (_, Some((first, step))) => (0..axis.len).map(|i| spelling::at(first, step, i)).collect(),
-        (Coordinates::Irregular { values, .. }, None) => values.clone(),
+        (Coordinates::Irregular { values }, None) => values.clone(),
         (_, None) => Vec::new(),
     }
 }
 
-/// The values of one mesh, which begin at a byte of the flat array.
+/// Writes the values of one mesh, which begin at byte `seek` of the flat array.
 fn values(array: &Described, shape: &[u64], seek: u64) -> String {
     let Some((number_type, precision)) = number_type(&array.metadata) else { return String::new() };
     let is_flat = shape.len() == 2;
@@ -224,8 +215,8 @@ mod tests {
     #[test]
     fn steps_without_increasing_coordinates_are_counted() {
         let mut array = testing::model();
-        array.axes[0].coordinates = Coordinates::Irregular { values: vec![3.0, f64::NAN, 4.0], source: None };
-        array.axes[1].coordinates = Coordinates::Irregular { values: vec![1.0, f64::NAN, 4.0, 5.0], source: None };
+        array.axes[0].coordinates = Coordinates::Irregular { values: vec![3.0, f64::NAN, 4.0] };
+        array.axes[1].coordinates = Coordinates::Irregular { values: vec![1.0, f64::NAN, 4.0, 5.0] };
         let text = text(&array);
         assert!(text.contains("<Time Value=\"2\"/>"), "{text}");
         assert!(text.contains(">0 1 2 3</DataItem>"), "{text}");

@@ -39,7 +39,7 @@ fn open(fs: &Fs, file: Composite) -> u64 {
 
 /// A header, `a` as it is, padding, `b` with its items reversed, a last byte.
 fn file(swap: usize) -> (Composite, Vec<u8>, Vec<bool>) {
-    let mut file = Composite::text("head".into());
+    let mut file = Composite::from("head".to_string());
     file.push_flat(Key::root().join("a"), &metadata("a"), ItemForm::AsStored);
     file.pad_to(8);
     file.push_flat(Key::root().join("b"), &metadata("b"), ItemForm::Reversed(swap));

@@ -61,7 +61,7 @@ impl Coordinate {
             (Coordinates::Unknown, Grant::default())
         });
         match &values {
-            Coordinates::Irregular { values, .. } => memory.shrink_to(size_of_val(values.as_slice())),
+            Coordinates::Irregular { values } => memory.shrink_to(size_of_val(values.as_slice())),
             _ => memory.shrink_to(0),
         }
         let word = |name: &str| attributes::line(&attributes, name);
@@ -113,9 +113,7 @@ fn values(cache: &Cache, array: &Array, attributes: &Map<String, Value>) -> Resu
     if let Some((first, step)) = regular(&values, precision(dtype)) {
         return Ok(Coordinates::Regular { first, step });
     }
-    let is_plain = !is_time && scale == 1.0 && offset.is_none_or(|offset| offset == 0.0);
-    let source = is_plain.then(|| (array.key().clone(), Box::new(metadata.clone())));
-    Ok(Coordinates::Irregular { values, source })
+    Ok(Coordinates::Irregular { values })
 }
 
 /// Returns all flat bytes of an array that is small enough to be read as a whole.

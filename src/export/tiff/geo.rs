@@ -1,4 +1,4 @@
-//! GeoTIFF 1.1 (OGC 19-008r4): where the raster lies, and in which reference system; and GDAL's own tags.
+//! GeoTIFF 1.1 (OGC 19-008r4), the position of the raster and its reference system; and GDAL's own tags.
 
 use super::super::{raster, spelling};
 use super::{Described, TagValue, Tags};
@@ -10,7 +10,7 @@ const GEO_KEYS: u16 = 34735;
 const GDAL_METADATA: u16 = 42112;
 const GDAL_NODATA: u16 = 42113;
 
-/// Adds what is known to the tags.
+/// Adds the tags that the array has values for.
 pub fn tags(array: &Described, tags: &mut Tags) {
     if let Some(raster::Placed { x, y, dx, dy }) = raster::placed(array) {
         if dx > 0.0 && dy < 0.0 {
@@ -30,9 +30,9 @@ pub fn tags(array: &Described, tags: &mut Tags) {
     }
 }
 
-/// The directory of keys: each with its value, which has its place in it.
+/// Returns the directory of keys, each with its value in place.
 fn geo_keys(array: &Described) -> Vec<u16> {
-    // GTRasterType: pixels are areas, whose corner is tied
+    // GTRasterType: the tie point is the corner of a pixel
     let mut keys = vec![(1025, 1)];
     if let Some((is_geographic, code)) = system(array) {
         // GTModelType; GeodeticCRS or ProjectedCRS
@@ -43,16 +43,16 @@ fn geo_keys(array: &Described) -> Vec<u16> {
     directory.into_iter().chain(keys.into_iter().flat_map(|(key, value)| [key, 0, 1, value])).collect()
 }
 
-/// Whether the reference system is of longitude and latitude, and its number in EPSG's table.
+/// Returns whether the reference system is geographic, and its EPSG code.
 fn system(array: &Described) -> Option<(bool, u16)> {
     let crs = array.crs.as_ref()?;
     let code = crs.authority.as_deref()?.strip_prefix("EPSG:")?.parse().ok()?;
-    // a number alone doesn't tell which of the two it is
+    // the code alone does not say whether the system is geographic
     let is_known = crs.is_geographic || crs.wkt.is_some() || crs.projjson.is_some();
     is_known.then_some((crs.is_geographic, code))
 }
 
-/// What GDAL keeps of a band in XML: scaling, units, a title.
+/// Writes GDAL's XML about a band: scaling, units, title.
 fn metadata(array: &Described) -> Option<String> {
     let items = [
         ("DESCRIPTION", "description", array.long_name.as_deref().map(spelling::line)),

@@ -1,5 +1,5 @@
-//! What ImageJ wants to know of a stack: a description in lines of `name=value`, and the resolution (ImageJ's
-//! `TiffEncoder`, which tifffile and Bio-Formats read alike).
+//! ImageJ's description of a stack in lines of `name=value`, and the resolution, as ImageJ's `TiffEncoder` writes them.
+//! tifffile and Bio-Formats read them too.
 
 use super::super::described::{DescribedAxis, Role};
 use super::super::spelling;
@@ -9,7 +9,7 @@ const X_RESOLUTION: u16 = 282;
 const Y_RESOLUTION: u16 = 283;
 const RESOLUTION_UNIT: u16 = 296;
 
-/// What a page is one of, in the order in which ImageJ goes through them: the last is fastest.
+/// A dimension of a stack, in ImageJ's order: the last is the fastest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum StackDimension {
     Frames,
@@ -17,7 +17,7 @@ enum StackDimension {
     Channels,
 }
 
-/// The description of the first page. Frames, slices and channels are told where the dimensions are in ImageJ's order;
+/// Returns the description of the first page. It has frames, slices and channels if the dimensions are in ImageJ's order;
 /// else all pages are images of one stack.
 pub fn description(array: &Described, pages: u64) -> String {
     let mut text = format!("ImageJ=1.53t\nimages={pages}\n");
@@ -47,16 +47,16 @@ pub fn description(array: &Described, pages: u64) -> String {
     text
 }
 
-/// Pixels for each unit of length.
+/// Adds the number of pixels per unit of length.
 pub fn resolution(array: &Described, tags: &mut Tags) {
     let Some([y, x]) = pixel(array) else { return };
     if let (Some(x), Some(y)) = (for_each_unit(x.0), for_each_unit(y.0)) {
-        // of a unit that only ImageJ's description names
+        // RESOLUTION_UNIT 1: only ImageJ's description names the unit
         tags.extend([(X_RESOLUTION, x), (Y_RESOLUTION, y), (RESOLUTION_UNIT, TagValue::Short(vec![1]))]);
     }
 }
 
-/// The dimensions before the last two, if they are in ImageJ's order; those of one item don't matter.
+/// Returns the dimensions before the last two if they are in ImageJ's order; those of one item are left out.
 fn stack(array: &Described) -> Option<Vec<(StackDimension, u64)>> {
     let leading = array.axes.len().saturating_sub(2);
     let many = array.axes.iter().take(leading).filter(|axis| axis.len > 1);
@@ -73,7 +73,7 @@ fn dimension(axis: &DescribedAxis) -> Option<StackDimension> {
     }
 }
 
-/// The steps of the last two dimensions and their units, of images that don't lie on the Earth.
+/// Returns the steps of the last two dimensions and their units, for images without a reference system.
 fn pixel(array: &Described) -> Option<[(f64, Option<&str>); 2]> {
     let (count, none) = (array.axes.len(), array.crs.is_none());
     let step = |axis: usize| {
@@ -84,7 +84,7 @@ fn pixel(array: &Described) -> Option<[(f64, Option<&str>); 2]> {
     Some([y, x])
 }
 
-/// One over the step, as exactly as 32 bits let it be.
+/// Returns the reciprocal of the step as the most exact ratio of 32-bit numbers.
 fn for_each_unit(step: f64) -> Option<TagValue> {
     let powers = (0..10u32).rev().map(|digits| 10u32.pow(digits));
     let mut ratios = powers.map(|power| (power, (step * f64::from(power)).round()));

@@ -78,7 +78,7 @@ impl Tree {
             return true;
         }
         let described = self.hierarchy.cached_array(array.key()).map(|array| self.described(&array, KEPT));
-        !matches!(described, Some(Ok(described)) if !format.tells(&described))
+        !matches!(described, Some(Ok(described)) if !format.can_describe(&described))
     }
 
     /// Whether listing an array takes a look at its coordinates.
