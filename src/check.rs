@@ -1,36 +1,36 @@
-//! What is wrong with a store: each group, array and stored chunk is looked at once, and what is found is told at once.
-//! Nothing is written, and nothing grows with the number of chunks. It knows neither the decoded view nor who is told.
+//! Checks a store: examines each group, array and stored chunk once and reports findings immediately. It writes nothing, and
+//! its memory does not grow with the number of chunks. This module knows neither the decoded view nor the report's form.
 
 use crate::array::Array;
-use crate::array::hierarchy::{Hierarchy, REMOVED, StoredNode};
+use crate::array::hierarchy::{Hierarchy, StoredNode};
 use crate::error::{Error, Kind};
 use crate::store::Key;
 use crate::zarr::grid::ChunkId;
-use crate::zarr::metadata::{V1_META, ZARRAY};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+mod array_keys;
 mod chunks;
 mod documents;
-mod fault;
+mod finding;
 mod names;
 mod tally;
 
 pub use chunks::{Examined, examine_all};
-pub use fault::{Finding, FindingKind, Severity};
+pub use finding::{Finding, FindingKind, Severity};
 
+use array_keys::{ArrayKey, ArrayKeys};
 use chunks::{examine, per_batch};
-use names::{Name, Names};
 use tally::Tally;
 
-/// How a store is checked.
+/// The options of a check.
 #[derive(Clone, Copy)]
 pub struct CheckOptions<'a> {
-    /// Decode each chunk; else its size alone is looked at.
+    /// Whether to decode each chunk, rather than to examine only its size.
     pub deep: bool,
-    /// Threads that decode.
+    /// Maximum number of decoding threads.
     pub threads: usize,
-    /// Set by somebody who has seen enough: what is under way is finished, and no more is begun.
+    /// Set by the caller to stop the check: work in flight is finished, and no more is started.
     pub stop: &'a AtomicBool,
 }
 
@@ -40,33 +40,33 @@ impl CheckOptions<'_> {
     }
 }
 
-/// What was looked at.
+/// The amount of examined data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
-    /// Groups, also those without `.zgroup`.
+    /// Number of groups, including those without `.zgroup`.
     pub groups: u64,
-    /// Arrays, also those whose metadata can't be honoured.
+    /// Number of arrays, including those with unusable metadata.
     pub arrays: u64,
-    /// Stored chunks.
+    /// Number of stored chunks.
     pub chunks: u64,
-    /// Stored bytes of them.
+    /// Stored size of these chunks in bytes.
     pub bytes: u64,
-    /// False if it was stopped before the end.
+    /// Whether the check reached the end.
     pub complete: bool,
 }
 
-/// What is told while a store is checked.
+/// A report of a running check.
 pub enum Event<'a> {
-    /// Something was found.
+    /// A finding.
     Found(Finding),
-    /// So many chunks of an array have been looked at; the summary is of the whole store so far.
+    /// The array, the number of its chunks examined so far, and the summary of the whole store so far.
     Progress(&'a Array, u64, Summary),
 }
 
-/// Checks everything in a store.
+/// Checks a whole store and calls `tell` for each event.
 pub fn check(hierarchy: &Hierarchy, how: CheckOptions, tell: &mut dyn FnMut(Event)) -> Summary {
     let mut check = Check { hierarchy, how, tell, summary: Summary::default() };
-    check.walk();
+    check.run();
     check.summary
 }
 
@@ -82,12 +82,12 @@ impl Check<'_> {
         (self.tell)(Event::Found(Finding::new(fault, key, what)));
     }
 
-    /// Tells of an error that stood in the way of looking at `key`.
+    /// Reports an error that prevented the examination of `key`.
     fn failed(&mut self, fault: FindingKind, key: &Key, e: &Error) {
         (self.tell)(Event::Found(Finding::of_error(fault, key, e)));
     }
 
-    fn walk(&mut self) {
+    fn run(&mut self) {
         if !self.hierarchy.store().lists_all() {
             let what = "the store can't be listed: what it should not hold is not found";
             self.found(FindingKind::Unlisted, &Key::root(), what);
@@ -101,7 +101,7 @@ impl Check<'_> {
                 Ok(Some(StoredNode::Group)) => stack.extend(self.group(&key)),
                 Ok(Some(StoredNode::Array(array))) => self.array(&array),
                 Ok(Some(StoredNode::Damaged(e))) => self.damaged(&key, &e),
-                // a value that was a prefix when it was listed, or went away
+                // no longer the prefix that was listed
                 Ok(_) => {}
                 Err(e) => self.failed(FindingKind::Unreadable, &key, &e),
             }
@@ -116,10 +116,7 @@ impl Check<'_> {
             Kind::System(_) => FindingKind::Unreadable,
             _ => FindingKind::Metadata,
         };
-        // the error names the document it came of
-        let documents = [ZARRAY, V1_META, REMOVED].map(|name| key.join(name));
-        let document = documents.iter().find(|document| e.message().starts_with(&format!("{document}: ")));
-        self.failed(fault, document.unwrap_or(key), e);
+        self.failed(fault, &self.hierarchy.array_document_key(key), e);
         self.attributes(key);
     }
 
@@ -128,13 +125,13 @@ impl Check<'_> {
         self.array_documents(array);
         match array.lists_all() {
             true => self.listed_chunks(array),
-            false => self.asked_chunks(array),
+            false => self.unlisted_chunks(array),
         }
     }
 
-    /// Looks at everything below an array.
+    /// Checks all keys below an array.
     fn listed_chunks(&mut self, array: &Arc<Array>) {
-        let mut names = match Names::of(array, self.hierarchy.store()) {
+        let mut names = match ArrayKeys::of(array, self.hierarchy.store()) {
             Ok(names) => names,
             Err(e) => return self.failed(FindingKind::Unreadable, array.key(), &e),
         };
@@ -142,9 +139,9 @@ impl Check<'_> {
         let mut batch = Vec::with_capacity(per_batch(array));
         loop {
             match names.next() {
-                Some(Name::Chunk(chunk)) => batch.push(chunk),
-                Some(Name::Stray(fault, key, what)) => tally.add(Finding::new(fault, &key, what), self.tell),
-                Some(Name::Failed(key, e)) => {
+                Some(ArrayKey::Chunk(chunk)) => batch.push(chunk),
+                Some(ArrayKey::Stray(fault, key, what)) => tally.add(Finding::new(fault, &key, what), self.tell),
+                Some(ArrayKey::Failed(key, e)) => {
                     tally.add(Finding::of_error(FindingKind::Unreadable, &key, &e), self.tell)
                 }
                 None => break,
@@ -161,8 +158,8 @@ impl Check<'_> {
         tally.end(self.tell);
     }
 
-    /// Asks for each chunk of the grid, where the store can't tell which there are.
-    fn asked_chunks(&mut self, array: &Array) {
+    /// Requests each chunk of the grid from a store that cannot list.
+    fn unlisted_chunks(&mut self, array: &Array) {
         let (count, step) = (array.grid().chunk_count(), per_batch(array) as u64);
         let mut from = 0;
         while from < count && !self.how.is_stopped() {
@@ -171,7 +168,7 @@ impl Check<'_> {
         }
     }
 
-    /// Looks at some chunks of an array, of which `done` were looked at before; how many they were.
+    /// Examines a batch of an array's chunks after `done` others, and returns the size of the batch.
     fn chunks(&mut self, array: &Array, batch: &[ChunkId], done: u64) -> u64 {
         for Examined { chunk, stored, fault } in examine(array, batch, self.how) {
             self.summary.chunks += 1;
@@ -182,9 +179,9 @@ impl Check<'_> {
                 self.failed(fault, &array.chunk_key(chunk), &e);
             }
         }
-        let looked_at = batch.len() as u64;
-        (self.tell)(Event::Progress(array, done + looked_at, self.summary));
-        looked_at
+        let examined = batch.len() as u64;
+        (self.tell)(Event::Progress(array, done + examined, self.summary));
+        examined
     }
 }
 

@@ -363,6 +363,12 @@ impl Hierarchy {
         }
     }
 
+    /// Returns the key of the document that defines the array at `key`: `.zarray` unless another one is found.
+    pub fn array_document_key(&self, key: &Key) -> Key {
+        let found = self.array_document(key).ok().flatten();
+        found.map_or_else(|| key.join(ZARRAY), |found| found.key)
+    }
+
     /// The key of the document that holds the attributes of the group or array at `key`.
     pub fn attributes_key(&self, key: &Key) -> Key {
         let v1 = matches!(self.array_document(key), Ok(Some(found)) if found.form == DocumentKind::V1);

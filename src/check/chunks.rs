@@ -1,5 +1,5 @@
-//! Stored chunks looked at: their sizes, or each decoded, several at a time. Memory is bounded whatever the chunks are. It
-//! knows nothing of names and metadata.
+//! Examines stored chunks: their sizes, or their decoded contents, several at a time in bounded memory. This module knows
+//! nothing of names and metadata.
 
 use super::CheckOptions;
 use crate::array::{Array, ArrayEntry, Scratch};
@@ -9,33 +9,33 @@ use crate::zarr::grid::ChunkId;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Chunks that are looked at together at most.
+/// Maximum number of chunks in a batch.
 const BATCH: usize = 1024;
 
-/// Decoded bytes of chunks that are looked at together: somebody waits for how far it has come.
+/// Maximum decoded size of a batch in bytes; bounds the time between progress reports.
 const BATCH_BYTES: usize = 256 << 20;
 
-/// Decoded bytes that threads may have in memory together, unless it is a single chunk.
+/// Maximum decoded size of all chunks in memory, in bytes, unless one chunk is larger.
 const IN_MEMORY: usize = 1 << 30;
 
-/// A stored chunk, and what is wrong with it.
+/// The result of examining a stored chunk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Examined {
-    /// Its number in the grid.
+    /// The chunk's number in the grid.
     pub chunk: ChunkId,
-    /// Stored bytes; 0 where that could not be told.
+    /// The stored size in bytes; 0 if it is unknown.
     pub stored: u64,
-    /// Why it can't be read, naming key, codecs and cause.
+    /// The reason why the chunk cannot be read, with key, codecs and cause.
     pub fault: Option<Error>,
 }
 
-/// How many chunks of an array are best looked at together.
+/// Returns the number of chunks of an array that form a batch.
 pub(super) fn per_batch(array: &Array) -> usize {
     (BATCH_BYTES / array.grid().chunk_size().max(1)).clamp(16, BATCH)
 }
 
-/// Looks at `chunks`, in order. Those that are not stored are left out, and so are those that were not begun when
-/// somebody stopped it.
+/// Examines `chunks` and returns the results in their order, without chunks that are not stored or that were not started
+/// before the check was stopped.
 pub(super) fn examine(array: &Array, chunks: &[ChunkId], how: CheckOptions) -> Vec<Examined> {
     match how.deep && array.readable().is_ok() {
         true => decode(array, chunks, how),
@@ -43,11 +43,14 @@ pub(super) fn examine(array: &Array, chunks: &[ChunkId], how: CheckOptions) -> V
     }
 }
 
-/// Looks at all stored chunks of an array: those that are listed, or, where the store can't list, those of the grid that are
-/// there. An error is of the listing.
+/// Examines all stored chunks of an array. A store that cannot list is asked for each chunk of the grid.
+///
+/// # Errors
+///
+/// The listing fails.
 pub fn examine_all(array: &Arc<Array>, how: CheckOptions, each: &mut dyn FnMut(Examined)) -> Result<()> {
     let mut batch = Vec::with_capacity(per_batch(array));
-    let mut look_at = |batch: &mut Vec<ChunkId>| {
+    let mut examine_batch = |batch: &mut Vec<ChunkId>| {
         examine(array, batch, how).into_iter().for_each(&mut *each);
         batch.clear();
     };
@@ -65,10 +68,10 @@ pub fn examine_all(array: &Arc<Array>, how: CheckOptions, each: &mut dyn FnMut(E
             Err(e) => return Err(e.context(array.key())),
         }
         if batch.len() == batch.capacity() {
-            look_at(&mut batch);
+            examine_batch(&mut batch);
         }
     }
-    look_at(&mut batch);
+    examine_batch(&mut batch);
     Ok(())
 }
 

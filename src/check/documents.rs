@@ -1,7 +1,8 @@
-//! The metadata documents of a group or array, and what else stands in a group. It doesn't look at chunks.
+//! Checks the metadata documents of a group or array, and the other keys in a group, but not chunks.
 
 use super::names::{is_document, leftover};
-use super::{Check, Finding, FindingKind, Tally};
+use super::tally::Tally;
+use super::{Check, Finding, FindingKind};
 use crate::array::Array;
 use crate::array::hierarchy::{Stale, V3_DOCUMENT};
 use crate::error::{Kind, Result};
@@ -9,18 +10,18 @@ use crate::store::{Counted, Entry, EntryKind, Key, escaped, get_counted};
 use crate::util::json::{self, Object, Value};
 use crate::zarr::metadata::{MAX_DOCUMENT, Separator, ZARRAY, ZATTRS, ZGROUP, ZMETADATA, check_group};
 
-/// What xarray calls the dimensions of an array.
+/// xarray's attribute with the names of an array's dimensions.
 const DIMENSIONS: &str = "_ARRAY_DIMENSIONS";
 
 impl Check<'_> {
-    /// Looks at a group; the answer is what is to be looked at below it, last name first.
+    /// Checks a group and returns the keys below it that must be checked, last name first.
     pub(super) fn group(&mut self, key: &Key) -> Vec<Key> {
         let (marked, v3) = (self.is_value(&key.join(ZGROUP)), self.is_value(&key.join(V3_DOCUMENT)));
         if let Some(what) = leftover(key.name()) {
             self.found(FindingKind::Leftover, key, what);
             return Vec::new();
         }
-        // other programs' directories, and whole hierarchies that this version can't read
+        // directories of other programs, and hierarchies that this version cannot read
         if !marked && !key.is_root() && (v3 || key.name().starts_with('.')) {
             match v3 {
                 true => self.found(FindingKind::V3, &key.join(V3_DOCUMENT), "a group or array of Zarr v3"),
@@ -67,7 +68,7 @@ impl Check<'_> {
     }
 
     fn is_value(&self, key: &Key) -> bool {
-        // what can't be looked at is told by whoever reads it
+        // errors are reported when the document is read
         matches!(self.hierarchy.store().stat(key), Ok(Some(stat)) if stat.kind == EntryKind::Value)
     }
 
@@ -84,7 +85,7 @@ impl Check<'_> {
         }
     }
 
-    /// Looks at the attributes of a group or array; none where there are none that can be used.
+    /// Checks the attributes of a group or array and returns them; empty if they cannot be used.
     pub(super) fn attributes(&mut self, key: &Key) -> Object {
         let stored = self.hierarchy.attributes_view(key);
         match stored.and_then(|document| document.map(|d| json::parse_object(&d.text)).transpose()) {
@@ -98,7 +99,7 @@ impl Check<'_> {
         Object::default()
     }
 
-    /// Looks at what an array's documents say, beyond being valid.
+    /// Checks the consistency of an array's valid documents.
     pub(super) fn array_documents(&mut self, array: &Array) {
         let (key, metadata) = (array.key(), array.metadata());
         if let Err(e) = array.readable() {
@@ -121,9 +122,9 @@ impl Check<'_> {
         }
     }
 
-    /// Compares a group's `.zmetadata` with the documents that are stored.
+    /// Compares a group's `.zmetadata` with the stored documents.
     fn consolidated(&mut self, group: &Key) {
-        // one that stands for the documents can't be compared with them
+        // a store without listings takes its documents from .zmetadata
         if !self.hierarchy.store().lists_all() {
             return;
         }
@@ -147,7 +148,7 @@ impl Check<'_> {
     }
 }
 
-/// What is to be said of a name in a group that is no prefix; None of a document.
+/// Describes a key in a group that is not a prefix; `None` for a document.
 fn stray_in_group(entry: &Entry) -> Option<(FindingKind, &'static str)> {
     match entry.name.as_str() {
         name if is_document(name) => None,

@@ -1,38 +1,38 @@
-//! Findings of one directory: of each kind the first ones are told, the rest counted. A million stray files are no million
-//! lines. It knows nothing of what is found.
+//! Bounds the findings of one directory: the first ones of each kind are reported, the others only counted, so that a million
+//! stray files do not print a million lines.
 
 use super::{Event, Finding, FindingKind};
 use crate::store::Key;
 use std::collections::BTreeMap;
 
-/// Findings of one kind that are told one by one.
-const TOLD: u64 = 20;
+/// Maximum number of findings of one kind that are reported one by one.
+const REPORTED: u64 = 20;
 
-/// The findings of one directory so far.
+/// The number of findings of each kind in a directory.
 pub(super) struct Tally {
     directory: Key,
     counts: BTreeMap<FindingKind, u64>,
 }
 
 impl Tally {
-    /// None yet.
+    /// Returns an empty tally.
     pub fn new(directory: &Key) -> Self {
         Tally { directory: directory.clone(), counts: BTreeMap::new() }
     }
 
-    /// Counts a finding, and tells it if it is one of the first.
+    /// Counts a finding and reports it if it is one of the first.
     pub fn add(&mut self, finding: Finding, tell: &mut dyn FnMut(Event)) {
         let count = self.counts.entry(finding.fault).or_default();
         *count += 1;
-        if *count <= TOLD {
+        if *count <= REPORTED {
             tell(Event::Found(finding));
         }
     }
 
-    /// Tells how many were not told.
+    /// Reports how many findings were only counted.
     pub fn end(self, tell: &mut dyn FnMut(Event)) {
-        for (fault, count) in self.counts.into_iter().filter(|(_, count)| *count > TOLD) {
-            let what = format!("{} more like the {TOLD} above", count - TOLD);
+        for (fault, count) in self.counts.into_iter().filter(|(_, count)| *count > REPORTED) {
+            let what = format!("{} more like the {REPORTED} above", count - REPORTED);
             tell(Event::Found(Finding::new(fault, &self.directory, what)));
         }
     }

@@ -1,6 +1,6 @@
-//! What metadata tells of an array's geometry, by the conventions of xarray and CF, NCZarr, OME-NGFF and GDAL. An attribute
-//! that breaks its convention is as good as none: whoever wrote it, the array is still there to be read. It knows no
-//! format that the result is written in.
+//! Collects what metadata says of an array's geometry, by the conventions of xarray and CF, NCZarr, OME-NGFF and GDAL. An
+//! attribute that breaks its convention counts as missing, so that bad metadata never hides an array. This module knows no
+//! output format.
 
 mod attributes;
 mod coordinates;
@@ -27,11 +27,15 @@ use std::sync::Arc;
 /// The attribute in which xarray, GDAL and NCZarr keep the names of dimensions: xarray's "Zarr Encoding Specification".
 const DIMENSIONS: &str = "_ARRAY_DIMENSIONS";
 
-/// Groups above an array that are searched for what describes it.
+/// Maximum number of groups above an array that are searched for metadata about it.
 const LEVELS: usize = 16;
 
-/// What headers can say of `array`, with the values of its coordinate arrays read through `cache`. Coordinates that
-/// can't be read are left out.
+/// Describes `array` from its metadata and from coordinate arrays, which are read through `cache`. Coordinates that cannot be
+/// read are left out.
+///
+/// # Errors
+///
+/// The store fails to return the array's attributes.
 pub fn describe(hierarchy: &Hierarchy, cache: &Cache, array: &Arc<Array>) -> Result<Described> {
     let (key, metadata) = (array.key(), array.metadata());
     let attributes = hierarchy.attributes(key)?;
@@ -41,18 +45,17 @@ pub fn describe(hierarchy: &Hierarchy, cache: &Cache, array: &Arc<Array>) -> Res
         Some((group, image)) => (vec![group], Some(image)),
         None => (Vec::new(), None),
     };
-    let names = names(kept_names(hierarchy, key, &attributes, dimensions), image.as_deref(), dimensions);
-    // without items there is nothing to be placed, and dimensions of any length
+    let names = names(stored_names(hierarchy, key, &attributes, dimensions), image.as_deref(), dimensions);
+    // an array without items needs no coordinates, and its other dimensions may be of any length
     let has_items = !metadata.shape.contains(&0);
     let (mut axes, mut claims) = (Vec::with_capacity(dimensions), Vec::with_capacity(dimensions));
     let mut memory = Grant::default();
     for (i, (&len, name)) in metadata.shape.iter().zip(names).enumerate() {
         let of_image = image.as_ref().and_then(|axes| axes.get(i));
-        let coordinate =
+        let mut coordinate =
             name.as_ref().filter(|_| has_items).and_then(|name| Coordinate::find(hierarchy, cache, key, name, len));
-        sources.extend(coordinate.as_ref().map(|coordinate| coordinate.key.clone()));
-        let mut coordinate = coordinate;
         if let Some(found) = &mut coordinate {
+            sources.push(found.key.clone());
             memory = memory.and(std::mem::take(&mut found.memory));
         }
         claims.push(role::claim(coordinate.as_ref(), of_image, name.as_deref()));
@@ -76,7 +79,7 @@ pub fn describe(hierarchy: &Hierarchy, cache: &Cache, array: &Arc<Array>) -> Res
     })
 }
 
-/// A coordinate array says more than the image that a dimension is of.
+/// Builds an axis; a coordinate array takes precedence over the axis of an image.
 fn axis(
     name: Option<String>,
     len: u64,
@@ -98,8 +101,8 @@ fn axis(
     DescribedAxis { name, len, role: Role::Other, units, calendar, coordinates, is_unread }
 }
 
-/// The names of the dimensions of `array`, whose attributes these are; no coordinates are read for it. A group that tells
-/// them is added to `sources`.
+/// Returns the names of the dimensions of `array`, which has these `attributes`, without reading coordinates. If a group
+/// provides them, it is added to `sources`.
 pub fn axis_names(
     hierarchy: &Hierarchy,
     array: &Array,
@@ -107,27 +110,27 @@ pub fn axis_names(
     sources: &mut Vec<Key>,
 ) -> Vec<Option<String>> {
     let dimensions = array.metadata().shape.len();
-    let kept = kept_names(hierarchy, array.key(), attributes, dimensions);
-    // a group may hold many arrays, and say much of its images
-    let image = if kept.is_some() { None } else { ngff::image(hierarchy, array.key(), dimensions) };
+    let stored = stored_names(hierarchy, array.key(), attributes, dimensions);
+    // parsing the metadata of images for each array of a large group would be slow
+    let image = if stored.is_some() { None } else { ngff::image(hierarchy, array.key(), dimensions) };
     let image = image.map(|(group, axes)| {
         sources.push(group);
         axes
     });
-    names(kept, image.as_deref(), dimensions)
+    names(stored, image.as_deref(), dimensions)
 }
 
-/// The names that were kept, or else those of the image.
-fn names(kept: Option<Vec<String>>, image: Option<&[ngff::ImageAxis]>, dimensions: usize) -> Vec<Option<String>> {
-    let name = |i: usize| match (&kept, image) {
+/// Returns the names from attributes, or else those of the image.
+fn names(stored: Option<Vec<String>>, image: Option<&[ngff::ImageAxis]>, dimensions: usize) -> Vec<Option<String>> {
+    let name = |i: usize| match (&stored, image) {
         (Some(names), _) => names.get(i).cloned(),
         (None, image) => image?.get(i)?.name.clone(),
     };
     (0..dimensions).map(|i| name(i).filter(|name| attributes::is_shown(name))).collect()
 }
 
-/// The names of all dimensions, as xarray or NCZarr keep them.
-fn kept_names(
+/// Returns the names of all dimensions as xarray or NCZarr store them.
+fn stored_names(
     hierarchy: &Hierarchy,
     key: &Key,
     attributes: &Map<String, Value>,
@@ -138,14 +141,14 @@ fn kept_names(
         return Some(names);
     }
     let references = |array: Option<&Value>| attributes::texts(array?.get("dimrefs"));
-    // netCDF-C 4.9.3 writes it as an attribute, the versions before into `.zarray`
+    // netCDF-C 4.9.3 writes an attribute, earlier versions a field of `.zarray`
     let references = ["_nczarr_array", "_NCZARR_ARRAY"].iter().find_map(|name| references(attributes.get(*name)));
     let references = references.or_else(|| stored_references(hierarchy, key)).and_then(whole)?;
     let last = |path: String| path.rsplit('/').next().unwrap_or_default().to_string();
     Some(references.into_iter().map(last).collect())
 }
 
-/// What NCZarr has written into the array's `.zarray`, which no other reader looks at.
+/// Returns the dimension references that NCZarr wrote into the array's `.zarray`.
 fn stored_references(hierarchy: &Hierarchy, key: &Key) -> Option<Vec<String>> {
     let document = hierarchy.stored(&key.join(ZARRAY)).ok()??.text;
     let named = "_NCZARR_ARRAY";
@@ -155,20 +158,20 @@ fn stored_references(hierarchy: &Hierarchy, key: &Key) -> Option<Vec<String>> {
     attributes::texts(json::parse_object(&document).ok()?.get(named)?.get("dimrefs"))
 }
 
-/// The group that holds `key` and those above it, nearest first.
+/// Returns the group that holds `key` and its ancestors, nearest first.
 fn groups_above(key: &Key) -> impl Iterator<Item = Key> {
     let up = |key: &Key| (!key.is_root()).then(|| key.parent());
     std::iter::successors(up(key), move |key| up(key)).take(LEVELS)
 }
 
-/// The array that `path` names in the nearest group above `key` that has one there. No path leads out of the store.
+/// Returns the array at the relative `path` in the nearest group above `key` that has one there.
 fn nearest_array(hierarchy: &Hierarchy, key: &Key, path: &str) -> Option<Arc<Array>> {
     let path = Key::normalize(path).ok().filter(|path| !path.is_root())?;
     groups_above(key).find_map(|group| match hierarchy.find(&group.join_key(&path)) {
         Ok(Some(StoredNode::Array(array))) => Some(array),
         Ok(_) => None,
         Err(e) => {
-            log::debug!("{key}: is described without {path}: {e}");
+            log::debug!("{key}: described without {path}: {e}");
             None
         }
     })

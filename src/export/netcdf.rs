@@ -1,7 +1,5 @@
-//! A group as one netCDF file of the classic format: a header made of metadata, and behind it the flat bytes of the
-//! group's arrays, one after the other. What the arrays are called, which dimensions they share and how their attributes
-//! are typed is here and in the files beside; that the bytes come from chunks, and in which order they stand there, is
-//! not known.
+//! A group as one netCDF file of the classic format: a header made from metadata, then the flat bytes of the group's arrays.
+//! This module decides names, shared dimensions and types of attributes. It does not know how flat bytes are read.
 
 use super::{Composite, ItemForm, axis_names, flat};
 use crate::array::Array;
@@ -32,37 +30,37 @@ mod parse;
 #[cfg(test)]
 mod tests;
 
-/// The data of each variable begin at a multiple of this: pages of the file are pages of `data.raw`. The format leaves
-/// it to the writer: "begin: the offset in bytes of the beginning of data for this variable".
+/// Alignment of each variable's data in bytes, so that pages of the file are pages of `data.raw`. The format lets the writer
+/// choose: "begin: the offset in bytes of the beginning of data for this variable".
 const ALIGNMENT: u64 = 4096;
 
-/// Bytes left free behind the header. netcdf-c makes room for a header that has grown by moving the data first, and writes
-/// the header, which is refused, afterwards: what fits here is refused before anything moves.
+/// Number of free bytes after the header. netcdf-c moves the data of a file whose header has outgrown its space before it
+/// writes the header, which the mount then refuses. With free space the refusal comes before any data move.
 const RESERVE: usize = 64 << 10;
 
-/// The most bytes a variable may have in CDF-2, but for the last one: netcdf-c, `NC_check_vlens`.
+/// Maximum size in bytes of a variable in CDF-2, except the last one (`NC_check_vlens` in netcdf-c).
 const MAX_VARIABLE: u64 = u32::MAX as u64 - 3;
 
-/// The longest dimension in CDF-2: lengths are "non-negative INT".
+/// Maximum length of a dimension in CDF-2: a "non-negative INT".
 const MAX_DIMENSION: u64 = i32::MAX as u64;
 
-/// The most bytes a header may have: far above real ones, far below what would hurt.
+/// Maximum size of a header in bytes: far above real ones.
 const MAX_HEADER: usize = 32 << 20;
 
-/// The most words that are looked at where an array names its grid mappings: `crs: x y other: lat lon`.
+/// Maximum number of words read from an attribute that names grid mappings: `crs: x y other: lat lon`.
 const MAX_MAPPINGS: usize = 64;
 
 /// An array that becomes a variable.
 struct GroupArray {
     array: Arc<Array>,
     attributes: Object,
-    /// Of its dimensions, where metadata tell them.
+    /// The names of its dimensions, where metadata has them.
     names: Vec<Option<String>>,
     kind: Type,
 }
 
 impl GroupArray {
-    /// Groups that tell the names of its dimensions are added to `sources`.
+    /// Reads the array's attributes and the names of its dimensions; groups that provide names are added to `sources`.
     fn new(hierarchy: &Hierarchy, array: Arc<Array>, kind: Type, sources: &mut Vec<Key>) -> Result<Self> {
         let attributes = hierarchy.attributes(array.key())?;
         let names = axis_names(hierarchy, &array, &attributes, sources);
@@ -77,18 +75,19 @@ impl GroupArray {
         self.array.metadata()
     }
 
-    /// Its dimensions, with the names of those that have one.
+    /// Returns the names, where known, and the lengths of the dimensions.
     fn dimensions(&self) -> impl Iterator<Item = (Option<&str>, u64)> {
         let names = self.names.iter().map(Option::as_deref).chain(std::iter::repeat(None));
         names.zip(self.metadata().shape.iter().copied())
     }
 
-    /// True for a variable of one dimension of its own name, which tells where the items along that one lie.
+    /// Whether the array is a coordinate variable: it has one dimension with its own name.
     fn is_coordinate(&self) -> bool {
         self.dimensions().map(|(name, _)| name).eq([Some(self.name())])
     }
 
-    /// True for integers of 64 bits that count time from some day, in steps of which no span of people has 2^53.
+    /// Whether the array is a time coordinate of 64-bit integers whose unit is coarse enough that doubles represent all usual
+    /// dates exactly.
     fn counts_time(&self) -> bool {
         let units = self.attributes.get("units").and_then(json::text).unwrap_or_default();
         let unit = units.split_once(" since ").map(|(unit, _)| unit.to_ascii_lowercase());
@@ -97,7 +96,7 @@ impl GroupArray {
         is_integer && self.is_coordinate() && unit.is_some_and(|unit| !is_small(&unit))
     }
 
-    /// How the items stand in the file, where all numbers are big-endian.
+    /// Returns how the file, in which all numbers are big-endian, holds the items.
     fn form(&self) -> ItemForm {
         let dtype = &self.metadata().dtype;
         match (dtype.kind(), self.kind) {
@@ -109,7 +108,7 @@ impl GroupArray {
         }
     }
 
-    /// The metadata with the dtype that the file has of the array.
+    /// Returns the metadata with the dtype that the array has in the file.
     fn metadata_in_file(&self) -> Cow<'_, ArrayMetadata> {
         let metadata = self.metadata();
         match (self.form(), DType::parse_str(">f8")) {
@@ -122,29 +121,33 @@ impl GroupArray {
     }
 }
 
-/// The arrays of a file, and why others are none of them.
+/// The arrays that become variables, and the reasons why others do not.
 #[derive(Default)]
 struct GroupArrays {
     list: Vec<GroupArray>,
-    /// By name.
+    /// Reasons by array name.
     left_out: BTreeMap<String, String>,
-    /// Bytes of all variables.
+    /// Size of all variables in bytes.
     size: u64,
-    /// The groups and arrays whose documents the file is made of, also of arrays that it says it left out.
+    /// The groups and arrays whose documents the file is made from, including arrays that are left out.
     sources: Vec<Key>,
-    /// Bytes of memory of all attributes.
+    /// Memory of all attributes, in bytes.
     memory: usize,
 }
 
-/// The group at `key` as a file of netCDF's classic format: its arrays as variables, with dimensions and attributes. A
-/// dimension whose coordinates are in no array of this group has those of the nearest group above, as in netCDF-4 and in
-/// trees of xarray; and so have grid mappings. What the format has no place for is left out, and named in an attribute: complex numbers, texts
-/// of Unicode, structs, objects, floats of other sizes than 4 and 8 bytes, arrays with a dimension of length 0, and what
-/// can't be read. [`crate::error::Kind::NotFound`] if there is no group.
+/// Makes the group at `key` a file of netCDF's classic format, with arrays as variables.
+///
+/// Missing coordinates and grid mappings are inherited from ancestor groups, as in netCDF-4 and in xarray's trees. Arrays
+/// that the format cannot hold are left out, and an attribute lists them: complex numbers, Unicode texts, structs, objects,
+/// floats other than 4 and 8 bytes, dimensions of length 0, and arrays that cannot be read.
+///
+/// # Errors
+///
+/// [`crate::error::Kind::NotFound`] if there is no group.
 pub fn dataset(hierarchy: &Hierarchy, cache: &Cache, key: &Key) -> Result<Composite> {
     let members = GroupArrays::of_group(hierarchy, cache, key)?;
     let attributes = hierarchy.attributes(key)?;
-    // the attributes as those of the file, and its header, twice
+    // memory for the converted attributes and two copies of the header
     let _making = memory::take(members.memory + attributes.memory())?;
     let header = members.header(&attributes);
     members.file(header).map_err(|e| e.context(key))
@@ -157,14 +160,14 @@ impl GroupArrays {
         }
         let mut members = GroupArrays { sources: vec![key.clone()], ..GroupArrays::default() };
         members.add_group(hierarchy, key)?;
-        members.add_from_above(hierarchy, key)?;
-        members.count_time_in_floats(cache);
-        // in CDF-2 one variable may be too large for others to follow it
+        members.add_inherited(hierarchy, key)?;
+        members.convert_time_to_doubles(cache);
+        // in CDF-2 only the last variable may exceed the limit
         members.list.sort_by_key(|member| member.array.size() > MAX_VARIABLE);
         Ok(members)
     }
 
-    /// Adds the arrays one level below a group, in the order of their names.
+    /// Adds the arrays of a group in the order of their names.
     fn add_group(&mut self, hierarchy: &Hierarchy, key: &Key) -> Result<()> {
         let below = hierarchy.prefixes(key)?;
         for key in below.keys.iter().rev() {
@@ -180,16 +183,16 @@ impl GroupArrays {
         Ok(())
     }
 
-    /// Adds an array, or notes why it doesn't fit.
+    /// Adds an array, or the reason why it is left out.
     fn add(&mut self, hierarchy: &Hierarchy, array: Arc<Array>) -> Result<()> {
-        // the header and the gaps between variables never take as much
+        // the subtrahend exceeds the header and all padding between variables
         let limit = i64::MAX as u64 - (1 << 40);
         self.sources.push(array.key().clone());
         let size = array.size().checked_add(self.size).filter(|&size| size <= limit);
         match (type_of(&array), size) {
             (Ok(kind), Some(size)) => {
                 let member = GroupArray::new(hierarchy, array, kind, &mut self.sources)?;
-                // they are held together, and stand in the header, too
+                // all attributes are in memory together, and the header holds them once more
                 if self.memory + member.attributes.memory() > memory::limit() / 4 {
                     let why = "the attributes of the arrays take more memory than there is for a header";
                     self.left_out.insert(member.name().to_string(), why.into());
@@ -210,9 +213,8 @@ impl GroupArrays {
         Ok(())
     }
 
-    /// Adds what none of the group's own arrays has, from the groups above: the coordinates of named dimensions, and the
-    /// grid mappings that attributes name.
-    fn add_from_above(&mut self, hierarchy: &Hierarchy, key: &Key) -> Result<()> {
+    /// Adds missing coordinates of named dimensions and missing grid mappings from ancestor groups.
+    fn add_inherited(&mut self, hierarchy: &Hierarchy, key: &Key) -> Result<()> {
         let mut known: HashSet<String> = self.list.iter().map(|member| member.name().to_string()).collect();
         known.extend(self.left_out.keys().cloned());
         let named = self.list.iter().flat_map(GroupArray::dimensions);
@@ -224,14 +226,14 @@ impl GroupArrays {
         let missing: BTreeSet<(String, Option<u64>)> =
             mappings.chain(named).filter(|(name, _)| !known.contains(name)).collect();
         for (name, len) in missing {
-            if let Some(found) = from_above(hierarchy, key, &name, len)? {
+            if let Some(found) = find_inherited(hierarchy, key, &name, len)? {
                 self.add(hierarchy, found)?;
             }
         }
         Ok(())
     }
 
-    /// The smallest version of the format that can hold all variables.
+    /// Returns the smallest version of the format that can hold all variables.
     fn version(&self) -> ClassicVersion {
         let is_large = |member: &&GroupArray| member.array.size() > MAX_VARIABLE;
         let needs_64_bits = |member: &GroupArray| {
@@ -243,34 +245,34 @@ impl GroupArrays {
         }
     }
 
-    /// Has coordinates that count time as floats, as most CF files do, if that is all that CDF-2 lacks: xarray stores times
-    /// as integers of 64 bits, and many programs don't know CDF-5. **No read of a file fails because of a value**: where one
-    /// coordinate is not exact as a double, or all can't be looked at, the file is of CDF-5.
-    fn count_time_in_floats(&mut self, cache: &Cache) {
-        self.count_time_as(Type::Double);
+    /// Makes time coordinates doubles, as most CF files have them, if the file can then be CDF-2: xarray stores times as
+    /// 64-bit integers, and many programs do not know CDF-5. **No read of a file may fail because of a value.** Therefore the
+    /// file is CDF-5 if a coordinate is not exact as a double or if the coordinates cannot be read.
+    fn convert_time_to_doubles(&mut self, cache: &Cache) {
+        self.set_time_type(Type::Double);
         let are_exact = |member: &GroupArray| match member.form() {
             form @ ItemForm::Doubles { .. } => flat(cache, &member.array).is_ok_and(|bytes| form.can_show(&bytes)),
             _ => true,
         };
         if self.version() == ClassicVersion::Data64 || !self.list.iter().all(are_exact) {
-            self.count_time_as(Type::Int64);
+            self.set_time_type(Type::Int64);
         }
     }
 
-    fn count_time_as(&mut self, kind: Type) {
+    fn set_time_type(&mut self, kind: Type) {
         for member in self.list.iter_mut().filter(|member| member.counts_time()) {
             member.kind = kind;
         }
     }
 
-    /// The header, where nobody has said yet where the data begin. Grid mappings come before the arrays.
+    /// Builds the header, with offsets of data still 0. Grid mappings precede the arrays.
     fn header(&self, attributes: &Map<String, Value>) -> ClassicHeader {
         let version = self.version();
         let mut names = UniqueNames::default();
         let given: Vec<String> = self.list.iter().map(|member| names.give(member.name())).collect();
         let mappings = Mappings::new(&self.list, &mut names);
         let mut dimensions = Dimensions::new(&names);
-        // coordinates first: the plain name of a dimension is theirs, if arrays differ in its length
+        // if arrays differ in the length of a dimension, the coordinate variable's dimension gets the plain name
         for member in self.list.iter().filter(|member| member.is_coordinate()) {
             dimensions.numbers(member.dimensions());
         }
@@ -299,7 +301,7 @@ impl GroupArrays {
         ClassicHeader { version, dimensions: dimensions.into_list(), attributes, variables }
     }
 
-    /// The file: the header, and the data of the variables where it says.
+    /// Lays out the file and sets the offsets of data in the header.
     fn file(&self, mut header: ClassicHeader) -> Result<Composite> {
         let len = header.bytes().len();
         if len > MAX_HEADER {
@@ -323,14 +325,14 @@ impl GroupArrays {
         for member in &self.list {
             file.pad_to(ALIGNMENT);
             file.push_flat(member.array.key().clone(), member.metadata(), member.form());
-            // the variable's own padding, which readers look for also at the end of the file
+            // readers expect the variable's own padding even at the end of the file
             file.pad_to(4);
         }
         Ok(file)
     }
 }
 
-/// The type of an array's values in CDF-5, or why there is none.
+/// Returns the type of an array's values in CDF-5, or the reason why there is none.
 fn type_of(array: &Array) -> std::result::Result<Type, String> {
     array.readable().map_err(|e| e.message().to_string())?;
     let metadata = array.metadata();
@@ -354,17 +356,17 @@ fn type_of(array: &Array) -> std::result::Result<Type, String> {
     }
 }
 
-/// The array of this name in the nearest group above `key` that has one: if it holds the coordinates of a dimension of this
-/// length, or where there is none a single item, as grid mappings do.
-fn from_above(hierarchy: &Hierarchy, key: &Key, name: &str, len: Option<u64>) -> Result<Option<Arc<Array>>> {
-    // attributes may hold anything: a store need not even know how to look for such a name
+/// Returns the array `name` of the nearest ancestor of `key` that has one, provided that it fits: a coordinate variable of
+/// length `len`, or, without a length, a scalar as grid mappings are.
+fn find_inherited(hierarchy: &Hierarchy, key: &Key, name: &str, len: Option<u64>) -> Result<Option<Arc<Array>>> {
+    // an attribute may hold a name too long for the store to look up
     if name.len() > names::MAX_NAME {
         return Ok(None);
     }
     let mut above = key.clone();
     while !above.is_root() {
         above = above.parent();
-        // what can't be an array's name is none's
+        // not a valid name of an array
         let Ok(place) = above.child(name) else { return Ok(None) };
         let Some(StoredNode::Array(array)) = hierarchy.find(&place)? else { continue };
         let found = GroupArray::new(hierarchy, array, Type::Byte, &mut Vec::new())?;

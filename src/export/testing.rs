@@ -1,11 +1,11 @@
-//! Arrays that the tests of formats describe.
+//! Sample arrays for the tests of formats.
 
 use super::described::{Coordinates, Crs, Described, DescribedAxis, MetadataNumber, Role};
 use crate::store::Key;
 use crate::util::json;
 use crate::zarr::metadata::ArrayMetadata;
 
-/// Of this dtype, as JSON, and shape.
+/// Returns the metadata of an array with the dtype, in JSON, and shape.
 pub fn metadata(dtype: &str, shape: &[u64]) -> ArrayMetadata {
     let chunks = vec![1; shape.len()];
     let document = format!(
@@ -15,7 +15,7 @@ pub fn metadata(dtype: &str, shape: &[u64]) -> ArrayMetadata {
     ArrayMetadata::parse(document.as_bytes()).unwrap()
 }
 
-/// Of which nothing is known but shape and dtype: `<f4`.
+/// Returns an array without attributes; `dtype` is a NumPy string such as `<f4`.
 pub fn plain(dtype: &str, shape: &[u64]) -> Described {
     Described::of_metadata(&Key::normalize("group/data").unwrap(), &metadata(&format!("{dtype:?}"), shape))
 }
@@ -25,7 +25,7 @@ fn axis(name: &str, role: Role, units: &str, coordinates: Coordinates, len: u64)
     DescribedAxis { name, len, role, units, calendar: None, coordinates, is_unread: false }
 }
 
-/// Time, latitude from north to south, longitude; floats.
+/// Returns floats over time, latitude from north to south, and longitude.
 pub fn geographic() -> Described {
     let regular = |first, step| Coordinates::Regular { first, step };
     let attributes = r#"{"units":"K","long_name":"Air <2 m>","_FillValue":-9999.0,"valid_min":150,"flags":[1,2]}"#;
@@ -45,7 +45,7 @@ pub fn geographic() -> Described {
     }
 }
 
-/// Time in days of months, four levels, latitude from south to north, longitude; packed, big-endian.
+/// Returns packed big-endian integers over monthly times, four levels, latitude from south to north, and longitude.
 pub fn model() -> Described {
     let irregular = |values: &[f64]| Coordinates::Irregular { values: values.to_vec() };
     Described {
@@ -64,7 +64,7 @@ pub fn model() -> Described {
     }
 }
 
-/// Microscopy: channel, z, y, x at equal steps; bytes.
+/// Returns bytes over channel, z, y and x at equal steps, as microscopes produce.
 pub fn microscopy() -> Described {
     let regular = |step| Coordinates::Regular { first: 0.0, step };
     Described {
@@ -78,7 +78,7 @@ pub fn microscopy() -> Described {
     }
 }
 
-/// What hostile metadata can tell: long names, numbers that are none, more items than anybody lists.
+/// Returns arrays with hostile metadata: long names, numbers that are not finite, very many items.
 pub fn hostile() -> Vec<Described> {
     let strange = [f64::NAN, f64::INFINITY, f64::MIN_POSITIVE, f64::MAX, -f64::MAX, 0.0];
     let long = "\u{1}<&\"'{},é\n".repeat(10_000);

@@ -1,11 +1,11 @@
-//! Attributes as they come: of any type, and trusted in nothing.
+//! Typed access to attributes, which may hold anything.
 
 use crate::util::json::{self, Map, Value};
 
-/// The longest text taken over into a header, in bytes: far above real ones.
+/// Maximum length of a text that headers take over, in bytes: far above real ones.
 const MAX_TEXT: usize = 64 << 10;
 
-/// A text in one line: headers are made of lines. None if it is empty.
+/// Returns a nonempty text in one line, since headers consist of lines.
 pub fn line(attributes: &Map<String, Value>, name: &str) -> Option<String> {
     let text = json::text(attributes.get(name)?).filter(|text| text.len() <= MAX_TEXT)?;
     let line = match text.contains(char::is_control) {
@@ -19,27 +19,27 @@ pub fn line(attributes: &Map<String, Value>, name: &str) -> Option<String> {
     (!line.is_empty()).then_some(line)
 }
 
-/// True if a name can stand in a line of a header.
+/// Whether a name fits in a line of a header.
 pub fn is_shown(name: &str) -> bool {
     !name.is_empty() && name.len() <= MAX_TEXT && !name.contains(char::is_control)
 }
 
-/// A finite number, or the first one of a list: netCDF has no attribute that isn't a list.
+/// Returns a finite number, or the first number of a list, since all attributes of netCDF are lists.
 pub fn number(attributes: &Map<String, Value>, name: &str) -> Option<f64> {
     json::float(first(attributes.get(name)?)?).filter(|number| number.is_finite())
 }
 
-/// The value itself, or the first one of a list.
+/// Returns the value itself, or the first value of a list.
 pub fn first(value: &Value) -> Option<&Value> {
     value.as_array().map_or(Some(value), |list| list.first())
 }
 
-/// A list of texts.
+/// Returns a list of texts.
 pub fn texts(value: Option<&Value>) -> Option<Vec<String>> {
     value?.as_array()?.iter().map(|text| json::text(text).map(str::to_string)).collect()
 }
 
-/// A list of finite numbers.
+/// Returns a list of finite numbers.
 pub fn numbers(value: Option<&Value>) -> Option<Vec<f64>> {
     value?.as_array()?.iter().map(|number| json::float(number).filter(|number| number.is_finite())).collect()
 }

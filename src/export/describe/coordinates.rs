@@ -1,5 +1,5 @@
-//! The coordinate array of a dimension: a 1-D array of the dimension's name and length in the same group, or in the
-//! nearest one above. CF conventions, 1.3, "coordinate variable", and 2.7.1, "Scope".
+//! The coordinate array of a dimension: a 1-D array with the dimension's name and length in the same group or the nearest
+//! ancestor that has one (CF conventions, 1.3, "coordinate variable", and 2.7.1, "Scope").
 
 use super::super::described::Coordinates;
 use super::{attributes, nearest_array, numbers};
@@ -13,51 +13,51 @@ use crate::util::memory::{self, Grant};
 use crate::zarr::dtype::{DType, DTypeKind};
 use crate::zarr::metadata::ArrayMetadata;
 
-/// Items of the longest coordinate array that is read.
+/// Maximum length of a coordinate array that is read.
 const MAX_ITEMS: u64 = 1 << 20;
 
-/// The largest chunk of a coordinate array that is decoded, in bytes.
+/// Maximum size of a chunk of a coordinate array, in bytes.
 const MAX_CHUNK: usize = 64 << 20;
 
-/// Chunks of the coordinate array that is read in the most of them: each takes a look into the store, again and again.
+/// Maximum number of chunks of a coordinate array: each takes a stat of the store whenever the array is described.
 const MAX_CHUNKS: u64 = 1 << 14;
 
 /// The same of a far store, where each takes a request.
 const MAX_FAR_CHUNKS: u64 = 1 << 8;
 
-/// Bytes of the widest number.
+/// Size of the widest number, in bytes.
 const WIDEST: usize = 16;
 
-/// How far coordinates may lie from where equal steps would have them, in steps.
+/// Maximum deviation of regular coordinates from equal steps, in steps.
 const TOLERANCE: f64 = 1e-6;
 
-/// As [`TOLERANCE`], where the rounding of their dtype explains it.
+/// The same limit for deviations that rounding in the coordinates' dtype explains.
 const ROUNDED: f64 = 1e-2;
 
-/// What is known of a dimension's coordinates.
+/// A coordinate array and its values.
 pub struct Coordinate {
-    /// The place of the coordinate array.
+    /// The key of the coordinate array.
     pub key: Key,
     /// The attributes of the coordinate array.
     pub attributes: Object,
-    /// What they are counted in.
+    /// The unit of the coordinates.
     pub units: Option<String>,
-    /// CF's calendar, of times.
+    /// CF's calendar if they are times.
     pub calendar: Option<String>,
-    /// The coordinates, if they can be had.
+    /// The coordinates; unknown if they cannot be read.
     pub values: Coordinates,
-    /// Counts them.
+    /// Counts the memory of the coordinates.
     pub memory: Grant,
 }
 
 impl Coordinate {
-    /// The coordinates of dimension `name` of the array at `key`, `len` items long.
+    /// Finds the coordinates of the dimension `name`, `len` items long, of the array at `key`.
     pub fn find(hierarchy: &Hierarchy, cache: &Cache, key: &Key, name: &str, len: u64) -> Option<Self> {
         let array = nearest_array(hierarchy, key, name).filter(|array| array.metadata().shape == [len])?;
         let attributes = hierarchy.attributes(array.key()).ok()?;
-        let counted = counted(&array).and_then(|memory| Ok((values(cache, &array, &attributes)?, memory)));
-        let (values, mut memory) = counted.unwrap_or_else(|e| {
-            log::debug!("{key}: is described without the coordinates of {name:?}: {e}");
+        let read = take_memory(&array).and_then(|memory| Ok((values(cache, &array, &attributes)?, memory)));
+        let (values, mut memory) = read.unwrap_or_else(|e| {
+            log::debug!("{key}: described without the coordinates of {name:?}: {e}");
             (Coordinates::Unknown, Grant::default())
         });
         match &values {
@@ -76,8 +76,8 @@ impl Coordinate {
     }
 }
 
-/// The memory that reading the coordinates takes: their bytes, and a number for each.
-fn counted(array: &Array) -> Result<Grant> {
+/// Takes memory for reading the coordinates: their bytes, and a number for each.
+fn take_memory(array: &Array) -> Result<Grant> {
     let items = array.metadata().shape.iter().product::<u64>().min(MAX_ITEMS) as usize;
     memory::take(items * (array.metadata().dtype.size().min(WIDEST) + size_of::<f64>()))
 }
@@ -88,14 +88,14 @@ fn values(cache: &Cache, array: &Array, attributes: &Map<String, Value>) -> Resu
     let (unit, is_time) = match dtype.kind() {
         DTypeKind::DateTime | DTypeKind::TimeDelta => match time_unit(metadata) {
             Some((_, unit)) => (unit, true),
-            None => return Err(Error::unsupported("they are counted in years or months")),
+            None => return Err(Error::unsupported("they count years or months")),
         },
         _ if numbers::is_number(dtype) => (1.0, false),
-        _ => return Err(Error::unsupported("they are no numbers")),
+        _ => return Err(Error::unsupported("they are not numbers")),
     };
     let number = |name: &str| attributes::number(attributes, name).filter(|_| !is_time);
     let (scale, offset) = (number("scale_factor").map_or(unit, |scale| scale * unit), number("add_offset"));
-    // the array's own fill value is a coordinate like others: CF lets none be missing
+    // the array's fill value is an ordinary coordinate: CF allows no missing coordinates
     let missing = numbers::told_nodata(dtype, attributes).map(|number| number.as_f64());
     let mut values = Vec::with_capacity(array.metadata().shape.iter().product::<u64>().min(MAX_ITEMS) as usize);
     for bytes in flat(cache, array)?.chunks_exact(dtype.size().max(1)) {
@@ -116,7 +116,11 @@ fn values(cache: &Cache, array: &Array, attributes: &Map<String, Value>) -> Resu
     Ok(Coordinates::Irregular { values })
 }
 
-/// Returns all flat bytes of an array that is small enough to be read as a whole.
+/// Returns all flat bytes of an array.
+///
+/// # Errors
+///
+/// The array is too large to be read as a whole, or one of its chunks cannot be read.
 pub fn flat(cache: &Cache, array: &Array) -> Result<Vec<u8>> {
     let grid = array.grid();
     let max_chunks = if array.is_remote() { MAX_FAR_CHUNKS } else { MAX_CHUNKS };
@@ -127,7 +131,7 @@ pub fn flat(cache: &Cache, array: &Array) -> Result<Vec<u8>> {
         return Err(Error::unsupported(format!("they lie in more than {max_chunks} chunks")));
     }
     array.readable()?;
-    // what others have put into the store is to be seen
+    // revalidate: another process may have changed the store
     array.begin_epoch();
     let mut bytes = memory::zeroed(array.size() as usize)?;
     let mut rest = bytes.as_mut_slice();
@@ -145,8 +149,8 @@ pub fn flat(cache: &Cache, array: &Array) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The first coordinate and the step, if all steps are equal: to [`TOLERANCE`], or as nearly as `precision`, the relative
-/// error of a coordinate, lets them be.
+/// Returns the first coordinate and the step if all steps are equal within [`TOLERANCE`], or within what `precision`, the
+/// relative error of a coordinate, explains.
 fn regular(values: &[f64], precision: f64) -> Option<(f64, f64)> {
     let (first, last) = (*values.first()?, *values.last()?);
     let step = (last - first) / (values.len() - 1) as f64;
@@ -159,13 +163,13 @@ fn regular(values: &[f64], precision: f64) -> Option<(f64, f64)> {
     values.iter().enumerate().all(is_near).then(|| (first, shorter(step, precision * largest / values.len() as f64)))
 }
 
-/// The step in the fewest digits that are within `error` of it: 0.1, not 0.0999999999999994.
+/// Rounds the step to the fewest digits within `error` of it: 0.1, not 0.0999999999999994.
 fn shorter(step: f64, error: f64) -> f64 {
     let mut rounded = (0..12).filter_map(|digits| format!("{step:.digits$e}").parse::<f64>().ok());
     rounded.find(|short| (short - step).abs() <= error).unwrap_or(step)
 }
 
-/// The relative error of a number of this dtype, twice rounded: itself, and the step it was computed with.
+/// Returns the relative error of a coordinate of this dtype: the coordinate and the step it was computed from are rounded.
 fn precision(dtype: &DType) -> f64 {
     match (dtype.kind(), dtype.size()) {
         (DTypeKind::Float, 2) => 2f64.powi(-10),
@@ -174,8 +178,7 @@ fn precision(dtype: &DType) -> f64 {
     }
 }
 
-/// What one unit of a dtype of times is: a unit of CF's, and how many of it. Years and months are none: they differ in
-/// length.
+/// Returns one unit of a time dtype as a unit of CF and a factor. Years and months, whose lengths differ, have none.
 fn time_unit(metadata: &ArrayMetadata) -> Option<(&'static str, f64)> {
     let (_, unit) = json::text(&metadata.dtype_json)?.strip_suffix(']')?.split_once('[')?;
     let digits = unit.len() - unit.trim_start_matches(|c: char| c.is_ascii_digit()).len();

@@ -1,5 +1,5 @@
-//! The reference system of x and y: GDAL's `_CRS`; CF's grid mapping (CF conventions, 5.6); or, where neither is,
-//! longitude and latitude by their units, which everybody takes for those of WGS 84.
+//! The reference system of x and y: GDAL's `_CRS`; CF's grid mapping (CF conventions, 5.6); or else WGS 84 if units say
+//! that they are longitude and latitude, as GDAL's netCDF driver assumes.
 
 use super::super::described::{Coordinates, Crs, DescribedAxis, Role};
 use super::{attributes, nearest_array, projection, role};
@@ -7,8 +7,8 @@ use crate::array::hierarchy::Hierarchy;
 use crate::store::Key;
 use crate::util::json::{self, Map, Value};
 
-/// The reference system of the array at `key`. Where a grid mapping says where the pixels are, axes that lack coordinates
-/// get them. The array that tells the grid mapping is added to `sources`.
+/// Returns the reference system of the array at `key`. If a grid mapping has a transform, axes without coordinates get theirs
+/// from it. The array with the grid mapping is added to `sources`.
 pub fn find(
     hierarchy: &Hierarchy,
     key: &Key,
@@ -21,18 +21,18 @@ pub fn find(
     sources.extend(mapping.as_ref().map(|array| array.key().clone()));
     let mapping = mapping.and_then(|array| hierarchy.attributes(array.key()).ok());
     if let Some(transform) = mapping.as_deref().and_then(geotransform) {
-        place(axes, transform);
+        set_coordinates(axes, transform);
     }
     let of_gdal = attributes.get("_CRS").and_then(Value::as_object).and_then(of_gdal);
     of_gdal.or_else(|| of_mapping(mapping.as_deref()?, axes)).or_else(|| of_units(axes))
 }
 
-/// The name of the grid mapping variable: `crs`, or the first of `crs: x y other: lat lon`.
+/// Returns the name of the grid mapping variable: `crs`, or the first of `crs: x y other: lat lon`.
 fn variable(mapping: &str) -> Option<&str> {
     Some(mapping.split_whitespace().next()?.trim_end_matches(':'))
 }
 
-/// GDAL's Zarr driver, "SRS encoding": any of `url`, `wkt` and `projjson`.
+/// Parses `_CRS` of GDAL's Zarr driver ("SRS encoding"), which has any of `url`, `wkt` and `projjson`.
 fn of_gdal(crs: &Map<String, Value>) -> Option<Crs> {
     let projjson = crs.get("projjson").filter(|value| value.is_object());
     let is_geographic = projjson.and_then(|value| json::text(value.get("type")?)) == Some("GeographicCRS");
@@ -50,7 +50,7 @@ fn of_gdal(crs: &Map<String, Value>) -> Option<Crs> {
     }))
 }
 
-/// `http://www.opengis.net/def/crs/EPSG/0/4326`: authority, version, code.
+/// Parses `http://www.opengis.net/def/crs/EPSG/0/4326`: authority, version, code.
 fn of_url(url: &str) -> Option<Crs> {
     let (_, name) = url.split_once("/def/crs/")?;
     let [authority, _, code] = name.split('/').collect::<Vec<_>>().try_into().ok()?;
@@ -61,14 +61,14 @@ fn of_url(url: &str) -> Option<Crs> {
     })
 }
 
-/// CF's grid mapping variable: its WKT, or what it says in attributes.
+/// Returns the system of a grid mapping variable, from its WKT or from its other attributes.
 fn of_mapping(mapping: &Map<String, Value>, axes: &[DescribedAxis]) -> Option<Crs> {
-    let told = ["crs_wkt", "spatial_ref"].iter().find_map(|name| wkt(mapping, name));
+    let own = ["crs_wkt", "spatial_ref"].iter().find_map(|name| wkt(mapping, name));
     let units = axes.iter().find(|axis| axis.role == Role::X).and_then(|axis| axis.units.as_deref());
-    told.or_else(|| projection::wkt(mapping, units)).map(of_wkt)
+    own.or_else(|| projection::wkt(mapping, units)).map(of_wkt)
 }
 
-/// WGS 84, as GDAL's netCDF driver has it, where x and y are longitude and latitude.
+/// Returns WGS 84 if x and y are longitude and latitude.
 fn of_units(axes: &[DescribedAxis]) -> Option<Crs> {
     let has = |role: Role, test: fn(&str) -> bool| {
         axes.iter().any(|axis| axis.role == role && axis.units.as_deref().is_some_and(test))
@@ -80,7 +80,7 @@ fn wgs_84() -> Crs {
     of_wkt(projection::WGS_84.to_string())
 }
 
-/// An attribute that looks like WKT: a keyword, then brackets.
+/// Returns an attribute that looks like WKT: a keyword, then brackets.
 fn wkt(attributes: &Map<String, Value>, name: &str) -> Option<String> {
     let is_wkt = |text: &String| {
         let (word, _) = text.split_once(['[', '(']).unwrap_or_default();
@@ -93,14 +93,14 @@ fn of_wkt(wkt: String) -> Crs {
     let root = wkt.split(['[', '(']).next().unwrap_or_default().trim().to_ascii_uppercase();
     let is_geographic = match root.as_str() {
         "GEOGCS" | "GEOGCRS" | "GEOGRAPHICCRS" => true,
-        // of version 2; with Cartesian axes it is geocentric
+        // WKT 2 also uses these for geocentric systems, whose axes are Cartesian
         "GEODCRS" | "GEODETICCRS" => wkt.to_ascii_lowercase().contains("cs[ellipsoidal"),
         _ => false,
     };
     Crs { authority: authority(&wkt), wkt: Some(wkt), projjson: None, is_geographic }
 }
 
-/// The identifier of the outermost object: `AUTHORITY["EPSG","4326"]` of WKT 1, `ID["EPSG",4326]` of WKT 2.
+/// Returns the identifier of the outermost object: `AUTHORITY["EPSG","4326"]` in WKT 1, `ID["EPSG",4326]` in WKT 2.
 fn authority(wkt: &str) -> Option<String> {
     let (mut depth, mut quoted) = (0usize, false);
     for (at, c) in wkt.char_indices() {
@@ -123,14 +123,15 @@ fn authority(wkt: &str) -> Option<String> {
     None
 }
 
-/// `EPSG:4326`
+/// Joins authority and code: `EPSG:4326`.
 fn identifier(authority: &str, code: &str) -> Option<String> {
     let [authority, code] = [authority, code].map(|part| part.trim().trim_matches('"'));
     let is_plain = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_alphanumeric());
     (is_plain(authority) && is_plain(code)).then(|| format!("{authority}:{code}"))
 }
 
-/// GDAL's attribute of a grid mapping: `x0 dx 0 y0 0 dy` of the corner of the first pixel. Rotated grids have no axes.
+/// Parses GDAL's attribute `x0 dx 0 y0 0 dy`, where x0 and y0 are the corner of the first pixel. Returns `None` for rotated
+/// grids, whose axes have no coordinates.
 fn geotransform(mapping: &Map<String, Value>) -> Option<[f64; 6]> {
     let text = attributes::line(mapping, "GeoTransform")?;
     let numbers = text.split([' ', ',']).filter(|word| !word.is_empty()).map(|word| word.parse().ok());
@@ -140,8 +141,8 @@ fn geotransform(mapping: &Map<String, Value>) -> Option<[f64; 6]> {
     is_good.then_some(numbers)
 }
 
-/// Gives x and y the coordinates of their centres, where nothing else has told them.
-fn place(axes: &mut [DescribedAxis], [x0, dx, _, y0, _, dy]: [f64; 6]) {
+/// Sets the coordinates of x and y that are still unknown.
+fn set_coordinates(axes: &mut [DescribedAxis], [x0, dx, _, y0, _, dy]: [f64; 6]) {
     for axis in axes.iter_mut().filter(|axis| axis.coordinates == Coordinates::Unknown) {
         let (corner, step) = match axis.role {
             Role::X => (x0, dx),

@@ -1,4 +1,5 @@
-//! The axes of an image of OME-NGFF 0.1 to 0.4, by the `multiscales` of the group that holds its resolutions.
+//! The axes of an OME-NGFF image, versions 0.1 to 0.4, from the `multiscales` attribute of the group that holds its
+//! resolutions.
 
 use super::{attributes, groups_above};
 use crate::array::hierarchy::Hierarchy;
@@ -8,20 +9,21 @@ use crate::util::json::{self, Value};
 /// The axes of every image before version 0.3.
 const FIRST_AXES: [&str; 5] = ["t", "c", "z", "y", "x"];
 
-/// A dimension of an image.
+/// An axis of an image.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ImageAxis {
-    /// Its name.
+    /// The name.
     pub name: Option<String>,
-    /// `space`, `time`, `channel`, or anything.
+    /// The type: `space`, `time`, `channel`, or anything else.
     pub kind: Option<String>,
-    /// `micrometer`, ...
+    /// The unit, such as `micrometer`.
     pub unit: Option<String>,
-    /// Where the centre of the first item lies, and the step to the next.
+    /// The center of the first item and the step to the next.
     pub place: Option<(f64, f64)>,
 }
 
-/// The axes of the image of which the array at `key` is a resolution, and the group that tells them; `None` if it is none.
+/// Returns the axes of the image that has the array at `key` as a resolution, and the group with its metadata; `None` if
+/// there is no such image.
 pub fn image(hierarchy: &Hierarchy, key: &Key, dimensions: usize) -> Option<(Key, Vec<ImageAxis>)> {
     groups_above(key).find_map(|group| {
         let path = key.relative_to(&group)?;
@@ -32,7 +34,7 @@ pub fn image(hierarchy: &Hierarchy, key: &Key, dimensions: usize) -> Option<(Key
     })
 }
 
-/// The axes that a multiscale gives the array at `path` below its group.
+/// Returns the axes that a multiscale specifies for the array at `path` in its group.
 fn axes(multiscale: &Value, path: &Key, dimensions: usize) -> Option<Vec<ImageAxis>> {
     let is_it = |dataset: &&Value| {
         let text = dataset.get("path").and_then(json::text);
@@ -46,7 +48,7 @@ fn axes(multiscale: &Value, path: &Key, dimensions: usize) -> Option<Vec<ImageAx
     if axes.len() != dimensions {
         return None;
     }
-    // those of the dataset come first, then those of all resolutions
+    // NGFF applies the dataset's transformations before those of all resolutions
     let transformations = [dataset, multiscale].map(|of| of.get("coordinateTransformations"));
     let transformations = transformations.into_iter().flatten().filter_map(Value::as_array).flatten();
     for transformation in transformations {
@@ -55,7 +57,7 @@ fn axes(multiscale: &Value, path: &Key, dimensions: usize) -> Option<Vec<ImageAx
     Some(axes)
 }
 
-/// Of version 0.4, or of 0.3, which has but names.
+/// Parses an axis of version 0.4, or of 0.3, which has only names.
 fn axis(value: &Value) -> ImageAxis {
     let text = |name: &str| attributes::line(value.as_object()?, name);
     match json::text(value) {
@@ -68,7 +70,7 @@ fn named(name: String) -> ImageAxis {
     ImageAxis { name: Some(name), ..ImageAxis::default() }
 }
 
-/// Applies a `scale` or a `translation`: "The pixel center is the origin". Channels have no place.
+/// Applies a `scale` or a `translation` ("The pixel center is the origin") to all axes except channels.
 fn transform(transformation: &Value, axes: &mut [ImageAxis]) {
     let vector = |name: &str| {
         let is_one = transformation.get("type").and_then(json::text) == Some(name);

@@ -1,4 +1,4 @@
-//! Items of arrays, and the values that stand for missing ones, as numbers.
+//! Items of arrays and missing values as numbers.
 
 use super::super::described::MetadataNumber;
 use super::{DIMENSIONS, attributes};
@@ -6,13 +6,13 @@ use crate::util::json::{self, Map, Value};
 use crate::zarr::dtype::{DType, DTypeKind};
 use crate::zarr::metadata::ArrayMetadata;
 
-/// True for the kinds that CF's attributes speak of.
+/// Whether CF's numeric attributes apply to the dtype.
 pub fn is_number(dtype: &DType) -> bool {
     matches!(dtype.kind(), DTypeKind::Int | DTypeKind::UInt) || *dtype.kind() == DTypeKind::Float && dtype.size() <= 8
 }
 
-/// The number that the bytes of one item hold; None unless the dtype is one of numbers or times. A float of four bytes is
-/// taken for the decimal fraction that it was made of: 0.1, not 0.10000000149.
+/// Returns the number in the bytes of one item; `None` unless the dtype is numeric or a time. A four-byte float becomes the
+/// shortest decimal that it represents: 0.1, not 0.10000000149.
 pub fn item(dtype: &DType, bytes: &[u8]) -> Option<MetadataNumber> {
     let size = dtype.size();
     let mut little = [0; 8];
@@ -34,29 +34,29 @@ pub fn item(dtype: &DType, bytes: &[u8]) -> Option<MetadataNumber> {
     })
 }
 
-/// The value that stands for missing ones: [`told_nodata`]. Where nothing is told, xarray and GDAL take the array's own fill
-/// value for it if dimensions are named as xarray does.
+/// Returns the missing value: [`attribute_nodata`], or else the array's fill value if its dimensions are named as xarray does,
+/// as xarray and GDAL read it.
 pub fn nodata(metadata: &ArrayMetadata, attributes: &Map<String, Value>) -> Option<MetadataNumber> {
     let dtype = &metadata.dtype;
-    told_nodata(dtype, attributes).or_else(|| {
+    attribute_nodata(dtype, attributes).or_else(|| {
         let has_names = is_number(dtype) && attributes.contains_key(DIMENSIONS);
         let mut fill = metadata.fill.clone().filter(|_| has_names)?;
-        // the zero bytes at its end are left out
+        // trailing zero bytes are not stored
         fill.resize(dtype.size(), 0);
         item(dtype, &fill)
     })
 }
 
-/// CF's `_FillValue` or `missing_value`, if it is a number that an item can hold.
-pub fn told_nodata(dtype: &DType, attributes: &Map<String, Value>) -> Option<MetadataNumber> {
-    let told = |name: &&str| told(dtype, attributes::first(attributes.get(*name)?)?);
-    ["_FillValue", "missing_value"].iter().filter(|_| is_number(dtype)).find_map(told)
+/// Returns CF's `_FillValue` or `missing_value` if it is a number that an item can hold.
+pub fn attribute_nodata(dtype: &DType, attributes: &Map<String, Value>) -> Option<MetadataNumber> {
+    let number = |name: &&str| number(dtype, attributes::first(attributes.get(*name)?)?);
+    ["_FillValue", "missing_value"].iter().filter(|_| is_number(dtype)).find_map(number)
 }
 
-/// A number in an attribute that is a value of the dtype, which is one of numbers.
-fn told(dtype: &DType, value: &Value) -> Option<MetadataNumber> {
+/// Returns the number in an attribute if an item of the numeric dtype can hold it.
+fn number(dtype: &DType, value: &Value) -> Option<MetadataNumber> {
     if *dtype.kind() == DTypeKind::Float {
-        let float = json::float(value).or_else(|| spelt(json::text(value)?))?;
+        let float = json::float(value).or_else(|| parse_float(json::text(value)?))?;
         let largest = match dtype.size() {
             2 => half::f16::MAX.to_f64(),
             4 => f32::MAX.into(),
@@ -76,8 +76,8 @@ fn told(dtype: &DType, value: &Value) -> Option<MetadataNumber> {
     range.contains(&number).then_some(MetadataNumber::Int(number))
 }
 
-/// A float as a text: a word, or the eight bytes of it in base64, as xarray's `FillValueCoder` writes them.
-fn spelt(text: &str) -> Option<f64> {
+/// Parses a float from a text: a word, or eight bytes in base64, as xarray's `FillValueCoder` writes them.
+fn parse_float(text: &str) -> Option<f64> {
     json::float_word(text).or_else(|| {
         let bytes: [u8; 8] = json::base64_decode(text.as_bytes())?.try_into().ok()?;
         Some(f64::from_le_bytes(bytes))

@@ -1,5 +1,5 @@
-//! WKT 1 of what CF's grid mapping variables say in attributes of their own: CF conventions, appendix F, "Grid Mappings".
-//! Of those that WKT 1 has no projection for, nothing is told.
+//! Converts CF's grid mapping attributes (CF conventions, appendix F, "Grid Mappings") to WKT 1, for the projections that WKT
+//! 1 has.
 
 use super::attributes;
 use crate::util::json::{Map, Value};
@@ -7,10 +7,10 @@ use crate::util::json::{Map, Value};
 /// WKT 1 of EPSG:4326.
 pub const WGS_84: &str = r#"GEOGCS["WGS 84",DATUM["WGS_1984",SPHEROID["WGS 84",6378137,298.257223563,AUTHORITY["EPSG","7030"]],AUTHORITY["EPSG","6326"]],PRIMEM["Greenwich",0,AUTHORITY["EPSG","8901"]],UNIT["degree",0.0174532925199433,AUTHORITY["EPSG","9122"]],AUTHORITY["EPSG","4326"]]"#;
 
-/// Half the major axis of WGS 84, in metres, and its inverse flattening.
+/// The semi-major axis of WGS 84 in meters, and its inverse flattening.
 const WGS_84_ELLIPSOID: (f64, f64) = (6_378_137.0, 298.257_223_563);
 
-/// The reference system of a grid mapping, whose x and y are counted in `units`.
+/// Returns the reference system of a grid mapping whose x and y have these `units`.
 pub fn wkt(mapping: &Map<String, Value>, units: Option<&str>) -> Option<String> {
     let name = attributes::line(mapping, "grid_mapping_name")?;
     if name == "latitude_longitude" {
@@ -28,13 +28,13 @@ pub fn wkt(mapping: &Map<String, Value>, units: Option<&str>) -> Option<String> 
     Some(format!(r#"PROJCS["unknown",{geographic},PROJECTION["{projection}"],{parameters}{unit}]"#))
 }
 
-/// Longitude and latitude on the mapping's ellipsoid: WGS 84 where it tells none.
+/// Returns the geographic system on the mapping's ellipsoid, by default WGS 84.
 fn geographic(mapping: &Map<String, Value>) -> String {
     let number = |name: &str| attributes::number(mapping, name);
     let flattening = |axis: f64| match (number("inverse_flattening"), number("semi_minor_axis")) {
         (Some(flattening), _) => flattening,
         (None, Some(minor)) if minor != axis => axis / (axis - minor),
-        // of a sphere, as WKT has it
+        // WKT's inverse flattening of a sphere
         _ => 0.0,
     };
     let ellipsoid = number("semi_major_axis").map(|axis| (axis, flattening(axis)));
@@ -51,7 +51,7 @@ fn is_wgs_84(axis: f64, flattening: f64) -> bool {
     (axis - WGS_84_ELLIPSOID.0).abs() < 1e-3 && (flattening - WGS_84_ELLIPSOID.1).abs() < 1e-6
 }
 
-/// WKT's name of a projection, and its parameters.
+/// Returns WKT's name of a projection and its parameters.
 fn projection(name: &str, mapping: &Map<String, Value>) -> Option<(&'static str, Vec<(&'static str, f64)>)> {
     let number = |name: &str| attributes::number(mapping, name);
     let parallels = attributes::numbers(mapping.get("standard_parallel"));

@@ -1,29 +1,29 @@
-//! What a dimension runs along, by what its coordinates are called and counted in: CF conventions, chapter 4,
-//! "Coordinate Types"; OME-NGFF 0.4, "axes"; and, for want of those, the names that everybody uses.
+//! The role of a dimension, from the attributes and units of its coordinates: CF conventions, chapter 4, "Coordinate Types";
+//! OME-NGFF 0.4, "axes"; or else from usual names.
 
 use super::super::described::{DescribedAxis, Role};
 use super::coordinates::Coordinate;
 use super::{attributes, ngff};
 
-/// What speaks for a role, the weakest first.
+/// The evidence for a role, the weakest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Evidence {
-    /// The dimension's name.
+    /// The name of the dimension.
     Name,
     /// NGFF's type of the axis.
     Type,
-    /// CF: units that only such coordinates have, or `positive`.
+    /// CF's units that only such coordinates have, or the attribute `positive`.
     Units,
-    /// CF.
+    /// CF's attribute `standard_name`.
     StandardName,
-    /// CF.
+    /// CF's attribute `axis`.
     Axis,
 }
 
-/// A role that a dimension might have.
+/// A role that a dimension may have, with the evidence for it.
 pub type Claim = Option<(Evidence, Role)>;
 
-/// The role that most speaks for.
+/// Returns the role with the strongest evidence.
 pub fn claim(coordinate: Option<&Coordinate>, image: Option<&ngff::ImageAxis>, name: Option<&str>) -> Claim {
     let word = |name: &str| coordinate.and_then(|c| attributes::line(&c.attributes, name));
     let of_axis = || by_axis(&word("axis")?);
@@ -45,8 +45,8 @@ pub fn claim(coordinate: Option<&Coordinate>, image: Option<&ngff::ImageAxis>, n
     }
 }
 
-/// Gives each role to one axis at most: to the one that most speaks for, and among equals to the last, since GDAL takes
-/// the last two dimensions for rows and columns.
+/// Assigns each role to at most one axis: to the one with the strongest evidence, and among equals to the last, since GDAL
+/// takes the last two dimensions for rows and columns.
 pub fn assign(claims: &[Claim], axes: &mut [DescribedAxis]) {
     for role in [Role::X, Role::Y, Role::Z, Role::Time] {
         let claimed = |claim: &Claim| claim.filter(|(_, claimed)| *claimed == role).map(|(evidence, _)| evidence);
@@ -57,7 +57,7 @@ pub fn assign(claims: &[Claim], axes: &mut [DescribedAxis]) {
     }
 }
 
-/// CF 4: the attribute `axis`.
+/// Returns the role for CF's attribute `axis` (chapter 4).
 fn by_axis(axis: &str) -> Option<Role> {
     Some(match axis {
         "X" | "x" => Role::X,
@@ -68,7 +68,7 @@ fn by_axis(axis: &str) -> Option<Role> {
     })
 }
 
-/// CF's standard name table.
+/// Returns the role for a name of CF's standard name table.
 fn by_standard_name(name: &str) -> Option<Role> {
     let is_level = |name: &str| {
         let is_formula = name.starts_with("atmosphere_") || name.starts_with("ocean_");
@@ -85,7 +85,7 @@ fn by_standard_name(name: &str) -> Option<Role> {
     })
 }
 
-/// CF 4.1 to 4.4: units of longitude and latitude, of pressure, and of time.
+/// Returns the role for units of longitude, latitude, pressure or time (CF 4.1 to 4.4).
 fn by_units(units: &str) -> Option<Role> {
     if is_east(units) {
         return Some(Role::X);
@@ -100,12 +100,12 @@ fn by_units(units: &str) -> Option<Role> {
     }
 }
 
-/// CF 4.2: the spellings of degrees east.
+/// Whether units are degrees east in one of CF's spellings (4.2).
 pub fn is_east(units: &str) -> bool {
     matches!(units, "degrees_east" | "degree_east" | "degree_E" | "degrees_E" | "degreeE" | "degreesE")
 }
 
-/// CF 4.1: the spellings of degrees north.
+/// Whether units are degrees north in one of CF's spellings (4.1).
 pub fn is_north(units: &str) -> bool {
     matches!(units, "degrees_north" | "degree_north" | "degree_N" | "degrees_N" | "degreeN" | "degreesN")
 }

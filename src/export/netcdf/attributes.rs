@@ -1,6 +1,6 @@
-//! Attributes of groups and arrays as those of a netCDF file. JSON has one kind of number and any nesting, the file typed
-//! lists and text; what stands for values of a variable has the variable's own type, as CF wants it ("Attributes",
-//! appendix A), or readers refuse it. It knows neither dimensions nor where the data are.
+//! Converts the attributes of groups and arrays to those of a netCDF file. The file has typed lists and text. An attribute
+//! that stands for values of a variable, such as `_FillValue`, must have the variable's type (CF, "Attributes", appendix A).
+//! This module knows neither dimensions nor offsets.
 
 use super::classic::{Attribute, ClassicVersion, Type};
 use super::names::UniqueNames;
@@ -8,16 +8,16 @@ use crate::util::json::{self, Map, Value};
 use crate::zarr::dtype::{DType, DTypeKind};
 use crate::zarr::metadata::ArrayMetadata;
 
-/// The dimensions of an array, by name: xarray's convention, which GDAL and netCDF-C follow.
+/// The attribute with the names of an array's dimensions in xarray's convention, which GDAL and netCDF-C follow.
 const DIMENSIONS: &str = "_ARRAY_DIMENSIONS";
 
-/// The attribute of the file that names the arrays that are not in it, and why.
+/// The attribute of the file that lists the arrays that are not in it, with reasons.
 pub const LEFT_OUT: &str = "zarrfs_left_out";
 
-/// What a count of time is counted from: NumPy's epoch.
+/// NumPy's epoch, in the words of CF's time units.
 const EPOCH: &str = "since 1970-01-01 00:00:00";
 
-/// The attributes of a list so far.
+/// The attributes of one variable or of the file while they are collected.
 struct AttributeList {
     version: ClassicVersion,
     names: UniqueNames,
@@ -33,7 +33,7 @@ impl AttributeList {
         self.list.push(Attribute { name: self.names.give(name), kind, values });
     }
 
-    /// Text, unless the name was given already.
+    /// Adds a text unless the name is already taken.
     fn push_missing_text(&mut self, name: &str, text: &str) {
         if !self.names.has(name) {
             self.push(name, Type::Char, text.as_bytes().to_vec());
@@ -46,7 +46,7 @@ impl AttributeList {
     }
 }
 
-/// The attributes of a group, and a line for each array that has no place in the file.
+/// Returns the attributes of a group, and one that lists the arrays that are not in the file.
 pub fn of_group(stored: &Map<String, Value>, left_out: &[String], version: ClassicVersion) -> Vec<Attribute> {
     let mut out = AttributeList::new(version);
     if !left_out.is_empty() {
@@ -58,7 +58,7 @@ pub fn of_group(stored: &Map<String, Value>, left_out: &[String], version: Class
     out.list
 }
 
-/// The attributes of an array whose values are of type `kind` in the file.
+/// Returns the attributes of an array whose values have the type `kind` in the file.
 pub fn of_variable(
     metadata: &ArrayMetadata,
     stored: &Map<String, Value>,
@@ -73,7 +73,7 @@ pub fn of_variable(
     }
     for (name, value) in stored.iter().filter(|(name, _)| !is_bookkeeping(name)) {
         match name.as_str() {
-            // the dtype has told
+            // the dtype decides these
             "units" | "calendar" if *dtype.kind() == DTypeKind::DateTime => {}
             name => match (name, typed(name, dtype, value), json::float(value)) {
                 (_, Some(values), _) => out.push(name, kind, values),
@@ -92,16 +92,16 @@ pub fn of_variable(
         out.push("_FillValue", kind, fill);
     }
     match dtype.kind() {
-        // NC_BYTE has a sign but for those who read this: netCDF's and xarray's convention
+        // NC_BYTE is signed unless this is set: a convention of netCDF and xarray
         DTypeKind::UInt if kind == Type::Byte => out.push_missing_text("_Unsigned", "true"),
-        // as xarray marks booleans in a netCDF file
+        // xarray's mark of booleans
         DTypeKind::Bool => out.push_missing_text("dtype", "bool"),
         _ => {}
     }
     out.list
 }
 
-/// What one item of a `datetime64` counts, in a word of UDUNITS; None where that has none, and for other dtypes.
+/// Returns UDUNITS' word for the unit of a `datetime64`; `None` if it has no such word, and for other dtypes.
 pub fn time_unit(metadata: &ArrayMetadata) -> Option<&'static str> {
     if *metadata.dtype.kind() != DTypeKind::DateTime {
         return None;
@@ -119,15 +119,15 @@ pub fn time_unit(metadata: &ArrayMetadata) -> Option<&'static str> {
     })
 }
 
-/// True for what libraries note for themselves in a Zarr store: names of dimensions, which are said otherwise here,
-/// netCDF-C's own types and links, GDAL's reference system.
+/// Whether the attribute is private to a library: names of dimensions, which the file has anyway, netCDF-C's own types and
+/// links, GDAL's reference system.
 pub fn is_bookkeeping(name: &str) -> bool {
     let prefixes = ["_NCZARR", "_nczarr", "_NCProperties"];
     [DIMENSIONS, "_CRS"].contains(&name) || prefixes.iter().any(|prefix| name.starts_with(prefix))
 }
 
-/// The Zarr fill value as one value of the file, where it may stand for missing values: xarray takes it so. A fill value
-/// of booleans, text and times is one of their values like others, but for NaT.
+/// Returns the Zarr fill value as a value of the file if it may stand for missing values, as xarray reads it. For booleans,
+/// texts and times it is an ordinary value, except NaT.
 fn missing_value(metadata: &ArrayMetadata) -> Option<Vec<u8>> {
     let dtype = &metadata.dtype;
     let item = big_endian(dtype, metadata.fill.clone()?);
@@ -138,8 +138,8 @@ fn missing_value(metadata: &ArrayMetadata) -> Option<Vec<u8>> {
     }
 }
 
-/// The values of an attribute that is to have the type of the variable, big-endian; None for other attributes, and where
-/// that would change a value.
+/// Returns the big-endian values of an attribute that must have the variable's type. Returns `None` for other attributes,
+/// and if the conversion would change a value.
 fn typed(name: &str, dtype: &DType, value: &Value) -> Option<Vec<u8>> {
     let item: fn(&DType, &Value) -> Option<Vec<u8>> = match name {
         "_FillValue" | "missing_value" => missing,
@@ -154,7 +154,7 @@ fn typed(name: &str, dtype: &DType, value: &Value) -> Option<Vec<u8>> {
     Some(list.iter().map(|value| item(dtype, value)).collect::<Option<Vec<_>>>()?.concat())
 }
 
-/// One value that stands for missing ones: integers may be spelt as floats, and floats as xarray spells them in base64.
+/// Converts a missing value: integers may be spelled as floats, and floats in base64, as xarray does.
 fn missing(dtype: &DType, value: &Value) -> Option<Vec<u8>> {
     match (dtype.kind(), json::text(value)) {
         (DTypeKind::Bytes, Some(text)) if text.len() == 1 => Some(text.as_bytes().to_vec()),

@@ -1,49 +1,48 @@
-//! The bytes of a netCDF file before its data: dimensions, attributes and variables, after "The NetCDF Classic Format
-//! Specification" (netcdf-c, `docs/file_format_specifications.md`), and "CDF-5" of PnetCDF for the version with 64-bit
-//! numbers. All numbers are big-endian, and what has no multiple of four bytes is padded with zeros. It knows nothing of
-//! Zarr.
+//! Writes the header of a netCDF file: dimensions, attributes and variables, by "The NetCDF Classic Format Specification"
+//! (netcdf-c, `docs/file_format_specifications.md`) and PnetCDF's "CDF-5". All numbers are big-endian, and all fields are
+//! padded to multiples of four bytes. This module knows nothing of Zarr.
 
-/// What a 32-bit `vsize` says of a variable that has more than 2^32 - 4 bytes: readers compute it from the dimensions.
+/// The 32-bit `vsize` of a variable of more than 2^32 - 4 bytes: readers compute it from the dimensions.
 const TOO_LARGE: u32 = u32::MAX;
 
-/// Which of the formats a file has.
+/// A version of the format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClassicVersion {
-    /// CDF-2: offsets have 64 bits, lengths and counts 32. Every reader of netCDF knows it.
+    /// CDF-2, with 64-bit offsets and 32-bit lengths and counts. Every netCDF reader knows it.
     Offset64,
-    /// CDF-5: everything has 64 bits, and there are unsigned and 64-bit integers.
+    /// CDF-5, with 64-bit numbers throughout, and unsigned and 64-bit integers.
     Data64,
 }
 
-/// An external data type; its number is the format's.
+/// An external data type, numbered as in the format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Type {
-    /// Integers of 8 bits with a sign.
+    /// Signed 8-bit integers.
     Byte = 1,
     /// Bytes of text.
     Char,
-    /// Integers of 16 bits.
+    /// Signed 16-bit integers.
     Short,
-    /// Integers of 32 bits.
+    /// Signed 32-bit integers.
     Int,
-    /// Floats of 32 bits.
+    /// 32-bit floats.
     Float,
-    /// Floats of 64 bits.
+    /// 64-bit floats.
     Double,
-    /// Integers of 8 bits without a sign; this and what follows in CDF-5 alone.
+    /// Unsigned 8-bit integers; this and the following types exist only in CDF-5.
     UByte,
-    /// Integers of 16 bits without a sign.
+    /// Unsigned 16-bit integers.
     UShort,
-    /// Integers of 32 bits without a sign.
+    /// Unsigned 32-bit integers.
     UInt,
-    /// Integers of 64 bits.
+    /// Signed 64-bit integers.
     Int64,
-    /// Integers of 64 bits without a sign.
+    /// Unsigned 64-bit integers.
     UInt64,
 }
 
 impl Type {
-    /// All of them.
+    /// All types.
     pub const ALL: [Type; 11] = [
         Type::Byte,
         Type::Char,
@@ -58,7 +57,7 @@ impl Type {
         Type::UInt64,
     ];
 
-    /// Bytes of one value.
+    /// Returns the size of a value in bytes.
     pub fn size(self) -> usize {
         match self {
             Type::Byte | Type::Char | Type::UByte => 1,
@@ -69,73 +68,73 @@ impl Type {
     }
 }
 
-/// A dimension: no record dimension, which would have length 0 here.
+/// A dimension of fixed length; record dimensions, which the format marks by length 0, are not used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClassicDimension {
-    /// Unique in its file.
+    /// The name, unique in the file.
     pub name: String,
-    /// At least 1.
+    /// The length, at least 1.
     pub len: u64,
 }
 
 /// An attribute of a variable or of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attribute {
-    /// Unique in its list.
+    /// The name, unique in its list.
     pub name: String,
-    /// Of its values.
+    /// The type of the values.
     pub kind: Type,
-    /// The values, big-endian, one after the other.
+    /// The big-endian values.
     pub values: Vec<u8>,
 }
 
 /// A variable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Variable {
-    /// Unique in its file.
+    /// The name, unique in the file.
     pub name: String,
-    /// The numbers of its dimensions, the slowest first.
+    /// The indices of the dimensions, the slowest first.
     pub dimensions: Vec<usize>,
-    /// Its attributes.
+    /// The attributes.
     pub attributes: Vec<Attribute>,
-    /// Of its values.
+    /// The type of the values.
     pub kind: Type,
-    /// Bytes of its values.
+    /// The size of the data in bytes.
     pub size: u64,
-    /// Where in the file they begin, in bytes.
+    /// The offset of the data in bytes.
     pub begin: u64,
 }
 
 impl Variable {
-    /// `vsize`: "the product of the dimension lengths and the number of bytes per value, increased to the next multiple
-    /// of 4".
+    /// Returns `vsize`: "the product of the dimension lengths and the number of bytes per value, increased to the next
+    /// multiple of 4".
     pub fn padded_size(&self) -> u64 {
         self.size.saturating_add(3) / 4 * 4
     }
 }
 
-/// A whole header.
+/// The header of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClassicHeader {
-    /// Of the file.
+    /// The version of the format.
     pub version: ClassicVersion,
-    /// All dimensions.
+    /// The dimensions.
     pub dimensions: Vec<ClassicDimension>,
-    /// Of the file as a whole.
+    /// The attributes of the file.
     pub attributes: Vec<Attribute>,
-    /// The variables, in the order of their data.
+    /// The variables in the order of their data.
     pub variables: Vec<Variable>,
 }
 
 impl ClassicHeader {
-    /// The header's bytes. How many there are doesn't depend on where the data begin.
+    /// Returns the header's bytes. Their number does not depend on the offsets of the data.
     pub fn bytes(&self) -> Vec<u8> {
         let mut out = Writer { version: self.version, bytes: b"CDF".to_vec() };
         out.bytes.push(match self.version {
             ClassicVersion::Offset64 => 2,
             ClassicVersion::Data64 => 5,
         });
-        // records: none
+        // number of records
         out.number(0);
         out.list(0x0A, &self.dimensions, |out, dimension| {
             out.name(&dimension.name);
@@ -153,7 +152,7 @@ struct Writer {
 }
 
 impl Writer {
-    /// `NON_NEG`. What doesn't fit 32 bits the caller has no place for in CDF-2, but for the size of a variable.
+    /// Writes a `NON_NEG`. In CDF-2 only the size of a variable may exceed 32 bits.
     fn number(&mut self, n: u64) {
         match self.version {
             ClassicVersion::Offset64 => self.bytes.extend(u32::try_from(n).unwrap_or(TOO_LARGE).to_be_bytes()),
@@ -175,7 +174,7 @@ impl Writer {
         self.pad();
     }
 
-    /// A list: `ABSENT` where it is empty.
+    /// Writes a list, or `ABSENT` if it is empty.
     fn list<T>(&mut self, tag: u32, items: &[T], mut write: impl FnMut(&mut Self, &T)) {
         self.tag(if items.is_empty() { 0 } else { tag });
         self.number(items.len() as u64);

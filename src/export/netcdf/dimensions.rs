@@ -1,21 +1,21 @@
-//! The dimensions of the file. In Zarr each array has its own; those of the same name and length are one here. It knows
+//! The dimensions of the file. Dimensions of several arrays with the same name and length become one. This module knows
 //! neither attributes nor data.
 
 use super::classic::ClassicDimension;
 use super::names::{UniqueNames, legal, with_suffix};
 use std::collections::HashMap;
 
-/// Dimensions are the same where these are.
+/// The properties by which dimensions are identified.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Identity {
-    /// As the metadata spells it; None where it has none.
+    /// The name in the metadata, if any.
     name: Option<String>,
     len: u64,
-    /// Of those without a name and of the same length in one array, how many come before.
+    /// The number of unnamed dimensions of the same length that precede it in the array.
     before: usize,
 }
 
-/// The dimensions so far.
+/// The dimensions while they are collected.
 pub struct Dimensions<'a> {
     list: Vec<ClassicDimension>,
     numbers: HashMap<Identity, usize>,
@@ -24,12 +24,12 @@ pub struct Dimensions<'a> {
 }
 
 impl<'a> Dimensions<'a> {
-    /// None yet. UniqueNames that are made up are none of the `variables`', which would become coordinates by that.
+    /// Returns an empty list. Invented names avoid the names of `variables`, which would become coordinates.
     pub fn new(variables: &'a UniqueNames) -> Self {
         Dimensions { list: Vec::new(), numbers: HashMap::new(), names: UniqueNames::default(), variables }
     }
 
-    /// The numbers of an array's dimensions of these names and lengths, of which none is 0.
+    /// Returns the indices of an array's dimensions, given by names and nonzero lengths.
     pub fn numbers<'d>(&mut self, dimensions: impl Iterator<Item = (Option<&'d str>, u64)>) -> Vec<usize> {
         let mut unnamed: HashMap<u64, usize> = HashMap::new();
         let mut number = |(name, len): (Option<&str>, u64)| {
@@ -56,8 +56,8 @@ impl<'a> Dimensions<'a> {
         self.list.len() - 1
     }
 
-    /// Its own name if no other dimension has it; else with the length behind it. One without a name is called by its
-    /// length.
+    /// Returns a unique name: the dimension's own if it is free, else with the length appended. Unnamed dimensions are named
+    /// after their length.
     fn free_name(&mut self, identity: &Identity) -> String {
         let len = identity.len.to_string();
         let own = identity.name.as_deref().unwrap_or("dim");

@@ -1,6 +1,6 @@
-//! What another program has made of a group's netCDF file: whether its layout is the same, and which attributes it has
-//! changed. These go back to where they came from: JSON where it was JSON, lists where there were lists. What the file
-//! alone has, or what comes from the arrays' metadata, can't be changed through it.
+//! Compares a group's netCDF file with what another program wrote in its place: whether the layout is unchanged, and which
+//! attributes differ. Attributes return to their JSON form: lists that were lists, nested JSON that was nested JSON.
+//! Attributes that exist only in the file, or that come from the arrays' metadata, cannot be changed.
 
 use super::attributes::{LEFT_OUT, is_bookkeeping};
 use super::classic::{Attribute, ClassicHeader, Type, Variable};
@@ -12,34 +12,34 @@ use crate::util::json::{self, Map, Object, Value};
 use crate::zarr::dtype::{self, DType};
 use std::collections::HashMap;
 
-/// HeaderChanges of the attributes of one group or array; `None` removes one.
+/// Changes of the attributes of one group or array; `None` removes an attribute.
 pub type HeaderChanges = Vec<(String, Option<Value>)>;
 
-/// A file that another program has written in place of a group's.
+/// A header that another program wrote in place of a group's, and the original.
 #[derive(Debug)]
 pub struct HeaderEdit {
     old: ClassicHeader,
     new: ClassicHeader,
 }
 
-/// A variable's data in the file that replaces another.
+/// The data of a variable in a file that replaces the group's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Moved {
-    /// Where they begin in the new file, in bytes.
+    /// Offset in the new file, in bytes.
     pub from: u64,
-    /// Where they begin in the group's file, in bytes.
+    /// Offset in the group's file, in bytes.
     pub to: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub len: u64,
 }
 
 impl HeaderEdit {
-    /// Compares the header at the beginning of `new` with that of `old`. Returns `None` if `new` ends before its header
-    /// does.
+    /// Parses the headers at the beginning of `old` and `new` and compares their layouts. Returns `None` if `new` ends before
+    /// its header does.
     ///
     /// # Errors
     ///
-    /// EPERM and why the new file can't take the place of the old one: its layout is another.
+    /// EPERM if the layouts differ, so that the new file cannot replace the old one.
     pub fn compare(old: &[u8], new: &[u8]) -> Result<Option<Self>> {
         let old = parse(old).map_err(|_| refused("the file has no header"))?;
         let new = match parse(new) {
@@ -69,7 +69,7 @@ impl HeaderEdit {
         Ok(())
     }
 
-    /// Each variable of the group's file, and what it is in the new one.
+    /// Returns each variable of the group's file with its counterpart in the new file.
     fn pairs(&self) -> Result<Vec<(&Variable, &Variable)>> {
         let by_name: HashMap<&str, &Variable> = self.new.variables.iter().map(|new| (new.name.as_str(), new)).collect();
         let pair = |old: &'_ Variable| by_name.get(old.name.as_str()).copied();
@@ -83,12 +83,12 @@ impl HeaderEdit {
         Ok(self.old.variables.iter().filter_map(|old| Some((old, pair(old)?))).collect())
     }
 
-    /// Whether the data of all variables begin where they did.
+    /// Whether the data of all variables are at their old offsets.
     pub fn is_in_place(&self) -> bool {
         self.pairs().is_ok_and(|pairs| pairs.iter().all(|(old, new)| old.begin == new.begin))
     }
 
-    /// Where the data of the variables are that hold an array.
+    /// Returns the offsets of all variables that hold an array.
     pub fn moved(&self, file: &Composite) -> Vec<Moved> {
         let pairs = self.pairs().unwrap_or_default().into_iter();
         let is_array = |old: &Variable| array_at(file, old.begin).is_some();
@@ -96,12 +96,12 @@ impl HeaderEdit {
         pairs.filter(|(old, _)| is_array(old)).map(moved).collect()
     }
 
-    /// What is to be changed in the attributes of the group at `group` and of the arrays of its `file`; `stored` gives the
-    /// present ones.
+    /// Returns the changed attributes of the group at `group` and of the arrays in its `file`; `stored` returns the present
+    /// attributes of a key.
     ///
     /// # Errors
     ///
-    /// EPERM and the attribute that can't be changed.
+    /// EPERM if an attribute that changed cannot be changed.
     pub fn changes(
         &self,
         group: &Key,
@@ -117,12 +117,12 @@ impl HeaderEdit {
         for (place, name, old, new) in places.into_iter().filter(|(_, _, old, new)| old != new) {
             let (key, dtype) =
                 place.ok_or_else(|| refused(format!("what {name:?} tells comes from other metadata")))?;
-            let is_told = |attribute: &str| {
+            let is_derived = |attribute: &str| {
                 let is_time = dtype.is_some_and(|dtype| *dtype.kind() == dtype::DTypeKind::DateTime);
                 is_bookkeeping(attribute) || is_time && ["units", "calendar"].contains(&attribute)
             };
             let stored = stored(key)?;
-            let changes = changes(old, new, &stored, is_told).map_err(|attribute| {
+            let changes = changes(old, new, &stored, is_derived).map_err(|attribute| {
                 refused(format!(
                     "the attribute {name}:{attribute} comes from other metadata, or is no JSON: change that"
                 ))
@@ -139,7 +139,7 @@ fn refused(why: impl Into<String>) -> Error {
     Error::new(Kind::System(libc::EPERM), why)
 }
 
-/// The array whose values begin at `begin`, and its dtype.
+/// Returns the array whose values begin at `begin`, and its dtype.
 fn array_at(file: &Composite, begin: u64) -> Option<(&Key, &DType)> {
     let part = file.parts().get(file.part_at(begin))?;
     match &part.content {
@@ -148,31 +148,31 @@ fn array_at(file: &Composite, begin: u64) -> Option<(&Key, &DType)> {
     }
 }
 
-/// What turns `old` into `new`. An attribute that stands in the file and not by this name in `stored`, or that `is_told` by
-/// something else, can't be changed.
+/// Returns the changes that turn `old` into `new`. An attribute of the file without a counterpart in `stored`, or for which
+/// `is_derived` holds, cannot be changed.
 ///
 /// # Errors
 ///
-/// The name of such a one.
+/// The name of such an attribute that changed.
 fn changes(
     old: &[Attribute],
     new: &[Attribute],
     stored: &Map<String, Value>,
-    is_told: impl Fn(&str) -> bool,
+    is_derived: impl Fn(&str) -> bool,
 ) -> std::result::Result<HeaderChanges, String> {
     let by_name = |list: &'_ [Attribute]| list.iter().map(|a| (a.name.clone(), a.clone())).collect::<HashMap<_, _>>();
     let (before, after) = (by_name(old), by_name(new));
     let mut changes = HeaderChanges::new();
     for attribute in new.iter().filter(|attribute| before.get(&attribute.name) != Some(*attribute)) {
         let name = &attribute.name;
-        let is_derived = before.contains_key(name) != stored.contains_key(name) || is_told(name) || name == LEFT_OUT;
-        let value = if is_derived { None } else { value(attribute, stored.get(name)) };
+        let is_own = before.contains_key(name) != stored.contains_key(name) || is_derived(name) || name == LEFT_OUT;
+        let value = if is_own { None } else { value(attribute, stored.get(name)) };
         changes.push((name.clone(), Some(value.ok_or_else(|| name.clone())?)));
     }
     for name in old.iter().map(|attribute| &attribute.name).filter(|name| !after.contains_key(*name)) {
-        match stored.contains_key(name) && !is_told(name) {
+        match stored.contains_key(name) && !is_derived(name) {
             true => changes.push((name.clone(), None)),
-            // it is about the file, and comes again
+            // the next file has it again
             false if name == LEFT_OUT => {}
             false => return Err(name.clone()),
         }
@@ -180,10 +180,10 @@ fn changes(
     Ok(changes)
 }
 
-/// An attribute of the file as JSON, as near to what stood there `before` as it can be. `None` if JSON has no such value.
+/// Converts an attribute of the file to JSON in the form that it had `before`; `None` if JSON cannot represent it.
 fn value(attribute: &Attribute, before: Option<&Value>) -> Option<Value> {
     if attribute.kind == Type::Char {
-        // C's end of a string, which NCO writes along
+        // NCO includes the terminating NUL
         let whole = std::str::from_utf8(&attribute.values).ok()?;
         return Some(text(whole.trim_end_matches('\0'), before));
     }
@@ -203,7 +203,7 @@ fn value(attribute: &Attribute, before: Option<&Value>) -> Option<Value> {
     }
 }
 
-/// A text, which stands for a list of words or any JSON where that was `before`.
+/// Converts a text, which may represent a list of words or any JSON, as `before` shows.
 fn text(text: &str, before: Option<&Value>) -> Value {
     match before {
         Some(Value::Array(list)) if !list.is_empty() && list.iter().all(|word| json::text(word).is_some()) => {
@@ -216,7 +216,7 @@ fn text(text: &str, before: Option<&Value>) -> Value {
     }
 }
 
-/// One number of a type, big-endian. `None` of NaN and infinities.
+/// Converts a big-endian number of the type; `None` for NaN and infinities.
 fn number(kind: Type, item: &[u8]) -> Option<Value> {
     let number = match kind {
         Type::Char => return None,

@@ -1,6 +1,5 @@
-//! GDAL's own reference system, `_CRS`, as other readers of netCDF know it: a grid mapping variable, which holds nothing but
-//! attributes (CF conventions, 5.6), and the `axis` of the coordinates it is of. Where arrays name a grid mapping
-//! themselves, nothing is added.
+//! Converts GDAL's `_CRS` to CF's form: a grid mapping variable, which has only attributes (CF conventions, 5.6), and the
+//! attribute `axis` of its coordinates. Arrays that name a grid mapping themselves stay unchanged.
 
 use super::GroupArray;
 use super::classic::{Attribute, Type, Variable};
@@ -8,14 +7,14 @@ use super::names::UniqueNames;
 use crate::util::json;
 use std::collections::BTreeMap;
 
-/// What a mapping is called, if no array has that name.
+/// The name of a mapping unless an array has it.
 const NAME: &str = "crs";
 
-/// The names of a file's mappings by their WKT.
+/// The names of a file's mappings by WKT.
 pub struct Mappings<'a>(BTreeMap<&'a str, String>);
 
 impl<'a> Mappings<'a> {
-    /// Those that the arrays need, with names that nobody has.
+    /// Collects the mappings of the arrays and gives them unique names.
     pub fn new(members: &'a [GroupArray], names: &mut UniqueNames) -> Self {
         let mut mappings = BTreeMap::new();
         for wkt in members.iter().filter_map(wkt) {
@@ -24,7 +23,7 @@ impl<'a> Mappings<'a> {
         Mappings(mappings)
     }
 
-    /// The variables: four bytes of data each, which mean nothing.
+    /// Returns the variables, each with four bytes of meaningless data.
     pub fn variables(&self) -> impl Iterator<Item = Variable> {
         self.0.iter().map(|(wkt, name)| Variable {
             name: name.clone(),
@@ -36,14 +35,14 @@ impl<'a> Mappings<'a> {
         })
     }
 
-    /// What an array's attributes lack: the name of its mapping, or which axis its coordinates are of.
+    /// Returns the attribute that an array needs: the name of its mapping, or the axis of a coordinate.
     pub fn attribute(&self, member: &GroupArray) -> Option<Attribute> {
         if let Some(name) = wkt(member).and_then(|wkt| self.0.get(wkt)) {
             return Some(text("grid_mapping", name));
         }
-        let tells = ["axis", "standard_name", "units"].iter().any(|name| member.attributes.contains_key(*name));
+        let has_role = ["axis", "standard_name", "units"].iter().any(|name| member.attributes.contains_key(*name));
         let axis = ["X", "Y"].into_iter().find(|axis| member.name().eq_ignore_ascii_case(axis))?;
-        (!self.0.is_empty() && !tells && member.is_coordinate()).then(|| text("axis", axis))
+        (!self.0.is_empty() && !has_role && member.is_coordinate()).then(|| text("axis", axis))
     }
 }
 
@@ -51,7 +50,7 @@ fn text(name: &str, value: &str) -> Attribute {
     Attribute { name: name.to_string(), kind: Type::Char, values: value.as_bytes().to_vec() }
 }
 
-/// What `_CRS` says of an array in WKT.
+/// Returns the WKT of an array's `_CRS`.
 fn wkt(member: &GroupArray) -> Option<&str> {
     let is_mapped = member.attributes.contains_key("grid_mapping");
     let crs = member.attributes.get("_CRS").filter(|_| !is_mapped)?;

@@ -1,21 +1,21 @@
-//! UniqueNames as netCDF takes them: "UniqueNames should match the regular expression
+//! Valid netCDF names: "Names should match the regular expression
 //! `([a-zA-Z0-9_]|{MUTF8})([^\x00-\x1F/\x7F-\xFF]|{MUTF8})*`", and "names that have trailing space characters are also
-//! not permitted" (format specification, "Note on names"), which also wants them "normalized according to Unicode NFC". It
-//! knows nothing of arrays.
+//! not permitted" (format specification, "Note on names"), which also wants them "normalized according to Unicode NFC".
+//! This module knows nothing of arrays.
 
 use icu_normalizer::ComposingNormalizerBorrowed;
 use std::collections::HashMap;
 
-/// Bytes that netcdf-c takes of a name: `NC_MAX_NAME`.
+/// Maximum length of a name in bytes (`NC_MAX_NAME` of netcdf-c).
 pub const MAX_NAME: usize = 256;
 
-/// UniqueNames that were given already, of variables, of dimensions, or of the attributes of one of them; and how often each was
-/// asked for.
+/// The names given so far in one namespace of a file (variables, dimensions, or the attributes of one list), each with the
+/// number of times that it was requested.
 #[derive(Default)]
 pub struct UniqueNames(HashMap<String, u64>);
 
 impl UniqueNames {
-    /// Gives `wanted`, made legal, to nobody else: who comes later gets a number behind it.
+    /// Returns a legal, unique netCDF name based on `wanted`: the first request gets the name, later ones a numbered suffix.
     pub fn give(&mut self, wanted: &str) -> String {
         let name = legal(wanted);
         let mut free = name.clone();
@@ -28,13 +28,13 @@ impl UniqueNames {
         free
     }
 
-    /// True if somebody has the name.
+    /// Whether the name was given.
     pub fn has(&self, name: &str) -> bool {
         self.0.contains_key(name)
     }
 }
 
-/// The name with what netCDF doesn't take in it replaced by `_`; itself where it is good.
+/// Returns the name with invalid characters replaced by `_`.
 pub fn legal(name: &str) -> String {
     let name = ComposingNormalizerBorrowed::new_nfc().normalize(name);
     let is_good = |c: char| !c.is_ascii() || (' '..='~').contains(&c) && c != '/';
@@ -50,14 +50,14 @@ pub fn legal(name: &str) -> String {
     good
 }
 
-/// `name_suffix`, shortened in the middle where it would be too long.
+/// Returns `name_suffix`, with the name shortened if the result would be too long.
 pub fn with_suffix(name: &str, suffix: &str) -> String {
     let mut name = name.to_string();
     cut(&mut name, MAX_NAME.saturating_sub(suffix.len() + 1));
     format!("{name}_{suffix}")
 }
 
-/// Cuts at the last letter that fits.
+/// Cuts the name between two characters to at most `len` bytes.
 fn cut(name: &mut String, len: usize) {
     if name.len() > len {
         let end = (0..=len).rev().find(|&end| name.is_char_boundary(end));

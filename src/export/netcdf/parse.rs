@@ -1,27 +1,31 @@
-//! Headers of netCDF's classic formats that other programs have written, as [`ClassicHeader`]s: the counterpart of `classic`,
-//! which writes them. It trusts nothing: a count is believed as far as there are bytes for it.
+//! Parses headers of netCDF's classic formats that other programs wrote: the counterpart of `classic`. The input is
+//! untrusted: a count is trusted only as far as there are bytes for it.
 
 use super::classic::{Attribute, ClassicDimension, ClassicHeader, ClassicVersion, Type, Variable};
 
-/// Why there is no header.
+/// The reason why bytes could not be parsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ParseFailure {
     /// The bytes end before the header does.
     Short,
-    /// The bytes are no header, or one of a file with records, which no group of arrays has.
+    /// The bytes are not a header, or belong to a file with records, which no group of arrays has.
     Wrong,
 }
 
-/// How wide the numbers of a file are.
+/// The width of numbers in a file.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Width {
-    /// CDF-1: everything has 32 bits.
+    /// CDF-1, with 32 bits throughout.
     Classic,
-    /// CDF-2 and CDF-5.
+    /// CDF-2 or CDF-5.
     Of(ClassicVersion),
 }
 
-/// Parses the header at the beginning of `bytes`. A file of CDF-1 is told as one of CDF-2, which holds the same.
+/// Parses the header at the beginning of `bytes`. A CDF-1 file is reported as CDF-2, which can hold the same.
+///
+/// # Errors
+///
+/// [`ParseFailure`].
 pub fn parse(bytes: &[u8]) -> Result<ClassicHeader, ParseFailure> {
     let mut reader = HeaderReader { bytes, width: Width::Classic };
     if reader.take(3)? != b"CDF" {
@@ -38,7 +42,7 @@ pub fn parse(bytes: &[u8]) -> Result<ClassicHeader, ParseFailure> {
     }
     let dimensions = reader.list(0x0A, |reader| {
         let dimension = ClassicDimension { name: reader.name()?, len: reader.number()? };
-        // the dimension of records has length 0
+        // length 0 marks the record dimension
         if dimension.len == 0 { Err(ParseFailure::Wrong) } else { Ok(dimension) }
     })?;
     let attributes = reader.list(0x0C, HeaderReader::attribute)?;
@@ -47,7 +51,7 @@ pub fn parse(bytes: &[u8]) -> Result<ClassicHeader, ParseFailure> {
     Ok(ClassicHeader { version, dimensions, attributes, variables })
 }
 
-/// What is left to be read.
+/// The rest of the bytes.
 struct HeaderReader<'a> {
     bytes: &'a [u8],
     width: Width,
@@ -61,7 +65,7 @@ impl<'a> HeaderReader<'a> {
         Ok(taken)
     }
 
-    /// Takes bytes, and those that pad them to a multiple of four.
+    /// Takes `len` bytes and skips their padding to a multiple of four.
     fn padded(&mut self, len: u64) -> Result<&'a [u8], ParseFailure> {
         let taken = self.take(len)?;
         self.take(len.next_multiple_of(4) - len)?;
@@ -76,7 +80,7 @@ impl<'a> HeaderReader<'a> {
         self.take(8)?.try_into().map(u64::from_be_bytes).map_err(|_| ParseFailure::Short)
     }
 
-    /// `NON_NEG`
+    /// Reads a `NON_NEG`.
     fn number(&mut self) -> Result<u64, ParseFailure> {
         let number = if self.width == Width::Of(ClassicVersion::Data64) { self.long()? } else { self.short()?.into() };
         if number > i64::MAX as u64 { Err(ParseFailure::Wrong) } else { Ok(number) }
@@ -87,7 +91,7 @@ impl<'a> HeaderReader<'a> {
         String::from_utf8(self.padded(len)?.to_vec()).map_err(|_| ParseFailure::Wrong)
     }
 
-    /// A list; `ABSENT` where it is empty.
+    /// Reads a list, or `ABSENT`.
     fn list<T>(
         &mut self,
         tag: u32,
@@ -119,7 +123,7 @@ impl<'a> HeaderReader<'a> {
         }
         let attributes = self.list(0x0C, Self::attribute)?;
         let kind = self.kind()?;
-        // the size that stands here says nothing of large variables
+        // this size is not valid for large variables
         self.number()?;
         let begin = if self.width == Width::Classic { self.short()?.into() } else { self.long()? };
         let mut lengths = numbers.iter().map(|&number| dimensions.get(number).map(|dimension| dimension.len));

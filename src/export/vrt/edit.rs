@@ -1,49 +1,49 @@
-//! What GDAL has made of `data.vrt`: it writes the whole file anew, in its own spelling. Metadata of the raster are
-//! attributes, which can be changed; the rest comes from other metadata.
+//! Finds what GDAL changed in `data.vrt`, which it rewrites as a whole in its own spelling. The raster's metadata are the
+//! array's attributes and can be changed; everything else comes from other metadata.
 
 use crate::util::json::{self, Map, Value};
 use quick_xml::events::{BytesStart, Event};
 use quick_xml::{Reader, XmlVersion, escape};
 use std::collections::BTreeMap;
 
-/// Elements whose change is told, since it is not kept.
+/// Elements whose changes are lost, which is reported.
 const KNOWN: [&str; 5] = ["GeoTransform", "NoDataValue", "UnitType", "Offset", "Scale"];
 
-/// What a file tells before its second band.
+/// The content of a file up to its second band.
 #[derive(Debug, Default, PartialEq)]
 pub struct VrtContent {
-    /// Columns, rows, and the type of the first band.
+    /// Number of columns and rows, and the type of the first band.
     layout: Vec<String>,
     metadata: BTreeMap<String, String>,
-    /// [`KNOWN`] elements.
+    /// The text of [`KNOWN`] elements.
     others: BTreeMap<String, String>,
 }
 
-/// What is to be done about a file that was written.
+/// The changes that a new file asks for.
 #[derive(Debug, Default, PartialEq)]
 pub struct VrtEdits {
-    /// Attributes to be changed; `None` removes one.
+    /// Changed attributes; `None` removes one.
     pub attributes: Vec<(String, Option<Value>)>,
-    /// Elements that were changed, and are not kept.
+    /// Changed elements whose changes are lost.
     pub lost: Vec<String>,
 }
 
 impl VrtContent {
-    /// Parses the beginning of a file. Returns `None` if it is none that tells a first band.
+    /// Parses the beginning of a file. Returns `None` unless it has a first band.
     pub fn parse(text: &str) -> Option<Self> {
-        let (mut reader, mut told) = (Reader::from_str(text), VrtContent::default());
-        // the names of the elements that are open, and the text of the innermost
+        let (mut reader, mut content) = (Reader::from_str(text), VrtContent::default());
+        // the names of open elements, and the text of the innermost
         let (mut open, mut inner): (Vec<String>, String) = (Vec::new(), String::new());
         let mut key = None;
         loop {
             match reader.read_event().ok()? {
                 Event::Start(start) => {
                     let name = String::from_utf8(start.name().as_ref().to_vec()).ok()?;
-                    told.begin(&name, open.len(), &start)?;
+                    content.begin(&name, open.len(), &start)?;
                     if name == "MDI" {
                         key = attribute(&start, "key");
                     }
-                    // other domains hold what GDAL needs
+                    // metadata of other domains belong to GDAL
                     if name == "Metadata" && attribute(&start, "domain").is_some() {
                         reader.read_to_end(start.name()).ok()?;
                         continue;
@@ -55,15 +55,15 @@ impl VrtContent {
                     let name = open.pop()?;
                     match open.last().map(String::as_str) {
                         Some("Metadata") if name == "MDI" && open.len() == 2 => {
-                            told.metadata.insert(key.take()?, inner.trim().to_string());
+                            content.metadata.insert(key.take()?, inner.trim().to_string());
                         }
                         Some("VRTDataset" | "VRTRasterBand") if KNOWN.contains(&name.as_str()) => {
-                            told.others.insert(name.clone(), inner.trim().to_string());
+                            content.others.insert(name.clone(), inner.trim().to_string());
                         }
                         _ => {}
                     }
                     if name == "VRTRasterBand" {
-                        return Some(told);
+                        return Some(content);
                     }
                 }
                 Event::Text(part) => inner.push_str(&part.decode().ok()?),
@@ -90,8 +90,8 @@ impl VrtContent {
         Some(())
     }
 
-    /// What a file that was written in place of this one asks for; `stored` are the array's attributes. `None` if it is of
-    /// another raster: that of a directory that is copied over this one.
+    /// Returns the changes of `new`, which was written in place of this file, where `stored` are the array's attributes.
+    /// Returns `None` if it describes another raster, such as a copy from another directory.
     pub fn edits(&self, new: &VrtContent, stored: &Map<String, Value>) -> Option<VrtEdits> {
         if self.layout != new.layout {
             return None;
@@ -111,7 +111,7 @@ impl VrtContent {
     }
 }
 
-/// A number stays one.
+/// Converts the text of an attribute; it stays a number if it was one.
 fn value(text: &str, before: Option<&Value>) -> Value {
     let number = || json::parse(text.as_bytes()).ok().filter(|value| matches!(value, Value::Number(_)));
     match before {
@@ -120,7 +120,7 @@ fn value(text: &str, before: Option<&Value>) -> Value {
     }
 }
 
-/// Numbers with 12 digits: GDAL writes them in another spelling.
+/// Parses numbers and rounds them to 12 digits, since GDAL spells them differently.
 fn numbers(text: &str) -> Option<Vec<String>> {
     let number = |word: &str| word.trim().parse::<f64>().ok().map(|x| format!("{x:.12e}"));
     text.split(',').map(number).collect()

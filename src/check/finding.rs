@@ -1,22 +1,21 @@
-//! The kinds of faults: how much each matters, what a program calls it and what a person can do. Who finds one adds where
-//! and why.
+//! The kinds of findings: severity, name, meaning and advice. The code that reports a finding adds the key and the reason.
 
 use crate::error::Error;
 use crate::store::Key;
 
-/// How much a finding matters.
+/// The severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
-    /// Good to know; not a finding that makes a check fail.
+    /// Information, which does not make a check fail.
     Note,
-    /// Nothing that is read is wrong, but something is not as its writer wanted it.
+    /// All data is read correctly, but something is probably not as its writer intended.
     Warning,
-    /// Data or metadata that can't be read, or that nobody finds.
+    /// Data or metadata cannot be read or found.
     Error,
 }
 
 impl Severity {
-    /// The word for it.
+    /// Returns the word for the severity.
     pub fn name(self) -> &'static str {
         match self {
             Severity::Note => "note",
@@ -26,49 +25,49 @@ impl Severity {
     }
 }
 
-/// What can be wrong.
+/// The kind of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum FindingKind {
     /// A metadata document that breaks its format.
     Metadata,
-    /// Attributes that are no JSON object.
+    /// Attributes that are not a JSON object.
     Attributes,
-    /// A stored chunk that can't be right.
+    /// A stored chunk that cannot be decoded or has an impossible size.
     Chunk,
-    /// The system doesn't let it be looked at.
+    /// The system or the server returned an error.
     Unreadable,
-    /// Chunks under the separator that the array doesn't use.
+    /// A chunk named with the separator that the array does not use.
     Separator,
-    /// A codec or dtype this build doesn't have.
+    /// A codec or dtype that this build does not have.
     Unsupported,
-    /// Chunks under `/` of an array that declares no separator.
+    /// Chunks named with `/` in an array that declares no separator.
     UndeclaredSeparator,
-    /// `_ARRAY_DIMENSIONS` that do not fit the shape.
+    /// `_ARRAY_DIMENSIONS` that does not fit the shape.
     Dimensions,
-    /// Named like a chunk, but outside the grid.
+    /// A key like a chunk's, but outside the grid.
     OutsideGrid,
-    /// A value that was never finished.
+    /// A value that a writer did not finish.
     Leftover,
-    /// A document in `.zmetadata` that is not what is stored.
+    /// An entry of `.zmetadata` that differs from the stored document.
     Consolidated,
     /// Metadata of Zarr v3.
     V3,
     /// A group or array below an array.
     Nested,
-    /// Neither a file nor a directory, or a link that leads out of the store.
+    /// Neither a file nor a directory, or a link out of the store.
     NotAFile,
     /// An array of Zarr v1.
     V1,
     /// A directory without `.zgroup`.
     NoGroup,
-    /// A key that is no part of the hierarchy.
+    /// A key that is not part of the hierarchy.
     Extra,
-    /// A store that can't list.
+    /// A store that cannot list.
     Unlisted,
 }
 
 impl FindingKind {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [FindingKind; 18] = [
         FindingKind::Metadata,
         FindingKind::Attributes,
@@ -90,7 +89,7 @@ impl FindingKind {
         FindingKind::Unlisted,
     ];
 
-    /// How much it matters.
+    /// Returns the severity.
     pub fn level(self) -> Severity {
         match self {
             FindingKind::Metadata
@@ -103,7 +102,7 @@ impl FindingKind {
         }
     }
 
-    /// What a program calls it.
+    /// Returns the identifier that programs use.
     pub fn name(self) -> &'static str {
         match self {
             FindingKind::Metadata => "metadata",
@@ -127,7 +126,7 @@ impl FindingKind {
         }
     }
 
-    /// What it is, for the manual.
+    /// Describes the kind for the manual.
     pub fn meaning(self) -> &'static str {
         match self {
             FindingKind::Metadata => "A metadata document that breaks its format.",
@@ -151,11 +150,11 @@ impl FindingKind {
         }
     }
 
-    /// What can be done; empty where nothing need be.
+    /// Returns what the user can do; empty if nothing is necessary.
     pub fn advice(self) -> &'static str {
         match self {
-            FindingKind::Metadata => "mend the document, or restore it from a copy",
-            FindingKind::Attributes => "mend the document: it must hold a JSON object",
+            FindingKind::Metadata => "repair the document, or restore it from a copy",
+            FindingKind::Attributes => "repair the document: it must hold a JSON object",
             FindingKind::Chunk => "restore it from a copy; if it is deleted the chunk reads as the fill value",
             FindingKind::Unreadable => "look at the permissions, and at the disk or the server",
             FindingKind::Separator => "correct dimension_separator in .zarray, or rename the chunks",
@@ -164,11 +163,11 @@ impl FindingKind {
                 "add \"dimension_separator\": \"/\" to .zarray: other programs look under \".\""
             }
             FindingKind::Dimensions => "correct the attribute: xarray can't open the array",
-            FindingKind::OutsideGrid => "no reader finds it: delete it, or correct the shape in .zarray",
-            FindingKind::Leftover => "a writer died, or is still at it: delete it when nobody writes",
-            FindingKind::Consolidated => "write it anew with `zarrfs consolidate`",
+            FindingKind::OutsideGrid => "readers do not find it: delete it, or correct the shape in .zarray",
+            FindingKind::Leftover => "a writer died or is still running: delete it once no program writes",
+            FindingKind::Consolidated => "rewrite it with `zarrfs consolidate`",
             FindingKind::V3 => "this version reads v1 and v2",
-            FindingKind::Nested => "what stands below an array is no part of the hierarchy: move it",
+            FindingKind::Nested => "keys below an array are not part of the hierarchy: move it",
             FindingKind::NotAFile => "it is not read",
             FindingKind::V1 => "`zarrfs migrate` turns it into v2",
             FindingKind::NoGroup => "other programs may not take it for a group",
@@ -177,26 +176,26 @@ impl FindingKind {
     }
 }
 
-/// One thing that was found.
+/// A problem of a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// What is wrong.
+    /// The kind.
     pub fault: FindingKind,
-    /// Where.
+    /// The key with the problem.
     pub key: Key,
-    /// Why, and what can be done: one line, without the key.
+    /// The reason and the advice in one line, without the key.
     pub message: String,
 }
 
 impl Finding {
-    /// A fault at `key`, because of `what`.
+    /// Returns a finding at `key` with the reason `what`.
     pub(super) fn new(fault: FindingKind, key: &Key, what: impl Into<String>) -> Self {
         let what = what.into();
         let message = if fault.advice().is_empty() { what } else { format!("{what}; {}", fault.advice()) };
         Finding { fault, key: key.clone(), message }
     }
 
-    /// A fault at `key` that an error tells, which names the key itself or one below it.
+    /// Returns a finding at `key` with an error as the reason; the message of the error may begin with the key.
     pub(super) fn of_error(fault: FindingKind, key: &Key, e: &Error) -> Self {
         let own = format!("{key}: ");
         Finding::new(fault, key, e.message().strip_prefix(&own).unwrap_or(e.message()))

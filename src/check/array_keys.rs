@@ -1,0 +1,148 @@
+//! Classifies the keys below an array: chunks, or keys that should not be there. The store is listed once, as a stream with
+//! one open listing for each level of a chunk key.
+
+use super::FindingKind;
+use super::names::leftover;
+use crate::array::hierarchy::V3_DOCUMENT;
+use crate::array::{Array, is_chunk_like};
+use crate::error::{Error, Kind, Result};
+use crate::store::{Entry, EntryKind, Key, Listing, Store};
+use crate::zarr::grid::{ChunkId, parse_index};
+use crate::zarr::metadata::{Separator, V1_ATTRS, V1_META, ZARRAY, ZATTRS, ZGROUP, ZMETADATA};
+use std::sync::Arc;
+
+/// A key below an array.
+pub(super) enum ArrayKey {
+    /// A stored chunk of the grid.
+    Chunk(ChunkId),
+    /// A key that should not be there: the kind of finding, the key, and its description.
+    Stray(FindingKind, Key, String),
+    /// A level that cannot be listed.
+    Failed(Key, Error),
+}
+
+/// An iterator over the keys below an array, without its metadata documents.
+pub(super) struct ArrayKeys<'a> {
+    array: &'a Arc<Array>,
+    store: &'a dyn Store,
+    /// Open listings, outermost first, each with its path below the array.
+    levels: Vec<(Listing, String)>,
+}
+
+impl<'a> ArrayKeys<'a> {
+    /// Begins to list the keys below `array`, which is in `store`.
+    pub fn of(array: &'a Arc<Array>, store: &'a dyn Store) -> Result<Self> {
+        Ok(ArrayKeys { array, store, levels: vec![(store.list(array.key())?, String::new())] })
+    }
+
+    /// Classifies the entry at `path` below the array. Returns `None` for a document, and for a level of chunk keys, which is
+    /// listed next.
+    fn classify(&mut self, path: String, kind: EntryKind) -> Option<ArrayKey> {
+        let key = self.array.key().join(&path);
+        let stray = |fault, what: &str| Some(ArrayKey::Stray(fault, key.clone(), what.to_string()));
+        let nested = path.contains('/');
+        if !nested && self.is_own_document(&path) {
+            return None;
+        }
+        if let (EntryKind::Value, Some(what)) = (kind, leftover(key.name())) {
+            return stray(FindingKind::Leftover, what);
+        }
+        let chunk = self.array.grid().parse_chunk_key(&path, self.array.separator());
+        match (kind, chunk) {
+            (EntryKind::Value, Some(chunk)) => Some(ArrayKey::Chunk(chunk)),
+            (EntryKind::Value, None) => self.stray_value(key, &path),
+            (EntryKind::Prefix, _) if self.is_level(&path) => self.enter(key, path),
+            (_, Some(_)) => stray(FindingKind::Chunk, "is not a regular file"),
+            (EntryKind::Prefix, None) => self.stray_prefix(key),
+            (EntryKind::Other, None) => stray(FindingKind::NotAFile, "no regular file, or a link out of the store"),
+        }
+    }
+
+    fn is_own_document(&self, name: &str) -> bool {
+        let v1 = self.array.metadata().zarr_format == 1 && [V1_META, V1_ATTRS].contains(&name);
+        v1 || [ZARRAY, ZATTRS].contains(&name)
+    }
+
+    /// Describes a value that is not a chunk.
+    fn stray_value(&self, key: Key, path: &str) -> Option<ArrayKey> {
+        let grid = self.array.grid();
+        let (own, other) = match self.array.separator() {
+            Separator::Dot => (Separator::Dot, Separator::Slash),
+            Separator::Slash => (Separator::Slash, Separator::Dot),
+        };
+        let (fault, what) = if grid.parse_chunk_key(path, other).is_some() {
+            let [own, other] = [own, other].map(Separator::as_char);
+            (FindingKind::Separator, format!("a chunk under {other:?}, where the array's separator is {own:?}"))
+        } else if path.split('/').all(is_chunk_like) {
+            (FindingKind::OutsideGrid, format!("named like a chunk, but the grid has {}", shown(grid.counts())))
+        } else if path == V3_DOCUMENT {
+            (FindingKind::V3, "metadata of Zarr v3 beside that of v2".to_string())
+        } else if [ZGROUP, ZMETADATA].contains(&path) {
+            (FindingKind::Nested, "a document of a group, but this is an array".to_string())
+        } else {
+            (FindingKind::Extra, "a plain file".to_string())
+        };
+        Some(ArrayKey::Stray(fault, key, what))
+    }
+
+    fn stray_prefix(&self, key: Key) -> Option<ArrayKey> {
+        let is_node = [ZARRAY, ZGROUP, V3_DOCUMENT].iter().any(|name| {
+            let stat = self.store.stat(&key.join(name));
+            matches!(stat, Ok(Some(stat)) if stat.kind == EntryKind::Value)
+        });
+        Some(match is_node {
+            true => ArrayKey::Stray(FindingKind::Nested, key, "a group or array inside an array".to_string()),
+            false => ArrayKey::Stray(FindingKind::Extra, key, "a directory".to_string()),
+        })
+    }
+
+    /// Whether chunk keys may continue below `path`, with either separator.
+    fn is_level(&self, path: &str) -> bool {
+        path.split('/').all(|name| parse_index(name).is_some())
+            && path.split('/').count() < self.array.grid().dimensions()
+    }
+
+    fn enter(&mut self, key: Key, path: String) -> Option<ArrayKey> {
+        match self.store.list(&key) {
+            Ok(below) => {
+                self.levels.push((below, path));
+                None
+            }
+            // deleted since it was listed
+            Err(e) if e.kind() == Kind::NotFound => None,
+            Err(e) => Some(ArrayKey::Failed(key, e)),
+        }
+    }
+}
+
+impl Iterator for ArrayKeys<'_> {
+    type Item = ArrayKey;
+
+    fn next(&mut self) -> Option<ArrayKey> {
+        loop {
+            let (level, path) = self.levels.last_mut()?;
+            match level.next() {
+                None => drop(self.levels.pop()),
+                Some(Err(e)) => {
+                    let key = self.array.key().join_key(&Key::normalize(path).unwrap_or_default());
+                    self.levels.pop();
+                    return Some(ArrayKey::Failed(key, e));
+                }
+                Some(Ok(Entry { name, kind, .. })) => {
+                    let path = if path.is_empty() { name } else { format!("{path}/{name}") };
+                    if let Some(name) = self.classify(path, kind) {
+                        return Some(name);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Spells the number of chunks along each dimension: `3 x 4`.
+fn shown(counts: &[u64]) -> String {
+    match counts {
+        [] => "1".to_string(),
+        counts => counts.iter().map(u64::to_string).collect::<Vec<_>>().join(" x "),
+    }
+}
