@@ -413,6 +413,27 @@ fn check_size(size: u64, limit: u64) -> Result<()> {
     }
 }
 
+/// Returns an error unless `kind` is that of a prefix.
+fn check_prefix(kind: Option<EntryKind>) -> Result<()> {
+    match kind {
+        Some(EntryKind::Prefix) => Ok(()),
+        Some(_) => Err(Error::system(libc::ENOTDIR)),
+        None => Err(Error::not_found("no such prefix")),
+    }
+}
+
+/// Checks the kinds of both keys of a rename, and returns that of the source. The caller must check that a prefix that is
+/// replaced is empty.
+fn check_rename(from: &Key, to: &Key, source: Option<EntryKind>, target: Option<EntryKind>) -> Result<EntryKind> {
+    match (source.ok_or_else(|| Error::not_found("no such key"))?, target) {
+        (source, _) if from == to => Ok(source),
+        (EntryKind::Prefix, _) if to.relative_to(from).is_some() => Err(Error::system(libc::EINVAL)),
+        (EntryKind::Prefix, Some(EntryKind::Value | EntryKind::Other)) => Err(Error::system(libc::ENOTDIR)),
+        (EntryKind::Value | EntryKind::Other, Some(EntryKind::Prefix)) => Err(Error::system(libc::EISDIR)),
+        (source, _) => Ok(source),
+    }
+}
+
 fn read_only() -> Error {
     Error::new(Kind::ReadOnly, "this kind of store can't be written")
 }

@@ -371,7 +371,7 @@ fn paths_that_are_no_store_have_messages_of_their_own() {
         (format!("{sample}/.zgroup"), 3, "a file in a group"),
         (plain.clone(), 4, "a file, but no zip archive"),
         (format!("{plain}/x"), 4, "a file, but no zip archive"),
-        (broken, 4, "no zip archive, or cut short"),
+        (broken, 4, "not a zip archive, or truncated"),
         (directory.path().to_str().unwrap().to_string(), 4, "not a Zarr store: it has no .zgroup"),
         (format!("{plain}s"), 3, "no such store"),
     ] {

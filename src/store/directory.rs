@@ -139,7 +139,7 @@ impl Store for DirectoryStore {
                 Ok(name) => name,
                 Err(_) => {
                     if !warned.swap(true, Ordering::Relaxed) {
-                        log::warn!("{prefix}: names that are not UTF-8 are left out, {:?} first", item.file_name());
+                        log::warn!("{prefix}: leaving out names that are not UTF-8, first {:?}", item.file_name());
                     }
                     return None;
                 }

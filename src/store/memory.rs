@@ -1,9 +1,9 @@
 //! A store in memory.
 
-use super::{Entry, EntryKind, Key, Listing, Replaces, Stat, Store, Version, check_size};
+use super::{Entry, EntryKind, Key, Listing, Replaces, Stat, Store, Version, check_prefix, check_rename, check_size};
 use crate::error::{Error, Result};
 use crate::util::memory::lock;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard};
 use std::time::SystemTime;
@@ -12,79 +12,64 @@ use std::time::SystemTime;
 #[derive(Default)]
 pub struct MemoryStore {
     /// Protects the whole content.
-    levels: Mutex<Levels>,
+    content: Mutex<MemoryContent>,
 }
 
 #[derive(Default)]
-struct Levels {
-    /// Values with their versions.
-    values: BTreeMap<String, (Vec<u8>, u64)>,
-    /// Prefixes, including empty ones, without the root.
-    prefixes: BTreeSet<String>,
+struct MemoryContent {
+    /// All keys but the root: values with their versions, and `None` for prefixes.
+    entries: BTreeMap<String, Option<(Vec<u8>, u64)>>,
     /// Counter that the latest version came from.
     latest: u64,
 }
 
-impl Levels {
+impl MemoryContent {
+    fn value(&self, key: &Key) -> Option<(&[u8], Version)> {
+        let (bytes, count) = self.entries.get(key.as_str())?.as_ref()?;
+        Some((bytes, Version::Count(*count)))
+    }
+
+    fn stat(&self, key: &Key) -> Option<Stat> {
+        let entry = if key.is_root() { &None } else { self.entries.get(key.as_str())? };
+        Some(stat_of(entry.as_ref()))
+    }
+
     fn kind(&self, key: &Key) -> Option<EntryKind> {
-        if key.is_root() || self.prefixes.contains(key.as_str()) {
-            return Some(EntryKind::Prefix);
-        }
-        self.values.contains_key(key.as_str()).then_some(EntryKind::Value)
+        self.stat(key).map(|stat| stat.kind)
     }
 
     fn put(&mut self, key: &Key, value: Vec<u8>) -> Result<Version> {
         if self.kind(key) == Some(EntryKind::Prefix) {
             return Err(Error::system(libc::EISDIR));
         }
-        let above: Vec<&str> = key.as_str().match_indices('/').map(|(end, _)| &key.as_str()[..end]).collect();
-        if above.iter().any(|prefix| self.values.contains_key(*prefix)) {
-            return Err(Error::system(libc::ENOTDIR));
+        for (end, _) in key.as_str().match_indices('/') {
+            if self.entries.entry(key.as_str()[..end].to_string()).or_default().is_some() {
+                return Err(Error::system(libc::ENOTDIR));
+            }
         }
-        self.prefixes.extend(above.into_iter().map(str::to_string));
         self.latest += 1;
-        self.values.insert(key.as_str().to_string(), (value, self.latest));
+        self.entries.insert(key.as_str().to_string(), Some((value, self.latest)));
         Ok(Version::Count(self.latest))
     }
 
-    fn is_empty(&self, prefix: &Key) -> bool {
-        let below = format!("{}/", prefix.as_str());
-        let first_value = self.values.range(below.clone()..).next().map(|(key, _)| key);
-        let first_prefix = self.prefixes.range(below.clone()..).next();
-        !first_value.into_iter().chain(first_prefix).any(|key| key.starts_with(&below))
+    /// Returns the names of all keys below `prefix`, relative to it.
+    fn below(&self, prefix: &Key) -> impl Iterator<Item = (&str, Option<&(Vec<u8>, u64)>)> {
+        let start = if prefix.is_root() { String::new() } else { format!("{}/", prefix.as_str()) };
+        let entries = self.entries.range(start.clone()..);
+        entries.map_while(move |(key, entry)| Some((key.strip_prefix(&start)?, entry.as_ref())))
     }
 
-    /// Returns an error unless the prefix above `key` exists.
-    fn check_parent(&self, key: &Key) -> Result<()> {
-        match self.kind(&key.parent()) {
-            Some(EntryKind::Prefix) => Ok(()),
-            Some(_) => Err(Error::system(libc::ENOTDIR)),
-            None => Err(Error::not_found("no such prefix")),
-        }
-    }
-
-    /// Returns an error unless `from` can replace `to`.
-    fn check_rename(&self, from: &Key, to: &Key) -> Result<()> {
-        self.check_parent(to)?;
-        let is_prefix = match self.kind(from) {
-            None => return Err(Error::not_found("no such key")),
-            Some(kind) => kind == EntryKind::Prefix,
-        };
-        if is_prefix && from != to && to.relative_to(from).is_some() {
-            return Err(Error::system(libc::EINVAL));
-        }
-        match self.kind(to) {
-            Some(EntryKind::Prefix) if !is_prefix => Err(Error::system(libc::EISDIR)),
-            Some(EntryKind::Prefix) if from != to && !self.is_empty(to) => Err(Error::system(libc::ENOTEMPTY)),
-            Some(EntryKind::Value) if is_prefix => Err(Error::system(libc::ENOTDIR)),
-            _ => Ok(()),
+    fn check_empty(&self, prefix: &Key) -> Result<()> {
+        match self.below(prefix).next() {
+            Some(_) => Err(Error::system(libc::ENOTEMPTY)),
+            None => Ok(()),
         }
     }
 }
 
 impl MemoryStore {
-    fn lock(&self) -> MutexGuard<'_, Levels> {
-        lock(&self.levels)
+    fn lock(&self) -> MutexGuard<'_, MemoryContent> {
+        lock(&self.content)
     }
 
     /// Sets the value of `key`, a normalized path, as another writer would.
@@ -95,55 +80,55 @@ impl MemoryStore {
 
     /// Removes the value of `key`, a normalized path, as another writer would.
     pub fn remove(&self, key: &str) {
-        self.lock().values.remove(key);
+        let mut content = self.lock();
+        if content.value(&Key::root().join(key)).is_some() {
+            content.entries.remove(key);
+        }
     }
 }
 
-fn stat_of(bytes: &[u8], count: u64) -> Stat {
-    Stat::value(bytes.len() as u64, SystemTime::UNIX_EPOCH, Version::Count(count))
+/// Describes a value with its version, or a prefix.
+fn stat_of(value: Option<&(Vec<u8>, u64)>) -> Stat {
+    match value {
+        Some((bytes, count)) => Stat::value(bytes.len() as u64, SystemTime::UNIX_EPOCH, Version::Count(*count)),
+        None => Stat { version: Version::Count(0), ..Stat::prefix() },
+    }
 }
 
 impl Store for MemoryStore {
     fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Version>> {
-        let levels = self.lock();
-        let Some((bytes, version)) = levels.values.get(key.as_str()) else { return Ok(None) };
+        let content = self.lock();
+        let Some((bytes, version)) = content.value(key) else { return Ok(None) };
         check_size(bytes.len() as u64, limit)?;
         value.clear();
         value.extend_from_slice(bytes);
-        Ok(Some(Version::Count(*version)))
+        Ok(Some(version))
     }
 
     fn get_range(&self, key: &Key, range: Range<u64>, value: &mut Vec<u8>) -> Result<Option<Stat>> {
-        let Some(version) = self.get(key, u64::MAX, value)? else { return Ok(None) };
-        let size = value.len() as u64;
-        let end = range.end.min(size) as usize;
-        value.truncate(end);
-        value.drain(..(range.start as usize).min(end));
-        Ok(Some(Stat { size, version, ..stat_of(&[], 0) }))
+        let content = self.lock();
+        let Some((bytes, version)) = content.value(key) else { return Ok(None) };
+        let size = bytes.len() as u64;
+        let end = range.end.min(size);
+        value.clear();
+        value.extend_from_slice(&bytes[range.start.min(end) as usize..end as usize]);
+        Ok(Some(Stat::value(size, SystemTime::UNIX_EPOCH, version)))
     }
 
     fn stat(&self, key: &Key) -> Result<Option<Stat>> {
-        let levels = self.lock();
-        if let Some((bytes, count)) = levels.values.get(key.as_str()) {
-            return Ok(Some(stat_of(bytes, *count)));
-        }
-        Ok(levels.kind(key).map(|kind| Stat { kind, ..stat_of(&[], 0) }))
+        Ok(self.lock().stat(key))
     }
 
     fn list(&self, prefix: &Key) -> Result<Listing> {
-        let levels = self.lock();
-        if levels.kind(prefix) != Some(EntryKind::Prefix) {
+        let content = self.lock();
+        if content.kind(prefix) != Some(EntryKind::Prefix) {
             return Err(Error::not_found("no such prefix"));
         }
-        let above = if prefix.is_root() { String::new() } else { format!("{}/", prefix.as_str()) };
-        let values = levels.values.iter().map(|(key, (bytes, count))| (key, Some(stat_of(bytes, *count))));
-        let all = values.chain(levels.prefixes.iter().map(|key| (key, None)));
-        let below = all.filter_map(|(key, stat)| Some((key.strip_prefix(&above)?, stat)));
-        let entries = below.filter(|(name, _)| !name.contains('/')).map(|(name, stat)| {
-            let kind = if stat.is_some() { EntryKind::Value } else { EntryKind::Prefix };
-            Entry { name: name.to_string(), kind, stat }
+        let level = content.below(prefix).filter(|(name, _)| !name.contains('/')).map(|(name, value)| {
+            let stat = stat_of(value);
+            Entry { name: name.to_string(), kind: stat.kind, stat: value.is_some().then_some(stat) }
         });
-        let entries: Vec<Entry> = entries.collect();
+        let entries: Vec<Entry> = level.collect();
         Ok(Box::new(entries.into_iter().map(Ok)))
     }
 
@@ -160,21 +145,21 @@ impl Store for MemoryStore {
     }
 
     fn put_if(&self, key: &Key, value: &[u8], replaces: Replaces) -> Result<Option<Version>> {
-        let mut levels = self.lock();
-        let there = levels.values.get(key.as_str()).map(|(_, count)| Version::Count(*count));
+        let mut content = self.lock();
+        let current = content.value(key).map(|(_, version)| version);
         let is_satisfied = match replaces {
             Replaces::Anything => true,
-            Replaces::Nothing => there.is_none(),
-            Replaces::Version(version) => there.as_ref() == Some(version),
+            Replaces::Nothing => current.is_none(),
+            Replaces::Version(version) => current.as_ref() == Some(version),
         };
-        if is_satisfied { levels.put(key, value.to_vec()).map(Some) } else { Ok(None) }
+        if is_satisfied { content.put(key, value.to_vec()).map(Some) } else { Ok(None) }
     }
 
     fn delete(&self, key: &Key) -> Result<bool> {
-        let mut levels = self.lock();
-        match levels.kind(key) {
+        let mut content = self.lock();
+        match content.kind(key) {
             Some(EntryKind::Prefix) => Err(Error::system(libc::EISDIR)),
-            _ => Ok(levels.values.remove(key.as_str()).is_some()),
+            _ => Ok(content.entries.remove(key.as_str()).is_some()),
         }
     }
 
@@ -183,41 +168,38 @@ impl Store for MemoryStore {
     }
 
     fn make_prefix(&self, key: &Key) -> Result<()> {
-        let mut levels = self.lock();
-        levels.check_parent(key)?;
-        match levels.kind(key) {
+        let mut content = self.lock();
+        check_prefix(content.kind(&key.parent()))?;
+        match content.kind(key) {
             Some(_) => Err(Error::system(libc::EEXIST)),
             None => {
-                levels.prefixes.insert(key.as_str().to_string());
+                content.entries.insert(key.as_str().to_string(), None);
                 Ok(())
             }
         }
     }
 
     fn remove_prefix(&self, key: &Key) -> Result<()> {
-        let mut levels = self.lock();
-        match levels.kind(key) {
-            None => Err(Error::not_found("no such prefix")),
-            Some(EntryKind::Prefix) if !levels.is_empty(key) => Err(Error::system(libc::ENOTEMPTY)),
-            Some(EntryKind::Prefix) => {
-                levels.prefixes.remove(key.as_str());
-                Ok(())
-            }
-            Some(_) => Err(Error::system(libc::ENOTDIR)),
-        }
+        let mut content = self.lock();
+        check_prefix(content.kind(key))?;
+        content.check_empty(key)?;
+        content.entries.remove(key.as_str());
+        Ok(())
     }
 
     fn rename(&self, from: &Key, to: &Key) -> Result<()> {
-        let mut levels = self.lock();
-        levels.check_rename(from, to)?;
+        let mut content = self.lock();
+        check_prefix(content.kind(&to.parent()))?;
+        let (source, target) = (content.kind(from), content.kind(to));
+        if check_rename(from, to, source, target)? == EntryKind::Prefix && from != to {
+            content.check_empty(to)?;
+        }
         let moved = |key: &str| Some(Key::root().join(key).moved(from, to)?.as_str().to_string());
-        let values = std::mem::take(&mut levels.values);
-        // the value at `to` is replaced: the moved values are inserted last
-        let (below, rest): (BTreeMap<_, _>, _) = values.into_iter().partition(|(key, _)| moved(key).is_some());
-        levels.values = rest;
-        levels.values.extend(below.into_iter().filter_map(|(key, value)| Some((moved(&key)?, value))));
-        let prefixes = std::mem::take(&mut levels.prefixes);
-        levels.prefixes = prefixes.into_iter().map(|key| moved(&key).unwrap_or(key)).collect();
+        let entries = std::mem::take(&mut content.entries);
+        // the entry at `to` is replaced: the moved entries are inserted last
+        let (below, rest): (BTreeMap<_, _>, _) = entries.into_iter().partition(|(key, _)| moved(key).is_some());
+        content.entries = rest;
+        content.entries.extend(below.into_iter().filter_map(|(key, entry)| Some((moved(&key)?, entry))));
         Ok(())
     }
 }

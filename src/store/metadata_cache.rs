@@ -1,66 +1,67 @@
-//! A store that remembers for a while what a far store below it has answered: what stands at a key, that nothing does,
-//! the names of a level, and small values. It knows nothing of what the keys mean, and never remembers what was read
-//! without being looked at before: those may be millions of values that are read once.
+//! Caches for a while what a remote store has returned: metadata of keys, including missing ones, listings of levels, and
+//! small values. A value is cached only if its metadata was requested before it, since a program that reads millions of
+//! chunks once would evict everything else.
 
 use super::{Entry, EntryKind, Key, Listing, Replaces, Stat, Store, Version, delegate_store, stat_many_with};
 use crate::error::Result;
 use crate::util::memory::{self, lock};
-use flight::Flight;
-use known::{Known, Listed, MAX_LISTING};
+use contents::{CacheContents, ListingRun, MAX_NAMES};
 use std::fs::File;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
-mod flight;
-mod known;
+mod bounded_map;
+mod contents;
+mod pending;
 
-/// Values of at most so many bytes are remembered.
-const SMALL: usize = 64 << 10;
+/// Maximum size of a cached value in bytes.
+const MAX_VALUE: usize = 64 << 10;
 
-/// A store and what it has answered lately.
+/// A store with a cache of metadata and small values in memory.
 pub struct MetadataCache {
     below: Arc<dyn Store>,
-    /// Protects everything. It is never held while the store below is asked.
-    known: Arc<Mutex<Known>>,
+    /// Protects the content. It is not held during a request.
+    contents: Arc<Mutex<CacheContents>>,
 }
 
 impl MetadataCache {
-    /// `below`, whose answers are taken as they were for `ttl`, or for ever. [`Store::forget`] ends that.
+    /// Creates a cache over `below` whose entries live for `ttl`, or forever. [`Store::forget`] invalidates them earlier.
     pub fn new(below: Arc<dyn Store>, ttl: Option<Duration>) -> Self {
-        let known = Arc::new(Mutex::new(Known::new(ttl)));
-        memory::register(&known);
-        MetadataCache { below, known }
+        let contents = Arc::new(Mutex::new(CacheContents::new(ttl)));
+        memory::register(&contents);
+        MetadataCache { below, contents }
     }
 
-    /// What stands at `key` may be another now, whether the call that was to change it has succeeded or not.
+    /// Records that `key` may have changed, whether the call that was to change it has succeeded or not.
     fn changed(&self, key: &Key, removed: bool) {
-        lock(&self.known).changed(key, removed);
+        lock(&self.contents).changed(key, removed);
     }
 
-    /// The same of everything below.
+    /// Records that `key` and all keys below it may have changed.
     fn changed_below(&self, key: &Key) {
-        let mut known = lock(&self.known);
-        known.forget(key);
-        known.changed(key, true);
+        let mut contents = lock(&self.contents);
+        contents.forget(key);
+        contents.changed(key, true);
     }
 
-    /// Keeps a small value that was put, if its key is one whose value is kept.
-    fn keep_put(&self, key: &Key, version: &Version, value: &[u8]) {
-        let mut known = lock(&self.known);
-        if known.has_value(key) {
-            known.keep_value(key, version.clone(), value);
+    /// Caches a value that was put, if an older value of its key is cached.
+    fn update_value(&self, key: &Key, version: &Version, value: &[u8]) {
+        let mut contents = lock(&self.contents);
+        if contents.has_value(key) {
+            contents.insert_value(key, version.clone(), value);
         }
     }
 }
 
 impl Store for MetadataCache {
     fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Version>> {
-        let looked_at = {
-            let mut known = lock(&self.known);
-            match known.stat(key) {
+        let known = {
+            let mut contents = lock(&self.contents);
+            match contents.stat(key) {
                 Some(None) => return Ok(None),
                 Some(Some(stat)) => {
-                    if let Some(bytes) = known.value(key, &stat.version).filter(|bytes| bytes.len() as u64 <= limit) {
+                    if let Some(bytes) = contents.value(key, &stat.version).filter(|bytes| bytes.len() as u64 <= limit)
+                    {
                         value.clear();
                         value.extend_from_slice(bytes);
                         return Ok(Some(stat.version));
@@ -71,13 +72,13 @@ impl Store for MetadataCache {
             }
         };
         let version = self.below.get(key, limit, value)?;
-        if let Some(before) = looked_at {
-            let mut known = lock(&self.known);
-            if version.as_ref() != Some(&before) {
-                known.changed(key, version.is_none());
+        if let Some(known) = known {
+            let mut contents = lock(&self.contents);
+            if version.as_ref() != Some(&known) {
+                contents.changed(key, version.is_none());
             }
             if let Some(version) = &version {
-                known.keep_value(key, version.clone(), value);
+                contents.insert_value(key, version.clone(), value);
             }
         }
         Ok(version)
@@ -85,46 +86,46 @@ impl Store for MetadataCache {
 
     fn stat(&self, key: &Key) -> Result<Option<Stat>> {
         loop {
-            let (flight, mine) = {
-                let mut known = lock(&self.known);
-                if let Some(stat) = known.stat(key) {
+            let (pending, is_sender) = {
+                let mut contents = lock(&self.contents);
+                if let Some(stat) = contents.stat(key) {
                     return Ok(stat);
                 }
-                known.flight(key)
+                contents.request(key)
             };
-            if !mine {
-                match flight.wait() {
-                    Some(answer) => return answer,
+            if !is_sender {
+                match pending.wait() {
+                    Some(result) => return result,
                     None => continue,
                 }
             }
-            let landing = flight.landing();
-            let answer = self.below.stat(key);
-            lock(&self.known).land(key, &flight, answer.as_ref().ok());
-            landing.tell(answer.clone());
-            return answer;
+            let sender = pending.sender();
+            let result = self.below.stat(key);
+            lock(&self.contents).finish(key, &pending, result.as_ref().ok());
+            sender.finish(result.clone());
+            return result;
         }
     }
 
     fn stat_many(&self, keys: &mut dyn Iterator<Item = Key>, each: &mut dyn FnMut(Result<Option<Stat>>) -> bool) {
-        let mut known = |key: &Key| lock(&self.known).stat(key);
-        stat_many_with(self.below.as_ref(), keys, &mut known, each);
+        let mut cached = |key: &Key| lock(&self.contents).stat(key);
+        stat_many_with(self.below.as_ref(), keys, &mut cached, each);
     }
 
     fn list(&self, prefix: &Key) -> Result<Listing> {
-        let listed = {
-            let mut known = lock(&self.known);
-            if let Some(entries) = known.listing(prefix) {
+        let run = {
+            let mut contents = lock(&self.contents);
+            if let Some(entries) = contents.listing(prefix) {
                 return Ok(Box::new((0..entries.len()).map(move |i| Ok(entries[i].clone()))));
             }
-            known.begin_listing(prefix)
+            contents.begin_listing(prefix)
         };
         let names = self.below.list(prefix)?;
-        Ok(Box::new(Noting { names, listed, known: self.known.clone(), entries: Some(Vec::new()) }))
+        Ok(Box::new(RecordedListing { names, run, contents: self.contents.clone(), entries: Some(Vec::new()) }))
     }
 
     fn forget(&self, prefix: &Key) {
-        lock(&self.known).forget(prefix);
+        lock(&self.contents).forget(prefix);
         self.below.forget(prefix);
     }
 
@@ -133,13 +134,13 @@ impl Store for MetadataCache {
     fn put(&self, key: &Key, value: &[u8]) -> Result<Version> {
         let put = self.below.put(key, value);
         self.changed(key, false);
-        put.inspect(|version| self.keep_put(key, version, value))
+        put.inspect(|version| self.update_value(key, version, value))
     }
 
     fn put_if(&self, key: &Key, value: &[u8], replaces: Replaces) -> Result<Option<Version>> {
         let put = self.below.put_if(key, value, replaces);
         self.changed(key, false);
-        put.inspect(|version| version.iter().for_each(|version| self.keep_put(key, version, value)))
+        put.inspect(|version| version.iter().for_each(|version| self.update_value(key, version, value)))
     }
 
     fn delete(&self, key: &Key) -> Result<bool> {
@@ -174,36 +175,36 @@ impl Store for MetadataCache {
     }
 }
 
-/// A listing on its way, whose names are noted as they come.
-struct Noting {
+/// A listing whose names are cached as they arrive.
+struct RecordedListing {
     names: Listing,
-    listed: Arc<Listed>,
-    known: Arc<Mutex<Known>>,
-    /// All of them so far; None if they are too many to be kept, or not all came.
+    run: Arc<ListingRun>,
+    contents: Arc<Mutex<CacheContents>>,
+    /// All names so far; `None` if there are too many to cache, or after an error.
     entries: Option<Vec<Entry>>,
 }
 
-impl Iterator for Noting {
+impl Iterator for RecordedListing {
     type Item = Result<Entry>;
 
     fn next(&mut self) -> Option<Self::Item> {
         let next = self.names.next();
         match &next {
             Some(Ok(entry)) => {
-                let stat = entry.stat.clone().or_else(|| (entry.kind == EntryKind::Prefix).then(prefix_stat));
+                let stat = entry.stat.clone().or_else(|| (entry.kind == EntryKind::Prefix).then(Stat::prefix));
                 if let Some(stat) = stat {
-                    let key = self.listed.prefix.join(&entry.name);
-                    lock(&self.known).note(key, stat, &self.listed);
+                    let key = self.run.prefix.join(&entry.name);
+                    lock(&self.contents).record(key, stat, &self.run);
                 }
                 match &mut self.entries {
-                    Some(entries) if entries.len() < MAX_LISTING => entries.push(entry.clone()),
+                    Some(entries) if entries.len() < MAX_NAMES => entries.push(entry.clone()),
                     entries => *entries = None,
                 }
             }
             Some(Err(_)) => self.entries = None,
             None => {
                 if let Some(entries) = self.entries.take() {
-                    lock(&self.known).keep_listing(&self.listed, entries);
+                    lock(&self.contents).insert_listing(&self.run, entries);
                 }
             }
         }
@@ -211,16 +212,10 @@ impl Iterator for Noting {
     }
 }
 
-impl Drop for Noting {
+impl Drop for RecordedListing {
     fn drop(&mut self) {
-        self.listed.close();
+        self.run.close();
     }
-}
-
-/// Of a prefix that only a listing has told of: a server knows no more of it.
-fn prefix_stat() -> Stat {
-    let version = Version::Tag(String::new());
-    Stat { kind: EntryKind::Prefix, size: 0, modified: SystemTime::UNIX_EPOCH, version, permissions: None }
 }
 
 #[cfg(test)]

@@ -1,28 +1,28 @@
-//! Stores of servers: buckets of S3, Google Cloud Storage and Azure, and what lies below a URL of a web server. Whatever
-//! waits for an answer is in here; who calls waits in a thread of their own, and gets a result within the timeout.
+//! Stores on servers: buckets of S3, Google Cloud Storage and Azure, and read-only stores below a URL of a web server.
 //!
-//! A request is answered whole or not at all, so that no value is ever put together from two of its versions.
+//! Only this module is asynchronous; its callers block until a request ends, at the latest after the timeout. An answer is
+//! complete or an error, so no value is ever assembled from two versions.
 
 mod cloud;
 mod connector;
-mod failure;
 mod listing;
-mod location;
-mod names;
-mod progress;
+mod listing_progress;
+mod page_filter;
 mod profile;
+mod request_error;
 mod retry;
 mod runtime;
 mod service;
+mod store_url;
 mod transport;
 mod web;
 mod write;
 
-use super::{Key, Listing, ObjectOptions, Replaces, Stat, Store, Version, read_only};
-use crate::error::{Error, Kind, Result};
+use super::{EntryKind, Key, Listing, ObjectOptions, Replaces, Stat, Store, Version, read_only};
+use crate::error::{Error, Result};
 use crate::stats::Stats;
 use cloud::{Bucket, Cloud};
-use location::Location;
+use listing::BucketListing;
 use percent_encoding::percent_decode_str;
 use reqwest::Url;
 use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
@@ -30,44 +30,60 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
+use store_url::StoreUrl;
 use tokio::task::JoinHandle;
 use web::Web;
 
-/// Requests under way at once. A request of 20 ms that brings 1 MB needs 25 of them for 10 Gbit/s; S3 recommends to spread
-/// load over that many connections, and servers of one machine refuse hundreds.
+/// Maximum number of requests in flight. A request of 20 ms that returns 1 MB needs 25 of them for 10 Gbit/s. S3
+/// recommends to spread load over that many connections, and servers of one machine refuse hundreds.
 const CONCURRENCY: usize = 64;
 
-/// A store of a server.
+/// A store on a server.
 pub struct ObjectStore {
-    server: Server,
-    /// As it may be shown.
+    backend: Backend,
+    /// URL without secrets.
     location: String,
 }
 
 #[derive(Clone)]
-enum Server {
+enum Backend {
     Web(Arc<Web>),
     Bucket(Arc<Bucket>),
 }
 
 impl ObjectStore {
-    /// The store at `url`: `http://`, `https://`, `s3://`, `gs://`, `az://` or `abfs://`. Nothing is read of it yet; at
-    /// most the region of its bucket is asked for.
+    /// Opens the store at `url`: `http://`, `https://`, `s3://`, `gs://`, `az://` or `abfs://`. This sends no request,
+    /// except for the region of a bucket.
+    ///
+    /// # Errors
+    ///
+    /// [`Kind::Invalid`](crate::error::Kind::Invalid) if the URL, an option or the environment is wrong.
     pub fn open(url: &str, options: &ObjectOptions, stats: Arc<Stats>) -> Result<Self> {
-        let location = Location::parse(url)?;
-        let shown = location.shown();
-        let server = Self::server(location, options, &stats).map_err(|e| e.context(&shown))?;
-        Ok(ObjectStore { server, location: shown })
+        let url = StoreUrl::parse(url)?;
+        let location = url.without_secrets();
+        let backend = Backend::open(url, options, &stats).map_err(|e| e.context(&location))?;
+        Ok(ObjectStore { backend, location })
     }
 
-    fn server(location: Location, options: &ObjectOptions, stats: &Arc<Stats>) -> Result<Server> {
-        let (client, cloud, prefix) = match location {
-            Location::Web(url) => return Self::web(url, options, stats),
-            Location::S3 { bucket, prefix } => (service::s3(&bucket, options, stats)?, Cloud::S3, prefix),
-            Location::Google { bucket, prefix } => (service::google(&bucket, options, stats)?, Cloud::Google, prefix),
-            Location::Azure { container, account, prefix } => {
-                (service::azure(&container, account.as_deref(), options, stats)?, Cloud::Azure, prefix)
-            }
+    /// Returns the bucket, or an error if the store is read-only.
+    fn bucket(&self) -> Result<&Arc<Bucket>> {
+        match &self.backend {
+            Backend::Bucket(bucket) => Ok(bucket),
+            Backend::Web(_) => Err(read_only()),
+        }
+    }
+}
+
+impl Backend {
+    fn open(url: StoreUrl, options: &ObjectOptions, stats: &Arc<Stats>) -> Result<Self> {
+        let (cloud, bucket, account, prefix) = match url {
+            StoreUrl::Web(url) => return Self::web(url, options, stats),
+            StoreUrl::Bucket { cloud, bucket, account, prefix } => (cloud, bucket, account, prefix),
+        };
+        let client = match cloud {
+            Cloud::S3 => service::s3(&bucket, options, stats)?,
+            Cloud::Google => service::google(&bucket, options, stats)?,
+            Cloud::Azure => service::azure(&bucket, account.as_deref(), options, stats)?,
         };
         let bucket = Bucket {
             client,
@@ -75,40 +91,29 @@ impl ObjectStore {
             prefix,
             forbidden_is_missing: options.forbidden_is_missing,
             timeout: options.timeout,
-            made: Mutex::default(),
-            knows_no_conditions: AtomicBool::new(false),
+            created: Mutex::default(),
+            lacks_conditions: AtomicBool::new(false),
         };
-        Ok(Server::Bucket(Arc::new(bucket)))
+        Ok(Backend::Bucket(Arc::new(bucket)))
     }
 
-    fn web(mut url: Url, options: &ObjectOptions, stats: &Arc<Stats>) -> Result<Server> {
+    fn web(mut url: Url, options: &ObjectOptions, stats: &Arc<Stats>) -> Result<Self> {
         let mut options = options.clone();
         if !url.username().is_empty() || url.password().is_some() {
-            options.headers.push((AUTHORIZATION.to_string(), basic(&url)));
-            // a URL that has them can be without
+            options.headers.push((AUTHORIZATION.to_string(), basic_authorization(&url)));
+            // a URL that has a user can also lack one
             let _ = url.set_username("");
             let _ = url.set_password(None);
         }
         let hosts = url.host_str().map(str::to_string).into_iter().collect();
         let transport = service::transport(hosts, &options, stats)?;
-        let web = Web { transport, base: url, forbidden_is_missing: options.forbidden_is_missing };
-        Ok(Server::Web(Arc::new(web)))
+        Ok(Backend::Web(Arc::new(Web { transport, base: url, forbidden_is_missing: options.forbidden_is_missing })))
     }
 
-    /// The bucket, if what is asked can be done with a server at all.
-    fn bucket(&self) -> Result<&Arc<Bucket>> {
-        match &self.server {
-            Server::Bucket(bucket) => Ok(bucket),
-            Server::Web(_) => Err(read_only()),
-        }
-    }
-}
-
-impl Server {
     async fn stat(&self, key: &Key) -> Result<Option<Stat>> {
         match self {
-            Server::Web(web) => web.stat(key).await,
-            Server::Bucket(bucket) => bucket.stat(key).await,
+            Backend::Web(web) => web.stat(key).await,
+            Backend::Bucket(bucket) => bucket.stat(key).await,
         }
     }
 }
@@ -116,9 +121,9 @@ impl Server {
 impl Store for ObjectStore {
     fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Version>> {
         let found = runtime::block_on(async {
-            match &self.server {
-                Server::Web(web) => web.get(key, limit).await,
-                Server::Bucket(bucket) => bucket.get(key, limit).await,
+            match &self.backend {
+                Backend::Web(web) => web.get(key, limit).await,
+                Backend::Bucket(bucket) => bucket.get(key, limit).await,
             }
         })?;
         Ok(found.map(|(bytes, version)| {
@@ -128,10 +133,14 @@ impl Store for ObjectStore {
     }
 
     fn get_range(&self, key: &Key, range: Range<u64>, value: &mut Vec<u8>) -> Result<Option<Stat>> {
+        if range.is_empty() {
+            value.clear();
+            return Ok(self.stat(key)?.filter(|stat| stat.kind == EntryKind::Value));
+        }
         let found = runtime::block_on(async {
-            match &self.server {
-                Server::Web(web) => web.get_range(key, range).await,
-                Server::Bucket(bucket) => bucket.get_range(key, range).await,
+            match &self.backend {
+                Backend::Web(web) => web.get_range(key, range).await,
+                Backend::Bucket(bucket) => bucket.get_range(key, range).await,
             }
         })?;
         Ok(found.map(|(bytes, stat)| {
@@ -141,7 +150,7 @@ impl Store for ObjectStore {
     }
 
     fn stat(&self, key: &Key) -> Result<Option<Stat>> {
-        runtime::block_on(self.server.stat(key))
+        runtime::block_on(self.backend.stat(key))
     }
 
     fn stat_many(&self, keys: &mut dyn Iterator<Item = Key>, each: &mut dyn FnMut(Result<Option<Stat>>) -> bool) {
@@ -152,32 +161,31 @@ impl Store for ObjectStore {
                 return;
             }
         };
-        let mut under_way = UnderWay(VecDeque::new());
+        let mut in_flight = PendingStats(VecDeque::new());
         loop {
-            while under_way.0.len() < CONCURRENCY
+            while in_flight.0.len() < CONCURRENCY
                 && let Some(key) = keys.next()
             {
-                let server = self.server.clone();
-                under_way.0.push_back(handle.spawn(async move { server.stat(&key).await }));
+                let backend = self.backend.clone();
+                in_flight.0.push_back(handle.spawn(async move { backend.stat(&key).await }));
             }
-            let Some(first) = under_way.0.pop_front() else { return };
-            let answer = handle.block_on(first).unwrap_or_else(|e| Err(listing::interrupted(&e)));
-            if !each(answer) {
+            let Some(first) = in_flight.0.pop_front() else { return };
+            let stat = handle.block_on(first).unwrap_or_else(|e| Err(listing::interrupted(&e)));
+            if !each(stat) {
                 return;
             }
         }
     }
 
     fn list(&self, prefix: &Key) -> Result<Listing> {
-        match &self.server {
-            // what is known of it comes from elsewhere
-            Server::Web(_) => Ok(Box::new(std::iter::empty())),
-            Server::Bucket(bucket) => Ok(Box::new(listing::Names::begin(bucket.clone(), prefix)?)),
+        match &self.backend {
+            Backend::Web(_) => Ok(Box::new(std::iter::empty())),
+            Backend::Bucket(bucket) => Ok(Box::new(BucketListing::begin(bucket.clone(), prefix)?)),
         }
     }
 
     fn lists_all(&self) -> bool {
-        matches!(self.server, Server::Bucket(_))
+        self.is_writable()
     }
 
     fn concurrency(&self) -> usize {
@@ -189,12 +197,12 @@ impl Store for ObjectStore {
     }
 
     fn is_writable(&self) -> bool {
-        matches!(self.server, Server::Bucket(_))
+        self.bucket().is_ok()
     }
 
     fn put(&self, key: &Key, value: &[u8]) -> Result<Version> {
         let put = self.put_if(key, value, Replaces::Anything)?;
-        put.ok_or_else(|| Error::new(Kind::System(libc::EIO), "the server refuses what has no condition"))
+        put.ok_or_else(|| cloud::unexpected("the server refuses an unconditional put because of a condition"))
     }
 
     fn put_if(&self, key: &Key, value: &[u8], replaces: Replaces) -> Result<Option<Version>> {
@@ -209,7 +217,7 @@ impl Store for ObjectStore {
         runtime::block_on(self.bucket()?.delete(key))
     }
 
-    /// What a server has taken it has stored.
+    /// Does nothing, since a server makes a value durable before it answers.
     fn sync(&self) -> Result<()> {
         self.bucket().map(drop)
     }
@@ -227,30 +235,30 @@ impl Store for ObjectStore {
     }
 }
 
-/// Questions under way, which nobody asks any more once this is dropped.
-struct UnderWay(VecDeque<JoinHandle<Result<Option<Stat>>>>);
+/// Requests in flight, which are aborted when this is dropped.
+struct PendingStats(VecDeque<JoinHandle<Result<Option<Stat>>>>);
 
-impl Drop for UnderWay {
+impl Drop for PendingStats {
     fn drop(&mut self) {
         self.0.iter().for_each(JoinHandle::abort);
     }
 }
 
-/// The user's headers. Their values are not shown, since they may be passwords.
+/// Parses the headers from the user. Their values may be passwords, so they are never logged.
 fn user_headers(given: &[(String, String)]) -> Result<HeaderMap> {
     let mut headers = HeaderMap::new();
     for (name, value) in given {
-        let bad = || Error::invalid(format!("{name:?} is no header: Name:Value is what is wanted"));
-        let name = HeaderName::try_from(name.trim()).map_err(|_| bad())?;
-        let mut value = HeaderValue::try_from(value.trim()).map_err(|_| bad())?;
+        let invalid = || Error::invalid(format!("{name:?} is not a header; write Name:Value"));
+        let name = HeaderName::try_from(name.trim()).map_err(|_| invalid())?;
+        let mut value = HeaderValue::try_from(value.trim()).map_err(|_| invalid())?;
         value.set_sensitive(true);
         headers.append(name, value);
     }
     Ok(headers)
 }
 
-/// The header of the user and password in a URL, by RFC 7617.
-fn basic(url: &Url) -> String {
+/// Returns the header for the user and password of a URL, by RFC 7617.
+fn basic_authorization(url: &Url) -> String {
     use base64::Engine;
     let decoded = |text| percent_decode_str(text).collect::<Vec<u8>>();
     let pair = [decoded(url.username()), b":".to_vec(), decoded(url.password().unwrap_or_default())].concat();

@@ -1,24 +1,23 @@
-//! The options of stores on servers. They exist in every build, so that the command line does.
+//! Options of stores on servers. They exist without the feature `remote`, too, since the command line needs them.
 
 use std::time::Duration;
 
-/// How requests to a server are made.
+/// Options of requests to servers.
 #[derive(Clone, Debug)]
 pub struct ObjectOptions {
-    /// The server of the bucket, instead of the cloud's own. `http://` is allowed here.
+    /// Server of the bucket instead of the cloud's own. `http://` is allowed.
     pub endpoint_url: Option<String>,
-    /// The region of a bucket of S3, instead of what the environment, a profile or the server says.
+    /// Region of an S3 bucket; it overrides the environment, the profile and the server.
     pub region: Option<String>,
-    /// Send no credentials.
+    /// Whether to send no credentials.
     pub anonymous: bool,
-    /// Names and values of further headers; only the host that was asked for gets them.
+    /// Names and values of additional headers, which are sent only to the hosts of the store.
     pub headers: Vec<(String, String)>,
-    /// How long a request may take from its start to the last byte of the answer, repetitions and pauses between them
-    /// included.
+    /// Maximum duration of a request, with all retries and the pauses between them.
     pub timeout: Duration,
-    /// How often a request is repeated that failed in a way that may pass.
+    /// Maximum number of retries per request.
     pub retries: u32,
-    /// Take 403 for the answer that there is no such key.
+    /// Whether status 403 means that the key does not exist.
     pub forbidden_is_missing: bool,
 }
 

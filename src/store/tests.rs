@@ -23,7 +23,7 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// What an operation answers, as far as two kinds of store must agree.
+/// Applies an operation, and returns as much of its result as all kinds of stores must agree on.
 fn apply(store: &dyn Store, op: &Op) -> std::result::Result<bool, ()> {
     let key = |i: &usize| Key::normalize(KEYS[*i]).unwrap();
     let done = match op {
@@ -39,7 +39,7 @@ fn apply(store: &dyn Store, op: &Op) -> std::result::Result<bool, ()> {
     done.map_err(|_| ())
 }
 
-/// Everything below `key`.
+/// Collects everything below `key`.
 fn content(store: &dyn Store, key: &Key, found: &mut Vec<(Key, Option<Vec<u8>>)>) {
     let mut entries: Vec<Entry> = store.list(key).unwrap().map(|e| e.unwrap()).collect();
     entries.sort_by(|a, b| a.name.cmp(&b.name));
@@ -59,7 +59,7 @@ fn content(store: &dyn Store, key: &Key, found: &mut Vec<(Key, Option<Vec<u8>>)>
 
 proptest! {
     #[test]
-    fn a_directory_is_written_as_memory_is(ops in prop::collection::vec(op(), 1..40)) {
+    fn directory_and_memory_stores_agree(ops in prop::collection::vec(op(), 1..40)) {
         let dir = tempfile::tempdir().unwrap();
         let stores: [&dyn Store; 2] =
             [&DirectoryStore::open(dir.path()).unwrap().without_fsync(), &MemoryStore::default()];
@@ -77,7 +77,7 @@ proptest! {
 }
 
 #[test]
-fn a_store_that_cannot_be_written_says_so() {
+fn a_read_only_store_refuses_writes() {
     struct ReadOnly(MemoryStore);
     impl Store for ReadOnly {
         fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Version>> {

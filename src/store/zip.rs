@@ -1,10 +1,11 @@
-//! A zip archive as a store: the archive is the value of a key in the store below, read by ranges, and never written.
-//! Its directory is read once, and anew when the archive was replaced. The reader of the directory is our own: crates
-//! for archives of all kinds take several times the memory for each of a million chunks, refuse an archive for one
-//! member, and read one by one what a far archive must answer by one request. It knows nothing of Zarr, nor of the kind
-//! of store below.
+//! A read-only store in a zip archive, which is a value in the store below and is read by ranges. The central directory
+//! is read once, and again after the archive was replaced.
+//!
+//! The parser is specific to this store: general archive crates need several times the memory per member for a million
+//! chunks, refuse a whole archive because of one member, and send many small requests to a remote store. This module
+//! must not know Zarr, nor the kind of store below.
 
-mod archive;
+mod archive_file;
 mod central;
 mod fields;
 mod index;
@@ -13,130 +14,130 @@ mod listing;
 mod member;
 mod stream;
 
-use super::{EntryKind, Key, Listing, Permissions, Stat, Store, Version, delegate_store};
+use super::{EntryKind, Key, Listing, Permissions, Stat, Store, Version, check_size, delegate_store};
 use crate::error::{Error, Kind, Result};
 use crate::util::memory::{self, lock};
-use archive::{Archive, Failure, Outcome};
-use index::{Index, Member};
-use inflated::Inflated;
-use listing::Names;
-use member::Reader;
+use archive_file::{ArchiveError, ArchiveFile, ArchiveResult};
+use index::{ArchiveMember, MemberIndex};
+use inflated::InflatedMembers;
+use listing::ArchiveListing;
+use member::MemberReader;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
-/// How often an archive that changes while it is read is opened anew for one request.
+/// Maximum number of times that a changing archive is reopened for one request.
 const ATTEMPTS: usize = 5;
 
-/// Deflated members up to this many bytes are inflated to read a part of one, which takes seconds: as many as a chunk may
-/// have.
+/// Maximum size of a deflated member of which parts are read, in bytes. This takes seconds for the largest members, so
+/// the limit is the size that a chunk may have.
 const MAX_INFLATED: u64 = (2 << 30) - 1;
 
-/// A member may be younger than its archive by its zone, which it doesn't know.
+/// Largest offset of a time zone. The times of members have no zone, so a member may seem younger than its archive.
 const ZONES: Duration = Duration::from_secs(24 * 3600);
 
-/// What stands in an archive beside its one folder and means nothing: macOS puts it there.
+/// ArchiveListing that macOS adds to archives.
 const IGNORED: [&str; 2] = ["__MACOSX", ".DS_Store"];
 
 /// A store in a zip archive.
 pub struct ZipStore {
     below: Arc<dyn Store>,
     key: Key,
-    /// The prefix in the archive that is the root of the store.
+    /// Prefix in the archive that is the root of the store.
     root: Key,
-    /// Protects which archive is read; nothing is read while it is held.
-    opened: RwLock<Arc<Opened>>,
-    /// Held while the archive is opened anew: others wait for it instead of doing it, too.
+    /// Protects the current archive; it is not held while the archive is read.
+    opened: RwLock<Arc<OpenArchive>>,
+    /// Held while the archive is reopened, so that only one thread does so.
     opening: Mutex<()>,
-    /// How often [`Store::forget`] was called, and how often it had been when the archive was last asked for.
+    /// Number of calls of [`Store::forget`], and its value when the version of the archive was last checked.
     forgotten: AtomicU64,
     asked: AtomicU64,
 }
 
-/// An archive with its directory.
-struct Opened {
-    archive: Archive,
-    index: Index,
-    inflated: Arc<Inflated>,
-    /// Of the archive, as its members' versions begin.
+/// An archive with its index.
+struct OpenArchive {
+    archive: ArchiveFile,
+    index: MemberIndex,
+    inflated: Arc<InflatedMembers>,
+    /// Version of the archive, which the versions of its members begin with.
     version: String,
 }
 
-impl Opened {
+impl OpenArchive {
     fn open(below: &Arc<dyn Store>, key: &Key) -> Result<Self> {
         for _ in 0..ATTEMPTS {
-            let archive = Archive::open(below.clone(), key.clone())?;
-            let mut index = Index::default();
+            let archive = ArchiveFile::open(below.clone(), key.clone())?;
+            let mut index = MemberIndex::default();
             match central::read(&archive, |record| index.add(&record)) {
                 Ok(directory) => index.finish(directory),
-                Err(Failure::Error(e)) => return Err(e),
-                Err(Failure::Changed) => {
-                    // what is remembered of it is no longer true
+                Err(ArchiveError::Other(e)) => return Err(e),
+                Err(ArchiveError::Changed) => {
+                    // cached metadata of the archive is stale
                     below.forget(key);
                     continue;
                 }
             }
             if let Some(name) = &index.refused {
-                log::warn!("{key}: members whose names can't be keys are left out, {name:?} first");
+                log::warn!("{key}: leaving out members whose names cannot be keys, first {name:?}");
             }
             let version = archive.stat.version.to_string();
-            let inflated = Arc::new(Inflated::default());
+            let inflated = Arc::new(InflatedMembers::default());
             memory::register(&inflated);
-            return Ok(Opened { archive, index, inflated, version });
+            return Ok(OpenArchive { archive, index, inflated, version });
         }
-        Err(changes_always())
+        Err(keeps_changing())
     }
 
-    fn reader(&self) -> Reader<'_> {
-        Reader { archive: &self.archive, index: &self.index }
+    fn reader(&self) -> MemberReader<'_> {
+        MemberReader { archive: &self.archive, index: &self.index }
     }
 
-    /// What is known of a member.
-    fn stat(&self, member: &Member) -> Stat {
+    /// Returns the metadata of a member.
+    fn stat(&self, member: &ArchiveMember) -> Stat {
         let archive = self.archive.stat.modified;
         let latest = archive.checked_add(ZONES).unwrap_or(archive);
         let modified = member.modified().filter(|time| *time <= latest).unwrap_or(archive);
         let version = Version::Tag(format!("{}/{:x}-{:08x}", self.version, member.offset, member.crc));
         let permissions = self.archive.stat.permissions;
-        Stat { kind: EntryKind::Value, size: member.size, modified, version, permissions }
+        Stat { permissions, ..Stat::value(member.size, modified, version) }
     }
 
-    /// What stands at `name`: a member, else a level above one.
+    /// Returns the metadata of a member or of a directory of the archive.
     fn find(&self, name: &str) -> Option<Stat> {
         if let Some(member) = self.index.find(name) {
             return Some(self.stat(member));
         }
         let is_prefix = name.is_empty() || self.index.any_begins(&format!("{name}/"));
         is_prefix.then(|| Stat {
-            kind: EntryKind::Prefix,
-            size: 0,
             modified: self.archive.stat.modified,
             version: Version::Tag(self.version.clone()),
-            // a level of the archive can be searched by those who may read the archive
+            // users who may read the archive may search its directories
             permissions: self.archive.stat.permissions.map(Permissions::of_level),
+            ..Stat::prefix()
         })
     }
 
-    fn get(&self, name: &str, limit: u64, value: &mut Vec<u8>) -> Outcome<Option<Version>> {
+    fn get(&self, name: &str, limit: u64, value: &mut Vec<u8>) -> ArchiveResult<Option<Version>> {
         let Some(member) = self.index.find(name) else { return Ok(None) };
         self.reader().check(member)?;
-        if member.size > limit {
-            return Err(Error::damaged(format!("{} bytes, more than the {limit} it may have", member.size)).into());
-        }
+        check_size(member.size, limit)?;
         self.reader().whole(member, value)?;
         Ok(Some(self.stat(member).version))
     }
 
-    fn get_range(&self, name: &str, range: Range<u64>, value: &mut Vec<u8>) -> Outcome<Option<Stat>> {
+    fn get_range(&self, name: &str, range: Range<u64>, value: &mut Vec<u8>) -> ArchiveResult<Option<Stat>> {
         let Some(member) = self.index.find(name) else { return Ok(None) };
         self.reader().check(member)?;
         let end = range.end.min(member.size);
         let range = range.start.min(end)..end;
-        if Reader::is_stored(member) {
+        if MemberReader::is_stored(member) {
             self.reader().data(member, range, value)?;
         } else if member.size > MAX_INFLATED {
-            let why = format!("a deflated member of {} bytes, of which no part can be read: unpack it", member.size);
+            let why = format!(
+                "a deflated member of {} bytes, too large to read parts of it; unpack the archive",
+                member.size
+            );
             return Err(Error::unsupported(why).into());
         } else {
             memory::reserve(value, (range.end - range.start) as usize)?;
@@ -147,9 +148,9 @@ impl Opened {
 }
 
 impl ZipStore {
-    /// The archive that is the value of `key` in the store `below`.
+    /// Opens the archive that is the value of `key` in the store `below`.
     pub fn open(below: Arc<dyn Store>, key: &Key) -> Result<Self> {
-        let opened = Opened::open(&below, key)?;
+        let opened = OpenArchive::open(&below, key)?;
         Ok(ZipStore {
             below,
             key: key.clone(),
@@ -161,25 +162,26 @@ impl ZipStore {
         })
     }
 
-    /// The same archive, of which only what is in `folder` is the store.
+    /// Limits the store to `folder` of the archive.
     pub fn in_folder(self, folder: Key) -> Self {
         ZipStore { root: folder, ..self }
     }
 
-    /// The folder that holds all there is in the archive, where it is that way: so an archive is made of a folder, not
-    /// of what is in it. What macOS adds beside it doesn't count.
+    /// Returns the only directory at the top of the archive, if nothing else is there: archives are often made of a
+    /// directory instead of its content. ArchiveListing that macOS adds are ignored.
     pub fn single_folder(&self) -> Option<Key> {
-        let mut names = Names::new(self.current(), &Key::root()).filter(|e| !IGNORED.contains(&e.name.as_str()));
+        let mut names =
+            ArchiveListing::new(self.current(), &Key::root()).filter(|e| !IGNORED.contains(&e.name.as_str()));
         let (first, second) = (names.next()?, names.next());
         (first.kind == EntryKind::Prefix && second.is_none()).then(|| Key::root().join(&first.name))
     }
 
-    fn current(&self) -> Arc<Opened> {
+    fn current(&self) -> Arc<OpenArchive> {
         self.opened.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The archive as it is now.
-    fn fresh(&self) -> Result<Arc<Opened>> {
+    /// Returns the archive after checking that it is current.
+    fn fresh(&self) -> Result<Arc<OpenArchive>> {
         let forgotten = self.forgotten.load(Ordering::Acquire);
         let opened = self.current();
         let now = self.below.stat(&self.key).map_err(|e| self.named(e))?;
@@ -189,37 +191,36 @@ impl ZipStore {
         Ok(opened)
     }
 
-    /// Opens the archive that stands where `old` stood.
-    fn reopen(&self, old: &Arc<Opened>) -> Result<Arc<Opened>> {
-        let _turn = lock(&self.opening);
+    /// Reopens the archive, unless another thread has replaced `old` already.
+    fn reopen(&self, old: &Arc<OpenArchive>) -> Result<Arc<OpenArchive>> {
+        let _guard = lock(&self.opening);
         let current = self.current();
         if !Arc::ptr_eq(&current, old) {
             return Ok(current);
         }
-        let opened = Arc::new(Opened::open(&self.below, &self.key).map_err(|e| self.named(e))?);
+        let opened = Arc::new(OpenArchive::open(&self.below, &self.key).map_err(|e| self.named(e))?);
         *self.opened.write().unwrap_or_else(PoisonError::into_inner) = opened.clone();
         Ok(opened)
     }
 
-    /// Reads from the archive as it is known; anew if it is another one by now.
-    fn read<T>(&self, mut read: impl FnMut(&Opened) -> Outcome<T>) -> Result<T> {
+    /// Reads from the archive, and reopens it if it was replaced.
+    fn read<T>(&self, mut read: impl FnMut(&OpenArchive) -> ArchiveResult<T>) -> Result<T> {
         let is_known = self.asked.load(Ordering::Acquire) == self.forgotten.load(Ordering::Acquire);
         let mut opened = if is_known { self.current() } else { self.fresh()? };
         for _ in 0..ATTEMPTS {
             match read(&opened) {
                 Ok(done) => return Ok(done),
-                Err(Failure::Error(e)) => return Err(self.named(e)),
-                Err(Failure::Changed) => {
+                Err(ArchiveError::Other(e)) => return Err(self.named(e)),
+                Err(ArchiveError::Changed) => {
                     self.below.forget(&self.key);
                     opened = self.reopen(&opened)?;
                 }
             }
         }
-        Err(self.named(changes_always()))
+        Err(self.named(keeps_changing()))
     }
 
-    /// An error of the archive or of a member, with the archive's name. That there is no archive must not be taken for
-    /// a value that is not there.
+    /// Adds the location to an error. A missing archive must not look like a missing value.
     fn named(&self, e: Error) -> Error {
         let e = if e.kind() == Kind::NotFound { Error::new(Kind::System(libc::EIO), e.message()) } else { e };
         e.context(self.location())
@@ -258,7 +259,7 @@ impl Store for ZipStore {
     fn list(&self, prefix: &Key) -> Result<Listing> {
         let (opened, name) = (self.fresh()?, self.name(prefix));
         match opened.find(name.as_str()) {
-            Some(stat) if stat.kind == EntryKind::Prefix => Ok(Box::new(Names::new(opened, &name).map(Ok))),
+            Some(stat) if stat.kind == EntryKind::Prefix => Ok(Box::new(ArchiveListing::new(opened, &name).map(Ok))),
             _ => Err(Error::not_found("no such folder in the archive")),
         }
     }
@@ -277,7 +278,7 @@ impl Store for ZipStore {
     }
 }
 
-fn changes_always() -> Error {
+fn keeps_changing() -> Error {
     Error::new(Kind::System(libc::EIO), "the archive changes faster than it can be read")
 }
 

@@ -56,9 +56,9 @@ fn nothing_leads_out_of_the_store_or_blocks() {
     assert_eq!(names(good), ["good", "in"]);
 }
 
-/// A name that no file system has is the name of nothing, not an error; but nothing is stored under it.
+/// A name that no file system supports does not exist, and cannot be created.
 #[test]
-fn there_is_nothing_of_a_name_that_is_too_long() {
+fn a_name_that_is_too_long_does_not_exist() {
     let dir = tempfile::tempdir().unwrap();
     let store = DirectoryStore::open(dir.path()).unwrap();
     let long = "x".repeat(256);
@@ -67,12 +67,12 @@ fn there_is_nothing_of_a_name_that_is_too_long() {
         assert!(store.stat(&key).unwrap().is_none() && get(&store, &path).unwrap().is_none(), "{path}");
         assert_eq!(store.put(&key, b"x").unwrap_err().errno(), libc::ENAMETOOLONG, "{path}");
     }
-    // what lies deeper than a path can say may be there
+    // a path that is too long as a whole may still exist
     let deep = "d/".repeat(3000) + "x";
     assert_eq!(store.stat(&Key::normalize(&deep).unwrap()).unwrap_err().errno(), libc::ENAMETOOLONG);
 }
 
-/// What `stat_many` says of `keys`: errno, nothing, or kind and size. It must be what `stat` says.
+/// Returns the results of `stat_many` and checks that `stat` agrees: errno, nothing, or kind and size.
 fn many(store: &DirectoryStore, keys: &[&str]) -> Vec<String> {
     let keys: Vec<Key> = keys.iter().map(|k| Key::normalize(k).unwrap()).collect();
     let mut said = Vec::new();
@@ -89,7 +89,7 @@ fn many(store: &DirectoryStore, keys: &[&str]) -> Vec<String> {
 }
 
 #[test]
-fn many_keys_at_once() {
+fn stat_many_agrees_with_stat() {
     let dir = tempfile::tempdir().unwrap();
     let inside = dir.path().join("s");
     std::fs::create_dir_all(inside.join("a/0/1")).unwrap();
@@ -119,7 +119,7 @@ fn many_keys_at_once() {
 }
 
 #[test]
-fn a_directory_that_is_replaced_shows_before_long() {
+fn a_replaced_directory_is_noticed() {
     let dir = tempfile::tempdir().unwrap();
     let path = |name: &str| dir.path().join(name);
     std::fs::create_dir(path("a")).unwrap();
@@ -140,7 +140,7 @@ fn a_directory_that_is_replaced_shows_before_long() {
 }
 
 #[test]
-fn links_to_directories_are_listed_one_deep() {
+fn links_to_directories_are_listed_one_level_deep() {
     let dir = tempfile::tempdir().unwrap();
     symlink(".", dir.path().join("a")).unwrap();
     symlink(".", dir.path().join("b")).unwrap();
@@ -158,7 +158,7 @@ fn links_to_directories_are_listed_one_deep() {
 }
 
 #[test]
-fn the_version_tells_a_replaced_value() {
+fn the_version_reveals_a_replaced_value() {
     let dir = tempfile::tempdir().unwrap();
     let store = DirectoryStore::open(dir.path()).unwrap();
     let key = Key::normalize("k").unwrap();
@@ -174,7 +174,7 @@ fn key(name: &str) -> Key {
     Key::normalize(name).unwrap()
 }
 
-/// The names in the store's directory itself, temporary ones among them.
+/// Returns the names in the root directory, including temporary files.
 fn names(path: &Path) -> Vec<String> {
     let mut names: Vec<_> =
         std::fs::read_dir(path).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
@@ -183,7 +183,7 @@ fn names(path: &Path) -> Vec<String> {
 }
 
 #[test]
-fn a_value_is_replaced_by_another_file_of_the_same_mode_and_owner() {
+fn a_new_value_keeps_mode_and_owner() {
     use std::os::unix::fs::{MetadataExt, PermissionsExt};
     let dir = tempfile::tempdir().unwrap();
     let store = DirectoryStore::open(dir.path()).unwrap();
@@ -207,7 +207,7 @@ fn a_value_is_replaced_by_another_file_of_the_same_mode_and_owner() {
 }
 
 #[test]
-fn links_inside_the_store_stay_and_none_is_followed_out_of_it() {
+fn links_inside_the_store_are_kept_and_none_leads_out() {
     let dir = tempfile::tempdir().unwrap();
     let inside = dir.path().join("s");
     std::fs::create_dir_all(inside.join("a/b")).unwrap();
@@ -243,7 +243,7 @@ fn links_inside_the_store_stay_and_none_is_followed_out_of_it() {
     assert_eq!(["a/out", "a/absolute", "a/fifo", "a"].map(file), [libc::EACCES, libc::EACCES, libc::EIO, libc::EISDIR]);
     assert!(store.delete(&key("a/up/secret")).is_err() && store.make_prefix(&key("a/up/x")).is_err());
     assert!(store.rename(&key("a/new"), &key("a/up/new")).is_err());
-    // what a link is called goes, not what it leads to
+    // a link is removed, not its target
     assert!(store.delete(&key("a/out")).unwrap() && !store.delete(&key("a/out")).unwrap());
     assert_eq!(std::fs::read(dir.path().join("secret")).unwrap(), b"x");
     assert_eq!(names(dir.path()), ["s", "secret"]);
@@ -251,7 +251,7 @@ fn links_inside_the_store_stay_and_none_is_followed_out_of_it() {
 }
 
 #[test]
-fn temporary_names_of_others_are_neither_used_nor_shown() {
+fn temporary_names_of_others_are_neither_used_nor_listed() {
     let dir = tempfile::tempdir().unwrap();
     let store = DirectoryStore::open(dir.path()).unwrap();
     let process = std::process::id();
@@ -270,7 +270,7 @@ fn temporary_names_of_others_are_neither_used_nor_shown() {
 }
 
 #[test]
-fn a_file_is_opened_to_be_written_in_place() {
+fn a_file_can_be_written_in_place() {
     let dir = tempfile::tempdir().unwrap();
     let store = DirectoryStore::open(dir.path()).unwrap();
     let open = |create, exclusive| store.writable_file(&key("k"), create, exclusive);
@@ -285,7 +285,7 @@ fn a_file_is_opened_to_be_written_in_place() {
 }
 
 #[test]
-fn what_changed_is_synced_wherever_it_stands_by_then() {
+fn changed_directories_are_synced_after_renames() {
     let dir = tempfile::tempdir().unwrap();
     let store = DirectoryStore::open(dir.path()).unwrap();
     for name in ["a/b/k", "c/k", "d/k", "e/k"] {
@@ -296,10 +296,10 @@ fn what_changed_is_synced_wherever_it_stands_by_then() {
     store.delete(&key("c/k")).unwrap();
     store.remove_prefix(&key("c")).unwrap();
     assert_eq!(store.changed(), ["", "d", "e", "z", "z/b"]);
-    // by somebody else, who puts another in its place
+    // another process replaces the directory
     std::fs::rename(dir.path().join("d"), dir.path().join("moved")).unwrap();
     std::fs::create_dir(dir.path().join("d")).unwrap();
-    // what can't be synced is tried again
+    // a failed sync is tried again
     std::fs::rename(dir.path().join("e"), dir.path().join("kept")).unwrap();
     symlink("/", dir.path().join("e")).unwrap();
     assert_eq!(store.sync().unwrap_err().to_string(), "/e: a symbolic link leads out of the store");
@@ -310,7 +310,7 @@ fn what_changed_is_synced_wherever_it_stands_by_then() {
 }
 
 #[test]
-fn not_many_changed_directories_are_remembered() {
+fn the_number_of_recorded_directories_is_bounded() {
     let dir = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
     let store = DirectoryStore::open(dir.path()).unwrap();
     for i in 0..write::MAX_CHANGED + 10 {
@@ -320,11 +320,11 @@ fn not_many_changed_directories_are_remembered() {
     assert_eq!(store.changed().len(), 10);
 }
 
-/// A file system of its own, unmounted with it.
+/// A file system that is unmounted when dropped.
 struct Tmpfs(tempfile::TempDir);
 
 impl Tmpfs {
-    /// None where mounting is not allowed.
+    /// Returns `None` if mounting is not permitted.
     fn mount(options: &std::ffi::CStr) -> Option<Self> {
         use rustix::mount::{MountFlags, mount};
         let dir = tempfile::tempdir().unwrap();
@@ -345,7 +345,7 @@ impl Drop for Tmpfs {
 }
 
 #[test]
-fn a_full_disk_leaves_the_old_value_and_nothing_else() {
+fn a_full_disk_leaves_only_the_old_value() {
     let Some(tmpfs) = Tmpfs::mount(c"size=256k") else { return };
     let store = DirectoryStore::open(tmpfs.0.path()).unwrap();
     store.put(&key("a/k"), &[1; 100_000]).unwrap();
@@ -358,7 +358,7 @@ fn a_full_disk_leaves_the_old_value_and_nothing_else() {
 }
 
 #[test]
-fn a_file_system_that_is_read_only_is_no_store_to_write() {
+fn a_read_only_file_system_is_not_writable() {
     let Some(tmpfs) = Tmpfs::mount(c"size=256k") else { return };
     let store = DirectoryStore::open(tmpfs.0.path()).unwrap();
     store.put(&key("a/k"), b"1").unwrap();

@@ -281,7 +281,7 @@ impl DirectoryStore {
             return Err(leads_out());
         }
         let path = if entry.path.is_empty() { link } else { format!("{}/{link}", entry.path) };
-        self.entry(&path)?.ok_or_else(|| Error::not_found("a symbolic link leads nowhere"))
+        self.entry(&path)?.ok_or_else(|| Error::not_found("the target of a symbolic link does not exist"))
     }
 }
 

@@ -8,7 +8,7 @@ use tempfile::TempDir;
 
 const LIMIT: u64 = 1 << 20;
 
-/// A store in memory whose versions are those of a server, which last.
+/// A store in memory whose versions, like those of a server, are valid in all processes.
 #[derive(Default)]
 struct Server {
     values: MemoryStore,
@@ -42,7 +42,7 @@ impl Store for Server {
     delegate_store!(values: list delete rename location is_writable);
 }
 
-/// A server, and the directory of a cache.
+/// A server, and a directory for caches.
 struct Place {
     home: TempDir,
     server: Arc<Server>,
@@ -73,7 +73,7 @@ impl Place {
         self.home.path().join("cache/zarrfs-cache-1")
     }
 
-    /// How often values were read from the server, and asked for.
+    /// Returns the number of requests for values and for metadata.
     fn requests(&self) -> (u64, u64) {
         (self.calls.calls(Operation::Get), self.calls.calls(Operation::Stat))
     }
@@ -97,11 +97,11 @@ fn part(store: &dyn Store, name: &str, range: Range<u64>) -> Option<Vec<u8>> {
     store.get_range(&key(name), range, &mut value).unwrap().map(|_| value)
 }
 
-/// The files of values in a cache's own directory, with their sizes.
+/// Returns the files with values in the directory of a cache, and their sizes.
 fn files(own: &Path) -> Vec<(PathBuf, u64)> {
     let levels = std::fs::read_dir(own).unwrap().map(|e| e.unwrap().path()).filter(|p| p.is_dir());
     let files = levels.flat_map(|level| std::fs::read_dir(level).unwrap()).map(|e| e.unwrap());
-    // one may go meanwhile
+    // a file may be evicted meanwhile
     files.filter_map(|e| Some((e.path(), e.metadata().ok()?.len()))).collect()
 }
 
@@ -110,7 +110,7 @@ fn disk(own: &Path) -> u64 {
 }
 
 fn counted(own: &Path) -> u64 {
-    u64::from_le_bytes(std::fs::read(own.join("used")).unwrap().try_into().unwrap())
+    u64::from_le_bytes(*std::fs::read(own.join("used")).unwrap().first_chunk().unwrap())
 }
 
 fn pattern(seed: usize, len: usize) -> Vec<u8> {
@@ -118,7 +118,7 @@ fn pattern(seed: usize, len: usize) -> Vec<u8> {
 }
 
 #[test]
-fn values_are_read_once_and_kept_across_mounts() {
+fn values_are_read_once_and_cached_across_mounts() {
     let place = Place::new();
     place.insert("a/0.0", pattern(1, 200_000));
     place.insert("a/0.1", "");
@@ -128,17 +128,17 @@ fn values_are_read_once_and_kept_across_mounts() {
         assert_eq!(get(&cache, "a/0.1").unwrap().unwrap(), b"");
         assert_eq!((place.requests(), place.hits()), (requests, hits), "{mount}");
     }
-    // the versions and stats are those of the server
+    // versions and metadata are those of the server
     let cache = place.cache();
     let version = place.server.stat(&key("a/0.0")).unwrap().unwrap().version;
     assert_eq!(cache.get(&key("a/0.0"), LIMIT, &mut Vec::new()).unwrap(), Some(version));
     assert_eq!(get(&cache, "a/none").unwrap(), None);
-    // larger than it may be: as the store below says it
+    // a limit is enforced by the store below
     assert!(cache.get(&key("a/0.0"), 199_999, &mut Vec::new()).is_err());
 }
 
 #[test]
-fn servers_of_one_location_are_kept_apart() {
+fn servers_with_the_same_location_are_separate() {
     let (place, other) = (Place::new(), Server::default());
     place.insert("v", "one");
     other.values.insert("v", "two");
@@ -156,7 +156,7 @@ fn servers_of_one_location_are_kept_apart() {
 }
 
 #[test]
-fn parts_are_given_from_whole_values() {
+fn ranges_come_from_cached_values() {
     let place = Place::new();
     let (value, cache) = (pattern(3, 250_001), place.cache());
     place.insert("v", &*value);
@@ -172,7 +172,7 @@ fn parts_are_given_from_whole_values() {
     }
     assert_eq!(part(&cache, "v", 400_000..500_000).unwrap(), b"");
     assert_eq!(place.requests().0, before);
-    // a part that turns out to be all is kept
+    // a range that turns out to be the whole value is cached
     place.insert("small", "whole");
     assert_eq!(
         (part(&cache, "small", 0..1000).unwrap(), part(&cache, "small", 1..3).unwrap()),
@@ -182,7 +182,7 @@ fn parts_are_given_from_whole_values() {
 }
 
 #[test]
-fn another_version_is_another_value() {
+fn a_new_version_replaces_the_cached_value() {
     let place = Place::new();
     let cache = place.cache();
     for i in 0..5usize {
@@ -193,7 +193,7 @@ fn another_version_is_another_value() {
     assert_eq!((place.hits(), files(&place.own()).len()), ((5, 5), 1));
     place.server.values.remove("v");
     assert_eq!((get(&cache, "v").unwrap(), part(&cache, "v", 0..1)), (None, None));
-    // a store that can't be asked: what is on disk may be anything by now
+    // while the store cannot be asked, the cached value may be stale
     place.insert("v", "1");
     get(&cache, "v").unwrap().unwrap();
     place.calls.plan(PlannedFault { times: u64::MAX, ..PlannedFault::next(Operation::Stat, libc::EIO) });
@@ -201,7 +201,7 @@ fn another_version_is_another_value() {
 }
 
 #[test]
-fn what_is_put_is_kept_and_what_is_deleted_is_not() {
+fn puts_are_cached_and_deletes_are_not() {
     let place = Place::new();
     let cache = place.cache();
     cache.put(&key("a/v"), b"put").unwrap();
@@ -213,7 +213,7 @@ fn what_is_put_is_kept_and_what_is_deleted_is_not() {
     assert!(cache.delete(&key("a/w")).unwrap());
     assert_eq!((get(&cache, "a/w").unwrap(), files(&place.own())), (None, vec![]));
     assert_eq!(counted(&place.own()), 0);
-    // a put that fails changes nothing
+    // a failed put changes nothing
     place.calls.plan(PlannedFault::next(Operation::Put, libc::EIO));
     assert!(cache.put(&key("a/w"), b"lost").is_err());
     assert!(files(&place.own()).is_empty());
@@ -239,21 +239,21 @@ fn torn_and_damaged_files_are_never_used() {
     };
     let places = (0..header + 10).chain((header..whole.len()).step_by(1999));
     let flipped = places.map(|at| flip(at, 1 << (at % 8)));
-    // written in advance, not filled: a crash of the system may leave that
+    // a file whose size was set but not its content, as after a crash of the system
     let unfilled = [[&whole[..header], &vec![0; value.len()]].concat(), vec![0; whole.len()]];
     for bytes in cut.chain(flipped).chain(unfilled) {
         std::fs::write(&path, &bytes).unwrap();
         let misses = place.hits().1;
         assert_eq!(part(&cache, "v", 65_000..66_000).unwrap(), value[65_000..]);
         assert_eq!(get(&cache, "v").unwrap().unwrap(), value);
-        // the part may stand in a block that is whole
+        // the range may be in an undamaged block
         assert!(place.hits().1 > misses);
         assert_eq!(std::fs::read(&path).unwrap(), whole, "it was not replaced");
     }
 }
 
 #[test]
-fn the_files_stay_within_the_limit_and_the_least_recently_used_go() {
+fn the_least_recently_used_files_are_evicted_at_the_limit() {
     let place = Place::new();
     let (cache, own) = (place.cache(), place.own());
     let name = |i: usize| format!("a/{i}");
@@ -261,7 +261,7 @@ fn the_files_stay_within_the_limit_and_the_least_recently_used_go() {
         place.insert(&name(i), pattern(i, 20_000));
         get(&cache, &name(i)).unwrap().unwrap();
         assert!(disk(&own) <= LIMIT && disk(&own) <= counted(&own), "{i}: {} of {}", disk(&own), counted(&own));
-        // as if each were a minute older than the next, but for one that is used all the time
+        // makes each file a minute older, and uses one of them all the time
         for (path, _) in files(&own) {
             let file = std::fs::File::options().write(true).open(path).unwrap();
             file.set_modified(file.metadata().unwrap().modified().unwrap() - Duration::from_secs(61)).unwrap();
@@ -278,18 +278,18 @@ fn the_files_stay_within_the_limit_and_the_least_recently_used_go() {
     assert_eq!(place.hits().1, misses);
     get(&cache, &name(1)).unwrap().unwrap();
     assert_eq!(place.hits().1, misses + 1);
-    // more than a quarter of all is not kept
+    // a value larger than a quarter of the limit is not cached
     place.insert("large", vec![0; LIMIT as usize / 4]);
     get(&cache, "large").unwrap().unwrap();
     get(&cache, "large").unwrap().unwrap();
     assert_eq!(place.hits().1, misses + 3);
-    // a smaller limit holds from the next mount on
+    // a smaller limit takes effect when the cache is opened
     place.cache_of(LIMIT / 4);
     assert!(disk(&own) <= LIMIT / 4 && disk(&own) == counted(&own));
 }
 
 #[test]
-fn a_lost_or_wrong_count_is_made_right() {
+fn a_lost_or_wrong_count_is_corrected() {
     let place = Place::new();
     let own = place.own();
     let read = |cache: &DiskCache, range: Range<usize>| {
@@ -302,20 +302,21 @@ fn a_lost_or_wrong_count_is_made_right() {
     std::fs::write(own.join("used"), b"?").unwrap();
     let cache = place.cache();
     assert_eq!((counted(&own), files(&own).len()), (disk(&own), 30));
-    // as after crashes: counted, never written
-    std::fs::write(own.join("used"), (LIMIT - 10).to_le_bytes()).unwrap();
+    // the state after a crash: counted but never written
+    let used = [LIMIT - 10, 0].map(u64::to_le_bytes).concat();
+    std::fs::write(own.join("used"), used).unwrap();
     std::fs::write(own.join("new-1-2-3"), vec![0; 5000]).unwrap();
     let file = std::fs::File::options().write(true).open(own.join("new-1-2-3")).unwrap();
     file.set_modified(SystemTime::now() - Duration::from_secs(2 * 3600)).unwrap();
     read(&cache, 30..31);
     assert_eq!((counted(&own), files(&own).len()), (disk(&own) + 8192, 31));
-    // the abandoned file is the first to go
+    // the abandoned file is evicted first
     read(&cache, 31..60);
     assert!(!own.join("new-1-2-3").exists() && disk(&own) == counted(&own) && disk(&own) <= LIMIT);
 }
 
 #[test]
-fn a_disk_that_fails_does_not_stop_a_read() {
+fn a_failing_disk_does_not_prevent_reads() {
     let place = Place::new();
     let (cache, own) = (place.cache(), place.own());
     place.insert("v", "value");
@@ -326,7 +327,7 @@ fn a_disk_that_fails_does_not_stop_a_read() {
     }
     assert!(cache.warned.load(Ordering::Relaxed));
     assert_eq!(cache.put(&key("w"), b"1").unwrap(), place.server.stat(&key("w")).unwrap().unwrap().version);
-    // somebody who was stopped while he held the lock
+    // another process was stopped while it held the lock
     let cache = place.cache();
     let held = std::fs::File::open(own.join("used")).unwrap();
     rustix::fs::flock(&held, rustix::fs::FlockOperation::LockExclusive).unwrap();
@@ -339,7 +340,7 @@ fn a_disk_that_fails_does_not_stop_a_read() {
 }
 
 #[test]
-fn no_link_is_followed_and_nobody_else_may_write_there() {
+fn links_are_not_followed_and_other_users_are_excluded() {
     let place = Place::new();
     let (cache, own) = (place.cache(), place.own());
     assert_eq!(std::fs::metadata(&own).unwrap().permissions().mode() & 0o777, 0o700);
@@ -347,7 +348,7 @@ fn no_link_is_followed_and_nobody_else_may_write_there() {
     get(&cache, "v").unwrap();
     let (path, _) = files(&own).remove(0);
     assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
-    // an entry moved elsewhere, with a link in its place: not read through it, and not written through it
+    // an entry that was moved elsewhere and replaced by a link is neither read nor written through the link
     let outside = place.home.path().join("outside");
     std::fs::rename(&path, &outside).unwrap();
     let before = std::fs::read(&outside).unwrap();
@@ -356,13 +357,13 @@ fn no_link_is_followed_and_nobody_else_may_write_there() {
     get(&cache, "v").unwrap().unwrap();
     assert_eq!((place.hits().0, std::fs::read(&outside).unwrap()), (hits, before));
     assert!(std::fs::symlink_metadata(&path).unwrap().is_file());
-    // a level that leads elsewhere
+    // a subdirectory that is a link
     let (level, elsewhere) = (path.parent().unwrap(), place.home.path().join("elsewhere"));
     std::fs::rename(level, &elsewhere).unwrap();
     symlink(&elsewhere, level).unwrap();
     get(&cache, "v").unwrap().unwrap();
     assert_eq!(place.hits().0, hits);
-    // the cache's own directory
+    // the cache's own subdirectory
     let open = || DiskCache::open(place.calls.clone(), &place.home.path().join("cache"), LIMIT, place.stats.clone());
     std::fs::set_permissions(&own, PermissionsExt::from_mode(0o770)).unwrap();
     let e = open().err().unwrap();
@@ -373,7 +374,7 @@ fn no_link_is_followed_and_nobody_else_may_write_there() {
     assert!(open().is_err());
 }
 
-/// Set for a process that uses a cache together with others.
+/// Set in a process that shares a cache with others.
 const SHARED: &str = "ZARRFS_TEST_SHARED_CACHE";
 
 fn child(home: &Path, seed: usize) -> Child {
@@ -383,7 +384,8 @@ fn child(home: &Path, seed: usize) -> Child {
     command.stdout(std::process::Stdio::null()).spawn().unwrap()
 }
 
-/// Reads values at random; what it is given must be what the server has. The server is the same for each process.
+/// Reads random values and checks them against the server, which is the same for each process. Returns the number of
+/// hits and misses.
 fn use_cache(directory: &Path, mut seed: usize, rounds: usize) -> (u64, u64) {
     let (server, stats) = (Arc::new(Server::default()), Arc::new(Stats::default()));
     let value = |i: usize| pattern(i, 3000 + 517 * i);
@@ -394,7 +396,7 @@ fn use_cache(directory: &Path, mut seed: usize, rounds: usize) -> (u64, u64) {
         let i = (seed >> 33) % 60;
         assert_eq!(get(&cache, &format!("{i}")).unwrap().unwrap(), value(i));
         if seed >> 20 & 15 == 0 {
-            cache.drop_value(&key(&format!("{i}")));
+            cache.remove(&key(&format!("{i}")));
         }
     }
     (stats.disk_cache_hits.get(), stats.disk_cache_misses.get())
@@ -414,7 +416,11 @@ fn processes_share_a_cache_and_may_be_killed() {
     for seed in 10..16 {
         let mut killed = child(home.path(), seed);
         std::thread::sleep(Duration::from_millis(40));
+        // while files are published during the walk, it may count them and also those that they replace
+        let lock = std::fs::File::open(own.join("used")).unwrap();
+        rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive).unwrap();
         assert!(disk(&own) <= LIMIT / 2, "{}", disk(&own));
+        drop(lock);
         killed.kill().unwrap();
         killed.wait().unwrap();
     }
@@ -429,6 +435,6 @@ fn processes_share_a_cache_and_may_be_killed() {
     }
     assert!(disk(&own) <= LIMIT / 2 && disk(&own) <= counted(&own), "{} of {}", disk(&own), counted(&own));
     let (hits, misses) = use_cache(home.path(), 99, 300);
-    // about half of the values fit
-    assert!(5 * hits > misses, "{hits} {misses}");
+    // about half of the values fit; temporary files of killed processes may take more than a third of the space
+    assert!(10 * hits > misses, "{hits} {misses}");
 }

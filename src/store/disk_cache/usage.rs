@@ -1,6 +1,6 @@
-//! How many bytes a cache's files take, in a file of its own that is locked for each change: the programs that use one
-//! cache count together, and a count outlives them. It may be too high after a crash, never too low; who makes room
-//! sets it right. Nobody waits long for a lock: a program may be stopped while it holds one.
+//! The number of bytes that a cache takes on disk, stored in a locked file, since several programs share the cache. After
+//! a crash the number may be too high, never too low; the next eviction corrects it. A program may be stopped while it
+//! holds the lock, so waits for it are short.
 
 use crate::error::Result;
 use crate::util::memory::lock;
@@ -12,71 +12,85 @@ use std::os::unix::fs::FileExt;
 use std::sync::Mutex;
 use std::time::Duration;
 
-/// How often a lock is tried for, and the pause before the next time.
+/// Maximum number of attempts to take the lock, and the pause between them.
 const ATTEMPTS: u32 = 50;
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// The count.
+/// The content of the file, in little-endian order.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Counts {
+    /// Number of bytes in use.
+    pub used: u64,
+    /// Number of bytes that were ever added. It tells an eviction what other programs added during its scan.
+    pub added: u64,
+}
+
+/// The file with the counts.
 pub(super) struct Usage {
     file: File,
-    /// Held with the lock of the file, which doesn't hold back other threads of ours.
-    turn: Mutex<()>,
+    /// Held together with the lock of the file, which does not exclude other threads of this process.
+    guard: Mutex<()>,
 }
 
 impl Usage {
-    /// The count in a cache's directory.
+    /// Opens the file in the directory of a cache.
     pub fn open(directory: &OwnedFd) -> Result<Self> {
-        Ok(Usage { file: open(directory, "used")?, turn: Mutex::default() })
+        Ok(Usage { file: open(directory, "used")?, guard: Mutex::default() })
     }
 
-    /// The bytes counted; None if there is no count yet, or no telling.
-    pub fn get(&self) -> Option<u64> {
-        let mut bytes = [0; 8];
+    /// Returns the counts, or `None` if they are unknown.
+    pub fn get(&self) -> Option<Counts> {
+        let mut bytes = [0; 16];
         self.file.read_exact_at(&mut bytes, 0).ok()?;
-        Some(u64::from_le_bytes(bytes))
+        let (used, added) = (bytes.first_chunk()?, bytes.last_chunk()?);
+        Some(Counts { used: u64::from_le_bytes(*used), added: u64::from_le_bytes(*added) })
     }
 
-    /// Sets the count to what `change` makes of it; nothing is done without the lock.
-    pub fn change(&self, change: impl FnOnce(u64) -> u64) {
-        self.locked(|used| Some(change(used)));
+    /// Replaces the number of bytes in use by the result of `change`. Does nothing if the lock is not free in time.
+    pub fn change(&self, change: impl FnOnce(Counts) -> u64) {
+        self.locked(|counts| Some(Counts { used: change(counts), ..counts }));
     }
 
-    /// Adds `more` bytes unless there would be more than `limit`; false if so, or if that can't be told.
+    /// Adds `more` bytes. Returns `false` if the sum would exceed `limit`, or if the lock is not free in time.
     pub fn add_within(&self, more: u64, limit: u64) -> bool {
-        self.locked(|used| used.checked_add(more).filter(|sum| *sum <= limit))
+        self.locked(|counts| {
+            let used = counts.used.checked_add(more).filter(|sum| *sum <= limit)?;
+            Some(Counts { used, added: counts.added.wrapping_add(more) })
+        })
     }
 
-    fn locked(&self, change: impl FnOnce(u64) -> Option<u64>) -> bool {
-        let _turn = lock(&self.turn);
-        let Some(_lock) = Lock::take(&self.file) else { return false };
-        let Some(used) = change(self.get().unwrap_or(0)) else { return false };
-        self.file.write_all_at(&used.to_le_bytes(), 0).is_ok()
+    fn locked(&self, change: impl FnOnce(Counts) -> Option<Counts>) -> bool {
+        let _guard = lock(&self.guard);
+        let Some(_lock) = UsageLock::take(&self.file) else { return false };
+        let Some(counts) = change(self.get().unwrap_or_default()) else { return false };
+        let bytes = [counts.used.to_le_bytes(), counts.added.to_le_bytes()].concat();
+        self.file.write_all_at(&bytes, 0).is_ok()
     }
 }
 
-/// Held by the one who makes room.
-pub(super) struct Evicting {
-    /// Closing it gives the lock back.
+/// The right to evict files, which one program has at a time.
+pub(super) struct EvictionLock {
+    /// Closing the file releases the lock.
     _file: File,
 }
 
-impl Evicting {
-    /// None if somebody else makes room just now.
+impl EvictionLock {
+    /// Returns `None` if another thread or program is evicting.
     pub fn begin(directory: &OwnedFd) -> Option<Self> {
-        // opened for each: another thread's lock is another one's
+        // each call opens the file, since locks of one open file do not exclude threads
         let file = open(directory, "evicting").ok()?;
         let is_taken = fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok();
-        is_taken.then_some(Evicting { _file: file })
+        is_taken.then_some(EvictionLock { _file: file })
     }
 }
 
-struct Lock<'a>(&'a File);
+struct UsageLock<'a>(&'a File);
 
-impl<'a> Lock<'a> {
+impl<'a> UsageLock<'a> {
     fn take(file: &'a File) -> Option<Self> {
         for _ in 0..ATTEMPTS {
             match fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
-                Ok(()) => return Some(Lock(file)),
+                Ok(()) => return Some(UsageLock(file)),
                 Err(Errno::WOULDBLOCK | Errno::INTR) => std::thread::sleep(PAUSE),
                 Err(_) => return None,
             }
@@ -85,7 +99,7 @@ impl<'a> Lock<'a> {
     }
 }
 
-impl Drop for Lock<'_> {
+impl Drop for UsageLock<'_> {
     fn drop(&mut self) {
         let _ = fs::flock(self.0, FlockOperation::Unlock);
     }

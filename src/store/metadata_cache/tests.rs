@@ -39,14 +39,14 @@ impl Case {
         names
     }
 
-    /// How often the store below was asked: for stats, values, listings.
+    /// Returns the number of requests for metadata, values and listings.
     fn asked(&self) -> [u64; 3] {
         [Operation::Stat, Operation::Get, Operation::List].map(|operation| self.counted.calls(operation))
     }
 }
 
 #[test]
-fn what_was_asked_for_once_is_remembered_and_values_that_were_not_looked_at_are_not() {
+fn metadata_is_cached_and_values_only_after_their_metadata() {
     let c = case(&["a/x", "a/y"], None);
     for _ in 0..3 {
         assert_eq!((c.size("a/x"), c.size("none"), c.size("a")), (Some(3), None, Some(0)));
@@ -60,9 +60,9 @@ fn what_was_asked_for_once_is_remembered_and_values_that_were_not_looked_at_are_
 }
 
 #[test]
-fn a_large_value_is_read_again_and_a_limit_holds() {
+fn a_large_value_is_not_cached_and_limits_hold() {
     let c = case(&[], None);
-    c.memory.insert("large", vec![b'x'; SMALL + 1]);
+    c.memory.insert("large", vec![b'x'; MAX_VALUE + 1]);
     c.memory.insert("small", "0123");
     for _ in 0..2 {
         assert_eq!((c.size("large"), c.text("large").unwrap().len()), (Some(65537), 65537));
@@ -73,7 +73,7 @@ fn a_large_value_is_read_again_and_a_limit_holds() {
 }
 
 #[test]
-fn what_is_older_than_its_time_is_asked_for_again() {
+fn expired_entries_are_requested_again() {
     let c = case(&["a/x"], Some(Duration::from_millis(20)));
     assert_eq!((c.size("a/x"), c.size("b"), c.names("a").len()), (Some(3), None, 1));
     c.memory.insert("a/x", "longer");
@@ -84,7 +84,7 @@ fn what_is_older_than_its_time_is_asked_for_again() {
 }
 
 #[test]
-fn what_is_forgotten_is_asked_for_again_and_an_unchanged_value_is_not_read_again() {
+fn forgotten_entries_are_requested_again_but_unchanged_values_are_not() {
     let c = case(&["a/x", "a/y", "b/x"], None);
     let all = || [c.text("a/x"), c.text("a/y"), c.text("b/x")].map(Option::unwrap);
     let look = || ["a/x", "a/y", "b/x"].map(|path| c.size(path).unwrap());
@@ -96,13 +96,13 @@ fn what_is_forgotten_is_asked_for_again_and_an_unchanged_value_is_not_read_again
     assert_eq!((look(), all()), ([3, 3, 3], ["a/x".into(), "new".into(), "b/x".into()]));
     assert_eq!((c.size("a/z"), c.names("a").len()), (Some(0), 3));
     assert_eq!(c.asked(), [4 + 3, 3 + 1, 2]);
-    // many others are forgotten: of those whose turn is not known any more all is
+    // after many others, what was forgotten when is unknown, so everything is requested
     (0..5000).for_each(|i| c.store.forget(&key(&format!("other/{i}"))));
     assert_eq!(c.text("b/x").as_deref(), Some("unseen"));
 }
 
 #[test]
-fn own_changes_are_seen_at_once() {
+fn own_changes_are_visible_immediately() {
     let c = case(&["a/x"], None);
     let (x, y) = (key("a/x"), key("n/m/y"));
     assert_eq!((c.size("n/m/y"), c.size("n/m"), c.size("n"), c.names("").len()), (None, None, None, 1));
@@ -120,7 +120,7 @@ fn own_changes_are_seen_at_once() {
         (Some(5), Some("other"), reads),
         "it was put here"
     );
-    // another was faster: what is there is looked at
+    // another process has replaced the value, which a failed put must reveal
     c.memory.insert("a/x", "foreign");
     assert_eq!(c.store.put_if(&x, b"late", Replaces::Version(&next)).unwrap(), None);
     assert_eq!((c.size("a/x"), c.text("a/x").as_deref()), (Some(7), Some("foreign")));
@@ -128,7 +128,7 @@ fn own_changes_are_seen_at_once() {
     assert_eq!((c.size("n/m/y"), c.size("n"), c.size("o/m/y")), (None, None, Some(2)));
     assert!(c.store.delete(&x).unwrap());
     assert_eq!((c.size("a/x"), c.text("a/x")), (None, None));
-    // a put that fails may have happened
+    // a failed put may have taken effect
     c.counted.plan(PlannedFault { applied: true, ..PlannedFault::next(Operation::Put, libc::EIO) });
     assert!(c.store.put(&x, b"1").is_err());
     assert_eq!(c.size("a/x"), Some(1));
@@ -136,7 +136,7 @@ fn own_changes_are_seen_at_once() {
 
 /// "`ls -l` of 100,000 chunks must not send 100,000 HEADs".
 #[test]
-fn names_of_a_listing_need_not_be_asked_for() {
+fn names_of_a_listing_need_no_requests() {
     let keys: Vec<String> = (0..3000).map(|i| format!("a/{i}")).collect();
     let c = case(&keys.iter().map(String::as_str).collect::<Vec<_>>(), Some(Duration::from_millis(1)));
     let many = |keys: &[String]| {
@@ -152,14 +152,14 @@ fn names_of_a_listing_need_not_be_asked_for() {
     let expected: Vec<_> = keys.iter().map(|k| Some(k.len() as u64)).collect();
     assert_eq!(many(&keys), expected);
     assert_eq!(c.asked(), [0, 0, 1]);
-    // "open revalidates": nothing of it holds any more
+    // opening a file revalidates everything below its array
     c.store.forget(&key("a"));
     assert_eq!(many(&keys), expected);
     assert_eq!(c.asked()[0], 3000);
 }
 
 #[test]
-fn many_are_answered_in_order_also_where_some_are_known() {
+fn stat_many_keeps_the_order_of_cached_and_requested_keys() {
     let c = case(&["a", "b", "c", "d"], None);
     let (mut given, wanted) = (Vec::new(), ["a", "none", "b", "none", "c", "d"]);
     assert_eq!(c.size("b"), c.size("d"));
@@ -177,7 +177,7 @@ fn many_are_answered_in_order_also_where_some_are_known() {
 }
 
 #[test]
-fn what_a_listing_told_before_a_change_is_not_remembered_after_it() {
+fn a_listing_from_before_a_change_is_not_cached() {
     let c = case(&["a/1", "a/2", "a/3"], None);
     let mut listing = c.store.list(&key("a")).unwrap();
     listing.next().unwrap().unwrap();
@@ -193,7 +193,7 @@ fn what_a_listing_told_before_a_change_is_not_remembered_after_it() {
     assert_eq!((c.size("a/2"), c.names("a").len(), c.asked()[2]), (Some(6), 3, 3));
 }
 
-/// A store whose stats wait until they are let go.
+/// A store whose `stat` blocks until the test continues it.
 struct Slow {
     memory: MemoryStore,
     go: Mutex<mpsc::Receiver<Result<()>>>,
@@ -212,7 +212,7 @@ impl Store for Slow {
 }
 
 #[test]
-fn who_asks_meanwhile_waits_for_the_same_answer_unless_it_is_too_old() {
+fn concurrent_requests_share_a_current_result() {
     let (go, wait) = mpsc::channel();
     let slow = Arc::new(Slow { memory: MemoryStore::default(), go: Mutex::new(wait), asked: Mutex::default() });
     slow.memory.insert("x", "1");
@@ -230,7 +230,7 @@ fn who_asks_meanwhile_waits_for_the_same_answer_unless_it_is_too_old() {
     asked(1);
     std::thread::sleep(Duration::from_millis(20));
     assert_eq!(*lock(&slow.asked), 1);
-    // who comes after this must see what is there now
+    // requests from now on must see the new value
     slow.memory.insert("x", "222");
     store.forget(&key("x"));
     let second = ask();
@@ -240,7 +240,7 @@ fn who_asks_meanwhile_waits_for_the_same_answer_unless_it_is_too_old() {
     first.into_iter().for_each(|t| assert_eq!(t.join().unwrap().unwrap(), 1));
     assert_eq!((second.join().unwrap().unwrap(), store.stat(&key("x")).unwrap().unwrap().size), (3, 3));
     assert_eq!(*lock(&slow.asked), 2);
-    // a failure is told to all who wait, and not remembered
+    // all waiting threads get the error, which is not cached
     store.forget(&key("x"));
     let third = ask();
     asked(3);
@@ -250,9 +250,9 @@ fn who_asks_meanwhile_waits_for_the_same_answer_unless_it_is_too_old() {
     assert_eq!(ask().join().unwrap().unwrap(), 3);
 }
 
-/// "No panic": and if there is one, it is nobody else's.
+/// A panic affects no other request.
 #[test]
-fn who_panics_while_he_asks_leaves_nobody_waiting() {
+fn a_panic_of_the_sender_does_not_block_others() {
     struct Panicking {
         memory: MemoryStore,
         panicked: Mutex<bool>,

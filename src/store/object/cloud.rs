@@ -1,12 +1,12 @@
-//! A store in a bucket of S3, Google Cloud Storage or Azure, read through the clients of the `object_store` crate: values,
-//! what stands at a key, pages of names. How requests travel is not known here.
+//! A store in a bucket of S3, Google Cloud Storage or Azure, read through the clients of the `object_store` crate. This
+//! module does not know how requests are sent.
 //!
-//! A bucket knows values alone. A prefix is there if a value is below it, or if it was made here; so is one whose last
-//! value was removed here, until it is removed itself.
+//! A bucket contains only values. A prefix exists if a value is below it, or if this process created it; a prefix whose
+//! last value this process removed also exists until the prefix itself is removed.
 
-use super::connector::{Limit, Names, OddNames};
-use super::failure::Failure;
-use super::progress::Progress;
+use super::connector::{IsListing, NamesRemoved, ValueLimit};
+use super::listing_progress::ListingProgress;
+use super::request_error::RequestError;
 use crate::error::{Error, Kind, Result};
 use crate::store::{EntryKind, Key, Stat, Version};
 use crate::util::memory::lock;
@@ -18,14 +18,14 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
-/// What the clients of all three clouds can.
+/// The methods that are needed of a client of any cloud.
 pub(super) trait Client: ObjectStore + PaginatedListStore {}
 
 impl<T: ObjectStore + PaginatedListStore> Client for T {}
 
-/// Whose servers they are, as far as it makes a difference.
+/// The provider of a bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cloud {
     S3,
@@ -33,13 +33,13 @@ pub(super) enum Cloud {
     Azure,
 }
 
-/// A page of a listing.
-pub(super) struct Page {
+/// One page of a listing.
+pub(super) struct ListingPage {
     pub objects: Vec<ObjectMeta>,
     pub prefixes: Vec<Path>,
-    /// The server listed nothing, also no name that can't be a key.
+    /// Whether the server listed nothing, not even a name that cannot be a key.
     pub is_empty: bool,
-    /// Where the next page begins.
+    /// Token of the next page.
     pub next: Option<String>,
 }
 
@@ -47,74 +47,68 @@ pub(super) struct Page {
 pub(super) struct Bucket {
     pub client: Arc<dyn Client>,
     pub cloud: Cloud,
-    /// What stands before every key of the store.
+    /// Prefix of all keys of the store.
     pub prefix: Key,
     pub forbidden_is_missing: bool,
-    /// How long a request may take, and a listing without names.
+    /// Maximum duration of a request, and of a listing that returns no names.
     pub timeout: Duration,
-    /// Prefixes that are there without a value below. Protects the set alone.
-    pub made: Mutex<BTreeSet<Key>>,
-    /// The server has said that it knows no conditions of puts.
-    pub knows_no_conditions: AtomicBool,
+    /// Prefixes that exist although no value is below them. Protects only the set.
+    pub created: Mutex<BTreeSet<Key>>,
+    /// Whether the server has refused a conditional put as not implemented.
+    pub lacks_conditions: AtomicBool,
 }
 
 impl Bucket {
-    /// The value of `key`.
+    /// Reads the value of `key`.
     pub async fn get(&self, key: &Key, limit: u64) -> Result<Option<(Vec<u8>, Version)>> {
         let options = GetOptions { extensions: limited(limit), ..Default::default() };
-        let Some(found) = self.known(self.client.get_opts(&self.path(key)?, options).await)? else { return Ok(None) };
+        let Some(found) = self.found(self.client.get_opts(&self.path(key)?, options).await)? else { return Ok(None) };
         let version = version_of(&found.meta);
         let bytes = found.bytes().await.map_err(|e| failed(&e))?;
         Ok(Some((Vec::from(bytes), version)))
     }
 
-    /// The bytes of `range`.
+    /// Reads the bytes of `range`, which is not empty.
     pub async fn get_range(&self, key: &Key, range: Range<u64>) -> Result<Option<(Vec<u8>, Stat)>> {
-        let empty = |stat: Option<Stat>| stat.filter(|s| s.kind == EntryKind::Value).map(|stat| (Vec::new(), stat));
-        if range.is_empty() {
-            return self.stat(key).await.map(empty);
-        }
         let (extensions, bounded) = (limited(range.end - range.start), GetRange::Bounded(range));
         let options = GetOptions { range: Some(bounded), extensions, ..Default::default() };
         let found = self.client.get_opts(&self.path(key)?, options).await;
-        if found.as_ref().is_err_and(|e| failure_of(e).and_then(Failure::status) == Some(416)) {
-            // the range begins behind the end
-            return self.stat(key).await.map(empty);
+        if found.as_ref().is_err_and(|e| request_error_of(e).and_then(RequestError::status) == Some(416)) {
+            // the range begins after the end of the value
+            return Ok(self.stat(key).await?.filter(|s| s.kind == EntryKind::Value).map(|stat| (Vec::new(), stat)));
         }
-        let Some(found) = self.known(found)? else { return Ok(None) };
+        let Some(found) = self.found(found)? else { return Ok(None) };
         let (stat, length) = (stat_of(&found.meta), found.range.end - found.range.start);
         let bytes = found.bytes().await.map_err(|e| failed(&e))?;
         match bytes.len() as u64 == length {
             true => Ok(Some((Vec::from(bytes), stat))),
-            false => {
-                Err(Error::new(Kind::System(libc::EIO), format!("{} bytes came instead of {length}", bytes.len())))
-            }
+            false => Err(unexpected(format!("received {} bytes instead of {length}", bytes.len()))),
         }
     }
 
-    /// What stands at `key`. The root is always a prefix.
+    /// Returns the metadata of `key`. The root is always a prefix.
     pub async fn stat(&self, key: &Key) -> Result<Option<Stat>> {
         if key.is_root() {
-            return Ok(Some(prefix_stat()));
+            return Ok(Some(Stat::prefix()));
         }
         if let Some((meta, attributes)) = self.head(key).await? {
-            // an empty value with others below is what some programs put where they make a directory
+            // some programs mark a directory by an empty value with the same name
             let is_directory = is_directory(&attributes) || (meta.size == 0 && self.has_below(key).await?);
-            return Ok(Some(if is_directory { prefix_stat() } else { stat_of(&meta) }));
+            return Ok(Some(if is_directory { Stat::prefix() } else { stat_of(&meta) }));
         }
-        Ok((self.is_made(key) || self.has_below(key).await?).then(prefix_stat))
+        Ok((self.is_created(key) || self.has_below(key).await?).then(Stat::prefix))
     }
 
-    /// What the server tells of the value of `key`.
+    /// Returns the metadata that the server has of the value of `key`.
     pub async fn head(&self, key: &Key) -> Result<Option<(ObjectMeta, Attributes)>> {
         let options = GetOptions { head: true, ..Default::default() };
-        let found = self.known(self.client.get_opts(&self.path(key)?, options).await)?;
+        let found = self.found(self.client.get_opts(&self.path(key)?, options).await)?;
         Ok(found.map(|found| (found.meta, found.attributes)))
     }
 
-    /// True if there are values below `prefix`, or the marker of a directory.
+    /// Returns whether values or the marker of a directory exist below `prefix`.
     pub async fn has_below(&self, prefix: &Key) -> Result<bool> {
-        let (mut token, mut progress) = (None, Progress::default());
+        let (mut token, mut progress) = (None, ListingProgress::default());
         loop {
             let page = self.page(prefix, token, Some(1), true).await?;
             if !page.is_empty || page.next.is_none() {
@@ -125,40 +119,40 @@ impl Bucket {
         }
     }
 
-    /// A page of the names below `prefix`: of one level, or all.
+    /// Returns a page of the names below `prefix`, on one level or on all.
     pub async fn page(
         &self,
         prefix: &Key,
         token: Option<String>,
         most: Option<usize>,
         one_level: bool,
-    ) -> Result<Page> {
+    ) -> Result<ListingPage> {
         let mut options = PaginatedListOptions { page_token: token, max_keys: most, ..Default::default() };
         options.delimiter = one_level.then_some(Cow::Borrowed("/"));
-        options.extensions.insert(Names);
+        options.extensions.insert(IsListing);
         let path = self.full(prefix);
         let path = (!path.is_root()).then(|| format!("{}/", path.as_str()));
         let page = self.client.list_paginated(path.as_deref(), options).await.map_err(|e| failed(&e))?;
         let (objects, prefixes) = (page.result.objects, page.result.common_prefixes);
-        let is_odd = page.result.extensions.get::<OddNames>().is_some();
-        let is_empty = objects.is_empty() && prefixes.is_empty() && !is_odd;
-        Ok(Page { objects, prefixes, is_empty, next: page.page_token })
+        let are_names_removed = page.result.extensions.get::<NamesRemoved>().is_some();
+        let is_empty = objects.is_empty() && prefixes.is_empty() && !are_names_removed;
+        Ok(ListingPage { objects, prefixes, is_empty, next: page.page_token })
     }
 
-    /// True if `prefix` was made here, or something below it.
-    pub fn is_made(&self, prefix: &Key) -> bool {
-        let made = lock(&self.made);
-        made.range(prefix.clone()..).take_while(|key| key.as_str().starts_with(prefix.as_str())).any(|key| {
-            // `a` is followed by `a-b` before `a/b`
+    /// Returns whether this process created `prefix` or a prefix below it.
+    pub fn is_created(&self, prefix: &Key) -> bool {
+        let created = lock(&self.created);
+        created.range(prefix.clone()..).take_while(|key| key.as_str().starts_with(prefix.as_str())).any(|key| {
+            // `a-b` sorts between `a` and `a/b`
             key.relative_to(prefix).is_some()
         })
     }
 
-    /// What an answer has, or None if it says that there is no such key.
-    pub fn known<T>(&self, answer: object_store::Result<T>) -> Result<Option<T>> {
+    /// Returns the content of an answer, or `None` if it says that the key does not exist.
+    pub fn found<T>(&self, answer: object_store::Result<T>) -> Result<Option<T>> {
         match answer {
             Ok(found) => Ok(Some(found)),
-            Err(e) => match failure_of(&e).and_then(Failure::status) {
+            Err(e) => match request_error_of(&e).and_then(RequestError::status) {
                 Some(410) => Ok(None),
                 Some(403) if self.forbidden_is_missing => Ok(None),
                 None if matches!(e, object_store::Error::NotFound { .. }) => Ok(None),
@@ -167,16 +161,16 @@ impl Bucket {
         }
     }
 
-    /// The key in the bucket.
+    /// Returns the key within the bucket.
     pub fn full(&self, key: &Key) -> Key {
         if key.is_root() { self.prefix.clone() } else { self.prefix.join(key.as_str()) }
     }
 
-    /// The key in the bucket as the crate wants it.
+    /// Returns the key within the bucket as a path of `object_store`.
     pub fn path(&self, key: &Key) -> Result<Path> {
         let full = self.full(key);
         if self.cloud == Cloud::Azure && full.as_str().contains('\\') {
-            return Err(Error::invalid("Azure takes a backslash in a name for a slash"));
+            return Err(Error::invalid("Azure treats a backslash in a name as a slash"));
         }
         Path::parse(full.as_str()).map_err(|e| Error::invalid(e.to_string()))
     }
@@ -184,28 +178,21 @@ impl Bucket {
 
 fn limited(bytes: u64) -> object_store::Extensions {
     let mut extensions = object_store::Extensions::new();
-    extensions.insert(Limit(bytes));
+    extensions.insert(ValueLimit(bytes));
     extensions
 }
 
-/// Azure's directories, where a container has a hierarchy, are empty blobs that say so.
+/// Returns whether an Azure blob marks a directory, as in containers with a hierarchical namespace.
 fn is_directory(attributes: &Attributes) -> bool {
     let says = |value: &str| value.eq_ignore_ascii_case("true");
     attributes.get(&Attribute::Metadata("hdi_isfolder".into())).is_some_and(|value| says(value))
 }
 
-/// Of a prefix nothing is known but that it is there.
-pub(super) fn prefix_stat() -> Stat {
-    let version = Version::Tag(String::new());
-    Stat { kind: EntryKind::Prefix, size: 0, modified: SystemTime::UNIX_EPOCH, version, permissions: None }
-}
-
 pub(super) fn stat_of(meta: &ObjectMeta) -> Stat {
-    let (size, modified) = (meta.size, SystemTime::from(meta.last_modified));
-    Stat { kind: EntryKind::Value, size, modified, version: version_of(meta), permissions: None }
+    Stat::value(meta.size, meta.last_modified.into(), version_of(meta))
 }
 
-/// The entity tag: requests for a value and listings all tell it, generations they don't.
+/// Returns the entity tag, which all answers and listings have, unlike generations.
 fn version_of(meta: &ObjectMeta) -> Version {
     match &meta.e_tag {
         Some(tag) => tag_version(tag),
@@ -213,13 +200,13 @@ fn version_of(meta: &ObjectMeta) -> Version {
     }
 }
 
-/// The version of an entity tag. Azure leaves the quotes out in listings.
+/// Returns the version for an entity tag. Azure omits the quotes in listings.
 pub(super) fn tag_version(tag: &str) -> Version {
     Version::Tag(if tag.contains('"') { tag.to_string() } else { format!("\"{tag}\"") })
 }
 
-/// The failure of a request that is behind an error of the crate.
-pub(super) fn failure_of<'a>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a Failure> {
+/// Finds the failed request among the sources of an error of `object_store`.
+pub(super) fn request_error_of<'a>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a RequestError> {
     let mut next = Some(error);
     while let Some(error) = next {
         if let Some(failure) = error.downcast_ref() {
@@ -230,17 +217,22 @@ pub(super) fn failure_of<'a>(error: &'a (dyn std::error::Error + 'static)) -> Op
     None
 }
 
-/// What an error of the crate is to who asked.
+/// Converts an error of `object_store`.
 pub(super) fn failed(error: &object_store::Error) -> Error {
-    match (failure_of(error), error) {
+    match (request_error_of(error), error) {
         (Some(failure), _) => failure.clone().into_error(),
         (None, object_store::Error::NotFound { .. }) => Error::not_found("no such key or bucket"),
         (None, object_store::Error::InvalidPath { source }) => Error::invalid(source.to_string()),
-        (None, _) => Error::new(Kind::System(libc::EIO), line_of(error)),
+        (None, _) => unexpected(line_of(error)),
     }
 }
 
-/// The innermost cause of an error in one line: what is around it shows URLs, which may hold signatures.
+/// Returns the error that a server misbehaves: EIO.
+pub(super) fn unexpected(message: impl Into<String>) -> Error {
+    Error::new(Kind::System(libc::EIO), message)
+}
+
+/// Returns the innermost cause of an error on one line. The outer ones show URLs, which may hold signatures.
 pub(super) fn line_of(error: &object_store::Error) -> String {
     let mut innermost: &dyn std::error::Error = error;
     while let Some(source) = innermost.source() {

@@ -1,8 +1,8 @@
-//! Our transport as the one of the `object_store` crate: what its clients of S3, Google and Azure send goes through it.
+//! Adapts the transport to `object_store`, whose clients of S3, Google and Azure send their requests through it.
 
-use super::failure::{Cause, Failure, is_metadata_service};
-use super::names;
-use super::transport::{Ask, Transport};
+use super::page_filter;
+use super::request_error::{Cause, RequestError, is_metadata_service};
+use super::transport::{ServerRequest, Transport};
 use async_trait::async_trait;
 use object_store::ClientOptions;
 use object_store::client::{
@@ -15,29 +15,29 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::time::timeout;
 
-/// The most bytes of an answer of which nobody has said how many it may have: listings, tokens.
+/// Maximum size of an answer that is not a value, such as a listing or a token, in bytes.
 const MAX_ANSWER: u64 = 10 << 20;
 
-/// How long a machine's own metadata service may take: where there is none, nothing answers at all.
+/// Timeout of a request to the metadata service of a cloud's own machines. On other machines nothing answers.
 const METADATA: Duration = Duration::from_secs(2);
 
-/// The most bytes the value may have, as an extension of a request.
+/// Request extension: the maximum size of the value in bytes.
 #[derive(Clone, Copy)]
-pub(super) struct Limit(pub u64);
+pub(super) struct ValueLimit(pub u64);
 
-/// The answer is a listing, as an extension of a request.
+/// Request extension: the answer is a listing.
 #[derive(Clone, Copy)]
-pub(super) struct Names;
+pub(super) struct IsListing;
 
-/// Names that can't be keys were left out of a listing, as an extension of an answer.
+/// ServerAnswer extension: names that cannot be keys were removed from a listing.
 #[derive(Clone, Copy)]
-pub(super) struct OddNames;
+pub(super) struct NamesRemoved;
 
-/// Where it is noted that a request was sent more than once, as an extension of a request.
+/// Request extension: set if the request was sent more than once.
 #[derive(Clone, Default)]
-pub(super) struct Repeated(pub Arc<AtomicBool>);
+pub(super) struct WasRetried(pub Arc<AtomicBool>);
 
-/// Makes clients of the one transport.
+/// Creates clients of `object_store` that share one transport.
 pub(super) struct Connector(pub Arc<Transport>);
 
 impl std::fmt::Debug for Connector {
@@ -61,55 +61,55 @@ impl HttpService for Connector {
 }
 
 impl Connector {
-    async fn answer(&self, url: Url, request: HttpRequest) -> Result<HttpResponse, Failure> {
+    async fn answer(&self, url: Url, request: HttpRequest) -> Result<HttpResponse, RequestError> {
         let (parts, body) = request.into_parts();
         let is_read = [Method::GET, Method::HEAD].contains(&parts.method);
-        let ask = Ask {
+        let request = ServerRequest {
             method: parts.method,
             url,
             headers: parts.headers,
             body: (!is_read).then_some(body),
-            limit: parts.extensions.get().map_or(MAX_ANSWER, |Limit(limit)| *limit),
+            limit: parts.extensions.get().map_or(MAX_ANSWER, |ValueLimit(limit)| *limit),
             enough: None,
             skipped: 0,
         };
-        let mut answer = match ask.url.host_str().is_some_and(is_metadata_service) {
-            false => self.0.send(&ask).await?,
-            true => timeout(METADATA, self.0.send(&ask))
+        let mut answer = match request.url.host_str().is_some_and(is_metadata_service) {
+            false => self.0.send(&request).await?,
+            true => timeout(METADATA, self.0.send(&request))
                 .await
-                .map_err(|_| Failure::new(&ask.method, &ask.url, Cause::TimedOut(METADATA), 1))??,
+                .map_err(|_| RequestError::new(&request.method, &request.url, Cause::TimedOut(METADATA), 1))??,
         };
-        if let Some(Repeated(noted)) = parts.extensions.get() {
+        if let Some(WasRetried(noted)) = parts.extensions.get() {
             noted.store(answer.tries > 1, Ordering::Relaxed);
         }
-        if is_failure(answer.status, &answer.body) {
+        if is_handled_here(answer.status, &answer.body) {
             let cause = Cause::Status(answer.status, said(&answer.body));
-            return Err(Failure::new(&ask.method, &ask.url, cause, 1));
+            return Err(RequestError::new(&request.method, &request.url, cause, 1));
         }
-        let mut has_odd_names = false;
-        if parts.extensions.get::<Names>().is_some()
-            && let Some(page) = names::without_odd_ones(&answer.body)
+        let mut are_names_removed = false;
+        if parts.extensions.get::<IsListing>().is_some()
+            && let Some(page) = page_filter::remove_invalid_names(&answer.body)
         {
             answer.body = page;
-            has_odd_names = true;
+            are_names_removed = true;
         }
-        if ask.method != Method::HEAD {
-            // the crate wants to know; a body that came in pieces was announced without
+        if request.method != Method::HEAD {
+            // `object_store` requires the length, which a chunked body is sent without
             answer.headers.insert(CONTENT_LENGTH, answer.body.len().into());
         }
         let mut response = HttpResponse::new(answer.body.into());
         *response.status_mut() = answer.status;
         *response.headers_mut() = answer.headers;
-        if has_odd_names {
-            response.extensions_mut().insert(OddNames);
+        if are_names_removed {
+            response.extensions_mut().insert(NamesRemoved);
         }
         Ok(response)
     }
 }
 
-/// True if the status says more than the crate's clients make of it. They know 404, 409 and 412; but a bucket that is not
-/// there is another matter than a key.
-fn is_failure(status: StatusCode, body: &[u8]) -> bool {
+/// Returns whether the status is handled here. The clients of `object_store` handle 404, 409 and 412, except that they
+/// do not distinguish a missing bucket from a missing key.
+fn is_handled_here(status: StatusCode, body: &[u8]) -> bool {
     match status.as_u16() {
         404 => [&b"<Code>NoSuchBucket"[..], b"<Code>ContainerNotFound"].iter().any(|code| contains(body, code)),
         409 | 412 => false,
@@ -121,7 +121,7 @@ fn contains(text: &[u8], part: &[u8]) -> bool {
     text.windows(part.len()).any(|window| window == part)
 }
 
-/// What the body of an error says: `<Code>` and `<Message>` of the XML that S3, Google and Azure answer.
+/// Extracts `<Code>` and `<Message>` from the XML body of an error of S3, Google or Azure.
 fn said(body: &[u8]) -> String {
     let text = String::from_utf8_lossy(body);
     let element = |name: &str| {

@@ -1,7 +1,7 @@
-//! The names of one level of a bucket, as they come: page by page, the next one under way while one is read.
+//! The listing of one level of a bucket, page by page. The next page is requested while one is read.
 
-use super::cloud::{Bucket, Page, stat_of};
-use super::progress::Progress;
+use super::cloud::{Bucket, ListingPage, stat_of};
+use super::listing_progress::ListingProgress;
 use super::runtime;
 use crate::error::{Error, Result};
 use crate::store::{Entry, EntryKind, Key};
@@ -11,65 +11,69 @@ use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use tokio::task::JoinHandle;
 
-/// A listing.
-pub(super) struct Names {
+/// An iterator over the names of one level.
+pub(super) struct BucketListing {
     bucket: Arc<Bucket>,
     prefix: Key,
-    /// What was made here below the prefix and has not been listed yet.
-    made: BTreeSet<String>,
-    /// Names of values of which each begins with the one before: one of them may be a prefix, too, which comes later.
-    /// With them what is shown then if none comes.
+    /// BucketListing of prefixes that this process created and that have not been listed yet.
+    created: BTreeSet<String>,
+    /// BucketListing of values, each a prefix of the next one, whose prefix of the same name may still follow. The entry is an
+    /// empty value, which is shown only if that prefix does not exist.
     values: Vec<(String, Option<Entry>)>,
     ready: VecDeque<Entry>,
-    next: Option<JoinHandle<Result<Page>>>,
-    progress: Progress,
+    next: Option<JoinHandle<Result<ListingPage>>>,
+    progress: ListingProgress,
     failed: bool,
 }
 
-impl Names {
-    /// Begins a listing; an error if there is no such prefix.
+impl BucketListing {
+    /// Starts a listing.
+    ///
+    /// # Errors
+    ///
+    /// [`Kind::NotFound`](crate::error::Kind::NotFound) if the prefix does not exist.
     pub fn begin(bucket: Arc<Bucket>, prefix: &Key) -> Result<Self> {
-        let made = made_below(&bucket, prefix);
-        let mut names = Names {
+        let created = created_below(&bucket, prefix);
+        let mut names = BucketListing {
             bucket,
             prefix: prefix.clone(),
-            made,
+            created,
             values: Vec::new(),
             ready: VecDeque::new(),
             next: None,
-            progress: Progress::default(),
+            progress: ListingProgress::default(),
             failed: false,
         };
-        names.ask(None)?;
+        names.request_page(None)?;
         let mut is_empty = !names.read_page()?;
-        // a server may answer pages without names before the first name
+        // a server may return pages without names before the first name
         while is_empty && names.next.is_some() {
             is_empty = !names.read_page()?;
         }
-        if is_empty && !prefix.is_root() && !names.bucket.is_made(prefix) {
+        if is_empty && !prefix.is_root() && !names.bucket.is_created(prefix) {
             return Err(Error::not_found("no such prefix"));
         }
         Ok(names)
     }
 
-    /// Sends for a page.
-    fn ask(&mut self, token: Option<String>) -> Result<()> {
+    /// Requests a page.
+    fn request_page(&mut self, token: Option<String>) -> Result<()> {
         let (bucket, prefix) = (self.bucket.clone(), self.prefix.clone());
         self.next = Some(runtime::handle()?.spawn(async move { bucket.page(&prefix, token, None, true).await }));
         Ok(())
     }
 
-    /// Takes the page that is under way, and sends for the next; false if the server listed nothing.
+    /// Waits for the requested page, and requests the next one. Returns `false` if the server listed nothing.
     fn read_page(&mut self) -> Result<bool> {
         let Some(next) = self.next.take() else { return Ok(false) };
         let page = runtime::block_on(async { next.await.unwrap_or_else(|e| Err(interrupted(&e))) })?;
-        let Page { objects, prefixes, is_empty, next } = page;
+        let ListingPage { objects, prefixes, is_empty, next } = page;
         let objects = objects.iter().filter_map(|meta| Some((self.name(&meta.location)?, Some(meta))));
         let mut all: Vec<_> =
             objects.chain(prefixes.iter().filter_map(|path| Some((self.name(path)?, None)))).collect();
         self.progress.after(next.as_deref(), !all.is_empty(), self.bucket.timeout)?;
         if next.is_some() {
-            self.ask(next)?;
+            self.request_page(next)?;
         }
         all.sort_by_cached_key(|(name, meta)| if meta.is_some() { name.clone() } else { format!("{name}/") });
         for (name, meta) in all {
@@ -85,9 +89,10 @@ impl Names {
         Ok(!is_empty)
     }
 
-    /// Adds an entry. Of a value and a prefix of one name only one is shown: the prefix, if the value is empty.
+    /// Adds an entry. If a value and a prefix have the same name, an empty value is hidden, and otherwise the prefix
+    /// is.
     fn add(&mut self, entry: Entry) {
-        self.made.remove(&entry.name);
+        self.created.remove(&entry.name);
         self.show_held(&entry.name);
         if entry.kind == EntryKind::Value {
             let is_empty = entry.stat.as_ref().is_some_and(|stat| stat.size == 0);
@@ -106,14 +111,14 @@ impl Names {
         }
     }
 
-    /// Shows the empty values that are no prefixes: those with which `name` doesn't begin.
+    /// Shows the empty values that turned out not to be prefixes, since `name` sorts after anything below them.
     fn show_held(&mut self, name: &str) {
         while self.values.last().is_some_and(|(value, _)| !name.starts_with(value.as_str())) {
             self.ready.extend(self.values.pop().and_then(|(_, held)| held));
         }
     }
 
-    /// The name of `path` below the prefix; None for the marker of the prefix itself.
+    /// Returns the name of `path` below the prefix, or `None` for the marker of the prefix itself.
     fn name(&self, path: &Path) -> Option<String> {
         let full = self.bucket.full(&self.prefix);
         let rest = match full.is_root() {
@@ -124,7 +129,7 @@ impl Names {
     }
 }
 
-impl Iterator for Names {
+impl Iterator for BucketListing {
     type Item = Result<Entry>;
 
     fn next(&mut self) -> Option<Result<Entry>> {
@@ -138,10 +143,10 @@ impl Iterator for Names {
             if self.next.is_none() && !self.values.is_empty() {
                 self.ready.extend(std::mem::take(&mut self.values).into_iter().filter_map(|(_, held)| held));
             } else if self.next.is_none() {
-                let name = self.made.pop_first()?;
+                let name = self.created.pop_first()?;
                 return Some(Ok(Entry { name, kind: EntryKind::Prefix, stat: None }));
             } else if let Err(e) = self.read_page() {
-                // what comes behind it is unknown: who goes on reading must not take this for the end
+                // the names that follow are unknown, so the caller must not take this for the end
                 self.failed = true;
                 return Some(Err(e));
             }
@@ -149,7 +154,7 @@ impl Iterator for Names {
     }
 }
 
-impl Drop for Names {
+impl Drop for BucketListing {
     fn drop(&mut self) {
         if let Some(next) = &self.next {
             next.abort();
@@ -157,13 +162,13 @@ impl Drop for Names {
     }
 }
 
-/// The names one level below `prefix` of what was made here.
-fn made_below(bucket: &Bucket, prefix: &Key) -> BTreeSet<String> {
-    let made = lock(&bucket.made);
-    let below = made.iter().filter_map(|key| key.relative_to(prefix)).filter(|rest| !rest.is_root());
+/// Returns the names one level below `prefix` of prefixes that this process created.
+fn created_below(bucket: &Bucket, prefix: &Key) -> BTreeSet<String> {
+    let created = lock(&bucket.created);
+    let below = created.iter().filter_map(|key| key.relative_to(prefix)).filter(|rest| !rest.is_root());
     below.filter_map(|rest| rest.as_str().split('/').next().map(str::to_string)).collect()
 }
 
 pub(super) fn interrupted(error: &tokio::task::JoinError) -> Error {
-    Error::system(libc::EIO).context(format!("a request was given up: {error}"))
+    Error::system(libc::EIO).context(format!("a request was aborted: {error}"))
 }

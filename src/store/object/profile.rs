@@ -1,15 +1,14 @@
-//! The profiles of the AWS command line in `~/.aws/credentials` and `~/.aws/config`, as far as a store needs them: keys,
-//! region, endpoint. It signs nothing.
+//! The profiles of the AWS command line in `~/.aws/credentials` and `~/.aws/config`: keys, region, endpoint.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
 
-/// One profile.
+/// The settings of one profile.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Profile(HashMap<String, String>);
 
 impl Profile {
-    /// The profile that `AWS_PROFILE` names, else `default`; one that is nowhere is empty.
+    /// Loads the profile that `AWS_PROFILE` names, or `default`. A missing profile is empty.
     pub fn load() -> Self {
         let name = variable("AWS_PROFILE").or_else(|| variable("AWS_DEFAULT_PROFILE"));
         let name = name.as_deref().unwrap_or("default");
@@ -23,22 +22,22 @@ impl Profile {
         Self::read(name, &config, &credentials)
     }
 
-    /// The credentials file wins where both say something.
+    /// Merges the settings of both files. The credentials file takes precedence.
     fn read(name: &str, config: &str, credentials: &str) -> Self {
-        // in the config file all but the default one have the word before their name
+        // in the config file, all sections but the default one begin with "profile"
         let section = if name == "default" { name.to_string() } else { format!("profile {name}") };
         let mut settings = settings(config, &section);
         settings.extend(self::settings(credentials, name));
         Profile(settings)
     }
 
-    /// A setting by its name in the file.
+    /// Returns a setting by its name in the file.
     pub fn get(&self, name: &str) -> Option<&str> {
         self.0.get(name).map(String::as_str).filter(|value| !value.is_empty())
     }
 }
 
-/// The settings of one section. Lines that begin with a space belong to a setting that has settings of its own.
+/// Returns the settings of one section. Indented lines belong to nested settings, which are ignored.
 fn settings(text: &str, section: &str) -> HashMap<String, String> {
     let mut found = HashMap::new();
     let mut is_wanted = false;
@@ -52,7 +51,7 @@ fn settings(text: &str, section: &str) -> HashMap<String, String> {
     found
 }
 
-/// A variable of the environment that is set to something.
+/// Returns an environment variable that is set and not empty.
 pub(super) fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }

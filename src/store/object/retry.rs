@@ -1,46 +1,46 @@
-//! When a request is sent again, and how long before that. It knows statuses and headers, no transport.
+//! Which requests are retried, and the pauses between the attempts.
 
 use reqwest::StatusCode;
 use reqwest::header::{HeaderMap, RETRY_AFTER};
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
-/// The pause before the first repetition; each further one is twice as long.
+/// Pause before the first retry; each further one is twice as long.
 const FIRST: Duration = Duration::from_millis(100);
 
-/// The longest pause.
+/// Maximum pause.
 const LONGEST: Duration = Duration::from_secs(5);
 
-/// The pauses between the tries of one request.
+/// The pauses between the attempts of one request.
 #[derive(Default)]
 pub(super) struct Backoff {
     pauses: u32,
 }
 
 impl Backoff {
-    /// Tries that have failed before the current one.
+    /// Returns the number of failed attempts.
     pub fn tries(&self) -> u32 {
         self.pauses
     }
 
-    /// The pause before the next try: not shorter than what the server asks for, up to its longest, and not the same for
-    /// all that were turned away together.
+    /// Returns the pause before the next attempt. It is at least what the server asks for, within reason, and random,
+    /// so that clients that failed together do not retry together.
     pub fn next(&mut self, after: Option<Duration>) -> Duration {
         let pause = FIRST.saturating_mul(1 << self.pauses.min(16)).min(LONGEST);
         self.pauses += 1;
-        // between half of it and all of it and a half
+        // between half and one and a half of the nominal pause
         let random = RandomState::new().hash_one(self.pauses) % 1000;
         let pause = pause.mul_f64(0.5 + random as f64 / 1000.0);
         pause.max(after.unwrap_or_default().min(2 * LONGEST))
     }
 }
 
-/// True for what a server answers when it can't answer now: 408, 429 and the 5xx that may pass.
+/// Returns whether a status is a temporary failure: 408, 429 and some of 5xx.
 pub(super) fn may_pass(status: StatusCode) -> bool {
     matches!(status.as_u16(), 408 | 429 | 500 | 502 | 503 | 504)
 }
 
-/// The seconds a server asks to wait, by RFC 9110, 10.2.3. A date is not read: clocks differ.
+/// Returns the pause that a server asks for in seconds, by RFC 9110, 10.2.3. Dates are ignored, since clocks differ.
 pub(super) fn after(headers: &HeaderMap) -> Option<Duration> {
     let seconds = headers.get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;
     Some(Duration::from_secs(seconds))

@@ -1,17 +1,21 @@
-//! The threads that wait for servers: one small runtime for all stores of the process. What is above calls [`block_on`]
-//! and knows of nothing that doesn't return with a result.
+//! The asynchronous runtime for requests to servers, shared by all stores of the process. Callers use [`block_on`], and
+//! the modules above are synchronous.
 
 use crate::error::{Error, Result};
 use std::future::Future;
 use std::sync::OnceLock;
 use tokio::runtime::{Builder, Handle, Runtime};
 
-/// Threads for sockets and TLS; whoever waits for an answer does so in a thread of their own.
+/// Threads for sockets and TLS. Callers wait in their own threads.
 const THREADS: usize = 2;
 
 static RUNTIME: OnceLock<std::result::Result<Runtime, String>> = OnceLock::new();
 
-/// Begins to wait for what is spawned there; an error if the system gives no threads.
+/// Returns the runtime, which is started by the first call.
+///
+/// # Errors
+///
+/// EAGAIN if the system cannot start its threads.
 pub(super) fn handle() -> Result<&'static Handle> {
     let made = RUNTIME.get_or_init(|| {
         let mut builder = Builder::new_multi_thread();
@@ -24,7 +28,7 @@ pub(super) fn handle() -> Result<&'static Handle> {
     }
 }
 
-/// Runs `work` to its end in the calling thread. Any number of threads may do so at once, none of them the runtime's own.
+/// Runs `work` to completion in the calling thread, which must not belong to the runtime.
 pub(super) fn block_on<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
     handle()?.block_on(work)
 }

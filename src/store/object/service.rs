@@ -1,11 +1,11 @@
-//! The clients of S3, Google Cloud Storage and Azure: endpoint, region and credentials from options, environment and
-//! profiles, as users of their command lines expect. What is done with a client is elsewhere.
+//! The clients of S3, Google Cloud Storage and Azure. Endpoint, region and credentials come from options, environment
+//! variables and profiles, as users of the command lines of these clouds expect.
 
 use super::cloud::Client;
 use super::connector::Connector;
-use super::failure::Failure;
 use super::profile::{Profile, variable};
-use super::transport::{Ask, Transport, text};
+use super::request_error::RequestError;
+use super::transport::{ServerRequest, Transport, text};
 use super::{ObjectOptions, runtime, user_headers};
 use crate::error::{Error, Result};
 use crate::stats::Stats;
@@ -18,10 +18,10 @@ use reqwest::{Method, Url};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Of a bucket of which nobody knows better; the AWS command line says the same.
+/// Region of a bucket if no other source names one, as in the AWS command line.
 const REGION: &str = "us-east-1";
 
-/// A client of the bucket.
+/// Creates a client of an S3 bucket.
 pub(super) fn s3(bucket: &str, options: &ObjectOptions, stats: &Arc<Stats>) -> Result<Arc<dyn Client>> {
     let profile = Profile::load();
     let mut builder = AmazonS3Builder::from_env();
@@ -53,7 +53,7 @@ pub(super) fn s3(bucket: &str, options: &ObjectOptions, stats: &Arc<Stats>) -> R
     let mut hosts = vec![format!("s3.{region}.amazonaws.com"), format!("{bucket}.s3.{region}.amazonaws.com")];
     if let Some(endpoint) = &endpoint {
         hosts = vec![host_of(endpoint)?];
-        // the one of S3 alone, which wins over the one of all services
+        // the variable for S3 takes precedence over the one for all services
         builder = builder.with_config(AmazonS3ConfigKey::S3Endpoint, endpoint).with_allow_http(is_http(endpoint));
     }
     if options.anonymous {
@@ -69,21 +69,21 @@ pub(super) fn s3(bucket: &str, options: &ObjectOptions, stats: &Arc<Stats>) -> R
     Ok(Arc::new(client.map_err(unusable)?))
 }
 
-/// The region in which AWS says that the bucket is: it tells everybody, also who may not read it.
+/// Asks AWS for the region of a bucket, which it reveals even without access.
 fn region_of(bucket: &str, options: &ObjectOptions, stats: &Arc<Stats>) -> Result<Option<String>> {
     let Ok(url) = Url::parse(&format!("https://s3.amazonaws.com/{bucket}")) else { return Ok(None) };
     let (timeout, retries) = (options.timeout.min(Duration::from_secs(10)), options.retries.min(1));
     let transport = Transport::new(Vec::new(), HeaderMap::new(), timeout, retries, stats.clone());
     let transport = transport.map_err(Error::unsupported)?;
-    let answer = runtime::block_on(async { Ok(transport.send(&Ask::new(Method::HEAD, url)).await) })?;
-    let region = |answer: super::transport::Answer| {
+    let answer = runtime::block_on(async { Ok(transport.send(&ServerRequest::new(Method::HEAD, url)).await) })?;
+    let region = |answer: super::transport::ServerAnswer| {
         text(&answer.headers, &HeaderName::from_static("x-amz-bucket-region")).map(str::to_string)
     };
-    // who can't ask, behind a proxy for instance, may know the region from elsewhere
-    Ok(answer.map_err(|e: Failure| log::debug!("{e}")).ok().and_then(region))
+    // the request may fail behind a proxy, while another source names the region
+    Ok(answer.map_err(|e: RequestError| log::debug!("{e}")).ok().and_then(region))
 }
 
-/// A client of the bucket.
+/// Creates a client of a bucket of Google Cloud Storage.
 pub(super) fn google(bucket: &str, options: &ObjectOptions, stats: &Arc<Stats>) -> Result<Arc<dyn Client>> {
     let mut builder = GoogleCloudStorageBuilder::from_env();
     let emulator = variable("STORAGE_EMULATOR_HOST").map(|host| match host.contains("://") {
@@ -96,7 +96,7 @@ pub(super) fn google(bucket: &str, options: &ObjectOptions, stats: &Arc<Stats>) 
         builder = builder.with_base_url(endpoint.trim_end_matches('/'));
     }
     if options.anonymous || (options.endpoint_url.is_none() && emulator.is_some()) {
-        // a put asks for credentials nevertheless
+        // a put requires credentials even if it is not signed
         let nobody = GcpCredential { bearer: String::new() };
         let credentials = Arc::new(StaticCredentialProvider::new(nobody));
         builder = builder.with_skip_signature(true).with_credentials(credentials);
@@ -109,7 +109,7 @@ pub(super) fn google(bucket: &str, options: &ObjectOptions, stats: &Arc<Stats>) 
     Ok(Arc::new(client.map_err(unusable)?))
 }
 
-/// A client of the container; the account is named by the URL or the environment.
+/// Creates a client of an Azure container. The URL or the environment names the account.
 pub(super) fn azure(
     container: &str,
     account: Option<&str>,
@@ -118,7 +118,7 @@ pub(super) fn azure(
 ) -> Result<Arc<dyn Client>> {
     let mut builder = MicrosoftAzureBuilder::from_env();
     let mut endpoint = options.endpoint_url.clone();
-    // the names that the command line and adlfs have for what the crate calls otherwise
+    // names that the Azure command line and adlfs use, and `object_store` does not know
     for (name, key) in
         [("AZURE_STORAGE_ACCOUNT", AzureConfigKey::AccountName), ("AZURE_STORAGE_KEY", AzureConfigKey::AccessKey)]
     {
@@ -140,7 +140,7 @@ pub(super) fn azure(
     let account = builder.get_config_value(&AzureConfigKey::AccountName).unwrap_or_default();
     if account.is_empty() && builder.get_config_value(&AzureConfigKey::UseEmulator).is_none_or(|on| on != "true") {
         return Err(Error::invalid(
-            "no account is named: set AZURE_STORAGE_ACCOUNT, or abfs://CONTAINER@ACCOUNT.dfs.core.windows.net/PATH",
+            "the account is missing; set AZURE_STORAGE_ACCOUNT, or abfs://CONTAINER@ACCOUNT.dfs.core.windows.net/PATH",
         ));
     }
     let mut hosts = vec![format!("{account}.blob.core.windows.net")];
@@ -159,7 +159,7 @@ pub(super) fn azure(
     Ok(Arc::new(client.map_err(unusable)?))
 }
 
-/// `AccountName=...;AccountKey=...;BlobEndpoint=...`, as the portal of Azure shows it.
+/// An Azure connection string: `AccountName=...;AccountKey=...;BlobEndpoint=...`.
 #[derive(Default)]
 struct ConnectionString {
     keys: Vec<(AzureConfigKey, String)>,
@@ -188,12 +188,12 @@ impl ConnectionString {
     }
 }
 
-/// The crate would repeat requests, too, by rules of its own: the transport has done so.
+/// Disables the retries of `object_store`, since the transport retries.
 fn no_retries() -> RetryConfig {
     RetryConfig { backoff: BackoffConfig::default(), max_retries: 0, retry_timeout: Duration::ZERO }
 }
 
-/// What sends the requests of a store.
+/// Creates the transport of a store.
 pub(super) fn transport(hosts: Vec<String>, options: &ObjectOptions, stats: &Arc<Stats>) -> Result<Arc<Transport>> {
     let headers = user_headers(&options.headers)?;
     let transport = Transport::new(hosts, headers, options.timeout, options.retries, stats.clone());
@@ -202,7 +202,7 @@ pub(super) fn transport(hosts: Vec<String>, options: &ObjectOptions, stats: &Arc
 
 fn host_of(endpoint: &str) -> Result<String> {
     let url = Url::parse(endpoint).map_err(|e| Error::invalid(e.to_string()).context("the endpoint"))?;
-    let host = url.host_str().ok_or_else(|| Error::invalid("the endpoint names no host"))?;
+    let host = url.host_str().ok_or_else(|| Error::invalid("the endpoint has no host"))?;
     Ok(host.to_string())
 }
 

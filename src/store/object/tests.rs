@@ -4,6 +4,7 @@ mod server;
 mod web;
 
 use super::*;
+use crate::error::Kind;
 use server::{After, Reply, Request, Server, reply};
 use std::time::{Duration, Instant};
 
@@ -11,7 +12,7 @@ fn key(path: &str) -> Key {
     Key::normalize(path).unwrap()
 }
 
-/// Options with which a test doesn't wait long.
+/// Returns options with short timeouts.
 fn quick() -> ObjectOptions {
     ObjectOptions { timeout: Duration::from_secs(3), retries: 3, ..ObjectOptions::default() }
 }
@@ -21,7 +22,7 @@ fn open(url: &str, options: &ObjectOptions) -> (ObjectStore, Arc<Stats>) {
     (ObjectStore::open(url, options, stats.clone()).unwrap(), stats)
 }
 
-/// The value of `key`, if there is one.
+/// Returns the value of `key`.
 fn get(store: &ObjectStore, path: &str) -> Result<Option<Vec<u8>>> {
     let mut value = Vec::new();
     Ok(store.get(&key(path), 1 << 20, &mut value)?.map(|_| value))

@@ -1,7 +1,7 @@
-//! Requests over HTTP: sent, sent again while that may help, and answered with a whole body or not at all. It knows
-//! nothing of stores: what a status means is for others to say.
+//! HTTP requests with retries. An answer is complete or an error. This module does not know stores, and leaves the
+//! meaning of a status to its callers.
 
-use super::failure::{Cause, Failure};
+use super::request_error::{Cause, RequestError};
 use super::retry::{self, Backoff};
 use crate::stats::Stats;
 use crate::util::memory;
@@ -19,82 +19,82 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout, timeout_at};
 
-/// Headers that a redirect may take to another origin: what makes the answer the right one. Anything else may be a secret:
-/// credentials, session tokens, keys that objects are encrypted with, and whatever a provider invents next.
+/// Headers that a redirect to another origin may carry, since they select the right answer. Any other header may be a
+/// secret: credentials, session tokens, encryption keys of objects.
 const HARMLESS: [HeaderName; 8] =
     [ACCEPT, ACCEPT_ENCODING, IF_MATCH, IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_UNMODIFIED_SINCE, RANGE, USER_AGENT];
 
-/// Redirects that are followed for one request.
+/// Maximum number of redirects per attempt.
 const MAX_REDIRECTS: usize = 10;
 
-/// Bytes of an answer that is no value: what a server says of an error.
+/// Maximum size of an answer that reports an error, in bytes.
 const MAX_ERROR: u64 = 64 << 10;
 
-/// Bytes of a value that are received for a part of it at most, from a server that knows no parts.
+/// Maximum number of bytes received to read a range from a server that does not support ranges.
 const MAX_SKIPPED: u64 = 64 << 20;
 
-/// The longest wait for a connection.
+/// Maximum time to establish a connection.
 const CONNECT: Duration = Duration::from_secs(5);
 
-/// Requests under way at once to a server that ends its connection after each: small ones, Python's for instance, let six
-/// wait to be accepted and drop others, which the system sends again after a second.
+/// Requests in flight to a server that closes each connection. Small servers, such as Python's, accept a backlog of
+/// about six connections and drop others, which the system retries after a second.
 const NEW_CONNECTIONS: usize = 6;
 
-/// An answer that stops coming for this part of the timeout is given up, and the request sent again.
+/// Share of the timeout, as a divisor, after which an answer without new data is given up.
 const STALLS: u32 = 3;
 
 /// A request.
-pub(super) struct Ask {
+pub(super) struct ServerRequest {
     /// GET, HEAD, PUT, ...
     pub method: Method,
-    /// To where.
+    /// Target of the request.
     pub url: Url,
-    /// Its own headers; those of [`Sender::headers`] are added.
+    /// Headers of this request; those of the user are added.
     pub headers: HeaderMap,
-    /// What is sent along.
+    /// Body of the request.
     pub body: Option<HttpRequestBody>,
-    /// The most bytes the body of the answer may have.
+    /// Maximum size of the body of the answer, in bytes.
     pub limit: u64,
-    /// If the answer is a whole value and not the part that was asked for, as many bytes of it will do.
+    /// Number of bytes to read if the server sends the whole value instead of a range.
     pub enough: Option<u64>,
-    /// So many bytes at the beginning of a whole value are not wanted: they are dropped as they come.
+    /// Number of bytes to drop from the beginning of a whole value.
     pub skipped: u64,
 }
 
-impl Ask {
-    /// A request without a body.
+impl ServerRequest {
+    /// Creates a request without a body.
     pub fn new(method: Method, url: Url) -> Self {
-        Ask { method, url, headers: HeaderMap::new(), body: None, limit: MAX_ERROR, enough: None, skipped: 0 }
+        ServerRequest { method, url, headers: HeaderMap::new(), body: None, limit: MAX_ERROR, enough: None, skipped: 0 }
     }
 }
 
-/// An answer, whole.
-pub(super) struct Answer {
-    /// How often the request was sent for it.
+/// A complete answer.
+pub(super) struct ServerAnswer {
+    /// Number of attempts.
     pub tries: u32,
     pub status: StatusCode,
     pub headers: HeaderMap,
     pub body: Vec<u8>,
-    /// Bytes that came before the body and were dropped.
+    /// Number of bytes dropped before the body.
     pub skipped: u64,
 }
 
 /// Sends requests.
 pub(super) struct Transport {
     client: Client,
-    /// Headers the user gave, which only the hosts of the store get to see.
+    /// Headers from the user, which only the hosts of the store receive.
     headers: HeaderMap,
     hosts: Vec<String>,
     timeout: Duration,
     retries: u32,
     stats: Arc<Stats>,
-    /// The server ends its connections, by its latest answer.
+    /// Whether the latest answer announced that the server closes the connection.
     is_closing: AtomicBool,
     new_connections: Semaphore,
 }
 
 impl Transport {
-    /// `hosts` are those of the store itself; `headers` go nowhere else.
+    /// Creates a transport. `headers` are sent only to `hosts`, those of the store.
     pub fn new(
         hosts: Vec<String>,
         headers: HeaderMap,
@@ -102,21 +102,21 @@ impl Transport {
         retries: u32,
         stats: Arc<Stats>,
     ) -> Result<Self, String> {
-        // an error says that there is one already
+        // an error means that a provider is installed already
         let _ = rustls::crypto::ring::default_provider().install_default();
         let builder = || {
             Client::builder()
                 .user_agent(concat!("zarrfs/", env!("CARGO_PKG_VERSION")))
-                // followed here: not every header may go where a server points
+                // redirects are followed here, since not every header may be sent to their target
                 .redirect(reqwest::redirect::Policy::none())
                 .retry(reqwest::retry::never())
                 .connect_timeout(CONNECT.min(timeout))
                 .http1_only()
         };
         let client = builder().build().or_else(|e| {
-            // a machine without certificates can still do without TLS
+            // without certificates, http:// still works
             log::info!(
-                "https:// will not work without certificates, of which SSL_CERT_FILE can name some: {}",
+                "https:// does not work without certificates, of which SSL_CERT_FILE can name some: {}",
                 text_of(&e)
             );
             builder().tls_certs_only([]).build()
@@ -127,60 +127,64 @@ impl Transport {
         Ok(Transport { client, headers, hosts, timeout, retries, stats, is_closing, new_connections })
     }
 
-    /// Sends a request, and again while it fails in a way that may pass. All of it ends within the timeout.
-    pub async fn send(&self, ask: &Ask) -> Result<Answer, Failure> {
+    /// Sends a request, and retries temporary failures. All attempts together end within the timeout.
+    pub async fn send(&self, request: &ServerRequest) -> Result<ServerAnswer, RequestError> {
         let deadline = Instant::now() + self.timeout;
         let mut backoff = Backoff::default();
         loop {
             let tries = backoff.tries() + 1;
-            let cause = match timeout_at(deadline, self.try_once(ask)).await {
-                Ok(Ok(answer)) => return Ok(Answer { tries, ..answer }),
+            let cause = match timeout_at(deadline, self.try_once(request)).await {
+                Ok(Ok(answer)) => return Ok(ServerAnswer { tries, ..answer }),
                 Ok(Err(cause)) => cause,
                 Err(_) => Cause::TimedOut(self.timeout),
             };
             let pause = backoff.next(cause.retry_after());
             if !cause.may_pass() || tries > self.retries || Instant::now() + pause >= deadline {
-                return Err(Failure::new(&ask.method, &ask.url, cause, tries));
+                return Err(RequestError::new(&request.method, &request.url, cause, tries));
             }
-            log::debug!("{} {}: {cause}; again in {pause:?}", ask.method, super::location::shown(&ask.url));
+            log::debug!(
+                "{} {}: {cause}; again in {pause:?}",
+                request.method,
+                super::store_url::without_secrets(&request.url)
+            );
             tokio::time::sleep(pause).await;
         }
     }
 
-    /// Sends a request and follows where it leads.
-    async fn try_once(&self, ask: &Ask) -> Result<Answer, Cause> {
-        let _turn = match self.is_closing.load(Ordering::Relaxed) {
+    /// Sends a request once, and follows redirects.
+    async fn try_once(&self, request: &ServerRequest) -> Result<ServerAnswer, Cause> {
+        let _permit = match self.is_closing.load(Ordering::Relaxed) {
             true => self.new_connections.acquire().await.ok(),
             false => None,
         };
-        let mut url = ask.url.clone();
+        let mut url = request.url.clone();
         for _ in 0..=MAX_REDIRECTS {
-            let response = self.exchange(ask, &url).await?;
-            match followed(ask, &url, &response) {
+            let response = self.exchange(request, &url).await?;
+            match followed(request, &url, &response) {
                 Some(next) => url = next,
-                None => return self.receive(ask, response).await,
+                None => return self.receive(request, response).await,
             }
         }
         Err(Cause::Redirects)
     }
 
-    /// Sends a request to `url` and waits for the head of the answer.
-    async fn exchange(&self, ask: &Ask, url: &Url) -> Result<Response, Cause> {
-        let mut request = reqwest::Request::new(ask.method.clone(), url.clone());
-        *request.headers_mut() = ask.headers.clone();
-        // what a proxy or a server has compressed would not be the value
-        request.headers_mut().entry(ACCEPT_ENCODING).or_insert(HeaderValue::from_static("identity"));
-        if url.origin() != ask.url.origin() {
-            let headers = std::mem::take(request.headers_mut());
+    /// Sends a request to `url`, and waits for the head of the answer.
+    async fn exchange(&self, request: &ServerRequest, url: &Url) -> Result<Response, Cause> {
+        let mut outgoing = reqwest::Request::new(request.method.clone(), url.clone());
+        *outgoing.headers_mut() = request.headers.clone();
+        // a compressed body would not be the value
+        outgoing.headers_mut().entry(ACCEPT_ENCODING).or_insert(HeaderValue::from_static("identity"));
+        if url.origin() != request.url.origin() {
+            let headers = std::mem::take(outgoing.headers_mut());
             let harmless = headers.into_iter().filter_map(|(name, value)| Some((name?, value)));
-            request.headers_mut().extend(harmless.filter(|(name, _)| HARMLESS.contains(name)));
+            outgoing.headers_mut().extend(harmless.filter(|(name, _)| HARMLESS.contains(name)));
         } else if url.host_str().is_some_and(|host| self.hosts.iter().any(|h| h == host)) {
-            request.headers_mut().extend(self.headers.clone());
+            outgoing.headers_mut().extend(self.headers.clone());
         }
-        *request.body_mut() = ask.body.clone().map(Body::wrap);
+        *outgoing.body_mut() = request.body.clone().map(Body::wrap);
         self.stats.requests.add(1);
-        let stall = if is_safe(&ask.method) { self.stall() } else { self.timeout };
-        let answer = timeout(stall, self.client.execute(request)).await;
+        let stall = if is_safe(&request.method) { self.stall() } else { self.timeout };
+        let answer = timeout(stall, self.client.execute(outgoing)).await;
         let answer = answer.map_err(|_| Cause::TimedOut(stall))?.map_err(|e| Cause::Broken(text_of(&e)))?;
         let says_close = text(answer.headers(), &CONNECTION).is_some_and(|says| says.eq_ignore_ascii_case("close"));
         self.is_closing.store(says_close || answer.version() == Version::HTTP_10, Ordering::Relaxed);
@@ -188,42 +192,42 @@ impl Transport {
     }
 
     /// Receives the body of an answer.
-    async fn receive(&self, ask: &Ask, mut response: Response) -> Result<Answer, Cause> {
+    async fn receive(&self, request: &ServerRequest, mut response: Response) -> Result<ServerAnswer, Cause> {
         let (status, headers) = (response.status(), std::mem::take(response.headers_mut()));
         if retry::may_pass(status) {
             return Err(Cause::Busy(status, retry::after(&headers)));
         }
-        if ask.method == Method::HEAD {
-            return Ok(Answer { tries: 1, status, headers, body: Vec::new(), skipped: 0 });
+        if request.method == Method::HEAD {
+            return Ok(ServerAnswer { tries: 1, status, headers, body: Vec::new(), skipped: 0 });
         }
         let length = length(&headers);
         if status.is_success() && length.is_none() && !headers.contains_key(TRANSFER_ENCODING) && status != 204 {
-            return Err(Cause::Wrong("the server doesn't tell the length of the value, so that its end is unknown"));
+            return Err(Cause::Wrong("the server does not send the length of the value, so its end is unknown"));
         }
-        let enough = ask.enough.filter(|_| status == StatusCode::OK);
+        let enough = request.enough.filter(|_| status == StatusCode::OK);
         if enough.is_some_and(|bytes| bytes > MAX_SKIPPED) {
             return Err(Cause::Wrong(
-                "the server knows no parts of values, and this one is too large to be read from its start",
+                "the server does not support ranges, and this one is too far into the value to be read from its start",
             ));
         }
         let limit = match enough {
             Some(_) => MAX_SKIPPED,
-            None if status.is_success() => ask.limit,
+            None if status.is_success() => request.limit,
             None => MAX_ERROR,
         };
-        let skipped = enough.map_or(0, |_| ask.skipped);
+        let skipped = enough.map_or(0, |_| request.skipped);
         let (body, received) = self.receive_body(&mut response, length, limit, enough, skipped).await?;
         let part = part_of(status, &headers, body.len() as u64)?;
-        // some servers call the bytes behind the end an empty part
+        // some servers return an empty part for a range after the end
         let status =
             if part.is_some_and(|range| range.is_empty()) { StatusCode::RANGE_NOT_SATISFIABLE } else { status };
         if status.is_success() {
             self.stats.bytes_received.add(received);
         }
-        Ok(Answer { tries: 1, status, headers, body, skipped: skipped.min(received) })
+        Ok(ServerAnswer { tries: 1, status, headers, body, skipped: skipped.min(received) })
     }
 
-    /// The body without its first `skipped` bytes, and how many bytes came.
+    /// Receives the body without its first `skipped` bytes. Also returns the number of bytes received.
     async fn receive_body(
         &self,
         response: &mut Response,
@@ -264,17 +268,16 @@ impl Transport {
     }
 }
 
-/// What a server says the bytes of a part are, by RFC 9110, 14.4: `bytes 0-9/100`; for a range behind the end
-/// `bytes */100`.
+/// A Content-Range header, by RFC 9110, 14.4: `bytes 0-9/100`, or `bytes */100` for a range after the end.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct ContentRange {
-    /// First byte and the one behind the last; None if there are none.
+    /// Bytes of the part; `None` if it is empty.
     pub range: Option<Range<u64>>,
-    /// Of the whole value, if it is told.
+    /// Size of the whole value in bytes, if stated.
     pub size: Option<u64>,
 }
 
-/// The Content-Range of an answer.
+/// Parses the Content-Range header.
 pub(super) fn content_range(headers: &HeaderMap) -> Option<ContentRange> {
     let text = text(headers, &CONTENT_RANGE)?.trim();
     let (unit, rest) = text.split_once(' ')?;
@@ -292,23 +295,23 @@ pub(super) fn content_range(headers: &HeaderMap) -> Option<ContentRange> {
     Some(ContentRange { range, size: size.trim().parse().ok() })
 }
 
-/// The length of a body, as its header tells.
+/// Parses the Content-Length header.
 pub(super) fn length(headers: &HeaderMap) -> Option<u64> {
     text(headers, &CONTENT_LENGTH)?.trim().parse().ok()
 }
 
-/// A header as text.
+/// Returns a header as text.
 pub(super) fn text<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
     headers.get(name)?.to_str().ok()
 }
 
-/// Which bytes an answer has that is a part of a value; an error unless it has those that its header tells.
+/// Returns the range of a partial answer, and checks that the body has its length.
 fn part_of(status: StatusCode, headers: &HeaderMap, received: u64) -> Result<Option<Range<u64>>, Cause> {
     if status != StatusCode::PARTIAL_CONTENT {
         return Ok(None);
     }
     match content_range(headers).and_then(|told| told.range) {
-        None => Err(Cause::Wrong("a part of a value, of which the server doesn't tell where it begins")),
+        None => Err(Cause::Wrong("a part of a value without a range")),
         Some(range) if range.end - range.start != received => {
             Err(Cause::Short { received, wanted: range.end - range.start })
         }
@@ -316,11 +319,11 @@ fn part_of(status: StatusCode, headers: &HeaderMap, received: u64) -> Result<Opt
     }
 }
 
-/// Where an answer sends the client instead; None if the answer is to be taken as it is. What leads from `a` to `a/`
-/// says that `a` is a directory: that is an answer.
-fn followed(ask: &Ask, url: &Url, response: &Response) -> Option<Url> {
+/// Returns the target of a redirect to follow. A redirect from `a` to `a/` says that `a` is a directory, which is an
+/// answer.
+fn followed(request: &ServerRequest, url: &Url, response: &Response) -> Option<Url> {
     let is_redirect = matches!(response.status().as_u16(), 301 | 302 | 303 | 307 | 308);
-    if !is_redirect || !is_safe(&ask.method) {
+    if !is_redirect || !is_safe(&request.method) {
         return None;
     }
     let next = url.join(text(response.headers(), &LOCATION)?).ok()?;
@@ -330,17 +333,17 @@ fn followed(ask: &Ask, url: &Url, response: &Response) -> Option<Url> {
     Some(next)
 }
 
-/// True if `next` is `url` with a slash at its end, however the server escapes it.
+/// Returns whether `next` is `url` with a trailing slash, however the server encodes it.
 fn is_directory_of(next: &Url, url: &Url) -> bool {
     next.path().strip_suffix('/').is_some_and(|path| percent_decode_str(path).eq(percent_decode_str(url.path())))
 }
 
-/// Methods that change nothing, by RFC 9110, 9.2.1.
+/// Returns whether a method changes nothing, by RFC 9110, 9.2.1.
 fn is_safe(method: &Method) -> bool {
     [Method::GET, Method::HEAD].contains(method)
 }
 
-/// An error with its causes in one line. URLs are left out: they may hold signatures.
+/// Returns an error with its causes on one line, without URLs, which may hold signatures.
 fn text_of(error: &reqwest::Error) -> String {
     let mut line = match () {
         () if error.is_connect() => "can't connect".to_string(),
@@ -351,7 +354,7 @@ fn text_of(error: &reqwest::Error) -> String {
     while let Some(cause) = source {
         let text = cause.to_string();
         source = cause.source();
-        // most of them repeat the next
+        // most causes repeat the next one
         if source.is_none() || !source.is_some_and(|next| text.contains(&next.to_string())) {
             line = format!("{line}: {text}");
         }

@@ -1,13 +1,13 @@
-//! How a bucket is changed: values put whole, under a condition where one is named; removed; renamed by copies that the
-//! server makes. Prefixes are no things of a server: they are kept in mind.
+//! Writing to a bucket: conditional puts of whole values, removal, and renames by copies on the server. Servers have no
+//! prefixes, so empty ones are kept in memory.
 
-use super::cloud::{Bucket, Cloud, failed, failure_of, tag_version};
-use super::connector::Repeated;
-use super::failure::Failure;
+use super::cloud::{Bucket, Cloud, failed, request_error_of, tag_version, unexpected};
+use super::connector::WasRetried;
 use super::listing::interrupted;
-use super::progress::Progress;
-use crate::error::{Error, Kind, Result};
-use crate::store::{EntryKind, Key, Replaces, Version};
+use super::listing_progress::ListingProgress;
+use super::request_error::RequestError;
+use crate::error::{Error, Result};
+use crate::store::{EntryKind, Key, Replaces, Version, check_prefix, check_rename};
 use crate::util::memory::lock;
 use object_store::path::Path;
 use object_store::{ObjectStoreExt, PutMode, PutOptions, UpdateVersion};
@@ -15,18 +15,18 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tokio::task::JoinSet;
 
-/// Requests of one rename that are under way at once.
-const AT_ONCE: usize = 32;
+/// Maximum number of requests of one rename in flight.
+const RENAME_CONCURRENCY: usize = 32;
 
-/// Maximum number of values that the rename of a prefix moves: their names are kept in memory.
+/// Maximum number of values that the rename of a prefix moves, whose names are kept in memory.
 const MAX_MOVED: usize = 1 << 20;
 
 impl Bucket {
-    /// Makes `value` the value of `key` if what is there is what `replaces` says.
+    /// Puts a value if the current one satisfies `replaces`.
     pub async fn put(&self, key: &Key, value: &[u8], replaces: Replaces<'_>) -> Result<Option<Version>> {
         let path = self.path(key)?;
         let mode = match replaces {
-            _ if self.knows_no_conditions.load(Ordering::Relaxed) => PutMode::Overwrite,
+            _ if self.lacks_conditions.load(Ordering::Relaxed) => PutMode::Overwrite,
             Replaces::Anything => PutMode::Overwrite,
             Replaces::Nothing => PutMode::Create,
             Replaces::Version(version) => match self.update_of(key, version).await? {
@@ -35,24 +35,25 @@ impl Bucket {
             },
         };
         let is_conditional = mode != PutMode::Overwrite;
-        let repeated = Repeated::default();
+        let was_retried = WasRetried::default();
         let mut options = PutOptions::from(mode);
-        options.extensions.insert(repeated.clone());
+        options.extensions.insert(was_retried.clone());
         let mut put = self.client.put_opts(&path, value.to_vec().into(), options).await;
-        if is_conditional && put.as_ref().is_err_and(|e| failure_of(e).and_then(Failure::status) == Some(501)) {
-            if !self.knows_no_conditions.swap(true, Ordering::Relaxed) {
-                log::warn!("the server knows no conditional puts: what others write at the same time may be lost");
+        if is_conditional
+            && put.as_ref().is_err_and(|e| request_error_of(e).and_then(RequestError::status) == Some(501))
+        {
+            if !self.lacks_conditions.swap(true, Ordering::Relaxed) {
+                log::warn!("the server does not support conditional puts; concurrent changes by others may be lost");
             }
             put = self.client.put_opts(&path, value.to_vec().into(), PutMode::Overwrite.into()).await;
         }
         match put {
             Ok(put) => {
-                let tag =
-                    put.e_tag.ok_or_else(|| Error::new(Kind::System(libc::EIO), "the server names no version"))?;
+                let tag = put.e_tag.ok_or_else(|| unexpected("the server returns no entity tag"))?;
                 Ok(Some(tag_version(&tag)))
             }
-            Err(e) if is_conditional && is_refused(&e) => match repeated.0.load(Ordering::Relaxed) {
-                // the first time may have put it, and the answer was lost
+            Err(e) if is_conditional && is_refused(&e) => match was_retried.0.load(Ordering::Relaxed) {
+                // the first attempt may have succeeded although its answer was lost
                 true => self.version_if_same(key, value).await,
                 false => Ok(None),
             },
@@ -60,7 +61,7 @@ impl Bucket {
         }
     }
 
-    /// The version of `key` if `value` is what it has.
+    /// Returns the version of `key` if its value equals `value`.
     async fn version_if_same(&self, key: &Key, value: &[u8]) -> Result<Option<Version>> {
         let size = value.len() as u64;
         if self.head(key).await?.is_none_or(|(meta, _)| meta.size != size) {
@@ -70,8 +71,8 @@ impl Bucket {
         Ok(found.filter(|(bytes, _)| bytes == value).map(|(_, version)| version))
     }
 
-    /// What the server must still have; None if it hasn't. Google knows no entity tags where it is written: the
-    /// generation that has the tag stands for it.
+    /// Returns the condition that the value still has `version`, or `None` if it does not. Google takes generations
+    /// instead of entity tags as conditions, so the generation is looked up.
     async fn update_of(&self, key: &Key, version: &Version) -> Result<Option<UpdateVersion>> {
         let Version::Tag(tag) = version else { return Ok(None) };
         let mut update = UpdateVersion { e_tag: Some(tag.clone()), version: None };
@@ -85,96 +86,82 @@ impl Bucket {
         Ok(Some(update))
     }
 
-    /// Removes a value; false if there was none.
+    /// Removes a value; returns `false` if there was none.
     pub async fn delete(&self, key: &Key) -> Result<bool> {
         if self.head(key).await?.is_none() {
             return Ok(false);
         }
-        let is_there = self.known(self.client.delete(&self.path(key)?).await)?.is_some();
-        // the level it stood on goes only when it is removed
-        self.keep(&key.parent());
+        let is_there = self.found(self.client.delete(&self.path(key)?).await)?.is_some();
+        // removing its last value does not remove a prefix
+        self.record_prefix(&key.parent());
         Ok(is_there)
     }
 
-    /// Keeps an empty prefix in mind.
-    fn keep(&self, prefix: &Key) {
+    /// Records that a prefix exists although it is empty.
+    fn record_prefix(&self, prefix: &Key) {
         if !prefix.is_root() {
-            lock(&self.made).insert(prefix.clone());
+            lock(&self.created).insert(prefix.clone());
         }
     }
 
-    /// Makes an empty prefix.
+    /// Creates an empty prefix.
     pub async fn make_prefix(&self, key: &Key) -> Result<()> {
         if self.stat(key).await?.is_some() {
             return Err(Error::system(libc::EEXIST));
         }
-        self.check_parent(key).await?;
-        self.keep(key);
+        check_prefix(self.kind(&key.parent()).await?)?;
+        self.record_prefix(key);
         Ok(())
     }
 
     /// Removes an empty prefix.
     pub async fn remove_prefix(&self, key: &Key) -> Result<()> {
-        match self.stat(key).await?.map(|stat| stat.kind) {
-            None => return Err(Error::not_found("no such prefix")),
-            Some(EntryKind::Prefix) => {}
-            Some(_) => return Err(Error::system(libc::ENOTDIR)),
-        }
+        check_prefix(self.kind(key).await?)?;
         self.check_empty(key).await?;
-        lock(&self.made).remove(key);
-        self.keep(&key.parent());
+        lock(&self.created).remove(key);
+        self.record_prefix(&key.parent());
         Ok(())
     }
 
-    /// An error if there is anything below `prefix`, or if there is a marker that says it is a directory: the crate can't
-    /// name one, so that it can't be removed either.
+    /// Returns an error if anything exists below `prefix`, including a directory marker: `object_store` cannot name
+    /// markers, so it cannot remove them.
     async fn check_empty(&self, prefix: &Key) -> Result<()> {
-        let is_made = lock(&self.made).iter().any(|key| key != prefix && key.relative_to(prefix).is_some());
+        let is_created = lock(&self.created).iter().any(|key| key != prefix && key.relative_to(prefix).is_some());
         let page = self.page(prefix, None, Some(2), true).await?;
         let has_below = page.is_empty && page.next.is_some() && self.has_below(prefix).await?;
-        if !is_made && page.is_empty && !has_below {
+        if !is_created && page.is_empty && !has_below {
             return Ok(());
         }
         let own = self.path(prefix)?;
         let is_marker = page.prefixes.is_empty() && page.objects.iter().all(|meta| meta.location == own);
-        match is_marker && !is_made && !has_below {
-            true => Err(Error::system(libc::EPERM).context("another program has put a marker of a directory there")),
+        match is_marker && !is_created && !has_below {
+            true => Err(Error::system(libc::EPERM).context("another program has created a directory marker there")),
             false => Err(Error::system(libc::ENOTEMPTY)),
         }
     }
 
-    /// An error unless the level above `key` is there.
-    async fn check_parent(&self, key: &Key) -> Result<()> {
-        match self.stat(&key.parent()).await?.map(|stat| stat.kind) {
-            Some(EntryKind::Prefix) => Ok(()),
-            Some(_) => Err(Error::system(libc::ENOTDIR)),
-            None => Err(Error::not_found("no such prefix")),
-        }
+    async fn kind(&self, key: &Key) -> Result<Option<EntryKind>> {
+        Ok(self.stat(key).await?.map(|stat| stat.kind))
     }
 
-    /// Gives what stands at `from` the name `to`. All copies are there before anything is removed.
+    /// Renames `from` to `to`. Everything is copied before anything is removed.
     pub async fn rename(self: &Arc<Self>, from: &Key, to: &Key) -> Result<()> {
-        self.check_parent(to).await?;
-        let kind = self.stat(from).await?.map(|stat| stat.kind);
-        let kind = kind.ok_or_else(|| Error::not_found("no such key"))?;
+        check_prefix(self.kind(&to.parent()).await?)?;
+        let (source, target) = (self.kind(from).await?, self.kind(to).await?);
+        let source = check_rename(from, to, source, target)?;
         if from == to {
             return Ok(());
         }
-        let target = self.stat(to).await?.map(|stat| stat.kind);
-        match (kind, target) {
-            (EntryKind::Prefix, _) if to.relative_to(from).is_some() => return Err(Error::system(libc::EINVAL)),
-            (EntryKind::Prefix, Some(EntryKind::Prefix)) => self.check_empty(to).await?,
-            (EntryKind::Prefix, Some(_)) => return Err(Error::system(libc::ENOTDIR)),
-            (_, Some(EntryKind::Prefix)) => return Err(Error::system(libc::EISDIR)),
-            _ => {}
-        }
-        if kind == EntryKind::Prefix {
+        if source == EntryKind::Prefix {
+            if target.is_some() {
+                self.check_empty(to).await?;
+            }
             return self.rename_prefix(from, to).await;
         }
         let (from_path, to_path) = (self.path(from)?, self.path(to)?);
         self.client.copy(&from_path, &to_path).await.map_err(|e| failed(&e))?;
         self.client.delete(&from_path).await.map_err(|e| failed(&e))?;
-        self.keep(&from.parent());
+        self.record_prefix(&from.parent());
         Ok(())
     }
 
@@ -187,33 +174,33 @@ impl Bucket {
                 moves.push((path, target));
             }
         }
-        let copies = moves.iter().cloned().map(Change::Copy);
-        if let Err(e) = self.change_all(copies.collect()).await {
-            // there was nothing before: what was copied is not needed
-            let copied = moves.into_iter().map(|(_, target)| Change::Delete(target));
-            if let Err(e) = self.change_all(copied.collect()).await {
-                log::warn!("{to}: copies that are left of a rename that failed: {e}");
+        let copies = moves.iter().cloned().map(RenameStep::Copy);
+        if let Err(e) = self.run_steps(copies.collect()).await {
+            // nothing existed at the target, so the copies are not needed
+            let copied = moves.into_iter().map(|(_, target)| RenameStep::Delete(target));
+            if let Err(e) = self.run_steps(copied.collect()).await {
+                log::warn!("{to}: copies remain from a failed rename: {e}");
             }
             return Err(e);
         }
-        self.change_all(moves.into_iter().map(|(path, _)| Change::Delete(path)).collect()).await?;
-        let mut made = lock(&self.made);
-        let moved = made.iter().map(|key| key.moved(from, to).unwrap_or_else(|| key.clone())).collect();
-        *made = moved;
-        drop(made);
-        self.keep(to);
-        self.keep(&from.parent());
+        self.run_steps(moves.into_iter().map(|(path, _)| RenameStep::Delete(path)).collect()).await?;
+        let mut created = lock(&self.created);
+        let moved = created.iter().map(|key| key.moved(from, to).unwrap_or_else(|| key.clone())).collect();
+        *created = moved;
+        drop(created);
+        self.record_prefix(to);
+        self.record_prefix(&from.parent());
         Ok(())
     }
 
-    /// Every value below `prefix`; E2BIG if there are too many to move.
+    /// Returns all values below `prefix`; E2BIG if there are too many to move.
     async fn all_below(&self, prefix: &Key) -> Result<Vec<Path>> {
-        let (mut found, mut token, mut progress) = (Vec::new(), None, Progress::default());
+        let (mut found, mut token, mut progress) = (Vec::new(), None, ListingProgress::default());
         loop {
             let page = self.page(prefix, token, None, false).await?;
             progress.after(page.next.as_deref(), !page.objects.is_empty(), self.timeout)?;
             if found.len() + page.objects.len() > MAX_MOVED {
-                let why = format!("{prefix}: more than {MAX_MOVED} values, too many to move");
+                let why = format!("{prefix}: more than {MAX_MOVED} values; too many to rename");
                 return Err(Error::system(libc::E2BIG).context(why));
             }
             found.extend(page.objects.into_iter().map(|meta| meta.location));
@@ -224,31 +211,31 @@ impl Bucket {
         }
     }
 
-    /// Does all changes, many at a time; after the first that fails no further one is begun.
-    async fn change_all(self: &Arc<Self>, changes: Vec<Change>) -> Result<()> {
-        let mut under_way = JoinSet::new();
+    /// Executes all steps, several at a time. After a failure no further step is started.
+    async fn run_steps(self: &Arc<Self>, changes: Vec<RenameStep>) -> Result<()> {
+        let mut in_flight = JoinSet::new();
         let mut changes = changes.into_iter();
         let mut outcome = Ok(());
         loop {
-            while under_way.len() < AT_ONCE && outcome.is_ok() {
+            while in_flight.len() < RENAME_CONCURRENCY && outcome.is_ok() {
                 let Some(change) = changes.next() else { break };
                 let bucket = self.clone();
-                under_way.spawn(async move { bucket.change(change).await });
+                in_flight.spawn(async move { bucket.change(change).await });
             }
-            match under_way.join_next().await {
+            match in_flight.join_next().await {
                 None => return outcome,
                 Some(done) => outcome = outcome.and(done.unwrap_or_else(|e| Err(interrupted(&e)))),
             }
         }
     }
 
-    async fn change(&self, change: Change) -> Result<()> {
+    async fn change(&self, change: RenameStep) -> Result<()> {
         let done = match change {
-            Change::Copy((from, to)) => self.client.copy(&from, &to).await,
-            Change::Delete(path) => self.client.delete(&path).await,
+            RenameStep::Copy((from, to)) => self.client.copy(&from, &to).await,
+            RenameStep::Delete(path) => self.client.delete(&path).await,
         };
         match done {
-            // somebody has removed it meanwhile, or it is the marker of a directory
+            // another process has removed it, or it is the marker of a directory
             Err(object_store::Error::NotFound { .. }) => Ok(()),
             Err(e) => Err(failed(&e)),
             Ok(()) => Ok(()),
@@ -257,15 +244,15 @@ impl Bucket {
 }
 
 /// One step of a rename.
-enum Change {
+enum RenameStep {
     Copy((Path, Path)),
     Delete(Path),
 }
 
-/// True if the server says that what is there is not what was to be replaced.
+/// Returns whether the server refused a put because of its condition.
 fn is_refused(error: &object_store::Error) -> bool {
     use object_store::Error::{AlreadyExists, NotModified, Precondition};
-    let status = failure_of(error).and_then(Failure::status);
+    let status = request_error_of(error).and_then(RequestError::status);
     matches!(error, AlreadyExists { .. } | Precondition { .. } | NotModified { .. })
         || matches!(status, Some(409 | 412))
 }

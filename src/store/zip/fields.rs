@@ -1,10 +1,9 @@
-//! Numbers and names one after another, as the records of a zip archive hold them: little-endian, unaligned. It knows
-//! no record.
+//! Parses little-endian, unaligned fields of records in a zip archive.
 
-/// What is left of a record.
-pub(super) struct Fields<'a>(pub &'a [u8]);
+/// The unparsed rest of a record.
+pub(super) struct RecordFields<'a>(pub &'a [u8]);
 
-impl<'a> Fields<'a> {
+impl<'a> RecordFields<'a> {
     fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
         let (first, rest) = self.0.split_first_chunk()?;
         self.0 = rest;
@@ -29,13 +28,13 @@ impl<'a> Fields<'a> {
         Some(first)
     }
 
-    /// The data of the first extra field of kind `id` in what is left, which is a list of them.
-    pub fn extra(mut self, id: u16) -> Option<Fields<'a>> {
+    /// Returns the data of the first extra field with this identifier; the rest must be a list of extra fields.
+    pub fn extra(mut self, id: u16) -> Option<RecordFields<'a>> {
         loop {
             let (kind, len) = (self.u16()?, self.u16()?);
             let data = self.bytes(len.into())?;
             if kind == id {
-                return Some(Fields(data));
+                return Some(RecordFields(data));
             }
         }
     }

@@ -1,105 +1,105 @@
-//! The members of an archive by their names, sorted, so that the names of one level are found by bisection. A member
-//! takes some fifty bytes and its name. It knows neither the archive's bytes nor how they are encoded.
+//! The members of an archive, sorted by name, so that binary search finds the names of one level. A member takes about
+//! fifty bytes and its name.
 
-use super::archive::{Outcome, damaged};
-use super::central::Record;
+use super::archive_file::{ArchiveResult, damaged};
+use super::central::CentralRecord;
 use crate::error::Error;
 use crate::util::memory::Grant;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, SystemTime};
 
-/// Bytes of memory that a member takes beside its name; it has a place in an order of all of them, too.
-const MEMBER: usize = size_of::<Member>() + size_of::<u32>();
+/// Memory of a member without its name, in bytes: its entry and its index in [`MemberIndex::mark_overlaps`].
+const MEMBER: usize = size_of::<ArchiveMember>() + size_of::<u32>();
 
-/// Bytes of members that are counted together.
-const COUNTED_AT_ONCE: usize = 64 << 10;
+/// Memory is granted in steps of this many bytes.
+const GRANT_STEP: usize = 64 << 10;
 
-/// Set of a member that is encrypted.
+/// Flag of an encrypted member.
 const ENCRYPTED: u16 = 1;
 
-/// Bytes of a member's own header before its name.
+/// Size of a local header before its name, in bytes.
 pub(super) const HEADER_SIZE: u64 = 30;
 
-/// One member.
-pub(super) struct Member {
-    /// Where its name begins among the names.
+/// A member of an archive.
+pub(super) struct ArchiveMember {
+    /// Offset of its name in the names of the index.
     name: u32,
     name_len: u16,
-    /// Bytes of its name as it is spelt in the archive.
-    pub spelt_len: u16,
+    /// Length of its name as stored in the archive, in bytes.
+    pub stored_name_len: u16,
     pub method: u16,
     pub crc: u32,
-    /// Seconds since 1970; 0 if there is no telling.
+    /// Time of the last modification in seconds since 1970; 0 if it is unknown.
     modified: u32,
-    /// Bytes from its own header to its data; 0 before that header was read.
+    /// Distance from the local header to the data, in bytes; 0 before the header was read.
     to_data: AtomicU32,
     pub is_encrypted: bool,
-    /// True if another one's bytes begin before its own end.
+    /// Whether the next member begins before the end of this one.
     pub overlaps: bool,
-    /// Bytes in the archive.
+    /// Size in the archive, in bytes.
     pub stored_size: u64,
-    /// Bytes of the value.
+    /// Size of the value, in bytes.
     pub size: u64,
-    /// Where its own header stands.
+    /// Offset of the local header.
     pub offset: u64,
 }
 
-impl Member {
-    /// Where its data begins, if that is known.
+impl ArchiveMember {
+    /// Returns the offset of the data, if it is known.
     pub fn data(&self) -> Option<u64> {
         let to_data = self.to_data.load(Ordering::Relaxed);
         (to_data != 0).then(|| self.offset.saturating_add(to_data.into()))
     }
 
-    /// Remembers how many bytes there are from its own header to its data.
+    /// Records the distance from the local header to the data.
     pub fn set_data(&self, to_data: u32) {
         self.to_data.store(to_data, Ordering::Relaxed);
     }
 
-    /// When it was last changed.
+    /// Returns the time of the last modification.
     pub fn modified(&self) -> Option<SystemTime> {
         let time = SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(self.modified.into()));
         time.filter(|_| self.modified != 0)
     }
 }
 
-/// All members.
+/// All members of an archive.
 #[derive(Default)]
-pub(super) struct Index {
-    /// One after another, in the directory's order.
+pub(super) struct MemberIndex {
+    /// Concatenated names, in the order of the central directory.
     names: String,
-    members: Vec<Member>,
-    /// Counts both.
+    members: Vec<ArchiveMember>,
+    /// Memory of names and members.
     memory: Grant,
-    /// Bytes that are not counted yet.
+    /// Bytes that are not granted yet.
     uncounted: usize,
-    /// A name that can't be a key, if there are such: they are left out.
+    /// The first name that cannot be a key, if there is one. Such members are left out.
     pub refused: Option<String>,
 }
 
-impl Index {
+impl MemberIndex {
     /// Adds a member.
-    pub fn add(&mut self, record: &Record) -> Outcome<()> {
+    pub fn add(&mut self, record: &CentralRecord) -> ArchiveResult<()> {
         let Some(name) = key_name(record.name) else {
             self.refused.get_or_insert_with(|| String::from_utf8_lossy(record.name).into_owned());
             return Ok(());
         };
-        let start = u32::try_from(self.names.len()).map_err(|_| damaged("the names of its members fill 4 GiB"))?;
+        let start = u32::try_from(self.names.len()).map_err(|_| damaged("the names of its members exceed 4 GiB"))?;
         let full = |_| Error::system(libc::ENOMEM).context("the directory of an archive");
         self.names.try_reserve(name.len()).map_err(full)?;
         self.members.try_reserve(1).map_err(full)?;
         self.uncounted += name.len() + MEMBER;
-        if self.uncounted > COUNTED_AT_ONCE {
+        if self.uncounted > GRANT_STEP {
             self.memory
                 .grow(std::mem::take(&mut self.uncounted))
                 .map_err(|e| e.context("the directory of an archive"))?;
         }
         self.names.push_str(&name);
         let modified = record.modified.and_then(|t| t.duration_since(SystemTime::UNIX_EPOCH).ok());
-        self.members.push(Member {
+        self.members.push(ArchiveMember {
             name: start,
             name_len: name.len() as u16,
-            spelt_len: record.name.len() as u16,
+            stored_name_len: record.name.len() as u16,
             method: record.method,
             crc: record.crc,
             modified: modified.and_then(|t| u32::try_from(t.as_secs()).ok()).unwrap_or(0),
@@ -113,11 +113,11 @@ impl Index {
         Ok(())
     }
 
-    /// To be called when all were added; the directory begins at `end`. Of several members of one name the last one
-    /// stays.
+    /// Sorts the index after all members were added. `end` is the offset of the central directory. Of members with the
+    /// same name, only the last one is kept.
     pub fn finish(&mut self, end: u64) {
         let names = &self.names;
-        // a name that was added later begins later
+        // names added later have larger offsets
         self.members.sort_unstable_by(|a, b| (name_of(names, a), a.name).cmp(&(name_of(names, b), b.name)));
         self.members.dedup_by(|later, kept| {
             let is_same = name_of(names, later) == name_of(names, kept);
@@ -131,52 +131,53 @@ impl Index {
         self.mark_overlaps(end);
     }
 
-    /// An archive in which members share bytes unpacks to far more than it holds, which no archiver makes.
+    /// Marks members that share bytes with another one. Such archives unpack to far more than their size, and no
+    /// archiver creates them.
     fn mark_overlaps(&mut self, end: u64) {
         let mut order: Vec<u32> = (0..self.members.len() as u32).collect();
         order.sort_unstable_by_key(|&i| (self.members[i as usize].offset, i));
         let mut next = end;
         for &i in order.iter().rev() {
             let member = &mut self.members[i as usize];
-            let least = member.stored_size.saturating_add(HEADER_SIZE + u64::from(member.spelt_len));
+            let least = member.stored_size.saturating_add(HEADER_SIZE + u64::from(member.stored_name_len));
             member.overlaps = member.offset.saturating_add(least) > next;
             next = next.min(member.offset);
         }
     }
 
-    /// The name of a member.
-    pub fn name(&self, member: &Member) -> &str {
+    /// Returns the name of a member.
+    pub fn name(&self, member: &ArchiveMember) -> &str {
         name_of(&self.names, member)
     }
 
-    /// The member called `name`.
-    pub fn find(&self, name: &str) -> Option<&Member> {
+    /// Returns the member with this name.
+    pub fn find(&self, name: &str) -> Option<&ArchiveMember> {
         self.members.binary_search_by(|m| self.name(m).cmp(name)).ok().and_then(|i| self.members.get(i))
     }
 
-    /// The place of the first member whose name is not below `name`.
+    /// Returns the position of the first member whose name is not less than `name`.
     pub fn at_or_after(&self, name: &str) -> usize {
         self.members.partition_point(|m| self.name(m) < name)
     }
 
-    /// The member at a place.
-    pub fn get(&self, place: usize) -> Option<&Member> {
-        self.members.get(place)
+    /// Returns the member at a position.
+    pub fn get(&self, position: usize) -> Option<&ArchiveMember> {
+        self.members.get(position)
     }
 
-    /// True if a name begins with `prefix`.
+    /// Returns whether a name begins with `prefix`.
     pub fn any_begins(&self, prefix: &str) -> bool {
         self.get(self.at_or_after(prefix)).is_some_and(|m| self.name(m).starts_with(prefix))
     }
 }
 
-fn name_of<'a>(names: &'a str, member: &Member) -> &'a str {
+fn name_of<'a>(names: &'a str, member: &ArchiveMember) -> &'a str {
     let start = member.name as usize;
     names.get(start..start + usize::from(member.name_len)).unwrap_or_default()
 }
 
-/// A member's name as a key, with a slash behind it if it is a directory; None if it can't be one: an absolute path, or
-/// one that leads out of where it is unpacked. Some archivers write `./` first, some backslashes.
+/// Converts the name of a member to a key, with a trailing slash for a directory. Returns `None` for an absolute path
+/// and for one that leads out of its directory. Some archivers write a leading `./`, some write backslashes.
 pub(super) fn key_name(name: &[u8]) -> Option<String> {
     let name = std::str::from_utf8(name).ok()?.replace('\\', "/");
     let mut rest = name.as_str();

@@ -1,74 +1,80 @@
-//! The deflated members that parts were asked of: who wants one part often wants the next. Small values are kept whole,
-//! of others the [`Stream`] is. What is kept is counted, and given up for who needs the memory.
+//! Caches recently used deflated members, since programs read one part after another. Small values are cached whole,
+//! others as a [`MemberStream`]. The memory is granted, and released if other requests need it.
 
-use super::archive::Outcome;
-use super::index::Member;
-use super::member::Reader;
-use super::stream::{self, Stream};
+use super::archive_file::ArchiveResult;
+use super::index::ArchiveMember;
+use super::member::MemberReader;
+use super::stream::{self, MemberStream};
 use crate::util::memory::{self, Grant, Reclaim, lock};
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// Bytes of the largest value that is kept whole.
-const SMALL: u64 = 4 << 20;
+/// Maximum size of a value that is cached whole, in bytes.
+const MAX_WHOLE: u64 = 4 << 20;
 
-/// Bytes that are kept.
-const LIMIT: usize = 16 << 20;
+/// Maximum size of all cached values, in bytes.
+const MAX_CACHED: usize = 16 << 20;
 
-/// How many members can be inflated at a time.
-const TURNS: usize = 16;
+/// Number of locks that members are distributed over while they are inflated.
+const LOCKS: usize = 16;
 
-/// The values used last.
+/// A cache of deflated members.
 #[derive(Default)]
-pub(super) struct Inflated {
-    /// By their members' offsets, the latest last. Protects nothing else.
-    values: Mutex<VecDeque<(u64, Arc<Kept>)>>,
-    /// Held while a member is inflated, so that others wait for it instead of doing it, too.
-    turns: [Mutex<()>; TURNS],
+pub(super) struct InflatedMembers {
+    /// Cached members by the offsets of their headers, the most recently used last. Protects the list.
+    values: Mutex<VecDeque<(u64, Arc<CachedMember>)>>,
+    /// Held while a member is inflated, so that only one thread inflates it.
+    locks: [Mutex<()>; LOCKS],
 }
 
-struct Kept {
-    value: Value,
+struct CachedMember {
+    value: CachedValue,
     memory: Grant,
 }
 
-enum Value {
+enum CachedValue {
     Whole(Vec<u8>),
     /// Protects the stream while a part is read.
-    Stream(Mutex<Box<Stream>>),
+    Stream(Mutex<Box<MemberStream>>),
 }
 
-impl Inflated {
-    /// Adds the bytes of `range`, which is a part of the member's value, to `out`.
-    pub fn read(&self, reader: &Reader, member: &Member, range: Range<u64>, out: &mut Vec<u8>) -> Outcome<()> {
-        let kept = self.get(member.offset, || -> Outcome<Kept> {
-            let memory = memory::take(if member.size <= SMALL { member.size as usize } else { stream::MEMORY })?;
-            let value = match member.size <= SMALL {
+impl InflatedMembers {
+    /// Appends the bytes of `range` to `out`. The range must be within the value.
+    pub fn read(
+        &self,
+        reader: &MemberReader,
+        member: &ArchiveMember,
+        range: Range<u64>,
+        out: &mut Vec<u8>,
+    ) -> ArchiveResult<()> {
+        let kept = self.get(member.offset, || -> ArchiveResult<CachedMember> {
+            let memory = memory::take(if member.size <= MAX_WHOLE { member.size as usize } else { stream::MEMORY })?;
+            let value = match member.size <= MAX_WHOLE {
                 true => {
                     let mut whole = Vec::new();
                     reader.whole(member, &mut whole)?;
-                    Value::Whole(whole)
+                    CachedValue::Whole(whole)
                 }
-                false => Value::Stream(Mutex::new(Box::new(Stream::open(reader, member)?))),
+                false => CachedValue::Stream(Mutex::new(Box::new(MemberStream::open(reader, member)?))),
             };
-            Ok(Kept { value, memory })
+            Ok(CachedMember { value, memory })
         })?;
         match &kept.value {
-            Value::Whole(whole) => {
+            CachedValue::Whole(whole) => {
                 out.extend_from_slice(whole.get(range.start as usize..range.end as usize).unwrap_or_default());
                 Ok(())
             }
-            Value::Stream(stream) => lock(stream).read(reader, member, range, out),
+            CachedValue::Stream(stream) => lock(stream).read(reader, member, range, out),
         }
     }
 
-    /// The value of the member at `offset`, made by `inflate` where it is not kept.
-    fn get<E>(&self, offset: u64, inflate: impl FnOnce() -> Result<Kept, E>) -> Result<Arc<Kept>, E> {
+    /// Returns the member at `offset` from the cache, or inserts what `inflate` returns.
+    fn get<E>(&self, offset: u64, inflate: impl FnOnce() -> Result<CachedMember, E>) -> Result<Arc<CachedMember>, E> {
         if let Some(value) = self.kept(offset) {
             return Ok(value);
         }
-        let _turn = self.turn(offset);
+        let _guard = self.lock_of(offset);
         if let Some(value) = self.kept(offset) {
             return Ok(value);
         }
@@ -76,28 +82,28 @@ impl Inflated {
         let mut values = lock(&self.values);
         values.push_back((offset, value.clone()));
         let mut sum: usize = values.iter().map(|(_, value)| value.memory.bytes()).sum();
-        while sum > LIMIT && values.len() > 1 {
+        while sum > MAX_CACHED && values.len() > 1 {
             sum -= values.pop_front().map_or(0, |(_, value)| value.memory.bytes());
         }
         Ok(value)
     }
 
-    fn kept(&self, offset: u64) -> Option<Arc<Kept>> {
+    fn kept(&self, offset: u64) -> Option<Arc<CachedMember>> {
         let mut values = lock(&self.values);
-        let place = values.iter().rposition(|(of, _)| *of == offset)?;
-        let found = values.remove(place)?;
+        let position = values.iter().rposition(|(of, _)| *of == offset)?;
+        let found = values.remove(position)?;
         let value = found.1.clone();
         values.push_back(found);
         Some(value)
     }
 
-    fn turn(&self, offset: u64) -> MutexGuard<'_, ()> {
-        // headers stand at any byte: neighbours rarely have the same turn
-        lock(&self.turns[offset as usize % TURNS])
+    fn lock_of(&self, offset: u64) -> MutexGuard<'_, ()> {
+        // headers begin at any byte, so neighbors rarely share a lock
+        lock(&self.locks[offset as usize % LOCKS])
     }
 }
 
-impl Reclaim for Inflated {
+impl Reclaim for InflatedMembers {
     fn reclaim(&self) {
         if let Ok(mut values) = self.values.try_lock() {
             values.clear();
@@ -109,23 +115,26 @@ impl Reclaim for Inflated {
 mod tests {
     use super::*;
 
-    fn get(inflated: &Inflated, offset: u64, size: usize) -> bool {
+    fn get(inflated: &InflatedMembers, offset: u64, size: usize) -> bool {
         let mut made = false;
         let value = inflated.get(offset, || {
             made = true;
-            Ok::<_, crate::error::Error>(Kept { value: Value::Whole(vec![offset as u8]), memory: memory::take(size)? })
+            Ok::<_, crate::error::Error>(CachedMember {
+                value: CachedValue::Whole(vec![offset as u8]),
+                memory: memory::take(size)?,
+            })
         });
-        assert!(matches!(&value.unwrap().value, Value::Whole(whole) if *whole == [offset as u8]));
+        assert!(matches!(&value.unwrap().value, CachedValue::Whole(whole) if *whole == [offset as u8]));
         made
     }
 
     #[test]
     fn the_latest_values_are_kept_within_the_limit() {
-        let inflated = Inflated::default();
-        let third = LIMIT / 3;
+        let inflated = InflatedMembers::default();
+        let third = MAX_CACHED / 3;
         assert!(get(&inflated, 1, third) && get(&inflated, 2, third) && get(&inflated, 3, third));
         assert!(!get(&inflated, 1, third));
-        // 2 was used before all others
+        // 2 was the least recently used one
         assert!(get(&inflated, 4, third) && !get(&inflated, 1, third) && !get(&inflated, 3, third));
         assert!(get(&inflated, 2, third));
         inflated.reclaim();
@@ -134,7 +143,7 @@ mod tests {
 
     #[test]
     fn what_fails_is_not_kept_and_nobody_inflates_what_another_does() {
-        let inflated = Inflated::default();
+        let inflated = InflatedMembers::default();
         assert!(inflated.get(7, || Err(1)).is_err_and(|e| e == 1));
         let made = std::sync::atomic::AtomicUsize::new(0);
         std::thread::scope(|scope| {
@@ -143,7 +152,7 @@ mod tests {
                     let inflate = || {
                         made.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
                         std::thread::sleep(std::time::Duration::from_millis(20));
-                        Ok::<_, ()>(Kept { value: Value::Whole(vec![7; 5]), memory: Grant::default() })
+                        Ok::<_, ()>(CachedMember { value: CachedValue::Whole(vec![7; 5]), memory: Grant::default() })
                     };
                     assert!(inflated.get(7, inflate).is_ok());
                 });

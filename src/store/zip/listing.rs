@@ -1,44 +1,44 @@
-//! The names of one level of an archive, found one after another in its sorted index. It reads nothing.
+//! Lists one level of an archive from its sorted index.
 
-use super::Opened;
+use super::OpenArchive;
 use crate::store::{Entry, EntryKind, Key};
 use std::sync::Arc;
 
-/// The names below a prefix.
-pub(super) struct Names {
-    opened: Arc<Opened>,
-    /// What the members' names begin with.
+/// An iterator over the names below a prefix.
+pub(super) struct ArchiveListing {
+    opened: Arc<OpenArchive>,
+    /// Prefix of the members' names.
     prefix: String,
-    /// Of the next member.
-    place: usize,
+    /// Position of the next member.
+    position: usize,
 }
 
-impl Names {
-    /// The names one level below `prefix`.
-    pub fn new(opened: Arc<Opened>, prefix: &Key) -> Self {
+impl ArchiveListing {
+    /// Lists the names one level below `prefix`.
+    pub fn new(opened: Arc<OpenArchive>, prefix: &Key) -> Self {
         let prefix = if prefix.is_root() { String::new() } else { format!("{}/", prefix.as_str()) };
-        let place = opened.index.at_or_after(&prefix);
-        Names { opened, prefix, place }
+        let position = opened.index.at_or_after(&prefix);
+        ArchiveListing { opened, prefix, position }
     }
 
-    /// The place after all that is below the folder `name`.
+    /// Returns the position after all members below the directory `name`.
     fn after(&self, name: &str) -> usize {
-        // the character after the slash
+        // the character `0` follows the slash
         self.opened.index.at_or_after(&format!("{}{name}0", self.prefix))
     }
 }
 
-impl Iterator for Names {
+impl Iterator for ArchiveListing {
     type Item = Entry;
 
     fn next(&mut self) -> Option<Entry> {
         loop {
             let index = &self.opened.index;
-            let member = index.get(self.place)?;
+            let member = index.get(self.position)?;
             let rest = index.name(member).strip_prefix(&self.prefix)?;
             let Some((name, _)) = rest.split_once('/') else {
-                self.place += 1;
-                // the folder itself has no name here
+                self.position += 1;
+                // the directory itself has an empty name
                 if rest.is_empty() {
                     continue;
                 }
@@ -46,8 +46,8 @@ impl Iterator for Names {
                 return Some(Entry { name: rest.to_string(), kind: EntryKind::Value, stat });
             };
             let name = name.to_string();
-            self.place = self.after(&name);
-            // what stands below a value has no folder of its own
+            self.position = self.after(&name);
+            // a member may have the same name as a directory, and takes precedence
             if self.opened.index.find(&format!("{}{name}", self.prefix)).is_none() {
                 return Some(Entry { name, kind: EntryKind::Prefix, stat: None });
             }

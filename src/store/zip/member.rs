@@ -1,9 +1,8 @@
-//! The value of one member: where its data stands, and stored or deflated bytes turned into the value. What the
-//! directory says of sizes is a limit here, never a promise. It knows nothing of which members there are.
+//! Reads the values of members. Sizes in the central directory are taken as limits, never trusted.
 
-use super::archive::{Archive, Outcome, damaged};
-use super::fields::Fields;
-use super::index::{HEADER_SIZE, Index, Member, key_name};
+use super::archive_file::{ArchiveFile, ArchiveResult, damaged};
+use super::fields::RecordFields;
+use super::index::{ArchiveMember, HEADER_SIZE, MemberIndex, key_name};
 use crate::error::Error;
 use std::ops::Range;
 
@@ -12,32 +11,32 @@ const DEFLATED: u16 = 8;
 
 const HEADER: u32 = u32::from_le_bytes(*b"PK\x03\x04");
 
-/// Set of a member whose sizes follow its data: its own header has none.
+/// Flag of a member whose sizes follow its data, and are missing in its local header.
 const SIZES_FOLLOW: u16 = 8;
 
-/// Bytes of extra fields in a member's own header that are expected where a request for them costs more than they do.
+/// Expected size of the extra fields in a local header of a remote archive, in bytes.
 const EXPECTED_EXTRA: u64 = 128;
 
-/// Bytes of a value that are read in vain rather than asking for its header first.
+/// Maximum number of bytes of a value that are read in vain to avoid a separate request for the local header.
 const SMALL: u64 = 64 << 10;
 
-/// No deflate stream makes more than so many bytes of one.
+/// Maximum ratio of compression that deflate can achieve.
 const MAX_RATIO: u64 = 1032;
 
 /// Reads members of an archive.
-pub(super) struct Reader<'a> {
-    pub archive: &'a Archive,
-    pub index: &'a Index,
+pub(super) struct MemberReader<'a> {
+    pub archive: &'a ArchiveFile,
+    pub index: &'a MemberIndex,
 }
 
-impl Reader<'_> {
-    /// An error if the member can't be read whatever its data is.
-    pub fn check(&self, member: &Member) -> Outcome<()> {
+impl MemberReader<'_> {
+    /// Returns an error if the member cannot be read, whatever its data is.
+    pub fn check(&self, member: &ArchiveMember) -> ArchiveResult<()> {
         if member.is_encrypted {
-            return Err(Error::unsupported("an encrypted member of a zip archive").into());
+            return Err(Error::unsupported("encrypted in the zip archive").into());
         }
         if member.overlaps {
-            return Err(damaged("its bytes in the archive are another's, too: no archiver does that"));
+            return Err(damaged("it shares bytes with another member of the archive"));
         }
         match member.method {
             STORED if member.size == member.stored_size => Ok(()),
@@ -47,26 +46,26 @@ impl Reader<'_> {
             {
                 Ok(())
             }
-            STORED | DEFLATED => Err(damaged("its two sizes in the archive's directory contradict each other")),
+            STORED | DEFLATED => Err(damaged("its sizes in the central directory contradict each other")),
             method => Err(Error::unsupported(format!(
-                "compressed by {} in the zip archive, of which only stored and deflated members are read",
+                "compressed by {} in the zip archive; only stored and deflated members can be read",
                 method_name(method)
             ))
             .into()),
         }
     }
 
-    /// True if any bytes of the value can be read alone.
-    pub fn is_stored(member: &Member) -> bool {
+    /// Returns whether any range of the value can be read directly.
+    pub fn is_stored(member: &ArchiveMember) -> bool {
         member.method == STORED
     }
 
-    /// Reads bytes of the member's data in the archive, of which `range` must be a part.
-    pub fn data(&self, member: &Member, range: Range<u64>, out: &mut Vec<u8>) -> Outcome<()> {
+    /// Reads a range of the data of a member, before decompression.
+    pub fn data(&self, member: &ArchiveMember, range: Range<u64>, out: &mut Vec<u8>) -> ArchiveResult<()> {
         let mut data = member.data();
         if data.is_none() && !self.archive.is_local() && range.start < SMALL {
-            // header and data by one request, if the header is no longer than expected
-            let header = HEADER_SIZE + u64::from(member.spelt_len) + EXPECTED_EXTRA;
+            // reads header and data with one request, if the header is not longer than expected
+            let header = HEADER_SIZE + u64::from(member.stored_name_len) + EXPECTED_EXTRA;
             self.archive.read(member.offset..member.offset.saturating_add(header + range.end), out)?;
             let to_data = self.check_header(member, out)?;
             let want = to_data + range.start as usize..to_data + range.end as usize;
@@ -78,66 +77,66 @@ impl Reader<'_> {
             data = member.data();
         }
         if data.is_none() {
-            let (mut header, len) = (Vec::new(), HEADER_SIZE + u64::from(member.spelt_len));
+            let (mut header, len) = (Vec::new(), HEADER_SIZE + u64::from(member.stored_name_len));
             self.archive.read(member.offset..member.offset.saturating_add(len), &mut header)?;
             self.check_header(member, &header)?;
             data = member.data();
         }
-        let data = data.ok_or_else(|| damaged("its header in the archive is cut short"))?;
+        let data = data.ok_or_else(|| damaged("its local header is truncated"))?;
         self.archive.read_all(data.saturating_add(range.start)..data.saturating_add(range.end), out)
     }
 
-    /// Checks the member's own header against the directory; remembers and returns the bytes from there to its data.
-    fn check_header(&self, member: &Member, bytes: &[u8]) -> Outcome<usize> {
-        let header =
-            Header::parse(bytes).ok_or_else(|| damaged("it doesn't stand where the archive's directory says"))?;
+    /// Checks the local header against the central directory. Records and returns the distance from it to the data, in
+    /// bytes.
+    fn check_header(&self, member: &ArchiveMember, bytes: &[u8]) -> ArchiveResult<usize> {
+        let header = LocalHeader::parse(bytes).ok_or_else(|| damaged("no member is at its offset in the archive"))?;
         let is_same = key_name(header.name).is_some_and(|name| name == self.index.name(member));
         if !is_same || header.method != member.method {
-            return Err(damaged("another member stands where the archive's directory says it does"));
+            return Err(damaged("another member is at its offset in the archive"));
         }
         let is_size = |stated: u32, size: u64| stated == u32::MAX || u64::from(stated) == size;
         let knows_sizes = header.flags & SIZES_FOLLOW == 0;
         if knows_sizes && !(is_size(header.stored_size, member.stored_size) && is_size(header.size, member.size)) {
-            return Err(damaged("its own header and the archive's directory differ about its size"));
+            return Err(damaged("its local header and the central directory state different sizes"));
         }
         member.set_data(header.len);
         Ok(header.len as usize)
     }
 }
 
-/// A member's own header.
-struct Header<'a> {
+/// The local header of a member.
+struct LocalHeader<'a> {
     name: &'a [u8],
     flags: u16,
     method: u16,
     stored_size: u32,
     size: u32,
-    /// Bytes of it, extra fields included.
+    /// Size of the header with extra fields, in bytes.
     len: u32,
 }
 
-impl<'a> Header<'a> {
-    /// The header at the start of `bytes`, which may lack its extra fields.
+impl<'a> LocalHeader<'a> {
+    /// Parses the header at the start of `bytes`, which need not contain its extra fields.
     fn parse(bytes: &'a [u8]) -> Option<Self> {
-        let mut fields = Fields(bytes);
+        let mut fields = RecordFields(bytes);
         let (signature, _needed, flags, method) = (fields.u32()?, fields.u16()?, fields.u16()?, fields.u16()?);
         let (_time, _crc, stored_size, size) = (fields.u32()?, fields.u32()?, fields.u32()?, fields.u32()?);
         let (name, extra) = (fields.u16()?, fields.u16()?);
         let len = HEADER_SIZE as u32 + u32::from(name) + u32::from(extra);
         let name = fields.bytes(name.into())?;
-        (signature == HEADER).then_some(Header { name, flags, method, stored_size, size, len })
+        (signature == HEADER).then_some(LocalHeader { name, flags, method, stored_size, size, len })
     }
 }
 
-/// An error unless `crc` is the checksum that the directory has.
-pub(super) fn check_crc(member: &Member, crc: u32) -> Outcome<()> {
+/// Returns an error unless `crc` matches the central directory.
+pub(super) fn check_crc(member: &ArchiveMember, crc: u32) -> ArchiveResult<()> {
     match crc == member.crc {
         true => Ok(()),
         false => Err(damaged(format!("its crc32 is {crc:08x}, the archive says {:08x}", member.crc))),
     }
 }
 
-/// APPNOTE.TXT 6.3.10, section 4.4.5.
+/// ArchiveListing a compression method by APPNOTE.TXT 6.3.10, section 4.4.5.
 fn method_name(method: u16) -> String {
     let name = match method {
         1 => "shrink",

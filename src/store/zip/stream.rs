@@ -1,9 +1,9 @@
-//! A deflated member as a stream: any part of it is inflated from the nearest point before it, in pieces, so that a
-//! value of any size takes little memory. The whole value is checked once, before any part of it is given.
+//! Reads parts of a deflated member in bounded memory: it inflates from the nearest checkpoint before the part. The
+//! whole value is verified once, before its first part is returned.
 
-use super::archive::{Outcome, damaged};
-use super::index::Member;
-use super::member::{Reader, check_crc};
+use super::archive_file::{ArchiveResult, damaged};
+use super::index::ArchiveMember;
+use super::member::{MemberReader, check_crc};
 use crate::error::Error;
 use crate::util::memory;
 use crate::zarr::codec;
@@ -11,165 +11,178 @@ use miniz_oxide::inflate::stream::{InflateState, inflate};
 use miniz_oxide::{DataFormat, MZError, MZFlush, MZStatus};
 use std::ops::Range;
 
-/// Bytes that are inflated at a time.
+/// Number of bytes inflated at a time.
 const PIECE: usize = 64 << 10;
 
-/// Deflated bytes that are read at a time: of a remote archive each piece is a request.
+/// Number of deflated bytes read at a time. For a remote archive, each read is a request.
 const INPUT: u64 = 256 << 10;
 const REMOTE_INPUT: u64 = 4 << 20;
 
-/// Deflated bytes that are taken into memory at once, which is the quicker way.
-const AT_ONCE: u64 = 1 << 20;
+/// Maximum number of deflated bytes that are read into memory as a whole, which is the faster way.
+const MAX_WHOLE: u64 = 1 << 20;
 
-/// Inflated bytes that are kept behind the last part: parts of one file are not asked for strictly in order.
+/// Number of inflated bytes kept before the cursor, since programs do not read strictly in order.
 const WINDOW: usize = 1 << 20;
 
-/// Points of a value from which it can be inflated, at most, and the bytes between two of them, at least. Each holds the
+/// Maximum number of checkpoints of a value, and minimum number of bytes between two of them. Each checkpoint holds the
 /// last 32 KiB before it.
-const POINTS: u64 = 32;
-const BETWEEN: u64 = 4 << 20;
+const MAX_CHECKPOINTS: u64 = 32;
+const CHECKPOINT_DISTANCE: u64 = 4 << 20;
 
-/// Bytes of memory that a stream takes.
-pub(super) const MEMORY: usize = POINTS as usize * size_of::<InflateState>() + 2 * WINDOW + REMOTE_INPUT as usize;
+/// Memory of a stream in bytes.
+pub(super) const MEMORY: usize =
+    MAX_CHECKPOINTS as usize * size_of::<InflateState>() + 2 * WINDOW + REMOTE_INPUT as usize;
 
-impl Reader<'_> {
-    /// Reads the whole value.
-    pub fn whole(&self, member: &Member, value: &mut Vec<u8>) -> Outcome<()> {
+impl MemberReader<'_> {
+    /// Reads the whole value of a member.
+    pub fn whole(&self, member: &ArchiveMember, value: &mut Vec<u8>) -> ArchiveResult<()> {
         if Self::is_stored(member) {
             self.data(member, 0..member.stored_size, value)?;
-        } else if member.stored_size > AT_ONCE {
+        } else if member.stored_size > MAX_WHOLE {
             memory::resize(value, usize::try_from(member.size).map_err(|_| Error::system(libc::ENOMEM))?)?;
             inflate_whole(self, member, value)?;
         } else {
             let mut deflated = Vec::new();
             self.data(member, 0..member.stored_size, &mut deflated)?;
-            inflate_at_once(&deflated, member.size, value)?;
+            inflate_in_memory(&deflated, member.size, value)?;
         }
         check_crc(member, crc32fast::hash(value))
     }
 }
 
-/// Inflates the one stream of a member into its value, which must have `size` bytes.
-fn inflate_at_once(deflated: &[u8], size: u64, value: &mut Vec<u8>) -> Outcome<()> {
+/// Inflates a whole member, whose value must have `size` bytes.
+fn inflate_in_memory(deflated: &[u8], size: u64, value: &mut Vec<u8>) -> ArchiveResult<()> {
     let size = usize::try_from(size).map_err(|_| Error::system(libc::ENOMEM))?;
     memory::resize(value, size)?;
     let made = codec::inflate(deflated, value).map_err(|broken| Error::damaged(broken.0))?;
     if made == size { Ok(()) } else { Err(damaged(format!("it inflates to {made} bytes, not {size}"))) }
 }
 
-/// A place in a deflated member.
+/// A position in a deflated member from which it can be inflated.
 #[derive(Clone)]
-struct Point {
+struct Checkpoint {
     state: Box<InflateState>,
-    /// Deflated bytes before it.
+    /// Number of deflated bytes before it.
     read: u64,
-    /// Inflated bytes before it.
+    /// Number of inflated bytes before it.
     made: u64,
 }
 
-impl Point {
+impl Checkpoint {
     fn start() -> Self {
-        Point { state: InflateState::new_boxed(DataFormat::Raw), read: 0, made: 0 }
+        Checkpoint { state: InflateState::new_boxed(DataFormat::Raw), read: 0, made: 0 }
     }
 }
 
-/// A place in a deflated member, and the deflated bytes that follow it.
-struct Cursor {
-    point: Point,
+/// A position in a deflated member, with the deflated bytes that follow it.
+struct InflateCursor {
+    checkpoint: Checkpoint,
     input: Vec<u8>,
-    /// What of the input was used.
+    /// Number of bytes of `input` that were consumed.
     used: usize,
 }
 
-impl Cursor {
-    fn at(point: Point) -> Self {
-        Cursor { point, input: Vec::new(), used: 0 }
+impl InflateCursor {
+    fn at(checkpoint: Checkpoint) -> Self {
+        InflateCursor { checkpoint, input: Vec::new(), used: 0 }
     }
 
-    /// Inflates into `out`, which is not filled only at the end. How many bytes that were.
-    fn fill(&mut self, reader: &Reader, member: &Member, out: &mut [u8]) -> Outcome<usize> {
+    /// Inflates into `out` until it is full or the stream ends. Returns the number of bytes.
+    fn fill(&mut self, reader: &MemberReader, member: &ArchiveMember, out: &mut [u8]) -> ArchiveResult<usize> {
         let mut made = 0;
         while made < out.len() {
-            if self.used == self.input.len() && self.point.read < member.stored_size {
+            if self.used == self.input.len() && self.checkpoint.read < member.stored_size {
                 let piece = if reader.archive.is_local() { INPUT } else { REMOTE_INPUT };
-                let end = member.stored_size.min(self.point.read + piece);
-                reader.data(member, self.point.read..end, &mut self.input)?;
+                let end = member.stored_size.min(self.checkpoint.read + piece);
+                reader.data(member, self.checkpoint.read..end, &mut self.input)?;
                 self.used = 0;
             }
             let input = self.input.get(self.used..).unwrap_or_default();
-            let step = inflate(&mut self.point.state, input, &mut out[made..], MZFlush::None);
+            let step = inflate(&mut self.checkpoint.state, input, &mut out[made..], MZFlush::None);
             self.used += step.bytes_consumed;
-            self.point.read += step.bytes_consumed as u64;
-            self.point.made += step.bytes_written as u64;
+            self.checkpoint.read += step.bytes_consumed as u64;
+            self.checkpoint.made += step.bytes_written as u64;
             made += step.bytes_written;
             match step.status {
                 Ok(MZStatus::StreamEnd) => break,
                 Ok(_) | Err(MZError::Buf) if step.bytes_consumed + step.bytes_written > 0 => {}
-                _ => return Err(damaged(format!("deflate: damaged or cut short, {} bytes", member.stored_size))),
+                _ => return Err(damaged(format!("deflate: damaged or truncated, {} bytes", member.stored_size))),
             }
         }
         Ok(made)
     }
 }
 
-/// Inflates all of a member into `value`, which has the member's size.
-pub(super) fn inflate_whole(reader: &Reader, member: &Member, value: &mut [u8]) -> Outcome<()> {
-    let mut cursor = Cursor::at(Point::start());
+/// Inflates a whole member into `value`, which has its size.
+pub(super) fn inflate_whole(reader: &MemberReader, member: &ArchiveMember, value: &mut [u8]) -> ArchiveResult<()> {
+    let mut cursor = InflateCursor::at(Checkpoint::start());
     let made = cursor.fill(reader, member, value)?;
     check_end(&mut cursor, reader, member, made as u64)
 }
 
-/// An error unless the stream has ended with the member's size.
-fn check_end(cursor: &mut Cursor, reader: &Reader, member: &Member, made: u64) -> Outcome<()> {
+/// Returns an error unless the stream ends with the size of the member.
+fn check_end(
+    cursor: &mut InflateCursor,
+    reader: &MemberReader,
+    member: &ArchiveMember,
+    made: u64,
+) -> ArchiveResult<()> {
     if made != member.size {
         return Err(damaged(format!("it inflates to {made} bytes, not {}", member.size)));
     }
     match cursor.fill(reader, member, &mut [0])? {
         0 => Ok(()),
-        _ => Err(Error::damaged(format!("deflate: holds more than {} bytes", member.size)).into()),
+        _ => Err(Error::damaged(format!("deflate: more than {} bytes", member.size)).into()),
     }
 }
 
 /// A deflated member of which parts are read.
-pub(super) struct Stream {
-    /// In order, the first at the beginning.
-    points: Vec<Point>,
-    cursor: Cursor,
-    /// The bytes before the cursor.
+pub(super) struct MemberStream {
+    /// Checkpoints in order; the first one is the beginning.
+    checkpoints: Vec<Checkpoint>,
+    cursor: InflateCursor,
+    /// Bytes before the cursor.
     window: Vec<u8>,
     piece: Vec<u8>,
 }
 
-impl Stream {
-    /// Inflates all of a member once, to see that it is sound.
-    pub fn open(reader: &Reader, member: &Member) -> Outcome<Self> {
-        let between = BETWEEN.max(member.size.div_ceil(POINTS));
-        let (mut points, mut cursor, mut piece) = (vec![Point::start()], Cursor::at(Point::start()), vec![0; PIECE]);
+impl MemberStream {
+    /// Inflates the whole member once to verify it, and creates its checkpoints.
+    pub fn open(reader: &MemberReader, member: &ArchiveMember) -> ArchiveResult<Self> {
+        let between = CHECKPOINT_DISTANCE.max(member.size.div_ceil(MAX_CHECKPOINTS));
+        let (mut checkpoints, mut cursor, mut piece) =
+            (vec![Checkpoint::start()], InflateCursor::at(Checkpoint::start()), vec![0; PIECE]);
         let mut crc = crc32fast::Hasher::new();
         loop {
-            let room = PIECE.min((member.size - cursor.point.made) as usize);
-            let n = cursor.fill(reader, member, &mut piece[..room])?;
+            let len = PIECE.min((member.size - cursor.checkpoint.made) as usize);
+            let n = cursor.fill(reader, member, &mut piece[..len])?;
             crc.update(&piece[..n]);
             if n < PIECE {
                 break;
             }
-            if cursor.point.made >= points.len() as u64 * between {
-                points.push(cursor.point.clone());
+            if cursor.checkpoint.made >= checkpoints.len() as u64 * between {
+                checkpoints.push(cursor.checkpoint.clone());
             }
         }
-        let made = cursor.point.made;
+        let made = cursor.checkpoint.made;
         check_end(&mut cursor, reader, member, made)?;
         check_crc(member, crc.finalize())?;
-        Ok(Stream { points, cursor: Cursor::at(Point::start()), window: Vec::new(), piece })
+        Ok(MemberStream { checkpoints, cursor: InflateCursor::at(Checkpoint::start()), window: Vec::new(), piece })
     }
 
-    /// Adds the bytes of `range`, which is a part of the value, to `out`.
-    pub fn read(&mut self, reader: &Reader, member: &Member, range: Range<u64>, out: &mut Vec<u8>) -> Outcome<()> {
+    /// Appends the bytes of `range` to `out`. The range must be within the value.
+    pub fn read(
+        &mut self,
+        reader: &MemberReader,
+        member: &ArchiveMember,
+        range: Range<u64>,
+        out: &mut Vec<u8>,
+    ) -> ArchiveResult<()> {
         self.seek(range.start);
-        let window_start = self.cursor.point.made - self.window.len() as u64;
+        let window_start = self.cursor.checkpoint.made - self.window.len() as u64;
         self.add(range.clone(), window_start, None, out);
-        while self.cursor.point.made < range.end {
-            let start = self.cursor.point.made;
+        while self.cursor.checkpoint.made < range.end {
+            let start = self.cursor.checkpoint.made;
             let n = self.cursor.fill(reader, member, &mut self.piece)?;
             if n == 0 {
                 return Err(damaged(format!("it inflates to {start} bytes, not {}", member.size)));
@@ -183,20 +196,22 @@ impl Stream {
         Ok(())
     }
 
-    /// Adds what the window, or the first `n` bytes of the piece, which begin at `start`, have of `range`.
+    /// Appends the bytes of `range` that are in the window or, if `n` is given, in the first `n` bytes of the piece.
+    /// The first byte of either is byte `start` of the value.
     fn add(&self, range: Range<u64>, start: u64, n: Option<usize>, out: &mut Vec<u8>) {
         let bytes = n.map_or(&self.window[..], |n| &self.piece[..n]);
         let clip = |at: u64| at.saturating_sub(start).min(bytes.len() as u64) as usize;
         out.extend_from_slice(&bytes[clip(range.start)..clip(range.end)]);
     }
 
-    /// Goes to the nearest place from which the byte at `position` can be inflated, unless the window has it.
+    /// Moves the cursor to the nearest checkpoint before `position`, unless the window contains that byte or the cursor
+    /// is nearer.
     fn seek(&mut self, position: u64) {
-        let made = self.cursor.point.made;
-        let nearest = self.points.partition_point(|point| point.made <= position).saturating_sub(1);
-        let Some(point) = self.points.get(nearest) else { return };
-        if position < made - self.window.len() as u64 || made < point.made {
-            self.cursor = Cursor::at(point.clone());
+        let made = self.cursor.checkpoint.made;
+        let nearest = self.checkpoints.partition_point(|checkpoint| checkpoint.made <= position).saturating_sub(1);
+        let Some(checkpoint) = self.checkpoints.get(nearest) else { return };
+        if position < made - self.window.len() as u64 || made < checkpoint.made {
+            self.cursor = InflateCursor::at(checkpoint.clone());
             self.window.clear();
         }
     }

@@ -1,4 +1,4 @@
-//! Archives of every legal form. `hostile` has the others, `python` those that Python makes.
+//! Valid archives of every form. `hostile` contains the others, and `python` those that Python makes.
 
 mod changes;
 mod hostile;
@@ -10,7 +10,7 @@ use crate::store::{DirectoryStore, Entry, FaultyStore, MemoryStore, Operation};
 use std::time::SystemTime;
 use writer::{Member, archive, archive_with, member};
 
-/// An archive in a store whose values are files, and in one that reads ranges.
+/// Returns stores over an archive that is a local file, and over one that is read by ranges.
 struct Both {
     _home: tempfile::TempDir,
     stores: [Result<ZipStore>; 2],
@@ -47,11 +47,11 @@ fn names(store: &dyn Store, prefix: &str) -> Vec<String> {
     names
 }
 
-/// What the members hold, by get and by parts.
+/// Checks the members with `get` and `get_range`.
 fn check(store: &ZipStore, members: &[Member]) {
     for m in members {
         let name = std::str::from_utf8(&m.name).unwrap();
-        // a part first: the header is not known yet
+        // the range comes first, while the local header is unknown
         let (half, len) = (m.value.len() / 2, m.value.len() as u64);
         assert_eq!(part(store, name, half as u64..len + 9).unwrap().unwrap(), m.value[half..], "{name}");
         assert_eq!(get(store, name).unwrap().unwrap(), m.value, "{name}");
@@ -82,7 +82,7 @@ fn stored_and_deflated_members() {
         member("a/0.3", "").deflated(),
         Member { has_descriptor: true, ..member("b/c/0", sample()) },
         Member { has_descriptor: true, ..member("b/c/1", sample()).deflated() },
-        // as long as the request for header and data expects, one byte more, and far more
+        // as long as expected, one byte longer, and much longer
         Member { own_extra: 128, ..member("b/d/0", sample()) },
         Member { own_extra: 129, ..member("b/d/1", sample()) },
         Member { own_extra: 65_000, ..member("b/d/2", sample()) },
@@ -112,8 +112,8 @@ fn stored_and_deflated_members() {
 }
 
 #[test]
-fn many_members_are_listed_in_order_and_asked_for_at_once() {
-    // the directory is longer than what is read first
+fn many_members_are_listed_in_order() {
+    // the central directory is longer than the tail that is read first
     let members: Vec<_> = (0..5000).map(|i| member(&format!("a/{}.{}", i / 70, i % 70), [i as u8; 3])).collect();
     for store in both(&archive(&members)).stores.map(Result::unwrap) {
         check(&store, &members);
@@ -134,7 +134,7 @@ fn many_members_are_listed_in_order_and_asked_for_at_once() {
 }
 
 #[test]
-fn the_last_of_several_members_of_one_name_is_the_one() {
+fn the_last_of_several_members_with_one_name_counts() {
     let members = [
         member("a", "first"),
         member("b", "one"),
@@ -153,11 +153,11 @@ fn the_last_of_several_members_of_one_name_is_the_one() {
 }
 
 #[test]
-fn a_comment_may_hold_what_looks_like_an_end() {
+fn a_comment_may_contain_the_signature_of_an_end_record() {
     let members = [member("a", "1"), member("b", "2")];
     let inner = archive_with(&members, b"", false);
     let end = &inner.bytes[inner.bytes.len() - 22..];
-    // one that ends too early, one that ends with the archive but has no directory before it
+    // one that ends too early, and one that ends with the archive but has no directory before it
     let false_end = [b"PK\x05\x06".as_slice(), &[0; 4], &[9, 0, 9, 0, 5, 0, 0, 0, 1, 0, 0, 0], &[2, 0], b"xx"].concat();
     for comment in [[b"abc", end, b"tail"].concat(), false_end, b"PK\x05\x06".to_vec()] {
         for zip64 in [false, true] {
@@ -169,7 +169,7 @@ fn a_comment_may_hold_what_looks_like_an_end() {
 }
 
 #[test]
-fn bytes_before_the_archive_move_its_offsets() {
+fn bytes_before_the_archive_shift_its_offsets() {
     let members = [member("a", sample()), Member { is_large: true, ..member("b", "2") }];
     for zip64 in [false, true] {
         let bytes = [&b"#!/bin/sh\n"[..], &archive_with(&members, b"", zip64).bytes].concat();
@@ -180,7 +180,7 @@ fn bytes_before_the_archive_move_its_offsets() {
 }
 
 #[test]
-fn a_store_one_folder_down() {
+fn a_store_in_the_only_folder() {
     let inside = [member("x.zarr/", ""), member("x.zarr/.zgroup", "{}"), member("x.zarr/a/0", "zero")];
     let mac = [member("__MACOSX/x.zarr/._a", "?"), member(".DS_Store", "?")];
     for store in both(&archive(&[&inside[..], &mac].concat())).stores.map(Result::unwrap) {
@@ -199,7 +199,7 @@ fn a_store_one_folder_down() {
 }
 
 #[test]
-fn times_are_the_members_own_where_they_can_be() {
+fn times_come_from_the_members_if_plausible() {
     let at = |date| Member { date, ..member("a", "1") };
     let modified = |m: Member| {
         let home = tempfile::tempdir().unwrap();
@@ -211,21 +211,21 @@ fn times_are_the_members_own_where_they_can_be() {
     // 2024-02-29, 2000-03-01
     assert_eq!(modified(at(44 << 9 | 2 << 5 | 29)), 1_709_164_800);
     assert_eq!(modified(at(20 << 9 | 3 << 5 | 1)), 951_868_800);
-    // no day, the day of those that were given none, a month 13, the year 2107
+    // an invalid day, the day of archivers without a time, month 13, the year 2107
     for date in [0, 1 << 5 | 1, 20 << 9 | 13 << 5 | 1, 127 << 9 | 1 << 5 | 1] {
         assert!(modified(at(date)) >= now - 100, "{date:x}");
     }
 }
 
 #[test]
-fn a_far_archive_takes_few_requests() {
+fn a_remote_archive_takes_few_requests() {
     let members: Vec<_> = (0..50).map(|i| member(&format!("a/{i}"), vec![i; 100])).collect();
     let below = MemoryStore::default();
     below.insert("x.zip", archive(&members));
     let below = Arc::new(FaultyStore::new(Arc::new(below)));
     let requests = || (below.calls(Operation::Get), below.calls(Operation::Stat));
     let store = ZipStore::open(below.clone(), &key("x.zip")).unwrap();
-    // its size, and its end with the directory
+    // the size, and the tail with the central directory
     assert_eq!(requests(), (1, 1));
     for m in &members {
         get(&store, std::str::from_utf8(&m.name).unwrap()).unwrap().unwrap();

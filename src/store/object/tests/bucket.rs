@@ -1,9 +1,9 @@
-//! Buckets behind a server that answers as S3 or Google do, or as they do on a bad day.
+//! Buckets on a server that answers like S3 or Google, correctly or not.
 
 use super::*;
 use crate::store::EntryKind;
 
-/// A store of the bucket `b`, below the prefix `p`.
+/// Opens the prefix `p` of the bucket `b`.
 fn bucket(scheme: &str, server: &Server) -> (ObjectStore, Arc<Stats>) {
     let endpoint_url = Some(format!("http://127.0.0.1:{}", server.port));
     let region = Some("us-east-1".to_string());
@@ -27,20 +27,20 @@ fn page(content: &str, next: Option<&str>) -> Reply {
     reply(200, &[("content-type", "application/xml")], xml.as_bytes())
 }
 
-/// The names of a listing, those of prefixes with a slash.
+/// Returns the names of a listing, with a slash after prefixes.
 fn names(store: &ObjectStore, path: &str) -> Result<Vec<String>> {
     let entries = store.list(&key(path))?;
     entries.map(|e| e.map(|e| if e.kind == EntryKind::Prefix { e.name + "/" } else { e.name })).collect()
 }
 
-/// A value of the query of a request.
+/// Returns a parameter of the query of a request.
 fn query<'a>(request: &'a Request, name: &str) -> Option<&'a str> {
     let (_, query) = request.target.split_once('?')?;
     query.split('&').filter_map(|pair| pair.split_once('=')).find(|(n, _)| *n == name).map(|(_, value)| value)
 }
 
 #[test]
-fn a_listing_takes_a_request_for_a_thousand_names_and_brings_stats_along() {
+fn a_listing_takes_one_request_per_thousand_names_and_returns_stats() {
     let server = Server::new(|request, _| {
         let from: usize = query(request, "continuation-token").map_or(0, |token| token.parse().unwrap());
         let objects: String = (from..from + 1000).map(|n| object(&format!("p/a/{n:04}"), n)).collect();
@@ -58,7 +58,7 @@ fn a_listing_takes_a_request_for_a_thousand_names_and_brings_stats_along() {
 }
 
 #[test]
-fn the_next_page_is_under_way_while_one_is_read() {
+fn the_next_page_is_requested_while_one_is_read() {
     let server = Server::new(|_, number| page(&object(&format!("p/{number}"), 1), Some("more")));
     let (store, stats) = bucket("s3", &server);
     let mut listing = store.list(&Key::root()).unwrap();
@@ -68,19 +68,19 @@ fn the_next_page_is_under_way_while_one_is_read() {
         assert!(begin.elapsed() < Duration::from_secs(2));
         std::thread::sleep(Duration::from_millis(1));
     }
-    // no further than that: who stops reading has not listed everything
+    // no further pages are requested, since a reader may stop
     std::thread::sleep(Duration::from_millis(100));
     assert_eq!(stats.requests.get(), 2);
 }
 
-/// A server that says there is always more: with the same token, or with new tokens and no names.
+/// A server whose listing never ends: with repeated tokens, or with new tokens and no names.
 #[test]
-fn a_listing_without_an_end_is_an_error() {
+fn an_endless_listing_is_an_error() {
     type Answer = fn(usize) -> (String, String);
     let answers: [(Answer, &str); 3] = [
         (|number| (object(&format!("p/a/{number}"), 1), "more".into()), "leads back"),
         (|number| (object("p/a/x", 1), (number % 3).to_string()), "leads back"),
-        (|number| (String::new(), number.to_string()), "pages without names"),
+        (|number| (String::new(), number.to_string()), "no names for"),
     ];
     for (answer, says) in answers {
         let server = Server::new(move |request, number| {
@@ -105,7 +105,7 @@ fn a_listing_without_an_end_is_an_error() {
 }
 
 #[test]
-fn a_page_that_fails_is_an_error_and_not_the_end() {
+fn a_failed_page_is_an_error_and_not_the_end() {
     let server = Server::new(|_, number| match number {
         0 => page(&object("p/x", 1), Some("more")),
         _ => reply(403, &[], b"<Error><Code>AccessDenied</Code><Message>No</Message></Error>"),
@@ -129,13 +129,13 @@ fn names_that_cannot_be_keys_are_left_out() {
 }
 
 #[test]
-fn of_a_value_and_a_prefix_of_one_name_the_value_is_shown_unless_it_is_a_marker() {
+fn a_value_hides_a_prefix_of_its_name_unless_it_is_a_marker() {
     let server = Server::new(|request, _| match query(request, "continuation-token") {
         None => page(
             &[object("p/m", 0), object("p/m!", 0), object("p/v", 3), object("p/v!", 3), prefix("p/m/")].concat(),
             Some("more"),
         ),
-        // the prefixes come pages later where many names begin so
+        // many names with a common beginning put the prefixes on later pages
         Some(_) => page(&[object("p/w", 0), prefix("p/v/")].concat(), None),
     });
     let (store, _) = bucket("s3", &server);
@@ -145,7 +145,7 @@ fn of_a_value_and_a_prefix_of_one_name_the_value_is_shown_unless_it_is_a_marker(
 }
 
 #[test]
-fn what_stands_there_agrees_with_the_listing() {
+fn stat_agrees_with_the_listing() {
     let server = Server::new(|request, _| {
         let value = |size: &str| {
             let headers =
@@ -171,7 +171,7 @@ fn what_stands_there_agrees_with_the_listing() {
 }
 
 #[test]
-fn a_bucket_that_is_not_there_is_no_missing_key() {
+fn a_missing_bucket_is_not_a_missing_key() {
     let server = Server::new(|_, _| reply(404, &[], b"<Error><Code>NoSuchBucket</Code></Error>"));
     let (store, _) = bucket("s3", &server);
     let error = get(&store, "a").unwrap_err();
@@ -180,7 +180,7 @@ fn a_bucket_that_is_not_there_is_no_missing_key() {
 }
 
 #[test]
-fn values_are_put_under_the_condition_that_is_named() {
+fn puts_are_conditional() {
     let server = Server::new(|request, _| match (request.header("if-match"), request.header("if-none-match")) {
         (None, None) | (Some("\"old\""), None) => reply(200, &[("etag", "\"new\"")], b""),
         (None, Some("*")) => reply(412, &[], b"<Error><Code>PreconditionFailed</Code></Error>"),
@@ -195,12 +195,12 @@ fn values_are_put_under_the_condition_that_is_named() {
     assert_eq!(store.put_if(&key("a"), b"1", Replaces::Nothing).unwrap(), None);
     assert_eq!(["\"old\"", "\"other\"", "\"gone\"", "\"race\""].map(put), [Some(new), None, None, None]);
     assert_eq!((stats.requests.get(), server.requests()[0].body.as_slice()), (6, b"12".as_slice()));
-    // a version of another kind of store is none that a server has
+    // a version of another kind of store matches nothing
     assert_eq!(store.put_if(&key("a"), b"1", Replaces::Version(&Version::Count(1))).unwrap(), None);
 }
 
 #[test]
-fn a_server_that_knows_no_conditions_is_asked_for_them_once() {
+fn a_server_without_conditions_is_tried_once() {
     let server = Server::new(|request, _| match request.header("if-match").or(request.header("if-none-match")) {
         Some(_) => reply(501, &[], b"<Error><Code>NotImplemented</Code></Error>"),
         None => reply(200, &[("etag", "\"e\"")], b""),
@@ -213,7 +213,7 @@ fn a_server_that_knows_no_conditions_is_asked_for_them_once() {
 }
 
 #[test]
-fn a_put_whose_answer_was_lost_is_not_refused_for_its_own_sake() {
+fn a_retried_put_does_not_conflict_with_itself() {
     let server = Server::new(|request, number| match (request.method.as_str(), number) {
         ("PUT", 0) => Reply { bytes: Vec::new(), after: After::Close },
         ("PUT", _) => reply(412, &[], b""),
@@ -233,7 +233,7 @@ fn a_put_whose_answer_was_lost_is_not_refused_for_its_own_sake() {
 }
 
 #[test]
-fn a_put_that_fails_is_repeated_with_all_its_bytes() {
+fn a_retried_put_sends_the_whole_value() {
     let value = vec![5; 300_000];
     let server = Server::new(|_, number| match number {
         0 => reply(500, &[], b"<Error><Code>InternalError</Code></Error>"),
@@ -247,7 +247,7 @@ fn a_put_that_fails_is_repeated_with_all_its_bytes() {
 }
 
 #[test]
-fn google_is_told_the_generation_that_has_the_tag() {
+fn google_gets_the_generation_of_the_tag() {
     let server = Server::new(|request, _| {
         let generation = request.header("x-goog-if-generation-match");
         let headers =
@@ -268,7 +268,7 @@ fn google_is_told_the_generation_that_has_the_tag() {
 }
 
 #[test]
-fn a_rename_that_fails_leaves_the_source_whole() {
+fn a_failed_rename_leaves_the_source_unchanged() {
     let server = Server::new(|request, _| match (request.method.as_str(), query(request, "prefix")) {
         ("GET", Some("p%2Ffrom%2F")) => page(&(object("p/from/1", 1) + &object("p/from/2", 1)), None),
         ("GET", Some(_)) => page("", None),
@@ -285,7 +285,7 @@ fn a_rename_that_fails_leaves_the_source_whole() {
 }
 
 #[test]
-fn a_prefix_that_was_made_or_emptied_here_stays_until_it_is_removed() {
+fn a_created_or_emptied_prefix_exists_until_it_is_removed() {
     let server = Server::new(|request, _| match (request.method.as_str(), request.target.contains('?')) {
         ("GET", true) => page("", None),
         ("HEAD", _) if request.target.ends_with("a/v") => {
@@ -314,7 +314,7 @@ fn a_prefix_that_was_made_or_emptied_here_stays_until_it_is_removed() {
 }
 
 #[test]
-fn a_range_behind_the_end_has_no_bytes() {
+fn a_range_after_the_end_is_empty() {
     let server = Server::new(|request, _| {
         let headers = [("etag", "\"e\""), ("last-modified", "Sun, 06 Nov 1994 08:49:37 GMT"), ("content-length", "10")];
         match (request.method.as_str(), request.range()) {

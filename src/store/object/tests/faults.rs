@@ -3,7 +3,7 @@
 use super::*;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// What a request gets that is answered so each time, and how many requests that took.
+/// Returns the result of a request to a server with this behavior, and the number of attempts.
 fn outcome(answer: impl Fn(&Request, usize) -> Reply + Send + Sync + 'static) -> (Result<Option<Vec<u8>>>, usize) {
     let server = Server::new(answer);
     let (store, stats) = open(&server.url, &quick());
@@ -14,7 +14,7 @@ fn outcome(answer: impl Fn(&Request, usize) -> Reply + Send + Sync + 'static) ->
     (got, server.requests().len())
 }
 
-/// Of an outcome that must be EIO: the message, which names the URL, and the requests.
+/// Returns the message of a request that must fail with EIO, which contains the URL, and the number of attempts.
 fn failure(answer: impl Fn(&Request, usize) -> Reply + Send + Sync + 'static) -> (String, usize) {
     let (got, requests) = outcome(answer);
     let error = got.unwrap_err();
@@ -23,23 +23,23 @@ fn failure(answer: impl Fn(&Request, usize) -> Reply + Send + Sync + 'static) ->
     (error.message().to_string(), requests)
 }
 
-/// The right answer at the `nth` time, before that `wrong`.
+/// Answers correctly from the `nth` attempt on, and with `wrong` before it.
 fn at_last(nth: usize, wrong: Reply) -> impl Fn(&Request, usize) -> Reply + Send + Sync {
     move |_, number| if number >= nth { reply(200, &[("etag", "\"e\"")], b"right") } else { wrong.clone() }
 }
 
 #[test]
-fn a_short_body_is_sent_for_again_and_never_given_out() {
+fn a_short_body_is_retried_and_never_returned() {
     let short = || reply(200, &[("content-length", "10")], b"12345").then(After::Close);
     let (got, requests) = outcome(at_last(2, short()));
     assert_eq!((got.unwrap().unwrap(), requests), (b"right".to_vec(), 3));
     let (message, requests) = failure(move |_, _| short());
     assert_eq!(requests, 4);
-    assert!(message.contains("breaks off") && message.contains("4 times"), "{message}");
+    assert!(message.contains("breaks off") && message.contains("4 attempts"), "{message}");
 }
 
 #[test]
-fn a_body_in_pieces_that_breaks_off_is_sent_for_again() {
+fn a_truncated_chunked_body_is_retried() {
     let (_, requests) =
         failure(|_, _| reply(200, &[("transfer-encoding", "chunked")], b"5\r\n12345\r\n").then(After::Close));
     assert_eq!(requests, 4);
@@ -48,7 +48,7 @@ fn a_body_in_pieces_that_breaks_off_is_sent_for_again() {
 }
 
 #[test]
-fn a_body_whose_end_cannot_be_told_is_refused() {
+fn a_body_without_length_is_refused() {
     let (message, requests) =
         failure(|_, _| Reply { bytes: b"HTTP/1.1 200 OK\r\n\r\n12345".to_vec(), after: After::Close });
     assert_eq!(requests, 1);
@@ -56,7 +56,7 @@ fn a_body_whose_end_cannot_be_told_is_refused() {
 }
 
 #[test]
-fn a_longer_body_does_not_become_the_value_nor_the_next_answer() {
+fn a_longer_body_is_neither_the_value_nor_the_next_answer() {
     let server = Server::new(|request, _| match request.target.ends_with("long") {
         true => reply(200, &[("content-length", "5")], b"12345HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\nbad"),
         false => reply(200, &[], b"good"),
@@ -69,7 +69,7 @@ fn a_longer_body_does_not_become_the_value_nor_the_next_answer() {
 }
 
 #[test]
-fn a_burst_of_errors_passes_and_what_stays_is_told() {
+fn temporary_errors_pass_and_permanent_ones_are_reported() {
     for status in [500, 502, 503, 504, 429, 408] {
         let (got, requests) = outcome(at_last(3, reply(status, &[], b"busy")));
         assert_eq!((got.unwrap().unwrap(), requests), (b"right".to_vec(), 4), "{status}");
@@ -79,7 +79,7 @@ fn a_burst_of_errors_passes_and_what_stays_is_told() {
 }
 
 #[test]
-fn what_will_not_pass_is_asked_once() {
+fn a_permanent_error_is_not_retried() {
     for status in [400, 402, 406, 411, 418, 501, 505] {
         let (message, requests) = failure(move |_, _| reply(status, &[], b""));
         assert!(requests == 1 && message.contains(&status.to_string()), "{message}");
@@ -89,17 +89,17 @@ fn what_will_not_pass_is_asked_once() {
 }
 
 #[test]
-fn a_server_is_left_alone_for_as_long_as_it_asks() {
+fn the_pause_that_a_server_asks_for_is_kept() {
     let begin = Instant::now();
     let (got, _) = outcome(at_last(1, reply(503, &[("retry-after", "1")], b"")));
     assert!(got.is_ok() && begin.elapsed() >= Duration::from_secs(1));
-    // not longer than the request may take
+    // no longer than the request may take
     let (message, requests) = failure(|_, _| reply(429, &[("retry-after", "86400")], b""));
     assert!(requests == 1 && message.contains("429"), "{message}");
 }
 
 #[test]
-fn a_connection_that_ends_or_stalls_is_not_waited_for_beyond_the_timeout() {
+fn a_stalled_connection_ends_within_the_timeout() {
     let nothing = |after| Reply { bytes: Vec::new(), after };
     let (got, requests) = outcome(at_last(2, nothing(After::Close)));
     assert_eq!((got.unwrap().unwrap(), requests), (b"right".to_vec(), 3));
@@ -113,7 +113,7 @@ fn a_connection_that_ends_or_stalls_is_not_waited_for_beyond_the_timeout() {
 }
 
 #[test]
-fn a_server_that_is_not_there_is_an_error_soon() {
+fn a_missing_server_is_an_error_soon() {
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let (store, stats) = open(&format!("http://127.0.0.1:{port}/x"), &ObjectOptions::default());
     let begin = Instant::now();
@@ -141,11 +141,11 @@ fn a_value_above_the_limit_is_refused_before_it_is_received() {
 #[test]
 fn redirects_end() {
     let (message, requests) = failure(|_, number| reply(302, &[("location", &format!("/{number}"))], b""));
-    assert!(requests == 11 && message.contains("without an end"), "{message}");
+    assert!(requests == 11 && message.contains("too many redirects"), "{message}");
 }
 
 #[test]
-fn what_was_compressed_on_the_way_is_no_value() {
+fn a_compressed_body_is_refused() {
     let (message, requests) = failure(|_, _| reply(200, &[("content-encoding", "gzip")], b"\x1f\x8b"));
     assert!(requests == 1 && message.contains("compressed"), "{message}");
 }
@@ -162,24 +162,24 @@ fn a_page_that_says_not_found_with_200_is_no_value() {
 }
 
 #[test]
-fn the_right_part_of_a_whole_value_where_a_range_is_ignored() {
+fn a_range_is_cut_from_a_whole_value() {
     let digits: Vec<u8> = (0..200_000u32).flat_map(u32::to_le_bytes).collect();
     let all = digits.clone();
     let server = Server::new(move |_, _| reply(200, &[("etag", "\"e\"")], &all));
     let (store, stats) = open(&server.url, &quick());
     let (bytes, stat) = get_range(&store, "a", 1000..3000).unwrap().unwrap();
     assert_eq!((bytes.as_slice(), stat.size), (&digits[1000..3000], 800_000));
-    // what lies behind it is not received
+    // the bytes after the range are not received
     assert_eq!(stats.bytes_received.get(), 3000);
     let (bytes, stat) = get_range(&store, "a", 799_999..900_000).unwrap().unwrap();
     assert_eq!((bytes.as_slice(), stat.size), (&digits[799_999..], 800_000));
     assert_eq!(get_range(&store, "a", 800_000..900_000).unwrap().unwrap().0, b"");
     let error = get_range(&store, "a", 1 << 40..(1 << 40) + 1).unwrap_err();
-    assert!(error.errno() == libc::EIO && error.message().contains("no parts"), "{error}");
+    assert!(error.errno() == libc::EIO && error.message().contains("does not support ranges"), "{error}");
 }
 
 #[test]
-fn another_part_than_was_asked_for_is_refused() {
+fn a_wrong_range_is_refused() {
     let part = |headers: &'static [(&'static str, &'static str)], body: &'static [u8]| {
         let server = Server::new(move |_, _| reply(206, headers, body));
         let (store, stats) = open(&server.url, &quick());
@@ -193,13 +193,13 @@ fn another_part_than_was_asked_for_is_refused() {
     assert_eq!(part(&[("content-range", "bytes 4-2/10")], b"234"), 1);
     assert_eq!(part(&[("content-range", "bytes 2-3/10")], b"23"), 1);
     assert_eq!(part(&[("content-range", "bytes 2-18446744073709551615/10")], b"234"), 1);
-    // the body is shorter than its header says: that may pass
+    // a body that is shorter than its header says is retried
     assert_eq!(part(&[("content-range", "bytes 2-4/10")], b"23"), 4);
 }
 
 #[test]
-fn an_answer_is_of_one_version_whatever_happens_on_the_way() {
-    // each answer is another version, and each second one breaks off in the middle
+fn an_answer_never_mixes_versions() {
+    // each answer is another version, and every second one breaks off in the middle
     let count = Arc::new(AtomicUsize::new(0));
     let server = Server::new(move |_, _| {
         let n = count.fetch_add(1, Ordering::Relaxed);

@@ -1,10 +1,10 @@
-//! A web server in this process that answers as it is told, also as no server should.
+//! A web server in this process with programmable behavior, including violations of HTTP.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 
-/// A request as it came.
+/// A received request.
 #[derive(Clone, Debug, Default)]
 pub struct Request {
     pub method: String,
@@ -19,35 +19,35 @@ impl Request {
         self.headers.iter().find(|(n, _)| n.eq_ignore_ascii_case(name)).map(|(_, value)| value.as_str())
     }
 
-    /// The range that is asked for: first and last byte.
+    /// Returns the first and last byte of the requested range.
     pub fn range(&self) -> Option<(usize, usize)> {
         let (first, last) = self.header("range")?.strip_prefix("bytes=")?.split_once('-')?;
         Some((first.parse().unwrap(), last.parse().unwrap()))
     }
 }
 
-/// What is sent back, byte for byte.
+/// An answer, byte by byte.
 #[derive(Clone, Default)]
 pub struct Reply {
     pub bytes: Vec<u8>,
     pub after: After,
 }
 
-/// What happens behind the bytes.
+/// What the server does after the bytes.
 #[derive(Clone, Copy, Default, PartialEq)]
 pub enum After {
-    /// The next request on the same connection.
+    /// It reads the next request on the same connection.
     #[default]
     Next,
-    /// The connection ends.
+    /// It closes the connection.
     Close,
-    /// Nothing comes any more.
+    /// It sends nothing more.
     Stall,
-    /// The same bytes again and again: pieces of a body that has no end.
+    /// It sends the same bytes forever: chunks of an endless body.
     Endless,
 }
 
-/// A whole answer with a length.
+/// Returns a complete answer with a length.
 pub fn reply(status: u16, headers: &[(&str, &str)], body: &[u8]) -> Reply {
     let length = body.len().to_string();
     let mut all = headers.to_vec();
@@ -74,7 +74,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// A server that answers what `answer` says to a request and its number, which counts from 0.
+    /// Starts a server. `answer` gets each request and its number, which starts at 0.
     pub fn new(answer: impl Fn(&Request, usize) -> Reply + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
@@ -83,14 +83,14 @@ impl Server {
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 let (answer, seen) = (answer.clone(), seen.clone());
-                // what a client does that goes away is no matter of the server
+                // a client may close the connection at any time
                 std::thread::spawn(move || drop(talk(stream, &*answer, &seen)));
             }
         });
         Server { url: format!("http://127.0.0.1:{port}/data/x.zarr"), port, requests }
     }
 
-    /// What has come so far.
+    /// Returns the requests received so far.
     pub fn requests(&self) -> Vec<Request> {
         self.requests.lock().unwrap().clone()
     }

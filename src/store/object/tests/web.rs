@@ -1,14 +1,14 @@
-//! Stores below the URL of a web server that does nothing wrong.
+//! Stores on a web server that behaves correctly.
 
 use super::*;
 use crate::store::EntryKind;
-use crate::store::object::transport::{Ask, Transport};
+use crate::store::object::transport::{ServerRequest, Transport};
 use reqwest::Method;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 const DATE: &str = "Sun, 06 Nov 1994 08:49:37 GMT";
 
-/// A server that has one value, `0123456789`, and knows parts of it.
+/// Starts a server with one value, `0123456789`, that supports ranges.
 fn of_digits() -> Server {
     Server::new(|request, _| {
         let digits = b"0123456789";
@@ -30,7 +30,7 @@ fn of_digits() -> Server {
 }
 
 #[test]
-fn values_parts_and_what_stands_there() {
+fn values_ranges_and_metadata() {
     let server = of_digits();
     let (store, stats) = open(&server.url, &quick());
     assert_eq!(get(&store, "a/0.0").unwrap().unwrap(), b"0123456789");
@@ -42,13 +42,13 @@ fn values_parts_and_what_stands_there() {
         let (bytes, of_part) = get_range(&store, "a/0.0", range.clone()).unwrap().unwrap();
         assert_eq!((bytes, of_part), (part.as_bytes().to_vec(), stat.clone()), "{range:?}");
     }
-    // one request for each, and a question of what is there for the two that have no bytes
+    // one request each, and one for metadata for each of the two empty ranges
     assert_eq!((stats.requests.get(), stats.bytes_received.get()), (2 + 3 + 2 + 1, 10 + 3 + 2 + 10));
     assert!(server.requests().iter().all(|request| request.header("accept-encoding") == Some("identity")));
 }
 
 #[test]
-fn not_found_and_gone_are_no_such_key() {
+fn not_found_and_gone_mean_a_missing_key() {
     let server = of_digits();
     let (store, _) = open(&server.url, &quick());
     for path in ["nothing", "gone"] {
@@ -60,7 +60,7 @@ fn not_found_and_gone_are_no_such_key() {
 }
 
 #[test]
-fn a_web_server_lists_nothing_and_takes_nothing() {
+fn a_web_server_neither_lists_nor_writes() {
     let server = of_digits();
     let (store, stats) = open(&server.url, &quick());
     assert_eq!(store.list(&Key::root()).unwrap().count(), 0);
@@ -78,7 +78,7 @@ fn a_web_server_lists_nothing_and_takes_nothing() {
 }
 
 #[test]
-fn forbidden_is_no_missing_key_unless_the_user_says_so() {
+fn forbidden_is_an_error_unless_configured() {
     let server = Server::new(|_, _| reply(403, &[], b""));
     let (store, _) = open(&server.url, &quick());
     for error in [get(&store, "a").unwrap_err(), get_range(&store, "a", 0..1).unwrap_err()] {
@@ -93,9 +93,9 @@ fn forbidden_is_no_missing_key_unless_the_user_says_so() {
     assert_eq!(store.stat(&key("a")).unwrap(), None);
 }
 
-/// nginx sends `a|b` to `a%7Cb/`.
+/// nginx redirects `a|b` to `a%7Cb/`.
 #[test]
-fn a_directory_is_known_by_where_the_server_sends_whoever_asks() {
+fn a_redirect_to_a_slash_is_a_directory_however_it_is_encoded() {
     let server = Server::new(|_, _| reply(301, &[("location", "/data/x.zarr/a%7Cb/")], b""));
     let (store, _) = open(&server.url, &ObjectOptions { retries: 0, ..quick() });
     assert_eq!(store.stat(&key("a|b")).unwrap().map(|stat| stat.kind), Some(EntryKind::Prefix));
@@ -114,7 +114,7 @@ fn names_are_escaped_and_the_query_is_kept_but_never_shown() {
 }
 
 #[test]
-fn without_head_the_first_byte_tells_what_is_there() {
+fn without_head_the_first_byte_is_requested() {
     for status in [403, 405, 501] {
         let server = Server::new(move |request, _| match request.method.as_str() {
             "HEAD" => reply(status, &[], b""),
@@ -126,7 +126,7 @@ fn without_head_the_first_byte_tells_what_is_there() {
 }
 
 #[test]
-fn versions_are_tags_else_dates_with_sizes_else_never_the_same() {
+fn versions_are_tags_or_dates_with_sizes_or_unique() {
     let version = |headers: &'static [(&'static str, &'static str)]| {
         let server = Server::new(move |_, _| reply(200, headers, b"12"));
         let (store, _) = open(&server.url, &quick());
@@ -165,7 +165,7 @@ fn user_and_password_of_the_url_become_a_header() {
 }
 
 #[test]
-fn headers_go_to_the_host_that_was_asked_for_and_nowhere_else() {
+fn headers_are_sent_only_to_the_host_of_the_store() {
     let other = Server::new(|_, _| reply(200, &[("etag", "\"there\"")], b"moved"));
     let (same_host, elsewhere) = (other.port, format!("http://localhost:{}/new", other.port));
     let server = Server::new(move |request, _| match request.target.as_str() {
@@ -185,7 +185,7 @@ fn headers_go_to_the_host_that_was_asked_for_and_nowhere_else() {
     assert!(other.requests().iter().all(|request| request.header("x-token").or(request.header("cookie")).is_none()));
 }
 
-/// Also those that are part of the request itself: what S3 is sent with credentials of a session, or the keys of SSE-C.
+/// This includes headers of the request itself, such as session tokens of S3 and keys of SSE-C.
 #[test]
 fn no_secret_of_a_request_goes_to_another_origin() {
     let other = Server::new(|_, _| reply(206, &[("content-range", "bytes 0-3/4")], b"done"));
@@ -193,7 +193,7 @@ fn no_secret_of_a_request_goes_to_another_origin() {
     let server = Server::new(move |_, _| reply(307, &[("location", &elsewhere)], b""));
     let transport =
         Transport::new(vec!["127.0.0.1".into()], HeaderMap::new(), Duration::from_secs(3), 0, Arc::default()).unwrap();
-    let mut ask = Ask::new(Method::GET, server.url.parse().unwrap());
+    let mut ask = ServerRequest::new(Method::GET, server.url.parse().unwrap());
     let secrets = [
         "authorization",
         "cookie",
@@ -217,14 +217,14 @@ fn no_secret_of_a_request_goes_to_another_origin() {
 }
 
 #[test]
-fn a_bad_header_is_refused_without_its_value() {
+fn an_invalid_header_is_refused_without_showing_its_value() {
     let headers = vec![("no name".to_string(), "secret".to_string())];
     let error = ObjectStore::open("http://h/x", &ObjectOptions { headers, ..quick() }, Arc::default()).err().unwrap();
     assert!(error.message().contains("no name") && !error.message().contains("secret"), "{error}");
 }
 
 #[test]
-fn many_are_asked_at_once_and_answered_in_order() {
+fn stat_many_sends_concurrent_requests_and_keeps_their_order() {
     let server = Server::new(|request, _| {
         let number: usize = request.target.rsplit('/').next().unwrap().parse().unwrap();
         std::thread::sleep(Duration::from_millis(if number.is_multiple_of(7) { 60 } else { 20 }));
@@ -239,7 +239,7 @@ fn many_are_asked_at_once_and_answered_in_order() {
     });
     let expected: Vec<_> = (0..200).map(|n| (n % 3 != 0).then_some(n)).collect();
     assert_eq!(sizes, expected);
-    // one after the other they take more than 4 s
+    // one after the other, the requests would take more than 4 s
     assert!(begin.elapsed() < Duration::from_secs(2), "{:?}", begin.elapsed());
     assert_eq!(stats.requests.get(), 200);
     let mut answers = 0;
@@ -251,7 +251,7 @@ fn many_are_asked_at_once_and_answered_in_order() {
 }
 
 #[test]
-fn many_threads_wait_at_once() {
+fn many_threads_can_wait_together() {
     let server = Server::new(|_, _| {
         std::thread::sleep(Duration::from_millis(200));
         reply(200, &[], b"1")
@@ -268,7 +268,7 @@ fn many_threads_wait_at_once() {
 }
 
 #[test]
-fn a_server_that_keeps_no_connections_is_asked_few_at_a_time() {
+fn a_server_that_closes_connections_gets_few_requests_at_a_time() {
     let under_way = Arc::new(AtomicUsize::new(0));
     let most = Arc::new(AtomicUsize::new(0));
     let (now, highest) = (under_way.clone(), most.clone());

@@ -1,4 +1,4 @@
-//! Archives that are replaced, rewritten or removed while they are read: what is read is of one archive.
+//! Archives that are replaced, rewritten or removed while they are read: every result comes from one version.
 
 use super::*;
 use std::path::Path;
@@ -8,14 +8,14 @@ fn local(home: &Path) -> ZipStore {
     ZipStore::open(Arc::new(DirectoryStore::open(home).unwrap()), &key("x.zip")).unwrap()
 }
 
-/// The archive becomes another one as programs do it: by a rename.
+/// Replaces the archive by a rename, as programs do.
 fn replace(home: &Path, bytes: &[u8]) {
     std::fs::write(home.join("new"), bytes).unwrap();
     std::fs::rename(home.join("new"), home.join("x.zip")).unwrap();
 }
 
 #[test]
-fn a_replaced_archive_is_seen_and_its_members_are_others() {
+fn a_replaced_archive_is_noticed() {
     let home = tempfile::tempdir().unwrap();
     let bytes = archive(&[member("a", "one"), member("b", "same")]);
     replace(home.path(), &bytes);
@@ -27,9 +27,9 @@ fn a_replaced_archive_is_seen_and_its_members_are_others() {
     assert_eq!(store.stat(&key("c")).unwrap().unwrap().size, 3);
     assert_eq!((get(&store, "a").unwrap(), get(&store, "c").unwrap().unwrap()), (None, b"new".to_vec()));
     assert_ne!(version(), before);
-    // what was begun is finished with the archive of then
+    // a listing continues with the version in which it began
     assert_eq!(listing.map(|e| e.unwrap().name).collect::<Vec<_>>(), ["a", "b"]);
-    // the same bytes again are another archive
+    // another archive with the same bytes has another version
     let before = version();
     replace(home.path(), &bytes);
     store.forget(&Key::root());
@@ -37,20 +37,20 @@ fn a_replaced_archive_is_seen_and_its_members_are_others() {
 }
 
 #[test]
-fn an_archive_written_in_place_is_opened_anew() {
+fn an_archive_written_in_place_is_reopened() {
     let home = tempfile::tempdir().unwrap();
     let [old, new] = [1u8, 2].map(|i| archive(&[member("a", vec![i; 100]), member("b", vec![i; 100]).deflated()]));
     replace(home.path(), &old);
     let store = local(home.path());
     assert_eq!(get(&store, "a").unwrap().unwrap(), [1; 100]);
-    // the clock that stamps files has ticks
+    // timestamps of files have a coarse clock
     std::thread::sleep(Duration::from_millis(20));
     std::fs::write(home.path().join("x.zip"), &new).unwrap();
     assert_eq!((get(&store, "a").unwrap().unwrap(), get(&store, "b").unwrap().unwrap()), (vec![2; 100], vec![2; 100]));
 }
 
 #[test]
-fn a_removed_archive_is_an_error_not_an_empty_one() {
+fn a_removed_archive_is_an_error() {
     let home = tempfile::tempdir().unwrap();
     replace(home.path(), &archive(&[member("a", "1")]));
     let store = local(home.path());
@@ -70,9 +70,9 @@ fn a_removed_archive_is_an_error_not_an_empty_one() {
 }
 
 #[test]
-fn values_are_of_one_archive_while_it_is_replaced_all_the_time() {
+fn values_come_from_one_archive_during_replacements() {
     let below = Arc::new(MemoryStore::default());
-    // the other members stand elsewhere in each
+    // the other members have other offsets in each version
     let archives: Vec<_> = (0..7u8)
         .map(|i| {
             let value = vec![i; 1000 + 100 * usize::from(i)];

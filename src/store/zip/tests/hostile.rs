@@ -1,4 +1,4 @@
-//! Archives that are cut short, damaged, or made to do harm: each member is what it was or an error, never anything else.
+//! Archives that are truncated, damaged or malicious: each member has its stored value or is an error.
 
 use super::writer::Archive;
 use super::*;
@@ -17,7 +17,7 @@ fn twenty() -> (Vec<Member>, Archive) {
     (members, archive)
 }
 
-/// Everything is asked of the archive; whatever is given must be what was stored. Returns how many members were.
+/// Reads everything and checks that each returned value is the stored one. Returns the number of values.
 fn intact(bytes: &[u8], members: &[Member], parts_may_differ: bool) -> usize {
     let mut least = usize::MAX;
     for store in both(bytes).stores {
@@ -37,7 +37,7 @@ fn intact(bytes: &[u8], members: &[Member], parts_may_differ: bool) -> usize {
                 Err(e) => assert!([libc::EIO, libc::EOPNOTSUPP].contains(&e.errno()), "{e}"),
             }
             match part(&store, name, 3..8) {
-                // a part of stored data has no checksum of its own
+                // a range of stored data has no checksum of its own
                 Ok(Some(value)) => assert!(value == m.value[3..8] || parts_may_differ && !m.is_deflated, "{name}"),
                 Ok(None) => {}
                 Err(e) => assert!([libc::EIO, libc::EOPNOTSUPP].contains(&e.errno()), "{e}"),
@@ -52,7 +52,7 @@ fn intact(bytes: &[u8], members: &[Member], parts_may_differ: bool) -> usize {
 }
 
 #[test]
-fn an_archive_cut_short_anywhere_is_refused() {
+fn a_truncated_archive_is_refused() {
     let (members, archive) = twenty();
     assert_eq!(intact(&archive.bytes, &members, false), 20);
     for len in 0..archive.bytes.len() {
@@ -61,7 +61,7 @@ fn an_archive_cut_short_anywhere_is_refused() {
 }
 
 #[test]
-fn a_flipped_byte_costs_one_member_or_all() {
+fn a_flipped_byte_affects_one_member_or_all() {
     let (members, archive) = twenty();
     let mut refused = 0;
     for at in 0..archive.bytes.len() {
@@ -69,14 +69,14 @@ fn a_flipped_byte_costs_one_member_or_all() {
         bytes[at] ^= [0x01, 0x80, 0xff][at % 3];
         match intact(&bytes, &members, at < archive.directory) {
             0 if at >= archive.directory => refused += 1,
-            // a damaged size may make it overlap its neighbour
+            // a damaged size may overlap the next member
             n => assert!(n >= 18, "{at}: {n}"),
         }
     }
     assert!(refused > 0 && refused < archive.bytes.len() - archive.directory, "{refused}");
 }
 
-/// The error that the member `a` of an archive gives, by get and by a part.
+/// Returns the error of the member `a`, from `get` and `get_range`.
 fn refused(members: &[Member]) -> [String; 2] {
     let Both { _home, stores } = both(&archive(members));
     let [local, far] = stores.map(Result::unwrap);
@@ -91,26 +91,26 @@ fn refused(members: &[Member]) -> [String; 2] {
 }
 
 #[test]
-fn what_a_member_is_refused_for() {
+fn members_are_refused_with_a_reason() {
     let a = || member("a", vec![5; 3000]);
     let both_ways = |m: Member, why: &str| assert_eq!(refused(&[m]), [why; 2]);
-    both_ways(Member { flags: 1, ..a() }, "an encrypted member of a zip archive");
-    let only = "in the zip archive, of which only stored and deflated members are read";
+    both_ways(Member { flags: 1, ..a() }, "encrypted in the zip archive");
+    let only = "in the zip archive; only stored and deflated members can be read";
     both_ways(Member { method: Some(12), ..a() }, &format!("compressed by bzip2 {only}"));
     both_ways(Member { method: Some(77), ..a() }, &format!("compressed by method 77 {only}"));
-    let sizes = "its two sizes in the archive's directory contradict each other";
+    let sizes = "its sizes in the central directory contradict each other";
     both_ways(Member { size: Some(2999), ..a() }, sizes);
     both_ways(Member { size: Some(1 << 40), is_large: true, ..a().deflated() }, sizes);
-    both_ways(Member { size: Some(2999), ..a().deflated() }, "deflate: holds more than 2999 bytes");
+    both_ways(Member { size: Some(2999), ..a().deflated() }, "deflate: more than 2999 bytes");
     both_ways(Member { size: Some(3001), ..a().deflated() }, "it inflates to 3000 bytes, not 3001");
     let crc = format!("its crc32 is {:08x}, the archive says 00000007", crc32fast::hash(&a().value));
     both_ways(Member { crc: Some(7), ..a().deflated() }, &crc);
     assert_eq!(refused(&[Member { crc: Some(7), ..a() }]), [crc, String::new()]);
-    let overlaps = "its bytes in the archive are another's, too: no archiver does that";
+    let overlaps = "it shares bytes with another member of the archive";
     assert_eq!(refused(&[a(), Member { stands_at: Some(0), ..member("b", "") }]), [overlaps; 2]);
     let large = Member { size: Some(1 << 40), stored_size: Some(1 << 40), is_large: true, ..a() };
     assert_eq!(refused(&[large]), [overlaps; 2]);
-    let another = "another member stands where the archive's directory says it does";
+    let another = "another member is at its offset in the archive";
     assert_eq!(
         refused(&[member("b", ""), member("b", "later"), Member { stands_at: Some(0), ..member("a", "") }]),
         [another; 2]
@@ -118,7 +118,7 @@ fn what_a_member_is_refused_for() {
 }
 
 #[test]
-fn a_value_larger_than_the_limit_is_not_even_read() {
+fn a_value_above_the_limit_is_not_read() {
     let members = [member("a", vec![0; 5000]), member("b", vec![0; 5000]).deflated()];
     for store in both(&archive(&members)).stores.map(Result::unwrap) {
         for name in ["a", "b"] {
@@ -145,17 +145,17 @@ fn names_that_cannot_be_keys_are_left_out() {
 }
 
 #[test]
-fn an_end_that_lies_is_refused() {
+fn a_wrong_end_record_is_refused() {
     let whole = archive_with(&[member("a", "1"), member("b", "2")], b"", false);
     let end = whole.bytes.len() - 22;
-    // where, what, and what is said
+    // offset, bytes, message
     let lies: [(usize, &[u8], &str); 6] = [
-        (4, &[1], "one part of an archive split in several: join them first"),
-        (10, &[3], "its directory has 2 members, not 3"),
-        (12, &[1], "its directory doesn't stand where its end record says"),
-        (12, &[255, 255, 255, 255], "its directory doesn't stand where its end record says"),
-        (16, &[255, 255, 255, 255], "its directory doesn't stand where its end record says"),
-        (20, &[1], "no zip archive, or cut short: it has no end record"),
+        (4, &[1], "one part of a split archive; join the parts first"),
+        (10, &[3], "its central directory has 2 members, not 3"),
+        (12, &[1], "its central directory is not at the offset in its end record"),
+        (12, &[255, 255, 255, 255], "its central directory is not at the offset in its end record"),
+        (16, &[255, 255, 255, 255], "its central directory is not at the offset in its end record"),
+        (20, &[1], "not a zip archive, or truncated: the end record is missing"),
     ];
     for (at, lie, why) in lies {
         let mut bytes = whole.bytes.clone();

@@ -1,30 +1,30 @@
-//! Archives as bytes, written field by field, so that a test can have any of them wrong.
+//! Writes archives field by field, so that a test can make any of them wrong.
 
 use crate::zarr::codec::deflate_for_tests;
 
-/// One member to be written.
+/// A member to write.
 #[derive(Clone)]
 pub struct Member {
     pub name: Vec<u8>,
     pub value: Vec<u8>,
     pub is_deflated: bool,
     pub flags: u16,
-    /// None: as `is_deflated` says.
+    /// Compression method; `None` is the one of `is_deflated`.
     pub method: Option<u16>,
-    /// What both headers say of the value's size; None: the truth.
+    /// Size of the value in both headers; `None` is the true one.
     pub size: Option<u64>,
-    /// Likewise of the bytes in the archive.
+    /// Size in the archive in both headers; `None` is the true one.
     pub stored_size: Option<u64>,
     pub crc: Option<u32>,
-    /// Sizes stand behind the data, and in the directory.
+    /// Whether the sizes follow the data and are missing in the local header.
     pub has_descriptor: bool,
-    /// Sizes and offset stand in the zip64 field.
+    /// Whether sizes and offset are in the zip64 extra field.
     pub is_large: bool,
-    /// Bytes of an extra field in the member's own header alone.
+    /// Size of an extra field in the local header only.
     pub own_extra: usize,
-    /// Of MS-DOS.
+    /// Time in the format of MS-DOS.
     pub date: u16,
-    /// The directory says that it stands where the member of that number does.
+    /// Number of the member whose offset the central directory states.
     pub stands_at: Option<usize>,
 }
 
@@ -68,11 +68,11 @@ impl Member {
     }
 }
 
-/// An archive, its directory and the end.
+/// An archive in its parts: members, central directory, end records.
 #[derive(Default)]
 pub struct Archive {
     pub bytes: Vec<u8>,
-    /// Where the directory begins.
+    /// Offset of the central directory.
     pub directory: usize,
 }
 
@@ -88,7 +88,7 @@ fn puts<const N: usize>(out: &mut Vec<u8>, fields: [(usize, u64); N]) {
 
 const LARGE: u64 = 0xffff_ffff;
 
-/// The archive of `members` with a comment; with `zip64` the end record leaves all to the larger one.
+/// Returns an archive of `members` with a comment; with `zip64`, the end record refers to the zip64 one.
 pub fn archive_with(members: &[Member], comment: &[u8], zip64: bool) -> Archive {
     let (mut out, mut directory, mut offsets) = (Vec::new(), Vec::new(), Vec::new());
     for m in members {

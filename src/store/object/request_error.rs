@@ -1,50 +1,50 @@
-//! Why a request got no answer that could be used, and what of it a program is told. It knows statuses, no keys.
+//! Failed requests, their causes, and the errors that a store returns for them.
 
 use crate::error::{Error, Kind};
 use reqwest::{Method, StatusCode, Url};
 use std::fmt;
 use std::time::Duration;
 
-/// What stood in the way.
+/// Why a request failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Cause {
-    /// No connection, or one that broke.
+    /// No connection, or a broken one.
     Broken(String),
-    /// Nothing came for this long.
+    /// No data arrived for this long.
     TimedOut(Duration),
-    /// The server can't answer now; when it asks to be asked again.
+    /// A temporary failure of the server, with the pause that it asks for.
     Busy(StatusCode, Option<Duration>),
-    /// Fewer bytes than were announced, or more.
+    /// The body was shorter or longer than announced.
     Short {
-        /// Bytes that came.
+        /// Number of bytes received.
         received: u64,
-        /// Bytes announced.
+        /// Number of bytes announced.
         wanted: u64,
     },
-    /// More bytes than the value may have.
+    /// The value exceeds its limit.
     TooLarge {
-        /// As many as are announced.
+        /// Announced size in bytes.
         size: Option<u64>,
-        /// As many may be.
+        /// Maximum size in bytes.
         limit: u64,
     },
-    /// From one place to the next without an end.
+    /// Too many redirects.
     Redirects,
-    /// An answer that makes no sense.
+    /// An answer that violates HTTP or the request.
     Wrong(&'static str),
-    /// A status that is no success, with what the server says of it.
+    /// A status that is not a success, with the explanation of the server.
     Status(StatusCode, String),
-    /// Something of this machine.
+    /// An error of the local system.
     System(Error),
 }
 
 impl Cause {
-    /// True if sending the request again may help.
+    /// Returns whether a retry may succeed.
     pub fn may_pass(&self) -> bool {
         matches!(self, Cause::Broken(_) | Cause::TimedOut(_) | Cause::Busy(..) | Cause::Short { .. })
     }
 
-    /// The pause that the server asks for.
+    /// Returns the pause that the server asks for.
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
             Cause::Busy(_, after) => *after,
@@ -57,14 +57,14 @@ impl fmt::Display for Cause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Cause::Broken(text) => f.write_str(text),
-            Cause::TimedOut(time) => write!(f, "nothing came for {:.1} s (--timeout)", time.as_secs_f32()),
+            Cause::TimedOut(time) => write!(f, "no data for {:.1} s (--timeout)", time.as_secs_f32()),
             Cause::Busy(status, _) => write!(f, "the server answers {status}"),
-            Cause::Short { received, wanted } => write!(f, "{received} bytes came instead of {wanted}"),
+            Cause::Short { received, wanted } => write!(f, "received {received} bytes instead of {wanted}"),
             Cause::TooLarge { size: Some(size), limit } => {
                 write!(f, "{size} bytes, more than the {limit} it may have")
             }
             Cause::TooLarge { size: None, limit } => write!(f, "more than the {limit} bytes it may have"),
-            Cause::Redirects => f.write_str("the server sends from one URL to the next without an end"),
+            Cause::Redirects => f.write_str("too many redirects"),
             Cause::Wrong(text) => f.write_str(text),
             Cause::Status(status, said) if said.is_empty() => write!(f, "the server answers {status}"),
             Cause::Status(status, said) => write!(f, "the server answers {status}: {said}"),
@@ -75,21 +75,21 @@ impl fmt::Display for Cause {
 
 /// A request that failed for good.
 #[derive(Clone, Debug)]
-pub(super) struct Failure {
-    /// Method and URL, without what must not be shown.
+pub(super) struct RequestError {
+    /// Method and URL without secrets.
     request: String,
     host: String,
     cause: Cause,
     tries: u32,
 }
 
-impl Failure {
+impl RequestError {
     pub fn new(method: &Method, url: &Url, cause: Cause, tries: u32) -> Self {
         let host = url.host_str().unwrap_or_default().to_string();
-        Failure { request: format!("{method} {}", super::location::shown(url)), host, cause, tries }
+        RequestError { request: format!("{method} {}", super::store_url::without_secrets(url)), host, cause, tries }
     }
 
-    /// The status that the server answered, where that is what stood in the way.
+    /// Returns the HTTP status, if it was the cause.
     pub fn status(&self) -> Option<u16> {
         match &self.cause {
             Cause::Status(status, _) | Cause::Busy(status, _) => Some(status.as_u16()),
@@ -97,7 +97,7 @@ impl Failure {
         }
     }
 
-    /// The error a store answers.
+    /// Converts the failure to the error that a store returns.
     pub fn into_error(self) -> Error {
         if is_metadata_service(&self.host) {
             return Error::system(libc::EACCES).context(NO_CREDENTIALS);
@@ -116,28 +116,28 @@ impl Failure {
 }
 
 const NO_CREDENTIALS: &str = "no credentials were found in the environment, in a profile or from the machine's role; \
-    --anon asks without";
+    --anon sends none";
 
 fn advice(status: StatusCode) -> &'static str {
     match status.as_u16() {
         403 => {
             "check the credentials, or give --anon for public data, or --403-is-missing if the server answers so for \
-             keys that don't exist"
+             missing keys"
         }
         _ => "check the credentials, or give --anon for public data",
     }
 }
 
-/// The addresses at which clouds tell their own machines who they are.
+/// Returns whether `host` is the metadata service from which machines of a cloud get credentials.
 pub(super) fn is_metadata_service(host: &str) -> bool {
     host.starts_with("169.254.") || host == "metadata.google.internal"
 }
 
-impl fmt::Display for Failure {
+impl fmt::Display for RequestError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.request, self.cause)?;
-        if self.tries > 1 { write!(f, ", {} times", self.tries) } else { Ok(()) }
+        if self.tries > 1 { write!(f, "; {} attempts", self.tries) } else { Ok(()) }
     }
 }
 
-impl std::error::Error for Failure {}
+impl std::error::Error for RequestError {}

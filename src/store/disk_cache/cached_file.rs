@@ -1,6 +1,5 @@
-//! One value in a file: what it is the value of, its version, a checksum for each block, and the bytes. A file that was
-//! torn by a crash, cut short or changed is told by that and never used. It knows neither the file's name nor who
-//! counts its bytes.
+//! A cached value in a file: its name, its version, checksums and the bytes. A file that was torn by a crash, truncated
+//! or changed is detected and never used.
 
 use crate::error::Result;
 use crate::util::memory;
@@ -9,34 +8,34 @@ use std::io::{Result as IoResult, Write};
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
-/// What a file begins with; the last byte is the format's version.
+/// First bytes of a file; the last one is the version of the format.
 const MAGIC: [u8; 8] = *b"zarrfs\0\x01";
 
-/// Bytes before what differs in length: magic, checksum of the header, its length, the value's length, and the lengths
-/// of name and version.
+/// Size of the fixed part of the header in bytes: magic, checksum of the header, its length, and the lengths of value,
+/// name and version.
 const FIXED: usize = 32;
 
-/// Bytes that are checked at a time: a part of a value is read with little beside it.
+/// Number of bytes per checksum. A small block keeps the cost of reading a part low.
 const BLOCK: u64 = 64 << 10;
 
-/// Bytes that are read of a file first: the header of nearly all.
+/// Number of bytes read from a file first, which contain the header of nearly every value.
 const BEGINNING: usize = 4096;
 
-/// A file that holds a whole value.
-pub(super) struct Entry {
+/// An open file with a cached value.
+pub(super) struct CachedFile {
     file: File,
-    /// Of the value, as text.
+    /// Version of the value, as text.
     pub version: String,
-    /// Bytes of the value.
+    /// Size of the value in bytes.
     pub size: u64,
-    /// Where the value begins.
+    /// Offset of the value in the file.
     start: u64,
-    /// Of its blocks.
+    /// CRC-32C of each block.
     checksums: Vec<u32>,
 }
 
-impl Entry {
-    /// The entry in `file`, if it is a whole one and that of `name`.
+impl CachedFile {
+    /// Opens the value in `file`, if the file is complete and has this name.
     pub fn open(file: File, name: &str) -> Option<Self> {
         let file_size = file.metadata().ok().filter(|m| m.is_file())?.len();
         let mut header = read(&file, 0, BEGINNING.min(usize::try_from(file_size).ok()?))?;
@@ -62,10 +61,11 @@ impl Entry {
         }
         let checksums = (0..checksums.len() / 4).filter_map(|i| u32_at(checksums, 4 * i)).collect();
         let version = std::str::from_utf8(version).ok()?.to_string();
-        Some(Entry { file, version, size, start: len as u64, checksums })
+        Some(CachedFile { file, version, size, start: len as u64, checksums })
     }
 
-    /// Reads the bytes of `range` into `out`, fewer where the value ends before; false if they are not what was written.
+    /// Reads the bytes of `range` into `out`, fewer if the value ends earlier. Returns `false` if the bytes are
+    /// damaged.
     pub fn read(&self, range: Range<u64>, out: &mut Vec<u8>) -> Result<bool> {
         let end = range.end.min(self.size);
         let start = range.start.min(end);
@@ -87,13 +87,13 @@ impl Entry {
         Ok(true)
     }
 
-    /// The file the value was read from.
+    /// Returns the file.
     pub fn file(&self) -> &File {
         &self.file
     }
 }
 
-/// What stands before a value in its file.
+/// Returns the header of a value.
 pub(super) fn header(name: &str, version: &str, value: &[u8]) -> Vec<u8> {
     let len = FIXED + name.len() + version.len() + 4 * value.len().div_ceil(BLOCK as usize);
     let mut header = Vec::with_capacity(len);
@@ -111,7 +111,7 @@ pub(super) fn header(name: &str, version: &str, value: &[u8]) -> Vec<u8> {
     header
 }
 
-/// Writes an entry into an empty file.
+/// Writes header and value into an empty file.
 pub(super) fn write(mut file: &File, header: &[u8], value: &[u8]) -> IoResult<()> {
     file.write_all(header)?;
     file.write_all(value)

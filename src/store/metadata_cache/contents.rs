@@ -1,0 +1,318 @@
+//! The content of a metadata cache, within bounded memory, and the rules for its validity. This module sends no requests.
+
+use super::MAX_VALUE;
+use super::bounded_map::BoundedMap;
+use super::pending::PendingStat;
+use crate::store::{Entry, EntryKind, Key, Stat, Version};
+use crate::util::memory::{Grant, Reclaim, lock};
+use lru::LruCache;
+use std::collections::HashMap;
+use std::num::NonZeroUsize;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+use std::time::{Duration, Instant};
+
+/// Maximum number of keys whose metadata is cached, and its maximum size in bytes.
+const MAX_STATS: NonZeroUsize = NonZeroUsize::new(1 << 17).unwrap();
+const MAX_STAT_BYTES: usize = 64 << 20;
+
+/// Maximum number of cached values, and their maximum size in bytes.
+const MAX_VALUES: NonZeroUsize = NonZeroUsize::new(1 << 14).unwrap();
+const MAX_VALUE_BYTES: usize = 16 << 20;
+
+/// Maximum number of cached listings, and their maximum size in bytes.
+const MAX_LISTINGS: NonZeroUsize = NonZeroUsize::new(1 << 10).unwrap();
+const MAX_LISTING_BYTES: usize = 16 << 20;
+
+/// Maximum number of names of a listing that is cached.
+pub(super) const MAX_NAMES: usize = 1 << 13;
+
+/// Maximum number of prefixes whose invalidation is remembered. For older ones, everything counts as invalidated.
+const MAX_FORGOTTEN: NonZeroUsize = NonZeroUsize::new(1 << 12).unwrap();
+
+/// Maximum age of metadata from a listing. It stays valid as long as a program goes through the names of the listing,
+/// since `ls -l` and `find` call `stat` for each name some time after they listed it.
+const LISTING_KEPT: Duration = Duration::from_secs(60);
+
+/// Maximum pause between two of these calls, unless the time to live is longer.
+const LISTING_PAUSE: Duration = Duration::from_secs(1);
+
+/// Memory of an entry without the text of its key, name or version, in bytes.
+const ENTRY_SIZE: usize = 256;
+
+/// Memory is granted in steps of this many bytes.
+const GRANT_STEP: usize = 256 << 10;
+
+/// Cached metadata, values and listings.
+pub(super) struct CacheContents {
+    /// Time to live; `None` is forever.
+    ttl: Option<Duration>,
+    /// Number of calls of [`Self::forget`]. What was requested in an earlier generation may be invalid.
+    generation: u64,
+    /// Generation in which each prefix was invalidated.
+    forgotten: LruCache<Key, u64>,
+    /// Everything up to this generation is invalid.
+    all_forgotten: u64,
+    stats: BoundedMap<CachedStat>,
+    pending: HashMap<Key, Arc<PendingStat>>,
+    values: BoundedMap<(Version, Vec<u8>)>,
+    listings: BoundedMap<CachedListing>,
+    running: Vec<Weak<ListingRun>>,
+    /// Memory of stats, values and listings.
+    memory: Grant,
+}
+
+impl Reclaim for Mutex<CacheContents> {
+    fn reclaim(&self) {
+        if let Ok(mut contents) = self.try_lock() {
+            contents.clear();
+        }
+    }
+}
+
+/// Metadata of a key; `None` if the key does not exist.
+struct CachedStat {
+    stat: Option<Stat>,
+    generation: u64,
+    source: StatSource,
+}
+
+/// Where cached metadata came from, which determines how long it is valid.
+enum StatSource {
+    /// A request for this key, which ended at this time.
+    Request(Instant),
+    /// A listing of the level above.
+    Listing(Arc<ListingRun>),
+}
+
+/// A complete listing, the time when it ended, and its names.
+type CachedListing = (Arc<ListingRun>, Instant, Arc<Vec<Entry>>);
+
+/// A listing that is running or has ended.
+pub(super) struct ListingRun {
+    /// The prefix that is listed.
+    pub prefix: Key,
+    generation: u64,
+    began: Instant,
+    /// Protects the time of the latest use.
+    used: Mutex<Instant>,
+    /// Whether the listing has ended, or the level has changed since the listing began: later names may be stale.
+    is_closed: AtomicBool,
+}
+
+impl CacheContents {
+    /// Creates an empty cache whose entries live for `ttl`, or forever.
+    pub fn new(ttl: Option<Duration>) -> Self {
+        CacheContents {
+            ttl,
+            generation: 1,
+            forgotten: LruCache::new(MAX_FORGOTTEN),
+            all_forgotten: 0,
+            stats: BoundedMap::new(MAX_STATS, MAX_STAT_BYTES),
+            pending: HashMap::new(),
+            values: BoundedMap::new(MAX_VALUES, MAX_VALUE_BYTES),
+            listings: BoundedMap::new(MAX_LISTINGS, MAX_LISTING_BYTES),
+            running: Vec::new(),
+            memory: Grant::default(),
+        }
+    }
+
+    fn clear(&mut self) {
+        self.stats.clear();
+        self.values.clear();
+        self.listings.clear();
+        self.memory.shrink_to(0);
+    }
+
+    /// Adjusts the grant after a change. If the memory is not granted, nothing is cached.
+    fn update_grant(&mut self) {
+        let size = self.stats.size() + self.values.size() + self.listings.size();
+        let granted = self.memory.bytes();
+        if size + 2 * GRANT_STEP < granted {
+            self.memory.shrink_to(size);
+        } else if size > granted && self.memory.grow(GRANT_STEP.max(size - granted)).is_err() {
+            self.clear();
+        }
+    }
+
+    fn insert_stat(&mut self, key: Key, cached: CachedStat) {
+        let tag = match &cached.stat {
+            Some(Stat { version: Version::Tag(tag), .. }) => tag.len(),
+            _ => 0,
+        };
+        let size = ENTRY_SIZE + key.as_str().len() + tag;
+        self.stats.insert(key, cached, size);
+        self.update_grant();
+    }
+
+    /// Returns whether neither `key` nor a prefix above it was invalidated since `generation`.
+    fn is_current(&self, key: &Key, generation: u64) -> bool {
+        generation > self.all_forgotten
+            && upwards(key).all(|above| self.forgotten.peek(&above).is_none_or(|&at| at < generation))
+    }
+
+    fn is_young(&self, since: Instant) -> bool {
+        self.ttl.is_none_or(|ttl| since.elapsed() < ttl)
+    }
+
+    /// Returns the metadata of `key`, if it is cached and valid.
+    pub fn stat(&mut self, key: &Key) -> Option<Option<Stat>> {
+        let cached = self.stats.get(key)?;
+        let (stat, generation) = (cached.stat.clone(), cached.generation);
+        let is_young = match &cached.source {
+            StatSource::Request(at) => self.ttl.is_none_or(|ttl| at.elapsed() < ttl),
+            StatSource::Listing(run) => run.is_used(self.ttl),
+        };
+        (is_young && self.is_current(key, generation)).then_some(stat)
+    }
+
+    /// Returns the request for the metadata of `key`, and whether the caller must send it.
+    pub fn request(&mut self, key: &Key) -> (Arc<PendingStat>, bool) {
+        match self.pending.get(key) {
+            Some(pending) if !pending.is_finished() && self.is_current(key, pending.generation) => {
+                (pending.clone(), false)
+            }
+            _ => {
+                let pending = Arc::new(PendingStat::new(self.generation));
+                self.pending.insert(key.clone(), pending.clone());
+                (pending, true)
+            }
+        }
+    }
+
+    /// Inserts the result of a request, or `None` after an error, unless the key was invalidated meanwhile.
+    pub fn finish(&mut self, key: &Key, pending: &Arc<PendingStat>, stat: Option<&Option<Stat>>) {
+        if self.pending.get(key).is_some_and(|current| Arc::ptr_eq(current, pending)) {
+            self.pending.remove(key);
+            if let Some(stat) = stat
+                && self.is_current(key, pending.generation)
+            {
+                let (generation, source) = (pending.generation, StatSource::Request(Instant::now()));
+                self.insert_stat(key.clone(), CachedStat { stat: stat.clone(), generation, source });
+            }
+        }
+    }
+
+    /// Inserts metadata from a listing, unless a valid request for the key is cached.
+    pub fn record(&mut self, key: Key, stat: Stat, run: &Arc<ListingRun>) {
+        *lock(&run.used) = Instant::now();
+        let is_requested = self.stats.peek(&key).is_some_and(|cached| match &cached.source {
+            StatSource::Request(at) => self.is_young(*at) && self.is_current(&key, cached.generation),
+            StatSource::Listing(_) => false,
+        });
+        if !is_requested && !run.is_closed() && self.is_current(&key, run.generation) {
+            let (generation, source) = (run.generation, StatSource::Listing(run.clone()));
+            self.insert_stat(key, CachedStat { stat: Some(stat), generation, source });
+        }
+    }
+
+    /// Returns the value of `key`, if it is cached in this version.
+    pub fn value(&mut self, key: &Key, version: &Version) -> Option<&[u8]> {
+        self.values.get(key).filter(|(cached, _)| cached == version).map(|(_, value)| value.as_slice())
+    }
+
+    /// Returns whether a value of `key` is cached.
+    pub fn has_value(&self, key: &Key) -> bool {
+        self.values.peek(key).is_some()
+    }
+
+    /// Inserts a value, if it is small. It is returned only for a key whose metadata has the same version.
+    pub fn insert_value(&mut self, key: &Key, version: Version, value: &[u8]) {
+        match value.len() > MAX_VALUE {
+            true => self.values.remove(key),
+            false => {
+                let size = ENTRY_SIZE + key.as_str().len() + value.len();
+                self.values.insert(key.clone(), (version, value.to_vec()), size);
+            }
+        }
+        self.update_grant();
+    }
+
+    /// Returns the names below `prefix`, if they are cached and valid.
+    pub fn listing(&mut self, prefix: &Key) -> Option<Arc<Vec<Entry>>> {
+        let (run, ended, entries) = self.listings.get(prefix)?;
+        let (generation, ended, entries) = (run.generation, *ended, entries.clone());
+        (self.is_young(ended) && self.is_current(prefix, generation)).then_some(entries)
+    }
+
+    /// Starts a listing of `prefix`.
+    pub fn begin_listing(&mut self, prefix: &Key) -> Arc<ListingRun> {
+        let now = Instant::now();
+        let run = Arc::new(ListingRun {
+            prefix: prefix.clone(),
+            generation: self.generation,
+            began: now,
+            used: Mutex::new(now),
+            is_closed: AtomicBool::new(false),
+        });
+        self.running.retain(|run| run.upgrade().is_some_and(|run| !run.is_closed()));
+        self.running.push(Arc::downgrade(&run));
+        run
+    }
+
+    /// Inserts a complete listing, unless its level has changed since it began.
+    pub fn insert_listing(&mut self, run: &Arc<ListingRun>, entries: Vec<Entry>) {
+        if !run.is_closed() {
+            let size = entries.iter().map(|entry| ENTRY_SIZE + entry.name.len()).sum();
+            self.listings.insert(run.prefix.clone(), (run.clone(), Instant::now(), Arc::new(entries)), size);
+            self.update_grant();
+        }
+    }
+
+    /// Invalidates what is known about `prefix` and all keys below it.
+    pub fn forget(&mut self, prefix: &Key) {
+        let pushed = self.forgotten.push(prefix.clone(), self.generation);
+        if let Some((_, at)) = pushed.filter(|(key, _)| key != prefix) {
+            self.all_forgotten = self.all_forgotten.max(at);
+        }
+        self.generation += 1;
+    }
+
+    /// Records that a value or prefix was created at `key` or, with `removed`, was removed. Prefixes above may have been
+    /// created or removed with it.
+    pub fn changed(&mut self, key: &Key, removed: bool) {
+        for (level, above) in upwards(key).enumerate() {
+            let is_prefix = |cached: &CachedStat| cached.stat.as_ref().is_some_and(|s| s.kind == EntryKind::Prefix);
+            if level == 0 || removed || !self.stats.peek(&above).is_some_and(is_prefix) {
+                self.stats.remove(&above);
+            }
+            self.pending.remove(&above);
+            if level > 0 {
+                self.listings.remove(&above);
+            }
+        }
+        self.update_grant();
+        for run in self.running.iter().filter_map(Weak::upgrade) {
+            if key.relative_to(&run.prefix).is_some() {
+                run.close();
+            }
+        }
+    }
+}
+
+impl ListingRun {
+    /// Ends the listing: no further metadata is taken from it.
+    pub fn close(&self) {
+        self.is_closed.store(true, Ordering::Relaxed);
+    }
+
+    fn is_closed(&self) -> bool {
+        self.is_closed.load(Ordering::Relaxed)
+    }
+
+    /// Returns whether a program still goes through the names of the listing. Each call counts as a use.
+    fn is_used(&self, ttl: Option<Duration>) -> bool {
+        let Some(ttl) = ttl else { return true };
+        let mut used = lock(&self.used);
+        let is_used = used.elapsed() < ttl.max(LISTING_PAUSE) && self.began.elapsed() < LISTING_KEPT.max(ttl);
+        if is_used {
+            *used = Instant::now();
+        }
+        is_used
+    }
+}
+
+/// Returns `key` and all keys above it, up to the root.
+fn upwards(key: &Key) -> impl Iterator<Item = Key> + use<> {
+    std::iter::successors(Some(key.clone()), |key| (!key.is_root()).then(|| key.parent()))
+}
