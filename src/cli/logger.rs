@@ -3,6 +3,7 @@
 use super::Failure;
 use super::systemd::{self, Journal};
 use crate::error::{Error, one_line};
+use chrono::{DateTime, SecondsFormat, Utc};
 use clap::Args;
 use env_logger::{Builder, Target};
 use log::{LevelFilter, Record};
@@ -10,6 +11,7 @@ use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 /// Options of the log.
 #[derive(Args)]
@@ -48,13 +50,18 @@ pub fn start(level: LevelFilter, file: Option<&Path>) -> Result<(), Failure> {
     match file {
         Some(path) => {
             builder.target(Target::Pipe(Box::new(open(path)?)));
-            builder.format(|out, r| writeln!(out, "{} {:<5} {}", out.timestamp_seconds(), r.level(), text(r)));
+            builder.format(|out, r| writeln!(out, "{} {:<5} {}", timestamp(), r.level(), text(r)));
         }
         None => {
             builder.format(|out, r| writeln!(out, "zarrfs: {}: {}", r.level().as_str().to_lowercase(), text(r)));
         }
     }
     started(builder)
+}
+
+/// Returns the current time in UTC, to the second.
+fn timestamp() -> String {
+    DateTime::<Utc>::from(SystemTime::now()).to_rfc3339_opts(SecondsFormat::Secs, true)
 }
 
 /// The message of a record.
