@@ -1,4 +1,7 @@
-"""Fills and empties a bucket by the client of its maker: buckets.py s3|azure ENDPOINT upload|download|remove FOLDER BUCKET/PATH"""
+"""Uploads to, downloads from or removes from a bucket with the vendor's own client.
+
+    buckets.py s3|azure ENDPOINT upload|download|remove FOLDER BUCKET/PATH
+"""
 
 import os
 import sys

@@ -4,7 +4,7 @@
     changed.py check STORE      (with zarr 2.18 or zarr 3)
     changed.py consolidated STORE   (likewise; of the metadata alone)
 
-What is done in between stands in tests/metadata.rs.
+The changes are in tests/metadata.rs.
 """
 import sys
 import warnings
@@ -52,7 +52,7 @@ def consolidated(store):
         zarr.consolidate_metadata(store)
         with open(f"{store}/.zmetadata") as file:
             theirs = json.load(file)
-        # as text: NaN is not equal to itself
+        # compare as text, since NaN is not equal to itself
         assert json.dumps(ours, sort_keys=True) == json.dumps(theirs, sort_keys=True)
     print(f"zarr {zarr.__version__}: consolidated as it should be")
 
@@ -63,7 +63,7 @@ def check(store):
     for root in plain, zarr.open_consolidated(store, mode="r"):
         assert sorted(root) == ["g", "h"], sorted(root)
         assert sorted(root["g"]) == ["a"] and sorted(root["h"]) == ["b", "inner", "new"], sorted(root["h"])
-        # shrunk, and grown again: what had left it is gone
+        # after shrinking and growing again, removed items have the fill value
         a, f, new = root["g/a"], root["h/b"], root["h/new"]
         assert np.array_equal(a[...], resized(resized(A, (6, 8), -1.5), (11, 8), -1.5))
         assert a.attrs["units"] == {"si": True} and np.isnan(a.attrs["missing"])

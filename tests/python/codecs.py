@@ -1,11 +1,11 @@
-"""Cases for tests/codecs.rs: what numcodecs makes of arrays, and whether it reads what this project makes.
+"""Cases for tests/codecs.rs: how numcodecs encodes and decodes arrays, and whether it decodes what zarrfs encodes.
 
 First every case goes to standard output, as fields of a 4-byte little-endian length and as many bytes, where the length
 0xffffffff stands for "none, numcodecs raised": the codec's configuration as JSON, flags (text), item size (text), the
 bytes to encode, what numcodecs encodes them to, the item size of that (text), what numcodecs decodes that to. A case
 without bytes to encode has a configuration and encoded bytes only. A field of the three bytes "end" ends the list.
 
-Then standard input brings fields again, in triples: configuration, bytes encoded by this project, bytes that they must
+Then standard input brings fields again, in triples: configuration, bytes encoded by zarrfs, bytes that they must
 decode to; and the answers go out, one field each: "ok" or what is wrong. It takes one argument, the random seed.
 """
 
@@ -26,7 +26,7 @@ SIZES = (0, 1, 2, 37, 1001)
 
 
 def crc32c(data, _=0):
-    """The checksum that numcodecs leaves to a package of its own."""
+    """Computes the CRC-32C, for which numcodecs needs another package."""
     crc = 0xFFFFFFFF
     for byte in bytes(data):
         crc ^= byte
@@ -74,7 +74,7 @@ def codec_of(config):
 
 
 def attempt(action):
-    """The result, or None where numcodecs refuses."""
+    """Returns the result of `action`, or None if numcodecs raises."""
     try:
         return action()
     except (AttributeError, AssertionError):
@@ -84,19 +84,19 @@ def attempt(action):
 
 
 def case(config, array, flags="exact"):
-    """An array to encode, and what it decodes to."""
+    """Prints a case of an array that is encoded and decoded again."""
     encoded = attempt(lambda: codec_of(config).encode(array.copy()))
     data = None if encoded is None else raw(encoded)
     itemsize = None if encoded is None else str(getattr(encoded, "itemsize", 1) if hasattr(encoded, "dtype") else 1)
     decoded = None if data is None else attempt(lambda: raw(codec_of(config).decode(data)))
     if flags != "exact" and data is not None and decoded is None:
-        return  # a compressor that can't read its own empty buffer
+        return  # a compressor that cannot decode its own empty buffer
     for field in (json.dumps(config), flags, str(array.itemsize), array.tobytes(), data, itemsize, decoded):
         put(field)
 
 
 def stored(config, data):
-    """Bytes to decode only."""
+    """Prints a case of encoded bytes that are only decoded."""
     decoded = attempt(lambda: raw(codec_of(config).decode(data)))
     for field in (json.dumps(config), "exact", "1", None, data, "1", decoded):
         put(field)
@@ -108,7 +108,7 @@ EDGES += [1 + 2**-11 + 2**-40, 1 + 2**-11, 1 + 3 * 2**-11]
 
 
 def values(rng, dtype, n, tame=False):
-    """Numbers of every kind; tame ones grow slowly and fit all types."""
+    """Returns numbers of every kind. Tame ones grow slowly and fit into every dtype."""
     dtype = np.dtype(dtype)
     if tame:
         return np.cumsum(rng.integers(0, 2, n)).clip(0, 120).astype(dtype)
@@ -139,7 +139,7 @@ def pairs(rng):
 
 
 def undefined(*dtypes):
-    """numpy's casts from floats to u4 depend on the length of the array where the value does not fit."""
+    """Returns whether a cast is undefined: NumPy casts floats that do not fit into u4 differently by the array's length."""
     kinds = {np.dtype(d).str[1:] for d in dtypes}
     return "u4" in kinds and bool(kinds & {"f2", "f4", "f8", "c8", "c16"} or len(kinds) > 1)
 

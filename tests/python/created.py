@@ -1,8 +1,8 @@
-"""Opens arrays that `zarrfs create` has made, with zarr 2.18 or zarr 3, and compares what they are.
+"""Opens arrays that `zarrfs create` has created with zarr 2.18 or zarr 3, and compares them with zarr.create.
 
     created.py STORE EXPECTED
 
-EXPECTED is a JSON object: of each array's path the arguments of zarr.create that make the same one. With zarr 2.18 the
+EXPECTED is a JSON object: by each array's path, the arguments of zarr.create for an equal array. With zarr 2.18 the
 documents are compared with those that zarr writes, and an array is written and read.
 """
 import json

@@ -1,4 +1,4 @@
-"""What must be found in the arrays of geo.py, by whichever program; no program of its own."""
+"""A module with the values, coordinates and attributes that any program must find in the arrays of geo.py."""
 import json
 import os
 
@@ -11,7 +11,7 @@ MAX_SHOWN = 300
 
 
 class Array:
-    """What is known of an array, and where its files are."""
+    """An array, its expected properties and the paths of its files."""
 
     def __init__(self, mount, directory, entry):
         self.__dict__.update(UNTOLD | entry)
@@ -23,14 +23,14 @@ class Array:
         self.dtype = np.dtype(self.dtype)
 
     def values(self):
-        """By zarr-python."""
+        """The values as zarr-python reads them."""
         return zarr.open_array(self.stored, mode="r")[...]
 
     def write(self, values):
         zarr.open_array(self.stored, mode="r+")[...] = values
 
     def numbers(self):
-        """As programs have them that know no booleans."""
+        """The values for programs without a boolean type."""
         values = self.values()
         return values.astype("u1") if values.dtype.kind == "b" else values
 
@@ -41,15 +41,15 @@ class Array:
         return os.path.exists(self.file(name))
 
     def fill(self):
-        """What stands for missing values, as an item holds it; None if nothing does."""
+        """The value of missing items, in the array's dtype, or None."""
         return None if self.nodata is None else float(self.dtype.type(self.nodata))
 
     def is_named(self):
-        """Something tells the names of its axes."""
+        """Whether the names of the axes are known."""
         return self.told and len(self.shape) > 0
 
     def is_fill(self, value):
-        """As an item holds it: 1e20 is no exact float of 4 bytes."""
+        """The value in the array's dtype: 1e20 is not exact in 4 bytes."""
         wanted = self.fill()
         return value is None and wanted is None or None not in (value, wanted) and str(self.dtype.type(value)) == str(self.dtype.type(wanted))
 
@@ -57,24 +57,24 @@ class Array:
         return [axis["name"] for axis in self.axes]
 
     def is_regular(self):
-        """Some axis has equal steps."""
+        """Whether any axis has equal steps."""
         return any("step" in axis for axis in self.axes)
 
     def steps(self):
-        """Along each axis, the fastest first: 1 where nothing tells."""
+        """The steps along the axes, the fastest first. An unknown step is 1."""
         return [float(axis.get("step", 1)) for axis in reversed(self.axes)]
 
     def origin(self):
-        """The first coordinates, the fastest axis' first: 0 where nothing tells."""
+        """The first coordinates, of the fastest axis first. An unknown one is 0."""
         return [float(axis.get("first", 0)) for axis in reversed(self.axes)]
 
     def coordinates(self, n):
-        """Of an axis; None where nothing tells."""
+        """The value for an axis, or None if it is unknown."""
         axis, count = self.axes[n], self.shape[n]
         return axis.get("values") or ([axis["first"] + axis["step"] * i for i in range(count)] if "step" in axis else None)
 
     def labels(self):
-        """Of each plane: the name and the coordinate of each leading axis."""
+        """The name and coordinate of each leading axis, for every plane."""
         leading = range(len(self.shape) - 2)
         for place in np.ndindex(*(self.shape[n] for n in leading)):
             coordinates = [self.coordinates(n) for n in leading]
@@ -82,11 +82,11 @@ class Array:
 
 
 class Different(Exception):
-    """Something is not as it must be."""
+    """Raised when a value differs from the expected one."""
 
 
 def same(what, got, want):
-    """Equal, in values and in shape; floats to the digits that text keeps."""
+    """Checks values and shape for equality, and floats to the digits of their text."""
     if isinstance(want, np.ndarray):
         return same_arrays(what, np.asarray(got), want)
     if isinstance(want, (list, tuple)) and any(isinstance(x, float) for x in want):
@@ -110,12 +110,12 @@ def same_arrays(what, got, want):
 
 
 def planes(values):
-    """As GDAL has them: bands, lines, samples."""
+    """Returns the values by bands, lines and samples, as GDAL orders them."""
     lines, samples = ([1, 1] + list(values.shape))[-2:]
     return values.reshape(-1, lines, samples)
 
 
 def load(mount, directory):
-    """All arrays of the store that geo.py made, seen through a mount of it."""
+    """Returns all arrays of geo.py's store in a mount of it."""
     with open(os.path.join(directory, "expected.json")) as f:
         return [Array(mount, directory, entry) for entry in json.load(f)]

@@ -1,8 +1,8 @@
-"""Compares the fill values and the attributes of arrays with what they must be.
+"""Compares the fill values and attributes of arrays with the expected ones.
 
     fills.py EXPECTED
 
-EXPECTED is a JSON object: of each array's path `item`, the bytes of its fill value in hex or null, and `attributes`, a
+EXPECTED is a JSON object: by each array's path, `item`, the bytes of its fill value in hex or null, and `attributes`, a
 JSON text as Python reads it.
 """
 import json
@@ -24,7 +24,7 @@ for path, wanted in expected.items():
         item = np.frombuffer(bytes.fromhex(wanted["item"]), dtype=z.dtype)[0]
         read = np.asarray(z[...])
         assert all(repr(value) == repr(item) for value in read.flat), f"{path}: {read}, not {item!r}"
-    # NaN is equal to nothing
+    # NaN is not equal to itself
     ours, theirs = json.dumps(dict(z.attrs)), json.dumps(json.loads(wanted["attributes"]))
     assert ours == theirs, f"{path}: {ours}, not {theirs}"
 print(f"zarr {zarr.__version__}: {len(expected)} arrays")

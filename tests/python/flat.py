@@ -11,7 +11,7 @@ import zarr
 
 
 def flat(path):
-    """C order, the dtype's own byte order; zeros where there is neither chunk nor fill value."""
+    """Returns the bytes in C order and the dtype's byte order. Missing chunks without a fill value are zeros."""
     array = zarr.open_array(zarr.DirectoryStore(path), mode="r")
     out = np.zeros(array.shape, array.dtype)
     if out.size:

@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""Another writer on a store: does what it is told, one command a line, with zarr-python.
+"""Another writer on a store: carries out commands with zarr-python, one per line.
 
     foreign.py ARRAY [LOCKS]      (with zarr 2.18; ARRAY is the directory of an array of bytes of one dimension, LOCKS
                                   that of a ProcessSynchronizer)
 
-    set START VALUE LENGTH      gives so many elements a value
+    set START VALUE LENGTH      sets LENGTH elements to a value
     delete KEY                  deletes a chunk
     resize LENGTH               changes the shape
-    digest                      the SHA-256 of the flat bytes
+    digest                      prints the SHA-256 of the flat bytes
 
-Each is answered with a line when it is done.
+The answer to a command is one line, when the command is done.
 """
 import hashlib
 import sys

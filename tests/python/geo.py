@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Writes a store with what scientists' arrays tell of themselves, and what other programs must find in it.
+"""Writes a store with the conventions of scientific arrays, and the metadata that other programs must find in it.
 
     geo.py DIR      (with zarr 2.18, xarray and rasterio)
 
-DIR gets geo.zarr, written by xarray and zarr-python, and expected.json, by xarray and numpy alone. Of each array that
-holds its key, shape, dtype, the digest of its flat bytes, some values and, where the group tells, dimensions,
+DIR gets geo.zarr, written by xarray and zarr-python, and expected.json, from xarray and numpy alone. For each array it
+contains the key, shape, dtype, digest of the flat bytes, some values and, if the group defines them, dimensions,
 coordinates, geotransform (GDAL's, from corner to corner), EPSG code, nodata, scale, offset, units and long name.
-Groups: climate (north-up), southup, gauss (irregular latitudes), utm (a grid mapping), image (OME-NGFF), gdal (its own
-conventions), dtypes, shapes and orders (which tell nothing).
+Groups: climate (north-up), southup, gauss (irregular latitudes), utm (a grid mapping), image (OME-NGFF), gdal (GDAL's
+conventions), dtypes, shapes and orders (without metadata).
 """
 import hashlib
 import json
@@ -32,7 +32,7 @@ UTM, WGS84 = 32633, 4326
 
 
 def smooth(shape, dtype="f8", scale=1.0):
-    """Values that differ everywhere, exact in every dtype."""
+    """Returns values that all differ and are exact in every dtype."""
     values = np.arange(np.prod(shape, dtype=int)) % 113 * scale
     return values.reshape(shape).astype(dtype)
 
@@ -101,7 +101,7 @@ def utm():
 
 
 def write_gridded(root):
-    """By xarray, which keeps `_FillValue` as the array's fill value."""
+    """Writes groups with xarray, which stores `_FillValue` as the array's fill value."""
     chunks = {"t": (2, 2, 4, 6), "pr": (3, 4, 6), "tas": (2, 6, 10), "rain": (4, 3, 4), "dem": (4, 5), "bands": (1, 7, 9)}
     for name, dataset in {"climate": climate(), "southup": southup(), "gauss": gauss(), "utm": utm()}.items():
         encoding = {v: {"chunks": c, "compressor": Blosc("zstd", 3)} for v, c in chunks.items() if v in dataset}
@@ -113,7 +113,7 @@ def write_gridded(root):
 
 
 def write_image(root):
-    """OME-NGFF 0.4: the scale of each level, then that of the whole image."""
+    """Writes an OME-NGFF 0.4 image, with a scale for each level and one for the whole image."""
     group = zarr.open_group(os.path.join(root, "image"), "w")
     axes = [{"name": "c", "type": "channel"}] + [{"name": n, "type": "space", "unit": "micrometer"} for n in "zyx"]
     levels = []
@@ -129,7 +129,7 @@ def write_image(root):
 
 
 def write_gdal(root):
-    """As GDAL's Zarr driver writes a raster."""
+    """Writes a raster as GDAL's Zarr driver does."""
     group = zarr.open_group(os.path.join(root, "gdal"), "w")
     height = group.create_dataset("height", data=smooth((8, 12), "<f4", 2), chunks=(4, 4), fill_value=-32767)
     crs = rasterio.crs.CRS.from_epsg(UTM)
@@ -171,7 +171,7 @@ def write_bare(root):
 
 
 def axis(name, coordinates):
-    """First coordinate and step where they are regular, else all of them."""
+    """Returns the first coordinate and the step of regular coordinates, else all coordinates."""
     found = {"name": name}
     if coordinates is not None and len(coordinates) > 1 and coordinates.dtype.kind in "iuf":
         steps = np.diff(coordinates.astype("f8"))
@@ -190,7 +190,7 @@ def geotransform(axes):
 
 
 def number(value):
-    """JSON has no NaN."""
+    """Returns a number for JSON, which has no NaN."""
     return None if value is None else str(value) if np.isnan(value) else np.asarray(value).item()
 
 
@@ -210,7 +210,7 @@ def plain(key, array):
 
 
 def told(root, group):
-    """What xarray finds in a group that it, or GDAL, has written."""
+    """Returns what xarray reads from a group that xarray or GDAL has written."""
     dataset = xarray.open_zarr(os.path.join(root, group), consolidated=False, mask_and_scale=False, decode_times=False)
     for name, variable in dataset.variables.items():
         attributes, values = variable.attrs, zarr.open_array(os.path.join(root, group, name), mode="r")[...]

@@ -1,14 +1,14 @@
-"""Opens arrays that `zarrfs create` has made of many options, reads them, writes them, and compares them with what
-zarr-python makes of the same options.
+"""Opens, reads and writes arrays that `zarrfs create` has created with many options, and compares them with those that
+zarr-python creates with the same options.
 
     grid.py CASES
 
-CASES is a JSON list of objects: `path`, a directory with the arrays `empty` and, but for objects, `full`; `options`, what
-they were made of; `empty` and `full`, the flat bytes that zarrfs reads in them, in hex; `raw`, the bytes that `full` was
-made of.
+CASES is a JSON list of objects: `path`, a directory with the arrays `empty` and, except for objects, `full`; `options`, the
+options; `empty` and `full`, the flat bytes that zarrfs reads from them, in hex; `raw`, the bytes that `full` was
+created from.
 
-With zarr 2.18 an array `theirs` is made beside them, with the same dtype, codecs and fill value, and given the same
-values: it must have the same document and read the same. With zarr 3 what it can read of `theirs` it must read of `full`.
+With zarr 2.18 an array `theirs` is created beside them, with the same dtype, codecs and fill value, and gets the same
+values: its document and its values must be equal. If zarr 3 can read `theirs`, it must read the same from `full`.
 """
 import json
 import sys
@@ -41,7 +41,7 @@ def is_equal(a, b):
     if a.shape != b.shape or a.dtype != b.dtype:
         return False
     if a.dtype.kind in "fc":
-        # a long double has bytes that belong to no number
+        # a long double contains padding bytes
         return np.array_equal(a, b, equal_nan=True)
     if a.dtype.hasobject:
         return all(np.array_equal(x, y) if isinstance(x, np.ndarray) else x == y for x, y in zip(a.flat, b.flat))

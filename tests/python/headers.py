@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Opens the files beside data.raw with the programs they are for, and compares with what zarr-python has of the store.
+"""Opens headers and containers with the libraries they are for, and compares with what zarr-python reads from the store.
 
-    headers.py MOUNT DIR CHECK...      (with requirements-headers.txt; DIR as geo.py has made it)
+    headers.py MOUNT DIR CHECK...      (with requirements-headers.txt; geo.py has written DIR)
 
 Prints what was compared, one line a check; exit code 1 after differences.
 """
@@ -32,7 +32,7 @@ def check(function):
 
 
 def npy_file(values):
-    """What numpy.save writes."""
+    """Returns the bytes that numpy.save writes."""
     out = io.BytesIO()
     np.save(out, np.ascontiguousarray(values).reshape(values.shape))
     return out.getvalue()
@@ -222,7 +222,7 @@ def xarray_netcdf(arrays):
 
 
 def plain(attributes):
-    """Lists and numbers, whatever numpy has them in."""
+    """Converts NumPy values to lists and numbers."""
     return {name: np.asarray(value).tolist() for name, value in attributes.items()}
 
 
@@ -231,7 +231,7 @@ INTEGERS_64 = {"i8", "u8"}
 
 
 def wanted_files(array):
-    """Which formats can describe such an array truly."""
+    """Returns the formats that can describe an array correctly."""
     item, n = array.dtype.str[1:].replace("b1", "u1"), len(array.shape)
     files = {"data.npy", "README.txt"}
     if array.dtype.kind not in "biufc" or item == "f2" or n == 0 or 0 in array.shape:
@@ -273,7 +273,7 @@ FILES = {"npy": "data.npy", "vrt": "data.vrt", "envi": "data.raw.hdr", "tiff": "
 
 
 def beyond(name, array):
-    """True for files that are right, but that this very reader can't take."""
+    """Returns whether a file is correct, but of a kind that this reader does not support."""
     if name == "itk_tiff":
         # ITK's own TIFF has no samples of 64 bits, and takes halves for integers
         return array.dtype.itemsize > 4 or array.dtype.str[1:] == "f2"
@@ -288,7 +288,7 @@ def takes_group(name, arrays):
 
 
 def subjects(name, arrays):
-    """What a check is done with, by name."""
+    """Returns the arrays or groups for a check, by name."""
     if name in FILES:
         return {a.key: a for a in arrays if a.has(FILES[name]) and not beyond(name, a)}
     groups = {}

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Changes arrays in place through the files beside data.raw, with the programs they are for; zarr-python then reads the
-store.
+"""Changes arrays in place through headers and containers with the libraries they are for. zarr-python then reads
+the store.
 
-    headers_written.py MOUNT DIR      (with requirements-headers.txt; DIR as geo.py has made it, to be changed)
+    headers_written.py MOUNT DIR      (with requirements-headers.txt; geo.py has written DIR, which changes)
 
 Prints what was written; exit code 1 after a difference.
 """
@@ -30,7 +30,7 @@ def stored(key):
 
 
 def holds(what, key, wanted):
-    """In the store, and through each file of the mount."""
+    """Checks the values in the store and through each file of the mount."""
     with open(file(key, "data.raw"), "rb") as f:
         flat = f.read()
     found = {"store": stored(key), "data.npy": np.load(file(key, "data.npy")),
@@ -42,7 +42,7 @@ def holds(what, key, wanted):
 
 
 def other(key):
-    """Values that the array doesn't have yet."""
+    """Returns values that differ from those of the array."""
     values = stored(key)
     return (values[::-1] + 1).astype(values.dtype)
 
@@ -96,7 +96,7 @@ def by_tifffile(key):
 
 
 def by_netcdf(key):
-    """Big-endian in the file, whatever the array is."""
+    """Writes through netCDF4. The file is big-endian, whatever the array is."""
     group, name = os.path.split(key)
     wanted = other(key)
     with netCDF4.Dataset(file(group, "dataset.nc"), "r+") as dataset:
@@ -115,7 +115,7 @@ def write_whole(path, done):
 
 
 def while_another_writes(key):
-    """numpy.load then gives each chunk as a whole."""
+    """Checks that numpy.load never sees a part of a chunk that another process writes."""
     path = os.path.join(DIRECTORY, "geo.zarr", key)
     zarr.open_array(path, mode="r+")[...] = 0
     context = multiprocessing.get_context("spawn")

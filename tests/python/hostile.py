@@ -45,7 +45,7 @@ class Corpus:
 
 
 def array(path, **meta):
-    """An array of two chunks of four int32."""
+    """Writes an array of two chunks of four int32 items."""
     path.mkdir(parents=True)
     (path / ".zarray").write_text(json.dumps(META | meta))
     for key in "01":
@@ -59,7 +59,7 @@ def sparse(path, size):
 
 
 def odd_files(corpus):
-    """Things that are no regular files, where a chunk or metadata belongs: never followed, never waited for."""
+    """Puts special files in the places of chunks and metadata. They must not be opened, which could block."""
     store = corpus.store("files.zarr")
 
     def unix_socket(path):
@@ -76,7 +76,7 @@ def odd_files(corpus):
         try:
             makers["device"](store / "probe")
             os.remove(store / "probe")
-        except OSError:  # a container may forbid it
+        except OSError:  # containers may forbid device nodes
             del makers["device"]
     else:
         def unreadable(path):
@@ -100,7 +100,7 @@ def odd_files(corpus):
 
 
 def large_files(corpus):
-    """Metadata is read up to 16 MiB."""
+    """Writes documents beyond the limit of 16 MiB."""
     store = corpus.store("large.zarr")
     sparse(array(store / "zarray-1-gib") / ".zarray", 1 << 30)
     corpus.add(store, "zarray-1-gib", "array", "EIO", ".zarray of 1 GiB; memory stays flat", chunk="0",
@@ -154,7 +154,7 @@ def large_files(corpus):
 
 
 def links(corpus):
-    """Symbolic links: inside the store they work, out of it they never do."""
+    """Creates symbolic links. Those inside the store are followed, those out of it are not."""
     outside = corpus.folder / "outside"
     array(outside / "secret")
     (outside / ".zgroup").write_text(GROUP)

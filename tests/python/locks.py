@@ -1,8 +1,8 @@
-"""Takes a chunk's lock as zarr-python does, or writes items of the chunk, as standard input says.
+"""Takes a chunk's lock as zarr-python does, or writes items of the chunk, by commands on standard input.
 
     locks.py STORE LOCKS      (with zarr 2.18)
 
-Commands, one a line, each answered by one line: `key`, `try` (answers `got` or `busy`), `release`, and `count N`: writes
+Commands are lines, answered by one line each: `key`, `try` (answers `got` or `busy`), `release`, and `count N`, which writes
 1 to N to the last item of the first chunk, one after the other, each a change of the chunk under its lock.
 """
 import sys

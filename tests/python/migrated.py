@@ -1,4 +1,4 @@
-"""Compares stores that `zarrfs migrate` has turned into v2 with what their writer put in, and with zarr's own migration.
+"""Compares stores that `zarrfs migrate` has converted to v2 with their original values, and with zarr's own migration.
 
     migrated.py MATRIX COPY      (with zarr 2.18)
 """
@@ -36,7 +36,7 @@ def compare(matrix, copy, entry):
     assert "meta" not in names and "attrs" not in names, f"{path}: {names}"
     z = zarr.open_array(path, mode="r")
     if "fill_assumed" in entry:
-        z._fill_value = np.zeros((), z.dtype)[()]  # without one, zarr reads what happens to be in memory
+        z._fill_value = np.zeros((), z.dtype)[()]  # without one, zarr reads uninitialized memory
     digest = hashlib.sha256(z[...].tobytes()).hexdigest()
     assert digest == entry["sha256"], f"{path}: other data"
     document, attributes = theirs(os.path.join(matrix, entry["store"]))

@@ -2,14 +2,14 @@
 """Opens a mount's dataset.nc with netCDF-C (netCDF4), scipy and xarray, and compares it with the store below.
 
     netcdf.py make DIR             writes the store DIR/groups.zarr
-    netcdf.py read MOUNT STORE     every group of the store: what zarr-python and xarray read of it
-    netcdf.py write MOUNT STORE    changes values of every variable in place; zarr-python then finds them
-    netcdf.py refuse MOUNT STORE   what would change the layout is refused, and changes nothing
-    netcdf.py edit MOUNT STORE     attributes and values are changed as netCDF-C and NCO change them
-    netcdf.py nco MOUNT STORE      the same by NCO itself
+    netcdf.py read MOUNT STORE     compares every group with what zarr-python and xarray read from the store
+    netcdf.py write MOUNT STORE    changes values of every variable in place, and reads them with zarr-python
+    netcdf.py refuse MOUNT STORE   checks that changes of the layout are refused and change nothing
+    netcdf.py edit MOUNT STORE     changes attributes and values as netCDF-C and NCO do
+    netcdf.py nco MOUNT STORE      does the same with NCO itself
 
 With zarr 2.18, xarray, netCDF4 and scipy. The groups of the store: weather (by xarray, fits CDF-2), wide (needs CDF-5),
-odd (names, attributes and arrays that netCDF can't have), large (four times 800 KB), tree/leaf (coordinates in the group
+odd (names, attributes and arrays that netCDF cannot represent), large (four times 800 KB), tree/leaf (coordinates in the group
 above).
 """
 import json
@@ -142,7 +142,7 @@ def has_type(array):
 
 
 def expected(group):
-    """The arrays that netCDF can have, by their names there."""
+    """Returns the arrays that netCDF can represent, by their names there."""
     found = {}
     for name in os.listdir(os.path.join(group.store.path, group.path)):
         try:
@@ -156,7 +156,7 @@ def expected(group):
 
 
 def raw(array):
-    """Its values as netCDF4 gives them, where nothing is unpacked."""
+    """Returns the values as netCDF4 returns them without unpacking."""
     values = array[...]
     if array.basename == "time" and values.dtype == "i8":
         return values.astype("f8")  # what CDF-2 has for it
@@ -182,7 +182,7 @@ def opened(path, mode="r"):
 
 
 def groups(store):
-    """By their paths."""
+    """Returns the groups of a store by path."""
     found = [os.path.relpath(path, store) for path, _, files in os.walk(store) if ".zgroup" in files]
     return {path if path != "." else "": zarr.open_group(store, "r", path=path if path != "." else None) for path in sorted(found)}
 
@@ -245,7 +245,7 @@ def check_odd(dataset):
 
 
 def compare_with_xarray(file, store, path, engines):
-    """As xarray decodes both: missing values, scaling, times, coordinates, attributes."""
+    """Compares missing values, scaling, times, coordinates and attributes as xarray decodes both."""
     with xarray.open_zarr(store, group=path or None, consolidated=False) as group:
         group.load()
         for engine in engines:
@@ -257,7 +257,7 @@ def compare_with_xarray(file, store, path, engines):
 
 
 def write(mount, store):
-    """One value in the middle of a variable, the first value of the next, all of the third, and so on."""
+    """Changes one value in the middle of a variable, the first value of the next, all of the third, and so on."""
     for path, group in groups(store).items():
         want = {}
         with opened(os.path.join(mount, path, "dataset.nc"), "r+") as dataset:
@@ -375,7 +375,7 @@ def edit(mount, store):
 
 
 def same_layout(source, target, change):
-    """A file of the same variables in another order, as NCO writes them."""
+    """Writes a file with the same variables in another order, as NCO does."""
     with netCDF4.Dataset(source) as old, netCDF4.Dataset(target, "w", format=old.data_model) as new:
         old.set_auto_maskandscale(False)
         for name, dimension in reversed(old.dimensions.items()):
@@ -391,7 +391,7 @@ def same_layout(source, target, change):
 
 
 def renamed(mount, store, path, name):
-    """mv first asks whether something is there, as coreutils does."""
+    """Moves a file as mv(1) does, which first looks up the target."""
     folder = os.path.join(mount, path)
     target, source = os.path.join(folder, "dataset.nc"), os.path.join(folder, name)
 
@@ -411,7 +411,7 @@ def renamed(mount, store, path, name):
     assert after["time"][0] == before["time"][0] - 3 and stored(store, path + "/t")["units"] == "K"
     assert stored(store, path)["history"] == name
     assert name not in os.listdir(folder) and name not in os.listdir(os.path.join(store, path))
-    # another layout: nothing changes, and only a file that a program has made for this goes
+    # a file of another layout changes nothing, and only the temporary file disappears
     same_layout(target, source, lambda new: new.createVariable("more", "f4", ("lon",)))
     done = subprocess.run(["mv", "-f", source, target], capture_output=True, text=True)
     assert done.returncode == 1 and "Operation not permitted" in done.stderr, done.stderr
@@ -423,7 +423,7 @@ def renamed(mount, store, path, name):
 
 
 def nco(mount, store):
-    """As its users call it: the file is input and output."""
+    """Runs NCO with the same file as input and output, as its users do."""
     folder = os.path.join(mount, "weather")
     before = set(os.listdir(os.path.join(store, "weather")))
     lat = zarr.open_array(os.path.join(store, "weather/lat"))[...]

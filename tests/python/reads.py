@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Reads an array's data.raw in many ways and compares with the flat bytes that zarr-python makes of the store.
+"""Reads an array's data.raw in many ways and compares with the flat bytes that zarr-python reads from the store.
 
     reads.py MOUNT STORE ARRAY      (with zarr 2.18; ARRAY is its path in the store, "" for the root)
 
-One pass of read(2), pread(2) at odd offsets and sizes, mmap(2), then 8 threads and 8 processes at once. Prints what
+One pass of read(2), pread(2) at odd offsets and sizes, mmap(2), then 8 threads and 8 processes concurrently. Prints what
 it did; exit code 1 after a difference.
 """
 import concurrent.futures
@@ -22,7 +22,7 @@ READS = 200
 
 
 def flat(store, path):
-    """C order, the dtype's own byte order; zeros where there is neither chunk nor fill value."""
+    """Returns the bytes in C order and the dtype's byte order. Missing chunks without a fill value are zeros."""
     array = zarr.open_array(zarr.DirectoryStore(store), path=path, mode="r")
     out = np.zeros(array.shape, array.dtype)
     if out.size:
@@ -37,7 +37,7 @@ def check(what, offset, got, want):
 
 
 def places(size, seed):
-    """Offsets and lengths: the ends, block edges, then chance."""
+    """Returns offsets and lengths at the ends, at block edges, and random ones."""
     rng = random.Random(seed)
     for block in (1, 2, 7, 512, 4096, 65536, 1 << 20):
         for offset in (0, 1, block - 1, block, size - block, size - block - 1, size - 1, size, size + block):
@@ -72,7 +72,7 @@ def main():
     if os.stat(path).st_size != len(data):
         sys.exit(f"{path}: {os.stat(path).st_size} bytes, zarr-python has {len(data)}")
 
-    # many at once first: the caches are cold
+    # concurrent readers come first, with cold caches
     fork = multiprocessing.get_context("fork")
     with concurrent.futures.ProcessPoolExecutor(READERS, fork) as pool:
         count = sum(pool.map(preads, [path] * READERS, [data] * READERS, range(SEED, SEED + READERS)))

@@ -1,9 +1,9 @@
-"""Compares a copy of the matrix, whose chunks this project has encoded anew, with what numcodecs makes of them.
+"""Compares a copy of the matrix, whose chunks zarrfs has encoded anew, with the results of numcodecs.
 
     storing.py MATRIX COPY      (with zarr 2.18)
 
-Every chunk of COPY must decode to what the same bytes are after numcodecs has encoded and decoded them, and zarr-python
-must read it as that.
+Every chunk of COPY must decode to the same bytes as after numcodecs has encoded and decoded it, and zarr-python must read
+these bytes.
 """
 import json
 import os
@@ -19,7 +19,7 @@ warnings.simplefilter("ignore")
 
 
 def bits(data, dtype):
-    """The bytes, all NaNs being one: arithmetic on two of them may give either."""
+    """Returns the bytes with all NaNs equal, since arithmetic may return any of them."""
     if dtype.kind not in "fc" or not data:
         return data
     items = np.frombuffer(data, dtype)
@@ -76,7 +76,7 @@ def main():
         entries = json.load(f)["arrays"]
     arrays = chunks = 0
     for entry in entries:
-        # zarr 2 reads no v1; pickles are not loaded
+        # zarr 2 cannot read v1, and pickles are not loaded
         if entry.get("expect", "") == "" and entry["zarr_format"] == 2:
             chunks += sum(1 for _ in compare(matrix, copy, entry))
             arrays += 1

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Compares a mount, opened as the uncompressed Zarr v2 store that it is, with the store below it.
+"""Compares a mount, opened as the uncompressed Zarr v2 store that it shows, with the store itself.
 
     view.py MOUNT STORE      (with zarr 2.18 or 3; with xarray, datasets are compared too)
 
@@ -30,7 +30,7 @@ def open_node(store, path):
 
 
 def nodes(store):
-    """Paths of groups and arrays, found by their files: groups need not be marked."""
+    """Returns the paths of groups and arrays by their files, since a group may lack .zgroup."""
     for folder, names, files in os.walk(store):
         path = os.path.relpath(folder, store)
         path = "" if path == "." else path
@@ -47,7 +47,7 @@ def fault(path, what):
 
 
 def bits(array):
-    """The flat bytes: equal bytes are equal values, NaN included."""
+    """Returns the flat bytes, which are equal for equal values including NaN."""
     out = np.zeros(array.shape, array.dtype)
     if out.size:
         # where there is no fill value and no chunk, zeros stay
@@ -98,7 +98,7 @@ def compare_node(mount, store, path, kind):
         stored = open_node(store, path)
         if kind == "array":
             stored[...]
-    except Exception:  # beyond this zarr: nothing to compare with
+    except Exception:  # this zarr cannot read the array, so there is nothing to compare with
         counts[f"{kind}s that zarr {zarr.__version__} cannot read"] += 1
         return
     try:
@@ -115,7 +115,7 @@ def compare_node(mount, store, path, kind):
 
 
 def is_dataset(store, path):
-    """Does an array of this group name its dimensions, as xarray's do?"""
+    """Returns whether an array of this group names its dimensions, as xarray does."""
     for name in os.listdir(os.path.join(store, path)):
         folder = os.path.join(store, path, name)
         try:

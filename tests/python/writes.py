@@ -1,11 +1,10 @@
 #!/usr/bin/env python3
-"""Writes a hierarchy with zarr-python and xarray into a mount, and the same into a plain directory, and compares.
+"""Writes the same hierarchy with zarr-python and xarray to a mount and to a plain directory, and compares both.
 
     writes.py MOUNT STORE DIRECT COMPRESSOR      (with zarr 2.18 or 3)
 
-STORE is what is mounted at MOUNT with this option; DIRECT is made. Every array and attribute must be the same in all three, through the
-mount and in the store below it, and so must what was deleted be gone. Prints what it did; exit code 1 after a
-difference.
+STORE is mounted at MOUNT with this compressor for new arrays; DIRECT is created. Every array and attribute must be equal in
+the mount, the store and DIRECT, and deleted ones must be missing. Prints what it did; exit code 1 after a difference.
 """
 import json
 import logging
@@ -24,7 +23,7 @@ ZARR3 = int(zarr.__version__.split(".")[0]) >= 3
 
 
 def create(group, name, shape, chunks, dtype, fill=0, order="C", **more):
-    """An array that is stored without a compressor, as far as the writer knows."""
+    """Creates an array without a compressor, which the mount may add."""
     if ZARR3:
         more.pop("object_codec", None)
         return group.create_array(name, shape=shape, chunks=chunks, dtype=dtype, fill_value=fill, order=order,
@@ -44,7 +43,7 @@ def delete(group, name):
 
 
 def arrays(root):
-    """Slices, resizing, appending, deleting, overwriting, attributes."""
+    """Writes slices and attributes, resizes, appends, deletes and overwrites."""
     random = np.random.default_rng(1)
     group = open_group(root, "a")
     group.attrs["title"] = "écrit"
@@ -63,7 +62,7 @@ def arrays(root):
             a[5, 5] = values[1, 1]
 
     a = group["a_C_f4"]
-    # only where chunks meet: zarr-python keeps what is cut off of a chunk, and shows it again
+    # only at chunk borders: zarr-python keeps the cut part of a chunk and shows it again
     a.resize((13, 6))
     a[11:13] = 3
     a.resize((8, 9))
@@ -113,7 +112,7 @@ def dataset(start, days):
 
 
 def datasets(root):
-    """A dataset made, appended to, written in part, and made again."""
+    """Writes a dataset, appends to it, writes a part of it, and overwrites it."""
     path = os.path.join(root, "data.zarr")
     version = {"zarr_format": 2} if ZARR3 else {}
     plain = {name: {"compressors" if ZARR3 else "compressor": None} for name in ("t", "time", "lat", "lon")}
@@ -126,7 +125,7 @@ def datasets(root):
 
 
 def plain(root):
-    """A plain key, mapped and written through the map."""
+    """Writes a plain key through a map."""
     path = os.path.join(root, "plain.bin")
     a = np.memmap(path, dtype="<i4", mode="w+", shape=(5000,))
     a[:] = range(5000)
@@ -140,7 +139,7 @@ def plain(root):
 
 
 def nodes(path):
-    """Path to attributes, shape, dtype, fill value and bytes of everything below."""
+    """Returns the attributes, shape, dtype, fill value and bytes of every node below, by path."""
     found = {}
     for folder, names, files in os.walk(path):
         names.sort()

@@ -1,4 +1,4 @@
-"""Copies a directory store into an archive by zarr-python: zip_store.py DIRECTORY ARCHIVE"""
+"""Copies a directory store to an archive with zarr-python: zip_store.py DIRECTORY ARCHIVE"""
 
 import sys
 import warnings
@@ -8,10 +8,10 @@ import zarr
 
 source, archive = sys.argv[1:]
 with warnings.catch_warnings():
-    # the last member of a name is the one that counts, also for zarr-python
+    # the last member with a name is the valid one
     warnings.filterwarnings("ignore", message="Duplicate name")
     with zarr.ZipStore(archive, compression=zipfile.ZIP_STORED, mode="w") as store:
-        # a first version of every document, as zarr-python leaves it when attributes change
+        # write an earlier version of every document, as zarr-python leaves it when attributes change
         for key in zarr.DirectoryStore(source):
             if key.endswith((".zattrs", ".zarray")):
                 store[key] = b"{}"

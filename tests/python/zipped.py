@@ -1,4 +1,7 @@
-"""Puts folders into archives, names relative to the folder: zipped.py stored|deflated FOLDER ARCHIVE [FOLDER ARCHIVE...]"""
+"""Creates archives of folders, with names relative to the folder.
+
+    zipped.py stored|deflated FOLDER ARCHIVE [FOLDER ARCHIVE...]
+"""
 
 import os
 import sys
@@ -6,7 +9,7 @@ import zipfile
 
 method = {"stored": zipfile.ZIP_STORED, "deflated": zipfile.ZIP_DEFLATED}[sys.argv[1]]
 for folder, archive in zip(sys.argv[2::2], sys.argv[3::2]):
-    # files of before 1980 have no date there
+    # archives have no dates before 1980
     with zipfile.ZipFile(archive, "w", method, strict_timestamps=False) as out:
         for directory, _, names in sorted(os.walk(folder)):
             for name in sorted(names):

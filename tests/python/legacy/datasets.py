@@ -1,4 +1,4 @@
-"""NetCDF's own programs, NCO, Octave and R: on dataset.nc."""
+"""The programs of NetCDF, NCO, Octave and R on dataset.nc."""
 import json
 import re
 import tempfile
@@ -32,7 +32,7 @@ def ncdump(group):
     same("kind", kind, "cdf5" if group.is_cdf5() else "64-bit offset")
     text = run("ncdump", "-p", "9,17", group.file("dataset.nc"))
     head, _, data = text.partition("\ndata:\n")
-    # a first digit has a backslash before it
+    # a leading digit is escaped by a backslash
     sections = dict(re.findall(r"^ \\?(\S+) =([^;]*);", data, re.M))
     for array in numeric(group):
         declared = re.search(rf"^\t\w+ \\?{re.escape(array.name)}(?:\((.*)\))? ;$", head, re.M)
@@ -50,7 +50,7 @@ def ncdump(group):
 
 
 def number(word):
-    """With the letter of its type behind it."""
+    """Returns a number with the suffix of its type."""
     return float("nan") if word.startswith("NaN") else float(re.sub(r"(?<=[0-9.])[a-zA-Z]+$", "", word))
 
 
@@ -80,7 +80,7 @@ end
 
 
 def lines_of(said):
-    """A name and numbers in each line."""
+    """Parses lines of a name and numbers."""
     lines = (line.split() for line in said.splitlines() if line.strip())
     return {name: [float(w) if w != "NA" else float("nan") for w in words] for name, *words in lines}
 

@@ -15,13 +15,13 @@ MISSING = -9.99e33
 
 
 def descending(array):
-    """Rows whose latitudes decrease, in steps or not."""
+    """Returns whether the latitudes decrease, regularly or not."""
     latitudes = len(array.shape) > 1 and array.coordinates(len(array.shape) - 2)
     return bool(latitudes) and latitudes[-1] < latitudes[0]
 
 
 def grads_values(command, path, name, sizes):
-    """What GrADS displays, member by member, time by time and level by level, rows from the south."""
+    """Returns the values that GrADS displays by member, time and level, with rows from the south."""
     *planes, rows, columns = sizes
     with tempfile.TemporaryDirectory() as folder:
         out, script = os.path.join(folder, "out"), os.path.join(folder, "all.gs")
@@ -41,13 +41,13 @@ def grads_values(command, path, name, sizes):
 
 
 def dims(said):
-    """First and last longitude and latitude, as `q dims` tells."""
+    """Returns the first and last longitude and latitude that `q dims` prints."""
     found = re.findall(r"(Lon|Lat) = (\S+) to (\S+)", said)
     return {name: (float(first), float(last)) for name, first, last in found}
 
 
 def counts(path):
-    """Of members, times, levels, rows and columns, from a descriptor, and the variable's name."""
+    """Returns the numbers of members, times, levels, rows and columns in a descriptor, and the variable's name."""
     with open(path) as f:
         text = f.read()
     found = {axis: int(n) for axis, n in re.findall(r"^([XYZTE])DEF +(\d+)", text, re.M | re.I)}
@@ -55,7 +55,7 @@ def counts(path):
 
 
 def raw(array):
-    """NaN for missing values, the others as they are stored: a descriptor has no scale."""
+    """Returns the stored values with NaN for missing ones, since a descriptor has no scale."""
     values = array.numbers().astype("f8")
     return values if array.fill() is None else np.where(values == array.fill(), np.nan, values)
 
@@ -85,7 +85,7 @@ def grads(array):
 
 
 def importable(array):
-    """CDO has no ensembles, and needs the names of coordinates for those that it makes."""
+    """Returns the groups for CDO, which has no ensembles and needs names of coordinates."""
     with open(array.file("data.ctl")) as f:
         return "EDEF" not in f.read() and array.names() != [array.name]
 

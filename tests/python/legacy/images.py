@@ -1,4 +1,4 @@
-"""ITK, VTK, teem and ImageJ on data.nhdr, data.mhd, data.xmf, data.nii and data.tif."""
+"""ITK, VTK, teem and ImageJ, on data.nhdr, data.mhd, data.xmf, data.nii and data.tif."""
 import os
 import tempfile
 
@@ -34,7 +34,7 @@ def vtk_values(image, array, values=None):
 
 
 def quietly(reader):
-    """Raises what VTK would only print."""
+    """Raises errors that VTK would only print."""
     faults = []
     reader.AddObserver("ErrorEvent", lambda *said: faults.append("an error of VTK"))
     reader.Update()
@@ -42,7 +42,7 @@ def quietly(reader):
     return reader.GetOutputDataObject(0)
 
 
-# it takes a fastest axis of fewer than 10 items for components, whatever the header says
+# VTK takes a fastest axis of fewer than 10 items for components, regardless of the header
 @row("data.nhdr", "VTK vtkNrrdReader", VTK, "values", lambda a: up_to_3d(a) and a.shape[-1] >= 10, crashes=True)
 def vtk_nrrd(array):
     reader = vtk.vtkNrrdReader()
@@ -73,7 +73,7 @@ def leaves(data):
 
 
 def places(grid, axis):
-    """Coordinates of a grid along an axis of VTK's: x is 0."""
+    """Returns the coordinates of a VTK grid along an axis; x is 0."""
     if grid.IsA("vtkRectilinearGrid"):
         return vtk_to_numpy([grid.GetXCoordinates, grid.GetYCoordinates, grid.GetZCoordinates][axis]()).tolist()
     first, step, n = grid.GetOrigin()[axis], grid.GetSpacing()[axis], grid.GetDimensions()[axis]
@@ -110,7 +110,7 @@ def vtk_xdmf(array):
 def vtk_nifti(array):
     reader = vtk.vtkNIFTIImageReader()
     reader.SetFileName(array.file("data.nii"))
-    # it turns the slices round where axes make no right hand
+    # the reader reverses the slices of left-handed axes
     is_turned = len(array.shape) == 3 and np.prod(array.steps()) < 0
     vtk_values(quietly(reader), array, array.numbers()[::-1] if is_turned else array.numbers())
 
@@ -131,6 +131,6 @@ def imagej(array):
         macro.write(MACRO.format(path=os.path.realpath(array.file("data.tif"))))
         macro.flush()
         said = run("xvfb-run", "-a", "java", "-jar", IMAGEJ, "-batch", macro.name)
-    # it shows signed numbers from 0 on
+    # ImageJ shows signed numbers from 0 on
     shift = 32768 if array.dtype.str[1:] == "i2" else 0
     close("values", [float(line) for line in said.split()], array.values().astype("f8") + shift, 5)

@@ -1,4 +1,4 @@
-"""The libraries of Python that the tests of each change use, too: see headers.py."""
+"""The Python libraries that tests/headers.rs uses as well: see headers.py."""
 import nibabel
 import nrrd
 import netCDF4

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Opens the files beside data.raw with the programs they are for, and prints a table in Markdown of what was compared.
+"""Opens headers and containers with the programs they are for, and prints a Markdown table of what was compared.
 
-    main.py MOUNT DIR [WORD]      (with requirements-legacy.txt; DIR as geo.py has made it; rows with the word alone)
+    main.py MOUNT DIR [WORD]      (with requirements-legacy.txt; geo.py has written DIR; only rows that contain WORD)
 
-What is wrong goes to standard error; exit code 1 if anything is.
+Differences are printed to standard error; exit code 1 if there are any.
 """
 import sys
 import warnings

@@ -1,4 +1,4 @@
-"""GDAL's own programs and Spectral Python on data.vrt, data.raw.hdr and data.tif; GMT's on dataset.nc."""
+"""GDAL's own programs and Spectral Python on data.vrt, data.raw.hdr and data.tif; GMT on dataset.nc."""
 import json
 import os
 import tempfile
@@ -17,7 +17,7 @@ OLD = tuple(int(n) for n in GDAL.split(".")[:2]) < (3, 7)
 
 
 def translated(path):
-    """The values of all bands as gdal_translate writes them."""
+    """Returns the values of all bands as gdal_translate writes them."""
     with tempfile.TemporaryDirectory() as folder:
         out = os.path.join(folder, "out.tif")
         run("gdal_translate", "-q", path, out)
@@ -107,7 +107,7 @@ def gmt(group):
         found = [float(x) for x in run("gmt", "grdinfo", "-C", name).split("\t")[1:12]]
         x, y = array.coordinates(1), array.coordinates(0)
         dx, dy = (abs(step) for step in array.steps())
-        # GMT takes coordinates that lie between whole steps for centres of pixels, and shows these from edge to edge
+        # GMT takes coordinates between whole steps for pixel centers, and shows the range from edge to edge
         edge = found[10] / 2
         same(f"{array.name}: region", found[:4],
              [min(x) - edge * dx, max(x) + edge * dx, min(y) - edge * dy, max(y) + edge * dy])

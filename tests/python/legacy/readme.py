@@ -1,5 +1,5 @@
-"""The lines of README.txt, run as they stand in the array's directory, by the languages that are here; Julia and MATLAB
-are not. Each shows the whole array and a part of it."""
+"""Runs the recipes of README.txt in the array's directory, in the installed languages, which exclude Julia and MATLAB. Each
+prints the whole array and a part of it."""
 import os
 import re
 import subprocess
@@ -10,12 +10,12 @@ import numpy as np
 from expected import same
 from table import close, row, run, version
 
-# where dd puts the part that it copies
+# the file to which dd copies a part
 COPY = os.path.expanduser("~/part.raw")
 
 
 class Lines:
-    """The lines for one program, and the part of the array that they read."""
+    """Returns the recipe for one program, and the part of the array that it reads."""
 
     def __init__(self, array, program):
         with open(array.file("README.txt")) as f:
@@ -41,7 +41,7 @@ def has(program):
 
 
 def numbers(words, dtype):
-    """Of text, in the array's own type; those that a language has no unsigned type for come back as they are stored."""
+    """Parses numbers into the array's dtype. Languages without unsigned types print the stored bits."""
     if dtype.kind == "c":
         return np.array([float(w) for w in words], "f8").view("c16")
     if dtype.kind == "f":
@@ -50,7 +50,7 @@ def numbers(words, dtype):
 
 
 def shown(said, lines, what=("a", "part")):
-    """Compares what follows each marker in the output."""
+    """Compares the output after each marker."""
     found = said.split("@")[1:]
     same("count of results", len(found), len(what))
     for name, text in zip(what, found):
@@ -86,7 +86,7 @@ def lines_part(array):
 def octave(array):
     lines = Lines(array, "Octave")
     show = "".join(f"x = permute({name}, ndims({name}):-1:1); printf('@'); printf('%.17g ', x);\n" for name in ("a", "part"))
-    # whole numbers of 64 bits stay whole
+    # 64-bit integers are not converted to floats
     show = show.replace("%.17g", "%d") if array.dtype.kind in "iub" else show
     shape = "printf('%d ', size(a));\n"
     said = run("octave", "--quiet", "--no-gui", "--eval", lines.text() + shape + show, cwd=array.path)

@@ -16,14 +16,14 @@ LIMIT = 120
 
 
 class Row:
-    """One kind of file, read by one program."""
+    """A row: one kind of file that one program reads."""
 
     def __init__(self, read, file, program, version, what, takes, crashes):
         self.read, self.file, self.program, self.version, self.what, self.takes = read, file, program, version, what, takes
         self.crashes = crashes
 
     def compare(self, subjects):
-        """How many were compared, and what is wrong."""
+        """Returns the number of comparisons and the differences."""
         there = [s for s in subjects if s.has(self.file) and self.takes(s)]
         faults = []
         for subject in there:
@@ -34,20 +34,20 @@ class Row:
             except subprocess.CalledProcessError as e:
                 said = f"{e.stdout or ''} {e.stderr or ''}".split()
                 faults.append(f"{subject.key}: exit code {e.returncode}: {' '.join(said)[-300:]}")
-            except Exception as e:  # what a library says of a file that it can't read
+            except Exception as e:  # the error of a library that cannot read the file
                 faults.append(f"{subject.key}: {type(e).__name__}: {e}")
         return len(there), faults
 
 
 def apart(read, subject):
-    """In a process of its own."""
+    """Runs the comparison in a separate process."""
     with concurrent.futures.ProcessPoolExecutor(1, multiprocessing.get_context("fork")) as process:
         return process.submit(read, subject).result()
 
 
 def row(file, program, version, what, takes=lambda subject: True, crashes=False):
-    """Makes a row of a function that raises when something differs. `takes` leaves out what the program has no type for;
-    `crashes` is for libraries that do so rather than complain."""
+    """Makes a row of a function that raises on a difference. `takes` excludes arrays that the program does not support, and
+    `crashes` marks libraries that crash instead of raising."""
     def make(read):
         ROWS.append(Row(read, file, program, version, what, takes, crashes))
         return read
@@ -55,7 +55,7 @@ def row(file, program, version, what, takes=lambda subject: True, crashes=False)
 
 
 class Group:
-    """A group and its arrays: what dataset.nc is of."""
+    """A group and its arrays, which dataset.nc shows."""
 
     def __init__(self, arrays):
         self.key, self.arrays = arrays[0].group, arrays
@@ -72,23 +72,23 @@ class Group:
             return f.read(4) == b"CDF\x05"
 
     def signed(self, array, values):
-        """Without CDF-5 bytes are signed; `_Unsigned` says otherwise to programs that know it, of which this is none."""
+        """The values for programs that ignore `_Unsigned`: without CDF-5, bytes are signed."""
         return values if self.is_cdf5() or array.dtype.str[1:] != "u1" else values.astype("u1").astype("i1").astype("f8")
 
     def grids(self):
-        """Arrays whose rows and columns have coordinates."""
+        """The arrays whose rows and columns have coordinates."""
         return [a for a in self.arrays if len(a.shape) > 1 and all(set(axis) - {"name"} for axis in a.axes[-2:])]
 
 
 def run(*command, feed=None, binary=False, **more):
-    """What a program prints; its failure is the row's."""
+    """Returns what a program prints. Its failure fails the row."""
     command = [str(word) for word in command]
     return subprocess.run(command, input=feed or ("" if not binary else b""), capture_output=True, text=not binary,
                           timeout=LIMIT, check=True, **more).stdout
 
 
 def version(*command):
-    """What a program tells of itself that looks like a version."""
+    """Returns the version in a program's output."""
     try:
         done = subprocess.run(command, input="", capture_output=True, text=True, timeout=LIMIT)
     except FileNotFoundError:
@@ -99,7 +99,7 @@ def version(*command):
 
 
 def close(what, got, want, digits=6):
-    """Numbers that went through text, or through a type of fewer digits."""
+    """Compares numbers that were converted to text or to a less precise type."""
     got, want = np.asarray(got, "f8").ravel(), np.asarray(want, "f8").ravel()
     if got.shape != want.shape:
         raise Different(f"{what}: {got.size} numbers instead of {want.size}")
@@ -110,7 +110,7 @@ def close(what, got, want, digits=6):
 
 
 def decoded(array):
-    """As CF has it: NaN for missing values, the others scaled."""
+    """Returns the values by CF: NaN for missing ones, the others scaled."""
     values = array.values().astype("f8")
     if array.fill() is not None:
         values = np.where(values == array.fill(), np.nan, values)
