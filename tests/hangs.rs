@@ -37,18 +37,18 @@ const MANY: usize = 40;
 /// Creates a store of two arrays, one that is stopped and one that is probed.
 fn store(path: &Path) -> (TestArray, TestArray) {
     let more = || json!({"compressor": {"id": "zlib", "level": 1}});
-    let made = |name: &str| TestArray::with_chunks(path.join(name), &[100_000], &[10_000], more());
-    (made("stopped"), made("other"))
+    let array = |name: &str| TestArray::with_chunks(path.join(name), &[100_000], &[10_000], more());
+    (array("stopped"), array("other"))
 }
 
 /// Uses an array as programs do: lists it, reads it, writes to it and creates a file beside it. `round` makes the written
 /// bytes differ from the stored ones. `doing` names the current operation.
-fn use_array(directory: &Path, made: &mut TestArray, round: u64, doing: &Mutex<&'static str>) {
+fn use_array(directory: &Path, array: &mut TestArray, round: u64, doing: &Mutex<&'static str>) {
     let begin = |what| *doing.lock().unwrap() = what;
     begin("listing");
     assert!(fs::read_dir(directory).unwrap().any(|entry| entry.unwrap().file_name() == "data.raw"));
     begin("reading");
-    assert_eq!(fs::read(directory.join("data.raw")).unwrap(), made.flat);
+    assert_eq!(fs::read(directory.join("data.raw")).unwrap(), array.flat);
     begin("looking at a chunk");
     assert_eq!(fs::metadata(directory.join("3")).unwrap().len(), 10_000);
     begin("writing");
@@ -57,7 +57,7 @@ fn use_array(directory: &Path, made: &mut TestArray, round: u64, doing: &Mutex<&
     file.write_all_at(&part, 5_000).unwrap();
     begin("closing");
     close(file).unwrap();
-    made.flat[5_000..30_000].copy_from_slice(&part);
+    array.flat[5_000..30_000].copy_from_slice(&part);
     begin("making a file");
     let note = directory.join(format!("note-{round}"));
     fs::write(&note, "text").unwrap();
@@ -69,21 +69,21 @@ fn use_array(directory: &Path, made: &mut TestArray, round: u64, doing: &Mutex<&
 }
 
 /// Calls [`use_array`] in a thread. Returns the current operation as an error if it takes too long.
-fn try_to_use(directory: PathBuf, made: TestArray, round: u64) -> Result<TestArray, &'static str> {
+fn try_to_use(directory: PathBuf, array: TestArray, round: u64) -> Result<TestArray, &'static str> {
     let (done, wait) = channel();
     let doing = Arc::new(Mutex::new("nothing"));
     let told = doing.clone();
     std::thread::spawn(move || {
-        let mut made = made;
-        use_array(&directory, &mut made, round, &told);
-        let _ = done.send(made);
+        let mut array = array;
+        use_array(&directory, &mut array, round, &told);
+        let _ = done.send(array);
     });
     wait.recv_timeout(PROBE).map_err(|_| *doing.lock().unwrap())
 }
 
 /// Calls [`use_array`]. Fails and kills the daemon if it takes too long.
-fn probe(daemon: &mut Daemon, made: TestArray, round: u64, what: &str) -> TestArray {
-    try_to_use(daemon.path().join("other"), made, round).unwrap_or_else(|doing| {
+fn probe(daemon: &mut Daemon, array: TestArray, round: u64, what: &str) -> TestArray {
+    try_to_use(daemon.path().join("other"), array, round).unwrap_or_else(|doing| {
         daemon.kill();
         panic!("{what}: {doing} another array takes too long");
     })
@@ -144,8 +144,8 @@ impl Stopping {
     }
 
     /// Calls [`use_array`]. Fails if it takes too long.
-    fn probe(&self, made: TestArray, round: u64, what: &str) -> TestArray {
-        let used = try_to_use(self.path().join("other"), made, round);
+    fn probe(&self, array: TestArray, round: u64, what: &str) -> TestArray {
+        let used = try_to_use(self.path().join("other"), array, round);
         used.unwrap_or_else(|doing| panic!("{what}: {doing} another array takes too long"))
     }
 }

@@ -22,9 +22,9 @@ fn store() -> (tempfile::TempDir, TestArray) {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join(".zgroup"), br#"{"zarr_format": 2}"#).unwrap();
     let more = json!({"dtype": "<i2", "fill_value": -9, "compressor": {"id": "zlib", "level": 1}});
-    let made = TestArray::with_chunks(folder.path().join("a"), &[7, 12], &[5, 8], more);
-    fs::write(made.path.join(".zattrs"), br#"{"_ARRAY_DIMENSIONS": ["y", "x"], "units": "K"}"#).unwrap();
-    (folder, made)
+    let array = TestArray::with_chunks(folder.path().join("a"), &[7, 12], &[5, 8], more);
+    fs::write(array.path.join(".zattrs"), br#"{"_ARRAY_DIMENSIONS": ["y", "x"], "units": "K"}"#).unwrap();
+    (folder, array)
 }
 
 /// Returns the names in a directory that are neither chunks nor metadata.
@@ -100,25 +100,25 @@ fn unknown_formats_are_refused() {
 /// A stored file with the name of a header is hidden by the header, and no change reaches it.
 #[test]
 fn a_stored_file_of_the_same_name_is_hidden_and_kept() {
-    let (folder, made) = store();
-    fs::write(made.path.join("data.vrt"), "the user's own").unwrap();
+    let (folder, array) = store();
+    fs::write(array.path.join("data.vrt"), "the user's own").unwrap();
     let mount = Mount::new(folder.path(), &[]);
     assert!(fs::read_to_string(mount.join("a/data.vrt")).unwrap().starts_with("<VRTDataset"));
     let listed = fs::read_dir(mount.join("a")).unwrap().filter(|e| e.as_ref().unwrap().file_name() == "data.vrt");
     assert_eq!(listed.count(), 1);
     let _ = fs::remove_file(mount.join("a/data.vrt"));
     drop(mount);
-    assert_eq!(fs::read_to_string(made.path.join("data.vrt")).unwrap(), "the user's own");
+    assert_eq!(fs::read_to_string(array.path.join("data.vrt")).unwrap(), "the user's own");
     let mount = Mount::new(folder.path(), &["--headers", "none"]);
     assert_eq!(fs::read_to_string(mount.join("a/data.vrt")).unwrap(), "the user's own");
 }
 
 #[test]
 fn data_npy_is_mapped_like_the_flat_bytes() {
-    let (folder, made) = store();
+    let (folder, array) = store();
     let mount = Mount::new(folder.path(), &[]);
     let path = mount.join("a/data.npy");
-    let wanted = [npy_header("7, 12"), made.flat.clone()].concat();
+    let wanted = [npy_header("7, 12"), array.flat.clone()].concat();
     assert_eq!(fs::metadata(&path).unwrap().len(), wanted.len() as u64);
     assert!(fs::read(&path).unwrap() == wanted);
     let file = File::open(&path).unwrap();
@@ -132,35 +132,35 @@ fn data_npy_is_mapped_like_the_flat_bytes() {
 
 #[test]
 fn writes_through_data_npy_reach_the_array() {
-    let (folder, mut made) = store();
+    let (folder, mut array) = store();
     let mount = Mount::new(folder.path(), &[]);
     let (npy, flat) = (mount.join("a/data.npy"), mount.join("a/data.raw"));
     let header = npy_header("7, 12");
-    let new = pattern(5, made.flat.len());
+    let new = pattern(5, array.flat.len());
     // parts of items, and across the borders of chunks
     for (at, len) in [(0, 1), (15, 4), (40, 60), (167, 1)] {
         assert_eq!(overwrite(&npy, (header.len() + at) as u64, &new[at..at + len]), "ok");
-        made.flat[at..at + len].copy_from_slice(&new[at..at + len]);
-        assert!(fs::read(&flat).unwrap() == made.flat, "through data.raw, after {at}");
-        assert!(made.stored_flat().unwrap() == made.flat, "in the store, after {at}");
+        array.flat[at..at + len].copy_from_slice(&new[at..at + len]);
+        assert!(fs::read(&flat).unwrap() == array.flat, "through data.raw, after {at}");
+        assert!(array.stored_flat().unwrap() == array.flat, "in the store, after {at}");
     }
     // data.npy shows what was written through other files
     assert_eq!(overwrite(&flat, 20, b"zarrfs"), "ok");
-    made.flat[20..26].copy_from_slice(b"zarrfs");
-    assert!(fs::read(&npy).unwrap()[header.len()..] == made.flat);
+    array.flat[20..26].copy_from_slice(b"zarrfs");
+    assert!(fs::read(&npy).unwrap()[header.len()..] == array.flat);
     assert_eq!(overwrite(&mount.join("a/0.0"), 0, b"chunk!"), "ok");
-    made.flat[..6].copy_from_slice(b"chunk!");
-    assert!(fs::read(&npy).unwrap()[header.len()..] == made.flat);
+    array.flat[..6].copy_from_slice(b"chunk!");
+    assert!(fs::read(&npy).unwrap()[header.len()..] == array.flat);
     // numpy.save truncates the file, then writes the header and all items
     fs::write(&npy, [header.clone(), new.clone()].concat()).unwrap();
-    assert!(made.stored_flat().unwrap() == new);
+    assert!(array.stored_flat().unwrap() == new);
     // nothing can be written behind the items
     assert_eq!(overwrite(&npy, (header.len() + new.len()) as u64, b"x"), "EFBIG");
 }
 
 #[test]
 fn the_header_of_data_npy_can_only_be_overwritten_by_itself() {
-    let (folder, made) = store();
+    let (folder, array) = store();
     let mount = Mount::new(folder.path(), &["--containers", "nii,tif"]);
     let npy = mount.join("a/data.npy");
     let header = npy_header("7, 12");
@@ -174,18 +174,18 @@ fn the_header_of_data_npy_can_only_be_overwritten_by_itself() {
         assert_eq!(overwrite(&path, 0, &start), "ok", "{name}");
         assert_eq!(overwrite(&path, 0, &[0x55; 64]), "EPERM", "{name}");
     }
-    assert!(fs::read(&npy).unwrap() == [header, made.flat.clone()].concat());
-    assert!(made.stored_flat().unwrap() == made.flat);
+    assert!(fs::read(&npy).unwrap() == [header, array.flat.clone()].concat());
+    assert!(array.stored_flat().unwrap() == array.flat);
 }
 
 /// GDAL's metadata in `data.vrt` become attributes. Other changes that GDAL writes are reported in the statistics.
 #[test]
 fn gdal_edits_the_metadata_of_data_vrt() {
-    let (folder, made) = store();
+    let (folder, array) = store();
     let mount = Mount::new(folder.path(), &[]);
     let path = mount.join("a/data.vrt");
     let text = fs::read_to_string(&path).unwrap();
-    let attributes = || fs::read_to_string(made.path.join(".zattrs")).unwrap().split_whitespace().collect::<String>();
+    let attributes = || fs::read_to_string(array.path.join(".zattrs")).unwrap().split_whitespace().collect::<String>();
     let edited = text.replace(">K</MDI>", ">degC</MDI>\n<MDI key=\"A\">B</MDI>").replace(">K<", ">C<");
     // write in pieces, as VSIFWriteL does
     let mut file = File::create(&path).unwrap();
@@ -206,13 +206,13 @@ fn gdal_edits_the_metadata_of_data_vrt() {
     // copy a header of another raster over this one
     fs::write(&path, text.replace("rasterXSize=\"12\"", "rasterXSize=\"13\"").replace(">K<", ">degF<")).unwrap();
     assert!(!attributes().contains("degF"));
-    assert!(made.stored_flat().unwrap() == made.flat);
+    assert!(array.stored_flat().unwrap() == array.flat);
 }
 
 /// Text headers accept writes and ignore them, so that a directory can be copied over another.
 #[test]
 fn text_headers_accept_writes_and_stay_as_they_are() {
-    let (folder, made) = store();
+    let (folder, array) = store();
     let mount = Mount::new(folder.path(), &[]);
     let before = support::tree::snapshot(folder.path()).unwrap();
     for name in HEADERS.iter().filter(|name| !["data.raw", "data.npy"].contains(name)) {
@@ -233,7 +233,7 @@ fn text_headers_accept_writes_and_stay_as_they_are() {
         assert_eq!(errno(fs::rename(&path, mount.join("a/other"))), "EPERM", "{name}");
     }
     std::thread::scope(|scope| scope.spawn(|| fs::remove_file(mount.join("a/data.npy")).unwrap()).join().unwrap());
-    assert_eq!(fs::read(mount.join("a/data.npy")).unwrap().len(), 128 + made.flat.len());
+    assert_eq!(fs::read(mount.join("a/data.npy")).unwrap().len(), 128 + array.flat.len());
     assert!(before == support::tree::snapshot(folder.path()).unwrap(), "the store was changed");
 }
 
@@ -252,7 +252,7 @@ fn headers_cannot_be_written_in_a_read_only_mount() {
 /// cp and tar copy everything out of a mount without an error, back onto the same array, and to a new place.
 #[test]
 fn trees_with_headers_are_copied() {
-    let (folder, made) = store();
+    let (folder, array) = store();
     let mount = Mount::new(folder.path(), &["--containers", "all"]);
     let all = mount.join("a");
     let copies = tempfile::tempdir().unwrap();
@@ -270,12 +270,12 @@ fn trees_with_headers_are_copied() {
         }
         // copy back onto the same array, whose headers are equal
         assert_eq!(run("cp", &["-r", &format!("{}/.", copy.display()), from], copies.path()), "");
-        assert!(made.stored_flat().unwrap() == made.flat);
+        assert!(array.stored_flat().unwrap() == array.flat);
     }
     // cp complains that the headers of a new array exist as soon as its .zarray does, but copies everything else
     Command::new("cp").args(["-r", "a", "new"]).current_dir(mount.path()).output().unwrap();
     assert_eq!(shown(&mount.join("new")), shown(&all));
-    assert!(fs::read(mount.join("new/data.raw")).unwrap() == made.flat);
+    assert!(fs::read(mount.join("new/data.raw")).unwrap() == array.flat);
     let stored = names(&folder.path().join("new"));
     let strange = stored.iter().filter(|n| n.to_str().unwrap().starts_with(['d', 'R'])).collect::<Vec<_>>();
     assert!(strange.is_empty(), "stored: {strange:?}");
@@ -284,22 +284,22 @@ fn trees_with_headers_are_copied() {
 /// `rm -r` of an array removes its headers as well.
 #[test]
 fn arrays_with_headers_are_removed() {
-    let (folder, made) = store();
+    let (folder, array) = store();
     let mount = Mount::new(folder.path(), &["--containers", "all"]);
     assert_eq!(run("rm", &["-r", "a"], mount.path()), "");
-    assert!(!mount.join("a").exists() && !made.path.exists());
+    assert!(!mount.join("a").exists() && !array.path.exists());
 }
 
 #[test]
 fn find_and_du_count_bytes_once() {
-    let (folder, made) = store();
+    let (folder, array) = store();
     let (with, without) = (Mount::new(folder.path(), &[]), Mount::new(folder.path(), &["--headers", "none"]));
     let used = |mount: &Mount, name: &str| {
         use std::os::unix::fs::MetadataExt;
         fs::metadata(mount.join(name)).unwrap().blocks() * 512
     };
     assert_eq!(used(&with, "a/data.raw"), used(&without, "a/data.raw"));
-    let size = made.flat.len() as u64;
+    let size = array.flat.len() as u64;
     assert!(size < 1024 && used(&with, "a/data.npy") <= 1024, "{}", used(&with, "a/data.npy"));
     let output =
         Command::new("find").arg(with.path()).args(["-name", "data.*", "-printf", "%f %s\n"]).output().unwrap();
@@ -310,7 +310,7 @@ fn find_and_du_count_bytes_once() {
 
 #[test]
 fn a_store_on_a_server_has_the_same_headers() {
-    let (folder, made) = store();
+    let (folder, array) = store();
     let server = FaultyServer::new(folder.path());
     let mut command = Command::new(ZARRFS);
     command.args(["mount", "--containers", "tif,nii"]);
@@ -321,13 +321,13 @@ fn a_store_on_a_server_has_the_same_headers() {
         let (far, near) = (mount.join("a").join(&name), here.join("a").join(&name));
         assert!(fs::read(far).unwrap() == fs::read(near).unwrap(), "{name}");
     }
-    assert!(fs::read(mount.join("a/data.npy")).unwrap() == [npy_header("7, 12"), made.flat].concat());
+    assert!(fs::read(mount.join("a/data.npy")).unwrap() == [npy_header("7, 12"), array.flat].concat());
 }
 
 /// Headers show the new shape of an array, in whichever way it changes.
 #[test]
 fn headers_follow_the_shape() {
-    let (folder, made) = store();
+    let (folder, array) = store();
     let mount = Mount::new(folder.path(), &["--resize"]);
     let header = |shape: &str| {
         let file = fs::read(mount.join("a/data.npy")).unwrap();
@@ -349,7 +349,7 @@ fn headers_follow_the_shape() {
     fs::write(mount.join("a/.zarray"), document.to_string()).unwrap();
     header("4, 12");
     // resize in the store, behind the mount
-    replace(&made.path.join(".zarray"), made.text().as_bytes());
+    replace(&array.path.join(".zarray"), array.text().as_bytes());
     std::thread::sleep(std::time::Duration::from_millis(2500));
     header("7, 12");
 }
@@ -383,7 +383,7 @@ fn attributes_are_read_and_set_by_getfattr_and_setfattr() {
     if !is_installed("getfattr") {
         return;
     }
-    let (folder, made) = store();
+    let (folder, array) = store();
     let mount = Mount::new(folder.path(), &[]);
     let a = mount.join("a");
     for name in ["", "data.raw", "data.npy", "data.vrt"] {
@@ -398,7 +398,8 @@ fn attributes_are_read_and_set_by_getfattr_and_setfattr() {
             assert!(listed.lines().any(|l| l == line), "{name}: {line} in {listed}");
         }
     }
-    let stored = || serde_json::from_slice::<serde_json::Value>(&fs::read(made.path.join(".zattrs")).unwrap()).unwrap();
+    let stored =
+        || serde_json::from_slice::<serde_json::Value>(&fs::read(array.path.join(".zattrs")).unwrap()).unwrap();
     for (name, value, wanted) in [
         ("units", r#""degC""#, json!("degC")),
         ("valid_range", "[0, 50.5]", json!([0, 50.5])),

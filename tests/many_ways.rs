@@ -64,8 +64,8 @@ fn write_concurrently(options: &[&str]) {
     let (operations, seed) = (env_number("ZARRFS_WAYS_OPERATIONS", 1500), env_number("ZARRFS_SEED", 1));
     let store = memory_directory();
     let zlib = json!({"compressor": {"id": "zlib", "level": 1}});
-    let mut made = TestArray::with_chunks(store.path().join("a"), &[CHUNKS * PAGES * PAGE], &[PAGES * PAGE], zlib);
-    let daemon = Daemon::start(&made.path, options);
+    let mut array = TestArray::with_chunks(store.path().join("a"), &[CHUNKS * PAGES * PAGE], &[PAGES * PAGE], zlib);
+    let daemon = Daemon::start(&array.path, options);
     let mount = daemon.path();
     let reads = options.contains(&"--direct-io");
     let written: Vec<(usize, u8)> = std::thread::scope(|scope| {
@@ -75,20 +75,20 @@ fn write_concurrently(options: &[&str]) {
         ways.into_iter().flat_map(|way| way.join().unwrap()).collect()
     });
     for (page, value) in written {
-        made.flat[page * PAGE..][..PAGE].fill(value);
+        array.flat[page * PAGE..][..PAGE].fill(value);
     }
     let deadline = Instant::now() + Duration::from_secs(if reads { 0 } else { 10 });
-    while std::fs::read(mount.join("data.raw")).unwrap() != made.flat {
+    while std::fs::read(mount.join("data.raw")).unwrap() != array.flat {
         assert!(Instant::now() < deadline, "{options:?}: data.raw");
     }
-    for index in made.grid() {
+    for index in array.grid() {
         assert!(
-            std::fs::read(mount.join(TestArray::chunk_name(&index))).unwrap() == made.chunk(&index),
+            std::fs::read(mount.join(TestArray::chunk_name(&index))).unwrap() == array.chunk(&index),
             "{options:?}: {index:?}"
         );
     }
     assert!(daemon.unmount().success());
-    assert!(made.stored_flat().unwrap() == made.flat, "{options:?}: the store");
+    assert!(array.stored_flat().unwrap() == array.flat, "{options:?}: the store");
     announce(&format!("{WAYS} ways, {operations} writes each, seed {seed}, {options:?}: all read and stored"));
 }
 

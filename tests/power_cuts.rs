@@ -81,10 +81,10 @@ fn cut(kind: &str, seed: u64) -> (Findings, usize) {
     let mut random = random(seed);
     let disk = Disk::new(kind);
     let zlib = json!({"compressor": {"id": "zlib", "level": 1}});
-    let made = TestArray::new(disk.path().join("store/a"), &[CHUNKS * CHUNK], &[CHUNK], zlib);
+    let array = TestArray::new(disk.path().join("store/a"), &[CHUNKS * CHUNK], &[CHUNK], zlib);
     must("sync", &["-f"], &disk.path());
-    let mut daemon = Daemon::start(&made.path, &["--cache-size", "32K"]);
-    let mut session = Session::new(History::new(made), daemon.path());
+    let mut daemon = Daemon::start(&array.path, &["--cache-size", "32K"]);
+    let mut session = Session::new(History::new(array), daemon.path());
     let (delay, path) = (Duration::from_millis(50 + random(1000) as u64), disk.path());
     let cutter = std::thread::spawn(move || {
         std::thread::sleep(delay);

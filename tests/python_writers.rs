@@ -46,11 +46,11 @@ fn source() -> (tempfile::TempDir, TestArray, TestArray) {
     fs::write(directory.path().join("g/.zgroup"), "{\"zarr_format\": 2}").unwrap();
     fs::write(directory.path().join("g/.zattrs"), "{\"title\": \"copied\"}").unwrap();
     fs::write(directory.path().join("g/notes.txt"), "notes\n").unwrap();
-    let made = TestArray::with_chunks(directory.path().join("g/a"), &[50, 60], &[20, 30], json!({"dtype": "<i4"}));
-    fs::write(made.path.join(".zattrs"), "{\"units\": \"m\"}").unwrap();
+    let array = TestArray::with_chunks(directory.path().join("g/a"), &[50, 60], &[20, 30], json!({"dtype": "<i4"}));
+    fs::write(array.path.join(".zattrs"), "{\"units\": \"m\"}").unwrap();
     let nested = json!({"dtype": "<i2", "dimension_separator": "/"});
     let nested = TestArray::with_chunks(directory.path().join("g/n"), &[5, 4, 6], &[2, 3, 6], nested);
-    (directory, made, nested)
+    (directory, array, nested)
 }
 
 fn write_with(variable: &str) {
@@ -89,7 +89,7 @@ fn zarr_python_3_and_xarray_write_through_a_mount() {
 /// Every way to copy a tree makes a mount show the same files as the source, also over an array with other codecs.
 #[test]
 fn trees_can_be_copied_into_a_mount() {
-    let (source, made, nested) = source();
+    let (source, array, nested) = source();
     let from = source.path().join("g");
     let from = from.to_str().unwrap();
     let mut ways: Vec<(&str, Vec<&str>)> = vec![("cp", vec!["-r", from, "."]), ("cp", vec!["-a", from, "."])];
@@ -111,7 +111,7 @@ fn trees_can_be_copied_into_a_mount() {
         found.retain(|path, _| !(path.starts_with("n") && path.ends_with(".zgroup")));
         assert_eq!(paths(&found), paths(&wanted), "{program} {args:?}");
         assert!(found == wanted, "{program} {args:?}: other bytes");
-        assert_eq!(fs::read(mount.join("g/a/data.raw")).unwrap(), made.flat, "{program} {args:?}");
+        assert_eq!(fs::read(mount.join("g/a/data.raw")).unwrap(), array.flat, "{program} {args:?}");
         assert_eq!(fs::read(mount.join("g/n/data.raw")).unwrap(), nested.flat, "{program} {args:?}");
         assert!(!mount.stats().contains("problem"), "{program} {args:?}: {}", mount.stats());
         drop(mount);
@@ -127,14 +127,14 @@ fn trees_can_be_copied_into_a_mount() {
         fs::remove_file(there.file(&[2, 1])).unwrap();
         let mount = Mount::new(old.path(), &[]);
         run(program, &args, mount.path());
-        assert_eq!(fs::read(mount.join("g/a/data.raw")).unwrap(), made.flat, "{program} {args:?}");
+        assert_eq!(fs::read(mount.join("g/a/data.raw")).unwrap(), array.flat, "{program} {args:?}");
         assert_eq!(fs::read(mount.join("g/n/data.raw")).unwrap(), nested.flat, "{program} {args:?}");
         drop(mount);
         let document = fs::read_to_string(old.path().join("g/a/.zarray")).unwrap();
         assert!(document.contains("zlib"), "{program} {args:?}: {document}");
         assert_eq!(paths(&files(&old.path().join("g"))), paths(&wanted), "{program} {args:?}");
         let mount = Mount::new(old.path(), &["--read-only"]);
-        assert_eq!(fs::read(mount.join("g/a/data.raw")).unwrap(), made.flat, "{program} {args:?}");
+        assert_eq!(fs::read(mount.join("g/a/data.raw")).unwrap(), array.flat, "{program} {args:?}");
         assert_eq!(fs::read(mount.join("g/n/data.raw")).unwrap(), nested.flat, "{program} {args:?}");
     }
 }
@@ -142,7 +142,7 @@ fn trees_can_be_copied_into_a_mount() {
 /// A tree is copied and moved within the mount, and to another file system and back.
 #[test]
 fn trees_can_be_copied_and_moved_within_a_mount() {
-    let (source, made, _) = source();
+    let (source, array, _) = source();
     let store = store();
     copy_tree(&source.path().join("g"), &store.path().join("g"));
     let mount = Mount::new(store.path(), &[]);
@@ -150,16 +150,16 @@ fn trees_can_be_copied_and_moved_within_a_mount() {
     run("cp", &["-r", "g/.zattrs", "g/notes.txt", "below"], mount.path());
     run("mv", &["g/notes.txt", "below/moved.txt"], mount.path());
     run("mv", &["g", "below/g"], mount.path());
-    assert_eq!(fs::read(mount.join("below/g/a/data.raw")).unwrap(), made.flat);
+    assert_eq!(fs::read(mount.join("below/g/a/data.raw")).unwrap(), array.flat);
     // to another file system and back
     let outside = tempfile::tempdir().unwrap();
     let (chunk, path) = (outside.path().join("chunk"), mount.join("below/g/a/0.0"));
     run("mv", &[path.to_str().unwrap(), chunk.to_str().unwrap()], mount.path());
-    assert_eq!(fs::read(&chunk).unwrap(), made.chunk(&[0, 0]));
+    assert_eq!(fs::read(&chunk).unwrap(), array.chunk(&[0, 0]));
     assert!(!store.path().join("below/g/a/0.0").exists());
     run("mv", &[chunk.to_str().unwrap(), path.to_str().unwrap()], mount.path());
     run("cp", &["-r", "below", outside.path().to_str().unwrap()], mount.path());
-    assert_eq!(fs::read(outside.path().join("below/g/a/data.raw")).unwrap(), made.flat);
+    assert_eq!(fs::read(outside.path().join("below/g/a/data.raw")).unwrap(), array.flat);
     assert_eq!(fs::read(outside.path().join("below/moved.txt")).unwrap(), b"notes\n");
     run("rm", &["-r", "below"], mount.path());
     assert_eq!(paths(&files(store.path())), [".zgroup"]);
@@ -168,7 +168,7 @@ fn trees_can_be_copied_and_moved_within_a_mount() {
 /// Editors save documents in place, by way of a backup, or by way of a new file.
 #[test]
 fn editors_can_edit_documents() {
-    let (source, made, _) = source();
+    let (source, array, _) = source();
     let mount = Mount::new(source.path(), &[]);
     let attributes = || fs::read_to_string(source.path().join("g/.zattrs")).unwrap();
     run("sed", &["-i", "s/copied/edited/", "g/.zattrs"], mount.path());
@@ -182,7 +182,7 @@ fn editors_can_edit_documents() {
     run("sh", &["-c", "{ printf '{\"title\": '; echo '\"printed\"}'; } > g/.zattrs"], mount.path());
     assert_eq!(attributes(), "{\"title\": \"printed\"}\n");
     run("sed", &["-i", "s/^ *50,/    45,/", "g/a/.zarray"], mount.path());
-    assert_eq!(fs::read(mount.join("g/a/data.raw")).unwrap(), made.flat[..45 * 60 * 4]);
+    assert_eq!(fs::read(mount.join("g/a/data.raw")).unwrap(), array.flat[..45 * 60 * 4]);
     if is_installed("vim") {
         for (n, options) in ["backupcopy=no", "backupcopy=yes", "nowritebackup", "backup"].iter().enumerate() {
             for name in ["g/.zattrs", "g/notes.txt"] {
@@ -200,7 +200,7 @@ fn editors_can_edit_documents() {
     }
     drop(mount);
     let chunks = paths(&files(&source.path().join("g/a")));
-    assert_eq!(chunks.len(), 2 + made.grid().len(), "{chunks:?}");
+    assert_eq!(chunks.len(), 2 + array.grid().len(), "{chunks:?}");
     assert_eq!(paths(&files(source.path()))[..4], [".zgroup", "g/.zattrs", "g/.zgroup", "g/a/.zarray"]);
 }
 

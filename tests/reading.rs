@@ -56,7 +56,7 @@ enum Links {
 struct Changing {
     _store: tempfile::TempDir,
     mount: Mount,
-    made: TestArray,
+    array: TestArray,
     what: String,
     /// How often the kernel lost pages that it should have kept.
     lost: Cell<u32>,
@@ -69,27 +69,27 @@ impl Changing {
         let mut more = codec.clone();
         more["dimension_separator"] = separator.into();
         let place = if links == Links::None { "a" } else { "elsewhere" };
-        let made = TestArray::with_chunks(store.path().join(place), &[256, 1024], &[64, 256], more);
+        let array = TestArray::with_chunks(store.path().join(place), &[256, 1024], &[64, 256], more);
         if links == Links::Everywhere {
             symlink("elsewhere", store.path().join("a")).unwrap();
-            let chunk = made.file(&[0, 0]);
+            let chunk = array.file(&[0, 0]);
             fs::rename(&chunk, store.path().join("moved")).unwrap();
             let up = if separator == "/" { "../../moved" } else { "../moved" };
             symlink(up, &chunk).unwrap();
             if separator == "/" {
-                fs::rename(made.path.join("1"), store.path().join("level")).unwrap();
-                symlink("../level", made.path.join("1")).unwrap();
+                fs::rename(array.path.join("1"), store.path().join("level")).unwrap();
+                symlink("../level", array.path.join("1")).unwrap();
             }
         }
         let mount = Mount::new(store.path(), &["-o", "ro", "--cache-size", cache]);
         let what = format!("{separator} {codec} {links:?} {cache}");
-        Changing { _store: store, mount, made, what, lost: Cell::new(0) }
+        Changing { _store: store, mount, array, what, lost: Cell::new(0) }
     }
 
     /// Opens, reads and closes the flat bytes and two chunk files. Returns how many bytes the daemon served for each.
     fn read(&self, step: &str) -> [u64; 3] {
-        let chunk = |index: [usize; 2]| (TestArray::chunk_name(&index), self.made.chunk(&index));
-        [("data.raw".to_string(), self.made.flat.clone()), chunk([0, 0]), chunk([1, 1])].map(|(name, expected)| {
+        let chunk = |index: [usize; 2]| (TestArray::chunk_name(&index), self.array.chunk(&index));
+        [("data.raw".to_string(), self.array.flat.clone()), chunk([0, 0]), chunk([1, 1])].map(|(name, expected)| {
             let path = self.mount.join("a").join(&name);
             let growth = self.mount.growth(|| {
                 let bytes = fs::read(&path).unwrap();
@@ -110,9 +110,9 @@ impl Changing {
         let file = open_direct(&self.mount.join("a/data.raw"));
         let (mut random, mut buffer) = (random(7), vec![0; 3000]);
         for _ in 0..30 {
-            let at = random(self.made.flat.len() - buffer.len());
+            let at = random(self.array.flat.len() - buffer.len());
             file.read_exact_at(&mut buffer, at as u64).unwrap();
-            assert!(buffer == self.made.flat[at..at + buffer.len()], "{}: at {at}, {step}", self.what);
+            assert!(buffer == self.array.flat[at..at + buffer.len()], "{}: at {at}, {step}", self.what);
         }
         let kept = (0..3).any(|_| self.read(step) == [0; 3]);
         assert!(kept, "{}: the pages are kept, {step}", self.what);
@@ -123,57 +123,57 @@ fn assert_changes_are_seen(codec: &Value, links: Links) {
     for (separator, cache) in [(".", "512M"), ("/", "512M"), (".", "100K"), ("/", "100K"), (".", "40K"), ("/", "0")] {
         let mut c = Changing::new(separator, codec, links, cache);
         let [flat, ..] = c.read("at first");
-        assert!(flat >= c.made.flat.len() as u64, "{}: {flat} bytes served", c.what);
+        assert!(flat >= c.array.flat.len() as u64, "{}: {flat} bytes served", c.what);
         assert!((0..3).any(|_| c.read("unchanged") == [0; 3]), "{}: the pages are kept", c.what);
 
         // replace by rename; a symbolic link is itself replaced
-        c.made.change(&[0, 0], 2);
-        c.made.put(&[0, 0]);
+        c.array.change(&[0, 0], 2);
+        c.array.put(&[0, 0]);
         c.assert_seen_and_pages_kept("by rename");
 
         // change in place, with the old modification time
-        c.made.change(&[0, 0], 3);
-        let before = fs::metadata(c.made.file(&[0, 0])).unwrap().modified().unwrap();
-        fs::write(c.made.file(&[0, 0]), c.made.encoded(&[0, 0])).unwrap();
-        File::options().write(true).open(c.made.file(&[0, 0])).unwrap().set_modified(before).unwrap();
+        c.array.change(&[0, 0], 3);
+        let before = fs::metadata(c.array.file(&[0, 0])).unwrap().modified().unwrap();
+        fs::write(c.array.file(&[0, 0]), c.array.encoded(&[0, 0])).unwrap();
+        File::options().write(true).open(c.array.file(&[0, 0])).unwrap().set_modified(before).unwrap();
         c.assert_seen_and_pages_kept("in place");
 
         // delete; the chunk file disappears with it
-        fs::remove_file(c.made.file(&[0, 0])).unwrap();
+        fs::remove_file(c.array.file(&[0, 0])).unwrap();
         assert_eq!(errno(fs::read(c.mount.join("a/0.0"))), "ENOENT", "{}", c.what);
-        let content = c.made.chunk(&[0, 0]);
-        c.made.clear(&[0, 0]);
-        assert_reads(&c.mount.join("a/data.raw"), &c.made.flat);
-        let again = c.mount.growth(|| assert_reads(&c.mount.join("a/data.raw"), &c.made.flat));
+        let content = c.array.chunk(&[0, 0]);
+        c.array.clear(&[0, 0]);
+        assert_reads(&c.mount.join("a/data.raw"), &c.array.flat);
+        let again = c.mount.growth(|| assert_reads(&c.mount.join("a/data.raw"), &c.array.flat));
         assert_eq!(again.of("bytes_served"), 0, "{}: deleted", c.what);
 
         // create again
-        c.made.change(&[0, 0], 3);
-        assert!(c.made.chunk(&[0, 0]) == content);
-        c.made.put(&[0, 0]);
+        c.array.change(&[0, 0], 3);
+        assert!(c.array.chunk(&[0, 0]) == content);
+        c.array.put(&[0, 0]);
         c.assert_seen_and_pages_kept("created");
 
         // replace by a symbolic link to another file
-        let target = c.made.path.parent().unwrap().join("target");
-        c.made.change(&[0, 0], 4);
-        replace(&target, &c.made.encoded(&[0, 0]));
-        fs::remove_file(c.made.file(&[0, 0])).unwrap();
+        let target = c.array.path.parent().unwrap().join("target");
+        c.array.change(&[0, 0], 4);
+        replace(&target, &c.array.encoded(&[0, 0]));
+        fs::remove_file(c.array.file(&[0, 0])).unwrap();
         let up = if separator == "/" { "../../target" } else { "../target" };
-        symlink(up, c.made.file(&[0, 0])).unwrap();
+        symlink(up, c.array.file(&[0, 0])).unwrap();
         c.assert_seen_and_pages_kept("by a link");
-        c.made.change(&[0, 0], 5);
-        replace(&target, &c.made.encoded(&[0, 0]));
+        c.array.change(&[0, 0], 5);
+        replace(&target, &c.array.encoded(&[0, 0]));
         c.assert_seen_and_pages_kept("behind a link");
 
         // change the shape but not the number of bytes, so that the chunks lie elsewhere
         let mut more = codec.clone();
         more["dimension_separator"] = separator.into();
-        let made = TestArray::new(c.made.path.clone(), &[512, 512], &[64, 256], more);
-        let old = std::mem::replace(&mut c.made, made);
-        for index in c.made.grid().into_iter().filter(|index| index[0] < 4) {
+        let array = TestArray::new(c.array.path.clone(), &[512, 512], &[64, 256], more);
+        let old = std::mem::replace(&mut c.array, array);
+        for index in c.array.grid().into_iter().filter(|index| index[0] < 4) {
             let chunk = old.chunk(&index);
-            for (flat, len, at) in c.made.rows(&index) {
-                c.made.flat[flat..flat + len].copy_from_slice(&chunk[at..at + len]);
+            for (flat, len, at) in c.array.rows(&index) {
+                c.array.flat[flat..flat + len].copy_from_slice(&chunk[at..at + len]);
             }
         }
         let [flat, ..] = c.read("another shape");
@@ -211,13 +211,13 @@ fn an_open_sees_every_change_and_keeps_unchanged_pages_behind_symbolic_links() {
 /// A store with one array, `a`, all of whose chunks are stored.
 struct Stored {
     directory: tempfile::TempDir,
-    made: TestArray,
+    array: TestArray,
 }
 
 fn stored(shape: &[usize], chunks: &[usize], codec: Value) -> Stored {
     let directory = tempfile::tempdir().unwrap();
-    let made = TestArray::with_chunks(directory.path().join("a"), shape, chunks, codec);
-    Stored { directory, made }
+    let array = TestArray::with_chunks(directory.path().join("a"), shape, chunks, codec);
+    Stored { directory, array }
 }
 
 impl Stored {
@@ -227,8 +227,8 @@ impl Stored {
 
     /// Returns the block size in bytes that the header of the first chunk, a blosc frame, states.
     fn block_size(&self) -> usize {
-        let first = vec![0; self.made.grid()[0].len()];
-        u32::from_le_bytes(fs::read(self.made.file(&first)).unwrap()[8..12].try_into().unwrap()) as usize
+        let first = vec![0; self.array.grid()[0].len()];
+        u32::from_le_bytes(fs::read(self.array.file(&first)).unwrap()[8..12].try_into().unwrap()) as usize
     }
 }
 
@@ -244,7 +244,7 @@ fn sixteen_readers_of_a_chunk_decode_it_once() {
             std::thread::scope(|scope| {
                 for i in 0..16 {
                     let (barrier, path, range) = (&barrier, mount.join("a/data.raw"), range.clone());
-                    let expected = &s.made.flat[range.clone()];
+                    let expected = &s.array.flat[range.clone()];
                     scope.spawn(move || {
                         // half of the readers open the file at the same time as well
                         let open = || if direct { open_direct(&path) } else { File::open(&path).unwrap() };
@@ -276,7 +276,7 @@ fn sixteen_readers_of_a_block_decode_it_once() {
                     barrier.wait();
                     let mut buffer = vec![0; 4 * K];
                     file.read_exact_at(&mut buffer, at as u64).unwrap();
-                    assert!(buffer == s.made.flat[at..at + 4 * K]);
+                    assert!(buffer == s.array.flat[at..at + 4 * K]);
                 });
             }
         });
@@ -292,7 +292,7 @@ fn a_sequential_read_decodes_each_chunk_once() {
         // 12 rows of 4 chunks of 256 KiB
         let s = stored(&[1536, 8 * K], &[128, 2 * K], codec.clone());
         let mount = s.mount(&[]);
-        let growth = mount.growth(|| assert_reads(&mount.join("a/data.raw"), &s.made.flat));
+        let growth = mount.growth(|| assert_reads(&mount.join("a/data.raw"), &s.array.flat));
         let counts = ["chunk_decodes", "block_decodes", "bytes_decoded", "readahead_wasted"].map(|n| growth.of(n));
         assert_eq!(counts, [48, 0, 12 * M as u64, 0], "{codec}");
         // the first row of chunks is loaded on demand, the others are prefetched
@@ -337,7 +337,7 @@ fn decoded_of_a_wide_read(s: &Stored, cache: &str, spill_size: &str) -> f64 {
     let spill = spill_directory();
     let directory = spill.path().to_str().unwrap();
     let mount = s.mount(&["--cache-size", cache, "--spill-dir", directory, "--spill-size", spill_size]);
-    let growth = mount.growth(|| assert_reads(&mount.join("a/data.raw"), &s.made.flat));
+    let growth = mount.growth(|| assert_reads(&mount.join("a/data.raw"), &s.array.flat));
     let names = || fs::read_dir(spill.path()).unwrap().count();
     assert_eq!(names(), 0, "what is spilled has no name");
     if spill_size == "0" {
@@ -345,7 +345,7 @@ fn decoded_of_a_wide_read(s: &Stored, cache: &str, spill_size: &str) -> f64 {
     }
     drop(mount);
     assert_eq!(names(), 0);
-    growth.of("bytes_decoded") as f64 / (s.made.grid().len() * s.made.chunk_size()) as f64
+    growth.of("bytes_decoded") as f64 / (s.array.grid().len() * s.array.chunk_size()) as f64
 }
 
 /// Checks that "each byte is decoded at most twice" where a row of chunks is larger than the cache.
@@ -426,10 +426,10 @@ fn assert_reads_at(file: &File, flat: &[u8], len: usize, at: impl Iterator<Item 
 }
 
 /// Returns for each byte of the array the number of its chunk in [`TestArray::grid`] and its offset in the chunk.
-fn chunk_offsets(made: &TestArray) -> Vec<(u32, u32)> {
-    let mut places = vec![(0, 0); made.flat.len()];
-    for (n, index) in made.grid().iter().enumerate() {
-        for (flat, len, at) in made.rows(index) {
+fn chunk_offsets(array: &TestArray) -> Vec<(u32, u32)> {
+    let mut places = vec![(0, 0); array.flat.len()];
+    for (n, index) in array.grid().iter().enumerate() {
+        for (flat, len, at) in array.rows(index) {
             for i in 0..len {
                 places[flat + i] = (n as u32, (at + i) as u32);
             }
@@ -449,18 +449,18 @@ fn touched(places: &[(u32, u32)], size: usize, len: usize, at: impl Iterator<Ite
 fn random_reads_decode_only_the_blocks_they_touch() {
     let s = stored(&[512, 8 * K], &[256, 2 * K], blosc("zstd", 16 * K));
     assert_eq!(s.block_size(), 16 * K);
-    let (mut random, pages) = (random(5), s.made.flat.len() / 4096);
+    let (mut random, pages) = (random(5), s.array.flat.len() / 4096);
     let requests: Vec<usize> = (0..100).map(|_| random(pages) * 4096).collect();
-    let blocks = touched(&chunk_offsets(&s.made), s.block_size(), 4096, requests.iter().copied()) as u64;
+    let blocks = touched(&chunk_offsets(&s.array), s.block_size(), 4096, requests.iter().copied()) as u64;
     for direct in [false, true] {
         let mount = s.mount(&[]);
         let path = mount.join("a/data.raw");
         let file = if direct { open_direct(&path) } else { File::open(&path).unwrap() };
         fadvise(&file, 0, None, Advice::Random).unwrap();
-        let growth = mount.growth(|| assert_reads_at(&file, &s.made.flat, 4096, requests.iter().copied()));
+        let growth = mount.growth(|| assert_reads_at(&file, &s.array.flat, 4096, requests.iter().copied()));
         let counts = ["chunk_decodes", "block_decodes", "readahead_used", "readahead_wasted"].map(|n| growth.of(n));
         assert_eq!(counts, [0, blocks, 0, 0], "direct: {direct}");
-        let again = mount.growth(|| assert_reads_at(&file, &s.made.flat, 4096, requests.iter().copied()));
+        let again = mount.growth(|| assert_reads_at(&file, &s.array.flat, 4096, requests.iter().copied()));
         assert_eq!(again.of("block_decodes"), 0, "they are kept");
     }
 }
@@ -472,9 +472,9 @@ fn random_reads_of_uncompressed_chunks_bypass_the_cache() {
     let mount = s.mount(&[]);
     let file = File::open(mount.join("a/data.raw")).unwrap();
     fadvise(&file, 0, None, Advice::Random).unwrap();
-    let (mut random, pages) = (random(6), s.made.flat.len() / 4096);
+    let (mut random, pages) = (random(6), s.array.flat.len() / 4096);
     let requests: Vec<usize> = (0..200).map(|_| random(pages) * 4096).collect();
-    let growth = mount.growth(|| assert_reads_at(&file, &s.made.flat, 4096, requests.into_iter()));
+    let growth = mount.growth(|| assert_reads_at(&file, &s.array.flat, 4096, requests.into_iter()));
     let counts = ["chunk_decodes", "readahead_used", "readahead_wasted"].map(|n| growth.of(n));
     assert_eq!(counts, [0; 3]);
     assert!(growth.of("bytes_stored") <= 200 * 4 * 4096, "{} bytes read", growth.of("bytes_stored"));
@@ -488,8 +488,8 @@ fn a_strided_read_prefetches_the_next_steps() {
     for codec in [zlib(), blosc("zstd", 16 * K)] {
         // 8 x 16 chunks of 64 KiB
         let s = stored(&[2 * K, row], &[256, 256], codec.clone());
-        let places = chunk_offsets(&s.made);
-        let unit = if codec == zlib() { s.made.chunk_size() } else { s.block_size() };
+        let places = chunk_offsets(&s.array);
+        let unit = if codec == zlib() { s.array.chunk_size() } else { s.block_size() };
         // a read through the page cache asks for whole pages, and a page is a row
         let walks: [(&str, bool, usize, Vec<usize>); 4] = [
             ("a column", true, 4, (0..2 * K).map(|i| i * row + 1234).collect()),
@@ -503,7 +503,7 @@ fn a_strided_read_prefetches_the_next_steps() {
             let path = mount.join("a/data.raw");
             let file = if direct { open_direct(&path) } else { File::open(&path).unwrap() };
             fadvise(&file, 0, None, Advice::Random).unwrap();
-            let growth = mount.growth(|| assert_reads_at(&file, &s.made.flat, len, requests.iter().copied()));
+            let growth = mount.growth(|| assert_reads_at(&file, &s.array.flat, len, requests.iter().copied()));
             let what = format!("{walk}, {codec}, direct: {direct}");
             assert!(growth.of("readahead_used") > 0, "{what}");
             assert!(growth.of("bytes_decoded") as f64 <= most, "{what}: {}", growth.of("bytes_decoded"));
@@ -532,17 +532,17 @@ fn eight_readers_stay_within_the_cache_bound() {
     let done = std::sync::atomic::AtomicUsize::new(0);
     let most = std::thread::scope(|scope| {
         for reader in 0..8 {
-            let (made, mount, done) = (&arrays[reader % arrays.len()], &mount, &done);
+            let (array, mount, done) = (&arrays[reader % arrays.len()], &mount, &done);
             scope.spawn(move || {
                 // counts the reader even if it fails, so that the loop below ends
                 let _done = Done(done);
                 let path = mount.join(&format!("{}/data.raw", reader % 5));
                 if reader < 5 {
-                    return assert_reads(&path, &made.flat);
+                    return assert_reads(&path, &array.flat);
                 }
                 let mut random = random(reader as u64);
-                let requests = (0..300).map(|_| random(made.flat.len() - 10 * K));
-                assert_reads_at(&open_direct(&path), &made.flat, 10 * K, requests);
+                let requests = (0..300).map(|_| random(array.flat.len() - 10 * K));
+                assert_reads_at(&open_direct(&path), &array.flat, 10 * K, requests);
             });
         }
         let mut most = 0;
@@ -573,27 +573,27 @@ impl Drop for Done<'_> {
 fn direct_io_serves_every_read_from_the_daemons_cache() {
     for codec in [zlib(), blosc("zstd", 8 * K)] {
         let s = stored(&[3000, 2002], &[100, 300], codec);
-        let size = s.made.flat.len();
+        let size = s.array.flat.len();
         let mount = s.mount(&["--direct-io"]);
         let path = mount.join("a/data.raw");
-        assert_reads(&path, &s.made.flat);
+        assert_reads(&path, &s.array.flat);
         let file = File::open(&path).unwrap();
         let mut random = random(8);
         let again = mount.growth(|| {
-            assert_reads(&path, &s.made.flat);
+            assert_reads(&path, &s.array.flat);
             for _ in 0..200 {
                 let (at, len) = (random(size), [1, 7, 511, 4096, 4097, 70_001][random(6)]);
-                assert_reads_at(&file, &s.made.flat, len.min(size - at), std::iter::once(at));
+                assert_reads_at(&file, &s.array.flat, len.min(size - at), std::iter::once(at));
             }
         });
         // across the end of the file, and behind it
         let mut tail = vec![0; 5000];
         assert_eq!(file.read_at(&mut tail, size as u64 - 777).unwrap(), 777);
-        assert!(tail[..777] == s.made.flat[size - 777..]);
+        assert!(tail[..777] == s.array.flat[size - 777..]);
         assert_eq!(file.read_at(&mut tail, size as u64).unwrap(), 0);
         assert_eq!((again.of("chunk_decodes"), again.of("block_decodes")), (0, 0), "a second reader");
         assert!(again.of("bytes_served") > size as u64, "the kernel keeps nothing");
-        assert!(SharedMap::read_only(&file).bytes() == s.made.flat);
+        assert!(SharedMap::read_only(&file).bytes() == s.array.flat);
     }
 }
 
@@ -604,19 +604,19 @@ fn a_damaged_chunk_in_a_wide_row_fails_alone() {
     for codec in [zlib(), blosc("zstd", 16 * K), json!({})] {
         // 2 rows of 16 chunks of 256 KiB
         let s = stored(&[16, 512 * K], &[8, 32 * K], codec.clone());
-        fs::write(s.made.file(&[0, 5]), b"garbage").unwrap();
+        fs::write(s.array.file(&[0, 5]), b"garbage").unwrap();
         let spill = spill_directory();
         for direct in [true, false] {
             let mount = s.mount(&["--cache-size", "1M", "--spill-dir", spill.path().to_str().unwrap()]);
             let path = mount.join("a/data.raw");
             let file = if direct { open_direct(&path) } else { File::open(&path).unwrap() };
             let (len, mut buffer) = (32 * K, vec![0; 32 * K]);
-            for at in (0..s.made.flat.len()).step_by(len) {
+            for at in (0..s.array.flat.len()).step_by(len) {
                 let what = format!("{codec}, direct: {direct}, at {at}");
                 let result = file.read_exact_at(&mut buffer, at as u64);
-                let damaged = at / len % 16 == 5 && at < s.made.flat.len() / 2;
+                let damaged = at / len % 16 == 5 && at < s.array.flat.len() / 2;
                 assert_eq!(errno(result), if damaged { "EIO" } else { "ok" }, "{what}");
-                assert!(damaged || buffer == s.made.flat[at..at + len], "{what}");
+                assert!(damaged || buffer == s.array.flat[at..at + len], "{what}");
             }
             let stats = mount.stats();
             assert!(stats.contains("a/0.5: "), "{stats}");
@@ -635,21 +635,21 @@ fn a_change_in_a_wide_row_is_seen_at_the_next_open() {
         let path = mount.join("a/data.raw");
         let file = open_direct(&path);
         let steps = |range: std::ops::Range<usize>| range.step_by(128 * K);
-        assert_reads_at(&file, &s.made.flat, 128 * K, steps(0..2560 * K));
+        assert_reads_at(&file, &s.array.flat, 128 * K, steps(0..2560 * K));
 
-        s.made.change(&[0, 3], 2);
-        s.made.put(&[0, 3]);
+        s.array.change(&[0, 3], 2);
+        s.array.put(&[0, 3]);
         drop(File::open(&path).unwrap());
         // read a window that was assembled already, and the next one
-        let growth = mount.growth(|| assert_reads_at(&file, &s.made.flat, 128 * K, steps(2048 * K..5 * M)));
+        let growth = mount.growth(|| assert_reads_at(&file, &s.array.flat, 128 * K, steps(2048 * K..5 * M)));
         assert!(codec != zlib() || growth.of("chunk_decodes") <= 2, "{} chunks", growth.of("chunk_decodes"));
 
-        s.made.clear(&[0, 5]);
-        fs::remove_file(s.made.file(&[0, 5])).unwrap();
+        s.array.clear(&[0, 5]);
+        fs::remove_file(s.array.file(&[0, 5])).unwrap();
         drop(File::open(&path).unwrap());
-        let growth = mount.growth(|| assert_reads_at(&file, &s.made.flat, 128 * K, steps(4 * M..8 * M)));
+        let growth = mount.growth(|| assert_reads_at(&file, &s.array.flat, 128 * K, steps(4 * M..8 * M)));
         assert!(codec != zlib() || growth.of("chunk_decodes") == 0, "{} chunks", growth.of("chunk_decodes"));
-        assert_reads(&path, &s.made.flat);
+        assert_reads(&path, &s.array.flat);
     }
 }
 
@@ -664,19 +664,19 @@ fn an_old_descriptor_of_a_wide_row_shows_the_new_array() {
         let spill = spill_directory();
         let mount = s.mount(&["--cache-size", "512K", "--spill-dir", spill.path().to_str().unwrap()]);
         let old = open_direct(&mount.join("a/data.raw"));
-        assert_reads_at(&old, &s.made.flat, 128 * K, (0..1280 * K).step_by(128 * K));
+        assert_reads_at(&old, &s.array.flat, 128 * K, (0..1280 * K).step_by(128 * K));
         // only the metadata assert_changes_are_seen, not the chunk files
-        let mut made = TestArray::new(s.made.path.clone(), &shape, &chunks, more.clone());
-        for index in made.grid() {
-            if made.file(&index).exists() {
-                made.set_chunk(&index, &s.made.chunk(&index));
+        let mut array = TestArray::new(s.array.path.clone(), &shape, &chunks, more.clone());
+        for index in array.grid() {
+            if array.file(&index).exists() {
+                array.set_chunk(&index, &s.array.chunk(&index));
             }
         }
         let _new = File::open(mount.join("a/data.raw")).unwrap();
         let mut buffer = vec![0; 128 * K];
-        for at in (640 * K..made.flat.len()).step_by(128 * K) {
+        for at in (640 * K..array.flat.len()).step_by(128 * K) {
             let n = old.read_at(&mut buffer, at as u64).unwrap();
-            let expected = &made.flat[at..(at + 128 * K).min(made.flat.len())];
+            let expected = &array.flat[at..(at + 128 * K).min(array.flat.len())];
             assert!(buffer[..n] == *expected, "{shape:?} {more}: {n} bytes at {at} differ");
         }
     }
@@ -690,7 +690,7 @@ fn a_sequential_read_with_a_small_cache_decodes_hardly_any_chunk_twice() {
         let s = stored(&[1536, 8 * K], &[128, 2 * K], codec.clone());
         for cache in ["4M", "6M"] {
             let mount = s.mount(&["-o", "ro", "--cache-size", cache]);
-            let growth = mount.growth(|| assert_reads(&mount.join("a/data.raw"), &s.made.flat));
+            let growth = mount.growth(|| assert_reads(&mount.join("a/data.raw"), &s.array.flat));
             let counts = ["chunk_decodes", "block_decodes", "readahead_wasted"].map(|n| growth.of(n));
             // requests may overtake each other on a busy machine; a cache that drops what it needs would decode all twice
             assert!(counts[0] <= 48 + 16 && counts[1..] == [0, 0], "{codec} {cache}: {counts:?}");

@@ -77,7 +77,7 @@ struct Case {
     name: String,
     fault: Fault,
     expected: Expected,
-    made: TestArray,
+    array: TestArray,
 }
 
 fn cases(store: &Path) -> Vec<Case> {
@@ -88,8 +88,8 @@ fn cases(store: &Path) -> Vec<Case> {
             let mut more = more.clone();
             more["fill_value"] = json!(7);
             let name = format!("{number}-{kind}");
-            let made = TestArray::with_chunks(store.join(&name), &[20_000], &[20_000], more);
-            cases.push(Case { name, fault, expected, made });
+            let array = TestArray::with_chunks(store.join(&name), &[20_000], &[20_000], more);
+            cases.push(Case { name, fault, expected, array });
         }
     }
     cases
@@ -141,7 +141,7 @@ fn every_fault_ends_in_the_right_bytes_or_an_error() {
     });
     let mut failed = Vec::new();
     for (case, ((errno, found), took)) in cases.iter().zip(answers) {
-        let is_right = found.as_ref().is_some_and(|found| *found == sha256(&case.made.flat));
+        let is_right = found.as_ref().is_some_and(|found| *found == sha256(&case.array.flat));
         let is_fill = found.as_ref().is_some_and(|found| *found == sha256(&[7; 20_000]));
         let is_as_expected = match case.expected {
             Right => is_right,
@@ -167,7 +167,7 @@ fn every_fault_ends_in_the_right_bytes_or_an_error() {
     server.heal();
     for case in &cases {
         let (errno, found) = read(&mount.join(&case.name).join("data.raw"));
-        assert_eq!(found, Some(sha256(&case.made.flat)), "{:?} {}: {errno}", case.fault, case.name);
+        assert_eq!(found, Some(sha256(&case.array.flat)), "{:?} {}: {errno}", case.fault, case.name);
     }
 }
 
@@ -175,32 +175,32 @@ fn every_fault_ends_in_the_right_bytes_or_an_error() {
 #[test]
 fn a_content_encoding_is_not_taken_for_the_value() {
     let store = tempfile::tempdir().unwrap();
-    let made = TestArray::with_chunks(store.path().to_path_buf(), &[20_000], &[20_000], json!({}));
+    let array = TestArray::with_chunks(store.path().to_path_buf(), &[20_000], &[20_000], json!({}));
     let server = FaultyServer::new(store.path());
     let mount = mount(&server.url(""), &[]);
     server.set("0", Fault::Gzip);
     let (errno, found) = read(&mount.join("data.raw"));
-    assert!(errno == "EIO" || found == Some(sha256(&made.flat)), "{errno}, {found:?}");
+    assert!(errno == "EIO" || found == Some(sha256(&array.flat)), "{errno}, {found:?}");
 }
 
 /// Some servers answer 403 for keys that do not exist.
 #[test]
 fn status_403_means_missing_only_if_the_user_says_so() {
     let store = tempfile::tempdir().unwrap();
-    let mut made = TestArray::with_chunks(store.path().to_path_buf(), &[2 * PAGES], &[PAGES], json!({}));
+    let mut array = TestArray::with_chunks(store.path().to_path_buf(), &[2 * PAGES], &[PAGES], json!({}));
     let server = FaultyServer::new(store.path());
     server.set("1", Fault::Status(403));
     let refusing = mount(&server.url(""), &[]);
     let file = File::open(refusing.join("data.raw")).unwrap();
     let mut bytes = vec![0; PAGES];
     file.read_exact_at(&mut bytes, 0).unwrap();
-    assert_eq!(bytes, made.flat[..PAGES]);
+    assert_eq!(bytes, array.flat[..PAGES]);
     assert_eq!(errno(file.read_at(&mut bytes, PAGES as u64)), "EACCES");
     let stats = refusing.stats();
     assert!(stats.contains("403"), "{stats}");
     let taking = mount(&server.url(""), &["--403-is-missing"]);
-    made.clear(&[1]);
-    assert_eq!(digest(&taking.join("data.raw")).unwrap().1, sha256(&made.flat));
+    array.clear(&[1]);
+    assert_eq!(digest(&taking.join("data.raw")).unwrap().1, sha256(&array.flat));
 }
 
 /// An HTML page in the place of missing metadata does not make a store, and one in the place of a document makes the array
@@ -222,7 +222,7 @@ fn an_html_page_is_not_taken_for_a_document() {
 #[test]
 fn a_mount_of_a_silent_server_can_be_unmounted() {
     let store = tempfile::tempdir().unwrap();
-    let made = TestArray::with_chunks(store.path().to_path_buf(), &[2 * PAGES], &[PAGES], json!({}));
+    let array = TestArray::with_chunks(store.path().to_path_buf(), &[2 * PAGES], &[PAGES], json!({}));
     let server = FaultyServer::new(store.path());
     for lazily in [false, true] {
         server.heal();
@@ -239,7 +239,7 @@ fn a_mount_of_a_silent_server_can_be_unmounted() {
         let mut bytes = vec![0; PAGES];
         let begun = Instant::now();
         File::open(&path).unwrap().read_exact_at(&mut bytes, 0).unwrap();
-        assert_eq!(bytes, made.flat[..PAGES]);
+        assert_eq!(bytes, array.flat[..PAGES]);
         assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
         if lazily {
             let output = support::zarrfs(&["umount", "--lazy", daemon.path().to_str().unwrap()]);

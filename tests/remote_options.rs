@@ -23,18 +23,18 @@ fn mount(url: &str, args: &[&str]) -> Mount {
 fn store(items: usize) -> (tempfile::TempDir, TestArray) {
     let folder = tempfile::tempdir().unwrap();
     let more = json!({"compressor": {"id": "zlib", "level": 1}});
-    let made = TestArray::with_chunks(folder.path().join("a"), &[items], &[1000], more);
+    let array = TestArray::with_chunks(folder.path().join("a"), &[items], &[1000], more);
     fs::write(folder.path().join(".zgroup"), br#"{"zarr_format": 2}"#).unwrap();
-    (folder, made)
+    (folder, array)
 }
 
 #[test]
 fn configured_headers_are_sent_with_each_request() {
-    let (folder, made) = store(3000);
+    let (folder, array) = store(3000);
     let server = FaultyServer::new(folder.path());
     let headers = ["--header", "X-Test: some thing", "--header", "Authorization:Bearer abc"];
     let mount = mount(&server.url(""), &headers);
-    assert_eq!(digest(&mount.join("a/data.raw")).unwrap().1, sha256(&made.flat));
+    assert_eq!(digest(&mount.join("a/data.raw")).unwrap().1, sha256(&array.flat));
     let requests = server.requests();
     assert!(requests.len() > 3);
     for request in requests {
@@ -47,13 +47,13 @@ fn configured_headers_are_sent_with_each_request() {
 #[test]
 fn metadata_is_cached_for_the_time_to_live() {
     for (ttl, is_seen) in [("forever", false), ("1s", true), ("0s", true)] {
-        let (folder, made) = store(3000);
+        let (folder, array) = store(3000);
         let server = FaultyServer::new(folder.path());
         let mount = mount(&server.url(""), &["--metadata-ttl", ttl]);
         let flat = mount.join("a/data.raw");
         assert_eq!(fs::metadata(&flat).unwrap().len(), 3000);
-        let document = made.text().replace("[3000]", "[5000]");
-        assert_ne!(document, made.text());
+        let document = array.text().replace("[3000]", "[5000]");
+        assert_ne!(document, array.text());
         replace(&folder.path().join("a/.zarray"), document.as_bytes());
         // the kernel caches names for a second as well
         std::thread::sleep(Duration::from_millis(2500));
@@ -67,21 +67,21 @@ fn metadata_is_cached_for_the_time_to_live() {
 /// An open sees a chunk that was replaced on the server, regardless of cached metadata.
 #[test]
 fn an_open_sees_the_current_chunks_of_the_server() {
-    let (folder, mut made) = store(3000);
+    let (folder, mut array) = store(3000);
     let server = FaultyServer::new(folder.path());
     let mount = mount(&server.url(""), &["--metadata-ttl", "forever"]);
     let flat = mount.join("a/data.raw");
     for seed in 20..24 {
-        assert_eq!(digest(&flat).unwrap().1, sha256(&made.flat));
-        made.change(&[1], seed);
-        made.put(&[1]);
+        assert_eq!(digest(&flat).unwrap().1, sha256(&array.flat));
+        array.change(&[1], seed);
+        array.put(&[1]);
     }
-    fs::remove_file(made.file(&[2])).unwrap();
-    made.clear(&[2]);
-    assert_eq!(digest(&flat).unwrap().1, sha256(&made.flat));
-    made.change(&[2], 99);
-    made.put(&[2]);
-    assert_eq!(digest(&flat).unwrap().1, sha256(&made.flat));
+    fs::remove_file(array.file(&[2])).unwrap();
+    array.clear(&[2]);
+    assert_eq!(digest(&flat).unwrap().1, sha256(&array.flat));
+    array.change(&[2], 99);
+    array.put(&[2]);
+    assert_eq!(digest(&flat).unwrap().1, sha256(&array.flat));
 }
 
 /// Returns the number of bytes in all files below a directory.
@@ -99,24 +99,24 @@ fn size(directory: &Path) -> u64 {
 
 #[test]
 fn the_disk_cache_keeps_chunks_across_mounts() {
-    let (folder, mut made) = store(50_000);
+    let (folder, mut array) = store(50_000);
     let server = FaultyServer::new(folder.path());
     let kept = tempfile::tempdir().unwrap();
     let args = ["--cache-dir", kept.path().to_str().unwrap()];
     let asked = || (0..50).map(|i| server.count("GET", &format!("a/{i}"))).sum::<usize>();
-    let read = |made: &TestArray| {
+    let read = |array: &TestArray| {
         let mount = mount(&server.url(""), &args);
-        assert_eq!(digest(&mount.join("a/data.raw")).unwrap().1, sha256(&made.flat));
+        assert_eq!(digest(&mount.join("a/data.raw")).unwrap().1, sha256(&array.flat));
     };
-    read(&made);
+    read(&array);
     let first = asked();
     assert!((50..=55).contains(&first), "{first} requests for 50 chunks");
-    read(&made);
+    read(&array);
     assert_eq!(asked(), first, "what is on disk is asked for again");
     // only a chunk that has changed is fetched again
-    made.change(&[7], 5);
-    made.put(&[7]);
-    read(&made);
+    array.change(&[7], 5);
+    array.put(&[7]);
+    read(&array);
     assert_eq!(asked(), first + 1);
     // a damaged file of the cache is ignored
     support::tree::visit(kept.path(), &mut |found| {
@@ -128,20 +128,20 @@ fn the_disk_cache_keeps_chunks_across_mounts() {
         true
     })
     .unwrap();
-    read(&made);
+    read(&array);
 }
 
 #[test]
 fn the_disk_cache_stays_within_its_bound() {
     let folder = tempfile::tempdir().unwrap();
-    let made = TestArray::with_chunks(folder.path().to_path_buf(), &[4 << 20], &[64 << 10], json!({}));
+    let array = TestArray::with_chunks(folder.path().to_path_buf(), &[4 << 20], &[64 << 10], json!({}));
     let server = FaultyServer::new(folder.path());
     let kept = tempfile::tempdir().unwrap();
     let args = ["--cache-dir", kept.path().to_str().unwrap(), "--cache-dir-size", "1M"];
     for _ in 0..2 {
         let mounts = [mount(&server.url(""), &args), mount(&server.url(""), &args)];
         for mount in &mounts {
-            assert_eq!(digest(&mount.join("data.raw")).unwrap().1, sha256(&made.flat));
+            assert_eq!(digest(&mount.join("data.raw")).unwrap().1, sha256(&array.flat));
         }
     }
     let size = size(kept.path());
@@ -180,7 +180,7 @@ fn requests_to_s3_carry_credentials_and_region() {
 
 #[test]
 fn retries_and_timeout_are_those_configured() {
-    let (folder, made) = store(1000);
+    let (folder, array) = store(1000);
     let server = FaultyServer::new(folder.path());
     let url = server.url("");
     let none = mount(&url, &["--retries", "0"]);
@@ -190,7 +190,7 @@ fn retries_and_timeout_are_those_configured() {
     }
     server.set("a/0", Fault::Burst(4));
     assert_eq!(errno(digest(&none.join("a/data.raw"))), "EIO");
-    assert_eq!(digest(&many.join("a/data.raw")).unwrap().1, sha256(&made.flat));
+    assert_eq!(digest(&many.join("a/data.raw")).unwrap().1, sha256(&array.flat));
     server.set("a/0", Fault::Stall);
     let impatient = mount(&url, &["--retries", "0", "--timeout", "500ms"]);
     let begun = Instant::now();
@@ -201,9 +201,9 @@ fn retries_and_timeout_are_those_configured() {
 /// By default `.zmetadata` is used only for stores that cannot list keys. The option requires or ignores it.
 #[test]
 fn consolidated_metadata_is_used_as_configured() {
-    let (folder, made) = store(1000);
+    let (folder, array) = store(1000);
     let stale = json!({"zarr_consolidated_format": 1, "metadata": {".zgroup": {"zarr_format": 2},
-        "b/.zarray": serde_json::from_str::<serde_json::Value>(&made.text()).unwrap()}});
+        "b/.zarray": serde_json::from_str::<serde_json::Value>(&array.text()).unwrap()}});
     fs::write(folder.path().join(".zmetadata"), stale.to_string()).unwrap();
     let server = FaultyServer::new(folder.path());
     let directory = folder.path().to_str().unwrap();
@@ -226,10 +226,10 @@ fn consolidated_metadata_is_used_as_configured() {
 fn a_store_in_memory_can_be_mounted() {
     let mount = mount("memory:", &[]);
     fs::create_dir(mount.join("a")).unwrap();
-    let (_folder, made) = store(3000);
-    fs::write(mount.join("a/.zarray"), made.text()).unwrap();
-    fs::write(mount.join("a/data.raw"), &made.flat).unwrap();
-    assert_eq!(digest(&mount.join("a/data.raw")).unwrap().1, sha256(&made.flat));
+    let (_folder, array) = store(3000);
+    fs::write(mount.join("a/.zarray"), array.text()).unwrap();
+    fs::write(mount.join("a/data.raw"), &array.flat).unwrap();
+    assert_eq!(digest(&mount.join("a/data.raw")).unwrap().1, sha256(&array.flat));
     assert!(mount.join("a/0").exists());
 }
 
@@ -257,13 +257,13 @@ fn mistakes_are_reported_in_one_line() {
 /// The background process reads headers from a file as well, so that `ps` does not show them.
 #[test]
 fn headers_are_read_from_a_file() {
-    let (folder, made) = store(3000);
+    let (folder, array) = store(3000);
     let server = FaultyServer::new(folder.path());
     let secrets = tempfile::tempdir().unwrap();
     fs::write(secrets.path().join("token"), "X-Token: open sesame\n").unwrap();
     let argument = format!("@{}", secrets.path().join("token").display());
     let mount = mount(&server.url(""), &["--header", &argument]);
-    assert_eq!(digest(&mount.join("a/data.raw")).unwrap().1, sha256(&made.flat));
+    assert_eq!(digest(&mount.join("a/data.raw")).unwrap().1, sha256(&array.flat));
     assert!(server.requests().iter().all(|r| r.headers.get("x-token").is_some_and(|value| value == "open sesame")));
     let words = fs::read(format!("/proc/{}/cmdline", mount.counter("pid"))).unwrap();
     let words = String::from_utf8_lossy(&words).into_owned();

@@ -162,9 +162,9 @@ fn writes_outside_a_smaller_array_never_reappear() {
     let _alone = without_other_tests();
     let store = tempfile::tempdir().unwrap();
     let path = store.path().join("a");
-    let made = TestArray::with_chunks(path.clone(), &[100], &[10], zlib());
+    let array = TestArray::with_chunks(path.clone(), &[100], &[10], zlib());
     let reshape = |rows: usize| {
-        let mut document: Value = serde_json::from_str(&made.text()).unwrap();
+        let mut document: Value = serde_json::from_str(&array.text()).unwrap();
         document["shape"] = json!([rows]);
         fs::write(path.join("new"), document.to_string()).unwrap();
         fs::rename(path.join("new"), path.join(".zarray")).unwrap();
@@ -181,7 +181,7 @@ fn writes_outside_a_smaller_array_never_reappear() {
     assert!(is_stale(close(file)));
     assert!(!path.join("7").exists(), "a chunk outside the grid was stored");
     reshape(100);
-    let mut expected = made.flat.clone();
+    let mut expected = array.flat.clone();
     expected[5..9].copy_from_slice(b"mine");
     expected[33..35].copy_from_slice(b"mi");
     expected[40..].fill(0);

@@ -37,11 +37,11 @@ fn write_at(path: &Path, offset: usize, bytes: &[u8]) {
 
 /// Checks that every chunk is stored and decodes to the array's bytes.
 #[track_caller]
-fn assert_stored(made: &TestArray, what: &str) {
-    for index in made.grid() {
-        let decoded = made.decoded(&index).unwrap_or_else(|| panic!("{what}: {index:?} is not stored"));
-        for (flat, len, at) in made.rows(&index) {
-            assert!(decoded[at..at + len] == made.flat[flat..flat + len], "{what}: {index:?} at {at}");
+fn assert_stored(array: &TestArray, what: &str) {
+    for index in array.grid() {
+        let decoded = array.decoded(&index).unwrap_or_else(|| panic!("{what}: {index:?} is not stored"));
+        for (flat, len, at) in array.rows(&index) {
+            assert!(decoded[at..at + len] == array.flat[flat..flat + len], "{what}: {index:?} at {at}");
         }
     }
 }
@@ -52,20 +52,20 @@ fn assert_stored(made: &TestArray, what: &str) {
 fn any_range_of_data_raw_can_be_written() {
     for (what, more) in codecs() {
         let store = tempfile::tempdir().unwrap();
-        let mut made = TestArray::with_chunks(store.path().join("a"), &[61, 47, 23], &[16, 16, 8], more);
+        let mut array = TestArray::with_chunks(store.path().join("a"), &[61, 47, 23], &[16, 16, 8], more);
         let mount = Mount::new(store.path(), &[]);
         let flat = mount.join("a/data.raw");
         let mut at = 1;
         for (i, len) in [1usize, 7, 300, 4096, 5000, 1, 40_000].into_iter().enumerate() {
-            let bytes = pattern(i as u64 + 5, len.min(made.flat.len() - at));
+            let bytes = pattern(i as u64 + 5, len.min(array.flat.len() - at));
             write_at(&flat, at, &bytes);
-            made.flat[at..at + bytes.len()].copy_from_slice(&bytes);
-            assert_stored(&made, what);
-            at = (at * 7 + 1234) % (made.flat.len() - 1);
+            array.flat[at..at + bytes.len()].copy_from_slice(&bytes);
+            assert_stored(&array, what);
+            at = (at * 7 + 1234) % (array.flat.len() - 1);
         }
-        assert!(fs::read(&flat).unwrap() == made.flat, "{what}");
+        assert!(fs::read(&flat).unwrap() == array.flat, "{what}");
         let index = [3, 2, 2];
-        assert!(fs::read(mount.join("a/3.2.2")).unwrap() == made.decoded_in_own_order(&index).unwrap(), "{what}");
+        assert!(fs::read(mount.join("a/3.2.2")).unwrap() == array.decoded_in_own_order(&index).unwrap(), "{what}");
     }
 }
 
@@ -74,12 +74,12 @@ fn any_range_of_data_raw_can_be_written() {
 fn overwriting_an_array_reads_no_chunk_and_stores_each_once() {
     for (what, more) in codecs() {
         let store = tempfile::tempdir().unwrap();
-        let mut made = TestArray::with_chunks(store.path().join("a"), &[100, 90, 50], &[32, 32, 32], more);
-        let chunks = made.grid().len() as u64;
+        let mut array = TestArray::with_chunks(store.path().join("a"), &[100, 90, 50], &[32, 32, 32], more);
+        let chunks = array.grid().len() as u64;
         let raw = store.path().join("new.raw");
         for (seed, command) in [(3, "cp"), (4, "dd"), (5, "dd odd")] {
-            made.flat = pattern(seed, made.flat.len());
-            fs::write(&raw, &made.flat).unwrap();
+            array.flat = pattern(seed, array.flat.len());
+            fs::write(&raw, &array.flat).unwrap();
             let mount = Mount::new(store.path(), &[]);
             let (from, to) = (raw.to_str().unwrap().to_string(), mount.join("a/data.raw").display().to_string());
             let growth = mount.growth(|| {
@@ -91,10 +91,10 @@ fn overwriting_an_array_reads_no_chunk_and_stores_each_once() {
                 let done = done.unwrap();
                 assert!(done.status.success(), "{what}: {command}: {}", String::from_utf8_lossy(&done.stderr));
             });
-            assert_stored(&made, what);
+            assert_stored(&array, what);
             assert_eq!(growth.of("chunk_decodes"), 0, "{what}: {command}");
             assert_eq!(growth.of("chunks_stored"), chunks, "{what}: {command}");
-            assert_eq!(growth.of("bytes_accepted"), made.flat.len() as u64);
+            assert_eq!(growth.of("bytes_accepted"), array.flat.len() as u64);
         }
     }
 }
@@ -103,7 +103,7 @@ fn overwriting_an_array_reads_no_chunk_and_stores_each_once() {
 #[test]
 fn sizes_are_fixed() {
     let store = tempfile::tempdir().unwrap();
-    let made = TestArray::with_chunks(
+    let array = TestArray::with_chunks(
         store.path().join("a"),
         &[100],
         &[30],
@@ -134,7 +134,7 @@ fn sizes_are_fixed() {
         let appending = OpenOptions::new().append(true).open(&path).unwrap();
         assert_eq!(appending.write_at(b"x", 0).unwrap_err().raw_os_error(), Some(libc::EFBIG), "appending is past it");
     }
-    assert_stored(&made, "unchanged");
+    assert_stored(&array, "unchanged");
 }
 
 /// "read your writes: at once, through every file of the mount (data.raw, the chunk file)", and through a map.
@@ -142,9 +142,9 @@ fn sizes_are_fixed() {
 fn a_write_is_readable_at_once_through_every_file() {
     for (what, more) in codecs() {
         let store = tempfile::tempdir().unwrap();
-        let made = TestArray::with_chunks(store.path().join("a"), &[40, 40], &[16, 16], more);
+        let array = TestArray::with_chunks(store.path().join("a"), &[40, 40], &[16, 16], more);
         let mount = Mount::new(store.path(), &[]);
-        let (item, edge) = (made.chunk_size() / 256, 16 * 16);
+        let (item, edge) = (array.chunk_size() / 256, 16 * 16);
         let open = |name: &str| OpenOptions::new().read(true).write(true).open(mount.join(name)).unwrap();
         let (flat, chunk) = (open("a/data.raw"), open("a/0.0"));
         let read = |file: &File, len: usize, at: usize| {
@@ -153,8 +153,8 @@ fn a_write_is_readable_at_once_through_every_file() {
             bytes
         };
         // make the kernel cache pages of both files
-        read(&flat, made.flat.len(), 0);
-        read(&chunk, made.chunk_size(), 0);
+        read(&flat, array.flat.len(), 0);
+        read(&chunk, array.chunk_size(), 0);
         let map = SharedMap::new(&flat);
         for round in 0..3u8 {
             let value = vec![0x40 + round; item];
@@ -162,7 +162,7 @@ fn a_write_is_readable_at_once_through_every_file() {
             assert_eq!(read(&chunk, item, 0), value, "{what}: the chunk file, round {round}");
             assert_eq!(map.bytes()[..item], value, "{what}: the map, round {round}");
             let value = vec![0x50 + round; item];
-            chunk.write_all_at(&value, (made.chunk_size() - item) as u64).unwrap();
+            chunk.write_all_at(&value, (array.chunk_size() - item) as u64).unwrap();
             let at = (15 * 40 + 15) * item;
             assert_eq!(read(&flat, item, at), value, "{what}: the flat bytes, round {round}");
             assert_eq!(map.bytes()[at..at + item], value, "{what}: the map, round {round}");
@@ -215,34 +215,34 @@ fn maps_writes_and_chunk_files_do_not_wait_for_each_other() {
 fn writes_through_maps_are_stored() {
     for args in [&[][..], &["--direct-io"][..]] {
         let store = tempfile::tempdir().unwrap();
-        let mut made =
+        let mut array =
             TestArray::with_chunks(store.path().join("a"), &[64, 64, 10], &[16, 16, 10], codecs()[1].1.clone());
         let mount = Mount::new(store.path(), args);
         let file = OpenOptions::new().read(true).write(true).open(mount.join("a/data.raw")).unwrap();
         let map = SharedMap::new(&file);
         let bytes = pattern(9, 10_000);
         map.write(3000, &bytes);
-        made.flat[3000..13_000].copy_from_slice(&bytes);
+        array.flat[3000..13_000].copy_from_slice(&bytes);
         map.sync();
-        assert_stored(&made, "after msync");
+        assert_stored(&array, "after msync");
         map.write(20_000, &bytes);
-        made.flat[20_000..30_000].copy_from_slice(&bytes);
+        array.flat[20_000..30_000].copy_from_slice(&bytes);
         drop((map, file));
         let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
-        while made.decoded(&[1, 0, 0]).unwrap()[..] != chunk_of(&made, &[1, 0, 0])[..] {
+        while array.decoded(&[1, 0, 0]).unwrap()[..] != chunk_of(&array, &[1, 0, 0])[..] {
             assert!(std::time::Instant::now() < deadline, "the release has not come");
             std::thread::sleep(std::time::Duration::from_millis(20));
         }
         drop(mount);
-        assert_stored(&made, "after unmounting");
+        assert_stored(&array, "after unmounting");
     }
 }
 
 /// Returns the bytes of a chunk without padding, in C order.
-fn chunk_of(made: &TestArray, index: &[usize]) -> Vec<u8> {
-    let mut chunk = vec![0; made.chunk_size()];
-    for (flat, len, at) in made.rows(index) {
-        chunk[at..at + len].copy_from_slice(&made.flat[flat..flat + len]);
+fn chunk_of(array: &TestArray, index: &[usize]) -> Vec<u8> {
+    let mut chunk = vec![0; array.chunk_size()];
+    for (flat, len, at) in array.rows(index) {
+        chunk[at..at + len].copy_from_slice(&array.flat[flat..flat + len]);
     }
     chunk
 }
@@ -252,11 +252,11 @@ fn chunk_of(made: &TestArray, index: &[usize]) -> Vec<u8> {
 fn unmounting_and_signals_store_what_was_written() {
     for how in ["umount", "umount -l", "SIGTERM"] {
         let store = tempfile::tempdir().unwrap();
-        let mut made = TestArray::with_chunks(store.path().join("a"), &[1000], &[100], codecs()[1].1.clone());
+        let mut array = TestArray::with_chunks(store.path().join("a"), &[1000], &[100], codecs()[1].1.clone());
         let mount = Mount::new(store.path(), &[]);
         let file = OpenOptions::new().write(true).open(mount.join("a/data.raw")).unwrap();
         file.write_all_at(&[7; 333], 50).unwrap();
-        made.flat[50..383].fill(7);
+        array.flat[50..383].fill(7);
         let path = mount.path().to_str().unwrap().to_string();
         let pid = mount.counter("pid");
         match how {
@@ -271,7 +271,7 @@ fn unmounting_and_signals_store_what_was_written() {
                 unsafe { libc::kill(pid as i32, libc::SIGTERM) };
                 // the signal stores it even while the file is open
                 let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
-                while made.decoded(&[3]).unwrap()[..83] != [7; 83] {
+                while array.decoded(&[3]).unwrap()[..83] != [7; 83] {
                     assert!(std::time::Instant::now() < deadline, "{how}: it is not stored");
                     std::thread::sleep(std::time::Duration::from_millis(20));
                 }
@@ -283,7 +283,7 @@ fn unmounting_and_signals_store_what_was_written() {
             assert!(std::time::Instant::now() < deadline, "{how}: the daemon has not ended");
             std::thread::sleep(std::time::Duration::from_millis(20));
         }
-        assert_stored(&made, how);
+        assert_stored(&array, how);
         if how != "umount" {
             mount.assume_unmounted();
         }
@@ -295,7 +295,7 @@ fn unmounting_and_signals_store_what_was_written() {
 fn a_partly_written_missing_chunk_gets_the_fill_value() {
     let store = tempfile::tempdir().unwrap();
     let more = json!({"dtype": "<i2", "fill_value": 258, "compressor": {"id": "zlib", "level": 1}});
-    let made = TestArray::new(store.path().join("a"), &[10, 10], &[4, 4], more);
+    let array = TestArray::new(store.path().join("a"), &[10, 10], &[4, 4], more);
     let mount = Mount::new(store.path(), &[]);
     let file = OpenOptions::new().read(true).write(true).open(mount.join("a/data.raw")).unwrap();
     assert_eq!(errno(fs::metadata(mount.join("a/0.0"))), "ENOENT");
@@ -307,28 +307,28 @@ fn a_partly_written_missing_chunk_gets_the_fill_value() {
     drop(file);
     let mut expected = [2u8, 1].repeat(16);
     expected[2..4].fill(9);
-    assert_eq!(made.decoded(&[0, 0]).unwrap(), expected);
-    assert_eq!(made.decoded(&[0, 1]), None);
+    assert_eq!(array.decoded(&[0, 0]).unwrap(), expected);
+    assert_eq!(array.decoded(&[0, 1]), None);
 }
 
 /// "another writer on the same store: a chunk changed by both keeps both changes where the byte ranges differ".
 #[test]
 fn a_chunk_that_another_writer_has_changed_keeps_both_changes() {
     let store = tempfile::tempdir().unwrap();
-    let mut made = TestArray::with_chunks(store.path().join("a"), &[1000], &[100], codecs()[2].1.clone());
+    let mut array = TestArray::with_chunks(store.path().join("a"), &[1000], &[100], codecs()[2].1.clone());
     let mount = Mount::new(store.path(), &[]);
     let file = OpenOptions::new().read(true).write(true).open(mount.join("a/data.raw")).unwrap();
     let mut first = [0; 1];
     file.read_exact_at(&mut first, 110).unwrap();
     file.write_all_at(&[1, 1], 110).unwrap();
-    made.flat[150..152].fill(2);
-    made.put(&[1]);
+    array.flat[150..152].fill(2);
+    array.put(&[1]);
     file.sync_all().unwrap();
-    made.flat[110..112].fill(1);
-    assert_stored(&made, "both");
+    array.flat[110..112].fill(1);
+    assert_stored(&array, "both");
     // "seen at the next open"
     drop(file);
-    assert!(fs::read(mount.join("a/data.raw")).unwrap() == made.flat);
+    assert!(fs::read(mount.join("a/data.raw")).unwrap() == array.flat);
 }
 
 /// Writing all of a damaged chunk repairs it without reading it. Writing a part of it makes the close fail with EIO. Other
@@ -336,18 +336,18 @@ fn a_chunk_that_another_writer_has_changed_keeps_both_changes() {
 #[test]
 fn overwriting_a_damaged_chunk_repairs_it() {
     let store = tempfile::tempdir().unwrap();
-    let mut made = TestArray::with_chunks(store.path().join("a"), &[1000], &[100], codecs()[1].1.clone());
-    replace(&made.file(&[3]), b"no zlib");
+    let mut array = TestArray::with_chunks(store.path().join("a"), &[1000], &[100], codecs()[1].1.clone());
+    replace(&array.file(&[3]), b"no zlib");
     let mount = Mount::new(store.path(), &[]);
     let path = mount.join("a/data.raw");
     let file = OpenOptions::new().write(true).open(&path).unwrap();
     file.write_all_at(&[5; 100], 250).unwrap();
-    made.flat[250..350].fill(5);
+    array.flat[250..350].fill(5);
     assert_eq!(close(file).unwrap_err().raw_os_error(), Some(libc::EIO));
-    assert_eq!(made.decoded(&[2]).unwrap(), chunk_of(&made, &[2]));
+    assert_eq!(array.decoded(&[2]).unwrap(), chunk_of(&array, &[2]));
     assert!(mount.stats().contains("not stored: /a/3: zlib"), "{}", mount.stats());
-    write_at(&path, 300, &made.flat[300..400]);
-    assert_stored(&made, "repaired");
+    write_at(&path, 300, &array.flat[300..400]);
+    assert_stored(&array, "repaired");
 }
 
 /// "lossy filters: what is read back after a store is what the filter keeps".
@@ -356,14 +356,14 @@ fn a_stored_chunk_shows_what_a_lossy_filter_keeps() {
     let store = tempfile::tempdir().unwrap();
     let more = json!({"dtype": "<f8", "filters": [{"id": "quantize", "digits": 1, "dtype": "<f8", "astype": "<f8"}],
         "compressor": {"id": "zlib", "level": 1}});
-    let made = TestArray::new(store.path().join("a"), &[100], &[10], more);
+    let array = TestArray::new(store.path().join("a"), &[100], &[10], more);
     let mount = Mount::new(store.path(), &[]);
     let path = mount.join("a/data.raw");
     let file = OpenOptions::new().read(true).write(true).open(&path).unwrap();
     let value = 1.23456789f64.to_le_bytes();
     file.write_all_at(&value.repeat(100), 0).unwrap();
     file.sync_all().unwrap();
-    let kept = made.decoded(&[0]).unwrap()[..8].to_vec();
+    let kept = array.decoded(&[0]).unwrap()[..8].to_vec();
     assert_ne!(kept, value);
     let mut read = vec![0; 8];
     file.read_exact_at(&mut read, 0).unwrap();
@@ -375,15 +375,15 @@ fn a_stored_chunk_shows_what_a_lossy_filter_keeps() {
 #[test]
 fn memory_is_bounded_while_writing() {
     let store = tempfile::tempdir().unwrap();
-    let mut made = TestArray::new(store.path().join("a"), &[64, 1024, 1024], &[64, 64, 512], codecs()[2].1.clone());
+    let mut array = TestArray::new(store.path().join("a"), &[64, 1024, 1024], &[64, 64, 512], codecs()[2].1.clone());
     let mount = Mount::new(store.path(), &["--cache-size", "24M"]);
-    made.flat = pattern(2, made.flat.len());
+    array.flat = pattern(2, array.flat.len());
     let file = OpenOptions::new().write(true).open(mount.join("a/data.raw")).unwrap();
-    for (i, part) in made.flat.chunks(M).enumerate() {
+    for (i, part) in array.flat.chunks(M).enumerate() {
         file.write_all_at(part, (i * M) as u64).unwrap();
     }
     close(file).unwrap();
-    assert_stored(&made, "a row of chunks larger than the cache");
+    assert_stored(&array, "a row of chunks larger than the cache");
     let peak = mount.peak_memory();
     assert!(peak < (24 + 64) << 20, "{} MiB", peak >> 20);
 }
@@ -392,9 +392,9 @@ fn memory_is_bounded_while_writing() {
 #[test]
 fn concurrent_writers_of_the_same_chunks_lose_nothing() {
     let store = tempfile::tempdir().unwrap();
-    let mut made = TestArray::with_chunks(store.path().join("a"), &[256, 1024], &[64, 128], codecs()[2].1.clone());
+    let mut array = TestArray::with_chunks(store.path().join("a"), &[256, 1024], &[64, 128], codecs()[2].1.clone());
     let mount = Mount::new(store.path(), &["--cache-size", "100K"]);
-    let fresh = pattern(77, made.flat.len());
+    let fresh = pattern(77, array.flat.len());
     let (path, bytes) = (mount.join("a/data.raw"), &fresh);
     std::thread::scope(|scope| {
         for writer in 0..8usize {
@@ -414,15 +414,15 @@ fn concurrent_writers_of_the_same_chunks_lose_nothing() {
             });
         }
     });
-    made.flat = fresh;
-    assert_stored(&made, "eight writers");
+    array.flat = fresh;
+    assert_stored(&array, "eight writers");
 }
 
 /// Deleting and storing a chunk both take its lock. Neither waits forever for the other.
 #[test]
 fn a_chunk_can_be_deleted_while_it_is_stored_under_its_lock() {
     let (store, locks) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let made = TestArray::with_chunks(store.path().join("a"), &[40_000], &[20_000], codecs()[1].1.clone());
+    let array = TestArray::with_chunks(store.path().join("a"), &[40_000], &[20_000], codecs()[1].1.clone());
     let mount = Mount::new(store.path(), &["--no-fsync", "--synchronizer", locks.path().to_str().unwrap()]);
     let pid = mount.counter("pid");
     let (done, wait) = std::sync::mpsc::channel();
@@ -448,8 +448,8 @@ fn a_chunk_can_be_deleted_while_it_is_stored_under_its_lock() {
             panic!("they wait for each other");
         }
     }
-    write_at(&flat, 0, &made.flat[..20_000]);
-    assert_stored(&made, "afterwards");
+    write_at(&flat, 0, &array.flat[..20_000]);
+    assert_stored(&array, "afterwards");
 }
 
 /// "chunks that become all fill value stay as they are unless --drop-empty-chunks".
@@ -459,12 +459,12 @@ fn chunks_of_fill_values_are_dropped_only_on_request() {
         for (fill, item) in [(json!(0), [0u8, 0]), (json!(258), [2, 1]), (Value::Null, [0, 0])] {
             let store = tempfile::tempdir().unwrap();
             let more = json!({"dtype": "<i2", "fill_value": fill, "compressor": {"id": "zlib", "level": 1}});
-            let made = TestArray::with_chunks(store.path().join("a"), &[100], &[20], more);
+            let array = TestArray::with_chunks(store.path().join("a"), &[100], &[20], more);
             let mount = Mount::new(store.path(), args);
             write_at(&mount.join("a/data.raw"), 40, &item.repeat(20));
             write_at(&mount.join("a/data.raw"), 82, &item.repeat(19));
-            assert_eq!(made.decoded(&[1]).is_none(), dropped && !fill.is_null(), "{args:?} {fill}");
-            assert!(made.decoded(&[2]).is_some(), "one item is another");
+            assert_eq!(array.decoded(&[1]).is_none(), dropped && !fill.is_null(), "{args:?} {fill}");
+            assert!(array.decoded(&[2]).is_some(), "one item is another");
             let flat = fs::read(mount.join("a/data.raw")).unwrap();
             assert!(flat[40..80] == item.repeat(20) && flat[82..120] == item.repeat(19));
         }
@@ -475,7 +475,7 @@ fn chunks_of_fill_values_are_dropped_only_on_request() {
 #[test]
 fn a_write_waits_for_the_lock_of_its_chunk() {
     let (store, locks) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let mut made = TestArray::with_chunks(store.path().join("a"), &[100], &[20], codecs()[1].1.clone());
+    let mut array = TestArray::with_chunks(store.path().join("a"), &[100], &[20], codecs()[1].1.clone());
     let mount = Mount::new(store.path(), &["--no-fsync", "--synchronizer", locks.path().to_str().unwrap()]);
     fs::create_dir(locks.path().join("a")).unwrap();
     let lock = File::create(locks.path().join("a/1")).unwrap();
@@ -483,10 +483,10 @@ fn a_write_waits_for_the_lock_of_its_chunk() {
     let path = mount.join("a/data.raw");
     let writer = std::thread::spawn(move || write_at(&path, 25, &[1; 5]));
     std::thread::sleep(std::time::Duration::from_millis(300));
-    assert_stored(&made, "locked");
+    assert_stored(&array, "locked");
     assert!(!writer.is_finished());
     rustix::fs::fcntl_lock(&lock, rustix::fs::FlockOperation::Unlock).unwrap();
     writer.join().unwrap();
-    made.flat[25..30].fill(1);
-    assert_stored(&made, "unlocked");
+    array.flat[25..30].fill(1);
+    assert_stored(&array, "unlocked");
 }
