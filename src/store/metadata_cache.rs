@@ -43,14 +43,6 @@ impl MetadataCache {
         contents.forget(key);
         contents.changed(key, true);
     }
-
-    /// Caches a value that was put, if an older value of its key is cached.
-    fn update_value(&self, key: &Key, version: &Version, value: &[u8]) {
-        let mut contents = lock(&self.contents);
-        if contents.has_value(key) {
-            contents.insert_value(key, version.clone(), value);
-        }
-    }
 }
 
 impl Store for MetadataCache {
@@ -134,13 +126,13 @@ impl Store for MetadataCache {
     fn put(&self, key: &Key, value: &[u8]) -> Result<Version> {
         let put = self.below.put(key, value);
         self.changed(key, false);
-        put.inspect(|version| self.update_value(key, version, value))
+        put.inspect(|version| lock(&self.contents).update_value(key, version, value))
     }
 
     fn put_if(&self, key: &Key, value: &[u8], replaces: Replaces) -> Result<Option<Version>> {
         let put = self.below.put_if(key, value, replaces);
         self.changed(key, false);
-        put.inspect(|version| version.iter().for_each(|version| self.update_value(key, version, value)))
+        put.inspect(|version| version.iter().for_each(|version| lock(&self.contents).update_value(key, version, value)))
     }
 
     fn delete(&self, key: &Key) -> Result<bool> {

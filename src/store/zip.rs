@@ -37,7 +37,7 @@ const MAX_INFLATED: u64 = (2 << 30) - 1;
 /// Largest offset of a time zone. The times of members have no zone, so a member may seem younger than its archive.
 const ZONES: Duration = Duration::from_secs(24 * 3600);
 
-/// ArchiveListing that macOS adds to archives.
+/// Names that macOS adds to archives.
 const IGNORED: [&str; 2] = ["__MACOSX", ".DS_Store"];
 
 /// A store in a zip archive.
@@ -168,7 +168,7 @@ impl ZipStore {
     }
 
     /// Returns the only directory at the top of the archive, if nothing else is there: archives are often made of a
-    /// directory instead of its content. ArchiveListing that macOS adds are ignored.
+    /// directory instead of its content. Names that macOS adds are ignored.
     pub fn single_folder(&self) -> Option<Key> {
         let mut names =
             ArchiveListing::new(self.current(), &Key::root()).filter(|e| !IGNORED.contains(&e.name.as_str()));

@@ -211,11 +211,6 @@ impl CacheContents {
         self.values.get(key).filter(|(cached, _)| cached == version).map(|(_, value)| value.as_slice())
     }
 
-    /// Returns whether a value of `key` is cached.
-    pub fn has_value(&self, key: &Key) -> bool {
-        self.values.peek(key).is_some()
-    }
-
     /// Inserts a value, if it is small. It is returned only for a key whose metadata has the same version.
     pub fn insert_value(&mut self, key: &Key, version: Version, value: &[u8]) {
         match value.len() > MAX_VALUE {
@@ -256,6 +251,13 @@ impl CacheContents {
             let size = entries.iter().map(|entry| ENTRY_SIZE + entry.name.len()).sum();
             self.listings.insert(run.prefix.clone(), (run.clone(), Instant::now(), Arc::new(entries)), size);
             self.update_grant();
+        }
+    }
+
+    /// Replaces a cached value by one that was put. Other values that are put are not cached.
+    pub fn update_value(&mut self, key: &Key, version: &Version, value: &[u8]) {
+        if self.values.peek(key).is_some() {
+            self.insert_value(key, version.clone(), value);
         }
     }
 

@@ -29,7 +29,7 @@ pub(super) struct ValueLimit(pub u64);
 #[derive(Clone, Copy)]
 pub(super) struct IsListing;
 
-/// ServerAnswer extension: names that cannot be keys were removed from a listing.
+/// Answer extension: names that cannot be keys were removed from a listing.
 #[derive(Clone, Copy)]
 pub(super) struct NamesRemoved;
 
@@ -70,8 +70,7 @@ impl Connector {
             headers: parts.headers,
             body: (!is_read).then_some(body),
             limit: parts.extensions.get().map_or(MAX_ANSWER, |ValueLimit(limit)| *limit),
-            enough: None,
-            skipped: 0,
+            range: None,
         };
         let mut answer = match request.url.host_str().is_some_and(is_metadata_service) {
             false => self.0.send(&request).await?,

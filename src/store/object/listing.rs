@@ -15,9 +15,9 @@ use tokio::task::JoinHandle;
 pub(super) struct BucketListing {
     bucket: Arc<Bucket>,
     prefix: Key,
-    /// BucketListing of prefixes that this process created and that have not been listed yet.
+    /// Names of prefixes that this process created and that have not been listed yet.
     created: BTreeSet<String>,
-    /// BucketListing of values, each a prefix of the next one, whose prefix of the same name may still follow. The entry is an
+    /// Names of values, each a prefix of the next one, whose prefix of the same name may still follow. The entry is an
     /// empty value, which is shown only if that prefix does not exist.
     values: Vec<(String, Option<Entry>)>,
     ready: VecDeque<Entry>,

@@ -55,16 +55,20 @@ pub(super) struct ServerRequest {
     pub body: Option<HttpRequestBody>,
     /// Maximum size of the body of the answer, in bytes.
     pub limit: u64,
-    /// Number of bytes to read if the server sends the whole value instead of a range.
-    pub enough: Option<u64>,
-    /// Number of bytes to drop from the beginning of a whole value.
-    pub skipped: u64,
+    /// The requested range. If the server sends the whole value instead, only its bytes are kept.
+    pub range: Option<Range<u64>>,
 }
 
 impl ServerRequest {
     /// Creates a request without a body.
     pub fn new(method: Method, url: Url) -> Self {
-        ServerRequest { method, url, headers: HeaderMap::new(), body: None, limit: MAX_ERROR, enough: None, skipped: 0 }
+        ServerRequest { method, url, headers: HeaderMap::new(), body: None, limit: MAX_ERROR, range: None }
+    }
+
+    /// Creates a request for a range of a value, which must not be empty.
+    pub fn for_range(url: Url, range: Range<u64>) -> Self {
+        let limit = range.end - range.start;
+        ServerRequest { limit, range: Some(range), ..Self::new(Method::GET, url) }
     }
 }
 
@@ -172,6 +176,10 @@ impl Transport {
     async fn exchange(&self, request: &ServerRequest, url: &Url) -> Result<Response, Cause> {
         let mut outgoing = reqwest::Request::new(request.method.clone(), url.clone());
         *outgoing.headers_mut() = request.headers.clone();
+        if let Some(range) = &request.range {
+            let range = HeaderValue::try_from(format!("bytes={}-{}", range.start, range.end - 1));
+            outgoing.headers_mut().extend(range.ok().map(|range| (RANGE, range)));
+        }
         // a compressed body would not be the value
         outgoing.headers_mut().entry(ACCEPT_ENCODING).or_insert(HeaderValue::from_static("identity"));
         if url.origin() != request.url.origin() {
@@ -186,8 +194,8 @@ impl Transport {
         let stall = if is_safe(&request.method) { self.stall() } else { self.timeout };
         let answer = timeout(stall, self.client.execute(outgoing)).await;
         let answer = answer.map_err(|_| Cause::TimedOut(stall))?.map_err(|e| Cause::Broken(text_of(&e)))?;
-        let says_close = text(answer.headers(), &CONNECTION).is_some_and(|says| says.eq_ignore_ascii_case("close"));
-        self.is_closing.store(says_close || answer.version() == Version::HTTP_10, Ordering::Relaxed);
+        let closes = text(answer.headers(), &CONNECTION).is_some_and(|value| value.eq_ignore_ascii_case("close"));
+        self.is_closing.store(closes || answer.version() == Version::HTTP_10, Ordering::Relaxed);
         Ok(answer)
     }
 
@@ -204,19 +212,20 @@ impl Transport {
         if status.is_success() && length.is_none() && !headers.contains_key(TRANSFER_ENCODING) && status != 204 {
             return Err(Cause::Wrong("the server does not send the length of the value, so its end is unknown"));
         }
-        let enough = request.enough.filter(|_| status == StatusCode::OK);
-        if enough.is_some_and(|bytes| bytes > MAX_SKIPPED) {
+        let kept = request.range.as_ref().filter(|_| status == StatusCode::OK);
+        if kept.is_some_and(|range| range.end > MAX_SKIPPED) {
             return Err(Cause::Wrong(
                 "the server does not support ranges, and this one is too far into the value to be read from its start",
             ));
         }
-        let limit = match enough {
+        let limit = match kept {
             Some(_) => MAX_SKIPPED,
             None if status.is_success() => request.limit,
             None => MAX_ERROR,
         };
-        let skipped = enough.map_or(0, |_| request.skipped);
-        let (body, received) = self.receive_body(&mut response, length, limit, enough, skipped).await?;
+        let kept = kept.cloned().unwrap_or(0..u64::MAX);
+        let skipped = kept.start;
+        let (body, received) = self.receive_body(&mut response, length, limit, kept).await?;
         let part = part_of(status, &headers, body.len() as u64)?;
         // some servers return an empty part for a range after the end
         let status =
@@ -227,35 +236,34 @@ impl Transport {
         Ok(ServerAnswer { tries: 1, status, headers, body, skipped: skipped.min(received) })
     }
 
-    /// Receives the body without its first `skipped` bytes. Also returns the number of bytes received.
+    /// Receives the bytes of the body that are in `kept`, and no more after them. Also returns the number of bytes
+    /// received.
     async fn receive_body(
         &self,
         response: &mut Response,
         length: Option<u64>,
         limit: u64,
-        enough: Option<u64>,
-        skipped: u64,
+        kept: Range<u64>,
     ) -> Result<(Vec<u8>, u64), Cause> {
-        let most = enough.unwrap_or(u64::MAX);
-        let wanted = length.map(|length| length.min(most));
+        let wanted = length.map(|length| length.min(kept.end));
         let mut body = Vec::new();
         if let Some(wanted) = wanted {
             if wanted > limit {
                 return Err(Cause::TooLarge { size: length, limit });
             }
-            memory::reserve(&mut body, wanted.saturating_sub(skipped) as usize).map_err(Cause::System)?;
+            memory::reserve(&mut body, wanted.saturating_sub(kept.start) as usize).map_err(Cause::System)?;
         }
-        let (end, mut received) = (wanted.unwrap_or(most), 0);
+        let (end, mut received) = (wanted.unwrap_or(kept.end), 0);
         while received < end {
             let piece = timeout(self.stall(), response.chunk()).await.map_err(|_| Cause::TimedOut(self.stall()))?;
             let Some(piece) = piece.map_err(|e| Cause::Broken(text_of(&e)))? else { break };
-            let room = (end - received).min(piece.len() as u64);
-            if received + room > limit {
+            let len = (end - received).min(piece.len() as u64);
+            if received + len > limit {
                 return Err(Cause::TooLarge { size: None, limit });
             }
-            let from = skipped.saturating_sub(received).min(room);
-            body.extend_from_slice(piece.get(from as usize..room as usize).unwrap_or_default());
-            received += room;
+            let from = kept.start.saturating_sub(received).min(len);
+            body.extend_from_slice(piece.get(from as usize..len as usize).unwrap_or_default());
+            received += len;
         }
         match wanted {
             Some(wanted) if received < wanted => Err(Cause::Short { received, wanted }),
@@ -310,7 +318,7 @@ fn part_of(status: StatusCode, headers: &HeaderMap, received: u64) -> Result<Opt
     if status != StatusCode::PARTIAL_CONTENT {
         return Ok(None);
     }
-    match content_range(headers).and_then(|told| told.range) {
+    match content_range(headers).and_then(|stated| stated.range) {
         None => Err(Cause::Wrong("a part of a value without a range")),
         Some(range) if range.end - range.start != received => {
             Err(Cause::Short { received, wanted: range.end - range.start })

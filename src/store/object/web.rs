@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 use crate::store::{EntryKind, Key, Stat, Version};
 use chrono::DateTime;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
-use reqwest::header::{CONTENT_ENCODING, CONTENT_TYPE, ETAG, HeaderMap, HeaderValue, LAST_MODIFIED, RANGE};
+use reqwest::header::{CONTENT_ENCODING, CONTENT_TYPE, ETAG, HeaderMap, LAST_MODIFIED};
 use reqwest::{Method, StatusCode, Url};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -48,11 +48,7 @@ impl Web {
 
     /// Reads the bytes of `range`, which is not empty.
     pub async fn get_range(&self, key: &Key, range: Range<u64>) -> Result<Option<(Vec<u8>, Stat)>> {
-        let mut request = ServerRequest::new(Method::GET, self.url(key));
-        request.limit = range.end - range.start;
-        request.enough = Some(range.end);
-        request.skipped = range.start;
-        request.headers.insert(RANGE, range_header(&range)?);
+        let request = ServerRequest::for_range(self.url(key), range.clone());
         let answer = self.send(&request).await?;
         if answer.status == StatusCode::RANGE_NOT_SATISFIABLE {
             // the range begins after the end of the value
@@ -76,11 +72,11 @@ impl Web {
             };
             return Ok((body, stat(&headers, size)));
         }
-        let told = content_range(&headers).and_then(|told| Some((told.range?, told.size?)));
-        let Some((there, size)) = told else {
+        let stated = content_range(&headers).and_then(|stated| Some((stated.range?, stated.size?)));
+        let Some((received, size)) = stated else {
             return Err(invalid_answer(request, "with a part of a value without its size"));
         };
-        if there != (range.start..range.end.min(size)) {
+        if received != (range.start..range.end.min(size)) {
             return Err(invalid_answer(request, "with another part of the value than requested"));
         }
         Ok((body, stat(&headers, size)))
@@ -107,10 +103,7 @@ impl Web {
     }
 
     async fn stat_by_get(&self, key: &Key) -> Result<Option<Stat>> {
-        let mut request = ServerRequest::new(Method::GET, self.url(key));
-        request.limit = 1;
-        request.enough = Some(1);
-        request.headers.insert(RANGE, HeaderValue::from_static("bytes=0-0"));
+        let request = ServerRequest::for_range(self.url(key), 0..1);
         let answer = self.send(&request).await?;
         if answer.status == StatusCode::RANGE_NOT_SATISFIABLE {
             // the value is empty
@@ -177,11 +170,6 @@ const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'/').remove(b'-').remove(b'
 fn invalid_answer(request: &ServerRequest, what: &str) -> Error {
     let url = store_url::without_secrets(&request.url);
     unexpected(format!("{} {url}: the server answers {what}", request.method))
-}
-
-fn range_header(range: &Range<u64>) -> Result<HeaderValue> {
-    let text = format!("bytes={}-{}", range.start, range.end - 1);
-    HeaderValue::from_str(&text).map_err(|e| Error::invalid(e.to_string()))
 }
 
 fn stat(headers: &HeaderMap, size: u64) -> Stat {

@@ -67,7 +67,7 @@ impl ArchiveFile {
                 let end = range.end.min(self.stat.size);
                 memory::resize(out, end.saturating_sub(range.start) as usize)?;
                 read_at(file, range.start, out)?;
-                // another process may be writing the archive in position
+                // another process may be writing the archive in place
                 Some(stat_of(file)?)
             }
             None => self.below.get_range(&self.key, range, out)?,

@@ -136,7 +136,7 @@ pub(super) fn check_crc(member: &ArchiveMember, crc: u32) -> ArchiveResult<()> {
     }
 }
 
-/// ArchiveListing a compression method by APPNOTE.TXT 6.3.10, section 4.4.5.
+/// Names a compression method by APPNOTE.TXT 6.3.10, section 4.4.5.
 fn method_name(method: u16) -> String {
     let name = match method {
         1 => "shrink",
