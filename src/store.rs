@@ -15,6 +15,7 @@ mod object_options;
 mod permissions;
 mod stat_many;
 mod subtree;
+mod temporary_file;
 #[cfg(test)]
 mod test_doubles;
 mod zip;

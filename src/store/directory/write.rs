@@ -5,6 +5,7 @@
 use super::DirectoryStore;
 use super::resolve::{create_beneath, leads_out, open_beneath, stat_from, stat_of};
 use crate::error::{Error, Result};
+use crate::store::temporary_file::TemporaryFile;
 use crate::store::{EntryKind, Key, Version};
 use crate::util::memory::lock;
 use rustix::fs::{self, Access, AtFlags, FileType, Gid, Mode, OFlags, Uid};
@@ -14,23 +15,16 @@ use std::fs::File;
 use std::io::Write;
 use std::os::fd::OwnedFd;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Prefix of the names of temporary files, followed by the process number and a counter. Because of the dot,
 /// zarr-python 2 does not take them for chunks.
 const TEMPORARY: &str = ".zarrfs-";
-
-/// Maximum number of temporary names to try: files of a dead process with the same number may exist.
-const MAX_NAMES: u32 = 1000;
 
 /// Maximum number of symbolic links followed for one key, the same as in the kernel.
 const MAX_LINKS: u32 = 40;
 
 /// Number of changed directories that triggers a sync, so that memory does not grow with the number of chunks.
 pub(super) const MAX_CHANGED: usize = 1024;
-
-/// Numbers temporary files.
-static COUNTER: AtomicU64 = AtomicU64::new(0);
 
 /// Directories whose entries have changed since the last sync.
 #[derive(Default)]
@@ -105,7 +99,7 @@ impl DirectoryStore {
 
     /// Replaces a regular file or a missing one.
     fn replace(&self, entry: &DirectoryEntry, old: Option<fs::Stat>, value: &[u8]) -> Result<Version> {
-        let mut temporary = TemporaryFile::make(&entry.directory)?;
+        let mut temporary = TemporaryFile::create(&entry.directory, TEMPORARY, file_mode())?;
         if let Some(old) = old {
             keep_owner_and_mode(&temporary.file, &old);
         }
@@ -282,48 +276,6 @@ impl DirectoryStore {
         }
         let path = if entry.path.is_empty() { link } else { format!("{}/{link}", entry.path) };
         self.entry(&path)?.ok_or_else(|| Error::not_found("the target of a symbolic link does not exist"))
-    }
-}
-
-/// A file that has not replaced a value yet. It is removed when dropped unless it was renamed.
-struct TemporaryFile<'a> {
-    file: File,
-    directory: &'a OwnedFd,
-    /// `None` after the rename.
-    name: Option<String>,
-}
-
-impl<'a> TemporaryFile<'a> {
-    fn make(directory: &'a OwnedFd) -> Result<Self> {
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        for _ in 0..MAX_NAMES {
-            let n = COUNTER.fetch_add(1, Ordering::Relaxed);
-            let name = format!("{TEMPORARY}{}-{n}", std::process::id());
-            match fs::openat(directory, &name, flags, file_mode()) {
-                Ok(fd) => return Ok(TemporaryFile { file: File::from(fd), directory, name: Some(name) }),
-                Err(Errno::EXIST | Errno::INTR) => {}
-                Err(e) => return Err(e.into()),
-            }
-        }
-        Err(Error::system(libc::EEXIST))
-    }
-
-    fn rename_to(&mut self, name: &str) -> Result<()> {
-        if let Some(own) = &self.name {
-            fs::renameat(self.directory, own, self.directory, name)?;
-        }
-        self.name = None;
-        Ok(())
-    }
-}
-
-impl Drop for TemporaryFile<'_> {
-    fn drop(&mut self) {
-        if let Some(name) = &self.name
-            && let Err(e) = fs::unlinkat(self.directory, name, AtFlags::empty())
-        {
-            log::warn!("{name}: can't be removed: {e}");
-        }
     }
 }
 

@@ -3,12 +3,12 @@
 
 use super::usage::{EvictionLock, Usage};
 use crate::error::{Error, Result};
+use crate::store::temporary_file::TemporaryFile;
 use rustix::fs::{self, AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, Timespec, Timestamps};
 use rustix::io::Errno;
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
 /// Name of the subdirectory that the cache creates and never leaves. It ends with the version of the format.
@@ -25,9 +25,6 @@ const USE_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Allocation unit of file systems, in bytes.
 const UNIT: u64 = 4096;
-
-/// Numbers temporary files.
-static COUNTER: AtomicU64 = AtomicU64::new(0);
 
 /// The directory of a cache.
 pub(super) struct CacheDirectory {
@@ -80,7 +77,7 @@ impl CacheDirectory {
 
     /// Opens the file of `hash`.
     pub fn get(&self, hash: u64) -> Option<File> {
-        self.open_file(&path_of(hash), OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty()).ok().map(File::from)
+        self.open_file(&path_of(hash), OFlags::RDONLY | OFlags::NONBLOCK).ok().map(File::from)
     }
 
     /// Records that a file was used now.
@@ -95,13 +92,13 @@ impl CacheDirectory {
 
     /// Publishes a file for `hash`, whose `size` bytes `write` writes. Returns `false` if there is no space for it now.
     pub fn put(&self, hash: u64, size: u64, write: impl FnOnce(&File) -> std::io::Result<()>) -> Result<bool> {
-        let temporary = UnpublishedFile::make(self)?;
+        let mut temporary = TemporaryFile::create(&self.directory, TEMPORARY, Mode::RUSR | Mode::WUSR)?;
         // a concurrent scan counts the final size
         fs::ftruncate(&temporary.file, size)?;
-        if !self.reserve(space(size), &temporary.name) {
+        if !self.reserve(space(size), temporary.name()) {
             return Ok(false);
         }
-        let done = write(&temporary.file).map_err(Error::from).and_then(|()| self.rename(&temporary, hash));
+        let done = write(&temporary.file).map_err(Error::from).and_then(|()| self.rename(&mut temporary, hash));
         if done.is_err() {
             self.usage.change(|counts| counts.used.saturating_sub(space(size)));
         }
@@ -118,20 +115,20 @@ impl CacheDirectory {
         });
     }
 
-    fn rename(&self, temporary: &UnpublishedFile, hash: u64) -> Result<()> {
+    fn rename(&self, temporary: &mut TemporaryFile, hash: u64) -> Result<()> {
         let path = path_of(hash);
         match fs::mkdirat(&self.directory, &path[..2], Mode::RWXU) {
             Ok(()) | Err(Errno::EXIST) => {}
             Err(e) => return Err(e.into()),
         }
         // under the lock, so that only one of two replacements subtracts the old file
-        let mut renamed = Err(Errno::AGAIN);
+        let mut renamed = Err(Error::system(libc::EAGAIN));
         self.usage.change(|counts| {
             let freed = self.space_of(&path);
-            renamed = fs::renameat(&self.directory, &temporary.name, &self.directory, &path);
+            renamed = temporary.rename_to(&path);
             counts.used.saturating_sub(if renamed.is_ok() { freed } else { 0 })
         });
-        Ok(renamed?)
+        renamed
     }
 
     /// Returns the space that a file takes on disk in bytes, or 0 if it does not exist.
@@ -175,7 +172,7 @@ impl CacheDirectory {
         for level in [String::new()].into_iter().chain(levels) {
             let flags = OFlags::RDONLY | OFlags::DIRECTORY;
             let path = if level.is_empty() { "." } else { &level };
-            let Ok(names) = self.open_file(path, flags, Mode::empty()).and_then(Dir::new) else { continue };
+            let Ok(names) = self.open_file(path, flags).and_then(Dir::new) else { continue };
             for name in names.flatten().filter_map(|entry| entry.file_name().to_str().ok().map(str::to_string)) {
                 if !level.is_empty() || name.starts_with(TEMPORARY) {
                     found.extend(self.scan_file(format!("{level}{name}"), level.is_empty()));
@@ -201,40 +198,9 @@ impl CacheDirectory {
         Some(ScannedFile { used, space: space(stat.st_size as u64), path })
     }
 
-    fn open_file(&self, path: &str, flags: OFlags, mode: Mode) -> rustix::io::Result<OwnedFd> {
+    fn open_file(&self, path: &str, flags: OFlags) -> rustix::io::Result<OwnedFd> {
         let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-        fs::openat2(self.directory.as_fd(), path, flags | OFlags::CLOEXEC, mode, resolve)
-    }
-}
-
-/// A temporary file, which is removed when dropped unless it was renamed.
-struct UnpublishedFile<'a> {
-    directory: &'a CacheDirectory,
-    file: File,
-    name: String,
-}
-
-impl<'a> UnpublishedFile<'a> {
-    fn make(directory: &'a CacheDirectory) -> Result<Self> {
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
-        loop {
-            // the same process number may be in use in another container
-            let time = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().subsec_nanos();
-            let n = COUNTER.fetch_add(1, Ordering::Relaxed);
-            let name = format!("{TEMPORARY}{}-{n}-{time}", std::process::id());
-            match directory.open_file(&name, flags, Mode::RUSR | Mode::WUSR) {
-                Ok(fd) => return Ok(UnpublishedFile { directory, file: File::from(fd), name }),
-                Err(Errno::EXIST | Errno::INTR | Errno::AGAIN) => {}
-                Err(e) => return Err(e.into()),
-            }
-        }
-    }
-}
-
-impl Drop for UnpublishedFile<'_> {
-    fn drop(&mut self) {
-        // after a rename there is nothing to remove
-        let _ = fs::unlinkat(&self.directory.directory, &self.name, AtFlags::empty());
+        fs::openat2(self.directory.as_fd(), path, flags | OFlags::CLOEXEC, Mode::empty(), resolve)
     }
 }
 
