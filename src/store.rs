@@ -1,4 +1,5 @@
-//! Stores: maps from keys to bytes. One submodule per kind of store, and wrappers that cache what a remote store returns.
+//! Stores: maps from keys to bytes. One submodule per kind of store, and wrappers that cache what a remote store
+//! returns.
 //!
 //! This module knows keys, values and versions; it must not know Zarr.
 
@@ -273,8 +274,8 @@ pub trait Store: Send + Sync {
         if self.is_writable() { Ok(()) } else { Err(read_only()) }
     }
 
-    /// Replaces the value of `key`, creates missing prefixes, and returns the version of the new value. At every moment,
-    /// also after a crash, the key has the whole old or the whole new value.
+    /// Replaces the value of `key`, creates missing prefixes, and returns the version of the new value. At every
+    /// moment, also after a crash, the key has the whole old or the whole new value.
     fn put(&self, _key: &Key, _value: &[u8]) -> Result<Version> {
         Err(read_only())
     }
@@ -423,8 +424,8 @@ fn check_prefix(kind: Option<EntryKind>) -> Result<()> {
     }
 }
 
-/// Checks the kinds of both keys of a rename, and returns that of the source. The caller must check that a prefix that is
-/// replaced is empty.
+/// Checks the kinds of both keys of a rename, and returns that of the source. The caller must check that a prefix that
+/// is replaced is empty.
 fn check_rename(from: &Key, to: &Key, source: Option<EntryKind>, target: Option<EntryKind>) -> Result<EntryKind> {
     match (source.ok_or_else(|| Error::not_found("no such key"))?, target) {
         (source, _) if from == to => Ok(source),

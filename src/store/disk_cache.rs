@@ -1,7 +1,7 @@
 //! Caches values of a remote store on a local disk, across mounts and for all mounts that use the same directory.
 //!
-//! A cached value is used only if the store below reports the same version now. A cache of metadata belongs below this one,
-//! so that the report need not cost a request. If the disk fails, values are read from the store below.
+//! A cached value is used only if the store below reports the same version now. A cache of metadata belongs below this
+//! one, so that the report need not cost a request. If the disk fails, values are read from the store below.
 
 mod cache_directory;
 mod cached_file;
@@ -30,8 +30,8 @@ pub struct DiskCache {
 }
 
 impl DiskCache {
-    /// Creates a cache of `below` in `directory`, which is created if it is missing. All files in it take at most `limit`
-    /// bytes, including those of other stores and mounts.
+    /// Creates a cache of `below` in `directory`, which is created if it is missing. All files in it take at most
+    /// `limit` bytes, including those of other stores and mounts.
     ///
     /// # Errors
     ///

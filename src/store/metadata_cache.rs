@@ -1,6 +1,6 @@
-//! Caches for a while what a remote store has returned: metadata of keys, including missing ones, listings of levels, and
-//! small values. A value is cached only if its metadata was requested before it, since a program that reads millions of
-//! chunks once would evict everything else.
+//! Caches for a while what a remote store has returned: metadata of keys, including missing ones, listings of levels,
+//! and small values. A value is cached only if its metadata was requested before it, since a program that reads
+//! millions of chunks once would evict everything else.
 
 use super::{Entry, EntryKind, Key, Listing, Replaces, Stat, Store, Version, delegate_store, stat_many_with};
 use crate::error::Result;
@@ -25,7 +25,8 @@ pub struct MetadataCache {
 }
 
 impl MetadataCache {
-    /// Creates a cache over `below` whose entries live for `ttl`, or forever. [`Store::forget`] invalidates them earlier.
+    /// Creates a cache over `below` whose entries live for `ttl`, or forever. [`Store::forget`] invalidates them
+    /// earlier.
     pub fn new(below: Arc<dyn Store>, ttl: Option<Duration>) -> Self {
         let contents = Arc::new(Mutex::new(CacheContents::new(ttl)));
         memory::register(&contents);

@@ -1,7 +1,7 @@
 //! Stores on servers: buckets of S3, Google Cloud Storage and Azure, and read-only stores below a URL of a web server.
 //!
-//! Only this module is asynchronous; its callers block until a request ends, at the latest after the timeout. An answer is
-//! complete or an error, so no value is ever assembled from two versions.
+//! Only this module is asynchronous; its callers block until a request ends, at the latest after the timeout. An answer
+//! is complete or an error, so no value is ever assembled from two versions.
 
 mod cloud;
 mod connector;

@@ -20,19 +20,19 @@ pub fn stat_many_with(
             return;
         }
         let mut unknown = batch.iter().filter(|(stat, _)| stat.is_none()).map(|(_, key)| key.clone());
-        let (mut known_stats, mut goes_on) = (batch.iter().map(|(stat, _)| stat), true);
+        let (mut known_stats, mut continues) = (batch.iter().map(|(stat, _)| stat), true);
         // passes on what is known, up to the next unknown key, which it consumes
         let mut report_known = |each: &mut dyn FnMut(Result<Option<Stat>>) -> bool| {
             known_stats.by_ref().map_while(Clone::clone).all(|stat| each(Ok(stat)))
         };
-        goes_on &= report_known(each);
-        if goes_on && batch.iter().any(|(stat, _)| stat.is_none()) {
+        continues &= report_known(each);
+        if continues && batch.iter().any(|(stat, _)| stat.is_none()) {
             below.stat_many(&mut unknown, &mut |stat| {
-                goes_on = each(stat) && report_known(each);
-                goes_on
+                continues = each(stat) && report_known(each);
+                continues
             });
         }
-        if !goes_on {
+        if !continues {
             return;
         }
     }

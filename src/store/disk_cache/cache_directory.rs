@@ -160,7 +160,8 @@ impl CacheDirectory {
                 left -= f.space;
             }
         }
-        // files that others added since may be missing in the scan; files that they removed are counted until the next one
+        // files that others added since may be missing in the scan; files that they removed are counted until the next
+        // one
         self.usage.change(|now| left.saturating_add(now.added.wrapping_sub(before.added)));
         true
     }

@@ -1,6 +1,6 @@
-//! The number of bytes that a cache takes on disk, stored in a locked file, since several programs share the cache. After
-//! a crash the number may be too high, never too low; the next eviction corrects it. A program may be stopped while it
-//! holds the lock, so waits for it are short.
+//! The number of bytes that a cache takes on disk, stored in a locked file, since several programs share the cache.
+//! After a crash the number may be too high, never too low; the next eviction corrects it. A program may be stopped
+//! while it holds the lock, so waits for it are short.
 
 use crate::error::Result;
 use crate::util::memory::lock;

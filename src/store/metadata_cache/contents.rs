@@ -1,4 +1,5 @@
-//! The content of a metadata cache, within bounded memory, and the rules for its validity. This module sends no requests.
+//! The content of a metadata cache, within bounded memory, and the rules for its validity. This module sends no
+//! requests.
 
 use super::MAX_VALUE;
 use super::bounded_map::BoundedMap;
@@ -270,8 +271,8 @@ impl CacheContents {
         self.generation += 1;
     }
 
-    /// Records that a value or prefix was created at `key` or, with `removed`, was removed. Prefixes above may have been
-    /// created or removed with it.
+    /// Records that a value or prefix was created at `key` or, with `removed`, was removed. Prefixes above may have
+    /// been created or removed with it.
     pub fn changed(&mut self, key: &Key, removed: bool) {
         for (level, above) in upwards(key).enumerate() {
             let is_prefix = |cached: &CachedStat| cached.stat.as_ref().is_some_and(|s| s.kind == EntryKind::Prefix);

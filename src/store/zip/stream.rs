@@ -132,7 +132,7 @@ fn check_end(
     }
     match cursor.fill(reader, member, &mut [0])? {
         0 => Ok(()),
-        _ => Err(Error::damaged(format!("deflate: more than {} bytes", member.size)).into()),
+        _ => Err(Error::damaged(format!("deflate: holds more than {} bytes", member.size)).into()),
     }
 }
 

@@ -101,7 +101,7 @@ fn members_are_refused_with_a_reason() {
     let sizes = "its sizes in the central directory contradict each other";
     both_ways(Member { size: Some(2999), ..a() }, sizes);
     both_ways(Member { size: Some(1 << 40), is_large: true, ..a().deflated() }, sizes);
-    both_ways(Member { size: Some(2999), ..a().deflated() }, "deflate: more than 2999 bytes");
+    both_ways(Member { size: Some(2999), ..a().deflated() }, "deflate: holds more than 2999 bytes");
     both_ways(Member { size: Some(3001), ..a().deflated() }, "it inflates to 3000 bytes, not 3001");
     let crc = format!("its crc32 is {:08x}, the archive says 00000007", crc32fast::hash(&a().value));
     both_ways(Member { crc: Some(7), ..a().deflated() }, &crc);
