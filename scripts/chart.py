@@ -11,7 +11,7 @@ from xml.sax.saxutils import escape
 BENCH = pathlib.Path(__file__).resolve().parents[1] / "target" / "bench"
 PEERS = {"zarr2": "zarr-python 2", "zarr3": "zarr-python 3", "zarrs": "zarrs", "tensorstore": "TensorStore"}
 
-# row and column of the result, label, colour; without a column it is the best peer
+# row and column of the result, label, color; without a column, the best library
 BARS = [
     ("cat", "zarrfs", "zarrfs, cat", "#2f7ed8"),
     ("cat", "direct", "zarrfs --direct-io, cat", "#15559e"),
@@ -37,15 +37,15 @@ def text(x, y, content, anchor="start", extra=""):
 
 
 def bars_of(array):
-    """Label, colour, GB/s and the peer's name."""
-    found = ((*seconds(array["rows"], row, column), label, colour) for row, column, label, colour in BARS)
-    return [(label, colour, array["bytes"] / s / 1e9, peer) for s, peer, label, colour in found if s]
+    """Label, color, GB/s and the library's name."""
+    found = ((*seconds(array["rows"], row, column), label, color) for row, column, label, color in BARS)
+    return [(label, color, array["bytes"] / s / 1e9, peer) for s, peer, label, color in found if s]
 
 
 def chart(result):
     arrays = {name: bars for name, array in result["arrays"].items() if (bars := bars_of(array))}
     labels = {label for bars in arrays.values() for label, *_ in bars}
-    used = [(label, colour) for _, _, label, colour in BARS if label in labels]
+    used = [(label, color) for _, _, label, color in BARS if label in labels]
     # a plain file is several times as fast as anything else: its bar may leave the plot
     inside = [gb for bars in arrays.values() for label, _, gb, _ in bars if not label.startswith("plain")]
     most = max(inside, default=1) * 1.08
@@ -54,9 +54,9 @@ def chart(result):
     top = y
     for name, bars in arrays.items():
         body.append(text(LEFT - 8, y + STEP * len(bars) / 2 + 4, name, "end", ' font-weight="600"'))
-        for _, colour, gb, peer in bars:
+        for _, color, gb, peer in bars:
             width = min(gb / most, 1) * PLOT
-            body.append(f'<rect x="{LEFT}" y="{y:g}" width="{width:.1f}" height="{BAR}" fill="{colour}"/>')
+            body.append(f'<rect x="{LEFT}" y="{y:g}" width="{width:.1f}" height="{BAR}" fill="{color}"/>')
             if gb > most:
                 # a slanted gap: the bar goes on
                 x = LEFT + PLOT - 16
@@ -79,9 +79,9 @@ def chart(result):
         text(12, 40, f"{result['mib']} MiB arrays, medians of {result['rounds']}; {machine['cores']} cores, "
              f"{machine['cpu']}, Linux {machine['kernel'].split('-')[0]}; stores in the page cache"),
     ]
-    for i, (label, colour) in enumerate(used):
+    for i, (label, color) in enumerate(used):
         x, at = 12 + 260 * (i % 2), 58 + 16 * (i // 2)
-        head.append(f'<rect x="{x}" y="{at - 9}" width="10" height="10" fill="{colour}"/>')
+        head.append(f'<rect x="{x}" y="{at - 9}" width="10" height="10" fill="{color}"/>')
         head.append(text(x + 16, at, label))
     foot = text(LEFT, height - 8, "GB/s", extra=' font-size="10"')
     return "\n".join([
