@@ -33,7 +33,7 @@ pub use mount_place::{mounts_at, open_directory};
 
 use crate::error::{Error, Kind, Result};
 use crate::fs::tree::{Attributes, Audience};
-use crate::fs::{Fs, KernelPages, Seek};
+use crate::fs::{Fs, KernelPages, RequestKind, Seek};
 use crate::util::pool::{Pool, PoolGrowth};
 use backing::Backings;
 use fuser::{
@@ -100,7 +100,7 @@ pub fn serve(fs: Arc<Fs>, mountpoint: &mut Mountpoint, options: ServeOptions) ->
     let mut config = Config::default();
     config.n_threads = Some(SESSION_THREADS);
     // they wait for a far store, each for its request
-    let pool = Pool::growing("worker", options.threads.max(fs.requests_at_once()), GROWTH)?;
+    let pool = Pool::growing("worker", options.threads.max(fs.concurrency()), GROWTH)?;
     let fd = mountpoint.take_device().ok_or_else(|| Error::invalid("the mount is served already"))?;
     // who may use the mount is the kernel's business: allow_other is a mount option
     let kernel = Kernel::default();
@@ -149,10 +149,10 @@ impl Drop for Inline<'_> {
 }
 
 impl Server {
-    /// Runs a job that may block: on a worker if it is `slow` or another session thread runs one, else here. Pages that the
-    /// job has made stale and does not wait for are dropped afterwards.
-    fn dispatch(&self, slow: bool, job: impl FnOnce(&Fs) + Send + 'static) {
-        let inline = if slow { None } else { self.inline.take() };
+    /// Runs the job of a request: on a worker if it may block or another session thread runs one, else on this thread.
+    /// Pages that the job has made stale and does not wait for are dropped afterwards.
+    fn dispatch(&self, request: RequestKind, job: impl FnOnce(&Fs) + Send + 'static) {
+        let inline = if self.fs.may_block(request) { None } else { self.inline.take() };
         let (fs, notices, names) = (self.fs.clone(), self.notices.clone(), self.names.clone());
         let job = move || {
             job(&fs);
@@ -245,14 +245,13 @@ impl Filesystem for Server {
             return reply.error(Errno::ENOENT);
         }
         let options = self.options.clone();
-        self.dispatch(self.fs.is_slow(parent.0, Some(&name)), move |fs| {
-            match guarded(fs, "lookup", || fs.lookup(parent.0, &name)) {
-                Ok(a) => {
-                    let attributes = options.attributes(&a);
-                    reply.entry_with_ttls(&attribute_ttl(&a), &ENTRY_TTL, &attributes, Generation(0));
-                }
-                Err(e) => reply.error(e),
+        let lookup = RequestKind::Lookup { parent: parent.0, name: &name.clone() };
+        self.dispatch(lookup, move |fs| match guarded(fs, "lookup", || fs.lookup(parent.0, &name)) {
+            Ok(a) => {
+                let attributes = options.attributes(&a);
+                reply.entry_with_ttls(&attribute_ttl(&a), &ENTRY_TTL, &attributes, Generation(0));
             }
+            Err(e) => reply.error(e),
         });
     }
 
@@ -262,7 +261,7 @@ impl Filesystem for Server {
 
     fn getattr(&self, _: &Request, inode: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
         let options = self.options.clone();
-        self.dispatch(self.fs.is_slow(inode.0, None), move |fs| {
+        self.dispatch(RequestKind::Attributes(inode.0), move |fs| {
             match guarded(fs, "getattr", || fs.attributes(inode.0)) {
                 Ok(a) => reply.attr(&attribute_ttl(&a), &options.attributes(&a)),
                 Err(e) => reply.error(e),
@@ -276,10 +275,12 @@ impl Filesystem for Server {
         let (backings, maps_direct) = (self.backings.clone(), self.maps_direct);
         let (kernel, notices, thread) = (self.kernel.clone(), self.notices.clone(), request.pid());
         let names = self.names.clone();
-        self.dispatch(self.fs.is_slow_open(inode.0) || backings.is_some(), move |fs| {
+        self.dispatch(RequestKind::Open(inode.0), move |fs| {
             match guarded(fs, "open", || fs.open(inode.0, write, direct)) {
                 Ok(mut opened) => {
-                    kernel.forget_attributes(fs, inode);
+                    if opened.has_lasting_attributes {
+                        kernel.forget_attributes(inode);
+                    }
                     fs.opened_by(opened.handle, thread);
                     names.opened(inode.0);
                     if opened.pages == KernelPages::Fresh && opened.has_other_writers {
@@ -332,7 +333,7 @@ impl Filesystem for Server {
             None
         });
         let Some(reply) = reply else { return };
-        self.dispatch(true, move |fs| {
+        self.dispatch(RequestKind::Change, move |fs| {
             REPLY.with_borrow_mut(|out| match guarded(fs, "read", || fs.read(handle, offset, size, out)) {
                 Ok(()) => reply.data(out),
                 Err(e) => reply.error(e),
@@ -378,7 +379,7 @@ impl Filesystem for Server {
         }
         // before another request is taken: see `fs::waiting`
         let (waiting, data) = (self.fs.waiting_write(handle, offset, len), data.to_vec());
-        self.dispatch(true, move |fs| {
+        self.dispatch(RequestKind::Change, move |fs| {
             let written = guarded(fs, "write", || fs.write_waiting(handle, offset, &data, mapped));
             drop(waiting);
             answer(written);
@@ -387,7 +388,7 @@ impl Filesystem for Server {
 
     fn flush(&self, _: &Request, _: INodeNo, handle: FileHandle, _: LockOwner, reply: ReplyEmpty) {
         let notices = self.notices.clone();
-        self.dispatch(true, move |fs| {
+        self.dispatch(RequestKind::Change, move |fs| {
             let files = fs.files_with_pages(handle.0);
             let done = guarded(fs, "flush", || fs.flush(handle.0));
             notices.reply_after_others(&files, move || answer_empty(done, reply));
@@ -413,7 +414,7 @@ impl Filesystem for Server {
         reply: ReplyAttr,
     ) {
         let (options, notices, thread) = (self.options.clone(), self.notices.clone(), request.pid());
-        self.dispatch(true, move |fs| {
+        self.dispatch(RequestKind::Change, move |fs| {
             let done = guarded(fs, "setattr", || {
                 let now = options.attributes(&fs.attributes(inode.0)?);
                 let is_other = |asked: Option<u32>, now: u32| asked.is_some_and(|asked| asked != now);
@@ -454,7 +455,7 @@ impl Filesystem for Server {
         reply.ok();
         let notices = self.notices.clone();
         // pages of a map may have come after the last flush
-        self.dispatch(self.fs.is_slow_release(handle.0), move |fs| {
+        self.dispatch(RequestKind::Release(handle.0), move |fs| {
             fs.release(handle.0);
             notices.drop_stale();
         });
@@ -462,7 +463,7 @@ impl Filesystem for Server {
 
     fn fsync(&self, _: &Request, _: INodeNo, handle: FileHandle, _: bool, reply: ReplyEmpty) {
         let notices = self.notices.clone();
-        self.dispatch(true, move |fs| {
+        self.dispatch(RequestKind::Change, move |fs| {
             let files = fs.files_with_pages(handle.0);
             let done = guarded(fs, "fsync", || fs.fsync(handle.0));
             notices.reply_after_others(&files, move || answer_empty(done, reply));
@@ -471,7 +472,7 @@ impl Filesystem for Server {
 
     fn fsyncdir(&self, _: &Request, _: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
         let notices = self.notices.clone();
-        self.dispatch(true, move |fs| {
+        self.dispatch(RequestKind::Change, move |fs| {
             let done = guarded(fs, "fsyncdir", || fs.flush_all());
             notices.reply_after(move || answer_empty(done, reply));
         });
@@ -479,7 +480,7 @@ impl Filesystem for Server {
 
     fn opendir(&self, _: &Request, inode: INodeNo, _: OpenFlags, reply: ReplyOpen) {
         let names = self.names.clone();
-        self.dispatch(self.fs.is_slow(inode.0, None), move |fs| {
+        self.dispatch(RequestKind::OpenDirectory(inode.0), move |fs| {
             match guarded(fs, "opendir", || fs.open_directory(inode.0)) {
                 Ok(handle) => {
                     names.opened(inode.0);
@@ -492,7 +493,7 @@ impl Filesystem for Server {
 
     fn readdir(&self, _: &Request, _: INodeNo, handle: FileHandle, offset: u64, mut reply: ReplyDirectory) {
         let kind = |directory| if directory { FileType::Directory } else { FileType::RegularFile };
-        self.dispatch(self.fs.is_far(), move |fs| {
+        self.dispatch(RequestKind::ReadDirectory, move |fs| {
             let result = guarded(fs, "readdir", || {
                 fs.read_directory(handle.0, offset, |name, next| {
                     reply.add(INodeNo(name.inode), next, kind(name.is_directory), &name.name)
@@ -507,7 +508,7 @@ impl Filesystem for Server {
 
     fn readdirplus(&self, _: &Request, inode: INodeNo, handle: FileHandle, offset: u64, mut reply: ReplyDirectoryPlus) {
         let options = self.options.clone();
-        self.dispatch(self.fs.is_slow_listing(inode.0, offset), move |fs| {
+        self.dispatch(RequestKind::ReadDirectoryPlus { inode: inode.0, from: offset }, move |fs| {
             let result = guarded(fs, "readdirplus", || {
                 fs.read_directory_with_attributes(handle.0, offset, |entry, next| {
                     let attributes = options.attributes(entry.attributes);
@@ -525,7 +526,7 @@ impl Filesystem for Server {
     fn releasedir(&self, _: &Request, inode: INodeNo, handle: FileHandle, _: OpenFlags, reply: ReplyEmpty) {
         reply.ok();
         self.names.closed(inode.0);
-        self.dispatch(false, move |fs| fs.release(handle.0));
+        self.dispatch(RequestKind::Brief, move |fs| fs.release_directory(handle.0));
     }
 
     fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {
@@ -590,7 +591,7 @@ impl Filesystem for Server {
         if !name.starts_with("user.") {
             return reply.error(Errno::EOPNOTSUPP);
         }
-        self.dispatch(self.fs.is_far(), move |fs| {
+        self.dispatch(RequestKind::Xattrs, move |fs| {
             let value = guarded(fs, "getxattr", || {
                 let all = match name.starts_with("user.zarr") {
                     true => fs.xattrs(inode.0, Audience::Readers)?,
@@ -606,7 +607,7 @@ impl Filesystem for Server {
     fn listxattr(&self, request: &Request, inode: INodeNo, size: u32, reply: ReplyXattr) {
         let is_owner = [0, self.options.uid].contains(&request.uid());
         let audience = if is_owner { Audience::Owner } else { Audience::Everyone };
-        self.dispatch(self.fs.is_far(), move |fs| {
+        self.dispatch(RequestKind::Xattrs, move |fs| {
             let names = guarded(fs, "listxattr", || {
                 let all = fs.xattrs(inode.0, audience)?;
                 Ok(all.into_iter().flat_map(|(name, _)| name.into_bytes().into_iter().chain([0])).collect::<Vec<u8>>())
@@ -615,8 +616,8 @@ impl Filesystem for Server {
         });
     }
 
-    fn lseek(&self, _: &Request, inode: INodeNo, handle: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
-        self.dispatch(true, move |fs| {
+    fn lseek(&self, _: &Request, _: INodeNo, handle: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
+        self.dispatch(RequestKind::Change, move |fs| {
             let result = guarded(fs, "lseek", || {
                 let seek = match whence {
                     libc::SEEK_DATA => Seek::Data,
@@ -624,7 +625,7 @@ impl Filesystem for Server {
                     _ => return Err(Error::invalid("lseek: unknown whence")),
                 };
                 let offset = u64::try_from(offset).map_err(|_| Error::system(libc::ENXIO))?;
-                fs.seek(inode.0, handle.0, offset, seek)
+                fs.seek(handle.0, offset, seek)
             });
             match result {
                 Ok(position) => reply.offset(position as i64),

@@ -5,7 +5,7 @@ use super::{Failure, Location, StoreArgs, logger, open_store, stdio, time};
 use crate::array::hierarchy::V3_PROBLEM;
 use crate::cache::Cache;
 use crate::error::{Error, Result, one_line};
-use crate::fs::tree::{Listed, Name, Node, Tree};
+use crate::fs::tree::{ListedNode, Name, Node, Tree};
 use crate::stats::Stats;
 use crate::store::{Key, escaped};
 use crate::util::json::{self, Map, Value};
@@ -165,7 +165,7 @@ impl Output<'_> {
         if !asked {
             return Ok(names.iter().map(|name| line(name, None)).collect());
         }
-        let level = tree.level(&Node::Directory(key.clone()))?;
+        let level = tree.directory(&Node::Directory(key.clone()))?;
         let listed = tree.listed(&level, names);
         // a name that is gone by now is left out
         let found = names.iter().zip(listed).filter_map(|(name, listed)| Some((name, listed?)));
@@ -218,7 +218,7 @@ impl Output<'_> {
 }
 
 /// What is printed of a name; None if it can't be looked at.
-fn known(tree: &Tree, listed: Listed) -> Option<Known> {
+fn known(tree: &Tree, listed: ListedNode) -> Option<Known> {
     let (attributes, node) = (listed.attributes, listed.node);
     let stored = match &node {
         Node::Chunk(key, name) => tree.chunk(key, name).and_then(|(array, chunk)| array.stat_chunk(chunk)).ok()?,

@@ -1,6 +1,6 @@
 //! Files that are put together from bytes and flat bytes, against plain bytes in memory.
 
-use super::composite::CompositeFile;
+use super::files::composite::CompositeFile;
 use super::model::mount;
 use super::*;
 use crate::export::{Composite, ItemForm, PartContent};
@@ -34,7 +34,8 @@ fn store() -> Arc<FaultyStore> {
 }
 
 fn open(fs: &Fs, file: Composite) -> u64 {
-    fs.insert(Handle::Composite(CompositeFile::new(Node::Dataset(Key::root()), Arc::new(file), false)))
+    let file = CompositeFile::new(Node::Dataset(Key::root()), Arc::new(file), false);
+    fs.insert(NewFile::new(Arc::new(file), KernelPages::None)).handle
 }
 
 /// A header, `a` as it is, padding, `b` with its items reversed, a last byte.

@@ -1,32 +1,32 @@
-//! Directory streams: names as they come from the tree, and again from the start where somebody seeks back.
+//! Open directories: streams of names as the tree lists them, started anew where the reader seeks back.
 
-use super::{Fs, Handle};
-use crate::error::{Error, Result};
-use crate::fs::tree::{Attributes, Level, Listed, Name, Names, Node};
+use super::Fs;
+use crate::error::Result;
+use crate::fs::tree::{Attributes, DirectoryKind, ListedNode, Name, NameStream, Node};
 use crate::util::memory::lock;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// Names whose attributes are asked for together. What does not fit into a reply is asked for again with the next.
-const TOGETHER: usize = 32;
+/// Names looked up together. Those that do not fit into a reply are looked up again for the next one.
+const BATCH: usize = 32;
 
-/// A directory being read. Position 0 is `.`, 1 is `..`, then the names as they come.
+/// A directory being read. Position 0 is `.`, 1 is `..`, then the names follow as they are listed.
 pub struct DirectoryStream {
     node: Arc<Node>,
-    names: Names,
+    names: NameStream,
     /// The position of the next name.
     position: u64,
-    /// What was taken from the tree and has no place in the last reply.
+    /// Names that were taken from the tree and did not fit into the last reply.
     pending: VecDeque<Result<Name>>,
 }
 
-/// A name with its attributes.
-pub struct Entry<'a> {
+/// A name in a directory, with its attributes.
+pub struct DirectoryEntry<'a> {
     /// The name.
     pub name: &'a Name,
-    /// As `stat` tells them.
+    /// The attributes of the file.
     pub attributes: &'a Attributes,
-    /// True if the name need not be looked up for a second.
+    /// Whether the kernel may keep the name and the attributes for a second.
     pub lasting: bool,
 }
 
@@ -39,19 +39,19 @@ impl Fs {
         }
         let names = self.tree.names(&node)?;
         let stream = DirectoryStream { node, names, position: 0, pending: VecDeque::new() };
-        Ok(self.insert(Handle::Directory(Mutex::new(stream))))
+        Ok(self.directories.insert(Arc::new(Mutex::new(stream))))
     }
 
-    /// True if reading the directory `inode` from position `from` on with attributes may take long.
-    pub fn is_slow_listing(&self, inode: u64, from: u64) -> bool {
-        self.is_far() || self.tree.node(inode).is_ok_and(|node| self.tree.is_slow_listing(&node, from))
+    /// Closes a directory.
+    pub fn release_directory(&self, handle: u64) {
+        self.directories.remove(handle);
     }
 
-    /// Gives the names of an open directory from position `from` on to `add`, each with the position after it, until
-    /// `add` returns true: that name did not fit and comes again.
+    /// Passes the names of an open directory from position `from` on to `add`, each with the position after it, until
+    /// `add` returns `true`: that name did not fit and comes again.
     pub fn read_directory(&self, handle: u64, from: u64, mut add: impl FnMut(&Name, u64) -> bool) -> Result<()> {
-        let handle = self.handle(handle)?;
-        let mut stream = self.stream_at(&handle, from)?;
+        let stream = self.directories.get(handle)?;
+        let mut stream = self.seek_stream(&stream, from)?;
         while let Some(name) = stream.next()? {
             if add(&name, stream.position + 1) {
                 stream.pending.push_front(Ok(name));
@@ -62,39 +62,39 @@ impl Fs {
         Ok(())
     }
 
-    /// As [`Fs::read_directory`], with attributes, counting a lookup of each name that was taken but `.` and `..`. It
-    /// may end early, but not without a name unless the directory ends: before one whose attributes take long.
+    /// Does the same with attributes, and counts a lookup of each name that was taken except `.` and `..`. It may end
+    /// early, before a name whose attributes take long, but not without a name unless the directory ends.
     pub fn read_directory_with_attributes(
         &self,
         handle: u64,
         from: u64,
-        mut add: impl FnMut(Entry, u64) -> bool,
+        mut add: impl FnMut(DirectoryEntry, u64) -> bool,
     ) -> Result<()> {
-        let handle = self.handle(handle)?;
-        let mut stream = self.stream_at(&handle, from)?;
-        let level = match self.tree.level(&stream.node) {
-            // a directory that is gone is empty
+        let stream = self.directories.get(handle)?;
+        let mut stream = self.seek_stream(&stream, from)?;
+        let directory = match self.tree.directory(&stream.node) {
+            // a directory that was removed is empty
             Err(e) if e.errno() == libc::ESTALE => return Ok(()),
-            level => level?,
+            directory => directory?,
         };
         let mut any = false;
         loop {
-            let names = stream.take_quick(&level, any)?;
+            let names = stream.next_batch(&directory, any)?;
             if names.is_empty() {
                 return Ok(());
             }
-            let listed = match stream.position {
-                0 | 1 => names.iter().map(|name| Some(self.tree.dots(name))).collect(),
-                _ => self.tree.listed(&level, &names),
+            let is_dots = stream.position < 2;
+            let listed = match is_dots {
+                true => names.iter().map(|name| Some(self.tree.dots(name))).collect(),
+                false => self.tree.listed(&directory, &names),
             };
             for (i, (name, listed)) in names.iter().zip(listed).enumerate() {
-                if let Some(Listed { node, attributes, sound }) = listed {
-                    let dots = stream.position < 2;
-                    let inode = if dots { attributes.inode } else { self.tree.remember(node) };
+                if let Some(ListedNode { node, attributes, sound }) = listed {
+                    let inode = if is_dots { attributes.inode } else { self.tree.remember(node) };
                     let attributes = Attributes { inode, ..attributes };
-                    let entry = Entry { name, attributes: &attributes, lasting: sound && attributes.lasting };
-                    if add(entry, stream.position + 1) {
-                        if !dots {
+                    let lasting = sound && attributes.lasting;
+                    if add(DirectoryEntry { name, attributes: &attributes, lasting }, stream.position + 1) {
+                        if !is_dots {
                             self.tree.forget(inode, 1);
                         }
                         names[i..].iter().rev().for_each(|name| stream.pending.push_front(Ok(name.clone())));
@@ -107,9 +107,12 @@ impl Fs {
         }
     }
 
-    /// The stream of an open directory, with the name at `from` the next to come.
-    fn stream_at<'a>(&self, handle: &'a Handle, from: u64) -> Result<MutexGuard<'a, DirectoryStream>> {
-        let Handle::Directory(stream) = handle else { return Err(Error::system(libc::ENOTDIR)) };
+    /// Locks a stream and moves it to the position `from`.
+    fn seek_stream<'a>(
+        &self,
+        stream: &'a Mutex<DirectoryStream>,
+        from: u64,
+    ) -> Result<MutexGuard<'a, DirectoryStream>> {
         let mut stream = lock(stream);
         if from < stream.position {
             stream.names = self.tree.names(&stream.node)?;
@@ -124,7 +127,7 @@ impl Fs {
 }
 
 impl DirectoryStream {
-    /// The name at the stream's position.
+    /// Takes the name at the stream's position.
     fn next(&mut self) -> Result<Option<Name>> {
         self.next_at(self.position)
     }
@@ -141,19 +144,20 @@ impl DirectoryStream {
         }
     }
 
-    /// The next names, `.` and `..` each alone. With `any`, because something is told already, none from a slow one on,
-    /// and a failure is kept for the next time: what was told is not taken back.
-    fn take_quick(&mut self, level: &Level, any: bool) -> Result<Vec<Name>> {
+    /// Takes the next names to be looked up together; `.` and `..` come alone. If the reply has names already (`any`) the
+    /// batch ends before a name whose attributes take long, and an error waits for the next reply.
+    fn next_batch(&mut self, directory: &DirectoryKind, any: bool) -> Result<Vec<Name>> {
         let mut names = Vec::new();
-        while names.len() < TOGETHER {
+        while names.len() < BATCH {
             let position = self.position + names.len() as u64;
+            let any = any || !names.is_empty();
             match self.next_at(position) {
                 Ok(None) => break,
-                Ok(Some(name)) if (any || !names.is_empty()) && level.is_slow(&name.name) => {
+                Ok(Some(name)) if any && directory.is_costly(&name.name) => {
                     self.pending.push_front(Ok(name));
                     break;
                 }
-                Err(e) if any || !names.is_empty() => {
+                Err(e) if any => {
                     self.pending.push_front(Err(e));
                     break;
                 }

@@ -4,7 +4,9 @@ use super::*;
 use crate::array::hierarchy::Hierarchy;
 use crate::store::SimulatedRemote;
 use crate::zarr::codec::Pipeline;
+use crate::zarr::metadata::Separator;
 use crate::zarr::metadata::{ArrayMetadata, V1Order};
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 const K: u64 = 1 << 10;
@@ -66,7 +68,7 @@ fn case_of(shape: &[u64], chunks: &[u64], compressor: &str, bound: usize, read_o
 }
 
 impl Case {
-    fn open(&self) -> Opened {
+    fn open(&self) -> OpenedFile {
         let inode = ["a", "data.raw"].iter().fold(1, |parent, name| self.fs.lookup(parent, name).unwrap().inode);
         self.fs.open(inode, false, false).unwrap()
     }
@@ -204,7 +206,7 @@ fn chunks_of_one_request_are_asked_for_at_once() {
 #[test]
 fn an_opening_does_not_ask_for_many_chunks() {
     let case = case(&[16 * M], &[64 * K], ZLIB, 64 << 20);
-    let close = |opened: Opened| case.fs.release(opened.handle);
+    let close = |opened: OpenedFile| case.fs.release(opened.handle);
     let first = case.open();
     case.read(first.handle, 0, 4 * K);
     close(first);
@@ -251,7 +253,7 @@ fn holes_are_listed() {
     }
     let handle = case.open().handle;
     let chunk = 64 * K;
-    let seek = |at: u64, what| case.fs.seek(0, handle, at, what).map_err(|e| e.errno());
+    let seek = |at: u64, what| case.fs.seek(handle, at, what).map_err(|e| e.errno());
     let asked = case.requests(|| {
         assert_eq!([seek(0, Seek::Hole), seek(0, Seek::Data)], [Ok(0), Ok(2 * chunk)]);
         assert_eq!([seek(2 * chunk, Seek::Hole), seek(7 * chunk, Seek::Data)], [Ok(7 * chunk), Ok(8 * chunk)]);

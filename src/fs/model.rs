@@ -7,6 +7,9 @@ use crate::array::hierarchy::Hierarchy;
 use crate::fs::tree::FLAT;
 use crate::store::{FaultyStore, MemoryStore, MetadataCache, Operation, PlannedFault, Store};
 use crate::zarr::grid::Grid;
+use crate::zarr::layout;
+use crate::zarr::metadata::Order;
+use crate::zarr::metadata::Separator;
 use crate::zarr::metadata::{ArrayMetadata, V1Order};
 use proptest::prelude::*;
 

@@ -1,10 +1,10 @@
-//! Protection of written bytes against older ones in the kernel's pages. The kernel has a page cache for each file, and the
-//! flat bytes of an array are in several files: `data.raw`, `data.npy`, containers, chunk files. A shared map makes a
-//! page of one of them dirty, and the kernel writes it back whole, at any time.
+//! Protection of written bytes against older ones in the kernel's pages. The kernel has a page cache for each file, and
+//! the flat bytes of an array are in several files: `data.raw`, `data.npy`, containers, chunk files. A shared map makes
+//! a page of one of them dirty, and the kernel writes it back whole, at any time.
 //!
 //! Invariant: a page never brings back bytes that are older than a write through another file. Each such write puts a
-//! guard on its bytes before they are applied. A page that is written back does not touch what is guarded against its
-//! file. The guard goes when the kernel has written back and dropped the pages of that file: pages that it reads
+//! guard on its bytes before they are applied, and a page that is written back does not change what is guarded against
+//! its file. The guard ends when the kernel has written back and dropped the pages of that file: pages that it reads
 //! afterwards hold the new bytes.
 
 use crate::array::Array;
@@ -13,52 +13,69 @@ use crate::store::Key;
 use crate::util::memory::lock;
 use crate::zarr::grid::ChunkId;
 use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Mutex, MutexGuard};
 
-/// The guards of a mount, and who may have dirty pages.
-#[derive(Default)]
+/// Number of tables among which the arrays are distributed, so that writes to different arrays seldom wait for each
+/// other.
+const TABLES: usize = 64;
+
+/// The guards of a mount, and the files that may have dirty pages.
 pub struct PageGuards {
-    /// Protects everything. A thread that applies a write holds it, so that a page that is written back finds either
-    /// no guard and older bytes, or both.
-    state: Mutex<State>,
+    /// Each protects the guards and writers of its arrays. A thread that applies a write holds one, so that a page that is
+    /// written back finds either no guard and older bytes, or both.
+    tables: [Mutex<GuardTable>; TABLES],
 }
 
 #[derive(Default)]
-struct State {
-    /// The files open for writing of each array, by inode number, and how often.
+struct GuardTable {
+    /// The files open for writing of each array, by inode number, and how often each is open.
     writers: HashMap<Key, Vec<(u64, usize)>>,
     /// By the key of the chunk.
     guards: HashMap<Key, Vec<Guard>>,
     last: u64,
 }
 
-/// Bytes of a chunk, C layout, that pages of a file must not change.
+/// Bytes of a chunk, in C layout, that pages of a file must not change.
 struct Guard {
     id: u64,
     inode: u64,
     ranges: Ranges,
 }
 
-/// Names a guard.
+/// Identifies a guard.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GuardId {
+    table: usize,
     chunk: Key,
     id: u64,
 }
 
-/// The guards while a write is applied.
-pub struct HeldGuards<'a>(MutexGuard<'a, State>);
+/// The guards of an array while a write to it is applied.
+pub struct HeldGuards<'a> {
+    number: usize,
+    table: MutexGuard<'a, GuardTable>,
+}
+
+impl Default for PageGuards {
+    fn default() -> Self {
+        PageGuards { tables: std::array::from_fn(|_| Mutex::default()) }
+    }
+}
 
 impl PageGuards {
-    /// To be held while a write is applied.
-    pub fn lock(&self) -> HeldGuards<'_> {
-        HeldGuards(lock(&self.state))
+    /// Locks the guards of an array, to be held while a write is applied.
+    pub fn lock(&self, array: &Key) -> HeldGuards<'_> {
+        let mut hasher = DefaultHasher::new();
+        array.hash(&mut hasher);
+        let number = hasher.finish() as usize % TABLES;
+        HeldGuards { number, table: lock(&self.tables[number]) }
     }
 
     /// Records that a file of an array was opened for writing.
     pub fn opened(&self, array: &Key, inode: u64) {
-        let mut state = lock(&self.state);
-        let writers = state.writers.entry(array.clone()).or_default();
+        let mut held = self.lock(array);
+        let writers = held.table.writers.entry(array.clone()).or_default();
         match writers.iter_mut().find(|(i, _)| *i == inode) {
             Some((_, count)) => *count += 1,
             None => writers.push((inode, 1)),
@@ -67,8 +84,8 @@ impl PageGuards {
 
     /// Records that such a file was closed: the kernel has written back its dirty pages.
     pub fn closed(&self, array: &Key, inode: u64) {
-        let mut state = lock(&self.state);
-        let Some(writers) = state.writers.get_mut(array) else { return };
+        let mut held = self.lock(array);
+        let Some(writers) = held.table.writers.get_mut(array) else { return };
         if let Some(at) = writers.iter().position(|(i, _)| *i == inode) {
             writers[at].1 -= 1;
             if writers[at].1 == 0 {
@@ -76,58 +93,64 @@ impl PageGuards {
             }
         }
         if writers.is_empty() {
-            state.writers.remove(array);
+            held.table.writers.remove(array);
         }
     }
 
     /// Returns how many open files with this inode number may write to the array.
     pub fn writers(&self, array: &Key, inode: u64) -> usize {
-        let state = lock(&self.state);
-        let writers = state.writers.get(array).into_iter().flatten();
+        let held = self.lock(array);
+        let writers = held.table.writers.get(array).into_iter().flatten();
         writers.filter(|(i, _)| *i == inode).map(|(_, count)| count).sum()
     }
 
     /// Removes guards: the kernel has dropped the pages that they were against.
     pub fn remove(&self, guards: &[GuardId]) {
-        self.lock().remove(guards);
+        for guard in guards {
+            lock(&self.tables[guard.table]).remove(guard);
+        }
+    }
+}
+
+impl GuardTable {
+    fn remove(&mut self, guard: &GuardId) {
+        if let Some(list) = self.guards.get_mut(&guard.chunk) {
+            list.retain(|other| other.id != guard.id);
+            if list.is_empty() {
+                self.guards.remove(&guard.chunk);
+            }
+        }
     }
 }
 
 impl HeldGuards<'_> {
-    /// The inode numbers of other files than `inode` through which the array may be written.
+    /// Returns the inode numbers of other files than `inode` through which the array may be written.
     pub fn other_writers(&self, array: &Key, inode: u64) -> Vec<u64> {
-        let writers = self.0.writers.get(array).into_iter().flatten();
+        let writers = self.table.writers.get(array).into_iter().flatten();
         writers.map(|(other, _)| *other).filter(|other| *other != inode).collect()
     }
 
-    /// Guards bytes of a chunk, C layout, against the pages of the file `inode`.
+    /// Guards bytes of a chunk, in C layout, against the pages of the file `inode`.
     pub fn add(&mut self, array: &Array, chunk: ChunkId, inode: u64, ranges: &Ranges) -> GuardId {
         let key = array.chunk_key(chunk);
-        self.0.last += 1;
-        let id = self.0.last;
+        self.table.last += 1;
+        let id = self.table.last;
         let guard = Guard { id, inode, ranges: ranges.clone() };
-        self.0.guards.entry(key.clone()).or_default().push(guard);
-        GuardId { chunk: key, id }
+        self.table.guards.entry(key.clone()).or_default().push(guard);
+        GuardId { table: self.number, chunk: key, id }
     }
 
-    /// See [`PageGuards::remove`].
+    /// Removes guards that were added under this lock.
     pub fn remove(&mut self, guards: &[GuardId]) {
-        for GuardId { chunk, id } in guards {
-            if let Some(list) = self.0.guards.get_mut(chunk) {
-                list.retain(|guard| guard.id != *id);
-                if list.is_empty() {
-                    self.0.guards.remove(chunk);
-                }
-            }
-        }
+        guards.iter().for_each(|guard| self.table.remove(guard));
     }
 
-    /// The parts of a page of the file `inode` that may be applied to a chunk, in order of their places.
+    /// Returns the parts of a page of the file `inode` that may be applied to a chunk, in ascending order.
     pub fn unguarded<'a>(&self, array: &Array, chunk: ChunkId, inode: u64, parts: &[Part<'a>]) -> Vec<Part<'a>> {
-        if self.0.guards.is_empty() {
+        if self.table.guards.is_empty() {
             return parts.to_vec();
         }
-        let guards = self.0.guards.get(&array.chunk_key(chunk)).into_iter().flatten();
+        let guards = self.table.guards.get(&array.chunk_key(chunk)).into_iter().flatten();
         let mut guarded = Ranges::default();
         guards.filter(|guard| guard.inode == inode).for_each(|guard| guarded.add_all(&guard.ranges));
         let mut free = Vec::new();
@@ -158,10 +181,10 @@ mod tests {
     fn a_page_changes_no_guarded_bytes_of_its_chunk() {
         let (guards, array) = (PageGuards::default(), array());
         let page: &[Part] = &[(0, b"01234567")];
-        let first = guards.lock().add(&array, ChunkId(1), 7, &Ranges::from(2..4));
-        let second = guards.lock().add(&array, ChunkId(1), 7, &Ranges::from(3..5));
+        let first = guards.lock(array.key()).add(&array, ChunkId(1), 7, &Ranges::from(2..4));
+        let second = guards.lock(array.key()).add(&array, ChunkId(1), 7, &Ranges::from(3..5));
         let free = |chunk, inode| {
-            let parts = guards.lock().unguarded(&array, ChunkId(chunk), inode, page);
+            let parts = guards.lock(array.key()).unguarded(&array, ChunkId(chunk), inode, page);
             parts.iter().map(|(at, bytes)| (*at, String::from_utf8_lossy(bytes).into_owned())).collect::<Vec<_>>()
         };
         assert_eq!(free(1, 7), [(0, "01".into()), (5, "567".into())]);
@@ -171,7 +194,7 @@ mod tests {
         assert_eq!(free(1, 7), [(0, "012".into()), (5, "567".into())]);
         guards.remove(&[second.clone(), second]);
         assert_eq!(free(1, 7), [(0, "01234567".into())]);
-        assert!(lock(&guards.state).guards.is_empty());
+        assert!(guards.lock(array.key()).table.guards.is_empty());
     }
 
     #[test]
@@ -180,11 +203,13 @@ mod tests {
         guards.opened(&array, 7);
         guards.opened(&array, 7);
         guards.opened(&array, 8);
-        assert_eq!((guards.writers(&array, 7), guards.lock().other_writers(&array, 7)), (2, vec![8]));
+        assert_eq!((guards.writers(&array, 7), guards.lock(&array).other_writers(&array, 7)), (2, vec![8]));
         guards.closed(&array, 7);
-        assert_eq!(guards.lock().other_writers(&array, 8), [7]);
+        assert_eq!(guards.lock(&array).other_writers(&array, 8), [7]);
         guards.closed(&array, 7);
         guards.closed(&array, 8);
-        assert!(guards.lock().other_writers(&array, 0).is_empty() && lock(&guards.state).writers.is_empty());
+        assert!(
+            guards.lock(&array).other_writers(&array, 0).is_empty() && guards.lock(&array).table.writers.is_empty()
+        );
     }
 }

@@ -2,12 +2,14 @@
 
 use super::*;
 use crate::array::hierarchy::Hierarchy;
+use crate::array::hierarchy::MetadataFile;
 use crate::error::Kind;
 use crate::fs::tree::{FLAT, ROOT_INODE};
 use crate::store::{Key, MemoryStore, Replaces, Store, Version, delegate_store};
 use crate::zarr::metadata::V1Order;
 use std::sync::Barrier;
 use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering;
 
 fn document(length: u64) -> String {
     format!(

@@ -1,9 +1,9 @@
-//! Files and directories that get other names. A file takes another form where its new name asks for that: a plain key
-//! that is moved onto the name of a chunk is encoded, one moved onto that of a document is checked. It is there under
-//! its new name, stored for good, before it goes from the old one.
+//! Files and directories that are renamed. A file changes its form where its new name asks for that: a plain key that
+//! is renamed to a chunk is encoded, one renamed to a document is checked. The file exists durably under its new name
+//! before it goes from the old one.
 
 use super::Fs;
-use super::dataset::is_temporary;
+use super::files::OpenFile;
 use super::write::WriteMode;
 use crate::array::{Array, Scratch};
 use crate::error::{Error, Kind, Result};
@@ -12,13 +12,16 @@ use crate::store::Key;
 use crate::util::memory::Grant;
 use crate::zarr::grid::ChunkId;
 use crate::zarr::metadata::{MAX_DOCUMENT, Separator};
-use std::ops::Deref;
+use std::ops::{Deref, Range};
 use std::sync::Arc;
 
-/// No limit on the size of a file, in bytes.
-const ANY: u64 = i64::MAX as u64;
+/// Bytes of a file that are copied at a time.
+const PIECE: u64 = 8 << 20;
 
-/// All bytes of a file, with those of a plain key counted: of these nothing else bounds the size.
+/// The size limit of a file without one, in bytes.
+const UNLIMITED: u64 = i64::MAX as u64;
+
+/// All bytes of a file. Those of a plain key are counted, because nothing else bounds their size.
 pub(super) struct FileContent {
     pub bytes: Vec<u8>,
     /// Dropped after the bytes.
@@ -34,9 +37,13 @@ impl Deref for FileContent {
 }
 
 impl Fs {
-    /// Gives the file or directory `from` the name `to`, each a directory's inode number and a name in it; what is there
-    /// is replaced, as rename(2) does, or, with `keep`, is EEXIST. EINVAL, and nothing changed, if it can't be what the
-    /// new name says.
+    /// Renames `from` to `to`, each a directory's inode number and a name in it. A file at `to` is replaced, as rename(2)
+    /// does.
+    ///
+    /// # Errors
+    ///
+    /// EEXIST if there is a file at `to` and `keep` is set; EINVAL, with nothing changed, if the file cannot become what
+    /// the new name asks for.
     pub fn rename(&self, from: (u64, &str), to: (u64, &str), keep: bool) -> Result<()> {
         self.writable()?;
         let (from_directory, from) = self.place(from.0, from.1)?;
@@ -64,7 +71,7 @@ impl Fs {
             (Node::Chunk(..) | Node::Metadata(..) | Node::Value(_), _) => {
                 self.rename_file(&source, self.tree.target(&to_directory, &to)?, there.as_ref())
             }
-            // flat bytes are there as long as their array
+            // flat bytes exist as long as their array
             _ => Err(Error::system(libc::EPERM)),
         }
     }
@@ -76,7 +83,7 @@ impl Fs {
         }
         let to = above.child(name)?;
         let _alone = self.resizing.alone(&[from, &to]);
-        self.store_written(from)?;
+        self.flush_below(from)?;
         self.tree.hierarchy().rename(from, &to)?;
         self.forget_below(from);
         self.forget_below(&to);
@@ -100,19 +107,20 @@ impl Fs {
         self.forget_moved(source)
     }
 
-    /// Removes a file whose content is stored under its new name.
+    /// Removes a file whose content is stored under its new name. Nothing is written through its open descriptors any more.
     fn forget_moved(&self, source: &Node) -> Result<()> {
         if matches!(source, Node::Value(_)) {
-            self.take_plain(self.tree.inode(source));
+            let inode = self.tree.inode(source);
+            self.files.matching(|file| file.inode() == inode).iter().for_each(|file| file.end_writing());
             self.drafts.take(&source.path());
         }
         let removed = self.remove(source);
-        // the kernel knows it by its new name; what comes to the old one is another file
+        // a file that comes to the old name is another one
         self.tree.removed(source);
         removed
     }
 
-    /// Stores what was written of a plain key that is no file: it is about to get another name.
+    /// Stores what was written to a plain key in a store without files, because it is about to be renamed.
     fn store_draft(&self, source: &Node) -> Result<()> {
         match (source, self.drafts.get(&source.path())) {
             (Node::Value(_), Some(draft)) => self.flush_draft(&draft),
@@ -120,7 +128,7 @@ impl Fs {
         }
     }
 
-    /// Stores the content of a file for good as what `target` is, in place of what is there.
+    /// Stores the content of a file durably as `target`, in place of what is there.
     fn store_as(&self, source: &Node, target: &Target) -> Result<()> {
         let store = self.tree.hierarchy().store();
         match (source, target) {
@@ -144,8 +152,12 @@ impl Fs {
         store.sync()
     }
 
-    /// Makes a new chunk or document with the content of a file that stays, and counts a lookup of it: zarr-python 3
-    /// does so, and then removes the file. There are no links but these: EPERM.
+    /// Creates a chunk or document with the content of a file that stays, and counts a lookup of it. zarr-python 3 does
+    /// so, and then removes the file.
+    ///
+    /// # Errors
+    ///
+    /// EPERM for any other link.
     pub fn link(&self, inode: u64, parent: u64, name: &str) -> Result<Attributes> {
         self.writable()?;
         let (source, (parent, name)) = (self.tree.node(inode)?, self.place(parent, name)?);
@@ -161,12 +173,16 @@ impl Fs {
         Ok(Attributes { inode: self.tree.remember(node), ..attributes })
     }
 
-    /// All bytes of a file.
+    /// Reads all bytes of a file.
     pub(super) fn content(&self, node: &Node) -> Result<FileContent> {
-        self.content_up_to(node, ANY)
+        self.content_up_to(node, UNLIMITED)
     }
 
-    /// All bytes of a file; EINVAL if those of a plain key are more than `limit`.
+    /// Reads all bytes of a file.
+    ///
+    /// # Errors
+    ///
+    /// EINVAL if a plain key has more than `limit` bytes.
     pub(super) fn content_up_to(&self, node: &Node, limit: u64) -> Result<FileContent> {
         let (stale, mut bytes) = (|| Error::system(libc::ESTALE), Vec::new());
         let mut memory = Grant::default();
@@ -185,7 +201,7 @@ impl Fs {
             }
             Node::Chunk(key, name) => {
                 let (array, _) = self.tree.chunk(key, name)?;
-                self.read_chunk(&array, name, 0, usize::MAX, false, &mut bytes)?;
+                self.read_chunk(&array, name, 0, usize::MAX, true, &mut bytes)?;
             }
             Node::Metadata(key, file) => {
                 let document = self.tree.document(key, *file)?.ok_or_else(stale)?;
@@ -196,7 +212,11 @@ impl Fs {
         Ok(FileContent { bytes, _memory: memory })
     }
 
-    /// All bytes of a file that is to be a chunk; EINVAL unless there are as many as a chunk has.
+    /// Reads all bytes of a file that is to become a chunk.
+    ///
+    /// # Errors
+    ///
+    /// EINVAL if the file has another size than the chunk.
     fn content_for(&self, source: &Node, array: &Array, chunk: ChunkId) -> Result<FileContent> {
         let size = array.grid().chunk_size();
         if array.metadata().has_objects() {
@@ -214,13 +234,13 @@ impl Fs {
         if bytes.len() == size { Ok(bytes) } else { Err(wrong(bytes.len() as u64)) }
     }
 
-    /// Stores a whole chunk, given in the array's own order. If that fails the old one is there as before.
+    /// Stores a whole chunk, given in the array's own order. If that fails the old chunk stays.
     pub(super) fn replace_chunk(&self, array: &Arc<Array>, chunk: ChunkId, bytes: &[u8]) -> Result<()> {
         array.writable()?;
-        // an encoded chunk of another store, perhaps
+        // the bytes may be an encoded chunk of another store
         array.check_objects(chunk, bytes).map_err(|e| Error::invalid(e.message()))?;
         let _writing = self.resizing.writing_to(array)?;
-        // what others have written to it would else be lost if this can't be stored
+        // else earlier writes would be lost if this cannot be stored
         self.cache.flush_chunk(array, chunk)?;
         let stored = match array.metadata().has_objects() {
             true => {
@@ -245,8 +265,31 @@ impl Fs {
         stored
     }
 
-    /// Writes a file over the flat bytes of an array, and stores them. EINVAL, and nothing written, unless it has as
-    /// many.
+    /// Calls `write` with the bytes `range` of a plain key, piece by piece, and the position of each.
+    pub(super) fn in_pieces(
+        &self,
+        from: &Key,
+        range: Range<u64>,
+        write: impl Fn(u64, &[u8]) -> Result<usize>,
+    ) -> Result<()> {
+        let stale = || Error::system(libc::ESTALE);
+        let (mut at, mut piece) = (range.start, Vec::new());
+        while at < range.end {
+            let (store, end) = (self.tree.hierarchy().store(), range.end.min(at + PIECE));
+            store.get_range(from, at..end, &mut piece).map_err(|e| e.context(from))?.ok_or_else(stale)?;
+            if piece.is_empty() || write(at, &piece)? != piece.len() {
+                return Err(stale());
+            }
+            at += piece.len() as u64;
+        }
+        Ok(())
+    }
+
+    /// Writes a file over the flat bytes of an array, and stores them.
+    ///
+    /// # Errors
+    ///
+    /// EINVAL, with nothing written, if the file has another size.
     fn copy_into(&self, from: &Key, array: &Arc<Array>) -> Result<()> {
         let store = self.tree.hierarchy().store();
         let stale = || Error::system(libc::ESTALE);
@@ -263,27 +306,31 @@ impl Fs {
         self.cache.flush_array(array)
     }
 
-    /// As [`Fs::copy_into`], over a container. A header of text stays as it is. EPERM if the file can't be the container:
-    /// mv takes EINVAL for a directory that is moved below itself.
+    /// Writes a file over a container, and stores it. A header of text stays as it is.
+    ///
+    /// # Errors
+    ///
+    /// EPERM if the file cannot become the container. It is not EINVAL, which mv reports as a directory that is moved
+    /// below itself.
     fn copy_onto(&self, from: &Key, to: &Node) -> Result<()> {
         let (open, _) = self.open_composite(self.tree.inode(to), to, true, false)?;
         if open.is_text() {
             return Ok(());
         }
         if matches!(to, Node::Dataset(_)) {
-            return self.replace_dataset(from, &open).map_err(|e| e.context(to.path()));
+            return open.replace(self, from).map_err(|e| e.context(to.path()));
         }
         let (size, wanted) = (self.tree.attributes(&Node::Value(from.clone()))?.size, self.tree.attributes(to)?.size);
         if size != wanted {
             let why = format!("{size} bytes can't become a file of {wanted}");
             return Err(Error::new(Kind::System(libc::EPERM), why).context(to.path()));
         }
-        self.in_pieces(from, 0..size, |at, piece| self.write_composite(&open, at, piece, WriteMode::internal()))?;
-        self.flush_composite(&open)
+        self.in_pieces(from, 0..size, |at, piece| open.write_all(self, at, piece, WriteMode::internal()))?;
+        open.flush(self)
     }
 
-    /// Notes why a file could not be renamed onto a container. One that a program has made for that alone goes: nobody
-    /// would look for it in the store.
+    /// Records why a file could not be renamed to a container. A temporary file of the program is removed, because nothing
+    /// else would remove it from the store.
     fn refused(&self, source: &Node, to: &Node, e: Error) -> Error {
         if ![libc::EPERM, libc::EINVAL].contains(&e.errno()) {
             return e;
@@ -294,4 +341,12 @@ impl Fs {
         self.stats.problem(format!("{} can't become {e}{removed}", source.path()));
         Error::new(Kind::System(libc::EPERM), e.message())
     }
+}
+
+/// Returns whether a program has made the file `from` only to rename it to `to`: NCO's `dataset.nc.pid123.ncap2.tmp`.
+fn is_temporary(from: &Key, to: &Key) -> bool {
+    let rest = from.name().strip_prefix(to.name()).and_then(|rest| rest.strip_prefix(".pid"));
+    let tool = rest.and_then(|rest| rest.strip_suffix(".tmp")).and_then(|rest| rest.split_once('.'));
+    tool.is_some_and(|(pid, tool)| !pid.is_empty() && pid.bytes().all(|b| b.is_ascii_digit()) && tool.starts_with("nc"))
+        && from.parent() == to.parent()
 }

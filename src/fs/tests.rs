@@ -2,8 +2,12 @@ use super::*;
 use crate::array::hierarchy::Hierarchy;
 use crate::store::MemoryStore;
 use crate::zarr::grid::ChunkId;
+use crate::zarr::layout;
+use crate::zarr::metadata::Order;
+use crate::zarr::metadata::Separator;
 use crate::zarr::metadata::{ArrayMetadata, V1Order};
 use proptest::prelude::*;
+use std::sync::atomic::Ordering;
 
 /// A file system over a store with one array, `a`, and its flat bytes as the definition makes them.
 struct Case {
@@ -101,10 +105,10 @@ proptest! {
         let is_data = |i: &u64| c.stored[c.chunk_of[*i as usize] as usize];
         let end = c.flat.len() as u64;
         let data = (offset..end).find(is_data);
-        prop_assert_eq!(c.fs.seek(0, handle, offset, Seek::Data).ok(), data);
+        prop_assert_eq!(c.fs.seek(handle, offset, Seek::Data).ok(), data);
         let hole = (offset..end).find(|i| !is_data(i)).unwrap_or(end);
-        prop_assert_eq!(c.fs.seek(0, handle, offset, Seek::Hole).unwrap(), hole);
-        prop_assert_eq!(c.fs.seek(0, handle, end, Seek::Hole).unwrap_err().errno(), libc::ENXIO);
+        prop_assert_eq!(c.fs.seek(handle, offset, Seek::Hole).unwrap(), hole);
+        prop_assert_eq!(c.fs.seek(handle, end, Seek::Hole).unwrap_err().errno(), libc::ENXIO);
     }
 }
 
@@ -336,7 +340,7 @@ fn names_come_with_their_attributes_in_pieces() {
     let (mut names, mut next_from, mut lookups) = (Vec::new(), 0, Vec::new());
     loop {
         let (before, from) = (names.len(), next_from);
-        let add = |e: Entry, next| {
+        let add = |e: DirectoryEntry, next| {
             if names.len() == before + 7 {
                 return true;
             }
@@ -393,11 +397,11 @@ fn what_cannot_be_listed_is_no_hole() {
     let options = Options { read_only: true, resize: false, threads: 2, direct_io: false, passthrough: false, spill };
     let fs = Fs::new(Tree::new(hierarchy, cache.clone()), cache, stats, options).unwrap();
     let handle = open(&fs, &["data.raw"]);
-    assert_eq!(fs.seek(0, handle, 0, Seek::Data).unwrap_err().errno(), libc::ENXIO);
+    assert_eq!(fs.seek(handle, 0, Seek::Data).unwrap_err().errno(), libc::ENXIO);
     // chunks on another disk, which the store must not lead to
     std::os::unix::fs::symlink("/", dir.path().join("800")).unwrap();
     let handle = open(&fs, &["data.raw"]);
-    assert_eq!(fs.seek(0, handle, 0, Seek::Data).unwrap(), 0);
+    assert_eq!(fs.seek(handle, 0, Seek::Data).unwrap(), 0);
     assert_eq!(fs.attributes(fs.lookup(1, "data.raw").unwrap().inode).unwrap().size, 1800);
 }
 
@@ -434,7 +438,7 @@ fn read(fs: &Fs, handle: u64, offset: u64, len: usize) -> Vec<u8> {
     out
 }
 
-fn open_again(fs: &Fs) -> Opened {
+fn open_again(fs: &Fs) -> OpenedFile {
     let inode = ["a", "data.raw"].iter().fold(1, |parent, name| fs.lookup(parent, name).unwrap().inode);
     fs.open(inode, false, false).unwrap()
 }

@@ -2,8 +2,8 @@
 //! extended attributes. It never reads chunks, but for the size of one whose items are objects and for the coordinates
 //! that headers tell; it knows nothing of open files.
 
+use crate::array::Array;
 use crate::array::hierarchy::{Hierarchy, MetadataDocument, MetadataFile, StoredNode};
-use crate::array::{Array, is_chunk_like};
 use crate::cache::{Cache, ChunkPart};
 use crate::error::{Error, Result};
 use crate::export::{DATASET, Format};
@@ -32,7 +32,7 @@ mod xattr;
 
 pub use access::Audience;
 pub use headers::Headers;
-pub use lookup::{Level, Listed};
+pub use lookup::{DirectoryKind, ListedNode};
 pub use target::Target;
 
 use headers::KnownHeaders;
@@ -54,7 +54,7 @@ const BLOCK_SIZE: u32 = 1 << 20;
 const MIN_BLOCK_SIZE: u32 = 4096;
 
 /// Names of a directory that don't come from a listing of the store, `.` and `..` among them: at most so many.
-const FIXED_NAMES: u64 = 5 + Format::ALL.len() as u64;
+pub const FIXED_NAMES: u64 = 5 + Format::ALL.len() as u64;
 
 /// How long a `.zmetadata` that was made is taken as it was, where no file is opened: making it takes a walk.
 const CONSOLIDATED_KEPT: Duration = Duration::from_secs(1);
@@ -199,7 +199,7 @@ pub struct Name {
 }
 
 /// The names of a directory, streamed.
-pub type Names = Box<dyn Iterator<Item = Result<Name>> + Send>;
+pub type NameStream = Box<dyn Iterator<Item = Result<Name>> + Send>;
 
 /// `.zmetadata` documents made a moment ago. Protects the map alone.
 struct KnownConsolidated(Mutex<LruCache<Key, (Instant, Arc<MetadataDocument>)>>);
@@ -317,7 +317,7 @@ impl Tree {
     }
 
     /// Has the store asked anew for what a file is: somebody opens it, and must see what is there now.
-    pub fn look_again(&self, node: &Node) {
+    pub fn revalidate(&self, node: &Node) {
         let store = self.hierarchy.store();
         match node {
             Node::Flat(key) | Node::Chunk(key, _) | Node::Metadata(key, MetadataFile::Consolidated) => {
@@ -425,50 +425,21 @@ impl Tree {
 
     /// ESTALE unless the plain key is still one: with the metadata beside it, it may have become a chunk.
     pub fn check_plain(&self, node: &Node, key: &Key) -> Result<()> {
-        match self.lookup_in(&self.level(&Node::Directory(key.parent()))?, key.name())? {
+        match self.lookup_in(&self.directory(&Node::Directory(key.parent()))?, key.name())? {
             Some(now) if now == *node => Ok(()),
             _ => Err(stale()),
         }
     }
 
-    /// True if a request for the node may have to decode a chunk or to list the store: others should not wait for it. A
-    /// guess, from what is in memory.
-    pub fn is_slow(&self, node: &Node) -> bool {
-        match node {
-            Node::Metadata(_, file) => *file == MetadataFile::Consolidated,
-            Node::Flat(key) => !self.hierarchy.cached_array(key).is_some_and(|a| self.stored_sizes.knows(&a)),
-            Node::Chunk(key, _) => self.hierarchy.cached_array(key).is_some_and(|a| a.metadata().has_objects()),
-            Node::Header(..) | Node::Dataset(_) => true,
-            Node::Directory(key) => self.is_described_to_list(key),
-            _ => false,
-        }
-    }
-
-    /// As [`Tree::is_slow`], of a name that is still to be looked up.
-    pub fn is_slow_name(&self, parent: &Node, name: &str) -> bool {
-        match parent {
-            Node::Directory(_) if name == ZMETADATA || self.is_header_name(name) => true,
-            Node::Directory(key) if name == FLAT => self.is_slow(&Node::Flat(key.clone())),
-            Node::Directory(key) if is_chunk_like(name) => self.is_slow(&Node::Chunk(key.clone(), name.to_string())),
-            _ => false,
-        }
-    }
-
-    /// As [`Tree::is_slow`], of listing the directory from position `from` on with attributes.
-    pub fn is_slow_listing(&self, node: &Node, from: u64) -> bool {
-        match node {
-            Node::Directory(key) => match self.hierarchy.cached_array(key) {
-                Some(array) if array.metadata().has_objects() => true,
-                _ if from >= FIXED_NAMES => false,
-                _ => !self.headers.formats.is_empty() || self.is_slow(&Node::Flat(key.clone())),
-            },
-            _ => false,
-        }
+    /// Returns whether the stored size of the array at `key` is known, so that the attributes of its flat bytes need no
+    /// listing.
+    pub fn knows_stored_size(&self, key: &Key) -> bool {
+        self.hierarchy.cached_array(key).is_some_and(|array| self.stored_sizes.knows(&array))
     }
 
     /// What `stat` tells of a file of `size` bytes that need not be stored as such. Its inode number is the caller's to
     /// set.
-    pub fn of_file(&self, size: u64, modified: SystemTime, permissions: Option<Permissions>) -> Attributes {
+    pub fn file_attributes(&self, size: u64, modified: SystemTime, permissions: Option<Permissions>) -> Attributes {
         let node = Node::Value(Key::root());
         self.plain(&node, size, size.div_ceil(512), modified, permissions)
     }

@@ -2,7 +2,7 @@
 
 use super::{ENTRY_TTL, Server, answer_empty, attribute_ttl, guarded};
 use crate::error::{Error, Result};
-use crate::fs::{Fs, KernelPages};
+use crate::fs::{Fs, KernelPages, RequestKind};
 use fuser::{
     Errno, FileHandle, FopenFlags, Generation, INodeNo, RenameFlags, ReplyCreate, ReplyEmpty, ReplyEntry, ReplyStatfs,
 };
@@ -31,7 +31,7 @@ impl Server {
         reply: ReplyEmpty,
     ) {
         let notices = self.notices.clone();
-        self.dispatch(true, move |fs| {
+        self.dispatch(RequestKind::Change, move |fs| {
             let done = guarded(fs, what, || change(fs));
             notices.reply_after(move || answer_empty(done, reply));
         });
@@ -41,7 +41,7 @@ impl Server {
         let (options, notices, name) = (self.options.clone(), self.notices.clone(), utf8(name));
         let names = self.names.clone();
         let (exclusive, truncate) = (flags & libc::O_EXCL != 0, flags & libc::O_TRUNC != 0);
-        self.dispatch(true, move |fs| {
+        self.dispatch(RequestKind::Change, move |fs| {
             let done = guarded(fs, "create", || fs.create(parent.0, &name?, exclusive, truncate));
             notices.reply_after(move || match done {
                 Ok((attributes, opened)) => {
@@ -88,7 +88,7 @@ impl Server {
         make: impl FnOnce(&Fs) -> Result<crate::fs::tree::Attributes> + Send + 'static,
     ) {
         let (options, notices) = (self.options.clone(), self.notices.clone());
-        self.dispatch(true, move |fs| {
+        self.dispatch(RequestKind::Change, move |fs| {
             let made = guarded(fs, what, || make(fs));
             notices.reply_after(move || match made {
                 Ok(a) => {
@@ -140,7 +140,7 @@ impl Server {
 
     pub(super) fn tell_space(&self, reply: ReplyStatfs) {
         let read_only = self.options.read_only;
-        self.dispatch(false, move |fs| match guarded(fs, "statfs", || fs.space()) {
+        self.dispatch(RequestKind::Brief, move |fs| match guarded(fs, "statfs", || fs.space()) {
             // a store that has no end to tell: programs that look for room before they write must find some
             Ok(None) => {
                 let free = if read_only { 0 } else { ENDLESS };

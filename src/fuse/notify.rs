@@ -28,13 +28,10 @@ impl Kernel {
         let _ = self.0.set(notifier);
     }
 
-    /// Has the kernel ask anew for the attributes of a file that is opened, if it may have kept any: an old size would
-    /// cut what is read.
-    pub fn forget_attributes(&self, fs: &Fs, inode: INodeNo) {
-        if fs.has_lasting_attributes(inode.0) {
-            // a negative offset stands for the attributes alone; pages would take locks that a read may hold
-            self.invalidate(inode.0, -1, 0);
-        }
+    /// Has the kernel ask again for the attributes of a file that is opened: an old size would cut what is read.
+    pub fn forget_attributes(&self, inode: INodeNo) {
+        // a negative offset stands for the attributes alone; pages would take locks that a read may hold
+        self.invalidate(inode.0, -1, 0);
     }
 
     /// Has the kernel forget a name, unless a process uses it. Waits for the lock of its directory.

@@ -81,8 +81,13 @@ impl Tree {
         !matches!(described, Some(Ok(described)) if !format.can_describe(&described))
     }
 
-    /// Whether listing an array takes a look at its coordinates.
-    pub(super) fn is_described_to_list(&self, key: &Key) -> bool {
+    /// Returns whether arrays show headers.
+    pub fn shows_headers(&self) -> bool {
+        !self.headers.formats.is_empty()
+    }
+
+    /// Returns whether listing an array reads its coordinates.
+    pub fn is_described_to_list(&self, key: &Key) -> bool {
         let fits = |array: Arc<Array>| Format::Grads.fits(array.metadata());
         self.headers.formats.contains(&Format::Grads) && self.hierarchy.cached_array(key).is_some_and(fits)
     }

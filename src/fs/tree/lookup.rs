@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 /// What a directory is while names are looked up in it.
-pub enum Level {
+pub enum DirectoryKind {
     /// An array, or None for a damaged one.
     Array(Key, Option<Arc<Array>>),
     /// A group.
@@ -25,7 +25,7 @@ pub enum Level {
 }
 
 /// A name of a listing, and what a lookup would have found.
-pub struct Listed {
+pub struct ListedNode {
     /// What it is.
     pub node: Node,
     /// As `stat` tells them.
@@ -36,27 +36,27 @@ pub struct Listed {
 
 impl Tree {
     /// What the directory `node` is now.
-    pub fn level(&self, node: &Node) -> Result<Level> {
+    pub fn directory(&self, node: &Node) -> Result<DirectoryKind> {
         match node {
             Node::Directory(key) => match self.hierarchy.find(key)? {
-                Some(StoredNode::Array(array)) => Ok(Level::Array(key.clone(), Some(array))),
-                Some(StoredNode::Damaged(_)) => Ok(Level::Array(key.clone(), None)),
-                Some(StoredNode::Group) => Ok(Level::Group(key.clone())),
+                Some(StoredNode::Array(array)) => Ok(DirectoryKind::Array(key.clone(), Some(array))),
+                Some(StoredNode::Damaged(_)) => Ok(DirectoryKind::Array(key.clone(), None)),
+                Some(StoredNode::Group) => Ok(DirectoryKind::Group(key.clone())),
                 _ => Err(stale()),
             },
-            Node::ControlDirectory => Ok(Level::Control),
+            Node::ControlDirectory => Ok(DirectoryKind::Control),
             _ => Err(Error::system(libc::ENOTDIR)),
         }
     }
 
     /// What `name` is in the directory `parent`, and what `stat` tells of it; None if there is no such name.
     pub fn lookup(&self, parent: &Node, name: &str) -> Result<Option<(Node, Attributes)>> {
-        let level = self.level(parent)?;
+        let level = self.directory(parent)?;
         if let Some(key) = telling_key(&level, name) {
             let stat = self.hierarchy.store().stat(&key).map_err(|e| e.context(&key))?;
             return Ok(stat.map(|stat| self.told(&level, name, &key, stat, &mut ChunkLevels::default())));
         }
-        match self.found_the_long_way(&level, name) {
+        match self.find_by_level(&level, name) {
             // it went away since
             Err(e) if e.errno() == libc::ESTALE => Ok(None),
             found => found,
@@ -65,11 +65,11 @@ impl Tree {
 
     /// What `name` is in a directory; None if there is no such name. Of a chunk only the name is looked at: its
     /// attributes tell whether it is there.
-    pub(super) fn lookup_in(&self, level: &Level, name: &str) -> Result<Option<Node>> {
+    pub(super) fn lookup_in(&self, level: &DirectoryKind, name: &str) -> Result<Option<Node>> {
         match level {
-            Level::Array(key, array) => self.lookup_in_array(key, array.as_deref(), name),
-            Level::Group(key) => self.lookup_in_group(key, name),
-            Level::Control => Ok(ControlFile::ALL.into_iter().find(|f| f.name() == name).map(Node::Control)),
+            DirectoryKind::Array(key, array) => self.lookup_in_array(key, array.as_deref(), name),
+            DirectoryKind::Group(key) => self.lookup_in_group(key, name),
+            DirectoryKind::Control => Ok(ControlFile::ALL.into_iter().find(|f| f.name() == name).map(Node::Control)),
         }
     }
 
@@ -129,14 +129,21 @@ impl Tree {
     }
 
     /// The node of a name whose [`telling_key`] holds `stat`, and its attributes.
-    fn told(&self, level: &Level, name: &str, key: &Key, stat: Stat, levels: &mut ChunkLevels) -> (Node, Attributes) {
+    fn told(
+        &self,
+        level: &DirectoryKind,
+        name: &str,
+        key: &Key,
+        stat: Stat,
+        levels: &mut ChunkLevels,
+    ) -> (Node, Attributes) {
         let node = match level {
-            Level::Array(key, _) => Node::Chunk(key.clone(), name.to_string()),
-            Level::Group(key) => group_node(key.join(name), stat.kind),
-            Level::Control => Node::ControlDirectory,
+            DirectoryKind::Array(key, _) => Node::Chunk(key.clone(), name.to_string()),
+            DirectoryKind::Group(key) => group_node(key.join(name), stat.kind),
+            DirectoryKind::Control => Node::ControlDirectory,
         };
         let attributes = match (level, &node) {
-            (Level::Array(_, Some(array)), _) => {
+            (DirectoryKind::Array(_, Some(array)), _) => {
                 let stat = self.below_levels(array, key, stat, levels);
                 self.of_chunk(&node, array.grid().chunk_size() as u64, &stat)
             }
@@ -149,7 +156,7 @@ impl Tree {
     }
 
     /// What lookups of names that were listed just now would find; None for one that is gone.
-    pub fn listed(&self, level: &Level, names: &[Name]) -> Vec<Option<Listed>> {
+    pub fn listed(&self, level: &DirectoryKind, names: &[Name]) -> Vec<Option<ListedNode>> {
         let keys: Vec<Option<Key>> = names.iter().map(|name| telling_key(level, &name.name)).collect();
         let mut stats = Vec::with_capacity(names.len());
         self.hierarchy.store().stat_many(&mut keys.iter().flatten().cloned(), &mut |stat| {
@@ -162,23 +169,23 @@ impl Tree {
                 let stat = stats.next().transpose()?.flatten();
                 Ok(stat.map(|stat| self.told(level, &name.name, &key, stat, &mut levels)))
             }
-            None => self.found_the_long_way(level, &name.name),
+            None => self.find_by_level(level, &name.name),
         };
         let listed = names.iter().zip(keys).map(|(name, key)| match found(name, key) {
-            Ok(found) => found.map(|(node, attributes)| Listed { node, attributes, sound: true }),
+            Ok(found) => found.map(|(node, attributes)| ListedNode { node, attributes, sound: true }),
             Err(_) => self.unsound(level, name),
         });
         listed.collect()
     }
 
     /// Of `.` and `..` nobody wants more than the inode number.
-    pub fn dots(&self, name: &Name) -> Listed {
+    pub fn dots(&self, name: &Name) -> ListedNode {
         let node = Node::Directory(Key::root());
         let attributes = Attributes { inode: name.inode, ..self.plain(&node, 0, 0, self.started, None) };
-        Listed { node, attributes, sound: true }
+        ListedNode { node, attributes, sound: true }
     }
 
-    fn found_the_long_way(&self, level: &Level, name: &str) -> Result<Option<(Node, Attributes)>> {
+    fn find_by_level(&self, level: &DirectoryKind, name: &str) -> Result<Option<(Node, Attributes)>> {
         if let Some((key, file)) = metadata_file(level, name) {
             // it is made once for both answers
             let known = self.known_document(key, file)?;
@@ -191,31 +198,33 @@ impl Tree {
     }
 
     /// A name that can't be looked at is listed all the same; whoever uses it is told why.
-    fn unsound(&self, level: &Level, name: &Name) -> Option<Listed> {
+    fn unsound(&self, level: &DirectoryKind, name: &Name) -> Option<ListedNode> {
         let (key, size) = match level {
-            Level::Array(key, array) => (key, array.as_ref().map_or(0, |a| a.grid().chunk_size() as u64)),
-            Level::Group(key) => (key, 0),
-            Level::Control => return None,
+            DirectoryKind::Array(key, array) => (key, array.as_ref().map_or(0, |a| a.grid().chunk_size() as u64)),
+            DirectoryKind::Group(key) => (key, 0),
+            DirectoryKind::Control => return None,
         };
         let node = match level {
-            Level::Array(..) if telling_key(level, &name.name).is_some() => Node::Chunk(key.clone(), name.name.clone()),
+            DirectoryKind::Array(..) if telling_key(level, &name.name).is_some() => {
+                Node::Chunk(key.clone(), name.name.clone())
+            }
             _ if name.is_directory => Node::Directory(key.join(&name.name)),
             _ => Node::Unreadable(key.join(&name.name)),
         };
         let attributes = self.plain(&node, size, 0, SystemTime::UNIX_EPOCH, Some(Permissions::OWNER_ONLY));
-        Some(Listed { node, attributes, sound: false })
+        Some(ListedNode { node, attributes, sound: false })
     }
 }
 
-impl Level {
-    /// True for a listed name whose attributes are better not asked for until somebody wants them: they may take
-    /// decoding a chunk, or a walk over the hierarchy.
-    pub fn is_slow(&self, name: &str) -> bool {
+impl DirectoryKind {
+    /// Returns whether the attributes of a listed name may take decoding a chunk or reading the whole hierarchy, so that
+    /// a listing should not look them up early.
+    pub fn is_costly(&self, name: &str) -> bool {
         match self {
-            Level::Array(_, Some(array)) => array.metadata().has_objects() && is_chunk_like(name),
+            DirectoryKind::Array(_, Some(array)) => array.metadata().has_objects() && is_chunk_like(name),
             // coordinates are read for a header
-            Level::Array(..) => Format::of_name(name).is_some_and(|format| format != Format::Npy),
-            Level::Group(_) => name == ZMETADATA || name == DATASET,
+            DirectoryKind::Array(..) => Format::of_name(name).is_some_and(|format| format != Format::Npy),
+            DirectoryKind::Group(_) => name == ZMETADATA || name == DATASET,
             _ => false,
         }
     }
@@ -223,24 +232,26 @@ impl Level {
 
 /// The key that tells all of a name: of a chunk whose size the grid knows, and of what is no metadata in a group. None
 /// for the other names.
-fn telling_key(level: &Level, name: &str) -> Option<Key> {
+fn telling_key(level: &DirectoryKind, name: &str) -> Option<Key> {
     match level {
-        Level::Array(_, Some(array)) if !array.metadata().has_objects() => {
+        DirectoryKind::Array(_, Some(array)) if !array.metadata().has_objects() => {
             Some(array.chunk_key(array.grid().parse_chunk_key(name, Separator::Dot)?))
         }
-        Level::Group(_) if [ZGROUP, ZATTRS, ZMETADATA, DATASET].contains(&name) => None,
-        Level::Group(key) if key.is_root() && name == CONTROL => None,
-        Level::Group(key) => key.child(name).ok(),
+        DirectoryKind::Group(_) if [ZGROUP, ZATTRS, ZMETADATA, DATASET].contains(&name) => None,
+        DirectoryKind::Group(key) if key.is_root() && name == CONTROL => None,
+        DirectoryKind::Group(key) => key.child(name).ok(),
         _ => None,
     }
 }
 
 /// The metadata document that `name` is, and whose.
-fn metadata_file<'a>(level: &'a Level, name: &str) -> Option<(&'a Key, MetadataFile)> {
+fn metadata_file<'a>(level: &'a DirectoryKind, name: &str) -> Option<(&'a Key, MetadataFile)> {
     let (key, files): (_, &[MetadataFile]) = match level {
-        Level::Array(key, _) => (key, &[MetadataFile::Array, MetadataFile::Attributes]),
-        Level::Group(key) => (key, &[MetadataFile::Group, MetadataFile::Attributes, MetadataFile::Consolidated]),
-        Level::Control => return None,
+        DirectoryKind::Array(key, _) => (key, &[MetadataFile::Array, MetadataFile::Attributes]),
+        DirectoryKind::Group(key) => {
+            (key, &[MetadataFile::Group, MetadataFile::Attributes, MetadataFile::Consolidated])
+        }
+        DirectoryKind::Control => return None,
     };
     files.iter().find(|file| file.name() == name).map(|file| (key, *file))
 }

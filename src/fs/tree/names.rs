@@ -1,6 +1,6 @@
 //! Which names a directory lists, streamed from the store. It looks at names, not at what they are.
 
-use super::{CONTROL, ControlFile, FLAT, Name, Names, Node, Tree, has_flat, inode, is_hidden, stale};
+use super::{CONTROL, ControlFile, FLAT, Name, NameStream, Node, Tree, has_flat, inode, is_hidden, stale};
 use crate::array::hierarchy::{MetadataFile, StoredNode};
 use crate::array::{Array, ArrayEntry};
 use crate::error::{Error, Result};
@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 impl Tree {
     /// The names in a directory: the fixed ones first, then what the store lists, streamed.
-    pub fn names(&self, node: &Node) -> Result<Names> {
+    pub fn names(&self, node: &Node) -> Result<NameStream> {
         match node {
             Node::Directory(key) if self.is_level(key) => Ok(Box::new(std::iter::empty())),
             Node::Directory(key) => match self.hierarchy.find(key)? {
@@ -28,7 +28,7 @@ impl Tree {
         }
     }
 
-    fn names_of_group(&self, key: &Key) -> Result<Names> {
+    fn names_of_group(&self, key: &Key) -> Result<NameStream> {
         let files = [MetadataFile::Group, MetadataFile::Attributes, MetadataFile::Consolidated];
         let mut fixed = self.metadata_names(key, &files)?;
         let dataset = self.shows_dataset(key);
@@ -44,7 +44,7 @@ impl Tree {
         Ok(Box::new(fixed.into_iter().map(Ok).chain(names)))
     }
 
-    fn names_of_array(&self, key: &Key, array: &Arc<Array>) -> Result<Names> {
+    fn names_of_array(&self, key: &Key, array: &Arc<Array>) -> Result<NameStream> {
         let mut fixed = self.metadata_names(key, &[MetadataFile::Array, MetadataFile::Attributes])?;
         let flat = has_flat(array);
         let formats: Vec<Format> = self.formats(array).collect();
@@ -65,7 +65,7 @@ impl Tree {
         Ok(Box::new(fixed.into_iter().map(Ok).chain(names)))
     }
 
-    fn names_of_damaged(&self, key: &Key) -> Result<Names> {
+    fn names_of_damaged(&self, key: &Key) -> Result<NameStream> {
         let fixed = self.metadata_names(key, &[MetadataFile::Array, MetadataFile::Attributes])?;
         let key = key.clone();
         let names = self.hierarchy.list(&key)?.filter_map(move |entry| match entry {

@@ -1,7 +1,7 @@
 //! What a name would be that is about to be made or replaced: a chunk, a document, a plain key. It asks what its
 //! directory is, not what stands there.
 
-use super::{CONTROL, FLAT, Level, Node, Tree, has_flat, is_hidden};
+use super::{CONTROL, DirectoryKind, FLAT, Node, Tree, has_flat, is_hidden};
 use crate::array::hierarchy::MetadataFile;
 use crate::array::{Array, is_chunk_like};
 use crate::error::{Error, Kind, Result};
@@ -26,11 +26,11 @@ impl Tree {
     /// What `name` would be in the directory `parent`. EPERM for names of which there is only what the mount itself
     /// shows, EINVAL for names that might be taken for chunks of the array and are none of its grid.
     pub fn target(&self, parent: &Node, name: &str) -> Result<Target> {
-        let level = self.level(parent)?;
+        let level = self.directory(parent)?;
         let (key, array) = match &level {
-            Level::Group(key) => (key, None),
-            Level::Array(key, array) => (key, Some(array.as_ref())),
-            Level::Control => return Err(Error::system(libc::EPERM)),
+            DirectoryKind::Group(key) => (key, None),
+            DirectoryKind::Array(key, array) => (key, Some(array.as_ref())),
+            DirectoryKind::Control => return Err(Error::system(libc::EPERM)),
         };
         let path = key.child(name)?;
         if let Some(file) = MetadataFile::of_name(name) {

@@ -1,5 +1,5 @@
-//! SEEK_DATA and SEEK_HOLE on flat bytes: a hole is where chunks are uninitialised and the fill value is zero bytes.
-//! Both look at a bounded number of chunks, or at what the store lists, never at each chunk of a vast grid.
+//! SEEK_DATA and SEEK_HOLE on flat bytes: a hole is where chunks are uninitialized and the fill value is zero bytes.
+//! A search examines a bounded number of chunks, or what the store lists, never each chunk of a vast grid.
 
 use crate::array::{Array, ArrayEntry};
 use crate::error::{Error, Result};
@@ -8,73 +8,73 @@ use crate::zarr::grid::ChunkId;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
-/// Chunks asked for one by one before the store is listed instead.
+/// Maximum number of chunks looked up one by one before the store is listed instead.
 const PROBES: usize = 256;
 
-/// Chunks remembered for an open file: 8 MiB of numbers.
+/// Maximum number of listed chunks kept per open file: 8 MiB of numbers.
 const MAX_LISTED: usize = 1 << 20;
 
-/// The same of a far store, which names a thousand at a time: some seconds.
-const MAX_LISTED_FAR: usize = 1 << 17;
+/// The same for a remote store, which lists a thousand keys per request: some seconds.
+const MAX_LISTED_REMOTE: usize = 1 << 17;
 
-/// Steps after which the rest of the file is called data, which lseek(2) allows.
+/// Maximum number of runs examined before the rest of the file is reported as data, which lseek(2) allows.
 const MAX_STEPS: usize = 100_000;
 
-/// What to look for.
+/// What a seek looks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seek {
-    /// Where bytes are stored.
+    /// Stored bytes.
     Data,
-    /// Where none are: they read as zeros.
+    /// Bytes that are not stored and read as zeros.
     Hole,
 }
 
-/// The stored chunks of an open file, listed when they are first needed: a copy of a sparse file asks again and again.
+/// The stored chunks of an open file, listed when they are first needed: a copy of a sparse file seeks again and again.
 #[derive(Default)]
 pub struct StoredChunks {
-    /// Protects the list, with the id of the array it is of.
-    listed: Mutex<Option<(u64, Listed)>>,
+    /// Protects the list, with the id of the array that it was made for.
+    listed: Mutex<Option<(u64, ListedChunks)>>,
 }
 
-/// Chunks in the order of their numbers; None if there are too many to remember, or if some can't be listed.
-type Listed = Arc<Option<Vec<ChunkId>>>;
+/// Chunks in the order of their numbers; `None` if there are too many to keep, or if some cannot be listed.
+type ListedChunks = Arc<Option<Vec<ChunkId>>>;
 
 impl StoredChunks {
-    /// The first position at or after `offset`, which is inside the array, where data or a hole begins. Data: ENXIO if
-    /// there is none. Hole: the end of the file counts as one.
-    pub fn seek(&self, array: &Arc<Array>, offset: u64, seek: Seek) -> Result<u64> {
-        match seek {
-            // some could not be stored: to call all of it data is always right
-            Seek::Data if array.is_dirty() => Ok(offset),
-            Seek::Hole if array.is_dirty() => Ok(array.size()),
-            Seek::Data if !array.fill_is_zero() => Ok(offset),
-            Seek::Hole if !array.fill_is_zero() => Ok(array.size()),
-            // it would take a question for each chunk
-            Seek::Data if !array.lists_all() => Ok(offset),
-            Seek::Hole if !array.lists_all() => Ok(array.size()),
+    /// Returns the first position at or after `offset` where data or a hole begins. `offset` must be inside the array.
+    /// The end of the file counts as a hole.
+    ///
+    /// # Errors
+    ///
+    /// ENXIO if there is no data up to the end.
+    pub fn seek(&self, array: &Arc<Array>, offset: u64, target: Seek) -> Result<u64> {
+        // dirty chunks could not be stored just now; a store that cannot list would be asked for each chunk
+        let is_all_data = array.is_dirty() || !array.fill_is_zero() || !array.lists_all();
+        match target {
+            Seek::Data if is_all_data => Ok(offset),
+            Seek::Hole if is_all_data => Ok(array.size()),
             Seek::Data => self.data(array, offset),
             Seek::Hole => self.hole(array, offset),
         }
     }
 
     fn hole(&self, array: &Arc<Array>, offset: u64) -> Result<u64> {
-        let mut walk = Walk::new(array);
+        let mut search = Search::new(array);
         if array.is_remote() {
-            walk.listed = self.listed(array);
-            if walk.listed.is_none() {
+            search.listed = self.listed(array);
+            if search.listed.is_none() {
                 return Ok(array.size());
             }
         }
-        Ok(walk.find(offset, MAX_STEPS, false)?.flatten().unwrap_or(array.size()))
+        Ok(search.find(offset, MAX_STEPS, false)?.flatten().unwrap_or(array.size()))
     }
 
-    /// The first chunk with data may be far away: after a few probes the stored chunks are listed. What can't be listed
-    /// is called data: a hole would be copied as zeros, and reading tells what is wrong.
+    /// Probes a few chunks, then lists the stored ones. What cannot be listed is reported as data: a hole would be copied
+    /// as zeros, while reading reports the error.
     fn data(&self, array: &Arc<Array>, offset: u64) -> Result<u64> {
         let none = || Error::system(libc::ENXIO);
-        // a far store lists a thousand in the time of a probe
+        // a remote store lists a thousand chunks in the time of a probe
         if !array.is_remote()
-            && let Some(found) = Walk::new(array).find(offset, PROBES, true)?
+            && let Some(found) = Search::new(array).find(offset, PROBES, true)?
         {
             return found.ok_or_else(none);
         }
@@ -87,7 +87,7 @@ impl StoredChunks {
         inside.or_else(behind).ok_or_else(none)
     }
 
-    fn listed(&self, array: &Arc<Array>) -> Listed {
+    fn listed(&self, array: &Arc<Array>) -> ListedChunks {
         let mut listed = lock(&self.listed);
         match &*listed {
             Some((id, list)) if *id == array.id() => list.clone(),
@@ -102,7 +102,7 @@ impl StoredChunks {
 
 fn list(array: &Arc<Array>) -> Option<Vec<ChunkId>> {
     let mut chunks = Vec::new();
-    let most = if array.is_remote() { MAX_LISTED_FAR } else { MAX_LISTED };
+    let most = if array.is_remote() { MAX_LISTED_REMOTE } else { MAX_LISTED };
     for entry in array.entries().ok()? {
         match entry.ok()? {
             ArrayEntry::Chunk(chunk) if chunks.len() < most => chunks.push(chunk),
@@ -114,17 +114,16 @@ fn list(array: &Arc<Array>) -> Option<Vec<ChunkId>> {
     Some(chunks)
 }
 
-/// A walk along the flat bytes that asks for each chunk once, or for none that is listed.
-struct Walk<'a> {
+/// A search along the flat bytes that looks up each chunk at most once, and none if they are listed.
+struct Search<'a> {
     array: &'a Array,
     stored: HashMap<ChunkId, bool>,
-    /// All that are stored, if they are known.
-    listed: Listed,
+    listed: ListedChunks,
 }
 
-impl<'a> Walk<'a> {
+impl<'a> Search<'a> {
     fn new(array: &'a Array) -> Self {
-        Walk { array, stored: HashMap::new(), listed: Listed::default() }
+        Search { array, stored: HashMap::new(), listed: ListedChunks::default() }
     }
 
     fn is_stored(&mut self, chunk: ChunkId) -> Result<bool> {
@@ -139,8 +138,8 @@ impl<'a> Walk<'a> {
         Ok(stored)
     }
 
-    /// The first position at or after `from` in a chunk that is stored, or is not, as `wanted` says. Some(None): there
-    /// is none up to the end. None: not found within `steps` runs.
+    /// Returns the first position at or after `from` in a chunk that is stored, if `wanted`, or else is not stored;
+    /// `Some(None)` if there is none up to the end, `None` if none was found within `steps` runs.
     fn find(&mut self, from: u64, steps: usize, wanted: bool) -> Result<Option<Option<u64>>> {
         let (array, grid) = (self.array, self.array.grid());
         let (mut row, mut steps) = (from, steps);

@@ -311,10 +311,7 @@ fn what_cannot_be_listed_is_called_data() {
     let memory = memory(&[ROOT, ("a/.zarray", &document(64).replace(":9", ":0"))]);
     let m = Machine::over(Arc::new(UnlistedStore::new(memory.clone())));
     let (inode, handle) = m.open("a", FLAT, false).unwrap();
-    assert_eq!(
-        (m.fs.seek(inode, handle, 3, Seek::Data).unwrap(), m.fs.seek(inode, handle, 3, Seek::Hole).unwrap()),
-        (3, 64)
-    );
+    assert_eq!((m.fs.seek(handle, 3, Seek::Data).unwrap(), m.fs.seek(handle, 3, Seek::Hole).unwrap()), (3, 64));
     assert_eq!(m.fs.attributes(inode).unwrap().blocks, 1);
     // a chunk is there when it is asked for, and no other name is
     memory.insert("a/1", "?");

@@ -1,0 +1,271 @@
+//! Open files. Each kind is a type with a module of its own and answers the requests that name it by a handle. These
+//! modules must not know of names in directories or of FUSE.
+
+pub mod chunk;
+pub mod composite;
+pub mod control;
+pub mod document;
+pub mod draft;
+pub mod flat;
+pub mod plain;
+
+use super::write::WriteMode;
+use super::write_record::WriteRecord;
+use super::{Backing, Fs, KernelPages};
+use crate::array::Array;
+use crate::error::{Error, Result};
+use crate::fs::tree::Attributes;
+use crate::store::Key;
+use crate::util::memory::lock;
+use chunk::ChunkFile;
+use flat::FlatFile;
+pub use flat::holes::Seek;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+/// An open file. The provided methods are those of a file that can only be read.
+pub trait OpenFile: Send + Sync {
+    /// Returns the inode number under which the kernel knows the file, also after a rename.
+    fn inode(&self) -> u64;
+
+    /// Records a read before it is answered, so that the cache can load what comes next. Returns `false` if the array
+    /// has to be looked up first.
+    fn record_access(&self, _fs: &Fs, _offset: u64, _len: usize) -> bool {
+        true
+    }
+
+    /// Reads up to `len` bytes at `offset` into `out`, replacing its content; fewer only at the end of the file. Returns
+    /// `false`, with unspecified bytes in `out`, if that takes the store or a wait and `may_wait` is not set.
+    fn read(&self, fs: &Fs, offset: u64, len: usize, may_wait: bool, out: &mut Vec<u8>) -> Result<bool>;
+
+    /// Writes `data` at `offset` and returns the number of bytes written: fewer only at the end of a file of fixed size.
+    /// Returns `None` if that takes the store or a wait and the mode forbids it; the caller must then repeat the write.
+    ///
+    /// # Errors
+    ///
+    /// EFBIG past the end of a file of fixed size; EBADF if the file cannot be written.
+    fn write(&self, _fs: &Fs, _offset: u64, _data: &[u8], _mode: WriteMode) -> Result<Option<usize>> {
+        Err(Error::system(libc::EBADF))
+    }
+
+    /// Stores everything written through the file, and returns the first error. What could not be stored stays dirty.
+    fn flush(&self, _fs: &Fs) -> Result<()> {
+        Ok(())
+    }
+
+    /// Flushes, and makes the file itself durable if it is one that the store does not sync.
+    fn fsync(&self, fs: &Fs) -> Result<()> {
+        self.flush(fs)
+    }
+
+    /// Sets the length in bytes.
+    fn set_len(&self, _len: u64) -> Result<()> {
+        Err(Error::system(libc::EPERM))
+    }
+
+    /// Returns where the next data or hole begins at or after `offset`, as lseek(2) defines it: here all is data.
+    ///
+    /// # Errors
+    ///
+    /// ENXIO at and past the end.
+    fn seek(&self, fs: &Fs, offset: u64, target: Seek) -> Result<u64> {
+        let size = fs.attributes(self.inode())?.size;
+        match target {
+            _ if offset >= size => Err(Error::system(libc::ENXIO)),
+            Seek::Data => Ok(offset),
+            Seek::Hole => Ok(size),
+        }
+    }
+
+    /// Ends the file: its last descriptor was closed. Errors were reported by the flush before, or are logged.
+    fn release(&self, _fs: &Fs) {}
+
+    /// Returns whether `release` may block on the store.
+    fn release_may_block(&self) -> bool {
+        false
+    }
+
+    /// Returns the keys of the arrays whose flat bytes may be written through the file.
+    fn written_arrays(&self) -> Vec<Key> {
+        Vec::new()
+    }
+
+    /// Returns the record of what was written through the file.
+    fn write_record(&self) -> Option<&WriteRecord> {
+        None
+    }
+
+    /// Returns the attributes of a file whose content outlives its name, for when the name is gone.
+    fn unlinked_attributes(&self, _fs: &Fs) -> Option<Attributes> {
+        None
+    }
+
+    /// Records that the content has become a chunk, a document or flat bytes: nothing is written through this file any
+    /// more.
+    fn end_writing(&self) {}
+
+    /// Returns the file if it is `data.raw`.
+    fn as_flat(&self) -> Option<&FlatFile> {
+        None
+    }
+
+    /// Returns the file if it is a chunk file.
+    fn as_chunk(&self) -> Option<&ChunkFile> {
+        None
+    }
+}
+
+/// A file that was just opened and has no handle yet.
+pub struct NewFile {
+    /// The file.
+    pub file: Arc<dyn OpenFile>,
+    /// What the kernel may keep of it.
+    pub pages: KernelPages,
+    /// The file of the store that the kernel may read instead.
+    pub backing: Option<Backing>,
+}
+
+impl NewFile {
+    /// A file that the kernel reads by requests alone.
+    pub fn new(file: Arc<dyn OpenFile>, pages: KernelPages) -> Self {
+        NewFile { file, pages, backing: None }
+    }
+}
+
+/// Open files or directories by handle, the number that stands for them in requests.
+pub struct Handles<T: ?Sized> {
+    /// Protects the map alone; never held during a request.
+    open: Mutex<HashMap<u64, Arc<T>>>,
+    last: AtomicU64,
+}
+
+impl<T: ?Sized> Handles<T> {
+    /// Creates an empty table.
+    pub fn new() -> Self {
+        Handles { open: Mutex::default(), last: AtomicU64::new(0) }
+    }
+
+    /// Adds an open file and returns its handle.
+    pub fn insert(&self, file: Arc<T>) -> u64 {
+        let handle = self.last.fetch_add(1, Ordering::Relaxed) + 1;
+        lock(&self.open).insert(handle, file);
+        handle
+    }
+
+    /// Returns the file of a handle.
+    ///
+    /// # Errors
+    ///
+    /// EBADF if there is none.
+    pub fn get(&self, handle: u64) -> Result<Arc<T>> {
+        lock(&self.open).get(&handle).cloned().ok_or_else(|| Error::system(libc::EBADF))
+    }
+
+    /// Removes and returns the file of a handle.
+    pub fn remove(&self, handle: u64) -> Option<Arc<T>> {
+        lock(&self.open).remove(&handle)
+    }
+
+    /// Returns whether nothing is open.
+    pub fn is_empty(&self) -> bool {
+        lock(&self.open).is_empty()
+    }
+
+    /// Returns the open files that match, oldest first. `matches` runs under the table's lock and must not block.
+    pub fn matching(&self, matches: impl Fn(&T) -> bool) -> Vec<Arc<T>> {
+        let open = lock(&self.open);
+        let mut found: Vec<_> = open.iter().filter(|(_, file)| matches(file)).collect();
+        found.sort_unstable_by_key(|(handle, _)| **handle);
+        found.into_iter().map(|(_, file)| file.clone()).collect()
+    }
+}
+
+/// The array behind an open file. All open files of an array must read through one object, because the kernel has but one
+/// page cache for them.
+///
+/// Protects the reference alone.
+pub struct CurrentArray(Mutex<Arc<Array>>);
+
+impl CurrentArray {
+    /// Starts with the array as it was opened.
+    pub fn new(array: Arc<Array>) -> Self {
+        CurrentArray(Mutex::new(array))
+    }
+
+    /// Returns the array as the file used it last.
+    pub fn known(&self) -> Arc<Array> {
+        lock(&self.0).clone()
+    }
+
+    /// Returns the array's key.
+    pub fn key(&self) -> Key {
+        lock(&self.0).key().clone()
+    }
+
+    /// Returns the array as it was opened last through any file. It may block on the store.
+    pub fn latest(&self, fs: &Fs) -> Result<Arc<Array>> {
+        let old = self.known();
+        if !old.is_superseded() {
+            return Ok(old);
+        }
+        // the lock is not held here, because requests that need no store take it too;
+        // what cannot be stored stays dirty, and the close of the file reports it
+        let _ = fs.cache.flush_array(&old);
+        let new = fs.open_array(old.key())?;
+        *lock(&self.0) = new.clone();
+        Ok(new)
+    }
+
+    /// Returns the same as [`CurrentArray::latest`], or `None` if that takes the store and `may_wait` is not set.
+    pub fn latest_if(&self, fs: &Fs, may_wait: bool) -> Result<Option<Arc<Array>>> {
+        match may_wait {
+            true => self.latest(fs).map(Some),
+            false => Ok(Some(self.known()).filter(|array| !array.is_superseded())),
+        }
+    }
+
+    /// Calls `write` with the latest array, whose shape and place do not change meanwhile. Returns `None` if that takes
+    /// a wait and `may_wait` is not set.
+    pub fn write_latest<T>(
+        &self,
+        fs: &Fs,
+        may_wait: bool,
+        write: impl FnOnce(&Arc<Array>) -> Result<T>,
+    ) -> Result<Option<T>> {
+        loop {
+            let Some(array) = self.latest_if(fs, may_wait)? else { return Ok(None) };
+            let Some(_writing) = fs.resizing.writing_if(array.key(), may_wait) else { return Ok(None) };
+            if !array.is_superseded() {
+                return write(&array).map(Some);
+            }
+            if !may_wait {
+                return Ok(None);
+            }
+        }
+    }
+}
+
+/// The inode number of a file whose pages the kernel drops at this opening; 0 once the kernel has done so.
+pub struct PendingDrop(AtomicU64);
+
+impl PendingDrop {
+    /// Starts to wait if `pages` has the kernel drop pages.
+    pub fn new(inode: u64, pages: KernelPages) -> Self {
+        PendingDrop(AtomicU64::new(if pages == KernelPages::Fresh { inode } else { 0 }))
+    }
+
+    /// Ends the wait. The first request that names the file proves that the kernel has the answer to its opening.
+    pub fn finish(&self, fs: &Fs) {
+        if self.0.load(Ordering::Relaxed) != 0 {
+            fs.pages.dropped(self.0.swap(0, Ordering::Relaxed));
+        }
+    }
+}
+
+/// Copies up to `len` bytes at `offset` of `text` into `out`, replacing its content.
+pub fn copy_range(text: &[u8], offset: u64, len: usize, out: &mut Vec<u8>) {
+    let start = offset.min(text.len() as u64) as usize;
+    out.clear();
+    out.extend_from_slice(&text[start..text.len().min(start.saturating_add(len))]);
+}

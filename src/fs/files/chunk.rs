@@ -1,0 +1,469 @@
+//! Open chunk files. A chunk file has a fixed size, and a program may change it in place. A file that was created or
+//! truncated becomes a *draft* with the first write at its beginning: the program is about to replace it, and may write
+//! bytes that are no decoded chunk, such as the encoded chunk of another store.
+//!
+//! Invariant: a draft is stored as a whole when it is closed or synced, or not at all. Nothing of a draft that is too
+//! short or too long reaches the array, and what other files have written to the chunk stays. The bytes themselves are
+//! never judged: raw data may look like an encoded chunk.
+
+pub mod created;
+mod draft;
+
+use super::{CurrentArray, NewFile, OpenFile, PendingDrop};
+use crate::array::Array;
+use crate::cache::{ChunkPart, VersionTag};
+use crate::error::{Error, Kind, Result};
+use crate::fs::tree::{Attributes, Node};
+use crate::fs::write::{WriteMode, clipped};
+use crate::fs::write_record::WriteRecord;
+use crate::fs::{Fs, KernelPages};
+use crate::store::Key;
+use crate::util::memory::{self, lock};
+use crate::zarr::grid::ChunkId;
+use crate::zarr::layout;
+use crate::zarr::metadata::{Order, Separator};
+use draft::ChunkDraft;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::SystemTime;
+
+/// An open chunk file; one of an array of objects is only read.
+pub struct ChunkFile {
+    inode: u64,
+    array: CurrentArray,
+    /// The name in the mount.
+    name: String,
+    pending_drop: PendingDrop,
+    record: WriteRecord,
+    writable: bool,
+    /// The number of its creation, if [`created::CreatedChunks`] counts it.
+    creation: Option<u64>,
+    /// The thread that opened the file, as the kernel numbers threads; 0 if it is unknown.
+    opener: AtomicU32,
+    is_written: AtomicBool,
+    /// Protects the draft; held while it is stored.
+    draft: Mutex<Option<ChunkDraft>>,
+}
+
+impl ChunkFile {
+    fn new(inode: u64, array: Arc<Array>, name: &str, pages: KernelPages, writable: bool) -> Self {
+        ChunkFile {
+            inode,
+            array: CurrentArray::new(array),
+            name: name.to_string(),
+            pending_drop: PendingDrop::new(inode, pages),
+            record: WriteRecord::default(),
+            writable,
+            creation: None,
+            opener: AtomicU32::new(0),
+            is_written: AtomicBool::new(false),
+            draft: Mutex::default(),
+        }
+    }
+
+    /// Records the thread that opened the file, to find the file when that thread truncates it.
+    pub fn opened_by(&self, thread: u32) {
+        self.opener.store(thread, Ordering::Relaxed);
+    }
+
+    /// Returns whether the thread has opened the file for writing and has not written yet.
+    pub fn is_new_of(&self, thread: u32) -> bool {
+        let opener = self.opener.load(Ordering::Relaxed);
+        self.writable && opener == thread && !self.is_written.load(Ordering::Relaxed)
+    }
+
+    /// Records that the file was truncated to no bytes.
+    pub fn truncate(&self) {
+        if !self.is_written.load(Ordering::Relaxed) {
+            lock(&self.draft).get_or_insert_default();
+        }
+    }
+
+    fn chunk(&self, array: &Array) -> Result<ChunkId> {
+        array.grid().parse_chunk_key(&self.name, Separator::Dot).ok_or_else(stale)
+    }
+
+    /// Returns the path in the mount.
+    fn path(&self) -> Key {
+        self.array.key().join(&self.name)
+    }
+
+    /// Locks the draft. Returns `None` if that takes a wait and `may_wait` is not set.
+    fn lock_draft(&self, may_wait: bool) -> Option<MutexGuard<'_, Option<ChunkDraft>>> {
+        if may_wait { Some(lock(&self.draft)) } else { self.draft.try_lock().ok() }
+    }
+
+    fn write_current(
+        &self,
+        fs: &Fs,
+        slot: &mut Option<ChunkDraft>,
+        array: &Arc<Array>,
+        offset: u64,
+        data: &[u8],
+        mode: WriteMode,
+    ) -> Result<Option<usize>> {
+        let (chunk, size) = (self.chunk(array)?, array.grid().chunk_size());
+        let data_in_file = clipped(offset, data, size as u64);
+        // a map shows the chunk, not the draft
+        if let Some(draft) = slot.as_mut().filter(|draft| !mode.mapped && (offset == 0 || draft.bytes.is_some())) {
+            // session threads must not wait for a disk
+            if !mode.may_wait && draft.may_wait() {
+                return Ok(None);
+            }
+            draft.is_too_long |= data_in_file.as_ref().map_or(true, |fits| fits.len() < data.len());
+            let data = data_in_file?;
+            draft.write(array, &fs.spill_directory, offset as usize, data)?;
+            self.is_written.fetch_or(!data.is_empty(), Ordering::Relaxed);
+            return Ok(Some(data.len()));
+        }
+        let data = data_in_file?;
+        if !data.is_empty() {
+            let is_created = slot.as_ref().is_some_and(|draft| draft.is_created);
+            if is_created && !self.fill(fs, array, chunk, mode)? {
+                return Ok(None);
+            }
+            if !mode.mapped {
+                *slot = None;
+            }
+        }
+        let losses = array.losses();
+        let written = fs.write_chunk_bytes(array, chunk, offset as usize, data, mode);
+        fs.record_write(&self.record, array, losses, mode);
+        let written = written?;
+        if written {
+            self.is_written.store(true, Ordering::Relaxed);
+        }
+        Ok(written.then_some(data.len()))
+    }
+
+    /// Makes a new chunk of fill values, unless another file has made it. Returns `false` if that takes a wait that the
+    /// mode forbids.
+    fn fill(&self, fs: &Fs, array: &Arc<Array>, chunk: ChunkId, mode: WriteMode) -> Result<bool> {
+        if fs.cache.is_written(array, chunk) {
+            return Ok(true);
+        }
+        if !mode.may_wait {
+            return Ok(false);
+        }
+        if array.stat_chunk(chunk)?.is_some() {
+            return Ok(true);
+        }
+        let mut bytes = memory::zeroed(array.grid().chunk_size())?;
+        array.fill(&mut bytes, 0);
+        let losses = array.losses();
+        let filled = fs.write_chunk_bytes(array, chunk, 0, &bytes, mode);
+        self.record.add(array, losses);
+        filled
+    }
+
+    /// Stores what was written, or the draft if it is complete.
+    fn store(&self, fs: &Fs) -> Result<()> {
+        let mut slot = lock(&self.draft);
+        if let Some(draft) = slot.as_mut() {
+            if let Some(of) = draft.array.clone() {
+                of.confirm(false)?;
+                if of.is_replaced() {
+                    *slot = None;
+                    return Err(self.lost_draft(fs, &of));
+                }
+            }
+            if self.creation.is_some_and(|number| !fs.created_chunks.is_current(&self.path(), number)) {
+                // the file was removed while it was open
+                *slot = None;
+                return Ok(());
+            }
+            if draft.bytes.is_some() {
+                self.store_draft(fs, draft)?;
+                *slot = None;
+            } else if draft.is_created {
+                return self.store_created(fs, draft);
+            }
+        }
+        drop(slot);
+        fs.flush_array(&*self.array.latest(fs)?)
+    }
+
+    /// Stores a chunk of fill values for a created file. It stays a draft: a shell closes the file before the program
+    /// that it starts writes to it.
+    fn store_created(&self, fs: &Fs, draft: &mut ChunkDraft) -> Result<()> {
+        let array = self.write_latest(fs, |array, chunk| self.fill(fs, array, chunk, WriteMode::internal()))?;
+        fs.flush_array(&array)?;
+        let stat = array.stat_chunk(self.chunk(&array)?)?;
+        (draft.is_created, draft.filled) = (false, stat.map(|stat| stat.version));
+        Ok(())
+    }
+
+    /// Writes a complete draft to its chunk.
+    ///
+    /// # Errors
+    ///
+    /// EINVAL if the draft is incomplete; it stays, and may still be completed.
+    fn store_draft(&self, fs: &Fs, draft: &mut ChunkDraft) -> Result<()> {
+        let array = self.array.latest(fs)?;
+        let size = array.grid().chunk_size();
+        let bytes = match &draft.bytes {
+            Some(bytes) if draft.is_complete(size) => bytes,
+            _ => {
+                let e = self.refused_draft(fs, draft, size);
+                self.erase_filled(fs, &array, draft)?;
+                return fs.flush_array(&array).and(Err(e));
+            }
+        };
+        let whole = bytes.whole(size)?;
+        self.write_latest(fs, |array, chunk| {
+            let losses = array.losses();
+            // in one piece, so that no write-back stores a part of it; the file's own pages may have become dirty since
+            // the kernel sent the draft
+            let written = fs.write_chunk_bytes(array, chunk, 0, &whole, WriteMode::internal());
+            self.record.add(array, losses);
+            written
+        })?;
+        Ok(())
+    }
+
+    /// Calls `write` with the latest array and the file's chunk in it, and returns that array.
+    fn write_latest(&self, fs: &Fs, write: impl FnOnce(&Arc<Array>, ChunkId) -> Result<bool>) -> Result<Arc<Array>> {
+        let written = self.array.write_latest(fs, true, |array| {
+            write(array, self.chunk(array)?)?;
+            Ok(array.clone())
+        });
+        written?.ok_or_else(stale)
+    }
+
+    /// Records that the draft was for an array that was replaced, and returns the error.
+    fn lost_draft(&self, fs: &Fs, array: &Arc<Array>) -> Error {
+        self.record.add(array, array.losses());
+        array.count_loss();
+        let why =
+            "the array was replaced or deleted meanwhile: what was written is lost; open the file again and write anew";
+        let e = Error::system(libc::ESTALE).context(why).context(self.path());
+        fs.stats.problem(format!("not stored: {e}"));
+        e
+    }
+
+    /// Erases the fill values stored for a created file, unless something else was written there since.
+    fn erase_filled(&self, fs: &Fs, array: &Arc<Array>, draft: &mut ChunkDraft) -> Result<()> {
+        let chunk = self.chunk(array)?;
+        let Some(filled) = draft.filled.take().filter(|_| !fs.cache.is_written(array, chunk)) else { return Ok(()) };
+        if array.stat_chunk(chunk)?.is_some_and(|stat| stat.version == filled) {
+            fs.erase_chunk(array, chunk)?;
+        }
+        Ok(())
+    }
+
+    fn refused_draft(&self, fs: &Fs, draft: &ChunkDraft, size: usize) -> Error {
+        let written = match draft.is_too_long {
+            true => format!("more than {size} bytes were written"),
+            false => format!("closed after {} of {size} bytes", draft.written.len()),
+        };
+        let why = format!(
+            "{written}, where a chunk file takes the {size} bytes of a decoded chunk, and nothing was changed; to copy an \
+             array from another store, mount that store and copy from there"
+        );
+        let e = Error::new(Kind::Invalid, why).context(self.path());
+        fs.stats.problem(format!("not stored: {e}"));
+        e
+    }
+
+    /// Copies the draft over `out`, the chunk's bytes at `offset`. Returns `false` if that takes a wait and `may_wait` is
+    /// not set.
+    fn overlay_draft(&self, offset: u64, out: &mut [u8], may_wait: bool) -> Result<bool> {
+        let Some(draft) = self.lock_draft(may_wait) else { return Ok(false) };
+        let Some(draft) = draft.as_ref().filter(|draft| draft.bytes.is_some()) else { return Ok(true) };
+        if !may_wait && draft.may_wait() {
+            return Ok(false);
+        }
+        draft.overlay(offset as usize, out).map(|()| true)
+    }
+}
+
+impl OpenFile for ChunkFile {
+    fn inode(&self) -> u64 {
+        self.inode
+    }
+
+    fn record_access(&self, fs: &Fs, _: u64, _: usize) -> bool {
+        self.pending_drop.finish(fs);
+        true
+    }
+
+    fn read(&self, fs: &Fs, offset: u64, len: usize, may_wait: bool, out: &mut Vec<u8>) -> Result<bool> {
+        let Some(array) = self.array.latest_if(fs, may_wait)? else { return Ok(false) };
+        match fs.read_chunk(&array, &self.name, offset, len, may_wait, out) {
+            Err(e) if e.errno() == libc::ESTALE && fs.created_chunks.contains(&self.path()) => {
+                let size = array.grid().chunk_size() as u64;
+                let end = offset.saturating_add(len as u64).min(size);
+                out.clear();
+                out.resize(end.saturating_sub(offset) as usize, 0);
+                array.fill(out, offset);
+            }
+            Ok(false) => return Ok(false),
+            read => drop(read?),
+        }
+        self.overlay_draft(offset, out, may_wait)
+    }
+
+    fn write(&self, fs: &Fs, offset: u64, data: &[u8], mode: WriteMode) -> Result<Option<usize>> {
+        // before the array's lock, as a flush takes the two, because a flush holds the draft while it waits for the store
+        let Some(mut draft) = self.lock_draft(mode.may_wait) else { return Ok(None) };
+        let mode = WriteMode { inode: self.inode, ..mode };
+        let write = |array: &Arc<Array>| self.write_current(fs, &mut draft, array, offset, data, mode);
+        Ok(self.array.write_latest(fs, mode.may_wait, write)?.flatten())
+    }
+
+    fn flush(&self, fs: &Fs) -> Result<()> {
+        self.record.answer(self.store(fs))
+    }
+
+    fn release(&self, fs: &Fs) {
+        self.pending_drop.finish(fs);
+        let is_draft = lock(&self.draft).is_some();
+        if is_draft || self.array.known().is_dirty() {
+            // a refused draft is on record
+            let _ = self.store(fs);
+        }
+        if let Some(creation) = self.creation {
+            fs.created_chunks.closed(&self.path(), creation);
+        }
+    }
+
+    fn release_may_block(&self) -> bool {
+        self.writable
+    }
+
+    fn written_arrays(&self) -> Vec<Key> {
+        if self.writable { vec![self.array.key()] } else { Vec::new() }
+    }
+
+    fn write_record(&self) -> Option<&WriteRecord> {
+        Some(&self.record)
+    }
+
+    fn as_chunk(&self) -> Option<&ChunkFile> {
+        Some(self)
+    }
+}
+
+impl Fs {
+    /// Opens the chunk file `name` of the array at `key`.
+    pub(in crate::fs) fn open_chunk(&self, inode: u64, key: &Key, name: &str, for_writing: bool) -> Result<NewFile> {
+        self.settle(key, Some(name));
+        let array = self.open_array(key)?;
+        if for_writing {
+            array.writable()?;
+        }
+        let chunk = array.grid().parse_chunk_key(name, Separator::Dot).ok_or_else(stale)?;
+        let (mut pages, mut backing) = (KernelPages::None, None);
+        let is_created = self.created_chunks.contains(&key.join(name));
+        // before the epoch: pages newer than their mark are dropped, while older ones would be kept
+        let stat = match array.is_remote() && !for_writing {
+            // the read below finds out as well
+            true => None,
+            false => match array.stat_chunk(chunk)? {
+                None if !is_created => return Err(stale()),
+                stat => stat,
+            },
+        };
+        array.begin_epoch();
+        if is_created {
+            // the chunk may not be stored yet
+        } else if array.metadata().has_objects() || stat.is_none() {
+            // without a size the file would look empty, and the size of objects is known only now
+            self.cache.get(&array, chunk, ChunkPart::Whole)?.ok_or_else(stale)?;
+        } else if let Some(stat) = stat.filter(|_| self.read_only) {
+            // in a writable mount each write of flat bytes would have to drop the pages
+            pages = self.pages_at_open(inode, VersionTag::of_array(&array, Some(&stat.version)), true);
+            backing = self.backing(&array, chunk)?;
+        }
+        let mut file = ChunkFile::new(inode, array, name, pages, for_writing);
+        if is_created {
+            file.creation = Some(self.created_chunks.opened(key.join(name)));
+        }
+        Ok(NewFile { file: Arc::new(file), pages, backing })
+    }
+
+    /// Opens the file of a chunk that is not stored yet, and counts a lookup of it.
+    pub(in crate::fs) fn create_chunk(&self, array: Arc<Array>, name: &str) -> (NewFile, Attributes) {
+        let node = Node::Chunk(array.key().clone(), name.to_string());
+        let size = array.grid().chunk_size() as u64;
+        let attributes = self.tree.file_attributes(size, SystemTime::now(), None);
+        let creation = self.created_chunks.opened(node.path());
+        let inode = self.tree.remember(node);
+        let file = ChunkFile {
+            creation: Some(creation),
+            draft: Mutex::new(Some(ChunkDraft { is_created: true, ..ChunkDraft::default() })),
+            ..ChunkFile::new(inode, array, name, KernelPages::None, true)
+        };
+        (NewFile::new(Arc::new(file), KernelPages::None), Attributes { inode, ..attributes })
+    }
+
+    /// Records that a thread has truncated a chunk file while it opened it, or, with `handle`, afterwards.
+    pub fn truncate_chunk_file(&self, inode: u64, thread: u32, handle: Option<u64>) {
+        let opening = || {
+            let is_new = |chunk: &ChunkFile| chunk.inode == inode && chunk.is_new_of(thread);
+            self.files.matching(|file| file.as_chunk().is_some_and(is_new)).pop()
+        };
+        let file = handle.map_or_else(opening, |handle| self.files.get(handle).ok());
+        if let Some(chunk) = file.as_ref().and_then(|file| file.as_chunk()) {
+            chunk.truncate();
+        }
+    }
+
+    /// Records the thread that opened a file.
+    pub fn opened_by(&self, handle: u64, thread: u32) {
+        if let Ok(file) = self.files.get(handle)
+            && let Some(chunk) = file.as_chunk()
+        {
+            chunk.opened_by(thread);
+        }
+    }
+
+    /// Returns the attributes of a chunk file that was created and may not be stored yet; `None` of any other.
+    pub(in crate::fs) fn created_attributes(&self, node: &Node) -> Option<Attributes> {
+        let Node::Chunk(key, _) = node else { return None };
+        if !self.created_chunks.contains(&node.path()) {
+            return None;
+        }
+        let size = self.tree.hierarchy().cached_array(key)?.grid().chunk_size() as u64;
+        let attributes = self.tree.file_attributes(size, SystemTime::now(), None);
+        Some(Attributes { inode: self.tree.inode(node), ..attributes })
+    }
+
+    /// Reads a stored chunk by its name in the mount, in the array's own order, as [`OpenFile::read`] does.
+    ///
+    /// # Errors
+    ///
+    /// ESTALE if the chunk is not stored.
+    pub(in crate::fs) fn read_chunk(
+        &self,
+        array: &Array,
+        name: &str,
+        offset: u64,
+        len: usize,
+        may_wait: bool,
+        out: &mut Vec<u8>,
+    ) -> Result<bool> {
+        let chunk = array.grid().parse_chunk_key(name, Separator::Dot).ok_or_else(stale)?;
+        let piece = match self.cache.peek(array, chunk, ChunkPart::Whole) {
+            Some(piece) => piece?,
+            None if !may_wait => return Ok(false),
+            None => self.cache.get(array, chunk, ChunkPart::Whole)?,
+        };
+        let piece = piece.ok_or_else(stale)?;
+        let bytes = piece.bytes();
+        let start = offset.min(bytes.len() as u64) as usize;
+        let end = bytes.len().min(start.saturating_add(len));
+        out.resize(end - start, 0);
+        let meta = array.metadata();
+        if meta.order == Order::F && !meta.has_objects() {
+            layout::read_f_order(&meta.chunks, meta.dtype.size(), bytes, start..end, out);
+        } else {
+            out.copy_from_slice(&bytes[start..end]);
+        }
+        Ok(true)
+    }
+}
+
+fn stale() -> Error {
+    Error::system(libc::ESTALE)
+}

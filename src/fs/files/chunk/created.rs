@@ -1,0 +1,60 @@
+//! Which chunk files were created and are still open. Such a file exists before its chunk is stored.
+
+use crate::store::Key;
+use crate::util::memory::lock;
+use std::collections::HashMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The chunk files of a mount that were created and are still open.
+#[derive(Default)]
+pub struct CreatedChunks {
+    /// Protects the map, by path.
+    created: Mutex<HashMap<Key, Creation>>,
+    last: AtomicU64,
+}
+
+/// The creation of a chunk file.
+struct Creation {
+    /// Differs for each creation of the same name.
+    number: u64,
+    /// How many open files there are of this creation.
+    files: usize,
+}
+
+impl CreatedChunks {
+    /// Counts an open file of the creation of `path`, which begins now if there is none, and returns its number.
+    pub fn opened(&self, path: Key) -> u64 {
+        let mut created = lock(&self.created);
+        let new = || Creation { number: self.last.fetch_add(1, Ordering::Relaxed) + 1, files: 0 };
+        let creation = created.entry(path).or_insert_with(new);
+        creation.files += 1;
+        creation.number
+    }
+
+    /// Returns whether the chunk file at `path` was created and is still open.
+    pub fn contains(&self, path: &Key) -> bool {
+        lock(&self.created).contains_key(path)
+    }
+
+    /// Returns whether `number` is the present creation of `path`.
+    pub fn is_current(&self, path: &Key, number: u64) -> bool {
+        lock(&self.created).get(path).is_some_and(|creation| creation.number == number)
+    }
+
+    /// Takes back one open file of a creation.
+    pub fn closed(&self, path: &Key, number: u64) {
+        let mut created = lock(&self.created);
+        if let Some(creation) = created.get_mut(path).filter(|creation| creation.number == number) {
+            creation.files -= 1;
+            if creation.files == 0 {
+                created.remove(path);
+            }
+        }
+    }
+
+    /// Forgets the creation of `path`, because the file was removed or replaced. Returns whether there was one.
+    pub fn forget(&self, path: &Key) -> bool {
+        lock(&self.created).remove(path).is_some()
+    }
+}

@@ -1,0 +1,138 @@
+//! The content that a program gives to a chunk file that it has created or truncated, before it becomes the chunk.
+
+use crate::array::Array;
+use crate::cache::Ranges;
+use crate::error::{Error, Result};
+use crate::store::Version;
+use crate::util::memory::{self, Grant};
+use rustix::fs::{Mode, OFlags};
+use std::borrow::Cow;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::Arc;
+
+/// Largest draft that is kept in memory, in bytes, if there is memory to spare. Others are in unnamed files.
+const IN_MEMORY: usize = 32 << 20;
+
+/// What a chunk file that was created or truncated is to become.
+#[derive(Default)]
+pub struct ChunkDraft {
+    /// Whether the file was created: closed without a write, the chunk holds the fill value.
+    pub is_created: bool,
+    /// The version of the chunk of fill values that the first close of the created file has stored.
+    pub filled: Option<Version>,
+    /// The bytes; `None` until something is written.
+    pub bytes: Option<DraftBytes>,
+    /// The array that the bytes were written for.
+    pub array: Option<Arc<Array>>,
+    /// The ranges that were written.
+    pub written: Ranges,
+    /// Whether a write went beyond the end.
+    pub is_too_long: bool,
+}
+
+/// The bytes of a draft.
+pub enum DraftBytes {
+    /// Bytes in memory.
+    Memory {
+        /// The bytes, up to the end of the last write.
+        bytes: Vec<u8>,
+        /// Counts the bytes.
+        _memory: Grant,
+    },
+    /// An unnamed file.
+    File(File),
+}
+
+impl ChunkDraft {
+    /// Returns whether all `size` bytes of the chunk were written, and no more.
+    pub fn is_complete(&self, size: usize) -> bool {
+        self.written.len() == size && !self.is_too_long
+    }
+
+    /// Returns whether reading or writing the bytes may wait for a disk.
+    pub fn may_wait(&self) -> bool {
+        !matches!(self.bytes, Some(DraftBytes::Memory { .. }))
+    }
+
+    /// Writes `data` at `offset`, within the `size` bytes of the chunk. The first write reserves memory for all of
+    /// them, or makes a file in `directory`.
+    pub fn write(&mut self, array: &Arc<Array>, directory: &Path, offset: usize, data: &[u8]) -> Result<()> {
+        if data.is_empty() {
+            return Ok(());
+        }
+        let bytes = match &mut self.bytes {
+            Some(bytes) => bytes,
+            None => {
+                self.array = Some(array.clone());
+                self.bytes.insert(DraftBytes::new(array.grid().chunk_size(), directory)?)
+            }
+        };
+        bytes.write(offset, data)?;
+        self.written.add(offset..offset + data.len());
+        Ok(())
+    }
+
+    /// Copies what was written over `out`, the chunk's bytes at `offset`.
+    pub fn overlay(&self, offset: usize, out: &mut [u8]) -> Result<()> {
+        let Some(bytes) = &self.bytes else { return Ok(()) };
+        let end = offset + out.len();
+        for range in self.written.iter() {
+            let (from, to) = (range.start.max(offset), range.end.min(end));
+            if from < to {
+                bytes.read(from, &mut out[from - offset..to - offset])?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl DraftBytes {
+    fn new(size: usize, directory: &Path) -> Result<Self> {
+        let mut memory = Grant::default();
+        if size <= IN_MEMORY && memory::check_available().is_ok() && memory.grow(size).is_ok() {
+            let mut bytes = Vec::new();
+            memory::reserve(&mut bytes, size)?;
+            return Ok(DraftBytes::Memory { bytes, _memory: memory });
+        }
+        let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
+        let file = rustix::fs::open(directory, flags, Mode::RUSR | Mode::WUSR);
+        Ok(DraftBytes::File(file.map_err(|e| Error::from(e).context(directory.display()))?.into()))
+    }
+
+    fn write(&mut self, offset: usize, data: &[u8]) -> Result<()> {
+        match self {
+            DraftBytes::Memory { bytes, .. } => {
+                let end = offset + data.len();
+                if bytes.len() < end {
+                    bytes.resize(end, 0);
+                }
+                bytes[offset..end].copy_from_slice(data);
+                Ok(())
+            }
+            DraftBytes::File(file) => Ok(file.write_all_at(data, offset as u64)?),
+        }
+    }
+
+    fn read(&self, offset: usize, out: &mut [u8]) -> Result<()> {
+        match self {
+            DraftBytes::Memory { bytes, .. } => out.copy_from_slice(&bytes[offset..offset + out.len()]),
+            DraftBytes::File(file) => file.read_exact_at(out, offset as u64)?,
+        }
+        Ok(())
+    }
+
+    /// Returns all `size` bytes of a complete draft.
+    pub fn whole(&self, size: usize) -> Result<Cow<'_, [u8]>> {
+        match self {
+            DraftBytes::Memory { bytes, .. } => Ok(Cow::Borrowed(bytes)),
+            DraftBytes::File(_) => {
+                memory::check_chunk(size)?;
+                let mut bytes = memory::zeroed(size)?;
+                self.read(0, &mut bytes)?;
+                Ok(Cow::Owned(bytes))
+            }
+        }
+    }
+}

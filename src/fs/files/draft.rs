@@ -1,0 +1,264 @@
+//! Files that cannot be stored piece by piece while they are written: metadata documents, chunks of objects, and plain
+//! keys of a store whose values are not files. A draft is kept in memory, is shared by all that have the file open for
+//! writing, and becomes the file as a whole when it is closed.
+
+use super::{NewFile, OpenFile, copy_range};
+use crate::error::{Error, Kind, Result};
+use crate::fs::tree::{Attributes, Node};
+use crate::fs::write::WriteMode;
+use crate::fs::{Fs, KernelPages};
+use crate::store::{Key, Permissions};
+use crate::util::memory::{self, Grant, lock};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::time::SystemTime;
+
+/// A file that is being written.
+pub struct Draft {
+    /// The inode number under which the kernel knows the file, also after a rename.
+    pub inode: u64,
+    /// The permissions of the stored file that the draft is to replace.
+    pub permissions: Option<Permissions>,
+    /// Maximum length in bytes.
+    limit: u64,
+    /// Protects the name alone.
+    node: Mutex<Node>,
+    /// Protects the content; held while it is stored, so that it does not change meanwhile.
+    content: Mutex<DraftContent>,
+}
+
+/// The text of a stored file, and its permissions.
+pub type StoredText = (Vec<u8>, Option<Permissions>);
+
+/// The content of a draft.
+pub struct DraftContent {
+    /// What the file is to hold.
+    pub text: Vec<u8>,
+    /// Whether the text differs from what is stored.
+    pub changed: bool,
+    /// When the text changed last.
+    pub modified: SystemTime,
+    /// Why the text could not be stored at the last attempt.
+    pub refused: Option<Error>,
+    fate: Fate,
+    /// Counts the text.
+    memory: Grant,
+}
+
+/// What has become of a draft's file.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    /// The file still has its name.
+    Named,
+    /// The file was removed or replaced; its open descriptors keep the text alone.
+    Removed,
+    /// The content has become something else, which is not written through this file.
+    Taken,
+}
+
+/// The drafts of a mount. A draft lives as long as the file is open.
+#[derive(Default)]
+pub struct Drafts {
+    /// Protects the map, by path.
+    open: Mutex<HashMap<Key, Weak<Draft>>>,
+}
+
+impl Drafts {
+    /// Returns the draft of the file at `path`.
+    pub fn get(&self, path: &Key) -> Option<Arc<Draft>> {
+        lock(&self.open).get(path).and_then(Weak::upgrade)
+    }
+
+    /// Returns all drafts.
+    pub fn all(&self) -> Vec<Arc<Draft>> {
+        lock(&self.open).values().filter_map(Weak::upgrade).collect()
+    }
+
+    /// Returns whether there is no draft.
+    pub fn is_empty(&self) -> bool {
+        lock(&self.open).values().all(|draft| draft.strong_count() == 0)
+    }
+
+    /// Returns the draft of `node`, which the kernel knows by `inode`. If there is none, a new one starts with the stored
+    /// text, or as a new file, and may grow to `limit` bytes.
+    pub fn open(&self, node: &Node, inode: u64, stored: Option<StoredText>, limit: u64) -> Result<Arc<Draft>> {
+        let memory = memory::take(stored.as_ref().map_or(0, |(text, _)| text.capacity()))?;
+        memory::check_available()?;
+        let (mut open, path) = (lock(&self.open), node.path());
+        if let Some(draft) = open.get(&path).and_then(Weak::upgrade) {
+            return Ok(draft);
+        }
+        let changed = stored.is_none();
+        let (text, permissions) = stored.unwrap_or_default();
+        let modified = SystemTime::now();
+        let content = DraftContent { text, changed, modified, refused: None, fate: Fate::Named, memory };
+        let (node, content) = (Mutex::new(node.clone()), Mutex::new(content));
+        let draft = Arc::new(Draft { inode, permissions, limit, node, content });
+        open.retain(|_, draft| draft.strong_count() > 0);
+        open.insert(path, Arc::downgrade(&draft));
+        Ok(draft)
+    }
+
+    /// Separates the draft at `path` from its name, because the file was removed or replaced. Returns whether there was
+    /// one.
+    pub fn forget(&self, path: &Key) -> bool {
+        self.end(path, Fate::Removed)
+    }
+
+    /// Does the same where the content has become something else: later writes fail.
+    pub fn take(&self, path: &Key) -> bool {
+        self.end(path, Fate::Taken)
+    }
+
+    fn end(&self, path: &Key, fate: Fate) -> bool {
+        let draft = lock(&self.open).remove(path).and_then(|draft| draft.upgrade());
+        draft.is_some_and(|draft| {
+            let mut content = draft.lock();
+            (content.changed, content.fate) = (false, fate);
+            true
+        })
+    }
+
+    /// Renames the draft at `path` to `to`, in place of a draft that is there.
+    pub fn renamed(&self, path: &Key, to: &Node) {
+        self.forget(&to.path());
+        let mut open = lock(&self.open);
+        if let Some(draft) = open.remove(path) {
+            if let Some(draft) = draft.upgrade() {
+                *lock(&draft.node) = to.clone();
+            }
+            open.insert(to.path(), draft);
+        }
+    }
+
+    /// Forgets the drafts at and below `path`.
+    pub fn forget_below(&self, path: &Key) {
+        let below: Vec<Key> = lock(&self.open).keys().filter(|k| k.relative_to(path).is_some()).cloned().collect();
+        for path in below {
+            self.forget(&path);
+        }
+    }
+}
+
+impl Draft {
+    /// Returns the node whose content the draft is to become.
+    pub fn node(&self) -> Node {
+        lock(&self.node).clone()
+    }
+
+    /// Locks the content, to be stored or examined.
+    pub fn lock(&self) -> MutexGuard<'_, DraftContent> {
+        lock(&self.content)
+    }
+
+    /// Wraps the draft as a file that was just opened.
+    pub fn opened(self: Arc<Self>) -> NewFile {
+        NewFile::new(self, KernelPages::None)
+    }
+
+    /// Writes all of `data` at `offset` and fills a gap before it with zeros.
+    ///
+    /// # Errors
+    ///
+    /// EFBIG beyond the limit or the memory at hand; ESTALE if the content was taken.
+    fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
+        let end = offset.saturating_add(data.len() as u64);
+        let mut content = self.lock();
+        content.check_not_taken()?;
+        if end > content.text.len() as u64 {
+            self.resize(&mut content, end)?;
+        }
+        if !data.is_empty() {
+            content.text[offset as usize..end as usize].copy_from_slice(data);
+            content.touch();
+        }
+        Ok(())
+    }
+
+    fn resize(&self, content: &mut DraftContent, len: u64) -> Result<()> {
+        if len > self.limit {
+            return Err(Error::system(libc::EFBIG).context(self.node().path()));
+        }
+        let more = (len as usize).saturating_sub(content.text.len());
+        let uncounted = (len as usize).saturating_sub(content.memory.bytes());
+        let before = content.memory.bytes();
+        let counted = content.memory.grow(uncounted).and_then(|()| memory::check_available());
+        counted.map_err(|e| {
+            content.memory.shrink_to(before);
+            let errno = if e.kind() == Kind::Damaged { libc::EFBIG } else { e.errno() };
+            Error::new(Kind::System(errno), e.message()).context(self.node().path())
+        })?;
+        content.text.try_reserve(more).map_err(|_| Error::system(libc::ENOMEM))?;
+        content.text.resize(len as usize, 0);
+        Ok(())
+    }
+}
+
+impl DraftContent {
+    /// Marks the text as changed, unless the file was removed: then it is not to be stored.
+    fn touch(&mut self) {
+        (self.changed, self.modified) = (self.fate == Fate::Named, SystemTime::now());
+    }
+
+    fn check_not_taken(&self) -> Result<()> {
+        if self.fate == Fate::Taken { Err(Error::system(libc::ESTALE)) } else { Ok(()) }
+    }
+}
+
+impl OpenFile for Draft {
+    fn inode(&self) -> u64 {
+        self.inode
+    }
+
+    fn read(&self, _: &Fs, offset: u64, len: usize, may_wait: bool, out: &mut Vec<u8>) -> Result<bool> {
+        // the content is locked while it is stored
+        if may_wait {
+            copy_range(&self.lock().text, offset, len, out);
+        }
+        Ok(may_wait)
+    }
+
+    fn write(&self, _: &Fs, offset: u64, data: &[u8], mode: WriteMode) -> Result<Option<usize>> {
+        match mode.may_wait {
+            true => self.write_at(offset, data).map(|()| Some(data.len())),
+            false => Ok(None),
+        }
+    }
+
+    fn flush(&self, fs: &Fs) -> Result<()> {
+        fs.flush_draft(self)
+    }
+
+    /// Cuts the text off or adds zeros; errors are those of a write.
+    fn set_len(&self, len: u64) -> Result<()> {
+        let mut content = self.lock();
+        content.check_not_taken()?;
+        if len != content.text.len() as u64 {
+            self.resize(&mut content, len)?;
+            content.touch();
+        }
+        Ok(())
+    }
+
+    /// Records why the draft could not be stored. Not before: a file may be closed by one process while another still
+    /// writes it.
+    fn release(&self, fs: &Fs) {
+        if fs.flush_draft(self).is_err()
+            && let Some(e) = self.lock().refused.take()
+        {
+            fs.stats.problem(format!("not stored: {e}"));
+        }
+    }
+
+    fn release_may_block(&self) -> bool {
+        true
+    }
+
+    fn unlinked_attributes(&self, fs: &Fs) -> Option<Attributes> {
+        let content = self.lock();
+        Some(fs.tree.file_attributes(content.text.len() as u64, content.modified, self.permissions))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,196 @@
+//! Open flat bytes: `data.raw` of an array, and the parts of containers that hold flat bytes.
+
+mod gather;
+pub mod holes;
+
+use super::{CurrentArray, NewFile, OpenFile, PendingDrop};
+use crate::array::Array;
+use crate::cache::{PrefetchState, VersionTag};
+use crate::error::{Error, Result};
+use crate::fs::waiting::WaitingWrite;
+use crate::fs::write::WriteMode;
+use crate::fs::write_record::WriteRecord;
+use crate::fs::{Fs, KernelPages};
+use crate::store::Key;
+use crate::zarr::codec::PartialDecode;
+use crate::zarr::grid::ChunkId;
+use gather::FlatRead;
+use holes::{Seek, StoredChunks};
+use std::sync::Arc;
+
+/// Open flat bytes of an array.
+pub struct FlatFile {
+    /// The file's inode number; 0 for a part of a container.
+    inode: u64,
+    /// The array.
+    pub array: CurrentArray,
+    record: WriteRecord,
+    writable: bool,
+    stored: StoredChunks,
+    readers: PrefetchState,
+    pending_drop: PendingDrop,
+    /// Whether the kernel or the reader keeps what is read, so that the cache need not.
+    is_kept_elsewhere: bool,
+}
+
+impl FlatFile {
+    /// Creates the flat bytes that are a part of a container.
+    pub fn part(array: Arc<Array>, is_kept_elsewhere: bool) -> Self {
+        FlatFile {
+            inode: 0,
+            array: CurrentArray::new(array),
+            record: WriteRecord::default(),
+            writable: false,
+            stored: StoredChunks::default(),
+            readers: PrefetchState::default(),
+            pending_drop: PendingDrop::new(0, KernelPages::None),
+            is_kept_elsewhere,
+        }
+    }
+
+    /// Records a write that has to wait for room. Reads of its bytes wait until the returned value is dropped.
+    pub fn begin_waiting_write(&self, fs: &Fs, offset: u64, len: usize) -> WaitingWrite {
+        fs.waiting.begin(self.array.key(), offset..offset.saturating_add(len as u64))
+    }
+}
+
+impl Fs {
+    /// Opens the flat bytes of the array at `key`. With `direct`, the reader bypasses the kernel's page cache.
+    pub(in crate::fs) fn open_flat(&self, inode: u64, key: &Key, for_writing: bool, direct: bool) -> Result<NewFile> {
+        let array = self.open_array(key)?;
+        // held until the pages are recorded: another opening must not keep what this one drops
+        let turn = array.opening();
+        let same = self.cache.reopen(&array, &turn);
+        let pages = match self.direct_io {
+            true => KernelPages::None,
+            false => self.pages_at_open(inode, VersionTag::of_array(&array, None), same),
+        };
+        drop(turn);
+        let file = FlatFile {
+            inode,
+            writable: for_writing,
+            pending_drop: PendingDrop::new(inode, pages),
+            ..FlatFile::part(array, !direct && !self.direct_io)
+        };
+        let array = file.array.latest(self)?;
+        if for_writing {
+            array.writable()?;
+            self.resizing.finish_closed(key);
+        }
+        // the flat bytes of an array of one chunk are that chunk's
+        let is_one = array.grid().chunk_count() == 1 && array.grid().chunk_size() as u64 == array.size();
+        let is_plain = is_one && array.partial_decode() == PartialDecode::Plain;
+        let backing = if is_plain { self.backing(&array, ChunkId(0))? } else { None };
+        Ok(NewFile { file: Arc::new(file), pages, backing })
+    }
+}
+
+impl OpenFile for FlatFile {
+    fn inode(&self) -> u64 {
+        self.inode
+    }
+
+    fn record_access(&self, fs: &Fs, offset: u64, len: usize) -> bool {
+        self.pending_drop.finish(fs);
+        let array = self.array.known();
+        if array.is_superseded() {
+            return false;
+        }
+        let end = offset.saturating_add(len as u64).min(array.size());
+        if offset < end {
+            fs.ahead.record_access(&self.readers, &array, offset, end - offset, self.is_kept_elsewhere);
+        }
+        true
+    }
+
+    fn read(&self, fs: &Fs, offset: u64, len: usize, may_wait: bool, out: &mut Vec<u8>) -> Result<bool> {
+        let Some(array) = self.array.latest_if(fs, may_wait)? else { return Ok(false) };
+        let range = offset..offset.saturating_add(len as u64);
+        if may_wait {
+            fs.waiting.wait_for(array.key(), &range);
+        } else if fs.waiting.overlaps(array.key(), &range) {
+            return Ok(false);
+        }
+        let whole = self.readers.is_forward(offset);
+        if let Some(done) = fs.ahead.read(&self.readers, &array, offset, len, !may_wait, out) {
+            return Ok(done);
+        }
+        let request = FlatRead { cache: &fs.cache, ahead: &fs.ahead, array: &array, offset, whole };
+        request.read(len, may_wait, &fs.stats, out)
+    }
+
+    fn write(&self, fs: &Fs, offset: u64, data: &[u8], mode: WriteMode) -> Result<Option<usize>> {
+        let end = offset.saturating_add(data.len() as u64);
+        let mut growth = None;
+        let written = loop {
+            let Some(mut array) = self.array.latest_if(fs, mode.may_wait)? else { return Ok(None) };
+            if fs.resizes && !data.is_empty() && end > fs.resizing.end(&array) {
+                if !mode.may_wait {
+                    return Ok(None);
+                }
+                let grown;
+                (array, grown) = fs.reach(array.key(), end)?;
+                growth = growth.or(grown);
+            }
+            let Some(_writing) = fs.resizing.writing_if(array.key(), mode.may_wait) else { return Ok(None) };
+            // from here on the array cannot change
+            if !array.is_superseded() {
+                let losses = array.losses();
+                let mode = WriteMode { is_flat: true, inode: self.inode, ..mode };
+                let written = fs.write_flat(&array, offset, data, mode);
+                fs.record_write(&self.record, &array, losses, mode);
+                break written;
+            }
+            if !mode.may_wait {
+                return Ok(None);
+            }
+        };
+        if let (Err(_), Some(growth)) = (&written, growth) {
+            fs.undo_growth(growth);
+        }
+        written
+    }
+
+    fn flush(&self, fs: &Fs) -> Result<()> {
+        let stored = self.array.latest(fs).and_then(|array| {
+            fs.resizing.close(array.key());
+            fs.flush_array(&array)
+        });
+        self.record.answer(stored)
+    }
+
+    fn seek(&self, fs: &Fs, offset: u64, target: Seek) -> Result<u64> {
+        let array = self.array.latest(fs)?;
+        fs.settle(array.key(), None);
+        match offset < array.size() {
+            true => self.stored.seek(&array, offset, target),
+            false => Err(Error::system(libc::ENXIO)),
+        }
+    }
+
+    fn release(&self, fs: &Fs) {
+        self.pending_drop.finish(fs);
+        let array = self.array.known();
+        fs.resizing.finish_closed(array.key());
+        if array.is_dirty() {
+            // what cannot be stored is logged and stays dirty
+            let _ = fs.flush_array(&array);
+        }
+    }
+
+    fn release_may_block(&self) -> bool {
+        self.array.known().is_dirty()
+    }
+
+    fn written_arrays(&self) -> Vec<Key> {
+        if self.writable { vec![self.array.key()] } else { Vec::new() }
+    }
+
+    fn write_record(&self) -> Option<&WriteRecord> {
+        Some(&self.record)
+    }
+
+    fn as_flat(&self) -> Option<&FlatFile> {
+        Some(self)
+    }
+}

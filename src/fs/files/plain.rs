@@ -1,0 +1,88 @@
+//! An open plain key: a file of the store, read and written in place. This module knows nothing of arrays.
+
+use super::{NewFile, OpenFile};
+use crate::error::{Error, Result};
+use crate::fs::tree::{Attributes, Node};
+use crate::fs::write::WriteMode;
+use crate::fs::{Fs, KernelPages};
+use crate::store::{Permissions, read_at};
+use std::fs::File;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::SystemTime;
+
+/// An open plain key.
+pub struct PlainFile {
+    inode: u64,
+    /// The file, if the store keeps values in files. Without it nothing can be written.
+    file: Option<File>,
+    /// Whether the content has become something else, which is not written through this file.
+    is_taken: AtomicBool,
+}
+
+impl PlainFile {
+    /// Opens a plain key that the kernel knows by `inode`.
+    pub fn open(inode: u64, file: Option<File>) -> NewFile {
+        NewFile::new(Arc::new(PlainFile { inode, file, is_taken: AtomicBool::new(false) }), KernelPages::Fresh)
+    }
+}
+
+impl OpenFile for PlainFile {
+    fn inode(&self) -> u64 {
+        self.inode
+    }
+
+    /// Reads what stands under the file's name, if it has one: the kernel keeps one set of pages for all that have the
+    /// file open. Without a name it reads the file itself.
+    fn read(&self, fs: &Fs, offset: u64, len: usize, may_wait: bool, out: &mut Vec<u8>) -> Result<bool> {
+        if !may_wait {
+            return Ok(false);
+        }
+        let stale = || Error::system(libc::ESTALE);
+        if let Ok(node) = fs.tree.node(self.inode) {
+            let Node::Value(key) = &*node else { return Err(stale()) };
+            if let Some(draft) = fs.drafts.get(key) {
+                return draft.read(fs, offset, len, may_wait, out);
+            }
+            let end = offset.saturating_add(len as u64);
+            let got = fs.tree.hierarchy().store().get_range(key, offset..end, out).map_err(|e| e.context(key))?;
+            return got.map(|_| true).ok_or_else(stale);
+        }
+        let file = self.file.as_ref().ok_or_else(stale)?;
+        out.resize(len, 0);
+        read_at(file, offset, out).map(|()| true)
+    }
+
+    fn write(&self, _: &Fs, offset: u64, data: &[u8], mode: WriteMode) -> Result<Option<usize>> {
+        if !mode.may_wait {
+            return Ok(None);
+        }
+        let file = self.file.as_ref().ok_or_else(|| Error::system(libc::EBADF))?;
+        if self.is_taken.load(Ordering::Acquire) {
+            return Err(Error::system(libc::ESTALE));
+        }
+        file.write_all_at(data, offset)?;
+        Ok(Some(data.len()))
+    }
+
+    fn fsync(&self, _: &Fs) -> Result<()> {
+        Ok(self.file.as_ref().map_or(Ok(()), File::sync_all)?)
+    }
+
+    fn set_len(&self, len: u64) -> Result<()> {
+        let file = self.file.as_ref().ok_or_else(|| Error::system(libc::EPERM))?;
+        Ok(file.set_len(len)?)
+    }
+
+    fn unlinked_attributes(&self, fs: &Fs) -> Option<Attributes> {
+        let metadata = self.file.as_ref()?.metadata().ok()?;
+        let modified = metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH);
+        let permissions = Permissions::new(metadata.mode(), metadata.uid(), metadata.gid());
+        Some(fs.tree.file_attributes(metadata.len(), modified, Some(permissions)))
+    }
+
+    fn end_writing(&self) {
+        self.is_taken.store(true, Ordering::Release);
+    }
+}

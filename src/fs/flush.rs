@@ -1,0 +1,118 @@
+//! Storing what was written: at close and sync, before the store is asked what it holds, and before metadata changes.
+
+use super::Fs;
+use super::files::draft::Draft;
+use crate::array::Array;
+use crate::array::hierarchy::MetadataFile;
+use crate::error::{Error, Kind, Result};
+use crate::fs::tree::{FLAT, Node};
+use crate::store::Key;
+use crate::zarr::metadata::Separator;
+
+impl Fs {
+    /// Stores everything, and makes it durable. Drafts that are still open are stored if they are valid as they are.
+    pub fn flush_all(&self) -> Result<()> {
+        if self.read_only {
+            return Ok(());
+        }
+        // half a chunk of objects looks like a whole one
+        let all = self.drafts.all().into_iter();
+        let drafts = all.filter(|draft| matches!(draft.node(), Node::Metadata(..) | Node::Value(_))).map(|draft| {
+            match self.flush_draft(&draft) {
+                // the program is still writing it
+                Err(e) if e.kind() == Kind::Invalid => Ok(()),
+                stored => stored,
+            }
+        });
+        let done = drafts.fold(Ok(()), Result::and);
+        let done = done.and(self.cache.flush_all());
+        done.and(self.tree.hierarchy().store().sync())
+    }
+
+    /// Stores what was written to an array. If its filters are lossy the kernel drops the pages of `data.raw`: from now on
+    /// a read returns what the filters have kept.
+    pub(super) fn flush_array(&self, array: &Array) -> Result<()> {
+        let done = self.cache.flush_array(array);
+        if array.is_lossy() && array.writes() > 0 {
+            self.add_stale(array.key(), true);
+        }
+        done
+    }
+
+    /// Stores what was written to arrays at and below `key`, because their metadata are about to change.
+    pub(super) fn flush_below(&self, key: &Key) -> Result<()> {
+        self.cache.flush_where(|array| array.key().relative_to(key).is_some())
+    }
+
+    /// Stores a draft if it was changed.
+    ///
+    /// # Errors
+    ///
+    /// [`Kind::Invalid`] if the content is not valid; the stored file stays as it is.
+    pub(super) fn flush_draft(&self, draft: &Draft) -> Result<()> {
+        let mut content = draft.lock();
+        if !content.changed {
+            return Ok(());
+        }
+        let stored = match &draft.node() {
+            Node::Metadata(key, file) => self.put_document(key, *file, &content.text),
+            // a shell closes the file before anything is written
+            Node::Chunk(..) if content.text.is_empty() => {
+                Err(Error::invalid("an empty file is no chunk of objects").context(draft.node().path()))
+            }
+            Node::Chunk(key, name) => {
+                self.tree.chunk(key, name).and_then(|(array, chunk)| self.replace_chunk(&array, chunk, &content.text))
+            }
+            Node::Value(key) => {
+                let put = self.tree.hierarchy().store().put(key, &content.text);
+                put.map(drop).map_err(|e| e.context(key))
+            }
+            _ => Ok(()),
+        };
+        content.changed = stored.is_err();
+        content.refused = stored.clone().err();
+        stored
+    }
+
+    /// Stores a document as it was written through the mount.
+    pub(super) fn put_document(&self, key: &Key, file: MetadataFile, text: &[u8]) -> Result<()> {
+        let _alone = (file == MetadataFile::Array).then(|| self.resizing.alone(&[key]));
+        if file == MetadataFile::Array {
+            self.flush_below(key)?;
+        }
+        self.tree.hierarchy().put_document(key, file, text)?;
+        self.tree.document_changed(key, file, false);
+        if matches!(file, MetadataFile::Group | MetadataFile::Array) {
+            self.fresh.forget(key);
+        }
+        self.add_stale(key, true);
+        Ok(())
+    }
+
+    /// Stores what was written to the chunk `name` of the array at `key`, or to all its chunks, so that the store knows
+    /// which chunks there are. A chunk that cannot be stored now does not exist yet.
+    pub(super) fn settle(&self, key: &Key, name: Option<&str>) {
+        let Some(array) = self.tree.hierarchy().cached_array(key).filter(|array| array.is_dirty()) else { return };
+        let settled = match name {
+            None => self.cache.flush_array(&array),
+            Some(name) => match array.grid().parse_chunk_key(name, Separator::Dot) {
+                Some(chunk) => self.cache.flush_chunk(&array, chunk),
+                None => Ok(()),
+            },
+        };
+        if let Err(e) = settled {
+            log::debug!("{e}");
+        }
+    }
+
+    /// Returns whether [`Fs::settle`] has something to store before `name` in the directory `node`, or a chunk file
+    /// itself, is looked up.
+    pub(super) fn is_unsettled(&self, node: &Node, name: Option<&str>) -> bool {
+        let (key, name) = match (node, name) {
+            (Node::Directory(key), name) => (key, name),
+            (Node::Chunk(key, name), _) => (key, Some(name.as_str())),
+            _ => return false,
+        };
+        name != Some(FLAT) && self.tree.hierarchy().cached_array(key).is_some_and(|array| array.is_dirty())
+    }
+}
