@@ -1,6 +1,5 @@
-//! Groups that were made just now by mkdir(2), each with the `.zgroup` that this gives it. Programs that copy trees take
-//! a directory they have made to be empty, and make its files as new ones (`cp -r`, `tar`): to them the document must
-//! not be there yet.
+//! Groups that mkdir(2) has just created, each with a `.zgroup`. Programs that copy trees expect a directory that they
+//! have created to be empty, and create its files as new ones (`cp -r`, `tar`): for them the document must not exist yet.
 
 use crate::store::Key;
 use crate::util::memory::lock;
@@ -8,38 +7,39 @@ use lru::LruCache;
 use std::num::NonZeroUsize;
 use std::sync::Mutex;
 
-/// Groups remembered: a program makes many before it comes back to write their documents.
+/// Maximum number of groups recorded: a program creates many before it writes their documents.
 const GROUPS: NonZeroUsize = NonZeroUsize::new(1 << 16).unwrap();
 
-/// Groups whose document nobody has written.
+/// Groups whose document was not written yet.
 pub struct FreshGroups {
-    /// Protects the map to who has made the group; None once he has looked for its document.
+    /// Protects the map from a group to the thread that created it; `None` once that thread has looked the document up.
     made: Mutex<LruCache<Key, Option<u32>>>,
 }
 
 impl FreshGroups {
-    /// None yet.
+    /// Starts without groups.
     pub fn new() -> Self {
         FreshGroups { made: Mutex::new(LruCache::new(GROUPS)) }
     }
 
-    /// The process `maker` has made the group at `key`.
-    pub fn made(&self, key: Key, maker: u32) {
-        lock(&self.made).put(key, Some(maker));
+    /// Records that the thread has created the group at `key`.
+    pub fn made(&self, key: Key, thread: u32) {
+        lock(&self.made).put(key, Some(thread));
     }
 
-    /// True, once, if it is its maker who looks for the document of the group at `key`.
-    pub fn hides(&self, key: &Key, who: u32) -> bool {
+    /// Returns, once, whether a lookup of the document of the group at `key` must fail, because the thread has created
+    /// the group.
+    pub fn hides(&self, key: &Key, thread: u32) -> bool {
         let mut made = lock(&self.made);
-        made.peek_mut(key).is_some_and(|maker| maker.take_if(|maker| *maker == who).is_some())
+        made.peek_mut(key).is_some_and(|maker| maker.take_if(|maker| *maker == thread).is_some())
     }
 
-    /// True if nobody has written the document of the group at `key`: it may be made as if it were not there.
+    /// Returns whether the document of the group at `key` was not written yet, so that it may be created exclusively.
     pub fn contains(&self, key: &Key) -> bool {
         lock(&self.made).contains(key)
     }
 
-    /// What stands at `key` was written, removed or renamed.
+    /// Forgets the group at `key`, because its document was written or it was removed or renamed.
     pub fn forget(&self, key: &Key) {
         lock(&self.made).pop(key);
     }
@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_maker_of_a_group_misses_its_document_once() {
+    fn the_creator_of_a_group_misses_its_document_once() {
         let (fresh, key) = (FreshGroups::new(), Key::root());
         fresh.made(key.clone(), 7);
         assert!(!fresh.hides(&key, 8));

@@ -1,5 +1,5 @@
-//! Which pages of a file the kernel may keep when it is opened: all, as long as nothing has changed since the file was
-//! opened before. It knows nothing of how that is found out, or told to the kernel.
+//! Which pages of a file the kernel may keep when the file is opened: all, if nothing has changed since the opening
+//! before. This module knows neither how changes are detected nor how the kernel is informed.
 
 use crate::cache::VersionTag;
 use crate::util::memory::lock;
@@ -7,35 +7,36 @@ use lru::LruCache;
 use std::num::NonZeroUsize;
 use std::sync::Mutex;
 
-/// Files remembered. Of one that is forgotten the next opening drops the pages.
+/// Maximum number of files recorded. The next opening of a file that was forgotten drops its pages.
 const FILES: NonZeroUsize = NonZeroUsize::new(1 << 16).unwrap();
 
 /// The files that were opened, by inode number.
 pub struct Pages {
     /// Protects the map.
-    files: Mutex<LruCache<u64, File>>,
+    files: Mutex<LruCache<u64, FilePages>>,
 }
 
-struct File {
-    /// Of the file when it was opened last.
+/// The pages of a file.
+struct FilePages {
+    /// The version of the file when it was opened last.
     mark: VersionTag,
-    /// Openings that make the kernel drop the pages, and of which it is not known whether it has: until then, no other
-    /// opening may have it keep them.
+    /// The number of openings at which the kernel drops the pages, but may not have done so yet. Until then no other opening
+    /// may keep them.
     dropping: usize,
 }
 
 impl Pages {
-    /// No file was opened yet.
+    /// Starts without files.
     pub fn new() -> Self {
         Pages { files: Mutex::new(LruCache::new(FILES)) }
     }
 
-    /// Notes an opening of a file that is as `mark` tells, and, as far as the mark does not tell, the `same` as at the
-    /// opening before. True if the kernel may keep its pages; else [`Pages::dropped`] must follow.
+    /// Records an opening of a file of the version `mark`. `same` says whether everything that the version does not cover
+    /// is as at the opening before. Returns whether the kernel may keep its pages; else [`Pages::dropped`] must follow.
     pub fn open(&self, inode: u64, mark: VersionTag, same: bool) -> bool {
         let mut files = lock(&self.files);
         let Some(file) = files.get_mut(&inode) else {
-            files.put(inode, File { mark, dropping: 1 });
+            files.put(inode, FilePages { mark, dropping: 1 });
             return false;
         };
         let keep = same && file.mark == mark && file.dropping == 0;
@@ -44,7 +45,7 @@ impl Pages {
         keep
     }
 
-    /// The kernel has got the answer to an opening that dropped the pages.
+    /// Records that the kernel has received the answer to an opening that drops the pages.
     pub fn dropped(&self, inode: u64) {
         if let Some(file) = lock(&self.files).get_mut(&inode) {
             file.dropping = file.dropping.saturating_sub(1);
@@ -58,11 +59,11 @@ mod tests {
     use crate::store::Version;
 
     #[test]
-    fn pages_are_kept_only_while_nothing_changes_and_nobody_drops_them() {
+    fn pages_are_kept_only_while_nothing_changes_and_no_opening_drops_them() {
         let [a, b] = [1, 2].map(|n| VersionTag::of(Some(&Version::Count(n))));
         let pages = Pages::new();
         assert!(!pages.open(7, a, true), "nothing is known before");
-        assert!(!pages.open(7, a, true), "the first may still be under way");
+        assert!(!pages.open(7, a, true), "the first may still be in flight");
         pages.dropped(7);
         assert!(!pages.open(7, a, true));
         pages.dropped(7);

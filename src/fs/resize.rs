@@ -1,5 +1,5 @@
-//! `--resize`: truncating flat bytes, and writing past their end, change the array's first dimension. A last row that
-//! was given only in part counts so many bytes until its file is closed; what is missing of it is the fill value.
+//! `--resize`: truncating flat bytes, and writing past their end, change the array's first dimension. A partial last row
+//! counts its bytes until its file is closed; the rest of the row holds the fill value.
 
 use super::Fs;
 use super::write::WriteMode;
@@ -17,18 +17,17 @@ const STEP: u64 = 1 << 20;
 /// Arrays that change their shape.
 #[derive(Default)]
 pub struct Resizing {
-    /// Held by those who write to an array, and alone by who changes its metadata or moves it: what is written must not
-    /// come to be stored for an array of another shape, or at a place that is no array's any more. It protects nothing
-    /// else.
-    turn: SubtreeLocks,
-    /// Protects the map: the sizes of flat bytes whose last row is not whole.
-    unfinished: Mutex<HashMap<Key, Unfinished>>,
+    /// Held shared while an array is written, and exclusively while its metadata change or it is renamed: bytes must not be
+    /// stored for an array of another shape, or under a key that is no array any more. It protects nothing else.
+    locks: SubtreeLocks,
+    /// Protects the map: the sizes of flat bytes whose last row is partial.
+    unfinished: Mutex<HashMap<Key, PartialRow>>,
     /// Protects the map: the arrays that a write is making longer.
     growing: Mutex<HashMap<Key, Growing>>,
 }
 
-/// Flat bytes that a write is making longer. The array has its new shape before it has the bytes, since they lie outside
-/// the old one. Until the write is done `stat` shows the old size: **no size is shown before its bytes are there**.
+/// Flat bytes that a write is making longer. The array gets its new shape before the bytes, because they lie outside the
+/// old one. Until the write is done `stat` shows the old size: **no size is shown before its bytes exist**.
 #[derive(Clone, Copy)]
 struct Growing {
     /// Bytes before the write.
@@ -38,14 +37,14 @@ struct Growing {
 }
 
 /// Hides the new size of an array from `stat` until it is dropped.
-pub struct Growth<'a> {
+pub struct HiddenGrowth<'a> {
     resizing: &'a Resizing,
     key: Key,
-    /// Bytes before the write, and those that it makes.
+    /// Sizes in bytes before and after the write.
     size: (u64, u64),
 }
 
-impl Drop for Growth<'_> {
+impl Drop for HiddenGrowth<'_> {
     fn drop(&mut self) {
         let mut growing = lock(&self.resizing.growing);
         if let Some(growth) = growing.get_mut(&self.key) {
@@ -57,39 +56,43 @@ impl Drop for Growth<'_> {
     }
 }
 
-/// Flat bytes whose last row is not whole.
+/// Flat bytes whose last row is partial.
 #[derive(Clone, Copy)]
-struct Unfinished {
-    /// How many there are.
+struct PartialRow {
+    /// Size in bytes.
     size: u64,
-    /// A file was closed since they were written: the one that is still open may only have been that of a child process.
+    /// Whether a file was closed since they were written: a file that is still open may be that of a child process.
     closed: bool,
 }
 
 impl Resizing {
-    /// To be held while the array at `key` is written.
+    /// Locks the array at `key` for writing.
     pub fn writing(&self, key: &Key) -> SharedLock<'_> {
-        self.turn.shared(key)
+        self.locks.shared(key)
     }
 
-    /// As [`Resizing::writing`]; None if that takes a wait and `may_wait` is not set.
+    /// Does the same, or returns `None` if that takes a wait and `may_wait` is not set.
     pub fn writing_if(&self, key: &Key, may_wait: bool) -> Option<SharedLock<'_>> {
-        if may_wait { Some(self.writing(key)) } else { self.turn.try_shared(key) }
+        if may_wait { Some(self.writing(key)) } else { self.locks.try_shared(key) }
     }
 
-    /// The same for an array that was looked up before; ESTALE, which makes the kernel look again, if it has changed since.
+    /// Locks an array that was looked up before for writing.
+    ///
+    /// # Errors
+    ///
+    /// ESTALE, which makes the kernel look the path up again, if the array has changed since.
     pub fn writing_to(&self, array: &Array) -> Result<SharedLock<'_>> {
         let writing = self.writing(array.key());
         if array.is_superseded() { Err(Error::system(libc::ESTALE)) } else { Ok(writing) }
     }
 
-    /// To be held while the arrays at and below `keys` change or move.
+    /// Locks the arrays at and below `keys` exclusively, while they change or are renamed.
     pub fn alone(&self, keys: &[&Key]) -> ExclusiveLock<'_> {
-        self.turn.exclusive(keys)
+        self.locks.exclusive(keys)
     }
 
-    /// What `stat` tells of flat bytes: less than the array has if their last row is not whole, or while a write makes
-    /// them longer.
+    /// Corrects the size of flat bytes: less than the array has if the last row is partial, or while a write makes them
+    /// longer.
     pub fn attributes(&self, node: &Node, attributes: Attributes) -> Attributes {
         let Node::Flat(key) = node else { return attributes };
         let size = lock(&self.unfinished).get(key).map_or(attributes.size, |row| row.size.min(attributes.size));
@@ -97,38 +100,38 @@ impl Resizing {
         Attributes { size, ..attributes }
     }
 
-    /// Begins to hide what a write adds to the `before` bytes of an array, to `end`. To be called before its shape changes.
-    fn begin_growth(&self, key: &Key, before: u64, end: u64) -> Growth<'_> {
+    /// Hides that a write makes the `before` bytes of an array longer, up to `end`. To be called before the shape changes.
+    fn begin_growth(&self, key: &Key, before: u64, end: u64) -> HiddenGrowth<'_> {
         let mut growing = lock(&self.growing);
         growing.entry(key.clone()).or_insert(Growing { size: before, writes: 0 }).writes += 1;
-        Growth { resizing: self, key: key.clone(), size: (before, end) }
+        HiddenGrowth { resizing: self, key: key.clone(), size: (before, end) }
     }
 
-    /// Where flat bytes end for who appends.
+    /// Returns where appended bytes begin.
     pub fn end(&self, array: &Array) -> u64 {
         lock(&self.unfinished).get(array.key()).map_or(array.size(), |row| row.size.min(array.size()))
     }
 
-    /// There are no arrays at and below `key` any more.
+    /// Forgets the arrays at and below `key`.
     pub fn forget_below(&self, key: &Key) {
         lock(&self.unfinished).retain(|array, _| array.relative_to(key).is_none());
     }
 
-    /// Flat bytes were written up to `end` through a file that can't make them more.
+    /// Records a write up to `end` through a file of fixed size.
     pub fn written_to(&self, key: &Key, end: u64) {
         if let Some(row) = lock(&self.unfinished).get_mut(key) {
             row.size = row.size.max(end);
         }
     }
 
-    /// A file was closed, perhaps not for the last time.
+    /// Records that a file was closed, perhaps not for the last time.
     pub fn close(&self, key: &Key) {
         if let Some(row) = lock(&self.unfinished).get_mut(key) {
             row.closed = true;
         }
     }
 
-    /// A file was closed for good, or another is opened: a last row that nobody goes on with is whole from now on.
+    /// Completes the last row if no open file continues it: a file was released, or another one is opened.
     pub fn finish_closed(&self, key: &Key) {
         let mut unfinished = lock(&self.unfinished);
         if unfinished.get(key).is_some_and(|row| row.closed) {
@@ -136,21 +139,21 @@ impl Resizing {
         }
     }
 
-    /// The last row is whole.
+    /// Completes the last row.
     fn finish(&self, key: &Key) {
         lock(&self.unfinished).remove(key);
     }
 }
 
 impl Fs {
-    /// Has flat bytes reach at least to `end`. Returns the array that has them then, and, if it had to become longer, what
-    /// hides its new size until the caller has written its bytes.
-    pub(super) fn reach(&self, key: &Key, end: u64) -> Result<(Arc<Array>, Option<Growth<'_>>)> {
+    /// Makes flat bytes reach at least to `end`. Returns the array, and, if it had to become longer, a value that hides the
+    /// new size until the caller has written the bytes.
+    pub(super) fn reach(&self, key: &Key, end: u64) -> Result<(Arc<Array>, Option<HiddenGrowth<'_>>)> {
         let array = self.tree.array(key)?;
         if end <= self.resizing.end(&array) {
             return Ok((array, None));
         }
-        let _turn = self.resizing.alone(&[key]);
+        let _alone = self.resizing.alone(&[key]);
         let array = self.tree.array(key)?;
         let before = self.resizing.end(&array);
         if end <= before {
@@ -160,9 +163,9 @@ impl Fs {
         Ok((self.reshape(&array, end)?, Some(growth)))
     }
 
-    /// Takes back what a failed write has added to an array, as far as that can be done. The write's own error is what the
-    /// caller needs to hear.
-    pub(super) fn undo_growth(&self, growth: Growth) {
+    /// Takes back what a failed write has added to an array. A failure is only logged, because the caller reports the
+    /// write's own error.
+    pub(super) fn undo_growth(&self, growth: HiddenGrowth) {
         let (before, end) = growth.size;
         let is_latest = |array: Arc<Array>| self.resizing.end(&array) == end;
         if self.tree.array(&growth.key).is_ok_and(is_latest)
@@ -172,12 +175,12 @@ impl Fs {
         }
     }
 
-    /// Gives flat bytes another size.
+    /// Changes the size of flat bytes.
     pub(super) fn truncate(&self, key: &Key, size: u64) -> Result<()> {
-        let _turn = self.resizing.alone(&[key]);
+        let _alone = self.resizing.alone(&[key]);
         let array = self.tree.array(key)?;
         array.writable()?;
-        // what leaves the array must be in the store to be cleared there
+        // bytes outside the new shape are cleared in the store, so they must be there
         self.cache.flush_array(&array)?;
         let before = self.resizing.end(&array);
         let array = self.reshape(&array, size)?;
@@ -192,7 +195,7 @@ impl Fs {
         self.cache.flush_array(&array)
     }
 
-    /// Gives an array as many rows as `size` bytes take. What was written of it and is not stored yet goes along.
+    /// Gives an array as many rows as `size` bytes take. Dirty chunks go over to the new array.
     fn reshape(&self, array: &Arc<Array>, size: u64) -> Result<Arc<Array>> {
         let (key, shape) = (array.key(), &array.metadata().shape);
         let fixed = || Error::system(libc::EFBIG).context(format!("{key}: rows of no size"));
@@ -209,7 +212,7 @@ impl Fs {
         }
         match size % row {
             0 => self.resizing.finish(key),
-            _ => drop(lock(&self.resizing.unfinished).insert(key.clone(), Unfinished { size, closed: false })),
+            _ => drop(lock(&self.resizing.unfinished).insert(key.clone(), PartialRow { size, closed: false })),
         }
         Ok(now)
     }

@@ -1,4 +1,4 @@
-//! Names that a program has unlinked and that stay: `data.raw`, headers and containers are there as long as their array.
+//! Names that a program has unlinked and that stay: `data.raw`, headers and containers exist as long as their array.
 //! Programs that replace a file unlink it and then create it exclusively (`tar x`, `mv` from another file system,
 //! `install`, `cp --remove-destination`). The thread that unlinked such a name misses it the first time it looks, since
 //! the kernel looks before it creates, and the exclusive creation of the name opens the file to write.
@@ -13,15 +13,16 @@ use std::time::{Duration, Instant};
 /// How long a program may take from the unlinking to the creation.
 const MOMENT: Duration = Duration::from_secs(5);
 
-/// Names remembered: a program unlinks one and creates it, then the next.
+/// Maximum number of names recorded: a program unlinks one and creates it, then the next.
 const NAMES: NonZeroUsize = NonZeroUsize::new(1024).unwrap();
 
-/// The names unlinked a moment ago.
+/// The names that were unlinked a moment ago.
 pub struct UnlinkedNames {
     /// Protects the map, by path.
     names: Mutex<LruCache<Key, Unlinked>>,
 }
 
+/// The state of an unlinked name.
 struct Unlinked {
     thread: u32,
     at: Instant,

@@ -1,9 +1,9 @@
 //! Writes of flat bytes that wait until there is room for them in the cache.
 //!
-//! Invariant: a read never returns bytes that are older than a write whose request was taken before. The kernel may drop
-//! the page of a write that is under way and read it again; old bytes would stay in its page cache for good. A write
-//! that finds room is applied by the thread that takes its request; one that does not is recorded here by that thread, and
-//! reads of its bytes wait for it.
+//! Invariant: a read never returns bytes that are older than a write whose request was received before. The kernel may
+//! drop the page of a write in flight and read it again; old bytes would then stay in its page cache. A write that finds
+//! room is applied by the thread that receives it; any other is recorded here by that thread, and reads of its bytes wait
+//! for it.
 
 use crate::store::Key;
 use crate::util::memory::lock;
@@ -13,28 +13,28 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 /// The waiting writes of a mount.
 #[derive(Clone, Default)]
-pub struct WaitingWrites(Arc<Inner>);
+pub struct WaitingWrites(Arc<WaitingState>);
 
 #[derive(Default)]
-struct Inner {
-    /// How many there are: most of the time none, and then no read takes the lock.
+struct WaitingState {
+    /// The number of waiting writes: most of the time 0, and then no read takes the lock.
     count: AtomicUsize,
     /// Protects the list.
-    list: Mutex<List>,
+    list: Mutex<WaitingList>,
     ended: Condvar,
 }
 
 #[derive(Default)]
-struct List {
+struct WaitingList {
     /// The number of the last write.
     last: u64,
-    writes: Vec<Entry>,
+    writes: Vec<RecordedWrite>,
 }
 
-struct Entry {
+struct RecordedWrite {
     number: u64,
     array: Key,
-    /// Flat bytes.
+    /// The flat bytes that are written.
     range: Range<u64>,
 }
 
@@ -50,7 +50,7 @@ impl WaitingWrites {
         let mut list = lock(&self.0.list);
         list.last += 1;
         let number = list.last;
-        list.writes.push(Entry { number, array: key, range });
+        list.writes.push(RecordedWrite { number, array: key, range });
         self.0.count.fetch_add(1, Ordering::AcqRel);
         WaitingWrite { all: self.clone(), number }
     }
@@ -73,8 +73,8 @@ impl WaitingWrites {
     }
 }
 
-impl List {
-    /// Returns whether any of the writes up to the number `last` meets a range of flat bytes.
+impl WaitingList {
+    /// Returns whether any of the writes up to the number `last` overlaps a range of flat bytes.
     fn overlaps(&self, key: &Key, range: &Range<u64>, last: u64) -> bool {
         let meets = |other: &Range<u64>| other.start < range.end && range.start < other.end;
         self.writes.iter().any(|write| write.number <= last && write.array == *key && meets(&write.range))
@@ -109,7 +109,7 @@ mod tests {
                 done.send(()).unwrap();
             });
             assert!(ends.recv_timeout(Duration::from_millis(50)).is_err());
-            // a later write does not hold the read up
+            // a later write does not delay the read
             let _later = writes.begin(key.clone(), 15..16);
             drop(first);
             ends.recv_timeout(Duration::from_secs(20)).unwrap();

@@ -1,4 +1,4 @@
-//! What an open file has to answer for: arrays that were written through it and are not stored yet.
+//! The record of an open file: the arrays that were written through it and are not stored yet.
 //!
 //! Invariant: if bytes that were written through a file are lost, every flush and fsync of the file fails from then on,
 //! until its release. The close of a duplicate by a child process must not swallow the error.
@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 /// The writes through one open file.
 #[derive(Default)]
 pub struct WriteRecord {
-    /// Protects the list: arrays that were written since everything was last stored, each with its count of losses before.
+    /// Protects the list: the arrays written since everything was last stored, each with its count of losses before.
     written: Mutex<Vec<(Arc<Array>, u64)>>,
     lost: OnceLock<Error>,
 }
@@ -25,7 +25,7 @@ impl WriteRecord {
         }
     }
 
-    /// What a flush or fsync of the file returns, where storing has ended with `stored`.
+    /// Returns the result of a flush or fsync of the file, where `stored` is the result of storing.
     pub fn answer(&self, stored: Result<()>) -> Result<()> {
         let mut written = lock(&self.written);
         if let Some((array, _)) = written.iter().find(|(array, before)| array.losses() > *before) {
@@ -53,7 +53,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loss_is_told_at_each_flush_of_the_files_that_wrote() {
+    fn each_flush_of_a_file_that_wrote_reports_a_loss() {
         let (array, [early, writer, other]) = (array(), [(); 3].map(|()| WriteRecord::default()));
         early.add(&array, array.losses());
         assert!(early.answer(Ok(())).is_ok(), "all is stored");

@@ -1,4 +1,4 @@
-//! What the nodes of the tree grant: no more than every stored file that they are made of.
+//! Permissions of nodes: a node grants no more than every stored file that it is made of.
 
 use super::{Node, Tree, stale};
 use crate::array::Array;
@@ -7,24 +7,24 @@ use crate::error::{Kind, Result};
 use crate::store::{Key, Permissions, Stat, both};
 use crate::zarr::metadata::{ZARRAY, ZGROUP};
 
-/// Who is told of a node's extended attributes. The kernel lets those who may read a node read the attribute of a name that
-/// they know, but everyone list the names.
+/// The users to whom a node's extended attributes are shown. The kernel lets readers of the node read an attribute by
+/// its name, but lets all users list the names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Audience {
     /// The owner of the mount, or root.
     Owner,
-    /// Those who may read the node.
+    /// The users that may read the node.
     Readers,
     /// All users.
     Everyone,
 }
 
-/// What the levels between an array and one of its chunks grant, kept while a listing goes from chunk to chunk.
+/// The permissions of the levels between an array and one of its chunks, cached during a listing.
 #[derive(Default)]
 pub(super) struct ChunkLevels(Option<(Key, Option<Permissions>)>);
 
-/// What an array's flat bytes grant. Its document and its directory stand for its chunks: `stat` must not take longer for
-/// a larger array.
+/// Returns the permissions of an array's flat bytes. Its document and its directory stand for its chunks, because `stat`
+/// must not take longer for a larger array.
 pub(super) fn of_flat(document: Option<&Stat>, directory: &Stat) -> Option<Permissions> {
     both(document.and_then(|stat| stat.permissions), directory.permissions.map(Permissions::inside))
 }
@@ -35,7 +35,7 @@ impl Tree {
         Ok(stat.and_then(|stat| stat.permissions))
     }
 
-    /// What a document grants. One that can't be looked at, such as a link out of the store, tells nothing to anyone.
+    /// Returns the permissions of a document. A document without a stat, such as a link out of the store, grants nothing.
     fn permissions_of_document(&self, key: &Key) -> Result<Option<Permissions>> {
         match self.permissions(key) {
             Err(e) if e.kind() != Kind::System(libc::EIO) => Ok(Some(Permissions::OWNER_ONLY)),
@@ -43,8 +43,8 @@ impl Tree {
         }
     }
 
-    /// What the documents of the groups and arrays at these keys grant together, and the arrays' chunks. Of a store
-    /// without modes only the first key is looked at.
+    /// Returns what all documents and chunks of the groups and arrays at these keys grant. In a store without modes only
+    /// the first key is looked up.
     pub(super) fn permissions_of_all<'a>(&self, keys: impl Iterator<Item = &'a Key>) -> Result<Option<Permissions>> {
         let mut granted = None;
         for key in keys {
@@ -64,7 +64,7 @@ impl Tree {
         Ok(granted)
     }
 
-    /// Returns `stat`, of the chunk at the key `chunk`, granting no more than the directories between the array and it.
+    /// Restricts `stat`, of the chunk at the key `chunk`, to what the directories between the array and the chunk grant.
     pub(super) fn below_levels(&self, array: &Array, chunk: &Key, stat: Stat, known: &mut ChunkLevels) -> Stat {
         let parent = chunk.parent();
         if parent == *array.key() || stat.permissions.is_none() {
@@ -87,13 +87,13 @@ impl Tree {
         stat.restricted(granted)
     }
 
-    /// Whether `audience` may read the document at a key, whose content is told with the extended attributes of `node`.
+    /// Returns whether `audience` may read a document whose content is part of the extended attributes of `node`.
     pub(super) fn may_tell(&self, audience: Audience, node: &Node, document: &Key) -> Result<bool> {
         let Some(of_document) = self.permissions_of_document(document)? else { return Ok(true) };
         let readers = match (audience, node) {
             (Audience::Owner, _) => return Ok(true),
             (Audience::Everyone, _) => Some(Permissions::EVERYONE),
-            // these grant no more than the documents
+            // headers grant no more than the documents
             (Audience::Readers, Node::Header(..) | Node::Dataset(_)) => return Ok(true),
             (Audience::Readers, Node::Chunk(key, name)) => {
                 let (array, chunk) = self.chunk(key, name)?;

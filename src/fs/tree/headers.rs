@@ -1,4 +1,4 @@
-//! Headers and containers in the tree: which of them an array or a group shows, and what they are, kept for a moment.
+//! Headers and containers in the tree: which of them an array or a group shows, and their content, cached for a moment.
 
 use super::{Attributes, Node, Tree, stale};
 use crate::array::Array;
@@ -11,13 +11,13 @@ use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
-/// How long a description is taken as it was, where no file is opened: a listing asks for it once for each header.
+/// How long a description is reused, where no file is opened: a listing needs it once for each header.
 const KEPT: Duration = Duration::from_secs(1);
 
 /// Which headers and containers are shown.
 #[derive(Clone, Debug, Default)]
 pub struct Headers {
-    /// Those of arrays.
+    /// The formats shown of arrays, in the order in which they are listed.
     pub formats: Vec<Format>,
     /// Whether each group shows itself as a netCDF file.
     pub dataset: bool,
@@ -34,10 +34,10 @@ impl Reclaim for KnownHeaders {
     }
 }
 
-/// A group as a netCDF file, when something in it changed last, and what the stored files grant that it is made of.
+/// A group as a netCDF file, its modification time, and the permissions of the stored files that it is made of.
 type Dataset = (Arc<Composite>, SystemTime, Option<Permissions>);
 
-/// What was made a moment ago.
+/// Descriptions and containers that were made a moment ago.
 pub(super) struct KnownHeaders {
     /// Protects the map alone.
     described: Mutex<LruCache<Key, (Instant, Arc<Described>)>>,
@@ -51,7 +51,7 @@ impl KnownHeaders {
         KnownHeaders { described: Mutex::new(LruCache::new(FEW)), datasets: Mutex::new(LruCache::new(FEW)) }
     }
 
-    /// A document was changed.
+    /// Forgets everything, because a document was changed.
     pub(super) fn clear(&self) {
         lock(&self.described).clear();
         lock(&self.datasets).clear();
@@ -59,20 +59,20 @@ impl KnownHeaders {
 }
 
 impl Tree {
-    /// The same tree, showing these.
+    /// Returns the same tree with these headers.
     pub fn with_headers(self, headers: Headers) -> Self {
         Tree { headers, ..self }
     }
 
-    /// Those shown of an array, in the order in which they are listed.
+    /// Returns the formats shown of an array, in the order in which they are listed.
     pub(super) fn formats<'a>(&'a self, array: &'a Array) -> impl Iterator<Item = Format> + 'a {
         let sound = super::has_flat(array);
         let fits = move |format: &Format| sound && format.fits(array.metadata());
         self.headers.formats.iter().copied().filter(fits).filter(move |format| self.tells(*format, array))
     }
 
-    /// Whether a format that fits an array can say truly what it is. Where that can't be found out now the file is shown:
-    /// opening it tells why.
+    /// Returns whether a format that fits an array can describe it truthfully. If the description fails the file is shown,
+    /// and opening it reports why.
     fn tells(&self, format: Format, array: &Array) -> bool {
         if format != Format::Grads {
             return true;
@@ -92,18 +92,18 @@ impl Tree {
         self.headers.formats.contains(&Format::Grads) && self.hierarchy.cached_array(key).is_some_and(fits)
     }
 
-    /// The header or container of this name that is shown of an array.
+    /// Returns the format of the header or container with this name, if the array shows it.
     pub(super) fn format(&self, array: &Array, name: &str) -> Option<Format> {
         let format = Format::of_name(name)?;
         self.formats(array).find(|shown| *shown == format)
     }
 
-    /// True if the group at `key` shows itself as a netCDF file.
+    /// Returns whether the group at `key` shows itself as a netCDF file.
     pub(super) fn shows_dataset(&self, key: &Key) -> bool {
         self.headers.dataset && !self.is_level(key)
     }
 
-    /// True for names that come and go with their directory, and hold nothing of their own.
+    /// Returns whether a name exists as long as its directory and holds nothing of its own.
     pub fn comes_with(&self, directory: &Key, name: &str) -> bool {
         match self.array(directory) {
             Ok(array) => self.format(&array, name).is_some(),
@@ -111,13 +111,13 @@ impl Tree {
         }
     }
 
-    /// True for a name that some directory shows as a header or container.
+    /// Returns whether any directory may show this name as a header or container.
     pub fn is_header_name(&self, name: &str) -> bool {
         Format::of_name(name).is_some_and(|format| self.headers.formats.contains(&format))
             || name == DATASET && self.headers.dataset
     }
 
-    /// The content of a header or container node as it is now.
+    /// Returns the present content of a header or container.
     pub fn composite(&self, node: &Node) -> Result<Arc<Composite>> {
         self.composite_not_older(node, Duration::ZERO)
     }
@@ -127,7 +127,7 @@ impl Tree {
             Node::Header(key, format) => {
                 let array = self.array(key)?;
                 let described = match format {
-                    // no geometry in it
+                    // it holds no geometry
                     Format::Npy => Arc::new(Described::of_metadata(key, array.metadata())),
                     _ => self.described(&array, age)?,
                 };
@@ -164,7 +164,7 @@ impl Tree {
         Ok(dataset)
     }
 
-    /// When a group or one of the arrays in its file was changed last.
+    /// Returns when a group or one of the arrays in its file was changed last.
     fn newest(&self, key: &Key, file: &Composite) -> Result<SystemTime> {
         let modified = |key: &Key| {
             let stat = self.hierarchy.store().stat(key).map_err(|e| e.context(key))?;
@@ -181,9 +181,9 @@ impl Tree {
         Ok(newest)
     }
 
-    /// What `stat` tells of a header or container: the array's own times, and of what it takes only what is not the
-    /// array's, or `du` would count that twice.
-    pub(super) fn of_composite(&self, node: &Node) -> Result<Attributes> {
+    /// Returns the attributes of a header or container. Its time is the array's; its stored size leaves the array's bytes
+    /// out, because `du` would count them twice.
+    pub(super) fn composite_attributes(&self, node: &Node) -> Result<Attributes> {
         let (file, modified, permissions) = match node {
             Node::Dataset(key) => self.dataset(key, KEPT)?,
             Node::Header(key, _) => {
@@ -195,6 +195,6 @@ impl Tree {
             _ => return Err(stale()),
         };
         let own: u64 = file.parts().iter().filter(|p| p.content.is_own()).map(|p| p.len).sum();
-        Ok(self.plain(node, file.size(), own.div_ceil(512).max(1), modified, permissions))
+        Ok(self.made(node, file.size(), own.div_ceil(512).max(1), modified, permissions))
     }
 }

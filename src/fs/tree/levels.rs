@@ -1,6 +1,6 @@
 //! Levels of chunk keys: the directories of an array whose separator is `/`. The mount shows chunks as `0.0` and says so
-//! in `.zarray`, but a program that has made the array itself, or copies one, goes by what it knows, and writes `0/0`.
-//! So levels are there by name, never listed, and what is a chunk's name below one is the chunk.
+//! in `.zarray`, but a program that has created the array itself, or copies one, writes `0/0`. So levels exist by name,
+//! are never listed, and a chunk's name below a level is the chunk.
 
 use super::{Node, Tree};
 use crate::array::hierarchy::StoredNode;
@@ -12,7 +12,7 @@ use crate::zarr::metadata::Separator;
 use std::sync::Arc;
 
 impl Tree {
-    /// The directory and the name that `name` in `parent` stands for: of a chunk below a level, its array's and its own.
+    /// Returns the directory and the name that `name` in `parent` stands for: below a level, the array and the chunk.
     pub fn canonical(&self, parent: Arc<Node>, name: &str) -> (Arc<Node>, String) {
         let chunk = match &*parent {
             Node::Directory(key) => self.array_of_level(key).and_then(|array| chunk_below(&array, key, name)),
@@ -24,7 +24,7 @@ impl Tree {
         }
     }
 
-    /// The array that `key` is a level of.
+    /// Returns the array that `key` is a level of.
     fn array_of_level(&self, key: &Key) -> Option<Arc<Array>> {
         let mut above = key.clone();
         while parse_index(above.name()).is_some() {
@@ -36,12 +36,12 @@ impl Tree {
         None
     }
 
-    /// True if `key` is a level of an array.
+    /// Returns whether `key` is a level of an array.
     pub fn is_level(&self, key: &Key) -> bool {
         self.array_of_level(key).is_some()
     }
 
-    /// Makes the directory `key` if it is a level of an array; false if it isn't.
+    /// Creates the directory `key` if it is a level of an array. Returns whether it is one.
     pub fn make_level(&self, key: &Key) -> Result<bool> {
         if !self.is_level(key) {
             return Ok(false);
@@ -50,7 +50,7 @@ impl Tree {
     }
 }
 
-/// True if keys of the array's chunks are below `key`.
+/// Returns whether `key` is a level of the array: keys of its chunks are below.
 pub(super) fn is_level(array: &Array, key: &Key) -> bool {
     let Some(path) = key.relative_to(array.key()) else { return false };
     let is_index = |name: &str| parse_index(name).is_some();
@@ -59,7 +59,7 @@ pub(super) fn is_level(array: &Array, key: &Key) -> bool {
         && path.as_str().split('/').count() < array.grid().dimensions()
 }
 
-/// The array's key, and the name in it of the chunk, or of what might be taken for one, that `name` below a level means.
+/// Returns the array's key and the chunk's name in the mount, or a name like one, that `name` below a level stands for.
 fn chunk_below(array: &Array, level: &Key, name: &str) -> Option<(Key, String)> {
     let indices = level.relative_to(array.key())?;
     let chunk = format!("{}.{name}", indices.as_str().replace('/', "."));

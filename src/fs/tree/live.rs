@@ -3,7 +3,8 @@
 //! Whatever takes such a path meanwhile gets another number. The kernel forgets names only when it is short of memory
 //! itself, so this module also tells which names it should be asked to forget. It knows nothing of the store.
 
-use super::{Node, ROOT_INODE, inode};
+use super::node::inode;
+use super::{Node, ROOT_INODE};
 use crate::store::Key;
 use crate::util::memory::lock;
 use std::collections::{HashMap, HashSet};
@@ -24,15 +25,15 @@ const NODE_BYTES: usize = 180;
 #[derive(Default)]
 pub struct LiveNodes {
     /// Protects the maps alone.
-    known: Mutex<Known>,
+    known: Mutex<KnownNodes>,
     /// Whether the kernel should be asked to forget names.
     is_crowded: AtomicBool,
 }
 
-struct Known {
+struct KnownNodes {
     nodes: HashMap<u64, Live>,
-    /// Numbers that are not what [`Node::inode`] says: of what was renamed, and of what came to a path whose number was
-    /// not free. By path, and whether it is a directory's.
+    /// Numbers that differ from [`Node::inode`]: of nodes that were renamed, or that came to a path whose number was
+    /// taken. By path, and whether it is a directory's.
     numbers: HashMap<(bool, Key), u64>,
     /// Bytes that the nodes take.
     bytes: usize,
@@ -43,7 +44,7 @@ struct Known {
 }
 
 struct Live {
-    /// `None` once it was removed.
+    /// `None` once the node was removed.
     node: Option<Arc<Node>>,
     /// Lookups that the kernel has not taken back.
     lookups: u64,
@@ -51,10 +52,10 @@ struct Live {
     used: u64,
 }
 
-impl Default for Known {
+impl Default for KnownNodes {
     fn default() -> Self {
         let (nodes, numbers) = Default::default();
-        Known { nodes, numbers, bytes: 0, threshold: LIMIT, clock: 0 }
+        KnownNodes { nodes, numbers, bytes: 0, threshold: LIMIT, clock: 0 }
     }
 }
 
@@ -69,7 +70,7 @@ impl LiveNodes {
         live.node.clone()
     }
 
-    /// Returns the number that `node` has, or would get.
+    /// Returns the number that `node` has, or would get at a lookup.
     pub fn number(&self, node: &Node) -> u64 {
         lock(&self.known).number(node)
     }
@@ -146,7 +147,7 @@ impl LiveNodes {
         names
     }
 
-    /// `node` was removed, and what was below it.
+    /// Records that `node` and everything below it were removed.
     pub fn removed(&self, node: &Node) {
         let mut known = lock(&self.known);
         for number in known.at_and_below(node) {
@@ -154,7 +155,7 @@ impl LiveNodes {
         }
     }
 
-    /// `node` now is `to`, in place of what was there, and what was below it is below that.
+    /// Records that `node` was renamed to `to`, with everything below it, in place of what was there.
     pub fn renamed(&self, node: &Node, to: &Node) {
         let mut known = lock(&self.known);
         let moved = known.at_and_below(node);
@@ -173,15 +174,15 @@ impl LiveNodes {
         }
     }
 
-    /// How many there are.
+    /// Returns the number of nodes.
     pub fn len(&self) -> usize {
         lock(&self.known).nodes.len()
     }
 }
 
-impl Known {
+impl KnownNodes {
     fn number(&self, node: &Node) -> u64 {
-        let (home, at) = (node.inode(), place(node));
+        let (own, at) = (node.inode(), place(node));
         if let Some(number) = self.numbers.get(&at) {
             return *number;
         }
@@ -190,10 +191,10 @@ impl Known {
             Some(live) => live.node.as_deref().is_some_and(|there| place(there) == at),
         };
         let others = (1u64..).map(|n| inode(at.0, &format!("{}\0{n}", at.1.as_str())));
-        std::iter::once(home).chain(others).find(is_free).unwrap_or(home)
+        std::iter::once(own).chain(others).find(is_free).unwrap_or(own)
     }
 
-    /// The numbers of `node` and, if it is a directory, of everything known below it.
+    /// Returns the numbers of `node` and, if it is a directory, of everything known below it.
     fn at_and_below(&self, node: &Node) -> Vec<u64> {
         if !node.is_directory() {
             let number = self.number(node);
@@ -244,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_renamed_keeps_its_number_and_what_comes_after_it_gets_another() {
+    fn a_renamed_file_keeps_its_number_and_its_successor_gets_another() {
         let live = LiveNodes::default();
         let (new, old) = (live.remember(value("index.lock")), live.remember(value("index")));
         live.renamed(&value("index.lock"), &value("index"));
@@ -255,7 +256,7 @@ mod tests {
         assert_eq!(live.get(next).as_deref(), Some(&value("index.lock")));
         live.renamed(&value("index.lock"), &value("index"));
         assert_eq!((live.get(next).as_deref(), live.get(new)), (Some(&value("index")), None));
-        // once the kernel has forgotten all, numbers are as in every mount
+        // once the kernel has forgotten all names, numbers are as in every mount
         for number in [new, old, next] {
             live.forget(number, 1);
         }
@@ -265,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_removed_is_known_by_its_number_no_more() {
+    fn a_removed_file_loses_its_node() {
         let live = LiveNodes::default();
         let first = live.remember(value("a"));
         assert_eq!(live.remember(value("a")), first);
@@ -280,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_below_a_directory_goes_with_it() {
+    fn files_below_a_directory_are_renamed_and_removed_with_it() {
         let live = LiveNodes::default();
         let flat = |path: &str| Node::Flat(Key::normalize(path).unwrap());
         let [a, x, aa] = [directory("g/a"), flat("g/a"), value("g/aa")].map(|n| live.remember(n));

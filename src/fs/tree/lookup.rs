@@ -1,5 +1,5 @@
-//! What a name is in its directory: of one that is looked up, and of many that are listed, each with what `stat` tells.
-//! Most names take one look at one key of the store; the rest go the long way.
+//! What a name in a directory is: of a name that is looked up, and of many names that are listed, each with its
+//! attributes. Most names need one stat of one key; the others need the rules of their directory.
 
 use super::access::ChunkLevels;
 use super::levels::is_level;
@@ -16,7 +16,7 @@ use std::time::SystemTime;
 
 /// What a directory is while names are looked up in it.
 pub enum DirectoryKind {
-    /// An array, or None for a damaged one.
+    /// An array; `None` if it is damaged.
     Array(Key, Option<Arc<Array>>),
     /// A group.
     Group(Key),
@@ -24,18 +24,18 @@ pub enum DirectoryKind {
     Control,
 }
 
-/// A name of a listing, and what a lookup would have found.
+/// A listed name, with what a lookup would have found.
 pub struct ListedNode {
-    /// What it is.
+    /// The node.
     pub node: Node,
-    /// As `stat` tells them.
+    /// Its attributes.
     pub attributes: Attributes,
-    /// False if the name must be looked up before it is used: looking at it failed.
+    /// Whether the name was found; if `false` an error occurred, and the name must be looked up before it is used.
     pub sound: bool,
 }
 
 impl Tree {
-    /// What the directory `node` is now.
+    /// Returns what the directory `node` is now.
     pub fn directory(&self, node: &Node) -> Result<DirectoryKind> {
         match node {
             Node::Directory(key) => match self.hierarchy.find(key)? {
@@ -49,24 +49,24 @@ impl Tree {
         }
     }
 
-    /// What `name` is in the directory `parent`, and what `stat` tells of it; None if there is no such name.
+    /// Looks up `name` in the directory `parent`, with its attributes. Returns `None` if there is no such name.
     pub fn lookup(&self, parent: &Node, name: &str) -> Result<Option<(Node, Attributes)>> {
-        let level = self.directory(parent)?;
-        if let Some(key) = telling_key(&level, name) {
+        let directory = self.directory(parent)?;
+        if let Some(key) = telling_key(&directory, name) {
             let stat = self.hierarchy.store().stat(&key).map_err(|e| e.context(&key))?;
-            return Ok(stat.map(|stat| self.told(&level, name, &key, stat, &mut ChunkLevels::default())));
+            return Ok(stat.map(|stat| self.node_of_stat(&directory, name, &key, stat, &mut ChunkLevels::default())));
         }
-        match self.find_by_level(&level, name) {
-            // it went away since
+        match self.lookup_by_rules(&directory, name) {
+            // the file was removed meanwhile
             Err(e) if e.errno() == libc::ESTALE => Ok(None),
             found => found,
         }
     }
 
-    /// What `name` is in a directory; None if there is no such name. Of a chunk only the name is looked at: its
-    /// attributes tell whether it is there.
-    pub(super) fn lookup_in(&self, level: &DirectoryKind, name: &str) -> Result<Option<Node>> {
-        match level {
+    /// Looks up `name` in a directory. The name of a chunk is accepted if it lies in the grid; only the attributes tell
+    /// whether the chunk is stored.
+    pub(super) fn lookup_in(&self, directory: &DirectoryKind, name: &str) -> Result<Option<Node>> {
+        match directory {
             DirectoryKind::Array(key, array) => self.lookup_in_array(key, array.as_deref(), name),
             DirectoryKind::Group(key) => self.lookup_in_group(key, name),
             DirectoryKind::Control => Ok(ControlFile::ALL.into_iter().find(|f| f.name() == name).map(Node::Control)),
@@ -74,7 +74,7 @@ impl Tree {
     }
 
     fn lookup_in_group(&self, key: &Key, name: &str) -> Result<Option<Node>> {
-        let metadata = |file| Ok(self.known_document(key, file)?.map(|_| Node::Metadata(key.clone(), file)));
+        let metadata = |file| Ok(self.document_stat(key, file)?.map(|_| Node::Metadata(key.clone(), file)));
         match name {
             ZGROUP => return metadata(MetadataFile::Group),
             ZATTRS => return metadata(MetadataFile::Attributes),
@@ -88,17 +88,12 @@ impl Tree {
         Ok(stat.map(|stat| group_node(below, stat.kind)))
     }
 
-    /// `array` is None for a damaged one.
+    /// Looks up a name in an array's directory; `array` is `None` if the array is damaged.
     fn lookup_in_array(&self, key: &Key, array: Option<&Array>, name: &str) -> Result<Option<Node>> {
+        let metadata = |file| Ok(self.document_stat(key, file)?.map(|_| Node::Metadata(key.clone(), file)));
         match name {
-            ZARRAY => {
-                let found = self.document(key, MetadataFile::Array)?;
-                return Ok(found.map(|_| Node::Metadata(key.clone(), MetadataFile::Array)));
-            }
-            ZATTRS => {
-                let found = self.known_document(key, MetadataFile::Attributes)?;
-                return Ok(found.map(|_| Node::Metadata(key.clone(), MetadataFile::Attributes)));
-            }
+            ZARRAY => return metadata(MetadataFile::Array),
+            ZATTRS => return metadata(MetadataFile::Attributes),
             CONTROL if key.is_root() => return Ok(Some(Node::ControlDirectory)),
             _ if is_hidden(array, name) => return Ok(None),
             FLAT if array.is_some_and(has_flat) => return Ok(Some(Node::Flat(key.clone()))),
@@ -128,36 +123,34 @@ impl Tree {
         })
     }
 
-    /// The node of a name whose [`telling_key`] holds `stat`, and its attributes.
-    fn told(
+    /// Returns the node of a name whose [`telling_key`] has the stat `stat`, and its attributes.
+    fn node_of_stat(
         &self,
-        level: &DirectoryKind,
+        directory: &DirectoryKind,
         name: &str,
         key: &Key,
         stat: Stat,
         levels: &mut ChunkLevels,
     ) -> (Node, Attributes) {
-        let node = match level {
+        let node = match directory {
             DirectoryKind::Array(key, _) => Node::Chunk(key.clone(), name.to_string()),
             DirectoryKind::Group(key) => group_node(key.join(name), stat.kind),
             DirectoryKind::Control => Node::ControlDirectory,
         };
-        let attributes = match (level, &node) {
+        let attributes = match (directory, &node) {
             (DirectoryKind::Array(_, Some(array)), _) => {
                 let stat = self.below_levels(array, key, stat, levels);
-                self.of_chunk(&node, array.grid().chunk_size() as u64, &stat)
+                self.chunk_attributes(&node, array.grid().chunk_size() as u64, &stat)
             }
-            (_, Node::Value(_)) => {
-                self.plain(&node, stat.size, stat.size.div_ceil(512), stat.modified, stat.permissions)
-            }
-            _ => self.plain(&node, 0, 0, stat.modified, stat.permissions),
+            (_, Node::Value(_)) => self.stored_attributes(&node, &stat),
+            _ => self.made(&node, 0, 0, stat.modified, stat.permissions),
         };
         (node, attributes)
     }
 
-    /// What lookups of names that were listed just now would find; None for one that is gone.
-    pub fn listed(&self, level: &DirectoryKind, names: &[Name]) -> Vec<Option<ListedNode>> {
-        let keys: Vec<Option<Key>> = names.iter().map(|name| telling_key(level, &name.name)).collect();
+    /// Returns what lookups of names that were listed just now would find; `None` for a name that was removed meanwhile.
+    pub fn listed(&self, directory: &DirectoryKind, names: &[Name]) -> Vec<Option<ListedNode>> {
+        let keys: Vec<Option<Key>> = names.iter().map(|name| telling_key(directory, &name.name)).collect();
         let mut stats = Vec::with_capacity(names.len());
         self.hierarchy.store().stat_many(&mut keys.iter().flatten().cloned(), &mut |stat| {
             stats.push(stat);
@@ -167,51 +160,51 @@ impl Tree {
         let mut found = |name: &Name, key: Option<Key>| match key {
             Some(key) => {
                 let stat = stats.next().transpose()?.flatten();
-                Ok(stat.map(|stat| self.told(level, &name.name, &key, stat, &mut levels)))
+                Ok(stat.map(|stat| self.node_of_stat(directory, &name.name, &key, stat, &mut levels)))
             }
-            None => self.find_by_level(level, &name.name),
+            None => self.lookup_by_rules(directory, &name.name),
         };
         let listed = names.iter().zip(keys).map(|(name, key)| match found(name, key) {
             Ok(found) => found.map(|(node, attributes)| ListedNode { node, attributes, sound: true }),
-            Err(_) => self.unsound(level, name),
+            Err(_) => self.unsound(directory, name),
         });
         listed.collect()
     }
 
-    /// Of `.` and `..` nobody wants more than the inode number.
+    /// Returns `.` or `..`; only the inode number is meaningful.
     pub fn dots(&self, name: &Name) -> ListedNode {
         let node = Node::Directory(Key::root());
-        let attributes = Attributes { inode: name.inode, ..self.plain(&node, 0, 0, self.started, None) };
+        let attributes = Attributes { inode: name.inode, ..self.made(&node, 0, 0, self.started, None) };
         ListedNode { node, attributes, sound: true }
     }
 
-    fn find_by_level(&self, level: &DirectoryKind, name: &str) -> Result<Option<(Node, Attributes)>> {
-        if let Some((key, file)) = metadata_file(level, name) {
-            // it is made once for both answers
-            let known = self.known_document(key, file)?;
+    /// Looks up a name by the rules of its directory, then its attributes.
+    fn lookup_by_rules(&self, directory: &DirectoryKind, name: &str) -> Result<Option<(Node, Attributes)>> {
+        if let Some((key, file)) = metadata_file(directory, name) {
+            // the document is generated once for both answers
             let node = Node::Metadata(key.clone(), file);
-            return Ok(known.map(|known| self.of_document(&node, &known)).map(|attributes| (node, attributes)));
+            let stat = self.document_stat(key, file)?;
+            return Ok(stat.map(|stat| self.stored_attributes(&node, &stat)).map(|attributes| (node, attributes)));
         }
-        let Some(node) = self.lookup_in(level, name)? else { return Ok(None) };
+        let Some(node) = self.lookup_in(directory, name)? else { return Ok(None) };
         let attributes = self.attributes_of_found(&node)?;
         Ok(Some((node, attributes)))
     }
 
-    /// A name that can't be looked at is listed all the same; whoever uses it is told why.
-    fn unsound(&self, level: &DirectoryKind, name: &Name) -> Option<ListedNode> {
-        let (key, size) = match level {
+    /// Returns the entry of a name whose lookup has failed. It is listed all the same; its use reports the error.
+    fn unsound(&self, directory: &DirectoryKind, name: &Name) -> Option<ListedNode> {
+        let (key, size) = match directory {
             DirectoryKind::Array(key, array) => (key, array.as_ref().map_or(0, |a| a.grid().chunk_size() as u64)),
             DirectoryKind::Group(key) => (key, 0),
             DirectoryKind::Control => return None,
         };
-        let node = match level {
-            DirectoryKind::Array(..) if telling_key(level, &name.name).is_some() => {
-                Node::Chunk(key.clone(), name.name.clone())
-            }
-            _ if name.is_directory => Node::Directory(key.join(&name.name)),
-            _ => Node::Unreadable(key.join(&name.name)),
+        let is_chunk = matches!(directory, DirectoryKind::Array(..)) && telling_key(directory, &name.name).is_some();
+        let node = match is_chunk {
+            true => Node::Chunk(key.clone(), name.name.clone()),
+            false if name.is_directory => Node::Directory(key.join(&name.name)),
+            false => Node::Unreadable(key.join(&name.name)),
         };
-        let attributes = self.plain(&node, size, 0, SystemTime::UNIX_EPOCH, Some(Permissions::OWNER_ONLY));
+        let attributes = self.made(&node, size, 0, SystemTime::UNIX_EPOCH, Some(Permissions::OWNER_ONLY));
         Some(ListedNode { node, attributes, sound: false })
     }
 }
@@ -225,13 +218,13 @@ impl DirectoryKind {
             // coordinates are read for a header
             DirectoryKind::Array(..) => Format::of_name(name).is_some_and(|format| format != Format::Npy),
             DirectoryKind::Group(_) => name == ZMETADATA || name == DATASET,
-            _ => false,
+            DirectoryKind::Control => false,
         }
     }
 }
 
-/// The key that tells all of a name: of a chunk whose size the grid knows, and of what is no metadata in a group. None
-/// for the other names.
+/// Returns the key whose stat tells everything about a name: of a chunk whose size the grid knows, and of a name in a
+/// group that is no metadata. `None` for the other names.
 fn telling_key(level: &DirectoryKind, name: &str) -> Option<Key> {
     match level {
         DirectoryKind::Array(_, Some(array)) if !array.metadata().has_objects() => {
@@ -244,7 +237,7 @@ fn telling_key(level: &DirectoryKind, name: &str) -> Option<Key> {
     }
 }
 
-/// The metadata document that `name` is, and whose.
+/// Returns the metadata document that `name` is, and the key of its group or array.
 fn metadata_file<'a>(level: &'a DirectoryKind, name: &str) -> Option<(&'a Key, MetadataFile)> {
     let (key, files): (_, &[MetadataFile]) = match level {
         DirectoryKind::Array(key, _) => (key, &[MetadataFile::Array, MetadataFile::Attributes]),
@@ -256,7 +249,7 @@ fn metadata_file<'a>(level: &'a DirectoryKind, name: &str) -> Option<(&'a Key, M
     files.iter().find(|file| file.name() == name).map(|file| (key, *file))
 }
 
-/// What stands at a key below a group. Whether a directory is an array doesn't matter here.
+/// Returns the node of a key in a group. Whether a directory is an array does not matter here.
 fn group_node(key: Key, kind: EntryKind) -> Node {
     match kind {
         EntryKind::Prefix => Node::Directory(key),

@@ -1,6 +1,7 @@
-//! Which names a directory lists, streamed from the store. It looks at names, not at what they are.
+//! The names that a directory lists, streamed from the store. This module looks at names, not at what they are.
 
-use super::{CONTROL, ControlFile, FLAT, Name, NameStream, Node, Tree, has_flat, inode, is_hidden, stale};
+use super::node::inode;
+use super::{CONTROL, ControlFile, FLAT, Node, Tree, has_flat, is_hidden, stale};
 use crate::array::hierarchy::{MetadataFile, StoredNode};
 use crate::array::{Array, ArrayEntry};
 use crate::error::{Error, Result};
@@ -9,8 +10,22 @@ use crate::store::{EntryKind, Key};
 use crate::zarr::metadata::{Separator, ZMETADATA};
 use std::sync::Arc;
 
+/// A name in a directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Name {
+    /// The name without the path.
+    pub name: String,
+    /// See [`Node::inode`].
+    pub inode: u64,
+    /// Whether it is a directory, or else a regular file.
+    pub is_directory: bool,
+}
+
+/// The names in a directory.
+pub type NameStream = Box<dyn Iterator<Item = Result<Name>> + Send>;
+
 impl Tree {
-    /// The names in a directory: the fixed ones first, then what the store lists, streamed.
+    /// Returns the names in a directory: the fixed ones first, then what the store lists.
     pub fn names(&self, node: &Node) -> Result<NameStream> {
         match node {
             Node::Directory(key) if self.is_level(key) => Ok(Box::new(std::iter::empty())),
@@ -80,9 +95,9 @@ impl Tree {
         let mut names = Vec::new();
         for &file in files {
             let there = match file {
-                // listing must not take a walk over the hierarchy
+                // a listing must not read the whole hierarchy
                 MetadataFile::Consolidated => self.hierarchy.store().stat(&key.join(ZMETADATA))?.is_some(),
-                _ => self.known_document(key, file).is_ok_and(|d| d.is_some()),
+                _ => self.document_stat(key, file).is_ok_and(|d| d.is_some()),
             };
             if there {
                 names.push(name_at(key, file.name().to_string(), false));

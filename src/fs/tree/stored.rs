@@ -1,5 +1,5 @@
-//! What the store holds of an array: bytes for `du`, and the time of the newest chunk. It is told from a bounded number
-//! of names and chunks, since `stat` must not take longer for a larger array.
+//! The stored size of an array for `du`, and the time of its newest chunk. Both are estimated from a bounded number of
+//! names and chunks, because `stat` must not take longer for a larger array.
 
 use crate::array::{Array, ArrayEntry};
 use crate::store::Store;
@@ -9,53 +9,53 @@ use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
-/// Chunks whose size is asked for.
+/// Maximum number of chunks whose size is looked up.
 const CHUNKS: usize = 1024;
 
-/// Names looked at, chunks and strays alike.
+/// Maximum number of names listed, chunks and others alike.
 const NAMES: usize = 16_384;
 
-/// The same of a far store, which gives a thousand at a time: who lists the directory asks for all of them again.
-const NAMES_FAR: usize = 2_000;
+/// The same for a remote store, which lists a thousand names per request; a listing of the directory repeats them.
+const NAMES_REMOTE: usize = 2_000;
 
-/// How long an answer is taken as it was: one program often asks several times.
+/// How long an estimate is reused: one program often needs it several times.
 const KEPT: Duration = Duration::from_secs(1);
 
-/// What the store holds of an array.
+/// The stored size of an array.
 #[derive(Clone, Copy, Debug)]
-pub struct Stored {
-    /// Bytes: exact up to [`CHUNKS`] chunks; beyond that their mean times the number of chunks, or, where there are
-    /// more than [`NAMES`] names, [`NAMES_FAR`] of a far store, times the grid's.
+pub struct StoredSize {
+    /// Bytes: exact up to [`CHUNKS`] chunks; beyond that their mean times the number of stored chunks or, above
+    /// [`NAMES`] names ([`NAMES_REMOTE`] of a remote store), of chunks in the grid.
     pub bytes: u64,
-    /// The newest modification time of the chunks asked for.
+    /// The newest modification time of the chunks looked up.
     pub newest: SystemTime,
 }
 
-/// Answers given a moment ago, by array id.
+/// Recent estimates, by array id.
 pub struct StoredSizes {
     /// Protects the map alone.
-    kept: Mutex<LruCache<u64, (Instant, Stored)>>,
+    kept: Mutex<LruCache<u64, (Instant, StoredSize)>>,
 }
 
 impl StoredSizes {
-    /// None yet.
+    /// Starts without estimates.
     pub fn new() -> Self {
         const ARRAYS: NonZeroUsize = NonZeroUsize::new(1024).unwrap();
         StoredSizes { kept: Mutex::new(LruCache::new(ARRAYS)) }
     }
 
-    fn recent(&self, array: &Array) -> Option<Stored> {
+    fn recent(&self, array: &Array) -> Option<StoredSize> {
         lock(&self.kept).get(&array.id()).filter(|(at, _)| at.elapsed() < KEPT).map(|(_, stored)| *stored)
     }
 
-    /// True if the answer for `array` is at hand.
+    /// Returns whether there is a recent estimate for `array`.
     pub fn knows(&self, array: &Array) -> bool {
         self.recent(array).is_some()
     }
 
-    /// What the store holds of `array`. Never 0 bytes where a reader would get other bytes than zeros: to `tar` and
-    /// `cp` a file without blocks is all hole.
-    pub fn of(&self, store: &dyn Store, array: &Arc<Array>) -> Stored {
+    /// Returns the stored size of `array`. It is never 0 if the array reads as other bytes than zeros, because `tar` and
+    /// `cp` take a file without blocks for a hole.
+    pub fn of(&self, store: &dyn Store, array: &Arc<Array>) -> StoredSize {
         if let Some(stored) = self.recent(array) {
             return stored;
         }
@@ -68,15 +68,15 @@ impl StoredSizes {
     }
 }
 
-/// What can't be listed or looked at counts nothing here; whoever reads it is told.
-fn sample(store: &dyn Store, array: &Arc<Array>) -> Stored {
+/// Estimates the stored size. What cannot be listed or looked up does not count; reading it reports the error.
+fn sample(store: &dyn Store, array: &Arc<Array>) -> StoredSize {
     let (mut chunks, mut asked, mut names) = (0u64, 0u64, 0);
-    let mut stored = Stored { bytes: 0, newest: SystemTime::UNIX_EPOCH };
+    let mut stored = StoredSize { bytes: 0, newest: SystemTime::UNIX_EPOCH };
     if !array.lists_all() {
-        // nobody knows: what is called a hole would be copied as zeros
-        return Stored { bytes: array.size(), ..stored };
+        // unknown; a hole would be copied as zeros
+        return StoredSize { bytes: array.size(), ..stored };
     }
-    let most = if array.is_remote() { NAMES_FAR } else { NAMES };
+    let most = if array.is_remote() { NAMES_REMOTE } else { NAMES };
     let entries = array.entries().into_iter().flatten().take(most).inspect(|_| names += 1);
     let mut found = entries.filter_map(|entry| match entry {
         Ok(ArrayEntry::Chunk(chunk)) => Some(chunk),

@@ -1,5 +1,5 @@
-//! What a name would be that is about to be made or replaced: a chunk, a document, a plain key. It asks what its
-//! directory is, not what stands there.
+//! What a name becomes that is about to be created or replaced: a chunk, a document, a plain key. That follows from its
+//! directory, not from what exists.
 
 use super::{CONTROL, DirectoryKind, FLAT, Node, Tree, has_flat, is_hidden};
 use crate::array::hierarchy::MetadataFile;
@@ -10,7 +10,7 @@ use crate::zarr::grid::ChunkId;
 use crate::zarr::metadata::Separator;
 use std::sync::Arc;
 
-/// What a name would be.
+/// What a name becomes.
 pub enum Target {
     /// A chunk of the array's grid.
     Chunk(Arc<Array>, ChunkId),
@@ -23,8 +23,11 @@ pub enum Target {
 }
 
 impl Tree {
-    /// What `name` would be in the directory `parent`. EPERM for names of which there is only what the mount itself
-    /// shows, EINVAL for names that might be taken for chunks of the array and are none of its grid.
+    /// Returns what `name` becomes in the directory `parent`.
+    ///
+    /// # Errors
+    ///
+    /// EPERM for names that the mount itself provides; EINVAL for names that look like chunks and lie outside the grid.
     pub fn target(&self, parent: &Node, name: &str) -> Result<Target> {
         let level = self.directory(parent)?;
         let (key, array) = match &level {
@@ -63,7 +66,7 @@ fn in_array(array: &Arc<Array>, name: &str, path: Key) -> Result<Target> {
     }
 }
 
-/// True for names that programs give to files that will be moved onto chunks.
+/// Returns whether programs give this name to files that they will rename to chunks.
 pub(super) fn is_partial(name: &str) -> bool {
     name.ends_with(".partial")
 }

@@ -5,13 +5,13 @@ use crate::error::Result;
 use crate::store::Key;
 use crate::util::json;
 
-/// Linux's limits: bytes of a name, of a value, of a list of names.
+/// Linux's limits in bytes: of a name, of a value, of a list of names.
 const MAX_NAME: usize = 255;
 const MAX_VALUE: usize = 64 << 10;
 const MAX_LIST: usize = 64 << 10;
 
-/// The attributes of `node`. What the system's limits don't allow is left out, and so is what comes from a document that
-/// not all of `audience` may read.
+/// Returns the extended attributes of `node`. It leaves out what exceeds the system's limits, and what comes from a
+/// document that not all of `audience` may read.
 pub fn of(tree: &Tree, node: &Node, audience: Audience) -> Result<Vec<(String, Vec<u8>)>> {
     let mut list: Vec<(String, Vec<u8>)> = Vec::new();
     match node {
@@ -44,12 +44,12 @@ pub fn of(tree: &Tree, node: &Node, audience: Audience) -> Result<Vec<(String, V
     Ok(list)
 }
 
-/// User attributes; xarray's names of dimensions have one of their own.
+/// Adds the user attributes; the dimension names of xarray have an extended attribute of their own.
 fn attributes(tree: &Tree, key: &Key, list: &mut Vec<(String, Vec<u8>)>) -> Result<()> {
     let attributes = tree.hierarchy().attributes(key)?;
     let mut room = MAX_LIST;
     for (name, value) in &attributes {
-        // what no list or value of the system has room for is not even written
+        // a value beyond the system's limits is not even formatted
         let Some(text) = json::write_within(value, MAX_VALUE).map(String::into_bytes) else { continue };
         let Some(left) = room.checked_sub(name.len()) else { break };
         room = left;

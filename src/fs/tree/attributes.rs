@@ -1,0 +1,139 @@
+//! Attributes: sizes, times and permissions of nodes. They are looked up in the store, and never read a chunk, except one
+//! of objects, whose size only decoding tells.
+
+use super::access::{self, ChunkLevels};
+use super::node::{ControlFile, Node};
+use super::{Tree, stale};
+use crate::array::Array;
+use crate::cache::ChunkPart;
+use crate::error::Result;
+use crate::store::{Key, Permissions, Stat};
+use crate::zarr::grid::ChunkId;
+use std::time::SystemTime;
+
+/// Preferred size of a read, in bytes: large enough that the cost of a request does not matter.
+const BLOCK_SIZE: u32 = 1 << 20;
+/// The same for small files.
+const MIN_BLOCK_SIZE: u32 = 4096;
+
+/// The attributes of a node, as stat(2) returns them.
+#[derive(Clone, Debug)]
+pub struct Attributes {
+    /// See [`Node::inode`].
+    pub inode: u64,
+    /// Whether the node is a directory, or else a regular file.
+    pub is_directory: bool,
+    /// Size in bytes.
+    pub size: u64,
+    /// Stored size in units of 512 bytes.
+    pub blocks: u64,
+    /// Modification time of what is stored.
+    pub modified: SystemTime,
+    /// Preferred size of a read in bytes.
+    pub block_size: u32,
+    /// The permissions of the stored files that the node is made of; `None` if the store has no modes.
+    pub permissions: Option<Permissions>,
+    /// Whether the kernel may keep them for a second, where no file is opened: of directories only the times can change,
+    /// of chunks the times and the stored size.
+    pub lasting: bool,
+}
+
+impl Tree {
+    /// Returns the attributes of a node.
+    ///
+    /// # Errors
+    ///
+    /// ESTALE if the node is gone: the kernel then looks its path up again.
+    pub fn attributes(&self, node: &Node) -> Result<Attributes> {
+        if let Node::Value(key) | Node::Unreadable(key) = node {
+            self.check_plain(node, key)?;
+        }
+        self.attributes_of_found(node)
+    }
+
+    /// Does the same for a node that was looked up just now.
+    pub(super) fn attributes_of_found(&self, node: &Node) -> Result<Attributes> {
+        match node {
+            Node::Directory(key) | Node::Unreadable(key) => {
+                let stat = self.stat(key)?;
+                Ok(self.made(node, 0, 0, stat.modified, stat.permissions))
+            }
+            Node::Flat(key) => self.flat_attributes(node, key),
+            Node::Chunk(key, name) => {
+                let (array, chunk) = self.chunk(key, name)?;
+                let stat = array.stat_chunk(chunk)?.ok_or_else(stale)?;
+                let stat = self.below_levels(&array, &array.chunk_key(chunk), stat, &mut ChunkLevels::default());
+                let attributes = self.chunk_attributes(node, self.chunk_size(&array, chunk), &stat);
+                Ok(Attributes { lasting: !array.metadata().has_objects(), ..attributes })
+            }
+            Node::Header(..) | Node::Dataset(_) => self.composite_attributes(node),
+            Node::Metadata(key, file) => {
+                Ok(self.stored_attributes(node, &self.document_stat(key, *file)?.ok_or_else(stale)?))
+            }
+            Node::Value(key) => Ok(self.stored_attributes(node, &self.stat(key)?)),
+            // opening it stores what all users have written
+            Node::Control(ControlFile::Sync) => Ok(self.made(node, 0, 0, self.started, Some(Permissions::OWNER_ONLY))),
+            Node::ControlDirectory | Node::Control(_) => Ok(self.made(node, 0, 0, self.started, None)),
+        }
+    }
+
+    fn stat(&self, key: &Key) -> Result<Stat> {
+        self.hierarchy.store().stat(key).map_err(|e| e.context(key))?.ok_or_else(stale)
+    }
+
+    fn flat_attributes(&self, node: &Node, key: &Key) -> Result<Attributes> {
+        let array = self.array(key)?;
+        // the document is missing while the directory is being removed
+        let document = self.hierarchy.store().stat(&key.join(array.metadata_name())).map_err(|e| e.context(key))?;
+        let directory = self.stat(key)?;
+        let stored = self.stored_sizes.of(self.hierarchy.store(), &array);
+        // chunks that come, go or are replaced by a rename show in the directory's time
+        let modified = document.as_ref().map_or(directory.modified, |d| d.modified.max(directory.modified));
+        let modified = modified.max(stored.newest).max(array.written_at());
+        let permissions = access::of_flat(document.as_ref(), &directory);
+        Ok(self.made(node, array.size(), stored.bytes.div_ceil(512), modified, permissions))
+    }
+
+    /// Returns the size of a decoded chunk in bytes. One of objects has to be decoded; if that fails it shows as empty,
+    /// and opening it reports why.
+    fn chunk_size(&self, array: &Array, chunk: ChunkId) -> u64 {
+        if !array.metadata().has_objects() {
+            return array.grid().chunk_size() as u64;
+        }
+        let decoded = array.readable().and_then(|()| self.cache.get(array, chunk, ChunkPart::Whole));
+        decoded.ok().flatten().map_or(0, |decoded| decoded.bytes().len() as u64)
+    }
+
+    /// Returns the attributes of a file of `size` bytes that need not be stored as such. The caller sets the inode number.
+    pub fn file_attributes(&self, size: u64, modified: SystemTime, permissions: Option<Permissions>) -> Attributes {
+        let node = Node::Value(Key::root());
+        self.made(&node, size, size.div_ceil(512), modified, permissions)
+    }
+
+    /// Returns the attributes of a file that is shown as it is stored.
+    pub(super) fn stored_attributes(&self, node: &Node, stat: &Stat) -> Attributes {
+        self.made(node, stat.size, stat.size.div_ceil(512), stat.modified, stat.permissions)
+    }
+
+    /// Returns the attributes of a chunk of `size` decoded bytes.
+    pub(super) fn chunk_attributes(&self, node: &Node, size: u64, stat: &Stat) -> Attributes {
+        let attributes = self.made(node, size, stat.size.div_ceil(512), stat.modified, stat.permissions);
+        Attributes { lasting: true, ..attributes }
+    }
+
+    /// Puts attributes together.
+    pub(super) fn made(
+        &self,
+        node: &Node,
+        size: u64,
+        blocks: u64,
+        modified: SystemTime,
+        permissions: Option<Permissions>,
+    ) -> Attributes {
+        let is_directory = node.is_directory();
+        // programs allocate a buffer of this size also for a small file
+        let block_size = size.clamp(u64::from(MIN_BLOCK_SIZE), u64::from(BLOCK_SIZE)).next_power_of_two() as u32;
+        let inode = node.inode();
+        Attributes { inode, is_directory, size, blocks, modified, block_size, permissions, lasting: is_directory }
+    }
+}

@@ -1,0 +1,118 @@
+//! Nodes: what the files and directories of a mount are, and the inode numbers that their paths have.
+
+use super::ROOT_INODE;
+use super::{CONTROL, FLAT, SYNC};
+use crate::array::hierarchy::MetadataFile;
+use crate::export::{DATASET, Format};
+use crate::store::Key;
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+/// A file or directory of the mount.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Node {
+    /// The directory of a group or an array. Each request checks which it is, because one may become the other.
+    Directory(Key),
+    /// `data.raw` of the array at this key.
+    Flat(Key),
+    /// A header or container of the array at this key.
+    Header(Key, Format),
+    /// The group at this key as a netCDF file.
+    Dataset(Key),
+    /// A stored chunk of the array at this key, by its name in the mount; its number depends on the shape.
+    Chunk(Key, String),
+    /// A metadata document of the group or array at this key.
+    Metadata(Key, MetadataFile),
+    /// Any other key.
+    Value(Key),
+    /// A name that is listed but cannot be read: a FIFO, a chunk of a damaged array.
+    Unreadable(Key),
+    /// `.zarrfs`
+    ControlDirectory,
+    /// A file in `.zarrfs`.
+    Control(ControlFile),
+}
+
+/// The control files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ControlFile {
+    /// Lines of a name and a value.
+    Stats,
+    /// The same as one JSON object.
+    StatsJson,
+    /// See [`SYNC`].
+    Sync,
+}
+
+impl ControlFile {
+    /// All control files, in the order in which they are listed.
+    pub(super) const ALL: [ControlFile; 3] = [ControlFile::Stats, ControlFile::StatsJson, ControlFile::Sync];
+
+    /// Returns the name of the file.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            ControlFile::Stats => "stats",
+            ControlFile::StatsJson => "stats.json",
+            ControlFile::Sync => SYNC,
+        }
+    }
+}
+
+impl Node {
+    /// Returns whether the node is a directory.
+    pub fn is_directory(&self) -> bool {
+        matches!(self, Node::Directory(_) | Node::ControlDirectory)
+    }
+
+    /// Returns the path in the mount, without a leading slash.
+    pub fn path(&self) -> Key {
+        match self {
+            Node::Directory(key) | Node::Value(key) | Node::Unreadable(key) => key.clone(),
+            Node::Flat(key) => key.join(FLAT),
+            Node::Header(key, format) => key.join(format.name()),
+            Node::Dataset(key) => key.join(DATASET),
+            Node::Chunk(key, name) => key.join(name),
+            Node::Metadata(key, file) => key.join(file.name()),
+            Node::ControlDirectory => Key::root().join(CONTROL),
+            Node::Control(file) => Key::root().join(CONTROL).join(file.name()),
+        }
+    }
+
+    /// Returns the same node after the directory `from`, at or above it, was renamed to `to`.
+    pub(super) fn rebased(&self, from: &Key, to: &Key) -> Node {
+        let moved = |key: &Key| key.moved(from, to).unwrap_or_else(|| key.clone());
+        match self {
+            Node::Directory(key) => Node::Directory(moved(key)),
+            Node::Flat(key) => Node::Flat(moved(key)),
+            Node::Header(key, format) => Node::Header(moved(key), *format),
+            Node::Dataset(key) => Node::Dataset(moved(key)),
+            Node::Chunk(key, name) => Node::Chunk(moved(key), name.clone()),
+            Node::Metadata(key, file) => Node::Metadata(moved(key), *file),
+            Node::Value(key) => Node::Value(moved(key)),
+            Node::Unreadable(key) => Node::Unreadable(moved(key)),
+            Node::ControlDirectory | Node::Control(_) => self.clone(),
+        }
+    }
+
+    /// Returns the inode number: a function of the path, so that it is the same in every listing and every mount. Nodes
+    /// that were renamed, or took a path that the kernel still knows as another file, have the number that
+    /// [`Tree::inode`](super::Tree::inode) returns.
+    pub fn inode(&self) -> u64 {
+        inode(self.is_directory(), self.path().as_str())
+    }
+
+    /// Returns the inode number of the directory above.
+    pub fn parent_inode(&self) -> u64 {
+        inode(true, self.path().parent().as_str())
+    }
+}
+
+/// Returns the inode number of a path.
+pub(super) fn inode(directory: bool, path: &str) -> u64 {
+    if path.is_empty() {
+        return ROOT_INODE;
+    }
+    let mut hasher = DefaultHasher::new();
+    (directory, path).hash(&mut hasher);
+    // to FUSE, 0 means none and 1 is the root
+    hasher.finish().max(ROOT_INODE + 1)
+}
