@@ -15,7 +15,6 @@ mod load;
 mod ranges;
 mod readahead;
 mod room;
-mod seen;
 mod spill;
 mod turns;
 mod window;
@@ -24,11 +23,10 @@ mod written;
 pub use content::{ChunkPart, DecodedPart};
 pub use ranges::Ranges;
 pub use readahead::{PrefetchState, Prefetcher};
-pub use seen::VersionTag;
 pub use spill::SpillOptions;
 pub use written::Part;
 
-use crate::array::Array;
+use crate::array::{Array, Opening, ServedVersions, VersionTag};
 use crate::error::{Error, Result};
 use crate::stats::Stats;
 use crate::store::SubtreeLocks;
@@ -38,7 +36,6 @@ use buffers::Buffers;
 use content::{Answer, Content, Place, Slot};
 use lru::LruCache;
 use room::{Reservations, Stores};
-use seen::Seen;
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -47,12 +44,6 @@ use written::Written;
 
 /// What a slot costs beyond its chunk's bytes, roughly: so that a million missing chunks count, too.
 const SLOT_COST: usize = 256;
-
-/// Chunks that the store can be asked for while others wait: about a millisecond.
-const FEW_MARKS: usize = 1000;
-
-/// Chunks of a far store that it can be asked for while somebody waits for his file: as many as are asked for at once.
-const FEW_FAR_MARKS: usize = 64;
 
 /// The number of the array, and what of it.
 type SlotKey = (u64, Place);
@@ -86,7 +77,7 @@ pub struct Cache {
     state: Mutex<State>,
     /// A slot is no longer busy, or a reservation is returned.
     changed: Condvar,
-    seen: Seen,
+    served: ServedVersions,
     /// Held while a chunk is replaced in the store, by its key: two objects may stand for one array, if its metadata has
     /// changed, and both may have something to lay over the same chunk. It protects nothing else.
     replacing: SubtreeLocks,
@@ -115,7 +106,7 @@ impl Cache {
             buffers: Arc::default(),
             state: Mutex::new(state),
             changed: Condvar::new(),
-            seen: Seen::default(),
+            served: ServedVersions::default(),
             replacing: SubtreeLocks::default(),
             drops_empty: false,
             decoding: Turns::new(std::thread::available_parallelism().map_or(2, |n| n.get())),
@@ -166,7 +157,7 @@ impl Cache {
                     continue;
                 }
                 Some(Slot::Ready { content, epoch, ahead, .. }) => {
-                    let current = *epoch >= array.epoch();
+                    let current = array.freshness().is_current(*epoch);
                     if current && let Some(answer) = content.answer(want) {
                         self.count_hit(!counted, ahead);
                         return answer;
@@ -193,7 +184,7 @@ impl Cache {
     fn peek_place(&self, array: &Array, place: Place, want: ChunkPart) -> Option<Answer> {
         let mut state = self.lock();
         match state.slots.get_mut(&(array.id(), place)) {
-            Some(Slot::Ready { content, epoch, ahead, .. }) if *epoch >= array.epoch() => {
+            Some(Slot::Ready { content, epoch, ahead, .. }) if array.freshness().is_current(*epoch) => {
                 let answer = content.answer(want)?;
                 self.count_hit(true, ahead);
                 Some(answer)
@@ -202,9 +193,9 @@ impl Cache {
         }
     }
 
-    /// True if [`Cache::reopen`] has to ask the store for so many chunks that it takes long.
-    pub fn revalidation_may_block(&self, array: &Array) -> bool {
-        self.seen.count(array.id()) > if array.is_remote() { 0 } else { FEW_MARKS }
+    /// Returns which versions of chunks were served.
+    pub fn served(&self) -> &ServedVersions {
+        &self.served
     }
 
     /// Gets ready for the next load, if the last one found no buffer: to be called when nobody waits.
@@ -222,7 +213,9 @@ impl Cache {
         let (state, key) = (self.lock(), (array.id(), place));
         match state.slots.peek(&key) {
             _ if state.written.contains_key(&key) => true,
-            Some(Slot::Ready { content, epoch, .. }) => *epoch >= array.epoch() && content.answer(want).is_some(),
+            Some(Slot::Ready { content, epoch, .. }) => {
+                array.freshness().is_current(*epoch) && content.answer(want).is_some()
+            }
             _ => false,
         }
     }
@@ -242,13 +235,13 @@ impl Cache {
         }
         self.stats.misses.add(1);
         loop {
-            let epoch = array.epoch();
+            let epoch = array.freshness().opening();
             let read = array.read_plain(chunk, range.clone(), out).inspect_err(|e| self.failed(e))?;
             let mark = VersionTag::of(read.as_ref());
             self.stats.uninitialized.add(u64::from(read.is_none()));
             self.note(array, chunk, mark);
             // whoever opened the array meanwhile has not seen this mark
-            if array.epoch() == epoch {
+            if array.freshness().opening() == epoch {
                 return Ok(mark);
             }
         }
@@ -256,7 +249,7 @@ impl Cache {
 
     /// Remembers that bytes of a chunk were given.
     fn note(&self, array: &Array, chunk: ChunkId, mark: VersionTag) {
-        self.seen.note(array.id(), chunk, mark);
+        self.served.record(array.id(), chunk, mark);
     }
 
     fn failed(&self, e: &Error) {
@@ -288,7 +281,7 @@ impl Cache {
             _ if state.written.contains_key(&key) => return true,
             Some(Slot::Busy) => return true,
             Some(Slot::Ready { content, epoch, .. }) => {
-                let current = *epoch >= array.epoch();
+                let current = array.freshness().is_current(*epoch);
                 if current && content.answer(want).is_some() {
                     return true;
                 }
@@ -330,22 +323,6 @@ impl Cache {
         }
     }
 
-    /// Begins a new epoch of the array: what is read from now on is at least as new as this moment. True if nothing has
-    /// changed of what was read since the last call, so that whoever kept copies of it may go on using them: of a far
-    /// array only if that is soon found out. It takes the array's turn, see [`Array::opening`].
-    pub fn reopen(&self, array: &Array, _turn: &MutexGuard<()>) -> bool {
-        // in this order: whoever finds the old epoch has noted what it gives before the list is taken
-        array.begin_epoch();
-        let seen = self.seen.begin(array.id());
-        let is_soon_checked = |seen: &seen::Marks| !array.is_remote() || seen.count() <= FEW_FAR_MARKS;
-        let Some(seen) = seen.filter(is_soon_checked) else { return false };
-        let same = seen.is_current(array);
-        if same {
-            self.seen.put_back(array.id(), seen);
-        }
-        same
-    }
-
     /// Fills a slot that this thread has made busy; `known` is what it held, and whether that is of this epoch.
     fn fill(
         &self,
@@ -358,7 +335,7 @@ impl Cache {
         let place = slot.key.1;
         loop {
             // taken before the store is asked: an opening meanwhile makes the answer old
-            let epoch = array.epoch();
+            let epoch = array.freshness().opening();
             let current = known.take().filter(|(content, current)| *current || content.is_current(array, place));
             let (content, answer) = match current.map(|(content, _)| (content.answer(want), content)) {
                 Some((Some(answer), content)) => {
@@ -381,7 +358,7 @@ impl Cache {
                 _ => {}
             }
             // whoever opened the array meanwhile has not seen this mark
-            if array.epoch() == epoch {
+            if array.freshness().opening() == epoch {
                 slot.content = Some((content, epoch));
                 return answer;
             }
@@ -460,7 +437,7 @@ struct BusySlot<'a> {
     stores: u64,
     key: SlotKey,
     /// With the epoch it is of.
-    content: Option<(Content, u64)>,
+    content: Option<(Content, Opening)>,
     reserved: usize,
     ahead: bool,
 }
@@ -468,7 +445,7 @@ struct BusySlot<'a> {
 impl<'a> BusySlot<'a> {
     /// To be made while the cache's state is locked.
     fn new(cache: &'a Cache, array: &'a Array, key: SlotKey, reserved: usize, ahead: bool) -> Self {
-        BusySlot { cache, array, stores: array.stores(), key, content: None, reserved, ahead }
+        BusySlot { cache, array, stores: array.freshness().stores(), key, content: None, reserved, ahead }
     }
 
     /// Reserves memory for a load of `bytes` in all: drops the slots that were not used for longest, and waits while other
@@ -498,7 +475,7 @@ impl Drop for BusySlot<'_> {
     fn drop(&mut self) {
         let mut state = self.cache.lock();
         match self.content.take() {
-            Some((content, epoch)) if self.array.stores() == self.stores => {
+            Some((content, epoch)) if !self.array.freshness().has_stored_since(self.stores) => {
                 state.slots.put(self.key, Slot::Ready { content, epoch, ahead: self.ahead, spared: false });
             }
             // what was stored meanwhile may stand there already

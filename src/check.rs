@@ -176,7 +176,7 @@ impl Check<'_> {
             if let Some(e) = fault {
                 let fault =
                     if matches!(e.kind(), Kind::System(_)) { FindingKind::Unreadable } else { FindingKind::Chunk };
-                self.failed(fault, &array.chunk_key(chunk), &e);
+                self.failed(fault, &array.extent(chunk).key, &e);
             }
         }
         let examined = batch.len() as u64;

@@ -1,8 +1,8 @@
 //! The file system of one mount: names, open files and directories, in types of its own. It is tested without FUSE and
 //! must not know of it.
 
-use crate::array::Array;
-use crate::cache::{Cache, Prefetcher, SpillOptions, VersionTag};
+use crate::array::{Array, VersionTag};
+use crate::cache::{Cache, Prefetcher, SpillOptions};
 use crate::error::{Error, Kind, Result};
 use crate::fs::tree::{Attributes, Audience, Node, Tree};
 use crate::stats::Stats;

@@ -1,8 +1,9 @@
 //! Whether the store still holds the metadata document that an array was read from. Another program may replace, shrink
 //! or delete the array at any time.
 //!
-//! Invariant: no chunk is stored unless the document was looked at after the write-back was asked for. A chunk that was
-//! encoded for one document never replaces a chunk of another array, and no byte outside the shape reaches the store.
+//! Invariant: no chunk is stored unless the document was examined after the flush began, or less than [`MAX_AGE`] before a
+//! store that no flush asked for. A chunk that was encoded for one document never replaces a chunk of another array, and
+//! no byte outside the shape reaches the store.
 
 use super::Array;
 use crate::error::Result;
@@ -14,9 +15,9 @@ use std::ops::Range;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-/// How old a confirmation of a remote array may be while one flush stores many chunks: a request for each chunk would
+/// Maximum age of a confirmation of a remote array while one flush stores many chunks: a request for each chunk would
 /// double their number.
-const REMOTE_AGE: Duration = Duration::from_secs(1);
+const MAX_AGE: Duration = Duration::from_secs(1);
 
 /// Parses the bytes of a metadata document.
 pub type ParseDocument = Box<dyn Fn(&[u8]) -> Result<ArrayMetadata> + Send + Sync>;
@@ -26,84 +27,84 @@ pub struct Source {
     /// Keys where the document may be stored, the usual one first.
     keys: Vec<Key>,
     parse: ParseDocument,
-    /// Protects what the last look has found.
-    known: Mutex<Known>,
+    /// Protects the result of the last confirmation.
+    confirmed: Mutex<Confirmed>,
 }
 
-struct Known {
-    /// The version that was parsed last and describes the array.
+struct Confirmed {
+    /// The latest version that describes the array.
     version: Version,
     /// When the store was asked last.
     asked: Option<Instant>,
-    /// The shape in the store, where it is another one.
+    /// The shape in the store, if it differs from the array's.
     shape: Option<Vec<u64>>,
 }
 
 impl Source {
-    /// The document of `version`, which is stored under one of `keys`.
+    /// Returns the document of `version`, which is stored under one of `keys`.
     pub fn new(keys: Vec<Key>, parse: ParseDocument, version: Version) -> Self {
-        Source { keys, parse, known: Mutex::new(Known { version, asked: None, shape: None }) }
+        Source { keys, parse, confirmed: Mutex::new(Confirmed { version, asked: None, shape: None }) }
     }
 }
 
 impl Array {
-    /// Adds the document that the array was read from. Without one, [`Array::confirm`] has nothing to look at.
+    /// Adds the document that the array was read from. Without one, [`Array::confirm`] does nothing.
     pub fn with_source(self, source: Source) -> Self {
         Array { source: Some(source), ..self }
     }
 
-    /// Asks the store whether the array still stands: afterwards [`Array::is_replaced`] and [`Array::outside`] tell.
-    /// With `batch`, a look that is a moment old is good enough for a remote array.
+    /// Asks the store whether the array still stands. Afterwards [`Freshness::is_replaced`](super::Freshness::is_replaced)
+    /// and [`Array::outside`] have the answer. With `batch`, a recent confirmation of a remote array suffices.
     ///
     /// # Errors
     ///
-    /// Fails if the store does not answer, or the document can't be read now; then nothing may be stored.
+    /// Fails if the store does not answer, or if the document cannot be parsed now. Then nothing may be stored.
     pub fn confirm(&self, batch: bool) -> Result<()> {
         let Some(source) = &self.source else { return Ok(()) };
-        let is_fresh = |known: &Known| known.asked.is_some_and(|asked| asked.elapsed() < REMOTE_AGE);
-        if self.is_replaced() || batch && self.is_remote() && is_fresh(&lock(&source.known)) {
+        let is_recent = |last: &Confirmed| last.asked.is_some_and(|asked| asked.elapsed() < MAX_AGE);
+        if self.freshness.is_replaced() || batch && self.is_remote() && is_recent(&lock(&source.confirmed)) {
             return Ok(());
         }
         let asked = Instant::now();
-        match self.changed_document(source)? {
-            Document::Same => lock(&source.known).asked = Some(asked),
-            Document::Other(version, metadata) if self.is_as_in(&metadata) => {
+        match self.stored_document(source)? {
+            Document::Same => lock(&source.confirmed).asked = Some(asked),
+            Document::Other(version, metadata) if self.is_described_by(&metadata) => {
                 let shape = (metadata.shape != self.metadata.shape).then_some(metadata.shape);
                 if shape.is_some() {
-                    self.supersede();
+                    self.freshness.supersede();
                 }
-                *lock(&source.known) = Known { version, asked: Some(asked), shape };
+                *lock(&source.confirmed) = Confirmed { version, asked: Some(asked), shape };
             }
-            Document::Other(..) | Document::Gone => self.replace(),
+            Document::Other(..) | Document::Gone => self.freshness.replace(),
         }
         Ok(())
     }
 
-    fn changed_document(&self, source: &Source) -> Result<Document> {
+    fn stored_document(&self, source: &Source) -> Result<Document> {
         for key in &source.keys {
             self.store.forget(key);
             let Some(stat) = self.store.stat(key).map_err(|e| e.context(key))? else { continue };
-            if lock(&source.known).version == stat.version {
+            if lock(&source.confirmed).version == stat.version {
                 return Ok(Document::Same);
             }
             let read = get_counted(&*self.store, key, MAX_DOCUMENT).map_err(|e| e.context(key))?;
             let Some(Counted { bytes, stat, .. }) = read else { continue };
-            // another program may be writing it in place: what was written waits until it is whole
+            // another program may be writing it in place: written bytes wait until it can be parsed
             let metadata = (source.parse)(&bytes).map_err(|e| e.context(key))?;
             return Ok(Document::Other(stat.version, Box::new(metadata)));
         }
         Ok(Document::Gone)
     }
 
-    /// True if `metadata` describes the same array, perhaps with another shape.
-    fn is_as_in(&self, metadata: &ArrayMetadata) -> bool {
+    /// Returns whether `metadata` describes this array, except for the shape.
+    fn is_described_by(&self, metadata: &ArrayMetadata) -> bool {
         self.metadata.encodes_like(metadata) && metadata.separator.is_none_or(|separator| separator == self.separator())
     }
 
-    /// The bytes of a chunk, C layout, that belong to this array and no longer to the one in the store, as of the last
-    /// [`Array::confirm`]: another program has made it smaller.
+    /// Returns the bytes of a chunk, C layout, that belong to this array and, as of the last [`Array::confirm`], not to the
+    /// array in the store, because another program has made it smaller.
     pub fn outside(&self, chunk: ChunkId) -> Vec<Range<usize>> {
-        let shape = self.source.as_ref().and_then(|source| lock(&source.known).shape.clone());
+        let shape = self.source.as_ref().and_then(|source| lock(&source.confirmed).shape.clone());
         let Some(shape) = shape else { return Vec::new() };
         let smaller: Vec<u64> = shape.iter().zip(&self.metadata.shape).map(|(a, b)| *a.min(b)).collect();
         let kept = Grid::new(&smaller, &self.metadata.chunks, self.metadata.dtype.size()).ok();
@@ -118,14 +119,14 @@ impl Array {
     }
 }
 
-/// What the store holds where the document was.
+/// The document in the store, compared with the one that the array was read from.
 enum Document {
     Same,
     Other(Version, Box<ArrayMetadata>),
     Gone,
 }
 
-/// `ranges` without the positions of `others`; each list is in order.
+/// Returns `ranges` without the positions of `others`. Each list is sorted.
 fn subtract(ranges: Vec<Range<usize>>, others: &[Range<usize>]) -> Vec<Range<usize>> {
     let mut rest = Vec::new();
     for range in ranges {
@@ -169,7 +170,7 @@ mod tests {
         for text in [document("[5,7]", "|u1"), document("[5, 7]", "|u1")] {
             store.put(&Key::root().join(ZARRAY), text.as_bytes()).unwrap();
             array.confirm(false).unwrap();
-            assert!(!array.is_replaced() && array.outside(ChunkId(8)).is_empty());
+            assert!(!array.freshness().is_replaced() && array.outside(ChunkId(8)).is_empty());
         }
     }
 
@@ -184,7 +185,7 @@ mod tests {
                 None => drop(store.delete(&Key::root().join(ZARRAY)).unwrap()),
             }
             array.confirm(false).unwrap();
-            assert!(array.is_replaced(), "{text:?}");
+            assert!(array.freshness().is_replaced(), "{text:?}");
         }
     }
 
@@ -195,11 +196,11 @@ mod tests {
         let whole = document("[5,7]", "|u1").replace(r#""fill_value":0"#, r#""fill_value":0.0"#);
         for len in [0, whole.len() / 2] {
             store.put(&Key::root().join(ZARRAY), &whole.as_bytes()[..len]).unwrap();
-            assert!(array.confirm(false).is_err() && !array.is_replaced());
+            assert!(array.confirm(false).is_err() && !array.freshness().is_replaced());
         }
         store.put(&Key::root().join(ZARRAY), whole.as_bytes()).unwrap();
         array.confirm(false).unwrap();
-        assert!(!array.is_replaced(), "another spelling");
+        assert!(!array.freshness().is_replaced(), "another spelling");
     }
 
     #[test]
@@ -209,7 +210,7 @@ mod tests {
         // chunks of 2 x 3 items; the grid has 3 x 3 chunks
         store.put(&Key::root().join(ZARRAY), document("[3,9]", "|u1").as_bytes()).unwrap();
         array.confirm(false).unwrap();
-        assert!(!array.is_replaced());
+        assert!(!array.freshness().is_replaced());
         assert_eq!(array.outside(ChunkId(0)), []);
         assert_eq!(array.outside(ChunkId(3)), [Range { start: 3, end: 6 }], "row 3 of rows 2 and 3");
         assert_eq!(array.outside(ChunkId(6)), [Range { start: 0, end: 3 }], "row 4; there is no row 5");

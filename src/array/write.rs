@@ -1,30 +1,29 @@
-//! Storing chunks: encoded whole, and put whole. What is stored is what a reader of the store finds at once; what makes
-//! a chunk dirty, and when it is stored, is not known here.
+//! Storing a chunk: encoding it whole, and replacing the stored value. When a chunk is stored is decided in `cache`.
 
 use super::{Array, Scratch};
 use crate::error::{Error, Kind, Result};
-use crate::store::{KeyLock, Replaces, Version};
+use crate::store::{Replaces, Version};
 use crate::util::memory;
 use crate::zarr::codec::Pipeline;
 use crate::zarr::grid::ChunkId;
 use crate::zarr::layout;
-use crate::zarr::metadata::Separator;
 use std::time::Instant;
 
-/// A chunk's lock, held until it is dropped.
-pub type ChunkLock = KeyLock;
-
 impl Array {
-    /// An error unless chunks can be stored: the store may not be written, or a codec can decode but not encode.
+    /// Checks that chunks can be stored.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the store is read-only, if a codec cannot encode, or without memory for a chunk.
     pub fn writable(&self) -> Result<()> {
         self.store.check_writable(&self.key).map_err(|e| e.context(&self.key))?;
         let pipeline = self.pipeline()?;
-        // what could not be encoded must not be taken
+        // a write that is accepted must not fail to be encoded later
         memory::check_chunk(self.chunk_memory()).map_err(|e| e.context(&self.key))?;
         self.encodable.get_or_init(|| self.try_encode(pipeline)).clone()
     }
 
-    /// Tries to encode zeros.
+    /// Encodes zeros to find out whether the codecs can encode.
     fn try_encode(&self, pipeline: &Pipeline) -> Result<()> {
         if self.metadata.has_objects() {
             return Ok(());
@@ -35,19 +34,22 @@ impl Array {
         })
     }
 
-    /// True if what is read back after a store may differ from what was written.
+    /// Returns whether a chunk that was stored may read back with other bytes.
     pub fn is_lossy(&self) -> bool {
         self.pipeline.as_ref().is_ok_and(|pipeline| !pipeline.is_lossless())
     }
 
-    /// Encodes the bytes of a chunk, C layout, and puts them into the store in place of what is there. The answer is of
-    /// what was put. Errors name the key and the cause.
+    /// Encodes the bytes of a chunk, C layout, and stores them in place of whatever is stored.
+    ///
+    /// # Errors
+    ///
+    /// Fails if a codec or the store fails. The error names the key.
     pub fn store(&self, chunk: ChunkId, bytes: &[u8], scratch: &mut Scratch) -> Result<Version> {
         let put = self.store_if(chunk, bytes, Replaces::Anything, scratch)?;
-        put.ok_or_else(|| Error::system(libc::EIO).context(self.chunk_key(chunk)))
+        put.ok_or_else(|| Error::system(libc::EIO).context(self.extent(chunk)))
     }
 
-    /// As [`Array::store`], but only while what is there is what `replaces` says: None if it isn't.
+    /// Stores a chunk like [`Array::store`] if the store holds what `replaces` says; else it returns `None`.
     pub fn store_if(
         &self,
         chunk: ChunkId,
@@ -57,7 +59,7 @@ impl Array {
     ) -> Result<Option<Version>> {
         let pipeline = self.pipeline()?;
         self.settle_separator()?;
-        let key = self.chunk_key(chunk);
+        let key = self.extent(chunk).key;
         if !self.metadata.has_objects() && bytes.len() != self.grid.chunk_size() {
             let size = self.grid.chunk_size();
             return Err(Error::invalid(format!("{} bytes for a chunk of {size}", bytes.len())).context(key));
@@ -65,7 +67,7 @@ impl Array {
         let start = Instant::now();
         let encoded = self.encode(pipeline, bytes, scratch);
         self.stats.codec_time.add_since(start);
-        let encoded = encoded.map_err(|e| self.in_chunk(&key, e))?;
+        let encoded = encoded.map_err(|e| self.in_chunk(chunk, e))?;
         self.stats.encodes.add(1);
         let start = Instant::now();
         let put = self.store.put_if(&key, encoded, replaces);
@@ -76,7 +78,7 @@ impl Array {
         Ok(Some(version))
     }
 
-    /// What is to be stored for `bytes`: they themselves, or what `scratch` holds then.
+    /// Returns the encoded form of `bytes`: `bytes` themselves, or a buffer of `scratch`.
     fn encode<'a>(&self, pipeline: &Pipeline, bytes: &'a [u8], scratch: &'a mut Scratch) -> Result<&'a [u8]> {
         let mut plain = bytes;
         if self.is_transposed() {
@@ -91,34 +93,8 @@ impl Array {
         Ok(&scratch.stored)
     }
 
-    /// Waits for the lock that other writers take before they read, change and store a chunk; to be held while that is
-    /// done here. Nothing where the store has no such locks.
-    pub fn lock_chunk(&self, chunk: ChunkId) -> Result<ChunkLock> {
-        self.lock_chunk_since(chunk, Instant::now())
-    }
-
-    /// Waits like [`Array::lock_chunk`], but counts the wait from `since`: a caller that has waited for other callers
-    /// doesn't wait as long again.
-    pub fn lock_chunk_since(&self, chunk: ChunkId, since: Instant) -> Result<ChunkLock> {
-        self.settle_separator()?;
-        self.store.lock(&self.chunk_key(chunk), since)
-    }
-
-    /// Makes a chunk uninitialised; false if it was.
-    pub fn erase(&self, chunk: ChunkId) -> Result<bool> {
-        let key = self.chunk_key(chunk);
-        self.store.delete(&key).map_err(|e| e.context(&key))
-    }
-
-    /// Returns when every chunk stored or erased before survives a power loss.
+    /// Returns when every chunk that was stored or erased before survives a power loss.
     pub fn sync(&self) -> Result<()> {
         self.store.sync().map_err(|e| e.context(&self.key))
-    }
-
-    /// What we store tells the separator from now on, unless another writer's chunks already do.
-    fn settle_separator(&self) -> Result<()> {
-        self.detect_separator().map_err(|e| e.context(&self.key))?;
-        self.separator.get_or_init(|| Separator::Dot);
-        Ok(())
     }
 }

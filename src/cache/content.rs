@@ -1,8 +1,7 @@
 //! What the cache knows of a chunk or a window, and the pieces it gives of it. It loads nothing.
 
 use super::buffers::Decoded;
-use super::seen::{self, VersionTag};
-use crate::array::{Array, Parts};
+use crate::array::{Array, BlockIndex, Opening, VersionTag, are_stored};
 use crate::error::{Error, Result};
 use crate::store::Version;
 use crate::util::memory::lock;
@@ -36,6 +35,11 @@ impl DecodedPart {
         DecodedPart { bytes, start: 0, mark, made_of: None }
     }
 
+    /// Returns the tag of the version that a part came from; of an uninitialized chunk if there is no part.
+    pub fn tag_of(part: Option<&DecodedPart>) -> VersionTag {
+        part.map_or(VersionTag::UNINITIALIZED, |part| part.mark)
+    }
+
     /// The bytes of the chunk from `offset` on, as far as the piece goes; None if it doesn't go there.
     pub fn at(&self, offset: usize) -> Option<&[u8]> {
         self.bytes.get(offset.checked_sub(self.start)?..).filter(|b| !b.is_empty())
@@ -62,7 +66,7 @@ pub(super) type Block = std::result::Result<Arc<Decoded>, Arc<Error>>;
 
 /// A chunk whose blocks are decoded one by one.
 pub(super) struct Divided {
-    pub parts: Parts,
+    pub parts: BlockIndex,
     pub mark: VersionTag,
     /// Protects the list: the blocks decoded so far, and why some can't be.
     pub blocks: Mutex<Vec<Option<Block>>>,
@@ -97,7 +101,7 @@ impl Content {
             (Content::Divided(_), ChunkPart::Whole) => None,
             (Content::Window(bytes, chunks), _) => {
                 let (bytes, made_of) = (bytes.clone(), Some(chunks.clone()));
-                Some(Ok(Some(DecodedPart { bytes, start: 0, mark: VersionTag::UNINITIALISED, made_of })))
+                Some(Ok(Some(DecodedPart { bytes, start: 0, mark: VersionTag::UNINITIALIZED, made_of })))
             }
             (Content::Uninitialised, _) => Some(Ok(None)),
             (Content::Failed(e), _) => Some(Err(e.clone())),
@@ -108,7 +112,7 @@ impl Content {
     pub fn is_current(&self, array: &Array, place: Place) -> bool {
         let known = match self {
             Content::Failed(_) => return false,
-            Content::Window(_, chunks) => return seen::are_current(chunks, array),
+            Content::Window(_, chunks) => return are_stored(array, chunks),
             Content::Whole(_, version, _) => Some(version),
             Content::Divided(d) => Some(&d.parts.version),
             Content::Uninitialised => None,
@@ -121,7 +125,7 @@ impl Content {
         match self {
             Content::Whole(_, _, mark) => Some(*mark),
             Content::Divided(d) => Some(d.mark),
-            Content::Uninitialised => Some(VersionTag::UNINITIALISED),
+            Content::Uninitialised => Some(VersionTag::UNINITIALIZED),
             Content::Window(..) | Content::Failed(_) => None,
         }
     }
@@ -134,7 +138,7 @@ pub(super) enum Slot {
     Ready {
         content: Content,
         /// The array's epoch in which the store was last asked.
-        epoch: u64,
+        epoch: Opening,
         /// Read ahead, and nobody has asked for it yet.
         ahead: bool,
         /// It was spared once: whoever it was read ahead for may be gone.

@@ -1,10 +1,9 @@
 //! Filling the cache's slots: what is loaded of a chunk or a window, and into which memory. Each load first makes room.
 
 use super::content::{Answer, ChunkPart, Content, Divided};
-use super::seen::VersionTag;
 use super::window::{self, Window};
 use super::{BusySlot, Cache, Load};
-use crate::array::{Array, Opened, Scratch};
+use crate::array::{Array, OpenedChunk, Scratch, VersionTag};
 use crate::error::{Kind, Result};
 use crate::util::memory::lock;
 use crate::zarr::codec::PartialDecode;
@@ -65,7 +64,7 @@ impl Cache {
         let size = array.grid().chunk_size();
         let ticket = self.decoding.ticket(slot.ahead);
         let loaded = self.with_scratch(|scratch| {
-            scratch.most = most;
+            scratch.max_objects = most;
             let Some(fetched) = array.fetch(chunk, self.buffer(size), scratch)? else { return Ok(None) };
             // near ones are loaded by no more threads than that
             let _turn = array.is_remote().then(|| self.decoding.take(ticket));
@@ -91,11 +90,13 @@ impl Cache {
     ) -> Result<Content> {
         let divided = match known {
             Some(Content::Divided(d)) => d,
-            _ => match array.open_parts(chunk)? {
-                Opened::Uninitialised => return Ok(Content::Uninitialised),
-                Opened::Whole => return self.load_whole(slot, array, chunk),
-                Opened::Parts(parts) if parts.block_size() < MIN_BLOCK => return self.load_whole(slot, array, chunk),
-                Opened::Parts(parts) => {
+            _ => match array.open_chunk(chunk)? {
+                OpenedChunk::Uninitialized => return Ok(Content::Uninitialised),
+                OpenedChunk::Whole => return self.load_whole(slot, array, chunk),
+                OpenedChunk::Blocks(parts) if parts.block_size() < MIN_BLOCK => {
+                    return self.load_whole(slot, array, chunk);
+                }
+                OpenedChunk::Blocks(parts) => {
                     let (mark, blocks) = (VersionTag::of(Some(&parts.version)), Mutex::new(vec![None; parts.blocks()]));
                     Arc::new(Divided { parts, mark, blocks })
                 }

@@ -137,7 +137,7 @@ impl Prefetcher {
         if array.is_dirty() {
             return false; // what is put together would be worthless with the next write
         }
-        if array.is_in_pieces() {
+        if array.is_read_in_ranges() {
             return true;
         }
         let (grid, set) = (array.grid(), array.grid().working_set(offset));
@@ -256,7 +256,7 @@ impl Prefetcher {
     /// Builds the window after the one that holds `offset`.
     fn wide(&self, readers: &PrefetchState, array: &Arc<Array>, offset: u64, once: bool) {
         let mut windows = lock(&readers.windows);
-        let windows = windows.of_written(array, array.writes());
+        let windows = windows.of_written(array, array.freshness().writes());
         let here = self.window_at(windows, array, offset, &readers.warned).range;
         if once {
             self.drop_windows_behind(array, windows, &here, offset.saturating_sub(self.behind()));
@@ -264,7 +264,7 @@ impl Prefetcher {
         let next = here.end;
         let is_planned = windows.iter().any(|w| w.range.contains(&next));
         // it comes after this one, which somebody waits for
-        let is_early = !self.cache.holds(array, Place::window(&here, array.writes()), ChunkPart::Whole);
+        let is_early = !self.cache.holds(array, Place::window(&here, array.freshness().writes()), ChunkPart::Whole);
         if is_planned || is_early || next >= array.size() || !self.is_wide(array, next) {
             return;
         }
@@ -310,7 +310,15 @@ impl Prefetcher {
         let spill = windows.iter().filter_map(|w| w.spill.as_ref()).find(|s| *s.chunks() == set.chunks).cloned();
         let spill = spill.or_else(|| self.spill_of(array, set.chunks, warned));
         let (first, last, threads) = (before.is_none(), end == set.flat.end, self.threads_for(array));
-        let window = Window { range: start..end, first, last, broken: false, spill, threads, writes: array.writes() };
+        let window = Window {
+            range: start..end,
+            first,
+            last,
+            broken: false,
+            spill,
+            threads,
+            writes: array.freshness().writes(),
+        };
         windows.push(window.clone());
         if windows.len() > WINDOWS {
             windows.remove(0);
@@ -362,8 +370,12 @@ impl Prefetcher {
             if !self.is_wide(array, at) {
                 return None;
             }
-            let window =
-                self.window_at(lock(&readers.windows).of_written(array, array.writes()), array, at, &readers.warned);
+            let window = self.window_at(
+                lock(&readers.windows).of_written(array, array.freshness().writes()),
+                array,
+                at,
+                &readers.warned,
+            );
             if window.broken {
                 return None;
             }
@@ -377,7 +389,7 @@ impl Prefetcher {
             let Ok(piece) = piece else {
                 let mut windows = lock(&readers.windows);
                 windows
-                    .of_written(array, array.writes())
+                    .of_written(array, array.freshness().writes())
                     .iter_mut()
                     .filter(|w| w.range == window.range)
                     .for_each(|w| w.broken = true);

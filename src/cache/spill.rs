@@ -1,7 +1,7 @@
 //! Decoded chunks that are needed again but don't fit into memory, in a file without a name: it is gone with the last
 //! reader, or with the process. It knows chunks by their numbers and marks, not how they were made.
 
-use super::seen::VersionTag;
+use crate::array::{Opening, VersionTag};
 use crate::error::{Error, Result};
 use crate::util::memory::lock;
 use crate::zarr::grid::ChunkId;
@@ -42,7 +42,7 @@ pub struct Spill {
     /// Held while chunks are put. It protects nothing else.
     turn: Mutex<()>,
     /// Protects the map: which chunks are there, whole, of which version, and known as such in which epoch.
-    there: Mutex<HashMap<ChunkId, (VersionTag, u64)>>,
+    there: Mutex<HashMap<ChunkId, (VersionTag, Opening)>>,
 }
 
 impl Spills {
@@ -103,12 +103,12 @@ impl Spill {
     }
 
     /// The version of a chunk that is there, and the epoch in which it was known to be the latest.
-    pub fn mark(&self, chunk: ChunkId) -> Option<(VersionTag, u64)> {
+    pub fn mark(&self, chunk: ChunkId) -> Option<(VersionTag, Opening)> {
         lock(&self.there).get(&chunk).copied()
     }
 
     /// Notes that a chunk which is there was still the latest in `epoch`.
-    pub fn confirm(&self, chunk: ChunkId, epoch: u64) {
+    pub fn confirm(&self, chunk: ChunkId, epoch: Opening) {
         if let Some(there) = lock(&self.there).get_mut(&chunk) {
             there.1 = epoch;
         }
@@ -121,7 +121,7 @@ impl Spill {
     }
 
     /// Keeps a chunk; without room for it, nothing is kept.
-    pub fn put(&self, chunk: ChunkId, mark: VersionTag, epoch: u64, bytes: &[u8]) -> bool {
+    pub fn put(&self, chunk: ChunkId, mark: VersionTag, epoch: Opening, bytes: &[u8]) -> bool {
         let Some(place) = self.place(chunk).filter(|_| bytes.len() as u64 == self.chunk_size) else { return false };
         // half of another version must never be taken for it
         lock(&self.there).remove(&chunk);
@@ -145,6 +145,7 @@ fn check(directory: &Path) -> Result<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::array::Freshness;
     use crate::store::Version;
 
     #[test]
@@ -155,11 +156,19 @@ mod tests {
         let Ok(spill) = spills.open(5..8, 1000) else { return }; // a tmpfs
         assert!(spills.open(0..1, 1).is_err(), "the limit is for all");
         let (a, b) = (VersionTag::of(Some(&Version::Count(1))), VersionTag::of(Some(&Version::Count(2))));
-        assert!(spill.put(ChunkId(7), a, 1, &[7; 1000]) && spill.put(ChunkId(7), b, 2, &[8; 1000]));
-        assert!(!spill.put(ChunkId(8), a, 1, &[7; 1000]) && !spill.put(ChunkId(6), a, 1, &[7; 999]));
-        assert_eq!((spill.mark(ChunkId(7)), spill.mark(ChunkId(6))), (Some((b, 2)), None));
-        spill.confirm(ChunkId(7), 9);
-        assert_eq!(spill.mark(ChunkId(7)), Some((b, 9)));
+        assert!(
+            spill.put(ChunkId(7), a, Opening::default(), &[7; 1000])
+                && spill.put(ChunkId(7), b, Opening::default(), &[8; 1000])
+        );
+        assert!(
+            !spill.put(ChunkId(8), a, Opening::default(), &[7; 1000])
+                && !spill.put(ChunkId(6), a, Opening::default(), &[7; 999])
+        );
+        assert_eq!((spill.mark(ChunkId(7)), spill.mark(ChunkId(6))), (Some((b, Opening::default())), None));
+        let freshness = Freshness::default();
+        freshness.begin_opening();
+        spill.confirm(ChunkId(7), freshness.opening());
+        assert_eq!(spill.mark(ChunkId(7)), Some((b, freshness.opening())));
         let mut out = [0; 20];
         spill.read(ChunkId(7), 990..1000, &mut out).unwrap();
         assert_eq!((&out[..10], &out[10..]), (&[8; 10][..], &[0; 10][..]));

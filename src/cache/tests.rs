@@ -101,16 +101,16 @@ fn the_bound_holds_under_eight_readers() {
 fn a_replaced_chunk_is_seen_after_the_next_opening() {
     let (store, array, cache) = setup(1 << 20);
     let read = || get(&cache, &array, 0).unwrap().map(|c| c[0]);
-    array.begin_epoch();
+    array.freshness().begin_opening();
     assert_eq!(read(), Some(0));
     store.inner.insert("0", vec![77; CHUNK]);
     assert_eq!(read(), Some(0));
-    array.begin_epoch();
+    array.freshness().begin_opening();
     assert_eq!(read(), Some(77));
     store.inner.remove("0");
-    array.begin_epoch();
+    array.freshness().begin_opening();
     assert_eq!(read(), None);
-    array.begin_epoch();
+    array.freshness().begin_opening();
     let gets = store.gets.load(Ordering::SeqCst);
     assert_eq!(read(), None);
     assert_eq!(store.gets.load(Ordering::SeqCst), gets, "a version check is enough");
@@ -125,7 +125,7 @@ fn a_bad_chunk_fails_and_recovers() {
     }
     assert_eq!(store.gets.load(Ordering::SeqCst), 1, "the failure is remembered");
     store.inner.insert("1", vec![5; CHUNK]);
-    array.begin_epoch();
+    array.freshness().begin_opening();
     assert_eq!(get(&cache, &array, 1).unwrap().unwrap()[0], 5);
 }
 

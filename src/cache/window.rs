@@ -3,10 +3,9 @@
 //! the blocks it needs, or by a spill file that keeps the chunk decoded until the reader is done with it.
 
 use super::Cache;
-use super::content::Place;
-use super::seen::VersionTag;
+use super::content::{DecodedPart, Place};
 use super::spill::Spill;
-use crate::array::{Array, Opened, Scratch};
+use crate::array::{Array, OpenedChunk, Opening, Scratch, VersionTag};
 use crate::error::{Error, Result};
 use crate::util::memory::{self, lock};
 use crate::zarr::codec::PartialDecode;
@@ -130,7 +129,7 @@ impl Building<'_> {
         for (flat, run) in &runs {
             let at = (flat - self.window.range.start) as usize;
             let to = &mut window.0[at..at + run.len];
-            match visited.mark == VersionTag::UNINITIALISED {
+            match visited.mark == VersionTag::UNINITIALIZED {
                 true => self.array.fill(to, *flat),
                 false => to.copy_from_slice(&visited.bytes[run.offset - visited.start..][..run.len]),
             }
@@ -140,11 +139,11 @@ impl Building<'_> {
     }
 
     fn bytes_of<'s>(&self, chunk: ChunkId, needed: Range<usize>, memory: &'s mut Memory) -> Result<Visited<'s>> {
-        let epoch = self.array.epoch();
+        let epoch = self.array.freshness().opening();
         if let Some(piece) = self.cache.get_written(self.array, chunk).transpose()?.flatten() {
             memory.0.clear();
             memory.0.extend_from_slice(piece.bytes());
-            return Ok(Visited { bytes: &memory.0, start: 0, mark: VersionTag::of_piece(Some(&piece)) });
+            return Ok(Visited { bytes: &memory.0, start: 0, mark: DecodedPart::tag_of(Some(&piece)) });
         }
         if let Some(mark) = self.spilled(chunk, epoch, needed.clone(), &mut memory.0)? {
             return Ok(Visited { bytes: &memory.0, start: needed.start, mark });
@@ -156,9 +155,11 @@ impl Building<'_> {
             }
             // a far one is asked for once
             PartialDecode::Blosc if self.array.is_remote() && self.window.spill.is_some() => {}
-            PartialDecode::Blosc => match self.array.open_parts(chunk)? {
-                Opened::Uninitialised => return Ok(Visited { bytes: &[], start: 0, mark: VersionTag::UNINITIALISED }),
-                Opened::Parts(parts) if self.is_better_in_parts(&needed, parts.block_size()) => {
+            PartialDecode::Blosc => match self.array.open_chunk(chunk)? {
+                OpenedChunk::Uninitialized => {
+                    return Ok(Visited { bytes: &[], start: 0, mark: VersionTag::UNINITIALIZED });
+                }
+                OpenedChunk::Blocks(parts) if self.is_better_in_parts(&needed, parts.block_size()) => {
                     let size = parts.block_size();
                     let blocks = needed.start / size..needed.end.div_ceil(size);
                     let start = blocks.start * size;
@@ -195,10 +196,10 @@ impl Building<'_> {
         needed.len() < self.array.grid().chunk_size() && (once || needed.len() >= block_size)
     }
 
-    fn whole<'s>(&self, chunk: ChunkId, epoch: u64, memory: &'s mut Memory) -> Result<Visited<'s>> {
+    fn whole<'s>(&self, chunk: ChunkId, epoch: Opening, memory: &'s mut Memory) -> Result<Visited<'s>> {
         let (bytes, scratch) = memory;
         let Some(loaded) = self.array.load(chunk, std::mem::take(bytes), scratch)? else {
-            return Ok(Visited { bytes: &[], start: 0, mark: VersionTag::UNINITIALISED });
+            return Ok(Visited { bytes: &[], start: 0, mark: VersionTag::UNINITIALIZED });
         };
         let mark = VersionTag::of(Some(&loaded.version));
         *bytes = loaded.bytes;
@@ -209,7 +210,13 @@ impl Building<'_> {
     }
 
     /// Reads bytes of a chunk from the spill file, if they are there and still what the store holds.
-    fn spilled(&self, chunk: ChunkId, now: u64, needed: Range<usize>, out: &mut Vec<u8>) -> Result<Option<VersionTag>> {
+    fn spilled(
+        &self,
+        chunk: ChunkId,
+        now: Opening,
+        needed: Range<usize>,
+        out: &mut Vec<u8>,
+    ) -> Result<Option<VersionTag>> {
         let Some((spill, (mark, epoch))) = self.window.spill.as_ref().and_then(|s| Some((s, s.mark(chunk)?))) else {
             return Ok(None);
         };

@@ -9,9 +9,8 @@
 use super::buffers::Decoded;
 use super::content::{Answer, Content, DecodedPart, Place, Slot};
 use super::ranges::Ranges;
-use super::seen::VersionTag;
 use super::{Cache, SlotKey, State};
-use crate::array::Array;
+use crate::array::{Array, Opening, VersionTag};
 use crate::error::{Error, Result};
 use crate::store::{Replaces, Version};
 use crate::util::memory::{self, lock};
@@ -51,7 +50,7 @@ struct WrittenState {
     storing: Ranges,
     below: Below,
     /// The array's epoch in which the store was last asked.
-    epoch: u64,
+    epoch: Opening,
     /// Counts how often the chunk below was loaded, and how often it was stored.
     loads: u64,
     stores: u64,
@@ -80,7 +79,7 @@ impl Below {
 /// What a write-back takes out of the state while it encodes and stores.
 struct Storing {
     bytes: Arc<Decoded>,
-    epoch: u64,
+    epoch: Opening,
     loads: u64,
     /// What the bytes were laid over; it doesn't matter where they were written from end to end.
     below: Option<Below>,
@@ -141,7 +140,7 @@ impl WrittenState {
             Some(Slot::Ready { content: Content::Whole(bytes, version, _), epoch, .. }) => {
                 (Some(bytes.clone()), Below::Known(Some(version.clone())), *epoch)
             }
-            _ => (None, Below::Unknown, 0),
+            _ => (None, Below::Unknown, Opening::default()),
         };
         let (dirty, storing) = Default::default();
         WrittenState { bytes, dirty, storing, below, epoch, loads: 0, stores: 0, inside }
@@ -192,7 +191,7 @@ impl WrittenState {
     }
 
     /// Lays what was written over the bytes of the chunk below, which were loaded in `epoch`.
-    fn lay_over(&mut self, cache: &Cache, mut loaded: Vec<u8>, below: Option<Version>, epoch: u64) -> Result<()> {
+    fn lay_over(&mut self, cache: &Cache, mut loaded: Vec<u8>, below: Option<Version>, epoch: Opening) -> Result<()> {
         let written = self.bytes.as_ref().ok_or_else(gone)?;
         for range in self.storing.iter().chain(self.dirty.iter()) {
             loaded[range.clone()].copy_from_slice(&written[range]);
@@ -203,7 +202,7 @@ impl WrittenState {
     }
 
     /// What has to be found out of the chunk below before all bytes are worth something.
-    fn missing(&self, size: usize, epoch: u64, fresh: bool) -> Missing {
+    fn missing(&self, size: usize, epoch: Opening, fresh: bool) -> Missing {
         match &self.below {
             _ if self.bytes.is_none() || self.is_whole(size) || self.storing.len() == size => Missing::Nothing,
             Below::Unknown => Missing::Bytes,
@@ -228,9 +227,9 @@ fn gone() -> Error {
 
 /// Records that bytes of a chunk are lost, and says so.
 fn lost(written: &Written, why: &str) -> Error {
-    written.array.count_loss();
+    written.array.freshness().record_loss();
     let what = format!("{why} meanwhile: what was written is lost; open the file again and write anew");
-    Error::system(libc::ESTALE).context(what).context(written.array.chunk_key(written.chunk))
+    Error::system(libc::ESTALE).context(what).context(written.array.extent(written.chunk))
 }
 
 /// Threads that store: they mostly wait, for the disk or a far store.
@@ -279,7 +278,7 @@ impl Cache {
             if is_whole && !was_whole {
                 self.lock().whole.push_back(written.key());
             }
-            array.count_write();
+            array.freshness().record_write();
             return Ok(true);
         }
     }
@@ -311,7 +310,7 @@ impl Cache {
         let written = Arc::new(Written::new(array.clone(), chunk, state.writes, new));
         state.written.insert(key, written.clone());
         state.written_bytes += size;
-        array.count_dirty(1);
+        array.freshness().add_dirty();
         self.evict(&mut state, 0);
         self.trim(&state);
         Ok(Some(written))
@@ -351,7 +350,7 @@ impl Cache {
         let _loading = lock(&written.loading);
         loop {
             let state = written.lock();
-            let (epoch, stores) = (array.epoch(), state.stores);
+            let (epoch, stores) = (array.freshness().opening(), state.stores);
             let missing = state.missing(written.size(), epoch, fresh);
             if matches!(missing, Missing::Nothing) {
                 return Ok(state);
@@ -371,7 +370,7 @@ impl Cache {
             // what a write-back has stored meanwhile may not be in what was loaded
             if state.bytes.is_some() && state.stores == stores {
                 state.lay_over(self, bytes, below, epoch)?;
-                self.note(array, chunk, state.below.mark().unwrap_or(VersionTag::UNINITIALISED));
+                self.note(array, chunk, state.below.mark().unwrap_or(VersionTag::UNINITIALIZED));
                 fresh = false;
             }
         }
@@ -396,7 +395,8 @@ impl Cache {
     pub(super) fn peek_written(&self, array: &Array, chunk: ChunkId) -> Option<Option<Answer>> {
         let written = self.written(array, chunk)?;
         let Ok(state) = written.state.try_lock() else { return Some(None) };
-        let known = state.is_whole(written.size()) || state.below != Below::Unknown && state.epoch >= array.epoch();
+        let known = state.is_whole(written.size())
+            || state.below != Below::Unknown && state.epoch >= array.freshness().opening();
         if state.bytes.is_none() || !known {
             return Some(None);
         }
@@ -430,7 +430,7 @@ impl Cache {
     /// Gives what was written of `old` and is not stored yet to `new`, the same array with another first dimension, so that
     /// its readers find it. Nobody writes either meanwhile.
     pub fn hand_over(&self, old: &Arc<Array>, new: &Arc<Array>) {
-        new.share_losses(old);
+        new.freshness().share_losses(old.freshness());
         let list = self.lock().sorted(|w| w.array.id() == old.id());
         for written in list.into_iter().filter(|_| old.id() != new.id()) {
             let _turn = lock(&written.turn);
@@ -451,7 +451,7 @@ impl Cache {
             let mut all = self.lock();
             all.whole.extend(is_whole.then(|| moved.key()));
             all.written_bytes += moved.size();
-            new.count_dirty(1);
+            new.freshness().add_dirty();
             all.written.insert(moved.key(), Arc::new(moved));
             drop(all);
             // not before: a reader of the new one must never find neither
@@ -468,12 +468,12 @@ impl Cache {
             self.take_out(&written, &mut state, None);
         }
         let mut state = self.lock();
-        array.count_store();
+        array.freshness().record_store();
         let key = (array.id(), Place::Chunk(chunk));
         if !matches!(state.slots.peek(&key), Some(Slot::Busy)) {
             self.dropped(state.slots.pop(&key));
         }
-        array.count_write();
+        array.freshness().record_write();
     }
 
     pub(super) fn write_back_all(&self, list: &[Arc<Written>]) -> Result<()> {
@@ -529,7 +529,7 @@ impl Cache {
             e
         };
         // in this order: it is taken in turn, so that those whose wait is over don't wait for those who come later
-        let _replacing = self.replacing.exclusive(&[&array.chunk_key(chunk)]);
+        let _replacing = self.replacing.exclusive(&[&array.extent(chunk).key]);
         let _turn = lock(&written.turn);
         let _lock = array.lock_chunk_since(chunk, since).map_err(failed)?;
         for attempt in 0..OVERTAKEN {
@@ -556,7 +556,7 @@ impl Cache {
             }
         }
         let e = Error::system(libc::EAGAIN).context("somebody else replaces it again and again");
-        Err(failed(e.context(array.chunk_key(chunk))))
+        Err(failed(e.context(array.extent(chunk))))
     }
 
     /// Stores a chunk, or erases it if that is what is wanted of an empty one: then there is no version.
@@ -581,7 +581,7 @@ impl Cache {
             self.take_out(written, &mut state, None);
             return Ok(None);
         }
-        if written.array.is_replaced() {
+        if written.array.freshness().is_replaced() {
             self.take_out(written, &mut state, None);
             return Err(lost(written, "the array was replaced or deleted"));
         }
@@ -606,7 +606,7 @@ impl Cache {
         let below = (!state.is_whole(written.size())).then(|| state.below.clone());
         state.storing = std::mem::take(&mut state.dirty);
         let bytes = state.bytes.clone().ok_or_else(gone)?;
-        Ok(Some(Storing { bytes, epoch: written.array.epoch(), loads: state.loads, below }))
+        Ok(Some(Storing { bytes, epoch: written.array.freshness().opening(), loads: state.loads, below }))
     }
 
     /// Step 3.
@@ -621,7 +621,12 @@ impl Cache {
         let (array, chunk) = (&written.array, written.chunk);
         let mark = VersionTag::of(version.as_ref());
         state.stores += 1;
-        self.seen.replace(array.id(), chunk, storing.before(), if array.is_lossy() { VersionTag::MIXED } else { mark });
+        self.served.record_store(
+            array.id(),
+            chunk,
+            storing.before(),
+            if array.is_lossy() { VersionTag::MIXED } else { mark },
+        );
         // what was loaded meanwhile is not what was stored; neither is what a lossy filter made of it
         let is_same = state.loads == storing.loads && !array.is_lossy();
         if is_same {
@@ -640,16 +645,16 @@ impl Cache {
     }
 
     /// Takes a chunk out of the map, into a slot if its content is known.
-    fn take_out(&self, written: &Written, state: &mut WrittenState, content: Option<(Content, u64)>) {
+    fn take_out(&self, written: &Written, state: &mut WrittenState, content: Option<(Content, Opening)>) {
         if state.bytes.take().is_none() {
             return;
         }
         let mut all = self.lock();
         // whoever loads the chunk now may have seen the old one
-        written.array.count_store();
+        written.array.freshness().record_store();
         if all.written.remove(&written.key()).is_some() {
             all.written_bytes -= written.size();
-            written.array.count_dirty(-1);
+            written.array.freshness().remove_dirty();
         }
         all.whole.retain(|key| *key != written.key());
         match content {
@@ -671,7 +676,7 @@ impl Cache {
 
 impl WrittenState {
     fn piece(&self) -> Answer {
-        let mark = self.below.mark().filter(|mark| *mark != VersionTag::UNINITIALISED).unwrap_or(VersionTag::WRITTEN);
+        let mark = self.below.mark().filter(|mark| *mark != VersionTag::UNINITIALIZED).unwrap_or(VersionTag::UNSTORED);
         let bytes = self.bytes.clone().ok_or_else(gone)?;
         Ok(Some(DecodedPart::whole(bytes, mark)))
     }

@@ -47,7 +47,7 @@ impl<'a> ArrayKeys<'a> {
         if let (EntryKind::Value, Some(what)) = (kind, leftover(key.name())) {
             return stray(FindingKind::Leftover, what);
         }
-        let chunk = self.array.grid().parse_chunk_key(&path, self.array.separator());
+        let chunk = self.array.chunk_stored_at(&path);
         match (kind, chunk) {
             (EntryKind::Value, Some(chunk)) => Some(ArrayKey::Chunk(chunk)),
             (EntryKind::Value, None) => self.stray_value(key, &path),

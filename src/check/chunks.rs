@@ -77,12 +77,12 @@ pub fn examine_all(array: &Arc<Array>, how: CheckOptions, each: &mut dyn FnMut(E
 
 fn sizes(array: &Array, chunks: &[ChunkId], how: CheckOptions) -> Vec<Examined> {
     let (mut examined, mut next) = (Vec::with_capacity(chunks.len()), chunks.iter());
-    array.stat_chunks(chunks, &mut |stat| {
+    array.stat_chunks(&mut chunks.iter().copied(), &mut |stat| {
         let Some(&chunk) = next.next() else { return false };
         let (stored, checked) = match stat {
             Ok(None) => return !how.is_stopped(),
             Ok(Some(stat)) if stat.kind != EntryKind::Value => {
-                (0, Err(Error::damaged("is not a regular file").context(array.chunk_key(chunk))))
+                (0, Err(Error::damaged("is not a regular file").context(array.extent(chunk))))
             }
             Ok(Some(stat)) => (stat.size, array.check_stored_size(chunk, stat.size)),
             Err(e) => (0, Err(e)),

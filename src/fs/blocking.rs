@@ -112,7 +112,7 @@ impl Fs {
         match node {
             Node::Flat(key) => {
                 let array = self.tree.hierarchy().cached_array(key);
-                array.is_some_and(|array| self.cache.revalidation_may_block(&array))
+                array.is_some_and(|array| self.cache.served().may_block(&array))
             }
             Node::Control(file) => *file == ControlFile::Sync,
             _ => false,

@@ -33,7 +33,7 @@ impl Fs {
     /// a read returns what the filters have kept.
     pub(super) fn flush_array(&self, array: &Array) -> Result<()> {
         let done = self.cache.flush_array(array);
-        if array.is_lossy() && array.writes() > 0 {
+        if array.is_lossy() && array.freshness().writes() > 0 {
             self.add_stale(array.key(), true);
         }
         done

@@ -132,7 +132,7 @@ impl HeldGuards<'_> {
 
     /// Guards bytes of a chunk, in C layout, against the pages of the file `inode`.
     pub fn add(&mut self, array: &Array, chunk: ChunkId, inode: u64, ranges: &Ranges) -> GuardId {
-        let key = array.chunk_key(chunk);
+        let key = array.chunk_path(chunk);
         self.table.last += 1;
         let id = self.table.last;
         let guard = Guard { id, inode, ranges: ranges.clone() };
@@ -150,7 +150,7 @@ impl HeldGuards<'_> {
         if self.table.guards.is_empty() {
             return parts.to_vec();
         }
-        let guards = self.table.guards.get(&array.chunk_key(chunk)).into_iter().flatten();
+        let guards = self.table.guards.get(&array.chunk_path(chunk)).into_iter().flatten();
         let mut guarded = Ranges::default();
         guards.filter(|guard| guard.inode == inode).for_each(|guard| guarded.add_all(&guard.ranges));
         let mut free = Vec::new();

@@ -1,7 +1,7 @@
 //! Which pages of a file the kernel may keep when the file is opened: all, if nothing has changed since the opening
 //! before. This module knows neither how changes are detected nor how the kernel is informed.
 
-use crate::cache::VersionTag;
+use crate::array::VersionTag;
 use crate::util::memory::lock;
 use lru::LruCache;
 use std::num::NonZeroUsize;

@@ -11,7 +11,7 @@ use crate::fs::tree::{Attributes, CONTROL, Node, Target};
 use crate::store::Key;
 use crate::util::memory::Grant;
 use crate::zarr::grid::ChunkId;
-use crate::zarr::metadata::{MAX_DOCUMENT, Separator};
+use crate::zarr::metadata::MAX_DOCUMENT;
 use std::ops::{Deref, Range};
 use std::sync::Arc;
 
@@ -142,7 +142,7 @@ impl Fs {
             }
             (_, Target::Chunk(array, chunk)) => {
                 self.replace_chunk(array, *chunk, &self.content_for(source, array, *chunk)?)?;
-                self.drafts.forget(&array.key().join(&array.grid().chunk_key(*chunk, Separator::Dot)));
+                self.drafts.forget(&array.chunk_path(*chunk));
             }
             (Node::Value(from), Target::Flat(array)) => self.copy_into(from, array)?,
             (_, Target::Flat(array)) => {
@@ -222,7 +222,7 @@ impl Fs {
         if array.metadata().has_objects() {
             return self.content(source);
         }
-        let key = array.chunk_key(chunk);
+        let key = array.extent(chunk);
         let wrong = |len: u64| Error::invalid(format!("{len} bytes can't become a chunk of {size}")).context(&key);
         if let Node::Value(from) = source
             && let Some(stat) = self.tree.hierarchy().store().stat(from).map_err(|e| e.context(from))?
@@ -248,7 +248,7 @@ impl Fs {
                     || Error::system(libc::ESTALE).context("the array was replaced meanwhile").context(array.key());
                 array.lock_chunk(chunk).and_then(|_lock| {
                     array.confirm(false)?;
-                    match array.is_replaced() {
+                    match array.freshness().is_replaced() {
                         true => Err(stale()),
                         false => array.store(chunk, bytes, &mut Scratch::default()).map(drop),
                     }

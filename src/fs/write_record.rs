@@ -28,7 +28,7 @@ impl WriteRecord {
     /// Returns the result of a flush or fsync of the file, where `stored` is the result of storing.
     pub fn answer(&self, stored: Result<()>) -> Result<()> {
         let mut written = lock(&self.written);
-        if let Some((array, _)) = written.iter().find(|(array, before)| array.losses() > *before) {
+        if let Some((array, _)) = written.iter().find(|(array, before)| array.freshness().losses() > *before) {
             let why = "bytes that were written through this file are lost; .zarrfs/stats says why";
             let _ = self.lost.set(Error::system(libc::ESTALE).context(why).context(array.key()));
         }
@@ -55,20 +55,20 @@ mod tests {
     #[test]
     fn each_flush_of_a_file_that_wrote_reports_a_loss() {
         let (array, [early, writer, other]) = (array(), [(); 3].map(|()| WriteRecord::default()));
-        early.add(&array, array.losses());
+        early.add(&array, array.freshness().losses());
         assert!(early.answer(Ok(())).is_ok(), "all is stored");
-        writer.add(&array, array.losses());
-        array.count_loss();
-        array.count_dirty(1);
-        other.add(&array, array.losses());
+        writer.add(&array, array.freshness().losses());
+        array.freshness().record_loss();
+        array.freshness().add_dirty();
+        other.add(&array, array.freshness().losses());
         for _ in 0..3 {
             assert_eq!(writer.answer(Ok(())).unwrap_err().errno(), libc::ESTALE);
             assert!(early.answer(Ok(())).is_ok() && other.answer(Ok(())).is_ok());
         }
         let full = Error::system(libc::ENOSPC);
         assert_eq!(other.answer(Err(full)).unwrap_err().errno(), libc::ENOSPC);
-        array.count_loss();
-        array.count_dirty(-1);
+        array.freshness().record_loss();
+        array.freshness().remove_dirty();
         assert_eq!(other.answer(Ok(())).unwrap_err().errno(), libc::ESTALE);
     }
 }

@@ -61,7 +61,7 @@ impl Arrays {
     pub fn insert(&self, key: &Key, version: Version, parsed: Parsed, moves: u64) -> Parsed {
         let mut known = lock(&self.known);
         if known.moves != moves {
-            return parsed.inspect(|array| array.replace());
+            return parsed.inspect(|array| array.freshness().replace());
         }
         let mut parsed = parsed;
         if let Some((of, Ok(current))) = known.current(key) {
@@ -69,10 +69,10 @@ impl Arrays {
                 // another thread was first, or the document was written anew and says the same
                 Ok(new) if of == version || is_same(&current, new) => parsed = Ok(current),
                 // its holders must not go by what it knew
-                Ok(new) if is_resized(&current, new) => current.supersede(),
-                Ok(_) => current.replace(),
+                Ok(new) if is_resized(&current, new) => current.freshness().supersede(),
+                Ok(_) => current.freshness().replace(),
                 // it may be whole again in a moment: until then nothing is stored, and nothing is lost
-                Err(_) => current.supersede(),
+                Err(_) => current.freshness().supersede(),
             }
         }
         known.put(key, version, parsed.clone());
@@ -86,9 +86,9 @@ impl Arrays {
         let below = |k: &Key| k.relative_to(key).is_some();
         let keys: Vec<Key> = known.recent.iter().map(|(k, _)| k).filter(|k| below(k)).cloned().collect();
         let recent = keys.iter().filter_map(|k| known.recent.pop(k)).filter_map(|(_, parsed)| parsed.ok());
-        recent.for_each(|array| array.replace());
+        recent.for_each(|array| array.freshness().replace());
         let held = known.held.extract_if(|k, _| below(k)).filter_map(|(_, (_, array))| array.upgrade());
-        held.for_each(|array| array.replace());
+        held.for_each(|array| array.freshness().replace());
     }
 }
 

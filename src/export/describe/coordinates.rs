@@ -132,7 +132,7 @@ pub fn flat(cache: &Cache, array: &Array) -> Result<Vec<u8>> {
     }
     array.readable()?;
     // revalidate: another process may have changed the store
-    array.begin_epoch();
+    array.freshness().begin_opening();
     let mut bytes = memory::zeroed(array.size() as usize)?;
     let mut rest = bytes.as_mut_slice();
     for run in grid.runs(0..array.size()) {

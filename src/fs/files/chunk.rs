@@ -10,8 +10,8 @@ pub mod created;
 mod draft;
 
 use super::{CurrentArray, NewFile, OpenFile, PendingDrop};
-use crate::array::Array;
-use crate::cache::{ChunkPart, VersionTag};
+use crate::array::{Array, VersionTag};
+use crate::cache::ChunkPart;
 use crate::error::{Error, Kind, Result};
 use crate::fs::tree::{Attributes, Node};
 use crate::fs::write::{WriteMode, clipped};
@@ -126,7 +126,7 @@ impl ChunkFile {
                 *slot = None;
             }
         }
-        let losses = array.losses();
+        let losses = array.freshness().losses();
         let written = fs.write_chunk_bytes(array, chunk, offset as usize, data, mode);
         fs.record_write(&self.record, array, losses, mode);
         let written = written?;
@@ -150,7 +150,7 @@ impl ChunkFile {
         }
         let mut bytes = memory::zeroed(array.grid().chunk_size())?;
         array.fill(&mut bytes, 0);
-        let losses = array.losses();
+        let losses = array.freshness().losses();
         let filled = fs.write_chunk_bytes(array, chunk, 0, &bytes, mode);
         self.record.add(array, losses);
         filled
@@ -162,7 +162,7 @@ impl ChunkFile {
         if let Some(draft) = slot.as_mut() {
             if let Some(of) = draft.array.clone() {
                 of.confirm(false)?;
-                if of.is_replaced() {
+                if of.freshness().is_replaced() {
                     *slot = None;
                     return Err(self.lost_draft(fs, &of));
                 }
@@ -211,7 +211,7 @@ impl ChunkFile {
         };
         let whole = bytes.whole(size)?;
         self.write_latest(fs, |array, chunk| {
-            let losses = array.losses();
+            let losses = array.freshness().losses();
             // in one piece, so that no write-back stores a part of it; the file's own pages may have become dirty since
             // the kernel sent the draft
             let written = fs.write_chunk_bytes(array, chunk, 0, &whole, WriteMode::internal());
@@ -232,8 +232,8 @@ impl ChunkFile {
 
     /// Records that the draft was for an array that was replaced, and returns the error.
     fn lost_draft(&self, fs: &Fs, array: &Arc<Array>) -> Error {
-        self.record.add(array, array.losses());
-        array.count_loss();
+        self.record.add(array, array.freshness().losses());
+        array.freshness().record_loss();
         let why =
             "the array was replaced or deleted meanwhile: what was written is lost; open the file again and write anew";
         let e = Error::system(libc::ESTALE).context(why).context(self.path());
@@ -364,7 +364,7 @@ impl Fs {
                 stat => stat,
             },
         };
-        array.begin_epoch();
+        array.freshness().begin_opening();
         if is_created {
             // the chunk may not be stored yet
         } else if array.metadata().has_objects() || stat.is_none() {

@@ -78,7 +78,7 @@ impl Fs {
             if let PartContent::Flat { key, .. } = &part.content
                 && let Some(array) = self.tree.hierarchy().cached_array(key)
             {
-                array.begin_epoch();
+                array.freshness().begin_opening();
             }
         }
         let pages = if self.read_only && !self.direct_io { KernelPages::Fresh } else { KernelPages::Maps };
@@ -172,7 +172,7 @@ impl CompositeFile {
             None => {
                 let array = fs.open_array(key)?;
                 // only the next opening of `data.raw` may take the list of what has changed in the store
-                array.begin_epoch();
+                array.freshness().begin_opening();
                 cell.get_or_init(|| Box::new(FlatFile::part(array, self.is_kept_elsewhere)))
             }
         };
@@ -238,7 +238,7 @@ impl CompositeFile {
             let part = &data[written..written + slice.len];
             if let Some((flat, form)) = self.flat_of(fs, &slice, true)? {
                 let array = flat.array.latest(fs)?;
-                let losses = array.losses();
+                let losses = array.freshness().losses();
                 let done = write_part(fs, flat, &slice, part, form, mode);
                 fs.record_write(&self.record, &array, losses, mode);
                 done.map_err(in_file)?;

@@ -4,8 +4,8 @@ mod gather;
 pub mod holes;
 
 use super::{CurrentArray, NewFile, OpenFile, PendingDrop};
-use crate::array::Array;
-use crate::cache::{PrefetchState, VersionTag};
+use crate::array::{Array, VersionTag};
+use crate::cache::PrefetchState;
 use crate::error::{Error, Result};
 use crate::fs::waiting::WaitingWrite;
 use crate::fs::write::WriteMode;
@@ -59,8 +59,8 @@ impl Fs {
     pub(in crate::fs) fn open_flat(&self, inode: u64, key: &Key, for_writing: bool, direct: bool) -> Result<NewFile> {
         let array = self.open_array(key)?;
         // held until the pages are recorded: another opening must not keep what this one drops
-        let turn = array.opening();
-        let same = self.cache.reopen(&array, &turn);
+        let turn = array.freshness().lock_opening();
+        let same = self.cache.served().begin_opening(&array, &turn);
         let pages = match self.direct_io {
             true => KernelPages::None,
             false => self.pages_at_open(inode, VersionTag::of_array(&array, None), same),
@@ -135,7 +135,7 @@ impl OpenFile for FlatFile {
             let Some(_writing) = fs.resizing.writing_if(array.key(), mode.may_wait) else { return Ok(None) };
             // from here on the array cannot change
             if !array.is_superseded() {
-                let losses = array.losses();
+                let losses = array.freshness().losses();
                 let mode = WriteMode { is_flat: true, inode: self.inode, ..mode };
                 let written = fs.write_flat(&array, offset, data, mode);
                 fs.record_write(&self.record, &array, losses, mode);

@@ -1,7 +1,6 @@
 //! Permissions of nodes: a node grants no more than every stored file that it is made of.
 
 use super::{Node, Tree, stale};
-use crate::array::Array;
 use crate::array::hierarchy::StoredNode;
 use crate::error::{Kind, Result};
 use crate::store::{Key, Permissions, Stat, both};
@@ -18,10 +17,6 @@ pub enum Audience {
     /// All users.
     Everyone,
 }
-
-/// The permissions of the levels between an array and one of its chunks, cached during a listing.
-#[derive(Default)]
-pub(super) struct ChunkLevels(Option<(Key, Option<Permissions>)>);
 
 /// Returns the permissions of an array's flat bytes. Its document and its directory stand for its chunks, because `stat`
 /// must not take longer for a larger array.
@@ -64,29 +59,6 @@ impl Tree {
         Ok(granted)
     }
 
-    /// Restricts `stat`, of the chunk at the key `chunk`, to what the directories between the array and the chunk grant.
-    pub(super) fn below_levels(&self, array: &Array, chunk: &Key, stat: Stat, known: &mut ChunkLevels) -> Stat {
-        let parent = chunk.parent();
-        if parent == *array.key() || stat.permissions.is_none() {
-            return stat;
-        }
-        let granted = match &known.0 {
-            Some((key, granted)) if *key == parent => *granted,
-            _ => {
-                let levels = std::iter::successors(Some(parent.clone()), |level| Some(level.parent()));
-                let levels = levels.take_while(|level| level != array.key() && !level.is_root());
-                let search = |level: Key| match self.permissions(&level) {
-                    Ok(found) => found.map(Permissions::search),
-                    Err(_) => Some(Permissions::OWNER_ONLY),
-                };
-                let granted = levels.map(search).fold(None, both);
-                known.0 = Some((parent, granted));
-                granted
-            }
-        };
-        stat.restricted(granted)
-    }
-
     /// Returns whether `audience` may read a document whose content is part of the extended attributes of `node`.
     pub(super) fn may_tell(&self, audience: Audience, node: &Node, document: &Key) -> Result<bool> {
         let Some(of_document) = self.permissions_of_document(document)? else { return Ok(true) };
@@ -97,7 +69,7 @@ impl Tree {
             (Audience::Readers, Node::Header(..) | Node::Dataset(_)) => return Ok(true),
             (Audience::Readers, Node::Chunk(key, name)) => {
                 let (array, chunk) = self.chunk(key, name)?;
-                self.permissions(&array.chunk_key(chunk))?
+                array.stat_chunk(chunk)?.and_then(|stat| stat.permissions)
             }
             (Audience::Readers, Node::Directory(key) | Node::Flat(key)) => self.permissions(key)?,
             (Audience::Readers, _) => None,

@@ -1,10 +1,10 @@
 //! Attributes: sizes, times and permissions of nodes. They are looked up in the store, and never read a chunk, except one
 //! of objects, whose size only decoding tells.
 
-use super::access::{self, ChunkLevels};
+use super::access;
 use super::node::{ControlFile, Node};
 use super::{Tree, stale};
-use crate::array::Array;
+use crate::array::{Array, LevelPermissions};
 use crate::cache::ChunkPart;
 use crate::error::Result;
 use crate::store::{Key, Permissions, Stat};
@@ -62,7 +62,7 @@ impl Tree {
             Node::Chunk(key, name) => {
                 let (array, chunk) = self.chunk(key, name)?;
                 let stat = array.stat_chunk(chunk)?.ok_or_else(stale)?;
-                let stat = self.below_levels(&array, &array.chunk_key(chunk), stat, &mut ChunkLevels::default());
+                let stat = array.restrict(chunk, stat, &mut LevelPermissions::default());
                 let attributes = self.chunk_attributes(node, self.chunk_size(&array, chunk), &stat);
                 Ok(Attributes { lasting: !array.metadata().has_objects(), ..attributes })
             }
@@ -86,10 +86,10 @@ impl Tree {
         // the document is missing while the directory is being removed
         let document = self.hierarchy.store().stat(&key.join(array.metadata_name())).map_err(|e| e.context(key))?;
         let directory = self.stat(key)?;
-        let stored = self.stored_sizes.of(self.hierarchy.store(), &array);
+        let stored = self.stored_sizes.of(&array);
         // chunks that come, go or are replaced by a rename show in the directory's time
         let modified = document.as_ref().map_or(directory.modified, |d| d.modified.max(directory.modified));
-        let modified = modified.max(stored.newest).max(array.written_at());
+        let modified = modified.max(stored.newest).max(array.freshness().last_write());
         let permissions = access::of_flat(document.as_ref(), &directory);
         Ok(self.made(node, array.size(), stored.bytes.div_ceil(512), modified, permissions))
     }

@@ -173,8 +173,10 @@ impl Tree {
         let mut newest = modified(key)?;
         for part in file.parts() {
             if let PartContent::Flat { key, .. } = &part.content {
-                let written =
-                    self.hierarchy.cached_array(key).map_or(SystemTime::UNIX_EPOCH, |array| array.written_at());
+                let written = self
+                    .hierarchy
+                    .cached_array(key)
+                    .map_or(SystemTime::UNIX_EPOCH, |array| array.freshness().last_write());
                 newest = newest.max(modified(key)?).max(written);
             }
         }

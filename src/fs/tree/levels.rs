@@ -8,7 +8,6 @@ use crate::array::{Array, is_chunk_like};
 use crate::error::Result;
 use crate::store::Key;
 use crate::zarr::grid::parse_index;
-use crate::zarr::metadata::Separator;
 use std::sync::Arc;
 
 impl Tree {
@@ -30,7 +29,7 @@ impl Tree {
         while parse_index(above.name()).is_some() {
             above = above.parent();
             if let Ok(Some(StoredNode::Array(array))) = self.hierarchy.find(&above) {
-                return Some(array).filter(|array| is_level(array, key));
+                return Some(array).filter(|array| array.is_chunk_level(key));
             }
         }
         None
@@ -48,15 +47,6 @@ impl Tree {
         }
         self.hierarchy.store().make_prefix(key).map(|()| true).map_err(|e| e.context(key))
     }
-}
-
-/// Returns whether `key` is a level of the array: keys of its chunks are below.
-pub(super) fn is_level(array: &Array, key: &Key) -> bool {
-    let Some(path) = key.relative_to(array.key()) else { return false };
-    let is_index = |name: &str| parse_index(name).is_some();
-    array.separator() == Separator::Slash
-        && path.as_str().split('/').all(is_index)
-        && path.as_str().split('/').count() < array.grid().dimensions()
 }
 
 /// Returns the array's key and the chunk's name in the mount, or a name like one, that `name` below a level stands for.

@@ -1,15 +1,14 @@
 //! What a name in a directory is: of a name that is looked up, and of many names that are listed, each with its
 //! attributes. Most names need one stat of one key; the others need the rules of their directory.
 
-use super::access::ChunkLevels;
-use super::levels::is_level;
 use super::target::is_partial;
 use super::{Attributes, CONTROL, ControlFile, FLAT, Name, Node, Tree, has_flat, is_hidden, stale};
 use crate::array::hierarchy::{MetadataFile, StoredNode};
-use crate::array::{Array, is_chunk_like};
+use crate::array::{Array, LevelPermissions, is_chunk_like};
 use crate::error::{Error, Result};
 use crate::export::{DATASET, Format};
 use crate::store::{EntryKind, Key, Permissions, Stat};
+use crate::zarr::grid::ChunkId;
 use crate::zarr::metadata::{Separator, ZARRAY, ZATTRS, ZGROUP, ZMETADATA};
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -52,9 +51,13 @@ impl Tree {
     /// Looks up `name` in the directory `parent`, with its attributes. Returns `None` if there is no such name.
     pub fn lookup(&self, parent: &Node, name: &str) -> Result<Option<(Node, Attributes)>> {
         let directory = self.directory(parent)?;
-        if let Some(key) = telling_key(&directory, name) {
-            let stat = self.hierarchy.store().stat(&key).map_err(|e| e.context(&key))?;
-            return Ok(stat.map(|stat| self.node_of_stat(&directory, name, &key, stat, &mut ChunkLevels::default())));
+        if let Some(value) = single_value(&directory, name) {
+            let stat = match &value {
+                SingleValue::Chunk(array, chunk) => array.stat_chunk(*chunk)?,
+                SingleValue::Key(key) => self.hierarchy.store().stat(key).map_err(|e| e.context(key))?,
+            };
+            let mut levels = LevelPermissions::default();
+            return Ok(stat.map(|stat| self.node_of_stat(&directory, name, &value, stat, &mut levels)));
         }
         match self.lookup_by_rules(&directory, name) {
             // the file was removed meanwhile
@@ -103,7 +106,7 @@ impl Tree {
             return Ok(Some(Node::Header(key.clone(), format)));
         }
         let below = key.child(name)?;
-        let level = array.is_some_and(|array| is_level(array, &below));
+        let level = array.is_some_and(|array| array.is_chunk_level(&below));
         if let Some(array) = array
             && is_chunk_like(name)
             && !level
@@ -123,23 +126,23 @@ impl Tree {
         })
     }
 
-    /// Returns the node of a name whose [`telling_key`] has the stat `stat`, and its attributes.
+    /// Returns the node of a name whose [`single_value`] has the stat `stat`, and its attributes.
     fn node_of_stat(
         &self,
         directory: &DirectoryKind,
         name: &str,
-        key: &Key,
+        value: &SingleValue,
         stat: Stat,
-        levels: &mut ChunkLevels,
+        levels: &mut LevelPermissions,
     ) -> (Node, Attributes) {
         let node = match directory {
             DirectoryKind::Array(key, _) => Node::Chunk(key.clone(), name.to_string()),
             DirectoryKind::Group(key) => group_node(key.join(name), stat.kind),
             DirectoryKind::Control => Node::ControlDirectory,
         };
-        let attributes = match (directory, &node) {
-            (DirectoryKind::Array(_, Some(array)), _) => {
-                let stat = self.below_levels(array, key, stat, levels);
+        let attributes = match (value, &node) {
+            (SingleValue::Chunk(array, chunk), _) => {
+                let stat = array.restrict(*chunk, stat, levels);
                 self.chunk_attributes(&node, array.grid().chunk_size() as u64, &stat)
             }
             (_, Node::Value(_)) => self.stored_attributes(&node, &stat),
@@ -150,21 +153,30 @@ impl Tree {
 
     /// Returns what lookups of names that were listed just now would find; `None` for a name that was removed meanwhile.
     pub fn listed(&self, directory: &DirectoryKind, names: &[Name]) -> Vec<Option<ListedNode>> {
-        let keys: Vec<Option<Key>> = names.iter().map(|name| telling_key(directory, &name.name)).collect();
+        let values: Vec<Option<SingleValue>> = names.iter().map(|name| single_value(directory, &name.name)).collect();
         let mut stats = Vec::with_capacity(names.len());
-        self.hierarchy.store().stat_many(&mut keys.iter().flatten().cloned(), &mut |stat| {
+        let mut push = |stat| {
             stats.push(stat);
             true
-        });
-        let (mut stats, mut levels) = (stats.into_iter(), ChunkLevels::default());
-        let mut found = |name: &Name, key: Option<Key>| match key {
-            Some(key) => {
+        };
+        match directory {
+            DirectoryKind::Array(_, Some(array)) => {
+                array.stat_chunks(&mut values.iter().flatten().filter_map(SingleValue::chunk), &mut push);
+            }
+            _ => {
+                let keys = values.iter().flatten().filter_map(SingleValue::key);
+                self.hierarchy.store().stat_many(&mut keys.cloned(), &mut push);
+            }
+        }
+        let (mut stats, mut levels) = (stats.into_iter(), LevelPermissions::default());
+        let mut found = |name: &Name, value: Option<SingleValue>| match value {
+            Some(value) => {
                 let stat = stats.next().transpose()?.flatten();
-                Ok(stat.map(|stat| self.node_of_stat(directory, &name.name, &key, stat, &mut levels)))
+                Ok(stat.map(|stat| self.node_of_stat(directory, &name.name, &value, stat, &mut levels)))
             }
             None => self.lookup_by_rules(directory, &name.name),
         };
-        let listed = names.iter().zip(keys).map(|(name, key)| match found(name, key) {
+        let listed = names.iter().zip(values).map(|(name, value)| match found(name, value) {
             Ok(found) => found.map(|(node, attributes)| ListedNode { node, attributes, sound: true }),
             Err(_) => self.unsound(directory, name),
         });
@@ -198,7 +210,7 @@ impl Tree {
             DirectoryKind::Group(key) => (key, 0),
             DirectoryKind::Control => return None,
         };
-        let is_chunk = matches!(directory, DirectoryKind::Array(..)) && telling_key(directory, &name.name).is_some();
+        let is_chunk = matches!(directory, DirectoryKind::Array(..)) && single_value(directory, &name.name).is_some();
         let node = match is_chunk {
             true => Node::Chunk(key.clone(), name.name.clone()),
             false if name.is_directory => Node::Directory(key.join(&name.name)),
@@ -223,16 +235,35 @@ impl DirectoryKind {
     }
 }
 
-/// Returns the key whose stat tells everything about a name: of a chunk whose size the grid knows, and of a name in a
-/// group that is no metadata. `None` for the other names.
-fn telling_key(level: &DirectoryKind, name: &str) -> Option<Key> {
+/// A single stored value whose stat determines the attributes of a name.
+enum SingleValue {
+    /// A chunk whose size the grid knows.
+    Chunk(Arc<Array>, ChunkId),
+    /// The value under a key.
+    Key(Key),
+}
+
+impl SingleValue {
+    fn chunk(&self) -> Option<ChunkId> {
+        if let SingleValue::Chunk(_, chunk) = self { Some(*chunk) } else { None }
+    }
+
+    fn key(&self) -> Option<&Key> {
+        if let SingleValue::Key(key) = self { Some(key) } else { None }
+    }
+}
+
+/// Returns the single value that determines the attributes of a name: a chunk whose size the grid knows, or a name of a
+/// group that is no metadata document. Returns `None` for other names.
+fn single_value(level: &DirectoryKind, name: &str) -> Option<SingleValue> {
     match level {
         DirectoryKind::Array(_, Some(array)) if !array.metadata().has_objects() => {
-            Some(array.chunk_key(array.grid().parse_chunk_key(name, Separator::Dot)?))
+            let chunk = array.grid().parse_chunk_key(name, Separator::Dot)?;
+            Some(SingleValue::Chunk(array.clone(), chunk))
         }
         DirectoryKind::Group(_) if [ZGROUP, ZATTRS, ZMETADATA, DATASET].contains(&name) => None,
         DirectoryKind::Group(key) if key.is_root() && name == CONTROL => None,
-        DirectoryKind::Group(key) => key.child(name).ok(),
+        DirectoryKind::Group(key) => key.child(name).ok().map(SingleValue::Key),
         _ => None,
     }
 }

@@ -2,7 +2,6 @@
 //! names and chunks, because `stat` must not take longer for a larger array.
 
 use crate::array::{Array, ArrayEntry};
-use crate::store::Store;
 use crate::util::memory::lock;
 use lru::LruCache;
 use std::num::NonZeroUsize;
@@ -55,11 +54,11 @@ impl StoredSizes {
 
     /// Returns the stored size of `array`. It is never 0 if the array reads as other bytes than zeros, because `tar` and
     /// `cp` take a file without blocks for a hole.
-    pub fn of(&self, store: &dyn Store, array: &Arc<Array>) -> StoredSize {
+    pub fn of(&self, array: &Arc<Array>) -> StoredSize {
         if let Some(stored) = self.recent(array) {
             return stored;
         }
-        let mut stored = sample(store, array);
+        let mut stored = sample(array);
         if stored.bytes == 0 && array.size() > 0 && !array.fill_is_zero() {
             stored.bytes = 1;
         }
@@ -69,7 +68,7 @@ impl StoredSizes {
 }
 
 /// Estimates the stored size. What cannot be listed or looked up does not count; reading it reports the error.
-fn sample(store: &dyn Store, array: &Arc<Array>) -> StoredSize {
+fn sample(array: &Arc<Array>) -> StoredSize {
     let (mut chunks, mut asked, mut names) = (0u64, 0u64, 0);
     let mut stored = StoredSize { bytes: 0, newest: SystemTime::UNIX_EPOCH };
     if !array.lists_all() {
@@ -82,8 +81,7 @@ fn sample(store: &dyn Store, array: &Arc<Array>) -> StoredSize {
         Ok(ArrayEntry::Chunk(chunk)) => Some(chunk),
         _ => None,
     });
-    let mut keys = found.by_ref().take(CHUNKS).inspect(|_| chunks += 1).map(|chunk| array.chunk_key(chunk));
-    store.stat_many(&mut keys, &mut |stat| {
+    array.stat_chunks(&mut found.by_ref().take(CHUNKS).inspect(|_| chunks += 1), &mut |stat| {
         if let Ok(Some(stat)) = stat {
             asked += 1;
             stored.bytes += stat.size;

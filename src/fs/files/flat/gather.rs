@@ -2,8 +2,8 @@
 //!
 //! Invariant: in one reply all bytes of a chunk are of one version.
 
-use crate::array::Array;
-use crate::cache::{Cache, ChunkPart, DecodedPart, Prefetcher, VersionTag};
+use crate::array::{Array, VersionTag};
+use crate::cache::{Cache, ChunkPart, DecodedPart, Prefetcher};
 use crate::error::{Error, Result};
 use crate::stats::Stats;
 use crate::zarr::codec::PartialDecode;
@@ -125,7 +125,7 @@ impl FlatRead<'_> {
                         false => self.cache.peek(self.array, run.chunk, ChunkPart::At(run.offset)).transpose()?,
                     };
                     if let Some(piece) = &known {
-                        reply.record_version(run.chunk, VersionTag::of_piece(piece.as_ref()));
+                        reply.record_version(run.chunk, DecodedPart::tag_of(piece.as_ref()));
                     }
                     *slot = Some((run.chunk, known));
                 }
@@ -165,7 +165,7 @@ impl FlatRead<'_> {
                     // dropped before the wait
                     drop(piece.take());
                     let got = self.cache.get(self.array, chunk, want)?;
-                    reply.record_version(chunk, VersionTag::of_piece(got.as_ref()));
+                    reply.record_version(chunk, DecodedPart::tag_of(got.as_ref()));
                     piece = Some(got);
                 }
                 let n = reply.copy(piece.as_ref().and_then(Option::as_ref), &run, at);
@@ -199,7 +199,7 @@ impl FlatRead<'_> {
             let mark = self.cache.read_plain(self.array, chunk, range, bytes)?;
             reply.record_version(chunk, mark);
             for (run, at) in missing {
-                if mark == VersionTag::UNINITIALISED {
+                if mark == VersionTag::UNINITIALIZED {
                     reply.copy(None, run, *at);
                 } else {
                     let from = run.offset - start;

@@ -1,0 +1,277 @@
+//! Where the chunks of an array are stored. In Zarr v2 each chunk is a value of its own, under a key that is made of its
+//! indices; an undeclared separator of the indices is detected. Everything outside `array` asks for extents, statistics and
+//! listings of chunks, and never makes a key.
+
+use super::Array;
+use crate::error::{Kind, Result};
+use crate::store::{EntryKind, Key, KeyLock, Listing, Permissions, Stat, both};
+use crate::zarr::grid::{ChunkId, Grid, parse_index};
+use crate::zarr::metadata::Separator;
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Names examined to detect an undeclared separator: enough to pass stray files, few enough to be quick.
+const SEPARATOR_SAMPLE: usize = 1000;
+
+/// Where a chunk is stored: the bytes `range` of the value under `key`.
+///
+/// That value is the chunk's *object*: the store replaces it as a whole, so that versions, locks and write-backs belong to it.
+/// In Zarr v2 an object holds one chunk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Extent {
+    /// The key of the object.
+    pub key: Key,
+    /// The position in the object, in bytes.
+    pub range: Range<u64>,
+}
+
+impl fmt::Display for Extent {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        self.key.fmt(f)
+    }
+}
+
+/// The lock of the object that holds a chunk. Dropping it releases the lock.
+pub type ChunkLock = KeyLock;
+
+/// An entry below the prefix of an array.
+#[derive(Debug, PartialEq, Eq)]
+pub enum ArrayEntry {
+    /// A stored chunk of the grid.
+    Chunk(ChunkId),
+    /// A value whose name is not like that of a chunk.
+    Value(String),
+    /// A directory of chunks that cannot be listed.
+    Unlisted,
+}
+
+/// The permissions of the directory that [`Array::restrict`] examined last.
+#[derive(Default)]
+pub struct LevelPermissions(Option<(Key, Option<Permissions>)>);
+
+impl Array {
+    /// Returns where a chunk is stored, or would be.
+    pub fn extent(&self, chunk: ChunkId) -> Extent {
+        Extent { key: self.key.join(&self.grid.chunk_key(chunk, self.separator())), range: 0..u64::MAX }
+    }
+
+    /// Returns the path of the chunk's file in the mounted tree, which does not depend on where the chunk is stored.
+    pub fn chunk_path(&self, chunk: ChunkId) -> Key {
+        self.key.join(&self.grid.chunk_key(chunk, Separator::Dot))
+    }
+
+    /// Returns the chunk that is stored at `path` below the array's prefix.
+    pub fn chunk_stored_at(&self, path: &str) -> Option<ChunkId> {
+        self.grid.parse_chunk_key(path, self.separator())
+    }
+
+    /// Returns whether `key` is a directory that holds chunks below the array's prefix, or may come to hold some.
+    pub fn is_chunk_level(&self, key: &Key) -> bool {
+        let Some(path) = key.relative_to(&self.key) else { return false };
+        self.separator() == Separator::Slash && is_index_path(path.as_str(), self.grid.dimensions())
+    }
+
+    /// Returns what the store knows of a chunk without reading it; `None` if the chunk is uninitialized.
+    ///
+    /// # Errors
+    ///
+    /// The error of the store, with the chunk's key.
+    pub fn stat_chunk(&self, chunk: ChunkId) -> Result<Option<Stat>> {
+        let Extent { key, .. } = self.extent(chunk);
+        self.store.stat(&key).map_err(|e| e.context(&key))
+    }
+
+    /// Calls `each` with what [`Array::stat_chunk`] returns of each chunk, in order, until it returns false.
+    pub fn stat_chunks(
+        &self,
+        chunks: &mut dyn Iterator<Item = ChunkId>,
+        each: &mut dyn FnMut(Result<Option<Stat>>) -> bool,
+    ) {
+        self.store.stat_many(&mut chunks.map(|chunk| self.extent(chunk).key), each);
+    }
+
+    /// Returns `stat`, the state of a chunk, with no more permissions than the directories between the array and the
+    /// chunk grant. `known` spares requests for chunks of the same directory.
+    pub fn restrict(&self, chunk: ChunkId, stat: Stat, known: &mut LevelPermissions) -> Stat {
+        let parent = self.extent(chunk).key.parent();
+        if parent == self.key || stat.permissions.is_none() {
+            return stat;
+        }
+        let granted = match &known.0 {
+            Some((key, granted)) if *key == parent => *granted,
+            _ => {
+                let levels = std::iter::successors(Some(parent.clone()), |level| Some(level.parent()));
+                let levels = levels.take_while(|level| *level != self.key && !level.is_root());
+                let search = |level: Key| match self.store.stat(&level) {
+                    Ok(found) => found.and_then(|stat| stat.permissions).map(Permissions::search),
+                    Err(_) => Some(Permissions::OWNER_ONLY),
+                };
+                let granted = levels.map(search).fold(None, both);
+                known.0 = Some((parent, granted));
+                granted
+            }
+        };
+        stat.restricted(granted)
+    }
+
+    /// Waits for the lock of the object that holds a chunk. Other writers take it before they read, change and store the
+    /// object. If the store has no locks it returns at once.
+    pub fn lock_chunk(&self, chunk: ChunkId) -> Result<ChunkLock> {
+        self.lock_chunk_since(chunk, Instant::now())
+    }
+
+    /// Waits like [`Array::lock_chunk`], but counts the wait from `since`: a caller that has waited for other callers
+    /// doesn't wait as long again.
+    pub fn lock_chunk_since(&self, chunk: ChunkId, since: Instant) -> Result<ChunkLock> {
+        self.settle_separator()?;
+        self.store.lock(&self.extent(chunk).key, since)
+    }
+
+    /// Makes a chunk uninitialized. Returns false if it was.
+    pub fn erase(&self, chunk: ChunkId) -> Result<bool> {
+        let Extent { key, .. } = self.extent(chunk);
+        self.store.delete(&key).map_err(|e| e.context(&key))
+    }
+
+    /// Returns whether [`Array::entries`] lists every stored chunk.
+    pub fn lists_all(&self) -> bool {
+        self.store.lists_all()
+    }
+
+    /// Returns the stored chunks and the other values below the array's prefix, streamed in the order of the store.
+    pub fn entries(self: &Arc<Self>) -> Result<Entries> {
+        let level = self.store.list(&self.key).map_err(|e| e.context(&self.key))?;
+        Ok(Entries { array: self.clone(), levels: vec![(level, String::new())] })
+    }
+
+    /// Returns the separator of the stored chunk keys: declared, detected, or `.`.
+    pub fn separator(&self) -> Separator {
+        self.separator.get().copied().unwrap_or(Separator::Dot)
+    }
+
+    /// Detects an undeclared separator from the chunks that are stored by now.
+    pub fn detect_separator(&self) -> Result<()> {
+        if self.separator.get().is_some() {
+            return Ok(());
+        }
+        let detected = match self.store.lists_all() {
+            true => detect_separator(&self.grid, self.store.list(&self.key)?)?,
+            false => self.probe_separator()?,
+        };
+        let Some(detected) = detected else { return Ok(()) };
+        if self.separator.set(detected).is_ok() && detected == Separator::Slash {
+            let key = &self.key;
+            log::warn!("{key}: no dimension_separator is declared, but chunks lie under \"/\": reading them there");
+        }
+        Ok(())
+    }
+
+    /// Returns the separator under which the first chunk is stored, where the store cannot list.
+    fn probe_separator(&self) -> Result<Option<Separator>> {
+        for separator in [Separator::Dot, Separator::Slash] {
+            let key = self.key.join(&self.grid.chunk_key(ChunkId(0), separator));
+            if self.store.stat(&key)?.is_some_and(|stat| stat.kind == EntryKind::Value) {
+                return Ok(Some(separator));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Fixes an undeclared separator before a chunk is stored, unless chunks of another writer already do.
+    pub(super) fn settle_separator(&self) -> Result<()> {
+        self.detect_separator().map_err(|e| e.context(&self.key))?;
+        self.separator.get_or_init(|| Separator::Dot);
+        Ok(())
+    }
+}
+
+/// Returns whether a name is a chunk key or may be mistaken for one: of a former shape, misspelled, or half written.
+pub fn is_chunk_like(name: &str) -> bool {
+    let rest = name.trim().trim_start_matches(['+', '-']);
+    let digits = rest.strip_suffix(".partial").map_or(rest, |r| r.split_inclusive('.').next().unwrap_or(r));
+    digits.starts_with(|c: char| c.is_ascii_digit()) && digits.bytes().all(|b| b.is_ascii_digit() || b == b'.')
+}
+
+/// Returns whether a path has fewer than `dimensions` components, all of them indices.
+fn is_index_path(path: &str, dimensions: usize) -> bool {
+    path.split('/').all(|name| parse_index(name).is_some()) && path.split('/').count() < dimensions
+}
+
+/// Returns the separator that stored chunks show: the first chunk key joined by `.` decides, else a directory named by an
+/// index.
+///
+/// # Errors
+///
+/// Fails with the listing. To take a failed listing for an empty one would show fill values for stored chunks.
+fn detect_separator(grid: &Grid, listing: Listing) -> Result<Option<Separator>> {
+    let mut slash = None;
+    for entry in listing.take(SEPARATOR_SAMPLE) {
+        let entry = entry?;
+        match entry.kind {
+            EntryKind::Prefix if parse_index(&entry.name).is_some() => slash = Some(Separator::Slash),
+            EntryKind::Value if grid.parse_chunk_key(&entry.name, Separator::Dot).is_some() => {
+                return Ok(Some(Separator::Dot));
+            }
+            _ => {}
+        }
+    }
+    Ok(slash)
+}
+
+/// Iterator of [`Array::entries`]. It holds one open listing for each level of a chunk key.
+pub struct Entries {
+    array: Arc<Array>,
+    /// Listings, outermost first, each with its path below the array's prefix.
+    levels: Vec<(Listing, String)>,
+}
+
+impl Iterator for Entries {
+    type Item = Result<ArrayEntry>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            let (level, path) = self.levels.last_mut()?;
+            let entry = match level.next() {
+                None => {
+                    self.levels.pop();
+                    continue;
+                }
+                Some(Err(e)) => return Some(Err(e)),
+                Some(Ok(entry)) => entry,
+            };
+            let name = if path.is_empty() { entry.name } else { format!("{path}/{}", entry.name) };
+            if let Some(found) = self.classify(name, entry.kind) {
+                return Some(Ok(found));
+            }
+        }
+    }
+}
+
+impl Entries {
+    /// Returns what the entry at the path `name` is. Of a directory of chunks it opens the listing and returns `None`.
+    fn classify(&mut self, name: String, kind: EntryKind) -> Option<ArrayEntry> {
+        let (array, is_top) = (&self.array, self.levels.len() == 1);
+        let is_nested = array.separator() == Separator::Slash && array.grid.dimensions() > 1;
+        if is_nested && self.levels.len() < array.grid.dimensions() {
+            let is_level = is_index_path(&name, array.grid.dimensions());
+            match kind {
+                EntryKind::Prefix if is_level => match array.store.list(&array.key.join(&name)) {
+                    Ok(below) => self.levels.push((below, name)),
+                    // another process has removed it since it was listed
+                    Err(e) if e.kind() == Kind::NotFound => {}
+                    Err(_) => return Some(ArrayEntry::Unlisted),
+                },
+                EntryKind::Other if is_level => return Some(ArrayEntry::Unlisted),
+                EntryKind::Value if is_top && !is_chunk_like(&name) => return Some(ArrayEntry::Value(name)),
+                _ => {}
+            }
+            return None;
+        }
+        if let Some(chunk) = array.chunk_stored_at(&name) {
+            return Some(ArrayEntry::Chunk(chunk));
+        }
+        (is_top && kind == EntryKind::Value && !is_chunk_like(&name)).then_some(ArrayEntry::Value(name))
+    }
+}

@@ -1,0 +1,138 @@
+//! Loading a whole chunk: reading the stored bytes, which waits for the store, and decoding them, which takes a processor.
+
+use super::Array;
+use crate::error::{Error, Result};
+use crate::store::Version;
+use crate::util::memory;
+use crate::zarr::codec::{Pipeline, check_objects};
+use crate::zarr::grid::ChunkId;
+use crate::zarr::layout;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+/// Memory that a load needs beside the decoded bytes, reused by the next load.
+#[derive(Default)]
+pub struct Scratch {
+    /// The encoded chunk or block.
+    pub stored: Vec<u8>,
+    /// The decoded chunk before its layout is changed.
+    pub other: Vec<u8>,
+    /// Maximum size of a chunk of objects in bytes, encoded and decoded, if the load has reserved memory for no more.
+    pub max_objects: Option<usize>,
+}
+
+impl Scratch {
+    /// Returns the bytes of memory it takes.
+    pub fn capacity(&self) -> usize {
+        self.stored.capacity() + self.other.capacity()
+    }
+}
+
+/// A decoded chunk and the version it came from.
+pub struct Loaded {
+    /// The chunk in C layout, [`Grid::chunk_size`](crate::zarr::grid::Grid::chunk_size) bytes. Chunks of objects have any size.
+    pub bytes: Vec<u8>,
+    /// The version of the stored bytes.
+    pub version: Version,
+    /// The number of stored bytes.
+    pub stored: u64,
+}
+
+/// A chunk that was read and is not yet decoded.
+pub struct Fetched {
+    chunk: ChunkId,
+    /// A buffer for the decoded bytes, or these themselves if no codec changes them.
+    bytes: Vec<u8>,
+    version: Version,
+    stored: u64,
+}
+
+impl Array {
+    /// Reads and decodes a chunk, into `buffer` if that has the capacity. Returns `None` if the chunk is uninitialized.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the store fails, if the stored bytes are damaged, or without memory. The error names the key.
+    pub fn load(&self, chunk: ChunkId, buffer: Vec<u8>, scratch: &mut Scratch) -> Result<Option<Loaded>> {
+        self.fetch(chunk, buffer, scratch)?.map(|fetched| self.decode_fetched(fetched, scratch)).transpose()
+    }
+
+    /// Reads a chunk: the half of [`Array::load`] that waits for the store.
+    pub fn fetch(&self, chunk: ChunkId, buffer: Vec<u8>, scratch: &mut Scratch) -> Result<Option<Fetched>> {
+        let (pipeline, mut bytes) = (self.pipeline()?, buffer);
+        self.check_memory()?;
+        let key = self.extent(chunk).key;
+        let start = Instant::now();
+        // an encoded chunk may be larger than the decoded one, but not larger than the memory for it
+        let limit = pipeline.max_stored().min(self.memory_limit(scratch.max_objects) as u64);
+        let stored = if self.is_stored_plain(pipeline) { &mut bytes } else { &mut scratch.stored };
+        let got = self.store.get(&key, limit, stored);
+        self.stats.store_time.add_since(start);
+        let Some(version) = got.map_err(|e| e.context(&key))? else { return Ok(None) };
+        let stored = stored.len() as u64;
+        self.stats.bytes_stored.add(stored);
+        self.stored_size.store(stored, Ordering::Relaxed);
+        Ok(Some(Fetched { chunk, bytes, version, stored }))
+    }
+
+    /// Decodes a chunk: the half of [`Array::load`] that takes a processor. `scratch` is that of [`Array::fetch`].
+    pub fn decode_fetched(&self, fetched: Fetched, scratch: &mut Scratch) -> Result<Loaded> {
+        let (pipeline, Fetched { chunk, mut bytes, version, stored }) = (self.pipeline()?, fetched);
+        let start = Instant::now();
+        let done = match self.is_stored_plain(pipeline) {
+            true => pipeline.check_size(bytes.len()),
+            false => self.decode(pipeline, &mut bytes, scratch),
+        };
+        self.stats.codec_time.add_since(start);
+        done.map_err(|e| self.in_chunk(chunk, e))?;
+        self.stats.decodes.add(1);
+        self.stats.bytes_decoded.add(bytes.len() as u64);
+        Ok(Loaded { bytes, version, stored })
+    }
+
+    /// Decodes the stored bytes in `scratch` into `bytes`, C layout.
+    fn decode(&self, pipeline: &Pipeline, bytes: &mut Vec<u8>, scratch: &mut Scratch) -> Result<()> {
+        let limit = self.memory_limit(scratch.max_objects).saturating_sub(scratch.stored.len());
+        if !self.is_transposed() {
+            return pipeline.decode_within(&scratch.stored, bytes, limit);
+        }
+        pipeline.decode_within(&scratch.stored, &mut scratch.other, limit)?;
+        memory::check_chunk(scratch.other.len().saturating_mul(2))?;
+        memory::resize(bytes, scratch.other.len())?;
+        layout::f_to_c(&self.metadata.chunks, self.metadata.dtype.size(), &scratch.other, bytes);
+        Ok(())
+    }
+
+    /// Returns whether the stored bytes are the decoded ones, in C layout.
+    fn is_stored_plain(&self, pipeline: &Pipeline) -> bool {
+        pipeline.is_identity() && !self.is_transposed()
+    }
+
+    /// Returns the bytes of memory available for a chunk; for one of objects at most `max_objects`.
+    fn memory_limit(&self, max_objects: Option<usize>) -> usize {
+        let max = max_objects.filter(|_| self.metadata.has_objects()).unwrap_or(usize::MAX);
+        memory::available_for_chunk().min(max)
+    }
+
+    /// Checks that a chunk can have `stored` bytes in the store. Too few bytes behind a compressor go unnoticed, and so
+    /// does everything where the codecs are unknown.
+    ///
+    /// # Errors
+    ///
+    /// Fails if no chunk of the array encodes to that size.
+    pub fn check_stored_size(&self, chunk: ChunkId, stored: u64) -> Result<()> {
+        let Ok(pipeline) = &self.pipeline else { return Ok(()) };
+        pipeline.check_stored_size(stored).map_err(|e| self.in_chunk(chunk, e))
+    }
+
+    /// Checks a decoded chunk of objects. Chunks of other types always pass.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the object codec cannot have made the bytes.
+    pub fn check_objects(&self, chunk: ChunkId, decoded: &[u8]) -> Result<()> {
+        let Some(config) = self.metadata.object_codec() else { return Ok(()) };
+        let checked = check_objects(config, decoded, self.metadata.chunks.iter().product());
+        checked.map_err(|e| self.in_chunk(chunk, Error::damaged(e.0)))
+    }
+}
