@@ -18,6 +18,7 @@ mod freshness;
 pub mod hierarchy;
 mod load;
 mod part;
+mod ranges;
 mod write;
 
 pub use confirm::Source;
@@ -25,6 +26,7 @@ pub use extent::{ArrayEntry, ChunkLock, Entries, Extent, LevelPermissions, is_ch
 pub use freshness::{Freshness, Opening, ServedVersions, VersionTag, are_stored};
 pub use load::{Fetched, Loaded, Scratch};
 pub use part::{BlockIndex, OpenedChunk};
+pub use ranges::Ranges;
 
 /// Maximum decoded bytes of the remote chunks requested concurrently. They fill a link of several GB/s for one round trip
 /// and leave most of the cache to chunks that have arrived.

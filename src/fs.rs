@@ -369,10 +369,10 @@ impl Fs {
     fn write_as(&self, handle: u64, offset: u64, data: &[u8], mode: WriteMode) -> Result<Option<usize>> {
         let Some(written) = self.files.get(handle)?.write(self, offset, data, mode)? else { return Ok(None) };
         self.stats.bytes_accepted.add(written as u64);
-        if self.cache.wants_flush() {
+        if self.cache.wants_background_flush() {
             let cache = self.cache.clone();
             // the close of the file reports errors
-            self.write_back.run(move || drop(cache.flush_behind()));
+            self.write_back.run(move || drop(cache.flush_in_background()));
         }
         Ok(Some(written))
     }

@@ -5,13 +5,12 @@
 //! store that no flush asked for. A chunk that was encoded for one document never replaces a chunk of another array, and
 //! no byte outside the shape reaches the store.
 
-use super::Array;
+use super::{Array, Ranges};
 use crate::error::Result;
 use crate::store::{Counted, Key, Version, get_counted};
 use crate::util::memory::lock;
 use crate::zarr::grid::{ChunkId, Grid};
 use crate::zarr::metadata::{ArrayMetadata, MAX_DOCUMENT};
-use std::ops::Range;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
@@ -103,19 +102,22 @@ impl Array {
 
     /// Returns the bytes of a chunk, C layout, that belong to this array and, as of the last [`Array::confirm`], not to the
     /// array in the store, because another program has made it smaller.
-    pub fn outside(&self, chunk: ChunkId) -> Vec<Range<usize>> {
+    pub fn outside(&self, chunk: ChunkId) -> Ranges {
         let shape = self.source.as_ref().and_then(|source| lock(&source.confirmed).shape.clone());
-        let Some(shape) = shape else { return Vec::new() };
+        let Some(shape) = shape else { return Ranges::default() };
         let smaller: Vec<u64> = shape.iter().zip(&self.metadata.shape).map(|(a, b)| *a.min(b)).collect();
         let kept = Grid::new(&smaller, &self.metadata.chunks, self.metadata.dtype.size()).ok();
         let indices = self.grid.indices(chunk);
         let kept = kept.filter(|kept| indices.iter().zip(kept.counts()).all(|(index, count)| index < count));
-        let positions = |grid: &Grid, chunk| {
+        let inside = |grid: &Grid, chunk| -> Ranges {
             let runs = grid.chunk_runs(chunk, 0..grid.size()).into_iter();
-            runs.map(|(_, run)| run.offset..run.offset + run.len).collect::<Vec<_>>()
+            runs.map(|(_, run)| run.offset..run.offset + run.len).collect()
         };
-        let kept = kept.map(|kept| positions(&kept, kept.chunk(&indices))).unwrap_or_default();
-        subtract(positions(&self.grid, chunk), &kept)
+        let mut outside = inside(&self.grid, chunk);
+        if let Some(kept) = kept {
+            outside.remove_all(&inside(&kept, kept.chunk(&indices)));
+        }
+        outside
     }
 }
 
@@ -124,20 +126,6 @@ enum Document {
     Same,
     Other(Version, Box<ArrayMetadata>),
     Gone,
-}
-
-/// Returns `ranges` without the positions of `others`. Each list is sorted.
-fn subtract(ranges: Vec<Range<usize>>, others: &[Range<usize>]) -> Vec<Range<usize>> {
-    let mut rest = Vec::new();
-    for range in ranges {
-        let mut at = range.start;
-        for other in others.iter().filter(|other| other.start < range.end && other.end > range.start) {
-            rest.extend((at < other.start).then_some(at..other.start));
-            at = at.max(other.end);
-        }
-        rest.extend((at < range.end).then_some(at..range.end));
-    }
-    rest
 }
 
 #[cfg(test)]
@@ -211,11 +199,11 @@ mod tests {
         store.put(&Key::root().join(ZARRAY), document("[3,9]", "|u1").as_bytes()).unwrap();
         array.confirm(false).unwrap();
         assert!(!array.freshness().is_replaced());
-        assert_eq!(array.outside(ChunkId(0)), []);
-        assert_eq!(array.outside(ChunkId(3)), [Range { start: 3, end: 6 }], "row 3 of rows 2 and 3");
-        assert_eq!(array.outside(ChunkId(6)), [Range { start: 0, end: 3 }], "row 4; there is no row 5");
+        assert!(array.outside(ChunkId(0)).is_empty());
+        assert_eq!(array.outside(ChunkId(3)), Ranges::from(3..6), "row 3 of rows 2 and 3");
+        assert_eq!(array.outside(ChunkId(6)), Ranges::from(0..3), "row 4; there is no row 5");
         store.put(&Key::root().join(ZARRAY), document("[9,9]", "|u1").as_bytes()).unwrap();
         array.confirm(false).unwrap();
-        assert_eq!(array.outside(ChunkId(6)), []);
+        assert!(array.outside(ChunkId(6)).is_empty());
     }
 }

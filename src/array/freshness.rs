@@ -36,8 +36,8 @@ const MAX_QUICK_CHECKS: usize = 1000;
 /// Maximum number of chunks revalidated while opening a remote array: as many as are requested concurrently.
 const MAX_REMOTE_CHECKS: usize = 64;
 
-/// The last opening of any array in this process.
-static OPENINGS: AtomicU64 = AtomicU64::new(0);
+/// The next opening of any array in this process.
+static NEXT_OPENING: AtomicU64 = AtomicU64::new(1);
 
 /// Identifies an opening. Later openings compare greater, also those of other arrays.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -74,8 +74,7 @@ impl Freshness {
 
     /// Begins an opening: versions confirmed earlier have to be confirmed again.
     pub fn begin_opening(&self) {
-        let next = OPENINGS.fetch_add(1, Ordering::Relaxed) + 1;
-        self.opening.fetch_max(next, Ordering::AcqRel);
+        self.opening.fetch_max(NEXT_OPENING.fetch_add(1, Ordering::Relaxed), Ordering::AcqRel);
     }
 
     /// Locks the openings of the array, from the beginning of one until its result is recorded.

@@ -1,6 +1,5 @@
-//! Memory of decoded bytes: every buffer counts until it is given back to the system, and one that is no longer used
-//! waits for the next chunk of its size. Fresh memory costs a page fault for every 4 KiB, as much as decoding a fast
-//! codec.
+//! Memory of decoded bytes. Every buffer counts until it is freed; one that is no longer used stays idle for the next chunk
+//! of its size. Fresh memory costs a page fault for every 4 KiB, as much time as decoding a fast codec.
 
 use crate::array::Scratch;
 use crate::error::Result;
@@ -9,67 +8,71 @@ use std::ops::Deref;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// Buffers below this are left to the allocator, which has them at hand, in bytes.
-const SMALL: usize = 64 << 10;
+/// Minimum size in bytes of buffers that are kept idle. The allocator reuses smaller ones.
+const MIN_KEPT: usize = 64 << 10;
 
-/// Buffers that wait at most: each load looks through them.
-const MANY: usize = 256;
+/// Maximum number of idle buffers: each load searches them.
+const MAX_IDLE: usize = 256;
 
-/// Buffers of a length that was asked for which should wait: it takes as long to get one ready as to use one.
+/// Idle buffers kept per size class. Faulting one in takes as long as using one.
 const SPARE: usize = 2;
 
 const PAGE: usize = 4096;
 
-/// What all buffers share.
+/// Counts the memory of all buffers, and keeps the idle ones.
 #[derive(Default)]
 pub struct Buffers {
-    /// Bytes of all chunks alive and of all buffers that wait.
+    /// Bytes of all decoded chunks, idle buffers and idle scratch memory.
     bytes: AtomicUsize,
-    /// The length that was asked for last when hardly any waited; 0 if that was seen to.
+    /// The length that was requested last when too few buffers were idle; 0 once that was refilled.
     wanted: AtomicUsize,
-    /// Protects the scratch memory that waits for the next load.
+    /// Protects the idle scratch memory.
     scratch: Mutex<Vec<Scratch>>,
-    /// Protects the buffers that wait, the last one given back first, and their bytes. Each is as long as what was in it.
-    waiting: Mutex<(Vec<Vec<u8>>, usize)>,
+    /// Protects the idle buffers, the last one returned last, and their bytes. Each keeps its former length.
+    idle: Mutex<(Vec<Vec<u8>>, usize)>,
 }
 
-/// Decoded bytes: a chunk, or a part of one, C layout.
+/// Decoded bytes of a chunk or a part of one, C layout.
 pub struct Decoded {
     bytes: Vec<u8>,
     buffers: Arc<Buffers>,
 }
 
 impl Buffers {
-    /// Bytes in use or waiting.
+    /// Returns the bytes in use or idle.
     pub fn bytes(&self) -> usize {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Bytes of the buffers that wait.
-    pub fn waiting(&self) -> usize {
-        lock(&self.waiting).1
+    /// Returns the bytes of the idle buffers.
+    pub fn idle(&self) -> usize {
+        lock(&self.idle).1
     }
 
-    /// A buffer with room for `len` bytes, with anything in it; an empty one if none of the right size waits.
+    /// Returns an idle buffer with a capacity of about `len` bytes and arbitrary content, or an empty one if there is none.
     pub fn take(&self, len: usize) -> Vec<u8> {
-        let mut waiting = lock(&self.waiting);
+        let mut idle = lock(&self.idle);
         let fits = |b: &Vec<u8>| b.capacity() >= len && b.capacity() <= len + len / 8 + 64;
-        let found = waiting.0.iter().rposition(fits).map(|i| waiting.0.swap_remove(i)).unwrap_or_default();
-        waiting.1 -= found.capacity();
-        if len >= SMALL && waiting.0.iter().rev().filter(|b| fits(b)).take(SPARE).count() < SPARE {
+        let found = idle.0.iter().rposition(fits).map(|i| idle.0.swap_remove(i)).unwrap_or_default();
+        idle.1 -= found.capacity();
+        if len >= MIN_KEPT && idle.0.iter().rev().filter(|b| fits(b)).take(SPARE).count() < SPARE {
             self.wanted.store(len, Ordering::Relaxed);
         }
         self.bytes.fetch_sub(found.capacity(), Ordering::Relaxed);
         found
     }
 
-    /// The length of a buffer that will be asked for; None if enough of them wait.
+    /// Takes the length of a buffer that will be requested; `None` if enough of them are idle.
     pub fn wanted(&self) -> Option<usize> {
         Some(self.wanted.swap(0, Ordering::Relaxed)).filter(|&len| len > 0)
     }
 
-    /// Has a buffer of `len` bytes wait whose pages are there already: to fault them in takes as long as decoding.
-    pub fn prepare(&self, len: usize) -> Result<()> {
+    /// Adds an idle buffer of `len` bytes whose pages are present: faulting them in takes as long as decoding.
+    ///
+    /// # Errors
+    ///
+    /// ENOMEM without the memory.
+    pub fn refill(&self, len: usize) -> Result<()> {
         let mut buffer = memory::zeroed(len + 1)?;
         for page in buffer.chunks_mut(PAGE) {
             // a page of zeros would be shared until it is written
@@ -77,17 +80,17 @@ impl Buffers {
         }
         buffer.truncate(len);
         self.bytes.fetch_add(buffer.capacity(), Ordering::Relaxed);
-        self.wait(buffer);
+        self.keep_idle(buffer);
         Ok(())
     }
 
-    /// Makes `bytes` count.
+    /// Counts `bytes` until they are dropped.
     pub fn hold(self: &Arc<Self>, bytes: Vec<u8>) -> Arc<Decoded> {
         self.bytes.fetch_add(bytes.capacity(), Ordering::Relaxed);
         Arc::new(Decoded { bytes, buffers: self.clone() })
     }
 
-    /// Scratch memory for a load that has reserved as much; it doesn't count as long as that lasts.
+    /// Returns scratch memory for a load that has reserved as much: it does not count twice.
     pub fn take_scratch(&self) -> Scratch {
         let scratch = lock(&self.scratch).pop().unwrap_or_default();
         self.bytes.fetch_sub(scratch.capacity(), Ordering::Relaxed);
@@ -100,33 +103,33 @@ impl Buffers {
         lock(&self.scratch).push(scratch);
     }
 
-    /// Gives waiting memory back to the system; false if there is none.
-    pub fn give_back(&self) -> bool {
-        let mut waiting = lock(&self.waiting);
-        let Some(buffer) = waiting.0.pop() else {
+    /// Frees an idle buffer or idle scratch memory. Returns false if there is none.
+    pub fn free_idle(&self) -> bool {
+        let mut idle = lock(&self.idle);
+        let Some(buffer) = idle.0.pop() else {
             let scratch = lock(&self.scratch).pop();
             self.bytes.fetch_sub(scratch.as_ref().map_or(0, Scratch::capacity), Ordering::Relaxed);
             return scratch.is_some();
         };
-        waiting.1 -= buffer.capacity();
+        idle.1 -= buffer.capacity();
         self.bytes.fetch_sub(buffer.capacity(), Ordering::Relaxed);
         true
     }
 
-    /// Has a buffer that counts already wait, unless it is small or there are many.
-    fn wait(&self, buffer: Vec<u8>) {
-        let mut waiting = lock(&self.waiting);
-        if buffer.capacity() < SMALL || waiting.0.len() >= MANY {
+    /// Keeps a buffer that is counted already, or frees it if it is small or there are many.
+    fn keep_idle(&self, buffer: Vec<u8>) {
+        let mut idle = lock(&self.idle);
+        if buffer.capacity() < MIN_KEPT || idle.0.len() >= MAX_IDLE {
             self.bytes.fetch_sub(buffer.capacity(), Ordering::Relaxed);
         } else {
-            waiting.1 += buffer.capacity();
-            waiting.0.push(buffer);
+            idle.1 += buffer.capacity();
+            idle.0.push(buffer);
         }
     }
 }
 
 impl Decoded {
-    /// The bytes, to be written by who holds them alone.
+    /// Returns the bytes of a chunk that no other thread holds.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         &mut self.bytes
     }
@@ -142,7 +145,7 @@ impl Deref for Decoded {
 
 impl Drop for Decoded {
     fn drop(&mut self) {
-        self.buffers.wait(std::mem::take(&mut self.bytes));
+        self.buffers.keep_idle(std::mem::take(&mut self.bytes));
     }
 }
 
@@ -151,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_buffer_counts_until_it_is_given_back() {
+    fn a_buffer_counts_until_it_is_freed() {
         let buffers = Arc::new(Buffers::default());
         let chunk = buffers.hold(vec![1; 100_000]);
         let small = buffers.hold(vec![1; 10]);
@@ -162,10 +165,10 @@ mod tests {
         assert_eq!(buffers.take(99_000).len(), 100_000);
         assert_eq!(buffers.bytes(), 0);
         assert_eq!((buffers.wanted(), buffers.wanted()), (Some(99_000), None));
-        buffers.prepare(70_000).unwrap();
+        buffers.refill(70_000).unwrap();
         assert_eq!((buffers.bytes(), buffers.take(70_000).len()), (70_001, 70_000));
         drop(buffers.hold(vec![1; 100_000]));
-        assert!(buffers.give_back() && !buffers.give_back());
+        assert!(buffers.free_idle() && !buffers.free_idle());
         assert_eq!(buffers.bytes(), 0);
     }
 }

@@ -1,5 +1,8 @@
 use super::*;
+use crate::array::Array;
+use crate::error::Result;
 use crate::store::{Key, Listing, MemoryStore, Replaces, Stat, Store, Version, delegate_store};
+use crate::zarr::grid::ChunkId;
 use crate::zarr::metadata::ArrayMetadata;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -281,7 +284,7 @@ fn what_somebody_else_stores_meanwhile_is_kept() {
         assert_eq!(get(&cache, &array, chunk).unwrap(), Some(vec![9; CHUNK]));
     }
     // too often: told, and not forgotten
-    store.first.store(written::OVERTAKEN as usize, Ordering::SeqCst);
+    store.first.store(write_back::MAX_ATTEMPTS as usize, Ordering::SeqCst);
     cache.write(&array, ChunkId(1), 5, b"more").unwrap();
     assert_eq!(cache.flush_all().unwrap_err().errno(), libc::EAGAIN);
     cache.flush_all().unwrap();

@@ -210,7 +210,7 @@ impl Model {
                 self.heal();
                 self.fs.flush(self.handle)?;
                 let array = self.fs.tree.array(&Key::normalize("a")?)?;
-                self.fs.cache.forget_chunk(&array, ChunkId(id as u64));
+                self.fs.cache.discard_chunk(&array, ChunkId(id as u64));
                 array.erase(ChunkId(id as u64))?;
                 let mut whole = vec![0; self.grid.chunk_size()];
                 array.fill(&mut whole, 0);

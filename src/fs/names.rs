@@ -266,13 +266,13 @@ impl Fs {
 
     /// Removes a chunk from the store and from the cache. Returns whether there was one.
     pub(super) fn erase_chunk(&self, array: &Arc<Array>, chunk: ChunkId) -> Result<bool> {
-        let was_written = self.cache.is_written(array, chunk);
+        let was_written = self.cache.is_dirty(array, chunk);
         self.guard_chunk(array, chunk);
         // without the chunk's lock: this waits for a write-back, which takes that lock
-        self.cache.forget_chunk(array, chunk);
+        self.cache.discard_chunk(array, chunk);
         let erased = array.lock_chunk(chunk).and_then(|_lock| array.erase(chunk));
         // another reader may have loaded the chunk meanwhile
-        self.cache.forget_chunk(array, chunk);
+        self.cache.discard_chunk(array, chunk);
         Ok(erased? || was_written)
     }
 

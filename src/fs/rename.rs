@@ -260,7 +260,7 @@ impl Fs {
             }
         };
         if stored.is_err() || array.metadata().has_objects() {
-            self.cache.forget_chunk(array, chunk);
+            self.cache.discard_chunk(array, chunk);
         }
         stored
     }

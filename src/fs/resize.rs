@@ -208,7 +208,7 @@ impl Fs {
             let shape: Vec<u64> = std::iter::once(rows).chain(inner.iter().copied()).collect();
             self.tree.hierarchy().resize(array, &shape)?;
             now = self.tree.array(key)?;
-            self.cache.hand_over(array, &now);
+            self.cache.transfer(array, &now);
         }
         match size % row {
             0 => self.resizing.finish(key),

@@ -133,7 +133,7 @@ impl Fs {
             if !mode.may_wait {
                 return Ok(false);
             }
-            self.cache.make_room(array)?;
+            self.cache.make_space(array)?;
         }
     }
 

@@ -139,7 +139,8 @@ fn tags_tell_versions_arrays_and_states_apart() {
     }
     assert_eq!(tag(1), tag(1));
     assert_eq!(VersionTag::of(None), VersionTag::UNINITIALIZED);
-    // the constants are no hashes; other bits of a hash count
+    // no hash equals a constant; all other bits of a hash count
+    assert!(all[..3].iter().all(|tag| tag.0 >> 63 == 1));
     let tags: Vec<u64> = (0..200).map(|n| tag(n).0).collect();
     assert!(tags.iter().all(|tag| tag >> 63 == 0));
     assert!(tags.iter().any(|tag| tag >> 62 == 1) && tags.iter().any(|tag| tag & 1 == 1));

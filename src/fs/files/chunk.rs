@@ -139,7 +139,7 @@ impl ChunkFile {
     /// Makes a new chunk of fill values, unless another file has made it. Returns `false` if that takes a wait that the
     /// mode forbids.
     fn fill(&self, fs: &Fs, array: &Arc<Array>, chunk: ChunkId, mode: WriteMode) -> Result<bool> {
-        if fs.cache.is_written(array, chunk) {
+        if fs.cache.is_dirty(array, chunk) {
             return Ok(true);
         }
         if !mode.may_wait {
@@ -244,7 +244,7 @@ impl ChunkFile {
     /// Erases the fill values stored for a created file, unless something else was written there since.
     fn erase_filled(&self, fs: &Fs, array: &Arc<Array>, draft: &mut ChunkDraft) -> Result<()> {
         let chunk = self.chunk(array)?;
-        let Some(filled) = draft.filled.take().filter(|_| !fs.cache.is_written(array, chunk)) else { return Ok(()) };
+        let Some(filled) = draft.filled.take().filter(|_| !fs.cache.is_dirty(array, chunk)) else { return Ok(()) };
         if array.stat_chunk(chunk)?.is_some_and(|stat| stat.version == filled) {
             fs.erase_chunk(array, chunk)?;
         }

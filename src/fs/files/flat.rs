@@ -111,7 +111,7 @@ impl OpenFile for FlatFile {
         } else if fs.waiting.overlaps(array.key(), &range) {
             return Ok(false);
         }
-        let whole = self.readers.is_forward(offset);
+        let whole = self.readers.is_sequential(offset);
         if let Some(done) = fs.ahead.read(&self.readers, &array, offset, len, !may_wait, out) {
             return Ok(done);
         }

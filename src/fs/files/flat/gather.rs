@@ -91,7 +91,7 @@ impl FlatRead<'_> {
             // the chunks of a forward reader are prefetched anyway
             if !self.whole && self.array.partial_decode() != PartialDecode::Plain {
                 let others = by_chunk().skip(1).filter_map(|same| Some((same.first()?.0, self.want(same))));
-                self.ahead.load_beside(self.array, others.map(|(run, want)| (run.chunk, want)));
+                self.ahead.load_concurrently(self.array, others.map(|(run, want)| (run.chunk, want)));
             }
             for same in by_chunk() {
                 self.load(same, reply)?;

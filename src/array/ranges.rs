@@ -1,8 +1,8 @@
-//! Sets of byte positions of a chunk, as ranges. They know nothing of what the bytes are.
+//! Sets of byte offsets in a chunk, kept as ranges.
 
 use std::ops::Range;
 
-/// Byte positions: ranges in order, which neither overlap nor touch.
+/// A set of byte offsets: sorted ranges that neither overlap nor touch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ranges {
     list: Vec<Range<usize>>,
@@ -26,22 +26,22 @@ impl FromIterator<Range<usize>> for Ranges {
 }
 
 impl Ranges {
-    /// How many positions there are.
+    /// Returns the number of offsets.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// True if there are none.
+    /// Returns whether the set is empty.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The ranges, in order.
+    /// Returns the ranges, sorted.
     pub fn iter(&self) -> impl Iterator<Item = Range<usize>> + '_ {
         self.list.iter().cloned()
     }
 
-    /// Adds the positions of a range. Quick at the end, where most come.
+    /// Adds a range. Fast at the end, where most ranges are added.
     pub fn add(&mut self, mut range: Range<usize>) {
         if range.is_empty() {
             return;
@@ -64,20 +64,20 @@ impl Ranges {
         }
     }
 
-    /// Adds all positions of another set.
+    /// Adds all offsets of another set.
     pub fn add_all(&mut self, other: &Ranges) {
         if other.list.len() < 16 {
             other.iter().for_each(|range| self.add(range));
             return;
         }
         let mut all = [self.list.as_slice(), other.list.as_slice()].concat();
-        // both are in order: this merges two runs
+        // both are sorted: this merges two runs
         all.sort_by_key(|range| range.start);
         *self = Ranges::default();
         all.into_iter().for_each(|range| self.add(range));
     }
 
-    /// Removes the positions of another set.
+    /// Removes all offsets of another set.
     pub fn remove_all(&mut self, other: &Ranges) {
         let mut rest = Ranges::default();
         let mut others = other.list.iter().peekable();
@@ -93,7 +93,7 @@ impl Ranges {
         *self = rest;
     }
 
-    /// True if all positions of `other` are here.
+    /// Returns whether the set contains all offsets of `other`.
     pub fn contains_all(&self, other: &Ranges) -> bool {
         let mut ours = self.list.iter().peekable();
         self.len >= other.len
@@ -103,7 +103,7 @@ impl Ranges {
             })
     }
 
-    /// The positions below `end` that are not here.
+    /// Returns the offsets below `end` that are not in the set.
     pub fn complement(&self, end: usize) -> Ranges {
         let (mut rest, mut at) = (Ranges::default(), 0);
         for range in self.iter() {

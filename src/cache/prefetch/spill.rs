@@ -1,5 +1,5 @@
-//! Decoded chunks that are needed again but don't fit into memory, in a file without a name: it is gone with the last
-//! reader, or with the process. It knows chunks by their numbers and marks, not how they were made.
+//! Spill files: decoded chunks that are needed again and do not fit into memory. A spill file has no name, so that it goes
+//! with its last reader or with the process. It knows chunks by their numbers and versions, not how they were made.
 
 use crate::array::{Opening, VersionTag};
 use crate::error::{Error, Result};
@@ -17,52 +17,55 @@ use std::sync::{Arc, Mutex, MutexGuard};
 /// `f_type` of file systems that keep their files in memory: tmpfs, ramfs.
 const IN_MEMORY: [i64; 2] = [0x0102_1994, 0x8584_58f6];
 
-/// Where chunks may be spilled to, and how much.
+/// Where to put spill files, and how large they may become.
 #[derive(Clone, Debug)]
 pub struct SpillOptions {
     /// An existing directory.
     pub directory: PathBuf,
-    /// Bytes of all spill files; 0 turns it off.
+    /// Maximum bytes of all spill files; 0 turns them off.
     pub limit: u64,
 }
 
 /// The spill files of a mount.
 pub struct Spills {
     options: SpillOptions,
-    /// Bytes that open spill files may come to hold.
+    /// Bytes that the open spill files may take.
     promised: Arc<AtomicU64>,
 }
 
-/// The spilled chunks of one working set of an array.
+/// The spill file of one working set of an array.
 pub struct Spill {
     chunks: Range<u64>,
     chunk_size: u64,
     file: File,
     promised: Arc<AtomicU64>,
-    /// Held while chunks are put. It protects nothing else.
-    turn: Mutex<()>,
-    /// Protects the map: which chunks are there, whole, of which version, and known as such in which epoch.
-    there: Mutex<HashMap<ChunkId, (VersionTag, Opening)>>,
+    /// Held while chunks are put. Protects no data.
+    put_lock: Mutex<()>,
+    /// Protects the map: the version of each chunk in the file, and the opening in which the store confirmed it.
+    versions: Mutex<HashMap<ChunkId, (VersionTag, Opening)>>,
 }
 
 impl Spills {
-    /// None is open yet.
+    /// Returns the spill files of a new mount.
     pub fn new(options: SpillOptions) -> Self {
         Spills { options, promised: Arc::default() }
     }
 
-    /// True if there will never be any.
+    /// Returns whether spill files are turned off.
     pub fn is_off(&self) -> bool {
         self.options.limit == 0
     }
 
-    /// A file with room for `chunks`, of `chunk_size` bytes each; an error that says why there is none. At most half of
-    /// what is free is taken.
+    /// Opens a file for `chunks` of `chunk_size` bytes each.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the file may exceed the limit or half of the free space, or if the directory is in memory.
     pub fn open(&self, chunks: Range<u64>, chunk_size: usize) -> Result<Spill> {
         let SpillOptions { directory, limit } = &self.options;
         let chunk_size = chunk_size as u64;
         let bytes = (chunks.end - chunks.start).saturating_mul(chunk_size);
-        let free = check(directory)?;
+        let free = free_space(directory)?;
         if bytes > free / 2 {
             let why = format!("{bytes} bytes, more than half of the {free} free");
             return Err(Error::invalid(why).context(directory.display()));
@@ -76,7 +79,7 @@ impl Spills {
             self.promised.fetch_sub(bytes, Ordering::Relaxed);
         });
         let (file, promised) = (opened?.into(), self.promised.clone());
-        Ok(Spill { chunks, chunk_size, file, promised, turn: Mutex::default(), there: Mutex::default() })
+        Ok(Spill { chunks, chunk_size, file, promised, put_lock: Mutex::default(), versions: Mutex::default() })
     }
 }
 
@@ -88,53 +91,58 @@ impl Drop for Spill {
 }
 
 impl Spill {
-    /// The chunks it has room for.
+    /// Returns the chunks that the file is for.
     pub fn chunks(&self) -> &Range<u64> {
         &self.chunks
     }
 
-    /// To be held by who decodes chunks to put them here.
-    pub fn turn(&self) -> MutexGuard<'_, ()> {
-        lock(&self.turn)
+    /// Locks the file for a thread that decodes chunks to put them here.
+    pub fn lock(&self) -> MutexGuard<'_, ()> {
+        lock(&self.put_lock)
     }
 
-    fn place(&self, chunk: ChunkId) -> Option<u64> {
+    fn position(&self, chunk: ChunkId) -> Option<u64> {
         self.chunks.contains(&chunk.0).then(|| (chunk.0 - self.chunks.start) * self.chunk_size)
     }
 
-    /// The version of a chunk that is there, and the epoch in which it was known to be the latest.
-    pub fn mark(&self, chunk: ChunkId) -> Option<(VersionTag, Opening)> {
-        lock(&self.there).get(&chunk).copied()
+    /// Returns the version of a chunk in the file, and the opening in which the store confirmed it.
+    pub fn version(&self, chunk: ChunkId) -> Option<(VersionTag, Opening)> {
+        lock(&self.versions).get(&chunk).copied()
     }
 
-    /// Notes that a chunk which is there was still the latest in `epoch`.
-    pub fn confirm(&self, chunk: ChunkId, epoch: Opening) {
-        if let Some(there) = lock(&self.there).get_mut(&chunk) {
-            there.1 = epoch;
+    /// Records that the store confirmed the version of a chunk in `opening`.
+    pub fn confirm(&self, chunk: ChunkId, opening: Opening) {
+        if let Some(version) = lock(&self.versions).get_mut(&chunk) {
+            version.1 = opening;
         }
     }
 
-    /// Reads bytes of a chunk that is there.
+    /// Reads bytes of a chunk in the file.
     pub fn read(&self, chunk: ChunkId, range: Range<usize>, out: &mut [u8]) -> Result<()> {
-        let place = self.place(chunk).ok_or_else(|| Error::system(libc::EIO))?;
-        Ok(self.file.read_exact_at(&mut out[..range.len()], place + range.start as u64)?)
+        let position = self.position(chunk).ok_or_else(|| Error::system(libc::EIO))?;
+        Ok(self.file.read_exact_at(&mut out[..range.len()], position + range.start as u64)?)
     }
 
-    /// Keeps a chunk; without room for it, nothing is kept.
-    pub fn put(&self, chunk: ChunkId, mark: VersionTag, epoch: Opening, bytes: &[u8]) -> bool {
-        let Some(place) = self.place(chunk).filter(|_| bytes.len() as u64 == self.chunk_size) else { return false };
-        // half of another version must never be taken for it
-        lock(&self.there).remove(&chunk);
-        let done = self.file.write_all_at(bytes, place).is_ok();
+    /// Keeps a chunk. Returns false if it could not be written.
+    pub fn put(&self, chunk: ChunkId, tag: VersionTag, confirmed: Opening, bytes: &[u8]) -> bool {
+        let is_whole = bytes.len() as u64 == self.chunk_size;
+        let Some(position) = self.position(chunk).filter(|_| is_whole) else { return false };
+        // a reader must not take a half-written chunk for either version
+        lock(&self.versions).remove(&chunk);
+        let done = self.file.write_all_at(bytes, position).is_ok();
         if done {
-            lock(&self.there).insert(chunk, (mark, epoch));
+            lock(&self.versions).insert(chunk, (tag, confirmed));
         }
         done
     }
 }
 
-/// The bytes free in a directory that may be spilled to.
-fn check(directory: &Path) -> Result<u64> {
+/// Returns the bytes free in a directory for spill files.
+///
+/// # Errors
+///
+/// Fails if its files are kept in memory.
+fn free_space(directory: &Path) -> Result<u64> {
     let stat = rustix::fs::statfs(directory).map_err(|e| Error::from(e).context(directory.display()))?;
     if IN_MEMORY.contains(&(stat.f_type as i64)) {
         return Err(Error::invalid("its files are kept in memory").context(directory.display()));
@@ -164,11 +172,11 @@ mod tests {
             !spill.put(ChunkId(8), a, Opening::default(), &[7; 1000])
                 && !spill.put(ChunkId(6), a, Opening::default(), &[7; 999])
         );
-        assert_eq!((spill.mark(ChunkId(7)), spill.mark(ChunkId(6))), (Some((b, Opening::default())), None));
+        assert_eq!((spill.version(ChunkId(7)), spill.version(ChunkId(6))), (Some((b, Opening::default())), None));
         let freshness = Freshness::default();
         freshness.begin_opening();
         spill.confirm(ChunkId(7), freshness.opening());
-        assert_eq!(spill.mark(ChunkId(7)), Some((b, freshness.opening())));
+        assert_eq!(spill.version(ChunkId(7)), Some((b, freshness.opening())));
         let mut out = [0; 20];
         spill.read(ChunkId(7), 990..1000, &mut out).unwrap();
         assert_eq!((&out[..10], &out[10..]), (&[8; 10][..], &[0; 10][..]));

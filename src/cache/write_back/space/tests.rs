@@ -164,7 +164,7 @@ fn writes_of_another_array_do_not_fail_with_a_store_that_refuses() {
         use_array(&setup.cache, &other);
         let own = setup.cache.write(&setup.stuck, ChunkId(5), 0, &[1; 10]);
         assert_eq!(own.unwrap_err().errno(), errno, "its own writer is told");
-        assert!(!setup.cache.is_written(&setup.stuck, ChunkId(5)));
+        assert!(!setup.cache.is_dirty(&setup.stuck, ChunkId(5)));
         use_array(&setup.cache, &other);
         setup.refusing.errno.store(0, Ordering::SeqCst);
         setup.cache.flush_all().unwrap();
@@ -182,26 +182,26 @@ fn many_arrays_progress_beside_one_that_is_stopped_and_stay_within_the_bound() {
         for round in 0..3 {
             for other in &others {
                 cache.write(other, ChunkId(round), 0, &[8; CHUNK / 2]).unwrap();
-                assert!(cache.lock().written_bytes <= BOUND + CHUNK, "{}", cache.lock().written_bytes);
+                assert!(cache.lock().dirty_bytes <= BOUND + CHUNK, "{}", cache.lock().dirty_bytes);
             }
         }
         others.iter().for_each(|other| cache.flush_array(other).unwrap());
     });
     written.recv_timeout(LIMIT).expect("no array waits for another one");
-    let gone = setup.cache.lock().written_bytes;
+    let gone = setup.cache.lock().dirty_bytes;
     assert_eq!(gone, 3 * CHUNK);
 }
 
 #[test]
-fn chunks_that_lie_idle_make_room_in_the_background() {
+fn chunks_that_lie_idle_make_space_in_the_background() {
     let setup = Setup::new(BOUND);
     let other = setup.array("other");
     setup.fill(100);
     let mut most = 0;
     for chunk in 0..CHUNKS {
         setup.cache.write(&other, ChunkId(chunk), 0, &[8; 100]).unwrap();
-        most = most.max(setup.cache.lock().sorted(|written| written.array.id() == other.id()).len());
-        while setup.cache.wants_flush() && setup.cache.flush_behind().unwrap() {}
+        most = most.max(setup.cache.lock().oldest_dirty(|dirty| dirty.array.id() == other.id()).len());
+        while setup.cache.wants_background_flush() && setup.cache.flush_in_background().unwrap() {}
     }
     assert!(!setup.stuck.is_dirty());
     setup.check_filled(100);
@@ -216,9 +216,9 @@ fn background_threads_are_left_for_other_arrays() {
         (0..CHUNKS).for_each(|chunk| setup.cache.write(array, ChunkId(chunk), 0, &[9; CHUNK]).unwrap());
     }
     setup.stop();
-    let flush = |many| (0..many).map(|_| setup.spawn(|cache| cache.flush_behind())).collect::<Vec<_>>();
-    let stuck = flush(super::BEHIND_AT_ONCE);
-    wait_for(|| setup.cache.lock().stores.get(&setup.stuck.id()).is_some_and(|s| s.in_flight == stuck.len()));
+    let flush = |many| (0..many).map(|_| setup.spawn(|cache| cache.flush_in_background())).collect::<Vec<_>>();
+    let stuck = flush(super::MAX_BACKGROUND);
+    wait_for(|| setup.cache.lock().write_backs.get(&setup.stuck.id()).is_some_and(|s| s.in_flight == stuck.len()));
     // chunks of the stopped array are still the first in the queue
     for done in flush(CHUNKS as usize) {
         assert!(done.recv_timeout(LIMIT).expect("no further thread is stopped").unwrap());

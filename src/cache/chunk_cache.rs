@@ -1,0 +1,341 @@
+//! The slots of the cache: one load per chunk however many readers want it, least recently used slots evicted first. A slot
+//! that was confirmed before the latest opening of its array is revalidated before it is used.
+
+mod entry;
+mod load;
+
+pub(super) use entry::{CacheKey, CachedChunk, CachedItem, PartResult, Slot, Sources};
+pub use entry::{ChunkPart, DecodedPart};
+
+use super::{Cache, SLOT_COST, State};
+use crate::array::{Array, Opening, VersionTag};
+use crate::error::{Error, Result};
+use crate::zarr::grid::ChunkId;
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::PoisonError;
+
+/// Loads what a slot lacks, given what is known already.
+pub(super) type LoadFn<'l> = &'l mut dyn FnMut(&mut LoadingSlot, Option<CachedChunk>) -> Result<CachedChunk>;
+
+/// What a slot held before a load, and whether the latest opening has confirmed it.
+type Previous = Option<(CachedChunk, bool)>;
+
+impl Cache {
+    /// Returns a part of a chunk, or `None` if the chunk is uninitialized. It may block on the store and on memory. The
+    /// caller must not hold a part while it asks for another: a load that waits for that memory would never end.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the chunk cannot be loaded. Damage is remembered until the next opening, a failure of the system is not.
+    pub fn get(&self, array: &Array, chunk: ChunkId, part: ChunkPart) -> PartResult {
+        if let Some(found) = self.get_dirty(array, chunk) {
+            return found;
+        }
+        self.get_item(array, CachedItem::Chunk(chunk), part, &mut |slot, previous| {
+            self.load(slot, array, chunk, previous, part)
+        })
+    }
+
+    pub(super) fn get_item(&self, array: &Array, item: CachedItem, part: ChunkPart, load: LoadFn) -> PartResult {
+        let key = (array.id(), item);
+        let mut state = self.lock();
+        let mut has_waited = false;
+        loop {
+            let previous = match state.slots.get_mut(&key) {
+                Some(Slot::Loading) => {
+                    // the thread that loads counts the miss
+                    has_waited = true;
+                    state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+                    continue;
+                }
+                Some(Slot::Ready { content, confirmed, is_prefetched, .. }) => {
+                    let is_current = array.freshness().is_current(*confirmed);
+                    if is_current && let Some(found) = content.part(part) {
+                        self.count_hit(!has_waited, is_prefetched);
+                        return found;
+                    }
+                    Some((content.clone(), is_current))
+                }
+                None => None,
+            };
+            state.slots.put(key, Slot::Loading);
+            let slot = LoadingSlot::new(self, array, key, 0, false);
+            drop(state);
+            return self.insert(slot, previous, part, load);
+        }
+    }
+
+    /// Returns what [`Cache::get`] would, or `None` if that takes the store or a wait.
+    pub fn peek(&self, array: &Array, chunk: ChunkId, part: ChunkPart) -> Option<PartResult> {
+        match self.peek_dirty(array, chunk) {
+            Some(found) => found,
+            None => self.peek_item(array, CachedItem::Chunk(chunk), part),
+        }
+    }
+
+    pub(super) fn peek_item(&self, array: &Array, item: CachedItem, part: ChunkPart) -> Option<PartResult> {
+        let mut state = self.lock();
+        match state.slots.get_mut(&(array.id(), item)) {
+            Some(Slot::Ready { content, confirmed, is_prefetched, .. }) if array.freshness().is_current(*confirmed) => {
+                let found = content.part(part)?;
+                self.count_hit(true, is_prefetched);
+                Some(found)
+            }
+            _ => None,
+        }
+    }
+
+    /// Returns whether [`Cache::peek`] would find a part. It counts no hit.
+    pub(super) fn holds(&self, array: &Array, item: CachedItem, part: ChunkPart) -> bool {
+        let (state, key) = (self.lock(), (array.id(), item));
+        match state.slots.peek(&key) {
+            _ if state.dirty.contains_key(&key) => true,
+            Some(Slot::Ready { content, confirmed, .. }) => {
+                array.freshness().is_current(*confirmed) && content.part(part).is_some()
+            }
+            _ => false,
+        }
+    }
+
+    /// Reads bytes of a chunk into `out`, past the cache, of an array whose chunks are stored uncompressed. Returns the
+    /// tag of their version.
+    pub fn read_plain(
+        &self,
+        array: &Array,
+        chunk: ChunkId,
+        range: Range<usize>,
+        out: &mut Vec<u8>,
+    ) -> Result<VersionTag> {
+        if let Some(part) = self.get_dirty(array, chunk).transpose()?.flatten() {
+            out.clear();
+            out.extend_from_slice(part.bytes().get(range).unwrap_or_default());
+            return Ok(part.tag());
+        }
+        self.stats.misses.add(1);
+        loop {
+            let opening = array.freshness().opening();
+            let read = array.read_plain(chunk, range.clone(), out).inspect_err(|e| self.record_failure(e))?;
+            let tag = VersionTag::of(read.as_ref());
+            self.stats.uninitialized.add(u64::from(read.is_none()));
+            self.served.record(array.id(), chunk, tag);
+            // an opening meanwhile has not checked this version
+            if array.freshness().is_current(opening) {
+                return Ok(tag);
+            }
+        }
+    }
+
+    fn count_hit(&self, is_hit: bool, is_prefetched: &mut bool) {
+        if is_hit {
+            self.stats.hits.add(1);
+        }
+        if std::mem::take(is_prefetched) {
+            self.stats.prefetch_used.add(1);
+        }
+    }
+
+    /// Loads a part of a chunk that a reader will want. Returns false if there is no memory for it without evicting other
+    /// prefetched chunks.
+    pub(super) fn prefetch(&self, array: &Array, chunk: ChunkId, part: ChunkPart) -> bool {
+        let bytes = array.chunk_memory();
+        let mut load = |slot: &mut LoadingSlot, previous| self.load(slot, array, chunk, previous, part);
+        self.prefetch_item(array, CachedItem::Chunk(chunk), part, bytes, &mut load)
+    }
+
+    pub(super) fn prefetch_item(
+        &self,
+        array: &Array,
+        item: CachedItem,
+        part: ChunkPart,
+        bytes: usize,
+        load: LoadFn,
+    ) -> bool {
+        let key = (array.id(), item);
+        let mut state = self.lock();
+        let previous = match state.slots.peek(&key) {
+            _ if state.dirty.contains_key(&key) => return true,
+            Some(Slot::Loading) => return true,
+            Some(Slot::Ready { content, confirmed, .. }) => {
+                let is_current = array.freshness().is_current(*confirmed);
+                if is_current && content.part(part).is_some() {
+                    return true;
+                }
+                Some((content.clone(), is_current))
+            }
+            None => None,
+        };
+        if bytes > self.bound {
+            return false; // evicting everything would not suffice
+        }
+        while self.needed_by(&state) + bytes > self.bound {
+            let oldest = state.slots.peek_lru();
+            let can_evict = matches!(oldest, Some((k, Slot::Ready { is_prefetched: false, .. })) if *k != key);
+            if !can_evict || state.slots.pop_lru().is_none() {
+                return false;
+            }
+        }
+        state.reserved.add(array, bytes);
+        state.slots.put(key, Slot::Loading);
+        let slot = LoadingSlot::new(self, array, key, bytes, true);
+        drop(state);
+        // a reader of the chunk gets the error
+        let _ = self.insert(slot, previous, part, load);
+        true
+    }
+
+    /// Drops the slots of items that no reader is expected to want again.
+    pub(super) fn drop_items(&self, array: &Array, items: impl Iterator<Item = CachedItem>) {
+        let mut state = self.lock();
+        for item in items {
+            self.drop_slot(&mut state, &(array.id(), item));
+        }
+    }
+
+    /// Drops a slot unless a thread is loading it.
+    pub(super) fn drop_slot(&self, state: &mut State, key: &CacheKey) {
+        if matches!(state.slots.peek(key), Some(Slot::Ready { .. })) {
+            self.count_dropped(state.slots.pop(key));
+        }
+    }
+
+    /// Revalidates what the slot held before, or loads it, and puts it into the slot. Repeats that if the array is opened
+    /// meanwhile.
+    fn insert(&self, mut slot: LoadingSlot, mut previous: Previous, part: ChunkPart, load: LoadFn) -> PartResult {
+        let (array, item) = (slot.array, slot.key.1);
+        loop {
+            // taken before the store is asked: an opening meanwhile makes the answer stale
+            let opening = array.freshness().opening();
+            let current = previous.take().filter(|(content, current)| *current || content.is_stored(array, item));
+            let (content, found) = match current.map(|(content, _)| (content.part(part), content)) {
+                Some((Some(found), content)) => {
+                    self.stats.hits.add(u64::from(!slot.is_prefetched));
+                    (content, found)
+                }
+                insufficient => {
+                    self.stats.misses.add(u64::from(!slot.is_prefetched));
+                    let content = self.load_or_remember(&mut slot, insufficient.map(|(_, content)| content), load)?;
+                    let found = content.part(part).unwrap_or_else(|| Err(Error::system(libc::EIO)));
+                    (content, found)
+                }
+            };
+            self.record_served(array, item, &content);
+            // an opening meanwhile has not checked this version
+            if array.freshness().is_current(opening) {
+                slot.content = Some((content, opening));
+                return found;
+            }
+            previous = Some((content, false));
+        }
+    }
+
+    /// Records which versions of chunks a slot's content serves.
+    fn record_served(&self, array: &Array, item: CachedItem, content: &CachedChunk) {
+        match (content, item) {
+            // also of a window from before this opening: the next one checks only what was recorded since this one
+            (CachedChunk::Window(_, sources), _) => {
+                sources.iter().for_each(|(chunk, tag)| self.served.record(array.id(), *chunk, *tag));
+            }
+            (content, CachedItem::Chunk(chunk)) => {
+                content.tag().into_iter().for_each(|tag| self.served.record(array.id(), chunk, tag));
+            }
+            _ => {}
+        }
+    }
+
+    /// Drops slots, the least recently used first, until `bytes` more fit or one is left: a chunk larger than the bound
+    /// must not be decoded again for every request.
+    pub(super) fn evict(&self, state: &mut State, bytes: usize) {
+        let (mut loading, mut prefetched) = (Vec::new(), VecDeque::new());
+        loop {
+            let taken_out = loading.len() + prefetched.len();
+            let needed = self.needed_by(state).saturating_add(taken_out * SLOT_COST).saturating_add(bytes);
+            if needed <= self.bound || state.slots.len() + taken_out <= 1 {
+                break;
+            }
+            match state.slots.pop_lru() {
+                Some((key, slot @ Slot::Loading)) => loading.push((key, slot)),
+                // a chunk that is still to be read is worth more than one that was; but its reader may be gone
+                Some((key, Slot::Ready { content, confirmed, is_prefetched: true, was_spared: false })) => {
+                    let slot = Slot::Ready { content, confirmed, is_prefetched: true, was_spared: true };
+                    prefetched.push_back((key, slot));
+                }
+                Some((_, slot)) => self.count_dropped(Some(slot)),
+                None => match prefetched.pop_front() {
+                    Some((_, slot)) => self.count_dropped(Some(slot)),
+                    None => break,
+                },
+            }
+        }
+        for (key, slot) in loading.into_iter().chain(prefetched) {
+            state.slots.put(key, slot);
+        }
+    }
+
+    fn count_dropped(&self, slot: Option<Slot>) {
+        if matches!(slot, Some(Slot::Ready { is_prefetched: true, .. })) {
+            self.stats.prefetch_wasted.add(1);
+        }
+    }
+}
+
+/// A slot that this thread loads. Dropping it makes the slot ready or removes it, also when a load panics.
+pub(super) struct LoadingSlot<'a> {
+    cache: &'a Cache,
+    array: &'a Array,
+    /// The array's generation of stores before the load.
+    stores: u64,
+    key: CacheKey,
+    /// What the load has found, and the opening in which that was current.
+    content: Option<(CachedChunk, Opening)>,
+    reserved: usize,
+    is_prefetched: bool,
+}
+
+impl<'a> LoadingSlot<'a> {
+    /// To be called while the cache's state is locked.
+    fn new(cache: &'a Cache, array: &'a Array, key: CacheKey, reserved: usize, is_prefetched: bool) -> Self {
+        LoadingSlot { cache, array, stores: array.freshness().stores(), key, content: None, reserved, is_prefetched }
+    }
+
+    /// Reserves memory for a load of `bytes` in total: evicts slots, and waits while other loads fill the cache, as
+    /// [`Cache::may_load`] says.
+    pub fn reserve(&mut self, bytes: usize) {
+        if bytes <= self.reserved {
+            return;
+        }
+        let cache = self.cache;
+        let mut state = cache.lock();
+        // a waiting load holds nothing: two that want more than they have would wait for each other
+        state.reserved.remove(self.array, std::mem::take(&mut self.reserved));
+        cache.changed.notify_all();
+        loop {
+            cache.evict(&mut state, bytes);
+            if cache.may_load(&state, self.array, bytes) {
+                state.reserved.add(self.array, bytes);
+                self.reserved = bytes;
+                return;
+            }
+            state = cache.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+impl Drop for LoadingSlot<'_> {
+    fn drop(&mut self) {
+        let mut state = self.cache.lock();
+        match self.content.take() {
+            Some((content, confirmed)) if !self.array.freshness().has_stored_since(self.stores) => {
+                let slot = Slot::Ready { content, confirmed, is_prefetched: self.is_prefetched, was_spared: false };
+                state.slots.put(self.key, slot);
+            }
+            // a write-back may have filled the slot meanwhile
+            _ if matches!(state.slots.peek(&self.key), Some(Slot::Loading)) => drop(state.slots.pop(&self.key)),
+            _ => {}
+        }
+        state.reserved.remove(self.array, self.reserved);
+        self.cache.evict(&mut state, 0);
+        self.cache.trim(&state);
+        self.cache.changed.notify_all();
+    }
+}

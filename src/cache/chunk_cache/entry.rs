@@ -1,0 +1,177 @@
+//! What the cache holds of a chunk or a window, and the parts it returns of it. It loads nothing.
+
+use crate::array::{Array, BlockIndex, Opening, VersionTag, are_stored};
+use crate::cache::buffers::Decoded;
+use crate::error::{Error, Result};
+use crate::store::Version;
+use crate::util::memory::lock;
+use crate::zarr::grid::ChunkId;
+use std::ops::Range;
+use std::sync::{Arc, Mutex};
+
+/// The part of a chunk that a reader wants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ChunkPart {
+    /// The whole chunk.
+    Whole,
+    /// The byte at this offset of the chunk, and the bytes around it that are decoded with it.
+    At(usize),
+}
+
+/// Decoded bytes of a chunk: all of them, or a part.
+#[derive(Clone)]
+pub struct DecodedPart {
+    bytes: Arc<Decoded>,
+    /// The offset in the chunk.
+    start: usize,
+    tag: VersionTag,
+    /// The versions that a window was put together from.
+    sources: Option<Arc<Sources>>,
+}
+
+/// Versions of chunks, in the order of their numbers.
+pub(in crate::cache) type Sources = Vec<(ChunkId, VersionTag)>;
+
+/// A part of a chunk, or `None` if the chunk is uninitialized.
+pub type PartResult = Result<Option<DecodedPart>>;
+
+impl DecodedPart {
+    /// Returns all bytes of a chunk as a part.
+    pub(in crate::cache) fn whole(bytes: Arc<Decoded>, tag: VersionTag) -> Self {
+        DecodedPart { bytes, start: 0, tag, sources: None }
+    }
+
+    /// Returns the tag of the version that the part came from.
+    pub fn tag(&self) -> VersionTag {
+        self.tag
+    }
+
+    /// Returns the tag of a part, or of an uninitialized chunk if there is none.
+    pub fn tag_of(part: Option<&DecodedPart>) -> VersionTag {
+        part.map_or(VersionTag::UNINITIALIZED, |part| part.tag)
+    }
+
+    /// Returns the bytes of the chunk from `offset` to the end of the part; `None` if the part has no byte there.
+    pub fn at(&self, offset: usize) -> Option<&[u8]> {
+        self.bytes.get(offset.checked_sub(self.start)?..).filter(|b| !b.is_empty())
+    }
+
+    /// Returns all bytes of the part.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// Returns false if both are windows that have bytes of one chunk in two versions.
+    pub(in crate::cache) fn is_consistent_with(&self, other: &DecodedPart) -> bool {
+        let (Some(ours), Some(theirs)) = (&self.sources, &other.sources) else { return true };
+        let mut theirs = theirs.iter().peekable();
+        ours.iter().all(|(chunk, tag)| {
+            while theirs.next_if(|(other, _)| other < chunk).is_some() {}
+            theirs.peek().is_none_or(|(other, now)| other != chunk || now == tag)
+        })
+    }
+}
+
+/// A block, or why it cannot be decoded.
+pub(in crate::cache) type Block = std::result::Result<Arc<Decoded>, Arc<Error>>;
+
+/// A chunk whose blocks are decoded one by one.
+pub(in crate::cache) struct DecodedBlocks {
+    pub index: BlockIndex,
+    pub tag: VersionTag,
+    /// Protects the blocks decoded so far.
+    pub blocks: Mutex<Vec<Option<Block>>>,
+}
+
+/// What a slot holds.
+#[derive(Clone)]
+pub(in crate::cache) enum CachedChunk {
+    Whole(Arc<Decoded>, Version, VersionTag),
+    Blocks(Arc<DecodedBlocks>),
+    Window(Arc<Decoded>, Arc<Sources>),
+    Uninitialized,
+    /// The chunk cannot be decoded. Kept, so that a retry of the kernel does not decode it again.
+    Failed(Error),
+}
+
+impl CachedChunk {
+    /// Returns a part of the chunk; `None` if that part has not been decoded.
+    pub fn part(&self, part: ChunkPart) -> Option<PartResult> {
+        match (self, part) {
+            (CachedChunk::Whole(bytes, _, tag), _) => Some(Ok(Some(DecodedPart::whole(bytes.clone(), *tag)))),
+            (CachedChunk::Blocks(d), ChunkPart::At(offset)) => {
+                let n = offset / d.index.block_size();
+                let (start, tag) = (n * d.index.block_size(), d.tag);
+                let decoded = |bytes| Some(DecodedPart { bytes, start, tag, sources: None });
+                Some(lock(&d.blocks).get(n)?.clone()?.map(decoded).map_err(|e| (*e).clone()))
+            }
+            (CachedChunk::Blocks(_), ChunkPart::Whole) => None,
+            (CachedChunk::Window(bytes, sources), _) => {
+                let (bytes, sources) = (bytes.clone(), Some(sources.clone()));
+                Some(Ok(Some(DecodedPart { bytes, start: 0, tag: VersionTag::UNINITIALIZED, sources })))
+            }
+            (CachedChunk::Uninitialized, _) => Some(Ok(None)),
+            (CachedChunk::Failed(e), _) => Some(Err(e.clone())),
+        }
+    }
+
+    /// Asks the store whether it still holds the version that this came from. Returns false for a failure, which is
+    /// tried again.
+    pub fn is_stored(&self, array: &Array, item: CachedItem) -> bool {
+        let version = match self {
+            CachedChunk::Failed(_) => return false,
+            CachedChunk::Window(_, sources) => return are_stored(array, sources),
+            CachedChunk::Whole(_, version, _) => Some(version),
+            CachedChunk::Blocks(d) => Some(&d.index.version),
+            CachedChunk::Uninitialized => None,
+        };
+        let CachedItem::Chunk(chunk) = item else { return false };
+        array.stat_chunk(chunk).is_ok_and(|now| now.as_ref().map(|stat| &stat.version) == version)
+    }
+
+    /// Returns the tag of the version of a chunk; `None` for windows and failures.
+    pub fn tag(&self) -> Option<VersionTag> {
+        match self {
+            CachedChunk::Whole(_, _, tag) => Some(*tag),
+            CachedChunk::Blocks(d) => Some(d.tag),
+            CachedChunk::Uninitialized => Some(VersionTag::UNINITIALIZED),
+            CachedChunk::Window(..) | CachedChunk::Failed(_) => None,
+        }
+    }
+}
+
+/// A slot of the cache.
+pub(in crate::cache) enum Slot {
+    /// A thread loads or revalidates it.
+    Loading,
+    Ready {
+        content: CachedChunk,
+        /// The opening in which the store has confirmed the version.
+        confirmed: Opening,
+        /// Whether it was prefetched and not yet read.
+        is_prefetched: bool,
+        /// Whether an eviction has spared it once because it was prefetched.
+        was_spared: bool,
+    },
+}
+
+/// The number of an array, and an item of it.
+pub(in crate::cache) type CacheKey = (u64, CachedItem);
+
+/// What a slot is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(in crate::cache) enum CachedItem {
+    Chunk(ChunkId),
+    /// A window of the flat bytes from `start` to `end`, as of the array's generation `writes`.
+    Window {
+        start: u64,
+        end: u64,
+        writes: u64,
+    },
+}
+
+impl CachedItem {
+    pub fn window(range: &Range<u64>, writes: u64) -> Self {
+        CachedItem::Window { start: range.start, end: range.end, writes }
+    }
+}

@@ -1,0 +1,146 @@
+//! Loading a chunk, or a block of it, into memory that was reserved before.
+
+use super::entry::{CachedChunk, ChunkPart, DecodedBlocks};
+use super::{LoadFn, LoadingSlot};
+use crate::array::{Array, OpenedChunk, Scratch, VersionTag};
+use crate::cache::Cache;
+use crate::error::{Kind, Result};
+use crate::util::memory::lock;
+use crate::zarr::codec::PartialDecode;
+use crate::zarr::grid::ChunkId;
+use std::sync::{Arc, Mutex};
+
+/// Minimum size in bytes of blocks that are kept one by one: each takes an entry of a list.
+const MIN_BLOCK: usize = 16 << 10;
+
+/// Maximum size of a chunk of objects in bytes, encoded and decoded, in the first attempt to load it.
+const SMALL_OBJECTS: usize = 8 << 20;
+
+impl Cache {
+    /// Calls `load` and turns damage into content that is remembered. A failure of the system may be over the next time:
+    /// it stays an error.
+    pub(super) fn load_or_remember(
+        &self,
+        slot: &mut LoadingSlot,
+        previous: Option<CachedChunk>,
+        load: LoadFn,
+    ) -> Result<CachedChunk> {
+        let loaded = load(slot, previous);
+        if matches!(loaded, Ok(CachedChunk::Uninitialized)) {
+            self.stats.uninitialized.add(1);
+        }
+        loaded.or_else(|e| {
+            self.record_failure(&e);
+            if matches!(e.kind(), Kind::System(_)) { Err(e) } else { Ok(CachedChunk::Failed(e)) }
+        })
+    }
+
+    pub(super) fn load(
+        &self,
+        slot: &mut LoadingSlot,
+        array: &Array,
+        chunk: ChunkId,
+        previous: Option<CachedChunk>,
+        part: ChunkPart,
+    ) -> Result<CachedChunk> {
+        match part {
+            ChunkPart::At(offset) if array.partial_decode() == PartialDecode::Blosc => {
+                self.load_block(slot, array, chunk, previous, offset)
+            }
+            _ => self.load_whole(slot, array, chunk),
+        }
+    }
+
+    fn load_whole(&self, slot: &mut LoadingSlot, array: &Array, chunk: ChunkId) -> Result<CachedChunk> {
+        if array.metadata().has_objects() {
+            // their size is not known; most are small
+            slot.reserve(2 * SMALL_OBJECTS);
+            match self.load_at_most(slot, array, chunk, Some(SMALL_OBJECTS)) {
+                Err(e) if e.kind() == Kind::Damaged => slot.reserve(self.bound),
+                loaded => return loaded,
+            }
+        }
+        // encoded bytes and intermediate results take memory beside the decoded ones
+        slot.reserve(array.chunk_memory());
+        self.load_at_most(slot, array, chunk, None)
+    }
+
+    /// Loads a chunk into reserved memory; of objects one of at most `max_objects` bytes.
+    fn load_at_most(
+        &self,
+        slot: &LoadingSlot,
+        array: &Array,
+        chunk: ChunkId,
+        max_objects: Option<usize>,
+    ) -> Result<CachedChunk> {
+        let ticket = self.decoding.ticket(slot.is_prefetched);
+        let loaded = self.with_scratch(|scratch| {
+            scratch.max_objects = max_objects;
+            let buffer = self.buffer(array.grid().chunk_size());
+            let Some(fetched) = array.fetch(chunk, buffer, scratch)? else { return Ok(None) };
+            // local chunks are loaded by no more threads than that
+            let _permit = array.is_remote().then(|| self.decoding.acquire(ticket));
+            array.decode_fetched(fetched, scratch).map(Some)
+        })?;
+        Ok(match loaded {
+            Some(loaded) => {
+                let tag = VersionTag::of(Some(&loaded.version));
+                CachedChunk::Whole(self.buffers.hold(loaded.bytes), loaded.version, tag)
+            }
+            None => CachedChunk::Uninitialized,
+        })
+    }
+
+    /// Decodes the block that holds `offset`, beside the blocks that are decoded already.
+    fn load_block(
+        &self,
+        slot: &mut LoadingSlot,
+        array: &Array,
+        chunk: ChunkId,
+        previous: Option<CachedChunk>,
+        offset: usize,
+    ) -> Result<CachedChunk> {
+        let decoded = match previous {
+            Some(CachedChunk::Blocks(decoded)) => decoded,
+            _ => match array.open_chunk(chunk)? {
+                OpenedChunk::Uninitialized => return Ok(CachedChunk::Uninitialized),
+                OpenedChunk::Blocks(index) if index.block_size() >= MIN_BLOCK => {
+                    let (tag, blocks) = (VersionTag::of(Some(&index.version)), Mutex::new(vec![None; index.blocks()]));
+                    Arc::new(DecodedBlocks { index, tag, blocks })
+                }
+                _ => return self.load_whole(slot, array, chunk),
+            },
+        };
+        let size = decoded.index.block_size();
+        slot.reserve(2 * size);
+        let n = offset / size;
+        let block = self
+            .with_scratch(|scratch| array.load_block(chunk, &decoded.index, n, self.buffer(size), &mut scratch.stored));
+        let block = match block {
+            Ok(Some(bytes)) => Ok(self.buffers.hold(bytes)),
+            // the chunk was replaced just now
+            Ok(None) => return self.load_whole(slot, array, chunk),
+            Err(e) if matches!(e.kind(), Kind::System(_)) => return Err(e),
+            Err(e) => {
+                self.record_failure(&e);
+                Err(Arc::new(e))
+            }
+        };
+        lock(&decoded.blocks)[n] = Some(block);
+        Ok(CachedChunk::Blocks(decoded))
+    }
+
+    /// Returns a buffer for a load that has reserved memory for it, and drops idle buffers if the cache exceeds its bound.
+    pub(in crate::cache) fn buffer(&self, len: usize) -> Vec<u8> {
+        let buffer = self.buffers.take(len);
+        self.trim(&self.lock());
+        buffer
+    }
+
+    pub(in crate::cache) fn with_scratch<T>(&self, load: impl FnOnce(&mut Scratch) -> T) -> T {
+        let mut scratch = self.buffers.take_scratch();
+        let loaded = load(&mut scratch);
+        self.buffers.keep_scratch(scratch);
+        loaded
+    }
+}

@@ -1,0 +1,299 @@
+//! Prefetching: threads load what the readers of an open file will want while these are served. A sequential reader walks
+//! rows across a *working set* of chunks and needs the next set all at once, so that whole sets are prefetched; a strided
+//! reader gets the parts at the next steps; a random reader nothing. Of a local store as many chunks are loaded at a time
+//! as threads decode, of a remote one as many as fill the link. `wide_rows` reads working sets larger than the cache. It
+//! knows chunks, not files or requests.
+
+mod access;
+mod spill;
+mod wide_rows;
+mod window;
+
+pub use spill::SpillOptions;
+
+use super::Cache;
+use super::chunk_cache::{CachedItem, ChunkPart};
+use crate::array::Array;
+use crate::error::Result;
+use crate::util::memory::lock;
+use crate::util::pool::Pool;
+use crate::zarr::codec::PartialDecode;
+use crate::zarr::grid::ChunkId;
+use access::{AccessHistory, Pattern, Plan};
+use spill::Spills;
+use std::collections::HashSet;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use window::Window;
+
+/// Minimum bytes prefetched for a sequential reader, if they fit: enough to keep all threads busy where chunks are small.
+const MIN_AHEAD: u64 = 16 << 20;
+
+/// Decoded bytes that one job loads: a queue entry for each of a million small chunks would cost more than they do.
+const JOB: u64 = 1 << 20;
+
+/// Share of the cache's bound for remote chunks in flight: each is reserved twice, and loaded chunks need space, too.
+const IN_FLIGHT_SHARE: usize = 8;
+
+/// Requests that are planned ahead for a strided reader.
+const STEPS_AHEAD: u64 = 32;
+
+/// Maximum runs examined of each such request, and maximum jobs for all of them. A reader that crosses more chunks at each
+/// step would fill the cache before it uses any.
+const MAX_STEP_RUNS: usize = 4096;
+const MAX_STEP_JOBS: usize = 256;
+
+/// Chunks of one request that are queued for each load that may be in flight.
+const QUEUED_PER_LOAD: usize = 4;
+
+/// Bytes of chunks that are kept behind a sequential reader: its requests overtake each other.
+const BEHIND: u64 = 4 << 20;
+
+/// The threads that prefetch.
+pub struct Prefetcher {
+    cache: Arc<Cache>,
+    pool: Pool,
+    threads: u64,
+    spill: Spills,
+}
+
+/// What is known of the readers of one open file.
+#[derive(Default)]
+pub struct PrefetchState {
+    /// Protects the history of requests.
+    access: Mutex<OfArray<AccessHistory>>,
+    /// Protects the windows in use, the latest last.
+    windows: Mutex<OfArray<Vec<Window>>>,
+    /// Whether a warning was logged that no spill file could be made.
+    has_warned: AtomicBool,
+    /// Set when the file is closed: jobs that still wait do nothing.
+    closed: Arc<AtomicBool>,
+}
+
+/// What is known of one array. An open file may come to show another array, with other chunks.
+#[derive(Default)]
+struct OfArray<T> {
+    id: u64,
+    /// The array's generation of writes; 0 where it does not matter.
+    writes: u64,
+    known: T,
+}
+
+impl<T: Default> OfArray<T> {
+    fn get(&mut self, array: &Array, writes: u64) -> &mut T {
+        if (self.id, self.writes) != (array.id(), writes) {
+            *self = OfArray { id: array.id(), writes, known: T::default() };
+        }
+        &mut self.known
+    }
+}
+
+impl PrefetchState {
+    /// Returns whether the recorded request at `offset` is one of a sequential reader.
+    pub fn is_sequential(&self, offset: u64) -> bool {
+        lock(&self.access).known.pattern_at(offset) == Pattern::Sequential
+    }
+}
+
+impl Drop for PrefetchState {
+    fn drop(&mut self) {
+        self.closed.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Prefetcher {
+    /// Returns a prefetcher that fills `cache`. `threads` decode, and `requests` to a remote store are in flight at a time.
+    ///
+    /// # Errors
+    ///
+    /// Fails if no thread can be started.
+    pub fn new(cache: Arc<Cache>, threads: usize, requests: usize, spill: SpillOptions) -> Result<Self> {
+        let in_flight = cache.bound() / IN_FLIGHT_SHARE;
+        Ok(Prefetcher {
+            cache,
+            pool: Pool::bounded("readahead", threads.max(requests), in_flight)?,
+            threads: threads.max(1) as u64,
+            spill: Spills::new(spill),
+        })
+    }
+
+    /// Returns the decoded bytes with which one sequential reader may fill the cache.
+    fn max_bytes(&self) -> u64 {
+        self.cache.bound() as u64 / 4 * 3
+    }
+
+    /// Returns how many bytes of chunks are kept behind a sequential reader.
+    fn behind(&self) -> u64 {
+        BEHIND.min(self.max_bytes() / 8)
+    }
+
+    /// Records a request and loads what will follow it. With `once`, chunks that a sequential reader has left behind are
+    /// dropped, since the kernel keeps its pages.
+    pub fn record_access(&self, state: &PrefetchState, array: &Arc<Array>, offset: u64, len: u64, once: bool) {
+        let mut access = lock(&state.access);
+        let (pattern, plan) = access.get(array, 0).record(offset, len);
+        match pattern {
+            Pattern::Random => {}
+            Pattern::Sequential if self.is_wide(array, offset) => {
+                drop(access);
+                self.prefetch_window(state, array, offset, once);
+            }
+            Pattern::Sequential => {
+                if once {
+                    self.drop_behind(array, offset, plan);
+                }
+                self.prefetch_sets(array, offset, offset + len, plan, &state.closed);
+            }
+            Pattern::Strided(step) => self.prefetch_steps(array, offset, len, step, plan, &state.closed),
+        }
+    }
+
+    /// Prefetches for a sequential reader whose last request is `from..end`.
+    fn prefetch_sets(&self, array: &Arc<Array>, from: u64, end: u64, plan: &mut Plan, closed: &Arc<AtomicBool>) {
+        let grid = array.grid();
+        let (size, count) = (grid.chunk_size().max(1) as u64, grid.chunk_count());
+        let set = grid.working_set(end.min(grid.size().saturating_sub(1))).chunks;
+        // the next set is loaded as soon as the one before this one is dropped: its buffers are reused
+        let base = grid.working_set(from.saturating_sub(self.behind())).chunks.end;
+        let ahead = self.ahead_of(array, (set.end - set.start).saturating_mul(size)).min(plan.limit);
+        let goal = (base + ahead / size).min(count);
+        if plan.ahead < set.end && !self.prefetch_this_set(array, from, &set, plan, closed) {
+            return;
+        }
+        let from = plan.ahead.max(set.start);
+        if goal > from && ((goal - from) * size >= self.job(array) || goal == count) {
+            self.load(array, from..goal, closed);
+            plan.ahead = goal;
+        }
+    }
+
+    /// Returns how many bytes to prefetch beyond a working set of `set_bytes`.
+    fn ahead_of(&self, array: &Array, set_bytes: u64) -> u64 {
+        let in_flight = self.in_flight(array);
+        let ahead = match array.is_remote() {
+            // the next set, and what fills the link until the reader gets there
+            true => set_bytes.saturating_add(in_flight.max(MIN_AHEAD)),
+            false => set_bytes.max(MIN_AHEAD).max(in_flight),
+        };
+        // chunks being loaded take memory, too
+        ahead.min(self.max_bytes().saturating_sub(set_bytes).saturating_sub(in_flight))
+    }
+
+    /// Prefetches chunks of a working set that was not prefetched when the reader got there: from the reader's chunk to the
+    /// end of the set, and on from its beginning. Returns whether the whole set was queued.
+    fn prefetch_this_set(
+        &self,
+        array: &Arc<Array>,
+        from: u64,
+        set: &Range<u64>,
+        plan: &mut Plan,
+        closed: &Arc<AtomicBool>,
+    ) -> bool {
+        let len = set.end - set.start;
+        let here = array.grid().chunk_at(from).map_or(set.start, |c| c.0.clamp(set.start, set.end));
+        let (_, first, done) = plan.set.filter(|s| s.0 == set.start).unwrap_or((set.start, here, 0));
+        let goal = (plan.limit / array.grid().chunk_size().max(1) as u64).clamp(1, len).max(done);
+        let (from, to) = (first + done, first + goal);
+        self.load(array, from.min(set.end)..to.min(set.end), closed);
+        self.load(array, from.max(set.end) - len..to.max(set.end) - len, closed);
+        plan.set = Some((set.start, first, goal));
+        let is_whole = goal >= len;
+        if is_whole {
+            plan.ahead = set.end;
+        }
+        is_whole
+    }
+
+    /// Returns the decoded bytes of the chunks that are prefetched at a time.
+    fn in_flight(&self, array: &Array) -> u64 {
+        let size = array.grid().chunk_size() as u64;
+        let bytes = size.saturating_mul(array.concurrency(self.threads as usize) as u64);
+        match array.is_remote() {
+            true => bytes.min((self.cache.bound() / IN_FLIGHT_SHARE) as u64).max(size),
+            false => bytes,
+        }
+    }
+
+    /// Returns the decoded bytes that one job loads; a remote chunk has a job of its own.
+    fn job(&self, array: &Array) -> u64 {
+        if array.is_remote() { 1 } else { JOB }
+    }
+
+    fn load(&self, array: &Arc<Array>, chunks: Range<u64>, closed: &Arc<AtomicBool>) {
+        let per_job = (self.job(array) / array.grid().chunk_size().max(1) as u64).max(1);
+        let mut start = chunks.start;
+        while start < chunks.end {
+            let job = start..(start + per_job).min(chunks.end);
+            start = job.end;
+            let (cache, of, closed) = (self.cache.clone(), array.clone(), closed.clone());
+            self.run(array, move || {
+                for chunk in job {
+                    if closed.load(Ordering::Relaxed) || !cache.prefetch(&of, ChunkId(chunk), ChunkPart::Whole) {
+                        return;
+                    }
+                }
+            });
+        }
+    }
+
+    /// Queues a job that loads chunks of an array, one chunk if that is remote.
+    fn run(&self, array: &Array, job: impl FnOnce() + Send + 'static) {
+        let weight = if array.is_remote() { array.grid().chunk_size() } else { 0 };
+        self.pool.run_weighing(weight, job);
+    }
+
+    /// Loads chunks for a request that is about to ask for them one after the other, as far as there are threads. The
+    /// request waits for the loads that have begun.
+    pub fn load_concurrently(&self, array: &Arc<Array>, chunks: impl Iterator<Item = (ChunkId, ChunkPart)>) {
+        for (chunk, part) in chunks.take(QUEUED_PER_LOAD * array.concurrency(self.threads as usize)) {
+            let (cache, array) = (self.cache.clone(), array.clone());
+            // the request itself gets the error
+            self.pool.run_urgent(move || drop(cache.get(&array, chunk, part)));
+        }
+    }
+
+    /// Drops the chunks that a sequential reader at `from` has left behind.
+    fn drop_behind(&self, array: &Array, from: u64, plan: &mut Plan) {
+        let done = array.grid().working_set(from.saturating_sub(self.behind())).chunks.start;
+        let before = plan.dropped.replace(done).unwrap_or(done);
+        self.cache.drop_items(array, (before..done).map(|chunk| CachedItem::Chunk(ChunkId(chunk))));
+    }
+
+    /// Prefetches for a reader whose requests of `len` bytes lie `step` bytes apart, the last one at `offset`.
+    fn prefetch_steps(
+        &self,
+        array: &Arc<Array>,
+        offset: u64,
+        len: u64,
+        step: i64,
+        plan: &mut Plan,
+        closed: &Arc<AtomicBool>,
+    ) {
+        if array.partial_decode() == PartialDecode::Plain {
+            return; // there is nothing to decode
+        }
+        plan.ahead = plan.ahead.saturating_sub(1);
+        let (mut queued, mut jobs) = (HashSet::new(), 0);
+        while plan.ahead < STEPS_AHEAD && jobs < MAX_STEP_JOBS {
+            plan.ahead += 1;
+            let distance = i64::try_from(plan.ahead).ok().and_then(|n| n.checked_mul(step));
+            let Some(there) = distance.and_then(|distance| offset.checked_add_signed(distance)) else { return };
+            queued.clear();
+            for run in array.grid().runs(there..there.saturating_add(len)).take(MAX_STEP_RUNS) {
+                let is_new = jobs < MAX_STEP_JOBS && queued.insert(run.chunk);
+                let part = ChunkPart::At(run.offset);
+                if !is_new || self.cache.holds(array, CachedItem::Chunk(run.chunk), part) {
+                    continue;
+                }
+                jobs += 1;
+                let (cache, of, closed) = (self.cache.clone(), array.clone(), closed.clone());
+                self.run(array, move || {
+                    if !closed.load(Ordering::Relaxed) {
+                        cache.prefetch(&of, run.chunk, part);
+                    }
+                });
+            }
+        }
+    }
+}

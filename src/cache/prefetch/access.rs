@@ -1,0 +1,202 @@
+//! How a file is read: sequentially, in equal steps, or at random. It sees offsets and lengths alone.
+
+/// Maximum number of readers of one open file that are told apart: threads that share a descriptor, each at its own offset.
+const MAX_READERS: usize = 8;
+
+/// Maximum distance in bytes of a sequential request from where it was expected: the kernel sends several at a time, and
+/// they overtake each other.
+const DISORDER: u64 = 1 << 20;
+
+/// The same while the reader has read little in a row.
+const SMALL_DISORDER: u64 = 256 << 10;
+
+/// Bytes read in a row from the beginning of the file that make a reader sequential: the kernel's largest readahead request.
+/// A reader that reads less may want only that.
+const FROM_START: u64 = 128 << 10;
+
+/// Bytes read in a row from elsewhere that make a reader sequential. Smaller reads may be random.
+const IN_A_ROW: u64 = 512 << 10;
+
+/// Equal steps that make a reader strided.
+const STEPS: u32 = 3;
+
+/// What a request says of those that will follow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pattern {
+    /// Nothing.
+    Random,
+    /// They continue where this one ends.
+    Sequential,
+    /// They have the same length, at this distance in bytes.
+    Strided(i64),
+}
+
+/// The recent requests of an open file: its readers, the latest first.
+#[derive(Default)]
+pub struct AccessHistory {
+    readers: Vec<Reader>,
+}
+
+struct Reader {
+    /// Offset of the last request.
+    last: u64,
+    /// The end of what was read in a row.
+    end: u64,
+    /// How many bytes were read in a row.
+    row: u64,
+    from_start: bool,
+    /// The distance between the last two requests, and how often it occurred.
+    step: i64,
+    steps: u32,
+    plan: Plan,
+}
+
+/// What was prefetched for a reader. It begins anew with the pattern.
+#[derive(Default)]
+pub struct Plan {
+    /// Sequential: maximum bytes to prefetch, twice of what was read in a row: a guess is worth no more.
+    pub limit: u64,
+    /// Sequential: the first chunk of the working set that is prefetched in parts, the chunk with which that began, and
+    /// how many were prefetched.
+    pub set: Option<(u64, u64, u64)>,
+    /// Sequential: chunks below this number were prefetched. Strided: number of requests that were prefetched.
+    pub ahead: u64,
+    /// Sequential: chunks below this number were dropped.
+    pub dropped: Option<u64>,
+}
+
+impl Reader {
+    fn pattern(&self) -> Pattern {
+        if self.row >= if self.from_start { FROM_START } else { IN_A_ROW } {
+            Pattern::Sequential
+        } else if self.steps >= STEPS {
+            Pattern::Strided(self.step)
+        } else {
+            Pattern::Random
+        }
+    }
+
+    /// Returns whether a request at `offset` continues the row.
+    fn continues(&self, offset: u64) -> bool {
+        let disorder = match self.row {
+            // no requests are in flight that could overtake each other
+            0..FROM_START => 0,
+            FROM_START..IN_A_ROW => SMALL_DISORDER,
+            IN_A_ROW.. => DISORDER,
+        };
+        offset <= self.end.saturating_add(disorder) && offset >= self.end.saturating_sub(disorder)
+    }
+
+    fn extend_row(&mut self, offset: u64, len: u64) {
+        self.row = self.row.saturating_add(len);
+        (self.last, self.end) = (offset, self.end.max(offset + len));
+    }
+
+    /// Records a request that begins a new row.
+    fn jump(&mut self, offset: u64, len: u64) {
+        let step = offset.wrapping_sub(self.last) as i64;
+        self.steps = if step == self.step { self.steps.saturating_add(1) } else { 1 };
+        (self.step, self.last, self.end) = (step, offset, offset + len);
+        // a read from the beginning counts towards a row
+        self.from_start = offset == 0;
+        self.row = if self.from_start { len } else { 0 };
+    }
+}
+
+impl AccessHistory {
+    /// Records a request. Returns its pattern, and what was prefetched for its reader.
+    pub fn record(&mut self, offset: u64, len: u64) -> (Pattern, &mut Plan) {
+        let step_of = |r: &Reader| offset.wrapping_sub(r.last) as i64;
+        let found = self.readers.iter().position(|r| r.continues(offset)).map(|i| (i, true));
+        let strided = |r: &Reader| r.steps > 0 && r.pattern() != Pattern::Sequential && step_of(r) == r.step;
+        let found = found.or_else(|| self.readers.iter().position(strided).map(|i| (i, false)));
+        let (mut reader, continues) = match found {
+            Some((i, continues)) => (self.readers.remove(i), continues),
+            None => (self.new_reader(offset), false),
+        };
+        let before = reader.pattern();
+        if continues {
+            reader.extend_row(offset, len);
+        } else {
+            reader.jump(offset, len);
+        }
+        let pattern = reader.pattern();
+        if pattern != before {
+            reader.plan = Plan::default();
+        }
+        reader.plan.limit = if reader.from_start { u64::MAX } else { 2 * reader.row };
+        self.readers.insert(0, reader);
+        if self.readers.len() > MAX_READERS {
+            // forget one without a pattern first
+            let last = self.readers.iter().rposition(|r| r.pattern() == Pattern::Random);
+            self.readers.remove(last.unwrap_or(MAX_READERS));
+        }
+        (pattern, &mut self.readers[0].plan)
+    }
+
+    /// Returns a new reader, which may be the latest one without a pattern after its first step.
+    fn new_reader(&self, offset: u64) -> Reader {
+        let last = self.readers.iter().find(|r| r.pattern() == Pattern::Random).map_or(offset, |r| r.last);
+        Reader { last, end: offset, row: 0, from_start: false, step: 0, steps: 0, plan: Plan::default() }
+    }
+
+    /// Returns the pattern of a request that was recorded.
+    pub fn pattern_at(&self, offset: u64) -> Pattern {
+        let found = self.readers.iter().find(|r| r.last == offset || r.continues(offset));
+        found.map_or(Pattern::Random, Reader::pattern)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const K: u64 = 1 << 10;
+
+    fn record_all(requests: &[(u64, u64)]) -> Vec<Pattern> {
+        let mut access = AccessHistory::default();
+        requests.iter().map(|&(offset, len)| access.record(offset, len).0).collect()
+    }
+
+    #[test]
+    fn sequential_readers() {
+        use Pattern::*;
+        // from the beginning, at once; and when requests overtake each other
+        let from_start = record_all(&[(0, 128 * K), (256 * K, 128 * K), (128 * K, 128 * K), (384 * K, 128 * K)]);
+        assert_eq!(from_start, [Sequential; 4]);
+        // from elsewhere after a while
+        let from_middle: Vec<_> = (0..7).map(|i| ((5000 + i * 128) * K, 128 * K)).collect();
+        assert_eq!(record_all(&from_middle), [Random, Random, Random, Random, Sequential, Sequential, Sequential]);
+        // small requests
+        assert_eq!(record_all(&[(0, 4 * K), (4 * K, 4 * K), (8 * K, 4 * K)]), [Random; 3]);
+        // several at a time
+        let mut access = AccessHistory::default();
+        for i in 0..100 {
+            for reader in 0..MAX_READERS as u64 {
+                let pattern = access.record(reader * 1_000_000 * K + i * 128 * K, 128 * K).0;
+                assert!(i < 9 || pattern == Sequential, "{i} {reader}");
+            }
+        }
+    }
+
+    #[test]
+    fn strided_readers() {
+        use Pattern::*;
+        let steps: Vec<_> = (0..6).map(|i| (1000 * K + i * 777 * K, 4 * K)).collect();
+        let s = Strided(777 * K as i64);
+        assert_eq!(record_all(&steps), [Random, Random, Random, s, s, s]);
+        let back: Vec<_> = (0..6).map(|i| (9000 * K - i * 777 * K, 4 * K)).collect();
+        assert_eq!(record_all(&back)[4], Strided(-777 * K as i64));
+    }
+
+    #[test]
+    fn random_readers_show_nothing() {
+        let mut at = 1u64;
+        let random = std::iter::repeat_with(|| {
+            at = at.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            ((at >> 34) & !4095, 4 * K)
+        });
+        let random: Vec<_> = random.take(2000).collect();
+        assert!(record_all(&random).iter().all(|p| *p == Pattern::Random));
+    }
+}

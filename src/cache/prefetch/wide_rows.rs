@@ -1,0 +1,190 @@
+//! Sequential reads of rows that cross more chunks than the cache can hold. They are served from *windows*: stretches of
+//! flat bytes that are put together by visiting each chunk once per window, not once per row.
+
+use super::spill::Spill;
+use super::window::Window;
+use super::{PrefetchState, Prefetcher};
+use crate::array::Array;
+use crate::cache::chunk_cache::{CachedItem, ChunkPart};
+use crate::util::memory::lock;
+use crate::zarr::codec::PartialDecode;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Bytes of the first window of a reader. Windows begin at multiples of it: requests overtake each other.
+const FIRST_WINDOW: u64 = 2 << 20;
+
+/// Windows remembered for an open file: those of a few readers.
+const MAX_WINDOWS: usize = 16;
+
+/// Bytes of the cache that windows leave to slots and small parts.
+const KEPT_FREE: usize = 64 << 10;
+
+impl Prefetcher {
+    /// Returns whether a sequential reader at `offset` crosses more chunks than the cache can hold.
+    pub(super) fn is_wide(&self, array: &Array, offset: u64) -> bool {
+        if array.is_dirty() {
+            return false; // the next write would invalidate the window
+        }
+        if array.is_read_in_ranges() {
+            return true;
+        }
+        let (grid, set) = (array.grid(), array.grid().working_set(offset));
+        set.chunks.end - set.chunks.start > 1
+            && (set.chunks.end - set.chunks.start).saturating_mul(grid.chunk_size() as u64) > self.max_bytes()
+    }
+
+    /// Builds the window after the one that holds `offset`.
+    pub(super) fn prefetch_window(&self, state: &PrefetchState, array: &Arc<Array>, offset: u64, once: bool) {
+        let writes = array.freshness().writes();
+        let mut windows = lock(&state.windows);
+        let windows = windows.get(array, writes);
+        let here = self.window_at(windows, array, writes, offset, &state.has_warned).range;
+        if once {
+            self.drop_windows_behind(array, windows, &here, offset.saturating_sub(self.behind()));
+        }
+        let next = here.end;
+        let is_planned = windows.iter().any(|w| w.range.contains(&next));
+        // a reader waits for this window: it comes before the next one
+        let is_early = !self.cache.holds(array, CachedItem::window(&here, writes), ChunkPart::Whole);
+        if is_planned || is_early || next >= array.size() || !self.is_wide(array, next) {
+            return;
+        }
+        let next = self.window_at(windows, array, writes, next, &state.has_warned);
+        // it must not evict this one
+        if next.memory(array).saturating_add((here.end - here.start) as usize + KEPT_FREE) > self.cache.bound() {
+            return;
+        }
+        let (cache, array, closed) = (self.cache.clone(), array.clone(), state.closed.clone());
+        self.pool.run(move || {
+            if !closed.load(Ordering::Relaxed) {
+                cache.prefetch_window(&array, &next);
+            }
+        });
+    }
+
+    /// Drops the adjacent windows before `here` that end before `behind`. Others belong to other readers.
+    fn drop_windows_behind(&self, array: &Array, windows: &mut Vec<Window>, here: &Range<u64>, behind: u64) {
+        let mut start = here.start;
+        while let Some(i) = windows.iter().position(|w| w.range.end == start) {
+            start = windows[i].range.start;
+            if windows[i].range.end <= behind {
+                let done = windows.remove(i);
+                self.cache.drop_items(array, std::iter::once(done.item()));
+            }
+        }
+    }
+
+    /// Returns the window that holds `offset`. The first one of a reader is small, since the reader waits for it; each of
+    /// those that follow is larger than the one before.
+    fn window_at(
+        &self,
+        windows: &mut Vec<Window>,
+        array: &Array,
+        writes: u64,
+        offset: u64,
+        has_warned: &AtomicBool,
+    ) -> Window {
+        if let Some(found) = windows.iter().find(|w| w.range.contains(&offset)) {
+            return found.clone();
+        }
+        let set = array.grid().working_set(offset);
+        let aligned = (offset / FIRST_WINDOW * FIRST_WINDOW).max(set.flat.start);
+        let before =
+            windows.iter().filter(|w| w.range.end >= aligned && w.range.end <= offset).max_by_key(|w| w.range.end);
+        let (start, len) = before.map_or((aligned, FIRST_WINDOW), |w| {
+            (w.range.end, 4 * (w.range.end - w.range.start).max(FIRST_WINDOW / 4))
+        });
+        let end = start.saturating_add(len.min((self.max_bytes() / 3).max(FIRST_WINDOW))).min(set.flat.end);
+        let spill = windows.iter().filter_map(|w| w.spill.as_ref()).find(|s| *s.chunks() == set.chunks).cloned();
+        let spill = spill.or_else(|| self.open_spill(array, set.chunks, has_warned));
+        let (is_first, is_last) = (before.is_none(), end == set.flat.end);
+        let threads = self.window_threads(array);
+        let window = Window { range: start..end, is_first, is_last, is_broken: false, spill, threads, writes };
+        windows.push(window.clone());
+        if windows.len() > MAX_WINDOWS {
+            windows.remove(0);
+        }
+        window
+    }
+
+    /// Returns how many threads build a window: as many as a quarter of the cache has memory for, each with its chunk.
+    fn window_threads(&self, array: &Array) -> u64 {
+        let each = array.grid().chunk_size().saturating_mul(2).max(1);
+        ((self.cache.bound() / 4 / each) as u64).clamp(1, array.concurrency(self.threads as usize) as u64)
+    }
+
+    /// Opens a spill file for chunks that cannot be decoded in parts.
+    fn open_spill(&self, array: &Array, chunks: Range<u64>, has_warned: &AtomicBool) -> Option<Arc<Spill>> {
+        if array.partial_decode() == PartialDecode::Plain || self.spill.is_off() {
+            return None;
+        }
+        match self.spill.open(chunks, array.grid().chunk_size()) {
+            Ok(spill) => Some(Arc::new(spill)),
+            Err(e) => {
+                if !has_warned.swap(true, Ordering::Relaxed) {
+                    log::warn!("{}: a row of its chunks is decoded again and again: no spill file: {e}", array.key());
+                }
+                None
+            }
+        }
+    }
+
+    /// Reads up to `len` bytes into `out` from windows, if `offset` is that of a sequential reader that needs them. Returns
+    /// `None` if it is not, or if a window cannot be built: then the caller reads chunk by chunk, to find out which bytes
+    /// can be read. With `cached`, it returns false if that takes the store or a wait.
+    pub fn read(
+        &self,
+        state: &PrefetchState,
+        array: &Array,
+        offset: u64,
+        len: usize,
+        cached: bool,
+        out: &mut Vec<u8>,
+    ) -> Option<bool> {
+        let end = offset.saturating_add(len as u64).min(array.size());
+        if offset >= end || !state.is_sequential(offset) {
+            return None;
+        }
+        let writes = array.freshness().writes();
+        out.resize((end - offset) as usize, 0);
+        let (mut at, mut before) = (offset, None);
+        while at < end {
+            if !self.is_wide(array, at) {
+                return None;
+            }
+            let mut windows = lock(&state.windows);
+            let window = self.window_at(windows.get(array, writes), array, writes, at, &state.has_warned);
+            drop(windows);
+            if window.is_broken {
+                return None;
+            }
+            let part = match cached {
+                true => match self.cache.peek_window(array, &window) {
+                    Some(part) => part,
+                    None => return Some(false),
+                },
+                false => self.cache.get_window(array, &window),
+            };
+            let Ok(part) = part else {
+                let mut windows = lock(&state.windows);
+                let broken = windows.get(array, writes).iter_mut().filter(|w| w.range == window.range);
+                broken.for_each(|window| window.is_broken = true);
+                return None;
+            };
+            let part = part?;
+            // a chunk was replaced between the two
+            if before.is_some_and(|before| !part.is_consistent_with(&before)) {
+                return None;
+            }
+            let from = part.at((at - window.range.start) as usize)?;
+            let to = &mut out[(at - offset) as usize..];
+            let n = from.len().min(to.len());
+            to[..n].copy_from_slice(&from[..n]);
+            at += n as u64;
+            before = Some(part);
+        }
+        Some(true)
+    }
+}

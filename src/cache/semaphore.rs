@@ -1,0 +1,119 @@
+//! A semaphore with priorities. Many threads wait for a remote store, but only as many decode as there are processors; the
+//! load that is needed first gets the next permit. It knows nothing of chunks.
+
+use crate::util::memory::lock;
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::Thread;
+
+/// The priority of a load: those of waiting readers before prefetches, earlier ones before later ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Ticket {
+    is_prefetch: bool,
+    number: u64,
+}
+
+/// A limited number of permits.
+pub(super) struct Semaphore {
+    tickets: AtomicU64,
+    /// Protects the free permits and the waiting threads. No permit is free while a thread waits.
+    queue: Mutex<Queue>,
+}
+
+struct Queue {
+    free: usize,
+    waiting: BTreeMap<Ticket, Thread>,
+}
+
+/// A permit. Dropping it hands it to the next thread.
+pub(super) struct Permit<'a>(&'a Semaphore);
+
+impl Semaphore {
+    /// Returns a semaphore with `permits` permits, and at least one.
+    pub fn new(permits: usize) -> Self {
+        let queue = Queue { free: permits.max(1), waiting: BTreeMap::new() };
+        Semaphore { tickets: AtomicU64::new(0), queue: Mutex::new(queue) }
+    }
+
+    /// Returns the priority of a load that begins now.
+    pub fn ticket(&self, is_prefetch: bool) -> Ticket {
+        Ticket { is_prefetch, number: self.tickets.fetch_add(1, Ordering::Relaxed) }
+    }
+
+    /// Waits for a permit.
+    pub fn acquire(&self, ticket: Ticket) -> Permit<'_> {
+        let mut queue = lock(&self.queue);
+        if queue.free > 0 {
+            queue.free -= 1;
+            return Permit(self);
+        }
+        queue.waiting.insert(ticket, std::thread::current());
+        while queue.waiting.contains_key(&ticket) {
+            drop(queue);
+            std::thread::park();
+            queue = lock(&self.queue);
+        }
+        Permit(self)
+    }
+}
+
+impl Drop for Permit<'_> {
+    fn drop(&mut self) {
+        let mut queue = lock(&self.0.queue);
+        // a thread that comes now must not overtake the waiting ones
+        match queue.waiting.pop_first() {
+            Some((_, thread)) => thread.unpark(),
+            None => queue.free += 1,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::channel;
+
+    #[test]
+    fn the_load_that_is_needed_first_gets_the_permit() {
+        let semaphore = Semaphore::new(1);
+        let (ahead, late) = ([semaphore.ticket(true), semaphore.ticket(true)], semaphore.ticket(false));
+        let first = semaphore.acquire(semaphore.ticket(false));
+        let (done, results) = channel();
+        std::thread::scope(|scope| {
+            for (name, ticket) in [("second ahead", ahead[1]), ("first ahead", ahead[0]), ("waited for", late)] {
+                let (semaphore, done) = (&semaphore, done.clone());
+                scope.spawn(move || {
+                    let _permit = semaphore.acquire(ticket);
+                    done.send(name).unwrap();
+                });
+            }
+            while lock(&semaphore.queue).waiting.len() < 3 {
+                std::thread::yield_now();
+            }
+            drop(first);
+        });
+        drop(done);
+        assert_eq!(results.iter().collect::<Vec<_>>(), ["waited for", "first ahead", "second ahead"]);
+        assert_eq!(lock(&semaphore.queue).free, 1);
+    }
+
+    #[test]
+    fn no_more_permits_are_given_than_there_are() {
+        let (semaphore, taken) = (Semaphore::new(3), AtomicU64::new(0));
+        std::thread::scope(|scope| {
+            for _ in 0..16 {
+                scope.spawn(|| {
+                    for i in 0..200 {
+                        let permit = semaphore.acquire(semaphore.ticket(i % 2 == 0));
+                        assert!(taken.fetch_add(1, Ordering::SeqCst) < 3);
+                        std::thread::yield_now();
+                        taken.fetch_sub(1, Ordering::SeqCst);
+                        drop(permit);
+                    }
+                });
+            }
+        });
+        assert_eq!(lock(&semaphore.queue).free, 3);
+    }
+}

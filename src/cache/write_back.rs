@@ -1,0 +1,465 @@
+//! Dirty chunks and their write-back. A chunk is in the cache's map of dirty chunks from its first write until a write-back
+//! that leaves nothing to store; meanwhile every reader gets it from there.
+//!
+//! Locks, in this order: the cache's `replacing` (one write-back of an object at a time), a chunk's `write_back_lock`, its
+//! `load_lock`, its state, the cache's state. The last two are never held while the store is asked: a write that finds
+//! space never waits for the store.
+
+mod dirty_chunk;
+mod space;
+
+pub(super) use dirty_chunk::DirtyChunk;
+pub(super) use space::{Reservations, WriteBacks};
+
+use super::chunk_cache::{CachedChunk, CachedItem, PartResult, Slot};
+use super::{Cache, State};
+use crate::array::{Array, Opening, Ranges, VersionTag};
+use crate::error::{Error, Result};
+use crate::store::Version;
+use crate::util::memory::{self, lock};
+use crate::zarr::grid::ChunkId;
+use dirty_chunk::{Base, DirtyState, Missing, Snapshot, inside};
+use std::collections::HashSet;
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, MutexGuard};
+use std::time::{Duration, Instant};
+
+/// How often a write-back starts over because another writer has replaced the chunk, before it fails.
+pub(super) const MAX_ATTEMPTS: u32 = 64;
+
+/// An offset in a chunk, and the bytes to write there.
+pub type Part<'a> = (usize, &'a [u8]);
+
+/// How storing a chunk ended.
+enum Outcome {
+    /// The chunk is in the store; `None` if it was erased instead.
+    Stored(Option<Version>),
+    /// Another writer has replaced the base meanwhile: nothing was stored.
+    Conflict,
+}
+
+/// Waits for a random time, longer with each attempt, so that two writers of a chunk don't keep overtaking each other.
+fn back_off(attempt: u32) {
+    let random = RandomState::new().build_hasher().finish();
+    std::thread::sleep(Duration::from_micros(random % (1000 << attempt.min(8))));
+}
+
+/// Records that bytes of a chunk are lost, and returns the error that says so.
+fn record_loss(dirty: &DirtyChunk, why: &str) -> Error {
+    dirty.array.freshness().record_loss();
+    let what = format!("{why} meanwhile: what was written is lost; open the file again and write anew");
+    Error::system(libc::ESTALE).context(what).context(dirty.array.extent(dirty.chunk))
+}
+
+/// Returns how many threads store chunks of an array. They mostly wait, for the disk or for a server.
+fn flush_threads(array: &Array) -> usize {
+    array.concurrency(std::thread::available_parallelism().map_or(4, |n| n.get()).max(4))
+}
+
+impl Cache {
+    /// Writes parts of a chunk, C layout, sorted by offset, so that a reader sees all or none of them. They stay in memory
+    /// until a write-back. Never waits for the store: returns false, and writes nothing, if [`Cache::make_space`] has to
+    /// store other chunks first.
+    ///
+    /// # Errors
+    ///
+    /// Fails without memory, or with EFBIG beyond the chunk's end.
+    pub fn try_write_parts(&self, array: &Arc<Array>, chunk: ChunkId, parts: &[Part]) -> Result<bool> {
+        loop {
+            let Some(dirty) = self.dirty_chunk_or_new(array, chunk)? else { return Ok(false) };
+            let mut state = dirty.lock();
+            if state.bytes.is_none() {
+                continue; // it was stored just now
+            }
+            let was_fully_written = state.is_fully_written(dirty.size());
+            state.write(self, array, parts)?;
+            let is_fully_written = state.is_fully_written(dirty.size());
+            drop(state);
+            if is_fully_written && !was_fully_written {
+                self.lock().fully_written.push_back(dirty.key());
+            }
+            array.freshness().record_write();
+            return Ok(true);
+        }
+    }
+
+    /// Returns the dirty chunk that is about to be written, a new one if the chunk is not dirty. Returns `None` if there is
+    /// no space for a new one.
+    fn dirty_chunk_or_new(&self, array: &Arc<Array>, chunk: ChunkId) -> Result<Option<Arc<DirtyChunk>>> {
+        let (key, size) = ((array.id(), CachedItem::Chunk(chunk)), array.grid().chunk_size());
+        if let Some(dirty) = self.dirty_chunk(array, chunk) {
+            return Ok(Some(dirty));
+        }
+        let inside = inside(array, chunk);
+        let mut state = self.lock();
+        if let Some(dirty) = state.dirty.get(&key) {
+            return Ok(Some(dirty.clone()));
+        }
+        if !self.has_space(&state, array) {
+            return Ok(None);
+        }
+        let mut new = DirtyState::over(state.slots.peek(&key), inside);
+        if new.bytes.is_none() {
+            let mut bytes = self.buffers.take(size);
+            memory::resize(&mut bytes, size)?;
+            new.bytes = Some(self.buffers.hold(bytes));
+        }
+        self.drop_slot(&mut state, &key);
+        state.dirtied += 1;
+        let dirty = Arc::new(DirtyChunk::new(array.clone(), chunk, state.dirtied, new));
+        state.dirty.insert(key, dirty.clone());
+        state.dirty_bytes += size;
+        array.freshness().add_dirty();
+        self.evict(&mut state, 0);
+        self.trim(&state);
+        Ok(Some(dirty))
+    }
+
+    fn dirty_chunk(&self, array: &Array, chunk: ChunkId) -> Option<Arc<DirtyChunk>> {
+        if !array.is_dirty() {
+            return None;
+        }
+        self.lock().dirty.get(&(array.id(), CachedItem::Chunk(chunk))).cloned()
+    }
+
+    /// Returns whether the chunk was written and is not yet stored.
+    pub fn is_dirty(&self, array: &Array, chunk: ChunkId) -> bool {
+        self.dirty_chunk(array, chunk).is_some()
+    }
+
+    /// Returns a dirty chunk, or `None` if the chunk is not dirty. It may load the bytes that were not written.
+    pub(super) fn get_dirty(&self, array: &Array, chunk: ChunkId) -> Option<PartResult> {
+        while let Some(dirty) = self.dirty_chunk(array, chunk) {
+            match self.complete(&dirty, false) {
+                // it was stored just now
+                Ok(state) if state.bytes.is_none() => {}
+                state => {
+                    self.stats.hits.add(1);
+                    return Some(state.and_then(|state| state.part()));
+                }
+            }
+        }
+        None
+    }
+
+    /// Returns what [`Cache::get_dirty`] would, or `Some(None)` if that takes the store or a wait.
+    pub(super) fn peek_dirty(&self, array: &Array, chunk: ChunkId) -> Option<Option<PartResult>> {
+        let dirty = self.dirty_chunk(array, chunk)?;
+        let part = dirty.try_lock().filter(|state| state.is_complete(array)).map(|state| state.part());
+        self.stats.hits.add(u64::from(part.is_some()));
+        Some(part)
+    }
+
+    /// Loads the bytes of a chunk that were not written. With `revalidate`, and after a later opening of the array, it first
+    /// asks whether the store holds another base. The state is not locked meanwhile, and writers continue.
+    fn complete<'d>(&self, dirty: &'d DirtyChunk, revalidate: bool) -> Result<MutexGuard<'d, DirtyState>> {
+        let (array, chunk, mut revalidate) = (&dirty.array, dirty.chunk, revalidate);
+        let _loading = lock(&dirty.load_lock);
+        loop {
+            let state = dirty.lock();
+            let (opening, stores) = (array.freshness().opening(), state.stores);
+            let missing = state.missing(dirty.size(), opening, revalidate);
+            if matches!(missing, Missing::Nothing) {
+                return Ok(state);
+            }
+            drop(state);
+            if let Missing::Version(known) = missing
+                && array.stat_chunk(chunk)?.map(|stat| stat.version) == known
+            {
+                let mut state = dirty.lock();
+                if state.base == Base::Known(known) {
+                    (state.confirmed, revalidate) = (state.confirmed.max(opening), false);
+                }
+                continue;
+            }
+            let (bytes, base) = self.load_base(array, chunk)?;
+            let mut state = dirty.lock();
+            // the loaded bytes may lack what a write-back has stored meanwhile
+            if state.bytes.is_some() && state.stores == stores {
+                self.served.record(array.id(), chunk, VersionTag::of(base.as_ref()));
+                state.overlay(self, bytes, base, opening)?;
+                revalidate = false;
+            }
+        }
+    }
+
+    /// Returns the stored bytes of a chunk and their version; fill values and `None` if it is uninitialized.
+    fn load_base(&self, array: &Array, chunk: ChunkId) -> Result<(Vec<u8>, Option<Version>)> {
+        let size = array.grid().chunk_size();
+        let loaded = self.with_scratch(|scratch| array.load(chunk, self.buffer(size), scratch));
+        Ok(match loaded.inspect_err(|e| self.record_failure(e))? {
+            Some(loaded) => (loaded.bytes, Some(loaded.version)),
+            None => {
+                let mut bytes = self.buffer(size);
+                memory::resize(&mut bytes, size)?;
+                array.fill(&mut bytes, 0);
+                (bytes, None)
+            }
+        })
+    }
+
+    /// Stores a chunk if it is dirty. Waits for a write-back of it in flight.
+    pub fn flush_chunk(&self, array: &Array, chunk: ChunkId) -> Result<()> {
+        self.dirty_chunk(array, chunk).map_or(Ok(()), |dirty| self.write_back(&dirty, Instant::now(), true))
+    }
+
+    /// Stores all dirty chunks of an array, including those of the `Array`s that stood for it before its metadata changed.
+    ///
+    /// # Errors
+    ///
+    /// The first error, after every chunk was tried. What was not stored stays dirty.
+    pub fn flush_array(&self, array: &Array) -> Result<()> {
+        self.flush_where(|of| of.id() == array.id() || of.key() == array.key())
+    }
+
+    /// Stores all dirty chunks of the arrays for which `of` returns true, as [`Cache::flush_array`] does.
+    pub fn flush_where(&self, of: impl Fn(&Array) -> bool) -> Result<()> {
+        let list = self.lock().oldest_dirty(|dirty| of(&dirty.array));
+        let mut confirmed = HashSet::new();
+        for dirty in list.iter().filter(|dirty| confirmed.insert(dirty.array.id())) {
+            // storing each chunk reports a failure again
+            let _ = dirty.array.confirm(false);
+        }
+        self.write_back_all(&list)
+    }
+
+    /// Stores all dirty chunks, as [`Cache::flush_array`] does.
+    pub fn flush_all(&self) -> Result<()> {
+        self.flush_where(|_| true)
+    }
+
+    /// Moves the dirty chunks of `old` to `new`, the same array with another first dimension, so that its readers find them.
+    /// The caller ensures that neither is written meanwhile.
+    pub fn transfer(&self, old: &Arc<Array>, new: &Arc<Array>) {
+        new.freshness().share_losses(old.freshness());
+        if old.id() == new.id() {
+            return;
+        }
+        for dirty in self.lock().oldest_dirty(|dirty| dirty.array.id() == old.id()) {
+            let _write_back = lock(&dirty.write_back_lock);
+            let mut state = dirty.lock();
+            let Some(moved) = state.transfer(new, dirty.chunk) else { continue };
+            let is_fully_written = moved.is_fully_written(dirty.size());
+            let moved = DirtyChunk::new(new.clone(), dirty.chunk, dirty.number, moved);
+            let mut all = self.lock();
+            all.fully_written.extend(is_fully_written.then(|| moved.key()));
+            all.dirty_bytes += moved.size();
+            new.freshness().add_dirty();
+            all.dirty.insert(moved.key(), Arc::new(moved));
+            drop(all);
+            // last: a reader must find the chunk in one of the arrays
+            self.remove_dirty(&dirty, &mut state, None);
+        }
+    }
+
+    /// Discards a chunk, also what was written to it: the caller is about to erase or replace it. Waits for a write-back in
+    /// flight, so that the caller must not hold the chunk's lock.
+    pub fn discard_chunk(&self, array: &Array, chunk: ChunkId) {
+        if let Some(dirty) = self.dirty_chunk(array, chunk) {
+            let _write_back = lock(&dirty.write_back_lock);
+            self.remove_dirty(&dirty, &mut dirty.lock(), None);
+        }
+        let mut state = self.lock();
+        array.freshness().record_store();
+        self.drop_slot(&mut state, &(array.id(), CachedItem::Chunk(chunk)));
+        array.freshness().record_write();
+    }
+
+    /// Stores chunks, several at a time.
+    fn write_back_all(&self, list: &[Arc<DirtyChunk>]) -> Result<()> {
+        let next = AtomicUsize::new(0);
+        let since = Instant::now();
+        let work = || {
+            let mut done = Ok(());
+            while let Some(dirty) = list.get(next.fetch_add(1, Ordering::Relaxed)) {
+                done = done.and(self.write_back(dirty, since, true));
+            }
+            done
+        };
+        let threads = list.iter().map(|dirty| flush_threads(&dirty.array)).max().unwrap_or(1);
+        std::thread::scope(|scope| {
+            let others: Vec<_> = (1..threads.min(list.len())).map(|_| scope.spawn(work)).collect();
+            let join = |done: std::thread::ScopedJoinHandle<Result<()>>| {
+                done.join().unwrap_or_else(|_| Err(Error::system(libc::EIO)))
+            };
+            let mine = work();
+            others.into_iter().fold(mine, |done, other| done.and(join(other)))
+        })
+    }
+
+    /// Stores what was written to a chunk:
+    ///
+    /// 1. The locks of the chunk are taken, and the array's document is confirmed.
+    /// 2. If the base shows through, the store is asked for its version. If another writer has replaced it, it is loaded
+    ///    again and only the written bytes are copied over it.
+    /// 3. The whole chunk is encoded and put, which replaces it entirely or not at all. Writers continue in a copy. A server
+    ///    puts it only while it holds the version of step 2; else all starts over.
+    /// 4. If nothing was written meanwhile, the chunk leaves the map; else the rest waits for the next write-back. What
+    ///    could not be stored is dirty again.
+    ///
+    /// With `keep` the chunk stays in the cache. The wait for the store's lock counts from `since`, when the request began:
+    /// it does not begin anew for each chunk, nor after another request has waited in vain.
+    fn write_back(&self, dirty: &DirtyChunk, since: Instant, keep: bool) -> Result<()> {
+        let mut in_flight = self.begin_write_back(&dirty.array);
+        let done = self.write_back_locked(dirty, since, keep);
+        in_flight.has_failed = done.is_err();
+        done.inspect_err(|e| self.stats.problem(format!("not stored: {e}")))
+    }
+
+    fn write_back_locked(&self, dirty: &DirtyChunk, since: Instant, keep: bool) -> Result<()> {
+        let (array, chunk) = (&dirty.array, dirty.chunk);
+        // `replacing` is fair: a request whose wait is over does not wait for later ones
+        let _replacing = self.replacing.exclusive(&[&array.extent(chunk).key]);
+        let _write_back = lock(&dirty.write_back_lock);
+        let _lock = array.lock_chunk_since(chunk, since)?;
+        for attempt in 0..MAX_ATTEMPTS {
+            array.confirm(true)?;
+            let Some(snapshot) = self.take_snapshot(dirty)? else { return Ok(()) };
+            let outcome = self.store(array, chunk, &snapshot);
+            let mut state = dirty.lock();
+            match outcome {
+                Ok(Outcome::Stored(version)) => {
+                    self.finish(dirty, &mut state, snapshot, version, keep);
+                    return Ok(());
+                }
+                Ok(Outcome::Conflict) => {
+                    state.undo_snapshot();
+                    state.base = Base::Unknown;
+                    drop(state);
+                    back_off(attempt);
+                }
+                Err(e) => {
+                    state.undo_snapshot();
+                    return Err(e);
+                }
+            }
+        }
+        let e = Error::system(libc::EAGAIN).context("another writer replaces it again and again");
+        Err(e.context(array.extent(chunk)))
+    }
+
+    /// Takes step 2 of a write-back. Returns `None` if there is nothing to store.
+    fn take_snapshot(&self, dirty: &DirtyChunk) -> Result<Option<Snapshot>> {
+        let mut state = dirty.lock();
+        if state.bytes.is_none() {
+            return Ok(None);
+        }
+        // left by a write-back that panicked: no other is in flight
+        state.undo_snapshot();
+        if state.dirty.is_empty() {
+            self.remove_dirty(dirty, &mut state, None);
+            return Ok(None);
+        }
+        if dirty.array.freshness().is_replaced() {
+            self.remove_dirty(dirty, &mut state, None);
+            return Err(record_loss(dirty, "the array was replaced or deleted"));
+        }
+        let outside = dirty.array.outside(dirty.chunk);
+        let before = state.dirty.len();
+        state.dirty.remove_all(&outside);
+        if state.dirty.len() < before {
+            let e = record_loss(dirty, "the array became smaller");
+            if state.dirty.is_empty() {
+                self.remove_dirty(dirty, &mut state, None);
+                return Err(e);
+            }
+            self.stats.problem(format!("not stored: {e}"));
+        }
+        drop(state);
+        let mut state = self.complete(dirty, true)?;
+        if state.bytes.is_none() {
+            return Ok(None);
+        }
+        // a writer may have added some while the base was loaded
+        state.dirty.remove_all(&outside);
+        state.snapshot(dirty.size(), dirty.array.freshness().opening()).map(Some)
+    }
+
+    /// Takes step 3 of a write-back. It may erase an empty chunk instead.
+    fn store(&self, array: &Array, chunk: ChunkId, snapshot: &Snapshot) -> Result<Outcome> {
+        if self.drops_empty && array.is_empty(&snapshot.bytes) {
+            return array.erase(chunk).map(|_| Outcome::Stored(None));
+        }
+        let put = self.with_scratch(|scratch| array.store_if(chunk, &snapshot.bytes, snapshot.replaces(), scratch))?;
+        Ok(put.map_or(Outcome::Conflict, |version| Outcome::Stored(Some(version))))
+    }
+
+    /// Takes step 4 of a write-back that has stored `version`.
+    fn finish(
+        &self,
+        dirty: &DirtyChunk,
+        state: &mut DirtyState,
+        snapshot: Snapshot,
+        version: Option<Version>,
+        keep: bool,
+    ) {
+        let (array, chunk) = (&dirty.array, dirty.chunk);
+        let tag = VersionTag::of(version.as_ref());
+        state.storing = Ranges::default();
+        state.stores += 1;
+        let served = if array.is_lossy() { VersionTag::MIXED } else { tag };
+        self.served.record_store(array.id(), chunk, snapshot.base_tag(), served);
+        // a base that was loaded meanwhile is not what was stored, and a lossy filter has stored other bytes
+        let is_same = state.loads == snapshot.loads && !array.is_lossy();
+        if is_same {
+            (state.base, state.confirmed) = (Base::Known(version.clone()), snapshot.opening);
+        } else {
+            state.base = Base::Unknown;
+        }
+        if !state.dirty.is_empty() {
+            return;
+        }
+        let content = (is_same && keep).then(|| match version {
+            Some(version) => CachedChunk::Whole(snapshot.bytes, version, tag),
+            None => CachedChunk::Uninitialized,
+        });
+        self.remove_dirty(dirty, state, content.map(|content| (content, snapshot.opening)));
+    }
+
+    /// Removes a chunk from the map of dirty chunks. If its content is known, that becomes an ordinary slot.
+    fn remove_dirty(&self, dirty: &DirtyChunk, state: &mut DirtyState, content: Option<(CachedChunk, Opening)>) {
+        if state.bytes.take().is_none() {
+            return;
+        }
+        let mut all = self.lock();
+        // a load in flight may have read the chunk from before
+        dirty.array.freshness().record_store();
+        if all.dirty.remove(&dirty.key()).is_some() {
+            all.dirty_bytes -= dirty.size();
+            dirty.array.freshness().remove_dirty();
+        }
+        all.fully_written.retain(|key| *key != dirty.key());
+        match content {
+            Some((content, confirmed)) => {
+                let slot = Slot::Ready { content, confirmed, is_prefetched: false, was_spared: false };
+                all.slots.put(dirty.key(), slot);
+            }
+            // a load that began before the write may have left the chunk from before in the slot
+            None => self.drop_slot(&mut all, &dirty.key()),
+        }
+        self.evict(&mut all, 0);
+        self.trim(&all);
+        self.changed.notify_all();
+    }
+}
+
+impl State {
+    /// Returns the dirty chunks for which `of` returns true, oldest first.
+    fn oldest_dirty(&self, of: impl Fn(&DirtyChunk) -> bool) -> Vec<Arc<DirtyChunk>> {
+        let mut list: Vec<_> = self.dirty.values().filter(|dirty| of(dirty)).cloned().collect();
+        list.sort_unstable_by_key(|dirty| dirty.number);
+        list
+    }
+}
+
+#[cfg(test)]
+impl Cache {
+    /// Writes bytes at `offset` of a chunk, C layout, and stores other chunks if that takes space.
+    pub fn write(&self, array: &Arc<Array>, chunk: ChunkId, offset: usize, data: &[u8]) -> Result<()> {
+        while !self.try_write_parts(array, chunk, &[(offset, data)])? {
+            self.make_space(array)?;
+        }
+        Ok(())
+    }
+}

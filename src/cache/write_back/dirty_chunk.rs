@@ -1,0 +1,258 @@
+//! A dirty chunk: its bytes, which of them were written, and what is known of the stored chunk below, the *base*. It never
+//! asks the store.
+
+use super::Part;
+use crate::array::{Array, Opening, Ranges, VersionTag};
+use crate::cache::Cache;
+use crate::cache::buffers::Decoded;
+use crate::cache::chunk_cache::{CacheKey, CachedChunk, CachedItem, DecodedPart, PartResult, Slot};
+use crate::error::{Error, Result};
+use crate::store::{Replaces, Version};
+use crate::util::memory::{self, lock};
+use crate::zarr::grid::ChunkId;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+/// A chunk that was written and is not yet stored.
+pub(in crate::cache) struct DirtyChunk {
+    pub array: Arc<Array>,
+    pub chunk: ChunkId,
+    /// Increases with each chunk that becomes dirty: the oldest are stored first.
+    pub number: u64,
+    /// Held during a write-back. Protects no data.
+    pub write_back_lock: Mutex<()>,
+    /// Held while the base is loaded or revalidated. Protects no data.
+    pub load_lock: Mutex<()>,
+    /// Protects the bytes and what is known of them.
+    state: Mutex<DirtyState>,
+}
+
+pub(in crate::cache) struct DirtyState {
+    /// All bytes of the chunk, C layout. Bytes that were not written are valid only if `base` is known. `None` once the chunk
+    /// has left the map of dirty chunks: the caller has to look there again.
+    pub bytes: Option<Arc<Decoded>>,
+    /// What was written since the last write-back began.
+    pub dirty: Ranges,
+    /// What the write-back in flight stores.
+    pub storing: Ranges,
+    pub base: Base,
+    /// The opening in which the store has confirmed the base.
+    pub confirmed: Opening,
+    /// How often the base was loaded.
+    pub loads: u64,
+    /// How often the chunk was stored.
+    pub stores: u64,
+    /// The bytes of an edge chunk that belong to the array; `None` if all do.
+    inside: Option<Ranges>,
+}
+
+/// What is known of the stored chunk that is written over.
+#[derive(Clone, PartialEq)]
+pub(in crate::cache) enum Base {
+    Unknown,
+    /// Its bytes are those that were not written. `None` stands for an uninitialized chunk.
+    Known(Option<Version>),
+}
+
+impl Base {
+    pub fn tag(&self) -> Option<VersionTag> {
+        match self {
+            Base::Unknown => None,
+            Base::Known(version) => Some(VersionTag::of(version.as_ref())),
+        }
+    }
+}
+
+/// What has to be asked of the store before all bytes are valid.
+pub(in crate::cache) enum Missing {
+    Nothing,
+    /// Whether the base still has this version.
+    Version(Option<Version>),
+    Bytes,
+}
+
+/// The state of a dirty chunk that a write-back encodes and stores.
+pub(in crate::cache) struct Snapshot {
+    pub bytes: Arc<Decoded>,
+    pub opening: Opening,
+    pub loads: u64,
+    /// The base under the written bytes; `None` if every byte was written.
+    pub base: Option<Base>,
+}
+
+impl Snapshot {
+    /// Returns the tag of the base; `None` if every byte was written.
+    pub fn base_tag(&self) -> Option<VersionTag> {
+        self.base.as_ref().and_then(Base::tag)
+    }
+
+    pub fn replaces(&self) -> Replaces<'_> {
+        match &self.base {
+            None | Some(Base::Unknown) => Replaces::Anything,
+            Some(Base::Known(None)) => Replaces::Nothing,
+            Some(Base::Known(Some(version))) => Replaces::Version(version),
+        }
+    }
+}
+
+impl DirtyChunk {
+    pub fn new(array: Arc<Array>, chunk: ChunkId, number: u64, state: DirtyState) -> Self {
+        let (write_back_lock, load_lock) = Default::default();
+        DirtyChunk { array, chunk, number, write_back_lock, load_lock, state: Mutex::new(state) }
+    }
+
+    pub fn key(&self) -> CacheKey {
+        (self.array.id(), CachedItem::Chunk(self.chunk))
+    }
+
+    /// Returns the size of the chunk in bytes.
+    pub fn size(&self) -> usize {
+        self.array.grid().chunk_size()
+    }
+
+    pub fn lock(&self) -> MutexGuard<'_, DirtyState> {
+        lock(&self.state)
+    }
+
+    /// Returns the state if no other thread has locked it.
+    pub fn try_lock(&self) -> Option<MutexGuard<'_, DirtyState>> {
+        self.state.try_lock().ok()
+    }
+}
+
+impl DirtyState {
+    /// Returns the state of a chunk that is about to be written, with the bytes of its slot if that has them.
+    pub fn over(slot: Option<&Slot>, inside: Option<Ranges>) -> Self {
+        let (bytes, base, confirmed) = match slot {
+            Some(Slot::Ready { content: CachedChunk::Whole(bytes, version, _), confirmed, .. }) => {
+                (Some(bytes.clone()), Base::Known(Some(version.clone())), *confirmed)
+            }
+            _ => (None, Base::Unknown, Opening::default()),
+        };
+        let (dirty, storing) = Default::default();
+        DirtyState { bytes, dirty, storing, base, confirmed, loads: 0, stores: 0, inside }
+    }
+
+    /// Takes the written bytes over into a state of the same chunk of `array`, which has another shape.
+    pub fn transfer(&mut self, array: &Array, chunk: ChunkId) -> Option<DirtyState> {
+        Some(DirtyState {
+            bytes: Some(self.bytes.clone()?),
+            dirty: std::mem::take(&mut self.dirty),
+            storing: Ranges::default(),
+            base: self.base.clone(),
+            confirmed: self.confirmed,
+            loads: self.loads,
+            stores: 0,
+            inside: inside(array, chunk),
+        })
+    }
+
+    /// Returns whether every byte was written: the base does not matter.
+    pub fn is_fully_written(&self, size: usize) -> bool {
+        self.dirty.len() == size
+    }
+
+    /// Returns whether all bytes are valid without asking the store.
+    pub fn is_complete(&self, array: &Array) -> bool {
+        let is_known = self.base != Base::Unknown && array.freshness().is_current(self.confirmed);
+        self.bytes.is_some() && (is_known || self.is_fully_written(array.grid().chunk_size()))
+    }
+
+    /// Returns all bytes of the chunk as a part.
+    pub fn part(&self) -> PartResult {
+        let tag = self.base.tag().filter(|tag| *tag != VersionTag::UNINITIALIZED).unwrap_or(VersionTag::UNSTORED);
+        let bytes = self.bytes.clone().ok_or_else(removed)?;
+        Ok(Some(DecodedPart::whole(bytes, tag)))
+    }
+
+    /// Returns the bytes to write to: a copy if a reader or a write-back holds them.
+    fn bytes_mut(&mut self, cache: &Cache) -> Result<&mut [u8]> {
+        let held = self.bytes.as_mut().ok_or_else(removed)?;
+        if Arc::get_mut(held).is_none() {
+            let mut copy = cache.buffers.take(held.len());
+            memory::resize(&mut copy, held.len())?;
+            copy.copy_from_slice(held);
+            *held = cache.buffers.hold(copy);
+        }
+        Ok(Arc::get_mut(held).ok_or_else(removed)?.bytes_mut())
+    }
+
+    pub fn write(&mut self, cache: &Cache, array: &Array, parts: &[Part]) -> Result<()> {
+        let bytes = self.bytes_mut(cache)?;
+        let mut written = Ranges::default();
+        for (offset, part) in parts {
+            let range = *offset..offset + part.len();
+            bytes.get_mut(range.clone()).ok_or_else(|| Error::system(libc::EFBIG))?.copy_from_slice(part);
+            written.add(range);
+        }
+        self.dirty.add_all(&written);
+        self.complete_edge(cache, array)
+    }
+
+    /// Fills the padding of an edge chunk once all its bytes inside the array were written. Then the base need not be read
+    /// for it.
+    fn complete_edge(&mut self, cache: &Cache, array: &Array) -> Result<()> {
+        let size = array.grid().chunk_size();
+        let is_covered = |inside: &Ranges| self.dirty.len() < size && self.dirty.contains_all(inside);
+        if self.base != Base::Unknown || !self.inside.as_ref().is_some_and(is_covered) {
+            return Ok(());
+        }
+        for padding in self.dirty.complement(size).iter() {
+            array.fill(&mut self.bytes_mut(cache)?[padding.clone()], padding.start as u64);
+            self.dirty.add(padding);
+        }
+        Ok(())
+    }
+
+    /// Copies what was written over the bytes of the base, which were loaded in the opening `confirmed`.
+    pub fn overlay(
+        &mut self,
+        cache: &Cache,
+        mut loaded: Vec<u8>,
+        base: Option<Version>,
+        confirmed: Opening,
+    ) -> Result<()> {
+        let written = self.bytes.as_ref().ok_or_else(removed)?;
+        for range in self.storing.iter().chain(self.dirty.iter()) {
+            loaded[range.clone()].copy_from_slice(&written[range]);
+        }
+        self.bytes = Some(cache.buffers.hold(loaded));
+        (self.base, self.confirmed, self.loads) = (Base::Known(base), confirmed, self.loads + 1);
+        Ok(())
+    }
+
+    /// Returns what has to be asked of the store before all bytes are valid in `opening`; with `revalidate`, also whether
+    /// the base was replaced since.
+    pub fn missing(&self, size: usize, opening: Opening, revalidate: bool) -> Missing {
+        match &self.base {
+            _ if self.bytes.is_none() || self.is_fully_written(size) || self.storing.len() == size => Missing::Nothing,
+            Base::Unknown => Missing::Bytes,
+            Base::Known(version) if revalidate || self.confirmed < opening => Missing::Version(version.clone()),
+            Base::Known(_) => Missing::Nothing,
+        }
+    }
+
+    /// Begins a write-back of all dirty bytes. A known base has to be current.
+    pub fn snapshot(&mut self, size: usize, opening: Opening) -> Result<Snapshot> {
+        let base = (!self.is_fully_written(size)).then(|| self.base.clone());
+        self.storing = std::mem::take(&mut self.dirty);
+        let bytes = self.bytes.clone().ok_or_else(removed)?;
+        Ok(Snapshot { bytes, opening, loads: self.loads, base })
+    }
+
+    /// Makes dirty again what a write-back was to store.
+    pub fn undo_snapshot(&mut self) {
+        let storing = std::mem::take(&mut self.storing);
+        self.dirty.add_all(&storing);
+    }
+}
+
+/// An error that no user gets: the caller looks for the chunk again.
+fn removed() -> Error {
+    Error::system(libc::ESTALE)
+}
+
+/// Returns the bytes of an edge chunk that belong to the array; `None` for any other chunk.
+pub(super) fn inside(array: &Array, chunk: ChunkId) -> Option<Ranges> {
+    let runs = || array.grid().chunk_runs(chunk, 0..array.size()).into_iter();
+    array.grid().is_edge(chunk).then(|| runs().map(|(_, run)| run.offset..run.offset + run.len).collect())
+}

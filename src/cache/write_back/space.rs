@@ -1,0 +1,235 @@
+//! How dirty chunks and loads share memory, and which requests wait when it is short.
+//!
+//! **Invariant: a request waits for the store of its own array alone.** The calls to the store for one array may hang or
+//! fail, because another process holds its lock or its disk is full. They hold memory meanwhile, and must neither
+//! delay nor fail the requests of other arrays:
+//!
+//! * Three quarters of the bound may hold dirty chunks. A writer that finds no space stores chunks of its own array.
+//! * An array without a dirty chunk gets space for one in the last quarter, and one such chunk of all may exceed the
+//!   bound, within what grants leave of [`memory::RESERVE`]. So each array progresses alone.
+//! * Background threads store chunks of other arrays that no writer stores. An array takes a limited number of these
+//!   threads, and none for a moment after a failure.
+//! * A load that finds no other load of its array in flight may use what grants leave of [`memory::RESERVE`], too.
+//!
+//! Memory comes first. If the stores of many arrays fail together and their chunks exceed the bound, a writer
+//! without a dirty chunk stores those of another array, of one that is not known to be slow if there is one; and a load
+//! for which the memory does not suffice waits for other loads.
+
+use super::{DirtyChunk, flush_threads};
+use crate::array::Array;
+use crate::cache::{Cache, State};
+use crate::error::Result;
+use crate::util::memory;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Share of the cache's bound that dirty chunks may take.
+const SHARE: (usize, usize) = (3, 4);
+
+/// Bytes of dirty chunks above which fully written ones are stored in the background.
+const BACKGROUND_BYTES: usize = 32 << 20;
+
+/// Maximum number of chunks of one array that background threads store at the same time: as many as there are such
+/// threads for a remote store, and a quarter of those that there can be.
+const MAX_BACKGROUND: usize = 16;
+
+/// How long background threads skip an array after a chunk of it could not be stored.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// Memory reserved for the loads in flight.
+#[derive(Default)]
+pub(in crate::cache) struct Reservations {
+    bytes: usize,
+    /// Bytes by the number of the array. An array without a reservation is not in it.
+    by_array: HashMap<u64, usize>,
+}
+
+impl Reservations {
+    /// Returns the bytes of all arrays.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    pub fn add(&mut self, array: &Array, bytes: usize) {
+        if bytes > 0 {
+            self.bytes += bytes;
+            *self.by_array.entry(array.id()).or_default() += bytes;
+        }
+    }
+
+    pub fn remove(&mut self, array: &Array, bytes: usize) {
+        self.bytes -= bytes;
+        if let Some(left) = self.by_array.get_mut(&array.id()) {
+            *left -= bytes;
+            if *left == 0 {
+                self.by_array.remove(&array.id());
+            }
+        }
+    }
+
+    fn has(&self, array: &Array) -> bool {
+        self.by_array.contains_key(&array.id())
+    }
+}
+
+/// Counts the write-backs of an array that other arrays have to take into account.
+#[derive(Default)]
+pub(in crate::cache) struct WriteBacks {
+    /// Number of write-backs in flight; they may wait for a lock or for the store.
+    in_flight: usize,
+    /// When a write-back failed, if none succeeded since.
+    failed: Option<Instant>,
+}
+
+impl WriteBacks {
+    fn failed_lately(&self) -> bool {
+        self.failed.is_some_and(|at| at.elapsed() < PAUSE)
+    }
+}
+
+/// A write-back in flight. It counts until it is dropped, also when it panics.
+pub(super) struct WriteBackInFlight<'a> {
+    cache: &'a Cache,
+    array: u64,
+    pub has_failed: bool,
+}
+
+impl Drop for WriteBackInFlight<'_> {
+    fn drop(&mut self) {
+        let mut state = self.cache.lock();
+        if let Some(write_backs) = state.write_backs.get_mut(&self.array) {
+            write_backs.in_flight -= 1;
+            write_backs.failed = self.has_failed.then(Instant::now);
+        }
+        state.write_backs.retain(|_, write_backs| write_backs.in_flight > 0 || write_backs.failed_lately());
+    }
+}
+
+impl Cache {
+    /// Returns the bytes that dirty chunks may take in general.
+    fn dirty_bound(&self) -> usize {
+        self.bound() / SHARE.1 * SHARE.0
+    }
+
+    /// Returns whether one more chunk of `array` may become dirty.
+    pub(super) fn has_space(&self, state: &State, array: &Array) -> bool {
+        let with = |more: usize| state.dirty_bytes.saturating_add(more);
+        // storing the chunk takes memory for its encoded form
+        let is_first_with_space = || {
+            let limit = self.bound.saturating_add(memory::unused_reserve());
+            !array.is_dirty() && state.dirty_bytes <= self.bound && with(array.chunk_memory()) <= limit
+        };
+        state.dirty.is_empty() || with(array.grid().chunk_size()) <= self.dirty_bound() || is_first_with_space()
+    }
+
+    /// Returns whether a load of `array` that needs `bytes` may begin. If no other load is in flight it always may, so that
+    /// a chunk larger than the bound can be loaded.
+    pub(in crate::cache) fn may_load(&self, state: &State, array: &Array, bytes: usize) -> bool {
+        let more = if state.reserved.has(array) { 0 } else { memory::unused_reserve() };
+        let needed = self.needed_by(state).saturating_add(bytes);
+        state.reserved.bytes() == 0 || needed <= self.bound.saturating_add(more)
+    }
+
+    /// Stores dirty chunks of `array`, so that another one of it may become dirty.
+    ///
+    /// # Errors
+    ///
+    /// The error of a chunk that could not be stored.
+    pub fn make_space(&self, array: &Array) -> Result<()> {
+        let mut state = self.lock();
+        state.short_of_space = Some(array.id());
+        let own = state.take_oldest(array.id(), flush_threads(array));
+        if !own.is_empty() {
+            drop(state);
+            return self.write_back_all(&own);
+        }
+        if self.has_space(&state, array) {
+            return Ok(());
+        }
+        let (others, before) = (state.newest_of_others(flush_threads(array)), state.dirty_bytes);
+        drop(state);
+        let stored = self.write_back_all(&others);
+        // if there is space now, this array does not depend on a chunk of another one that failed
+        if self.lock().dirty_bytes < before { Ok(()) } else { stored }
+    }
+
+    /// Stores a chunk in the background: a fully written one if so much is dirty that it is time, or one of another array
+    /// than the one whose writer found no space. Returns false if there was nothing to do.
+    pub fn flush_in_background(&self) -> Result<bool> {
+        let next = self.lock().next_in_background(self.background_bound());
+        let Some((dirty, keep)) = next else { return Ok(false) };
+        self.write_back(&dirty, Instant::now(), keep)?;
+        Ok(true)
+    }
+
+    /// Returns whether [`Cache::flush_in_background`] may have something to do.
+    pub fn wants_background_flush(&self) -> bool {
+        let state = self.lock();
+        state.short_of_space.is_some() || state.dirty_bytes > self.background_bound() && !state.fully_written.is_empty()
+    }
+
+    fn background_bound(&self) -> usize {
+        BACKGROUND_BYTES.min(self.dirty_bound() / 4)
+    }
+
+    /// Records that a write-back of `array` begins.
+    pub(super) fn begin_write_back(&self, array: &Array) -> WriteBackInFlight<'_> {
+        self.lock().write_backs.entry(array.id()).or_default().in_flight += 1;
+        WriteBackInFlight { cache: self, array: array.id(), has_failed: true }
+    }
+}
+
+impl State {
+    /// Returns whether fewer than `max` write-backs of the array are in flight and none has failed lately.
+    fn may_write_back(&self, array: u64, max: usize) -> bool {
+        self.write_backs.get(&array).is_none_or(|known| known.in_flight < max && !known.failed_lately())
+    }
+
+    /// Returns up to `max` chunks of the array: fully written ones, or else the oldest.
+    fn take_oldest(&mut self, array: u64, max: usize) -> Vec<Arc<DirtyChunk>> {
+        let mut list: Vec<Arc<DirtyChunk>> = Vec::new();
+        self.fully_written.retain(|key| {
+            let takes = key.0 == array && list.len() < max;
+            if takes {
+                list.extend(self.dirty.get(key).cloned());
+            }
+            !takes
+        });
+        if list.is_empty() {
+            list = self.oldest_dirty(|dirty| dirty.array.id() == array);
+            list.truncate(max);
+        }
+        list
+    }
+
+    /// Returns up to `max` chunks of the array that became dirty last, of the arrays whose write-backs neither wait nor
+    /// fail; the oldest of all chunks if there is no such array.
+    fn newest_of_others(&self, max: usize) -> Vec<Arc<DirtyChunk>> {
+        let mut list = self.oldest_dirty(|dirty| self.may_write_back(dirty.array.id(), 1));
+        match list.last().map(|dirty| dirty.array.id()) {
+            Some(last) => list.retain(|dirty| dirty.array.id() == last),
+            None => list = self.oldest_dirty(|_| true),
+        }
+        list.truncate(max);
+        list
+    }
+
+    /// Takes the chunk that a background thread stores next. Returns it, and whether it stays in the cache. `bound` is how
+    /// many bytes may be dirty before fully written chunks are stored.
+    fn next_in_background(&mut self, bound: usize) -> Option<(Arc<DirtyChunk>, bool)> {
+        if self.dirty_bytes > bound
+            && let Some(at) = self.fully_written.iter().position(|key| self.may_write_back(key.0, MAX_BACKGROUND))
+            && let Some(key) = self.fully_written.remove(at)
+        {
+            // the kernel's pages serve its writer, and the next chunk needs the memory
+            return Some((self.dirty.get(&key)?.clone(), false));
+        }
+        let short = self.short_of_space.take()?;
+        let others = self.dirty.values().filter(|d| d.array.id() != short && self.may_write_back(d.array.id(), 1));
+        others.min_by_key(|dirty| dirty.number).map(|dirty| (dirty.clone(), true))
+    }
+}
+
+#[cfg(test)]
+mod tests;
