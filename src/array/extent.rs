@@ -117,7 +117,7 @@ impl Array {
     }
 
     /// Waits for the lock of the object that holds a chunk. Other writers take it before they read, change and store the
-    /// object. If the store has no locks it returns at once.
+    /// object. If the store has no locks it returns immediately.
     pub fn lock_chunk(&self, chunk: ChunkId) -> Result<ChunkLock> {
         self.lock_chunk_since(chunk, Instant::now())
     }

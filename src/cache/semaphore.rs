@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_permits_are_given_than_there_are() {
+    fn at_most_the_given_number_of_permits_is_acquired() {
         let (semaphore, taken) = (Semaphore::new(3), AtomicU64::new(0));
         std::thread::scope(|scope| {
             for _ in 0..16 {

@@ -21,7 +21,7 @@ impl Store for SlowStore {
     fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Version>> {
         self.gets.fetch_add(1, Ordering::SeqCst);
         std::thread::sleep(Duration::from_millis(20));
-        assert!(!self.panic.load(Ordering::SeqCst), "as told");
+        assert!(!self.panic.load(Ordering::SeqCst), "a panic on demand");
         if self.no_files_left.load(Ordering::SeqCst) {
             return Err(Error::system(libc::EMFILE));
         }
@@ -37,7 +37,7 @@ impl Store for SlowStore {
         self.inner.list(prefix)
     }
     fn put(&self, key: &Key, value: &[u8]) -> Result<Version> {
-        assert!(!self.panic.load(Ordering::SeqCst), "as told");
+        assert!(!self.panic.load(Ordering::SeqCst), "a panic on demand");
         self.inner.put(key, value)
     }
     fn location(&self) -> String {
@@ -236,7 +236,7 @@ fn chunks_replaced_while_their_blocks_are_read_do_not_wait_for_each_other() {
     }
 }
 
-/// A store that somebody else writes, too: just before each of the first puts that depend on a version.
+/// A store with another writer, which writes just before each of the first puts that depend on a version.
 struct Contended {
     below: MemoryStore,
     first: AtomicUsize,
@@ -259,7 +259,7 @@ impl Store for Contended {
 
 /// "a chunk changed by both keeps both changes where the byte ranges differ"
 #[test]
-fn what_somebody_else_stores_meanwhile_is_kept() {
+fn changes_of_another_writer_are_kept() {
     let doc = br#"{"zarr_format":2,"shape":[20000],"chunks":[10000],"dtype":"|u1","compressor":null,"fill_value":0,
         "order":"C","filters":null}"#;
     // chunk 0 is stored already, chunk 1 is not
@@ -283,7 +283,7 @@ fn what_somebody_else_stores_meanwhile_is_kept() {
         cache.flush_all().unwrap();
         assert_eq!(get(&cache, &array, chunk).unwrap(), Some(vec![9; CHUNK]));
     }
-    // too often: told, and not forgotten
+    // too many attempts: the flush reports it, and the chunk stays dirty
     store.first.store(write_back::MAX_ATTEMPTS as usize, Ordering::SeqCst);
     cache.write(&array, ChunkId(1), 5, b"more").unwrap();
     assert_eq!(cache.flush_all().unwrap_err().errno(), libc::EAGAIN);

@@ -161,7 +161,7 @@ mod tests {
     #[test]
     fn sequential_readers() {
         use Pattern::*;
-        // from the beginning, at once; and when requests overtake each other
+        // from the beginning, immediately, also when requests overtake each other
         let from_start = record_all(&[(0, 128 * K), (256 * K, 128 * K), (128 * K, 128 * K), (384 * K, 128 * K)]);
         assert_eq!(from_start, [Sequential; 4]);
         // from elsewhere after a while

@@ -15,7 +15,7 @@ const CHUNK: usize = 10_000;
 /// Chunks in an array. All are stored.
 const CHUNKS: u64 = 20;
 
-/// A cache in which three dirty chunks leave no room for a fourth one.
+/// A cache in which three dirty chunks leave no space for a fourth one.
 const BOUND: usize = 4 * CHUNK;
 
 /// How long a request may take on a busy machine. The tests stop other requests for longer.
@@ -163,7 +163,7 @@ fn writes_of_another_array_do_not_fail_with_a_store_that_refuses() {
         setup.refusing.errno.store(errno, Ordering::SeqCst);
         use_array(&setup.cache, &other);
         let own = setup.cache.write(&setup.stuck, ChunkId(5), 0, &[1; 10]);
-        assert_eq!(own.unwrap_err().errno(), errno, "its own writer is told");
+        assert_eq!(own.unwrap_err().errno(), errno, "its own writer gets the error");
         assert!(!setup.cache.is_dirty(&setup.stuck, ChunkId(5)));
         use_array(&setup.cache, &other);
         setup.refusing.errno.store(0, Ordering::SeqCst);
@@ -205,7 +205,7 @@ fn chunks_that_lie_idle_make_space_in_the_background() {
     }
     assert!(!setup.stuck.is_dirty());
     setup.check_filled(100);
-    assert_eq!(most, 3, "the other array gets all the room");
+    assert_eq!(most, 3, "the other array gets all the space");
 }
 
 #[test]
@@ -248,7 +248,7 @@ fn a_load_of_another_array_does_not_wait_for_stopped_loads() {
         }
     });
     read.recv_timeout(LIMIT).expect("the read of another array does not wait");
-    assert_eq!(setup.store.stopped(), 2, "loads of the same array wait for room");
+    assert_eq!(setup.store.stopped(), 2, "loads of the same array wait for memory");
     setup.store.resume();
     loads.iter().for_each(|load| assert!(load.recv_timeout(LIMIT).unwrap().unwrap()));
     assert_eq!(setup.cache.lock().reserved.bytes(), 0);
