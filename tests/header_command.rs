@@ -15,7 +15,7 @@ fn header(path: &Path, format: &str) -> Output {
 /// Returns the exit code and the message of a failure that prints nothing to standard output.
 fn failure(output: &Output) -> (i32, String) {
     assert!(output.stdout.is_empty(), "{output:?}");
-    support::failure(output)
+    (output.status.code().unwrap(), String::from_utf8(output.stderr.clone()).unwrap())
 }
 
 /// Returns the formats and file names that the command lists without `--format`.
