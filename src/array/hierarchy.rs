@@ -1,7 +1,6 @@
-//! The groups and arrays of a store: what stands at a path, its metadata documents as the decoded view shows them, and
-//! the walk over everything below a group; and how all of it is changed, in files of their own. Metadata is read when it
-//! is asked for, and again when it has changed. It knows neither open files nor decoded chunks: whoever changes an array
-//! has written back what is not in the store yet.
+//! The groups and arrays of a store: nodes found by path, their metadata documents in the decoded view, listings, and, in the
+//! files of the folder, changes. Metadata is read on demand and again after it has changed. This module knows neither open
+//! files nor decoded chunks: the caller writes dirty chunks back before it changes an array.
 
 use crate::array::{Array, Source};
 use crate::error::{Error, Kind, Result};
@@ -31,61 +30,61 @@ pub use consolidated_store::{ConsolidatedStore, UseConsolidated};
 
 use arrays::Arrays;
 
-/// Arrays whose parsed metadata is kept.
+/// Maximum number of arrays whose parsed metadata is kept.
 const ARRAYS_KEPT: NonZeroUsize = NonZeroUsize::new(4096).unwrap();
 
-/// Names looked at to tell a store without `.zgroup` from a directory that is none.
+/// Number of names examined to recognize a store that has no `.zgroup` at its root.
 const PROBED_NAMES: usize = 1000;
 
-/// What begins with this are files of ours that are no part of the hierarchy: unfinished values, and [`REMOVED`].
+/// The prefix of zarrfs' own keys, which are not part of the hierarchy: unfinished values, and [`REMOVED`].
 pub const OWN: &str = ".zarrfs-";
 
-/// Where an array's document is kept once its `.zarray` was removed, until its directory is removed or a new `.zarray`
-/// is written. Programs remove the files of a directory in any order, and its chunks must keep their names until they
-/// are gone; and who saves a document by removing the old one first doesn't lose the codecs, which he has never seen.
+/// The key that keeps an array's document after `.zarray` was removed, until the directory is removed or a new `.zarray` is
+/// written. Programs such as `rm -r` delete files in any order, and chunks must keep their names until they are deleted. An
+/// editor that deletes a document before saving it anew must not lose the codecs, which the decoded view hides.
 pub const REMOVED: &str = ".zarrfs-zarray";
 
 /// The metadata document of Zarr v3.
 pub const V3_DOCUMENT: &str = "zarr.json";
 
-/// What is told of a directory that such a document alone marks. It is shown as the plain files it has: it is no group of
-/// the hierarchy, and no `.zgroup` is made up for it.
+/// The problem recorded for a directory that has only a v3 document. The directory shows its plain files; it is not a group,
+/// and gets no generated `.zgroup`.
 pub const V3_PROBLEM: &str = "a group or array of Zarr v3: this version reads v1 and v2";
 
-/// What stands at a path of the hierarchy.
+/// The node of the hierarchy, or the plain key, at a path.
 #[derive(Clone)]
 pub enum StoredNode {
-    /// An array whose metadata can be honoured; its codecs may still be unknown.
+    /// An array with usable metadata; its codecs may still be unknown.
     Array(Arc<Array>),
-    /// Array metadata that can't be honoured, and why.
+    /// An array whose metadata cannot be used, and the reason.
     Damaged(Error),
-    /// A group, also one without `.zgroup`.
+    /// A group, with or without `.zgroup`.
     Group,
-    /// A key that is neither metadata nor chunk.
+    /// A plain key, which is neither metadata nor a chunk.
     Value(Stat),
-    /// Something unreadable: a FIFO, a socket, a device.
+    /// Something that is not a regular file: a FIFO, a socket, a device.
     Other,
 }
 
-/// A metadata document of the decoded view, and what the store knows of the key it comes from.
+/// A metadata document of the decoded view.
 pub struct MetadataDocument {
-    /// The document's bytes.
+    /// The text.
     pub text: Vec<u8>,
-    /// Of the stored document, or of the prefix where there is none.
+    /// The stat of the stored document, or of the prefix if the document is generated.
     pub stat: Stat,
-    /// Counts the text.
+    /// Counts the memory of the text.
     pub memory: Grant,
 }
 
 impl MetadataDocument {
-    /// A document that was made, with its memory counted.
+    /// Returns a generated document, with its memory counted.
     fn made(text: Vec<u8>, stat: Stat) -> Result<Self> {
         let memory = memory::take(text.capacity())?;
         Ok(MetadataDocument { text, stat, memory })
     }
 }
 
-/// The metadata documents.
+/// The kinds of metadata documents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MetadataFile {
     /// `.zarray`
@@ -102,12 +101,12 @@ impl MetadataFile {
     const ALL: [MetadataFile; 4] =
         [MetadataFile::Array, MetadataFile::Group, MetadataFile::Attributes, MetadataFile::Consolidated];
 
-    /// The document of this name.
+    /// Returns the kind of the document with this name.
     pub fn of_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|file| file.name() == name)
     }
 
-    /// The name in a group or array.
+    /// Returns the document's name in a group or array.
     pub fn name(self) -> &'static str {
         match self {
             MetadataFile::Array => ZARRAY,
@@ -120,15 +119,16 @@ impl MetadataFile {
 
 type Parsed = std::result::Result<Arc<Array>, Error>;
 
-/// Where an array's metadata is stored.
+/// The stored document that defines an array.
 struct ArrayDocument {
     key: Key,
     stat: Stat,
     form: DocumentKind,
-    /// [`Arrays::moves`] before it was looked for.
+    /// [`Arrays::moves`] before the document was looked up.
     moves: u64,
 }
 
+/// The kinds of documents that define an array.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum DocumentKind {
     /// `.zarray`
@@ -139,23 +139,49 @@ enum DocumentKind {
     Removed,
 }
 
-/// The hierarchy of a store.
+/// The Zarr hierarchy in a store: finds nodes by path, reads their documents as the decoded view shows them, and changes them.
+///
+/// Nodes have no handles: each call takes a [`Key`] and looks at the store again, so that changes by other processes are
+/// visible. Parsed arrays are cached by the version of their document, and a caller that holds an [`Array`] gets the same
+/// object as long as the document stays unchanged. Methods that end in `_view` return documents of the decoded view; the
+/// files `document`, `array_document`, `namespace`, `resize` and `migrate` have the changes, which hold a lock on the subtree
+/// they change and keep `.zmetadata` up to date (`consolidated`).
+///
+/// ```
+/// use std::sync::Arc;
+/// use zarrfs::array::hierarchy::{Hierarchy, MetadataFile, StoredNode};
+/// use zarrfs::store::{Key, MemoryStore};
+/// use zarrfs::zarr::metadata::V1Order;
+///
+/// let hierarchy = Hierarchy::new(Arc::new(MemoryStore::default()), V1Order::Zarr1, Arc::default());
+/// let key = Key::root().join("temperature");
+/// hierarchy.create_group(&key)?;
+/// let document = br#"{"zarr_format": 2, "shape": [365, 180], "chunks": [30, 180], "dtype": "<f4", "order": "C",
+///     "compressor": {"id": "zlib", "level": 1}, "filters": null, "fill_value": 0}"#;
+/// hierarchy.put_document(&key, MetadataFile::Array, document)?;
+///
+/// let Some(StoredNode::Array(array)) = hierarchy.find(&key)? else { panic!("no array") };
+/// assert_eq!(array.metadata().shape, [365, 180]);
+/// let view = hierarchy.array_view(&key)?.unwrap();
+/// assert!(String::from_utf8_lossy(&view.text).contains(r#""compressor": null"#));
+/// # Ok::<(), zarrfs::error::Error>(())
+/// ```
 pub struct Hierarchy {
     store: Arc<dyn Store>,
     v1_order: V1Order,
     compressor: Option<CodecConfig>,
     stats: Arc<Stats>,
-    /// Held while documents or places at and below a key are changed: what one change reads must not be changed by
-    /// another before it writes. It protects nothing else.
+    /// Held while documents or nodes at and below a key change, so that nothing changes between the reads and the writes of
+    /// a change. It protects nothing else.
     changing: SubtreeLocks,
-    /// Held while one document is read, changed and written, after `changing`: changes of different places edit the same
-    /// `.zmetadata`.
+    /// Held while one document is read, changed and written; acquired after `changing`. Changes of different nodes edit the
+    /// same `.zmetadata`.
     editing: SubtreeLocks,
     arrays: Arc<Arrays>,
 }
 
 impl Hierarchy {
-    /// The hierarchy of `store`.
+    /// Returns the hierarchy of `store`.
     pub fn new(store: Arc<dyn Store>, v1_order: V1Order, stats: Arc<Stats>) -> Self {
         let arrays = Arc::new(Arrays::new(ARRAYS_KEPT));
         memory::register(&arrays);
@@ -163,17 +189,21 @@ impl Hierarchy {
         Hierarchy { store, v1_order, compressor: None, stats, changing, editing, arrays }
     }
 
-    /// The same, but new arrays that are written without a compressor are stored with this one.
+    /// Sets the compressor with which new arrays are stored if their document has none.
     pub fn with_compressor(self, compressor: Option<CodecConfig>) -> Self {
         Hierarchy { compressor, ..self }
     }
 
-    /// The store below.
+    /// Returns the store.
     pub fn store(&self) -> &dyn Store {
         self.store.as_ref()
     }
 
-    /// An error, saying what is there instead, unless the store holds a Zarr v1 or v2 hierarchy.
+    /// Checks that the store holds a Zarr v1 or v2 hierarchy.
+    ///
+    /// # Errors
+    ///
+    /// Says what the store holds instead, or that it cannot be read.
     pub fn check(&self) -> Result<()> {
         let (root, failure) = (Key::root(), Cell::new(None));
         let is_value = |key: &Key| match self.store.stat(key) {
@@ -197,14 +227,14 @@ impl Hierarchy {
                 return Ok(());
             }
         }
-        // what could not be looked at may have been it
+        // an unreadable document may have been the one that is missing
         match failure.take() {
             Some(e) => Err(e),
             None => Err(Error::invalid("not a Zarr store: it has no .zgroup, .zarray, .zmetadata or meta")),
         }
     }
 
-    /// What stands at `key`; None if there is definitely nothing.
+    /// Returns the node at `key`; `None` if there is definitely nothing.
     pub fn find(&self, key: &Key) -> Result<Option<StoredNode>> {
         let document = match self.array_document(key) {
             Err(e) if self.hides_metadata(key, &e) => {
@@ -226,13 +256,13 @@ impl Hierarchy {
         }))
     }
 
-    /// True if `e` came of the metadata document of a directory that itself can be looked at: a link out of the store.
+    /// Whether `e` is about the metadata document of a readable directory, such as a link out of the store.
     fn hides_metadata(&self, key: &Key, e: &Error) -> bool {
         [libc::EACCES, libc::ELOOP].contains(&e.errno())
             && matches!(self.store.stat(key), Ok(Some(stat)) if stat.kind == EntryKind::Prefix)
     }
 
-    /// Where the metadata of the array at `key` is stored; None if `key` holds no array.
+    /// Finds the document that defines the array at `key`; `None` if there is no array.
     fn array_document(&self, key: &Key) -> Result<Option<ArrayDocument>> {
         let stat = |name: &str| {
             let key = key.join(name);
@@ -245,19 +275,19 @@ impl Hierarchy {
             return Ok(Some(found(DocumentKind::V2)(document)));
         }
         let removed = stat(REMOVED)?;
-        // v1 has but one array, at the root
+        // a v1 store has one array, at its root
         if removed.is_none() && !key.is_root() || !matches!(self.store.stat(&key.join(ZGROUP)), Ok(None)) {
             return Ok(None);
         }
         if removed.is_some() {
             return Ok(removed.map(found(DocumentKind::Removed)));
         }
-        // its writers always made both documents
+        // writers of v1 always make both documents
         let (meta, attrs) = (stat(V1_META)?, stat(V1_ATTRS)?);
         Ok(meta.filter(|_| attrs.is_some()).map(found(DocumentKind::V1)))
     }
 
-    /// The parsed array, from memory if its metadata is still the same.
+    /// Returns the parsed array, from memory if its document is unchanged.
     fn array(&self, key: &Key, ArrayDocument { key: document, stat, form, moves }: &ArrayDocument) -> Result<Parsed> {
         if let Some(parsed) = self.arrays.get(key, &stat.version) {
             return Ok(parsed.and_then(|array| {
@@ -281,7 +311,7 @@ impl Hierarchy {
             self.stats.problem(e.to_string());
         }
         match parsed {
-            // may pass, and says nothing of the metadata
+            // a transient failure says nothing about the metadata
             Err(e) if matches!(e.kind(), Kind::System(_)) => Ok(Err(e)),
             parsed => Ok(self.arrays.insert(key, version, parsed, *moves)),
         }
@@ -293,7 +323,7 @@ impl Hierarchy {
         Ok(Arc::new(array.with_source(self.source(key, form, version.clone()))))
     }
 
-    /// Where the document of an array at `key` is stored; that of v2 also while its removal is not complete.
+    /// Returns the keys where the document of the array at `key` may be: of a v2 array, also that of a removal in progress.
     fn source(&self, key: &Key, form: DocumentKind, version: Version) -> Source {
         let v1_order = self.v1_order;
         match form {
@@ -314,24 +344,24 @@ impl Hierarchy {
         }
     }
 
-    /// Drops what is known of the arrays at and below `key`, which are there no longer.
+    /// Forgets the arrays at and below `key`, which no longer exist.
     fn forget_below(&self, key: &Key) {
         self.arrays.forget_below(key);
     }
 
-    /// Has the store asked anew for the documents of the group or array at `key`.
+    /// Makes the store revalidate the documents of the group or array at `key`.
     pub fn forget_documents(&self, key: &Key) {
         for name in [ZARRAY, ZGROUP, ZATTRS, ZMETADATA, REMOVED, V1_META, V1_ATTRS] {
             self.store.forget(&key.join(name));
         }
     }
 
-    /// The array that stood at `key` when it was last asked for, without asking the store.
+    /// Returns the array that the last lookup of `key` found, without a request to the store.
     pub fn cached_array(&self, key: &Key) -> Option<Arc<Array>> {
         self.arrays.last(key)
     }
 
-    /// The `.zarray` of the decoded view; of a damaged array, the document as it is stored.
+    /// Returns the `.zarray` of the decoded view; for a damaged array, the stored document.
     pub fn array_view(&self, key: &Key) -> Result<Option<MetadataDocument>> {
         let found = self.array_document(key)?.filter(|found| found.form != DocumentKind::Removed);
         let Some(found) = found else { return Ok(None) };
@@ -342,12 +372,16 @@ impl Hierarchy {
         MetadataDocument::made(text, found.stat).map(Some)
     }
 
-    /// The `.zattrs` of a group or array, as stored.
+    /// Returns the `.zattrs` of a group or array as stored.
     pub fn attributes_view(&self, key: &Key) -> Result<Option<MetadataDocument>> {
         self.stored(&self.attributes_key(key))
     }
 
-    /// What the store knows of the `.zattrs` of a group or array; None if there is none, an error if it can't be read.
+    /// Returns the stat of the `.zattrs` of a group or array, if there is one.
+    ///
+    /// # Errors
+    ///
+    /// The document cannot be read, is not a regular file, or is too large.
     pub fn attributes_stat(&self, key: &Key) -> Result<Option<Stat>> {
         let document = self.attributes_key(key);
         let stat = self.store.stat(&document).map_err(|e| e.context(&document))?;
@@ -369,21 +403,21 @@ impl Hierarchy {
         found.map_or_else(|| key.join(ZARRAY), |found| found.key)
     }
 
-    /// The key of the document that holds the attributes of the group or array at `key`.
+    /// Returns the key of the document with the attributes of the group or array at `key`.
     pub fn attributes_key(&self, key: &Key) -> Key {
         let v1 = matches!(self.array_document(key), Ok(Some(found)) if found.form == DocumentKind::V1);
         key.join(if v1 { V1_ATTRS } else { ZATTRS })
     }
 
-    /// Whether `key` is a group or array of Zarr v3 alone; false where that can't be told.
+    /// Whether `key` is certainly a group or array of Zarr v3 and not of v2.
     pub fn is_v3(&self, key: &Key) -> bool {
         let is_value =
             |name: &str| matches!(self.store.stat(&key.join(name)), Ok(Some(stat)) if stat.kind == EntryKind::Value);
         !is_value(ZGROUP) && !is_value(ZARRAY) && is_value(V3_DOCUMENT)
     }
 
-    /// The `.zgroup` of a group: as stored, or made for a group that has none. Directories whose names begin with a dot
-    /// are other programs' and get none, nor do those below; nor do those of Zarr v3, which are recorded as a problem.
+    /// Returns the `.zgroup` of a group, as stored or generated. Directories of other programs, at or below a name that begins
+    /// with a dot, get none; nor do those of Zarr v3, which are recorded as a problem.
     pub fn group_view(&self, key: &Key) -> Result<Option<MetadataDocument>> {
         if let Some(document) = self.stored(&key.join(ZGROUP))? {
             return Ok(Some(document));
@@ -397,13 +431,17 @@ impl Hierarchy {
         stat.map(|stat| MetadataDocument::made(GROUP_DOCUMENT.into(), stat)).transpose()
     }
 
-    /// The attributes of a group or array; none where there is no document, or one that is no JSON object or that can't be
-    /// reached. An error where the store fails to give it.
+    /// Returns the attributes of a group or array. They are empty if there is no document, and if it is inaccessible or not a
+    /// JSON object, which is recorded as a problem.
+    ///
+    /// # Errors
+    ///
+    /// The store fails to return the document.
     pub fn attributes(&self, key: &Key) -> Result<Object> {
         let parse = |d: MetadataDocument| json::parse_object(&d.text).map_err(|e| e.context(key.join(ZATTRS)));
         match self.attributes_view(key).and_then(|d| d.map(parse).transpose()) {
             Ok(attributes) => Ok(attributes.unwrap_or_default()),
-            // may pass; what was told without them would be wrong meanwhile
+            // transient: the caller must not go on as if there were no attributes
             Err(e) if [libc::EIO, libc::ENOMEM].map(Kind::System).contains(&e.kind()) => Err(e),
             Err(e) => {
                 self.stats.problem(e.to_string());
@@ -412,7 +450,7 @@ impl Hierarchy {
         }
     }
 
-    /// The document at `key` as it is stored; None if there is none.
+    /// Returns the document at `key` as stored, if there is one.
     pub fn stored(&self, key: &Key) -> Result<Option<MetadataDocument>> {
         self.stored_within(key, MAX_DOCUMENT)
     }
@@ -422,7 +460,7 @@ impl Hierarchy {
         Ok(read.map(|Counted { bytes, stat, memory }| MetadataDocument { text: bytes, stat, memory }))
     }
 
-    /// The names below a group, streamed; metadata documents, unfinished values and links that are refused left out.
+    /// Streams the names in a group, without metadata documents, unfinished values and refused links.
     pub fn list(&self, key: &Key) -> Result<Listing> {
         let listing = self.store.list(key).map_err(|e| e.context(key))?;
         let listing = listing.filter(move |e| !e.as_ref().is_ok_and(|e| is_own(&e.name)));
@@ -434,9 +472,8 @@ impl Hierarchy {
         ))
     }
 
-    /// Calls `visit` for `key` and every group and array below it, in the order of their names. What can't be looked at
-    /// is visited as damaged, its neighbours as ever. Other keys are not visited; what lies below an array is no part
-    /// of the hierarchy.
+    /// Calls `visit` for `key` and for every group and array below it, in the order of their names. An unreadable node is
+    /// visited as damaged. Plain keys, and everything below an array, are not visited.
     pub fn visit_below(&self, key: &Key, visit: &mut dyn FnMut(&Key, &StoredNode)) {
         let mut levels = vec![Prefixes { keys: vec![key.clone()], memory: Grant::default() }];
         while let Some(level) = levels.last_mut() {
@@ -465,7 +502,7 @@ impl Hierarchy {
         }
     }
 
-    /// The prefixes one level below a group.
+    /// Returns the prefixes one level below a group.
     pub fn prefixes(&self, key: &Key) -> Result<Prefixes> {
         let mut below = Prefixes::default();
         for entry in self.list(key)? {
@@ -482,23 +519,23 @@ impl Hierarchy {
     }
 }
 
-/// Bytes that the allocator takes for itself with each allocation.
+/// The allocator's overhead for each allocation, in bytes.
 const ALLOCATION: usize = 16;
 
-/// The prefixes one level below a group, last name first, with their memory counted.
+/// The prefixes one level below a group, last name first.
 #[derive(Default)]
 pub struct Prefixes {
-    /// The prefixes.
+    /// The keys of the prefixes.
     pub keys: Vec<Key>,
     memory: Grant,
 }
 
-/// True for names in a group or array that are not shown as files of the store.
+/// Whether the name in a group or array is that of a document or of zarrfs' own file, which are not shown as plain keys.
 fn is_own(name: &str) -> bool {
     [ZARRAY, ZGROUP, ZATTRS, ZMETADATA].contains(&name) || name.starts_with(OWN)
 }
 
-/// True for what lies at or below a name that begins with a dot.
+/// Whether the key belongs to another program: a name in it begins with a dot.
 fn is_foreign(key: &Key) -> bool {
     key.as_str().split('/').any(|name| name.starts_with('.'))
 }

@@ -40,7 +40,7 @@ fn a_sound_store() {
 }
 
 #[test]
-fn what_the_system_refuses_is_found_and_the_rest_is_looked_at() {
+fn store_failures_are_findings_and_the_rest_is_checked() {
     // of which calls, how many still succeed, where the failure is found, and how many chunks are
     let cases = [
         (Operation::List, 1, "/a", 2),
@@ -76,7 +76,7 @@ fn a_store_that_cannot_list_is_asked_for_each_chunk() {
 }
 
 #[test]
-fn who_has_seen_enough_stops_it() {
+fn a_check_can_be_stopped() {
     let hierarchy = Hierarchy::new(memory(), V1Order::Zarr1, Arc::default());
     let stop = AtomicBool::new(false);
     let summary = check(&hierarchy, CheckOptions { deep: true, threads: 1, stop: &stop }, &mut |event| {
@@ -88,7 +88,7 @@ fn who_has_seen_enough_stops_it() {
 }
 
 #[test]
-fn each_fault_has_a_name_of_its_own() {
+fn finding_kinds_have_unique_names() {
     let names: std::collections::BTreeSet<&str> = FindingKind::ALL.iter().map(|fault| fault.name()).collect();
     assert_eq!(names.len(), FindingKind::ALL.len());
     for fault in FindingKind::ALL {

@@ -150,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_array_of_which_nothing_is_known() {
+    fn an_array_without_attributes() {
         let expected = "ENVI
 description = {data}
 samples = 6
@@ -210,14 +210,14 @@ band names = {time=0, time=6, time=12, time=18}
     }
 
     #[test]
-    fn a_raster_whose_first_row_is_the_southernmost_has_no_place() {
+    fn a_raster_from_south_to_north_has_no_map_info() {
         let mut array = testing::geographic();
         array.axes[1].coordinates = Coordinates::Regular { first: 47.5, step: 0.5 };
         assert_eq!(field(&array, "map info"), None);
     }
 
     #[test]
-    fn what_values_mean() {
+    fn scale_units_and_missing_values() {
         let gains = format!("{{{}}}", ["0.05"; 12].join(", "));
         assert_eq!(field(&testing::model(), "data gain values"), Some(gains));
         assert_eq!(field(&testing::model(), "data ignore value").as_deref(), Some("-32768"));
@@ -252,7 +252,7 @@ band names = {time=0, time=6, time=12, time=18}
     }
 
     #[test]
-    fn what_is_refused() {
+    fn unsupported_types_and_shapes_are_refused() {
         for dtype in ["|i1", "<f2", "|S3", "<m8[s]"] {
             assert!(!fits(&testing::metadata(&format!("{dtype:?}"), &[4, 6])), "{dtype}");
         }

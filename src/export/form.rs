@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_shown_is_stored_again() {
+    fn shown_items_are_stored_unchanged() {
         for form in [ItemForm::AsStored, ItemForm::Reversed(4), ItemForm::Reversed(8)] {
             let mut bytes: Vec<u8> = (0..16).collect();
             form.show(&mut bytes).unwrap();
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_exact_value_is_refused() {
+    fn inexact_values_are_refused() {
         let form = ItemForm::Doubles { big_endian: true };
         for n in [(1i64 << 53) + 1, i64::MAX] {
             assert_eq!(form.show(&mut n.to_be_bytes()).unwrap_err().errno(), libc::ESTALE);

@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_array_of_which_nothing_is_known() {
+    fn an_array_without_attributes() {
         let expected = "ObjectType = Image\nNDims = 2\nBinaryData = True\nBinaryDataByteOrderMSB = True\n\
             CompressedData = False\nDimSize = 6 4\nElementType = MET_DOUBLE\nElementDataFile = data.raw\n";
         assert_eq!(text(&testing::plain(">f8", &[4, 6])), expected);
@@ -90,7 +90,7 @@ ElementDataFile = data.raw
     }
 
     #[test]
-    fn axes_without_regular_coordinates_count_items() {
+    fn irregular_axes_count_items() {
         let mut array = testing::geographic();
         array.axes[1].coordinates = Coordinates::Unknown;
         let text = text(&array);
@@ -98,7 +98,7 @@ ElementDataFile = data.raw
     }
 
     #[test]
-    fn what_is_refused() {
+    fn unsupported_types_and_shapes_are_refused() {
         for dtype in ["<i8", "<u8", "<f2", "<c8", "|S3", "<M8[s]"] {
             assert!(!fits(&testing::metadata(&format!("{dtype:?}"), &[4, 6])), "{dtype}");
         }

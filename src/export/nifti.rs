@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn an_array_of_which_nothing_is_known() {
+    fn an_array_without_attributes() {
         let header = header(&testing::plain("<u2", &[4, 6]));
         assert_eq!((header.len(), &header[..4], &header[344..]), (352, &b"\x5c\x01\0\0"[..], &b"n+1\0\0\0\0\0"[..]));
         let dim: Vec<i16> = (0..8).map(|i| i16::from_le_bytes(at(&header, 40 + 2 * i))).collect();
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_refused() {
+    fn unsupported_types_and_shapes_are_refused() {
         for dtype in ["<f2", "|S3", "<M8[s]"] {
             assert!(!fits(&testing::metadata(&format!("{dtype:?}"), &[4, 6])), "{dtype}");
         }

@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_array_of_which_nothing_is_known() {
+    fn an_array_without_attributes() {
         let expected = "NRRD0005\ncontent: data\ntype: double\ndimension: 2\nsizes: 6 4\nendian: big\nencoding: raw\n\
             kinds: domain domain\ndata file: data.raw\n";
         assert_eq!(text(&testing::plain(">f8", &[4, 6])), expected);
@@ -114,7 +114,7 @@ _FillValue:=-9999
     }
 
     #[test]
-    fn axes_without_regular_coordinates_count_items() {
+    fn irregular_axes_count_items() {
         let text = text(&testing::model());
         for line in [
             "type: int16",
@@ -139,7 +139,7 @@ _FillValue:=-9999
     }
 
     #[test]
-    fn what_is_refused() {
+    fn unsupported_types_and_shapes_are_refused() {
         for dtype in ["<f2", "<c8", "|S3", "<M8[s]", "[[\"a\", \"<i4\"]]"] {
             let dtype = if dtype.starts_with('[') { dtype.to_string() } else { format!("{dtype:?}") };
             assert!(!fits(&testing::metadata(&dtype, &[4, 6])), "{dtype}");

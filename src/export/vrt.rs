@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn an_array_of_which_nothing_is_known() {
+    fn an_array_without_attributes() {
         let band = |number: u64, offset: u64| {
             format!(
                 r#"  <VRTRasterBand dataType="Float64" band="{number}" subClass="VRTRawRasterBand">
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn place_and_meaning() {
+    fn position_and_attributes() {
         let expected = r#"<VRTDataset rasterXSize="10" rasterYSize="6">
   <SRS>EPSG:4326</SRS>
   <GeoTransform>9.875, 0.25, 0, 50.25, 0, -0.5</GeoTransform>
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn place_only_where_the_last_dimensions_are_y_and_x() {
+    fn position_only_if_the_last_dimensions_are_y_and_x() {
         let crs = Crs { wkt: Some("PROJCRS[\"a & b\"]".into()), ..Crs::default() };
         let mut array = Described { crs: Some(crs), ..testing::geographic() };
         assert!(text(&array).contains("<SRS>PROJCRS[&quot;a &amp; b&quot;]</SRS>"));
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn the_missing_value_is_one_that_an_item_holds() {
+    fn the_missing_value_fits_an_item() {
         let with = |dtype, nodata| {
             let text = text(&Described { nodata: Some(nodata), ..testing::plain(dtype, &[1, 1]) });
             text.split_once("<NoDataValue>").map(|(_, rest)| rest.split('<').next().unwrap().to_string())
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_refused() {
+    fn unsupported_types_and_shapes_are_refused() {
         for dtype in ["<f2", "|S3", "<m8[s]", "|V4"] {
             assert!(!fits(&testing::metadata(&format!("{dtype:?}"), &[4, 6])), "{dtype}");
         }

@@ -148,7 +148,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_array_of_which_nothing_is_known() {
+    fn an_array_without_attributes() {
         let expected = r#"<?xml version="1.0" ?>
 <!DOCTYPE Xdmf SYSTEM "Xdmf.dtd" []>
 <Xdmf Version="2.0">
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_refused() {
+    fn unsupported_types_and_shapes_are_refused() {
         for dtype in ["<u8", "<f2", "<c8", "|S3", "<M8[s]"] {
             assert!(!fits(&testing::metadata(&format!("{dtype:?}"), &[4, 6])), "{dtype}");
         }

@@ -1,5 +1,5 @@
-//! `.zarray` documents that a user of the decoded view writes. What he has seen has no codecs, so those of an array that
-//! is there are kept; what would make its chunks mean something else is refused while there are any.
+//! Stores `.zarray` documents that users of the decoded view write. The decoded view hides codecs, so an existing array keeps
+//! its own. A change that would alter the meaning of stored chunks is refused while there are any.
 
 use super::document::{ATTEMPTS, contended, needs_migration, refused};
 use super::{ArrayDocument, DocumentKind, Hierarchy, REMOVED, StoredNode};
@@ -11,7 +11,7 @@ use crate::zarr::grid::parse_index;
 use crate::zarr::metadata::{ArrayMetadata, Separator, ZARRAY, ZGROUP};
 use std::sync::Arc;
 
-/// A document as it was written.
+/// A document that a user wrote.
 struct WrittenDocument<'a> {
     text: &'a [u8],
     fields: Object,
@@ -26,7 +26,7 @@ impl<'a> WrittenDocument<'a> {
 }
 
 impl Hierarchy {
-    /// See [`Hierarchy::put_document`].
+    /// Stores the `.zarray` that a user wrote: see [`Hierarchy::put_document`].
     pub(super) fn put_array(&self, key: &Key, text: &[u8]) -> Result<()> {
         let written = WrittenDocument::parse(text).map_err(|e| refused(&key.join(ZARRAY), e))?;
         for _ in 0..ATTEMPTS {
@@ -34,7 +34,7 @@ impl Hierarchy {
             let array = match self.array(key, &found)? {
                 _ if found.form == DocumentKind::V1 => return Err(needs_migration(key)),
                 Ok(array) => array,
-                // nobody can tell what its chunks were: it is a repair
+                // the layout of its chunks is unknown: the user repairs the document
                 Err(_) => return self.put_array_text(key, &written.metadata, text),
             };
             if self.change_array(&array, &found, &written)? {
@@ -45,7 +45,7 @@ impl Hierarchy {
     }
 
     fn put_new_array(&self, key: &Key, written: &WrittenDocument) -> Result<()> {
-        self.check_room(key, &written.metadata)?;
+        self.check_vacant(key, &written.metadata)?;
         let compressor = self.compressor.as_ref().filter(|_| written.metadata.compressor.is_none());
         let Some(compressor) = compressor.filter(|_| !self.has_foreign_chunks(key, &written.metadata)) else {
             return self.put_array_text(key, &written.metadata, written.text);
@@ -56,21 +56,25 @@ impl Hierarchy {
         self.put_array_text(key, &metadata, json::write_pretty(&Value::Object(fields)).as_bytes())
     }
 
-    /// Stores the document of a new array, or of one without chunks.
+    /// Stores the document of a new array, or of an array without chunks.
     fn put_array_text(&self, key: &Key, metadata: &ArrayMetadata, text: &[u8]) -> Result<()> {
         let document = key.join(ZARRAY);
-        self.honoured(key, metadata.clone()).map_err(|e| refused(&document, e))?;
+        self.check_usable(key, metadata.clone()).map_err(|e| refused(&document, e))?;
         self.put(&document, text)?;
-        // the array counts from here on; mkdir made the group
+        // the directory was a group that mkdir made; from here on it is an array
         self.delete(&key.join(ZGROUP))?;
         self.delete(&key.join(REMOVED))?;
         self.reload(key)?;
         self.consolidate(key, &[ZARRAY, ZGROUP])
     }
 
-    /// The array that `metadata` makes at `key`, if its chunks can be read and written.
-    pub(super) fn honoured(&self, key: &Key, mut metadata: ArrayMetadata) -> Result<Arc<Array>> {
-        // it changes nothing here, and finding it out takes a listing
+    /// Returns the array that `metadata` defines at `key`.
+    ///
+    /// # Errors
+    ///
+    /// Its chunks cannot be read or written.
+    pub(super) fn check_usable(&self, key: &Key, mut metadata: ArrayMetadata) -> Result<Arc<Array>> {
+        // the separator does not matter here, and detecting it takes a listing
         metadata.separator.get_or_insert(Separator::Dot);
         let array = Array::new(key.clone(), metadata, self.store.clone(), self.stats.clone())?;
         array.readable()?;
@@ -78,8 +82,8 @@ impl Hierarchy {
         Ok(Arc::new(array))
     }
 
-    /// An error unless an array can be made at `key`: an array shows no groups and arrays below it.
-    fn check_room(&self, key: &Key, metadata: &ArrayMetadata) -> Result<()> {
+    /// Checks that an array can be created at `key`, which must have no groups and arrays below it.
+    fn check_vacant(&self, key: &Key, metadata: &ArrayMetadata) -> Result<()> {
         match self.find(key)? {
             None => return Err(Error::not_found("no such group").context(key)),
             Some(StoredNode::Group) if key.is_root() => {}
@@ -89,7 +93,7 @@ impl Hierarchy {
         for entry in self.list(key)? {
             let entry = entry.map_err(|e| e.context(key))?;
             let below = key.join(&entry.name);
-            // levels of chunk keys, copied before the document was
+            // levels of chunk keys that were copied before the document
             let is_level = metadata.separator == Some(Separator::Slash)
                 && parse_index(&entry.name).is_some()
                 && matches!(self.find(&below)?, Some(StoredNode::Group));
@@ -101,13 +105,13 @@ impl Hierarchy {
         Ok(())
     }
 
-    /// True if there are keys already that will be chunks of the array: they were not made for another compressor.
+    /// Whether keys exist that will be chunks of the array; they are not encoded by the default compressor.
     fn has_foreign_chunks(&self, key: &Key, metadata: &ArrayMetadata) -> bool {
         let array = Array::new(key.clone(), metadata.clone(), self.store.clone(), self.stats.clone());
         array.and_then(|array| self.has_chunks(&Arc::new(array))).unwrap_or(false)
     }
 
-    /// False if another machine has changed the document meanwhile: nothing was put then.
+    /// Changes an existing array; returns false without a change if another process changed the document meanwhile.
     fn change_array(&self, array: &Arc<Array>, found: &ArrayDocument, written: &WrittenDocument) -> Result<bool> {
         let key = array.key();
         let gone = || Error::not_found("went away while it was changed").context(&found.key);
@@ -123,10 +127,10 @@ impl Hierarchy {
             let message = format!("{field} can't change while chunks are stored: delete its chunks first");
             return Err(Error::invalid(message).context(key.join(ZARRAY)));
         }
-        let text = json::write_pretty(&Value::Object(anew(&stored, written, array)));
+        let text = json::write_pretty(&Value::Object(with_hidden_fields(&stored, written, array)));
         let metadata = ArrayMetadata::parse(text.as_bytes()).map_err(|e| refused(&key.join(ZARRAY), e))?;
-        let new = self.honoured(key, metadata.clone()).map_err(|e| refused(&key.join(ZARRAY), e))?;
-        // keys outside the former grid were shown to nobody
+        let new = self.check_usable(key, metadata.clone()).map_err(|e| refused(&key.join(ZARRAY), e))?;
+        // keys outside the former grid were never visible
         for entry in new.entries()? {
             if let ArrayEntry::Chunk(chunk) = entry.map_err(|e| e.context(key))? {
                 new.erase(chunk)?;
@@ -136,8 +140,8 @@ impl Hierarchy {
     }
 }
 
-/// The field that a written document can't change while chunks are stored, if it does. Null for a codec, and the
-/// separator that the decoded view shows, change nothing.
+/// Returns a field that the written document changes and that must not change while chunks are stored. A null codec and the
+/// separator of the decoded view are not changes.
 fn differs(array: &Array, written: &ArrayMetadata) -> Option<&'static str> {
     let stored = array.metadata();
     let same_dtype =
@@ -156,12 +160,12 @@ fn differs(array: &Array, written: &ArrayMetadata) -> Option<&'static str> {
     fields.into_iter().find(|(_, same)| !same).map(|(field, _)| field)
 }
 
-/// True if `written` has no other filters than the decoded view shows.
+/// Whether `written` has only the filters that the decoded view shows.
 fn shows_no_filters(stored: &ArrayMetadata, written: &ArrayMetadata) -> bool {
     written.filters.is_empty() || written.filters.iter().eq(stored.object_codec())
 }
 
-/// The stored document with what a written one may change: shape, fill value, and fields that mean nothing to us.
+/// Merges a written document into the stored one: shape, fill value, and unknown fields.
 fn merged(stored: &Map<String, Value>, written: &WrittenDocument, old: &ArrayMetadata) -> Map<String, Value> {
     let mut fields = stored.clone();
     let new = &written.metadata;
@@ -176,8 +180,8 @@ fn merged(stored: &Map<String, Value>, written: &WrittenDocument, old: &ArrayMet
     fields
 }
 
-/// A written document that takes the place of an empty array's: what null hid stays as it was.
-fn anew(stored: &Map<String, Value>, written: &WrittenDocument, array: &Array) -> Map<String, Value> {
+/// Returns the written document of an array without chunks, with the stored values of fields that the decoded view hid.
+fn with_hidden_fields(stored: &Map<String, Value>, written: &WrittenDocument, array: &Array) -> Map<String, Value> {
     let mut fields = (*written.fields).clone();
     let old = array.metadata();
     let mut keep = |field: &str| drop(stored.get(field).map(|value| fields.insert(field.to_string(), value.clone())));

@@ -1,5 +1,5 @@
-//! The arrays that have been parsed, each with the version of its metadata. An array that somebody still holds is found
-//! again as the same object until its metadata changes: what is known of its chunks hangs on it. It reads nothing.
+//! A cache of parsed arrays, each with the version of its document. An array that a caller still holds is returned as the same
+//! object until its metadata changes, because cached chunks belong to the object. This module reads nothing.
 
 use super::Parsed;
 use crate::array::Array;
@@ -17,36 +17,36 @@ pub(super) struct Arrays {
 }
 
 struct ParsedArrays {
-    /// Those asked for last, and why some can't be honoured.
+    /// The arrays requested last, or the reasons why they cannot be used.
     recent: LruCache<Key, (Version, Parsed)>,
-    /// Those pushed out of there while somebody held them.
+    /// Arrays that were evicted from `recent` while a caller held them.
     held: HashMap<Key, (Version, Weak<Array>)>,
-    /// How many `held` may have until those that nobody holds any more are looked for.
+    /// The length of `held` at which arrays without holders are removed from it.
     prune_at: usize,
-    /// How often arrays were moved away or removed.
+    /// The number of times that arrays were moved or removed.
     moves: u64,
 }
 
 impl Arrays {
-    /// None yet; `kept` of them are kept also when nobody holds them.
+    /// Returns an empty cache that keeps up to `kept` arrays without holders.
     pub fn new(kept: NonZeroUsize) -> Self {
         let known = ParsedArrays { recent: LruCache::new(kept), held: HashMap::new(), prune_at: kept.get(), moves: 0 };
         Arrays { known: Mutex::new(known) }
     }
 
-    /// To be asked before the metadata of an array is looked for: see [`Arrays::insert`].
+    /// Returns the count that [`Arrays::insert`] compares; call it before looking up the array's document.
     pub fn moves(&self) -> u64 {
         lock(&self.known).moves
     }
 
-    /// What was made of `version` of the metadata at `key`.
+    /// Returns the array at `key` if it was parsed from `version` of its document.
     pub fn get(&self, key: &Key, version: &Version) -> Option<Parsed> {
         let mut known = lock(&self.known);
         let (of, parsed) = known.current(key)?;
         (of == *version).then_some(parsed)
     }
 
-    /// What was made of the metadata at `key` when it was last asked for.
+    /// Returns the array that the last lookup of `key` found.
     pub fn last(&self, key: &Key) -> Option<Arc<Array>> {
         let known = lock(&self.known);
         match known.recent.peek(key) {
@@ -55,9 +55,9 @@ impl Arrays {
         }
     }
 
-    /// Remembers what was made of `version`, and answers what is to be used: the array that is known already if it is
-    /// the same. Another one is superseded. If any array was moved away since [`Arrays::moves`] was asked, this one may
-    /// have been: then it is not remembered, and whoever has it must look again.
+    /// Inserts the result of parsing `version`, and returns the array to use: the cached one if it has the same metadata. A
+    /// different cached array is superseded. If any array was moved since the caller got `moves`, this one may have been
+    /// moved too; it is then not cached, and its holders must look it up again.
     pub fn insert(&self, key: &Key, version: Version, parsed: Parsed, moves: u64) -> Parsed {
         let mut known = lock(&self.known);
         if known.moves != moves {
@@ -66,12 +66,12 @@ impl Arrays {
         let mut parsed = parsed;
         if let Some((of, Ok(current))) = known.current(key) {
             match &parsed {
-                // another thread was first, or the document was written anew and says the same
+                // another thread was first, or the document was rewritten without a change
                 Ok(new) if of == version || is_same(&current, new) => parsed = Ok(current),
-                // its holders must not go by what it knew
+                // holders must look at the new shape
                 Ok(new) if is_resized(&current, new) => current.freshness().supersede(),
                 Ok(_) => current.freshness().replace(),
-                // it may be whole again in a moment: until then nothing is stored, and nothing is lost
+                // the document may be complete again soon; until then nothing is stored, and nothing is lost
                 Err(_) => current.freshness().supersede(),
             }
         }
@@ -79,7 +79,7 @@ impl Arrays {
         parsed
     }
 
-    /// Drops what is known of the arrays at and below `key`, which are there no longer: nothing is stored for them any more.
+    /// Removes the arrays at and below `key`, which no longer exist, so that nothing is stored for them.
     pub fn forget_below(&self, key: &Key) {
         let mut known = lock(&self.known);
         known.moves += 1;
@@ -93,7 +93,7 @@ impl Arrays {
 }
 
 impl Reclaim for Arrays {
-    /// Drops the arrays that have no holder.
+    /// Removes the arrays without holders.
     fn reclaim(&self) {
         let Ok(mut known) = self.known.try_lock() else { return };
         let keys: Vec<Key> = known.recent.iter().map(|(key, _)| key.clone()).collect();
@@ -119,7 +119,7 @@ impl ParsedArrays {
 
     fn put(&mut self, key: &Key, version: Version, parsed: Parsed) {
         let Some((pushed, (version, Ok(array)))) = self.recent.push(key.clone(), (version, parsed)) else { return };
-        // nobody can come to hold it but by way of us
+        // the caller holds the lock, so that no other thread can obtain the array meanwhile
         if pushed == *key || Arc::strong_count(&array) == 1 {
             return;
         }
@@ -131,12 +131,12 @@ impl ParsedArrays {
     }
 }
 
-/// True if the chunks of `old` that `new` still has are what they were.
+/// Whether chunks that both arrays have are stored in the same way.
 fn is_resized(old: &Array, new: &Array) -> bool {
     old.metadata().encodes_like(new.metadata()) && old.separator() == new.separator()
 }
 
-/// True if what is known of `old` holds for `new`.
+/// Whether everything cached for `old` is valid for `new`.
 fn is_same(old: &Array, new: &Array) -> bool {
     old.metadata() == new.metadata() && old.separator() == new.separator()
 }
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn those_nobody_holds_are_forgotten() {
+    fn arrays_without_holders_are_forgotten() {
         let arrays = Arrays::new(NonZeroUsize::new(2).unwrap());
         let mut held: Vec<_> =
             (0..50).map(|i| arrays.insert(&key(i), Version::Count(i), array(5), 0).unwrap()).collect();

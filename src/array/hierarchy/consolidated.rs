@@ -1,6 +1,6 @@
-//! `.zmetadata`: the metadata documents below a group in one. The one shown is made of what is there, decoded; the one
-//! in the store is kept in step with what is written, also by other machines: each change is laid on what is there, and
-//! puts what the documents say then. It knows nothing of who reads it.
+//! `.zmetadata`: the metadata documents below a group in one document. The decoded view generates it from the documents that
+//! exist. The stored one is updated with each change: the update re-reads the changed documents and edits the entries that are
+//! stored by then, so that changes of other processes are kept.
 
 use super::document::refused;
 use super::{Hierarchy, MetadataDocument, StoredNode};
@@ -12,32 +12,32 @@ use crate::zarr::metadata::{ZARRAY, ZATTRS, ZGROUP, ZMETADATA};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashSet};
 
-/// The largest `.zmetadata` that is read, made or stored, in bytes: it may hold the documents of 20,000 arrays.
+/// Maximum size of a `.zmetadata` in bytes, which holds the documents of some 20,000 arrays.
 pub(super) const MAX_CONSOLIDATED: u64 = 64 << 20;
 
-/// The largest document that is shown in a `.zmetadata`, in bytes: far above real ones. A reader parses them all.
+/// Maximum size in bytes of a document in a generated `.zmetadata`: far above real ones, since a reader parses them all.
 const MAX_SHOWN: usize = 4 << 20;
 
-/// Makes the entries of a `.zmetadata` anew.
+/// Writes new entries of a `.zmetadata` from the old ones.
 type EntriesChange<'a> = &'a dyn Fn(Members, &mut ConsolidatedText) -> Result<()>;
 
-/// How an entry of a stored `.zmetadata` is not what it should be.
+/// The way in which an entry of a stored `.zmetadata` is stale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stale {
-    /// The document is stored, but not in it.
+    /// The document is stored, but has no entry.
     Missing,
-    /// It is there, but no such document is stored.
+    /// The entry has no stored document.
     Extra,
-    /// It says something else.
+    /// The entry differs from the stored document.
     Different,
 }
 
 impl Hierarchy {
-    /// The `.zmetadata` of the decoded view, where the store has one: made of the metadata documents that are really
-    /// there, since the stored one may be stale. A document for which it has no room is left out, and recorded.
+    /// Returns the `.zmetadata` of the decoded view if the store has one. It is generated from the existing documents, since
+    /// the stored one may be stale. Documents that exceed the size limit are left out and recorded as a problem.
     pub fn consolidated_view(&self, key: &Key) -> Result<Option<MetadataDocument>> {
         let Some(stat) = self.store.stat(&key.join(ZMETADATA)).map_err(|e| e.context(key))? else { return Ok(None) };
-        // it may be read by those who may read every document in it
+        // grant only what every document in it grants
         let granted = Cell::new(stat.permissions);
         let restrict = |by: Option<Permissions>| granted.set(both(granted.get(), by));
         let mut consolidated = ConsolidatedText::new();
@@ -53,23 +53,23 @@ impl Hierarchy {
             });
             match added {
                 _ if failed.is_err() => {}
-                // it may pass: what was told without the document would be wrong meanwhile
+                // transient: a .zmetadata without the document would be wrong
                 Err(e) if e.kind() == Kind::System(libc::ENOMEM) => {
                     failed = Err(e);
-                    // the rest of the walk needs memory, too
+                    // free the memory for the rest of the traversal
                     consolidated = ConsolidatedText::new();
                 }
                 Err(e) => self.stats.problem(format!("{}: {e}: left out of .zmetadata", key.join_key(&name))),
                 Ok(()) => {}
             }
         };
-        self.visit_below(key, &mut |place_key, place| {
+        self.visit_below(key, &mut |place_key, node| {
             let below = place_key.relative_to(key).unwrap_or_default();
             if stat.permissions.is_some() {
                 let directory = self.store.stat(place_key).ok().flatten().and_then(|stat| stat.permissions);
                 restrict(Some(directory.map_or(Permissions::OWNER_ONLY, Permissions::inside)));
             }
-            match place {
+            match node {
                 StoredNode::Array(_) => add(below.join(ZARRAY), self.array_view(place_key)),
                 StoredNode::Group => add(below.join(ZGROUP), self.group_view(place_key)),
                 _ => return,
@@ -82,8 +82,8 @@ impl Hierarchy {
         Ok(Some(MetadataDocument { text, stat: Stat { permissions: granted.get(), ..stat }, memory }))
     }
 
-    /// Writes a `.zmetadata` that somebody gives the group at `key`: what it says is not taken over, since he has seen
-    /// the decoded documents; it is made of the stored ones.
+    /// Stores a `.zmetadata` that a user wrote to the group at `key`. Its content is checked but not used, because the user's
+    /// entries are decoded views; the new one is made from the stored documents.
     pub(super) fn put_consolidated(&self, key: &Key, text: &[u8]) -> Result<()> {
         let document = key.join(ZMETADATA);
         json::check_object(text).map_err(|e| refused(&document, e))?;
@@ -93,8 +93,12 @@ impl Hierarchy {
         self.make_consolidated(key).map(drop)
     }
 
-    /// Writes the `.zmetadata` of the group at `key`, made of the documents that are stored there and below; the answer is
-    /// the keys of those that are in it, as seen from the group.
+    /// Writes the `.zmetadata` of the group at `key` from the documents stored at and below it. Returns their keys relative to
+    /// the group.
+    ///
+    /// # Errors
+    ///
+    /// There is no group at `key`, or the documents exceed the size limit.
     pub fn write_consolidated(&self, key: &Key) -> Result<Vec<String>> {
         let _lock = self.lock_for_change(&[key])?;
         if !matches!(self.find(key)?, Some(StoredNode::Group)) {
@@ -122,41 +126,45 @@ impl Hierarchy {
         Ok(names.into_inner())
     }
 
-    /// The entries of the stored `.zmetadata` of the group at `key` that [`Hierarchy::write_consolidated`] would write
-    /// otherwise, by name; none if it has none. [`Kind::Damaged`] if it can't be used at all.
+    /// Returns the names of the entries in the stored `.zmetadata` of the group at `key` that
+    /// [`Hierarchy::write_consolidated`] would change; nothing if there is no `.zmetadata`.
+    ///
+    /// # Errors
+    ///
+    /// [`Kind::Damaged`] if the stored one cannot be parsed.
     pub fn stale_consolidated(&self, key: &Key) -> Result<Vec<(String, Stale)>> {
         let document = key.join(ZMETADATA);
         let Some(consolidated) = self.stored_within(&document, MAX_CONSOLIDATED)? else { return Ok(Vec::new()) };
         json::check(&consolidated.text).map_err(|e| e.context(&document))?;
         let metadata = metadata_of(&consolidated.text).map_err(|e| e.context(&document))?;
-        let (mut there, mut memory) = (BTreeMap::new(), Grant::default());
+        let (mut entries, mut memory) = (BTreeMap::new(), Grant::default());
         for entry in Members::of(metadata.as_bytes())? {
             let (name, text) = entry?;
             memory.grow(ENTRY + name.len()).map_err(|e| e.context(&document))?;
-            there.insert(name, text);
+            entries.insert(name, text);
         }
         let (mut stale, mut stored) = (Vec::new(), HashSet::new());
         self.stored_documents(key, &mut |name, text| {
             stored.insert(name.to_string());
-            match there.get(name) {
+            match entries.get(name) {
                 None => stale.push((name.to_string(), Stale::Missing)),
                 Some(entry) if is_same_json(entry.as_bytes(), text)? => {}
                 Some(_) => stale.push((name.to_string(), Stale::Different)),
             }
             Ok(())
         })?;
-        let extra = there.into_keys().filter(|name| !stored.contains(name.as_ref()));
+        let extra = entries.into_keys().filter(|name| !stored.contains(name.as_ref()));
         Ok(extra.map(|name| (name.into_owned(), Stale::Extra)).chain(stale).collect())
     }
 
-    /// Calls `each` with the name and the text of the documents of `key` and of everything below it, as they are stored.
-    /// What is no JSON is left out, and recorded.
+    /// Calls `each` with the name and the text of each document stored at and below `key`. Invalid JSON is left out and
+    /// recorded as a problem.
     fn stored_documents(&self, key: &Key, each: &mut dyn FnMut(&str, &[u8]) -> Result<()>) -> Result<()> {
         let mut done = Ok(());
-        self.visit_below(key, &mut |place, _| {
-            let below = place.relative_to(key).unwrap_or_default();
+        self.visit_below(key, &mut |node, _| {
+            let below = node.relative_to(key).unwrap_or_default();
             for name in [ZARRAY, ZATTRS, ZGROUP] {
-                match self.valid(&place.join(name)) {
+                match self.valid(&node.join(name)) {
                     _ if done.is_err() => return,
                     Ok(None) => {}
                     Ok(Some(document)) => done = each(below.join(name).as_str(), &document.text),
@@ -167,22 +175,22 @@ impl Hierarchy {
         done
     }
 
-    /// The document at `key`; None if there is none, an error if it is no JSON.
+    /// Returns the document at `key`, if there is one; an error if it is not valid JSON.
     fn valid(&self, key: &Key) -> Result<Option<MetadataDocument>> {
         let document = self.stored(key)?;
         document.iter().try_for_each(|d| json::check(&d.text)).map_err(|e| e.context(key))?;
         Ok(document)
     }
 
-    /// Brings documents of `place` up to date, given by their names, in the `.zmetadata` of every group at or above it that
-    /// has one. They are read again, after it was: another machine may have changed them, too, and be done before us.
-    pub(super) fn consolidate(&self, place: &Key, documents: &[&str]) -> Result<()> {
-        for group in upwards(place) {
-            let below = place.relative_to(&group).unwrap_or_default();
+    /// Updates the named documents of `node` in the `.zmetadata` of every group at or above it that has one. The documents are
+    /// read after the `.zmetadata`, because another process may have changed both.
+    pub(super) fn consolidate(&self, node: &Key, documents: &[&str]) -> Result<()> {
+        for group in upwards(node) {
+            let below = node.relative_to(&group).unwrap_or_default();
             self.edit_consolidated(&group, &|entries, new| {
                 let mut changed = Vec::new();
                 for name in documents {
-                    let document = place.join(name);
+                    let document = node.join(name);
                     self.store.forget(&document);
                     changed.push((below.join(name), self.valid(&document)?));
                 }
@@ -201,17 +209,21 @@ impl Hierarchy {
         Ok(())
     }
 
-    /// Takes the documents of a removed place, and of all that was below it, out of every `.zmetadata` above it.
-    pub(super) fn consolidate_removed(&self, place: &Key) -> Result<()> {
-        for group in upwards(&place.parent()) {
-            let below = place.relative_to(&group).unwrap_or_default();
+    /// Removes the documents at and below a removed node from every `.zmetadata` above it.
+    pub(super) fn consolidate_removed(&self, node: &Key) -> Result<()> {
+        for group in upwards(&node.parent()) {
+            let below = node.relative_to(&group).unwrap_or_default();
             self.edit_consolidated(&group, &|entries, new| push_renamed(entries, new, &|name| outside(name, &below)))?;
         }
         Ok(())
     }
 
-    /// Takes note of a group or array that has come to `key`, or gone from there, with everything below it, by a rename
-    /// that this hierarchy did not make: every `.zmetadata` above it says what is stored there now.
+    /// Updates every `.zmetadata` above `key` after a rename, made without this hierarchy, moved a group or array to or from
+    /// there.
+    ///
+    /// # Errors
+    ///
+    /// The store fails or is read-only.
     pub fn adopt(&self, key: &Key) -> Result<()> {
         let _lock = self.lock_for_change(&[key])?;
         self.forget_below(key);
@@ -226,12 +238,12 @@ impl Hierarchy {
         Ok(())
     }
 
-    /// Adds the documents that are stored at and below `place`, which the group calls `below`.
-    fn push_stored(&self, new: &mut ConsolidatedText, place: &Key, below: &Key) -> Result<()> {
-        self.stored_documents(place, &mut |name, text| new.push(below.join(name).as_str(), text))
+    /// Adds the documents stored at and below `node`, whose key relative to the group is `below`.
+    fn push_stored(&self, new: &mut ConsolidatedText, node: &Key, below: &Key) -> Result<()> {
+        self.stored_documents(node, &mut |name, text| new.push(below.join(name).as_str(), text))
     }
 
-    /// Moves the documents of a renamed place, and of all below it, in every `.zmetadata` above its old or new path.
+    /// Moves the documents at and below a renamed node in every `.zmetadata` above its old or new path.
     pub(super) fn consolidate_renamed(&self, from: &Key, to: &Key) -> Result<()> {
         for group in upwards(&from.parent()).filter(|group| to.relative_to(group).is_none()) {
             let old = from.relative_to(&group).unwrap_or_default();
@@ -242,7 +254,7 @@ impl Hierarchy {
             let old = from.relative_to(&group);
             let renamed = |name: &str| match old.as_ref().and_then(|old| rest_below(name, old)) {
                 Some(rest) => Some(new.join(rest).as_str().to_string()),
-                // those of the empty group that was there go
+                // drop the entries of an empty group that was replaced
                 None => outside(name, &new),
             };
             self.edit_consolidated(&group, &|entries, consolidated| {
@@ -253,8 +265,8 @@ impl Hierarchy {
         Ok(())
     }
 
-    /// Changes the `.zmetadata` of `group` by one put: `change` makes the new entries of the old ones. Nothing if it has
-    /// none. One that can't be used is left alone, and recorded as a problem: its readers are told, too.
+    /// Changes the entries of the `.zmetadata` of `group`, if it has one, by a single put. An unusable one stays unchanged and
+    /// is recorded as a problem.
     fn edit_consolidated(&self, group: &Key, change: EntriesChange) -> Result<()> {
         let key = group.join(ZMETADATA);
         let edited = self.edit(&key, MAX_CONSOLIDATED, &|text| {
@@ -264,7 +276,7 @@ impl Hierarchy {
         });
         edited.or_else(|e| match e.kind() {
             Kind::Damaged | Kind::TooLarge => {
-                self.stats.problem(format!("{e}: it can't be kept in step with the metadata that is written"));
+                self.stats.problem(format!("{e}: it can't be updated with the metadata that is written"));
                 Ok(())
             }
             _ => Err(e),
@@ -272,10 +284,10 @@ impl Hierarchy {
     }
 }
 
-/// Bytes that an entry takes in a map of them, beside its name.
+/// The memory of an entry in a map, besides its name, in bytes.
 const ENTRY: usize = 128;
 
-/// A `.zmetadata` while it is made, with its memory counted.
+/// The text of a `.zmetadata` under construction, with its memory counted.
 struct ConsolidatedText {
     text: Vec<u8>,
     memory: Grant,
@@ -288,12 +300,12 @@ impl ConsolidatedText {
     const END: &[u8] = b",\n    \"zarr_consolidated_format\": 1\n}\n";
 
     fn new() -> Self {
-        // its reader's copy, and one document at a time, have to fit beside it
+        // leave memory for the reader's copy and one document at a time
         let limit = (MAX_CONSOLIDATED as usize).min(memory::limit() / 2);
         ConsolidatedText { text: Self::BEGIN.to_vec(), memory: Grant::default(), is_first: true, limit }
     }
 
-    /// Adds a document that was not looked at.
+    /// Adds a document that has not been checked.
     fn add(&mut self, name: &str, text: &[u8]) -> Result<()> {
         if text.len() > MAX_SHOWN {
             return Err(Error::damaged(format!(
@@ -305,7 +317,7 @@ impl ConsolidatedText {
         self.push(name, text)
     }
 
-    /// Adds an entry. [`Kind::TooLarge`] if there is no room for it.
+    /// Adds an entry; [`Kind::TooLarge`] if it exceeds the limit.
     fn push(&mut self, name: &str, text: &[u8]) -> Result<()> {
         let (name, text) = (Value::from(name).to_string(), text.trim_ascii());
         let more = name.len() + text.len() + 16;
@@ -314,9 +326,9 @@ impl ConsolidatedText {
             let why = format!("the documents together have more than {} bytes, the most of a .zmetadata", self.limit);
             return Err(Error::new(Kind::TooLarge, why));
         }
-        // the system gives no memory for room that a growing vector doesn't use yet
+        // count only used memory: the system does not provide the unused capacity of a growing vector
         self.memory.grow(more)?;
-        // the next document needs some, and must not wait for what is held here
+        // fail rather than wait for memory that this text holds itself
         memory::check_available()?;
         let before: &[u8] = if std::mem::take(&mut self.is_first) { b"\n        " } else { b",\n        " };
         for part in [before, name.as_bytes(), b": ", text] {
@@ -325,7 +337,7 @@ impl ConsolidatedText {
         Ok(())
     }
 
-    /// Ends the entries. What is pushed from now on stands beside them.
+    /// Ends the entries; later pushes add members beside them.
     fn end_entries(&mut self) {
         self.text.extend_from_slice(b"\n    }");
         self.is_first = false;
@@ -339,7 +351,7 @@ impl ConsolidatedText {
     }
 }
 
-/// The text of the object in a `.zmetadata` that holds the documents.
+/// Returns the text of the object in a `.zmetadata` that holds the documents.
 pub(super) fn metadata_of(text: &[u8]) -> Result<&str> {
     let mut metadata = None;
     for member in Members::of(text)? {
@@ -351,7 +363,7 @@ pub(super) fn metadata_of(text: &[u8]) -> Result<&str> {
     metadata.ok_or_else(|| Error::damaged("holds no metadata object"))
 }
 
-/// A `.zmetadata` with other entries.
+/// Returns a `.zmetadata` with changed entries.
 fn edited(text: &[u8], change: EntriesChange) -> Result<Vec<u8>> {
     let mut new = ConsolidatedText::new();
     change(Members::of(metadata_of(text)?.as_bytes())?, &mut new)?;
@@ -365,7 +377,7 @@ fn edited(text: &[u8], change: EntriesChange) -> Result<Vec<u8>> {
     Ok(new.end().0)
 }
 
-/// Adds entries under the names that `rename` gives them; those without one are dropped.
+/// Adds entries under the names that `rename` returns, without those for which it returns `None`.
 fn push_renamed(entries: Members, new: &mut ConsolidatedText, rename: &dyn Fn(&str) -> Option<String>) -> Result<()> {
     for entry in entries {
         let (name, text) = entry?;
@@ -376,22 +388,22 @@ fn push_renamed(entries: Members, new: &mut ConsolidatedText, rename: &dyn Fn(&s
     Ok(())
 }
 
-/// True if two documents say the same.
+/// Whether two documents are equal as JSON.
 fn is_same_json(a: &[u8], b: &[u8]) -> Result<bool> {
     if a == b {
         return Ok(true);
     }
-    // one after the other: each is counted while it is parsed
+    // parsed one after the other, because parsing counts memory
     let [a, b] = [json::parse(a)?, json::parse(b)?];
     Ok(is_equal(&a, &b))
 }
 
-/// `key` and all keys above it, up to the root.
+/// Returns `key` and all keys above it, up to the root.
 pub(super) fn upwards(key: &Key) -> impl Iterator<Item = Key> + use<> {
     std::iter::successors(Some(key.clone()), |key| (!key.is_root()).then(|| key.parent()))
 }
 
-/// True if two values say the same: Python may have written a number otherwise than somebody else.
+/// Whether two JSON values are equal, regardless of how programs spell their numbers.
 fn is_equal(a: &Value, b: &Value) -> bool {
     match (a, b) {
         (Value::Number(x), Value::Number(y)) => {
@@ -406,12 +418,12 @@ fn is_equal(a: &Value, b: &Value) -> bool {
     }
 }
 
-/// The name of an entry that is not at or below `place`.
-fn outside(name: &str, place: &Key) -> Option<String> {
-    rest_below(name, place).is_none().then(|| name.to_string())
+/// Returns the name of an entry that is not at or below `node`.
+fn outside(name: &str, node: &Key) -> Option<String> {
+    rest_below(name, node).is_none().then(|| name.to_string())
 }
 
-/// What follows `place` in the name of an entry; None if it is not below it.
-fn rest_below<'a>(name: &'a str, place: &Key) -> Option<&'a str> {
-    name.strip_prefix(place.as_str())?.strip_prefix('/')
+/// Returns the rest of an entry's name below `node`; `None` if it is not below.
+fn rest_below<'a>(name: &'a str, node: &Key) -> Option<&'a str> {
+    name.strip_prefix(node.as_str())?.strip_prefix('/')
 }

@@ -1,6 +1,6 @@
-//! The hierarchy of a store that can't list: its groups and arrays as the `.zmetadata` at its root tells them, or, without
-//! one, as far as somebody asks for them by name. Where the user wants it so, the metadata of any store. It is a store
-//! itself, so that nobody above it need know where a document comes from.
+//! A store whose metadata documents come from the `.zmetadata` at its root: for stores that cannot list, and for any store if
+//! the user asks for it. If a store that cannot list has no `.zmetadata`, nodes are found by name. This is a store itself, so
+//! that the layers above do not know where documents come from.
 
 use super::OWN;
 use super::consolidated::{MAX_CONSOLIDATED, metadata_of};
@@ -19,52 +19,56 @@ use std::ops::{Bound, Range};
 use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 
-/// When the documents in the `.zmetadata` at the root of a store are used in place of the stored ones.
+/// When to use the documents in the root's `.zmetadata` instead of the stored ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum UseConsolidated {
-    /// Where the store can't list.
+    /// If the store cannot list.
     #[default]
     Auto,
-    /// Always; then the metadata can't be changed.
+    /// Always; the metadata is then read-only.
     Always,
     /// Never.
     Never,
 }
 
-/// A store whose hierarchy is told by its `.zmetadata`, or found by name.
+/// A store with the hierarchy of its `.zmetadata`.
 pub struct ConsolidatedStore {
     below: Arc<dyn Store>,
     uses_metadata: bool,
     stats: Arc<Stats>,
-    /// Protects what the latest `.zmetadata` says; None if it can't be used. Held while it is read.
+    /// The version of the latest `.zmetadata` and its content, `None` if unusable. Locked while it is read.
     latest: Mutex<Option<(Version, Option<Arc<Outline>>)>>,
 }
 
-/// What a `.zmetadata` says.
+/// The content of a `.zmetadata`.
 struct Outline {
-    /// When it was written.
+    /// The time of its last change.
     modified: SystemTime,
-    /// All of it: a document is a part of it.
+    /// The whole text, which contains the documents.
     text: Vec<u8>,
     documents: BTreeMap<Key, DocumentRange>,
-    /// Where groups and arrays stand, and all levels above them.
+    /// The keys of groups and arrays and of all levels above them.
     prefixes: BTreeSet<Key>,
-    /// Counts the text and both maps.
+    /// Counts the memory of the text and of both maps.
     memory: Grant,
 }
 
-/// A document in the text.
+/// The range of a document in the text.
 struct DocumentRange {
     range: Range<u32>,
-    /// Differs where the documents differ.
+    /// A hash of the document.
     digest: u128,
 }
 
-/// Bytes that a key takes in both kinds of maps, beside its text: nodes of a tree may be half empty.
+/// The memory of a key in both maps, besides its text, in bytes; nodes of a B-tree may be half empty.
 const KEY: usize = 2 * (size_of::<Key>() + size_of::<DocumentRange>()) + 32;
 
 impl ConsolidatedStore {
-    /// `store` as its hierarchy is to be read: `store` itself where it can list and `.zmetadata` is not to be used.
+    /// Wraps `store` unless it can list and `when` does not ask for `.zmetadata`.
+    ///
+    /// # Errors
+    ///
+    /// [`UseConsolidated::Always`] without a usable `.zmetadata`.
     pub fn over(store: Arc<dyn Store>, when: UseConsolidated, stats: Arc<Stats>) -> Result<Arc<dyn Store>> {
         if store.lists_all() && when != UseConsolidated::Always {
             return Ok(store);
@@ -78,7 +82,7 @@ impl ConsolidatedStore {
         Ok(Arc::new(consolidated))
     }
 
-    /// What `.zmetadata` says now; None if there is none, or none that can be used.
+    /// Returns the content of the present `.zmetadata`; `None` if there is no usable one.
     fn outline(&self) -> Result<Option<Arc<Outline>>> {
         let key = Key::root().join(ZMETADATA);
         if !self.uses_metadata {
@@ -92,7 +96,7 @@ impl ConsolidatedStore {
         {
             return Ok(outline.clone());
         }
-        // two of them need not fit into memory
+        // the old and the new one may not fit into memory together
         *latest = None;
         let read = get_counted(self.below.as_ref(), &key, MAX_CONSOLIDATED);
         let version = match &read {
@@ -113,14 +117,14 @@ impl ConsolidatedStore {
         Ok(outline)
     }
 
-    /// What says what the document at `key` is, if it is one and `.zmetadata` is used.
+    /// Returns the content of `.zmetadata` if it has the say over `key`: a metadata document.
     fn outline_of(&self, key: &Key) -> Result<Option<Arc<Outline>>> {
         if is_document(key) { self.outline() } else { Ok(None) }
     }
 
-    /// Of a key that a store which can't list knows nothing of: a prefix if it is that of an array or a group. Below an
-    /// array there are none.
-    fn probed(&self, key: &Key) -> Result<Option<Stat>> {
+    /// Probes a key that a store without listings does not know: returns the stat of a prefix if the key has the document of a
+    /// group or array and is not below an array.
+    fn probe(&self, key: &Key) -> Result<Option<Stat>> {
         if key.as_str().split('/').any(|name| name.starts_with('.')) {
             return Ok(None);
         }
@@ -138,7 +142,7 @@ impl ConsolidatedStore {
         Ok(None)
     }
 
-    /// An error if metadata can't be changed because it is not read from where it would be written.
+    /// Returns an error if `.zmetadata` provides the metadata, so that changed documents would not be read.
     fn check_metadata_writable(&self) -> Result<()> {
         match self.outline()? {
             None => Ok(()),
@@ -163,7 +167,7 @@ impl Outline {
         let metadata = metadata_of(&bytes)?;
         for entry in Members::of(metadata.as_bytes())? {
             let (name, value) = entry?;
-            // what can't be a key of a store is in none
+            // ignore names that are not valid keys
             let Some(key) = Key::normalize(&name).ok().filter(is_document) else { continue };
             outline.add(key, value, value.as_ptr() as usize - bytes.as_ptr() as usize)?;
         }
@@ -184,13 +188,13 @@ impl Outline {
             (seed, value).hash(&mut hasher);
             u128::from(hasher.finish())
         };
-        // no more than MAX_CONSOLIDATED
+        // fits because of MAX_CONSOLIDATED
         let range = start as u32..(start + value.len()) as u32;
         self.documents.insert(key, DocumentRange { range, digest: digest(0) << 64 | digest(1) });
         Ok(())
     }
 
-    /// Counts a key that is to be kept. A quarter of the memory stays for whoever reads the documents.
+    /// Counts the memory of a key. A quarter of the memory limit stays free for reading the documents.
     fn count(&mut self, key: &Key) -> Result<()> {
         let more = KEY + key.as_str().len();
         if self.memory.bytes() + more > memory::limit() / 4 * 3 {
@@ -206,31 +210,32 @@ impl Outline {
     }
 
     fn stat_of(&self, place: &DocumentRange) -> Stat {
-        // whatever else changes in `.zmetadata`, a document is the same as long as its text is
+        // the version depends on the document alone, not on other changes of .zmetadata
         let version = Version::Tag(format!("{:x}-{:032x}", place.range.len(), place.digest));
         let (size, modified) = (place.range.len() as u64, self.modified);
         Stat { kind: EntryKind::Value, size, modified, version, permissions: None }
     }
 
-    /// What stands at `key`, if that is a group, an array, or a level above one.
+    /// Returns the stat of `key` if it is a group, an array, or a level above one.
     fn prefix(&self, key: &Key) -> Option<Stat> {
         self.prefixes.contains(key).then(|| prefix_of(self.modified))
     }
 }
 
-/// The documents, then the groups and arrays, one level below a prefix. It holds no list of them: there may be a million.
+/// An iterator over the documents, then the groups and arrays, one level below a prefix. It holds no list, since there may be
+/// a million.
 struct OutlineListing {
     outline: Arc<Outline>,
     prefix: Key,
-    /// The last key that was looked at; None before the first.
+    /// The last key visited; `None` before the first.
     last: Option<Key>,
     in_prefixes: bool,
 }
 
 impl OutlineListing {
-    /// The first key below the prefix and after the last one, and what stands there.
+    /// Returns the first key below the prefix after the last one, and its stat.
     fn after_last(&self) -> Option<(Key, Stat)> {
-        // all below it stand together: a listing of one array doesn't go through those of all
+        // keys below the prefix are contiguous, so that a listing visits no others
         let first = self.prefix.join("");
         let from = self.last.as_ref().map_or(Bound::Included(&first), Bound::Excluded);
         let range = (from, Bound::Unbounded);
@@ -294,12 +299,12 @@ impl Store for ConsolidatedStore {
         if let Some(outline) = self.outline_of(key)? {
             return Ok(outline.documents.get(key).map(|place| outline.stat_of(place)));
         }
-        // nobody can have left one
+        // a read-only store has no files of zarrfs
         if key.name().starts_with(OWN) && !self.below.is_writable() {
             return Ok(None);
         }
         let outline = self.outline()?;
-        // one that is shown is made of all that there is, which nobody knows
+        // the decoded .zmetadata is made from a listing, which does not exist here
         if key.name() == ZMETADATA && outline.is_none() && !self.below.lists_all() {
             return Ok(None);
         }
@@ -307,12 +312,12 @@ impl Store for ConsolidatedStore {
             return Ok(Some(stat));
         }
         match self.below.stat(key)? {
-            None if outline.is_none() && !self.below.lists_all() => self.probed(key),
+            None if outline.is_none() && !self.below.lists_all() => self.probe(key),
             found => Ok(found),
         }
     }
 
-    /// Names that are asked for together come from a listing: none of them is probed.
+    /// Keys requested together come from a listing, so that none of them is probed.
     fn stat_many(&self, keys: &mut dyn Iterator<Item = Key>, each: &mut dyn FnMut(Result<Option<Stat>>) -> bool) {
         let outline = match self.outline() {
             Ok(outline) => outline,

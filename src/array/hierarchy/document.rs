@@ -1,25 +1,28 @@
-//! Metadata documents that a user of the decoded view writes: each is checked, turned into what is to be stored, and
-//! stored by one put. What can't be honoured changes nothing.
+//! Stores metadata documents that users of the decoded view write: each is checked, converted to its stored form, and stored
+//! by one put. A refused document changes nothing.
 
 use super::{DocumentKind, Hierarchy, MetadataFile, REMOVED, StoredNode};
 use crate::error::{Error, Kind, Result};
 use crate::store::{ExclusiveLock, Key, Replaces, Version};
-use crate::util::json::{self, Object, Value};
+use crate::util::json::{self, Map, Object, Value};
 use crate::zarr::metadata::{MAX_DOCUMENT, ZARRAY, ZATTRS, ZGROUP, check_group};
 
-/// How often a change is tried before others are taken to change the same document all the time.
+/// Maximum number of attempts to change a document that other processes change too.
 pub(super) const ATTEMPTS: usize = 100;
 
-/// The longest name of an attribute that can be set by itself, in bytes: the most an extended attribute's may have.
+/// Maximum length in bytes of the name of an attribute that is set on its own: that of an extended attribute.
 const MAX_NAME: usize = 255;
 
-/// What becomes of the text of a document; None is one that is not there, or is to stay as it is.
+/// Computes the new text of a document from the old one (`None`: there is none); returns `None` to leave it unchanged.
 pub(super) type DocumentChange<'a> = &'a dyn Fn(Option<&[u8]>) -> Result<Option<Vec<u8>>>;
 
 impl Hierarchy {
-    /// Stores a document of the group or array at `key`, as a user of the decoded view wrote it: a new `.zarray` makes an
-    /// array, that of an array there is keeps its codecs. [`Kind::Invalid`] if it is not what it must be or can't be
-    /// honoured; then the old one stays.
+    /// Stores a document of the group or array at `key` as a user of the decoded view wrote it. A new `.zarray` creates an
+    /// array; an existing array keeps its codecs.
+    ///
+    /// # Errors
+    ///
+    /// [`Kind::Invalid`] if the document is invalid or unusable; the old one then stays.
     pub fn put_document(&self, key: &Key, file: MetadataFile, text: &[u8]) -> Result<()> {
         let _lock = self.lock_for_change(&[key])?;
         check_size(&key.join(file.name()), text)?;
@@ -31,17 +34,21 @@ impl Hierarchy {
         }
     }
 
-    /// Removes a document. An array without `.zarray` keeps its chunks until they are removed; a group is one without
-    /// `.zgroup`, too.
+    /// Removes a document. An array without `.zarray` keeps its chunks until they are deleted; a group without `.zgroup`
+    /// remains a group.
+    ///
+    /// # Errors
+    ///
+    /// [`Kind::NotFound`] if there is no such document.
     pub fn remove_document(&self, key: &Key, file: MetadataFile) -> Result<()> {
         let _lock = self.lock_for_change(&[key])?;
         let document = key.join(file.name());
         let there = match file {
             MetadataFile::Array => self.remove_array_document(key)?,
-            // without them, nothing would tell the store from any other directory
+            // without attrs, the directory would not be a v1 store
             MetadataFile::Attributes if self.attributes_key(key) != document => return Err(needs_migration(key)),
             MetadataFile::Attributes | MetadataFile::Consolidated => self.delete(&document)?,
-            // that of a group without one is only shown
+            // the decoded view may have a generated one
             MetadataFile::Group => self.delete(&document).map(|_| true)?,
         };
         match file {
@@ -51,7 +58,7 @@ impl Hierarchy {
         }
     }
 
-    /// False if there was none.
+    /// Removes the `.zarray` of the array at `key`; returns false if there was none.
     fn remove_array_document(&self, key: &Key) -> Result<bool> {
         let document = key.join(ZARRAY);
         let Some(found) = self.array_document(key)? else { return Ok(false) };
@@ -61,14 +68,18 @@ impl Hierarchy {
             (DocumentKind::V2, Ok(_)) => {
                 self.store.rename(&document, &key.join(REMOVED)).map_err(|e| e.context(&document))?;
             }
-            // one that tells nothing is worth nothing
+            // an unusable document needs no copy
             (DocumentKind::V2, Err(_)) => drop(self.delete(&document)?),
         }
         self.reload(key).map(|()| true)
     }
 
-    /// Sets one attribute of the group or array at `key` to a JSON text, or to the text itself where that is no JSON;
-    /// None removes it (ENODATA if there is none). The others stay.
+    /// Sets one attribute of the group or array at `key` to a JSON value, or to the text itself if it is not JSON; `None`
+    /// removes it.
+    ///
+    /// # Errors
+    ///
+    /// ENODATA if the attribute to remove does not exist.
     pub fn set_attribute(&self, key: &Key, name: &str, value: Option<&[u8]>) -> Result<()> {
         let _lock = self.lock_for_change(&[key])?;
         let document = self.attributes_key(key);
@@ -77,35 +88,39 @@ impl Hierarchy {
             return Err(Error::invalid(message).context(document));
         }
         let value = value.map(attribute).transpose().map_err(|e| e.context(format!("{document}: {name:?}")))?;
-        self.check_directory(key)?;
-        self.edit(&document, MAX_DOCUMENT, &|text| {
-            let mut attributes = text.map_or(Ok(Object::default()), |text| as_object(&document, text))?;
-            let map = attributes.map_mut();
-            match &value {
-                Some(value) => drop(map.insert(name.to_string(), value.clone())),
-                None if map.shift_remove(name).is_none() => {
-                    return Err(Error::system(libc::ENODATA).context(format!("{document}: {name:?}")));
-                }
-                None => {}
+        self.edit_attributes(key, &|attributes| match &value {
+            Some(value) => {
+                attributes.insert(name.to_string(), value.clone());
+                Ok(())
             }
-            rewritten(&document, attributes).map(Some)
-        })?;
-        self.consolidate(key, &[ZATTRS])
+            None => match attributes.shift_remove(name) {
+                Some(_) => Ok(()),
+                None => Err(Error::system(libc::ENODATA).context(format!("{document}: {name:?}"))),
+            },
+        })
     }
 
-    /// Sets several attributes of the group or array at `key` by one put; `None` removes one, if it is there.
+    /// Sets several attributes of the group or array at `key` by one put; `None` removes one, if it exists.
     pub fn change_attributes(&self, key: &Key, changes: &[(String, Option<Value>)]) -> Result<()> {
         let _lock = self.lock_for_change(&[key])?;
+        self.edit_attributes(key, &|attributes| {
+            for (name, value) in changes {
+                match value {
+                    Some(value) => drop(attributes.insert(name.clone(), value.clone())),
+                    None => drop(attributes.shift_remove(name)),
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// Changes the attributes of the group or array at `key` by one put.
+    fn edit_attributes(&self, key: &Key, change: &dyn Fn(&mut Map<String, Value>) -> Result<()>) -> Result<()> {
         let document = self.attributes_key(key);
         self.check_directory(key)?;
         self.edit(&document, MAX_DOCUMENT, &|text| {
             let mut attributes = text.map_or(Ok(Object::default()), |text| as_object(&document, text))?;
-            for (name, value) in changes {
-                match value {
-                    Some(value) => drop(attributes.map_mut().insert(name.clone(), value.clone())),
-                    None => drop(attributes.map_mut().shift_remove(name)),
-                }
-            }
+            change(attributes.map_mut())?;
             rewritten(&document, attributes).map(Some)
         })?;
         self.consolidate(key, &[ZATTRS])
@@ -140,8 +155,7 @@ impl Hierarchy {
         self.consolidate(key, &[ZGROUP])
     }
 
-    /// The right to change documents and places at and below `keys`, one change at a time; an error if the store can't be
-    /// written.
+    /// Locks the documents and nodes at and below `keys` for a change; an error if the store is read-only.
     pub(super) fn lock_for_change(&self, keys: &[&Key]) -> Result<ExclusiveLock<'_>> {
         if !self.store.is_writable() {
             return Err(Error::new(Kind::ReadOnly, format!("{}: the store can't be written", self.store.location())));
@@ -149,7 +163,7 @@ impl Hierarchy {
         Ok(self.changing.exclusive(keys))
     }
 
-    /// An error unless a group or array stands at `key`.
+    /// Checks that there is a group or array at `key`.
     fn check_directory(&self, key: &Key) -> Result<()> {
         match self.find(key)? {
             Some(StoredNode::Group | StoredNode::Array(_) | StoredNode::Damaged(_)) => Ok(()),
@@ -158,18 +172,18 @@ impl Hierarchy {
         }
     }
 
-    /// Looks at what stands at `key` now, so that whoever holds the array that was there is told.
+    /// Looks up the node at `key`, so that a superseded array learns of its successor.
     pub(super) fn reload(&self, key: &Key) -> Result<()> {
         self.find(key).map(|_| ())
     }
 
-    /// Stores the text of a document.
+    /// Stores a document.
     pub(super) fn put(&self, key: &Key, text: &[u8]) -> Result<()> {
         self.store.put(key, text).map(|_| ()).map_err(|e| e.context(key))
     }
 
-    /// Changes the document at `key` to what `change` makes of its text, as often as it takes: what another machine has
-    /// stored meanwhile is changed, not lost.
+    /// Replaces the document at `key` by the result of `change`. If another process stores it meanwhile, `change` is applied
+    /// again to the new text, so that neither change is lost.
     pub(super) fn edit(&self, key: &Key, limit: u64, change: DocumentChange) -> Result<()> {
         let _editing = self.editing.exclusive(&[key]);
         for _ in 0..ATTEMPTS {
@@ -184,12 +198,12 @@ impl Hierarchy {
         Err(contended(key))
     }
 
-    /// Removes a value; false if there was none.
+    /// Deletes a value; returns false if there was none.
     pub(super) fn delete(&self, key: &Key) -> Result<bool> {
         self.store.delete(key).map_err(|e| e.context(key))
     }
 
-    /// The stored document at `key` as the object it must be, and its version; None if there is none.
+    /// Returns the JSON object of the document stored at `key`, and its version.
     pub(super) fn stored_object(&self, key: &Key) -> Result<Option<(Object, Version)>> {
         let Some(document) = self.stored(key)? else { return Ok(None) };
         Ok(Some((as_object(key, &document.text)?, document.stat.version)))
@@ -200,7 +214,7 @@ fn as_object(key: &Key, text: &[u8]) -> Result<Object> {
     json::parse_object(text).map_err(|e| e.context(key))
 }
 
-/// The text of a document that was changed.
+/// Returns the text of a changed document.
 fn rewritten(key: &Key, document: Object) -> Result<Vec<u8>> {
     let (map, _memory) = document.into_parts();
     let text = json::write_pretty(&Value::Object(map)).into_bytes();
@@ -216,13 +230,13 @@ fn check_size(key: &Key, text: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// A document that others change all the time.
+/// Returns the error for a document that other processes change at each attempt.
 pub(super) fn contended(key: &Key) -> Error {
     let why = format!("was changed by others each time it was to be changed here, {ATTEMPTS} times");
     Error::new(Kind::System(libc::EAGAIN), why).context(key)
 }
 
-/// What is wrong with a document that somebody writes is no damage of the store.
+/// Converts an error about a document that a user writes: it is invalid input, not damage of the store.
 pub(super) fn refused(document: &Key, e: Error) -> Error {
     match e.kind() {
         Kind::System(_) => e.context(document),
@@ -230,7 +244,7 @@ pub(super) fn refused(document: &Key, e: Error) -> Error {
     }
 }
 
-/// The documents of a Zarr v1 array are others than those of v2.
+/// Returns the error for changes of a Zarr v1 array, whose documents differ from those of v2.
 pub(super) fn needs_migration(key: &Key) -> Error {
     let message = "a Zarr v1 array: this can only be done after `zarrfs migrate`";
     Error::new(Kind::ReadOnly, message).context(key)

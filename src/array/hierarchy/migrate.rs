@@ -1,5 +1,5 @@
-//! A Zarr v1 store turned into v2, in place: new metadata documents, the chunks stay as they are. What v1 made of order F
-//! is settled by it: the new document has the order in which the chunks are read.
+//! Migrates a Zarr v1 store to v2 in place: writes new metadata documents and leaves the chunks unchanged. The new document
+//! states the order in which chunks are read, which settles the ambiguity of order F in v1.
 
 use super::{ArrayDocument, DocumentKind, Hierarchy};
 use crate::array::Array;
@@ -9,15 +9,19 @@ use crate::util::json;
 use crate::zarr::metadata::{ArrayMetadata, V1_ATTRS, V1_META, ZARRAY, ZATTRS};
 
 impl Hierarchy {
-    /// Turns a v1 store into v2, or finishes that where it was interrupted; false if there is nothing to do.
+    /// Migrates a v1 store to v2, or finishes an interrupted migration. Returns false if there is nothing to do.
     ///
-    /// The store is v1 until `.zarray` is put, and v2 from then on: its `.zattrs` is there already, and of the old
-    /// documents, which are plain files by then, `meta` goes last and tells that the rest is still to be done.
+    /// The store is v1 until `.zarray` is put, and v2 from then on. By then `.zattrs` exists, and the old documents are plain
+    /// files. `meta` is deleted last: it marks an unfinished migration.
     ///
-    /// Invariant: what the new documents say, zarr-python reads. Fill values and the dtype are spelled anew, and a codec
-    /// that is unknown or attributes that Python's `json` does not read as an object are refused before anything is put.
-    /// Attributes are copied byte for byte, as zarr's own `migrate_1to2` does: a bare NaN and a name that comes twice
-    /// mean to zarr-python in `.zattrs` what they meant in `attrs`.
+    /// Invariant: zarr-python can read the new documents. Fill values and the dtype are spelled in v2's form. An unknown
+    /// codec, or attributes that Python's `json` does not read as an object, are refused before anything is put. Attributes
+    /// are copied byte for byte, as zarr's own `migrate_1to2` does, so that a bare NaN and duplicate names keep their
+    /// meaning.
+    ///
+    /// # Errors
+    ///
+    /// The v1 documents are refused, or the store fails.
     pub fn migrate(&self) -> Result<bool> {
         let root = Key::root();
         let _lock = self.lock_for_change(&[&root])?;
@@ -49,11 +53,11 @@ impl Hierarchy {
         Ok(true)
     }
 
-    /// True if `meta` is what the v2 document `zarray` was made of; its shape, fill value and order may differ since.
+    /// Whether the v2 document `zarray` was made from `meta`; shape, fill value and order may have changed since.
     fn is_half_migrated(&self, zarray: &Key, meta: &Key) -> Result<bool> {
         let (Some(new), Some(old)) = (self.stored(zarray)?, self.stored(meta)?) else { return Ok(false) };
         let parsed = (self.metadata(&new.text, DocumentKind::V2), self.metadata(&old.text, DocumentKind::V1));
-        // a file that somebody has called so is none of ours
+        // a plain file with that name
         let (Ok(new), Ok(old)) = parsed else { return Ok(false) };
         let what =
             |m: &ArrayMetadata| (m.chunks.clone(), m.dtype_json.clone(), m.compressor.clone(), m.filters.clone());
@@ -68,5 +72,5 @@ fn check_attributes(text: &[u8]) -> Result<()> {
         Ok(_) => "not a JSON object".to_string(),
         Err(e) => e.message().to_string(),
     };
-    Err(Error::damaged(format!("{why}; mend the attributes first, nothing was migrated")))
+    Err(Error::damaged(format!("{why}; repair the attributes first, nothing was migrated")))
 }

@@ -1,5 +1,5 @@
-//! Groups that are made, and groups, arrays and plain keys that are removed and renamed: as mkdir(2), rmdir(2) and
-//! rename(2), with what the decoded view hides taken along.
+//! Creates groups, and removes and renames groups, arrays and plain keys, with the semantics of mkdir(2), rmdir(2) and
+//! rename(2). Keys that the decoded view hides are included.
 
 use super::consolidated::upwards;
 use super::{Hierarchy, OWN, REMOVED, StoredNode, is_foreign, is_own};
@@ -10,20 +10,24 @@ use crate::zarr::grid::parse_index;
 use crate::zarr::metadata::{GROUP_DOCUMENT, Separator, ZARRAY, ZATTRS, ZGROUP};
 use std::sync::Arc;
 
-/// Levels of chunk keys looked into when a directory is removed: an array has no more dimensions.
+/// Maximum depth of chunk keys when a directory is removed; arrays have at most 32 dimensions.
 const MAX_LEVELS: usize = 32;
 
-/// What a directory holds that the decoded view doesn't show, beside metadata documents and files of ours.
+/// The hidden keys of a directory, besides metadata documents and zarrfs' own files, that a removal deletes.
 #[derive(Clone, Copy)]
 struct Hidden {
-    /// Values named like chunks: of a former shape, misspelt, or half written.
+    /// Values named like chunks: of a former shape, misspelled, or unfinished.
     chunk_like: bool,
     /// Levels of chunk keys.
     levels: bool,
 }
 
 impl Hierarchy {
-    /// Makes a group; below a name that begins with a dot a directory without `.zgroup`: such are other programs'. EEXIST where something stands already, ENOENT without a group above it, EPERM inside an array.
+    /// Creates a group. At or below a name that begins with a dot, which other programs use, the directory gets no `.zgroup`.
+    ///
+    /// # Errors
+    ///
+    /// EEXIST if the key exists, ENOENT without a parent group, EPERM inside an array.
     pub fn create_group(&self, key: &Key) -> Result<()> {
         let _lock = self.lock_for_change(&[key])?;
         if self.find(key)?.is_some() {
@@ -38,8 +42,11 @@ impl Hierarchy {
         self.consolidate(key, &[ZGROUP])
     }
 
-    /// Removes a group with nothing below it, or an array without stored chunks and other keys; metadata goes with it,
-    /// and so does what is never shown. ENOTEMPTY else.
+    /// Removes an empty group, or an array without stored chunks and plain keys, together with its metadata and hidden keys.
+    ///
+    /// # Errors
+    ///
+    /// ENOTEMPTY if there is anything else.
     pub fn remove_node(&self, key: &Key) -> Result<()> {
         let _lock = self.lock_for_change(&[key])?;
         if key.is_root() {
@@ -50,8 +57,8 @@ impl Hierarchy {
         self.consolidate_removed(key)
     }
 
-    /// Everything that might be wanted is looked for before anything is removed, and what marks the place goes last: when
-    /// interrupted, it is a group or array as empty as before.
+    /// Removes the directory of a node. It checks that nothing visible is inside before it deletes anything, and deletes the
+    /// document that defines the node last, so that an interrupted removal leaves the same empty group or array.
     fn remove_directory(&self, key: &Key) -> Result<()> {
         let hidden = match self.find(key)? {
             None => return Err(Error::not_found("no such directory").context(key)),
@@ -71,8 +78,8 @@ impl Hierarchy {
         self.store.remove_prefix(key).map_err(|e| e.context(key))
     }
 
-    /// Looks at everything in a directory, or removes it, but for what marks the place; ENOTEMPTY if there is something
-    /// that is not hidden.
+    /// Checks, or with `remove` deletes, everything in a directory except the documents that define the node; ENOTEMPTY if
+    /// there is a key that is not hidden.
     fn sweep(&self, directory: &Key, hidden: Hidden, level: usize, remove: bool) -> Result<()> {
         for entry in self.store.list(directory).map_err(|e| e.context(directory))? {
             let entry = entry.map_err(|e| e.context(directory))?;
@@ -96,9 +103,12 @@ impl Hierarchy {
         Ok(())
     }
 
-    /// Gives a group, an array or a plain key another path. What stands there may be replaced: a plain key by a plain
-    /// key, and what [`Hierarchy::remove_node`] would remove by a group or array. Errors as of rename(2); EINVAL onto
-    /// itself, EPERM into an array.
+    /// Renames a group, an array or a plain key. A plain key may replace a plain key; a group or array may replace a node that
+    /// [`Hierarchy::remove_node`] would remove.
+    ///
+    /// # Errors
+    ///
+    /// Those of rename(2); EINVAL onto or below itself, EPERM into an array.
     pub fn rename(&self, from: &Key, to: &Key) -> Result<()> {
         let _lock = self.lock_for_change(&[from, to])?;
         if from.is_root() || to.is_root() {
@@ -147,33 +157,37 @@ impl Hierarchy {
         self.store.rename(from, to).map_err(|e| e.context(format!("{from} to {to}")))
     }
 
-    /// Removes a group or array with everything that is stored below it, as far as that can be.
+    /// Removes a group or array with everything below it.
+    ///
+    /// # Errors
+    ///
+    /// The first failure; what was removed before stays removed.
     pub fn remove_all(&self, key: &Key) -> Result<()> {
-        let mut places = Vec::new();
-        self.visit_below(key, &mut |place, found| places.push((place.clone(), found.clone())));
-        for (place, found) in places.into_iter().rev() {
+        let mut nodes = Vec::new();
+        self.visit_below(key, &mut |node, found| nodes.push((node.clone(), found.clone())));
+        for (node, found) in nodes.into_iter().rev() {
             if let StoredNode::Array(array) = found {
                 for entry in array.entries()? {
-                    match entry.map_err(|e| e.context(&place))? {
+                    match entry.map_err(|e| e.context(&node))? {
                         ArrayEntry::Chunk(chunk) => drop(array.erase(chunk)?),
-                        ArrayEntry::Value(name) => drop(self.delete(&place.join(&name))?),
+                        ArrayEntry::Value(name) => drop(self.delete(&node.join(&name))?),
                         ArrayEntry::Unlisted => {}
                     }
                 }
             }
-            match place.is_root() {
-                // the store itself stays
+            match node.is_root() {
+                // the root of the store stays
                 true => {
-                    self.delete(&place.join(ZATTRS))?;
-                    self.delete(&place.join(ZARRAY))?;
+                    self.delete(&node.join(ZATTRS))?;
+                    self.delete(&node.join(ZARRAY))?;
                 }
-                false => self.remove_node(&place)?,
+                false => self.remove_node(&node)?,
             }
         }
         Ok(())
     }
 
-    /// Returns an error unless a group or array may get the path `key`.
+    /// Checks that a group or array may be created at or moved to `key`.
     pub fn check_new_name(&self, key: &Key) -> Result<()> {
         check_name(key)?;
         match self.find(&key.parent())? {
@@ -192,7 +206,7 @@ impl Hierarchy {
         Ok(())
     }
 
-    /// True if any chunk of the array's grid is stored. What can't be listed may hold some.
+    /// Whether any chunk of the array's grid is, or may be, stored.
     pub(super) fn has_chunks(&self, array: &Arc<Array>) -> Result<bool> {
         if !self.store.lists_all() {
             return Ok(true);
@@ -206,13 +220,13 @@ impl Hierarchy {
     }
 }
 
-/// True for values that go with the directory. A level of chunk keys may have been copied as if it were a group; an array
-/// in its place, or attributes, are somebody's.
+/// Whether a value may be deleted with the directory. A level of chunk keys may have a `.zgroup` from a copy; arrays and
+/// attributes there are user data.
 fn is_leftover(name: &str, level: usize) -> bool {
     if level == 0 { is_own(name) } else { name == ZGROUP || name.starts_with(OWN) }
 }
 
-/// Names of documents and of files of ours can't be given to anything else.
+/// Checks that the name is not one of a document or of zarrfs' own files.
 fn check_name(key: &Key) -> Result<()> {
     if is_own(key.name()) {
         let message =

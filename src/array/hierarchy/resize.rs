@@ -1,5 +1,5 @@
-//! Giving an array another shape. What comes into the array reads as the fill value, and what has left it never comes
-//! back, whoever wrote it and however a former change ended.
+//! Changes the shape of an array. New elements read as the fill value, and elements that left the array never return,
+//! whichever program wrote them and however an earlier change ended.
 
 use super::document::{ATTEMPTS, contended, refused};
 use super::{ArrayDocument, DocumentKind, Hierarchy, REMOVED};
@@ -13,23 +13,27 @@ use crate::zarr::metadata::{V1_META, ZARRAY};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Chunks that are tried one by one, which takes some microseconds each; where more may be concerned, the stored ones are
-/// listed.
+/// Maximum number of chunks that are requested one by one, at some microseconds each; if more are affected, the stored ones
+/// are listed.
 const TRIED: u64 = 1 << 16;
 
-/// Bytes of fill value written at a time, at least.
+/// Minimum size of a buffer of fill values, in bytes.
 const BLANK: usize = 64 << 10;
 
 impl Hierarchy {
-    /// Gives an array another shape, of as many dimensions: chunks that leave the grid are deleted, what leaves the
-    /// array inside the others becomes the fill value. The caller has written back what is not in the store yet.
+    /// Changes the shape of an array. Chunks that leave the grid are deleted; elements that leave the array in other chunks
+    /// become the fill value. The caller has written back all dirty chunks.
+    ///
+    /// # Errors
+    ///
+    /// The number of dimensions changes, or the store fails.
     pub fn resize(&self, array: &Arc<Array>, shape: &[u64]) -> Result<()> {
         let key = array.key();
         let _lock = self.lock_for_change(&[key])?;
         let gone = || Error::not_found("no such array").context(key);
         for _ in 0..ATTEMPTS {
             let found = self.array_document(key)?.ok_or_else(gone)?;
-            // the caller's may be older than the document
+            // the caller's array may be older than the document
             let array = self.array(key, &found)??;
             let before = &array.metadata().shape;
             if shape.len() != before.len() {
@@ -49,13 +53,13 @@ impl Hierarchy {
         Err(contended(key))
     }
 
-    /// Stores the document of an array that is there, which may have another shape, in place of the given version; false
-    /// if another machine has stored one meanwhile.
+    /// Replaces the given version of an existing array's document by one that may have another shape. Returns false if another
+    /// process replaced that version first.
     ///
-    /// Nobody sees what lies outside an array: it is cleared before the array grows over it, and after the array has
-    /// shrunk. Interrupted before the put, the array is as it was; after it, it has the new shape, and what still lies
-    /// outside waits to be cleared when the array grows again. An array that grows along one dimension and shrinks along
-    /// another does both. What comes later must not reach the disk first.
+    /// Elements outside the array are invisible. They are cleared before the array grows over them and after it has shrunk.
+    /// Interrupted before the put, the array is unchanged. Interrupted after it, the array has the new shape, and elements
+    /// outside are cleared when it grows again. An array that grows along one dimension and shrinks along another does both.
+    /// Each step is synced before the next.
     pub(super) fn put_shape(
         &self,
         old: &Arc<Array>,
@@ -68,7 +72,7 @@ impl Hierarchy {
         let text = json::write_pretty(&Value::Object(fields));
         let mut metadata = self.metadata(text.as_bytes(), found.form).map_err(|e| refused(&document, e))?;
         metadata.separator = Some(old.separator());
-        let new = self.honoured(key, metadata)?;
+        let new = self.check_usable(key, metadata)?;
         let (before, after) = (&old.metadata().shape, &new.metadata().shape);
         if before.iter().zip(after).any(|(before, after)| after > before) && self.clear_outside(&new, before, &new)? {
             self.store.sync()?;
@@ -92,8 +96,9 @@ impl Hierarchy {
         Ok(true)
     }
 
-    /// Clears what `array` has outside `kept`, along the dimensions in which that is smaller: chunks that lie outside
-    /// are deleted, the parts that do of others get the fill value of `model`. True if there was anything.
+    /// Clears the elements of `array` outside the shape `kept`, along the dimensions in which that is smaller: deletes chunks
+    /// that are entirely outside, and fills the outer parts of others with the fill value of `model`. Returns whether
+    /// anything changed.
     fn clear_outside(&self, array: &Arc<Array>, kept: &[u64], model: &Array) -> Result<bool> {
         let outside = Outside::new(array, kept);
         let (mut scratch, mut changed) = (Scratch::default(), false);
@@ -117,7 +122,8 @@ impl Hierarchy {
         Ok(changed)
     }
 
-    /// Items of objects have no place of their own in a chunk: such chunks stay as they are unless they lie outside.
+    /// Clears one chunk. A chunk of objects, whose items have no fixed positions, stays unchanged unless it is entirely
+    /// outside.
     fn clear_chunk(
         &self,
         array: &Array,
@@ -141,7 +147,7 @@ impl Hierarchy {
             if !clear(&mut loaded.bytes, &spans, &blank) {
                 break;
             }
-            // what somebody has stored meanwhile is newer
+            // otherwise another process stored the chunk meanwhile: load it again
             if array.stat_chunk(chunk)?.is_some_and(|stat| stat.version == loaded.version) {
                 return array.store(chunk, &loaded.bytes, scratch).map(|_| true);
             }
@@ -149,7 +155,7 @@ impl Hierarchy {
         Ok(false)
     }
 
-    /// None also for a damaged chunk: nobody reads anything from it, now or later.
+    /// Loads a chunk; `None` also for a damaged one, which no reader can read anyway.
     fn load_to_clear(&self, array: &Array, chunk: ChunkId, scratch: &mut Scratch) -> Result<Option<Loaded>> {
         match array.load(chunk, Vec::new(), scratch) {
             Err(e) if e.kind() == Kind::Damaged => {
@@ -161,14 +167,15 @@ impl Hierarchy {
     }
 }
 
-/// How much of a chunk along one dimension is kept, in items.
+/// The extent of a chunk along one dimension, and the part to keep, in items.
 #[derive(Clone, Copy)]
 struct Span {
     kept: usize,
     len: usize,
 }
 
-/// Sets what is not kept of a chunk of C layout to `blank`, which holds whole items; true if that changed anything.
+/// Overwrites the parts of a C-order chunk that are not kept with `blank`, which holds whole items. Returns whether anything
+/// changed.
 fn clear(chunk: &mut [u8], spans: &[Span], blank: &[u8]) -> bool {
     let Some((span, inner)) = spans.split_first() else { return false };
     let step = chunk.len() / span.len.max(1);
@@ -190,9 +197,9 @@ fn clear(chunk: &mut [u8], spans: &[Span], blank: &[u8]) -> bool {
     changed
 }
 
-/// What a grid has outside a smaller shape.
+/// The chunks of a grid that are partly or entirely outside a smaller shape.
 struct Outside {
-    /// Along each dimension: items of a chunk, items kept (None: all), and the first chunk that is not kept whole.
+    /// For each dimension: the length of a chunk, the length to keep (`None`: all), and the first chunk not kept whole.
     dimensions: Vec<(u64, Option<u64>, u64)>,
     counts: Vec<u64>,
 }
@@ -209,12 +216,12 @@ impl Outside {
         Outside { dimensions: dimensions.collect(), counts }
     }
 
-    /// True for the indices of a chunk that is not kept whole.
+    /// Whether the chunk with these indices is not kept whole.
     fn touches(&self, indices: &[u64]) -> bool {
         indices.iter().zip(&self.dimensions).any(|(index, (_, _, first))| index >= first)
     }
 
-    /// What is kept of a chunk along each dimension.
+    /// Returns the kept part of a chunk along each dimension.
     fn spans(&self, indices: &[u64]) -> Vec<Span> {
         let span = |(&index, &(chunk, kept, _)): (&u64, &(u64, Option<u64>, u64))| {
             let kept = kept.map_or(chunk, |kept| kept.saturating_sub(index * chunk).min(chunk));
@@ -223,8 +230,8 @@ impl Outside {
         indices.iter().zip(&self.dimensions).map(span).collect()
     }
 
-    /// Boxes of grid indices that hold each chunk which is not kept whole once: box `d` those that are so along
-    /// dimension `d` and along none before.
+    /// Returns disjoint boxes of grid indices that together contain all chunks not kept whole: box `d` has those that are
+    /// outside along dimension `d` and inside along all earlier dimensions.
     fn boxes(&self) -> impl Iterator<Item = Vec<Range<u64>>> {
         let firsts = || self.dimensions.iter().map(|(_, _, first)| *first);
         (0..self.counts.len()).map(move |outer| {
@@ -237,7 +244,7 @@ impl Outside {
         })
     }
 
-    /// How many chunks are not kept whole; no more than fits.
+    /// Returns the number of chunks not kept whole, saturating.
     fn chunks(&self) -> u64 {
         let size = |ranges: Vec<Range<u64>>| match ranges.iter().any(Range::is_empty) {
             true => 0,
@@ -246,7 +253,7 @@ impl Outside {
         self.boxes().map(size).fold(0, u64::saturating_add)
     }
 
-    /// Calls `each` with every chunk of `grid` that is not kept whole.
+    /// Calls `each` for every chunk of `grid` that is not kept whole.
     fn each(&self, grid: &Grid, each: &mut dyn FnMut(ChunkId) -> Result<()>) -> Result<()> {
         for ranges in self.boxes().filter(|ranges| !ranges.iter().any(Range::is_empty)) {
             let mut indices: Vec<u64> = ranges.iter().map(|range| range.start).collect();

@@ -64,7 +64,7 @@ fn array(h: &Hierarchy, path: &str) -> Arc<Array> {
 }
 
 #[test]
-fn groups_arrays_and_what_lies_between() {
+fn groups_arrays_and_intermediate_directories() {
     let (_, h) = hierarchy(&[
         (".zgroup", "{\"zarr_format\":2}"),
         ("a/b/x/.zarray", ARRAY),
@@ -91,7 +91,7 @@ fn groups_arrays_and_what_lies_between() {
 }
 
 #[test]
-fn consolidated_metadata_is_made_of_what_is_there() {
+fn the_consolidated_view_is_made_from_existing_documents() {
     let (store, h) = hierarchy(&[(".zgroup", "{\"zarr_format\":2}"), ("x/.zarray", ARRAY), (".zmetadata", "stale")]);
     store.insert("x/.zattrs", "{\"scale\": NaN}");
     let view = h.consolidated_view(&Key::root()).unwrap().unwrap().text;
@@ -135,7 +135,7 @@ fn a_failure_of_the_system_is_neither_remembered_nor_taken_for_a_change() {
 }
 
 #[test]
-fn metadata_that_cannot_be_looked_at_damages_its_array_alone() {
+fn unreadable_metadata_damages_only_its_array() {
     use std::os::unix::fs::symlink;
     let dir = tempfile::tempdir().unwrap();
     for name in ["hidden", "sound"] {
@@ -160,7 +160,7 @@ fn metadata_that_cannot_be_looked_at_damages_its_array_alone() {
 }
 
 #[test]
-fn what_is_a_store() {
+fn stores_are_recognized() {
     assert!(hierarchy(&[("a/.zarray", ARRAY)]).1.check().is_ok());
     assert!(hierarchy(&[("meta", "{}"), ("attrs", "{}")]).1.check().is_ok());
     let (_, h) = hierarchy(&[(".zarray", ARRAY)]);

@@ -4,7 +4,7 @@ use super::super::testing;
 use super::*;
 
 #[test]
-fn an_array_of_which_nothing_is_known() {
+fn an_array_without_attributes() {
     let expected = "DSET ^data.raw
 TITLE data
 UNDEF -9.99e33
@@ -59,7 +59,7 @@ ENDVARS
 }
 
 #[test]
-fn values_that_are_not_the_stored_numbers_have_no_descriptor() {
+fn packed_values_have_no_descriptor() {
     let with = |dtype, attributes: &str| {
         let attributes = json::parse_object(attributes.as_bytes()).unwrap();
         let number = |name| attributes.get(name).and_then(json::float);
@@ -167,7 +167,7 @@ fn a_calendar_without_leap_days() {
 }
 
 #[test]
-fn dimensions_of_which_nothing_is_told_are_counted() {
+fn dimensions_without_coordinates_are_counted() {
     assert_eq!(line(&testing::plain("<f4", &[2, 3, 4, 5]), "EDEF"), "EDEF 2 NAMES m1 m2");
     assert_eq!(line(&testing::plain("<f4", &[3, 4, 5]), "ZDEF"), "ZDEF 3 LINEAR 1 1");
     assert_eq!(line(&testing::plain("<f4", &[3, 4, 5]), "TDEF"), "TDEF 1 LINEAR 00Z01JAN0001 1dy");
@@ -182,7 +182,7 @@ fn dimensions_of_which_nothing_is_told_are_counted() {
 
 /// Coordinates are told as they are, or there is no descriptor.
 #[test]
-fn coordinates_that_the_format_has_no_place_for() {
+fn coordinates_that_the_format_cannot_express() {
     let listed = |values: &[f64]| Coordinates::Irregular { values: values.to_vec() };
     let changed = |change: &dyn Fn(&mut Described)| {
         let mut array = testing::geographic();
@@ -230,7 +230,7 @@ fn names() {
 }
 
 #[test]
-fn what_is_refused() {
+fn unsupported_types_and_shapes_are_refused() {
     for dtype in ["|i1", "<u4", "<i8", "<f8", "<f2", "<c8", "|S3", "<M8[s]"] {
         assert!(!fits(&testing::metadata(&format!("{dtype:?}"), &[4, 6])), "{dtype}");
     }

@@ -281,7 +281,7 @@ mod tests {
 
     // "This empty netCDF file has 32 bytes", but for the version
     #[test]
-    fn nothing_at_all() {
+    fn an_array_without_any_metadata() {
         let header = ClassicHeader {
             version: ClassicVersion::Offset64,
             dimensions: vec![],

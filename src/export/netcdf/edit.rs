@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn an_attribute_is_stored_as_it_stood_there() {
+    fn a_set_attribute_keeps_its_form() {
         for (before, kind, values, expected) in [
             ("", Type::Char, b"K".as_slice(), r#""K""#),
             ("", Type::Char, b"by NCO\0", r#""by NCO""#),
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_stored_by_its_name_can_not_be_changed() {
+    fn derived_attributes_cannot_be_changed() {
         let Ok(Value::Object(document)) = json::parse(br#"{"units":"K","hidden":[]}"#) else { panic!() };
         let text = |name: &str, value: &str| attribute(name, Type::Char, value.as_bytes());
         let old = [text("units", "K"), text("_FillValue", "x"), text(LEFT_OUT, "b: ...")];

@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn good_names_stay_and_others_are_made_good() {
+    fn valid_names_stay_and_others_are_corrected() {
         for (name, expected) in [
             ("air temperature (2 m)", "air temperature (2 m)"),
             ("2m", "2m"),

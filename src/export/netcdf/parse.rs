@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn written_headers_parse_again() {
         for version in [ClassicVersion::Offset64, ClassicVersion::Data64] {
             let bytes = header(version).bytes();
             assert_eq!(parse(&bytes), Ok(header(version)));
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn no_bytes_do_harm() {
+    fn damaged_headers_do_not_panic() {
         let bytes = header(ClassicVersion::Data64).bytes();
         for at in 0..bytes.len() {
             for value in [0, 1, 0x7f, 0x80, 0xff] {

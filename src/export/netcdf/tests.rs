@@ -152,7 +152,7 @@ fn letters_are_a_dimension() {
 }
 
 #[test]
-fn what_has_no_place_is_named() {
+fn unsupported_arrays_are_listed_in_an_attribute() {
     let (store, h) = hierarchy(&[
         ("good", "\"<i4\"", &[2], "{}"),
         ("empty", "\"<i4\"", &[2, 0], "{}"),
@@ -256,7 +256,7 @@ fn images_tell_their_axes() {
 }
 
 #[test]
-fn names_that_netcdf_would_not_take() {
+fn invalid_netcdf_names_are_replaced() {
     let (_, h) = hierarchy(&[
         ("a?b", "\"<i2\"", &[2], &dims(&["a/b"])),
         (".c", "\"<i2\"", &[2], "{}"),
@@ -321,7 +321,7 @@ fn attributes_of(dtype: &str, fill: &str, attributes: &str) -> String {
 // CF, appendix A: "_FillValue ... must have the same type as its associated variable", and so must what describes packed
 // values
 #[test]
-fn what_stands_for_values_has_their_type() {
+fn attributes_of_values_have_the_type_of_the_variable() {
     for (dtype, attributes, expected) in [
         ("<i2", r#"{"_FillValue":-999,"missing_value":[-999,7]}"#, "_FillValue = -999s; missing_value = -999s, 7s"),
         ("<i2", r#"{"_FillValue":-999.0,"missing_value":1e20}"#, "_FillValue = -999s; missing_value = 1e20"),
@@ -367,7 +367,7 @@ fn the_fill_value_stands_for_missing_values() {
 }
 
 #[test]
-fn times_tell_their_unit() {
+fn datetime_units() {
     let calendar = "calendar = \"proleptic_gregorian\"";
     for (dtype, fill, attributes, expected) in [
         ("<M8[ns]", "0", "{}", format!("units = \"nanoseconds since 1970-01-01 00:00:00\"; {calendar}")),

@@ -131,14 +131,14 @@ fn a_page_for_each_item_of_the_leading_dimensions() {
 }
 
 #[test]
-fn what_samples_are() {
+fn sample_formats() {
     for (dtype, format) in [("|b1", 1), ("<u8", 1), (">i2", 2), (">f4", 3), ("<f8", 3), ("<c8", 6)] {
         assert_eq!(shorts(&directories(&testing::plain(dtype, &[2, 3]))[0], SAMPLE_FORMAT), [format], "{dtype}");
     }
 }
 
 #[test]
-fn the_big_form_where_offsets_need_it() {
+fn bigtiff_if_offsets_need_it() {
     let array = testing::plain(">f8", &[3, 1 << 15, 1 << 14]);
     let file = header(&array);
     assert!(file.starts_with(b"MM\0\x2b\0\x08\0\0"));
@@ -217,7 +217,7 @@ fn rows_from_south_to_north() {
 }
 
 #[test]
-fn what_is_refused() {
+fn unsupported_types_and_shapes_are_refused() {
     for dtype in ["|S3", "<M8[s]", "<f2", "<f16", "|V2"] {
         assert!(!fits(&testing::metadata(&format!("{dtype:?}"), &[4, 6])), "{dtype}");
     }

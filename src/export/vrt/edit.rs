@@ -167,7 +167,7 @@ mod tests {
   </VRTRasterBand>"#;
 
     #[test]
-    fn what_gdal_changes_is_found() {
+    fn changes_by_gdal_are_found() {
         let array = testing::geographic();
         let own = VrtContent::parse(&shown()).unwrap();
         assert_eq!(own.edits(&own, &array.attributes), Some(VrtEdits::default()));
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_another_raster_or_none() {
+    fn other_rasters_and_invalid_files_are_refused() {
         let own = VrtContent::parse(&shown()).unwrap();
         for (old, new) in [("XSize=\"10\"", "XSize=\"11\""), ("Float32", "Float64")] {
             let other = VrtContent::parse(&BY_GDAL.replace(old, new)).unwrap();

@@ -58,7 +58,7 @@ fn found(h: &Hierarchy, path: &str) -> &'static str {
 }
 
 #[test]
-fn all_of_it_is_told_by_two_requests() {
+fn the_hierarchy_takes_two_requests() {
     let (memory, counted, h) = unlisted(&VALUES, UseConsolidated::Auto);
     memory.insert(".zmetadata", consolidated(&VALUES));
     h.check().unwrap();
@@ -74,7 +74,7 @@ fn all_of_it_is_told_by_two_requests() {
 
 /// Names that stand around `a/` in the order of keys: `.` comes before the slash, `0` after it.
 #[test]
-fn each_level_lists_what_is_on_it() {
+fn each_level_lists_its_own_names() {
     let values = [
         ("a/.zgroup", GROUP),
         ("a/b/c/.zarray", ARRAY),
@@ -95,7 +95,7 @@ fn each_level_lists_what_is_on_it() {
 }
 
 #[test]
-fn without_it_names_are_asked_for_when_they_are_opened() {
+fn without_zmetadata_nodes_are_found_by_name() {
     let (memory, counted, h) = unlisted(&VALUES, UseConsolidated::Auto);
     h.check().unwrap();
     let names = ["", "g", "g/x", "g/0", "g/x/1", "g/x/0", "g/none", "none"];
@@ -115,7 +115,7 @@ fn without_it_names_are_asked_for_when_they_are_opened() {
 }
 
 #[test]
-fn it_is_read_again_when_it_has_changed_and_only_what_changed_is_new() {
+fn a_changed_zmetadata_changes_only_the_versions_of_changed_documents() {
     let (memory, counted, h) = unlisted(&VALUES, UseConsolidated::Auto);
     memory.insert(".zmetadata", consolidated(&VALUES));
     let (x, other) = (array(&h, "g/x"), array(&h, "g/0"));
@@ -137,7 +137,7 @@ fn it_is_read_again_when_it_has_changed_and_only_what_changed_is_new() {
 }
 
 #[test]
-fn one_that_is_damaged_is_on_record_and_not_used() {
+fn a_damaged_zmetadata_is_recorded_and_not_used() {
     let (memory, counted, h) = unlisted(&VALUES, UseConsolidated::Auto);
     memory.insert(".zmetadata", "<html>not found</html>");
     assert_eq!((found(&h, "g/x"), found(&h, "g"), found(&h, "g/0")), ("array", "group", "array"));
@@ -156,7 +156,7 @@ fn one_that_is_damaged_is_on_record_and_not_used() {
 
 /// "`--consolidated auto|use|ignore`".
 #[test]
-fn where_the_store_lists_it_is_used_only_if_that_is_asked_for() {
+fn a_listing_store_uses_zmetadata_only_on_request() {
     let (memory, _) = hierarchy(&VALUES);
     let over = |when| -> Result<Hierarchy> {
         let store = ConsolidatedStore::over(memory.clone(), when, Arc::default())?;
@@ -193,7 +193,7 @@ fn where_the_store_lists_it_is_used_only_if_that_is_asked_for() {
 
 /// "chunks under `0/0` without `dimension_separator`": where nothing is listed, the first chunk tells.
 #[test]
-fn the_first_chunk_tells_an_undeclared_separator() {
+fn the_first_chunk_decides_an_undeclared_separator() {
     let nested = ARRAY.replace("[4]", "[4,4]").replace("[2]", "[2,2]");
     for (chunk, separator) in [("x/0/0", Separator::Slash), ("x/0.0", Separator::Dot), ("x/1/1", Separator::Dot)] {
         let (_, _, h) = unlisted(&[("x/.zarray", &nested), (chunk, "")], UseConsolidated::Auto);

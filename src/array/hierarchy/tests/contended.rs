@@ -102,7 +102,7 @@ fn no_entry_of_the_consolidated_metadata_is_lost() {
 }
 
 #[test]
-fn a_shape_is_laid_on_the_document_that_is_there() {
+fn a_new_shape_keeps_other_changes_of_the_document() {
     let (memory, raced, h) = raced(&[("x/.zarray", ARRAY)]);
     let x = array(&h, "x");
     raced.before_next(|store| store.insert("x/.zarray", ARRAY.replace("\"fill_value\":0", "\"fill_value\":7")));
@@ -123,7 +123,7 @@ fn a_shape_is_laid_on_the_document_that_is_there() {
 }
 
 #[test]
-fn who_is_never_the_first_gives_up() {
+fn an_edit_that_always_loses_fails_with_eagain() {
     let (memory, raced, h) = raced(&[("x/.zarray", ARRAY)]);
     for i in 0..200 {
         raced.before_next(move |store| store.insert("x/.zattrs", format!("{{\"theirs\":{i}}}")));

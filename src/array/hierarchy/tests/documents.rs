@@ -75,7 +75,7 @@ fn a_new_array_is_stored_as_it_was_written() {
 }
 
 #[test]
-fn an_array_that_cannot_be_honoured_is_refused() {
+fn an_unusable_array_is_refused() {
     let (store, h) = hierarchy(&[("g/.zgroup", GROUP), ("g/sub/.zgroup", GROUP), ("f", "file"), ("x/.zarray", ARRAY)]);
     h.create_group(&key("new")).unwrap();
     let before = everything(&store);
@@ -129,7 +129,7 @@ const STORED: &str = r#"{"order":"F","zarr_format":2,"shape":[4,4],"chunks":[2,2
     "compressor":{"id":"zlib","level":3},"fill_value":0,"filters":[{"id":"delta","dtype":"<i4"}],"dimension_separator":"/"}"#;
 
 #[test]
-fn who_writes_the_view_back_changes_no_codec() {
+fn writing_the_view_back_keeps_codecs() {
     let (store, h) = hierarchy(&[("x/.zarray", STORED), ("x/0/0", "chunk")]);
     write_back(&h, |_| {}).unwrap();
     assert_eq!(text(&store, "x/.zarray").unwrap(), STORED);
@@ -148,7 +148,7 @@ fn who_writes_the_view_back_changes_no_codec() {
 }
 
 #[test]
-fn what_gives_chunks_another_meaning_is_refused_while_there_are_any() {
+fn layout_changes_are_refused_while_chunks_exist() {
     let changes: [(&str, &str); 6] = [
         ("dtype", "\"<f4\""),
         ("chunks", "[4,2]"),
@@ -178,7 +178,7 @@ fn what_gives_chunks_another_meaning_is_refused_while_there_are_any() {
 }
 
 #[test]
-fn an_empty_array_keeps_what_the_view_hides() {
+fn an_empty_array_keeps_hidden_fields() {
     let (store, h) = hierarchy(&[("x/.zarray", STORED), ("x/5/5", "of a former shape")]);
     write_back(&h, |view| {
         view["chunks"] = vec![1, 1].into();
@@ -241,7 +241,7 @@ fn a_damaged_document_can_be_repaired_or_removed() {
 }
 
 #[test]
-fn consolidated_metadata_is_kept_in_step() {
+fn zmetadata_is_updated_with_each_change() {
     let (store, h) = hierarchy(&[
         (".zgroup", GROUP),
         ("g/.zgroup", GROUP),
@@ -275,7 +275,7 @@ fn consolidated_metadata_is_kept_in_step() {
 }
 
 #[test]
-fn consolidated_metadata_that_is_written_is_made_of_the_stored_documents() {
+fn a_written_zmetadata_is_made_from_stored_documents() {
     let (store, h) =
         hierarchy(&[(".zgroup", GROUP), ("g/.zgroup", GROUP), ("g/x/.zarray", ARRAY), ("g/x/.zattrs", "{}")]);
     let view = r#"{"zarr_consolidated_format":1,"metadata":{"g/x/.zarray":{"compressor":null}}}"#;
@@ -317,7 +317,7 @@ fn v1_keeps_its_own_documents() {
 }
 
 #[test]
-fn a_store_that_cannot_be_written_stays_as_it_is() {
+fn a_read_only_store_is_not_changed() {
     struct Fixed(MemoryStore);
     impl Store for Fixed {
         fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Version>> {

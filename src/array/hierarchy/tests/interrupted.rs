@@ -85,7 +85,7 @@ fn a_migration_leaves_a_store_that_can_be_read_and_finished() {
 }
 
 #[test]
-fn a_migrated_store_is_what_it_was() {
+fn a_migrated_store_reads_the_same() {
     let (store, h) = hierarchy(&[("meta", META), ("attrs", "{ \"a\": NaN}")]);
     assert!(h.migrate().unwrap());
     // zarr 1.x made C of every order but blosc's
@@ -107,7 +107,7 @@ fn a_migrated_store_is_what_it_was() {
 }
 
 #[test]
-fn what_is_removed_or_renamed_is_there_or_not() {
+fn removal_and_renaming_are_atomic_for_the_view() {
     let make = || hierarchy(&[("x/.zarray", ARRAY), ("x/.zattrs", "{}"), ("x/0.partial", "")]).0;
     let stops = at_each_step(
         make,

@@ -9,7 +9,7 @@ fn errno(result: Result<()>) -> i32 {
 }
 
 #[test]
-fn groups_are_made_as_mkdir_makes_directories() {
+fn groups_are_created_like_directories() {
     let (store, h) = hierarchy(&[(".zgroup", GROUP), ("x/.zarray", ARRAY), ("file", "")]);
     let make = |path: &str| h.create_group(&key(path));
     make("g").unwrap();
@@ -33,7 +33,7 @@ fn groups_are_made_as_mkdir_makes_directories() {
 }
 
 #[test]
-fn only_what_is_empty_is_removed() {
+fn only_empty_nodes_are_removed() {
     let (store, h) = hierarchy(&[
         ("g/.zgroup", GROUP),
         ("g/.zattrs", "{}"),
@@ -70,7 +70,7 @@ fn only_what_is_empty_is_removed() {
 }
 
 #[test]
-fn what_nobody_sees_goes_with_its_directory() {
+fn hidden_keys_are_removed_with_their_directory() {
     let slash = ARRAY
         .replace("[4]", "[4,4]")
         .replace("[2]", "[2,2]")

@@ -105,7 +105,7 @@ fn chunks_outside_are_deleted_and_those_at_the_border_stay() {
 }
 
 #[test]
-fn what_another_writer_left_outside_is_gone_when_the_array_grows() {
+fn growing_clears_elements_left_outside_by_another_process() {
     let (store, h) = hierarchy(&[("x/.zarray", &document(&[6], &[4], "C", "."))]);
     store_chunks(&array(&h, "x"), u64::MAX);
     // as zarr-python shrinks, interrupted
@@ -115,7 +115,7 @@ fn what_another_writer_left_outside_is_gone_when_the_array_grows() {
 }
 
 #[test]
-fn what_cannot_be_done_changes_nothing() {
+fn a_refused_change_changes_nothing() {
     let (store, h) = hierarchy(&[("x/.zarray", &document(&[6], &[4], "C", "."))]);
     let before = text(&store, "x/.zarray");
     for shape in [&[1, 2][..], &[], &[u64::MAX]] {
@@ -186,7 +186,7 @@ impl Store for Contended {
 }
 
 #[test]
-fn what_another_writer_stores_meanwhile_stays() {
+fn a_chunk_stored_by_another_process_meanwhile_stays() {
     let plain = document(&[4], &[4], "C", ".").replace("{\"id\":\"zlib\"}", "null");
     let store = MemoryStore::default();
     store.insert("x/.zarray", plain);

@@ -266,7 +266,7 @@ fn projections_in_attributes() {
 /// "_FillValue", "missing_value" (CF 2.5.1); xarray takes the array's fill value, if dimensions have names, and writes
 /// floats in base64.
 #[test]
-fn values_that_stand_for_missing_ones() {
+fn missing_values_of_each_type() {
     let nodata = |dtype: &str, fill: &str, attributes: &str| {
         let case = case().array_with("a", dtype, &[1], fill, attributes);
         case.describe("a").nodata
