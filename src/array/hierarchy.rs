@@ -154,7 +154,7 @@ enum DocumentKind {
 /// use zarrfs::zarr::metadata::V1Order;
 ///
 /// let hierarchy = Hierarchy::new(Arc::new(MemoryStore::default()), V1Order::Zarr1, Arc::default());
-/// let key = Key::root().join("temperature");
+/// let key = Key::normalize("temperature")?;
 /// hierarchy.create_group(&key)?;
 /// let document = br#"{"zarr_format": 2, "shape": [365, 180], "chunks": [30, 180], "dtype": "<f4", "order": "C",
 ///     "compressor": {"id": "zlib", "level": 1}, "filters": null, "fill_value": 0}"#;
