@@ -1,4 +1,4 @@
-//! `README.txt`: what the array is, and complete lines for programs that need to be told the shape. They show how to read
+//! `README.txt`: what the array is, and complete lines for programs that cannot find the shape. They show how to read
 //! the whole array and a part from its middle.
 
 use super::Format;

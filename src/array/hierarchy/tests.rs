@@ -3,7 +3,8 @@
 use super::*;
 use crate::error::Kind;
 use crate::store::{FaultyStore, MemoryStore, Operation, PlannedFault, Version};
-use crate::util::json::Value;
+use crate::util::json::{self, Value};
+use crate::zarr::metadata::{GROUP_DOCUMENT, MAX_DOCUMENT};
 
 mod contended;
 mod documents;

@@ -100,7 +100,7 @@ mod tests {
         let (x, y) = (Some("x"), Some("y"));
         assert_eq!(names(&[&[(y, 3), (x, 4)], &[(x, 4)], &[(y, 3), (y, 3)]], &["x"]), ["y x", "x", "y y"]);
         assert_eq!(names(&[&[(x, 4)], &[(x, 5)], &[(x, 5), (x, 4)]], &[]), ["x", "x_5", "x_5 x"]);
-        // what somebody else is called already
+        // a name that another dimension already has
         assert_eq!(names(&[&[(x, 4)], &[(Some("x_5"), 6)], &[(x, 5)]], &[]), ["x", "x_5", "x_5_2"]);
         assert_eq!(names(&[&[(x, 4)], &[(x, 5)]], &["x_5"]), ["x", "x_5_2"]);
         assert_eq!(names(&[&[(Some("a/b"), 4)], &[(Some("a_b"), 4)]], &[]), ["a_b", "a_b_4"]);
