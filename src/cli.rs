@@ -1,4 +1,5 @@
-//! The command line: one file per verb, arguments in, exit codes out. Types of clap stay here.
+//! The command line: one file per verb, which turns arguments into calls of the library, and results into output and exit
+//! codes. No other module names clap.
 
 mod cat;
 mod check;
@@ -41,7 +42,7 @@ use crate::stats::Stats;
 use crate::store::{DirectoryStore, Key, LockFiles, Store};
 use crate::util::memory;
 use crate::zarr::metadata::V1Order;
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use location::Location;
 use remote::RemoteArgs;
 use std::ffi::OsString;
@@ -54,85 +55,141 @@ use stdio::print;
 
 pub use stdio::Inherited;
 
-/// Shows Zarr stores as plain files.
+/// Show Zarr stores as plain files
+///
+/// A mount is the same hierarchy without the codecs: every array is a directory with its decoded chunks as files, its flat
+/// bytes as one file data.raw, and headers that let other programs open that file. Any program that reads raw binary data
+/// reads a compressed, chunked array, and changes it in place.
+///
+/// A store is a directory, a zip archive (PATH.zip), a URL of a web server (http://, https://), or a bucket (s3://, gs://,
+/// az://, abfs://). The path may continue to a group or array in the store.
 #[derive(Parser)]
-#[command(name = "zarrfs", version, max_term_width = 100, after_help = EXIT_CODES)]
+#[command(name = "zarrfs", version, max_term_width = 100, after_help = EXIT_CODES, disable_help_flag = true)]
 struct Cli {
     #[command(subcommand)]
     verb: Verb,
+    /// Print help; `zarrfs man VERB` has the details
+    #[arg(short, long, global = true, action = ArgAction::HelpShort)]
+    help: Option<bool>,
 }
 
+/// Headings of options in the help.
+const CACHING: &str = "Caching";
+const ACCESS: &str = "Access";
+const REMOTE: &str = "Remote stores";
+const WRITING: &str = "Writing";
+const PROGRAMS: &str = "Other programs";
+const DIAGNOSTICS: &str = "Diagnostics";
+
 const EXIT_CODES: &str = "Exit codes:
-  0  done
+  0  success
   1  an error of the system or of the data; findings of a check
   2  a wrong command line
   3  no such store, or no such array in it
   4  not a Zarr store, or one that this version can't read
-  5  the mountpoint is missing, not a directory, or taken
+  5  the mountpoint is missing, not a directory, or in use
   6  FUSE is not available: no /dev/fuse, or fusermount3 is missing
-  7  a stale mount was left behind at the mountpoint";
+  7  a mount without a daemon was left at the mountpoint";
 
 #[derive(Subcommand)]
 enum Verb {
     /// Mount a store, in the background
+    ///
+    /// The command returns when the mount answers. Writes are stored when a file is closed or synced, and at the latest when
+    /// the mount ends. SIGTERM, SIGINT and SIGHUP unmount; while files are open the mount ends with the last of them, or with
+    /// a second signal.
+    ///
+    /// mount(8) mounts stores with the type fuse.zarrfs, and so does a line in /etc/fstab; each option may stand there
+    /// without its dashes. Options of mount(8) and of systemd are accepted: nofail, _netdev, user, x-systemd.automount and
+    /// others.
     Mount(Box<mount::MountArgs>),
-    /// Unmount, and wait until the daemon is gone
+    /// Unmount, and wait until the daemon has ended
     #[command(visible_alias = "unmount")]
     Umount(umount::UmountArgs),
     /// Show the groups and arrays of a store
+    ///
+    /// Each line has the path, the dtype, the dimensions with their names and lengths, the decoded size and the units, cut to
+    /// the width of the terminal. --wide shows the shape, chunks, order and codecs, and how much is stored.
+    ///
+    /// A map shows the chunk grid: the last dimension from left to right, the last but one downwards, a panel for each index
+    /// of those before. A single dimension continues in the next line. Where the grid is larger than the picture a cell
+    /// stands for several chunks, and the map says for how many.
     Info(info::InfoArgs),
     /// List a group or array as a mount shows it, without FUSE
+    ///
+    /// Names that begin with a dot are listed, too. A directory has a slash after its name. The stored size of an array is
+    /// exact up to 1024 chunks, and an estimate beyond that.
     Ls(ls::LsArgs),
-    /// Look for what is wrong with a store: damaged metadata and chunks, stray keys, leftovers. Nothing is written
+    /// Find damaged metadata and chunks, stray keys and leftovers
+    ///
+    /// Nothing is written. The check covers every group, array and stored chunk: whether documents are valid and .zmetadata
+    /// agrees with them, whether chunks have a possible size or, with --deep, can be decoded, and what else is in the store.
+    ///
+    /// Each finding is one line: its severity, its place, the fault and a remedy. With --json it is an object with level,
+    /// path, kind and message in the list findings. Of one kind in one directory the first twenty are reported, and the
+    /// number of the others; chunks are reported one by one.
     Check(check::CheckArgs),
-    /// Write the flat bytes of an array to standard output, without FUSE
+    /// Print the flat bytes of an array, without FUSE
     Cat(cat::CatArgs),
-    /// Show what lets other programs open an array's flat bytes: headers, without FUSE
+    /// Print a header that lets another program open flat bytes
     Header(header::HeaderArgs),
-    /// Write standard input over the flat bytes of an array, without FUSE
+    /// Overwrite the flat bytes of an array with standard input
     Put(put::PutArgs),
-    /// Make a new array
+    /// Create an array
     Create(Box<create::CreateArgs>),
-    /// Turn a Zarr v1 store into v2, in place
+    /// Convert a Zarr v1 store to v2, in place
     Migrate(migrate::MigrateArgs),
-    /// Write all metadata documents into one, .zmetadata, which is read where a store can't be listed
+    /// Write .zmetadata, which holds all metadata documents
+    ///
+    /// It is read where a store can't be listed, as on a web server.
     Consolidate(consolidate::ConsolidateArgs),
-    /// Show what a mount has done, and the problems it met
+    /// Show the counters and problems of a mount
     Stats(stats::StatsArgs),
-    /// Print what a shell needs to complete the command line
+    /// Print completions of the command line for a shell
     Completions(completions::CompletionsArgs),
-    /// Print a manual page, or write all of them
+    /// Show a manual page, or write all of them
     Man(man::ManArgs),
 }
 
-/// What every verb that reads a store takes.
+/// Options of every verb that reads a store.
 #[derive(Args, Clone)]
 struct StoreArgs {
-    /// How to read Zarr v1 arrays of order F: as zarr 1.x wrote them, or as the spec's text says
-    #[arg(long, value_enum, value_name = "READING", default_value = "zarr1")]
+    /// Read v1 arrays of order F as zarr1 or spec [default: zarr1]
+    ///
+    /// zarr1 reads them as zarr 1.x wrote them, spec as the text of the specification says.
+    #[arg(long, value_enum, value_name = "READING", default_value = "zarr1", help_heading = ACCESS,
+        hide_possible_values = true, hide_default_value = true)]
     v1_order: V1OrderArg,
     #[command(flatten)]
     remote: RemoteArgs,
-    /// List also what writers have not finished: not for the command line, but for verbs that look for it
+    /// Whether keys of unfinished writes are listed. Set by verbs that look for them.
     #[arg(skip)]
     lists_unfinished: bool,
 }
 
-/// What every verb that writes a store takes.
+/// Options of every verb that writes a store.
 #[derive(Args, Clone, Default)]
+#[command(next_help_heading = WRITING)]
 struct WriteArgs {
-    /// Take the lock of each chunk that is stored, as zarr-python's ProcessSynchronizer does with the same directory.
-    /// Locks are named by the keys below STORE: who opens a group and who opens its array don't share them
+    /// Lock chunks as zarr-python's ProcessSynchronizer
+    ///
+    /// Takes the lock of each chunk that is stored, in the directory that a ProcessSynchronizer uses. Locks are named by the
+    /// keys below STORE: a program that opens a group and one that opens its array don't share them.
     #[arg(long, value_name = "DIR")]
     synchronizer: Option<PathBuf>,
-    /// How long to wait for a lock of --synchronizer that another program holds; then storing the chunk fails
+    /// Wait so long for a lock of --synchronizer
+    ///
+    /// If another program holds the lock for longer, storing the chunk fails.
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = duration::parse)]
     lock_timeout: Duration,
-    /// Don't wait for the disk before a chunk takes the place of the old one: faster, but a power loss may leave neither.
-    /// An fsync still waits
+    /// Replace chunks without waiting for the disk
+    ///
+    /// Faster, but after a power loss neither the old chunk nor the new one may be there. An fsync still waits.
     #[arg(long)]
     no_fsync: bool,
-    /// Remove a chunk that comes to hold nothing but the fill value instead of storing it
+    /// Remove chunks that hold only the fill value
+    ///
+    /// A chunk that is written and holds nothing but the fill value is removed instead of stored.
     #[arg(long)]
     drop_empty_chunks: bool,
 }
@@ -152,7 +209,7 @@ impl From<V1OrderArg> for V1Order {
     }
 }
 
-/// How a command failed: its exit code, and one line for a person.
+/// The exit code of a command that failed, and its message. An empty message was printed already.
 struct Failure {
     code: u8,
     message: String,
@@ -192,7 +249,7 @@ fn run(words: &[OsString]) -> Result<(), Failure> {
     let verb = match Cli::try_parse_from(words) {
         Ok(cli) => cli.verb,
         Err(e) if e.use_stderr() => {
-            // where nobody listens the exit code still tells
+            // the exit code remains where standard error can't be written
             let _ = e.print();
             return Err(Failure::new(2, ""));
         }
@@ -216,12 +273,11 @@ fn run(words: &[OsString]) -> Result<(), Failure> {
     }
 }
 
-/// The only place that prints a failure.
+/// Prints the message of a failure.
 fn complain(failure: &Failure) {
-    // a silent failure has been reported by the process that met it
     if !failure.message.is_empty() {
-        // where nobody listens the exit code still tells
-        let _ = writeln!(std::io::stderr(), "zarrfs: {}", lines(&failure.message));
+        // the exit code remains where standard error can't be written
+        let _ = writeln!(std::io::stderr(), "error: {}", lines(&failure.message));
     }
 }
 
@@ -264,7 +320,7 @@ fn hierarchy(
     Ok(hierarchy)
 }
 
-/// True if nothing is there at all, where a store that holds nothing is not there: in a bucket.
+/// Returns whether a remote store has no key at all. An empty directory exists; an empty bucket prefix does not.
 fn is_nowhere(store: &dyn Store) -> bool {
     let is_empty = || store.list(&Key::root()).is_ok_and(|mut names| names.next().is_none());
     store.concurrency() > 1 && store.lists_all() && is_empty()
@@ -283,13 +339,16 @@ impl WriteArgs {
     }
 }
 
-/// What decoding and encoding may take.
+/// Options of every verb that decodes or encodes chunks.
 #[derive(Args)]
+#[command(next_help_heading = CACHING)]
 struct MemoryArgs {
-    /// Memory for decoded chunks: a number with K, M, G or T
+    /// Keep so many bytes of decoded chunks
+    ///
+    /// A number with K, M, G or T.
     #[arg(long, value_name = "SIZE", default_value = "512M", value_parser = size::parse)]
     cache_size: u64,
-    /// Threads that decode and encode [default: one per core]
+    /// Decode with so many threads [default: one per core]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
 }
@@ -300,7 +359,7 @@ impl MemoryArgs {
         Cache::new(usize::try_from(self.cache_size).unwrap_or(usize::MAX), stats).decoding_with(self.threads())
     }
 
-    /// Has everything else be counted beside this cache.
+    /// Sets the bound that the memory of documents and headers counts against.
     fn set_bound(&self) {
         memory::set_cache_bound(usize::try_from(self.cache_size).unwrap_or(usize::MAX));
     }
@@ -310,21 +369,26 @@ impl MemoryArgs {
     }
 }
 
-/// As many threads as somebody asked for, or one per core.
+/// Returns the number of threads asked for, or one per core.
 fn threads(asked: Option<u16>) -> usize {
     asked.map_or_else(|| std::thread::available_parallelism().map_or(2, |n| n.get()), usize::from)
 }
 
-/// Options of the verbs that read flat bytes.
+/// Options of every verb that reads flat bytes.
 #[derive(Args)]
+#[command(next_help_heading = CACHING)]
 struct ReadArgs {
     #[command(flatten)]
     memory: MemoryArgs,
-    /// Where decoded chunks wait whose row doesn't fit into the memory, while an array is read from its beginning to its
-    /// end; not a file system in memory [default: $TMPDIR, or /var/tmp]
+    /// Spill to this directory [default: $TMPDIR or /var/tmp]
+    ///
+    /// Decoded chunks wait there while an array is read from its beginning to its end and a row of its chunks doesn't fit
+    /// into --cache-size. It should not be a file system in memory.
     #[arg(long, value_name = "DIR")]
     spill_dir: Option<PathBuf>,
-    /// How much of it they may take in all; 0 to decode them again instead
+    /// Spill at most so much
+    ///
+    /// 0 decodes the chunks again instead.
     #[arg(long, value_name = "SIZE", default_value = "8G", value_parser = size::parse)]
     spill_size: u64,
 }
@@ -338,7 +402,7 @@ impl ReadArgs {
     }
 }
 
-/// The absolute form of a path, or the path itself where there is none.
+/// Returns the absolute form of a path, or the path itself if it can't be resolved.
 fn absolute(path: &Path) -> PathBuf {
     std::fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf())
 }

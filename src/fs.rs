@@ -6,7 +6,7 @@ use crate::cache::{Cache, Prefetcher, SpillOptions};
 use crate::error::{Error, Kind, Result};
 use crate::fs::tree::{Attributes, Audience, Node, Tree};
 use crate::stats::Stats;
-use crate::store::{Key, SubtreeLocks};
+use crate::store::{Key, SubtreeLocks, escaped};
 use crate::util::pool::{Pool, PoolGrowth};
 use crate::zarr::grid::ChunkId;
 use std::collections::{HashMap, HashSet};
@@ -399,6 +399,21 @@ impl Fs {
     pub fn fsync(&self, handle: u64) -> Result<()> {
         self.files.get(handle)?.fsync(self)?;
         self.tree.hierarchy().store().sync()
+    }
+
+    /// Returns the bytes that all requests have decoded so far.
+    pub fn bytes_decoded(&self) -> u64 {
+        self.stats.bytes_decoded.get()
+    }
+
+    /// Returns the path of a name in the directory `inode`, or of the inode itself if `name` is empty, for the log.
+    pub fn shown_path(&self, inode: u64, name: &str) -> String {
+        match self.tree.node(inode) {
+            Ok(node) if name.is_empty() => node.path().to_string(),
+            Ok(node) => node.path().join(name).to_string(),
+            Err(_) if name.is_empty() => format!("inode {inode}"),
+            Err(_) => format!("inode {inode}/{}", escaped(name)),
+        }
     }
 
     /// Records a problem that a request ran into.

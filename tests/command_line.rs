@@ -101,7 +101,7 @@ fn failures_are_the_same_in_the_foreground_and_in_the_background() {
         (&[&here, &here], 4, "not a Zarr store"),
         (&[&sample(), "/nonexistent/mnt"], 5, "mkdir -p"),
         (&[&sample(), file.to_str().unwrap()], 5, "is not a directory"),
-        (&[&sample(), inside.path().to_str().unwrap()], 5, "lies inside the store"),
+        (&[&sample(), inside.path().to_str().unwrap()], 5, "inside the store"),
         (&["-o", "bogus", &sample(), &here], 2, "unknown option"),
         (&["-o", "uid=x", &sample(), &here], 2, "uid=x"),
     ];
@@ -321,9 +321,12 @@ fn a_store_can_be_mounted_on_itself() {
 
 #[test]
 fn info_lists_groups_and_arrays() {
-    let tree = String::from_utf8(zarrfs(&["info", &sample()]).stdout).unwrap();
-    let line = tree.lines().find(|l| l.trim_start().starts_with("sea_surface_temperature")).unwrap();
-    assert!(line.contains("array") && line.contains("10/18 chunks") && line.contains("zlib"), "{line}");
+    let short = String::from_utf8(zarrfs(&["info", &sample()]).stdout).unwrap();
+    let line = |tree: &str| tree.lines().find(|l| l.trim_start().starts_with("sea_surface")).unwrap().to_string();
+    assert!(line(&short).contains("array  <f4  (time 4, lat 37, lon 53)"), "{short}");
+    assert!(short.lines().all(|line| line.chars().count() <= 80), "{short}");
+    let wide = String::from_utf8(zarrfs(&["info", "--wide", &sample()]).stdout).unwrap();
+    assert!(line(&wide).contains("10/18 chunks") && line(&wide).contains("zlib"), "{wide}");
     let list: serde_json::Value = serde_json::from_slice(&zarrfs(&["info", "--json", &sample()]).stdout).unwrap();
     let find = |path: &str| list.as_array().unwrap().iter().find(|a| a["path"] == path).unwrap().clone();
     let array = find("/air_temperature");

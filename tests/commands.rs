@@ -664,6 +664,27 @@ fn every_verb_has_a_well_formed_manual_page() {
 }
 
 #[test]
+fn each_option_is_one_line_of_the_help() {
+    for verb in verbs() {
+        let help = String::from_utf8(zarrfs(&[&verb, "--help"]).stdout).unwrap();
+        let lines = help.lines().take_while(|line| !line.starts_with("Exit"));
+        for line in lines.clone() {
+            assert!(line.chars().count() <= 80, "{verb}: {line}");
+        }
+        // an option that doesn't fit goes on in lines of its own
+        let is_option = |line: &&str| line.starts_with("  -") || line.starts_with("      --");
+        for line in lines.filter(is_option) {
+            assert!(line.trim_start().contains("  "), "{verb}: {line} has no text");
+        }
+        assert_eq!(help, String::from_utf8(zarrfs(&[&verb, "-h"]).stdout).unwrap());
+    }
+    let help = String::from_utf8(zarrfs(&["mount", "--help"]).stdout).unwrap();
+    for heading in ["Caching", "Access", "Remote stores", "Writing", "Other programs", "Diagnostics"] {
+        assert_eq!(help.lines().filter(|line| *line == format!("{heading}:")).count(), 1, "{help}");
+    }
+}
+
+#[test]
 fn shells_accept_their_completions() {
     for shell in ["bash", "zsh", "fish"] {
         let output = zarrfs(&["completions", shell]);

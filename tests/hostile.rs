@@ -439,7 +439,7 @@ fn check_ending(output: &Output) -> Check {
     let told = String::from_utf8_lossy(&output.stderr);
     match output.status.code() {
         Some(0) if told.is_empty() => Ok(()),
-        Some(1 | 3 | 4) if told.lines().count() == 1 && told.starts_with("zarrfs: ") => Ok(()),
+        Some(1 | 3 | 4) if told.lines().count() == 1 && told.starts_with("error: ") => Ok(()),
         _ => Err(format!("{}, standard error: {told}", output.status)),
     }
 }

@@ -85,13 +85,13 @@ fn input_that_does_not_fit_is_refused() {
     let mut input = tempfile::NamedTempFile::new().unwrap();
     input.write_all(&vec![1; len + 1]).unwrap();
     let output = put(&sample.array(), &[]).stdin(File::open(input.path()).unwrap()).output().unwrap();
-    let told = format!("zarrfs: {name}: {} bytes don't fit, it has {len} from byte 0 on; nothing was written", len + 1);
+    let told = format!("error: {name}: {} bytes don't fit, it has {len} from byte 0 on; nothing was written", len + 1);
     assert_eq!(failure(&output), (1, told));
     assert!(sample.flat() == expected);
     // the size of a pipe is not
     let at = len - 5;
     let output = put_pipe(&sample.array(), &["--offset", &at.to_string()], b"123456");
-    let told = format!("zarrfs: {name}: the input goes on beyond the array's end; its first 5 bytes were written");
+    let told = format!("error: {name}: the input goes on beyond the array's end; its first 5 bytes were written");
     assert_eq!(failure(&output), (1, told));
     expected[at..].copy_from_slice(b"12345");
     assert!(sample.flat() == expected);

@@ -13,16 +13,16 @@ use std::sync::Arc;
 /// Bytes read and written at a time.
 const STEP: u64 = 4 << 20;
 
-/// What `cat` takes.
+/// Arguments of `cat`.
 #[derive(Args)]
 pub struct CatArgs {
-    /// The array: its path in the store, after the store's
+    /// Path of the array, in or after the path of the store
     #[arg(value_name = "STORE/ARRAY")]
     path: Location,
-    /// The first byte to write
+    /// Begin at this byte
     #[arg(long, value_name = "N", default_value = "0", value_parser = size::parse)]
     offset: u64,
-    /// How many bytes to write [default: all that follow]
+    /// Print so many bytes [default: all that follow]
     #[arg(long, value_name = "N", value_parser = size::parse)]
     length: Option<u64>,
     #[command(flatten)]
@@ -33,7 +33,7 @@ pub struct CatArgs {
 
 /// Runs the verb.
 pub fn run(args: &CatArgs) -> Result<(), Failure> {
-    // the one error there may be is told at the end
+    // the verb prints its error
     logger::start(LevelFilter::Off, None)?;
     let stats = Arc::new(Stats::default());
     // an array's directory is a store of one array
@@ -55,7 +55,7 @@ fn copy(fs: &Fs, handle: u64, from: u64, end: u64) -> Result<(), Error> {
         }
         match out.write_all(&bytes) {
             Ok(()) => at += bytes.len() as u64,
-            // `| head` has seen enough
+            // the reader has ended, such as `head`
             Err(e) if e.kind() == ErrorKind::BrokenPipe => return Ok(()),
             Err(e) => return Err(e.into()),
         }

@@ -1,4 +1,4 @@
-//! `zarrfs check`: what is wrong with a store, line by line as it is found, or as one JSON object.
+//! `zarrfs check`: prints the faults of a store, line by line as they are found, or as one JSON object.
 
 use super::progress::{Progress, bar};
 use super::{Failure, Location, StoreArgs, logger, open_store, size, stdio, threads};
@@ -14,29 +14,31 @@ use std::io::{ErrorKind, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// What `check` takes.
+/// Arguments of `check`.
 #[derive(Args)]
 #[command(after_help = "Exits with 1 if there are errors or warnings, or if it was interrupted.")]
 pub struct CheckArgs {
-    /// The store, or a group or array in it
+    /// Path of the store, or of a group or array in it
     store: Location,
-    /// Decode each chunk; else its size alone is looked at
+    /// Decode each chunk, instead of checking its size
     #[arg(long)]
     deep: bool,
-    /// Tell also what is no fault but good to know: plain files, directories without .zgroup, arrays of Zarr v1
+    /// Report also what is no fault
+    ///
+    /// Plain files, directories without .zgroup, arrays of Zarr v1.
     #[arg(long)]
     notes: bool,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
-    /// Threads that decode [default: one per core]
+    /// Decode with so many threads [default: one per core]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
     #[command(flatten)]
     store_args: StoreArgs,
 }
 
-/// What is printed while the store is looked at.
+/// The output of a check, while it runs.
 struct Report<'a> {
     args: &'a CheckArgs,
     progress: Option<Progress>,
@@ -45,22 +47,22 @@ struct Report<'a> {
     notes: u64,
     /// Findings that were printed.
     printed: u64,
-    /// Why nothing can be printed any more.
+    /// The error after which nothing more is printed.
     broken: Option<std::io::Error>,
     stop: &'a AtomicBool,
 }
 
 /// Runs the verb.
 pub fn run(args: &CheckArgs) -> Result<(), Failure> {
-    // everything that is wrong is a finding
+    // every fault is a finding
     logger::start(LevelFilter::Off, None)?;
     let store_args = StoreArgs { lists_unfinished: true, ..args.store_args.clone() };
-    // a chunk of the largest size, encoded and decoded
+    // room for a chunk of the largest size, encoded and decoded
     memory::set_cache_bound(4 << 30);
     let hierarchy = open_store(&args.store, &store_args, Arc::new(Stats::default()))?;
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {
-        // the second one doesn't wait
+        // the second signal ends the process
         signal_hook::flag::register_conditional_shutdown(signal, 1, stop.clone()).map_err(Error::from)?;
         signal_hook::flag::register(signal, stop.clone()).map_err(Error::from)?;
     }
@@ -128,7 +130,7 @@ impl<'a> Report<'a> {
         self.print(&line);
     }
 
-    /// Who reads may have seen enough: then there is no use in going on.
+    /// Prints `text`. Stops the check if the reader has ended.
     fn print(&mut self, text: &str) {
         if self.broken.is_none()
             && let Err(e) = stdio::output().write_all(text.as_bytes())

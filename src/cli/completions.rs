@@ -1,17 +1,17 @@
-//! `zarrfs completions`: what a shell needs to complete the command line.
+//! `zarrfs completions`: prints completions of the command line for a shell.
 
 use super::{Cli, Failure, print};
 use clap::{Args, CommandFactory};
 use clap_complete::Shell;
 
-/// What `completions` takes.
+/// Arguments of `completions`.
 #[derive(Args)]
-#[command(after_help = "Where shells look for them:
+#[command(after_help = "Files that shells read them from:
   bash  ~/.local/share/bash-completion/completions/zarrfs
   zsh   a file _zarrfs in a directory of $fpath
   fish  ~/.config/fish/completions/zarrfs.fish")]
 pub struct CompletionsArgs {
-    /// The shell
+    /// Name of the shell
     shell: Shell,
 }
 

@@ -1,4 +1,4 @@
-//! `zarrfs consolidate`: all metadata documents of a store in its `.zmetadata`.
+//! `zarrfs consolidate`: writes the `.zmetadata` of a store.
 
 use super::remote::ConsolidatedArg;
 use super::{Failure, Location, StoreArgs, logger, open_store, print};
@@ -10,10 +10,10 @@ use clap::Args;
 use log::LevelFilter;
 use std::sync::Arc;
 
-/// What `consolidate` takes.
+/// Arguments of `consolidate`.
 #[derive(Args)]
 pub struct ConsolidateArgs {
-    /// The store
+    /// Path of the store
     store: Location,
     /// Print a JSON object
     #[arg(long)]
@@ -27,7 +27,7 @@ pub fn run(args: &ConsolidateArgs) -> Result<(), Failure> {
     logger::start(LevelFilter::Off, None)?;
     let (shown, stats) = (&args.store, Arc::new(Stats::default()));
     let mut store_args = args.store_args.clone();
-    // it is made of the documents themselves
+    // read the documents themselves
     store_args.remote.consolidated = ConsolidatedArg::Ignore;
     let hierarchy = open_store(&args.store, &store_args, stats.clone())?;
     let names = hierarchy.write_consolidated(&Key::root()).map_err(|e| e.context(shown))?;
@@ -45,6 +45,6 @@ pub fn run(args: &ConsolidateArgs) -> Result<(), Failure> {
     print(report + "\n")?;
     match stats.problems().as_slice() {
         [] => Ok(()),
-        problems => Err(Failure::new(1, format!("{shown}: {}", problems.join("\nzarrfs: ")))),
+        problems => Err(Failure::new(1, format!("{shown}: {}", problems.join("\nerror: ")))),
     }
 }

@@ -1,4 +1,4 @@
-//! `zarrfs create`: a new array, with the store and the groups that it takes. Nothing that is there is changed.
+//! `zarrfs create`: creates an array, with the store and the groups above it. Existing arrays and groups stay as they are.
 
 mod document;
 mod place;
@@ -23,42 +23,49 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use unfinished::{Unfinished, hidden_directory, remove_directory, rename_to_free_name, sync_directory};
 
-/// What `create` takes.
+/// Arguments of `create`.
 #[derive(Args)]
 pub struct CreateArgs {
-    /// The array: its path in the store, after the store's. A store that is missing is made where the first missing
-    /// directory of the path would be
+    /// Path of the array, in or after the path of the store
+    ///
+    /// A missing store is created at the first missing directory of the path.
     #[arg(value_name = "STORE/ARRAY")]
     path: Location,
-    /// Items along each dimension, such as 720,1440; "" for none
+    /// Set the shape (720,1440); "" for no dimension
     #[arg(long, value_name = "N,N...", value_parser = lengths)]
     shape: Lengths,
-    /// Items of a chunk along each dimension
+    /// Set the shape of a chunk
     #[arg(long, value_name = "N,N...", value_parser = lengths)]
     chunks: Lengths,
-    /// What the items are: a NumPy type string such as <f4, or a JSON list of fields
+    /// Set the dtype (<f4), or a JSON list of fields
     #[arg(long, value_name = "DTYPE", value_parser = dtype)]
     dtype: Value,
-    /// The fill value, spelt as in a .zarray: a number, NaN, base64 for bytes, null [default: zeros; null for objects]
+    /// Set the fill value [default: zeros]
+    ///
+    /// Spelled as in a .zarray: a number, NaN, base64 for bytes, null. The default is null for objects.
     #[arg(long, value_name = "VALUE", allow_hyphen_values = true)]
     fill: Option<String>,
-    /// The layout of a chunk
-    #[arg(long, default_value = "C", value_parser = ["C", "F"])]
+    /// Set the layout of a chunk: C or F [default: C]
+    #[arg(long, default_value = "C", value_parser = ["C", "F"], hide_possible_values = true, hide_default_value = true)]
     order: String,
-    /// How chunks are compressed: blosc[:CNAME[:CLEVEL[:SHUFFLE]]], zlib, gzip, bz2 or zstd[:LEVEL], lzma[:PRESET],
-    /// lz4[:ACCELERATION], none, or a JSON object
+    /// Compress chunks with this
+    ///
+    /// blosc[:CNAME[:CLEVEL[:SHUFFLE]]], zlib, gzip, bz2 or zstd[:LEVEL], lzma[:PRESET], lz4[:ACCELERATION], none, or a JSON
+    /// object.
     #[arg(long, value_name = "CODEC", default_value = "blosc", value_parser = compressor::parse)]
     compressor: Compressor,
-    /// Filters before the compressor: a JSON list of objects
+    /// Filter chunks first: a JSON list of objects
     #[arg(long, value_name = "JSON", value_parser = filters)]
     filters: Option<Value>,
-    /// What stands between the indices in the key of a chunk
-    #[arg(long, default_value = ".", value_parser = [".", "/"])]
+    /// Separate indices in keys by . or / [default: .]
+    #[arg(long, default_value = ".", value_parser = [".", "/"], hide_possible_values = true, hide_default_value = true)]
     separator: String,
-    /// Attributes: a JSON object
+    /// Set the attributes: a JSON object
     #[arg(long, value_name = "JSON", value_parser = attributes)]
     attrs: Option<Value>,
-    /// Flat bytes to fill it with, C order: a file, or - for standard input. There must be just as many as it takes
+    /// Fill it with flat bytes from a file, or -
+    ///
+    /// In C order, and exactly as many as the array has; - is standard input.
     #[arg(long, value_name = "FILE")]
     from_raw: Option<PathBuf>,
     #[command(flatten)]

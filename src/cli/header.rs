@@ -1,4 +1,4 @@
-//! `zarrfs header`: what lets another program open an array's flat bytes, without FUSE.
+//! `zarrfs header`: prints a header that lets another program open an array's flat bytes, without FUSE.
 
 use super::headers::NETCDF;
 use super::{Failure, Location, MemoryArgs, StoreArgs, location, logger, open_store, print};
@@ -16,17 +16,18 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use log::LevelFilter;
 use std::sync::Arc;
 
-/// What `header` takes.
+/// Arguments of `header`.
 #[derive(Args)]
 pub struct HeaderArgs {
-    /// The array: its path in the store, after the store's; for nc, the group
+    /// Path of the array, or for nc of the group
     #[arg(value_name = "STORE/ARRAY")]
     path: Location,
-    /// Which header; of npy, nii, tif and nc the bytes that stand before the values [default: list those that the array
-    /// can have, and the names of their files in a mount]
-    #[arg(long, value_name = "FORMAT", value_parser = formats())]
+    /// Print this header [default: list those that fit]
+    ///
+    /// Of npy, nii, tif and nc it prints the bytes before the values. The list has the names of the files in a mount.
+    #[arg(long, value_name = "FORMAT", value_parser = formats(), hide_possible_values = true)]
     format: Option<Asked>,
-    /// Print the list as JSON: an object for each
+    /// Print the list as JSON
     #[arg(long, conflicts_with = "format")]
     json: bool,
     #[command(flatten)]

@@ -1,5 +1,6 @@
 //! `--headers` and `--containers`: which files for other programs a mount shows.
 
+use super::PROGRAMS;
 use crate::export::Format;
 use crate::fs::tree::Headers;
 use clap::Args;
@@ -7,13 +8,18 @@ use clap::Args;
 /// The word for a group's netCDF file.
 pub const NETCDF: &str = "nc";
 
-/// Options of `mount`.
+/// Options of `mount` and `ls`.
 #[derive(Args)]
+#[command(next_help_heading = PROGRAMS)]
 pub struct HeadersArgs {
-    /// Headers shown beside data.raw: all, none, or some of npy, envi, vrt, nrrd, mhd, xdmf, ctl, readme
+    /// Show these headers
+    ///
+    /// all, none, or some of npy, envi, vrt, nrrd, mhd, xdmf, ctl, readme, which stand beside data.raw.
     #[arg(long = "headers", value_name = "LIST", default_value = "all", value_parser = parse_headers)]
     formats: List,
-    /// Files that hold the same bytes in other programs' formats: none, all, or some of nii, tif, nc
+    /// Show these containers
+    ///
+    /// none, all, or some of nii, tif, nc: files that hold the same bytes in other programs' formats.
     #[arg(long, value_name = "LIST", default_value = "none", value_parser = parse_containers)]
     containers: List,
 }

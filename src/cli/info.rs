@@ -1,8 +1,8 @@
-//! `zarrfs info`: the groups and arrays of a store, with what they hold and what they take.
+//! `zarrfs info`: lists the groups and arrays of a store, with their dimensions and sizes.
 
-use super::map::{ChunkMap, Room, Style, legend};
+use super::map::{ChunkMap, MapArea, Style, legend};
 use super::{Failure, Location, StoreArgs, logger, open_store, print, size, threads};
-use crate::array::hierarchy::StoredNode;
+use crate::array::hierarchy::{Hierarchy, StoredNode};
 use crate::array::{Array, ArrayEntry};
 use crate::check::{CheckOptions, examine_all};
 use crate::error::{Error, Result, one_line};
@@ -17,93 +17,130 @@ use rustix::termios::tcgetwinsize;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-/// What `info` takes.
+/// Lines and panels of the map of a single array, and of one among others.
+const FULL: (u64, u64) = (24, 16);
+const SMALL: (u64, u64) = (8, 4);
+
+/// Characters of a line if standard output is no terminal.
+const WIDTH: usize = 80;
+
+/// Maximum number of characters of a path, which keep the columns after it aligned, and the same with --wide.
+const PATH_COLUMN: [usize; 2] = [30, 40];
+
+/// Arguments of `info`.
 #[derive(Args)]
 pub struct InfoArgs {
-    /// The store, or a group or array in it
+    /// Path of the store, or of a group or array in it
     store: Location,
-    /// Print JSON: a list with an object for each group and array
+    /// Show chunks, order, codecs and stored sizes
+    ///
+    /// Lines are not cut to the width of the terminal.
+    #[arg(long)]
+    wide: bool,
+    /// Print a JSON list with an object for each of them
     #[arg(long)]
     json: bool,
-    /// Draw the chunk grid of each array: which chunks are stored, how large, and which have a size they can't have
+    /// Draw the chunk grid of each array
+    ///
+    /// Shows which chunks are stored, how large they are, and which have an impossible size.
     #[arg(long)]
     map: bool,
-    /// Decode each chunk for the map, to tell which fail
+    /// Decode each chunk, to draw which fail
     #[arg(long, requires = "map")]
     deep: bool,
-    /// Draw the map in plain ASCII, as where the locale is not UTF-8
+    /// Draw in ASCII, as in a locale without UTF-8
     #[arg(long, requires = "map")]
     ascii: bool,
     #[command(flatten)]
     reading: StoreArgs,
 }
 
-/// One line of the listing.
+/// A group or array of the listing.
 struct Row {
     key: Key,
-    what: What,
+    content: RowContent,
 }
 
-enum What {
+enum RowContent {
     Group,
-    /// An array, and what the store holds of it or why that can't be told.
-    Array(Arc<Array>, Result<Stored>, Option<Box<ChunkMap>>),
+    Array(ArrayRow),
     Unreadable(Error),
 }
 
-/// Chunks of an array that are in the store, and their bytes there; None where the store can't list them.
+/// An array and what the listing shows of it.
+struct ArrayRow {
+    array: Arc<Array>,
+    dimension_names: Vec<String>,
+    units: Option<String>,
+    /// Why the array can't be read.
+    unreadable: Option<Error>,
+    stored: Result<StoredChunks>,
+    map: Option<ChunkMap>,
+}
+
+/// Number and bytes of the stored chunks of an array; `None` if the store can't list them or they were not counted.
 #[derive(Default)]
-struct Stored {
+struct StoredChunks {
     chunks: Option<u64>,
     bytes: Option<u64>,
 }
 
 /// Runs the verb.
 pub fn run(args: &InfoArgs) -> std::result::Result<(), Failure> {
-    // what is wrong stands in the listing
+    // the listing has the errors
     logger::start(LevelFilter::Off, None)?;
     // as `check` does
     memory::set_cache_bound(4 << 30);
     let hierarchy = open_store(&args.store, &args.reading, Arc::new(Stats::default()))?;
     let mut rows = Vec::new();
-    hierarchy.visit_below(&Key::root(), &mut |key, place| {
-        let what = match place {
-            StoredNode::Array(array) if args.map => {
-                // the only one has the whole screen
-                let room = room(if key.is_root() { FULL } else { SMALL });
-                let mut map = Box::new(ChunkMap::new(array.grid(), array.metadata().has_objects(), room));
-                let stored = mapped(array, args.deep, &mut map);
-                What::Array(array.clone(), stored, Some(map))
-            }
-            StoredNode::Array(array) => What::Array(array.clone(), stored(array), None),
-            StoredNode::Damaged(e) => What::Unreadable(e.clone()),
-            _ => What::Group,
+    hierarchy.visit_below(&Key::root(), &mut |key, node| {
+        let content = match node {
+            StoredNode::Array(array) => RowContent::Array(array_row(&hierarchy, key, array, args)),
+            StoredNode::Damaged(e) => RowContent::Unreadable(e.clone()),
+            _ => RowContent::Group,
         };
-        rows.push(Row { key: key.clone(), what });
+        rows.push(Row { key: key.clone(), content });
     });
     let style = Style { ascii: args.ascii || !is_utf8(), deep: args.deep };
     let text = match (args.json, args.map) {
         (true, _) => as_json(&rows),
-        (false, true) => as_tree(&rows, style) + &legend(style),
-        (false, false) => as_tree(&rows, style),
+        (false, true) => as_tree(&rows, args.wide, style) + &legend(style),
+        (false, false) => as_tree(&rows, args.wide, style),
     };
     print(text)
 }
 
-/// Lines and panels of the map of a single array, and of one among others.
-const FULL: (u64, u64) = (24, 16);
-const SMALL: (u64, u64) = (8, 4);
-
-/// Characters of a line where that can't be told.
-const WIDTH: usize = 80;
-
-fn room((lines, panels): (u64, u64)) -> Room {
-    let terminal = tcgetwinsize(rustix::stdio::stdout()).ok().map(|size| usize::from(size.ws_col));
-    let width = terminal.filter(|width| *width >= 20).unwrap_or(WIDTH);
-    Room { width, lines, panels }
+fn array_row(hierarchy: &Hierarchy, key: &Key, array: &Arc<Array>, args: &InfoArgs) -> ArrayRow {
+    // a single array has the whole screen
+    let (lines, panels) = if key.is_root() { FULL } else { SMALL };
+    let area = MapArea { width: width(), lines, panels };
+    let mut map = args.map.then(|| ChunkMap::new(array.grid(), array.metadata().has_objects(), area));
+    let stored = match &mut map {
+        Some(map) => mapped(array, args.deep, map),
+        None if args.wide || args.json => stored(array),
+        None => Ok(StoredChunks::default()),
+    };
+    let attributes = hierarchy.attributes(key).unwrap_or_default();
+    let text = |value: &Value| json::text(value).unwrap_or_default().to_string();
+    // xarray's convention
+    let names = attributes.get("_ARRAY_DIMENSIONS").and_then(Value::as_array);
+    ArrayRow {
+        array: array.clone(),
+        dimension_names: names.into_iter().flatten().map(text).collect(),
+        units: attributes.get("units").map(text).filter(|units| !units.is_empty()),
+        unreadable: array.readable().err(),
+        stored,
+        map,
+    }
 }
 
-/// True if the locale's characters are UTF-8.
+/// Returns the width of the terminal in characters.
+fn width() -> usize {
+    let terminal = tcgetwinsize(rustix::stdio::stdout()).ok().map(|size| usize::from(size.ws_col));
+    terminal.filter(|width| *width >= 20).unwrap_or(WIDTH)
+}
+
+/// Returns whether the locale's characters are UTF-8.
 fn is_utf8() -> bool {
     let variables = ["LC_ALL", "LC_CTYPE", "LANG"];
     let locale = variables.iter().filter_map(std::env::var_os).find(|value| !value.is_empty());
@@ -112,15 +149,16 @@ fn is_utf8() -> bool {
 }
 
 /// Adds the stored chunks of an array to its map.
-fn mapped(array: &Arc<Array>, deep: bool, map: &mut ChunkMap) -> Result<Stored> {
-    let how = CheckOptions { deep, threads: threads(None), stop: &AtomicBool::new(false) };
-    examine_all(array, how, &mut |examined| map.add(&examined))?;
-    Ok(Stored { chunks: Some(map.stored()), bytes: Some(map.bytes()) })
+fn mapped(array: &Arc<Array>, deep: bool, map: &mut ChunkMap) -> Result<StoredChunks> {
+    let options = CheckOptions { deep, threads: threads(None), stop: &AtomicBool::new(false) };
+    examine_all(array, options, &mut |examined| map.add(&examined))?;
+    Ok(StoredChunks { chunks: Some(map.stored()), bytes: Some(map.bytes()) })
 }
 
-fn stored(array: &Arc<Array>) -> Result<Stored> {
+/// Counts the stored chunks of an array.
+fn stored(array: &Arc<Array>) -> Result<StoredChunks> {
     if !array.lists_all() {
-        return Ok(Stored::default());
+        return Ok(StoredChunks::default());
     }
     let (mut chunks, mut bytes) = (0, 0);
     for entry in array.entries()? {
@@ -133,20 +171,20 @@ fn stored(array: &Arc<Array>) -> Result<Stored> {
             ArrayEntry::Value(_) => {}
         }
     }
-    Ok(Stored { chunks: Some(chunks), bytes: Some(bytes) })
+    Ok(StoredChunks { chunks: Some(chunks), bytes: Some(bytes) })
 }
 
 fn as_json(rows: &[Row]) -> String {
     let object = |row: &Row| {
         let mut object = Map::new();
         object.insert("path".into(), format!("/{}", row.key.as_str()).into());
-        match &row.what {
-            What::Group => object.extend([("kind".into(), "group".into())]),
-            What::Array(array, stored, map) => {
-                array_json(array, stored, &mut object);
-                object.extend(map.as_ref().map(|map| ("map".to_string(), map.to_json())));
+        match &row.content {
+            RowContent::Group => object.extend([("kind".into(), "group".into())]),
+            RowContent::Array(row) => {
+                array_json(&row.array, &row.stored, &mut object);
+                object.extend(row.map.as_ref().map(|map| ("map".to_string(), map.to_json())));
             }
-            What::Unreadable(e) => {
+            RowContent::Unreadable(e) => {
                 object.extend([("kind".into(), "unreadable".into()), ("error".into(), e.to_string().into())]);
             }
         }
@@ -155,7 +193,7 @@ fn as_json(rows: &[Row]) -> String {
     format!("[\n{}\n]\n", rows.iter().map(object).collect::<Vec<_>>().join(",\n"))
 }
 
-fn array_json(array: &Arc<Array>, stored: &Result<Stored>, row: &mut Map<String, Value>) {
+fn array_json(array: &Arc<Array>, stored: &Result<StoredChunks>, row: &mut Map<String, Value>) {
     let meta = array.metadata();
     let known = stored.as_ref().ok();
     let mut add = |name: &str, value: Value| row.insert(name.to_string(), value);
@@ -174,30 +212,46 @@ fn array_json(array: &Arc<Array>, stored: &Result<Stored>, row: &mut Map<String,
     }
 }
 
-fn as_tree(rows: &[Row], style: Style) -> String {
+/// Returns one line for each row, and its map. Lines without an error are cut to the terminal's width unless `wide`.
+fn as_tree(rows: &[Row], wide: bool, style: Style) -> String {
     let label = |key: &Key| {
         let depth = key.as_str().matches('/').count() + usize::from(!key.is_root());
         let name = if key.is_root() { "/".to_string() } else { escaped(key.name()) };
         format!("{}{name}", "  ".repeat(depth))
     };
     let labels: Vec<String> = rows.iter().map(|row| label(&row.key)).collect();
-    let width = labels.iter().map(|l| l.chars().count()).max().unwrap_or(0).min(40);
+    let longest = labels.iter().map(|l| l.chars().count()).max().unwrap_or(0);
+    let column = longest.min(PATH_COLUMN[usize::from(wide)]);
     let mut text = String::new();
     for (row, label) in rows.iter().zip(&labels) {
-        let what = match &row.what {
-            What::Group => "group".to_string(),
-            What::Array(array, stored, _) => array_line(array, stored),
-            What::Unreadable(e) => format!("unreadable: {e}"),
+        let (content, error) = match &row.content {
+            RowContent::Group => ("group".to_string(), None),
+            RowContent::Array(row) if wide => (row.wide_line(), row.error()),
+            RowContent::Array(row) => (row.line(), row.error()),
+            RowContent::Unreadable(e) => (format!("unreadable: {e}"), None),
         };
-        text.push_str(&format!("{label:<width$}  {}\n", one_line(what)));
-        if let What::Array(_, _, Some(map)) = &row.what {
+        let is_whole = wide || error.is_some() || matches!(row.content, RowContent::Unreadable(_));
+        let error = error.map_or(String::new(), |e| format!("  unreadable: {e}"));
+        let line = format!("{label:<column$}  {}", one_line(content + &error));
+        text.push_str(&if is_whole { line } else { cut(line, width(), style.ascii) });
+        text.push('\n');
+        if let RowContent::Array(ArrayRow { map: Some(map), .. }) = &row.content {
             text.push_str(&map.draw(style));
         }
     }
     text
 }
 
-/// The codecs with their parameters, in the order of writing: `delta(dtype=<i4), zlib(level=1)`.
+/// Returns a line of at most `width` characters, with dots at the end of one that was cut.
+fn cut(line: String, width: usize, ascii: bool) -> String {
+    if line.chars().count() <= width {
+        return line;
+    }
+    let dots = if ascii { "..." } else { "…" };
+    line.chars().take(width - dots.chars().count()).collect::<String>() + dots
+}
+
+/// Returns the codecs with their parameters, in the order of encoding: `delta(dtype=<i4), zlib(level=1)`.
 fn codecs(meta: &ArrayMetadata) -> String {
     let show = |config: &CodecConfig| {
         let json = config.to_json();
@@ -210,24 +264,46 @@ fn codecs(meta: &ArrayMetadata) -> String {
     if list.is_empty() { "no codec".to_string() } else { list.join(", ") }
 }
 
-fn array_line(array: &Arc<Array>, stored: &Result<Stored>) -> String {
-    let meta = array.metadata();
-    let dims = |dims: &[u64]| format!("({})", dims.iter().map(u64::to_string).collect::<Vec<_>>().join(", "));
-    let dtype = json::text(&meta.dtype_json).map_or_else(|| json::write(&meta.dtype_json), str::to_string);
-    let of = if meta.has_objects() { String::new() } else { format!(" of {}", size::show(array.size())) };
-    let known = stored.as_ref().ok();
-    let bytes = known.and_then(|s| s.bytes).map_or("?".to_string(), size::show);
-    let chunks = known.and_then(|s| s.chunks).map_or("?".to_string(), |n| n.to_string());
-    let mut line = format!(
-        "array   {} {dtype}  chunks {}  order {}  {}  {bytes}{of}  {chunks}/{} chunks",
-        dims(&meta.shape),
-        dims(&meta.chunks),
-        meta.order.as_str(),
-        codecs(meta),
-        array.grid().chunk_count()
-    );
-    if let Some(e) = array.readable().err().as_ref().or(stored.as_ref().err()) {
-        line.push_str(&format!("  unreadable: {e}"));
+impl ArrayRow {
+    /// Returns why the array or its chunks can't be read.
+    fn error(&self) -> Option<&Error> {
+        self.unreadable.as_ref().or(self.stored.as_ref().err())
     }
-    line
+
+    /// Returns the decoded size, or nothing for objects.
+    fn size(&self) -> Option<String> {
+        (!self.array.metadata().has_objects()).then(|| size::show(self.array.size()))
+    }
+
+    /// Returns the dimensions by name and length: `time 62, lat 37`.
+    fn dimensions(&self) -> String {
+        let lengths = self.array.metadata().shape.iter().enumerate();
+        let dimension = |(i, len): (usize, &u64)| match self.dimension_names.get(i).filter(|name| !name.is_empty()) {
+            Some(name) => format!("{name} {len}"),
+            None => len.to_string(),
+        };
+        lengths.map(dimension).collect::<Vec<_>>().join(", ")
+    }
+
+    fn line(&self) -> String {
+        let dtype = &self.array.metadata().dtype_json;
+        let dtype = json::text(dtype).map_or_else(|| json::write(dtype), str::to_string);
+        let more: String = self.size().into_iter().chain(self.units.clone()).map(|text| format!("  {text}")).collect();
+        format!("array  {dtype}  ({}){more}", self.dimensions())
+    }
+
+    fn wide_line(&self) -> String {
+        let meta = self.array.metadata();
+        let chunk_shape = meta.chunks.iter().map(u64::to_string).collect::<Vec<_>>().join(", ");
+        let known = self.stored.as_ref().ok();
+        let bytes = known.and_then(|s| s.bytes).map_or("?".to_string(), size::show);
+        let chunks = known.and_then(|s| s.chunks).map_or("?".to_string(), |n| n.to_string());
+        format!(
+            "{}  chunks ({chunk_shape})  order {}  {}  {bytes} stored  {chunks}/{} chunks",
+            self.line(),
+            meta.order.as_str(),
+            codecs(meta),
+            self.array.grid().chunk_count()
+        )
+    }
 }

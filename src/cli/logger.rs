@@ -1,7 +1,7 @@
 //! The log: lines to standard error, to a file, or to the journal of systemd.
 
-use super::Failure;
 use super::systemd::{self, Journal};
+use super::{DIAGNOSTICS, Failure};
 use crate::error::{Error, one_line};
 use chrono::{DateTime, SecondsFormat, Utc};
 use clap::Args;
@@ -15,15 +15,23 @@ use std::time::SystemTime;
 
 /// Options of the log.
 #[derive(Args)]
+#[command(next_help_heading = DIAGNOSTICS)]
 pub struct LogArgs {
-    /// off, error, warn, info, debug or trace
+    /// Log at this level, from off to debug
+    ///
+    /// off, error, warn, info, debug or trace. debug logs each request: its operation, path, offset and length, its outcome
+    /// and time, and the bytes that were decoded meanwhile.
     #[arg(long, value_name = "LEVEL", default_value = "warn")]
     log_level: LevelFilter,
-    /// Append the log to a file. Without one it goes to standard error, in the background nowhere; what is wrong with
-    /// the data is in .zarrfs/stats, too
+    /// Append the log to a file
+    ///
+    /// Without one the log goes to standard error, and nowhere in the background. Problems of the data are in .zarrfs/stats,
+    /// too.
     #[arg(long, value_name = "FILE")]
     log_file: Option<PathBuf>,
-    /// Send the log to the journal of systemd; it may be one of a namespace, which listens at another SOCKET
+    /// Send the log to the journal of systemd
+    ///
+    /// SOCKET is where the journal of a namespace listens.
     #[arg(long, value_name = "SOCKET", num_args = 0..=1, require_equals = true, conflicts_with = "log_file",
         default_missing_value = systemd::JOURNAL)]
     log_journal: Option<PathBuf>,
@@ -69,14 +77,14 @@ fn text(record: &Record) -> String {
     one_line(record.args().to_string())
 }
 
-/// Opens a file to append the log to it. A log that nobody reads must not stop the mount: a FIFO without a reader is an
-/// error, and lines that a reader doesn't take are lost.
+/// Opens a file to append the log to it. A log without a reader must not stop the mount: a FIFO without a reader is an error,
+/// and lines that a reader doesn't take are lost.
 fn open(path: &Path) -> Result<File, Failure> {
     let opened =
         OpenOptions::new().create(true).append(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path);
     opened.map_err(|e| {
         let why = match e.raw_os_error() {
-            Some(libc::ENXIO) => "a FIFO or socket that nobody reads; name a file".to_string(),
+            Some(libc::ENXIO) => "a FIFO or socket without a reader; name a file".to_string(),
             _ => Error::from(e).to_string(),
         };
         Failure::new(1, format!("log file {}: {why}", path.display()))
@@ -85,7 +93,7 @@ fn open(path: &Path) -> Result<File, Failure> {
 
 fn builder(level: LevelFilter) -> Builder {
     let mut builder = Builder::new();
-    // what the libraries for servers say of requests may hold what gives access
+    // lines of the libraries for servers may contain credentials
     builder.filter_level(level.min(LevelFilter::Warn)).filter_module("zarrfs", level);
     // fuser warns of every operation that a file system leaves out
     builder.filter_module("fuser", level.min(LevelFilter::Error));

@@ -1,4 +1,4 @@
-//! `zarrfs ls`: the names in a group or array as a mount shows them, without FUSE.
+//! `zarrfs ls`: lists the names in a group or array as a mount shows them, without FUSE.
 
 use super::headers::HeadersArgs;
 use super::{Failure, Location, StoreArgs, logger, open_store, stdio, time};
@@ -14,28 +14,28 @@ use log::LevelFilter;
 use std::io::{BufWriter, ErrorKind, Write};
 use std::sync::Arc;
 
-/// Names that are sorted; a directory that has more is printed as it comes.
+/// Maximum number of names that are sorted. A directory with more is printed in the order of the store.
 const SORTED: usize = 1 << 16;
 
-/// Names whose attributes are asked for together.
+/// Number of names whose attributes are requested together.
 const TOGETHER: usize = 1024;
 
-/// Memory for decoded chunks, in bytes: of objects their sizes are not known otherwise.
+/// Memory for decoded chunks, in bytes: the size of a chunk of objects is known once it is decoded.
 const CACHE: usize = 64 << 20;
 
-/// What `ls` takes.
+/// Arguments of `ls`.
 #[derive(Args)]
 pub struct LsArgs {
-    /// The store, or a group or array in it
+    /// Path of the store, or of a group or array in it
     #[arg(value_name = "STORE[/PATH]")]
     path: Location,
-    /// Show of each name its size as a reader finds it, the bytes it takes in the store, and its time (UTC)
+    /// Show the size, the stored size and the time (UTC)
     #[arg(short, long)]
     long: bool,
-    /// List also what is below
+    /// List directories recursively
     #[arg(short = 'R', long)]
     recursive: bool,
-    /// Print JSON: a list with an object for each name, with all that is known of it
+    /// Print a JSON list with an object for each name
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -53,14 +53,14 @@ struct Line {
     known: Option<Known>,
 }
 
-/// What `stat` tells of a name.
+/// The attributes of a name.
 struct Known {
     size: u64,
     stored: u64,
     modified: String,
 }
 
-/// What is printed, and how.
+/// The output, while it is printed.
 struct Output<'a> {
     args: &'a LsArgs,
     out: BufWriter<stdio::Output>,
@@ -81,11 +81,11 @@ pub fn run(args: &LsArgs) -> std::result::Result<(), Failure> {
     let mut output = Output { args, out: BufWriter::new(stdio::output()), v3: Vec::new(), objects: 0, widths: [1; 2] };
     let done = output.list_all(&tree);
     for key in output.v3.iter().filter(|_| !args.json) {
-        let line = format!("zarrfs: {}: {key}: {V3_PROBLEM}; its files are shown as they are", args.path);
+        let line = format!("warning: {}: {key}: {V3_PROBLEM}; its files are shown as they are", args.path);
         let _ = writeln!(std::io::stderr(), "{}", one_line(line));
     }
     match done.and_then(|failed| output.out.flush().map(|()| failed)) {
-        // `| head` has seen enough
+        // the reader has ended, such as `head`
         Err(e) if e.kind() == ErrorKind::BrokenPipe => Ok(()),
         Err(e) => Err(Error::from(e).into()),
         Ok(Some(e)) => Err(e.context(&args.path).into()),
@@ -94,8 +94,12 @@ pub fn run(args: &LsArgs) -> std::result::Result<(), Failure> {
 }
 
 impl Output<'_> {
-    /// Prints the directory, and those below it where that is asked for. What can't be listed is told at the end, the
-    /// first of it; what can't be printed is told at once.
+    /// Prints the directory, with --recursive also those below it. Returns the first directory that can't be listed, after
+    /// all others are printed.
+    ///
+    /// # Errors
+    ///
+    /// Fails as soon as something can't be printed.
     fn list_all(&mut self, tree: &Tree) -> std::io::Result<Option<Error>> {
         let (mut stack, mut failed, mut first) = (vec![Key::root()], None, true);
         if self.args.json {
@@ -134,7 +138,7 @@ impl Output<'_> {
             let some = names.by_ref().take(most).map_while(|name| name.map_err(|e| failed = Some(e)).ok());
             let mut some: Vec<Name> = some.collect();
             let is_all = some.len() < most;
-            // what is too long to be sorted comes as the store has it
+            // a directory that is too long to be sorted keeps the order of the store
             if is_all && most == SORTED {
                 some.sort_unstable_by(|a, b| a.name.cmp(&b.name));
             }
@@ -155,7 +159,7 @@ impl Output<'_> {
     fn lines(&self, tree: &Tree, key: &Key, names: &[Name]) -> Result<Vec<Line>> {
         let hierarchy = tree.hierarchy();
         let asked = self.args.long || self.args.json;
-        // of a server's directories only where each is asked for anyway
+        // in a remote store only where each directory is requested anyway
         let tells_v3 = asked || hierarchy.store().concurrency() == 1;
         let line = |name: &Name, known| {
             let key = key.join(&name.name);
@@ -167,7 +171,7 @@ impl Output<'_> {
         }
         let level = tree.directory(&Node::Directory(key.clone()))?;
         let listed = tree.listed(&level, names);
-        // a name that is gone by now is left out
+        // a name that was removed meanwhile is left out
         let found = names.iter().zip(listed).filter_map(|(name, listed)| Some((name, listed?)));
         Ok(found.map(|(name, listed)| line(name, known(tree, listed))).collect())
     }
@@ -217,7 +221,7 @@ impl Output<'_> {
     }
 }
 
-/// What is printed of a name; None if it can't be looked at.
+/// Returns the attributes of a name, or `None` if they can't be read.
 fn known(tree: &Tree, listed: ListedNode) -> Option<Known> {
     let (attributes, node) = (listed.attributes, listed.node);
     let stored = match &node {
@@ -226,9 +230,9 @@ fn known(tree: &Tree, listed: ListedNode) -> Option<Known> {
         _ => None,
     };
     let stored = match &node {
-        // told from a bounded number of chunks
+        // an estimate from a bounded number of chunks
         Node::Flat(_) => attributes.blocks * 512,
-        // what the mount makes up takes nothing
+        // files that the mount generates take nothing
         _ => stored.map_or(0, |stat| stat.size),
     };
     let modified = time::utc(attributes.modified);

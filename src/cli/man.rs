@@ -1,7 +1,7 @@
-//! `zarrfs man`: manual pages, made of the help and of what a help has no room for: exit codes, files, environment, examples.
+//! `zarrfs man`: manual pages, generated from the text of the help, with exit codes, files, environment and examples.
 
-use super::man_pages::{ENVIRONMENT, FILES, PAGES};
-use super::{Cli, EXIT_CODES, Failure, print};
+use super::man_pages::{ENVIRONMENT, EXAMPLES, FILES};
+use super::{Cli, EXIT_CODES, Failure, print, stdio};
 use crate::check::FindingKind;
 use crate::error::Error;
 use clap::{Args, Command, CommandFactory};
@@ -9,35 +9,59 @@ use clap_mangen::Man;
 use clap_mangen::roff::{Roff, bold, roman};
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
 
-/// What `man` takes.
+/// Arguments of `man`.
 #[derive(Args)]
-#[command(after_help = "To read one: zarrfs man check | man -l -")]
 pub struct ManArgs {
-    /// The verb that the page is about [default: all of zarrfs]
+    /// Verb of the page [default: the page of zarrfs]
+    ///
+    /// The page is shown by man(1) if standard output is a terminal, and printed as roff otherwise.
     verb: Option<String>,
-    /// Write all pages into this directory, as zarrfs.1 and zarrfs-VERB.1
+    /// Write all pages into this directory
+    ///
+    /// Their names are zarrfs.1 and zarrfs-VERB.1.
     #[arg(long, value_name = "DIR", conflicts_with = "verb")]
     all: Option<PathBuf>,
 }
 
 /// Runs the verb.
 pub fn run(args: &ManArgs) -> Result<(), Failure> {
-    // each page tells what `zarrfs help VERB` would
+    // each page has what `zarrfs help VERB` prints
     let mut command = Cli::command().disable_help_subcommand(true);
     command.build();
     if let Some(directory) = &args.all {
         return write_all(&command, directory).map_err(|e| Error::from(e).context(directory.display()).into());
     }
-    let page = match &args.verb {
-        None => page(&command, ""),
+    let (command, verb) = match &args.verb {
+        None => (&mut command, String::new()),
         Some(verb) => {
-            let found = command.find_subcommand(verb);
-            let found = found.ok_or_else(|| Failure::new(2, format!("{verb:?} is no verb of zarrfs")))?;
-            page(found, found.get_name())
+            let unknown = || Failure::new(2, format!("unknown verb: {verb}; zarrfs --help lists them"));
+            let found = command.find_subcommand_mut(verb).ok_or_else(unknown)?;
+            let name = found.get_name().to_string();
+            (found, name)
         }
     };
-    print(page.map_err(Error::from)?)
+    let page = page(command, &verb).map_err(Error::from)?;
+    if !stdio::is_terminal() {
+        return print(page);
+    }
+    match show(&page) {
+        Ok(()) => Ok(()),
+        // without man(1)
+        Err(_) => print(command.render_long_help().to_string()),
+    }
+}
+
+/// Shows a page by man(1), which calls the user's pager.
+fn show(page: &[u8]) -> std::io::Result<()> {
+    let mut man = std::process::Command::new("man").args(["-l", "-"]).stdin(Stdio::piped()).spawn()?;
+    // man(1) stops reading when its user leaves the pager
+    let _ = man.stdin.take().map(|mut pipe| pipe.write_all(page));
+    match man.wait()?.success() {
+        true => Ok(()),
+        false => Err(std::io::Error::other("man failed")),
+    }
 }
 
 fn write_all(command: &Command, directory: &Path) -> std::io::Result<()> {
@@ -49,23 +73,15 @@ fn write_all(command: &Command, directory: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-/// The page of a verb; of zarrfs itself where `verb` is empty.
+/// Returns the page of a verb, or of zarrfs itself if `verb` is empty.
 fn page(command: &Command, verb: &str) -> std::io::Result<Vec<u8>> {
     let (man, mut out) = (Man::new(command.clone()), Vec::new());
     let title = if verb.is_empty() { "zarrfs".to_string() } else { format!("zarrfs-{verb}") };
-    // no date: it would have to be kept
+    // no date, which would need an update with each release
     writeln!(out, ".TH {title} 1 \"\" \"zarrfs {}\" \"User commands\"", env!("CARGO_PKG_VERSION"))?;
     man.render_name_section(&mut out)?;
     synopsis(command, &title.replace('-', " ")).to_writer(&mut out)?;
     man.render_description_section(&mut out)?;
-    let more = PAGES.iter().find(|page| page.verb == verb);
-    if let Some(page) = more.filter(|page| !page.description.is_empty()) {
-        let mut roff = Roff::new();
-        for paragraph in page.description.split("\n\n") {
-            roff.control("PP", []).text([roman(paragraph)]);
-        }
-        roff.to_writer(&mut out)?;
-    }
     man.render_options_section(&mut out)?;
     if verb.is_empty() {
         man.render_subcommands_section(&mut out)?;
@@ -80,8 +96,8 @@ fn page(command: &Command, verb: &str) -> std::io::Result<Vec<u8>> {
         section("FILES", FILES.iter().copied()).to_writer(&mut out)?;
         section("ENVIRONMENT", ENVIRONMENT.iter().copied()).to_writer(&mut out)?;
     }
-    if let Some(page) = more {
-        section("EXAMPLES", page.examples.iter().copied()).to_writer(&mut out)?;
+    if let Some((_, examples)) = EXAMPLES.iter().find(|(of, _)| *of == verb) {
+        section("EXAMPLES", examples.iter().copied()).to_writer(&mut out)?;
     }
     if !verb.is_empty() {
         Roff::new().control("SH", ["SEE ALSO"]).text([bold("zarrfs"), roman("(1)")]).to_writer(&mut out)?;
@@ -89,7 +105,7 @@ fn page(command: &Command, verb: &str) -> std::io::Result<Vec<u8>> {
     Ok(out)
 }
 
-/// How it is called, as the help says it: each option has its place below.
+/// Returns the usage line of the help: the sections below have each option.
 fn synopsis(command: &Command, called: &str) -> Roff {
     let usage = command.clone().render_usage().to_string();
     let arguments = usage.trim_start_matches("Usage: ").trim_start_matches(called);

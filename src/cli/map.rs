@@ -1,5 +1,5 @@
-//! `zarrfs info --map`: a picture of a chunk grid. Which chunks are stored, how large they are beside the decoded ones,
-//! which fail; where the grid is larger than the picture a cell stands for several chunks. It doesn't look at chunks itself.
+//! `zarrfs info --map`: draws a chunk grid: which chunks are stored, how large they are compared to decoded ones, and which
+//! fail. If the grid is larger than the picture, a cell stands for several chunks. This module must not read chunks.
 
 use super::size;
 use crate::check::Examined;
@@ -7,9 +7,9 @@ use crate::error::Error;
 use crate::util::json::{Map, Value};
 use crate::zarr::grid::Grid;
 
-/// How much room a picture has, in cells.
+/// The size of a picture.
 #[derive(Clone, Copy)]
-pub struct Room {
+pub struct MapArea {
     /// Characters of a line, its label among them.
     pub width: usize,
     /// Lines of a panel.
@@ -21,16 +21,16 @@ pub struct Room {
 /// How a picture is drawn.
 #[derive(Clone, Copy)]
 pub struct Style {
-    /// Nothing but ASCII.
+    /// Whether only ASCII characters are used.
     pub ascii: bool,
-    /// Chunks were decoded: one that fails is known.
+    /// Whether chunks were decoded, so that those that fail are known.
     pub deep: bool,
 }
 
 /// Characters of the label before each line.
 const LABEL: usize = 8;
 
-/// Cells along one direction: so many chunks, so many of them in each cell.
+/// Cells along one direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Axis {
     chunks: u64,
@@ -52,7 +52,7 @@ impl Axis {
     }
 }
 
-/// What is known of the chunks of a cell.
+/// Totals of the chunks of a cell.
 #[derive(Clone, Copy, Default)]
 struct Cell {
     stored: u64,
@@ -77,20 +77,20 @@ pub struct ChunkMap {
     axes: [Axis; 3],
     cells: Vec<Cell>,
     total: Cell,
-    /// Bytes of a decoded chunk; None where they have no fixed size.
+    /// Bytes of a decoded chunk; `None` for objects.
     chunk_size: Option<u64>,
     /// Stored bytes of the largest chunk.
     largest: u64,
-    room: Room,
-    /// Why the first chunk fails.
+    area: MapArea,
+    /// Error of the first chunk that fails.
     fault: Option<Error>,
 }
 
 impl ChunkMap {
     /// An empty picture of a grid, whose decoded chunks have a fixed size unless they are `of_objects`.
-    pub fn new(grid: &Grid, of_objects: bool, room: Room) -> Self {
+    pub fn new(grid: &Grid, of_objects: bool, area: MapArea) -> Self {
         let counts = grid.counts().to_vec();
-        let columns_of_line = room.width.saturating_sub(LABEL).max(1) as u64;
+        let columns_of_line = area.width.saturating_sub(LABEL).max(1) as u64;
         let (rows, columns, leading) = match counts.as_slice() {
             [] => (1, 1, 1),
             [n] => (1, *n, 1),
@@ -99,8 +99,8 @@ impl ChunkMap {
             }
         };
         // a single row is wrapped
-        let most_columns = if counts.len() < 2 { columns_of_line * room.lines } else { columns_of_line };
-        let axes = [Axis::new(leading, room.panels), Axis::new(rows, room.lines), Axis::new(columns, most_columns)];
+        let most_columns = if counts.len() < 2 { columns_of_line * area.lines } else { columns_of_line };
+        let axes = [Axis::new(leading, area.panels), Axis::new(rows, area.lines), Axis::new(columns, most_columns)];
         let cells = match grid.chunk_count() {
             0 => Vec::new(),
             _ => vec![Cell::default(); axes.iter().map(|axis| axis.cells() as usize).product()],
@@ -114,7 +114,7 @@ impl ChunkMap {
             total: Cell::default(),
             chunk_size,
             largest: 0,
-            room,
+            area,
             fault: None,
         }
     }
@@ -145,8 +145,7 @@ impl ChunkMap {
         self.total.bytes
     }
 
-    /// The picture, in lines that fit the room, and what is known of all chunks together. [`legend`] tells what the symbols
-    /// mean.
+    /// Returns the picture in lines that fit the area, and the totals. [`legend`] explains the symbols.
     pub fn draw(&self, style: Style) -> String {
         let mut text = String::new();
         let [panels, rows, columns] = self.axes;
@@ -160,7 +159,7 @@ impl ChunkMap {
             for row in 0..rows.cells() {
                 let cells = (0..columns.cells()).map(|column| self.symbol(panel, row, column, style));
                 let symbols: Vec<char> = cells.collect();
-                let line = self.room.width.saturating_sub(LABEL).max(1);
+                let line = self.area.width.saturating_sub(LABEL).max(1);
                 for (i, symbols) in symbols.chunks(line).enumerate() {
                     let first = match self.counts.len() {
                         0 | 1 => (i * line) as u64 * columns.per_cell,
@@ -251,7 +250,7 @@ impl ChunkMap {
     }
 }
 
-/// What the symbols of a picture mean: one line.
+/// Returns a line that explains the symbols of a picture.
 pub fn legend(style: Style) -> String {
     let symbols = symbols(style.ascii);
     let shades = symbols.shades.iter().map(char::to_string).collect::<Vec<_>>().join(" ");
@@ -259,7 +258,7 @@ pub fn legend(style: Style) -> String {
     format!("{} missing   {shades} stored, by quarters of the decoded size   {FAILS} {fails}\n", symbols.none)
 }
 
-/// A cell of which a chunk fails.
+/// The symbol of a cell with a chunk that fails.
 const FAILS: char = '!';
 
 struct Symbols {
@@ -280,7 +279,7 @@ mod tests {
     use super::*;
     use crate::zarr::grid::ChunkId;
 
-    const ROOM: Room = Room { width: 18, lines: 3, panels: 2 };
+    const ROOM: MapArea = MapArea { width: 18, lines: 3, panels: 2 };
     const STYLE: Style = Style { ascii: true, deep: false };
 
     fn map(shape: &[u64], stored: &[(u64, u64)]) -> ChunkMap {

@@ -1,4 +1,4 @@
-//! `zarrfs migrate`: a Zarr v1 store turned into v2, in place.
+//! `zarrfs migrate`: converts a Zarr v1 store to v2, in place.
 
 use super::{Failure, Location, StoreArgs, logger, open_store, print};
 use crate::stats::Stats;
@@ -7,10 +7,10 @@ use clap::Args;
 use log::LevelFilter;
 use std::sync::Arc;
 
-/// What `migrate` takes.
+/// Arguments of `migrate`.
 #[derive(Args)]
 pub struct MigrateArgs {
-    /// The store
+    /// Path of the store
     store: Location,
     /// Print a JSON object
     #[arg(long)]

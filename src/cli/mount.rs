@@ -1,12 +1,12 @@
-//! `zarrfs mount`: into the background unless told otherwise. The background process is this program started again; it
-//! keeps standard error until the mount answers, so that a failure reads the same as in the foreground.
+//! `zarrfs mount`: mounts a store, in the background unless --foreground is given. The background process is this program
+//! started again; it keeps standard error until the mount answers, so that a failure reads the same as in the foreground.
 
 use super::compressor::{self, Compressor};
 use super::headers::HeadersArgs;
 use super::logger::LogArgs;
 use super::{
-    Failure, Location, ReadArgs, StoreArgs, WriteArgs, duration, idle, mount_options, mountpoint, open_store_to_write,
-    size, stdio, systemd,
+    ACCESS, CACHING, Failure, Location, ReadArgs, StoreArgs, WRITING, WriteArgs, duration, idle, mount_options,
+    mountpoint, open_store_to_write, size, stdio, systemd,
 };
 use crate::error::Error;
 use crate::fs::tree::Tree;
@@ -24,90 +24,111 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Set for the background process: its standard output is a pipe that waits for [`READY`].
+/// The variable set for the background process, whose standard output is a pipe that takes [`READY`].
 const BACKGROUND: &str = "ZARRFS_BACKGROUND";
 const READY: &[u8] = b"ready\n";
 
-/// How often, and how long after another, storing is tried once the mount is gone.
+/// Number of attempts to store dirty chunks once the mount has ended, and the pause between them.
 const STORE_ATTEMPTS: u32 = 5;
 const STORE_PAUSE: Duration = Duration::from_secs(1);
 
-/// What `mount` takes.
+/// Arguments of `mount`.
 #[derive(Args)]
 #[command(args_override_self = true)]
 pub struct MountArgs {
-    /// The store: a directory, a .zip archive, or a URL (http, https, s3, gs, az, abfs); memory: for an empty one
+    /// Directory, .zip archive or URL of the store; memory: for an empty one
+    ///
+    /// URLs begin with http, https, s3, gs, az or abfs.
     store: Location,
-    /// An existing directory, or one that --auto-mountpoint makes
+    /// Existing directory, or one that --auto-mountpoint creates
     mountpoint: Option<PathBuf>,
     /// Stay in the foreground
     #[arg(short, long)]
     foreground: bool,
-    /// Options as in fstab: any of these, without its dashes (ro, cache_size=1G, uid=N); those of mount(8) and of systemd
-    /// that don't concern zarrfs are accepted. What the command line says beside them counts more
+    /// Take options as in fstab (ro,cache_size=1G)
+    ///
+    /// Any long option of this page without its dashes. Options of mount(8) and of systemd that don't concern zarrfs are
+    /// accepted. Options on the command line take precedence.
     #[arg(short, value_name = "OPTIONS")]
     options: Vec<String>,
-    /// Ignore what -o says that nobody knows
+    /// Ignore unknown -o options
     #[arg(short, long)]
     sloppy: bool,
-    /// Give the flat bytes past the kernel's page cache: faster when they are read once, slower when again
-    #[arg(long)]
-    direct_io: bool,
-    /// Have the kernel read chunks that are stored as they are shown, and arrays of one such chunk, from the store's own
-    /// files; takes root, and makes the mount read-only. One that is replaced while it is open can't be opened until it is closed
-    #[arg(long)]
-    passthrough: bool,
-    /// How much the kernel asks for ahead of a forward reader, in requests of up to 1M; only root may set it. Maps that
-    /// are read here and there get as much for every page they touch [default: the kernel's, 128K]
-    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
-    readahead: Option<u64>,
-    /// Let other users use the mount
-    #[arg(long)]
-    allow_other: bool,
-    /// Refuse writing
-    #[arg(long)]
-    read_only: bool,
-    /// Have every write stored, and synced, before it returns; slow
-    #[arg(long)]
-    sync: bool,
-    /// Have the kernel map nothing of the mount as a program
-    #[arg(long)]
-    noexec: bool,
-    /// Owner of everything in the mount [default: who mounts]
-    #[arg(long, value_name = "UID")]
-    uid: Option<u32>,
-    /// Group of everything in the mount [default: who mounts]
-    #[arg(long, value_name = "GID")]
-    gid: Option<u32>,
-    /// Permission bits to take away, in octal
-    #[arg(long, value_name = "OCTAL", value_parser = parse_umask)]
-    umask: Option<u16>,
-    /// Make the mountpoint, and remove it after the unmount if it is empty. Where none is named it is a new directory in
-    /// the working directory, called as the store is without .zarr and .zip; its name is printed
+    /// Create the mountpoint, and remove it afterwards
+    ///
+    /// It is removed after the unmount if it is empty. If none is named, it is a new directory in the working directory,
+    /// named as the store without .zarr and .zip; its name is printed.
     #[arg(long)]
     auto_mountpoint: bool,
-    /// Unmount when no file is open and nothing was asked for so long: 30s, 10m
+    /// Unmount after so long without use (30s, 10m)
+    ///
+    /// A mount with an open file, or with a request in that time, is in use.
     #[arg(long, value_name = "TIME", value_parser = duration::parse)]
     idle_timeout: Option<Duration>,
-    /// Where a mount is left whose daemon is gone, remove that first
+    /// First remove a mount whose daemon has ended
     #[arg(long)]
     replace_stale: bool,
     #[command(flatten)]
-    log: LogArgs,
-    /// Store arrays that are made in the mount without a compressor with this one: blosc:zstd:5, zlib:1, or a JSON object
-    #[arg(long, value_name = "CODEC", value_parser = compressor::parse)]
-    compressor: Option<Compressor>,
-    /// Let truncating data.raw, and writing past its end, change the array's first dimension
-    #[arg(long)]
-    resize: bool,
+    reading: ReadArgs,
+    /// Bypass the kernel's page cache for flat bytes
+    ///
+    /// Faster for bytes that are read once, slower for those that are read again.
+    #[arg(long, help_heading = CACHING)]
+    direct_io: bool,
+    /// Have the kernel read uncompressed chunks itself
+    ///
+    /// The kernel reads chunks that are stored as they are shown, and arrays of one such chunk, from the files of the store.
+    /// Needs root, and makes the mount read-only. A chunk that is replaced while it is open can't be opened again until it is
+    /// closed.
+    #[arg(long, help_heading = CACHING)]
+    passthrough: bool,
+    /// Have the kernel read ahead so much [default: 128K]
+    ///
+    /// Only root may set it. A map that is read at random gets as much for every page that it touches. The default is the
+    /// kernel's own.
+    #[arg(long, value_name = "SIZE", value_parser = size::parse, help_heading = CACHING)]
+    readahead: Option<u64>,
+    /// Refuse writes
+    #[arg(long, help_heading = ACCESS)]
+    read_only: bool,
+    /// Let other users use the mount
+    #[arg(long, help_heading = ACCESS)]
+    allow_other: bool,
+    /// Set the owner of all files [default: the caller]
+    #[arg(long, value_name = "UID", help_heading = ACCESS)]
+    uid: Option<u32>,
+    /// Set the group of all files [default: the caller's]
+    #[arg(long, value_name = "GID", help_heading = ACCESS)]
+    gid: Option<u32>,
+    /// Remove these permission bits, in octal
+    #[arg(long, value_name = "OCTAL", value_parser = parse_umask, help_heading = ACCESS)]
+    umask: Option<u16>,
+    /// Forbid executing files from the mount
+    #[arg(long, help_heading = ACCESS)]
+    noexec: bool,
     #[command(flatten)]
-    headers: HeadersArgs,
+    store_args: StoreArgs,
+    /// Store and sync every write before it returns
+    ///
+    /// This is slow.
+    #[arg(long, help_heading = WRITING)]
+    sync: bool,
+    /// Compress new arrays with this, if with nothing else
+    ///
+    /// Applies to arrays that are created in the mount without a compressor: blosc:zstd:5, zlib:1, or a JSON object.
+    #[arg(long, value_name = "CODEC", value_parser = compressor::parse, help_heading = WRITING)]
+    compressor: Option<Compressor>,
+    /// Let writes past the end of data.raw extend it
+    ///
+    /// Truncating data.raw, and writing past its end, changes the array's first dimension.
+    #[arg(long, help_heading = WRITING)]
+    resize: bool,
     #[command(flatten)]
     writing: WriteArgs,
     #[command(flatten)]
-    reading: ReadArgs,
+    headers: HeadersArgs,
     #[command(flatten)]
-    store_args: StoreArgs,
+    log: LogArgs,
 }
 
 fn parse_umask(text: &str) -> Result<u16, String> {
@@ -115,7 +136,7 @@ fn parse_umask(text: &str) -> Result<u16, String> {
 }
 
 impl MountArgs {
-    /// What `words`, the program and its arguments, ask for, `-o` included.
+    /// Returns the arguments with those of `-o` added. `words` are the program and its arguments.
     fn with_options(self, words: &[OsString]) -> Result<Self, Failure> {
         if self.options.is_empty() {
             return Ok(self);
@@ -134,20 +155,20 @@ pub fn run(args: MountArgs, words: &[OsString]) -> Result<(), Failure> {
     let path = match &args.mountpoint {
         Some(path) => path.clone(),
         None if args.auto_mountpoint => mountpoint::for_store(&args.store)?,
-        None => return Err(Failure::new(2, "no MOUNTPOINT: name a directory, or let --auto-mountpoint make one")),
+        None => return Err(Failure::new(2, "no MOUNTPOINT; name a directory, or use --auto-mountpoint")),
     };
-    let tell = || match &args.mountpoint {
+    let print_path = || match &args.mountpoint {
         Some(_) => Ok(()),
         None => stdio::print(format!("{}\n", path.display())),
     };
     if args.foreground {
         return mount(&args, &path, || {
-            tell()?;
+            print_path()?;
             systemd::notify_ready().map_err(|e| Error::from(e).context("NOTIFY_SOCKET").into())
         });
     }
     match std::env::var_os(BACKGROUND) {
-        None => start_background(words).and_then(|()| tell()),
+        None => start_background(words).and_then(|()| print_path()),
         Some(_) => {
             let _ = rustix::process::setsid();
             mount(&args, &path, leave_terminal)
@@ -176,19 +197,19 @@ fn start_background(words: &[OsString]) -> Result<(), Failure> {
     }
     let status = child.wait().map_err(failed)?;
     match status.code() {
-        // it has said why on the same standard error
+        // it has printed its error to the same standard error
         Some(code) => Err(Failure::new(u8::try_from(code).unwrap_or(1), "")),
         None => Err(Failure::new(1, format!("the background process was killed ({status})"))),
     }
 }
 
-/// Keeps the background process from holding the caller's files open, and their locks.
+/// Keeps the background process from inheriting the caller's open files and their locks.
 fn close_on_exec() {
     // SAFETY: the call takes numbers alone and sets a flag on descriptors; none is closed here.
     unsafe { libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC) };
 }
 
-/// Mounts, says so by `ready`, and serves the mount until it is gone.
+/// Mounts, calls `ready`, and serves the mount until it ends.
 fn mount(args: &MountArgs, path: &Path, ready: impl FnOnce() -> Result<(), Failure>) -> Result<(), Failure> {
     let resolved = mountpoint::resolved(path);
     args.log.start(&resolved)?;
@@ -201,12 +222,12 @@ fn mount(args: &MountArgs, path: &Path, ready: impl FnOnce() -> Result<(), Failu
     if let Location::Path(store) = &store {
         check_nesting(store, &resolved)?;
     }
-    // removed when the mount is gone
+    // removed when the mount has ended
     let made = if args.auto_mountpoint { Some(mountpoint::make(path)?) } else { None };
     let read_only = args.read_only || args.passthrough || !hierarchy.store().is_writable();
     let cache = Arc::new(args.reading.memory.cache(stats.clone()).dropping_empty(args.writing.drop_empty_chunks));
     memory::register(&cache);
-    // before any thread starts: a signal must find its handler, or the mount would be left behind
+    // before any thread starts: a signal without its handler would leave the mount behind
     let signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(Error::from)?;
     let fs = Arc::new(Fs::new(
         Tree::new(hierarchy, cache.clone()).with_headers(args.headers.shown()),
@@ -239,18 +260,18 @@ fn mount(args: &MountArgs, path: &Path, ready: impl FnOnce() -> Result<(), Failu
     if let Some(bytes) = args.readahead
         && let Err(e) = mountpoint.set_readahead(bytes)
     {
-        log::warn!("--readahead: {e}; the kernel's own stays");
+        log::warn!("--readahead: {e}; using the kernel's default");
     }
     let started = start_serving(&fs, &mountpoint, signals, args.idle_timeout).and_then(|()| ready());
     if started.is_err() {
         let _ = mountpoint.unmount();
     }
     let ended = session.join();
-    // a connection that was aborted leaves its mount behind
+    // an aborted connection leaves its mount behind
     let left = mountpoint.unmount();
     let stored = store_all(&fs);
     match ended.map_err(|_| Failure::new(1, "the session ended by an internal error"))? {
-        // the kernel says so, too, when the last file is closed after the unmount while its release is being taken
+        // also the kernel's answer when the last file is closed after the unmount while a thread takes its release
         Err(e)
             if e.errno() == libc::ECONNABORTED && matches!(left, Ok(Unmounted::NotOnTop)) && !mountpoint.aborted() => {}
         ended => ended?,
@@ -258,7 +279,7 @@ fn mount(args: &MountArgs, path: &Path, ready: impl FnOnce() -> Result<(), Failu
     started.and(stored)
 }
 
-/// Stores what was written and is not yet stored: room may be made on a disk that is full.
+/// Stores all dirty chunks, with several attempts: a full disk may get free space meanwhile.
 fn store_all(fs: &Fs) -> Result<(), Failure> {
     let mut stored = fs.flush_all();
     for _ in 1..STORE_ATTEMPTS {
@@ -271,7 +292,7 @@ fn store_all(fs: &Fs) -> Result<(), Failure> {
     stored.map_err(|e| e.context("not stored, and lost").into())
 }
 
-/// What is left to do once requests are served.
+/// Handles signals, waits until the mount answers, and starts the timer of `--idle-timeout`.
 fn start_serving(
     fs: &Arc<Fs>,
     mountpoint: &Arc<Mountpoint>,
@@ -279,7 +300,7 @@ fn start_serving(
     idle_timeout: Option<Duration>,
 ) -> Result<(), Failure> {
     handle_signals(signals, fs.clone(), mountpoint.clone())?;
-    // the mount answers before anybody is told that it is there
+    // the mount answers before the caller learns that it is there
     std::fs::metadata(mountpoint.fixed_path()).map_err(|e| {
         Error::from(e).context(format!("{}: mounted, but does not answer", mountpoint.path().display()))
     })?;
@@ -289,11 +310,11 @@ fn start_serving(
     }
 }
 
-/// Every directory that a program of the user holds open takes a descriptor here.
+/// Raises the limit of open files: each directory that a user's program holds open takes a descriptor here.
 fn raise_file_limit() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
-    // without the right to, the limit stays
+    // without the privilege the limit stays
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }
 
@@ -308,10 +329,10 @@ fn serve_options(args: &MountArgs, read_only: bool) -> ServeOptions {
     }
 }
 
-/// A mount below its own store would be listed by the daemon that serves it, which would wait for itself.
+/// Refuses a mountpoint inside the store: the daemon would list its own mount, and wait for itself.
 fn check_nesting(store: &Path, mountpoint: &Path) -> Result<(), Failure> {
     if mountpoint != store && mountpoint.starts_with(store) {
-        let message = format!("mountpoint {}: lies inside the store; choose another", mountpoint.display());
+        let message = format!("mountpoint {}: inside the store; choose another", mountpoint.display());
         return Err(Failure::new(5, message));
     }
     Ok(())
@@ -326,9 +347,9 @@ fn failure(e: MountError) -> Failure {
     }
 }
 
-/// The first signal unmounts, and has everything stored; in use, the mount goes with its last open file. The second ends
-/// requests in flight, and so does the first of a mount that was detached already, since nothing else could end it. The
-/// third ends the process.
+/// Starts the thread that handles signals. The first signal unmounts and stores everything; a mount in use ends with its last
+/// open file. The second signal ends requests in flight, and so does the first of a mount that was detached already, since
+/// nothing else could end it. The third ends the process.
 fn handle_signals(mut signals: Signals, fs: Arc<Fs>, mountpoint: Arc<Mountpoint>) -> Result<(), Failure> {
     let handle = move || {
         let shown = mountpoint.path().display();
@@ -351,7 +372,7 @@ fn handle_signals(mut signals: Signals, fs: Arc<Fs>, mountpoint: Arc<Mountpoint>
                 Ok(Unmounted::InUse) => {
                     waiting = true;
                     let fs = fs.clone();
-                    // another signal must find this thread; what fails is on record and tried again at the end
+                    // this thread must take the next signal; a failure is on record, and storing is tried again at the end
                     let _ = std::thread::Builder::new().name("flush".into()).spawn(move || fs.flush_all());
                     log::warn!("{shown} is in use: it ends when its files are closed, or with another signal");
                 }
@@ -364,7 +385,7 @@ fn handle_signals(mut signals: Signals, fs: Arc<Fs>, mountpoint: Arc<Mountpoint>
     Ok(())
 }
 
-/// Ends the process with `code` once all that was written is stored. Another signal must find the calling thread.
+/// Ends the process with `code` once all dirty chunks are stored. Returns, since the calling thread must take the next signal.
 fn end_when_stored(fs: Arc<Fs>, code: i32) {
     let end = move || std::process::exit(if fs.flush_all().is_ok() { code } else { 1 });
     if std::thread::Builder::new().name("flush".into()).spawn(end).is_err() {
@@ -372,12 +393,12 @@ fn end_when_stored(fs: Arc<Fs>, code: i32) {
     }
 }
 
-/// Tells the parent, and lets go of the terminal and of the working directory.
+/// Tells the parent process that the mount answers, and releases the terminal and the working directory.
 fn leave_terminal() -> Result<(), Failure> {
     let null = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null").map_err(Error::from)?;
     std::env::set_current_dir("/").map_err(Error::from)?;
     let mut out = stdio::output();
-    // a parent that is gone was told to stop
+    // a parent that has ended was asked to stop
     out.write_all(READY).and_then(|()| out.flush()).map_err(Error::from)?;
     rustix::stdio::dup2_stdin(&null).map_err(Error::from)?;
     rustix::stdio::dup2_stderr(&null).map_err(Error::from)?;

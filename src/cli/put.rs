@@ -1,4 +1,4 @@
-//! `zarrfs put`: standard input into the flat bytes of an array, without FUSE. It has stored all of it when it ends well.
+//! `zarrfs put`: writes standard input to the flat bytes of an array, without FUSE. All of it is stored when the verb succeeds.
 
 use super::flat::{self, Flat};
 use super::progress::Progress;
@@ -16,13 +16,15 @@ use std::sync::Arc;
 /// Bytes read and written at a time.
 const STEP: usize = 4 << 20;
 
-/// What `put` takes.
+/// Arguments of `put`.
 #[derive(Args)]
 pub struct PutArgs {
-    /// The array: its path in the store, after the store's
+    /// Path of the array, in or after the path of the store
     #[arg(value_name = "STORE/ARRAY")]
     path: Location,
-    /// The first byte to write; what stands before it and after the input's end stays
+    /// Begin at this byte
+    ///
+    /// The bytes before it, and those after the end of the input, stay.
     #[arg(long, value_name = "N", default_value = "0", value_parser = size::parse)]
     offset: u64,
     #[command(flatten)]
@@ -35,7 +37,7 @@ pub struct PutArgs {
 
 /// Runs the verb.
 pub fn run(args: &PutArgs) -> Result<(), Failure> {
-    // the one error there may be is told at the end
+    // the verb prints its error
     logger::start(LevelFilter::Off, None)?;
     let shown = &args.path;
     let flat = open(&args.path, &args.memory, &args.writing, &args.store_args)?;
@@ -48,7 +50,7 @@ pub fn run(args: &PutArgs) -> Result<(), Failure> {
     }
     let mut progress = Progress::start(known);
     let copied = copy(&flat, from, room, &mut input, &mut progress);
-    // also after a failure: what was taken is stored as far as that can be
+    // also after a failure: the bytes that were written are stored as far as possible
     let stored = flat.fs.fsync(flat.handle);
     progress.end();
     let more = copied.and_then(|copied| stored.map(|()| copied.more));
@@ -71,29 +73,29 @@ pub fn open(
     let stats = Arc::new(Stats::default());
     let hierarchy = open_store_to_write(path, store_args, writing, stats.clone())?;
     let cache = memory.cache(stats.clone()).dropping_empty(writing.drop_empty_chunks);
-    // nothing is read ahead, and so nothing spilled
+    // no prefetching, and so no spill file
     let spill = SpillOptions { directory: std::env::temp_dir(), limit: 0 };
     let threads = memory.threads();
     let options = Options { read_only: false, resize: false, threads, direct_io: false, passthrough: false, spill };
     flat::open(path, hierarchy, cache, stats, options)
 }
 
-/// Bytes of standard input from where it stands, if it is a file.
+/// Returns the bytes that are left of standard input, if it is a file.
 pub fn input_size() -> Option<u64> {
     let mut file = File::from(rustix::stdio::stdin().try_clone_to_owned().ok()?);
     let metadata = file.metadata().ok().filter(|metadata| metadata.is_file())?;
     Some(metadata.len().saturating_sub(file.stream_position().ok()?))
 }
 
-/// What came of an input.
+/// The outcome of [`copy`].
 pub struct Copied {
     /// Bytes that were written.
     pub bytes: u64,
-    /// True if there were more, for which there is no room.
+    /// Whether the input has more bytes than fit.
     pub more: bool,
 }
 
-/// Writes `input` to the flat bytes at `from`, no more than `room`.
+/// Writes at most `room` bytes of `input` to the flat bytes, beginning at `from`.
 pub fn copy(flat: &Flat, from: u64, room: u64, input: &mut dyn Read, progress: &mut Progress) -> Result<Copied, Error> {
     let (mut done, mut buffer) = (0, vec![0; STEP]);
     loop {

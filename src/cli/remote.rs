@@ -1,6 +1,6 @@
-//! The options of stores on servers. It knows nothing of how they are reached.
+//! Options of remote stores. This module must not know how they are reached.
 
-use super::{duration, size};
+use super::{REMOTE, duration, size};
 use crate::array::hierarchy::UseConsolidated;
 use crate::error::{Error, Result};
 use crate::store::ObjectOptions;
@@ -10,47 +10,68 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// What every verb that opens a store on a server takes.
+/// Options of every verb that opens a remote store.
 #[derive(Args, Clone)]
-#[command(next_help_heading = "Stores on servers")]
+#[command(next_help_heading = REMOTE)]
 pub struct RemoteArgs {
-    /// Where the server is, if it is none of the provider's: http://127.0.0.1:9000
+    /// Use this server (http://127.0.0.1:9000)
+    ///
+    /// Needed for object storage that is not the provider's own.
     #[arg(long, value_name = "URL")]
     pub endpoint_url: Option<String>,
-    /// The region of a bucket on S3 [default: of the environment or the profile, else the bucket's own]
+    /// Set the S3 region [default: the bucket's]
+    ///
+    /// The default is the region in the environment or the profile, or else the bucket's own.
     #[arg(long, value_name = "REGION")]
     region: Option<String>,
-    /// Ask without credentials, as public buckets allow
+    /// Send no credentials, as public buckets allow
     #[arg(long)]
     anon: bool,
-    /// Send a header with each request, such as "Authorization: Bearer TOKEN", or those in a file, one a line, which
-    /// other users can't see in the list of processes; may be given several times
+    /// Send a header, or those in a file
+    ///
+    /// Such as "Authorization: Bearer TOKEN". A file has one header a line, which other users can't see in the list of
+    /// processes. May be given several times.
     #[arg(long = "header", value_name = "K:V|@FILE", value_parser = header_arg)]
     headers: Vec<HeaderArg>,
-    /// How long one request may take to its last byte, with its repetitions
+    /// Limit the time of a request with its retries
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = duration::parse)]
     timeout: Duration,
-    /// How often a request is sent again that failed on the way or at the server
+    /// Limit the retries of a request
     #[arg(long, value_name = "N", default_value = "5")]
     retries: u32,
-    /// Take the answer 403 (Forbidden) for "no such key", as servers give it that hide what is not there
+    /// Treat status 403 (Forbidden) as "no such key"
+    ///
+    /// Some servers answer 403 for keys that don't exist.
     #[arg(long = "403-is-missing")]
     forbidden_is_missing: bool,
-    /// Keep encoded chunks in this directory, for later mounts, too; several may share it
+    /// Keep encoded chunks in this directory
+    ///
+    /// Later mounts use them, too. Several mounts may share the directory.
     #[arg(long, value_name = "DIR")]
     pub cache_dir: Option<PathBuf>,
-    /// How much they may take there
+    /// Limit the size of --cache-dir
     #[arg(long, value_name = "SIZE", default_value = "10G", value_parser = size::parse)]
     pub cache_dir_size: u64,
-    /// How long metadata is taken for unchanged without asking, but for what is opened; or forever
+    /// Use metadata so long without asking again
+    ///
+    /// A time, or forever. Opening a file always asks.
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = ttl)]
     pub metadata_ttl: Ttl,
-    /// Whether .zmetadata stands for the metadata: auto where the store can't list, always, or never
-    #[arg(long, value_enum, value_name = "WHEN", default_value = "auto")]
+    /// Read .zmetadata: auto, use, ignore [default: auto]
+    ///
+    /// auto reads it where the store can't be listed, use always, ignore never.
+    #[arg(
+        long,
+        value_enum,
+        value_name = "WHEN",
+        default_value = "auto",
+        hide_possible_values = true,
+        hide_default_value = true
+    )]
     pub consolidated: ConsolidatedArg,
 }
 
-/// A time to live; None is for ever.
+/// A time to live; `None` is forever.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ttl(pub Option<Duration>);
 
@@ -79,7 +100,7 @@ fn ttl(text: &str) -> std::result::Result<Ttl, String> {
     }
 }
 
-/// What `--header` is given.
+/// A value of `--header`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum HeaderArg {
     /// A header.
@@ -88,12 +109,12 @@ enum HeaderArg {
     File(PathBuf),
 }
 
-/// Bytes that a file of headers may have.
+/// Maximum size of a file of headers, in bytes.
 const MAX_HEADERS: u64 = 64 << 10;
 
 fn header_arg(text: &str) -> std::result::Result<HeaderArg, String> {
     match text.strip_prefix('@') {
-        Some("") => Err("@ stands before the name of a file".to_string()),
+        Some("") => Err("@ must be followed by the name of a file".to_string()),
         Some(file) => Ok(HeaderArg::File(file.into())),
         None => header(text).map(|(name, value)| HeaderArg::Given(name, value)),
     }
@@ -131,7 +152,11 @@ fn header(text: &str) -> std::result::Result<(String, String), String> {
 }
 
 impl RemoteArgs {
-    /// What the store itself is told. An error where a file of headers can't be read.
+    /// Returns the options of the store.
+    ///
+    /// # Errors
+    ///
+    /// Fails if a file of headers can't be read.
     pub fn options(&self) -> Result<ObjectOptions> {
         let mut headers = Vec::new();
         for header in &self.headers {

@@ -1,4 +1,4 @@
-//! `zarrfs stats`: the counters of a running mount, once or again and again.
+//! `zarrfs stats`: prints the counters of a running mount, once or at intervals.
 
 use super::{Failure, duration, size, stdio};
 use crate::fs::tree::CONTROL;
@@ -12,20 +12,22 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// What `stats` takes.
+/// Arguments of `stats`.
 #[derive(Args)]
 pub struct StatsArgs {
-    /// Where a store is mounted, or a path in the mount
+    /// Mountpoint, or a path in the mount
     mountpoint: PathBuf,
-    /// Print again every so often, with the change per second, until interrupted or unmounted: 500ms, 1s, 2m
+    /// Print again at this interval (500ms, 1s, 2m)
+    ///
+    /// Each time with the change per second, until the command is interrupted or the store unmounted.
     #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
     watch: Option<Duration>,
-    /// Print the mount's JSON document as it is, in one line
+    /// Print a JSON object in one line
     #[arg(long)]
     json: bool,
 }
 
-/// What the mount told at one moment.
+/// The counters at one moment.
 struct Sample {
     at: Instant,
     text: Vec<u8>,
@@ -50,9 +52,7 @@ impl Sample {
 pub fn run(args: &StatsArgs) -> Result<(), Failure> {
     let shown = args.mountpoint.display();
     let failed = |e: &dyn std::fmt::Display, errno: Option<i32>| match errno {
-        Some(libc::ENOTCONN) => {
-            Failure::new(7, format!("{shown}: its daemon is gone; zarrfs umount removes what it left"))
-        }
+        Some(libc::ENOTCONN) => Failure::new(7, format!("{shown}: its daemon has ended; run zarrfs umount {shown}")),
         Some(libc::ENOENT | libc::ENOTDIR) => Failure::new(5, format!("{shown}: no such file or directory")),
         _ => Failure::new(1, format!("{shown}: {e}")),
     };
@@ -65,13 +65,13 @@ pub fn run(args: &StatsArgs) -> Result<(), Failure> {
         Some(pause) => watch(first, &file, pause, args.json),
     };
     match ended {
-        // `| head` has seen enough
+        // the reader has ended, such as `head`
         Err(e) if e.kind() != ErrorKind::BrokenPipe => Err(failed(&e, None)),
         _ => Ok(()),
     }
 }
 
-/// Prints `first` and what follows it, until a signal comes or the mount goes. No file of the mount is held open.
+/// Prints `first` and later samples, until a signal arrives or the mount ends. Holds no file of the mount open.
 fn watch(first: Sample, file: &Path, pause: Duration, as_json: bool) -> std::io::Result<()> {
     let (interrupted, signal) = UnixStream::pair()?;
     for number in [SIGINT, SIGTERM] {
@@ -86,7 +86,7 @@ fn watch(first: Sample, file: &Path, pause: Duration, as_json: bool) -> std::io:
             return Ok(());
         }
         let Ok(next) = Sample::take(file) else { return Ok(()) };
-        // somebody else's mount has come to the same place
+        // another mount took the same path
         if next.values.get("pid") != last.values.get("pid") {
             return Ok(());
         }
@@ -107,7 +107,7 @@ fn print(sample: &Sample, last: Option<&Sample>, as_json: bool) -> std::io::Resu
     out.flush()
 }
 
-/// Lines of a name, a value and, since `last`, the change per second of what has changed.
+/// Returns lines of a name, a value and, for values that changed since `last`, the change per second.
 fn table(sample: &Sample, last: Option<&Sample>) -> String {
     let mut lines: Vec<[String; 3]> = Vec::new();
     for (name, value) in &sample.values {
@@ -126,7 +126,7 @@ fn table(sample: &Sample, last: Option<&Sample>) -> String {
     }
     let width = |i: usize, lines: &mut dyn Iterator<Item = &[String; 3]>| lines.map(|l| l[i].len()).max().unwrap_or(0);
     let names = width(0, &mut lines.iter());
-    // text that is long, and has no third column, makes the second no wider
+    // long text without a third column doesn't widen the second
     let values = width(1, &mut lines.iter().filter(|l| !l[2].is_empty()));
     let line = |[name, value, change]: &[String; 3]| {
         format!("{name:<names$}  {value:<values$}  {change}").trim_end().to_string() + "\n"
@@ -134,12 +134,12 @@ fn table(sample: &Sample, last: Option<&Sample>) -> String {
     lines.iter().map(line).collect()
 }
 
-/// `store_nanoseconds` is shown as `store time`: its value brings its own unit.
+/// Returns the label of a counter. `store_nanoseconds` is shown as `store time`, since its value has a unit.
 fn label(name: &str) -> String {
     name.strip_suffix("_nanoseconds").map_or(name.to_string(), |what| format!("{what}_time")).replace('_', " ")
 }
 
-/// A number in the unit that its name tells. With `signed`, one that grew is marked.
+/// Returns a number in the unit of its counter. With `signed`, a positive number gets a plus sign.
 fn show(name: &str, number: f64, signed: bool) -> String {
     let sign = if number < 0.0 { "-" } else { if signed { "+" } else { "" } };
     let number = number.abs();

@@ -1,9 +1,9 @@
-//! Standard input and output, as every verb uses them.
+//! Standard input and output of every verb.
 //!
-//! Invariant: what can't be written is an error, for every verb and every byte: nobody must take an empty file for a
-//! result. Rust's runtime opens /dev/null in place of a descriptor that the process was started without, where
-//! everything seems to be written; so the program looks before the runtime does, and tells by [`start`]. No other file of
-//! this module names `std::io::stdout` or `stdin`; `tests/layers.rs` checks that.
+//! Invariant: a byte that can't be written is an error, so that no caller takes an empty file for a result. Rust's runtime
+//! opens /dev/null in place of a descriptor that the process was started without, and writes to it succeed. The program
+//! therefore checks the descriptors before the runtime starts, and passes the result to [`start`]. No other file of this
+//! module names `std::io::stdout` or `stdin`; `tests/layers.rs` checks that.
 
 use super::Failure;
 use crate::error::Error;
@@ -21,7 +21,7 @@ pub struct Inherited {
 
 static INHERITED: OnceLock<Inherited> = OnceLock::new();
 
-/// Notes what the process was started with.
+/// Records the descriptors that the process was started with.
 pub fn start(inherited: Inherited) {
     let _ = INHERITED.set(inherited);
 }
@@ -30,7 +30,7 @@ fn inherited() -> Inherited {
     INHERITED.get().copied().unwrap_or_default()
 }
 
-/// Standard output, whose errors say so.
+/// Standard output. Its errors name it.
 pub struct Output(StdoutLock<'static>);
 
 /// Returns standard output, locked.
@@ -63,8 +63,7 @@ pub fn input() -> Result<StdinLock<'static>, Failure> {
     }
 }
 
-/// Returns a verb's success where writing ended as `written` says. A reader that has seen enough (`| head`) is none of
-/// its failures.
+/// Returns the success of a verb whose output ended with `written`. A reader that has ended, such as `head`, is no failure.
 pub fn ended(written: io::Result<()>) -> Result<(), Failure> {
     match written {
         Err(e) if e.kind() != ErrorKind::BrokenPipe => Err(Failure::new(1, e.to_string())),
@@ -72,15 +71,20 @@ pub fn ended(written: io::Result<()>) -> Result<(), Failure> {
     }
 }
 
-/// Prints what a verb has made.
+/// Prints the output of a verb.
 pub fn print(bytes: impl AsRef<[u8]>) -> Result<(), Failure> {
     let mut out = output();
     ended(out.write_all(bytes.as_ref()).and_then(|()| out.flush()))
 }
 
-/// Prints the help or the version that a command line asks for, in colors where a terminal shows them.
+/// Returns whether standard output is a terminal.
+pub fn is_terminal() -> bool {
+    !inherited().output_closed && io::stdout().is_terminal()
+}
+
+/// Prints the help or the version, in color on a terminal.
 pub fn print_help(help: &clap::Error) -> Result<(), Failure> {
-    if !inherited().output_closed && io::stdout().is_terminal() {
+    if is_terminal() {
         return ended(help.print().map_err(in_output));
     }
     print(help.render().to_string())

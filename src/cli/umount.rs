@@ -1,4 +1,4 @@
-//! `zarrfs umount`: unmounts, and waits until the daemon is gone.
+//! `zarrfs umount`: unmounts, and waits until the daemon has ended.
 
 use super::Failure;
 use crate::error::lines;
@@ -13,27 +13,29 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Long enough for a daemon to end; a hung one is not waited for.
+/// Maximum wait for the daemon to end.
 const WAIT: Timespec = Timespec { tv_sec: 30, tv_nsec: 0 };
 
-/// How long the mount may take to name its daemon.
+/// Maximum wait for the mount to report the process of its daemon.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// What `umount` takes.
+/// Arguments of `umount`.
 #[derive(Args)]
 pub struct UmountArgs {
-    /// Where stores are mounted
+    /// Directories where stores are mounted
     #[arg(required = true)]
     mountpoints: Vec<PathBuf>,
-    /// Unmount also while in use: it goes when its last file is closed
+    /// Unmount also while in use; ends with its last open file
     #[arg(short, long)]
     lazy: bool,
-    /// End the mount at once: requests under way fail, and what is not stored yet may be lost
+    /// Unmount immediately; unstored writes may be lost
+    ///
+    /// Requests in flight fail.
     #[arg(short, long)]
     force: bool,
 }
 
-/// Runs the verb: every mountpoint, also after one has failed.
+/// Runs the verb. Unmounts every mountpoint, also after one has failed.
 pub fn run(args: &UmountArgs) -> Result<(), Failure> {
     let manner = match (args.force, args.lazy) {
         (true, _) => Manner::Forced,
@@ -42,18 +44,18 @@ pub fn run(args: &UmountArgs) -> Result<(), Failure> {
     };
     let mut result = Ok(());
     for path in &args.mountpoints {
-        // the others are for mounts that hang, too: they must not touch them
+        // --lazy and --force are also for mounts that hang, and must not touch them
         let daemon = if manner == Manner::Unused { daemon(path) } else { None };
         if daemon.is_some()
             && let Err(e) = store_all(path)
         {
-            let _ = writeln!(std::io::stderr(), "zarrfs: {}: still mounted: {}", path.display(), lines(&e.message));
+            let _ = writeln!(std::io::stderr(), "error: {}: still mounted: {}", path.display(), lines(&e.message));
             result = Err(Failure::new(1, ""));
             continue;
         }
         if let Err(e) = unmount_path(path, manner) {
             if result.is_err() {
-                let _ = writeln!(std::io::stderr(), "zarrfs: {e}");
+                let _ = writeln!(std::io::stderr(), "error: {e}");
             } else {
                 result = Err(Failure::from(e));
             }
@@ -66,8 +68,11 @@ pub fn run(args: &UmountArgs) -> Result<(), Failure> {
     result
 }
 
-/// Has a mount store everything that was written. An error names what could not be stored; a mount that is gone, hangs or
-/// is none of ours is no error here.
+/// Stores everything that was written to a mount.
+///
+/// # Errors
+///
+/// Names the chunks that could not be stored. A mount that has ended, or that is not of zarrfs, is no error.
 fn store_all(mountpoint: &Path) -> Result<(), Failure> {
     match std::fs::read_to_string(mountpoint.join(CONTROL).join(SYNC)) {
         Ok(said) if !said.is_empty() => Err(Failure::new(1, said.trim_end())),
@@ -75,7 +80,7 @@ fn store_all(mountpoint: &Path) -> Result<(), Failure> {
     }
 }
 
-/// The daemon behind a mount, as its control file names it; None where it can't be told, or not soon.
+/// Returns the process of a mount's daemon from its control file, or `None` if that can't be read in time.
 fn daemon(mountpoint: &Path) -> Option<OwnedFd> {
     let file = mountpoint.join(CONTROL).join("stats.json");
     let (answer, wait) = std::sync::mpsc::channel();

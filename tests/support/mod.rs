@@ -37,7 +37,7 @@ pub fn zarrfs(args: &[&str]) -> Output {
 #[track_caller]
 pub fn failure(output: &Output) -> (i32, String) {
     let message = String::from_utf8(output.stderr.clone()).unwrap();
-    assert!(message.starts_with("zarrfs: ") && message.lines().count() == 1, "{message:?}");
+    assert!(message.starts_with("error: ") && message.lines().count() == 1, "{message:?}");
     (output.status.code().unwrap(), message.trim_end().to_string())
 }
 

@@ -1,0 +1,102 @@
+//! What the log says of a request: one line for each at the level `debug`, and the same line at the level `error` for one
+//! that ends in EIO. This module must not know what requests do.
+
+use crate::error::{Error, Kind, Result};
+use crate::fs::Fs;
+use fuser::{Errno, INodeNo};
+use log::Level;
+use std::ffi::OsStr;
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Instant;
+
+/// A request: its operation, and what it is about.
+#[derive(Clone, Debug)]
+pub struct RequestInfo {
+    operation: &'static str,
+    /// The inode number of the file, or of the directory that holds the name.
+    pub inode: u64,
+    /// The name in that directory; empty for a request about the inode itself.
+    pub name: String,
+    /// Offset and length in bytes.
+    range: Option<(u64, usize)>,
+}
+
+impl RequestInfo {
+    /// Describes a request about an inode.
+    pub fn of(operation: &'static str, inode: INodeNo) -> Self {
+        RequestInfo { operation, inode: inode.0, name: String::new(), range: None }
+    }
+
+    /// Describes a request about bytes of an open file.
+    pub fn of_bytes(operation: &'static str, inode: INodeNo, offset: u64, len: usize) -> Self {
+        RequestInfo { range: Some((offset, len)), ..RequestInfo::of(operation, inode) }
+    }
+
+    /// Describes a request about a name in a directory. Returns `None` for a name that is not UTF-8, which no key of a
+    /// store can have.
+    pub fn of_name(operation: &'static str, directory: INodeNo, name: &OsStr) -> Option<Self> {
+        Some(RequestInfo { name: name.to_str()?.to_string(), ..RequestInfo::of(operation, directory) })
+    }
+
+    /// Does the work of the request, and logs it.
+    ///
+    /// # Errors
+    ///
+    /// The errno to answer. A panic is EIO.
+    pub fn run<T>(&self, fs: &Fs, work: impl FnOnce() -> Result<T>) -> std::result::Result<T, Errno> {
+        self.run_some(fs, || work().map(Some)).map(|value| value.expect("the work returns a value"))
+    }
+
+    /// Like [`RequestInfo::run`], but logs nothing if the work returns `None`: another thread goes on with the request.
+    pub fn run_some<T>(
+        &self,
+        fs: &Fs,
+        work: impl FnOnce() -> Result<Option<T>>,
+    ) -> std::result::Result<Option<T>, Errno> {
+        let before = log::log_enabled!(Level::Debug).then(|| (Instant::now(), fs.bytes_decoded()));
+        let result = catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
+            let text = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
+            Err(Error::damaged(format!("{}: internal error: {}", self.shown(fs), text.unwrap_or("panic"))))
+        });
+        match (&result, before) {
+            (Err(e), None) if e.errno() == libc::EIO => log::error!("{}: EIO: {e}", self.shown(fs)),
+            (Ok(None), _) | (_, None) => {}
+            (_, Some((start, decoded))) => {
+                let level =
+                    if result.as_ref().is_err_and(|e| e.errno() == libc::EIO) { Level::Error } else { Level::Debug };
+                let outcome = Outcome(result.as_ref().err());
+                // other requests may have decoded some of these bytes
+                let decoded = fs.bytes_decoded() - decoded;
+                log::log!(level, "{}: {outcome}, {:?}, {decoded} bytes decoded", self.shown(fs), start.elapsed());
+            }
+        }
+        result.map_err(|e| {
+            if e.kind() == Kind::Damaged {
+                fs.problem(e.to_string());
+            }
+            Errno::from_i32(e.errno())
+        })
+    }
+
+    /// Returns the request as one line: `read /a/data.raw offset 0 length 4096`.
+    fn shown(&self, fs: &Fs) -> String {
+        let mut line = format!("{} {}", self.operation, fs.shown_path(self.inode, &self.name));
+        if let Some((offset, len)) = self.range {
+            line.push_str(&format!(" offset {offset} length {len}"));
+        }
+        line
+    }
+}
+
+/// How a request ended, for the log.
+struct Outcome<'a>(Option<&'a Error>);
+
+impl fmt::Display for Outcome<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            None => f.write_str("ok"),
+            Some(e) => write!(f, "errno {} ({e})", e.errno()),
+        }
+    }
+}

@@ -1,0 +1,524 @@
+//! One method for each request of the kernel: it takes the arguments apart, has [`Fs`] do the work, and answers. Which
+//! thread does the work is decided in [`super`].
+
+use super::replies::{Reply, attribute_ttl, finish, send_ok, send_written, send_xattr};
+use super::request_info::RequestInfo;
+use super::{MAX_BACKGROUND, Server};
+use crate::error::{Error, Result};
+use crate::fs::tree::{Attributes, Audience};
+use crate::fs::{Fs, KernelPages, RequestKind, Seek};
+use fuser::{
+    BsdFileFlags, Errno, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, InitFlags, KernelConfig,
+    LockOwner, OpenAccMode, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
+    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request,
+    TimeOrNow, WriteFlags,
+};
+use std::cell::RefCell;
+use std::ffi::OsStr;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+/// Blocks of 4096 bytes, and files, that are reported free where a store has no limit: 1 PiB.
+const UNLIMITED: u64 = 1 << 38;
+
+thread_local! {
+    /// The bytes of a reply, kept for the next one: fresh memory costs as much as the copy.
+    static REPLY: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+impl Server {
+    /// Carries out a change of names or attributes. Answers when the kernel has dropped its pages of what changed.
+    fn change<T: Send + 'static, R: Reply>(
+        &self,
+        request: RequestInfo,
+        reply: R,
+        work: impl FnOnce(&Fs, &RequestInfo) -> Result<T> + Send + 'static,
+        send: impl FnOnce(R, T) + Send + 'static,
+    ) {
+        let notices = self.notices.clone();
+        self.dispatch(RequestKind::Change, move |fs| {
+            let done = request.run(fs, || work(fs, &request));
+            notices.reply_after(move || finish(done, reply, send));
+        });
+    }
+
+    /// Carries out a change that creates a name, given as `None` if it is not UTF-8.
+    fn create_entry(
+        &self,
+        request: Option<RequestInfo>,
+        reply: ReplyEntry,
+        work: impl FnOnce(&Fs, &RequestInfo) -> Result<Attributes> + Send + 'static,
+    ) {
+        let Some(request) = request else { return reply.error(Errno::EILSEQ) };
+        let options = self.options.clone();
+        self.change(request, reply, work, move |reply, a| options.send_entry(reply, &a));
+    }
+
+    /// Carries out a change of a name, given as `None` if it is not UTF-8.
+    fn change_name(
+        &self,
+        request: Option<RequestInfo>,
+        reply: ReplyEmpty,
+        work: impl FnOnce(&Fs, &RequestInfo) -> Result<()> + Send + 'static,
+    ) {
+        let Some(request) = request else { return reply.error(Errno::EILSEQ) };
+        self.change(request, reply, work, send_ok);
+    }
+
+    /// Stores what was written to an open file, and answers when the kernel has dropped its stale pages.
+    fn store_file(
+        &self,
+        request: RequestInfo,
+        handle: FileHandle,
+        reply: ReplyEmpty,
+        work: impl FnOnce(&Fs) -> Result<()> + Send + 'static,
+    ) {
+        let notices = self.notices.clone();
+        self.dispatch(RequestKind::Change, move |fs| {
+            let files = fs.files_with_pages(handle.0);
+            let done = request.run(fs, || work(fs));
+            notices.reply_after_others(&files, move || finish(done, reply, send_ok));
+        });
+    }
+}
+
+impl Filesystem for Server {
+    fn init(&mut self, _: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
+        // Never FUSE_ASYNC_DIO: with it the kernel turns each short O_DIRECT write into EIO (fs/fuse/file.c,
+        // fuse_get_res_by_io) or into the error of a later piece, though bytes were written.
+        // One at a time: a kernel that lacks one must not lose the others.
+        for flag in [
+            InitFlags::FUSE_PARALLEL_DIROPS,
+            InitFlags::FUSE_DO_READDIRPLUS,
+            // attributes only for programs that ask for them: a plain listing has no use for them
+            InitFlags::FUSE_READDIRPLUS_AUTO,
+            // without it every write asks for security.capability
+            InitFlags::FUSE_HANDLE_KILLPRIV_V2,
+        ] {
+            let _ = config.add_capabilities(flag);
+        }
+        self.maps_direct = config.add_capabilities(InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP).is_ok();
+        if self.options.passthrough {
+            // files of the store must not lie on a stacked file system; the mount itself may carry one
+            let offered = config.add_capabilities(InitFlags::FUSE_PASSTHROUGH).is_ok();
+            match offered && config.set_max_stack_depth(1).is_ok() {
+                true => self.backings = Some(Arc::default()),
+                false => log::warn!("--passthrough: this kernel has none; files are read by requests"),
+            }
+        }
+        let _ = config.set_max_write(1 << 20);
+        let _ = config.set_max_background(MAX_BACKGROUND);
+        Ok(())
+    }
+
+    fn lookup(&self, asker: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        let Some(request) = RequestInfo::of_name("lookup", parent, name) else { return reply.error(Errno::ENOENT) };
+        if self.fs.hides(parent.0, &request.name, asker.pid()) {
+            return reply.error(Errno::ENOENT);
+        }
+        let options = self.options.clone();
+        let lookup = RequestKind::Lookup { parent: parent.0, name: &request.name.clone() };
+        self.dispatch(lookup, move |fs| {
+            let found = request.run(fs, || fs.lookup(parent.0, &request.name));
+            finish(found, reply, |reply, a| options.send_entry(reply, &a));
+        });
+    }
+
+    fn forget(&self, _: &Request, inode: INodeNo, count: u64) {
+        self.fs.forget(inode.0, count);
+    }
+
+    fn getattr(&self, _: &Request, inode: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
+        let options = self.options.clone();
+        self.dispatch(RequestKind::Attributes(inode.0), move |fs| {
+            let attributes = RequestInfo::of("getattr", inode).run(fs, || fs.attributes(inode.0));
+            finish(attributes, reply, |reply, a| options.send_attributes(reply, &a));
+        });
+    }
+
+    fn setattr(
+        &self,
+        asker: &Request,
+        inode: INodeNo,
+        mode: Option<u32>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+        size: Option<u64>,
+        _: Option<TimeOrNow>,
+        _: Option<TimeOrNow>,
+        _: Option<SystemTime>,
+        handle: Option<FileHandle>,
+        _: Option<SystemTime>,
+        _: Option<SystemTime>,
+        _: Option<SystemTime>,
+        _: Option<BsdFileFlags>,
+        reply: ReplyAttr,
+    ) {
+        let (options, thread) = (self.options.clone(), asker.pid());
+        self.dispatch(RequestKind::Change, move |fs| {
+            let done = RequestInfo::of("setattr", inode).run(fs, || {
+                let now = options.attributes(&fs.attributes(inode.0)?);
+                let is_other = |asked: Option<u32>, now: u32| asked.is_some_and(|asked| asked != now);
+                // owner and modes are the mount's
+                let mode = mode.filter(|_| !fs.takes_any_mode(inode.0, thread)).map(|mode| mode & 0o7777);
+                if is_other(mode, now.perm.into()) || is_other(uid, now.uid) || is_other(gid, now.gid) {
+                    return Err(Error::system(libc::EPERM));
+                }
+                if size == Some(0) {
+                    fs.truncate_chunk_file(inode.0, thread, handle.map(|handle| handle.0));
+                }
+                size.map_or_else(|| fs.attributes(inode.0), |size| fs.set_size(inode.0, size))
+            });
+            // before pages of other files are dropped: while the size is set the kernel writes none of this file's
+            finish(done, reply, |reply, a| options.send_attributes(reply, &a));
+        });
+    }
+
+    fn open(&self, asker: &Request, inode: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        let for_writing = flags.acc_mode() != OpenAccMode::O_RDONLY || flags.0 & libc::O_TRUNC != 0;
+        let direct = flags.0 & libc::O_DIRECT != 0;
+        let (backings, maps_direct) = (self.backings.clone(), self.maps_direct);
+        let (kernel, notices, names, thread) =
+            (self.kernel.clone(), self.notices.clone(), self.names.clone(), asker.pid());
+        self.dispatch(RequestKind::Open(inode.0), move |fs| {
+            let request = RequestInfo::of("open", inode);
+            let done = request.run(fs, || {
+                let mut opened = fs.open(inode.0, for_writing, direct)?;
+                if opened.has_lasting_attributes {
+                    kernel.forget_attributes(inode);
+                }
+                fs.opened_by(opened.handle, thread);
+                if opened.pages == KernelPages::Fresh && opened.has_other_writers {
+                    notices.note_drop(inode.0);
+                }
+                let through = backings.map_or(Ok(None), |b| b.open(inode.0, opened.backing.take(), &reply));
+                Ok((through.inspect_err(|_| fs.release(opened.handle))?, opened))
+            });
+            finish(done, reply, |reply, (through, opened)| {
+                names.opened(inode.0);
+                let handle = FileHandle(opened.handle);
+                if let Some(id) = through {
+                    return reply.opened_passthrough(handle, FopenFlags::FOPEN_NOFLUSH, &id);
+                }
+                let pages = match opened.pages {
+                    KernelPages::None => FopenFlags::FOPEN_DIRECT_IO,
+                    KernelPages::Maps if maps_direct => FopenFlags::FOPEN_DIRECT_IO,
+                    KernelPages::Fresh | KernelPages::Maps => FopenFlags::empty(),
+                    KernelPages::Kept => FopenFlags::FOPEN_KEEP_CACHE,
+                };
+                // closing a file that was only read can't fail
+                let flush = if for_writing { FopenFlags::empty() } else { FopenFlags::FOPEN_NOFLUSH };
+                reply.opened(handle, pages | flush);
+            });
+        });
+    }
+
+    fn read(
+        &self,
+        _: &Request,
+        inode: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        size: u32,
+        _: OpenFlags,
+        _: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        let (handle, size) = (handle.0, size as usize);
+        let request = RequestInfo::of_bytes("read", inode, offset, size);
+        let reply = REPLY.with_borrow_mut(|out| {
+            let is_cached = || Ok(self.fs.read_cached(handle, offset, size, out)?.then_some(()));
+            match request.run_some(&self.fs, is_cached) {
+                Ok(None) => return Some(reply),
+                Ok(Some(())) => reply.data(out),
+                Err(e) => reply.error(e),
+            }
+            None
+        });
+        let Some(reply) = reply else { return };
+        self.dispatch(RequestKind::Change, move |fs| {
+            REPLY.with_borrow_mut(|out| {
+                let done = request.run(fs, || fs.read(handle, offset, size, out));
+                finish(done, reply, |reply, ()| reply.data(out));
+            });
+            fs.prepare();
+        });
+    }
+
+    fn write(
+        &self,
+        _: &Request,
+        inode: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        data: &[u8],
+        flags: WriteFlags,
+        _: OpenFlags,
+        _: Option<LockOwner>,
+        reply: ReplyWrite,
+    ) {
+        let (notices, len, handle) = (self.notices.clone(), data.len(), handle.0);
+        let request = RequestInfo::of_bytes("write", inode, offset, len);
+        let is_mapped = flags.contains(WriteFlags::FUSE_WRITE_CACHE);
+        let is_flat = self.fs.is_flat(handle);
+        let drops_again = is_flat && !is_mapped && notices.were_dropped(inode.0);
+        let answer = move |written| {
+            // the kernel holds the pages of the write until it has the answer, and what drops them waits for that
+            if !is_flat && !is_mapped {
+                return notices.reply_after(move || finish(written, reply, send_written));
+            }
+            // pages may have been dropped since: another thread may have answered a read before the bytes were applied
+            let drops_again = drops_again || is_flat && !is_mapped && notices.were_dropped(inode.0);
+            finish(written, reply, send_written);
+            if drops_again {
+                notices.drop_again(inode.0, offset, len);
+            }
+            notices.drop_stale();
+        };
+        match request.run_some(&self.fs, || self.fs.try_write(handle, offset, data, is_mapped)) {
+            Ok(Some(written)) => return answer(Ok(written)),
+            // drops the guards of the bytes applied so far: the worker applies them again
+            Ok(None) => self.notices.drop_stale(),
+            Err(e) => return answer(Err(e)),
+        }
+        // before this thread takes another request: see `fs::waiting`
+        let (waiting, data) = (self.fs.waiting_write(handle, offset, len), data.to_vec());
+        self.dispatch(RequestKind::Change, move |fs| {
+            let written = request.run(fs, || fs.write_waiting(handle, offset, &data, is_mapped));
+            drop(waiting);
+            answer(written);
+        });
+    }
+
+    fn flush(&self, _: &Request, inode: INodeNo, handle: FileHandle, _: LockOwner, reply: ReplyEmpty) {
+        self.store_file(RequestInfo::of("flush", inode), handle, reply, move |fs| fs.flush(handle.0));
+    }
+
+    fn fsync(&self, _: &Request, inode: INodeNo, handle: FileHandle, _: bool, reply: ReplyEmpty) {
+        self.store_file(RequestInfo::of("fsync", inode), handle, reply, move |fs| fs.fsync(handle.0));
+    }
+
+    fn fsyncdir(&self, _: &Request, inode: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
+        self.change(RequestInfo::of("fsyncdir", inode), reply, |fs, _| fs.flush_all(), send_ok);
+    }
+
+    fn release(
+        &self,
+        _: &Request,
+        inode: INodeNo,
+        handle: FileHandle,
+        _: OpenFlags,
+        _: Option<LockOwner>,
+        _: bool,
+        reply: ReplyEmpty,
+    ) {
+        if let Some(backings) = &self.backings {
+            backings.release(inode.0);
+        }
+        self.names.closed(inode.0);
+        // no program waits for the answer, and the kernel holds back other requests while many wait for theirs
+        reply.ok();
+        // pages of a map may have come after the last flush
+        self.dispatch(RequestKind::Release(handle.0), move |fs| fs.release(handle.0));
+    }
+
+    fn opendir(&self, _: &Request, inode: INodeNo, _: OpenFlags, reply: ReplyOpen) {
+        let names = self.names.clone();
+        self.dispatch(RequestKind::OpenDirectory(inode.0), move |fs| {
+            let opened = RequestInfo::of("opendir", inode).run(fs, || fs.open_directory(inode.0));
+            finish(opened, reply, |reply, handle| {
+                names.opened(inode.0);
+                reply.opened(FileHandle(handle), FopenFlags::empty());
+            });
+        });
+    }
+
+    fn readdir(&self, _: &Request, inode: INodeNo, handle: FileHandle, offset: u64, mut reply: ReplyDirectory) {
+        let kind = |directory| if directory { FileType::Directory } else { FileType::RegularFile };
+        self.dispatch(RequestKind::ReadDirectory, move |fs| {
+            let done = RequestInfo::of("readdir", inode).run(fs, || {
+                fs.read_directory(handle.0, offset, |name, next| {
+                    reply.add(INodeNo(name.inode), next, kind(name.is_directory), &name.name)
+                })
+            });
+            finish(done, reply, |reply, ()| reply.ok());
+        });
+    }
+
+    fn readdirplus(&self, _: &Request, inode: INodeNo, handle: FileHandle, offset: u64, mut reply: ReplyDirectoryPlus) {
+        let options = self.options.clone();
+        self.dispatch(RequestKind::ReadDirectoryPlus { inode: inode.0, from: offset }, move |fs| {
+            let done = RequestInfo::of("readdirplus", inode).run(fs, || {
+                fs.read_directory_with_attributes(handle.0, offset, |entry, next| {
+                    let attributes = options.attributes(entry.attributes);
+                    let ttl = attribute_ttl(entry.lasting);
+                    reply.add(attributes.ino, next, &entry.name.name, &ttl, &attributes, Generation(0))
+                })
+            });
+            finish(done, reply, |reply, ()| reply.ok());
+        });
+    }
+
+    fn releasedir(&self, _: &Request, inode: INodeNo, handle: FileHandle, _: OpenFlags, reply: ReplyEmpty) {
+        reply.ok();
+        self.names.closed(inode.0);
+        self.dispatch(RequestKind::Brief, move |fs| fs.release_directory(handle.0));
+    }
+
+    fn statfs(&self, _: &Request, inode: INodeNo, reply: ReplyStatfs) {
+        let read_only = self.options.read_only;
+        self.dispatch(RequestKind::Brief, move |fs| {
+            let space = RequestInfo::of("statfs", inode).run(fs, || fs.space());
+            finish(space, reply, |reply, space| match space {
+                Some(s) => {
+                    let block = u32::try_from(s.block_size).unwrap_or(4096);
+                    reply.statfs(s.blocks, s.free, s.available, s.files, s.free_files, block, 255, block);
+                }
+                // programs that check for free space before they write must find some
+                None => {
+                    let free = if read_only { 0 } else { UNLIMITED };
+                    reply.statfs(free, free, free, free, free, 4096, 255, 4096);
+                }
+            });
+        });
+    }
+
+    fn create(&self, _: &Request, parent: INodeNo, name: &OsStr, _: u32, _: u32, flags: i32, reply: ReplyCreate) {
+        let Some(request) = RequestInfo::of_name("create", parent, name) else { return reply.error(Errno::EILSEQ) };
+        let (options, names) = (self.options.clone(), self.names.clone());
+        let (exclusive, truncate) = (flags & libc::O_EXCL != 0, flags & libc::O_TRUNC != 0);
+        let create = move |fs: &Fs, request: &RequestInfo| fs.create(parent.0, &request.name, exclusive, truncate);
+        self.change(request, reply, create, move |reply, (attributes, opened)| {
+            let pages = match opened.pages {
+                KernelPages::None => FopenFlags::FOPEN_DIRECT_IO,
+                _ => FopenFlags::empty(),
+            };
+            names.opened(attributes.inode);
+            // the name and the attributes have one time to live, and the attributes may change immediately
+            let (ttl, handle) = (Duration::ZERO, FileHandle(opened.handle));
+            reply.created(&ttl, &options.attributes(&attributes), Generation(0), handle, pages);
+        });
+    }
+
+    fn mknod(&self, _: &Request, parent: INodeNo, name: &OsStr, mode: u32, _: u32, _: u32, reply: ReplyEntry) {
+        if ![0, libc::S_IFREG].contains(&(mode & libc::S_IFMT)) {
+            return reply.error(Errno::EPERM);
+        }
+        // as open and close would create the file
+        self.create_entry(RequestInfo::of_name("mknod", parent, name), reply, move |fs, request| {
+            let (attributes, opened) = fs.create(parent.0, &request.name, true, false)?;
+            let stored = fs.flush(opened.handle);
+            fs.release(opened.handle);
+            stored.inspect_err(|_| fs.forget(attributes.inode, 1))?;
+            Ok(attributes)
+        });
+    }
+
+    fn mkdir(&self, asker: &Request, parent: INodeNo, name: &OsStr, _: u32, _: u32, reply: ReplyEntry) {
+        let thread = asker.pid();
+        let request = RequestInfo::of_name("mkdir", parent, name);
+        self.create_entry(request, reply, move |fs, request| fs.make_directory(parent.0, &request.name, thread));
+    }
+
+    fn link(&self, _: &Request, inode: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        let request = RequestInfo::of_name("link", parent, name);
+        self.create_entry(request, reply, move |fs, request| fs.link(inode.0, parent.0, &request.name));
+    }
+
+    fn symlink(&self, _: &Request, _: INodeNo, _: &OsStr, _: &Path, reply: ReplyEntry) {
+        reply.error(Errno::EPERM);
+    }
+
+    fn unlink(&self, asker: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let thread = asker.pid();
+        let request = RequestInfo::of_name("unlink", parent, name);
+        self.change_name(request, reply, move |fs, request| fs.unlink(parent.0, &request.name, thread));
+    }
+
+    fn rmdir(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let request = RequestInfo::of_name("rmdir", parent, name);
+        self.change_name(request, reply, move |fs, request| fs.remove_directory(parent.0, &request.name));
+    }
+
+    fn rename(
+        &self,
+        _: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        new_parent: INodeNo,
+        new_name: &OsStr,
+        flags: RenameFlags,
+        reply: ReplyEmpty,
+    ) {
+        let keep = RenameFlags::RENAME_NOREPLACE;
+        if !keep.contains(flags) {
+            return reply.error(Errno::EINVAL);
+        }
+        let Some(new_name) = new_name.to_str().map(str::to_string) else { return reply.error(Errno::EILSEQ) };
+        let keeps_target = flags.contains(keep);
+        self.change_name(RequestInfo::of_name("rename", parent, name), reply, move |fs, request| {
+            fs.rename((parent.0, &request.name), (new_parent.0, &new_name), keeps_target)
+        });
+    }
+
+    fn setxattr(&self, _: &Request, inode: INodeNo, name: &OsStr, value: &[u8], flags: i32, _: u32, reply: ReplyEmpty) {
+        let Some(name) = name.to_str().map(str::to_string) else { return reply.error(Errno::EILSEQ) };
+        let value = value.to_vec();
+        let (create, replace) = (flags & libc::XATTR_CREATE != 0, flags & libc::XATTR_REPLACE != 0);
+        let set = move |fs: &Fs, _: &RequestInfo| fs.set_xattr(inode.0, &name, Some(&value), create, replace);
+        self.change(RequestInfo::of("setxattr", inode), reply, set, send_ok);
+    }
+
+    fn removexattr(&self, _: &Request, inode: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let Some(name) = name.to_str().map(str::to_string) else { return reply.error(Errno::EILSEQ) };
+        let remove = move |fs: &Fs, _: &RequestInfo| fs.set_xattr(inode.0, &name, None, false, false);
+        self.change(RequestInfo::of("removexattr", inode), reply, remove, send_ok);
+    }
+
+    fn getxattr(&self, _: &Request, inode: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+        let name = name.to_str().unwrap_or_default().to_string();
+        // no access lists, capabilities or labels: `ls` then asks for them once, not once for each file
+        if !name.starts_with("user.") {
+            return reply.error(Errno::EOPNOTSUPP);
+        }
+        self.dispatch(RequestKind::Xattrs, move |fs| {
+            let value = RequestInfo::of("getxattr", inode).run(fs, || {
+                let all = match name.starts_with("user.zarr") {
+                    true => fs.xattrs(inode.0, Audience::Readers)?,
+                    false => Vec::new(),
+                };
+                let value = all.into_iter().find(|(n, _)| *n == name).map(|(_, value)| value);
+                value.ok_or_else(|| Error::system(libc::ENODATA))
+            });
+            finish(value, reply, |reply, value| send_xattr(reply, &value, size));
+        });
+    }
+
+    fn listxattr(&self, asker: &Request, inode: INodeNo, size: u32, reply: ReplyXattr) {
+        let is_owner = [0, self.options.uid].contains(&asker.uid());
+        let audience = if is_owner { Audience::Owner } else { Audience::Everyone };
+        self.dispatch(RequestKind::Xattrs, move |fs| {
+            let names = RequestInfo::of("listxattr", inode).run(fs, || {
+                let all = fs.xattrs(inode.0, audience)?;
+                Ok(all.into_iter().flat_map(|(name, _)| name.into_bytes().into_iter().chain([0])).collect::<Vec<u8>>())
+            });
+            finish(names, reply, |reply, names| send_xattr(reply, &names, size));
+        });
+    }
+
+    fn lseek(&self, _: &Request, inode: INodeNo, handle: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
+        self.dispatch(RequestKind::Change, move |fs| {
+            let position = RequestInfo::of("lseek", inode).run(fs, || {
+                let seek = match whence {
+                    libc::SEEK_DATA => Seek::Data,
+                    libc::SEEK_HOLE => Seek::Hole,
+                    _ => return Err(Error::invalid("lseek: unknown whence")),
+                };
+                let offset = u64::try_from(offset).map_err(|_| Error::system(libc::ENXIO))?;
+                fs.seek(handle.0, offset, seek)
+            });
+            finish(position, reply, |reply, position| reply.offset(position as i64));
+        });
+    }
+}
