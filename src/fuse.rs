@@ -31,16 +31,19 @@ mod replies;
 mod request_info;
 mod requests;
 
-pub use mount::{Manner, MountError, MountRequest, Mountpoint, Unmounted, mountpoint_of, unmount_path};
+pub use mount::{MountError, MountRequest, Mountpoint, UnmountMode, Unmounted, mountpoint_of, unmount_path};
 pub use mount_place::{mounts_at, open_directory};
 
 use crate::error::{Error, Result};
 use crate::fs::{Fs, RequestKind};
+use crate::fs::tree::Attributes;
 use crate::util::pool::{Pool, PoolGrowth};
 use backing::Backings;
-use fuser::{Config, Session, SessionACL};
+use fuser::{Config, Errno, FileHandle, ReplyEmpty, ReplyEntry, Session, SessionACL};
 use name_limit::NameLimit;
 use notify::{Kernel, Notices};
+use replies::{FallibleReply, finish, send_ok};
+use request_info::RequestInfo;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -147,5 +150,59 @@ impl Server {
             Some(_inline) => job(),
             None => self.pool.run(job),
         }
+    }
+
+    /// Carries out a change of names or attributes. Answers when the kernel has dropped its pages of what changed.
+    fn change<T: Send + 'static, R: FallibleReply>(
+        &self,
+        request: RequestInfo,
+        reply: R,
+        work: impl FnOnce(&Fs, &RequestInfo) -> Result<T> + Send + 'static,
+        send: impl FnOnce(R, T) + Send + 'static,
+    ) {
+        let notices = self.notices.clone();
+        self.dispatch(RequestKind::Change, move |fs| {
+            let done = request.run(fs, || work(fs, &request));
+            notices.reply_after(move || finish(done, reply, send));
+        });
+    }
+
+    /// Carries out a change that creates a name, given as `None` if it is not UTF-8.
+    fn create_entry(
+        &self,
+        request: Option<RequestInfo>,
+        reply: ReplyEntry,
+        work: impl FnOnce(&Fs, &RequestInfo) -> Result<Attributes> + Send + 'static,
+    ) {
+        let Some(request) = request else { return reply.error(Errno::EILSEQ) };
+        let options = self.options.clone();
+        self.change(request, reply, work, move |reply, a| options.send_entry(reply, &a));
+    }
+
+    /// Carries out a change of a name, given as `None` if it is not UTF-8.
+    fn change_name(
+        &self,
+        request: Option<RequestInfo>,
+        reply: ReplyEmpty,
+        work: impl FnOnce(&Fs, &RequestInfo) -> Result<()> + Send + 'static,
+    ) {
+        let Some(request) = request else { return reply.error(Errno::EILSEQ) };
+        self.change(request, reply, work, send_ok);
+    }
+
+    /// Stores what was written to an open file, and answers when the kernel has dropped its stale pages.
+    fn store_file(
+        &self,
+        request: RequestInfo,
+        handle: FileHandle,
+        reply: ReplyEmpty,
+        work: impl FnOnce(&Fs) -> Result<()> + Send + 'static,
+    ) {
+        let notices = self.notices.clone();
+        self.dispatch(RequestKind::Change, move |fs| {
+            let files = fs.files_with_pages(handle.0);
+            let done = request.run(fs, || work(fs));
+            notices.reply_after_others(&files, move || finish(done, reply, send_ok));
+        });
     }
 }

@@ -6,8 +6,8 @@ use zarrfs::cli::Inherited;
 static INPUT_CLOSED: AtomicBool = AtomicBool::new(false);
 static OUTPUT_CLOSED: AtomicBool = AtomicBool::new(false);
 
-/// Looks at the standard descriptors. Rust's runtime opens /dev/null for those that are closed before `main` is called,
-/// so that `zarrfs cat ARRAY >&-` would seem to succeed.
+/// Checks the standard descriptors. Rust's runtime opens /dev/null for closed ones before it calls `main`, so that
+/// `zarrfs cat ARRAY >&-` would seem to succeed.
 extern "C" fn look_at_descriptors() {
     for (fd, closed) in [(libc::STDIN_FILENO, &INPUT_CLOSED), (libc::STDOUT_FILENO, &OUTPUT_CLOSED)] {
         // SAFETY: the call takes numbers alone, and changes nothing.

@@ -379,7 +379,7 @@ fn an_interrupted_creation_leaves_nothing_behind() {
 #[test]
 fn a_failed_creation_leaves_nothing_behind() {
     for place in PLACES {
-        for (len, why) in [(1000, "ends after 1000 bytes"), (8_000_001, "goes on beyond")] {
+        for (len, why) in [(1000, "ends after 1000 bytes"), (8_000_001, "more bytes than the array")] {
             let store = Store::new();
             let before = store.everything();
             let mut child = store.begin(place);

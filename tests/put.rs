@@ -140,7 +140,7 @@ fn blosc_encodes_items_of_any_size() {
 fn arrays_that_cannot_be_written_are_reported() {
     let sample = Sample::new();
     let group = failure(&put_pipe(sample.0.path(), &[], b"1"));
-    assert!(group.0 == 3 && group.1.ends_with("not an array, but a group"), "{group:?}");
+    assert!(group.0 == 3 && group.1.ends_with("a group, not an array"), "{group:?}");
     assert_eq!(failure(&put_pipe(&sample.0.path().join("none"), &[], b"1")).0, 3);
     let wrong = put_pipe(&sample.array(), &["--offset", "x"], b"1");
     assert_eq!(wrong.status.code(), Some(2));

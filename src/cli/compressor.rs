@@ -1,19 +1,22 @@
-//! Compressors as a command line names them: `ID[:PARAMETER...]`, or the JSON object of a `.zarray`.
+//! Compressors on a command line: `ID[:PARAMETER...]`, or the JSON object of a `.zarray`.
 
 use crate::util::json::{self, Map, Value};
 use crate::zarr::codec;
 use crate::zarr::metadata::CodecConfig;
 
-/// What [`parse`] takes, for the help.
+/// The forms that [`parse`] takes, for messages.
 pub const FORMS: &str = "blosc[:CNAME[:CLEVEL[:SHUFFLE]]], zlib, gzip, bz2 or zstd[:LEVEL], lzma[:PRESET], \
 lz4[:ACCELERATION], none, or a JSON object";
 
-/// A compressor, or none of them.
+/// A compressor, or `None` for uncompressed chunks.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Compressor(pub Option<CodecConfig>);
 
-/// The compressor that `text` names, with every parameter that its numcodecs configuration has. One that can't encode
-/// is refused.
+/// Parses a compressor. The result has every parameter of its numcodecs configuration.
+///
+/// # Errors
+///
+/// Fails for an unknown codec, and for parameters that it can't encode with.
 pub fn parse(text: &str) -> Result<Compressor, String> {
     if text == "none" {
         return Ok(Compressor(None));
@@ -31,7 +34,7 @@ fn configuration(text: &str) -> Result<Value, String> {
     let mut words = text.split(':');
     let id = words.next().unwrap_or_default();
     let mut object: Map<String, Value> = [("id".to_string(), id.into())].into_iter().collect();
-    // of each parameter what numcodecs takes where it is not given
+    // the defaults of numcodecs
     let parameters: &[(&str, Value)] = match id {
         "blosc" => &[("cname", "lz4".into()), ("clevel", 5.into()), ("shuffle", 1.into()), ("blocksize", 0.into())],
         "zlib" | "gzip" | "bz2" | "zstd" => &[("level", 1.into())],

@@ -4,7 +4,7 @@ use super::remote::ConsolidatedArg;
 use super::{Failure, Location, StoreArgs, logger, open_store, print};
 use crate::stats::Stats;
 use crate::store::Key;
-use crate::util::json::{self, Value};
+use crate::util::json::{self, json};
 use crate::zarr::metadata::{ZARRAY, ZMETADATA};
 use clap::Args;
 use log::LevelFilter;
@@ -35,10 +35,8 @@ pub fn run(args: &ConsolidateArgs) -> Result<(), Failure> {
     let documents = names.len();
     let report = match args.json {
         true => {
-            let report: [(&str, Value); 3] =
-                [("store", shown.to_string().into()), ("documents", documents.into()), ("arrays", arrays.into())];
-            let report = report.into_iter().map(|(name, value)| (name.to_string(), value));
-            json::write(&Value::Object(report.collect()))
+            let report = json!({"store": shown.to_string(), "documents": documents, "arrays": arrays});
+            json::write(&report)
         }
         false => format!("{shown}: {ZMETADATA} holds {documents} documents, of {arrays} arrays"),
     };

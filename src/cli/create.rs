@@ -125,7 +125,7 @@ pub fn run(args: &CreateArgs) -> Result<(), Failure> {
     }
 }
 
-/// Makes the array, and the store if that is missing, under a hidden name beside its place, and then renames it.
+/// Creates the array, and the store if there is none, under a hidden name beside its path, and then renames it.
 fn create_in_directory(
     args: &CreateArgs,
     store: &Path,
@@ -139,7 +139,7 @@ fn create_in_directory(
         false => None,
     };
     let first = hierarchy.as_ref().map(|hierarchy| first_missing(hierarchy, key)).transpose().map_err(shown)?;
-    // the store itself is made, or the first group or array that it lacks
+    // the new directory is the store itself, or the first group or array that is missing in it
     let made = first.as_ref().map_or(store.to_path_buf(), |first| store.join(first.as_str()));
     let below = key.relative_to(&first.clone().unwrap_or_default()).unwrap_or_default();
     let is_empty_store = first.as_ref().is_some_and(Key::is_root);
@@ -149,7 +149,7 @@ fn create_in_directory(
     let removed = hidden.clone();
     let unfinished = Unfinished::new(move || remove_directory(&removed))?;
     std::fs::create_dir(&new).map_err(Error::from)?;
-    // no other program sees these chunks before the array gets its name: there is nothing to lock
+    // no other program sees these chunks before the array gets its name, so that no locks are needed
     let writing = WriteArgs { synchronizer: None, ..args.writing.clone() };
     let staged = Location::Path(new.clone());
     let opened = location::open(&staged, &args.store_args(), Some(&writing), &Arc::default())?;
@@ -169,7 +169,7 @@ fn create_in_directory(
     sync_directory(beside).map_err(shown)
 }
 
-/// Moves what is in `new` into the directory of a store that is empty. The document that makes an array of it comes last.
+/// Moves the content of `new` into an empty store. The document that makes it an array is last.
 fn move_into(new: &Path, store: &Path) -> Result<(), Error> {
     let failed = |e: std::io::Error| Error::from(e).context(store.display());
     let mut names = Vec::new();
@@ -179,7 +179,7 @@ fn move_into(new: &Path, store: &Path) -> Result<(), Error> {
     names.sort_unstable_by_key(|name| name == ZARRAY);
     for (n, name) in names.iter().enumerate() {
         if let Err(e) = rename_to_free_name(&new.join(name), &store.join(name)) {
-            // back to what is going to be removed
+            // back into the directory that is removed
             for name in &names[..n] {
                 let _ = std::fs::rename(store.join(name), new.join(name));
             }
@@ -189,7 +189,7 @@ fn move_into(new: &Path, store: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// Moves `new` to its path `made` in a store, whose key is `key`, and brings the store's metadata in line with it.
+/// Moves `new` to its path `made`, which has the key `key`, and updates the metadata of the store.
 fn move_into_group(hierarchy: &Hierarchy, new: &Path, made: &Path, key: &Key) -> Result<(), Error> {
     let root = Key::root();
     let needs_group = hierarchy.store().stat(&root.join(ZGROUP))?.is_none();
@@ -209,7 +209,7 @@ fn move_into_group(hierarchy: &Hierarchy, new: &Path, made: &Path, key: &Key) ->
     moved.and_then(|()| hierarchy.store().sync())
 }
 
-/// Makes the array in its place. What was made is deleted again if that fails.
+/// Creates the array in a remote store. Deletes its keys again if that fails.
 fn create_on_server(
     args: &CreateArgs,
     store: &Location,
@@ -222,7 +222,7 @@ fn create_on_server(
     let first = first_missing(&hierarchy, key).map_err(shown)?;
     let had_group = hierarchy.store().stat(&Key::root().join(ZGROUP)).map_err(shown)?.is_some();
     if !first.is_root() {
-        // what comes to stand there from here on is this command's own
+        // all keys below it belong to this command from now on
         hierarchy.create_group(&first).map_err(shown)?;
     }
     let (undone, removed) = (hierarchy.clone(), first.clone());
@@ -245,11 +245,11 @@ fn open(store: &Location, args: &CreateArgs) -> Result<Hierarchy, Failure> {
     Ok(Hierarchy::new(opened, V1Order::default(), stats))
 }
 
-/// Returns the first key on the way to `key` where nothing stands; the root for an array that is a whole store.
+/// Returns the topmost missing key above or at `key`; the root for an array that is a whole store.
 ///
 /// # Errors
 ///
-/// `EEXIST` where something stands at `key`, and whatever keeps a group or array from being made there.
+/// Fails with `EEXIST` if a group or array exists at `key`, and if none can be created there.
 fn first_missing(hierarchy: &Hierarchy, key: &Key) -> Result<Key, Error> {
     if key.is_root() {
         return match hierarchy.store().list(key)?.next() {
@@ -275,7 +275,7 @@ impl CreateArgs {
     }
 }
 
-/// Makes the array, after the groups above it.
+/// Creates the array, after the groups above it.
 fn make(hierarchy: &Hierarchy, key: &Key, document: &Document, attrs: Option<&Value>) -> Result<(), Error> {
     let root = Key::root();
     if !key.is_root() {

@@ -1,8 +1,8 @@
-//! Durations as people write and read them.
+//! Durations on command lines and in output.
 
 use std::time::Duration;
 
-/// The duration that `text` says: a number with ms, s, m or h.
+/// Parses a duration: a number with ms, s, m or h.
 pub fn parse(text: &str) -> Result<Duration, String> {
     let wrong = || "a duration is a number with ms, s, m or h, such as 500ms".to_string();
     let unit = text.find(|c: char| c.is_ascii_alphabetic()).ok_or_else(wrong)?;
@@ -15,10 +15,10 @@ pub fn parse(text: &str) -> Result<Duration, String> {
     };
     let number: f64 = text[..unit].parse().map_err(|_| wrong())?;
     let duration = Duration::try_from_secs_f64(number * seconds).map_err(|_| wrong())?;
-    if duration.is_zero() { Err("a duration of nothing".to_string()) } else { Ok(duration) }
+    if duration.is_zero() { Err("a duration must not be zero".to_string()) } else { Ok(duration) }
 }
 
-/// So many nanoseconds for a person: `350 ms`. Up to two minutes or hours the smaller unit says more.
+/// Returns nanoseconds in the fitting unit: `350 ms`. Up to two minutes or hours the smaller unit is more precise.
 pub fn show(nanoseconds: f64) -> String {
     let units = [("ns", 1e3, 1e3), ("us", 1e3, 1e3), ("ms", 1e3, 1e3), ("s", 120.0, 60.0), ("min", 120.0, 60.0)];
     let (mut value, mut unit) = (nanoseconds, "h");

@@ -1,4 +1,4 @@
-//! The flat bytes of one array, open without FUSE: what `cat` and `put` share.
+//! The flat bytes of one array, opened without FUSE, for `cat` and `put`.
 
 use super::{Failure, Location};
 use crate::array::Array;
@@ -12,16 +12,16 @@ use std::sync::Arc;
 
 /// An array whose flat bytes are open.
 pub struct Flat {
-    /// The file system that has it at its root.
+    /// A file system with the array at its root.
     pub fs: Fs,
-    /// For the calls on open files.
+    /// The handle of the open file.
     pub handle: u64,
-    /// The array as it was when it was opened.
+    /// The array at the time of opening.
     pub array: Arc<Array>,
 }
 
-/// Opens the flat bytes of the array at the root of `hierarchy`, whose store `location` names; to be written too unless
-/// the options say otherwise.
+/// Opens the flat bytes of the array at the root of `hierarchy`, whose store is at `location`. They are opened for writing,
+/// too, unless the options are read-only.
 pub fn open(
     location: &Location,
     hierarchy: Hierarchy,
@@ -34,12 +34,11 @@ pub fn open(
     let array = match tree.hierarchy().find(&Key::root())? {
         Some(StoredNode::Array(array)) => array,
         Some(StoredNode::Damaged(e)) => return Err(e.context(shown).into()),
-        _ => return Err(Failure::new(3, format!("{shown}: not an array, but a group"))),
+        _ => return Err(Failure::new(3, format!("{shown}: a group, not an array"))),
     };
     array.readable().map_err(|e| e.context(shown))?;
     if array.metadata().has_objects() {
-        let message =
-            format!("{shown}: its items are objects, which have no flat bytes; its chunks can be read in a mount");
+        let message = format!("{shown}: objects have no flat bytes; read the chunks in a mount");
         return Err(Failure::new(4, message));
     }
     let fs = Fs::new(tree, cache, stats, options)?;

@@ -9,7 +9,7 @@ use crate::error::{Error, Kind};
 use crate::export::{self, Composite, DATASET, Described, Format, PartContent};
 use crate::stats::Stats;
 use crate::store::Key;
-use crate::util::json::{self, Map, Value};
+use crate::util::json::{self, json};
 use crate::zarr::metadata::{ZARRAY, ZGROUP, ZMETADATA};
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
@@ -36,14 +36,14 @@ pub struct HeaderArgs {
     store_args: StoreArgs,
 }
 
-/// A header that somebody asks for.
+/// A value of `--format`.
 #[derive(Clone, Copy)]
 enum Asked {
     Array(Format),
     Dataset,
 }
 
-/// The words for them.
+/// Parses a value of `--format`.
 fn formats() -> impl TypedValueParser<Value = Asked> {
     let words = Format::ALL.into_iter().map(Format::id).chain([NETCDF]);
     PossibleValuesParser::new(words).map(|word| Format::of_id(&word).map_or(Asked::Dataset, Asked::Array))
@@ -59,14 +59,14 @@ pub fn run(args: &HeaderArgs) -> Result<(), Failure> {
     let shown = &args.path;
     let stats = Arc::new(Stats::default());
     let failed = |e: Error| Failure::from(e.context(shown));
-    // an array's directory is a store of one array, but what tells its geometry lies beside it
+    // the directory of an array is a store of one array, but its coordinates are beside it
     let alone = open_store(&args.path, &args.store_args, stats.clone())?;
     let place = alone.find(&Key::root()).map_err(failed)?;
     let cache = args.memory.cache(stats.clone());
     match (place, args.format) {
         (Some(StoredNode::Damaged(e)), _) => Err(failed(e)),
         (Some(StoredNode::Array(_)), Some(Asked::Dataset)) => {
-            Err(Failure::new(2, format!("{shown}: an array; {NETCDF} is of groups")))
+            Err(Failure::new(2, format!("{shown}: an array; {NETCDF} is for groups")))
         }
         (Some(StoredNode::Array(array)), asked) => {
             array.readable().map_err(failed)?;
@@ -80,7 +80,7 @@ pub fn run(args: &HeaderArgs) -> Result<(), Failure> {
                 }
             }
         }
-        (_, Some(Asked::Array(_))) => Err(Failure::new(3, format!("{shown}: not an array, but a group"))),
+        (_, Some(Asked::Array(_))) => Err(Failure::new(3, format!("{shown}: a group, not an array"))),
         (_, Some(Asked::Dataset)) => {
             let file = export::dataset(&alone, &cache, &Key::root()).map_err(failed)?;
             print(before_values(&file))
@@ -100,9 +100,9 @@ fn print_header(
     if !format.fits(array.metadata()) {
         let fitting = Format::ALL.into_iter().filter(|format| format.fits(array.metadata()));
         let why = match array.metadata().has_objects() {
-            true => "its items are objects, which have no flat bytes".to_string(),
+            true => "objects have no flat bytes".to_string(),
             false => {
-                format!("{} can't describe an array of this shape and dtype; what can: {}", format.name(), ids(fitting))
+                format!("{} can't describe an array of this shape and dtype; use {}", format.name(), ids(fitting))
             }
         };
         return Err(Failure::new(4, format!("{shown}: {why}")));
@@ -112,7 +112,7 @@ fn print_header(
     print(before_values(&file))
 }
 
-/// What headers can say of the array, with what lies beside it in its store.
+/// Returns the description of the array, with its coordinates from the store that holds it.
 fn described(args: &HeaderArgs, cache: &Cache, stats: Arc<Stats>) -> Result<Described, Failure> {
     let (store, key) = enclosing(&args.path, &args.store_args);
     let failed = |e: Error| Failure::from(e.context(&args.path));
@@ -123,12 +123,12 @@ fn described(args: &HeaderArgs, cache: &Cache, stats: Arc<Stats>) -> Result<Desc
     }
 }
 
-/// The store that an array lies in, as far up as there are groups that hold it, and its key there.
+/// Returns the store that holds an array, which begins at the topmost group above it, and the array's key there.
 fn enclosing(path: &Location, args: &StoreArgs) -> (Location, Key) {
     let (mut store, mut key) = (path.absolute(), Key::root());
     while let Some((above, name)) = store.split_last() {
         let below = name.join_key(&key);
-        // what can't be opened is above the store
+        // a directory that can't be opened is above the store
         let Ok(opened) = location::open(&above, args, None, &Arc::default()) else { break };
         let holds = |key: &Key| matches!(opened.stat(key), Ok(Some(_)));
         let is_group = || [ZGROUP, ZMETADATA].iter().any(|name| holds(&Key::root().join(name)));
@@ -140,23 +140,19 @@ fn enclosing(path: &Location, args: &StoreArgs) -> (Location, Key) {
     (store, key)
 }
 
-/// The word for a header, and the name of its file.
+/// The word for a format, and the name of its file.
 type Row = (&'static str, &'static str);
 
-/// Headers, one in a line.
+/// Returns a line for each row, or a JSON list.
 fn list(rows: &[Row], as_json: bool) -> String {
     if !as_json {
         return rows.iter().map(|(word, file)| format!("{word:<8}{file}\n")).collect();
     }
-    let object = |(word, file): &Row| {
-        let pairs = [("format", *word), ("file", *file)];
-        let fields = pairs.into_iter().map(|(name, value)| (name.to_string(), value.into()));
-        json::write(&Value::Object(fields.collect::<Map<_, _>>()))
-    };
+    let object = |(word, file): &Row| json::write(&json!({"format": word, "file": file}));
     format!("[\n{}\n]\n", rows.iter().map(object).collect::<Vec<_>>().join(",\n"))
 }
 
-/// What stands before the first value of an array.
+/// Returns the bytes before the first value of an array.
 fn before_values(file: &Composite) -> Vec<u8> {
     let mut bytes = Vec::new();
     for part in file.parts() {

@@ -1,4 +1,4 @@
-//! `--headers` and `--containers`: which files for other programs a mount shows.
+//! `--headers` and `--containers`: the files for other programs that a mount shows.
 
 use super::PROGRAMS;
 use crate::export::Format;
@@ -16,20 +16,20 @@ pub struct HeadersArgs {
     ///
     /// all, none, or some of npy, envi, vrt, nrrd, mhd, xdmf, ctl, readme, which stand beside data.raw.
     #[arg(long = "headers", value_name = "LIST", default_value = "all", value_parser = parse_headers)]
-    formats: List,
+    formats: FormatList,
     /// Show these containers
     ///
     /// none, all, or some of nii, tif, nc: files that hold the same bytes in other programs' formats.
     #[arg(long, value_name = "LIST", default_value = "none", value_parser = parse_containers)]
-    containers: List,
+    containers: FormatList,
 }
 
-/// Formats, and whether groups show themselves as netCDF files.
+/// A list of formats, with the netCDF files of groups.
 #[derive(Clone, Debug)]
-struct List(Headers);
+struct FormatList(Headers);
 
 impl HeadersArgs {
-    /// What the tree shows.
+    /// Returns the files that the tree shows.
     pub fn shown(&self) -> Headers {
         let both = || self.formats.0.formats.iter().chain(&self.containers.0.formats);
         let formats = Format::ALL.into_iter().filter(|format| both().any(|asked| asked == format));
@@ -37,15 +37,15 @@ impl HeadersArgs {
     }
 }
 
-fn parse_headers(text: &str) -> Result<List, String> {
+fn parse_headers(text: &str) -> Result<FormatList, String> {
     parse(text, false)
 }
 
-fn parse_containers(text: &str) -> Result<List, String> {
+fn parse_containers(text: &str) -> Result<FormatList, String> {
     parse(text, true)
 }
 
-fn parse(text: &str, containers: bool) -> Result<List, String> {
+fn parse(text: &str, containers: bool) -> Result<FormatList, String> {
     let all = || Format::ALL.into_iter().filter(|format| format.is_container() == containers);
     let mut list = Headers::default();
     match text {
@@ -58,13 +58,13 @@ fn parse(text: &str, containers: bool) -> Result<List, String> {
                     None if containers && word == NETCDF => list.dataset = true,
                     None => {
                         let words: Vec<&str> = all().map(Format::id).chain(containers.then_some(NETCDF)).collect();
-                        return Err(format!("{word:?} is none of all, none, {}", words.join(", ")));
+                        return Err(format!("{word:?} is not one of all, none, {}", words.join(", ")));
                     }
                 }
             }
         }
     }
-    Ok(List(list))
+    Ok(FormatList(list))
 }
 
 #[cfg(test)]
@@ -73,7 +73,7 @@ mod tests {
 
     #[test]
     fn lists_are_read() {
-        let ids = |list: Result<List, String>| {
+        let ids = |list: Result<FormatList, String>| {
             let list = list.unwrap().0;
             (list.formats.iter().map(|format| format.id()).collect::<Vec<_>>(), list.dataset)
         };
@@ -83,7 +83,7 @@ mod tests {
         assert_eq!(ids(parse_containers("nc")), (vec![], true));
         assert_eq!(ids(parse_containers("all")), (vec!["nii", "tif"], true));
         for (text, containers) in [("nii", false), ("npy", true), ("", false), ("nc", false), ("all,npy", false)] {
-            assert!(parse(text, containers).unwrap_err().contains("is none of"), "{text}");
+            assert!(parse(text, containers).unwrap_err().contains("is not one of"), "{text}");
         }
     }
 }

@@ -1,4 +1,5 @@
-//! `--idle-timeout`: unmounts what nobody uses. It knows of the mount whether files are open and whether requests came.
+//! `--idle-timeout`: unmounts a mount that is not used. It asks the file system whether files are open and whether requests
+//! arrived.
 
 use super::Failure;
 use crate::error::Error;
@@ -8,12 +9,12 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How often is looked, at least and at most.
+/// Bounds of the time between two checks.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
-/// Unmounts as soon as no file is open and no request has come for `timeout`. What is dirty and can't be stored keeps the
-/// mount, and so does whoever has it as his working directory.
+/// Starts a thread that unmounts when no file is open and no request has arrived for `timeout`. A mount with dirty chunks that
+/// can't be stored stays, and so does one that is the working directory of a process.
 pub fn unmount_after(timeout: Duration, fs: Arc<Fs>, mountpoint: Arc<Mountpoint>) -> Result<(), Failure> {
     let watch = move || {
         let pause = (timeout / 8).clamp(SHORTEST_PAUSE, LONGEST_PAUSE);
@@ -31,19 +32,19 @@ pub fn unmount_after(timeout: Duration, fs: Arc<Fs>, mountpoint: Arc<Mountpoint>
     Ok(())
 }
 
-/// Unmounts. True if the mount is still there and may be unused another time.
+/// Unmounts. Returns whether the mount stays and must be checked again.
 fn is_kept(timeout: Duration, fs: &Fs, mountpoint: &Mountpoint) -> bool {
-    // what fails is on record
+    // a failure is on record
     if fs.flush_all().is_err() {
         return true;
     }
     let shown = mountpoint.path().display();
     match mountpoint.unmount_unused() {
         Ok(Unmounted::Gone) => {
-            log::info!("{shown}: unmounted, since nobody has used it for {timeout:?}");
+            log::info!("{shown}: unmounted after {timeout:?} without use");
             false
         }
-        // a working directory, or something that is mounted in it or over it
+        // a working directory, or another mount in it or over it
         Ok(Unmounted::InUse | Unmounted::NotOnTop) => true,
         Err(e) => {
             log::error!("--idle-timeout: {shown}: {e}");

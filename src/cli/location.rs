@@ -1,5 +1,5 @@
-//! Names of stores on a command line: paths, archives, URLs; and how a store is put together from what they name. It knows
-//! nothing of what is in a store.
+//! Locations of stores on a command line: paths, archives and URLs, and the layers of stores that each is opened with. This
+//! module must not know what is in a store.
 
 use super::{Failure, StoreArgs, WriteArgs, absolute};
 use crate::array::hierarchy::REMOVED;
@@ -13,10 +13,10 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// The schemes of URLs that name a store on a server.
+/// URL schemes of remote stores.
 const SCHEMES: [&str; 9] = ["http", "https", "s3", "s3a", "gs", "az", "azure", "abfs", "abfss"];
 
-/// Variables of the environment that say which server, or whose account, a bucket is looked for at.
+/// Environment variables that name the server or the account of a bucket.
 const SERVERS: [&str; 8] = [
     "AWS_ENDPOINT_URL_S3",
     "AWS_ENDPOINT_URL",
@@ -28,17 +28,17 @@ const SERVERS: [&str; 8] = [
     "STORAGE_EMULATOR_HOST",
 ];
 
-/// How the name of an archive ends.
+/// Ending of the names of archives.
 const ARCHIVE: &str = ".zip";
 
-/// Where a store is, or something in it.
+/// The location of a store, or of a group or array in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Location {
-    /// A path of the local system: a directory, or one that leads into an archive.
+    /// A path of a directory, or of an archive or a key in one.
     Path(PathBuf),
-    /// On a server.
+    /// A URL of a remote store.
     Url(String),
-    /// A store in memory, which begins empty.
+    /// A new store in memory.
     Memory,
 }
 
@@ -54,7 +54,7 @@ impl From<OsString> for Location {
 }
 
 impl Location {
-    /// The same, independent of the working directory.
+    /// Returns the location independent of the working directory.
     pub fn absolute(&self) -> Location {
         match self {
             Location::Path(path) => Location::Path(absolute(path)),
@@ -62,7 +62,8 @@ impl Location {
         }
     }
 
-    /// What it lies in, and its name there; None of what lies in nothing, or whose name can't be a key.
+    /// Returns the location above this one, and the name of this one in it. Returns `None` at the top, and if the name can't be
+    /// a key.
     pub fn split_last(&self) -> Option<(Location, Key)> {
         let (above, name) = match self {
             Location::Path(path) => {
@@ -80,7 +81,7 @@ impl Location {
 }
 
 impl fmt::Display for Location {
-    /// Without what gives access: it goes into messages and the mount table.
+    /// Omits secrets, because messages and the mount table show the location.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Location::Path(path) => path.display().fmt(f),
@@ -90,41 +91,41 @@ impl fmt::Display for Location {
     }
 }
 
-/// The scheme of a URL; None of a path. A directory that has such a name can be given as `./NAME`.
+/// Returns the scheme of a URL, or `None` for a path. A directory with such a name can be given as `./NAME`.
 fn scheme(text: &str) -> Option<&str> {
     let (scheme, _) = text.split_once("://")?;
     let is_word = scheme.chars().all(|c| c.is_ascii_alphanumeric() || "+-.".contains(c));
     (is_word && scheme.starts_with(|c: char| c.is_ascii_alphabetic())).then_some(scheme)
 }
 
-/// Returns whether `text` begins as a URL and lacks its slashes. A directory is hardly called `s3:`.
+/// Returns whether `text` is a URL without its slashes. A directory is unlikely to be named `s3:`.
 fn is_misspelled(text: &str) -> bool {
     let scheme = text.split_once(':').map_or("", |(scheme, _)| scheme);
     SCHEMES.contains(&scheme) || ["file", "memory"].contains(&scheme)
 }
 
-/// Returns an error unless `url` has the form of one that names a store.
+/// Checks the scheme of a URL.
 pub fn check_url(url: &str) -> Result<(), Failure> {
     let (shown, known) = (without_secrets(url), SCHEMES.join("://, "));
     let why = match scheme(url) {
         Some(scheme) if SCHEMES.contains(&scheme) => return Ok(()),
         _ if url.starts_with("memory:") => {
-            "a store in memory has no path: memory: alone names it, and it can only be mounted".to_string()
+            "a store in memory has no path and can only be mounted; use memory:".to_string()
         }
-        None => format!("a URL has // after its scheme; a directory of this name is ./{shown}"),
-        Some(_) => format!("no scheme that zarrfs knows: {known}://, file://, memory:"),
+        None => format!("no // after the scheme; for a directory use ./{shown}"),
+        Some(_) => format!("unknown scheme; use {known}://, file:// or memory:"),
     };
     Err(Failure::new(2, format!("{shown}: {why}")))
 }
 
-/// The path of a `file://` URL.
+/// Returns the path of a `file://` URL.
 fn file_path(url: &str) -> PathBuf {
     let rest = url.strip_prefix("file://").unwrap_or(url);
     let path = rest.strip_prefix("localhost").filter(|path| path.starts_with('/')).unwrap_or(rest);
     OsString::from_vec(percent_encoding::percent_decode_str(path).collect()).into()
 }
 
-/// A URL without user, password and query.
+/// Returns a URL without user, password and query.
 fn without_secrets(url: &str) -> String {
     let Some((start, rest)) = url.split_once("://") else { return url.to_string() };
     let rest = rest.split(['?', '#']).next().unwrap_or_default();
@@ -137,14 +138,15 @@ fn without_secrets(url: &str) -> String {
     format!("{start}://{authority}{path}")
 }
 
-/// A URL that leads into an archive: the archive's folder and name, and the names inside.
-struct Archive {
+/// A URL of an archive or of a key in one.
+struct ArchiveUrl {
+    /// URL of the folder that holds the archive, with the query.
     folder: String,
     name: String,
     inside: String,
 }
 
-/// The names of a URL's path, and what the URL is as far as so many of them; its query stays.
+/// Returns the names of a URL's path, and a function that returns the URL of the first so many of them, with the query.
 pub fn names_of_url(url: &str) -> (impl Fn(usize) -> Location, Vec<String>) {
     let (base, query) = url.split_at(url.find(['?', '#']).unwrap_or(url.len()));
     let start = base.find("://").map_or(0, |at| at + 3);
@@ -158,42 +160,31 @@ pub fn names_of_url(url: &str) -> (impl Fn(usize) -> Location, Vec<String>) {
     (up_to, names)
 }
 
-/// Where a URL leads into an archive; its query stays with the folder.
-fn archive_of(url: &str) -> Option<Archive> {
-    let (base, query) = url.split_at(url.find(['?', '#']).unwrap_or(url.len()));
-    let names = base.find("://").map_or(0, |at| at + 3);
-    let mut at = names + base[names..].find('/')? + 1;
-    loop {
-        let end = base[at..].find('/').map_or(base.len(), |len| at + len);
-        let name = &base[at..end];
-        if is_archive_name(name) {
-            let folder = format!("{}{query}", base[..at].trim_end_matches('/'));
-            return Some(Archive { folder, name: name.to_string(), inside: base[end..].to_string() });
-        }
-        at = end + 1;
-        if at > base.len() {
-            return None;
-        }
-    }
+/// Returns the first archive on the path of a URL.
+fn archive_of(url: &str) -> Option<ArchiveUrl> {
+    let (up_to, names) = names_of_url(url);
+    let at = names.iter().position(|name| is_archive_name(name))?;
+    let Location::Url(folder) = up_to(at) else { return None };
+    Some(ArchiveUrl { folder, name: names[at].clone(), inside: names[at + 1..].join("/") })
 }
 
-/// Whether a name is that of an archive.
+/// Returns whether a name is that of an archive.
 pub fn is_archive_name(name: &str) -> bool {
     name.len() > ARCHIVE.len() && name.to_ascii_lowercase().ends_with(ARCHIVE)
 }
 
-/// Whether a URL names an archive, or something in one.
+/// Returns whether a URL is that of an archive or of a key in one.
 pub fn leads_into_archive(url: &str) -> bool {
     archive_of(url).is_some()
 }
 
-/// The archive that a path leads into, and the names inside: the first part of it that is a file.
+/// Returns the first part of a path that is a file, and the rest of the path.
 fn archive_at(path: &Path) -> Option<(&Path, &Path)> {
     let archive = path.ancestors().find(|above| above.is_file())?;
     Some((archive, path.strip_prefix(archive).ok()?))
 }
 
-/// Opens what `location` names. With `writing` it is going to be written.
+/// Opens the store at `location`, for writing if there are options of writing.
 pub fn open(
     location: &Location,
     args: &StoreArgs,
@@ -203,7 +194,7 @@ pub fn open(
     if !matches!(location, Location::Path(path) if path.is_dir())
         && writing.is_some_and(|writing| writing.synchronizer.is_some())
     {
-        return Err(Failure::new(2, "--synchronizer: its locks are for stores in directories"));
+        return Err(Failure::new(2, "--synchronizer: only for stores in directories"));
     }
     match location {
         Location::Path(path) => open_path(path, args, writing),
@@ -240,7 +231,7 @@ fn open_path(path: &Path, args: &StoreArgs, writing: Option<&WriteArgs>) -> Resu
     }))
 }
 
-/// The failure that `path` leads to or through `file`, which is no archive: a chunk, a document, or any other file.
+/// Returns the failure for a path that is, or continues below, a file that is no archive.
 fn no_archive(path: &Path, file: &Path) -> Failure {
     let (shown, above) = (path.display(), absolute(file).parent().map(Path::to_path_buf).unwrap_or_default());
     match marks(&above) {
@@ -253,7 +244,7 @@ fn no_archive(path: &Path, file: &Path) -> Failure {
     }
 }
 
-/// The failure that nothing stands at `path`: no store, or no such group or array in one.
+/// Returns the failure for a path that doesn't exist.
 fn missing(path: &Path) -> Failure {
     let shown = path.display();
     let whole = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
@@ -261,7 +252,7 @@ fn missing(path: &Path) -> Failure {
     let marked = existing.and_then(|existing| existing.ancestors().find_map(|above| Some((above, marks(above)?))));
     let message = match marked {
         Some((array, "array")) => {
-            format!("no such group or array, nor can there be one in the array {}", array.display())
+            format!("no such group or array: {} is an array, which can't contain any", array.display())
         }
         Some((group, _)) => format!("no such group or array in {}", group.display()),
         None => "no such store".to_string(),
@@ -269,7 +260,7 @@ fn missing(path: &Path) -> Failure {
     Failure::new(3, format!("{shown}: {message}"))
 }
 
-/// What the documents in a directory make of it.
+/// Returns whether the documents in a directory make it a group or an array.
 fn marks(directory: &Path) -> Option<&'static str> {
     let holds = |name: &str| directory.join(name).is_file();
     match () {
@@ -332,7 +323,7 @@ fn open_object_store(_: &str, _: &ObjectOptions, _: &Arc<Stats>) -> Result<Arc<d
     Err(Error::unsupported("this build of zarrfs has no clients of servers; build it with the cargo feature `remote`"))
 }
 
-/// What tells servers with buckets of the same name apart: an endpoint, or what names one in the environment.
+/// Returns a text that distinguishes servers with buckets of the same name: the endpoint, or variables that name it.
 fn server(endpoint: Option<String>) -> String {
     let named = || SERVERS.iter().filter_map(|name| Some(format!("{name}={}", std::env::var(name).ok()?)));
     endpoint.unwrap_or_else(|| named().collect::<Vec<_>>().join(" "))

@@ -50,18 +50,18 @@ struct Line {
     is_directory: bool,
     /// A group or array of Zarr v3, which is shown as plain files.
     is_v3: bool,
-    known: Option<Known>,
+    known: Option<ListedAttributes>,
 }
 
 /// The attributes of a name.
-struct Known {
+struct ListedAttributes {
     size: u64,
     stored: u64,
     modified: String,
 }
 
 /// The output, while it is printed.
-struct Output<'a> {
+struct ListOutput<'a> {
     args: &'a LsArgs,
     out: BufWriter<stdio::Output>,
     /// Groups and arrays of Zarr v3 so far.
@@ -78,7 +78,8 @@ pub fn run(args: &LsArgs) -> std::result::Result<(), Failure> {
     let stats = Arc::new(Stats::default());
     let hierarchy = open_store(&args.path, &args.store_args, stats.clone())?;
     let tree = Tree::new(hierarchy, Arc::new(Cache::new(CACHE, stats))).with_headers(args.headers.shown());
-    let mut output = Output { args, out: BufWriter::new(stdio::output()), v3: Vec::new(), objects: 0, widths: [1; 2] };
+    let mut output =
+        ListOutput { args, out: BufWriter::new(stdio::output()), v3: Vec::new(), objects: 0, widths: [1; 2] };
     let done = output.list_all(&tree);
     for key in output.v3.iter().filter(|_| !args.json) {
         let line = format!("warning: {}: {key}: {V3_PROBLEM}; its files are shown as they are", args.path);
@@ -93,7 +94,7 @@ pub fn run(args: &LsArgs) -> std::result::Result<(), Failure> {
     }
 }
 
-impl Output<'_> {
+impl ListOutput<'_> {
     /// Prints the directory, with --recursive also those below it. Returns the first directory that can't be listed, after
     /// all others are printed.
     ///
@@ -222,7 +223,7 @@ impl Output<'_> {
 }
 
 /// Returns the attributes of a name, or `None` if they can't be read.
-fn known(tree: &Tree, listed: ListedNode) -> Option<Known> {
+fn known(tree: &Tree, listed: ListedNode) -> Option<ListedAttributes> {
     let (attributes, node) = (listed.attributes, listed.node);
     let stored = match &node {
         Node::Chunk(key, name) => tree.chunk(key, name).and_then(|(array, chunk)| array.stat_chunk(chunk)).ok()?,
@@ -236,5 +237,5 @@ fn known(tree: &Tree, listed: ListedNode) -> Option<Known> {
         _ => stored.map_or(0, |stat| stat.size),
     };
     let modified = time::utc(attributes.modified);
-    listed.sound.then_some(Known { size: attributes.size, stored, modified })
+    listed.sound.then_some(ListedAttributes { size: attributes.size, stored, modified })
 }

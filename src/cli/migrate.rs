@@ -2,7 +2,7 @@
 
 use super::{Failure, Location, StoreArgs, logger, open_store, print};
 use crate::stats::Stats;
-use crate::util::json::{self, Value};
+use crate::util::json::{self, json};
 use clap::Args;
 use log::LevelFilter;
 use std::sync::Arc;
@@ -26,12 +26,9 @@ pub fn run(args: &MigrateArgs) -> Result<(), Failure> {
     let hierarchy = open_store(&args.store, &args.store_args, Arc::new(Stats::default()))?;
     let migrated = hierarchy.migrate().map_err(|e| e.context(shown))?;
     let report = match (args.json, migrated) {
-        (true, _) => {
-            let report = [("store".to_string(), shown.to_string().into()), ("migrated".to_string(), migrated.into())];
-            json::write(&Value::Object(report.into_iter().collect()))
-        }
-        (false, true) => format!("{shown}: Zarr v2 now"),
-        (false, false) => format!("{shown}: nothing to do, it is Zarr v2 already"),
+        (true, _) => json::write(&json!({"store": shown.to_string(), "migrated": migrated})),
+        (false, true) => format!("{shown}: converted to Zarr v2"),
+        (false, false) => format!("{shown}: Zarr v2 already, nothing to do"),
     };
     print(report + "\n")
 }

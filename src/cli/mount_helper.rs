@@ -1,6 +1,5 @@
-//! The program as a helper of mount(8) and umount(8): called by the names that they look for in /sbin, or by mount.fuse,
-//! it takes their arguments and answers with their exit codes. It knows nothing of mounting: it says the same to the
-//! verbs `mount` and `umount`.
+//! The helper of mount(8) and umount(8). Called by the names that these look for in /sbin, or by mount.fuse, the program takes
+//! their arguments and returns their exit codes. This module only translates to the verbs `mount` and `umount`.
 
 use super::{Cli, Failure, complain, mount_options, print, run as run_verb, stdio};
 use clap::{CommandFactory, Parser};
@@ -12,22 +11,22 @@ use std::process::ExitCode;
 const WRONG_USE: u8 = 1;
 const FAILED: u8 = 32;
 
-/// What mount(8) says: `mount.TYPE SOURCE DIRECTORY [-sfnvrw] [-N NAMESPACE] [-o OPTIONS] [-t TYPE]`.
+/// Arguments of mount(8): `mount.TYPE SOURCE DIRECTORY [-sfnvrw] [-N NAMESPACE] [-o OPTIONS] [-t TYPE]`.
 #[derive(Parser)]
 #[command(about = "Mounts a Zarr store, for mount(8); see zarrfs mount --help", version)]
 struct MountHelperArgs {
     source: OsString,
     directory: OsString,
-    /// Accept options that zarrfs doesn't know
+    /// Ignore unknown options
     #[arg(short)]
     sloppy: bool,
-    /// Check the options, and mount nothing
+    /// Check the options without mounting
     #[arg(short)]
     fake: bool,
     /// Accepted: there is no mtab
     #[arg(short)]
     no_mtab: bool,
-    /// Say what was mounted
+    /// Print what was mounted
     #[arg(short)]
     verbose: bool,
     /// As -o ro
@@ -44,7 +43,7 @@ struct MountHelperArgs {
     type_name: Option<OsString>,
 }
 
-/// What umount(8) says: `umount.TYPE DIRECTORY [-nlfvr] [-N NAMESPACE] [-t TYPE]`.
+/// Arguments of umount(8): `umount.TYPE DIRECTORY [-nlfvr] [-N NAMESPACE] [-t TYPE]`.
 #[derive(Parser)]
 #[command(about = "Unmounts a Zarr store, for umount(8); see zarrfs umount --help", version)]
 struct UmountHelperArgs {
@@ -55,7 +54,7 @@ struct UmountHelperArgs {
     /// Unmount also while in use
     #[arg(short)]
     lazy: bool,
-    /// End the mount's connection: what is not stored is lost
+    /// Unmount immediately; unstored writes are lost
     #[arg(short)]
     force: bool,
     /// Accepted
@@ -70,7 +69,7 @@ struct UmountHelperArgs {
     type_name: Option<OsString>,
 }
 
-/// Answers mount(8) or umount(8); None if it is neither of them that calls.
+/// Runs the helper. Returns `None` if the program was not called by mount(8) or umount(8).
 pub fn run(words: &[OsString]) -> Option<ExitCode> {
     let name = Path::new(words.first()?).file_name().and_then(OsStr::to_str).unwrap_or_default();
     let done = match name {
@@ -88,7 +87,7 @@ pub fn run(words: &[OsString]) -> Option<ExitCode> {
     })
 }
 
-/// True of what mount.fuse says for the type fuse.zarrfs: `zarrfs SOURCE DIRECTORY -o OPTIONS`.
+/// Returns whether mount.fuse calls the program for the type fuse.zarrfs: `zarrfs SOURCE DIRECTORY -o OPTIONS`.
 fn is_mount_fuse(words: &[OsString]) -> bool {
     match words {
         [_, source, _, o, _] => {
@@ -117,7 +116,7 @@ fn mount(words: &[OsString]) -> Result<(), Failure> {
     }
     run_verb(&line)?;
     if args.verbose {
-        // it is mounted, whoever hears of it
+        // mounted, even if the line can't be printed
         let _ = print(format!("zarrfs: {} mounted on {}\n", args.source.display(), args.directory.display()));
     }
     Ok(())
@@ -133,7 +132,7 @@ fn umount(words: &[OsString]) -> Result<(), Failure> {
     run_verb(&line)
 }
 
-/// The arguments; None where only help was asked for, which is printed.
+/// Parses the arguments. Returns `None` after printing the help.
 fn parse<T: Parser>(words: &[OsString]) -> Result<Option<T>, Failure> {
     match T::try_parse_from(words) {
         Ok(args) => Ok(Some(args)),
@@ -145,7 +144,7 @@ fn parse<T: Parser>(words: &[OsString]) -> Result<Option<T>, Failure> {
     }
 }
 
-/// The daemon would stay in its own.
+/// Refuses another mount namespace: the daemon would stay in its own.
 fn in_own_namespace(other: Option<&OsStr>) -> Result<(), Failure> {
     match other {
         None => Ok(()),

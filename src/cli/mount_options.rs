@@ -1,71 +1,38 @@
-//! What follows `-o`, as in fstab: every long option of `mount`, its words joined by `_` or `-`, and those options of
-//! mount(8), fstab and systemd that don't concern a file system. It knows what clap knows of the options of `mount`, and
-//! nothing of what they do.
+//! The options of `-o`, as in fstab: every long option of `mount`, its words joined by `_` or `-`, and those options of
+//! mount(8), fstab and systemd that don't concern a file system. This module reads the table of options that clap has, and
+//! must not know what they do.
 
 use super::Failure;
 use clap::{Arg, ArgAction, Command};
 use std::ffi::OsString;
 
-/// What mount(8) calls options of zarrfs.
+/// Names of mount(8) for options of zarrfs.
 const SYNONYMS: [(&str, &str); 1] = [("ro", "read-only")];
 
-/// Options of mount(8) that undo another one before them.
+/// Options of mount(8), and the earlier option that each of them undoes.
 const OPPOSITES: [(&str, &str); 3] = [("rw", "read-only"), ("exec", "noexec"), ("async", "sync")];
 
-/// Options that are for others, or say what is so in every mount of zarrfs: there are no devices and no programs of
-/// other users in one, the kernel checks modes, times of access are not kept, and names are stored at once.
-const WITHOUT_EFFECT: [&str; 34] = [
-    "defaults",
-    "auto",
-    "noauto",
-    "user",
-    "nouser",
-    "users",
-    "group",
-    "owner",
-    "uhelper",
-    "helper",
-    "nofail",
-    "_netdev",
-    "comment",
-    "dev",
-    "nodev",
-    "suid",
-    "nosuid",
-    "dirsync",
-    "atime",
-    "noatime",
-    "diratime",
-    "nodiratime",
-    "relatime",
-    "norelatime",
-    "strictatime",
-    "nostrictatime",
-    "lazytime",
-    "nolazytime",
-    "mand",
-    "nomand",
-    "silent",
-    "loud",
-    "default_permissions",
-    "nonempty",
-];
+/// Options for other programs, and those that hold for every mount of zarrfs: it has no devices and no setuid programs, the
+/// kernel checks modes, access times are not kept, and names are stored immediately.
+const WITHOUT_EFFECT: &str = "defaults auto noauto user nouser users group owner uhelper helper nofail _netdev comment dev nodev suid \
+    nosuid dirsync atime noatime diratime nodiratime relatime norelatime strictatime nostrictatime lazytime \
+    nolazytime mand nomand silent loud default_permissions nonempty";
 
-/// Options that others have and zarrfs can't, and why.
+/// Options of other file systems that zarrfs refuses, and why.
 const REFUSED: [(&str, &str); 5] = [
-    ("remount", "a mount can't be changed: unmount it, and mount again"),
+    ("remount", "a mount can't be changed; unmount it, and mount again"),
     ("context", LABELS),
     ("fscontext", LABELS),
     ("defcontext", LABELS),
     ("rootcontext", LABELS),
 ];
-/// How the help calls the value of an option that takes a list.
+/// Value name of the options that take a list.
 const LIST: &str = "LIST";
 
 const LABELS: &str = "the policy labels mounts of FUSE, as fusefs_t";
 
-/// The command line's form of what the lists after `-o` say, of options that `command` has. With `sloppy`, those that
-/// nobody knows are left out.
+/// Returns the lists of `-o` as words of a command line, by the options of `command`. With `sloppy`, unknown options are left
+/// out.
 pub fn expand(lists: &[String], sloppy: bool, command: &Command) -> Result<Vec<OsString>, Failure> {
     let options = || lists.iter().flat_map(|list| split(list));
     let sloppy = sloppy || options().any(|option| option == "sloppy");
@@ -92,8 +59,8 @@ pub fn expand(lists: &[String], sloppy: bool, command: &Command) -> Result<Vec<O
     Ok(words.into_iter().map(|(_, word)| word.into()).collect())
 }
 
-/// The last option of `words` with `item` added to its list: commas stand between options, and between the items of a
-/// list. `None` if that option takes no list or no such item, or if there is an option of this name.
+/// Returns the last option of `words` with `item` added to its list, since commas separate options as well as the items of a
+/// list. Returns `None` if that option takes no list or no such item, or if there is an option of this name.
 fn last_list_with<'a>(command: &Command, words: &[(&'a str, String)], item: &str) -> Option<(&'a str, String)> {
     let (name, word_so_far) = words.last()?;
     let arg = find(command, name).filter(|_| find(command, item).is_none())?;
@@ -102,14 +69,18 @@ fn last_list_with<'a>(command: &Command, words: &[(&'a str, String)], item: &str
     word(command, arg, Some(format!("{list},{item}"))).ok().map(|longer| (*name, longer))
 }
 
-/// The option of `command` that is called `name`.
+/// Returns the option of `command` with this name.
 fn find<'a>(command: &'a Command, name: &str) -> Option<&'a Arg> {
     let synonym = SYNONYMS.iter().find(|(n, _)| *n == name).map(|(_, long)| *long);
     let long = synonym.map_or_else(|| name.replace('_', "-"), str::to_string);
     command.get_arguments().find(|arg| arg.get_long() == Some(&long))
 }
 
-/// An option as a command line has it, if its value is one that it takes.
+/// Returns an option as a word of a command line.
+///
+/// # Errors
+///
+/// Says why the option doesn't take the value.
 fn word(command: &Command, arg: &Arg, value: Option<String>) -> Result<String, String> {
     let long = arg.get_long().unwrap_or_default();
     let takes_value = !matches!(arg.get_action(), ArgAction::SetTrue | ArgAction::SetFalse);
@@ -118,7 +89,7 @@ fn word(command: &Command, arg: &Arg, value: Option<String>) -> Result<String, S
         Some(value) => format!("--{long}={value}"),
         None => format!("--{long}"),
     };
-    // alone, so that whoever is told of a mistake knows where it is
+    // parsed alone, so that the message names this option
     let alone = command.clone().no_binary_name(true).try_get_matches_from([word.as_str(), "--", ".", "."]);
     match alone {
         Ok(_) => Ok(word),
@@ -132,10 +103,13 @@ fn word(command: &Command, arg: &Arg, value: Option<String>) -> Result<String, S
 
 fn is_without_effect(name: &str, value: Option<&str>) -> bool {
     let of_others = ["x-", "X-"].iter().any(|prefix| name.starts_with(prefix));
-    name.is_empty() || of_others || WITHOUT_EFFECT.contains(&name) || (name, value) == ("subtype", Some("zarrfs"))
+    name.is_empty()
+        || of_others
+        || WITHOUT_EFFECT.split(' ').any(|known| known == name)
+        || (name, value) == ("subtype", Some("zarrfs"))
 }
 
-/// The options of a list: between commas, but for those in double quotes or behind a backslash.
+/// Splits a list at commas, except those in double quotes or after a backslash.
 fn split(list: &str) -> impl Iterator<Item = &str> {
     let (mut quoted, mut escaped) = (false, false);
     list.split(move |c| {
@@ -146,7 +120,7 @@ fn split(list: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// A value without the quotes around it, or without the backslashes before commas and backslashes.
+/// Returns a value without the quotes around it, or without the backslashes before commas and backslashes.
 fn unquoted(value: &str) -> String {
     if let Some(inside) = value.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')) {
         return inside.to_string();

@@ -1,5 +1,5 @@
-//! `--auto-mountpoint`: the name of a mountpoint that nobody has named, directories that are made for a mount and removed
-//! after it. It knows nothing of mounting.
+//! `--auto-mountpoint`: chooses the name of a mountpoint, and creates directories that are removed after the unmount. This
+//! module must not mount.
 
 use super::{Failure, Location, absolute};
 use crate::error::Error;
@@ -12,11 +12,11 @@ use std::io::ErrorKind;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-/// What the names of stores end with, from the outside inwards.
+/// Endings of the names of stores, the last one first.
 const ENDINGS: [&str; 2] = [".zip", ".zarr"];
 
-/// Directories made for a mount, the uppermost first. Those that are empty are removed when this is dropped, wherever they
-/// are by then.
+/// Directories created for a mount, the topmost first. When this is dropped, those that are empty are removed, even if they
+/// were renamed.
 pub struct MadeDirectories {
     made: Vec<MadeDirectory>,
     /// The last one.
@@ -26,24 +26,24 @@ pub struct MadeDirectories {
 struct MadeDirectory {
     parent: OwnedFd,
     name: OsString,
-    /// As it was called when it was made, for people.
+    /// The path at the time of creation, for messages.
     path: PathBuf,
 }
 
 impl MadeDirectories {
-    /// The directory to mount on; `None` if it was there already.
+    /// Returns the directory to mount on, or `None` if it existed already.
     pub fn directory(&self) -> Option<BorrowedFd<'_>> {
         self.directory.as_ref().map(|directory| directory.as_fd())
     }
 
-    /// Makes the directory that is to have this path, in the open directory above it.
+    /// Creates the directory with this path in the open directory above it.
     fn make(&mut self, parent: OwnedFd, path: &Path) -> rustix::io::Result<OwnedFd> {
         let Some(name) = path.file_name() else { return Err(Errno::INVAL) };
         rustix::fs::mkdirat(&parent, name, Mode::RWXU | Mode::RWXG | Mode::RWXO)?;
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let directory = rustix::fs::openat(&parent, name, flags, Mode::empty())?;
         self.made.push(MadeDirectory { parent, name: name.to_owned(), path: path.to_path_buf() });
-        // someone who may rename things there could have put another in its place
+        // a user who may rename files there could have put another directory in its place
         match rustix::fs::fstat(&directory)?.st_uid == rustix::process::geteuid().as_raw() {
             true => Ok(directory),
             false => Err(Errno::PERM),
@@ -62,7 +62,7 @@ impl Drop for MadeDirectories {
     }
 }
 
-/// Makes `path`, and what is missing above it. A directory that is there already stays afterwards.
+/// Creates `path`, and the missing directories above it. A directory that exists already stays after the unmount.
 pub fn make(path: &Path) -> Result<MadeDirectories, Failure> {
     let path = std::path::absolute(path).map_err(Error::from)?;
     let missing: Vec<&Path> = path.ancestors().take_while(|above| is_missing(above)).collect();
@@ -79,16 +79,16 @@ pub fn make(path: &Path) -> Result<MadeDirectories, Failure> {
     Ok(made)
 }
 
-/// A mount whose daemon is gone answers an error, but is there.
+/// Returns whether nothing is at a path. A mount whose daemon has ended answers another error.
 fn is_missing(path: &Path) -> bool {
     fs::symlink_metadata(path).is_err_and(|e| e.kind() == ErrorKind::NotFound)
 }
 
-/// The directory for a store whose mountpoint nobody has named: in the working directory, called as the store is without
-/// .zarr and .zip. There must be none yet, or an empty one.
+/// Returns the mountpoint of a store for which none is given: a directory in the working directory, named as the store without
+/// .zarr and .zip. It must not exist, or be empty.
 pub fn for_store(store: &Location) -> Result<PathBuf, Failure> {
     let unnamed = |why: &str| Failure::new(5, format!("{store}: {why}; name a mountpoint"));
-    let name = name_of(store).ok_or_else(|| unnamed("no name for a mountpoint can be made of that"))?;
+    let name = name_of(store).ok_or_else(|| unnamed("no mountpoint can be named after it"))?;
     let path = Path::new(".").join(name);
     let is_store = matches!(store, Location::Path(store) if absolute(store) == absolute(&path));
     let is_mounted = std::path::absolute(&path).is_ok_and(|path| mounts_at(&path).is_ok_and(|m| !m.is_empty()));
@@ -96,10 +96,10 @@ pub fn for_store(store: &Location) -> Result<PathBuf, Failure> {
     if is_store {
         return Err(unnamed(&format!("it is {} itself", path.display())));
     }
-    // what is mounted there is told by who mounts
+    // mounting reports what is mounted there
     match is_missing(&path) || is_mounted || is_empty() {
         true => Ok(path),
-        false => Err(unnamed(&format!("{} is there already, and no empty directory", path.display()))),
+        false => Err(unnamed(&format!("{} exists, and is no empty directory", path.display()))),
     }
 }
 
@@ -120,7 +120,7 @@ fn name_of(store: &Location) -> Option<String> {
     (!matches!(bare, "" | "." | "..")).then(|| bare.to_string())
 }
 
-/// The path that `path` leads to, as far as it is there, without links.
+/// Returns `path` with the links in its existing part resolved.
 pub fn resolved(path: &Path) -> PathBuf {
     let path = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
     let real = path.ancestors().find_map(|above| {

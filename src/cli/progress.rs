@@ -1,19 +1,20 @@
-//! How far something long has come: one line on standard error, if that is a terminal.
+//! The progress of a verb: one line on standard error, if that is a terminal.
 
 use super::size;
 use rustix::termios::tcgetwinsize;
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
 
-/// What takes less than this shows nothing.
+/// Time before the line is shown for the first time.
 const PATIENCE: Duration = Duration::from_secs(1);
 
+/// Time between two updates of the line.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// Characters of the bar.
 const WIDTH: usize = 30;
 
-/// The line, while it is shown.
+/// A line that shows the progress.
 pub struct Progress {
     total: Option<u64>,
     start: Instant,
@@ -23,20 +24,20 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// The copy of `total` bytes, where that is known, begins.
+    /// Begins to measure a copy of `total` bytes, if that is known.
     pub fn start(total: Option<u64>) -> Self {
         let start = Instant::now();
         let is_terminal = std::io::stderr().is_terminal();
         Progress { total, start, next: start + PATIENCE, is_shown: false, is_terminal }
     }
 
-    /// So many bytes are done.
+    /// Shows that `done` bytes are copied.
     pub fn show(&mut self, done: u64) {
         let total = self.total;
         self.show_line(|elapsed| line(done, total, elapsed));
     }
 
-    /// Shows what `line` makes of the time that has passed, if it is time for a new one.
+    /// Shows the result of `line`, given the time since the start, unless the line was updated a moment ago.
     pub fn show_line(&mut self, line: impl FnOnce(Duration) -> String) {
         let now = Instant::now();
         if self.is_terminal && now >= self.next {
@@ -46,7 +47,7 @@ impl Progress {
         }
     }
 
-    /// It is over, or something else is to be printed: the line goes.
+    /// Removes the line, at the end or before other output.
     pub fn end(&mut self) {
         if self.is_shown {
             self.is_shown = false;
@@ -55,11 +56,11 @@ impl Progress {
     }
 
     fn write(&self, line: &str) {
-        // one that goes on in the next line could not be written over
+        // a line that wraps could not be overwritten
         let columns = tcgetwinsize(std::io::stderr()).map_or(0, |size| usize::from(size.ws_col));
         let most = if columns > 1 { columns - 1 } else { 79 };
         let line: String = line.chars().take(most).collect();
-        // \x1b[K clears what is left of a longer one
+        // \x1b[K clears the rest of a longer line
         let _ = write!(std::io::stderr(), "\r{line}\x1b[K");
     }
 }
@@ -71,7 +72,7 @@ fn line(done: u64, total: Option<u64>, elapsed: Duration) -> String {
     format!("{}  {shown} of {}, {per_second}/s", bar(done, total), size::show(total))
 }
 
-/// A bar of which so much is filled, and the same in percent.
+/// Returns a bar that shows `done` of `total`, and the percentage.
 pub fn bar(done: u64, total: u64) -> String {
     let part = (done as f64 / total.max(1) as f64).min(1.0);
     let bar = "#".repeat((part * WIDTH as f64) as usize);

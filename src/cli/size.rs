@@ -1,6 +1,6 @@
-//! Sizes in bytes as people write and read them.
+//! Sizes on command lines and in output.
 
-/// Bytes of `text`: a number, with K, M, G or T for powers of 1024.
+/// Parses a size in bytes: a number, with K, M, G or T for powers of 1024.
 pub fn parse(text: &str) -> Result<u64, String> {
     let trimmed = text.trim_end_matches("iB").trim_end_matches('B');
     let (digits, shift) = match trimmed.char_indices().last() {
@@ -20,7 +20,7 @@ pub fn parse(text: &str) -> Result<u64, String> {
     number.checked_mul(1 << shift).ok_or_else(|| "too large".to_string())
 }
 
-/// `n` bytes for a person: `1.2 MiB`.
+/// Returns `n` bytes in the fitting unit: `1.2 MiB`.
 pub fn show(n: u64) -> String {
     let units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     let mut value = n as f64;
@@ -32,7 +32,7 @@ pub fn show(n: u64) -> String {
     if unit == 0 { format!("{n} B") } else { format!("{value:.1} {}", units[unit]) }
 }
 
-/// A number for a person: `1,234,567`.
+/// Returns a number with separators: `1,234,567`.
 pub fn count(n: u64) -> String {
     let digits = n.to_string();
     let groups = digits.as_bytes().rchunks(3).rev().map(|group| String::from_utf8_lossy(group));

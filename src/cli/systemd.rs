@@ -1,5 +1,5 @@
-//! What systemd is told: lines of the log, and that the mount answers. Both are datagrams to sockets of its own, and
-//! nothing here waits for anybody to read them.
+//! Messages to systemd: lines of the log, and that the mount answers. Both are datagrams to its sockets, and this module never
+//! waits until they are read.
 
 use crate::error::one_line;
 use log::{Level, Record};
@@ -10,24 +10,28 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::path::{Path, PathBuf};
 
-/// Where the journal listens.
+/// The socket of the journal.
 pub const JOURNAL: &str = "/run/systemd/journal/socket";
 
-/// The variable of the environment that names the socket of who waits for the mount: sd_notify(3).
+/// The environment variable with the socket of the process that waits for the mount: sd_notify(3).
 const NOTIFY_SOCKET: &str = "NOTIFY_SOCKET";
 
-/// The journal, which takes an entry with each write.
+/// A connection to the journal, which takes an entry with each write.
 pub struct Journal {
     socket: UnixDatagram,
     path: PathBuf,
 }
 
 impl Journal {
-    /// The journal that listens at `path`. An error if none does.
+    /// Opens the journal at `path`.
+    ///
+    /// # Errors
+    ///
+    /// Fails if no journal listens there.
     pub fn open(path: &Path) -> io::Result<Journal> {
         UnixDatagram::unbound()?.connect(path)?;
         let socket = UnixDatagram::unbound()?;
-        // a journal that hangs loses lines, and holds up no request
+        // a journal that hangs loses lines, but delays no request
         socket.set_nonblocking(true)?;
         Ok(Journal { socket, path: path.to_path_buf() })
     }
@@ -35,7 +39,7 @@ impl Journal {
 
 impl Write for Journal {
     fn write(&mut self, entry: &[u8]) -> io::Result<usize> {
-        // not connected: the journal may have begun anew
+        // not connected: the journal may have been restarted
         self.socket.send_to(entry, &self.path)
     }
 
@@ -44,10 +48,10 @@ impl Write for Journal {
     }
 }
 
-/// Writes the entry of a line of the log (systemd's "Native Journal Protocol"): what `journalctl -t zarrfs` shows, or,
-/// for one mount alone, `journalctl ZARRFS_MOUNTPOINT=PATH`.
+/// Writes a line of the log as an entry (systemd's "Native Journal Protocol"). `journalctl -t zarrfs` shows it, and so does
+/// `journalctl ZARRFS_MOUNTPOINT=PATH` for one mount.
 pub fn write_entry(out: &mut impl Write, record: &Record, mountpoint: &Path) -> io::Result<()> {
-    // those of syslog(3)
+    // as in syslog(3)
     let priority = match record.level() {
         Level::Error => "3",
         Level::Warn => "4",
@@ -72,7 +76,7 @@ fn write_field(out: &mut impl Write, name: &str, value: &[u8]) -> io::Result<()>
     out.write_all(b"\n")
 }
 
-/// Tells whoever has started the program as a service of Type=notify that it is ready. Without such a one it does nothing.
+/// Tells a service manager that started the program with Type=notify that the mount answers. Otherwise does nothing.
 pub fn notify_ready() -> io::Result<()> {
     match std::env::var_os(NOTIFY_SOCKET) {
         Some(name) => UnixDatagram::unbound()?.send_to_addr(b"READY=1\n", &address(&name)?).map(|_| ()),
@@ -80,7 +84,7 @@ pub fn notify_ready() -> io::Result<()> {
     }
 }
 
-/// The socket of a name: a path, or, with an @, one that is in no directory.
+/// Returns the socket with a name: a path, or, after an @, an abstract address.
 fn address(name: &OsStr) -> io::Result<SocketAddr> {
     match name.as_bytes().strip_prefix(b"@") {
         Some(name) => SocketAddr::from_abstract_name(name),

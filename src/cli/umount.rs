@@ -3,7 +3,7 @@
 use super::Failure;
 use crate::error::lines;
 use crate::fs::tree::{CONTROL, SYNC};
-use crate::fuse::{Manner, unmount_path};
+use crate::fuse::{UnmountMode, unmount_path};
 use crate::util::json::{self, Value};
 use clap::Args;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -37,15 +37,15 @@ pub struct UmountArgs {
 
 /// Runs the verb. Unmounts every mountpoint, also after one has failed.
 pub fn run(args: &UmountArgs) -> Result<(), Failure> {
-    let manner = match (args.force, args.lazy) {
-        (true, _) => Manner::Forced,
-        (false, true) => Manner::Lazy,
-        (false, false) => Manner::Unused,
+    let mode = match (args.force, args.lazy) {
+        (true, _) => UnmountMode::Forced,
+        (false, true) => UnmountMode::Lazy,
+        (false, false) => UnmountMode::Unused,
     };
     let mut result = Ok(());
     for path in &args.mountpoints {
         // --lazy and --force are also for mounts that hang, and must not touch them
-        let daemon = if manner == Manner::Unused { daemon(path) } else { None };
+        let daemon = if mode == UnmountMode::Unused { daemon(path) } else { None };
         if daemon.is_some()
             && let Err(e) = store_all(path)
         {
@@ -53,7 +53,7 @@ pub fn run(args: &UmountArgs) -> Result<(), Failure> {
             result = Err(Failure::new(1, ""));
             continue;
         }
-        if let Err(e) = unmount_path(path, manner) {
+        if let Err(e) = unmount_path(path, mode) {
             if result.is_err() {
                 let _ = writeln!(std::io::stderr(), "error: {e}");
             } else {

@@ -1,5 +1,5 @@
-//! Passthrough: files whose bytes the kernel reads from a file of the store itself. All open files of one inode must go
-//! the same way, and to the same file: which way that is, is kept here from the first opening to the last release.
+//! Passthrough: files whose bytes the kernel reads from a file of the store. The kernel requires that all open files of an inode
+//! pass through to the same file, or none. This module keeps that choice from the first `open` to the last `release`.
 
 use crate::error::{Error, Result};
 use crate::fs::Backing;
@@ -10,40 +10,44 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
-/// How long an opening waits for the releases of files that are closed already: the kernel sends them later.
+/// How long an `open` waits for releases of closed files, which the kernel sends later.
 const RELEASES: Duration = Duration::from_secs(1);
 
-/// The open files of a mount that may pass through.
+/// The open files of a mount with passthrough.
 #[derive(Default)]
 pub struct Backings {
-    /// Protects the map from inode numbers to their ways.
-    open: Mutex<HashMap<u64, Way>>,
-    /// An inode has no open file any more.
+    /// Protects the map. The keys are inode numbers.
+    open: Mutex<HashMap<u64, OpenInode>>,
+    /// Wakes openings when an inode has no open file any more.
     released: Condvar,
-    /// The kernel has refused: nothing passes through.
+    /// Whether the kernel has refused passthrough.
     refused: AtomicBool,
 }
 
-/// How the open files of an inode are read, and how many there are.
-struct Way {
+/// The open files of an inode.
+struct OpenInode {
+    /// Number of open files.
     files: usize,
-    /// The store's file; None if they are read by requests.
+    /// The file of the store; `None` if the bytes are read by requests.
     through: Option<(Backing, Arc<BackingId>)>,
 }
 
 impl Backings {
-    /// Notes an opening. The file to pass through to, if all of the inode's open files can; an error if others are open
-    /// that pass through to what the store no longer holds.
+    /// Records an opening. Returns the file to pass through to, if all open files of the inode can.
+    ///
+    /// # Errors
+    ///
+    /// Fails with EBUSY if open files of the inode pass through to a file that was replaced in the store.
     pub fn open(&self, inode: u64, backing: Option<Backing>, reply: &ReplyOpen) -> Result<Option<Arc<BackingId>>> {
         let mut open = lock(&self.open);
         loop {
             match open.get_mut(&inode) {
                 None => break,
-                Some(Way { files, through: None }) => {
+                Some(OpenInode { files, through: None }) => {
                     *files += 1;
                     return Ok(None);
                 }
-                Some(Way { files, through: Some((old, id)) })
+                Some(OpenInode { files, through: Some((old, id)) })
                     if backing.as_ref().is_some_and(|b| b.mark == old.mark) =>
                 {
                     *files += 1;
@@ -59,7 +63,7 @@ impl Backings {
         }
         let through = backing.and_then(|backing| Some((self.pass_through(&backing, reply)?, backing)));
         let id = through.as_ref().map(|(id, _)| id.clone());
-        open.insert(inode, Way { files: 1, through: through.map(|(id, backing)| (backing, id)) });
+        open.insert(inode, OpenInode { files: 1, through: through.map(|(id, backing)| (backing, id)) });
         Ok(id)
     }
 
@@ -70,7 +74,7 @@ impl Backings {
         match reply.open_backing(&backing.file) {
             Ok(id) => Some(Arc::new(id)),
             Err(e) => {
-                // for want of privileges, or because of the file system below
+                // without privileges, or if the store's file system doesn't support it
                 if !self.refused.swap(true, Ordering::Relaxed) {
                     log::warn!("--passthrough: the kernel refuses it: {e}; files are read by requests");
                 }
@@ -79,12 +83,12 @@ impl Backings {
         }
     }
 
-    /// Notes the release of an open file.
+    /// Records a release.
     pub fn release(&self, inode: u64) {
         let mut open = lock(&self.open);
-        if let Some(way) = open.get_mut(&inode) {
-            way.files -= 1;
-            if way.files == 0 {
+        if let Some(inode_files) = open.get_mut(&inode) {
+            inode_files.files -= 1;
+            if inode_files.files == 0 {
                 open.remove(&inode);
                 self.released.notify_all();
             }

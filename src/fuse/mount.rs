@@ -1,6 +1,5 @@
-//! Mounting and unmounting, done here rather than by fuser: its unmount takes away whatever is mounted at the path by
-//! then, and it gives up where fusermount3 would help. A mount is known by its device number in the mount table;
-//! nothing is unmounted that does not have it.
+//! Mounting and unmounting. fuser could do both, but it unmounts any mount at the path, and fails where fusermount3 would
+//! succeed. This module identifies its mount by the device number in the mount table, and unmounts no other.
 
 use super::mount_place::{MountEntry, MountPlace, entry_of, mounts, mounts_at, open_directory, path_of, proc_path};
 use crate::error::{Error, Result};
@@ -16,28 +15,28 @@ use std::time::Duration;
 /// The type in the mount table.
 pub const FS_TYPE: &str = "fuse.zarrfs";
 
-/// How long a mount of ours may take to answer before it counts as hung.
+/// How long a mount of zarrfs may take to answer before it counts as hung.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// How often a mount is looked for whose directories are renamed meanwhile.
+/// Maximum number of searches for a mount whose directories are renamed meanwhile.
 const ATTEMPTS: u32 = 10;
 
-/// Why a mount did not come about.
+/// Why mounting failed.
 #[derive(Debug)]
 pub enum MountError {
-    /// The mountpoint is missing, no directory, or taken.
+    /// The mountpoint is missing, not a directory, or in use.
     Mountpoint(String),
-    /// A mount whose daemon is gone stands there.
+    /// A mount whose daemon has ended is there.
     Stale(String),
-    /// FUSE is not to be had.
+    /// FUSE is not available.
     Unavailable(String),
-    /// Anything else.
+    /// Another error.
     Other(Error),
 }
 
-/// A mounted mountpoint. It stays mounted when this is dropped.
+/// A mount. It stays mounted when this is dropped.
 pub struct Mountpoint {
-    /// As it was when it was mounted, for people.
+    /// The path at the time of mounting, for messages.
     path: PathBuf,
     place: MountPlace,
     device: String,
@@ -45,70 +44,70 @@ pub struct Mountpoint {
     aborted: AtomicBool,
 }
 
-/// How an unmount went.
+/// The outcome of an unmount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unmounted {
-    /// Nothing of it is left.
+    /// The mount has ended.
     Gone,
-    /// In use: what is gone from the path ends when its last file is closed.
+    /// The mount is in use. If it was detached, it ends when its last file is closed.
     InUse,
-    /// It is no longer at the path, or something else was mounted over it: left as it is.
+    /// The mount is no longer at the path, or another one is over it. It was left as it is.
     NotOnTop,
 }
 
-/// What to mount.
+/// Options of a mount.
 pub struct MountRequest<'a> {
     /// Shown as the source in the mount table.
     pub source: &'a str,
     /// Where to mount.
     pub path: &'a Path,
-    /// The directory there, if it was made for this mount and is known for sure.
+    /// The directory at `path`, if it was created for this mount.
     pub directory: Option<BorrowedFd<'a>>,
-    /// Let other users in.
+    /// Whether other users may use the mount.
     pub allow_other: bool,
-    /// Refuse writing.
+    /// Whether writing is refused.
     pub read_only: bool,
-    /// Have every write synced before it returns.
+    /// Whether every write is synced before it returns.
     pub sync: bool,
-    /// Map nothing as a program.
+    /// Whether files can't be executed.
     pub noexec: bool,
-    /// Remove a mount first whose daemon is gone.
+    /// Whether a mount whose daemon has ended is removed first.
     pub replace_stale: bool,
 }
 
-/// How [`unmount_path`] goes about it.
+/// How [`unmount_path`] treats a mount in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Manner {
-    /// Not while it is in use.
+pub enum UnmountMode {
+    /// It fails.
     Unused,
-    /// Also while in use: then it ends with its last file.
+    /// It detaches the mount, which ends with its last open file.
     Lazy,
-    /// At once: requests under way fail, and what the daemon has not taken is lost.
+    /// It ends the mount immediately. Requests in flight fail, and writes that the daemon has not taken are lost.
     Forced,
 }
 
-impl Manner {
+impl UnmountMode {
     fn flags(self) -> UnmountFlags {
         match self {
-            Manner::Unused => UnmountFlags::empty(),
-            Manner::Lazy => UnmountFlags::DETACH,
-            // also what is in use, and without waiting for a daemon that hangs
-            Manner::Forced => UnmountFlags::FORCE | UnmountFlags::DETACH,
+            UnmountMode::Unused => UnmountFlags::empty(),
+            UnmountMode::Lazy => UnmountFlags::DETACH,
+            // also a mount in use, and without waiting for a daemon that hangs
+            UnmountMode::Forced => UnmountFlags::FORCE | UnmountFlags::DETACH,
         }
     }
 }
 
 impl Mountpoint {
-    /// Mounts. Requests wait from now on, and nobody may touch the path until they are served.
+    /// Mounts. Requests wait from now on: the caller must not use the path until they are served.
     pub fn mount(request: &MountRequest) -> std::result::Result<Self, MountError> {
         let directory = free_mountpoint(request)?;
         let (fuse, entry) = match new_mount(request) {
             Ok((fuse, mount)) => (fuse, attach(&mount, &directory, request.path)?),
-            // not allowed, or an old kernel
+            // without privileges, or with an old kernel
             Err(e @ (Errno::PERM | Errno::ACCESS | Errno::NOSYS)) => mount_by_helper(request, &directory, e)?,
             Err(Errno::NOENT | Errno::NODEV | Errno::NXIO) => {
                 return Err(MountError::Unavailable(
-                    "FUSE is not available: /dev/fuse is missing. Load the fuse module (modprobe fuse), or give the \
+                    "FUSE is not available: /dev/fuse is missing; load the fuse module (modprobe fuse), or give the \
                      container the device (--device /dev/fuse). `zarrfs cat` works without FUSE"
                         .into(),
                 ));
@@ -119,22 +118,22 @@ impl Mountpoint {
         Ok(Mountpoint { path, place, device, fuse: Some(fuse), aborted: AtomicBool::new(false) })
     }
 
-    /// Where it is mounted.
+    /// Returns the path at the time of mounting.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The connection to the kernel; once.
+    /// Returns the connection to the kernel, the first time.
     pub(super) fn take_device(&mut self) -> Option<OwnedFd> {
         self.fuse.take()
     }
 
-    /// A path that leads to the mount, whatever is renamed on the way to it.
+    /// Returns a path that leads to the mount even if directories above it are renamed.
     pub fn fixed_path(&self) -> PathBuf {
         self.place.fixed_path()
     }
 
-    /// Unmounts, if it is still this mount that is on top at the path; also while it is in use.
+    /// Unmounts, if this mount is still on top at the path. A mount in use is detached.
     pub fn unmount(&self) -> Result<Unmounted> {
         match self.unmount_unused()? {
             Unmounted::InUse => self.place.unmount(UnmountFlags::DETACH).map(|()| Unmounted::InUse),
@@ -142,7 +141,7 @@ impl Mountpoint {
         }
     }
 
-    /// As [`Mountpoint::unmount`], but leaves a mount where it is that is in use.
+    /// Like [`Mountpoint::unmount`], but leaves a mount in use as it is.
     pub fn unmount_unused(&self) -> Result<Unmounted> {
         if self.place.top()?.is_none_or(|m| m.device != self.device) {
             return Ok(Unmounted::NotOnTop);
@@ -153,23 +152,23 @@ impl Mountpoint {
         }
     }
 
-    /// Whether the mount is at no path any more: it was detached, and lives on in the files that are open.
+    /// Returns whether the mount was detached: it has no path any more, and ends with its last open file.
     pub fn is_detached(&self) -> bool {
         mounts().is_ok_and(|mounts| mounts.iter().all(|mount| mount.device != self.device))
     }
 
-    /// Sets how many bytes the kernel asks for ahead of a forward reader. Only root may.
+    /// Sets how many bytes the kernel reads ahead. Only root may.
     pub fn set_readahead(&self, bytes: u64) -> Result<()> {
         let path = format!("/sys/class/bdi/{}/read_ahead_kb", self.device);
         std::fs::write(&path, (bytes / 1024).to_string()).map_err(|e| Error::from(e).context(path))
     }
 
-    /// Whether [`Mountpoint::abort`] was called.
+    /// Returns whether [`Mountpoint::abort`] was called.
     pub fn aborted(&self) -> bool {
         self.aborted.load(Ordering::Relaxed)
     }
 
-    /// Ends the connection: requests under way get EIO. False where the kernel's control files are not there.
+    /// Ends the connection: requests in flight get EIO. Returns whether the kernel's control files allow it.
     pub fn abort(&self) -> bool {
         let minor = self.device.rsplit(':').next().unwrap_or_default();
         self.aborted.store(true, Ordering::Relaxed);
@@ -177,7 +176,7 @@ impl Mountpoint {
     }
 }
 
-/// The directory to mount on, without what stale mounts may be removed from it.
+/// Returns the directory to mount on, after removing mounts whose daemon has ended if the request allows it.
 fn free_mountpoint(request: &MountRequest) -> std::result::Result<OwnedFd, MountError> {
     if let Some(directory) = request.directory {
         return directory.try_clone_to_owned().map_err(|e| MountError::Other(e.into()));
@@ -185,15 +184,15 @@ fn free_mountpoint(request: &MountRequest) -> std::result::Result<OwnedFd, Mount
     loop {
         match check_mountpoint(request.path) {
             Err(MountError::Stale(_)) if request.replace_stale => {
-                log::info!("{}: removing a mount whose daemon is gone", request.path.display());
-                unmount_path(request.path, Manner::Lazy).map_err(MountError::Other)?;
+                log::info!("{}: removing a mount whose daemon has ended", request.path.display());
+                unmount_path(request.path, UnmountMode::Lazy).map_err(MountError::Other)?;
             }
             checked => return checked,
         }
     }
 }
 
-/// The directory at `path`, if it can be mounted on. The mount table is asked first: a hung mount would not answer.
+/// Opens the directory at `path`, if it can be mounted on. Reads the mount table first, because a hung mount doesn't answer.
 fn check_mountpoint(path: &Path) -> std::result::Result<OwnedFd, MountError> {
     let shown = path.display();
     let taken = |absolute: &Path| mounts_at(absolute).map(|m| m.last().is_some_and(|m| m.fs_type == FS_TYPE));
@@ -208,7 +207,7 @@ fn check_mountpoint(path: &Path) -> std::result::Result<OwnedFd, MountError> {
             look_at_mount(absolute).and_then(|()| Err(std::io::Error::from(Errno::BUSY)))
         }
         _ => opened().and_then(|(directory, resolved)| match taken(&resolved) {
-            // by way of a symbolic link
+            // through a symbolic link
             Ok(true) => look_at_mount(resolved).and_then(|()| Err(std::io::Error::from(Errno::BUSY))),
             Ok(false) => Ok(directory),
             Err(e) => Err(std::io::Error::from_raw_os_error(e.errno())),
@@ -218,19 +217,19 @@ fn check_mountpoint(path: &Path) -> std::result::Result<OwnedFd, MountError> {
         Ok(directory) => Ok(directory),
         Err(e) => Err(match e.raw_os_error() {
             Some(libc::ENOTCONN) => MountError::Stale(format!(
-                "mountpoint {shown}: a mount whose daemon is gone was left here. Remove it: zarrfs umount {shown}, or mount with --replace-stale"
+                "mountpoint {shown}: a mount whose daemon has ended is left here; run zarrfs umount {shown}, or mount with --replace-stale"
             )),
             Some(libc::EBUSY) => is_taken(),
             Some(libc::ENOENT) => {
-                MountError::Mountpoint(format!("mountpoint {shown}: is missing. Create it: mkdir -p {shown}"))
+                MountError::Mountpoint(format!("mountpoint {shown}: no such directory; create it: mkdir -p {shown}"))
             }
-            Some(libc::ENOTDIR) => MountError::Mountpoint(format!("mountpoint {shown}: is not a directory")),
+            Some(libc::ENOTDIR) => MountError::Mountpoint(format!("mountpoint {shown}: not a directory")),
             _ => MountError::Mountpoint(format!("mountpoint {shown}: {}", Error::from(e))),
         }),
     }
 }
 
-/// Asks a mount of ours whether it answers, for a few seconds; one that hangs counts as answering.
+/// Checks for a few seconds whether a mount of zarrfs answers. A mount that hangs counts as answering.
 fn look_at_mount(path: PathBuf) -> std::io::Result<()> {
     let (answer, wait) = std::sync::mpsc::channel();
     // stat could be answered from the kernel's memory of a mount that is dead; statfs never is
@@ -242,7 +241,7 @@ fn failed(path: &Path, e: Error) -> MountError {
     MountError::Other(e.context(format!("mount {}", path.display())))
 }
 
-/// Makes a mount that is nowhere yet: the connection to the kernel, and the mount.
+/// Creates a mount without a path. Returns the connection to the kernel, and the mount.
 fn new_mount(request: &MountRequest) -> std::result::Result<(OwnedFd, OwnedFd), Errno> {
     let fuse = rustix::fs::open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
     let fs = mount::fsopen("fuse", mount::FsOpenFlags::FSOPEN_CLOEXEC)?;
@@ -265,7 +264,7 @@ fn new_mount(request: &MountRequest) -> std::result::Result<(OwnedFd, OwnedFd), 
     Ok((fuse, mount::fsmount(fs.as_fd(), mount::FsMountFlags::FSMOUNT_CLOEXEC, attributes)?))
 }
 
-/// Mounts a new mount on a directory, and says where that is. What fails leaves nothing mounted.
+/// Attaches a new mount to a directory, and returns its place. Leaves nothing mounted if it fails.
 fn attach(
     new: &OwnedFd,
     directory: &OwnedFd,
@@ -280,7 +279,7 @@ fn attach(
     })
 }
 
-/// The place of a mount that `entry` finds in the mount table. Directories above it may be renamed meanwhile.
+/// Returns the place of a mount that `entry` finds in the mount table. Directories above it may be renamed meanwhile.
 fn found(
     path: &Path,
     entry: impl Fn() -> Result<Option<MountEntry>>,
@@ -296,8 +295,8 @@ fn found(
     Err(failed(path, Error::damaged("mounted, but not found in the mount table; unmounted again")))
 }
 
-/// Has fusermount3, which is setuid root, mount for us; it passes the device over a socket. It resolves its path by itself:
-/// what it has mounted elsewhere is unmounted again.
+/// Mounts by fusermount3, which is setuid root and passes the device over a socket. It resolves the path itself: a mount in
+/// another place is unmounted again.
 fn mount_by_helper(
     request: &MountRequest,
     directory: &OwnedFd,
@@ -309,7 +308,7 @@ fn mount_by_helper(
     let here = || Ok(mounts_at(&path_of(directory)?)?.pop().filter(|m| is_ours(m) && !known.contains(&m.id)));
     let at = found(request.path, here).inspect_err(|_| {
         let new = mounts().unwrap_or_default().into_iter().filter(|m| is_ours(m) && !known.contains(&m.id));
-        // of several some are other people's
+        // of several, some belong to other users
         if let [astray] = new.collect::<Vec<_>>().as_slice() {
             let _ = MountPlace::of(&astray.path).and_then(|place| place.unmount(UnmountFlags::DETACH));
         }
@@ -340,8 +339,8 @@ fn run_helper(request: &MountRequest, directory: &OwnedFd, denied: Errno) -> std
         .spawn()
         .map_err(|_| {
             MountError::Unavailable(format!(
-                "not allowed to mount ({}), and fusermount3, which could, is missing. Install the package fuse3, or run \
-                 as root. `zarrfs cat` works without FUSE",
+                "not allowed to mount ({}), and fusermount3 is missing; install the package fuse3, or run as root. \
+                 `zarrfs cat` works without FUSE",
                 Error::from(denied)
             ))
         })?;
@@ -367,10 +366,13 @@ fn receive_fd(socket: &OwnedFd) -> Option<OwnedFd> {
     })
 }
 
-/// Unmounts the zarrfs mount on top at `path`, also one whose daemon is gone. Somebody else's mount is an error, and
-/// stays.
-pub fn unmount_path(path: &Path, manner: Manner) -> Result<()> {
-    // the path of a dead mount can't be resolved, its parent's can
+/// Unmounts the zarrfs mount on top at `path`, also one whose daemon has ended.
+///
+/// # Errors
+///
+/// Fails if the mount on top is of another type, and if `mode` doesn't allow a mount in use.
+pub fn unmount_path(path: &Path, mode: UnmountMode) -> Result<()> {
+    // the path of a mount without a daemon can't be resolved, its parent's can
     let absolute = std::fs::canonicalize(path).or_else(|_| {
         let parent = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
         std::fs::canonicalize(parent).map(|p| path.file_name().map_or(p.clone(), |name| p.join(name)))
@@ -380,11 +382,11 @@ pub fn unmount_path(path: &Path, manner: Manner) -> Result<()> {
     match place.top()? {
         None => Err(Error::invalid("nothing is mounted here").context(path.display())),
         Some(m) if m.fs_type != FS_TYPE => {
-            Err(Error::invalid(format!("a mount of type {}, not zarrfs's", m.fs_type)).context(path.display()))
+            Err(Error::invalid(format!("a mount of type {}, not of zarrfs", m.fs_type)).context(path.display()))
         }
-        Some(_) => place.unmount(manner.flags()).map_err(|e| match e.errno() {
+        Some(_) => place.unmount(mode.flags()).map_err(|e| match e.errno() {
             libc::EBUSY => e.context(format!(
-                "{}: in use. Leave the directory and close its files (fuser -vm {} lists them), or use --lazy",
+                "{}: in use; leave the directory and close its files (fuser -vm {} lists them), or use --lazy",
                 path.display(),
                 path.display()
             )),
@@ -393,7 +395,7 @@ pub fn unmount_path(path: &Path, manner: Manner) -> Result<()> {
     }
 }
 
-/// Where the mount of zarrfs that `path` lies in is mounted; None if `path` lies in none.
+/// Returns the mountpoint of the zarrfs mount that holds `path`, or `None` if there is none.
 pub fn mountpoint_of(path: &Path) -> Result<Option<PathBuf>> {
     let absolute = std::fs::canonicalize(path).map_err(Error::from)?;
     for above in absolute.ancestors() {

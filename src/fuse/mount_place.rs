@@ -1,8 +1,7 @@
-//! Where mounts are: the mount table, directories to mount on, and places of mounts, all held by descriptors.
+//! Places of mounts: the mount table, directories to mount on, and mountpoints, all held by descriptors.
 //!
-//! Invariant: between the check of a directory or mount and what is done to it no path is resolved again. Another user who
-//! may rename things on the way could otherwise swap one for a symbolic link, and the mount would land, or an unmount take
-//! effect, elsewhere.
+//! Invariant: no path is resolved again between the check of a directory or mount and the mount or unmount. Otherwise a user
+//! who may rename directories above it could swap one for a symbolic link, and redirect the operation.
 
 use crate::error::{Error, Kind, Result};
 use rustix::fs::{Mode, OFlags};
@@ -17,50 +16,50 @@ use std::process::{Command, Stdio};
 /// One line of the mount table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MountEntry {
-    /// A number that no two mounts share.
+    /// The unique number of the mount.
     pub id: u64,
-    /// `major:minor`, which no two mounted file systems share.
+    /// `major:minor`, unique for each mounted file system.
     pub device: String,
-    /// Where it is mounted.
+    /// The mountpoint.
     pub path: PathBuf,
     /// The type of file system.
     pub fs_type: String,
-    /// What is mounted, as whoever mounted it says.
+    /// The source that the mounting program gave.
     pub source: Vec<u8>,
 }
 
-/// The place of a mount: the directory that holds its mountpoint, and the mountpoint's name there. The kernel lets nobody
-/// rename or remove that name while something is mounted there.
+/// The place of a mount: the directory that holds its mountpoint, and the mountpoint's name there. The kernel refuses to rename
+/// or remove that name while it is mounted on.
 pub struct MountPlace {
     parent: OwnedFd,
     name: OsString,
 }
 
 impl MountPlace {
-    /// The place of what is mounted at an absolute path.
+    /// Returns the place of the mount at an absolute path.
     pub fn of(path: &Path) -> Result<Self> {
         let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
-            return Err(Error::invalid("no place for a mount").context(path.display()));
+            return Err(Error::invalid("not a mountpoint").context(path.display()));
         };
         Ok(MountPlace { parent: open_directory(parent)?, name: name.to_owned() })
     }
 
-    /// The path where the place is now.
+    /// Returns the present path of the place.
     pub fn path(&self) -> Result<PathBuf> {
         Ok(path_of(&self.parent)?.join(&self.name))
     }
 
-    /// A path that leads to the place, whatever is renamed, as long as this is there.
+    /// Returns a path that leads to the place even if directories are renamed, as long as this value exists.
     pub fn fixed_path(&self) -> PathBuf {
         proc_path(&self.parent).join(&self.name)
     }
 
-    /// What is mounted on top.
+    /// Returns the mount on top.
     pub fn top(&self) -> Result<Option<MountEntry>> {
         Ok(mounts_at(&self.path()?)?.pop())
     }
 
-    /// Unmounts what is on top, by fusermount3 where this process may not.
+    /// Unmounts the mount on top, by fusermount3 if this process is not allowed to.
     pub fn unmount(&self, flags: UnmountFlags) -> Result<()> {
         match rustix::mount::unmount(self.fixed_path(), flags | UnmountFlags::NOFOLLOW) {
             Err(Errno::PERM) => self.unmount_by_helper(flags),
@@ -73,53 +72,53 @@ impl MountPlace {
         command.arg("-u").args(flags.contains(UnmountFlags::DETACH).then_some("-z")).arg("--").arg(&self.name);
         command.current_dir(proc_path(&self.parent)).stdin(Stdio::null()).stdout(Stdio::null());
         let Ok(output) = command.output() else {
-            return Err(Error::system(libc::EPERM).context("fusermount3 is missing, and only root can do without it"));
+            return Err(Error::system(libc::EPERM).context("fusermount3 is missing, and needed unless you are root"));
         };
         let said = String::from_utf8_lossy(&output.stderr);
         match said.trim().lines().next() {
             _ if output.status.success() => Ok(()),
             Some(said) if said.contains("busy") => Err(Error::system(libc::EBUSY)),
-            // somebody else's
+            // the mount of another user
             Some(said) => Err(Error::new(Kind::System(libc::EPERM), said)),
             None => Err(Error::system(libc::EPERM)),
         }
     }
 }
 
-/// Opens a directory, not to read it but to say which one is meant.
+/// Opens a directory as a reference, not to read it.
 pub fn open_directory(path: &Path) -> std::result::Result<OwnedFd, Errno> {
     rustix::fs::open(path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
 }
 
-/// The path where an open file or directory is now.
+/// Returns the present path of an open file or directory.
 pub fn path_of(fd: &OwnedFd) -> Result<PathBuf> {
     Ok(std::fs::read_link(proc_path(fd))?)
 }
 
-/// A path that leads to an open file or directory, wherever it is.
+/// Returns a path that leads to an open file or directory even if it is renamed.
 pub fn proc_path(fd: &OwnedFd) -> PathBuf {
     format!("/proc/self/fd/{}", fd.as_raw_fd()).into()
 }
 
-/// The entry of the mount whose root is open.
+/// Returns the entry of the mount whose root is open.
 pub fn entry_of(mount: &OwnedFd) -> Result<Option<MountEntry>> {
     let text = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", mount.as_raw_fd()))?;
     let id = text.lines().find_map(|line| line.strip_prefix("mnt_id:")?.trim().parse().ok());
     Ok(mounts()?.into_iter().find(|entry| Some(entry.id) == id))
 }
 
-/// The mounts at exactly `path`, an absolute path, the one on top last. It asks the mount table, never the mount.
+/// Returns the mounts at exactly `path`, which is absolute, with the topmost last. Reads the mount table, never the mount.
 pub fn mounts_at(path: &Path) -> Result<Vec<MountEntry>> {
     Ok(mounts()?.into_iter().filter(|m| m.path == path).collect())
 }
 
-/// All mounts.
+/// Returns all mounts.
 pub fn mounts() -> Result<Vec<MountEntry>> {
     let table = std::fs::read("/proc/self/mountinfo").map_err(|e| Error::from(e).context("/proc/self/mountinfo"))?;
     Ok(table.split(|&b| b == b'\n').filter_map(parse_mountinfo).collect())
 }
 
-/// One line of mountinfo: `36 35 98:0 /root /mount/point options - type source super-options` (proc(5)).
+/// Parses one line of mountinfo: `36 35 98:0 /root /mount/point options - type source super-options` (proc(5)).
 fn parse_mountinfo(line: &[u8]) -> Option<MountEntry> {
     let text = |field: &[u8]| String::from_utf8(field.to_vec()).ok();
     let mut fields = line.split(|&b| b == b' ');
@@ -132,7 +131,7 @@ fn parse_mountinfo(line: &[u8]) -> Option<MountEntry> {
     Some(MountEntry { id, device, path, fs_type, source })
 }
 
-/// Undoes the octal escapes of blanks and backslashes.
+/// Decodes the octal escapes of spaces and backslashes.
 fn unescape(field: &[u8]) -> OsString {
     let mut out = Vec::with_capacity(field.len());
     let mut rest = field;

@@ -1,5 +1,5 @@
-//! What the kernel is told unasked: that attributes or pages it may hold are out of date. This module knows inode numbers,
-//! not what has changed.
+//! Notifications of the kernel: that attributes, pages or names which it may hold are out of date. This module handles inode
+//! numbers, and must not know what has changed.
 
 use crate::error::Result;
 use crate::fs::{Fs, GuardId, StalePages};
@@ -12,10 +12,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
-/// How long a write may be on its way from the kernel's page to the thread that takes its request.
-const UNDER_WAY: Duration = Duration::from_secs(5);
+/// Maximum time between the moment when the kernel copies a write from its page and the moment when a thread takes the request.
+const IN_FLIGHT: Duration = Duration::from_secs(5);
 
-/// Threads that notify the kernel. It may wait for the requests in flight of one file, which must not delay another's.
+/// Growth of the pool that notifies the kernel. A notification may wait for requests in flight of its file, and must not delay
+/// those of other files.
 const GROWTH: PoolGrowth = PoolGrowth { patience: Duration::from_millis(50), max_threads: 1024 };
 
 /// The connection to the kernel. Set before the first request comes.
@@ -23,18 +24,18 @@ const GROWTH: PoolGrowth = PoolGrowth { patience: Duration::from_millis(50), max
 pub struct Kernel(Arc<OnceLock<Notifier>>);
 
 impl Kernel {
-    /// Sets it.
+    /// Sets the connection.
     pub fn connect(&self, notifier: Notifier) {
         let _ = self.0.set(notifier);
     }
 
-    /// Has the kernel ask again for the attributes of a file that is opened: an old size would cut what is read.
+    /// Drops the attributes that the kernel keeps of a file that is opened: reads would end at an old size.
     pub fn forget_attributes(&self, inode: INodeNo) {
         // a negative offset stands for the attributes alone; pages would take locks that a read may hold
         self.invalidate(inode.0, -1, 0);
     }
 
-    /// Has the kernel forget a name, unless a process uses it. Waits for the lock of its directory.
+    /// Has the kernel forget a name. Waits for the lock of its directory.
     pub fn forget_name(&self, directory: u64, name: &str) {
         if let Some(notifier) = self.0.get()
             && let Err(e) = notifier.inval_entry(INodeNo(directory), OsStr::new(name))
@@ -43,8 +44,8 @@ impl Kernel {
         }
     }
 
-    /// Has the kernel drop its pages of a part of a file, or, without a length, from there on, after it has had those
-    /// written that a map has changed.
+    /// Drops the kernel's pages of a part of a file, or, if `len` is 0, all from `offset` on. The kernel first writes those that
+    /// a map has changed.
     fn invalidate(&self, inode: u64, offset: i64, len: i64) {
         if let Some(notifier) = self.0.get()
             && let Err(e) = notifier.inval_inode(INodeNo(inode), offset, len)
@@ -54,28 +55,28 @@ impl Kernel {
     }
 }
 
-/// Has the kernel drop pages. The kernel waits for the requests in flight that hold them, so only a thread that serves
-/// no request can wait for it.
+/// Drops pages of the kernel. The kernel waits for the requests in flight that hold them, so that only a thread that serves no
+/// request may wait for the notification.
 pub struct Notices {
     fs: Arc<Fs>,
     kernel: Kernel,
     pool: Pool,
     /// Protects the map: the files whose pages are being dropped, by inode number.
-    files: Mutex<HashMap<u64, File>>,
-    /// Protects the map: when pages of a file were last dropped, by inode number.
+    files: Mutex<HashMap<u64, NotifiedFile>>,
+    /// Protects the map: the time when pages of a file were last dropped, by inode number.
     dropped: Mutex<HashMap<u64, Instant>>,
 }
 
 /// A file whose pages are being dropped.
 #[derive(Default)]
-struct File {
-    /// What waits for the notification that is in flight.
+struct NotifiedFile {
+    /// The notification in flight.
     current: Notice,
-    /// What was asked for since it began.
+    /// The notification requested since then.
     next: Option<Notice>,
 }
 
-/// One notification of the kernel, which serves all that ask for it before it begins.
+/// One notification of the kernel, for all requests that need it before it begins.
 #[derive(Default)]
 struct Notice {
     guards: Vec<GuardId>,
@@ -84,6 +85,7 @@ struct Notice {
 
 /// A reply that is sent when several notifications are done.
 struct Countdown {
+    /// Number of notifications that are not done.
     left: AtomicUsize,
     /// Protects the reply.
     reply: Mutex<Option<Box<dyn FnOnce() + Send>>>,
@@ -100,25 +102,25 @@ impl Countdown {
 }
 
 impl Notices {
-    /// No notification is in flight yet.
+    /// Creates the queues, without a notification in flight.
     pub fn new(fs: Arc<Fs>, kernel: Kernel) -> Result<Self> {
         let (files, dropped) = Default::default();
         Ok(Notices { fs, kernel, pool: Pool::growing("notify", 1, GROWTH)?, files, dropped })
     }
 
-    /// Replies to a request that has changed files through other files, when the kernel has dropped the pages that the
-    /// reply has to wait for. Must be called by the thread that served the request. The request must not be one during
-    /// which the kernel holds such pages, because the notification waits for it.
+    /// Calls `reply` for a request that has changed files through other files, once the kernel has dropped the pages that the
+    /// reply must wait for. The caller is the thread that served the request. During the request the kernel must not hold such
+    /// pages, because the notification would wait for the request.
     pub fn reply_after(self: &Arc<Self>, reply: impl FnOnce() + Send + 'static) {
         self.send(self.fs.take_stale_pages(), &[], reply);
     }
 
-    /// As [`Notices::reply_after`], where also what other requests have asked for the files `inodes` must be done.
+    /// Like [`Notices::reply_after`], but also waits for the notifications about the files `inodes` that other requests need.
     pub fn reply_after_others(self: &Arc<Self>, inodes: &[u64], reply: impl FnOnce() + Send + 'static) {
         self.send(self.fs.take_stale_pages(), inodes, reply);
     }
 
-    /// Has pages dropped for a request that was answered.
+    /// Drops pages for a request that was answered.
     pub fn drop_stale(self: &Arc<Self>) {
         let mut stale = self.fs.take_stale_pages();
         stale.iter_mut().for_each(|stale| stale.is_awaited = false);
@@ -130,7 +132,7 @@ impl Notices {
         if stale.is_empty() && others.is_empty() {
             return reply();
         }
-        // one more for this call, which must not end while pages are still asked for
+        // one more for this call, so that the reply is not sent before all notifications are counted
         let left = AtomicUsize::new(awaited + 1);
         let countdown = Arc::new(Countdown { left, reply: Mutex::new(Some(Box::new(reply))) });
         let mut files = lock(&self.files);
@@ -154,7 +156,7 @@ impl Notices {
         countdown.count();
     }
 
-    /// Notifies the kernel until nothing more is asked for a file.
+    /// Notifies the kernel until no notification about a file is requested any more.
     fn notify(&self, inode: u64) {
         let mut has_more = true;
         while has_more {
@@ -181,23 +183,23 @@ impl Notices {
         self.note_drop(inode);
     }
 
-    /// Records that the kernel drops the pages of a file of which writes may be in flight.
+    /// Records that the kernel drops pages of a file, of which writes may be in flight.
     pub fn note_drop(&self, inode: u64) {
         let mut dropped = lock(&self.dropped);
-        dropped.retain(|_, at| at.elapsed() < UNDER_WAY);
+        dropped.retain(|_, at| at.elapsed() < IN_FLIGHT);
         dropped.insert(inode, Instant::now());
     }
 
-    /// Returns whether pages of a file were dropped a moment ago. To be asked when the request of a write is taken.
+    /// Returns whether pages of a file were dropped a moment ago. Called when a thread takes the request of a write.
     ///
-    /// The kernel lets go of a page that is written as a whole before it sends the request. If the page is dropped then
-    /// and read again, the read may overtake the write, and old bytes would stay in the page cache: after the answer
-    /// the pages of the write must be dropped once more.
+    /// The kernel unlocks a page that is written as a whole before it sends the request. If the page is dropped then and read
+    /// again, the read may overtake the write, and old bytes would stay in the page cache. After the answer, the pages of the
+    /// write must then be dropped once more.
     pub fn were_dropped(&self, inode: u64) -> bool {
-        lock(&self.dropped).get(&inode).is_some_and(|at| at.elapsed() < UNDER_WAY)
+        lock(&self.dropped).get(&inode).is_some_and(|at| at.elapsed() < IN_FLIGHT)
     }
 
-    /// Has the kernel drop pages of a write that was answered.
+    /// Drops pages of a write that was answered.
     pub fn drop_again(self: &Arc<Self>, inode: u64, offset: u64, len: usize) {
         let notices = self.clone();
         self.pool.run(move || notices.drop_pages(inode, offset as i64, len.max(1) as i64));

@@ -57,14 +57,14 @@ impl ServeOptions {
 }
 
 /// A reply that can carry an error instead of a value.
-pub trait Reply: Send + 'static {
+pub trait FallibleReply: Send + 'static {
     /// Answers with an error.
     fn fail(self, e: Errno);
 }
 
 macro_rules! replies {
     ($($reply:ty),*) => {
-        $(impl Reply for $reply {
+        $(impl FallibleReply for $reply {
             fn fail(self, e: Errno) {
                 self.error(e);
             }
@@ -88,7 +88,7 @@ replies!(
 );
 
 /// Answers with the value of a request, or with its error.
-pub fn finish<T, R: Reply>(done: Result<T, Errno>, reply: R, send: impl FnOnce(R, T)) {
+pub fn finish<T, R: FallibleReply>(done: Result<T, Errno>, reply: R, send: impl FnOnce(R, T)) {
     match done {
         Ok(value) => send(reply, value),
         Err(e) => reply.fail(e),

@@ -1,11 +1,11 @@
 //! One method for each request of the kernel: it takes the arguments apart, has [`Fs`] do the work, and answers. Which
 //! thread does the work is decided in [`super`].
 
-use super::replies::{Reply, attribute_ttl, finish, send_ok, send_written, send_xattr};
+use super::replies::{attribute_ttl, finish, send_ok, send_written, send_xattr};
 use super::request_info::RequestInfo;
 use super::{MAX_BACKGROUND, Server};
-use crate::error::{Error, Result};
-use crate::fs::tree::{Attributes, Audience};
+use crate::error::Error;
+use crate::fs::tree::Audience;
 use crate::fs::{Fs, KernelPages, RequestKind, Seek};
 use fuser::{
     BsdFileFlags, Errno, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, InitFlags, KernelConfig,
@@ -25,62 +25,6 @@ const UNLIMITED: u64 = 1 << 38;
 thread_local! {
     /// The bytes of a reply, kept for the next one: fresh memory costs as much as the copy.
     static REPLY: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
-}
-
-impl Server {
-    /// Carries out a change of names or attributes. Answers when the kernel has dropped its pages of what changed.
-    fn change<T: Send + 'static, R: Reply>(
-        &self,
-        request: RequestInfo,
-        reply: R,
-        work: impl FnOnce(&Fs, &RequestInfo) -> Result<T> + Send + 'static,
-        send: impl FnOnce(R, T) + Send + 'static,
-    ) {
-        let notices = self.notices.clone();
-        self.dispatch(RequestKind::Change, move |fs| {
-            let done = request.run(fs, || work(fs, &request));
-            notices.reply_after(move || finish(done, reply, send));
-        });
-    }
-
-    /// Carries out a change that creates a name, given as `None` if it is not UTF-8.
-    fn create_entry(
-        &self,
-        request: Option<RequestInfo>,
-        reply: ReplyEntry,
-        work: impl FnOnce(&Fs, &RequestInfo) -> Result<Attributes> + Send + 'static,
-    ) {
-        let Some(request) = request else { return reply.error(Errno::EILSEQ) };
-        let options = self.options.clone();
-        self.change(request, reply, work, move |reply, a| options.send_entry(reply, &a));
-    }
-
-    /// Carries out a change of a name, given as `None` if it is not UTF-8.
-    fn change_name(
-        &self,
-        request: Option<RequestInfo>,
-        reply: ReplyEmpty,
-        work: impl FnOnce(&Fs, &RequestInfo) -> Result<()> + Send + 'static,
-    ) {
-        let Some(request) = request else { return reply.error(Errno::EILSEQ) };
-        self.change(request, reply, work, send_ok);
-    }
-
-    /// Stores what was written to an open file, and answers when the kernel has dropped its stale pages.
-    fn store_file(
-        &self,
-        request: RequestInfo,
-        handle: FileHandle,
-        reply: ReplyEmpty,
-        work: impl FnOnce(&Fs) -> Result<()> + Send + 'static,
-    ) {
-        let notices = self.notices.clone();
-        self.dispatch(RequestKind::Change, move |fs| {
-            let files = fs.files_with_pages(handle.0);
-            let done = request.run(fs, || work(fs));
-            notices.reply_after_others(&files, move || finish(done, reply, send_ok));
-        });
-    }
 }
 
 impl Filesystem for Server {

@@ -10,7 +10,7 @@ use crate::util::memory::{self, Grant};
 use base64::Engine;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use serde::de::IgnoredAny;
-pub use serde_json::{Map, Value};
+pub use serde_json::{Map, Value, json};
 use std::borrow::Cow;
 use std::io::{self, Write};
 use std::ops::Deref;

@@ -1,7 +1,7 @@
-//! The `.zarray` that the arguments of `create` describe, in the spelling that every reader of Zarr v2 takes.
+//! The `.zarray` of a new array, in the spelling that every reader of Zarr v2 accepts.
 //!
-//! Invariant: zarr-python 2.18 opens what this makes, and reads back what is written to it. What can't be made so is an
-//! error, and nothing is made.
+//! Invariant: zarr-python 2.18 opens the array, and reads back what is written to it. If that is impossible, `create` fails
+//! before it creates anything.
 
 use super::CreateArgs;
 use crate::error::{Error, Result};
@@ -22,11 +22,11 @@ pub struct Document {
 }
 
 impl Document {
-    /// Describes the array that the arguments ask for.
+    /// Creates the document from the arguments.
     ///
     /// # Errors
     ///
-    /// Whatever zarr-python would refuse, or would read as something else.
+    /// Fails for arrays that zarr-python would refuse, or read differently.
     pub fn new(args: &CreateArgs) -> Result<Self> {
         let dtype = DType::parse(&args.dtype)?;
         dtype.check_storable(&args.dtype).map_err(|e| e.context("--dtype"))?;
@@ -50,7 +50,7 @@ impl Document {
     }
 }
 
-/// The fill value as a `.zarray` has it: what was asked for, or zeros as zarr-python has by itself.
+/// Returns the fill value as a `.zarray` has it: the value given, or zeros, as in zarr-python.
 fn fill_value(given: Option<&str>, dtype: &DType, filters: &Value) -> Result<Value> {
     let Some(text) = given else {
         return Ok(if dtype.has_objects() { Value::Null } else { dtype.fill_value_json(&[]).unwrap_or(Value::Null) });
@@ -73,7 +73,7 @@ fn fill_value(given: Option<&str>, dtype: &DType, filters: &Value) -> Result<Val
     }
 }
 
-/// What the text of the option stands for. JSON, but for what is not: a bare word, and the letters of a text.
+/// Parses the text of the option: JSON, or a bare word, or the characters of a text.
 fn spelled(text: &str, dtype: &DType) -> Result<Value> {
     let parsed = json::parse(text.as_bytes()).ok();
     let word = || parsed.as_ref().and_then(json::text).unwrap_or(text).to_string();
@@ -94,7 +94,7 @@ fn spelled(text: &str, dtype: &DType) -> Result<Value> {
                 }
             }
         }
-        // NaN alone is no JSON to everybody
+        // not every JSON parser accepts a bare NaN
         _ => Ok(match parsed {
             Some(value) if json::float(&value).is_some_and(|f| !f.is_finite()) && !value.is_number() => text.into(),
             Some(value) => value,
@@ -103,7 +103,7 @@ fn spelled(text: &str, dtype: &DType) -> Result<Value> {
     }
 }
 
-/// The fill value of an array of objects, which its object codec must be able to encode.
+/// Checks the fill value of an array of objects, which its object codec must be able to encode.
 fn object_fill(asked: Value, dtype: &DType, filters: &Value) -> Result<Value> {
     let codec = filters.get(0).and_then(|codec| codec.get("id")).and_then(json::text).unwrap_or_default();
     let is_fine = match &asked {
@@ -115,8 +115,8 @@ fn object_fill(asked: Value, dtype: &DType, filters: &Value) -> Result<Value> {
     if is_fine { Ok(asked) } else { Err(Error::invalid(format!("not a value that codec {codec:?} encodes; null is"))) }
 }
 
-/// Whether the value that is stored is what was asked for: numbers are rounded to the dtype's precision, but not cut to
-/// its range or to whole numbers, and texts are not cut.
+/// Returns whether the stored value is the one given: numbers may be rounded to the dtype's precision, but not clipped to its
+/// range or to integers, and texts must not be cut.
 fn is_kept(asked: &Value, stored: &Value, dtype: &DType) -> bool {
     let number = |value: &Value| json::float(value).or_else(|| json::text(value).and_then(json::float_word));
     match dtype.kind() {

@@ -1,4 +1,4 @@
-//! Where `create` makes an array: the store that it lies in, which may be missing, and its key there.
+//! The place of a new array: its store, which may not exist yet, and its key there.
 
 use super::CreateArgs;
 use crate::array::hierarchy::{REMOVED, V3_DOCUMENT};
@@ -12,28 +12,28 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Documents that make an array of what holds all of one list: Zarr v2's, that of an array being removed, Zarr v1's.
+/// Lists of documents, each of which makes a directory an array: of Zarr v2, of an array being removed, of Zarr v1.
 const ARRAYS: [&[&str]; 3] = [&[ZARRAY], &[REMOVED], &[V1_META, V1_ATTRS]];
 
 fn archive(shown: &dyn Display) -> Failure {
-    Failure::new(2, format!("{shown}: archives are read, not written; make the store in a directory, and zip that"))
+    Failure::new(2, format!("{shown}: archives are read-only; create the store in a directory, and zip that"))
 }
 
 fn in_v3(shown: &dyn Display) -> Failure {
-    Failure::new(4, format!("{shown}: in a Zarr v3 store: this version reads v1 and v2"))
+    Failure::new(4, format!("{shown}: in a Zarr v3 store; this version supports v1 and v2"))
 }
 
-/// Returns the store that the array lies in, which may be missing, and its key there.
+/// Returns the store of the array, which may not exist yet, and the array's key there.
 pub fn of(args: &CreateArgs) -> Result<(Location, Key), Failure> {
     match &args.path {
         Location::Path(path) => place_of_path(path).map(|(store, key)| (Location::Path(store), key)),
         Location::Url(url) => place_of_url(url, args),
-        Location::Memory => Err(Failure::new(2, "memory: nothing in it outlives a command; mount it instead")),
+        Location::Memory => Err(Failure::new(2, "memory: its content ends with the command; mount it instead")),
     }
 }
 
-/// As [`of`], on a server. Where no group is found above the array, the store is what is named .zarr, or else what the
-/// array lies in.
+/// Returns the place of an array in a remote store. Without a group above the array, the store is the name that ends with
+/// .zarr, or else the one above the array.
 fn place_of_url(url: &str, args: &CreateArgs) -> Result<(Location, Key), Failure> {
     let wrong = |e: Error| Failure::new(2, format!("{}: {e}", args.path));
     location::check_url(url)?;
@@ -49,7 +49,7 @@ fn place_of_url(url: &str, args: &CreateArgs) -> Result<(Location, Key), Failure
     let keys = keys.map_err(wrong)?;
     let store = location::open(&top(0), &args.store_args(), Some(&args.writing), &Arc::default())?;
     store.check_writable(&Key::root()).map_err(|e| e.context(&args.path))?;
-    // what may not be looked at is above the store
+    // a key that can't be read is above the store
     let holds = |key: &Key, name: &str| matches!(store.stat(&key.join(name)), Ok(Some(_)));
     let is_group = |key: &Key| holds(key, ZGROUP) || holds(key, ZMETADATA);
     let is_array = |key: &Key| ARRAYS.iter().any(|documents| documents.iter().all(|name| holds(key, name)));
@@ -68,7 +68,7 @@ fn place_of_url(url: &str, args: &CreateArgs) -> Result<(Location, Key), Failure
     Ok((top(depth), key))
 }
 
-/// As [`of`], of a path.
+/// Returns the place of an array in a directory.
 fn place_of_path(path: &Path) -> Result<(PathBuf, Key), Failure> {
     let shown = path.display();
     let (existing, missing) = existing(path)?;
@@ -79,7 +79,7 @@ fn place_of_path(path: &Path) -> Result<(PathBuf, Key), Failure> {
     let is_group = |directory: &Path| holds(directory, ZGROUP) || holds(directory, ZMETADATA);
     let is_array =
         |directory: &Path| ARRAYS.iter().any(|documents| documents.iter().all(|name| holds(directory, name)));
-    // a group of the same store may have no document of its own
+    // a group between the store and the array may have no document
     let nearest = existing.ancestors().find(|above| is_group(above) || is_array(above) || holds(above, V3_DOCUMENT));
     if holds(&existing, V3_DOCUMENT)
         || nearest.is_some_and(|near| holds(near, V3_DOCUMENT) && !is_group(near) && !is_array(near))
@@ -103,7 +103,7 @@ fn place_of_path(path: &Path) -> Result<(PathBuf, Key), Failure> {
     key.map(|key| (store, key)).map_err(|e| Failure::new(2, format!("{shown}: {e}")))
 }
 
-/// The longest part of `path` that is there, without symbolic links, and the names that follow.
+/// Returns the longest existing part of `path`, with links resolved, and the names that follow.
 fn existing(path: &Path) -> Result<(PathBuf, Vec<OsString>), Failure> {
     let whole = std::path::absolute(path).map_err(|e| Error::from(e).context(path.display()))?;
     let mut missing = Vec::new();
@@ -112,7 +112,7 @@ fn existing(path: &Path) -> Result<(PathBuf, Vec<OsString>), Failure> {
             Ok(existing) if !existing.is_dir() => {
                 return Err(match location::is_archive_name(&existing.to_string_lossy()) {
                     true => archive(&path.display()),
-                    false => Failure::new(1, format!("{}: is a file, not a directory", above.display())),
+                    false => Failure::new(1, format!("{}: a file, not a directory", above.display())),
                 });
             }
             Ok(existing) => {
@@ -121,7 +121,12 @@ fn existing(path: &Path) -> Result<(PathBuf, Vec<OsString>), Failure> {
             }
             Err(e) if [ErrorKind::NotFound, ErrorKind::NotADirectory].contains(&e.kind()) => match above.file_name() {
                 Some(name) => missing.push(name.to_os_string()),
-                None => return Err(Failure::new(2, format!("{}: goes up from what is not there", path.display()))),
+                None => {
+                    return Err(Failure::new(
+                        2,
+                        format!("{}: .. after a directory that doesn't exist", path.display()),
+                    ));
+                }
             },
             Err(e) => return Err(Error::from(e).context(above.display()).into()),
         }

@@ -1,4 +1,4 @@
-//! `create --from-raw`: the flat bytes of a new array, from a file or a stream.
+//! `create --from-raw`: fills a new array with flat bytes from a file or a stream.
 
 use super::CreateArgs;
 use crate::cli::flat::Flat;
@@ -12,16 +12,20 @@ use std::io::Read;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-/// Flat bytes that an array is made of.
+/// The source of the flat bytes.
 pub enum Raw {
-    /// The bytes of a regular file.
+    /// A regular file, which can be read in any order.
     File(File),
-    /// That come once.
+    /// A pipe, device or socket.
     Stream(Box<dyn Read>),
 }
 
 impl Raw {
-    /// Opens the bytes for an array of `size`; an error if it is known that there are more or fewer.
+    /// Opens the source for an array of `size` bytes.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the source is known to have more or fewer bytes.
     pub fn open(path: &Path, size: u64) -> Result<Self, Failure> {
         let (raw, known) = if path == Path::new("-") {
             let known = put::input_size();
@@ -37,7 +41,8 @@ impl Raw {
         };
         match known.filter(|known| *known != size) {
             Some(known) => {
-                let message = format!("{}: {known} bytes, the array takes {size}; nothing was made", path.display());
+                let message =
+                    format!("{}: {known} bytes, but the array has {size}; nothing was created", path.display());
                 Err(Failure::new(1, message))
             }
             None => Ok(raw),
@@ -48,7 +53,7 @@ impl Raw {
     ///
     /// # Errors
     ///
-    /// Also where the bytes turn out to be more or fewer than the array takes.
+    /// Fails also if the source has more or fewer bytes than the array.
     pub fn fill(self, made: &Location, writing: &WriteArgs, args: &CreateArgs) -> Result<(), Failure> {
         let shown = &args.path;
         let flat = put::open(made, &args.memory, writing, &args.store_args())?;
@@ -58,7 +63,7 @@ impl Raw {
         let mut progress = Progress::start(Some(size));
         let mut copy = |input: &mut dyn Read| put::copy(&flat, 0, size, input, &mut progress);
         let copied = match self {
-            // chunks that wait for their next row would be stored and loaded again for each
+            // with a small cache, each row of items would load and store the chunks again
             Raw::File(file) if row_of_chunks > args.memory.cache_size / 2 => copy_by_chunk(&flat, &file, &mut progress),
             Raw::File(mut file) => copy(&mut file),
             Raw::Stream(mut input) => copy(&mut input),
@@ -67,17 +72,17 @@ impl Raw {
         progress.end();
         let copied = copied.and_then(|copied| stored.map(|()| copied)).map_err(|e| e.context(shown))?;
         let why = match copied {
-            Copied { more: true, .. } => format!("the input goes on beyond the array's {size} bytes"),
+            Copied { more: true, .. } => format!("the input has more bytes than the array, {size}"),
             Copied { bytes, .. } if bytes < size => {
-                format!("the input ends after {bytes} bytes, the array takes {size}")
+                format!("the input ends after {bytes} bytes, but the array has {size}")
             }
             _ => return Ok(()),
         };
-        Err(Failure::new(1, format!("{shown}: {why}; nothing was made")))
+        Err(Failure::new(1, format!("{shown}: {why}; nothing was created")))
     }
 }
 
-/// Writes a file to the flat bytes, one chunk after the other.
+/// Copies a file to the flat bytes, chunk by chunk.
 fn copy_by_chunk(flat: &Flat, file: &File, progress: &mut Progress) -> Result<Copied, Error> {
     let (mut bytes, mut buffer) = (0, Vec::new());
     for chunk in 0..flat.array.grid().chunk_count() {

@@ -1,9 +1,8 @@
-//! What `create` has made so far, and removes again unless it is finished: after an error, and when a signal ends the
-//! process.
+//! The unfinished array of `create`, which is removed after an error, and when a signal ends the process.
 //!
-//! Invariant: a `create` that has not succeeded leaves nothing that a reader of the store sees. In directories the array
-//! is made under a hidden name and renamed when it is whole, so that this holds even for SIGKILL and a power loss, which
-//! leave the hidden directory alone. On servers, which rename nothing at once, its keys are deleted.
+//! Invariant: a `create` that fails leaves nothing that a reader of the store sees. In a directory the array is created under
+//! a hidden name and renamed when it is complete, so that this holds even for SIGKILL and a power loss, which leave only the
+//! hidden directory. In a remote store, which has no atomic rename, its keys are deleted.
 
 use crate::array::hierarchy::OWN;
 use crate::error::{Error, Result};
@@ -19,22 +18,22 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-/// How often a directory is removed while other threads still write into it.
+/// Maximum number of attempts to remove a directory into which other threads still write.
 const REMOVALS: usize = 1000;
 
-/// Hidden names tried before giving up: dead processes of the same number may have left some.
+/// Maximum number of hidden names that are tried: earlier processes of the same number may have left some.
 const MAX_NAMES: u32 = 1000;
 
 type Removal = Box<dyn FnMut() + Send>;
 
-/// Removes what is unfinished when it is dropped, or when SIGINT, SIGTERM or SIGHUP ends the process.
+/// Removes an unfinished array when it is dropped, or when SIGINT, SIGTERM or SIGHUP ends the process.
 pub struct Unfinished {
     /// Protects the removal: it runs once, and never while the work is being finished. `None` once it is finished.
     removal: Arc<Mutex<Option<Removal>>>,
 }
 
 impl Unfinished {
-    /// Has `removal` called unless the work is finished.
+    /// Registers `removal`, which is called unless the work is finished.
     pub fn new(removal: impl FnMut() + Send + 'static) -> Result<Self> {
         let removal: Arc<Mutex<Option<Removal>>> = Arc::new(Mutex::new(Some(Box::new(removal))));
         let ending: Vec<i32> = [SIGINT, SIGTERM, SIGHUP].into_iter().filter(|signal| !is_ignored(*signal)).collect();
@@ -53,7 +52,7 @@ impl Unfinished {
         Ok(Unfinished { removal })
     }
 
-    /// Calls `finish`, after whose success nothing is removed any more; no signal comes in between.
+    /// Calls `finish`, and cancels the removal if it succeeds. No signal is handled in between.
     pub fn finish<T>(&self, finish: impl FnOnce() -> Result<T>) -> Result<T> {
         let mut removal = lock(&self.removal);
         let done = finish()?;
@@ -79,8 +78,8 @@ fn is_ignored(signal: i32) -> bool {
     known && unsafe { action.assume_init() }.sa_sigaction == libc::SIG_IGN
 }
 
-/// Makes a hidden directory in `parent`, which no other program uses. Its name is one of those that zarrfs shows in no
-/// mount, and it has no document, so that other readers don't take it for a group.
+/// Creates a hidden directory in `parent`, which no other program uses. zarrfs shows its name in no mount, and it has no
+/// document, so that other readers don't treat it as a group.
 pub fn hidden_directory(parent: &Path) -> Result<PathBuf> {
     for n in 0..MAX_NAMES {
         let path = parent.join(format!("{OWN}create-{}-{n}", std::process::id()));
@@ -103,10 +102,10 @@ pub fn remove_directory(path: &Path) {
     }
 }
 
-/// Gives a file or directory another name, which must be free.
+/// Renames a file or directory to a name that must be free.
 pub fn rename_to_free_name(from: &Path, to: &Path) -> Result<()> {
     let renamed = match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
-        // file systems that have no such flag
+        // file systems without this flag
         Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) if to.symlink_metadata().is_err() => {
             std::fs::rename(from, to).map_err(Error::from)
         }
@@ -119,7 +118,7 @@ pub fn rename_to_free_name(from: &Path, to: &Path) -> Result<()> {
 /// Returns when the names in a directory survive a power loss.
 pub fn sync_directory(path: &Path) -> Result<()> {
     match std::fs::File::open(path).and_then(|directory| directory.sync_all()) {
-        // a file system that has no such thing
+        // file systems that can't sync directories
         Err(e) if e.raw_os_error() != Some(libc::EINVAL) => Err(Error::from(e).context(path.display())),
         _ => Ok(()),
     }
