@@ -424,7 +424,7 @@ fn a_failed_mount_creates_no_mountpoint() {
     for (args, code, text) in [
         (&["bare"][..], 2, "--auto-mountpoint"),
         (&["--auto-mountpoint", "bare"], 5, "name a mountpoint"),
-        (&["--auto-mountpoint", "bare", "bare/new/mnt"], 5, "lies inside the store"),
+        (&["--auto-mountpoint", "bare", "bare/new/mnt"], 5, "inside the store"),
         (&["--auto-mountpoint", "nothing.zarr", "new/mnt"], 3, "no such store"),
         (&["--auto-mountpoint", "bare", "sample/file/mnt"], 5, "sample/file"),
         (&["--auto-mountpoint", "--readahead", "1M", "--log-file", "/dev/null/x", "bare", "new"], 1, "/dev/null/x"),
