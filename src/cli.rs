@@ -43,7 +43,7 @@ use crate::store::{DirectoryStore, Key, LockFiles, Store};
 use crate::util::memory;
 use crate::zarr::metadata::V1Order;
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
-use location::Location;
+use location::StoreLocation;
 use remote::RemoteArgs;
 use std::ffi::OsString;
 use std::io::Write;
@@ -210,20 +210,20 @@ impl From<V1OrderArg> for V1Order {
 }
 
 /// The exit code of a command that failed, and its message. An empty message was printed already.
-struct Failure {
+struct CommandFailure {
     code: u8,
     message: String,
 }
 
-impl Failure {
+impl CommandFailure {
     fn new(code: u8, message: impl Into<String>) -> Self {
-        Failure { code, message: message.into() }
+        CommandFailure { code, message: message.into() }
     }
 }
 
-impl From<Error> for Failure {
+impl From<Error> for CommandFailure {
     fn from(e: Error) -> Self {
-        Failure::new(1, e.to_string())
+        CommandFailure::new(1, e.to_string())
     }
 }
 
@@ -245,13 +245,13 @@ pub fn main(inherited: Inherited) -> ExitCode {
 }
 
 /// Runs the verb that a command line names; its first word is the program.
-fn run(words: &[OsString]) -> Result<(), Failure> {
+fn run(words: &[OsString]) -> Result<(), CommandFailure> {
     let verb = match Cli::try_parse_from(words) {
         Ok(cli) => cli.verb,
         Err(e) if e.use_stderr() => {
             // the exit code remains where standard error can't be written
             let _ = e.print();
-            return Err(Failure::new(2, ""));
+            return Err(CommandFailure::new(2, ""));
         }
         Err(help) => return stdio::print_help(&help),
     };
@@ -274,7 +274,7 @@ fn run(words: &[OsString]) -> Result<(), Failure> {
 }
 
 /// Prints the message of a failure.
-fn complain(failure: &Failure) {
+fn complain(failure: &CommandFailure) {
     if !failure.message.is_empty() {
         // the exit code remains where standard error can't be written
         let _ = writeln!(std::io::stderr(), "error: {}", lines(&failure.message));
@@ -282,39 +282,39 @@ fn complain(failure: &Failure) {
 }
 
 /// Opens a store for reading.
-fn open_store(location: &Location, args: &StoreArgs, stats: Arc<Stats>) -> Result<Hierarchy, Failure> {
+fn open_store(location: &StoreLocation, args: &StoreArgs, stats: Arc<Stats>) -> Result<Hierarchy, CommandFailure> {
     hierarchy(location, args, None, stats)
 }
 
 /// Opens a store.
 fn open_store_to_write(
-    location: &Location,
+    location: &StoreLocation,
     args: &StoreArgs,
     writing: &WriteArgs,
     stats: Arc<Stats>,
-) -> Result<Hierarchy, Failure> {
+) -> Result<Hierarchy, CommandFailure> {
     hierarchy(location, args, Some(writing), stats)
 }
 
 fn hierarchy(
-    location: &Location,
+    location: &StoreLocation,
     args: &StoreArgs,
     writing: Option<&WriteArgs>,
     stats: Arc<Stats>,
-) -> Result<Hierarchy, Failure> {
+) -> Result<Hierarchy, CommandFailure> {
     let store = location::open(location, args, writing, &stats)?;
     let failed = |e: Error| match e.kind() {
-        Kind::Invalid | Kind::Unsupported => Failure::new(4, format!("{location}: {e}")),
+        Kind::Invalid | Kind::Unsupported => CommandFailure::new(4, format!("{location}: {e}")),
         _ => e.context(location).into(),
     };
     let store = ConsolidatedStore::over(store, args.remote.consolidated.into(), stats.clone()).map_err(failed)?;
     let hierarchy = Hierarchy::new(store, args.v1_order.into(), stats);
     hierarchy.check().map_err(|e| match e.kind() {
         Kind::Invalid if is_nowhere(hierarchy.store()) => {
-            Failure::new(3, format!("{location}: no such store, nor a group or array in one"))
+            CommandFailure::new(3, format!("{location}: no such store, nor a group or array in one"))
         }
         // in an archive
-        Kind::NotFound => Failure::new(3, format!("{location}: no such group or array: {e}")),
+        Kind::NotFound => CommandFailure::new(3, format!("{location}: no such group or array: {e}")),
         _ => failed(e),
     })?;
     Ok(hierarchy)

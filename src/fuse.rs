@@ -41,7 +41,7 @@ use crate::util::pool::{Pool, PoolGrowth};
 use backing::Backings;
 use fuser::{Config, Errno, FileHandle, ReplyEmpty, ReplyEntry, Session, SessionACL};
 use name_limit::NameLimit;
-use notify::{Kernel, Notices};
+use notify::{KernelConnection, Notices};
 use replies::{FallibleReply, finish, send_ok};
 use request_info::RequestInfo;
 use std::sync::Arc;
@@ -89,12 +89,13 @@ pub fn serve(fs: Arc<Fs>, mountpoint: &mut Mountpoint, options: ServeOptions) ->
     let pool = Pool::growing("worker", options.threads.max(fs.concurrency()), GROWTH)?;
     let fd = mountpoint.take_device().ok_or_else(|| Error::invalid("the mount is served already"))?;
     // the kernel decides who may use the mount: allow_other is a mount option
-    let kernel = Kernel::default();
+    let kernel = KernelConnection::default();
     let notices = Arc::new(Notices::new(fs.clone(), kernel.clone())?);
     let names = Arc::new(NameLimit::new(fs.clone(), kernel.clone())?);
     let inline = OneInline::default();
     let (backings, maps_direct) = (None, false);
-    let server = Server { fs, inline, pool, options, backings, maps_direct, kernel: kernel.clone(), notices, names };
+    let server =
+        FuseServer { fs, inline, pool, options, backings, maps_direct, kernel: kernel.clone(), notices, names };
     let session = Session::from_fd(server, fd, SessionACL::All, config)?;
     kernel.connect(session.notifier());
     let run = move || session.run().map_err(Error::from);
@@ -102,7 +103,7 @@ pub fn serve(fs: Arc<Fs>, mountpoint: &mut Mountpoint, options: ServeOptions) ->
 }
 
 /// What the methods of `requests` need.
-struct Server {
+struct FuseServer {
     fs: Arc<Fs>,
     inline: OneInline,
     pool: Pool,
@@ -111,7 +112,7 @@ struct Server {
     backings: Option<Arc<Backings>>,
     /// Whether the kernel maps files whose reads bypass its page cache.
     maps_direct: bool,
-    kernel: Kernel,
+    kernel: KernelConnection,
     notices: Arc<Notices>,
     names: Arc<NameLimit>,
 }
@@ -135,7 +136,7 @@ impl Drop for Inline<'_> {
     }
 }
 
-impl Server {
+impl FuseServer {
     /// Runs the job of a request: on a worker if it may block or another session thread runs one, else here. Then has the
     /// kernel drop the pages that the job has made stale and did not wait for, and forget names where it knows too many.
     fn dispatch(&self, request: RequestKind, job: impl FnOnce(&Fs) + Send + 'static) {

@@ -523,3 +523,31 @@ fn a_log_without_a_reader_does_not_stop_the_mount() {
     assert_eq!(String::from_utf8_lossy(&listing.stdout).trim(), "148");
     assert!(zarrfs(&["umount", &mountpoint.text()]).status.success());
 }
+
+#[test]
+fn the_debug_log_has_a_line_for_each_request() {
+    let folder = tempfile::tempdir().unwrap();
+    let (store, log) = (folder.path().join("x.zarr"), folder.path().join("log"));
+    support::copy_tree(&test_data("sample.zarr"), &store);
+    fs::write(store.join("air_temperature/0.0.0"), "damaged").unwrap();
+    let log_of = |args: &[&str]| {
+        let mountpoint = Mountpoint::new();
+        let _ = fs::remove_file(&log);
+        let args = [args, &["--log-file", log.to_str().unwrap(), store.to_str().unwrap()]].concat();
+        assert!(zarrfs(&[&["mount"], &args[..], &[&mountpoint.text()]].concat()).status.success());
+        assert_eq!(fs::read(mountpoint.path().join("lat/data.raw")).unwrap().len(), 148);
+        assert!(!mountpoint.path().join("nothing").exists());
+        let error = fs::read(mountpoint.path().join("air_temperature/data.raw")).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::EIO));
+        assert!(zarrfs(&["umount", &mountpoint.text()]).status.success());
+        fs::read_to_string(&log).unwrap()
+    };
+    let has = |log: &str, parts: &[&str]| log.lines().any(|line| parts.iter().all(|part| line.contains(part)));
+    let debug = log_of(&["--log-level", "debug"]);
+    assert!(has(&debug, &["DEBUG read /lat/data.raw offset 0 length ", ": ok, ", "s, ", " bytes decoded"]), "{debug}");
+    assert!(has(&debug, &["DEBUG lookup /nothing: errno 2 ("]), "{debug}");
+    assert!(has(&debug, &["ERROR read /air_temperature/data.raw offset 0 length ", ": errno 5 (", "blosc"]), "{debug}");
+    let usual = log_of(&[]);
+    assert!(has(&usual, &["ERROR read /air_temperature/data.raw offset 0 length ", ": EIO: ", "blosc"]), "{usual}");
+    assert!(!usual.contains("DEBUG"), "{usual}");
+}

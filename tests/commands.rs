@@ -664,6 +664,28 @@ fn every_verb_has_a_well_formed_manual_page() {
 }
 
 #[test]
+fn a_manual_page_is_shown_on_a_terminal() {
+    if !is_installed("script") {
+        return;
+    }
+    let show = |path: &str| {
+        let command = format!("{ZARRFS} man check");
+        let mut script = with_timeout(60, "script");
+        script.args(["-qec", &format!("PATH={path} {command}"), "/dev/null"]).stdin(Stdio::null());
+        let output = script.env("MANPAGER", "cat").env("TERM", "dumb").output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    // without man(1)
+    let text = show("/nonexistent");
+    assert!(text.contains("Find damaged metadata") && text.contains("--deep") && !text.contains(".SH"), "{text}");
+    if is_installed("man") {
+        let text = show("$PATH");
+        assert!(text.contains("damaged") && text.contains("deep") && !text.contains(".SH"), "{text}");
+    }
+}
+
+#[test]
 fn each_option_is_one_line_of_the_help() {
     for verb in verbs() {
         let help = String::from_utf8(zarrfs(&[&verb, "--help"]).stdout).unwrap();

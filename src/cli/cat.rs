@@ -1,7 +1,7 @@
 //! `zarrfs cat`: the flat bytes of an array, without FUSE.
 
 use super::flat::{self, Flat};
-use super::{Failure, Location, ReadArgs, StoreArgs, logger, open_store, size, stdio};
+use super::{CommandFailure, ReadArgs, StoreArgs, StoreLocation, logger, open_store, size, stdio};
 use crate::error::Error;
 use crate::fs::Fs;
 use crate::stats::Stats;
@@ -18,7 +18,7 @@ const STEP: u64 = 4 << 20;
 pub struct CatArgs {
     /// Path of the array, in or after the path of the store
     #[arg(value_name = "STORE/ARRAY")]
-    path: Location,
+    path: StoreLocation,
     /// Begin at this byte
     #[arg(long, value_name = "N", default_value = "0", value_parser = size::parse)]
     offset: u64,
@@ -32,7 +32,7 @@ pub struct CatArgs {
 }
 
 /// Runs the verb.
-pub fn run(args: &CatArgs) -> Result<(), Failure> {
+pub fn run(args: &CatArgs) -> Result<(), CommandFailure> {
     // the verb prints its error
     logger::start(LevelFilter::Off, None)?;
     let stats = Arc::new(Stats::default());

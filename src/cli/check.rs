@@ -1,11 +1,11 @@
 //! `zarrfs check`: prints the faults of a store, line by line as they are found, or as one JSON object.
 
-use super::progress::{Progress, bar};
-use super::{Failure, Location, StoreArgs, logger, open_store, size, stdio, threads};
+use super::progress::{ProgressLine, bar};
+use super::{CommandFailure, StoreArgs, StoreLocation, logger, open_store, size, stdio, threads};
 use crate::check::{CheckOptions, Event, Finding, Severity, Summary, check};
 use crate::error::{Error, one_line};
 use crate::stats::Stats;
-use crate::util::json::{self, Map, Value};
+use crate::util::json::{self, Value, json};
 use crate::util::memory;
 use clap::Args;
 use log::LevelFilter;
@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 #[command(after_help = "Exits with 1 if there are errors or warnings, or if it was interrupted.")]
 pub struct CheckArgs {
     /// Path of the store, or of a group or array in it
-    store: Location,
+    store: StoreLocation,
     /// Decode each chunk, instead of checking its size
     #[arg(long)]
     deep: bool,
@@ -41,7 +41,7 @@ pub struct CheckArgs {
 /// The output of a check, while it runs.
 struct Report<'a> {
     args: &'a CheckArgs,
-    progress: Option<Progress>,
+    progress: Option<ProgressLine>,
     errors: u64,
     warnings: u64,
     notes: u64,
@@ -53,7 +53,7 @@ struct Report<'a> {
 }
 
 /// Runs the verb.
-pub fn run(args: &CheckArgs) -> Result<(), Failure> {
+pub fn run(args: &CheckArgs) -> Result<(), CommandFailure> {
     // every fault is a finding
     logger::start(LevelFilter::Off, None)?;
     let store_args = StoreArgs { lists_unfinished: true, ..args.store_args.clone() };
@@ -75,7 +75,7 @@ pub fn run(args: &CheckArgs) -> Result<(), Failure> {
 
 impl<'a> Report<'a> {
     fn new(args: &'a CheckArgs, stop: &'a AtomicBool) -> Self {
-        let progress = (!args.json).then(|| Progress::start(None));
+        let progress = (!args.json).then(|| ProgressLine::start(None));
         Report { args, progress, errors: 0, warnings: 0, notes: 0, printed: 0, broken: None, stop }
     }
 
@@ -140,7 +140,7 @@ impl<'a> Report<'a> {
         }
     }
 
-    fn end(mut self, summary: &Summary) -> Result<(), Failure> {
+    fn end(mut self, summary: &Summary) -> Result<(), CommandFailure> {
         if let Some(progress) = &mut self.progress {
             progress.end();
         }
@@ -154,7 +154,7 @@ impl<'a> Report<'a> {
         }
         match self.errors + self.warnings {
             0 if summary.complete => Ok(()),
-            _ => Err(Failure::new(1, "")),
+            _ => Err(CommandFailure::new(1, "")),
         }
     }
 
@@ -181,26 +181,26 @@ impl<'a> Report<'a> {
 
     fn json_end(&self, summary: &Summary) -> String {
         let line_end = if self.printed > 0 { "\n" } else { "" };
-        let numbers = [
-            ("groups", summary.groups),
-            ("arrays", summary.arrays),
-            ("chunks", summary.chunks),
-            ("bytes", summary.bytes),
-            ("errors", self.errors),
-            ("warnings", self.warnings),
-            ("notes", self.notes),
-        ];
-        let numbers: String = numbers.iter().map(|(name, n)| format!("\"{name}\":{n},")).collect();
-        let (deep, complete) = (self.args.deep, summary.complete);
-        format!("{line_end}],{numbers}\"deep\":{deep},\"complete\":{complete}}}\n")
+        let totals = json::write(&json!({
+            "groups": summary.groups,
+            "arrays": summary.arrays,
+            "chunks": summary.chunks,
+            "bytes": summary.bytes,
+            "errors": self.errors,
+            "warnings": self.warnings,
+            "notes": self.notes,
+            "deep": self.args.deep,
+            "complete": summary.complete,
+        }));
+        format!("{line_end}],{}\n", totals.trim_start_matches('{'))
     }
 }
 
 fn as_json(finding: &Finding) -> String {
-    let mut object = Map::new();
-    object.insert("level".into(), finding.fault.level().name().into());
-    object.insert("path".into(), format!("/{}", finding.key.as_str()).into());
-    object.insert("kind".into(), finding.fault.name().into());
-    object.insert("message".into(), finding.message.as_str().into());
-    json::write(&Value::Object(object))
+    json::write(&json!({
+        "level": finding.fault.level().name(),
+        "path": format!("/{}", finding.key.as_str()),
+        "kind": finding.fault.name(),
+        "message": finding.message.as_str(),
+    }))
 }

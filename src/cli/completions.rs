@@ -1,6 +1,6 @@
 //! `zarrfs completions`: prints completions of the command line for a shell.
 
-use super::{Cli, Failure, print};
+use super::{Cli, CommandFailure, print};
 use clap::{Args, CommandFactory};
 use clap_complete::Shell;
 
@@ -16,7 +16,7 @@ pub struct CompletionsArgs {
 }
 
 /// Runs the verb.
-pub fn run(args: &CompletionsArgs) -> Result<(), Failure> {
+pub fn run(args: &CompletionsArgs) -> Result<(), CommandFailure> {
     let (mut command, mut text) = (Cli::command(), Vec::new());
     clap_complete::generate(args.shell, &mut command, "zarrfs", &mut text);
     print(text)

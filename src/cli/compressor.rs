@@ -10,16 +10,16 @@ lz4[:ACCELERATION], none, or a JSON object";
 
 /// A compressor, or `None` for uncompressed chunks.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Compressor(pub Option<CodecConfig>);
+pub struct CompressorArg(pub Option<CodecConfig>);
 
 /// Parses a compressor. The result has every parameter of its numcodecs configuration.
 ///
 /// # Errors
 ///
 /// Fails for an unknown codec, and for parameters that it can't encode with.
-pub fn parse(text: &str) -> Result<Compressor, String> {
+pub fn parse(text: &str) -> Result<CompressorArg, String> {
     if text == "none" {
-        return Ok(Compressor(None));
+        return Ok(CompressorArg(None));
     }
     let object = match text.starts_with('{') {
         true => json::parse(text.as_bytes()).map_err(|e| e.to_string())?,
@@ -27,7 +27,7 @@ pub fn parse(text: &str) -> Result<Compressor, String> {
     };
     let config = CodecConfig::parse(&object).map_err(|e| e.to_string())?;
     codec::check_compressor(&config).map_err(|e| e.to_string())?;
-    Ok(Compressor(Some(config)))
+    Ok(CompressorArg(Some(config)))
 }
 
 fn configuration(text: &str) -> Result<Value, String> {

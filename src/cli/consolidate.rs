@@ -1,7 +1,7 @@
 //! `zarrfs consolidate`: writes the `.zmetadata` of a store.
 
 use super::remote::ConsolidatedArg;
-use super::{Failure, Location, StoreArgs, logger, open_store, print};
+use super::{CommandFailure, StoreArgs, StoreLocation, logger, open_store, print};
 use crate::stats::Stats;
 use crate::store::Key;
 use crate::util::json::{self, json};
@@ -14,7 +14,7 @@ use std::sync::Arc;
 #[derive(Args)]
 pub struct ConsolidateArgs {
     /// Path of the store
-    store: Location,
+    store: StoreLocation,
     /// Print a JSON object
     #[arg(long)]
     json: bool,
@@ -23,7 +23,7 @@ pub struct ConsolidateArgs {
 }
 
 /// Runs the verb.
-pub fn run(args: &ConsolidateArgs) -> Result<(), Failure> {
+pub fn run(args: &ConsolidateArgs) -> Result<(), CommandFailure> {
     logger::start(LevelFilter::Off, None)?;
     let (shown, stats) = (&args.store, Arc::new(Stats::default()));
     let mut store_args = args.store_args.clone();
@@ -43,6 +43,6 @@ pub fn run(args: &ConsolidateArgs) -> Result<(), Failure> {
     print(report + "\n")?;
     match stats.problems().as_slice() {
         [] => Ok(()),
-        problems => Err(Failure::new(1, format!("{shown}: {}", problems.join("\nerror: ")))),
+        problems => Err(CommandFailure::new(1, format!("{shown}: {}", problems.join("\nerror: ")))),
     }
 }

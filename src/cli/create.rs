@@ -5,9 +5,9 @@ mod place;
 mod raw;
 mod unfinished;
 
-use super::compressor::{self, Compressor};
+use super::compressor::{self, CompressorArg};
 use super::remote::RemoteArgs;
-use super::{Failure, Location, MemoryArgs, StoreArgs, V1OrderArg, WriteArgs, location, logger};
+use super::{CommandFailure, MemoryArgs, StoreArgs, StoreLocation, V1OrderArg, WriteArgs, location, logger};
 use crate::array::hierarchy::{Hierarchy, MetadataFile, StoredNode};
 use crate::error::Error;
 use crate::stats::Stats;
@@ -16,12 +16,12 @@ use crate::util::json::{self, Value};
 use crate::zarr::dtype::DType;
 use crate::zarr::metadata::{GROUP_DOCUMENT, V1Order, ZARRAY, ZGROUP};
 use clap::Args;
-use document::Document;
+use document::NewDocument;
 use log::LevelFilter;
 use raw::Raw;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use unfinished::{Unfinished, hidden_directory, remove_directory, rename_to_free_name, sync_directory};
+use unfinished::{UnfinishedArray, hidden_directory, remove_directory, rename_to_free_name, sync_directory};
 
 /// Arguments of `create`.
 #[derive(Args)]
@@ -30,7 +30,7 @@ pub struct CreateArgs {
     ///
     /// A missing store is created at the first missing directory of the path.
     #[arg(value_name = "STORE/ARRAY")]
-    path: Location,
+    path: StoreLocation,
     /// Set the shape (720,1440); "" for no dimension
     #[arg(long, value_name = "N,N...", value_parser = lengths)]
     shape: Lengths,
@@ -53,7 +53,7 @@ pub struct CreateArgs {
     /// blosc[:CNAME[:CLEVEL[:SHUFFLE]]], zlib, gzip, bz2 or zstd[:LEVEL], lzma[:PRESET], lz4[:ACCELERATION], none, or a JSON
     /// object.
     #[arg(long, value_name = "CODEC", default_value = "blosc", value_parser = compressor::parse)]
-    compressor: Compressor,
+    compressor: CompressorArg,
     /// Filter chunks first: a JSON list of objects
     #[arg(long, value_name = "JSON", value_parser = filters)]
     filters: Option<Value>,
@@ -110,17 +110,17 @@ fn attributes(text: &str) -> Result<Value, String> {
 }
 
 /// Runs the verb.
-pub fn run(args: &CreateArgs) -> Result<(), Failure> {
+pub fn run(args: &CreateArgs) -> Result<(), CommandFailure> {
     logger::start(LevelFilter::Off, None)?;
-    let document = Document::new(args).map_err(|e| Failure::new(2, e.to_string()))?;
+    let document = NewDocument::new(args).map_err(|e| CommandFailure::new(2, e.to_string()))?;
     let raw = match (args.from_raw.as_deref(), document.size) {
         (None, _) => None,
         (Some(path), Some(size)) => Some(Raw::open(path, size)?),
-        (Some(_), None) => return Err(Failure::new(2, "--from-raw: objects have no flat bytes")),
+        (Some(_), None) => return Err(CommandFailure::new(2, "--from-raw: objects have no flat bytes")),
     };
     let (store, key) = place::of(args)?;
     match store {
-        Location::Path(store) => create_in_directory(args, &store, &key, &document, raw),
+        StoreLocation::Path(store) => create_in_directory(args, &store, &key, &document, raw),
         store => create_on_server(args, &store, &key, &document, raw),
     }
 }
@@ -130,12 +130,12 @@ fn create_in_directory(
     args: &CreateArgs,
     store: &Path,
     key: &Key,
-    document: &Document,
+    document: &NewDocument,
     raw: Option<Raw>,
-) -> Result<(), Failure> {
-    let shown = |e: Error| Failure::from(e.context(&args.path));
+) -> Result<(), CommandFailure> {
+    let shown = |e: Error| CommandFailure::from(e.context(&args.path));
     let hierarchy = match store.exists() {
-        true => Some(open(&Location::Path(store.to_path_buf()), args)?),
+        true => Some(open(&StoreLocation::Path(store.to_path_buf()), args)?),
         false => None,
     };
     let first = hierarchy.as_ref().map(|hierarchy| first_missing(hierarchy, key)).transpose().map_err(shown)?;
@@ -147,16 +147,16 @@ fn create_in_directory(
     let hidden = hidden_directory(beside)?;
     let new = hidden.join("new");
     let removed = hidden.clone();
-    let unfinished = Unfinished::new(move || remove_directory(&removed))?;
+    let unfinished = UnfinishedArray::new(move || remove_directory(&removed))?;
     std::fs::create_dir(&new).map_err(Error::from)?;
     // no other program sees these chunks before the array gets its name, so that no locks are needed
     let writing = WriteArgs { synchronizer: None, ..args.writing.clone() };
-    let staged = Location::Path(new.clone());
+    let staged = StoreLocation::Path(new.clone());
     let opened = location::open(&staged, &args.store_args(), Some(&writing), &Arc::default())?;
     let staging = Hierarchy::new(opened, V1Order::default(), Arc::default());
     make(&staging, &below, document, args.attrs.as_ref()).map_err(shown)?;
     if let Some(raw) = raw {
-        raw.fill(&Location::Path(new.join(below.as_str())), &writing, args)?;
+        raw.fill(&StoreLocation::Path(new.join(below.as_str())), &writing, args)?;
     }
     staging.store().sync().map_err(shown)?;
     let finish = || match (&hierarchy, &first) {
@@ -212,12 +212,12 @@ fn move_into_group(hierarchy: &Hierarchy, new: &Path, made: &Path, key: &Key) ->
 /// Creates the array in a remote store. Deletes its keys again if that fails.
 fn create_on_server(
     args: &CreateArgs,
-    store: &Location,
+    store: &StoreLocation,
     key: &Key,
-    document: &Document,
+    document: &NewDocument,
     raw: Option<Raw>,
-) -> Result<(), Failure> {
-    let shown = |e: Error| Failure::from(e.context(&args.path));
+) -> Result<(), CommandFailure> {
+    let shown = |e: Error| CommandFailure::from(e.context(&args.path));
     let hierarchy = Arc::new(open(store, args)?);
     let first = first_missing(&hierarchy, key).map_err(shown)?;
     let had_group = hierarchy.store().stat(&Key::root().join(ZGROUP)).map_err(shown)?.is_some();
@@ -226,7 +226,7 @@ fn create_on_server(
         hierarchy.create_group(&first).map_err(shown)?;
     }
     let (undone, removed) = (hierarchy.clone(), first.clone());
-    let unfinished = Unfinished::new(move || {
+    let unfinished = UnfinishedArray::new(move || {
         let _ = undone.remove_all(&removed);
         if !had_group {
             let _ = undone.remove_document(&Key::root(), MetadataFile::Group);
@@ -239,7 +239,7 @@ fn create_on_server(
     unfinished.finish(|| hierarchy.store().sync()).map_err(shown)
 }
 
-fn open(store: &Location, args: &CreateArgs) -> Result<Hierarchy, Failure> {
+fn open(store: &StoreLocation, args: &CreateArgs) -> Result<Hierarchy, CommandFailure> {
     let stats = Arc::new(Stats::default());
     let opened = location::open(store, &args.store_args(), Some(&args.writing), &stats)?;
     Ok(Hierarchy::new(opened, V1Order::default(), stats))
@@ -276,7 +276,7 @@ impl CreateArgs {
 }
 
 /// Creates the array, after the groups above it.
-fn make(hierarchy: &Hierarchy, key: &Key, document: &Document, attrs: Option<&Value>) -> Result<(), Error> {
+fn make(hierarchy: &Hierarchy, key: &Key, document: &NewDocument, attrs: Option<&Value>) -> Result<(), Error> {
     let root = Key::root();
     if !key.is_root() {
         if !matches!(hierarchy.find(&root)?, Some(StoredNode::Array(_) | StoredNode::Damaged(_)))

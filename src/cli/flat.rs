@@ -1,6 +1,6 @@
 //! The flat bytes of one array, opened without FUSE, for `cat` and `put`.
 
-use super::{Failure, Location};
+use super::{CommandFailure, StoreLocation};
 use crate::array::Array;
 use crate::array::hierarchy::{Hierarchy, StoredNode};
 use crate::cache::Cache;
@@ -23,23 +23,23 @@ pub struct Flat {
 /// Opens the flat bytes of the array at the root of `hierarchy`, whose store is at `location`. They are opened for writing,
 /// too, unless the options are read-only.
 pub fn open(
-    location: &Location,
+    location: &StoreLocation,
     hierarchy: Hierarchy,
     cache: Cache,
     stats: Arc<Stats>,
     options: Options,
-) -> Result<Flat, Failure> {
+) -> Result<Flat, CommandFailure> {
     let (shown, cache, for_writing) = (location, Arc::new(cache), !options.read_only);
     let tree = Tree::new(hierarchy, cache.clone());
     let array = match tree.hierarchy().find(&Key::root())? {
         Some(StoredNode::Array(array)) => array,
         Some(StoredNode::Damaged(e)) => return Err(e.context(shown).into()),
-        _ => return Err(Failure::new(3, format!("{shown}: a group, not an array"))),
+        _ => return Err(CommandFailure::new(3, format!("{shown}: a group, not an array"))),
     };
     array.readable().map_err(|e| e.context(shown))?;
     if array.metadata().has_objects() {
         let message = format!("{shown}: objects have no flat bytes; read the chunks in a mount");
-        return Err(Failure::new(4, message));
+        return Err(CommandFailure::new(4, message));
     }
     let fs = Fs::new(tree, cache, stats, options)?;
     let opened = fs.lookup(ROOT_INODE, FLAT).and_then(|flat| fs.open(flat.inode, for_writing, false));

@@ -1,7 +1,7 @@
 //! `zarrfs header`: prints a header that lets another program open an array's flat bytes, without FUSE.
 
 use super::headers::NETCDF;
-use super::{Failure, Location, MemoryArgs, StoreArgs, location, logger, open_store, print};
+use super::{CommandFailure, MemoryArgs, StoreArgs, StoreLocation, location, logger, open_store, print};
 use crate::array::Array;
 use crate::array::hierarchy::StoredNode;
 use crate::cache::Cache;
@@ -21,7 +21,7 @@ use std::sync::Arc;
 pub struct HeaderArgs {
     /// Path of the array, or for nc of the group
     #[arg(value_name = "STORE/ARRAY")]
-    path: Location,
+    path: StoreLocation,
     /// Print this header [default: list those that fit]
     ///
     /// Of npy, nii, tif and nc it prints the bytes before the values. The list has the names of the files in a mount.
@@ -54,11 +54,11 @@ fn ids(formats: impl IntoIterator<Item = Format>) -> String {
 }
 
 /// Runs the verb.
-pub fn run(args: &HeaderArgs) -> Result<(), Failure> {
+pub fn run(args: &HeaderArgs) -> Result<(), CommandFailure> {
     logger::start(LevelFilter::Off, None)?;
     let shown = &args.path;
     let stats = Arc::new(Stats::default());
-    let failed = |e: Error| Failure::from(e.context(shown));
+    let failed = |e: Error| CommandFailure::from(e.context(shown));
     // the directory of an array is a store of one array, but its coordinates are beside it
     let alone = open_store(&args.path, &args.store_args, stats.clone())?;
     let place = alone.find(&Key::root()).map_err(failed)?;
@@ -66,7 +66,7 @@ pub fn run(args: &HeaderArgs) -> Result<(), Failure> {
     match (place, args.format) {
         (Some(StoredNode::Damaged(e)), _) => Err(failed(e)),
         (Some(StoredNode::Array(_)), Some(Asked::Dataset)) => {
-            Err(Failure::new(2, format!("{shown}: an array; {NETCDF} is for groups")))
+            Err(CommandFailure::new(2, format!("{shown}: an array; {NETCDF} is for groups")))
         }
         (Some(StoredNode::Array(array)), asked) => {
             array.readable().map_err(failed)?;
@@ -75,12 +75,12 @@ pub fn run(args: &HeaderArgs) -> Result<(), Failure> {
                 _ => {
                     let described = described(args, &cache, stats)?;
                     let fitting = Format::ALL.into_iter().filter(|format| format.can_describe(&described));
-                    let rows: Vec<Row> = fitting.map(|format| (format.id(), format.name())).collect();
+                    let rows: Vec<HeaderRow> = fitting.map(|format| (format.id(), format.name())).collect();
                     print(list(&rows, args.json))
                 }
             }
         }
-        (_, Some(Asked::Array(_))) => Err(Failure::new(3, format!("{shown}: a group, not an array"))),
+        (_, Some(Asked::Array(_))) => Err(CommandFailure::new(3, format!("{shown}: a group, not an array"))),
         (_, Some(Asked::Dataset)) => {
             let file = export::dataset(&alone, &cache, &Key::root()).map_err(failed)?;
             print(before_values(&file))
@@ -95,7 +95,7 @@ fn print_header(
     format: Format,
     cache: &Cache,
     stats: Arc<Stats>,
-) -> Result<(), Failure> {
+) -> Result<(), CommandFailure> {
     let shown = &args.path;
     if !format.fits(array.metadata()) {
         let fitting = Format::ALL.into_iter().filter(|format| format.fits(array.metadata()));
@@ -105,17 +105,17 @@ fn print_header(
                 format!("{} can't describe an array of this shape and dtype; use {}", format.name(), ids(fitting))
             }
         };
-        return Err(Failure::new(4, format!("{shown}: {why}")));
+        return Err(CommandFailure::new(4, format!("{shown}: {why}")));
     }
     let array = described(args, cache, stats)?;
-    let file = format.file(&array).map_err(|e| Failure::new(4, format!("{shown}: {e}")))?;
+    let file = format.file(&array).map_err(|e| CommandFailure::new(4, format!("{shown}: {e}")))?;
     print(before_values(&file))
 }
 
 /// Returns the description of the array, with its coordinates from the store that holds it.
-fn described(args: &HeaderArgs, cache: &Cache, stats: Arc<Stats>) -> Result<Described, Failure> {
+fn described(args: &HeaderArgs, cache: &Cache, stats: Arc<Stats>) -> Result<Described, CommandFailure> {
     let (store, key) = enclosing(&args.path, &args.store_args);
-    let failed = |e: Error| Failure::from(e.context(&args.path));
+    let failed = |e: Error| CommandFailure::from(e.context(&args.path));
     let hierarchy = open_store(&store, &args.store_args, stats)?;
     match hierarchy.find(&key).map_err(failed)? {
         Some(StoredNode::Array(array)) => export::describe(&hierarchy, cache, &array).map_err(failed),
@@ -124,7 +124,7 @@ fn described(args: &HeaderArgs, cache: &Cache, stats: Arc<Stats>) -> Result<Desc
 }
 
 /// Returns the store that holds an array, which begins at the topmost group above it, and the array's key there.
-fn enclosing(path: &Location, args: &StoreArgs) -> (Location, Key) {
+fn enclosing(path: &StoreLocation, args: &StoreArgs) -> (StoreLocation, Key) {
     let (mut store, mut key) = (path.absolute(), Key::root());
     while let Some((above, name)) = store.split_last() {
         let below = name.join_key(&key);
@@ -141,14 +141,14 @@ fn enclosing(path: &Location, args: &StoreArgs) -> (Location, Key) {
 }
 
 /// The word for a format, and the name of its file.
-type Row = (&'static str, &'static str);
+type HeaderRow = (&'static str, &'static str);
 
 /// Returns a line for each row, or a JSON list.
-fn list(rows: &[Row], as_json: bool) -> String {
+fn list(rows: &[HeaderRow], as_json: bool) -> String {
     if !as_json {
         return rows.iter().map(|(word, file)| format!("{word:<8}{file}\n")).collect();
     }
-    let object = |(word, file): &Row| json::write(&json!({"format": word, "file": file}));
+    let object = |(word, file): &HeaderRow| json::write(&json!({"format": word, "file": file}));
     format!("[\n{}\n]\n", rows.iter().map(object).collect::<Vec<_>>().join(",\n"))
 }
 

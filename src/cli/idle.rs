@@ -1,7 +1,7 @@
 //! `--idle-timeout`: unmounts a mount that is not used. It asks the file system whether files are open and whether requests
 //! arrived.
 
-use super::Failure;
+use super::CommandFailure;
 use crate::error::Error;
 use crate::fs::Fs;
 use crate::fuse::{Mountpoint, Unmounted};
@@ -15,7 +15,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
 /// Starts a thread that unmounts when no file is open and no request has arrived for `timeout`. A mount with dirty chunks that
 /// can't be stored stays, and so does one that is the working directory of a process.
-pub fn unmount_after(timeout: Duration, fs: Arc<Fs>, mountpoint: Arc<Mountpoint>) -> Result<(), Failure> {
+pub fn unmount_after(timeout: Duration, fs: Arc<Fs>, mountpoint: Arc<Mountpoint>) -> Result<(), CommandFailure> {
     let watch = move || {
         let pause = (timeout / 8).clamp(SHORTEST_PAUSE, LONGEST_PAUSE);
         let (mut requests, mut idle_since) = (fs.requests(), Instant::now());

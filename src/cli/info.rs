@@ -1,7 +1,7 @@
 //! `zarrfs info`: lists the groups and arrays of a store, with their dimensions and sizes.
 
 use super::map::{ChunkMap, MapArea, Style, legend};
-use super::{Failure, Location, StoreArgs, logger, open_store, print, size, threads};
+use super::{CommandFailure, StoreArgs, StoreLocation, logger, open_store, print, size, threads};
 use crate::array::hierarchy::{Hierarchy, StoredNode};
 use crate::array::{Array, ArrayEntry};
 use crate::check::{CheckOptions, examine_all};
@@ -31,7 +31,7 @@ const PATH_COLUMN: [usize; 2] = [30, 40];
 #[derive(Args)]
 pub struct InfoArgs {
     /// Path of the store, or of a group or array in it
-    store: Location,
+    store: StoreLocation,
     /// Show chunks, order, codecs and stored sizes
     ///
     /// Lines are not cut to the width of the terminal.
@@ -56,7 +56,7 @@ pub struct InfoArgs {
 }
 
 /// A group or array of the listing.
-struct Row {
+struct InfoRow {
     key: Key,
     content: RowContent,
 }
@@ -74,19 +74,19 @@ struct ArrayRow {
     units: Option<String>,
     /// Why the array can't be read.
     unreadable: Option<Error>,
-    stored: Result<StoredChunks>,
+    stored: Result<StoredTotals>,
     map: Option<ChunkMap>,
 }
 
 /// Number and bytes of the stored chunks of an array; `None` if the store can't list them or they were not counted.
 #[derive(Default)]
-struct StoredChunks {
+struct StoredTotals {
     chunks: Option<u64>,
     bytes: Option<u64>,
 }
 
 /// Runs the verb.
-pub fn run(args: &InfoArgs) -> std::result::Result<(), Failure> {
+pub fn run(args: &InfoArgs) -> std::result::Result<(), CommandFailure> {
     // the listing has the errors
     logger::start(LevelFilter::Off, None)?;
     // as `check` does
@@ -99,7 +99,7 @@ pub fn run(args: &InfoArgs) -> std::result::Result<(), Failure> {
             StoredNode::Damaged(e) => RowContent::Unreadable(e.clone()),
             _ => RowContent::Group,
         };
-        rows.push(Row { key: key.clone(), content });
+        rows.push(InfoRow { key: key.clone(), content });
     });
     let style = Style { ascii: args.ascii || !is_utf8(), deep: args.deep };
     let text = match (args.json, args.map) {
@@ -118,7 +118,7 @@ fn array_row(hierarchy: &Hierarchy, key: &Key, array: &Arc<Array>, args: &InfoAr
     let stored = match &mut map {
         Some(map) => mapped(array, args.deep, map),
         None if args.wide || args.json => stored(array),
-        None => Ok(StoredChunks::default()),
+        None => Ok(StoredTotals::default()),
     };
     let attributes = hierarchy.attributes(key).unwrap_or_default();
     let text = |value: &Value| json::text(value).unwrap_or_default().to_string();
@@ -149,16 +149,16 @@ fn is_utf8() -> bool {
 }
 
 /// Adds the stored chunks of an array to its map.
-fn mapped(array: &Arc<Array>, deep: bool, map: &mut ChunkMap) -> Result<StoredChunks> {
+fn mapped(array: &Arc<Array>, deep: bool, map: &mut ChunkMap) -> Result<StoredTotals> {
     let options = CheckOptions { deep, threads: threads(None), stop: &AtomicBool::new(false) };
     examine_all(array, options, &mut |examined| map.add(&examined))?;
-    Ok(StoredChunks { chunks: Some(map.stored()), bytes: Some(map.bytes()) })
+    Ok(StoredTotals { chunks: Some(map.stored()), bytes: Some(map.bytes()) })
 }
 
 /// Counts the stored chunks of an array.
-fn stored(array: &Arc<Array>) -> Result<StoredChunks> {
+fn stored(array: &Arc<Array>) -> Result<StoredTotals> {
     if !array.lists_all() {
-        return Ok(StoredChunks::default());
+        return Ok(StoredTotals::default());
     }
     let (mut chunks, mut bytes) = (0, 0);
     for entry in array.entries()? {
@@ -171,11 +171,11 @@ fn stored(array: &Arc<Array>) -> Result<StoredChunks> {
             ArrayEntry::Value(_) => {}
         }
     }
-    Ok(StoredChunks { chunks: Some(chunks), bytes: Some(bytes) })
+    Ok(StoredTotals { chunks: Some(chunks), bytes: Some(bytes) })
 }
 
-fn as_json(rows: &[Row]) -> String {
-    let object = |row: &Row| {
+fn as_json(rows: &[InfoRow]) -> String {
+    let object = |row: &InfoRow| {
         let mut object = Map::new();
         object.insert("path".into(), format!("/{}", row.key.as_str()).into());
         match &row.content {
@@ -193,7 +193,7 @@ fn as_json(rows: &[Row]) -> String {
     format!("[\n{}\n]\n", rows.iter().map(object).collect::<Vec<_>>().join(",\n"))
 }
 
-fn array_json(array: &Arc<Array>, stored: &Result<StoredChunks>, row: &mut Map<String, Value>) {
+fn array_json(array: &Arc<Array>, stored: &Result<StoredTotals>, row: &mut Map<String, Value>) {
     let meta = array.metadata();
     let known = stored.as_ref().ok();
     let mut add = |name: &str, value: Value| row.insert(name.to_string(), value);
@@ -213,7 +213,7 @@ fn array_json(array: &Arc<Array>, stored: &Result<StoredChunks>, row: &mut Map<S
 }
 
 /// Returns one line for each row, and its map. Lines without an error are cut to the terminal's width unless `wide`.
-fn as_tree(rows: &[Row], wide: bool, style: Style) -> String {
+fn as_tree(rows: &[InfoRow], wide: bool, style: Style) -> String {
     let label = |key: &Key| {
         let depth = key.as_str().matches('/').count() + usize::from(!key.is_root());
         let name = if key.is_root() { "/".to_string() } else { escaped(key.name()) };

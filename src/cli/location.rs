@@ -1,7 +1,7 @@
 //! Locations of stores on a command line: paths, archives and URLs, and the layers of stores that each is opened with. This
 //! module must not know what is in a store.
 
-use super::{Failure, StoreArgs, WriteArgs, absolute};
+use super::{CommandFailure, StoreArgs, WriteArgs, absolute};
 use crate::array::hierarchy::REMOVED;
 use crate::error::{Error, Kind};
 use crate::stats::Stats;
@@ -33,7 +33,7 @@ const ARCHIVE: &str = ".zip";
 
 /// The location of a store, or of a group or array in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Location {
+pub enum StoreLocation {
     /// A path of a directory, or of an archive or a key in one.
     Path(PathBuf),
     /// A URL of a remote store.
@@ -42,51 +42,51 @@ pub enum Location {
     Memory,
 }
 
-impl From<OsString> for Location {
+impl From<OsString> for StoreLocation {
     fn from(name: OsString) -> Self {
         match name.to_str() {
-            Some("memory:" | "memory://") => Location::Memory,
-            Some(text) if scheme(text) == Some("file") => Location::Path(file_path(text)),
-            Some(text) if scheme(text).is_some() || is_misspelled(text) => Location::Url(text.to_string()),
-            _ => Location::Path(name.into()),
+            Some("memory:" | "memory://") => StoreLocation::Memory,
+            Some(text) if scheme(text) == Some("file") => StoreLocation::Path(file_path(text)),
+            Some(text) if scheme(text).is_some() || is_misspelled(text) => StoreLocation::Url(text.to_string()),
+            _ => StoreLocation::Path(name.into()),
         }
     }
 }
 
-impl Location {
+impl StoreLocation {
     /// Returns the location independent of the working directory.
-    pub fn absolute(&self) -> Location {
+    pub fn absolute(&self) -> StoreLocation {
         match self {
-            Location::Path(path) => Location::Path(absolute(path)),
+            StoreLocation::Path(path) => StoreLocation::Path(absolute(path)),
             other => other.clone(),
         }
     }
 
     /// Returns the location above this one, and the name of this one in it. Returns `None` at the top, and if the name can't be
     /// a key.
-    pub fn split_last(&self) -> Option<(Location, Key)> {
+    pub fn split_last(&self) -> Option<(StoreLocation, Key)> {
         let (above, name) = match self {
-            Location::Path(path) => {
-                (Location::Path(path.parent()?.to_path_buf()), path.file_name()?.to_str()?.to_string())
+            StoreLocation::Path(path) => {
+                (StoreLocation::Path(path.parent()?.to_path_buf()), path.file_name()?.to_str()?.to_string())
             }
-            Location::Url(url) => {
+            StoreLocation::Url(url) => {
                 let (up_to, mut names) = names_of_url(url);
                 let name = names.pop()?;
                 (up_to(names.len()), name)
             }
-            Location::Memory => return None,
+            StoreLocation::Memory => return None,
         };
         Key::root().child(&name).ok().map(|key| (above, key))
     }
 }
 
-impl fmt::Display for Location {
+impl fmt::Display for StoreLocation {
     /// Omits secrets, because messages and the mount table show the location.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Location::Path(path) => path.display().fmt(f),
-            Location::Url(url) => f.write_str(&without_secrets(url)),
-            Location::Memory => f.write_str("memory:"),
+            StoreLocation::Path(path) => path.display().fmt(f),
+            StoreLocation::Url(url) => f.write_str(&without_secrets(url)),
+            StoreLocation::Memory => f.write_str("memory:"),
         }
     }
 }
@@ -105,7 +105,7 @@ fn is_misspelled(text: &str) -> bool {
 }
 
 /// Checks the scheme of a URL.
-pub fn check_url(url: &str) -> Result<(), Failure> {
+pub fn check_url(url: &str) -> Result<(), CommandFailure> {
     let (shown, known) = (without_secrets(url), SCHEMES.join("://, "));
     let why = match scheme(url) {
         Some(scheme) if SCHEMES.contains(&scheme) => return Ok(()),
@@ -115,7 +115,7 @@ pub fn check_url(url: &str) -> Result<(), Failure> {
         None => format!("no // after the scheme; for a directory use ./{shown}"),
         Some(_) => format!("unknown scheme; use {known}://, file:// or memory:"),
     };
-    Err(Failure::new(2, format!("{shown}: {why}")))
+    Err(CommandFailure::new(2, format!("{shown}: {why}")))
 }
 
 /// Returns the path of a `file://` URL.
@@ -147,7 +147,7 @@ struct ArchiveUrl {
 }
 
 /// Returns the names of a URL's path, and a function that returns the URL of the first so many of them, with the query.
-pub fn names_of_url(url: &str) -> (impl Fn(usize) -> Location, Vec<String>) {
+pub fn names_of_url(url: &str) -> (impl Fn(usize) -> StoreLocation, Vec<String>) {
     let (base, query) = url.split_at(url.find(['?', '#']).unwrap_or(url.len()));
     let start = base.find("://").map_or(0, |at| at + 3);
     let end = base[start..].find('/').map_or(base.len(), |len| start + len);
@@ -155,7 +155,7 @@ pub fn names_of_url(url: &str) -> (impl Fn(usize) -> Location, Vec<String>) {
     let (server, query, known) = (base[..end].to_string(), query.to_string(), names.clone());
     let up_to = move |depth: usize| {
         let path: String = known[..depth.min(known.len())].iter().map(|name| format!("/{name}")).collect();
-        Location::Url(format!("{server}{path}{query}"))
+        StoreLocation::Url(format!("{server}{path}{query}"))
     };
     (up_to, names)
 }
@@ -164,7 +164,7 @@ pub fn names_of_url(url: &str) -> (impl Fn(usize) -> Location, Vec<String>) {
 fn archive_of(url: &str) -> Option<ArchiveUrl> {
     let (up_to, names) = names_of_url(url);
     let at = names.iter().position(|name| is_archive_name(name))?;
-    let Location::Url(folder) = up_to(at) else { return None };
+    let StoreLocation::Url(folder) = up_to(at) else { return None };
     Some(ArchiveUrl { folder, name: names[at].clone(), inside: names[at + 1..].join("/") })
 }
 
@@ -186,20 +186,20 @@ fn archive_at(path: &Path) -> Option<(&Path, &Path)> {
 
 /// Opens the store at `location`, for writing if there are options of writing.
 pub fn open(
-    location: &Location,
+    location: &StoreLocation,
     args: &StoreArgs,
     writing: Option<&WriteArgs>,
     stats: &Arc<Stats>,
-) -> Result<Arc<dyn Store>, Failure> {
-    if !matches!(location, Location::Path(path) if path.is_dir())
+) -> Result<Arc<dyn Store>, CommandFailure> {
+    if !matches!(location, StoreLocation::Path(path) if path.is_dir())
         && writing.is_some_and(|writing| writing.synchronizer.is_some())
     {
-        return Err(Failure::new(2, "--synchronizer: only for stores in directories"));
+        return Err(CommandFailure::new(2, "--synchronizer: only for stores in directories"));
     }
     match location {
-        Location::Path(path) => open_path(path, args, writing),
-        Location::Url(url) => open_url(url, args, stats),
-        Location::Memory => {
+        StoreLocation::Path(path) => open_path(path, args, writing),
+        StoreLocation::Url(url) => open_url(url, args, stats),
+        StoreLocation::Memory => {
             let store = MemoryStore::default();
             store.insert(ZGROUP, GROUP_DOCUMENT);
             Ok(Arc::new(store))
@@ -207,14 +207,14 @@ pub fn open(
     }
 }
 
-fn open_path(path: &Path, args: &StoreArgs, writing: Option<&WriteArgs>) -> Result<Arc<dyn Store>, Failure> {
+fn open_path(path: &Path, args: &StoreArgs, writing: Option<&WriteArgs>) -> Result<Arc<dyn Store>, CommandFailure> {
     let shown = path.display();
     if let Some((archive, inside)) = archive_at(path) {
         let folder = absolute(archive).parent().map_or_else(|| PathBuf::from("/"), Path::to_path_buf);
         let name = absolute(archive).file_name().and_then(OsStr::to_str).map(str::to_string);
-        let name = name.ok_or_else(|| Failure::new(4, format!("{shown}: its name is not UTF-8")))?;
+        let name = name.ok_or_else(|| CommandFailure::new(4, format!("{shown}: its name is not UTF-8")))?;
         let folder: Arc<dyn Store> = Arc::new(DirectoryStore::open(&folder)?);
-        let text = inside.to_str().ok_or_else(|| Failure::new(3, format!("{shown}: not UTF-8")))?;
+        let text = inside.to_str().ok_or_else(|| CommandFailure::new(3, format!("{shown}: not UTF-8")))?;
         return open_archive(folder, &name, text, &shown).map_err(|e| match is_archive_name(&name) || e.code != 4 {
             true => e,
             false => no_archive(path, archive),
@@ -232,20 +232,20 @@ fn open_path(path: &Path, args: &StoreArgs, writing: Option<&WriteArgs>) -> Resu
 }
 
 /// Returns the failure for a path that is, or continues below, a file that is no archive.
-fn no_archive(path: &Path, file: &Path) -> Failure {
+fn no_archive(path: &Path, file: &Path) -> CommandFailure {
     let (shown, above) = (path.display(), absolute(file).parent().map(Path::to_path_buf).unwrap_or_default());
     match marks(&above) {
         Some(what @ "array") => {
             let array = file.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(&above).display();
-            Failure::new(3, format!("{shown}: a file of the {what} {array}; name the {what} itself"))
+            CommandFailure::new(3, format!("{shown}: a file of the {what} {array}; name the {what} itself"))
         }
-        Some(what) => Failure::new(3, format!("{shown}: a file in a {what}, neither a group nor an array")),
-        None => Failure::new(4, format!("{shown}: a file, but no zip archive: not a Zarr store")),
+        Some(what) => CommandFailure::new(3, format!("{shown}: a file in a {what}, neither a group nor an array")),
+        None => CommandFailure::new(4, format!("{shown}: a file, but no zip archive: not a Zarr store")),
     }
 }
 
 /// Returns the failure for a path that doesn't exist.
-fn missing(path: &Path) -> Failure {
+fn missing(path: &Path) -> CommandFailure {
     let shown = path.display();
     let whole = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
     let existing = whole.ancestors().skip(1).find(|above| above.is_dir());
@@ -257,7 +257,7 @@ fn missing(path: &Path) -> Failure {
         Some((group, _)) => format!("no such group or array in {}", group.display()),
         None => "no such store".to_string(),
     };
-    Failure::new(3, format!("{shown}: {message}"))
+    CommandFailure::new(3, format!("{shown}: {message}"))
 }
 
 /// Returns whether the documents in a directory make it a group or an array.
@@ -275,11 +275,11 @@ fn open_archive(
     name: &str,
     inside: &str,
     shown: &dyn fmt::Display,
-) -> Result<Arc<dyn Store>, Failure> {
+) -> Result<Arc<dyn Store>, CommandFailure> {
     let failed = |e: Error| match e.kind() {
-        Kind::NotFound => Failure::new(3, format!("{shown}: no such store")),
+        Kind::NotFound => CommandFailure::new(3, format!("{shown}: no such store")),
         Kind::System(_) => e.context(shown).into(),
-        _ => Failure::new(4, format!("{shown}: {e}")),
+        _ => CommandFailure::new(4, format!("{shown}: {e}")),
     };
     let key = Key::root().child(name).map_err(failed)?;
     let inside = Key::normalize(inside).map_err(failed)?;
@@ -292,10 +292,10 @@ fn open_archive(
     Ok(Arc::new(archive.in_folder(inside)))
 }
 
-fn open_url(url: &str, args: &StoreArgs, stats: &Arc<Stats>) -> Result<Arc<dyn Store>, Failure> {
+fn open_url(url: &str, args: &StoreArgs, stats: &Arc<Stats>) -> Result<Arc<dyn Store>, CommandFailure> {
     check_url(url)?;
     let shown = without_secrets(url);
-    let object = |url: &str| -> Result<Arc<dyn Store>, Failure> {
+    let object = |url: &str| -> Result<Arc<dyn Store>, CommandFailure> {
         let store = open_object_store(url, &args.remote.options()?, stats).map_err(|e| e.context(&shown))?;
         Ok(Arc::new(MetadataCache::new(store, args.remote.metadata_ttl.0)))
     };
@@ -333,25 +333,25 @@ fn server(endpoint: Option<String>) -> String {
 mod tests {
     use super::*;
 
-    fn location(name: &str) -> Location {
+    fn location(name: &str) -> StoreLocation {
         OsString::from(name).into()
     }
 
     #[test]
     fn names_are_paths_or_urls() {
         for path in ["a/b.zarr", "/a://b", "C:\\x", "./s3://x", "://x", "1a://x"] {
-            assert_eq!(location(path), Location::Path(path.into()), "{path}");
+            assert_eq!(location(path), StoreLocation::Path(path.into()), "{path}");
         }
-        assert_eq!(location("file:///a%20b/c%zz"), Location::Path("/a b/c%zz".into()));
-        assert_eq!(location("file://localhost/a"), Location::Path("/a".into()));
-        assert_eq!(location("s3://b/x"), Location::Url("s3://b/x".into()));
-        assert_eq!(location("memory:"), Location::Memory);
+        assert_eq!(location("file:///a%20b/c%zz"), StoreLocation::Path("/a b/c%zz".into()));
+        assert_eq!(location("file://localhost/a"), StoreLocation::Path("/a".into()));
+        assert_eq!(location("s3://b/x"), StoreLocation::Url("s3://b/x".into()));
+        assert_eq!(location("memory:"), StoreLocation::Memory);
         for text in ["memory:/a", "memory://a", "s3:/b/x", "file:/x", "http:h/x"] {
-            let Location::Url(url) = location(text) else { panic!("{text}") };
+            let StoreLocation::Url(url) = location(text) else { panic!("{text}") };
             let said = check_url(&url).map_err(|e| (e.code, e.message)).unwrap_err();
             assert!(said.0 == 2 && said.1.starts_with(&format!("{text}: ")), "{said:?}");
         }
-        assert_eq!(location("./s3:x"), Location::Path("./s3:x".into()));
+        assert_eq!(location("./s3:x"), StoreLocation::Path("./s3:x".into()));
     }
 
     #[test]
@@ -370,7 +370,7 @@ mod tests {
         let (up_to, names) = names_of_url("s3://bucket//a/b.zarr/?x=1/2");
         assert_eq!(names, ["a", "b.zarr"]);
         let urls: Vec<String> = (0..4).map(up_to).map(|l| format!("{l:?}")).collect();
-        let url = |path: &str| format!("{:?}", Location::Url(format!("s3://bucket{path}?x=1/2")));
+        let url = |path: &str| format!("{:?}", StoreLocation::Url(format!("s3://bucket{path}?x=1/2")));
         assert_eq!(urls, [url(""), url("/a"), url("/a/b.zarr"), url("/a/b.zarr")]);
     }
 

@@ -1,7 +1,7 @@
 //! The log: lines to standard error, to a file, or to the journal of systemd.
 
 use super::systemd::{self, Journal};
-use super::{DIAGNOSTICS, Failure};
+use super::{CommandFailure, DIAGNOSTICS};
 use crate::error::{Error, one_line};
 use chrono::{DateTime, SecondsFormat, Utc};
 use clap::Args;
@@ -39,10 +39,10 @@ pub struct LogArgs {
 
 impl LogArgs {
     /// Starts logging, for the mount at `mountpoint`.
-    pub fn start(&self, mountpoint: &Path) -> Result<(), Failure> {
+    pub fn start(&self, mountpoint: &Path) -> Result<(), CommandFailure> {
         let Some(path) = &self.log_journal else { return start(self.log_level, self.log_file.as_deref()) };
         let journal = Journal::open(path).map_err(|e| {
-            Failure::new(1, format!("--log-journal: {}: {e}; is systemd-journald running?", path.display()))
+            CommandFailure::new(1, format!("--log-journal: {}: {e}; is systemd-journald running?", path.display()))
         })?;
         let mountpoint = mountpoint.to_path_buf();
         let mut builder = builder(self.log_level);
@@ -53,7 +53,7 @@ impl LogArgs {
 }
 
 /// Starts logging at `level`, to `file` or else to standard error.
-pub fn start(level: LevelFilter, file: Option<&Path>) -> Result<(), Failure> {
+pub fn start(level: LevelFilter, file: Option<&Path>) -> Result<(), CommandFailure> {
     let mut builder = builder(level);
     match file {
         Some(path) => {
@@ -79,7 +79,7 @@ fn text(record: &Record) -> String {
 
 /// Opens a file to append the log to it. A log without a reader must not stop the mount: a FIFO without a reader is an error,
 /// and lines that a reader doesn't take are lost.
-fn open(path: &Path) -> Result<File, Failure> {
+fn open(path: &Path) -> Result<File, CommandFailure> {
     let opened =
         OpenOptions::new().create(true).append(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path);
     opened.map_err(|e| {
@@ -87,7 +87,7 @@ fn open(path: &Path) -> Result<File, Failure> {
             Some(libc::ENXIO) => "a FIFO or socket without a reader; name a file".to_string(),
             _ => Error::from(e).to_string(),
         };
-        Failure::new(1, format!("log file {}: {why}", path.display()))
+        CommandFailure::new(1, format!("log file {}: {why}", path.display()))
     })
 }
 
@@ -100,6 +100,6 @@ fn builder(level: LevelFilter) -> Builder {
     builder
 }
 
-fn started(mut builder: Builder) -> Result<(), Failure> {
-    builder.try_init().map_err(|e| Failure::new(1, format!("log: {e}")))
+fn started(mut builder: Builder) -> Result<(), CommandFailure> {
+    builder.try_init().map_err(|e| CommandFailure::new(1, format!("log: {e}")))
 }

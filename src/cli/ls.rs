@@ -1,7 +1,7 @@
 //! `zarrfs ls`: lists the names in a group or array as a mount shows them, without FUSE.
 
 use super::headers::HeadersArgs;
-use super::{Failure, Location, StoreArgs, logger, open_store, stdio, time};
+use super::{CommandFailure, StoreArgs, StoreLocation, logger, open_store, stdio, time};
 use crate::array::hierarchy::V3_PROBLEM;
 use crate::cache::Cache;
 use crate::error::{Error, Result, one_line};
@@ -28,7 +28,7 @@ const CACHE: usize = 64 << 20;
 pub struct LsArgs {
     /// Path of the store, or of a group or array in it
     #[arg(value_name = "STORE[/PATH]")]
-    path: Location,
+    path: StoreLocation,
     /// Show the size, the stored size and the time (UTC)
     #[arg(short, long)]
     long: bool,
@@ -73,7 +73,7 @@ struct ListOutput<'a> {
 }
 
 /// Runs the verb.
-pub fn run(args: &LsArgs) -> std::result::Result<(), Failure> {
+pub fn run(args: &LsArgs) -> std::result::Result<(), CommandFailure> {
     logger::start(LevelFilter::Off, None)?;
     let stats = Arc::new(Stats::default());
     let hierarchy = open_store(&args.path, &args.store_args, stats.clone())?;

@@ -1,7 +1,7 @@
 //! `zarrfs man`: manual pages, generated from the text of the help, with exit codes, files, environment and examples.
 
 use super::man_pages::{ENVIRONMENT, EXAMPLES, FILES};
-use super::{Cli, EXIT_CODES, Failure, print, stdio};
+use super::{Cli, CommandFailure, EXIT_CODES, print, stdio};
 use crate::check::FindingKind;
 use crate::error::Error;
 use clap::{Args, Command, CommandFactory};
@@ -26,7 +26,7 @@ pub struct ManArgs {
 }
 
 /// Runs the verb.
-pub fn run(args: &ManArgs) -> Result<(), Failure> {
+pub fn run(args: &ManArgs) -> Result<(), CommandFailure> {
     // each page has what `zarrfs help VERB` prints
     let mut command = Cli::command().disable_help_subcommand(true);
     command.build();
@@ -36,7 +36,7 @@ pub fn run(args: &ManArgs) -> Result<(), Failure> {
     let (command, verb) = match &args.verb {
         None => (&mut command, String::new()),
         Some(verb) => {
-            let unknown = || Failure::new(2, format!("unknown verb: {verb}; zarrfs --help lists them"));
+            let unknown = || CommandFailure::new(2, format!("unknown verb: {verb}; zarrfs --help lists them"));
             let found = command.find_subcommand_mut(verb).ok_or_else(unknown)?;
             let name = found.get_name().to_string();
             (found, name)

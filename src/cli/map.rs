@@ -4,7 +4,7 @@
 use super::size;
 use crate::check::Examined;
 use crate::error::Error;
-use crate::util::json::{Map, Value};
+use crate::util::json::{Value, json};
 use crate::zarr::grid::Grid;
 
 /// The size of a picture.
@@ -32,14 +32,14 @@ const LABEL: usize = 8;
 
 /// Cells along one direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Axis {
+struct MapAxis {
     chunks: u64,
     per_cell: u64,
 }
 
-impl Axis {
+impl MapAxis {
     fn new(chunks: u64, most: u64) -> Self {
-        Axis { chunks, per_cell: chunks.div_ceil(most.max(1)).max(1) }
+        MapAxis { chunks, per_cell: chunks.div_ceil(most.max(1)).max(1) }
     }
 
     fn cells(self) -> u64 {
@@ -74,7 +74,7 @@ pub struct ChunkMap {
     counts: Vec<u64>,
     chunk_count: u64,
     /// All dimensions but the last two as one; the last but one; the last.
-    axes: [Axis; 3],
+    axes: [MapAxis; 3],
     cells: Vec<Cell>,
     total: Cell,
     /// Bytes of a decoded chunk; `None` for objects.
@@ -100,7 +100,8 @@ impl ChunkMap {
         };
         // a single row is wrapped
         let most_columns = if counts.len() < 2 { columns_of_line * area.lines } else { columns_of_line };
-        let axes = [Axis::new(leading, area.panels), Axis::new(rows, area.lines), Axis::new(columns, most_columns)];
+        let axes =
+            [MapAxis::new(leading, area.panels), MapAxis::new(rows, area.lines), MapAxis::new(columns, most_columns)];
         let cells = match grid.chunk_count() {
             0 => Vec::new(),
             _ => vec![Cell::default(); axes.iter().map(|axis| axis.cells() as usize).product()],
@@ -237,16 +238,15 @@ impl ChunkMap {
 
     /// The cells as lists of numbers, in C order.
     pub fn to_json(&self) -> Value {
-        let list = |of: fn(&Cell) -> u64| Value::from(self.cells.iter().map(of).collect::<Vec<_>>());
-        let axes = |of: fn(Axis) -> u64| Value::from(self.axes.iter().map(|axis| of(*axis)).collect::<Vec<_>>());
-        let mut map = Map::new();
-        map.insert("grid".into(), self.counts.clone().into());
-        map.insert("cells".into(), axes(Axis::cells));
-        map.insert("chunks_per_cell".into(), axes(|axis| axis.per_cell));
-        map.insert("stored".into(), list(|cell| cell.stored));
-        map.insert("bytes".into(), list(|cell| cell.bytes));
-        map.insert("failed".into(), list(|cell| cell.failed));
-        Value::Object(map)
+        let list = |of: fn(&Cell) -> u64| self.cells.iter().map(of).collect::<Vec<_>>();
+        json!({
+            "grid": self.counts,
+            "cells": self.axes.map(MapAxis::cells),
+            "chunks_per_cell": self.axes.map(|axis| axis.per_cell),
+            "stored": list(|cell| cell.stored),
+            "bytes": list(|cell| cell.bytes),
+            "failed": list(|cell| cell.failed),
+        })
     }
 }
 

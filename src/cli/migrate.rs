@@ -1,6 +1,6 @@
 //! `zarrfs migrate`: converts a Zarr v1 store to v2, in place.
 
-use super::{Failure, Location, StoreArgs, logger, open_store, print};
+use super::{CommandFailure, StoreArgs, StoreLocation, logger, open_store, print};
 use crate::stats::Stats;
 use crate::util::json::{self, json};
 use clap::Args;
@@ -11,7 +11,7 @@ use std::sync::Arc;
 #[derive(Args)]
 pub struct MigrateArgs {
     /// Path of the store
-    store: Location,
+    store: StoreLocation,
     /// Print a JSON object
     #[arg(long)]
     json: bool,
@@ -20,7 +20,7 @@ pub struct MigrateArgs {
 }
 
 /// Runs the verb.
-pub fn run(args: &MigrateArgs) -> Result<(), Failure> {
+pub fn run(args: &MigrateArgs) -> Result<(), CommandFailure> {
     logger::start(LevelFilter::Off, None)?;
     let shown = &args.store;
     let hierarchy = open_store(&args.store, &args.store_args, Arc::new(Stats::default()))?;

@@ -1,12 +1,12 @@
 //! `zarrfs mount`: mounts a store, in the background unless --foreground is given. The background process is this program
 //! started again; it keeps standard error until the mount answers, so that a failure reads the same as in the foreground.
 
-use super::compressor::{self, Compressor};
+use super::compressor::{self, CompressorArg};
 use super::headers::HeadersArgs;
 use super::logger::LogArgs;
 use super::{
-    ACCESS, CACHING, Failure, Location, ReadArgs, StoreArgs, WRITING, WriteArgs, duration, idle, mount_options,
-    mountpoint, open_store_to_write, size, stdio, systemd,
+    ACCESS, CACHING, CommandFailure, ReadArgs, StoreArgs, StoreLocation, WRITING, WriteArgs, duration, idle,
+    mount_options, mountpoint, open_store_to_write, size, stdio, systemd,
 };
 use crate::error::Error;
 use crate::fs::tree::Tree;
@@ -39,7 +39,7 @@ pub struct MountArgs {
     /// Directory, .zip archive or URL of the store; memory: for an empty one
     ///
     /// URLs begin with http, https, s3, gs, az or abfs.
-    store: Location,
+    store: StoreLocation,
     /// Existing directory, or one that --auto-mountpoint creates
     mountpoint: Option<PathBuf>,
     /// Stay in the foreground
@@ -117,7 +117,7 @@ pub struct MountArgs {
     ///
     /// Applies to arrays that are created in the mount without a compressor: blosc:zstd:5, zlib:1, or a JSON object.
     #[arg(long, value_name = "CODEC", value_parser = compressor::parse, help_heading = WRITING)]
-    compressor: Option<Compressor>,
+    compressor: Option<CompressorArg>,
     /// Let writes past the end of data.raw extend it
     ///
     /// Truncating data.raw, and writing past its end, changes the array's first dimension.
@@ -137,7 +137,7 @@ fn parse_umask(text: &str) -> Result<u16, String> {
 
 impl MountArgs {
     /// Returns the arguments with those of `-o` added. `words` are the program and its arguments.
-    fn with_options(self, words: &[OsString]) -> Result<Self, Failure> {
+    fn with_options(self, words: &[OsString]) -> Result<Self, CommandFailure> {
         if self.options.is_empty() {
             return Ok(self);
         }
@@ -145,17 +145,17 @@ impl MountArgs {
         let expanded = mount_options::expand(&self.options, self.sloppy, &command)?;
         let (verb, own) = words.split_at(words.len().min(2));
         let matches = command.get_matches_from(verb.iter().skip(1).chain(&expanded).chain(own));
-        MountArgs::from_arg_matches(&matches).map_err(|e| Failure::new(2, e.to_string()))
+        MountArgs::from_arg_matches(&matches).map_err(|e| CommandFailure::new(2, e.to_string()))
     }
 }
 
 /// Runs the verb; `words` are the program and its arguments.
-pub fn run(args: MountArgs, words: &[OsString]) -> Result<(), Failure> {
+pub fn run(args: MountArgs, words: &[OsString]) -> Result<(), CommandFailure> {
     let args = args.with_options(words)?;
     let path = match &args.mountpoint {
         Some(path) => path.clone(),
         None if args.auto_mountpoint => mountpoint::for_store(&args.store)?,
-        None => return Err(Failure::new(2, "no MOUNTPOINT; name a directory, or use --auto-mountpoint")),
+        None => return Err(CommandFailure::new(2, "no MOUNTPOINT; name a directory, or use --auto-mountpoint")),
     };
     let print_path = || match &args.mountpoint {
         Some(_) => Ok(()),
@@ -177,8 +177,8 @@ pub fn run(args: MountArgs, words: &[OsString]) -> Result<(), Failure> {
 }
 
 /// Starts the background process and waits until the mount answers, or it ends.
-fn start_background(words: &[OsString]) -> Result<(), Failure> {
-    let failed = |e: std::io::Error| Failure::new(1, format!("can't start the background process: {e}"));
+fn start_background(words: &[OsString]) -> Result<(), CommandFailure> {
+    let failed = |e: std::io::Error| CommandFailure::new(1, format!("can't start the background process: {e}"));
     close_on_exec();
     let program = std::env::current_exe().map_err(failed)?;
     let mut child = Command::new(program)
@@ -198,8 +198,8 @@ fn start_background(words: &[OsString]) -> Result<(), Failure> {
     let status = child.wait().map_err(failed)?;
     match status.code() {
         // it has printed its error to the same standard error
-        Some(code) => Err(Failure::new(u8::try_from(code).unwrap_or(1), "")),
-        None => Err(Failure::new(1, format!("the background process was killed ({status})"))),
+        Some(code) => Err(CommandFailure::new(u8::try_from(code).unwrap_or(1), "")),
+        None => Err(CommandFailure::new(1, format!("the background process was killed ({status})"))),
     }
 }
 
@@ -210,7 +210,11 @@ fn close_on_exec() {
 }
 
 /// Mounts, calls `ready`, and serves the mount until it ends.
-fn mount(args: &MountArgs, path: &Path, ready: impl FnOnce() -> Result<(), Failure>) -> Result<(), Failure> {
+fn mount(
+    args: &MountArgs,
+    path: &Path,
+    ready: impl FnOnce() -> Result<(), CommandFailure>,
+) -> Result<(), CommandFailure> {
     let resolved = mountpoint::resolved(path);
     args.log.start(&resolved)?;
     raise_file_limit();
@@ -219,7 +223,7 @@ fn mount(args: &MountArgs, path: &Path, ready: impl FnOnce() -> Result<(), Failu
     let store = args.store.absolute();
     let hierarchy = open_store_to_write(&args.store, &args.store_args, &args.writing, stats.clone())?
         .with_compressor(args.compressor.as_ref().and_then(|c| c.0.clone()));
-    if let Location::Path(store) = &store {
+    if let StoreLocation::Path(store) = &store {
         check_nesting(store, &resolved)?;
     }
     // removed when the mount has ended
@@ -246,7 +250,7 @@ fn mount(args: &MountArgs, path: &Path, ready: impl FnOnce() -> Result<(), Failu
         replace_stale: args.replace_stale,
     };
     let mut mountpoint = Mountpoint::mount(&request).map_err(failure)?;
-    if let Location::Path(store) = &store
+    if let StoreLocation::Path(store) = &store
         && let Err(nested) = check_nesting(store, mountpoint.path())
     {
         // directories were renamed since the path was resolved
@@ -270,7 +274,7 @@ fn mount(args: &MountArgs, path: &Path, ready: impl FnOnce() -> Result<(), Failu
     // an aborted connection leaves its mount behind
     let left = mountpoint.unmount();
     let stored = store_all(&fs);
-    match ended.map_err(|_| Failure::new(1, "the session ended by an internal error"))? {
+    match ended.map_err(|_| CommandFailure::new(1, "the session ended by an internal error"))? {
         // also the kernel's answer when the last file is closed after the unmount while a thread takes its release
         Err(e)
             if e.errno() == libc::ECONNABORTED && matches!(left, Ok(Unmounted::NotOnTop)) && !mountpoint.aborted() => {}
@@ -280,7 +284,7 @@ fn mount(args: &MountArgs, path: &Path, ready: impl FnOnce() -> Result<(), Failu
 }
 
 /// Stores all dirty chunks, with several attempts: a full disk may get free space meanwhile.
-fn store_all(fs: &Fs) -> Result<(), Failure> {
+fn store_all(fs: &Fs) -> Result<(), CommandFailure> {
     let mut stored = fs.flush_all();
     for _ in 1..STORE_ATTEMPTS {
         if stored.is_ok() {
@@ -298,7 +302,7 @@ fn start_serving(
     mountpoint: &Arc<Mountpoint>,
     signals: Signals,
     idle_timeout: Option<Duration>,
-) -> Result<(), Failure> {
+) -> Result<(), CommandFailure> {
     handle_signals(signals, fs.clone(), mountpoint.clone())?;
     // the mount answers before the caller learns that it is there
     std::fs::metadata(mountpoint.fixed_path()).map_err(|e| {
@@ -330,19 +334,19 @@ fn serve_options(args: &MountArgs, read_only: bool) -> ServeOptions {
 }
 
 /// Refuses a mountpoint inside the store: the daemon would list its own mount, and wait for itself.
-fn check_nesting(store: &Path, mountpoint: &Path) -> Result<(), Failure> {
+fn check_nesting(store: &Path, mountpoint: &Path) -> Result<(), CommandFailure> {
     if mountpoint != store && mountpoint.starts_with(store) {
         let message = format!("mountpoint {}: inside the store; choose another", mountpoint.display());
-        return Err(Failure::new(5, message));
+        return Err(CommandFailure::new(5, message));
     }
     Ok(())
 }
 
-fn failure(e: MountError) -> Failure {
+fn failure(e: MountError) -> CommandFailure {
     match e {
-        MountError::Mountpoint(message) => Failure::new(5, message),
-        MountError::Unavailable(message) => Failure::new(6, message),
-        MountError::Stale(message) => Failure::new(7, message),
+        MountError::Mountpoint(message) => CommandFailure::new(5, message),
+        MountError::Unavailable(message) => CommandFailure::new(6, message),
+        MountError::Stale(message) => CommandFailure::new(7, message),
         MountError::Other(e) => e.into(),
     }
 }
@@ -350,7 +354,7 @@ fn failure(e: MountError) -> Failure {
 /// Starts the thread that handles signals. The first signal unmounts and stores everything; a mount in use ends with its last
 /// open file. The second signal ends requests in flight, and so does the first of a mount that was detached already, since
 /// nothing else could end it. The third ends the process.
-fn handle_signals(mut signals: Signals, fs: Arc<Fs>, mountpoint: Arc<Mountpoint>) -> Result<(), Failure> {
+fn handle_signals(mut signals: Signals, fs: Arc<Fs>, mountpoint: Arc<Mountpoint>) -> Result<(), CommandFailure> {
     let handle = move || {
         let shown = mountpoint.path().display();
         let mut waiting = false;
@@ -394,7 +398,7 @@ fn end_when_stored(fs: Arc<Fs>, code: i32) {
 }
 
 /// Tells the parent process that the mount answers, and releases the terminal and the working directory.
-fn leave_terminal() -> Result<(), Failure> {
+fn leave_terminal() -> Result<(), CommandFailure> {
     let null = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null").map_err(Error::from)?;
     std::env::set_current_dir("/").map_err(Error::from)?;
     let mut out = stdio::output();

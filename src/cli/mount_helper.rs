@@ -1,7 +1,7 @@
 //! The helper of mount(8) and umount(8). Called by the names that these look for in /sbin, or by mount.fuse, the program takes
 //! their arguments and returns their exit codes. This module only translates to the verbs `mount` and `umount`.
 
-use super::{Cli, Failure, complain, mount_options, print, run as run_verb, stdio};
+use super::{Cli, CommandFailure, complain, mount_options, print, run as run_verb, stdio};
 use clap::{CommandFactory, Parser};
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
@@ -98,7 +98,7 @@ fn is_mount_fuse(words: &[OsString]) -> bool {
     }
 }
 
-fn mount(words: &[OsString]) -> Result<(), Failure> {
+fn mount(words: &[OsString]) -> Result<(), CommandFailure> {
     let Some(args) = parse::<MountHelperArgs>(words)? else { return Ok(()) };
     in_own_namespace(args.namespace.as_deref())?;
     let mut line: Vec<OsString> = vec!["zarrfs".into(), "mount".into()];
@@ -122,7 +122,7 @@ fn mount(words: &[OsString]) -> Result<(), Failure> {
     Ok(())
 }
 
-fn umount(words: &[OsString]) -> Result<(), Failure> {
+fn umount(words: &[OsString]) -> Result<(), CommandFailure> {
     let Some(args) = parse::<UmountHelperArgs>(words)? else { return Ok(()) };
     in_own_namespace(args.namespace.as_deref())?;
     let how = [(args.lazy, "--lazy"), (args.force, "--force")];
@@ -133,21 +133,21 @@ fn umount(words: &[OsString]) -> Result<(), Failure> {
 }
 
 /// Parses the arguments. Returns `None` after printing the help.
-fn parse<T: Parser>(words: &[OsString]) -> Result<Option<T>, Failure> {
+fn parse<T: Parser>(words: &[OsString]) -> Result<Option<T>, CommandFailure> {
     match T::try_parse_from(words) {
         Ok(args) => Ok(Some(args)),
         Err(e) if e.use_stderr() => {
             let _ = e.print();
-            Err(Failure::new(2, ""))
+            Err(CommandFailure::new(2, ""))
         }
         Err(help) => stdio::print_help(&help).map(|()| None),
     }
 }
 
 /// Refuses another mount namespace: the daemon would stay in its own.
-fn in_own_namespace(other: Option<&OsStr>) -> Result<(), Failure> {
+fn in_own_namespace(other: Option<&OsStr>) -> Result<(), CommandFailure> {
     match other {
         None => Ok(()),
-        Some(_) => Err(Failure::new(2, "-N: not supported; run mount in the namespace (nsenter --mount)")),
+        Some(_) => Err(CommandFailure::new(2, "-N: not supported; run mount in the namespace (nsenter --mount)")),
     }
 }

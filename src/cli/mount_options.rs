@@ -2,7 +2,7 @@
 //! mount(8), fstab and systemd that don't concern a file system. This module reads the table of options that clap has, and
 //! must not know what they do.
 
-use super::Failure;
+use super::CommandFailure;
 use clap::{Arg, ArgAction, Command};
 use std::ffi::OsString;
 
@@ -33,12 +33,12 @@ const LABELS: &str = "the policy labels mounts of FUSE, as fusefs_t";
 
 /// Returns the lists of `-o` as words of a command line, by the options of `command`. With `sloppy`, unknown options are left
 /// out.
-pub fn expand(lists: &[String], sloppy: bool, command: &Command) -> Result<Vec<OsString>, Failure> {
+pub fn expand(lists: &[String], sloppy: bool, command: &Command) -> Result<Vec<OsString>, CommandFailure> {
     let options = || lists.iter().flat_map(|list| split(list));
     let sloppy = sloppy || options().any(|option| option == "sloppy");
     let mut words: Vec<(&str, String)> = Vec::new();
     for option in options() {
-        let bad = |why: &str| Failure::new(2, format!("-o {option}: {why}"));
+        let bad = |why: &str| CommandFailure::new(2, format!("-o {option}: {why}"));
         let (name, value) = match option.split_once('=') {
             Some((name, value)) => (name, Some(unquoted(value))),
             None => (option, None),

@@ -1,7 +1,7 @@
 //! `--auto-mountpoint`: chooses the name of a mountpoint, and creates directories that are removed after the unmount. This
 //! module must not mount.
 
-use super::{Failure, Location, absolute};
+use super::{CommandFailure, StoreLocation, absolute};
 use crate::error::Error;
 use crate::fuse::{mounts_at, open_directory};
 use rustix::fs::{AtFlags, Mode, OFlags};
@@ -63,7 +63,7 @@ impl Drop for MadeDirectories {
 }
 
 /// Creates `path`, and the missing directories above it. A directory that exists already stays after the unmount.
-pub fn make(path: &Path) -> Result<MadeDirectories, Failure> {
+pub fn make(path: &Path) -> Result<MadeDirectories, CommandFailure> {
     let path = std::path::absolute(path).map_err(Error::from)?;
     let missing: Vec<&Path> = path.ancestors().take_while(|above| is_missing(above)).collect();
     let mut made = MadeDirectories { made: Vec::new(), directory: None };
@@ -73,7 +73,7 @@ pub fn make(path: &Path) -> Result<MadeDirectories, Failure> {
             None => open_directory(directory.parent().unwrap_or(directory)),
         };
         let new = parent.and_then(|parent| made.make(parent, directory)).map_err(Error::from);
-        let new = new.map_err(|e| Failure::new(5, format!("mountpoint {}: {e}", directory.display())))?;
+        let new = new.map_err(|e| CommandFailure::new(5, format!("mountpoint {}: {e}", directory.display())))?;
         made.directory = Some(new);
     }
     Ok(made)
@@ -86,11 +86,11 @@ fn is_missing(path: &Path) -> bool {
 
 /// Returns the mountpoint of a store for which none is given: a directory in the working directory, named as the store without
 /// .zarr and .zip. It must not exist, or be empty.
-pub fn for_store(store: &Location) -> Result<PathBuf, Failure> {
-    let unnamed = |why: &str| Failure::new(5, format!("{store}: {why}; name a mountpoint"));
+pub fn for_store(store: &StoreLocation) -> Result<PathBuf, CommandFailure> {
+    let unnamed = |why: &str| CommandFailure::new(5, format!("{store}: {why}; name a mountpoint"));
     let name = name_of(store).ok_or_else(|| unnamed("no mountpoint can be named after it"))?;
     let path = Path::new(".").join(name);
-    let is_store = matches!(store, Location::Path(store) if absolute(store) == absolute(&path));
+    let is_store = matches!(store, StoreLocation::Path(store) if absolute(store) == absolute(&path));
     let is_mounted = std::path::absolute(&path).is_ok_and(|path| mounts_at(&path).is_ok_and(|m| !m.is_empty()));
     let is_empty = || fs::read_dir(&path).is_ok_and(|mut names| names.next().is_none());
     if is_store {
@@ -103,14 +103,14 @@ pub fn for_store(store: &Location) -> Result<PathBuf, Failure> {
     }
 }
 
-fn name_of(store: &Location) -> Option<String> {
+fn name_of(store: &StoreLocation) -> Option<String> {
     let name = match store {
-        Location::Path(path) => absolute(path).file_name()?.to_str()?.to_string(),
-        Location::Url(url) => {
+        StoreLocation::Path(path) => absolute(path).file_name()?.to_str()?.to_string(),
+        StoreLocation::Url(url) => {
             let path = url.split(['?', '#']).next().unwrap_or_default();
             path.trim_end_matches('/').rsplit('/').next().unwrap_or_default().to_string()
         }
-        Location::Memory => "memory".to_string(),
+        StoreLocation::Memory => "memory".to_string(),
     };
     let bare = ENDINGS.iter().fold(name.as_str(), |name, ending| {
         let cut = name.len().saturating_sub(ending.len());

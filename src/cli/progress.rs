@@ -15,7 +15,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 const WIDTH: usize = 30;
 
 /// A line that shows the progress.
-pub struct Progress {
+pub struct ProgressLine {
     total: Option<u64>,
     start: Instant,
     next: Instant,
@@ -23,12 +23,12 @@ pub struct Progress {
     is_terminal: bool,
 }
 
-impl Progress {
+impl ProgressLine {
     /// Begins to measure a copy of `total` bytes, if that is known.
     pub fn start(total: Option<u64>) -> Self {
         let start = Instant::now();
         let is_terminal = std::io::stderr().is_terminal();
-        Progress { total, start, next: start + PATIENCE, is_shown: false, is_terminal }
+        ProgressLine { total, start, next: start + PATIENCE, is_shown: false, is_terminal }
     }
 
     /// Shows that `done` bytes are copied.

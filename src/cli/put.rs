@@ -1,8 +1,10 @@
 //! `zarrfs put`: writes standard input to the flat bytes of an array, without FUSE. All of it is stored when the verb succeeds.
 
 use super::flat::{self, Flat};
-use super::progress::Progress;
-use super::{Failure, Location, MemoryArgs, StoreArgs, WriteArgs, logger, open_store_to_write, size, stdio};
+use super::progress::ProgressLine;
+use super::{
+    CommandFailure, MemoryArgs, StoreArgs, StoreLocation, WriteArgs, logger, open_store_to_write, size, stdio,
+};
 use crate::cache::SpillOptions;
 use crate::error::Error;
 use crate::fs::Options;
@@ -21,7 +23,7 @@ const STEP: usize = 4 << 20;
 pub struct PutArgs {
     /// Path of the array, in or after the path of the store
     #[arg(value_name = "STORE/ARRAY")]
-    path: Location,
+    path: StoreLocation,
     /// Begin at this byte
     ///
     /// The bytes before it, and those after the end of the input, stay.
@@ -36,7 +38,7 @@ pub struct PutArgs {
 }
 
 /// Runs the verb.
-pub fn run(args: &PutArgs) -> Result<(), Failure> {
+pub fn run(args: &PutArgs) -> Result<(), CommandFailure> {
     // the verb prints its error
     logger::start(LevelFilter::Off, None)?;
     let shown = &args.path;
@@ -46,9 +48,9 @@ pub fn run(args: &PutArgs) -> Result<(), Failure> {
     let known = input_size();
     if let Some(len) = known.filter(|len| *len > room) {
         let message = format!("{shown}: {len} bytes don't fit, it has {room} from byte {from} on; nothing was written");
-        return Err(Failure::new(1, message));
+        return Err(CommandFailure::new(1, message));
     }
-    let mut progress = Progress::start(known);
+    let mut progress = ProgressLine::start(known);
     let copied = copy(&flat, from, room, &mut input, &mut progress);
     // also after a failure: the bytes that were written are stored as far as possible
     let stored = flat.fs.fsync(flat.handle);
@@ -56,7 +58,7 @@ pub fn run(args: &PutArgs) -> Result<(), Failure> {
     let more = copied.and_then(|copied| stored.map(|()| copied.more));
     match more.map_err(|e| e.context(shown))? {
         false => Ok(()),
-        true => Err(Failure::new(
+        true => Err(CommandFailure::new(
             1,
             format!("{shown}: the input goes on beyond the array's end; its first {room} bytes were written"),
         )),
@@ -65,11 +67,11 @@ pub fn run(args: &PutArgs) -> Result<(), Failure> {
 
 /// Opens the flat bytes of the array at `path` to write them.
 pub fn open(
-    path: &Location,
+    path: &StoreLocation,
     memory: &MemoryArgs,
     writing: &WriteArgs,
     store_args: &StoreArgs,
-) -> Result<Flat, Failure> {
+) -> Result<Flat, CommandFailure> {
     let stats = Arc::new(Stats::default());
     let hierarchy = open_store_to_write(path, store_args, writing, stats.clone())?;
     let cache = memory.cache(stats.clone()).dropping_empty(writing.drop_empty_chunks);
@@ -96,7 +98,13 @@ pub struct Copied {
 }
 
 /// Writes at most `room` bytes of `input` to the flat bytes, beginning at `from`.
-pub fn copy(flat: &Flat, from: u64, room: u64, input: &mut dyn Read, progress: &mut Progress) -> Result<Copied, Error> {
+pub fn copy(
+    flat: &Flat,
+    from: u64,
+    room: u64,
+    input: &mut dyn Read,
+    progress: &mut ProgressLine,
+) -> Result<Copied, Error> {
     let (mut done, mut buffer) = (0, vec![0; STEP]);
     loop {
         let want = usize::try_from(room - done).unwrap_or(STEP).min(STEP);

@@ -1,6 +1,6 @@
 //! `zarrfs stats`: prints the counters of a running mount, once or at intervals.
 
-use super::{Failure, duration, size, stdio};
+use super::{CommandFailure, duration, size, stdio};
 use crate::fs::tree::CONTROL;
 use crate::fuse::mountpoint_of;
 use crate::util::json::{self, Map, Value};
@@ -49,15 +49,17 @@ impl Sample {
 }
 
 /// Runs the verb.
-pub fn run(args: &StatsArgs) -> Result<(), Failure> {
+pub fn run(args: &StatsArgs) -> Result<(), CommandFailure> {
     let shown = args.mountpoint.display();
     let failed = |e: &dyn std::fmt::Display, errno: Option<i32>| match errno {
-        Some(libc::ENOTCONN) => Failure::new(7, format!("{shown}: its daemon has ended; run zarrfs umount {shown}")),
-        Some(libc::ENOENT | libc::ENOTDIR) => Failure::new(5, format!("{shown}: no such file or directory")),
-        _ => Failure::new(1, format!("{shown}: {e}")),
+        Some(libc::ENOTCONN) => {
+            CommandFailure::new(7, format!("{shown}: its daemon has ended; run zarrfs umount {shown}"))
+        }
+        Some(libc::ENOENT | libc::ENOTDIR) => CommandFailure::new(5, format!("{shown}: no such file or directory")),
+        _ => CommandFailure::new(1, format!("{shown}: {e}")),
     };
     let mountpoint = mountpoint_of(&args.mountpoint).map_err(|e| failed(&e, Some(e.errno())))?;
-    let mountpoint = mountpoint.ok_or_else(|| Failure::new(5, format!("{shown}: not in a mount of zarrfs")))?;
+    let mountpoint = mountpoint.ok_or_else(|| CommandFailure::new(5, format!("{shown}: not in a mount of zarrfs")))?;
     let file = mountpoint.join(CONTROL).join("stats.json");
     let first = Sample::take(&file).map_err(|e| failed(&e, e.raw_os_error()))?;
     let ended = match args.watch {

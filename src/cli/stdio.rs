@@ -5,7 +5,7 @@
 //! therefore checks the descriptors before the runtime starts, and passes the result to [`start`]. No other file of this
 //! module names `std::io::stdout` or `stdin`; `tests/layers.rs` checks that.
 
-use super::Failure;
+use super::CommandFailure;
 use crate::error::Error;
 use std::io::{self, ErrorKind, IsTerminal, StdinLock, StdoutLock, Write};
 use std::sync::OnceLock;
@@ -56,7 +56,7 @@ impl Write for Output {
 }
 
 /// Returns standard input, locked.
-pub fn input() -> Result<StdinLock<'static>, Failure> {
+pub fn input() -> Result<StdinLock<'static>, CommandFailure> {
     match inherited().input_closed {
         true => Err(Error::system(libc::EBADF).context("standard input").into()),
         false => Ok(io::stdin().lock()),
@@ -64,15 +64,15 @@ pub fn input() -> Result<StdinLock<'static>, Failure> {
 }
 
 /// Returns the success of a verb whose output ended with `written`. A reader that has ended, such as `head`, is no failure.
-pub fn ended(written: io::Result<()>) -> Result<(), Failure> {
+pub fn ended(written: io::Result<()>) -> Result<(), CommandFailure> {
     match written {
-        Err(e) if e.kind() != ErrorKind::BrokenPipe => Err(Failure::new(1, e.to_string())),
+        Err(e) if e.kind() != ErrorKind::BrokenPipe => Err(CommandFailure::new(1, e.to_string())),
         _ => Ok(()),
     }
 }
 
 /// Prints the output of a verb.
-pub fn print(bytes: impl AsRef<[u8]>) -> Result<(), Failure> {
+pub fn print(bytes: impl AsRef<[u8]>) -> Result<(), CommandFailure> {
     let mut out = output();
     ended(out.write_all(bytes.as_ref()).and_then(|()| out.flush()))
 }
@@ -83,7 +83,7 @@ pub fn is_terminal() -> bool {
 }
 
 /// Prints the help or the version, in color on a terminal.
-pub fn print_help(help: &clap::Error) -> Result<(), Failure> {
+pub fn print_help(help: &clap::Error) -> Result<(), CommandFailure> {
     if is_terminal() {
         return ended(help.print().map_err(in_output));
     }

@@ -1,6 +1,6 @@
 //! `zarrfs umount`: unmounts, and waits until the daemon has ended.
 
-use super::Failure;
+use super::CommandFailure;
 use crate::error::lines;
 use crate::fs::tree::{CONTROL, SYNC};
 use crate::fuse::{UnmountMode, unmount_path};
@@ -36,7 +36,7 @@ pub struct UmountArgs {
 }
 
 /// Runs the verb. Unmounts every mountpoint, also after one has failed.
-pub fn run(args: &UmountArgs) -> Result<(), Failure> {
+pub fn run(args: &UmountArgs) -> Result<(), CommandFailure> {
     let mode = match (args.force, args.lazy) {
         (true, _) => UnmountMode::Forced,
         (false, true) => UnmountMode::Lazy,
@@ -50,14 +50,14 @@ pub fn run(args: &UmountArgs) -> Result<(), Failure> {
             && let Err(e) = store_all(path)
         {
             let _ = writeln!(std::io::stderr(), "error: {}: still mounted: {}", path.display(), lines(&e.message));
-            result = Err(Failure::new(1, ""));
+            result = Err(CommandFailure::new(1, ""));
             continue;
         }
         if let Err(e) = unmount_path(path, mode) {
             if result.is_err() {
                 let _ = writeln!(std::io::stderr(), "error: {e}");
             } else {
-                result = Err(Failure::from(e));
+                result = Err(CommandFailure::from(e));
             }
             continue;
         }
@@ -73,9 +73,9 @@ pub fn run(args: &UmountArgs) -> Result<(), Failure> {
 /// # Errors
 ///
 /// Names the chunks that could not be stored. A mount that has ended, or that is not of zarrfs, is no error.
-fn store_all(mountpoint: &Path) -> Result<(), Failure> {
+fn store_all(mountpoint: &Path) -> Result<(), CommandFailure> {
     match std::fs::read_to_string(mountpoint.join(CONTROL).join(SYNC)) {
-        Ok(said) if !said.is_empty() => Err(Failure::new(1, said.trim_end())),
+        Ok(said) if !said.is_empty() => Err(CommandFailure::new(1, said.trim_end())),
         _ => Ok(()),
     }
 }

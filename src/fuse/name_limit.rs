@@ -6,7 +6,7 @@
 //! or remove names there. Only a thread that serves no request may wait for it. A directory whose requests hang gets
 //! no more names while the kernel waits for its lock, and takes one thread of the pool.
 
-use super::notify::Kernel;
+use super::notify::KernelConnection;
 use crate::error::Result;
 use crate::fs::Fs;
 use crate::util::memory::lock;
@@ -21,7 +21,7 @@ const GROWTH: PoolGrowth = PoolGrowth { patience: Duration::from_millis(50), max
 /// Asks the kernel to forget names.
 pub struct NameLimit {
     fs: Arc<Fs>,
-    kernel: Kernel,
+    kernel: KernelConnection,
     pool: Pool,
     /// Protects the map: how often each file or directory is open, by inode number. Their names stay.
     open: Mutex<HashMap<u64, u32>>,
@@ -29,7 +29,7 @@ pub struct NameLimit {
 
 impl NameLimit {
     /// Creates the limit for a mount without open files.
-    pub fn new(fs: Arc<Fs>, kernel: Kernel) -> Result<Self> {
+    pub fn new(fs: Arc<Fs>, kernel: KernelConnection) -> Result<Self> {
         Ok(NameLimit { fs, kernel, pool: Pool::growing("names", 1, GROWTH)?, open: Mutex::default() })
     }
 

@@ -21,9 +21,9 @@ const GROWTH: PoolGrowth = PoolGrowth { patience: Duration::from_millis(50), max
 
 /// The connection to the kernel. Set before the first request comes.
 #[derive(Clone, Default)]
-pub struct Kernel(Arc<OnceLock<Notifier>>);
+pub struct KernelConnection(Arc<OnceLock<Notifier>>);
 
-impl Kernel {
+impl KernelConnection {
     /// Sets the connection.
     pub fn connect(&self, notifier: Notifier) {
         let _ = self.0.set(notifier);
@@ -59,7 +59,7 @@ impl Kernel {
 /// request may wait for the notification.
 pub struct Notices {
     fs: Arc<Fs>,
-    kernel: Kernel,
+    kernel: KernelConnection,
     pool: Pool,
     /// Protects the map: the files whose pages are being dropped, by inode number.
     files: Mutex<HashMap<u64, NotifiedFile>>,
@@ -103,7 +103,7 @@ impl Countdown {
 
 impl Notices {
     /// Creates the queues, without a notification in flight.
-    pub fn new(fs: Arc<Fs>, kernel: Kernel) -> Result<Self> {
+    pub fn new(fs: Arc<Fs>, kernel: KernelConnection) -> Result<Self> {
         let (files, dropped) = Default::default();
         Ok(Notices { fs, kernel, pool: Pool::growing("notify", 1, GROWTH)?, files, dropped })
     }

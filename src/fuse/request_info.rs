@@ -6,7 +6,6 @@ use crate::fs::Fs;
 use fuser::{Errno, INodeNo};
 use log::Level;
 use std::ffi::OsStr;
-use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
 
@@ -65,7 +64,7 @@ impl RequestInfo {
             (_, Some((start, decoded))) => {
                 let level =
                     if result.as_ref().is_err_and(|e| e.errno() == libc::EIO) { Level::Error } else { Level::Debug };
-                let outcome = Outcome(result.as_ref().err());
+                let outcome = result.as_ref().err().map_or("ok".to_string(), |e| format!("errno {} ({e})", e.errno()));
                 // other requests may have decoded some of these bytes
                 let decoded = fs.bytes_decoded() - decoded;
                 log::log!(level, "{}: {outcome}, {:?}, {decoded} bytes decoded", self.shown(fs), start.elapsed());
@@ -86,17 +85,5 @@ impl RequestInfo {
             line.push_str(&format!(" offset {offset} length {len}"));
         }
         line
-    }
-}
-
-/// How a request ended, for the log.
-struct Outcome<'a>(Option<&'a Error>);
-
-impl fmt::Display for Outcome<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            None => f.write_str("ok"),
-            Some(e) => write!(f, "errno {} ({e})", e.errno()),
-        }
     }
 }

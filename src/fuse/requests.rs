@@ -3,7 +3,7 @@
 
 use super::replies::{attribute_ttl, finish, send_ok, send_written, send_xattr};
 use super::request_info::RequestInfo;
-use super::{MAX_BACKGROUND, Server};
+use super::{FuseServer, MAX_BACKGROUND};
 use crate::error::Error;
 use crate::fs::tree::Audience;
 use crate::fs::{Fs, KernelPages, RequestKind, Seek};
@@ -27,7 +27,7 @@ thread_local! {
     static REPLY: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-impl Filesystem for Server {
+impl Filesystem for FuseServer {
     fn init(&mut self, _: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
         // Never FUSE_ASYNC_DIO: with it the kernel turns each short O_DIRECT write into EIO (fs/fuse/file.c,
         // fuse_get_res_by_io) or into the error of a later piece, though bytes were written.

@@ -14,14 +14,14 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
 /// A checked document.
-pub struct Document {
+pub struct NewDocument {
     /// Its text.
     pub text: String,
     /// Bytes of all items; `None` for objects, which have no flat bytes.
     pub size: Option<u64>,
 }
 
-impl Document {
+impl NewDocument {
     /// Creates the document from the arguments.
     ///
     /// # Errors
@@ -46,7 +46,7 @@ impl Document {
         let metadata = ArrayMetadata::parse(text.as_bytes())?;
         let grid = Grid::new(&metadata.shape, &metadata.chunks, metadata.dtype.size())?;
         check_interchange(&metadata, grid.chunk_size())?;
-        Ok(Document { text, size: (!metadata.has_objects()).then_some(grid.size()) })
+        Ok(NewDocument { text, size: (!metadata.has_objects()).then_some(grid.size()) })
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::CreateArgs;
 use crate::array::hierarchy::{REMOVED, V3_DOCUMENT};
-use crate::cli::{Failure, Location, location};
+use crate::cli::{CommandFailure, StoreLocation, location};
 use crate::error::Error;
 use crate::store::Key;
 use crate::zarr::metadata::{V1_ATTRS, V1_META, ZARRAY, ZGROUP, ZMETADATA};
@@ -15,27 +15,29 @@ use std::sync::Arc;
 /// Lists of documents, each of which makes a directory an array: of Zarr v2, of an array being removed, of Zarr v1.
 const ARRAYS: [&[&str]; 3] = [&[ZARRAY], &[REMOVED], &[V1_META, V1_ATTRS]];
 
-fn archive(shown: &dyn Display) -> Failure {
-    Failure::new(2, format!("{shown}: archives are read-only; create the store in a directory, and zip that"))
+fn archive(shown: &dyn Display) -> CommandFailure {
+    CommandFailure::new(2, format!("{shown}: archives are read-only; create the store in a directory, and zip that"))
 }
 
-fn in_v3(shown: &dyn Display) -> Failure {
-    Failure::new(4, format!("{shown}: in a Zarr v3 store; this version supports v1 and v2"))
+fn in_v3(shown: &dyn Display) -> CommandFailure {
+    CommandFailure::new(4, format!("{shown}: in a Zarr v3 store; this version supports v1 and v2"))
 }
 
 /// Returns the store of the array, which may not exist yet, and the array's key there.
-pub fn of(args: &CreateArgs) -> Result<(Location, Key), Failure> {
+pub fn of(args: &CreateArgs) -> Result<(StoreLocation, Key), CommandFailure> {
     match &args.path {
-        Location::Path(path) => place_of_path(path).map(|(store, key)| (Location::Path(store), key)),
-        Location::Url(url) => place_of_url(url, args),
-        Location::Memory => Err(Failure::new(2, "memory: its content ends with the command; mount it instead")),
+        StoreLocation::Path(path) => place_of_path(path).map(|(store, key)| (StoreLocation::Path(store), key)),
+        StoreLocation::Url(url) => place_of_url(url, args),
+        StoreLocation::Memory => {
+            Err(CommandFailure::new(2, "memory: its content ends with the command; mount it instead"))
+        }
     }
 }
 
 /// Returns the place of an array in a remote store. Without a group above the array, the store is the name that ends with
 /// .zarr, or else the one above the array.
-fn place_of_url(url: &str, args: &CreateArgs) -> Result<(Location, Key), Failure> {
-    let wrong = |e: Error| Failure::new(2, format!("{}: {e}", args.path));
+fn place_of_url(url: &str, args: &CreateArgs) -> Result<(StoreLocation, Key), CommandFailure> {
+    let wrong = |e: Error| CommandFailure::new(2, format!("{}: {e}", args.path));
     location::check_url(url)?;
     if location::leads_into_archive(url) {
         return Err(archive(&args.path));
@@ -69,7 +71,7 @@ fn place_of_url(url: &str, args: &CreateArgs) -> Result<(Location, Key), Failure
 }
 
 /// Returns the place of an array in a directory.
-fn place_of_path(path: &Path) -> Result<(PathBuf, Key), Failure> {
+fn place_of_path(path: &Path) -> Result<(PathBuf, Key), CommandFailure> {
     let shown = path.display();
     let (existing, missing) = existing(path)?;
     if missing.iter().any(|name| location::is_archive_name(&name.to_string_lossy())) {
@@ -100,11 +102,11 @@ fn place_of_path(path: &Path) -> Result<(PathBuf, Key), Failure> {
         Some(name) => key.child(name),
         None => Err(Error::invalid(format!("{name:?} is not UTF-8"))),
     });
-    key.map(|key| (store, key)).map_err(|e| Failure::new(2, format!("{shown}: {e}")))
+    key.map(|key| (store, key)).map_err(|e| CommandFailure::new(2, format!("{shown}: {e}")))
 }
 
 /// Returns the longest existing part of `path`, with links resolved, and the names that follow.
-fn existing(path: &Path) -> Result<(PathBuf, Vec<OsString>), Failure> {
+fn existing(path: &Path) -> Result<(PathBuf, Vec<OsString>), CommandFailure> {
     let whole = std::path::absolute(path).map_err(|e| Error::from(e).context(path.display()))?;
     let mut missing = Vec::new();
     for above in whole.ancestors() {
@@ -112,7 +114,7 @@ fn existing(path: &Path) -> Result<(PathBuf, Vec<OsString>), Failure> {
             Ok(existing) if !existing.is_dir() => {
                 return Err(match location::is_archive_name(&existing.to_string_lossy()) {
                     true => archive(&path.display()),
-                    false => Failure::new(1, format!("{}: a file, not a directory", above.display())),
+                    false => CommandFailure::new(1, format!("{}: a file, not a directory", above.display())),
                 });
             }
             Ok(existing) => {
@@ -122,7 +124,7 @@ fn existing(path: &Path) -> Result<(PathBuf, Vec<OsString>), Failure> {
             Err(e) if [ErrorKind::NotFound, ErrorKind::NotADirectory].contains(&e.kind()) => match above.file_name() {
                 Some(name) => missing.push(name.to_os_string()),
                 None => {
-                    return Err(Failure::new(
+                    return Err(CommandFailure::new(
                         2,
                         format!("{}: .. after a directory that doesn't exist", path.display()),
                     ));
@@ -131,5 +133,5 @@ fn existing(path: &Path) -> Result<(PathBuf, Vec<OsString>), Failure> {
             Err(e) => return Err(Error::from(e).context(above.display()).into()),
         }
     }
-    Err(Failure::new(3, format!("{}: no such directory", path.display())))
+    Err(CommandFailure::new(3, format!("{}: no such directory", path.display())))
 }

@@ -2,9 +2,9 @@
 
 use super::CreateArgs;
 use crate::cli::flat::Flat;
-use crate::cli::progress::Progress;
+use crate::cli::progress::ProgressLine;
 use crate::cli::put::{self, Copied};
-use crate::cli::{Failure, Location, WriteArgs, stdio};
+use crate::cli::{CommandFailure, StoreLocation, WriteArgs, stdio};
 use crate::error::Error;
 use crate::zarr::grid::ChunkId;
 use std::fs::File;
@@ -26,7 +26,7 @@ impl Raw {
     /// # Errors
     ///
     /// Fails if the source is known to have more or fewer bytes.
-    pub fn open(path: &Path, size: u64) -> Result<Self, Failure> {
+    pub fn open(path: &Path, size: u64) -> Result<Self, CommandFailure> {
         let (raw, known) = if path == Path::new("-") {
             let known = put::input_size();
             (Raw::Stream(Box::new(stdio::input()?)), known)
@@ -43,7 +43,7 @@ impl Raw {
             Some(known) => {
                 let message =
                     format!("{}: {known} bytes, but the array has {size}; nothing was created", path.display());
-                Err(Failure::new(1, message))
+                Err(CommandFailure::new(1, message))
             }
             None => Ok(raw),
         }
@@ -54,13 +54,13 @@ impl Raw {
     /// # Errors
     ///
     /// Fails also if the source has more or fewer bytes than the array.
-    pub fn fill(self, made: &Location, writing: &WriteArgs, args: &CreateArgs) -> Result<(), Failure> {
+    pub fn fill(self, made: &StoreLocation, writing: &WriteArgs, args: &CreateArgs) -> Result<(), CommandFailure> {
         let shown = &args.path;
         let flat = put::open(made, &args.memory, writing, &args.store_args())?;
         let (grid, size) = (flat.array.grid(), flat.array.size());
         let band = grid.band(0);
         let row_of_chunks = (band.end - band.start).saturating_mul(grid.chunk_size() as u64);
-        let mut progress = Progress::start(Some(size));
+        let mut progress = ProgressLine::start(Some(size));
         let mut copy = |input: &mut dyn Read| put::copy(&flat, 0, size, input, &mut progress);
         let copied = match self {
             // with a small cache, each row of items would load and store the chunks again
@@ -78,12 +78,12 @@ impl Raw {
             }
             _ => return Ok(()),
         };
-        Err(Failure::new(1, format!("{shown}: {why}; nothing was created")))
+        Err(CommandFailure::new(1, format!("{shown}: {why}; nothing was created")))
     }
 }
 
 /// Copies a file to the flat bytes, chunk by chunk.
-fn copy_by_chunk(flat: &Flat, file: &File, progress: &mut Progress) -> Result<Copied, Error> {
+fn copy_by_chunk(flat: &Flat, file: &File, progress: &mut ProgressLine) -> Result<Copied, Error> {
     let (mut bytes, mut buffer) = (0, Vec::new());
     for chunk in 0..flat.array.grid().chunk_count() {
         for (at, run) in flat.array.grid().chunk_runs(ChunkId(chunk), 0..flat.array.size()) {

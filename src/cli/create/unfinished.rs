@@ -27,12 +27,12 @@ const MAX_NAMES: u32 = 1000;
 type Removal = Box<dyn FnMut() + Send>;
 
 /// Removes an unfinished array when it is dropped, or when SIGINT, SIGTERM or SIGHUP ends the process.
-pub struct Unfinished {
+pub struct UnfinishedArray {
     /// Protects the removal: it runs once, and never while the work is being finished. `None` once it is finished.
     removal: Arc<Mutex<Option<Removal>>>,
 }
 
-impl Unfinished {
+impl UnfinishedArray {
     /// Registers `removal`, which is called unless the work is finished.
     pub fn new(removal: impl FnMut() + Send + 'static) -> Result<Self> {
         let removal: Arc<Mutex<Option<Removal>>> = Arc::new(Mutex::new(Some(Box::new(removal))));
@@ -49,7 +49,7 @@ impl Unfinished {
             }
         };
         std::thread::Builder::new().name("signals".into()).spawn(handle)?;
-        Ok(Unfinished { removal })
+        Ok(UnfinishedArray { removal })
     }
 
     /// Calls `finish`, and cancels the removal if it succeeds. No signal is handled in between.
@@ -61,7 +61,7 @@ impl Unfinished {
     }
 }
 
-impl Drop for Unfinished {
+impl Drop for UnfinishedArray {
     fn drop(&mut self) {
         if let Some(mut remove) = lock(&self.removal).take() {
             remove();
