@@ -154,7 +154,7 @@ enum Verb {
 /// Options of every verb that reads a store.
 #[derive(Args, Clone)]
 struct StoreArgs {
-    /// Read v1 arrays of order F as zarr1 or spec [default: zarr1]
+    /// Read v1 order F as zarr1 or spec [default: zarr1]
     ///
     /// zarr1 reads them as zarr 1.x wrote them, spec as the text of the specification says.
     #[arg(long, value_enum, value_name = "READING", default_value = "zarr1", help_heading = ACCESS,
@@ -177,9 +177,9 @@ struct WriteArgs {
     /// keys below STORE: a program that opens a group and one that opens its array don't share them.
     #[arg(long, value_name = "DIR")]
     synchronizer: Option<PathBuf>,
-    /// Wait so long for a lock of --synchronizer
+    /// Wait this long for a lock
     ///
-    /// If another program holds the lock for longer, storing the chunk fails.
+    /// If another program holds a lock of --synchronizer for longer, storing the chunk fails.
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = duration::parse)]
     lock_timeout: Duration,
     /// Replace chunks without waiting for the disk
@@ -343,12 +343,12 @@ impl WriteArgs {
 #[derive(Args)]
 #[command(next_help_heading = CACHING)]
 struct MemoryArgs {
-    /// Keep so many bytes of decoded chunks
+    /// Limit the memory for decoded chunks
     ///
     /// A number with K, M, G or T.
     #[arg(long, value_name = "SIZE", default_value = "512M", value_parser = size::parse)]
     cache_size: u64,
-    /// Decode with so many threads [default: one per core]
+    /// Decode on N threads [default: one per core]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
 }
@@ -380,13 +380,13 @@ fn threads(asked: Option<u16>) -> usize {
 struct ReadArgs {
     #[command(flatten)]
     memory: MemoryArgs,
-    /// Spill to this directory [default: $TMPDIR or /var/tmp]
+    /// Spill into DIR [default: $TMPDIR or /var/tmp]
     ///
     /// Decoded chunks wait there while an array is read from its beginning to its end and a row of its chunks doesn't fit
     /// into --cache-size. It should not be a file system in memory.
     #[arg(long, value_name = "DIR")]
     spill_dir: Option<PathBuf>,
-    /// Spill at most so much
+    /// Limit the size of spilled chunks
     ///
     /// 0 decodes the chunks again instead.
     #[arg(long, value_name = "SIZE", default_value = "8G", value_parser = size::parse)]

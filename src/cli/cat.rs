@@ -19,10 +19,10 @@ pub struct CatArgs {
     /// Path of the array, in or after the path of the store
     #[arg(value_name = "STORE/ARRAY")]
     path: StoreLocation,
-    /// Begin at this byte
+    /// Begin at byte N
     #[arg(long, value_name = "N", default_value = "0", value_parser = size::parse)]
     offset: u64,
-    /// Print so many bytes [default: all that follow]
+    /// Print N bytes [default: all that follow]
     #[arg(long, value_name = "N", value_parser = size::parse)]
     length: Option<u64>,
     #[command(flatten)]

@@ -31,7 +31,7 @@ pub struct CheckArgs {
     /// Print one JSON object
     #[arg(long)]
     json: bool,
-    /// Decode with so many threads [default: one per core]
+    /// Decode on N threads [default: one per core]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
     #[command(flatten)]

@@ -11,7 +11,8 @@ use clap_complete::Shell;
   zsh   a file _zarrfs in a directory of $fpath
   fish  ~/.config/fish/completions/zarrfs.fish")]
 pub struct CompletionsArgs {
-    /// Name of the shell
+    /// bash, elvish, fish, powershell or zsh
+    #[arg(hide_possible_values = true)]
     shell: Shell,
 }
 

@@ -17,7 +17,7 @@ use std::time::SystemTime;
 #[derive(Args)]
 #[command(next_help_heading = DIAGNOSTICS)]
 pub struct LogArgs {
-    /// Log at this level, from off to debug
+    /// Set the level, off to debug
     ///
     /// off, error, warn, info, debug or trace. debug logs each request: its operation, path, offset and length, its outcome
     /// and time, and the bytes that were decoded meanwhile.

@@ -36,9 +36,9 @@ const STORE_PAUSE: Duration = Duration::from_secs(1);
 #[derive(Args)]
 #[command(args_override_self = true)]
 pub struct MountArgs {
-    /// Directory, .zip archive or URL of the store; memory: for an empty one
+    /// Directory, .zip archive or URL of the store, or memory:
     ///
-    /// URLs begin with http, https, s3, gs, az or abfs.
+    /// URLs begin with http, https, s3, gs, az or abfs. memory: is an empty store in memory.
     store: StoreLocation,
     /// Existing directory, or one that --auto-mountpoint creates
     mountpoint: Option<PathBuf>,
@@ -60,7 +60,7 @@ pub struct MountArgs {
     /// named as the store without .zarr and .zip; its name is printed.
     #[arg(long)]
     auto_mountpoint: bool,
-    /// Unmount after so long without use (30s, 10m)
+    /// Unmount after this time without use (30s, 10m)
     ///
     /// A mount with an open file, or with a request in that time, is in use.
     #[arg(long, value_name = "TIME", value_parser = duration::parse)]
@@ -82,7 +82,7 @@ pub struct MountArgs {
     /// closed.
     #[arg(long, help_heading = CACHING)]
     passthrough: bool,
-    /// Have the kernel read ahead so much [default: 128K]
+    /// Set the kernel's read-ahead [default: 128K]
     ///
     /// Only root may set it. A map that is read at random gets as much for every page that it touches. The default is the
     /// kernel's own.
@@ -113,7 +113,7 @@ pub struct MountArgs {
     /// This is slow.
     #[arg(long, help_heading = WRITING)]
     sync: bool,
-    /// Compress new arrays with this, if with nothing else
+    /// Compress new arrays that have no compressor
     ///
     /// Applies to arrays that are created in the mount without a compressor: blosc:zstd:5, zlib:1, or a JSON object.
     #[arg(long, value_name = "CODEC", value_parser = compressor::parse, help_heading = WRITING)]

@@ -24,7 +24,7 @@ pub struct PutArgs {
     /// Path of the array, in or after the path of the store
     #[arg(value_name = "STORE/ARRAY")]
     path: StoreLocation,
-    /// Begin at this byte
+    /// Begin at byte N
     ///
     /// The bytes before it, and those after the end of the input, stay.
     #[arg(long, value_name = "N", default_value = "0", value_parser = size::parse)]

@@ -33,7 +33,9 @@ pub struct RemoteArgs {
     /// processes. May be given several times.
     #[arg(long = "header", value_name = "K:V|@FILE", value_parser = header_arg)]
     headers: Vec<HeaderArg>,
-    /// Limit the time of a request with its retries
+    /// Limit the time of a request
+    ///
+    /// The time includes the retries.
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = duration::parse)]
     timeout: Duration,
     /// Limit the retries of a request
@@ -52,12 +54,12 @@ pub struct RemoteArgs {
     /// Limit the size of --cache-dir
     #[arg(long, value_name = "SIZE", default_value = "10G", value_parser = size::parse)]
     pub cache_dir_size: u64,
-    /// Use metadata so long without asking again
+    /// Reuse metadata for this time
     ///
     /// A time, or forever. Opening a file always asks.
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = ttl)]
     pub metadata_ttl: Ttl,
-    /// Read .zmetadata: auto, use, ignore [default: auto]
+    /// Read .zmetadata: use, ignore [default: auto]
     ///
     /// auto reads it where the store can't be listed, use always, ignore never.
     #[arg(
