@@ -35,8 +35,8 @@ pub use mount::{MountError, MountRequest, Mountpoint, UnmountMode, Unmounted, mo
 pub use mount_place::{mounts_at, open_directory};
 
 use crate::error::{Error, Result};
-use crate::fs::{Fs, RequestKind};
 use crate::fs::tree::Attributes;
+use crate::fs::{Fs, RequestKind};
 use crate::util::pool::{Pool, PoolGrowth};
 use backing::Backings;
 use fuser::{Config, Errno, FileHandle, ReplyEmpty, ReplyEntry, Session, SessionACL};
