@@ -1,31 +1,39 @@
-//! The one error of the crate, and the one table from error to errno. It knows nothing of arrays, stores or FUSE: the
-//! floor that knows a name adds it with [`Error::context`].
+//! The error type of the crate, and the only table from errors to errno. The module knows neither arrays, stores nor FUSE:
+//! a module that knows a name adds it with [`Error::context`].
 
 use std::fmt;
 
-/// What went wrong, as far as a system call can tell it.
+/// The kind of an error, which decides its errno.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Definitely no such key, array or group.
+    /// There is no such key, array or group.
     NotFound,
-    /// Metadata or chunk bytes that break their format.
+    /// Metadata or chunk bytes break their format.
     Damaged,
-    /// A valid thing this build can't handle: an unknown codec or dtype.
+    /// The data may be valid, but this build does not support them: an unknown codec or dtype.
     Unsupported,
-    /// The store, the mount or the array can't be written.
+    /// The store, the mount or the array is read-only.
     ReadOnly,
-    /// An argument that makes no sense, from a command line or a caller.
+    /// An argument from a command line or a caller is invalid.
     Invalid,
-    /// Beyond the fixed end of a file.
+    /// A write exceeds the fixed size of a file.
     TooLarge,
-    /// What the system itself answered.
+    /// A system call failed with this errno.
     System(i32),
 }
 
-/// Bytes of the longest message. What it quotes comes from a store, and messages are kept: problems are on record.
+/// Maximum length of a message in bytes. Messages quote stores, and the list of problems keeps them.
 const MAX_MESSAGE: usize = 1024;
 
-/// An error: its kind, and one line for a person, of at most [`MAX_MESSAGE`] bytes.
+/// An error: its kind, and a message of one line and bounded length.
+///
+/// ```
+/// use zarrfs::error::{Error, Kind};
+///
+/// let error = Error::damaged("chunk is cut short").context("temperature: chunk 0.1");
+/// assert_eq!(error.message(), "temperature: chunk 0.1: chunk is cut short");
+/// assert_eq!((error.kind(), error.errno()), (Kind::Damaged, libc::EIO));
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Error {
     kind: Kind,
@@ -35,10 +43,11 @@ pub struct Error {
 /// The result type of the crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Returns `text` as people may be shown it: in one line, and without characters that change how a terminal shows the rest,
-/// which are escaped as in JSON (so that JSON stays JSON). Names, codecs and messages of a store or a server are not ours.
+/// Escapes control characters and line breaks in `text` as JSON does, so that JSON stays valid. Without this, names and
+/// messages from a store or a server could change what a terminal shows.
 ///
-/// Invariant: whatever is printed, logged or recorded as a problem went through this, line by line. Each [`Error`] does.
+/// Invariant: every line that is printed, logged or recorded as a problem has passed through this function. The messages of
+/// [`Error`] have.
 pub fn one_line(text: impl Into<String>) -> String {
     let text = text.into();
     if !text.chars().any(is_control) {
@@ -57,12 +66,12 @@ pub fn one_line(text: impl Into<String>) -> String {
     out
 }
 
-/// As [`one_line`], of a text that may have several lines.
+/// Escapes each line of a text of several lines as [`one_line`] does.
 pub fn lines(text: &str) -> String {
     text.split('\n').map(one_line).collect::<Vec<_>>().join("\n")
 }
 
-/// Whether a character moves the cursor, changes the terminal, ends the line, or changes the direction of the text.
+/// Returns whether a character moves the cursor, changes the terminal, ends the line, or changes the direction of text.
 fn is_control(c: char) -> bool {
     let changes_direction =
         matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
@@ -70,55 +79,55 @@ fn is_control(c: char) -> bool {
 }
 
 impl Error {
-    /// An error of `kind` with a one-line `message`.
+    /// Creates an error. The message is escaped by [`one_line`] and, if it is long, shortened.
     pub fn new(kind: Kind, message: impl Into<String>) -> Self {
         Error { kind, message: one_line(shortened(message.into())) }
     }
 
-    /// Metadata or chunk bytes that break their format ([`Kind::Damaged`]).
+    /// Creates an error of [`Kind::Damaged`].
     pub fn damaged(message: impl Into<String>) -> Self {
         Self::new(Kind::Damaged, message)
     }
 
-    /// Something this build can't handle ([`Kind::Unsupported`]).
+    /// Creates an error of [`Kind::Unsupported`].
     pub fn unsupported(message: impl Into<String>) -> Self {
         Self::new(Kind::Unsupported, message)
     }
 
-    /// A bad argument ([`Kind::Invalid`]).
+    /// Creates an error of [`Kind::Invalid`].
     pub fn invalid(message: impl Into<String>) -> Self {
         Self::new(Kind::Invalid, message)
     }
 
-    /// No such key, array or group ([`Kind::NotFound`]).
+    /// Creates an error of [`Kind::NotFound`].
     pub fn not_found(message: impl Into<String>) -> Self {
         Self::new(Kind::NotFound, message)
     }
 
-    /// A system error number, in the system's words.
+    /// Creates an error of [`Kind::System`] with the system's message for `errno`.
     pub fn system(errno: i32) -> Self {
         let text = std::io::Error::from_raw_os_error(errno).to_string();
         let text = text.split(" (os error").next().unwrap_or_default();
         Self::new(Kind::System(errno), text)
     }
 
-    /// The same error with `what: ` before its message.
+    /// Returns this error with `what: ` before its message.
     pub fn context(self, what: impl fmt::Display) -> Self {
         Self::new(self.kind, format!("{what}: {}", self.message))
     }
 
-    /// What went wrong.
+    /// Returns the kind of the error.
     pub fn kind(&self) -> Kind {
         self.kind
     }
 
-    /// The line for a person, without a final full stop.
+    /// Returns the message: one line without a final period.
     pub fn message(&self) -> &str {
         &self.message
     }
 
-    /// The errno a system call answers. Damage is EIO, as for a bad disk block: programs know what to do with it. A
-    /// codec we lack is EOPNOTSUPP, so that a user can tell it from damage.
+    /// Returns the errno for a system call. Damage is EIO, as for a bad disk block, which programs expect. An unsupported codec
+    /// is EOPNOTSUPP, so that a user can tell it from damage.
     pub fn errno(&self) -> i32 {
         match self.kind {
             Kind::NotFound => libc::ENOENT,
@@ -132,7 +141,7 @@ impl Error {
     }
 }
 
-/// A long message without its middle: the beginning says where, the end what.
+/// Removes the middle of a long message: its beginning says where the error occurred, its end what it was.
 fn shortened(message: String) -> String {
     if message.len() <= MAX_MESSAGE {
         return message;
@@ -176,7 +185,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn messages_are_one_line_that_no_terminal_obeys() {
+    fn messages_have_one_line_and_no_control_characters() {
         let e = Error::damaged("\u{1b}[2J\r\nx\ty\u{9b}\u{7f}").context("\u{202e}txt\u{2028}");
         assert_eq!(e.message(), r"\u202etxt\u2028: \u001b[2J\r\nx\ty\u009b\u007f");
         assert_eq!(one_line("na\u{ef}ve \\n \u{4e16}"), "na\u{ef}ve \\n \u{4e16}");
@@ -184,14 +193,14 @@ mod tests {
     }
 
     #[test]
-    fn no_message_is_long() {
+    fn long_messages_are_shortened() {
         let e = Error::damaged("é".repeat(1 << 20) + "why").context("x");
         assert!(e.message().starts_with("x: é") && e.message().contains("é…é") && e.message().ends_with("why"));
         assert!(e.message().len() < MAX_MESSAGE + 8);
     }
 
     #[test]
-    fn context_names_the_place_and_keeps_the_kind() {
+    fn context_precedes_the_message_and_keeps_the_kind() {
         let e = Error::system(libc::ENOSPC).context("a/b: chunk 0.0");
         assert_eq!(e.to_string(), "a/b: chunk 0.0: No space left on device");
         assert_eq!(e.errno(), libc::ENOSPC);

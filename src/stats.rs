@@ -1,5 +1,5 @@
-//! What the mount has done: counters, and the problems a user should know of. Everything counts here; nothing is
-//! decided by it.
+//! Statistics of a mount: counters, and the problems that a user should know. Every module counts here, and no module decides
+//! anything by the counters.
 
 use crate::error::one_line;
 use crate::util::memory::lock;
@@ -8,10 +8,10 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-/// Problems kept for `.zarrfs/stats`, the latest ones.
+/// Maximum number of problems that `.zarrfs/stats` lists; the oldest are dropped.
 const MAX_PROBLEMS: usize = 200;
 
-/// A counter that only grows.
+/// A counter that only increases.
 #[derive(Default)]
 pub struct Counter(AtomicU64);
 
@@ -26,67 +26,83 @@ impl Counter {
         self.add(start.elapsed().as_nanos() as u64);
     }
 
-    /// The sum so far.
+    /// Returns the current value.
     pub fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 }
 
-/// Counters of one mount.
-#[derive(Default)]
-pub struct Stats {
-    /// Chunks asked for and found decoded in the cache.
-    pub hits: Counter,
-    /// Chunks asked for and not found.
-    pub misses: Counter,
-    /// Chunks decoded.
-    pub decodes: Counter,
-    /// Blocks decoded alone.
-    pub block_decodes: Counter,
-    /// Chunks that are not in the store.
-    pub uninitialized: Counter,
-    /// Chunks that couldn't be read or decoded.
-    pub failures: Counter,
+/// Declares [`Stats`] and its list of counters: for each counter the field and the name that users see.
+macro_rules! counters {
+    ($count:literal: $($(#[$doc:meta])* $field:ident $name:literal,)*) => {
+        /// Counters and problems of one mount.
+        #[derive(Default)]
+        pub struct Stats {
+            $($(#[$doc])* pub $field: Counter,)*
+            /// The recorded problems, oldest first.
+            problems: Mutex<VecDeque<String>>,
+        }
+
+        impl Stats {
+            /// Returns the names and values of the counters in the order in which they are shown.
+            pub fn counters(&self) -> [(&'static str, u64); $count] {
+                [$(($name, self.$field.get())),*]
+            }
+        }
+    };
+}
+
+counters! { 23:
+    /// Requested chunks that the cache held decoded.
+    hits "chunk_hits",
+    /// Requested chunks that the cache did not hold.
+    misses "chunk_misses",
+    /// Decoded chunks.
+    decodes "chunk_decodes",
+    /// Blocks decoded without their chunk.
+    block_decodes "block_decodes",
+    /// Chunks that the store does not hold.
+    uninitialized "chunks_uninitialised",
+    /// Chunks that could not be read or decoded.
+    failures "chunk_failures",
     /// Bytes of encoded chunks read from the store.
-    pub bytes_stored: Counter,
+    bytes_stored "bytes_stored",
     /// Bytes of decoded chunks and blocks.
-    pub bytes_decoded: Counter,
-    /// Chunks encoded.
-    pub encodes: Counter,
-    /// Requests sent to a server, repeated ones counted again.
-    pub requests: Counter,
-    /// Bytes of values received from a server.
-    pub bytes_received: Counter,
-    /// Values found in the cache on disk.
-    pub disk_cache_hits: Counter,
-    /// Values asked for and not found there.
-    pub disk_cache_misses: Counter,
-    /// Chunks put into the store.
-    pub stores: Counter,
-    /// Bytes of encoded chunks put into the store.
-    pub bytes_written: Counter,
-    /// Bytes given to readers.
-    pub bytes_served: Counter,
-    /// Bytes taken from writers.
-    pub bytes_accepted: Counter,
-    /// Chunks read ahead that somebody asked for.
-    pub prefetch_used: Counter,
-    /// Chunks read ahead and dropped before anybody asked for them.
-    pub prefetch_wasted: Counter,
+    bytes_decoded "bytes_decoded",
+    /// Encoded chunks.
+    encodes "chunks_encoded",
+    /// Chunks written to the store.
+    stores "chunks_stored",
+    /// Bytes of encoded chunks written to the store.
+    bytes_written "bytes_written",
+    /// Bytes returned to readers.
+    bytes_served "bytes_served",
+    /// Bytes accepted from writers.
+    bytes_accepted "bytes_accepted",
     /// Bytes of decoded chunks written to a spill file.
-    pub bytes_spilled: Counter,
+    bytes_spilled "bytes_spilled",
+    /// Requests sent to a server, including retries.
+    requests "requests",
+    /// Bytes of values received from a server.
+    bytes_received "bytes_received",
+    /// Values that the disk cache held.
+    disk_cache_hits "disk_cache_hits",
+    /// Requested values that the disk cache did not hold.
+    disk_cache_misses "disk_cache_misses",
+    /// Prefetched chunks that were requested later.
+    prefetch_used "readahead_used",
+    /// Prefetched chunks that were dropped before a request.
+    prefetch_wasted "readahead_wasted",
     /// Nanoseconds in the store, summed over threads.
-    pub store_time: Counter,
+    store_time "store_nanoseconds",
     /// Nanoseconds in the codecs, summed over threads.
-    pub codec_time: Counter,
+    codec_time "codec_nanoseconds",
     /// Nanoseconds of copying into replies, summed over threads.
-    pub copy_time: Counter,
-    /// Protects the list alone.
-    problems: Mutex<VecDeque<String>>,
+    copy_time "copy_nanoseconds",
 }
 
 impl Stats {
-    /// Records a problem and logs it; one that is on record already is not logged again.
+    /// Records a problem and logs it. A problem that is already recorded is not logged again.
     pub fn problem(&self, line: impl Into<String>) {
         let line = one_line(line);
         let mut problems = lock(&self.problems);
@@ -100,37 +116,8 @@ impl Stats {
         }
     }
 
-    /// The problems on record, oldest first.
+    /// Returns the recorded problems, oldest first.
     pub fn problems(&self) -> Vec<String> {
         lock(&self.problems).iter().cloned().collect()
-    }
-
-    /// Names and values of the counters, in the order they are shown.
-    pub fn counters(&self) -> [(&'static str, u64); 23] {
-        [
-            ("chunk_hits", self.hits.get()),
-            ("chunk_misses", self.misses.get()),
-            ("chunk_decodes", self.decodes.get()),
-            ("block_decodes", self.block_decodes.get()),
-            ("chunks_uninitialised", self.uninitialized.get()),
-            ("chunk_failures", self.failures.get()),
-            ("bytes_stored", self.bytes_stored.get()),
-            ("bytes_decoded", self.bytes_decoded.get()),
-            ("chunks_encoded", self.encodes.get()),
-            ("chunks_stored", self.stores.get()),
-            ("bytes_written", self.bytes_written.get()),
-            ("bytes_served", self.bytes_served.get()),
-            ("bytes_accepted", self.bytes_accepted.get()),
-            ("bytes_spilled", self.bytes_spilled.get()),
-            ("requests", self.requests.get()),
-            ("bytes_received", self.bytes_received.get()),
-            ("disk_cache_hits", self.disk_cache_hits.get()),
-            ("disk_cache_misses", self.disk_cache_misses.get()),
-            ("readahead_used", self.prefetch_used.get()),
-            ("readahead_wasted", self.prefetch_wasted.get()),
-            ("store_nanoseconds", self.store_time.get()),
-            ("codec_nanoseconds", self.codec_time.get()),
-            ("copy_nanoseconds", self.copy_time.get()),
-        ]
     }
 }

@@ -1,5 +1,5 @@
-//! Helpers that know nothing of Zarr, stores or files: JSON as Python reads and writes it, memory that is counted, and
-//! worker threads.
+//! Helpers that do not know Zarr, stores or files: JSON as Python reads and writes it, an account of memory, and worker
+//! threads.
 
 pub mod json;
 pub mod memory;

@@ -3,8 +3,10 @@
 //!
 //! The modules below stand in layer order, as those of the crate do.
 
-pub mod dtype; // data types and fill values
+pub mod dtype; // data types
+pub mod fill_value; // fill values as bytes of one item
+pub mod grid; // byte ranges to chunks
+pub mod chunk_key; // chunks to keys of the store
 pub mod metadata; // metadata documents
 pub mod codec; // encoded bytes to decoded bytes, and back
-pub mod grid; // byte ranges to chunks, and chunk keys
 pub mod layout; // order C and F of a chunk

@@ -5,7 +5,8 @@
 use super::Array;
 use crate::error::{Kind, Result};
 use crate::store::{EntryKind, Key, KeyLock, Listing, Permissions, Stat, both};
-use crate::zarr::grid::{ChunkId, Grid, parse_index};
+use crate::zarr::chunk_key::parse_index;
+use crate::zarr::grid::{ChunkId, Grid};
 use crate::zarr::metadata::Separator;
 use std::fmt;
 use std::ops::Range;

@@ -7,7 +7,8 @@ use crate::array::hierarchy::V3_DOCUMENT;
 use crate::array::{Array, is_chunk_like};
 use crate::error::{Error, Kind, Result};
 use crate::store::{Entry, EntryKind, Key, Listing, Store};
-use crate::zarr::grid::{ChunkId, parse_index};
+use crate::zarr::chunk_key::parse_index;
+use crate::zarr::grid::ChunkId;
 use crate::zarr::metadata::{Separator, V1_ATTRS, V1_META, ZARRAY, ZATTRS, ZGROUP, ZMETADATA};
 use std::sync::Arc;
 

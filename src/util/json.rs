@@ -1,9 +1,8 @@
-//! JSON as Python writes and reads it: bare `NaN`, `Infinity` and `-Infinity`, numbers of any size, lone surrogates;
-//! and base64 as Python decodes it. It knows nothing of Zarr.
+//! JSON as Python writes and reads it, with bare `NaN`, `Infinity` and `-Infinity`, numbers of any size, and lone
+//! surrogates; and base64 as Python decodes it. The module does not know Zarr.
 //!
-//! A parsed document takes up to a hundred times the memory of its text, so each is counted before it is parsed:
-//! [`parse_object`] for documents of stores, whose parsed form is counted for as long as it lives, [`parse`] for short
-//! texts of the program itself.
+//! A parsed document takes up to 100 times the memory of its text, so its memory is granted before it is parsed.
+//! [`parse_object`] is for documents of stores: its result holds the grant. [`parse`] is for short texts of the program.
 
 use crate::error::{Error, Result};
 use crate::util::memory::{self, Grant};
@@ -15,42 +14,42 @@ use std::borrow::Cow;
 use std::io::{self, Write};
 use std::ops::Deref;
 
-/// A string value that starts with this stands for the bare token that follows it: serde_json has no place for NaN.
+/// The start of a string that stands for a bare token, which serde_json cannot represent.
 const TOKEN: &str = "\u{0}bare ";
 
-/// Bytes of memory that a value takes, beside its text: the allocator's part, and room that a list grew into.
+/// Memory of a value in bytes, besides its text: the value, the allocator's overhead, and unused capacity of a list.
 const VALUE: usize = size_of::<Value>() * 3 / 2 + 48;
 
-/// Bytes of memory that a name in an object takes, beside its text and its value.
+/// Memory of a name in an object in bytes, besides its text and its value.
 const MEMBER: usize = 128;
 
-/// Bytes that a bare token grows by when it is [rewritten](from_python).
+/// Bytes by which a bare token grows when it is [rewritten](from_python).
 const REWRITTEN: usize = 16;
 
-/// The most bytes of a text with line breaks that is longer than the same text without them: 128 levels of nesting
-/// indent each number by 256 bytes.
+/// Maximum size in bytes of an indented text; longer documents are written in one line. At 128 levels of nesting, each
+/// number is indented by 256 bytes.
 const MAX_PRETTY: usize = 4 << 20;
 
-/// A JSON object and the permission for the memory it takes.
+/// A JSON object and the grant for its memory.
 #[derive(Debug, Default)]
 pub struct Object {
     map: Map<String, Value>,
-    /// Dropped after the map.
+    /// The grant for the map, which is dropped after it.
     grant: Grant,
 }
 
 impl Object {
-    /// The permission for the memory, for the owner of what was taken out of the object.
+    /// Returns the map and its grant. The grant must live as long as anything taken out of the map.
     pub fn into_parts(self) -> (Map<String, Value>, Grant) {
         (self.map, self.grant)
     }
 
-    /// The object, to be changed by a value whose memory is counted elsewhere.
+    /// Returns the map for changes. The memory of new values must be counted elsewhere.
     pub fn map_mut(&mut self) -> &mut Map<String, Value> {
         &mut self.map
     }
 
-    /// Bytes of memory that count for it.
+    /// Returns the granted memory in bytes.
     pub fn memory(&self) -> usize {
         self.grant.bytes()
     }
@@ -79,13 +78,21 @@ impl<'a> IntoIterator for &'a Object {
     }
 }
 
-/// Parses a document. Duplicate keys: the last wins. Nesting deeper than 128 levels, a byte order mark and bytes after
-/// the value are errors, as is anything that isn't UTF-8.
+/// Parses a document. Of duplicate keys, the last one counts.
+///
+/// # Errors
+///
+/// [`Kind::Damaged`](crate::error::Kind::Damaged) for text that is not UTF-8, nesting deeper than 128 levels, a byte order
+/// mark, and bytes after the value; and the errors of [`memory::take`].
 pub fn parse(bytes: &[u8]) -> Result<Value> {
     Ok(parse_counted(bytes)?.0)
 }
 
-/// Parses a document that must be an object, as [`parse`] does, and counts the memory that it takes.
+/// Parses a document that must be an object, and holds the grant for its memory.
+///
+/// # Errors
+///
+/// The errors of [`parse`].
 pub fn parse_object(bytes: &[u8]) -> Result<Object> {
     match parse_counted(bytes)? {
         (Value::Object(map), grant) => Ok(Object { map, grant }),
@@ -93,7 +100,11 @@ pub fn parse_object(bytes: &[u8]) -> Result<Object> {
     }
 }
 
-/// Checks that a document is a JSON object. It makes no values, so a document of any size takes little memory.
+/// Checks that a document is a JSON object, without parsing it into memory.
+///
+/// # Errors
+///
+/// The errors of [`parse`].
 pub fn check_object(bytes: &[u8]) -> Result<()> {
     check(bytes)?;
     match bytes.trim_ascii_start().first() {
@@ -102,20 +113,24 @@ pub fn check_object(bytes: &[u8]) -> Result<()> {
     }
 }
 
-/// As [`check_object`], for any value.
+/// Checks that a document is JSON, without parsing it into memory.
+///
+/// # Errors
+///
+/// The errors of [`parse`].
 pub fn check(bytes: &[u8]) -> Result<()> {
     let text = utf8(bytes)?;
-    let shape = Shape::of(text);
-    let _rewritten = memory::take(shape.rewritten(text))?;
-    serde_json::from_str::<IgnoredAny>(&from_python(text, &shape)).map(drop).map_err(not_json)
+    let counts = TextCounts::of(text);
+    let _rewritten = memory::take(counts.rewritten(text))?;
+    serde_json::from_str::<IgnoredAny>(&from_python(text, &counts)).map(drop).map_err(not_json)
 }
 
 fn parse_counted(bytes: &[u8]) -> Result<(Value, Grant)> {
     let text = utf8(bytes)?;
-    let shape = Shape::of(text);
-    let (parsed, rewritten) = (shape.parsed(text), shape.rewritten(text));
+    let counts = TextCounts::of(text);
+    let (parsed, rewritten) = (counts.parsed(text), counts.rewritten(text));
     let mut grant = memory::take(parsed.saturating_add(rewritten)).map_err(|e| e.context("parsing it"))?;
-    let value = serde_json::from_str(&from_python(text, &shape)).map_err(not_json)?;
+    let value = serde_json::from_str(&from_python(text, &counts)).map_err(not_json)?;
     grant.shrink_to(parsed);
     Ok((value, grant))
 }
@@ -128,72 +143,75 @@ fn not_json(e: serde_json::Error) -> Error {
     Error::damaged(format!("not valid JSON: {e}"))
 }
 
-/// What the text of a document consists of, as far as that bounds the memory it takes.
+/// Counts of what the text of a document contains, which bound the memory of the parsed document.
 #[derive(Default)]
-struct Shape {
+struct TextCounts {
+    /// Maximum number of values.
     values: usize,
+    /// Maximum number of members of objects.
     members: usize,
-    /// Words that only Python's reader accepts.
+    /// Maximum number of bare tokens.
     tokens: usize,
-    /// Whether a string has an escape by number, which may be no character.
+    /// Whether a string has a numeric escape, which may be a lone surrogate.
     has_escapes: bool,
 }
 
-impl Shape {
-    fn of(text: &str) -> Shape {
-        let mut shape = Shape { values: 1, ..Shape::default() };
+impl TextCounts {
+    fn of(text: &str) -> TextCounts {
+        let mut counts = TextCounts { values: 1, ..TextCounts::default() };
         let (mut in_string, mut escaped) = (false, false);
         for byte in text.bytes() {
             match byte {
                 _ if escaped => {
-                    shape.has_escapes |= byte == b'u';
+                    counts.has_escapes |= byte == b'u';
                     escaped = false;
                 }
                 b'\\' if in_string => escaped = true,
                 b'"' => in_string = !in_string,
                 _ if in_string => {}
-                // each list and object may have one value more than commas
-                b',' | b'[' | b'{' => shape.values += 1,
-                b':' => shape.members += 1,
-                b'N' | b'I' => shape.tokens += 1,
+                // a list or an object may have one value more than commas
+                b',' | b'[' | b'{' => counts.values += 1,
+                b':' => counts.members += 1,
+                b'N' | b'I' => counts.tokens += 1,
                 _ => {}
             }
         }
-        shape
+        counts
     }
 
-    /// Bytes of memory of the parsed document, at most.
+    /// Returns a bound for the memory of the parsed document in bytes.
     fn parsed(&self, text: &str) -> usize {
         text.len() + text.len() / 4 + self.values * VALUE + self.members * MEMBER + self.tokens * REWRITTEN
     }
 
-    /// Bytes of the rewritten text, if there is one.
+    /// Returns a bound for the size of the rewritten text in bytes; 0 if the text is not rewritten.
     fn rewritten(&self, text: &str) -> usize {
         if self.is_strict() { 0 } else { text.len() + self.tokens * REWRITTEN }
     }
 
-    /// True if there is nothing that only Python's reader accepts.
+    /// Returns whether the text has nothing that only Python accepts.
     fn is_strict(&self) -> bool {
         self.tokens == 0 && !self.has_escapes
     }
 }
 
-/// The members of the object that a document is, each with the text of its value, which is not parsed. This takes no
-/// memory, so that a document of many documents can be divided.
-pub struct Members<'a> {
-    /// From the next name on; None after the end or an error.
+/// An iterator over the members of a JSON object: names, and the unparsed texts of values. It takes no memory, which allows
+/// to split a large document that holds many others.
+pub struct MemberTexts<'a> {
+    /// The text from the next member on; `None` after the end or an error.
     rest: Option<&'a str>,
     is_first: bool,
 }
 
-impl<'a> Members<'a> {
-    /// The members of `text`.
+impl<'a> MemberTexts<'a> {
+    /// Starts to iterate over the members of the object `text`.
     pub fn of(text: &'a [u8]) -> Result<Self> {
         let rest = utf8(text)?.trim_start().strip_prefix('{');
         let rest = rest.ok_or_else(|| Error::damaged("not a JSON object"))?;
-        Ok(Members { rest: Some(rest), is_first: true })
+        Ok(MemberTexts { rest: Some(rest), is_first: true })
     }
 
+    /// Splits off the member at the start of `rest`.
     fn member(&mut self, rest: &'a str) -> Option<(Cow<'a, str>, &'a str)> {
         let (literal, rest) = rest.split_at_checked(string_end(rest))?;
         let value = rest.trim_start().strip_prefix(':')?.trim_start();
@@ -210,7 +228,7 @@ impl<'a> Members<'a> {
     }
 }
 
-impl<'a> Iterator for Members<'a> {
+impl<'a> Iterator for MemberTexts<'a> {
     type Item = Result<(Cow<'a, str>, &'a str)>;
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -225,7 +243,8 @@ impl<'a> Iterator for Members<'a> {
     }
 }
 
-/// Length of the value at the start of `text`; None if its end is missing. Its inside is not checked.
+/// Returns the length in bytes of the value at the start of `text`, or `None` if its end is missing. The inside of the value is
+/// not checked.
 fn value_end(text: &str) -> Option<usize> {
     let (mut depth, mut at) = (0usize, 0);
     let bytes = text.as_bytes();
@@ -244,41 +263,41 @@ fn value_end(text: &str) -> Option<usize> {
     }
 }
 
-/// The text of `value`, in one line, with the bare tokens that [`parse`] took.
+/// Returns the text of `value` in one line, with bare tokens as in the parsed text.
 pub fn write(value: &Value) -> String {
     with_tokens(value.to_string(), false)
 }
 
-/// As [`write()`], but with bare tokens as strings, as Zarr's fill values spell them: what every reader of JSON takes.
+/// Returns the text of `value` in one line as strict JSON: bare tokens become strings, as in Zarr's fill values.
 pub fn write_strict(value: &Value) -> String {
     with_tokens(value.to_string(), true)
 }
 
-/// As [`write()`], over several lines and with a newline at the end, unless that would make a long text many times as
-/// long.
+/// Returns the text of `value` indented and with a newline at the end, or in one line if indentation would multiply the
+/// length of a long text.
 pub fn write_pretty(value: &Value) -> String {
     let line = value.to_string();
-    let mut pretty = Limited { text: Vec::new(), limit: MAX_PRETTY.max(line.len()) };
+    let mut pretty = LimitedText { text: Vec::new(), limit: MAX_PRETTY.max(line.len()) };
     let done = serde_json::to_writer_pretty(&mut pretty, value);
     let text = done.ok().and_then(|()| String::from_utf8(pretty.text).ok()).unwrap_or(line);
     with_tokens(text + "\n", false)
 }
 
-/// As [`write()`]; None if the text would have more than `limit` bytes.
+/// Returns the text of `value` in one line, or `None` if it has more than `limit` bytes.
 pub fn write_within(value: &Value, limit: usize) -> Option<String> {
-    // a bare token takes more room before it is written bare
-    let mut line = Limited { text: Vec::new(), limit: limit.saturating_mul(6).saturating_add(64) };
+    // a bare token is longer before it is written bare
+    let mut line = LimitedText { text: Vec::new(), limit: limit.saturating_mul(6).saturating_add(64) };
     serde_json::to_writer(&mut line, value).ok()?;
     Some(with_tokens(String::from_utf8(line.text).ok()?, false)).filter(|text| text.len() <= limit)
 }
 
-/// A text that is not written beyond a number of bytes.
-struct Limited {
+/// A writer that fails beyond a number of bytes.
+struct LimitedText {
     text: Vec<u8>,
     limit: usize,
 }
 
-impl Write for Limited {
+impl Write for LimitedText {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if self.text.len() + bytes.len() > self.limit {
             return Err(io::ErrorKind::WriteZero.into());
@@ -292,7 +311,7 @@ impl Write for Limited {
     }
 }
 
-/// What serde_json has written, with each token bare or, if they are `quoted`, as a string.
+/// Replaces the tokens in text written by serde_json by bare tokens or, if `quoted`, by strings.
 fn with_tokens(text: String, quoted: bool) -> String {
     let token = "\"\\u0000bare ";
     if !text.contains(token) {
@@ -314,8 +333,8 @@ fn with_tokens(text: String, quoted: bool) -> String {
     out + rest
 }
 
-/// The number that `value` holds: a JSON number (to the nearest f64, infinite where it is too large) or a bare `NaN`,
-/// `Infinity`, `-Infinity`. None for anything else, strings included.
+/// Returns the nearest double, which may be infinite, to a JSON number or a bare token. Returns `None` for other values,
+/// including strings.
 pub fn float(value: &Value) -> Option<f64> {
     match value {
         Value::Number(n) => n.as_str().parse().ok(),
@@ -324,7 +343,7 @@ pub fn float(value: &Value) -> Option<f64> {
     }
 }
 
-/// `NaN`, `Infinity` or `-Infinity` as Zarr's fill values spell them in a string.
+/// Returns the number for `NaN`, `Infinity` or `-Infinity`, as strings in Zarr's fill values spell them.
 pub fn float_word(word: &str) -> Option<f64> {
     match word {
         "NaN" => Some(f64::NAN),
@@ -334,17 +353,17 @@ pub fn float_word(word: &str) -> Option<f64> {
     }
 }
 
-/// The string that `value` holds; None for a bare token.
+/// Returns the string that `value` is, or `None` for other values and bare tokens.
 pub fn text(value: &Value) -> Option<&str> {
     value.as_str().filter(|s| !s.starts_with(TOKEN))
 }
 
-/// Turns what only Python's reader accepts into strict JSON.
-fn from_python<'a>(text: &'a str, shape: &Shape) -> Cow<'a, str> {
-    if shape.is_strict() {
+/// Rewrites what only Python accepts as strict JSON.
+fn from_python<'a>(text: &'a str, counts: &TextCounts) -> Cow<'a, str> {
+    if counts.is_strict() {
         return Cow::Borrowed(text);
     }
-    let mut out = String::with_capacity(shape.rewritten(text));
+    let mut out = String::with_capacity(counts.rewritten(text));
     let mut rest = text;
     loop {
         let Some(at) = rest.find(['"', 'N', 'I']) else {
@@ -371,13 +390,13 @@ fn from_python<'a>(text: &'a str, shape: &Shape) -> Cow<'a, str> {
     }
 }
 
-/// True for a string literal that would be taken for a bare token: nobody writes one but to smuggle text into what
-/// [`write`] makes.
+/// Returns whether a string literal would pass for a bare token, and so could insert any text into the output of [`write()`].
 fn is_token(literal: &str) -> bool {
     literal.starts_with("\"\\u0000") && serde_json::from_str::<String>(literal).is_ok_and(|s| s.starts_with(TOKEN))
 }
 
-/// Length of the string literal at the start of `text`, quotes included; all of it when the end is missing.
+/// Returns the length in bytes of the string literal at the start of `text`, with its quotes; the whole length if its end is
+/// missing.
 fn string_end(text: &str) -> usize {
     let mut escaped = false;
     for (i, b) in text.bytes().enumerate().skip(1) {
@@ -391,7 +410,7 @@ fn string_end(text: &str) -> usize {
     text.len()
 }
 
-/// Copies a string literal; a surrogate escape without its partner, which Rust's strings can't hold, becomes U+FFFD.
+/// Copies a string literal. Lone surrogates, which Rust's strings cannot hold, become U+FFFD.
 fn push_string(literal: &str, out: &mut String) {
     let unit =
         |s: &str| s.get(..6).filter(|s| s.starts_with("\\u")).and_then(|s| u32::from_str_radix(&s[2..], 16).ok());
@@ -415,8 +434,8 @@ fn push_string(literal: &str, out: &mut String) {
     out.push_str(rest);
 }
 
-/// Decodes base64 as Python's `base64.standard_b64decode` does: characters outside the alphabet are skipped, the first
-/// complete padding ends the data, missing padding is an error (None).
+/// Decodes base64 as Python's `base64.standard_b64decode` does: it skips characters outside the alphabet and ends at the first
+/// complete padding. Returns `None` if padding is missing.
 pub fn base64_decode(text: &[u8]) -> Option<Vec<u8>> {
     let mut kept = Vec::with_capacity(text.len());
     let mut pads = 0;
@@ -441,121 +460,4 @@ pub fn base64_decode(text: &[u8]) -> Option<Vec<u8>> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn python_words() {
-        let v = parse(br#"{"a": [NaN, -Infinity,Infinity], "NaN": "NaN", "x": "-Infinity\" NaN"}"#).unwrap();
-        assert!(float(&v["a"][0]).unwrap().is_nan());
-        assert_eq!(float(&v["a"][1]), Some(f64::NEG_INFINITY));
-        assert_eq!(float(&v["a"][2]), Some(f64::INFINITY));
-        assert_eq!((text(&v["NaN"]), text(&v["a"][0])), (Some("NaN"), None));
-        assert_eq!(write(&v), r#"{"a":[NaN,-Infinity,Infinity],"NaN":"NaN","x":"-Infinity\" NaN"}"#);
-        let strict = r#"{"a":["NaN","-Infinity","Infinity"],"NaN":"NaN","x":"-Infinity\" NaN"}"#;
-        assert_eq!(write_strict(&v), strict);
-    }
-
-    #[test]
-    fn nobody_smuggles_tokens() {
-        for document in
-            [r#"["\u0000bare ,"]"#, r#"{"\u0000bare NaN":1}"#, r#"["\u0000b\u0061re \ud800"]"#, r#"["\"\u0000bare "]"#]
-        {
-            let v = parse(document.as_bytes()).unwrap();
-            assert_eq!(parse(write(&v).as_bytes()).unwrap(), v, "{document}");
-            assert_eq!(write_strict(&v), write(&v));
-            assert!(v[0].is_null() || text(&v[0]).is_some_and(|t| t.contains("bare ")), "{v}");
-        }
-        assert_eq!(text(&parse(br#""\u0000x""#).unwrap()), Some("\0x"));
-    }
-
-    #[test]
-    fn members_are_divided_without_being_parsed() {
-        let of = |text: &str| {
-            Members::of(text.as_bytes())?.map(|m| m.map(|(n, v)| (n.into_owned(), v.to_string()))).collect()
-        };
-        let of = |text: &str| -> Result<Vec<(String, String)>> { of(text) };
-        let text = r#" {"a" : [1,{"}":"]\\"}] , "b\u0041\"":NaN,"c":"x,}","":{} } "#;
-        let expected = [("a", r#"[1,{"}":"]\\"}]"#), ("bA\"", "NaN"), ("c", r#""x,}""#), ("", "{}")];
-        assert_eq!(of(text).unwrap(), expected.map(|(n, v)| (n.to_string(), v.to_string())));
-        assert_eq!(of("{}").unwrap(), []);
-        for bad in [
-            "",
-            "[]",
-            "{",
-            "{\"",
-            "{\"a\"",
-            "{\"a\":",
-            "{\"a\":}",
-            "{\"a\":1",
-            "{\"a\":1,",
-            "{\"a\":[1}",
-            "{} x",
-            "{\"a\" 1}",
-            "{a:1}",
-            "{\"a\":1 \"b\":2}",
-            "{\"a\":\"\\",
-            "{,}",
-        ] {
-            assert!(of(bad).is_err(), "{bad}");
-        }
-    }
-
-    #[test]
-    fn what_a_document_takes_is_counted_and_returned() {
-        let text = format!("[{}0]", "1,".repeat(1000));
-        let object = parse_object(format!("{{\"a\":{text}}}").as_bytes()).unwrap();
-        assert!(object.memory() > 1000 * size_of::<Value>());
-        let millions = format!("{{\"a\":[{}0]}}", "1,".repeat(4 << 20));
-        let refused = parse_object(millions.as_bytes()).unwrap_err();
-        assert!(refused.message().contains("--cache-size"), "{refused}");
-        check_object(millions.as_bytes()).unwrap();
-        assert!(check_object(b"[1]").is_err() && check_object(b"{\"a\":[NaN,\"\\ud800\"]}").is_ok());
-    }
-
-    #[test]
-    fn line_breaks_make_no_text_many_times_as_long() {
-        let deep = format!("{}{}{}", "[".repeat(120), "1,".repeat(100_000) + "1", "]".repeat(120));
-        let value = parse(deep.as_bytes()).unwrap();
-        assert!(write_pretty(&value).len() < MAX_PRETTY + 2);
-        assert_eq!(parse(write_pretty(&value).as_bytes()).unwrap(), value);
-        assert_eq!(write_within(&value, deep.len()).unwrap(), deep);
-        assert!(write_within(&value, deep.len() - 1).is_none());
-        assert_eq!(write_within(&parse(b"[NaN,NaN]").unwrap(), 9).unwrap(), "[NaN,NaN]");
-    }
-
-    #[test]
-    fn numbers_of_any_size() {
-        let v = parse(b"[1e400, 18446744073709551615, 1000000000000000000000000000000, -0, 10.0]").unwrap();
-        assert_eq!(float(&v[0]), Some(f64::INFINITY));
-        assert_eq!(v[1].as_u64(), Some(u64::MAX));
-        assert_eq!(v[2].as_u64(), None);
-        assert_eq!(v[4].as_u64(), None);
-        assert_eq!(write(&v), "[1e+400,18446744073709551615,1000000000000000000000000000000,-0,10.0]");
-    }
-
-    #[test]
-    fn what_is_refused() {
-        let deep = "[".repeat(200_000);
-        for bad in ["", "{", "[1,]", "nan", "\u{feff}{}", "{} x", "[Infinit]", "\"", "\"\\", "\"\\u12", "'a'", &deep] {
-            assert!(parse(bad.as_bytes()).is_err(), "{bad:.20}");
-        }
-        assert!(parse(b"\"\xff\"").is_err());
-    }
-
-    #[test]
-    fn surrogates() {
-        assert_eq!(parse(br#""\ud83d\ude00""#).unwrap(), "😀");
-        assert_eq!(parse(br#""a\ud800b\\udfff""#).unwrap(), "a\u{fffd}b\\udfff");
-        assert_eq!(parse("\"\\ud800\\é\"".as_bytes()).ok(), None);
-    }
-
-    #[test]
-    fn base64_like_python() {
-        assert_eq!(base64_decode(b"eA=="), Some(b"x".to_vec()));
-        assert_eq!(base64_decode(b" e\nA=\n= trailing"), Some(b"x".to_vec()));
-        assert_eq!(base64_decode(b""), Some(vec![]));
-        assert_eq!(base64_decode(b"eA"), None);
-        assert_eq!(base64_decode(b"eAAAA"), None);
-    }
-}
+mod tests;

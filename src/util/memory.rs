@@ -1,12 +1,12 @@
-//! Memory whose amount a store, a server or a user decides. An allocation that fails is an error of one request, not
-//! the end of the program; scratch memory that grew large is given back; and what is not a chunk counts against one
-//! [budget](take). It knows nothing of what is in the memory.
+//! An account of memory whose amount a store, a server or a user decides. A failed allocation is an error of one request
+//! and does not end the program, large scratch buffers are freed after use, and all memory except chunks counts against
+//! one [budget](take). The module does not know what the memory holds.
 //!
-//! **Invariant: nothing of a size that comes from outside is allocated before it is counted.** Decoded and encoded
-//! chunks count in the cache, whose bound the user gives. Everything else (documents, their parsed form, generated
-//! headers and `.zmetadata`, drafts, the directory of an archive) takes a [`Grant`] first, and holds it for as long as
-//! the memory lives. Both together stay within the cache's bound and [`RESERVE`] bytes; the rest of the 64 MiB that
-//! README.md promises is for threads, replies and the allocator.
+//! **Invariant: no memory of an externally decided size is allocated before it is counted.** Decoded and encoded chunks count
+//! in the cache, whose bound the user sets. Everything else (documents, their parsed form, generated headers and
+//! `.zmetadata`, drafts, the directory of an archive) needs a [`Grant`], held as long as the memory lives. Chunks and grants
+//! together stay within the cache's bound plus [`RESERVE`] bytes. The rest of the 64 MiB that the documentation promises is
+//! for threads, replies and the allocator.
 
 use crate::error::{Error, Kind, Result};
 use std::alloc::{Layout, alloc_zeroed};
@@ -14,87 +14,92 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-/// Scratch buffers up to this size are kept for the next use, in bytes. Larger ones would sum up over threads.
-const KEPT: usize = 4 << 20;
+/// Maximum size in bytes of a scratch buffer that a thread keeps. Larger buffers would add up over threads.
+const MAX_SCRATCH: usize = 4 << 20;
 
-/// Blocks from this size on are given back when they are freed, in bytes.
+/// Minimum size in bytes of blocks that the allocator returns to the system as soon as they are freed.
 #[cfg(target_env = "gnu")]
 const LARGE: libc::c_int = 256 << 10;
 
-/// Bytes of grants that the cache of chunks need not make room for.
+/// Bytes of grants that do not reduce the cache.
 pub const RESERVE: usize = 40 << 20;
 
-/// The bound of the cache where the program sets none, in bytes.
+/// Default bound of the cache in bytes, for programs that set none.
 const DEFAULT_BOUND: usize = 512 << 20;
 
-/// How long a request waits for memory that other requests hold.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Maximum time that a request waits for memory that other requests hold.
+const MAX_WAIT: Duration = Duration::from_secs(10);
 
-/// Freed grants from this size on make the allocator return what it holds of many small blocks, in bytes. It takes a
-/// few milliseconds.
-const TRIMMED: usize = 1 << 20;
+/// Minimum size in bytes of a returned grant after which the allocator returns unused memory of small blocks to the system,
+/// which takes a few milliseconds.
+const MIN_TRIM: usize = 1 << 20;
 
 static BUDGET: Budget = Budget {
     bound: AtomicUsize::new(DEFAULT_BOUND),
     used: Mutex::new(0),
     freed: Condvar::new(),
-    keepers: Mutex::new(Vec::new()),
+    owners: Mutex::new(Vec::new()),
 };
 
-/// The memory of the process that is not chunks.
+/// The account of memory that is not chunks.
 struct Budget {
-    /// The bound of the cache of chunks.
+    /// The bound of the cache in bytes.
     bound: AtomicUsize,
-    /// Protects the bytes granted. No other lock is taken while it is held.
+    /// The granted bytes. No other lock is taken while this one is held.
     used: Mutex<usize>,
+    /// Notified when a grant is returned.
     freed: Condvar,
-    /// Protects the list. It is not held while a keeper is asked.
-    keepers: Mutex<Vec<Weak<dyn Reclaim>>>,
+    /// The registered owners. The lock is not held while an owner is called.
+    owners: Mutex<Vec<Weak<dyn Reclaim>>>,
 }
 
-/// Something that keeps memory for later use. The caller may hold locks of its own, so neither method may wait for a
-/// lock under which memory is granted.
+/// An owner of memory that it can free on request. The caller may hold locks, so neither method may wait for a lock under
+/// which memory is granted.
 pub trait Reclaim: Send + Sync {
-    /// Drops what is granted and not in use now: a request needs the memory.
+    /// Frees granted memory that is not in use, because a request needs it.
     fn reclaim(&self) {}
 
-    /// Drops what counts elsewhere, so that [`above_reserve`] bytes fit beside it.
+    /// Frees memory that counts elsewhere, so that it fits beside [`above_reserve`] bytes of grants.
     fn shrink(&self) {}
 }
 
-/// Permission for a number of bytes, returned when it is dropped. Whatever owns the memory owns the grant, and drops it
+/// Permission for a number of bytes, which is returned on drop. The owner of the memory also owns the grant, and drops it
 /// last.
 #[derive(Debug, Default)]
 pub struct Grant {
     bytes: usize,
 }
 
-/// Sets the bound of the cache, with which the budget grows.
+/// Sets the bound of the cache in bytes, on which the budget depends.
 pub fn set_cache_bound(bound: usize) {
     BUDGET.bound.store(bound, Ordering::Relaxed);
 }
 
-/// The most bytes that all grants may have together. Half of the cache's bound may be chunks at any time.
+/// Returns the maximum of all grants together in bytes. It leaves half of the cache's bound to chunks.
 pub fn limit() -> usize {
     RESERVE + BUDGET.bound.load(Ordering::Relaxed) / 2
 }
 
-/// Bytes of grants for which the cache must make room.
+/// Returns the bytes of grants by which the cache must be smaller than its bound.
 pub fn above_reserve() -> usize {
     lock(&BUDGET.used).saturating_sub(RESERVE)
 }
 
-/// Returns the bytes that chunks may take beyond the cache's bound now: what is left of [`RESERVE`].
+/// Returns the bytes of [`RESERVE`] without grants, which chunks may take beyond the cache's bound.
 pub fn unused_reserve() -> usize {
     RESERVE.saturating_sub(*lock(&BUDGET.used))
 }
 
-/// Bytes that one chunk may take at most, with all that decoding or encoding it needs, beside what is granted now.
+/// Returns the maximum memory in bytes for one chunk, with everything that decoding or encoding it needs.
 pub fn available_for_chunk() -> usize {
     BUDGET.bound.load(Ordering::Relaxed).saturating_add(RESERVE).saturating_sub(*lock(&BUDGET.used))
 }
 
-/// An error, of the system, if a chunk that needs `bytes` can't be had.
+/// Checks that there can be memory for a chunk that needs `bytes`.
+///
+/// # Errors
+///
+/// ENOMEM if there cannot.
 pub fn check_chunk(bytes: usize) -> Result<()> {
     let left = available_for_chunk();
     if bytes <= left {
@@ -105,29 +110,33 @@ pub fn check_chunk(bytes: usize) -> Result<()> {
     Err(Error::new(Kind::System(libc::ENOMEM), why))
 }
 
-/// Has `keeper` asked for memory when there is not enough.
-pub fn register(keeper: &Arc<impl Reclaim + 'static>) {
-    let weak: Weak<dyn Reclaim> = Arc::downgrade(&(keeper.clone() as Arc<dyn Reclaim>));
-    lock(&BUDGET.keepers).push(weak);
+/// Registers an owner of memory, to be called when there is not enough.
+pub fn register(owner: &Arc<impl Reclaim + 'static>) {
+    let weak: Weak<dyn Reclaim> = Arc::downgrade(&(owner.clone() as Arc<dyn Reclaim>));
+    lock(&BUDGET.owners).push(weak);
 }
 
-/// Grants `bytes`, after other requests have returned theirs if need be.
+/// Grants `bytes`. If there is not enough memory, waits until other requests have returned theirs.
 ///
 /// # Errors
 ///
-/// [`Kind::Damaged`] if there can never be so much, ENOMEM if there is not within ten seconds.
+/// [`Kind::Damaged`] if there can never be so much memory, ENOMEM if there is not enough for ten seconds.
 pub fn take(bytes: usize) -> Result<Grant> {
     let mut grant = Grant::default();
-    grant.grow_within(bytes, PATIENCE)?;
+    grant.grow_within(bytes, MAX_WAIT)?;
     Ok(grant)
 }
 
-/// An error, ENOMEM, if what is held for long takes more than three quarters of the memory: who opens, writes or keeps
-/// something must leave the rest to requests that need memory for a moment.
+/// Checks that a quarter of the memory is free. Requests that will hold memory for long, such as opening a file, must leave
+/// this quarter to requests that need memory for a moment.
+///
+/// # Errors
+///
+/// ENOMEM if less is free.
 pub fn check_available() -> Result<()> {
     let has_spare = || *lock(&BUDGET.used) <= limit() / 4 * 3;
     if !has_spare() {
-        keepers().iter().for_each(|keeper| keeper.reclaim());
+        owners().iter().for_each(|owner| owner.reclaim());
         if !has_spare() {
             let why = "open files hold the memory for documents: close some, or mount with a larger --cache-size";
             return Err(Error::system(libc::ENOMEM).context(why));
@@ -136,7 +145,7 @@ pub fn check_available() -> Result<()> {
     Ok(())
 }
 
-/// The error for what needs more memory than there can be.
+/// Returns the error for a need of more memory than there can be.
 pub fn too_large(bytes: usize) -> Error {
     let limit = limit() >> 20;
     let why =
@@ -145,35 +154,35 @@ pub fn too_large(bytes: usize) -> Error {
 }
 
 impl Grant {
-    /// The bytes granted.
+    /// Returns the granted bytes.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Makes the grant `more` bytes larger. It waits for nobody, since two who wait for each other's memory would wait
-    /// for ever.
+    /// Makes the grant `more` bytes larger. It does not wait, since two requests that wait for each other's memory would
+    /// never end.
     ///
     /// # Errors
     ///
-    /// As of [`take`].
+    /// The errors of [`take`].
     pub fn grow(&mut self, more: usize) -> Result<()> {
         self.grow_within(more, Duration::ZERO)
     }
 
-    /// Both grants in one.
+    /// Joins two grants.
     pub fn and(mut self, mut other: Grant) -> Grant {
         self.bytes += std::mem::take(&mut other.bytes);
         self
     }
 
-    /// Returns all but `bytes`.
+    /// Returns all but `bytes` of the grant.
     pub fn shrink_to(&mut self, bytes: usize) {
         let freed = self.bytes.saturating_sub(bytes);
         self.bytes -= freed;
         give_back(freed);
     }
 
-    fn grow_within(&mut self, more: usize, patience: Duration) -> Result<()> {
+    fn grow_within(&mut self, more: usize, max_wait: Duration) -> Result<()> {
         let (limit, begun) = (limit(), Instant::now());
         if self.bytes.saturating_add(more) > limit {
             return Err(too_large(self.bytes.saturating_add(more)));
@@ -186,14 +195,14 @@ impl Grant {
                 self.bytes += more;
                 if *used > RESERVE {
                     drop(used);
-                    keepers().iter().for_each(|keeper| keeper.shrink());
+                    owners().iter().for_each(|owner| owner.shrink());
                 }
                 return Ok(());
             }
-            let left = patience.saturating_sub(begun.elapsed());
+            let left = max_wait.saturating_sub(begun.elapsed());
             if !asked {
                 drop(used);
-                keepers().iter().for_each(|keeper| keeper.reclaim());
+                owners().iter().for_each(|owner| owner.reclaim());
                 asked = true;
             } else if left.is_zero() {
                 return Err(Error::system(libc::ENOMEM).context("other requests hold the memory for documents"));
@@ -205,10 +214,10 @@ impl Grant {
     }
 }
 
-/// A grant that copies share: of what is copied rarely, and a little at a time. All are equal, since they say nothing
-/// of what they count.
+/// A grant shared by the copies of a value. Shared grants compare equal, so that they do not affect the comparison of their
+/// owners.
 #[derive(Clone, Debug, Default)]
-pub struct SharedGrant(#[expect(dead_code, reason = "it is held, not looked at")] Arc<Grant>);
+pub struct SharedGrant(#[expect(dead_code, reason = "the grant is only held")] Arc<Grant>);
 
 impl From<Grant> for SharedGrant {
     fn from(grant: Grant) -> Self {
@@ -228,6 +237,7 @@ impl Drop for Grant {
     }
 }
 
+/// Returns bytes to the budget.
 fn give_back(bytes: usize) {
     if bytes == 0 {
         return;
@@ -235,20 +245,24 @@ fn give_back(bytes: usize) {
     *lock(&BUDGET.used) -= bytes;
     BUDGET.freed.notify_all();
     #[cfg(target_env = "gnu")]
-    if bytes >= TRIMMED {
+    if bytes >= MIN_TRIM {
         // SAFETY: the call takes a number alone.
         unsafe { libc::malloc_trim(0) };
     }
 }
 
-fn keepers() -> Vec<Arc<dyn Reclaim>> {
-    let mut keepers = lock(&BUDGET.keepers);
-    keepers.retain(|keeper| keeper.strong_count() > 0);
-    keepers.iter().filter_map(Weak::upgrade).collect()
+/// Returns the registered owners that still exist.
+fn owners() -> Vec<Arc<dyn Reclaim>> {
+    let mut owners = lock(&BUDGET.owners);
+    owners.retain(|owner| owner.strong_count() > 0);
+    owners.iter().filter_map(Weak::upgrade).collect()
 }
 
-/// `len` zero bytes. The memory is fresh from the system where it is large, so that what is never written costs
-/// nothing.
+/// Returns `len` zero bytes. Large memory comes from the system, so parts that are never written take no memory.
+///
+/// # Errors
+///
+/// ENOMEM.
 pub fn zeroed(len: usize) -> Result<Vec<u8>> {
     if len == 0 {
         return Ok(Vec::new());
@@ -259,15 +273,19 @@ pub fn zeroed(len: usize) -> Result<Vec<u8>> {
     if start.is_null() {
         return Err(no_room(len));
     }
-    // SAFETY: `start` was allocated just now by the global allocator with room for `len` bytes of alignment 1, all of
-    // them initialised.
+    // SAFETY: `start` has just been allocated by the global allocator for `len` bytes of alignment 1, all of them
+    // initialized.
     Ok(unsafe { Vec::from_raw_parts(start, len, len) })
 }
 
-/// Makes `buffer` `len` bytes long; what is in it doesn't matter before or after.
+/// Gives `buffer` the length `len`, with unspecified contents.
+///
+/// # Errors
+///
+/// ENOMEM.
 pub fn resize(buffer: &mut Vec<u8>, len: usize) -> Result<()> {
     if buffer.capacity() < len {
-        // nothing of the old buffer is needed: two at a time would be wasted
+        // frees the old buffer first, since its contents are not needed
         *buffer = Vec::new();
         *buffer = zeroed(len)?;
     } else {
@@ -276,15 +294,19 @@ pub fn resize(buffer: &mut Vec<u8>, len: usize) -> Result<()> {
     Ok(())
 }
 
-/// Makes room for `len` bytes in an empty `buffer`.
+/// Clears `buffer` and reserves `len` bytes in it.
+///
+/// # Errors
+///
+/// ENOMEM.
 pub fn reserve(buffer: &mut Vec<u8>, len: usize) -> Result<()> {
     buffer.clear();
-    // not more than that: what is kept should be what is needed
+    // exactly, since the buffer may be kept
     buffer.try_reserve_exact(len).map_err(|_| no_room(len))
 }
 
-/// Has the allocator give large blocks back to the system when they are freed: else each thread keeps what it has
-/// freed, and the memory in use is much more than what is counted. To be called when the program starts.
+/// Makes the allocator return large blocks to the system when they are freed. Otherwise each thread would keep freed blocks,
+/// and the process would use much more memory than is counted. The program calls this when it starts.
 pub fn configure_allocator() {
     #[cfg(target_env = "gnu")]
     // SAFETY: the call takes numbers alone.
@@ -294,20 +316,20 @@ pub fn configure_allocator() {
     }
 }
 
-/// Empties a buffer that is kept between uses, and gives its memory back if there is much of it.
+/// Clears a scratch buffer, and frees its memory if it is large.
 pub fn release(buffer: &mut Vec<u8>) {
     buffer.clear();
-    if buffer.capacity() > KEPT {
+    if buffer.capacity() > MAX_SCRATCH {
         *buffer = Vec::new();
     }
 }
 
+/// Returns the error for an allocation that failed.
 fn no_room(len: usize) -> Error {
     Error::system(libc::ENOMEM).context(format!("{len} bytes"))
 }
 
-/// Locks a mutex. After a panic of another holder its data is still what that panic left: every holder keeps it valid
-/// at all times.
+/// Locks a mutex, even if another holder has panicked: every holder in this crate keeps the data valid at all times.
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -317,16 +339,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_cannot_be_allocated_is_an_error() {
+    fn failed_allocations_are_errors() {
         assert_eq!(zeroed(usize::MAX / 2).unwrap_err().errno(), libc::ENOMEM);
         assert_eq!(reserve(&mut Vec::new(), usize::MAX / 2).unwrap_err().errno(), libc::ENOMEM);
         assert_eq!(zeroed(3).unwrap(), [0; 3]);
         assert!(zeroed(0).unwrap().is_empty());
     }
 
-    struct Kept(Mutex<Option<Grant>>);
+    struct CachedGrant(Mutex<Option<Grant>>);
 
-    impl Reclaim for Kept {
+    impl Reclaim for CachedGrant {
         fn reclaim(&self) {
             lock(&self.0).take();
         }
@@ -334,13 +356,13 @@ mod tests {
 
     #[test]
     fn grants_stay_within_the_limit() {
-        // other tests of this process have grants, too
+        // leaves memory for the grants of other tests in this process
         let most = limit() - (32 << 20);
         assert_eq!(take(limit() + 1).unwrap_err().kind(), Kind::Damaged);
-        let kept = Arc::new(Kept(Mutex::new(Some(take(most).unwrap()))));
+        let kept = Arc::new(CachedGrant(Mutex::new(Some(take(most).unwrap()))));
         register(&kept);
         let mut first = take(most).unwrap();
-        assert!(lock(&kept.0).is_none(), "what was only kept gives way");
+        assert!(lock(&kept.0).is_none(), "unused memory is reclaimed");
         assert_eq!(take(0).unwrap().grow(most).unwrap_err().errno(), libc::ENOMEM);
         let waiting = std::thread::spawn(move || take(most).map(|grant| grant.bytes()));
         std::thread::sleep(Duration::from_millis(20));
@@ -350,8 +372,8 @@ mod tests {
     }
 
     #[test]
-    fn large_scratch_is_given_back() {
-        let (mut small, mut large) = (zeroed(1000).unwrap(), zeroed(KEPT + 1).unwrap());
+    fn large_scratch_buffers_are_freed() {
+        let (mut small, mut large) = (zeroed(1000).unwrap(), zeroed(MAX_SCRATCH + 1).unwrap());
         release(&mut small);
         release(&mut large);
         assert_eq!((small.capacity(), large.capacity()), (1000, 0));

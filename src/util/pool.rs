@@ -1,7 +1,7 @@
-//! Worker threads and their queue. This module knows nothing of what the jobs do.
+//! Worker threads and their queue. The module does not know what the jobs do.
 //!
-//! A job may block for as long as it likes. In a pool that grows, no job waits for another that blocks: each job that
-//! has waited for the pool's patience gets a thread of its own, up to a large number of threads.
+//! A job may block without limit. In a growing pool no job waits for a blocked one: a job that has waited for the pool's
+//! patience gets a thread of its own, up to a maximum number of threads.
 
 use crate::error::Result;
 use crate::util::memory::lock;
@@ -10,56 +10,61 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long every moment must find an idle thread before an extra thread ends.
-const IDLE: Duration = Duration::from_secs(5);
+/// Time during which a thread must always have been idle before an extra thread ends.
+const MAX_IDLE: Duration = Duration::from_secs(5);
 
 /// Worker threads that end when the pool is dropped and its jobs are done.
 pub struct Pool {
     queue: Arc<Queue>,
 }
 
-/// How a pool gets more threads than it starts with.
+/// The rule by which a pool starts more threads than its initial ones.
 #[derive(Clone, Copy, Debug)]
 pub struct PoolGrowth {
-    /// How long a job waits for a thread before the pool starts another one.
+    /// Time that a job waits for a thread before the pool starts another one.
     pub patience: Duration,
     /// Maximum number of threads.
     pub max_threads: usize,
 }
 
+/// The state that the threads of a pool share.
 struct Queue {
     name: String,
-    /// Protects the jobs still to be taken, and the counts of threads and of jobs in flight.
+    /// The queued jobs, and the counts of threads and of jobs in flight.
     jobs: Mutex<Jobs>,
     /// Wakes the workers.
     changed: Condvar,
-    /// Wakes the thread that starts further workers.
+    /// Wakes the watching thread, which starts further workers.
     watched: Condvar,
-    /// What jobs in flight may weigh together.
+    /// Maximum weight of all jobs in flight.
     bound: usize,
-    /// Number of threads that stay.
+    /// Number of threads that never end.
     base: usize,
     growth: Option<PoolGrowth>,
 }
 
-struct Waiting {
+/// A job in the queue.
+struct QueuedJob {
     since: Instant,
     weight: usize,
     job: Job,
 }
 
+/// Queued jobs, and counts of threads and of jobs in flight.
 struct Jobs {
-    first: VecDeque<Waiting>,
-    then: VecDeque<Waiting>,
-    /// The weight of the jobs in flight.
+    /// Jobs that callers wait for.
+    urgent: VecDeque<QueuedJob>,
+    /// The other jobs.
+    normal: VecDeque<QueuedJob>,
+    /// Weight of the jobs in flight.
     weight: usize,
-    /// Whether the pool was dropped.
-    closed: bool,
+    /// Whether the pool has been dropped.
+    is_closed: bool,
     threads: usize,
     idle: usize,
-    /// When no thread was idle for the last time.
+    /// The last time at which no thread was idle.
     all_busy: Instant,
-    /// Whether the thread that starts further workers looks at the queue by itself soon.
+    /// Whether the watching thread will check the queue soon without being woken.
     is_watched: bool,
 }
 
@@ -67,17 +72,21 @@ type Job = Box<dyn FnOnce() + Send>;
 
 impl Pool {
     /// Starts a pool of `threads` workers, at least one.
+    ///
+    /// # Errors
+    ///
+    /// If the system starts no thread; the same holds for the two functions below.
     pub fn new(name: &str, threads: usize) -> Result<Self> {
         Pool::start(name, threads, usize::MAX, None)
     }
 
-    /// Starts a pool of `threads` workers whose jobs in flight weigh no more than `bound` together, unless there is only
-    /// one.
+    /// Starts a pool of `threads` workers whose jobs in flight have a total weight of at most `bound`. A heavier job runs
+    /// alone.
     pub fn bounded(name: &str, threads: usize, bound: usize) -> Result<Self> {
         Pool::start(name, threads, bound, None)
     }
 
-    /// Starts a pool of `threads` workers, with more to come while jobs wait and all workers are busy.
+    /// Starts a pool of `threads` workers that adds threads while jobs wait and all workers are busy.
     pub fn growing(name: &str, threads: usize, growth: PoolGrowth) -> Result<Self> {
         Pool::start(name, threads, usize::MAX, Some(growth))
     }
@@ -85,10 +94,10 @@ impl Pool {
     fn start(name: &str, threads: usize, bound: usize, growth: Option<PoolGrowth>) -> Result<Self> {
         let base = threads.max(1);
         let jobs = Jobs {
-            first: VecDeque::new(),
-            then: VecDeque::new(),
+            urgent: VecDeque::new(),
+            normal: VecDeque::new(),
             weight: 0,
-            closed: false,
+            is_closed: false,
             threads: 0,
             idle: 0,
             all_busy: Instant::now(),
@@ -107,29 +116,29 @@ impl Pool {
         Ok(pool)
     }
 
-    /// Runs a job on some worker; jobs are taken in the order in which they came.
+    /// Queues a job. Jobs start in the order in which they were queued.
     pub fn run(&self, job: impl FnOnce() + Send + 'static) {
         self.run_weighing(0, job);
     }
 
-    /// Runs a job that has a weight, like [`Pool::run`].
+    /// Queues a job with a weight.
     pub fn run_weighing(&self, weight: usize, job: impl FnOnce() + Send + 'static) {
         let mut jobs = lock(&self.queue.jobs);
-        jobs.then.push_back(Waiting { since: Instant::now(), weight, job: Box::new(job) });
+        jobs.normal.push_back(QueuedJob { since: Instant::now(), weight, job: Box::new(job) });
         self.queue.wake(jobs);
     }
 
-    /// Runs a job before all those that wait for their turn, because a caller waits for it.
+    /// Queues a job that a caller waits for. It starts before all other queued jobs.
     pub fn run_urgent(&self, job: impl FnOnce() + Send + 'static) {
         let mut jobs = lock(&self.queue.jobs);
-        jobs.first.push_back(Waiting { since: Instant::now(), weight: 0, job: Box::new(job) });
+        jobs.urgent.push_back(QueuedJob { since: Instant::now(), weight: 0, job: Box::new(job) });
         self.queue.wake(jobs);
     }
 }
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        lock(&self.queue.jobs).closed = true;
+        lock(&self.queue.jobs).is_closed = true;
         self.queue.changed.notify_all();
         self.queue.watched.notify_all();
     }
@@ -137,35 +146,35 @@ impl Drop for Pool {
 
 impl Jobs {
     fn is_empty(&self) -> bool {
-        self.first.is_empty() && self.then.is_empty()
+        self.urgent.is_empty() && self.normal.is_empty()
     }
 
     fn len(&self) -> usize {
-        self.first.len() + self.then.len()
+        self.urgent.len() + self.normal.len()
     }
 
-    /// Takes the next job, if it may begin now.
-    fn take(&mut self, bound: usize) -> Option<Waiting> {
-        if let Some(next) = self.first.pop_front() {
+    /// Removes the next job from the queue if it may start now.
+    fn take(&mut self, bound: usize) -> Option<QueuedJob> {
+        if let Some(next) = self.urgent.pop_front() {
             return Some(next);
         }
-        let weight = self.then.front()?.weight;
+        let weight = self.normal.front()?.weight;
         if weight > 0 && self.weight > 0 && self.weight.saturating_add(weight) > bound {
             return None;
         }
-        let next = self.then.pop_front()?;
+        let next = self.normal.pop_front()?;
         self.weight = self.weight.saturating_add(next.weight);
         Some(next)
     }
 
-    /// Returns how many jobs came at `then` or before.
+    /// Returns the number of jobs that were queued at `then` or before.
     fn waiting_since(&self, then: Instant) -> usize {
-        self.first.iter().chain(&self.then).filter(|waiting| waiting.since <= then).count()
+        self.urgent.iter().chain(&self.normal).filter(|waiting| waiting.since <= then).count()
     }
 }
 
 impl Queue {
-    /// Has a worker look at the queue, to which a job was added.
+    /// Wakes a worker after a job has been queued.
     fn wake(&self, mut jobs: MutexGuard<'_, Jobs>) {
         let is_short = jobs.len() > jobs.idle;
         if is_short {
@@ -186,31 +195,32 @@ impl Queue {
         Ok(())
     }
 
+    /// Runs jobs until the thread is not needed any more.
     fn work(&self) {
         let mut jobs = lock(&self.jobs);
         loop {
-            if let Some(Waiting { weight, job, .. }) = jobs.take(self.bound) {
-                // the job that has just ended may have made room for more than one
+            if let Some(QueuedJob { weight, job, .. }) = jobs.take(self.bound) {
+                // the end of a heavy job may allow several others to start
                 if !jobs.is_empty() {
                     self.changed.notify_one();
                 }
                 drop(jobs);
-                // a job answers for its own failures; one that panics must not take the worker with it
+                // jobs handle their errors; a panic must not end the worker
                 let _ = catch_unwind(AssertUnwindSafe(job));
                 jobs = lock(&self.jobs);
                 jobs.weight = jobs.weight.saturating_sub(weight);
-            } else if jobs.closed && jobs.is_empty() {
+            } else if jobs.is_closed && jobs.is_empty() {
                 jobs.threads -= 1;
                 self.changed.notify_all();
                 self.watched.notify_all();
                 return;
-            } else if jobs.threads > self.base && jobs.idle > 0 && jobs.all_busy.elapsed() > IDLE {
+            } else if jobs.threads > self.base && jobs.idle > 0 && jobs.all_busy.elapsed() > MAX_IDLE {
                 jobs.threads -= 1;
                 return;
             } else {
                 jobs.idle += 1;
                 jobs = match jobs.threads > self.base {
-                    true => self.changed.wait_timeout(jobs, IDLE).unwrap_or_else(PoisonError::into_inner).0,
+                    true => self.changed.wait_timeout(jobs, MAX_IDLE).unwrap_or_else(PoisonError::into_inner).0,
                     false => self.changed.wait(jobs).unwrap_or_else(PoisonError::into_inner),
                 };
                 jobs.idle -= 1;
@@ -221,7 +231,7 @@ impl Queue {
     /// Starts a worker for each job that has waited too long, until the pool is closed and empty.
     fn watch(self: Arc<Self>, growth: PoolGrowth) {
         let mut jobs = lock(&self.jobs);
-        while !(jobs.closed && jobs.is_empty()) {
+        while !(jobs.is_closed && jobs.is_empty()) {
             if jobs.is_empty() {
                 jobs = self.watched.wait(jobs).unwrap_or_else(PoisonError::into_inner);
                 continue;
@@ -248,10 +258,10 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn jobs_run_also_after_a_panic_and_after_the_pool_is_dropped() {
+    fn jobs_run_after_a_panic_and_after_the_pool_is_dropped() {
         let (done, results) = channel();
         let pool = Pool::new("test", 1).unwrap();
-        pool.run(|| panic!("as told"));
+        pool.run(|| panic!("on purpose"));
         for i in 0..3 {
             let done = done.clone();
             pool.run(move || done.send(i).unwrap());
@@ -261,12 +271,12 @@ mod tests {
     }
 
     #[test]
-    fn jobs_under_way_weigh_no_more_than_the_bound() {
+    fn jobs_in_flight_weigh_no_more_than_the_bound() {
         let (begun, begins) = channel();
         let (end, ends) = channel::<()>();
         let ends = Arc::new(Mutex::new(ends));
         let pool = Pool::bounded("test", 8, 10).unwrap();
-        // each waits to be told to end; the fourth is too heavy for any company
+        // each job waits for a message; the fourth is too heavy to run beside others
         for (i, weight) in [6, 4, 1, 11, 0].into_iter().enumerate() {
             let (begun, ends) = (begun.clone(), ends.clone());
             pool.run_weighing(weight, move || {
@@ -284,14 +294,14 @@ mod tests {
         assert!(nothing());
         end.send(()).unwrap();
         assert_eq!(next(1), [2]);
-        assert!(nothing(), "the heavy one waits for all others, and what is behind it for that one");
+        assert!(nothing(), "the heavy job waits for all others, and later jobs wait for it");
         (0..2).for_each(|_| end.send(()).unwrap());
-        assert_eq!(next(2), [3, 4], "what weighs nothing goes with anything");
+        assert_eq!(next(2), [3, 4], "a job without weight runs beside any other");
         drop((pool, end));
     }
 
     #[test]
-    fn what_somebody_waits_for_comes_first() {
+    fn urgent_jobs_start_first() {
         let (done, results) = channel();
         let (go, gone) = channel::<()>();
         let pool = Pool::new("test", 1).unwrap();
@@ -364,10 +374,10 @@ mod tests {
             std::thread::yield_now();
         }
         drop(end);
-        // as if they had been idle for long
+        // pretends that the threads have been idle for long
         while lock(&pool.queue.jobs).threads > 1 {
             assert!(begun.elapsed() < Duration::from_secs(20));
-            if let Some(past) = Instant::now().checked_sub(IDLE + Duration::from_secs(1)) {
+            if let Some(past) = Instant::now().checked_sub(MAX_IDLE + Duration::from_secs(1)) {
                 lock(&pool.queue.jobs).all_busy = past;
             }
             pool.queue.changed.notify_all();

@@ -1,6 +1,6 @@
-//! Codecs: from encoded chunk bytes to decoded ones and back. The table from id to codec stands here, one file per
-//! codec beside it. Compressors and filters are one list: any id may stand in either place. A codec knows neither keys
-//! nor stores; it answers a reason, and the floor above adds the array and the key. The reference is numcodecs 0.15.
+//! Codecs: from encoded chunk bytes to decoded ones and back. This file maps ids to codecs; each codec has a file of its
+//! own. Any id may be a compressor or a filter. A codec knows neither keys nor stores: its error is a reason, to which
+//! the caller adds array and key. Reference: numcodecs 0.15.
 
 mod astype;
 mod base64;
@@ -40,7 +40,7 @@ mod zstd;
 use crate::error::{Error, Result};
 use crate::zarr::metadata::CodecConfig;
 
-pub use blosc::Header as BloscHeader;
+pub use blosc::BloscHeader;
 #[cfg(test)]
 pub(crate) use deflate::deflate_for_tests;
 pub use deflate::inflate;
@@ -48,35 +48,37 @@ pub use interchange::{check_compressor, check_interchange};
 pub use object::check_objects;
 pub use pipeline::{PartialDecode, Pipeline};
 
-/// Why bytes can't be decoded or encoded, in one line.
+/// The reason why bytes cannot be decoded or encoded, in one line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CodecError(pub String);
 
 impl CodecError {
-    /// A reason.
+    /// Creates an error from its reason.
     pub fn new(reason: impl Into<String>) -> Self {
         CodecError(reason.into())
     }
 }
 
-/// A parameter that only encoding needs. numcodecs reads arrays where it is wrong, and so do we: encoding fails.
-type EncodeOnly<T> = std::result::Result<T, CodecError>;
+/// The result of a codec.
+pub type CodecResult<T> = std::result::Result<T, CodecError>;
 
-fn encode_only<T>(parameter: Result<T>) -> EncodeOnly<T> {
+/// Keeps the error of a parameter that only encoding needs until something is encoded. numcodecs decodes arrays with a
+/// wrong value of such a parameter.
+fn encode_only<T>(parameter: Result<T>) -> CodecResult<T> {
     parameter.map_err(|e| CodecError::new(e.message()))
 }
 
-/// A number of bytes that is known before decoding, or only bounded.
+/// A size in bytes that is either known or only bounded before the bytes are decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Size {
-    /// Just so many bytes.
+    /// Exactly this many bytes.
     Exact(usize),
-    /// No more than so many bytes.
+    /// At most this many bytes.
     AtMost(usize),
 }
 
 impl Size {
-    /// The number, or the bound.
+    /// Returns the size, or its bound.
     pub fn max(self) -> usize {
         match self {
             Size::Exact(n) | Size::AtMost(n) => n,
@@ -84,38 +86,66 @@ impl Size {
     }
 }
 
-/// One step of a pipeline, set up with its parameters. Damaged or hostile `encoded` bytes must end in `CodecError`: never a
-/// panic, nor memory beyond a constant factor of `out.len()`, whatever they claim.
+/// One step of a pipeline, set up with its parameters.
+///
+/// Damaged or hostile `encoded` bytes must end in a [`CodecError`]: a codec never panics and allocates no more than a
+/// constant factor of `out.len()`, whatever the bytes claim.
+///
+/// ```
+/// use zarrfs::util::json;
+/// use zarrfs::zarr::codec::build;
+/// use zarrfs::zarr::metadata::CodecConfig;
+///
+/// let config = CodecConfig::parse(&json::parse(br#"{"id": "shuffle", "elementsize": 2}"#)?)?;
+/// let codec = build(&config, 2)?;
+/// let mut encoded = Vec::new();
+/// codec.encode(&[1, 2, 3, 4], &mut encoded).unwrap();
+/// assert_eq!(encoded, [1, 3, 2, 4]);
+/// # Ok::<(), zarrfs::error::Error>(())
+/// ```
 pub trait Codec: Send + Sync {
-    /// Bytes that [`Codec::encode`] makes of `decoded` bytes.
-    fn encoded_size(&self, decoded: usize) -> Size;
+    /// Returns the size of the encoding of `decoded` bytes. The default is a bound that holds for all compressors.
+    fn encoded_size(&self, decoded: usize) -> Size {
+        Size::AtMost(decoded.saturating_add(decoded / 8).saturating_add(1024))
+    }
 
-    /// Bytes of one item of what [`Codec::encode`] makes: 1 unless it gives typed numbers. Blosc shuffles by it.
+    /// Returns the item size of the encoding in bytes: 1 unless it consists of numbers. Blosc shuffles by it.
     fn encoded_itemsize(&self) -> usize {
         1
     }
 
-    /// True if what [`Codec::encode`] makes is a blosc frame, whose blocks can be decoded one by one.
+    /// Returns whether the encoding is a blosc frame, whose blocks can be decoded one by one.
     fn is_blosc(&self) -> bool {
         false
     }
 
-    /// True if every value that [`Codec::encode`] takes is decoded to just the same bytes.
+    /// Returns whether everything that [`Codec::encode`] accepts decodes to the same bytes.
     fn is_lossless(&self) -> bool {
         true
     }
 
-    /// Decodes into the front of `out` and returns how many bytes there are. More than `out` holds is `CodecError`; fewer
-    /// are the caller's to judge.
-    fn decode(&self, encoded: &[u8], out: &mut [u8]) -> std::result::Result<usize, CodecError>;
+    /// Decodes into the front of `out` and returns the number of bytes written. Fewer bytes than `out` holds are no
+    /// error here.
+    ///
+    /// # Errors
+    ///
+    /// If the bytes are damaged or decode to more than `out` holds.
+    fn decode(&self, encoded: &[u8], out: &mut [u8]) -> CodecResult<usize>;
 
     /// Appends the encoding of `decoded` to `out`, which is empty.
-    fn encode(&self, decoded: &[u8], out: &mut Vec<u8>) -> std::result::Result<(), CodecError>;
+    ///
+    /// # Errors
+    ///
+    /// If these bytes cannot be encoded, or if a parameter that only encoding needs is wrong.
+    fn encode(&self, decoded: &[u8], out: &mut Vec<u8>) -> CodecResult<()>;
 }
 
-/// The codec that `config` names, for decoded items of `itemsize` bytes. An unknown id or parameter is
-/// [`Kind::Unsupported`](crate::error::Kind), a parameter of the wrong type or range
-/// [`Kind::Damaged`](crate::error::Kind).
+/// Returns the codec that `config` names, for decoded items of `itemsize` bytes.
+///
+/// # Errors
+///
+/// [`Kind::Unsupported`](crate::error::Kind::Unsupported) for an unknown id or parameter,
+/// [`Kind::Damaged`](crate::error::Kind::Damaged) for a parameter of the wrong type or range.
 pub fn build(config: &CodecConfig, itemsize: usize) -> Result<Box<dyn Codec>> {
     Ok(match config.id.as_str() {
         "blosc" => Box::new(blosc::Blosc::new(config, itemsize)?),
@@ -125,17 +155,13 @@ pub fn build(config: &CodecConfig, itemsize: usize) -> Result<Box<dyn Codec>> {
         "lzma" => Box::new(lzma::Lzma::new(config)?),
         "zlib" => Box::new(zlib::Zlib::new(config)?),
         "zstd" => Box::new(zstd::Zstd::new(config)?),
-        "adler32" => Box::new(checksum::Checksum::adler32(config)?),
         "astype" => Box::new(astype::AsType::new(config)?),
         "base64" => Box::new(base64::Base64::new(config)?),
         "bitround" => Box::new(bitround::BitRound::new(config, itemsize)?),
+        "adler32" | "crc32" | "crc32c" | "fletcher32" | "jenkins_lookup3" => Box::new(checksum::Checksum::new(config)?),
         "categorize" => Box::new(categorize::Categorize::new(config)?),
-        "crc32" => Box::new(checksum::Checksum::crc32(config)?),
-        "crc32c" => Box::new(checksum::Checksum::crc32c(config)?),
         "delta" => Box::new(delta::Delta::new(config)?),
         "fixedscaleoffset" => Box::new(fixed_scale_offset::FixedScaleOffset::new(config)?),
-        "fletcher32" => Box::new(checksum::Checksum::fletcher32(config)?),
-        "jenkins_lookup3" => Box::new(checksum::Checksum::jenkins_lookup3(config)?),
         "json2" | "msgpack2" | "pickle" | "vlen-array" | "vlen-bytes" | "vlen-utf8" => {
             Box::new(object::Passthrough::new(config)?)
         }

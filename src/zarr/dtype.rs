@@ -1,57 +1,64 @@
-//! NumPy type strings as `.zarray` holds them: item size, byte order, fields; and fill values as bytes of one item. It
-//! knows nothing of arrays or codecs. Rules: NumPy's array-interface strings, and `decode_fill_value` of zarr-python
-//! 2.18.
+//! NumPy data types: the type strings and field lists of `.zarray`, with item size, byte order and fields. The module
+//! knows neither arrays nor codecs. Source of the rules: NumPy's array interface protocol, and `encode_dtype` of
+//! zarr-python 2.18 for the canonical form.
 
 use crate::error::{Error, Result};
 use crate::util::json::{self, Value};
 use std::collections::HashSet;
 
-mod spelling;
-
-/// The largest item size accepted, in bytes: NumPy's own limit (a C int).
+/// Maximum item size in bytes: NumPy's own limit (a C int).
 const MAX_ITEM: u64 = i32::MAX as u64;
 
-/// What the items are.
+/// The kind of a [`DType`]. The letters are those of NumPy's type strings.
 #[derive(Clone, Debug, PartialEq)]
 pub enum DTypeKind {
-    /// `b1`: any byte but 0 is true.
+    /// `b1`: one byte; every value but 0 is true.
     Bool,
-    /// `i`: two's complement, 1 to 8 bytes.
+    /// `i`: two's complement integers of 1, 2, 4 or 8 bytes.
     Int,
-    /// `u`: 1 to 8 bytes.
+    /// `u`: unsigned integers of 1, 2, 4 or 8 bytes.
     UInt,
-    /// `f`: IEEE 754 of 2, 4 or 8 bytes, or x86's extended float in 16.
+    /// `f`: IEEE 754 floats of 2, 4 or 8 bytes, or x86 extended floats in 16 bytes.
     Float,
     /// `c`: two floats, the real part first.
     Complex,
-    /// `m8`: a count of time units.
+    /// `m8`: a duration in time units.
     TimeDelta,
-    /// `M8`: a count of time units since 1970.
+    /// `M8`: time units since 1970.
     DateTime,
-    /// `S`: bytes, NUL padded.
+    /// `S`: bytes, padded with NUL.
     Bytes,
-    /// `U`: UCS-4 text, NUL padded.
+    /// `U`: UCS-4 text, padded with NUL.
     Text,
     /// `V`: opaque bytes.
     Void,
-    /// `O`: Python objects; their encoded form has no fixed size.
+    /// `O`: Python objects, whose encoded form has no fixed size.
     Object,
     /// Named fields, packed in this order.
     Struct(Vec<Field>),
 }
 
-/// One field of a structured dtype: its name, the dtype of one element, and the shape of the subarray (empty: one).
+/// One field of a structured dtype.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Field {
-    /// Unique in its struct.
+    /// The name, unique within its struct.
     pub name: String,
-    /// Of one element.
+    /// The dtype of one element.
     pub dtype: DType,
-    /// Elements along each dimension.
+    /// The shape of the subarray; empty for a single element.
     pub shape: Vec<u64>,
 }
 
-/// A NumPy dtype. Example: `">f8"` is `DTypeKind::Float`, 8 bytes, big-endian.
+/// A NumPy dtype.
+///
+/// ```
+/// use zarrfs::zarr::dtype::{DType, DTypeKind};
+///
+/// let dtype = DType::parse_str(">f8")?;
+/// assert_eq!((dtype.kind(), dtype.size()), (&DTypeKind::Float, 8));
+/// assert!(dtype.is_big_endian());
+/// # Ok::<(), zarrfs::error::Error>(())
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct DType {
     kind: DTypeKind,
@@ -61,6 +68,10 @@ pub struct DType {
 
 impl DType {
     /// Parses the `dtype` of array metadata: a type string, or a list of `[name, dtype]` or `[name, dtype, shape]`.
+    ///
+    /// # Errors
+    ///
+    /// [`Kind::Damaged`](crate::error::Kind::Damaged) if NumPy would not read it, or if the item is too large.
     pub fn parse(value: &Value) -> Result<Self> {
         match value {
             Value::Array(fields) => Self::parse_fields(fields),
@@ -71,8 +82,12 @@ impl DType {
         }
     }
 
-    /// Parses a type string such as `<f4`, `|S7`, `>M8[ns]`; without a byte order it is little-endian, and the common
-    /// names that `numpy.dtype` takes (`float32`, `bool`) are taken too.
+    /// Parses a type string such as `<f4`, `|S7` or `>M8[ns]`, or a common name such as `float32` or `bool`. A string
+    /// without a byte order is little-endian.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`DType::parse`].
     pub fn parse_str(text: &str) -> Result<Self> {
         let bad = || Error::damaged(format!("dtype {text:?} is not a NumPy type string"));
         let (big_endian, rest) = match text.as_bytes().first() {
@@ -111,33 +126,20 @@ impl DType {
     }
 
     fn parse_fields(list: &[Value]) -> Result<Self> {
-        let mut fields: Vec<Field> = Vec::new();
-        let mut names = HashSet::new();
-        let mut size = 0u64;
+        let (mut fields, mut names, mut size) = (Vec::new(), HashSet::new(), 0u64);
         for (i, item) in list.iter().enumerate() {
             let bad = |why: &str| Error::damaged(format!("dtype: field {i} {why}"));
-            let parts = item.as_array().filter(|p| (2..=3).contains(&p.len()));
-            let parts = parts.ok_or_else(|| bad("is not [name, dtype] or [name, dtype, shape]"))?;
-            let name = json::text(&parts[0]).ok_or_else(|| bad("has no name"))?;
-            if !name.is_empty() && !names.insert(name.to_string()) {
-                return Err(bad(&format!("repeats the name {name:?}")));
+            let field = parse_field(i, item)?;
+            // a name that NumPy makes up may be another field's; only `canonical_json` must refuse that
+            let is_named = item[0] != "";
+            if is_named && !names.insert(field.name.clone()) {
+                return Err(bad(&format!("repeats the name {:?}", field.name)));
             }
-            // numpy names a nameless field by its place
-            let name = if name.is_empty() { format!("f{i}") } else { name.to_string() };
-            let dtype = Self::parse(&parts[1]).map_err(|e| e.context(format!("field {name:?}")))?;
-            let shape = match parts.get(2) {
-                None => Vec::new(),
-                Some(one @ Value::Number(_)) => vec![one.as_u64().ok_or_else(|| bad("has a bad shape"))?],
-                Some(Value::Array(dims)) => {
-                    dims.iter().map(Value::as_u64).collect::<Option<_>>().ok_or_else(|| bad("has a bad shape"))?
-                }
-                Some(_) => return Err(bad("has a bad shape")),
-            };
-            let count = shape.iter().try_fold(1u64, |n, &d| n.checked_mul(d));
-            let bytes = count.and_then(|n| n.checked_mul(dtype.size as u64));
+            let count = field.shape.iter().try_fold(1u64, |n, &d| n.checked_mul(d));
+            let bytes = count.and_then(|n| n.checked_mul(field.dtype.size as u64));
             size = bytes.and_then(|b| size.checked_add(b)).ok_or_else(|| bad("is too large"))?;
             item_size(size)?;
-            fields.push(Field { name, dtype, shape });
+            fields.push(field);
         }
         if fields.is_empty() {
             return Err(Error::damaged("dtype is an empty list of fields"));
@@ -145,41 +147,46 @@ impl DType {
         Ok(DType { kind: DTypeKind::Struct(fields), size: item_size(size)?, big_endian: false })
     }
 
-    /// What the items are.
+    /// Returns the kind of the items.
     pub fn kind(&self) -> &DTypeKind {
         &self.kind
     }
 
-    /// Bytes of one item; 8, a pointer as in NumPy, for objects.
+    /// Returns the size of one item in bytes. For objects it is 8, a pointer, as in NumPy.
     pub fn size(&self) -> usize {
         self.size
     }
 
-    /// True if the bytes of an item stand in big-endian order. False for one-byte kinds and structs.
+    /// Returns whether the type string asks for big-endian items. Always false for structs, whose fields have a byte
+    /// order each.
     pub fn is_big_endian(&self) -> bool {
         self.big_endian
     }
 
-    /// True if the items are, or contain, Python objects.
+    /// Returns whether the items are, or contain, Python objects.
     pub fn has_objects(&self) -> bool {
-        match &self.kind {
-            DTypeKind::Object => true,
-            DTypeKind::Struct(fields) => fields.iter().any(|f| f.dtype.has_objects()),
-            _ => false,
-        }
+        self.any(&|kind| *kind == DTypeKind::Object)
     }
 
-    /// True if the items count time, or hold fields that do: what one unit is, the bytes don't tell.
+    /// Returns whether the items are, or contain, times. Their unit is only in the type string.
     pub fn has_time(&self) -> bool {
+        self.any(&|kind| matches!(kind, DTypeKind::TimeDelta | DTypeKind::DateTime))
+    }
+
+    /// Returns whether `test` holds for this dtype's kind or for that of a field at any depth.
+    fn any(&self, test: &impl Fn(&DTypeKind) -> bool) -> bool {
         match &self.kind {
-            DTypeKind::TimeDelta | DTypeKind::DateTime => true,
-            DTypeKind::Struct(fields) => fields.iter().any(|f| f.dtype.has_time()),
-            _ => false,
+            DTypeKind::Struct(fields) => fields.iter().any(|field| field.dtype.any(test)),
+            kind => test(kind),
         }
     }
 
-    /// Returns an error unless NumPy makes an array of such items and zarr-python stores it: items and fields of no
-    /// size, and times without a unit, are none.
+    /// Checks that NumPy makes an array of such items and zarr-python stores it. `spelled` is the JSON form of this
+    /// dtype.
+    ///
+    /// # Errors
+    ///
+    /// [`Kind::Invalid`](crate::error::Kind::Invalid) for items and fields without bytes, and for times without a unit.
     pub fn check_storable(&self, spelled: &Value) -> Result<()> {
         match (&self.kind, spelled) {
             (DTypeKind::Struct(fields), Value::Array(list)) => {
@@ -196,134 +203,84 @@ impl DType {
                 None | Some((_, "generic]")) => Err(Error::invalid("a time needs a unit, such as <M8[ns]")),
                 Some((_, unit)) => {
                     let count = unit.split(|c: char| !c.is_ascii_digit()).next().unwrap_or_default();
-                    let counts = count.is_empty() || count.parse::<i32>().is_ok_and(|count| count > 0);
-                    if counts { Ok(()) } else { Err(Error::invalid("a time unit is counted from 1 to 2147483647")) }
+                    let is_count = count.is_empty() || count.parse::<i32>().is_ok_and(|count| count > 0);
+                    if is_count { Ok(()) } else { Err(Error::invalid("a time unit is counted from 1 to 2147483647")) }
                 }
             },
             _ => Ok(()),
         }
     }
 
-    /// The bytes of one item holding `fill_value` in Zarr v1, which had no base64: a text stands for its own bytes. Else
-    /// as [`DType::fill`].
-    pub fn parse_fill_value_v1(&self, fill_value: &Value) -> Result<Option<Vec<u8>>> {
-        match (&self.kind, json::text(fill_value)) {
-            (DTypeKind::Bytes, Some(text)) => {
-                let mut bytes = self.fit(text.bytes());
-                bytes.truncate(bytes.iter().rposition(|&b| b != 0).map_or(0, |last| last + 1));
-                Ok(Some(bytes))
+    /// Returns the canonical type string of `text`, which every reader of Zarr v2 takes: `<f4` for `float32` and `f4`.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`DType::parse`].
+    pub fn canonical(text: &str) -> Result<String> {
+        Ok(Self::parse_str(text)?.canonical_text(text))
+    }
+
+    /// Returns the canonical form of a dtype in array metadata, which may be a list of fields.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`DType::parse`].
+    pub fn canonical_json(value: &Value) -> Result<Value> {
+        let dtype = Self::parse(value)?;
+        match (value, &dtype.kind) {
+            (Value::Array(list), DTypeKind::Struct(fields)) => {
+                let fields = list.iter().zip(fields).map(|(spelled, field)| {
+                    let dtype =
+                        spelled.get(1).map_or(Err(Error::damaged("dtype: a field has none")), Self::canonical_json)?;
+                    let mut parts = vec![Value::from(field.name.as_str()), dtype];
+                    if !field.shape.is_empty() {
+                        parts.push(field.shape.clone().into());
+                    }
+                    Ok(Value::Array(parts))
+                });
+                let canonical = Value::Array(fields.collect::<Result<_>>()?);
+                // refuses a made-up name that is also another field's
+                Self::parse(&canonical).map(|_| canonical)
             }
-            _ => self.parse_fill_value(fill_value),
+            _ => Ok(dtype.canonical_text(json::text(value).unwrap_or_default()).into()),
         }
     }
 
-    /// The bytes of one item holding `fill_value`, as zarr-python 2.18 reads it, without the zero bytes at its end: an
-    /// item of a few letters in the document may have gigabytes. None for null and for objects.
-    pub fn parse_fill_value(&self, fill_value: &Value) -> Result<Option<Vec<u8>>> {
-        if fill_value.is_null() || self.has_objects() {
-            return Ok(None);
-        }
-        let bytes = match &self.kind {
-            DTypeKind::Struct(_) | DTypeKind::Void => self.fill_opaque(fill_value),
-            DTypeKind::Bytes => self.fill_bytes(fill_value),
-            DTypeKind::Text => python_str(fill_value)
-                .map(|s| self.fit(s.chars().flat_map(|c| self.ordered(&(c as u32).to_le_bytes())))),
-            DTypeKind::Complex => self.fill_complex(fill_value),
-            _ => self.fill_number(fill_value, self.size),
+    /// Returns the canonical form of `text`, a type string of this dtype.
+    fn canonical_text(&self, text: &str) -> String {
+        let bare = text.trim_start_matches(['<', '>', '|', '=']);
+        let bare = match (from_name(bare).unwrap_or(bare), &self.kind) {
+            (_, DTypeKind::Object) => "O".to_string(),
+            (bare, DTypeKind::Bytes) => bare.replacen('a', "S", 1),
+            (bare, DTypeKind::TimeDelta | DTypeKind::DateTime) => with_canonical_unit(bare),
+            (bare, _) => bare.to_string(),
         };
-        let shown = || json::write(fill_value).chars().take(40).collect::<String>();
-        let cut = |mut bytes: Vec<u8>| {
-            bytes.truncate(bytes.iter().rposition(|&b| b != 0).map_or(0, |last| last + 1));
-            bytes
-        };
-        bytes.map(cut).map(Some).ok_or_else(|| Error::damaged(format!("fill_value {} does not fit the dtype", shown())))
-    }
-
-    fn fill_opaque(&self, value: &Value) -> Option<Vec<u8>> {
-        if value.as_i64() == Some(0) {
-            return Some(Vec::new());
-        }
-        // padded or cut, as NumPy does
-        Some(self.fit(json::base64_decode(json::text(value)?.as_bytes())?))
-    }
-
-    /// Base64; or, from before Zarr used base64, a plain text or a number.
-    fn fill_bytes(&self, value: &Value) -> Option<Vec<u8>> {
-        let decoded = json::text(value).and_then(|s| json::base64_decode(s.as_bytes()));
-        let bytes = match decoded {
-            Some(bytes) => bytes,
-            None => python_str(value).filter(|s| s.is_ascii())?.into_bytes(),
-        };
-        Some(self.fit(bytes))
-    }
-
-    /// `real + 1j * imag`, as zarr-python computes it: an imaginary part that is not finite makes the real part NaN.
-    fn fill_complex(&self, value: &Value) -> Option<Vec<u8>> {
-        let half = self.size / 2;
-        let Some([re, im]) = value.as_array().map(Vec::as_slice) else {
-            let re = float_like(value)?;
-            return Some([self.float_bytes(re, half), self.float_bytes(0.0, half)].concat());
-        };
-        let (re, im) = (float_like(re)?, float_like(im)?);
-        let re = if im.is_finite() { re } else { f64::NAN };
-        Some([self.float_bytes(re, half), self.float_bytes(im + 0.0, half)].concat())
-    }
-
-    fn fill_number(&self, value: &Value, size: usize) -> Option<Vec<u8>> {
         match self.kind {
-            DTypeKind::Bool => match value {
-                Value::Bool(b) => Some(vec![*b as u8]),
-                _ => Some(vec![(float_like(value)? != 0.0) as u8]),
-            },
-            DTypeKind::Float => {
-                let hex = json::text(value).and_then(|s| s.strip_prefix("0x")).filter(|h| h.len() == 2 * size);
-                match hex {
-                    Some(h) => (0..size)
-                        .rev()
-                        .map(|i| u8::from_str_radix(h.get(2 * i..2 * i + 2)?, 16).ok())
-                        .collect::<Option<Vec<u8>>>()
-                        .map(|b| self.ordered(&b)),
-                    None => Some(self.float_bytes(float_like(value)?, size)),
-                }
-            }
-            DTypeKind::TimeDelta | DTypeKind::DateTime if json::text(value) == Some("NaT") => {
-                Some(self.ordered(&i64::MIN.to_le_bytes()))
-            }
-            DTypeKind::TimeDelta | DTypeKind::DateTime if !value.is_i64() => None,
-            _ => {
-                let n = integer_like(value)?;
-                let bits = 8 * size as u32;
-                let (low, high) = match self.kind {
-                    DTypeKind::UInt => (0, (1i128 << bits) - 1),
-                    _ => (-(1i128 << (bits - 1)), (1i128 << (bits - 1)) - 1),
-                };
-                (low..=high).contains(&n).then(|| self.ordered(&n.to_le_bytes()[..size]))
-            }
+            DTypeKind::Bytes | DTypeKind::Void | DTypeKind::Object => format!("|{bare}"),
+            _ if self.size == 1 => format!("|{bare}"),
+            _ if self.big_endian => format!(">{bare}"),
+            _ => format!("<{bare}"),
         }
     }
+}
 
-    /// A float of `size` bytes in this dtype's byte order; 16 is x86's 80-bit extended float in a 16-byte slot.
-    fn float_bytes(&self, v: f64, size: usize) -> Vec<u8> {
-        match size {
-            2 => self.ordered(&half::f16::from_f64(v).to_le_bytes()),
-            4 => self.ordered(&(v as f32).to_le_bytes()),
-            8 => self.ordered(&v.to_le_bytes()),
-            _ => self.ordered(&extended(v)),
-        }
-    }
-
-    fn ordered(&self, little: &[u8]) -> Vec<u8> {
-        let mut bytes = little.to_vec();
-        if self.big_endian {
-            bytes.reverse();
-        }
-        bytes
-    }
-
-    /// Cut to the item size.
-    fn fit(&self, bytes: impl IntoIterator<Item = u8>) -> Vec<u8> {
-        bytes.into_iter().take(self.size).collect()
-    }
+/// Parses field number `i` of a structured dtype.
+fn parse_field(i: usize, item: &Value) -> Result<Field> {
+    let bad = |why: &str| Error::damaged(format!("dtype: field {i} {why}"));
+    let parts = item.as_array().filter(|p| (2..=3).contains(&p.len()));
+    let parts = parts.ok_or_else(|| bad("is not [name, dtype] or [name, dtype, shape]"))?;
+    let name = match json::text(&parts[0]).ok_or_else(|| bad("has no name"))? {
+        // NumPy's name for a field with an empty one
+        "" => format!("f{i}"),
+        name => name.to_string(),
+    };
+    let dtype = DType::parse(&parts[1]).map_err(|e| e.context(format!("field {name:?}")))?;
+    let shape = match parts.get(2) {
+        None => Some(Vec::new()),
+        Some(Value::Array(dims)) => dims.iter().map(Value::as_u64).collect(),
+        Some(dim) => dim.as_u64().map(|dim| vec![dim]),
+    };
+    Ok(Field { name, dtype, shape: shape.ok_or_else(|| bad("has a bad shape"))? })
 }
 
 fn item_size(bytes: u64) -> Result<usize> {
@@ -333,6 +290,7 @@ fn item_size(bytes: u64) -> Result<usize> {
     Ok(bytes as usize)
 }
 
+/// Returns the type string, without byte order, of a name that `numpy.dtype` takes.
 fn from_name(name: &str) -> Option<&'static str> {
     Some(match name {
         "bool" => "b1",
@@ -354,208 +312,25 @@ fn from_name(name: &str) -> Option<&'static str> {
     })
 }
 
-/// `[ns]`, `[25s]`: a count and a unit of time.
+/// Returns whether `text` is a time unit with an optional count, such as `[ns]` or `[25s]`.
 fn is_unit(text: &str) -> bool {
     let inner = text.strip_prefix('[').and_then(|t| t.strip_suffix(']')).unwrap_or("?");
     let unit = inner.trim_start_matches(|c: char| c.is_ascii_digit());
     ["Y", "M", "W", "D", "h", "m", "s", "ms", "us", "μs", "ns", "ps", "fs", "as", "generic"].contains(&unit)
 }
 
-/// A number as NumPy makes it of a JSON value: a number, a boolean, or a string that spells a number.
-fn float_like(value: &Value) -> Option<f64> {
-    match value {
-        Value::Bool(b) => Some(f64::from(u8::from(*b))),
-        _ => json::float(value).or_else(|| {
-            let s = json::text(value)?.trim();
-            json::float_word(s).or_else(|| s.parse().ok())
-        }),
+/// Spells the unit of a time type as NumPy does: `M8[25s]` for `M8[025s]`.
+fn with_canonical_unit(bare: &str) -> String {
+    let Some((start, unit)) = bare.split_once('[') else { return bare.to_string() };
+    let unit = unit.trim_end_matches(']').replace('μ', "u");
+    let word = unit.trim_start_matches(|c: char| c.is_ascii_digit());
+    let count = unit[..unit.len() - word.len()].trim_start_matches('0');
+    match (word, count) {
+        ("generic", _) => start.to_string(),
+        (word, "1") => format!("{start}[{word}]"),
+        (word, count) => format!("{start}[{count}{word}]"),
     }
-}
-
-/// An integer as NumPy makes it: a fraction is cut off.
-fn integer_like(value: &Value) -> Option<i128> {
-    match value {
-        Value::Number(n) => {
-            n.as_str().parse().ok().or_else(|| json::float(value).filter(|f| f.abs() < 1e30).map(|f| f as i128))
-        }
-        Value::Bool(b) => Some(i128::from(*b)),
-        _ => json::text(value)?.trim().parse().ok(),
-    }
-}
-
-/// The text NumPy makes of a string or a number.
-fn python_str(value: &Value) -> Option<String> {
-    match value {
-        Value::Number(n) if n.as_str().contains(['.', 'e', 'E']) => json::float(value).map(python_float),
-        Value::Number(n) => Some(n.to_string()),
-        _ => json::text(value).map(str::to_string),
-    }
-}
-
-/// Python's `repr` of a float: the shortest digits, with an exponent below 1e-4 and from 1e16 on.
-fn python_float(f: f64) -> String {
-    let exponent = format!("{f:e}").split_once('e').and_then(|(_, e)| e.parse::<i32>().ok());
-    match exponent {
-        _ if f.is_infinite() => if f > 0.0 { "inf" } else { "-inf" }.to_string(),
-        Some(e) if f != 0.0 && !(-4..16).contains(&e) => {
-            let digits = format!("{f:e}");
-            let digits = digits.split('e').next().unwrap_or_default();
-            format!("{digits}e{}{:02}", if e < 0 { '-' } else { '+' }, e.abs())
-        }
-        _ if f.fract() == 0.0 => format!("{f:.1}"),
-        _ => f.to_string(),
-    }
-}
-
-/// x86's 80-bit extended float, little-endian, zero padded to 16 bytes. Example: 1.0 is mantissa 2^63, exponent 16383.
-fn extended(v: f64) -> [u8; 16] {
-    let bits = v.to_bits();
-    let sign = ((bits >> 63) as u16) << 15;
-    let fraction = bits << 12 >> 1;
-    let (exponent, mantissa) = match (bits >> 52) as u16 & 0x7ff {
-        0 if fraction == 0 => (0, 0),
-        0 => {
-            let shift = fraction.leading_zeros();
-            (16383 - 1022 - shift as u16, fraction << shift)
-        }
-        0x7ff => (0x7fff, 1 << 63 | fraction),
-        e => (e + 16383 - 1023, 1 << 63 | fraction),
-    };
-    let mut out = [0; 16];
-    out[..8].copy_from_slice(&mantissa.to_le_bytes());
-    out[8..10].copy_from_slice(&(sign | exponent).to_le_bytes());
-    out
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// The whole item.
-    fn fill(dtype: &str, value: &str) -> Option<Vec<u8>> {
-        let dtype = DType::parse(&json::parse(dtype.as_bytes()).unwrap()).unwrap();
-        let mut item = dtype.parse_fill_value(&json::parse(value.as_bytes()).unwrap()).ok().flatten()?;
-        assert!(item.last() != Some(&0));
-        item.resize(dtype.size(), 0);
-        Some(item)
-    }
-
-    #[test]
-    fn a_vast_item_costs_nothing() {
-        for (dtype, value, len) in [("|S2147483647", "\"\"", 0), ("<U500000000", "\"x\"", 1), ("|V2147483647", "0", 0)]
-        {
-            let value = json::parse(value.as_bytes()).unwrap();
-            let item = DType::parse_str(dtype).unwrap().parse_fill_value(&value).unwrap().unwrap();
-            assert_eq!((item.len(), item.capacity() < 100), (len, true), "{dtype}");
-        }
-    }
-
-    #[test]
-    fn type_strings() {
-        for (text, size, big) in [
-            ("<f4", 4, false),
-            (">i2", 2, true),
-            ("|b1", 1, false),
-            ("<u1", 1, false),
-            ("<U5", 20, false),
-            (">M8[25s]", 8, true),
-            ("|S0", 0, false),
-            ("float32", 4, false),
-            ("i8", 8, false),
-            ("|O", 8, false),
-            ("<f16", 16, false),
-        ] {
-            let d = DType::parse_str(text).unwrap();
-            assert_eq!((d.size(), d.is_big_endian()), (size, big), "{text}");
-        }
-        for text in [
-            "",
-            "<",
-            "<f-8",
-            "<z4",
-            "<u16",
-            "|V99999999999",
-            "|S4611686018427387904",
-            "<i٤",
-            "<f4[ns]",
-            "<M8[q]",
-            "<i",
-            "é",
-            "<b2",
-            "f 4",
-        ] {
-            assert!(DType::parse_str(text).is_err(), "{text}");
-        }
-    }
-
-    #[test]
-    fn structs() {
-        let d =
-            DType::parse(&json::parse(br#"[["x","<u2",[2]],["y",[["z","<f4"],["w","|b1"]]],["t","<M8[s]"]]"#).unwrap())
-                .unwrap();
-        assert_eq!(d.size(), 17);
-        for bad in [
-            r#"[]"#,
-            r#"[["a"]]"#,
-            r#"[["a","<i4"],["a","<i4"]]"#,
-            r#"[["a","<i8",[4611686018427387904,4]]]"#,
-            r#"[["a","<i4",-1]]"#,
-            "7",
-            "null",
-            r#"[["a","|V2147483647"],["b","|u1"]]"#,
-        ] {
-            assert!(DType::parse(&json::parse(bad.as_bytes()).unwrap()).is_err(), "{bad}");
-        }
-    }
-
-    // expected bytes: numpy.array(decode_fill_value(...), dtype).tobytes() of zarr-python 2.18
-    #[test]
-    fn fill_values() {
-        for (dtype, value, hex) in [
-            ("\"<i4\"", "\"7\"", "07000000"),
-            ("\"<i4\"", "0.0", "00000000"),
-            ("\">i4\"", "-2", "fffffffe"),
-            ("\"<u8\"", "18446744073709551615", "ffffffffffffffff"),
-            ("\"<f4\"", "\"NaN\"", "0000c07f"),
-            ("\"<f4\"", "NaN", "0000c07f"),
-            ("\"<f4\"", "\"0x7fc00001\"", "0100c07f"),
-            ("\">f2\"", "\"-Infinity\"", "fc00"),
-            ("\"<f4\"", "1e400", "0000807f"),
-            ("\"|b1\"", "true", "01"),
-            ("\">c16\"", "[1.5, -2.5]", "3ff8000000000000c004000000000000"),
-            ("\">c16\"", "[\"NaN\", \"Infinity\"]", "7ff80000000000007ff0000000000000"),
-            ("\"|S1\"", "0", "30"),
-            ("\"|S3\"", "1e10", "313030"),
-            ("\"|S5\"", "3.5e2", "3335302e30"),
-            ("\"|S7\"", "1e-7", "31652d30370000"),
-            ("\"|S5\"", "1.5e300", "312e35652b"),
-            ("\"|S3\"", "1e400", "696e66"),
-            ("\"<U2\"", "0", "3000000000000000"),
-            ("\">U2\"", "\"中中中\"", "00004e2d00004e2d"),
-            ("\"|S7\"", "\"fn5+fn5+fg==\"", "7e7e7e7e7e7e7e"),
-            ("\"|S3\"", "\"abc\"", "616263"),
-            ("\"<M8[ns]\"", "1000", "e803000000000000"),
-            ("\"<m8[s]\"", "\"NaT\"", "0000000000000080"),
-            ("\"|V3\"", "\"AQL/\"", "0102ff"),
-            ("\"|V3\"", "\"AQ==\"", "010000"),
-            ("\"|V1\"", "\"AQL/\"", "01"),
-            ("\"<f16\"", "1.0", "0000000000000080ff3f000000000000"),
-        ] {
-            let got = fill(dtype, value).map(|b| b.iter().map(|b| format!("{b:02x}")).collect::<String>());
-            assert_eq!(got.as_deref(), Some(hex), "{dtype} {value}");
-        }
-        assert_eq!(fill("\"<i4\"", "null"), None);
-        for (dtype, value) in [
-            ("\"<i4\"", "\"x\""),
-            ("\"|u1\"", "256"),
-            ("\"<i8\"", "1e30"),
-            ("\"<i4\"", "[1]"),
-            ("\"<f4\"", "{}"),
-            ("\"<c8\"", "[1]"),
-            ("\"<M8[s]\"", "1.5"),
-        ] {
-            let dtype = DType::parse(&json::parse(dtype.as_bytes()).unwrap()).unwrap();
-            assert!(dtype.parse_fill_value(&json::parse(value.as_bytes()).unwrap()).is_err(), "{value}");
-        }
-    }
-}
+mod tests;

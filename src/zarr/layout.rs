@@ -1,14 +1,14 @@
-//! The two layouts of a chunk, C (last dimension fastest) and F (first dimension fastest), and the way from one to the
-//! other. Pure arithmetic over items of a fixed size; chunks in memory are always of C layout.
+//! Conversion between the two layouts of a chunk: C (last dimension fastest) and F (first dimension fastest). The module
+//! is pure arithmetic over items of a fixed size. Chunks in memory always have C layout.
 
 use std::ops::Range;
 
-/// Items per side of the tiles in which [`transpose`] walks. Strides of chunks are powers of two as a rule: of larger
-/// tiles all lines would fall into the same few places of the L1 cache.
+/// Items per side of the tiles that [`transpose`] processes. Strides of chunks are usually powers of two, so the lines of
+/// larger tiles would compete for the same few sets of the L1 cache.
 const TILE: usize = 8;
 
-/// Rearranges a whole chunk of F layout, `shape` items of `itemsize` bytes, into C layout. For the other direction
-/// [`c_to_f`]. Slices of another length are left alone.
+/// Converts a whole chunk of shape `shape` with items of `itemsize` bytes from F layout to C layout. Does nothing if a
+/// slice has another length than the chunk.
 pub fn f_to_c(shape: &[u64], itemsize: usize, from: &[u8], to: &mut [u8]) {
     match itemsize {
         1 => transpose::<1>(shape, from, to),
@@ -20,13 +20,14 @@ pub fn f_to_c(shape: &[u64], itemsize: usize, from: &[u8], to: &mut [u8]) {
     }
 }
 
-/// Rearranges a whole chunk of C layout into F layout: C layout of a shape is F layout of the reversed one.
+/// Converts a whole chunk from C layout to F layout: the inverse of [`f_to_c`].
 pub fn c_to_f(shape: &[u64], itemsize: usize, from: &[u8], to: &mut [u8]) {
+    // C layout of a shape is F layout of the reversed shape
     let reversed: Vec<u64> = shape.iter().rev().copied().collect();
     f_to_c(&reversed, itemsize, from, to);
 }
 
-/// Strides in items of each dimension: of F layout and of C layout.
+/// Returns the strides of each dimension in items, in F layout and in C layout.
 fn strides(shape: &[u64]) -> (Vec<usize>, Vec<usize>) {
     let (mut f, mut c) = (vec![1; shape.len()], vec![1; shape.len()]);
     for d in 1..shape.len() {
@@ -38,7 +39,8 @@ fn strides(shape: &[u64]) -> (Vec<usize>, Vec<usize>) {
     (f, c)
 }
 
-/// Calls `plane` with the F and C positions of every plane spanned by the first and the last dimension.
+/// Calls `plane` with the positions in items, in F layout and in C layout, of every plane that the first and the last
+/// dimension span.
 fn planes(shape: &[u64], mut plane: impl FnMut(usize, usize)) {
     let (f, c) = strides(shape);
     let middle = 1..shape.len() - 1;
@@ -52,6 +54,7 @@ fn planes(shape: &[u64], mut plane: impl FnMut(usize, usize)) {
     }
 }
 
+/// Converts a chunk with items of `N` bytes from F layout to C layout.
 fn transpose<const N: usize>(shape: &[u64], from: &[u8], to: &mut [u8]) {
     let (from, to) = (from.as_chunks::<N>().0, to.as_chunks_mut::<N>().0);
     let items = shape.iter().product::<u64>() as usize;
@@ -83,7 +86,7 @@ fn transpose<const N: usize>(shape: &[u64], from: &[u8], to: &mut [u8]) {
     });
 }
 
-/// Transposes one whole tile, by way of the stack: both sides are walked in pieces that stand together.
+/// Transposes one whole tile. A copy on the stack lets both sides be accessed in contiguous stretches.
 fn tile<const N: usize>(from: &[[u8; N]], column_stride: usize, to: &mut [[u8; N]], row_stride: usize) {
     let mut tile = [[[0; N]; TILE]; TILE];
     for (j, column) in tile.iter_mut().enumerate() {
@@ -96,6 +99,7 @@ fn tile<const N: usize>(from: &[[u8; N]], column_stride: usize, to: &mut [[u8; N
     }
 }
 
+/// Converts a chunk with items of any size from F layout to C layout.
 fn transpose_any(shape: &[u64], itemsize: usize, from: &[u8], to: &mut [u8]) {
     let items = shape.iter().product::<u64>() as usize;
     if from.len() != items * itemsize || to.len() != from.len() || from.is_empty() {
@@ -108,7 +112,7 @@ fn transpose_any(shape: &[u64], itemsize: usize, from: &[u8], to: &mut [u8]) {
     }
 }
 
-/// The F position of the item at C position `i`.
+/// Returns the position in F layout of the item at position `i` in C layout.
 fn f_position(shape: &[u64], f_strides: &[usize], mut i: usize) -> usize {
     let mut at = 0;
     for d in (0..shape.len()).rev() {
@@ -118,7 +122,8 @@ fn f_position(shape: &[u64], f_strides: &[usize], mut i: usize) -> usize {
     at
 }
 
-/// Copies the bytes `range` of the F layout of a chunk that lies in memory in C layout. `out` has the range's length.
+/// Copies the bytes `range` of a chunk's F layout from `chunk`, which has C layout, to `out`, which has the length of the
+/// range.
 pub fn read_f_order(shape: &[u64], itemsize: usize, chunk: &[u8], range: Range<usize>, out: &mut [u8]) {
     let mut rest = out;
     for_each_in_f_order(shape, itemsize, range, |from, len| {
@@ -128,8 +133,8 @@ pub fn read_f_order(shape: &[u64], itemsize: usize, chunk: &[u8], range: Range<u
     });
 }
 
-/// Calls `each` for the items, or parts of items, that make up the bytes `range` of the F layout of a chunk, in their
-/// order there: with the place in the C layout, and the number of bytes.
+/// Calls `each` for every item, or part of one, that the bytes `range` of a chunk's F layout consist of, in the order of F
+/// layout. The arguments are the offset in C layout and the length, both in bytes.
 pub fn for_each_in_f_order(shape: &[u64], itemsize: usize, range: Range<usize>, mut each: impl FnMut(usize, usize)) {
     if itemsize == 0 || range.is_empty() {
         return;
@@ -143,7 +148,7 @@ pub fn for_each_in_f_order(shape: &[u64], itemsize: usize, range: Range<usize>, 
         let len = (itemsize - inside).min(left);
         each(position * itemsize + inside, len);
         (inside, left) = (0, left - len);
-        // one item on in F layout, the first dimension fastest
+        // advances by one item in F layout
         for d in 0..shape.len() {
             index[d] += 1;
             position += c[d];
@@ -161,16 +166,31 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    #[test]
+    fn slices_of_another_length_are_left_alone() {
+        for item in [1, 2, 3] {
+            for (from, to) in [(6, 5), (5, 6), (7, 6), (6, 7), (5, 5)] {
+                let (from, mut to) = (vec![1; from * item], vec![0; to * item]);
+                f_to_c(&[2, 3], item, &from, &mut to);
+                assert!(to.iter().all(|byte| *byte == 0), "{} {} {item}", from.len(), to.len());
+            }
+            f_to_c(&[0, 3], item, &[], &mut []);
+            f_to_c(&[3, 0, 2], item, &[], &mut []);
+            read_f_order(&[2, 3], item, &[], 4..4, &mut []);
+        }
+        read_f_order(&[2, 3], 0, &[], 0..4, &mut [0; 4]);
+    }
+
     proptest! {
         #[test]
-        fn both_ways_are_what_the_definition_says(
+        fn conversions_match_the_definition(
             shape in prop::collection::vec(1u64..40, 0..=4).prop_filter("small", |s| s.iter().product::<u64>() < 6000),
             item in prop::sample::select(vec![1usize, 2, 3, 4, 8, 15, 16]),
             a in 0.0..1.0f64, b in 0.0..1.0f64,
         ) {
             let items = shape.iter().product::<u64>() as usize;
             let f_layout: Vec<u8> = (0..items * item).map(|i| ((i * 31) >> 3) as u8 ^ i as u8).collect();
-            // the definition: item (i0, i1, ...) stands at sum(i_d * prod(shape[..d])) in F layout
+            // the definition: item (i0, i1, ...) is at sum(i_d * prod(shape[..d])) in F layout
             let mut expected = Vec::new();
             for c in 0..items {
                 let (mut rest, mut index) = (c, vec![0; shape.len()]);

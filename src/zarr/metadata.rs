@@ -1,30 +1,31 @@
-//! Zarr metadata documents: `.zarray` of v2 and `meta` of v1 turned into one checked [`ArrayMetadata`], and back into
-//! the uncompressed v2 view that a mount shows. Everything a reader relies on (sizes that fit, a chunk grid that
-//! exists, a fill value that fits the dtype) is checked here, once. It knows neither stores nor codecs' insides.
+//! Zarr metadata documents: `.zarray` of v2 and `meta` of v1 become one checked [`ArrayMetadata`], and this becomes the
+//! uncompressed v2 view that a mount shows. Everything a reader relies on is checked here, once: sizes that fit their
+//! integers, a chunk grid, a fill value that fits the dtype. The module knows neither stores nor what codecs do.
 
 mod array;
 mod codec_config;
 mod v1;
 
-pub use array::{ArrayMetadata, Order, Separator, check_group};
+pub use crate::zarr::chunk_key::Separator;
+pub use array::{ArrayMetadata, Order, check_group};
 pub use codec_config::CodecConfig;
 pub use v1::V1Order;
 
-/// Marks an array: the name of its metadata document, as those below.
+/// Name of the v2 document that makes a prefix an array.
 pub const ZARRAY: &str = ".zarray";
-/// Marks a group.
+/// Name of the v2 document that makes a prefix a group.
 pub const ZGROUP: &str = ".zgroup";
-/// The attributes of a group or array.
+/// Name of the v2 document with the attributes of a group or array.
 pub const ZATTRS: &str = ".zattrs";
-/// All documents below a group in one.
+/// Name of the v2 document that holds all documents below a group.
 pub const ZMETADATA: &str = ".zmetadata";
-/// Zarr v1: the metadata of the one array of a store.
+/// Name of the v1 document with the metadata of the one array of a store.
 pub const V1_META: &str = "meta";
-/// Zarr v1: the attributes of the one array of a store.
+/// Name of the v1 document with the attributes of the one array of a store.
 pub const V1_ATTRS: &str = "attrs";
 
-/// The largest metadata document read, in bytes: far above real ones, far below what would hurt.
+/// Maximum size of a metadata document in bytes. Real ones are a few kilobytes; parsing takes up to 100 times the size.
 pub const MAX_DOCUMENT: u64 = 16 << 20;
 
-/// The `.zgroup` document of a group that has none of its own.
+/// The `.zgroup` document shown for a group that has none in the store.
 pub const GROUP_DOCUMENT: &str = "{\n    \"zarr_format\": 2\n}";

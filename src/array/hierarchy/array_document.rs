@@ -7,7 +7,7 @@ use crate::array::{Array, ArrayEntry};
 use crate::error::{Error, Result};
 use crate::store::{EntryKind, Key};
 use crate::util::json::{self, Map, Object, Value};
-use crate::zarr::grid::parse_index;
+use crate::zarr::chunk_key::parse_index;
 use crate::zarr::metadata::{ArrayMetadata, Separator, ZARRAY, ZGROUP};
 use std::sync::Arc;
 

@@ -6,7 +6,7 @@ use super::document::refused;
 use super::{Hierarchy, MetadataDocument, StoredNode};
 use crate::error::{Error, Kind, Result};
 use crate::store::{Key, Permissions, Stat, both};
-use crate::util::json::{self, Members, Value};
+use crate::util::json::{self, MemberTexts, Value};
 use crate::util::memory::{self, Grant};
 use crate::zarr::metadata::{ZARRAY, ZATTRS, ZGROUP, ZMETADATA};
 use std::cell::{Cell, RefCell};
@@ -19,7 +19,7 @@ pub(super) const MAX_CONSOLIDATED: u64 = 64 << 20;
 const MAX_SHOWN: usize = 4 << 20;
 
 /// Writes new entries of a `.zmetadata` from the old ones.
-type EntriesChange<'a> = &'a dyn Fn(Members, &mut ConsolidatedText) -> Result<()>;
+type EntriesChange<'a> = &'a dyn Fn(MemberTexts, &mut ConsolidatedText) -> Result<()>;
 
 /// The way in which an entry of a stored `.zmetadata` is stale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -138,7 +138,7 @@ impl Hierarchy {
         json::check(&consolidated.text).map_err(|e| e.context(&document))?;
         let metadata = metadata_of(&consolidated.text).map_err(|e| e.context(&document))?;
         let (mut entries, mut memory) = (BTreeMap::new(), Grant::default());
-        for entry in Members::of(metadata.as_bytes())? {
+        for entry in MemberTexts::of(metadata.as_bytes())? {
             let (name, text) = entry?;
             memory.grow(ENTRY + name.len()).map_err(|e| e.context(&document))?;
             entries.insert(name, text);
@@ -354,7 +354,7 @@ impl ConsolidatedText {
 /// Returns the text of the object in a `.zmetadata` that holds the documents.
 pub(super) fn metadata_of(text: &[u8]) -> Result<&str> {
     let mut metadata = None;
-    for member in Members::of(text)? {
+    for member in MemberTexts::of(text)? {
         let (name, value) = member?;
         if name == "metadata" && value.starts_with('{') {
             metadata = Some(value);
@@ -366,9 +366,9 @@ pub(super) fn metadata_of(text: &[u8]) -> Result<&str> {
 /// Returns a `.zmetadata` with changed entries.
 fn edited(text: &[u8], change: EntriesChange) -> Result<Vec<u8>> {
     let mut new = ConsolidatedText::new();
-    change(Members::of(metadata_of(text)?.as_bytes())?, &mut new)?;
+    change(MemberTexts::of(metadata_of(text)?.as_bytes())?, &mut new)?;
     new.end_entries();
-    for member in Members::of(text)? {
+    for member in MemberTexts::of(text)? {
         let (name, value) = member?;
         if name != "metadata" && name != "zarr_consolidated_format" {
             new.push(&name, value.as_bytes())?;
@@ -378,7 +378,11 @@ fn edited(text: &[u8], change: EntriesChange) -> Result<Vec<u8>> {
 }
 
 /// Adds entries under the names that `rename` returns, without those for which it returns `None`.
-fn push_renamed(entries: Members, new: &mut ConsolidatedText, rename: &dyn Fn(&str) -> Option<String>) -> Result<()> {
+fn push_renamed(
+    entries: MemberTexts,
+    new: &mut ConsolidatedText,
+    rename: &dyn Fn(&str) -> Option<String>,
+) -> Result<()> {
     for entry in entries {
         let (name, text) = entry?;
         if let Some(name) = rename(&name) {

@@ -10,7 +10,7 @@ use crate::store::{
     Counted, Entry, EntryKind, Key, Listing, Replaces, Stat, Store, Version, delegate_store, get_counted,
     stat_many_with,
 };
-use crate::util::json::{self, Members};
+use crate::util::json::{self, MemberTexts};
 use crate::util::memory::{self, Grant, lock};
 use crate::zarr::metadata::{ZARRAY, ZATTRS, ZGROUP, ZMETADATA};
 use std::collections::{BTreeMap, BTreeSet};
@@ -165,7 +165,7 @@ impl Outline {
         let (documents, prefixes) = (BTreeMap::new(), BTreeSet::from([Key::root()]));
         let mut outline = Outline { modified: stat.modified, text: Vec::new(), documents, prefixes, memory };
         let metadata = metadata_of(&bytes)?;
-        for entry in Members::of(metadata.as_bytes())? {
+        for entry in MemberTexts::of(metadata.as_bytes())? {
             let (name, value) = entry?;
             // ignore names that are not valid keys
             let Some(key) = Key::normalize(&name).ok().filter(is_document) else { continue };

@@ -6,7 +6,7 @@ use super::{Hierarchy, OWN, REMOVED, StoredNode, is_foreign, is_own};
 use crate::array::{Array, ArrayEntry, is_chunk_like};
 use crate::error::{Error, Result};
 use crate::store::{EntryKind, Key};
-use crate::zarr::grid::parse_index;
+use crate::zarr::chunk_key::parse_index;
 use crate::zarr::metadata::{GROUP_DOCUMENT, Separator, ZARRAY, ZATTRS, ZGROUP};
 use std::sync::Arc;
 

@@ -7,7 +7,7 @@ use crate::array::hierarchy::StoredNode;
 use crate::array::{Array, is_chunk_like};
 use crate::error::Result;
 use crate::store::Key;
-use crate::zarr::grid::parse_index;
+use crate::zarr::chunk_key::parse_index;
 use std::sync::Arc;
 
 impl Tree {

@@ -1,24 +1,25 @@
-//! `astype`: numbers stored as another type. Source of the rules: `numcodecs.AsType`, that is numpy's casts.
+//! The filter `astype`: numbers stored as another type. Source of the rules: `numcodecs.AsType`, which uses NumPy's
+//! casts.
 
 use super::items::{self, Items};
-use super::{Codec, CodecError, Size};
+use super::{Codec, CodecResult, Size};
 use crate::error::Result;
 use crate::zarr::metadata::CodecConfig;
 
-/// The filter, with the types of decoded and encoded items.
+/// The filter `astype`.
 pub struct AsType {
     decoded: Items,
     encoded: Items,
 }
 
 impl AsType {
-    /// From `encode_dtype` and `decode_dtype`.
+    /// Creates the filter from `encode_dtype` and `decode_dtype`.
     pub fn new(config: &CodecConfig) -> Result<Self> {
-        config.only(&["encode_dtype", "decode_dtype"])?;
+        config.allow_only(&["encode_dtype", "decode_dtype"])?;
         let encoded = Items::param(config, "encode_dtype", None)?;
         let decoded = Items::param(config, "decode_dtype", None)?;
         if !items::same_units(config, "encode_dtype", "decode_dtype")? {
-            return Err(items::no_numbers(config, "encode_dtype"));
+            return Err(items::not_numeric(config, "encode_dtype"));
         }
         Ok(AsType { decoded, encoded })
     }
@@ -34,14 +35,14 @@ impl Codec for AsType {
     }
 
     fn is_lossless(&self) -> bool {
-        self.decoded.is_kept_by(self.encoded)
+        self.decoded.is_preserved_by(self.encoded)
     }
 
-    fn decode(&self, encoded: &[u8], out: &mut [u8]) -> std::result::Result<usize, CodecError> {
+    fn decode(&self, encoded: &[u8], out: &mut [u8]) -> CodecResult<usize> {
         items::decode(self.encoded, self.encoded.scalar, self.decoded, encoded, out, |_| {})
     }
 
-    fn encode(&self, decoded: &[u8], out: &mut Vec<u8>) -> std::result::Result<(), CodecError> {
+    fn encode(&self, decoded: &[u8], out: &mut Vec<u8>) -> CodecResult<()> {
         items::encode(self.decoded, self.decoded.scalar, self.encoded, decoded, out, |_| {})
     }
 }
@@ -62,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_refused() {
+    fn bad_parameters_are_errors() {
         refused(r#"{"id": "astype", "encode_dtype": "<M8[s]", "decode_dtype": "<M8[ms]"}"#);
         refused(r#"{"id": "astype", "encode_dtype": "<U4", "decode_dtype": "<f8"}"#);
         refused(r#"{"id": "astype", "encode_dtype": "<i4"}"#);

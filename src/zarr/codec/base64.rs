@@ -1,20 +1,20 @@
-//! `base64`: the bytes as text. Source of the rules: `numcodecs.Base64`, that is Python's `base64`, which skips what is
-//! not of the alphabet.
+//! The filter `base64`. Source of the rules: `numcodecs.Base64`, which uses Python's `base64` and so ignores characters
+//! outside the alphabet.
 
-use super::{Codec, CodecError, Size, buffer};
+use super::{Codec, CodecError, CodecResult, Size, buffer};
 use crate::error::Result;
 use crate::util::json;
 use crate::zarr::metadata::CodecConfig;
 use ::base64::Engine;
 use ::base64::engine::general_purpose::STANDARD;
 
-/// The codec; it has no parameters.
+/// The filter `base64`, which has no parameters.
 pub struct Base64;
 
 impl Base64 {
-    /// Checks that there are no parameters.
+    /// Creates the filter.
     pub fn new(config: &CodecConfig) -> Result<Self> {
-        config.only(&[])?;
+        config.allow_only(&[])?;
         Ok(Base64)
     }
 }
@@ -24,8 +24,8 @@ impl Codec for Base64 {
         Size::Exact(decoded.div_ceil(3).saturating_mul(4))
     }
 
-    fn decode(&self, encoded: &[u8], out: &mut [u8]) -> std::result::Result<usize, CodecError> {
-        // text without line breaks needs no copy
+    fn decode(&self, encoded: &[u8], out: &mut [u8]) -> CodecResult<usize> {
+        // decodes text without line breaks without a copy
         if let Ok(len) = STANDARD.decode_slice(encoded, out) {
             return Ok(len);
         }
@@ -33,7 +33,7 @@ impl Codec for Base64 {
         buffer::copy(&bytes, out)
     }
 
-    fn encode(&self, decoded: &[u8], out: &mut Vec<u8>) -> std::result::Result<(), CodecError> {
+    fn encode(&self, decoded: &[u8], out: &mut Vec<u8>) -> CodecResult<()> {
         let start = out.len();
         out.resize(start + self.encoded_size(decoded.len()).max(), 0);
         let len = STANDARD.encode_slice(decoded, &mut out[start..]).map_err(|e| CodecError::new(e.to_string()))?;

@@ -1,26 +1,28 @@
-//! `bitround`: floats with the low bits of their mantissa rounded away. Source of the rules: `numcodecs.BitRound`. The
-//! width of the floats is that of the items given to it; that they are little-endian floats at all, it can't see.
+//! The filter `bitround`: floats whose mantissas are rounded to fewer bits. Source of the rules: `numcodecs.BitRound`. The
+//! filter knows only the size of the items and takes them for little-endian floats.
 
-use super::{Codec, CodecError, Size, buffer};
+use super::{Codec, CodecError, CodecResult, Size, buffer};
 use crate::error::Result;
 use crate::zarr::metadata::CodecConfig;
 
-/// The filter, with the bits to keep and the width of an item.
+/// The filter `bitround`.
 pub struct BitRound {
+    /// Number of mantissa bits to keep.
     keep: u32,
+    /// Size of an item in bytes.
     itemsize: usize,
 }
 
 impl BitRound {
-    /// From `keepbits`, for items of `itemsize` bytes.
+    /// Creates the filter from `keepbits`, for items of `itemsize` bytes.
     pub fn new(config: &CodecConfig, itemsize: usize) -> Result<Self> {
-        config.only(&["keepbits"])?;
-        config.get("keepbits").ok_or_else(|| config.bad("keepbits", "is missing"))?;
+        config.allow_only(&["keepbits"])?;
+        config.required("keepbits")?;
         Ok(BitRound { keep: config.int("keepbits", 0, 0, i64::from(u32::MAX))? as u32, itemsize })
     }
 }
 
-/// Rounds half to even to a multiple of `1 << drop`, by the integers of the floats' bits.
+/// Rounds the floats in `$bytes`, taken as integers of type `$T`, half to even to multiples of `1 << $drop`.
 macro_rules! round {
     ($T:ty, $bytes:expr, $drop:expr) => {{
         let (drop, quantum): (u32, $T) = ($drop, 1 << $drop);
@@ -45,11 +47,11 @@ impl Codec for BitRound {
         false
     }
 
-    fn decode(&self, encoded: &[u8], out: &mut [u8]) -> std::result::Result<usize, CodecError> {
+    fn decode(&self, encoded: &[u8], out: &mut [u8]) -> CodecResult<usize> {
         buffer::copy(encoded, out)
     }
 
-    fn encode(&self, decoded: &[u8], out: &mut Vec<u8>) -> std::result::Result<(), CodecError> {
+    fn encode(&self, decoded: &[u8], out: &mut Vec<u8>) -> CodecResult<()> {
         let mantissa: u32 = match self.itemsize {
             2 => 10,
             4 => 23,
@@ -57,8 +59,8 @@ impl Codec for BitRound {
             _ => return Err(CodecError::new("bitround rounds floats of 2, 4 or 8 bytes only")),
         };
         buffer::count(decoded, self.itemsize)?;
-        let why = || CodecError::new(format!("bitround can't keep {} of {mantissa} bits", self.keep));
-        let drop = mantissa.checked_sub(self.keep).ok_or_else(why)?;
+        let too_many = || CodecError::new(format!("bitround can't keep {} of {mantissa} bits", self.keep));
+        let drop = mantissa.checked_sub(self.keep).ok_or_else(too_many)?;
         let start = out.len();
         out.extend_from_slice(decoded);
         match self.itemsize {
@@ -80,13 +82,13 @@ mod tests {
     fn worked_examples() {
         let three = r#"{"id": "bitround", "keepbits": 3}"#;
         let f4 = |v: f32| v.to_le_bytes();
-        // 1.0625 is half way between 1 and 1.125
+        // 1.0625 lies in the middle of 1 and 1.125
         assert_eq!(encoded_as(three, 4, &[1.3, 1.0625, 1.1875].map(f4).concat()), [1.25, 1.0, 1.25].map(f4).concat());
         assert_eq!(encoded_as(r#"{"id": "bitround", "keepbits": 10}"#, 2, &[1, 2]), [1, 2]);
     }
 
     #[test]
-    fn what_is_refused() {
+    fn bad_parameters_are_errors() {
         refused(r#"{"id": "bitround", "keepbits": -1}"#);
         refused(r#"{"id": "bitround"}"#);
         let codec = BitRound::new(&config(r#"{"id": "bitround", "keepbits": 11}"#), 2).unwrap();

@@ -1,30 +1,29 @@
-//! The few checks that every codec makes on lengths, so that each says them the same way. Codec traits and buffers of
-//! bytes only: nothing here knows what the bytes mean.
+//! Checks of lengths that many codecs share. The module does not know what the bytes mean.
 
-use super::CodecError;
+use super::{CodecError, CodecResult};
 
-/// The first `len` bytes of `out`, or why they don't fit.
-pub(super) fn front(out: &mut [u8], len: usize) -> Result<&mut [u8], CodecError> {
+/// Returns the first `len` bytes of `out`, or an error if it is shorter.
+pub(super) fn front(out: &mut [u8], len: usize) -> CodecResult<&mut [u8]> {
     let room = out.len();
     out.get_mut(..len).ok_or_else(|| CodecError::new(format!("decodes to {len} bytes, more than the {room} expected")))
 }
 
-/// Copies `bytes` to the front of `out` and returns how many they are.
-pub(super) fn copy(bytes: &[u8], out: &mut [u8]) -> Result<usize, CodecError> {
+/// Copies `bytes` to the front of `out` and returns their number.
+pub(super) fn copy(bytes: &[u8], out: &mut [u8]) -> CodecResult<usize> {
     front(out, bytes.len())?.copy_from_slice(bytes);
     Ok(bytes.len())
 }
 
-/// How many items of `size` bytes `bytes` holds; a part of one is an error, as it is for numpy's `view`.
-pub(super) fn count(bytes: &[u8], size: usize) -> Result<usize, CodecError> {
+/// Returns the number of items of `size` bytes in `bytes`. An incomplete item is an error, as for NumPy's `view`.
+pub(super) fn count(bytes: &[u8], size: usize) -> CodecResult<usize> {
     if size == 0 || !bytes.len().is_multiple_of(size) {
         return Err(CodecError::new(format!("{} bytes are not whole items of {size}", bytes.len())));
     }
     Ok(bytes.len() / size)
 }
 
-/// `items * size`, or why there are too many.
-pub(super) fn total(items: usize, size: usize) -> Result<usize, CodecError> {
+/// Returns `items * size`, or an error on overflow.
+pub(super) fn total(items: usize, size: usize) -> CodecResult<usize> {
     items.checked_mul(size).ok_or_else(|| CodecError::new(format!("{items} items of {size} bytes are too many")))
 }
 

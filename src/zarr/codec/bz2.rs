@@ -1,51 +1,46 @@
-//! The codec `bz2`: bzip2 streams one after another. Rule: Python's `bz2.compress` and `bz2.decompress`. It knows
-//! nothing of chunks.
+//! The compressor `bz2`: a sequence of bzip2 streams. Source of the rules: Python's `bz2.compress` and `bz2.decompress`.
 
-use super::streams::{self, Fault, Step};
-use super::{Codec, CodecError, EncodeOnly, Size, encode_only};
+use super::streams::{self, StreamError, StreamStep};
+use super::{Codec, CodecError, CodecResult, encode_only};
 use crate::error::Result;
 use crate::zarr::metadata::CodecConfig;
 use bzip2::{Action, Compress, Compression, Decompress, Status};
 
-/// `{"id": "bz2", "level": 1}`.
+/// The compressor `{"id": "bz2", "level": 1}`.
 pub struct Bz2 {
-    level: EncodeOnly<u32>,
+    level: CodecResult<u32>,
 }
 
 impl Bz2 {
-    /// From its parameters.
+    /// Creates the compressor from its parameters.
     pub fn new(config: &CodecConfig) -> Result<Self> {
-        config.only(&["level"])?;
+        config.allow_only(&["level"])?;
         Ok(Bz2 { level: encode_only(config.int("level", 1, 1, 9).map(|n| n as u32)) })
     }
 }
 
-/// Decodes one stream: the bytes used and made.
-fn decode_one(encoded: &[u8], out: &mut [u8]) -> std::result::Result<(usize, usize), Fault> {
+/// Decodes one stream and returns the bytes read and written.
+fn decode_one(encoded: &[u8], out: &mut [u8]) -> std::result::Result<(usize, usize), StreamError> {
     let mut stream = Decompress::new(false);
     streams::run(encoded, out, |input, room| {
         let (used, made) = (stream.total_in(), stream.total_out());
-        let status = stream.decompress(input, room).map_err(|_| Fault::Invalid("damaged"))?;
+        let status = stream.decompress(input, room).map_err(|_| StreamError::Invalid("damaged"))?;
         let step = match status {
-            Status::StreamEnd => Step::End,
-            Status::MemNeeded => return Err(Fault::Invalid("out of memory")),
-            _ => Step::More,
+            Status::StreamEnd => StreamStep::End,
+            Status::MemNeeded => return Err(StreamError::Invalid("out of memory")),
+            _ => StreamStep::More,
         };
         Ok(((stream.total_in() - used) as usize, (stream.total_out() - made) as usize, step))
     })
 }
 
 impl Codec for Bz2 {
-    fn encoded_size(&self, decoded: usize) -> Size {
-        Size::AtMost(decoded.saturating_add(decoded / 8).saturating_add(1024))
-    }
-
-    fn decode(&self, encoded: &[u8], out: &mut [u8]) -> std::result::Result<usize, CodecError> {
+    fn decode(&self, encoded: &[u8], out: &mut [u8]) -> CodecResult<usize> {
         let room = out.len();
-        streams::decode_all(encoded, out, decode_one).map_err(|fault| fault.broken("bz2", encoded.len(), room))
+        streams::decode_all(encoded, out, decode_one).map_err(|e| e.into_codec_error("bz2", encoded.len(), room))
     }
 
-    fn encode(&self, decoded: &[u8], out: &mut Vec<u8>) -> std::result::Result<(), CodecError> {
+    fn encode(&self, decoded: &[u8], out: &mut Vec<u8>) -> CodecResult<()> {
         let mut stream = Compress::new(Compression::new(self.level.clone()?), 0);
         out.reserve(decoded.len() / 2 + 64);
         loop {

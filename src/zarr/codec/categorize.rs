@@ -1,42 +1,43 @@
-//! `categorize`: each text stored as the number of its label, from 1; 0 stands for all others. Source of the rules:
-//! `numcodecs.Categorize`, for texts of fixed width (`U`); of Python objects it knows nothing.
+//! The filter `categorize`: each text is stored as the number of its label, counted from 1; 0 stands for all other texts.
+//! Source of the rules: `numcodecs.Categorize` for texts of fixed length (`U`). Python objects are not supported.
 
 use super::items::{self, Items, Scalar, with_type};
 use super::number::Number;
-use super::{Codec, CodecError, Size, buffer};
+use super::{Codec, CodecError, CodecResult, Size, buffer};
 use crate::error::{Error, Result};
 use crate::util::json;
 use crate::zarr::dtype::DTypeKind;
 use crate::zarr::metadata::CodecConfig;
 use std::collections::HashMap;
 
-/// The filter, with its labels in the bytes of the texts.
+/// The filter `categorize`.
 pub struct Categorize {
-    /// UCS-4 without trailing NULs, in the byte order of the texts.
+    /// The labels in UCS-4 without trailing NULs, in the byte order of the texts.
     labels: Vec<Vec<u8>>,
-    /// From label to number.
+    /// The number of each label.
     numbers: HashMap<Vec<u8>, usize>,
+    /// Size of a text in bytes.
     width: usize,
     encoded: Items,
 }
 
 impl Categorize {
-    /// From `labels`, `dtype` and `astype`.
+    /// Creates the filter from `labels`, `dtype` and `astype`.
     pub fn new(config: &CodecConfig) -> Result<Self> {
-        config.only(&["labels", "dtype", "astype"])?;
-        let dtype = config.dtype("dtype")?.ok_or_else(|| config.bad("dtype", "is missing"))?;
+        config.allow_only(&["labels", "dtype", "astype"])?;
+        let dtype = config.dtype("dtype")?.ok_or_else(|| config.invalid("dtype", "is missing"))?;
         if *dtype.kind() != DTypeKind::Text || dtype.size() == 0 {
             return Err(Error::unsupported("codec \"categorize\": only texts of fixed width are supported"));
         }
         let encoded = Items::param(config, "astype", Some(Items::native(Scalar::U8)))?;
         if !(encoded.scalar.is_integer() || encoded.scalar.is_float() || encoded.scalar == Scalar::Bool) {
-            return Err(items::no_numbers(config, "astype"));
+            return Err(items::not_numeric(config, "astype"));
         }
         let list = config.get("labels").and_then(json::Value::as_array);
-        let list = list.ok_or_else(|| config.bad("labels", "is not a list"))?;
+        let list = list.ok_or_else(|| config.invalid("labels", "is not a list"))?;
         let ordered = |c: char| if dtype.is_big_endian() { (c as u32).to_be_bytes() } else { (c as u32).to_le_bytes() };
         let label = |v| {
-            let text = json::text(v).ok_or_else(|| config.bad("labels", "has an item that is not a string"))?;
+            let text = json::text(v).ok_or_else(|| config.invalid("labels", "has an item that is not a string"))?;
             Ok(text.trim_end_matches('\0').chars().flat_map(ordered).collect())
         };
         let labels = list.iter().map(label).collect::<Result<Vec<Vec<u8>>>>()?;
@@ -57,7 +58,7 @@ impl Categorize {
     }
 }
 
-/// A UCS-4 text without the NULs that pad it.
+/// Returns a UCS-4 text without its padding.
 fn trimmed(text: &[u8]) -> &[u8] {
     let end = text.chunks_exact(4).rposition(|c| c != [0; 4]).map_or(0, |last| 4 * (last + 1));
     &text[..end]
@@ -76,7 +77,7 @@ impl Codec for Categorize {
         false
     }
 
-    fn decode(&self, encoded: &[u8], out: &mut [u8]) -> std::result::Result<usize, CodecError> {
+    fn decode(&self, encoded: &[u8], out: &mut [u8]) -> CodecResult<usize> {
         let count = buffer::count(encoded, self.encoded.size())?;
         let len = buffer::total(count, self.width)?;
         let texts = buffer::front(out, len)?;
@@ -90,7 +91,7 @@ impl Codec for Categorize {
             items::convert(self.encoded, Scalar::F64, f8, some, &mut numbers[..8 * n], |_| {});
             for (number, text) in numbers.chunks_exact(8).zip(texts.chunks_exact_mut(self.width)) {
                 let number = f64::read(number);
-                // a fraction, a NaN and what is out of range are no label's number
+                // fractions, NaN and numbers out of range stand for no label
                 let label = (number >= 1.0 && number.fract() == 0.0).then(|| self.labels.get(number as usize - 1));
                 if let Some(label) = label.flatten() {
                     let cut = label.len().min(text.len());
@@ -101,7 +102,7 @@ impl Codec for Categorize {
         Ok(len)
     }
 
-    fn encode(&self, decoded: &[u8], out: &mut Vec<u8>) -> std::result::Result<(), CodecError> {
+    fn encode(&self, decoded: &[u8], out: &mut Vec<u8>) -> CodecResult<()> {
         buffer::count(decoded, self.width)?;
         let scalar = self.encoded.scalar;
         let bits = 8 * scalar.size() - usize::from(scalar.is_signed());
@@ -131,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_refused() {
+    fn bad_parameters_are_errors() {
         refused(r#"{"id": "categorize", "labels": ["a"], "dtype": "|S2"}"#);
         refused(r#"{"id": "categorize", "labels": ["a"], "dtype": "|O"}"#);
         refused(r#"{"id": "categorize", "labels": [1], "dtype": "<U2"}"#);

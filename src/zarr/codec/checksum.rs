@@ -1,67 +1,60 @@
-//! `crc32`, `crc32c`, `adler32`, `fletcher32` and `jenkins_lookup3`: the bytes as they are, with a 32-bit checksum before or after them.
-//! Source of the rules: `numcodecs.checksum32`, and HDF5's Fletcher sum.
+//! The filters `crc32`, `crc32c`, `adler32`, `fletcher32` and `jenkins_lookup3`: the bytes with a 32-bit checksum before or
+//! after them. Source of the rules: `numcodecs.checksum32`, and HDF5's Fletcher checksum.
 
-use super::{Codec, CodecError, Size, buffer, jenkins_lookup3};
+use super::{Codec, CodecError, CodecResult, Size, buffer, jenkins_lookup3};
 use crate::error::Result;
 use crate::zarr::metadata::CodecConfig;
 
-type Sum = Box<dyn Fn(&[u8]) -> u32 + Send + Sync>;
+/// A function that returns the checksum of bytes.
+type ChecksumFn = Box<dyn Fn(&[u8]) -> u32 + Send + Sync>;
 
-/// The filter, with its checksum and the checksum's place.
+/// A checksum filter.
 pub struct Checksum {
-    name: &'static str,
-    sum: Sum,
-    at_start: bool,
-    /// HDF5's sum of no bytes at all is an error in numcodecs.
-    may_be_empty: bool,
+    name: String,
+    sum: ChecksumFn,
+    /// Whether the checksum precedes the bytes.
+    is_at_start: bool,
 }
 
 impl Checksum {
-    /// `crc32`, from `location`.
-    pub fn crc32(config: &CodecConfig) -> Result<Self> {
-        Self::placed(config, "crc32", Box::new(crc32fast::hash), "start")
-    }
-
-    /// `crc32c`, from `location`.
-    pub fn crc32c(config: &CodecConfig) -> Result<Self> {
-        Self::placed(config, "crc32c", Box::new(crc32c::crc32c), "end")
-    }
-
-    /// `adler32`, from `location`.
-    pub fn adler32(config: &CodecConfig) -> Result<Self> {
-        Self::placed(config, "adler32", Box::new(|bytes| simd_adler32::adler32(&bytes)), "start")
-    }
-
-    /// `fletcher32`; it has no parameters.
-    pub fn fletcher32(config: &CodecConfig) -> Result<Self> {
-        config.only(&[])?;
-        Ok(Checksum { name: "fletcher32", sum: Box::new(fletcher32), at_start: false, may_be_empty: false })
-    }
-
-    /// `jenkins_lookup3`, from `initval`. `prefix` is known but has no form in JSON, so that it can only be null.
-    pub fn jenkins_lookup3(config: &CodecConfig) -> Result<Self> {
-        config.only(&["initval", "prefix"])?;
-        if config.get("prefix").is_some() {
-            return Err(config.bad("prefix", "is not bytes"));
-        }
-        let initval = config.int("initval", 0, 0, i64::from(u32::MAX))? as u32;
-        let sum = Box::new(move |bytes: &[u8]| jenkins_lookup3::hash(bytes, initval));
-        Ok(Checksum { name: "jenkins_lookup3", sum, at_start: false, may_be_empty: true })
-    }
-
-    fn placed(config: &CodecConfig, name: &'static str, sum: Sum, default: &str) -> Result<Self> {
-        config.only(&["location"])?;
-        let at_start = match config.text("location", default)? {
-            "start" => true,
-            "end" => false,
-            _ => return Err(config.bad("location", "is neither \"start\" nor \"end\"")),
+    /// Creates the filter that the id names. `jenkins_lookup3` has an initial value; its parameter `prefix` has no JSON form
+    /// and so must be null. The three other checksums but `fletcher32` have a `location`.
+    pub fn new(config: &CodecConfig) -> Result<Self> {
+        let located = |default| {
+            config.allow_only(&["location"])?;
+            match config.text("location", default)? {
+                "start" => Ok(true),
+                "end" => Ok(false),
+                _ => Err(config.invalid("location", "is neither \"start\" nor \"end\"")),
+            }
         };
-        Ok(Checksum { name, sum, at_start, may_be_empty: true })
+        let name = config.id.clone();
+        Ok(match name.as_str() {
+            "crc32" => Checksum { name, sum: Box::new(crc32fast::hash), is_at_start: located("start")? },
+            "crc32c" => Checksum { name, sum: Box::new(crc32c::crc32c), is_at_start: located("end")? },
+            "adler32" => {
+                Checksum { name, sum: Box::new(|bytes| simd_adler32::adler32(&bytes)), is_at_start: located("start")? }
+            }
+            "fletcher32" => {
+                config.allow_only(&[])?;
+                Checksum { name, sum: Box::new(fletcher32), is_at_start: false }
+            }
+            _ => {
+                config.allow_only(&["initval", "prefix"])?;
+                if config.get("prefix").is_some() {
+                    return Err(config.invalid("prefix", "is not bytes"));
+                }
+                let initval = config.int("initval", 0, 0, i64::from(u32::MAX))? as u32;
+                let sum = Box::new(move |bytes: &[u8]| jenkins_lookup3::hash(bytes, initval));
+                Checksum { name, sum, is_at_start: false }
+            }
+        })
     }
 
-    fn check_empty(&self, bytes: &[u8]) -> std::result::Result<(), CodecError> {
-        match bytes.is_empty() && !self.may_be_empty {
-            true => Err(CodecError::new(format!("{} has no sum of no bytes", self.name))),
+    /// Returns an error for an empty buffer if numcodecs, which uses HDF5's code for `fletcher32`, does.
+    fn check_empty(&self, bytes: &[u8]) -> CodecResult<()> {
+        match bytes.is_empty() && self.name == "fletcher32" {
+            true => Err(CodecError::new("fletcher32 has no sum of no bytes")),
             false => Ok(()),
         }
     }
@@ -72,9 +65,9 @@ impl Codec for Checksum {
         Size::Exact(decoded.saturating_add(4))
     }
 
-    fn decode(&self, encoded: &[u8], out: &mut [u8]) -> std::result::Result<usize, CodecError> {
+    fn decode(&self, encoded: &[u8], out: &mut [u8]) -> CodecResult<usize> {
         let short = || CodecError::new(format!("{} bytes are too few to hold a {} checksum", encoded.len(), self.name));
-        let (data, stored) = match self.at_start {
+        let (data, stored) = match self.is_at_start {
             true => encoded.split_first_chunk().map(|(sum, data)| (data, sum)),
             false => encoded.split_last_chunk(),
         }
@@ -88,27 +81,27 @@ impl Codec for Checksum {
         Ok(data.len())
     }
 
-    fn encode(&self, decoded: &[u8], out: &mut Vec<u8>) -> std::result::Result<(), CodecError> {
+    fn encode(&self, decoded: &[u8], out: &mut Vec<u8>) -> CodecResult<()> {
         self.check_empty(decoded)?;
         let sum = (self.sum)(decoded).to_le_bytes();
         out.reserve_exact(decoded.len().saturating_add(4));
-        if self.at_start {
+        if self.is_at_start {
             out.extend_from_slice(&sum);
         }
         out.extend_from_slice(decoded);
-        if !self.at_start {
+        if !self.is_at_start {
             out.extend_from_slice(&sum);
         }
         Ok(())
     }
 }
 
-/// HDF5's sum: big-endian words of 16 bits, an odd last byte as a high byte.
+/// Returns HDF5's checksum: of big-endian 16-bit words, with an odd last byte as a high byte.
 fn fletcher32(bytes: &[u8]) -> u32 {
     let fold = |s: u32| (s & 0xffff) + (s >> 16);
     let (mut sum1, mut sum2) = (0u32, 0u32);
     let (words, last) = bytes.as_chunks::<2>();
-    // no sum overflows in so many words
+    // 360 words are the most whose sums cannot overflow
     for block in words.chunks(360) {
         for &word in block {
             sum1 += u32::from(u16::from_be_bytes(word));
@@ -141,12 +134,12 @@ mod tests {
     }
 
     #[test]
-    fn the_worst_case_of_fletcher_does_not_overflow() {
+    fn fletcher_sums_never_overflow() {
         assert_eq!(fletcher32(&[0xff; 100_000]), 0xffff_ffff);
     }
 
     #[test]
-    fn what_is_refused() {
+    fn damage_and_bad_parameters_are_errors() {
         broken(r#"{"id": "crc32"}"#, &[0x43, 0xbe, 0xb7, 0xe8, b'b']);
         broken(r#"{"id": "crc32"}"#, &[0, 0, 0]);
         broken(r#"{"id": "fletcher32"}"#, &[0, 0, 0, 0]);

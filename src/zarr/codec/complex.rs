@@ -1,9 +1,9 @@
-//! The numbers of numpy that are no Rust primitive: complex ones and counts of time. Like `number`, it knows nothing of
-//! buffers or codecs. Source of the rules: numpy 2 run on x86-64.
+//! NumPy's numbers that are no Rust primitive: complex numbers and counts of time units. Like `number`, the module knows
+//! neither buffers nor codecs. Source of the rules: NumPy 2 on x86-64.
 
 use super::number::{Float, Number};
 
-/// A complex number, real part first.
+/// A complex number, stored with the real part first.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Complex<R> {
     re: R,
@@ -41,7 +41,7 @@ impl<R: Float> Number for Complex<R> {
         }
     }
 
-    /// By a real number, which is all that a filter divides by: Smith's method, with a reciprocal.
+    /// Divides by Smith's method with a reciprocal, as NumPy does. Filters only divide by real numbers.
     fn div(self, other: Self) -> Self {
         if !other.re.to::<bool>() {
             return Complex { re: self.re.div(other.re), im: self.im.div(other.re) };
@@ -81,15 +81,16 @@ impl<R: Float> Number for Complex<R> {
     }
 }
 
-/// A count of time units, `m8`: the least value is "not a time" and stays so through sums and differences.
+/// A count of time units. The least value is "not a time", and so is every sum and difference with it.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Ticks(i64);
 
 const NOT_A_TIME: i64 = i64::MIN;
 
 impl Ticks {
+    /// Applies `f` unless one of the two is "not a time".
     #[inline(always)]
-    fn both(self, other: Self, f: impl Fn(i64, i64) -> i64) -> Self {
+    fn combine(self, other: Self, f: impl Fn(i64, i64) -> i64) -> Self {
         if self.0 == NOT_A_TIME || other.0 == NOT_A_TIME { Ticks(NOT_A_TIME) } else { Ticks(f(self.0, other.0)) }
     }
 }
@@ -108,15 +109,15 @@ impl Number for Ticks {
     }
 
     fn add(self, other: Self) -> Self {
-        self.both(other, i64::wrapping_add)
+        self.combine(other, i64::wrapping_add)
     }
 
     fn sub(self, other: Self) -> Self {
-        self.both(other, i64::wrapping_sub)
+        self.combine(other, i64::wrapping_sub)
     }
 
     fn mul(self, other: Self) -> Self {
-        self.both(other, i64::wrapping_mul)
+        self.combine(other, i64::wrapping_mul)
     }
 
     fn div(self, other: Self) -> Self {
@@ -138,10 +139,6 @@ impl Number for Ticks {
 
     fn from_u64(v: u64) -> Self {
         Ticks(v as i64)
-    }
-
-    fn from_f32(v: f32) -> Self {
-        Ticks(i64::from_f32(v))
     }
 
     fn from_f64(v: f64) -> Self {

@@ -1,10 +1,10 @@
-//! What the unit tests of the codecs share: sample bytes, round trips, and damage done to small encodings.
+//! Helpers for the unit tests of compressors: sample bytes, round trips, and damage to small encodings.
 
 use super::{Codec, CodecError, Size, build};
 use crate::util::json;
 use crate::zarr::metadata::CodecConfig;
 
-/// The codec of a JSON object.
+/// Returns the codec of a JSON object.
 pub fn codec(config: &str, itemsize: usize) -> Box<dyn Codec> {
     build(&parse(config), itemsize).unwrap()
 }
@@ -14,7 +14,7 @@ pub fn refused(config: &str) {
     assert!(build(&parse(config), 1).is_err(), "{config}");
 }
 
-/// Checks that the parameters keep nobody from decoding, but from encoding.
+/// Checks that the parameters allow decoding but not encoding.
 pub fn only_decodes(config: &str) {
     assert!(codec(config, 1).encode(b"abcd", &mut Vec::new()).is_err(), "{config}");
 }
@@ -23,13 +23,13 @@ fn parse(config: &str) -> CodecConfig {
     CodecConfig::parse(&json::parse(config.as_bytes()).unwrap()).unwrap()
 }
 
-/// Bytes from hex digits; spaces don't count.
+/// Returns the bytes of hex digits, ignoring spaces.
 pub fn hex(digits: &str) -> Vec<u8> {
     let digits: Vec<u32> = digits.chars().filter_map(|c| c.to_digit(16)).collect();
     digits.chunks(2).map(|pair| (pair[0] * 16 + pair[1]) as u8).collect()
 }
 
-/// `len` bytes: slowly rising 4-byte numbers, then noise.
+/// Returns `len` bytes: slowly rising 4-byte numbers, then noise.
 pub fn sample(len: usize) -> Vec<u8> {
     let mut state = 1u32;
     let mut noise = move || {
@@ -40,7 +40,7 @@ pub fn sample(len: usize) -> Vec<u8> {
     smooth.enumerate().take(len).map(|(i, b)| if i % 1000 < 800 { b } else { noise() }).collect()
 }
 
-/// The encoding of `data`, checked against what the codec says of its size.
+/// Returns the encoding of `data` and checks its size.
 pub fn encoded(codec: &dyn Codec, data: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
     codec.encode(data, &mut out).unwrap();
@@ -51,7 +51,7 @@ pub fn encoded(codec: &dyn Codec, data: &[u8]) -> Vec<u8> {
     out
 }
 
-/// What `bytes` decode to, with room for `room` bytes.
+/// Decodes `bytes` with an output of `room` bytes.
 pub fn decoded(codec: &dyn Codec, bytes: &[u8], room: usize) -> Result<Vec<u8>, CodecError> {
     let mut out = vec![0xAA; room];
     let n = codec.decode(bytes, &mut out)?;
@@ -59,7 +59,7 @@ pub fn decoded(codec: &dyn Codec, bytes: &[u8], room: usize) -> Result<Vec<u8>, 
     Ok(out)
 }
 
-/// Checks that buffers of many sizes come back, and that one byte of room less is an error.
+/// Checks that data of many sizes decode again, and that an output one byte too short is an error.
 pub fn round_trip(codec: &dyn Codec) {
     for len in [0, 1, 2, 3, 7, 15, 16, 17, 127, 128, 129, 255, 1000, 4096, 65535, 65536, 65537, 300_001] {
         let data = sample(len);
@@ -71,18 +71,18 @@ pub fn round_trip(codec: &dyn Codec) {
     }
 }
 
-/// Cuts the encoding of `data` at every byte, flips every bit of it, and puts bytes of every value at its end: none may
-/// panic.
+/// Cuts the encoding of `data` at every byte, flips each of its bits, and appends bytes of every value, and checks that
+/// decoding never panics.
 pub fn hostile(codec: &dyn Codec, data: &[u8]) {
     let good = encoded(codec, data);
     hostile_bytes(codec, &good, data.len());
 }
 
-/// [`hostile`] for an encoding that is there already.
+/// Does what [`hostile`] does for a given encoding.
 pub fn hostile_bytes(codec: &dyn Codec, good: &[u8], len: usize) {
     for cut in 0..good.len() {
-        let answer = decoded(codec, &good[..cut], len);
-        assert!(answer.is_err() || answer.is_ok_and(|d| d.len() < len), "cut at {cut} of {}", good.len());
+        let outcome = decoded(codec, &good[..cut], len);
+        assert!(outcome.is_err() || outcome.is_ok_and(|d| d.len() < len), "cut at {cut} of {}", good.len());
     }
     for bit in 0..good.len() * 8 {
         let mut bad = good.to_vec();

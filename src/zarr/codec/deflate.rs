@@ -1,14 +1,14 @@
-//! One zlib stream, gzip member or bare deflate stream, whole in memory, through libdeflate. The C functions are called directly because
-//! the safe crate hides how much input a stream used, which trailing bytes and gzip members need. It knows neither the
-//! rules for what follows a stream nor where the bytes come from.
+//! Decoding and encoding of one zlib stream, gzip member or bare deflate stream in memory, by libdeflate. The C functions
+//! are called directly because the safe crate does not return the length of a stream, which is needed to find the next
+//! gzip member. The module does not know what may follow a stream.
 
 use super::CodecError;
-use super::streams::Fault;
+use super::streams::StreamError;
 use libdeflate_sys as sys;
 use std::cell::RefCell;
 use std::ptr::NonNull;
 
-/// The header and checksum around the deflate data.
+/// The header and checksum that surround the deflate data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Container {
     Zlib,
@@ -28,25 +28,25 @@ impl Container {
 
 thread_local! {
     static DECOMPRESSOR: Option<Decompressor> = Decompressor::new();
-    static COMPRESSOR: RefCell<Option<Compressor>> = const { RefCell::new(None) };
+    static COMPRESSOR: RefCell<Option<LevelCompressor>> = const { RefCell::new(None) };
 }
 
-/// Decodes the stream at the start of `encoded` into the front of `out`; returns the bytes used and the bytes made.
-/// What follows the stream is not looked at; output beyond `out` is an error.
-pub fn decompress(container: Container, encoded: &[u8], out: &mut [u8]) -> Result<(usize, usize), Fault> {
+/// Decodes the stream at the start of `encoded` into the front of `out` and returns the bytes read and written. Bytes after
+/// the stream are ignored. Output beyond the end of `out` is an error.
+pub fn decompress(container: Container, encoded: &[u8], out: &mut [u8]) -> Result<(usize, usize), StreamError> {
     DECOMPRESSOR.with(|kept| match kept {
         Some(decompressor) => decompressor.run(container, encoded, out),
-        None => Err(Fault::Invalid("out of memory")),
+        None => Err(StreamError::Invalid("out of memory")),
     })
 }
 
-/// Decodes a bare deflate stream, as a zip archive has them, into the front of `out`; returns the bytes made.
+/// Decodes a bare deflate stream, as zip archives hold them, into the front of `out` and returns the bytes written.
 pub fn inflate(deflated: &[u8], out: &mut [u8]) -> Result<usize, CodecError> {
     let done = decompress(Container::None, deflated, out).map(|(_, made)| made);
-    done.map_err(|fault| fault.broken(Container::None.name(), deflated.len(), out.len()))
+    done.map_err(|e| e.into_codec_error(Container::None.name(), deflated.len(), out.len()))
 }
 
-/// What [`inflate`] takes.
+/// Returns a bare deflate stream of `value`.
 #[cfg(test)]
 pub fn deflate_for_tests(value: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
@@ -54,32 +54,28 @@ pub fn deflate_for_tests(value: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Appends one stream that holds `decoded`. `level` is zlib's: -1 (its default, 6) or 0 to 9.
+/// Appends one stream that holds `decoded` to `out`. `level` is one of zlib's: 0 to 9, or -1 for the default of 6.
 pub fn compress(container: Container, level: i32, decoded: &[u8], out: &mut Vec<u8>) -> Result<(), CodecError> {
     let level = if level < 0 { 6 } else { level };
     COMPRESSOR.with_borrow_mut(|kept| {
         if kept.as_ref().is_none_or(|c| c.level != level) {
-            *kept = Compressor::new(level);
+            *kept = LevelCompressor::new(level);
         }
         let done = kept.as_mut().is_some_and(|compressor| compressor.run(container, decoded, out));
         if done { Ok(()) } else { Err(CodecError::new(format!("{}: out of memory", container.name()))) }
     })
 }
 
-/// More bytes than any encoder makes of `decoded` ones, even one that never stores.
-pub fn bound(decoded: usize) -> usize {
-    decoded.saturating_add(decoded / 8).saturating_add(1024)
-}
-
+/// A decoder of libdeflate, freed on drop.
 struct Decompressor(NonNull<sys::libdeflate_decompressor>);
 
 impl Decompressor {
     fn new() -> Option<Self> {
-        // SAFETY: no arguments; null, for want of memory, becomes None.
+        // SAFETY: the call has no arguments; null, if memory is short, becomes None.
         NonNull::new(unsafe { sys::libdeflate_alloc_decompressor() }).map(Decompressor)
     }
 
-    fn run(&self, container: Container, encoded: &[u8], out: &mut [u8]) -> Result<(usize, usize), Fault> {
+    fn run(&self, container: Container, encoded: &[u8], out: &mut [u8]) -> Result<(usize, usize), StreamError> {
         let call = match container {
             Container::Zlib => sys::libdeflate_zlib_decompress_ex,
             Container::Gzip => sys::libdeflate_gzip_decompress_ex,
@@ -87,14 +83,14 @@ impl Decompressor {
         };
         let (mut used, mut made) = (0, 0);
         let (input, output) = (encoded.as_ptr().cast(), out.as_mut_ptr().cast());
-        // SAFETY: the decompressor is live and, being of this thread alone, not in use elsewhere; the pointers and
-        // lengths are of valid slices that don't overlap, and the library stays within both.
+        // SAFETY: the decompressor is live and belongs to this thread alone; the pointers and lengths belong to valid
+        // slices that do not overlap, and the library stays within both.
         let code =
             unsafe { call(self.0.as_ptr(), input, encoded.len(), output, out.len(), &raw mut used, &raw mut made) };
         match code {
             sys::libdeflate_result_LIBDEFLATE_SUCCESS => Ok((used, made)),
-            sys::libdeflate_result_LIBDEFLATE_INSUFFICIENT_SPACE => Err(Fault::TooLong),
-            _ => Err(Fault::Invalid("damaged or cut short")),
+            sys::libdeflate_result_LIBDEFLATE_INSUFFICIENT_SPACE => Err(StreamError::TooLong),
+            _ => Err(StreamError::Invalid("damaged or cut short")),
         }
     }
 }
@@ -106,53 +102,40 @@ impl Drop for Decompressor {
     }
 }
 
-struct Compressor {
+/// An encoder of libdeflate for one level, freed on drop.
+struct LevelCompressor {
     level: i32,
     raw: NonNull<sys::libdeflate_compressor>,
 }
 
-impl Compressor {
+impl LevelCompressor {
     fn new(level: i32) -> Option<Self> {
-        // SAFETY: any level may be asked for; null, for a bad one or want of memory, becomes None.
+        // SAFETY: any level may be passed; null, for a bad level or if memory is short, becomes None.
         let raw = NonNull::new(unsafe { sys::libdeflate_alloc_compressor(level) })?;
-        Some(Compressor { level, raw })
+        Some(LevelCompressor { level, raw })
     }
 
     fn run(&mut self, container: Container, decoded: &[u8], out: &mut Vec<u8>) -> bool {
-        let (bound, call) = match container {
-            Container::Zlib => {
-                (sys::libdeflate_zlib_compress_bound as BoundFn, sys::libdeflate_zlib_compress as CompressFn)
-            }
-            Container::Gzip => {
-                (sys::libdeflate_gzip_compress_bound as BoundFn, sys::libdeflate_gzip_compress as CompressFn)
-            }
-            Container::None => {
-                (sys::libdeflate_deflate_compress_bound as BoundFn, sys::libdeflate_deflate_compress as CompressFn)
-            }
+        let call = match container {
+            Container::Zlib => sys::libdeflate_zlib_compress,
+            Container::Gzip => sys::libdeflate_gzip_compress,
+            Container::None => sys::libdeflate_deflate_compress,
         };
+        // the bound for gzip, whose header and checksum are the longest, holds for all three
         // SAFETY: the compressor is live; the call only computes.
-        let room = unsafe { bound(self.raw.as_ptr(), decoded.len()) };
+        let room = unsafe { sys::libdeflate_gzip_compress_bound(self.raw.as_ptr(), decoded.len()) };
         out.reserve(room);
         let spare = out.spare_capacity_mut();
         let (input, output) = (decoded.as_ptr().cast(), spare.as_mut_ptr().cast());
-        // SAFETY: as in Decompressor::run; the library writes at most spare.len() bytes to the spare capacity.
+        // SAFETY: the same as in Decompressor::run; the library writes at most spare.len() bytes to the spare capacity.
         let made = unsafe { call(self.raw.as_ptr(), input, decoded.len(), output, spare.len()) };
-        // SAFETY: the library has written `made` bytes after the present length, within the capacity; 0 is failure.
+        // SAFETY: the library has written `made` bytes after the current length, within the capacity; 0 means failure.
         unsafe { out.set_len(out.len() + made) };
         made > 0
     }
 }
 
-type BoundFn = unsafe extern "C" fn(*mut sys::libdeflate_compressor, usize) -> usize;
-type CompressFn = unsafe extern "C" fn(
-    *mut sys::libdeflate_compressor,
-    *const std::ffi::c_void,
-    usize,
-    *mut std::ffi::c_void,
-    usize,
-) -> usize;
-
-impl Drop for Compressor {
+impl Drop for LevelCompressor {
     fn drop(&mut self) {
         // SAFETY: allocated by libdeflate_alloc_compressor and freed only here.
         unsafe { sys::libdeflate_free_compressor(self.raw.as_ptr()) }
@@ -164,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_level_follows_another() {
+    fn levels_can_change_between_calls() {
         let data: Vec<u8> = (0..10_000u32).flat_map(|i| (i / 7).to_le_bytes()).collect();
         let sizes: Vec<usize> = [-1, 0, 1, 9, 6]
             .into_iter()

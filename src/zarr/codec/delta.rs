@@ -1,47 +1,41 @@
-//! `delta`: each item but the first is stored as its difference from the one before. Source of the rules:
-//! `numcodecs.Delta`, that is `numpy.diff` and `numpy.cumsum` with its accumulator type.
+//! The filter `delta`: each item but the first is stored as its difference from the item before. Source of the rules:
+//! `numcodecs.Delta`, which uses `numpy.diff`, and `numpy.cumsum` with its accumulator type.
 
 use super::items::{self, Items, Scalar, with_type};
 use super::number::Number;
-use super::{Codec, CodecError, Size, buffer};
+use super::{Codec, CodecError, CodecResult, Size, buffer};
 use crate::error::{Error, Result};
+use crate::zarr::dtype::DTypeKind;
 use crate::zarr::metadata::CodecConfig;
 
-/// The filter, with the types of decoded and encoded items.
+/// The filter `delta`.
 pub struct Delta {
     decoded: Items,
     encoded: Items,
 }
 
 impl Delta {
-    /// From `dtype` and `astype`.
+    /// Creates the filter from `dtype` and `astype`.
     pub fn new(config: &CodecConfig) -> Result<Self> {
-        config.only(&["dtype", "astype"])?;
+        config.allow_only(&["dtype", "astype"])?;
         let decoded = Items::param(config, "dtype", None)?;
         let encoded = Items::param(config, "astype", Some(decoded))?;
-        let timed = |name| {
-            Ok::<_, Error>(config.dtype(name)?.is_some_and(|d| *d.kind() == crate::zarr::dtype::DTypeKind::DateTime))
-        };
+        let is_date = |name| Ok::<_, Error>(config.dtype(name)?.is_some_and(|d| *d.kind() == DTypeKind::DateTime));
         let mixed = (decoded.scalar == Scalar::Ticks) != (encoded.scalar == Scalar::Ticks);
-        if mixed || timed("dtype")? || timed("astype")? {
-            return Err(items::no_numbers(config, "dtype"));
+        if mixed || is_date("dtype")? || is_date("astype")? {
+            return Err(items::not_numeric(config, "dtype"));
         }
         if config.get("astype").is_some() && !items::same_units(config, "dtype", "astype")? {
-            return Err(items::no_numbers(config, "astype"));
+            return Err(items::not_numeric(config, "astype"));
         }
         Ok(Delta { decoded, encoded })
     }
 
-    fn decode_as<T: Number>(
-        &self,
-        work: Scalar,
-        input: &[u8],
-        out: &mut [u8],
-    ) -> std::result::Result<usize, CodecError> {
+    fn decode_as<T: Number>(&self, work: Scalar, input: &[u8], out: &mut [u8]) -> CodecResult<usize> {
         let mut sum: Option<T> = None;
         items::decode(self.encoded, work, self.decoded, input, out, |block| {
             let (head, tail) = block.split_at_mut(T::SIZE);
-            // the first item is taken as it is: adding it to zero would turn -0.0 into 0.0
+            // adding the first item to zero would turn -0.0 into 0.0
             let first = sum.map_or_else(|| T::read(head), |sum| sum.add(T::read(head)));
             first.write(head);
             let mut running = first;
@@ -53,7 +47,7 @@ impl Delta {
         })
     }
 
-    fn encode_as<T: Number>(&self, input: &[u8], out: &mut Vec<u8>) -> std::result::Result<(), CodecError> {
+    fn encode_as<T: Number>(&self, input: &[u8], out: &mut Vec<u8>) -> CodecResult<()> {
         let mut last: Option<T> = None;
         items::encode(self.decoded, self.decoded.scalar, self.encoded, input, out, |block| {
             let (head, tail) = block.split_at_mut(T::SIZE);
@@ -70,8 +64,9 @@ impl Delta {
         })
     }
 
-    /// The first item must fit a signed type, while differences wrap: numpy assigns the one and casts the others.
-    fn check_first(&self, input: &[u8]) -> std::result::Result<(), CodecError> {
+    /// Checks that the first item fits a signed encoded type. NumPy assigns this item, which can fail, but casts the
+    /// differences, which wraps.
+    fn check_first(&self, input: &[u8]) -> CodecResult<()> {
         let (from, to) = (self.decoded.scalar, self.encoded.scalar);
         let mut native = [0; 8];
         let size = self.decoded.size();
@@ -105,15 +100,15 @@ impl Codec for Delta {
     }
 
     fn is_lossless(&self) -> bool {
-        self.decoded.is_kept_by(self.encoded)
+        self.decoded.is_preserved_by(self.encoded)
     }
 
-    fn decode(&self, encoded: &[u8], out: &mut [u8]) -> std::result::Result<usize, CodecError> {
+    fn decode(&self, encoded: &[u8], out: &mut [u8]) -> CodecResult<usize> {
         let work = self.encoded.scalar.promote(self.decoded.scalar);
         with_type!(work, T => self.decode_as::<T>(work, encoded, out))
     }
 
-    fn encode(&self, decoded: &[u8], out: &mut Vec<u8>) -> std::result::Result<(), CodecError> {
+    fn encode(&self, decoded: &[u8], out: &mut Vec<u8>) -> CodecResult<()> {
         buffer::count(decoded, self.decoded.size())?;
         self.check_first(decoded)?;
         with_type!(self.decoded.scalar, T => self.encode_as::<T>(decoded, out))
@@ -136,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_refused() {
+    fn bad_parameters_are_errors() {
         refused(r#"{"id": "delta", "dtype": "<M8[s]"}"#);
         refused(r#"{"id": "delta", "dtype": "<U2"}"#);
         refused(r#"{"id": "delta", "dtype": "<m8[s]", "astype": "<m8[ms]"}"#);

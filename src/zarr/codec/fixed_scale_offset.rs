@@ -1,14 +1,14 @@
-//! `fixedscaleoffset`: numbers stored as `(x - offset) * scale`, rounded. Source of the rules:
-//! `numcodecs.FixedScaleOffset` under numpy 2, where a JSON integer is an integer and takes the type of the array.
+//! The filter `fixedscaleoffset`: numbers stored as `(x - offset) * scale`, rounded. Source of the rules:
+//! `numcodecs.FixedScaleOffset` with NumPy 2, where a JSON integer takes the integer type of the array.
 
 use super::items::{self, Items, Scalar, with_type};
 use super::number::Number;
-use super::{Codec, CodecError, Size};
+use super::{Codec, CodecError, CodecResult, Size};
 use crate::error::Result;
-use crate::util::json::{self, Value};
+use crate::util::json;
 use crate::zarr::metadata::CodecConfig;
 
-/// The filter, with its two numbers and the types of decoded and encoded items.
+/// The filter `fixedscaleoffset`.
 pub struct FixedScaleOffset {
     offset: Operand,
     scale: Operand,
@@ -16,31 +16,31 @@ pub struct FixedScaleOffset {
     encoded: Items,
 }
 
-/// A number of JSON as Python has it; `integer` is None for a float and for what no 64-bit integer holds.
+/// A JSON number as Python reads it.
 #[derive(Clone, Copy)]
 struct Operand {
+    /// The number as a float.
     float: f64,
-    integer: Option<i128>,
+    /// Whether Python reads an integer.
     is_integer: bool,
+    /// The integer; `None` for a float, and for an integer beyond 128 bits.
+    integer: Option<i128>,
 }
 
 impl Operand {
     fn new(config: &CodecConfig, name: &str) -> Result<Self> {
-        let value = config.get(name).ok_or_else(|| config.bad(name, "is missing"))?;
-        let float = json::float(value).ok_or_else(|| config.bad(name, "is not a number"))?;
-        let text = match value {
-            Value::Number(n) => n.to_string(),
-            _ => String::new(),
-        };
-        let is_integer = !text.is_empty() && !text.contains(['.', 'e', 'E']);
+        let value = config.required(name)?;
+        let float = json::float(value).ok_or_else(|| config.invalid(name, "is not a number"))?;
+        let text = value.as_number().map(|number| number.as_str());
+        let is_integer = text.is_some_and(|text| !text.contains(['.', 'e', 'E']));
         if is_integer && float.is_infinite() {
-            return Err(config.bad(name, "is too large"));
+            return Err(config.invalid(name, "is too large"));
         }
-        Ok(Operand { float, integer: text.parse().ok(), is_integer })
+        Ok(Operand { float, is_integer, integer: text.and_then(|text| text.parse().ok()) })
     }
 
-    /// The number as a `T`, if numpy would take it as one.
-    fn integer_of<T: Number>(self, scalar: Scalar) -> std::result::Result<T, CodecError> {
+    /// Returns the number as an integer of type `T`, or an error if it is none or out of range, as NumPy does.
+    fn integer_of<T: Number>(self, scalar: Scalar) -> CodecResult<T> {
         let bits = 8 * scalar.size();
         let range = if scalar.is_signed() { -(1i128 << (bits - 1))..1i128 << (bits - 1) } else { 0..1i128 << bits };
         match self.integer.filter(|n| range.contains(n)) {
@@ -50,58 +50,43 @@ impl Operand {
         }
     }
 
-    /// The number as a `T` of type `scalar`, which is wide enough for the operation.
-    fn value<T: Number>(self, scalar: Scalar) -> std::result::Result<T, CodecError> {
+    /// Returns the number as a `T`, whose scalar type is `scalar`.
+    fn value<T: Number>(self, scalar: Scalar) -> CodecResult<T> {
         if scalar.is_integer() { self.integer_of(scalar) } else { Ok(T::from_f64(self.float)) }
     }
 }
 
 impl FixedScaleOffset {
-    /// From `offset`, `scale`, `dtype` and `astype`.
+    /// Creates the filter from `offset`, `scale`, `dtype` and `astype`.
     pub fn new(config: &CodecConfig) -> Result<Self> {
-        config.only(&["offset", "scale", "dtype", "astype"])?;
+        config.allow_only(&["offset", "scale", "dtype", "astype"])?;
         let (offset, scale) = (Operand::new(config, "offset")?, Operand::new(config, "scale")?);
         let decoded = Items::param(config, "dtype", None)?;
         let encoded = Items::param(config, "astype", Some(decoded))?;
         if let Some((_, name)) = [(decoded, "dtype"), (encoded, "astype")].iter().find(|i| i.0.scalar == Scalar::Ticks)
         {
-            return Err(items::no_numbers(config, name));
+            return Err(items::not_numeric(config, name));
         }
         Ok(FixedScaleOffset { offset, scale, decoded, encoded })
     }
 
-    fn decode_as<T: Number>(
-        &self,
-        work: Scalar,
-        input: &[u8],
-        out: &mut [u8],
-    ) -> std::result::Result<usize, CodecError> {
+    fn decode_as<T: Number>(&self, work: Scalar, input: &[u8], out: &mut [u8]) -> CodecResult<usize> {
         let (offset, scale) = (T::from_f64(self.offset.float), T::from_f64(self.scale.float));
         items::decode(self.encoded, work, self.decoded, input, out, |block| {
             items::each::<T>(block, |x| x.div(scale).add(offset));
         })
     }
 
-    /// Both steps in one type.
-    fn encode_as<T: Number>(
-        &self,
-        work: Scalar,
-        input: &[u8],
-        out: &mut Vec<u8>,
-    ) -> std::result::Result<(), CodecError> {
+    /// Encodes in one type.
+    fn encode_as<T: Number>(&self, work: Scalar, input: &[u8], out: &mut Vec<u8>) -> CodecResult<()> {
         let (offset, scale) = (self.offset.value::<T>(work)?, self.scale.value::<T>(work)?);
         items::encode(self.decoded, work, self.encoded, input, out, |block| {
             items::each::<T>(block, |x| x.sub(offset).mul(scale).round());
         })
     }
 
-    /// Integers less an integer, which wraps, and only then times a float.
-    fn encode_mixed<T: Number>(
-        &self,
-        work: Scalar,
-        input: &[u8],
-        out: &mut Vec<u8>,
-    ) -> std::result::Result<(), CodecError> {
+    /// Encodes with an integer offset, whose subtraction wraps, and a float scale.
+    fn encode_mixed<T: Number>(&self, work: Scalar, input: &[u8], out: &mut Vec<u8>) -> CodecResult<()> {
         let offset = self.offset.integer_of::<T>(work)?;
         let mut moved = Vec::new();
         let native = Items::native(work);
@@ -128,18 +113,18 @@ impl Codec for FixedScaleOffset {
         false
     }
 
-    fn decode(&self, encoded: &[u8], out: &mut [u8]) -> std::result::Result<usize, CodecError> {
+    fn decode(&self, encoded: &[u8], out: &mut [u8]) -> CodecResult<usize> {
         let stored = self.encoded.scalar;
         let work = if stored.is_integer() || stored == Scalar::Bool { Scalar::F64 } else { stored };
         with_type!(work, T => self.decode_as::<T>(work, encoded, out))
     }
 
-    fn encode(&self, decoded: &[u8], out: &mut Vec<u8>) -> std::result::Result<(), CodecError> {
+    fn encode(&self, decoded: &[u8], out: &mut Vec<u8>) -> CodecResult<()> {
         let given = self.decoded.scalar;
         if !(given.is_integer() || given == Scalar::Bool) {
             return with_type!(given, T => self.encode_as::<T>(given, decoded, out));
         }
-        // a bool and an integer make an i8
+        // NumPy combines booleans and a Python integer to int64
         let whole = if given == Scalar::Bool { Scalar::I64 } else { given };
         match (self.offset.is_integer, self.scale.is_integer) {
             (true, true) => with_type!(whole, T => self.encode_as::<T>(whole, decoded, out)),
@@ -167,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_refused() {
+    fn bad_parameters_are_errors() {
         refused(r#"{"id": "fixedscaleoffset", "offset": 1, "dtype": "<f4"}"#);
         refused(r#"{"id": "fixedscaleoffset", "offset": "1", "scale": 1, "dtype": "<f4"}"#);
         refused(r#"{"id": "fixedscaleoffset", "offset": 1, "scale": 1, "dtype": "<m8[s]"}"#);

@@ -1,38 +1,39 @@
-//! The codec `gzip`: gzip members one after another. Rule: Python's `gzip` module, which skips NUL bytes after a member
-//! and refuses any other trailing byte. One old C++ writer stored zlib streams under this name: they are told by their
-//! first two bytes. It knows nothing of chunks.
+//! The compressor `gzip`: a sequence of gzip members. Source of the rules: Python's `gzip` module, which skips NUL bytes
+//! after a member and refuses any other trailing byte. An early C++ writer stored zlib streams under this name, which are
+//! recognized by their first two bytes.
 
 use super::deflate::{self, Container};
-use super::streams::Fault;
-use super::{Codec, CodecError, EncodeOnly, Size, encode_only};
+use super::streams::StreamError;
+use super::{Codec, CodecResult, encode_only};
 use crate::error::Result;
 use crate::zarr::metadata::CodecConfig;
 
-/// `{"id": "gzip", "level": 1}`.
+/// The compressor `{"id": "gzip", "level": 1}`.
 pub struct Gzip {
-    level: EncodeOnly<i32>,
+    level: CodecResult<i32>,
 }
 
 impl Gzip {
-    /// From its parameters.
+    /// Creates the compressor from its parameters.
     pub fn new(config: &CodecConfig) -> Result<Self> {
-        config.only(&["level"])?;
+        config.allow_only(&["level"])?;
         Ok(Gzip { level: encode_only(config.int("level", 1, -1, 9).map(|n| n as i32)) })
     }
 }
 
-/// A zlib header: deflate with a window up to 32 KiB, and a check value that makes the two bytes a multiple of 31.
+/// Returns whether `bytes` start with a zlib header: deflate with a window of up to 32 KiB, and a check value that makes the
+/// two bytes a multiple of 31.
 fn is_zlib(bytes: &[u8]) -> bool {
     matches!(*bytes, [a, b, ..] if a & 0x0f == 8 && a >> 4 <= 7 && (u32::from(a) * 256 + u32::from(b)) % 31 == 0)
 }
 
-/// Decodes the members of `encoded` and returns the bytes made.
-fn members(encoded: &[u8], out: &mut [u8]) -> std::result::Result<usize, Fault> {
+/// Decodes the members of `encoded` and returns the bytes written.
+fn decode_members(encoded: &[u8], out: &mut [u8]) -> std::result::Result<usize, StreamError> {
     let (mut rest, mut written) = (encoded, 0);
     while !rest.is_empty() {
         if !rest.starts_with(&[0x1f, 0x8b]) {
             let first = rest.len() == encoded.len();
-            return Err(Fault::Invalid(if first { "no gzip header" } else { "other bytes after the data" }));
+            return Err(StreamError::Invalid(if first { "no gzip header" } else { "other bytes after the data" }));
         }
         let (used, made) = deflate::decompress(Container::Gzip, rest, &mut out[written..])?;
         written += made;
@@ -43,20 +44,16 @@ fn members(encoded: &[u8], out: &mut [u8]) -> std::result::Result<usize, Fault> 
 }
 
 impl Codec for Gzip {
-    fn encoded_size(&self, decoded: usize) -> Size {
-        Size::AtMost(deflate::bound(decoded))
-    }
-
-    fn decode(&self, encoded: &[u8], out: &mut [u8]) -> std::result::Result<usize, CodecError> {
+    fn decode(&self, encoded: &[u8], out: &mut [u8]) -> CodecResult<usize> {
         let done = if is_zlib(encoded) {
             deflate::decompress(Container::Zlib, encoded, out).map(|(_, made)| made)
         } else {
-            members(encoded, out)
+            decode_members(encoded, out)
         };
-        done.map_err(|fault| fault.broken("gzip", encoded.len(), out.len()))
+        done.map_err(|e| e.into_codec_error("gzip", encoded.len(), out.len()))
     }
 
-    fn encode(&self, decoded: &[u8], out: &mut Vec<u8>) -> std::result::Result<(), CodecError> {
+    fn encode(&self, decoded: &[u8], out: &mut Vec<u8>) -> CodecResult<()> {
         deflate::compress(Container::Gzip, self.level.clone()?, decoded, out)
     }
 }

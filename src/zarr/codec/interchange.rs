@@ -1,6 +1,6 @@
-//! Whether other programs can work with an array that has these codecs. The codecs here take more than numcodecs does:
-//! they read whatever numcodecs could have written. What this program makes anew must be opened, read and written by
-//! zarr-python with numcodecs 0.15, whose constructors and `view` calls are the source of these rules.
+//! Checks that other programs can use an array with given codecs. The codecs of this crate are more lenient than
+//! numcodecs, because they read everything that numcodecs may have written. A new array, however, must be usable with
+//! zarr-python and numcodecs 0.15. Source of the rules: the constructors and `view` calls of numcodecs 0.15.
 
 use super::{Pipeline, build};
 use crate::error::{Error, Result};
@@ -8,33 +8,39 @@ use crate::util::json::Value;
 use crate::zarr::dtype::{DType, DTypeKind};
 use crate::zarr::metadata::{ArrayMetadata, CodecConfig};
 
-/// Largest chunk that numcodecs' blosc and lz4 take, in bytes.
+/// Maximum size of a chunk for numcodecs' blosc in bytes.
 const MAX_BLOSC: usize = blosc_src::BLOSC_MAX_BUFFERSIZE as usize;
+
+/// Maximum size of a chunk for numcodecs' lz4 in bytes.
 const MAX_LZ4: usize = 0x7E00_0000;
 
-/// What a step of a chain is given, and what it makes.
+/// The data between two codecs.
 #[derive(Clone)]
-struct Stream {
-    /// The items; single bytes after a codec of bytes.
+struct Intermediate {
+    /// The dtype of the items; single bytes after a codec that makes bytes.
     items: DType,
-    /// Whether the number of bytes depends on the values.
+    /// Whether the size depends on the values.
     is_variable: bool,
 }
 
-/// Returns an error unless zarr-python opens an array with this metadata, for chunks of `chunk_size` bytes, and reads
-/// back what is written to it. Filters that round are fine; those that are told a type the items don't have are not:
-/// they would read numbers as other numbers, and lose them.
+/// Checks that zarr-python can open an array with this metadata and chunks of `chunk_size` bytes, and reads the values that
+/// it writes. Filters may round. Filters configured for another type than that of their items are refused: they would take
+/// the bytes for other numbers, and lose them.
+///
+/// # Errors
+///
+/// [`Kind::Invalid`](crate::error::Kind::Invalid), or the error of [`build`].
 pub fn check_interchange(meta: &ArrayMetadata, chunk_size: usize) -> Result<()> {
     let kept = usize::from(meta.has_objects());
-    let mut stream = Stream { items: meta.dtype.clone(), is_variable: false };
+    let mut data = Intermediate { items: meta.dtype.clone(), is_variable: false };
     if let Some(codec) = meta.object_codec() {
         check_parameters(codec)?;
         check_object_codec(codec, &meta.dtype)?;
-        stream = Stream { items: single_bytes()?, is_variable: true };
+        data = Intermediate { items: single_bytes()?, is_variable: true };
     }
     for config in meta.filters.iter().skip(kept).chain(&meta.compressor) {
         check_parameters(config)?;
-        stream = check_step(config, stream)?;
+        data = check_step(config, data)?;
     }
     let limit = match meta.compressor.as_ref().map(|config| config.id.as_str()) {
         Some("blosc") => MAX_BLOSC,
@@ -48,11 +54,14 @@ pub fn check_interchange(meta: &ArrayMetadata, chunk_size: usize) -> Result<()> 
     if meta.has_objects() { Ok(()) } else { pipeline.check_encodes(meta.dtype.size(), chunk_size) }
 }
 
-/// Returns an error unless a codec is a compressor, which takes bytes of any number and keeps them, and numcodecs takes its
-/// parameters: it may be given to any array.
+/// Checks that a codec is a compressor, which any array may use, and that numcodecs accepts its parameters.
+///
+/// # Errors
+///
+/// [`Kind::Invalid`](crate::error::Kind::Invalid), or the error of [`build`].
 pub fn check_compressor(config: &CodecConfig) -> Result<()> {
     if !["blosc", "bz2", "gzip", "lz4", "lzma", "zlib", "zstd"].contains(&config.id.as_str()) {
-        // one that is unknown says so
+        // an unknown codec has an error of its own
         build(config, 1)?;
         return Err(Error::invalid(format!("codec {:?} is a filter, no compressor", config.id)));
     }
@@ -64,15 +73,15 @@ fn single_bytes() -> Result<DType> {
     DType::parse_str("|u1")
 }
 
-/// Returns what the codec makes of `given`, or why the two don't go together.
-fn check_step(config: &CodecConfig, given: Stream) -> Result<Stream> {
+/// Returns the data that the codec makes of `given`, or an error if it must not be applied to them.
+fn check_step(config: &CodecConfig, given: Intermediate) -> Result<Intermediate> {
     let refused = |why: &str| Err(Error::invalid(format!("codec {:?}: {why}", config.id)));
     let id = config.id.as_str();
     match id {
         "json2" | "msgpack2" | "pickle" | "vlen-array" | "vlen-bytes" | "vlen-utf8" => {
             refused("encodes objects, which the items here are not")
         }
-        // an extra package, which few have
+        // needs an extra package, which is rarely installed
         "crc32c" => refused("numcodecs has it only together with another package; crc32 is in all of them"),
         "packbits" if *given.items.kind() != DTypeKind::Bool => {
             refused("keeps booleans alone, other values would be lost")
@@ -83,58 +92,61 @@ fn check_step(config: &CodecConfig, given: Stream) -> Result<Stream> {
             refused("rounds little-endian floats of 2, 4 or 8 bytes, which the items here are not")
         }
         "bitround" => Ok(given),
-        "delta" | "fixedscaleoffset" | "quantize" | "categorize" => typed(config, "dtype", "astype", &given),
-        "astype" => typed(config, "decode_dtype", "encode_dtype", &given),
+        "delta" | "fixedscaleoffset" | "quantize" | "categorize" => check_typed(config, "dtype", "astype", &given),
+        "astype" => check_typed(config, "decode_dtype", "encode_dtype", &given),
         "shuffle" if given.is_variable && config.int("elementsize", 4, 0, i64::MAX)? > 1 => {
             refused("can't shuffle compressed bytes, whose number may be odd")
         }
         _ => {
             let is_fixed = matches!(build(config, given.items.size())?.encoded_size(64), super::Size::Exact(_));
-            Ok(Stream { items: single_bytes()?, is_variable: given.is_variable || !is_fixed })
+            Ok(Intermediate { items: single_bytes()?, is_variable: given.is_variable || !is_fixed })
         }
     }
 }
 
-/// The step of a filter that is told the type of what it is given.
-fn typed(config: &CodecConfig, from: &str, to: &str, given: &Stream) -> Result<Stream> {
-    let Some(dtype) = config.dtype(from)? else { return Err(config.bad(from, "is missing")) };
+/// Returns the data that a filter makes whose parameters `from` and `to` state the types of decoded and encoded items.
+fn check_typed(config: &CodecConfig, from: &str, to: &str, given: &Intermediate) -> Result<Intermediate> {
+    let Some(dtype) = config.dtype(from)? else { return Err(config.invalid(from, "is missing")) };
     let loses = !build(config, given.items.size())?.is_lossless();
-    // bits that are kept may be taken for another type's
+    // a lossless filter may be configured for another type of the same size
     if dtype.size() != given.items.size() || loses && dtype != given.items {
-        return Err(config.bad(from, "is not the type of the items it is given: their values would be lost"));
+        return Err(config.invalid(from, "is not the type of the items it is given: their values would be lost"));
     }
     let made = match config.dtype(to)? {
         Some(made) => made,
         None if config.id == "categorize" => single_bytes()?,
         None => dtype,
     };
-    Ok(Stream { items: made, is_variable: given.is_variable })
+    Ok(Intermediate { items: made, is_variable: given.is_variable })
 }
 
+/// Checks that `config` encodes objects of this dtype.
 fn check_object_codec(config: &CodecConfig, dtype: &DType) -> Result<()> {
     match config.id.as_str() {
         "pickle" => Err(Error::invalid(
             "codec \"pickle\": numcodecs reads no pickles unless told to: they may hold any program",
         )),
-        // they know the struct by its size alone
+        // object codecs take a struct for opaque bytes
         _ if *dtype.kind() != DTypeKind::Object => {
             Err(Error::invalid(format!("codec {:?} doesn't encode structs that hold objects", config.id)))
         }
         "vlen-array" => match config.dtype("dtype")? {
             Some(item) if item.size() > 0 && !item.has_objects() => Ok(()),
-            _ => Err(config.bad("dtype", "is missing, or no type of numbers")),
+            _ => Err(config.invalid("dtype", "is missing, or no type of numbers")),
         },
         "json2" | "msgpack2" | "vlen-bytes" | "vlen-utf8" => Ok(()),
         id => Err(Error::invalid(format!("codec {id:?} doesn't encode objects: the first filter must"))),
     }
 }
 
-/// Returns an error unless numcodecs takes every parameter as it is spelled. The codecs here are as lenient as a reader
-/// may be: they take null for a default, and 1.0 and true for 1.
+/// Checks that numcodecs accepts every parameter as it is spelled. The codecs of this crate also accept null for a default,
+/// and 1.0 and true for 1.
 fn check_parameters(config: &CodecConfig) -> Result<()> {
     for (name, value) in config.parameters() {
         let is_fine = match (config.id.as_str(), name, value) {
-            ("blosc", "typesize", _) => return Err(config.bad(name, "is a parameter that older numcodecs don't know")),
+            ("blosc", "typesize", _) => {
+                return Err(config.invalid(name, "is a parameter that older numcodecs don't know"));
+            }
             ("lzma", "filters", Value::Array(_)) => config.int("format", 1, 0, 3)? == 3,
             ("lzma", "preset" | "filters", Value::Null) => true,
             ("jenkins_lookup3", "prefix", Value::Null) => true,
@@ -151,14 +163,13 @@ fn check_parameters(config: &CodecConfig) -> Result<()> {
             _ => false,
         };
         if !is_fine {
-            return Err(config.bad(name, "is not what numcodecs takes there"));
+            return Err(config.invalid(name, "is not what numcodecs takes there"));
         }
     }
     Ok(())
 }
 
-/// Whether a parameter of a codec of objects, whose meaning this program doesn't know, is the one that numcodecs takes by
-/// itself.
+/// Returns whether a parameter of an object codec is numcodecs' default. This crate does not interpret these parameters.
 fn is_default(config: &CodecConfig, name: &str, value: &Value) -> bool {
     match (config.id.as_str(), name) {
         ("json2", "encoding") => value == "utf-8",
@@ -199,7 +210,7 @@ mod tests {
     const TO_I2: &str = r#"{"id":"astype","encode_dtype":"<i2","decode_dtype":"<f4"}"#;
 
     #[test]
-    fn filters_that_are_given_what_they_were_told() {
+    fn filters_for_the_type_of_their_items_pass() {
         for (dtype, filters) in [
             ("\"<i4\"", codecs(&[DELTA_I4, "shuffle", "crc32"])),
             ("\"<f4\"", codecs(&[DELTA_F4])),
@@ -214,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn filters_that_would_lose_what_they_are_given() {
+    fn filters_that_would_lose_values_are_refused() {
         for (dtype, filters, why) in [
             ("\"|i1\"", codecs(&["packbits"]), "booleans"),
             ("\"<i4\"", codecs(&[DELTA_F4]), "not the type"),
@@ -232,13 +243,13 @@ mod tests {
             ("\"|O\"", codecs(&["pickle"]), "pickles"),
             ("\"<i4\"", codecs(&["crc32c"]), "package"),
         ] {
-            let said = check(dtype, &filters, "null").unwrap_err();
-            assert!(said.message().contains(why), "{dtype} {filters}: {said}");
+            let refused = check(dtype, &filters, "null").unwrap_err();
+            assert!(refused.message().contains(why), "{dtype} {filters}: {refused}");
         }
     }
 
     #[test]
-    fn parameters_as_numcodecs_takes_them() {
+    fn parameters_that_numcodecs_refuses_are_errors() {
         let compressed = |compressor: &str| check("\"<i4\"", "null", compressor);
         for fine in [
             r#"{"id":"zlib"}"#,

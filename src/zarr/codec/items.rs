@@ -1,14 +1,14 @@
-//! Runs of numbers in a buffer: which type a dtype means, in which byte order, and one loop that turns a run of one
-//! type into a run of another, a block at a time so that all but the first and last touch of a byte stays in cache.
-//! Every array filter of numbers is that loop with a different step in the middle. It must not know which filter.
+//! Conversion of numbers in buffers: the type and byte order of a dtype, and one loop that converts items of one type to
+//! another, block by block so that intermediate values stay in the cache. Every filter of numbers is this loop with a step
+//! of its own. The module must not know the filters.
 
 use super::number::Number;
-use super::{CodecError, Size, buffer};
+use super::{CodecResult, Size, buffer};
 use crate::error::{Error, Result};
 use crate::zarr::dtype::{DType, DTypeKind};
 use crate::zarr::metadata::CodecConfig;
 
-/// The types that filters compute in.
+/// A type that filters compute in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scalar {
     Bool,
@@ -25,7 +25,7 @@ pub enum Scalar {
     F64,
     C64,
     C128,
-    /// `m8` and `M8`.
+    /// Counts of time units: `m8` and `M8`.
     Ticks,
 }
 
@@ -48,7 +48,7 @@ macro_rules! with_type {
 pub(super) use with_type;
 
 impl Scalar {
-    /// The type of a dtype's items; None for text, bytes, structs, objects and 16-byte floats.
+    /// Returns the type of a dtype's items, or `None` for text, bytes, structs, objects and 16-byte floats.
     pub fn of(dtype: &DType) -> Option<Self> {
         Some(match (dtype.kind(), dtype.size()) {
             (DTypeKind::Bool, _) => Scalar::Bool,
@@ -70,32 +70,32 @@ impl Scalar {
         })
     }
 
-    /// Bytes of one item.
+    /// Returns the size of an item in bytes.
     pub fn size(self) -> usize {
         with_type!(self, T => T::SIZE)
     }
 
-    /// True for `i1` to `u8`.
+    /// Returns whether this is a signed or unsigned integer.
     pub fn is_integer(self) -> bool {
         use Scalar::*;
         matches!(self, I8 | I16 | I32 | I64 | U8 | U16 | U32 | U64)
     }
 
-    /// True for `i1` to `i8`.
+    /// Returns whether this is a signed integer.
     pub fn is_signed(self) -> bool {
         matches!(self, Scalar::I8 | Scalar::I16 | Scalar::I32 | Scalar::I64)
     }
 
-    /// True for `f2` to `f8`.
+    /// Returns whether this is a real float.
     pub fn is_float(self) -> bool {
         matches!(self, Scalar::F16 | Scalar::F32 | Scalar::F64)
     }
 
-    /// The smallest type that holds both, by `numpy.promote_types`.
+    /// Returns the smallest type that holds both types, by the rules of `numpy.promote_types`.
     pub fn promote(self, other: Self) -> Self {
         use Scalar::*;
         let complex = |s| matches!(s, C64 | C128);
-        // how much of a float each type asks for: 0 is f2, 1 is f4, 2 is f8
+        // the width of float that each type needs: 0 for f2, 1 for f4, 2 for f8
         let float = |s| match s {
             Bool | I8 | U8 | F16 => 0,
             I16 | U16 | F32 | C64 => 1,
@@ -107,13 +107,7 @@ impl Scalar {
             (Bool, other) | (other, Bool) => other,
             (a, b) if complex(a) || complex(b) => [C64, C64, C128][float(a).max(float(b))],
             (a, b) if a.is_float() || b.is_float() => [F16, F32, F64][float(a).max(float(b))],
-            (a, b) if a.is_signed() == b.is_signed() => {
-                if a.size() > b.size() {
-                    a
-                } else {
-                    b
-                }
-            }
+            (a, b) if a.is_signed() == b.is_signed() => std::cmp::max_by_key(a, b, |scalar| scalar.size()),
             (signed, unsigned) | (unsigned, signed) if signed.is_signed() => {
                 match signed.size().max(2 * unsigned.size()) {
                     2 => I16,
@@ -130,49 +124,49 @@ impl Scalar {
 /// The type and byte order of the items in a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Items {
-    /// The type.
+    /// The type of the items.
     pub scalar: Scalar,
-    /// True if the bytes of each number stand in the other order than the machine's.
+    /// Whether the byte order differs from the machine's.
     pub swapped: bool,
 }
 
 impl Items {
-    /// The items of a dtype.
+    /// Returns the items of a dtype, or `None` if filters cannot compute with them.
     pub fn of(dtype: &DType) -> Option<Self> {
         let swapped = dtype.size() > 1 && dtype.is_big_endian() != cfg!(target_endian = "big");
         Some(Items { scalar: Scalar::of(dtype)?, swapped })
     }
 
-    /// Bytes of `encoded` items for `decoded` bytes of these.
+    /// Returns the size of the `encoded` items for `decoded` bytes of these items.
     pub fn encoded_size(self, encoded: Items, decoded: usize) -> Size {
         Size::Exact((decoded / self.size()).saturating_mul(encoded.size()))
     }
 
-    /// True if a cast to `encoded` items and back gives the same bytes, whatever they are: integers wrap, and lose
-    /// nothing in as many bits or more. Casts of floats change some NaNs, those of booleans what is neither 0 nor 1.
-    pub fn is_kept_by(self, encoded: Items) -> bool {
+    /// Returns whether a cast to `encoded` items and back preserves all bytes. This holds for integers cast to at least as
+    /// many bits. Casts of floats change some NaNs, and casts of booleans change bytes other than 0 and 1.
+    pub fn is_preserved_by(self, encoded: Items) -> bool {
         self.scalar.is_integer() && encoded.scalar.is_integer() && encoded.size() >= self.size()
     }
 
-    /// Items in the machine's order.
+    /// Returns items in the machine's byte order.
     pub fn native(scalar: Scalar) -> Self {
         Items { scalar, swapped: false }
     }
 
-    /// The items of the dtype that parameter `name` gives, or `default` if it is absent or null.
+    /// Returns the items of the dtype parameter `name`, or `default` if it is absent or null.
     pub fn param(config: &CodecConfig, name: &str, default: Option<Items>) -> Result<Self> {
         match config.dtype(name)? {
-            Some(dtype) => Items::of(&dtype).ok_or_else(|| no_numbers(config, name)),
-            None => default.ok_or_else(|| config.bad(name, "is missing")),
+            Some(dtype) => Items::of(&dtype).ok_or_else(|| not_numeric(config, name)),
+            None => default.ok_or_else(|| config.invalid(name, "is missing")),
         }
     }
 
-    /// Bytes of one item.
+    /// Returns the size of an item in bytes.
     pub fn size(self) -> usize {
         self.scalar.size()
     }
 
-    /// Turns each item around if it isn't in the machine's order; done again, it turns it back.
+    /// Converts items between their byte order and the machine's.
     fn order(self, bytes: &mut [u8]) {
         let part = match self.scalar {
             Scalar::C64 | Scalar::C128 => self.size() / 2,
@@ -188,12 +182,12 @@ impl Items {
     }
 }
 
-/// The error that a filter does not work on the dtype of parameter `name`.
-pub fn no_numbers(config: &CodecConfig, name: &str) -> Error {
+/// Returns the error for a dtype parameter `name` that a filter cannot compute with.
+pub fn not_numeric(config: &CodecConfig, name: &str) -> Error {
     Error::unsupported(format!("codec {:?}: {name} is not a type it can compute with", config.id))
 }
 
-/// True if parameters `a` and `b` may be cast into each other: a time unit would need converting to another one.
+/// Returns whether the dtype parameters `a` and `b` do not have different time units, which would need a conversion.
 pub fn same_units(config: &CodecConfig, a: &str, b: &str) -> Result<bool> {
     let unit = |name: &str| -> Result<Option<String>> {
         let timed = config.dtype(name)?.is_some_and(|d| matches!(d.kind(), DTypeKind::TimeDelta | DTypeKind::DateTime));
@@ -206,9 +200,9 @@ pub fn same_units(config: &CodecConfig, a: &str, b: &str) -> Result<bool> {
     })
 }
 
-/// Items in one block.
+/// Number of items in a block.
 const BLOCK: usize = 512;
-/// The largest item.
+/// Maximum size of an item in bytes.
 const WIDEST: usize = 16;
 
 type Cast = fn(&[u8], &mut [u8]);
@@ -223,6 +217,7 @@ fn copy(from: &[u8], to: &mut [u8]) {
     to.copy_from_slice(from);
 }
 
+/// Returns the function that casts items in the machine's byte order.
 fn cast_of(from: Scalar, to: Scalar) -> Cast {
     if from == to {
         return copy;
@@ -230,7 +225,7 @@ fn cast_of(from: Scalar, to: Scalar) -> Cast {
     with_type!(from, A => with_type!(to, B => cast::<A, B>))
 }
 
-/// Applies `step` to every number of type `T` in `block`, which is in the machine's order.
+/// Applies `step` to every number of type `T` in `block`, which has the machine's byte order.
 #[inline(always)]
 pub fn each<T: Number>(block: &mut [u8], mut step: impl FnMut(T) -> T) {
     for bytes in block.chunks_exact_mut(T::SIZE) {
@@ -238,8 +233,8 @@ pub fn each<T: Number>(block: &mut [u8], mut step: impl FnMut(T) -> T) {
     }
 }
 
-/// Reads `input` as items `from`, casts them to type `work`, lets `step` change each block of them, in order, and
-/// casts them to items `to` into `output`. Both buffers must hold the same number of whole items.
+/// Casts the items `from` in `input` to type `work`, applies `step` to each block in order, and casts the result to the
+/// items `to` in `output`. Both buffers hold the same number of whole items.
 pub fn convert(from: Items, work: Scalar, to: Items, input: &[u8], output: &mut [u8], mut step: impl FnMut(&mut [u8])) {
     let (into_work, out_of_work) = (cast_of(from.scalar, work), cast_of(work, to.scalar));
     let (mut loaded, mut worked) = ([0; BLOCK * WIDEST], [0; BLOCK * WIDEST]);
@@ -260,7 +255,7 @@ pub fn convert(from: Items, work: Scalar, to: Items, input: &[u8], output: &mut 
     }
 }
 
-/// [`convert`] to the front of `out`, for decoding: returns how many bytes it wrote.
+/// Converts to the front of `out`, for decoding, as [`convert`] does, and returns the number of bytes written.
 pub fn decode(
     from: Items,
     work: Scalar,
@@ -268,13 +263,13 @@ pub fn decode(
     input: &[u8],
     out: &mut [u8],
     step: impl FnMut(&mut [u8]),
-) -> std::result::Result<usize, CodecError> {
+) -> CodecResult<usize> {
     let len = buffer::total(buffer::count(input, from.size())?, to.size())?;
     convert(from, work, to, input, buffer::front(out, len)?, step);
     Ok(len)
 }
 
-/// [`convert`] onto the end of `out`, for encoding.
+/// Appends the converted items to `out`, for encoding, as [`convert`] does.
 pub fn encode(
     from: Items,
     work: Scalar,
@@ -282,7 +277,7 @@ pub fn encode(
     input: &[u8],
     out: &mut Vec<u8>,
     step: impl FnMut(&mut [u8]),
-) -> std::result::Result<(), CodecError> {
+) -> CodecResult<()> {
     let len = buffer::total(buffer::count(input, from.size())?, to.size())?;
     let start = out.len();
     out.resize(start + len, 0);
@@ -295,7 +290,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn promotion() {
+    fn promotion_matches_numpy() {
         use Scalar::*;
         for (a, b, both) in [
             (I8, I16, I16),
@@ -314,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn any_length_and_order() {
+    fn conversions_of_any_length_and_byte_order() {
         let big = Items { scalar: Scalar::U16, swapped: cfg!(target_endian = "little") };
         let numbers: Vec<u16> = (0..1300).collect();
         let input: Vec<u8> = numbers.iter().flat_map(|n| n.to_be_bytes()).collect();

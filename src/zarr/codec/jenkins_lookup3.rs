@@ -1,20 +1,21 @@
-//! Bob Jenkins' 32-bit hash, the sum of the codec `jenkins_lookup3`. Source of the rules: the published description of
-//! lookup3's `hashlittle`. It knows nothing of codecs.
+//! Bob Jenkins' 32-bit hash, the checksum of the filter `jenkins_lookup3`. Source of the rules: the published description
+//! of `hashlittle` in lookup3.
 
-type State = [u32; 3];
+type HashState = [u32; 3];
 
-fn absorb(state: &mut State, block: &[u8; 12]) {
+/// Adds a block to the state.
+fn absorb(state: &mut HashState, block: &[u8; 12]) {
     let (words, _) = block.as_chunks();
     for (s, &word) in state.iter_mut().zip(words) {
         *s = s.wrapping_add(u32::from_le_bytes(word));
     }
 }
 
-/// `hashlittle` of `bytes`, beginning at `initval`.
+/// Returns `hashlittle` of `bytes` with the initial value `initval`.
 pub fn hash(bytes: &[u8], initval: u32) -> u32 {
     let mut state = [0xdead_beef_u32.wrapping_add(bytes.len() as u32).wrapping_add(initval); 3];
     let mut rest = bytes;
-    // the last block, full or not, is mixed by other rules
+    // the last block, full or not, is mixed differently
     while let Some((block, after)) = rest.split_first_chunk().filter(|(_, after)| !after.is_empty()) {
         absorb(&mut state, block);
         mix(&mut state);
@@ -29,7 +30,7 @@ pub fn hash(bytes: &[u8], initval: u32) -> u32 {
     state[2]
 }
 
-fn mix(state: &mut State) {
+fn mix(state: &mut HashState) {
     let [mut a, mut b, mut c] = *state;
     for (first, second, third) in [(4, 6, 8), (16, 19, 4)] {
         a = a.wrapping_sub(c) ^ c.rotate_left(first);
@@ -42,7 +43,7 @@ fn mix(state: &mut State) {
     *state = [a, b, c];
 }
 
-fn finish(state: &mut State) {
+fn finish(state: &mut HashState) {
     let [mut a, mut b, mut c] = *state;
     let step = |x: u32, y: u32, turn| (x ^ y).wrapping_sub(y.rotate_left(turn));
     c = step(c, b, 14);

@@ -1,11 +1,11 @@
-//! Tests of every codec with parameters and item sizes at and beyond the limits of what its library computes with. Many
-//! of them are C: a number that is passed on unchecked ends the test process by a signal, which no assertion can miss.
+//! Tests of every codec with parameters and item sizes at and beyond the limits of its library. Many libraries are C, so a
+//! number passed on unchecked may end the test process with a signal.
 
 use super::build;
 use super::testing::config;
 use crate::util::json::Value;
 
-/// Numbers around the limits of 8, 16, 32 and 64 bits, and of a 32-bit integer that a 64-bit one is cut to.
+/// Returns numbers around the limits of 8, 16, 32 and 64 bits, and numbers whose lowest 32 bits are small.
 fn numbers() -> Vec<i64> {
     let powers = [0, 7, 8, 15, 16, 20, 31, 32, 33, 62].map(|bits| 1i64 << bits);
     let around = powers.iter().flat_map(|n| [-n - 1, -n, 1 - n, n - 1, *n, n + 1]);
@@ -40,7 +40,7 @@ const NUMBERS: [&str; 24] = [
     r#"{"id": "jenkins_lookup3", "initval": N}"#,
 ];
 
-/// Codecs that need no number, for what the size of an item alone may do.
+/// Codecs without a number, to try with different item sizes.
 const PLAIN: [&str; 10] = [
     r#"{"id": "blosc"}"#,
     r#"{"id": "blosc", "shuffle": -1, "cname": "blosclz"}"#,
@@ -54,12 +54,12 @@ const PLAIN: [&str; 10] = [
     r#"{"id": "packbits"}"#,
 ];
 
-/// Encodes some bytes; whatever the codec takes it must decode to the same ones.
+/// Encodes some bytes and checks that they decode to the same bytes, unless the codec refuses them.
 fn try_codec(text: &str, itemsize: usize) {
     let config = config(text);
     let Ok(codec) = build(&config, itemsize) else { return };
     for len in [0, 1, 16, 300, 5000] {
-        // packbits keeps booleans alone
+        // packbits only keeps booleans
         let data: Vec<u8> = (0..len).map(|i| (i % 7 == 0) as u8).collect();
         let mut encoded = Vec::new();
         if codec.encode(&data, &mut encoded).is_err() {
@@ -74,7 +74,7 @@ fn try_codec(text: &str, itemsize: usize) {
 }
 
 #[test]
-fn any_number_is_taken_or_refused() {
+fn any_parameter_is_used_or_refused() {
     for text in NUMBERS {
         for n in numbers() {
             try_codec(&text.replace('N', &n.to_string()), 4);
@@ -86,7 +86,7 @@ fn any_number_is_taken_or_refused() {
 }
 
 #[test]
-fn items_of_any_size_are_encoded() {
+fn any_item_size_is_used_or_refused() {
     let sizes = [0, 1, 2, 3, 127, 128, 255, 256, 65_536, i32::MAX as usize, 1 << 31, 1 << 32, usize::MAX];
     for text in PLAIN {
         for size in sizes {

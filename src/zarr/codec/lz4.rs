@@ -1,38 +1,38 @@
-//! The codec `lz4`: the size as a little-endian i32, then one LZ4 block (not the frame format), through the C library,
-//! which blosc brings along and whose checked decoder is the one the world fuzzes. It knows nothing of chunks.
+//! The compressor `lz4`: the size as a little-endian i32, then one LZ4 block (not the frame format). The C library, which
+//! blosc links anyway, has the decoder that is fuzzed most.
 
-use super::streams::Fault;
-use super::{Codec, CodecError, EncodeOnly, Size, encode_only};
+use super::streams::StreamError;
+use super::{Codec, CodecError, CodecResult, encode_only};
 use crate::error::Result;
 use crate::zarr::metadata::CodecConfig;
 
-/// The most bytes one LZ4 block can hold.
+/// Maximum decoded size of an LZ4 block in bytes.
 const MAX_SIZE: usize = 0x7E00_0000;
 
-/// `{"id": "lz4", "acceleration": 1}`.
+/// The compressor `{"id": "lz4", "acceleration": 1}`.
 pub struct Lz4 {
-    acceleration: EncodeOnly<i32>,
+    acceleration: CodecResult<i32>,
 }
 
 impl Lz4 {
-    /// From its parameters. An acceleration below 1 is 1, as in numcodecs.
+    /// Creates the compressor from its parameters. An acceleration below 1 counts as 1, as in numcodecs.
     pub fn new(config: &CodecConfig) -> Result<Self> {
-        config.only(&["acceleration"])?;
+        config.allow_only(&["acceleration"])?;
         let acceleration = config.int("acceleration", 1, i64::from(i32::MIN), i64::from(i32::MAX));
         Ok(Lz4 { acceleration: encode_only(acceleration.map(|n| n.max(1) as i32)) })
     }
 }
 
-/// Decodes a block, all of it, into the front of `out` and returns the bytes made. None: damaged, or too much for
-/// `out`.
+/// Decodes a block, which is all of `block`, into the front of `out` and returns the bytes written. Returns `None` if it is
+/// damaged or decodes to more than `out` holds.
 pub fn decompress_block(block: &[u8], out: &mut [u8]) -> Option<usize> {
     let (len, room) = (i32::try_from(block.len()).ok()?, i32::try_from(out.len()).unwrap_or(i32::MAX));
-    // SAFETY: both pointers are of slices at least as long as the lengths given, which the library stays within.
+    // SAFETY: both pointers belong to slices at least as long as the lengths given, which the library stays within.
     let made = unsafe { lz4_sys::LZ4_decompress_safe(block.as_ptr().cast(), out.as_mut_ptr().cast(), len, room) };
     usize::try_from(made).ok()
 }
 
-/// Appends a block that holds `decoded`. None: there is too much of it.
+/// Appends a block that holds `decoded`. Returns `None` if `decoded` is too long for a block.
 fn compress_block(decoded: &[u8], acceleration: i32, out: &mut Vec<u8>) -> Option<()> {
     let len = i32::try_from(decoded.len()).ok().filter(|_| decoded.len() <= MAX_SIZE)?;
     // SAFETY: the call only computes.
@@ -41,36 +41,32 @@ fn compress_block(decoded: &[u8], acceleration: i32, out: &mut Vec<u8>) -> Optio
     let spare = out.spare_capacity_mut();
     let room = i32::try_from(spare.len()).unwrap_or(i32::MAX);
     let (input, output) = (decoded.as_ptr().cast(), spare.as_mut_ptr().cast());
-    // SAFETY: the pointers are of slices at least as long as the lengths given.
+    // SAFETY: the pointers belong to slices at least as long as the lengths given.
     let made = unsafe { lz4_sys::LZ4_compress_fast(input, output, len, room, acceleration) };
     let made = usize::try_from(made).ok().filter(|n| *n > 0)?;
-    // SAFETY: the library has written `made` bytes after the present length, within the capacity.
+    // SAFETY: the library has written `made` bytes after the current length, within the capacity.
     unsafe { out.set_len(out.len() + made) };
     Some(())
 }
 
-/// Checks the size before the block and decodes it.
-fn decompress(encoded: &[u8], out: &mut [u8]) -> std::result::Result<usize, Fault> {
-    let (size, block) = encoded.split_first_chunk().ok_or(Fault::CutShort)?;
-    let size = usize::try_from(i32::from_le_bytes(*size)).map_err(|_| Fault::Invalid("the size is negative"))?;
-    let out = out.get_mut(..size).ok_or(Fault::TooLong)?;
+/// Decodes the block and checks its decoded size.
+fn decompress(encoded: &[u8], out: &mut [u8]) -> std::result::Result<usize, StreamError> {
+    let (size, block) = encoded.split_first_chunk().ok_or(StreamError::CutShort)?;
+    let size = usize::try_from(i32::from_le_bytes(*size)).map_err(|_| StreamError::Invalid("the size is negative"))?;
+    let out = out.get_mut(..size).ok_or(StreamError::TooLong)?;
     match decompress_block(block, out) {
         Some(made) if made == size => Ok(size),
-        Some(_) => Err(Fault::Invalid("the block doesn't fill its size")),
-        None => Err(Fault::Invalid("damaged or cut short")),
+        Some(_) => Err(StreamError::Invalid("the block doesn't fill its size")),
+        None => Err(StreamError::Invalid("damaged or cut short")),
     }
 }
 
 impl Codec for Lz4 {
-    fn encoded_size(&self, decoded: usize) -> Size {
-        Size::AtMost(decoded.saturating_add(decoded / 8).saturating_add(1024))
+    fn decode(&self, encoded: &[u8], out: &mut [u8]) -> CodecResult<usize> {
+        decompress(encoded, out).map_err(|e| e.into_codec_error("lz4", encoded.len(), out.len()))
     }
 
-    fn decode(&self, encoded: &[u8], out: &mut [u8]) -> std::result::Result<usize, CodecError> {
-        decompress(encoded, out).map_err(|fault| fault.broken("lz4", encoded.len(), out.len()))
-    }
-
-    fn encode(&self, decoded: &[u8], out: &mut Vec<u8>) -> std::result::Result<(), CodecError> {
+    fn encode(&self, decoded: &[u8], out: &mut Vec<u8>) -> CodecResult<()> {
         out.extend((decoded.len() as u32).to_le_bytes());
         compress_block(decoded, self.acceleration.clone()?, out)
             .ok_or_else(|| CodecError(format!("lz4: can't hold {} bytes, at most {MAX_SIZE}", decoded.len())))

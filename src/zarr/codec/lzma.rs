@@ -1,47 +1,47 @@
-//! The codec `lzma`: the formats XZ, ALONE (.lzma) and RAW. Rule: Python's `lzma.compress` and `lzma.decompress`, but
-//! for one thing: XZ with filters, which Python writes and then refuses to read, is read, as the chain stands in the
-//! data. Filter chains are in a file of their own. It knows nothing of chunks.
+//! The compressor `lzma`: the formats XZ, ALONE (.lzma) and RAW. Source of the rules: Python's `lzma.compress` and
+//! `lzma.decompress`. One exception: XZ data with filters, which Python writes but refuses to read, are decoded with the
+//! chain that the data state. [`lzma_filters`](super::lzma_filters) has the filter chains.
 
 use super::lzma_filters::Chain;
-use super::streams::{self, Fault, Step};
-use super::{Codec, CodecError, EncodeOnly, Size, encode_only};
+use super::streams::{self, StreamError, StreamStep};
+use super::{Codec, CodecError, CodecResult, Size, encode_only};
 use crate::error::Result;
 use crate::zarr::metadata::CodecConfig;
 use liblzma::stream::{Action, Check, Error, LzmaOptions, Status, Stream};
 
-/// The least memory limit of a decoder. The strongest preset needs 65 MiB and says so whatever the size of the data;
-/// liblzma touches only what it fills. This leaves room for four times that, and stops headers that claim gigabytes.
-const MEMORY: u64 = 256 << 20;
+/// Minimum memory limit of a decoder in bytes. The strongest preset claims 65 MiB whatever the size of the data, of which
+/// liblzma touches only the part that it fills. Four times that stops headers that claim gigabytes.
+const MIN_MEMORY_LIMIT: u64 = 256 << 20;
 
-/// The preset of liblzma when none is given.
+/// The default preset of liblzma.
 const DEFAULT_PRESET: u32 = 6;
 
-/// What surrounds the compressed data.
+/// The container of the compressed data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Format {
+enum LzmaFormat {
     Auto,
     Xz,
     Alone,
     Raw,
 }
 
-/// `{"id": "lzma", "format": 1, "check": -1, "preset": null, "filters": null}`.
+/// The compressor `{"id": "lzma", "format": 1, "check": -1, "preset": null, "filters": null}`.
 pub struct Lzma {
-    format: Format,
-    check: EncodeOnly<Option<Check>>,
-    preset: EncodeOnly<Option<u32>>,
+    format: LzmaFormat,
+    check: CodecResult<Option<Check>>,
+    preset: CodecResult<Option<u32>>,
     filters: Option<Chain>,
 }
 
 impl Lzma {
-    /// From its parameters.
+    /// Creates the compressor from its parameters.
     pub fn new(config: &CodecConfig) -> Result<Self> {
-        config.only(&["format", "check", "preset", "filters"])?;
+        config.allow_only(&["format", "check", "preset", "filters"])?;
         let format = match config.int("format", 1, 0, 3)? {
-            0 => Format::Auto,
-            1 => Format::Xz,
-            2 => Format::Alone,
-            _ => Format::Raw,
+            0 => LzmaFormat::Auto,
+            1 => LzmaFormat::Xz,
+            2 => LzmaFormat::Alone,
+            _ => LzmaFormat::Raw,
         };
         let check = config.int("check", -1, -1, 10).and_then(|n| match n {
             -1 => Ok(None),
@@ -49,72 +49,75 @@ impl Lzma {
             1 => Ok(Some(Check::Crc32)),
             4 => Ok(Some(Check::Crc64)),
             10 => Ok(Some(Check::Sha256)),
-            n => Err(config.bad("check", &format!("is {n}, which is no check"))),
+            n => Err(config.invalid("check", &format!("is {n}, which is no check"))),
         });
         let preset = config.get("preset").map(|_| config.int("preset", 0, 0, u32::MAX.into()).map(|n| n as u32));
-        let filters = config.get("filters").map(Chain::parse).transpose().map_err(|why| config.bad("filters", &why))?;
-        if format == Format::Raw && filters.is_none() {
-            return Err(config.bad("filters", "are missing, which format 3 needs"));
+        let filters =
+            config.get("filters").map(Chain::parse).transpose().map_err(|why| config.invalid("filters", &why))?;
+        if format == LzmaFormat::Raw && filters.is_none() {
+            return Err(config.invalid("filters", "are missing, which format 3 needs"));
         }
         Ok(Lzma { format, check: encode_only(check), preset: encode_only(preset.transpose()), filters })
     }
 
+    /// Returns a decoder for at most `room` decoded bytes.
     fn decoder(&self, room: usize) -> std::result::Result<Stream, Error> {
-        let limit = MEMORY.max(2 * room as u64);
+        let limit = MIN_MEMORY_LIMIT.max(2 * room as u64);
         match (self.format, &self.filters) {
-            (Format::Raw, Some(chain)) => Stream::new_raw_decoder(&chain.for_decoding(room)?),
-            (Format::Raw, None) => Err(Error::Options),
-            (Format::Auto, _) => Stream::new_auto_decoder(limit, 0),
-            (Format::Xz, _) => Stream::new_stream_decoder(limit, 0),
-            (Format::Alone, _) => Stream::new_lzma_decoder(limit),
+            (LzmaFormat::Raw, Some(chain)) => Stream::new_raw_decoder(&chain.for_decoding(room)?),
+            (LzmaFormat::Raw, None) => Err(Error::Options),
+            (LzmaFormat::Auto, _) => Stream::new_auto_decoder(limit, 0),
+            (LzmaFormat::Xz, _) => Stream::new_stream_decoder(limit, 0),
+            (LzmaFormat::Alone, _) => Stream::new_lzma_decoder(limit),
         }
     }
 
-    /// Decodes one stream: the bytes used and made.
-    fn decode_one(&self, encoded: &[u8], out: &mut [u8]) -> std::result::Result<(usize, usize), Fault> {
-        let mut stream = self.decoder(out.len()).map_err(fault)?;
+    /// Decodes one stream and returns the bytes read and written.
+    fn decode_one(&self, encoded: &[u8], out: &mut [u8]) -> std::result::Result<(usize, usize), StreamError> {
+        let mut stream = self.decoder(out.len()).map_err(stream_error)?;
         streams::run(encoded, out, |input, room| {
             let (used, made) = (stream.total_in(), stream.total_out());
-            let step = match stream.process(input, room, Action::Run).map_err(fault)? {
-                Status::StreamEnd => Step::End,
-                _ => Step::More,
+            let step = match stream.process(input, room, Action::Run).map_err(stream_error)? {
+                Status::StreamEnd => StreamStep::End,
+                _ => StreamStep::More,
             };
             Ok(((stream.total_in() - used) as usize, (stream.total_out() - made) as usize, step))
         })
     }
 
-    fn encoder(&self) -> std::result::Result<Stream, CodecError> {
-        let says = |why: &str| Err(CodecError(format!("lzma: can't encode: {why}")));
+    /// Returns an encoder, or an error if the parameters contradict each other.
+    fn encoder(&self) -> CodecResult<Stream> {
+        let fail = |why: &str| Err(CodecError(format!("lzma: can't encode: {why}")));
         let (check, preset) = (self.check.clone()?, self.preset.clone()?);
         if preset.is_some() && self.filters.is_some() {
-            return says("preset and filters exclude each other");
+            return fail("preset and filters exclude each other");
         }
-        if self.format != Format::Xz && !matches!(check, None | Some(Check::None)) {
-            return says("only format 1 has a check");
+        if self.format != LzmaFormat::Xz && !matches!(check, None | Some(Check::None)) {
+            return fail("only format 1 has a check");
         }
         let preset = preset.unwrap_or(DEFAULT_PRESET);
         let stream = match (self.format, &self.filters) {
-            (Format::Auto, _) => return says("format 0 only decodes"),
-            (Format::Xz, None) => Stream::new_easy_encoder(preset, check.unwrap_or(Check::Crc64)),
-            (Format::Xz, Some(chain)) => {
+            (LzmaFormat::Auto, _) => return fail("format 0 only decodes"),
+            (LzmaFormat::Xz, None) => Stream::new_easy_encoder(preset, check.unwrap_or(Check::Crc64)),
+            (LzmaFormat::Xz, Some(chain)) => {
                 chain.build().and_then(|f| Stream::new_stream_encoder(&f, check.unwrap_or(Check::Crc64)))
             }
-            (Format::Alone, None) => LzmaOptions::new_preset(preset).and_then(|o| Stream::new_lzma_encoder(&o)),
-            (Format::Alone, Some(chain)) => match chain.only_lzma1() {
+            (LzmaFormat::Alone, None) => LzmaOptions::new_preset(preset).and_then(|o| Stream::new_lzma_encoder(&o)),
+            (LzmaFormat::Alone, Some(chain)) => match chain.only_lzma1() {
                 Some(options) => options.build().and_then(|o| Stream::new_lzma_encoder(&o)),
-                None => return says("format 2 takes one LZMA1 filter"),
+                None => return fail("format 2 takes one LZMA1 filter"),
             },
-            (Format::Raw, chain) => {
+            (LzmaFormat::Raw, chain) => {
                 chain.as_ref().ok_or(Error::Options).and_then(Chain::build).and_then(|f| Stream::new_raw_encoder(&f))
             }
         };
-        stream.or_else(|e| says(&e.to_string()))
+        stream.or_else(|e| fail(&e.to_string()))
     }
 }
 
-/// liblzma's errors, in our words where they matter.
-fn fault(e: Error) -> Fault {
-    Fault::Invalid(match e {
+/// Returns the stream error for an error of liblzma.
+fn stream_error(e: Error) -> StreamError {
+    StreamError::Invalid(match e {
         Error::MemLimit => "needs more memory than the limit",
         Error::Mem => "out of memory",
         Error::Options | Error::Program => "filters or options that liblzma doesn't support",
@@ -128,16 +131,16 @@ impl Codec for Lzma {
         Size::AtMost(decoded.saturating_add(decoded / 4).saturating_add(4096))
     }
 
-    fn decode(&self, encoded: &[u8], out: &mut [u8]) -> std::result::Result<usize, CodecError> {
+    fn decode(&self, encoded: &[u8], out: &mut [u8]) -> CodecResult<usize> {
         let room = out.len();
         let done = match encoded {
-            [] => Err(Fault::CutShort),
+            [] => Err(StreamError::CutShort),
             _ => streams::decode_all(encoded, out, |rest, room| self.decode_one(rest, room)),
         };
-        done.map_err(|fault| fault.broken("lzma", encoded.len(), room))
+        done.map_err(|e| e.into_codec_error("lzma", encoded.len(), room))
     }
 
-    fn encode(&self, decoded: &[u8], out: &mut Vec<u8>) -> std::result::Result<(), CodecError> {
+    fn encode(&self, decoded: &[u8], out: &mut Vec<u8>) -> CodecResult<()> {
         let mut stream = self.encoder()?;
         out.reserve(decoded.len() / 2 + 128);
         loop {
@@ -158,7 +161,7 @@ mod tests {
     const L1: u64 = 0x4000_0000_0000_0001;
     const TEXT: &[u8] = b"hello hello hello hello";
 
-    /// What Python's lzma makes of TEXT with its defaults.
+    /// The output of Python's lzma for TEXT with its defaults.
     const XZ: &str = "fd377a585a000004e6d6b4460200210116000000742fe5a3e00016000b5d00341949ee8de9560ab5e00000008943dbea0334e4d0\
                       00012717898290791fb6f37d010000000004595a";
     const ALONE: &str = "5d00008000ffffffffffffffff00341949ee8de9560bd5c5a3ffff78a40000";
@@ -204,7 +207,7 @@ mod tests {
 
     /// Every key of an LZMA filter, as Python's lzma encodes it.
     #[test]
-    fn all_options() {
+    fn every_option_of_a_filter() {
         let chain = format!(
             r#", "filters": [{{"id": {L1}, "dict_size": 4096, "lc": 0, "lp": 2, "pb": 1, "mode": 1, "mf": 3,
                 "nice_len": 10, "depth": 5}}]"#
@@ -218,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn what_follows_the_first_stream() {
+    fn bytes_after_the_first_stream() {
         let xz = lzma("");
         let (one, two) = (hex(XZ), TEXT.repeat(2));
         assert_eq!(decoded(&*xz, &[&one[..], &one].concat(), 46).unwrap(), two);
@@ -229,13 +232,13 @@ mod tests {
     }
 
     #[test]
-    fn a_huge_dictionary_is_refused() {
+    fn huge_dictionaries_are_refused() {
         // ALONE with a dictionary of 1.5 GiB
         let mut bytes = hex(ALONE);
         bytes[1..5].copy_from_slice(&0x6000_0000u32.to_le_bytes());
         let e = decoded(&*lzma(r#", "format": 2"#), &bytes, 23).unwrap_err();
         assert_eq!(e.0, "lzma: needs more memory than the limit, 31 bytes");
-        // RAW takes it from the metadata, where it doesn't matter
+        // RAW takes the size from the metadata, where it has no effect on decoding
         let raw = format!(r#", "format": 3, "filters": [{{"id": {L1}, "dict_size": 1610612736, "lc": 0, "lp": 2}}]"#);
         assert_eq!(decoded(&*lzma(&raw), &hex(RAW1), 23).unwrap(), TEXT);
         let bomb = encoded(&*lzma(""), &vec![0; 10 << 20]);

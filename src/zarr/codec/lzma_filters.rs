@@ -1,5 +1,5 @@
-//! Filter chains of the codec `lzma`: from the list of dicts of Python's `lzma` module to liblzma's options. It knows
-//! neither formats nor data.
+//! Filter chains of the compressor `lzma`: from the list of dicts of Python's `lzma` module to liblzma's options. The module
+//! knows neither formats nor data.
 
 use crate::util::json::{self, Value};
 use liblzma::stream::{Error, Filters, LzmaOptions, MatchFinder, Mode};
@@ -8,41 +8,36 @@ const LZMA1: u64 = 0x4000_0000_0000_0001;
 const LZMA2: u64 = 0x21;
 const DELTA: u64 = 0x03;
 
-/// The smallest dictionary liblzma takes.
+/// Minimum dictionary size of liblzma in bytes.
 const MIN_DICT: u32 = 4096;
 
-/// A chain, the last filter being the compressor.
+/// A chain of filters; the last one compresses.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Chain(Vec<Filter>);
 
 #[derive(Clone, Debug, PartialEq)]
 enum Filter {
-    Lzma1(Lzma),
-    Lzma2(Lzma),
-    /// The distance less one, as liblzma stores it.
+    Lzma1(LzmaParameters),
+    Lzma2(LzmaParameters),
+    /// The distance less 1, as liblzma stores it.
     Delta(u8),
-    /// A branch converter: its id and start offset.
+    /// The id and start offset of a branch converter.
     Bcj(u64, u32),
 }
 
-type Setter = fn(&mut LzmaOptions, u32) -> &mut LzmaOptions;
-
-/// Options of LZMA1 and LZMA2: a preset, and what differs from it.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Lzma {
+/// Options of LZMA1 and LZMA2.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LzmaParameters {
     preset: u32,
-    dict_size: Option<u32>,
-    lc: Option<u32>,
-    lp: Option<u32>,
-    pb: Option<u32>,
-    mode: Option<u32>,
-    nice_len: Option<u32>,
-    mf: Option<u32>,
-    depth: Option<u32>,
+    /// The options that differ from those of the preset, by their names in Python.
+    options: Vec<(&'static str, u32)>,
 }
 
+/// The names of the options of LZMA1 and LZMA2.
+const OPTIONS: [&str; 9] = ["preset", "dict_size", "lc", "lp", "pb", "mode", "nice_len", "mf", "depth"];
+
 impl Chain {
-    /// From the JSON list; the reason why not follows the word "filters".
+    /// Parses the JSON list. The error is a reason that follows the word "filters".
     pub fn parse(value: &Value) -> Result<Chain, String> {
         let list = value.as_array().ok_or("are not a list")?;
         if list.is_empty() || list.len() > 4 {
@@ -51,23 +46,24 @@ impl Chain {
         Ok(Chain(list.iter().map(Filter::parse).collect::<Result<_, _>>()?))
     }
 
-    /// liblzma's chain for encoding.
+    /// Returns liblzma's chain for encoding.
     pub fn build(&self) -> Result<Filters, Error> {
         self.with_dict(u32::MAX)
     }
 
-    /// liblzma's chain for decoding at most `room` bytes. A dictionary beyond them would never be looked into, so it is
+    /// Returns liblzma's chain for decoding at most `room` bytes. A dictionary larger than that would never be used, so it is
     /// not allocated.
     pub fn for_decoding(&self, room: usize) -> Result<Filters, Error> {
         self.with_dict(u32::try_from(room).unwrap_or(u32::MAX).max(MIN_DICT))
     }
 
-    fn with_dict(&self, most: u32) -> Result<Filters, Error> {
+    /// Returns liblzma's chain with dictionaries of at most `max_dict` bytes.
+    fn with_dict(&self, max_dict: u32) -> Result<Filters, Error> {
         let mut filters = Filters::new();
         for filter in &self.0 {
             match filter {
-                Filter::Lzma1(options) => filters.lzma1(&options.with_dict(most)?),
-                Filter::Lzma2(options) => filters.lzma2(&options.with_dict(most)?),
+                Filter::Lzma1(options) => filters.lzma1(&options.with_dict(max_dict)?),
+                Filter::Lzma2(options) => filters.lzma2(&options.with_dict(max_dict)?),
                 Filter::Delta(distance) => filters.delta_properties(&[*distance])?,
                 Filter::Bcj(id, offset) => push_bcj(&mut filters, *id, *offset)?,
             };
@@ -75,8 +71,8 @@ impl Chain {
         Ok(filters)
     }
 
-    /// The options, if the chain is LZMA1 alone.
-    pub fn only_lzma1(&self) -> Option<&Lzma> {
+    /// Returns the options of LZMA1 if the chain consists of it alone.
+    pub fn only_lzma1(&self) -> Option<&LzmaParameters> {
         match &self.0[..] {
             [Filter::Lzma1(options)] => Some(options),
             _ => None,
@@ -84,7 +80,7 @@ impl Chain {
     }
 }
 
-/// The converters as liblzma numbers them; without properties the start offset is 0.
+/// Appends the branch converter with liblzma's number `id`. Without properties the start offset is 0.
 fn push_bcj(filters: &mut Filters, id: u64, offset: u32) -> Result<&mut Filters, Error> {
     let bytes = offset.to_le_bytes();
     let properties: &[u8] = if offset == 0 { &[] } else { &bytes };
@@ -102,10 +98,10 @@ fn push_bcj(filters: &mut Filters, id: u64, offset: u32) -> Result<&mut Filters,
 impl Filter {
     fn parse(value: &Value) -> Result<Filter, String> {
         let dict = value.as_object().ok_or("hold something that is not a dict")?;
-        // LZMA1's id has more digits than a double
+        // LZMA1's id needs more digits than a double has
         let id = dict.get("id").and_then(Value::as_u64).ok_or("hold one without an id")?;
         let known: &[&str] = match id {
-            LZMA1 | LZMA2 => &["preset", "dict_size", "lc", "lp", "pb", "mode", "nice_len", "mf", "depth"],
+            LZMA1 | LZMA2 => &OPTIONS,
             DELTA => &["dist"],
             4..=9 => &["start_offset"],
             _ => return Err(format!("hold the unknown id {id}")),
@@ -118,8 +114,8 @@ impl Filter {
             Some(v) => whole(v).map(Some).ok_or_else(|| format!("have a bad {key:?}")),
         };
         Ok(match id {
-            LZMA1 => Filter::Lzma1(Lzma::parse(int)?),
-            LZMA2 => Filter::Lzma2(Lzma::parse(int)?),
+            LZMA1 => Filter::Lzma1(LzmaParameters::parse(int)?),
+            LZMA2 => Filter::Lzma2(LzmaParameters::parse(int)?),
             DELTA => match int("dist")?.unwrap_or(1) {
                 distance @ 1..=256 => Filter::Delta((distance - 1) as u8),
                 _ => return Err("have a \"dist\" that is not between 1 and 256".into()),
@@ -129,66 +125,55 @@ impl Filter {
     }
 }
 
+/// Returns the integer that Python makes of a JSON number.
 fn whole(value: &Value) -> Option<u32> {
     let float = json::float(value).filter(|f| f.fract() == 0.0 && (0.0..=f64::from(u32::MAX)).contains(f))?;
     Some(float as u32)
 }
 
-impl Lzma {
-    fn parse(int: impl Fn(&str) -> Result<Option<u32>, String>) -> Result<Lzma, String> {
-        Ok(Lzma {
-            preset: int("preset")?.unwrap_or(6),
-            dict_size: int("dict_size")?,
-            lc: int("lc")?,
-            lp: int("lp")?,
-            pb: int("pb")?,
-            mode: int("mode")?,
-            nice_len: int("nice_len")?,
-            mf: int("mf")?,
-            depth: int("depth")?,
-        })
+impl LzmaParameters {
+    fn parse(int: impl Fn(&str) -> Result<Option<u32>, String>) -> Result<Self, String> {
+        let mut options = Vec::new();
+        for name in OPTIONS {
+            options.extend(int(name)?.map(|value| (name, value)));
+        }
+        let preset = options.iter().find(|(name, _)| *name == "preset").map_or(6, |(_, preset)| *preset);
+        Ok(LzmaParameters { preset, options })
     }
 
-    /// liblzma's options.
+    /// Returns liblzma's options.
     pub fn build(&self) -> Result<LzmaOptions, Error> {
         self.with_dict(u32::MAX)
     }
 
-    fn with_dict(&self, most: u32) -> Result<LzmaOptions, Error> {
+    /// Returns liblzma's options with a dictionary of at most `max_dict` bytes.
+    fn with_dict(&self, max_dict: u32) -> Result<LzmaOptions, Error> {
         let mut options = LzmaOptions::new_preset(self.preset).map_err(|_| Error::Options)?;
-        let dict = self.dict_size.unwrap_or_else(|| preset_dict(self.preset));
-        options.dict_size(dict.min(most));
-        let set: [(Option<u32>, Setter); 5] = [
-            (self.lc, LzmaOptions::literal_context_bits),
-            (self.lp, LzmaOptions::literal_position_bits),
-            (self.pb, LzmaOptions::position_bits),
-            (self.nice_len, LzmaOptions::nice_len),
-            (self.depth, LzmaOptions::depth),
-        ];
-        for (value, setter) in set {
-            value.map(|v| setter(&mut options, v));
+        options.dict_size(preset_dict(self.preset).min(max_dict));
+        for &(name, value) in &self.options {
+            match (name, value) {
+                ("dict_size", size) => options.dict_size(size.min(max_dict)),
+                ("lc", bits) => options.literal_context_bits(bits),
+                ("lp", bits) => options.literal_position_bits(bits),
+                ("pb", bits) => options.position_bits(bits),
+                ("nice_len", len) => options.nice_len(len),
+                ("depth", depth) => options.depth(depth),
+                ("mode", 1) => options.mode(Mode::Fast),
+                ("mode", 2) => options.mode(Mode::Normal),
+                ("mf", 0x03) => options.match_finder(MatchFinder::HashChain3),
+                ("mf", 0x04) => options.match_finder(MatchFinder::HashChain4),
+                ("mf", 0x12) => options.match_finder(MatchFinder::BinaryTree2),
+                ("mf", 0x13) => options.match_finder(MatchFinder::BinaryTree3),
+                ("mf", 0x14) => options.match_finder(MatchFinder::BinaryTree4),
+                ("preset", _) => &mut options,
+                _ => return Err(Error::Options),
+            };
         }
-        match self.mode {
-            None => {}
-            Some(1) => _ = options.mode(Mode::Fast),
-            Some(2) => _ = options.mode(Mode::Normal),
-            Some(_) => return Err(Error::Options),
-        }
-        let finder = match self.mf {
-            None => return Ok(options),
-            Some(0x03) => MatchFinder::HashChain3,
-            Some(0x04) => MatchFinder::HashChain4,
-            Some(0x12) => MatchFinder::BinaryTree2,
-            Some(0x13) => MatchFinder::BinaryTree3,
-            Some(0x14) => MatchFinder::BinaryTree4,
-            Some(_) => return Err(Error::Options),
-        };
-        options.match_finder(finder);
         Ok(options)
     }
 }
 
-/// The dictionary size of a preset; liblzma's options can be set but not read.
+/// Returns the dictionary size of a preset in bytes. liblzma's options can be set but not read.
 fn preset_dict(preset: u32) -> u32 {
     let log = match preset & 31 {
         0 => 18,

@@ -1,18 +1,18 @@
-//! `vlen-utf8`, `vlen-bytes`, `vlen-array`, `json2`, `msgpack2` and `pickle`: encodings of Python objects. They have no
-//! form as an array of bytes, so that what numcodecs stores is passed on as it is, both ways.
+//! The codecs `vlen-utf8`, `vlen-bytes`, `vlen-array`, `json2`, `msgpack2` and `pickle`: encodings of Python objects. Objects
+//! have no form as flat bytes, so their encoding is passed through in both directions.
 
-use super::{Codec, CodecError, Size, buffer};
+use super::{Codec, CodecError, CodecResult, Size, buffer};
 use crate::error::Result;
 use crate::util::json::{self, Value};
 use crate::zarr::metadata::CodecConfig;
 
-/// Bytes as they are.
+/// A codec that leaves the bytes unchanged.
 pub struct Passthrough;
 
 impl Passthrough {
-    /// Checks the parameters' names; their values change nothing here.
+    /// Creates the codec. Only the names of the parameters are checked.
     pub fn new(config: &CodecConfig) -> Result<Self> {
-        config.only(match config.id.as_str() {
+        config.allow_only(match config.id.as_str() {
             "vlen-array" => &["dtype"],
             "pickle" => &["protocol"],
             "msgpack2" => &["use_single_float", "use_bin_type", "raw"],
@@ -38,19 +38,23 @@ impl Codec for Passthrough {
         Size::AtMost(i32::MAX as usize)
     }
 
-    fn decode(&self, encoded: &[u8], out: &mut [u8]) -> std::result::Result<usize, CodecError> {
+    fn decode(&self, encoded: &[u8], out: &mut [u8]) -> CodecResult<usize> {
         buffer::copy(encoded, out)
     }
 
-    fn encode(&self, decoded: &[u8], out: &mut Vec<u8>) -> std::result::Result<(), CodecError> {
+    fn encode(&self, decoded: &[u8], out: &mut Vec<u8>) -> CodecResult<()> {
         out.extend_from_slice(decoded);
         Ok(())
     }
 }
 
-/// Returns an error unless `bytes` can be what the object codec `config` makes of so many objects, as far as their form
-/// tells: the lengths of vlen items, a whole list of JSON or MessagePack, the first and the last byte of a pickle.
-pub fn check_objects(config: &CodecConfig, bytes: &[u8], items: u64) -> std::result::Result<(), CodecError> {
+/// Checks that `bytes` have the form of `items` objects encoded by the object codec `config`: the lengths of vlen items, one
+/// list of JSON or MessagePack, the first and the last byte of a pickle. A pickle is never loaded.
+///
+/// # Errors
+///
+/// The reason why the bytes are damaged.
+pub fn check_objects(config: &CodecConfig, bytes: &[u8], items: u64) -> CodecResult<()> {
     match config.id.as_str() {
         "vlen-utf8" => check_lengths(bytes, items, |item| std::str::from_utf8(item).is_ok()),
         "vlen-bytes" | "vlen-array" => check_lengths(bytes, items, |_| true),
@@ -60,7 +64,6 @@ pub fn check_objects(config: &CodecConfig, bytes: &[u8], items: u64) -> std::res
             Err(e) => Err(CodecError::new(format!("json2: {e}"))),
         },
         "msgpack2" => check_message(bytes),
-        // a pickle is never loaded
         "pickle" if bytes.last() != Some(&b'.') => Err(CodecError::new("pickle: no STOP at the end")),
         "pickle" if bytes.first().is_some_and(|first| *first >= 0x80) && !matches!(bytes, [0x80, 2..=5, ..]) => {
             Err(CodecError::new("pickle: unknown protocol"))
@@ -69,14 +72,13 @@ pub fn check_objects(config: &CodecConfig, bytes: &[u8], items: u64) -> std::res
     }
 }
 
-/// Returns an error unless `bytes` are one MessagePack array and nothing else.
-/// Source: the MessagePack specification, "Formats".
-fn check_message(bytes: &[u8]) -> std::result::Result<(), CodecError> {
+/// Checks that `bytes` are one MessagePack array and nothing else. Source of the format: MessagePack specification, "Formats".
+fn check_message(bytes: &[u8]) -> CodecResult<()> {
     let broken = || CodecError::new("msgpack2: not a list");
     if !matches!(bytes.first(), Some(0x90..=0x9f | 0xdc | 0xdd)) {
         return Err(broken());
     }
-    // values that are still to come; a container adds its members
+    // `left` is the number of values still expected; a container adds its members
     let (mut rest, mut left) = (bytes, 1u64);
     while left > 0 {
         let (&first, after) = rest.split_first().ok_or_else(broken)?;
@@ -84,7 +86,7 @@ fn check_message(bytes: &[u8]) -> std::result::Result<(), CodecError> {
             let bytes = after.get(..size).ok_or_else(broken)?;
             Ok::<u64, CodecError>(bytes.iter().fold(0, |n, byte| n << 8 | u64::from(*byte)))
         };
-        // bytes of the length and of the value behind it, and members
+        // bytes of the length, bytes of the value after it, and number of members
         let (length, value, members) = match first {
             0x00..=0x7f | 0xc0 | 0xc2 | 0xc3 | 0xe0..=0xff => (0, 0, 0),
             0x80..=0x8f => (0, 0, 2 * u64::from(first & 0x0f)),
@@ -108,8 +110,8 @@ fn check_message(bytes: &[u8]) -> std::result::Result<(), CodecError> {
     if rest.is_empty() { Ok(()) } else { Err(broken()) }
 }
 
-/// numcodecs' vlen: the number of items, then each with its length before it; numbers of 32 bits, little-endian.
-fn check_lengths(bytes: &[u8], items: u64, sound: impl Fn(&[u8]) -> bool) -> std::result::Result<(), CodecError> {
+/// Checks numcodecs' vlen format: the number of items, then each item after its length, all as little-endian 32-bit numbers.
+fn check_lengths(bytes: &[u8], items: u64, is_valid: impl Fn(&[u8]) -> bool) -> CodecResult<()> {
     let short = || CodecError::new("cut short");
     let (count, mut rest) = bytes.split_first_chunk().ok_or_else(short)?;
     let count = u32::from_le_bytes(*count);
@@ -119,7 +121,7 @@ fn check_lengths(bytes: &[u8], items: u64, sound: impl Fn(&[u8]) -> bool) -> std
     for i in 0..count {
         let (len, after) = rest.split_first_chunk().ok_or_else(short)?;
         let (item, after) = after.split_at_checked(u32::from_le_bytes(*len) as usize).ok_or_else(short)?;
-        if !sound(item) {
+        if !is_valid(item) {
             return Err(CodecError::new(format!("item {i} is not UTF-8")));
         }
         rest = after;
@@ -133,7 +135,7 @@ mod tests {
     use crate::zarr::codec::testing::{check, refused};
 
     #[test]
-    fn lengths_tell_what_is_damaged() {
+    fn damaged_objects_are_errors() {
         let told = |id: &str, bytes: &[u8], items| {
             let config = CodecConfig::parse(&json::parse(format!("{{\"id\":\"{id}\"}}").as_bytes()).unwrap()).unwrap();
             check_objects(&config, bytes, items).map_err(|e| e.0)
@@ -159,9 +161,9 @@ mod tests {
         }
     }
 
-    /// Values of each format, as Python's msgpack packs them.
+    /// Tests a value of each format, as Python's msgpack encodes it.
     #[test]
-    fn a_message_is_one_whole_list() {
+    fn a_message_is_exactly_one_list() {
         let values: &[&[u8]] = &[
             b"\x07",
             b"\xff",
@@ -199,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_pass() {
+    fn encoded_objects_pass_through() {
         for id in ["vlen-utf8", "vlen-bytes", "vlen-array", "json2", "msgpack2", "pickle"] {
             check(&format!(r#"{{"id": "{id}"}}"#), b"anything", b"anything");
             refused(&format!(r#"{{"id": "{id}", "level": 1}}"#));

@@ -1,17 +1,17 @@
-//! `packbits`: eight booleans in a byte, after one byte with the number of bits that pad the last. Source of the rules:
-//! `numcodecs.PackBits`.
+//! The filter `packbits`: one byte with the number of padding bits, then eight booleans in each byte, the first one in the
+//! highest bit. Source of the rules: `numcodecs.PackBits`.
 
-use super::{Codec, CodecError, Size, buffer};
+use super::{Codec, CodecError, CodecResult, Size, buffer};
 use crate::error::Result;
 use crate::zarr::metadata::CodecConfig;
 
-/// The filter; it has no parameters.
+/// The filter `packbits`, which has no parameters.
 pub struct PackBits;
 
 impl PackBits {
-    /// Checks that there are no parameters.
+    /// Creates the filter.
     pub fn new(config: &CodecConfig) -> Result<Self> {
-        config.only(&[])?;
+        config.allow_only(&[])?;
         Ok(PackBits)
     }
 }
@@ -25,11 +25,10 @@ impl Codec for PackBits {
         false
     }
 
-    fn decode(&self, encoded: &[u8], out: &mut [u8]) -> std::result::Result<usize, CodecError> {
+    fn decode(&self, encoded: &[u8], out: &mut [u8]) -> CodecResult<usize> {
         let (&padding, packed) = encoded.split_first().ok_or_else(|| CodecError::new("packbits data are empty"))?;
         let len = buffer::total(packed.len(), 8)?.saturating_sub(padding.into());
         for (bits, bools) in packed.iter().zip(buffer::front(out, len)?.chunks_mut(8)) {
-            // the first boolean is the highest bit
             for (i, b) in bools.iter_mut().enumerate() {
                 *b = bits << i >> 7;
             }
@@ -37,7 +36,7 @@ impl Codec for PackBits {
         Ok(len)
     }
 
-    fn encode(&self, decoded: &[u8], out: &mut Vec<u8>) -> std::result::Result<(), CodecError> {
+    fn encode(&self, decoded: &[u8], out: &mut Vec<u8>) -> CodecResult<()> {
         out.push((decoded.len().wrapping_neg() % 8) as u8);
         let pack = |bools: &[u8]| bools.iter().enumerate().fold(0, |bits, (i, &b)| bits | u8::from(b != 0) << (7 - i));
         out.extend(decoded.chunks(8).map(pack));

@@ -1,6 +1,6 @@
-//! The codecs of one array in a row: filters, then compressor, as zarr-python's `_encode_chunk` applies them, and
-//! backwards. It knows the size of every intermediate result, so that no codec is asked for more than that, and no more
-//! memory is taken than there is for one chunk: whatever filters a document names, they expand nothing beyond that.
+//! The codecs of one array in sequence: filters, then compressor, as zarr-python's `_encode_chunk` applies them, and in
+//! reverse for decoding. The pipeline knows a bound for every intermediate result. So no codec writes more than expected, and
+//! decoding takes no more memory than one chunk may, whatever filters a document names.
 
 use super::{Codec, Size, build};
 use crate::error::{Error, Result};
@@ -8,42 +8,61 @@ use crate::util::memory;
 use crate::zarr::metadata::ArrayMetadata;
 use std::cell::RefCell;
 
-/// Decoded bytes an object-codec chunk may have: nothing in the metadata bounds it.
+/// Maximum size in bytes of a chunk of encoded objects, which the metadata do not bound.
 const MAX_OBJECT_CHUNK: usize = 256 << 20;
 
-/// Bytes that an intermediate result may have: as many as a decoded chunk.
+/// Maximum size of an intermediate result in bytes: that of a decoded chunk.
 const MAX_INTERMEDIATE: usize = (1 << 31) - 1;
 
-/// What other writers' encoders may need beyond the bound of ours.
+/// Bytes that another encoder's output may exceed twice the bound of this crate's encoder.
 const SLACK: usize = 1 << 16;
 
 thread_local! {
-    /// Intermediate results, kept for the next chunk unless they are large.
+    /// Two buffers for intermediate results, kept for the next chunk unless they are large.
     static SCRATCH: RefCell<(Vec<u8>, Vec<u8>)> = const { RefCell::new((Vec::new(), Vec::new())) };
 }
 
-/// Whether a part of a decoded chunk costs less than the whole.
+/// The way to decode a part of a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PartialDecode {
-    /// It doesn't.
+    /// Only the whole chunk can be decoded.
     No,
-    /// Stored chunks are decoded chunks: any range of bytes can be read.
+    /// Chunks are stored decoded, so any range of bytes can be read.
     Plain,
-    /// Stored chunks are blosc frames: see [`BloscHeader`](super::BloscHeader).
+    /// Chunks are stored as blosc frames, whose blocks can be decoded; see [`BloscHeader`](super::BloscHeader).
     Blosc,
 }
 
 /// The codecs of an array, ready to use.
+///
+/// ```
+/// use zarrfs::zarr::codec::Pipeline;
+/// use zarrfs::zarr::metadata::ArrayMetadata;
+///
+/// let metadata = ArrayMetadata::parse(br#"{"zarr_format": 2, "shape": [4], "chunks": [4], "dtype": "<i2", "order": "C",
+///     "fill_value": 0, "compressor": {"id": "zlib", "level": 1}, "filters": null}"#)?;
+/// let pipeline = Pipeline::new(&metadata, 8)?;
+/// let (mut stored, mut decoded) = (Vec::new(), Vec::new());
+/// pipeline.encode(&[1, 0, 2, 0, 3, 0, 4, 0], &mut stored)?;
+/// pipeline.decode(&stored, &mut decoded)?;
+/// assert_eq!(decoded, [1, 0, 2, 0, 3, 0, 4, 0]);
+/// # Ok::<(), zarrfs::error::Error>(())
+/// ```
 pub struct Pipeline {
-    /// In the order of writing.
+    /// The codecs in the order of encoding.
     steps: Vec<Box<dyn Codec>>,
-    /// `sizes[i]` is what goes into `steps[i]` when writing; the last one is the stored size.
+    /// `sizes[i]` is the size of the input of `steps[i]` when encoding; the last one is the stored size.
     sizes: Vec<Size>,
 }
 
 impl Pipeline {
-    /// The pipeline of `meta` for decoded chunks of `chunk_size` bytes. An object codec stays out of it: decoded chunks
-    /// of an array of objects are what that codec made.
+    /// Creates the pipeline of `meta` for decoded chunks of `chunk_size` bytes. It leaves out an object codec: a decoded chunk
+    /// of objects is the output of that codec.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`build`], and [`Kind::Unsupported`](crate::error::Kind::Unsupported) if an intermediate result may be too
+    /// large.
     pub fn new(meta: &ArrayMetadata, chunk_size: usize) -> Result<Self> {
         let kept = usize::from(meta.object_codec().is_some());
         let (mut size, mut itemsize) = match meta.has_objects() {
@@ -68,17 +87,17 @@ impl Pipeline {
         Ok(Pipeline { steps, sizes })
     }
 
-    /// True if stored chunks are decoded chunks.
+    /// Returns whether chunks are stored decoded.
     pub fn is_identity(&self) -> bool {
         self.steps.is_empty()
     }
 
-    /// True if every chunk that can be encoded is decoded to just the same bytes.
+    /// Returns whether every chunk that can be encoded decodes to the same bytes.
     pub fn is_lossless(&self) -> bool {
         self.steps.iter().all(|step| step.is_lossless())
     }
 
-    /// What a part of a decoded chunk takes.
+    /// Returns the way to decode a part of a chunk.
     pub fn partial_decode(&self) -> PartialDecode {
         match self.steps.as_slice() {
             [] => PartialDecode::Plain,
@@ -87,14 +106,14 @@ impl Pipeline {
         }
     }
 
-    /// Bytes that intermediate results take while a chunk is decoded or encoded: two at a time.
+    /// Returns the memory in bytes for intermediate results while a chunk is decoded or encoded: two buffers at a time.
     pub fn scratch(&self) -> usize {
         let between = self.sizes.get(1..self.steps.len()).unwrap_or_default();
         let largest = |first| between.iter().skip(first).step_by(2).map(|size| size.max()).max().unwrap_or(0);
         largest(0).saturating_add(largest(1))
     }
 
-    /// Bytes a stored chunk may have; more can't be right.
+    /// Returns the maximum size of a stored chunk in bytes.
     pub fn max_stored(&self) -> u64 {
         match self.sizes.last() {
             Some(Size::Exact(n)) => *n as u64,
@@ -103,7 +122,11 @@ impl Pipeline {
         }
     }
 
-    /// An error if no chunk can be stored in `len` bytes.
+    /// Checks that a stored chunk may have `len` bytes.
+    ///
+    /// # Errors
+    ///
+    /// [`Kind::Damaged`](crate::error::Kind::Damaged) if it may not.
     pub fn check_stored_size(&self, len: u64) -> Result<()> {
         let decoded = self.sizes[0].max();
         match self.sizes.last() {
@@ -116,12 +139,21 @@ impl Pipeline {
         }
     }
 
-    /// Decodes a stored chunk into `decoded`, replacing what is there. Damaged, or out of memory.
+    /// Decodes a stored chunk into `decoded`, whose contents are replaced.
+    ///
+    /// # Errors
+    ///
+    /// [`Kind::Damaged`](crate::error::Kind::Damaged) if the chunk is, and ENOMEM if there is not enough memory.
     pub fn decode(&self, stored: &[u8], decoded: &mut Vec<u8>) -> Result<()> {
         self.decode_within(stored, decoded, memory::available_for_chunk())
     }
 
-    /// As [`Pipeline::decode`], with at most `room` bytes for the decoded chunk and all intermediate results.
+    /// Decodes as [`Pipeline::decode`] does, with at most `room` bytes of memory for the decoded chunk and intermediate
+    /// results.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`Pipeline::decode`].
     pub fn decode_within(&self, stored: &[u8], decoded: &mut Vec<u8>, room: usize) -> Result<()> {
         with_scratch(|a, b| self.decode_steps(stored, decoded, a, b, room))?;
         if self.is_identity() {
@@ -131,7 +163,7 @@ impl Pipeline {
         self.check_size(decoded.len())
     }
 
-    /// The steps backwards, the last into `decoded`, the others into `input` and `other` in turn.
+    /// Applies the steps in reverse. The last one decodes into `decoded`, the others into `input` and `other` in turn.
     fn decode_steps<'a>(
         &self,
         stored: &[u8],
@@ -150,7 +182,11 @@ impl Pipeline {
         Ok(())
     }
 
-    /// An error unless a decoded chunk may have `len` bytes.
+    /// Checks that a decoded chunk may have `len` bytes.
+    ///
+    /// # Errors
+    ///
+    /// [`Kind::Damaged`](crate::error::Kind::Damaged) if it may not.
     pub fn check_size(&self, len: usize) -> Result<()> {
         match self.sizes[0] {
             Size::Exact(n) if n != len => Err(Error::damaged(format!("decoded to {len} bytes, the chunk has {n}"))),
@@ -158,8 +194,12 @@ impl Pipeline {
         }
     }
 
-    /// Encodes a decoded chunk into `stored`, replacing what is there. [`Kind::Invalid`](crate::error::Kind) if a codec
-    /// can't: because of the bytes, or of its parameters.
+    /// Encodes a decoded chunk into `stored`, whose contents are replaced.
+    ///
+    /// # Errors
+    ///
+    /// [`Kind::Invalid`](crate::error::Kind::Invalid) if a codec cannot encode these bytes, or cannot encode with its
+    /// parameters.
     pub fn encode(&self, decoded: &[u8], stored: &mut Vec<u8>) -> Result<()> {
         if self.is_identity() {
             memory::reserve(stored, decoded.len())?;
@@ -170,15 +210,19 @@ impl Pipeline {
         with_scratch(|a, b| self.encode_steps(decoded, stored, a, b))
     }
 
-    /// Returns an error if no chunk of `chunk_size` bytes can be encoded: tries one item of zeros, and the whole chunk
-    /// where a codec wants more.
+    /// Checks that a chunk of `chunk_size` bytes can be encoded. It tries one item of zeros, then, for codecs that need more
+    /// than an item, a whole chunk.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`Pipeline::encode`].
     pub fn check_encodes(&self, itemsize: usize, chunk_size: usize) -> Result<()> {
         let mut stored = Vec::new();
         let mut zeros = |len| self.encode(&memory::zeroed(len)?, &mut stored);
         zeros(itemsize).or_else(|_| zeros(chunk_size))
     }
 
-    /// The steps forwards, the last into `stored`, the others into `input` and `other` in turn.
+    /// Applies the steps. The last one encodes into `stored`, the others into `input` and `other` in turn.
     fn encode_steps<'a>(
         &self,
         decoded: &[u8],
@@ -189,7 +233,7 @@ impl Pipeline {
         for (i, step) in self.steps.iter().enumerate() {
             let from = if i == 0 { decoded } else { input.as_slice() };
             let to = if i + 1 == self.steps.len() { &mut *stored } else { &mut *other };
-            // codecs only append: there is room for the most they can make, and what they do not need is not touched
+            // reserves for the largest output; memory that the codec does not need is never touched
             memory::reserve(to, step.encoded_size(from.len()).max().min(room(from.len())))?;
             step.encode(from, to).map_err(|e| Error::invalid(e.0))?;
             std::mem::swap(&mut input, &mut other);
@@ -208,11 +252,12 @@ fn with_scratch<T>(work: impl FnOnce(&mut Vec<u8>, &mut Vec<u8>) -> T) -> T {
     })
 }
 
-/// Room for `n` bytes as another writer may have encoded them.
+/// Returns the maximum size of an encoding by another program, where this crate's encoder needs at most `n` bytes.
 fn room(n: usize) -> usize {
     n.saturating_add(n).saturating_add(SLACK)
 }
 
+/// Decodes one step, whose output has the size `size`, into `to`, with at most `left` bytes of memory.
 fn decode_step(codec: &dyn Codec, from: &[u8], size: Size, to: &mut Vec<u8>, left: usize) -> Result<()> {
     let wanted = match size {
         Size::Exact(n) => n,
@@ -232,7 +277,7 @@ fn decode_step(codec: &dyn Codec, from: &[u8], size: Size, to: &mut Vec<u8>, lef
         Size::Exact(_) => Err(Error::damaged(format!("decoded to {n} bytes where {len} are expected"))),
         Size::AtMost(_) => {
             to.truncate(n);
-            // an object chunk stays in memory: it must not hold the room it might have needed
+            // a chunk of objects stays in memory and should not keep the reserved memory that it did not need
             if to.capacity() > 2 * n + SLACK {
                 to.shrink_to_fit();
             }

@@ -1,36 +1,37 @@
-//! `quantize`: floats rounded to a power of two that keeps a number of decimal digits. Source of the rules:
-//! `numcodecs.Quantize`.
+//! The filter `quantize`: floats rounded to a multiple of a power of two that preserves a number of decimal digits. Source of
+//! the rules: `numcodecs.Quantize`.
 
 use super::items::{self, Items, Scalar};
 use super::number::Number;
-use super::{Codec, CodecError, Size};
+use super::{Codec, CodecResult, Size};
 use crate::error::Result;
 use crate::zarr::metadata::CodecConfig;
 
-/// The filter, with the power of two and the types of decoded and encoded items.
+/// The filter `quantize`.
 pub struct Quantize {
+    /// The inverse of the power of two.
     scale: f64,
     decoded: Items,
     encoded: Items,
 }
 
 impl Quantize {
-    /// From `digits`, `dtype` and `astype`.
+    /// Creates the filter from `digits`, `dtype` and `astype`.
     pub fn new(config: &CodecConfig) -> Result<Self> {
-        config.only(&["digits", "dtype", "astype"])?;
-        config.get("digits").ok_or_else(|| config.bad("digits", "is missing"))?;
-        // beyond these limits numcodecs' own computation overflows
+        config.allow_only(&["digits", "dtype", "astype"])?;
+        config.required("digits")?;
+        // beyond these limits numcodecs' computation overflows
         let digits = config.int("digits", 0, -308, 307)?;
         let bits = (digits as f64 * std::f64::consts::LOG2_10).ceil();
         let decoded = Items::param(config, "dtype", None)?;
         let encoded = Items::param(config, "astype", Some(decoded))?;
         if let Some((_, name)) = [(decoded, "dtype"), (encoded, "astype")].iter().find(|i| !i.0.scalar.is_float()) {
-            return Err(items::no_numbers(config, name));
+            return Err(items::not_numeric(config, name));
         }
         Ok(Quantize { scale: bits.exp2(), decoded, encoded })
     }
 
-    fn encode_as<T: Number>(&self, input: &[u8], out: &mut Vec<u8>) -> std::result::Result<(), CodecError> {
+    fn encode_as<T: Number>(&self, input: &[u8], out: &mut Vec<u8>) -> CodecResult<()> {
         let scale = T::from_f64(self.scale);
         items::encode(self.decoded, self.decoded.scalar, self.encoded, input, out, |block| {
             items::each::<T>(block, |x| scale.mul(x).round().div(scale));
@@ -51,11 +52,11 @@ impl Codec for Quantize {
         false
     }
 
-    fn decode(&self, encoded: &[u8], out: &mut [u8]) -> std::result::Result<usize, CodecError> {
+    fn decode(&self, encoded: &[u8], out: &mut [u8]) -> CodecResult<usize> {
         items::decode(self.encoded, self.encoded.scalar, self.decoded, encoded, out, |_| {})
     }
 
-    fn encode(&self, decoded: &[u8], out: &mut Vec<u8>) -> std::result::Result<(), CodecError> {
+    fn encode(&self, decoded: &[u8], out: &mut Vec<u8>) -> CodecResult<()> {
         match self.decoded.scalar {
             Scalar::F16 => self.encode_as::<half::f16>(decoded, out),
             Scalar::F32 => self.encode_as::<f32>(decoded, out),
@@ -76,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_refused() {
+    fn bad_parameters_are_errors() {
         refused(r#"{"id": "quantize", "digits": 1, "dtype": "<i4"}"#);
         refused(r#"{"id": "quantize", "digits": 308, "dtype": "<f8"}"#);
         refused(r#"{"id": "quantize", "dtype": "<f8"}"#);

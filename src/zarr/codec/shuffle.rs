@@ -1,43 +1,31 @@
-//! `shuffle`: the first bytes of all items, then the second bytes of all, and so on, over the whole buffer. Source of
-//! the rules: `numcodecs.Shuffle`. Blosc's own shuffle, block by block, is not this one.
+//! The filter `shuffle`: the first bytes of all items, then their second bytes, and so on. Source of the rules:
+//! `numcodecs.Shuffle`. Blosc's shuffle is the same for each block; this one is for the whole buffer.
 
-use super::{Codec, CodecError, Size, buffer};
+use super::blosc::unshuffle;
+use super::{Codec, CodecResult, Size, buffer};
 use crate::error::Result;
 use crate::zarr::metadata::CodecConfig;
 
-/// The filter, with the bytes of one item.
+/// The filter `shuffle`.
 pub struct Shuffle {
+    /// Size of an item in bytes, at least 1.
     size: usize,
 }
 
 impl Shuffle {
-    /// From `elementsize`; one byte or less leaves the bytes as they are.
+    /// Creates the filter from `elementsize`. A size of 1 or less leaves the bytes unchanged.
     pub fn new(config: &CodecConfig) -> Result<Self> {
-        config.only(&["elementsize"])?;
+        config.allow_only(&["elementsize"])?;
         let size = config.int("elementsize", 4, i64::MIN, i64::MAX)?;
         Ok(Shuffle { size: usize::try_from(size).unwrap_or(0).max(1) })
     }
 }
 
-/// Bytes of items that are handled together, so that their lines stay in cache while all planes pass.
+/// Bytes of items processed together, so that they stay in the cache while each plane is written.
 const BLOCK: usize = 16 << 10;
 
-/// Items of `N` bytes from `N` planes: with a known `N` the compiler interleaves whole vectors.
-fn join<const N: usize>(planes: &[u8], out: &mut [u8]) {
-    let n = out.len() / N;
-    let (items, _) = out.as_chunks_mut::<N>();
-    let mut at = 0;
-    for block in items.chunks_mut(BLOCK / N) {
-        let planes: [&[u8]; N] = std::array::from_fn(|j| &planes[j * n + at..][..block.len()]);
-        for (i, item) in block.iter_mut().enumerate() {
-            *item = std::array::from_fn(|j| planes[j][i]);
-        }
-        at += block.len();
-    }
-}
-
-/// `N` planes from items of `N` bytes.
-fn part<const N: usize>(items: &[u8], planes: &mut [u8]) {
+/// Shuffles items of `N` bytes: plane `j` receives byte `j` of every item.
+fn split<const N: usize>(items: &[u8], planes: &mut [u8]) {
     let (items, _) = items.as_chunks::<N>();
     let n = items.len();
     for (b, block) in items.chunks(BLOCK / N).enumerate() {
@@ -50,14 +38,8 @@ fn part<const N: usize>(items: &[u8], planes: &mut [u8]) {
     }
 }
 
-fn join_any(planes: &[u8], out: &mut [u8], size: usize) {
-    let n = out.len() / size;
-    for (i, item) in out.chunks_exact_mut(size).enumerate() {
-        item.iter_mut().enumerate().for_each(|(j, b)| *b = planes[j * n + i]);
-    }
-}
-
-fn part_any(items: &[u8], planes: &mut [u8], size: usize) {
+/// Shuffles items of any size.
+fn split_any(items: &[u8], planes: &mut [u8], size: usize) {
     let n = items.len() / size;
     for (i, item) in items.chunks_exact(size).enumerate() {
         item.iter().enumerate().for_each(|(j, &b)| planes[j * n + i] = b);
@@ -69,32 +51,24 @@ impl Codec for Shuffle {
         Size::Exact(decoded)
     }
 
-    fn decode(&self, encoded: &[u8], out: &mut [u8]) -> std::result::Result<usize, CodecError> {
+    fn decode(&self, encoded: &[u8], out: &mut [u8]) -> CodecResult<usize> {
         buffer::count(encoded, self.size)?;
-        let out = buffer::front(out, encoded.len())?;
-        match self.size {
-            1 => out.copy_from_slice(encoded),
-            2 => join::<2>(encoded, out),
-            4 => join::<4>(encoded, out),
-            8 => join::<8>(encoded, out),
-            16 => join::<16>(encoded, out),
-            size => join_any(encoded, out, size),
-        }
+        unshuffle(self.size, encoded, buffer::front(out, encoded.len())?);
         Ok(encoded.len())
     }
 
-    fn encode(&self, decoded: &[u8], out: &mut Vec<u8>) -> std::result::Result<(), CodecError> {
+    fn encode(&self, decoded: &[u8], out: &mut Vec<u8>) -> CodecResult<()> {
         buffer::count(decoded, self.size)?;
         let start = out.len();
         out.resize(start + decoded.len(), 0);
         let out = &mut out[start..];
         match self.size {
             1 => out.copy_from_slice(decoded),
-            2 => part::<2>(decoded, out),
-            4 => part::<4>(decoded, out),
-            8 => part::<8>(decoded, out),
-            16 => part::<16>(decoded, out),
-            size => part_any(decoded, out, size),
+            2 => split::<2>(decoded, out),
+            4 => split::<4>(decoded, out),
+            8 => split::<8>(decoded, out),
+            16 => split::<16>(decoded, out),
+            size => split_any(decoded, out, size),
         }
         Ok(())
     }

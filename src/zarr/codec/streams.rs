@@ -1,72 +1,72 @@
-//! Data made of one or more compressed streams, and what ends them. The rule for what follows the first stream is that
-//! of `lzma.decompress` and `bz2.decompress` of Python: an invalid tail is dropped, an unfinished one is an error. It
+//! Decoding of data that consist of one or more compressed streams. As in Python's `lzma.decompress` and `bz2.decompress`,
+//! bytes after the first stream are ignored if they do not start a stream, and an unfinished stream is an error. The module
 //! knows no format.
 
 use super::CodecError;
 
-/// Why a stream doesn't decode.
+/// The reason why a stream cannot be decoded.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Fault {
-    /// There is more than the room for it.
+pub enum StreamError {
+    /// The stream decodes to more bytes than the output holds.
     TooLong,
     /// The input ends before the stream does.
     CutShort,
-    /// Anything else, in words that follow the codec's name.
+    /// Another reason, in words that follow the name of the codec.
     Invalid(&'static str),
 }
 
-impl Fault {
-    /// The reason, for the `encoded` bytes given to `codec` with `room` for the decoded ones.
-    pub fn broken(self, codec: &str, encoded: usize, room: usize) -> CodecError {
+impl StreamError {
+    /// Returns the error of `codec`, which was given `encoded` bytes and an output of `room` bytes.
+    pub fn into_codec_error(self, codec: &str, encoded: usize, room: usize) -> CodecError {
         CodecError(match self {
-            Fault::TooLong => format!("{codec}: holds more than {room} bytes"),
-            Fault::CutShort => format!("{codec}: cut short, {encoded} bytes"),
-            Fault::Invalid(why) => format!("{codec}: {why}, {encoded} bytes"),
+            StreamError::TooLong => format!("{codec}: holds more than {room} bytes"),
+            StreamError::CutShort => format!("{codec}: cut short, {encoded} bytes"),
+            StreamError::Invalid(why) => format!("{codec}: {why}, {encoded} bytes"),
         })
     }
 }
 
-/// Decodes every stream of `encoded` into the front of `out` and returns how many bytes there are. `decode_one` decodes
-/// the stream at the start of its input and returns the bytes it used and made.
+/// Decodes every stream of `encoded` into the front of `out` and returns the number of bytes written. `decode_one` decodes
+/// the stream at the start of its input and returns the bytes read and written.
 pub fn decode_all(
     encoded: &[u8],
     out: &mut [u8],
-    mut decode_one: impl FnMut(&[u8], &mut [u8]) -> Result<(usize, usize), Fault>,
-) -> Result<usize, Fault> {
+    mut decode_one: impl FnMut(&[u8], &mut [u8]) -> Result<(usize, usize), StreamError>,
+) -> Result<usize, StreamError> {
     let (mut rest, mut written) = (encoded, 0);
     while !rest.is_empty() {
         match decode_one(rest, &mut out[written..]) {
             Ok((used, made)) => {
                 rest = &rest[used..];
                 written += made;
-                // a stream of no bytes can't be: this only keeps a faulty library from hanging us
+                // no stream is empty: without this check a faulty library could cause an endless loop
                 if used == 0 {
-                    return Err(Fault::Invalid("damaged"));
+                    return Err(StreamError::Invalid("damaged"));
                 }
             }
-            Err(Fault::Invalid(_)) if rest.len() < encoded.len() => break,
-            Err(fault) => return Err(fault),
+            Err(StreamError::Invalid(_)) if rest.len() < encoded.len() => break,
+            Err(e) => return Err(e),
         }
     }
     Ok(written)
 }
 
-/// Where a streaming decoder stands after a call.
-pub enum Step {
+/// The state of a streaming decoder after a call.
+pub enum StreamStep {
     /// The stream has ended.
     End,
-    /// It wants more input or more room.
+    /// The decoder needs more input or a larger output.
     More,
 }
 
-/// Runs a streaming decoder over one stream. `step` is given the input and the room that are left and returns the bytes
-/// it used and made. Past the end of `out` it gets room for one byte more: whether it fills that tells data too long
-/// from a stream that only has its end marker to read.
+/// Runs a streaming decoder over one stream and returns the bytes read and written. `step` receives the rest of the input
+/// and of the output and returns the bytes read and written. When `out` is full, `step` receives one more byte of output:
+/// if it writes this byte, the data are too long; otherwise only the end of the stream was left.
 pub fn run(
     input: &[u8],
     out: &mut [u8],
-    mut step: impl FnMut(&[u8], &mut [u8]) -> Result<(usize, usize, Step), Fault>,
-) -> Result<(usize, usize), Fault> {
+    mut step: impl FnMut(&[u8], &mut [u8]) -> Result<(usize, usize, StreamStep), StreamError>,
+) -> Result<(usize, usize), StreamError> {
     let (mut used, mut made) = (0, 0);
     loop {
         let full = made == out.len();
@@ -74,14 +74,14 @@ pub fn run(
         let room = if full { &mut beyond } else { &mut out[made..] };
         let (took, gave, state) = step(&input[used..], room)?;
         if full && gave > 0 {
-            return Err(Fault::TooLong);
+            return Err(StreamError::TooLong);
         }
         used += took;
         made += gave;
         match state {
-            Step::End => return Ok((used, made)),
-            Step::More if took + gave > 0 => {}
-            Step::More => return Err(Fault::CutShort),
+            StreamStep::End => return Ok((used, made)),
+            StreamStep::More if took + gave > 0 => {}
+            StreamStep::More => return Err(StreamError::CutShort),
         }
     }
 }

@@ -1,10 +1,10 @@
-//! What the codecs' unit tests share: a codec from its JSON, and the two directions checked at once.
+//! Helpers for the unit tests of filters: a codec from its JSON, and checks of both directions.
 
 use super::{Codec, build};
 use crate::util::json;
 use crate::zarr::metadata::CodecConfig;
 
-/// The configuration that `text` spells.
+/// Parses a configuration.
 pub fn config(text: &str) -> CodecConfig {
     CodecConfig::parse(&json::parse(text.as_bytes()).unwrap()).unwrap()
 }
@@ -13,12 +13,12 @@ fn codec(text: &str, itemsize: usize) -> Box<dyn Codec> {
     build(&config(text), itemsize).unwrap()
 }
 
-/// The encoding of `decoded`, whose size was foretold.
+/// Returns the encoding of `decoded` and checks its size.
 pub fn encoded(text: &str, decoded: &[u8]) -> Vec<u8> {
     encoded_as(text, 1, decoded)
 }
 
-/// [`encoded`] for items of `itemsize` bytes.
+/// Does what [`encoded`] does for items of `itemsize` bytes.
 pub fn encoded_as(text: &str, itemsize: usize, decoded: &[u8]) -> Vec<u8> {
     let codec = codec(text, itemsize);
     let mut out = Vec::new();
@@ -27,7 +27,7 @@ pub fn encoded_as(text: &str, itemsize: usize, decoded: &[u8]) -> Vec<u8> {
     out
 }
 
-/// The decoding of `encoded` into `room` bytes.
+/// Decodes `encoded` with an output of `room` bytes.
 pub fn decoded(text: &str, encoded: &[u8], room: usize) -> Vec<u8> {
     let mut out = vec![0xaa; room];
     let len = codec(text, 1).decode(encoded, &mut out).unwrap();
@@ -35,7 +35,7 @@ pub fn decoded(text: &str, encoded: &[u8], room: usize) -> Vec<u8> {
     out
 }
 
-/// Both directions, and that one byte of room less is an error.
+/// Checks both directions, and that an output one byte too short is an error.
 pub fn check(text: &str, plain: &[u8], stored: &[u8]) {
     assert_eq!(encoded(text, plain), stored, "{text}");
     assert_eq!(decoded(text, stored, plain.len() + 3), plain, "{text}");
@@ -44,12 +44,12 @@ pub fn check(text: &str, plain: &[u8], stored: &[u8]) {
     }
 }
 
-/// That `encoded` bytes can't be decoded.
+/// Checks that `encoded` bytes cannot be decoded.
 pub fn broken(text: &str, encoded: &[u8]) {
     assert!(codec(text, 1).decode(encoded, &mut [0; 1000]).is_err(), "{text}");
 }
 
-/// That there is no such codec.
+/// Checks that there is no such codec.
 pub fn refused(text: &str) {
     assert!(build(&config(text), 1).is_err(), "{text}");
 }

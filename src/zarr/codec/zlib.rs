@@ -1,35 +1,31 @@
-//! The codec `zlib`: one zlib stream, its checksum verified. Rule: `zlib.compress` and `zlib.decompress` of Python,
-//! which ignore everything after the stream. It knows nothing of chunks.
+//! The compressor `zlib`: one zlib stream, whose checksum is verified. Source of the rules: Python's `zlib.compress` and
+//! `zlib.decompress`; the latter ignores bytes after the stream.
 
 use super::deflate::{self, Container};
-use super::{Codec, CodecError, EncodeOnly, Size, encode_only};
+use super::{Codec, CodecResult, encode_only};
 use crate::error::Result;
 use crate::zarr::metadata::CodecConfig;
 
-/// `{"id": "zlib", "level": 1}`.
+/// The compressor `{"id": "zlib", "level": 1}`.
 pub struct Zlib {
-    level: EncodeOnly<i32>,
+    level: CodecResult<i32>,
 }
 
 impl Zlib {
-    /// From its parameters.
+    /// Creates the compressor from its parameters.
     pub fn new(config: &CodecConfig) -> Result<Self> {
-        config.only(&["level"])?;
+        config.allow_only(&["level"])?;
         Ok(Zlib { level: encode_only(config.int("level", 1, -1, 9).map(|n| n as i32)) })
     }
 }
 
 impl Codec for Zlib {
-    fn encoded_size(&self, decoded: usize) -> Size {
-        Size::AtMost(deflate::bound(decoded))
-    }
-
-    fn decode(&self, encoded: &[u8], out: &mut [u8]) -> std::result::Result<usize, CodecError> {
+    fn decode(&self, encoded: &[u8], out: &mut [u8]) -> CodecResult<usize> {
         let done = deflate::decompress(Container::Zlib, encoded, out);
-        done.map(|(_, made)| made).map_err(|fault| fault.broken("zlib", encoded.len(), out.len()))
+        done.map(|(_, made)| made).map_err(|e| e.into_codec_error("zlib", encoded.len(), out.len()))
     }
 
-    fn encode(&self, decoded: &[u8], out: &mut Vec<u8>) -> std::result::Result<(), CodecError> {
+    fn encode(&self, decoded: &[u8], out: &mut Vec<u8>) -> CodecResult<()> {
         deflate::compress(Container::Zlib, self.level.clone()?, decoded, out)
     }
 }

@@ -1,29 +1,30 @@
-//! The codec `zstd`: Zstandard frames one after another, skippable ones between them. It reads more than numcodecs
-//! 0.15: frames without a content size, several frames, no bytes at all in a frame. It refuses the formats before zstd
-//! 1.0, whose decoders the library keeps but nobody tests any more. It knows nothing of chunks.
+//! The compressor `zstd`: a sequence of Zstandard frames, which may include skippable frames. The decoder reads more than
+//! numcodecs 0.15: frames without a content size, several frames, and empty frames. It refuses the formats before zstd 1.0,
+//! whose decoders in the library are no longer tested.
 
-use super::streams::Fault;
-use super::{Codec, CodecError, EncodeOnly, Size, encode_only};
+use super::streams::StreamError;
+use super::{Codec, CodecError, CodecResult, encode_only};
 use crate::error::Result;
 use crate::zarr::metadata::CodecConfig;
 use std::cell::RefCell;
+use zstd_safe::zstd_sys::ZSTD_ErrorCode;
 use zstd_safe::{CCtx, CParameter, DCtx};
 
-/// `{"id": "zstd", "level": 0, "checksum": false}`.
+/// The compressor `{"id": "zstd", "level": 0, "checksum": false}`.
 pub struct Zstd {
-    level: EncodeOnly<i32>,
-    checksum: EncodeOnly<bool>,
+    level: CodecResult<i32>,
+    checksum: CodecResult<bool>,
 }
 
 impl Zstd {
-    /// From its parameters. A level above the highest is the highest, as in numcodecs.
+    /// Creates the compressor from its parameters. A level above the highest counts as the highest, as in numcodecs.
     pub fn new(config: &CodecConfig) -> Result<Self> {
-        config.only(&["level", "checksum"])?;
+        config.allow_only(&["level", "checksum"])?;
         let level = config.int("level", 0, -131_072, i64::MAX);
         let level = encode_only(level.map(|n| n.min(i64::from(zstd_safe::max_c_level())) as i32));
         let checksum = match config.get("checksum") {
             None => Ok(false),
-            Some(v) => v.as_bool().ok_or_else(|| config.bad("checksum", "is neither true nor false")),
+            Some(value) => value.as_bool().ok_or_else(|| config.invalid("checksum", "is neither true nor false")),
         };
         Ok(Zstd { level, checksum: encode_only(checksum) })
     }
@@ -34,61 +35,60 @@ thread_local! {
     static ENCODER: RefCell<Option<CCtx<'static>>> = const { RefCell::new(None) };
 }
 
+/// The first four bytes of a frame.
 const MAGIC: u32 = 0xFD2F_B528;
 
-/// Decodes every frame of `encoded` into the front of `out` and returns the bytes made.
-pub fn decompress(encoded: &[u8], out: &mut [u8]) -> std::result::Result<usize, Fault> {
+/// Decodes every frame of `encoded` into the front of `out` and returns the bytes written.
+pub fn decompress(encoded: &[u8], out: &mut [u8]) -> std::result::Result<usize, StreamError> {
     if encoded.is_empty() {
-        return Err(Fault::CutShort);
+        return Err(StreamError::CutShort);
     }
     let (mut rest, mut written) = (encoded, 0);
     while !rest.is_empty() {
-        let magic = rest.first_chunk().map(|b| u32::from_le_bytes(*b)).ok_or(Fault::CutShort)?;
-        let skippable = magic & 0xFFFF_FFF0 == 0x184D_2A50;
-        if magic != MAGIC && !skippable {
-            return Err(Fault::Invalid("no zstd frame"));
+        let magic = rest.first_chunk().map(|b| u32::from_le_bytes(*b)).ok_or(StreamError::CutShort)?;
+        let is_skippable = magic & 0xFFFF_FFF0 == 0x184D_2A50;
+        if magic != MAGIC && !is_skippable {
+            return Err(StreamError::Invalid("no zstd frame"));
         }
-        let size = zstd_safe::find_frame_compressed_size(rest).map_err(fault)?;
-        let (frame, next) = rest.split_at_checked(size).ok_or(Fault::CutShort)?;
+        let size = zstd_safe::find_frame_compressed_size(rest).map_err(stream_error)?;
+        let (frame, next) = rest.split_at_checked(size).ok_or(StreamError::CutShort)?;
         rest = next;
-        if !skippable {
+        if !is_skippable {
             written += decompress_frame(frame, &mut out[written..])?;
         }
     }
     Ok(written)
 }
 
-fn decompress_frame(frame: &[u8], out: &mut [u8]) -> std::result::Result<usize, Fault> {
+fn decompress_frame(frame: &[u8], out: &mut [u8]) -> std::result::Result<usize, StreamError> {
     DECODER.with_borrow_mut(|kept| {
         if kept.is_none() {
             *kept = DCtx::try_create();
         }
-        let decoder = kept.as_mut().ok_or(Fault::Invalid("out of memory"))?;
-        decoder.decompress(out, frame).map_err(fault)
+        let decoder = kept.as_mut().ok_or(StreamError::Invalid("out of memory"))?;
+        decoder.decompress(out, frame).map_err(stream_error)
     })
 }
 
-/// The library's error codes, in our words where they matter.
-fn fault(code: zstd_safe::ErrorCode) -> Fault {
-    match zstd_safe::get_error_name(code) {
-        "Destination buffer is too small" => Fault::TooLong,
-        "Src size is incorrect" => Fault::CutShort,
-        "Restored data doesn't match checksum" => Fault::Invalid("the checksum is wrong"),
-        "Dictionary mismatch" => Fault::Invalid("needs a dictionary"),
-        _ => Fault::Invalid("damaged"),
+/// Returns the stream error for an error code of the library.
+fn stream_error(code: zstd_safe::ErrorCode) -> StreamError {
+    // the library returns its codes negated
+    let is = |error: ZSTD_ErrorCode| code == (error as usize).wrapping_neg();
+    match () {
+        () if is(ZSTD_ErrorCode::ZSTD_error_dstSize_tooSmall) => StreamError::TooLong,
+        () if is(ZSTD_ErrorCode::ZSTD_error_srcSize_wrong) => StreamError::CutShort,
+        () if is(ZSTD_ErrorCode::ZSTD_error_checksum_wrong) => StreamError::Invalid("the checksum is wrong"),
+        () if is(ZSTD_ErrorCode::ZSTD_error_dictionary_wrong) => StreamError::Invalid("needs a dictionary"),
+        () => StreamError::Invalid("damaged"),
     }
 }
 
 impl Codec for Zstd {
-    fn encoded_size(&self, decoded: usize) -> Size {
-        Size::AtMost(decoded.saturating_add(decoded / 8).saturating_add(1024))
+    fn decode(&self, encoded: &[u8], out: &mut [u8]) -> CodecResult<usize> {
+        decompress(encoded, out).map_err(|e| e.into_codec_error("zstd", encoded.len(), out.len()))
     }
 
-    fn decode(&self, encoded: &[u8], out: &mut [u8]) -> std::result::Result<usize, CodecError> {
-        decompress(encoded, out).map_err(|fault| fault.broken("zstd", encoded.len(), out.len()))
-    }
-
-    fn encode(&self, decoded: &[u8], out: &mut Vec<u8>) -> std::result::Result<(), CodecError> {
+    fn encode(&self, decoded: &[u8], out: &mut Vec<u8>) -> CodecResult<()> {
         let (level, checksum) = (self.level.clone()?, self.checksum.clone()?);
         ENCODER.with_borrow_mut(|kept| {
             if kept.is_none() {
@@ -101,7 +101,7 @@ impl Codec for Zstd {
                 .and_then(|_| encoder.set_parameter(CParameter::ChecksumFlag(checksum)))
                 .and_then(|_| encoder.compress2(out, decoded));
             done.map(|_| ()).map_err(|code| {
-                *kept = None; // an error may leave it in any state
+                *kept = None; // an error may leave the context in any state
                 CodecError(format!("zstd: {}", zstd_safe::get_error_name(code)))
             })
         })

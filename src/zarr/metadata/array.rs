@@ -1,18 +1,19 @@
-//! The metadata of one array, checked: Zarr v2 spec, "Arrays / Metadata", read as leniently as zarr-python 2.18 does.
+//! The checked metadata of one array. Source of the rules: Zarr v2 specification, "Arrays", read as leniently as
+//! zarr-python 2.18 does.
 
-use super::CodecConfig;
+use super::{CodecConfig, Separator};
 use crate::error::{Error, Result};
 use crate::util::json::{self, Map, Object, Value};
 use crate::util::memory::{self, SharedGrant};
 use crate::zarr::dtype::{DType, DTypeKind};
 
-/// NumPy's limit when the format was made; more dimensions are refused.
+/// Maximum number of dimensions: NumPy's limit when the format was made.
 const MAX_DIMENSIONS: usize = 32;
 
-/// The largest decoded chunk, in bytes: about blosc's own limit, and what a signed 32-bit length in a codec can say.
+/// Maximum size of a decoded chunk in bytes: the largest length that codecs with signed 32-bit lengths can state.
 const MAX_CHUNK: u64 = (1 << 31) - 1;
 
-/// The layout of the items inside a chunk: C, the last dimension fastest, or F, the first.
+/// The layout of the items inside a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
     /// The last dimension is fastest.
@@ -22,7 +23,7 @@ pub enum Order {
 }
 
 impl Order {
-    /// `"C"` or `"F"`.
+    /// Returns `"C"` or `"F"`.
     pub fn as_str(self) -> &'static str {
         match self {
             Order::C => "C",
@@ -31,59 +32,56 @@ impl Order {
     }
 }
 
-/// What stands between the grid indices of a chunk key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Separator {
-    /// `0.0`
-    Dot,
-    /// `0/0`: each index is a level of the hierarchy.
-    Slash,
-}
-
-impl Separator {
-    /// `.` or `/`.
-    pub fn as_char(self) -> char {
-        match self {
-            Separator::Dot => '.',
-            Separator::Slash => '/',
-        }
-    }
-}
-
-/// Checked metadata of an array: every size fits, every chunk dimension is at least 1, the fill value fits the dtype.
+/// Checked metadata of an array: every size fits its integer, every chunk dimension is at least 1, and the fill value
+/// fits the dtype.
+///
+/// ```
+/// use zarrfs::zarr::metadata::ArrayMetadata;
+///
+/// let document = br#"{"zarr_format": 2, "shape": [10, 6], "chunks": [4, 4], "dtype": "<i4", "order": "C",
+///     "fill_value": 7, "compressor": {"id": "zlib", "level": 1}, "filters": null}"#;
+/// let metadata = ArrayMetadata::parse(document)?;
+/// assert_eq!((metadata.shape.as_slice(), metadata.flat_size()), (&[10, 6][..], 240));
+/// assert!(metadata.decoded_view().contains(r#""compressor": null"#));
+/// # Ok::<(), zarrfs::error::Error>(())
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct ArrayMetadata {
-    /// Items along each dimension; empty for a 0-d array.
+    /// The length of each dimension in items; empty for a 0-d array.
     pub shape: Vec<u64>,
-    /// Items of a chunk along each dimension.
+    /// The length of a chunk along each dimension in items.
     pub chunks: Vec<u64>,
-    /// What the items are.
+    /// The dtype of the items.
     pub dtype: DType,
     /// The dtype as the document spells it.
     pub dtype_json: Value,
     /// The fill value as the document spells it.
     pub fill_value: Value,
-    /// The bytes of one item holding the fill value, without the zero bytes at its end; None where it is null.
+    /// The bytes of one item with the fill value, without the zero bytes at its end; `None` if the fill value is null.
     pub fill: Option<Vec<u8>>,
-    /// The layout of a decoded chunk: of a v1 array what zarr 1.x made of the document's order.
+    /// The layout of a decoded chunk. For a v1 array it is the layout that zarr 1.x made of the document's order.
     pub order: Order,
-    /// None where chunks are not compressed.
+    /// The compressor; `None` if chunks are not compressed.
     pub compressor: Option<CodecConfig>,
-    /// In the order in which they are applied when writing.
+    /// The filters, in the order of encoding.
     pub filters: Vec<CodecConfig>,
-    /// None where the document does not say.
+    /// The separator of chunk keys; `None` if the document does not state it.
     pub separator: Option<Separator>,
-    /// 1 or 2.
+    /// The Zarr format of the document: 1 or 2.
     pub zarr_format: u8,
-    /// Counts the memory of what was taken over from the document.
+    /// The grant for the memory that these fields take.
     pub memory: SharedGrant,
 }
 
 impl ArrayMetadata {
     /// Parses a `.zarray` document.
+    ///
+    /// # Errors
+    ///
+    /// [`Kind::Damaged`](crate::error::Kind::Damaged) if the document breaks the format or a size limit.
     pub fn parse(document: &[u8]) -> Result<Self> {
         let doc = object(document, 2)?;
-        // a fill value becomes bytes, four for each character
+        // a fill value may become four bytes for each of its characters
         let mut filled = memory::take(document.len().saturating_mul(4))?;
         let filters = match doc.get("filters") {
             None | Some(Value::Null) => Vec::new(),
@@ -100,12 +98,14 @@ impl ArrayMetadata {
             None | Some(Value::Null) => None,
             Some(value) => Some(CodecConfig::parse(value).map_err(|e| e.context("compressor"))?),
         };
-        let separator = match doc.get("dimension_separator").map(json::text) {
-            None | Some(Some("")) => None,
-            Some(Some(".")) => Some(Separator::Dot),
-            Some(Some("/")) => Some(Separator::Slash),
-            Some(None) if doc["dimension_separator"].is_null() => None,
-            Some(_) => return Err(Error::damaged("dimension_separator is neither \".\" nor \"/\"")),
+        let separator = match doc.get("dimension_separator") {
+            None | Some(Value::Null) => None,
+            Some(text) => match json::text(text) {
+                Some("") => None,
+                Some(".") => Some(Separator::Dot),
+                Some("/") => Some(Separator::Slash),
+                _ => return Err(Error::damaged("dimension_separator is neither \".\" nor \"/\"")),
+            },
         };
         let meta = Self::common(&doc, 2)?;
         if meta.has_objects() && filters.is_empty() {
@@ -116,7 +116,7 @@ impl ArrayMetadata {
         Ok(ArrayMetadata { compressor, filters, separator, memory, ..meta })
     }
 
-    /// The fields that v1 and v2 share.
+    /// Parses the fields that v1 and v2 share.
     pub(super) fn common(doc: &Map<String, Value>, zarr_format: u8) -> Result<Self> {
         let shape = dimensions(doc, "shape", 0)?;
         let chunks = dimensions(doc, "chunks", 1)?;
@@ -173,39 +173,40 @@ impl ArrayMetadata {
         }
     }
 
-    /// Bytes of all items, one after the other.
+    /// Returns the size of the flat array in bytes.
     pub fn flat_size(&self) -> u64 {
         match self.shape.contains(&0) {
             true => 0,
-            // no product on the way is larger, and that one was checked
+            // `check_sizes` has shown that the product does not overflow
             false => self.shape.iter().fold(self.dtype.size() as u64, |bytes, len| bytes * len),
         }
     }
 
-    /// The codec that turns objects into bytes, which the mount leaves on: the first filter of an array of objects.
+    /// Returns the codec that encodes Python objects: the first filter of an array of objects. The mount does not decode
+    /// it.
     pub fn object_codec(&self) -> Option<&CodecConfig> {
         self.filters.first().filter(|_| self.dtype.has_objects())
     }
 
-    /// Returns whether chunks of both arrays are encoded alike: all but the shape, the separator and the spelling of the
-    /// document is the same.
+    /// Returns whether both arrays encode chunks in the same way: only shape, separator and the spelling of dtype and fill
+    /// value may differ.
     pub fn encodes_like(&self, other: &ArrayMetadata) -> bool {
-        let spelled = ArrayMetadata {
+        let same_otherwise = ArrayMetadata {
             shape: self.shape.clone(),
             separator: self.separator,
             dtype_json: self.dtype_json.clone(),
             fill_value: self.fill_value.clone(),
             ..other.clone()
         };
-        *self == spelled && self.shape.len() == other.shape.len()
+        *self == same_otherwise && self.shape.len() == other.shape.len()
     }
 
-    /// True if items have no fixed size as bytes, so that there are no flat bytes.
+    /// Returns whether the items are, or contain, Python objects. These have no fixed size, so there is no flat array.
     pub fn has_objects(&self) -> bool {
         self.dtype.has_objects()
     }
 
-    /// What describes the array, as stored, by name: for whoever shows it.
+    /// Returns the fields that describe the stored array, by name, for display.
     pub fn description(&self) -> [(&'static str, Value); 7] {
         [
             ("shape", self.shape.clone().into()),
@@ -218,18 +219,19 @@ impl ArrayMetadata {
         ]
     }
 
-    /// The `.zarray` document of the decoded view: a v2 array without compressor, without filters but the object codec,
-    /// with chunk keys separated by `.`.
+    /// Returns the `.zarray` document of the decoded view: a v2 array without compressor and filters, except the object
+    /// codec, with chunk keys separated by `.`.
     pub fn decoded_view(&self) -> String {
         let kept = self.object_codec().map(std::slice::from_ref).unwrap_or_default();
         self.document(None, kept)
     }
 
-    /// The v2 document of a v1 array, whose chunk keys are separated by `.`.
+    /// Returns the `.zarray` document of a v1 array, with the codecs of its chunks.
     pub fn to_v2_document(&self) -> String {
         self.document(self.compressor.as_ref(), &self.filters)
     }
 
+    /// Returns a `.zarray` document with these codecs and chunk keys separated by `.`.
     fn document(&self, compressor: Option<&CodecConfig>, filters: &[CodecConfig]) -> String {
         let mut doc = Map::new();
         doc.insert("chunks".into(), self.chunks.clone().into());
@@ -244,14 +246,14 @@ impl ArrayMetadata {
         json::write_pretty(&Value::Object(doc))
     }
 
-    /// The dtype in v2's spelling: that of NumPy today where zarr 1.x wrote the document.
+    /// Returns the dtype as v2 spells it. zarr 1.x wrote spellings that today's NumPy does not take.
     fn dtype_v2(&self) -> Value {
         let canonical = (self.zarr_format == 1).then(|| DType::canonical_json(&self.dtype_json).ok());
         canonical.flatten().unwrap_or_else(|| self.dtype_json.clone())
     }
 
-    /// The fill value in v2's spelling: v1 has no base64, writes NaN bare, and 0 for a complex number, a void or a
-    /// struct. A v2 document's own spelling stays, unless no reader of v2 takes it.
+    /// Returns the fill value as v2 spells it. v1 has no base64, writes NaN bare, and writes 0 for a complex number, a
+    /// void or a struct. The spelling of a v2 document is kept unless readers of v2 refuse it.
     fn fill_value_v2(&self) -> Value {
         let given = &self.fill_value;
         let is_bare_word = given.is_string() && json::text(given).is_none();
@@ -269,12 +271,16 @@ impl ArrayMetadata {
     }
 }
 
-/// An error unless `document` is what marks a group: `.zgroup` of v2.
+/// Checks that `document` is a `.zgroup` of Zarr v2.
+///
+/// # Errors
+///
+/// [`Kind::Damaged`](crate::error::Kind::Damaged) if it is not.
 pub fn check_group(document: &[u8]) -> Result<()> {
     object(document, 2).map(|_| ())
 }
 
-/// The document as an object of format `zarr_format`.
+/// Parses a document of format `zarr_format`.
 pub(super) fn object(document: &[u8], zarr_format: u64) -> Result<Object> {
     let doc = json::parse_object(document)?;
     match doc.get("zarr_format") {
@@ -284,6 +290,7 @@ pub(super) fn object(document: &[u8], zarr_format: u64) -> Result<Object> {
     }
 }
 
+/// Parses a list of lengths of at least `least`.
 fn dimensions(doc: &Map<String, Value>, field: &str, least: u64) -> Result<Vec<u64>> {
     let list = doc.get(field).and_then(Value::as_array);
     let list = list.ok_or_else(|| Error::damaged(format!("{field} is not a list of integers")))?;
@@ -312,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn a_document() {
+    fn a_document_and_its_decoded_view() {
         let m = ArrayMetadata::parse(&doc("extra", "1")).unwrap();
         assert_eq!((m.shape.as_slice(), m.order, m.separator), (&[10, 6][..], Order::F, None));
         assert_eq!(m.compressor.as_ref().unwrap().id, "zlib");
@@ -323,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_refused() {
+    fn invalid_documents_are_errors() {
         for (field, value) in [
             ("shape", "[4611686018427387904,4611686018427387904]"),
             ("shape", "[-1,6]"),
@@ -350,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_of_all_items() {
+    fn flat_sizes() {
         for (shape, dtype, expected) in [
             ("[10,6]", "<i4", 240),
             ("[]", "<i4", 4),
@@ -358,15 +365,7 @@ mod tests {
             ("[1152921504606846976,1]", "<i4", 1 << 62),
             ("[4611686018427387904,4611686018427387904]", "|S0", 0),
         ] {
-            let chunks = format!(
-                "[{}]",
-                shape
-                    .split(|c: char| !c.is_ascii_digit())
-                    .filter(|n| !n.is_empty())
-                    .map(|_| "1")
-                    .collect::<Vec<_>>()
-                    .join(",")
-            );
+            let chunks = json::write(&vec![1; json::parse(shape.as_bytes()).unwrap().as_array().unwrap().len()].into());
             let text = format!(
                 r#"{{"zarr_format":2,"shape":{shape},"chunks":{chunks},"dtype":"{dtype}","compressor":null,"fill_value":null,
                 "order":"C","filters":null}}"#
@@ -376,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_accepted() {
+    fn lenient_documents_are_accepted() {
         for (field, value) in [
             ("shape", "[0,4611686018427387904]"),
             ("shape", "[1152921504606846976,1]"),

@@ -1,65 +1,86 @@
-//! The configuration of one codec: its id and its parameters, as a filter or a compressor of `.zarray` states them.
+//! The configuration of one codec: its id and its parameters, as a filter or the compressor of a `.zarray` states them.
 
 use crate::error::{Error, Result};
 use crate::util::json::{self, Map, Value};
 use crate::zarr::dtype::DType;
 
-/// A codec's id and parameters. Example: `{"id": "zlib", "level": 1}`.
+/// The id and parameters of a codec. Example: `{"id": "zlib", "level": 1}`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CodecConfig {
     /// The numcodecs id, such as `blosc`.
     pub id: String,
-    params: Map<String, Value>,
+    parameters: Map<String, Value>,
 }
 
 impl CodecConfig {
-    /// From the JSON object of a filter or compressor.
+    /// Parses the JSON object of a filter or compressor.
+    ///
+    /// # Errors
+    ///
+    /// [`Kind::Damaged`](crate::error::Kind::Damaged) if it is no object or has no id.
     pub fn parse(value: &Value) -> Result<Self> {
-        let mut params = value.as_object().ok_or_else(|| Error::damaged("a codec is not a JSON object"))?.clone();
-        // shift_remove keeps the order of the rest
-        let id = params.shift_remove("id");
+        let mut parameters = value.as_object().ok_or_else(|| Error::damaged("a codec is not a JSON object"))?.clone();
+        // unlike `remove`, this keeps the order of the other parameters
+        let id = parameters.shift_remove("id");
         let id = id.as_ref().and_then(json::text).ok_or_else(|| Error::damaged("a codec has no id"))?;
-        Ok(CodecConfig { id: id.to_string(), params })
+        Ok(CodecConfig { id: id.to_string(), parameters })
     }
 
-    /// From an id and named parameters, as Zarr v1 keeps them apart.
-    pub fn new(id: &str, params: Map<String, Value>) -> Self {
-        CodecConfig { id: id.to_string(), params }
+    /// Creates a configuration from an id and parameters, which Zarr v1 states separately.
+    pub fn new(id: &str, parameters: Map<String, Value>) -> Self {
+        CodecConfig { id: id.to_string(), parameters }
     }
 
-    /// The JSON object again.
+    /// Returns the JSON object of the codec.
     pub fn to_json(&self) -> Value {
         let mut object = Map::new();
         object.insert("id".into(), self.id.clone().into());
-        object.extend(self.params.clone());
+        object.extend(self.parameters.clone());
         Value::Object(object)
     }
 
-    /// A list of filters as the document states it: null where there is none.
+    /// Returns a list of filters as a document states it: null if the list is empty.
     pub fn list_to_json(list: &[CodecConfig]) -> Value {
         if list.is_empty() { Value::Null } else { list.iter().map(CodecConfig::to_json).collect() }
     }
 
-    /// Refuses parameters that are not in `known`, as numcodecs' constructors do: they may change what the bytes mean.
-    pub fn only(&self, known: &[&str]) -> Result<()> {
-        match self.params.keys().find(|k| !known.contains(&k.as_str())) {
+    /// Checks that all parameters are in `known`. An unknown one may change the meaning of the bytes.
+    ///
+    /// # Errors
+    ///
+    /// [`Kind::Unsupported`](crate::error::Kind::Unsupported) if a parameter is unknown, as in numcodecs' constructors.
+    pub fn allow_only(&self, known: &[&str]) -> Result<()> {
+        match self.parameters.keys().find(|k| !known.contains(&k.as_str())) {
             Some(key) => Err(Error::unsupported(format!("codec {:?} has no parameter {key:?}", self.id))),
             None => Ok(()),
         }
     }
 
-    /// The parameters by name, as they stand.
+    /// Returns the names and values of the parameters.
     pub fn parameters(&self) -> impl Iterator<Item = (&str, &Value)> {
-        self.params.iter().map(|(name, value)| (name.as_str(), value))
+        self.parameters.iter().map(|(name, value)| (name.as_str(), value))
     }
 
-    /// A parameter as it stands; None if it is absent or null.
+    /// Returns a parameter, or `None` if it is absent or null.
     pub fn get(&self, name: &str) -> Option<&Value> {
-        self.params.get(name).filter(|v| !v.is_null())
+        self.parameters.get(name).filter(|v| !v.is_null())
     }
 
-    /// An integer parameter between `low` and `high`, or `default` if it is absent or null. As in Python, true and
-    /// false count as 1 and 0, and so does a float without a fraction.
+    /// Returns a parameter that must be present.
+    ///
+    /// # Errors
+    ///
+    /// [`Kind::Damaged`](crate::error::Kind::Damaged) if it is absent or null.
+    pub fn required(&self, name: &str) -> Result<&Value> {
+        self.get(name).ok_or_else(|| self.invalid(name, "is missing"))
+    }
+
+    /// Returns an integer parameter from `low` to `high`, or `default` if it is absent or null. As in Python, true and
+    /// false count as 1 and 0, and floats without a fraction as integers.
+    ///
+    /// # Errors
+    ///
+    /// [`Kind::Damaged`](crate::error::Kind::Damaged) if it is no such integer; the same holds for the types below.
     pub fn int(&self, name: &str, default: i64, low: i64, high: i64) -> Result<i64> {
         let Some(value) = self.get(name) else { return Ok(default) };
         let whole = json::float(value).filter(|f| f.fract() == 0.0 && f.abs() < 9e15).map(|f| f as i64);
@@ -67,26 +88,26 @@ impl CodecConfig {
             .as_i64()
             .or(value.as_bool().map(i64::from))
             .or(whole)
-            .ok_or_else(|| self.bad(name, "is not an integer"))?;
+            .ok_or_else(|| self.invalid(name, "is not an integer"))?;
         if !(low..=high).contains(&n) {
-            return Err(self.bad(name, &format!("is {n}, not between {low} and {high}")));
+            return Err(self.invalid(name, &format!("is {n}, not between {low} and {high}")));
         }
         Ok(n)
     }
 
-    /// A string parameter, or `default` if it is absent or null.
+    /// Returns a string parameter, or `default` if it is absent or null.
     pub fn text<'a>(&'a self, name: &str, default: &'a str) -> Result<&'a str> {
-        self.get(name).map_or(Ok(default), |v| json::text(v).ok_or_else(|| self.bad(name, "is not a string")))
+        self.get(name).map_or(Ok(default), |v| json::text(v).ok_or_else(|| self.invalid(name, "is not a string")))
     }
 
-    /// A dtype parameter; None if it is absent or null.
+    /// Returns a dtype parameter, or `None` if it is absent or null.
     pub fn dtype(&self, name: &str) -> Result<Option<DType>> {
-        let parse = |v| DType::parse(v).map_err(|e| self.bad(name, e.message()));
+        let parse = |v| DType::parse(v).map_err(|e| self.invalid(name, e.message()));
         self.get(name).map(parse).transpose()
     }
 
-    /// The error that parameter `name` is wrong; `why` follows its name, as in "is not an integer".
-    pub fn bad(&self, name: &str, why: &str) -> Error {
+    /// Returns the error for a wrong value of parameter `name`. `why` follows the name, as in "is not an integer".
+    pub fn invalid(&self, name: &str, why: &str) -> Error {
         Error::damaged(format!("codec {:?}: {name} {why}", self.id))
     }
 }

@@ -1,22 +1,26 @@
-//! Zarr v1: the `meta` document of the one array of a store. Source: the v1 spec, and what zarr 1.x, its only writer,
-//! really wrote.
+//! Zarr v1: the `meta` document of the one array of a store. Source of the rules: the v1 specification, and the output of
+//! zarr 1.x, its only writer.
 
 use super::{ArrayMetadata, CodecConfig, Order, Separator, array};
 use crate::error::{Error, Result};
 use crate::util::json::{self, Map, Value};
 
-/// How to read order F in v1. zarr 1.x laid out the chunks of every compressor but blosc in C order all the same.
+/// The meaning of order F in v1. zarr 1.x wrote order F only with blosc; with any other compressor it wrote order C.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum V1Order {
-    /// As zarr 1.x wrote it.
+    /// The order that zarr 1.x wrote.
     #[default]
     Zarr1,
-    /// As the text of the spec says.
+    /// The order that the specification states.
     Spec,
 }
 
 impl ArrayMetadata {
     /// Parses a v1 `meta` document.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`ArrayMetadata::parse`].
     pub fn parse_v1(document: &[u8], reading: V1Order) -> Result<Self> {
         let doc = array::object(document, 1)?;
         let mut meta = ArrayMetadata::common(&doc, 1)?;
@@ -34,7 +38,8 @@ impl ArrayMetadata {
     }
 }
 
-/// `compression` is a codec id, null or "none"; `compression_opts` its parameters, or one number: its level.
+/// Parses the compressor: `compression` is a codec id, null or "none", and `compression_opts` holds its parameters, or
+/// its level as a number.
 fn compressor(doc: &Map<String, Value>) -> Result<Option<CodecConfig>> {
     let id = match doc.get("compression") {
         None | Some(Value::Null) => return Ok(None),
@@ -43,13 +48,13 @@ fn compressor(doc: &Map<String, Value>) -> Result<Option<CodecConfig>> {
     if id == "none" {
         return Ok(None);
     }
-    let params = match doc.get("compression_opts") {
+    let parameters = match doc.get("compression_opts") {
         None | Some(Value::Null) => Map::new(),
-        Some(Value::Object(params)) => params.clone(),
+        Some(Value::Object(parameters)) => parameters.clone(),
         Some(level @ Value::Number(_)) => [("level".to_string(), level.clone())].into_iter().collect(),
         Some(_) => return Err(Error::damaged("compression_opts is neither an object nor a number")),
     };
-    Ok(Some(CodecConfig::new(id, params)))
+    Ok(Some(CodecConfig::new(id, parameters)))
 }
 
 #[cfg(test)]
@@ -65,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn order_f_as_zarr_1_wrote_it() {
+    fn order_f_as_zarr_1_writes_it() {
         let stored = |c, o, r| meta(c, o, r).unwrap().order;
         assert_eq!(stored("\"zlib\"", "1", V1Order::Zarr1), Order::C);
         assert_eq!(stored("\"none\"", "null", V1Order::Zarr1), Order::C);
@@ -74,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn shown_as_v2() {
+    fn the_decoded_view_is_v2() {
         let view = meta("\"bz2\"", "3", V1Order::Zarr1).unwrap().decoded_view();
         assert!(view.contains(r#""fill_value": "NaN""#) && view.contains(r#""zarr_format": 2"#), "{view}");
         assert!(meta("7", "null", V1Order::Zarr1).is_err());

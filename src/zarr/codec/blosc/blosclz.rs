@@ -1,10 +1,11 @@
-//! A decoder of BloscLZ blocks, the LZ77 kind that c-blosc brings itself (a descendant of FastLZ). Every read and write
-//! is checked. It knows nothing of frames.
+//! A decoder of BloscLZ, c-blosc's own LZ77 format (a descendant of FastLZ). Every read and write is checked. The module
+//! does not know frames.
 
-/// Distances up to this have 13 bits; longer ones follow in 16 bits more.
+/// The largest distance with 13 bits. Larger distances are stored as the excess over it in 16 more bits.
 const NEAR: usize = 8191;
 
-/// Decodes `src` into the front of `out` and returns the bytes made. None: damaged, cut short, or too much for `out`.
+/// Decodes `src` into the front of `out` and returns the bytes written. Returns `None` if `src` is damaged or cut short, or
+/// decodes to more than `out` holds.
 pub fn decompress(src: &[u8], out: &mut [u8]) -> Option<usize> {
     let mut input = Input { src, at: 1 };
     let mut made = 0;
@@ -17,13 +18,14 @@ pub fn decompress(src: &[u8], out: &mut [u8]) -> Option<usize> {
                 return Some(made);
             }
         } else {
-            let (distance, len) = input.match_of(control)?;
+            let (distance, len) = input.read_match(control)?;
             made = copy_match(out, made, distance, len)?;
         }
         control = input.byte()?;
     }
 }
 
+/// The position in the encoded bytes.
 struct Input<'a> {
     src: &'a [u8],
     at: usize,
@@ -37,7 +39,7 @@ impl Input<'_> {
         Some(byte.into())
     }
 
-    /// Copies `len` literals, at most 32: all 32 where there is room, which costs less than a length.
+    /// Copies `len` literals, at most 32. Where both slices allow it, copies 32 bytes, which is faster than a variable length.
     #[inline]
     fn literals(&mut self, len: usize, out: &mut [u8], made: usize) -> Option<usize> {
         let from = self.src.get(self.at..)?;
@@ -50,9 +52,9 @@ impl Input<'_> {
         Some(made + len)
     }
 
-    /// The distance and length of a match.
+    /// Reads the distance and length of a match whose first byte is `control`.
     #[inline]
-    fn match_of(&mut self, control: usize) -> Option<(usize, usize)> {
+    fn read_match(&mut self, control: usize) -> Option<(usize, usize)> {
         let mut len = (control >> 5) + 2;
         if control >> 5 == 7 {
             loop {
@@ -71,7 +73,7 @@ impl Input<'_> {
     }
 }
 
-/// Appends `len` bytes from `distance` back, which may overlap what is written.
+/// Appends `len` bytes that start `distance` bytes before the end; source and destination may overlap.
 #[inline]
 fn copy_match(out: &mut [u8], made: usize, distance: usize, len: usize) -> Option<usize> {
     let from = made.checked_sub(distance)?;
@@ -90,7 +92,7 @@ fn copy_match(out: &mut [u8], made: usize, distance: usize, len: usize) -> Optio
         let byte = out[from];
         out[made..end].fill(byte);
     } else {
-        // what is there doubles until it is enough
+        // each copy doubles the bytes that the next one can use
         let mut done = 0;
         while done < len {
             let step = (distance + done).min(len - done);
@@ -122,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn far_matches() {
+    fn long_distances() {
         let mut src = Vec::new();
         let plain: Vec<u8> = (0..9000u32).map(|i| (i * 7 % 251) as u8).collect();
         for run in plain.chunks(32) {

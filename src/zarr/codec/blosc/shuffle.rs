@@ -1,22 +1,24 @@
-//! Undoing blosc's byte and bit shuffles: planes of bytes or rows of bits become items again. The layouts are those of
-//! c-blosc 1.21, with its rules for what is left over. AVX2 is used where the processor has it, found at run time. It
-//! knows nothing of frames.
+//! The inverse of blosc's byte and bit shuffles: planes of bytes, or rows of bits, become items. Layouts and the treatment
+//! of incomplete items are those of c-blosc 1.21. The code uses AVX2 if the processor has it, which is tested at run time.
+//! The module does not know frames.
 
-/// Items of a bit-shuffled block that are worked on at a time: 64 bytes, one cache line, of each row.
+/// Items of a bit-shuffled block processed together: 64 bytes, one cache line, of each row.
 const TILE: usize = 512;
 
-/// Undoes the byte shuffle: plane j of `src` holds byte j of every item. Bytes after the last whole item stay in place.
-/// The slices are of one length.
+/// Reverses the byte shuffle: plane j of `src` holds byte j of every item. Bytes after the last whole item are copied. Both
+/// slices have the same length.
 pub fn unshuffle(typesize: usize, src: &[u8], dst: &mut [u8]) {
     let items = src.len() / typesize;
     let (whole, tail) = src.split_at(items * typesize);
     let (items_out, tail_out) = dst.split_at_mut(whole.len());
     tail_out.copy_from_slice(tail);
-    join(typesize, whole, items, items_out);
+    if items > 0 {
+        join(typesize, whole, items, items_out);
+    }
 }
 
-/// Undoes the bit shuffle: row r of `src` holds bit r of every item. Blosc leaves a block alone unless its items are a
-/// multiple of 8. The slices are of one length.
+/// Reverses the bit shuffle: row r of `src` holds bit r of every item. Blosc does not shuffle a block unless the number of
+/// its items is a multiple of 8. Both slices have the same length.
 pub fn bitunshuffle(typesize: usize, src: &[u8], dst: &mut [u8]) {
     let items = src.len() / typesize;
     if !items.is_multiple_of(8) {
@@ -43,14 +45,14 @@ pub fn bitunshuffle(typesize: usize, src: &[u8], dst: &mut [u8]) {
     }
 }
 
-/// Makes items of `planes`, which start every `stride` bytes; `out` holds whole items.
+/// Interleaves `planes`, which start every `stride` bytes, to the items in `out`.
 fn join(typesize: usize, planes: &[u8], stride: usize, out: &mut [u8]) {
     if typesize == 1 {
         return out.copy_from_slice(&planes[..out.len()]);
     }
     #[cfg(target_arch = "x86_64")]
     let done = if is_x86_feature_detected!("avx2") {
-        // SAFETY: the processor has AVX2; the function checks its own bounds.
+        // SAFETY: the processor has AVX2; the function checks its bounds.
         unsafe { avx2::join(typesize, planes, stride, out) }
     } else {
         0
@@ -70,7 +72,7 @@ fn join(typesize: usize, planes: &[u8], stride: usize, out: &mut [u8]) {
     }
 }
 
-/// [`join`] for an item size known to the compiler.
+/// Does what [`join`] does, for an item size that the compiler knows.
 fn join_fixed<const P: usize>(planes: &[u8], stride: usize, out: &mut [u8]) {
     let items = out.len() / P;
     if items == 0 {
@@ -82,12 +84,12 @@ fn join_fixed<const P: usize>(planes: &[u8], stride: usize, out: &mut [u8]) {
     }
 }
 
-/// Makes one byte plane of the 8 rows of bits that start every `row` bytes of `rows`; 8 bytes of `plane` for each byte
-/// of a row.
+/// Interleaves the bits of 8 rows, which start every `row` bytes of `rows`, to one plane of bytes. Each byte of a row makes 8
+/// bytes of `plane`.
 fn gather_bits(rows: &[u8], row: usize, plane: &mut [u8]) {
     #[cfg(target_arch = "x86_64")]
     let done = if is_x86_feature_detected!("avx2") {
-        // SAFETY: the processor has AVX2; the function checks its own bounds.
+        // SAFETY: the processor has AVX2; the function checks its bounds.
         unsafe { avx2::gather_bits(rows, row, plane) }
     } else {
         0
@@ -110,7 +112,7 @@ fn gather_bits(rows: &[u8], row: usize, plane: &mut [u8]) {
     }
 }
 
-/// Transposes the 8x8 bits that byte g of the 8 words holds, for every g: row r, bit k goes to row k, bit r.
+/// Transposes, for every g, the 8 x 8 bits in byte g of the words: bit k of word r becomes bit r of word k.
 fn transpose_bits(words: &mut [u64; 8]) {
     for (step, mask) in [(1, 0x5555_5555_5555_5555), (2, 0x3333_3333_3333_3333), (4, 0x0F0F_0F0F_0F0F_0F0F)] {
         for low in (0..8).filter(|r| r & step == 0) {
@@ -121,8 +123,8 @@ fn transpose_bits(words: &mut [u64; 8]) {
     }
 }
 
-/// The same with 32 bytes at a time. Both rest on one network: unpacking P vectors log2(P) times interleaves them
-/// bytewise.
+/// The same functions for 32 bytes at a time. Both use one network: unpacking P vectors log2(P) times interleaves their
+/// bytes.
 #[cfg(target_arch = "x86_64")]
 mod avx2 {
     use std::arch::x86_64::*;
@@ -131,7 +133,7 @@ mod avx2 {
     #[target_feature(enable = "avx2")]
     fn load(bytes: &[u8]) -> __m256i {
         let bytes = &bytes[..32];
-        // SAFETY: an unaligned load of 32 bytes that are there.
+        // SAFETY: an unaligned load of 32 bytes of the slice.
         unsafe { _mm256_loadu_si256(bytes.as_ptr().cast()) }
     }
 
@@ -139,11 +141,11 @@ mod avx2 {
     #[target_feature(enable = "avx2")]
     fn store(bytes: &mut [u8], vector: __m256i) {
         let bytes = &mut bytes[..32];
-        // SAFETY: an unaligned store to 32 bytes that are there.
+        // SAFETY: an unaligned store to 32 bytes of the slice.
         unsafe { _mm256_storeu_si256(bytes.as_mut_ptr().cast(), vector) }
     }
 
-    /// Interleaves the bytes of P vectors, P being 2, 4, 8 or 16, and stores the 32 items of P bytes.
+    /// Interleaves the bytes of P vectors, where P is 2, 4, 8 or 16, and stores the 32 items of P bytes.
     #[inline]
     #[target_feature(enable = "avx2")]
     fn interleave<const P: usize>(mut v: [__m256i; P], out: &mut [u8]) {
@@ -165,6 +167,7 @@ mod avx2 {
         }
     }
 
+    /// Loads 32 bytes of each of P planes from offset `at`.
     #[inline]
     #[target_feature(enable = "avx2")]
     fn planes_at<const P: usize>(planes: &[u8], stride: usize, at: usize) -> [__m256i; P] {
@@ -175,7 +178,7 @@ mod avx2 {
         v
     }
 
-    /// [`super::join`] for as many items as fill vectors; returns how many.
+    /// Does what [`super::join`] does for as many items as fill vectors, and returns their number.
     #[target_feature(enable = "avx2")]
     pub fn join(typesize: usize, planes: &[u8], stride: usize, out: &mut [u8]) -> usize {
         match typesize {
@@ -201,7 +204,7 @@ mod avx2 {
         at
     }
 
-    /// Item sizes that aren't vectors: P planes at a time, the last P of them over those before.
+    /// Joins items of any size, P planes at a time. The last P planes may overlap those before.
     #[target_feature(enable = "avx2")]
     fn join_parts<const P: usize>(typesize: usize, planes: &[u8], stride: usize, out: &mut [u8]) -> usize {
         let mut part = [0; 512];
@@ -221,7 +224,7 @@ mod avx2 {
         at
     }
 
-    /// [`super::gather_bits`] for as many bytes of `plane` as fill vectors; returns how many.
+    /// Does what [`super::gather_bits`] does for as many bytes of `plane` as fill vectors, and returns their number.
     #[target_feature(enable = "avx2")]
     pub fn gather_bits(rows: &[u8], row: usize, plane: &mut [u8]) -> usize {
         let mut at = 0;
@@ -236,7 +239,7 @@ mod avx2 {
         at * 8
     }
 
-    /// One step of the bit transposition: rows STEP apart swap the bits outside and inside `mask`.
+    /// Does one step of the bit transposition: rows that are STEP apart swap the bits outside and inside `mask`.
     #[inline]
     #[target_feature(enable = "avx2")]
     fn exchange<const STEP: i32>(v: &mut [__m256i; 8], mask: __m256i) {
@@ -261,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn every_typesize_by_the_definition() {
+    fn byte_unshuffle_matches_the_definition() {
         for typesize in (1..=40).chain([64, 100, 255]) {
             for items in [0, 1, 7, 31, 32, 33, 64, 100, 520] {
                 let src = bytes(items * typesize + typesize / 2);
@@ -275,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn every_bit_by_the_definition() {
+    fn bit_unshuffle_matches_the_definition() {
         for typesize in [1, 2, 3, 4, 7, 8, 12, 16, 17, 255] {
             for items in [0, 8, 16, 64, 72, 256, 504, 512, 520, 1032, 12] {
                 let src = bytes(items * typesize + typesize / 2);
@@ -295,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn the_plain_code_agrees() {
+    fn vector_and_plain_code_agree() {
         let rows = bytes(8 * 40);
         let (mut all, mut plain) = (vec![0; 320], vec![0; 320]);
         gather_bits(&rows, 40, &mut all);

@@ -1,6 +1,6 @@
-//! Blosc against c-blosc's own decoder, numcodecs' bytes and damage.
+//! Blosc frames compared with c-blosc's decoder and with numcodecs' bytes, and damaged frames.
 
-use super::frame::Header;
+use super::frame::BloscHeader;
 use crate::zarr::codec::Codec;
 use crate::zarr::codec::compressor_testing::*;
 use proptest::prelude::*;
@@ -11,7 +11,7 @@ fn blosc(parameters: &str, itemsize: usize) -> Box<dyn Codec> {
     codec(&format!(r#"{{"id": "blosc"{parameters}}}"#), itemsize)
 }
 
-/// What c-blosc itself makes of a whole frame; None for an error.
+/// Decodes a whole frame with c-blosc; returns `None` on an error.
 fn oracle(frame: &[u8], room: usize) -> Option<Vec<u8>> {
     let mut out = vec![0; room];
     let (mut nbytes, out_ptr) = (0, out.as_mut_ptr().cast());
@@ -77,7 +77,7 @@ fn golden() {
 }
 
 #[test]
-fn snappy_is_only_read() {
+fn snappy_only_decodes() {
     let data = b"snappy ".repeat(30);
     let stream = snap::raw::Encoder::new().compress_vec(&data).unwrap();
     let mut frame = hex("0201 5001 d2000000 d2000000 00000000 14000000");
@@ -93,7 +93,7 @@ fn snappy_is_only_read() {
 }
 
 #[test]
-fn typesize_and_autoshuffle() {
+fn item_size_decides_the_automatic_shuffle() {
     let flags = |codec: Box<dyn Codec>| encoded(&*codec, &sample(2000))[2..4].to_vec();
     assert_eq!(flags(blosc(r#", "shuffle": -1"#, 1)), [0x20 | 4, 1]);
     assert_eq!(flags(blosc(r#", "shuffle": -1"#, 4)), [0x20 | 1, 4]);
@@ -128,7 +128,7 @@ fn damage() {
 }
 
 #[test]
-fn headers_that_lie() {
+fn false_headers_are_errors() {
     let codec = blosc("", 4);
     for (header, room) in [
         ("0201 3104 ffffff7f ffffff7f 10000000", 1 << 20),
@@ -147,9 +147,9 @@ fn headers_that_lie() {
     }
 }
 
-/// Every block names one zlib stream of 20,000 empty parts and one byte.
+/// Every block refers to one zlib stream of 20,000 empty parts and one byte.
 #[test]
-fn blocks_that_overlap() {
+fn overlapping_blocks_are_errors() {
     let (blocks, parts) = (20_000usize, 20_000);
     let stream = [hex("7801"), hex("000000ffff").repeat(parts), hex("010100feff 61 00620062")].concat();
     let mut frame = hex("0201 7001 204e0000 01000000 00000000");
@@ -171,7 +171,7 @@ fn parameters() {
     refused(r#"{"id": "blosc", "nthreads": 1}"#);
 }
 
-/// Bytes that compress in different ways: `noise` of 0 is all smooth, of 255 nothing but noise.
+/// Returns bytes that compress well with a `noise` of 0 and not at all with 255.
 fn content(len: usize, seed: u32, noise: u8) -> Vec<u8> {
     let mut state = seed | 1;
     let mut next = || {
@@ -183,7 +183,7 @@ fn content(len: usize, seed: u32, noise: u8) -> Vec<u8> {
     (0..len).map(|i| if next() < noise { next() } else { ((i / 8) as u32 ^ seed) as u8 }).collect()
 }
 
-/// Parameters and an item size.
+/// Returns codec parameters and an item size.
 fn any_codec() -> impl Strategy<Value = (String, usize)> {
     let typesize = prop_oneof![1..=17usize, Just(32), 1..=300usize];
     let blocksize = prop_oneof![Just(0), 1..5000usize];
@@ -213,7 +213,7 @@ proptest! {
     }
 
     #[test]
-    fn any_block_from_its_own_bytes(
+    fn a_block_decodes_from_its_own_bytes(
         (parameters, itemsize) in any_codec(),
         len in 1..50_000usize,
         block: prop::sample::Index,
@@ -222,7 +222,7 @@ proptest! {
         let data = content(len, 7, 20);
         let mut bytes = encoded(&*blosc(&parameters, itemsize), &data);
         bytes.resize(bytes.len() + behind, 7);
-        let header = Header::parse(&bytes[..16], bytes.len(), len).unwrap();
+        let header = BloscHeader::parse(&bytes[..16], bytes.len(), len).unwrap();
         let n = block.index(header.blocks());
         let start = n * header.blocksize();
         let want = &data[start..(start + header.blocksize()).min(len)];

@@ -1,0 +1,169 @@
+//! The grid against the definition, byte by byte.
+
+use super::*;
+use proptest::prelude::*;
+
+/// Returns, by the definition, for each byte of the flat array its chunk and the offset in that chunk.
+fn definition(shape: &[u64], chunks: &[u64], item: u64) -> Vec<(u64, u64)> {
+    let size: u64 = shape.iter().product::<u64>() * item;
+    let locate = |byte: u64| {
+        let (mut element, mut id, mut inside) = (byte / item, 0, 0);
+        let mut index = vec![0; shape.len()];
+        for d in (0..shape.len()).rev() {
+            index[d] = element % shape[d];
+            element /= shape[d];
+        }
+        for d in 0..shape.len() {
+            id = id * shape[d].div_ceil(chunks[d]) + index[d] / chunks[d];
+            inside = inside * chunks[d] + index[d] % chunks[d];
+        }
+        (id, inside * item + byte % item)
+    };
+    (0..size).map(locate).collect()
+}
+
+fn any_grid() -> impl Strategy<Value = (Vec<u64>, Vec<u64>, u64)> {
+    let dims = prop::collection::vec((1u64..9, 1u64..10), 0..=5);
+    (dims, 1u64..5)
+        .prop_filter("small enough to enumerate", |(d, _)| d.iter().map(|d| d.0).product::<u64>() < 3000)
+        .prop_map(|(dims, item)| {
+            let (shape, chunks) = dims.into_iter().unzip();
+            (shape, chunks, item)
+        })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1000))]
+
+    #[test]
+    fn runs_match_the_definition((shape, chunks, item) in any_grid(), a in 0.0..1.1f64, b in 0.0..1.1f64) {
+        let grid = Grid::new(&shape, &chunks, item as usize).unwrap();
+        let bytes = definition(&shape, &chunks, item);
+        prop_assert_eq!(grid.size() as usize, bytes.len());
+        let (a, b) = ((a * bytes.len() as f64) as u64, (b * bytes.len() as f64) as u64);
+        let range = a.min(b)..a.max(b);
+        let runs = grid.runs(range.clone()).flat_map(|r| (0..r.len).map(move |i| (r.chunk.0, (r.offset + i) as u64)));
+        let clip = |n: u64| (n as usize).min(bytes.len());
+        prop_assert!(runs.eq(bytes[clip(range.start)..clip(range.end)].iter().copied()));
+    }
+
+    #[test]
+    fn edge_chunks_hold_fewer_bytes_of_the_array((shape, chunks, item) in any_grid(), id in 0.0..1.0f64) {
+        let grid = Grid::new(&shape, &chunks, item as usize).unwrap();
+        let chunk = ChunkId((id * grid.chunk_count() as f64) as u64);
+        let held = definition(&shape, &chunks, item).iter().filter(|(id, _)| *id == chunk.0).count();
+        prop_assert_eq!(grid.is_edge(chunk), held < grid.chunk_size());
+        prop_assert_eq!(grid.chunk(&grid.indices(chunk)), chunk);
+    }
+
+    #[test]
+    fn next_in_chunk_finds_the_first_byte_of_the_chunk((shape, chunks, item) in any_grid(), from in 0.0..1.1f64, id in 0.0..1.0f64) {
+        let grid = Grid::new(&shape, &chunks, item as usize).unwrap();
+        let bytes = definition(&shape, &chunks, item);
+        let from = (from * bytes.len() as f64) as u64;
+        let chunk = ChunkId((id * grid.chunk_count() as f64) as u64);
+        let expected = (from..bytes.len() as u64).find(|&i| bytes[i as usize].0 == chunk.0);
+        prop_assert_eq!(grid.next_in_chunk(chunk, from), expected);
+    }
+
+    #[test]
+    fn no_chunk_lies_between_rows_of_chunks((shape, chunks, item) in any_grid(), from in 0.0..1.0f64) {
+        let grid = Grid::new(&shape, &chunks, item as usize).unwrap();
+        let bytes = definition(&shape, &chunks, item);
+        let from = (from * bytes.len() as f64) as usize;
+        let next = grid.next_row_of_chunks(from as u64) as usize;
+        prop_assert!(next > from && next <= bytes.len());
+        let width = grid.axes.last().unwrap().len as usize;
+        let row_end = from / width * width + width;
+        prop_assert_eq!(grid.row_end(from as u64), row_end as u64);
+        prop_assert!(bytes[from..next].iter().all(|b| bytes[from..row_end].iter().any(|a| a.0 == b.0)));
+    }
+
+    #[test]
+    fn a_band_precedes_all_later_chunks((shape, chunks, item) in any_grid(), from in 0.0..1.0f64) {
+        let grid = Grid::new(&shape, &chunks, item as usize).unwrap();
+        let bytes = definition(&shape, &chunks, item);
+        let from = (from * bytes.len() as f64) as usize;
+        let band = grid.band(from as u64);
+        prop_assert!(band.contains(&bytes[from].0));
+        let end = bytes.iter().rposition(|b| b.0 < band.end).unwrap();
+        prop_assert!(bytes[..=end].iter().all(|b| b.0 < band.end));
+        prop_assert!(bytes[from..].iter().all(|b| b.0 >= band.start));
+    }
+
+    #[test]
+    fn a_working_set_holds_all_bytes_up_to_its_end((shape, chunks, item) in any_grid(), from in 0.0..1.0f64) {
+        let grid = Grid::new(&shape, &chunks, item as usize).unwrap();
+        let bytes = definition(&shape, &chunks, item);
+        let from = (from * bytes.len() as f64) as usize;
+        let WorkingSet { chunks: set, flat } = grid.working_set(from as u64);
+        prop_assert!(flat.contains(&(from as u64)) && flat.end <= bytes.len() as u64);
+        prop_assert!(bytes[flat.start as usize..flat.end as usize].iter().all(|b| set.contains(&b.0)));
+        let around = [flat.start.checked_sub(1), Some(flat.end)];
+        prop_assert!(around.iter().flatten().filter_map(|&i| bytes.get(i as usize)).all(|b| !set.contains(&b.0)));
+        prop_assert!(set.contains(&bytes[from].0));
+        prop_assert_eq!(grid.chunk_at(from as u64), Some(ChunkId(bytes[from].0)));
+        prop_assert!(bytes[from..].iter().all(|b| b.0 >= set.start));
+        // no other chunk holds a byte before the last byte of the set
+        let end = bytes.iter().rposition(|b| set.contains(&b.0)).unwrap();
+        prop_assert!(bytes[from..=end].iter().all(|b| set.contains(&b.0)));
+    }
+
+    #[test]
+    fn chunk_runs_are_the_runs_of_that_chunk((shape, chunks, item) in any_grid(), a in 0.0..1.0f64, b in 0.0..1.1f64, id in 0.0..1.0f64) {
+        let grid = Grid::new(&shape, &chunks, item as usize).unwrap();
+        let at = |x: f64| (x * grid.size() as f64) as u64;
+        let range = at(a.min(b))..at(a.max(b));
+        let chunk = ChunkId((id * grid.chunk_count() as f64) as u64);
+        let mut flat = range.start;
+        let all = grid.runs(range.clone()).map(|run| {
+            flat += run.len as u64;
+            (flat - run.len as u64, run)
+        });
+        prop_assert_eq!(grid.chunk_runs(chunk, range.clone()), all.filter(|(_, run)| run.chunk == chunk).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn chunks_around_a_range_include_all_needed_and_few_others((shape, chunks, item) in any_grid(), a in 0.0..1.0f64, b in 0.0..1.0f64) {
+        let grid = Grid::new(&shape, &chunks, item as usize).unwrap();
+        let at = |x: f64| (x * grid.size() as f64) as u64;
+        let range = at(a.min(b))..at(a.max(b));
+        let around = grid.chunks_around(range.clone());
+        prop_assert!(around.windows(2).all(|w| w[0].end < w[1].start) && around.len() < 3);
+        let needed: std::collections::BTreeSet<u64> = grid.runs(range.clone()).map(|r| r.chunk.0).collect();
+        prop_assert!(needed.iter().all(|id| around.iter().any(|r| r.contains(id))));
+        if grid.axes.len() < 3 && range.end - range.start <= grid.axes.last().unwrap().len {
+            prop_assert!(around.iter().map(|r| r.end - r.start).sum::<u64>() <= needed.len() as u64 + 1);
+        }
+    }
+}
+
+#[test]
+fn neighboring_dimensions_become_one_run() {
+    let grid = Grid::new(&[10, 4, 6], &[5, 4, 6], 2).unwrap();
+    let runs: Vec<Run> = grid.runs(0..u64::MAX).collect();
+    assert_eq!(runs, [Run { chunk: ChunkId(0), offset: 0, len: 240 }, Run { chunk: ChunkId(1), offset: 0, len: 240 }]);
+}
+
+#[test]
+fn contradictory_shapes_are_errors() {
+    assert!(Grid::new(&[4], &[2, 2], 1).is_err());
+    assert!(Grid::new(&[4], &[0], 1).is_err());
+}
+
+#[test]
+fn sizes_at_the_limits_of_integers() {
+    assert!(Grid::new(&[i64::MAX as u64], &[1], 1).is_ok());
+    assert!(Grid::new(&[1 << 63], &[1], 1).is_err());
+    assert!(Grid::new(&[u64::MAX, 2], &[1, 1], 0).is_err());
+    assert_eq!(Grid::new(&[1 << 62, 1 << 62, 0], &[1, 1, 1], 1).unwrap().chunk_count(), 0);
+    assert!(Grid::new(&[1 << 62, 4], &[1, 1], 1).is_err());
+    assert!(Grid::new(&[1 << 60, 4], &[1 << 60, 16], 1).is_err());
+    assert!(Grid::new(&[u64::MAX], &[1], 0).is_ok());
+    let empty = Grid::new(&[0, 1 << 62, 1 << 62], &[1, 1, 1], 4).unwrap();
+    assert_eq!((empty.size(), empty.chunk_count(), empty.runs(0..100).count()), (0, 0, 0));
+    let vast = Grid::new(&[1 << 60], &[16], 1).unwrap();
+    let tail: Vec<Run> = vast.runs((1 << 60) - 1..u64::MAX).collect();
+    assert_eq!(tail, [Run { chunk: ChunkId((1 << 56) - 1), offset: 15, len: 1 }]);
+    assert_eq!(Grid::new(&[3], &[2], 0).unwrap().runs(0..9).count(), 0);
+}
