@@ -28,7 +28,7 @@ const DOCUMENTS: [(&str, usize); 14] = [
 ];
 
 /// Documents whose code names must exist.
-const OF_THE_CODE: [&str; 2] = ["CONTRIBUTING.md", "scripts/README.md"];
+const OF_THE_CODE: [&str; 3] = ["ARCHITECTURE.md", "CONTRIBUTING.md", "scripts/README.md"];
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
