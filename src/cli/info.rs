@@ -63,7 +63,7 @@ struct InfoRow {
 
 enum RowContent {
     Group,
-    Array(ArrayRow),
+    Array(Box<ArrayRow>),
     Unreadable(Error),
 }
 
@@ -95,7 +95,7 @@ pub fn run(args: &InfoArgs) -> std::result::Result<(), CommandFailure> {
     let mut rows = Vec::new();
     hierarchy.visit_below(&Key::root(), &mut |key, node| {
         let content = match node {
-            StoredNode::Array(array) => RowContent::Array(array_row(&hierarchy, key, array, args)),
+            StoredNode::Array(array) => RowContent::Array(Box::new(array_row(&hierarchy, key, array, args))),
             StoredNode::Damaged(e) => RowContent::Unreadable(e.clone()),
             _ => RowContent::Group,
         };
@@ -235,7 +235,9 @@ fn as_tree(rows: &[InfoRow], wide: bool, style: Style) -> String {
         let line = format!("{label:<column$}  {}", one_line(content + &error));
         text.push_str(&if is_whole { line } else { cut(line, width(), style.ascii) });
         text.push('\n');
-        if let RowContent::Array(ArrayRow { map: Some(map), .. }) = &row.content {
+        if let RowContent::Array(row) = &row.content
+            && let Some(map) = &row.map
+        {
             text.push_str(&map.draw(style));
         }
     }
