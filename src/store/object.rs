@@ -21,7 +21,7 @@ mod write;
 use super::{EntryKind, Key, Listing, ObjectOptions, Replaces, Stat, Store, Version, read_only};
 use crate::error::{Error, Result};
 use crate::stats::Stats;
-use cloud::{Bucket, Cloud};
+use cloud::Bucket;
 use listing::BucketListing;
 use percent_encoding::percent_decode_str;
 use reqwest::Url;
@@ -30,7 +30,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
-use store_url::StoreUrl;
+use store_url::{Cloud, StoreUrl};
 use tokio::task::JoinHandle;
 use web::Web;
 

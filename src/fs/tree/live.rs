@@ -325,10 +325,9 @@ mod tests {
             live.least_used(&HashSet::new()),
             [(nodes[1], vec!["x".into()]), (nodes[2], vec!["x".into()])].into()
         );
-        assert_eq!(
-            live.least_used(&[file, other, nodes[0]].into()),
-            [(ROOT_INODE, vec!["d".into(), "e".into()])].into()
-        );
+        let mut names = live.least_used(&[file, other, nodes[0]].into());
+        names.values_mut().for_each(|names| names.sort());
+        assert_eq!(names, [(ROOT_INODE, vec!["d".into(), "e".into()])].into());
     }
 
     #[test]

@@ -7,6 +7,7 @@
 use super::connector::{IsListing, NamesRemoved, ValueLimit};
 use super::listing_progress::ListingProgress;
 use super::request_error::RequestError;
+use super::store_url::Cloud;
 use crate::error::{Error, Kind, Result};
 use crate::store::{EntryKind, Key, Stat, Version};
 use crate::util::memory::lock;
@@ -24,14 +25,6 @@ use std::time::Duration;
 pub(super) trait Client: ObjectStore + PaginatedListStore {}
 
 impl<T: ObjectStore + PaginatedListStore> Client for T {}
-
-/// The provider of a bucket.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Cloud {
-    S3,
-    Google,
-    Azure,
-}
 
 /// One page of a listing.
 pub(super) struct ListingPage {

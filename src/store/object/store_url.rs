@@ -1,9 +1,16 @@
 //! URLs of stores: the kind of server, the bucket, and the prefix. This module sends no requests.
 
-use super::cloud::Cloud;
 use crate::error::{Error, Result};
 use crate::store::Key;
 use reqwest::Url;
+
+/// The provider of a bucket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Cloud {
+    S3,
+    Google,
+    Azure,
+}
 
 /// The parsed URL of a store.
 #[derive(Clone, Debug, PartialEq, Eq)]

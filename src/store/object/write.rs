@@ -1,11 +1,12 @@
 //! Writing to a bucket: conditional puts of whole values, removal, and renames by copies on the server. Servers have no
 //! prefixes, so empty ones are kept in memory.
 
-use super::cloud::{Bucket, Cloud, failed, request_error_of, tag_version, unexpected};
+use super::cloud::{Bucket, failed, request_error_of, tag_version, unexpected};
 use super::connector::WasRetried;
 use super::listing::interrupted;
 use super::listing_progress::ListingProgress;
 use super::request_error::RequestError;
+use super::store_url::Cloud;
 use crate::error::{Error, Result};
 use crate::store::{EntryKind, Key, Replaces, Version, check_prefix, check_rename};
 use crate::util::memory::lock;
