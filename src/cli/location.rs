@@ -389,7 +389,7 @@ mod tests {
         let parts = |url| archive_of(url).map(|a| (a.folder, a.name, a.inside));
         let found = |folder: &str, name: &str, inside: &str| Some((folder.into(), name.into(), inside.into()));
         assert_eq!(parts("https://h/a/b.zip"), found("https://h/a", "b.zip", ""));
-        assert_eq!(parts("https://h/a/b.ZIP/g/x?sig=1/2"), found("https://h/a?sig=1/2", "b.ZIP", "/g/x"));
+        assert_eq!(parts("https://h/a/b.ZIP/g/x?sig=1/2"), found("https://h/a?sig=1/2", "b.ZIP", "g/x"));
         assert_eq!(parts("s3://bucket/b.zip"), found("s3://bucket", "b.zip", ""));
         for url in ["https://h.zip/a", "https://h/a?x=b.zip", "https://h/a/.zip", "https://h.zip"] {
             assert_eq!(parts(url), None, "{url}");
