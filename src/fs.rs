@@ -339,7 +339,7 @@ impl Fs {
         self.cache.refill_buffers();
     }
 
-    /// Returns where the next data or hole begins at or after `offset`: see [`OpenFile::seek`].
+    /// Returns where the next data or hole begins at or after `offset`: see `OpenFile::seek`.
     pub fn seek(&self, handle: u64, offset: u64, target: Seek) -> Result<u64> {
         self.files.get(handle)?.seek(self, offset, target)
     }
@@ -349,7 +349,7 @@ impl Fs {
         self.files.get(handle).is_ok_and(|file| file.as_flat().is_some())
     }
 
-    /// Writes `data` at `offset` and returns the number of bytes written: see [`OpenFile::write`].
+    /// Writes `data` at `offset` and returns the number of bytes written: see `OpenFile::write`.
     pub fn write(&self, handle: u64, offset: u64, data: &[u8]) -> Result<usize> {
         self.write_waiting(handle, offset, data, false)
     }
@@ -390,7 +390,7 @@ impl Fs {
         file.written_arrays().into_iter().map(|array| self.tree.inode(&Node::Flat(array))).collect()
     }
 
-    /// Stores everything written through an open file, at each close: see [`OpenFile::flush`].
+    /// Stores everything written through an open file, at each close: see `OpenFile::flush`.
     pub fn flush(&self, handle: u64) -> Result<()> {
         self.files.get(handle)?.flush(self)
     }

@@ -6,7 +6,7 @@
 //! A request may block for as long as the store, another process that holds a lock, or the kernel takes. No such wait
 //! delays a request that needs neither:
 //!
-//! * **Session threads** take requests from the kernel. At most one of them ([`OneInline`]) runs a request that may
+//! * **Session threads** take requests from the kernel. At most one of them (`OneInline`) runs a request that may
 //!   block; this saves a change of threads where nothing does block. The others run only what needs memory alone:
 //!   reads of cached bytes, `forget`. They take no lock that is held across a call to the store.
 //! * **Workers** run all other requests. Their pool grows while requests wait (`pool`), so that blocked requests,
@@ -16,7 +16,7 @@
 //! * **Write-back threads** (`fs`) store chunks while their writers continue; their pool grows. **Read-ahead threads** may
 //!   all be blocked: no request waits for a chunk that they have not begun to load.
 //! * A release is answered before it is carried out, since no program waits for it, and the kernel lets only
-//!   [`MAX_BACKGROUND`] releases, read-aheads and writes of mapped pages wait for their answers.
+//!   `MAX_BACKGROUND` releases, read-aheads and writes of mapped pages wait for their answers.
 //!
 //! Locks that a blocked request holds are of one array, one file or one key, never of the mount.
 //!
