@@ -3,7 +3,8 @@
 //! cargo fuzz run metadata -- -max_total_time=180 -dict=fuzz/json.dict -max_len=2048 -malloc_limit_mb=64
 //! cargo fuzz run codecs -- -max_total_time=180 -dict=fuzz/json.dict -max_len=2048 -malloc_limit_mb=300
 //!
-//! The second limit exceeds that of the lzma decoder. cargo-fuzz needs a nightly toolchain, or RUSTC_BOOTSTRAP=1.
+//! The codecs target needs its higher malloc limit because liblzma may use up to 256 MiB. cargo-fuzz needs a
+//! nightly toolchain, or RUSTC_BOOTSTRAP=1.
 
 use zarrfs::util::json;
 use zarrfs::zarr::codec::{Pipeline, build};

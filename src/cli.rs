@@ -111,9 +111,9 @@ enum Verb {
     /// Each line has the path, the dtype, the dimensions with their names and lengths, the decoded size and the units, cut to
     /// the width of the terminal. --wide shows the shape, chunks, order and codecs, and how much is stored.
     ///
-    /// A map shows the chunk grid: the last dimension from left to right, the last but one downwards, a panel for each index
-    /// of those before. A single dimension continues in the next line. Where the grid is larger than the picture a cell
-    /// stands for several chunks, and the map says for how many.
+    /// A map shows the chunk grid. The last dimension runs from left to right, the second to last from top to bottom, and
+    /// each index of the other dimensions has a panel. The map of a one-dimensional array wraps at the width of the picture.
+    /// If the grid is larger than the picture, a cell stands for several chunks, and the map says for how many.
     Info(info::InfoArgs),
     /// List a group or array as a mount shows it, without FUSE
     ///

@@ -243,7 +243,7 @@ impl Prefetcher {
         self.pool.run_weighing(weight, job);
     }
 
-    /// Loads chunks for a request that is about to ask for them one after the other, as far as there are threads. The
+    /// Loads chunks in parallel for a request that reads them in sequence. The pool limits how many loads run at a time; the
     /// request waits for the loads that have begun.
     pub fn load_concurrently(&self, array: &Arc<Array>, chunks: impl Iterator<Item = (ChunkId, ChunkPart)>) {
         for (chunk, part) in chunks.take(QUEUED_PER_LOAD * array.concurrency(self.threads as usize)) {

@@ -52,7 +52,7 @@ pub fn run(args: &PutArgs) -> Result<(), CommandFailure> {
     }
     let mut progress = ProgressLine::start(known);
     let copied = copy(&flat, from, room, &mut input, &mut progress);
-    // also after a failure: the bytes that were written are stored as far as possible
+    // a failed copy may have written chunks: fsync stores those, too
     let stored = flat.fs.fsync(flat.handle);
     progress.end();
     let more = copied.and_then(|copied| stored.map(|()| copied.more));

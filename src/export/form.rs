@@ -31,7 +31,7 @@ impl ItemForm {
         self.show(&mut bytes.to_vec()).is_ok()
     }
 
-    /// Converts whole items in place from the stored form to that of the file.
+    /// Converts `bytes`, whole items as the array holds them, in place into the items that the file shows.
     ///
     /// # Errors
     ///
@@ -51,7 +51,7 @@ impl ItemForm {
         Ok(())
     }
 
-    /// Converts whole items in place from the form of the file to the stored form.
+    /// Converts `bytes`, whole items as the file shows them, in place into the items that the array holds.
     ///
     /// # Errors
     ///

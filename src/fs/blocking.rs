@@ -9,7 +9,7 @@ use crate::fs::tree::{ControlFile, FIXED_NAMES, FLAT, Node};
 use crate::store::Key;
 use crate::zarr::metadata::ZMETADATA;
 
-/// A request, as far as that decides whether it may block.
+/// The properties of a request that decide whether it may block.
 #[derive(Clone, Copy, Debug)]
 pub enum RequestKind<'a> {
     /// The lookup of a name in the directory `parent`.

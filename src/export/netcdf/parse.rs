@@ -1,5 +1,5 @@
 //! Parses headers of netCDF's classic formats that other programs wrote: the counterpart of `classic`. The input is
-//! untrusted: a count is trusted only as far as there are bytes for it.
+//! untrusted: the parser accepts a count only if the file has bytes for that many items.
 
 use super::classic::{Attribute, ClassicDimension, ClassicHeader, ClassicVersion, Type, Variable};
 

@@ -216,7 +216,7 @@ impl FlatReply<'_> {
         self.mixed |= self.marks.insert(chunk, mark).is_some_and(|before| before != mark);
     }
 
-    /// Copies the beginning of a run to `at` in the reply, as far as `piece` reaches, and returns the number of bytes
+    /// Copies the part of a run that `piece` holds to `at` in the reply, and returns the number of bytes
     /// copied. Without a piece the chunk is uninitialized, and the run becomes the fill value.
     fn copy(&mut self, piece: Option<&DecodedPart>, run: &Run, at: usize) -> usize {
         let Some(piece) = piece else {
