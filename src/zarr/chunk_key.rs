@@ -22,7 +22,35 @@ impl Separator {
     }
 }
 
+/// How a chunk is named below its array's prefix. Source: `chunk_key_encoding` of the v3 specification.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeyEncoding {
+    /// Whether keys begin with `c`: the encoding `default` of v3. v2 has no prefix.
+    pub has_prefix: bool,
+    /// The separator of the parts.
+    pub separator: Separator,
+}
+
 impl Grid {
+    /// Returns the stored key of a chunk, or of the object `chunk` of a grid of objects: `c/0/1`, or as
+    /// [`Grid::chunk_key`] without a prefix. With a prefix a 0-d array has the key `c`.
+    pub fn stored_key(&self, chunk: ChunkId, KeyEncoding { has_prefix, separator }: KeyEncoding) -> String {
+        match (has_prefix, self.counts().is_empty()) {
+            (false, _) => self.chunk_key(chunk, separator),
+            (true, true) => "c".to_string(),
+            (true, false) => format!("c{}{}", separator.as_char(), self.chunk_key(chunk, separator)),
+        }
+    }
+
+    /// Returns the chunk that the stored key `key` names: the inverse of [`Grid::stored_key`].
+    pub fn parse_stored_key(&self, key: &str, KeyEncoding { has_prefix, separator }: KeyEncoding) -> Option<ChunkId> {
+        match (has_prefix, self.counts().is_empty()) {
+            (false, _) => self.parse_chunk_key(key, separator),
+            (true, true) => (key == "c").then_some(ChunkId(0)),
+            (true, false) => self.parse_chunk_key(key.strip_prefix('c')?.strip_prefix(separator.as_char())?, separator),
+        }
+    }
+
     /// Returns the key of a chunk: its grid indices joined by `separator`, or `0` for a 0-d array.
     pub fn chunk_key(&self, chunk: ChunkId, separator: Separator) -> String {
         let indices: Vec<String> = self.indices(chunk).iter().map(u64::to_string).collect();
@@ -63,6 +91,10 @@ mod tests {
             for separator in [Separator::Dot, Separator::Slash] {
                 let key = grid.chunk_key(chunk, separator);
                 prop_assert_eq!(grid.parse_chunk_key(&key, separator), Some(chunk));
+                for has_prefix in [false, true] {
+                    let encoding = KeyEncoding { has_prefix, separator };
+                    prop_assert_eq!(grid.parse_stored_key(&grid.stored_key(chunk, encoding), encoding), Some(chunk));
+                }
             }
         }
     }
@@ -102,6 +134,22 @@ mod tests {
         assert_eq!(grid.parse_chunk_key("0", Separator::Slash), Some(ChunkId(0)));
         assert_eq!(grid.parse_chunk_key("1", Separator::Dot), None);
         assert_eq!(grid.parse_chunk_key("", Separator::Dot), None);
+    }
+
+    #[test]
+    fn keys_of_v3() {
+        let (grid, scalar) = (Grid::new(&[10, 6], &[4, 4], 4).unwrap(), Grid::new(&[], &[], 8).unwrap());
+        let slash = KeyEncoding { has_prefix: true, separator: Separator::Slash };
+        let dot = KeyEncoding { has_prefix: true, separator: Separator::Dot };
+        assert_eq!(
+            (grid.stored_key(ChunkId(5), slash), scalar.stored_key(ChunkId(0), slash)),
+            ("c/2/1".into(), "c".into())
+        );
+        assert_eq!(grid.stored_key(ChunkId(5), dot), "c.2.1");
+        for key in ["2/1", "c/2.1", "c.2.1", "c/02/1", "c/2/1/0", "c/2", "c", "c/", "/c/2/1", "c/3/0", "d/2/1"] {
+            assert_eq!(grid.parse_stored_key(key, slash), None, "{key}");
+        }
+        assert_eq!((scalar.parse_stored_key("c", dot), scalar.parse_stored_key("0", dot)), (Some(ChunkId(0)), None));
     }
 
     #[test]

@@ -8,7 +8,7 @@ use crate::util::memory::{self, SharedGrant};
 use crate::zarr::dtype::{DType, DTypeKind};
 
 /// Maximum number of dimensions: NumPy's limit when the format was made.
-const MAX_DIMENSIONS: usize = 32;
+pub(super) const MAX_DIMENSIONS: usize = 32;
 
 /// Maximum size of a decoded chunk in bytes: the largest length that codecs with signed 32-bit lengths can state.
 const MAX_CHUNK: u64 = (1 << 31) - 1;
@@ -67,10 +67,46 @@ pub struct ArrayMetadata {
     pub filters: Vec<CodecConfig>,
     /// The separator of chunk keys; `None` if the document does not state it.
     pub separator: Option<Separator>,
-    /// The Zarr format of the document: 1 or 2.
+    /// The levels of shards that hold the chunks, outermost first; empty if each chunk is a value of its own.
+    pub shards: Vec<ShardLevel>,
+    /// What only a v3 document states; `None` for v1 and v2.
+    pub v3: Option<Box<V3Fields>>,
+    /// The Zarr format of the document: 1, 2 or 3.
     pub zarr_format: u8,
     /// The grant for the memory that these fields take.
     pub memory: SharedGrant,
+}
+
+/// The fields of a v3 array that v2 does not have.
+#[derive(Clone, Debug, PartialEq)]
+pub struct V3Fields {
+    /// Whether chunk keys begin with `c`: the key encoding `default`.
+    pub has_key_prefix: bool,
+    /// The data type as the document spells it.
+    pub data_type: Value,
+    /// The fill value as the document spells it.
+    pub fill_value: Value,
+    /// The codecs as the document spells them, those of shards included.
+    pub codecs: Value,
+    /// The names of the dimensions.
+    pub dimension_names: Option<Vec<Option<String>>>,
+}
+
+/// One level of shards. Source of the rules: `sharding_indexed` of the Zarr v3 specification.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ShardLevel {
+    /// The length of a shard along each dimension of the array in items: a multiple of the next level's, or of a chunk's.
+    pub shape: Vec<u64>,
+    /// The order of the dimensions in the index: its dimension `i` is dimension `axes[i]` of the array.
+    pub axes: Vec<usize>,
+    /// The codecs of the index, in the order of encoding, for the bytes of its numbers.
+    pub index_codecs: Vec<CodecConfig>,
+    /// Whether the numbers of the index are big-endian.
+    pub is_index_big_endian: bool,
+    /// Whether the index is at the start of the shard instead of its end.
+    pub is_index_at_start: bool,
+    /// The codecs that encode the shard as a whole, in the order of encoding.
+    pub around: Vec<CodecConfig>,
 }
 
 impl ArrayMetadata {
@@ -147,6 +183,8 @@ impl ArrayMetadata {
             compressor: None,
             filters: Vec::new(),
             separator: None,
+            shards: Vec::new(),
+            v3: None,
             zarr_format,
             memory: SharedGrant::default(),
         };
@@ -154,7 +192,8 @@ impl ArrayMetadata {
         Ok(meta)
     }
 
-    fn check_sizes(&self) -> Result<()> {
+    /// Checks that the sizes in bytes of the array and of a chunk fit their limits.
+    pub(super) fn check_sizes(&self) -> Result<()> {
         let item = self.dtype.size() as u64;
         let bytes =
             |dims: &[u64]| dims.iter().try_fold(item, |n, &d| n.checked_mul(d)).filter(|&n| n <= i64::MAX as u64);
@@ -188,17 +227,26 @@ impl ArrayMetadata {
         self.filters.first().filter(|_| self.dtype.has_objects())
     }
 
-    /// Returns whether both arrays encode chunks in the same way: only shape, separator and the spelling of dtype and fill
-    /// value may differ.
+    /// Returns whether both arrays encode chunks in the same way and store them under the same keys: only shape, a separator
+    /// that is not declared, names, and the spelling of dtype, fill value and codecs may differ.
     pub fn encodes_like(&self, other: &ArrayMetadata) -> bool {
         let same_otherwise = ArrayMetadata {
             shape: self.shape.clone(),
             separator: self.separator,
             dtype_json: self.dtype_json.clone(),
             fill_value: self.fill_value.clone(),
+            v3: self.v3.clone(),
             ..other.clone()
         };
-        *self == same_otherwise && self.shape.len() == other.shape.len()
+        *self == same_otherwise
+            && self.shape.len() == other.shape.len()
+            && self.v3.is_some() == other.v3.is_some()
+            && self.has_key_prefix() == other.has_key_prefix()
+    }
+
+    /// Returns whether the keys of chunks begin with `c`.
+    pub fn has_key_prefix(&self) -> bool {
+        self.v3.as_ref().is_some_and(|v3| v3.has_key_prefix)
     }
 
     /// Returns whether the items are, or contain, Python objects. These have no fixed size, so there is no flat array.
@@ -291,7 +339,7 @@ pub(super) fn object(document: &[u8], zarr_format: u64) -> Result<Object> {
 }
 
 /// Parses a list of lengths of at least `least`.
-fn dimensions(doc: &Map<String, Value>, field: &str, least: u64) -> Result<Vec<u64>> {
+pub(super) fn dimensions(doc: &Map<String, Value>, field: &str, least: u64) -> Result<Vec<u64>> {
     let list = doc.get(field).and_then(Value::as_array);
     let list = list.ok_or_else(|| Error::damaged(format!("{field} is not a list of integers")))?;
     if list.len() > MAX_DIMENSIONS {
