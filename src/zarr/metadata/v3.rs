@@ -3,3 +3,4 @@
 
 pub mod data_type;
 pub mod fill_value;
+pub mod node;

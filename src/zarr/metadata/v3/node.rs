@@ -1,0 +1,199 @@
+//! What a `zarr.json` defines, found without parsing it: the document of a group may hold those of thousands of arrays.
+
+use crate::error::{Error, Result};
+use crate::util::json::{self, MemberTexts};
+
+/// The field of a group's document that holds the documents below the group. Source: zarr-python 3, "consolidated
+/// metadata"; the specification does not have it.
+pub const CONSOLIDATED: &str = "consolidated_metadata";
+
+/// The `zarr.json` shown for a group that has none in the store.
+pub const GROUP_DOCUMENT_V3: &str =
+    "{\n    \"zarr_format\": 3,\n    \"node_type\": \"group\",\n    \"attributes\": {}\n}";
+
+/// The kind of node that a `zarr.json` defines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NodeType {
+    /// An array.
+    Array,
+    /// A group.
+    Group,
+}
+
+/// Returns the kind of node that a `zarr.json` defines. Nothing else of the document is checked.
+///
+/// # Errors
+///
+/// [`Kind::Damaged`](crate::error::Kind::Damaged) if the document is not JSON or has no valid `node_type`.
+pub fn node_type(document: &[u8]) -> Result<NodeType> {
+    match member(document, "node_type")? {
+        Some("\"array\"") => Ok(NodeType::Array),
+        Some("\"group\"") => Ok(NodeType::Group),
+        Some(other) => Err(Error::damaged(format!("node_type is {other:.20}, neither \"array\" nor \"group\""))),
+        None => Err(Error::damaged("node_type is missing")),
+    }
+}
+
+/// Checks that `document` is the `zarr.json` of a group. The consolidated metadata in it is not checked.
+///
+/// # Errors
+///
+/// [`Kind::Damaged`](crate::error::Kind::Damaged) if it is not,
+/// [`Kind::Unsupported`](crate::error::Kind::Unsupported) for another format or a field that must be understood.
+pub fn check_group_v3(document: &[u8]) -> Result<()> {
+    check_format(document)?;
+    if node_type(document)? != NodeType::Group {
+        return Err(Error::damaged("node_type is not \"group\""));
+    }
+    for member in MemberTexts::of(document)? {
+        let (name, value) = member?;
+        match name.as_ref() {
+            "zarr_format" | "node_type" | CONSOLIDATED => {}
+            "attributes" if value == "null" || value.starts_with('{') => {}
+            "attributes" => return Err(Error::damaged("attributes is not an object")),
+            _ if value.starts_with('{') && member_of(value, "must_understand")? == Some("false") => {}
+            name => return Err(Error::unsupported(format!("field {name:?} is unknown, and must be understood"))),
+        }
+    }
+    json::check(document)
+}
+
+/// Checks that `zarr_format` is 3.
+///
+/// # Errors
+///
+/// [`Kind::Unsupported`](crate::error::Kind::Unsupported) for the format of a draft or of a later version,
+/// [`Kind::Damaged`](crate::error::Kind::Damaged) otherwise.
+pub fn check_format(document: &[u8]) -> Result<()> {
+    match member(document, "zarr_format")? {
+        Some("3") => Ok(()),
+        Some(url) if url.starts_with("\"http") => {
+            Err(Error::unsupported(format!("zarr_format is {url:.60}, a draft of Zarr v3")))
+        }
+        Some(number) if number.parse::<u64>().is_ok_and(|number| number > 3) => {
+            Err(Error::unsupported(format!("zarr_format is {number:.20}: this version reads 1 to 3")))
+        }
+        Some(other) => Err(Error::damaged(format!("zarr_format is {other:.20}, not 3"))),
+        None => Err(Error::damaged("zarr_format is missing")),
+    }
+}
+
+/// Returns the `zarr.json` of a group without its consolidated metadata, with all other bytes unchanged where it has none.
+///
+/// # Errors
+///
+/// [`Kind::Damaged`](crate::error::Kind::Damaged) if it is not a JSON object.
+pub fn without_consolidated(document: &[u8]) -> Result<Vec<u8>> {
+    match member(document, CONSOLIDATED)? {
+        None => Ok(document.to_vec()),
+        Some(_) => rewrite(document, CONSOLIDATED, None),
+    }
+}
+
+/// Returns the text of a member of a JSON object, the last one of this name.
+///
+/// # Errors
+///
+/// [`Kind::Damaged`](crate::error::Kind::Damaged) if `document` is not a JSON object.
+pub fn member<'a>(document: &'a [u8], name: &str) -> Result<Option<&'a str>> {
+    let mut found = None;
+    for member in MemberTexts::of(document)? {
+        let (other, value) = member?;
+        if other == name {
+            found = Some(value.trim_end());
+        }
+    }
+    Ok(found)
+}
+
+fn member_of<'a>(object: &'a str, name: &str) -> Result<Option<&'a str>> {
+    member(object.as_bytes(), name)
+}
+
+/// Returns the JSON object `document` with the text `value` as its member `name`, or without that member.
+///
+/// # Errors
+///
+/// [`Kind::Damaged`](crate::error::Kind::Damaged) if `document` is not a JSON object.
+pub fn rewrite(document: &[u8], name: &str, value: Option<&[u8]>) -> Result<Vec<u8>> {
+    let mut text = b"{".to_vec();
+    let mut push = |name: &str, value: &[u8]| {
+        text.extend_from_slice(if text.len() > 1 { b",\n    " } else { b"\n    " });
+        text.extend_from_slice(json::write(&name.into()).as_bytes());
+        text.extend_from_slice(b": ");
+        text.extend_from_slice(value.trim_ascii());
+    };
+    for member in MemberTexts::of(document)? {
+        let (other, value) = member?;
+        if other != name {
+            push(&other, value.as_bytes());
+        }
+    }
+    if let Some(value) = value {
+        push(name, value);
+    }
+    text.extend_from_slice(b"\n}");
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::Kind;
+
+    #[test]
+    fn the_node_type_is_read_from_the_text() {
+        for (document, expected) in [
+            (r#"{"zarr_format":3,"node_type":"array"}"#, Some(NodeType::Array)),
+            ("{ \"node_type\" : \"group\" }", Some(NodeType::Group)),
+            (r#"{"attributes":{"node_type":"array"},"node_type":"group","x":[1,{"a":"}"}]}"#, Some(NodeType::Group)),
+            (r#"{"node_type":"x"}"#, None),
+            (r#"{"node_type":3}"#, None),
+            ("{}", None),
+            ("[]", None),
+            ("", None),
+        ] {
+            assert_eq!(node_type(document.as_bytes()).ok(), expected, "{document}");
+        }
+    }
+
+    #[test]
+    fn groups_are_checked() {
+        let group = |rest: &str| check_group_v3(format!(r#"{{"zarr_format":3,"node_type":"group"{rest}}}"#).as_bytes());
+        for rest in ["", r#","attributes":{}"#, r#","attributes":null"#, r#","x":{"must_understand":false}"#] {
+            assert_eq!(group(rest), Ok(()), "{rest}");
+        }
+        assert_eq!(group(r#","consolidated_metadata":{"kind":"inline"}"#), Ok(()));
+        for (rest, kind) in [
+            (r#","attributes":[]"#, Kind::Damaged),
+            (r#","x":1"#, Kind::Unsupported),
+            (r#","x":{"must_understand":true}"#, Kind::Unsupported),
+            (r#","attributes":{"a":tru}"#, Kind::Damaged),
+        ] {
+            assert_eq!(group(rest).unwrap_err().kind(), kind, "{rest}");
+        }
+        for (format, kind) in [
+            ("2", Kind::Damaged),
+            ("4", Kind::Unsupported),
+            ("\"3\"", Kind::Damaged),
+            ("\"https://a\"", Kind::Unsupported),
+        ] {
+            let document = format!(r#"{{"zarr_format":{format},"node_type":"group"}}"#);
+            assert_eq!(check_group_v3(document.as_bytes()).unwrap_err().kind(), kind, "{format}");
+        }
+        assert_eq!(check_group_v3(GROUP_DOCUMENT_V3.as_bytes()), Ok(()));
+    }
+
+    #[test]
+    fn consolidated_metadata_is_taken_out() {
+        let plain = br#"{"zarr_format": 3,  "node_type": "group"}"#;
+        assert_eq!(without_consolidated(plain).unwrap(), plain);
+        let full =
+            br#"{"zarr_format":3,"consolidated_metadata":{"metadata":{"a":{}}},"node_type":"group","a\"b":[1, 2]}"#;
+        let shown = without_consolidated(full).unwrap();
+        assert_eq!(
+            String::from_utf8(shown).unwrap(),
+            "{\n    \"zarr_format\": 3,\n    \"node_type\": \"group\",\n    \"a\\\"b\": [1, 2]\n}"
+        );
+    }
+}
