@@ -6,9 +6,10 @@ mod support;
 
 use serde_json::json;
 use std::collections::BTreeMap;
-use std::fs;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, SystemTime};
 use support::array::TestArray;
 use support::{Mount, announce, copy_tree, env_path, is_installed, run};
 
@@ -37,6 +38,15 @@ fn files(root: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
 
 fn paths(files: &BTreeMap<PathBuf, Vec<u8>>) -> Vec<String> {
     files.keys().map(|path| path.to_str().unwrap().to_string()).collect()
+}
+
+/// Gives every file below a directory an old modification time: rsync skips a file that has the size and the second of the
+/// one it would replace.
+fn make_old(directory: &Path) {
+    let old = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
+    for name in files(directory).keys() {
+        File::options().write(true).open(directory.join(name)).unwrap().set_modified(old).unwrap();
+    }
 }
 
 /// Creates a store as a program without codecs does: an uncompressed array and a group with attributes.
@@ -125,6 +135,7 @@ fn trees_can_be_copied_into_a_mount() {
         there.change(&[1, 1], 5);
         there.put(&[1, 1]);
         fs::remove_file(there.file(&[2, 1])).unwrap();
+        make_old(old.path());
         let mount = Mount::new(old.path(), &[]);
         run(program, &args, mount.path());
         assert_eq!(fs::read(mount.join("g/a/data.raw")).unwrap(), array.flat, "{program} {args:?}");
