@@ -177,6 +177,31 @@ fn a_panic_in_a_write_back_loses_nothing() {
     assert_eq!(stored, [9; CHUNK]);
 }
 
+#[test]
+fn dirty_chunks_move_to_an_array_of_another_shape() {
+    let (store, array, cache) = setup(1 << 20);
+    cache.write(&array, ChunkId(2), 0, &[9; CHUNK]).unwrap();
+    cache.write(&array, ChunkId(3), 5, b"part").unwrap();
+    let longer = ArrayMetadata { shape: vec![200_000], ..array.metadata().clone() };
+    let longer = Array::new(Key::root(), longer, store.clone(), cache.stats.clone()).unwrap();
+    let (cache, longer) = (Arc::new(cache), Arc::new(longer));
+    let (done, result) = std::sync::mpsc::channel();
+    let (moving, old, new) = (cache.clone(), array.clone(), longer.clone());
+    std::thread::spawn(move || {
+        moving.transfer(&old, &new);
+        done.send(()).unwrap();
+    });
+    result.recv_timeout(Duration::from_secs(10)).expect("the transfer takes a lock that it holds already");
+    assert!(!array.is_dirty() && cache.is_dirty(&longer, ChunkId(2)) && cache.is_dirty(&longer, ChunkId(3)));
+    assert_eq!(get(&cache, &longer, 2).unwrap().unwrap(), [9; CHUNK]);
+    let part = get(&cache, &longer, 3).unwrap().unwrap();
+    assert_eq!((&part[..5], &part[5..9], &part[9..]), (&[3; 5][..], &b"part"[..], &[3; CHUNK - 9][..]));
+    cache.flush_all().unwrap();
+    let mut stored = Vec::new();
+    store.inner.get(&Key::root().join("2"), u64::MAX, &mut stored).unwrap().unwrap();
+    assert_eq!(stored, [9; CHUNK]);
+}
+
 /// A store of blosc frames, each of which is replaced after it was looked at: no block is of the version that was opened.
 struct Restless {
     inner: MemoryStore,

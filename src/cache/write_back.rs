@@ -236,7 +236,9 @@ impl Cache {
         if old.id() == new.id() {
             return;
         }
-        for dirty in self.lock().oldest_dirty(|dirty| dirty.array.id() == old.id()) {
+        // bound before the loop, whose body takes the cache's lock again
+        let list = self.lock().oldest_dirty(|dirty| dirty.array.id() == old.id());
+        for dirty in list {
             let _write_back = lock(&dirty.write_back_lock);
             let mut state = dirty.lock();
             let Some(moved) = state.transfer(new, dirty.chunk) else { continue };

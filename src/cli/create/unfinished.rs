@@ -63,7 +63,9 @@ impl UnfinishedArray {
 
 impl Drop for UnfinishedArray {
     fn drop(&mut self) {
-        if let Some(mut remove) = lock(&self.removal).take() {
+        // locked during the removal, so that a signal handler does not exit before it is complete
+        let mut removal = lock(&self.removal);
+        if let Some(mut remove) = removal.take() {
             remove();
         }
     }

@@ -23,7 +23,8 @@ impl Store for Raced {
     }
 
     fn put_if(&self, key: &Key, value: &[u8], replaces: Replaces) -> Result<Option<Version>> {
-        if let Some(interfere) = lock(&self.next).pop_front() {
+        let next = lock(&self.next).pop_front();
+        if let Some(interfere) = next {
             interfere(&self.memory);
         }
         self.memory.put_if(key, value, replaces)
