@@ -1,15 +1,276 @@
-//! The data types of v3: names and extension objects become dtypes.
+//! The data types of v3: names and extension objects become dtypes, and dtypes become names. The module knows neither
+//! fill values nor codecs. Source of the names: the Zarr v3.1 specification, the register of its extensions, and
+//! `zarr.core.dtype` of zarr-python 3.1.
 
-use crate::util::json::Value;
+use crate::error::{Error, Result};
+use crate::util::json::{self, Map, Value, json};
 use crate::zarr::dtype::DType;
 
 /// A parsed data type.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DataType {
-    /// The items as a mount shows them. Types that NumPy lacks are opaque bytes.
+    /// The items as a mount shows them. Types that NumPy lacks are opaque bytes, with the byte order of their numbers.
     pub dtype: DType,
     /// The NumPy spelling as `.zarray` has it; `None` if NumPy lacks the type.
     pub numpy: Option<Value>,
     /// The type of single numbers in codec configurations, such as `<f4` or `float8_e4m3`; `None` for other items.
     pub element: Option<String>,
 }
+
+/// What a name and its configuration stand for.
+struct Spelling {
+    /// The dtype in the form of [`DType::parse`].
+    dtype: Value,
+    /// Whether NumPy has the type.
+    is_numpy: bool,
+    /// The value of [`DataType::element`].
+    element: Option<String>,
+}
+
+impl DataType {
+    /// Parses the `data_type` of a v3 document: a name, or an object of name and configuration. `big_endian` is the byte
+    /// order of the chain's `bytes` codec; it applies to numbers, times, UTF-32 text, and the fields of structs.
+    ///
+    /// # Errors
+    ///
+    /// [`Kind::Unsupported`](crate::error::Kind::Unsupported) for an unknown name or parameter,
+    /// [`Kind::Damaged`](crate::error::Kind::Damaged) for a bad configuration or an item that is too large.
+    pub fn parse(value: &Value, big_endian: bool) -> Result<DataType> {
+        let parse = || {
+            let spelling = Spelling::parse(value, big_endian)?;
+            let dtype = DType::parse(&spelling.dtype)?;
+            let numpy = spelling.is_numpy.then_some(spelling.dtype);
+            Ok(DataType { dtype, numpy, element: spelling.element })
+        };
+        parse().map_err(|e: Error| e.context("data_type"))
+    }
+}
+
+impl Spelling {
+    fn parse(value: &Value, big_endian: bool) -> Result<Spelling> {
+        let (name, configuration) = name_and_configuration(value)?;
+        if let Some(bits) = name.strip_prefix('r').filter(|bits| is_number(bits)) {
+            configuration.check_names(&[])?;
+            return Spelling::raw_bits(bits);
+        }
+        if let Some(code) = number_code(name) {
+            configuration.check_names(&[])?;
+            return Ok(Spelling::number(code, big_endian));
+        }
+        if let Some(size) = opaque_size(name) {
+            configuration.check_names(&[])?;
+            return Ok(Spelling::without_numpy(name, size, big_endian));
+        }
+        match name {
+            "raw_bytes" => Ok(Spelling::items(format!("|V{}", configuration.length()?))),
+            "null_terminated_bytes" => Ok(Spelling::items(format!("|S{}", configuration.length()?))),
+            "fixed_length_utf32" => configuration.utf32(big_endian),
+            "numpy.datetime64" => configuration.time("M8", big_endian),
+            "numpy.timedelta64" => configuration.time("m8", big_endian),
+            "struct" | "structured" => configuration.fields(big_endian),
+            _ if is_variable_length(name) => {
+                configuration.check_names(&[])?;
+                Ok(Spelling::items("|O".to_string()))
+            }
+            _ => Err(Error::unsupported(format!("{name:?} is unknown"))),
+        }
+    }
+
+    /// Items that are no single numbers, with a NumPy type string.
+    fn items(dtype: String) -> Spelling {
+        Spelling { dtype: dtype.into(), is_numpy: true, element: None }
+    }
+
+    fn number(code: &str, big_endian: bool) -> Spelling {
+        let dtype = match code.strip_suffix('1') {
+            Some(_) => format!("|{code}"),
+            None => format!("{}{code}", order(big_endian)),
+        };
+        Spelling { element: Some(dtype.clone()), ..Spelling::items(dtype) }
+    }
+
+    /// A number of `size` bytes that NumPy lacks.
+    fn without_numpy(name: &str, size: u64, big_endian: bool) -> Spelling {
+        let order = if size == 1 { "" } else { order(big_endian) };
+        Spelling {
+            dtype: format!("{}V{size}", if size == 1 { "|" } else { order }).into(),
+            is_numpy: false,
+            element: Some(format!("{order}{name}")),
+        }
+    }
+
+    /// Parses the digits of `r16`: a number of bits that is a multiple of 8.
+    fn raw_bits(digits: &str) -> Result<Spelling> {
+        match digits.parse::<u64>() {
+            Ok(bits) if bits > 0 && bits % 8 == 0 => Ok(Spelling::items(format!("|V{}", bits / 8))),
+            _ => Err(Error::damaged(format!("r{digits:.20} has no positive multiple of 8 bits"))),
+        }
+    }
+}
+
+/// The configuration of a data type.
+struct Configuration<'a> {
+    name: &'a str,
+    members: Option<&'a Map<String, Value>>,
+}
+
+impl<'a> Configuration<'a> {
+    /// Refuses parameters other than `names`.
+    fn check_names(&self, names: &[&str]) -> Result<()> {
+        match self.members.and_then(|members| members.keys().find(|name| !names.contains(&name.as_str()))) {
+            None => Ok(()),
+            Some(other) => Err(Error::unsupported(format!("parameter {other:?} of {:?} is unknown", self.name))),
+        }
+    }
+
+    fn get(&self, name: &str) -> Result<&'a Value> {
+        let value = self.members.and_then(|members| members.get(name));
+        value.ok_or_else(|| self.bad(&format!("has no {name}")))
+    }
+
+    fn bad(&self, why: &str) -> Error {
+        Error::damaged(format!("{:?} {why}", self.name))
+    }
+
+    /// Returns `length_bytes`. [`DType::parse`] checks the maximum.
+    fn length(&self) -> Result<u64> {
+        self.check_names(&["length_bytes"])?;
+        let length = self.get("length_bytes")?.as_u64().filter(|length| *length > 0);
+        length.ok_or_else(|| self.bad("has a length_bytes that is no positive integer"))
+    }
+
+    fn utf32(&self, big_endian: bool) -> Result<Spelling> {
+        match self.length()? {
+            length if length % 4 == 0 => Ok(Spelling::items(format!("{}U{}", order(big_endian), length / 4))),
+            length => Err(self.bad(&format!("has a length_bytes of {length}, no multiple of 4"))),
+        }
+    }
+
+    fn time(&self, code: &str, big_endian: bool) -> Result<Spelling> {
+        self.check_names(&["unit", "scale_factor"])?;
+        let unit = match json::text(self.get("unit")?) {
+            Some("μs") => "us",
+            Some(unit) if UNITS.contains(&unit) => unit,
+            _ => return Err(self.bad("has an unknown unit")),
+        };
+        let factor = self.get("scale_factor")?.as_u64().filter(|factor| (1..1 << 31).contains(factor));
+        let factor = factor.ok_or_else(|| self.bad("has a scale_factor outside 1 to 2147483647"))?;
+        let unit = match (unit, factor) {
+            ("generic", _) => String::new(),
+            (unit, 1) => format!("[{unit}]"),
+            (unit, factor) => format!("[{factor}{unit}]"),
+        };
+        Ok(Spelling::items(format!("{}{code}{unit}", order(big_endian))))
+    }
+
+    fn fields(&self, big_endian: bool) -> Result<Spelling> {
+        self.check_names(&["fields"])?;
+        let list = self.get("fields")?.as_array().ok_or_else(|| self.bad("has fields that are no list"))?;
+        let mut whole = Spelling { dtype: Value::Null, is_numpy: true, element: None };
+        let mut parts = Vec::with_capacity(list.len());
+        for (i, item) in list.iter().enumerate() {
+            let (name, data_type) =
+                field(item).ok_or_else(|| self.bad(&format!("has a field {i} without name or type")))?;
+            let part = Spelling::parse(data_type, big_endian).map_err(|e| e.context(format!("field {name:?}")))?;
+            if name.is_empty() || part.dtype == "|O" {
+                return Err(self.bad(&format!("has a field {i} without a name or of variable length")));
+            }
+            whole.is_numpy &= part.is_numpy;
+            parts.push(json!([name, part.dtype]));
+        }
+        whole.dtype = Value::Array(parts);
+        Ok(whole)
+    }
+}
+
+/// Time units of NumPy.
+const UNITS: [&str; 14] = ["Y", "M", "W", "D", "h", "m", "s", "ms", "us", "ns", "ps", "fs", "as", "generic"];
+
+/// The names of numbers that NumPy has, and their type strings. The first name of a type string is the one to write.
+const NUMBERS: [(&str, &str); 16] = [
+    ("bool", "b1"),
+    ("int8", "i1"),
+    ("int16", "i2"),
+    ("int32", "i4"),
+    ("int64", "i8"),
+    ("uint8", "u1"),
+    ("uint16", "u2"),
+    ("uint32", "u4"),
+    ("uint64", "u8"),
+    ("float16", "f2"),
+    ("float32", "f4"),
+    ("float64", "f8"),
+    ("complex64", "c8"),
+    ("complex128", "c16"),
+    ("complex_float32", "c8"),
+    ("complex_float64", "c16"),
+];
+
+fn number_code(name: &str) -> Option<&'static str> {
+    NUMBERS.iter().find(|(other, _)| *other == name).map(|(_, code)| *code)
+}
+
+/// Returns the size in bytes of an item of a type that NumPy lacks.
+fn opaque_size(name: &str) -> Option<u64> {
+    match name {
+        "bfloat16" => Some(2),
+        "complex_bfloat16" | "complex_float16" => Some(4),
+        "float8_e3m4" | "float8_e4m3" | "float8_e4m3b11fnuz" | "float8_e4m3fn" | "float8_e4m3fnuz" => Some(1),
+        "float8_e5m2" | "float8_e5m2fnuz" | "float8_e8m0fnu" => Some(1),
+        "float6_e2m3fn" | "float6_e3m2fn" | "float4_e2m1fn" => Some(1),
+        "int2" | "int4" | "uint2" | "uint4" => Some(1),
+        _ => None,
+    }
+}
+
+/// Returns whether items of a type have no fixed size.
+fn is_variable_length(name: &str) -> bool {
+    matches!(name, "string" | "bytes" | "variable_length_bytes" | "binary")
+}
+
+/// Splits a name or an extension object.
+fn name_and_configuration(value: &Value) -> Result<(&str, Configuration<'_>)> {
+    let members = match value {
+        Value::Object(members) => members,
+        _ => {
+            let name = json::text(value).ok_or_else(|| Error::damaged("neither a name nor an object"))?;
+            return Ok((name, Configuration { name, members: None }));
+        }
+    };
+    let name = members.get("name").and_then(json::text).ok_or_else(|| Error::damaged("has no name"))?;
+    for (member, value) in members {
+        match (member.as_str(), value) {
+            ("name" | "configuration", _) | ("must_understand", Value::Bool(_)) => {}
+            ("must_understand", _) => return Err(Error::damaged("must_understand is no boolean")),
+            _ => return Err(Error::unsupported(format!("field {member:?} of {name:?} is unknown"))),
+        }
+    }
+    let members = match members.get("configuration") {
+        None | Some(Value::Null) => None,
+        Some(Value::Object(configuration)) => Some(configuration),
+        Some(_) => return Err(Error::damaged(format!("{name:?} has a configuration that is no object"))),
+    };
+    Ok((name, Configuration { name, members }))
+}
+
+/// Returns name and type of a field of a struct: an object, or a pair as zarr-python 3.1 writes.
+fn field(item: &Value) -> Option<(&str, &Value)> {
+    match item {
+        Value::Array(pair) if pair.len() == 2 => Some((json::text(&pair[0])?, &pair[1])),
+        Value::Object(members) if members.len() == 2 => {
+            Some((json::text(members.get("name")?)?, members.get("data_type")?))
+        }
+        _ => None,
+    }
+}
+
+fn is_number(digits: &str) -> bool {
+    !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit())
+}
+
+fn order(big_endian: bool) -> &'static str {
+    if big_endian { ">" } else { "<" }
+}
+
+#[cfg(test)]
+mod tests;
