@@ -1,0 +1,117 @@
+# Functions that end tests which hang, for scripts/test and scripts/test-runner, which source this file after lib.sh.
+#
+# A process that waits for a FUSE mount may hold the lock of its memory. Whatever reads its command line or environment
+# then waits as well, cannot be killed, and hangs for as long as the mount does. So these functions read only names and
+# wait channels until all daemons are killed and all connections are aborted. Later reads have a time limit, and their
+# output goes to a file: a pipe would stay open with a reader that cannot be killed.
+# shellcheck shell=bash
+
+# mounts: prints the mounts below TMPDIR, the last one first
+mounts() { awk -v dir="${TMPDIR:-/nonexistent}/" 'index($2, dir) == 1 { print $2 }' /proc/self/mounts | tac; }
+
+# daemons: prints the processes that run zarrfs of this checkout
+daemons() {
+    local exe pid
+    for pid in /proc/[0-9]*; do
+        exe=$(readlink "$pid/exe" 2>/dev/null) || continue
+        # shellcheck disable=SC2154 # lib.sh sets target
+        case $exe in "$target"/*/zarrfs | "$target"/*/zarrfs' (deleted)') echo "${pid#/proc/}" ;; esac
+    done
+}
+
+# descendants PID: prints a process and all those below it
+descendants() {
+    local pid=$1 child children
+    echo "$pid"
+    for children in "/proc/$pid"/task/*/children; do
+        for child in $(cat "$children" 2>/dev/null); do descendants "$child"; done
+    done
+}
+
+# waiting PID...: prints the threads of processes, and where in the kernel they wait. libtest names a thread after its test.
+waiting() {
+    local pid task
+    for pid; do
+        for task in "/proc/$pid"/task/*; do
+            [ -d "$task" ] || continue
+            printf '%8s %8s  %-16s %s\n' "$pid" "${task##*/}" "$(cat "$task/comm" 2>/dev/null)" \
+                "$(cat "$task/wchan" 2>/dev/null)"
+        done
+    done
+}
+
+# abort_connections: fails all requests of the FUSE mounts below TMPDIR, those that wait and those to come
+abort_connections() {
+    local control=/sys/fs/fuse/connections number
+    if [ -z "$(ls "$control" 2>/dev/null)" ]; then timeout -s KILL 5 mount -t fusectl none "$control" 2>/dev/null || true; fi
+    awk -v dir="${TMPDIR:-/nonexistent}/" 'index($5, dir) == 1 && / - fuse/ { split($3, dev, ":"); print dev[2] }' \
+        /proc/self/mountinfo | sort -u | while read -r number; do
+        timeout -s KILL 5 sh -c "echo 1 >$control/$number/abort" >/dev/null 2>&1 || true
+    done
+}
+
+# end_daemons: kills all daemons and aborts their connections, so that nothing waits for them any more
+end_daemons() {
+    local pid
+    for pid in $(daemons); do kill -KILL "$pid" 2>/dev/null || true; done
+    abort_connections
+}
+
+# end_hang PID: reports what the processes of a test wait for, and ends what they may wait for
+end_hang() {
+    local list
+    echo "processes, threads, and where in the kernel they wait:"
+    # shellcheck disable=SC2046 # numbers
+    waiting $(descendants "$1") $(daemons)
+    echo "mounts:"
+    mounts
+    end_daemons
+    list=$(mktemp)
+    echo "processes after the daemons were killed:"
+    timeout -s KILL 5 ps -e -o pid,ppid,stat,etime,wchan:30,args --sort=start_time >"$list" 2>/dev/null || true
+    grep -e "${TMPDIR:-$target/}" -e "$target/" -e STAT "$list" | cut -c 1-300 || true
+    rm -f "$list"
+}
+
+# is_running PID: whether a process exists and is not a zombie
+is_running() { kill -0 "$1" 2>/dev/null; }
+
+# end_group PID: ends a process group, and all processes below its first one. Does not wait for those that cannot be killed.
+end_group() {
+    local _ pid all
+    all=$(descendants "$1")
+    kill -TERM -- "-$1" 2>/dev/null || true
+    for _ in {1..50}; do is_running "$1" && sleep 0.2; done
+    kill -KILL -- "-$1" 2>/dev/null || true
+    for pid in $all; do kill -KILL "$pid" 2>/dev/null || true; done
+    for _ in {1..50}; do is_running "$1" && sleep 0.2; done
+    if is_running "$1"; then echo "process $1 cannot be killed"; fi
+}
+
+# run_limited SECONDS NAME COMMAND...: runs a command in its own process group. Ends it after a number of seconds, and
+# returns 124. Starts no background process of its own, which would keep pipes open.
+run_limited() {
+    local limit=$1 name=$2 start=$SECONDS pid _
+    shift 2
+    setsid "$@" </dev/null &
+    pid=$!
+    # shellcheck disable=SC2064 # this process, not a later one
+    trap "kill -TERM -- -$pid 2>/dev/null" INT TERM HUP
+    while is_running "$pid"; do
+        if [ $((SECONDS - start)) -ge "$limit" ]; then
+            printf '\n%s\n' "$name takes more than $limit s" >&2
+            end_hang "$pid" >&2
+            end_group "$pid" >&2
+            trap - INT TERM HUP
+            return 124
+        fi
+        sleep 0.1
+    done
+    trap - INT TERM HUP
+    # after an interrupt other processes of the group may still be about to end
+    for _ in {1..50}; do
+        kill -0 -- "-$pid" 2>/dev/null || break
+        sleep 0.1
+    done
+    wait "$pid"
+}
