@@ -6,7 +6,7 @@
 pub mod dtype; // data types
 pub mod fill_value; // fill values as bytes of one item
 pub mod grid; // byte ranges to chunks
+pub mod layout; // orders of the axes of a chunk
 pub mod chunk_key; // chunks to keys of the store
 pub mod metadata; // metadata documents
 pub mod codec; // encoded bytes to decoded bytes, and back
-pub mod layout; // order C and F of a chunk

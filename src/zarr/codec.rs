@@ -34,6 +34,8 @@ mod shuffle;
 mod streams;
 #[cfg(test)]
 mod testing;
+mod transpose;
+mod vlen_transpose;
 mod zlib;
 mod zstd;
 
@@ -168,6 +170,8 @@ pub fn build(config: &CodecConfig, itemsize: usize) -> Result<Box<dyn Codec>> {
         "packbits" => Box::new(packbits::PackBits::new(config)?),
         "quantize" => Box::new(quantize::Quantize::new(config)?),
         "shuffle" => Box::new(shuffle::Shuffle::new(config)?),
+        "transpose" => Box::new(transpose::Transpose::new(config, itemsize)?),
+        "vlen_transpose" => Box::new(vlen_transpose::VlenTranspose::new(config)?),
         id => return Err(Error::unsupported(format!("codec {id:?} is unknown"))),
     })
 }

@@ -1,23 +1,19 @@
 //! Conversion between the two layouts of a chunk: C (last dimension fastest) and F (first dimension fastest). The module
-//! is pure arithmetic over items of a fixed size. Chunks in memory always have C layout.
+//! is pure arithmetic over items of a fixed size. Chunks in memory always have C layout. Other orders of the axes are
+//! permutations of C layout.
 
+mod permutation;
+
+pub use permutation::{byte_size, is_permutation, permute};
 use std::ops::Range;
-
-/// Items per side of the tiles that [`transpose`] processes. Strides of chunks are usually powers of two, so the lines of
-/// larger tiles would compete for the same few sets of the L1 cache.
-const TILE: usize = 8;
 
 /// Converts a whole chunk of shape `shape` with items of `itemsize` bytes from F layout to C layout. Does nothing if a
 /// slice has another length than the chunk.
 pub fn f_to_c(shape: &[u64], itemsize: usize, from: &[u8], to: &mut [u8]) {
-    match itemsize {
-        1 => transpose::<1>(shape, from, to),
-        2 => transpose::<2>(shape, from, to),
-        4 => transpose::<4>(shape, from, to),
-        8 => transpose::<8>(shape, from, to),
-        16 => transpose::<16>(shape, from, to),
-        _ => transpose_any(shape, itemsize, from, to),
-    }
+    // F layout of a shape is C layout of the reversed shape
+    let reversed: Vec<u64> = shape.iter().rev().copied().collect();
+    let order: Vec<usize> = (0..shape.len()).rev().collect();
+    permute(&reversed, &order, itemsize, from, to);
 }
 
 /// Converts a whole chunk from C layout to F layout: the inverse of [`f_to_c`].
@@ -37,89 +33,6 @@ fn strides(shape: &[u64]) -> (Vec<usize>, Vec<usize>) {
         c[d - 1] = c[d] * shape[d] as usize;
     }
     (f, c)
-}
-
-/// Calls `plane` with the positions in items, in F layout and in C layout, of every plane that the first and the last
-/// dimension span.
-fn planes(shape: &[u64], mut plane: impl FnMut(usize, usize)) {
-    let (f, c) = strides(shape);
-    let middle = 1..shape.len() - 1;
-    let mut index = vec![0u64; shape.len()];
-    loop {
-        let at = |s: &[usize]| middle.clone().map(|d| index[d] as usize * s[d]).sum();
-        plane(at(&f), at(&c));
-        let Some(d) = middle.clone().rev().find(|&d| index[d] + 1 < shape[d]) else { return };
-        index[d] += 1;
-        index[d + 1..].fill(0);
-    }
-}
-
-/// Converts a chunk with items of `N` bytes from F layout to C layout.
-fn transpose<const N: usize>(shape: &[u64], from: &[u8], to: &mut [u8]) {
-    let (from, to) = (from.as_chunks::<N>().0, to.as_chunks_mut::<N>().0);
-    let items = shape.iter().product::<u64>() as usize;
-    if from.len() != items || to.len() != items || items == 0 {
-        return;
-    }
-    let [first, .., last] = *shape else {
-        to.copy_from_slice(from);
-        return;
-    };
-    let (rows, columns) = (first as usize, last as usize);
-    let (row_stride, column_stride) = (items / rows, items / columns);
-    planes(shape, |f, c| {
-        for row in (0..rows).step_by(TILE) {
-            for column in (0..columns).step_by(TILE) {
-                let from = &from[f + row + column * column_stride..];
-                let to = &mut to[c + row * row_stride + column..];
-                if row + TILE <= rows && column + TILE <= columns {
-                    tile(from, column_stride, to, row_stride);
-                    continue;
-                }
-                for i in 0..TILE.min(rows - row) {
-                    for j in 0..TILE.min(columns - column) {
-                        to[i * row_stride + j] = from[i + j * column_stride];
-                    }
-                }
-            }
-        }
-    });
-}
-
-/// Transposes one whole tile. A copy on the stack lets both sides be accessed in contiguous stretches.
-fn tile<const N: usize>(from: &[[u8; N]], column_stride: usize, to: &mut [[u8; N]], row_stride: usize) {
-    let mut tile = [[[0; N]; TILE]; TILE];
-    for (j, column) in tile.iter_mut().enumerate() {
-        column.copy_from_slice(&from[j * column_stride..][..TILE]);
-    }
-    for i in 0..TILE {
-        for (item, column) in to[i * row_stride..][..TILE].iter_mut().zip(&tile) {
-            *item = column[i];
-        }
-    }
-}
-
-/// Converts a chunk with items of any size from F layout to C layout.
-fn transpose_any(shape: &[u64], itemsize: usize, from: &[u8], to: &mut [u8]) {
-    let items = shape.iter().product::<u64>() as usize;
-    if from.len() != items * itemsize || to.len() != from.len() || from.is_empty() {
-        return;
-    }
-    let (f, _) = strides(shape);
-    for (i, item) in to.chunks_exact_mut(itemsize).enumerate() {
-        let at = f_position(shape, &f, i) * itemsize;
-        item.copy_from_slice(&from[at..at + itemsize]);
-    }
-}
-
-/// Returns the position in F layout of the item at position `i` in C layout.
-fn f_position(shape: &[u64], f_strides: &[usize], mut i: usize) -> usize {
-    let mut at = 0;
-    for d in (0..shape.len()).rev() {
-        at += i % shape[d] as usize * f_strides[d];
-        i /= shape[d] as usize;
-    }
-    at
 }
 
 /// Copies the bytes `range` of a chunk's F layout from `chunk`, which has C layout, to `out`, which has the length of the

@@ -1,0 +1,153 @@
+//! The codec `transpose` of Zarr v3: items in C order of a chunk with permuted axes. Source of the rules: the Zarr v3
+//! specification, "Transpose codec". The codec knows the size of the items, not their type.
+
+use super::{Codec, CodecError, CodecResult, Size, buffer};
+use crate::error::Result;
+use crate::util::json::Value;
+use crate::zarr::layout::{byte_size, is_permutation, permute};
+use crate::zarr::metadata::CodecConfig;
+
+/// The codec `transpose`.
+pub struct Transpose {
+    axes: AxisOrder,
+    /// Size of an item in bytes.
+    itemsize: usize,
+    /// Size of a chunk in bytes.
+    size: usize,
+}
+
+impl Transpose {
+    /// Creates the codec from `shape`, that of the decoded chunk, and `order`, for items of `itemsize` bytes. Axis `i` of the
+    /// encoded chunk is axis `order[i]` of the decoded one.
+    pub fn new(config: &CodecConfig, itemsize: usize) -> Result<Self> {
+        let axes = AxisOrder::parse(config)?;
+        let size = byte_size(&axes.shape, itemsize).ok_or_else(|| config.invalid("shape", "is too large"))?;
+        Ok(Transpose { axes, itemsize, size })
+    }
+
+    /// Checks that a chunk has the expected size.
+    fn check_size(&self, len: usize) -> CodecResult<()> {
+        match len == self.size {
+            true => Ok(()),
+            false => Err(CodecError::new(format!("transpose: {len} bytes where the chunk has {}", self.size))),
+        }
+    }
+}
+
+impl Codec for Transpose {
+    fn encoded_size(&self, decoded: usize) -> Size {
+        Size::Exact(decoded)
+    }
+
+    fn encoded_itemsize(&self) -> usize {
+        self.itemsize
+    }
+
+    fn decode(&self, encoded: &[u8], out: &mut [u8]) -> CodecResult<usize> {
+        self.check_size(encoded.len())?;
+        let out = buffer::front(out, self.size)?;
+        permute(&self.axes.encoded_shape, &self.axes.inverse, self.itemsize, encoded, out);
+        Ok(self.size)
+    }
+
+    fn encode(&self, decoded: &[u8], out: &mut Vec<u8>) -> CodecResult<()> {
+        self.check_size(decoded.len())?;
+        out.resize(self.size, 0);
+        permute(&self.axes.shape, &self.axes.order, self.itemsize, decoded, out);
+        Ok(())
+    }
+}
+
+/// A permutation of axes, in both directions.
+pub(super) struct AxisOrder {
+    /// The shape of a decoded chunk in items.
+    pub(super) shape: Vec<u64>,
+    /// The decoded axis that each encoded axis is.
+    pub(super) order: Vec<usize>,
+    /// The shape of an encoded chunk in items.
+    pub(super) encoded_shape: Vec<u64>,
+    /// The encoded axis that each decoded axis is.
+    pub(super) inverse: Vec<usize>,
+}
+
+impl AxisOrder {
+    /// Parses the parameters `shape` and `order`, and refuses any other.
+    pub(super) fn parse(config: &CodecConfig) -> Result<Self> {
+        config.allow_only(&["shape", "order"])?;
+        let shape = numbers(config, "shape")?;
+        let order: Vec<usize> = numbers(config, "order")?.iter().map(|n| *n as usize).collect();
+        if !is_permutation(&order, shape.len()) {
+            return Err(config.invalid("order", "is not a permutation of the axes"));
+        }
+        let encoded_shape = order.iter().map(|d| shape[*d]).collect();
+        let mut inverse = vec![0; order.len()];
+        order.iter().enumerate().for_each(|(i, d)| inverse[*d] = i);
+        Ok(AxisOrder { shape, order, encoded_shape, inverse })
+    }
+}
+
+/// Returns the parameter `name`, a list of numbers of which none is negative.
+fn numbers(config: &CodecConfig, name: &str) -> Result<Vec<u64>> {
+    let list = config.required(name)?.as_array().ok_or_else(|| config.invalid(name, "is not a list"))?;
+    let number = |value: &Value| value.as_u64();
+    list.iter().map(number).collect::<Option<_>>().ok_or_else(|| config.invalid(name, "is not a list of sizes"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::zarr::codec::testing::{broken, check, config, encoded_as, refused};
+    use proptest::prelude::*;
+
+    const CUBE: &str = r#"{"id": "transpose", "shape": [2, 3, 2], "order": [1, 2, 0]}"#;
+
+    /// Tests the values of `numpy.arange(12).reshape(2, 3, 2).transpose(1, 2, 0)`.
+    #[test]
+    fn worked_examples() {
+        let plain: Vec<u8> = (0..12).collect();
+        check(CUBE, &plain, &[0, 6, 1, 7, 2, 8, 3, 9, 4, 10, 5, 11]);
+        check(r#"{"id": "transpose", "shape": [], "order": []}"#, b"a", b"a");
+        check(r#"{"id": "transpose", "shape": [3, 0], "order": [1, 0]}"#, b"", b"");
+        let matrix = r#"{"id": "transpose", "shape": [2, 2], "order": [1, 0]}"#;
+        assert_eq!(encoded_as(matrix, 3, b"aaabbbcccddd"), b"aaacccbbbddd");
+        assert_eq!(Transpose::new(&config(matrix), 3).unwrap().encoded_itemsize(), 3);
+    }
+
+    #[test]
+    fn other_sizes_and_bad_parameters_are_errors() {
+        broken(CUBE, &[0; 11]);
+        broken(CUBE, &[0; 13]);
+        let codec = Transpose::new(&config(CUBE), 2).unwrap();
+        assert!(codec.encode(&[0; 12], &mut Vec::new()).is_err());
+        for parameters in [
+            r#""shape": [2, 3]"#,
+            r#""order": [0, 1]"#,
+            r#""shape": [2, 3], "order": [0]"#,
+            r#""shape": [2, 3], "order": [0, 0]"#,
+            r#""shape": [2, 3], "order": [1, 2]"#,
+            r#""shape": [2, 3], "order": "F""#,
+            r#""shape": [2, -3], "order": [1, 0]"#,
+            r#""shape": [18446744073709551615, 2], "order": [1, 0]"#,
+            r#""shape": [2], "order": [0], "level": 1"#,
+        ] {
+            refused(&format!(r#"{{"id": "transpose", {parameters}}}"#));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn decoding_reverses_encoding(
+            shape in prop::collection::vec(1u64..6, 4),
+            order in Just(vec![0usize, 1, 2, 3]).prop_shuffle(),
+            item in 1usize..9,
+        ) {
+            let text = format!(r#"{{"id": "transpose", "shape": {shape:?}, "order": {order:?}}}"#);
+            let codec = Transpose::new(&config(&text), item).unwrap();
+            let plain: Vec<u8> = (0..codec.size).map(|i| (i ^ i >> 8) as u8).collect();
+            let (mut stored, mut decoded) = (Vec::new(), vec![0; plain.len()]);
+            codec.encode(&plain, &mut stored).unwrap();
+            prop_assert_eq!(codec.decode(&stored, &mut decoded), Ok(plain.len()));
+            prop_assert_eq!(decoded, plain);
+        }
+    }
+}
