@@ -11,7 +11,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
 /// Maximum size in bytes of an item whose zeros are written as base64. For larger items null has the same effect.
-const MAX_SPELLED: usize = 1 << 20;
+pub(crate) const MAX_SPELLED: usize = 1 << 20;
 
 impl DType {
     /// Returns the item that `fill_value` stands for in Zarr v1, without the zero bytes at its end. Unlike v2, v1 has no
@@ -164,17 +164,18 @@ impl DType {
     }
 
     /// Returns the unsigned integer that at most 8 bytes hold in this dtype's byte order.
-    fn unsigned_of(&self, bytes: &[u8]) -> u64 {
+    pub(crate) fn unsigned_of(&self, bytes: &[u8]) -> u64 {
         little_endian(&self.ordered(bytes))
     }
 
-    fn text_of(&self, item: &[u8]) -> Option<String> {
+    /// Returns the text of a UCS-4 item, or `None` if it is not Unicode.
+    pub(crate) fn text_of(&self, item: &[u8]) -> Option<String> {
         let units = item.chunks_exact(4).map(|unit| char::from_u32(self.unsigned_of(unit) as u32));
         units.collect::<Option<String>>().map(|text| text.trim_end_matches('\0').to_string())
     }
 
     /// Converts between little-endian bytes and this dtype's byte order.
-    fn ordered(&self, bytes: &[u8]) -> Vec<u8> {
+    pub(crate) fn ordered(&self, bytes: &[u8]) -> Vec<u8> {
         let mut bytes = bytes.to_vec();
         if self.is_big_endian() {
             bytes.reverse();
@@ -189,7 +190,7 @@ impl DType {
 }
 
 /// Removes the zero bytes at the end of an item.
-fn without_zeros(mut item: Vec<u8>) -> Vec<u8> {
+pub(crate) fn without_zeros(mut item: Vec<u8>) -> Vec<u8> {
     item.truncate(item.iter().rposition(|&b| b != 0).map_or(0, |last| last + 1));
     item
 }
@@ -243,7 +244,7 @@ fn python_float(f: f64) -> String {
 }
 
 /// Returns a float as zarr-python writes it: a word in a string where JSON has no number for it.
-fn float_json(number: f64) -> Value {
+pub(crate) fn float_json(number: f64) -> Value {
     match number {
         _ if number.is_nan() => "NaN".into(),
         f64::INFINITY => "Infinity".into(),

@@ -4,7 +4,7 @@
 
 use crate::error::{Error, Result};
 use crate::util::json::{self, Map, Value, json};
-use crate::zarr::dtype::DType;
+use crate::zarr::dtype::{DType, DTypeKind};
 
 /// A parsed data type.
 #[derive(Clone, Debug, PartialEq)]
@@ -181,6 +181,75 @@ impl<'a> Configuration<'a> {
         whole.dtype = Value::Array(parts);
         Ok(whole)
     }
+}
+
+/// Returns the name of a data type that [`DataType::parse`] accepted.
+pub(super) fn name(data_type: &Value) -> Option<&str> {
+    json::text(data_type).or_else(|| json::text(data_type.get("name")?))
+}
+
+/// Returns the names and data types of the fields of a struct that [`DataType::parse`] accepted.
+pub(super) fn fields(data_type: &Value) -> Option<Vec<(&str, &Value)>> {
+    data_type.get("configuration")?.get("fields")?.as_array()?.iter().map(field).collect()
+}
+
+/// Returns the v3 data type for a dtype of v2, and whether its items are big-endian. `spelled` is the JSON form of the
+/// dtype. Returns `None` if v3 has no type for it: extended floats, subarrays, objects, structs of mixed byte order, and
+/// items without bytes.
+pub fn name_of(dtype: &DType, spelled: &Value) -> Option<(Value, bool)> {
+    let mut orders = [false; 2];
+    record_orders(dtype, &mut orders);
+    let data_type = json_of(dtype, spelled)?;
+    let is_big = orders[1];
+    (orders != [true; 2] && DataType::parse(&data_type, is_big).is_ok()).then_some((data_type, is_big))
+}
+
+/// Records in `orders` whether parts of an item are little-endian, and whether parts are big-endian.
+fn record_orders(dtype: &DType, orders: &mut [bool; 2]) {
+    match dtype.kind() {
+        DTypeKind::Struct(fields) => fields.iter().for_each(|field| record_orders(&field.dtype, orders)),
+        DTypeKind::Bytes | DTypeKind::Void | DTypeKind::Object => {}
+        _ if dtype.size() <= 1 => {}
+        _ => orders[usize::from(dtype.is_big_endian())] = true,
+    }
+}
+
+fn json_of(dtype: &DType, spelled: &Value) -> Option<Value> {
+    let with = |name: &str, configuration: Value| json!({"name": name, "configuration": configuration});
+    let length = || json!({"length_bytes": dtype.size()});
+    let time = |name: &str| Some(with(name, unit_of(json::text(spelled)?)?));
+    Some(match dtype.kind() {
+        DTypeKind::Void => with("raw_bytes", length()),
+        DTypeKind::Bytes => with("null_terminated_bytes", length()),
+        DTypeKind::Text => with("fixed_length_utf32", length()),
+        DTypeKind::DateTime => time("numpy.datetime64")?,
+        DTypeKind::TimeDelta => time("numpy.timedelta64")?,
+        DTypeKind::Object => return None,
+        DTypeKind::Struct(fields) => {
+            let parts = spelled.as_array().filter(|parts| parts.len() == fields.len())?;
+            let parts = fields.iter().zip(parts).map(|(field, part)| {
+                let data_type = json_of(&field.dtype, part.get(1)?).filter(|_| field.shape.is_empty())?;
+                Some(json!({"name": field.name, "data_type": data_type}))
+            });
+            with("struct", json!({"fields": parts.collect::<Option<Vec<_>>>()?}))
+        }
+        _ => {
+            let canonical = DType::canonical(json::text(spelled)?).ok()?;
+            NUMBERS.iter().find(|(_, code)| canonical.get(1..) == Some(code))?.0.into()
+        }
+    })
+}
+
+/// Returns the configuration of a time type: its unit in a type string such as `<M8[25s]`.
+fn unit_of(text: &str) -> Option<Value> {
+    let unit = text.split_once('[').map_or("generic]", |(_, unit)| unit).strip_suffix(']')?.replace('μ', "u");
+    let word = unit.trim_start_matches(|c: char| c.is_ascii_digit());
+    let factor = match &unit[..unit.len() - word.len()] {
+        _ if word == "generic" => 1,
+        "" => 1,
+        digits => digits.parse::<u64>().ok()?,
+    };
+    Some(json!({"unit": word, "scale_factor": factor}))
 }
 
 /// Time units of NumPy.

@@ -2,7 +2,6 @@
 
 use super::*;
 use crate::error::Kind;
-use crate::zarr::dtype::DTypeKind;
 
 fn value(text: &str) -> Value {
     json::parse(text.as_bytes()).unwrap()
@@ -168,4 +167,56 @@ fn bad_data_types_are_refused() {
         assert_eq!(error.kind(), kind, "{text}: {error}");
         assert!(error.message().starts_with("data_type: "), "{error}");
     }
+}
+
+#[test]
+fn dtypes_of_v2_have_a_v3_name() {
+    for (name, configuration, little, big) in SPELLINGS {
+        let is_alias = name.starts_with("complex_") || name.starts_with('r') && name != "raw_bytes";
+        if is_alias || little == "|O" {
+            continue;
+        }
+        let expected = match configuration {
+            "" | "{}" => name.into(),
+            _ => value(&extension(name, configuration).replace('μ', "u")),
+        };
+        for (spelling, is_big) in [(little, false), (big, big.starts_with('>'))] {
+            let found = name_of(&DType::parse_str(spelling).unwrap(), &spelling.into());
+            assert_eq!(found, Some((expected.clone(), is_big)), "{spelling}");
+        }
+    }
+}
+
+#[test]
+fn structs_of_one_byte_order_have_a_v3_name() {
+    let name_of = |spelled: Value| name_of(&DType::parse(&spelled).unwrap(), &spelled);
+    let expected = json!({"name": "struct", "configuration": {"fields": [
+        {"name": "a", "data_type": "int32"},
+        {"name": "b", "data_type": {"name": "struct", "configuration": {"fields": [
+            {"name": "f0", "data_type": {"name": "fixed_length_utf32", "configuration": {"length_bytes": 8}}},
+            {"name": "c", "data_type": "bool"},
+        ]}}},
+    ]}});
+    let spelled = |order: &str| json!([["a", format!("{order}i4")], ["b", [["", format!("{order}U2")], ["c", "|b1"]]]]);
+    assert_eq!(name_of(spelled("<")), Some((expected.clone(), false)));
+    assert_eq!(name_of(spelled(">")), Some((expected, true)));
+    for without in [
+        json!([["a", "<i4"], ["b", ">i4"]]),
+        json!([["a", "<i4", [2]]]),
+        json!([["a", "|O"]]),
+        json!([["a", "|V0"]]),
+        json!([["", "|i1"], ["f0", "|i1"]]),
+        json!("<f16"),
+        json!("<c32"),
+        json!("|O"),
+        json!("|V0"),
+        json!("|S0"),
+        json!("<U0"),
+        json!("<M8[0s]"),
+    ] {
+        assert_eq!(name_of(without.clone()), None, "{without}");
+    }
+    // a one-byte item has no byte order, whatever its type string says
+    assert_eq!(name_of(json!(">i1")), Some(("int8".into(), false)));
+    assert_eq!(name_of(json!("float32")), Some(("float32".into(), false)));
 }
