@@ -28,8 +28,8 @@ struct Spelling {
 }
 
 impl DataType {
-    /// Parses the `data_type` of a v3 document: a name, or an object of name and configuration. `big_endian` is the byte
-    /// order of the chain's `bytes` codec; it applies to numbers, times, UTF-32 text, and the fields of structs.
+    /// Parses the `data_type` of a v3 document: a name, or an object of name and configuration. `big_endian` is the
+    /// byte order of the chain's `bytes` codec; it applies to numbers, times, UTF-32 text, and the fields of structs.
     ///
     /// # Errors
     ///
@@ -194,8 +194,8 @@ pub(super) fn fields(data_type: &Value) -> Option<Vec<(&str, &Value)>> {
 }
 
 /// Returns the v3 data type for a dtype of v2, and whether its items are big-endian. `spelled` is the JSON form of the
-/// dtype. Returns `None` if v3 has no type for it: extended floats, subarrays, objects, structs of mixed byte order, and
-/// items without bytes.
+/// dtype. Returns `None` if v3 has no type for it: extended floats, subarrays, objects, structs of mixed byte order,
+/// and items without bytes.
 pub fn name_of(dtype: &DType, spelled: &Value) -> Option<(Value, bool)> {
     let mut orders = [false; 2];
     record_orders(dtype, &mut orders);
