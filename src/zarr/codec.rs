@@ -28,6 +28,7 @@ mod lzma_filters;
 mod number;
 mod object;
 mod packbits;
+mod packbits_v3;
 mod pipeline;
 mod quantize;
 mod shuffle;
@@ -168,6 +169,7 @@ pub fn build(config: &CodecConfig, itemsize: usize) -> Result<Box<dyn Codec>> {
             Box::new(object::Passthrough::new(config)?)
         }
         "packbits" => Box::new(packbits::PackBits::new(config)?),
+        "packbits_v3" => Box::new(packbits_v3::PackBitsV3::new(config)?),
         "quantize" => Box::new(quantize::Quantize::new(config)?),
         "shuffle" => Box::new(shuffle::Shuffle::new(config)?),
         "transpose" => Box::new(transpose::Transpose::new(config, itemsize)?),
