@@ -8,7 +8,7 @@ use crate::store::{Key, Store};
 use crate::util::memory;
 use crate::zarr::codec::Pipeline;
 use crate::zarr::grid::{ChunkId, Grid};
-use crate::zarr::metadata::{ArrayMetadata, Order, Separator, V1_META, ZARRAY};
+use crate::zarr::metadata::{ArrayMetadata, Order, Separator, V1_META, ZARR_JSON, ZARRAY};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -125,7 +125,11 @@ impl Array {
 
     /// Returns the name of the key that holds the metadata document.
     pub fn metadata_name(&self) -> &'static str {
-        if self.metadata.zarr_format == 1 { V1_META } else { ZARRAY }
+        match self.metadata.zarr_format {
+            1 => V1_META,
+            2 => ZARRAY,
+            _ => ZARR_JSON,
+        }
     }
 
     /// Returns whether uninitialized chunks read as zero bytes.

@@ -70,7 +70,6 @@ fn create_faulty_store(store: &Path) -> Findings {
         write(plain.path.join(name), "x");
     }
     write(plain.path.join("inside/.zarray"), plain.text());
-    write(plain.path.join("zarr.json"), "{}");
     write(plain.path.join(".zattrs"), r#"{"_ARRAY_DIMENSIONS": ["x"]}"#);
 
     let compressed = TestArray::with_chunks(store.join("zlib"), &[4, 6], &[2, 3], zlib);
@@ -110,6 +109,8 @@ fn create_faulty_store(store: &Path) -> Findings {
     write(store.join("badgroup/.zgroup"), r#"{"zarr_format": 7}"#);
     write(store.join("v3/zarr.json"), r#"{"zarr_format": 3, "node_type": "array"}"#);
     write(store.join("v3/c/0/0"), "x");
+    write(store.join("mixed/zarr.json"), r#"{"zarr_format": 3, "node_type": "group"}"#);
+    write(store.join("mixed/.zgroup"), r#"{"zarr_format": 2}"#);
     write(store.join("unmarked/readme"), "x");
     write(store.join(".git/config"), "x");
     write(store.join(".zarrfs-12-3"), "x");
@@ -149,8 +150,8 @@ fn create_faulty_store(store: &Path) -> Findings {
         ("warning", "/.zarrfs-12-3", "leftover"),
         ("warning", "/gone/.zarrfs-zarray", "leftover"),
         ("warning", "/.zmetadata", "zmetadata"),
-        ("warning", "/v3/zarr.json", "zarr-v3"),
-        ("warning", "/plain/zarr.json", "zarr-v3"),
+        ("error", "/v3/zarr.json", "metadata"),
+        ("warning", "/mixed/.zgroup", "mixed-formats"),
         ("warning", "/plain/inside", "nested"),
         ("warning", "/plain/.zgroup", "nested"),
         ("warning", "/fifo", "not-a-file"),
@@ -212,7 +213,7 @@ fn a_finding_names_the_place_the_fault_and_the_remedy() {
     }
     assert!(!text.contains("good/.zarray"), "{text}");
     let last = text.lines().last().unwrap();
-    assert!(last.starts_with("10 arrays, ") && last.ends_with(" findings, 5 notes (--notes shows them)"), "{last}");
+    assert!(last.starts_with("11 arrays, ") && last.ends_with(" findings, 5 notes (--notes shows them)"), "{last}");
 }
 
 #[test]
@@ -574,47 +575,33 @@ fn a_failed_write_to_standard_output_is_an_error_but_a_closed_pipe_is_none() {
 }
 
 #[test]
-fn groups_and_arrays_of_zarr_v3_are_reported() {
+fn where_both_formats_stand_zarr_json_counts() {
     let directory = tempfile::tempdir().unwrap();
     let store = directory.path().join("x.zarr");
+    let array = json!({"zarr_format": 3, "node_type": "array", "shape": [4], "data_type": "uint8", "fill_value": 7,
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [2]}},
+        "chunk_key_encoding": {"name": "default"}, "codecs": [{"name": "bytes"}, {"name": "gzip"}]});
+    let group = r#"{"zarr_format": 3, "node_type": "group"}"#;
     for (path, text) in [
-        (".zgroup", "{\"zarr_format\": 2}"),
-        ("old/.zgroup", "{\"zarr_format\": 2}"),
-        // this group has v2 documents as well, which are read
-        ("old/zarr.json", "{\"zarr_format\": 3, \"node_type\": \"group\"}"),
-        ("new/zarr.json", "{\"zarr_format\": 3, \"node_type\": \"array\"}"),
-        ("new/c/0/0", "chunk"),
+        (".zgroup", r#"{"zarr_format": 2}"#.to_string()),
+        ("both/.zgroup", r#"{"zarr_format": 2}"#.to_string()),
+        ("both/zarr.json", group.to_string()),
+        ("new/zarr.json", array.to_string()),
     ] {
         fs::create_dir_all(store.join(path).parent().unwrap()).unwrap();
         fs::write(store.join(path), text).unwrap();
     }
-    const WHY: &str = "a group or array of Zarr v3: this version reads v1 and v2";
     let path = store.to_str().unwrap();
-    let info = String::from_utf8(zarrfs(&["info", path]).stdout).unwrap();
-    let lines: Vec<&str> = info.lines().collect();
-    assert_eq!(lines.len(), 3, "{info}");
-    assert!(lines[1].starts_with("  new ") && lines[1].contains(WHY) && lines[2].ends_with("group"), "{info}");
     let list = parsed(&zarrfs(&["info", "--json", path]));
-    assert_eq!((&list[1]["path"], &list[1]["kind"]), (&"/new".into(), &"unreadable".into()));
-    for args in [&["ls", path][..], &["ls", "-R", path], &["ls", "-l", path]] {
-        let output = zarrfs(args);
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert!(
-            output.status.success() && said.contains(&format!("/new: {WHY}")) && said.lines().count() == 1,
-            "{said}"
-        );
-        assert!(String::from_utf8(output.stdout).unwrap().contains("new/"), "{args:?}");
-    }
-    let list = parsed(&zarrfs(&["ls", "--json", path]));
-    let errors: Vec<_> = list.as_array().unwrap().iter().filter(|entry| !entry["error"].is_null()).collect();
-    assert!(errors.len() == 1 && errors[0]["path"] == "/new" && errors[0]["error"] == WHY, "{list}");
-    assert!(findings(&check(&[path])).contains(&("warning".into(), "/new/zarr.json".into(), "zarr-v3".into())));
-    // a mount shows the files of v3 as plain keys and does not invent a .zgroup
+    let kinds: Vec<_> =
+        list.as_array().unwrap().iter().map(|node| (node["path"].as_str(), node["kind"].as_str())).collect();
+    assert_eq!(kinds, [(Some("/"), Some("group")), (Some("/both"), Some("group")), (Some("/new"), Some("array"))]);
+    assert!(findings(&check(&[path])).contains(&("warning".into(), "/both/.zgroup".into(), "mixed-formats".into())));
     let mount = Mount::new(&store, &[]);
-    assert!(!mount.stats().contains("Zarr v3"));
-    assert!(!mount.join("new/.zgroup").exists() && mount.join("old/.zgroup").exists());
-    assert_eq!(fs::read(mount.join("new/c/0/0")).unwrap(), b"chunk");
-    assert!(mount.stats().contains(&format!("/new/zarr.json: {WHY}")), "{}", mount.stats());
+    assert!(mount.join("both/zarr.json").exists() && !mount.join("both/.zgroup").exists());
+    assert!(mount.join(".zgroup").exists() && !mount.join("zarr.json").exists());
+    assert_eq!(fs::read(mount.join("new/data.raw")).unwrap(), [7; 4]);
+    assert!(mount.join("new/zarr.json").exists() && !mount.join("new/.zarray").exists());
 }
 
 /// Returns the verbs that the help lists.

@@ -5,7 +5,7 @@
 use super::Array;
 use crate::error::{Kind, Result};
 use crate::store::{EntryKind, Key, KeyLock, Listing, Permissions, Stat, both};
-use crate::zarr::chunk_key::parse_index;
+use crate::zarr::chunk_key::{KeyEncoding, parse_index};
 use crate::zarr::grid::{ChunkId, Grid};
 use crate::zarr::metadata::Separator;
 use std::fmt;
@@ -55,7 +55,7 @@ pub struct LevelPermissions(Option<(Key, Option<Permissions>)>);
 impl Array {
     /// Returns where a chunk is stored, or would be.
     pub fn extent(&self, chunk: ChunkId) -> Extent {
-        Extent { key: self.key.join(&self.grid.chunk_key(chunk, self.separator())), range: 0..u64::MAX }
+        Extent { key: self.key.join(&self.grid.stored_key(chunk, self.key_encoding())), range: 0..u64::MAX }
     }
 
     /// Returns the path of the chunk's file in the mounted tree, which does not depend on where the chunk is stored.
@@ -65,13 +65,27 @@ impl Array {
 
     /// Returns the chunk that is stored at `path` below the array's prefix.
     pub fn chunk_stored_at(&self, path: &str) -> Option<ChunkId> {
-        self.grid.parse_chunk_key(path, self.separator())
+        self.grid.parse_stored_key(path, self.key_encoding())
     }
 
     /// Returns whether `key` is a directory that holds chunks below the array's prefix, or may come to hold some.
     pub fn is_chunk_level(&self, key: &Key) -> bool {
         let Some(path) = key.relative_to(&self.key) else { return false };
-        self.separator() == Separator::Slash && is_index_path(path.as_str(), self.grid.dimensions())
+        self.separator() == Separator::Slash && self.is_level_path(path.as_str())
+    }
+
+    /// Returns whether a path below the array's prefix is that of a level of chunk keys.
+    fn is_level_path(&self, path: &str) -> bool {
+        match self.metadata.has_key_prefix() {
+            false => is_index_path(path, self.grid.dimensions()),
+            true if path == "c" => self.grid.dimensions() > 0,
+            true => path.strip_prefix("c/").is_some_and(|path| is_index_path(path, self.grid.dimensions())),
+        }
+    }
+
+    /// Returns how chunks are named in the store.
+    fn key_encoding(&self) -> KeyEncoding {
+        KeyEncoding { has_prefix: self.metadata.has_key_prefix(), separator: self.separator() }
     }
 
     /// Returns what the store knows of a chunk without reading it; `None` if the chunk is uninitialized.
@@ -254,9 +268,10 @@ impl Entries {
     /// Returns what the entry at the path `name` is. Of a directory of chunks it opens the listing and returns `None`.
     fn classify(&mut self, name: String, kind: EntryKind) -> Option<ArrayEntry> {
         let (array, is_top) = (&self.array, self.levels.len() == 1);
-        let is_nested = array.separator() == Separator::Slash && array.grid.dimensions() > 1;
-        if is_nested && self.levels.len() < array.grid.dimensions() {
-            let is_level = is_index_path(&name, array.grid.dimensions());
+        let parts = array.grid.dimensions() + usize::from(array.metadata.has_key_prefix());
+        let is_nested = array.separator() == Separator::Slash && parts > 1;
+        if is_nested && self.levels.len() < parts {
+            let is_level = array.is_level_path(&name);
             match kind {
                 EntryKind::Prefix if is_level => match array.store.list(&array.key.join(&name)) {
                     Ok(below) => self.levels.push((below, name)),

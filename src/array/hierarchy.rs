@@ -7,21 +7,27 @@ use crate::error::{Error, Kind, Result};
 use crate::stats::Stats;
 use crate::store::{EntryKind, Key, Listing, Stat, Store, SubtreeLocks, Version};
 use crate::util::memory::{self, Grant};
+use crate::zarr::metadata::v3::node::{self, NodeType};
 use crate::zarr::metadata::{
-    ArrayMetadata, CodecConfig, V1_ATTRS, V1_META, V1Order, ZARRAY, ZATTRS, ZGROUP, ZMETADATA,
+    ArrayMetadata, CodecConfig, V1_ATTRS, V1_META, V1Order, ZARR_JSON, ZARRAY, ZATTRS, ZGROUP, ZMETADATA,
 };
+use lru::LruCache;
 use std::cell::Cell;
+use std::collections::HashSet;
 use std::num::NonZeroUsize;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 mod array_document;
 mod arrays;
 mod consolidated;
 mod document;
+mod inline;
 mod migrate;
 mod namespace;
 mod resize;
+mod v3;
 mod views;
+mod zarr_json;
 mod consolidated_store;
 
 pub use consolidated::Stale;
@@ -38,17 +44,10 @@ const PROBED_NAMES: usize = 1000;
 /// The prefix of zarrfs' own keys, which are not part of the hierarchy: unfinished values, and [`REMOVED`].
 pub const OWN: &str = ".zarrfs-";
 
-/// The key that keeps an array's document after `.zarray` was removed, until the directory is removed or a new `.zarray` is
-/// written. Programs such as `rm -r` delete files in any order, and chunks must keep their names until they are deleted. An
+/// The key that keeps an array's document after `.zarray` or `zarr.json` was removed, until the directory is removed or a new
+/// document is written. Programs such as `rm -r` delete files in any order, and chunks must keep their names until they are deleted. An
 /// editor that deletes a document before saving it anew must not lose the codecs, which the decoded view hides.
 pub const REMOVED: &str = ".zarrfs-zarray";
-
-/// The metadata document of Zarr v3.
-pub const V3_DOCUMENT: &str = "zarr.json";
-
-/// The problem recorded for a directory that has only a v3 document. The directory shows its plain files; it is not a group,
-/// and gets no generated `.zgroup`.
-pub const V3_PROBLEM: &str = "a group or array of Zarr v3: this version reads v1 and v2";
 
 /// The node of the hierarchy, or the plain key, at a path.
 #[derive(Clone)]
@@ -86,6 +85,8 @@ impl MetadataDocument {
 /// The kinds of metadata documents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MetadataFile {
+    /// `zarr.json`
+    Zarr,
     /// `.zarray`
     Array,
     /// `.zgroup`
@@ -97,8 +98,13 @@ pub enum MetadataFile {
 }
 
 impl MetadataFile {
-    const ALL: [MetadataFile; 4] =
-        [MetadataFile::Array, MetadataFile::Group, MetadataFile::Attributes, MetadataFile::Consolidated];
+    const ALL: [MetadataFile; 5] = [
+        MetadataFile::Zarr,
+        MetadataFile::Array,
+        MetadataFile::Group,
+        MetadataFile::Attributes,
+        MetadataFile::Consolidated,
+    ];
 
     /// Returns the kind of the document with this name.
     pub fn of_name(name: &str) -> Option<Self> {
@@ -108,11 +114,22 @@ impl MetadataFile {
     /// Returns the document's name in a group or array.
     pub fn name(self) -> &'static str {
         match self {
+            MetadataFile::Zarr => ZARR_JSON,
             MetadataFile::Array => ZARRAY,
             MetadataFile::Group => ZGROUP,
             MetadataFile::Attributes => ZATTRS,
             MetadataFile::Consolidated => ZMETADATA,
         }
+    }
+
+    /// Returns whether the document may define an array.
+    pub fn defines_arrays(self) -> bool {
+        matches!(self, MetadataFile::Zarr | MetadataFile::Array)
+    }
+
+    /// Returns whether the document may define a group.
+    pub fn defines_groups(self) -> bool {
+        matches!(self, MetadataFile::Zarr | MetadataFile::Group)
     }
 }
 
@@ -130,6 +147,8 @@ struct ArrayDocument {
 /// The kinds of documents that define an array.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum DocumentKind {
+    /// `zarr.json`
+    V3,
     /// `.zarray`
     V2,
     /// `meta` of a v1 store.
@@ -177,6 +196,11 @@ pub struct Hierarchy {
     /// same `.zmetadata`.
     editing: SubtreeLocks,
     arrays: Arc<Arrays>,
+    /// What each `zarr.json` that was read last defines, with its version. Protects the map alone.
+    node_types: Mutex<LruCache<Key, (Version, NodeType)>>,
+    /// The v3 arrays that were created here with the codecs of `compressor`: their writer does not know them, and below `c`
+    /// it writes decoded chunks. Protects the set alone.
+    compressed: Mutex<HashSet<Key>>,
 }
 
 impl Hierarchy {
@@ -185,7 +209,8 @@ impl Hierarchy {
         let arrays = Arc::new(Arrays::new(ARRAYS_KEPT));
         memory::register(&arrays);
         let (changing, editing) = (SubtreeLocks::default(), SubtreeLocks::default());
-        Hierarchy { store, v1_order, compressor: None, stats, changing, editing, arrays }
+        let (node_types, compressed) = (Mutex::new(LruCache::new(ARRAYS_KEPT)), Mutex::default());
+        Hierarchy { store, v1_order, compressor: None, stats, changing, editing, arrays, node_types, compressed }
     }
 
     /// Sets the compressor with which new arrays are stored if their document has none.
@@ -198,7 +223,7 @@ impl Hierarchy {
         self.store.as_ref()
     }
 
-    /// Checks that the store holds a Zarr v1 or v2 hierarchy.
+    /// Checks that the store holds a Zarr hierarchy.
     ///
     /// # Errors
     ///
@@ -213,23 +238,21 @@ impl Hierarchy {
             }
         };
         let any = |names: &[&str]| names.iter().any(|name| is_value(&root.join(name)));
-        if any(&[ZARRAY, ZGROUP, ZMETADATA, REMOVED]) || (any(&[V1_META]) && any(&[V1_ATTRS])) {
+        if any(&[ZARR_JSON, ZARRAY, ZGROUP, ZMETADATA, REMOVED]) || (any(&[V1_META]) && any(&[V1_ATTRS])) {
             return Ok(());
-        }
-        if any(&[V3_DOCUMENT]) {
-            return Err(Error::unsupported("a Zarr v3 store: this version reads v1 and v2"));
         }
         for entry in self.store.list(&root)?.take(PROBED_NAMES) {
             let entry = entry?;
             let below = root.join(&entry.name);
-            if entry.kind == EntryKind::Prefix && (is_value(&below.join(ZARRAY)) || is_value(&below.join(ZGROUP))) {
+            let is_node = || [ZARR_JSON, ZARRAY, ZGROUP].iter().any(|name| is_value(&below.join(name)));
+            if entry.kind == EntryKind::Prefix && is_node() {
                 return Ok(());
             }
         }
         // an unreadable document may have been the one that is missing
         match failure.take() {
             Some(e) => Err(e),
-            None => Err(Error::invalid("not a Zarr store: it has no .zgroup, .zarray, .zmetadata or meta")),
+            None => Err(Error::invalid("not a Zarr store: it has no zarr.json, .zgroup, .zarray, .zmetadata or meta")),
         }
     }
 
@@ -270,6 +293,10 @@ impl Hierarchy {
         };
         let moves = self.arrays.moves();
         let found = |form| move |(key, stat)| ArrayDocument { key, stat, form, moves };
+        if let Some(document) = self.v3_document(key)? {
+            let is_array = document.node_type == NodeType::Array;
+            return Ok(is_array.then_some((document.key, document.stat)).map(found(DocumentKind::V3)));
+        }
         if let Some(document) = stat(ZARRAY)? {
             return Ok(Some(found(DocumentKind::V2)(document)));
         }
@@ -330,8 +357,10 @@ impl Hierarchy {
                 let parse = move |text: &[u8]| ArrayMetadata::parse_v1(text, v1_order);
                 Source::new(vec![key.join(V1_META)], Box::new(parse), version)
             }
+            DocumentKind::V3 => Source::new(vec![key.join(ZARR_JSON), key.join(REMOVED)], Box::new(parse_any), version),
             DocumentKind::V2 | DocumentKind::Removed => {
-                Source::new(vec![key.join(ZARRAY), key.join(REMOVED)], Box::new(ArrayMetadata::parse), version)
+                let keys = vec![key.join(ZARRAY), key.join(REMOVED), key.join(ZARR_JSON)];
+                Source::new(keys, Box::new(parse_any), version)
             }
         }
     }
@@ -339,7 +368,9 @@ impl Hierarchy {
     fn metadata(&self, text: &[u8], form: DocumentKind) -> Result<ArrayMetadata> {
         match form {
             DocumentKind::V1 => ArrayMetadata::parse_v1(text, self.v1_order),
-            DocumentKind::V2 | DocumentKind::Removed => ArrayMetadata::parse(text),
+            DocumentKind::V3 => ArrayMetadata::parse_v3(text),
+            DocumentKind::V2 => ArrayMetadata::parse(text),
+            DocumentKind::Removed => parse_any(text),
         }
     }
 
@@ -350,7 +381,7 @@ impl Hierarchy {
 
     /// Makes the store revalidate the documents of the group or array at `key`.
     pub fn forget_documents(&self, key: &Key) {
-        for name in [ZARRAY, ZGROUP, ZATTRS, ZMETADATA, REMOVED, V1_META, V1_ATTRS] {
+        for name in [ZARR_JSON, ZARRAY, ZGROUP, ZATTRS, ZMETADATA, REMOVED, V1_META, V1_ATTRS] {
             self.store.forget(&key.join(name));
         }
     }
@@ -382,9 +413,6 @@ impl Hierarchy {
                 continue;
             };
             let found = self.find(&key).and_then(|place| match place {
-                Some(StoredNode::Group) if !key.is_root() && self.is_v3(&key) => {
-                    Err(Error::unsupported(V3_PROBLEM).context(key.join(V3_DOCUMENT)))
-                }
                 Some(StoredNode::Group) => Ok(Some((StoredNode::Group, self.prefixes(&key)?))),
                 place => Ok(place.map(|place| (place, Prefixes::default()))),
             });
@@ -432,7 +460,15 @@ pub struct Prefixes {
 
 /// Whether the name in a group or array is that of a document or of zarrfs' own file, which are not shown as plain keys.
 fn is_own(name: &str) -> bool {
-    [ZARRAY, ZGROUP, ZATTRS, ZMETADATA].contains(&name) || name.starts_with(OWN)
+    [ZARR_JSON, ZARRAY, ZGROUP, ZATTRS, ZMETADATA].contains(&name) || name.starts_with(OWN)
+}
+
+/// Parses the document of a v2 or v3 array. The copy of a removed document may be of either format.
+fn parse_any(text: &[u8]) -> Result<ArrayMetadata> {
+    match node::member(text, "zarr_format")? {
+        Some("2") => ArrayMetadata::parse(text),
+        _ => ArrayMetadata::parse_v3(text),
+    }
 }
 
 /// Whether the key belongs to another program: a name in it begins with a dot.

@@ -3,13 +3,12 @@
 
 use super::FindingKind;
 use super::names::leftover;
-use crate::array::hierarchy::V3_DOCUMENT;
 use crate::array::{Array, is_chunk_like};
 use crate::error::{Error, Kind, Result};
 use crate::store::{Entry, EntryKind, Key, Listing, Store};
 use crate::zarr::chunk_key::parse_index;
 use crate::zarr::grid::ChunkId;
-use crate::zarr::metadata::{Separator, V1_ATTRS, V1_META, ZARRAY, ZATTRS, ZGROUP, ZMETADATA};
+use crate::zarr::metadata::{Separator, V1_ATTRS, V1_META, ZARR_JSON, ZARRAY, ZATTRS, ZGROUP, ZMETADATA};
 use std::sync::Arc;
 
 /// A key below an array.
@@ -61,7 +60,8 @@ impl<'a> ArrayKeys<'a> {
 
     fn is_own_document(&self, name: &str) -> bool {
         let v1 = self.array.metadata().zarr_format == 1 && [V1_META, V1_ATTRS].contains(&name);
-        v1 || [ZARRAY, ZATTRS].contains(&name)
+        let own: &[&str] = if self.array.metadata().zarr_format == 3 { &[ZARR_JSON] } else { &[ZARRAY, ZATTRS] };
+        v1 || own.contains(&name)
     }
 
     /// Describes a value that is not a chunk.
@@ -76,8 +76,8 @@ impl<'a> ArrayKeys<'a> {
             (FindingKind::Separator, format!("a chunk under {other:?}, where the array's separator is {own:?}"))
         } else if path.split('/').all(is_chunk_like) {
             (FindingKind::OutsideGrid, format!("named like a chunk, but the grid has {}", shown(grid.counts())))
-        } else if path == V3_DOCUMENT {
-            (FindingKind::V3, "metadata of Zarr v3 beside that of v2".to_string())
+        } else if [ZARRAY, ZATTRS].contains(&path) {
+            (FindingKind::MixedFormats, "metadata of Zarr v2 beside that of v3, which counts".to_string())
         } else if [ZGROUP, ZMETADATA].contains(&path) {
             (FindingKind::Nested, "a document of a group, but this is an array".to_string())
         } else {
@@ -87,7 +87,7 @@ impl<'a> ArrayKeys<'a> {
     }
 
     fn stray_prefix(&self, key: Key) -> Option<ArrayKey> {
-        let is_node = [ZARRAY, ZGROUP, V3_DOCUMENT].iter().any(|name| {
+        let is_node = [ZARRAY, ZGROUP, ZARR_JSON].iter().any(|name| {
             let stat = self.store.stat(&key.join(name));
             matches!(stat, Ok(Some(stat)) if stat.kind == EntryKind::Value)
         });
@@ -99,6 +99,11 @@ impl<'a> ArrayKeys<'a> {
 
     /// Whether chunk keys may continue below `path`, with either separator.
     fn is_level(&self, path: &str) -> bool {
+        let path = match self.array.metadata().has_key_prefix() {
+            true if path == "c" => return true,
+            true => path.strip_prefix("c/").unwrap_or_default(),
+            false => path,
+        };
         path.split('/').all(|name| parse_index(name).is_some())
             && path.split('/').count() < self.array.grid().dimensions()
     }

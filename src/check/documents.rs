@@ -4,11 +4,12 @@ use super::names::{is_document, leftover};
 use super::tally::Tally;
 use super::{Check, Finding, FindingKind};
 use crate::array::Array;
-use crate::array::hierarchy::{Stale, V3_DOCUMENT};
+use crate::array::hierarchy::Stale;
 use crate::error::{Kind, Result};
 use crate::store::{Counted, Entry, EntryKind, Key, escaped, get_counted};
 use crate::util::json::{self, Object, Value};
-use crate::zarr::metadata::{MAX_DOCUMENT, Separator, ZARRAY, ZATTRS, ZGROUP, ZMETADATA, check_group};
+use crate::zarr::metadata::v3::node::check_group_v3;
+use crate::zarr::metadata::{MAX_CONSOLIDATED, Separator, ZARR_JSON, ZARRAY, ZATTRS, ZGROUP, ZMETADATA, check_group};
 
 /// xarray's attribute with the names of an array's dimensions.
 const DIMENSIONS: &str = "_ARRAY_DIMENSIONS";
@@ -16,23 +17,25 @@ const DIMENSIONS: &str = "_ARRAY_DIMENSIONS";
 impl Check<'_> {
     /// Checks a group and returns the keys below it that must be checked, last name first.
     pub(super) fn group(&mut self, key: &Key) -> Vec<Key> {
-        let (marked, v3) = (self.is_value(&key.join(ZGROUP)), self.is_value(&key.join(V3_DOCUMENT)));
+        let [v2, v3] = [ZGROUP, ZARR_JSON].map(|name| self.is_value(&key.join(name)));
+        let marked = v2 || v3;
         if let Some(what) = leftover(key.name()) {
             self.found(FindingKind::Leftover, key, what);
             return Vec::new();
         }
-        // directories of other programs, and hierarchies that this version cannot read
-        if !marked && !key.is_root() && (v3 || key.name().starts_with('.')) {
-            match v3 {
-                true => self.found(FindingKind::V3, &key.join(V3_DOCUMENT), "a group or array of Zarr v3"),
-                false => self.found(FindingKind::Extra, key, "a directory that is no part of the hierarchy"),
-            }
+        // directories of other programs
+        if !marked && !key.is_root() && key.name().starts_with('.') {
+            self.found(FindingKind::Extra, key, "a directory that is no part of the hierarchy");
             return Vec::new();
         }
         self.summary.groups += 1;
-        match marked {
-            true => self.group_document(key),
-            false => self.found(FindingKind::NoGroup, key, "a directory without .zgroup"),
+        match (v2, v3) {
+            (_, true) => self.group_document(&key.join(ZARR_JSON), check_group_v3),
+            (true, false) => self.group_document(&key.join(ZGROUP), check_group),
+            (false, false) => self.no_group_document(key),
+        }
+        if v3 {
+            self.mixed_formats(key, &[ZARRAY, ZGROUP, ZATTRS]);
         }
         self.attributes(key);
         self.consolidated(key);
@@ -72,21 +75,38 @@ impl Check<'_> {
         matches!(self.hierarchy.store().stat(key), Ok(Some(stat)) if stat.kind == EntryKind::Value)
     }
 
-    fn read(&self, key: &Key) -> Result<Option<Counted>> {
-        get_counted(self.hierarchy.store(), key, MAX_DOCUMENT)
+    fn group_document(&mut self, document: &Key, check: fn(&[u8]) -> Result<()>) {
+        let read = get_counted(self.hierarchy.store(), document, MAX_CONSOLIDATED);
+        match read.and_then(|read: Option<Counted>| read.map_or(Ok(()), |read| check(&read.bytes))) {
+            Ok(()) => {}
+            Err(e) if matches!(e.kind(), Kind::System(_)) => self.failed(FindingKind::Unreadable, document, &e),
+            Err(e) if e.kind() == Kind::Unsupported => self.failed(FindingKind::Unsupported, document, &e),
+            Err(e) => self.failed(FindingKind::Metadata, document, &e),
+        }
     }
 
-    fn group_document(&mut self, key: &Key) {
-        let document = key.join(ZGROUP);
-        match self.read(&document).and_then(|read| read.map_or(Ok(()), |read| check_group(&read.bytes))) {
-            Ok(()) => {}
-            Err(e) if matches!(e.kind(), Kind::System(_)) => self.failed(FindingKind::Unreadable, &document, &e),
-            Err(e) => self.failed(FindingKind::Metadata, &document, &e),
+    fn no_group_document(&mut self, key: &Key) {
+        let what = match self.hierarchy.is_v3(key) {
+            Ok(true) => "a directory without zarr.json",
+            _ => "a directory without .zgroup",
+        };
+        self.found(FindingKind::NoGroup, key, what);
+    }
+
+    /// Reports the documents of v2 at a node that has a `zarr.json`.
+    pub(super) fn mixed_formats(&mut self, key: &Key, names: &[&str]) {
+        let mut documents: Vec<Key> = names.iter().map(|name| key.join(name)).collect();
+        documents.retain(|document| self.is_value(document));
+        for document in documents {
+            self.found(FindingKind::MixedFormats, &document, "metadata of Zarr v2 beside that of v3, which counts");
         }
     }
 
     /// Checks the attributes of a group or array and returns them; empty if they cannot be used.
     pub(super) fn attributes(&mut self, key: &Key) -> Object {
+        if self.hierarchy.attributes_key(key).name() == ZARR_JSON {
+            return self.v3_attributes(key);
+        }
         let stored = self.hierarchy.attributes_view(key);
         match stored.and_then(|document| document.map(|d| json::parse_object(&d.text)).transpose()) {
             Ok(Some(attributes)) => return attributes,
@@ -99,12 +119,20 @@ impl Check<'_> {
         Object::default()
     }
 
+    /// Returns the attributes in a `zarr.json`, which is checked with the rest of the document.
+    fn v3_attributes(&mut self, key: &Key) -> Object {
+        self.hierarchy.attributes(key).unwrap_or_default()
+    }
+
     /// Checks the consistency of an array's valid documents.
     pub(super) fn array_documents(&mut self, array: &Array) {
         let (key, metadata) = (array.key(), array.metadata());
         if let Err(e) = array.readable() {
             let fault = if e.kind() == Kind::Unsupported { FindingKind::Unsupported } else { FindingKind::Metadata };
             self.failed(fault, key, &e);
+        }
+        if metadata.zarr_format == 3 {
+            self.mixed_formats(key, &[ZGROUP]);
         }
         if metadata.zarr_format == 1 {
             self.found(FindingKind::V1, key, "an array of Zarr v1");
@@ -122,19 +150,25 @@ impl Check<'_> {
         }
     }
 
-    /// Compares a group's `.zmetadata` with the stored documents.
+    /// Compares the consolidated metadata of a group with the stored documents.
     fn consolidated(&mut self, group: &Key) {
         // a store without listings takes its documents from .zmetadata
         if !self.hierarchy.store().lists_all() {
             return;
         }
-        let key = group.join(ZMETADATA);
-        let stale = match self.hierarchy.stale_consolidated(group) {
+        self.compare_consolidated(&group.join(ZMETADATA), self.hierarchy.stale_consolidated(group));
+        if self.is_value(&group.join(ZARR_JSON)) {
+            self.compare_consolidated(&group.join(ZARR_JSON), self.hierarchy.stale_inline(group));
+        }
+    }
+
+    fn compare_consolidated(&mut self, key: &Key, stale: Result<Vec<(String, Stale)>>) {
+        let stale = match stale {
             Ok(stale) => stale,
-            Err(e) if matches!(e.kind(), Kind::System(_)) => return self.failed(FindingKind::Unreadable, &key, &e),
-            Err(e) => return self.failed(FindingKind::Metadata, &key, &e),
+            Err(e) if matches!(e.kind(), Kind::System(_)) => return self.failed(FindingKind::Unreadable, key, &e),
+            Err(e) => return self.failed(FindingKind::Metadata, key, &e),
         };
-        let mut tally = Tally::new(&key);
+        let mut tally = Tally::new(key);
         for (name, how) in stale {
             let name = escaped(&name);
             let what = match how {
@@ -142,7 +176,7 @@ impl Check<'_> {
                 Stale::Extra => format!("has {name}, of which no valid document is stored"),
                 Stale::Different => format!("has another {name} than is stored"),
             };
-            tally.add(Finding::new(FindingKind::Consolidated, &key, what), self.tell);
+            tally.add(Finding::new(FindingKind::Consolidated, key, what), self.tell);
         }
         tally.end(self.tell);
     }
@@ -152,7 +186,6 @@ impl Check<'_> {
 fn stray_in_group(entry: &Entry) -> Option<(FindingKind, &'static str)> {
     match entry.name.as_str() {
         name if is_document(name) => None,
-        V3_DOCUMENT => Some((FindingKind::V3, "metadata of Zarr v3 beside that of v2")),
         name if leftover(name).is_some() => leftover(name).map(|what| (FindingKind::Leftover, what)),
         _ if entry.kind == EntryKind::Other => {
             Some((FindingKind::NotAFile, "no regular file, or a link out of the store"))

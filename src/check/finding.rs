@@ -50,8 +50,8 @@ pub enum FindingKind {
     Leftover,
     /// An entry of `.zmetadata` that differs from the stored document.
     Consolidated,
-    /// Metadata of Zarr v3.
-    V3,
+    /// Documents of both formats in one place.
+    MixedFormats,
     /// A group or array below an array.
     Nested,
     /// Neither a file nor a directory, or a link out of the store.
@@ -80,7 +80,7 @@ impl FindingKind {
         FindingKind::OutsideGrid,
         FindingKind::Leftover,
         FindingKind::Consolidated,
-        FindingKind::V3,
+        FindingKind::MixedFormats,
         FindingKind::Nested,
         FindingKind::NotAFile,
         FindingKind::V1,
@@ -116,7 +116,7 @@ impl FindingKind {
             FindingKind::OutsideGrid => "outside-grid",
             FindingKind::Leftover => "leftover",
             FindingKind::Consolidated => "zmetadata",
-            FindingKind::V3 => "zarr-v3",
+            FindingKind::MixedFormats => "mixed-formats",
             FindingKind::Nested => "nested",
             FindingKind::NotAFile => "not-a-file",
             FindingKind::V1 => "zarr-v1",
@@ -139,12 +139,12 @@ impl FindingKind {
             FindingKind::Dimensions => "_ARRAY_DIMENSIONS has more or fewer names than the array has dimensions.",
             FindingKind::OutsideGrid => "Named like a chunk, but outside the grid.",
             FindingKind::Leftover => "A value that a writer has not finished, or a file that it left.",
-            FindingKind::Consolidated => ".zmetadata lacks a document, or has one that is not stored so.",
-            FindingKind::V3 => "Metadata of Zarr v3.",
+            FindingKind::Consolidated => "Consolidated metadata lack a document, or have one that is not stored so.",
+            FindingKind::MixedFormats => "Metadata of Zarr v2 beside that of v3, which counts.",
             FindingKind::Nested => "A group or array inside an array.",
             FindingKind::NotAFile => "A FIFO, a socket or a device, or a link that leads out of the store.",
             FindingKind::V1 => "An array of Zarr v1.",
-            FindingKind::NoGroup => "A directory without .zgroup.",
+            FindingKind::NoGroup => "A directory without the document of a group.",
             FindingKind::Extra => "A file or directory that is no part of the hierarchy.",
             FindingKind::Unlisted => "The store can't be listed: what it should not hold is not found.",
         }
@@ -166,7 +166,9 @@ impl FindingKind {
             FindingKind::OutsideGrid => "readers do not find it: delete it, or correct the shape in .zarray",
             FindingKind::Leftover => "a writer died or is still running: delete it once no program writes",
             FindingKind::Consolidated => "rewrite it with `zarrfs consolidate`",
-            FindingKind::V3 => "this version reads v1 and v2",
+            FindingKind::MixedFormats => {
+                "delete the documents of the format that is not meant: readers differ in which they use"
+            }
             FindingKind::Nested => "keys below an array are not part of the hierarchy: move it",
             FindingKind::NotAFile => "it is not read",
             FindingKind::V1 => "`zarrfs migrate` turns it into v2",

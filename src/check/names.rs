@@ -1,11 +1,11 @@
 //! Names of keys that the check recognizes without looking at their values.
 
 use crate::array::hierarchy::{OWN, REMOVED};
-use crate::zarr::metadata::{ZARRAY, ZATTRS, ZGROUP, ZMETADATA};
+use crate::zarr::metadata::{ZARR_JSON, ZARRAY, ZATTRS, ZGROUP, ZMETADATA};
 
 /// Whether the name is that of a metadata document of Zarr v2.
 pub(super) fn is_document(name: &str) -> bool {
-    [ZARRAY, ZGROUP, ZATTRS, ZMETADATA].contains(&name)
+    [ZARR_JSON, ZARRAY, ZGROUP, ZATTRS, ZMETADATA].contains(&name)
 }
 
 /// Describes a value whose name marks it as unfinished: by zarrfs, zarr-python (`KEY.HEX.partial`) or TensorStore

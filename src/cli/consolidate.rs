@@ -1,11 +1,12 @@
-//! `zarrfs consolidate`: writes the `.zmetadata` of a store.
+//! `zarrfs consolidate`: writes the consolidated metadata of a store: `.zmetadata`, or for Zarr v3 a part of `zarr.json`.
 
 use super::remote::ConsolidatedArg;
 use super::{CommandFailure, StoreArgs, StoreLocation, logger, open_store, print};
+use crate::array::hierarchy::StoredNode;
 use crate::stats::Stats;
 use crate::store::Key;
 use crate::util::json::{self, json};
-use crate::zarr::metadata::{ZARRAY, ZMETADATA};
+use crate::zarr::metadata::{ZARR_JSON, ZARRAY, ZMETADATA};
 use clap::Args;
 use log::LevelFilter;
 use std::sync::Arc;
@@ -31,14 +32,20 @@ pub fn run(args: &ConsolidateArgs) -> Result<(), CommandFailure> {
     store_args.remote.consolidated = ConsolidatedArg::Ignore;
     let hierarchy = open_store(&args.store, &store_args, stats.clone())?;
     let names = hierarchy.write_consolidated(&Key::root()).map_err(|e| e.context(shown))?;
-    let arrays = names.iter().filter(|name| name.rsplit('/').next() == Some(ZARRAY)).count();
+    let is_v3 = hierarchy.is_v3(&Key::root()).map_err(|e| e.context(shown))?;
+    let is_array = |name: &&String| match is_v3 {
+        true => Key::normalize(name).is_ok_and(|key| matches!(hierarchy.find(&key), Ok(Some(StoredNode::Array(_))))),
+        false => name.rsplit('/').next() == Some(ZARRAY),
+    };
+    let arrays = names.iter().filter(is_array).count();
+    let document = if is_v3 { ZARR_JSON } else { ZMETADATA };
     let documents = names.len();
     let report = match args.json {
         true => {
             let report = json!({"store": shown.to_string(), "documents": documents, "arrays": arrays});
             json::write(&report)
         }
-        false => format!("{shown}: {ZMETADATA} holds {documents} documents, of {arrays} arrays"),
+        false => format!("{shown}: {document} holds {documents} documents, of {arrays} arrays"),
     };
     print(report + "\n")?;
     match stats.problems().as_slice() {

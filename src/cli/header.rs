@@ -10,7 +10,7 @@ use crate::export::{self, Composite, DATASET, Described, Format, PartContent};
 use crate::stats::Stats;
 use crate::store::Key;
 use crate::util::json::{self, json};
-use crate::zarr::metadata::{ZARRAY, ZGROUP, ZMETADATA};
+use crate::zarr::metadata::{ZARR_JSON, ZARRAY, ZGROUP, ZMETADATA};
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use log::LevelFilter;
@@ -132,8 +132,8 @@ fn enclosing(path: &StoreLocation, args: &StoreArgs) -> (StoreLocation, Key) {
         // a directory that can't be opened is above the store
         let Ok(opened) = location::open(&above, args, None, &Arc::default()) else { break };
         let holds = |key: &Key| matches!(opened.stat(key), Ok(Some(_)));
-        let is_group = || [ZGROUP, ZMETADATA].iter().any(|name| holds(&Key::root().join(name)));
-        if !holds(&below.join(ZARRAY)) || !is_group() {
+        let is_group = || [ZARR_JSON, ZGROUP, ZMETADATA].iter().any(|name| holds(&Key::root().join(name)));
+        if !(holds(&below.join(ZARRAY)) || holds(&below.join(ZARR_JSON))) || !is_group() {
             break;
         }
         (store, key) = (above, below);

@@ -6,7 +6,8 @@ use crate::array::hierarchy::REMOVED;
 use crate::error::{Error, Kind};
 use crate::stats::Stats;
 use crate::store::{DirectoryStore, DiskCache, Key, MemoryStore, MetadataCache, ObjectOptions, Store, ZipStore};
-use crate::zarr::metadata::{GROUP_DOCUMENT, V1_ATTRS, V1_META, ZARRAY, ZGROUP, ZMETADATA};
+use crate::zarr::metadata::v3::node::{NodeType, node_type};
+use crate::zarr::metadata::{GROUP_DOCUMENT, V1_ATTRS, V1_META, ZARR_JSON, ZARRAY, ZGROUP, ZMETADATA};
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::os::unix::ffi::OsStringExt;
@@ -263,7 +264,12 @@ fn missing(path: &Path) -> CommandFailure {
 /// Returns whether the documents in a directory make it a group or an array.
 fn marks(directory: &Path) -> Option<&'static str> {
     let holds = |name: &str| directory.join(name).is_file();
+    let v3 = std::fs::read(directory.join(ZARR_JSON)).ok();
     match () {
+        () if v3.is_some() => match node_type(&v3.unwrap_or_default()) {
+            Ok(NodeType::Group) => Some("group"),
+            _ => Some("array"),
+        },
         () if holds(ZARRAY) || holds(REMOVED) || holds(V1_META) && holds(V1_ATTRS) => Some("array"),
         () if holds(ZGROUP) || holds(ZMETADATA) => Some("group"),
         () => None,

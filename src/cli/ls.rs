@@ -2,7 +2,6 @@
 
 use super::headers::HeadersArgs;
 use super::{CommandFailure, StoreArgs, StoreLocation, logger, open_store, stdio, time};
-use crate::array::hierarchy::V3_PROBLEM;
 use crate::cache::Cache;
 use crate::error::{Error, Result, one_line};
 use crate::fs::tree::{ListedNode, Name, Node, Tree};
@@ -48,8 +47,6 @@ pub struct LsArgs {
 struct Line {
     key: Key,
     is_directory: bool,
-    /// A group or array of Zarr v3, which is shown as plain files.
-    is_v3: bool,
     known: Option<ListedAttributes>,
 }
 
@@ -64,8 +61,6 @@ struct ListedAttributes {
 struct ListOutput<'a> {
     args: &'a LsArgs,
     out: BufWriter<stdio::Output>,
-    /// Groups and arrays of Zarr v3 so far.
-    v3: Vec<Key>,
     /// Objects of JSON so far.
     objects: u64,
     /// Characters of the longest size so far, and of the longest stored one.
@@ -78,13 +73,8 @@ pub fn run(args: &LsArgs) -> std::result::Result<(), CommandFailure> {
     let stats = Arc::new(Stats::default());
     let hierarchy = open_store(&args.path, &args.store_args, stats.clone())?;
     let tree = Tree::new(hierarchy, Arc::new(Cache::new(CACHE, stats))).with_headers(args.headers.shown());
-    let mut output =
-        ListOutput { args, out: BufWriter::new(stdio::output()), v3: Vec::new(), objects: 0, widths: [1; 2] };
+    let mut output = ListOutput { args, out: BufWriter::new(stdio::output()), objects: 0, widths: [1; 2] };
     let done = output.list_all(&tree);
-    for key in output.v3.iter().filter(|_| !args.json) {
-        let line = format!("warning: {}: {key}: {V3_PROBLEM}; its files are shown as they are", args.path);
-        let _ = writeln!(std::io::stderr(), "{}", one_line(line));
-    }
     match done.and_then(|failed| output.out.flush().map(|()| failed)) {
         // the reader has ended, such as `head`
         Err(e) if e.kind() == ErrorKind::BrokenPipe => Ok(()),
@@ -158,14 +148,10 @@ impl ListOutput<'_> {
     }
 
     fn lines(&self, tree: &Tree, key: &Key, names: &[Name]) -> Result<Vec<Line>> {
-        let hierarchy = tree.hierarchy();
         let asked = self.args.long || self.args.json;
-        // in a remote store only where each directory is requested anyway
-        let tells_v3 = asked || hierarchy.store().concurrency() == 1;
         let line = |name: &Name, known| {
             let key = key.join(&name.name);
-            let is_v3 = tells_v3 && name.is_directory && hierarchy.is_v3(&key);
-            Line { key, is_directory: name.is_directory, is_v3, known }
+            Line { key, is_directory: name.is_directory, known }
         };
         if !asked {
             return Ok(names.iter().map(|name| line(name, None)).collect());
@@ -178,7 +164,6 @@ impl ListOutput<'_> {
     }
 
     fn print(&mut self, lines: &[Line]) -> std::io::Result<()> {
-        self.v3.extend(lines.iter().filter(|line| line.is_v3).map(|line| line.key.clone()));
         if self.args.json {
             return lines.iter().try_for_each(|line| self.print_object(line));
         }
@@ -213,9 +198,6 @@ impl ListOutput<'_> {
             object.insert("stored_bytes".into(), known.map(|known| known.stored).into());
         }
         object.insert("modified".into(), known.map(|known| known.modified.clone()).into());
-        if line.is_v3 {
-            object.insert("error".into(), V3_PROBLEM.into());
-        }
         let comma = if self.objects > 0 { "," } else { "" };
         self.objects += 1;
         write!(self.out, "{comma}\n{}", one_line(json::write(&Value::Object(object))))

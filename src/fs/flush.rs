@@ -76,13 +76,13 @@ impl Fs {
 
     /// Stores a document as it was written through the mount.
     pub(super) fn put_document(&self, key: &Key, file: MetadataFile, text: &[u8]) -> Result<()> {
-        let _alone = (file == MetadataFile::Array).then(|| self.resizing.alone(&[key]));
-        if file == MetadataFile::Array {
+        let _alone = file.defines_arrays().then(|| self.resizing.alone(&[key]));
+        if file.defines_arrays() {
             self.flush_below(key)?;
         }
         self.tree.hierarchy().put_document(key, file, text)?;
         self.tree.document_changed(key, file, false);
-        if matches!(file, MetadataFile::Group | MetadataFile::Array) {
+        if file.defines_groups() || file.defines_arrays() {
             self.fresh.forget(key);
         }
         self.add_stale(key, true);

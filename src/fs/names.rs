@@ -11,7 +11,7 @@ use crate::error::{Error, Kind, Result};
 use crate::fs::tree::{Attributes, CONTROL, FLAT, Node, Target};
 use crate::store::{Key, Replaces, Space};
 use crate::zarr::grid::ChunkId;
-use crate::zarr::metadata::{MAX_DOCUMENT, ZGROUP};
+use crate::zarr::metadata::{MAX_DOCUMENT, ZARR_JSON, ZGROUP};
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -86,8 +86,8 @@ impl Fs {
         self.writable()?;
         let (parent, name) = self.place(parent, name)?;
         let (attributes, new) = match self.find(&parent, &name)? {
-            Some((Node::Metadata(key, MetadataFile::Group), _)) if exclusive && self.fresh.contains(&key) => {
-                self.create_draft(Node::Metadata(key, MetadataFile::Group), MAX_DOCUMENT)?
+            Some((Node::Metadata(key, file), _)) if exclusive && file.defines_groups() && self.fresh.contains(&key) => {
+                self.create_draft(Node::Metadata(key, file), MAX_DOCUMENT)?
             }
             Some((node, _)) if exclusive && !self.unlinked.create(&node.path()) => {
                 return Err(Error::system(libc::EEXIST));
@@ -126,7 +126,7 @@ impl Fs {
             }
             Target::Plain(key) if self.tree.is_header_name(name) && self.fresh.contains(&key.parent()) => {
                 // a program copies an array: see `Tree::target` of flat bytes
-                let why = "headers come with the array: write its .zarray first";
+                let why = "headers come with the array: write its zarr.json or .zarray first";
                 Err(Error::new(Kind::System(libc::EPERM), why).context(key))
             }
             Target::Plain(key) => {
@@ -241,7 +241,7 @@ impl Fs {
                 if erased || was_draft { Ok(()) } else { Err(gone()) }
             }
             Node::Metadata(key, file) => {
-                if *file == MetadataFile::Array {
+                if file.defines_arrays() {
                     self.flush_below(key)?;
                 }
                 match self.tree.hierarchy().remove_document(key, *file) {
@@ -249,7 +249,7 @@ impl Fs {
                     removed => removed?,
                 }
                 self.tree.document_changed(key, *file, true);
-                if *file == MetadataFile::Group {
+                if file.defines_groups() {
                     self.fresh.forget(key);
                 }
                 Ok(())
@@ -279,7 +279,7 @@ impl Fs {
     /// Returns whether a lookup by the thread must not find `name`, though it exists: see `fresh` and `unlinked`.
     pub fn hides(&self, parent: u64, name: &str, thread: u32) -> bool {
         self.tree.node(parent).is_ok_and(|parent| match &*parent {
-            Node::Directory(key) if name == ZGROUP => self.fresh.hides(key, thread),
+            Node::Directory(key) if [ZGROUP, ZARR_JSON].contains(&name) => self.fresh.hides(key, thread),
             Node::Directory(key) => key.child(name).is_ok_and(|path| self.unlinked.hides(&path, thread)),
             _ => false,
         })
@@ -343,7 +343,7 @@ impl Fs {
         self.flush_below(key)?;
         for name in self.tree.names(&Node::Directory(key.clone()))? {
             let name = name?.name;
-            if ![ZGROUP, FLAT].contains(&name.as_str()) && !self.tree.comes_with(key, &name) {
+            if ![ZARR_JSON, ZGROUP, FLAT].contains(&name.as_str()) && !self.tree.comes_with(key, &name) {
                 return Err(Error::system(libc::ENOTEMPTY).context(key));
             }
         }

@@ -12,7 +12,7 @@ use crate::store::{Key, Stat};
 use crate::util::json::Value;
 use crate::util::memory::{self, Reclaim, lock};
 use crate::zarr::grid::ChunkId;
-use crate::zarr::metadata::{Separator, V1_ATTRS, V1_META, ZARRAY, ZATTRS, ZGROUP, ZMETADATA};
+use crate::zarr::metadata::{Separator, V1_ATTRS, V1_META, ZARR_JSON, ZARRAY, ZATTRS, ZGROUP, ZMETADATA};
 use lru::LruCache;
 use std::collections::{HashMap, HashSet};
 use std::num::NonZeroUsize;
@@ -88,7 +88,7 @@ pub struct Tree {
     headers: Headers,
     known_headers: Arc<KnownHeaders>,
     consolidated: Arc<KnownConsolidated>,
-    /// Groups without a stored `.zgroup` whose generated one was removed. Protects the set alone.
+    /// Groups without a stored document whose generated one was removed. Protects the set alone.
     unmarked: Mutex<HashSet<Key>>,
 }
 
@@ -202,6 +202,8 @@ impl Tree {
     /// Returns a metadata document as the mount shows it; `None` if there is none.
     pub fn document(&self, key: &Key, file: MetadataFile) -> Result<Option<Arc<MetadataDocument>>> {
         let document = match file {
+            MetadataFile::Zarr if self.is_unmarked(key)? => return Ok(None),
+            MetadataFile::Zarr => self.hierarchy.zarr_view(key),
             MetadataFile::Array => self.hierarchy.array_view(key),
             MetadataFile::Group if self.is_unmarked(key)? => return Ok(None),
             MetadataFile::Group => self.hierarchy.group_view(key),
@@ -271,8 +273,8 @@ impl Tree {
         lock(&self.consolidated.0).clear();
         self.known_headers.clear();
         match file {
-            MetadataFile::Group if removed => drop(lock(&self.unmarked).insert(key.clone())),
-            MetadataFile::Group => drop(lock(&self.unmarked).remove(key)),
+            file if file.defines_groups() && removed => drop(lock(&self.unmarked).insert(key.clone())),
+            file if file.defines_groups() => drop(lock(&self.unmarked).remove(key)),
             _ => {}
         }
     }
@@ -283,13 +285,14 @@ impl Tree {
         lock(&self.unmarked).retain(|key| key.relative_to(path).is_none());
     }
 
-    /// Returns whether a group shows no generated `.zgroup`, because that was removed or the group is a level of chunks.
+    /// Returns whether a group shows no generated document, because that was removed or the group is a level of chunks.
     fn is_unmarked(&self, key: &Key) -> Result<bool> {
         if self.is_level(key) {
             return Ok(true);
         }
         let unmarked = lock(&self.unmarked).contains(key);
-        Ok(unmarked && self.hierarchy.store().stat(&key.join(ZGROUP))?.is_none())
+        let is_absent = |name: &str| self.hierarchy.store().stat(&key.join(name)).map(|stat| stat.is_none());
+        Ok(unmarked && is_absent(ZGROUP)? && is_absent(ZARR_JSON)?)
     }
 
     /// Returns why a node that is listed cannot be read.
@@ -332,7 +335,7 @@ fn has_flat(array: &Array) -> bool {
 /// writes.
 fn is_hidden(array: Option<&Array>, name: &str) -> bool {
     let v1 = array.is_none_or(|a| a.metadata().zarr_format == 1);
-    [ZARRAY, ZATTRS, ZGROUP, ZMETADATA].contains(&name)
+    [ZARR_JSON, ZARRAY, ZATTRS, ZGROUP, ZMETADATA].contains(&name)
         || v1 && array.is_some() && [V1_META, V1_ATTRS].contains(&name)
         || name.starts_with(".zarrfs-")
 }

@@ -8,7 +8,8 @@ use crate::error::{Error, Result};
 use crate::store::{EntryKind, Key};
 use crate::util::json::{self, Map, Object, Value};
 use crate::zarr::chunk_key::parse_index;
-use crate::zarr::metadata::{ArrayMetadata, Separator, ZARRAY, ZGROUP};
+use crate::zarr::metadata::v3::node::GROUP_DOCUMENT_V3;
+use crate::zarr::metadata::{ArrayMetadata, Separator, ZARR_JSON, ZARRAY, ZGROUP};
 use std::sync::Arc;
 
 /// A document that a user wrote.
@@ -29,6 +30,8 @@ impl Hierarchy {
     /// Stores the `.zarray` that a user wrote: see [`Hierarchy::put_document`].
     pub(super) fn put_array(&self, key: &Key, text: &[u8]) -> Result<()> {
         let written = WrittenDocument::parse(text).map_err(|e| refused(&key.join(ZARRAY), e))?;
+        self.drop_generated(key, ZARR_JSON, GROUP_DOCUMENT_V3)?;
+        self.check_not_v3(key, &key.join(ZARRAY))?;
         for _ in 0..ATTEMPTS {
             let Some(found) = self.array_document(key)? else { return self.put_new_array(key, &written) };
             let array = match self.array(key, &found)? {
@@ -78,12 +81,14 @@ impl Hierarchy {
         metadata.separator.get_or_insert(Separator::Dot);
         let array = Array::new(key.clone(), metadata, self.store.clone(), self.stats.clone())?;
         array.readable()?;
-        array.writable()?;
+        if array.metadata().shards.is_empty() {
+            array.writable()?;
+        }
         Ok(Arc::new(array))
     }
 
     /// Checks that an array can be created at `key`, which must have no groups and arrays below it.
-    fn check_vacant(&self, key: &Key, metadata: &ArrayMetadata) -> Result<()> {
+    pub(super) fn check_vacant(&self, key: &Key, metadata: &ArrayMetadata) -> Result<()> {
         match self.find(key)? {
             None => return Err(Error::not_found("no such group").context(key)),
             Some(StoredNode::Group) if key.is_root() => {}
@@ -94,19 +99,24 @@ impl Hierarchy {
             let entry = entry.map_err(|e| e.context(key))?;
             let below = key.join(&entry.name);
             // levels of chunk keys that were copied before the document
+            let is_level_name = match metadata.has_key_prefix() {
+                true => entry.name == "c",
+                false => parse_index(&entry.name).is_some(),
+            };
             let is_level = metadata.separator == Some(Separator::Slash)
-                && parse_index(&entry.name).is_some()
+                && is_level_name
                 && matches!(self.find(&below)?, Some(StoredNode::Group));
             if entry.kind == EntryKind::Prefix && !is_level {
                 let message = format!("{:?} stands below: an array can't hold groups or arrays", entry.name);
-                return Err(Error::invalid(message).context(key.join(ZARRAY)));
+                let document = if metadata.zarr_format == 3 { ZARR_JSON } else { ZARRAY };
+                return Err(Error::invalid(message).context(key.join(document)));
             }
         }
         Ok(())
     }
 
     /// Whether keys exist that will be chunks of the array; they are not encoded by the default compressor.
-    fn has_foreign_chunks(&self, key: &Key, metadata: &ArrayMetadata) -> bool {
+    pub(super) fn has_foreign_chunks(&self, key: &Key, metadata: &ArrayMetadata) -> bool {
         let array = Array::new(key.clone(), metadata.clone(), self.store.clone(), self.stats.clone());
         array.and_then(|array| self.has_chunks(&Arc::new(array))).unwrap_or(false)
     }

@@ -8,12 +8,9 @@ use crate::error::{Error, Kind, Result};
 use crate::store::{Key, Permissions, Stat, both};
 use crate::util::json::{self, MemberTexts, Value};
 use crate::util::memory::{self, Grant};
-use crate::zarr::metadata::{ZARRAY, ZATTRS, ZGROUP, ZMETADATA};
+use crate::zarr::metadata::{MAX_CONSOLIDATED, ZARR_JSON, ZARRAY, ZATTRS, ZGROUP, ZMETADATA};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashSet};
-
-/// Maximum size of a `.zmetadata` in bytes, which holds the documents of some 20,000 arrays.
-pub(super) const MAX_CONSOLIDATED: u64 = 64 << 20;
 
 /// Maximum size in bytes of a document in a generated `.zmetadata`: far above real ones, since a reader parses them all.
 const MAX_SHOWN: usize = 4 << 20;
@@ -93,8 +90,8 @@ impl Hierarchy {
         self.make_consolidated(key).map(drop)
     }
 
-    /// Writes the `.zmetadata` of the group at `key` from the documents stored at and below it. Returns their keys relative to
-    /// the group.
+    /// Writes the consolidated metadata of the group at `key` from the documents stored at and below it: `.zmetadata`, or for a
+    /// group of v3 those in its `zarr.json`. Returns the keys of the documents relative to the group, of v3 those of the nodes.
     ///
     /// # Errors
     ///
@@ -102,9 +99,12 @@ impl Hierarchy {
     pub fn write_consolidated(&self, key: &Key) -> Result<Vec<String>> {
         let _lock = self.lock_for_change(&[key])?;
         if !matches!(self.find(key)?, Some(StoredNode::Group)) {
-            return Err(Error::invalid("not a group: only a group has a .zmetadata").context(key));
+            return Err(Error::invalid("not a group: only a group has consolidated metadata").context(key));
         }
-        let names = self.make_consolidated(key)?;
+        let names = match self.v3_document(key)? {
+            Some(_) => self.make_inline(key)?,
+            None => self.make_consolidated(key)?,
+        };
         self.store.sync()?;
         Ok(names)
     }
@@ -185,6 +185,9 @@ impl Hierarchy {
     /// Updates the named documents of `node` in the `.zmetadata` of every group at or above it that has one. The documents are
     /// read after the `.zmetadata`, because another process may have changed both.
     pub(super) fn consolidate(&self, node: &Key, documents: &[&str]) -> Result<()> {
+        if documents.contains(&ZARR_JSON) {
+            self.refresh_inline(node, false)?;
+        }
         for group in upwards(node) {
             let below = node.relative_to(&group).unwrap_or_default();
             self.edit_consolidated(&group, &|entries, new| {
@@ -211,6 +214,7 @@ impl Hierarchy {
 
     /// Removes the documents at and below a removed node from every `.zmetadata` above it.
     pub(super) fn consolidate_removed(&self, node: &Key) -> Result<()> {
+        self.refresh_inline(node, true)?;
         for group in upwards(&node.parent()) {
             let below = node.relative_to(&group).unwrap_or_default();
             self.edit_consolidated(&group, &|entries, new| push_renamed(entries, new, &|name| outside(name, &below)))?;
@@ -228,6 +232,7 @@ impl Hierarchy {
         let _lock = self.lock_for_change(&[key])?;
         self.forget_below(key);
         self.store.forget(key);
+        self.refresh_inline(key, true)?;
         for group in upwards(&key.parent()) {
             let below = key.relative_to(&group).unwrap_or_default();
             self.edit_consolidated(&group, &|entries, new| {
@@ -245,6 +250,8 @@ impl Hierarchy {
 
     /// Moves the documents at and below a renamed node in every `.zmetadata` above its old or new path.
     pub(super) fn consolidate_renamed(&self, from: &Key, to: &Key) -> Result<()> {
+        self.refresh_inline(from, true)?;
+        self.refresh_inline(to, true)?;
         for group in upwards(&from.parent()).filter(|group| to.relative_to(group).is_none()) {
             let old = from.relative_to(&group).unwrap_or_default();
             self.edit_consolidated(&group, &|entries, new| push_renamed(entries, new, &|name| outside(name, &old)))?;
@@ -393,7 +400,7 @@ fn push_renamed(
 }
 
 /// Whether two documents are equal as JSON.
-fn is_same_json(a: &[u8], b: &[u8]) -> Result<bool> {
+pub(super) fn is_same_json(a: &[u8], b: &[u8]) -> Result<bool> {
     if a == b {
         return Ok(true);
     }

@@ -3,7 +3,8 @@
 //! that the layers above do not know where documents come from.
 
 use super::OWN;
-use super::consolidated::{MAX_CONSOLIDATED, metadata_of};
+use super::consolidated::metadata_of;
+use super::inline::inline_entries;
 use crate::error::{Error, Kind, Result};
 use crate::stats::Stats;
 use crate::store::{
@@ -12,7 +13,7 @@ use crate::store::{
 };
 use crate::util::json::{self, MemberTexts};
 use crate::util::memory::{self, Grant, lock};
-use crate::zarr::metadata::{ZARRAY, ZATTRS, ZGROUP, ZMETADATA};
+use crate::zarr::metadata::{MAX_CONSOLIDATED, ZARR_JSON, ZARRAY, ZATTRS, ZGROUP, ZMETADATA};
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::{Bound, Range};
@@ -84,12 +85,10 @@ impl ConsolidatedStore {
 
     /// Returns the content of the present `.zmetadata`; `None` if there is no usable one.
     fn outline(&self) -> Result<Option<Arc<Outline>>> {
-        let key = Key::root().join(ZMETADATA);
         if !self.uses_metadata {
             return Ok(None);
         }
-        let stat = self.below.stat(&key).map_err(|e| e.context(&key))?;
-        let Some(stat) = stat.filter(|stat| stat.kind == EntryKind::Value) else { return Ok(None) };
+        let Some((key, stat)) = self.consolidated_document()? else { return Ok(None) };
         let mut latest = lock(&self.latest);
         if let Some((version, outline)) = &*latest
             && *version == stat.version
@@ -105,7 +104,8 @@ impl ConsolidatedStore {
             Err(e) if e.kind() == Kind::Damaged => stat.version,
             Err(e) => return Err(e.clone().context(&key)),
         };
-        let outline = match read.and_then(|read| read.map(Outline::parse).transpose()) {
+        let parse = if key.name() == ZARR_JSON { Outline::parse_inline } else { Outline::parse };
+        let outline = match read.and_then(|read| read.map_or(Ok(None), parse)) {
             Ok(outline) => outline.map(Arc::new),
             Err(e) if e.kind() == Kind::System(libc::ENOMEM) => return Err(e.context(&key)),
             Err(e) => {
@@ -115,6 +115,18 @@ impl ConsolidatedStore {
         };
         *latest = Some((version, outline.clone()));
         Ok(outline)
+    }
+
+    /// Returns the document that holds the others: the root's `zarr.json`, or else `.zmetadata`.
+    fn consolidated_document(&self) -> Result<Option<(Key, Stat)>> {
+        for name in [ZARR_JSON, ZMETADATA] {
+            let key = Key::root().join(name);
+            let stat = self.below.stat(&key).map_err(|e| e.context(&key))?;
+            if let Some(stat) = stat.filter(|stat| stat.kind == EntryKind::Value) {
+                return Ok(Some((key, stat)));
+            }
+        }
+        Ok(None)
     }
 
     /// Returns the content of `.zmetadata` if it has the say over `key`: a metadata document.
@@ -134,7 +146,7 @@ impl ConsolidatedStore {
                 return Ok(None);
             }
         }
-        for name in [ZARRAY, ZGROUP] {
+        for name in [ZARR_JSON, ZARRAY, ZGROUP] {
             if let Some(stat) = self.below.stat(&key.join(name))? {
                 return Ok(Some(prefix_of(stat.modified)));
             }
@@ -159,11 +171,32 @@ impl ConsolidatedStore {
 }
 
 impl Outline {
-    fn parse(read: Counted) -> Result<Self> {
+    fn new(stat: &Stat, memory: Grant) -> Self {
+        let (documents, prefixes) = (BTreeMap::new(), BTreeSet::from([Key::root()]));
+        Outline { modified: stat.modified, text: Vec::new(), documents, prefixes, memory }
+    }
+
+    /// Parses the root's `zarr.json`; `None` if it has no consolidated metadata.
+    fn parse_inline(read: Counted) -> Result<Option<Self>> {
+        let Counted { bytes, stat, memory } = read;
+        let Some(entries) = inline_entries(&bytes)? else { return Ok(None) };
+        let mut outline = Outline::new(&stat, memory);
+        for entry in MemberTexts::of(entries.as_bytes())? {
+            let (name, value) = entry?;
+            // ignore names that are not valid keys
+            let Some(key) = Key::normalize(&name).ok().filter(|key| !key.is_root()) else { continue };
+            outline.add(key.join(ZARR_JSON), value, value.as_ptr() as usize - bytes.as_ptr() as usize)?;
+        }
+        let root = std::str::from_utf8(&bytes).map_err(|_| Error::damaged("not UTF-8"))?;
+        outline.add(Key::root().join(ZARR_JSON), root, 0)?;
+        Ok(Some(Outline { text: bytes, ..outline }))
+    }
+
+    /// Parses a `.zmetadata`.
+    fn parse(read: Counted) -> Result<Option<Self>> {
         let Counted { bytes, stat, memory } = read;
         json::check(&bytes)?;
-        let (documents, prefixes) = (BTreeMap::new(), BTreeSet::from([Key::root()]));
-        let mut outline = Outline { modified: stat.modified, text: Vec::new(), documents, prefixes, memory };
+        let mut outline = Outline::new(&stat, memory);
         let metadata = metadata_of(&bytes)?;
         for entry in MemberTexts::of(metadata.as_bytes())? {
             let (name, value) = entry?;
@@ -171,7 +204,7 @@ impl Outline {
             let Some(key) = Key::normalize(&name).ok().filter(is_document) else { continue };
             outline.add(key, value, value.as_ptr() as usize - bytes.as_ptr() as usize)?;
         }
-        Ok(Outline { text: bytes, ..outline })
+        Ok(Some(Outline { text: bytes, ..outline }))
     }
 
     fn add(&mut self, key: Key, value: &str, start: usize) -> Result<()> {
@@ -393,7 +426,7 @@ impl Store for ConsolidatedStore {
 }
 
 fn is_document(key: &Key) -> bool {
-    [ZARRAY, ZGROUP, ZATTRS].contains(&key.name())
+    [ZARR_JSON, ZARRAY, ZGROUP, ZATTRS].contains(&key.name())
 }
 
 fn prefix_of(modified: SystemTime) -> Stat {

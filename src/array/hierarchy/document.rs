@@ -5,7 +5,8 @@ use super::{DocumentKind, Hierarchy, MetadataFile, REMOVED, StoredNode};
 use crate::error::{Error, Kind, Result};
 use crate::store::{ExclusiveLock, Key, Replaces, Version};
 use crate::util::json::{self, Map, Object, Value};
-use crate::zarr::metadata::{MAX_DOCUMENT, ZARRAY, ZATTRS, ZGROUP, check_group};
+use crate::zarr::metadata::v3::node::GROUP_DOCUMENT_V3;
+use crate::zarr::metadata::{MAX_CONSOLIDATED, MAX_DOCUMENT, ZARR_JSON, ZATTRS, ZGROUP, check_group};
 
 /// Maximum number of attempts to change a document that other processes change too.
 pub(super) const ATTEMPTS: usize = 100;
@@ -25,8 +26,11 @@ impl Hierarchy {
     /// [`Kind::Invalid`] if the document is invalid or unusable; the old one then stays.
     pub fn put_document(&self, key: &Key, file: MetadataFile, text: &[u8]) -> Result<()> {
         let _lock = self.lock_for_change(&[key])?;
-        check_size(&key.join(file.name()), text)?;
+        // the document of a group may hold consolidated metadata
+        let limit = if file == MetadataFile::Zarr { MAX_CONSOLIDATED } else { MAX_DOCUMENT };
+        check_size(&key.join(file.name()), text, limit)?;
         match file {
+            MetadataFile::Zarr => self.put_zarr_json(key, text),
             MetadataFile::Array => self.put_array(key, text),
             MetadataFile::Group => self.put_group(key, text),
             MetadataFile::Attributes => self.put_attributes(key, text),
@@ -44,12 +48,13 @@ impl Hierarchy {
         let _lock = self.lock_for_change(&[key])?;
         let document = key.join(file.name());
         let there = match file {
+            MetadataFile::Zarr if self.is_v3_array(key)? => self.remove_array_document(key)?,
             MetadataFile::Array => self.remove_array_document(key)?,
             // without attrs, the directory would not be a v1 store
             MetadataFile::Attributes if self.attributes_key(key) != document => return Err(needs_migration(key)),
             MetadataFile::Attributes | MetadataFile::Consolidated => self.delete(&document)?,
             // the decoded view may have a generated one
-            MetadataFile::Group => self.delete(&document).map(|_| true)?,
+            MetadataFile::Zarr | MetadataFile::Group => self.delete(&document).map(|_| true)?,
         };
         match file {
             _ if !there => Err(Error::not_found("no such document").context(document)),
@@ -58,18 +63,18 @@ impl Hierarchy {
         }
     }
 
-    /// Removes the `.zarray` of the array at `key`; returns false if there was none.
+    /// Removes the `.zarray` or `zarr.json` of the array at `key`; returns false if there was none.
     fn remove_array_document(&self, key: &Key) -> Result<bool> {
-        let document = key.join(ZARRAY);
         let Some(found) = self.array_document(key)? else { return Ok(false) };
+        let document = &found.key;
         match (found.form, self.array(key, &found)?) {
             (DocumentKind::Removed, _) => return Ok(false),
             (DocumentKind::V1, _) => return Err(needs_migration(key)),
-            (DocumentKind::V2, Ok(_)) => {
-                self.store.rename(&document, &key.join(REMOVED)).map_err(|e| e.context(&document))?;
+            (DocumentKind::V2 | DocumentKind::V3, Ok(_)) => {
+                self.store.rename(document, &key.join(REMOVED)).map_err(|e| e.context(document))?;
             }
             // an unusable document needs no copy
-            (DocumentKind::V2, Err(_)) => drop(self.delete(&document)?),
+            (DocumentKind::V2 | DocumentKind::V3, Err(_)) => drop(self.delete(document)?),
         }
         self.reload(key).map(|()| true)
     }
@@ -116,8 +121,11 @@ impl Hierarchy {
 
     /// Changes the attributes of the group or array at `key` by one put.
     fn edit_attributes(&self, key: &Key, change: &dyn Fn(&mut Map<String, Value>) -> Result<()>) -> Result<()> {
-        let document = self.attributes_key(key);
         self.check_directory(key)?;
+        if self.is_v3(key)? {
+            return self.edit_v3_attributes(key, change);
+        }
+        let document = self.attributes_key(key);
         self.edit(&document, MAX_DOCUMENT, &|text| {
             let mut attributes = text.map_or(Ok(Object::default()), |text| as_object(&document, text))?;
             change(attributes.map_mut())?;
@@ -127,6 +135,7 @@ impl Hierarchy {
     }
 
     fn put_attributes(&self, key: &Key, text: &[u8]) -> Result<()> {
+        self.check_not_v3(key, &key.join(ZATTRS))?;
         let document = self.attributes_key(key);
         json::check_object(text).map_err(|e| refused(&document, e))?;
         self.check_directory(key)?;
@@ -137,18 +146,9 @@ impl Hierarchy {
     fn put_group(&self, key: &Key, text: &[u8]) -> Result<()> {
         let document = key.join(ZGROUP);
         check_group(text).map_err(|e| refused(&document, e))?;
-        match self.find(key)? {
-            Some(StoredNode::Array(array)) => {
-                let removed = self.array_document(key)?.is_some_and(|found| found.form == DocumentKind::Removed);
-                if !removed || self.has_chunks(&array)? {
-                    return Err(Error::invalid("an array stands here: remove it first").context(document));
-                }
-            }
-            Some(StoredNode::Damaged(_)) => {
-                return Err(Error::invalid("an array stands here, a damaged one: remove it first").context(document));
-            }
-            _ => self.check_directory(key)?,
-        }
+        self.check_no_array(key, &document)?;
+        self.drop_generated(key, ZARR_JSON, GROUP_DOCUMENT_V3)?;
+        self.check_not_v3(key, &document)?;
         self.put(&document, text)?;
         self.delete(&key.join(REMOVED))?;
         self.forget_below(key);
@@ -164,7 +164,7 @@ impl Hierarchy {
     }
 
     /// Checks that there is a group or array at `key`.
-    fn check_directory(&self, key: &Key) -> Result<()> {
+    pub(super) fn check_directory(&self, key: &Key) -> Result<()> {
         match self.find(key)? {
             Some(StoredNode::Group | StoredNode::Array(_) | StoredNode::Damaged(_)) => Ok(()),
             Some(StoredNode::Value(_) | StoredNode::Other) => Err(Error::system(libc::ENOTDIR).context(key)),
@@ -218,13 +218,13 @@ fn as_object(key: &Key, text: &[u8]) -> Result<Object> {
 fn rewritten(key: &Key, document: Object) -> Result<Vec<u8>> {
     let (map, _memory) = document.into_parts();
     let text = json::write_pretty(&Value::Object(map)).into_bytes();
-    check_size(key, &text)?;
+    check_size(key, &text, MAX_DOCUMENT)?;
     Ok(text)
 }
 
-fn check_size(key: &Key, text: &[u8]) -> Result<()> {
-    if text.len() as u64 > MAX_DOCUMENT {
-        let message = format!("{} bytes, more than the {MAX_DOCUMENT} a document may have", text.len());
+fn check_size(key: &Key, text: &[u8], limit: u64) -> Result<()> {
+    if text.len() as u64 > limit {
+        let message = format!("{} bytes, more than the {limit} the document may have", text.len());
         return Err(Error::new(Kind::TooLarge, message).context(key));
     }
     Ok(())

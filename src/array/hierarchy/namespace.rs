@@ -7,11 +7,16 @@ use crate::array::{Array, ArrayEntry, is_chunk_like};
 use crate::error::{Error, Result};
 use crate::store::{EntryKind, Key};
 use crate::zarr::chunk_key::parse_index;
-use crate::zarr::metadata::{GROUP_DOCUMENT, Separator, ZARRAY, ZATTRS, ZGROUP};
+use crate::zarr::metadata::v3::node::GROUP_DOCUMENT_V3;
+use crate::zarr::metadata::{GROUP_DOCUMENT, Separator, ZARR_JSON, ZARRAY, ZATTRS, ZGROUP};
 use std::sync::Arc;
 
-/// Maximum depth of chunk keys when a directory is removed; arrays have at most 32 dimensions.
-const MAX_LEVELS: usize = 32;
+/// The documents that define a node.
+const MARKERS: [&str; 4] = [ZARR_JSON, ZGROUP, ZARRAY, REMOVED];
+
+/// Maximum depth of chunk keys when a directory is removed; arrays have at most 32 dimensions, and
+/// keys of v3 begin with `c`.
+const MAX_LEVELS: usize = 33;
 
 /// The hidden keys of a directory, besides metadata documents and zarrfs' own files, that a removal deletes.
 #[derive(Clone, Copy)]
@@ -23,7 +28,8 @@ struct Hidden {
 }
 
 impl Hierarchy {
-    /// Creates a group. At or below a name that begins with a dot, which other programs use, the directory gets no `.zgroup`.
+    /// Creates a group. At or below a name that begins with a dot, which other programs use, the directory gets
+    /// no document. The others get that of the format of their parent.
     ///
     /// # Errors
     ///
@@ -38,8 +44,12 @@ impl Hierarchy {
         if is_foreign(key) {
             return Ok(());
         }
-        self.put(&key.join(ZGROUP), GROUP_DOCUMENT.as_bytes())?;
-        self.consolidate(key, &[ZGROUP])
+        let (name, text) = match self.is_v3(&key.parent())? {
+            true => (ZARR_JSON, GROUP_DOCUMENT_V3),
+            false => (ZGROUP, GROUP_DOCUMENT),
+        };
+        self.put(&key.join(name), text.as_bytes())?;
+        self.consolidate(key, &[name])
     }
 
     /// Removes an empty group, or an array without stored chunks and plain keys, together with its metadata and hidden keys.
@@ -72,7 +82,7 @@ impl Hierarchy {
         };
         self.sweep(key, hidden, 0, false)?;
         self.sweep(key, hidden, 0, true)?;
-        for marker in [ZGROUP, ZARRAY, REMOVED] {
+        for marker in MARKERS {
             self.delete(&key.join(marker))?;
         }
         self.store.remove_prefix(key).map_err(|e| e.context(key))
@@ -85,13 +95,13 @@ impl Hierarchy {
             let entry = entry.map_err(|e| e.context(directory))?;
             let (name, below) = (entry.name.as_str(), directory.join(&entry.name));
             match entry.kind {
-                EntryKind::Value if [ZGROUP, ZARRAY, REMOVED].contains(&name) && level == 0 => {}
-                EntryKind::Value if is_leftover(name, level) || hidden.chunk_like && is_chunk_like(name) => {
+                EntryKind::Value if MARKERS.contains(&name) && level == 0 => {}
+                EntryKind::Value if is_leftover(name, level) || hidden.chunk_like && is_stored_chunk_like(name) => {
                     if remove {
                         self.delete(&below)?;
                     }
                 }
-                EntryKind::Prefix if hidden.levels && parse_index(name).is_some() && level < MAX_LEVELS => {
+                EntryKind::Prefix if hidden.levels && is_level_name(name, level) && level < MAX_LEVELS => {
                     self.sweep(&below, hidden, level + 1, remove)?;
                     if remove {
                         self.store.remove_prefix(&below).map_err(|e| e.context(&below))?;
@@ -180,6 +190,7 @@ impl Hierarchy {
                 true => {
                     self.delete(&node.join(ZATTRS))?;
                     self.delete(&node.join(ZARRAY))?;
+                    self.delete(&node.join(ZARR_JSON))?;
                 }
                 false => self.remove_node(&node)?,
             }
@@ -224,6 +235,16 @@ impl Hierarchy {
 /// attributes there are user data.
 fn is_leftover(name: &str, level: usize) -> bool {
     if level == 0 { is_own(name) } else { name == ZGROUP || name.starts_with(OWN) }
+}
+
+/// Whether a value may be a chunk, in v3 with the prefix `c`.
+fn is_stored_chunk_like(name: &str) -> bool {
+    is_chunk_like(name) || name == "c" || name.strip_prefix("c.").is_some_and(is_chunk_like)
+}
+
+/// Whether a directory in an array may be a level of chunk keys.
+fn is_level_name(name: &str, level: usize) -> bool {
+    parse_index(name).is_some() || level == 0 && name == "c"
 }
 
 /// Checks that the name is not one of a document or of zarrfs' own files.

@@ -9,7 +9,6 @@ use crate::store::{Replaces, Version};
 use crate::util::json::{self, Map, Value};
 use crate::util::memory;
 use crate::zarr::grid::{ChunkId, Grid};
-use crate::zarr::metadata::{V1_META, ZARRAY};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -68,12 +67,16 @@ impl Hierarchy {
         version: &Version,
     ) -> Result<bool> {
         let key = old.key();
-        let document = key.join(if found.form == DocumentKind::V1 { V1_META } else { ZARRAY });
+        let document = key.join(old.metadata_name());
         let text = json::write_pretty(&Value::Object(fields));
         let mut metadata = self.metadata(text.as_bytes(), found.form).map_err(|e| refused(&document, e))?;
         metadata.separator = Some(old.separator());
         let new = self.check_usable(key, metadata)?;
         let (before, after) = (&old.metadata().shape, &new.metadata().shape);
+        if !old.metadata().shards.is_empty() && before.iter().zip(after).any(|(before, after)| after < before) {
+            let why = "an array with shards can't be made smaller through a mount yet";
+            return Err(Error::new(Kind::ReadOnly, why).context(key));
+        }
         if before.iter().zip(after).any(|(before, after)| after > before) && self.clear_outside(&new, before, &new)? {
             self.store.sync()?;
         }
@@ -87,7 +90,7 @@ impl Hierarchy {
         }
         self.reload(key)?;
         if found.form != DocumentKind::V1 {
-            self.consolidate(key, &[ZARRAY])?;
+            self.consolidate(key, &[old.metadata_name()])?;
         }
         if before.iter().zip(after).any(|(before, after)| after < before) {
             self.store.sync()?;

@@ -1,15 +1,16 @@
 //! The metadata documents of groups and arrays: as stored, and as the decoded view shows them.
 
-use super::{DocumentKind, Hierarchy, MetadataDocument, V3_DOCUMENT, V3_PROBLEM, is_foreign};
+use super::{DocumentKind, Hierarchy, MetadataDocument, is_foreign};
 use crate::error::{Error, Kind, Result};
 use crate::store::{Counted, EntryKind, Key, Stat, get_counted};
 use crate::util::json::{self, Object};
-use crate::zarr::metadata::{GROUP_DOCUMENT, MAX_DOCUMENT, V1_ATTRS, ZARRAY, ZATTRS, ZGROUP};
+use crate::zarr::metadata::{GROUP_DOCUMENT, MAX_DOCUMENT, V1_ATTRS, ZARR_JSON, ZARRAY, ZATTRS, ZGROUP};
 
 impl Hierarchy {
-    /// Returns the `.zarray` of the decoded view; for a damaged array, the stored document.
+    /// Returns the `.zarray` of the decoded view; for a damaged array, the stored document. An array of v3 has none.
     pub fn array_view(&self, key: &Key) -> Result<Option<MetadataDocument>> {
-        let found = self.array_document(key)?.filter(|found| found.form != DocumentKind::Removed);
+        let is_shown = |form| matches!(form, DocumentKind::V1 | DocumentKind::V2);
+        let found = self.array_document(key)?.filter(|found| is_shown(found.form));
         let Some(found) = found else { return Ok(None) };
         let text = match self.array(key, &found)? {
             Ok(array) => array.metadata().decoded_view().into_bytes(),
@@ -18,9 +19,10 @@ impl Hierarchy {
         MetadataDocument::made(text, found.stat).map(Some)
     }
 
-    /// Returns the `.zattrs` of a group or array as stored.
+    /// Returns the `.zattrs` of a group or array as stored. A node of v3 has none.
     pub fn attributes_view(&self, key: &Key) -> Result<Option<MetadataDocument>> {
-        self.stored(&self.attributes_key(key))
+        let document = self.attributes_key(key);
+        if document.name() == ZARR_JSON { Ok(None) } else { self.stored(&document) }
     }
 
     /// Returns the stat of the `.zattrs` of a group or array, if there is one.
@@ -30,6 +32,9 @@ impl Hierarchy {
     /// The document cannot be read, is not a regular file, or is too large.
     pub fn attributes_stat(&self, key: &Key) -> Result<Option<Stat>> {
         let document = self.attributes_key(key);
+        if document.name() == ZARR_JSON {
+            return Ok(None);
+        }
         let stat = self.store.stat(&document).map_err(|e| e.context(&document))?;
         match stat {
             Some(stat) if stat.kind != EntryKind::Value => {
@@ -51,29 +56,24 @@ impl Hierarchy {
 
     /// Returns the key of the document with the attributes of the group or array at `key`.
     pub fn attributes_key(&self, key: &Key) -> Key {
+        if matches!(self.v3_document(key), Ok(Some(_))) {
+            return key.join(ZARR_JSON);
+        }
         let v1 = matches!(self.array_document(key), Ok(Some(found)) if found.form == DocumentKind::V1);
         key.join(if v1 { V1_ATTRS } else { ZATTRS })
     }
 
-    /// Whether `key` is certainly a group or array of Zarr v3 and not of v2.
-    pub fn is_v3(&self, key: &Key) -> bool {
-        let is_value =
-            |name: &str| matches!(self.store.stat(&key.join(name)), Ok(Some(stat)) if stat.kind == EntryKind::Value);
-        !is_value(ZGROUP) && !is_value(ZARRAY) && is_value(V3_DOCUMENT)
-    }
-
-    /// Returns the `.zgroup` of a group, as stored or generated. Directories of other programs, at or below a name that begins
-    /// with a dot, get none; nor do those of Zarr v3, which are recorded as a problem.
+    /// Returns the `.zgroup` of a group, as stored or generated. Groups of v3 have none, nor do directories of other programs,
+    /// at or below a name that begins with a dot.
     pub fn group_view(&self, key: &Key) -> Result<Option<MetadataDocument>> {
+        if self.is_v3(key)? {
+            return Ok(None);
+        }
         if let Some(document) = self.stored(&key.join(ZGROUP))? {
             return Ok(Some(document));
         }
         let stat = self.store.stat(key).map_err(|e| e.context(key))?;
         let stat = stat.filter(|_| !is_foreign(key));
-        if stat.is_some() && self.is_v3(key) {
-            self.stats.problem(format!("{}: {V3_PROBLEM}", key.join(V3_DOCUMENT)));
-            return Ok(None);
-        }
         stat.map(|stat| MetadataDocument::made(GROUP_DOCUMENT.into(), stat)).transpose()
     }
 
@@ -84,8 +84,13 @@ impl Hierarchy {
     ///
     /// The store fails to return the document.
     pub fn attributes(&self, key: &Key) -> Result<Object> {
-        let parse = |d: MetadataDocument| json::parse_object(&d.text).map_err(|e| e.context(key.join(ZATTRS)));
-        match self.attributes_view(key).and_then(|d| d.map(parse).transpose()) {
+        let document = self.attributes_key(key);
+        let stored = match document.name() == ZARR_JSON {
+            true => self.v3_attributes(&document),
+            false => self.stored(&document),
+        };
+        let parse = |d: MetadataDocument| json::parse_object(&d.text).map_err(|e| e.context(&document));
+        match stored.and_then(|d| d.map(parse).transpose()) {
             Ok(attributes) => Ok(attributes.unwrap_or_default()),
             // transient: the caller must not go on as if there were no attributes
             Err(e) if [libc::EIO, libc::ENOMEM].map(Kind::System).contains(&e.kind()) => Err(e),

@@ -1,11 +1,11 @@
 //! The place of a new array: its store, which may not exist yet, and its key there.
 
 use super::CreateArgs;
-use crate::array::hierarchy::{REMOVED, V3_DOCUMENT};
+use crate::array::hierarchy::REMOVED;
 use crate::cli::{CommandFailure, StoreLocation, location};
 use crate::error::Error;
 use crate::store::Key;
-use crate::zarr::metadata::{V1_ATTRS, V1_META, ZARRAY, ZGROUP, ZMETADATA};
+use crate::zarr::metadata::{V1_ATTRS, V1_META, ZARR_JSON, ZARRAY, ZGROUP, ZMETADATA};
 use std::ffi::OsString;
 use std::fmt::Display;
 use std::io::ErrorKind;
@@ -20,7 +20,10 @@ fn archive(shown: &dyn Display) -> CommandFailure {
 }
 
 fn in_v3(shown: &dyn Display) -> CommandFailure {
-    CommandFailure::new(4, format!("{shown}: in a Zarr v3 store; this version supports v1 and v2"))
+    CommandFailure::new(
+        4,
+        format!("{shown}: in a Zarr v3 store, and this version creates Zarr v2 arrays: create it through a mount"),
+    )
 }
 
 /// Returns the store of the array, which may not exist yet, and the array's key there.
@@ -55,7 +58,7 @@ fn place_of_url(url: &str, args: &CreateArgs) -> Result<(StoreLocation, Key), Co
     let holds = |key: &Key, name: &str| matches!(store.stat(&key.join(name)), Ok(Some(_)));
     let is_group = |key: &Key| holds(key, ZGROUP) || holds(key, ZMETADATA);
     let is_array = |key: &Key| ARRAYS.iter().any(|documents| documents.iter().all(|name| holds(key, name)));
-    if keys.iter().any(|key| !is_group(key) && holds(key, V3_DOCUMENT)) {
+    if keys.iter().any(|key| !is_group(key) && holds(key, ZARR_JSON)) {
         return Err(in_v3(&args.path));
     }
     let nearest = keys.iter().rposition(|key| is_group(key) || is_array(key));
@@ -82,9 +85,9 @@ fn place_of_path(path: &Path) -> Result<(PathBuf, Key), CommandFailure> {
     let is_array =
         |directory: &Path| ARRAYS.iter().any(|documents| documents.iter().all(|name| holds(directory, name)));
     // a group between the store and the array may have no document
-    let nearest = existing.ancestors().find(|above| is_group(above) || is_array(above) || holds(above, V3_DOCUMENT));
-    if holds(&existing, V3_DOCUMENT)
-        || nearest.is_some_and(|near| holds(near, V3_DOCUMENT) && !is_group(near) && !is_array(near))
+    let nearest = existing.ancestors().find(|above| is_group(above) || is_array(above) || holds(above, ZARR_JSON));
+    if holds(&existing, ZARR_JSON)
+        || nearest.is_some_and(|near| holds(near, ZARR_JSON) && !is_group(near) && !is_array(near))
     {
         return Err(in_v3(&shown));
     }

@@ -4,7 +4,7 @@ use super::{Node, Tree, stale};
 use crate::array::hierarchy::StoredNode;
 use crate::error::{Kind, Result};
 use crate::store::{Key, Permissions, Stat, both};
-use crate::zarr::metadata::{ZARRAY, ZGROUP};
+use crate::zarr::metadata::ZGROUP;
 
 /// The users to whom a node's extended attributes are shown. The kernel lets readers of the node read an attribute by
 /// its name, but lets all users list the names.
@@ -49,7 +49,7 @@ impl Tree {
             let mut documents = vec![self.hierarchy.attributes_key(key), key.join(ZGROUP)];
             match self.hierarchy.find(key)? {
                 Some(StoredNode::Array(array)) => documents.push(key.join(array.metadata_name())),
-                Some(StoredNode::Damaged(_)) => documents.push(key.join(ZARRAY)),
+                Some(StoredNode::Damaged(_)) => documents.push(self.hierarchy.array_document_key(key)),
                 _ => {}
             }
             for document in documents {

@@ -1,6 +1,7 @@
 //! What a name in a directory is: of a name that is looked up, and of many names that are listed, each with its
 //! attributes. Most names need one stat of one key; the others need the rules of their directory.
 
+use super::names::{ARRAY_FILES, GROUP_FILES};
 use super::target::is_partial;
 use super::{Attributes, CONTROL, ControlFile, FLAT, Name, Node, Tree, has_flat, is_hidden, stale};
 use crate::array::hierarchy::{MetadataFile, StoredNode};
@@ -9,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::export::{DATASET, Format};
 use crate::store::{EntryKind, Key, Permissions, Stat};
 use crate::zarr::grid::ChunkId;
-use crate::zarr::metadata::{Separator, ZARRAY, ZATTRS, ZGROUP, ZMETADATA};
+use crate::zarr::metadata::{Separator, ZARR_JSON, ZARRAY, ZATTRS, ZGROUP, ZMETADATA};
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -79,6 +80,7 @@ impl Tree {
     fn lookup_in_group(&self, key: &Key, name: &str) -> Result<Option<Node>> {
         let metadata = |file| Ok(self.document_stat(key, file)?.map(|_| Node::Metadata(key.clone(), file)));
         match name {
+            ZARR_JSON => return metadata(MetadataFile::Zarr),
             ZGROUP => return metadata(MetadataFile::Group),
             ZATTRS => return metadata(MetadataFile::Attributes),
             ZMETADATA => return metadata(MetadataFile::Consolidated),
@@ -95,6 +97,7 @@ impl Tree {
     fn lookup_in_array(&self, key: &Key, array: Option<&Array>, name: &str) -> Result<Option<Node>> {
         let metadata = |file| Ok(self.document_stat(key, file)?.map(|_| Node::Metadata(key.clone(), file)));
         match name {
+            ZARR_JSON => return metadata(MetadataFile::Zarr),
             ZARRAY => return metadata(MetadataFile::Array),
             ZATTRS => return metadata(MetadataFile::Attributes),
             CONTROL if key.is_root() => return Ok(Some(Node::ControlDirectory)),
@@ -261,7 +264,7 @@ fn single_value(level: &DirectoryKind, name: &str) -> Option<SingleValue> {
             let chunk = array.grid().parse_chunk_key(name, Separator::Dot)?;
             Some(SingleValue::Chunk(array.clone(), chunk))
         }
-        DirectoryKind::Group(_) if [ZGROUP, ZATTRS, ZMETADATA, DATASET].contains(&name) => None,
+        DirectoryKind::Group(_) if [ZARR_JSON, ZGROUP, ZATTRS, ZMETADATA, DATASET].contains(&name) => None,
         DirectoryKind::Group(key) if key.is_root() && name == CONTROL => None,
         DirectoryKind::Group(key) => key.child(name).ok().map(SingleValue::Key),
         _ => None,
@@ -271,10 +274,8 @@ fn single_value(level: &DirectoryKind, name: &str) -> Option<SingleValue> {
 /// Returns the metadata document that `name` is, and the key of its group or array.
 fn metadata_file<'a>(level: &'a DirectoryKind, name: &str) -> Option<(&'a Key, MetadataFile)> {
     let (key, files): (_, &[MetadataFile]) = match level {
-        DirectoryKind::Array(key, _) => (key, &[MetadataFile::Array, MetadataFile::Attributes]),
-        DirectoryKind::Group(key) => {
-            (key, &[MetadataFile::Group, MetadataFile::Attributes, MetadataFile::Consolidated])
-        }
+        DirectoryKind::Array(key, _) => (key, ARRAY_FILES),
+        DirectoryKind::Group(key) => (key, GROUP_FILES),
         DirectoryKind::Control => return None,
     };
     files.iter().find(|file| file.name() == name).map(|file| (key, *file))

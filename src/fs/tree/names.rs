@@ -10,6 +10,13 @@ use crate::store::{EntryKind, Key};
 use crate::zarr::metadata::{Separator, ZMETADATA};
 use std::sync::Arc;
 
+/// The documents that an array may show.
+pub(super) const ARRAY_FILES: &[MetadataFile] = &[MetadataFile::Zarr, MetadataFile::Array, MetadataFile::Attributes];
+
+/// The documents that a group may show.
+pub(super) const GROUP_FILES: &[MetadataFile] =
+    &[MetadataFile::Zarr, MetadataFile::Group, MetadataFile::Attributes, MetadataFile::Consolidated];
+
 /// A name in a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Name {
@@ -44,8 +51,7 @@ impl Tree {
     }
 
     fn names_of_group(&self, key: &Key) -> Result<NameStream> {
-        let files = [MetadataFile::Group, MetadataFile::Attributes, MetadataFile::Consolidated];
-        let mut fixed = self.metadata_names(key, &files)?;
+        let mut fixed = self.metadata_names(key, GROUP_FILES)?;
         let dataset = self.shows_dataset(key);
         if dataset {
             fixed.insert(0, name_at(key, DATASET.to_string(), false));
@@ -60,7 +66,7 @@ impl Tree {
     }
 
     fn names_of_array(&self, key: &Key, array: &Arc<Array>) -> Result<NameStream> {
-        let mut fixed = self.metadata_names(key, &[MetadataFile::Array, MetadataFile::Attributes])?;
+        let mut fixed = self.metadata_names(key, ARRAY_FILES)?;
         let flat = has_flat(array);
         let formats: Vec<Format> = self.formats(array).collect();
         let bytes = flat.then_some(FLAT).into_iter().chain(formats.iter().map(|format| format.name()));
@@ -81,7 +87,7 @@ impl Tree {
     }
 
     fn names_of_damaged(&self, key: &Key) -> Result<NameStream> {
-        let fixed = self.metadata_names(key, &[MetadataFile::Array, MetadataFile::Attributes])?;
+        let fixed = self.metadata_names(key, ARRAY_FILES)?;
         let key = key.clone();
         let names = self.hierarchy.list(&key)?.filter_map(move |entry| match entry {
             Err(e) => Some(Err(e)),

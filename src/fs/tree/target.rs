@@ -43,7 +43,7 @@ impl Tree {
             _ if key.is_root() && name == CONTROL => Err(own(&path)),
             Some(Some(array)) if name == FLAT && has_flat(array) => Ok(Target::Flat(array.clone())),
             _ if name == FLAT => {
-                let why = "the flat bytes come with the array: write its .zarray first";
+                let why = "the flat bytes come with the array: write its zarr.json or .zarray first";
                 Err(Error::new(Kind::System(libc::EPERM), why).context(path))
             }
             _ if self.comes_with(key, name) => Err(own(&path)),

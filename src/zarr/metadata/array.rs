@@ -244,6 +244,14 @@ impl ArrayMetadata {
             && self.has_key_prefix() == other.has_key_prefix()
     }
 
+    /// Returns whether the numbers of decoded items are big-endian; of a struct, those of its fields.
+    pub fn is_big_endian(&self) -> bool {
+        match self.dtype.kind() {
+            DTypeKind::Struct(fields) => fields.iter().any(|field| field.dtype.is_big_endian()),
+            _ => self.dtype.is_big_endian(),
+        }
+    }
+
     /// Returns whether the keys of chunks begin with `c`.
     pub fn has_key_prefix(&self) -> bool {
         self.v3.as_ref().is_some_and(|v3| v3.has_key_prefix)

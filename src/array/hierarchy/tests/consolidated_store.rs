@@ -58,14 +58,14 @@ fn found(h: &Hierarchy, path: &str) -> &'static str {
 }
 
 #[test]
-fn the_hierarchy_takes_two_requests() {
+fn the_hierarchy_takes_three_requests() {
     let (memory, counted, h) = unlisted(&VALUES, UseConsolidated::Auto);
     memory.insert(".zmetadata", consolidated(&VALUES));
     h.check().unwrap();
     assert_eq!(walked(&h), ["/ group", "/g group", "/g/0 array", "/g/x array"]);
     assert_eq!(h.attributes(&key("g/x")).unwrap()["unit"], "m");
     assert!(h.attributes(&key("g/0")).unwrap().is_empty());
-    assert_eq!(asked(&counted), 2, "what stands at .zmetadata, and its value");
+    assert_eq!(asked(&counted), 3, "stats of zarr.json and .zmetadata, and the value of that");
     assert_eq!((found(&h, "g/x/1"), found(&h, "g/y"), found(&h, "g/x/.zgroup")), ("value", "nothing", "nothing"));
     // the view of it is made of the documents that there are
     let view = json::parse(&h.consolidated_view(&Key::root()).unwrap().unwrap().text).unwrap();
@@ -203,6 +203,6 @@ fn the_first_chunk_decides_an_undeclared_separator() {
     let x = array(&h, "x");
     assert_eq!(
         (asked(&counted), x.entries().unwrap().filter(|e| !matches!(e, Ok(ArrayEntry::Value(_)))).count()),
-        (3, 0)
+        (6, 0)
     );
 }

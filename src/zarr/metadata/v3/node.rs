@@ -110,13 +110,14 @@ fn member_of<'a>(object: &'a str, name: &str) -> Result<Option<&'a str>> {
     member(object.as_bytes(), name)
 }
 
-/// Returns the JSON object `document` with the text `value` as its member `name`, or without that member.
+/// Returns the JSON object `document` with the text `value` as its member `name`, or without that member. The order of the
+/// members stays.
 ///
 /// # Errors
 ///
 /// [`Kind::Damaged`](crate::error::Kind::Damaged) if `document` is not a JSON object.
 pub fn rewrite(document: &[u8], name: &str, value: Option<&[u8]>) -> Result<Vec<u8>> {
-    let mut text = b"{".to_vec();
+    let (mut text, mut is_placed) = (b"{".to_vec(), false);
     let mut push = |name: &str, value: &[u8]| {
         text.extend_from_slice(if text.len() > 1 { b",\n    " } else { b"\n    " });
         text.extend_from_slice(json::write(&name.into()).as_bytes());
@@ -124,12 +125,17 @@ pub fn rewrite(document: &[u8], name: &str, value: Option<&[u8]>) -> Result<Vec<
         text.extend_from_slice(value.trim_ascii());
     };
     for member in MemberTexts::of(document)? {
-        let (other, value) = member?;
-        if other != name {
-            push(&other, value.as_bytes());
+        let (other, old) = member?;
+        match value.filter(|_| !is_placed) {
+            _ if other != name => push(&other, old.as_bytes()),
+            Some(value) => {
+                push(name, value);
+                is_placed = true;
+            }
+            None => {}
         }
     }
-    if let Some(value) = value {
+    if let Some(value) = value.filter(|_| !is_placed) {
         push(name, value);
     }
     text.extend_from_slice(b"\n}");

@@ -1,0 +1,217 @@
+//! Consolidated metadata of Zarr v3: the documents below a group, inline in its `zarr.json`. The stored ones follow every
+//! change made here: the entries of changed nodes are made again of the stored documents, and the others stay as they are.
+//! Source of the form: zarr-python 3; the specification does not have it.
+
+use super::consolidated::{Stale, is_same_json, upwards};
+use super::{Hierarchy, MetadataDocument, StoredNode};
+use crate::error::{Error, Kind, Result};
+use crate::store::Key;
+use crate::util::json::{self, MemberTexts, Value};
+use crate::util::memory::{self, Grant};
+use crate::zarr::metadata::v3::node::{self, CONSOLIDATED};
+use crate::zarr::metadata::{MAX_CONSOLIDATED, ZARR_JSON};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+
+/// The text of the entries under construction, with its memory counted.
+struct InlineText {
+    text: Vec<u8>,
+    memory: Grant,
+}
+
+impl InlineText {
+    const BEGIN: &[u8] = b"{\"kind\": \"inline\", \"must_understand\": false, \"metadata\": {";
+
+    fn new() -> Self {
+        InlineText { text: Self::BEGIN.to_vec(), memory: Grant::default() }
+    }
+
+    /// Adds the document of the node `name`; [`Kind::TooLarge`] if the whole exceeds its limit.
+    fn push(&mut self, name: &str, document: &[u8]) -> Result<()> {
+        let (name, document) = (Value::from(name).to_string(), document.trim_ascii());
+        let more = name.len() + document.len() + 16;
+        let limit = (MAX_CONSOLIDATED as usize).min(memory::limit() / 2);
+        if self.text.len() + more > limit {
+            let why = format!("the documents together have more than {limit} bytes, the most of consolidated metadata");
+            return Err(Error::new(Kind::TooLarge, why));
+        }
+        self.memory.grow(more)?;
+        memory::check_available()?;
+        let before: &[u8] = if self.text.len() == Self::BEGIN.len() { b"\n        " } else { b",\n        " };
+        for part in [before, name.as_bytes(), b": ", document] {
+            self.text.extend_from_slice(part);
+        }
+        Ok(())
+    }
+
+    fn end(mut self) -> (Vec<u8>, Grant) {
+        self.text.extend_from_slice(b"\n    }}");
+        (self.text, self.memory)
+    }
+}
+
+impl Hierarchy {
+    /// Writes the consolidated metadata into the `zarr.json` of the group at `key`, from the documents stored below it. Returns
+    /// the paths of the nodes relative to the group.
+    ///
+    /// # Errors
+    ///
+    /// There is no `zarr.json`, or the documents exceed the size limit.
+    pub(super) fn make_inline(&self, key: &Key) -> Result<Vec<String>> {
+        let document = key.join(ZARR_JSON);
+        let names = RefCell::new(Vec::new());
+        self.edit(&document, MAX_CONSOLIDATED, &|text| {
+            let text = text.ok_or_else(|| Error::invalid("a group without zarr.json").context(&document))?;
+            self.store.forget(key);
+            let (mut inline, mut made) = (InlineText::new(), Vec::new());
+            self.v3_documents(key, &mut |name, text| {
+                made.push(name.to_string());
+                inline.push(name, text).map_err(|e| e.context(&document))
+            })?;
+            names.replace(made);
+            let (inline, _memory) = inline.end();
+            node::rewrite(text, CONSOLIDATED, Some(&inline)).map(Some)
+        })?;
+        Ok(names.into_inner())
+    }
+
+    /// Makes the entry of `node`, and with `below` of all nodes below it, again in the consolidated metadata of every group
+    /// above.
+    pub(super) fn refresh_inline(&self, node: &Key, below: bool) -> Result<()> {
+        if node.is_root() {
+            return Ok(());
+        }
+        for group in upwards(&node.parent()) {
+            let path = node.relative_to(&group).unwrap_or_default();
+            let is_changed = |name: &str| match Key::normalize(name) {
+                Ok(key) => key == path || below && key.relative_to(&path).is_some(),
+                Err(_) => false,
+            };
+            self.edit_inline(&group, &|entries, new| {
+                for entry in entries {
+                    let (name, text) = entry?;
+                    if !is_changed(&name) {
+                        new.push(&name, text.as_bytes())?;
+                    }
+                }
+                self.store.forget(node);
+                let mut push = |name: &str, text: &[u8]| new.push(path.join(name).as_str(), text);
+                match below {
+                    true => self.v3_documents_from(node, &mut push),
+                    false => self.v3_entry(node)?.map_or(Ok(()), |text| push("", &text.text)),
+                }
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Changes the consolidated metadata of `group`, if it has any, by a single put. Unusable ones stay unchanged and are
+    /// recorded as a problem.
+    fn edit_inline(&self, group: &Key, change: &dyn Fn(MemberTexts, &mut InlineText) -> Result<()>) -> Result<()> {
+        let key = group.join(ZARR_JSON);
+        let edited = self.edit(&key, MAX_CONSOLIDATED, &|text| {
+            let Some(text) = text else { return Ok(None) };
+            let changed = || {
+                let Some(entries) = inline_entries(text)? else { return Ok(None) };
+                let mut new = InlineText::new();
+                change(MemberTexts::of(entries.as_bytes())?, &mut new)?;
+                let (inline, _memory) = new.end();
+                node::rewrite(text, CONSOLIDATED, Some(&inline)).map(Some)
+            };
+            changed().map_err(|e: Error| e.context(&key))
+        });
+        edited.or_else(|e| match e.kind() {
+            Kind::Damaged | Kind::TooLarge => {
+                self.stats.problem(format!("{e}: its consolidated metadata can't be updated"));
+                Ok(())
+            }
+            _ => Err(e),
+        })
+    }
+
+    /// Returns the paths of the entries in the consolidated metadata of the group at `key` that
+    /// [`Hierarchy::write_consolidated`] would change; nothing if it has none.
+    ///
+    /// # Errors
+    ///
+    /// [`Kind::Damaged`] if they cannot be parsed.
+    pub fn stale_inline(&self, key: &Key) -> Result<Vec<(String, Stale)>> {
+        let document = key.join(ZARR_JSON);
+        let Some(stored) = self.stored_within(&document, MAX_CONSOLIDATED)? else { return Ok(Vec::new()) };
+        let Some(text) = inline_entries(&stored.text).map_err(|e| e.context(&document))? else {
+            return Ok(Vec::new());
+        };
+        let (mut entries, mut memory) = (BTreeMap::new(), Grant::default());
+        for entry in MemberTexts::of(text.as_bytes())? {
+            let (name, text) = entry?;
+            memory.grow(128 + name.len()).map_err(|e| e.context(&document))?;
+            entries.insert(name.into_owned(), text);
+        }
+        let mut stale = Vec::new();
+        self.v3_documents(key, &mut |name, text| {
+            match entries.remove(name) {
+                None => stale.push((name.to_string(), Stale::Missing)),
+                Some(entry) => {
+                    let entry = node::without_consolidated(entry.as_bytes())?;
+                    if !is_same_json(&entry, text)? {
+                        stale.push((name.to_string(), Stale::Different));
+                    }
+                }
+            }
+            Ok(())
+        })?;
+        Ok(entries.into_keys().map(|name| (name, Stale::Extra)).chain(stale).collect())
+    }
+
+    /// Calls `each` with the path and the document of each v3 node below `key`.
+    fn v3_documents(&self, key: &Key, each: &mut dyn FnMut(&str, &[u8]) -> Result<()>) -> Result<()> {
+        self.v3_documents_from(key, &mut |name, text| if name.is_empty() { Ok(()) } else { each(name, text) })
+    }
+
+    /// Calls `each` with the path and the document of each v3 node at and below `key`. Invalid JSON is left out and recorded as
+    /// a problem.
+    fn v3_documents_from(&self, key: &Key, each: &mut dyn FnMut(&str, &[u8]) -> Result<()>) -> Result<()> {
+        let mut done = Ok(());
+        if self.find(key)?.is_none() {
+            return done;
+        }
+        self.visit_below(key, &mut |node, found| {
+            if matches!(found, StoredNode::Value(_) | StoredNode::Other) || done.is_err() {
+                return;
+            }
+            let path = node.relative_to(key).unwrap_or_default();
+            match self.v3_entry(node) {
+                Ok(None) => {}
+                Ok(Some(document)) => done = each(path.as_str(), &document.text),
+                Err(e) => self.stats.problem(format!("{e}: left out of the consolidated metadata")),
+            }
+        });
+        done
+    }
+
+    /// Returns the document of the node at `key` as an entry holds it; an error if it is not valid JSON.
+    fn v3_entry(&self, key: &Key) -> Result<Option<MetadataDocument>> {
+        let document = key.join(ZARR_JSON);
+        let Some(stored) = self.stored_within(&document, MAX_CONSOLIDATED)? else { return Ok(None) };
+        json::check(&stored.text).map_err(|e| e.context(&document))?;
+        let text = node::without_consolidated(&stored.text).map_err(|e| e.context(&document))?;
+        MetadataDocument::made(text, stored.stat).map(Some)
+    }
+}
+
+/// Returns the text of the entries in a group's `zarr.json`: an object of paths and documents; `None` if it has none of the
+/// kind `inline`.
+///
+/// # Errors
+///
+/// [`Kind::Damaged`] if the document is not JSON.
+pub(super) fn inline_entries(text: &[u8]) -> Result<Option<&str>> {
+    let Some(consolidated) = node::member(text, CONSOLIDATED)?.filter(|value| value.starts_with('{')) else {
+        return Ok(None);
+    };
+    json::check(text)?;
+    if node::member(consolidated.as_bytes(), "kind")?.is_some_and(|kind| kind != "\"inline\"") {
+        return Ok(None);
+    }
+    Ok(node::member(consolidated.as_bytes(), "metadata")?.filter(|value| value.starts_with('{')))
+}

@@ -1,0 +1,129 @@
+//! Nodes of Zarr v3: which node a `zarr.json` defines, and the `zarr.json` that a mount shows. Where a prefix has documents of
+//! both formats, `zarr.json` counts, as it does for zarr-python.
+
+use super::{DocumentKind, Hierarchy, MetadataDocument, StoredNode, is_foreign};
+use crate::error::{Error, Kind, Result};
+use crate::store::{EntryKind, Key, Stat};
+use crate::util::json;
+use crate::util::memory::lock;
+use crate::zarr::metadata::v3::node::{self, GROUP_DOCUMENT_V3, NodeType, node_type};
+use crate::zarr::metadata::v3::view::array_view;
+use crate::zarr::metadata::{MAX_CONSOLIDATED, ZARR_JSON, ZGROUP};
+
+/// A stored `zarr.json`.
+pub(super) struct V3Document {
+    pub key: Key,
+    pub stat: Stat,
+    /// The node it defines: an array if it cannot be read, so that the node is a damaged array.
+    pub node_type: NodeType,
+}
+
+impl Hierarchy {
+    /// Returns the `zarr.json` of the node at `key`, if there is one.
+    ///
+    /// # Errors
+    ///
+    /// The store fails.
+    pub(super) fn v3_document(&self, key: &Key) -> Result<Option<V3Document>> {
+        let document = key.join(ZARR_JSON);
+        let Some(stat) = self.store.stat(&document).map_err(|e| e.context(&document))? else { return Ok(None) };
+        if let Some((version, node_type)) = lock(&self.node_types).get(key)
+            && *version == stat.version
+        {
+            return Ok(Some(V3Document { key: document, stat, node_type: *node_type }));
+        }
+        let text = match self.stored_within(&document, MAX_CONSOLIDATED) {
+            Ok(Some(MetadataDocument { text, stat, .. })) => Ok((text, stat)),
+            // another program has removed it since
+            Ok(None) => return Ok(None),
+            Err(e) if matches!(e.kind(), Kind::System(_)) => return Err(e),
+            Err(_) => Err(stat),
+        };
+        let (node_type, stat) = match text {
+            Ok((text, stat)) => (node_type(&text).unwrap_or(NodeType::Array), stat),
+            Err(stat) => (NodeType::Array, stat),
+        };
+        lock(&self.node_types).put(key.clone(), (stat.version.clone(), node_type));
+        Ok(Some(V3Document { key: document, stat, node_type }))
+    }
+
+    /// Returns whether the node at `key` is, or would be, of Zarr v3: it has a `zarr.json`, or it has no document at all and
+    /// the root of the store has a `zarr.json`.
+    ///
+    /// # Errors
+    ///
+    /// The store fails.
+    pub fn is_v3(&self, key: &Key) -> Result<bool> {
+        if self.v3_document(key)?.is_some() {
+            return Ok(true);
+        }
+        let has_group = || self.store.stat(&key.join(ZGROUP)).map_err(|e| e.context(key));
+        if key.is_root() || self.array_document(key)?.is_some() || has_group()?.is_some() {
+            return Ok(false);
+        }
+        self.v3_document(&Key::root()).map(|document| document.is_some())
+    }
+
+    /// Returns the `zarr.json` as the mount shows it: that of an array with decoded chunks, that of a group without consolidated
+    /// metadata, a generated one for a prefix without documents in a store of v3, and for a damaged array the stored one.
+    pub fn zarr_view(&self, key: &Key) -> Result<Option<MetadataDocument>> {
+        let Some(found) = self.v3_document(key)? else { return self.generated_group(key) };
+        let stored = || self.stored_within(&found.key, MAX_CONSOLIDATED);
+        if found.node_type == NodeType::Group {
+            let Some(document) = stored()? else { return Ok(None) };
+            let text = node::without_consolidated(&document.text).map_err(|e| e.context(&found.key))?;
+            return MetadataDocument::made(text, document.stat).map(Some);
+        }
+        let Some(StoredNode::Array(array)) = self.find(key)? else { return stored() };
+        let Some((object, _)) = self.stored_object(&found.key)? else { return Ok(None) };
+        let text = array_view(&object, array.metadata()).into_bytes();
+        MetadataDocument::made(text, found.stat).map(Some)
+    }
+
+    /// Returns the `zarr.json` shown for a prefix without documents. Directories of other programs get none: at or below a name
+    /// that begins with a dot, or with `__`, which the specification reserves.
+    fn generated_group(&self, key: &Key) -> Result<Option<MetadataDocument>> {
+        if is_foreign(key) || key.as_str().split('/').any(|name| name.starts_with("__")) || !self.is_v3(key)? {
+            return Ok(None);
+        }
+        let stat = self.store.stat(key).map_err(|e| e.context(key))?;
+        let stat = stat.filter(|stat| stat.kind == EntryKind::Prefix);
+        stat.map(|stat| MetadataDocument::made(GROUP_DOCUMENT_V3.into(), stat)).transpose()
+    }
+
+    /// Returns the text of the attributes in the `zarr.json` at `document`; `None` if it has none.
+    pub(super) fn v3_attributes(&self, document: &Key) -> Result<Option<MetadataDocument>> {
+        let Some(MetadataDocument { text, stat, .. }) = self.stored_within(document, MAX_CONSOLIDATED)? else {
+            return Ok(None);
+        };
+        let attributes = node::member(&text, "attributes").map_err(|e| e.context(document))?;
+        let Some(attributes) = attributes.filter(|text| *text != "null") else { return Ok(None) };
+        json::check_object(attributes.as_bytes()).map_err(|e| e.context(format!("{document}: attributes")))?;
+        MetadataDocument::made(attributes.as_bytes().to_vec(), stat).map(Some)
+    }
+
+    /// Returns whether programs find stored bytes below `c` in the array at `key`, and not decoded chunks: the program that
+    /// created the array encodes its chunks itself, and goes on to do so after a mount has shown other documents.
+    pub fn shows_stored_keys(&self, key: &Key) -> bool {
+        let Ok(Some(StoredNode::Array(array))) = self.find(key) else { return false };
+        let metadata = array.metadata();
+        let is_encoded = !metadata.shards.is_empty() || metadata.filters.len() > usize::from(metadata.has_objects());
+        metadata.has_key_prefix() && is_encoded && !lock(&self.compressed).contains(key)
+    }
+
+    /// Returns the error for a v2 document at a node of v3.
+    pub(super) fn check_not_v3(&self, key: &Key, document: &Key) -> Result<()> {
+        match self.v3_document(key)? {
+            Some(found) => {
+                let why = format!("{} stands here, so this is a node of Zarr v3: a v2 document is not read", found.key);
+                Err(Error::invalid(why).context(document))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Returns whether the array at `key` is of v3.
+    pub(super) fn is_v3_array(&self, key: &Key) -> Result<bool> {
+        Ok(self.array_document(key)?.is_some_and(|found| found.form == DocumentKind::V3))
+    }
+}

@@ -1,0 +1,122 @@
+//! `sharding_indexed`: a level of shards. What stands before it in the chain moves into the shard: a transposition permutes
+//! the dimensions of index and chunk, a filter of single items encodes each chunk alike. Source of the rules: the Zarr v3
+//! specification, "Sharding codec".
+
+use super::{Chain, Extension, Input, MAX_LEVELS, array_codecs, bytes_codecs, parse_level, parse_list};
+use crate::error::{Error, Result};
+use crate::zarr::metadata::{CodecConfig, ShardLevel};
+
+/// Maximum number of entries of an index, which take 64 MiB.
+const MAX_ENTRIES: u64 = 1 << 22;
+
+/// Codecs that encode each item by itself, so that they commute with the division into chunks.
+const ELEMENTWISE: [&str; 6] = ["scale_offset", "cast_value", "bitround", "quantize", "fixedscaleoffset", "astype"];
+
+/// Adds the level of shards `codec` and the chain inside it to `chain`. `before` and `around` are the codecs before and after
+/// it; `input` is what it gets.
+pub(super) fn parse(
+    codec: &Extension,
+    before: &[CodecConfig],
+    around: &[&Extension],
+    input: Input,
+    chain: &mut Chain,
+) -> Result<()> {
+    codec.allow_only(&["chunk_shape", "codecs", "index_codecs", "index_location"])?;
+    if chain.shards.len() == MAX_LEVELS {
+        return Err(Error::unsupported(format!("codecs: more than {MAX_LEVELS} levels of shards")));
+    }
+    let axes = input.axes.clone();
+    let axes =
+        axes.ok_or_else(|| Error::unsupported("codecs: a reshape before \"sharding_indexed\" is not supported"))?;
+    let inner = inner_shape(codec, &input.shape)?;
+    let is_at_start = match codec.text("index_location", "end")? {
+        "start" => true,
+        "end" => false,
+        _ => return Err(codec.invalid("index_location", "is neither \"start\" nor \"end\"")),
+    };
+    let (index_codecs, is_index_big_endian) = index_codecs(codec)?;
+    chain.shards.push(ShardLevel {
+        shape: chain.chunks.clone(),
+        axes: axes.clone(),
+        index_codecs,
+        is_index_big_endian,
+        is_index_at_start: is_at_start,
+        around: around.iter().map(|codec| bytes_codecs::parse(codec)).collect::<Result<_>>()?,
+    });
+    for (i, &axis) in axes.iter().enumerate() {
+        chain.chunks[axis] = inner[i];
+    }
+    for filter in before.iter().filter(|filter| !filter.id.ends_with("transpose")) {
+        match ELEMENTWISE.contains(&filter.id.as_str()) {
+            true => chain.filters.push(filter.clone()),
+            false => {
+                let why = format!("codecs: {:?} before \"sharding_indexed\" is not supported", filter.id);
+                return Err(Error::unsupported(why));
+            }
+        }
+    }
+    let list = codec.get("codecs").ok_or_else(|| codec.invalid("codecs", "is missing"))?;
+    let list = parse_list(list, "codecs")?;
+    let is_innermost = !list.iter().any(|codec| codec.name == "sharding_indexed");
+    // the chunk is decoded in the order of the array's dimensions
+    let is_transposed = !axes.iter().copied().eq(0..axes.len());
+    let mut own = Vec::new();
+    if is_innermost && is_transposed {
+        own.push(array_codecs::transposition(&chain.chunks, &axes, input.is_variable));
+    }
+    let at = chain.filters.len();
+    parse_level(&list, Input { shape: inner, axes: Some(axes), ..input }, chain)?;
+    // the codec of objects stays in front
+    let at = if own.is_empty() { at } else { at + usize::from(input_is_variable(chain)) };
+    chain.filters.splice(at..at, own);
+    Ok(())
+}
+
+fn input_is_variable(chain: &Chain) -> bool {
+    chain.data_type.dtype.has_objects()
+}
+
+/// Returns the shape of the chunks in a shard of shape `shape`.
+fn inner_shape(codec: &Extension, shape: &[u64]) -> Result<Vec<u64>> {
+    let inner = codec.lengths("chunk_shape")?;
+    if inner.len() != shape.len() {
+        return Err(codec.invalid("chunk_shape", &format!("has {} dimensions, not {}", inner.len(), shape.len())));
+    }
+    let mut entries = 1u64;
+    for (inner, outer) in inner.iter().zip(shape) {
+        if *inner == 0 || outer % inner != 0 {
+            return Err(codec.invalid("chunk_shape", &format!("{inner} does not divide the shard's length {outer}")));
+        }
+        entries = entries.saturating_mul(outer / inner);
+    }
+    if entries > MAX_ENTRIES {
+        let why = format!("codecs: an index of {entries} chunks, more than the {MAX_ENTRIES} that are supported");
+        // a number of entries beyond 2^64 is no index at all
+        return Err(if entries == u64::MAX { Error::damaged(why) } else { Error::unsupported(why) });
+    }
+    Ok(inner)
+}
+
+/// Returns the codecs of the index, and whether its numbers are big-endian. The encoded size must be known: only checksums
+/// may follow `bytes`.
+fn index_codecs(codec: &Extension) -> Result<(Vec<CodecConfig>, bool)> {
+    let list = codec.get("index_codecs").ok_or_else(|| codec.invalid("index_codecs", "is missing"))?;
+    let list = parse_list(list, "index_codecs")?;
+    let mut codecs = list.iter();
+    let bytes = codecs.next().ok_or_else(|| codec.invalid("index_codecs", "is empty"))?;
+    match bytes.name.as_str() {
+        "bytes" | "endian" => bytes.allow_only(&["endian"])?,
+        "transpose" => return Err(Error::unsupported("index_codecs: a transposed index is not supported")),
+        name => return Err(codec.invalid("index_codecs", &format!("begins with {name:?} instead of \"bytes\""))),
+    }
+    let is_big_endian = super::is_big_endian(std::slice::from_ref(bytes), 0)?;
+    let sums = ["crc32c", "crc32", "adler32", "fletcher32", "jenkins_lookup3"];
+    let checksum = |codec: &Extension| {
+        let name = codec.name.trim_start_matches("numcodecs.");
+        match sums.contains(&name) {
+            true => bytes_codecs::parse(codec),
+            false => Err(Error::damaged(format!("index_codecs: {:?} has no fixed size", codec.name))),
+        }
+    };
+    Ok((codecs.map(checksum).collect::<Result<_>>()?, is_big_endian))
+}

@@ -1,0 +1,139 @@
+//! The `zarr.json` of an array: every field checked, and translated to the model that v1, v2 and v3 share. Source of the rules:
+//! the Zarr v3.1 specification, "Array metadata".
+
+use super::chain::{Chain, parse_chain};
+use super::fill_value;
+use super::grid::{parse_grid, parse_keys};
+use super::node::{NodeType, check_format, node_type};
+use crate::error::{Error, Result};
+use crate::util::json::{self, Map, Value};
+use crate::util::memory::{self, SharedGrant};
+use crate::zarr::metadata::array::dimensions;
+use crate::zarr::metadata::{ArrayMetadata, Order, V3Fields};
+
+/// Fields of an array's document that the specification names.
+const FIELDS: [&str; 11] = [
+    "zarr_format",
+    "node_type",
+    "shape",
+    "data_type",
+    "chunk_grid",
+    "chunk_key_encoding",
+    "fill_value",
+    "codecs",
+    "attributes",
+    "storage_transformers",
+    "dimension_names",
+];
+
+impl ArrayMetadata {
+    /// Parses the `zarr.json` of an array.
+    ///
+    /// # Errors
+    ///
+    /// [`Kind::Damaged`](crate::error::Kind::Damaged) if the document breaks the format or a size limit,
+    /// [`Kind::Unsupported`](crate::error::Kind::Unsupported) for an extension that this version does not know.
+    pub fn parse_v3(document: &[u8]) -> Result<Self> {
+        let doc = json::parse_object(document)?;
+        check_format(document)?;
+        if node_type(document)? != NodeType::Array {
+            return Err(Error::damaged("node_type is not \"array\""));
+        }
+        // a fill value may become four bytes for each of its characters
+        let mut filled = memory::take(document.len().saturating_mul(4))?;
+        check_fields(&doc)?;
+        let shape = dimensions(&doc, "shape", 0)?;
+        let outer = parse_grid(&doc, &shape)?;
+        let keys = parse_keys(&doc)?;
+        let required = |field: &str| doc.get(field).ok_or_else(|| Error::damaged(format!("{field} is missing")));
+        let (data_type, codecs, fill_value) = (required("data_type")?, required("codecs")?, required("fill_value")?);
+        let Chain { data_type: parsed, filters, shards, chunks } = parse_chain(codecs, &outer, data_type)?;
+        if !shards.is_empty() {
+            return Err(Error::unsupported("codecs: this version does not read \"sharding_indexed\""));
+        }
+        let fill = fill_value::parse(fill_value, data_type, &parsed).map_err(|e| e.context("fill_value"))?;
+        let dtype = parsed.dtype;
+        let v3 = V3Fields {
+            has_key_prefix: keys.has_prefix,
+            data_type: data_type.clone(),
+            fill_value: fill_value.clone(),
+            codecs: codecs.clone(),
+            dimension_names: dimension_names(&doc, shape.len())?,
+        };
+        let opaque = || format!("|V{}", dtype.size()).into();
+        let spelled = match &fill {
+            Some(item) => dtype.fill_value_json(item).unwrap_or(Value::Null),
+            // the fill value of objects is text, or nothing
+            None => fill_value.clone(),
+        };
+        filled.shrink_to(fill.as_ref().map_or(0, Vec::capacity));
+        let metadata = ArrayMetadata {
+            shape,
+            chunks,
+            dtype_json: parsed.numpy.unwrap_or_else(opaque),
+            fill_value: spelled,
+            fill,
+            order: Order::C,
+            compressor: None,
+            filters,
+            separator: Some(keys.separator),
+            shards,
+            v3: Some(Box::new(v3)),
+            zarr_format: 3,
+            memory: SharedGrant::default(),
+            dtype,
+        };
+        metadata.check_sizes()?;
+        check_shards(&metadata)?;
+        let memory = SharedGrant::from(doc.into_parts().1.and(filled));
+        Ok(ArrayMetadata { memory, ..metadata })
+    }
+}
+
+/// Checks the fields that have no place in the model.
+fn check_fields(doc: &Map<String, Value>) -> Result<()> {
+    for (field, value) in doc {
+        let is_ignorable = value.get("must_understand") == Some(&Value::Bool(false));
+        if !FIELDS.contains(&field.as_str()) && !is_ignorable {
+            return Err(Error::unsupported(format!("field {field:?} is unknown, and must be understood")));
+        }
+    }
+    match doc.get("storage_transformers") {
+        None | Some(Value::Null) => {}
+        Some(Value::Array(list)) if list.is_empty() => {}
+        Some(_) => return Err(Error::unsupported("storage_transformers are not supported")),
+    }
+    match doc.get("attributes") {
+        None | Some(Value::Null | Value::Object(_)) => Ok(()),
+        Some(_) => Err(Error::damaged("attributes is not an object")),
+    }
+}
+
+fn dimension_names(doc: &Map<String, Value>, dimensions: usize) -> Result<Option<Vec<Option<String>>>> {
+    let list = match doc.get("dimension_names") {
+        None | Some(Value::Null) => return Ok(None),
+        Some(value) => value.as_array(),
+    };
+    let bad = || Error::damaged("dimension_names is not a list with a string or null for each dimension");
+    let list = list.filter(|list| list.len() == dimensions).ok_or_else(bad)?;
+    let name = |value: &Value| match value {
+        Value::Null => Ok(None),
+        value => json::text(value).map(|name| Some(name.to_string())).ok_or_else(bad),
+    };
+    list.iter().map(name).collect::<Result<_>>().map(Some)
+}
+
+/// Checks that the size of a shard in bytes fits a signed 64-bit integer.
+fn check_shards(metadata: &ArrayMetadata) -> Result<()> {
+    let item = metadata.dtype.size().max(1) as u64;
+    for level in &metadata.shards {
+        let bytes = level.shape.iter().try_fold(item, |n, &len| n.checked_mul(len));
+        if bytes.is_none_or(|bytes| bytes > i64::MAX as u64) {
+            return Err(Error::damaged(format!("shards {:?} are larger than 2^63 bytes", level.shape)));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

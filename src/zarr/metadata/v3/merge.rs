@@ -1,0 +1,50 @@
+//! A `zarr.json` that a user of the mount wrote over that of an existing array. The user saw decoded chunks, or is the program
+//! that created the array and writes its own document again: both leave the stored grid, keys and codecs as they are.
+
+use super::view::{shown_codecs, shown_grid, shown_keys};
+use crate::util::json::{Map, Value};
+use crate::zarr::metadata::ArrayMetadata;
+
+/// Returns a field that the written document changes and that must not change while chunks are stored; `None` if there is
+/// none. `stored` and `written` are the documents of `old` and `new`.
+pub fn differs_v3(
+    stored: &Map<String, Value>,
+    old: &ArrayMetadata,
+    written: &Map<String, Value>,
+    new: &ArrayMetadata,
+) -> Option<&'static str> {
+    let is_stored = |field: &str| written.get(field) == stored.get(field);
+    // the same codecs, keys and chunks in another spelling
+    let is_same = old.encodes_like(&ArrayMetadata { shape: old.shape.clone(), fill: old.fill.clone(), ..new.clone() })
+        && old.separator == new.separator;
+    let as_shown = |field: &str, shown: Value| is_same || is_stored(field) || written.get(field) == Some(&shown);
+    let keeps_chunks = new.chunks == old.chunks && new.shards.is_empty();
+    let keeps_codecs = new.filters.iter().eq(old.object_codec()) && new.is_big_endian() == old.is_big_endian();
+    let fields = [
+        ("data_type", is_stored("data_type") || new.dtype == old.dtype && new.dtype_json == old.dtype_json),
+        ("chunk_grid", as_shown("chunk_grid", shown_grid(old)) || keeps_chunks),
+        ("codecs", as_shown("codecs", shown_codecs(old)) || keeps_codecs),
+        ("chunk_key_encoding", as_shown("chunk_key_encoding", shown_keys())),
+        ("shape", new.shape.len() == old.shape.len()),
+    ];
+    fields.into_iter().find(|(_, same)| !same).map(|(field, _)| field)
+}
+
+/// Returns the stored document with the fields of the written one that may change: all but data type, grid, keys and codecs.
+pub fn merged_v3(
+    stored: &Map<String, Value>,
+    written: &Map<String, Value>,
+    old: &ArrayMetadata,
+    new: &ArrayMetadata,
+) -> Map<String, Value> {
+    const KEPT: [&str; 7] =
+        ["zarr_format", "node_type", "data_type", "chunk_grid", "chunk_key_encoding", "codecs", "storage_transformers"];
+    let is_kept =
+        |field: &str| KEPT.contains(&field) || field == "fill_value" && new.fill == old.fill && !old.has_objects();
+    let mut merged = stored.clone();
+    merged.retain(|field, _| is_kept(field) || written.contains_key(field));
+    for (field, value) in written.iter().filter(|(field, _)| !is_kept(field)) {
+        merged.insert(field.clone(), value.clone());
+    }
+    merged
+}

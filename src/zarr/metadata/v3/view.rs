@@ -1,0 +1,34 @@
+//! The `zarr.json` that a mount shows for an array: chunks are innermost chunks, stored decoded under keys such as `0.0`. All
+//! else is as the stored document says.
+
+use crate::util::json::{self, Map, Value, json};
+use crate::zarr::metadata::ArrayMetadata;
+
+/// Returns the `zarr.json` shown for the array whose stored document is `stored`.
+pub fn array_view(stored: &Map<String, Value>, metadata: &ArrayMetadata) -> String {
+    let mut shown = stored.clone();
+    shown.insert("chunk_grid".into(), shown_grid(metadata));
+    shown.insert("chunk_key_encoding".into(), shown_keys());
+    shown.insert("codecs".into(), shown_codecs(metadata));
+    shown.shift_remove("storage_transformers");
+    json::write_pretty(&Value::Object(shown))
+}
+
+/// Returns the chunk grid of innermost chunks.
+pub(super) fn shown_grid(metadata: &ArrayMetadata) -> Value {
+    json!({"name": "regular", "configuration": {"chunk_shape": metadata.chunks}})
+}
+
+/// Returns the key encoding of the names of chunk files.
+pub(super) fn shown_keys() -> Value {
+    json!({"name": "v2", "configuration": {"separator": "."}})
+}
+
+/// Returns the codecs of decoded chunks: `bytes`, or the codec that encodes items of variable length.
+pub(super) fn shown_codecs(metadata: &ArrayMetadata) -> Value {
+    match metadata.object_codec() {
+        Some(codec) => json!([{"name": codec.id}]),
+        None if metadata.is_big_endian() => json!([{"name": "bytes", "configuration": {"endian": "big"}}]),
+        None => json!([{"name": "bytes", "configuration": {"endian": "little"}}]),
+    }
+}
