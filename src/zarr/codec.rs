@@ -29,6 +29,7 @@ mod number;
 mod object;
 mod packbits;
 mod packbits_v3;
+mod pcodec;
 mod pipeline;
 mod quantize;
 mod shuffle;
@@ -170,6 +171,7 @@ pub fn build(config: &CodecConfig, itemsize: usize) -> Result<Box<dyn Codec>> {
         }
         "packbits" => Box::new(packbits::PackBits::new(config)?),
         "packbits_v3" => Box::new(packbits_v3::PackBitsV3::new(config)?),
+        "pcodec" => Box::new(pcodec::Pcodec::new(config)?),
         "quantize" => Box::new(quantize::Quantize::new(config)?),
         "shuffle" => Box::new(shuffle::Shuffle::new(config)?),
         "transpose" => Box::new(transpose::Transpose::new(config, itemsize)?),

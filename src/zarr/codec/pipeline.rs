@@ -4,8 +4,10 @@
 
 use super::{Codec, Size, build};
 use crate::error::{Error, Result};
+use crate::util::json::Value;
 use crate::util::memory;
-use crate::zarr::metadata::ArrayMetadata;
+use crate::zarr::metadata::{ArrayMetadata, CodecConfig};
+use std::borrow::Cow;
 use std::cell::RefCell;
 
 /// Maximum size in bytes of a chunk of encoded objects, which the metadata do not bound.
@@ -70,8 +72,10 @@ impl Pipeline {
             false => (Size::Exact(chunk_size), meta.dtype.size()),
         };
         let (mut steps, mut sizes) = (Vec::new(), vec![size]);
+        let mut dtype = Some(&meta.dtype_json);
         for config in meta.filters.iter().skip(kept).chain(&meta.compressor) {
-            let codec = build(config, itemsize)?;
+            let codec = build(&with_dtype(config, dtype), itemsize)?;
+            dtype = encoded_dtype(config, dtype);
             itemsize = codec.encoded_itemsize();
             size = match (size, codec.encoded_size(size.max())) {
                 (Size::Exact(_), size) => size,
@@ -239,6 +243,26 @@ impl Pipeline {
             std::mem::swap(&mut input, &mut other);
         }
         Ok(())
+    }
+}
+
+/// Returns `config`, with the dtype of the items that it encodes if it has none but needs it.
+fn with_dtype<'a>(config: &'a CodecConfig, dtype: Option<&Value>) -> Cow<'a, CodecConfig> {
+    match dtype {
+        Some(dtype) if config.id == "pcodec" && config.get("dtype").is_none() => {
+            Cow::Owned(config.clone().with("dtype", dtype.clone()))
+        }
+        _ => Cow::Borrowed(config),
+    }
+}
+
+/// Returns the dtype of the items that `config` makes of items of type `dtype`, or `None` if it makes bytes.
+fn encoded_dtype<'a>(config: &'a CodecConfig, dtype: Option<&'a Value>) -> Option<&'a Value> {
+    match config.id.as_str() {
+        "delta" | "fixedscaleoffset" | "quantize" => config.get("astype").or(config.get("dtype")),
+        "astype" => config.get("encode_dtype"),
+        "bitround" | "transpose" => dtype,
+        _ => None,
     }
 }
 

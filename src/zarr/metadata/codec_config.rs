@@ -44,6 +44,12 @@ impl CodecConfig {
         if list.is_empty() { Value::Null } else { list.iter().map(CodecConfig::to_json).collect() }
     }
 
+    /// Returns this configuration with one more parameter.
+    pub fn with(mut self, name: &str, value: Value) -> Self {
+        self.parameters.insert(name.into(), value);
+        self
+    }
+
     /// Checks that all parameters are in `known`. An unknown one may change the meaning of the bytes.
     ///
     /// # Errors
