@@ -60,8 +60,11 @@ impl Array {
     ///
     /// # Errors
     ///
-    /// Fails if the grid is invalid, or if the store cannot be asked for an undeclared separator.
+    /// Fails if the grid is invalid, if chunks are in shards, or if the store cannot be asked for an undeclared separator.
     pub fn new(key: Key, metadata: ArrayMetadata, store: Arc<dyn Store>, stats: Arc<Stats>) -> Result<Self> {
+        if !metadata.shards.is_empty() {
+            return Err(Error::unsupported("codecs: this version does not read \"sharding_indexed\""));
+        }
         let grid = Grid::new(&metadata.shape, &metadata.chunks, metadata.dtype.size())?;
         let pipeline = Pipeline::new(&metadata, grid.chunk_size());
         let declared = metadata.separator.or((grid.dimensions() < 2).then_some(Separator::Dot));

@@ -20,7 +20,7 @@ pub fn of(tree: &Tree, node: &Node, audience: Audience) -> Result<Vec<(String, V
                 && tree.may_tell(audience, node, &key.join(array.metadata_name()))?
             {
                 let describe = |(name, value)| (format!("user.zarr.{name}"), json::write(&value).into_bytes());
-                list.extend(array.metadata().description().map(describe));
+                list.extend(array.metadata().description().into_iter().map(describe));
             }
             if tree.may_tell(audience, node, &tree.hierarchy().attributes_key(key))? {
                 attributes(tree, key, &mut list)?;

@@ -99,7 +99,7 @@ pub struct ShardLevel {
     pub shape: Vec<u64>,
     /// The order of the dimensions in the index: its dimension `i` is dimension `axes[i]` of the array.
     pub axes: Vec<usize>,
-    /// The codecs of the index, in the order of encoding, for the bytes of its numbers.
+    /// The codecs of the index, in the order of encoding, for the bytes of its numbers: items of 8 bytes.
     pub index_codecs: Vec<CodecConfig>,
     /// Whether the numbers of the index are big-endian.
     pub is_index_big_endian: bool,
@@ -263,8 +263,11 @@ impl ArrayMetadata {
     }
 
     /// Returns the fields that describe the stored array, by name, for display.
-    pub fn description(&self) -> [(&'static str, Value); 7] {
-        [
+    pub fn description(&self) -> Vec<(&'static str, Value)> {
+        if let Some(v3) = &self.v3 {
+            return self.description_v3(v3);
+        }
+        vec![
             ("shape", self.shape.clone().into()),
             ("chunks", self.chunks.clone().into()),
             ("dtype", self.dtype_json.clone()),

@@ -48,6 +48,15 @@ struct Input {
     axes: Option<Vec<usize>>,
 }
 
+impl Input {
+    /// The index of a shard: an array of 64-bit numbers.
+    fn of_index(shape: Vec<u64>) -> Input {
+        let axes = Some((0..shape.len()).collect());
+        let element = Some("<u8".to_string());
+        Input { element, itemsize: 8, is_big_endian: false, is_variable: false, shape, axes }
+    }
+}
+
 /// Parses the chain `codecs` for outermost chunks of shape `chunks`.
 ///
 /// # Errors
@@ -77,7 +86,17 @@ fn parse_list(codecs: &Value, field: &str) -> Result<Vec<Extension>> {
     if list.len() > MAX_CODECS {
         return Err(Error::unsupported(format!("{field}: {} codecs are too many", list.len())));
     }
-    list.iter().map(|codec| Extension::parse(codec, field)).collect()
+    list.iter().map(|codec| parse_codec(codec, field)).collect()
+}
+
+/// Parses a codec. Configurations of numcodecs' codecs may repeat the id, as in v2.
+fn parse_codec(codec: &Value, field: &str) -> Result<Extension> {
+    let mut codec = Extension::parse(codec, field)?;
+    let id = codec.name.strip_prefix("numcodecs.");
+    if id.is_some() && codec.get("id").and_then(json::text) == id {
+        codec.configuration.shift_remove("id");
+    }
+    Ok(codec)
 }
 
 /// Returns the byte order of the innermost `bytes`. The default is little-endian, as zarr-python wrote it for structs.
@@ -209,3 +228,6 @@ fn ordered_dtype(codec: &Extension, name: &str, input: &Input) -> Result<Option<
         _ => canonical,
     }))
 }
+
+#[cfg(test)]
+mod tests;

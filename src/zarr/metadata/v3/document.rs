@@ -48,9 +48,6 @@ impl ArrayMetadata {
         let required = |field: &str| doc.get(field).ok_or_else(|| Error::damaged(format!("{field} is missing")));
         let (data_type, codecs, fill_value) = (required("data_type")?, required("codecs")?, required("fill_value")?);
         let Chain { data_type: parsed, filters, shards, chunks } = parse_chain(codecs, &outer, data_type)?;
-        if !shards.is_empty() {
-            return Err(Error::unsupported("codecs: this version does not read \"sharding_indexed\""));
-        }
         let fill = fill_value::parse(fill_value, data_type, &parsed).map_err(|e| e.context("fill_value"))?;
         let dtype = parsed.dtype;
         let v3 = V3Fields {
@@ -101,7 +98,8 @@ fn check_fields(doc: &Map<String, Value>) -> Result<()> {
     match doc.get("storage_transformers") {
         None | Some(Value::Null) => {}
         Some(Value::Array(list)) if list.is_empty() => {}
-        Some(_) => return Err(Error::unsupported("storage_transformers are not supported")),
+        Some(Value::Array(_)) => return Err(Error::unsupported("storage_transformers are not supported")),
+        Some(_) => return Err(Error::damaged("storage_transformers is not a list")),
     }
     match doc.get("attributes") {
         None | Some(Value::Null | Value::Object(_)) => Ok(()),

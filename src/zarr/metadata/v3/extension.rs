@@ -33,6 +33,9 @@ impl Extension {
             Some(Value::Object(configuration)) => configuration.clone(),
             Some(_) => return Err(Error::damaged(format!("{field}: the configuration of {name:?} is not an object"))),
         };
+        if object.get("must_understand").is_some_and(|value| !value.is_boolean()) {
+            return Err(Error::damaged(format!("{field}: must_understand of {name:?} is not a boolean")));
+        }
         let known = |member: &&String| ["name", "configuration", "must_understand"].contains(&member.as_str());
         match object.keys().find(|member| !known(member)) {
             Some(member) => Err(Error::unsupported(format!("{field}: {name:?} has an unknown member {member:?}"))),

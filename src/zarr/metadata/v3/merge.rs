@@ -1,6 +1,7 @@
 //! A `zarr.json` that a user of the mount wrote over that of an existing array. The user saw decoded chunks, or is the program
 //! that created the array and writes its own document again: both leave the stored grid, keys and codecs as they are.
 
+use super::data_type::DataType;
 use super::view::{shown_codecs, shown_grid, shown_keys};
 use crate::util::json::{Map, Value};
 use crate::zarr::metadata::ArrayMetadata;
@@ -21,13 +22,23 @@ pub fn differs_v3(
     let keeps_chunks = new.chunks == old.chunks && new.shards.is_empty();
     let keeps_codecs = new.filters.iter().eq(old.object_codec()) && new.is_big_endian() == old.is_big_endian();
     let fields = [
-        ("data_type", is_stored("data_type") || new.dtype == old.dtype && new.dtype_json == old.dtype_json),
+        ("data_type", is_same_type(stored.get("data_type"), written.get("data_type"))),
         ("chunk_grid", as_shown("chunk_grid", shown_grid(old)) || keeps_chunks),
         ("codecs", as_shown("codecs", shown_codecs(old)) || keeps_codecs),
         ("chunk_key_encoding", as_shown("chunk_key_encoding", shown_keys())),
         ("shape", new.shape.len() == old.shape.len()),
     ];
     fields.into_iter().find(|(_, same)| !same).map(|(field, _)| field)
+}
+
+/// Returns whether both spell one data type. The byte order is that of the codecs.
+fn is_same_type(old: Option<&Value>, new: Option<&Value>) -> bool {
+    let (Some(old), Some(new)) = (old, new) else { return false };
+    let (Ok(of_old), Ok(of_new)) = (DataType::parse(old, false), DataType::parse(new, false)) else {
+        return old == new;
+    };
+    let is_told_apart = !of_old.dtype.has_objects() && (of_old.numpy.is_some() || of_old.element.is_some());
+    old == new || is_told_apart && of_old == of_new
 }
 
 /// Returns the stored document with the fields of the written one that may change: all but data type, grid, keys and codecs.

@@ -1,8 +1,9 @@
 //! The `zarr.json` that a mount shows for an array: chunks are innermost chunks, stored decoded under keys such as `0.0`. All
 //! else is as the stored document says.
 
+use super::data_type::DataType;
 use crate::util::json::{self, Map, Value, json};
-use crate::zarr::metadata::ArrayMetadata;
+use crate::zarr::metadata::{ArrayMetadata, V3Fields};
 
 /// Returns the `zarr.json` shown for the array whose stored document is `stored`.
 pub fn array_view(stored: &Map<String, Value>, metadata: &ArrayMetadata) -> String {
@@ -30,5 +31,23 @@ pub(super) fn shown_codecs(metadata: &ArrayMetadata) -> Value {
         Some(codec) => json!([{"name": codec.id}]),
         None if metadata.is_big_endian() => json!([{"name": "bytes", "configuration": {"endian": "big"}}]),
         None => json!([{"name": "bytes", "configuration": {"endian": "little"}}]),
+    }
+}
+
+impl ArrayMetadata {
+    /// Returns the fields that describe the stored array of v3, for [`ArrayMetadata::description`]. `dtype` is null for types
+    /// that NumPy lacks.
+    pub(in crate::zarr::metadata) fn description_v3(&self, v3: &V3Fields) -> Vec<(&'static str, Value)> {
+        let numpy = DataType::parse(&v3.data_type, self.is_big_endian()).ok().and_then(|parsed| parsed.numpy);
+        let mut list = vec![("shape", self.shape.clone().into()), ("chunks", self.chunks.clone().into())];
+        list.extend(self.shards.first().map(|outermost| ("shards", outermost.shape.clone().into())));
+        list.extend([
+            ("dtype", numpy.unwrap_or(Value::Null)),
+            ("data_type", v3.data_type.clone()),
+            ("fill_value", v3.fill_value.clone()),
+            ("codecs", v3.codecs.clone()),
+            ("dimension_names", json!(v3.dimension_names)),
+        ]);
+        list
     }
 }

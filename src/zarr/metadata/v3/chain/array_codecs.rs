@@ -65,7 +65,10 @@ pub(super) fn transposition(shape: &[u64], order: &[usize], is_variable: bool) -
 fn reshape(codec: &Extension, input: &mut Input) -> Result<()> {
     let items = |shape: &[u64]| shape.iter().try_fold(1u64, |n, len| n.checked_mul(*len));
     let shape = match codec.name.as_str() {
-        "zarrs.squeeze" => input.shape.iter().copied().filter(|len| *len != 1).collect(),
+        "zarrs.squeeze" => {
+            codec.allow_only(&[])?;
+            input.shape.iter().copied().filter(|len| *len != 1).collect()
+        }
         _ => {
             codec.allow_only(&["shape"])?;
             reshaped(codec, &input.shape)?
@@ -129,6 +132,7 @@ fn cast_value(codec: &Extension, input: &mut Input) -> Result<CodecConfig> {
     let to = to.ok_or_else(|| codec.invalid("data_type", "is not a type of numbers"))?;
     let mut parameters = codec.configuration.clone();
     parameters.shift_remove("data_type");
+    parameters.entry("rounding").or_insert("nearest-even".into());
     parameters.insert("from".into(), from.into());
     parameters.insert("to".into(), to.clone().into());
     (input.element, input.itemsize) = (Some(to), target.dtype.size());
@@ -160,33 +164,39 @@ fn packbits(codec: &Extension, input: &mut Input) -> Result<CodecConfig> {
 
 /// Translates a filter of numcodecs with the parameters `dtype` and `astype`.
 fn numeric(codec: &Extension, input: &mut Input) -> Result<CodecConfig> {
+    let id = codec.name.trim_start_matches("numcodecs.");
+    codec.allow_only(match id {
+        "delta" => &["dtype", "astype"],
+        "quantize" => &["digits", "dtype", "astype"],
+        _ => &["offset", "scale", "dtype", "astype"],
+    })?;
     let mut parameters = codec.configuration.clone();
-    let from = match ordered_dtype(codec, "dtype", input)? {
-        Some(dtype) => dtype,
-        None => element(codec, input)?.to_string(),
-    };
+    let from = numpy_type(codec, "dtype", input)?;
     let to = ordered_dtype(codec, "astype", input)?.unwrap_or_else(|| from.clone());
-    if DType::parse_str(&from)?.size() != input.itemsize {
-        return Err(codec.invalid("dtype", &format!("{from:?} is not the type of the items")));
-    }
     parameters.insert("dtype".into(), from.into());
     parameters.insert("astype".into(), to.clone().into());
     (input.itemsize, input.element) = (DType::parse_str(&to)?.size(), Some(to));
-    let id = codec.name.trim_start_matches("numcodecs.");
     Ok(CodecConfig::new(id, parameters))
+}
+
+/// Returns the NumPy type of the decoded numbers: the parameter `name`, or else the type of the items.
+fn numpy_type(codec: &Extension, name: &str, input: &Input) -> Result<String> {
+    let dtype = match ordered_dtype(codec, name, input)? {
+        Some(dtype) => dtype,
+        None => element(codec, input)?.to_string(),
+    };
+    match DType::parse_str(&dtype) {
+        Ok(parsed) if parsed.size() == input.itemsize => Ok(dtype),
+        Ok(_) => Err(codec.invalid(name, &format!("{dtype:?} is not the type of the items"))),
+        Err(_) => Err(Error::unsupported(format!("codecs: {:?} can't encode {dtype:?}", codec.name))),
+    }
 }
 
 fn astype(codec: &Extension, input: &mut Input) -> Result<CodecConfig> {
     codec.allow_only(&["encode_dtype", "decode_dtype"])?;
     let to = ordered_dtype(codec, "encode_dtype", input)?;
     let to = to.ok_or_else(|| codec.invalid("encode_dtype", "is missing"))?;
-    let from = match ordered_dtype(codec, "decode_dtype", input)? {
-        Some(dtype) => dtype,
-        None => element(codec, input)?.to_string(),
-    };
-    if DType::parse_str(&from)?.size() != input.itemsize {
-        return Err(codec.invalid("decode_dtype", &format!("{from:?} is not the type of the items")));
-    }
+    let from = numpy_type(codec, "decode_dtype", input)?;
     let mut parameters = Map::new();
     parameters.insert("encode_dtype".into(), to.clone().into());
     parameters.insert("decode_dtype".into(), from.into());

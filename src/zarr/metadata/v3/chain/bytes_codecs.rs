@@ -26,15 +26,26 @@ pub(super) fn parse(codec: &Extension) -> Result<CodecConfig> {
         "lz4" => plain("lz4", &["acceleration"]),
         "shuffle" => plain("shuffle", &["elementsize"]),
         name => match name.strip_prefix("numcodecs.") {
-            Some(id) => {
-                let mut parameters = codec.configuration.clone();
-                // zarr-python 3 repeats the id
-                parameters.shift_remove("id");
-                Ok(CodecConfig::new(id, parameters))
-            }
+            Some(id) => plain(id, parameters_of(id).ok_or_else(|| unknown(codec))?),
             None => Err(unknown(codec)),
         },
     }
+}
+
+/// Returns the parameters of a codec of numcodecs that makes bytes of bytes. Source: the constructors of numcodecs 0.16.
+fn parameters_of(id: &str) -> Option<&'static [&'static str]> {
+    Some(match id {
+        "blosc" => &["cname", "clevel", "shuffle", "blocksize", "typesize"],
+        "gzip" | "zlib" | "bz2" => &["level"],
+        "zstd" => &["level", "checksum"],
+        "lz4" => &["acceleration"],
+        "lzma" => &["format", "check", "preset", "filters"],
+        "shuffle" => &["elementsize"],
+        "crc32" | "crc32c" | "adler32" => &["location"],
+        "fletcher32" => &[],
+        "jenkins_lookup3" => &["initval", "prefix"],
+        _ => return None,
+    })
 }
 
 /// Translates `blosc`. Its `shuffle` is a word in v3 and a number in numcodecs.
@@ -80,6 +91,14 @@ pub(super) fn packbits(codec: &Extension, input: &Input) -> Result<CodecConfig> 
 
 /// Translates `numcodecs.pcodec`.
 pub(super) fn pcodec(codec: &Extension, input: &Input) -> Result<CodecConfig> {
+    codec.allow_only(&[
+        "level",
+        "mode_spec",
+        "delta_spec",
+        "paging_spec",
+        "delta_encoding_order",
+        "equal_pages_up_to",
+    ])?;
     numbers("pcodec", codec, input)
 }
 

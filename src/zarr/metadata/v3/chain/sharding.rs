@@ -2,7 +2,8 @@
 //! the dimensions of index and chunk, a filter of single items encodes each chunk alike. Source of the rules: the Zarr v3
 //! specification, "Sharding codec".
 
-use super::{Chain, Extension, Input, MAX_LEVELS, array_codecs, bytes_codecs, parse_level, parse_list};
+use super::{Chain, CodecKind, Extension, Input, MAX_LEVELS};
+use super::{array_codecs, bytes_codecs, kind_of, parse_level, parse_list, unknown};
 use crate::error::{Error, Result};
 use crate::zarr::metadata::{CodecConfig, ShardLevel};
 
@@ -34,7 +35,8 @@ pub(super) fn parse(
         "end" => false,
         _ => return Err(codec.invalid("index_location", "is neither \"start\" nor \"end\"")),
     };
-    let (index_codecs, is_index_big_endian) = index_codecs(codec)?;
+    let counts = inner.iter().zip(&input.shape).map(|(inner, outer)| outer / inner).collect();
+    let (index_codecs, is_index_big_endian) = index_codecs(codec, counts)?;
     chain.shards.push(ShardLevel {
         shape: chain.chunks.clone(),
         axes: axes.clone(),
@@ -46,34 +48,33 @@ pub(super) fn parse(
     for (i, &axis) in axes.iter().enumerate() {
         chain.chunks[axis] = inner[i];
     }
-    for filter in before.iter().filter(|filter| !filter.id.ends_with("transpose")) {
-        match ELEMENTWISE.contains(&filter.id.as_str()) {
-            true => chain.filters.push(filter.clone()),
-            false => {
-                let why = format!("codecs: {:?} before \"sharding_indexed\" is not supported", filter.id);
-                return Err(Error::unsupported(why));
-            }
-        }
-    }
+    chain.filters.extend(moved_inside(before)?);
     let list = codec.get("codecs").ok_or_else(|| codec.invalid("codecs", "is missing"))?;
     let list = parse_list(list, "codecs")?;
     let is_innermost = !list.iter().any(|codec| codec.name == "sharding_indexed");
     // the chunk is decoded in the order of the array's dimensions
     let is_transposed = !axes.iter().copied().eq(0..axes.len());
-    let mut own = Vec::new();
-    if is_innermost && is_transposed {
-        own.push(array_codecs::transposition(&chain.chunks, &axes, input.is_variable));
-    }
-    let at = chain.filters.len();
+    let own =
+        (is_innermost && is_transposed).then(|| array_codecs::transposition(&chain.chunks, &axes, input.is_variable));
+    // the codec of objects, which the inner chain adds, stays in front
+    let at = chain.filters.len() + usize::from(input.is_variable);
     parse_level(&list, Input { shape: inner, axes: Some(axes), ..input }, chain)?;
-    // the codec of objects stays in front
-    let at = if own.is_empty() { at } else { at + usize::from(input_is_variable(chain)) };
-    chain.filters.splice(at..at, own);
+    if let Some(own) = own {
+        chain.filters.insert(at.min(chain.filters.len()), own);
+    }
     Ok(())
 }
 
-fn input_is_variable(chain: &Chain) -> bool {
-    chain.data_type.dtype.has_objects()
+/// Returns the codecs before a shard that encode its chunks instead. Transpositions are in the axes of the level.
+fn moved_inside(before: &[CodecConfig]) -> Result<Vec<CodecConfig>> {
+    let is_moved = |filter: &CodecConfig| match ELEMENTWISE.contains(&filter.id.as_str()) {
+        true => Ok(filter.clone()),
+        false => {
+            let why = format!("codecs: {:?} before \"sharding_indexed\" is not supported", filter.id);
+            Err(Error::unsupported(why))
+        }
+    };
+    before.iter().filter(|filter| !filter.id.ends_with("transpose")).map(is_moved).collect()
 }
 
 /// Returns the shape of the chunks in a shard of shape `shape`.
@@ -97,26 +98,41 @@ fn inner_shape(codec: &Extension, shape: &[u64]) -> Result<Vec<u64>> {
     Ok(inner)
 }
 
-/// Returns the codecs of the index, and whether its numbers are big-endian. The encoded size must be known: only checksums
-/// may follow `bytes`.
-fn index_codecs(codec: &Extension) -> Result<(Vec<CodecConfig>, bool)> {
+/// Returns the codecs of the index, and whether its numbers are big-endian. `shape` is the number of chunks along each
+/// dimension of the shard. The encoded size must be known: only codecs that add a fixed number of bytes may follow `bytes`.
+fn index_codecs(codec: &Extension, shape: Vec<u64>) -> Result<(Vec<CodecConfig>, bool)> {
     let list = codec.get("index_codecs").ok_or_else(|| codec.invalid("index_codecs", "is missing"))?;
     let list = parse_list(list, "index_codecs")?;
-    let mut codecs = list.iter();
-    let bytes = codecs.next().ok_or_else(|| codec.invalid("index_codecs", "is empty"))?;
-    match bytes.name.as_str() {
-        "bytes" | "endian" => bytes.allow_only(&["endian"])?,
-        "transpose" => return Err(Error::unsupported("index_codecs: a transposed index is not supported")),
-        name => return Err(codec.invalid("index_codecs", &format!("begins with {name:?} instead of \"bytes\""))),
+    let mut codecs = list.iter().peekable();
+    let is_unknown = |codec: &&Extension| kind_of(&codec.name).is_none();
+    if let Some(codec) = list.iter().find(is_unknown) {
+        return Err(unknown(codec).context("index_codecs"));
+    }
+    // each entry has two numbers, offset and length
+    let mut input = Input::of_index([shape, vec![2]].concat());
+    let mut index = Vec::new();
+    while let Some(codec) = codecs.next_if(|codec| codec.name == "transpose") {
+        index.extend(array_codecs::parse(codec, &mut input)?);
+    }
+    let bytes = codecs.next().ok_or_else(|| codec.invalid("index_codecs", "has no \"bytes\""))?;
+    match kind_of(&bytes.name) {
+        _ if matches!(bytes.name.as_str(), "bytes" | "endian") => bytes.allow_only(&["endian"])?,
+        Some(CodecKind::Bytes) => {
+            return Err(codec.invalid("index_codecs", &format!("has {:?} in the place of \"bytes\"", bytes.name)));
+        }
+        _ => return Err(Error::unsupported(format!("index_codecs: {:?} is not supported", bytes.name))),
     }
     let is_big_endian = super::is_big_endian(std::slice::from_ref(bytes), 0)?;
-    let sums = ["crc32c", "crc32", "adler32", "fletcher32", "jenkins_lookup3"];
-    let checksum = |codec: &Extension| {
-        let name = codec.name.trim_start_matches("numcodecs.");
-        match sums.contains(&name) {
-            true => bytes_codecs::parse(codec),
-            false => Err(Error::damaged(format!("index_codecs: {:?} has no fixed size", codec.name))),
-        }
-    };
-    Ok((codecs.map(checksum).collect::<Result<_>>()?, is_big_endian))
+    for codec in codecs {
+        index.push(fixed_size(codec)?);
+    }
+    Ok((index, is_big_endian))
+}
+
+/// Translates a codec of an index that makes bytes of bytes.
+fn fixed_size(codec: &Extension) -> Result<CodecConfig> {
+    match codec.name.trim_start_matches("numcodecs.") {
+        "crc32c" | "crc32" | "adler32" | "fletcher32" | "jenkins_lookup3" | "shuffle" => bytes_codecs::parse(codec),
+        _ => Err(Error::damaged(format!("index_codecs: {:?} makes no fixed number of bytes", codec.name))),
+    }
 }
