@@ -38,6 +38,7 @@ mod streams;
 mod testing;
 mod transpose;
 mod vlen_transpose;
+mod word;
 mod zlib;
 mod zstd;
 

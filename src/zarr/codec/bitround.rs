@@ -1,37 +1,139 @@
-//! The filter `bitround`: floats whose mantissas are rounded to fewer bits. Source of the rules: `numcodecs.BitRound`. The
-//! filter knows only the size of the items and takes them for little-endian floats.
+//! The filter `bitround`: floats whose mantissas, or integers whose digits, are rounded to fewer bits. Source of the rules:
+//! `numcodecs.BitRound` for floats, and the register of Zarr extensions, "bitround codec", for the other types. Decoding
+//! changes nothing.
 
-use super::{Codec, CodecError, CodecResult, Size, buffer};
-use crate::error::Result;
+use super::{Codec, CodecError, CodecResult, Size, buffer, word};
+use crate::error::{Error, Result};
+use crate::zarr::dtype::{DType, DTypeKind};
 use crate::zarr::metadata::CodecConfig;
 
 /// The filter `bitround`.
 pub struct BitRound {
-    /// Number of mantissa bits to keep.
+    /// Number of bits to keep: of a mantissa, or of an integer from its highest set bit.
     keep: u32,
     /// Size of an item in bytes.
     itemsize: usize,
+    /// The numbers of the items; `None` if numcodecs does not round items of this size.
+    numbers: Option<Numbers>,
+    /// Whether the configuration states the dtype. numcodecs does not, and refuses to keep more bits than there are.
+    is_typed: bool,
+}
+
+/// The numbers of which an item has one, or two if it is complex.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Numbers {
+    /// Size of a number in bytes.
+    size: usize,
+    kind: Rounding,
+    is_big_endian: bool,
+}
+
+/// The way to round a number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Rounding {
+    /// A float with this many bits of mantissa.
+    Float(u32),
+    Signed,
+    Unsigned,
 }
 
 impl BitRound {
-    /// Creates the filter from `keepbits`, for items of `itemsize` bytes.
+    /// Creates the filter from `keepbits`, for items of `itemsize` bytes: little-endian floats, unless there is a `dtype`.
     pub fn new(config: &CodecConfig, itemsize: usize) -> Result<Self> {
-        config.allow_only(&["keepbits"])?;
+        config.allow_only(&["keepbits", "dtype"])?;
         config.required("keepbits")?;
-        Ok(BitRound { keep: config.int("keepbits", 0, 0, i64::from(u32::MAX))? as u32, itemsize })
+        let keep = config.int("keepbits", 0, 0, i64::from(u32::MAX))? as u32;
+        if config.get("dtype").is_none() {
+            return Ok(BitRound { keep, itemsize, numbers: Numbers::floats(itemsize, false), is_typed: false });
+        }
+        let name = config.text("dtype", "")?;
+        let numbers = Numbers::of(name)
+            .ok_or_else(|| Error::unsupported(format!("codec \"bitround\": dtype {name:?} cannot be rounded")))?;
+        if keep == 0 && !matches!(numbers.kind, Rounding::Float(_)) {
+            return Err(config.invalid("keepbits", "is 0, but integers keep at least 1 bit"));
+        }
+        Ok(BitRound { keep, itemsize, numbers: Some(numbers), is_typed: true })
     }
 }
 
-/// Rounds the floats in `$bytes`, taken as integers of type `$T`, half to even to multiples of `1 << $drop`.
-macro_rules! round {
-    ($T:ty, $bytes:expr, $drop:expr) => {{
-        let (drop, quantum): (u32, $T) = ($drop, 1 << $drop);
-        for b in $bytes.chunks_exact_mut(size_of::<$T>()) {
-            let x = b.as_ref().try_into().map_or(0, <$T>::from_le_bytes);
-            let x = x.wrapping_add(((x >> drop) & 1) + (quantum >> 1) - 1) & !(quantum - 1);
-            b.copy_from_slice(&x.to_le_bytes());
+impl Numbers {
+    /// Returns floats of `size` bytes.
+    fn floats(size: usize, is_big_endian: bool) -> Option<Self> {
+        let mantissa = match size {
+            2 => 10,
+            4 => 23,
+            8 => 52,
+            _ => return None,
+        };
+        Some(Numbers { size, kind: Rounding::Float(mantissa), is_big_endian })
+    }
+
+    /// Returns the numbers of the element type `name`, or `None` if the register does not have it rounded.
+    fn of(name: &str) -> Option<Self> {
+        let is_big_endian = name.starts_with('>');
+        match name.trim_start_matches(['<', '>']) {
+            "bfloat16" | "complex_bfloat16" => {
+                return Some(Numbers { size: 2, kind: Rounding::Float(7), is_big_endian });
+            }
+            "complex_float16" => return Numbers::floats(2, is_big_endian),
+            _ => {}
         }
-    }};
+        let dtype = DType::parse_str(name).ok()?;
+        let (size, is_big_endian) = (dtype.size(), dtype.is_big_endian());
+        match dtype.kind() {
+            DTypeKind::Float => Numbers::floats(size, is_big_endian),
+            DTypeKind::Complex => Numbers::floats(size / 2, is_big_endian),
+            DTypeKind::UInt => Some(Numbers { size, kind: Rounding::Unsigned, is_big_endian }),
+            DTypeKind::Int | DTypeKind::TimeDelta | DTypeKind::DateTime => {
+                Some(Numbers { size, kind: Rounding::Signed, is_big_endian })
+            }
+            _ => None,
+        }
+    }
+
+    /// Rounds every number in `bytes`.
+    fn each(self, bytes: &mut [u8], step: impl Fn(u64) -> u64) {
+        match self.size {
+            1 => word::each::<1>(bytes, self.is_big_endian, step),
+            2 => word::each::<2>(bytes, self.is_big_endian, step),
+            4 => word::each::<4>(bytes, self.is_big_endian, step),
+            _ => word::each::<8>(bytes, self.is_big_endian, step),
+        }
+    }
+
+    /// Rounds every number in `bytes` to `keep` bits.
+    fn round(self, bytes: &mut [u8], keep: u32) {
+        let unused = 64 - 8 * self.size as u32;
+        match self.kind {
+            Rounding::Float(mantissa) if keep >= mantissa => {}
+            Rounding::Float(mantissa) => self.each(bytes, |x| round_float(x, mantissa - keep)),
+            Rounding::Unsigned => self.each(bytes, |x| round_integer(x, keep, u64::MAX >> unused)),
+            Rounding::Signed => self.each(bytes, |x| {
+                let x = (x << unused) as i64 >> unused;
+                let limit = (u64::MAX >> unused >> 1) + u64::from(x < 0);
+                let rounded = round_integer(x.unsigned_abs(), keep, limit);
+                if x < 0 { rounded.wrapping_neg() } else { rounded }
+            }),
+        }
+    }
+}
+
+/// Rounds the bits `x` of a float half to even to a multiple of `1 << drop`, where `drop` is from 1 to 52.
+fn round_float(x: u64, drop: u32) -> u64 {
+    let quantum = 1 << drop;
+    x.wrapping_add(((x >> drop) & 1) + (quantum >> 1) - 1) & !(quantum - 1)
+}
+
+/// Rounds `x` half to even to `keep` bits from the highest set one; down if the result would exceed `limit`.
+fn round_integer(x: u64, keep: u32, limit: u64) -> u64 {
+    let drop = (u64::BITS - x.leading_zeros()).saturating_sub(keep);
+    if drop == 0 {
+        return x;
+    }
+    let down = x >> drop << drop;
+    let half = 1 << (drop - 1);
+    let is_up = x - down > half || x - down == half && x >> drop & 1 == 1;
+    down.checked_add(2 * half).filter(|up| is_up && *up <= limit).unwrap_or(down)
 }
 
 impl Codec for BitRound {
@@ -52,23 +154,17 @@ impl Codec for BitRound {
     }
 
     fn encode(&self, decoded: &[u8], out: &mut Vec<u8>) -> CodecResult<()> {
-        let mantissa: u32 = match self.itemsize {
-            2 => 10,
-            4 => 23,
-            8 => 52,
-            _ => return Err(CodecError::new("bitround rounds floats of 2, 4 or 8 bytes only")),
-        };
-        buffer::count(decoded, self.itemsize)?;
-        let too_many = || CodecError::new(format!("bitround can't keep {} of {mantissa} bits", self.keep));
-        let drop = mantissa.checked_sub(self.keep).ok_or_else(too_many)?;
+        let numbers = self.numbers.ok_or_else(|| CodecError::new("bitround rounds floats of 2, 4 or 8 bytes only"))?;
+        buffer::count(decoded, numbers.size)?;
+        match numbers.kind {
+            Rounding::Float(mantissa) if !self.is_typed && self.keep > mantissa => {
+                return Err(CodecError::new(format!("bitround can't keep {} of {mantissa} bits", self.keep)));
+            }
+            _ => {}
+        }
         let start = out.len();
         out.extend_from_slice(decoded);
-        match self.itemsize {
-            _ if drop == 0 => {}
-            2 => round!(u16, out[start..], drop),
-            4 => round!(u32, out[start..], drop),
-            _ => round!(u64, out[start..], drop),
-        }
+        numbers.round(&mut out[start..], self.keep);
         Ok(())
     }
 }
@@ -76,7 +172,13 @@ impl Codec for BitRound {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::zarr::codec::testing::{config, encoded_as, refused};
+    use crate::zarr::codec::testing::{config, encoded, encoded_as, refused};
+    use proptest::prelude::*;
+
+    /// Returns the encoding by a codec whose configuration states the dtype.
+    fn rounded(dtype: &str, keep: u32, plain: &[u8]) -> Vec<u8> {
+        encoded(&format!(r#"{{"id": "bitround", "keepbits": {keep}, "dtype": "{dtype}"}}"#), plain)
+    }
 
     #[test]
     fn worked_examples() {
@@ -88,12 +190,67 @@ mod tests {
     }
 
     #[test]
+    fn typed_floats() {
+        let values = [1.3, 1.0625, 1.1875, -1.3];
+        let expected = [1.25, 1.0, 1.25, -1.25];
+        assert_eq!(rounded("<f4", 3, &values.map(f32::to_le_bytes).concat()), expected.map(f32::to_le_bytes).concat());
+        assert_eq!(
+            rounded(">f8", 3, &values.map(|v| f64::from(v).to_be_bytes()).concat()),
+            expected.map(|v| f64::from(v).to_be_bytes()).concat()
+        );
+        assert_eq!(rounded("<c8", 3, &values.map(f32::to_le_bytes).concat()), expected.map(f32::to_le_bytes).concat());
+        // 1.0078125 keeps 1 of 7 bits, 1.875 becomes 2
+        assert_eq!(rounded("<bfloat16", 1, &[0x81, 0x3f, 0xf0, 0x3f]), [0x80, 0x3f, 0, 0x40]);
+        assert_eq!(rounded("<f4", 23, &[1, 2, 3, 4]), [1, 2, 3, 4]);
+        assert_eq!(rounded("<f4", 99, &[1, 2, 3, 4]), [1, 2, 3, 4]);
+    }
+
+    #[test]
+    fn integers_keep_bits_from_the_highest() {
+        assert_eq!(rounded("|u1", 3, &[0, 1, 7, 8, 9, 10, 11, 13, 15, 100]), [0, 1, 7, 8, 8, 10, 12, 12, 16, 96]);
+        assert_eq!(rounded("|u1", 1, &[1, 2, 3, 5, 6, 7]), [1, 2, 4, 4, 8, 8]);
+        let i2 = |values: [i16; 4]| values.map(i16::to_le_bytes).concat();
+        assert_eq!(rounded("<i2", 3, &i2([1000, -1000, 11, -11])), i2([1024, -1024, 12, -12]));
+        assert_eq!(rounded(">u4", 4, &1000u32.to_be_bytes()), 1024u32.to_be_bytes());
+        assert_eq!(rounded("<i8", 64, &i64::MIN.to_le_bytes()), i64::MIN.to_le_bytes());
+    }
+
+    #[test]
+    fn integers_stay_in_range() {
+        assert_eq!(rounded("|u1", 3, &[255, 239]), [224, 224]);
+        assert_eq!(rounded("|i1", 3, &[127, 0x80, 0x81]), [112, 0x80, 0x80]);
+        assert_eq!(rounded("<u8", 1, &u64::MAX.to_le_bytes()), (1u64 << 63).to_le_bytes());
+        // NaT, the smallest integer, is kept
+        assert_eq!(rounded("<M8[s]", 1, &i64::MIN.to_le_bytes()), i64::MIN.to_le_bytes());
+    }
+
+    #[test]
     fn bad_parameters_are_errors() {
         refused(r#"{"id": "bitround", "keepbits": -1}"#);
         refused(r#"{"id": "bitround"}"#);
+        refused(r#"{"id": "bitround", "keepbits": 3, "dtype": "|b1"}"#);
+        refused(r#"{"id": "bitround", "keepbits": 3, "dtype": "int4"}"#);
+        refused(r#"{"id": "bitround", "keepbits": 0, "dtype": "<i4"}"#);
         let codec = BitRound::new(&config(r#"{"id": "bitround", "keepbits": 11}"#), 2).unwrap();
         assert!(codec.encode(&[1, 2], &mut Vec::new()).is_err());
         let mut out = [0; 2];
         assert_eq!(codec.decode(&[1, 2], &mut out), Ok(2));
+        let codec = BitRound::new(&config(r#"{"id": "bitround", "keepbits": 1}"#), 1).unwrap();
+        assert!(codec.encode(&[1, 2], &mut Vec::new()).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn rounded_integers_are_the_nearest(x: u64, shift in 0u32..64, keep in 1u32..=64) {
+            let x = x >> shift;
+            let rounded = round_integer(x, keep, u64::MAX);
+            let drop = (64 - x.leading_zeros()).saturating_sub(keep);
+            let quantum = 1u128 << drop;
+            prop_assert_eq!(u128::from(rounded) % quantum, 0);
+            let error = u128::from(rounded.abs_diff(x));
+            // where the nearest is 2^64, the one below is taken
+            prop_assert!(2 * error <= quantum || u128::from(x) + quantum > u128::from(u64::MAX));
+            prop_assert_eq!(round_integer(rounded, keep, u64::MAX), rounded);
+        }
     }
 }

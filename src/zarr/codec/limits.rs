@@ -13,7 +13,7 @@ fn numbers() -> Vec<i64> {
 }
 
 /// Each codec and parameter that takes a number, with `N` in its place.
-const NUMBERS: [&str; 24] = [
+const NUMBERS: [&str; 32] = [
     r#"{"id": "blosc", "typesize": N, "shuffle": 1}"#,
     r#"{"id": "blosc", "typesize": N, "shuffle": 2, "cname": "zstd"}"#,
     r#"{"id": "blosc", "blocksize": N, "cname": "blosclz"}"#,
@@ -38,6 +38,14 @@ const NUMBERS: [&str; 24] = [
     r#"{"id": "bitround", "keepbits": N}"#,
     r#"{"id": "quantize", "digits": N, "dtype": "<f4"}"#,
     r#"{"id": "jenkins_lookup3", "initval": N}"#,
+    r#"{"id": "bitround", "keepbits": N, "dtype": "<i4"}"#,
+    r#"{"id": "packbits_v3", "first_bit": N, "dtype": "<i4"}"#,
+    r#"{"id": "packbits_v3", "last_bit": N, "dtype": ">u4"}"#,
+    r#"{"id": "pcodec", "level": N, "dtype": "<i4"}"#,
+    r#"{"id": "pcodec", "delta_encoding_order": N, "dtype": "<i4"}"#,
+    r#"{"id": "pcodec", "equal_pages_up_to": N, "dtype": "<i4"}"#,
+    r#"{"id": "transpose", "shape": [2, N], "order": [1, 0]}"#,
+    r#"{"id": "transpose", "shape": [2, 2], "order": [N, 0]}"#,
 ];
 
 /// Codecs without a number, to try with different item sizes.

@@ -2,6 +2,7 @@
 //! significant bit first. `packbits` of numcodecs packs the most significant bit first. Source of the rules: the register of
 //! Zarr extensions, "packbits codec".
 
+use super::word::{load, store};
 use super::{Codec, CodecError, CodecResult, Size, buffer};
 use crate::error::{Error, Result};
 use crate::zarr::dtype::{DType, DTypeKind};
@@ -196,24 +197,6 @@ impl Component {
         let size = dtype.size() / per_item;
         let bits = if kind == ComponentKind::Bool { 1 } else { 8 * size as u32 };
         Some(Component { size, bits, kind, is_big_endian: dtype.is_big_endian(), per_item })
-    }
-}
-
-/// Returns the number that at most 8 bytes are.
-fn load(bytes: &[u8], is_big_endian: bool) -> u64 {
-    let mut word = [0; 8];
-    word[..bytes.len()].copy_from_slice(bytes);
-    if is_big_endian {
-        word[..bytes.len()].reverse();
-    }
-    u64::from_le_bytes(word)
-}
-
-/// Writes the lowest bytes of `value` to `bytes`, of which there are at most 8.
-fn store(value: u64, bytes: &mut [u8], is_big_endian: bool) {
-    bytes.copy_from_slice(&value.to_le_bytes()[..bytes.len()]);
-    if is_big_endian {
-        bytes.reverse();
     }
 }
 
