@@ -122,11 +122,15 @@ fn array_row(hierarchy: &Hierarchy, key: &Key, array: &Arc<Array>, args: &InfoAr
     };
     let attributes = hierarchy.attributes(key).unwrap_or_default();
     let text = |value: &Value| json::text(value).unwrap_or_default().to_string();
-    // xarray's convention
-    let names = attributes.get("_ARRAY_DIMENSIONS").and_then(Value::as_array);
+    let named = array.metadata().v3.as_ref().and_then(|v3| v3.dimension_names.as_ref());
+    // xarray's convention in v2
+    let listed = attributes.get("_ARRAY_DIMENSIONS").and_then(Value::as_array);
     ArrayRow {
         array: array.clone(),
-        dimension_names: names.into_iter().flatten().map(text).collect(),
+        dimension_names: match named {
+            Some(names) => names.iter().map(|name| name.clone().unwrap_or_default()).collect(),
+            None => listed.into_iter().flatten().map(text).collect(),
+        },
         units: attributes.get("units").map(text).filter(|units| !units.is_empty()),
         unreadable: array.readable().err(),
         stored,

@@ -10,6 +10,8 @@ const MAX_NAME: usize = 255;
 const MAX_VALUE: usize = 64 << 10;
 const MAX_LIST: usize = 64 << 10;
 
+const DIMENSION_NAMES: &str = "user.zarr.dimension_names";
+
 /// Returns the extended attributes of `node`. It leaves out what exceeds the system's limits, and what comes from a
 /// document that not all of `audience` may read.
 pub fn of(tree: &Tree, node: &Node, audience: Audience) -> Result<Vec<(String, Vec<u8>)>> {
@@ -53,8 +55,9 @@ fn attributes(tree: &Tree, key: &Key, list: &mut Vec<(String, Vec<u8>)>) -> Resu
         let Some(text) = json::write_within(value, MAX_VALUE).map(String::into_bytes) else { continue };
         let Some(left) = room.checked_sub(name.len()) else { break };
         room = left;
-        if name == "_ARRAY_DIMENSIONS" {
-            list.push(("user.zarr.dimension_names".into(), text.clone()));
+        // a v3 document has dimension names of its own
+        if name == "_ARRAY_DIMENSIONS" && !list.iter().any(|(other, _)| other == DIMENSION_NAMES) {
+            list.push((DIMENSION_NAMES.into(), text.clone()));
         }
         list.push((format!("user.zarr.attrs.{name}"), text));
     }

@@ -46,8 +46,8 @@ impl ArrayMetadata {
             ("data_type", v3.data_type.clone()),
             ("fill_value", v3.fill_value.clone()),
             ("codecs", v3.codecs.clone()),
-            ("dimension_names", json!(v3.dimension_names)),
         ]);
+        list.extend(v3.dimension_names.as_ref().map(|names| ("dimension_names", json!(names))));
         list
     }
 }
