@@ -141,11 +141,9 @@ fn cast_value(codec: &Extension, input: &mut Input) -> Result<CodecConfig> {
 
 fn bitround(codec: &Extension, input: &Input) -> Result<CodecConfig> {
     codec.allow_only(&["keepbits"])?;
-    let element = element(codec, input)?;
     let mut parameters = codec.configuration.clone();
-    if element.contains(['i', 'u']) && !element.contains("float") {
-        parameters.insert("dtype".into(), element.into());
-    }
+    // without it the codec takes items for little-endian floats
+    parameters.insert("dtype".into(), element(codec, input)?.into());
     Ok(CodecConfig::new("bitround", parameters))
 }
 

@@ -224,7 +224,7 @@ fn parameters_that_no_codec_has_are_unsupported() {
 }
 
 #[test]
-fn shapes_change_for_the_codecs_that_follow() {
+fn codecs_get_the_shapes_and_types_of_those_before() {
     let reshape = json!({"name": "reshape", "configuration": {"shape": [-1, [2]]}});
     let c = chain(json!([reshape, transpose(json!([1, 0])), "bytes"]), &[2, 3, 4], "int8").unwrap();
     assert_eq!(texts(&c.filters), [r#"{"id":"transpose","shape":[6,4],"order":[1,0]}"#]);
@@ -233,6 +233,12 @@ fn shapes_change_for_the_codecs_that_follow() {
     for shape in [json!([5]), json!([-1, -1]), json!([-1, 5]), json!([0]), json!([[3]]), json!(24), json!(null)] {
         let codec = json!({"name": "reshape", "configuration": {"shape": shape}});
         assert_eq!(chain(json!([codec, "bytes"]), &[2, 3, 4], "int8").unwrap_err().kind(), Kind::Damaged, "{shape}");
+    }
+    let bitround = json!({"name": "bitround", "configuration": {"keepbits": 3}});
+    let big = json!({"name": "bytes", "configuration": {"endian": "big"}});
+    for (data_type, dtype) in [("float32", ">f4"), ("bfloat16", ">bfloat16"), ("int16", ">i2"), ("complex64", ">c8")] {
+        let c = chain(json!([bitround, big]), &[4], data_type).unwrap();
+        assert_eq!(texts(&c.filters), [format!(r#"{{"id":"bitround","keepbits":3,"dtype":"{dtype}"}}"#)]);
     }
     let packed = chain(json!([{"name": "packbits", "configuration": {"padding_encoding": "last_byte"}}]), &[4], "bool");
     assert_eq!(
