@@ -141,10 +141,11 @@ impl Format {
         matches!(self, Format::Npy | Format::Nifti | Format::Tiff)
     }
 
-    /// Whether the format can describe an array of this shape and dtype.
+    /// Whether the format can describe an array of this shape and dtype. No header has the types that NumPy lacks.
     pub fn fits(self, metadata: &ArrayMetadata) -> bool {
+        let has_type = self == Format::Readme || metadata.has_numpy_dtype();
         let has_offsets = !self.holds_flat() || metadata.flat_size() <= MAX_FLAT;
-        !metadata.has_objects() && has_offsets && (self.spec().fits)(metadata)
+        !metadata.has_objects() && has_offsets && has_type && (self.spec().fits)(metadata)
     }
 
     /// Whether the format can describe this array truly: [`Format::fits`], and the format can express what attributes and

@@ -45,7 +45,7 @@ pub fn describe(hierarchy: &Hierarchy, cache: &Cache, array: &Arc<Array>) -> Res
         Some((group, image)) => (vec![group], Some(image)),
         None => (Vec::new(), None),
     };
-    let names = names(stored_names(hierarchy, key, &attributes, dimensions), image.as_deref(), dimensions);
+    let names = names(stored_names(hierarchy, array, &attributes), image.as_deref(), dimensions);
     // an array without items needs no coordinates, and its other dimensions may be of any length
     let has_items = !metadata.shape.contains(&0);
     let (mut axes, mut claims) = (Vec::with_capacity(dimensions), Vec::with_capacity(dimensions));
@@ -110,7 +110,7 @@ pub fn axis_names(
     sources: &mut Vec<Key>,
 ) -> Vec<Option<String>> {
     let dimensions = array.metadata().shape.len();
-    let stored = stored_names(hierarchy, array.key(), attributes, dimensions);
+    let stored = stored_names(hierarchy, array, attributes);
     // parsing the metadata of images for each array of a large group would be slow
     let image = if stored.is_some() { None } else { ngff::image(hierarchy, array.key(), dimensions) };
     let image = image.map(|(group, axes)| {
@@ -120,32 +120,37 @@ pub fn axis_names(
     names(stored, image.as_deref(), dimensions)
 }
 
-/// Returns the names from attributes, or else those of the image.
-fn names(stored: Option<Vec<String>>, image: Option<&[ngff::ImageAxis]>, dimensions: usize) -> Vec<Option<String>> {
+/// Returns the stored names, or else those of the image.
+fn names(
+    stored: Option<Vec<Option<String>>>,
+    image: Option<&[ngff::ImageAxis]>,
+    dimensions: usize,
+) -> Vec<Option<String>> {
     let name = |i: usize| match (&stored, image) {
-        (Some(names), _) => names.get(i).cloned(),
+        (Some(names), _) => names.get(i).cloned().flatten(),
         (None, image) => image?.get(i)?.name.clone(),
     };
     (0..dimensions).map(|i| name(i).filter(|name| attributes::is_shown(name))).collect()
 }
 
-/// Returns the names of all dimensions as xarray or NCZarr store them.
-fn stored_names(
-    hierarchy: &Hierarchy,
-    key: &Key,
-    attributes: &Map<String, Value>,
-    dimensions: usize,
-) -> Option<Vec<String>> {
+/// Returns the names of all dimensions as xarray, a v3 document or NCZarr store them.
+fn stored_names(hierarchy: &Hierarchy, array: &Array, attributes: &Map<String, Value>) -> Option<Vec<Option<String>>> {
+    let metadata = array.metadata();
+    let dimensions = metadata.shape.len();
     let whole = |names: Vec<String>| Some(names).filter(|names| names.len() == dimensions);
     if let Some(names) = attributes::texts(attributes.get(DIMENSIONS)).and_then(whole) {
-        return Some(names);
+        return Some(names.into_iter().map(Some).collect());
+    }
+    if let Some(v3) = &metadata.v3 {
+        // a list of nulls names nothing: an image may
+        return v3.dimension_names.clone().filter(|names| names.iter().any(Option::is_some));
     }
     let references = |array: Option<&Value>| attributes::texts(array?.get("dimrefs"));
     // netCDF-C 4.9.3 writes an attribute, earlier versions a field of `.zarray`
     let references = ["_nczarr_array", "_NCZARR_ARRAY"].iter().find_map(|name| references(attributes.get(*name)));
-    let references = references.or_else(|| stored_references(hierarchy, key)).and_then(whole)?;
+    let references = references.or_else(|| stored_references(hierarchy, array.key())).and_then(whole)?;
     let last = |path: String| path.rsplit('/').next().unwrap_or_default().to_string();
-    Some(references.into_iter().map(last).collect())
+    Some(references.into_iter().map(|path| Some(last(path))).collect())
 }
 
 /// Returns the dimension references that NCZarr wrote into the array's `.zarray`.

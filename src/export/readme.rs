@@ -5,7 +5,7 @@ use super::Format;
 use super::described::Described;
 use super::recipes::{self, ExamplePart};
 use super::spelling::{self, float, list};
-use crate::util::json;
+use crate::util::json::{self, Value};
 use crate::zarr::dtype::{DType, DTypeKind};
 use crate::zarr::metadata::ArrayMetadata;
 
@@ -64,6 +64,9 @@ fn heading(array: &Described) -> String {
 /// Describes the type of the items.
 fn item(metadata: &ArrayMetadata) -> String {
     let dtype = &metadata.dtype;
+    if let Some(v3) = metadata.v3.as_ref().filter(|_| !metadata.has_numpy_dtype()) {
+        return without_numpy(&v3.data_type, dtype);
+    }
     let word = match dtype.kind() {
         DTypeKind::Bool => "bool, 0 or 1",
         DTypeKind::Int => "signed integer",
@@ -88,6 +91,17 @@ fn item(metadata: &ArrayMetadata) -> String {
     let name = json::text(&metadata.dtype_json).and_then(|text| DType::canonical(text).ok());
     let name = name.map(|name| format!("{name}: ")).unwrap_or_default();
     format!("{name}{word}, {} bytes{order}", dtype.size())
+}
+
+/// Describes items of a v3 data type that NumPy lacks.
+fn without_numpy(data_type: &Value, dtype: &DType) -> String {
+    let name = json::text(data_type).or_else(|| json::text(data_type.get("name")?)).unwrap_or_default();
+    let order = match (dtype.size(), dtype.is_big_endian()) {
+        (0 | 1, _) => "",
+        (_, true) => ", big-endian",
+        (_, false) => ", little-endian",
+    };
+    format!("{name}, which most programs see as bytes, {} bytes{order}", dtype.size())
 }
 
 /// Names the programs that read a file, with a command to try.

@@ -96,7 +96,7 @@ fn values(cache: &Cache, array: &Array, attributes: &Map<String, Value>) -> Resu
     let number = |name: &str| attributes::number(attributes, name).filter(|_| !is_time);
     let (scale, offset) = (number("scale_factor").map_or(unit, |scale| scale * unit), number("add_offset"));
     // the array's fill value is an ordinary coordinate: CF allows no missing coordinates
-    let missing = numbers::attribute_nodata(dtype, attributes).map(|number| number.as_f64());
+    let missing = numbers::attribute_nodata(metadata, attributes).map(|number| number.as_f64());
     let mut values = Vec::with_capacity(array.metadata().shape.iter().product::<u64>().min(MAX_ITEMS) as usize);
     for bytes in flat(cache, array)?.chunks_exact(dtype.size().max(1)) {
         let Some(item) = numbers::item(dtype, bytes).map(|number| number.as_f64()) else { break };

@@ -1,5 +1,5 @@
-//! The axes of an OME-NGFF image, versions 0.1 to 0.4, from the `multiscales` attribute of the group that holds its
-//! resolutions.
+//! The axes of an OME-NGFF image, versions 0.1 to 0.5, from the `multiscales` attribute of the group that holds its
+//! resolutions; version 0.5 has it in the attribute `ome`.
 
 use super::{attributes, groups_above};
 use crate::array::hierarchy::Hierarchy;
@@ -28,7 +28,8 @@ pub fn image(hierarchy: &Hierarchy, key: &Key, dimensions: usize) -> Option<(Key
     groups_above(key).find_map(|group| {
         let path = key.relative_to(&group)?;
         let attributes = hierarchy.attributes(&group).ok()?;
-        let multiscales = attributes.get("multiscales")?.as_array()?;
+        let of_ome = attributes.get("ome").and_then(|ome| ome.get("multiscales"));
+        let multiscales = of_ome.or_else(|| attributes.get("multiscales"))?.as_array()?;
         let axes = multiscales.iter().find_map(|multiscale| axes(multiscale, &path, dimensions))?;
         Some((group, axes))
     })
@@ -57,7 +58,7 @@ fn axes(multiscale: &Value, path: &Key, dimensions: usize) -> Option<Vec<ImageAx
     Some(axes)
 }
 
-/// Parses an axis of version 0.4, or of 0.3, which has only names.
+/// Parses an axis since version 0.4, or of 0.3, which has only names.
 fn axis(value: &Value) -> ImageAxis {
     let text = |name: &str| attributes::line(value.as_object()?, name);
     match json::text(value) {

@@ -34,12 +34,12 @@ pub fn item(dtype: &DType, bytes: &[u8]) -> Option<MetadataNumber> {
     })
 }
 
-/// Returns the missing value: [`attribute_nodata`], or else the array's fill value if its dimensions are named as xarray does,
-/// as xarray and GDAL read it.
+/// Returns the missing value: [`attribute_nodata`], or else the fill value of a v1 or v2 array whose dimensions are named as
+/// xarray does, as xarray and GDAL read it. A v3 array must have a fill value, so that xarray takes it for ordinary data.
 pub fn nodata(metadata: &ArrayMetadata, attributes: &Map<String, Value>) -> Option<MetadataNumber> {
     let dtype = &metadata.dtype;
-    attribute_nodata(dtype, attributes).or_else(|| {
-        let has_names = is_number(dtype) && attributes.contains_key(DIMENSIONS);
+    attribute_nodata(metadata, attributes).or_else(|| {
+        let has_names = is_number(dtype) && attributes.contains_key(DIMENSIONS) && metadata.v3.is_none();
         let mut fill = metadata.fill.clone().filter(|_| has_names)?;
         // trailing zero bytes are not stored
         fill.resize(dtype.size(), 0);
@@ -48,15 +48,17 @@ pub fn nodata(metadata: &ArrayMetadata, attributes: &Map<String, Value>) -> Opti
 }
 
 /// Returns CF's `_FillValue` or `missing_value` if it is a number that an item can hold.
-pub fn attribute_nodata(dtype: &DType, attributes: &Map<String, Value>) -> Option<MetadataNumber> {
-    let number = |name: &&str| number(dtype, attributes::first(attributes.get(*name)?)?);
+pub fn attribute_nodata(metadata: &ArrayMetadata, attributes: &Map<String, Value>) -> Option<MetadataNumber> {
+    let dtype = &metadata.dtype;
+    let is_v3 = metadata.v3.is_some();
+    let number = |name: &&str| number(dtype, attributes::first(attributes.get(*name)?)?, is_v3);
     ["_FillValue", "missing_value"].iter().filter(|_| is_number(dtype)).find_map(number)
 }
 
-/// Returns the number in an attribute if an item of the numeric dtype can hold it.
-fn number(dtype: &DType, value: &Value) -> Option<MetadataNumber> {
+/// Returns the number in an attribute if an item of the numeric dtype can hold it. With `is_v3`, a float may be in base64.
+fn number(dtype: &DType, value: &Value, is_v3: bool) -> Option<MetadataNumber> {
     if *dtype.kind() == DTypeKind::Float {
-        let float = json::float(value).or_else(|| parse_float(json::text(value)?))?;
+        let float = json::float(value).or_else(|| parse_float(json::text(value)?, is_v3))?;
         let largest = match dtype.size() {
             2 => half::f16::MAX.to_f64(),
             4 => f32::MAX.into(),
@@ -76,10 +78,11 @@ fn number(dtype: &DType, value: &Value) -> Option<MetadataNumber> {
     range.contains(&number).then_some(MetadataNumber::Int(number))
 }
 
-/// Parses a float from a text: a word, or eight bytes in base64, as xarray's `FillValueCoder` writes them.
-fn parse_float(text: &str) -> Option<f64> {
+/// Parses a float from a text: a word, or with `is_v3` eight bytes in base64, as xarray's `FillValueCoder` writes them into v3
+/// attributes.
+fn parse_float(text: &str, is_v3: bool) -> Option<f64> {
     json::float_word(text).or_else(|| {
-        let bytes: [u8; 8] = json::base64_decode(text.as_bytes())?.try_into().ok()?;
+        let bytes: [u8; 8] = json::base64_decode(text.as_bytes()).filter(|_| is_v3)?.try_into().ok()?;
         Some(f64::from_le_bytes(bytes))
     })
 }

@@ -6,6 +6,7 @@ use crate::zarr::metadata::V1Order;
 
 mod conventions;
 mod hostile;
+mod v3;
 
 /// A store, and what is described in it.
 struct Case {

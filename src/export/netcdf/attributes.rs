@@ -75,7 +75,7 @@ pub fn of_variable(
         match name.as_str() {
             // the dtype decides these
             "units" | "calendar" if *dtype.kind() == DTypeKind::DateTime => {}
-            name => match (name, typed(name, dtype, value), json::float(value)) {
+            name => match (name, typed(name, metadata, value), json::float(value)) {
                 (_, Some(values), _) => out.push(name, kind, values),
                 ("_FillValue", None, _) => {}
                 ("scale_factor" | "add_offset", None, Some(x)) => {
@@ -85,7 +85,9 @@ pub fn of_variable(
             },
         }
     }
+    // a v3 array must have a fill value, so that xarray takes it for ordinary data
     if stored.contains_key(DIMENSIONS)
+        && metadata.v3.is_none()
         && !out.names.has("_FillValue")
         && let Some(fill) = missing_value(metadata)
     {
@@ -140,8 +142,9 @@ fn missing_value(metadata: &ArrayMetadata) -> Option<Vec<u8>> {
 
 /// Returns the big-endian values of an attribute that must have the variable's type. Returns `None` for other attributes,
 /// and if the conversion would change a value.
-fn typed(name: &str, dtype: &DType, value: &Value) -> Option<Vec<u8>> {
+fn typed(name: &str, metadata: &ArrayMetadata, value: &Value) -> Option<Vec<u8>> {
     let item: fn(&DType, &Value) -> Option<Vec<u8>> = match name {
+        "_FillValue" | "missing_value" if metadata.v3.is_some() => missing_v3,
         "_FillValue" | "missing_value" => missing,
         "valid_min" | "valid_max" | "valid_range" | "flag_values" | "flag_masks" => same_spelling,
         _ => return None,
@@ -151,18 +154,23 @@ fn typed(name: &str, dtype: &DType, value: &Value) -> Option<Vec<u8>> {
     if list.is_empty() || name == "_FillValue" && list.len() > 1 {
         return None;
     }
-    Some(list.iter().map(|value| item(dtype, value)).collect::<Option<Vec<_>>>()?.concat())
+    Some(list.iter().map(|value| item(&metadata.dtype, value)).collect::<Option<Vec<_>>>()?.concat())
 }
 
-/// Converts a missing value: integers may be spelled as floats, and floats in base64, as xarray does.
+/// Converts a missing value of a v3 array: floats may be in base64, as xarray's `FillValueCoder` writes them.
+fn missing_v3(dtype: &DType, value: &Value) -> Option<Vec<u8>> {
+    let encoded = json::text(value).filter(|_| *dtype.kind() == DTypeKind::Float);
+    let bytes = encoded.filter(|text| json::float_word(text).is_none() && text.parse::<f64>().is_err());
+    let Some(bytes) = bytes else { return missing(dtype, value) };
+    let x = f64::from_le_bytes(json::base64_decode(bytes.as_bytes())?.try_into().ok()?);
+    Some(if dtype.size() == 4 { (x as f32).to_be_bytes().to_vec() } else { x.to_be_bytes().to_vec() })
+}
+
+/// Converts a missing value: integers may be spelled as floats.
 fn missing(dtype: &DType, value: &Value) -> Option<Vec<u8>> {
     match (dtype.kind(), json::text(value)) {
         (DTypeKind::Bytes, Some(text)) if text.len() == 1 => Some(text.as_bytes().to_vec()),
         (DTypeKind::Bytes, _) => None,
-        (DTypeKind::Float, Some(text)) if json::float_word(text).is_none() && text.parse::<f64>().is_err() => {
-            let x = f64::from_le_bytes(json::base64_decode(text.as_bytes())?.try_into().ok()?);
-            Some(if dtype.size() == 4 { (x as f32).to_be_bytes().to_vec() } else { x.to_be_bytes().to_vec() })
-        }
         (DTypeKind::Int | DTypeKind::UInt | DTypeKind::DateTime, None) if json::float(value)?.fract() != 0.0 => None,
         _ => Some(big_endian(dtype, dtype.parse_fill_value(value).ok()??)),
     }

@@ -10,6 +10,8 @@ use crate::export::{Composite, PartContent};
 use crate::store::Key;
 use crate::util::json::{self, Map, Object, Value};
 use crate::zarr::dtype::{self, DType};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use std::collections::HashMap;
 
 /// Changes of the attributes of one group or array; `None` removes an attribute.
@@ -187,6 +189,9 @@ fn value(attribute: &Attribute, before: Option<&Value>) -> Option<Value> {
         let whole = std::str::from_utf8(&attribute.values).ok()?;
         return Some(text(whole.trim_end_matches('\0'), before));
     }
+    if let Some(encoded) = base64_float(attribute, before) {
+        return Some(encoded);
+    }
     let items = attribute.values.chunks_exact(attribute.kind.size());
     let mut values: Vec<Value> = items.map(|item| number(attribute.kind, item)).collect::<Option<_>>()?;
     let flags = match before {
@@ -201,6 +206,18 @@ fn value(attribute: &Attribute, before: Option<&Value>) -> Option<Value> {
         (1, _) => values.pop(),
         _ => Some(Value::Array(values)),
     }
+}
+
+/// Returns a float in base64 if it was so `before`: xarray's `_FillValue` in v3 attributes is eight little-endian bytes.
+fn base64_float(attribute: &Attribute, before: Option<&Value>) -> Option<Value> {
+    let was = json::base64_decode(json::text(before?)?.as_bytes()).filter(|bytes| bytes.len() == 8);
+    was.filter(|_| attribute.name == "_FillValue")?;
+    let value = match attribute.kind {
+        Type::Float => f32::from_be_bytes(attribute.values.as_slice().try_into().ok()?).into(),
+        Type::Double => f64::from_be_bytes(attribute.values.as_slice().try_into().ok()?),
+        _ => return None,
+    };
+    Some(STANDARD.encode(value.to_le_bytes()).into())
 }
 
 /// Converts a text, which may represent a list of words or any JSON, as `before` shows.
@@ -308,6 +325,17 @@ mod tests {
         }
         assert_eq!(stored("", Type::Double, &f64::NAN.to_be_bytes()), None);
         assert_eq!(stored("", Type::Char, &[0xff]), None);
+    }
+
+    #[test]
+    fn a_fill_value_in_base64_stays_so() {
+        let before = "AAAAAAAA+H8=".into();
+        let expected = Some("AAAAAICHw8A=".into());
+        let fill = attribute("_FillValue", Type::Double, &(-9999.0f64).to_be_bytes());
+        assert_eq!(value(&fill, Some(&before)), expected);
+        let fill = attribute("_FillValue", Type::Float, &(-9999.0f32).to_be_bytes());
+        assert_eq!(value(&fill, Some(&before)), expected);
+        assert_eq!(value(&fill, None), Some(json::parse(b"-9999.0").unwrap()));
     }
 
     #[test]
