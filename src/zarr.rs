@@ -5,6 +5,7 @@
 
 pub mod dtype; // data types
 pub mod fill_value; // fill values as bytes of one item
+pub mod float_format; // the floats of v3
 pub mod grid; // byte ranges to chunks
 pub mod layout; // orders of the axes of a chunk
 pub mod chunk_key; // chunks to keys of the store
