@@ -9,6 +9,7 @@ use crate::util::memory;
 use crate::zarr::codec::Pipeline;
 use crate::zarr::grid::{ChunkId, Grid};
 use crate::zarr::metadata::{ArrayMetadata, Order, Separator, V1_META, ZARR_JSON, ZARRAY};
+use crate::zarr::shard::Shards;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -19,6 +20,7 @@ pub mod hierarchy;
 mod load;
 mod part;
 mod ranges;
+mod sharded;
 mod write;
 
 pub use confirm::Source;
@@ -27,6 +29,7 @@ pub use freshness::{Freshness, Opening, ServedVersions, VersionTag, are_stored};
 pub use load::{Fetched, Loaded, Scratch};
 pub use part::{BlockIndex, OpenedChunk};
 pub use ranges::Ranges;
+use sharded::ShardCache;
 
 /// Maximum decoded bytes of the remote chunks requested concurrently. They fill a link of several GB/s for one round trip
 /// and leave most of the cache to chunks that have arrived.
@@ -41,6 +44,9 @@ pub struct Array {
     metadata: ArrayMetadata,
     grid: Grid,
     pipeline: Result<Pipeline>,
+    /// The shards that hold the chunks; `None` if each chunk is a value of its own.
+    shards: Option<Shards>,
+    shard_cache: Arc<ShardCache>,
     /// Unset while neither the metadata nor a stored chunk declares it.
     separator: OnceLock<Separator>,
     /// Whether chunks can be encoded, once that was tried.
@@ -60,12 +66,10 @@ impl Array {
     ///
     /// # Errors
     ///
-    /// Fails if the grid is invalid, if chunks are in shards, or if the store cannot be asked for an undeclared separator.
+    /// Fails if the grid is invalid, or if the store cannot be asked for an undeclared separator.
     pub fn new(key: Key, metadata: ArrayMetadata, store: Arc<dyn Store>, stats: Arc<Stats>) -> Result<Self> {
-        if !metadata.shards.is_empty() {
-            return Err(Error::unsupported("codecs: this version does not read \"sharding_indexed\""));
-        }
         let grid = Grid::new(&metadata.shape, &metadata.chunks, metadata.dtype.size())?;
+        let shards = Shards::new(&metadata)?;
         let pipeline = Pipeline::new(&metadata, grid.chunk_size());
         let declared = metadata.separator.or((grid.dimensions() < 2).then_some(Separator::Dot));
         let array = Array {
@@ -76,6 +80,8 @@ impl Array {
             metadata,
             grid,
             pipeline,
+            shards,
+            shard_cache: ShardCache::new(),
             store,
             source: None,
             stats,

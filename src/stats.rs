@@ -52,7 +52,7 @@ macro_rules! counters {
     };
 }
 
-counters! { 23:
+counters! { 24:
     /// Requested chunks that the cache held decoded.
     hits "chunk_hits",
     /// Requested chunks that the cache did not hold.
@@ -61,6 +61,8 @@ counters! { 23:
     decodes "chunk_decodes",
     /// Blocks decoded without their chunk.
     block_decodes "block_decodes",
+    /// Indexes of shards that were read.
+    index_reads "index_reads",
     /// Chunks that the store does not hold.
     uninitialized "chunks_uninitialised",
     /// Chunks that could not be read or decoded.

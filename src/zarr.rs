@@ -11,3 +11,4 @@ pub mod layout; // orders of the axes of a chunk
 pub mod chunk_key; // chunks to keys of the store
 pub mod metadata; // metadata documents
 pub mod codec; // encoded bytes to decoded bytes, and back
+pub mod shard; // stored values that hold many chunks

@@ -1,12 +1,13 @@
-//! Comparison of every array of the reference stores and the generated matrix, read through a mount, with zarr-python's
-//! digests of `data.raw` and of chunk files, and with its refusals. Zarr v3 is left out. `remote_stores.rs` does the same
-//! over servers and archives.
+//! Comparison of every array of the reference stores and the generated matrices, read through a mount, with the digests
+//! of `data.raw` and of chunk files in their oracles, and with the refusals there. `remote_stores.rs` does the same over
+//! servers and archives.
 
 mod support;
 
 use std::path::Path;
 use support::digests::{Comparison, Oracle};
 use support::{Mount, env_path};
+use zarrfs::util::json::Value;
 
 #[test]
 fn the_reference_stores_are_read_as_zarr_python_reads_them() {
@@ -22,17 +23,40 @@ fn the_matrix_is_read_as_zarr_python_reads_it() {
     }
 }
 
+#[test]
+fn the_v3_matrix_is_read_as_it_was_written() {
+    if let Some(folder) = env_path("ZARRFS_MATRIX3") {
+        compare(&folder, "v3 matrix stores");
+    }
+}
+
+/// Returns whether the oracle says what an array holds, or that it is to be refused: zarr-python 3 does not read all of them.
+fn is_known(array: &Value) -> bool {
+    array["error"].is_null() || !array["expect"].is_null() || array["reader"].is_null()
+}
+
+/// Returns whether an array of v3 needs what this version lacks: casts, scales, and fill values that are floats of a byte.
+fn lacks_codec(store: &Path, array: &Value) -> bool {
+    let document = store.join(array["array"].as_str().unwrap_or_default()).join("zarr.json");
+    let text = std::fs::read_to_string(document).unwrap_or_default();
+    ["\"cast_value\"", "\"scale_offset\"", "\"float4_", "\"float6_", "\"float8_"].iter().any(|name| text.contains(name))
+}
+
+/// Compares the stores of a folder.
 fn compare(folder: &Path, what: &str) {
     let oracle = Oracle::read(folder);
     let (mut table, mut left_out) = (Comparison::default(), 0);
     let unpacked = tempfile::tempdir().unwrap();
     for (store, arrays) in &oracle.stores {
         let path = oracle.path(store, unpacked.path());
-        if !path.is_dir() || arrays.iter().all(|a| a["zarr_format"] == 3) {
+        if !path.is_dir() {
             left_out += arrays.len();
             continue;
         }
-        table.compare(store, arrays, Mount::new(&path, &[]).path(), true);
+        let known: Vec<Value> =
+            arrays.iter().filter(|array| is_known(array) && !lacks_codec(&path, array)).cloned().collect();
+        left_out += arrays.len() - known.len();
+        table.compare(store, &known, Mount::new(&path, &[]).path(), true);
     }
     table.finish(what, left_out, 100);
 }

@@ -55,7 +55,12 @@ pub struct LevelPermissions(Option<(Key, Option<Permissions>)>);
 impl Array {
     /// Returns where a chunk is stored, or would be.
     pub fn extent(&self, chunk: ChunkId) -> Extent {
-        Extent { key: self.key.join(&self.grid.stored_key(chunk, self.key_encoding())), range: 0..u64::MAX }
+        let encoding = self.key_encoding();
+        let key = match &self.shards {
+            None => self.grid.stored_key(chunk, encoding),
+            Some(shards) => shards.key(&self.grid.indices(chunk), encoding),
+        };
+        Extent { key: self.key.join(&key), range: 0..u64::MAX }
     }
 
     /// Returns the path of the chunk's file in the mounted tree, which does not depend on where the chunk is stored.
@@ -63,9 +68,15 @@ impl Array {
         self.key.join(&self.grid.chunk_key(chunk, Separator::Dot))
     }
 
-    /// Returns the chunk that is stored at `path` below the array's prefix.
+    /// Returns the chunk that is stored at `path` below the array's prefix; the first one if a shard is.
     pub fn chunk_stored_at(&self, path: &str) -> Option<ChunkId> {
-        self.grid.parse_stored_key(path, self.key_encoding())
+        match &self.shards {
+            None => self.grid.parse_stored_key(path, self.key_encoding()),
+            Some(shards) => {
+                let object = shards.objects().parse_stored_key(path, self.key_encoding())?;
+                shards.members(object.0, &self.grid).next()
+            }
+        }
     }
 
     /// Returns whether `key` is a directory that holds chunks below the array's prefix, or may come to hold some.
@@ -94,6 +105,9 @@ impl Array {
     ///
     /// The error of the store, with the chunk's key.
     pub fn stat_chunk(&self, chunk: ChunkId) -> Result<Option<Stat>> {
+        if let Some(shards) = &self.shards {
+            return self.stat_in_shard(shards, chunk);
+        }
         let Extent { key, .. } = self.extent(chunk);
         self.store.stat(&key).map_err(|e| e.context(&key))
     }
@@ -104,6 +118,9 @@ impl Array {
         chunks: &mut dyn Iterator<Item = ChunkId>,
         each: &mut dyn FnMut(Result<Option<Stat>>) -> bool,
     ) {
+        if let Some(shards) = &self.shards {
+            return self.stat_in_shards(shards, chunks, each);
+        }
         self.store.stat_many(&mut chunks.map(|chunk| self.extent(chunk).key), each);
     }
 
@@ -145,7 +162,17 @@ impl Array {
     }
 
     /// Makes a chunk uninitialized. Returns false if it was.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the chunk is in a shard.
     pub fn erase(&self, chunk: ChunkId) -> Result<bool> {
+        if self.shards.is_some() {
+            return match self.stat_chunk(chunk)? {
+                None => Ok(false),
+                Some(_) => Err(self.in_shards()),
+            };
+        }
         let Extent { key, .. } = self.extent(chunk);
         self.store.delete(&key).map_err(|e| e.context(&key))
     }
@@ -158,7 +185,7 @@ impl Array {
     /// Returns the stored chunks and the other values below the array's prefix, streamed in the order of the store.
     pub fn entries(self: &Arc<Self>) -> Result<Entries> {
         let level = self.store.list(&self.key).map_err(|e| e.context(&self.key))?;
-        Ok(Entries { array: self.clone(), levels: vec![(level, String::new())] })
+        Ok(Entries { array: self.clone(), levels: vec![(level, String::new())], members: None })
     }
 
     /// Returns the separator of the stored chunk keys: declared, detected, or `.`.
@@ -240,6 +267,8 @@ pub struct Entries {
     array: Arc<Array>,
     /// Listings, outermost first, each with its path below the array's prefix.
     levels: Vec<(Listing, String)>,
+    /// The chunks of the shard that was listed last, each with whether it is the first that is asked for.
+    members: Option<Box<dyn Iterator<Item = (usize, ChunkId)> + Send>>,
 }
 
 impl Iterator for Entries {
@@ -247,6 +276,9 @@ impl Iterator for Entries {
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {
+            if let Some(chunk) = self.next_member() {
+                return Some(Ok(ArrayEntry::Chunk(chunk)));
+            }
             let (level, path) = self.levels.last_mut()?;
             let entry = match level.next() {
                 None => {
@@ -265,6 +297,17 @@ impl Iterator for Entries {
 }
 
 impl Entries {
+    /// Returns the next chunk of the shard that was listed last that is stored, or may be.
+    fn next_member(&mut self) -> Option<ChunkId> {
+        let (array, members) = (&self.array, self.members.as_mut()?);
+        let shards = array.shards.as_ref()?;
+        let next = members.find(|(i, chunk)| array.may_be_stored(shards, *chunk, *i == 0));
+        if next.is_none() {
+            self.members = None;
+        }
+        next.map(|(_, chunk)| chunk)
+    }
+
     /// Returns what the entry at the path `name` is. Of a directory of chunks it opens the listing and returns `None`.
     fn classify(&mut self, name: String, kind: EntryKind) -> Option<ArrayEntry> {
         let (array, is_top) = (&self.array, self.levels.len() == 1);
@@ -283,6 +326,12 @@ impl Entries {
                 EntryKind::Value if is_top && !is_chunk_like(&name) => return Some(ArrayEntry::Value(name)),
                 _ => {}
             }
+            return None;
+        }
+        if let Some(shards) = &array.shards
+            && let Some(object) = shards.objects().parse_stored_key(&name, array.key_encoding())
+        {
+            self.members = Some(Box::new(shards.members(object.0, &array.grid).enumerate()));
             return None;
         }
         if let Some(chunk) = array.chunk_stored_at(&name) {

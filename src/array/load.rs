@@ -62,15 +62,21 @@ impl Array {
         let (pipeline, mut bytes) = (self.pipeline()?, buffer);
         self.check_memory()?;
         let key = self.extent(chunk).key;
-        let start = Instant::now();
         // an encoded chunk may be larger than the decoded one, but not larger than the memory for it
         let limit = pipeline.max_stored().min(self.memory_limit(scratch.max_objects) as u64);
         let stored = if self.is_stored_plain(pipeline) { &mut bytes } else { &mut scratch.stored };
-        let got = self.store.get(&key, limit, stored);
-        self.stats.store_time.add_since(start);
-        let Some(version) = got.map_err(|e| e.context(&key))? else { return Ok(None) };
+        let got = match &self.shards {
+            Some(shards) => self.get_in_shard(shards, chunk, limit, stored)?,
+            None => {
+                let start = Instant::now();
+                let got = self.store.get(&key, limit, stored);
+                self.stats.store_time.add_since(start);
+                self.stats.bytes_stored.add(stored.len() as u64);
+                got.map_err(|e| e.context(&key))?
+            }
+        };
+        let Some(version) = got else { return Ok(None) };
         let stored = stored.len() as u64;
-        self.stats.bytes_stored.add(stored);
         self.stored_size.store(stored, Ordering::Relaxed);
         Ok(Some(Fetched { chunk, bytes, version, stored }))
     }

@@ -104,7 +104,7 @@ impl Array {
 
     /// Returns the file in which the store keeps a chunk, if it holds exactly the bytes of the mounted chunk file.
     pub fn plain_file(&self, chunk: ChunkId) -> Result<Option<(File, Version)>> {
-        if !self.pipeline()?.is_identity() || self.metadata.has_objects() {
+        if !self.pipeline()?.is_identity() || self.metadata.has_objects() || self.shards.is_some() {
             return Ok(None);
         }
         let key = self.extent(chunk).key;
@@ -170,6 +170,11 @@ impl Array {
 
     /// Reads stored bytes of a chunk, counted from the beginning of its extent.
     fn get_range(&self, chunk: ChunkId, range: Range<u64>, out: &mut Vec<u8>) -> Result<Option<Stat>> {
+        if let Some(shards) = &self.shards {
+            let got = self.read_in_shard(shards, chunk, range, out)?;
+            got.iter().for_each(|stat| self.stored_size.store(stat.size, Ordering::Relaxed));
+            return Ok(got);
+        }
         let extent = self.extent(chunk);
         let range = extent.range.start + range.start..extent.range.start + range.end;
         let start = Instant::now();

@@ -18,6 +18,9 @@ impl Array {
     pub fn writable(&self) -> Result<()> {
         self.store.check_writable(&self.key).map_err(|e| e.context(&self.key))?;
         let pipeline = self.pipeline()?;
+        if self.shards.is_some() {
+            return Err(self.in_shards());
+        }
         // a write that is accepted must not fail to be encoded later
         memory::check_chunk(self.chunk_memory()).map_err(|e| e.context(&self.key))?;
         self.encodable.get_or_init(|| self.try_encode(pipeline)).clone()
@@ -58,6 +61,9 @@ impl Array {
         scratch: &mut Scratch,
     ) -> Result<Option<Version>> {
         let pipeline = self.pipeline()?;
+        if self.shards.is_some() {
+            return Err(self.in_shards());
+        }
         self.settle_separator()?;
         let key = self.extent(chunk).key;
         if !self.metadata.has_objects() && bytes.len() != self.grid.chunk_size() {

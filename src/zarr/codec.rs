@@ -22,6 +22,7 @@ mod items;
 mod jenkins_lookup3;
 #[cfg(test)]
 mod limits;
+mod low_bits;
 mod lz4;
 mod lzma;
 mod lzma_filters;
@@ -165,6 +166,7 @@ pub fn build(config: &CodecConfig, itemsize: usize) -> Result<Box<dyn Codec>> {
         "bitround" => Box::new(bitround::BitRound::new(config, itemsize)?),
         "adler32" | "crc32" | "crc32c" | "fletcher32" | "jenkins_lookup3" => Box::new(checksum::Checksum::new(config)?),
         "categorize" => Box::new(categorize::Categorize::new(config)?),
+        "low_bits" => Box::new(low_bits::LowBits::new(config)?),
         "delta" => Box::new(delta::Delta::new(config)?),
         "fixedscaleoffset" => Box::new(fixed_scale_offset::FixedScaleOffset::new(config)?),
         "json2" | "msgpack2" | "pickle" | "vlen-array" | "vlen-bytes" | "vlen-utf8" => {

@@ -67,13 +67,45 @@ impl Pipeline {
     /// large.
     pub fn new(meta: &ArrayMetadata, chunk_size: usize) -> Result<Self> {
         let kept = usize::from(meta.object_codec().is_some());
-        let (mut size, mut itemsize) = match meta.has_objects() {
+        let (size, itemsize) = match meta.has_objects() {
             true => (Size::AtMost(MAX_OBJECT_CHUNK), 1),
             false => (Size::Exact(chunk_size), meta.dtype.size()),
         };
+        let configs = meta.filters.iter().skip(kept).chain(&meta.compressor);
+        Self::of(configs, (size, itemsize), Some(&meta.dtype_json), chunk_size)
+    }
+
+    /// Creates a pipeline for values of at most `bound` bytes, whose content these codecs do not know.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`Pipeline::new`].
+    pub fn of_bytes(configs: &[CodecConfig], bound: usize) -> Result<Self> {
+        Self::of(configs.iter(), (Size::AtMost(bound), 1), None, bound)
+    }
+
+    /// Creates a pipeline for values of exactly `size` bytes, in items of `itemsize` bytes, whose encoding also has an exact size.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`Pipeline::new`], and [`Kind::Damaged`](crate::error::Kind::Damaged) for a codec without a fixed size.
+    pub fn of_exact_bytes(configs: &[CodecConfig], size: usize, itemsize: usize) -> Result<Self> {
+        let pipeline = Self::of(configs.iter(), (Size::Exact(size), itemsize), None, size)?;
+        match pipeline.sizes.iter().all(|size| matches!(size, Size::Exact(_))) {
+            true => Ok(pipeline),
+            false => Err(Error::damaged("a codec has no fixed size")),
+        }
+    }
+
+    /// Creates a pipeline for values of a size and item size in bytes, and of a dtype that the codecs may need.
+    fn of<'a>(
+        configs: impl Iterator<Item = &'a CodecConfig>,
+        (mut size, mut itemsize): (Size, usize),
+        mut dtype: Option<&'a Value>,
+        chunk_size: usize,
+    ) -> Result<Self> {
         let (mut steps, mut sizes) = (Vec::new(), vec![size]);
-        let mut dtype = Some(&meta.dtype_json);
-        for config in meta.filters.iter().skip(kept).chain(&meta.compressor) {
+        for config in configs {
             let codec = build(&with_dtype(config, dtype), itemsize)?;
             dtype = encoded_dtype(config, dtype);
             itemsize = codec.encoded_itemsize();

@@ -173,9 +173,19 @@ fn serialize(codec: Option<&Extension>, filters: &mut Vec<CodecConfig>, input: &
         }
         "packbits" => filters.push(bytes_codecs::packbits(codec, input)?),
         "numcodecs.pcodec" => filters.push(bytes_codecs::pcodec(codec, input)?),
-        _ => codec.allow_only(&["endian"])?,
+        _ => {
+            codec.allow_only(&["endian"])?;
+            filters.extend(low_bits(input));
+        }
     }
     Ok(())
+}
+
+/// Returns the codec that clears the upper bits of integers of 2 and 4 bits; `None` for other items.
+fn low_bits(input: &Input) -> Option<CodecConfig> {
+    let element = input.element.as_deref().filter(|element| ["int2", "int4", "uint2", "uint4"].contains(element))?;
+    let dtype = ("dtype".to_string(), Value::from(element));
+    Some(CodecConfig::new("low_bits", Map::from_iter([dtype])))
 }
 
 /// What a codec takes and makes.

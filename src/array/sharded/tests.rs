@@ -1,0 +1,144 @@
+use super::*;
+use crate::array::{ArrayEntry, Scratch};
+use crate::store::{Key, MemoryStore};
+use crate::util::json::{Value, json};
+use crate::zarr::metadata::ArrayMetadata;
+
+/// An array of 5 x 4 bytes in chunks of 1 x 2, in shards of 2 x 4: 3 objects of 4 chunks, the last one over the edge.
+fn document(around: Value) -> Vec<u8> {
+    let sharding = json!({"name": "sharding_indexed", "configuration": {"chunk_shape": [1, 2], "codecs": ["bytes"],
+        "index_codecs": [{"name": "bytes", "configuration": {"endian": "little"}}, "crc32c"]}});
+    let mut codecs = vec![sharding];
+    codecs.extend(around.as_array().unwrap().clone());
+    let document = json!({"zarr_format": 3, "node_type": "array", "shape": [5, 4], "data_type": "uint8", "fill_value": 9,
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [2, 4]}},
+        "chunk_key_encoding": {"name": "default"}, "codecs": codecs});
+    crate::util::json::write(&document).into_bytes()
+}
+
+/// Returns a shard with `junk` bytes of waste in front and these entries; a chunk is two times the number of its entry.
+fn shard(junk: usize, entries: [Option<u8>; 4]) -> Vec<u8> {
+    let (mut value, mut index) = (vec![0xee; junk], Vec::new());
+    for entry in entries {
+        let place = entry.map_or((u64::MAX, u64::MAX), |_| (value.len() as u64, 2));
+        value.extend(entry.into_iter().flat_map(|item| [item; 2]));
+        index.extend([place.0.to_le_bytes(), place.1.to_le_bytes()].concat());
+    }
+    index.extend(crc32c::crc32c(&index).to_le_bytes());
+    [value, index].concat()
+}
+
+fn array(store: &Arc<MemoryStore>, around: Value) -> Arc<Array> {
+    let metadata = ArrayMetadata::parse_v3(&document(around)).unwrap();
+    Arc::new(Array::new(Key::root(), metadata, store.clone(), Arc::default()).unwrap())
+}
+
+fn put(store: &MemoryStore, name: &str, value: &[u8]) {
+    use crate::store::Store;
+    store.put(&Key::normalize(name).unwrap(), value).unwrap();
+}
+
+fn load(array: &Array, chunk: u64) -> Result<Option<Vec<u8>>> {
+    Ok(array.load(ChunkId(chunk), Vec::new(), &mut Scratch::default())?.map(|loaded| loaded.bytes))
+}
+
+fn listed(array: &Arc<Array>) -> Vec<u64> {
+    let chunk = |entry| match entry {
+        Ok(ArrayEntry::Chunk(chunk)) => chunk.0,
+        other => panic!("{other:?}"),
+    };
+    let mut chunks: Vec<u64> = array.entries().unwrap().map(chunk).collect();
+    chunks.sort_unstable();
+    chunks
+}
+
+#[test]
+fn chunks_are_read_listed_and_measured() {
+    let store = Arc::new(MemoryStore::default());
+    put(&store, "c/0/0", &shard(0, [Some(0), None, Some(2), Some(3)]));
+    put(&store, "c/2/0", &shard(7, [Some(8), Some(9), None, None]));
+    let array = array(&store, json!([]));
+    assert_eq!(listed(&array), [0, 2, 3, 8, 9]);
+    for (chunk, expected) in
+        [(0, Some(0)), (1, None), (2, Some(2)), (3, Some(3)), (4, None), (8, Some(8)), (9, Some(9))]
+    {
+        assert_eq!(load(&array, chunk).unwrap(), expected.map(|item| vec![item; 2]), "{chunk}");
+        let stat = array.stat_chunk(ChunkId(chunk)).unwrap();
+        assert_eq!(stat.map(|stat| stat.size), expected.map(|_| 2), "{chunk}");
+    }
+    let mut part = Vec::new();
+    assert!(array.read_plain(ChunkId(3), 1..2, &mut part).unwrap().is_some());
+    assert_eq!((part, array.stats.index_reads.get()), (vec![3], 2), "each index was read once");
+    assert_eq!(array.writable().unwrap_err().kind(), Kind::ReadOnly);
+    assert!(!array.erase(ChunkId(1)).unwrap() && array.erase(ChunkId(0)).is_err());
+}
+
+#[test]
+fn a_shard_that_is_encoded_as_a_whole_is_decoded_once() {
+    let store = Arc::new(MemoryStore::default());
+    let mut value = shard(3, [Some(5), None, Some(7), None]);
+    value.extend(crc32c::crc32c(&value).to_le_bytes());
+    put(&store, "c/1/0", &value);
+    let array = array(&store, json!(["crc32c"]));
+    assert_eq!((load(&array, 4).unwrap(), load(&array, 6).unwrap()), (Some(vec![5; 2]), Some(vec![7; 2])));
+    assert_eq!((load(&array, 5).unwrap(), array.stats.index_reads.get()), (None, 1));
+    value[1] ^= 1;
+    put(&store, "c/1/0", &value);
+    array.freshness().begin_opening();
+    assert_eq!(load(&array, 4).unwrap_err().kind(), Kind::Damaged);
+}
+
+#[test]
+fn a_replaced_object_is_read_anew() {
+    let store = Arc::new(MemoryStore::default());
+    put(&store, "c/0/0", &shard(0, [Some(0), Some(1), Some(2), None]));
+    let array = array(&store, json!([]));
+    assert_eq!(load(&array, 0).unwrap(), Some(vec![0; 2]));
+    put(&store, "c/0/0", &shard(1, [Some(10), Some(11), Some(12), Some(13)]));
+    // the kept index is of another version: its range is not used
+    assert_eq!(load(&array, 1).unwrap(), Some(vec![11; 2]));
+    array.freshness().begin_opening();
+    assert_eq!(load(&array, 3).unwrap(), Some(vec![13; 2]));
+    put(&store, "c/0/0", &shard(1, [None, None, None, Some(14)]));
+    array.freshness().begin_opening();
+    assert_eq!((load(&array, 0).unwrap(), listed(&array)), (None, vec![3]));
+    crate::store::Store::delete(store.as_ref(), &Key::normalize("c/0/0").unwrap()).unwrap();
+    array.freshness().begin_opening();
+    assert_eq!((load(&array, 3).unwrap(), listed(&array)), (None, vec![]));
+}
+
+#[test]
+fn damage_stays_where_it_is() {
+    let store = Arc::new(MemoryStore::default());
+    let sound = shard(0, [Some(0), Some(1), Some(2), Some(3)]);
+    let (index, len) = (sound.len() - 68, sound.len());
+    let with = |change: &dyn Fn(&mut Vec<u8>)| {
+        let mut value = sound.clone();
+        change(&mut value);
+        let sum = crc32c::crc32c(&value[index..len - 4]).to_le_bytes();
+        value[len - 4..].copy_from_slice(&sum);
+        value
+    };
+    let entry = |value: &mut Vec<u8>, offset: u64, size: u64| {
+        value[index..index + 16].copy_from_slice(&[offset.to_le_bytes(), size.to_le_bytes()].concat());
+    };
+    // entries of the first chunk alone
+    for (offset, size) in
+        [(8, 1), (u64::MAX - 1, 5), (u64::MAX, 2), (0, u64::MAX), (7, 2), (0, 0), (0, 1), (0, 3), (0, 1 << 40)]
+    {
+        put(&store, "c/0/0", &with(&|value| entry(value, offset, size)));
+        let array = array(&store, json!([]));
+        assert_eq!(load(&array, 0).unwrap_err().kind(), Kind::Damaged, "{offset} {size}");
+        assert_eq!((load(&array, 1).unwrap(), listed(&array).len()), (Some(vec![1; 2]), 4), "{offset} {size}");
+    }
+    // overlapping entries are allowed
+    put(&store, "c/0/0", &with(&|value| entry(value, 2, 2)));
+    assert_eq!(load(&array(&store, json!([])), 0).unwrap(), Some(vec![1; 2]));
+    // the whole index
+    for value in [Vec::new(), vec![0; 67], sound[..len - 1].to_vec(), [&sound[..], &[0]].concat()] {
+        put(&store, "c/0/0", &value);
+        let array = array(&store, json!([]));
+        assert_eq!((load(&array, 0).unwrap_err().kind(), listed(&array)), (Kind::Damaged, vec![0, 1, 2, 3]));
+        assert!(array.stat_chunk(ChunkId(1)).unwrap().is_some(), "no chunk looks missing");
+    }
+}

@@ -1,0 +1,79 @@
+//! The integers of 2 and 4 bits of Zarr v3, which `bytes` stores in a byte each: the upper bits are ignored and written as the
+//! sign. Source of the rule: the register of extensions, data types `int2` to `uint4`.
+
+use super::{Codec, CodecResult, Size, buffer};
+use crate::error::Result;
+use crate::zarr::metadata::CodecConfig;
+
+/// The codec `{"id": "low_bits", "dtype": "int4"}`, which only the parser of v3 documents makes.
+pub struct LowBits {
+    /// The number of bits of an item.
+    bits: u32,
+    is_signed: bool,
+}
+
+impl LowBits {
+    /// Creates the codec for the type `dtype`.
+    pub fn new(config: &CodecConfig) -> Result<Self> {
+        config.allow_only(&["dtype"])?;
+        let (bits, is_signed) = match config.text("dtype", "")? {
+            "int2" => (2, true),
+            "int4" => (4, true),
+            "uint2" => (2, false),
+            "uint4" => (4, false),
+            other => return Err(config.invalid("dtype", &format!("is {other:?}, no integer of 2 or 4 bits"))),
+        };
+        Ok(LowBits { bits, is_signed })
+    }
+
+    fn normal(&self, byte: u8) -> u8 {
+        let upper = 8 - self.bits;
+        match self.is_signed {
+            true => ((byte << upper) as i8 >> upper) as u8,
+            false => byte << upper >> upper,
+        }
+    }
+}
+
+impl Codec for LowBits {
+    fn encoded_size(&self, decoded: usize) -> Size {
+        Size::Exact(decoded)
+    }
+
+    fn is_lossless(&self) -> bool {
+        false
+    }
+
+    fn decode(&self, encoded: &[u8], out: &mut [u8]) -> CodecResult<usize> {
+        let out = buffer::front(out, encoded.len())?;
+        out.iter_mut().zip(encoded).for_each(|(out, byte)| *out = self.normal(*byte));
+        Ok(encoded.len())
+    }
+
+    fn encode(&self, decoded: &[u8], out: &mut Vec<u8>) -> CodecResult<()> {
+        out.extend(decoded.iter().map(|byte| self.normal(*byte)));
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::util::json::json;
+
+    #[test]
+    fn upper_bits_become_the_sign() {
+        for (dtype, expected) in [
+            ("int4", [0x07, 0xf8, 0xff, 0x00]),
+            ("uint4", [0x07, 0x08, 0x0f, 0x00]),
+            ("int2", [0xff, 0x00, 0xff, 0x00]),
+            ("uint2", [0x03, 0x00, 0x03, 0x00]),
+        ] {
+            let codec = LowBits::new(&CodecConfig::parse(&json!({"id": "low_bits", "dtype": dtype})).unwrap()).unwrap();
+            let (mut decoded, mut encoded) = ([0; 4], Vec::new());
+            codec.decode(&[0x07, 0x08, 0xff, 0xf0], &mut decoded).unwrap();
+            codec.encode(&[0x07, 0x08, 0xff, 0xf0], &mut encoded).unwrap();
+            assert_eq!((decoded, encoded.as_slice()), (expected, &expected[..]), "{dtype}");
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! Shards: stored values that hold many chunks and an index of them. This module is arithmetic over one array's levels of
+//! shards, and the codecs of an index; it reads nothing. Source of the rules: the Zarr v3 specification, "Sharding codec".
+
+mod index;
+
+pub use index::{Index, IndexCodec};
+
+use crate::error::{Error, Result};
+use crate::zarr::chunk_key::KeyEncoding;
+use crate::zarr::codec::Pipeline;
+use crate::zarr::grid::{ChunkId, Grid};
+use crate::zarr::metadata::{ArrayMetadata, ShardLevel};
+use std::ops::Range;
+
+/// Maximum size in bytes of a shard that is encoded as a whole: the largest length that codecs with signed 32-bit lengths can
+/// state.
+const MAX_ENCODED_SHARD: usize = (1 << 31) - 1;
+
+/// A shard: its level, the outermost being 0, and its number in the grid of that level.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ShardId {
+    /// The number of shards around this one.
+    pub level: usize,
+    /// The number in C order.
+    pub number: u64,
+}
+
+/// One level of shards, ready to use.
+struct Level {
+    /// The grid of the level's shards.
+    grid: Grid,
+    /// Along each dimension of the array, the number of entries in a shard.
+    counts: Vec<u64>,
+    /// Along each dimension of the array, the number of chunks in an entry.
+    chunks_in_entry: Vec<u64>,
+    /// The order of the dimensions in the index.
+    axes: Vec<usize>,
+    index: IndexCodec,
+    /// The codecs of the shard as a whole; `None` if it has none.
+    around: Option<Pipeline>,
+}
+
+/// The levels of shards of an array.
+pub struct Shards {
+    levels: Vec<Level>,
+}
+
+impl Shards {
+    /// Returns the shards of an array with a grid of `chunks`; `None` if each chunk is a value of its own.
+    ///
+    /// # Errors
+    ///
+    /// The errors of the codecs of shards and indexes.
+    pub fn new(metadata: &ArrayMetadata) -> Result<Option<Self>> {
+        let inner = metadata.shards.iter().skip(1).map(|level| &level.shape).chain([&metadata.chunks]);
+        let levels = metadata.shards.iter().zip(inner);
+        let levels: Vec<Level> =
+            levels.map(|(level, inner)| Level::new(metadata, level, inner)).collect::<Result<_>>()?;
+        Ok((!levels.is_empty()).then_some(Shards { levels }))
+    }
+
+    /// Returns the grid of the outermost shards, each of which is an object of the store.
+    pub fn objects(&self) -> &Grid {
+        &self.levels[0].grid
+    }
+
+    /// Returns the key of the object that holds the chunk with these indices, below the array's prefix.
+    pub fn key(&self, chunk: &[u64], encoding: KeyEncoding) -> String {
+        self.objects().stored_key(ChunkId(self.shard(0, chunk).number), encoding)
+    }
+
+    /// Returns the shard of `level` that holds the chunk with these indices.
+    pub fn shard(&self, level: usize, chunk: &[u64]) -> ShardId {
+        let Level { grid, counts, chunks_in_entry, .. } = &self.levels[level];
+        let indices: Vec<u64> = (0..chunk.len()).map(|d| chunk[d] / (counts[d] * chunks_in_entry[d])).collect();
+        ShardId { level, number: grid.chunk(&indices).0 }
+    }
+
+    /// Returns the position of the entry that leads to the chunk with these indices, in the index of its shard of `level`.
+    pub fn slot(&self, level: usize, chunk: &[u64]) -> usize {
+        let Level { counts, chunks_in_entry, axes, .. } = &self.levels[level];
+        let along = |d: usize| (chunk[d] / chunks_in_entry[d]) % counts[d];
+        axes.iter().fold(0, |slot, &d| slot * counts[d] + along(d)) as usize
+    }
+
+    /// Returns the number of levels.
+    pub fn levels(&self) -> usize {
+        self.levels.len()
+    }
+
+    /// Returns the codec of the indexes of a level.
+    pub fn index(&self, level: usize) -> &IndexCodec {
+        &self.levels[level].index
+    }
+
+    /// Returns the codecs that encode shards of a level as a whole, if it has any.
+    pub fn around(&self, level: usize) -> Option<&Pipeline> {
+        self.levels[level].around.as_ref()
+    }
+
+    /// Returns a bound for the size in bytes of a shard of `level` without waste, where a stored chunk has at most `chunk` bytes.
+    pub fn max_size(&self, level: usize, chunk: u64) -> u64 {
+        self.levels[level..].iter().rev().fold(chunk, |entry, level| {
+            let entries: u64 = level.counts.iter().product();
+            entry.saturating_mul(entries).saturating_add(level.index.stored_size())
+        })
+    }
+
+    /// Returns the chunks of an array with the grid `chunks` that an object holds, in C order.
+    pub fn members(&self, object: u64, chunks: &Grid) -> impl Iterator<Item = ChunkId> + use<> {
+        let Level { grid, counts, chunks_in_entry, .. } = &self.levels[0];
+        let indices = grid.indices(ChunkId(object));
+        let along = |d: usize| {
+            let len = counts[d] * chunks_in_entry[d];
+            let start = indices[d] * len;
+            start..(start + len).min(chunks.counts()[d])
+        };
+        let ranges: Vec<Range<u64>> = (0..indices.len()).map(along).collect();
+        let is_empty = ranges.iter().any(Range::is_empty);
+        let first: Vec<u64> = ranges.iter().map(|range| range.start).collect();
+        let next = move |at: &Vec<u64>| {
+            let mut at = at.clone();
+            let d = (0..at.len()).rev().find(|&d| at[d] + 1 < ranges[d].end)?;
+            at[d] += 1;
+            for later in d + 1..at.len() {
+                at[later] = ranges[later].start;
+            }
+            Some(at)
+        };
+        let all = chunks.counts().to_vec();
+        let number = move |at: Vec<u64>| ChunkId(at.iter().zip(&all).fold(0, |n, (index, count)| n * count + index));
+        std::iter::successors((!is_empty).then_some(first), next).map(number)
+    }
+}
+
+impl Level {
+    fn new(metadata: &ArrayMetadata, level: &ShardLevel, inner: &[u64]) -> Result<Self> {
+        let grid = Grid::new(&metadata.shape, &level.shape, metadata.dtype.size())?;
+        let divided = |a: &[u64], b: &[u64]| a.iter().zip(b).map(|(a, b)| a / b).collect::<Vec<u64>>();
+        let counts = divided(&level.shape, inner);
+        let entries = counts.iter().try_fold(1u64, |n, count| n.checked_mul(*count));
+        let entries = entries.and_then(|n| usize::try_from(n).ok());
+        let entries = entries.ok_or_else(|| Error::damaged("a shard has too many chunks"))?;
+        let around = match level.around.is_empty() {
+            true => None,
+            false => Some(Pipeline::of_bytes(&level.around, MAX_ENCODED_SHARD)?),
+        };
+        Ok(Level {
+            grid,
+            chunks_in_entry: divided(inner, &metadata.chunks),
+            counts,
+            axes: level.axes.clone(),
+            index: IndexCodec::new(level, entries)?,
+            around,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

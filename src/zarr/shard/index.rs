@@ -1,0 +1,120 @@
+//! The index of a shard: where each of its chunks begins and how long it is.
+
+use crate::error::{Error, Result};
+use crate::zarr::codec::Pipeline;
+use crate::zarr::metadata::ShardLevel;
+use std::ops::Range;
+
+/// Size of an entry in bytes: offset and length, 8 bytes each.
+const ENTRY: usize = 16;
+
+/// Offset and length of a chunk that is not stored.
+const EMPTY: u64 = u64::MAX;
+
+/// How the indexes of a level are encoded.
+pub struct IndexCodec {
+    entries: usize,
+    pipeline: Pipeline,
+    is_big_endian: bool,
+    is_at_start: bool,
+}
+
+/// A decoded index.
+#[derive(Debug, PartialEq)]
+pub struct Index {
+    /// Offset and length of each chunk in bytes.
+    entries: Vec<(u64, u64)>,
+    /// The bytes of the shard in which chunks may lie: all but the index.
+    room: Range<u64>,
+}
+
+impl IndexCodec {
+    /// Returns the codec of indexes with `entries` entries.
+    ///
+    /// # Errors
+    ///
+    /// A codec is unknown, or has no fixed size.
+    pub fn new(level: &ShardLevel, entries: usize) -> Result<Self> {
+        let size = entries.checked_mul(ENTRY).ok_or_else(|| Error::damaged("an index is too large"))?;
+        let pipeline = Pipeline::of_exact_bytes(&level.index_codecs, size, ENTRY / 2)?;
+        let (is_big_endian, is_at_start) = (level.is_index_big_endian, level.is_index_at_start);
+        Ok(IndexCodec { entries, pipeline, is_big_endian, is_at_start })
+    }
+
+    /// Returns the encoded size in bytes.
+    pub fn stored_size(&self) -> u64 {
+        self.pipeline.max_stored()
+    }
+
+    /// Returns the memory that a decoded index takes, in bytes.
+    pub fn memory(&self) -> usize {
+        self.entries * ENTRY
+    }
+
+    /// Returns the bytes of a shard of `size` bytes that hold the index.
+    ///
+    /// # Errors
+    ///
+    /// [`Kind::Damaged`](crate::error::Kind::Damaged) if the shard is shorter.
+    pub fn place(&self, size: u64) -> Result<Range<u64>> {
+        let stored = self.stored_size();
+        match size.checked_sub(stored) {
+            None => Err(Error::damaged(format!("a shard of {size} bytes, shorter than its index of {stored}"))),
+            Some(_) if self.is_at_start => Ok(0..stored),
+            Some(start) => Ok(start..size),
+        }
+    }
+
+    /// Decodes the index of a shard of `size` bytes.
+    ///
+    /// # Errors
+    ///
+    /// [`Kind::Damaged`](crate::error::Kind::Damaged) if a checksum or the size is wrong.
+    pub fn decode(&self, encoded: &[u8], size: u64) -> Result<Index> {
+        let place = self.place(size)?;
+        let mut bytes = Vec::new();
+        self.pipeline.decode(encoded, &mut bytes).map_err(|e| e.context("the shard's index"))?;
+        let number = |bytes: &[u8; 8]| match self.is_big_endian {
+            true => u64::from_be_bytes(*bytes),
+            false => u64::from_le_bytes(*bytes),
+        };
+        let (numbers, _) = bytes.as_chunks::<8>();
+        let entries = numbers.chunks_exact(2).map(|entry| (number(&entry[0]), number(&entry[1]))).collect();
+        let room = if self.is_at_start { place.end..size } else { 0..place.start };
+        Ok(Index { entries, room })
+    }
+}
+
+impl Index {
+    /// Returns the bytes of the shard that hold the chunk of entry `slot`; `None` if it is not stored.
+    ///
+    /// # Errors
+    ///
+    /// [`Kind::Damaged`](crate::error::Kind::Damaged) if the entry leads out of the shard or into the index.
+    pub fn get(&self, slot: usize) -> Result<Option<Range<u64>>> {
+        let entry = self.entries.get(slot).copied();
+        let (offset, len) = entry.ok_or_else(|| Error::damaged(format!("the index has no entry {slot}")))?;
+        if (offset, len) == (EMPTY, EMPTY) {
+            return Ok(None);
+        }
+        let bad =
+            |why: &str| Err(Error::damaged(format!("entry {slot} of the shard's index, {offset} + {len}, {why}")));
+        match offset.checked_add(len) {
+            _ if offset == EMPTY || len == EMPTY => bad("is half empty"),
+            _ if len == 0 => bad("has no bytes"),
+            Some(end) if offset >= self.room.start && end <= self.room.end => Ok(Some(offset..end)),
+            Some(_) => bad(&format!("is outside the chunks' bytes {:?}", self.room)),
+            None => bad("exceeds 64 bits"),
+        }
+    }
+
+    /// Returns the number of entries.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Returns whether the index has no entries.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+}

@@ -1,0 +1,102 @@
+use super::*;
+use crate::util::json::{self, json};
+use crate::zarr::metadata::CodecConfig;
+use proptest::prelude::*;
+
+fn level(shape: &[u64], axes: &[usize], crc: bool, at_start: bool) -> ShardLevel {
+    let crc32c = CodecConfig::parse(&json!({"id": "crc32c"})).unwrap();
+    ShardLevel {
+        shape: shape.to_vec(),
+        axes: axes.to_vec(),
+        index_codecs: if crc { vec![crc32c] } else { Vec::new() },
+        is_index_big_endian: false,
+        is_index_at_start: at_start,
+        around: Vec::new(),
+    }
+}
+
+fn metadata(shape: &[u64], chunks: &[u64], shards: Vec<ShardLevel>) -> ArrayMetadata {
+    let document = json!({"zarr_format": 2, "shape": shape, "chunks": chunks, "dtype": "<u2", "order": "C",
+        "fill_value": 0, "compressor": null, "filters": null});
+    let metadata = ArrayMetadata::parse(json::write(&document).as_bytes()).unwrap();
+    ArrayMetadata { shards, ..metadata }
+}
+
+#[test]
+fn chunks_have_their_object_and_slots() {
+    // shards of 8 x 12, in them shards of 4 x 6 whose index has its dimensions swapped, in them chunks of 2 x 3
+    let levels = vec![level(&[8, 12], &[0, 1], true, false), level(&[4, 6], &[1, 0], true, false)];
+    let shards = Shards::new(&metadata(&[20, 20], &[2, 3], levels)).unwrap().unwrap();
+    let chunk = [5, 2];
+    assert_eq!((shards.shard(0, &chunk).number, shards.slot(0, &chunk)), (2, 1));
+    assert_eq!(shards.shard(1, &chunk), ShardId { level: 1, number: 2 * 4 + 1 });
+    assert_eq!(shards.slot(1, &chunk), 1, "row 1 and column 0, columns first");
+    let grid = Grid::new(&[20, 20], &[2, 3], 2).unwrap();
+    // the array has 10 x 7 chunks, the last object 2 x 3 of them
+    assert_eq!(
+        shards.members(5, &grid).map(|chunk| grid.indices(chunk)).collect::<Vec<_>>(),
+        [[8, 4], [8, 5], [8, 6], [9, 4], [9, 5], [9, 6]]
+    );
+}
+
+#[test]
+fn entries_are_judged_one_by_one() {
+    let codec = IndexCodec::new(&level(&[4], &[0], false, false), 8).unwrap();
+    assert_eq!((codec.stored_size(), codec.place(300).unwrap()), (128, 172..300));
+    let numbers: [(u64, u64); 8] =
+        [(0, 10), (172, 1), (171, 1), (u64::MAX, u64::MAX), (u64::MAX, 3), (3, u64::MAX), (u64::MAX - 1, 5), (5, 0)];
+    let bytes: Vec<u8> = numbers.iter().flat_map(|(a, b)| [a.to_le_bytes(), b.to_le_bytes()].concat()).collect();
+    let index = codec.decode(&bytes, 300).unwrap();
+    let ok: Vec<_> = (0..8).map(|slot| index.get(slot).ok()).collect();
+    assert_eq!(ok, [Some(Some(0..10)), None, Some(Some(171..172)), Some(None), None, None, None, None]);
+    assert!(index.get(8).is_err() && codec.place(127).is_err() && codec.decode(&bytes[1..], 300).is_err());
+}
+
+#[test]
+fn an_index_at_the_start_keeps_chunks_behind_it() {
+    let codec = IndexCodec::new(&level(&[1], &[0], true, true), 1).unwrap();
+    assert_eq!(codec.place(100).unwrap(), 0..20);
+    let mut bytes = [19u64.to_le_bytes(), 5u64.to_le_bytes()].concat();
+    bytes.extend(crc32c::crc32c(&bytes).to_le_bytes());
+    assert!(codec.decode(&bytes, 100).unwrap().get(0).is_err());
+    bytes[3] ^= 1;
+    assert!(codec.decode(&bytes, 100).is_err(), "the checksum");
+}
+
+proptest! {
+    #[test]
+    fn every_entry_lies_in_the_shard_or_is_an_error(
+        bytes in prop::collection::vec(any::<u8>(), 64), size in 0u64..200, at_start: bool,
+    ) {
+        let codec = IndexCodec::new(&level(&[4], &[0], false, at_start), 4).unwrap();
+        let Ok(index) = codec.decode(&bytes, size) else { return Ok(()) };
+        for slot in 0..index.len() {
+            if let Ok(Some(range)) = index.get(slot) {
+                let place = codec.place(size).unwrap();
+                prop_assert!(range.start < range.end && range.end <= size);
+                prop_assert!(range.end <= place.start || range.start >= place.end);
+            }
+        }
+    }
+
+    #[test]
+    fn chunks_and_slots_correspond(dims in prop::collection::vec((1u64..4, 1u64..4, 1u64..4, 1u64..30), 1..=3)) {
+        let chunks: Vec<u64> = dims.iter().map(|d| d.0).collect();
+        let inner: Vec<u64> = dims.iter().map(|d| d.0 * d.1).collect();
+        let outer: Vec<u64> = dims.iter().map(|d| d.0 * d.1 * d.2).collect();
+        let shape: Vec<u64> = dims.iter().map(|d| d.3).collect();
+        let axes: Vec<usize> = (0..dims.len()).rev().collect();
+        let levels = vec![level(&outer, &axes, false, false), level(&inner, &axes, false, false)];
+        let shards = Shards::new(&metadata(&shape, &chunks, levels)).unwrap().unwrap();
+        let grid = Grid::new(&shape, &chunks, 2).unwrap();
+        let mut seen = std::collections::HashSet::new();
+        for object in 0..shards.objects().chunk_count() {
+            for chunk in shards.members(object, &grid) {
+                let indices = grid.indices(chunk);
+                prop_assert_eq!(shards.shard(0, &indices).number, object);
+                prop_assert!(seen.insert((object, shards.slot(0, &indices), shards.slot(1, &indices))));
+            }
+        }
+        prop_assert_eq!(seen.len() as u64, grid.chunk_count());
+    }
+}
