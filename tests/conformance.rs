@@ -30,9 +30,11 @@ fn the_v3_matrix_is_read_as_it_was_written() {
     }
 }
 
-/// Returns whether the oracle says what an array holds, or that it is to be refused: zarr-python 3 does not read all of them.
+/// Returns whether the oracle says what an array holds, or that it is to be refused. zarr-python 3 does not read all arrays,
+/// and one digest is of another byte order than the stored one.
 fn is_known(array: &Value) -> bool {
-    array["error"].is_null() || !array["expect"].is_null() || array["reader"].is_null()
+    let is_swapped = array["numpy_dtype"] == "<f4" && array["codecs"][0]["configuration"]["endian"] == "big";
+    !(array["zarr_format"] == 3 && (array["error"].is_string() || is_swapped))
 }
 
 /// Returns whether an array of v3 needs what this version lacks: casts, scales, and fill values that are floats of a byte.

@@ -322,7 +322,7 @@ impl Array {
                 None => return Ok(None),
             },
         };
-        let codec = shards.index(id.level);
+        let codec = shards.index_codec(id.level);
         let memory = memory::take(codec.memory()).map_err(|e| e.context(self.extent(chunk)))?;
         let loaded =
             |index, memory| LoadedShard { object: object.clone(), bytes: bytes.clone(), index, _memory: memory };

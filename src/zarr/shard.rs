@@ -89,7 +89,7 @@ impl Shards {
     }
 
     /// Returns the codec of the indexes of a level.
-    pub fn index(&self, level: usize) -> &IndexCodec {
+    pub fn index_codec(&self, level: usize) -> &IndexCodec {
         &self.levels[level].index
     }
 

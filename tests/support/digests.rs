@@ -58,7 +58,7 @@ impl Comparison {
             let directory = if name.is_empty() { mount.to_path_buf() } else { mount.join(name) };
             self.arrays += 1;
             // zarr-python 3 has no digests of decoded chunks
-            let chunks = chunks && array["reader"].is_null();
+            let chunks = chunks && array["reader"] != "zarr 3.1.6";
             if let Err(why) = self.check(&directory, array, chunks) {
                 self.failed.push(format!("{store}/{name}: {why}"));
             }
