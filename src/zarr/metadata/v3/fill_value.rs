@@ -3,6 +3,8 @@
 //!
 //! As in [`fill_value`](crate::zarr::fill_value), an item is passed without the zero bytes at its end.
 
+mod small_floats;
+
 use super::data_type::{self, DataType};
 use crate::error::{Error, Result};
 use crate::util::json::{self, Map, Value};
@@ -19,8 +21,7 @@ const MAX_WHOLE: f64 = 9007199254740992.0;
 ///
 /// # Errors
 ///
-/// [`Kind::Damaged`](crate::error::Kind::Damaged) if the value does not fit the data type,
-/// [`Kind::Unsupported`](crate::error::Kind::Unsupported) for floats of one byte that are not in hexadecimal.
+/// [`Kind::Damaged`](crate::error::Kind::Damaged) if the value does not fit the data type.
 pub fn parse(value: &Value, data_type: &Value, parsed: &DataType) -> Result<Option<Vec<u8>>> {
     let shown = || json::write(value).chars().take(40).collect::<String>();
     let bad = || Error::damaged(format!("fill_value {} does not fit the data type", shown()));
@@ -29,13 +30,7 @@ pub fn parse(value: &Value, data_type: &Value, parsed: &DataType) -> Result<Opti
         DTypeKind::Object if value.is_null() || is_variable_length(value, name) => Ok(None),
         DTypeKind::Object => Err(bad()),
         _ if value.is_null() => Ok(Some(Vec::new())),
-        _ => match item_of(value, data_type, &parsed.dtype) {
-            None if has_small_float_number(value, data_type) => Err(Error::unsupported(format!(
-                "fill_value {}: floats of one byte are read in hexadecimal only",
-                shown()
-            ))),
-            item => item.map(Some).ok_or_else(bad),
-        },
+        _ => item_of(value, data_type, &parsed.dtype).map(Some).ok_or_else(bad),
     }
 }
 
@@ -52,19 +47,6 @@ pub fn spell(item: &[u8], data_type: &Value, parsed: &DataType) -> Option<Value>
     };
     let read = parse(&value, data_type, parsed).ok().flatten()?;
     (read == without_zeros(item.to_vec())).then_some(value)
-}
-
-/// Returns whether the value of a float of one byte, at any depth, is a number or a word, whose conversion is missing.
-fn has_small_float_number(value: &Value, data_type: &Value) -> bool {
-    if let (Some(fields), Value::Object(members)) = (data_type::fields(data_type), value) {
-        let is_one = |(name, data_type): (&str, &Value)| {
-            members.get(name).is_some_and(|value| has_small_float_number(value, data_type))
-        };
-        return fields.into_iter().any(is_one);
-    }
-    let name = data_type::name(data_type).unwrap_or_default();
-    let is_small = ["float8_", "float6_", "float4_"].iter().any(|start| name.starts_with(start));
-    is_small && (json::float(value).is_some() || json::text(value).and_then(json::float_word).is_some())
 }
 
 /// Checks the fill value of a type of variable length: text, or bytes as base64 or as a list.
@@ -219,7 +201,7 @@ fn float_bits(number: f64, name: &str) -> Option<u64> {
         ("bfloat16", _) => (half::bf16::from_f64(number).to_bits().into(), half::bf16::from_f64(number).is_infinite()),
         ("float32", _) => ((number as f32).to_bits().into(), (number as f32).is_infinite()),
         ("float64", _) => (number.to_bits(), number.is_infinite()),
-        _ => return None,
+        _ => return small_floats::bits(number, name),
     };
     (is_infinite == number.is_infinite()).then_some(bits)
 }
@@ -231,7 +213,7 @@ fn float_of(bits: u64, name: &str) -> Option<f64> {
         "bfloat16" => Some(half::bf16::from_bits(bits as u16).to_f64()),
         "float32" => Some(f32::from_bits(bits as u32).into()),
         "float64" => Some(f64::from_bits(bits)),
-        _ => None,
+        _ => small_floats::number(bits, name),
     }
 }
 
