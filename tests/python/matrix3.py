@@ -63,7 +63,10 @@ class Case:
         self.kind, self.rng, self.variant, self.library = kind, rng, variant, library
         self.shape, leaf, factors = geometry
         self.filter = None
-        document, value = pick(rng, kind.fills[:2] if library else kind.fills)
+        # TensorStore writes the second, 2.0, as a negative number, which this type lacks
+        is_misspelled = library == "tensorstore" and kind.label == "float8_e8m0fnu"
+        count = 1 if is_misspelled else 2
+        document, value = pick(rng, kind.fills[:count] if library else kind.fills)
         data = kind.values(self.shape, rng)
         endian = "little" if library and kind.storage.fields else pick(rng, ["little", "big"])
         if kind.is_number and (variant == "filter" or rng.random() < 0.35) and not library:
