@@ -37,11 +37,11 @@ fn is_known(array: &Value) -> bool {
     !(array["zarr_format"] == 3 && (array["error"].is_string() || is_swapped))
 }
 
-/// Returns whether an array of v3 needs what this version lacks: casts, scales, and fill values that are floats of a byte.
+/// Returns whether an array of v3 needs codecs that this version lacks: casts and scales.
 fn lacks_codec(store: &Path, array: &Value) -> bool {
     let document = store.join(array["array"].as_str().unwrap_or_default()).join("zarr.json");
     let text = std::fs::read_to_string(document).unwrap_or_default();
-    ["\"cast_value\"", "\"scale_offset\"", "\"float4_", "\"float6_", "\"float8_"].iter().any(|name| text.contains(name))
+    ["\"cast_value\"", "\"scale_offset\""].iter().any(|name| text.contains(name))
 }
 
 /// Compares the stores of a folder.
