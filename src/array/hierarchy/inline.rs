@@ -95,7 +95,10 @@ impl Hierarchy {
                     }
                 }
                 self.store.forget(node);
-                let mut push = |name: &str, text: &[u8]| new.push(path.join(name).as_str(), text);
+                let mut push = |name: &str, text: &[u8]| match name {
+                    "" => new.push(path.as_str(), text),
+                    below => new.push(path.join(below).as_str(), text),
+                };
                 match below {
                     true => self.v3_documents_from(node, &mut push),
                     false => self.v3_entry(node)?.map_or(Ok(()), |text| push("", &text.text)),

@@ -6,9 +6,10 @@ use super::document::{ATTEMPTS, contended, refused};
 use super::{ArrayDocument, DocumentKind, Hierarchy, REMOVED, StoredNode};
 use crate::array::{Array, ArrayEntry};
 use crate::error::{Error, Result};
-use crate::store::Key;
+use crate::store::{EntryKind, Key};
 use crate::util::json::{self, Map, Object, Value};
 use crate::util::memory::lock;
+use crate::zarr::chunk_key::parse_index;
 use crate::zarr::metadata::v3::from_v2::compressor_codec;
 use crate::zarr::metadata::v3::merge::{differs_v3, merged_v3};
 use crate::zarr::metadata::v3::node::{self, CONSOLIDATED, GROUP_DOCUMENT_V3, NodeType};
@@ -107,8 +108,31 @@ impl Hierarchy {
         // the directory was a group that mkdir made; from here on it is an array
         self.delete(&key.join(ZGROUP))?;
         self.delete(&key.join(REMOVED))?;
+        let had_groups = self.drop_groups_of_levels(key)?;
         self.reload(key)?;
+        if had_groups {
+            self.consolidate_removed(key)?;
+        }
         self.consolidate(key, &[ZARR_JSON, ZGROUP])
+    }
+
+    /// Deletes the documents that mkdir made in levels of chunk keys, which a program copied before the document of their array.
+    /// Returns whether there were any.
+    fn drop_groups_of_levels(&self, key: &Key) -> Result<bool> {
+        let (mut levels, mut found) = (Vec::from([key.clone()]), false);
+        while let Some(above) = levels.pop() {
+            for entry in self.store.list(&above).map_err(|e| e.context(&above))? {
+                let entry = entry.map_err(|e| e.context(&above))?;
+                let is_level = parse_index(&entry.name).is_some() || entry.name == "c" && above == *key;
+                if entry.kind == EntryKind::Prefix && is_level {
+                    let level = above.join(&entry.name);
+                    found |= self.drop_generated(&level, ZARR_JSON, GROUP_DOCUMENT_V3)?;
+                    found |= self.drop_generated(&level, ZGROUP, GROUP_DOCUMENT)?;
+                    levels.push(level);
+                }
+            }
+        }
+        Ok(found)
     }
 
     /// Changes an existing array; returns false without a change if another process changed the document meanwhile.
@@ -174,15 +198,14 @@ impl Hierarchy {
         }
     }
 
-    /// Deletes the document `name` of the group at `key` if it is `generated`, which mkdir made: the node gets the other
-    /// format.
-    pub(super) fn drop_generated(&self, key: &Key, name: &str, generated: &str) -> Result<()> {
+    /// Deletes the document `name` of the group at `key` if it is `generated`, which mkdir made. Returns whether it was.
+    pub(super) fn drop_generated(&self, key: &Key, name: &str, generated: &str) -> Result<bool> {
         let document = key.join(name);
         let is_generated = |text: &[u8]| text == generated.as_bytes();
         if !key.is_root() && self.stored_within(&document, MAX_CONSOLIDATED)?.is_some_and(|d| is_generated(&d.text)) {
-            self.delete(&document)?;
+            return self.delete(&document);
         }
-        Ok(())
+        Ok(false)
     }
 }
 

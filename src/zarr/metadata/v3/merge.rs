@@ -4,6 +4,7 @@
 use super::data_type::DataType;
 use super::view::{shown_codecs, shown_grid, shown_keys};
 use crate::util::json::{Map, Value};
+use crate::zarr::chunk_key::Separator;
 use crate::zarr::metadata::ArrayMetadata;
 
 /// Returns a field that the written document changes and that must not change while chunks are stored; `None` if there is
@@ -20,12 +21,14 @@ pub fn differs_v3(
         && old.separator == new.separator;
     let as_shown = |field: &str, shown: Value| is_same || is_stored(field) || written.get(field) == Some(&shown);
     let keeps_chunks = new.chunks == old.chunks && new.shards.is_empty();
+    // TensorStore leaves out a default separator
+    let has_shown_keys = !new.has_key_prefix() && new.separator == Some(Separator::Dot);
     let keeps_codecs = new.filters.iter().eq(old.object_codec()) && new.is_big_endian() == old.is_big_endian();
     let fields = [
         ("data_type", is_same_type(stored.get("data_type"), written.get("data_type"))),
         ("chunk_grid", as_shown("chunk_grid", shown_grid(old)) || keeps_chunks),
         ("codecs", as_shown("codecs", shown_codecs(old)) || keeps_codecs),
-        ("chunk_key_encoding", as_shown("chunk_key_encoding", shown_keys())),
+        ("chunk_key_encoding", as_shown("chunk_key_encoding", shown_keys()) || has_shown_keys),
         ("shape", new.shape.len() == old.shape.len()),
     ];
     fields.into_iter().find(|(_, same)| !same).map(|(field, _)| field)

@@ -1,0 +1,288 @@
+//! Documents of v3 that are written, changed and removed, and the consolidated metadata in them.
+
+use super::*;
+use crate::array::hierarchy::Stale;
+
+const GROUP: &str = r#"{"zarr_format":3,"node_type":"group","attributes":{"a":1}}"#;
+
+/// An array of 4 items in chunks of 2, compressed.
+const PACKED: &str = r#"{"zarr_format":3,"node_type":"array","shape":[4],"data_type":"int32","fill_value":0,
+    "chunk_grid":{"name":"regular","configuration":{"chunk_shape":[2]}},
+    "chunk_key_encoding":{"name":"default","configuration":{"separator":"/"}},
+    "codecs":[{"name":"bytes","configuration":{"endian":"little"}},{"name":"gzip","configuration":{"level":1}}]}"#;
+
+/// `PACKED` with a field changed.
+fn with(field: &str, value: &str) -> String {
+    let mut document = json::parse(PACKED.as_bytes()).unwrap();
+    document[field] = json::parse(value.as_bytes()).unwrap();
+    json::write(&document)
+}
+
+fn put(h: &Hierarchy, path: &str, text: &str) -> Result<()> {
+    h.put_document(&key(path), MetadataFile::Zarr, text.as_bytes())
+}
+
+#[track_caller]
+fn refuse(h: &Hierarchy, path: &str, text: &str, why: &str) {
+    let e = put(h, path, text).unwrap_err();
+    assert_eq!(e.kind(), Kind::Invalid, "{e}");
+    assert!(e.message().contains(why), "{e}");
+    assert!(e.message().starts_with(&key(path).join("zarr.json").to_string()), "{e}");
+}
+
+/// The paths in the consolidated metadata of the root.
+fn consolidated(store: &MemoryStore) -> Vec<String> {
+    let document = object(store, "zarr.json");
+    document["consolidated_metadata"]["metadata"].as_object().unwrap().keys().cloned().collect()
+}
+
+/// A hierarchy whose root has consolidated metadata.
+fn consolidated_hierarchy(values: &[(&str, &str)]) -> (Arc<MemoryStore>, Hierarchy) {
+    let (store, h) = hierarchy(&[&[("zarr.json", GROUP)], values].concat());
+    h.write_consolidated(&key("")).unwrap();
+    (store, h)
+}
+
+#[test]
+fn groups_are_stored_as_they_were_written() {
+    let (store, h) = hierarchy(&[("zarr.json", GROUP), ("x/zarr.json", PACKED)]);
+    h.create_group(&key("g")).unwrap();
+    assert_eq!(everything(&store), ["g/", "g/zarr.json", "x/", "x/zarr.json", "zarr.json"]);
+    put(&h, "g", GROUP).unwrap();
+    assert_eq!(json::write(&object(&store, "g/zarr.json")), GROUP);
+    refuse(&h, "g", r#"{"zarr_format":2,"node_type":"group"}"#, "zarr_format is 2");
+    refuse(&h, "g", r#"{"zarr_format":3}"#, "node_type is missing");
+    refuse(&h, "g", r#"{"zarr_format":3,"node_type":"group","x":1}"#, "\"x\" is unknown");
+    refuse(&h, "x", GROUP, "an array stands here");
+    assert_eq!(put(&h, "none", GROUP).unwrap_err().kind(), Kind::NotFound);
+    assert!(matches!(h.find(&key("g")).unwrap(), Some(StoredNode::Group)));
+}
+
+#[test]
+fn arrays_are_stored_as_they_were_written() {
+    let (store, h) = hierarchy(&[("zarr.json", GROUP), ("f", "file")]);
+    for path in ["x", "g", "g/sub"] {
+        h.create_group(&key(path)).unwrap();
+    }
+    put(&h, "x", PACKED).unwrap();
+    assert_eq!(text(&store, "x/zarr.json").unwrap(), PACKED);
+    assert_eq!(array(&h, "x").size(), 16);
+    refuse(&h, "g", PACKED, "\"sub\" stands below");
+    refuse(&h, "g/sub", &with("data_type", "\"int3\""), "int3");
+    refuse(&h, "g/sub", &with("codecs", r#"[{"name":"bytes"},{"name":"nobody"}]"#), "nobody");
+    refuse(&h, "g/sub", &with("shape", "[4,4]"), "dimensions");
+    assert_eq!(put(&h, "f", PACKED).unwrap_err().errno(), libc::ENOTDIR);
+}
+
+#[test]
+fn writing_the_view_back_keeps_codecs_and_keys() {
+    let (store, h) = hierarchy(&[("zarr.json", GROUP), ("x/zarr.json", PACKED), ("x/c/0", "chunk")]);
+    let view = || json::parse(&h.zarr_view(&key("x")).unwrap().unwrap().text).unwrap();
+    assert_eq!(json::write(&view()["codecs"]), r#"[{"name":"bytes","configuration":{"endian":"little"}}]"#);
+    put(&h, "x", &json::write_pretty(&view())).unwrap();
+    assert_eq!(text(&store, "x/zarr.json").unwrap(), PACKED);
+    let mut changed = view();
+    changed["shape"] = vec![6].into();
+    changed["attributes"] = json::parse(b"{\"units\":\"m\"}").unwrap();
+    put(&h, "x", &json::write(&changed)).unwrap();
+    let mut expected = json::parse(PACKED.as_bytes()).unwrap();
+    expected["shape"] = vec![6].into();
+    expected["attributes"] = changed["attributes"].clone();
+    assert_eq!(object(&store, "x/zarr.json"), expected);
+    // as TensorStore spells the keys of the view
+    changed["chunk_key_encoding"] = json::parse(b"{\"name\":\"v2\"}").unwrap();
+    put(&h, "x", &json::write(&changed)).unwrap();
+    // the program that created the array writes its own document
+    put(&h, "x", PACKED).unwrap();
+    assert_eq!(object(&store, "x/zarr.json"), json::parse(PACKED.as_bytes()).unwrap());
+}
+
+#[test]
+fn a_change_that_would_alter_chunks_is_refused_while_there_are_any() {
+    let (store, h) = hierarchy(&[("zarr.json", GROUP), ("x/zarr.json", PACKED), ("x/c/0", "chunk")]);
+    let zstd = r#"[{"name":"bytes","configuration":{"endian":"little"}},{"name":"zstd"}]"#;
+    let big = r#"[{"name":"bytes","configuration":{"endian":"big"}}]"#;
+    let chunks = r#"{"name":"regular","configuration":{"chunk_shape":[3]}}"#;
+    let keys = r#"{"name":"v2","configuration":{"separator":"/"}}"#;
+    let changes = [
+        ("codecs", zstd),
+        ("codecs", big),
+        ("data_type", "\"int16\""),
+        ("chunk_grid", chunks),
+        ("chunk_key_encoding", keys),
+    ];
+    for (field, value) in changes {
+        refuse(&h, "x", &with(field, value), &format!("{field} can't change while chunks are stored"));
+    }
+    assert_eq!(text(&store, "x/zarr.json").unwrap(), PACKED);
+    store.remove("x/c/0");
+    put(&h, "x", &with("codecs", zstd)).unwrap();
+    assert_eq!(object(&store, "x/zarr.json")["codecs"][1]["name"], "zstd");
+}
+
+#[test]
+fn the_compressor_is_for_new_arrays_with_bytes_alone() {
+    let plain = with("codecs", r#"[{"name":"bytes","configuration":{"endian":"little"}}]"#);
+    let (store, h) = hierarchy(&[("zarr.json", GROUP), ("copied/c/0", "12345678"), ("old/zarr.json", &plain)]);
+    let zstd = CodecConfig::parse(&json::parse(b"{\"id\":\"zstd\",\"level\":5}").unwrap()).unwrap();
+    let h = h.with_compressor(Some(zstd));
+    for path in ["new", "own"] {
+        h.create_group(&key(path)).unwrap();
+    }
+    for (path, text) in [("new", plain.as_str()), ("own", PACKED), ("copied", &plain), ("old", &plain)] {
+        put(&h, path, text).unwrap();
+    }
+    let last = |path: &str| object(&store, path)["codecs"].as_array().unwrap().last().unwrap()["name"].to_string();
+    assert_eq!(last("new/zarr.json"), "\"zstd\"");
+    assert_eq!(last("own/zarr.json"), "\"gzip\"");
+    assert_eq!(last("copied/zarr.json"), "\"bytes\"", "its chunks are there already, uncompressed");
+    assert_eq!(last("old/zarr.json"), "\"bytes\"");
+    // below c, a program finds what it wrote: decoded chunks of one, encoded ones of the other
+    assert!(!h.shows_stored_keys(&key("new")) && h.shows_stored_keys(&key("own")));
+}
+
+#[test]
+fn where_both_formats_have_documents_zarr_json_counts() {
+    let (store, h) = hierarchy(&[
+        (".zgroup", "{\"zarr_format\":2}"),
+        ("both/zarr.json", PACKED),
+        ("both/.zarray", &ARRAY.replace("[4]", "[9]")),
+        ("two/.zarray", ARRAY),
+        ("three/zarr.json", GROUP),
+    ]);
+    assert_eq!(array(&h, "both").metadata().zarr_format, 3);
+    assert_eq!(array(&h, "both").size(), 16);
+    assert!(h.array_view(&key("both")).unwrap().is_none());
+    assert!(h.zarr_view(&key("two")).unwrap().is_none());
+    refuse(&h, "two", PACKED, "an array of Zarr v1 or v2 stands here");
+    let e = h.put_document(&key("both"), MetadataFile::Array, ARRAY.as_bytes()).unwrap_err();
+    assert!(e.message().contains("a node of Zarr v3"), "{e}");
+    // new groups have the format of the group they are in
+    for (path, document) in [("new", "new/.zgroup"), ("three/new", "three/new/zarr.json")] {
+        h.create_group(&key(path)).unwrap();
+        assert!(text(&store, document).is_some(), "{document}");
+    }
+    // an array of v3 takes the place of the group that mkdir made
+    put(&h, "new", PACKED).unwrap();
+    assert_eq!(text(&store, "new/.zgroup"), None);
+}
+
+#[test]
+fn levels_that_were_copied_before_the_document_are_no_groups() {
+    let (store, h) = consolidated_hierarchy(&[]);
+    for path in ["x", "x/c", "x/c/0", "x/c/notes"] {
+        h.create_group(&key(path)).unwrap();
+    }
+    let square = with("shape", "[4,4]").replace("[2]", "[2,2]");
+    put(&h, "x", &square).unwrap();
+    let left = ["x/", "x/c/", "x/c/0/", "x/c/notes/", "x/c/notes/zarr.json", "x/zarr.json", "zarr.json"];
+    assert_eq!(everything(&store), left);
+    assert_eq!(consolidated(&store), ["x"]);
+}
+
+#[test]
+fn an_interrupted_change_leaves_the_old_document() {
+    let (memory, _) =
+        hierarchy(&[("zarr.json", GROUP), ("x/zarr.json", PACKED), ("x/c/0", "chunk"), ("x/c/1", "more")]);
+    let store = Arc::new(FaultyStore::new(memory.clone()));
+    let h = Hierarchy::new(store.clone(), V1Order::Zarr1, Arc::default());
+    let is_old = || text(&memory, "x/zarr.json").unwrap() == PACKED && text(&memory, "zarr.json").unwrap() == GROUP;
+    for text in [with("fill_value", "7"), with("attributes", "{\"a\":2}")] {
+        store.plan(PlannedFault::next(Operation::Put, libc::EIO));
+        assert_eq!(put(&h, "x", &text).unwrap_err().errno(), libc::EIO);
+        assert!(is_old());
+    }
+    store.plan(PlannedFault::next(Operation::Put, libc::ENOSPC));
+    assert_eq!(h.set_attribute(&key("x"), "b", Some(b"1")).unwrap_err().errno(), libc::ENOSPC);
+    store.plan(PlannedFault::next(Operation::Put, libc::ENOSPC));
+    assert_eq!(put(&h, "", &GROUP.replace('1', "2")).unwrap_err().errno(), libc::ENOSPC);
+    assert!(is_old());
+    put(&h, "x", &with("fill_value", "7")).unwrap();
+    assert_eq!(object(&memory, "x/zarr.json")["fill_value"], 7);
+}
+
+#[test]
+fn attributes_are_changed_within_the_document() {
+    let (store, h) = hierarchy(&[("zarr.json", GROUP), ("x/zarr.json", PACKED)]);
+    h.set_attribute(&key("x"), "units", Some(b"m")).unwrap();
+    h.set_attribute(&key("x"), "list", Some(b"[1, NaN]")).unwrap();
+    h.set_attribute(&key(""), "a", None).unwrap();
+    assert_eq!(json::write(&object(&store, "x/zarr.json")["attributes"]), r#"{"units":"m","list":[1,NaN]}"#);
+    assert_eq!(json::write(&object(&store, "zarr.json")["attributes"]), "{}");
+    assert_eq!(h.set_attribute(&key(""), "a", None).unwrap_err().errno(), libc::ENODATA);
+    let mut rest = object(&store, "x/zarr.json");
+    rest.as_object_mut().unwrap().shift_remove("attributes");
+    assert_eq!(rest, json::parse(PACKED.as_bytes()).unwrap());
+}
+
+#[test]
+fn consolidated_metadata_follow_every_change() {
+    let (store, h) = consolidated_hierarchy(&[("g/zarr.json", GROUP), ("g/x/zarr.json", PACKED)]);
+    assert_eq!(consolidated(&store), ["g", "g/x"]);
+    let entry = |path: &str| object(&store, "zarr.json")["consolidated_metadata"]["metadata"][path].clone();
+    let is_fresh = || h.stale_inline(&key("")).unwrap().is_empty();
+    h.create_group(&key("new")).unwrap();
+    assert_eq!(json::write(&entry("new")), r#"{"zarr_format":3,"node_type":"group","attributes":{}}"#);
+    put(&h, "new", PACKED).unwrap();
+    assert_eq!(entry("new"), object(&store, "new/zarr.json"));
+    put(&h, "new", &with("shape", "[8]")).unwrap();
+    assert_eq!(entry("new")["shape"][0], 8);
+    h.set_attribute(&key("g/x"), "units", Some(b"m")).unwrap();
+    assert_eq!(entry("g/x")["attributes"]["units"], "m");
+    assert!(is_fresh(), "{:?}", h.stale_inline(&key("")));
+    h.rename(&key("g"), &key("h")).unwrap();
+    assert!(is_fresh(), "{:?} {:?}", consolidated(&store), h.stale_inline(&key("")));
+    h.remove_node(&key("new")).unwrap();
+    assert!(is_fresh() && consolidated(&store) == ["h", "h/x"], "{:?}", consolidated(&store));
+    // a user's document without them, as the mount shows it, keeps them
+    put(&h, "", &GROUP.replace('1', "5")).unwrap();
+    assert_eq!(object(&store, "zarr.json")["attributes"]["a"], 5);
+    assert_eq!(consolidated(&store), ["h", "h/x"]);
+}
+
+#[test]
+fn consolidated_metadata_that_a_user_writes_are_made_of_stored_documents() {
+    let (store, h) = hierarchy(&[("zarr.json", GROUP), ("x/zarr.json", PACKED), ("y/zarr.json", GROUP)]);
+    let more = r#","consolidated_metadata":{"kind":"inline","must_understand":false,"metadata":{"x":{},"gone":{}}}}"#;
+    put(&h, "", &GROUP.replacen("}}", &format!("}}{more}"), 1)).unwrap();
+    assert_eq!(consolidated(&store), ["x", "y"]);
+    let document = object(&store, "zarr.json");
+    let entry = &document["consolidated_metadata"]["metadata"]["x"];
+    assert_eq!(*entry, json::parse(PACKED.as_bytes()).unwrap());
+    let kind = &document["consolidated_metadata"];
+    assert!(kind["kind"] == "inline" && kind["must_understand"] == false);
+    let view = json::parse(&h.zarr_view(&key("")).unwrap().unwrap().text).unwrap();
+    assert_eq!(json::write(&view), GROUP);
+}
+
+#[test]
+fn stale_entries_are_found() {
+    let (store, h) = consolidated_hierarchy(&[("x/zarr.json", PACKED), ("y/zarr.json", GROUP), ("z/zarr.json", GROUP)]);
+    store.insert("x/zarr.json", with("shape", "[9]"));
+    store.remove("y/zarr.json");
+    store.insert("n/zarr.json", GROUP);
+    let mut stale = h.stale_inline(&key("")).unwrap();
+    stale.sort_by(|a, b| a.0.cmp(&b.0));
+    let stale: Vec<_> = stale.iter().map(|(name, how)| (name.as_str(), *how)).collect();
+    assert_eq!(stale, [("n", Stale::Missing), ("x", Stale::Different), ("y", Stale::Extra)]);
+    // entries of changed nodes alone are made anew
+    h.set_attribute(&key("x"), "units", Some(b"m")).unwrap();
+    let left = h.stale_inline(&key("")).unwrap().len();
+    assert_eq!(left, 2);
+}
+
+#[test]
+fn unusable_consolidated_metadata_stay_and_are_recorded() {
+    let broken = GROUP.replacen("}}", r#"},"consolidated_metadata":{"kind":"inline","metadata":{"x":nonsense}}}"#, 1);
+    let stats = Arc::new(Stats::default());
+    let (store, _) = hierarchy(&[("zarr.json", &broken), ("x/zarr.json", PACKED)]);
+    let h = Hierarchy::new(store.clone(), V1Order::Zarr1, stats.clone());
+    h.set_attribute(&key("x"), "units", Some(b"m")).unwrap();
+    assert_eq!(text(&store, "zarr.json").unwrap(), broken);
+    assert!(stats.problems()[0].contains("its consolidated metadata can't be updated"), "{:?}", stats.problems());
+    // those of another kind are not ours
+    let other = GROUP.replacen("}}", r#"},"consolidated_metadata":{"kind":"other","metadata":{}}}"#, 1);
+    store.insert("zarr.json", other.as_str());
+    h.set_attribute(&key("x"), "units", None).unwrap();
+    assert_eq!(text(&store, "zarr.json").unwrap(), other);
+}
