@@ -8,6 +8,7 @@ mod bitround;
 mod blosc;
 mod buffer;
 mod bz2;
+mod cast_value;
 mod categorize;
 mod checksum;
 mod complex;
@@ -33,6 +34,8 @@ mod packbits_v3;
 mod pcodec;
 mod pipeline;
 mod quantize;
+mod real;
+mod scale_offset;
 mod shuffle;
 mod streams;
 #[cfg(test)]
@@ -165,6 +168,7 @@ pub fn build(config: &CodecConfig, itemsize: usize) -> Result<Box<dyn Codec>> {
         "base64" => Box::new(base64::Base64::new(config)?),
         "bitround" => Box::new(bitround::BitRound::new(config, itemsize)?),
         "adler32" | "crc32" | "crc32c" | "fletcher32" | "jenkins_lookup3" => Box::new(checksum::Checksum::new(config)?),
+        "cast_value" => Box::new(cast_value::CastValue::new(config)?),
         "categorize" => Box::new(categorize::Categorize::new(config)?),
         "low_bits" => Box::new(low_bits::LowBits::new(config)?),
         "delta" => Box::new(delta::Delta::new(config)?),
@@ -176,6 +180,7 @@ pub fn build(config: &CodecConfig, itemsize: usize) -> Result<Box<dyn Codec>> {
         "packbits_v3" => Box::new(packbits_v3::PackBitsV3::new(config)?),
         "pcodec" => Box::new(pcodec::Pcodec::new(config)?),
         "quantize" => Box::new(quantize::Quantize::new(config)?),
+        "scale_offset" => Box::new(scale_offset::ScaleOffset::new(config)?),
         "shuffle" => Box::new(shuffle::Shuffle::new(config)?),
         "transpose" => Box::new(transpose::Transpose::new(config, itemsize)?),
         "vlen_transpose" => Box::new(vlen_transpose::VlenTranspose::new(config)?),

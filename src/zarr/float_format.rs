@@ -260,6 +260,14 @@ impl FloatFormat {
         self.nan().map(|nan| if is_negative { nan | self.sign_bit() } else { nan })
     }
 
+    /// Returns whether a number is in the range of the format after it is rounded to the nearest. Infinities are not.
+    pub fn has_within_range(self, number: f64) -> bool {
+        match FLOAT64.value(number.to_bits()) {
+            FloatValue::Finite(number) => self.round(number, RoundingMode::NearestEven).is_some(),
+            _ => false,
+        }
+    }
+
     /// Returns the number that `bits` stand for. All numbers of all formats are exact; NaNs lose their payload.
     pub fn to_f64(self, bits: u64) -> f64 {
         let (magnitude, is_negative) = match self.value(bits) {

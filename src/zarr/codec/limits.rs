@@ -13,7 +13,7 @@ fn numbers() -> Vec<i64> {
 }
 
 /// Each codec and parameter that takes a number, with `N` in its place.
-const NUMBERS: [&str; 32] = [
+const NUMBERS: [&str; 34] = [
     r#"{"id": "blosc", "typesize": N, "shuffle": 1}"#,
     r#"{"id": "blosc", "typesize": N, "shuffle": 2, "cname": "zstd"}"#,
     r#"{"id": "blosc", "blocksize": N, "cname": "blosclz"}"#,
@@ -44,6 +44,8 @@ const NUMBERS: [&str; 32] = [
     r#"{"id": "pcodec", "level": N, "dtype": "<i4"}"#,
     r#"{"id": "pcodec", "delta_encoding_order": N, "dtype": "<i4"}"#,
     r#"{"id": "pcodec", "equal_pages_up_to": N, "dtype": "<i4"}"#,
+    r#"{"id": "scale_offset", "offset": N, "dtype": "<i4"}"#,
+    r#"{"id": "scale_offset", "scale": N, "dtype": "<i4"}"#,
     r#"{"id": "transpose", "shape": [2, N], "order": [1, 0]}"#,
     r#"{"id": "transpose", "shape": [2, 2], "order": [N, 0]}"#,
 ];

@@ -1,0 +1,179 @@
+//! The codec `cast_value` of Zarr v3: numbers converted to another type by value. Source of the rules: the register of Zarr
+//! extensions, "cast_value codec", and its implementation cast-value-rs 0.5.
+
+use super::real::{Misfit, OutOfRange, RealType};
+use super::{Codec, CodecError, CodecResult, Size, buffer};
+use crate::error::{Error, Result};
+use crate::util::json::Value;
+use crate::zarr::float_format::{FloatValue, RoundingMode};
+use crate::zarr::metadata::CodecConfig;
+
+/// Maximum number of pairs of a map. A map of every 16-bit number is not larger.
+const MAX_PAIRS: usize = 1 << 16;
+
+/// The codec `cast_value`.
+#[derive(Debug)]
+pub struct CastValue {
+    encoding: ValueCast,
+    decoding: ValueCast,
+}
+
+/// One direction of the codec.
+#[derive(Debug)]
+struct ValueCast {
+    from: RealType,
+    to: RealType,
+    mode: RoundingMode,
+    out_of_range: OutOfRange,
+    /// Numbers with a result of their own, sorted: the bits of [`matchable`], and the bits of the result.
+    map: Vec<(u64, u64)>,
+}
+
+impl CastValue {
+    /// Creates the codec from `from`, `to`, `rounding`, `out_of_range` and `scalar_map`.
+    pub fn new(config: &CodecConfig) -> Result<Self> {
+        config.allow_only(&["from", "to", "rounding", "out_of_range", "scalar_map"])?;
+        let (from, to) = (real_type(config, "from")?, real_type(config, "to")?);
+        let (mode, out_of_range) = (rounding(config)?, out_of_range(config)?);
+        let direction = |from, to, name| {
+            let map = scalar_map(config, name, from, to)?;
+            Ok::<_, Error>(ValueCast { from, to, mode, out_of_range, map })
+        };
+        Ok(CastValue { encoding: direction(from, to, "encode")?, decoding: direction(to, from, "decode")? })
+    }
+}
+
+fn real_type(config: &CodecConfig, name: &str) -> Result<RealType> {
+    config.required(name)?;
+    let dtype = config.text(name, "")?;
+    let why = || Error::unsupported(format!("codec \"cast_value\": cannot convert numbers of type {dtype:?}"));
+    RealType::parse(dtype).ok_or_else(why)
+}
+
+fn rounding(config: &CodecConfig) -> Result<RoundingMode> {
+    Ok(match config.text("rounding", "nearest-even")? {
+        "nearest-even" => RoundingMode::NearestEven,
+        "nearest-away" => RoundingMode::NearestAway,
+        "towards-zero" => RoundingMode::TowardsZero,
+        "towards-positive" => RoundingMode::TowardsPositive,
+        "towards-negative" => RoundingMode::TowardsNegative,
+        _ => return Err(config.invalid("rounding", "is unknown")),
+    })
+}
+
+fn out_of_range(config: &CodecConfig) -> Result<OutOfRange> {
+    Ok(match config.text("out_of_range", "error")? {
+        "error" => OutOfRange::Error,
+        "clamp" => OutOfRange::Clamp,
+        "wrap" => OutOfRange::Wrap,
+        _ => return Err(config.invalid("out_of_range", "is neither \"clamp\", \"wrap\" nor \"error\"")),
+    })
+}
+
+/// Parses the pairs of one direction of `scalar_map`. Of pairs for the same number the first counts.
+fn scalar_map(config: &CodecConfig, direction: &str, from: RealType, to: RealType) -> Result<Vec<(u64, u64)>> {
+    let invalid = |why: &str| config.invalid("scalar_map", why);
+    let Some(value) = config.get("scalar_map") else { return Ok(Vec::new()) };
+    let members = value.as_object().ok_or_else(|| invalid("is not an object"))?;
+    if members.keys().any(|key| key != "encode" && key != "decode") {
+        return Err(Error::unsupported("codec \"cast_value\": scalar_map has members other than encode and decode"));
+    }
+    let Some(pairs) = members.get(direction).filter(|pairs| !pairs.is_null()) else { return Ok(Vec::new()) };
+    let pairs = pairs.as_array().filter(|pairs| pairs.len() <= MAX_PAIRS);
+    let pairs =
+        pairs.ok_or_else(|| invalid(&format!("has an {direction} that is no list of at most {MAX_PAIRS} pairs")))?;
+    let parse = |pair: &Value| {
+        let [key, result] = pair.as_array()?.as_slice() else { return None };
+        Some((matchable(from, from.scalar(key)?), to.scalar(result)?))
+    };
+    let bad = |i| invalid(&format!("has a pair {i} in {direction} that does not fit the types"));
+    let mut map =
+        (pairs.iter().enumerate()).map(|(i, pair)| parse(pair).ok_or_else(|| bad(i))).collect::<Result<Vec<_>>>()?;
+    map.sort_by_key(|(key, _)| *key);
+    map.dedup_by_key(|(key, _)| *key);
+    Ok(map)
+}
+
+/// Returns the same bits for all NaNs, for both zeros, and for items that differ only in spare bits.
+fn matchable(real: RealType, bits: u64) -> u64 {
+    let value = match real.value(bits) {
+        FloatValue::Nan { .. } => FloatValue::Nan { is_negative: false },
+        FloatValue::Finite(mut number) => {
+            number.is_negative &= number.magnitude != 0;
+            FloatValue::Finite(number)
+        }
+        infinity => infinity,
+    };
+    real.convert(value, RoundingMode::NearestEven, OutOfRange::Error).unwrap_or(bits)
+}
+
+impl ValueCast {
+    fn item(&self, bits: u64) -> std::result::Result<u64, Misfit> {
+        if !self.map.is_empty() {
+            let key = matchable(self.from, bits);
+            if let Ok(i) = self.map.binary_search_by_key(&key, |(key, _)| *key) {
+                return Ok(self.map[i].1);
+            }
+        }
+        if self.from.kind == self.to.kind {
+            return Ok(bits);
+        }
+        self.to.convert(self.from.value(bits), self.mode, self.out_of_range)
+    }
+
+    /// Converts the items of `input`, of which `output` holds as many.
+    fn items(&self, input: &[u8], output: &mut [u8]) -> CodecResult<()> {
+        for (from, to) in input.chunks_exact(self.from.size).zip(output.chunks_exact_mut(self.to.size)) {
+            let bits = self.from.load(from);
+            let result = self.item(bits).map_err(|misfit| self.error(bits, misfit))?;
+            self.to.store(result, to);
+        }
+        Ok(())
+    }
+
+    fn error(&self, bits: u64, misfit: Misfit) -> CodecError {
+        CodecError::new(match misfit {
+            Misfit::Range => format!("cast_value: {} is out of range of the type to cast to", self.from.shown(bits)),
+            Misfit::Nan => "cast_value: the type to cast to has no NaN, and scalar_map does not map it".to_string(),
+        })
+    }
+
+    /// Returns the number of bytes that `input` becomes.
+    fn len(&self, input: &[u8]) -> CodecResult<usize> {
+        buffer::total(buffer::count(input, self.from.size)?, self.to.size)
+    }
+}
+
+impl Codec for CastValue {
+    fn encoded_size(&self, decoded: usize) -> Size {
+        let ValueCast { from, to, .. } = self.encoding;
+        Size::Exact((decoded / from.size).saturating_mul(to.size))
+    }
+
+    fn encoded_itemsize(&self) -> usize {
+        self.encoding.to.size
+    }
+
+    fn is_lossless(&self) -> bool {
+        let ValueCast { from, to, .. } = self.encoding;
+        let is_mapped = !self.encoding.map.is_empty() || !self.decoding.map.is_empty();
+        // other types have items that differ in spare bits or in the payload of a NaN
+        !is_mapped && (from.kind == to.kind || from.is_canonical() && from.is_integer_within(to))
+    }
+
+    fn decode(&self, encoded: &[u8], out: &mut [u8]) -> CodecResult<usize> {
+        let len = self.decoding.len(encoded)?;
+        self.decoding.items(encoded, buffer::front(out, len)?)?;
+        Ok(len)
+    }
+
+    fn encode(&self, decoded: &[u8], out: &mut Vec<u8>) -> CodecResult<()> {
+        let (start, len) = (out.len(), self.encoding.len(decoded)?);
+        // the pipeline reserved as much
+        out.resize(start + len, 0);
+        self.encoding.items(decoded, &mut out[start..])
+    }
+}
+
+#[cfg(test)]
+mod tests;

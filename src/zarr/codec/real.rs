@@ -1,0 +1,245 @@
+//! Real numbers of any element type: bits to numbers, numbers to bits by stated rules, and scalars in configurations. The
+//! codecs of v3 that compute by value share it. The module knows neither codecs nor buffers. Source of the rules: the
+//! register of Zarr extensions, "cast_value" and "scale_offset" codecs.
+
+use super::word;
+use crate::util::json::{self, Value};
+use crate::zarr::dtype::{DType, DTypeKind};
+use crate::zarr::float_format::{Dyadic, FloatFormat, FloatValue, RoundingMode};
+
+/// Largest integer below which every integer is a double, so that `1.0` stands for exactly one integer.
+const MAX_WHOLE: f64 = 9007199254740992.0;
+
+/// An element type of real numbers: its layout in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct RealType {
+    /// The numbers it has.
+    pub kind: RealKind,
+    /// Size of an item in bytes, at most 8.
+    pub size: usize,
+    is_big_endian: bool,
+}
+
+/// The numbers that a type has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RealKind {
+    /// Integers.
+    Integer {
+        /// Width in bits, from 2 to 64.
+        bits: u32,
+        is_signed: bool,
+    },
+    /// Floats.
+    Float(FloatFormat),
+}
+
+/// What happens to a number that lies outside the range of a type.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum OutOfRange {
+    /// An error.
+    Error,
+    /// The nearest number: the smallest or largest integer, an infinity, or the largest finite float if there is none.
+    Clamp,
+    /// An integer is taken modulo the number of integers of the type. For floats an error.
+    Wrap,
+}
+
+/// Why a number cannot be an item of a type.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Misfit {
+    /// It is out of range.
+    Range,
+    /// It is a NaN, which the type lacks.
+    Nan,
+}
+
+impl RealType {
+    /// Returns the element type of a codec configuration, such as `<f4` or `float8_e4m3`. Returns `None` for other spellings
+    /// and for types that are no real numbers.
+    pub fn parse(name: &str) -> Option<Self> {
+        let is_big_endian = name.starts_with('>');
+        let bare = name.trim_start_matches(['<', '>']);
+        let integer = |bits, is_signed| {
+            Some(RealType { kind: RealKind::Integer { bits, is_signed }, size: 1, is_big_endian: false })
+        };
+        match bare {
+            "int2" => return integer(2, true),
+            "int4" => return integer(4, true),
+            "uint2" => return integer(2, false),
+            "uint4" => return integer(4, false),
+            _ => {}
+        }
+        if let Some(format) = FloatFormat::parse(bare) {
+            return Some(RealType { kind: RealKind::Float(format), size: format.size(), is_big_endian });
+        }
+        let dtype = DType::parse_str(name).ok().filter(|dtype| dtype.size() <= 8)?;
+        let (size, bits) = (dtype.size(), 8 * dtype.size() as u32);
+        let kind = match (dtype.kind(), size) {
+            (DTypeKind::Int, _) => RealKind::Integer { bits, is_signed: true },
+            (DTypeKind::UInt, _) => RealKind::Integer { bits, is_signed: false },
+            (DTypeKind::Float, 2) => RealKind::Float(FloatFormat::parse("float16")?),
+            (DTypeKind::Float, 4) => RealKind::Float(FloatFormat::parse("float32")?),
+            (DTypeKind::Float, 8) => RealKind::Float(FloatFormat::parse("float64")?),
+            _ => return None,
+        };
+        Some(RealType { kind, size, is_big_endian: dtype.is_big_endian() })
+    }
+
+    /// Returns the bits of an item of [`RealType::size`] bytes.
+    #[inline(always)]
+    pub fn load(self, item: &[u8]) -> u64 {
+        word::load(item, self.is_big_endian)
+    }
+
+    /// Writes an item of [`RealType::size`] bytes.
+    #[inline(always)]
+    pub fn store(self, bits: u64, item: &mut [u8]) {
+        word::store(bits, item, self.is_big_endian);
+    }
+
+    /// Returns whether two items of different bytes are always different numbers. Narrow types have spare bits, and floats
+    /// have many NaNs.
+    pub fn is_canonical(self) -> bool {
+        matches!(self.kind, RealKind::Integer { bits, .. } if bits == 8 * self.size as u32)
+    }
+
+    /// Returns whether `other` has all numbers of this type, which is one of integers.
+    pub fn is_integer_within(self, other: RealType) -> bool {
+        let RealKind::Integer { bits, is_signed } = self.kind else { return false };
+        match other.kind {
+            RealKind::Integer { bits: wider, is_signed: true } => bits + u32::from(!is_signed) <= wider,
+            RealKind::Integer { bits: wider, is_signed: false } => !is_signed && bits <= wider,
+            // the mantissa counts an implicit bit, and -2^(bits - 1) has only one bit set
+            RealKind::Float(format) => {
+                let digits = bits - u32::from(is_signed);
+                format.is_signed && digits <= format.mantissa_bits + 1 && (bits as i32) <= format.bias
+            }
+        }
+    }
+
+    /// Returns what the bits of an item stand for. Bits above the width of a narrow type are ignored.
+    #[inline]
+    pub fn value(self, bits: u64) -> FloatValue {
+        match self.kind {
+            RealKind::Integer { .. } => {
+                let number = self.integer(bits);
+                FloatValue::Finite(Dyadic {
+                    is_negative: number < 0,
+                    magnitude: number.unsigned_abs() as u64,
+                    exponent: 0,
+                })
+            }
+            RealKind::Float(format) => format.value(bits),
+        }
+    }
+
+    /// Returns the integer that the bits of an item are. For floats their bits.
+    #[inline]
+    pub fn integer(self, bits: u64) -> i128 {
+        match self.kind {
+            RealKind::Integer { bits: width, is_signed: true } => {
+                i128::from((bits << (64 - width)) as i64 >> (64 - width))
+            }
+            RealKind::Integer { bits: width, is_signed: false } => i128::from(bits << (64 - width) >> (64 - width)),
+            RealKind::Float(_) => i128::from(bits),
+        }
+    }
+
+    /// Returns the bits of an integer, or `None` if the type, which is one of integers, does not have it.
+    #[inline]
+    pub fn integer_bits(self, number: i128) -> Option<u64> {
+        // a narrow negative number is stored with its sign in all bits of the byte
+        (self.integer(number as u64) == number).then_some(number as u64)
+    }
+
+    /// Returns the bits of the item that `value` becomes.
+    ///
+    /// # Errors
+    ///
+    /// If the type lacks NaNs or, unless `out_of_range` has a rule for it, such numbers.
+    #[inline]
+    pub fn convert(self, value: FloatValue, mode: RoundingMode, out_of_range: OutOfRange) -> Result<u64, Misfit> {
+        match (self.kind, value) {
+            (RealKind::Float(format), FloatValue::Nan { is_negative }) => {
+                format.signed_nan(is_negative).ok_or(Misfit::Nan)
+            }
+            (RealKind::Integer { .. }, FloatValue::Nan { .. }) => Err(Misfit::Nan),
+            (RealKind::Float(format), FloatValue::Infinity { is_negative }) => match format.infinity() {
+                Some(_) => Ok(self.bound(is_negative)),
+                None => self.clamped(is_negative, out_of_range),
+            },
+            (RealKind::Integer { .. }, FloatValue::Infinity { is_negative }) => self.clamped(is_negative, out_of_range),
+            (RealKind::Float(format), FloatValue::Finite(number)) => {
+                // what a format without a sign lacks lies below its numbers
+                let is_below = number.is_negative || number.magnitude == 0;
+                format.round(number, mode).map_or_else(|| self.clamped(is_below, out_of_range), Ok)
+            }
+            (RealKind::Integer { .. }, FloatValue::Finite(number)) => self.convert_integer(number, mode, out_of_range),
+        }
+    }
+
+    fn convert_integer(self, number: Dyadic, mode: RoundingMode, out_of_range: OutOfRange) -> Result<u64, Misfit> {
+        let units = number.rounded(0, mode);
+        let signed = |units: u64| if number.is_negative { -i128::from(units) } else { i128::from(units) };
+        if let Some(bits) = units.and_then(|units| self.integer_bits(signed(units))) {
+            return Ok(bits);
+        }
+        if out_of_range != OutOfRange::Wrap {
+            return self.clamped(number.is_negative, out_of_range);
+        }
+        // an exponent of 64 or more leaves none of the lowest bits
+        let low = units.unwrap_or_else(|| number.magnitude.checked_shl(number.exponent.unsigned_abs()).unwrap_or(0));
+        Ok(self.integer(signed(low) as u64) as u64)
+    }
+
+    /// Returns the bound of the range if numbers beyond are clamped.
+    fn clamped(self, is_below: bool, out_of_range: OutOfRange) -> Result<u64, Misfit> {
+        if out_of_range == OutOfRange::Clamp { Ok(self.bound(is_below)) } else { Err(Misfit::Range) }
+    }
+
+    /// Returns the bits of the smallest or largest number, infinities included.
+    fn bound(self, is_smallest: bool) -> u64 {
+        match (self.kind, is_smallest) {
+            (RealKind::Integer { bits, is_signed: true }, true) => u64::MAX << (bits - 1),
+            (RealKind::Integer { bits, is_signed: true }, false) => u64::MAX >> (65 - bits),
+            (RealKind::Integer { .. }, true) => 0,
+            (RealKind::Integer { bits, .. }, false) => u64::MAX >> (64 - bits),
+            (RealKind::Float(format), false) => format.infinity().unwrap_or(format.largest()),
+            // the bits of the largest number and of infinity are one apart
+            (RealKind::Float(format), true) => format.smallest() + u64::from(format.infinity().is_some()),
+        }
+    }
+
+    /// Returns the bits of a scalar as fill values of v3 are written: an integer, a number, `"NaN"`, `"Infinity"`,
+    /// `"-Infinity"`, or the bits of a float in hexadecimal. Returns `None` if the type has no such number.
+    pub fn scalar(self, value: &Value) -> Option<u64> {
+        let RealKind::Float(format) = self.kind else {
+            let whole = || json::float(value).filter(|x| x.fract() == 0.0 && x.abs() <= MAX_WHOLE).map(|x| x as i128);
+            return self.integer_bits(value.as_number()?.as_str().parse().ok().or_else(whole)?);
+        };
+        if let Some(digits) = json::text(value).and_then(|text| text.strip_prefix("0x")) {
+            let is_whole = digits.len() == 2 * self.size && digits.bytes().all(|b| b.is_ascii_hexdigit());
+            return is_whole.then(|| u64::from_str_radix(digits, 16).ok())?;
+        }
+        let number = json::float(value).or_else(|| json::float_word(json::text(value)?))?;
+        if number.is_nan() {
+            return format.nan();
+        }
+        // a number beyond the doubles is no infinity
+        let is_number = number.is_finite() || !value.is_number();
+        let float64 = FloatFormat::parse("float64")?;
+        let bits = self.convert(float64.value(number.to_bits()), RoundingMode::NearestEven, OutOfRange::Error);
+        bits.ok().filter(|_| is_number)
+    }
+
+    /// Returns the number that the bits of an item stand for, for messages.
+    pub fn shown(self, bits: u64) -> String {
+        match self.kind {
+            RealKind::Integer { .. } => self.integer(bits).to_string(),
+            RealKind::Float(format) => format!("{:?}", format.to_f64(bits)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
