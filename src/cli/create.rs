@@ -1,6 +1,7 @@
 //! `zarrfs create`: creates an array, with the store and the groups above it. Existing arrays and groups stay as they are.
 
 mod document;
+mod document_v3;
 mod place;
 mod raw;
 mod unfinished;
@@ -14,7 +15,8 @@ use crate::stats::Stats;
 use crate::store::Key;
 use crate::util::json::{self, Value};
 use crate::zarr::dtype::DType;
-use crate::zarr::metadata::{GROUP_DOCUMENT, V1Order, ZARRAY, ZGROUP};
+use crate::zarr::metadata::v3::data_type::DataType;
+use crate::zarr::metadata::{V1Order, ZARR_JSON, ZARRAY, ZGROUP, ZMETADATA};
 use clap::Args;
 use document::NewDocument;
 use log::LevelFilter;
@@ -38,11 +40,13 @@ pub struct CreateArgs {
     #[arg(long, value_name = "N,N...", value_parser = lengths)]
     chunks: Lengths,
     /// Set the dtype (<f4), or a JSON list of fields
+    ///
+    /// For Zarr v3 also a data type by its name, such as bfloat16 or string.
     #[arg(long, value_name = "DTYPE", value_parser = dtype)]
     dtype: Value,
     /// Set the fill value [default: zeros]
     ///
-    /// Spelled as in a .zarray: a number, NaN, base64 for bytes, null. The default is null for objects.
+    /// Spelled as in a .zarray: a number, NaN, base64 for bytes, null. The default is null for objects. Zarr v3 has no null.
     #[arg(long, value_name = "VALUE", allow_hyphen_values = true)]
     fill: Option<String>,
     /// Set the layout of a chunk: C or F [default: C]
@@ -57,9 +61,24 @@ pub struct CreateArgs {
     /// Filter chunks first: a JSON list of objects
     #[arg(long, value_name = "JSON", value_parser = filters)]
     filters: Option<Value>,
-    /// Separate indices in keys by . or / [default: .]
-    #[arg(long, default_value = ".", value_parser = [".", "/"], hide_possible_values = true, hide_default_value = true)]
-    separator: String,
+    /// Separate indices in keys by . or /
+    ///
+    /// The default is . in Zarr v2 and / in v3.
+    #[arg(long, value_name = "SEPARATOR", value_parser = [".", "/"], hide_possible_values = true)]
+    separator: Option<String>,
+    /// Create an array of Zarr v2 or v3
+    ///
+    /// The default is the format of the store that the array goes into, and 2 in a new store, which every reader opens.
+    #[arg(long, value_name = "FORMAT", value_parser = ["2", "3"], hide_possible_values = true)]
+    zarr_format: Option<String>,
+    /// Name the dimensions of a v3 array
+    #[arg(long, value_name = "NAME,NAME...", value_parser = dimension_names)]
+    dimension_names: Option<DimensionNames>,
+    /// Encode a v3 array by this JSON list of codecs
+    ///
+    /// Instead of --compressor and --order.
+    #[arg(long, value_name = "JSON", value_parser = codecs, conflicts_with_all = ["compressor", "order"])]
+    codecs: Option<Value>,
     /// Set the attributes: a JSON object
     #[arg(long, value_name = "JSON", value_parser = attributes)]
     attrs: Option<Value>,
@@ -85,13 +104,33 @@ fn lengths(text: &str) -> Result<Lengths, String> {
     words.map(length).collect::<Result<_, _>>().map(Lengths)
 }
 
+/// The names of dimensions; `None` for one without a name.
+#[derive(Clone)]
+struct DimensionNames(Vec<Option<String>>);
+
+fn dimension_names(text: &str) -> Result<DimensionNames, String> {
+    let name = |name: &str| Some(name.trim().to_string()).filter(|name| !name.is_empty());
+    Ok(DimensionNames(text.split(',').filter(|_| !text.is_empty()).map(name).collect()))
+}
+
+/// Parses a dtype, or a v3 data type that NumPy lacks.
 fn dtype(text: &str) -> Result<Value, String> {
-    let value = match text.starts_with('[') {
-        true => json::parse(text.as_bytes()),
-        false => Ok(text.into()),
+    let value = match text.starts_with(['[', '{']) {
+        true => json::parse(text.as_bytes()).map_err(|e| e.to_string())?,
+        false => text.into(),
     };
-    let checked = value.and_then(|value| DType::canonical_json(&value));
-    checked.map_err(|e| e.to_string())
+    match DType::canonical_json(&value) {
+        Ok(dtype) => Ok(dtype),
+        Err(_) if DataType::parse(&value, false).is_ok() => Ok(value),
+        Err(e) => Err(e.to_string()),
+    }
+}
+
+fn codecs(text: &str) -> Result<Value, String> {
+    match json::parse(text.as_bytes()).map_err(|e| e.to_string())? {
+        list @ Value::Array(_) => Ok(list),
+        _ => Err("not a list".to_string()),
+    }
 }
 
 fn filters(text: &str) -> Result<Value, String> {
@@ -112,13 +151,22 @@ fn attributes(text: &str) -> Result<Value, String> {
 /// Runs the verb.
 pub fn run(args: &CreateArgs) -> Result<(), CommandFailure> {
     logger::start(LevelFilter::Off, None)?;
-    let document = NewDocument::new(args).map_err(|e| CommandFailure::new(2, e.to_string()))?;
+    let asked = args.zarr_format.as_deref().map(|format| if format == "3" { 3 } else { 2 });
+    let (store, key) = place::of(args)?;
+    let zarr_format = match (stored_format(&store, &key, args)?, asked) {
+        (Some(stored), Some(asked)) if stored != asked => {
+            let message = format!("--zarr-format {asked}: {} is in a store of Zarr v{stored}", args.path);
+            return Err(CommandFailure::new(2, message));
+        }
+        (stored, asked) => stored.or(asked).unwrap_or(2),
+    };
+    let document = if zarr_format == 3 { document_v3::new(args) } else { NewDocument::v2(args) };
+    let document = document.map_err(|e| CommandFailure::new(2, e.to_string()))?;
     let raw = match (args.from_raw.as_deref(), document.size) {
         (None, _) => None,
         (Some(path), Some(size)) => Some(Raw::open(path, size)?),
         (Some(_), None) => return Err(CommandFailure::new(2, "--from-raw: objects have no flat bytes")),
     };
-    let (store, key) = place::of(args)?;
     match store {
         StoreLocation::Path(store) => create_in_directory(args, &store, &key, &document, raw),
         store => create_on_server(args, &store, &key, &document, raw),
@@ -154,14 +202,14 @@ fn create_in_directory(
     let staged = StoreLocation::Path(new.clone());
     let opened = location::open(&staged, &args.store_args(), Some(&writing), &Arc::default())?;
     let staging = Hierarchy::new(opened, V1Order::default(), Arc::default());
-    make(&staging, &below, document, args.attrs.as_ref()).map_err(shown)?;
+    make(&staging, &below, document, args).map_err(shown)?;
     if let Some(raw) = raw {
         raw.fill(&StoreLocation::Path(new.join(below.as_str())), &writing, args)?;
     }
     staging.store().sync().map_err(shown)?;
     let finish = || match (&hierarchy, &first) {
         _ if is_empty_store => move_into(&new, store),
-        (Some(hierarchy), Some(first)) => move_into_group(hierarchy, &new, &made, first),
+        (Some(hierarchy), Some(first)) => move_into_group(hierarchy, &new, &made, first, document),
         _ => rename_to_free_name(&new, &made),
     };
     unfinished.finish(finish).map_err(shown)?;
@@ -176,7 +224,7 @@ fn move_into(new: &Path, store: &Path) -> Result<(), Error> {
     for entry in std::fs::read_dir(new).map_err(failed)? {
         names.push(entry.map_err(failed)?.file_name());
     }
-    names.sort_unstable_by_key(|name| name == ZARRAY);
+    names.sort_unstable_by_key(|name| name == ZARRAY || name == ZARR_JSON);
     for (n, name) in names.iter().enumerate() {
         if let Err(e) = rename_to_free_name(&new.join(name), &store.join(name)) {
             // back into the directory that is removed
@@ -190,11 +238,17 @@ fn move_into(new: &Path, store: &Path) -> Result<(), Error> {
 }
 
 /// Moves `new` to its path `made`, which has the key `key`, and updates the metadata of the store.
-fn move_into_group(hierarchy: &Hierarchy, new: &Path, made: &Path, key: &Key) -> Result<(), Error> {
+fn move_into_group(
+    hierarchy: &Hierarchy,
+    new: &Path,
+    made: &Path,
+    key: &Key,
+    document: &NewDocument,
+) -> Result<(), Error> {
     let root = Key::root();
-    let needs_group = hierarchy.store().stat(&root.join(ZGROUP))?.is_none();
+    let needs_group = hierarchy.store().stat(&root.join(document.group_file().name()))?.is_none();
     if needs_group {
-        hierarchy.put_document(&root, MetadataFile::Group, GROUP_DOCUMENT.as_bytes())?;
+        hierarchy.put_document(&root, document.group_file(), document.group_text())?;
     }
     let moved = rename_to_free_name(new, made).and_then(|()| {
         let adopted = hierarchy.adopt(key);
@@ -204,7 +258,7 @@ fn move_into_group(hierarchy: &Hierarchy, new: &Path, made: &Path, key: &Key) ->
         adopted
     });
     if moved.is_err() && needs_group {
-        let _ = hierarchy.remove_document(&root, MetadataFile::Group);
+        let _ = hierarchy.remove_document(&root, document.group_file());
     }
     moved.and_then(|()| hierarchy.store().sync())
 }
@@ -220,19 +274,28 @@ fn create_on_server(
     let shown = |e: Error| CommandFailure::from(e.context(&args.path));
     let hierarchy = Arc::new(open(store, args)?);
     let first = first_missing(&hierarchy, key).map_err(shown)?;
-    let had_group = hierarchy.store().stat(&Key::root().join(ZGROUP)).map_err(shown)?.is_some();
+    let (root, group) = (Key::root(), document.group_file());
+    let had_group = hierarchy.store().stat(&root.join(group.name())).map_err(shown)?.is_some();
     if !first.is_root() {
+        // groups get the format of the root
+        let is_new_v3 = document.zarr_format == 3 && !had_group;
+        if is_new_v3 {
+            hierarchy.put_document(&root, group, document.group_text()).map_err(shown)?;
+        }
         // all keys below it belong to this command from now on
-        hierarchy.create_group(&first).map_err(shown)?;
+        if let Err(e) = hierarchy.create_group(&first) {
+            let _ = is_new_v3 && hierarchy.remove_document(&root, group).is_ok();
+            return Err(shown(e));
+        }
     }
     let (undone, removed) = (hierarchy.clone(), first.clone());
     let unfinished = UnfinishedArray::new(move || {
         let _ = undone.remove_all(&removed);
         if !had_group {
-            let _ = undone.remove_document(&Key::root(), MetadataFile::Group);
+            let _ = undone.remove_document(&root, group);
         }
     })?;
-    make(&hierarchy, key, document, args.attrs.as_ref()).map_err(shown)?;
+    make(&hierarchy, key, document, args).map_err(shown)?;
     if let Some(raw) = raw {
         raw.fill(&args.path, &args.writing, args)?;
     }
@@ -243,6 +306,31 @@ fn open(store: &StoreLocation, args: &CreateArgs) -> Result<Hierarchy, CommandFa
     let stats = Arc::new(Stats::default());
     let opened = location::open(store, &args.store_args(), Some(&args.writing), &stats)?;
     Ok(Hierarchy::new(opened, V1Order::default(), stats))
+}
+
+/// Returns the Zarr format of the nearest group or array at or above `key`; `None` for a new store.
+fn stored_format(store: &StoreLocation, key: &Key, args: &CreateArgs) -> Result<Option<u8>, CommandFailure> {
+    if matches!(store, StoreLocation::Path(path) if !path.exists()) {
+        return Ok(None);
+    }
+    let hierarchy = open(store, args)?;
+    let holds = |key: &Key, name: &str| match hierarchy.store().stat(&key.join(name)) {
+        Ok(stat) => Ok(stat.is_some()),
+        Err(e) => Err(CommandFailure::from(e.context(&args.path))),
+    };
+    let mut above = key.clone();
+    loop {
+        if holds(&above, ZARR_JSON)? {
+            return Ok(Some(3));
+        }
+        if holds(&above, ZGROUP)? || holds(&above, ZARRAY)? {
+            return Ok(Some(2));
+        }
+        if above.is_root() {
+            return Ok(if holds(&above, ZMETADATA)? { Some(2) } else { None });
+        }
+        above = above.parent();
+    }
 }
 
 /// Returns the topmost missing key above or at `key`; the root for an array that is a whole store.
@@ -276,18 +364,20 @@ impl CreateArgs {
 }
 
 /// Creates the array, after the groups above it.
-fn make(hierarchy: &Hierarchy, key: &Key, document: &NewDocument, attrs: Option<&Value>) -> Result<(), Error> {
+fn make(hierarchy: &Hierarchy, key: &Key, document: &NewDocument, args: &CreateArgs) -> Result<(), Error> {
     let root = Key::root();
     if !key.is_root() {
         if !matches!(hierarchy.find(&root)?, Some(StoredNode::Array(_) | StoredNode::Damaged(_)))
-            && hierarchy.store().stat(&root.join(ZGROUP))?.is_none()
+            && hierarchy.store().stat(&root.join(document.group_file().name()))?.is_none()
         {
-            hierarchy.put_document(&root, MetadataFile::Group, GROUP_DOCUMENT.as_bytes())?;
+            hierarchy.put_document(&root, document.group_file(), document.group_text())?;
         }
         make_groups(hierarchy, key)?;
     }
-    hierarchy.put_document(key, MetadataFile::Array, document.text.as_bytes())?;
-    match attrs {
+    hierarchy.put_document(key, document.file(), document.text.as_bytes())?;
+    match &args.attrs {
+        // a zarr.json holds them
+        _ if document.zarr_format == 3 => Ok(()),
         Some(attrs) => hierarchy.put_document(key, MetadataFile::Attributes, json::write_pretty(attrs).as_bytes()),
         None => Ok(()),
     }

@@ -10,7 +10,7 @@ use crate::stats::Stats;
 use crate::store::{Key, escaped};
 use crate::util::json::{self, Map, Value};
 use crate::util::memory;
-use crate::zarr::metadata::{ArrayMetadata, CodecConfig};
+use crate::zarr::metadata::ArrayMetadata;
 use clap::Args;
 use log::LevelFilter;
 use rustix::termios::tcgetwinsize;
@@ -259,15 +259,31 @@ fn cut(line: String, width: usize, ascii: bool) -> String {
 
 /// Returns the codecs with their parameters, in the order of encoding: `delta(dtype=<i4), zlib(level=1)`.
 fn codecs(meta: &ArrayMetadata) -> String {
-    let show = |config: &CodecConfig| {
-        let json = config.to_json();
-        let parameters = json.as_object().into_iter().flatten().filter(|(name, v)| *name != "id" && !v.is_null());
-        let text = |v: &Value| json::text(v).map_or_else(|| json::write(v), str::to_string);
-        let list: Vec<String> = parameters.map(|(name, v)| format!("{name}={}", text(v))).collect();
-        if list.is_empty() { config.id.clone() } else { format!("{}({})", config.id, list.join(", ")) }
+    let list: Vec<String> = match &meta.v3 {
+        Some(v3) => v3.codecs.as_array().into_iter().flatten().map(v3_codec).collect(),
+        None => meta.filters.iter().chain(&meta.compressor).map(|c| codec(&c.id, &c.to_json())).collect(),
     };
-    let list: Vec<String> = meta.filters.iter().chain(&meta.compressor).map(show).collect();
     if list.is_empty() { "no codec".to_string() } else { list.join(", ") }
+}
+
+/// Returns a codec with its parameters: `zlib(level=1)`. Those of v3 may be lists of codecs.
+fn codec(name: &str, parameters: &Value) -> String {
+    let is_codec = |v: &Value| v.get("name").is_some_and(Value::is_string);
+    let text = |v: &Value| match v {
+        Value::Array(list) if !list.is_empty() && list.iter().all(is_codec) => {
+            format!("[{}]", list.iter().map(v3_codec).collect::<Vec<_>>().join(", "))
+        }
+        v => json::text(v).map_or_else(|| json::write(v), str::to_string),
+    };
+    let parameters = parameters.as_object().into_iter().flatten().filter(|(name, v)| *name != "id" && !v.is_null());
+    let list: Vec<String> = parameters.map(|(name, v)| format!("{name}={}", text(v))).collect();
+    if list.is_empty() { name.to_string() } else { format!("{name}({})", list.join(", ")) }
+}
+
+/// Returns a codec of a v3 document with its parameters. A codec may be a bare name.
+fn v3_codec(spelled: &Value) -> String {
+    let name = json::text(spelled).or_else(|| json::text(spelled.get("name")?)).unwrap_or_default();
+    codec(name, spelled.get("configuration").unwrap_or(&Value::Null))
 }
 
 impl ArrayRow {
@@ -292,7 +308,11 @@ impl ArrayRow {
     }
 
     fn line(&self) -> String {
-        let dtype = &self.array.metadata().dtype_json;
+        let metadata = self.array.metadata();
+        let dtype = match &metadata.v3 {
+            Some(v3) if metadata.has_objects() || !metadata.has_numpy_dtype() => &v3.data_type,
+            _ => &metadata.dtype_json,
+        };
         let dtype = json::text(dtype).map_or_else(|| json::write(dtype), str::to_string);
         let more: String = self.size().into_iter().chain(self.units.clone()).map(|text| format!("  {text}")).collect();
         format!("array  {dtype}  ({}){more}", self.dimensions())
@@ -304,10 +324,11 @@ impl ArrayRow {
         let known = self.stored.as_ref().ok();
         let bytes = known.and_then(|s| s.bytes).map_or("?".to_string(), size::show);
         let chunks = known.and_then(|s| s.chunks).map_or("?".to_string(), |n| n.to_string());
+        // the codecs of v3 say it
+        let order = if meta.v3.is_some() { String::new() } else { format!("order {}  ", meta.order.as_str()) };
         format!(
-            "{}  chunks ({chunk_shape})  order {}  {}  {bytes} stored  {chunks}/{} chunks",
+            "{}  chunks ({chunk_shape})  {order}{}  {bytes} stored  {chunks}/{} chunks",
             self.line(),
-            meta.order.as_str(),
             codecs(meta),
             self.array.grid().chunk_count()
         )

@@ -1,15 +1,17 @@
-//! The `.zarray` of a new array, in the spelling that every reader of Zarr v2 accepts.
+//! The document of a new array; here that of Zarr v2, in `document_v3` that of v3: the `.zarray`, in the spelling that every reader of Zarr v2 accepts.
 //!
 //! Invariant: zarr-python 2.18 opens the array, and reads back what is written to it. If that is impossible, `create` fails
 //! before it creates anything.
 
 use super::CreateArgs;
+use crate::array::hierarchy::MetadataFile;
 use crate::error::{Error, Result};
 use crate::util::json::{self, Map, Value};
 use crate::zarr::codec::check_interchange;
 use crate::zarr::dtype::{DType, DTypeKind};
 use crate::zarr::grid::Grid;
-use crate::zarr::metadata::{ArrayMetadata, CodecConfig};
+use crate::zarr::metadata::v3::node::GROUP_DOCUMENT_V3;
+use crate::zarr::metadata::{ArrayMetadata, CodecConfig, GROUP_DOCUMENT};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
@@ -19,15 +21,36 @@ pub struct NewDocument {
     pub text: String,
     /// Bytes of all items; `None` for objects, which have no flat bytes.
     pub size: Option<u64>,
+    /// The Zarr format: 2 or 3.
+    pub zarr_format: u8,
 }
 
 impl NewDocument {
-    /// Creates the document from the arguments.
+    /// Returns which document of the array this is.
+    pub fn file(&self) -> MetadataFile {
+        if self.zarr_format == 3 { MetadataFile::Zarr } else { MetadataFile::Array }
+    }
+
+    /// Returns which document makes a group of this format.
+    pub fn group_file(&self) -> MetadataFile {
+        if self.zarr_format == 3 { MetadataFile::Zarr } else { MetadataFile::Group }
+    }
+
+    /// Returns the document of a new group.
+    pub fn group_text(&self) -> &'static [u8] {
+        if self.zarr_format == 3 { GROUP_DOCUMENT_V3.as_bytes() } else { GROUP_DOCUMENT.as_bytes() }
+    }
+
+    /// Creates the `.zarray` from the arguments.
     ///
     /// # Errors
     ///
-    /// Fails for arrays that zarr-python would refuse, or read differently.
-    pub fn new(args: &CreateArgs) -> Result<Self> {
+    /// Fails for arrays that zarr-python would refuse, or read differently, and for options of Zarr v3.
+    pub fn v2(args: &CreateArgs) -> Result<Self> {
+        let for_v3 = [("--codecs", args.codecs.is_some()), ("--dimension-names", args.dimension_names.is_some())];
+        if let Some((option, _)) = for_v3.iter().find(|(_, is_given)| *is_given) {
+            return Err(Error::invalid(format!("{option}: for an array of Zarr v3 (--zarr-format 3)")));
+        }
         let dtype = DType::parse(&args.dtype)?;
         dtype.check_storable(&args.dtype).map_err(|e| e.context("--dtype"))?;
         let filters = args.filters.clone().unwrap_or(Value::Null);
@@ -35,7 +58,7 @@ impl NewDocument {
         let mut fields = Map::new();
         fields.insert("chunks".into(), args.chunks.0.clone().into());
         fields.insert("compressor".into(), args.compressor.0.as_ref().map_or(Value::Null, CodecConfig::to_json));
-        fields.insert("dimension_separator".into(), args.separator.clone().into());
+        fields.insert("dimension_separator".into(), args.separator.as_deref().unwrap_or(".").into());
         fields.insert("dtype".into(), args.dtype.clone());
         fields.insert("fill_value".into(), fill);
         fields.insert("filters".into(), filters);
@@ -46,12 +69,12 @@ impl NewDocument {
         let metadata = ArrayMetadata::parse(text.as_bytes())?;
         let grid = Grid::new(&metadata.shape, &metadata.chunks, metadata.dtype.size())?;
         check_interchange(&metadata, grid.chunk_size())?;
-        Ok(NewDocument { text, size: (!metadata.has_objects()).then_some(grid.size()) })
+        Ok(NewDocument { text, size: (!metadata.has_objects()).then_some(grid.size()), zarr_format: 2 })
     }
 }
 
 /// Returns the fill value as a `.zarray` has it: the value given, or zeros, as in zarr-python.
-fn fill_value(given: Option<&str>, dtype: &DType, filters: &Value) -> Result<Value> {
+pub fn fill_value(given: Option<&str>, dtype: &DType, filters: &Value) -> Result<Value> {
     let Some(text) = given else {
         return Ok(if dtype.has_objects() { Value::Null } else { dtype.fill_value_json(&[]).unwrap_or(Value::Null) });
     };

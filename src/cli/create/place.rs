@@ -19,13 +19,6 @@ fn archive(shown: &dyn Display) -> CommandFailure {
     CommandFailure::new(2, format!("{shown}: archives are read-only; create the store in a directory, and zip that"))
 }
 
-fn in_v3(shown: &dyn Display) -> CommandFailure {
-    CommandFailure::new(
-        4,
-        format!("{shown}: in a Zarr v3 store, and this version creates Zarr v2 arrays: create it through a mount"),
-    )
-}
-
 /// Returns the store of the array, which may not exist yet, and the array's key there.
 pub fn of(args: &CreateArgs) -> Result<(StoreLocation, Key), CommandFailure> {
     match &args.path {
@@ -56,11 +49,9 @@ fn place_of_url(url: &str, args: &CreateArgs) -> Result<(StoreLocation, Key), Co
     store.check_writable(&Key::root()).map_err(|e| e.context(&args.path))?;
     // a key that can't be read is above the store
     let holds = |key: &Key, name: &str| matches!(store.stat(&key.join(name)), Ok(Some(_)));
-    let is_group = |key: &Key| holds(key, ZGROUP) || holds(key, ZMETADATA);
+    // the hierarchy refuses a new array in an array of v3
+    let is_group = |key: &Key| [ZGROUP, ZMETADATA, ZARR_JSON].iter().any(|name| holds(key, name));
     let is_array = |key: &Key| ARRAYS.iter().any(|documents| documents.iter().all(|name| holds(key, name)));
-    if keys.iter().any(|key| !is_group(key) && holds(key, ZARR_JSON)) {
-        return Err(in_v3(&args.path));
-    }
     let nearest = keys.iter().rposition(|key| is_group(key) || is_array(key));
     let depth = match nearest {
         Some(near) => (0..near).rev().take_while(|n| is_group(&keys[*n])).last().unwrap_or(near),
@@ -81,16 +72,12 @@ fn place_of_path(path: &Path) -> Result<(PathBuf, Key), CommandFailure> {
         return Err(archive(&shown));
     }
     let holds = |directory: &Path, name: &str| directory.join(name).is_file();
-    let is_group = |directory: &Path| holds(directory, ZGROUP) || holds(directory, ZMETADATA);
+    // the hierarchy refuses a new array in an array of v3
+    let is_group = |directory: &Path| [ZGROUP, ZMETADATA, ZARR_JSON].iter().any(|name| holds(directory, name));
     let is_array =
         |directory: &Path| ARRAYS.iter().any(|documents| documents.iter().all(|name| holds(directory, name)));
     // a group between the store and the array may have no document
-    let nearest = existing.ancestors().find(|above| is_group(above) || is_array(above) || holds(above, ZARR_JSON));
-    if holds(&existing, ZARR_JSON)
-        || nearest.is_some_and(|near| holds(near, ZARR_JSON) && !is_group(near) && !is_array(near))
-    {
-        return Err(in_v3(&shown));
-    }
+    let nearest = existing.ancestors().find(|above| is_group(above) || is_array(above));
     let root = nearest.map(|near| near.ancestors().take_while(|above| is_group(above)).last().unwrap_or(near));
     let is_empty = || std::fs::read_dir(&existing).is_ok_and(|mut names| names.next().is_none());
     let (store, names) = match (root, missing.split_first()) {
