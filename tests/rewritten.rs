@@ -1,0 +1,77 @@
+//! Arrays of the v3 matrix are overwritten through a mount. zarr-python 3, its zarrs
+//! pipeline and TensorStore must read from the store what was written.
+
+mod support;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use support::digests::Oracle;
+use support::{Mount, announce, copy_tree, env_path, run_python};
+use zarrfs::util::json::{self, Value};
+
+/// One array of this many is rewritten.
+const SAMPLE: usize = 2;
+
+/// Filters that do not keep values, or not all values.
+const LOSSY: [&str; 5] = ["bitround", "fixedscaleoffset", "quantize", "cast_value", "numcodecs.astype"];
+
+/// Codecs that this version lacks, or does not write.
+const LACKING: [&str; 2] = ["scale_offset", "sharding_indexed"];
+
+/// Returns whether other values can be written to an array: it has flat bytes, and codecs that keep every value.
+fn is_rewritable(document: &Path, array: &Value) -> bool {
+    let text = fs::read_to_string(document).unwrap();
+    let is_readable = array["expect"].is_null() && array["object"] != true && array["nbytes"].as_u64() > Some(0);
+    is_readable && !LOSSY.iter().chain(&LACKING).any(|name| text.contains(&format!("{name}\"")))
+}
+
+/// Copies a sample of the arrays of the v3 matrix into a store, and returns their names there.
+fn copy_sample(folder: &Path, store: &Path) -> Vec<String> {
+    let (oracle, mut names) = (Oracle::read(folder), Vec::new());
+    for (from, arrays) in &oracle.stores {
+        let path = |array: &Value| folder.join(from).join(array["array"].as_str().unwrap());
+        let arrays = arrays.iter().filter(|array| is_rewritable(&path(array).join("zarr.json"), array));
+        for array in arrays.step_by(SAMPLE) {
+            let name = format!("{from}-{}", array["array"].as_str().unwrap().replace('/', "-"));
+            copy_tree(&path(array), &store.join(&name));
+            names.push(name);
+        }
+    }
+    let group = br#"{"zarr_format": 3, "node_type": "group", "attributes": {}}"#;
+    fs::write(store.join("zarr.json"), group).unwrap();
+    names
+}
+
+/// Returns the number of bytes of an item in a flat file of `len` bytes.
+fn item_size(document: &Path, len: usize) -> usize {
+    let document = json::parse(&fs::read(document).unwrap()).unwrap();
+    let items: u64 = document["shape"].as_array().unwrap().iter().map(|len| len.as_u64().unwrap()).product();
+    len / items as usize
+}
+
+/// Writes the items of an array in reverse order through a mount, and returns the bytes written. Each is a value of the type.
+fn rewrite(array: PathBuf) -> Vec<u8> {
+    let flat = fs::read(array.join("data.raw")).unwrap();
+    let size = item_size(&array.join("zarr.json"), flat.len());
+    let reversed: Vec<u8> = flat.chunks(size).rev().flatten().copied().collect();
+    let mut file = fs::OpenOptions::new().write(true).open(array.join("data.raw")).unwrap();
+    std::io::Write::write_all(&mut file, &reversed).unwrap();
+    file.sync_all().unwrap();
+    reversed
+}
+
+#[test]
+fn other_libraries_read_what_was_written_over_their_arrays() {
+    let (Some(folder), Some(python)) = (env_path("ZARRFS_MATRIX3"), env_path("ZARRFS_TEST_PYTHON3")) else { return };
+    let [store, original, expected] = [(); 3].map(|()| support::memory_directory());
+    let names = copy_sample(&folder, store.path());
+    copy_tree(store.path(), original.path());
+    let mount = Mount::new(store.path(), &[]);
+    for name in &names {
+        fs::write(expected.path().join(name), rewrite(mount.join(name))).unwrap();
+    }
+    assert!(!mount.stats().contains("problem"), "{}", mount.stats());
+    drop(mount);
+    announce(&format!("{} arrays of the v3 matrix were rewritten", names.len()));
+    announce(run_python(&python, "rewritten.py", &[store.path(), original.path(), expected.path()]).trim());
+}
