@@ -375,7 +375,7 @@ fn paths_that_are_no_store_have_messages_of_their_own() {
         (plain.clone(), 4, "a file, but no zip archive"),
         (format!("{plain}/x"), 4, "a file, but no zip archive"),
         (broken, 4, "not a zip archive, or truncated"),
-        (directory.path().to_str().unwrap().to_string(), 4, "not a Zarr store: it has no .zgroup"),
+        (directory.path().to_str().unwrap().to_string(), 4, "not a Zarr store: it has no zarr.json"),
         (format!("{plain}s"), 3, "no such store"),
     ] {
         for verb in ["info", "ls", "check", "cat"] {

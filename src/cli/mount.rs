@@ -22,6 +22,7 @@ use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// The variable set for the background process, whose standard output is a pipe that takes [`READY`].
@@ -266,7 +267,9 @@ fn mount(
     {
         log::warn!("--readahead: {e}; using the kernel's default");
     }
-    let started = start_serving(&fs, &mountpoint, signals, args.idle_timeout).and_then(|()| ready());
+    let interrupted = Arc::new(AtomicBool::new(false));
+    handle_signals(signals, fs.clone(), mountpoint.clone(), interrupted.clone())?;
+    let started = start_serving(&fs, &mountpoint, args.idle_timeout).and_then(|()| ready());
     if started.is_err() {
         let _ = mountpoint.unmount();
     }
@@ -279,6 +282,12 @@ fn mount(
         Err(e)
             if e.errno() == libc::ECONNABORTED && matches!(left, Ok(Unmounted::NotOnTop)) && !mountpoint.aborted() => {}
         ended => ended?,
+    }
+    if interrupted.load(Ordering::Relaxed) && stored.is_ok() {
+        return Err(CommandFailure::new(
+            1,
+            "ended by a second signal: requests in flight failed, all that was written is stored",
+        ));
     }
     started.and(stored)
 }
@@ -296,14 +305,12 @@ fn store_all(fs: &Fs) -> Result<(), CommandFailure> {
     stored.map_err(|e| e.context("not stored, and lost").into())
 }
 
-/// Handles signals, waits until the mount answers, and starts the timer of `--idle-timeout`.
+/// Waits until the mount answers, and starts the timer of `--idle-timeout`.
 fn start_serving(
     fs: &Arc<Fs>,
     mountpoint: &Arc<Mountpoint>,
-    signals: Signals,
     idle_timeout: Option<Duration>,
 ) -> Result<(), CommandFailure> {
-    handle_signals(signals, fs.clone(), mountpoint.clone())?;
     // the mount answers before the caller learns that it is there
     std::fs::metadata(mountpoint.fixed_path()).map_err(|e| {
         Error::from(e).context(format!("{}: mounted, but does not answer", mountpoint.path().display()))
@@ -353,8 +360,13 @@ fn failure(e: MountError) -> CommandFailure {
 
 /// Starts the thread that handles signals. The first signal unmounts and stores everything; a mount in use ends with its last
 /// open file. The second signal ends requests in flight, and so does the first of a mount that was detached already, since
-/// nothing else could end it. The third ends the process.
-fn handle_signals(mut signals: Signals, fs: Arc<Fs>, mountpoint: Arc<Mountpoint>) -> Result<(), CommandFailure> {
+/// nothing else could end it. The third ends the process. `interrupted` is set when the second signal ends requests.
+fn handle_signals(
+    mut signals: Signals,
+    fs: Arc<Fs>,
+    mountpoint: Arc<Mountpoint>,
+    interrupted: Arc<AtomicBool>,
+) -> Result<(), CommandFailure> {
     let handle = move || {
         let shown = mountpoint.path().display();
         let mut waiting = false;
@@ -364,6 +376,7 @@ fn handle_signals(mut signals: Signals, fs: Arc<Fs>, mountpoint: Arc<Mountpoint>
             }
             if waiting || mountpoint.is_detached() {
                 log::info!("signal {signal}: ending {shown}, requests in flight fail");
+                interrupted.store(waiting, Ordering::Relaxed);
                 if !mountpoint.abort() {
                     // the kernel ends the connection with the process
                     end_when_stored(fs.clone(), i32::from(waiting));
