@@ -13,10 +13,10 @@ use zarrfs::util::json::{self, Value};
 const SAMPLE: usize = 2;
 
 /// Filters that do not keep values, or not all values.
-const LOSSY: [&str; 5] = ["bitround", "fixedscaleoffset", "quantize", "cast_value", "numcodecs.astype"];
+const LOSSY: [&str; 6] = ["scale_offset", "bitround", "fixedscaleoffset", "quantize", "cast_value", "numcodecs.astype"];
 
-/// Codecs that this version lacks, or does not write.
-const LACKING: [&str; 2] = ["scale_offset", "sharding_indexed"];
+/// Codecs that this version does not write.
+const LACKING: [&str; 1] = ["sharding_indexed"];
 
 /// Returns whether other values can be written to an array: it has flat bytes, and codecs that keep every value.
 fn is_rewritable(document: &Path, array: &Value) -> bool {
