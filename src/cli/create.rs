@@ -71,8 +71,8 @@ pub struct CreateArgs {
     /// The default is the format of the store that the array goes into, and 2 in a new store, which every reader opens.
     #[arg(long, value_name = "FORMAT", value_parser = ["2", "3"], hide_possible_values = true)]
     zarr_format: Option<String>,
-    /// Name the dimensions of a v3 array
-    #[arg(long, value_name = "NAME,NAME...", value_parser = dimension_names)]
+    /// Name the dimensions of a v3 array: time,lat,lon
+    #[arg(long, value_name = "NAMES", value_parser = dimension_names)]
     dimension_names: Option<DimensionNames>,
     /// Encode a v3 array by this JSON list of codecs
     ///
