@@ -266,10 +266,6 @@ fn only_damaged_arrays_have_findings() {
     }
     let (mut arrays, mut damaged) = (0, 0);
     for store in stores {
-        // exit code 4: Zarr v3
-        if zarrfs(&["info", store.to_str().unwrap()]).status.code() == Some(4) {
-            continue;
-        }
         let report = check(&["--deep", store.to_str().unwrap()]);
         arrays += report["arrays"].as_u64().unwrap();
         let name = store.file_name().unwrap().to_str().unwrap();
@@ -292,6 +288,8 @@ fn only_damaged_arrays_have_findings() {
             "stale.zarr" => {
                 assert!(found.iter().all(|(_, _, kind)| kind == "zmetadata") && !found.is_empty(), "{report:#}")
             }
+            // its codec has a parameter that no specification knows
+            "africa.zarr" => assert!(found.iter().all(|(_, _, kind)| kind == "unsupported"), "{report:#}"),
             "undeclared.zarr" => assert_eq!(create_faulty_store.into_iter().collect::<Vec<_>>(), ["nested"]),
             "fixture.zarr" => assert_eq!(create_faulty_store.into_iter().collect::<Vec<_>>(), ["nested_legacy"]),
             _ => assert!(found.is_empty(), "{}: {report:#}", store.display()),
@@ -300,7 +298,7 @@ fn only_damaged_arrays_have_findings() {
     announce(&format!("{arrays} arrays checked, {damaged} of them damaged on purpose"));
 }
 
-/// Collects the stores of Zarr v1 and v2 below a folder.
+/// Collects the stores below a folder.
 fn stores_below(folder: &Path, stores: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();

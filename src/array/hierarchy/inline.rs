@@ -9,7 +9,7 @@ use crate::store::Key;
 use crate::util::json::{self, MemberTexts, Value};
 use crate::util::memory::{self, Grant};
 use crate::zarr::metadata::v3::node::{self, CONSOLIDATED};
-use crate::zarr::metadata::{MAX_CONSOLIDATED, ZARR_JSON};
+use crate::zarr::metadata::{ArrayMetadata, MAX_CONSOLIDATED, ZARR_JSON};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
@@ -156,7 +156,7 @@ impl Hierarchy {
                 None => stale.push((name.to_string(), Stale::Missing)),
                 Some(entry) => {
                     let entry = node::without_consolidated(entry.as_bytes())?;
-                    if !is_same_json(&entry, text)? {
+                    if !is_same_node(&entry, text)? {
                         stale.push((name.to_string(), Stale::Different));
                     }
                 }
@@ -200,6 +200,26 @@ impl Hierarchy {
         let text = node::without_consolidated(&stored.text).map_err(|e| e.context(&document))?;
         MetadataDocument::made(text, stored.stat).map(Some)
     }
+}
+
+/// Returns whether two documents say the same of a node. A writer of consolidated metadata spells defaults that the stored
+/// document leaves out.
+fn is_same_node(a: &[u8], b: &[u8]) -> Result<bool> {
+    if is_same_json(a, b)? {
+        return Ok(true);
+    }
+    let attributes = |text| Ok(node::member(text, "attributes")?.filter(|text| *text != "null").unwrap_or("{}"));
+    let [attributes_a, attributes_b]: [Result<&str>; 2] = [attributes(a), attributes(b)];
+    if !is_same_json(attributes_a?.as_bytes(), attributes_b?.as_bytes())? {
+        return Ok(false);
+    }
+    Ok(match (ArrayMetadata::parse_v3(a), ArrayMetadata::parse_v3(b)) {
+        (Ok(a), Ok(b)) => {
+            let names = |array: &ArrayMetadata| array.v3.as_ref().map(|v3| v3.dimension_names.clone());
+            a.shape == b.shape && a.separator == b.separator && a.encodes_like(&b) && names(&a) == names(&b)
+        }
+        _ => [a, b].iter().all(|text| node::check_group_v3(text).is_ok()),
+    })
 }
 
 /// Returns the text of the entries in a group's `zarr.json`: an object of paths and documents; `None` if it has none of the
