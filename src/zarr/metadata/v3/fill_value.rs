@@ -3,13 +3,12 @@
 //!
 //! As in [`fill_value`](crate::zarr::fill_value), an item is passed without the zero bytes at its end.
 
-mod small_floats;
-
 use super::data_type::{self, DataType};
 use crate::error::{Error, Result};
 use crate::util::json::{self, Map, Value};
 use crate::zarr::dtype::{DType, DTypeKind, Field};
 use crate::zarr::fill_value::{MAX_SPELLED, float_json, without_zeros};
+use crate::zarr::float_format::{FloatFormat, RoundingMode};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
@@ -190,31 +189,20 @@ fn float_value(item: &[u8], name: &str, dtype: &DType) -> Value {
     }
 }
 
-/// Returns the bits of a number in a float type, or `None` if the type has no such number, infinity or NaN.
+/// Returns the bits of a number in a float type, rounded to the nearest, or `None` if the type has no such number, infinity
+/// or NaN.
 fn float_bits(number: f64, name: &str) -> Option<u64> {
-    let (bits, is_infinite) = match (name, number.is_nan()) {
-        ("float16", true) => (0x7e00, false),
-        ("bfloat16", true) => (0x7fc0, false),
-        ("float32", true) => (0x7fc0_0000, false),
-        ("float64", true) => (0x7ff8_0000_0000_0000, false),
-        ("float16", _) => (half::f16::from_f64(number).to_bits().into(), half::f16::from_f64(number).is_infinite()),
-        ("bfloat16", _) => (half::bf16::from_f64(number).to_bits().into(), half::bf16::from_f64(number).is_infinite()),
-        ("float32", _) => ((number as f32).to_bits().into(), (number as f32).is_infinite()),
-        ("float64", _) => (number.to_bits(), number.is_infinite()),
-        _ => return small_floats::bits(number, name),
-    };
-    (is_infinite == number.is_infinite()).then_some(bits)
+    let format = FloatFormat::parse(name)?;
+    if number.is_nan() {
+        return format.nan();
+    }
+    let is_in_type = if number.is_infinite() { format.infinity().is_some() } else { format.has_within_range(number) };
+    is_in_type.then(|| format.from_f64(number, RoundingMode::NearestEven)).flatten()
 }
 
 /// Returns the number that bits stand for.
 fn float_of(bits: u64, name: &str) -> Option<f64> {
-    match name {
-        "float16" => Some(half::f16::from_bits(bits as u16).to_f64()),
-        "bfloat16" => Some(half::bf16::from_bits(bits as u16).to_f64()),
-        "float32" => Some(f32::from_bits(bits as u32).into()),
-        "float64" => Some(f64::from_bits(bits)),
-        _ => small_floats::number(bits, name),
-    }
+    FloatFormat::parse(name).map(|format| format.to_f64(bits))
 }
 
 /// Returns the type of the two floats of a complex type.
