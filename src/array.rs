@@ -227,7 +227,7 @@ impl Array {
 
     /// Returns the codecs of the array for messages, such as `zlib` or `delta, blosc`.
     pub fn codec_names(&self) -> String {
-        let ids = self.metadata.filters.iter().chain(&self.metadata.compressor).map(|c| c.id.as_str());
+        let ids = self.metadata.stated_filters().chain(&self.metadata.compressor).map(|c| c.id.as_str());
         let names = ids.collect::<Vec<_>>().join(", ");
         if names.is_empty() { "no codec".to_string() } else { names }
     }

@@ -107,7 +107,8 @@ impl Hierarchy {
     pub fn shows_stored_keys(&self, key: &Key) -> bool {
         let Ok(Some(StoredNode::Array(array))) = self.find(key) else { return false };
         let metadata = array.metadata();
-        let is_encoded = !metadata.shards.is_empty() || metadata.filters.len() > usize::from(metadata.has_objects());
+        let is_encoded =
+            !metadata.shards.is_empty() || metadata.stated_filters().count() > usize::from(metadata.has_objects());
         metadata.has_key_prefix() && is_encoded && !lock(&self.compressed).contains(key)
     }
 

@@ -84,7 +84,7 @@ impl Hierarchy {
 
     fn put_new_v3_array(&self, key: &Key, written: &WrittenArray) -> Result<()> {
         self.check_vacant(key, &written.metadata)?;
-        let is_plain = written.metadata.shards.is_empty() && written.metadata.filters.is_empty();
+        let is_plain = is_plain(&written.metadata);
         let compressor = self.compressor.as_ref().filter(|_| is_plain);
         let Some(compressor) = compressor.filter(|_| !self.has_foreign_chunks(key, &written.metadata)) else {
             return self.put_v3_text(key, &written.metadata, written.text);
@@ -209,10 +209,15 @@ impl Hierarchy {
     }
 }
 
+/// Returns whether the document says that chunks are stored decoded, each as a value of its own.
+fn is_plain(metadata: &ArrayMetadata) -> bool {
+    metadata.shards.is_empty() && metadata.stated_filters().next().is_none()
+}
+
 /// Returns the written document of an array without chunks, with the stored codecs and keys if it states those that the mount
 /// shows and they can encode the array.
 fn with_hidden_codecs(stored: &Map<String, Value>, written: &WrittenArray) -> (ArrayMetadata, Vec<u8>) {
-    if written.metadata.filters.is_empty() && written.metadata.shards.is_empty() {
+    if is_plain(&written.metadata) {
         let mut fields = (*written.fields).clone();
         for field in ["codecs", "chunk_key_encoding"] {
             stored.get(field).map(|value| fields.insert(field.to_string(), value.clone()));

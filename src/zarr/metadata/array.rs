@@ -13,6 +13,9 @@ pub(super) const MAX_DIMENSIONS: usize = 32;
 /// Maximum size of a decoded chunk in bytes: the largest length that codecs with signed 32-bit lengths can state.
 const MAX_CHUNK: u64 = (1 << 31) - 1;
 
+/// The codec of integers of 2 and 4 bits, which `bytes` of v3 implies.
+pub(super) const LOW_BITS: &str = "low_bits";
+
 /// The layout of the items inside a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
@@ -225,6 +228,12 @@ impl ArrayMetadata {
     /// it.
     pub fn object_codec(&self) -> Option<&CodecConfig> {
         self.filters.first().filter(|_| self.dtype.has_objects())
+    }
+
+    /// Returns the filters that the document states, in the order of encoding. The codec of integers of 2 and 4 bits comes
+    /// with their type.
+    pub fn stated_filters(&self) -> impl Iterator<Item = &CodecConfig> {
+        self.filters.iter().filter(|filter| filter.id != LOW_BITS)
     }
 
     /// Returns whether both arrays encode chunks in the same way and store them under the same keys: only shape, a separator

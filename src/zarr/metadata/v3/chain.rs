@@ -10,6 +10,7 @@ use super::data_type::DataType;
 use super::extension::Extension;
 use crate::error::{Error, Result};
 use crate::util::json::{self, Map, Value};
+use crate::zarr::metadata::array::LOW_BITS;
 use crate::zarr::metadata::{CodecConfig, ShardLevel};
 
 /// Maximum number of codecs in a chain.
@@ -185,7 +186,7 @@ fn serialize(codec: Option<&Extension>, filters: &mut Vec<CodecConfig>, input: &
 fn low_bits(input: &Input) -> Option<CodecConfig> {
     let element = input.element.as_deref().filter(|element| ["int2", "int4", "uint2", "uint4"].contains(element))?;
     let dtype = ("dtype".to_string(), Value::from(element));
-    Some(CodecConfig::new("low_bits", Map::from_iter([dtype])))
+    Some(CodecConfig::new(LOW_BITS, Map::from_iter([dtype])))
 }
 
 /// What a codec takes and makes.

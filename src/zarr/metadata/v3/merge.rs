@@ -23,7 +23,7 @@ pub fn differs_v3(
     let keeps_chunks = new.chunks == old.chunks && new.shards.is_empty();
     // TensorStore leaves out a default separator
     let has_shown_keys = !new.has_key_prefix() && new.separator == Some(Separator::Dot);
-    let keeps_codecs = new.filters.iter().eq(old.object_codec()) && new.is_big_endian() == old.is_big_endian();
+    let keeps_codecs = new.stated_filters().eq(old.object_codec()) && new.is_big_endian() == old.is_big_endian();
     let fields = [
         ("data_type", is_same_type(stored.get("data_type"), written.get("data_type"))),
         ("chunk_grid", as_shown("chunk_grid", shown_grid(old)) || keeps_chunks),
