@@ -20,6 +20,7 @@ pub mod hierarchy;
 mod load;
 mod part;
 mod ranges;
+mod shard_survey;
 mod sharded;
 mod write;
 
@@ -29,6 +30,7 @@ pub use freshness::{Freshness, Opening, ServedVersions, VersionTag, are_stored};
 pub use load::{Fetched, Loaded, Scratch};
 pub use part::{BlockIndex, OpenedChunk};
 pub use ranges::Ranges;
+pub use shard_survey::ShardUsage;
 use sharded::ShardCache;
 
 /// Maximum decoded bytes of the remote chunks requested concurrently. They fill a link of several GB/s for one round trip

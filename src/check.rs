@@ -1,8 +1,8 @@
 //! Checks a store: examines each group, array and stored chunk once and reports findings immediately. It writes nothing, and
 //! its memory does not grow with the number of chunks. This module knows neither the decoded view nor the report's form.
 
-use crate::array::Array;
 use crate::array::hierarchy::{Hierarchy, StoredNode};
+use crate::array::{Array, ShardUsage};
 use crate::error::{Error, Kind};
 use crate::store::Key;
 use crate::zarr::grid::ChunkId;
@@ -139,6 +139,7 @@ impl Check<'_> {
         let mut batch = Vec::with_capacity(per_batch(array));
         loop {
             match names.next() {
+                Some(ArrayKey::Shard(object)) => done += self.shard(array, object, done),
                 Some(ArrayKey::Chunk(chunk)) => batch.push(chunk),
                 Some(ArrayKey::Stray(fault, key, what)) => tally.add(Finding::new(fault, &key, what), self.tell),
                 Some(ArrayKey::Failed(key, e)) => {
@@ -160,6 +161,14 @@ impl Check<'_> {
 
     /// Requests each chunk of the grid from a store that cannot list.
     fn unlisted_chunks(&mut self, array: &Array) {
+        if let Some(objects) = array.shard_count() {
+            let (mut object, mut done) = (0, 0);
+            while object < objects && !self.how.is_stopped() {
+                done += self.shard(array, object, done);
+                object += 1;
+            }
+            return;
+        }
         let (count, step) = (array.grid().chunk_count(), per_batch(array) as u64);
         let mut from = 0;
         while from < count && !self.how.is_stopped() {
@@ -174,15 +183,61 @@ impl Check<'_> {
             self.summary.chunks += 1;
             self.summary.bytes += stored;
             if let Some(e) = fault {
-                let fault =
-                    if matches!(e.kind(), Kind::System(_)) { FindingKind::Unreadable } else { FindingKind::Chunk };
-                self.failed(fault, &array.extent(chunk).key, &e);
+                self.failed(kind_of_chunk(&e), &array.extent(chunk).key, &e);
             }
         }
         let examined = batch.len() as u64;
         (self.tell)(Event::Progress(array, done + examined, self.summary));
         examined
     }
+
+    /// Examines an object that holds chunks, after `done` chunks of the array, and returns the number of the object's chunks.
+    fn shard(&mut self, array: &Array, object: u64, done: u64) -> u64 {
+        let mut members = array.shard_members(object).peekable();
+        let Some(&first) = members.peek() else { return 0 };
+        let key = array.extent(first).key;
+        match array.survey_shard(object) {
+            Ok(usage) => self.shard_usage(&key, &usage.unwrap_or_default()),
+            // no chunk of it can be read
+            Err(e) => {
+                self.failed(kind_of_chunk(&e), &key, &e);
+                return members.count() as u64;
+            }
+        }
+        let (mut tally, mut examined) = (Tally::new(&key), 0);
+        while members.peek().is_some() && !self.how.is_stopped() {
+            let batch: Vec<ChunkId> = members.by_ref().take(per_batch(array)).collect();
+            for Examined { chunk, stored, fault } in examine(array, &batch, self.how) {
+                self.summary.chunks += 1;
+                self.summary.bytes += stored;
+                if let Some(e) = fault {
+                    let finding = Finding::of_error(kind_of_chunk(&e), &key, &e);
+                    tally.add(finding.in_chunk(array.chunk_path(chunk).name()), self.tell);
+                }
+            }
+            examined += batch.len() as u64;
+            (self.tell)(Event::Progress(array, done + examined, self.summary));
+        }
+        tally.end(self.tell);
+        examined
+    }
+
+    fn shard_usage(&mut self, key: &Key, usage: &ShardUsage) {
+        let ShardUsage { size, used, outside } = *usage;
+        if size.saturating_sub(used) > size / 2 {
+            let what = format!("{} of {size} bytes belong to no chunk of the array", size - used);
+            self.found(FindingKind::ShardWaste, key, what);
+        }
+        if outside > 0 {
+            let what = format!("the index has entries for chunks outside the array: {outside}");
+            self.found(FindingKind::ShardOutside, key, what);
+        }
+    }
+}
+
+/// Returns the kind of finding for an error of examining a chunk.
+fn kind_of_chunk(e: &Error) -> FindingKind {
+    if matches!(e.kind(), Kind::System(_)) { FindingKind::Unreadable } else { FindingKind::Chunk }
 }
 
 #[cfg(test)]

@@ -200,14 +200,14 @@ fn a_finding_names_the_place_the_fault_and_the_remedy() {
         "error    /plain/0.0: no codec: 5 bytes, it must have 6; restore it from a copy; if it is deleted the chunk reads as \
          the fill value",
         "error    /zlib/0.0: zlib: empty; restore it from a copy; if it is deleted the chunk reads as the fill value",
-        "error    /plain/0/1: a chunk under '/', where the array's separator is '.'; correct dimension_separator in .zarray, \
-         or rename the chunks",
+        "error    /plain/0/1: a chunk under '/', where the array's separator is '.'; correct the separator in the \
+         array's document, or rename the chunks",
         "warning  /.zmetadata: lacks zlib/.zarray, which is stored; rewrite it with `zarrfs consolidate`",
         "warning  /.zmetadata: has nowhere/.zarray, of which no valid document is stored; rewrite it with `zarrfs \
          consolidate`",
         "warning  /.zmetadata: has another large/.zarray than is stored; rewrite it with `zarrfs consolidate`",
         "warning  /plain/9.0: named like a chunk, but the grid has 2 x 2; readers do not find it: delete it, or correct the shape \
-         in .zarray",
+         in the array's document",
     ] {
         assert!(text.lines().any(|l| l == line), "{line}\n{text}");
     }

@@ -15,6 +15,8 @@ use std::sync::Arc;
 pub(super) enum ArrayKey {
     /// A stored chunk of the grid.
     Chunk(ChunkId),
+    /// The number of a stored object that holds chunks of the grid.
+    Shard(u64),
     /// A key that should not be there: the kind of finding, the key, and its description.
     Stray(FindingKind, Key, String),
     /// A level that cannot be listed.
@@ -49,7 +51,10 @@ impl<'a> ArrayKeys<'a> {
         }
         let chunk = self.array.chunk_stored_at(&path);
         match (kind, chunk) {
-            (EntryKind::Value, Some(chunk)) => Some(ArrayKey::Chunk(chunk)),
+            (EntryKind::Value, Some(chunk)) => Some(match self.array.shard_of(chunk) {
+                None => ArrayKey::Chunk(chunk),
+                Some(object) => ArrayKey::Shard(object),
+            }),
             (EntryKind::Value, None) => self.stray_value(key, &path),
             (EntryKind::Prefix, _) if self.is_level(&path) => self.enter(key, path),
             (_, Some(_)) => stray(FindingKind::Chunk, "is not a regular file"),

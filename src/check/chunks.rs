@@ -4,7 +4,7 @@
 use super::CheckOptions;
 use crate::array::{Array, ArrayEntry, Scratch};
 use crate::error::{Error, Result};
-use crate::store::EntryKind;
+use crate::store::{EntryKind, Stat};
 use crate::zarr::grid::ChunkId;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -77,7 +77,7 @@ pub fn examine_all(array: &Arc<Array>, how: CheckOptions, each: &mut dyn FnMut(E
 
 fn sizes(array: &Array, chunks: &[ChunkId], how: CheckOptions) -> Vec<Examined> {
     let (mut examined, mut next) = (Vec::with_capacity(chunks.len()), chunks.iter());
-    array.stat_chunks(&mut chunks.iter().copied(), &mut |stat| {
+    let mut examine = |stat: Result<Option<Stat>>| {
         let Some(&chunk) = next.next() else { return false };
         let (stored, checked) = match stat {
             Ok(None) => return !how.is_stopped(),
@@ -89,7 +89,12 @@ fn sizes(array: &Array, chunks: &[ChunkId], how: CheckOptions) -> Vec<Examined> 
         };
         examined.push(Examined { chunk, stored, fault: checked.err() });
         !how.is_stopped()
-    });
+    };
+    match array.shard_count() {
+        None => array.stat_chunks(&mut chunks.iter().copied(), &mut examine),
+        // the stat of a chunk whose index is damaged is that of its object
+        Some(_) => drop(chunks.iter().all(|chunk| examine(array.stat_entry(*chunk)))),
+    }
     examined
 }
 

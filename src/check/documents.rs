@@ -146,7 +146,7 @@ impl Check<'_> {
             && names.len() != metadata.shape.len()
         {
             let what = format!("{DIMENSIONS} has {} names, the shape {} dimensions", names.len(), metadata.shape.len());
-            self.found(FindingKind::Dimensions, &key.join(ZATTRS), what);
+            self.found(FindingKind::Dimensions, &self.hierarchy.attributes_key(key), what);
         }
     }
 

@@ -62,13 +62,17 @@ pub enum FindingKind {
     NoGroup,
     /// A key that is not part of the hierarchy.
     Extra,
+    /// A shard of which more than half belongs to no chunk.
+    ShardWaste,
+    /// A shard with chunks outside the array.
+    ShardOutside,
     /// A store that cannot list.
     Unlisted,
 }
 
 impl FindingKind {
     /// All kinds.
-    pub const ALL: [FindingKind; 18] = [
+    pub const ALL: [FindingKind; 20] = [
         FindingKind::Metadata,
         FindingKind::Attributes,
         FindingKind::Chunk,
@@ -86,6 +90,8 @@ impl FindingKind {
         FindingKind::V1,
         FindingKind::NoGroup,
         FindingKind::Extra,
+        FindingKind::ShardWaste,
+        FindingKind::ShardOutside,
         FindingKind::Unlisted,
     ];
 
@@ -97,7 +103,12 @@ impl FindingKind {
             | FindingKind::Chunk
             | FindingKind::Unreadable
             | FindingKind::Separator => Severity::Error,
-            FindingKind::V1 | FindingKind::NoGroup | FindingKind::Extra | FindingKind::Unlisted => Severity::Note,
+            FindingKind::V1
+            | FindingKind::NoGroup
+            | FindingKind::Extra
+            | FindingKind::ShardWaste
+            | FindingKind::ShardOutside
+            | FindingKind::Unlisted => Severity::Note,
             _ => Severity::Warning,
         }
     }
@@ -122,6 +133,8 @@ impl FindingKind {
             FindingKind::V1 => "zarr-v1",
             FindingKind::NoGroup => "no-zgroup",
             FindingKind::Extra => "extra",
+            FindingKind::ShardWaste => "shard-waste",
+            FindingKind::ShardOutside => "shard-outside",
             FindingKind::Unlisted => "unlisted",
         }
     }
@@ -146,6 +159,8 @@ impl FindingKind {
             FindingKind::V1 => "An array of Zarr v1.",
             FindingKind::NoGroup => "A directory without the document of a group.",
             FindingKind::Extra => "A file or directory that is no part of the hierarchy.",
+            FindingKind::ShardWaste => "More than half of a shard's bytes belong to no chunk of the array.",
+            FindingKind::ShardOutside => "A shard has chunks outside the array, which no reader shows.",
             FindingKind::Unlisted => "The store can't be listed: what it should not hold is not found.",
         }
     }
@@ -157,13 +172,15 @@ impl FindingKind {
             FindingKind::Attributes => "repair the document: it must hold a JSON object",
             FindingKind::Chunk => "restore it from a copy; if it is deleted the chunk reads as the fill value",
             FindingKind::Unreadable => "look at the permissions, and at the disk or the server",
-            FindingKind::Separator => "correct dimension_separator in .zarray, or rename the chunks",
+            FindingKind::Separator => "correct the separator in the array's document, or rename the chunks",
             FindingKind::Unsupported => "other programs may read it",
             FindingKind::UndeclaredSeparator => {
                 "add \"dimension_separator\": \"/\" to .zarray: other programs look under \".\""
             }
             FindingKind::Dimensions => "correct the attribute: xarray can't open the array",
-            FindingKind::OutsideGrid => "readers do not find it: delete it, or correct the shape in .zarray",
+            FindingKind::OutsideGrid => {
+                "readers do not find it: delete it, or correct the shape in the array's document"
+            }
             FindingKind::Leftover => "a writer died or is still running: delete it once no program writes",
             FindingKind::Consolidated => "rewrite it with `zarrfs consolidate`",
             FindingKind::MixedFormats => {
@@ -173,7 +190,8 @@ impl FindingKind {
             FindingKind::NotAFile => "it is not read",
             FindingKind::V1 => "`zarrfs migrate` turns it into v2",
             FindingKind::NoGroup => "other programs may not take it for a group",
-            FindingKind::Extra | FindingKind::Unlisted => "",
+            FindingKind::ShardWaste => "a copy of the array takes less space",
+            FindingKind::Extra | FindingKind::ShardOutside | FindingKind::Unlisted => "",
         }
     }
 }
@@ -195,6 +213,11 @@ impl Finding {
         let what = what.into();
         let message = if fault.advice().is_empty() { what } else { format!("{what}; {}", fault.advice()) };
         Finding { fault, key: key.clone(), message }
+    }
+
+    /// Returns the finding about the file `chunk` of the mounted array, which is stored with others under the key.
+    pub(super) fn in_chunk(self, chunk: &str) -> Self {
+        Finding { message: format!("chunk {chunk}: {}", self.message), ..self }
     }
 
     /// Returns a finding at `key` with an error as the reason; the message of the error may begin with the key.

@@ -75,6 +75,67 @@ fn a_store_that_cannot_list_is_asked_for_each_chunk() {
     }
 }
 
+/// An array of 3 x 4 bytes in chunks of 1 x 2, in shards of 2 x 4; the second shard is half outside.
+const SHARDED: &str = r#"{"zarr_format":3,"node_type":"array","shape":[3,4],"data_type":"uint8","fill_value":9,
+    "chunk_grid":{"name":"regular","configuration":{"chunk_shape":[2,4]}},"chunk_key_encoding":{"name":"default"},
+    "codecs":[{"name":"sharding_indexed","configuration":{"chunk_shape":[1,2],"codecs":["bytes"],
+    "index_codecs":["bytes","crc32c"]}}]}"#;
+
+/// Returns a shard of four entries behind `waste` bytes; offsets count from there.
+fn shard(waste: usize, entries: [Option<(u64, u64)>; 4]) -> Vec<u8> {
+    let entry = |entry: Option<(u64, u64)>| match entry {
+        Some((offset, size)) => [(offset + waste as u64).to_le_bytes(), size.to_le_bytes()].concat(),
+        None => vec![0xff; 16],
+    };
+    let index: Vec<u8> = entries.into_iter().flat_map(entry).collect();
+    [vec![0; waste + 8], index.clone(), crc32c::crc32c(&index).to_le_bytes().to_vec()].concat()
+}
+
+const SOUND: [Option<(u64, u64)>; 4] = [Some((0, 2)), Some((2, 2)), Some((4, 2)), Some((6, 2))];
+
+#[test]
+fn all_chunks_of_a_shard_are_checked() {
+    let store = Arc::new(MemoryStore::default());
+    store.insert("zarr.json", SHARDED);
+    let put = |key: &str, value: Vec<u8>| store.put(&Key::normalize(key).unwrap(), &value).map(drop).unwrap();
+    put("c/0/0", shard(0, SOUND));
+    put("c/1/0", shard(0, [Some((0, 2)), None, None, None]));
+    for deep in [false, true] {
+        let expected = Summary { groups: 0, arrays: 1, chunks: 5, bytes: 10, complete: true };
+        assert_eq!(found(store.clone(), deep), (Vec::new(), expected));
+    }
+    // the last two entries: out of the shard, and a chunk of the wrong size
+    put("c/0/0", shard(0, [SOUND[0], SOUND[1], Some((7, 2)), Some((6, 1))]));
+    // waste, and a chunk below the array
+    put("c/1/0", shard(500, [Some((0, 2)), None, Some((2, 2)), None]));
+    for deep in [false, true] {
+        let (all, summary) = found(store.clone(), deep);
+        let all: Vec<String> = all.iter().map(|(kind, key, what)| format!("{} {key} {what}", kind.name())).collect();
+        let advice = FindingKind::Chunk.advice();
+        let size = if deep { "decoded to 1 bytes, the chunk has 2" } else { "1 bytes, it must have 2" };
+        let expected = [
+            format!(
+                "chunk /c/0/0 chunk 1.0: entry 2 of the shard's index, 7 + 2, is outside the chunks' bytes 0..8; {advice}"
+            ),
+            format!("chunk /c/0/0 chunk 1.1: no codec: {size}; {advice}"),
+            "shard-waste /c/1/0 506 of 576 bytes belong to no chunk of the array; a copy of the array takes less space"
+                .into(),
+            "shard-outside /c/1/0 the index has entries for chunks outside the array: 1".into(),
+        ];
+        assert_eq!((all, summary.chunks), (expected.to_vec(), 5), "deep: {deep}");
+    }
+    // the whole index
+    let mut value = shard(0, SOUND);
+    value[20] ^= 1;
+    put("c/0/0", value);
+    for deep in [false, true] {
+        let (all, summary) = found(store.clone(), deep);
+        let (kind, key, what) = &all[0];
+        assert_eq!((*kind, key.as_str(), summary.chunks, all.len()), (FindingKind::Chunk, "/c/0/0", 1, 3), "{what}");
+        assert!(what.starts_with("the shard's index: the crc32c checksum"), "{what}");
+    }
+}
+
 #[test]
 fn a_check_can_be_stopped() {
     let hierarchy = Hierarchy::new(memory(), V1Order::Zarr1, Arc::default());

@@ -25,7 +25,7 @@ pub struct CheckArgs {
     deep: bool,
     /// Report also what is no fault
     ///
-    /// Plain files, directories without .zgroup, arrays of Zarr v1.
+    /// Plain files, directories without the document of a group, arrays of Zarr v1, waste in shards.
     #[arg(long)]
     notes: bool,
     /// Print one JSON object

@@ -1,0 +1,165 @@
+//! What the indexes of a stored shard say: how many of its bytes the chunks take, and whether there are chunks outside the array.
+//! Each object is looked at once, so nothing is kept of it.
+
+use super::Array;
+use crate::error::{Error, Kind, Result};
+use crate::store::{EntryKind, Key, Stat};
+use crate::zarr::grid::ChunkId;
+use crate::zarr::shard::{Index, Shards};
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
+
+/// The use of an object that holds a shard.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ShardUsage {
+    /// The size of the object in bytes.
+    pub size: u64,
+    /// The bytes that chunks and indexes take. Bytes that several entries share count more than once.
+    pub used: u64,
+    /// Number of entries for chunks outside the array.
+    pub outside: u64,
+}
+
+/// The entries of a shard that lead to chunks inside the array.
+struct EntriesInside {
+    /// One of these chunks.
+    chunk: ChunkId,
+    /// The positions of the entries in the index.
+    slots: Vec<usize>,
+}
+
+/// The shards of an object by level and number.
+type ShardsInside = BTreeMap<(usize, u64), EntriesInside>;
+
+impl Array {
+    /// Returns the number of objects that hold the array; `None` if each chunk is a value of its own.
+    pub fn shard_count(&self) -> Option<u64> {
+        self.shards.as_ref().map(|shards| shards.objects().chunk_count())
+    }
+
+    /// Returns the number of the object that holds a chunk; `None` if the chunk is a value of its own.
+    pub fn shard_of(&self, chunk: ChunkId) -> Option<u64> {
+        self.shards.as_ref().map(|shards| shards.shard(0, &self.grid.indices(chunk)).number)
+    }
+
+    /// Returns the chunks of the array that the object `number` holds or may hold, in C order.
+    pub fn shard_members(&self, number: u64) -> impl Iterator<Item = ChunkId> + use<> {
+        self.shards.as_ref().map(|shards| shards.members(number, &self.grid)).into_iter().flatten()
+    }
+
+    /// Returns what the store knows of a chunk, like [`Array::stat_chunk`].
+    ///
+    /// # Errors
+    ///
+    /// Fails also if the index of the chunk's shard is damaged, or its entry in there.
+    pub fn stat_entry(&self, chunk: ChunkId) -> Result<Option<Stat>> {
+        match &self.shards {
+            None => self.stat_chunk(chunk),
+            Some(shards) => self.read_in_shard(shards, chunk, 0..0, &mut Vec::new()),
+        }
+    }
+
+    /// Returns how the object `number` is used; `None` if it is not stored, is encoded as a whole, or was replaced meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// The store fails, or the index of the outermost shard is damaged.
+    pub fn survey_shard(&self, number: u64) -> Result<Option<ShardUsage>> {
+        let Some(shards) = self.shards.as_ref().filter(|shards| shards.around(0).is_none()) else { return Ok(None) };
+        let Some(first) = self.shard_members(number).next() else { return Ok(None) };
+        let key = self.extent(first).key;
+        let stat = self.store.stat(&key).map_err(|e| e.context(&key))?;
+        let Some(object) = stat.filter(|stat| stat.kind == EntryKind::Value) else { return Ok(None) };
+        self.survey(shards, &key, &object, &self.entries_inside(shards, number)).map_err(|e| e.context(&key))
+    }
+
+    fn survey(&self, shards: &Shards, key: &Key, object: &Stat, inside: &ShardsInside) -> Result<Option<ShardUsage>> {
+        let mut usage = ShardUsage { size: object.size, ..ShardUsage::default() };
+        // the indexes of all but the innermost shards, each with the position of its shard in the object
+        let mut outer: HashMap<(usize, u64), (Index, u64)> = HashMap::new();
+        for (&(level, number), EntriesInside { chunk, slots }) in inside {
+            let place = match level.checked_sub(1) {
+                None => 0..object.size,
+                Some(above) => {
+                    let indices = self.grid.indices(*chunk);
+                    let around = outer.get(&(above, shards.shard(above, &indices).number));
+                    let Some((index, start)) = around else { continue };
+                    let Ok(Some(entry)) = index.get(shards.slot(above, &indices)) else { continue };
+                    start + entry.start..start + entry.end
+                }
+            };
+            let index = match shards.around(level) {
+                Some(_) => Err(Error::damaged("encoded as a whole")),
+                None => self.read_index(shards, level, key, object, place.clone()),
+            };
+            let index = match index {
+                Ok(Some(index)) => index,
+                Ok(None) => return Ok(None),
+                // its chunks are reported one by one
+                Err(e) if e.kind() == Kind::Damaged && level > 0 => {
+                    usage.used = usage.used.saturating_add(place.end - place.start);
+                    continue;
+                }
+                Err(e) => return Err(e),
+            };
+            usage.add(&index, slots, shards.index_codec(level).stored_size(), level + 1 == shards.levels());
+            outer.insert((level, number), (index, place.start));
+        }
+        Ok(Some(usage))
+    }
+
+    /// Returns the shards of an object that hold chunks of the array.
+    fn entries_inside(&self, shards: &Shards, number: u64) -> ShardsInside {
+        let mut inside = ShardsInside::new();
+        for chunk in shards.members(number, &self.grid) {
+            let indices = self.grid.indices(chunk);
+            for level in 0..shards.levels() {
+                let id = (level, shards.shard(level, &indices).number);
+                let slot = shards.slot(level, &indices);
+                let entries = inside.entry(id).or_insert_with(|| EntriesInside { chunk, slots: Vec::new() });
+                if entries.slots.last() != Some(&slot) {
+                    entries.slots.push(slot);
+                }
+            }
+        }
+        for entries in inside.values_mut() {
+            entries.slots.sort_unstable();
+            entries.slots.dedup();
+        }
+        inside
+    }
+
+    /// Reads the index of the shard at `place` of an object; `None` if the object was replaced.
+    fn read_index(
+        &self,
+        shards: &Shards,
+        level: usize,
+        key: &Key,
+        object: &Stat,
+        place: Range<u64>,
+    ) -> Result<Option<Index>> {
+        let (codec, size) = (shards.index_codec(level), place.end - place.start);
+        let within = codec.place(size)?;
+        let mut encoded = Vec::new();
+        let read = self.store.get_range(key, place.start + within.start..place.start + within.end, &mut encoded)?;
+        match read.filter(|stat| stat.version == object.version) {
+            Some(_) => codec.decode(&encoded, size).map(Some),
+            None => Ok(None),
+        }
+    }
+}
+
+impl ShardUsage {
+    /// Adds a shard whose entries `slots` lead into the array.
+    fn add(&mut self, index: &Index, slots: &[usize], index_size: u64, is_innermost: bool) {
+        let is_filled = |slot: usize| !matches!(index.get(slot), Ok(None));
+        let filled = (0..index.len()).filter(|slot| is_filled(*slot)).count();
+        let inside = slots.iter().filter(|slot| is_filled(**slot)).count();
+        self.outside += filled.saturating_sub(inside) as u64;
+        self.used = self.used.saturating_add(index_size);
+        if is_innermost {
+            let entries = slots.iter().filter_map(|slot| index.get(*slot).ok().flatten());
+            self.used = entries.fold(self.used, |used, entry| used.saturating_add(entry.end - entry.start));
+        }
+    }
+}
