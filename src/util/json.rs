@@ -26,6 +26,9 @@ const MEMBER: usize = 128;
 /// Bytes by which a bare token grows when it is [rewritten](from_python).
 const REWRITTEN: usize = 16;
 
+/// Maximum number of objects and lists around a value: the limit of serde_json.
+const MAX_DEPTH: usize = 128;
+
 /// Maximum size in bytes of an indented text; longer documents are written in one line. At 128 levels of nesting, each
 /// number is indented by 256 bytes.
 const MAX_PRETTY: usize = 4 << 20;
@@ -120,14 +123,14 @@ pub fn check_object(bytes: &[u8]) -> Result<()> {
 /// The errors of [`parse`].
 pub fn check(bytes: &[u8]) -> Result<()> {
     let text = utf8(bytes)?;
-    let counts = TextCounts::of(text);
+    let counts = TextCounts::of(text)?;
     let _rewritten = memory::take(counts.rewritten(text))?;
     serde_json::from_str::<IgnoredAny>(&from_python(text, &counts)).map(drop).map_err(not_json)
 }
 
 fn parse_counted(bytes: &[u8]) -> Result<(Value, Grant)> {
     let text = utf8(bytes)?;
-    let counts = TextCounts::of(text);
+    let counts = TextCounts::of(text)?;
     let (parsed, rewritten) = (counts.parsed(text), counts.rewritten(text));
     let mut grant = memory::take(parsed.saturating_add(rewritten)).map_err(|e| e.context("parsing it"))?;
     let value = serde_json::from_str(&from_python(text, &counts)).map_err(not_json)?;
@@ -152,15 +155,28 @@ struct TextCounts {
     members: usize,
     /// Maximum number of bare tokens.
     tokens: usize,
+    /// Maximum number of objects and lists around a value.
+    depth: usize,
     /// Whether a string has a numeric escape, which may be a lone surrogate.
     has_escapes: bool,
 }
 
 impl TextCounts {
-    fn of(text: &str) -> TextCounts {
+    /// Counts what `text` contains.
+    ///
+    /// # Errors
+    ///
+    /// The text is nested more deeply than the parser allows. It is refused before there is memory for it.
+    fn of(text: &str) -> Result<TextCounts> {
         let mut counts = TextCounts { values: 1, ..TextCounts::default() };
-        let (mut in_string, mut escaped) = (false, false);
+        let (mut in_string, mut escaped, mut depth) = (false, false, 0usize);
         for byte in text.bytes() {
+            match byte {
+                b'[' | b'{' if !in_string => depth += 1,
+                b']' | b'}' if !in_string => depth = depth.saturating_sub(1),
+                _ => {}
+            }
+            counts.depth = counts.depth.max(depth);
             match byte {
                 _ if escaped => {
                     counts.has_escapes |= byte == b'u';
@@ -176,7 +192,10 @@ impl TextCounts {
                 _ => {}
             }
         }
-        counts
+        match counts.depth > MAX_DEPTH {
+            true => Err(Error::damaged(format!("not valid JSON: nested more than {MAX_DEPTH} levels deep"))),
+            false => Ok(counts),
+        }
     }
 
     /// Returns a bound for the memory of the parsed document in bytes.

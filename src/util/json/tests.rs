@@ -99,6 +99,12 @@ fn invalid_documents_are_errors() {
         assert!(parse(bad.as_bytes()).is_err(), "{bad:.20}");
     }
     assert!(parse(b"\"\xff\"").is_err());
+    // refused before there is memory for it
+    let deep = "{\"a\":".repeat(10_000_000);
+    let e = parse(deep.as_bytes()).unwrap_err();
+    assert_eq!(e.message(), "not valid JSON: nested more than 128 levels deep");
+    let nested = |levels: usize| ["[".repeat(levels), "\"[[\"".into(), "]".repeat(levels)].concat();
+    assert!(parse(nested(127).as_bytes()).is_ok() && parse(nested(128).as_bytes()).is_err());
 }
 
 #[test]
