@@ -1,5 +1,6 @@
-//! Checks a store: examines each group, array and stored chunk once and reports findings immediately. It writes nothing, and
-//! its memory does not grow with the number of chunks. This module knows neither the decoded view nor the report's form.
+//! Checks a store: examines each group, array and stored chunk once and reports findings immediately. It writes
+//! nothing, and its memory does not grow with the number of chunks. This module knows neither the decoded view nor the
+//! report's form.
 
 use crate::array::hierarchy::{Hierarchy, StoredNode};
 use crate::array::{Array, ShardUsage};
@@ -191,7 +192,8 @@ impl Check<'_> {
         examined
     }
 
-    /// Examines an object that holds chunks, after `done` chunks of the array, and returns the number of the object's chunks.
+    /// Examines an object that holds chunks, after `done` chunks of the array, and returns the number of the object's
+    /// chunks.
     fn shard(&mut self, array: &Array, object: u64, done: u64) -> u64 {
         let mut members = array.shard_members(object).peekable();
         let Some(&first) = members.peek() else { return 0 };

@@ -1,5 +1,5 @@
-//! What the indexes of a stored shard say: how many of its bytes the chunks take, and whether there are chunks outside the array.
-//! Each object is looked at once, so nothing is kept of it.
+//! What the indexes of a stored shard say: how many of its bytes the chunks take, and whether there are chunks outside
+//! the array. Each object is looked at once, so nothing is kept of it.
 
 use super::Array;
 use crate::error::{Error, Kind, Result};
@@ -59,7 +59,8 @@ impl Array {
         }
     }
 
-    /// Returns how the object `number` is used; `None` if it is not stored, is encoded as a whole, or was replaced meanwhile.
+    /// Returns how the object `number` is used; `None` if it is not stored, is encoded as a whole, or was replaced
+    /// meanwhile.
     ///
     /// # Errors
     ///

@@ -1,5 +1,5 @@
-//! Classifies the keys below an array: chunks, or keys that should not be there. The store is listed once, as a stream with
-//! one open listing for each level of a chunk key.
+//! Classifies the keys below an array: chunks, or keys that should not be there. The store is listed once, as a stream
+//! with one open listing for each level of a chunk key.
 
 use super::FindingKind;
 use super::names::leftover;
@@ -37,8 +37,8 @@ impl<'a> ArrayKeys<'a> {
         Ok(ArrayKeys { array, store, levels: vec![(store.list(array.key())?, String::new())] })
     }
 
-    /// Classifies the entry at `path` below the array. Returns `None` for a document, and for a level of chunk keys, which is
-    /// listed next.
+    /// Classifies the entry at `path` below the array. Returns `None` for a document, and for a level of chunk keys,
+    /// which is listed next.
     fn classify(&mut self, path: String, kind: EntryKind) -> Option<ArrayKey> {
         let key = self.array.key().join(&path);
         let stray = |fault, what: &str| Some(ArrayKey::Stray(fault, key.clone(), what.to_string()));

@@ -1,5 +1,5 @@
-//! Examines stored chunks: their sizes, or their decoded contents, several at a time in bounded memory. This module knows
-//! nothing of names and metadata.
+//! Examines stored chunks: their sizes, or their decoded contents, several at a time in bounded memory. This module
+//! knows nothing of names and metadata.
 
 use super::CheckOptions;
 use crate::array::{Array, ArrayEntry, Scratch};
@@ -34,8 +34,8 @@ pub(super) fn per_batch(array: &Array) -> usize {
     (BATCH_BYTES / array.grid().chunk_size().max(1)).clamp(16, BATCH)
 }
 
-/// Examines `chunks` and returns the results in their order, without chunks that are not stored or that were not started
-/// before the check was stopped.
+/// Examines `chunks` and returns the results in their order, without chunks that are not stored or that were not
+/// started before the check was stopped.
 pub(super) fn examine(array: &Array, chunks: &[ChunkId], how: CheckOptions) -> Vec<Examined> {
     match how.deep && array.readable().is_ok() {
         true => decode(array, chunks, how),

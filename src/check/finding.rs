@@ -1,4 +1,5 @@
-//! The kinds of findings: severity, name, meaning and advice. The code that reports a finding adds the key and the reason.
+//! The kinds of findings: severity, name, meaning and advice. The code that reports a finding adds the key and the
+//! reason.
 
 use crate::error::Error;
 use crate::store::Key;
