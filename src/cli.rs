@@ -137,7 +137,15 @@ enum Verb {
     Put(put::PutArgs),
     /// Create an array
     Create(Box<create::CreateArgs>),
-    /// Convert a Zarr v1 store to v2, in place
+    /// Convert a Zarr v1 store to v2, or with --to 3 to v3, in place
+    ///
+    /// Only metadata documents are written; chunks stay where they are. Everything is checked first: a store that the format
+    /// cannot describe is refused as a whole, with the name of the array and the reason, and stays as it is. At every moment
+    /// readers find a valid store, and a conversion that was interrupted is finished by the next one. Unmount the store
+    /// before.
+    ///
+    /// With --to 3, filters become the codecs that zarr-python calls numcodecs.NAME, .zmetadata becomes consolidated metadata
+    /// in zarr.json, and the attributes _ARRAY_DIMENSIONS and _FillValue of xarray get the form that xarray reads in v3.
     Migrate(migrate::MigrateArgs),
     /// Write .zmetadata, which holds all metadata documents
     ///

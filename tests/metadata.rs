@@ -1,5 +1,5 @@
-//! Metadata that zarrfs writes, as zarr-python reads it: arrays that `zarrfs create` creates, v1 stores that `zarrfs
-//! migrate` converts to v2, and changed documents, groups, names and shapes.
+//! Metadata that zarrfs writes, as zarr-python reads it: arrays that `zarrfs create` creates, and changed documents, groups,
+//! names and shapes.
 
 mod support;
 
@@ -162,8 +162,11 @@ fn the_path_decides_which_groups_are_created() {
         assert!(code == 1 && said.contains("inside the array"), "{path}: {code} {said}");
     }
     // no array can contain another, whatever the format
-    make_v1(&root.join("v1"), "\"<f4\"", "0", "zlib", b"{}");
-    std::fs::create_dir(root.join("v1/folder")).unwrap();
+    std::fs::create_dir_all(root.join("v1/folder")).unwrap();
+    let meta = r#"{"zarr_format":1,"shape":[3],"chunks":[2],"dtype":"<f4","compression":"zlib","compression_opts":1,
+        "fill_value":0,"order":"C"}"#;
+    std::fs::write(root.join("v1/meta"), meta).unwrap();
+    std::fs::write(root.join("v1/attrs"), "{}").unwrap();
     for path in ["v1/x", "v1/folder/x"] {
         let (code, said) = create(path);
         assert!(code == 1 && said.contains("inside the array") && !root.join(path).exists(), "{path}: {code} {said}");
@@ -279,108 +282,6 @@ fn arrays_are_created_from_flat_bytes() {
     let path = directory.path().join("none");
     let (code, said) = run(&[&["create", text(&path), "--from-raw", text(&raw)], usual.as_slice()].concat());
     assert!(code == 1 && said.contains("nothing was created") && !path.exists(), "{code} {said}");
-}
-
-#[test]
-fn migrated_stores_keep_their_values() {
-    let (Some(python), Some(matrix)) = (env_path("ZARRFS_TEST_PYTHON"), env_path("ZARRFS_MATRIX")) else { return };
-    let copy = tempfile::tempdir().unwrap();
-    copy_tree(&matrix.join("v1"), &copy.path().join("v1"));
-    for store in std::fs::read_dir(copy.path().join("v1")).unwrap().map(|e| e.unwrap().path()) {
-        for said in ["converted to Zarr v2", "nothing to do"] {
-            let output = zarrfs(&["migrate", text(&store)]);
-            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-            assert!(String::from_utf8_lossy(&output.stdout).contains(said), "{}", store.display());
-        }
-    }
-    announce(run_python(&python, "migrated.py", &[text(&matrix), text(copy.path())]).trim());
-    assert_eq!(run(&["migrate", "/nonexistent/x.zarr"]).0, 3);
-    assert_eq!(run(&["migrate", text(copy.path())]).0, 4);
-}
-
-/// Fill values as zarr 1.x wrote them for a dtype, and the bytes of an item that they stand for.
-const V1_FILLS: [(&str, &str, &str); 16] = [
-    (r#""<c16""#, "0", "00000000000000000000000000000000"),
-    (r#"">c8""#, "1.5", "3fc0000000000000"),
-    // v1 did not use base64, so these letters are the value
-    (r#""|S4""#, "\"abcd\"", "61626364"),
-    (r#""|S4""#, "\"eHk=\"", "65486b3d"),
-    (r#""|S4""#, "\"xy\"", "78790000"),
-    (r#""|S4""#, "\"\"", "00000000"),
-    (r#""|S3""#, "0", "300000"),
-    (r#""|V3""#, "0", "000000"),
-    (r#"[["a","<i4"],["b","|S1"]]"#, "0", "0000000000"),
-    (r#""<f8""#, "NaN", "000000000000f87f"),
-    (r#"">f4""#, "-Infinity", "ff800000"),
-    (r#""<i4""#, "7", "07000000"),
-    (r#""|b1""#, "true", "01"),
-    (r#""<U2""#, "\"ab\"", "6100000062000000"),
-    (r#""<m8[s]""#, "3", "0300000000000000"),
-    (r#""<f4""#, "null", ""),
-];
-
-/// Creates a Zarr v1 store of one array without stored chunks.
-fn make_v1(path: &Path, dtype: &str, fill: &str, compression: &str, attributes: &[u8]) {
-    let meta = format!(
-        r#"{{"zarr_format":1,"shape":[3],"chunks":[2],"dtype":{dtype},"compression":"{compression}",
-        "compression_opts":null,"fill_value":{fill},"order":"C"}}"#
-    );
-    std::fs::create_dir(path).unwrap();
-    std::fs::write(path.join("meta"), meta).unwrap();
-    std::fs::write(path.join("attrs"), attributes).unwrap();
-}
-
-#[test]
-fn migrated_fill_values_and_attributes_keep_their_meaning() {
-    let directory = tempfile::tempdir().unwrap();
-    let mut expected = serde_json::Map::new();
-    let mut add = |name: String, dtype: &str, fill: &str, item: &str, attributes: &str| {
-        let path = directory.path().join(name);
-        make_v1(&path, dtype, fill, "zlib", attributes.as_bytes());
-        let shown = zarrfs(&["cat", text(&path)]).stdout;
-        assert_eq!(support::hex(&shown), item.repeat(3).to_string(), "{dtype} {fill}: before it is migrated");
-        assert_eq!(run(&["migrate", text(&path)]), (0, String::new()), "{dtype} {fill}");
-        assert_eq!(support::hex(&zarrfs(&["cat", text(&path)]).stdout), item.repeat(3), "{dtype} {fill}");
-        let item = if fill == "null" { Value::Null } else { item.into() };
-        expected.insert(text(&path).to_string(), json!({"item": item, "attributes": attributes}));
-    };
-    for (n, (dtype, fill, item)) in V1_FILLS.into_iter().enumerate() {
-        add(n.to_string(), dtype, fill, if fill == "null" { "00000000" } else { item }, "{}");
-    }
-    // zarr-python accepts what Python's json does: NaN, and duplicate names, of which the last one counts
-    for (n, attributes) in
-        [r#"{"x": NaN, "y": [-Infinity]}"#, r#"{"a": 1, "a": 2}"#, "{\"ä\": \"\\ud800\"}"].iter().enumerate()
-    {
-        add(format!("attributes{n}"), "\"<i4\"", "0", "00000000", attributes);
-    }
-    let list = directory.path().join("expected.json");
-    std::fs::write(&list, Value::Object(expected).to_string()).unwrap();
-    for python in pythons() {
-        announce(run_python(&python, "fills.py", &[text(&list)]).trim());
-    }
-}
-
-#[test]
-fn a_store_that_cannot_be_migrated_is_not_changed() {
-    let directory = tempfile::tempdir().unwrap();
-    for (n, (compression, attributes, why)) in [
-        ("zlib", &b"{"[..], "attrs: not valid JSON"),
-        ("zlib", b"[1]", "attrs: not a JSON object"),
-        ("zlib", b"{\"a\": \"\xff\"}", "attrs: not UTF-8"),
-        ("zlib", b"{'a': 1}", "attrs: not valid JSON"),
-        ("unheard-of", b"{}", "codec \"unheard-of\" is unknown"),
-    ]
-    .into_iter()
-    .enumerate()
-    {
-        let path = directory.path().join(n.to_string());
-        make_v1(&path, "\"<f4\"", "0", compression, attributes);
-        let before = support::tree::snapshot(&path).unwrap();
-        let (code, said) = run(&["migrate", text(&path)]);
-        assert!(code == 1 && said.contains(why) && said.contains("nothing was migrated"), "{code} {said}");
-        assert_eq!(said.lines().count(), 1);
-        assert_eq!(support::tree::snapshot(&path).unwrap(), before, "{why}");
-    }
 }
 
 fn array(h: &Hierarchy, path: &str) -> Arc<Array> {

@@ -1,7 +1,9 @@
-//! `zarrfs migrate`: converts a Zarr v1 store to v2, in place.
+//! `zarrfs migrate`: converts a Zarr store to a later format, in place.
 
+use super::remote::ConsolidatedArg;
 use super::{CommandFailure, StoreArgs, StoreLocation, logger, open_store, print};
 use crate::stats::Stats;
+use crate::store::Key;
 use crate::util::json::{self, json};
 use clap::Args;
 use log::LevelFilter;
@@ -12,6 +14,11 @@ use std::sync::Arc;
 pub struct MigrateArgs {
     /// Path of the store
     store: StoreLocation,
+    /// Convert to this Zarr format: 2 or 3
+    ///
+    /// 2 converts a store of v1, 3 one of v1 or v2. Chunks stay where they are; only metadata documents are replaced.
+    #[arg(long = "to", value_name = "FORMAT", default_value = "2", value_parser = clap::value_parser!(u8).range(2..=3))]
+    zarr_format: u8,
     /// Print a JSON object
     #[arg(long)]
     json: bool,
@@ -22,13 +29,24 @@ pub struct MigrateArgs {
 /// Runs the verb.
 pub fn run(args: &MigrateArgs) -> Result<(), CommandFailure> {
     logger::start(LevelFilter::Off, None)?;
-    let shown = &args.store;
-    let hierarchy = open_store(&args.store, &args.store_args, Arc::new(Stats::default()))?;
-    let migrated = hierarchy.migrate().map_err(|e| e.context(shown))?;
+    let (shown, format) = (&args.store, args.zarr_format);
+    let mut store_args = args.store_args.clone();
+    // read the documents themselves
+    store_args.remote.consolidated = ConsolidatedArg::Ignore;
+    let hierarchy = open_store(&args.store, &store_args, Arc::new(Stats::default()))?;
+    let migrated = match format {
+        3 => hierarchy.migrate_to_v3(),
+        _ => hierarchy.migrate(),
+    }
+    .map_err(|e| e.context(shown))?;
+    let found = match hierarchy.is_v3(&Key::root()).map_err(|e| e.context(shown))? {
+        true => 3,
+        false => 2,
+    };
     let report = match (args.json, migrated) {
-        (true, _) => json::write(&json!({"store": shown.to_string(), "migrated": migrated})),
-        (false, true) => format!("{shown}: converted to Zarr v2"),
-        (false, false) => format!("{shown}: Zarr v2 already, nothing to do"),
+        (true, _) => json::write(&json!({"store": shown.to_string(), "migrated": migrated, "zarr_format": found})),
+        (false, true) => format!("{shown}: converted to Zarr v{found}"),
+        (false, false) => format!("{shown}: Zarr v{found} already, nothing to do"),
     };
     print(report + "\n")
 }

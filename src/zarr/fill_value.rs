@@ -154,7 +154,7 @@ impl DType {
     }
 
     /// Returns the double nearest to a float of 2, 4, 8 or 16 bytes in this dtype's byte order.
-    fn float_of(&self, bytes: &[u8]) -> f64 {
+    pub(crate) fn float_of(&self, bytes: &[u8]) -> f64 {
         match bytes.len() {
             2 => half::f16::from_bits(self.unsigned_of(bytes) as u16).to_f64(),
             4 => f64::from(f32::from_bits(self.unsigned_of(bytes) as u32)),

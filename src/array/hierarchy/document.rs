@@ -222,7 +222,7 @@ fn rewritten(key: &Key, document: Object) -> Result<Vec<u8>> {
     Ok(text)
 }
 
-fn check_size(key: &Key, text: &[u8], limit: u64) -> Result<()> {
+pub(super) fn check_size(key: &Key, text: &[u8], limit: u64) -> Result<()> {
     if text.len() as u64 > limit {
         let message = format!("{} bytes, more than the {limit} the document may have", text.len());
         return Err(Error::new(Kind::TooLarge, message).context(key));

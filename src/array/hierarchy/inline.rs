@@ -19,6 +19,23 @@ struct InlineText {
     memory: Grant,
 }
 
+/// The bytes of an entry in consolidated metadata besides its name and its document.
+pub(super) const ENTRY: usize = 16;
+
+/// Checks that consolidated metadata may have `len` bytes.
+///
+/// # Errors
+///
+/// [`Kind::TooLarge`] if it may not.
+pub(super) fn check_inline_size(len: usize) -> Result<()> {
+    let limit = (MAX_CONSOLIDATED as usize).min(memory::limit() / 2);
+    if len > limit {
+        let why = format!("the documents together have more than {limit} bytes, the most of consolidated metadata");
+        return Err(Error::new(Kind::TooLarge, why));
+    }
+    Ok(())
+}
+
 impl InlineText {
     const BEGIN: &[u8] = b"{\"kind\": \"inline\", \"must_understand\": false, \"metadata\": {";
 
@@ -29,12 +46,8 @@ impl InlineText {
     /// Adds the document of the node `name`; [`Kind::TooLarge`] if the whole exceeds its limit.
     fn push(&mut self, name: &str, document: &[u8]) -> Result<()> {
         let (name, document) = (Value::from(name).to_string(), document.trim_ascii());
-        let more = name.len() + document.len() + 16;
-        let limit = (MAX_CONSOLIDATED as usize).min(memory::limit() / 2);
-        if self.text.len() + more > limit {
-            let why = format!("the documents together have more than {limit} bytes, the most of consolidated metadata");
-            return Err(Error::new(Kind::TooLarge, why));
-        }
+        let more = name.len() + document.len() + ENTRY;
+        check_inline_size(self.text.len() + more)?;
         self.memory.grow(more)?;
         memory::check_available()?;
         let before: &[u8] = if self.text.len() == Self::BEGIN.len() { b"\n        " } else { b",\n        " };
@@ -61,18 +74,24 @@ impl Hierarchy {
         let document = key.join(ZARR_JSON);
         let names = RefCell::new(Vec::new());
         self.edit(&document, MAX_CONSOLIDATED, &|text| {
+            names.borrow_mut().clear();
             let text = text.ok_or_else(|| Error::invalid("a group without zarr.json").context(&document))?;
-            self.store.forget(key);
-            let (mut inline, mut made) = (InlineText::new(), Vec::new());
-            self.v3_documents(key, &mut |name, text| {
-                made.push(name.to_string());
-                inline.push(name, text).map_err(|e| e.context(&document))
-            })?;
-            names.replace(made);
-            let (inline, _memory) = inline.end();
-            node::rewrite(text, CONSOLIDATED, Some(&inline)).map(Some)
+            self.with_inline(key, text, &mut |name| names.borrow_mut().push(name.to_string())).map(Some)
         })?;
         Ok(names.into_inner())
+    }
+
+    /// Returns the `zarr.json` of the group at `key` with the documents that are stored below it as its consolidated metadata.
+    /// Calls `made` with the path of each node.
+    pub(super) fn with_inline(&self, key: &Key, text: &[u8], made: &mut dyn FnMut(&str)) -> Result<Vec<u8>> {
+        self.store.forget(key);
+        let mut inline = InlineText::new();
+        self.v3_documents(key, &mut |name, text| {
+            made(name);
+            inline.push(name, text).map_err(|e| e.context(key.join(ZARR_JSON)))
+        })?;
+        let (inline, _memory) = inline.end();
+        node::rewrite(text, CONSOLIDATED, Some(&inline))
     }
 
     /// Makes the entry of `node`, and with `below` of all nodes below it, again in the consolidated metadata of every group
@@ -204,7 +223,7 @@ impl Hierarchy {
 
 /// Returns whether two documents say the same of a node. A writer of consolidated metadata spells defaults that the stored
 /// document leaves out.
-fn is_same_node(a: &[u8], b: &[u8]) -> Result<bool> {
+pub(super) fn is_same_node(a: &[u8], b: &[u8]) -> Result<bool> {
     if is_same_json(a, b)? {
         return Ok(true);
     }

@@ -1,6 +1,8 @@
 //! Migrates a Zarr v1 store to v2 in place: writes new metadata documents and leaves the chunks unchanged. The new document
 //! states the order in which chunks are read, which settles the ambiguity of order F in v1.
 
+mod to_v3;
+
 use super::{ArrayDocument, DocumentKind, Hierarchy};
 use crate::array::Array;
 use crate::error::{Error, Result};

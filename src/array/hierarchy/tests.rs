@@ -9,6 +9,7 @@ use crate::zarr::metadata::{GROUP_DOCUMENT, MAX_DOCUMENT};
 mod contended;
 mod documents;
 mod interrupted;
+mod migrated;
 mod namespace;
 mod consolidated_store;
 mod shapes;

@@ -90,7 +90,7 @@ impl Hierarchy {
             return self.put_v3_text(key, &written.metadata, written.text);
         };
         let mut fields = (*written.fields).clone();
-        let codec = compressor_codec(compressor, &written.metadata.dtype)
+        let codec = compressor_codec(compressor, written.metadata.dtype.size())
             .map_err(|e| e.context(format!("{}: --compressor", key.join(ZARR_JSON))))?;
         let codecs = fields.get_mut("codecs").and_then(Value::as_array_mut);
         codecs.ok_or_else(|| Error::invalid("codecs is not a list"))?.push(codec);

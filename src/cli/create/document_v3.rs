@@ -123,7 +123,7 @@ impl ItemType {
             _ => json!({"name": "bytes", "configuration": {"endian": "little"}}),
         });
         if let Some(compressor) = &args.compressor.0 {
-            codecs.push(compressor_codec(compressor, &self.parsed.dtype).map_err(|e| e.context("--compressor"))?);
+            codecs.push(compressor_codec(compressor, self.parsed.dtype.size()).map_err(|e| e.context("--compressor"))?);
         }
         Ok(Value::Array(codecs))
     }

@@ -6,7 +6,7 @@ use crate::store::{FaultyStore, Operation, PlannedFault};
 
 /// Calls `change` on stores made by `make`, with the store failing at each call in turn, before or after that has had
 /// its effect; then `check` on what is left.
-fn at_each_step(
+pub(super) fn at_each_step(
     make: impl Fn() -> Arc<MemoryStore>,
     change: impl Fn(&Hierarchy) -> Result<()>,
     check: impl Fn(&MemoryStore, &Hierarchy),

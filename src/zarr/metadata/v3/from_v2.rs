@@ -1,57 +1,159 @@
-//! Codecs of v2 in the terms of v3.
+//! Documents of v1 and v2 in the terms of v3. The chunks that they describe stay as they are: what a `zarr.json` cannot say of
+//! them is refused.
 
+mod attributes;
+mod codecs;
+
+use super::data_type::{DataType, name_of};
+use super::{fill_value, node};
 use crate::error::{Error, Result};
-use crate::util::json::{Map, Value, json};
-use crate::zarr::dtype::DType;
-use crate::zarr::metadata::CodecConfig;
+use crate::util::json::{self, Map, MemberTexts, Value, json};
+use crate::zarr::chunk_key::Separator;
+use crate::zarr::metadata::{ArrayMetadata, Order};
+pub use codecs::compressor_codec;
 
-/// Returns the v3 codec of a compressor of v2, for items of `dtype`.
+/// Fields of `.zarray` and `meta`. Readers ignore all others.
+const ARRAY_FIELDS: [&str; 11] = [
+    "zarr_format",
+    "shape",
+    "chunks",
+    "dtype",
+    "fill_value",
+    "order",
+    "filters",
+    "compressor",
+    "dimension_separator",
+    "compression",
+    "compression_opts",
+];
+
+/// Checks that the document of an array of v1 or v2 has no fields but those that v3 can state.
 ///
 /// # Errors
 ///
-/// [`Kind::Unsupported`](crate::error::Kind::Unsupported) if v3 has no such codec.
-pub fn compressor_codec(compressor: &CodecConfig, dtype: &DType) -> Result<Value> {
-    let mut configuration: Map<String, Value> =
-        compressor.parameters().map(|(name, value)| (name.to_string(), value.clone())).collect();
-    let name = match compressor.id.as_str() {
-        "blosc" => {
-            blosc(&mut configuration, dtype);
-            "blosc".to_string()
-        }
-        "gzip" => {
-            configuration.entry("level").or_insert(1.into());
-            "gzip".to_string()
-        }
-        "zstd" => {
-            configuration.entry("level").or_insert(0.into());
-            configuration.entry("checksum").or_insert(false.into());
-            "zstd".to_string()
-        }
-        id @ ("bz2" | "lz4" | "lzma" | "zlib" | "shuffle" | "crc32" | "crc32c" | "adler32" | "fletcher32"
-        | "jenkins_lookup3") => format!("numcodecs.{id}"),
-        id => return Err(Error::unsupported(format!("codec {id:?} has no form in Zarr v3"))),
-    };
-    Ok(json!({"name": name, "configuration": configuration}))
+/// [`Kind::Unsupported`](crate::error::Kind::Unsupported) for any other field: it would be lost.
+pub fn check_array_fields(document: &[u8]) -> Result<()> {
+    check_fields(document, &ARRAY_FIELDS)
 }
 
-/// Spells the parameters of blosc as v3 does: all of them, with a word for `shuffle`.
-fn blosc(configuration: &mut Map<String, Value>, dtype: &DType) {
-    let number = |name: &str, default: i64| configuration.get(name).and_then(Value::as_i64).unwrap_or(default);
-    let shuffle = match number("shuffle", 1) {
-        0 => "noshuffle",
-        2 => "bitshuffle",
-        // numcodecs' AUTOSHUFFLE
-        -1 if dtype.size() == 1 => "bitshuffle",
-        _ => "shuffle",
-    };
-    let (clevel, blocksize) = (number("clevel", 5), number("blocksize", 0));
-    let cname = configuration.get("cname").cloned().unwrap_or_else(|| "lz4".into());
-    let typesize = number("typesize", dtype.size().clamp(1, 255) as i64);
-    *configuration = Map::from_iter([
-        ("typesize".to_string(), typesize.into()),
-        ("cname".to_string(), cname),
-        ("clevel".to_string(), clevel.into()),
-        ("shuffle".to_string(), shuffle.into()),
-        ("blocksize".to_string(), blocksize.into()),
-    ]);
+/// Checks that a `.zgroup` has no field but its format.
+///
+/// # Errors
+///
+/// The errors of [`check_array_fields`].
+pub fn check_group_fields(document: &[u8]) -> Result<()> {
+    check_fields(document, &["zarr_format"])
 }
+
+fn check_fields(document: &[u8], known: &[&str]) -> Result<()> {
+    for member in MemberTexts::of(document)? {
+        let (name, _) = member?;
+        if !known.contains(&name.as_ref()) {
+            let why = format!("field {name:?} has no place in Zarr v3: move it to the attributes, or remove it");
+            return Err(Error::unsupported(why));
+        }
+    }
+    Ok(())
+}
+
+/// Returns the `zarr.json` of a group whose `.zattrs` is `attributes`, or which has none.
+///
+/// # Errors
+///
+/// [`Kind::Damaged`](crate::error::Kind::Damaged) if the attributes are not a JSON object.
+pub fn group_document(attributes: Option<&[u8]>) -> Result<Vec<u8>> {
+    with_attributes(node::GROUP_DOCUMENT_V3.as_bytes(), attributes)
+}
+
+/// Returns the `zarr.json` of an array of v1 or v2 whose chunk keys have this separator. `attributes` is its `.zattrs`, if it
+/// has one; the conventions of xarray in it become those that xarray has for v3.
+///
+/// # Errors
+///
+/// [`Kind::Unsupported`](crate::error::Kind::Unsupported) if v3 cannot describe the stored chunks,
+/// [`Kind::Damaged`](crate::error::Kind::Damaged) if the attributes are not a JSON object.
+pub fn array_document(old: &ArrayMetadata, separator: Separator, attributes: Option<&[u8]>) -> Result<Vec<u8>> {
+    let (data_type, is_big_endian) = data_type(old)?;
+    let parsed = DataType::parse(&data_type, is_big_endian)?;
+    let (attributes, names) = match attributes {
+        Some(text) => attributes::of_array(text, old).map(|(text, names)| (Some(text), names))?,
+        None => (None, None),
+    };
+    let separator_text = if separator == Separator::Slash { "/" } else { "." };
+    let mut fields = Map::new();
+    fields.insert("zarr_format".into(), 3.into());
+    fields.insert("node_type".into(), "array".into());
+    fields.insert("shape".into(), old.shape.clone().into());
+    fields.insert("data_type".into(), data_type.clone());
+    fields.insert("chunk_grid".into(), json!({"name": "regular", "configuration": {"chunk_shape": old.chunks}}));
+    fields.insert("chunk_key_encoding".into(), json!({"name": "v2", "configuration": {"separator": separator_text}}));
+    fields.insert("fill_value".into(), fill_value(old, &data_type, &parsed)?);
+    fields.insert("codecs".into(), codecs::chain(old, is_big_endian)?);
+    fields.insert("attributes".into(), json!({}));
+    fields.extend(names.map(|names| ("dimension_names".to_string(), names)));
+    fields.insert("storage_transformers".into(), json!([]));
+    let text = with_attributes(json::write_pretty(&Value::Object(fields)).as_bytes(), attributes.as_deref())?;
+    check_same(old, separator, &ArrayMetadata::parse_v3(&text)?)?;
+    Ok(text)
+}
+
+/// Returns the data type, and whether its numbers are big-endian.
+fn data_type(old: &ArrayMetadata) -> Result<(Value, bool)> {
+    let none = || Error::unsupported(format!("dtype {} has no data type in Zarr v3", json::write(&old.dtype_json)));
+    match old.object_codec() {
+        Some(codec) => match codec.id.as_str() {
+            _ if json::text(&old.dtype_json).is_none() => Err(none()),
+            "vlen-utf8" => Ok(("string".into(), false)),
+            "vlen-bytes" => Ok(("variable_length_bytes".into(), false)),
+            _ => Err(codecs::without_form(codec)),
+        },
+        None => name_of(&old.dtype, &old.dtype_json).ok_or_else(none),
+    }
+}
+
+/// Returns the fill value as v3 spells it: zeros for null.
+fn fill_value(old: &ArrayMetadata, data_type: &Value, parsed: &DataType) -> Result<Value> {
+    let value = match &old.fill {
+        _ if old.has_objects() => match &old.fill_value {
+            // zarr 2 writes 0 if no fill value is given
+            empty if empty.is_null() || empty.as_u64() == Some(0) || json::text(empty) == Some("") => Some("".into()),
+            // zarr-python 2 takes that of `vlen-bytes` for text, zarr-python 3 for base64
+            text if data_type == "string" => json::text(text).map(Value::from),
+            _ => None,
+        },
+        item => fill_value::spell(item.as_deref().unwrap_or_default(), data_type, parsed),
+    };
+    value.ok_or_else(|| {
+        let shown: String = json::write(&old.fill_value).chars().take(40).collect();
+        Error::unsupported(format!("fill_value {shown} has no spelling in Zarr v3"))
+    })
+}
+
+/// Returns the document with these attributes, byte for byte, so that a bare NaN and duplicate names keep their meaning.
+fn with_attributes(document: &[u8], attributes: Option<&[u8]>) -> Result<Vec<u8>> {
+    let Some(attributes) = attributes else { return Ok(document.to_vec()) };
+    json::check_object(attributes)?;
+    node::rewrite(document, "attributes", Some(attributes))
+}
+
+/// Checks that both documents describe the same items in the same chunks.
+fn check_same(old: &ArrayMetadata, separator: Separator, new: &ArrayMetadata) -> Result<()> {
+    let has_same_order = old.order == Order::C
+        || old.shape.len() < 2
+        || new.filters.iter().any(|codec| ["transpose", "vlen_transpose"].contains(&codec.id.as_str()));
+    let is_same = [
+        ("shape", new.shape == old.shape),
+        ("chunks", new.chunks == old.chunks && new.shards.is_empty()),
+        ("dtype", new.dtype == old.dtype),
+        ("fill_value", old.has_objects() || new.fill.as_deref() == Some(old.fill.as_deref().unwrap_or_default())),
+        ("order", has_same_order),
+        ("dimension_separator", new.separator == Some(separator) && !new.has_key_prefix()),
+    ];
+    match is_same.iter().find(|(_, same)| !same) {
+        Some((field, _)) => Err(Error::unsupported(format!("{field} has no faithful form in Zarr v3"))),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,78 @@
+//! The attributes by which xarray describes arrays, in the form that it has for v3: dimension names are a field of the document,
+//! a fill value is no missing value, and the missing value of floats is in base64. Source of the rules: `xarray.backends.zarr`.
+
+use crate::error::Result;
+use crate::util::json::{self, Value};
+use crate::zarr::dtype::{DType, DTypeKind};
+use crate::zarr::metadata::ArrayMetadata;
+use crate::zarr::metadata::v3::node;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+
+/// The attribute that holds the names of the dimensions in v2.
+const DIMENSIONS: &str = "_ARRAY_DIMENSIONS";
+
+/// The attribute that holds the missing value. In v2 xarray takes the fill value for it.
+const MISSING: &str = "_FillValue";
+
+/// Returns the attributes of an array of v1 or v2 as v3 has them, and the names of its dimensions. Without a name for each
+/// dimension xarray cannot open the array, and the attributes stay as they are.
+///
+/// # Errors
+///
+/// [`Kind::Damaged`](crate::error::Kind::Damaged) if the attributes are not a JSON object.
+pub(super) fn of_array(attributes: &[u8], old: &ArrayMetadata) -> Result<(Vec<u8>, Option<Value>)> {
+    let parse = |name| node::member(attributes, name)?.map(|text| json::parse(text.as_bytes())).transpose();
+    let is_name = |name: &Value| json::text(name).is_some();
+    let is_complete = |names: &Vec<Value>| names.len() == old.shape.len() && names.iter().all(is_name);
+    let Some(names) = parse(DIMENSIONS)?.filter(|names| names.as_array().is_some_and(is_complete)) else {
+        return Ok((attributes.to_vec(), None));
+    };
+    let mut text = node::rewrite(attributes, DIMENSIONS, None)?;
+    let missing = match parse(MISSING)? {
+        Some(stated) => of_attribute(&stated, &old.dtype),
+        None => of_fill_value(old),
+    };
+    if let Some(missing) = missing {
+        text = node::rewrite(&text, MISSING, Some(json::write(&missing).as_bytes()))?;
+    }
+    Ok((text, Some(names)))
+}
+
+/// Returns the attribute `stated` of v2 as v3 has it, or `None` if it stays.
+fn of_attribute(stated: &Value, dtype: &DType) -> Option<Value> {
+    let number = json::float(stated).or_else(|| json::float_word(json::text(stated)?));
+    number.filter(|_| *dtype.kind() == DTypeKind::Float).map(float)
+}
+
+/// Returns the attribute for the fill value of an array of v2, or `None` if it has none, or xarray no form for it.
+fn of_fill_value(old: &ArrayMetadata) -> Option<Value> {
+    let dtype = &old.dtype;
+    if dtype.has_objects() {
+        return Some(old.fill_value.clone()).filter(|value| json::text(value).is_some());
+    }
+    let mut item = old.fill.clone()?;
+    match dtype.kind() {
+        DTypeKind::Bool | DTypeKind::Int | DTypeKind::UInt => dtype.fill_value_json(&item),
+        DTypeKind::Bytes => Some(STANDARD.encode(item).into()),
+        DTypeKind::Text => {
+            item.resize(item.len().next_multiple_of(4), 0);
+            dtype.text_of(&item).map(Value::from)
+        }
+        DTypeKind::Float => {
+            item.resize(dtype.size(), 0);
+            Some(float(dtype.float_of(&item)))
+        }
+        DTypeKind::Complex => {
+            item.resize(dtype.size(), 0);
+            let (re, im) = item.split_at(dtype.size() / 2);
+            Some(Value::Array([re, im].map(|part| float(dtype.float_of(part))).into()))
+        }
+        _ => None,
+    }
+}
+
+/// Returns a float as xarray writes it into attributes of v3.
+fn float(number: f64) -> Value {
+    STANDARD.encode(number.to_le_bytes()).into()
+}
