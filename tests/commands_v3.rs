@@ -178,3 +178,39 @@ fn codecs_fill_values_and_types_of_v3() {
     assert_eq!((&rows[0]["dtype"], &rows[0]["data_type"]), (&Value::Null, &json!("bfloat16")));
     assert_eq!(rows[0]["codecs"][0]["name"], "bytes");
 }
+
+/// Two shards of 2 x 4 bytes in chunks of 1 x 2: one with three chunks, the last of which has a wrong size, and a damaged one.
+#[test]
+fn info_counts_the_chunks_in_shards() {
+    let directory = tempfile::tempdir().unwrap();
+    let array = directory.path().join("a.zarr");
+    let path = array.to_str().unwrap();
+    let codecs = json!([{"name": "sharding_indexed", "configuration": {
+        "chunk_shape": [1, 2], "codecs": ["bytes"], "index_codecs": ["bytes", "crc32c"]}}]);
+    let codecs = format!("--codecs={codecs}");
+    let args = ["--shape=4,200", "--chunks=2,4", "--dtype=|u1", "--zarr-format=3", &codecs];
+    let made = zarrfs(&[&["create", path], &args[..]].concat());
+    assert!(made.status.success(), "{}", failure(&made).1);
+    let entries: [(u64, u64); 4] = [(0, 2), (2, 2), (u64::MAX, u64::MAX), (4, 1)];
+    let index: Vec<u8> = entries.iter().flat_map(|(at, len)| [at.to_le_bytes(), len.to_le_bytes()].concat()).collect();
+    let sum = crc32c::crc32c(&index).to_le_bytes();
+    let shard = [&[1; 5][..], &index, &sum].concat();
+    std::fs::create_dir_all(array.join("c/0")).unwrap();
+    std::fs::create_dir_all(array.join("c/1")).unwrap();
+    std::fs::write(array.join("c/0/0"), shard).unwrap();
+    std::fs::write(array.join("c/1/49"), b"short").unwrap();
+    let info = |args: &[&str]| String::from_utf8(zarrfs(&[&["info", path], args].concat()).stdout).unwrap();
+    let wide = info(&["--wide"]);
+    assert!(wide.contains("chunks (1, 2)  shards (2, 4)  sharding_indexed("), "{wide}");
+    assert!(wide.trim_end().ends_with("7/400 chunks in 2/100 shards"), "{wide}");
+    let rows: Value = serde_json::from_str(&info(&["--json"])).unwrap();
+    assert_eq!((&rows[0]["shards_stored"], &rows[0]["shards_in_grid"]), (&json!(2), &json!(100)));
+    assert_eq!((&rows[0]["chunks_initialised"], &rows[0]["shards"]), (&json!(7), &json!([2, 4])));
+    for deep in [&[][..], &["--deep"]] {
+        let map = info(&[&["--map", "--ascii"], deep].concat());
+        let cells: Vec<&str> = map.lines().skip(1).take(2).map(|line| line[8..].trim_end()).collect();
+        assert_eq!(cells, [format!("!{}", ".".repeat(49)), format!("{}!", ".".repeat(49))], "{map}");
+        assert!(map.contains("7 of 400 chunks stored") && map.contains("5 fail"), "{map}");
+        assert!(map.contains("a cell is 2 x 2 chunks, a shard, 1 to 9"), "{map}");
+    }
+}

@@ -14,6 +14,7 @@ use crate::zarr::metadata::ArrayMetadata;
 use clap::Args;
 use log::LevelFilter;
 use rustix::termios::tcgetwinsize;
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -32,7 +33,7 @@ const PATH_COLUMN: [usize; 2] = [30, 40];
 pub struct InfoArgs {
     /// Path of the store, or of a group or array in it
     store: StoreLocation,
-    /// Show chunks, order, codecs and stored sizes
+    /// Show chunks, shards, order, codecs and stored sizes
     ///
     /// Lines are not cut to the width of the terminal.
     #[arg(long)]
@@ -83,6 +84,8 @@ struct ArrayRow {
 struct StoredTotals {
     chunks: Option<u64>,
     bytes: Option<u64>,
+    /// The number of shards that hold them, of an array with shards.
+    shards: Option<u64>,
 }
 
 /// Runs the verb.
@@ -114,7 +117,8 @@ fn array_row(hierarchy: &Hierarchy, key: &Key, array: &Arc<Array>, args: &InfoAr
     // a single array has the whole screen
     let (lines, panels) = if key.is_root() { FULL } else { SMALL };
     let area = MapArea { width: width(), lines, panels };
-    let mut map = args.map.then(|| ChunkMap::new(array.grid(), array.metadata().has_objects(), area));
+    let mut map =
+        args.map.then(|| ChunkMap::new(array.grid(), &shard_chunks(array), array.metadata().has_objects(), area));
     let stored = match &mut map {
         Some(map) => mapped(array, args.deep, map),
         None if args.wide || args.json => stored(array),
@@ -155,8 +159,20 @@ fn is_utf8() -> bool {
 /// Adds the stored chunks of an array to its map.
 fn mapped(array: &Arc<Array>, deep: bool, map: &mut ChunkMap) -> Result<StoredTotals> {
     let options = CheckOptions { deep, threads: threads(None), stop: &AtomicBool::new(false) };
-    examine_all(array, options, &mut |examined| map.add(&examined))?;
-    Ok(StoredTotals { chunks: Some(map.stored()), bytes: Some(map.bytes()) })
+    let mut shards = HashSet::new();
+    examine_all(array, options, &mut |examined| {
+        shards.extend(array.shard_of(examined.chunk));
+        map.add(&examined);
+    })?;
+    let shards = array.shard_count().map(|_| shards.len() as u64);
+    Ok(StoredTotals { chunks: Some(map.stored()), bytes: Some(map.bytes()), shards })
+}
+
+/// Returns the number of chunks in a shard along each dimension; nothing for an array without shards.
+fn shard_chunks(array: &Array) -> Vec<u64> {
+    let meta = array.metadata();
+    let shape = meta.shards.first().map(|outermost| outermost.shape.as_slice()).unwrap_or_default();
+    shape.iter().zip(&meta.chunks).map(|(shard, chunk)| shard / chunk).collect()
 }
 
 /// Counts the stored chunks of an array.
@@ -164,18 +180,23 @@ fn stored(array: &Arc<Array>) -> Result<StoredTotals> {
     if !array.lists_all() {
         return Ok(StoredTotals::default());
     }
-    let (mut chunks, mut bytes) = (0, 0);
+    let (mut chunks, mut bytes, mut shards, mut last) = (0, 0, 0, None);
     for entry in array.entries()? {
         match entry? {
             ArrayEntry::Chunk(chunk) => {
                 chunks += 1;
+                // the chunks of a shard are listed one after the other
+                let shard = array.shard_of(chunk);
+                shards += u64::from(shard != last);
+                last = shard;
                 bytes += array.stat_chunk(chunk)?.map_or(0, |s| s.size);
             }
             ArrayEntry::Unlisted => return Err(Error::damaged("some chunks can't be listed").context(array.key())),
             ArrayEntry::Value(_) => {}
         }
     }
-    Ok(StoredTotals { chunks: Some(chunks), bytes: Some(bytes) })
+    let shards = array.shard_count().map(|_| shards);
+    Ok(StoredTotals { chunks: Some(chunks), bytes: Some(bytes), shards })
 }
 
 fn as_json(rows: &[InfoRow]) -> String {
@@ -211,6 +232,10 @@ fn array_json(array: &Arc<Array>, stored: &Result<StoredTotals>, row: &mut Map<S
     add("stored_bytes", known.and_then(|s| s.bytes).into());
     add("chunks_in_grid", array.grid().chunk_count().into());
     add("chunks_initialised", known.and_then(|s| s.chunks).into());
+    if let Some(count) = array.shard_count() {
+        add("shards_in_grid", count.into());
+        add("shards_stored", known.and_then(|s| s.shards).into());
+    }
     if let Some(e) = array.readable().err().as_ref().or(stored.as_ref().err()) {
         row.insert("error".into(), e.to_string().into());
     }
@@ -320,14 +345,22 @@ impl ArrayRow {
 
     fn wide_line(&self) -> String {
         let meta = self.array.metadata();
-        let chunk_shape = meta.chunks.iter().map(u64::to_string).collect::<Vec<_>>().join(", ");
+        let listed = |lengths: &[u64]| lengths.iter().map(u64::to_string).collect::<Vec<_>>().join(", ");
+        let shape = match meta.shards.first() {
+            Some(shard) => format!("chunks ({})  shards ({})", listed(&meta.chunks), listed(&shard.shape)),
+            None => format!("chunks ({})", listed(&meta.chunks)),
+        };
         let known = self.stored.as_ref().ok();
         let bytes = known.and_then(|s| s.bytes).map_or("?".to_string(), size::show);
         let chunks = known.and_then(|s| s.chunks).map_or("?".to_string(), |n| n.to_string());
         // the codecs of v3 say it
         let order = if meta.v3.is_some() { String::new() } else { format!("order {}  ", meta.order.as_str()) };
+        let shards = self.array.shard_count().map_or(String::new(), |count| {
+            let stored = known.and_then(|s| s.shards).map_or("?".to_string(), |n| n.to_string());
+            format!(" in {stored}/{count} shards")
+        });
         format!(
-            "{}  chunks ({chunk_shape})  {order}{}  {bytes} stored  {chunks}/{} chunks",
+            "{}  {shape}  {order}{}  {bytes} stored  {chunks}/{} chunks{shards}",
             self.line(),
             codecs(meta),
             self.array.grid().chunk_count()

@@ -1,5 +1,6 @@
-//! `zarrfs info --map`: draws a chunk grid: which chunks are stored, how large they are compared to decoded ones, and which
-//! fail. If the grid is larger than the picture, a cell stands for several chunks. This module must not read chunks.
+//! `zarrfs info --map`: draws a chunk grid: which chunks are stored, how large they are compared to decoded ones, and
+//! which fail. If the grid is larger than the picture, a cell stands for several chunks, or for a shard. This module
+//! must not read chunks.
 
 use super::size;
 use crate::check::Examined;
@@ -42,6 +43,11 @@ impl MapAxis {
         MapAxis { chunks, per_cell: chunks.div_ceil(most.max(1)).max(1) }
     }
 
+    /// Returns the axis with cells of whole shards of `shard` chunks.
+    fn by_shards(self, shard: u64) -> Self {
+        MapAxis { per_cell: self.per_cell.next_multiple_of(shard), ..self }
+    }
+
     fn cells(self) -> u64 {
         self.chunks.div_ceil(self.per_cell)
     }
@@ -75,6 +81,8 @@ pub struct ChunkMap {
     chunk_count: u64,
     /// All dimensions but the last two as one; the last but one; the last.
     axes: [MapAxis; 3],
+    /// Chunks of a shard along these axes, if cells stand for whole shards.
+    shard: Option<[u64; 3]>,
     cells: Vec<Cell>,
     total: Cell,
     /// Bytes of a decoded chunk; `None` for objects.
@@ -87,8 +95,9 @@ pub struct ChunkMap {
 }
 
 impl ChunkMap {
-    /// An empty picture of a grid, whose decoded chunks have a fixed size unless they are `of_objects`.
-    pub fn new(grid: &Grid, of_objects: bool, area: MapArea) -> Self {
+    /// An empty picture of a grid, whose decoded chunks have a fixed size unless they are `of_objects`. `shard` is the
+    /// number of chunks in a shard along each dimension; empty without shards.
+    pub fn new(grid: &Grid, shard: &[u64], of_objects: bool, area: MapArea) -> Self {
         let counts = grid.counts().to_vec();
         let columns_of_line = area.width.saturating_sub(LABEL).max(1) as u64;
         let (rows, columns, leading) = match counts.as_slice() {
@@ -102,6 +111,17 @@ impl ChunkMap {
         let most_columns = if counts.len() < 2 { columns_of_line * area.lines } else { columns_of_line };
         let axes =
             [MapAxis::new(leading, area.panels), MapAxis::new(rows, area.lines), MapAxis::new(columns, most_columns)];
+        let shard = match shard {
+            _ if axes.iter().all(|axis| axis.per_cell == 1) => None,
+            [] => None,
+            [columns] => Some([1, 1, *columns]),
+            [rows, columns] => Some([1, *rows, *columns]),
+            [planes, rows, columns] => Some([*planes, *rows, *columns]),
+            // shards of more dimensions are no ranges of planes
+            [.., rows, columns] => Some([1, *rows, *columns]),
+        };
+        let whole_shards = |shard: [u64; 3]| [0, 1, 2].map(|i| axes[i].by_shards(shard[i]));
+        let axes = shard.map_or(axes, whole_shards);
         let cells = match grid.chunk_count() {
             0 => Vec::new(),
             _ => vec![Cell::default(); axes.iter().map(|axis| axis.cells() as usize).product()],
@@ -111,6 +131,7 @@ impl ChunkMap {
             counts,
             chunk_count: grid.chunk_count(),
             axes,
+            shard,
             cells,
             total: Cell::default(),
             chunk_size,
@@ -225,7 +246,11 @@ impl ChunkMap {
         if self.total.failed > 0 {
             text.push_str(&format!(", {} fail", size::count(self.total.failed)));
         }
-        let some = "1 to 9: tenths of them stored";
+        let is_shard = self.shard.is_some_and(|shard| self.axes.map(|axis| axis.per_cell) == shard);
+        let some = match is_shard {
+            true => "a shard, 1 to 9: tenths of them stored",
+            false => "1 to 9: tenths of them stored",
+        };
         let cell = match (self.axes.map(|axis| axis.per_cell), self.counts.len()) {
             ([1, 1, 1], _) => String::new(),
             ([_, _, n], 0 | 1) => format!("  a cell is {n} chunks, {some}\n"),
@@ -284,7 +309,7 @@ mod tests {
 
     fn map(shape: &[u64], stored: &[(u64, u64)]) -> ChunkMap {
         let grid = Grid::new(shape, &vec![1; shape.len()], 100).unwrap();
-        let mut map = ChunkMap::new(&grid, false, ROOM);
+        let mut map = ChunkMap::new(&grid, &[], false, ROOM);
         for &(chunk, stored) in stored {
             let fault = (stored > 100).then(|| Error::damaged("too large"));
             map.add(&Examined { chunk: ChunkId(chunk), stored, fault });
@@ -325,6 +350,28 @@ mod tests {
         let many = map(&[1, 3, 1, 1], &[(0, 1), (1, 1)]);
         assert_eq!(picture(&many), ["(0, 0, *, *) to (0, 1, *, *)", "0  -", "(0, 2, *, *)", "0  ."]);
         assert!(many.draw(STYLE).contains("a cell is 1 x 1 chunks of 2 planes"));
+    }
+
+    #[test]
+    fn cells_of_a_large_grid_are_whole_shards() {
+        let drawn = |shape: &[u64], shard: &[u64], stored: &[u64]| {
+            let grid = Grid::new(shape, &vec![1; shape.len()], 100).unwrap();
+            let mut map = ChunkMap::new(&grid, shard, false, ROOM);
+            stored.iter().for_each(|id| map.add(&Examined { chunk: ChunkId(*id), stored: 100, fault: None }));
+            (picture(&map), map.draw(STYLE))
+        };
+        let (fits, text) = drawn(&[3, 10], &[3, 5], &[0]);
+        assert_eq!((fits.len(), text.contains("shard")), (3, false));
+        let (one, text) = drawn(&[6, 20], &[2, 5], &[0, 1, 2, 3, 4, 20, 21, 22, 23, 24, 119]);
+        assert_eq!(one, ["0  #...", "2  ....", "4  ...1"]);
+        assert!(text.contains("a cell is 2 x 5 chunks, a shard, 1 to 9"), "{text}");
+        let (many, text) = drawn(&[8, 8], &[2, 2], &[63]);
+        assert_eq!(many, ["0  ....", "4  ...1"]);
+        assert!(text.contains("a cell is 4 x 2 chunks, 1 to 9"), "{text}");
+        let (line, _) = drawn(&[64], &[3], &[0, 1, 2]);
+        assert_eq!(line, ["0  #.........", "30  ..........", "60  .."]);
+        let (planes, _) = drawn(&[6, 1, 1], &[2, 1, 1], &[4, 5]);
+        assert_eq!(planes, ["(0, *, *) to (3, *, *)", "0  .", "(4, *, *) to (5, *, *)", "0  #"]);
     }
 
     #[test]
