@@ -1,6 +1,8 @@
 //! Properties that must hold for any input. The fuzz targets check them, and so does the test that replays their corpora.
 //!
 //! cargo fuzz run metadata -- -max_total_time=180 -dict=fuzz/json.dict -max_len=2048 -malloc_limit_mb=64
+//! cargo fuzz run metadata3 -- -max_total_time=180 -dict=fuzz/json3.dict -max_len=2048 -malloc_limit_mb=64
+//! cargo fuzz run shard_index -- -max_total_time=180 -max_len=512 -malloc_limit_mb=64
 //! cargo fuzz run codecs -- -max_total_time=180 -dict=fuzz/json.dict -max_len=2048 -malloc_limit_mb=300
 //!
 //! The codecs target needs its higher malloc limit because liblzma may use up to 256 MiB. cargo-fuzz needs a
@@ -9,7 +11,11 @@
 use zarrfs::util::json;
 use zarrfs::zarr::codec::{Pipeline, build};
 use zarrfs::zarr::grid::{ChunkId, Grid};
-use zarrfs::zarr::metadata::{ArrayMetadata, CodecConfig, Separator, V1Order};
+use zarrfs::zarr::metadata::v3::merge::{differs_v3, merged_v3};
+use zarrfs::zarr::metadata::v3::node::{check_group_v3, member, node_type, rewrite, without_consolidated};
+use zarrfs::zarr::metadata::v3::view::array_view;
+use zarrfs::zarr::metadata::{ArrayMetadata, CodecConfig, Separator, ShardLevel, V1Order};
+use zarrfs::zarr::shard::{IndexCodec, Shards};
 
 /// Size in bytes up to which chunks are decoded.
 const SMALL: usize = 1 << 16;
@@ -74,6 +80,104 @@ fn pipeline(meta: &ArrayMetadata, grid: &Grid) {
             assert_eq!(decoded.len(), grid.chunk_size());
         }
     }
+}
+
+/// Parses any bytes as a `zarr.json`. What the mount shows of it, and makes of that if a user writes it back, is the same
+/// array.
+pub fn metadata3(document: &[u8]) {
+    group3(document);
+    let Ok(meta) = ArrayMetadata::parse_v3(document) else { return };
+    let stored = json::parse_object(document).unwrap_or_else(|e| panic!("{e}"));
+    let text = array_view(&stored, &meta);
+    let shown = ArrayMetadata::parse_v3(text.as_bytes()).unwrap_or_else(|e| panic!("{e}: {text}"));
+    assert_eq!((&shown.shape, &shown.chunks, &shown.dtype), (&meta.shape, &meta.chunks, &meta.dtype), "{text}");
+    assert_eq!(shown.fill, meta.fill, "{text}");
+    assert!(shown.shards.is_empty() && shown.stated_filters().eq(meta.object_codec()), "{text}");
+    let written = json::parse_object(text.as_bytes()).unwrap_or_else(|e| panic!("{e}: {text}"));
+    assert_eq!(array_view(&written, &shown), text);
+    assert_eq!(differs_v3(&stored, &meta, &written, &shown), None, "{text}");
+    let merged = json::write(&json::Value::Object(merged_v3(&stored, &written, &meta, &shown)));
+    let merged = ArrayMetadata::parse_v3(merged.as_bytes()).unwrap_or_else(|e| panic!("{e}: {merged}"));
+    assert!(merged.encodes_like(&meta) && merged.shape == meta.shape && merged.fill == meta.fill, "{text}");
+    meta.description();
+    let Some(grid) = grid(&meta) else { return };
+    pipeline(&meta, &grid);
+    if let Ok(Some(shards)) = Shards::new(&meta) {
+        homes(&meta, &grid, &shards);
+    }
+}
+
+/// Checks that the document of a group, with and without consolidated metadata, is one.
+fn group3(document: &[u8]) {
+    let node = node_type(document).ok();
+    if check_group_v3(document).is_err() {
+        return;
+    }
+    let shown = without_consolidated(document).unwrap_or_else(|e| panic!("{e}"));
+    let with = rewrite(&shown, "consolidated_metadata", Some(b"{}")).unwrap_or_else(|e| panic!("{e}"));
+    for text in [&shown, &with] {
+        let shown = text.escape_ascii();
+        assert!(node_type(text).ok() == node && check_group_v3(text).is_ok(), "{shown}");
+        assert_eq!(member(text, "attributes").ok(), member(document, "attributes").ok(), "{shown}");
+    }
+}
+
+/// Checks that chunks are members of the shards that hold them.
+fn homes(meta: &ArrayMetadata, grid: &Grid, shards: &Shards) {
+    let count = grid.chunk_count();
+    let ids = [0, count / 2, count.saturating_sub(1)].into_iter().filter(|&id| id < count);
+    for id in ids {
+        let indices = grid.indices(ChunkId(id));
+        for level in 0..shards.levels() {
+            let inner = meta.shards.get(level + 1).map_or(&meta.chunks, |inner| &inner.shape);
+            let entries: u64 = meta.shards[level].shape.iter().zip(inner).map(|(shard, inner)| shard / inner).product();
+            assert!((shards.slot(level, &indices) as u64) < entries);
+        }
+        let object = shards.shard(0, &indices).number;
+        assert!(object < shards.objects().chunk_count());
+        let mut members = shards.members(object, grid).map(|member| member.0).take(1000).peekable();
+        assert!(members.peek().is_some_and(|first| *first <= id));
+        assert!(members.is_sorted());
+    }
+}
+
+/// Decodes any bytes as the index of a shard: each entry lies in the value, beside the index, or is an error. The first
+/// byte tells the place and the codecs of the index, the second the number of entries, the others are the value.
+pub fn shard_index(data: &[u8]) {
+    let [how, entries, value @ ..] = data else { return };
+    let (how, entries) = (*how, usize::from(*entries));
+    let config = |text: &str| CodecConfig::parse(&json::parse(text.as_bytes()).unwrap_or_default()).ok();
+    let turned = format!(r#"{{"id":"transpose","shape":[{entries},2],"order":[1,0]}}"#);
+    let codecs = [(1, turned.as_str()), (2, r#"{"id":"shuffle","elementsize":8}"#), (4, r#"{"id":"crc32c"}"#)];
+    let codecs = codecs.into_iter().filter(|(bit, _)| how & bit != 0).filter_map(|(_, text)| config(text));
+    let level = ShardLevel {
+        shape: Vec::new(),
+        axes: Vec::new(),
+        index_codecs: codecs.collect(),
+        is_index_big_endian: how & 8 != 0,
+        is_index_at_start: how & 16 != 0,
+        around: Vec::new(),
+    };
+    let Ok(codec) = IndexCodec::new(&level, entries) else { return };
+    let size = value.len() as u64;
+    let Ok(place) = codec.place(size) else { return };
+    assert!(place.start <= place.end && place.end <= size && place.end - place.start == codec.stored_size());
+    let mut encoded = value[place.start as usize..place.end as usize].to_vec();
+    // no fuzzer guesses a checksum
+    if how & 4 != 0
+        && how & 32 != 0
+        && let Some((bytes, sum)) = encoded.split_last_chunk_mut::<4>()
+    {
+        *sum = crc32c::crc32c(bytes).to_le_bytes();
+    }
+    let Ok(index) = codec.decode(&encoded, size) else { return };
+    for slot in 0..entries {
+        if let Ok(Some(entry)) = index.get(slot) {
+            assert!(entry.start < entry.end && entry.end <= size, "{entry:?} of {size}");
+            assert!(entry.end <= place.start || entry.start >= place.end, "{entry:?} overlaps {place:?}");
+        }
+    }
+    assert!(index.get(entries).is_err());
 }
 
 /// Decodes any bytes. The input is a codec's configuration, a line feed, and the encoded bytes.

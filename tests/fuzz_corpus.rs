@@ -39,3 +39,13 @@ fn metadata_inputs_pass_the_checks() {
 fn codec_inputs_pass_the_checks() {
     replay("codecs", checks::codecs);
 }
+
+#[test]
+fn documents_of_v3_pass_the_checks() {
+    replay("metadata3", checks::metadata3);
+}
+
+#[test]
+fn indexes_of_shards_pass_the_checks() {
+    replay("shard_index", checks::shard_index);
+}
