@@ -162,6 +162,14 @@ impl Array {
         self.store.concurrency() > 1
     }
 
+    /// Requests together the names on all levels of chunk keys, if each level would take a request.
+    pub fn prefetch_levels(&self) {
+        let has_levels = self.metadata.has_key_prefix() || self.separator() == Separator::Slash;
+        if has_levels && self.is_remote() && self.lists_all() {
+            self.store.prefetch_levels(&self.key);
+        }
+    }
+
     /// Returns how many chunks to load or store concurrently where `threads` decode.
     pub fn concurrency(&self, threads: usize) -> usize {
         let in_memory = MAX_IN_FLIGHT / self.grid.chunk_size().max(1);

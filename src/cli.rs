@@ -173,6 +173,10 @@ struct StoreArgs {
     /// Whether keys of unfinished writes are listed. Set by verbs that look for them.
     #[arg(skip)]
     lists_unfinished: bool,
+    /// Whether the command shows the store as it is once, so that nothing is asked for again, and if so, whether it looks at all
+    /// of it. Set by verbs that read.
+    #[arg(skip)]
+    reads_once: Option<bool>,
 }
 
 /// Options of every verb that writes a store.
@@ -311,6 +315,9 @@ fn hierarchy(
     stats: Arc<Stats>,
 ) -> Result<Hierarchy, CommandFailure> {
     let store = location::open(location, args, writing, &stats)?;
+    if args.reads_once == Some(true) {
+        store.take_snapshot();
+    }
     let failed = |e: Error| match e.kind() {
         Kind::Invalid | Kind::Unsupported => CommandFailure::new(4, format!("{location}: {e}")),
         _ => e.context(location).into(),

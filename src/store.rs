@@ -7,6 +7,7 @@ mod delegate;
 mod directory;
 mod disk_cache;
 mod key;
+mod level;
 mod locks;
 mod memory;
 mod metadata_cache;
@@ -26,6 +27,7 @@ pub(crate) use delegate::delegate_store;
 pub use directory::DirectoryStore;
 pub use disk_cache::DiskCache;
 pub use key::{Key, escaped};
+pub use level::{FirstNames, Reach, ValuePage, ValuePages};
 pub use locks::{KeyLock, LockFiles};
 pub use memory::MemoryStore;
 pub use metadata_cache::MetadataCache;
@@ -236,6 +238,26 @@ pub trait Store: Send + Sync {
     fn lists_all(&self) -> bool {
         true
     }
+
+    /// Returns the first names one level below `prefix` by one request, none if the prefix does not exist; `None` if asking for a
+    /// single key costs less.
+    fn first_names(&self, _prefix: &Key) -> Result<Option<FirstNames>> {
+        Ok(None)
+    }
+
+    /// Streams all values below `prefix`, page by page; `None` if the store lists level by level.
+    fn values_below(&self, _prefix: &Key) -> Result<Option<ValuePages>> {
+        Ok(None)
+    }
+
+    /// Remembers what the store holds, if few requests tell, for a command that looks at all of it.
+    fn take_snapshot(&self) {}
+
+    /// Requests together the names on all levels below `prefix`, or as many as few requests return.
+    fn prefetch_levels(&self, _prefix: &Key) {}
+
+    /// Requests together what a caller is about to ask for: the names and documents in each of these prefixes.
+    fn prefetch(&self, _prefixes: &[Key]) {}
 
     /// Returns the number of requests that may be in flight at the same time: 1 for a local store, more for a remote
     /// one, where requests spend their time waiting.

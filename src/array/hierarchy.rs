@@ -24,6 +24,7 @@ mod document;
 mod inline;
 mod migrate;
 mod namespace;
+mod prefixes;
 mod resize;
 mod v3;
 mod views;
@@ -32,6 +33,7 @@ mod consolidated_store;
 
 pub use consolidated::Stale;
 pub use consolidated_store::{ConsolidatedStore, UseConsolidated};
+pub use prefixes::Prefixes;
 
 use arrays::Arrays;
 
@@ -48,6 +50,9 @@ pub const OWN: &str = ".zarrfs-";
 /// document is written. Programs such as `rm -r` delete files in any order, and chunks must keep their names until they are deleted. An
 /// editor that deletes a document before saving it anew must not lose the codecs, which the decoded view hides.
 pub const REMOVED: &str = ".zarrfs-zarray";
+
+/// The names of the documents of groups and arrays.
+pub const DOCUMENTS: [&str; 8] = [ZARR_JSON, ZARRAY, ZGROUP, ZATTRS, ZMETADATA, REMOVED, V1_META, V1_ATTRS];
 
 /// The node of the hierarchy, or the plain key, at a path.
 #[derive(Clone)]
@@ -278,6 +283,12 @@ impl Hierarchy {
         }))
     }
 
+    /// Returns the array at `key`, if there is one with usable metadata. What else is at `key` is not looked up.
+    pub fn find_array(&self, key: &Key) -> Result<Option<Arc<Array>>> {
+        let Some(document) = self.array_document(key)? else { return Ok(None) };
+        Ok(self.array(key, &document)?.ok())
+    }
+
     /// Whether `e` is about the metadata document of a readable directory, such as a link out of the store.
     fn hides_metadata(&self, key: &Key, e: &Error) -> bool {
         [libc::EACCES, libc::ELOOP].contains(&e.errno())
@@ -381,7 +392,7 @@ impl Hierarchy {
 
     /// Makes the store revalidate the documents of the group or array at `key`.
     pub fn forget_documents(&self, key: &Key) {
-        for name in [ZARR_JSON, ZARRAY, ZGROUP, ZATTRS, ZMETADATA, REMOVED, V1_META, V1_ATTRS] {
+        for name in DOCUMENTS {
             self.store.forget(&key.join(name));
         }
     }
@@ -406,9 +417,9 @@ impl Hierarchy {
     /// Calls `visit` for `key` and for every group and array below it, in the order of their names. An unreadable node is
     /// visited as damaged. Plain keys, and everything below an array, are not visited.
     pub fn visit_below(&self, key: &Key, visit: &mut dyn FnMut(&Key, &StoredNode)) {
-        let mut levels = vec![Prefixes { keys: vec![key.clone()], memory: Grant::default() }];
+        let mut levels = vec![Prefixes::sorted(vec![key.clone()])];
         while let Some(level) = levels.last_mut() {
-            let Some(key) = level.keys.pop() else {
+            let Some(key) = level.next(self.store()) else {
                 levels.pop();
                 continue;
             };
@@ -449,14 +460,6 @@ impl Hierarchy {
 
 /// The allocator's overhead for each allocation, in bytes.
 const ALLOCATION: usize = 16;
-
-/// The prefixes one level below a group, last name first.
-#[derive(Default)]
-pub struct Prefixes {
-    /// The keys of the prefixes.
-    pub keys: Vec<Key>,
-    memory: Grant,
-}
 
 /// Whether the name in a group or array is that of a document or of zarrfs' own file, which are not shown as plain keys.
 fn is_own(name: &str) -> bool {

@@ -359,7 +359,12 @@ fn first_missing(hierarchy: &Hierarchy, key: &Key) -> Result<Key, Error> {
 
 impl CreateArgs {
     fn store_args(&self) -> StoreArgs {
-        StoreArgs { v1_order: V1OrderArg::Zarr1, remote: self.remote.clone(), lists_unfinished: false }
+        StoreArgs {
+            v1_order: V1OrderArg::Zarr1,
+            remote: self.remote.clone(),
+            lists_unfinished: false,
+            reads_once: None,
+        }
     }
 }
 

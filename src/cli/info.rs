@@ -94,7 +94,8 @@ pub fn run(args: &InfoArgs) -> std::result::Result<(), CommandFailure> {
     logger::start(LevelFilter::Off, None)?;
     // as `check` does
     memory::set_cache_bound(4 << 30);
-    let hierarchy = open_store(&args.store, &args.reading, Arc::new(Stats::default()))?;
+    let reading = StoreArgs { reads_once: Some(true), ..args.reading.clone() };
+    let hierarchy = open_store(&args.store, &reading, Arc::new(Stats::default()))?;
     let mut rows = Vec::new();
     hierarchy.visit_below(&Key::root(), &mut |key, node| {
         let content = match node {

@@ -2,7 +2,7 @@
 //! module must not know what is in a store.
 
 use super::{CommandFailure, StoreArgs, WriteArgs, absolute};
-use crate::array::hierarchy::REMOVED;
+use crate::array::hierarchy::{DOCUMENTS, REMOVED};
 use crate::error::{Error, Kind};
 use crate::stats::Stats;
 use crate::store::{DirectoryStore, DiskCache, Key, MemoryStore, MetadataCache, ObjectOptions, Store, ZipStore};
@@ -301,13 +301,13 @@ fn open_archive(
 fn open_url(url: &str, args: &StoreArgs, stats: &Arc<Stats>) -> Result<Arc<dyn Store>, CommandFailure> {
     check_url(url)?;
     let shown = without_secrets(url);
-    let object = |url: &str| -> Result<Arc<dyn Store>, CommandFailure> {
+    let object = |url: &str| -> Result<MetadataCache, CommandFailure> {
         let store = open_object_store(url, &args.remote.options()?, stats).map_err(|e| e.context(&shown))?;
-        Ok(Arc::new(MetadataCache::new(store, args.remote.metadata_ttl.0)))
+        Ok(MetadataCache::new(store, args.remote.metadata_ttl(args.reads_once.is_some())))
     };
-    let store = match archive_of(url) {
-        Some(archive) => open_archive(object(&archive.folder)?, &archive.name, &archive.inside, &shown)?,
-        None => object(url)?,
+    let store: Arc<dyn Store> = match archive_of(url) {
+        Some(archive) => open_archive(Arc::new(object(&archive.folder)?), &archive.name, &archive.inside, &shown)?,
+        None => Arc::new(object(url)?.with_documents(&DOCUMENTS)),
     };
     Ok(match &args.remote.cache_dir {
         Some(directory) => {

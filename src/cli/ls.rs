@@ -2,6 +2,7 @@
 
 use super::headers::HeadersArgs;
 use super::{CommandFailure, StoreArgs, StoreLocation, logger, open_store, stdio, time};
+use crate::array::hierarchy::Prefixes;
 use crate::cache::Cache;
 use crate::error::{Error, Result, one_line};
 use crate::fs::tree::{ListedNode, Name, Node, Tree};
@@ -71,7 +72,8 @@ struct ListOutput<'a> {
 pub fn run(args: &LsArgs) -> std::result::Result<(), CommandFailure> {
     logger::start(LevelFilter::Off, None)?;
     let stats = Arc::new(Stats::default());
-    let hierarchy = open_store(&args.path, &args.store_args, stats.clone())?;
+    let store_args = StoreArgs { reads_once: Some(args.recursive), ..args.store_args.clone() };
+    let hierarchy = open_store(&args.path, &store_args, stats.clone())?;
     let tree = Tree::new(hierarchy, Arc::new(Cache::new(CACHE, stats))).with_headers(args.headers.shown());
     let mut output = ListOutput { args, out: BufWriter::new(stdio::output()), objects: 0, widths: [1; 2] };
     let done = output.list_all(&tree);
@@ -92,11 +94,15 @@ impl ListOutput<'_> {
     ///
     /// Fails as soon as something can't be printed.
     fn list_all(&mut self, tree: &Tree) -> std::io::Result<Option<Error>> {
-        let (mut stack, mut failed, mut first) = (vec![Key::root()], None, true);
+        let (mut levels, mut failed, mut first) = (vec![Prefixes::sorted(vec![Key::root()])], None, true);
         if self.args.json {
             self.out.write_all(b"[")?;
         }
-        while let Some(key) = stack.pop() {
+        while let Some(level) = levels.last_mut() {
+            let Some(key) = level.next(tree.hierarchy().store()) else {
+                levels.pop();
+                continue;
+            };
             if self.args.recursive && !self.args.json {
                 let blank = if first { "" } else { "\n" };
                 writeln!(self.out, "{blank}{key}:")?;
@@ -107,8 +113,7 @@ impl ListOutput<'_> {
                 failed.get_or_insert(e);
             }
             if self.args.recursive {
-                below.sort_unstable_by(|a, b| b.cmp(a));
-                stack.extend(below);
+                levels.push(Prefixes::sorted(below));
             }
         }
         if self.args.json {

@@ -54,11 +54,11 @@ pub struct RemoteArgs {
     /// Limit the size of --cache-dir
     #[arg(long, value_name = "SIZE", default_value = "10G", value_parser = size::parse)]
     pub cache_dir_size: u64,
-    /// Reuse metadata for this time
+    /// Reuse metadata for this time [default: 1s]
     ///
-    /// A time, or forever. Opening a file always asks.
-    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = ttl)]
-    pub metadata_ttl: Ttl,
+    /// A time, or forever. Opening a file always asks. info and ls ask for everything once.
+    #[arg(long, value_name = "TIME", value_parser = ttl)]
+    metadata_ttl: Option<Ttl>,
     /// Read .zmetadata: use, ignore [default: auto]
     ///
     /// auto reads it where the store can't be listed, use always, ignore never.
@@ -153,7 +153,15 @@ fn header(text: &str) -> std::result::Result<(String, String), String> {
     }
 }
 
+/// Time to live of metadata, if neither the user nor the verb tells.
+const TTL: Ttl = Ttl(Some(Duration::from_secs(1)));
+
 impl RemoteArgs {
+    /// Returns the time to live of metadata, by default forever for a command that reads the store once.
+    pub fn metadata_ttl(&self, reads_once: bool) -> Option<Duration> {
+        self.metadata_ttl.unwrap_or(if reads_once { Ttl(None) } else { TTL }).0
+    }
+
     /// Returns the options of the store.
     ///
     /// # Errors

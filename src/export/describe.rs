@@ -12,7 +12,7 @@ mod role;
 
 use super::described::{Coordinates, Described, DescribedAxis, Role};
 use crate::array::Array;
-use crate::array::hierarchy::{Hierarchy, StoredNode};
+use crate::array::hierarchy::Hierarchy;
 use crate::cache::Cache;
 use crate::error::Result;
 use crate::store::Key;
@@ -172,9 +172,8 @@ fn groups_above(key: &Key) -> impl Iterator<Item = Key> {
 /// Returns the array at the relative `path` in the nearest group above `key` that has one there.
 fn nearest_array(hierarchy: &Hierarchy, key: &Key, path: &str) -> Option<Arc<Array>> {
     let path = Key::normalize(path).ok().filter(|path| !path.is_root())?;
-    groups_above(key).find_map(|group| match hierarchy.find(&group.join_key(&path)) {
-        Ok(Some(StoredNode::Array(array))) => Some(array),
-        Ok(_) => None,
+    groups_above(key).find_map(|group| match hierarchy.find_array(&group.join_key(&path)) {
+        Ok(array) => array,
         Err(e) => {
             log::debug!("{key}: described without {path}: {e}");
             None

@@ -27,6 +27,9 @@ macro_rules! delegate_store {
         prefix: &$crate::store::Key
     ) -> $crate::error::Result<$crate::store::Listing>); };
     (@lists_all $inner:ident) => { delegate_store!(@fn $inner.lists_all() -> bool); };
+    (@take_snapshot $inner:ident) => { delegate_store!(@fn $inner.take_snapshot() -> ()); };
+    (@prefetch_levels $inner:ident) => { delegate_store!(@fn $inner.prefetch_levels(prefix: &$crate::store::Key) -> ()); };
+    (@prefetch $inner:ident) => { delegate_store!(@fn $inner.prefetch(prefixes: &[$crate::store::Key]) -> ()); };
     (@concurrency $inner:ident) => { delegate_store!(@fn $inner.concurrency() -> usize); };
     (@forget $inner:ident) => { delegate_store!(@fn $inner.forget(prefix: &$crate::store::Key) -> ()); };
     (@file $inner:ident) => { delegate_store!(@fn $inner.file(

@@ -2,7 +2,8 @@
 //! and small values. A value is cached only if its metadata was requested before it, since a program that reads
 //! millions of chunks once would evict everything else.
 
-use super::{Entry, EntryKind, Key, Listing, Replaces, Stat, Store, Version, delegate_store, stat_many_with};
+use super::level::KnownNames;
+use super::{Entry, EntryKind, Key, Listing, Reach, Replaces, Stat, Store, Version, delegate_store, stat_many_with};
 use crate::error::Result;
 use crate::util::memory::{self, lock};
 use contents::{CacheContents, ListingRun, MAX_NAMES};
@@ -13,6 +14,8 @@ use std::time::Duration;
 mod bounded_map;
 mod contents;
 mod pending;
+mod prefetch;
+mod snapshot;
 
 /// Maximum size of a cached value in bytes.
 const MAX_VALUE: usize = 64 << 10;
@@ -33,6 +36,21 @@ impl MetadataCache {
         MetadataCache { below, contents }
     }
 
+    /// Sets the names of documents, of which a node has several or none. A level is listed to tell which of them exist.
+    pub fn with_documents(self, documents: &'static [&'static str]) -> Self {
+        lock(&self.contents).set_documents(documents);
+        self
+    }
+
+    /// Requests the first names of a level. Returns `None` if the store asks for single keys as well.
+    fn look_at(&self, level: &Key) -> Result<Option<Arc<KnownNames>>> {
+        let run = lock(&self.contents).begin_listing(level);
+        let Some(first) = self.below.first_names(level)? else { return Ok(None) };
+        let names = Arc::new(KnownNames::new(first.entries, first.reach));
+        lock(&self.contents).insert_listing(&run, names.clone());
+        Ok(Some(names))
+    }
+
     /// Records that `key` may have changed, whether the call that was to change it has succeeded or not.
     fn changed(&self, key: &Key, removed: bool) {
         lock(&self.contents).changed(key, removed);
@@ -50,7 +68,7 @@ impl Store for MetadataCache {
     fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Version>> {
         let known = {
             let mut contents = lock(&self.contents);
-            match contents.stat(key) {
+            match contents.stat_to_read(key) {
                 Some(None) => return Ok(None),
                 Some(Some(stat)) => {
                     if let Some(bytes) = contents.value(key, &stat.version).filter(|bytes| bytes.len() as u64 <= limit)
@@ -78,6 +96,19 @@ impl Store for MetadataCache {
     }
 
     fn stat(&self, key: &Key) -> Result<Option<Stat>> {
+        let unknown = {
+            let mut contents = lock(&self.contents);
+            if let Some(stat) = contents.stat(key) {
+                return Ok(stat);
+            }
+            contents.unknown_level(key)
+        };
+        if let Some(level) = unknown
+            && let Some(names) = self.look_at(&level)?
+            && let Some(stat) = names.stat(key.name())
+        {
+            return Ok(stat);
+        }
         loop {
             let (pending, is_sender) = {
                 let mut contents = lock(&self.contents);
@@ -108,8 +139,10 @@ impl Store for MetadataCache {
     fn list(&self, prefix: &Key) -> Result<Listing> {
         let run = {
             let mut contents = lock(&self.contents);
-            if let Some(entries) = contents.listing(prefix) {
-                return Ok(Box::new((0..entries.len()).map(move |i| Ok(entries[i].clone()))));
+            if let Some(names) = contents.listing(prefix) {
+                return Ok(Box::new(
+                    (0..names.entries.len()).filter_map(move |i| names.entries.get(i).cloned().map(Ok)),
+                ));
             }
             contents.begin_listing(prefix)
         };
@@ -120,6 +153,21 @@ impl Store for MetadataCache {
     fn forget(&self, prefix: &Key) {
         lock(&self.contents).forget(prefix);
         self.below.forget(prefix);
+    }
+
+    fn take_snapshot(&self) {
+        snapshot::take(self.below.as_ref(), &Key::root(), true, &self.contents);
+    }
+
+    fn prefetch_levels(&self, prefix: &Key) {
+        let is_known = lock(&self.contents).knows_levels(prefix);
+        if !is_known {
+            snapshot::take(self.below.as_ref(), prefix, false, &self.contents);
+        }
+    }
+
+    fn prefetch(&self, prefixes: &[Key]) {
+        prefetch::prefetch(self, prefixes);
     }
 
     delegate_store!(below: get_range lists_all concurrency file location space is_writable check_writable lock sync);
@@ -197,7 +245,8 @@ impl Iterator for RecordedListing {
             Some(Err(_)) => self.entries = None,
             None => {
                 if let Some(entries) = self.entries.take() {
-                    lock(&self.contents).insert_listing(&self.run, entries);
+                    let names = Arc::new(KnownNames::new(entries, Reach::All));
+                    lock(&self.contents).insert_listing(&self.run, names);
                 }
             }
         }

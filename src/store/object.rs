@@ -18,11 +18,13 @@ mod transport;
 mod web;
 mod write;
 
-use super::{EntryKind, Key, Listing, ObjectOptions, Replaces, Stat, Store, Version, read_only};
+use super::{
+    EntryKind, FirstNames, Key, Listing, ObjectOptions, Replaces, Stat, Store, ValuePages, Version, read_only,
+};
 use crate::error::{Error, Result};
 use crate::stats::Stats;
 use cloud::Bucket;
-use listing::BucketListing;
+use listing::{BucketListing, ValueListing};
 use percent_encoding::percent_decode_str;
 use reqwest::Url;
 use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
@@ -186,6 +188,20 @@ impl Store for ObjectStore {
 
     fn lists_all(&self) -> bool {
         self.is_writable()
+    }
+
+    fn first_names(&self, prefix: &Key) -> Result<Option<FirstNames>> {
+        match &self.backend {
+            Backend::Web(_) => Ok(None),
+            Backend::Bucket(bucket) => BucketListing::first(bucket.clone(), prefix).map(Some),
+        }
+    }
+
+    fn values_below(&self, prefix: &Key) -> Result<Option<ValuePages>> {
+        match &self.backend {
+            Backend::Web(_) => Ok(None),
+            Backend::Bucket(bucket) => Ok(Some(Box::new(ValueListing::new(bucket.clone(), prefix)))),
+        }
     }
 
     fn concurrency(&self) -> usize {

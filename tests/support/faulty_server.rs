@@ -1,7 +1,7 @@
 //! An HTTP server on loopback whose answers for chosen paths are wrong in a chosen way. Otherwise it serves a folder
-//! correctly: ranges, entity tags, If-Match, persistent connections.
+//! correctly: ranges, entity tags, If-Match, persistent connections, and the listings of S3.
 
-use super::sha256;
+use super::bucket;
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, ErrorKind, Result, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -252,10 +252,14 @@ impl Shared {
     }
 
     fn good(&self, request: &Request) -> Answer {
+        if let Some((path, query)) = request.path.split_once('?').filter(|(_, query)| query.contains("list-type=2")) {
+            let page = bucket::page(&self.folder.join(path.trim_matches('/')), query);
+            return Answer { status: 200, headers: Vec::new(), body: page.into_bytes() };
+        }
         match self.value(request) {
             None => Answer::plain(404),
             Some(value) => {
-                let tag = format!("\"{}\"", &sha256(&value)[..16]);
+                let tag = bucket::tag(&value);
                 Answer::of(value, tag, request)
             }
         }

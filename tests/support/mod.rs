@@ -2,6 +2,7 @@
 //! servers to compare with. Nothing here knows what a single test checks.
 #![allow(dead_code)]
 
+pub mod bucket;
 pub mod daemon;
 pub mod digests;
 pub mod faulty_server;

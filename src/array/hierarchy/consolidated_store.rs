@@ -389,7 +389,8 @@ impl Store for ConsolidatedStore {
         }
     }
 
-    delegate_store!(below: lists_all concurrency file location space is_writable check_writable lock sync writable_file);
+    delegate_store!(below: lists_all concurrency file location space is_writable check_writable lock sync writable_file
+        take_snapshot prefetch prefetch_levels);
 
     fn put(&self, key: &Key, value: &[u8]) -> Result<Version> {
         self.check_put(key)?;

@@ -155,12 +155,15 @@ impl Hierarchy {
         self.consolidate(key, &[ZGROUP])
     }
 
-    /// Locks the documents and nodes at and below `keys` for a change; an error if the store is read-only.
+    /// Locks the documents and nodes at and below `keys` for a change, which begins with what the store holds now; an error if
+    /// the store is read-only.
     pub(super) fn lock_for_change(&self, keys: &[&Key]) -> Result<ExclusiveLock<'_>> {
         if !self.store.is_writable() {
             return Err(Error::new(Kind::ReadOnly, format!("{}: the store can't be written", self.store.location())));
         }
-        Ok(self.changing.exclusive(keys))
+        let lock = self.changing.exclusive(keys);
+        keys.iter().for_each(|key| self.store.forget(key));
+        Ok(lock)
     }
 
     /// Checks that there is a group or array at `key`.

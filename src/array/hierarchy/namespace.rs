@@ -173,6 +173,7 @@ impl Hierarchy {
     ///
     /// The first failure; what was removed before stays removed.
     pub fn remove_all(&self, key: &Key) -> Result<()> {
+        self.store.forget(key);
         let mut nodes = Vec::new();
         self.visit_below(key, &mut |node, found| nodes.push((node.clone(), found.clone())));
         for (node, found) in nodes.into_iter().rev() {

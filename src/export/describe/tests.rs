@@ -1,5 +1,6 @@
 use super::super::described::{Crs, MetadataNumber, Role};
 use super::*;
+use crate::array::hierarchy::StoredNode;
 use crate::stats::Stats;
 use crate::store::MemoryStore;
 use crate::zarr::metadata::V1Order;

@@ -75,6 +75,7 @@ fn sample(array: &Arc<Array>) -> StoredSize {
         // unknown; a hole would be copied as zeros
         return StoredSize { bytes: array.size(), ..stored };
     }
+    array.prefetch_levels();
     let most = if array.is_remote() { NAMES_REMOTE } else { NAMES };
     let entries = array.entries().into_iter().flatten().take(most).inspect(|_| names += 1);
     let mut found = entries.filter_map(|entry| match entry {

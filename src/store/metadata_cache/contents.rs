@@ -4,7 +4,8 @@
 use super::MAX_VALUE;
 use super::bounded_map::BoundedMap;
 use super::pending::PendingStat;
-use crate::store::{Entry, EntryKind, Key, Stat, Version};
+use crate::store::level::KnownNames;
+use crate::store::{EntryKind, Key, Stat, Version};
 use crate::util::memory::{Grant, Reclaim, lock};
 use lru::LruCache;
 use std::collections::HashMap;
@@ -21,8 +22,8 @@ const MAX_STAT_BYTES: usize = 64 << 20;
 const MAX_VALUES: NonZeroUsize = NonZeroUsize::new(1 << 14).unwrap();
 const MAX_VALUE_BYTES: usize = 16 << 20;
 
-/// Maximum number of cached listings, and their maximum size in bytes.
-const MAX_LISTINGS: NonZeroUsize = NonZeroUsize::new(1 << 10).unwrap();
+/// Maximum number of levels whose names are cached, and their maximum size in bytes.
+const MAX_LISTINGS: NonZeroUsize = NonZeroUsize::new(1 << 14).unwrap();
 const MAX_LISTING_BYTES: usize = 16 << 20;
 
 /// Maximum number of names of a listing that is cached.
@@ -57,7 +58,9 @@ pub(super) struct CacheContents {
     stats: BoundedMap<CachedStat>,
     pending: HashMap<Key, Arc<PendingStat>>,
     values: BoundedMap<(Version, Vec<u8>)>,
-    listings: BoundedMap<CachedListing>,
+    listings: BoundedMap<CachedLevel>,
+    /// Names of documents. Whether one exists is told by the names of its level.
+    documents: &'static [&'static str],
     running: Vec<Weak<ListingRun>>,
     /// Memory of stats, values and listings.
     memory: Grant,
@@ -86,8 +89,15 @@ enum StatSource {
     Listing(Arc<ListingRun>),
 }
 
-/// A complete listing, the time when it ended, and its names.
-type CachedListing = (Arc<ListingRun>, Instant, Arc<Vec<Entry>>);
+/// What a listing has shown of a level.
+struct CachedLevel {
+    run: Arc<ListingRun>,
+    /// Arrival of the last answer.
+    ended: Instant,
+    names: Arc<KnownNames>,
+    /// Whether it is part of a snapshot, which tells of all names whether they exist.
+    is_snapshot: bool,
+}
 
 /// A listing that is running or has ended.
 pub(super) struct ListingRun {
@@ -113,9 +123,25 @@ impl CacheContents {
             pending: HashMap::new(),
             values: BoundedMap::new(MAX_VALUES, MAX_VALUE_BYTES),
             listings: BoundedMap::new(MAX_LISTINGS, MAX_LISTING_BYTES),
+            documents: &[],
             running: Vec::new(),
             memory: Grant::default(),
         }
+    }
+
+    /// Sets the names of documents.
+    pub fn set_documents(&mut self, documents: &'static [&'static str]) {
+        self.documents = documents;
+    }
+
+    /// Returns the names of documents.
+    pub fn documents(&self) -> &'static [&'static str] {
+        self.documents
+    }
+
+    /// Returns whether the last name of `key` is that of a document.
+    pub fn is_document(&self, key: &Key) -> bool {
+        self.documents.contains(&key.name())
     }
 
     fn clear(&mut self) {
@@ -158,6 +184,78 @@ impl CacheContents {
 
     /// Returns the metadata of `key`, if it is cached and valid.
     pub fn stat(&mut self, key: &Key) -> Option<Option<Stat>> {
+        self.requested_stat(key).or_else(|| self.stat_in_level(key)).or_else(|| self.stat_of_level(key))
+    }
+
+    /// Returns the same, if it was requested, listed in a listing that is in use, or is about a document.
+    pub fn stat_to_read(&mut self, key: &Key) -> Option<Option<Stat>> {
+        if self.is_document(key) { self.stat(key) } else { self.requested_stat(key) }
+    }
+
+    /// Returns what the listing of its level tells of `key`.
+    fn stat_in_level(&mut self, key: &Key) -> Option<Option<Stat>> {
+        if self.documents.is_empty() || key.is_root() {
+            return None;
+        }
+        if self.is_document(key) && self.is_level_missing(key) {
+            return Some(None);
+        }
+        let names = self.level(&key.parent(), key)?;
+        let is_snapshot = self.listings.peek(&key.parent()).is_some_and(|level| level.is_snapshot);
+        let tells_absence = is_snapshot || self.is_document(key);
+        names.stat(key.name()).filter(|stat| stat.is_some() || tells_absence)
+    }
+
+    /// Returns whether the level of `key` does not exist, as a listing of the level above shows.
+    fn is_level_missing(&mut self, key: &Key) -> bool {
+        let level = key.parent();
+        let is_missing = |names: Arc<KnownNames>| names.stat(level.name()) == Some(None);
+        !level.is_root() && self.level(&level.parent(), key).is_some_and(is_missing)
+    }
+
+    /// Returns the metadata of a prefix in which documents are known.
+    fn stat_of_level(&mut self, key: &Key) -> Option<Option<Stat>> {
+        let (documents, names) = (self.documents, self.level(key, key)?);
+        documents.iter().any(|name| names.entry(name).is_some()).then(|| Some(Stat::prefix()))
+    }
+
+    /// Returns what is known of a level, if that is valid for `key`.
+    fn level(&mut self, level: &Key, key: &Key) -> Option<Arc<KnownNames>> {
+        let cached = self.listings.get(level)?;
+        let (ended, generation, names) = (cached.ended, cached.run.generation, cached.names.clone());
+        (self.is_young(ended) && self.is_current(key, generation)).then_some(names)
+    }
+
+    /// Returns the level of `key`, if `key` is a document and nothing valid is known of the level.
+    pub fn unknown_level(&mut self, key: &Key) -> Option<Key> {
+        let level = key.parent();
+        (self.is_document(key) && self.level(&level, key).is_none()).then_some(level)
+    }
+
+    /// Returns whether the names on all levels below `prefix` are known.
+    pub fn knows_levels(&mut self, prefix: &Key) -> bool {
+        let mut levels = vec![prefix.clone()];
+        while let Some(level) = levels.pop() {
+            let Some(names) = self.level(&level, &level).filter(|names| names.is_complete()) else { return false };
+            let prefixes = names.entries.iter().filter(|entry| entry.kind == EntryKind::Prefix);
+            levels.extend(prefixes.map(|entry| level.join(&entry.name)));
+        }
+        true
+    }
+
+    /// Returns the documents among these that are listed in a level, small enough to be cached, and not cached.
+    pub fn uncached(&mut self, level: &Key, documents: &[&str]) -> Vec<Key> {
+        let keys = documents.iter().map(|name| level.join(name));
+        let is_missing = |contents: &mut Self, key: &Key| {
+            let Some(Some(stat)) = contents.stat(key) else { return false };
+            let is_small = stat.kind == EntryKind::Value && stat.size <= MAX_VALUE as u64;
+            is_small && contents.value(key, &stat.version).is_none()
+        };
+        keys.filter(|key| is_missing(self, key)).collect()
+    }
+
+    /// Returns what was requested of `key`, or listed in a listing that is in use, if it is valid.
+    fn requested_stat(&mut self, key: &Key) -> Option<Option<Stat>> {
         let cached = self.stats.get(key)?;
         let (stat, generation) = (cached.stat.clone(), cached.generation);
         let is_young = match &cached.source {
@@ -225,10 +323,10 @@ impl CacheContents {
     }
 
     /// Returns the names below `prefix`, if they are cached and valid.
-    pub fn listing(&mut self, prefix: &Key) -> Option<Arc<Vec<Entry>>> {
-        let (run, ended, entries) = self.listings.get(prefix)?;
-        let (generation, ended, entries) = (run.generation, *ended, entries.clone());
-        (self.is_young(ended) && self.is_current(prefix, generation)).then_some(entries)
+    pub fn listing(&mut self, prefix: &Key) -> Option<Arc<KnownNames>> {
+        let names = self.level(prefix, prefix)?;
+        // a level without names may be a prefix that does not exist, which is an error
+        (names.is_complete() && !names.entries.is_empty()).then_some(names)
     }
 
     /// Starts a listing of `prefix`.
@@ -246,11 +344,17 @@ impl CacheContents {
         run
     }
 
-    /// Inserts a complete listing, unless its level has changed since it began.
-    pub fn insert_listing(&mut self, run: &Arc<ListingRun>, entries: Vec<Entry>) {
+    /// Inserts what a listing has shown of its level, unless the level has changed since the listing began.
+    pub fn insert_listing(&mut self, run: &Arc<ListingRun>, names: Arc<KnownNames>) {
+        self.insert_level(run.prefix.clone(), run, names, false);
+    }
+
+    /// Inserts what a listing has shown of one of its levels. In a snapshot, names that are not listed do not exist.
+    pub fn insert_level(&mut self, level: Key, run: &Arc<ListingRun>, names: Arc<KnownNames>, is_snapshot: bool) {
         if !run.is_closed() {
-            let size = entries.iter().map(|entry| ENTRY_SIZE + entry.name.len()).sum();
-            self.listings.insert(run.prefix.clone(), (run.clone(), Instant::now(), Arc::new(entries)), size);
+            let size = names.entries.iter().map(|entry| ENTRY_SIZE + entry.name.len()).sum::<usize>() + ENTRY_SIZE;
+            let cached = CachedLevel { run: run.clone(), ended: Instant::now(), names, is_snapshot };
+            self.listings.insert(level, cached, size);
             self.update_grant();
         }
     }

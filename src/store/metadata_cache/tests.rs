@@ -1,6 +1,8 @@
 use super::*;
 use crate::error::Error;
-use crate::store::{FaultyStore, MemoryStore, Operation, PlannedFault, delegate_store};
+use crate::store::{
+    FaultyStore, FirstNames, MemoryStore, Operation, PlannedFault, ValuePage, ValuePages, delegate_store,
+};
 use std::sync::mpsc;
 
 const LONG: Option<Duration> = Some(Duration::from_secs(3600));
@@ -272,4 +274,161 @@ fn a_panic_of_the_sender_does_not_block_others() {
     let ask = || std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| store.stat(&key("x"))));
     assert!(ask().is_err());
     assert_eq!(ask().unwrap().unwrap(), None);
+}
+
+/// A store that lists whole levels and whole stores by one request.
+struct ListedStore {
+    memory: Arc<MemoryStore>,
+    /// The requests so far.
+    requests: Mutex<Vec<String>>,
+}
+
+impl ListedStore {
+    fn add(&self, request: &str, key: &Key) {
+        lock(&self.requests).push(format!("{request} {}", key.as_str()));
+    }
+}
+
+impl Store for ListedStore {
+    delegate_store!(memory: put put_if delete is_writable check_writable location get_range);
+
+    fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Version>> {
+        self.add("get", key);
+        self.memory.get(key, limit, value)
+    }
+
+    fn stat(&self, key: &Key) -> Result<Option<Stat>> {
+        self.add("stat", key);
+        self.memory.stat(key)
+    }
+
+    fn list(&self, prefix: &Key) -> Result<Listing> {
+        self.add("list", prefix);
+        self.memory.list(prefix)
+    }
+
+    fn first_names(&self, prefix: &Key) -> Result<Option<FirstNames>> {
+        self.add("names", prefix);
+        let entries = self.memory.list(prefix).map_or(Ok(Vec::new()), |names| names.collect::<Result<Vec<Entry>>>())?;
+        let entries = entries.into_iter().map(|entry| {
+            let stat = self.memory.stat(&prefix.join(&entry.name)).unwrap();
+            Entry { stat: stat.filter(|stat| stat.kind == EntryKind::Value), ..entry }
+        });
+        Ok(Some(FirstNames { entries: entries.collect(), reach: Reach::All }))
+    }
+
+    fn values_below(&self, prefix: &Key) -> Result<Option<ValuePages>> {
+        self.add("values", prefix);
+        let (mut found, mut levels) = (Vec::new(), vec![prefix.clone()]);
+        while let Some(level) = levels.pop() {
+            for entry in self.memory.list(&level)? {
+                let key = level.join(&entry?.name);
+                match self.memory.stat(&key)? {
+                    Some(stat) if stat.kind == EntryKind::Value => found.push((key, stat)),
+                    _ => levels.push(key),
+                }
+            }
+        }
+        found.sort_by(|a, b| a.0.cmp(&b.0));
+        let count = found.chunks(3).count();
+        let page =
+            |(n, page): (usize, &[(Key, Stat)])| Ok(ValuePage { values: page.to_vec(), is_last: n + 1 == count });
+        let pages: Vec<_> = found.chunks(3).enumerate().map(page).collect();
+        Ok(Some(Box::new(pages.into_iter())))
+    }
+
+    fn concurrency(&self) -> usize {
+        8
+    }
+}
+
+fn listed(values: &[&str], ttl: Option<Duration>) -> (Arc<ListedStore>, MetadataCache) {
+    let memory = Arc::new(MemoryStore::default());
+    values.iter().for_each(|key| memory.insert(key, key.as_bytes()));
+    let below = Arc::new(ListedStore { memory, requests: Mutex::default() });
+    (below.clone(), MetadataCache::new(below, ttl).with_documents(&[".doc", "doc.json"]))
+}
+
+fn taken(store: &ListedStore) -> String {
+    let mut requests = std::mem::take(&mut *lock(&store.requests));
+    requests.sort();
+    requests.join(", ")
+}
+
+#[test]
+fn one_listing_tells_which_documents_a_level_has() {
+    let (below, store) = listed(&["a/.doc", "a/0", "b"], None);
+    let size = |path: &str| store.stat(&key(path)).unwrap().map(|stat| stat.size);
+    let both = |level: &str| [".doc", "doc.json"].map(|name| size(&format!("{level}/{name}")));
+    assert_eq!((both("a"), size("a"), size("a/0")), ([Some(6), None], Some(0), Some(3)));
+    assert_eq!(taken(&below), "names a");
+    assert_eq!(store.list(&key("a")).unwrap().count(), 2);
+    assert_eq!(taken(&below), "");
+    // other names may have appeared
+    below.memory.insert("a/1", "1");
+    assert_eq!((size("a/1"), taken(&below).as_str()), (Some(1), "stat a/1"));
+    // of a level that is known not to exist nothing is asked
+    assert_eq!((size(".doc"), both("x"), taken(&below).as_str()), (None, [None; 2], "names "));
+    below.memory.insert("x/.doc", "xyz");
+    assert_eq!(both("x"), [None; 2]);
+    store.forget(&key("x"));
+    assert_eq!((both("x"), taken(&below).as_str()), ([Some(3), None], "names x"));
+    store.put(&key("a/doc.json"), b"1").unwrap();
+    assert_eq!((both("a"), taken(&below).as_str()), ([Some(6), Some(1)], "names a"));
+}
+
+#[test]
+fn names_expire_and_never_delay_an_answer() {
+    for ttl in [Duration::ZERO, Duration::from_millis(20)] {
+        let (below, store) = listed(&["a/.doc"], Some(ttl));
+        assert!(store.stat(&key("a/doc.json")).unwrap().is_none());
+        below.memory.insert("a/doc.json", "new");
+        std::thread::sleep(Duration::from_millis(30));
+        assert!(store.stat(&key("a/doc.json")).unwrap().is_some());
+        assert_eq!(taken(&below), "names a, names a");
+    }
+}
+
+#[test]
+fn a_snapshot_answers_for_all_keys() {
+    let (below, store) = listed(&["a/.doc", "a/c/0", "a/c/1", "b/.doc", "d"], None);
+    store.take_snapshot();
+    assert_eq!(taken(&below), "values ");
+    let size = |path: &str| store.stat(&key(path)).unwrap().map(|stat| stat.size);
+    let all = ["a", "a/.doc", "a/c", "a/c/1", "b/doc.json", "d", "a/c/2", "x", "x/.doc"].map(size);
+    assert_eq!(all, [Some(0), Some(6), Some(0), Some(5), None, Some(1), None, None, None]);
+    assert_eq!(store.list(&key("a/c")).unwrap().count(), 2);
+    assert_eq!(taken(&below), "");
+    store.prefetch(&["a", "b"].map(key));
+    assert_eq!(taken(&below), "get a/.doc, get b/.doc");
+    let mut value = Vec::new();
+    store.get(&key("a/.doc"), 100, &mut value).unwrap();
+    assert_eq!((value.as_slice(), taken(&below).as_str()), (&b"a/.doc"[..], ""));
+}
+
+/// Pages that are full of values tell less than they cost; what they have told is used.
+#[test]
+fn a_snapshot_of_a_large_store_ends_early() {
+    let keys: Vec<String> = (0..50).map(|i| format!("a/{i:02}")).chain(["b/.doc".into(), "0/.doc".into()]).collect();
+    let (below, store) = listed(&keys.iter().map(String::as_str).collect::<Vec<_>>(), None);
+    store.take_snapshot();
+    taken(&below);
+    let size = |path: &str| store.stat(&key(path)).unwrap().map(|stat| stat.size);
+    assert_eq!((size("0/doc.json"), taken(&below).as_str()), (None, ""));
+    assert_eq!((size("b/doc.json"), size("a/49"), size("a/50")), (None, Some(4), None));
+    assert_eq!(taken(&below), "names b, stat a/49, stat a/50");
+}
+
+#[test]
+fn levels_are_listed_together_where_they_are_unknown() {
+    let (below, store) = listed(&["a/.doc", "a/c/0/0", "a/c/1/0"], None);
+    store.prefetch_levels(&key("a"));
+    assert_eq!(taken(&below), "values a");
+    for (level, count) in [("a", 2), ("a/c", 2), ("a/c/1", 1)] {
+        assert_eq!(store.list(&key(level)).unwrap().count(), count);
+    }
+    store.prefetch_levels(&key("a"));
+    assert_eq!(taken(&below), "");
+    below.memory.insert("a/c/1/1", "1");
+    assert_eq!(store.stat(&key("a/c/1/1")).unwrap().unwrap().size, 1, "no snapshot");
 }

@@ -3,9 +3,11 @@
 use super::cloud::{Bucket, ListingPage, stat_of};
 use super::listing_progress::ListingProgress;
 use super::runtime;
+use super::store_url::Cloud;
 use crate::error::{Error, Result};
-use crate::store::{Entry, EntryKind, Key};
+use crate::store::{Entry, EntryKind, FirstNames, Key, Reach, ValuePage};
 use crate::util::memory::lock;
+use object_store::ObjectMeta;
 use object_store::path::Path;
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -24,6 +26,8 @@ pub(super) struct BucketListing {
     next: Option<JoinHandle<Result<ListingPage>>>,
     progress: ListingProgress,
     failed: bool,
+    /// How far a listing of one page reaches; `None` for a listing of all pages.
+    reach: Option<Reach>,
 }
 
 impl BucketListing {
@@ -33,17 +37,7 @@ impl BucketListing {
     ///
     /// [`Kind::NotFound`](crate::error::Kind::NotFound) if the prefix does not exist.
     pub fn begin(bucket: Arc<Bucket>, prefix: &Key) -> Result<Self> {
-        let created = created_below(&bucket, prefix);
-        let mut names = BucketListing {
-            bucket,
-            prefix: prefix.clone(),
-            created,
-            values: Vec::new(),
-            ready: VecDeque::new(),
-            next: None,
-            progress: ListingProgress::default(),
-            failed: false,
-        };
+        let mut names = Self::new(bucket, prefix);
         names.request_page(None)?;
         let mut is_empty = !names.read_page()?;
         // a server may return pages without names before the first name
@@ -54,6 +48,49 @@ impl BucketListing {
             return Err(Error::not_found("no such prefix"));
         }
         Ok(names)
+    }
+
+    fn new(bucket: Arc<Bucket>, prefix: &Key) -> Self {
+        BucketListing {
+            created: created_below(&bucket, prefix),
+            bucket,
+            prefix: prefix.clone(),
+            values: Vec::new(),
+            ready: VecDeque::new(),
+            next: None,
+            progress: ListingProgress::default(),
+            failed: false,
+            reach: None,
+        }
+    }
+
+    /// Returns the names of the first page.
+    pub fn first(bucket: Arc<Bucket>, prefix: &Key) -> Result<FirstNames> {
+        let mut names = Self::new(bucket, prefix);
+        names.reach = Some(Reach::All);
+        names.request_page(None)?;
+        names.read_page()?;
+        match names.reach.take() {
+            None | Some(Reach::All) => {
+                let entries: Result<Vec<Entry>> = names.collect();
+                Ok(FirstNames { entries: entries?, reach: Reach::All })
+            }
+            // what the next page decides is left out
+            Some(reach) => Ok(FirstNames { entries: names.ready.drain(..).collect(), reach }),
+        }
+    }
+
+    /// Returns how far a page reaches that is not the last one. Servers that do not sort, such as those of S3's directory
+    /// buckets, and Azure's, which may sort otherwise, tell nothing of names that are missing.
+    fn reach_of(&self, page: &ListingPage) -> Reach {
+        let values: Vec<String> = page.objects.iter().filter_map(|meta| self.name(&meta.location)).collect();
+        let prefixes: Vec<String> = page.prefixes.iter().filter_map(|path| Some(self.name(path)? + "/")).collect();
+        match values.iter().max().max(prefixes.iter().max()) {
+            Some(last) if self.bucket.cloud != Cloud::Azure && values.is_sorted() && prefixes.is_sorted() => {
+                Reach::Before(last.clone())
+            }
+            _ => Reach::Nothing,
+        }
     }
 
     /// Requests a page.
@@ -67,13 +104,16 @@ impl BucketListing {
     fn read_page(&mut self) -> Result<bool> {
         let Some(next) = self.next.take() else { return Ok(false) };
         let page = runtime::block_on(async { next.await.unwrap_or_else(|e| Err(interrupted(&e))) })?;
+        let reach = if page.next.is_some() { self.reach_of(&page) } else { Reach::All };
         let ListingPage { objects, prefixes, is_empty, next } = page;
         let objects = objects.iter().filter_map(|meta| Some((self.name(&meta.location)?, Some(meta))));
         let mut all: Vec<_> =
             objects.chain(prefixes.iter().filter_map(|path| Some((self.name(path)?, None)))).collect();
         self.progress.after(next.as_deref(), !all.is_empty(), self.bucket.timeout)?;
-        if next.is_some() {
-            self.request_page(next)?;
+        match &mut self.reach {
+            Some(reached) => *reached = reach,
+            None if next.is_some() => self.request_page(next)?,
+            None => {}
         }
         all.sort_by_cached_key(|(name, meta)| if meta.is_some() { name.clone() } else { format!("{name}/") });
         for (name, meta) in all {
@@ -159,6 +199,44 @@ impl Drop for BucketListing {
         if let Some(next) = &self.next {
             next.abort();
         }
+    }
+}
+
+/// The values below a prefix on all levels, page by page.
+pub(super) struct ValueListing {
+    bucket: Arc<Bucket>,
+    prefix: Key,
+    /// Token of the next page; `None` after the last one.
+    next: Option<Option<String>>,
+    progress: ListingProgress,
+}
+
+impl ValueListing {
+    /// Starts a listing, without a request.
+    pub fn new(bucket: Arc<Bucket>, prefix: &Key) -> Self {
+        ValueListing { bucket, prefix: prefix.clone(), next: Some(None), progress: ListingProgress::default() }
+    }
+
+    fn page(&mut self, token: Option<String>) -> Result<ValuePage> {
+        let page = runtime::block_on(self.bucket.page(&self.prefix, token, None, false))?;
+        self.progress.after(page.next.as_deref(), !page.objects.is_empty(), self.bucket.timeout)?;
+        self.next = page.next.map(Some);
+        let full = self.bucket.full(&self.prefix);
+        let value = |meta: &ObjectMeta| {
+            let mut names = meta.location.as_ref().split('/');
+            let key = names.try_fold(Key::root(), |key, name| key.child(name)).ok()?.relative_to(&full)?;
+            Some((self.prefix.join_key(&key), stat_of(meta)))
+        };
+        Ok(ValuePage { values: page.objects.iter().filter_map(value).collect(), is_last: self.next.is_none() })
+    }
+}
+
+impl Iterator for ValueListing {
+    type Item = Result<ValuePage>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let token = self.next.take()?;
+        Some(self.page(token))
     }
 }
 

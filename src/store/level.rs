@@ -1,0 +1,107 @@
+//! What one answer of a store that lists shows of the names of a level. An answer that ends early still shows which names before
+//! its end do not exist.
+
+use super::{Entry, EntryKind, Key, Stat};
+use crate::error::Result;
+
+/// The first names of a level, as many as one request returns.
+#[derive(Debug)]
+pub struct FirstNames {
+    /// The names, in any order.
+    pub entries: Vec<Entry>,
+    /// The names that are known besides.
+    pub reach: Reach,
+}
+
+/// The names of a level that do not exist, because a listing would have shown them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// All others: the listing is complete.
+    All,
+    /// The others that sort before this one; a slash follows the name of a prefix.
+    Before(String),
+    /// None: the server does not sort.
+    Nothing,
+}
+
+/// Values with their keys, in the order of the keys.
+pub struct ValuePage {
+    /// The keys and the metadata of their values.
+    pub values: Vec<(Key, Stat)>,
+    /// Whether no page follows.
+    pub is_last: bool,
+}
+
+/// Pages of values, each of which takes a request.
+pub type ValuePages = Box<dyn Iterator<Item = Result<ValuePage>> + Send>;
+
+/// What is known of a level.
+pub(super) struct KnownNames {
+    /// Sorted by name.
+    pub entries: Vec<Entry>,
+    reach: Reach,
+}
+
+impl KnownNames {
+    /// Sorts the names of a level.
+    pub fn new(mut entries: Vec<Entry>, reach: Reach) -> Self {
+        entries.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+        KnownNames { entries, reach }
+    }
+
+    /// Returns whether no other names exist.
+    pub fn is_complete(&self) -> bool {
+        self.reach == Reach::All
+    }
+
+    /// Returns the entry of `name`, if it was listed.
+    pub fn entry(&self, name: &str) -> Option<&Entry> {
+        let at = self.entries.binary_search_by(|entry| entry.name.as_str().cmp(name)).ok()?;
+        self.entries.get(at)
+    }
+
+    /// Returns the metadata of `name`, `Some(None)` if it does not exist, and `None` if the listing does not tell.
+    pub fn stat(&self, name: &str) -> Option<Option<Stat>> {
+        match (self.entry(name), &self.reach) {
+            (Some(Entry { stat: Some(stat), .. }), _) => Some(Some(stat.clone())),
+            (Some(Entry { kind: EntryKind::Prefix, .. }), _) => Some(Some(Stat::prefix())),
+            (Some(_), _) | (None, Reach::Nothing) => None,
+            (None, Reach::All) => Some(None),
+            (None, Reach::Before(last)) => (format!("{name}/") < *last).then_some(None),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::Version;
+    use std::time::SystemTime;
+
+    #[test]
+    fn names_before_the_end_of_a_page_are_known() {
+        let value = |name: &str| {
+            let stat = Stat::value(1, SystemTime::UNIX_EPOCH, Version::Count(1));
+            Entry { name: name.into(), kind: EntryKind::Value, stat: Some(stat) }
+        };
+        let prefix = |name: &str| Entry { name: name.into(), kind: EntryKind::Prefix, stat: None };
+        let known = |reach| KnownNames::new(vec![value("d"), prefix("b"), value(".zarray")], reach);
+        let found = |known: &KnownNames, name: &str| known.stat(name).map(|stat| stat.map(|stat| stat.kind));
+        for reach in [Reach::All, Reach::Nothing, Reach::Before("d".into())] {
+            let known = known(reach);
+            assert_eq!(found(&known, ".zarray"), Some(Some(EntryKind::Value)));
+            assert_eq!(found(&known, "b"), Some(Some(EntryKind::Prefix)));
+        }
+        let absent = |reach: Reach| {
+            let known = known(reach);
+            ["0", "c", "d-", "d/", "e"].map(|name| found(&known, name) == Some(None))
+        };
+        assert_eq!(absent(Reach::All), [true; 5]);
+        assert_eq!(absent(Reach::Nothing), [false; 5]);
+        assert_eq!(absent(Reach::Before("d".into())), [true, true, false, false, false]);
+        // the prefix `d/` may follow the value `d-`
+        let ended = KnownNames::new(vec![value("d-")], Reach::Before("d-".into()));
+        assert_eq!(found(&ended, "d"), None);
+        assert!(!ended.is_complete() && known(Reach::All).is_complete());
+    }
+}

@@ -1,0 +1,234 @@
+//! The number of requests that commands and mounts send to a server: a hierarchy costs few, whatever its size.
+
+mod support;
+
+use serde_json::{Value, json};
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+use support::faulty_server::FaultyServer;
+use support::{Mount, ZARRFS, run, with_timeout};
+
+/// A format of the hierarchy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Format {
+    V2,
+    V3,
+}
+
+const FORMATS: [Format; 2] = [Format::V2, Format::V3];
+
+/// A bucket that holds `store.zarr`.
+struct Bucket {
+    folder: tempfile::TempDir,
+    server: FaultyServer,
+}
+
+impl Bucket {
+    /// Creates a store of `groups` groups of `arrays` arrays of two chunks.
+    fn new(format: Format, groups: usize, arrays: usize, consolidated: bool) -> Bucket {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path().join("bucket/store.zarr");
+        let mut documents = serde_json::Map::new();
+        for group in 0..groups {
+            let name = format!("g{group:02}");
+            add(&root, &name, group_documents(format), &mut documents);
+            for array in 0..arrays {
+                let name = format!("{name}/a{array:03}");
+                add(&root, &name, array_documents(format), &mut documents);
+                for chunk in 0..2 {
+                    let key = if format == Format::V2 { format!("{chunk}.0") } else { format!("c/{chunk}/0") };
+                    write(&root.join(&name).join(key), &[7; 400]);
+                }
+            }
+        }
+        let mut own = group_documents(format);
+        if consolidated && format == Format::V2 {
+            documents.insert(".zgroup".into(), own[0].1.clone());
+            own.push((".zmetadata", json!({"zarr_consolidated_format": 1, "metadata": documents})));
+        } else if consolidated {
+            let nodes = documents.into_iter().map(|(key, value)| (key.trim_end_matches("/zarr.json").into(), value));
+            let nodes: serde_json::Map<String, Value> = nodes.collect();
+            own[0].1["consolidated_metadata"] = json!({"kind": "inline", "must_understand": false, "metadata": nodes});
+        }
+        own.iter().for_each(|(name, document)| write(&root.join(name), document.to_string().as_bytes()));
+        let server = FaultyServer::new(folder.path());
+        Bucket { folder, server }
+    }
+
+    fn path(&self, key: &str) -> std::path::PathBuf {
+        self.folder.path().join("bucket/store.zarr").join(key)
+    }
+
+    fn command(&self, verb: &str) -> Command {
+        let mut command = with_timeout(120, ZARRFS);
+        command.args([verb, "--anon", "--region", "us-east-1", "--endpoint-url"]);
+        command.arg(self.server.url("").trim_end_matches('/')).env("AWS_EC2_METADATA_DISABLED", "true");
+        command
+    }
+
+    /// Mounts the store, and waits until what the mount has asked for has expired.
+    fn mount(&self, args: &[&str]) -> Mount {
+        let mut command = self.command("mount");
+        command.args(args);
+        let mount = Mount::with_command(command, "s3://bucket/store.zarr".as_ref());
+        std::thread::sleep(Duration::from_millis(1200));
+        mount
+    }
+
+    /// Runs a verb on the store, and returns what it has printed and the requests.
+    fn run(&self, verb: &str, args: &[&str]) -> (String, Vec<String>) {
+        let mut printed = String::new();
+        let requests = requests(&self.server, || {
+            let output = self.command(verb).args(args).arg("s3://bucket/store.zarr").output().unwrap();
+            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+            printed = String::from_utf8(output.stdout).unwrap();
+        });
+        (printed, requests)
+    }
+}
+
+fn add(root: &Path, node: &str, own: Vec<(&'static str, Value)>, documents: &mut serde_json::Map<String, Value>) {
+    for (name, document) in own {
+        write(&root.join(node).join(name), document.to_string().as_bytes());
+        documents.insert(format!("{node}/{name}"), document);
+    }
+}
+
+fn write(path: &Path, bytes: &[u8]) {
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(path, bytes).unwrap();
+}
+
+fn group_documents(format: Format) -> Vec<(&'static str, Value)> {
+    match format {
+        Format::V2 => vec![(".zgroup", json!({"zarr_format": 2}))],
+        Format::V3 => vec![("zarr.json", json!({"zarr_format": 3, "node_type": "group", "attributes": {}}))],
+    }
+}
+
+fn array_documents(format: Format) -> Vec<(&'static str, Value)> {
+    match format {
+        // without dimension_separator, as zarr-python 2.3 wrote them
+        Format::V2 => vec![
+            (
+                ".zarray",
+                json!({"zarr_format": 2, "shape": [200, 1], "chunks": [100, 1], "dtype": "<i4", "compressor": null,
+                    "fill_value": 0, "order": "C", "filters": null}),
+            ),
+            (".zattrs", json!({"_ARRAY_DIMENSIONS": ["x", "y"], "units": "m"})),
+        ],
+        Format::V3 => vec![(
+            "zarr.json",
+            json!({"zarr_format": 3, "node_type": "array", "shape": [200, 1], "data_type": "int32",
+                "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [100, 1]}},
+                "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}}, "fill_value": 0,
+                "codecs": [{"name": "bytes", "configuration": {"endian": "little"}}],
+                "attributes": {"units": "m"}, "dimension_names": ["x", "y"]}),
+        )],
+    }
+}
+
+/// Returns the requests that a server gets during `work`.
+fn requests(server: &FaultyServer, work: impl FnOnce()) -> Vec<String> {
+    let before = server.requests().len();
+    work();
+    server.requests().split_off(before).into_iter().map(|r| format!("{} {}", r.method, r.path)).collect()
+}
+
+#[track_caller]
+fn assert_at_most(most: usize, requests: &[String], what: &str) {
+    let count = requests.len();
+    let first = requests.iter().take(60).map(String::as_str).collect::<Vec<_>>().join("\n");
+    assert!(count > 0 && count <= most, "{what}: {count} requests, not {most} or fewer:\n{first}");
+}
+
+#[test]
+fn info_asks_for_documents_alone() {
+    for format in FORMATS {
+        let (printed, requests) = Bucket::new(format, 10, 20, false).run("info", &[]);
+        assert_eq!(printed.lines().filter(|line| line.contains("array") && line.contains("800 B")).count(), 200);
+        assert_at_most(if format == Format::V2 { 415 } else { 215 }, &requests, &format!("{format:?}"));
+    }
+}
+
+/// 600 arrays are enough to tell that 3,000 take five times as many requests.
+#[test]
+fn info_of_many_arrays_asks_for_documents_alone() {
+    for (format, most) in [(Format::V2, 1220), (Format::V3, 620)] {
+        let (printed, requests) = Bucket::new(format, 6, 100, false).run("info", &[]);
+        assert_eq!(printed.lines().count(), 607);
+        assert_at_most(most, &requests, &format!("{format:?}"));
+    }
+}
+
+/// Pages full of chunks cost more than they tell.
+#[test]
+fn many_chunks_are_not_listed_to_find_arrays() {
+    let bucket = Bucket::new(Format::V2, 1, 3, false);
+    for chunk in 2..9000 {
+        write(&bucket.path(&format!("g00/a000/{chunk}.0")), b"");
+    }
+    let (printed, requests) = bucket.run("info", &[]);
+    assert_eq!(printed.lines().count(), 5);
+    assert_at_most(20, &requests, "info");
+}
+
+#[test]
+fn a_recursive_listing_takes_one_listing() {
+    for format in FORMATS {
+        let bucket = Bucket::new(format, 10, 20, false);
+        let (printed, requests) = bucket.run("ls", &["-lR"]);
+        assert_eq!(printed.lines().filter(|line| line.ends_with(" data.raw")).count(), 200, "{printed}");
+        assert_eq!(printed.lines().filter(|line| line.trim_start().starts_with("400 ")).count(), 400);
+        assert_at_most(if format == Format::V2 { 430 } else { 230 }, &requests, &format!("{format:?}"));
+    }
+}
+
+#[test]
+fn listings_in_a_mount_take_a_handful_of_requests() {
+    for format in FORMATS {
+        let bucket = Bucket::new(format, 2, 20, false);
+        for args in [&[][..], &["--read-only"]] {
+            let mount = bucket.mount(args);
+            let of_group = requests(&bucket.server, || {
+                assert_eq!(run("ls", &["-l", "g00"], mount.path()).matches("a0").count(), 20);
+            });
+            assert_at_most(8, &of_group, &format!("a group of {format:?}"));
+            let mount = bucket.mount(args);
+            let of_array = requests(&bucket.server, || {
+                assert!(run("ls", &["-l", "g00/a000"], mount.path()).contains("README.txt"));
+            });
+            assert_at_most(12, &of_array, &format!("an array of {format:?}"));
+        }
+    }
+}
+
+#[test]
+fn the_first_byte_takes_a_handful_of_requests() {
+    for (format, most) in [(Format::V2, 8), (Format::V3, 10)] {
+        let bucket = Bucket::new(format, 2, 20, false);
+        let mount = bucket.mount(&[]);
+        let requests = requests(&bucket.server, || {
+            assert_eq!(run("head", &["-c", "1", "g00/a000/data.raw"], mount.path()), "\u{7}");
+        });
+        assert_at_most(most, &requests, &format!("{format:?}"));
+    }
+}
+
+/// Names that do not exist are as old as those that do, until a file is opened.
+#[test]
+fn documents_that_appear_are_seen_at_the_next_open() {
+    let bucket = Bucket::new(Format::V2, 1, 1, false);
+    let mount = bucket.mount(&["--metadata-ttl", "forever"]);
+    let array = mount.join("g00/a000");
+    assert_eq!(fs::metadata(array.join("data.raw")).unwrap().len(), 800);
+    let longer = fs::read_to_string(bucket.path("g00/a000/.zarray")).unwrap().replace("[200,1]", "[300,1]");
+    write(&bucket.path("g00/a000/.zarray"), longer.as_bytes());
+    write(&bucket.path("g00/a000/2.0"), &[9; 400]);
+    let read = fs::read(array.join("data.raw")).unwrap();
+    assert_eq!((read.len(), read[0], read[1199]), (1200, 7, 9));
+    fs::remove_file(bucket.path("g00/a000/2.0")).unwrap();
+    assert_eq!(fs::read(array.join("data.raw")).unwrap()[1199], 0);
+}
