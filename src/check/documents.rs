@@ -134,6 +134,9 @@ impl Check<'_> {
         if metadata.zarr_format == 3 {
             self.mixed_formats(key, &[ZGROUP]);
         }
+        if metadata.v3.as_ref().is_some_and(|v3| v3.codecs.as_array().is_some_and(Vec::is_empty)) {
+            self.found(FindingKind::NoCodecs, &key.join(ZARR_JSON), "codecs is empty");
+        }
         if metadata.zarr_format == 1 {
             self.found(FindingKind::V1, key, "an array of Zarr v1");
         }

@@ -43,6 +43,8 @@ pub enum FindingKind {
     Unsupported,
     /// Chunks named with `/` in an array that declares no separator.
     UndeclaredSeparator,
+    /// A v3 array without a codec that makes bytes.
+    NoCodecs,
     /// `_ARRAY_DIMENSIONS` that does not fit the shape.
     Dimensions,
     /// A key like a chunk's, but outside the grid.
@@ -73,7 +75,7 @@ pub enum FindingKind {
 
 impl FindingKind {
     /// All kinds.
-    pub const ALL: [FindingKind; 20] = [
+    pub const ALL: [FindingKind; 21] = [
         FindingKind::Metadata,
         FindingKind::Attributes,
         FindingKind::Chunk,
@@ -81,6 +83,7 @@ impl FindingKind {
         FindingKind::Separator,
         FindingKind::Unsupported,
         FindingKind::UndeclaredSeparator,
+        FindingKind::NoCodecs,
         FindingKind::Dimensions,
         FindingKind::OutsideGrid,
         FindingKind::Leftover,
@@ -124,6 +127,7 @@ impl FindingKind {
             FindingKind::Separator => "separator",
             FindingKind::Unsupported => "unsupported",
             FindingKind::UndeclaredSeparator => "undeclared-separator",
+            FindingKind::NoCodecs => "no-codecs",
             FindingKind::Dimensions => "dimensions",
             FindingKind::OutsideGrid => "outside-grid",
             FindingKind::Leftover => "leftover",
@@ -150,6 +154,7 @@ impl FindingKind {
             FindingKind::Separator => "A chunk under the separator that the array doesn't use: no reader finds it.",
             FindingKind::Unsupported => "A codec or dtype that this version doesn't have.",
             FindingKind::UndeclaredSeparator => "Chunks under / of an array that declares no separator.",
+            FindingKind::NoCodecs => "A list of codecs without one that makes bytes of an array.",
             FindingKind::Dimensions => "_ARRAY_DIMENSIONS has more or fewer names than the array has dimensions.",
             FindingKind::OutsideGrid => "Named like a chunk, but outside the grid.",
             FindingKind::Leftover => "A value that a writer has not finished, or a file that it left.",
@@ -177,6 +182,9 @@ impl FindingKind {
             FindingKind::Unsupported => "other programs may read it",
             FindingKind::UndeclaredSeparator => {
                 "add \"dimension_separator\": \"/\" to .zarray: other programs look under \".\""
+            }
+            FindingKind::NoCodecs => {
+                "add the codec bytes with endian little to zarr.json: other programs refuse the array"
             }
             FindingKind::Dimensions => "correct the attribute: xarray can't open the array",
             FindingKind::OutsideGrid => {

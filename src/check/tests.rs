@@ -137,6 +137,18 @@ fn all_chunks_of_a_shard_are_checked() {
 }
 
 #[test]
+fn an_empty_list_of_codecs_is_a_finding() {
+    let store = Arc::new(MemoryStore::default());
+    let document = r#"{"zarr_format":3,"node_type":"array","shape":[2],"data_type":"uint8","fill_value":9,"codecs":[],
+        "chunk_grid":{"name":"regular","configuration":{"chunk_shape":[2]}},"chunk_key_encoding":{"name":"v2"}}"#;
+    store.insert("zarr.json", document);
+    store.insert("0", "01");
+    let (all, summary) = found(store, true);
+    let message = format!("codecs is empty; {}", FindingKind::NoCodecs.advice());
+    assert_eq!((all, summary.chunks), (vec![(FindingKind::NoCodecs, "/zarr.json".to_string(), message)], 1));
+}
+
+#[test]
 fn a_check_can_be_stopped() {
     let hierarchy = Hierarchy::new(memory(), V1Order::Zarr1, Arc::default());
     let stop = AtomicBool::new(false);
