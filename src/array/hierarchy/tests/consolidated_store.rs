@@ -154,6 +154,24 @@ fn a_damaged_zmetadata_is_recorded_and_not_used() {
     assert_eq!(h.check().unwrap_err().errno(), libc::EIO);
 }
 
+/// Entries of `zarr.json` that lead out of the store or are no documents are left out, and other kinds are ignored.
+#[test]
+fn hostile_inline_metadata_is_not_used() {
+    let group = r#"{"zarr_format":3,"node_type":"group"}"#;
+    let root = |consolidated: &str| {
+        format!(r#"{{"zarr_format":3,"node_type":"group","consolidated_metadata":{consolidated}}}"#)
+    };
+    let (memory, _, h) = unlisted(&[("y/zarr.json", group)], UseConsolidated::Auto);
+    let entries = format!(r#"{{"../y":{group},"a/../../y":{group},"":{group},"g":{group},"h":5}}"#);
+    memory.insert("zarr.json", root(&format!(r#"{{"kind":"inline","must_understand":false,"metadata":{entries}}}"#)));
+    assert_eq!((found(&h, "g"), found(&h, "y")), ("group", "nothing"));
+    for other in [r#"{"kind":"remote","metadata":{"g":{}}}"#, "[1]", "5", "[}", r#"{"kind":"inline","metadata":[]}"#] {
+        memory.insert("zarr.json", root(other));
+        h.store().forget(&Key::root());
+        assert_eq!((found(&h, "g"), found(&h, "y")), ("nothing", "group"), "{other}");
+    }
+}
+
 /// "`--consolidated auto|use|ignore`".
 #[test]
 fn a_listing_store_uses_zmetadata_only_on_request() {
