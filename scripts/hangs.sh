@@ -24,6 +24,7 @@ descendants() {
     local pid=$1 child children
     echo "$pid"
     for children in "/proc/$pid"/task/*/children; do
+        # shellcheck disable=SC2013 # the file has words in one line
         for child in $(cat "$children" 2>/dev/null); do descendants "$child"; done
     done
 }
