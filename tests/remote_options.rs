@@ -43,6 +43,32 @@ fn configured_headers_are_sent_with_each_request() {
     }
 }
 
+/// Reads a mount with a secret header at this level of the log, and returns the log.
+fn log_at(level: &str) -> String {
+    let (folder, array) = store(3000);
+    let server = FaultyServer::new(folder.path());
+    let log = folder.path().join("log");
+    let log_file = log.to_str().unwrap();
+    let headers = ["--header", "Authorization:Bearer abc", "--log-level", level, "--log-file", log_file];
+    let mount = mount(&server.url("?key=abc"), &headers);
+    assert_eq!(digest(&mount.join("a/data.raw")).unwrap().1, sha256(&array.flat));
+    fs::read_to_string(&log).unwrap()
+}
+
+#[test]
+fn the_debug_log_has_a_line_for_each_request_to_a_server_and_no_secrets() {
+    let has = |log: &str, parts: &[&str]| log.lines().any(|line| parts.iter().all(|part| line.contains(part)));
+    let debug = log_at("debug");
+    assert!(has(&debug, &["DEBUG GET http://", "/a/1: 200, ", " ms, 0 bytes sent, ", " received, try 1"]), "{debug}");
+    assert!(!debug.contains("abc") && !debug.contains("TRACE"), "{debug}");
+    let trace = log_at("trace");
+    assert!(has(&trace, &["TRACE GET http://", "/a/1: sent: ", "authorization: (hidden)"]), "{trace}");
+    assert!(has(&trace, &["TRACE GET http://", "/a/1: answer 200: ", "content-length: "]), "{trace}");
+    assert!(!trace.contains("abc"), "{trace}");
+    let usual = log_at("warn");
+    assert!(!usual.contains("GET"), "{usual}");
+}
+
 /// A lookup may be as old as the time to live. An open sees what the server has now.
 #[test]
 fn metadata_is_cached_for_the_time_to_live() {

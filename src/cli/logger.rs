@@ -19,8 +19,9 @@ use std::time::SystemTime;
 pub struct LogArgs {
     /// Set the level, off to debug
     ///
-    /// off, error, warn, info, debug or trace. debug logs each request: its operation, path, offset and length, its outcome
-    /// and time, and the bytes that were decoded meanwhile.
+    /// off, error, warn, info, debug or trace. debug logs each request of a program: its operation, path, offset and length,
+    /// its outcome and time, and the bytes that were decoded meanwhile; and each request to a server: its method, key,
+    /// status, time, bytes and attempt. trace adds the headers of the latter, without secrets.
     #[arg(long, value_name = "LEVEL", default_value = "warn")]
     log_level: LevelFilter,
     /// Append the log to a file

@@ -10,6 +10,7 @@ mod listing_progress;
 mod page_filter;
 mod profile;
 mod request_error;
+mod request_log;
 mod retry;
 mod runtime;
 mod service;

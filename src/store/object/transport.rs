@@ -2,6 +2,7 @@
 //! meaning of a status to its callers.
 
 use super::request_error::{Cause, RequestError};
+use super::request_log::{self, Attempt};
 use super::retry::{self, Backoff};
 use crate::stats::Stats;
 use crate::util::memory;
@@ -137,20 +138,27 @@ impl Transport {
         let mut backoff = Backoff::default();
         loop {
             let tries = backoff.tries() + 1;
-            let cause = match timeout_at(deadline, self.try_once(request)).await {
-                Ok(Ok(answer)) => return Ok(ServerAnswer { tries, ..answer }),
-                Ok(Err(cause)) => cause,
-                Err(_) => Cause::TimedOut(self.timeout),
+            let started = Instant::now();
+            let outcome = timeout_at(deadline, self.try_once(request)).await;
+            let outcome = outcome.unwrap_or(Err(Cause::TimedOut(self.timeout)));
+            Attempt {
+                method: &request.method,
+                url: &request.url,
+                range: request.range.as_ref(),
+                sent: request.body.as_ref().map_or(0, HttpRequestBody::content_length),
+                outcome: outcome.as_ref().map(|answer| (answer.status, answer.body.len())),
+                time: started.elapsed(),
+                tries,
+            }
+            .log();
+            let cause = match outcome {
+                Ok(answer) => return Ok(ServerAnswer { tries, ..answer }),
+                Err(cause) => cause,
             };
             let pause = backoff.next(cause.retry_after());
             if !cause.may_pass() || tries > self.retries || Instant::now() + pause >= deadline {
                 return Err(RequestError::new(&request.method, &request.url, cause, tries));
             }
-            log::debug!(
-                "{} {}: {cause}; again in {pause:?}",
-                request.method,
-                super::store_url::without_secrets(&request.url)
-            );
             tokio::time::sleep(pause).await;
         }
     }
@@ -191,9 +199,11 @@ impl Transport {
         }
         *outgoing.body_mut() = request.body.clone().map(Body::wrap);
         self.stats.requests.add(1);
+        request_log::headers(&request.method, url, None, outgoing.headers());
         let stall = if is_safe(&request.method) { self.stall() } else { self.timeout };
         let answer = timeout(stall, self.client.execute(outgoing)).await;
         let answer = answer.map_err(|_| Cause::TimedOut(stall))?.map_err(|e| Cause::Broken(text_of(&e)))?;
+        request_log::headers(&request.method, url, Some(answer.status().as_u16()), answer.headers());
         let closes = text(answer.headers(), &CONNECTION).is_some_and(|value| value.eq_ignore_ascii_case("close"));
         self.is_closing.store(closes || answer.version() == Version::HTTP_10, Ordering::Relaxed);
         Ok(answer)
