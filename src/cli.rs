@@ -33,6 +33,7 @@ mod stdio;
 mod systemd;
 mod time;
 mod umount;
+mod view;
 
 use crate::array::hierarchy::{ConsolidatedStore, Hierarchy};
 use crate::cache::{Cache, SpillOptions};

@@ -26,6 +26,7 @@ mod migrate;
 mod namespace;
 mod prefixes;
 mod resize;
+mod v2_view;
 mod v3;
 mod views;
 mod zarr_json;
@@ -34,8 +35,10 @@ mod consolidated_store;
 pub use consolidated::Stale;
 pub use consolidated_store::{ConsolidatedStore, UseConsolidated};
 pub use prefixes::Prefixes;
+pub use v2_view::ViewFormat;
 
 use arrays::Arrays;
+use v3::V3Outline;
 
 /// Maximum number of arrays whose parsed metadata is kept.
 const ARRAYS_KEPT: NonZeroUsize = NonZeroUsize::new(4096).unwrap();
@@ -193,6 +196,7 @@ pub struct Hierarchy {
     store: Arc<dyn Store>,
     v1_order: V1Order,
     compressor: Option<CodecConfig>,
+    view: ViewFormat,
     stats: Arc<Stats>,
     /// Held while documents or nodes at and below a key change, so that nothing changes between the reads and the writes of
     /// a change. It protects nothing else.
@@ -202,7 +206,7 @@ pub struct Hierarchy {
     editing: SubtreeLocks,
     arrays: Arc<Arrays>,
     /// What each `zarr.json` that was read last defines, with its version. Protects the map alone.
-    node_types: Mutex<LruCache<Key, (Version, NodeType)>>,
+    node_types: Mutex<LruCache<Key, (Version, V3Outline)>>,
     /// The v3 arrays that were created here with the codecs of `compressor`: their writer does not know them, and below `c`
     /// it writes decoded chunks. Protects the set alone.
     compressed: Mutex<HashSet<Key>>,
@@ -215,12 +219,18 @@ impl Hierarchy {
         memory::register(&arrays);
         let (changing, editing) = (SubtreeLocks::default(), SubtreeLocks::default());
         let (node_types, compressed) = (Mutex::new(LruCache::new(ARRAYS_KEPT)), Mutex::default());
-        Hierarchy { store, v1_order, compressor: None, stats, changing, editing, arrays, node_types, compressed }
+        let (compressor, view) = (None, ViewFormat::default());
+        Hierarchy { store, v1_order, compressor, view, stats, changing, editing, arrays, node_types, compressed }
     }
 
     /// Sets the compressor with which new arrays are stored if their document has none.
     pub fn with_compressor(self, compressor: Option<CodecConfig>) -> Self {
         Hierarchy { compressor, ..self }
+    }
+
+    /// Sets the format of the documents that nodes of v3 show.
+    pub fn with_view(self, view: ViewFormat) -> Self {
+        Hierarchy { view, ..self }
     }
 
     /// Returns the store.
@@ -305,7 +315,7 @@ impl Hierarchy {
         let moves = self.arrays.moves();
         let found = |form| move |(key, stat)| ArrayDocument { key, stat, form, moves };
         if let Some(document) = self.v3_document(key)? {
-            let is_array = document.node_type == NodeType::Array;
+            let is_array = document.outline.node_type == NodeType::Array;
             return Ok(is_array.then_some((document.key, document.stat)).map(found(DocumentKind::V3)));
         }
         if let Some(document) = stat(ZARRAY)? {

@@ -1,6 +1,7 @@
 //! `zarrfs ls`: lists the names in a group or array as a mount shows them, without FUSE.
 
 use super::headers::HeadersArgs;
+use super::view::ViewArgs;
 use super::{CommandFailure, StoreArgs, StoreLocation, logger, open_store, stdio, time};
 use crate::array::hierarchy::Prefixes;
 use crate::cache::Cache;
@@ -41,6 +42,8 @@ pub struct LsArgs {
     #[command(flatten)]
     headers: HeadersArgs,
     #[command(flatten)]
+    view: ViewArgs,
+    #[command(flatten)]
     store_args: StoreArgs,
 }
 
@@ -73,7 +76,7 @@ pub fn run(args: &LsArgs) -> std::result::Result<(), CommandFailure> {
     logger::start(LevelFilter::Off, None)?;
     let stats = Arc::new(Stats::default());
     let store_args = StoreArgs { reads_once: Some(args.recursive), ..args.store_args.clone() };
-    let hierarchy = open_store(&args.path, &store_args, stats.clone())?;
+    let hierarchy = open_store(&args.path, &store_args, stats.clone())?.with_view(args.view.format());
     let tree = Tree::new(hierarchy, Arc::new(Cache::new(CACHE, stats))).with_headers(args.headers.shown());
     let mut output = ListOutput { args, out: BufWriter::new(stdio::output()), objects: 0, widths: [1; 2] };
     let done = output.list_all(&tree);

@@ -4,6 +4,7 @@
 use super::compressor::{self, CompressorArg};
 use super::headers::HeadersArgs;
 use super::logger::LogArgs;
+use super::view::ViewArgs;
 use super::{
     ACCESS, CACHING, CommandFailure, ReadArgs, StoreArgs, StoreLocation, WRITING, WriteArgs, duration, idle,
     mount_options, mountpoint, open_store_to_write, size, stdio, systemd,
@@ -129,6 +130,8 @@ pub struct MountArgs {
     #[command(flatten)]
     headers: HeadersArgs,
     #[command(flatten)]
+    view: ViewArgs,
+    #[command(flatten)]
     log: LogArgs,
 }
 
@@ -223,7 +226,8 @@ fn mount(
     let stats = Arc::new(Stats::default());
     let store = args.store.absolute();
     let hierarchy = open_store_to_write(&args.store, &args.store_args, &args.writing, stats.clone())?
-        .with_compressor(args.compressor.as_ref().and_then(|c| c.0.clone()));
+        .with_compressor(args.compressor.as_ref().and_then(|c| c.0.clone()))
+        .with_view(args.view.format());
     if let StoreLocation::Path(store) = &store {
         check_nesting(store, &resolved)?;
     }

@@ -76,8 +76,9 @@ impl Fs {
 
     /// Stores a document as it was written through the mount.
     pub(super) fn put_document(&self, key: &Key, file: MetadataFile, text: &[u8]) -> Result<()> {
-        let _alone = file.defines_arrays().then(|| self.resizing.alone(&[key]));
-        if file.defines_arrays() {
+        let is_of_array = self.changes_array(key, file)?;
+        let _alone = is_of_array.then(|| self.resizing.alone(&[key]));
+        if is_of_array {
             self.flush_below(key)?;
         }
         self.tree.hierarchy().put_document(key, file, text)?;
@@ -87,6 +88,13 @@ impl Fs {
         }
         self.add_stale(key, true);
         Ok(())
+    }
+
+    /// Returns whether a change of a document may change the metadata of the array at `key`. In a view as v2, attributes are
+    /// stored in its document.
+    pub(super) fn changes_array(&self, key: &Key, file: MetadataFile) -> Result<bool> {
+        let hierarchy = self.tree.hierarchy();
+        Ok(file.defines_arrays() || hierarchy.cached_array(key).is_some() && hierarchy.shows_as_v2(key)?)
     }
 
     /// Stores what was written to the chunk `name` of the array at `key`, or to all its chunks, so that the store knows

@@ -241,7 +241,7 @@ impl Fs {
                 if erased || was_draft { Ok(()) } else { Err(gone()) }
             }
             Node::Metadata(key, file) => {
-                if file.defines_arrays() {
+                if self.changes_array(key, *file)? {
                     self.flush_below(key)?;
                 }
                 match self.tree.hierarchy().remove_document(key, *file) {

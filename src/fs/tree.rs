@@ -292,7 +292,7 @@ impl Tree {
         }
         let unmarked = lock(&self.unmarked).contains(key);
         let is_absent = |name: &str| self.hierarchy.store().stat(&key.join(name)).map(|stat| stat.is_none());
-        Ok(unmarked && is_absent(ZGROUP)? && is_absent(ZARR_JSON)?)
+        Ok(unmarked && (self.hierarchy.shows_as_v2(key)? || is_absent(ZGROUP)? && is_absent(ZARR_JSON)?))
     }
 
     /// Returns why a node that is listed cannot be read.

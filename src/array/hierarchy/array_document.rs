@@ -13,10 +13,10 @@ use crate::zarr::metadata::{ArrayMetadata, Separator, ZARR_JSON, ZARRAY, ZGROUP}
 use std::sync::Arc;
 
 /// A document that a user wrote.
-struct WrittenDocument<'a> {
-    text: &'a [u8],
+pub(super) struct WrittenDocument<'a> {
+    pub text: &'a [u8],
     fields: Object,
-    metadata: ArrayMetadata,
+    pub metadata: ArrayMetadata,
 }
 
 impl<'a> WrittenDocument<'a> {
@@ -30,6 +30,9 @@ impl Hierarchy {
     /// Stores the `.zarray` that a user wrote: see [`Hierarchy::put_document`].
     pub(super) fn put_array(&self, key: &Key, text: &[u8]) -> Result<()> {
         let written = WrittenDocument::parse(text).map_err(|e| refused(&key.join(ZARRAY), e))?;
+        if self.shows_as_v2(key)? {
+            return self.put_array_as_v2(key, &written);
+        }
         self.drop_generated(key, ZARR_JSON, GROUP_DOCUMENT_V3)?;
         self.check_not_v3(key, &key.join(ZARRAY))?;
         for _ in 0..ATTEMPTS {
@@ -152,7 +155,7 @@ impl Hierarchy {
 
 /// Returns a field that the written document changes and that must not change while chunks are stored. A null codec and the
 /// separator of the decoded view are not changes.
-fn differs(array: &Array, written: &ArrayMetadata) -> Option<&'static str> {
+pub(super) fn differs(array: &Array, written: &ArrayMetadata) -> Option<&'static str> {
     let stored = array.metadata();
     let same_dtype =
         written.dtype == stored.dtype && (written.dtype_json == stored.dtype_json || !stored.dtype.has_time());

@@ -30,10 +30,23 @@ pub enum Stale {
 }
 
 impl Hierarchy {
+    /// Returns the stat of what the `.zmetadata` of the decoded view is for: the stored one, or in a view as v2 the `zarr.json`
+    /// with consolidated metadata.
+    ///
+    /// # Errors
+    ///
+    /// The store fails.
+    pub fn consolidated_stat(&self, key: &Key) -> Result<Option<Stat>> {
+        if self.shows_as_v2(key)? {
+            return Ok(self.v3_document(key)?.filter(|found| found.outline.is_consolidated).map(|found| found.stat));
+        }
+        self.store.stat(&key.join(ZMETADATA)).map_err(|e| e.context(key))
+    }
+
     /// Returns the `.zmetadata` of the decoded view if the store has one. It is generated from the existing documents, since
     /// the stored one may be stale. Documents that exceed the size limit are left out and recorded as a problem.
     pub fn consolidated_view(&self, key: &Key) -> Result<Option<MetadataDocument>> {
-        let Some(stat) = self.store.stat(&key.join(ZMETADATA)).map_err(|e| e.context(key))? else { return Ok(None) };
+        let Some(stat) = self.consolidated_stat(key)? else { return Ok(None) };
         // grant only what every document in it grants
         let granted = Cell::new(stat.permissions);
         let restrict = |by: Option<Permissions>| granted.set(both(granted.get(), by));
@@ -87,7 +100,10 @@ impl Hierarchy {
         if !matches!(self.find(key)?, Some(StoredNode::Group)) {
             return Err(Error::invalid("only a group has one").context(document));
         }
-        self.make_consolidated(key).map(drop)
+        match self.shows_as_v2(key)? {
+            true => self.make_inline(key).map(drop),
+            false => self.make_consolidated(key).map(drop),
+        }
     }
 
     /// Writes the consolidated metadata of the group at `key` from the documents stored at and below it: `.zmetadata`, or for a

@@ -6,7 +6,7 @@ use crate::error::{Error, Kind, Result};
 use crate::store::{ExclusiveLock, Key, Replaces, Version};
 use crate::util::json::{self, Map, Object, Value};
 use crate::zarr::metadata::v3::node::GROUP_DOCUMENT_V3;
-use crate::zarr::metadata::{MAX_CONSOLIDATED, MAX_DOCUMENT, ZARR_JSON, ZATTRS, ZGROUP, check_group};
+use crate::zarr::metadata::{MAX_CONSOLIDATED, MAX_DOCUMENT, ZARR_JSON, ZARRAY, ZATTRS, ZGROUP, check_group};
 
 /// Maximum number of attempts to change a document that other processes change too.
 pub(super) const ATTEMPTS: usize = 100;
@@ -48,6 +48,9 @@ impl Hierarchy {
         let _lock = self.lock_for_change(&[key])?;
         let document = key.join(file.name());
         let there = match file {
+            MetadataFile::Attributes | MetadataFile::Consolidated if self.shows_as_v2(key)? => {
+                return self.remove_as_v2(key, file);
+            }
             MetadataFile::Zarr if self.is_v3_array(key)? => self.remove_array_document(key)?,
             MetadataFile::Array => self.remove_array_document(key)?,
             // without attrs, the directory would not be a v1 store
@@ -59,6 +62,8 @@ impl Hierarchy {
         match file {
             _ if !there => Err(Error::not_found("no such document").context(document)),
             MetadataFile::Consolidated => Ok(()),
+            // in a view as v2 it is the zarr.json that was removed
+            MetadataFile::Array => self.consolidate(key, &[ZARRAY, ZARR_JSON]),
             _ => self.consolidate(key, &[file.name()]),
         }
     }
@@ -135,6 +140,9 @@ impl Hierarchy {
     }
 
     fn put_attributes(&self, key: &Key, text: &[u8]) -> Result<()> {
+        if self.shows_as_v2(key)? {
+            return self.put_attributes_as_v2(key, text);
+        }
         self.check_not_v3(key, &key.join(ZATTRS))?;
         let document = self.attributes_key(key);
         json::check_object(text).map_err(|e| refused(&document, e))?;
@@ -147,6 +155,9 @@ impl Hierarchy {
         let document = key.join(ZGROUP);
         check_group(text).map_err(|e| refused(&document, e))?;
         self.check_no_array(key, &document)?;
+        if self.shows_as_v2(key)? {
+            return self.put_group_as_v2(key);
+        }
         self.drop_generated(key, ZARR_JSON, GROUP_DOCUMENT_V3)?;
         self.check_not_v3(key, &document)?;
         self.put(&document, text)?;

@@ -13,6 +13,7 @@ mod migrated;
 mod namespace;
 mod consolidated_store;
 mod shapes;
+mod v2_view;
 mod v3;
 
 const ARRAY: &str = r#"{"zarr_format":2,"shape":[4],"chunks":[2],"dtype":"<i4","compressor":{"id":"zlib"},"fill_value":0,

@@ -1,7 +1,8 @@
 //! Nodes of Zarr v3: which node a `zarr.json` defines, and the `zarr.json` that a mount shows. Where a prefix has documents of
 //! both formats, `zarr.json` counts, as it does for zarr-python.
 
-use super::{DocumentKind, Hierarchy, MetadataDocument, StoredNode, is_foreign};
+use super::inline::inline_entries;
+use super::{DocumentKind, Hierarchy, MetadataDocument, StoredNode, ViewFormat, is_foreign};
 use crate::error::{Error, Kind, Result};
 use crate::store::{EntryKind, Key, Stat};
 use crate::util::json;
@@ -14,8 +15,24 @@ use crate::zarr::metadata::{MAX_CONSOLIDATED, ZARR_JSON, ZGROUP};
 pub(super) struct V3Document {
     pub key: Key,
     pub stat: Stat,
+    pub outline: V3Outline,
+}
+
+/// What is known of a `zarr.json` without parsing it.
+#[derive(Clone, Copy)]
+pub(super) struct V3Outline {
     /// The node it defines: an array if it cannot be read, so that the node is a damaged array.
     pub node_type: NodeType,
+    /// Whether it holds consolidated metadata.
+    pub is_consolidated: bool,
+}
+
+impl V3Outline {
+    fn of(text: &[u8]) -> Self {
+        let node_type = node_type(text).unwrap_or(NodeType::Array);
+        let is_consolidated = node_type == NodeType::Group && matches!(inline_entries(text), Ok(Some(_)));
+        V3Outline { node_type, is_consolidated }
+    }
 }
 
 impl Hierarchy {
@@ -27,10 +44,10 @@ impl Hierarchy {
     pub(super) fn v3_document(&self, key: &Key) -> Result<Option<V3Document>> {
         let document = key.join(ZARR_JSON);
         let Some(stat) = self.store.stat(&document).map_err(|e| e.context(&document))? else { return Ok(None) };
-        if let Some((version, node_type)) = lock(&self.node_types).get(key)
+        if let Some((version, outline)) = lock(&self.node_types).get(key)
             && *version == stat.version
         {
-            return Ok(Some(V3Document { key: document, stat, node_type: *node_type }));
+            return Ok(Some(V3Document { key: document, stat, outline: *outline }));
         }
         let text = match self.stored_within(&document, MAX_CONSOLIDATED) {
             Ok(Some(MetadataDocument { text, stat, .. })) => Ok((text, stat)),
@@ -39,12 +56,12 @@ impl Hierarchy {
             Err(e) if matches!(e.kind(), Kind::System(_)) => return Err(e),
             Err(_) => Err(stat),
         };
-        let (node_type, stat) = match text {
-            Ok((text, stat)) => (node_type(&text).unwrap_or(NodeType::Array), stat),
-            Err(stat) => (NodeType::Array, stat),
+        let (outline, stat) = match text {
+            Ok((text, stat)) => (V3Outline::of(&text), stat),
+            Err(stat) => (V3Outline { node_type: NodeType::Array, is_consolidated: false }, stat),
         };
-        lock(&self.node_types).put(key.clone(), (stat.version.clone(), node_type));
-        Ok(Some(V3Document { key: document, stat, node_type }))
+        lock(&self.node_types).put(key.clone(), (stat.version.clone(), outline));
+        Ok(Some(V3Document { key: document, stat, outline }))
     }
 
     /// Returns whether the node at `key` is, or would be, of Zarr v3: it has a `zarr.json`, or it has no document at all and
@@ -65,11 +82,15 @@ impl Hierarchy {
     }
 
     /// Returns the `zarr.json` as the mount shows it: that of an array with decoded chunks, that of a group without consolidated
-    /// metadata, a generated one for a prefix without documents in a store of v3, and for a damaged array the stored one.
+    /// metadata, a generated one for a prefix without documents in a store of v3, and for a damaged array the stored one. A
+    /// view as v2 has none.
     pub fn zarr_view(&self, key: &Key) -> Result<Option<MetadataDocument>> {
+        if self.view == ViewFormat::V2 {
+            return Ok(None);
+        }
         let Some(found) = self.v3_document(key)? else { return self.generated_group(key) };
         let stored = || self.stored_within(&found.key, MAX_CONSOLIDATED);
-        if found.node_type == NodeType::Group {
+        if found.outline.node_type == NodeType::Group {
             let Some(document) = stored()? else { return Ok(None) };
             let text = node::without_consolidated(&document.text).map_err(|e| e.context(&found.key))?;
             return MetadataDocument::made(text, document.stat).map(Some);
@@ -83,12 +104,17 @@ impl Hierarchy {
     /// Returns the `zarr.json` shown for a prefix without documents. Directories of other programs get none: at or below a name
     /// that begins with a dot, or with `__`, which the specification reserves.
     fn generated_group(&self, key: &Key) -> Result<Option<MetadataDocument>> {
-        if is_foreign(key) || key.as_str().split('/').any(|name| name.starts_with("__")) || !self.is_v3(key)? {
+        let stat = if self.is_v3(key)? { self.implicit_group(key)? } else { None };
+        stat.map(|stat| MetadataDocument::made(GROUP_DOCUMENT_V3.into(), stat)).transpose()
+    }
+
+    /// Returns the stat of a prefix that is shown as a group of v3 without a stored document.
+    pub(super) fn implicit_group(&self, key: &Key) -> Result<Option<Stat>> {
+        if is_foreign(key) || key.as_str().split('/').any(|name| name.starts_with("__")) {
             return Ok(None);
         }
         let stat = self.store.stat(key).map_err(|e| e.context(key))?;
-        let stat = stat.filter(|stat| stat.kind == EntryKind::Prefix);
-        stat.map(|stat| MetadataDocument::made(GROUP_DOCUMENT_V3.into(), stat)).transpose()
+        Ok(stat.filter(|stat| stat.kind == EntryKind::Prefix))
     }
 
     /// Returns the text of the attributes in the `zarr.json` at `document`; `None` if it has none.

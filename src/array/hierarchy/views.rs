@@ -7,8 +7,12 @@ use crate::util::json::{self, Object};
 use crate::zarr::metadata::{GROUP_DOCUMENT, MAX_DOCUMENT, V1_ATTRS, ZARR_JSON, ZARRAY, ZATTRS, ZGROUP};
 
 impl Hierarchy {
-    /// Returns the `.zarray` of the decoded view; for a damaged array, the stored document. An array of v3 has none.
+    /// Returns the `.zarray` of the decoded view; for a damaged array, the stored document. An array of v3 has one only in a
+    /// view as v2.
     pub fn array_view(&self, key: &Key) -> Result<Option<MetadataDocument>> {
+        if self.shows_as_v2(key)? {
+            return self.array_as_v2(key);
+        }
         let is_shown = |form| matches!(form, DocumentKind::V1 | DocumentKind::V2);
         let found = self.array_document(key)?.filter(|found| is_shown(found.form));
         let Some(found) = found else { return Ok(None) };
@@ -19,8 +23,11 @@ impl Hierarchy {
         MetadataDocument::made(text, found.stat).map(Some)
     }
 
-    /// Returns the `.zattrs` of a group or array as stored. A node of v3 has none.
+    /// Returns the `.zattrs` of a group or array as stored. A node of v3 has one only in a view as v2.
     pub fn attributes_view(&self, key: &Key) -> Result<Option<MetadataDocument>> {
+        if self.shows_as_v2(key)? {
+            return self.attributes_as_v2(key);
+        }
         let document = self.attributes_key(key);
         if document.name() == ZARR_JSON { Ok(None) } else { self.stored(&document) }
     }
@@ -31,6 +38,10 @@ impl Hierarchy {
     ///
     /// The document cannot be read, is not a regular file, or is too large.
     pub fn attributes_stat(&self, key: &Key) -> Result<Option<Stat>> {
+        if self.shows_as_v2(key)? {
+            let document = self.attributes_as_v2(key)?;
+            return Ok(document.map(|document| Stat { size: document.text.len() as u64, ..document.stat }));
+        }
         let document = self.attributes_key(key);
         if document.name() == ZARR_JSON {
             return Ok(None);
@@ -66,6 +77,9 @@ impl Hierarchy {
     /// Returns the `.zgroup` of a group, as stored or generated. Groups of v3 have none, nor do directories of other programs,
     /// at or below a name that begins with a dot.
     pub fn group_view(&self, key: &Key) -> Result<Option<MetadataDocument>> {
+        if self.shows_as_v2(key)? {
+            return self.group_as_v2(key);
+        }
         if self.is_v3(key)? {
             return Ok(None);
         }

@@ -3,7 +3,7 @@
 //! chunks is refused while there are any.
 
 use super::document::{ATTEMPTS, contended, refused};
-use super::{ArrayDocument, DocumentKind, Hierarchy, REMOVED, StoredNode};
+use super::{ArrayDocument, DocumentKind, Hierarchy, REMOVED, StoredNode, ViewFormat};
 use crate::array::{Array, ArrayEntry};
 use crate::error::{Error, Result};
 use crate::store::{EntryKind, Key};
@@ -27,6 +27,10 @@ impl Hierarchy {
     /// Stores the `zarr.json` that a user wrote: see [`Hierarchy::put_document`].
     pub(super) fn put_zarr_json(&self, key: &Key, text: &[u8]) -> Result<()> {
         let document = key.join(ZARR_JSON);
+        if self.view == ViewFormat::V2 {
+            let why = "this mount shows documents of Zarr v2: mount the store without --view v2 to write zarr.json";
+            return Err(Error::invalid(why).context(document));
+        }
         match node::node_type(text).map_err(|e| refused(&document, e))? {
             NodeType::Group => self.put_v3_group(key, text),
             NodeType::Array => self.put_v3_array(key, text),
@@ -101,7 +105,7 @@ impl Hierarchy {
     }
 
     /// Stores the `zarr.json` of a new array, or of an array without chunks.
-    fn put_v3_text(&self, key: &Key, metadata: &ArrayMetadata, text: &[u8]) -> Result<()> {
+    pub(super) fn put_v3_text(&self, key: &Key, metadata: &ArrayMetadata, text: &[u8]) -> Result<()> {
         let document = key.join(ZARR_JSON);
         self.check_usable(key, metadata.clone()).map_err(|e| refused(&document, e))?;
         self.put(&document, text)?;
@@ -154,12 +158,7 @@ impl Hierarchy {
         }
         let (metadata, text) = with_hidden_codecs(&stored, written);
         let new = self.check_usable(key, metadata.clone()).map_err(|e| refused(&document, e))?;
-        // keys outside the former grid were never visible
-        for entry in new.entries()? {
-            if let ArrayEntry::Chunk(chunk) = entry.map_err(|e| e.context(key))? {
-                new.erase(chunk)?;
-            }
-        }
+        erase_chunks(&new)?;
         self.put_v3_text(key, &metadata, &text).map(|()| true)
     }
 
@@ -212,6 +211,16 @@ impl Hierarchy {
 /// Returns whether the document says that chunks are stored decoded, each as a value of its own.
 fn is_plain(metadata: &ArrayMetadata) -> bool {
     metadata.shards.is_empty() && metadata.stated_filters().next().is_none()
+}
+
+/// Erases the chunks of an array that takes the place of one without chunks: keys outside the former grid were never visible.
+pub(super) fn erase_chunks(new: &Arc<Array>) -> Result<()> {
+    for entry in new.entries()? {
+        if let ArrayEntry::Chunk(chunk) = entry.map_err(|e| e.context(new.key()))? {
+            new.erase(chunk)?;
+        }
+    }
+    Ok(())
 }
 
 /// Returns the written document of an array without chunks, with the stored codecs and keys if it states those that the mount

@@ -7,7 +7,7 @@ use crate::array::{Array, ArrayEntry};
 use crate::error::{Error, Result};
 use crate::export::{DATASET, Format};
 use crate::store::{EntryKind, Key};
-use crate::zarr::metadata::{Separator, ZMETADATA};
+use crate::zarr::metadata::Separator;
 use std::sync::Arc;
 
 /// The documents that an array may show.
@@ -102,7 +102,7 @@ impl Tree {
         for &file in files {
             let there = match file {
                 // a listing must not read the whole hierarchy
-                MetadataFile::Consolidated => self.hierarchy.store().stat(&key.join(ZMETADATA))?.is_some(),
+                MetadataFile::Consolidated => self.hierarchy.consolidated_stat(key)?.is_some(),
                 _ => self.document_stat(key, file).is_ok_and(|d| d.is_some()),
             };
             if there {

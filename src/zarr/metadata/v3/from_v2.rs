@@ -1,7 +1,7 @@
 //! Documents of v1 and v2 in the terms of v3. The chunks that they describe stay as they are: what a `zarr.json` cannot say of
 //! them is refused.
 
-mod attributes;
+pub(super) mod attributes;
 mod codecs;
 
 use super::data_type::{DataType, name_of};
@@ -108,6 +108,28 @@ fn data_type(old: &ArrayMetadata) -> Result<(Value, bool)> {
             _ => Err(codecs::without_form(codec)),
         },
         None => name_of(&old.dtype, &old.dtype_json).ok_or_else(none),
+    }
+}
+
+/// Returns the fill value of `old` for items of a v3 data type.
+///
+/// # Errors
+///
+/// [`Kind::Unsupported`](crate::error::Kind::Unsupported) if it has no spelling there.
+pub fn fill_value_of(old: &ArrayMetadata, data_type: &Value, is_big_endian: bool) -> Result<Value> {
+    fill_value(old, data_type, &DataType::parse(data_type, is_big_endian)?)
+}
+
+/// Returns the attributes that a user wrote to the `.zattrs` of a node of v3 which shows documents of v2, and the names of the
+/// dimensions in them. `array` is the array there, or none if it is a group.
+///
+/// # Errors
+///
+/// [`Kind::Damaged`](crate::error::Kind::Damaged) if the attributes are not a JSON object.
+pub fn attributes_of_view(text: &[u8], array: Option<&ArrayMetadata>) -> Result<(Vec<u8>, Option<Value>)> {
+    match array {
+        Some(array) => attributes::of_view(text, array),
+        None => Ok((text.to_vec(), None)),
     }
 }
 

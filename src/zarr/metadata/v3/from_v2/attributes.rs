@@ -10,10 +10,10 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
 /// The attribute that holds the names of the dimensions in v2.
-const DIMENSIONS: &str = "_ARRAY_DIMENSIONS";
+pub const DIMENSIONS: &str = "_ARRAY_DIMENSIONS";
 
 /// The attribute that holds the missing value. In v2 xarray takes the fill value for it.
-const MISSING: &str = "_FillValue";
+pub const MISSING: &str = "_FillValue";
 
 /// Returns the attributes of an array of v1 or v2 as v3 has them, and the names of its dimensions. Without a name for each
 /// dimension xarray cannot open the array, and the attributes stay as they are.
@@ -22,6 +22,16 @@ const MISSING: &str = "_FillValue";
 ///
 /// [`Kind::Damaged`](crate::error::Kind::Damaged) if the attributes are not a JSON object.
 pub(super) fn of_array(attributes: &[u8], old: &ArrayMetadata) -> Result<(Vec<u8>, Option<Value>)> {
+    convert(attributes, old, of_fill_value(old))
+}
+
+/// Does the same for attributes that were written through a view. Its fill value is that of v3, which is no missing value.
+pub(super) fn of_view(attributes: &[u8], array: &ArrayMetadata) -> Result<(Vec<u8>, Option<Value>)> {
+    convert(attributes, array, None)
+}
+
+/// Converts attributes. `default` is the missing value if they have none.
+fn convert(attributes: &[u8], old: &ArrayMetadata, default: Option<Value>) -> Result<(Vec<u8>, Option<Value>)> {
     let parse = |name| node::member(attributes, name)?.map(|text| json::parse(text.as_bytes())).transpose();
     let is_name = |name: &Value| json::text(name).is_some();
     let is_complete = |names: &Vec<Value>| names.len() == old.shape.len() && names.iter().all(is_name);
@@ -31,7 +41,7 @@ pub(super) fn of_array(attributes: &[u8], old: &ArrayMetadata) -> Result<(Vec<u8
     let mut text = node::rewrite(attributes, DIMENSIONS, None)?;
     let missing = match parse(MISSING)? {
         Some(stated) => of_attribute(&stated, &old.dtype),
-        None => of_fill_value(old),
+        None => default,
     };
     if let Some(missing) = missing {
         text = node::rewrite(&text, MISSING, Some(json::write(&missing).as_bytes()))?;
