@@ -216,9 +216,11 @@ fn open_path(path: &Path, args: &StoreArgs, writing: Option<&WriteArgs>) -> Resu
         let name = name.ok_or_else(|| CommandFailure::new(4, format!("{shown}: its name is not UTF-8")))?;
         let folder: Arc<dyn Store> = Arc::new(DirectoryStore::open(&folder)?);
         let text = inside.to_str().ok_or_else(|| CommandFailure::new(3, format!("{shown}: not UTF-8")))?;
-        return open_archive(folder, &name, text, &shown).map_err(|e| match is_archive_name(&name) || e.code != 4 {
-            true => e,
-            false => no_archive(path, archive),
+        return open_archive(folder, &name, text, false, &shown).map_err(|e| {
+            match is_archive_name(&name) || e.code != 4 {
+                true => e,
+                false => no_archive(path, archive),
+            }
         });
     }
     let store = DirectoryStore::open(&absolute(path)).map_err(|e| match e.errno() {
@@ -280,6 +282,7 @@ fn open_archive(
     folder: Arc<dyn Store>,
     name: &str,
     inside: &str,
+    reads_once: bool,
     shown: &dyn fmt::Display,
 ) -> Result<Arc<dyn Store>, CommandFailure> {
     let failed = |e: Error| match e.kind() {
@@ -290,6 +293,7 @@ fn open_archive(
     let key = Key::root().child(name).map_err(failed)?;
     let inside = Key::normalize(inside).map_err(failed)?;
     let archive = ZipStore::open(folder, &key).map_err(failed)?;
+    let archive = if reads_once { archive.read_once() } else { archive };
     // `zip -r store.zip store.zarr` puts the store one folder down
     let inside = match archive.single_folder() {
         Some(folder) if inside.relative_to(&folder).is_none() => folder.join_key(&inside),
@@ -306,7 +310,13 @@ fn open_url(url: &str, args: &StoreArgs, stats: &Arc<Stats>) -> Result<Arc<dyn S
         Ok(MetadataCache::new(store, args.remote.metadata_ttl(args.reads_once.is_some())))
     };
     let store: Arc<dyn Store> = match archive_of(url) {
-        Some(archive) => open_archive(Arc::new(object(&archive.folder)?), &archive.name, &archive.inside, &shown)?,
+        Some(archive) => open_archive(
+            Arc::new(object(&archive.folder)?),
+            &archive.name,
+            &archive.inside,
+            args.reads_once.is_some(),
+            &shown,
+        )?,
         None => Arc::new(object(url)?.with_documents(&DOCUMENTS)),
     };
     Ok(match &args.remote.cache_dir {

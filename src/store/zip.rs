@@ -162,6 +162,12 @@ impl ZipStore {
         })
     }
 
+    /// Reads small neighboring members together, for a command that shows the archive as it is once.
+    pub fn read_once(self) -> Self {
+        self.current().archive.keep_windows();
+        self
+    }
+
     /// Limits the store to `folder` of the archive.
     pub fn in_folder(self, folder: Key) -> Self {
         ZipStore { root: folder, ..self }

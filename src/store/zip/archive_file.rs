@@ -3,10 +3,18 @@
 use crate::error::{Error, Result};
 use crate::store::directory::stat_of;
 use crate::store::{EntryKind, Key, Stat, Store, read_at};
-use crate::util::memory;
+use crate::util::memory::{self, Grant, lock};
+use std::collections::VecDeque;
 use std::fs::File;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+/// Number of bytes that are read for a small member of a remote archive: documents lie side by side.
+const WINDOW: u64 = 64 << 10;
+
+/// Number of windows that are kept.
+const WINDOWS: usize = 8;
 
 /// Why a read from an archive failed.
 #[derive(Debug)]
@@ -39,6 +47,18 @@ pub(super) struct ArchiveFile {
     file: Option<File>,
     /// Metadata of the archive.
     pub stat: Stat,
+    /// Whether a command reads the archive once, so that bytes that were read need no revalidation.
+    keeps_windows: AtomicBool,
+    /// The windows read last. Protects the list alone.
+    windows: Mutex<VecDeque<Window>>,
+}
+
+/// Bytes of a remote archive.
+struct Window {
+    start: u64,
+    bytes: Vec<u8>,
+    /// Counts the memory of the bytes.
+    _memory: Grant,
 }
 
 impl ArchiveFile {
@@ -50,7 +70,14 @@ impl ArchiveFile {
         };
         let Some(stat) = stat else { return Err(Error::not_found("no such archive")) };
         match stat.kind {
-            EntryKind::Value => Ok(ArchiveFile { below, key, file, stat }),
+            EntryKind::Value => Ok(ArchiveFile {
+                below,
+                key,
+                file,
+                stat,
+                keeps_windows: AtomicBool::new(false),
+                windows: Mutex::default(),
+            }),
             _ => Err(Error::damaged("is not a file")),
         }
     }
@@ -76,6 +103,44 @@ impl ArchiveFile {
             Some(now) if now.version == self.stat.version => Ok(()),
             _ => Err(ArchiveError::Changed),
         }
+    }
+
+    /// Keeps what is read for small members that follow, because the archive is read once.
+    pub fn keep_windows(&self) {
+        self.keeps_windows.store(true, Ordering::Relaxed);
+    }
+
+    /// Reads like [`ArchiveFile::read`]. Of a remote archive that is read once, the bytes that follow are read with a small
+    /// range, for the small members after this one.
+    pub fn read_with_neighbors(&self, range: Range<u64>, out: &mut Vec<u8>) -> ArchiveResult<()> {
+        let end = range.end.min(self.stat.size);
+        if self.is_local()
+            || !self.keeps_windows.load(Ordering::Relaxed)
+            || end <= range.start
+            || end - range.start > WINDOW / 4
+        {
+            return self.read(range, out);
+        }
+        let copy = |window: &Window, out: &mut Vec<u8>| {
+            let from = range.start.checked_sub(window.start)? as usize;
+            let found = window.bytes.get(from..from + (end - range.start) as usize)?;
+            out.clear();
+            out.extend_from_slice(found);
+            Some(())
+        };
+        if lock(&self.windows).iter().any(|window| copy(window, out).is_some()) {
+            return Ok(());
+        }
+        let (start, len) = (range.start, WINDOW.min(self.stat.size - range.start));
+        let Ok(memory) = memory::take(len as usize) else { return self.read(range, out) };
+        let mut bytes = Vec::new();
+        self.read_all(start..start + len, &mut bytes)?;
+        let window = Window { start, bytes, _memory: memory };
+        copy(&window, out).ok_or_else(|| damaged("truncated"))?;
+        let mut windows = lock(&self.windows);
+        windows.truncate(WINDOWS - 1);
+        windows.push_front(window);
+        Ok(())
     }
 
     /// Reads the bytes of `range` into `out`.

@@ -66,7 +66,11 @@ impl MemberReader<'_> {
         if data.is_none() && !self.archive.is_local() && range.start < SMALL {
             // reads header and data with one request, if the header is not longer than expected
             let header = HEADER_SIZE + u64::from(member.stored_name_len) + EXPECTED_EXTRA;
-            self.archive.read(member.offset..member.offset.saturating_add(header + range.end), out)?;
+            let wanted = member.offset..member.offset.saturating_add(header + range.end);
+            match range == (0..member.stored_size) {
+                true => self.archive.read_with_neighbors(wanted, out)?,
+                false => self.archive.read(wanted, out)?,
+            }
             let to_data = self.check_header(member, out)?;
             let want = to_data + range.start as usize..to_data + range.end as usize;
             if want.end <= out.len() {
@@ -83,7 +87,12 @@ impl MemberReader<'_> {
             data = member.data();
         }
         let data = data.ok_or_else(|| damaged("its local header is truncated"))?;
-        self.archive.read_all(data.saturating_add(range.start)..data.saturating_add(range.end), out)
+        let wanted = data.saturating_add(range.start)..data.saturating_add(range.end);
+        match range == (0..member.stored_size) {
+            true => self.archive.read_with_neighbors(wanted, out)?,
+            false => self.archive.read(wanted, out)?,
+        }
+        if out.len() as u64 == range.end - range.start { Ok(()) } else { Err(damaged("truncated")) }
     }
 
     /// Checks the local header against the central directory. Records and returns the distance from it to the data, in
