@@ -70,11 +70,22 @@ impl Array {
     ///
     /// Fails if the grid is invalid, or if the store cannot be asked for an undeclared separator.
     pub fn new(key: Key, metadata: ArrayMetadata, store: Arc<dyn Store>, stats: Arc<Stats>) -> Result<Self> {
+        let array = Self::without_chunks(key, metadata, store, stats)?;
+        array.detect_separator()?;
+        Ok(array)
+    }
+
+    /// Returns the array at `key` to be described. Its chunks must not be used, since their separator may be unknown.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the grid is invalid.
+    pub fn without_chunks(key: Key, metadata: ArrayMetadata, store: Arc<dyn Store>, stats: Arc<Stats>) -> Result<Self> {
         let grid = Grid::new(&metadata.shape, &metadata.chunks, metadata.dtype.size())?;
         let shards = Shards::new(&metadata)?;
         let pipeline = Pipeline::new(&metadata, grid.chunk_size());
         let declared = metadata.separator.or((grid.dimensions() < 2).then_some(Separator::Dot));
-        let array = Array {
+        Ok(Array {
             separator: declared.map(OnceLock::from).unwrap_or_default(),
             encodable: OnceLock::new(),
             stored_size: AtomicU64::new(0),
@@ -89,9 +100,7 @@ impl Array {
             stats,
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             freshness: Freshness::default(),
-        };
-        array.detect_separator()?;
-        Ok(array)
+        })
     }
 
     /// Returns the key of the array in its store.

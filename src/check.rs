@@ -90,7 +90,10 @@ impl Check<'_> {
 
     fn run(&mut self) {
         if !self.hierarchy.store().lists_all() {
-            let what = "the store can't be listed: what it should not hold is not found";
+            let what = match self.hierarchy.lists_nodes() {
+                true => "the store can't be listed: what it should not hold is not found",
+                false => "the store can't be listed, and has no .zmetadata: its groups and arrays are not known",
+            };
             self.found(FindingKind::Unlisted, &Key::root(), what);
         }
         let mut stack = vec![Key::root()];
@@ -107,7 +110,7 @@ impl Check<'_> {
                 Err(e) => self.failed(FindingKind::Unreadable, &key, &e),
             }
         }
-        self.summary.complete = !self.how.is_stopped();
+        self.summary.complete = !self.how.is_stopped() && self.hierarchy.lists_nodes();
     }
 
     fn damaged(&mut self, key: &Key, e: &Error) {

@@ -35,7 +35,7 @@ mod time;
 mod umount;
 mod view;
 
-use crate::array::hierarchy::{ConsolidatedStore, Hierarchy};
+use crate::array::hierarchy::{ConsolidatedStore, Hierarchy, UseConsolidated};
 use crate::cache::{Cache, SpillOptions};
 use crate::error::{Error, Kind, lines};
 use crate::fs::Options;
@@ -178,6 +178,19 @@ struct StoreArgs {
     /// of it. Set by verbs that read.
     #[arg(skip)]
     reads_once: Option<bool>,
+    /// Whether a mount is read-only.
+    #[arg(skip)]
+    is_read_only: bool,
+}
+
+impl StoreArgs {
+    /// Returns when consolidated metadata is used.
+    fn consolidated(&self) -> UseConsolidated {
+        match self.remote.consolidated.into() {
+            UseConsolidated::Auto if self.is_read_only || self.reads_once.is_some() => UseConsolidated::UntilOpened,
+            when => when,
+        }
+    }
 }
 
 /// Options of every verb that writes a store.
@@ -323,8 +336,10 @@ fn hierarchy(
         Kind::Invalid | Kind::Unsupported => CommandFailure::new(4, format!("{location}: {e}")),
         _ => e.context(location).into(),
     };
-    let store = ConsolidatedStore::over(store, args.remote.consolidated.into(), stats.clone()).map_err(failed)?;
-    let hierarchy = Hierarchy::new(store, args.v1_order.into(), stats);
+    let mut above = stores_above(location, args, writing, &stats);
+    let store = ConsolidatedStore::over_or_above(store, args.consolidated(), stats.clone(), &mut above);
+    let store = store.map_err(failed)?;
+    let hierarchy = Hierarchy::new(store, args.v1_order.into(), stats.clone());
     hierarchy.check().map_err(|e| match e.kind() {
         Kind::Invalid if is_nowhere(hierarchy.store()) => {
             CommandFailure::new(3, format!("{location}: no such store, nor a group or array in one"))
@@ -335,6 +350,37 @@ fn hierarchy(
     })?;
     Ok(hierarchy)
 }
+
+/// Returns the stores above a URL, nearest first, each with the key of the URL in it.
+fn stores_above(
+    location: &StoreLocation,
+    args: &StoreArgs,
+    writing: Option<&WriteArgs>,
+    stats: &Arc<Stats>,
+) -> impl Iterator<Item = (Arc<dyn Store>, Key)> {
+    let first = matches!(location, StoreLocation::Url(url) if !location::leads_into_archive(url));
+    let first = first.then(|| (location.clone(), Key::root()));
+    let outwards = std::iter::successors(first, |(location, key)| {
+        let (above, name) = location.split_last()?;
+        Some((above, name.join_key(key)))
+    });
+    outwards.skip(1).take(LEVELS_ABOVE).map_while(move |(above, key)| {
+        let store = location::open(&above, args, writing, stats).ok()?;
+        Some((store, key))
+    })
+}
+
+/// Warns that the groups and arrays in a store that cannot list are unknown.
+fn warn_unlisted(hierarchy: &Hierarchy, location: &StoreLocation) {
+    if !hierarchy.lists_nodes() {
+        let why = "the server can't list names, and there is no .zmetadata: groups and arrays in it are not known";
+        // the output remains where standard error can't be written
+        let _ = writeln!(std::io::stderr(), "warning: {location}: {why}");
+    }
+}
+
+/// Maximum number of levels above a URL that are searched for consolidated metadata.
+const LEVELS_ABOVE: usize = 8;
 
 /// Returns whether a remote store has no key at all. An empty directory exists; an empty bucket prefix does not.
 fn is_nowhere(store: &dyn Store) -> bool {

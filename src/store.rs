@@ -239,10 +239,20 @@ pub trait Store: Send + Sync {
         true
     }
 
+    /// Returns whether [`Store::list`] returns every group and array, as the store lists or a document holds them.
+    fn lists_nodes(&self) -> bool {
+        self.lists_all()
+    }
+
     /// Returns the first names one level below `prefix` by one request, none if the prefix does not exist; `None` if asking for a
     /// single key costs less.
     fn first_names(&self, _prefix: &Key) -> Result<Option<FirstNames>> {
         Ok(None)
+    }
+
+    /// Requests the first names of a level, if nothing is known of it that tells whether other names exist in it.
+    fn look_at(&self, _level: &Key) -> Result<()> {
+        Ok(())
     }
 
     /// Streams all values below `prefix`, page by page; `None` if the store lists level by level.

@@ -8,6 +8,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 use support::faulty_server::FaultyServer;
+use support::servers;
 use support::{Mount, ZARRFS, run, with_timeout};
 
 /// A format of the hierarchy.
@@ -231,4 +232,156 @@ fn documents_that_appear_are_seen_at_the_next_open() {
     assert_eq!((read.len(), read[0], read[1199]), (1200, 7, 9));
     fs::remove_file(bucket.path("g00/a000/2.0")).unwrap();
     assert_eq!(fs::read(array.join("data.raw")).unwrap()[1199], 0);
+}
+
+#[test]
+fn consolidated_metadata_of_a_bucket_replace_all_documents() {
+    for format in FORMATS {
+        let bucket = Bucket::new(format, 10, 20, true);
+        let (printed, requests) = bucket.run("info", &[]);
+        assert_eq!(printed.lines().filter(|line| line.contains("array") && line.contains("800 B")).count(), 200);
+        assert_at_most(20, &requests, &format!("info, {format:?}"));
+        let (listed, requests) = bucket.run("ls", &["-lR"]);
+        assert_eq!(listed.lines().filter(|line| line.ends_with(" data.raw")).count(), 200);
+        assert_at_most(40, &requests, &format!("ls -lR, {format:?}"));
+        let (fresh, _) = bucket.run("info", &["--consolidated", "ignore"]);
+        assert_eq!(printed, fresh);
+    }
+}
+
+#[test]
+fn consolidated_metadata_of_many_arrays_takes_a_handful_of_requests() {
+    for format in FORMATS {
+        let (printed, requests) = Bucket::new(format, 6, 100, true).run("info", &[]);
+        assert_eq!(printed.lines().count(), 607);
+        assert_at_most(10, &requests, &format!("{format:?}"));
+    }
+}
+
+#[test]
+fn mounts_that_are_only_read_use_consolidated_metadata() {
+    for format in FORMATS {
+        let bucket = Bucket::new(format, 2, 20, true);
+        let mount = bucket.mount(&["--read-only"]);
+        let of_group = requests(&bucket.server, || _ = run("ls", &["-l", "g00"], mount.path()));
+        assert_at_most(8, &of_group, &format!("a group of {format:?}"));
+        let mount = bucket.mount(&["--read-only"]);
+        let of_array = requests(&bucket.server, || _ = run("ls", &["-l", "g00/a000"], mount.path()));
+        assert_at_most(6, &of_array, &format!("an array of {format:?}"));
+        let mount = bucket.mount(&["--read-only"]);
+        let of_byte = requests(&bucket.server, || {
+            assert_eq!(run("head", &["-c", "1", "g00/a000/data.raw"], mount.path()), "\u{7}");
+        });
+        // the last is the second chunk, which the kernel reads ahead
+        assert_at_most(6, &of_byte, &format!("the first byte of {format:?}"));
+    }
+}
+
+/// "until a file of their group or array is opened"
+#[test]
+fn opening_a_file_revalidates_its_document() {
+    for format in FORMATS {
+        let bucket = Bucket::new(format, 1, 3, true);
+        let mount = bucket.mount(&["--read-only", "--metadata-ttl", "forever"]);
+        let flat = |array: &str| mount.join("g00").join(array).join("data.raw");
+        let length = |array: &str| fs::metadata(flat(array)).unwrap().len();
+        let (document, chunk) = match format {
+            Format::V2 => (".zarray", "2.0"),
+            Format::V3 => ("zarr.json", "c/2/0"),
+        };
+        let made = fs::metadata(flat("a000")).unwrap().modified().unwrap();
+        for array in ["a000", "a001"] {
+            let path = bucket.path("g00").join(array);
+            let text = fs::read_to_string(path.join(document)).unwrap();
+            write(&path.join(document), text.replace("\"shape\":[200,1]", "\"shape\":[300,1]").as_bytes());
+            write(&path.join(chunk), &[9; 400]);
+        }
+        assert_eq!([length("a000"), length("a001")], [800; 2], "{format:?}");
+        let read = fs::read(flat("a000")).unwrap();
+        assert_eq!((read.len(), read[0], read[1199]), (1200, 7, 9), "{format:?}");
+        std::thread::sleep(Duration::from_millis(1100));
+        assert_eq!([length("a000"), length("a001"), length("a002")], [1200, 800, 800], "{format:?}");
+        assert!(fs::metadata(flat("a000")).unwrap().modified().unwrap() >= made);
+        // a new array has no entry
+        let new = bucket.path("g00/new");
+        array_documents(format).iter().for_each(|(name, text)| write(&new.join(name), text.to_string().as_bytes()));
+        assert_eq!(length("new"), 800);
+        fs::remove_dir_all(bucket.path("g00/a002")).unwrap();
+        assert!(fs::read(flat("a002")).is_err(), "{format:?}");
+    }
+}
+
+#[test]
+fn a_web_server_with_consolidated_metadata_is_asked_for_it_alone() {
+    for format in FORMATS {
+        let bucket = Bucket::new(format, 6, 100, true);
+        let url = bucket.server.url("bucket/store.zarr");
+        let requests = requests(&bucket.server, || {
+            let output = with_timeout(120, ZARRFS).args(["info", &url]).output().unwrap();
+            assert_eq!(String::from_utf8_lossy(&output.stdout).matches("800 B").count(), 600);
+        });
+        assert_at_most(10, &requests, &format!("{format:?}"));
+    }
+}
+
+/// Small members that are neighbors are read together.
+#[test]
+fn an_archive_on_a_web_server_is_read_in_few_parts() {
+    for format in FORMATS {
+        let bucket = Bucket::new(format, 1, 20, false);
+        servers::zip(&bucket.path(""), bucket.folder.path(), "store.zip", true);
+        let url = bucket.server.url("store.zip");
+        let requests = requests(&bucket.server, || {
+            let output = with_timeout(120, ZARRFS).args(["ls", "-lR", &url]).output().unwrap();
+            let printed = String::from_utf8_lossy(&output.stdout);
+            assert_eq!(printed.lines().filter(|line| line.ends_with(" data.raw")).count(), 20);
+        });
+        assert_at_most(10, &requests, &format!("{format:?}"));
+    }
+}
+
+/// Over HTTP, the documents of a group may be in the `.zmetadata` of a store above.
+#[test]
+fn a_group_of_a_consolidated_store_has_its_arrays() {
+    for format in FORMATS {
+        let bucket = Bucket::new(format, 2, 3, true);
+        let group = bucket.server.url("bucket/store.zarr/g00");
+        let output = with_timeout(60, ZARRFS).args(["info", &group]).output().unwrap();
+        assert!(output.status.success() && output.stderr.is_empty());
+        assert_eq!(String::from_utf8_lossy(&output.stdout).matches("800 B").count(), 3, "{format:?}");
+        let output = with_timeout(60, ZARRFS).args(["check", "--json", &group]).output().unwrap();
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!((&report["arrays"], &report["complete"]), (&json!(3), &json!(true)), "{report}");
+        let read = with_timeout(60, ZARRFS).args(["cat", &format!("{group}/a001")]).output().unwrap();
+        assert_eq!(read.stdout, [7; 800]);
+        let mut mount = Command::new(ZARRFS);
+        mount.arg("mount");
+        let mount = Mount::with_command(mount, group.as_ref());
+        assert_eq!(fs::read(mount.join("a002/data.raw")).unwrap(), [7; 800]);
+        // the same in a bucket, where the user asks for it
+        let mut command = bucket.command("info");
+        let output = command.args(["--consolidated", "use", "s3://bucket/store.zarr/g01"]).output().unwrap();
+        assert_eq!(String::from_utf8_lossy(&output.stdout).matches("800 B").count(), 3, "{output:?}");
+    }
+}
+
+#[test]
+fn a_store_whose_arrays_cannot_be_known_is_not_complete() {
+    for format in FORMATS {
+        let bucket = Bucket::new(format, 1, 2, false);
+        let url = bucket.server.url("bucket/store.zarr");
+        for verb in ["info", "ls"] {
+            let output = with_timeout(60, ZARRFS).args([verb, &url]).output().unwrap();
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert!(output.status.success() && said.starts_with("warning: ") && said.contains(".zmetadata"), "{said}");
+        }
+        let output = with_timeout(60, ZARRFS).args(["info", "--json", &url]).output().unwrap();
+        let rows: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(rows[0]["complete"], json!(false), "{rows}");
+        let output = with_timeout(60, ZARRFS).args(["check", "--json", &url]).output().unwrap();
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!((&report["complete"], output.status.code()), (&json!(false), Some(1)), "{report}");
+        let output = with_timeout(60, ZARRFS).args(["info", &format!("{url}/g00/a000")]).output().unwrap();
+        assert!(output.status.success() && output.stderr.is_empty(), "an array is known: {output:?}");
+    }
 }

@@ -197,6 +197,7 @@ pub struct Hierarchy {
     v1_order: V1Order,
     compressor: Option<CodecConfig>,
     view: ViewFormat,
+    only_describes: bool,
     stats: Arc<Stats>,
     /// Held while documents or nodes at and below a key change, so that nothing changes between the reads and the writes of
     /// a change. It protects nothing else.
@@ -220,7 +221,19 @@ impl Hierarchy {
         let (changing, editing) = (SubtreeLocks::default(), SubtreeLocks::default());
         let (node_types, compressed) = (Mutex::new(LruCache::new(ARRAYS_KEPT)), Mutex::default());
         let (compressor, view) = (None, ViewFormat::default());
-        Hierarchy { store, v1_order, compressor, view, stats, changing, editing, arrays, node_types, compressed }
+        Hierarchy {
+            store,
+            v1_order,
+            compressor,
+            view,
+            only_describes: false,
+            stats,
+            changing,
+            editing,
+            arrays,
+            node_types,
+            compressed,
+        }
     }
 
     /// Sets the compressor with which new arrays are stored if their document has none.
@@ -233,9 +246,19 @@ impl Hierarchy {
         Hierarchy { view, ..self }
     }
 
+    /// Sets that arrays are described and their chunks are not used, so that the store is not asked for undeclared separators.
+    pub fn only_describing(self) -> Self {
+        Hierarchy { only_describes: true, ..self }
+    }
+
     /// Returns the store.
     pub fn store(&self) -> &dyn Store {
         self.store.as_ref()
+    }
+
+    /// Returns whether every group and array can be found: the store is an array, or lists its groups and arrays.
+    pub fn lists_nodes(&self) -> bool {
+        self.store.lists_nodes() || matches!(self.find_array(&Key::root()), Ok(Some(_)))
     }
 
     /// Checks that the store holds a Zarr hierarchy.
@@ -338,7 +361,9 @@ impl Hierarchy {
     fn array(&self, key: &Key, ArrayDocument { key: document, stat, form, moves }: &ArrayDocument) -> Result<Parsed> {
         if let Some(parsed) = self.arrays.get(key, &stat.version) {
             return Ok(parsed.and_then(|array| {
-                array.detect_separator().map_err(|e| e.context(key))?;
+                if !self.only_describes {
+                    array.detect_separator().map_err(|e| e.context(key))?;
+                }
                 Ok(array)
             }));
         }
@@ -366,7 +391,8 @@ impl Hierarchy {
 
     fn parse(&self, key: &Key, text: &[u8], form: DocumentKind, version: &Version) -> Parsed {
         let metadata = self.metadata(text, form)?;
-        let array = Array::new(key.clone(), metadata, self.store.clone(), self.stats.clone())?;
+        let make = if self.only_describes { Array::without_chunks } else { Array::new };
+        let array = make(key.clone(), metadata, self.store.clone(), self.stats.clone())?;
         Ok(Arc::new(array.with_source(self.source(key, form, version.clone()))))
     }
 
@@ -423,53 +449,7 @@ impl Hierarchy {
             listing.filter(move |e| !e.as_ref().is_ok_and(|e| e.kind == EntryKind::Other && !is_other(&e.name))),
         ))
     }
-
-    /// Calls `visit` for `key` and for every group and array below it, in the order of their names. An unreadable node is
-    /// visited as damaged. Plain keys, and everything below an array, are not visited.
-    pub fn visit_below(&self, key: &Key, visit: &mut dyn FnMut(&Key, &StoredNode)) {
-        let mut levels = vec![Prefixes::sorted(vec![key.clone()])];
-        while let Some(level) = levels.last_mut() {
-            let Some(key) = level.next(self.store()) else {
-                levels.pop();
-                continue;
-            };
-            let found = self.find(&key).and_then(|place| match place {
-                Some(StoredNode::Group) => Ok(Some((StoredNode::Group, self.prefixes(&key)?))),
-                place => Ok(place.map(|place| (place, Prefixes::default()))),
-            });
-            match found {
-                Ok(None) => {}
-                Ok(Some((place, below))) => {
-                    visit(&key, &place);
-                    levels.push(below);
-                }
-                Err(e) => {
-                    self.stats.problem(e.to_string());
-                    visit(&key, &StoredNode::Damaged(e));
-                }
-            }
-        }
-    }
-
-    /// Returns the prefixes one level below a group.
-    pub fn prefixes(&self, key: &Key) -> Result<Prefixes> {
-        let mut below = Prefixes::default();
-        for entry in self.list(key)? {
-            let entry = entry.map_err(|e| e.context(key))?;
-            if entry.kind == EntryKind::Prefix {
-                let prefix = key.child(&entry.name)?;
-                let memory = 2 * size_of::<Key>() + prefix.as_str().len() + ALLOCATION;
-                below.memory.grow(memory).map_err(|e| e.context(format!("{key}: the names in it")))?;
-                below.keys.push(prefix);
-            }
-        }
-        below.keys.sort_unstable_by(|a, b| b.cmp(a));
-        Ok(below)
-    }
 }
-
-/// The allocator's overhead for each allocation, in bytes.
-const ALLOCATION: usize = 16;
 
 /// Whether the name in a group or array is that of a document or of zarrfs' own file, which are not shown as plain keys.
 fn is_own(name: &str) -> bool {

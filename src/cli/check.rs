@@ -175,7 +175,11 @@ impl<'a> Report<'a> {
             plural(summary.chunks, "chunk"),
             size::show(summary.bytes)
         );
-        let until = if summary.complete { "" } else { "interrupted after " };
+        let until = match summary.complete {
+            true => "",
+            false if self.stop.load(Ordering::Relaxed) => "interrupted after ",
+            false => "incomplete, since groups and arrays are not known: ",
+        };
         format!("{until}{looked_at}: {findings}{notes}\n")
     }
 

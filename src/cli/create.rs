@@ -364,6 +364,7 @@ impl CreateArgs {
             remote: self.remote.clone(),
             lists_unfinished: false,
             reads_once: None,
+            is_read_only: false,
         }
     }
 }

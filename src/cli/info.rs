@@ -1,7 +1,7 @@
 //! `zarrfs info`: lists the groups and arrays of a store, with their dimensions and sizes.
 
 use super::map::{ChunkMap, MapArea, Style, legend};
-use super::{CommandFailure, StoreArgs, StoreLocation, logger, open_store, print, size, threads};
+use super::{CommandFailure, StoreArgs, StoreLocation, logger, open_store, print, size, threads, warn_unlisted};
 use crate::array::hierarchy::{Hierarchy, StoredNode};
 use crate::array::{Array, ArrayEntry};
 use crate::check::{CheckOptions, examine_all};
@@ -96,6 +96,8 @@ pub fn run(args: &InfoArgs) -> std::result::Result<(), CommandFailure> {
     memory::set_cache_bound(4 << 30);
     let reading = StoreArgs { reads_once: Some(true), ..args.reading.clone() };
     let hierarchy = open_store(&args.store, &reading, Arc::new(Stats::default()))?;
+    let shows_chunks = args.wide || args.json || args.map;
+    let hierarchy = if shows_chunks { hierarchy } else { hierarchy.only_describing() };
     let mut rows = Vec::new();
     hierarchy.visit_below(&Key::root(), &mut |key, node| {
         let content = match node {
@@ -105,9 +107,10 @@ pub fn run(args: &InfoArgs) -> std::result::Result<(), CommandFailure> {
         };
         rows.push(InfoRow { key: key.clone(), content });
     });
+    warn_unlisted(&hierarchy, &args.store);
     let style = Style { ascii: args.ascii || !is_utf8(), deep: args.deep };
     let text = match (args.json, args.map) {
-        (true, _) => as_json(&rows),
+        (true, _) => as_json(&rows, hierarchy.lists_nodes()),
         (false, true) => as_tree(&rows, args.wide, style) + &legend(style),
         (false, false) => as_tree(&rows, args.wide, style),
     };
@@ -200,12 +203,16 @@ fn stored(array: &Arc<Array>) -> Result<StoredTotals> {
     Ok(StoredTotals { chunks: Some(chunks), bytes: Some(bytes), shards })
 }
 
-fn as_json(rows: &[InfoRow]) -> String {
+/// Returns the rows as JSON. Unless all groups and arrays are known, the root says that it is incomplete.
+fn as_json(rows: &[InfoRow], is_complete: bool) -> String {
     let object = |row: &InfoRow| {
         let mut object = Map::new();
         object.insert("path".into(), format!("/{}", row.key.as_str()).into());
         match &row.content {
-            RowContent::Group => object.extend([("kind".into(), "group".into())]),
+            RowContent::Group => {
+                object.insert("kind".into(), "group".into());
+                object.extend((row.key.is_root() && !is_complete).then(|| ("complete".to_string(), false.into())));
+            }
             RowContent::Array(row) => {
                 array_json(&row.array, &row.stored, &mut object);
                 object.extend(row.map.as_ref().map(|map| ("map".to_string(), map.to_json())));

@@ -2,7 +2,7 @@
 
 use super::headers::HeadersArgs;
 use super::view::ViewArgs;
-use super::{CommandFailure, StoreArgs, StoreLocation, logger, open_store, stdio, time};
+use super::{CommandFailure, StoreArgs, StoreLocation, logger, open_store, stdio, time, warn_unlisted};
 use crate::array::hierarchy::Prefixes;
 use crate::cache::Cache;
 use crate::error::{Error, Result, one_line};
@@ -77,6 +77,7 @@ pub fn run(args: &LsArgs) -> std::result::Result<(), CommandFailure> {
     let stats = Arc::new(Stats::default());
     let store_args = StoreArgs { reads_once: Some(args.recursive), ..args.store_args.clone() };
     let hierarchy = open_store(&args.path, &store_args, stats.clone())?.with_view(args.view.format());
+    warn_unlisted(&hierarchy, &args.path);
     let tree = Tree::new(hierarchy, Arc::new(Cache::new(CACHE, stats))).with_headers(args.headers.shown());
     let mut output = ListOutput { args, out: BufWriter::new(stdio::output()), objects: 0, widths: [1; 2] };
     let done = output.list_all(&tree);

@@ -225,7 +225,9 @@ fn mount(
     args.reading.memory.set_bound();
     let stats = Arc::new(Stats::default());
     let store = args.store.absolute();
-    let hierarchy = open_store_to_write(&args.store, &args.store_args, &args.writing, stats.clone())?
+    let is_read_only = args.read_only || args.passthrough;
+    let store_args = StoreArgs { is_read_only, ..args.store_args.clone() };
+    let hierarchy = open_store_to_write(&args.store, &store_args, &args.writing, stats.clone())?
         .with_compressor(args.compressor.as_ref().and_then(|c| c.0.clone()))
         .with_view(args.view.format());
     if let StoreLocation::Path(store) = &store {
@@ -233,7 +235,7 @@ fn mount(
     }
     // removed when the mount has ended
     let made = if args.auto_mountpoint { Some(mountpoint::make(path)?) } else { None };
-    let read_only = args.read_only || args.passthrough || !hierarchy.store().is_writable();
+    let read_only = is_read_only || !hierarchy.store().is_writable();
     let cache = Arc::new(args.reading.memory.cache(stats.clone()).dropping_empty(args.writing.drop_empty_chunks));
     memory::register(&cache);
     // before any thread starts: a signal without its handler would leave the mount behind

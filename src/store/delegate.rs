@@ -27,6 +27,10 @@ macro_rules! delegate_store {
         prefix: &$crate::store::Key
     ) -> $crate::error::Result<$crate::store::Listing>); };
     (@lists_all $inner:ident) => { delegate_store!(@fn $inner.lists_all() -> bool); };
+    (@lists_nodes $inner:ident) => { delegate_store!(@fn $inner.lists_nodes() -> bool); };
+    (@look_at $inner:ident) => { delegate_store!(@fn $inner.look_at(
+        level: &$crate::store::Key
+    ) -> $crate::error::Result<()>); };
     (@take_snapshot $inner:ident) => { delegate_store!(@fn $inner.take_snapshot() -> ()); };
     (@prefetch_levels $inner:ident) => { delegate_store!(@fn $inner.prefetch_levels(prefix: &$crate::store::Key) -> ()); };
     (@prefetch $inner:ident) => { delegate_store!(@fn $inner.prefetch(prefixes: &[$crate::store::Key]) -> ()); };

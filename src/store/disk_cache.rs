@@ -133,7 +133,7 @@ impl Store for DiskCache {
     }
 
     delegate_store!(below: stat stat_many list lists_all concurrency forget file location space lock sync);
-    delegate_store!(below: is_writable check_writable make_prefix remove_prefix take_snapshot prefetch
+    delegate_store!(below: is_writable check_writable make_prefix remove_prefix look_at take_snapshot prefetch
         prefetch_levels);
 
     fn put(&self, key: &Key, value: &[u8]) -> Result<Version> {

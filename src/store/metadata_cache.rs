@@ -42,8 +42,21 @@ impl MetadataCache {
         self
     }
 
+    /// Streams the names of a level that is known. Their metadata stays valid as long as a program goes through them.
+    fn listed(&self, prefix: Key, names: Arc<KnownNames>, run: Arc<ListingRun>) -> Listing {
+        let (contents, mut next) = (self.contents.clone(), 0);
+        Box::new(std::iter::from_fn(move || {
+            let entry = names.entries.get(next)?.clone();
+            next += 1;
+            if let Some(Some(stat)) = names.stat(&entry.name) {
+                lock(&contents).record(prefix.join(&entry.name), stat, &run);
+            }
+            Some(Ok(entry))
+        }))
+    }
+
     /// Requests the first names of a level. Returns `None` if the store asks for single keys as well.
-    fn look_at(&self, level: &Key) -> Result<Option<Arc<KnownNames>>> {
+    fn first_names_of(&self, level: &Key) -> Result<Option<Arc<KnownNames>>> {
         let run = lock(&self.contents).begin_listing(level);
         let Some(first) = self.below.first_names(level)? else { return Ok(None) };
         let names = Arc::new(KnownNames::new(first.entries, first.reach));
@@ -104,7 +117,7 @@ impl Store for MetadataCache {
             contents.unknown_level(key)
         };
         if let Some(level) = unknown
-            && let Some(names) = self.look_at(&level)?
+            && let Some(names) = self.first_names_of(&level)?
             && let Some(stat) = names.stat(key.name())
         {
             return Ok(stat);
@@ -137,12 +150,11 @@ impl Store for MetadataCache {
     }
 
     fn list(&self, prefix: &Key) -> Result<Listing> {
+        self.look_at(prefix)?;
         let run = {
             let mut contents = lock(&self.contents);
-            if let Some(names) = contents.listing(prefix) {
-                return Ok(Box::new(
-                    (0..names.entries.len()).filter_map(move |i| names.entries.get(i).cloned().map(Ok)),
-                ));
+            if let Some((names, run)) = contents.listing(prefix) {
+                return Ok(self.listed(prefix.clone(), names, run));
             }
             contents.begin_listing(prefix)
         };
@@ -153,6 +165,14 @@ impl Store for MetadataCache {
     fn forget(&self, prefix: &Key) {
         lock(&self.contents).forget(prefix);
         self.below.forget(prefix);
+    }
+
+    fn look_at(&self, level: &Key) -> Result<()> {
+        let is_unknown = lock(&self.contents).is_unknown_level(level);
+        if is_unknown {
+            self.first_names_of(level)?;
+        }
+        Ok(())
     }
 
     fn take_snapshot(&self) {

@@ -2,23 +2,25 @@
 //! the user asks for it. If a store that cannot list has no `.zmetadata`, nodes are found by name. This is a store itself, so
 //! that the layers above do not know where documents come from.
 
-use super::OWN;
-use super::consolidated::metadata_of;
-use super::inline::inline_entries;
+use super::{OWN, REMOVED};
 use crate::error::{Error, Kind, Result};
 use crate::stats::Stats;
 use crate::store::{
-    Counted, Entry, EntryKind, Key, Listing, Replaces, Stat, Store, Version, delegate_store, get_counted,
-    stat_many_with,
+    EntryKind, Key, Listing, Replaces, Stat, Store, Version, delegate_store, get_counted, stat_many_with,
 };
-use crate::util::json::{self, MemberTexts};
-use crate::util::memory::{self, Grant, lock};
-use crate::zarr::metadata::{MAX_CONSOLIDATED, ZARR_JSON, ZARRAY, ZATTRS, ZGROUP, ZMETADATA};
-use std::collections::{BTreeMap, BTreeSet};
-use std::hash::{DefaultHasher, Hash, Hasher};
-use std::ops::{Bound, Range};
+use crate::util::memory::{self, lock};
+use crate::zarr::metadata::{MAX_CONSOLIDATED, ZARR_JSON, ZARRAY, ZGROUP, ZMETADATA};
+use std::ops::Range;
 use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
+
+mod folder;
+mod opened;
+mod outline;
+
+use folder::FolderStore;
+use opened::OpenedKeys;
+use outline::{Outline, OutlineListing, is_document, prefix_of};
 
 /// When to use the documents in the root's `.zmetadata` instead of the stored ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -26,6 +28,9 @@ pub enum UseConsolidated {
     /// If the store cannot list.
     #[default]
     Auto,
+    /// If the store cannot list, and of a bucket that is only read: there a document is read from `.zmetadata` until a file
+    /// of its group or array is opened, and names are listed.
+    UntilOpened,
     /// Always; the metadata is then read-only.
     Always,
     /// Never.
@@ -36,33 +41,12 @@ pub enum UseConsolidated {
 pub struct ConsolidatedStore {
     below: Arc<dyn Store>,
     uses_metadata: bool,
+    /// With [`UseConsolidated::UntilOpened`], what was opened.
+    opened: Option<OpenedKeys>,
     stats: Arc<Stats>,
     /// The version of the latest `.zmetadata` and its content, `None` if unusable. Locked while it is read.
     latest: Mutex<Option<(Version, Option<Arc<Outline>>)>>,
 }
-
-/// The content of a `.zmetadata`.
-struct Outline {
-    /// The time of its last change.
-    modified: SystemTime,
-    /// The whole text, which contains the documents.
-    text: Vec<u8>,
-    documents: BTreeMap<Key, DocumentRange>,
-    /// The keys of groups and arrays and of all levels above them.
-    prefixes: BTreeSet<Key>,
-    /// Counts the memory of the text and of both maps.
-    memory: Grant,
-}
-
-/// The range of a document in the text.
-struct DocumentRange {
-    range: Range<u32>,
-    /// A hash of the document.
-    digest: u128,
-}
-
-/// The memory of a key in both maps, besides its text, in bytes; nodes of a B-tree may be half empty.
-const KEY: usize = 2 * (size_of::<Key>() + size_of::<DocumentRange>()) + 32;
 
 impl ConsolidatedStore {
     /// Wraps `store` unless it can list and `when` does not ask for `.zmetadata`.
@@ -71,16 +55,54 @@ impl ConsolidatedStore {
     ///
     /// [`UseConsolidated::Always`] without a usable `.zmetadata`.
     pub fn over(store: Arc<dyn Store>, when: UseConsolidated, stats: Arc<Stats>) -> Result<Arc<dyn Store>> {
-        if store.lists_all() && when != UseConsolidated::Always {
-            return Ok(store);
+        if when == UseConsolidated::Always {
+            return Self::over_or_above(store, when, stats, &mut std::iter::empty());
         }
+        let is_bucket = store.lists_all() && store.is_writable() && store.concurrency() > 1;
+        match store.lists_all() && !(is_bucket && when == UseConsolidated::UntilOpened) {
+            true => Ok(store),
+            false => Ok(Arc::new(Self::new(store, when, stats))),
+        }
+    }
+
+    fn new(store: Arc<dyn Store>, when: UseConsolidated, stats: Arc<Stats>) -> Self {
         let uses_metadata = when != UseConsolidated::Never;
-        let consolidated = ConsolidatedStore { below: store, uses_metadata, stats, latest: Mutex::default() };
-        if when == UseConsolidated::Always && consolidated.outline()?.is_none() {
+        let opened = (store.lists_all() && when == UseConsolidated::UntilOpened).then(OpenedKeys::new);
+        ConsolidatedStore { below: store, uses_metadata, opened, stats, latest: Mutex::default() }
+    }
+
+    /// Wraps `store` like [`ConsolidatedStore::over`]. Where the store has to have a `.zmetadata` and has none, the nearest of
+    /// the stores `above` is used that holds it as a group; each comes with the store's key in it.
+    ///
+    /// # Errors
+    ///
+    /// [`UseConsolidated::Always`] without a usable `.zmetadata`.
+    pub fn over_or_above(
+        store: Arc<dyn Store>,
+        when: UseConsolidated,
+        stats: Arc<Stats>,
+        above: &mut dyn Iterator<Item = (Arc<dyn Store>, Key)>,
+    ) -> Result<Arc<dyn Store>> {
+        let needs_outline = when == UseConsolidated::Always || when != UseConsolidated::Never && !store.lists_all();
+        if !needs_outline {
+            return Self::over(store, when, stats);
+        }
+        let own = Self::new(store, when, stats.clone());
+        if own.outline()?.is_some() {
+            return Ok(Arc::new(own));
+        }
+        for (store, key) in above {
+            let outer = Self::new(store, when, stats.clone());
+            // a server may forbid to look there
+            if outer.outline().is_ok_and(|outline| outline.is_some_and(|outline| outline.prefixes.contains(&key))) {
+                return Ok(Arc::new(FolderStore::new(Arc::new(outer), key)));
+            }
+        }
+        if when == UseConsolidated::Always {
             let why = "has no .zmetadata that can be used: `zarrfs consolidate` writes one";
             return Err(Error::invalid(why));
         }
-        Ok(Arc::new(consolidated))
+        Ok(Arc::new(own))
     }
 
     /// Returns the content of the present `.zmetadata`; `None` if there is no usable one.
@@ -131,7 +153,37 @@ impl ConsolidatedStore {
 
     /// Returns the content of `.zmetadata` if it has the say over `key`: a metadata document.
     fn outline_of(&self, key: &Key) -> Result<Option<Arc<Outline>>> {
-        if is_document(key) { self.outline() } else { Ok(None) }
+        let Some(opened) = &self.opened else {
+            return if is_document(key) { self.outline() } else { Ok(None) };
+        };
+        if !is_document(key) && key.name() != REMOVED || opened.contains(key) {
+            return Ok(None);
+        }
+        let Some(outline) = self.outline()? else { return Ok(None) };
+        let node = key.parent();
+        if outline.prefixes.contains(&node) {
+            return Ok(Some(outline));
+        }
+        // a node without entry may be new; one listing tells that of all of a group
+        if outline.prefixes.contains(&node.parent()) {
+            self.below.look_at(&node.parent())?;
+        }
+        Ok(None)
+    }
+
+    /// Returns the stat of a key whose document is not read from `.zmetadata`, where the store can list.
+    fn stat_below(&self, opened: &OpenedKeys, key: &Key) -> Result<Option<Stat>> {
+        let Some(outline) = self.outline()? else { return self.below.stat(key) };
+        if !opened.contains(key)
+            && let Some(stat) = outline.prefix(key)
+        {
+            return Ok(Some(stat));
+        }
+        let node = if is_document(key) { key.parent() } else { key.clone() };
+        // opening a file must not make its array older
+        let earliest = if outline.prefixes.contains(&node) { outline.modified } else { SystemTime::UNIX_EPOCH };
+        let found = self.below.stat(key)?;
+        Ok(found.map(|stat| Stat { modified: stat.modified.max(earliest), ..stat }))
     }
 
     /// Probes a key that a store without listings does not know: returns the stat of a prefix if the key has the document of a
@@ -170,144 +222,6 @@ impl ConsolidatedStore {
     }
 }
 
-impl Outline {
-    fn new(stat: &Stat, memory: Grant) -> Self {
-        let (documents, prefixes) = (BTreeMap::new(), BTreeSet::from([Key::root()]));
-        Outline { modified: stat.modified, text: Vec::new(), documents, prefixes, memory }
-    }
-
-    /// Parses the root's `zarr.json`; `None` if it has no consolidated metadata.
-    fn parse_inline(read: Counted) -> Result<Option<Self>> {
-        let Counted { bytes, stat, memory } = read;
-        let Some(entries) = inline_entries(&bytes)? else { return Ok(None) };
-        let mut outline = Outline::new(&stat, memory);
-        for entry in MemberTexts::of(entries.as_bytes())? {
-            let (name, value) = entry?;
-            // ignore names that are not valid keys
-            let Some(key) = Key::normalize(&name).ok().filter(|key| !key.is_root()) else { continue };
-            outline.add(key.join(ZARR_JSON), value, value.as_ptr() as usize - bytes.as_ptr() as usize)?;
-        }
-        let root = std::str::from_utf8(&bytes).map_err(|_| Error::damaged("not UTF-8"))?;
-        outline.add(Key::root().join(ZARR_JSON), root, 0)?;
-        Ok(Some(Outline { text: bytes, ..outline }))
-    }
-
-    /// Parses a `.zmetadata`.
-    fn parse(read: Counted) -> Result<Option<Self>> {
-        let Counted { bytes, stat, memory } = read;
-        json::check(&bytes)?;
-        let mut outline = Outline::new(&stat, memory);
-        let metadata = metadata_of(&bytes)?;
-        for entry in MemberTexts::of(metadata.as_bytes())? {
-            let (name, value) = entry?;
-            // ignore names that are not valid keys
-            let Some(key) = Key::normalize(&name).ok().filter(is_document) else { continue };
-            outline.add(key, value, value.as_ptr() as usize - bytes.as_ptr() as usize)?;
-        }
-        Ok(Some(Outline { text: bytes, ..outline }))
-    }
-
-    fn add(&mut self, key: Key, value: &str, start: usize) -> Result<()> {
-        let mut above = key.parent();
-        while !self.prefixes.contains(&above) {
-            self.count(&above)?;
-            let next = above.parent();
-            self.prefixes.insert(above);
-            above = next;
-        }
-        self.count(&key)?;
-        let digest = |seed: u64| {
-            let mut hasher = DefaultHasher::new();
-            (seed, value).hash(&mut hasher);
-            u128::from(hasher.finish())
-        };
-        // fits because of MAX_CONSOLIDATED
-        let range = start as u32..(start + value.len()) as u32;
-        self.documents.insert(key, DocumentRange { range, digest: digest(0) << 64 | digest(1) });
-        Ok(())
-    }
-
-    /// Counts the memory of a key. A quarter of the memory limit stays free for reading the documents.
-    fn count(&mut self, key: &Key) -> Result<()> {
-        let more = KEY + key.as_str().len();
-        if self.memory.bytes() + more > memory::limit() / 4 * 3 {
-            return Err(memory::too_large(self.memory.bytes() / 3 * 4));
-        }
-        self.memory.grow(more)
-    }
-
-    fn get(&self, key: &Key) -> Option<(&[u8], Stat)> {
-        let place = self.documents.get(key)?;
-        let text = self.text.get(place.range.start as usize..place.range.end as usize)?;
-        Some((text, self.stat_of(place)))
-    }
-
-    fn stat_of(&self, place: &DocumentRange) -> Stat {
-        // the version depends on the document alone, not on other changes of .zmetadata
-        let version = Version::Tag(format!("{:x}-{:032x}", place.range.len(), place.digest));
-        let (size, modified) = (place.range.len() as u64, self.modified);
-        Stat { kind: EntryKind::Value, size, modified, version, permissions: None }
-    }
-
-    /// Returns the stat of `key` if it is a group, an array, or a level above one.
-    fn prefix(&self, key: &Key) -> Option<Stat> {
-        self.prefixes.contains(key).then(|| prefix_of(self.modified))
-    }
-}
-
-/// An iterator over the documents, then the groups and arrays, one level below a prefix. It holds no list, since there may be
-/// a million.
-struct OutlineListing {
-    outline: Arc<Outline>,
-    prefix: Key,
-    /// The last key visited; `None` before the first.
-    last: Option<Key>,
-    in_prefixes: bool,
-}
-
-impl OutlineListing {
-    /// Returns the first key below the prefix after the last one, and its stat.
-    fn after_last(&self) -> Option<(Key, Stat)> {
-        // keys below the prefix are contiguous, so that a listing visits no others
-        let first = self.prefix.join("");
-        let from = self.last.as_ref().map_or(Bound::Included(&first), Bound::Excluded);
-        let range = (from, Bound::Unbounded);
-        let found = match self.in_prefixes {
-            false => {
-                let (key, place) = self.outline.documents.range::<Key, _>(range).next()?;
-                (key.clone(), self.outline.stat_of(place))
-            }
-            true => {
-                let key = self.outline.prefixes.range::<Key, _>(range).next()?;
-                (key.clone(), prefix_of(self.outline.modified))
-            }
-        };
-        Some(found).filter(|(key, _)| key.relative_to(&self.prefix).is_some())
-    }
-}
-
-impl Iterator for OutlineListing {
-    type Item = Entry;
-
-    fn next(&mut self) -> Option<Entry> {
-        loop {
-            let Some((key, stat)) = self.after_last() else {
-                if self.in_prefixes {
-                    return None;
-                }
-                (self.last, self.in_prefixes) = (None, true);
-                continue;
-            };
-            let is_next = !key.is_root() && key.parent() == self.prefix;
-            let name = key.name().to_string();
-            self.last = Some(key);
-            if is_next {
-                return Some(Entry { name, kind: stat.kind, stat: Some(stat) });
-            }
-        }
-    }
-}
-
 impl Store for ConsolidatedStore {
     fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Version>> {
         let Some(outline) = self.outline_of(key)? else { return self.below.get(key, limit, value) };
@@ -331,6 +245,9 @@ impl Store for ConsolidatedStore {
     fn stat(&self, key: &Key) -> Result<Option<Stat>> {
         if let Some(outline) = self.outline_of(key)? {
             return Ok(outline.documents.get(key).map(|place| outline.stat_of(place)));
+        }
+        if let Some(opened) = &self.opened {
+            return self.stat_below(opened, key);
         }
         // a read-only store has no files of zarrfs
         if key.name().starts_with(OWN) && !self.below.is_writable() {
@@ -361,6 +278,10 @@ impl Store for ConsolidatedStore {
         };
         let mut known = |key: &Key| {
             let outline = outline.as_ref()?;
+            let is_opened = self.opened.as_ref().is_some_and(|opened| opened.contains(key));
+            if is_opened || self.opened.is_some() && !outline.prefixes.contains(&key.parent()) {
+                return None;
+            }
             match outline.documents.get(key) {
                 Some(place) => Some(Some(outline.stat_of(place))),
                 None if is_document(key) => Some(None),
@@ -376,21 +297,39 @@ impl Store for ConsolidatedStore {
         }
         match self.outline()? {
             Some(outline) if outline.prefixes.contains(prefix) => {
-                Ok(Box::new(OutlineListing { outline, prefix: prefix.clone(), last: None, in_prefixes: false }.map(Ok)))
+                Ok(Box::new(OutlineListing::new(outline, prefix.clone()).map(Ok)))
             }
             _ => self.below.list(prefix),
         }
     }
 
+    fn lists_nodes(&self) -> bool {
+        self.below.lists_all() || self.outline().is_ok_and(|outline| outline.is_some())
+    }
+
     fn forget(&self, prefix: &Key) {
         self.below.forget(prefix);
-        if self.uses_metadata {
-            self.below.forget(&Key::root().join(ZMETADATA));
+        match &self.opened {
+            Some(opened) => opened.add(prefix),
+            None if self.uses_metadata => {
+                let inline = Key::root().join(ZARR_JSON);
+                let latest = lock(&self.latest).as_ref().and_then(|(_, outline)| outline.clone());
+                let is_inline = latest.is_some_and(|outline| outline.documents.contains_key(&inline));
+                self.below.forget(&if is_inline { inline } else { Key::root().join(ZMETADATA) });
+            }
+            None => {}
         }
     }
 
     delegate_store!(below: lists_all concurrency file location space is_writable check_writable lock sync writable_file
-        take_snapshot prefetch prefetch_levels);
+        take_snapshot prefetch_levels);
+
+    /// Requests what `.zmetadata` does not hold.
+    fn prefetch(&self, prefixes: &[Key]) {
+        let Ok(outline) = self.outline() else { return };
+        let is_unknown = |key: &&Key| outline.as_ref().is_none_or(|outline| !outline.prefixes.contains(key));
+        self.below.prefetch(&prefixes.iter().filter(is_unknown).cloned().collect::<Vec<_>>());
+    }
 
     fn put(&self, key: &Key, value: &[u8]) -> Result<Version> {
         self.check_put(key)?;
@@ -424,13 +363,4 @@ impl Store for ConsolidatedStore {
         self.check_put(to)?;
         self.below.rename(from, to)
     }
-}
-
-fn is_document(key: &Key) -> bool {
-    [ZARR_JSON, ZARRAY, ZGROUP, ZATTRS].contains(&key.name())
-}
-
-fn prefix_of(modified: SystemTime) -> Stat {
-    let version = Version::Tag(String::new());
-    Stat { kind: EntryKind::Prefix, size: 0, modified, version, permissions: None }
 }

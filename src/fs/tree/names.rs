@@ -72,6 +72,7 @@ impl Tree {
         let bytes = flat.then_some(FLAT).into_iter().chain(formats.iter().map(|format| format.name()));
         fixed.splice(0..0, bytes.map(|name| name_at(key, name.to_string(), false)));
         let (key, array) = (key.clone(), array.clone());
+        array.prefetch_levels();
         let names = array.entries()?.filter_map(move |entry| {
             let name = match entry {
                 Err(e) => return Some(Err(e)),

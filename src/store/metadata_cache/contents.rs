@@ -243,6 +243,11 @@ impl CacheContents {
         true
     }
 
+    /// Returns whether the names in `prefix` should be requested by [`Store::first_names`](crate::store::Store::first_names).
+    pub fn is_unknown_level(&mut self, prefix: &Key) -> bool {
+        !self.documents.is_empty() && self.level(prefix, prefix).is_none()
+    }
+
     /// Returns the documents among these that are listed in a level, small enough to be cached, and not cached.
     pub fn uncached(&mut self, level: &Key, documents: &[&str]) -> Vec<Key> {
         let keys = documents.iter().map(|name| level.join(name));
@@ -323,10 +328,11 @@ impl CacheContents {
     }
 
     /// Returns the names below `prefix`, if they are cached and valid.
-    pub fn listing(&mut self, prefix: &Key) -> Option<Arc<KnownNames>> {
+    pub fn listing(&mut self, prefix: &Key) -> Option<(Arc<KnownNames>, Arc<ListingRun>)> {
         let names = self.level(prefix, prefix)?;
         // a level without names may be a prefix that does not exist, which is an error
-        (names.is_complete() && !names.entries.is_empty()).then_some(names)
+        let run = self.listings.peek(prefix)?.run.clone();
+        (names.is_complete() && !names.entries.is_empty()).then_some((names, run))
     }
 
     /// Starts a listing of `prefix`.

@@ -32,11 +32,7 @@ pub(super) fn prefetch(cache: &MetadataCache, prefixes: &[Key]) {
 }
 
 fn prefetch_one(cache: &MetadataCache, prefix: &Key, documents: &[&str]) -> Result<()> {
-    let Some(first) = documents.first() else { return Ok(()) };
-    let unknown = lock(&cache.contents).unknown_level(&prefix.join(first));
-    if unknown.is_some() {
-        cache.look_at(prefix)?;
-    }
+    cache.look_at(prefix)?;
     let keys = lock(&cache.contents).uncached(prefix, documents);
     for key in keys {
         cache.get(&key, super::MAX_VALUE as u64, &mut Vec::new())?;

@@ -1,0 +1,96 @@
+//! A group of a store as a store of its own: for a group whose documents only the `.zmetadata` of a group above holds.
+
+use crate::error::Result;
+use crate::store::{Key, KeyLock, Listing, Replaces, Stat, Store, Version, delegate_store};
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// The keys of a store below a prefix.
+pub struct FolderStore {
+    below: Arc<dyn Store>,
+    prefix: Key,
+}
+
+impl FolderStore {
+    /// Returns the keys below `prefix`.
+    pub fn new(below: Arc<dyn Store>, prefix: Key) -> Self {
+        FolderStore { below, prefix }
+    }
+
+    fn full(&self, key: &Key) -> Key {
+        self.prefix.join_key(key)
+    }
+}
+
+impl Store for FolderStore {
+    delegate_store!(below: lists_all lists_nodes concurrency space is_writable sync);
+
+    fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Version>> {
+        self.below.get(&self.full(key), limit, value)
+    }
+
+    fn get_range(&self, key: &Key, range: Range<u64>, value: &mut Vec<u8>) -> Result<Option<Stat>> {
+        self.below.get_range(&self.full(key), range, value)
+    }
+
+    fn stat(&self, key: &Key) -> Result<Option<Stat>> {
+        self.below.stat(&self.full(key))
+    }
+
+    fn stat_many(&self, keys: &mut dyn Iterator<Item = Key>, each: &mut dyn FnMut(Result<Option<Stat>>) -> bool) {
+        self.below.stat_many(&mut keys.map(|key| self.full(&key)), each);
+    }
+
+    fn list(&self, prefix: &Key) -> Result<Listing> {
+        self.below.list(&self.full(prefix))
+    }
+
+    fn prefetch_levels(&self, prefix: &Key) {
+        self.below.prefetch_levels(&self.full(prefix));
+    }
+
+    fn prefetch(&self, prefixes: &[Key]) {
+        self.below.prefetch(&prefixes.iter().map(|key| self.full(key)).collect::<Vec<_>>());
+    }
+
+    fn forget(&self, prefix: &Key) {
+        self.below.forget(&self.full(prefix));
+    }
+
+    fn location(&self) -> String {
+        format!("{}{}", self.below.location().trim_end_matches('/'), self.prefix)
+    }
+
+    fn check_writable(&self, prefix: &Key) -> Result<()> {
+        self.below.check_writable(&self.full(prefix))
+    }
+
+    fn put(&self, key: &Key, value: &[u8]) -> Result<Version> {
+        self.below.put(&self.full(key), value)
+    }
+
+    fn put_if(&self, key: &Key, value: &[u8], replaces: Replaces) -> Result<Option<Version>> {
+        self.below.put_if(&self.full(key), value, replaces)
+    }
+
+    fn delete(&self, key: &Key) -> Result<bool> {
+        self.below.delete(&self.full(key))
+    }
+
+    fn lock(&self, key: &Key, since: Instant) -> Result<KeyLock> {
+        self.below.lock(&self.full(key), since)
+    }
+
+    fn make_prefix(&self, key: &Key) -> Result<()> {
+        self.below.make_prefix(&self.full(key))
+    }
+
+    fn remove_prefix(&self, key: &Key) -> Result<()> {
+        self.below.remove_prefix(&self.full(key))
+    }
+
+    fn rename(&self, from: &Key, to: &Key) -> Result<()> {
+        self.below.rename(&self.full(from), &self.full(to))
+    }
+}

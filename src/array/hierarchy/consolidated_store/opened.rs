@@ -1,0 +1,56 @@
+//! The prefixes of which files were opened: their documents are read from the store, no longer from `.zmetadata`.
+
+use crate::store::Key;
+use crate::util::memory::lock;
+use std::collections::HashSet;
+use std::sync::Mutex;
+
+/// Maximum number of prefixes that are remembered. Beyond it all count as opened.
+const MAX_KEYS: usize = 1 << 12;
+
+/// The prefixes and keys of which files were opened.
+pub struct OpenedKeys {
+    /// Protects the set alone. `None` stands for all keys.
+    keys: Mutex<Option<HashSet<Key>>>,
+}
+
+impl OpenedKeys {
+    /// Starts without keys.
+    pub fn new() -> Self {
+        OpenedKeys { keys: Mutex::new(Some(HashSet::new())) }
+    }
+
+    /// Adds `key` and all keys below it.
+    pub fn add(&self, key: &Key) {
+        let mut keys = lock(&self.keys);
+        let Some(known) = keys.as_mut() else { return };
+        known.insert(key.clone());
+        if known.len() > MAX_KEYS {
+            *keys = None;
+        }
+    }
+
+    /// Returns whether `key` or a prefix above it was added.
+    pub fn contains(&self, key: &Key) -> bool {
+        let keys = lock(&self.keys);
+        let Some(known) = keys.as_ref() else { return true };
+        let above = std::iter::successors(Some(key.clone()), |key| (!key.is_root()).then(|| key.parent()));
+        !known.is_empty() && above.into_iter().any(|key| known.contains(&key))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_below_an_opened_prefix_is_opened() {
+        let (opened, key) = (OpenedKeys::new(), |path: &str| Key::normalize(path).unwrap());
+        assert!(!opened.contains(&key("a")));
+        opened.add(&key("a/b"));
+        let found = ["a/b", "a/b/.zarray", "a", "a/bc", ""].map(|path| opened.contains(&key(path)));
+        assert_eq!(found, [true, true, false, false, false]);
+        (0..=MAX_KEYS).for_each(|i| opened.add(&key(&format!("x/{i}"))));
+        assert!(opened.contains(&key("a")));
+    }
+}

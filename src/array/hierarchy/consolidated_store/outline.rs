@@ -1,0 +1,191 @@
+//! The content of a `.zmetadata`: its documents by key, and the groups and arrays that they define.
+
+use super::super::consolidated::metadata_of;
+use super::super::inline::inline_entries;
+use crate::error::{Error, Result};
+use crate::store::{Counted, Entry, EntryKind, Key, Stat, Version};
+use crate::util::json::{self, MemberTexts};
+use crate::util::memory::{self, Grant};
+use crate::zarr::metadata::{ZARR_JSON, ZARRAY, ZATTRS, ZGROUP};
+use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::ops::{Bound, Range};
+use std::sync::Arc;
+use std::time::SystemTime;
+
+/// The content of a `.zmetadata`.
+pub struct Outline {
+    /// The time of its last change.
+    pub modified: SystemTime,
+    /// The whole text, which contains the documents.
+    text: Vec<u8>,
+    pub documents: BTreeMap<Key, DocumentRange>,
+    /// The keys of groups and arrays and of all levels above them.
+    pub prefixes: BTreeSet<Key>,
+    /// Counts the memory of the text and of both maps.
+    memory: Grant,
+}
+
+/// The range of a document in the text.
+pub struct DocumentRange {
+    range: Range<u32>,
+    /// A hash of the document.
+    digest: u128,
+}
+
+/// The memory of a key in both maps, besides its text, in bytes; nodes of a B-tree may be half empty.
+const KEY: usize = 2 * (size_of::<Key>() + size_of::<DocumentRange>()) + 32;
+
+impl Outline {
+    fn new(stat: &Stat, memory: Grant) -> Self {
+        let (documents, prefixes) = (BTreeMap::new(), BTreeSet::from([Key::root()]));
+        Outline { modified: stat.modified, text: Vec::new(), documents, prefixes, memory }
+    }
+
+    /// Parses the root's `zarr.json`; `None` if it has no consolidated metadata.
+    pub fn parse_inline(read: Counted) -> Result<Option<Self>> {
+        let Counted { bytes, stat, memory } = read;
+        let Some(entries) = inline_entries(&bytes)? else { return Ok(None) };
+        let mut outline = Outline::new(&stat, memory);
+        for entry in MemberTexts::of(entries.as_bytes())? {
+            let (name, value) = entry?;
+            // ignore names that are not valid keys
+            let Some(key) = Key::normalize(&name).ok().filter(|key| !key.is_root()) else { continue };
+            outline.add(key.join(ZARR_JSON), value, value.as_ptr() as usize - bytes.as_ptr() as usize)?;
+        }
+        let root = std::str::from_utf8(&bytes).map_err(|_| Error::damaged("not UTF-8"))?;
+        outline.add(Key::root().join(ZARR_JSON), root, 0)?;
+        Ok(Some(Outline { text: bytes, ..outline }))
+    }
+
+    /// Parses a `.zmetadata`.
+    pub fn parse(read: Counted) -> Result<Option<Self>> {
+        let Counted { bytes, stat, memory } = read;
+        json::check(&bytes)?;
+        let mut outline = Outline::new(&stat, memory);
+        let metadata = metadata_of(&bytes)?;
+        for entry in MemberTexts::of(metadata.as_bytes())? {
+            let (name, value) = entry?;
+            // ignore names that are not valid keys
+            let Some(key) = Key::normalize(&name).ok().filter(is_document) else { continue };
+            outline.add(key, value, value.as_ptr() as usize - bytes.as_ptr() as usize)?;
+        }
+        Ok(Some(Outline { text: bytes, ..outline }))
+    }
+
+    fn add(&mut self, key: Key, value: &str, start: usize) -> Result<()> {
+        let mut above = key.parent();
+        while !self.prefixes.contains(&above) {
+            self.count(&above)?;
+            let next = above.parent();
+            self.prefixes.insert(above);
+            above = next;
+        }
+        self.count(&key)?;
+        let digest = |seed: u64| {
+            let mut hasher = DefaultHasher::new();
+            (seed, value).hash(&mut hasher);
+            u128::from(hasher.finish())
+        };
+        // fits because of MAX_CONSOLIDATED
+        let range = start as u32..(start + value.len()) as u32;
+        self.documents.insert(key, DocumentRange { range, digest: digest(0) << 64 | digest(1) });
+        Ok(())
+    }
+
+    /// Counts the memory of a key. A quarter of the memory limit stays free for reading the documents.
+    fn count(&mut self, key: &Key) -> Result<()> {
+        let more = KEY + key.as_str().len();
+        if self.memory.bytes() + more > memory::limit() / 4 * 3 {
+            return Err(memory::too_large(self.memory.bytes() / 3 * 4));
+        }
+        self.memory.grow(more)
+    }
+
+    pub fn get(&self, key: &Key) -> Option<(&[u8], Stat)> {
+        let place = self.documents.get(key)?;
+        let text = self.text.get(place.range.start as usize..place.range.end as usize)?;
+        Some((text, self.stat_of(place)))
+    }
+
+    pub fn stat_of(&self, place: &DocumentRange) -> Stat {
+        // the version depends on the document alone, not on other changes of .zmetadata
+        let version = Version::Tag(format!("{:x}-{:032x}", place.range.len(), place.digest));
+        let (size, modified) = (place.range.len() as u64, self.modified);
+        Stat { kind: EntryKind::Value, size, modified, version, permissions: None }
+    }
+
+    /// Returns the stat of `key` if it is a group, an array, or a level above one.
+    pub fn prefix(&self, key: &Key) -> Option<Stat> {
+        self.prefixes.contains(key).then(|| prefix_of(self.modified))
+    }
+}
+
+/// An iterator over the documents, then the groups and arrays, one level below a prefix. It holds no list, since there may be
+/// a million.
+pub struct OutlineListing {
+    outline: Arc<Outline>,
+    prefix: Key,
+    /// The last key visited; `None` before the first.
+    last: Option<Key>,
+    in_prefixes: bool,
+}
+
+impl OutlineListing {
+    /// Starts a listing of `prefix`.
+    pub fn new(outline: Arc<Outline>, prefix: Key) -> Self {
+        OutlineListing { outline, prefix, last: None, in_prefixes: false }
+    }
+
+    /// Returns the first key below the prefix after the last one, and its stat.
+    fn after_last(&self) -> Option<(Key, Stat)> {
+        // keys below the prefix are contiguous, so that a listing visits no others
+        let first = self.prefix.join("");
+        let from = self.last.as_ref().map_or(Bound::Included(&first), Bound::Excluded);
+        let range = (from, Bound::Unbounded);
+        let found = match self.in_prefixes {
+            false => {
+                let (key, place) = self.outline.documents.range::<Key, _>(range).next()?;
+                (key.clone(), self.outline.stat_of(place))
+            }
+            true => {
+                let key = self.outline.prefixes.range::<Key, _>(range).next()?;
+                (key.clone(), prefix_of(self.outline.modified))
+            }
+        };
+        Some(found).filter(|(key, _)| key.relative_to(&self.prefix).is_some())
+    }
+}
+
+impl Iterator for OutlineListing {
+    type Item = Entry;
+
+    fn next(&mut self) -> Option<Entry> {
+        loop {
+            let Some((key, stat)) = self.after_last() else {
+                if self.in_prefixes {
+                    return None;
+                }
+                (self.last, self.in_prefixes) = (None, true);
+                continue;
+            };
+            let is_next = !key.is_root() && key.parent() == self.prefix;
+            let name = key.name().to_string();
+            self.last = Some(key);
+            if is_next {
+                return Some(Entry { name, kind: stat.kind, stat: Some(stat) });
+            }
+        }
+    }
+}
+
+/// Returns whether the last name of `key` is that of a metadata document.
+pub fn is_document(key: &Key) -> bool {
+    [ZARR_JSON, ZARRAY, ZGROUP, ZATTRS].contains(&key.name())
+}
+
+/// Returns the stat of a prefix.
+pub fn prefix_of(modified: SystemTime) -> Stat {
+    let version = Version::Tag(String::new());
+    Stat { kind: EntryKind::Prefix, size: 0, modified, version, permissions: None }
+}
