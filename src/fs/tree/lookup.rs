@@ -51,6 +51,12 @@ impl Tree {
 
     /// Looks up `name` in the directory `parent`, with its attributes. Returns `None` if there is no such name.
     pub fn lookup(&self, parent: &Node, name: &str) -> Result<Option<(Node, Attributes)>> {
+        if name == CONTROL && *parent == Node::Directory(Key::root()) {
+            // without a request, since a server may not answer
+            let node = Node::ControlDirectory;
+            let attributes = self.attributes_of_found(&node)?;
+            return Ok(Some((node, attributes)));
+        }
         let directory = self.directory(parent)?;
         if let Some(value) = single_value(&directory, name) {
             let stat = match &value {
