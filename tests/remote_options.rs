@@ -268,6 +268,8 @@ fn mistakes_are_reported_in_one_line() {
     for (store, args, code) in [
         ("s3://bucket/x", vec!["--header", "no colon"], 2),
         ("gopher://host/x", vec![], 2),
+        ("s3://", vec![], 2),
+        ("http://", vec![], 2),
         ("http://127.0.0.1:1/x.zarr", vec!["--retries", "0"], 1),
         // a web server cannot tell whether a path without any document is a store
         (&format!("{url}nothing.zarr"), vec![], 4),
@@ -300,5 +302,66 @@ fn headers_are_read_from_a_file() {
         let output = with_timeout(60, ZARRFS).args(["info", "--header", file, &server.url("")]).output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(!output.status.success() && said.contains(told) && !said.contains("sesame"), "{said}");
+    }
+}
+
+/// Without `--retries`, the timeout alone limits them.
+#[test]
+fn requests_are_repeated_until_the_timeout() {
+    let (folder, array) = store(1000);
+    let server = FaultyServer::new(folder.path());
+    let patient = mount(&server.url(""), &[]);
+    assert!(patient.join("a/data.raw").exists());
+    server.set("a/0", Fault::Burst(6));
+    assert_eq!(digest(&patient.join("a/data.raw")).unwrap().1, sha256(&array.flat));
+    let impatient = mount(&server.url(""), &["--timeout", "2s"]);
+    assert!(impatient.join("a/data.raw").exists());
+    server.set("a/0", Fault::Status(503));
+    let begun = Instant::now();
+    assert_eq!(errno(digest(&impatient.join("a/data.raw"))), "EIO");
+    assert!((1000..6000).contains(&begun.elapsed().as_millis()), "{:?}", begun.elapsed());
+}
+
+#[test]
+fn a_server_that_cannot_be_reached_is_reported_before_the_timeout() {
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let mut command = with_timeout(60, ZARRFS);
+    command.args(["info", "--timeout", "3s", &format!("http://127.0.0.1:{port}/x.zarr")]);
+    let begun = Instant::now();
+    let mut child = command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::piped()).spawn().unwrap();
+    let mut lines = std::io::BufRead::lines(std::io::BufReader::new(child.stderr.take().unwrap()));
+    let said = lines.next().unwrap().unwrap();
+    assert!(said.starts_with("zarrfs: warn: ") && said.contains("refused") && said.contains("trying again"), "{said}");
+    assert!(begun.elapsed() < Duration::from_secs(2));
+    let said = lines.next().unwrap().unwrap();
+    assert!(said.starts_with("error: ") && said.contains("refused"), "{said}");
+    assert!(begun.elapsed() > Duration::from_secs(2), "{:?}", begun.elapsed());
+    assert_eq!(child.wait().unwrap().code(), Some(1));
+}
+
+#[test]
+fn statistics_and_a_clean_unmount_take_no_requests() {
+    let (folder, _) = store(3000);
+    fs::create_dir(folder.path().join("bucket")).unwrap();
+    fs::rename(folder.path().join("a"), folder.path().join("bucket/a")).unwrap();
+    fs::rename(folder.path().join(".zgroup"), folder.path().join("bucket/.zgroup")).unwrap();
+    let server = FaultyServer::new(folder.path());
+    let url = server.url("");
+    let bucket = ["--anon", "--region", "us-east-1", "--endpoint-url", url.trim_end_matches('/')];
+    for (store, args) in [(format!("{url}bucket"), &[][..]), ("s3://bucket".into(), &bucket)] {
+        let mount = mount(&store, args);
+        assert_eq!(fs::metadata(mount.join("a/data.raw")).unwrap().len(), 3000);
+        std::thread::sleep(Duration::from_millis(2500));
+        let before = server.requests().len();
+        for name in ["stats", "stats.json"] {
+            assert!(!fs::read(mount.join(".zarrfs").join(name)).unwrap().is_empty());
+        }
+        for args in [["stats", mount.path().to_str().unwrap()], ["umount", mount.path().to_str().unwrap()]] {
+            let output = with_timeout(60, ZARRFS).args(args).output().unwrap();
+            assert!(output.status.success(), "{output:?}");
+        }
+        let made: Vec<_> = server.requests().split_off(before).into_iter().map(|r| r.path).collect();
+        assert!(made.is_empty(), "{store}: {made:?}");
+        mount.assume_unmounted();
     }
 }

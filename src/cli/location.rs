@@ -306,7 +306,11 @@ fn open_url(url: &str, args: &StoreArgs, stats: &Arc<Stats>) -> Result<Arc<dyn S
     check_url(url)?;
     let shown = without_secrets(url);
     let object = |url: &str| -> Result<MetadataCache, CommandFailure> {
-        let store = open_object_store(url, &args.remote.options()?, stats).map_err(|e| e.context(&shown))?;
+        let store = open_object_store(url, &args.remote.options()?, stats);
+        let store = store.map_err(|e| match e.kind() {
+            Kind::Invalid => CommandFailure::new(2, format!("{shown}: {e}")),
+            _ => e.context(&shown).into(),
+        })?;
         Ok(MetadataCache::new(store, args.remote.metadata_ttl(args.reads_once.is_some())))
     };
     let store: Arc<dyn Store> = match archive_of(url) {

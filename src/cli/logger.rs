@@ -62,6 +62,8 @@ pub fn start(level: LevelFilter, file: Option<&Path>) -> Result<(), CommandFailu
             builder.format(|out, r| writeln!(out, "{} {:<5} {}", timestamp(), r.level(), text(r)));
         }
         None => {
+            // a command that waits for a server says so
+            builder.filter_module("zarrfs::store::object::transport", level.max(LevelFilter::Warn));
             builder.format(|out, r| writeln!(out, "zarrfs: {}: {}", r.level().as_str().to_lowercase(), text(r)));
         }
     }

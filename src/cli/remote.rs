@@ -39,8 +39,10 @@ pub struct RemoteArgs {
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = duration::parse)]
     timeout: Duration,
     /// Limit the retries of a request
-    #[arg(long, value_name = "N", default_value = "5")]
-    retries: u32,
+    ///
+    /// By default a request is repeated until --timeout.
+    #[arg(long, value_name = "N")]
+    retries: Option<u32>,
     /// Treat status 403 (Forbidden) as "no such key"
     ///
     /// Some servers answer 403 for keys that don't exist.
@@ -182,7 +184,7 @@ impl RemoteArgs {
             anonymous: self.anon,
             headers,
             timeout: self.timeout,
-            retries: self.retries,
+            retries: self.retries.unwrap_or(u32::MAX),
             forbidden_is_missing: self.forbidden_is_missing,
         })
     }

@@ -29,7 +29,7 @@ impl Default for ObjectOptions {
             anonymous: false,
             headers: Vec::new(),
             timeout: Duration::from_secs(30),
-            retries: 5,
+            retries: u32::MAX,
             forbidden_is_missing: false,
         }
     }

@@ -8,7 +8,9 @@ use std::time::Duration;
 /// Why a request failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Cause {
-    /// No connection, or a broken one.
+    /// No connection.
+    Unreachable(String),
+    /// A broken connection.
     Broken(String),
     /// No data arrived for this long.
     TimedOut(Duration),
@@ -41,7 +43,10 @@ pub(super) enum Cause {
 impl Cause {
     /// Returns whether a retry may succeed.
     pub fn may_pass(&self) -> bool {
-        matches!(self, Cause::Broken(_) | Cause::TimedOut(_) | Cause::Busy(..) | Cause::Short { .. })
+        matches!(
+            self,
+            Cause::Unreachable(_) | Cause::Broken(_) | Cause::TimedOut(_) | Cause::Busy(..) | Cause::Short { .. }
+        )
     }
 
     /// Returns the pause that the server asks for.
@@ -56,7 +61,7 @@ impl Cause {
 impl fmt::Display for Cause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Cause::Broken(text) => f.write_str(text),
+            Cause::Unreachable(text) | Cause::Broken(text) => f.write_str(text),
             Cause::TimedOut(time) => write!(f, "no data for {:.1} s (--timeout)", time.as_secs_f32()),
             Cause::Busy(status, _) => write!(f, "the server answers {status}"),
             Cause::Short { received, wanted } => write!(f, "received {received} bytes instead of {wanted}"),

@@ -1,7 +1,7 @@
 //! HTTP requests with retries. An answer is complete or an error. This module does not know stores, and leaves the
 //! meaning of a status to its callers.
 
-use super::request_error::{Cause, RequestError};
+use super::request_error::{Cause, RequestError, is_metadata_service};
 use super::request_log::{self, Attempt};
 use super::retry::{self, Backoff};
 use crate::stats::Stats;
@@ -43,6 +43,9 @@ const NEW_CONNECTIONS: usize = 6;
 
 /// Share of the timeout, as a divisor, after which an answer without new data is given up.
 const STALLS: u32 = 3;
+
+/// Time that is left, below which the next attempt is the last one.
+const LAST: Duration = Duration::from_millis(500);
 
 /// A request.
 pub(super) struct ServerRequest {
@@ -95,6 +98,8 @@ pub(super) struct Transport {
     stats: Arc<Stats>,
     /// Whether the latest answer announced that the server closes the connection.
     is_closing: AtomicBool,
+    /// Whether the latest attempt found no server.
+    is_unreachable: AtomicBool,
     new_connections: Semaphore,
 }
 
@@ -128,8 +133,8 @@ impl Transport {
         });
         let client = client.map_err(|e| text_of(&e))?;
         let new_connections = Semaphore::new(NEW_CONNECTIONS);
-        let is_closing = AtomicBool::new(false);
-        Ok(Transport { client, headers, hosts, timeout, retries, stats, is_closing, new_connections })
+        let (is_closing, is_unreachable) = (AtomicBool::new(false), AtomicBool::new(false));
+        Ok(Transport { client, headers, hosts, timeout, retries, stats, is_closing, is_unreachable, new_connections })
     }
 
     /// Sends a request, and retries temporary failures. All attempts together end within the timeout.
@@ -155,11 +160,27 @@ impl Transport {
                 Ok(answer) => return Ok(ServerAnswer { tries, ..answer }),
                 Err(cause) => cause,
             };
-            let pause = backoff.next(cause.retry_after());
+            let left = deadline.saturating_duration_since(Instant::now());
+            let pause = match (backoff.next(cause.retry_after()), cause.retry_after()) {
+                // the last attempts use the time that is left
+                (pause, None) if left > LAST => pause.min(left / 2),
+                (pause, _) => pause,
+            };
             if !cause.may_pass() || tries > self.retries || Instant::now() + pause >= deadline {
                 return Err(RequestError::new(&request.method, &request.url, cause, tries));
             }
+            self.record_reach(request, &cause);
             tokio::time::sleep(pause).await;
+        }
+    }
+
+    /// Warns once an outage if there is no connection, since further attempts may take the whole timeout.
+    fn record_reach(&self, request: &ServerRequest, cause: &Cause) {
+        let is_unreachable = matches!(cause, Cause::Unreachable(_));
+        let host = request.url.host_str().unwrap_or_default();
+        if is_unreachable && !self.is_unreachable.swap(true, Ordering::Relaxed) && !is_metadata_service(host) {
+            let url = super::store_url::without_secrets(&request.url);
+            log::warn!("{url}: {cause}; trying again, up to {:.1} s (--timeout)", self.timeout.as_secs_f32());
         }
     }
 
@@ -202,7 +223,11 @@ impl Transport {
         request_log::headers(&request.method, url, None, outgoing.headers());
         let stall = if is_safe(&request.method) { self.stall() } else { self.timeout };
         let answer = timeout(stall, self.client.execute(outgoing)).await;
-        let answer = answer.map_err(|_| Cause::TimedOut(stall))?.map_err(|e| Cause::Broken(text_of(&e)))?;
+        let answer = answer.map_err(|_| Cause::TimedOut(stall))?.map_err(|e| match e.is_connect() {
+            true => Cause::Unreachable(text_of(&e)),
+            false => Cause::Broken(text_of(&e)),
+        })?;
+        self.is_unreachable.store(false, Ordering::Relaxed);
         request_log::headers(&request.method, url, Some(answer.status().as_u16()), answer.headers());
         let closes = text(answer.headers(), &CONNECTION).is_some_and(|value| value.eq_ignore_ascii_case("close"));
         self.is_closing.store(closes || answer.version() == Version::HTTP_10, Ordering::Relaxed);
