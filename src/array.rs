@@ -11,7 +11,7 @@ use crate::zarr::grid::{ChunkId, Grid};
 use crate::zarr::metadata::{ArrayMetadata, Order, Separator, V1_META, ZARR_JSON, ZARRAY};
 use crate::zarr::shard::Shards;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 
 mod confirm;
 mod extent;
@@ -19,6 +19,7 @@ mod freshness;
 pub mod hierarchy;
 mod load;
 mod part;
+mod pending;
 mod ranges;
 mod shard_survey;
 mod sharded;
@@ -29,6 +30,7 @@ pub use extent::{ArrayEntry, ChunkLock, Entries, Extent, LevelPermissions, is_ch
 pub use freshness::{Freshness, Opening, ServedVersions, VersionTag, are_stored};
 pub use load::{Fetched, Loaded, Scratch};
 pub use part::{BlockIndex, OpenedChunk};
+pub use pending::{PendingBytes, PendingChunks};
 pub use ranges::Ranges;
 pub use shard_survey::ShardUsage;
 use sharded::ShardCache;
@@ -49,6 +51,8 @@ pub struct Array {
     /// The shards that hold the chunks; `None` if each chunk is a value of its own.
     shards: Option<Shards>,
     shard_cache: Arc<ShardCache>,
+    /// Protects the reference. An array that was resized shares its pending chunks with its predecessor.
+    pending: Mutex<Arc<PendingChunks>>,
     /// Unset while neither the metadata nor a stored chunk declares it.
     separator: OnceLock<Separator>,
     /// Whether chunks can be encoded, once that was tried.
@@ -95,6 +99,7 @@ impl Array {
             pipeline,
             shards,
             shard_cache: ShardCache::new(),
+            pending: Mutex::default(),
             store,
             source: None,
             stats,
@@ -135,7 +140,7 @@ impl Array {
 
     /// Returns whether chunks were written and are not yet stored.
     pub fn is_dirty(&self) -> bool {
-        self.freshness.is_dirty()
+        self.freshness.is_dirty() || self.has_shards() && !self.pending().is_empty()
     }
 
     /// Returns whether the array has to be looked up again before it is used.

@@ -14,22 +14,24 @@ mod semaphore;
 mod write_back;
 
 pub use crate::array::Ranges;
+pub use crate::util::spill_file::SpillOptions;
 pub use chunk_cache::{ChunkPart, DecodedPart};
-pub use prefetch::{PrefetchState, Prefetcher, SpillOptions};
+pub use prefetch::{PrefetchState, Prefetcher};
 pub use write_back::Part;
 
-use crate::array::ServedVersions;
+use crate::array::{Array, ServedVersions};
 use crate::error::Error;
 use crate::stats::Stats;
 use crate::store::SubtreeLocks;
 use crate::util::memory::{self, Reclaim, lock};
+use crate::util::spill_file::SpillFile;
 use buffers::Buffers;
 use chunk_cache::{CacheKey, Slot};
 use lru::LruCache;
 use semaphore::Semaphore;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
-use write_back::{DirtyChunk, Reservations, WriteBacks};
+use write_back::{DirtyChunk, QuietTimer, Reservations, WriteBacks};
 
 /// Approximate memory of a slot beside its chunk, in bytes. Uninitialized chunks count with it.
 const SLOT_COST: usize = 256;
@@ -46,6 +48,8 @@ struct State {
     fully_written: VecDeque<CacheKey>,
     /// Number of chunks that became dirty so far.
     dirtied: u64,
+    /// The arrays with pending chunks, by their numbers.
+    pending: HashMap<u64, Arc<Array>>,
     /// Write-backs in flight and failed ones, by the number of their array.
     write_backs: HashMap<u64, WriteBacks>,
     /// The array whose writer found no space last, until a chunk of another array is stored for it.
@@ -61,11 +65,14 @@ pub struct Cache {
     /// Notified when a load has ended or a reservation is returned.
     changed: Condvar,
     served: ServedVersions,
-    /// Held while a chunk is replaced in the store, by its key. Two `Array`s may stand for one array whose metadata has
+    /// Held while a chunk or an object is replaced, by its key. Two `Array`s may stand for one array whose metadata has
     /// changed, and both may have writes to one chunk. Protects no data.
     replacing: SubtreeLocks,
     /// Whether a chunk that holds nothing but the fill value is erased instead of stored.
     drops_empty: bool,
+    /// Where chunks that were handed over wait beside memory.
+    spill: Option<Arc<SpillFile>>,
+    timer: Arc<QuietTimer>,
     /// Limits how many chunks of remote arrays are decoded at the same time.
     decoding: Semaphore,
     stats: Arc<Stats>,
@@ -81,6 +88,7 @@ impl Cache {
             dirty_bytes: 0,
             fully_written: VecDeque::new(),
             dirtied: 0,
+            pending: HashMap::new(),
             write_backs: HashMap::new(),
             short_of_space: None,
         };
@@ -92,19 +100,29 @@ impl Cache {
             served: ServedVersions::default(),
             replacing: SubtreeLocks::default(),
             drops_empty: false,
+            spill: None,
+            timer: Arc::default(),
             decoding: Semaphore::new(std::thread::available_parallelism().map_or(2, |n| n.get())),
             stats,
         }
     }
 
     /// Sets whether a written chunk that holds nothing but the fill value is erased instead of stored.
-    pub fn dropping_empty(self, yes: bool) -> Self {
-        Cache { drops_empty: yes, ..self }
+    pub fn dropping_empty(mut self, yes: bool) -> Self {
+        self.drops_empty = yes;
+        self
+    }
+
+    /// Sets where chunks that were handed over wait beside memory.
+    pub fn spilling(mut self, options: SpillOptions) -> Self {
+        self.spill = Some(SpillFile::new(options));
+        self
     }
 
     /// Sets how many threads decode chunks of remote arrays; one per core by default.
-    pub fn decoding_with(self, threads: usize) -> Self {
-        Cache { decoding: Semaphore::new(threads), ..self }
+    pub fn decoding_with(mut self, threads: usize) -> Self {
+        self.decoding = Semaphore::new(threads);
+        self
     }
 
     /// Returns the bound in bytes.
@@ -154,6 +172,12 @@ impl Cache {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         lock(&self.state)
+    }
+}
+
+impl Drop for Cache {
+    fn drop(&mut self) {
+        self.timer.end();
     }
 }
 

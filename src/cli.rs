@@ -445,23 +445,27 @@ struct ReadArgs {
     /// Spill into DIR [default: $TMPDIR or /var/tmp]
     ///
     /// Decoded chunks wait there while an array is read from its beginning to its end and a row of its chunks doesn't fit
-    /// into --cache-size. It should not be a file system in memory.
+    /// into --cache-size, and encoded chunks until their shard is stored. It should not be a file system in memory.
     #[arg(long, value_name = "DIR")]
     spill_dir: Option<PathBuf>,
     /// Limit the size of spilled chunks
     ///
-    /// 0 decodes the chunks again instead.
+    /// 0 decodes the chunks again instead, and stores shards in more steps.
     #[arg(long, value_name = "SIZE", default_value = "8G", value_parser = size::parse)]
     spill_size: u64,
 }
 
 impl ReadArgs {
     fn options(&self, read_only: bool, direct_io: bool, passthrough: bool) -> Options {
-        let default = || std::env::var_os("TMPDIR").map_or_else(|| PathBuf::from("/var/tmp"), PathBuf::from);
-        let directory = self.spill_dir.clone().unwrap_or_else(default);
+        let directory = self.spill_dir.clone().unwrap_or_else(spill_directory);
         let spill = SpillOptions { directory: absolute(&directory), limit: self.spill_size };
         Options { read_only, resize: false, threads: self.memory.threads(), direct_io, passthrough, spill }
     }
+}
+
+/// Returns the usual directory of spill files.
+fn spill_directory() -> PathBuf {
+    std::env::var_os("TMPDIR").map_or_else(|| PathBuf::from("/var/tmp"), PathBuf::from)
 }
 
 /// Returns the absolute form of a path, or the path itself if it can't be resolved.

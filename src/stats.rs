@@ -52,7 +52,7 @@ macro_rules! counters {
     };
 }
 
-counters! { 24:
+counters! { 25:
     /// Requested chunks that the cache held decoded.
     hits "chunk_hits",
     /// Requested chunks that the cache did not hold.
@@ -75,7 +75,9 @@ counters! { 24:
     encodes "chunks_encoded",
     /// Chunks written to the store.
     stores "chunks_stored",
-    /// Bytes of encoded chunks written to the store.
+    /// Objects written to the store: in shards many chunks share one.
+    object_stores "objects_stored",
+    /// Bytes of objects written to the store.
     bytes_written "bytes_written",
     /// Bytes returned to readers.
     bytes_served "bytes_served",

@@ -15,6 +15,7 @@ mod metadata_cache;
 mod object;
 mod object_options;
 mod permissions;
+mod pieces;
 mod stat_many;
 mod subtree;
 mod temporary_file;
@@ -35,6 +36,7 @@ pub use metadata_cache::MetadataCache;
 pub use object::ObjectStore;
 pub use object_options::ObjectOptions;
 pub use permissions::{Permissions, both};
+pub use pieces::ValuePiece;
 pub use stat_many::stat_many_with;
 pub use subtree::{ExclusiveLock, SharedLock, SubtreeLocks};
 #[cfg(test)]
@@ -81,6 +83,8 @@ pub enum Version {
     },
     /// The value of a counter of writes within this process.
     Count(u64),
+    /// The number of a change within this process that is not in the store yet.
+    Pending(u64),
     /// The version that a server names: an entity tag or, if it sends none, the date and size.
     Tag(String),
 }
@@ -93,6 +97,7 @@ impl fmt::Display for Version {
                 write!(f, "{device:x}.{inode:x}.{modified:x}.{changed:x}.{size:x}")
             }
             Version::Count(count) => write!(f, "{count}"),
+            Version::Pending(number) => write!(f, "pending-{number}"),
             Version::Tag(tag) => f.write_str(tag),
         }
     }
@@ -316,6 +321,17 @@ pub trait Store: Send + Sync {
     /// that cannot check puts the value unconditionally.
     fn put_if(&self, key: &Key, value: &[u8], _replaces: Replaces) -> Result<Option<Version>> {
         self.put(key, value).map(Some)
+    }
+
+    /// Puts a value that consists of `pieces`, in their order, under the same conditions as [`Store::put_if`]; a store that can
+    /// compare versions compares them again before the new value replaces the old one. Pieces of the old value are those of the
+    /// version in `replaces`: if it is no longer there, this returns `None`.
+    ///
+    /// # Errors
+    ///
+    /// EFBIG if the value is larger than the store can put together.
+    fn put_pieces(&self, key: &Key, pieces: &[ValuePiece], replaces: Replaces) -> Result<Option<Version>> {
+        pieces::put_in_memory(self, key, pieces, replaces)
     }
 
     /// Removes a value; returns `false` if there was none.

@@ -8,6 +8,7 @@ use crate::store::{EntryKind, Key, KeyLock, Listing, Permissions, Stat, both};
 use crate::zarr::chunk_key::{KeyEncoding, parse_index};
 use crate::zarr::grid::{ChunkId, Grid};
 use crate::zarr::metadata::Separator;
+use std::collections::BTreeSet;
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
@@ -95,7 +96,7 @@ impl Array {
     }
 
     /// Returns how chunks are named in the store.
-    fn key_encoding(&self) -> KeyEncoding {
+    pub(super) fn key_encoding(&self) -> KeyEncoding {
         KeyEncoding { has_prefix: self.metadata.has_key_prefix(), separator: self.separator() }
     }
 
@@ -148,8 +149,8 @@ impl Array {
         stat.restricted(granted)
     }
 
-    /// Waits for the lock of the object that holds a chunk. Other writers take it before they read, change and store the
-    /// object. If the store has no locks it returns immediately.
+    /// Waits for the lock of a chunk. Other writers take it before they read, change and store the chunk. If the store has no
+    /// locks it returns immediately; so it does for a chunk of a shard, whose object is locked while it is stored.
     pub fn lock_chunk(&self, chunk: ChunkId) -> Result<ChunkLock> {
         self.lock_chunk_since(chunk, Instant::now())
     }
@@ -158,20 +159,22 @@ impl Array {
     /// doesn't wait as long again.
     pub fn lock_chunk_since(&self, chunk: ChunkId, since: Instant) -> Result<ChunkLock> {
         self.settle_separator()?;
+        if self.has_shards() {
+            return Ok(ChunkLock::default());
+        }
         self.store.lock(&self.extent(chunk).key, since)
     }
 
     /// Makes a chunk uninitialized. Returns false if it was.
     ///
-    /// # Errors
-    ///
-    /// Fails if the chunk is in a shard.
+    /// A chunk of a shard is handed over as erased: [`Array::store_objects`] stores that.
     pub fn erase(&self, chunk: ChunkId) -> Result<bool> {
-        if self.shards.is_some() {
-            return match self.stat_chunk(chunk)? {
-                None => Ok(false),
-                Some(_) => Err(self.in_shards()),
-            };
+        if self.has_shards() {
+            let was_stored = self.stat_chunk(chunk)?.is_some();
+            if was_stored {
+                self.hand_over(chunk, None, None, None);
+            }
+            return Ok(was_stored);
         }
         let Extent { key, .. } = self.extent(chunk);
         self.store.delete(&key).map_err(|e| e.context(&key))
@@ -184,8 +187,9 @@ impl Array {
 
     /// Returns the stored chunks and the other values below the array's prefix, streamed in the order of the store.
     pub fn entries(self: &Arc<Self>) -> Result<Entries> {
+        let pending = if self.has_shards() { self.pending().objects().into_iter().collect() } else { BTreeSet::new() };
         let level = self.store.list(&self.key).map_err(|e| e.context(&self.key))?;
-        Ok(Entries { array: self.clone(), levels: vec![(level, String::new())], members: None })
+        Ok(Entries { array: self.clone(), levels: vec![(level, String::new())], members: None, pending })
     }
 
     /// Returns the separator of the stored chunk keys: declared, detected, or `.`.
@@ -269,6 +273,8 @@ pub struct Entries {
     levels: Vec<(Listing, String)>,
     /// The chunks of the shard that was listed last, each with whether it is the first that is asked for.
     members: Option<Box<dyn Iterator<Item = (usize, ChunkId)> + Send>>,
+    /// Objects with pending chunks that were not listed yet.
+    pending: BTreeSet<u64>,
 }
 
 impl Iterator for Entries {
@@ -279,7 +285,10 @@ impl Iterator for Entries {
             if let Some(chunk) = self.next_member() {
                 return Some(Ok(ArrayEntry::Chunk(chunk)));
             }
-            let (level, path) = self.levels.last_mut()?;
+            let Some((level, path)) = self.levels.last_mut() else {
+                self.list_members(self.pending.first().copied()?);
+                continue;
+            };
             let entry = match level.next() {
                 None => {
                     self.levels.pop();
@@ -308,6 +317,13 @@ impl Entries {
         next.map(|(_, chunk)| chunk)
     }
 
+    /// Lists the chunks of an object next.
+    fn list_members(&mut self, object: u64) {
+        self.pending.remove(&object);
+        let members = self.array.shards.as_ref().map(|shards| shards.members(object, &self.array.grid).enumerate());
+        self.members = members.map(|members| Box::new(members) as _);
+    }
+
     /// Returns what the entry at the path `name` is. Of a directory of chunks it opens the listing and returns `None`.
     fn classify(&mut self, name: String, kind: EntryKind) -> Option<ArrayEntry> {
         let (array, is_top) = (&self.array, self.levels.len() == 1);
@@ -331,7 +347,7 @@ impl Entries {
         if let Some(shards) = &array.shards
             && let Some(object) = shards.objects().parse_stored_key(&name, array.key_encoding())
         {
-            self.members = Some(Box::new(shards.members(object.0, &array.grid).enumerate()));
+            self.list_members(object.0);
             return None;
         }
         if let Some(chunk) = array.chunk_stored_at(&name) {

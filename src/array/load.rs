@@ -97,7 +97,7 @@ impl Array {
     }
 
     /// Decodes the stored bytes in `scratch` into `bytes`, C layout.
-    fn decode(&self, pipeline: &Pipeline, bytes: &mut Vec<u8>, scratch: &mut Scratch) -> Result<()> {
+    pub(super) fn decode(&self, pipeline: &Pipeline, bytes: &mut Vec<u8>, scratch: &mut Scratch) -> Result<()> {
         let limit = self.memory_limit(scratch.max_objects).saturating_sub(scratch.stored.len());
         if !self.is_transposed() {
             return pipeline.decode_within(&scratch.stored, bytes, limit);

@@ -1,7 +1,13 @@
 //! Reading chunks of shards. The index of a shard, and a shard that is encoded as a whole, are kept for the version of the
-//! object they came from. A range that is read of another version is not used: the object was replaced, and its index is read
-//! again.
+//! object they came from. A range that is read of another version is not used: the object was replaced, and everything about it
+//! is read again.
+//!
+//! A chunk keeps its version when this mount replaces its object for the sake of other chunks: see `versions`.
 
+mod put;
+mod versions;
+
+use super::pending::PendingChunk;
 use super::{Array, Opening};
 use crate::error::{Error, Kind, Result};
 use crate::store::{EntryKind, Stat, Version};
@@ -9,11 +15,12 @@ use crate::util::memory::{self, Grant, Reclaim, lock};
 use crate::zarr::grid::ChunkId;
 use crate::zarr::shard::{Index, ShardId, Shards};
 use lru::LruCache;
-use std::collections::HashMap;
+use std::collections::HashSet;
 use std::num::NonZeroUsize;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
+use versions::KnownVersions;
 
 /// Maximum number of shards kept of an array.
 const KEPT: NonZeroUsize = NonZeroUsize::new(256).unwrap();
@@ -53,10 +60,19 @@ struct DecodedShard {
 }
 
 /// Where the bytes of a chunk, or of an inner shard, are.
-pub(super) struct StoredChunk {
-    /// The stat of the object, with the size of the chunk.
-    pub stat: Stat,
+struct StoredChunk {
+    /// The stat of the object that holds it.
+    object: Stat,
     bytes: ShardBytes,
+}
+
+/// What was found in an object.
+enum Lookup<T> {
+    Found(T),
+    /// There is nothing.
+    Absent,
+    /// Nothing is known: the object was replaced meanwhile.
+    Replaced,
 }
 
 /// The shards of one array that were used last.
@@ -65,11 +81,17 @@ pub(super) struct ShardCache {
     loaded: Mutex<LruCache<ShardId, (Opening, Arc<LoadedShard>)>>,
     /// Each serializes the loading of some shards. They protect no data.
     loading: [Mutex<()>; STRIPES],
+    /// Protects the versions of chunks that differ from those of their objects.
+    versions: Mutex<KnownVersions>,
 }
 
 impl ShardCache {
     pub fn new() -> Arc<Self> {
-        let cache = Arc::new(ShardCache { loaded: Mutex::new(LruCache::new(KEPT)), loading: Default::default() });
+        let cache = Arc::new(ShardCache {
+            loaded: Mutex::new(LruCache::new(KEPT)),
+            loading: Default::default(),
+            versions: Mutex::default(),
+        });
         memory::register(&cache);
         cache
     }
@@ -100,11 +122,34 @@ impl Array {
     /// Returns what the store knows of a chunk of shards; `None` if it is not stored. Where the index is damaged, every chunk of
     /// the shard has the stat of its object: none may look missing.
     pub(super) fn stat_in_shard(&self, shards: &Shards, chunk: ChunkId) -> Result<Option<Stat>> {
-        match self.locate(shards, chunk, Recency::Now) {
-            Ok(found) => Ok(found.map(|found| found.stat)),
+        self.stat_in_shard_as_of(shards, chunk, Recency::Now)
+    }
+
+    fn stat_in_shard_as_of(&self, shards: &Shards, chunk: ChunkId, recency: Recency) -> Result<Option<Stat>> {
+        if let Some(pending) = self.pending_chunk(chunk) {
+            return Ok(self.stat_pending(chunk, &pending));
+        }
+        match self.locate(shards, chunk, recency) {
+            Ok(found) => Ok(found.map(|found| self.stat_stored(shards, chunk, &found))),
             Err(e) if e.kind() == Kind::Damaged => self.stat_object(chunk),
             Err(e) => Err(e),
         }
+    }
+
+    /// Returns the stat of a stored chunk: that of its object, with its own size and version.
+    fn stat_stored(&self, shards: &Shards, chunk: ChunkId, found: &StoredChunk) -> Stat {
+        let object = shards.shard(0, &self.grid.indices(chunk)).number;
+        let version = lock(&self.shard_cache.versions).version(object, chunk, &found.object.version);
+        Stat { size: found.bytes.len(), version, ..found.object.clone() }
+    }
+
+    /// Returns the stat of a pending chunk; `None` if it was erased.
+    fn stat_pending(&self, chunk: ChunkId, pending: &PendingChunk) -> Option<Stat> {
+        let size = pending.bytes.as_ref()?.len();
+        let stat = Stat::value(size, pending.modified, pending.version.clone());
+        // a remote store has no permissions
+        let object = if self.is_remote() { None } else { self.stat_object(chunk).ok().flatten() };
+        Some(stat.restricted(object.and_then(|object| object.permissions)))
     }
 
     /// Calls `each` with the stat of each chunk of shards, in order, until it returns false.
@@ -115,16 +160,11 @@ impl Array {
         each: &mut dyn FnMut(Result<Option<Stat>>) -> bool,
     ) {
         // an object is asked for once in a call
-        let mut asked = HashMap::new();
+        let mut asked = HashSet::new();
         for chunk in chunks {
             let object = shards.shard(0, &self.grid.indices(chunk)).number;
-            let recency = if asked.insert(object, ()).is_some() { Recency::Opening } else { Recency::Now };
-            let found = match self.locate(shards, chunk, recency) {
-                Ok(found) => Ok(found.map(|found| found.stat)),
-                Err(e) if e.kind() == Kind::Damaged => self.stat_object(chunk),
-                Err(e) => Err(e),
-            };
-            if !each(found) {
+            let recency = if asked.insert(object) { Recency::Now } else { Recency::Opening };
+            if !each(self.stat_in_shard_as_of(shards, chunk, recency)) {
                 return;
             }
         }
@@ -133,13 +173,10 @@ impl Array {
     /// Returns whether a chunk is stored, or may be because its shard is damaged. `is_first` asks the store for the object.
     pub(super) fn may_be_stored(&self, shards: &Shards, chunk: ChunkId, is_first: bool) -> bool {
         let recency = if is_first { Recency::Now } else { Recency::Opening };
-        !matches!(self.locate(shards, chunk, recency), Ok(None))
-    }
-
-    /// Returns the error for a change of a chunk.
-    pub(super) fn in_shards(&self) -> Error {
-        let why = "chunks are in shards, which this version reads and does not write";
-        Error::new(Kind::ReadOnly, why).context(&self.key)
+        match self.pending_chunk(chunk) {
+            Some(pending) => pending.bytes.is_some(),
+            None => !matches!(self.locate(shards, chunk, recency), Ok(None)),
+        }
     }
 
     fn stat_object(&self, chunk: ChunkId) -> Result<Option<Stat>> {
@@ -156,11 +193,28 @@ impl Array {
         range: Range<u64>,
         out: &mut Vec<u8>,
     ) -> Result<Option<Stat>> {
+        if let Some(pending) = self.pending_chunk(chunk) {
+            let Some(bytes) = &pending.bytes else { return Ok(None) };
+            bytes.read(range, out).map_err(|e| e.context(self.extent(chunk)))?;
+            return Ok(self.stat_pending(chunk, &pending));
+        }
+        self.read_stored(shards, chunk, range, out)
+    }
+
+    /// Reads a stored chunk as [`Array::read_in_shard`] does, also if another one is pending.
+    fn read_stored(
+        &self,
+        shards: &Shards,
+        chunk: ChunkId,
+        range: Range<u64>,
+        out: &mut Vec<u8>,
+    ) -> Result<Option<Stat>> {
         for attempt in 0..ATTEMPTS {
             let recency = if attempt == 0 { Recency::Opening } else { Recency::Now };
-            let Some(StoredChunk { stat, bytes }) = self.locate(shards, chunk, recency)? else { return Ok(None) };
+            let Some(found) = self.locate(shards, chunk, recency)? else { return Ok(None) };
+            let stat = self.stat_stored(shards, chunk, &found);
             let end = range.end.min(stat.size);
-            if self.read_shard_bytes(chunk, &stat, &bytes, range.start.min(end)..end, out)? {
+            if self.read_shard_bytes(chunk, &found.object, &found.bytes, range.start.min(end)..end, out)? {
                 return Ok(Some(stat));
             }
         }
@@ -183,11 +237,11 @@ impl Array {
         Ok(Some(stat.version))
     }
 
-    /// Reads a part of the bytes of a shard or chunk; returns false if the object was replaced since `stat`.
+    /// Reads a part of the bytes of a shard or chunk; returns false if the object was replaced since its stat.
     fn read_shard_bytes(
         &self,
         chunk: ChunkId,
-        stat: &Stat,
+        object: &Stat,
         bytes: &ShardBytes,
         part: Range<u64>,
         out: &mut Vec<u8>,
@@ -200,7 +254,7 @@ impl Array {
                 self.stats.store_time.add_since(start);
                 let got = got.map_err(|e| e.context(&key))?;
                 self.stats.bytes_stored.add(out.len() as u64);
-                Ok(got.is_some_and(|now| now.version == stat.version && out.len() as u64 == part.end - part.start))
+                Ok(got.is_some_and(|now| now.version == object.version && out.len() as u64 == part.end - part.start))
             }
             ShardBytes::Decoded(decoded, place) => {
                 out.clear();
@@ -218,67 +272,73 @@ impl Array {
     ///
     /// [`Kind::Damaged`] if an index or the chunk's entry is.
     fn locate(&self, shards: &Shards, chunk: ChunkId, recency: Recency) -> Result<Option<StoredChunk>> {
-        let indices = self.grid.indices(chunk);
-        let in_object = |e: Error| e.context(self.extent(chunk));
-        let mut parent: Option<StoredChunk> = None;
-        for level in 0..shards.levels() {
-            let id = shards.shard(level, &indices);
-            let Some(shard) = self.load_shard(shards, chunk, id, parent.take(), recency)? else { return Ok(None) };
-            let index = shard.index.as_ref().map_err(|e| in_object(e.clone()))?;
-            let entry = index.get(shards.slot(level, &indices)).map_err(in_object)?;
-            let Some(entry) = entry else { return Ok(None) };
-            let stat = Stat { size: entry.end - entry.start, ..shard.object.clone() };
-            parent = Some(StoredChunk { stat, bytes: shard.bytes.part(entry) });
+        for attempt in 0..ATTEMPTS {
+            match self.look_for(shards, chunk, if attempt == 0 { recency } else { Recency::Now })? {
+                Lookup::Found(found) => return Ok(Some(found)),
+                Lookup::Absent => return Ok(None),
+                Lookup::Replaced => {}
+            }
         }
-        Ok(parent)
+        Err(replaced_always().context(self.extent(chunk)))
     }
 
-    /// Returns the shard `id`, which holds `chunk`. `place` is where it is in the shard around it; `None` for an object. Returns
-    /// `None` if it is not stored.
+    /// Looks once for a chunk, from its object down to the innermost shard.
+    fn look_for(&self, shards: &Shards, chunk: ChunkId, recency: Recency) -> Result<Lookup<StoredChunk>> {
+        let indices = self.grid.indices(chunk);
+        let in_object = |e: Error| e.context(self.extent(chunk));
+        let mut place: Option<StoredChunk> = None;
+        for level in 0..shards.levels() {
+            let shard = match self.load_shard(shards, chunk, level, place.take(), recency)? {
+                Lookup::Found(shard) => shard,
+                Lookup::Absent => return Ok(Lookup::Absent),
+                Lookup::Replaced => return Ok(Lookup::Replaced),
+            };
+            let index = shard.index.as_ref().map_err(|e| in_object(e.clone()))?;
+            match index.get(shards.slot(level, &indices)).map_err(in_object)? {
+                Some(entry) => place = Some(shard.part(entry)),
+                None => return Ok(Lookup::Absent),
+            }
+        }
+        Ok(place.map_or(Lookup::Absent, Lookup::Found))
+    }
+
+    /// Returns the shard of a level that holds `chunk`. `place` is where it is in the shard around it; `None` for an object.
     fn load_shard(
         &self,
         shards: &Shards,
         chunk: ChunkId,
-        id: ShardId,
+        level: usize,
         place: Option<StoredChunk>,
         recency: Recency,
-    ) -> Result<Option<Arc<LoadedShard>>> {
+    ) -> Result<Lookup<Arc<LoadedShard>>> {
+        let id = shards.shard(level, &self.grid.indices(chunk));
         let opening = self.freshness.opening();
         if let Some(shard) = self.kept_shard(id, place.as_ref(), recency) {
-            return Ok(Some(shard));
+            return Ok(Lookup::Found(shard));
         }
         let _loading = self.shard_cache.lock_loading(id);
         // another thread may have loaded it meanwhile
         if let Some(shard) = self.kept_shard(id, place.as_ref(), recency) {
-            return Ok(Some(shard));
+            return Ok(Lookup::Found(shard));
         }
-        for _ in 0..ATTEMPTS {
-            let found = match &place {
-                Some(StoredChunk { stat, bytes }) => Some((stat.clone(), bytes.clone())),
-                None => {
-                    let stat = self.stat_object(chunk)?.filter(|stat| stat.kind == EntryKind::Value);
-                    stat.map(|stat| (stat.clone(), ShardBytes::Stored(0..stat.size)))
+        let (object, bytes) = match place {
+            Some(StoredChunk { object, bytes }) => (object, bytes),
+            None => {
+                let Some(stat) = self.stat_object(chunk)?.filter(|stat| stat.kind == EntryKind::Value) else {
+                    lock(&self.shard_cache.loaded).pop(&id);
+                    return Ok(Lookup::Absent);
+                };
+                if let Some(shard) = self.confirm_shard(id, &stat, opening) {
+                    return Ok(Lookup::Found(shard));
                 }
-            };
-            let Some((stat, bytes)) = found else {
-                lock(&self.shard_cache.loaded).pop(&id);
-                return Ok(None);
-            };
-            if place.is_none()
-                && let Some(shard) = self.confirm_shard(id, &stat, opening)
-            {
-                return Ok(Some(shard));
+                let whole = ShardBytes::Stored(0..stat.size);
+                (stat, whole)
             }
-            if let Some(shard) = self.read_shard(shards, chunk, id, stat, bytes)? {
-                let shard = Arc::new(shard);
-                lock(&self.shard_cache.loaded).put(id, (opening, shard.clone()));
-                return Ok(Some(shard));
-            }
-            if place.is_some() {
-                break;
-            }
-        }
-        Err(replaced_always().context(self.extent(chunk)))
+        };
+        let Some(shard) = self.read_shard(shards, chunk, id, object, bytes)? else { return Ok(Lookup::Replaced) };
+        let shard = Arc::new(shard);
+        lock(&self.shard_cache.loaded).put(id, (opening, shard.clone()));
+        Ok(Lookup::Found(shard))
     }
 
     /// Returns the kept shard if it is recent enough, or lies in the same version of its object as `place`.
@@ -286,7 +346,7 @@ impl Array {
         let mut loaded = lock(&self.shard_cache.loaded);
         let (confirmed, shard) = loaded.get(&id)?;
         let is_current = match place {
-            Some(place) => shard.object.version == place.stat.version,
+            Some(place) => shard.object.version == place.object.version,
             None => recency == Recency::Opening && self.freshness.is_current(*confirmed),
         };
         is_current.then(|| shard.clone())
@@ -354,13 +414,7 @@ impl Array {
         let in_object = |e: Error| e.context(self.extent(chunk));
         let Some(pipeline) = shards.around(id.level) else { return Ok(None) };
         let (len, limit) = (bytes.len(), memory::limit() as u64 / 4);
-        if len > limit {
-            let why = format!(
-                "a shard of {len} bytes, encoded as a whole: there is memory for {limit}, mount with a larger --cache-size"
-            );
-            return Err(in_object(Error::new(Kind::System(libc::ENOMEM), why)));
-        }
-        let mut memory = memory::take(len as usize).map_err(in_object)?;
+        let mut memory = self.take_for_whole_shard(len).map_err(in_object)?;
         let mut encoded = Vec::new();
         if !self.read_shard_bytes(chunk, object, bytes, 0..len, &mut encoded)? {
             return Ok(None);
@@ -375,6 +429,27 @@ impl Array {
         drop(encoded);
         memory.shrink_to(decoded.capacity());
         Ok(Some(DecodedShard { bytes: decoded, _memory: memory }))
+    }
+}
+
+impl Array {
+    /// Returns a grant for a shard that is encoded as a whole.
+    fn take_for_whole_shard(&self, len: u64) -> Result<Grant> {
+        let limit = memory::limit() as u64 / 4;
+        if len > limit {
+            let why = format!(
+                "a shard of {len} bytes, encoded as a whole: there is memory for {limit}, mount with a larger --cache-size"
+            );
+            return Err(Error::new(Kind::System(libc::ENOMEM), why));
+        }
+        memory::take(len as usize)
+    }
+}
+
+impl LoadedShard {
+    /// Returns the place of the bytes `range` of the shard.
+    fn part(&self, range: Range<u64>) -> StoredChunk {
+        StoredChunk { object: self.object.clone(), bytes: self.bytes.part(range) }
     }
 }
 

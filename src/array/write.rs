@@ -1,12 +1,15 @@
-//! Storing a chunk: encoding it whole, and replacing the stored value. When a chunk is stored is decided in `cache`.
+//! Storing a chunk: encoding it whole, and replacing the stored value or, in shards, handing it over to its object. When a chunk
+//! is stored is decided in `cache`.
 
-use super::{Array, Scratch};
+use super::{Array, PendingBytes, Ranges, Scratch};
 use crate::error::{Error, Kind, Result};
 use crate::store::{Replaces, Version};
 use crate::util::memory;
+use crate::util::spill_file::SpillFile;
 use crate::zarr::codec::Pipeline;
 use crate::zarr::grid::ChunkId;
 use crate::zarr::layout;
+use std::sync::Arc;
 use std::time::Instant;
 
 impl Array {
@@ -18,9 +21,6 @@ impl Array {
     pub fn writable(&self) -> Result<()> {
         self.store.check_writable(&self.key).map_err(|e| e.context(&self.key))?;
         let pipeline = self.pipeline()?;
-        if self.shards.is_some() {
-            return Err(self.in_shards());
-        }
         // a write that is accepted must not fail to be encoded later
         memory::check_chunk(self.chunk_memory()).map_err(|e| e.context(&self.key))?;
         self.encodable.get_or_init(|| self.try_encode(pipeline)).clone()
@@ -42,46 +42,67 @@ impl Array {
         self.pipeline.as_ref().is_ok_and(|pipeline| !pipeline.is_lossless())
     }
 
-    /// Encodes the bytes of a chunk, C layout, and stores them in place of whatever is stored.
+    /// Encodes the bytes of a chunk, C layout, and stores them in place of whatever is stored. A chunk of a shard is handed over:
+    /// [`Array::store_objects`] stores it.
     ///
     /// # Errors
     ///
     /// Fails if a codec or the store fails. The error names the key.
     pub fn store(&self, chunk: ChunkId, bytes: &[u8], scratch: &mut Scratch) -> Result<Version> {
-        let put = self.store_if(chunk, bytes, Replaces::Anything, scratch)?;
+        let put = self.store_if(chunk, bytes, None, Replaces::Anything, None, scratch)?;
         put.ok_or_else(|| Error::system(libc::EIO).context(self.extent(chunk)))
     }
 
-    /// Stores a chunk like [`Array::store`] if the store holds what `replaces` says; else it returns `None`.
+    /// Stores a chunk like [`Array::store`] if the store holds what `replaces` says; else it returns `None`. `written` are the
+    /// bytes that differ from what is replaced; `None` if all may. Chunks that are handed over are held in memory or in `spill`.
     pub fn store_if(
         &self,
         chunk: ChunkId,
         bytes: &[u8],
+        written: Option<&Ranges>,
         replaces: Replaces,
+        spill: Option<&Arc<SpillFile>>,
         scratch: &mut Scratch,
     ) -> Result<Option<Version>> {
-        let pipeline = self.pipeline()?;
-        if self.shards.is_some() {
-            return Err(self.in_shards());
-        }
         self.settle_separator()?;
+        let encoded = self.encode_chunk(chunk, bytes, scratch)?;
+        if self.has_shards() {
+            let base = if let Replaces::Version(version) = replaces { Some(version.clone()) } else { None };
+            let held = PendingBytes::hold(encoded, spill).map_err(|e| e.context(self.extent(chunk)))?;
+            let version = self.hand_over(chunk, Some(held), written, base);
+            self.stats.stores.add(u64::from(version.is_some()));
+            return Ok(version);
+        }
         let key = self.extent(chunk).key;
-        if !self.metadata.has_objects() && bytes.len() != self.grid.chunk_size() {
-            let size = self.grid.chunk_size();
-            return Err(Error::invalid(format!("{} bytes for a chunk of {size}", bytes.len())).context(key));
+        let start = Instant::now();
+        let put = self.store.put_if(&key, encoded, replaces);
+        self.stats.store_time.add_since(start);
+        let Some(version) = put.map_err(|e| e.context(&key))? else { return Ok(None) };
+        self.stats.stores.add(1);
+        self.stats.object_stores.add(1);
+        self.stats.bytes_written.add(encoded.len() as u64);
+        Ok(Some(version))
+    }
+
+    /// Returns the encoded form of a chunk, C layout.
+    pub(super) fn encode_chunk<'a>(
+        &self,
+        chunk: ChunkId,
+        bytes: &'a [u8],
+        scratch: &'a mut Scratch,
+    ) -> Result<&'a [u8]> {
+        let (pipeline, size) = (self.pipeline()?, self.grid.chunk_size());
+        if !self.metadata.has_objects() && bytes.len() != size {
+            return Err(
+                Error::invalid(format!("{} bytes for a chunk of {size}", bytes.len())).context(self.extent(chunk))
+            );
         }
         let start = Instant::now();
         let encoded = self.encode(pipeline, bytes, scratch);
         self.stats.codec_time.add_since(start);
         let encoded = encoded.map_err(|e| self.in_chunk(chunk, e))?;
         self.stats.encodes.add(1);
-        let start = Instant::now();
-        let put = self.store.put_if(&key, encoded, replaces);
-        self.stats.store_time.add_since(start);
-        let Some(version) = put.map_err(|e| e.context(&key))? else { return Ok(None) };
-        self.stats.stores.add(1);
-        self.stats.bytes_written.add(encoded.len() as u64);
-        Ok(Some(version))
+        Ok(encoded)
     }
 
     /// Returns the encoded form of `bytes`: `bytes` themselves, or a buffer of `scratch`.

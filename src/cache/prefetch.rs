@@ -9,14 +9,13 @@ mod spill;
 mod wide_rows;
 mod window;
 
-pub use spill::SpillOptions;
-
 use super::Cache;
 use super::chunk_cache::{CachedItem, ChunkPart};
 use crate::array::Array;
 use crate::error::Result;
 use crate::util::memory::lock;
 use crate::util::pool::Pool;
+use crate::util::spill_file::SpillOptions;
 use crate::zarr::codec::PartialDecode;
 use crate::zarr::grid::ChunkId;
 use access::{AccessHistory, Pattern, Plan};

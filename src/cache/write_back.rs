@@ -6,9 +6,11 @@
 //! space never waits for the store.
 
 mod dirty_chunk;
+mod objects;
 mod space;
 
 pub(super) use dirty_chunk::DirtyChunk;
+pub(super) use objects::QuietTimer;
 pub(super) use space::{Reservations, WriteBacks};
 
 use super::chunk_cache::{CachedChunk, CachedItem, PartResult, Slot};
@@ -45,11 +47,16 @@ fn back_off(attempt: u32) {
     std::thread::sleep(Duration::from_micros(random % (1000 << attempt.min(8))));
 }
 
-/// Records that bytes of a chunk are lost, and returns the error that says so.
-fn record_loss(dirty: &DirtyChunk, why: &str) -> Error {
-    dirty.array.freshness().record_loss();
-    let what = format!("{why} meanwhile: what was written is lost; open the file again and write anew");
-    Error::system(libc::ESTALE).context(what).context(dirty.array.extent(dirty.chunk))
+/// Runs `work` on several threads, also on this one. Returns the first error.
+fn on_threads(threads: usize, work: &(impl Fn() -> Result<()> + Sync)) -> Result<()> {
+    std::thread::scope(|scope| {
+        let others: Vec<_> = (1..threads).map(|_| scope.spawn(work)).collect();
+        let join = |done: std::thread::ScopedJoinHandle<Result<()>>| {
+            done.join().unwrap_or_else(|_| Err(Error::system(libc::EIO)))
+        };
+        let mine = work();
+        others.into_iter().fold(mine, |done, other| done.and(join(other)))
+    })
 }
 
 /// Returns how many threads store chunks of an array. They mostly wait, for the disk or for a server.
@@ -199,7 +206,7 @@ impl Cache {
         })
     }
 
-    /// Stores a chunk if it is dirty. Waits for a write-back of it in flight.
+    /// Stores a chunk if it is dirty; one of a shard is handed over. Waits for a write-back of it in flight.
     pub fn flush_chunk(&self, array: &Array, chunk: ChunkId) -> Result<()> {
         self.dirty_chunk(array, chunk).map_or(Ok(()), |dirty| self.write_back(&dirty, Instant::now(), true))
     }
@@ -215,6 +222,12 @@ impl Cache {
 
     /// Stores all dirty chunks of the arrays for which `of` returns true, as [`Cache::flush_array`] does.
     pub fn flush_where(&self, of: impl Fn(&Array) -> bool) -> Result<()> {
+        let done = self.write_back_where(&of);
+        done.and(self.store_pending(of))
+    }
+
+    /// Writes back all dirty chunks of the arrays for which `of` returns true; those of shards are handed over.
+    fn write_back_where(&self, of: impl Fn(&Array) -> bool) -> Result<()> {
         let list = self.lock().oldest_dirty(|dirty| of(&dirty.array));
         let mut confirmed = HashSet::new();
         for dirty in list.iter().filter(|dirty| confirmed.insert(dirty.array.id())) {
@@ -235,6 +248,10 @@ impl Cache {
         new.freshness().share_losses(old.freshness());
         if old.id() == new.id() {
             return;
+        }
+        new.share_pending(old);
+        if !new.pending().is_empty() {
+            self.add_pending(new);
         }
         // bound before the loop, whose body takes the cache's lock again
         let list = self.lock().oldest_dirty(|dirty| dirty.array.id() == old.id());
@@ -280,14 +297,7 @@ impl Cache {
             done
         };
         let threads = list.iter().map(|dirty| flush_threads(&dirty.array)).max().unwrap_or(1);
-        std::thread::scope(|scope| {
-            let others: Vec<_> = (1..threads.min(list.len())).map(|_| scope.spawn(work)).collect();
-            let join = |done: std::thread::ScopedJoinHandle<Result<()>>| {
-                done.join().unwrap_or_else(|_| Err(Error::system(libc::EIO)))
-            };
-            let mine = work();
-            others.into_iter().fold(mine, |done, other| done.and(join(other)))
-        })
+        on_threads(threads.min(list.len()), &work)
     }
 
     /// Stores what was written to a chunk:
@@ -296,7 +306,7 @@ impl Cache {
     /// 2. If the base shows through, the store is asked for its version. If another writer has replaced it, it is loaded
     ///    again and only the written bytes are copied over it.
     /// 3. The whole chunk is encoded and put, which replaces it entirely or not at all. Writers continue in a copy. A server
-    ///    puts it only while it holds the version of step 2; else all starts over.
+    ///    puts it only while it holds the version of step 2; else all starts over. A chunk of a shard is handed over instead.
     /// 4. If nothing was written meanwhile, the chunk leaves the map; else the rest waits for the next write-back. What
     ///    could not be stored is dirty again.
     ///
@@ -306,19 +316,24 @@ impl Cache {
         let mut in_flight = self.begin_write_back(&dirty.array);
         let done = self.write_back_locked(dirty, since, keep);
         in_flight.has_failed = done.is_err();
-        done.inspect_err(|e| self.stats.problem(format!("not stored: {e}")))
+        done.inspect_err(|e| self.stats.problem(format!("not stored: {e}")))?;
+        drop(in_flight);
+        match dirty.array.complete_object(dirty.chunk) {
+            Some(object) => self.store_object(&dirty.array, object, since),
+            None => Ok(()),
+        }
     }
 
     fn write_back_locked(&self, dirty: &DirtyChunk, since: Instant, keep: bool) -> Result<()> {
         let (array, chunk) = (&dirty.array, dirty.chunk);
         // `replacing` is fair: a request whose wait is over does not wait for later ones
-        let _replacing = self.replacing.exclusive(&[&array.extent(chunk).key]);
+        let _replacing = self.replacing.exclusive(&[&array.write_back_key(chunk)]);
         let _write_back = lock(&dirty.write_back_lock);
         let _lock = array.lock_chunk_since(chunk, since)?;
         for attempt in 0..MAX_ATTEMPTS {
             array.confirm(true)?;
             let Some(snapshot) = self.take_snapshot(dirty)? else { return Ok(()) };
-            let outcome = self.store(array, chunk, &snapshot);
+            let outcome = self.store(dirty, &snapshot);
             let mut state = dirty.lock();
             match outcome {
                 Ok(Outcome::Stored(version)) => {
@@ -355,13 +370,13 @@ impl Cache {
         }
         if dirty.array.freshness().is_replaced() {
             self.remove_dirty(dirty, &mut state, None);
-            return Err(record_loss(dirty, "the array was replaced or deleted"));
+            return Err(dirty.array.lost(dirty.chunk, "the array was replaced or deleted"));
         }
         let outside = dirty.array.outside(dirty.chunk);
         let before = state.dirty.len();
         state.dirty.remove_all(&outside);
         if state.dirty.len() < before {
-            let e = record_loss(dirty, "the array became smaller");
+            let e = dirty.array.lost(dirty.chunk, "the array became smaller");
             if state.dirty.is_empty() {
                 self.remove_dirty(dirty, &mut state, None);
                 return Err(e);
@@ -379,12 +394,27 @@ impl Cache {
     }
 
     /// Takes step 3 of a write-back. It may erase an empty chunk instead.
-    fn store(&self, array: &Array, chunk: ChunkId, snapshot: &Snapshot) -> Result<Outcome> {
-        if self.drops_empty && array.is_empty(&snapshot.bytes) {
-            return array.erase(chunk).map(|_| Outcome::Stored(None));
-        }
-        let put = self.with_scratch(|scratch| array.store_if(chunk, &snapshot.bytes, snapshot.replaces(), scratch))?;
-        Ok(put.map_or(Outcome::Conflict, |version| Outcome::Stored(Some(version))))
+    fn store(&self, dirty: &DirtyChunk, snapshot: &Snapshot) -> Result<Outcome> {
+        let (array, chunk) = (&dirty.array, dirty.chunk);
+        let stored = if self.drops_empty && array.is_empty(&snapshot.bytes) {
+            array.erase(chunk).map(|_| Outcome::Stored(None))
+        } else {
+            let (written, spill) = (snapshot.written.as_ref(), self.spill.as_ref());
+            let put = || {
+                self.with_scratch(|scratch| {
+                    array.store_if(chunk, &snapshot.bytes, written, snapshot.replaces(), spill, scratch)
+                })
+            };
+            let is_full = |e: &Error| array.has_shards() && [libc::ENOMEM, libc::ENOSPC].contains(&e.errno());
+            let put = match put() {
+                Err(e) if is_full(&e) && self.make_room_for_pending(array) => put(),
+                done => done,
+            };
+            put.map(|put| put.map_or(Outcome::Conflict, |version| Outcome::Stored(Some(version))))
+        };
+        // before the chunk leaves the map of dirty chunks
+        self.add_pending(array);
+        stored
     }
 
     /// Takes step 4 of a write-back that has stored `version`.

@@ -236,15 +236,17 @@ fn mount(
     // removed when the mount has ended
     let made = if args.auto_mountpoint { Some(mountpoint::make(path)?) } else { None };
     let read_only = is_read_only || !hierarchy.store().is_writable();
-    let cache = Arc::new(args.reading.memory.cache(stats.clone()).dropping_empty(args.writing.drop_empty_chunks));
+    let options = args.reading.options(read_only, args.direct_io, args.passthrough);
+    let cache = args.reading.memory.cache(stats.clone()).dropping_empty(args.writing.drop_empty_chunks);
+    let cache = Arc::new(cache.spilling(options.spill.clone()));
     memory::register(&cache);
     // before any thread starts: a signal without its handler would leave the mount behind
     let signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(Error::from)?;
     let fs = Arc::new(Fs::new(
         Tree::new(hierarchy, cache.clone()).with_headers(args.headers.shown()),
-        cache,
+        cache.clone(),
         stats,
-        Options { resize: args.resize, ..args.reading.options(read_only, args.direct_io, args.passthrough) },
+        Options { resize: args.resize, ..options },
     )?);
     let request = MountRequest {
         source: &store.to_string(),
@@ -267,6 +269,7 @@ fn mount(
     let session = serve(fs.clone(), &mut mountpoint, serve_options(args, read_only)).inspect_err(|_| {
         let _ = mountpoint.unmount();
     })?;
+    cache.store_quiet_objects().map_err(CommandFailure::from)?;
     let mountpoint = Arc::new(mountpoint);
     if let Some(bytes) = args.readahead
         && let Err(e) = mountpoint.set_readahead(bytes)

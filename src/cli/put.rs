@@ -6,6 +6,7 @@ use super::{
     CommandFailure, MemoryArgs, StoreArgs, StoreLocation, WriteArgs, logger, open_store_to_write, size, stdio,
 };
 use crate::cache::SpillOptions;
+use crate::cli::spill_directory;
 use crate::error::Error;
 use crate::fs::Options;
 use crate::stats::Stats;
@@ -17,6 +18,9 @@ use std::sync::Arc;
 
 /// Bytes read and written at a time.
 const STEP: usize = 4 << 20;
+
+/// Maximum bytes of chunks that wait in a file for the rest of their shard.
+const MAX_PENDING: u64 = 8 << 30;
 
 /// Arguments of `put`.
 #[derive(Args)]
@@ -74,7 +78,8 @@ pub fn open(
 ) -> Result<Flat, CommandFailure> {
     let stats = Arc::new(Stats::default());
     let hierarchy = open_store_to_write(path, store_args, writing, stats.clone())?;
-    let cache = memory.cache(stats.clone()).dropping_empty(writing.drop_empty_chunks);
+    let pending = SpillOptions { directory: spill_directory(), limit: MAX_PENDING };
+    let cache = memory.cache(stats.clone()).dropping_empty(writing.drop_empty_chunks).spilling(pending);
     // no prefetching, and so no spill file
     let spill = SpillOptions { directory: std::env::temp_dir(), limit: 0 };
     let threads = memory.threads();

@@ -39,6 +39,12 @@ impl Fs {
         done
     }
 
+    /// Hands over what was written to an array with shards; stores what was written to another one. The chunk files of shards are
+    /// closed one by one, and each would store a whole shard.
+    pub(super) fn hand_over(&self, array: &Array) -> Result<()> {
+        if array.has_shards() { self.cache.hand_over(array) } else { self.flush_array(array) }
+    }
+
     /// Stores what was written to arrays at and below `key`, because their metadata are about to change.
     pub(super) fn flush_below(&self, key: &Key) -> Result<()> {
         self.cache.flush_where(|array| array.key().relative_to(key).is_some())
@@ -102,7 +108,7 @@ impl Fs {
     pub(super) fn settle(&self, key: &Key, name: Option<&str>) {
         let Some(array) = self.tree.hierarchy().cached_array(key).filter(|array| array.is_dirty()) else { return };
         let settled = match name {
-            None => self.cache.flush_array(&array),
+            None => self.cache.hand_over(&array),
             Some(name) => match array.grid().parse_chunk_key(name, Separator::Dot) {
                 Some(chunk) => self.cache.flush_chunk(&array, chunk),
                 None => Ok(()),

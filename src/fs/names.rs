@@ -271,6 +271,7 @@ impl Fs {
         // without the chunk's lock: this waits for a write-back, which takes that lock
         self.cache.discard_chunk(array, chunk);
         let erased = array.lock_chunk(chunk).and_then(|_lock| array.erase(chunk));
+        self.cache.add_pending(array);
         // another reader may have loaded the chunk meanwhile
         self.cache.discard_chunk(array, chunk);
         Ok(erased? || was_written)
@@ -314,6 +315,8 @@ impl Fs {
             Some(Node::Directory(key)) => {
                 let _alone = self.resizing.alone(&[&key]);
                 self.check_empty(&key)?;
+                // removed chunks may still be in shards
+                self.flush_below(&key)?;
                 self.tree.hierarchy().remove_node(&key)?;
                 self.forget_below(&key);
                 self.tree.removed(&Node::Directory(key));

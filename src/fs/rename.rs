@@ -250,7 +250,9 @@ impl Fs {
                     array.confirm(false)?;
                     match array.freshness().is_replaced() {
                         true => Err(stale()),
-                        false => array.store(chunk, bytes, &mut Scratch::default()).map(drop),
+                        false => {
+                            array.store(chunk, bytes, &mut Scratch::default()).map(|_| self.cache.add_pending(array))
+                        }
                     }
                 })
             }

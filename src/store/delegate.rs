@@ -52,6 +52,9 @@ macro_rules! delegate_store {
     (@put_if $inner:ident) => { delegate_store!(@fn $inner.put_if(
         key: &$crate::store::Key, value: &[u8], replaces: $crate::store::Replaces
     ) -> $crate::error::Result<Option<$crate::store::Version>>); };
+    (@put_pieces $inner:ident) => { delegate_store!(@fn $inner.put_pieces(
+        key: &$crate::store::Key, pieces: &[$crate::store::ValuePiece], replaces: $crate::store::Replaces
+    ) -> $crate::error::Result<Option<$crate::store::Version>>); };
     (@delete $inner:ident) => { delegate_store!(@fn $inner.delete(
         key: &$crate::store::Key
     ) -> $crate::error::Result<bool>); };

@@ -5,7 +5,10 @@
 mod resolve;
 mod write;
 
-use super::{Entry, EntryKind, Key, KeyLock, Listing, LockFiles, Space, Stat, Store, Version, check_size, read_at};
+use super::{
+    Entry, EntryKind, Key, KeyLock, Listing, LockFiles, Replaces, Space, Stat, Store, ValuePiece, Version, check_size,
+    read_at,
+};
 use crate::error::{Error, Result};
 use crate::util::memory;
 use resolve::{OpenDirectory, kind_behind, open_beneath, open_seen};
@@ -185,6 +188,10 @@ impl Store for DirectoryStore {
 
     fn put(&self, key: &Key, value: &[u8]) -> Result<Version> {
         self.put_value(key, value)
+    }
+
+    fn put_pieces(&self, key: &Key, pieces: &[ValuePiece], replaces: Replaces) -> Result<Option<Version>> {
+        self.put_value_pieces(key, pieces, replaces)
     }
 
     fn delete(&self, key: &Key) -> Result<bool> {

@@ -7,7 +7,7 @@ mod cache_directory;
 mod cached_file;
 mod usage;
 
-use super::{Key, Replaces, Stat, Store, Version, delegate_store};
+use super::{Key, Replaces, Stat, Store, ValuePiece, Version, delegate_store};
 use crate::error::{Error, Result};
 use crate::stats::Stats;
 use cache_directory::CacheDirectory;
@@ -148,6 +148,11 @@ impl Store for DiskCache {
             self.insert(&self.name(key), version, value);
         }
         Ok(version)
+    }
+
+    fn put_pieces(&self, key: &Key, pieces: &[ValuePiece], replaces: Replaces) -> Result<Option<Version>> {
+        self.remove(key);
+        self.below.put_pieces(key, pieces, replaces)
     }
 
     fn delete(&self, key: &Key) -> Result<bool> {

@@ -3,7 +3,9 @@
 //! millions of chunks once would evict everything else.
 
 use super::level::KnownNames;
-use super::{Entry, EntryKind, Key, Listing, Reach, Replaces, Stat, Store, Version, delegate_store, stat_many_with};
+use super::{
+    Entry, EntryKind, Key, Listing, Reach, Replaces, Stat, Store, ValuePiece, Version, delegate_store, stat_many_with,
+};
 use crate::error::Result;
 use crate::util::memory::{self, lock};
 use contents::{CacheContents, ListingRun, MAX_NAMES};
@@ -202,6 +204,12 @@ impl Store for MetadataCache {
         let put = self.below.put_if(key, value, replaces);
         self.changed(key, false);
         put.inspect(|version| version.iter().for_each(|version| lock(&self.contents).update_value(key, version, value)))
+    }
+
+    fn put_pieces(&self, key: &Key, pieces: &[ValuePiece], replaces: Replaces) -> Result<Option<Version>> {
+        let put = self.below.put_pieces(key, pieces, replaces);
+        self.changed(key, false);
+        put
     }
 
     fn delete(&self, key: &Key) -> Result<bool> {

@@ -2,8 +2,10 @@
 //! shards, and the codecs of an index; it reads nothing. Source of the rules: the Zarr v3 specification, "Sharding codec".
 
 mod index;
+mod rebuild;
 
 pub use index::{Index, IndexCodec};
+pub use rebuild::{EntryChange, ShardPiece};
 
 use crate::error::{Error, Result};
 use crate::zarr::chunk_key::KeyEncoding;
@@ -106,16 +108,26 @@ impl Shards {
         })
     }
 
-    /// Returns the chunks of an array with the grid `chunks` that an object holds, in C order.
-    pub fn members(&self, object: u64, chunks: &Grid) -> impl Iterator<Item = ChunkId> + use<> {
-        let Level { grid, counts, chunks_in_entry, .. } = &self.levels[0];
-        let indices = grid.indices(ChunkId(object));
+    /// Returns the ranges of indices of the chunks in a shard, of an array with the grid `chunks`.
+    fn ranges(&self, id: ShardId, chunks: &Grid) -> Vec<Range<u64>> {
+        let Level { grid, counts, chunks_in_entry, .. } = &self.levels[id.level];
+        let indices = grid.indices(ChunkId(id.number));
         let along = |d: usize| {
             let len = counts[d] * chunks_in_entry[d];
             let start = indices[d] * len;
             start..(start + len).min(chunks.counts()[d])
         };
-        let ranges: Vec<Range<u64>> = (0..indices.len()).map(along).collect();
+        (0..indices.len()).map(along).collect()
+    }
+
+    /// Returns the number of chunks in a shard, of an array with the grid `chunks`.
+    pub fn count(&self, id: ShardId, chunks: &Grid) -> u64 {
+        self.ranges(id, chunks).iter().map(|range| range.end.saturating_sub(range.start)).product()
+    }
+
+    /// Returns the chunks of an array with the grid `chunks` that an object holds, in C order.
+    pub fn members(&self, object: u64, chunks: &Grid) -> impl Iterator<Item = ChunkId> + use<> {
+        let ranges = self.ranges(ShardId { level: 0, number: object }, chunks);
         let is_empty = ranges.iter().any(Range::is_empty);
         let first: Vec<u64> = ranges.iter().map(|range| range.start).collect();
         let next = move |at: &Vec<u64>| {

@@ -149,6 +149,7 @@ impl Hierarchy {
                 new.erase(chunk)?;
             }
         }
+        new.store_objects()?;
         self.put_array_text(key, &metadata, text.as_bytes()).map(|()| true)
     }
 }

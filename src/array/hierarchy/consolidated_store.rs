@@ -6,7 +6,7 @@ use super::{OWN, REMOVED};
 use crate::error::{Error, Kind, Result};
 use crate::stats::Stats;
 use crate::store::{
-    EntryKind, Key, Listing, Replaces, Stat, Store, Version, delegate_store, get_counted, stat_many_with,
+    EntryKind, Key, Listing, Replaces, Stat, Store, ValuePiece, Version, delegate_store, get_counted, stat_many_with,
 };
 use crate::util::memory::{self, lock};
 use crate::zarr::metadata::{MAX_CONSOLIDATED, ZARR_JSON, ZARRAY, ZGROUP, ZMETADATA};
@@ -351,6 +351,11 @@ impl Store for ConsolidatedStore {
     fn put_if(&self, key: &Key, value: &[u8], replaces: Replaces) -> Result<Option<Version>> {
         self.check_put(key)?;
         self.below.put_if(key, value, replaces)
+    }
+
+    fn put_pieces(&self, key: &Key, pieces: &[ValuePiece], replaces: Replaces) -> Result<Option<Version>> {
+        self.check_put(key)?;
+        self.below.put_pieces(key, pieces, replaces)
     }
 
     fn delete(&self, key: &Key) -> Result<bool> {

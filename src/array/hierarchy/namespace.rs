@@ -185,6 +185,7 @@ impl Hierarchy {
                         ArrayEntry::Unlisted => {}
                     }
                 }
+                array.store_objects()?;
             }
             match node.is_root() {
                 // the root of the store stays

@@ -16,6 +16,9 @@ use std::sync::Arc;
 /// are listed.
 const TRIED: u64 = 1 << 16;
 
+/// Bytes of chunks of shards that are cleared before their objects are stored.
+const MAX_HANDED_OVER: usize = 32 << 20;
+
 /// Minimum size of a buffer of fill values, in bytes.
 const BLANK: usize = 64 << 10;
 
@@ -73,10 +76,6 @@ impl Hierarchy {
         metadata.separator = Some(old.separator());
         let new = self.check_usable(key, metadata)?;
         let (before, after) = (&old.metadata().shape, &new.metadata().shape);
-        if !old.metadata().shards.is_empty() && before.iter().zip(after).any(|(before, after)| after < before) {
-            let why = "an array with shards can't be made smaller through a mount yet";
-            return Err(Error::new(Kind::ReadOnly, why).context(key));
-        }
         if before.iter().zip(after).any(|(before, after)| after > before) && self.clear_outside(&new, before, &new)? {
             self.store.sync()?;
         }
@@ -104,14 +103,19 @@ impl Hierarchy {
     /// anything changed.
     fn clear_outside(&self, array: &Arc<Array>, kept: &[u64], model: &Array) -> Result<bool> {
         let outside = Outside::new(array, kept);
-        let (mut scratch, mut changed) = (Scratch::default(), false);
+        let (mut scratch, mut changed, mut handed_over) = (Scratch::default(), false, 0);
         let mut clear = |chunk| {
             changed |= self.clear_chunk(array, chunk, &outside, model, &mut scratch)?;
+            handed_over += array.grid().chunk_size();
+            if array.has_shards() && handed_over > MAX_HANDED_OVER {
+                handed_over = 0;
+                array.store_objects()?;
+            }
             Ok(())
         };
         if outside.chunks() <= TRIED {
             outside.each(array.grid(), &mut clear)?;
-            return Ok(changed);
+            return array.store_objects().map(|()| changed);
         }
         for entry in array.entries()? {
             match entry.map_err(|e| e.context(array.key()))? {
@@ -122,7 +126,7 @@ impl Hierarchy {
                 ArrayEntry::Chunk(_) | ArrayEntry::Value(_) => {}
             }
         }
-        Ok(changed)
+        array.store_objects().map(|()| changed)
     }
 
     /// Clears one chunk. A chunk of objects, whose items have no fixed positions, stays unchanged unless it is entirely

@@ -220,7 +220,7 @@ pub(super) fn erase_chunks(new: &Arc<Array>) -> Result<()> {
             new.erase(chunk)?;
         }
     }
-    Ok(())
+    new.store_objects()
 }
 
 /// Returns the written document of an array without chunks, with the stored codecs and keys if it states those that the mount

@@ -4,27 +4,14 @@
 use crate::array::{Opening, VersionTag};
 use crate::error::{Error, Result};
 use crate::util::memory::lock;
+use crate::util::spill_file::{SpillOptions, free_space, unnamed_file};
 use crate::zarr::grid::ChunkId;
-use rustix::fs::{Mode, OFlags};
 use std::collections::HashMap;
 use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
-
-/// `f_type` of file systems that keep their files in memory: tmpfs, ramfs.
-const IN_MEMORY: [i64; 2] = [0x0102_1994, 0x8584_58f6];
-
-/// Where to put spill files, and how large they may become.
-#[derive(Clone, Debug)]
-pub struct SpillOptions {
-    /// An existing directory.
-    pub directory: PathBuf,
-    /// Maximum bytes of all spill files; 0 turns them off.
-    pub limit: u64,
-}
 
 /// The spill files of a mount.
 pub struct Spills {
@@ -74,11 +61,10 @@ impl Spills {
         if let Err(n) = self.promised.fetch_update(Ordering::Relaxed, Ordering::Relaxed, promise) {
             return Err(Error::invalid(format!("{bytes} bytes, beside {n} in others more than the limit of {limit}")));
         }
-        let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
-        let opened = rustix::fs::open(directory, flags, Mode::RUSR | Mode::WUSR).inspect_err(|_| {
+        let opened = unnamed_file(directory).inspect_err(|_| {
             self.promised.fetch_sub(bytes, Ordering::Relaxed);
         });
-        let (file, promised) = (opened?.into(), self.promised.clone());
+        let (file, promised) = (opened?, self.promised.clone());
         Ok(Spill { chunks, chunk_size, file, promised, put_lock: Mutex::default(), versions: Mutex::default() })
     }
 }
@@ -135,19 +121,6 @@ impl Spill {
         }
         done
     }
-}
-
-/// Returns the bytes free in a directory for spill files.
-///
-/// # Errors
-///
-/// Fails if its files are kept in memory.
-fn free_space(directory: &Path) -> Result<u64> {
-    let stat = rustix::fs::statfs(directory).map_err(|e| Error::from(e).context(directory.display()))?;
-    if IN_MEMORY.contains(&(stat.f_type as i64)) {
-        return Err(Error::invalid("its files are kept in memory").context(directory.display()));
-    }
-    Ok(u64::try_from(stat.f_bsize).unwrap_or(0).saturating_mul(stat.f_bavail))
 }
 
 #[cfg(test)]

@@ -77,6 +77,8 @@ pub(in crate::cache) struct Snapshot {
     pub loads: u64,
     /// The base under the written bytes; `None` if every byte was written.
     pub base: Option<Base>,
+    /// The bytes that were written over the base; `None` if all were.
+    pub written: Option<Ranges>,
 }
 
 impl Snapshot {
@@ -235,8 +237,9 @@ impl DirtyState {
     pub fn snapshot(&mut self, size: usize, opening: Opening) -> Result<Snapshot> {
         let base = (!self.is_fully_written(size)).then(|| self.base.clone());
         self.storing = std::mem::take(&mut self.dirty);
+        let written = base.is_some().then(|| self.storing.clone());
         let bytes = self.bytes.clone().ok_or_else(removed)?;
-        Ok(Snapshot { bytes, opening, loads: self.loads, base })
+        Ok(Snapshot { bytes, opening, loads: self.loads, base, written })
     }
 
     /// Makes dirty again what a write-back was to store.

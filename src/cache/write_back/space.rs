@@ -118,7 +118,7 @@ impl Cache {
         // storing the chunk takes memory for its encoded form
         let is_first_with_space = || {
             let limit = self.bound.saturating_add(memory::unused_reserve());
-            !array.is_dirty() && state.dirty_bytes <= self.bound && with(array.chunk_memory()) <= limit
+            !array.freshness().is_dirty() && state.dirty_bytes <= self.bound && with(array.chunk_memory()) <= limit
         };
         state.dirty.is_empty() || with(array.grid().chunk_size()) <= self.dirty_bound() || is_first_with_space()
     }
@@ -182,7 +182,7 @@ impl Cache {
 
 impl State {
     /// Returns whether fewer than `max` write-backs of the array are in flight and none has failed lately.
-    fn may_write_back(&self, array: u64, max: usize) -> bool {
+    pub(super) fn may_write_back(&self, array: u64, max: usize) -> bool {
         self.write_backs.get(&array).is_none_or(|known| known.in_flight < max && !known.failed_lately())
     }
 

@@ -180,14 +180,14 @@ impl ChunkFile {
             }
         }
         drop(slot);
-        fs.flush_array(&*self.array.latest(fs)?)
+        fs.hand_over(&*self.array.latest(fs)?)
     }
 
     /// Stores a chunk of fill values for a created file. It stays a draft: a shell closes the file before the program
     /// that it starts writes to it.
     fn store_created(&self, fs: &Fs, draft: &mut ChunkDraft) -> Result<()> {
         let array = self.write_latest(fs, |array, chunk| self.fill(fs, array, chunk, WriteMode::internal()))?;
-        fs.flush_array(&array)?;
+        fs.hand_over(&array)?;
         let stat = array.stat_chunk(self.chunk(&array)?)?;
         (draft.is_created, draft.filled) = (false, stat.map(|stat| stat.version));
         Ok(())
@@ -206,7 +206,7 @@ impl ChunkFile {
             _ => {
                 let e = self.refused_draft(fs, draft, size);
                 self.erase_filled(fs, &array, draft)?;
-                return fs.flush_array(&array).and(Err(e));
+                return fs.hand_over(&array).and(Err(e));
             }
         };
         let whole = bytes.whole(size)?;
@@ -313,6 +313,11 @@ impl OpenFile for ChunkFile {
 
     fn flush(&self, fs: &Fs) -> Result<()> {
         self.record.answer(self.store(fs))
+    }
+
+    fn fsync(&self, fs: &Fs) -> Result<()> {
+        let store = || fs.flush_array(&*self.array.latest(fs)?);
+        self.record.answer(self.store(fs).and_then(|()| store()))
     }
 
     fn release(&self, fs: &Fs) {

@@ -5,8 +5,9 @@
 use super::DirectoryStore;
 use super::resolve::{create_beneath, leads_out, open_beneath, stat_from, stat_of};
 use crate::error::{Error, Result};
+use crate::store::pieces::write_pieces;
 use crate::store::temporary_file::TemporaryFile;
-use crate::store::{EntryKind, Key, Version};
+use crate::store::{EntryKind, Key, Replaces, ValuePiece, Version};
 use crate::util::memory::lock;
 use rustix::fs::{self, Access, AtFlags, FileType, Gid, Mode, OFlags, Uid};
 use rustix::io::{Errno, retry_on_intr};
@@ -74,6 +75,29 @@ impl DirectoryStore {
     }
 
     pub(super) fn put_value(&self, key: &Key, value: &[u8]) -> Result<Version> {
+        let put = self.put_content(key, &mut |mut file| Ok(file.write_all(value)?), Replaces::Anything)?;
+        put.ok_or_else(|| Error::system(libc::EIO))
+    }
+
+    pub(super) fn put_value_pieces(
+        &self,
+        key: &Key,
+        pieces: &[ValuePiece],
+        replaces: Replaces,
+    ) -> Result<Option<Version>> {
+        let needs_old = pieces.iter().any(|piece| matches!(piece, ValuePiece::Old(_)));
+        let old = match replaces {
+            Replaces::Version(version) if needs_old => match self.open_value(key)? {
+                Some((file, stat)) if stat.version == *version => Some(file),
+                _ => return Ok(None),
+            },
+            _ => None,
+        };
+        self.put_content(key, &mut |file| write_pieces(file, pieces, old.as_ref()), replaces)
+    }
+
+    /// Replaces a value by what `write` writes into a new file. Returns `None` if the value does not satisfy `replaces`.
+    fn put_content(&self, key: &Key, write: &mut WriteContent, replaces: Replaces) -> Result<Option<Version>> {
         let mut entry = match self.entry(key.as_str())? {
             Some(entry) => entry,
             None => {
@@ -88,7 +112,7 @@ impl DirectoryStore {
                 Err(e) => return Err(e.into()),
             };
             match old.as_ref().map(|stat| FileType::from_raw_mode(stat.st_mode)) {
-                None | Some(FileType::RegularFile) => return self.replace(&entry, old, value),
+                None | Some(FileType::RegularFile) => return self.replace(&entry, old, write, replaces),
                 Some(FileType::Symlink) => entry = self.follow(&entry)?,
                 Some(FileType::Directory) => return Err(Error::system(libc::EISDIR)),
                 Some(_) => return Err(Error::damaged("is not a regular file")),
@@ -98,20 +122,29 @@ impl DirectoryStore {
     }
 
     /// Replaces a regular file or a missing one.
-    fn replace(&self, entry: &DirectoryEntry, old: Option<fs::Stat>, value: &[u8]) -> Result<Version> {
+    fn replace(
+        &self,
+        entry: &DirectoryEntry,
+        old: Option<fs::Stat>,
+        write: &mut WriteContent,
+        replaces: Replaces,
+    ) -> Result<Option<Version>> {
         let mut temporary = TemporaryFile::create(&entry.directory, TEMPORARY, file_mode())?;
         if let Some(old) = old {
             keep_owner_and_mode(&temporary.file, &old);
         }
-        temporary.file.write_all(value)?;
+        write(&temporary.file)?;
         if self.fsync {
             // without this, the name may become durable before the bytes
             retry_on_intr(|| fs::fdatasync(&temporary.file))?;
         }
+        if !satisfies(entry, replaces)? {
+            return Ok(None);
+        }
         temporary.rename_to(&entry.name)?;
         self.record_change(entry)?;
         // the version is read last, since renaming changes it
-        Ok(stat_from(&fs::fstat(&temporary.file)?).version)
+        Ok(Some(stat_from(&fs::fstat(&temporary.file)?).version))
     }
 
     pub(super) fn delete_value(&self, key: &Key) -> Result<bool> {
@@ -277,6 +310,25 @@ impl DirectoryStore {
         let path = if entry.path.is_empty() { link } else { format!("{}/{link}", entry.path) };
         self.entry(&path)?.ok_or_else(|| Error::not_found("the target of a symbolic link does not exist"))
     }
+}
+
+/// Writes the content of a new file.
+type WriteContent<'a> = dyn FnMut(&File) -> Result<()> + 'a;
+
+/// Returns whether the file at an entry satisfies a condition now. Another process may still replace it before a rename does.
+fn satisfies(entry: &DirectoryEntry, replaces: Replaces) -> Result<bool> {
+    if replaces == Replaces::Anything {
+        return Ok(true);
+    }
+    let found = match fs::statat(&entry.directory, &entry.name, AtFlags::SYMLINK_NOFOLLOW) {
+        Ok(stat) => Some(stat_from(&stat).version),
+        Err(Errno::NOENT) => None,
+        Err(e) => return Err(e.into()),
+    };
+    Ok(match replaces {
+        Replaces::Version(version) => found.as_ref() == Some(version),
+        _ => found.is_none(),
+    })
 }
 
 fn regular_file(fd: OwnedFd) -> Result<File> {

@@ -2,7 +2,7 @@
 //! hangs.
 
 use crate::error::{Error, Result};
-use crate::store::{Key, KeyLock, Listing, Replaces, Stat, Store, Version, delegate_store};
+use crate::store::{Key, KeyLock, Listing, Replaces, Stat, Store, ValuePiece, Version, delegate_store};
 use crate::util::memory::lock;
 use std::collections::HashMap;
 use std::fs::File;
@@ -198,6 +198,10 @@ impl Store for FaultyStore {
 
     fn put_if(&self, key: &Key, value: &[u8], replaces: Replaces) -> Result<Option<Version>> {
         self.call(Operation::Put, Some(key), || self.inner.put_if(key, value, replaces))
+    }
+
+    fn put_pieces(&self, key: &Key, pieces: &[ValuePiece], replaces: Replaces) -> Result<Option<Version>> {
+        self.call(Operation::Put, Some(key), || self.inner.put_pieces(key, pieces, replaces))
     }
 
     fn delete(&self, key: &Key) -> Result<bool> {

@@ -1,6 +1,7 @@
 //! The index of a shard: where each of its chunks begins and how long it is.
 
 use crate::error::{Error, Result};
+use crate::util::memory;
 use crate::zarr::codec::Pipeline;
 use crate::zarr::metadata::ShardLevel;
 use std::ops::Range;
@@ -9,7 +10,7 @@ use std::ops::Range;
 const ENTRY: usize = 16;
 
 /// Offset and length of a chunk that is not stored.
-const EMPTY: u64 = u64::MAX;
+pub(super) const EMPTY: u64 = u64::MAX;
 
 /// How the indexes of a level are encoded.
 pub struct IndexCodec {
@@ -44,6 +45,16 @@ impl IndexCodec {
     /// Returns the encoded size in bytes.
     pub fn stored_size(&self) -> u64 {
         self.pipeline.max_stored()
+    }
+
+    /// Returns the number of entries.
+    pub(super) fn entries(&self) -> usize {
+        self.entries
+    }
+
+    /// Returns whether the index is in front of the chunks.
+    pub(super) fn is_at_start(&self) -> bool {
+        self.is_at_start
     }
 
     /// Returns the memory that a decoded index takes, in bytes.
@@ -83,6 +94,17 @@ impl IndexCodec {
         let room = if self.is_at_start { place.end..size } else { 0..place.start };
         Ok(Index { entries, room })
     }
+
+    /// Encodes an index with these offsets and lengths.
+    pub(super) fn encode(&self, entries: &[(u64, u64)]) -> Result<Vec<u8>> {
+        let number = |n: u64| if self.is_big_endian { n.to_be_bytes() } else { n.to_le_bytes() };
+        let mut bytes = Vec::new();
+        memory::reserve(&mut bytes, entries.len() * ENTRY)?;
+        bytes.extend(entries.iter().flat_map(|(offset, len)| [number(*offset), number(*len)]).flatten());
+        let mut encoded = Vec::new();
+        self.pipeline.encode(&bytes, &mut encoded)?;
+        Ok(encoded)
+    }
 }
 
 impl Index {
@@ -108,13 +130,8 @@ impl Index {
         }
     }
 
-    /// Returns the number of entries.
-    pub fn len(&self) -> usize {
-        self.entries.len()
-    }
-
-    /// Returns whether the index has no entries.
-    pub fn is_empty(&self) -> bool {
-        self.entries.is_empty()
+    /// Returns the bytes of the shard in which chunks may lie.
+    pub(super) fn room(&self) -> Range<u64> {
+        self.room.clone()
     }
 }

@@ -2,10 +2,10 @@
 
 use crate::array::Array;
 use crate::cache::Ranges;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::store::Version;
 use crate::util::memory::{self, Grant};
-use rustix::fs::{Mode, OFlags};
+use crate::util::spill_file::unnamed_file;
 use std::borrow::Cow;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -96,9 +96,7 @@ impl DraftBytes {
             memory::reserve(&mut bytes, size)?;
             return Ok(DraftBytes::Memory { bytes, _memory: memory });
         }
-        let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
-        let file = rustix::fs::open(directory, flags, Mode::RUSR | Mode::WUSR);
-        Ok(DraftBytes::File(file.map_err(|e| Error::from(e).context(directory.display()))?.into()))
+        Ok(DraftBytes::File(unnamed_file(directory)?))
     }
 
     fn write(&mut self, offset: usize, data: &[u8]) -> Result<()> {

@@ -1,0 +1,355 @@
+//! Chunks of shards that were handed over, encoded, and are not yet in their objects. They lie over the stored chunks: every
+//! reader of the array gets them. It does not know how objects are put together, nor when.
+
+use super::Ranges;
+use crate::error::{Error, Result};
+use crate::store::Version;
+use crate::util::memory::{self, Grant, lock};
+use crate::util::spill_file::{SpillFile, SpilledBytes};
+use crate::zarr::grid::ChunkId;
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant, SystemTime};
+
+/// Maximum bytes of encoded chunks that wait in memory; others wait in a spill file.
+const IN_MEMORY: usize = 8 << 20;
+
+/// Approximate memory of a pending chunk beside its bytes.
+const COST: usize = 256;
+
+/// Locks that serialize the storing of objects.
+const STRIPES: usize = 16;
+
+/// An object is stored when it was not changed for this time ...
+const QUIET: Duration = Duration::from_secs(1);
+
+/// ... or for so many times as long as the last put of an object took ...
+const QUIET_PUTS: u32 = 4;
+
+/// ... but at most for this time.
+const MAX_QUIET: Duration = Duration::from_secs(60);
+
+/// The number of the next change of any array.
+static NEXT: AtomicU64 = AtomicU64::new(1);
+
+/// Bytes of encoded chunks that wait in memory.
+static HELD: AtomicUsize = AtomicUsize::new(0);
+
+/// The bytes of an encoded chunk.
+pub enum PendingBytes {
+    /// In memory, counted by a grant.
+    Memory(Vec<u8>, HeldBytes),
+    /// In a spill file.
+    Spilled(SpilledBytes),
+}
+
+/// Counts bytes in memory until it is dropped.
+pub struct HeldBytes(usize, #[allow(dead_code, reason = "it counts until it is dropped")] Grant);
+
+impl Drop for HeldBytes {
+    fn drop(&mut self) {
+        HELD.fetch_sub(self.0, Ordering::Relaxed);
+    }
+}
+
+impl PendingBytes {
+    /// Copies bytes into memory or, beyond [`IN_MEMORY`] bytes of all, into a spill file.
+    ///
+    /// # Errors
+    ///
+    /// The error of the spill file if there is neither memory nor room in it.
+    pub fn hold(bytes: &[u8], spill: Option<&Arc<SpillFile>>) -> Result<Self> {
+        let fits = HELD.load(Ordering::Relaxed) + bytes.len() <= IN_MEMORY;
+        let held = if fits { PendingBytes::in_memory(bytes) } else { Err(Error::system(libc::ENOMEM)) };
+        match spill {
+            Some(spill) => held.or_else(|_| spill.put(bytes).map(PendingBytes::Spilled)),
+            None => held,
+        }
+    }
+
+    /// Copies bytes into memory.
+    pub fn in_memory(bytes: &[u8]) -> Result<Self> {
+        let mut grant = Grant::default();
+        grant.grow(bytes.len() + COST)?;
+        let mut copy = Vec::new();
+        memory::reserve(&mut copy, bytes.len())?;
+        copy.extend_from_slice(bytes);
+        HELD.fetch_add(bytes.len(), Ordering::Relaxed);
+        Ok(PendingBytes::Memory(copy, HeldBytes(bytes.len(), grant)))
+    }
+
+    /// Returns the number of bytes.
+    pub fn len(&self) -> u64 {
+        match self {
+            PendingBytes::Memory(bytes, _) => bytes.len() as u64,
+            PendingBytes::Spilled(spilled) => spilled.len(),
+        }
+    }
+
+    /// Replaces the content of `out` by a range of the bytes, which ends where they end.
+    pub fn read(&self, range: Range<u64>, out: &mut Vec<u8>) -> Result<()> {
+        let end = range.end.min(self.len());
+        let start = range.start.min(end);
+        out.clear();
+        match self {
+            PendingBytes::Memory(bytes, _) => {
+                memory::reserve(out, (end - start) as usize)?;
+                out.extend_from_slice(&bytes[start as usize..end as usize]);
+            }
+            PendingBytes::Spilled(spilled) => {
+                let (file, place) = spilled.place();
+                memory::resize(out, (end - start) as usize)?;
+                file.read_exact_at(out, place.start + start)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A chunk that was handed over.
+pub struct PendingChunk {
+    /// The encoded chunk; `None` if it was erased.
+    pub bytes: Option<PendingBytes>,
+    /// The version that the chunk has, also after it is stored.
+    pub version: Version,
+    /// When it was handed over.
+    pub modified: SystemTime,
+    /// The bytes of the decoded chunk that were written; `None` if the stored chunk does not show through.
+    pub written: Option<Ranges>,
+    /// The version of the stored chunk that shows through; `None` if it was not stored.
+    pub base: Option<Version>,
+}
+
+impl PendingChunk {
+    /// Returns a chunk with a new version.
+    pub fn new(bytes: Option<PendingBytes>, written: Option<Ranges>, base: Option<Version>) -> Self {
+        let version = Version::Pending(NEXT.fetch_add(1, Ordering::Relaxed));
+        PendingChunk { bytes, version, modified: SystemTime::now(), written, base }
+    }
+}
+
+/// Chunks by their numbers.
+pub type ChunkChanges = BTreeMap<ChunkId, Arc<PendingChunk>>;
+
+/// The pending chunks of an object.
+#[derive(Default)]
+struct PendingObject {
+    chunks: ChunkChanges,
+    /// Number of chunks through which stored bytes show.
+    partial: usize,
+    /// When the first chunk was handed over, and the last one.
+    times: Option<(Instant, Instant)>,
+}
+
+impl PendingObject {
+    fn insert(&mut self, chunk: ChunkId, new: PendingChunk) {
+        self.partial += usize::from(new.written.is_some());
+        if let Some(old) = self.chunks.insert(chunk, Arc::new(new)) {
+            self.partial -= usize::from(old.written.is_some());
+        }
+    }
+
+    fn remove(&mut self, chunk: ChunkId) {
+        if let Some(old) = self.chunks.remove(&chunk) {
+            self.partial -= usize::from(old.written.is_some());
+        }
+    }
+}
+
+/// The pending chunks of an array, by the objects that will hold them.
+#[derive(Default)]
+pub struct PendingChunks {
+    /// Protects the chunks.
+    objects: Mutex<BTreeMap<u64, PendingObject>>,
+    /// Each is held while some objects are stored. They protect no data.
+    storing: [Mutex<()>; STRIPES],
+    /// Nanoseconds of the last put of an object.
+    last_put: AtomicU64,
+    /// Why an object could not be stored that no request had asked to store.
+    failed: Mutex<Option<Error>>,
+}
+
+impl PendingChunks {
+    /// Returns whether no chunk is pending.
+    pub fn is_empty(&self) -> bool {
+        lock(&self.objects).is_empty()
+    }
+
+    /// Returns a pending chunk of an object.
+    pub fn get(&self, object: u64, chunk: ChunkId) -> Option<Arc<PendingChunk>> {
+        lock(&self.objects).get(&object)?.chunks.get(&chunk).cloned()
+    }
+
+    /// Returns all pending chunks of an object.
+    pub fn chunks(&self, object: u64) -> ChunkChanges {
+        lock(&self.objects).get(&object).map(|found| found.chunks.clone()).unwrap_or_default()
+    }
+
+    /// Hands over a chunk, or erases it if there are no bytes. `written` are the bytes that were written over the version
+    /// `base`; `None` if all were. Returns the chunk's new version; `None`, without a change, if `base` is not the pending
+    /// version of the chunk.
+    pub fn put(
+        &self,
+        (object, chunk): (u64, ChunkId),
+        bytes: Option<PendingBytes>,
+        written: Option<&Ranges>,
+        base: Option<Version>,
+    ) -> Option<Version> {
+        let mut objects = lock(&self.objects);
+        let found = objects.entry(object).or_default();
+        let (written, base) = match (written, found.chunks.get(&chunk)) {
+            (None, _) => (None, None),
+            (Some(written), None) => (Some(written.clone()), base),
+            (Some(_), Some(known)) if known.bytes.is_none() && base.is_none() => (None, None),
+            (Some(written), Some(known)) if known.bytes.is_some() && base.as_ref() == Some(&known.version) => {
+                let all = known.written.as_ref().map(|before| {
+                    let mut all = before.clone();
+                    all.add_all(written);
+                    all
+                });
+                (all, known.base.clone())
+            }
+            _ => return None,
+        };
+        let new = PendingChunk::new(bytes, written, base);
+        let version = new.version.clone();
+        found.insert(chunk, new);
+        let now = Instant::now();
+        found.times = Some((found.times.map_or(now, |(first, _)| first), now));
+        Some(version)
+    }
+
+    /// Replaces a pending chunk unless it has changed since `old`, or drops it.
+    pub fn replace(&self, object: u64, chunk: ChunkId, old: &PendingChunk, new: Option<PendingChunk>) {
+        let mut objects = lock(&self.objects);
+        let Some(found) = objects.get_mut(&object) else { return };
+        if found.chunks.get(&chunk).is_none_or(|known| known.version != old.version) {
+            return;
+        }
+        match new {
+            Some(new) => found.insert(chunk, new),
+            None => found.remove(chunk),
+        }
+        objects.retain(|_, found| !found.chunks.is_empty());
+    }
+
+    /// Drops the pending chunks of an object that have not changed since `stored`.
+    pub fn remove(&self, object: u64, stored: &ChunkChanges) {
+        let mut objects = lock(&self.objects);
+        let Some(found) = objects.get_mut(&object) else { return };
+        for (chunk, stored) in stored {
+            if found.chunks.get(chunk).is_some_and(|known| known.version == stored.version) {
+                found.remove(*chunk);
+            }
+        }
+        if found.chunks.is_empty() {
+            objects.remove(&object);
+        }
+    }
+
+    /// Returns whether `count` chunks of an object are pending and no stored bytes show through.
+    pub fn is_complete(&self, object: u64, count: u64) -> bool {
+        let objects = lock(&self.objects);
+        objects.get(&object).is_some_and(|found| found.partial == 0 && found.chunks.len() as u64 == count)
+    }
+
+    /// Returns the objects with pending chunks, the one that waits longest first.
+    pub fn objects(&self) -> Vec<u64> {
+        let objects = lock(&self.objects);
+        let mut list: Vec<_> =
+            objects.iter().map(|(object, found)| (found.times.map(|(first, _)| first), *object)).collect();
+        drop(objects);
+        list.sort_unstable();
+        list.into_iter().map(|(_, object)| object).collect()
+    }
+
+    /// Returns the objects that have been quiet for long enough, and when the next one will have been.
+    pub fn quiet(&self, now: Instant) -> (Vec<u64>, Option<Duration>) {
+        let last_put = Duration::from_nanos(self.last_put.load(Ordering::Relaxed));
+        let pause = last_put.saturating_mul(QUIET_PUTS).clamp(QUIET, MAX_QUIET);
+        let (mut quiet, mut next) = (Vec::new(), None);
+        for (object, found) in lock(&self.objects).iter() {
+            let Some((_, last)) = found.times else { continue };
+            match pause.saturating_sub(now.saturating_duration_since(last)) {
+                Duration::ZERO => quiet.push(*object),
+                left => next = Some(next.map_or(left, |next: Duration| next.min(left))),
+            }
+        }
+        (quiet, next)
+    }
+
+    /// Locks the storing of an object.
+    pub fn lock_storing(&self, object: u64) -> MutexGuard<'_, ()> {
+        lock(&self.storing[object as usize % STRIPES])
+    }
+
+    /// Records how long a put took.
+    pub fn record_put(&self, took: Duration) {
+        self.last_put.store(took.as_nanos() as u64, Ordering::Relaxed);
+    }
+
+    /// Records that an object could not be stored that no request had asked to store.
+    pub fn record_failure(&self, e: Error) {
+        *lock(&self.failed) = Some(e);
+    }
+
+    /// Returns whether such a failure was recorded since the last call.
+    pub fn take_failure(&self) -> bool {
+        lock(&self.failed).take().is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bytes(byte: u8) -> Option<PendingBytes> {
+        Some(PendingBytes::in_memory(&[byte; 4]).unwrap())
+    }
+
+    #[test]
+    fn written_ranges_add_up_until_the_chunk_is_whole() {
+        let (pending, at) = (PendingChunks::default(), (3, ChunkId(7)));
+        let base = Some(Version::Count(9));
+        let first = pending.put(at, bytes(1), Some(&Ranges::from(0..1)), base.clone());
+        let known = pending.get(3, ChunkId(7)).unwrap();
+        assert_eq!((known.written.clone(), known.base.clone()), (Some(Ranges::from(0..1)), base.clone()));
+        assert!(pending.put(at, bytes(2), Some(&Ranges::from(1..2)), base.clone()).is_none(), "of another version");
+        pending.put(at, bytes(2), Some(&Ranges::from(1..2)), first.clone()).unwrap();
+        let known = pending.get(3, ChunkId(7)).unwrap();
+        assert_eq!((known.written.clone(), known.base.clone()), (Some(Ranges::from(0..2)), base));
+        assert!(!pending.is_complete(3, 1));
+        pending.put(at, bytes(3), None, None).unwrap();
+        assert!(pending.is_complete(3, 1) && !pending.is_complete(3, 2));
+        // what was handed over later stays
+        pending.remove(3, &[(ChunkId(7), known)].into());
+        assert_eq!(pending.objects(), [3]);
+        pending.remove(3, &pending.chunks(3));
+        assert!(pending.is_empty());
+    }
+
+    #[test]
+    fn an_erased_chunk_hides_what_is_stored() {
+        let (pending, at) = (PendingChunks::default(), (0, ChunkId(0)));
+        pending.put(at, None, None, None).unwrap();
+        // all other bytes are fill values
+        pending.put(at, bytes(1), Some(&Ranges::from(0..1)), None).unwrap();
+        assert!(pending.get(0, ChunkId(0)).unwrap().written.is_none() && pending.is_complete(0, 1));
+    }
+
+    #[test]
+    fn objects_are_stored_when_they_are_quiet() {
+        let pending = PendingChunks::default();
+        pending.put((5, ChunkId(1)), bytes(1), None, None).unwrap();
+        let now = Instant::now();
+        assert!(pending.quiet(now).0.is_empty() && pending.quiet(now).1.unwrap() <= QUIET);
+        assert_eq!(pending.quiet(now + QUIET).0, [5]);
+        pending.record_put(Duration::from_secs(3));
+        assert!(pending.quiet(now + QUIET).0.is_empty() && pending.quiet(now + Duration::from_secs(12)).0 == [5]);
+        pending.record_put(Duration::from_secs(300));
+        assert_eq!(pending.quiet(now + MAX_QUIET).0, [5]);
+    }
+}

@@ -1,0 +1,452 @@
+//! Storing the pending chunks of an object: the object is put once, with the changed chunks and copies of all others.
+//!
+//! Invariants:
+//!
+//! * The new object is a copy of one version of the former one, except for the pending chunks. It replaces that version or none.
+//! * Where stored bytes show through a pending chunk, they are those of that version.
+//! * A chunk is pending until an object that holds it is stored.
+
+use super::{ATTEMPTS, LoadedShard, Lookup, Recency, ShardBytes};
+use crate::array::pending::{ChunkChanges, PendingBytes, PendingChunk, PendingChunks};
+use crate::array::{Array, Ranges, Scratch};
+use crate::error::{Error, Kind, Result};
+use crate::store::{Key, Replaces, ValuePiece, Version};
+use crate::util::memory::{self, lock};
+use crate::util::spill_file::SpillFile;
+use crate::zarr::grid::ChunkId;
+use crate::zarr::shard::{EntryChange, ShardPiece, Shards};
+use std::collections::BTreeMap;
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// A piece of the new bytes of a shard.
+enum NewPiece {
+    Bytes(Vec<u8>),
+    Pending(Arc<PendingChunk>),
+    Old(ShardBytes),
+}
+
+impl NewPiece {
+    fn len(&self) -> u64 {
+        match self {
+            NewPiece::Bytes(bytes) => bytes.len() as u64,
+            NewPiece::Pending(pending) => pending.bytes.as_ref().map_or(0, PendingBytes::len),
+            NewPiece::Old(bytes) => bytes.len(),
+        }
+    }
+
+    /// Returns the piece for the store.
+    fn for_store(&self) -> ValuePiece<'_> {
+        match self {
+            NewPiece::Bytes(bytes) => ValuePiece::Bytes(bytes),
+            NewPiece::Pending(pending) => match &pending.bytes {
+                Some(PendingBytes::Memory(bytes, _)) => ValuePiece::Bytes(bytes),
+                Some(PendingBytes::Spilled(spilled)) => {
+                    let (file, range) = spilled.place();
+                    ValuePiece::File(file, range)
+                }
+                None => ValuePiece::Bytes(&[]),
+            },
+            NewPiece::Old(ShardBytes::Stored(range)) => ValuePiece::Old(range.clone()),
+            NewPiece::Old(ShardBytes::Decoded(decoded, range)) => {
+                ValuePiece::Bytes(&decoded.bytes[range.start as usize..range.end as usize])
+            }
+        }
+    }
+}
+
+/// How an attempt to store an object ended.
+enum Attempt {
+    Stored,
+    /// Another writer was faster, or a chunk had to be laid over another version: nothing was stored.
+    Again,
+}
+
+impl Array {
+    /// Returns the pending chunks; those of an array without shards are none.
+    pub fn pending(&self) -> Arc<PendingChunks> {
+        lock(&self.pending).clone()
+    }
+
+    /// Makes this array have the pending chunks of `old`, which is the same array with another first dimension.
+    pub fn share_pending(&self, old: &Array) {
+        *lock(&self.pending) = old.pending();
+    }
+
+    /// Returns whether chunks are in shards: then a chunk that is stored is *handed over*, and [`Array::store_object`] stores it.
+    pub fn has_shards(&self) -> bool {
+        self.shards.is_some()
+    }
+
+    /// Returns the key of an object of shards.
+    pub fn object_key(&self, object: u64) -> Key {
+        match &self.shards {
+            Some(shards) => self.key.join(&shards.objects().stored_key(ChunkId(object), self.key_encoding())),
+            None => self.key.clone(),
+        }
+    }
+
+    /// Returns a key to lock while a chunk is written back: that of its object, or one for a chunk of a shard alone.
+    pub fn write_back_key(&self, chunk: ChunkId) -> Key {
+        match self.has_shards() {
+            true => self.key.join(&format!(".chunk-{}", chunk.0)),
+            false => self.extent(chunk).key,
+        }
+    }
+
+    /// Returns the number of the object that holds a chunk of a shard.
+    fn object_of(&self, chunk: ChunkId) -> Option<u64> {
+        Some(self.shards.as_ref()?.shard(0, &self.grid.indices(chunk)).number)
+    }
+
+    pub(super) fn pending_chunk(&self, chunk: ChunkId) -> Option<Arc<PendingChunk>> {
+        self.pending().get(self.object_of(chunk)?, chunk)
+    }
+
+    /// Hands over an encoded chunk of a shard, or erases it: see [`PendingChunks::put`].
+    pub(in crate::array) fn hand_over(
+        &self,
+        chunk: ChunkId,
+        bytes: Option<PendingBytes>,
+        written: Option<&Ranges>,
+        base: Option<Version>,
+    ) -> Option<Version> {
+        self.pending().put((self.object_of(chunk)?, chunk), bytes, written, base)
+    }
+
+    /// Returns the object that holds a chunk if every chunk of it was handed over, so that nothing of the stored one stays.
+    pub fn complete_object(&self, chunk: ChunkId) -> Option<u64> {
+        let shards = self.shards.as_ref()?;
+        let id = shards.shard(0, &self.grid.indices(chunk));
+        self.pending().is_complete(id.number, shards.count(id, &self.grid)).then_some(id.number)
+    }
+
+    /// Stores all objects with pending chunks.
+    ///
+    /// # Errors
+    ///
+    /// The first error, after every object was tried.
+    pub fn store_objects(&self) -> Result<()> {
+        let since = Instant::now();
+        let objects = self.pending().objects().into_iter();
+        objects.fold(Ok(()), |done, object| done.and(self.store_object(object, None, since)))
+    }
+
+    /// Stores the pending chunks of an object by one put. Chunks that have to be encoded again are held in memory or in `spill`.
+    /// The wait for the store's lock counts from `since`.
+    ///
+    /// # Errors
+    ///
+    /// The chunks stay pending. ESTALE if the array was replaced: what was written is lost.
+    pub fn store_object(&self, object: u64, spill: Option<&Arc<SpillFile>>, since: Instant) -> Result<()> {
+        let (Some(shards), pending) = (&self.shards, self.pending()) else { return Ok(()) };
+        let _storing = pending.lock_storing(object);
+        let Some((&first, _)) = pending.chunks(object).first_key_value() else { return Ok(()) };
+        let key = self.extent(first).key;
+        let _lock = self.store.lock(&key, since)?;
+        for attempt in 0..ATTEMPTS {
+            self.confirm(true)?;
+            if self.freshness.is_replaced() {
+                pending.remove(object, &pending.chunks(object));
+                return Err(self.lost(first, "the array was replaced or deleted"));
+            }
+            self.drop_outside(&pending, object);
+            let changes = pending.chunks(object);
+            if changes.is_empty() {
+                return Ok(());
+            }
+            let stored = self.try_store_object(shards, object, first, &changes, spill);
+            match stored.map_err(|e| e.context(&key))? {
+                Attempt::Stored => return Ok(()),
+                Attempt::Again => back_off(attempt),
+            }
+        }
+        Err(Error::system(libc::EAGAIN).context("another writer replaces it again and again").context(key))
+    }
+
+    fn try_store_object(
+        &self,
+        shards: &Shards,
+        object: u64,
+        first: ChunkId,
+        changes: &ChunkChanges,
+        spill: Option<&Arc<SpillFile>>,
+    ) -> Result<Attempt> {
+        let old = match self.load_shard(shards, first, 0, None, Recency::Now)? {
+            Lookup::Found(shard) => Some(shard),
+            Lookup::Absent => None,
+            Lookup::Replaced => return Ok(Attempt::Again),
+        };
+        let version = old.as_ref().map(|old| old.object.version.clone());
+        if self.rebase(shards, object, changes, version.as_ref(), spill)? {
+            return Ok(Attempt::Again);
+        }
+        let all: Vec<(ChunkId, &Arc<PendingChunk>)> = changes.iter().map(|(chunk, change)| (*chunk, change)).collect();
+        let start = Instant::now();
+        let new = match self.rebuild(shards, 0, old.as_deref(), &all)? {
+            Lookup::Replaced => return Ok(Attempt::Again),
+            Lookup::Absent => {
+                if !self.delete_object(first, version.as_ref())? {
+                    return Ok(Attempt::Again);
+                }
+                None
+            }
+            Lookup::Found(pieces) => match self.put_object(first, &pieces, version.as_ref())? {
+                None => return Ok(Attempt::Again),
+                new => new,
+            },
+        };
+        let pending = self.pending();
+        pending.record_put(start.elapsed());
+        if let Some(new) = &new {
+            let versions = changes.iter().map(|(chunk, change)| (*chunk, change.version.clone()));
+            lock(&self.shard_cache.versions).record_put(object, version.as_ref(), new, versions);
+        }
+        {
+            // a load in flight may be about to keep the former index
+            let id = shards.shard(0, &self.grid.indices(first));
+            let _loading = self.shard_cache.lock_loading(id);
+            lock(&self.shard_cache.loaded).pop(&id);
+        }
+        pending.remove(object, changes);
+        Ok(Attempt::Stored)
+    }
+
+    /// Puts an object in place of `old`, or of none. Returns `None` if the store holds another one.
+    fn put_object(&self, first: ChunkId, pieces: &[NewPiece], old: Option<&Version>) -> Result<Option<Version>> {
+        let replaces = old.map_or(Replaces::Nothing, Replaces::Version);
+        let (start, for_store) = (Instant::now(), pieces.iter().map(NewPiece::for_store).collect::<Vec<_>>());
+        let put = self.store.put_pieces(&self.extent(first).key, &for_store, replaces);
+        self.stats.store_time.add_since(start);
+        let put = put?;
+        if put.is_some() {
+            self.stats.object_stores.add(1);
+            self.stats.bytes_written.add(pieces.iter().map(NewPiece::len).sum());
+        }
+        Ok(put)
+    }
+
+    /// Deletes an object without chunks. Returns false if the store holds another one than `old`.
+    fn delete_object(&self, first: ChunkId, old: Option<&Version>) -> Result<bool> {
+        let Some(old) = old else { return Ok(true) };
+        match self.stat_object(first)? {
+            Some(stat) if stat.version == *old => self.store.delete(&self.extent(first).key).map(|_| true),
+            _ => Ok(false),
+        }
+    }
+
+    /// Returns the pieces of a shard after changes to chunks in it; `Absent` if no chunk is left. `old` is the former shard.
+    fn rebuild(
+        &self,
+        shards: &Shards,
+        level: usize,
+        old: Option<&LoadedShard>,
+        changes: &[(ChunkId, &Arc<PendingChunk>)],
+    ) -> Result<Lookup<Vec<NewPiece>>> {
+        let codec = shards.index_codec(level);
+        // the entries, and both forms of the new index
+        let _memory = memory::take(codec.memory() * 3)?;
+        let index = match old.map(|old| &old.index) {
+            None => None,
+            Some(Ok(index)) => Some(index),
+            Some(Err(_)) if self.is_covered(shards, level, changes) => None,
+            Some(Err(e)) => return Err(unreplaced(e)),
+        };
+        let mut by_slot: BTreeMap<usize, Vec<(ChunkId, &Arc<PendingChunk>)>> = BTreeMap::new();
+        for (chunk, change) in changes {
+            by_slot.entry(shards.slot(level, &self.grid.indices(*chunk))).or_default().push((*chunk, change));
+        }
+        let (mut entries, mut new) = (BTreeMap::new(), BTreeMap::new());
+        for (slot, changes) in by_slot {
+            let place = match index.map_or(Ok(None), |index| index.get(slot)) {
+                Err(e) if level + 1 < shards.levels() && !self.is_covered(shards, level + 1, &changes) => {
+                    return Err(unreplaced(&e));
+                }
+                place => old.zip(place.ok().flatten()).map(|(old, place)| old.part(place)),
+            };
+            let pieces = match (level + 1 < shards.levels(), &changes[..]) {
+                (false, [(_, change), ..]) => {
+                    change.bytes.is_some().then(|| vec![NewPiece::Pending((*change).clone())])
+                }
+                (false, []) => None,
+                (true, _) => {
+                    let inner = match place {
+                        None => None,
+                        Some(_) => match self.load_shard(shards, changes[0].0, level + 1, place, Recency::Now)? {
+                            Lookup::Found(inner) => Some(inner),
+                            Lookup::Absent => None,
+                            Lookup::Replaced => return Ok(Lookup::Replaced),
+                        },
+                    };
+                    match self.rebuild(shards, level + 1, inner.as_deref(), &changes)? {
+                        Lookup::Found(pieces) => Some(pieces),
+                        Lookup::Absent => None,
+                        Lookup::Replaced => return Ok(Lookup::Replaced),
+                    }
+                }
+            };
+            let size = pieces.as_ref().map(|pieces| pieces.iter().map(NewPiece::len).sum());
+            entries.insert(slot, size.map_or(EntryChange::Erase, EntryChange::Put));
+            new.extend(pieces.map(|pieces| (slot, pieces)));
+        }
+        let Some(layout) = codec.rebuild(index, &entries)? else { return Ok(Lookup::Absent) };
+        let mut pieces = Vec::new();
+        for piece in layout {
+            match piece {
+                ShardPiece::Old(range) => pieces.extend(old.map(|old| NewPiece::Old(old.bytes.part(range)))),
+                ShardPiece::New(slot) => pieces.extend(new.remove(&slot).into_iter().flatten()),
+                ShardPiece::Index(bytes) => pieces.push(NewPiece::Bytes(bytes)),
+            }
+        }
+        self.encode_shard(shards, level, old, changes[0].0, pieces)
+    }
+
+    /// Encodes a shard as a whole, if shards of the level are.
+    fn encode_shard(
+        &self,
+        shards: &Shards,
+        level: usize,
+        old: Option<&LoadedShard>,
+        chunk: ChunkId,
+        pieces: Vec<NewPiece>,
+    ) -> Result<Lookup<Vec<NewPiece>>> {
+        let Some(pipeline) = shards.around(level) else { return Ok(Lookup::Found(pieces)) };
+        let size: u64 = pieces.iter().map(NewPiece::len).sum();
+        // encoding takes as much again
+        let _memory = self.take_for_whole_shard(size.saturating_mul(2))?;
+        let (mut value, mut part) = (Vec::new(), Vec::new());
+        memory::reserve(&mut value, size as usize)?;
+        for piece in &pieces {
+            match piece {
+                NewPiece::Bytes(bytes) => value.extend_from_slice(bytes),
+                NewPiece::Pending(pending) => {
+                    if let Some(bytes) = &pending.bytes {
+                        bytes.read(0..u64::MAX, &mut part)?;
+                        value.extend_from_slice(&part);
+                    }
+                }
+                NewPiece::Old(bytes) => {
+                    let Some(object) = old.map(|old| &old.object) else { return Ok(Lookup::Replaced) };
+                    if !self.read_shard_bytes(chunk, object, bytes, 0..bytes.len(), &mut part)? {
+                        return Ok(Lookup::Replaced);
+                    }
+                    value.extend_from_slice(&part);
+                }
+            }
+        }
+        let mut encoded = Vec::new();
+        pipeline.encode(&value, &mut encoded)?;
+        Ok(Lookup::Found(vec![NewPiece::Bytes(encoded)]))
+    }
+
+    /// Returns whether every chunk of a shard of `level` has changed as a whole.
+    fn is_covered(&self, shards: &Shards, level: usize, changes: &[(ChunkId, &Arc<PendingChunk>)]) -> bool {
+        let Some((chunk, _)) = changes.first() else { return false };
+        let count = shards.count(shards.shard(level, &self.grid.indices(*chunk)), &self.grid);
+        changes.len() as u64 == count && changes.iter().all(|(_, change)| change.written.is_none())
+    }
+
+    /// Lays partly written chunks over the stored ones of the version `object`, if those are not the ones they were written over.
+    /// Returns whether there were any: then the list of changes is out of date.
+    fn rebase(
+        &self,
+        shards: &Shards,
+        object: u64,
+        changes: &ChunkChanges,
+        version: Option<&Version>,
+        spill: Option<&Arc<SpillFile>>,
+    ) -> Result<bool> {
+        let mut has_rebased = false;
+        for (&chunk, change) in changes {
+            let (Some(written), Some(bytes)) = (&change.written, &change.bytes) else { continue };
+            let found = if version.is_some() { self.locate(shards, chunk, Recency::Opening)? } else { None };
+            if found.as_ref().is_some_and(|found| Some(&found.object.version) != version) {
+                return Ok(true);
+            }
+            let base = found.map(|found| self.stat_stored(shards, chunk, &found).version);
+            if base == change.base {
+                continue;
+            }
+            let new = self.laid_over(shards, chunk, bytes, written, spill)?;
+            let new = PendingChunk::new(Some(new), Some(written.clone()), base);
+            self.pending().replace(object, chunk, change, Some(new));
+            has_rebased = true;
+        }
+        Ok(has_rebased)
+    }
+
+    /// Copies the written bytes of an encoded chunk over the stored chunk, and encodes the result.
+    fn laid_over(
+        &self,
+        shards: &Shards,
+        chunk: ChunkId,
+        bytes: &PendingBytes,
+        written: &Ranges,
+        spill: Option<&Arc<SpillFile>>,
+    ) -> Result<PendingBytes> {
+        let (mut scratch, mut ours, mut theirs) = (Scratch::default(), Vec::new(), Vec::new());
+        memory::check_chunk(self.chunk_memory().saturating_mul(2))?;
+        bytes.read(0..u64::MAX, &mut scratch.stored)?;
+        self.decode(self.pipeline()?, &mut ours, &mut scratch).map_err(|e| self.in_chunk(chunk, e))?;
+        let limit = self.pipeline()?.max_stored();
+        match self.read_stored(shards, chunk, 0..limit, &mut scratch.stored)? {
+            Some(_) => self.decode(self.pipeline()?, &mut theirs, &mut scratch).map_err(|e| self.in_chunk(chunk, e))?,
+            None => {
+                memory::resize(&mut theirs, ours.len())?;
+                self.fill(&mut theirs, 0);
+            }
+        }
+        for range in written.iter() {
+            theirs[range.clone()].copy_from_slice(&ours[range]);
+        }
+        PendingBytes::hold(self.encode_chunk(chunk, &theirs, &mut scratch)?, spill)
+    }
+
+    /// Takes from the pending chunks of an object what lies outside the array in the store, which another program has made
+    /// smaller. That is a loss.
+    fn drop_outside(&self, pending: &PendingChunks, object: u64) {
+        for (chunk, change) in pending.chunks(object) {
+            let outside = self.outside(chunk);
+            if outside.is_empty() || change.bytes.is_none() {
+                continue;
+            }
+            let before = change.written.clone().unwrap_or_else(|| Ranges::from(0..self.grid.chunk_size()));
+            let mut written = before.clone();
+            written.remove_all(&outside);
+            if written == before {
+                continue;
+            }
+            let e = self.lost(chunk, "the array became smaller");
+            self.stats.problem(format!("not stored: {e}"));
+            let copy = change.bytes.as_ref().and_then(|bytes| {
+                let mut copy = Vec::new();
+                bytes.read(0..u64::MAX, &mut copy).and_then(|()| PendingBytes::in_memory(&copy)).ok()
+            });
+            // a version that no chunk has: what was written inside is laid over the stored chunk
+            let none = Some(Version::Pending(0));
+            let new =
+                copy.filter(|_| !written.is_empty()).map(|copy| PendingChunk::new(Some(copy), Some(written), none));
+            pending.replace(object, chunk, &change, new);
+        }
+    }
+
+    /// Records that bytes of a chunk are lost, and returns the error that says so.
+    pub fn lost(&self, chunk: ChunkId, why: &str) -> Error {
+        self.freshness.record_loss();
+        let what = format!("{why} meanwhile: what was written is lost; open the file again and write anew");
+        Error::system(libc::ESTALE).context(what).context(self.extent(chunk))
+    }
+}
+
+/// Returns the error for a shard that stays because its index cannot be read and not all of its chunks were written.
+fn unreplaced(e: &Error) -> Error {
+    let why = "the shard is damaged, and would be replaced only if all of its chunks were written or removed";
+    Error::new(Kind::Damaged, format!("{e}: {why}"))
+}
+
+/// Waits for a random time, longer with each attempt, so that two writers of an object don't keep overtaking each other.
+fn back_off(attempt: usize) {
+    let random = RandomState::new().build_hasher().finish();
+    std::thread::sleep(Duration::from_micros(random % (1000 << attempt.min(8))));
+}

@@ -1,0 +1,173 @@
+//! When the objects of shards are stored. A write-back of a chunk of a shard hands it over to its object; the object is stored
+//!
+//! * when all of its chunks were handed over as a whole, by the write-back of the last one,
+//! * when the array is flushed: at close of its flat bytes, fsync, sync and unmount,
+//! * when it was not changed for a while,
+//! * the one that waits longest first, when neither memory nor the spill file has room for another chunk.
+//!
+//! Invariant: an array with pending chunks is in `State::pending`, or one of its chunks is still dirty. So a flush finds it.
+
+use super::flush_threads;
+use crate::array::Array;
+use crate::cache::Cache;
+use crate::error::{Error, Result};
+use crate::util::memory::lock;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+/// Time until an array is looked at again whose objects are being stored, or could not be.
+const BUSY: Duration = Duration::from_secs(1);
+
+/// Wakes the thread that stores quiet objects.
+#[derive(Default)]
+pub(in crate::cache) struct QuietTimer {
+    /// Protects the state.
+    state: Mutex<TimerState>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct TimerState {
+    /// Whether an array has pending chunks.
+    is_needed: bool,
+    has_ended: bool,
+}
+
+impl QuietTimer {
+    fn set(&self, change: impl FnOnce(&mut TimerState)) {
+        change(&mut lock(&self.state));
+        self.changed.notify_all();
+    }
+
+    /// Ends the thread.
+    pub fn end(&self) {
+        self.set(|state| state.has_ended = true);
+    }
+
+    /// Waits until an array has pending chunks, but if `pause` is given at most for so long. Returns false at the end.
+    fn wait(&self, pause: Option<Duration>) -> bool {
+        let state = lock(&self.state);
+        let state = match pause {
+            Some(pause) => {
+                let waited = self.changed.wait_timeout_while(state, pause, |state| !state.has_ended);
+                waited.unwrap_or_else(PoisonError::into_inner).0
+            }
+            None => {
+                let is_idle = |state: &mut TimerState| !state.has_ended && !state.is_needed;
+                self.changed.wait_while(state, is_idle).unwrap_or_else(PoisonError::into_inner)
+            }
+        };
+        !state.has_ended
+    }
+}
+
+impl Cache {
+    /// Stores objects that are quiet, on a thread that ends with the cache.
+    pub fn store_quiet_objects(self: &Arc<Self>) -> Result<()> {
+        let (cache, timer) = (Arc::downgrade(self), self.timer.clone());
+        std::thread::Builder::new().name("quiet-objects".into()).spawn(move || run(&cache, &timer))?;
+        Ok(())
+    }
+
+    /// Records that an array has pending chunks.
+    pub fn add_pending(&self, array: &Arc<Array>) {
+        if array.has_shards() && self.lock().pending.insert(array.id(), array.clone()).is_none() {
+            self.timer.set(|state| state.is_needed = true);
+        }
+    }
+
+    /// Returns the arrays with pending chunks for which `of` returns true.
+    fn with_pending(&self, of: impl Fn(&Array) -> bool) -> Vec<Arc<Array>> {
+        self.lock().pending.values().filter(|array| of(array)).cloned().collect()
+    }
+
+    /// Hands over what was written to chunks of an array. Without shards, and if an object could not be stored in the background,
+    /// it stores everything as [`Cache::flush_array`] does.
+    pub fn hand_over(&self, array: &Array) -> Result<()> {
+        if !array.has_shards() || array.pending().take_failure() {
+            return self.flush_array(array);
+        }
+        self.write_back_where(|of| of.id() == array.id() || of.key() == array.key())
+    }
+
+    /// Stores the objects with pending chunks of the arrays for which `of` returns true, several at a time.
+    pub(super) fn store_pending(&self, of: impl Fn(&Array) -> bool) -> Result<()> {
+        let (since, arrays) = (Instant::now(), self.with_pending(of));
+        let objects_of = |array: &Arc<Array>| {
+            array.pending().take_failure();
+            array.pending().objects().into_iter().map(|object| (array.clone(), object)).collect::<Vec<_>>()
+        };
+        let list: Vec<_> = arrays.iter().flat_map(objects_of).collect();
+        let next = AtomicUsize::new(0);
+        let work = || {
+            let mut done = Ok(());
+            while let Some((array, object)) = list.get(next.fetch_add(1, Ordering::Relaxed)) {
+                done = done.and(self.store_object(array, *object, since));
+            }
+            done
+        };
+        let threads = arrays.iter().map(|array| flush_threads(array)).max().unwrap_or(1);
+        super::on_threads(threads.min(list.len()), &work)
+    }
+
+    /// Stores the pending chunks of an object.
+    pub(super) fn store_object(&self, array: &Arc<Array>, object: u64, since: Instant) -> Result<()> {
+        let mut in_flight = self.begin_write_back(array);
+        // two `Array`s may stand for one array whose metadata has changed
+        let _replacing = self.replacing.exclusive(&[&array.object_key(object)]);
+        let done = array.store_object(object, self.spill.as_ref(), since);
+        in_flight.has_failed = done.is_err();
+        let mut state = self.lock();
+        if array.pending().is_empty() {
+            state.pending.remove(&array.id());
+        }
+        drop(state);
+        done.inspect_err(|e| {
+            array.pending().record_failure(e.clone());
+            self.stats.problem(format!("not stored: {e}"));
+        })
+    }
+
+    /// Stores an object, of `array` if that has one, so that there is room for another pending chunk. Returns whether there was
+    /// one that could be stored.
+    pub(super) fn make_room_for_pending(&self, array: &Arc<Array>) -> bool {
+        let others = self.with_pending(|other| other.id() != array.id());
+        std::iter::once(array).chain(&others).any(|array| {
+            let objects = array.pending().objects();
+            objects.into_iter().any(|object| self.store_object(array, object, Instant::now()).is_ok())
+        })
+    }
+
+    /// Begins to store the objects that are quiet at `now`. Returns the time until it has to be called again; `None` if no array
+    /// has pending chunks.
+    fn begin_storing_quiet(self: &Arc<Self>, now: Instant) -> Option<Duration> {
+        // before the look: what is handed over meanwhile needs another call
+        self.timer.set(|state| state.is_needed = false);
+        let mut pause = None;
+        for array in self.with_pending(|_| true) {
+            let (quiet, next) = array.pending().quiet(now);
+            let next = if quiet.is_empty() { next } else { Some(BUSY) };
+            pause = pause.into_iter().chain(next).min();
+            if quiet.is_empty() || !self.lock().may_write_back(array.id(), 1) {
+                continue;
+            }
+            let cache = self.clone();
+            let store =
+                move || quiet.iter().for_each(|object| drop(cache.store_object(&array, *object, Instant::now())));
+            if let Err(e) = std::thread::Builder::new().name("store".into()).spawn(store) {
+                self.stats.problem(format!("no thread to store chunks: {}", Error::from(e)));
+            }
+        }
+        pause
+    }
+}
+
+/// Stores quiet objects until the timer ends.
+fn run(cache: &Weak<Cache>, timer: &QuietTimer) {
+    let mut pause = None;
+    while timer.wait(pause) {
+        let Some(cache) = cache.upgrade() else { return };
+        pause = cache.begin_storing_quiet(Instant::now());
+    }
+}

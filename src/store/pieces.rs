@@ -1,0 +1,114 @@
+//! Values that are put together of pieces, some of which are in files already.
+
+use super::{Key, Replaces, Store, Version};
+use crate::error::{Error, Result};
+use crate::util::memory;
+use rustix::io::Errno;
+use std::fs::File;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+
+/// Maximum size in bytes of a value that is put together in memory.
+const IN_MEMORY: u64 = 64 << 20;
+
+/// Bytes copied at once between files that the kernel cannot copy itself.
+const BUFFER: u64 = 1 << 20;
+
+/// A piece of a value for [`Store::put_pieces`].
+#[derive(Debug)]
+pub enum ValuePiece<'a> {
+    /// These bytes.
+    Bytes(&'a [u8]),
+    /// Bytes of a file.
+    File(&'a File, Range<u64>),
+    /// Bytes of the value that is replaced.
+    Old(Range<u64>),
+}
+
+impl ValuePiece<'_> {
+    fn len(&self) -> u64 {
+        match self {
+            ValuePiece::Bytes(bytes) => bytes.len() as u64,
+            ValuePiece::File(_, range) | ValuePiece::Old(range) => range.end - range.start,
+        }
+    }
+}
+
+/// Puts a value together in memory, and puts it by [`Store::put_if`].
+pub(super) fn put_in_memory(
+    store: &(impl Store + ?Sized),
+    key: &Key,
+    pieces: &[ValuePiece],
+    replaces: Replaces,
+) -> Result<Option<Version>> {
+    let size = pieces.iter().fold(0u64, |n, piece| n.saturating_add(piece.len()));
+    if size > IN_MEMORY {
+        let why = format!("a value of {size} bytes: this kind of store puts at most {IN_MEMORY} together");
+        return Err(Error::system(libc::EFBIG).context(why));
+    }
+    let _memory = memory::take(size as usize)?;
+    let (mut value, mut part) = (Vec::new(), Vec::new());
+    memory::reserve(&mut value, size as usize)?;
+    for piece in pieces {
+        match piece {
+            ValuePiece::Bytes(bytes) => value.extend_from_slice(bytes),
+            ValuePiece::File(file, range) => {
+                let start = value.len();
+                value.resize(start + piece.len() as usize, 0);
+                file.read_exact_at(&mut value[start..], range.start)?;
+            }
+            ValuePiece::Old(range) => {
+                let stat = store.get_range(key, range.clone(), &mut part)?;
+                let is_same = stat.is_some_and(|stat| replaces == Replaces::Version(&stat.version));
+                if !is_same || part.len() as u64 != piece.len() {
+                    return Ok(None);
+                }
+                value.extend_from_slice(&part);
+            }
+        }
+    }
+    store.put_if(key, &value, replaces)
+}
+
+/// Writes pieces into an empty file. `old` is the file with the value that is replaced.
+pub(super) fn write_pieces(file: &File, pieces: &[ValuePiece], old: Option<&File>) -> Result<()> {
+    let mut position = 0;
+    for piece in pieces {
+        match piece {
+            ValuePiece::Bytes(bytes) => file.write_all_at(bytes, position)?,
+            ValuePiece::File(from, range) => copy(from, range.clone(), file, position)?,
+            ValuePiece::Old(range) => {
+                let old = old.ok_or_else(|| Error::system(libc::EIO))?;
+                copy(old, range.clone(), file, position)?;
+            }
+        }
+        position += piece.len();
+    }
+    Ok(())
+}
+
+/// Copies a range of a file to `position` of another one, by the kernel if that can.
+fn copy(from: &File, range: Range<u64>, to: &File, position: u64) -> Result<()> {
+    let (mut input, mut output) = (range.start, position);
+    while input < range.end {
+        let len = usize::try_from(range.end - input).unwrap_or(usize::MAX);
+        match rustix::fs::copy_file_range(from, Some(&mut input), to, Some(&mut output), len) {
+            Ok(0) => return Err(ended_early()),
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(Errno::XDEV | Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP | Errno::PERM) => break,
+            Err(e) => return Err(e.into()),
+        }
+    }
+    let mut buffer = Vec::new();
+    while input < range.end {
+        memory::resize(&mut buffer, BUFFER.min(range.end - input) as usize)?;
+        from.read_exact_at(&mut buffer, input).map_err(|_| ended_early())?;
+        to.write_all_at(&buffer, output)?;
+        (input, output) = (input + buffer.len() as u64, output + buffer.len() as u64);
+    }
+    Ok(())
+}
+
+fn ended_early() -> Error {
+    Error::system(libc::EIO).context("cut short while it was copied")
+}
