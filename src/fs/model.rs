@@ -25,6 +25,8 @@ enum Op {
     /// Another writer changes bytes of the flat array that were not written here since the last flush.
     Foreign(f64, f64),
     Erase(f64),
+    /// Objects that were not changed for a while are stored.
+    Quiet,
     /// The store fails to put, so many times; true if it has put nevertheless.
     Fail(u64, bool),
     /// It can put again.
@@ -42,9 +44,23 @@ fn op() -> impl Strategy<Value = Op> {
         1 => Just(Op::Reopen),
         2 => (at(), at()).prop_map(|(a, b)| Op::Foreign(a, b * b)),
         1 => at().prop_map(Op::Erase),
+        1 => Just(Op::Quiet),
         1 => (1u64..4, any::<bool>()).prop_map(|(times, applied)| Op::Fail(times, applied)),
         1 => Just(Op::Heal),
     ]
+}
+
+/// How chunks lie in shards.
+#[derive(Clone, Debug)]
+struct ShardPlan {
+    /// For each level, the innermost first, how many of the next it has along each dimension.
+    times: Vec<Vec<u64>>,
+    /// Codecs of a chunk.
+    codecs: &'static str,
+    /// Codecs around the outermost shard.
+    around: &'static str,
+    /// 1 if the innermost index is at the start; the levels alternate.
+    at_start: usize,
 }
 
 /// The array `a` of a store, opened for writing, beside what it should hold.
@@ -101,16 +117,46 @@ impl Model {
             r#"{{"zarr_format":2,"shape":{shape:?},"chunks":{chunks:?},"dtype":"|V{item}","compressor":{codec},
             "fill_value":{fill_value},"order":"{order}","filters":null}}"#
         );
+        Model::of(&document, ArrayMetadata::parse(document.as_bytes()).unwrap(), bound)
+    }
+
+    /// An array of Zarr v3 in shards: of each level `times` so many chunks of the next.
+    fn sharded(chunks: &[u64], shape: &[u64], item: u64, shards: &ShardPlan, fill: bool, bound: usize) -> Self {
+        let fill = if fill && item == 4 { vec![1, 2, 3, 4] } else { vec![0; item as usize] };
+        let index = r#"{"name":"bytes","configuration":{"endian":"little"}},{"name":"crc32c"}"#;
+        let (mut codecs, mut inner) = (shards.codecs.to_string(), chunks.to_vec());
+        for (level, times) in shards.times.iter().enumerate() {
+            let location = if (shards.at_start + level) % 2 == 0 { "end" } else { "start" };
+            let around = if level + 1 == shards.times.len() { shards.around } else { "" };
+            codecs = format!(
+                r#"{{"name":"sharding_indexed","configuration":{{"chunk_shape":{inner:?},"codecs":[{codecs}],
+                "index_codecs":[{index}],"index_location":"{location}"}}}}{around}"#
+            );
+            inner = inner.iter().zip(times).map(|(len, times)| len * times).collect();
+        }
+        let document = format!(
+            r#"{{"zarr_format":3,"node_type":"array","shape":{shape:?},"data_type":"r{}","fill_value":{fill:?},
+            "chunk_grid":{{"name":"regular","configuration":{{"chunk_shape":{inner:?}}}}},
+            "chunk_key_encoding":{{"name":"default"}},"codecs":[{codecs}]}}"#,
+            8 * item
+        );
+        let metadata = ArrayMetadata::parse_v3(document.as_bytes()).unwrap();
+        assert_eq!(metadata.shards.len(), shards.times.len());
+        Model::of(&document, metadata, bound)
+    }
+
+    fn of(document: &str, meta: ArrayMetadata, bound: usize) -> Self {
+        let (shape, item) = (meta.shape.clone(), meta.dtype.size() as u64);
         let memory = Arc::new(MemoryStore::default());
         let store = Arc::new(FaultyStore::new(memory.clone()));
-        store.put(&Key::normalize("a/.zarray").unwrap(), document.as_bytes()).unwrap();
-        let meta = ArrayMetadata::parse(document.as_bytes()).unwrap();
-        let grid = Grid::new(shape, chunks, item as usize).unwrap();
+        let name = if meta.zarr_format == 3 { "a/zarr.json" } else { "a/.zarray" };
+        store.put(&Key::normalize(name).unwrap(), document.as_bytes()).unwrap();
+        let grid = Grid::new(&shape, &meta.chunks, item as usize).unwrap();
         let mut empty: Vec<u8> = meta.fill.clone().unwrap_or_default();
         empty.resize(item as usize, 0);
         let chunk = empty.repeat(grid.chunk_size() / item as usize);
         // now so, now so: whatever else is tried
-        let remembers = shape.iter().sum::<u64>().is_multiple_of(2);
+        let remembers = meta.shape.iter().sum::<u64>().is_multiple_of(2);
         let fs = Model::remount(&store, bound, remembers);
         let handle = open(&fs, FLAT, true).unwrap();
         let count = grid.chunk_count() as usize;
@@ -205,6 +251,10 @@ impl Model {
                 self.dirty.fill(false);
             }
             Op::Foreign(at, len) => self.write_elsewhere(at, len),
+            Op::Quiet => {
+                let array = self.fs.tree.array(&Key::normalize("a")?)?;
+                self.told(|_, _| array.store_objects())?;
+            }
             Op::Erase(chunk) => {
                 let id = (chunk * self.grid.chunk_count() as f64) as usize;
                 self.heal();
@@ -212,10 +262,15 @@ impl Model {
                 let array = self.fs.tree.array(&Key::normalize("a")?)?;
                 self.fs.cache.discard_chunk(&array, ChunkId(id as u64));
                 array.erase(ChunkId(id as u64))?;
+                self.fs.cache.add_pending(&array);
                 let mut whole = vec![0; self.grid.chunk_size()];
                 array.fill(&mut whole, 0);
                 (self.chunks[id], self.there[id]) = (whole, false);
                 self.dirty.fill(false);
+                if array.has_shards() {
+                    // handed over: it wins over what another writer stores before the next flush
+                    self.mark_dirty(id);
+                }
             }
             Op::Fail(times, applied) => {
                 let errno = libc::ENOSPC;
@@ -286,15 +341,19 @@ impl Model {
             Order::F => layout::f_to_c(&self.meta.chunks, self.meta.dtype.size(), &shown, &mut self.chunks[id]),
         }
         // which flat bytes these are doesn't matter: another writer must not touch any of the chunk
+        self.mark_dirty(id);
+        self.fs.release(handle);
+        Ok(())
+    }
+
+    fn mark_dirty(&mut self, chunk: usize) {
         let mut at = 0;
         for run in self.grid.runs(0..u64::MAX) {
-            if run.chunk.0 == id as u64 {
+            if run.chunk.0 == chunk as u64 {
                 self.dirty[at..at + run.len].fill(true);
             }
             at += run.len;
         }
-        self.fs.release(handle);
-        Ok(())
     }
 
     fn check_chunk(&mut self, chunk: f64) -> Result<()> {
@@ -373,6 +432,7 @@ impl Model {
             }
             at += run.len;
         }
+        other.store_objects().unwrap();
         self.heal();
         if start % 2 == 0 {
             self.fs.flush(self.handle).unwrap();
@@ -396,6 +456,31 @@ proptest! {
     ) {
         let order = if f { "F" } else { "C" };
         let mut model = Model::new(&shape, &chunks, item, order, codec, fill, bound);
+        for op in &ops {
+            model.apply(op).unwrap();
+        }
+        model.apply(&Op::Reopen).unwrap();
+        model.apply(&Op::ReadFlat(0.0, 1.0)).unwrap();
+        for chunk in 0..model.grid.chunk_count() {
+            model.apply(&Op::ReadChunk(chunk as f64 / model.grid.chunk_count() as f64)).unwrap();
+        }
+    }
+    #[test]
+    fn chunks_in_shards_do_the_same(
+        (shape, chunks) in geometry(), item in prop::sample::select(vec![1u64, 3, 4]),
+        times in prop::collection::vec(prop::collection::vec(1u64..4, 6), 1..=3),
+        codecs in prop::sample::select(vec![
+            r#"{"name":"bytes"}"#, r#"{"name":"bytes"},{"name":"gzip","configuration":{"level":1}}"#,
+            r#"{"name":"bytes"},{"name":"crc32c"}"#,
+        ]),
+        around in prop::sample::select(vec!["", "", r#",{"name":"gzip","configuration":{"level":1}}"#]),
+        at_start in 0usize..2,
+        fill in any::<bool>(), bound in prop::sample::select(vec![0usize, 600, 4 << 20]),
+        ops in prop::collection::vec(op(), 1..50),
+    ) {
+        let times = times.iter().map(|times| times[..shape.len()].to_vec()).collect();
+        let plan = ShardPlan { times, codecs, around, at_start };
+        let mut model = Model::sharded(&chunks, &shape, item, &plan, fill, bound);
         for op in &ops {
             model.apply(op).unwrap();
         }
