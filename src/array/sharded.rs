@@ -126,7 +126,7 @@ impl Array {
     }
 
     fn stat_in_shard_as_of(&self, shards: &Shards, chunk: ChunkId, recency: Recency) -> Result<Option<Stat>> {
-        if let Some(pending) = self.pending_chunk(chunk) {
+        if let Some(pending) = self.rebased(shards, chunk, recency, None)? {
             return Ok(self.stat_pending(chunk, &pending));
         }
         match self.locate(shards, chunk, recency) {
@@ -179,6 +179,11 @@ impl Array {
         }
     }
 
+    /// Makes the next look at an object ask the store itself: what a cache knows of the object is out of date.
+    fn forget_object(&self, chunk: ChunkId) {
+        self.store.forget(&self.extent(chunk).key);
+    }
+
     fn stat_object(&self, chunk: ChunkId) -> Result<Option<Stat>> {
         let key = self.extent(chunk).key;
         self.store.stat(&key).map_err(|e| e.context(&key))
@@ -193,7 +198,7 @@ impl Array {
         range: Range<u64>,
         out: &mut Vec<u8>,
     ) -> Result<Option<Stat>> {
-        if let Some(pending) = self.pending_chunk(chunk) {
+        if let Some(pending) = self.rebased(shards, chunk, Recency::Opening, None)? {
             let Some(bytes) = &pending.bytes else { return Ok(None) };
             bytes.read(range, out).map_err(|e| e.context(self.extent(chunk)))?;
             return Ok(self.stat_pending(chunk, &pending));
@@ -217,6 +222,7 @@ impl Array {
             if self.read_shard_bytes(chunk, &found.object, &found.bytes, range.start.min(end)..end, out)? {
                 return Ok(Some(stat));
             }
+            self.forget_object(chunk);
         }
         Err(replaced_always().context(self.extent(chunk)))
     }
@@ -276,7 +282,7 @@ impl Array {
             match self.look_for(shards, chunk, if attempt == 0 { recency } else { Recency::Now })? {
                 Lookup::Found(found) => return Ok(Some(found)),
                 Lookup::Absent => return Ok(None),
-                Lookup::Replaced => {}
+                Lookup::Replaced => self.forget_object(chunk),
             }
         }
         Err(replaced_always().context(self.extent(chunk)))

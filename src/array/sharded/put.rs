@@ -6,7 +6,7 @@
 //! * Where stored bytes show through a pending chunk, they are those of that version.
 //! * A chunk is pending until an object that holds it is stored.
 
-use super::{ATTEMPTS, LoadedShard, Lookup, Recency, ShardBytes};
+use super::{ATTEMPTS, LoadedShard, Lookup, Recency, ShardBytes, replaced_always};
 use crate::array::pending::{ChunkChanges, PendingBytes, PendingChunk, PendingChunks};
 use crate::array::{Array, Ranges, Scratch};
 use crate::error::{Error, Kind, Result};
@@ -159,7 +159,10 @@ impl Array {
             let stored = self.try_store_object(shards, object, first, &changes, spill);
             match stored.map_err(|e| e.context(&key))? {
                 Attempt::Stored => return Ok(()),
-                Attempt::Again => back_off(attempt),
+                Attempt::Again => {
+                    self.forget_object(first);
+                    back_off(attempt);
+                }
             }
         }
         Err(Error::system(libc::EAGAIN).context("another writer replaces it again and again").context(key))
@@ -179,7 +182,7 @@ impl Array {
             Lookup::Replaced => return Ok(Attempt::Again),
         };
         let version = old.as_ref().map(|old| old.object.version.clone());
-        if self.rebase(shards, object, changes, version.as_ref(), spill)? {
+        if self.rebase_all(shards, changes, spill)? {
             return Ok(Attempt::Again);
         }
         let all: Vec<(ChunkId, &Arc<PendingChunk>)> = changes.iter().map(|(chunk, change)| (*chunk, change)).collect();
@@ -230,6 +233,8 @@ impl Array {
     /// Deletes an object without chunks. Returns false if the store holds another one than `old`.
     fn delete_object(&self, first: ChunkId, old: Option<&Version>) -> Result<bool> {
         let Some(old) = old else { return Ok(true) };
+        // a store can't delete under a condition
+        self.forget_object(first);
         match self.stat_object(first)? {
             Some(stat) if stat.version == *old => self.store.delete(&self.extent(first).key).map(|_| true),
             _ => Ok(false),
@@ -347,33 +352,39 @@ impl Array {
         changes.len() as u64 == count && changes.iter().all(|(_, change)| change.written.is_none())
     }
 
-    /// Lays partly written chunks over the stored ones of the version `object`, if those are not the ones they were written over.
-    /// Returns whether there were any: then the list of changes is out of date.
-    fn rebase(
+    /// Lays partly written chunks over what the store holds now. Returns whether a chunk has changed by that: then the list of
+    /// changes is out of date.
+    fn rebase_all(&self, shards: &Shards, changes: &ChunkChanges, spill: Option<&Arc<SpillFile>>) -> Result<bool> {
+        let mut has_changed = false;
+        for (chunk, change) in changes.iter().filter(|(_, change)| change.written.is_some()) {
+            let now = self.rebased(shards, *chunk, Recency::Opening, spill)?;
+            has_changed |= now.is_none_or(|now| now.version != change.version);
+        }
+        Ok(has_changed)
+    }
+
+    /// Returns a pending chunk. If stored bytes show through and are no longer those of the store, it is first laid over these.
+    pub(super) fn rebased(
         &self,
         shards: &Shards,
-        object: u64,
-        changes: &ChunkChanges,
-        version: Option<&Version>,
+        chunk: ChunkId,
+        recency: Recency,
         spill: Option<&Arc<SpillFile>>,
-    ) -> Result<bool> {
-        let mut has_rebased = false;
-        for (&chunk, change) in changes {
-            let (Some(written), Some(bytes)) = (&change.written, &change.bytes) else { continue };
-            let found = if version.is_some() { self.locate(shards, chunk, Recency::Opening)? } else { None };
-            if found.as_ref().is_some_and(|found| Some(&found.object.version) != version) {
-                return Ok(true);
-            }
-            let base = found.map(|found| self.stat_stored(shards, chunk, &found).version);
+    ) -> Result<Option<Arc<PendingChunk>>> {
+        for _ in 0..ATTEMPTS {
+            let Some(change) = self.pending_chunk(chunk) else { return Ok(None) };
+            let (Some(written), Some(bytes)) = (&change.written, &change.bytes) else { return Ok(Some(change)) };
+            let base =
+                self.locate(shards, chunk, recency)?.map(|found| self.stat_stored(shards, chunk, &found).version);
             if base == change.base {
-                continue;
+                return Ok(Some(change));
             }
             let new = self.laid_over(shards, chunk, bytes, written, spill)?;
             let new = PendingChunk::new(Some(new), Some(written.clone()), base);
-            self.pending().replace(object, chunk, change, Some(new));
-            has_rebased = true;
+            let object = shards.shard(0, &self.grid.indices(chunk)).number;
+            self.pending().replace(object, chunk, &change, Some(new));
         }
-        Ok(has_rebased)
+        Err(replaced_always().context(self.extent(chunk)))
     }
 
     /// Copies the written bytes of an encoded chunk over the stored chunk, and encodes the result.
@@ -400,7 +411,11 @@ impl Array {
         for range in written.iter() {
             theirs[range.clone()].copy_from_slice(&ours[range]);
         }
-        PendingBytes::hold(self.encode_chunk(chunk, &theirs, &mut scratch)?, spill)
+        let encoded = self.encode_chunk(chunk, &theirs, &mut scratch)?;
+        match spill {
+            Some(_) => PendingBytes::hold(encoded, spill),
+            None => PendingBytes::in_memory(encoded),
+        }
     }
 
     /// Takes from the pending chunks of an object what lies outside the array in the store, which another program has made
