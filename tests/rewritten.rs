@@ -15,14 +15,11 @@ const SAMPLE: usize = 2;
 /// Filters that do not keep values, or not all values.
 const LOSSY: [&str; 6] = ["scale_offset", "bitround", "fixedscaleoffset", "quantize", "cast_value", "numcodecs.astype"];
 
-/// Codecs that this version does not write.
-const LACKING: [&str; 1] = ["sharding_indexed"];
-
 /// Returns whether other values can be written to an array: it has flat bytes, and codecs that keep every value.
 fn is_rewritable(document: &Path, array: &Value) -> bool {
     let text = fs::read_to_string(document).unwrap();
     let is_readable = array["expect"].is_null() && array["object"] != true && array["nbytes"].as_u64() > Some(0);
-    is_readable && !LOSSY.iter().chain(&LACKING).any(|name| text.contains(&format!("{name}\"")))
+    is_readable && !LOSSY.iter().any(|name| text.contains(&format!("{name}\"")))
 }
 
 /// Copies a sample of the arrays of the v3 matrix into a store, and returns their names there.
