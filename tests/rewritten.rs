@@ -28,6 +28,8 @@ fn copy_sample(folder: &Path, store: &Path) -> Vec<String> {
     for (from, arrays) in &oracle.stores {
         let path = |array: &Value| folder.join(from).join(array["array"].as_str().unwrap());
         let arrays = arrays.iter().filter(|array| is_rewritable(&path(array).join("zarr.json"), array));
+        // that a library reads fill values does not say that it has the codecs
+        let arrays = arrays.filter(|array| fs::read_dir(path(array)).unwrap().count() > 1);
         for array in arrays.step_by(SAMPLE) {
             let name = format!("{from}-{}", array["array"].as_str().unwrap().replace('/', "-"));
             copy_tree(&path(array), &store.join(&name));

@@ -134,4 +134,14 @@ impl Index {
     pub(super) fn room(&self) -> Range<u64> {
         self.room.clone()
     }
+
+    /// Returns the number of entries.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Returns whether the index has no entries.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
 }
