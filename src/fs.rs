@@ -201,8 +201,10 @@ impl Fs {
             return Ok(Attributes { inode, ..attributes });
         }
         let node = self.tree.node(inode)?;
-        if let Node::Chunk(key, name) = &*node {
-            self.settle(key, Some(name));
+        match &*node {
+            Node::Chunk(key, name) => self.settle(key, Some(name)),
+            Node::Value(key) => self.settle_object(key),
+            _ => {}
         }
         let attributes = self.resizing.attributes(&node, self.tree.attributes(&node)?);
         Ok(Attributes { inode, ..attributes })
@@ -254,6 +256,9 @@ impl Fs {
         }
         let node = self.tree.node(inode)?;
         self.tree.revalidate(&node);
+        if let Node::Value(key) = &*node {
+            self.settle_object(key);
+        }
         let new = match &*node {
             _ if for_writing && !self.has_fixed_size(&node)? => self.open_to_write(inode, &node)?,
             Node::Flat(key) => self.open_flat(inode, key, for_writing, direct)?,

@@ -8,6 +8,7 @@ use crate::error::{Error, Kind, Result};
 use crate::fs::tree::{FLAT, Node};
 use crate::store::Key;
 use crate::zarr::metadata::Separator;
+use std::sync::Arc;
 
 impl Fs {
     /// Stores everything, and makes it durable. Drafts that are still open are stored if they are valid as they are.
@@ -106,7 +107,9 @@ impl Fs {
     /// Stores what was written to the chunk `name` of the array at `key`, or to all its chunks, so that the store knows
     /// which chunks there are. A chunk that cannot be stored now does not exist yet.
     pub(super) fn settle(&self, key: &Key, name: Option<&str>) {
-        let Some(array) = self.tree.hierarchy().cached_array(key).filter(|array| array.is_dirty()) else { return };
+        self.settle_object(&name.map_or_else(|| key.clone(), |name| key.join(name)));
+        let is_dirty = |array: &Arc<Array>| array.freshness().is_dirty();
+        let Some(array) = self.tree.hierarchy().cached_array(key).filter(is_dirty) else { return };
         let settled = match name {
             None => self.cache.hand_over(&array),
             Some(name) => match array.grid().parse_chunk_key(name, Separator::Dot) {
@@ -119,14 +122,27 @@ impl Fs {
         }
     }
 
+    /// Stores the pending chunks of the array whose object is at `path`, or below it: a program is about to see the stored bytes.
+    pub(super) fn settle_object(&self, path: &Key) {
+        if self.cache.has_pending(|array| array.is_object_path(path))
+            && let Err(e) = self.cache.flush_where(|array| array.is_object_path(path))
+        {
+            log::debug!("{e}");
+        }
+    }
+
     /// Returns whether [`Fs::settle`] has something to store before `name` in the directory `node`, or a chunk file
     /// itself, is looked up.
     pub(super) fn is_unsettled(&self, node: &Node, name: Option<&str>) -> bool {
         let (key, name) = match (node, name) {
             (Node::Directory(key), name) => (key, name),
             (Node::Chunk(key, name), _) => (key, Some(name.as_str())),
+            (Node::Value(key), _) => return self.cache.has_pending(|array| array.is_object_path(key)),
             _ => return false,
         };
-        name != Some(FLAT) && self.tree.hierarchy().cached_array(key).is_some_and(|array| array.is_dirty())
+        let is_dirty = |array: Arc<Array>| array.freshness().is_dirty();
+        let path = || name.map_or_else(|| key.clone(), |name| key.join(name));
+        name != Some(FLAT) && self.tree.hierarchy().cached_array(key).is_some_and(is_dirty)
+            || self.cache.has_pending(|array| array.is_object_path(&path()))
     }
 }

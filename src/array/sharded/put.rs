@@ -122,7 +122,7 @@ impl Array {
         self.pending().is_complete(id.number, shards.count(id, &self.grid)).then_some(id.number)
     }
 
-    /// Stores all objects with pending chunks.
+    /// Stores all objects with pending chunks, whatever the array's document says by now: for the change of its shape.
     ///
     /// # Errors
     ///
@@ -130,7 +130,7 @@ impl Array {
     pub fn store_objects(&self) -> Result<()> {
         let since = Instant::now();
         let objects = self.pending().objects().into_iter();
-        objects.fold(Ok(()), |done, object| done.and(self.store_object(object, None, since)))
+        objects.fold(Ok(()), |done, object| done.and(self.store_as(object, None, since, false)))
     }
 
     /// Stores the pending chunks of an object by one put. Chunks that have to be encoded again are held in memory or in `spill`.
@@ -140,18 +140,30 @@ impl Array {
     ///
     /// The chunks stay pending. ESTALE if the array was replaced: what was written is lost.
     pub fn store_object(&self, object: u64, spill: Option<&Arc<SpillFile>>, since: Instant) -> Result<()> {
+        self.store_as(object, spill, since, true)
+    }
+
+    fn store_as(
+        &self,
+        object: u64,
+        spill: Option<&Arc<SpillFile>>,
+        since: Instant,
+        confirms_document: bool,
+    ) -> Result<()> {
         let (Some(shards), pending) = (&self.shards, self.pending()) else { return Ok(()) };
         let _storing = pending.lock_storing(object);
         let Some((&first, _)) = pending.chunks(object).first_key_value() else { return Ok(()) };
         let key = self.extent(first).key;
         let _lock = self.store.lock(&key, since)?;
         for attempt in 0..ATTEMPTS {
-            self.confirm(true)?;
-            if self.freshness.is_replaced() {
-                pending.remove(object, &pending.chunks(object));
-                return Err(self.lost(first, "the array was replaced or deleted"));
+            if confirms_document {
+                self.confirm(true)?;
+                if self.freshness.is_replaced() {
+                    pending.remove(object, &pending.chunks(object));
+                    return Err(self.lost(first, "the array was replaced or deleted"));
+                }
+                self.drop_outside(&pending, object);
             }
-            self.drop_outside(&pending, object);
             let changes = pending.chunks(object);
             if changes.is_empty() {
                 return Ok(());

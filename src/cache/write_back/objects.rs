@@ -77,6 +77,11 @@ impl Cache {
         }
     }
 
+    /// Returns whether an array for which `of` returns true has pending chunks.
+    pub fn has_pending(&self, of: impl Fn(&Array) -> bool) -> bool {
+        self.lock().pending.values().any(|array| of(array))
+    }
+
     /// Returns the arrays with pending chunks for which `of` returns true.
     fn with_pending(&self, of: impl Fn(&Array) -> bool) -> Vec<Arc<Array>> {
         self.lock().pending.values().filter(|array| of(array)).cloned().collect()
