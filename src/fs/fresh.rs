@@ -1,5 +1,6 @@
 //! Groups that mkdir(2) has just created, each with a `.zgroup`. Programs that copy trees expect a directory that they
 //! have created to be empty, and create its files as new ones (`cp -r`, `tar`): for them the document must not exist yet.
+//! A process may look from another thread than the one that made the directory, as zarr-python 3 does.
 
 use crate::store::Key;
 use crate::util::memory::lock;
@@ -12,7 +13,7 @@ const GROUPS: NonZeroUsize = NonZeroUsize::new(1 << 16).unwrap();
 
 /// Groups whose document was not written yet.
 pub struct FreshGroups {
-    /// Protects the map from a group to the thread that created it; `None` once that thread has looked the document up.
+    /// Protects the map from a group to the process that created it; `None` once that process has looked the document up.
     made: Mutex<LruCache<Key, Option<u32>>>,
 }
 
@@ -24,14 +25,15 @@ impl FreshGroups {
 
     /// Records that the thread has created the group at `key`.
     pub fn made(&self, key: Key, thread: u32) {
-        lock(&self.made).put(key, Some(thread));
+        lock(&self.made).put(key, Some(process_of(thread)));
     }
 
-    /// Returns, once, whether a lookup of the document of the group at `key` must fail, because the thread has created
-    /// the group.
+    /// Returns, once, whether a lookup of the document of the group at `key` must fail, because the thread's process has
+    /// created the group.
     pub fn hides(&self, key: &Key, thread: u32) -> bool {
         let mut made = lock(&self.made);
-        made.peek_mut(key).is_some_and(|maker| maker.take_if(|maker| *maker == thread).is_some())
+        let is_maker = |maker: &mut u32| *maker == process_of(thread);
+        made.peek_mut(key).is_some_and(|maker| maker.take_if(is_maker).is_some())
     }
 
     /// Returns whether the document of the group at `key` was not written yet, so that it may be created exclusively.
@@ -45,9 +47,25 @@ impl FreshGroups {
     }
 }
 
+/// Returns the number of a thread's process; that of the thread if there is no such thread.
+fn process_of(thread: u32) -> u32 {
+    let status = std::fs::read_to_string(format!("/proc/{thread}/status")).unwrap_or_default();
+    let process = status.lines().find_map(|line| line.strip_prefix("Tgid:"));
+    process.and_then(|process| process.trim().parse().ok()).unwrap_or(thread)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_process_has_several_threads() {
+        let thread = || rustix::thread::gettid().as_raw_nonzero().get() as u32;
+        let here = std::process::id();
+        let process = std::thread::spawn(move || process_of(thread())).join().unwrap();
+        assert_eq!((process, process_of(thread())), (here, here));
+        assert_eq!(process_of(u32::MAX), u32::MAX);
+    }
 
     #[test]
     fn the_creator_of_a_group_misses_its_document_once() {
