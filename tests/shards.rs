@@ -1,0 +1,255 @@
+//! Arrays in shards on real mounts: libraries and programs change them, and libraries read what is stored. A shard is put once
+//! for all its changed chunks, and the others stay as they are.
+
+mod support;
+
+use serde_json::{Value, json};
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::time::Duration;
+use support::{Mount, announce, close, env_path, errno, open_for_writing, run_python, servers, wait_for};
+
+fn sharding(inner: Value, codecs: Value) -> Value {
+    let index = json!([{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "crc32c"}]);
+    let configuration = json!({"chunk_shape": inner, "codecs": codecs, "index_codecs": index});
+    json!([{"name": "sharding_indexed", "configuration": configuration}])
+}
+
+/// Creates a store with one array of bytes.
+fn store(shape: Value, shards: Value, chunks: Value, codecs: Value) -> tempfile::TempDir {
+    let directory = tempfile::tempdir_in("/var/tmp").unwrap();
+    let document = json!({"zarr_format": 3, "node_type": "array", "shape": shape, "data_type": "uint8", "fill_value": 0,
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": shards}},
+        "chunk_key_encoding": {"name": "default"}, "codecs": sharding(chunks, codecs)});
+    fs::create_dir(directory.path().join("a")).unwrap();
+    fs::write(directory.path().join("a/zarr.json"), document.to_string()).unwrap();
+    directory
+}
+
+/// Returns where each chunk of a shard of `count` chunks is, as its index says.
+fn index(shard: &[u8], count: usize) -> Vec<Option<(u64, u64)>> {
+    let encoded = &shard[shard.len() - 16 * count - 4..];
+    assert_eq!(crc32c::crc32c(&encoded[..16 * count]).to_le_bytes(), encoded[16 * count..]);
+    let number = |at: usize| u64::from_le_bytes(encoded[at..at + 8].try_into().unwrap());
+    (0..count)
+        .map(|i| (number(16 * i), number(16 * i + 8)))
+        .map(|entry| (entry.0 != u64::MAX).then_some(entry))
+        .collect()
+}
+
+/// Returns the decoded chunks of a stored shard without codecs.
+fn chunks(store: &Path, key: &str, count: usize) -> Vec<Option<Vec<u8>>> {
+    let shard = fs::read(store.join(key)).unwrap();
+    let chunk = |(offset, len): (u64, u64)| shard[offset as usize..(offset + len) as usize].to_vec();
+    index(&shard, count).into_iter().map(|entry| entry.map(chunk)).collect()
+}
+
+#[test]
+fn libraries_change_shards_through_a_mount() {
+    let Some(python) = env_path("ZARRFS_TEST_PYTHON3") else { return };
+    let [store, expected] = [(); 2].map(|()| tempfile::tempdir().unwrap());
+    let store = store.path().join("s");
+    run_python(&python, "shards.py", &["make".as_ref(), store.as_path()]);
+    let mount = Mount::new(&store, &[]);
+    announce(run_python(&python, "shards.py", &["write".as_ref(), mount.path(), expected.path()]).trim());
+    assert!(!mount.stats().contains("problem"), "{}", mount.stats());
+    drop(mount);
+    run_python(&python, "shards.py", &["check".as_ref(), store.as_path(), expected.path()]);
+}
+
+#[test]
+fn libraries_change_shards_in_a_bucket() {
+    let (Some(python), Some(server)) = (env_path("ZARRFS_TEST_PYTHON3"), servers::moto()) else { return };
+    let [store, expected, stored] = [(); 3].map(|()| tempfile::tempdir().unwrap());
+    run_python(&python, "shards.py", &["make".as_ref(), store.path().join("s").as_path()]);
+    server.upload(&store.path().join("s"), "shards/s");
+    let mount = server.store("shards/s").mount(&[]);
+    announce(run_python(&python, "shards.py", &["write".as_ref(), mount.path(), expected.path()]).trim());
+    assert!(!mount.stats().contains("problem"), "{}", mount.stats());
+    drop(mount);
+    server.download("shards/s", stored.path());
+    run_python(&python, "shards.py", &["check".as_ref(), stored.path(), expected.path()]);
+}
+
+/// Two mounts write other chunks of the same shards at the same time. Each compares versions before it replaces a shard.
+fn two_writers(first: Mount, second: Mount, rounds: u8) -> Vec<u8> {
+    let write = |mount: &Mount, parity: usize| {
+        let mut file = open_for_writing(&mount.join("a/data.raw"));
+        for round in 1..=rounds {
+            for chunk in (parity..16).step_by(2) {
+                file.write_all_at(&[round * 2 + parity as u8; 64], 64 * chunk as u64).unwrap();
+                if (chunk + usize::from(round)) % 3 == 0 {
+                    file.sync_all().unwrap();
+                }
+            }
+        }
+        file.flush().unwrap();
+        close(file).unwrap();
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| write(&first, 0));
+        scope.spawn(|| write(&second, 1));
+    });
+    drop((first, second));
+    (0..16u8).flat_map(|chunk| [rounds * 2 + chunk % 2; 64]).collect()
+}
+
+#[test]
+fn two_mounts_of_a_directory_change_one_shard() {
+    let (directory, locks) =
+        (store(json!([1024]), json!([512]), json!([64]), json!(["bytes"])), tempfile::tempdir().unwrap());
+    let options = ["--synchronizer", locks.path().to_str().unwrap(), "--no-fsync"];
+    let mounts = [(); 2].map(|()| Mount::new(directory.path(), &options));
+    let [first, second] = mounts;
+    let expected = two_writers(first, second, 20);
+    let stored: Vec<u8> =
+        ["a/c/0", "a/c/1"].iter().flat_map(|key| chunks(directory.path(), key, 8)).flatten().flatten().collect();
+    assert!(stored == expected, "a write was lost");
+}
+
+#[test]
+fn two_mounts_of_a_bucket_change_one_shard() {
+    let Some(server) = servers::moto() else { return };
+    let directory = store(json!([1024]), json!([512]), json!([64]), json!(["bytes"]));
+    server.upload(directory.path(), "two/s");
+    let [first, second] = [(); 2].map(|()| server.store("two/s").mount(&[]));
+    let expected = two_writers(first, second, 5);
+    let stored = tempfile::tempdir().unwrap();
+    server.download("two/s", stored.path());
+    let stored: Vec<u8> =
+        ["a/c/0", "a/c/1"].iter().flat_map(|key| chunks(stored.path(), key, 8)).flatten().flatten().collect();
+    assert!(stored == expected, "a write was lost");
+}
+
+#[test]
+fn a_closed_chunk_file_is_stored_when_it_has_been_quiet() {
+    let directory = store(json!([256]), json!([256]), json!([64]), json!(["bytes"]));
+    let mount = Mount::new(directory.path(), &["--no-fsync"]);
+    fs::write(mount.join("a/1"), [7; 64]).unwrap();
+    assert_eq!(fs::read(mount.join("a/1")).unwrap(), [7; 64]);
+    wait_for("the shard is stored", || directory.path().join("a/c/0").exists());
+    assert_eq!(chunks(directory.path(), "a/c/0", 4), [None, Some(vec![7; 64]), None, None]);
+    fs::remove_file(mount.join("a/1")).unwrap();
+    assert!(!mount.join("a/1").exists());
+    wait_for("the shard without chunks is deleted", || !directory.path().join("a/c/0").exists());
+}
+
+#[test]
+fn fsync_and_sync_store_a_chunk_at_once() {
+    let directory = store(json!([256]), json!([256]), json!([64]), json!(["bytes"]));
+    let mount = Mount::new(directory.path(), &["--no-fsync"]);
+    let mut file = File::create(mount.join("a/0")).unwrap();
+    file.write_all(&[1; 64]).unwrap();
+    file.sync_all().unwrap();
+    assert_eq!(chunks(directory.path(), "a/c/0", 4)[0], Some(vec![1; 64]));
+    for (chunk, value) in [(1, 2u8), (2, 3)] {
+        fs::write(mount.join(&format!("a/{chunk}")), [value; 64]).unwrap();
+    }
+    assert_eq!(fs::read(mount.join(".zarrfs/sync")).unwrap(), b"");
+    let expected = [Some(vec![1; 64]), Some(vec![2; 64]), Some(vec![3; 64]), None];
+    assert_eq!(chunks(directory.path(), "a/c/0", 4), expected);
+    // the encoded shard below `c` is current, too
+    fs::write(mount.join("a/3"), [4; 64]).unwrap();
+    let shown = fs::read(mount.join("a/c/0")).unwrap();
+    assert_eq!(
+        (index(&shown, 4).iter().flatten().count(), fs::read(directory.path().join("a/c/0")).unwrap()),
+        (4, shown)
+    );
+}
+
+#[test]
+fn damage_in_a_shard_is_kept_or_replaced_but_never_spread() {
+    let directory = store(json!([256]), json!([256]), json!([64]), json!(["bytes", "crc32c"]));
+    let key = directory.path().join("a/c/0");
+    let mount = Mount::new(directory.path(), &["--no-fsync"]);
+    fs::write(mount.join("a/data.raw"), (0..=255).collect::<Vec<u8>>()).unwrap();
+    let mut shard = fs::read(&key).unwrap();
+    let (offset, len) = index(&shard, 4)[1].unwrap();
+    shard[offset as usize] ^= 1;
+    fs::write(&key, &shard).unwrap();
+    // a damaged chunk is copied as it is
+    fs::write(mount.join("a/0"), [5; 64]).unwrap();
+    assert_eq!(fs::read(mount.join(".zarrfs/sync")).unwrap(), b"");
+    let stored = fs::read(&key).unwrap();
+    let (now, _) = index(&stored, 4)[1].unwrap();
+    assert_eq!(stored[now as usize..(now + len) as usize], shard[offset as usize..(offset + len) as usize]);
+    assert_eq!(errno(fs::read(mount.join("a/1"))), "EIO");
+    assert_eq!(fs::read(mount.join("a/0")).unwrap(), [5; 64]);
+    fs::write(mount.join("a/1"), [6; 64]).unwrap();
+    assert_eq!(fs::read(mount.join("a/1")).unwrap(), [6; 64]);
+    assert_eq!(fs::read(mount.join(".zarrfs/sync")).unwrap(), b"");
+    // a damaged index: the shard is replaced when all its chunks were written
+    let mut shard = fs::read(&key).unwrap();
+    let end = shard.len() - 1;
+    shard[end] ^= 1;
+    fs::write(&key, &shard).unwrap();
+    let mut file = File::create(mount.join("a/0")).unwrap();
+    file.write_all(&[8; 64]).unwrap();
+    assert_eq!(errno(file.sync_all()), "EIO");
+    assert_eq!(fs::read(&key).unwrap(), shard, "it stays");
+    drop(file);
+    for chunk in 1..4 {
+        fs::write(mount.join(&format!("a/{chunk}")), [9; 64]).unwrap();
+    }
+    assert_eq!(fs::read(mount.join(".zarrfs/sync")).unwrap(), b"");
+    let flat = fs::read(mount.join("a/data.raw")).unwrap();
+    assert!(flat[..64] == [8; 64] && flat[64..] == [9; 192]);
+    assert_eq!(index(&fs::read(&key).unwrap(), 4).iter().flatten().count(), 4);
+}
+
+/// The shard is larger than the memory that the daemon may take.
+#[test]
+fn a_shard_larger_than_memory_is_written_and_read() {
+    const SIZE: usize = 192 << 20;
+    let directory = store(json!([SIZE]), json!([SIZE]), json!([1 << 20]), json!(["bytes"]));
+    let mount = Mount::new(directory.path(), &["--no-fsync", "--cache-size", "16M", "--spill-dir", "/var/tmp"]);
+    let block = |n: usize| -> Vec<u8> { (0..1 << 20).map(|i| (i * 7 + n * 13) as u8).collect() };
+    let mut file = open_for_writing(&mount.join("a/data.raw"));
+    for n in 0..SIZE >> 20 {
+        file.write_all(&block(n)).unwrap();
+    }
+    close(file).unwrap();
+    let file = open_for_writing(&mount.join("a/data.raw"));
+    file.write_all_at(&[1, 2, 3], 77 << 20).unwrap();
+    close(file).unwrap();
+    let mut file = File::open(mount.join("a/data.raw")).unwrap();
+    let mut bytes = vec![0; 1 << 20];
+    for n in 0..SIZE >> 20 {
+        file.read_exact(&mut bytes).unwrap();
+        let mut expected = block(n);
+        if n == 77 {
+            expected[..3].copy_from_slice(&[1, 2, 3]);
+        }
+        assert!(bytes == expected, "MiB {n}");
+    }
+    drop(file);
+    let (peak, puts) = (mount.peak_memory(), mount.counter("objects_stored"));
+    announce(&format!("a shard of 192 MiB: {} MiB of memory, {puts} puts", peak >> 20));
+    assert!(peak < (16 + 64 + 24) << 20, "{peak} bytes");
+    drop(mount);
+    let stored = File::open(directory.path().join("a/c/0")).unwrap();
+    assert!(stored.metadata().unwrap().len() < (SIZE + SIZE / 3) as u64);
+}
+
+#[test]
+fn a_shard_that_cannot_be_stored_is_told_and_tried_again() {
+    let directory = store(json!([256]), json!([256]), json!([64]), json!(["bytes"]));
+    let mount = Mount::new(directory.path(), &["--no-fsync"]);
+    fs::write(mount.join("a/data.raw"), [1; 256]).unwrap();
+    let level = directory.path().join("a/c");
+    // a directory in place of the shard can't be replaced by a file
+    fs::remove_file(level.join("0")).unwrap();
+    fs::create_dir_all(level.join("0/x")).unwrap();
+    fs::write(mount.join("a/2"), [2; 64]).unwrap();
+    wait_for("the failure is known", || mount.stats().contains("not stored: /a/c/0"));
+    let mut file = File::create(mount.join("a/3")).unwrap();
+    file.write_all(&[3; 64]).unwrap();
+    assert!(close(file).is_err(), "the next close tells");
+    assert_eq!(fs::read(mount.join("a/2")).unwrap(), [2; 64]);
+    fs::remove_dir_all(level.join("0")).unwrap();
+    std::thread::sleep(Duration::from_millis(10));
+    assert_eq!(fs::read(mount.join(".zarrfs/sync")).unwrap(), b"");
+    assert_eq!(chunks(directory.path(), "a/c/0", 4), [None, None, Some(vec![2; 64]), Some(vec![3; 64])]);
+}
