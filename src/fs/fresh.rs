@@ -60,7 +60,11 @@ mod tests {
 
     #[test]
     fn a_process_has_several_threads() {
-        let thread = || rustix::thread::gettid().as_raw_nonzero().get() as u32;
+        // the name of the link is PROCESS/task/THREAD
+        let thread = || {
+            let link = std::fs::read_link("/proc/thread-self").unwrap();
+            link.file_name().unwrap().to_str().unwrap().parse::<u32>().unwrap()
+        };
         let here = std::process::id();
         let process = std::thread::spawn(move || process_of(thread())).join().unwrap();
         assert_eq!((process, process_of(thread())), (here, here));
