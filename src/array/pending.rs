@@ -82,16 +82,16 @@ impl PendingBytes {
     }
 
     /// Returns the number of bytes.
-    pub fn len(&self) -> u64 {
+    pub fn size(&self) -> u64 {
         match self {
             PendingBytes::Memory(bytes, _) => bytes.len() as u64,
-            PendingBytes::Spilled(spilled) => spilled.len(),
+            PendingBytes::Spilled(spilled) => spilled.size(),
         }
     }
 
     /// Replaces the content of `out` by a range of the bytes, which ends where they end.
     pub fn read(&self, range: Range<u64>, out: &mut Vec<u8>) -> Result<()> {
-        let end = range.end.min(self.len());
+        let end = range.end.min(self.size());
         let start = range.start.min(end);
         out.clear();
         match self {

@@ -145,7 +145,7 @@ impl Array {
 
     /// Returns the stat of a pending chunk; `None` if it was erased.
     fn stat_pending(&self, chunk: ChunkId, pending: &PendingChunk) -> Option<Stat> {
-        let size = pending.bytes.as_ref()?.len();
+        let size = pending.bytes.as_ref()?.size();
         let stat = Stat::value(size, pending.modified, pending.version.clone());
         // a remote store has no permissions
         let object = if self.is_remote() { None } else { self.stat_object(chunk).ok().flatten() };

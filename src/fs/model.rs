@@ -126,7 +126,7 @@ impl Model {
         let index = r#"{"name":"bytes","configuration":{"endian":"little"}},{"name":"crc32c"}"#;
         let (mut codecs, mut inner) = (shards.codecs.to_string(), chunks.to_vec());
         for (level, times) in shards.times.iter().enumerate() {
-            let location = if (shards.at_start + level) % 2 == 0 { "end" } else { "start" };
+            let location = if (shards.at_start + level).is_multiple_of(2) { "end" } else { "start" };
             let around = if level + 1 == shards.times.len() { shards.around } else { "" };
             codecs = format!(
                 r#"{{"name":"sharding_indexed","configuration":{{"chunk_shape":{inner:?},"codecs":[{codecs}],

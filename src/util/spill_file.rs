@@ -91,7 +91,7 @@ impl SpilledBytes {
     }
 
     /// Returns the number of bytes.
-    pub fn len(&self) -> u64 {
+    pub fn size(&self) -> u64 {
         self.range.end - self.range.start
     }
 }
@@ -99,7 +99,7 @@ impl SpilledBytes {
 impl Drop for SpilledBytes {
     fn drop(&mut self) {
         let mut state = lock(&self.owner.state);
-        state.live -= self.len();
+        state.live -= self.size();
         if state.live == 0 {
             *state = SpillState::default();
             return;
@@ -107,7 +107,7 @@ impl Drop for SpilledBytes {
         drop(state);
         // a file system that cannot do it keeps the blocks until the file goes
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        let _ = rustix::fs::fallocate(&*self.file, flags, self.range.start, self.len());
+        let _ = rustix::fs::fallocate(&*self.file, flags, self.range.start, self.size());
     }
 }
 
@@ -144,7 +144,7 @@ mod tests {
         assert!(spill.put(&[3]).is_err(), "the limit is for all");
         let read = |bytes: &SpilledBytes| {
             let (file, range) = bytes.place();
-            let mut out = vec![0; bytes.len() as usize];
+            let mut out = vec![0; bytes.size() as usize];
             file.read_exact_at(&mut out, range.start).unwrap();
             out
         };

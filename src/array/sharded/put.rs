@@ -6,7 +6,7 @@
 //! * Where stored bytes show through a pending chunk, they are those of that version.
 //! * A chunk is pending until an object that holds it is stored.
 
-use super::{ATTEMPTS, LoadedShard, Lookup, Recency, ShardBytes, replaced_always};
+use super::{ATTEMPTS, LoadedShard, Lookup, Recency, ShardBytes, StoredChunk, replaced_always};
 use crate::array::pending::{ChunkChanges, PendingBytes, PendingChunk, PendingChunks};
 use crate::array::{Array, Ranges, Scratch};
 use crate::error::{Error, Kind, Result};
@@ -31,7 +31,7 @@ impl NewPiece {
     fn len(&self) -> u64 {
         match self {
             NewPiece::Bytes(bytes) => bytes.len() as u64,
-            NewPiece::Pending(pending) => pending.bytes.as_ref().map_or(0, PendingBytes::len),
+            NewPiece::Pending(pending) => pending.bytes.as_ref().map_or(0, PendingBytes::size),
             NewPiece::Old(bytes) => bytes.len(),
         }
     }
@@ -129,8 +129,11 @@ impl Array {
     /// The first error, after every object was tried.
     pub fn store_objects(&self) -> Result<()> {
         let since = Instant::now();
-        let objects = self.pending().objects().into_iter();
-        objects.fold(Ok(()), |done, object| done.and(self.store_as(object, None, since, false)))
+        let mut done = Ok(());
+        for object in self.pending().objects() {
+            done = done.and(self.store_as(object, None, since, false));
+        }
+        done
     }
 
     /// Stores the pending chunks of an object by one put. Chunks that have to be encoded again are held in memory or in `spill`.
@@ -282,26 +285,10 @@ impl Array {
                 }
                 place => old.zip(place.ok().flatten()).map(|(old, place)| old.part(place)),
             };
-            let pieces = match (level + 1 < shards.levels(), &changes[..]) {
-                (false, [(_, change), ..]) => {
-                    change.bytes.is_some().then(|| vec![NewPiece::Pending((*change).clone())])
-                }
-                (false, []) => None,
-                (true, _) => {
-                    let inner = match place {
-                        None => None,
-                        Some(_) => match self.load_shard(shards, changes[0].0, level + 1, place, Recency::Now)? {
-                            Lookup::Found(inner) => Some(inner),
-                            Lookup::Absent => None,
-                            Lookup::Replaced => return Ok(Lookup::Replaced),
-                        },
-                    };
-                    match self.rebuild(shards, level + 1, inner.as_deref(), &changes)? {
-                        Lookup::Found(pieces) => Some(pieces),
-                        Lookup::Absent => None,
-                        Lookup::Replaced => return Ok(Lookup::Replaced),
-                    }
-                }
+            let pieces = match self.rebuild_entry(shards, level, place, &changes)? {
+                Lookup::Found(pieces) => Some(pieces),
+                Lookup::Absent => None,
+                Lookup::Replaced => return Ok(Lookup::Replaced),
             };
             let size = pieces.as_ref().map(|pieces| pieces.iter().map(NewPiece::len).sum());
             entries.insert(slot, size.map_or(EntryChange::Erase, EntryChange::Put));
@@ -317,6 +304,32 @@ impl Array {
             }
         }
         self.encode_shard(shards, level, old, changes[0].0, pieces)
+    }
+
+    /// Returns the pieces of an entry of a shard after `changes` to chunks in it. `place` is where its former bytes are.
+    fn rebuild_entry(
+        &self,
+        shards: &Shards,
+        level: usize,
+        place: Option<StoredChunk>,
+        changes: &[(ChunkId, &Arc<PendingChunk>)],
+    ) -> Result<Lookup<Vec<NewPiece>>> {
+        let Some((chunk, change)) = changes.first() else { return Ok(Lookup::Absent) };
+        if level + 1 == shards.levels() {
+            return Ok(match change.bytes {
+                Some(_) => Lookup::Found(vec![NewPiece::Pending((*change).clone())]),
+                None => Lookup::Absent,
+            });
+        }
+        let inner = match place {
+            None => Lookup::Absent,
+            Some(_) => self.load_shard(shards, *chunk, level + 1, place, Recency::Now)?,
+        };
+        match inner {
+            Lookup::Found(inner) => self.rebuild(shards, level + 1, Some(&inner), changes),
+            Lookup::Absent => self.rebuild(shards, level + 1, None, changes),
+            Lookup::Replaced => Ok(Lookup::Replaced),
+        }
     }
 
     /// Encodes a shard as a whole, if shards of the level are.
