@@ -59,6 +59,7 @@ fn zarr_python_reads_and_writes_created_arrays() {
         for (m, compressor) in COMPRESSORS.into_iter().enumerate() {
             let name = format!("g/{n}/{m}");
             let order = if (n + m) % 3 == 0 { "F" } else { "C" };
+            let shards = if (n + m) % 4 == 1 { vec!["--shards=8,9"] } else { vec![] };
             let from = format!("--from-raw={}", file.display());
             let args = [
                 "--zarr-format=3",
@@ -72,6 +73,7 @@ fn zarr_python_reads_and_writes_created_arrays() {
                 "--attrs={\"units\":\"K\"}",
                 &from,
             ];
+            let args = [&args[..], &shards].concat();
             assert_eq!(create(&store.join(&name), &args), (0, String::new()), "{dtype} {compressor}");
             let wanted: Value = serde_json::from_str(data_type).unwrap();
             assert_eq!(document(&store.join(&name))["data_type"], wanted, "{dtype}");
@@ -125,6 +127,9 @@ fn the_store_decides_the_format() {
         ("three.zarr/c", &["--zarr-format=2"], 2, "in a store of Zarr v3"),
         ("two.zarr/b", &["--dimension-names=y,x"], 2, "--dimension-names"),
         ("two.zarr/b", &["--codecs=[]"], 2, "--codecs"),
+        ("two.zarr/b", &["--shards=8,6"], 2, "--shards"),
+        ("three.zarr/c", &["--shards=8,5"], 2, "no multiples of the chunks"),
+        ("three.zarr/c", &["--shards=8"], 2, "no multiples of the chunks"),
         ("three.zarr/c", &["--filters=[{\"id\":\"shuffle\"}]"], 2, "--codecs"),
         ("three.zarr/c", &["--dimension-names=y"], 2, "dimension_names"),
         ("three.zarr/c", &["--fill=null"], 2, "null"),

@@ -39,6 +39,11 @@ pub struct CreateArgs {
     /// Set the shape of a chunk
     #[arg(long, value_name = "N,N...", value_parser = lengths)]
     chunks: Lengths,
+    /// Store a v3 array in shards of this shape, in items
+    ///
+    /// A shard is one value of the store and holds many chunks: its lengths are multiples of those of a chunk.
+    #[arg(long, value_name = "N,N...", value_parser = lengths)]
+    shards: Option<Lengths>,
     /// Set the dtype (<f4), or a JSON list of fields
     ///
     /// For Zarr v3 also a data type by its name, such as bfloat16 or string.

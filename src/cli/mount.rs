@@ -9,6 +9,7 @@ use super::{
     ACCESS, CACHING, CommandFailure, ReadArgs, StoreArgs, StoreLocation, WRITING, WriteArgs, duration, idle,
     mount_options, mountpoint, open_store_to_write, size, stdio, systemd,
 };
+use crate::array::hierarchy::Hierarchy;
 use crate::error::Error;
 use crate::fs::tree::Tree;
 use crate::fs::{Fs, Options};
@@ -225,17 +226,13 @@ fn mount(
     args.reading.memory.set_bound();
     let stats = Arc::new(Stats::default());
     let store = args.store.absolute();
-    let is_read_only = args.read_only || args.passthrough;
-    let store_args = StoreArgs { is_read_only, ..args.store_args.clone() };
-    let hierarchy = open_store_to_write(&args.store, &store_args, &args.writing, stats.clone())?
-        .with_compressor(args.compressor.as_ref().and_then(|c| c.0.clone()))
-        .with_view(args.view.format());
+    let hierarchy = open_hierarchy(args, &stats)?;
     if let StoreLocation::Path(store) = &store {
         check_nesting(store, &resolved)?;
     }
     // removed when the mount has ended
     let made = if args.auto_mountpoint { Some(mountpoint::make(path)?) } else { None };
-    let read_only = is_read_only || !hierarchy.store().is_writable();
+    let read_only = args.read_only || args.passthrough || !hierarchy.store().is_writable();
     let options = args.reading.options(read_only, args.direct_io, args.passthrough);
     let cache = args.reading.memory.cache(stats.clone()).dropping_empty(args.writing.drop_empty_chunks);
     let cache = Arc::new(cache.spilling(options.spill.clone()));
@@ -248,6 +245,9 @@ fn mount(
         stats,
         Options { resize: args.resize, ..options },
     )?);
+    if !read_only {
+        cache.store_quiet_objects()?;
+    }
     let request = MountRequest {
         source: &store.to_string(),
         path,
@@ -269,7 +269,6 @@ fn mount(
     let session = serve(fs.clone(), &mut mountpoint, serve_options(args, read_only)).inspect_err(|_| {
         let _ = mountpoint.unmount();
     })?;
-    cache.store_quiet_objects().map_err(CommandFailure::from)?;
     let mountpoint = Arc::new(mountpoint);
     if let Some(bytes) = args.readahead
         && let Err(e) = mountpoint.set_readahead(bytes)
@@ -293,12 +292,19 @@ fn mount(
         ended => ended?,
     }
     if interrupted.load(Ordering::Relaxed) && stored.is_ok() {
-        return Err(CommandFailure::new(
-            1,
-            "ended by a second signal: requests in flight failed, all that was written is stored",
-        ));
+        let why = "ended by a second signal: requests in flight failed, all that was written is stored";
+        return Err(CommandFailure::new(1, why));
     }
     started.and(stored)
+}
+
+/// Opens the store with the options of the mount.
+fn open_hierarchy(args: &MountArgs, stats: &Arc<Stats>) -> Result<Hierarchy, CommandFailure> {
+    let is_read_only = args.read_only || args.passthrough;
+    let store_args = StoreArgs { is_read_only, ..args.store_args.clone() };
+    let hierarchy = open_store_to_write(&args.store, &store_args, &args.writing, stats.clone())?;
+    let compressor = args.compressor.as_ref().and_then(|compressor| compressor.0.clone());
+    Ok(hierarchy.with_compressor(compressor).with_view(args.view.format()))
 }
 
 /// Stores all dirty chunks, with several attempts: a full disk may get free space meanwhile.

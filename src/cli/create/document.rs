@@ -47,7 +47,11 @@ impl NewDocument {
     ///
     /// Fails for arrays that zarr-python would refuse, or read differently, and for options of Zarr v3.
     pub fn v2(args: &CreateArgs) -> Result<Self> {
-        let for_v3 = [("--codecs", args.codecs.is_some()), ("--dimension-names", args.dimension_names.is_some())];
+        let for_v3 = [
+            ("--codecs", args.codecs.is_some()),
+            ("--dimension-names", args.dimension_names.is_some()),
+            ("--shards", args.shards.is_some()),
+        ];
         if let Some((option, _)) = for_v3.iter().find(|(_, is_given)| *is_given) {
             return Err(Error::invalid(format!("{option}: for an array of Zarr v3 (--zarr-format 3)")));
         }

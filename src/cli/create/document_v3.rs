@@ -39,13 +39,17 @@ pub fn new(args: &CreateArgs) -> Result<NewDocument> {
         Some(codecs) => codecs.clone(),
         None => item.codecs(args)?,
     };
+    let (outer, codecs) = match &args.shards {
+        Some(shards) => (&shards.0, in_shards(&shards.0, &args.chunks.0, &codecs)?),
+        None => (&args.chunks.0, codecs),
+    };
     let separator = args.separator.as_deref().unwrap_or("/");
     let mut fields = Map::new();
     fields.insert("zarr_format".into(), 3.into());
     fields.insert("node_type".into(), "array".into());
     fields.insert("shape".into(), args.shape.0.clone().into());
     fields.insert("data_type".into(), item.data_type.clone());
-    fields.insert("chunk_grid".into(), json!({"name": "regular", "configuration": {"chunk_shape": args.chunks.0}}));
+    fields.insert("chunk_grid".into(), json!({"name": "regular", "configuration": {"chunk_shape": outer}}));
     fields.insert("chunk_key_encoding".into(), json!({"name": "default", "configuration": {"separator": separator}}));
     fields.insert("fill_value".into(), fill);
     fields.insert("codecs".into(), codecs);
@@ -63,6 +67,18 @@ pub fn new(args: &CreateArgs) -> Result<NewDocument> {
         pipeline.check_encodes(metadata.dtype.size(), grid.chunk_size())?;
     }
     Ok(NewDocument { text, size: (!metadata.has_objects()).then_some(grid.size()), zarr_format: 3 })
+}
+
+/// Returns the codecs of shards of chunks that `codecs` encode. The index is at the end, where every reader looks for it.
+fn in_shards(shards: &[u64], chunks: &[u64], codecs: &Value) -> Result<Value> {
+    let is_multiple = |(shard, chunk): (&u64, &u64)| *shard > 0 && *chunk > 0 && shard.is_multiple_of(*chunk);
+    if shards.len() != chunks.len() || !shards.iter().zip(chunks).all(is_multiple) {
+        return Err(Error::invalid(format!("--shards: {shards:?} are no multiples of the chunks {chunks:?}")));
+    }
+    let index = json!([{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "crc32c"}]);
+    let configuration =
+        json!({"chunk_shape": chunks, "codecs": codecs, "index_codecs": index, "index_location": "end"});
+    Ok(json!([{"name": "sharding_indexed", "configuration": configuration}]))
 }
 
 impl ItemType {
