@@ -39,9 +39,9 @@ pub struct CreateArgs {
     /// Set the shape of a chunk
     #[arg(long, value_name = "N,N...", value_parser = lengths)]
     chunks: Lengths,
-    /// Store a v3 array in shards of this shape, in items
+    /// Set the shape of a shard, for Zarr v3
     ///
-    /// A shard is one value of the store and holds many chunks: its lengths are multiples of those of a chunk.
+    /// A shard is one value of the store and holds many chunks. Its lengths are in items, and multiples of those of a chunk.
     #[arg(long, value_name = "N,N...", value_parser = lengths)]
     shards: Option<Lengths>,
     /// Set the dtype (<f4), or a JSON list of fields

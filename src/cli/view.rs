@@ -8,7 +8,7 @@ use clap::{Args, ValueEnum};
 #[derive(Args)]
 #[command(next_help_heading = PROGRAMS)]
 pub struct ViewArgs {
-    /// Show Zarr v3 as it is stored or as v2 [default: stored]
+    /// Show Zarr v3 as stored or as v2 [default: stored]
     ///
     /// With v2, a store of v3 shows .zgroup, .zarray, .zattrs and .zmetadata in place of zarr.json, for programs that know no
     /// other format. What is written to them is stored in zarr.json.
