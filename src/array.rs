@@ -30,7 +30,7 @@ pub use extent::{ArrayEntry, ChunkLock, Entries, Extent, LevelPermissions, is_ch
 pub use freshness::{Freshness, Opening, ServedVersions, VersionTag, are_stored};
 pub use load::{Fetched, Loaded, Scratch};
 pub use part::{BlockIndex, OpenedChunk};
-pub use pending::{PendingBytes, PendingChunks};
+pub use pending::{PendingBytes, PendingChunks, are_too_many};
 pub use ranges::Ranges;
 pub use shard_survey::ShardUsage;
 use sharded::ShardCache;

@@ -440,6 +440,8 @@ mod pages_model;
 #[cfg(test)]
 mod races;
 #[cfg(test)]
+mod shard_costs;
+#[cfg(test)]
 mod remote;
 #[cfg(test)]
 mod tests;

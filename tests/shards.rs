@@ -9,6 +9,8 @@ use std::io::{Read, Write};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::Duration;
+use support::daemon::Daemon;
+use support::tracer::{self, Tracer};
 use support::{Mount, announce, close, env_path, errno, open_for_writing, run_python, servers, wait_for};
 
 fn sharding(inner: Value, codecs: Value) -> Value {
@@ -66,7 +68,9 @@ fn libraries_change_shards_in_a_bucket() {
     run_python(&python, "shards.py", &["make".as_ref(), store.path().join("s").as_path()]);
     server.upload(&store.path().join("s"), "shards/s");
     let mount = server.store("shards/s").mount(&[]);
-    announce(run_python(&python, "shards.py", &["write".as_ref(), mount.path(), expected.path()]).trim());
+    let names = ["zstd", "nested_start"].map(Path::new);
+    let args = [&["write".as_ref(), mount.path(), expected.path()], &names[..]].concat();
+    announce(run_python(&python, "shards.py", &args).trim());
     assert!(!mount.stats().contains("problem"), "{}", mount.stats());
     drop(mount);
     server.download("shards/s", stored.path());
@@ -252,4 +256,58 @@ fn a_shard_that_cannot_be_stored_is_told_and_tried_again() {
     std::thread::sleep(Duration::from_millis(10));
     assert_eq!(fs::read(mount.join(".zarrfs/sync")).unwrap(), b"");
     assert_eq!(chunks(directory.path(), "a/c/0", 4), [None, None, Some(vec![2; 64]), Some(vec![3; 64])]);
+}
+
+/// Stores a shard of four chunks without codecs: bytes 1, 2, 3 and 4.
+fn put_shard(store: &Path) {
+    let (mut shard, mut index) = (Vec::new(), Vec::new());
+    for chunk in 0..4u64 {
+        shard.extend([chunk as u8 + 1; 64]);
+        index.extend([(64 * chunk).to_le_bytes(), 64u64.to_le_bytes()].concat());
+    }
+    index.extend(crc32c::crc32c(&index).to_le_bytes());
+    fs::create_dir_all(store.join("a/c")).unwrap();
+    fs::write(store.join("a/c/0"), [shard, index].concat()).unwrap();
+}
+
+/// Changes a chunk, and kills the daemon before a thread's `n`-th call of a group. Returns whether it came to that.
+fn is_killed(store: &Path, calls: &str, n: usize) -> bool {
+    put_shard(store);
+    let mut daemon = Daemon::start(store, &[]);
+    let log = store.join("log");
+    let inject = format!("inject={calls}:signal=SIGKILL:when={n}");
+    let tracer = Tracer::prepare(daemon.pid(), calls, &["-e", &inject], &log);
+    let file = open_for_writing(&daemon.path().join("a/data.raw"));
+    file.write_all_at(&[9; 64], 64).unwrap();
+    let tracer = tracer.attach().unwrap();
+    let synced = file.sync_all().is_ok();
+    let said = if synced { tracer.detach() } else { tracer.wait() };
+    daemon.kill();
+    drop(file);
+    let mut found: Vec<u8> = chunks(store, "a/c/0", 4).into_iter().map(|chunk| chunk.unwrap()[0]).collect();
+    let changed = std::mem::replace(&mut found[1], 2);
+    assert_eq!(found, [1, 2, 3, 4], "{calls} {n}");
+    assert!(changed == 9 || changed == 2 && !synced, "{calls} {n}: the chunk is {changed}, synced: {synced}");
+    said.contains("+++ killed by SIGKILL +++")
+}
+
+#[test]
+fn a_kill_at_any_call_leaves_the_old_shard_or_the_new_one() {
+    if !tracer::is_available() {
+        return;
+    }
+    let mut points = 0;
+    for calls in ["copy_file_range", "pwrite64", "fdatasync", "?rename,?renameat,?renameat2"] {
+        let before = points;
+        for n in 1.. {
+            let directory = store(json!([256]), json!([256]), json!([64]), json!(["bytes"]));
+            if !is_killed(directory.path(), calls, n) {
+                break;
+            }
+            points += 1;
+        }
+        // another file system may share blocks or copy by other calls
+        assert!(points > before || calls == "copy_file_range", "the daemon never calls {calls}");
+    }
+    announce(&format!("{points} stop points of the storing of a shard"));
 }

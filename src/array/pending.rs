@@ -20,6 +20,9 @@ const IN_MEMORY: usize = 8 << 20;
 /// Approximate memory of a pending chunk beside its bytes.
 const COST: usize = 256;
 
+/// Maximum number of pending chunks of all arrays: each takes about [`COST`] bytes wherever it waits.
+const MAX_PENDING: usize = 1 << 17;
+
 /// Locks that serialize the storing of objects.
 const STRIPES: usize = 16;
 
@@ -37,6 +40,14 @@ static NEXT: AtomicU64 = AtomicU64::new(1);
 
 /// Bytes of encoded chunks that wait in memory.
 static HELD: AtomicUsize = AtomicUsize::new(0);
+
+/// Number of pending chunks of all arrays.
+static COUNT: AtomicUsize = AtomicUsize::new(0);
+
+/// Returns whether objects have to be stored before other chunks are handed over.
+pub fn are_too_many() -> bool {
+    COUNT.load(Ordering::Relaxed) >= MAX_PENDING
+}
 
 /// The bytes of an encoded chunk.
 pub enum PendingBytes {
@@ -60,8 +71,11 @@ impl PendingBytes {
     ///
     /// # Errors
     ///
-    /// The error of the spill file if there is neither memory nor room in it.
+    /// The error of the spill file if there is neither memory nor room in it; ENOMEM if too many chunks are pending.
     pub fn hold(bytes: &[u8], spill: Option<&Arc<SpillFile>>) -> Result<Self> {
+        if are_too_many() {
+            return Err(Error::system(libc::ENOMEM).context("too many chunks wait for their shards"));
+        }
         let fits = HELD.load(Ordering::Relaxed) + bytes.len() <= IN_MEMORY;
         let held = if fits { PendingBytes::in_memory(bytes) } else { Err(Error::system(libc::ENOMEM)) };
         match spill {
@@ -126,8 +140,15 @@ pub struct PendingChunk {
 impl PendingChunk {
     /// Returns a chunk with a new version.
     pub fn new(bytes: Option<PendingBytes>, written: Option<Ranges>, base: Option<Version>) -> Self {
+        COUNT.fetch_add(1, Ordering::Relaxed);
         let version = Version::Pending(NEXT.fetch_add(1, Ordering::Relaxed));
         PendingChunk { bytes, version, modified: SystemTime::now(), written, base }
+    }
+}
+
+impl Drop for PendingChunk {
+    fn drop(&mut self) {
+        COUNT.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -296,9 +317,9 @@ impl PendingChunks {
         *lock(&self.failed) = Some(e);
     }
 
-    /// Returns whether such a failure was recorded since the last call.
-    pub fn take_failure(&self) -> bool {
-        lock(&self.failed).take().is_some()
+    /// Returns such a failure if one was recorded since the last call.
+    pub fn take_failure(&self) -> Option<Error> {
+        lock(&self.failed).take()
     }
 }
 

@@ -217,7 +217,8 @@ impl Cache {
     ///
     /// The first error, after every chunk was tried. What was not stored stays dirty.
     pub fn flush_array(&self, array: &Array) -> Result<()> {
-        self.flush_where(|of| of.id() == array.id() || of.key() == array.key())
+        let lost = self.background_loss(array);
+        self.flush_where(|of| of.id() == array.id() || of.key() == array.key()).and(lost)
     }
 
     /// Stores all dirty chunks of the arrays for which `of` returns true, as [`Cache::flush_array`] does.

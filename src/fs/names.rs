@@ -271,7 +271,7 @@ impl Fs {
         // without the chunk's lock: this waits for a write-back, which takes that lock
         self.cache.discard_chunk(array, chunk);
         let erased = array.lock_chunk(chunk).and_then(|_lock| array.erase(chunk));
-        self.cache.add_pending(array);
+        self.cache.record_erased(array, chunk);
         // another reader may have loaded the chunk meanwhile
         self.cache.discard_chunk(array, chunk);
         Ok(erased? || was_written)

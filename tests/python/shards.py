@@ -2,7 +2,9 @@
 """Writes arrays in shards through a mount, with zarr-python 3, TensorStore and calls of the system, and reads them.
 
     shards.py make STORE             creates the arrays of a store
-    shards.py write MOUNT EXPECTED   changes them through a mount, and makes others; saves in EXPECTED what they must hold
+    shards.py write MOUNT EXPECTED [NAME...]
+                                     changes them, or these, through a mount, and makes others; saves in EXPECTED what
+                                     they must hold
     shards.py check STORE EXPECTED   reads the arrays of a store with zarr-python and TensorStore
 
 `write` compares what the mount shows after every change. Exit code 1 after a difference.
@@ -136,13 +138,13 @@ def create(root, folder):
     shutil.rmtree(f"{root}/gone")
 
 
-def write(root, folder):
-    for name in ARRAYS:
+def write(root, folder, *names):
+    for name in names or ARRAYS:
         expected = np.full(SHAPE, 1.5, "f4")
         expected[5:60, 20:77] = values((55, 57), list(ARRAYS).index(name))
         np.save(f"{folder}/{name}.npy", change(root, name, expected))
     create(root, folder)
-    print(f"zarr {zarr.__version__}, TensorStore: {len(ARRAYS) + 2} arrays in shards were changed through a mount")
+    print(f"zarr {zarr.__version__}, TensorStore: {len(names or ARRAYS) + 2} arrays in shards were changed through a mount")
 
 
 def check(store, folder):

@@ -8,10 +8,11 @@
 //! Invariant: an array with pending chunks is in `State::pending`, or one of its chunks is still dirty. So a flush finds it.
 
 use super::flush_threads;
-use crate::array::Array;
+use crate::array::{Array, are_too_many};
 use crate::cache::Cache;
 use crate::error::{Error, Result};
 use crate::util::memory::lock;
+use crate::zarr::grid::ChunkId;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
@@ -77,6 +78,17 @@ impl Cache {
         }
     }
 
+    /// Records that a chunk of an array was erased. Stores its object if all its chunks were erased or written.
+    pub fn record_erased(&self, array: &Arc<Array>, chunk: ChunkId) {
+        self.add_pending(array);
+        if let Some(object) = array.complete_object(chunk) {
+            // the next close of a file of the array reports a failure
+            let _ = self.store_object(array, object, Instant::now());
+        } else if are_too_many() {
+            self.make_room_for_pending(array);
+        }
+    }
+
     /// Returns whether an array for which `of` returns true has pending chunks.
     pub fn has_pending(&self, of: impl Fn(&Array) -> bool) -> bool {
         self.lock().pending.values().any(|array| of(array))
@@ -90,17 +102,26 @@ impl Cache {
     /// Hands over what was written to chunks of an array. Without shards, and if an object could not be stored in the background,
     /// it stores everything as [`Cache::flush_array`] does.
     pub fn hand_over(&self, array: &Array) -> Result<()> {
-        if !array.has_shards() || array.pending().take_failure() {
-            return self.flush_array(array);
+        match array.has_shards().then(|| array.pending().take_failure()) {
+            Some(None) => self.write_back_where(|of| of.id() == array.id() || of.key() == array.key()),
+            Some(Some(failed)) => {
+                array.pending().record_failure(failed);
+                self.flush_array(array)
+            }
+            None => self.flush_array(array),
         }
-        self.write_back_where(|of| of.id() == array.id() || of.key() == array.key())
+    }
+
+    /// Returns the error for chunks that could not be stored in the background, if they are lost. Others are tried again.
+    pub(super) fn background_loss(&self, array: &Array) -> Result<()> {
+        let failed = if array.has_shards() { array.pending().take_failure() } else { None };
+        failed.filter(|e| e.errno() == libc::ESTALE).map_or(Ok(()), Err)
     }
 
     /// Stores the objects with pending chunks of the arrays for which `of` returns true, several at a time.
     pub(super) fn store_pending(&self, of: impl Fn(&Array) -> bool) -> Result<()> {
         let (since, arrays) = (Instant::now(), self.with_pending(of));
         let objects_of = |array: &Arc<Array>| {
-            array.pending().take_failure();
             array.pending().objects().into_iter().map(|object| (array.clone(), object)).collect::<Vec<_>>()
         };
         let list: Vec<_> = arrays.iter().flat_map(objects_of).collect();

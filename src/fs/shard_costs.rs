@@ -1,0 +1,79 @@
+//! What reading and writing in shards costs, in calls of the store.
+
+use super::model;
+use super::*;
+use crate::fs::tree::FLAT;
+use crate::store::{FaultyStore, MemoryStore, Operation, Store};
+
+/// An array of 64 x 64 bytes in 16 shards, each of 4 x 4 chunks of 4 x 4 bytes, in a cache of `bound` bytes.
+fn mount(bound: usize) -> (Arc<FaultyStore>, Fs) {
+    let index = r#"{"name":"bytes","configuration":{"endian":"little"}},{"name":"crc32c"}"#;
+    let document = format!(
+        r#"{{"zarr_format":3,"node_type":"array","shape":[64,64],"data_type":"uint8","fill_value":0,
+        "chunk_grid":{{"name":"regular","configuration":{{"chunk_shape":[16,16]}}}},
+        "chunk_key_encoding":{{"name":"default"}},"codecs":[{{"name":"sharding_indexed","configuration":{{
+        "chunk_shape":[4,4],"codecs":[{{"name":"bytes"}}],"index_codecs":[{index}]}}}}]}}"#
+    );
+    let store = Arc::new(FaultyStore::new(Arc::new(MemoryStore::default())));
+    store.put(&Key::normalize("a/zarr.json").unwrap(), document.as_bytes()).unwrap();
+    let fs = model::mount(&store, bound);
+    (store, fs)
+}
+
+fn flat(fs: &Fs) -> u64 {
+    let array = fs.lookup(1, "a").unwrap().inode;
+    fs.open(fs.lookup(array, FLAT).unwrap().inode, true, false).unwrap().handle
+}
+
+#[test]
+fn a_stream_puts_each_shard_once_and_reads_nothing() {
+    // the cache holds 24 of the 1,024 chunks that are open at a time in a row of shards
+    for bound in [24 * 16, 1 << 20] {
+        let (store, fs) = mount(bound);
+        let handle = flat(&fs);
+        let puts = store.calls(Operation::Put);
+        for row in 0..64u64 {
+            fs.write(handle, 64 * row, &[row as u8 + 1; 64]).unwrap();
+        }
+        fs.flush(handle).unwrap();
+        assert_eq!((store.calls(Operation::Put) - puts, fs.stats.index_reads.get()), (16, 0), "cache {bound}");
+        let mut bytes = Vec::new();
+        fs.read(handle, 0, 64 * 64, &mut bytes).unwrap();
+        assert!(bytes.chunks(64).enumerate().all(|(row, bytes)| bytes == [row as u8 + 1; 64]));
+        fs.release(handle);
+    }
+}
+
+#[test]
+fn chunk_files_put_each_shard_once() {
+    let (store, fs) = mount(1 << 20);
+    let array = fs.lookup(1, "a").unwrap().inode;
+    let puts = store.calls(Operation::Put);
+    for chunk in 0..256 {
+        let (_, opened) = fs.create(array, &format!("{}.{}", chunk / 16, chunk % 16), false, false).unwrap();
+        fs.write(opened.handle, 0, &[chunk as u8; 16]).unwrap();
+        fs.flush(opened.handle).unwrap();
+        fs.release(opened.handle);
+    }
+    assert_eq!((store.calls(Operation::Put) - puts, fs.stats.index_reads.get()), (16, 0));
+    // all of it is stored
+    assert!(!fs.cache.has_pending(|_| true));
+}
+
+#[test]
+fn a_small_change_reads_one_index_and_one_chunk_and_puts_one_shard() {
+    let (store, fs) = mount(1 << 20);
+    let handle = flat(&fs);
+    fs.write(handle, 0, &[5; 64 * 64]).unwrap();
+    fs.flush(handle).unwrap();
+    fs.release(handle);
+    let fs = model::mount(&store, 1 << 20);
+    let handle = flat(&fs);
+    let before = [Operation::Put, Operation::Get].map(|operation| store.calls(operation));
+    fs.write(handle, 0, &[6; 2]).unwrap();
+    fs.flush(handle).unwrap();
+    let [puts, gets] = [Operation::Put, Operation::Get].map(|operation| store.calls(operation));
+    // two gets for the chunk: the index and its bytes; the put reads the old shard through the store below
+    assert_eq!(puts - before[0], 1);
+    assert!(gets - before[1] <= 2, "{}", gets - before[1]);
+}
