@@ -127,6 +127,29 @@ fn two_mounts_of_a_bucket_change_one_shard() {
     assert!(stored == expected, "a write was lost");
 }
 
+/// Such a shard is put in parts, and copied in parts.
+#[test]
+fn a_shard_larger_than_a_request_is_stored_in_a_bucket() {
+    const SIZE: usize = 72 << 20;
+    let Some(server) = servers::moto() else { return };
+    let directory = store(json!([SIZE]), json!([SIZE]), json!([4 << 20]), json!(["bytes"]));
+    server.upload(directory.path(), "large/s");
+    let mut expected: Vec<u8> = (0..SIZE).map(|i| (i >> 16) as u8 ^ i as u8).collect();
+    let mount = server.store("large/s").mount(&[]);
+    fs::write(mount.join("a/data.raw"), &expected).unwrap();
+    let file = open_for_writing(&mount.join("a/data.raw"));
+    file.write_all_at(&[1, 2, 3], 33 << 20).unwrap();
+    close(file).unwrap();
+    expected[33 << 20..][..3].copy_from_slice(&[1, 2, 3]);
+    assert!(fs::read(mount.join("a/data.raw")).unwrap() == expected);
+    assert!(!mount.stats().contains("problem"), "{}", mount.stats());
+    drop(mount);
+    let stored = tempfile::tempdir().unwrap();
+    server.download("large/s", stored.path());
+    let stored: Vec<u8> = chunks(stored.path(), "a/c/0", SIZE >> 22).into_iter().flatten().flatten().collect();
+    assert!(stored == expected);
+}
+
 #[test]
 fn a_closed_chunk_file_is_stored_when_it_has_been_quiet() {
     let directory = store(json!([256]), json!([256]), json!([64]), json!(["bytes"]));

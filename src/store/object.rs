@@ -16,11 +16,13 @@ mod runtime;
 mod service;
 mod store_url;
 mod transport;
+mod upload;
 mod web;
 mod write;
 
 use super::{
-    EntryKind, FirstNames, Key, Listing, ObjectOptions, Replaces, Stat, Store, ValuePages, Version, read_only,
+    EntryKind, FirstNames, Key, Listing, ObjectOptions, Replaces, Stat, Store, ValuePages, ValuePiece, Version, pieces,
+    read_only,
 };
 use crate::error::{Error, Result};
 use crate::stats::Stats;
@@ -228,6 +230,13 @@ impl Store for ObjectStore {
             return Err(Error::system(libc::EISDIR));
         }
         runtime::block_on(bucket.put(key, value, replaces))
+    }
+
+    fn put_pieces(&self, key: &Key, pieces: &[ValuePiece], replaces: Replaces) -> Result<Option<Version>> {
+        match pieces::is_put_in_memory(pieces) {
+            true => pieces::put_in_memory(self, key, pieces, replaces),
+            false => runtime::block_on(self.bucket()?.put_in_parts(key, pieces, replaces)),
+        }
     }
 
     fn delete(&self, key: &Key) -> Result<bool> {

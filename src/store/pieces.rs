@@ -26,12 +26,23 @@ pub enum ValuePiece<'a> {
 }
 
 impl ValuePiece<'_> {
-    fn len(&self) -> u64 {
+    /// Returns the size in bytes.
+    pub(super) fn len(&self) -> u64 {
         match self {
             ValuePiece::Bytes(bytes) => bytes.len() as u64,
             ValuePiece::File(_, range) | ValuePiece::Old(range) => range.end - range.start,
         }
     }
+}
+
+/// Returns whether a value is so small that it is put together in memory.
+#[cfg(feature = "remote")]
+pub(super) fn is_put_in_memory(pieces: &[ValuePiece]) -> bool {
+    size(pieces) <= IN_MEMORY
+}
+
+fn size(pieces: &[ValuePiece]) -> u64 {
+    pieces.iter().fold(0, |n, piece| n.saturating_add(piece.len()))
 }
 
 /// Puts a value together in memory, and puts it by [`Store::put_if`].
@@ -41,7 +52,7 @@ pub(super) fn put_in_memory(
     pieces: &[ValuePiece],
     replaces: Replaces,
 ) -> Result<Option<Version>> {
-    let size = pieces.iter().fold(0u64, |n, piece| n.saturating_add(piece.len()));
+    let size = size(pieces);
     if size > IN_MEMORY {
         let why = format!("a value of {size} bytes: this kind of store puts at most {IN_MEMORY} together");
         return Err(Error::system(libc::EFBIG).context(why));

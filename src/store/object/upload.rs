@@ -1,0 +1,107 @@
+//! Putting a value together on the server, in parts: for values that do not fit into memory.
+
+use super::cloud::{Bucket, failed, tag_version, unexpected};
+use crate::error::Result;
+use crate::store::{Key, Replaces, ValuePiece, Version};
+use crate::util::memory;
+use object_store::{MultipartUpload, PutMultipartOptions};
+use std::os::unix::fs::FileExt;
+
+/// Size in bytes of all parts but the last. Servers take 10,000 parts of at least 5 MiB.
+const PART: usize = 16 << 20;
+
+impl Bucket {
+    /// Puts a value of `pieces`. Servers take no condition for such a put: the current value is compared with `replaces` before
+    /// the new one replaces it.
+    pub async fn put_in_parts(
+        &self,
+        key: &Key,
+        pieces: &[ValuePiece<'_>],
+        replaces: Replaces<'_>,
+    ) -> Result<Option<Version>> {
+        let path = self.path(key)?;
+        // a part that is put together, and one that is sent
+        let _memory = memory::take(2 * PART)?;
+        let begun = self.client.put_multipart_opts(&path, PutMultipartOptions::default()).await;
+        let mut upload = begun.map_err(|e| failed(&e))?;
+        let put = self.upload(key, pieces, replaces, &mut *upload).await;
+        if !matches!(put, Ok(Some(_))) {
+            // else the server keeps the parts
+            let _ = upload.abort().await;
+        }
+        put
+    }
+
+    async fn upload(
+        &self,
+        key: &Key,
+        pieces: &[ValuePiece<'_>],
+        replaces: Replaces<'_>,
+        upload: &mut dyn MultipartUpload,
+    ) -> Result<Option<Version>> {
+        let mut part = Vec::new();
+        for piece in pieces {
+            let mut at = 0;
+            while at < piece.len() {
+                let len = (PART - part.len()).min(usize::try_from(piece.len() - at).unwrap_or(PART));
+                if !self.append(key, piece, at, len, replaces, &mut part).await? {
+                    return Ok(None);
+                }
+                at += len as u64;
+                if part.len() == PART {
+                    let full = std::mem::take(&mut part);
+                    upload.put_part(full.into()).await.map_err(|e| failed(&e))?;
+                }
+            }
+        }
+        if !part.is_empty() {
+            upload.put_part(part.into()).await.map_err(|e| failed(&e))?;
+        }
+        if !self.satisfies(key, replaces).await? {
+            return Ok(None);
+        }
+        let put = upload.complete().await.map_err(|e| failed(&e))?;
+        let tag = put.e_tag.ok_or_else(|| unexpected("the server returns no entity tag"))?;
+        Ok(Some(tag_version(&tag)))
+    }
+
+    /// Appends `len` bytes of a piece, from its byte `at` on. Returns false if the old value was replaced.
+    async fn append(
+        &self,
+        key: &Key,
+        piece: &ValuePiece<'_>,
+        at: u64,
+        len: usize,
+        replaces: Replaces<'_>,
+        part: &mut Vec<u8>,
+    ) -> Result<bool> {
+        match piece {
+            ValuePiece::Bytes(bytes) => part.extend_from_slice(&bytes[at as usize..at as usize + len]),
+            ValuePiece::File(file, range) => {
+                let start = part.len();
+                part.resize(start + len, 0);
+                file.read_exact_at(&mut part[start..], range.start + at)?;
+            }
+            ValuePiece::Old(range) => {
+                let found = self.get_range(key, range.start + at..range.start + at + len as u64).await?;
+                match found {
+                    Some((bytes, stat)) if replaces == Replaces::Version(&stat.version) && bytes.len() == len => {
+                        part.extend_from_slice(&bytes);
+                    }
+                    _ => return Ok(false),
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    /// Returns whether the value satisfies a condition now.
+    async fn satisfies(&self, key: &Key, replaces: Replaces<'_>) -> Result<bool> {
+        let found = self.stat(key).await?.map(|stat| stat.version);
+        Ok(match replaces {
+            Replaces::Anything => true,
+            Replaces::Nothing => found.is_none(),
+            Replaces::Version(version) => found.as_ref() == Some(version),
+        })
+    }
+}
