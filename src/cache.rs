@@ -22,7 +22,7 @@ pub use write_back::Part;
 use crate::array::{Array, ServedVersions};
 use crate::error::Error;
 use crate::stats::Stats;
-use crate::store::SubtreeLocks;
+use crate::store::{Key, SubtreeLocks};
 use crate::util::memory::{self, Reclaim, lock};
 use crate::util::spill_file::SpillFile;
 use buffers::Buffers;
@@ -73,6 +73,8 @@ pub struct Cache {
     /// Where chunks that were handed over wait beside memory.
     spill: Option<Arc<SpillFile>>,
     timer: Arc<QuietTimer>,
+    /// Protects why objects could not be stored, by the keys of their arrays, until a request reports it.
+    failures: Mutex<HashMap<Key, Error>>,
     /// Limits how many chunks of remote arrays are decoded at the same time.
     decoding: Semaphore,
     stats: Arc<Stats>,
@@ -102,6 +104,7 @@ impl Cache {
             drops_empty: false,
             spill: None,
             timer: Arc::default(),
+            failures: Mutex::default(),
             decoding: Semaphore::new(std::thread::available_parallelism().map_or(2, |n| n.get())),
             stats,
         }

@@ -298,6 +298,7 @@ impl Fs {
     fn open_array(&self, key: &Key) -> Result<Arc<Array>> {
         let array = self.tree.array(key)?;
         array.readable()?;
+        self.cache.store_superseded(&array);
         Ok(array)
     }
 

@@ -67,21 +67,23 @@ impl Drop for HeldBytes {
 }
 
 impl PendingBytes {
-    /// Copies bytes into memory or, beyond [`IN_MEMORY`] bytes of all, into a spill file.
+    /// Copies bytes into memory or, beyond [`IN_MEMORY`] bytes of all, into a spill file if there is one.
     ///
     /// # Errors
     ///
-    /// The error of the spill file if there is neither memory nor room in it; ENOMEM if too many chunks are pending.
+    /// ENOSPC if there is no room in the spill file, ENOMEM if there is no memory or too many chunks are pending.
     pub fn hold(bytes: &[u8], spill: Option<&Arc<SpillFile>>) -> Result<Self> {
         if are_too_many() {
             return Err(Error::system(libc::ENOMEM).context("too many chunks wait for their shards"));
         }
-        let fits = HELD.load(Ordering::Relaxed) + bytes.len() <= IN_MEMORY;
-        let held = if fits { PendingBytes::in_memory(bytes) } else { Err(Error::system(libc::ENOMEM)) };
-        match spill {
-            Some(spill) => held.or_else(|_| spill.put(bytes).map(PendingBytes::Spilled)),
-            None => held,
+        let Some(spill) = spill else { return PendingBytes::in_memory(bytes) };
+        if HELD.load(Ordering::Relaxed) + bytes.len() <= IN_MEMORY
+            && let Ok(held) = PendingBytes::in_memory(bytes)
+        {
+            return Ok(held);
         }
+        let full = |e: Error| Error::system(libc::ENOSPC).context(e.message());
+        spill.put(bytes).map(PendingBytes::Spilled).map_err(full)
     }
 
     /// Copies bytes into memory.
@@ -189,8 +191,6 @@ pub struct PendingChunks {
     storing: [Mutex<()>; STRIPES],
     /// Nanoseconds of the last put of an object.
     last_put: AtomicU64,
-    /// Why an object could not be stored that no request had asked to store.
-    failed: Mutex<Option<Error>>,
 }
 
 impl PendingChunks {
@@ -287,19 +287,13 @@ impl PendingChunks {
         list.into_iter().map(|(_, object)| object).collect()
     }
 
-    /// Returns the objects that have been quiet for long enough, and when the next one will have been.
-    pub fn quiet(&self, now: Instant) -> (Vec<u64>, Option<Duration>) {
+    /// Returns the objects that have been quiet for long enough.
+    pub fn quiet(&self, now: Instant) -> Vec<u64> {
         let last_put = Duration::from_nanos(self.last_put.load(Ordering::Relaxed));
         let pause = last_put.saturating_mul(QUIET_PUTS).clamp(QUIET, MAX_QUIET);
-        let (mut quiet, mut next) = (Vec::new(), None);
-        for (object, found) in lock(&self.objects).iter() {
-            let Some((_, last)) = found.times else { continue };
-            match pause.saturating_sub(now.saturating_duration_since(last)) {
-                Duration::ZERO => quiet.push(*object),
-                left => next = Some(next.map_or(left, |next: Duration| next.min(left))),
-            }
-        }
-        (quiet, next)
+        let is_quiet =
+            |found: &PendingObject| found.times.is_some_and(|(_, last)| now.saturating_duration_since(last) >= pause);
+        lock(&self.objects).iter().filter(|(_, found)| is_quiet(found)).map(|(object, _)| *object).collect()
     }
 
     /// Locks the storing of an object.
@@ -310,16 +304,6 @@ impl PendingChunks {
     /// Records how long a put took.
     pub fn record_put(&self, took: Duration) {
         self.last_put.store(took.as_nanos() as u64, Ordering::Relaxed);
-    }
-
-    /// Records that an object could not be stored that no request had asked to store.
-    pub fn record_failure(&self, e: Error) {
-        *lock(&self.failed) = Some(e);
-    }
-
-    /// Returns such a failure if one was recorded since the last call.
-    pub fn take_failure(&self) -> Option<Error> {
-        lock(&self.failed).take()
     }
 }
 
@@ -366,11 +350,11 @@ mod tests {
         let pending = PendingChunks::default();
         pending.put((5, ChunkId(1)), bytes(1), None, None).unwrap();
         let now = Instant::now();
-        assert!(pending.quiet(now).0.is_empty() && pending.quiet(now).1.unwrap() <= QUIET);
-        assert_eq!(pending.quiet(now + QUIET).0, [5]);
+        assert!(pending.quiet(now).is_empty());
+        assert_eq!(pending.quiet(now + QUIET), [5]);
         pending.record_put(Duration::from_secs(3));
-        assert!(pending.quiet(now + QUIET).0.is_empty() && pending.quiet(now + Duration::from_secs(12)).0 == [5]);
+        assert!(pending.quiet(now + QUIET).is_empty() && pending.quiet(now + Duration::from_secs(13)) == [5]);
         pending.record_put(Duration::from_secs(300));
-        assert_eq!(pending.quiet(now + MAX_QUIET).0, [5]);
+        assert_eq!(pending.quiet(now + MAX_QUIET), [5]);
     }
 }

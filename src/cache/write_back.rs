@@ -217,8 +217,8 @@ impl Cache {
     ///
     /// The first error, after every chunk was tried. What was not stored stays dirty.
     pub fn flush_array(&self, array: &Array) -> Result<()> {
-        let lost = self.background_loss(array);
-        self.flush_where(|of| of.id() == array.id() || of.key() == array.key()).and(lost)
+        let done = self.flush_where(|of| of.id() == array.id() || of.key() == array.key());
+        done.and(self.background_loss(|key| key == array.key()))
     }
 
     /// Stores all dirty chunks of the arrays for which `of` returns true, as [`Cache::flush_array`] does.
@@ -240,7 +240,7 @@ impl Cache {
 
     /// Stores all dirty chunks, as [`Cache::flush_array`] does.
     pub fn flush_all(&self) -> Result<()> {
-        self.flush_where(|_| true)
+        self.flush_where(|_| true).and(self.background_loss(|_| true))
     }
 
     /// Moves the dirty chunks of `old` to `new`, the same array with another first dimension, so that its readers find them.
@@ -250,10 +250,7 @@ impl Cache {
         if old.id() == new.id() {
             return;
         }
-        new.share_pending(old);
-        if !new.pending().is_empty() {
-            self.add_pending(new);
-        }
+        self.transfer_pending(old, new);
         // bound before the loop, whose body takes the cache's lock again
         let list = self.lock().oldest_dirty(|dirty| dirty.array.id() == old.id());
         for dirty in list {
@@ -401,15 +398,18 @@ impl Cache {
             array.erase(chunk).map(|_| Outcome::Stored(None))
         } else {
             let (written, spill) = (snapshot.written.as_ref(), self.spill.as_ref());
-            let put = || {
+            let put = |spill| {
                 self.with_scratch(|scratch| {
                     array.store_if(chunk, &snapshot.bytes, written, snapshot.replaces(), spill, scratch)
                 })
             };
             let is_full = |e: &Error| array.has_shards() && [libc::ENOMEM, libc::ENOSPC].contains(&e.errno());
-            let put = match put() {
-                Err(e) if is_full(&e) && self.make_room_for_pending(array) => put(),
-                done => done,
+            let put = loop {
+                match put(spill) {
+                    Err(e) if is_full(&e) && self.make_room_for_pending(array) => {}
+                    Err(e) if is_full(&e) => break put(None),
+                    done => break done,
+                }
             };
             put.map(|put| put.map_or(Outcome::Conflict, |version| Outcome::Stored(Some(version))))
         };

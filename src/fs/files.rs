@@ -211,7 +211,7 @@ impl CurrentArray {
         }
         // the lock is not held here, because requests that need no store take it too;
         // what cannot be stored stays dirty, and the close of the file reports it
-        let _ = fs.cache.flush_array(&old);
+        let _ = fs.cache.flush_where(|array| array.key() == old.key());
         let new = fs.open_array(old.key())?;
         *lock(&self.0) = new.clone();
         Ok(new)

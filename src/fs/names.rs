@@ -237,6 +237,8 @@ impl Fs {
             Node::Flat(_) | Node::Header(..) | Node::Dataset(_) => Ok(()),
             Node::Chunk(key, name) => {
                 let (array, chunk) = self.tree.chunk(key, name)?;
+                // its shape and place must not change before the chunk is handed over as erased
+                let _writing = self.resizing.writing_to(&array)?;
                 let erased = self.erase_chunk(&array, chunk)?;
                 if erased || was_draft { Ok(()) } else { Err(gone()) }
             }

@@ -159,6 +159,10 @@ impl Fs {
         if end <= before {
             return Ok((array, None));
         }
+        if array.has_shards() {
+            // the padding of chunks is cleared in the store
+            self.cache.flush_array(&array)?;
+        }
         let growth = self.resizing.begin_growth(key, before, end);
         Ok((self.reshape(&array, end)?, Some(growth)))
     }

@@ -2,8 +2,9 @@
 //! its own. A change that would alter the meaning of stored chunks is refused while there are any.
 
 use super::document::{ATTEMPTS, contended, needs_migration, refused};
+use super::zarr_json::erase_chunks;
 use super::{ArrayDocument, DocumentKind, Hierarchy, REMOVED, StoredNode};
-use crate::array::{Array, ArrayEntry};
+use crate::array::Array;
 use crate::error::{Error, Result};
 use crate::store::{EntryKind, Key};
 use crate::util::json::{self, Map, Object, Value};
@@ -143,13 +144,7 @@ impl Hierarchy {
         let text = json::write_pretty(&Value::Object(with_hidden_fields(&stored, written, array)));
         let metadata = ArrayMetadata::parse(text.as_bytes()).map_err(|e| refused(&key.join(ZARRAY), e))?;
         let new = self.check_usable(key, metadata.clone()).map_err(|e| refused(&key.join(ZARRAY), e))?;
-        // keys outside the former grid were never visible
-        for entry in new.entries()? {
-            if let ArrayEntry::Chunk(chunk) = entry.map_err(|e| e.context(key))? {
-                new.erase(chunk)?;
-            }
-        }
-        new.store_objects()?;
+        erase_chunks(&new)?;
         self.put_array_text(key, &metadata, text.as_bytes()).map(|()| true)
     }
 }

@@ -2,6 +2,7 @@
 //! rename(2). Keys that the decoded view hides are included.
 
 use super::consolidated::upwards;
+use super::zarr_json::MAX_ERASED;
 use super::{Hierarchy, OWN, REMOVED, StoredNode, is_foreign, is_own};
 use crate::array::{Array, ArrayEntry, is_chunk_like};
 use crate::error::{Error, Result};
@@ -178,7 +179,10 @@ impl Hierarchy {
         self.visit_below(key, &mut |node, found| nodes.push((node.clone(), found.clone())));
         for (node, found) in nodes.into_iter().rev() {
             if let StoredNode::Array(array) = found {
-                for entry in array.entries()? {
+                for (n, entry) in array.entries()?.enumerate() {
+                    if n % MAX_ERASED == MAX_ERASED - 1 {
+                        array.store_objects()?;
+                    }
                     match entry.map_err(|e| e.context(&node))? {
                         ArrayEntry::Chunk(chunk) => drop(array.erase(chunk)?),
                         ArrayEntry::Value(name) => drop(self.delete(&node.join(&name))?),

@@ -17,7 +17,10 @@ use std::sync::Arc;
 const TRIED: u64 = 1 << 16;
 
 /// Bytes of chunks of shards that are cleared before their objects are stored.
-const MAX_HANDED_OVER: usize = 32 << 20;
+const MAX_HANDED_OVER: usize = 8 << 20;
+
+/// Bytes that a cleared chunk counts at least, also if it is erased.
+const MIN_HANDED_OVER: usize = 1 << 10;
 
 /// Minimum size of a buffer of fill values, in bytes.
 const BLANK: usize = 64 << 10;
@@ -106,7 +109,7 @@ impl Hierarchy {
         let (mut scratch, mut changed, mut handed_over) = (Scratch::default(), false, 0);
         let mut clear = |chunk| {
             changed |= self.clear_chunk(array, chunk, &outside, model, &mut scratch)?;
-            handed_over += array.grid().chunk_size();
+            handed_over += array.grid().chunk_size().max(MIN_HANDED_OVER);
             if array.has_shards() && handed_over > MAX_HANDED_OVER {
                 handed_over = 0;
                 array.store_objects()?;

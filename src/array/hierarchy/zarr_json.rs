@@ -213,11 +213,17 @@ fn is_plain(metadata: &ArrayMetadata) -> bool {
     metadata.shards.is_empty() && metadata.stated_filters().next().is_none()
 }
 
+/// Chunks of shards that are erased before their objects are stored.
+pub(super) const MAX_ERASED: usize = 1 << 14;
+
 /// Erases the chunks of an array that takes the place of one without chunks: keys outside the former grid were never visible.
 pub(super) fn erase_chunks(new: &Arc<Array>) -> Result<()> {
-    for entry in new.entries()? {
+    for (n, entry) in new.entries()?.enumerate() {
         if let ArrayEntry::Chunk(chunk) = entry.map_err(|e| e.context(new.key()))? {
             new.erase(chunk)?;
+        }
+        if n % MAX_ERASED == MAX_ERASED - 1 {
+            new.store_objects()?;
         }
     }
     new.store_objects()

@@ -141,7 +141,7 @@ impl Array {
     ///
     /// # Errors
     ///
-    /// The chunks stay pending. ESTALE if the array was replaced: what was written is lost.
+    /// The chunks stay pending. ESTALE if the array was replaced or became smaller: what was written is lost.
     pub fn store_object(&self, object: u64, spill: Option<&Arc<SpillFile>>, since: Instant) -> Result<()> {
         self.store_as(object, spill, since, true)
     }
@@ -156,8 +156,12 @@ impl Array {
         let (Some(shards), pending) = (&self.shards, self.pending()) else { return Ok(()) };
         let _storing = pending.lock_storing(object);
         let Some((&first, _)) = pending.chunks(object).first_key_value() else { return Ok(()) };
+        if first.0 >= self.grid.chunk_count() {
+            return Ok(());
+        }
         let key = self.extent(first).key;
         let _lock = self.store.lock(&key, since)?;
+        let mut lost = Ok(());
         for attempt in 0..ATTEMPTS {
             if confirms_document {
                 self.confirm(true)?;
@@ -165,15 +169,17 @@ impl Array {
                     pending.remove(object, &pending.chunks(object));
                     return Err(self.lost(first, "the array was replaced or deleted"));
                 }
-                self.drop_outside(&pending, object);
+                lost = lost.and(self.drop_outside(&pending, object));
             }
             let changes = pending.chunks(object);
-            if changes.is_empty() {
-                return Ok(());
+            // the chunks of a larger array, which shares them: that one stores them
+            let is_foreign = changes.last_key_value().is_some_and(|(last, _)| last.0 >= self.grid.chunk_count());
+            if changes.is_empty() || is_foreign {
+                return lost;
             }
             let stored = self.try_store_object(shards, object, first, &changes, spill);
             match stored.map_err(|e| e.context(&key))? {
-                Attempt::Stored => return Ok(()),
+                Attempt::Stored => return lost,
                 Attempt::Again => {
                     self.forget_object(first);
                     back_off(attempt);
@@ -445,7 +451,8 @@ impl Array {
 
     /// Takes from the pending chunks of an object what lies outside the array in the store, which another program has made
     /// smaller. That is a loss.
-    fn drop_outside(&self, pending: &PendingChunks, object: u64) {
+    fn drop_outside(&self, pending: &PendingChunks, object: u64) -> Result<()> {
+        let mut dropped = Ok(());
         for (chunk, change) in pending.chunks(object) {
             let outside = self.outside(chunk);
             if outside.is_empty() || change.bytes.is_none() {
@@ -457,8 +464,7 @@ impl Array {
             if written == before {
                 continue;
             }
-            let e = self.lost(chunk, "the array became smaller");
-            self.stats.problem(format!("not stored: {e}"));
+            dropped = dropped.and(Err(self.lost(chunk, "the array became smaller")));
             let copy = change.bytes.as_ref().and_then(|bytes| {
                 let mut copy = Vec::new();
                 bytes.read(0..u64::MAX, &mut copy).and_then(|()| PendingBytes::in_memory(&copy)).ok()
@@ -469,6 +475,7 @@ impl Array {
                 copy.filter(|_| !written.is_empty()).map(|copy| PendingChunk::new(Some(copy), Some(written), none));
             pending.replace(object, chunk, &change, new);
         }
+        dropped
     }
 
     /// Records that bytes of a chunk are lost, and returns the error that says so.

@@ -11,14 +11,15 @@ use super::flush_threads;
 use crate::array::{Array, are_too_many};
 use crate::cache::Cache;
 use crate::error::{Error, Result};
+use crate::store::Key;
 use crate::util::memory::lock;
 use crate::zarr::grid::ChunkId;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-/// Time until an array is looked at again whose objects are being stored, or could not be.
-const BUSY: Duration = Duration::from_secs(1);
+/// Time between two looks at the arrays with pending chunks.
+const LOOK: Duration = Duration::from_millis(500);
 
 /// Wakes the thread that stores quiet objects.
 #[derive(Default)]
@@ -78,6 +79,14 @@ impl Cache {
         }
     }
 
+    /// Makes `new` have the pending chunks of `old`, the same array with another first dimension.
+    pub(super) fn transfer_pending(&self, old: &Arc<Array>, new: &Arc<Array>) {
+        new.share_pending(old);
+        // with its own grid the former array would take a new chunk for another one
+        self.lock().pending.remove(&old.id());
+        self.add_pending(new);
+    }
+
     /// Records that a chunk of an array was erased. Stores its object if all its chunks were erased or written.
     pub fn record_erased(&self, array: &Arc<Array>, chunk: ChunkId) {
         self.add_pending(array);
@@ -94,47 +103,73 @@ impl Cache {
         self.lock().pending.values().any(|array| of(array))
     }
 
-    /// Returns the arrays with pending chunks for which `of` returns true.
-    fn with_pending(&self, of: impl Fn(&Array) -> bool) -> Vec<Arc<Array>> {
-        self.lock().pending.values().filter(|array| of(array)).cloned().collect()
+    /// Returns the arrays with pending chunks for which `of` returns true, and forgets those without any. First come those that
+    /// another array with the same key has superseded: their chunks are older.
+    fn with_pending(&self, of: impl Fn(&Array) -> bool) -> [Vec<Arc<Array>>; 2] {
+        let mut state = self.lock();
+        state.pending.retain(|_, array| !array.pending().is_empty());
+        let is_older = |array: &Arc<Array>| {
+            state.pending.values().any(|other| other.key() == array.key() && other.id() > array.id())
+        };
+        let (older, newest) = state.pending.values().filter(|array| of(array)).cloned().partition(is_older);
+        [older, newest]
+    }
+
+    /// Stores what is pending in other arrays with the key of `array`, which stood for it before its metadata changed.
+    pub fn store_superseded(&self, array: &Array) {
+        let is_superseded = |other: &Array| other.key() == array.key() && other.id() != array.id();
+        if self.has_pending(is_superseded)
+            && let Err(e) = self.flush_where(is_superseded)
+        {
+            log::debug!("{e}");
+        }
     }
 
     /// Hands over what was written to chunks of an array. Without shards, and if an object could not be stored in the background,
     /// it stores everything as [`Cache::flush_array`] does.
     pub fn hand_over(&self, array: &Array) -> Result<()> {
-        match array.has_shards().then(|| array.pending().take_failure()) {
-            Some(None) => self.write_back_where(|of| of.id() == array.id() || of.key() == array.key()),
-            Some(Some(failed)) => {
-                array.pending().record_failure(failed);
-                self.flush_array(array)
-            }
-            None => self.flush_array(array),
+        match array.has_shards() && !lock(&self.failures).contains_key(array.key()) {
+            true => self.write_back_where(|of| of.id() == array.id() || of.key() == array.key()),
+            false => self.flush_array(array),
         }
     }
 
-    /// Returns the error for chunks that could not be stored in the background, if they are lost. Others are tried again.
-    pub(super) fn background_loss(&self, array: &Array) -> Result<()> {
-        let failed = if array.has_shards() { array.pending().take_failure() } else { None };
-        failed.filter(|e| e.errno() == libc::ESTALE).map_or(Ok(()), Err)
+    /// Returns the error for chunks of the arrays for which `of` returns true that could not be stored in the background, if they
+    /// are lost. Others are tried again.
+    pub(super) fn background_loss(&self, of: impl Fn(&Key) -> bool) -> Result<()> {
+        let taken: Vec<Error> = lock(&self.failures).extract_if(|key, _| of(key)).map(|(_, e)| e).collect();
+        taken.into_iter().find(|e| e.errno() == libc::ESTALE).map_or(Ok(()), Err)
+    }
+
+    /// Records why an object could not be stored. A loss is never forgotten for another failure.
+    fn record_background_failure(&self, key: &Key, e: &Error) {
+        let mut failures = lock(&self.failures);
+        if failures.get(key).is_none_or(|known| known.errno() != libc::ESTALE) {
+            failures.insert(key.clone(), e.clone());
+        }
     }
 
     /// Stores the objects with pending chunks of the arrays for which `of` returns true, several at a time.
     pub(super) fn store_pending(&self, of: impl Fn(&Array) -> bool) -> Result<()> {
-        let (since, arrays) = (Instant::now(), self.with_pending(of));
-        let objects_of = |array: &Arc<Array>| {
-            array.pending().objects().into_iter().map(|object| (array.clone(), object)).collect::<Vec<_>>()
-        };
-        let list: Vec<_> = arrays.iter().flat_map(objects_of).collect();
-        let next = AtomicUsize::new(0);
-        let work = || {
-            let mut done = Ok(());
-            while let Some((array, object)) = list.get(next.fetch_add(1, Ordering::Relaxed)) {
-                done = done.and(self.store_object(array, *object, since));
-            }
-            done
-        };
-        let threads = arrays.iter().map(|array| flush_threads(array)).max().unwrap_or(1);
-        super::on_threads(threads.min(list.len()), &work)
+        let since = Instant::now();
+        let mut done = Ok(());
+        for arrays in self.with_pending(of) {
+            let objects_of = |array: &Arc<Array>| {
+                array.pending().objects().into_iter().map(|object| (array.clone(), object)).collect::<Vec<_>>()
+            };
+            let list: Vec<_> = arrays.iter().flat_map(objects_of).collect();
+            let next = AtomicUsize::new(0);
+            let work = || {
+                let mut done = Ok(());
+                while let Some((array, object)) = list.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    done = done.and(self.store_object(array, *object, since));
+                }
+                done
+            };
+            let threads = arrays.iter().map(|array| flush_threads(array)).max().unwrap_or(1);
+            done = done.and(super::on_threads(threads.min(list.len()), &work));
+        }
+        done
     }
 
     /// Stores the pending chunks of an object.
@@ -144,43 +179,36 @@ impl Cache {
         let _replacing = self.replacing.exclusive(&[&array.object_key(object)]);
         let done = array.store_object(object, self.spill.as_ref(), since);
         in_flight.has_failed = done.is_err();
-        let mut state = self.lock();
-        if array.pending().is_empty() {
-            state.pending.remove(&array.id());
-        }
-        drop(state);
         done.inspect_err(|e| {
-            array.pending().record_failure(e.clone());
+            self.record_background_failure(array.key(), e);
             self.stats.problem(format!("not stored: {e}"));
         })
     }
 
-    /// Stores an object, of `array` if that has one, so that there is room for another pending chunk. Returns whether there was
-    /// one that could be stored.
+    /// Stores an object of `array`, so that there is room for another pending chunk. Returns whether there was one that could be
+    /// stored.
     pub(super) fn make_room_for_pending(&self, array: &Arc<Array>) -> bool {
-        let others = self.with_pending(|other| other.id() != array.id());
-        std::iter::once(array).chain(&others).any(|array| {
-            let objects = array.pending().objects();
-            objects.into_iter().any(|object| self.store_object(array, object, Instant::now()).is_ok())
-        })
+        let objects = array.pending().objects();
+        objects.into_iter().any(|object| self.store_object(array, object, Instant::now()).is_ok())
     }
 
     /// Begins to store the objects that are quiet at `now`. Returns the time until it has to be called again; `None` if no array
     /// has pending chunks.
     fn begin_storing_quiet(self: &Arc<Self>, now: Instant) -> Option<Duration> {
-        // before the look: what is handed over meanwhile needs another call
+        // before the look: an array that is added meanwhile needs another call
         self.timer.set(|state| state.is_needed = false);
-        let mut pause = None;
-        for array in self.with_pending(|_| true) {
-            let (quiet, next) = array.pending().quiet(now);
-            let next = if quiet.is_empty() { next } else { Some(BUSY) };
-            pause = pause.into_iter().chain(next).min();
-            if quiet.is_empty() || !self.lock().may_write_back(array.id(), 1) {
+        let [older, newest] = self.with_pending(|_| true);
+        let pause = (!older.is_empty() || !newest.is_empty()).then_some(LOOK);
+        for (array, is_older) in
+            older.into_iter().map(|array| (array, true)).chain(newest.into_iter().map(|a| (a, false)))
+        {
+            let objects = if is_older { array.pending().objects() } else { array.pending().quiet(now) };
+            if objects.is_empty() || !self.lock().may_write_back(array.id(), 1) {
                 continue;
             }
             let cache = self.clone();
             let store =
-                move || quiet.iter().for_each(|object| drop(cache.store_object(&array, *object, Instant::now())));
+                move || objects.iter().for_each(|object| drop(cache.store_object(&array, *object, Instant::now())));
             if let Err(e) = std::thread::Builder::new().name("store".into()).spawn(store) {
                 self.stats.problem(format!("no thread to store chunks: {}", Error::from(e)));
             }
