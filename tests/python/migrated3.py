@@ -173,7 +173,7 @@ def same(old, new):
             )
             if decode:
                 xr.testing.assert_identical(before.load(), after.load())
-            assert before.attrs == after.attrs and list(before) == list(after), name
+            assert before.attrs == after.attrs and sorted(before) == sorted(after), name
             for variable in before.variables:
                 dims = before[variable].dims, after[variable].dims
                 assert dims[0] == dims[1], f"{name}/{variable}: {dims}"

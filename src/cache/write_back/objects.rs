@@ -100,7 +100,7 @@ impl Cache {
 
     /// Returns whether an array for which `of` returns true has pending chunks.
     pub fn has_pending(&self, of: impl Fn(&Array) -> bool) -> bool {
-        self.lock().pending.values().any(|array| of(array))
+        self.lock().pending.values().any(|array| of(array) && !array.pending().is_empty())
     }
 
     /// Returns the arrays with pending chunks for which `of` returns true, and forgets those without any. First come those that
@@ -128,10 +128,11 @@ impl Cache {
     /// Hands over what was written to chunks of an array. Without shards, and if an object could not be stored in the background,
     /// it stores everything as [`Cache::flush_array`] does.
     pub fn hand_over(&self, array: &Array) -> Result<()> {
-        match array.has_shards() && !lock(&self.failures).contains_key(array.key()) {
-            true => self.write_back_where(|of| of.id() == array.id() || of.key() == array.key()),
-            false => self.flush_array(array),
+        let has_failed = lock(&self.failures).contains_key(array.key());
+        if !array.has_shards() || has_failed {
+            return self.flush_array(array);
         }
+        self.write_back_where(|of| of.id() == array.id() || of.key() == array.key())
     }
 
     /// Returns the error for chunks of the arrays for which `of` returns true that could not be stored in the background, if they
