@@ -73,10 +73,10 @@ impl PendingBytes {
     ///
     /// ENOSPC if there is no room in the spill file, ENOMEM if there is no memory or too many chunks are pending.
     pub fn hold(bytes: &[u8], spill: Option<&Arc<SpillFile>>) -> Result<Self> {
+        let Some(spill) = spill else { return PendingBytes::in_memory(bytes) };
         if are_too_many() {
             return Err(Error::system(libc::ENOMEM).context("too many chunks wait for their shards"));
         }
-        let Some(spill) = spill else { return PendingBytes::in_memory(bytes) };
         if HELD.load(Ordering::Relaxed) + bytes.len() <= IN_MEMORY
             && let Ok(held) = PendingBytes::in_memory(bytes)
         {

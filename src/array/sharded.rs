@@ -4,6 +4,7 @@
 //!
 //! A chunk keeps its version when this mount replaces its object for the sake of other chunks: see `versions`.
 
+mod hand_over;
 mod put;
 mod versions;
 

@@ -159,8 +159,8 @@ impl Fs {
         if end <= before {
             return Ok((array, None));
         }
-        if array.has_shards() {
-            // the padding of chunks is cleared in the store
+        if array.has_pending_padding() {
+            // padding is cleared in the store
             self.cache.flush_array(&array)?;
         }
         let growth = self.resizing.begin_growth(key, before, end);

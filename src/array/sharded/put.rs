@@ -10,7 +10,7 @@ use super::{ATTEMPTS, LoadedShard, Lookup, Recency, ShardBytes, StoredChunk, rep
 use crate::array::pending::{ChunkChanges, PendingBytes, PendingChunk, PendingChunks};
 use crate::array::{Array, Ranges, Scratch};
 use crate::error::{Error, Kind, Result};
-use crate::store::{Key, Replaces, ValuePiece, Version};
+use crate::store::{Replaces, ValuePiece, Version};
 use crate::util::memory::{self, lock};
 use crate::util::spill_file::SpillFile;
 use crate::zarr::grid::ChunkId;
@@ -64,64 +64,6 @@ enum Attempt {
 }
 
 impl Array {
-    /// Returns the pending chunks; those of an array without shards are none.
-    pub fn pending(&self) -> Arc<PendingChunks> {
-        lock(&self.pending).clone()
-    }
-
-    /// Makes this array have the pending chunks of `old`, which is the same array with another first dimension.
-    pub fn share_pending(&self, old: &Array) {
-        *lock(&self.pending) = old.pending();
-    }
-
-    /// Returns whether chunks are in shards: then a chunk that is stored is *handed over*, and [`Array::store_object`] stores it.
-    pub fn has_shards(&self) -> bool {
-        self.shards.is_some()
-    }
-
-    /// Returns the key of an object of shards.
-    pub fn object_key(&self, object: u64) -> Key {
-        match &self.shards {
-            Some(shards) => self.key.join(&shards.objects().stored_key(ChunkId(object), self.key_encoding())),
-            None => self.key.clone(),
-        }
-    }
-
-    /// Returns a key to lock while a chunk is written back: that of its object, or one for a chunk of a shard alone.
-    pub fn write_back_key(&self, chunk: ChunkId) -> Key {
-        match self.has_shards() {
-            true => self.key.join(&format!(".chunk-{}", chunk.0)),
-            false => self.extent(chunk).key,
-        }
-    }
-
-    /// Returns the number of the object that holds a chunk of a shard.
-    fn object_of(&self, chunk: ChunkId) -> Option<u64> {
-        Some(self.shards.as_ref()?.shard(0, &self.grid.indices(chunk)).number)
-    }
-
-    pub(super) fn pending_chunk(&self, chunk: ChunkId) -> Option<Arc<PendingChunk>> {
-        self.pending().get(self.object_of(chunk)?, chunk)
-    }
-
-    /// Hands over an encoded chunk of a shard, or erases it: see [`PendingChunks::put`].
-    pub(in crate::array) fn hand_over(
-        &self,
-        chunk: ChunkId,
-        bytes: Option<PendingBytes>,
-        written: Option<&Ranges>,
-        base: Option<Version>,
-    ) -> Option<Version> {
-        self.pending().put((self.object_of(chunk)?, chunk), bytes, written, base)
-    }
-
-    /// Returns the object that holds a chunk if every chunk of it was handed over, so that nothing of the stored one stays.
-    pub fn complete_object(&self, chunk: ChunkId) -> Option<u64> {
-        let shards = self.shards.as_ref()?;
-        let id = shards.shard(0, &self.grid.indices(chunk));
-        self.pending().is_complete(id.number, shards.count(id, &self.grid)).then_some(id.number)
-    }
-
     /// Stores all objects with pending chunks, whatever the array's document says by now: for the change of its shape.
     ///
     /// # Errors

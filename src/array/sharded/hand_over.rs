@@ -1,0 +1,84 @@
+//! Handing over chunks of shards, and what the cache has to know of the objects that will hold them. It stores nothing.
+
+use crate::array::pending::{PendingBytes, PendingChunk, PendingChunks};
+use crate::array::{Array, Ranges};
+use crate::store::{Key, Version};
+use crate::util::memory::lock;
+use crate::zarr::grid::ChunkId;
+use std::sync::Arc;
+
+impl Array {
+    /// Returns the pending chunks; those of an array without shards are none.
+    pub fn pending(&self) -> Arc<PendingChunks> {
+        lock(&self.pending).clone()
+    }
+
+    /// Makes this array have the pending chunks of `old`, which is the same array with another first dimension.
+    pub fn share_pending(&self, old: &Array) {
+        *lock(&self.pending) = old.pending();
+    }
+
+    /// Returns whether chunks are in shards: then a chunk that is stored is *handed over*, and [`Array::store_object`] stores it.
+    pub fn has_shards(&self) -> bool {
+        self.shards.is_some()
+    }
+
+    /// Returns the key of an object of shards.
+    pub fn object_key(&self, object: u64) -> Key {
+        match &self.shards {
+            Some(shards) => self.key.join(&shards.objects().stored_key(ChunkId(object), self.key_encoding())),
+            None => self.key.clone(),
+        }
+    }
+
+    /// Returns a key to lock while a chunk is written back: that of its object, or one for a chunk of a shard alone.
+    pub fn write_back_key(&self, chunk: ChunkId) -> Key {
+        match self.has_shards() {
+            true => self.key.join(&format!(".chunk-{}", chunk.0)),
+            false => self.extent(chunk).key,
+        }
+    }
+
+    /// Returns the number of the object that holds a chunk of a shard.
+    fn object_of(&self, chunk: ChunkId) -> Option<u64> {
+        Some(self.shards.as_ref()?.shard(0, &self.grid.indices(chunk)).number)
+    }
+
+    pub(super) fn pending_chunk(&self, chunk: ChunkId) -> Option<Arc<PendingChunk>> {
+        self.pending().get(self.object_of(chunk)?, chunk)
+    }
+
+    /// Hands over an encoded chunk of a shard, or erases it: see [`PendingChunks::put`].
+    pub(in crate::array) fn hand_over(
+        &self,
+        chunk: ChunkId,
+        bytes: Option<PendingBytes>,
+        written: Option<&Ranges>,
+        base: Option<Version>,
+    ) -> Option<Version> {
+        self.pending().put((self.object_of(chunk)?, chunk), bytes, written, base)
+    }
+
+    /// Returns the object that holds a chunk if every chunk of it was handed over, so that nothing of the stored one stays.
+    pub fn complete_object(&self, chunk: ChunkId) -> Option<u64> {
+        let shards = self.shards.as_ref()?;
+        let id = shards.shard(0, &self.grid.indices(chunk));
+        self.pending().is_complete(id.number, shards.count(id, &self.grid)).then_some(id.number)
+    }
+
+    /// Returns whether a pending chunk reaches beyond the end of the first dimension: growth would show its padding.
+    pub fn has_pending_padding(&self) -> bool {
+        let (Some(shards), Some(len), Some(chunk)) =
+            (&self.shards, self.metadata.shape.first(), self.metadata.chunks.first())
+        else {
+            return false;
+        };
+        let pending = self.pending();
+        let last = self.grid.counts()[0].saturating_sub(1);
+        let first_object =
+            shards.objects().counts()[0].saturating_sub(1) * shards.objects().counts()[1..].iter().product::<u64>();
+        let reaches = |chunk: &ChunkId| self.grid.indices(*chunk)[0] == last;
+        let objects = pending.objects().into_iter().filter(|object| *object >= first_object);
+        !len.is_multiple_of(*chunk) && objects.into_iter().any(|object| pending.chunks(object).keys().any(reaches))
+    }
+}
