@@ -47,7 +47,7 @@ impl FreshGroups {
     }
 }
 
-/// Returns the number of a thread's process; that of the thread if there is no such thread.
+/// Returns the number of the process that a thread belongs to, or the thread's own number if the thread has ended.
 fn process_of(thread: u32) -> u32 {
     let status = std::fs::read_to_string(format!("/proc/{thread}/status")).unwrap_or_default();
     let process = status.lines().find_map(|line| line.strip_prefix("Tgid:"));

@@ -59,7 +59,7 @@ pub(super) struct CacheContents {
     pending: HashMap<Key, Arc<PendingStat>>,
     values: BoundedMap<(Version, Vec<u8>)>,
     listings: BoundedMap<CachedLevel>,
-    /// Names of documents. Whether one exists is told by the names of its level.
+    /// Names of documents. The names of a level tell which of them exist there.
     documents: &'static [&'static str],
     running: Vec<Weak<ListingRun>>,
     /// Memory of stats, values and listings.

@@ -367,7 +367,7 @@ fn one_listing_tells_which_documents_a_level_has() {
     // other names may have appeared
     below.memory.insert("a/1", "1");
     assert_eq!((size("a/1"), taken(&below).as_str()), (Some(1), "stat a/1"));
-    // of a level that is known not to exist nothing is asked
+    // the store is not asked about a level that is known not to exist
     assert_eq!((size(".doc"), both("x"), taken(&below).as_str()), (None, [None; 2], "names "));
     below.memory.insert("x/.doc", "xyz");
     assert_eq!(both("x"), [None; 2]);

@@ -157,7 +157,7 @@ fn v1_becomes_v3() {
             assert_eq!(elements(&array(h, "")), [1000, 1001, 1002, 1003]);
             assert_eq!(h.attributes(&key("")).unwrap()["a"], 1);
             assert_eq!(everything(store), ["0", "zarr.json"]);
-            // somebody's file of this name
+            // a user's file of this name
             store.insert("meta", "notes");
             assert!(!h.migrate_to_v3().unwrap());
             assert_eq!(text(store, "meta").unwrap(), "notes");
