@@ -171,11 +171,11 @@ struct StoreArgs {
     v1_order: V1OrderArg,
     #[command(flatten)]
     remote: RemoteArgs,
-    /// Whether keys of unfinished writes are listed. Set by verbs that look for them.
+    /// Whether keys of unfinished writes are listed. Verbs that look for them set it.
     #[arg(skip)]
     lists_unfinished: bool,
     /// Whether the command shows the store as it is once, so that nothing is asked for again, and if so, whether it looks at all
-    /// of it. Set by verbs that read.
+    /// of it. Verbs that read set it.
     #[arg(skip)]
     reads_once: Option<bool>,
     /// Whether a mount is read-only.

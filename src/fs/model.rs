@@ -282,6 +282,18 @@ impl Model {
         Ok(())
     }
 
+    /// Applies the operations, and compares everything with a new mount.
+    fn run(&mut self, ops: &[Op]) {
+        for op in ops {
+            self.apply(op).unwrap();
+        }
+        self.apply(&Op::Reopen).unwrap();
+        self.apply(&Op::ReadFlat(0.0, 1.0)).unwrap();
+        for chunk in 0..self.grid.chunk_count() {
+            self.apply(&Op::ReadChunk(chunk as f64 / self.grid.chunk_count() as f64)).unwrap();
+        }
+    }
+
     fn heal(&mut self) {
         self.store.heal();
         self.fails = false;
@@ -456,15 +468,9 @@ proptest! {
     ) {
         let order = if f { "F" } else { "C" };
         let mut model = Model::new(&shape, &chunks, item, order, codec, fill, bound);
-        for op in &ops {
-            model.apply(op).unwrap();
-        }
-        model.apply(&Op::Reopen).unwrap();
-        model.apply(&Op::ReadFlat(0.0, 1.0)).unwrap();
-        for chunk in 0..model.grid.chunk_count() {
-            model.apply(&Op::ReadChunk(chunk as f64 / model.grid.chunk_count() as f64)).unwrap();
-        }
+        model.run(&ops);
     }
+
     #[test]
     fn chunks_in_shards_do_the_same(
         (shape, chunks) in geometry(), item in prop::sample::select(vec![1u64, 3, 4]),
@@ -481,13 +487,6 @@ proptest! {
         let times = times.iter().map(|times| times[..shape.len()].to_vec()).collect();
         let plan = ShardPlan { times, codecs, around, at_start };
         let mut model = Model::sharded(&chunks, &shape, item, &plan, fill, bound);
-        for op in &ops {
-            model.apply(op).unwrap();
-        }
-        model.apply(&Op::Reopen).unwrap();
-        model.apply(&Op::ReadFlat(0.0, 1.0)).unwrap();
-        for chunk in 0..model.grid.chunk_count() {
-            model.apply(&Op::ReadChunk(chunk as f64 / model.grid.chunk_count() as f64)).unwrap();
-        }
+        model.run(&ops);
     }
 }

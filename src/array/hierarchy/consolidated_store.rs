@@ -28,8 +28,8 @@ pub enum UseConsolidated {
     /// If the store cannot list.
     #[default]
     Auto,
-    /// If the store cannot list, and of a bucket that is only read: there a document is read from `.zmetadata` until a file
-    /// of its group or array is opened, and names are listed.
+    /// If the store cannot list, and in a bucket that the mount only reads. There the mount reads a document from `.zmetadata`
+    /// until a program opens a file of its group or array, and lists names.
     UntilOpened,
     /// Always; the metadata is then read-only.
     Always,

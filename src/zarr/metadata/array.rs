@@ -325,7 +325,7 @@ impl ArrayMetadata {
     fn fill_value_v2(&self) -> Value {
         let given = &self.fill_value;
         let is_bare_word = given.is_string() && json::text(given).is_none();
-        // of v3, with a payload, for which v2 has no spelling
+        // v2 has no spelling for a NaN of v3 with a payload
         if self.zarr_format == 3 && given.is_null() && *self.dtype.kind() == DTypeKind::Float {
             return "NaN".into();
         }
