@@ -249,7 +249,7 @@ impl CommandFailure {
 
 impl From<Error> for CommandFailure {
     fn from(e: Error) -> Self {
-        CommandFailure::new(1, e.to_string())
+        CommandFailure::new(if e.kind() == Kind::NoBucket { 3 } else { 1 }, e.to_string())
     }
 }
 

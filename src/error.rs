@@ -8,6 +8,8 @@ use std::fmt;
 pub enum Kind {
     /// There is no such key, array or group.
     NotFound,
+    /// The server has no such bucket: the store itself is missing.
+    NoBucket,
     /// Metadata or chunk bytes break their format.
     Damaged,
     /// The data may be valid, but this build does not support them: an unknown codec or dtype.
@@ -131,6 +133,8 @@ impl Error {
     pub fn errno(&self) -> i32 {
         match self.kind {
             Kind::NotFound => libc::ENOENT,
+            // a key of a bucket that went away is not known to be missing
+            Kind::NoBucket => libc::EIO,
             Kind::Damaged => libc::EIO,
             Kind::Unsupported => libc::EOPNOTSUPP,
             Kind::ReadOnly => libc::EROFS,

@@ -287,7 +287,7 @@ fn open_archive(
 ) -> Result<Arc<dyn Store>, CommandFailure> {
     let failed = |e: Error| match e.kind() {
         Kind::NotFound => CommandFailure::new(3, format!("{shown}: no such store")),
-        Kind::System(_) => e.context(shown).into(),
+        Kind::System(_) | Kind::NoBucket => e.context(shown).into(),
         _ => CommandFailure::new(4, format!("{shown}: {e}")),
     };
     let key = Key::root().child(name).map_err(failed)?;

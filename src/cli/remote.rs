@@ -21,7 +21,8 @@ pub struct RemoteArgs {
     pub endpoint_url: Option<String>,
     /// Set the S3 region [default: the bucket's]
     ///
-    /// The default is the region in the environment or the profile, or else the bucket's own.
+    /// The default for another server is the region in the environment or the profile. If the server names another one,
+    /// that is used.
     #[arg(long, value_name = "REGION")]
     region: Option<String>,
     /// Send no credentials, as public buckets allow

@@ -5,6 +5,8 @@
 
 mod cloud;
 mod connector;
+mod credential_process;
+mod credentials;
 mod listing;
 mod listing_progress;
 mod page_filter;
@@ -14,6 +16,7 @@ mod request_log;
 mod retry;
 mod runtime;
 mod service;
+mod signer;
 mod store_url;
 mod transport;
 mod upload;
@@ -66,7 +69,7 @@ impl ObjectStore {
     pub fn open(url: &str, options: &ObjectOptions, stats: Arc<Stats>) -> Result<Self> {
         let url = StoreUrl::parse(url)?;
         let location = url.without_secrets();
-        let backend = Backend::open(url, options, &stats).map_err(|e| e.context(&location))?;
+        let backend = Backend::open(url, options, &stats)?;
         Ok(ObjectStore { backend, location })
     }
 

@@ -1,5 +1,5 @@
 //! An HTTP server on loopback whose answers for chosen paths are wrong in a chosen way. Otherwise it serves a folder
-//! correctly: ranges, entity tags, If-Match, persistent connections, and the listings of S3.
+//! correctly: ranges, entity tags, If-Match, persistent connections, and the listings, puts and deletions of S3.
 
 use super::bucket;
 use std::collections::HashMap;
@@ -67,7 +67,11 @@ pub struct Request {
     pub path: String,
     /// Values of the headers by their names in lower case.
     pub headers: HashMap<String, String>,
+    pub body: Vec<u8>,
 }
+
+/// What a server does with requests before it looks at faults and files: a status, headers and a body, or nothing.
+pub type Gate = Box<dyn Fn(&Request) -> Option<(u16, Vec<(&'static str, String)>, String)> + Send>;
 
 /// A server that runs until this value is dropped.
 pub struct FaultyServer {
@@ -79,6 +83,7 @@ struct Shared {
     folder: PathBuf,
     /// The fault of each path, and the number of requests for the path since it was set.
     faults: Mutex<HashMap<String, (Fault, u32)>>,
+    gate: Mutex<Option<Gate>>,
     requests: Mutex<Vec<Request>>,
     ended: AtomicBool,
 }
@@ -91,6 +96,7 @@ impl FaultyServer {
         let shared = Arc::new(Shared {
             folder: folder.to_path_buf(),
             faults: Mutex::default(),
+            gate: Mutex::default(),
             requests: Mutex::default(),
             ended: AtomicBool::new(false),
         });
@@ -121,6 +127,11 @@ impl FaultyServer {
     /// Makes all further answers correct again.
     pub fn heal(&self) {
         self.shared.faults.lock().unwrap().clear();
+    }
+
+    /// Lets `gate` answer all further requests that it has an answer for.
+    pub fn set_gate(&self, gate: Gate) {
+        *self.shared.gate.lock().unwrap() = Some(gate);
     }
 
     /// Returns all requests so far.
@@ -204,8 +215,12 @@ impl Request {
         let mut words = lines.first().ok_or(ErrorKind::InvalidData)?.split(' ').map(String::from);
         let (method, path) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
         let headers = lines[1..].iter().filter_map(|line| line.split_once(':'));
-        let headers = headers.map(|(name, value)| (name.to_ascii_lowercase(), value.trim().to_string())).collect();
-        Ok(Some(Request { method, path, headers }))
+        let headers: HashMap<String, String> =
+            headers.map(|(name, value)| (name.to_ascii_lowercase(), value.trim().to_string())).collect();
+        let length = headers.get("content-length").and_then(|length| length.parse().ok()).unwrap_or(0);
+        let mut body = vec![0; length];
+        stream.read_exact(&mut body)?;
+        Ok(Some(Request { method, path, headers, body }))
     }
 
     /// Returns the requested range of a value of `length` bytes, which is empty if it lies behind the value.
@@ -231,6 +246,11 @@ impl Shared {
                 return Ok(());
             }
             self.requests.lock().unwrap().push(request.clone());
+            let said = self.gate.lock().unwrap().as_ref().and_then(|gate| gate(&request));
+            if let Some((status, headers, body)) = said {
+                self.answer(&mut stream, &request, &Answer { status, headers, body: body.into_bytes() })?;
+                continue;
+            }
             let fault = self.faults.lock().unwrap().get_mut(&request.path).map(|(fault, times)| {
                 *times += 1;
                 (*fault, *times)
@@ -251,7 +271,28 @@ impl Shared {
         std::fs::read(self.folder.join(path.trim_start_matches('/'))).ok()
     }
 
+    /// Stores or deletes a value, if the current one fits the conditions of the request.
+    fn change(&self, request: &Request) -> Answer {
+        let path = self.folder.join(request.path.trim_start_matches('/'));
+        let old = std::fs::read(&path).ok().map(|value| bucket::tag(&value));
+        let is_refused = request.headers.contains_key("if-none-match") && old.is_some()
+            || request.headers.get("if-match").is_some_and(|tag| old.as_ref() != Some(tag));
+        if is_refused {
+            return Answer::plain(412);
+        }
+        if request.method == "DELETE" {
+            let _ = std::fs::remove_file(&path);
+            return Answer { status: 204, headers: Vec::new(), body: Vec::new() };
+        }
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(&path, &request.body).unwrap();
+        Answer { status: 200, headers: vec![("ETag", bucket::tag(&request.body))], body: Vec::new() }
+    }
+
     fn good(&self, request: &Request) -> Answer {
+        if ["PUT", "DELETE"].contains(&request.method.as_str()) {
+            return self.change(request);
+        }
         if let Some((path, query)) = request.path.split_once('?').filter(|(_, query)| query.contains("list-type=2")) {
             let page = bucket::page(&self.folder.join(path.trim_matches('/')), query);
             return Answer { status: 200, headers: Vec::new(), body: page.into_bytes() };

@@ -2,7 +2,7 @@
 
 use super::page_filter;
 use super::request_error::{Cause, RequestError, is_metadata_service};
-use super::transport::{ServerRequest, Transport};
+use super::transport::{ServerAnswer, ServerRequest, Transport};
 use async_trait::async_trait;
 use object_store::ClientOptions;
 use object_store::client::{
@@ -38,7 +38,12 @@ pub(super) struct NamesRemoved;
 pub(super) struct WasRetried(pub Arc<AtomicBool>);
 
 /// Creates clients of `object_store` that share one transport.
-pub(super) struct Connector(pub Arc<Transport>);
+#[derive(Clone)]
+pub(super) struct Connector {
+    pub transport: Arc<Transport>,
+    /// The bucket or container, for messages.
+    pub bucket: String,
+}
 
 impl std::fmt::Debug for Connector {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -48,51 +53,83 @@ impl std::fmt::Debug for Connector {
 
 impl HttpConnector for Connector {
     fn connect(&self, _: &ClientOptions) -> object_store::Result<HttpClient> {
-        Ok(HttpClient::new(Connector(self.0.clone())))
+        Ok(HttpClient::new(self.clone()))
     }
 }
 
 #[async_trait]
 impl HttpService for Connector {
     async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
-        let url = Url::parse(&request.uri().to_string()).map_err(|e| HttpError::new(HttpErrorKind::Request, e))?;
-        self.answer(url, request).await.map_err(|failure| HttpError::new(HttpErrorKind::Unknown, failure))
+        let url = url_of(&request)?;
+        let answer = match self.exchange(&url, &request, None).await {
+            Ok(answer) => self.response(&url, &request, answer),
+            Err(failure) => Err(failure),
+        };
+        answer.map_err(http_error)
     }
 }
 
+/// Returns the URL of a request.
+pub(super) fn url_of(request: &HttpRequest) -> Result<Url, HttpError> {
+    Url::parse(&request.uri().to_string()).map_err(|e| HttpError::new(HttpErrorKind::Request, e))
+}
+
+pub(super) fn http_error(failure: RequestError) -> HttpError {
+    HttpError::new(HttpErrorKind::Unknown, failure)
+}
+
 impl Connector {
-    async fn answer(&self, url: Url, request: HttpRequest) -> Result<HttpResponse, RequestError> {
-        let (parts, body) = request.into_parts();
-        let is_read = [Method::GET, Method::HEAD].contains(&parts.method);
-        let request = ServerRequest {
-            method: parts.method,
-            url,
-            headers: parts.headers,
-            body: (!is_read).then_some(body),
-            limit: parts.extensions.get().map_or(MAX_ANSWER, |ValueLimit(limit)| *limit),
+    /// Sends a request, for a bucket in `region` if there are regions, and returns the answer as it is.
+    pub async fn exchange(
+        &self,
+        url: &Url,
+        request: &HttpRequest,
+        region: Option<String>,
+    ) -> Result<ServerAnswer, RequestError> {
+        let is_read = [Method::GET, Method::HEAD].contains(request.method());
+        let sent = ServerRequest {
+            method: request.method().clone(),
+            url: url.clone(),
+            headers: request.headers().clone(),
+            body: (!is_read).then(|| request.body().clone()),
+            limit: request.extensions().get().map_or(MAX_ANSWER, |ValueLimit(limit)| *limit),
             range: None,
+            region,
         };
-        let mut answer = match request.url.host_str().is_some_and(is_metadata_service) {
-            false => self.0.send(&request).await?,
-            true => timeout(METADATA, self.0.send(&request))
+        let answer = match url.host_str().is_some_and(is_metadata_service) {
+            false => self.transport.send(&sent).await?,
+            true => timeout(METADATA, self.transport.send(&sent))
                 .await
-                .map_err(|_| RequestError::new(&request.method, &request.url, Cause::TimedOut(METADATA), 1))??,
+                .map_err(|_| RequestError::new(&sent.method, url, Cause::TimedOut(METADATA), 1))??,
         };
-        if let Some(WasRetried(noted)) = parts.extensions.get() {
+        if let Some(WasRetried(noted)) = request.extensions().get() {
             noted.store(answer.tries > 1, Ordering::Relaxed);
         }
-        if is_handled_here(answer.status, &answer.body) {
-            let cause = Cause::Status(answer.status, said(&answer.body));
-            return Err(RequestError::new(&request.method, &request.url, cause, 1));
+        Ok(answer)
+    }
+
+    /// Returns an answer as `object_store` expects it.
+    pub fn response(
+        &self,
+        url: &Url,
+        request: &HttpRequest,
+        mut answer: ServerAnswer,
+    ) -> Result<HttpResponse, RequestError> {
+        let failed = |cause| Err(RequestError::new(request.method(), url, cause, 1));
+        if names_missing_bucket(answer.status, &answer.body) {
+            return failed(Cause::NoBucket(self.bucket.clone()));
+        }
+        if is_handled_here(answer.status) {
+            return failed(Cause::Status(answer.status, said(&answer.body)));
         }
         let mut are_names_removed = false;
-        if parts.extensions.get::<IsListing>().is_some()
+        if request.extensions().get::<IsListing>().is_some()
             && let Some(page) = page_filter::remove_invalid_names(&answer.body)
         {
             answer.body = page;
             are_names_removed = true;
         }
-        if request.method != Method::HEAD {
+        if request.method() != Method::HEAD {
             // `object_store` requires the length, which a chunked body is sent without
             answer.headers.insert(CONTENT_LENGTH, answer.body.len().into());
         }
@@ -106,14 +143,14 @@ impl Connector {
     }
 }
 
-/// Returns whether the status is handled here. The clients of `object_store` handle 404, 409 and 412, except that they
-/// do not distinguish a missing bucket from a missing key.
-fn is_handled_here(status: StatusCode, body: &[u8]) -> bool {
-    match status.as_u16() {
-        404 => [&b"<Code>NoSuchBucket"[..], b"<Code>ContainerNotFound"].iter().any(|code| contains(body, code)),
-        409 | 412 => false,
-        code => code >= 400,
-    }
+/// Returns whether the status is handled here. The clients of `object_store` handle 304, 404, 409 and 412.
+fn is_handled_here(status: StatusCode) -> bool {
+    !matches!(status.as_u16(), 304 | 404 | 409 | 412) && status.as_u16() >= 300
+}
+
+/// Returns whether an answer says that the bucket is missing. An answer to HEAD does not tell it from a missing key.
+fn names_missing_bucket(status: StatusCode, body: &[u8]) -> bool {
+    status == 404 && [&b"<Code>NoSuchBucket"[..], b"<Code>ContainerNotFound"].iter().any(|code| contains(body, code))
 }
 
 fn contains(text: &[u8], part: &[u8]) -> bool {
@@ -122,11 +159,14 @@ fn contains(text: &[u8], part: &[u8]) -> bool {
 
 /// Extracts `<Code>` and `<Message>` from the XML body of an error of S3, Google or Azure.
 fn said(body: &[u8]) -> String {
+    let both = [element(body, "Code"), element(body, "Message")];
+    both.into_iter().flatten().collect::<Vec<_>>().join(": ")
+}
+
+/// Returns the text of the first element with this name, on one line.
+pub(super) fn element(body: &[u8], name: &str) -> Option<String> {
     let text = String::from_utf8_lossy(body);
-    let element = |name: &str| {
-        let (_, rest) = text.split_once(&format!("<{name}>"))?;
-        let line = rest.split('<').next()?.lines().next()?;
-        Some(line.chars().take(200).collect::<String>())
-    };
-    [element("Code"), element("Message")].into_iter().flatten().collect::<Vec<_>>().join(": ")
+    let (_, rest) = text.split_once(&format!("<{name}>"))?;
+    let line = rest.split('<').next()?.lines().next()?;
+    Some(line.chars().take(200).collect())
 }

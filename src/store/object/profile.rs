@@ -1,50 +1,114 @@
-//! The profiles of the AWS command line in `~/.aws/credentials` and `~/.aws/config`: keys, region, endpoint.
+//! The profiles of the AWS command line in `~/.aws/credentials` and `~/.aws/config`: keys, region, endpoint, and the
+//! ways to get keys. This module does not know what the settings mean.
 
+use crate::error::Error;
 use std::collections::HashMap;
+use std::fs::File;
+use std::io::{ErrorKind, Read};
 use std::path::PathBuf;
+
+/// Maximum size of a file with profiles, in bytes.
+const MAX_FILE: u64 = 1 << 20;
 
 /// The settings of one profile.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Profile(HashMap<String, String>);
+pub(super) struct Profile {
+    /// Name of the profile.
+    pub name: String,
+    /// Whether the environment names it.
+    is_chosen: bool,
+    /// Settings in the file for credentials; `None` if the profile is not there.
+    credentials: Option<HashMap<String, String>>,
+    /// Settings in the file for everything else; `None` if the profile is not there.
+    config: Option<HashMap<String, String>>,
+}
 
 impl Profile {
-    /// Loads the profile that `AWS_PROFILE` names, or `default`. A missing profile is empty.
+    /// Loads the profile that `AWS_PROFILE` names, or `default`. A missing profile has no settings. Files that cannot
+    /// be read are left out, as by the AWS command line.
     pub fn load() -> Self {
-        let name = variable("AWS_PROFILE").or_else(|| variable("AWS_DEFAULT_PROFILE"));
-        let name = name.as_deref().unwrap_or("default");
-        let file = |variable_name, usual: &str| {
-            let path = variable(variable_name).map(PathBuf::from);
-            let path = path.or_else(|| Some(std::env::home_dir()?.join(".aws").join(usual)))?;
-            std::fs::read_to_string(path).ok()
-        };
-        let config = file("AWS_CONFIG_FILE", "config").unwrap_or_default();
-        let credentials = file("AWS_SHARED_CREDENTIALS_FILE", "credentials").unwrap_or_default();
-        Self::read(name, &config, &credentials)
+        let chosen = variable("AWS_PROFILE").or_else(|| variable("AWS_DEFAULT_PROFILE"));
+        let name = chosen.as_deref().unwrap_or("default");
+        let config = file("AWS_CONFIG_FILE", "config");
+        let credentials = file("AWS_SHARED_CREDENTIALS_FILE", "credentials");
+        Profile { is_chosen: chosen.is_some(), ..Self::read(name, &config, &credentials) }
     }
 
-    /// Merges the settings of both files. The credentials file takes precedence.
     fn read(name: &str, config: &str, credentials: &str) -> Self {
-        // in the config file, all sections but the default one begin with "profile"
-        let section = if name == "default" { name.to_string() } else { format!("profile {name}") };
-        let mut settings = settings(config, &section);
-        settings.extend(self::settings(credentials, name));
-        Profile(settings)
+        // in the config file, sections of profiles begin with "profile", which the default one may lack
+        let is_of_config = |section: &str| match section.split_once(char::is_whitespace) {
+            Some(("profile", rest)) => unquoted(rest) == name,
+            _ => section == name && name == "default",
+        };
+        Profile {
+            name: name.to_string(),
+            is_chosen: false,
+            credentials: settings(credentials, |section| unquoted(section) == name),
+            config: settings(config, is_of_config),
+        }
     }
 
-    /// Returns a setting by its name in the file.
+    /// Returns whether the environment names a profile that does not exist.
+    pub fn is_missing(&self) -> bool {
+        self.is_chosen && self.credentials.is_none() && self.config.is_none()
+    }
+
+    /// Returns a setting by its name. The file for credentials takes precedence.
     pub fn get(&self, name: &str) -> Option<&str> {
-        self.0.get(name).map(String::as_str).filter(|value| !value.is_empty())
+        self.of_credentials(name).or_else(|| self.of_config(name))
+    }
+
+    /// Returns a setting of the file for credentials.
+    pub fn of_credentials(&self, name: &str) -> Option<&str> {
+        value(self.credentials.as_ref(), name)
+    }
+
+    /// Returns a setting of the other file.
+    pub fn of_config(&self, name: &str) -> Option<&str> {
+        value(self.config.as_ref(), name)
     }
 }
 
-/// Returns the settings of one section. Indented lines belong to nested settings, which are ignored.
-fn settings(text: &str, section: &str) -> HashMap<String, String> {
-    let mut found = HashMap::new();
-    let mut is_wanted = false;
+/// Returns the text of the file that a variable names, or of the usual one. A missing file is empty.
+fn file(variable_name: &str, usual: &str) -> String {
+    let home = std::env::home_dir();
+    let path = match (variable(variable_name), home) {
+        (Some(path), Some(home)) if path.starts_with("~/") => home.join(&path[2..]),
+        (Some(path), _) => PathBuf::from(path),
+        (None, Some(home)) => home.join(".aws").join(usual),
+        (None, None) => return String::new(),
+    };
+    let mut bytes = Vec::new();
+    if let Err(e) = File::open(&path).and_then(|file| file.take(MAX_FILE).read_to_end(&mut bytes))
+        && ![ErrorKind::NotFound, ErrorKind::NotADirectory].contains(&e.kind())
+    {
+        log::warn!("{}: {}; its profiles are not used", path.display(), Error::from(e));
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+fn value<'a>(settings: Option<&'a HashMap<String, String>>, name: &str) -> Option<&'a str> {
+    settings?.get(name).map(String::as_str).filter(|value| !value.is_empty())
+}
+
+fn unquoted(name: &str) -> &str {
+    let name = name.trim();
+    let quoted = |quote| name.strip_prefix(quote)?.strip_suffix(quote);
+    quoted('"').or_else(|| quoted('\'')).unwrap_or(name)
+}
+
+/// Returns the settings of the sections that `is_wanted` accepts. Indented lines belong to nested settings, which are
+/// ignored.
+fn settings(text: &str, is_wanted: impl Fn(&str) -> bool) -> Option<HashMap<String, String>> {
+    let mut found = None;
+    let mut is_inside = false;
     for line in text.lines().filter(|line| !line.starts_with([' ', '\t', '#', ';'])) {
         if let Some(name) = line.trim().strip_prefix('[').and_then(|rest| rest.split(']').next()) {
-            is_wanted = name.split_whitespace().eq(section.split_whitespace());
-        } else if is_wanted && let Some((name, value)) = line.split_once('=') {
+            is_inside = is_wanted(name.trim());
+            if is_inside {
+                found.get_or_insert_with(HashMap::new);
+            }
+        } else if is_inside && let (Some((name, value)), Some(found)) = (line.split_once(['=', ':']), &mut found) {
             found.insert(name.trim().to_ascii_lowercase(), value.trim().to_string());
         }
     }
@@ -57,22 +121,30 @@ pub(super) fn variable(name: &str) -> Option<String> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
+
+    /// Returns a profile with these texts of both files.
+    pub fn profile(name: &str, config: &str, credentials: &str) -> Profile {
+        Profile::read(name, config, credentials)
+    }
 
     #[test]
     fn profiles_are_read_as_the_aws_command_line_writes_them() {
         let config = "[default]\nregion = eu-west-1\n[profile lab]\nregion=us-west-2\ns3 =\n    region = no\n\
-            endpoint_url = http://lab:9000\n# aws_access_key_id = no\n";
+            endpoint_url = http://lab:9000\n# aws_access_key_id = no\n[profile \"my lab\"]\nregion: x\n[services lab]\n\
+            region = no\n[lab]\nregion = no\n";
         let credentials = "[default]\naws_access_key_id = A\n\n[ lab ]\naws_access_key_id = B\n\
             aws_secret_access_key = b/c+d==\nregion = \n";
-        let lab = Profile::read("lab", config, credentials);
-        assert_eq!(lab.get("aws_access_key_id"), Some("B"));
+        let lab = profile("lab", config, credentials);
+        assert_eq!((lab.get("aws_access_key_id"), lab.of_config("aws_access_key_id")), (Some("B"), None));
         assert_eq!(lab.get("aws_secret_access_key"), Some("b/c+d=="));
         assert_eq!(lab.get("endpoint_url"), Some("http://lab:9000"));
-        assert_eq!((lab.get("region"), lab.get("s3")), (None, None));
-        let default = Profile::read("default", config, credentials);
+        assert_eq!((lab.get("region"), lab.get("s3")), (Some("us-west-2"), None));
+        let default = profile("default", config, credentials);
         assert_eq!((default.get("region"), default.get("aws_access_key_id")), (Some("eu-west-1"), Some("A")));
-        assert_eq!(Profile::read("none", config, credentials), Profile::default());
+        assert_eq!(profile("my lab", config, credentials).get("region"), Some("x"));
+        let none = profile("none", config, credentials);
+        assert_eq!((none.credentials, none.config), (None, None));
     }
 }

@@ -36,6 +36,10 @@ pub(super) enum Cause {
     Wrong(&'static str),
     /// A status that is not a success, with the explanation of the server.
     Status(StatusCode, String),
+    /// The server has no bucket or container of this name.
+    NoBucket(String),
+    /// There are no credentials to sign the request with.
+    Credentials(Error),
     /// An error of the local system.
     System(Error),
 }
@@ -73,7 +77,8 @@ impl fmt::Display for Cause {
             Cause::Wrong(text) => f.write_str(text),
             Cause::Status(status, said) if said.is_empty() => write!(f, "the server answers {status}"),
             Cause::Status(status, said) => write!(f, "the server answers {status}: {said}"),
-            Cause::System(error) => error.fmt(f),
+            Cause::NoBucket(bucket) => write!(f, "the server has no bucket {bucket}"),
+            Cause::Credentials(error) | Cause::System(error) => error.fmt(f),
         }
     }
 }
@@ -110,9 +115,18 @@ impl RequestError {
         let message = self.to_string();
         match self.cause {
             Cause::TooLarge { .. } => Error::damaged(message),
+            Cause::NoBucket(bucket) => {
+                let message = format!("the server {} has no bucket {bucket}; check its name, or create it", self.host);
+                Error::new(Kind::NoBucket, message)
+            }
             Cause::System(error) => Error::new(error.kind(), message),
-            Cause::Status(status, _) if [401, 403].contains(&status.as_u16()) => {
+            Cause::Credentials(error) => error,
+            Cause::Status(status, said) if [401, 403].contains(&status.as_u16()) || is_expired(&said) => {
                 Error::new(Kind::System(libc::EACCES), format!("{message}; {}", advice(status)))
+            }
+            // an answer to HEAD has no code
+            Cause::Status(status, said) if status == 400 && said.is_empty() && self.request.starts_with("HEAD ") => {
+                Error::new(Kind::System(libc::EIO), format!("{message}; the credentials may have expired"))
             }
             Cause::Status(status, _) if status == 507 => Error::new(Kind::System(libc::ENOSPC), message),
             _ => Error::new(Kind::System(libc::EIO), message),
@@ -123,8 +137,17 @@ impl RequestError {
 const NO_CREDENTIALS: &str = "no credentials were found in the environment, in a profile or from the machine's role; \
     --anon sends none";
 
+/// Codes of answers with status 400 that other credentials may avoid.
+const EXPIRED: [&str; 4] = ["ExpiredToken", "InvalidToken", "TokenRefreshRequired", "RequestExpired"];
+
+/// Returns whether a server has refused credentials because of their time. `said` begins with the code of its answer.
+pub(super) fn is_expired(said: &str) -> bool {
+    said.split(':').next().is_some_and(|code| EXPIRED.contains(&code))
+}
+
 fn advice(status: StatusCode) -> &'static str {
     match status.as_u16() {
+        400 => "renew the credentials",
         403 => {
             "check the credentials, or give --anon for public data, or --403-is-missing if the server answers so for \
              missing keys"

@@ -3,17 +3,19 @@
 
 use super::cloud::Client;
 use super::connector::Connector;
+use super::credentials::{AwsCredentials, ProfileKeys, ProfileSource, checked, has_web_identity, source_of};
 use super::profile::{Profile, variable};
 use super::request_error::RequestError;
-use super::transport::{ServerRequest, Transport, text};
+use super::signer::{Signer, is_region};
+use super::transport::{BUCKET_REGION, ServerRequest, Transport, text};
 use super::{ObjectOptions, runtime, user_headers};
 use crate::error::{Error, Result};
 use crate::stats::Stats;
-use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
+use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey, AwsCredential};
 use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
 use object_store::gcp::{GcpCredential, GoogleCloudStorageBuilder};
 use object_store::{BackoffConfig, RetryConfig, StaticCredentialProvider};
-use reqwest::header::{HeaderMap, HeaderName};
+use reqwest::header::HeaderMap;
 use reqwest::{Method, Url};
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,24 +27,14 @@ const REGION: &str = "us-east-1";
 pub(super) fn s3(bucket: &str, options: &ObjectOptions, stats: &Arc<Stats>) -> Result<Arc<dyn Client>> {
     let profile = Profile::load();
     let mut builder = AmazonS3Builder::from_env();
-    let set = |builder: &AmazonS3Builder, key| builder.get_config_value(&key).filter(|value| !value.is_empty());
-    let has_keys = set(&builder, AmazonS3ConfigKey::AccessKeyId).is_some();
-    if let (false, Some(id), Some(secret)) =
-        (has_keys, profile.get("aws_access_key_id"), profile.get("aws_secret_access_key"))
-    {
-        builder = builder.with_access_key_id(id).with_secret_access_key(secret);
-        if let Some(token) = profile.get("aws_session_token") {
-            builder = builder.with_token(token);
-        }
-    }
-    let of_environment = || {
-        let s3 = set(&builder, AmazonS3ConfigKey::S3Endpoint);
-        s3.or_else(|| set(&builder, AmazonS3ConfigKey::Endpoint))
+    let endpoint = options.endpoint_url.clone().or_else(|| {
+        let of_environment = setting(&builder, AmazonS3ConfigKey::S3Endpoint);
+        of_environment
+            .or_else(|| setting(&builder, AmazonS3ConfigKey::Endpoint))
             .or_else(|| profile.get("endpoint_url").map(Into::into))
-    };
-    let endpoint = options.endpoint_url.clone().or_else(of_environment);
+    });
     let known = || {
-        let of_environment = set(&builder, AmazonS3ConfigKey::Region).or_else(|| variable("AWS_DEFAULT_REGION"));
+        let of_environment = setting(&builder, AmazonS3ConfigKey::Region).or_else(|| variable("AWS_DEFAULT_REGION"));
         of_environment.or_else(|| profile.get("region").map(str::to_string))
     };
     let region = match (&options.region, &endpoint) {
@@ -50,23 +42,81 @@ pub(super) fn s3(bucket: &str, options: &ObjectOptions, stats: &Arc<Stats>) -> R
         (None, None) => region_of(bucket, options, stats)?.or_else(known).unwrap_or_else(|| REGION.to_string()),
         (None, Some(_)) => known().unwrap_or_else(|| REGION.to_string()),
     };
+    if !is_region(&region) {
+        return Err(Error::invalid(format!("{region:?} can't be the name of a region")));
+    }
     let mut hosts = vec![format!("s3.{region}.amazonaws.com"), format!("{bucket}.s3.{region}.amazonaws.com")];
     if let Some(endpoint) = &endpoint {
         hosts = vec![host_of(endpoint)?];
         // the variable for S3 takes precedence over the one for all services
         builder = builder.with_config(AmazonS3ConfigKey::S3Endpoint, endpoint).with_allow_http(is_http(endpoint));
     }
-    if options.anonymous {
-        builder = builder.with_skip_signature(true);
-    }
-    let client = builder
+    let is_on = |key| builder.get_config_value(&key).is_some_and(|value| value == "true");
+    let is_anonymous = options.anonymous || is_on(AmazonS3ConfigKey::SkipSignature);
+    let signs_sessions = is_on(AmazonS3ConfigKey::S3Express);
+    let connector = connector(bucket, hosts, options, stats)?;
+    builder = builder
         .with_bucket_name(bucket)
-        .with_region(region)
+        .with_region(&region)
         .with_disable_bulk_delete(true)
         .with_retry(no_retries())
-        .with_http_connector(Connector(transport(hosts, options, stats)?))
-        .build();
-    Ok(Arc::new(client.map_err(unusable)?))
+        .with_http_connector(connector.clone());
+    let builder = match is_anonymous {
+        true => builder.with_skip_signature(true).with_http_connector(Signer::new(connector, None, region)),
+        // `object_store` signs with the key of a session, which it asks for
+        false if signs_sessions => builder,
+        false => {
+            let credentials = credentials_of(&profile, &builder, options)?;
+            let placeholder = Arc::new(StaticCredentialProvider::new(Signer::placeholder()));
+            let signer = Signer::new(connector, Some(credentials), region);
+            builder.with_credentials(placeholder).with_http_connector(signer)
+        }
+    };
+    Ok(Arc::new(builder.build().map_err(unusable)?))
+}
+
+/// Returns a setting of the environment that is not empty.
+fn setting(builder: &AmazonS3Builder, key: AmazonS3ConfigKey) -> Option<String> {
+    builder.get_config_value(&key).filter(|value| !value.is_empty())
+}
+
+/// Finds the credentials of S3, in the order of the AWS command line: keys of the environment, a role of the profile,
+/// web identity of the environment, the rest of the profile, the container, the machine.
+fn credentials_of(profile: &Profile, builder: &AmazonS3Builder, options: &ObjectOptions) -> Result<AwsCredentials> {
+    let keys = [AmazonS3ConfigKey::AccessKeyId, AmazonS3ConfigKey::SecretAccessKey].map(|key| setting(builder, key));
+    if let [Some(_), None] = keys {
+        return Err(Error::invalid("AWS_ACCESS_KEY_ID is set without AWS_SECRET_ACCESS_KEY"));
+    }
+    if let [Some(key_id), Some(secret_key)] = keys {
+        let token = setting(builder, AmazonS3ConfigKey::Token);
+        let credential = AwsCredential { key_id, secret_key, token };
+        checked(&credential).map_err(|e| e.context("AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY or AWS_SESSION_TOKEN"))?;
+        return Ok(AwsCredentials::Fixed(Arc::new(credential)));
+    }
+    let role = |builder: AmazonS3Builder| {
+        let client = builder.build().map_err(unusable)?;
+        Ok(AwsCredentials::Role(client.credentials().clone()))
+    };
+    let assumes_role = profile.get("role_arn").is_some() && profile.get("web_identity_token_file").is_none();
+    if has_web_identity() && !assumes_role {
+        return role(builder.clone());
+    }
+    match source_of(profile)? {
+        ProfileSource::Keys(_) | ProfileSource::Process(_) => {
+            Ok(AwsCredentials::Profile(ProfileKeys::new(Profile::load, options.timeout)))
+        }
+        ProfileSource::WebIdentity { token_file, role: arn, session } => {
+            let mut builder = builder
+                .clone()
+                .with_config(AmazonS3ConfigKey::WebIdentityTokenFile, token_file)
+                .with_config(AmazonS3ConfigKey::RoleArn, arn);
+            if let Some(session) = session {
+                builder = builder.with_config(AmazonS3ConfigKey::RoleSessionName, session);
+            }
+            role(builder)
+        }
+        ProfileSource::Nothing => role(builder.clone()),
+    }
 }
 
 /// Asks AWS for the region of a bucket, which it reveals even without access.
@@ -77,7 +127,7 @@ fn region_of(bucket: &str, options: &ObjectOptions, stats: &Arc<Stats>) -> Resul
     let transport = transport.map_err(Error::unsupported)?;
     let answer = runtime::block_on(async { Ok(transport.send(&ServerRequest::new(Method::HEAD, url)).await) })?;
     let region = |answer: super::transport::ServerAnswer| {
-        text(&answer.headers, &HeaderName::from_static("x-amz-bucket-region")).map(str::to_string)
+        text(&answer.headers, &BUCKET_REGION).filter(|region| is_region(region)).map(str::to_string)
     };
     // the request may fail behind a proxy, while another source names the region
     Ok(answer.map_err(|e: RequestError| log::debug!("{e}")).ok().and_then(region))
@@ -104,7 +154,7 @@ pub(super) fn google(bucket: &str, options: &ObjectOptions, stats: &Arc<Stats>) 
     let client = builder
         .with_bucket_name(bucket)
         .with_retry(no_retries())
-        .with_http_connector(Connector(transport(hosts, options, stats)?))
+        .with_http_connector(connector(bucket, hosts, options, stats)?)
         .build();
     Ok(Arc::new(client.map_err(unusable)?))
 }
@@ -154,7 +204,7 @@ pub(super) fn azure(
     let client = builder
         .with_container_name(container)
         .with_retry(no_retries())
-        .with_http_connector(Connector(transport(hosts, options, stats)?))
+        .with_http_connector(connector(container, hosts, options, stats)?)
         .build();
     Ok(Arc::new(client.map_err(unusable)?))
 }
@@ -200,10 +250,18 @@ pub(super) fn transport(hosts: Vec<String>, options: &ObjectOptions, stats: &Arc
     transport.map(Arc::new).map_err(Error::unsupported)
 }
 
+fn connector(bucket: &str, hosts: Vec<String>, options: &ObjectOptions, stats: &Arc<Stats>) -> Result<Connector> {
+    Ok(Connector { transport: transport(hosts, options, stats)?, bucket: bucket.to_string() })
+}
+
+/// Returns the host of the address of a service.
 fn host_of(endpoint: &str) -> Result<String> {
-    let url = Url::parse(endpoint).map_err(|e| Error::invalid(e.to_string()).context("the endpoint"))?;
-    let host = url.host_str().ok_or_else(|| Error::invalid("the endpoint has no host"))?;
-    Ok(host.to_string())
+    let wrong = |why: &str| Error::invalid(format!("the endpoint: {why}; write http://HOST:PORT or https://HOST"));
+    let url = Url::parse(endpoint).map_err(|e| wrong(&e.to_string()))?;
+    if !["http", "https"].contains(&url.scheme()) {
+        return Err(wrong("neither http:// nor https://"));
+    }
+    Ok(url.host_str().ok_or_else(|| wrong("it has no host"))?.to_string())
 }
 
 fn is_http(endpoint: &str) -> bool {

@@ -48,6 +48,11 @@ impl StoreUrl {
             Some((container, host)) if cloud == Cloud::Azure => (container, host.split('.').next().map(str::to_string)),
             _ => (place, None),
         };
+        if !is_name(bucket) || !account.as_deref().is_none_or(is_name) {
+            return Err(Error::invalid(format!(
+                "{place:?} can't be the name of a bucket, which has letters, digits and some of -_.:$~"
+            )));
+        }
         Ok(StoreUrl::Bucket { cloud, bucket: bucket.to_string(), account, prefix: Key::normalize(prefix)? })
     }
 
@@ -73,6 +78,14 @@ impl StoreUrl {
         };
         if prefix.is_root() { bucket } else { format!("{bucket}/{}", prefix.as_str()) }
     }
+}
+
+/// Returns whether a text can be the name of a bucket on any server, and part of a URL as it is. Each server has stricter
+/// rules.
+fn is_name(text: &str) -> bool {
+    ![".", ".."].contains(&text)
+        && (1..=255).contains(&text.len())
+        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.:$~".contains(&byte))
 }
 
 /// Returns a URL without user, password, query and fragment, each of which may be a secret.
@@ -105,7 +118,20 @@ mod tests {
         assert_eq!(StoreUrl::parse("az://c/x/y").unwrap(), azure(None));
         assert_eq!(StoreUrl::parse("abfs://c/x/y").unwrap(), azure(None));
         assert_eq!(StoreUrl::parse("abfss://c@acc.dfs.core.windows.net/x/y").unwrap(), azure(Some("acc")));
-        for bad in ["s3://", "s3:///x", "s3://b/../x", "ftp://h/x", "nothing", "http://"] {
+        for bad in [
+            "s3://",
+            "s3:///x",
+            "s3://b/../x",
+            "ftp://h/x",
+            "nothing",
+            "http://",
+            "s3://a b/x",
+            "s3://a%zz",
+            "s3://./x",
+            "gs://\u{e9}/x",
+            "az://a?b/x",
+            "s3://a#b",
+        ] {
             assert!(StoreUrl::parse(bad).is_err(), "{bad}");
         }
     }

@@ -14,8 +14,8 @@ use reqwest::header::{
 };
 use reqwest::{Body, Client, Method, Response, StatusCode, Url, Version};
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout, timeout_at};
@@ -24,6 +24,9 @@ use tokio::time::{Instant, timeout, timeout_at};
 /// secret: credentials, session tokens, encryption keys of objects.
 const HARMLESS: [HeaderName; 8] =
     [ACCEPT, ACCEPT_ENCODING, IF_MATCH, IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_UNMODIFIED_SINCE, RANGE, USER_AGENT];
+
+/// Header with the region of a bucket of S3.
+pub(super) const BUCKET_REGION: HeaderName = HeaderName::from_static("x-amz-bucket-region");
 
 /// Maximum number of redirects per attempt.
 const MAX_REDIRECTS: usize = 10;
@@ -61,12 +64,23 @@ pub(super) struct ServerRequest {
     pub limit: u64,
     /// The requested range. If the server sends the whole value instead, only its bytes are kept.
     pub range: Option<Range<u64>>,
+    /// Region of the bucket that the request is for. A redirect that names another region is an answer: the signature
+    /// is of one region.
+    pub region: Option<String>,
 }
 
 impl ServerRequest {
     /// Creates a request without a body.
     pub fn new(method: Method, url: Url) -> Self {
-        ServerRequest { method, url, headers: HeaderMap::new(), body: None, limit: MAX_ERROR, range: None }
+        ServerRequest {
+            method,
+            url,
+            headers: HeaderMap::new(),
+            body: None,
+            limit: MAX_ERROR,
+            range: None,
+            region: None,
+        }
     }
 
     /// Creates a request for a range of a value, which must not be empty.
@@ -92,7 +106,7 @@ pub(super) struct Transport {
     client: Client,
     /// Headers from the user, which only the hosts of the store receive.
     headers: HeaderMap,
-    hosts: Vec<String>,
+    hosts: Mutex<Vec<String>>,
     timeout: Duration,
     retries: u32,
     stats: Arc<Stats>,
@@ -134,7 +148,19 @@ impl Transport {
         let client = client.map_err(|e| text_of(&e))?;
         let new_connections = Semaphore::new(NEW_CONNECTIONS);
         let (is_closing, is_unreachable) = (AtomicBool::new(false), AtomicBool::new(false));
+        let hosts = Mutex::new(hosts);
         Ok(Transport { client, headers, hosts, timeout, retries, stats, is_closing, is_unreachable, new_connections })
+    }
+
+    /// Adds a host of the store.
+    pub fn add_host(&self, host: &str) {
+        if !self.is_own(host) {
+            memory::lock(&self.hosts).push(host.to_string());
+        }
+    }
+
+    fn is_own(&self, host: &str) -> bool {
+        memory::lock(&self.hosts).iter().any(|h| h == host)
     }
 
     /// Sends a request, and retries temporary failures. All attempts together end within the timeout.
@@ -215,7 +241,7 @@ impl Transport {
             let headers = std::mem::take(outgoing.headers_mut());
             let harmless = headers.into_iter().filter_map(|(name, value)| Some((name?, value)));
             outgoing.headers_mut().extend(harmless.filter(|(name, _)| HARMLESS.contains(name)));
-        } else if url.host_str().is_some_and(|host| self.hosts.iter().any(|h| h == host)) {
+        } else if url.host_str().is_some_and(|host| self.is_own(host)) {
             outgoing.headers_mut().extend(self.headers.clone());
         }
         *outgoing.body_mut() = request.body.clone().map(Body::wrap);
@@ -367,6 +393,10 @@ fn part_of(status: StatusCode, headers: &HeaderMap, received: u64) -> Result<Opt
 fn followed(request: &ServerRequest, url: &Url, response: &Response) -> Option<Url> {
     let is_redirect = matches!(response.status().as_u16(), 301 | 302 | 303 | 307 | 308);
     if !is_redirect || !is_safe(&request.method) {
+        return None;
+    }
+    let region = text(response.headers(), &BUCKET_REGION);
+    if request.region.is_some() && region.is_some() && region != request.region.as_deref() {
         return None;
     }
     let next = url.join(text(response.headers(), &LOCATION)?).ok()?;

@@ -1,0 +1,219 @@
+//! Signs the requests to a bucket of S3, again if the server refuses the credentials and there are others, or if it
+//! says that the bucket is in another region. This module does not know where credentials come from.
+
+use super::connector::{Connector, element, http_error, url_of};
+use super::credentials::AwsCredentials;
+use super::request_error::{Cause, RequestError, is_expired};
+use super::transport::{BUCKET_REGION, ServerAnswer, text};
+use crate::error::{Error, Kind};
+use crate::util::memory::lock;
+use async_trait::async_trait;
+use object_store::ClientOptions;
+use object_store::aws::{AwsAuthorizer, AwsCredential};
+use object_store::client::{HttpClient, HttpConnector, HttpError, HttpRequest, HttpResponse, HttpService};
+use reqwest::Url;
+use reqwest::header::{AUTHORIZATION, HeaderName};
+use std::sync::{Arc, Mutex};
+
+/// Header with the digest of the body, which `object_store` sets.
+const DIGEST: HeaderName = HeaderName::from_static("x-amz-content-sha256");
+
+/// Codes of answers that name the region of the bucket in their body, as servers do that do not send the header.
+const ELSEWHERE: [&str; 3] =
+    ["AuthorizationHeaderMalformed", "PermanentRedirect", "IllegalLocationConstraintException"];
+
+/// Maximum length of the name of a region.
+const MAX_REGION: usize = 64;
+
+/// Sends requests with signatures. The clients of `object_store` sign with a placeholder, which is replaced here.
+#[derive(Clone)]
+pub(super) struct Signer(Arc<SignerState>);
+
+struct SignerState {
+    connector: Connector,
+    /// `None` if requests are not signed.
+    credentials: Option<AwsCredentials>,
+    /// The region in the URLs of requests.
+    first_region: String,
+    region: Mutex<String>,
+}
+
+impl std::fmt::Debug for Signer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Signer")
+    }
+}
+
+impl HttpConnector for Signer {
+    fn connect(&self, _: &ClientOptions) -> object_store::Result<HttpClient> {
+        Ok(HttpClient::new(self.clone()))
+    }
+}
+
+#[async_trait]
+impl HttpService for Signer {
+    async fn call(&self, mut request: HttpRequest) -> Result<HttpResponse, HttpError> {
+        let url = url_of(&request)?;
+        self.answer(url, &mut request).await.map_err(http_error)
+    }
+}
+
+impl Signer {
+    pub fn new(connector: Connector, credentials: Option<AwsCredentials>, region: String) -> Self {
+        Signer(Arc::new(SignerState {
+            connector,
+            credentials,
+            first_region: region.clone(),
+            region: Mutex::new(region),
+        }))
+    }
+
+    /// Returns the credentials with which requests are signed before they come here.
+    pub fn placeholder() -> AwsCredential {
+        AwsCredential { key_id: "unsigned".to_string(), secret_key: "unsigned".to_string(), token: None }
+    }
+
+    /// Sends a request, at most once more for another region and once more with other credentials.
+    async fn answer(&self, mut url: Url, request: &mut HttpRequest) -> Result<HttpResponse, RequestError> {
+        let failed =
+            |request: &HttpRequest, url: &Url, e| RequestError::new(request.method(), url, Cause::Credentials(e), 1);
+        let state = &self.0;
+        let mut credential = match &state.credentials {
+            Some(credentials) => Some(credentials.current().await.map_err(|e| failed(request, &url, e))?),
+            None => None,
+        };
+        let (mut may_move, mut may_renew) = (true, true);
+        loop {
+            let region = lock(&state.region).clone();
+            state.enter(&region, &mut url, request).map_err(|e| failed(request, &url, e))?;
+            if let Some(credential) = &credential {
+                sign(request, credential, &region).map_err(|e| failed(request, &url, e))?;
+            }
+            let answer = state.connector.exchange(&url, request, Some(region.clone())).await?;
+            if may_move && let Some(other) = other_region(&answer, &region) {
+                may_move = false;
+                log::info!("the bucket {} is in the region {other}, not in {region}", state.connector.bucket);
+                *lock(&state.region) = other;
+                continue;
+            }
+            if may_renew
+                && is_refused(&answer)
+                && let (Some(credentials), Some(refused)) = (&state.credentials, &credential)
+                && let Some(other) = credentials.instead_of(refused).await
+            {
+                may_renew = false;
+                credential = Some(other);
+                continue;
+            }
+            return state.connector.response(&url, request, answer);
+        }
+    }
+}
+
+impl SignerState {
+    /// Addresses a request to the provider's host of a region. Other servers have one host for all.
+    fn enter(&self, region: &str, url: &mut Url, request: &mut HttpRequest) -> Result<(), Error> {
+        let host = |region: &str| format!("s3.{region}.amazonaws.com");
+        let Some(own) = url.host_str().filter(|_| region != self.first_region) else { return Ok(()) };
+        let Some(before) = own.strip_suffix(&host(&self.first_region)) else { return Ok(()) };
+        let new = format!("{before}{}", host(region));
+        let wrong = || Error::invalid(format!("{new} is not a host"));
+        url.set_host(Some(&new)).map_err(|_| wrong())?;
+        *request.uri_mut() = url.as_str().parse().map_err(|_| wrong())?;
+        self.connector.transport.add_host(&new);
+        Ok(())
+    }
+}
+
+/// Replaces the signature of a request.
+fn sign(request: &mut HttpRequest, credential: &AwsCredential, region: &str) -> Result<(), Error> {
+    let headers = request.headers_mut();
+    headers.remove(AUTHORIZATION);
+    headers.remove("x-amz-security-token");
+    let digest = text(headers, &DIGEST).map(str::to_string);
+    let hashed = digest.as_deref().and_then(bytes_of_hex);
+    let is_hashed = digest.as_deref() != Some("UNSIGNED-PAYLOAD");
+    let authorizer = AwsAuthorizer::new(credential, "s3", region).with_sign_payload(is_hashed);
+    let signed = authorizer.try_authorize(request, hashed.as_deref());
+    signed.map_err(|e| Error::new(Kind::System(libc::EIO), super::cloud::line_of(&e)))
+}
+
+fn bytes_of_hex(text: &str) -> Option<Vec<u8>> {
+    let digits: Vec<u8> = text.chars().map(|c| Some(c.to_digit(16)? as u8)).collect::<Option<_>>()?;
+    digits.len().is_multiple_of(2).then(|| digits.chunks(2).map(|pair| pair[0] << 4 | pair[1]).collect())
+}
+
+/// Returns the region that an answer names, if it is another one and the answer is due to that.
+fn other_region(answer: &ServerAnswer, region: &str) -> Option<String> {
+    if !matches!(answer.status.as_u16(), 301 | 302 | 307 | 308 | 400 | 403) {
+        return None;
+    }
+    let of_body = || {
+        let code = element(&answer.body, "Code")?;
+        ELSEWHERE.contains(&code.as_str()).then(|| element(&answer.body, "Region"))?
+    };
+    let named = text(&answer.headers, &BUCKET_REGION).map(str::to_string).or_else(of_body)?;
+    (is_region(&named) && named != region).then_some(named)
+}
+
+/// Returns whether a text can be the name of a region.
+pub(super) fn is_region(text: &str) -> bool {
+    let is_part = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
+    (1..=MAX_REGION).contains(&text.len()) && text.bytes().all(is_part)
+}
+
+/// Returns whether the server refuses the credentials. An answer to HEAD has no body with a code.
+fn is_refused(answer: &ServerAnswer) -> bool {
+    match answer.status.as_u16() {
+        401 | 403 => true,
+        400 => element(&answer.body, "Code").is_none_or(|code| is_expired(&code)),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use reqwest::StatusCode;
+    use reqwest::header::{HeaderMap, HeaderValue};
+
+    fn answer(status: u16, region: Option<&'static str>, body: &str) -> ServerAnswer {
+        let mut headers = HeaderMap::new();
+        headers.extend(region.map(|region| (BUCKET_REGION, HeaderValue::from_static(region))));
+        let status = StatusCode::from_u16(status).unwrap();
+        ServerAnswer { tries: 1, status, headers, body: body.into(), skipped: 0 }
+    }
+
+    #[test]
+    fn regions_are_taken_from_answers_that_say_so() {
+        let malformed = "<Error><Code>AuthorizationHeaderMalformed</Code><Region>eu-west-1</Region></Error>";
+        let other = |status, region, body| other_region(&answer(status, region, body), "us-east-1");
+        assert_eq!(other(301, Some("eu-west-1"), "").as_deref(), Some("eu-west-1"));
+        assert_eq!(other(400, None, malformed).as_deref(), Some("eu-west-1"));
+        assert_eq!(other(400, Some("ap-1"), malformed).as_deref(), Some("ap-1"));
+        for (status, region, body) in [
+            (301, Some("us-east-1"), ""),
+            (200, Some("eu-west-1"), ""),
+            (404, Some("eu-west-1"), ""),
+            (301, Some("a/b"), ""),
+            (400, None, "<Code>InvalidArgument</Code><Region>eu-west-1</Region>"),
+        ] {
+            assert_eq!(other(status, region, body), None, "{status} {region:?}");
+        }
+    }
+
+    #[test]
+    fn refusals_are_told_from_other_failures() {
+        let code =
+            |status, code: &str| is_refused(&answer(status, None, &format!("<Error><Code>{code}</Code></Error>")));
+        assert!(code(400, "ExpiredToken") && code(403, "InvalidAccessKeyId") && code(403, "AccessDenied"));
+        assert!(is_refused(&answer(400, None, "")));
+        assert!(!code(400, "InvalidArgument") && !code(404, "NoSuchKey") && !code(500, "InternalError"));
+    }
+
+    #[test]
+    fn hex_digits_are_bytes() {
+        assert_eq!(bytes_of_hex("00fFa1"), Some(vec![0, 255, 161]));
+        assert_eq!((bytes_of_hex("0"), bytes_of_hex("0g")), (None, None));
+    }
+}
