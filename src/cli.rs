@@ -8,6 +8,7 @@ mod compressor;
 mod consolidate;
 mod create;
 mod duration;
+mod failure;
 mod flat;
 mod header;
 mod headers;
@@ -37,7 +38,7 @@ mod view;
 
 use crate::array::hierarchy::{ConsolidatedStore, Hierarchy, UseConsolidated};
 use crate::cache::{Cache, SpillOptions};
-use crate::error::{Error, Kind, lines};
+use crate::error::{Error, Kind};
 use crate::fs::Options;
 use crate::stats::Stats;
 use crate::store::{DirectoryStore, Key, LockFiles, Store};
@@ -45,6 +46,7 @@ use crate::util::memory;
 use crate::zarr::metadata::V1Order;
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use location::StoreLocation;
+use failure::{CommandFailure, wants_json};
 use remote::RemoteArgs;
 use std::ffi::OsString;
 use std::io::Write;
@@ -235,24 +237,6 @@ impl From<V1OrderArg> for V1Order {
     }
 }
 
-/// The exit code of a command that failed, and its message. An empty message was printed already.
-struct CommandFailure {
-    code: u8,
-    message: String,
-}
-
-impl CommandFailure {
-    fn new(code: u8, message: impl Into<String>) -> Self {
-        CommandFailure { code, message: message.into() }
-    }
-}
-
-impl From<Error> for CommandFailure {
-    fn from(e: Error) -> Self {
-        CommandFailure::new(if e.kind() == Kind::NoBucket { 3 } else { 1 }, e.to_string())
-    }
-}
-
 /// Runs the command line of a process that was started with the `inherited` descriptors.
 pub fn main(inherited: Inherited) -> ExitCode {
     memory::configure_allocator();
@@ -264,7 +248,7 @@ pub fn main(inherited: Inherited) -> ExitCode {
     match run(&words) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            complain(&failure);
+            failure.print(wants_json(&words));
             ExitCode::from(failure.code)
         }
     }
@@ -277,7 +261,7 @@ fn run(words: &[OsString]) -> Result<(), CommandFailure> {
         Err(e) if e.use_stderr() => {
             // the exit code remains where standard error can't be written
             let _ = e.print();
-            return Err(CommandFailure::new(2, ""));
+            return Err(CommandFailure::of_command_line(&e));
         }
         Err(help) => return stdio::print_help(&help),
     };
@@ -296,14 +280,6 @@ fn run(words: &[OsString]) -> Result<(), CommandFailure> {
         Verb::Stats(args) => stats::run(&args),
         Verb::Completions(args) => completions::run(&args),
         Verb::Man(args) => man::run(&args),
-    }
-}
-
-/// Prints the message of a failure.
-fn complain(failure: &CommandFailure) {
-    if !failure.message.is_empty() {
-        // the exit code remains where standard error can't be written
-        let _ = writeln!(std::io::stderr(), "error: {}", lines(&failure.message));
     }
 }
 

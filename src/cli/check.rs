@@ -150,7 +150,7 @@ impl<'a> Report<'a> {
             self.broken.get_or_insert(e);
         }
         if let Some(e) = self.broken.filter(|e| e.kind() != ErrorKind::BrokenPipe) {
-            return Err(Error::from(e).into());
+            return Err(CommandFailure::from(Error::from(e)).plain());
         }
         match self.errors + self.warnings {
             0 if summary.complete => Ok(()),

@@ -40,16 +40,18 @@ pub fn run(args: &ConsolidateArgs) -> Result<(), CommandFailure> {
     let arrays = names.iter().filter(is_array).count();
     let document = if is_v3 { ZARR_JSON } else { ZMETADATA };
     let documents = names.len();
+    let problems = stats.problems();
+    let error = (!problems.is_empty()).then(|| format!("{shown}: {}", problems.join("\nerror: ")));
     let report = match args.json {
         true => {
-            let report = json!({"store": shown.to_string(), "documents": documents, "arrays": arrays});
+            let mut report = json!({"store": shown.to_string(), "documents": documents, "arrays": arrays});
+            if let Some(error) = &error {
+                report["error"] = error.as_str().into();
+            }
             json::write(&report)
         }
         false => format!("{shown}: {document} holds {documents} documents, of {arrays} arrays"),
     };
     print(report + "\n")?;
-    match stats.problems().as_slice() {
-        [] => Ok(()),
-        problems => Err(CommandFailure::new(1, format!("{shown}: {}", problems.join("\nerror: ")))),
-    }
+    error.map_or(Ok(()), |error| Err(CommandFailure::new(1, error).plain()))
 }

@@ -84,8 +84,9 @@ pub fn run(args: &LsArgs) -> std::result::Result<(), CommandFailure> {
     match done.and_then(|failed| output.out.flush().map(|()| failed)) {
         // the reader has ended, such as `head`
         Err(e) if e.kind() == ErrorKind::BrokenPipe => Ok(()),
-        Err(e) => Err(Error::from(e).into()),
-        Ok(Some(e)) => Err(e.context(&args.path).into()),
+        Err(e) => Err(CommandFailure::from(Error::from(e)).plain()),
+        // with --json, the list has it
+        Ok(Some(e)) => Err(CommandFailure::from(e.context(&args.path)).plain()),
         Ok(None) => Ok(()),
     }
 }
@@ -114,6 +115,7 @@ impl ListOutput<'_> {
             first = false;
             let mut below = Vec::new();
             if let Some(e) = self.list(tree, &key, &mut below)? {
+                self.print_error(&key, &e)?;
                 failed.get_or_insert(e);
             }
             if self.args.recursive {
@@ -207,6 +209,22 @@ impl ListOutput<'_> {
             object.insert("stored_bytes".into(), known.map(|known| known.stored).into());
         }
         object.insert("modified".into(), known.map(|known| known.modified.clone()).into());
+        self.write_object(object)
+    }
+
+    /// With --json, prints why a directory is not listed, or not completely.
+    fn print_error(&mut self, key: &Key, error: &Error) -> std::io::Result<()> {
+        if !self.args.json {
+            return Ok(());
+        }
+        let mut object = Map::new();
+        object.insert("path".into(), format!("/{}", key.as_str()).into());
+        object.insert("kind".into(), "directory".into());
+        object.insert("error".into(), error.message().into());
+        self.write_object(object)
+    }
+
+    fn write_object(&mut self, object: Map<String, Value>) -> std::io::Result<()> {
         let comma = if self.objects > 0 { "," } else { "" };
         self.objects += 1;
         write!(self.out, "{comma}\n{}", one_line(json::write(&Value::Object(object))))

@@ -1,7 +1,7 @@
 //! The helper of mount(8) and umount(8). Called by the names that these look for in /sbin, or by mount.fuse, the program takes
 //! their arguments and returns their exit codes. This module only translates to the verbs `mount` and `umount`.
 
-use super::{Cli, CommandFailure, complain, mount_options, print, run as run_verb, stdio};
+use super::{Cli, CommandFailure, mount_options, print, run as run_verb, stdio};
 use clap::{CommandFactory, Parser};
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
@@ -81,7 +81,7 @@ pub fn run(words: &[OsString]) -> Option<ExitCode> {
     Some(match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            complain(&failure);
+            failure.print(false);
             ExitCode::from(if failure.code == 2 { WRONG_USE } else { FAILED })
         }
     })

@@ -68,7 +68,7 @@ pub fn run(args: &StatsArgs) -> Result<(), CommandFailure> {
     };
     match ended {
         // the reader has ended, such as `head`
-        Err(e) if e.kind() != ErrorKind::BrokenPipe => Err(failed(&e, None)),
+        Err(e) if e.kind() != ErrorKind::BrokenPipe => Err(failed(&e, None).plain()),
         _ => Ok(()),
     }
 }

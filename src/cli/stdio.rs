@@ -66,7 +66,7 @@ pub fn input() -> Result<StdinLock<'static>, CommandFailure> {
 /// Returns the success of a verb whose output ended with `written`. A reader that has ended, such as `head`, is no failure.
 pub fn ended(written: io::Result<()>) -> Result<(), CommandFailure> {
     match written {
-        Err(e) if e.kind() != ErrorKind::BrokenPipe => Err(CommandFailure::new(1, e.to_string())),
+        Err(e) if e.kind() != ErrorKind::BrokenPipe => Err(CommandFailure::new(1, e.to_string()).plain()),
         _ => Ok(()),
     }
 }

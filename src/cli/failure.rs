@@ -1,0 +1,84 @@
+//! How a verb fails: with an exit code, and a message for people on standard error. With `--json`, programs find the message on
+//! standard output, too.
+
+use super::stdio;
+use crate::error::{Error, Kind, lines, one_line};
+use crate::util::json::{self, json};
+use std::ffi::OsString;
+use std::io::Write;
+
+/// The exit code of a command that failed, and its message. An empty message was printed already.
+pub struct CommandFailure {
+    pub code: u8,
+    pub message: String,
+    /// Whether standard error has the message already.
+    is_shown: bool,
+    /// Whether standard output takes no object: it is broken, or the output of the verb has the error.
+    is_plain: bool,
+}
+
+impl CommandFailure {
+    pub fn new(code: u8, message: impl Into<String>) -> Self {
+        CommandFailure { code, message: message.into(), is_shown: false, is_plain: false }
+    }
+
+    /// Returns the failure of a command line that clap has refused and explained.
+    pub fn of_command_line(refusal: &clap::Error) -> Self {
+        let text = refusal.to_string();
+        let reason = text.split("\n\n").next().unwrap_or_default();
+        let message = reason.strip_prefix("error: ").unwrap_or(reason).trim();
+        CommandFailure { is_shown: true, ..CommandFailure::new(2, message) }
+    }
+
+    /// Returns the same failure, of which standard output must not tell.
+    pub fn plain(self) -> Self {
+        CommandFailure { is_plain: true, ..self }
+    }
+
+    /// Prints the message, and with `as_json` an object with it.
+    pub fn print(&self, as_json: bool) {
+        if self.message.is_empty() {
+            return;
+        }
+        // the exit code remains where a stream can't be written
+        if !self.is_shown {
+            let _ = writeln!(std::io::stderr(), "error: {}", lines(&self.message));
+        }
+        if as_json && !self.is_plain {
+            let _ = stdio::print(self.object() + "\n");
+        }
+    }
+
+    fn object(&self) -> String {
+        one_line(json::write(&json!({"error": self.message.as_str(), "exit_code": self.code})))
+    }
+}
+
+impl From<Error> for CommandFailure {
+    fn from(e: Error) -> Self {
+        CommandFailure::new(if e.kind() == Kind::NoBucket { 3 } else { 1 }, e.to_string())
+    }
+}
+
+/// Returns whether a command line asks for JSON. It may be one that clap refuses.
+pub fn wants_json(words: &[OsString]) -> bool {
+    words.iter().skip(1).take_while(|word| *word != "--").any(|word| word == "--json")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_is_one_object() {
+        let failure = CommandFailure::new(3, "a\n\"b\": no such store");
+        assert_eq!(failure.object(), r#"{"error":"a\n\"b\": no such store","exit_code":3}"#);
+    }
+
+    #[test]
+    fn json_is_wanted_before_the_names() {
+        let wants = |line: &str| wants_json(&line.split(' ').map(OsString::from).collect::<Vec<_>>());
+        assert!(wants("zarrfs info --json x") && wants("zarrfs info x --json --nonsense"));
+        assert!(!wants("zarrfs info x") && !wants("zarrfs info -- --json") && !wants("--json info x"));
+    }
+}
