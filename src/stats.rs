@@ -1,12 +1,16 @@
 //! Statistics of a mount: counters, and the problems that a user should know. Every module counts here, and no module decides
 //! anything by the counters.
 
+mod server_requests;
+
+pub use server_requests::{OperationCounts, ServerOperation, ServerOutcome, ServerRequests, TIME_BOUNDS};
+
 use crate::error::one_line;
 use crate::util::memory::lock;
 use std::collections::VecDeque;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Instant, SystemTime};
 
 /// Maximum number of problems that `.zarrfs/stats` lists; the oldest are dropped.
 const MAX_PROBLEMS: usize = 200;
@@ -32,15 +36,30 @@ impl Counter {
     }
 }
 
-/// Declares [`Stats`] and its list of counters: for each counter the field and the name that users see.
+/// The latest error, and when it occurred.
+#[derive(Clone, Debug)]
+pub struct LastError {
+    /// When it occurred.
+    pub at: SystemTime,
+    /// Its message, one line.
+    pub message: String,
+}
+
+/// Declares [`Stats`] and its list of counters: for each counter the field, its meaning, and the name that users see.
 macro_rules! counters {
-    ($count:literal: $($(#[$doc:meta])* $field:ident $name:literal,)*) => {
+    ($count:literal: $(#[doc = $help:literal] $field:ident $name:literal,)*) => {
         /// Counters and problems of one mount.
         #[derive(Default)]
         pub struct Stats {
-            $($(#[$doc])* pub $field: Counter,)*
+            $(#[doc = $help] pub $field: Counter,)*
+            /// Requests to a server.
+            pub server_requests: ServerRequests,
+            /// Whether the store fails: it has not answered for a while.
+            pub is_failing: AtomicBool,
             /// The recorded problems, oldest first.
             problems: Mutex<VecDeque<String>>,
+            /// The latest error.
+            last_error: Mutex<Option<LastError>>,
         }
 
         impl Stats {
@@ -48,11 +67,16 @@ macro_rules! counters {
             pub fn counters(&self) -> [(&'static str, u64); $count] {
                 [$(($name, self.$field.get())),*]
             }
+
+            /// Returns what each counter counts, in the same order.
+            pub fn meanings() -> [&'static str; $count] {
+                [$($help),*].map(str::trim)
+            }
         }
     };
 }
 
-counters! { 25:
+counters! { 29:
     /// Requested chunks that the cache held decoded.
     hits "chunk_hits",
     /// Requested chunks that the cache did not hold.
@@ -87,8 +111,14 @@ counters! { 25:
     bytes_spilled "bytes_spilled",
     /// Requests sent to a server, including retries.
     requests "requests",
+    /// Attempts after a failed one.
+    request_retries "request_retries",
+    /// Requests that failed for good.
+    request_failures "request_failures",
     /// Bytes of values received from a server.
     bytes_received "bytes_received",
+    /// Bytes of values sent to a server.
+    bytes_sent "bytes_sent",
     /// Values that the disk cache held.
     disk_cache_hits "disk_cache_hits",
     /// Requested values that the disk cache did not hold.
@@ -97,6 +127,8 @@ counters! { 25:
     prefetch_used "readahead_used",
     /// Prefetched chunks that were dropped before a request.
     prefetch_wasted "readahead_wasted",
+    /// Problems that the mount met, including repeated ones.
+    problems_met "problems_met",
     /// Nanoseconds in the store, summed over threads.
     store_time "store_nanoseconds",
     /// Nanoseconds in the codecs, summed over threads.
@@ -109,6 +141,8 @@ impl Stats {
     /// Records a problem and logs it. A problem that is already recorded is not logged again.
     pub fn problem(&self, line: impl Into<String>) {
         let line = one_line(line);
+        self.problems_met.add(1);
+        self.record_error(line.as_str());
         let mut problems = lock(&self.problems);
         if problems.contains(&line) {
             return;
@@ -123,5 +157,15 @@ impl Stats {
     /// Returns the recorded problems, oldest first.
     pub fn problems(&self) -> Vec<String> {
         lock(&self.problems).iter().cloned().collect()
+    }
+
+    /// Records an error as the latest one.
+    pub fn record_error(&self, message: impl Into<String>) {
+        *lock(&self.last_error) = Some(LastError { at: SystemTime::now(), message: one_line(message) });
+    }
+
+    /// Returns the latest error.
+    pub fn last_error(&self) -> Option<LastError> {
+        lock(&self.last_error).clone()
     }
 }

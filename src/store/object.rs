@@ -9,6 +9,7 @@ mod credential_process;
 mod credentials;
 mod listing;
 mod listing_progress;
+mod outage;
 mod page_filter;
 mod profile;
 mod request_error;

@@ -1,6 +1,7 @@
 //! Failed requests, their causes, and the errors that a store returns for them.
 
 use crate::error::{Error, Kind};
+use crate::stats::ServerOutcome;
 use reqwest::{Method, StatusCode, Url};
 use std::fmt;
 use std::time::Duration;
@@ -51,6 +52,19 @@ impl Cause {
             self,
             Cause::Unreachable(_) | Cause::Broken(_) | Cause::TimedOut(_) | Cause::Busy(..) | Cause::Short { .. }
         )
+    }
+
+    /// Returns how the attempt counts.
+    pub fn outcome(&self) -> ServerOutcome {
+        match self {
+            Cause::Unreachable(_) => ServerOutcome::Unreachable,
+            Cause::Broken(_) | Cause::Short { .. } => ServerOutcome::Broken,
+            Cause::TimedOut(_) => ServerOutcome::TimedOut,
+            Cause::Busy(status, _) | Cause::Status(status, _) => ServerOutcome::of_status(status.as_u16()),
+            Cause::NoBucket(_) => ServerOutcome::of_status(404),
+            Cause::TooLarge { .. } | Cause::Redirects | Cause::Wrong(_) => ServerOutcome::Invalid,
+            Cause::System(_) | Cause::Credentials(_) => ServerOutcome::Invalid,
+        }
     }
 
     /// Returns the pause that the server asks for.

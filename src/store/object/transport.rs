@@ -1,10 +1,11 @@
 //! HTTP requests with retries. An answer is complete or an error. This module does not know stores, and leaves the
 //! meaning of a status to its callers.
 
+use super::outage::Outage;
 use super::request_error::{Cause, RequestError, is_metadata_service};
 use super::request_log::{self, Attempt};
 use super::retry::{self, Backoff};
-use crate::stats::Stats;
+use crate::stats::{ServerOperation, ServerOutcome, Stats};
 use crate::util::memory;
 use object_store::client::HttpRequestBody;
 use percent_encoding::percent_decode_str;
@@ -112,8 +113,7 @@ pub(super) struct Transport {
     stats: Arc<Stats>,
     /// Whether the latest answer announced that the server closes the connection.
     is_closing: AtomicBool,
-    /// Whether the latest attempt found no server.
-    is_unreachable: AtomicBool,
+    outage: Outage,
     new_connections: Semaphore,
 }
 
@@ -147,9 +147,9 @@ impl Transport {
         });
         let client = client.map_err(|e| text_of(&e))?;
         let new_connections = Semaphore::new(NEW_CONNECTIONS);
-        let (is_closing, is_unreachable) = (AtomicBool::new(false), AtomicBool::new(false));
+        let (is_closing, outage) = (AtomicBool::new(false), Outage::default());
         let hosts = Mutex::new(hosts);
-        Ok(Transport { client, headers, hosts, timeout, retries, stats, is_closing, is_unreachable, new_connections })
+        Ok(Transport { client, headers, hosts, timeout, retries, stats, is_closing, outage, new_connections })
     }
 
     /// Adds a host of the store.
@@ -183,7 +183,10 @@ impl Transport {
             }
             .log();
             let cause = match outcome {
-                Ok(answer) => return Ok(ServerAnswer { tries, ..answer }),
+                Ok(answer) => {
+                    self.record_answer(request, &answer, started);
+                    return Ok(ServerAnswer { tries, ..answer });
+                }
                 Err(cause) => cause,
             };
             let left = deadline.saturating_duration_since(Instant::now());
@@ -192,22 +195,54 @@ impl Transport {
                 (pause, None) if left > LAST => pause.min(left / 2),
                 (pause, _) => pause,
             };
-            if !cause.may_pass() || tries > self.retries || Instant::now() + pause >= deadline {
-                return Err(RequestError::new(&request.method, &request.url, cause, tries));
+            let is_last = !cause.may_pass() || tries > self.retries || Instant::now() + pause >= deadline;
+            self.record_failure(request, &cause, started, is_last);
+            if is_last {
+                return Err(self.failed(RequestError::new(&request.method, &request.url, cause, tries)));
             }
-            self.record_reach(request, &cause);
+            self.stats.request_retries.add(1);
             tokio::time::sleep(pause).await;
         }
     }
 
-    /// Warns once an outage if there is no connection, since further attempts may take the whole timeout.
-    fn record_reach(&self, request: &ServerRequest, cause: &Cause) {
-        let is_unreachable = matches!(cause, Cause::Unreachable(_));
-        let host = request.url.host_str().unwrap_or_default();
-        if is_unreachable && !self.is_unreachable.swap(true, Ordering::Relaxed) && !is_metadata_service(host) {
-            let url = super::store_url::without_secrets(&request.url);
-            log::warn!("{url}: {cause}; trying again, up to {:.1} s (--timeout)", self.timeout.as_secs_f32());
+    /// Counts an attempt that began at `began` and got an answer.
+    fn record_answer(&self, request: &ServerRequest, answer: &ServerAnswer, began: Instant) {
+        let outcome = ServerOutcome::of_status(answer.status.as_u16());
+        self.stats.server_requests.record(operation(request), outcome, began.elapsed());
+        if answer.status.is_success() {
+            self.stats.bytes_sent.add(request.body.as_ref().map_or(0, |body| body.content_length() as u64));
         }
+        if is_of_metadata_service(request) {
+            return;
+        }
+        if let Some(line) = self.outage.answered(std::time::Instant::now()) {
+            self.stats.is_failing.store(false, Ordering::Relaxed);
+            log::warn!("{}: {line}", request.url.origin().ascii_serialization());
+        }
+    }
+
+    /// Counts an attempt that began at `began` and failed. Another one follows unless `is_last`.
+    fn record_failure(&self, request: &ServerRequest, cause: &Cause, began: Instant, is_last: bool) {
+        self.stats.server_requests.record(operation(request), cause.outcome(), began.elapsed());
+        if !cause.may_pass() || is_of_metadata_service(request) {
+            return;
+        }
+        let now = std::time::Instant::now();
+        if let Some(line) = self.outage.failed(cause.outcome(), began.into_std(), now, is_last) {
+            self.stats.is_failing.store(true, Ordering::Relaxed);
+            let next = match is_last {
+                true => String::new(),
+                false => format!("; trying again, each request up to {:.1} s (--timeout)", self.timeout.as_secs_f32()),
+            };
+            log::warn!("{}: {line}; last: {cause}{next}", request.url.origin().ascii_serialization());
+        }
+    }
+
+    /// Counts a request that failed for good.
+    fn failed(&self, e: RequestError) -> RequestError {
+        self.stats.request_failures.add(1);
+        self.stats.record_error(e.to_string());
+        e
     }
 
     /// Sends a request once, and follows redirects.
@@ -253,7 +288,6 @@ impl Transport {
             true => Cause::Unreachable(text_of(&e)),
             false => Cause::Broken(text_of(&e)),
         })?;
-        self.is_unreachable.store(false, Ordering::Relaxed);
         request_log::headers(&request.method, url, Some(answer.status().as_u16()), answer.headers());
         let closes = text(answer.headers(), &CONNECTION).is_some_and(|value| value.eq_ignore_ascii_case("close"));
         self.is_closing.store(closes || answer.version() == Version::HTTP_10, Ordering::Relaxed);
@@ -409,6 +443,26 @@ fn followed(request: &ServerRequest, url: &Url, response: &Response) -> Option<U
 /// Returns whether `next` is `url` with a trailing slash, however the server encodes it.
 fn is_directory_of(next: &Url, url: &Url) -> bool {
     next.path().strip_suffix('/').is_some_and(|path| percent_decode_str(path).eq(percent_decode_str(url.path())))
+}
+
+/// Returns whether a request is for credentials, of which stores that need none have no use.
+fn is_of_metadata_service(request: &ServerRequest) -> bool {
+    request.url.host_str().is_some_and(is_metadata_service)
+}
+
+/// Returns what a request asks for.
+fn operation(request: &ServerRequest) -> ServerOperation {
+    // S3 and Google take list-type, Azure takes comp
+    let is_listing =
+        || request.url.query_pairs().any(|(name, value)| name == "list-type" || name == "comp" && value == "list");
+    match request.method {
+        Method::GET if is_listing() => ServerOperation::List,
+        Method::GET => ServerOperation::Get,
+        Method::HEAD => ServerOperation::Head,
+        Method::PUT => ServerOperation::Put,
+        Method::DELETE => ServerOperation::Delete,
+        _ => ServerOperation::Post,
+    }
 }
 
 /// Returns whether a method changes nothing, by RFC 9110, 9.2.1.

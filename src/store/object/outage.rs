@@ -1,0 +1,111 @@
+//! Outages of a server: times in which it answers no request, or only that it can't. Each is logged once when it lasts, and once
+//! when it is over, so that a log tells when a store failed, and how, without a line for each request.
+
+use crate::stats::ServerOutcome;
+use crate::util::memory::lock;
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+/// How long a server must have failed before it is logged. Busy servers refuse single requests all the time.
+const GRACE: Duration = Duration::from_secs(1);
+
+/// The state of a server.
+///
+/// Protects the state alone.
+#[derive(Default)]
+pub(super) struct Outage(Mutex<OutageState>);
+
+#[derive(Default)]
+struct OutageState {
+    /// When the server has answered last.
+    answered: Option<Instant>,
+    /// When the first attempt without an answer began.
+    since: Option<Instant>,
+    /// Attempts without an answer, by their outcome.
+    failures: BTreeMap<ServerOutcome, u64>,
+    is_logged: bool,
+}
+
+impl OutageState {
+    /// Returns `for 2.0 s: 503 ×12, timeout ×1`.
+    fn shown(&self, now: Instant) -> String {
+        let time = self.since.map_or(Duration::ZERO, |since| now.saturating_duration_since(since));
+        let failures: Vec<_> = self.failures.iter().map(|(outcome, count)| format!("{outcome} ×{count}")).collect();
+        format!("{:.1} s: {}", time.as_secs_f64(), failures.join(", "))
+    }
+}
+
+impl Outage {
+    /// Records that the attempt that began at `began` failed at `now`, and whether no other follows. Returns what to log, once
+    /// an outage.
+    pub fn failed(&self, outcome: ServerOutcome, began: Instant, now: Instant, is_last: bool) -> Option<String> {
+        let mut state = lock(&self.0);
+        let began = state.answered.map_or(began, |answered| answered.max(began));
+        let since = *state.since.get_or_insert(began);
+        *state.failures.entry(outcome).or_default() += 1;
+        // a server that takes no connection is none that is busy; the error of the last attempt says so itself
+        let is_gone = outcome == ServerOutcome::Unreachable && !is_last;
+        let lasts = is_gone || now.saturating_duration_since(since) >= GRACE;
+        if !lasts || state.is_logged {
+            return None;
+        }
+        state.is_logged = true;
+        Some(format!("fails for {}", state.shown(now)))
+    }
+
+    /// Records that the server has answered at `now`. Returns what to log if that ends an outage that was logged.
+    pub fn answered(&self, now: Instant) -> Option<String> {
+        let mut state = lock(&self.0);
+        let line = state.is_logged.then(|| format!("answers again, after {}", state.shown(now)));
+        if state.since.is_some() {
+            *state = OutageState::default();
+        }
+        state.answered = Some(now);
+        line
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BUSY: ServerOutcome = ServerOutcome::Status(503);
+
+    #[test]
+    fn an_outage_is_logged_when_it_lasts_and_when_it_ends() {
+        let (outage, start) = (Outage::default(), Instant::now());
+        let at = |milliseconds| start + Duration::from_millis(milliseconds);
+        assert_eq!(outage.answered(at(0)), None);
+        assert_eq!(outage.failed(BUSY, at(100), at(150), false), None);
+        assert_eq!(outage.failed(BUSY, at(300), at(400), false), None);
+        assert_eq!(
+            outage.failed(ServerOutcome::TimedOut, at(200), at(1200), true).unwrap(),
+            "fails for 1.1 s: 503 ×2, timeout ×1"
+        );
+        assert_eq!(outage.failed(BUSY, at(1300), at(5000), false), None, "once");
+        assert_eq!(outage.answered(at(6100)).unwrap(), "answers again, after 6.0 s: 503 ×3, timeout ×1");
+        assert_eq!(outage.answered(at(6200)), None);
+        assert_eq!(outage.failed(BUSY, at(5000), at(7000), false), None, "the server answered meanwhile");
+        assert_eq!(outage.answered(at(7100)), None);
+    }
+
+    #[test]
+    fn single_failures_are_no_outage() {
+        let (outage, start) = (Outage::default(), Instant::now());
+        for second in 0..10 {
+            let now = start + Duration::from_secs(second);
+            assert_eq!(outage.failed(BUSY, now, now + Duration::from_millis(100), false), None);
+            assert_eq!(outage.answered(now + Duration::from_millis(200)), None);
+        }
+    }
+
+    #[test]
+    fn a_server_that_takes_no_connection_is_logged_at_once() {
+        let (outage, now) = (Outage::default(), Instant::now());
+        assert_eq!(outage.failed(ServerOutcome::Unreachable, now, now, true), None, "the error says so");
+        let line = outage.failed(ServerOutcome::Unreachable, now, now, false).unwrap();
+        assert_eq!(line, "fails for 0.0 s: unreachable ×2");
+        assert_eq!(outage.failed(ServerOutcome::Unreachable, now, now, false), None);
+    }
+}
