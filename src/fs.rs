@@ -217,7 +217,9 @@ impl Fs {
 
     /// Returns whether any file or directory is open.
     pub fn is_open(&self) -> bool {
-        !self.files.is_empty() || !self.directories.is_empty()
+        // one that is locked is being listed
+        let is_use = |directory: &Mutex<DirectoryStream>| directory.try_lock().map_or(true, |stream| stream.is_use());
+        self.files.any(|file| file.is_use()) || self.directories.any(is_use)
     }
 
     /// See [`Tree::requests`].

@@ -3,6 +3,7 @@
 use super::Fs;
 use crate::error::Result;
 use crate::fs::tree::{Attributes, DirectoryKind, ListedNode, Name, NameStream, Node};
+use crate::store::Key;
 use crate::util::memory::lock;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -18,6 +19,13 @@ pub struct DirectoryStream {
     position: u64,
     /// Names that were taken from the tree and did not fit into the last reply.
     pending: VecDeque<Result<Name>>,
+}
+
+impl DirectoryStream {
+    /// Returns whether the mount is in use while the directory is open.
+    pub fn is_use(&self) -> bool {
+        !self.node.is_control() && *self.node != Node::Directory(Key::root())
+    }
 }
 
 /// A name in a directory, with its attributes.
@@ -114,6 +122,9 @@ impl Fs {
         from: u64,
     ) -> Result<MutexGuard<'a, DirectoryStream>> {
         let mut stream = lock(stream);
+        if !stream.node.is_control() {
+            self.tree.record_use();
+        }
         if from < stream.position {
             stream.names = self.tree.names(&stream.node)?;
             stream.position = 0;

@@ -29,6 +29,11 @@ pub trait OpenFile: Send + Sync {
     /// Returns the inode number under which the kernel knows the file, also after a rename.
     fn inode(&self) -> u64;
 
+    /// Returns whether the mount is in use while the file is open.
+    fn is_use(&self) -> bool {
+        true
+    }
+
     /// Records a read before it is answered, so that the cache can load what comes next. Returns `false` if the array
     /// has to be looked up first.
     fn record_access(&self, _fs: &Fs, _offset: u64, _len: usize) -> bool {
@@ -167,9 +172,14 @@ impl<T: ?Sized> Handles<T> {
         lock(&self.open).remove(&handle)
     }
 
-    /// Returns whether nothing is open.
-    pub fn is_empty(&self) -> bool {
-        lock(&self.open).is_empty()
+    /// Returns whether an open file matches. `matches` runs under the table's lock and must not block.
+    pub fn any(&self, matches: impl Fn(&T) -> bool) -> bool {
+        lock(&self.open).values().any(|file| matches(file))
+    }
+
+    /// Returns the number of open files.
+    pub fn len(&self) -> usize {
+        lock(&self.open).len()
     }
 
     /// Returns the open files that match, oldest first. `matches` runs under the table's lock and must not block.

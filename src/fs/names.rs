@@ -27,7 +27,11 @@ const ATTRIBUTE: &str = "user.zarr.attrs.";
 impl Fs {
     /// Returns the directory with the inode number `parent` and the name as the tree knows them.
     pub(super) fn place(&self, parent: u64, name: &str) -> Result<(Arc<Node>, String)> {
-        Ok(self.tree.canonical(self.tree.node(parent)?, name))
+        let parent = self.tree.node(parent)?;
+        if name != CONTROL && !parent.is_control() {
+            self.tree.record_use();
+        }
+        Ok(self.tree.canonical(parent, name))
     }
 
     /// Looks up `name` in the directory `parent`, also of a draft that was not stored yet.

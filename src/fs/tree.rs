@@ -123,13 +123,21 @@ impl Tree {
     ///
     /// ESTALE if the node was removed or the number is unknown.
     pub fn node(&self, inode: u64) -> Result<Arc<Node>> {
-        self.requests.add(1);
-        match self.live.get(inode) {
-            None if inode == ROOT_INODE => Ok(Arc::new(Node::Directory(Key::root()))),
-            node => node.ok_or_else(stale),
+        let node = match self.live.get(inode) {
+            None if inode == ROOT_INODE => Arc::new(Node::Directory(Key::root())),
+            node => node.ok_or_else(stale)?,
+        };
+        if inode != ROOT_INODE && !node.is_control() {
+            self.record_use();
         }
     }
 
+        Ok(node)
+    }
+
+    /// Records that the mount is used. Requests for the mountpoint alone are none: `df` and checks of health make them.
+    pub fn record_use(&self) {
+        self.requests.add(1);
     /// Returns a number that grows with every request for a name, an attribute or a file that is not open.
     pub fn requests(&self) -> u64 {
         self.requests.get()

@@ -55,3 +55,7 @@ impl OpenFile for OpenControl {
         Ok(true)
     }
 }
+    fn is_use(&self) -> bool {
+        false
+    }
+

@@ -67,6 +67,11 @@ impl Node {
     pub fn path(&self) -> Key {
         match self {
             Node::Directory(key) | Node::Value(key) | Node::Unreadable(key) => key.clone(),
+    /// Returns whether the node is `.zarrfs` or in it.
+    pub fn is_control(&self) -> bool {
+        matches!(self, Node::ControlDirectory | Node::Control(_))
+    }
+
             Node::Flat(key) => key.join(FLAT),
             Node::Header(key, format) => key.join(format.name()),
             Node::Dataset(key) => key.join(DATASET),
