@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use support::{ZARRFS, announce, copy_tree, is_mounted, test_data, with_timeout, zarrfs};
 
 /// Documents and the lines that each may have.
-const DOCUMENTS: [(&str, usize); 14] = [
+const DOCUMENTS: [(&str, usize); 15] = [
     ("README.md", 200),
     ("ARCHITECTURE.md", 300),
     ("CONTRIBUTING.md", 120),
@@ -21,6 +21,7 @@ const DOCUMENTS: [(&str, usize); 14] = [
     ("docs/stores.md", 250),
     ("docs/other-programs.md", 250),
     ("docs/operations.md", 250),
+    ("docs/checking.md", 120),
     ("docs/performance.md", 250),
     ("docs/limits.md", 250),
     ("docs/faq.md", 250),
@@ -90,6 +91,34 @@ fn links_between_documents_lead_somewhere() {
                     "{document}:{number}: {target}: no such heading"
                 );
             }
+        }
+    }
+}
+
+/// Operators look for these topics in one place: there they are, and other pages link there.
+#[test]
+fn topics_of_operators_have_one_place() {
+    let page = text("docs/operations.md");
+    let topics: [(&str, &[&str], &[&str]); 5] = [
+        ("Freshness", &["docs/tree.md", "docs/stores.md"], &["close-to-open", "counted from the answer"]),
+        ("Retries", &["docs/stores.md"], &["Retry-After", "answered 408"]),
+        ("Memory", &["docs/faq.md", "docs/limits.md", "docs/performance.md", "SECURITY.md"], &["than an idle"]),
+        ("Limits", &["docs/limits.md"], &["32 dimensions", "a `.zmetadata` |"]),
+        ("Metrics", &["docs/tree.md"], &["scrape_configs"]),
+    ];
+    for (topic, linked_from, phrases) in topics {
+        let heading = format!("## {topic}");
+        assert_eq!(page.lines().filter(|line| *line == heading).count(), 1, "{topic}");
+        let section = page.split(&format!("\n{heading}\n")).nth(1).unwrap().split("\n## ").next().unwrap();
+        for document in linked_from {
+            let link = format!("operations.md#{})", topic.to_lowercase());
+            assert!(text(document).contains(&link), "{document} does not link to {topic}");
+        }
+        for phrase in phrases {
+            assert!(section.contains(phrase), "{topic}: {phrase}");
+            let others = DOCUMENTS.iter().filter(|(d, _)| !["docs/operations.md", "ARCHITECTURE.md"].contains(d));
+            let also: Vec<_> = others.filter(|(document, _)| text(document).contains(phrase)).collect();
+            assert!(also.is_empty(), "{phrase}: also in {also:?}");
         }
     }
 }
