@@ -11,12 +11,14 @@ mod buffers;
 mod chunk_cache;
 mod prefetch;
 mod semaphore;
+mod unstored;
 mod write_back;
 
 pub use crate::array::Ranges;
 pub use crate::util::spill_file::SpillOptions;
 pub use chunk_cache::{ChunkPart, DecodedPart};
 pub use prefetch::{PrefetchState, Prefetcher};
+pub use unstored::UnstoredChunks;
 pub use write_back::Part;
 
 use crate::array::{Array, ServedVersions};

@@ -11,7 +11,7 @@ use crate::util::pool::{Pool, PoolGrowth};
 use crate::zarr::grid::ChunkId;
 use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 mod blocking;
@@ -19,11 +19,13 @@ mod directory;
 mod files;
 mod flush;
 mod fresh;
+mod metrics;
 mod names;
 mod page_guards;
 mod pages;
 mod rename;
 mod resize;
+mod sync;
 pub mod tree;
 mod unlinked;
 mod waiting;
@@ -43,6 +45,7 @@ pub use page_guards::GuardId;
 use page_guards::PageGuards;
 use pages::Pages;
 use resize::Resizing;
+use sync::Syncs;
 use unlinked::UnlinkedNames;
 pub use waiting::WaitingWrite;
 use waiting::WaitingWrites;
@@ -136,6 +139,9 @@ pub struct Fs {
     waiting: WaitingWrites,
     drafts: Drafts,
     created_chunks: CreatedChunks,
+    syncs: Syncs,
+    /// Where the metrics are served over HTTP.
+    metrics_address: OnceLock<String>,
     /// The directory of drafts that do not fit into memory.
     spill_directory: PathBuf,
     fresh: FreshGroups,
@@ -169,6 +175,8 @@ impl Fs {
             waiting: WaitingWrites::default(),
             drafts: Drafts::default(),
             created_chunks: CreatedChunks::default(),
+            syncs: Syncs::default(),
+            metrics_address: OnceLock::new(),
             fresh: FreshGroups::new(),
             unlinked: UnlinkedNames::new(),
             cache,
@@ -215,7 +223,7 @@ impl Fs {
         self.tree.xattrs(&*self.tree.node(inode)?, audience)
     }
 
-    /// Returns whether any file or directory is open.
+    /// Returns whether any file or directory is open. Control files do not count, nor does the root: `df` opens it.
     pub fn is_open(&self) -> bool {
         // one that is locked is being listed
         let is_use = |directory: &Mutex<DirectoryStream>| directory.try_lock().map_or(true, |stream| stream.is_use());

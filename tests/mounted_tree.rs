@@ -287,7 +287,10 @@ fn control_files_are_not_listed() {
     assert_eq!(mount.counter("chunk_failures"), 0);
     assert!(mount.counter("chunk_decodes") > 0);
     assert!(mount.stats().contains("chunk_decodes"));
-    assert_eq!(names(&mount.join(".zarrfs")), BTreeSet::from(["stats", "stats.json", "sync"].map(String::from)));
+    assert_eq!(
+        names(&mount.join(".zarrfs")),
+        BTreeSet::from(["metrics", "stats", "stats.json", "sync"].map(String::from))
+    );
 }
 
 /// "undeclared separator: chunks under 0/0 without dimension_separator: detected where the store can list, with a

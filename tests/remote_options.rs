@@ -353,7 +353,7 @@ fn statistics_and_a_clean_unmount_take_no_requests() {
         assert_eq!(fs::metadata(mount.join("a/data.raw")).unwrap().len(), 3000);
         std::thread::sleep(Duration::from_millis(2500));
         let before = server.requests().len();
-        for name in ["stats", "stats.json"] {
+        for name in ["stats", "stats.json", "metrics"] {
             assert!(!fs::read(mount.join(".zarrfs").join(name)).unwrap().is_empty());
         }
         for args in [["stats", mount.path().to_str().unwrap()], ["umount", mount.path().to_str().unwrap()]] {

@@ -6,6 +6,7 @@ pub type Table = &'static [(&'static str, &'static str)];
 /// Control files, and files of the system.
 pub const FILES: Table = &[
     (".zarrfs/stats, .zarrfs/stats.json", "Counters and problems of a mount, at its root. They are never listed."),
+    (".zarrfs/metrics", "The counters in the text format of Prometheus."),
     (
         ".zarrfs/sync",
         "Opening it stores everything that was written. Its content names the chunks that could not be stored.",

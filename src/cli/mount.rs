@@ -3,11 +3,12 @@
 
 use super::compressor::{self, CompressorArg};
 use super::headers::HeadersArgs;
+use super::listen::{self, ListenAddress, StatisticsListener};
 use super::logger::LogArgs;
 use super::view::ViewArgs;
 use super::{
-    ACCESS, CACHING, CommandFailure, ReadArgs, StoreArgs, StoreLocation, WRITING, WriteArgs, duration, idle,
-    mount_options, mountpoint, open_store_to_write, size, stdio, systemd,
+    ACCESS, CACHING, CommandFailure, DIAGNOSTICS, ReadArgs, StoreArgs, StoreLocation, WRITING, WriteArgs, duration,
+    idle, mount_options, mountpoint, open_store_to_write, size, stdio, systemd,
 };
 use crate::array::hierarchy::Hierarchy;
 use crate::error::Error;
@@ -134,6 +135,12 @@ pub struct MountArgs {
     view: ViewArgs,
     #[command(flatten)]
     log: LogArgs,
+    /// Serve statistics at http://ADDRESS/metrics
+    ///
+    /// For Prometheus. ADDRESS is HOST:PORT, or a port of the loopback interface alone: 9464. With port 0 a free one is
+    /// chosen, which .zarrfs/stats shows. Whoever can connect can read the statistics.
+    #[arg(long, value_name = "ADDRESS", value_parser = listen::parse, help_heading = DIAGNOSTICS)]
+    listen: Option<ListenAddress>,
 }
 
 fn parse_umask(text: &str) -> Result<u16, String> {
@@ -226,6 +233,7 @@ fn mount(
     args.reading.memory.set_bound();
     let stats = Arc::new(Stats::default());
     let store = args.store.absolute();
+    let listener = args.listen.as_ref().map(StatisticsListener::bind).transpose()?;
     let hierarchy = open_hierarchy(args, &stats)?;
     if let StoreLocation::Path(store) = &store {
         check_nesting(store, &resolved)?;
@@ -247,6 +255,9 @@ fn mount(
     )?);
     if !read_only {
         cache.store_quiet_objects()?;
+    }
+    if fs.concurrency() > 1 {
+        fs.limit_syncs(args.store_args.remote.timeout);
     }
     let request = MountRequest {
         source: &store.to_string(),
@@ -277,7 +288,7 @@ fn mount(
     }
     let interrupted = Arc::new(AtomicBool::new(false));
     handle_signals(signals, fs.clone(), mountpoint.clone(), interrupted.clone())?;
-    let started = start_serving(&fs, &mountpoint, args.idle_timeout).and_then(|()| ready());
+    let started = start_serving(&fs, &mountpoint, args.idle_timeout, listener).and_then(|()| ready());
     if started.is_err() {
         let _ = mountpoint.unmount();
     }
@@ -320,16 +331,20 @@ fn store_all(fs: &Fs) -> Result<(), CommandFailure> {
     stored.map_err(|e| e.context("not stored, and lost").into())
 }
 
-/// Waits until the mount answers, and starts the timer of `--idle-timeout`.
+/// Waits until the mount answers, and starts the timer of `--idle-timeout` and the server of `--listen`.
 fn start_serving(
     fs: &Arc<Fs>,
     mountpoint: &Arc<Mountpoint>,
     idle_timeout: Option<Duration>,
+    listener: Option<StatisticsListener>,
 ) -> Result<(), CommandFailure> {
     // the mount answers before the caller learns that it is there
     std::fs::metadata(mountpoint.fixed_path()).map_err(|e| {
         Error::from(e).context(format!("{}: mounted, but does not answer", mountpoint.path().display()))
     })?;
+    if let Some(listener) = listener {
+        listener.serve(fs.clone())?;
+    }
     match idle_timeout {
         Some(timeout) => idle::unmount_after(timeout, fs.clone(), mountpoint.clone()),
         None => Ok(()),

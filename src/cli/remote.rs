@@ -38,7 +38,7 @@ pub struct RemoteArgs {
     ///
     /// The time includes the retries.
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = duration::parse)]
-    timeout: Duration,
+    pub timeout: Duration,
     /// Limit the retries of a request
     ///
     /// By default a request is repeated until --timeout.

@@ -1,7 +1,7 @@
 //! `zarrfs stats`: prints the counters of a running mount, once or at intervals.
 
 use super::{CommandFailure, duration, size, stdio};
-use crate::fs::tree::CONTROL;
+use crate::fs::tree::{CONTROL, METRICS};
 use crate::fuse::mountpoint_of;
 use crate::util::json::{self, Map, Value};
 use clap::Args;
@@ -25,6 +25,9 @@ pub struct StatsArgs {
     /// Print a JSON object in one line
     #[arg(long)]
     json: bool,
+    /// Print them in the text format of Prometheus
+    #[arg(long, conflicts_with_all = ["json", "watch"])]
+    prometheus: bool,
 }
 
 /// The counters at one moment.
@@ -60,6 +63,10 @@ pub fn run(args: &StatsArgs) -> Result<(), CommandFailure> {
     };
     let mountpoint = mountpoint_of(&args.mountpoint).map_err(|e| failed(&e, Some(e.errno())))?;
     let mountpoint = mountpoint.ok_or_else(|| CommandFailure::new(5, format!("{shown}: not in a mount of zarrfs")))?;
+    if args.prometheus {
+        let text = std::fs::read(mountpoint.join(CONTROL).join(METRICS)).map_err(|e| failed(&e, e.raw_os_error()))?;
+        return stdio::print(text);
+    }
     let file = mountpoint.join(CONTROL).join("stats.json");
     let first = Sample::take(&file).map_err(|e| failed(&e, e.raw_os_error()))?;
     let ended = match args.watch {
@@ -136,9 +143,12 @@ fn table(sample: &Sample, last: Option<&Sample>) -> String {
     lines.iter().map(line).collect()
 }
 
-/// Returns the label of a counter. `store_nanoseconds` is shown as `store time`, since its value has a unit.
+/// Returns the label of a counter. `store_nanoseconds` is shown as `store time` and `uptime_seconds` as `uptime`, since their
+/// values have units.
 fn label(name: &str) -> String {
-    name.strip_suffix("_nanoseconds").map_or(name.to_string(), |what| format!("{what}_time")).replace('_', " ")
+    let time = name.strip_suffix("_nanoseconds").map(|what| format!("{what}_time"));
+    let time = time.or_else(|| name.strip_suffix("_seconds").map(str::to_string));
+    time.unwrap_or_else(|| name.to_string()).replace('_', " ")
 }
 
 /// Returns a number in the unit of its counter. With `signed`, a positive number gets a plus sign.
@@ -147,6 +157,8 @@ fn show(name: &str, number: f64, signed: bool) -> String {
     let number = number.abs();
     let text = if name.ends_with("_nanoseconds") {
         duration::show(number)
+    } else if name.ends_with("_seconds") {
+        duration::show(number * 1e9)
     } else if name.starts_with("bytes_") || name.ends_with("_bytes") || name == "cache_bound" {
         size::show(number as u64)
     } else if signed && number < 100.0 {

@@ -49,7 +49,9 @@ pub fn run(args: &UmountArgs) -> Result<(), CommandFailure> {
         if daemon.is_some()
             && let Err(e) = store_all(path)
         {
-            let _ = writeln!(std::io::stderr(), "error: {}: still mounted: {}", path.display(), lines(&e.message));
+            let (shown, why) = (path.display(), lines(&e.message));
+            let advice = "run it again later, or with --force, which may lose the data";
+            let _ = writeln!(std::io::stderr(), "error: {shown}: still mounted: {why}; {advice}");
             result = Err(CommandFailure::new(1, ""));
             continue;
         }

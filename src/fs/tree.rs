@@ -49,6 +49,8 @@ pub const FLAT: &str = "data.raw";
 pub const CONTROL: &str = ".zarrfs";
 /// The control file that stores everything when it is opened, and holds the errors.
 pub const SYNC: &str = "sync";
+/// The control file with the statistics for Prometheus.
+pub const METRICS: &str = "metrics";
 /// The root's inode number, fixed by FUSE.
 pub const ROOT_INODE: u64 = 1;
 
@@ -130,15 +132,16 @@ impl Tree {
         if inode != ROOT_INODE && !node.is_control() {
             self.record_use();
         }
-    }
-
         Ok(node)
     }
 
     /// Records that the mount is used. Requests for the mountpoint alone are none: `df` and checks of health make them.
     pub fn record_use(&self) {
         self.requests.add(1);
-    /// Returns a number that grows with every request for a name, an attribute or a file that is not open.
+    }
+
+    /// Returns a number that grows with every request for a name, an attribute or a file that is not open. Those for the
+    /// mountpoint itself and for control files do not count.
     pub fn requests(&self) -> u64 {
         self.requests.get()
     }
@@ -318,14 +321,28 @@ impl Tree {
 
     /// Returns sizes and state, which the control files show beside the counters.
     pub fn state(&self) -> Vec<(&'static str, Value)> {
+        let (dirty_chunks, dirty_bytes) = self.cache.unstored_total();
         vec![
             ("store", self.hierarchy.store().location().into()),
             ("version", env!("CARGO_PKG_VERSION").into()),
             ("pid", std::process::id().into()),
+            ("uptime_seconds", self.uptime().as_secs().into()),
             ("cache_bytes", self.cache.used().into()),
             ("cache_bound", self.cache.bound().into()),
-            ("live_nodes", self.live.len().into()),
+            ("dirty_chunks", dirty_chunks.into()),
+            ("dirty_bytes", dirty_bytes.into()),
+            ("live_nodes", self.live_nodes().into()),
         ]
+    }
+
+    /// Returns the time since the mount began.
+    pub fn uptime(&self) -> Duration {
+        self.started.elapsed().unwrap_or_default()
+    }
+
+    /// Returns the number of names that the kernel knows.
+    pub fn live_nodes(&self) -> usize {
+        self.live.len()
     }
 }
 

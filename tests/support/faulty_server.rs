@@ -60,6 +60,9 @@ pub enum Fault {
     Garbage,
 }
 
+/// Stands for all paths.
+const ALL: &str = "*";
+
 /// A request as the server received it.
 #[derive(Clone, Debug, Default)]
 pub struct Request {
@@ -122,6 +125,11 @@ impl FaultyServer {
     /// Makes all further answers for a path wrong. The path has no leading slash.
     pub fn set(&self, path: &str, fault: Fault) {
         self.shared.faults.lock().unwrap().insert(format!("/{path}"), (fault, 0));
+    }
+
+    /// Makes the answers for all paths wrong.
+    pub fn set_all(&self, fault: Fault) {
+        self.shared.faults.lock().unwrap().insert(ALL.to_string(), (fault, 0));
     }
 
     /// Makes all further answers correct again.
@@ -251,10 +259,13 @@ impl Shared {
                 self.answer(&mut stream, &request, &Answer { status, headers, body: body.into_bytes() })?;
                 continue;
             }
-            let fault = self.faults.lock().unwrap().get_mut(&request.path).map(|(fault, times)| {
+            let mut faults = self.faults.lock().unwrap();
+            let key = if faults.contains_key(ALL) { ALL } else { request.path.as_str() };
+            let fault = faults.get_mut(key).map(|(fault, times)| {
                 *times += 1;
                 (*fault, *times)
             });
+            drop(faults);
             let stays = match fault {
                 None => self.answer(&mut stream, &request, &self.good(&request)),
                 Some((fault, times)) => self.answer_wrongly(&mut stream, &request, fault, times),
@@ -316,12 +327,16 @@ impl Shared {
     }
 
     fn answer_wrongly(&self, stream: &mut TcpStream, request: &Request, fault: Fault, times: u32) -> Result<bool> {
+        // before a change is made
+        match fault {
+            Fault::Status(status) => return self.answer(stream, request, &Answer::plain(status)),
+            Fault::Burst(count) if times <= count => return self.answer(stream, request, &Answer::plain(500)),
+            _ => {}
+        }
         let mut answer = self.good(request);
         let length = answer.body.len();
         let half = length / 2;
         match fault {
-            Fault::Status(status) => return self.answer(stream, request, &Answer::plain(status)),
-            Fault::Burst(count) if times <= count => return self.answer(stream, request, &Answer::plain(500)),
             Fault::Burst(_) => return self.answer(stream, request, &answer),
             Fault::IgnoredRange => {
                 let whole = Request { headers: HashMap::new(), ..request.clone() };

@@ -1,4 +1,4 @@
-//! An open control file: statistics, or the errors of storing everything, made when the file is opened.
+//! An open control file: statistics, or why not everything could be stored, made when the file is opened.
 
 use super::{NewFile, OpenFile, copy_range};
 use crate::error::Result;
@@ -6,6 +6,7 @@ use crate::fs::tree::ControlFile;
 use crate::fs::{Fs, KernelPages};
 use crate::util::json::{self, Map, Value};
 use crate::util::memory::{self, Grant};
+use chrono::{DateTime, SecondsFormat, Utc};
 use std::sync::Arc;
 
 /// A control file open for reading.
@@ -25,17 +26,27 @@ impl Fs {
     }
 
     fn control_text(&self, file: ControlFile) -> String {
+        if file == ControlFile::Sync {
+            return self.sync_all().map_or_else(|e| format!("{e}\n"), |()| String::new());
+        }
+        if file == ControlFile::Metrics {
+            return self.metrics();
+        }
         let mut values = self.tree.state();
         values.extend(self.stats.counters().map(|(name, n)| (name, n.into())));
+        if let Some(last) = self.stats.last_error() {
+            let at = DateTime::<Utc>::from(last.at).to_rfc3339_opts(SecondsFormat::Secs, true);
+            values.extend([("last_error", last.message.into()), ("last_error_time", at.into())]);
+        }
+        values.extend(self.metrics_address.get().map(|address| ("metrics_address", address.as_str().into())));
         let problems = self.stats.problems();
         match file {
-            ControlFile::Sync => self.flush_all().map_or_else(|e| format!("{e}\n"), |()| String::new()),
             ControlFile::StatsJson => {
                 let mut object: Map<String, Value> = values.into_iter().map(|(n, v)| (n.to_string(), v)).collect();
                 object.insert("problems".into(), problems.into());
                 json::write(&Value::Object(object)) + "\n"
             }
-            ControlFile::Stats => {
+            _ => {
                 let plain = |v: &Value| v.as_str().map_or_else(|| json::write(v), str::to_string);
                 let mut text: String = values.iter().map(|(n, v)| format!("{n:<20} {}\n", plain(v))).collect();
                 text.extend(problems.iter().map(|p| format!("problem              {p}\n")));
@@ -50,12 +61,12 @@ impl OpenFile for OpenControl {
         self.inode
     }
 
+    fn is_use(&self) -> bool {
+        false
+    }
+
     fn read(&self, _: &Fs, offset: u64, len: usize, _: bool, out: &mut Vec<u8>) -> Result<bool> {
         copy_range(&self.text, offset, len, out);
         Ok(true)
     }
 }
-    fn is_use(&self) -> bool {
-        false
-    }
-

@@ -151,6 +151,11 @@ impl Draft {
         lock(&self.content)
     }
 
+    /// Returns whether the content is not stored, or is just being stored. Never waits.
+    pub fn is_unstored(&self) -> bool {
+        self.content.try_lock().map_or(true, |content| content.changed)
+    }
+
     /// Wraps the draft as a file that was just opened.
     pub fn opened(self: Arc<Self>) -> NewFile {
         NewFile::new(self, KernelPages::None)

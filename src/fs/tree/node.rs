@@ -1,7 +1,7 @@
 //! Nodes: what the files and directories of a mount are, and the inode numbers that their paths have.
 
 use super::ROOT_INODE;
-use super::{CONTROL, FLAT, SYNC};
+use super::{CONTROL, FLAT, METRICS, SYNC};
 use crate::array::hierarchy::MetadataFile;
 use crate::export::{DATASET, Format};
 use crate::store::Key;
@@ -39,19 +39,23 @@ pub enum ControlFile {
     Stats,
     /// The same as one JSON object.
     StatsJson,
+    /// The same for Prometheus.
+    Metrics,
     /// See [`SYNC`].
     Sync,
 }
 
 impl ControlFile {
     /// All control files, in the order in which they are listed.
-    pub(super) const ALL: [ControlFile; 3] = [ControlFile::Stats, ControlFile::StatsJson, ControlFile::Sync];
+    pub(super) const ALL: [ControlFile; 4] =
+        [ControlFile::Stats, ControlFile::StatsJson, ControlFile::Metrics, ControlFile::Sync];
 
     /// Returns the name of the file.
     pub(super) fn name(self) -> &'static str {
         match self {
             ControlFile::Stats => "stats",
             ControlFile::StatsJson => "stats.json",
+            ControlFile::Metrics => METRICS,
             ControlFile::Sync => SYNC,
         }
     }
@@ -63,15 +67,15 @@ impl Node {
         matches!(self, Node::Directory(_) | Node::ControlDirectory)
     }
 
-    /// Returns the path in the mount, without a leading slash.
-    pub fn path(&self) -> Key {
-        match self {
-            Node::Directory(key) | Node::Value(key) | Node::Unreadable(key) => key.clone(),
     /// Returns whether the node is `.zarrfs` or in it.
     pub fn is_control(&self) -> bool {
         matches!(self, Node::ControlDirectory | Node::Control(_))
     }
 
+    /// Returns the path in the mount, without a leading slash.
+    pub fn path(&self) -> Key {
+        match self {
+            Node::Directory(key) | Node::Value(key) | Node::Unreadable(key) => key.clone(),
             Node::Flat(key) => key.join(FLAT),
             Node::Header(key, format) => key.join(format.name()),
             Node::Dataset(key) => key.join(DATASET),

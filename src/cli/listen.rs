@@ -1,0 +1,253 @@
+//! `--listen`: serves the statistics of a mount to Prometheus, over HTTP. Whoever connects may be hostile: connections, their
+//! time, what they may send and how often statistics are made are bounded, and the mount waits for none of them. HTTP libraries
+//! such as tiny_http bound none of that.
+
+use super::CommandFailure;
+use crate::error::{Error, Result};
+use crate::fs::Fs;
+use crate::util::memory::lock;
+use httparse::{EMPTY_HEADER, Request, Status};
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// Maximum number of connections, each with a thread. Further ones are closed.
+const MAX_CONNECTIONS: usize = 8;
+
+/// Maximum time of a connection.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Maximum size of the head of a request, in bytes, and maximum number of headers in it.
+const MAX_HEAD: usize = 8 << 10;
+const MAX_HEADERS: usize = 64;
+
+/// How long statistics are served again, so that many requests cost the mount as little as ten a second.
+const FRESH: Duration = Duration::from_millis(100);
+
+/// Pause after a connection that could not be accepted, such as for lack of descriptors.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Where to listen. Without a host that is this machine alone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListenAddress {
+    host: String,
+    port: u16,
+}
+
+/// Parses a port, or a host and a port.
+pub fn parse(text: &str) -> std::result::Result<ListenAddress, String> {
+    let (host, port) = text.rsplit_once(':').unwrap_or(("", text));
+    let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+    let expected = "not a port or HOST:PORT, such as 9464, 10.0.0.1:9464 or [::]:9464";
+    match (port.parse(), bare.unwrap_or(host)) {
+        (Ok(_), host) if bare.is_none() && host.contains(':') => Err(expected.into()),
+        (Ok(port), "") => Ok(ListenAddress { host: "127.0.0.1".into(), port }),
+        (Ok(port), host) => Ok(ListenAddress { host: host.into(), port }),
+        (Err(_), _) => Err(expected.into()),
+    }
+}
+
+/// An address that is taken, and not yet served.
+pub struct StatisticsListener {
+    listener: TcpListener,
+    address: SocketAddr,
+}
+
+impl StatisticsListener {
+    /// Takes the address, before anything is mounted.
+    pub fn bind(asked: &ListenAddress) -> std::result::Result<Self, CommandFailure> {
+        let bound = TcpListener::bind((asked.host.as_str(), asked.port)).and_then(|listener| {
+            let address = listener.local_addr()?;
+            Ok(StatisticsListener { listener, address })
+        });
+        let shown = format!("--listen {}:{}", asked.host, asked.port);
+        bound.map_err(|e| CommandFailure::new(1, Error::from(e).context(shown).to_string()))
+    }
+
+    /// Serves the statistics of a mount until the process ends.
+    pub fn serve(self, fs: Arc<Fs>) -> Result<()> {
+        log::info!("statistics at http://{}/metrics", self.address);
+        fs.set_metrics_address(self.address.to_string());
+        let server = Arc::new(StatisticsServer { fs, connections: AtomicUsize::new(0), made: Mutex::new(None) });
+        let accept = move || {
+            loop {
+                match self.listener.accept() {
+                    Ok((stream, _)) => server.take(stream),
+                    Err(_) => std::thread::sleep(PAUSE),
+                }
+            }
+        };
+        std::thread::Builder::new().name("metrics".into()).spawn(accept)?;
+        Ok(())
+    }
+}
+
+struct StatisticsServer {
+    fs: Arc<Fs>,
+    /// Number of connections.
+    connections: AtomicUsize,
+    /// Protects the latest statistics; held while new ones are made.
+    made: Mutex<Option<(Instant, Arc<str>)>>,
+}
+
+/// A connection. It counts until it is dropped.
+struct Connection {
+    server: Arc<StatisticsServer>,
+    stream: TcpStream,
+    /// When it ends at the latest.
+    deadline: Instant,
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.server.connections.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl StatisticsServer {
+    /// Answers a connection on a thread of its own, or closes it if there are too many.
+    fn take(self: &Arc<Self>, stream: TcpStream) {
+        // one thread adds
+        if self.connections.load(Ordering::Relaxed) >= MAX_CONNECTIONS {
+            return;
+        }
+        self.connections.fetch_add(1, Ordering::Relaxed);
+        let mut connection = Connection { server: self.clone(), stream, deadline: Instant::now() + PATIENCE };
+        let answer = move || {
+            if let Err(e) = connection.answer() {
+                log::debug!("--listen: {e}");
+            }
+        };
+        // without a thread the connection is closed
+        let _ = std::thread::Builder::new().name("metrics".into()).spawn(answer);
+    }
+
+    /// Returns statistics that are not older than [`FRESH`].
+    fn statistics(&self) -> Arc<str> {
+        let mut made = lock(&self.made);
+        match &*made {
+            Some((at, text)) if at.elapsed() < FRESH => text.clone(),
+            _ => {
+                let text: Arc<str> = self.fs.metrics().into();
+                *made = Some((Instant::now(), text.clone()));
+                text
+            }
+        }
+    }
+}
+
+impl Connection {
+    /// Answers one request, and closes the connection.
+    fn answer(&mut self) -> std::io::Result<()> {
+        let head = self.read_head()?;
+        let (status, more) = asked(&head);
+        let text = match status {
+            "200 OK" => self.server.statistics(),
+            _ => format!("{status}\nThe statistics are at /metrics.\n").into(),
+        };
+        let length = text.len();
+        let head_only = head.starts_with(b"HEAD ");
+        let mut answer = format!(
+            "HTTP/1.1 {status}\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\nContent-Length: {length}\r\n\
+             Cache-Control: no-store\r\n{more}Connection: close\r\n\r\n"
+        );
+        if !head_only {
+            answer += &text;
+        }
+        self.write(answer.as_bytes())?;
+        self.stream.shutdown(Shutdown::Write)
+    }
+
+    /// Reads up to the end of the head, or as many bytes as it may have.
+    fn read_head(&mut self) -> std::io::Result<Vec<u8>> {
+        let mut head = Vec::new();
+        let mut piece = [0; 1024];
+        while head.len() < MAX_HEAD && !head.windows(4).any(|end| end == b"\r\n\r\n") {
+            self.stream.set_read_timeout(Some(self.left()?))?;
+            match self.stream.read(&mut piece) {
+                Ok(0) => break,
+                Ok(len) => head.extend_from_slice(piece.get(..len).unwrap_or_default()),
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(head)
+    }
+
+    fn write(&mut self, mut bytes: &[u8]) -> std::io::Result<()> {
+        while !bytes.is_empty() {
+            self.stream.set_write_timeout(Some(self.left()?))?;
+            match self.stream.write(bytes) {
+                Ok(0) => return Err(ErrorKind::WriteZero.into()),
+                Ok(len) => bytes = bytes.get(len..).unwrap_or_default(),
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the time that is left, which is not zero.
+    fn left(&self) -> std::io::Result<Duration> {
+        let left = self.deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() { Err(ErrorKind::TimedOut.into()) } else { Ok(left) }
+    }
+}
+
+/// Returns the status of the answer to a request, and further headers.
+fn asked(head: &[u8]) -> (&'static str, &'static str) {
+    let mut headers = [EMPTY_HEADER; MAX_HEADERS];
+    let mut request = Request::new(&mut headers);
+    match request.parse(head) {
+        Ok(Status::Complete(_)) => {}
+        Ok(Status::Partial) if head.len() < MAX_HEAD => return ("400 Bad Request", ""),
+        Ok(Status::Partial) | Err(httparse::Error::TooManyHeaders) => {
+            return ("431 Request Header Fields Too Large", "");
+        }
+        Err(_) => return ("400 Bad Request", ""),
+    }
+    let path = request.path.and_then(|path| path.split('?').next());
+    match (request.method, path) {
+        (Some("GET" | "HEAD"), Some("/metrics")) => ("200 OK", ""),
+        (Some("GET" | "HEAD"), _) => ("404 Not Found", ""),
+        _ => ("405 Method Not Allowed", "Allow: GET, HEAD\r\n"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_a_host_only_this_machine_is_served() {
+        let address = |text| parse(text).map(|address| (address.host, address.port)).ok();
+        let some = |host: &str, port| Some((host.to_string(), port));
+        assert_eq!((address("9464"), address(":0")), (some("127.0.0.1", 9464), some("127.0.0.1", 0)));
+        assert_eq!((address("0.0.0.0:1"), address("[::]:2")), (some("0.0.0.0", 1), some("::", 2)));
+        assert_eq!(address("localhost:3"), some("localhost", 3));
+        for text in ["", "x", "host", "::1", "host:", "host:70000", "[::1]", "-1"] {
+            assert_eq!(address(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn only_the_statistics_can_be_asked_for() {
+        let status = |head: &str| asked(head.as_bytes()).0.split(' ').next().unwrap().to_string();
+        for (head, expected) in [
+            ("GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n", "200"),
+            ("HEAD /metrics?x=1 HTTP/1.0\r\n\r\n", "200"),
+            ("GET / HTTP/1.1\r\n\r\n", "404"),
+            ("GET /../metrics HTTP/1.1\r\n\r\n", "404"),
+            ("POST /metrics HTTP/1.1\r\n\r\n", "405"),
+            ("GET /metrics HTTP/1.1\r\nHost: x\r\n", "400"),
+            ("SSH-2.0-x\r\n\r\n", "400"),
+            ("", "400"),
+        ] {
+            assert_eq!(status(head), expected, "{head:?}");
+        }
+        assert_eq!(status(&format!("GET /metrics HTTP/1.1\r\n{}", "A: b\r\n".repeat(100))), "431");
+        assert_eq!(status(&format!("GET /metrics HTTP/1.1\r\nA: {}", "b".repeat(MAX_HEAD))), "431");
+    }
+}

@@ -1,0 +1,181 @@
+//! What operators of a mount rely on: errors as JSON, an unmount that ends and names what is not stored, a log of outages, and
+//! statistics that are no use of the mount.
+
+mod support;
+
+use serde_json::{Value, json};
+use std::fs;
+use std::path::Path;
+use std::process::Output;
+use std::time::{Duration, Instant};
+use support::array::{TestArray, pattern};
+use support::faulty_server::{Fault, FaultyServer};
+use support::{Mount, ZARRFS, is_mounted, test_data, with_timeout, zarrfs};
+
+/// Returns the verbs that have an option, by their help.
+fn verbs_with(option: &str) -> Vec<String> {
+    let help = String::from_utf8(zarrfs(&["--help"]).stdout).unwrap();
+    let list = help.lines().skip_while(|line| *line != "Commands:").skip(1).take_while(|line| !line.is_empty());
+    let names = list.filter(|line| line.starts_with("  ") && !line.starts_with("   "));
+    let names = names.map(|line| line.split_whitespace().next().unwrap().to_string()).filter(|name| name != "help");
+    let has = |verb: &String| String::from_utf8(zarrfs(&[verb, "--help"]).stdout).unwrap().contains(option);
+    names.filter(has).collect()
+}
+
+/// Returns the one object that a failed command has printed. Standard error has the same message.
+#[track_caller]
+fn error_object(output: &Output) -> Value {
+    let printed = String::from_utf8(output.stdout.clone()).unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(printed.lines().count(), 1, "{printed} {said}");
+    let object: Value = serde_json::from_str(&printed).unwrap();
+    assert_eq!(object["exit_code"].as_i64(), output.status.code().map(i64::from), "{printed}");
+    let message = object["error"].as_str().unwrap();
+    assert!(!message.is_empty() && said.contains(message.lines().next().unwrap()), "{printed} {said}");
+    object
+}
+
+#[test]
+fn every_verb_with_json_prints_its_error_as_an_object() {
+    let verbs = verbs_with("--json");
+    for verb in ["info", "ls", "check", "header", "consolidate", "migrate", "stats"] {
+        assert!(verbs.iter().any(|v| v == verb), "{verb} has no --json: {verbs:?}");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let missing = folder.path().join("no.zarr");
+    fs::write(folder.path().join("file"), "no store").unwrap();
+    let (missing, file) = (missing.to_str().unwrap(), folder.path().join("file"));
+    for verb in &verbs {
+        let object = error_object(&zarrfs(&[verb, "--json", missing]));
+        assert!(object["error"].as_str().unwrap().contains("no.zarr"), "{verb}: {object}");
+        assert_ne!(object["exit_code"], json!(0), "{verb}");
+        error_object(&zarrfs(&[verb, file.to_str().unwrap(), "--json"]));
+        let refused = error_object(&zarrfs(&[verb, "--json", "--nonsense", missing]));
+        assert_eq!(refused["exit_code"], json!(2), "{verb}");
+        assert!(refused["error"].as_str().unwrap().contains("--nonsense"), "{verb}: {refused}");
+        assert!(zarrfs(&[verb, missing]).stdout.is_empty(), "{verb}: without --json");
+    }
+    // a report of findings is no failure of the command
+    let store = folder.path().join("store.zarr");
+    let array = TestArray::with_chunks(store.join("a"), &[8], &[4], support::array::zlib());
+    fs::write(store.join(".zgroup"), r#"{"zarr_format": 2}"#).unwrap();
+    fs::write(array.file(&[0]), "damaged").unwrap();
+    let output = zarrfs(&["check", "--deep", "--json", store.to_str().unwrap()]);
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(output.status.code() == Some(1) && report["error"].is_null() && report["errors"] == json!(1), "{report}");
+}
+
+/// Creates a bucket with the array `a`: items of one byte in chunks of `chunk`.
+fn bucket(items: usize, chunk: usize) -> (tempfile::TempDir, FaultyServer) {
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path().join("bucket");
+    TestArray::with_chunks(root.join("a"), &[items], &[chunk], json!({}));
+    fs::write(root.join(".zgroup"), r#"{"zarr_format": 2}"#).unwrap();
+    let server = FaultyServer::new(folder.path());
+    (folder, server)
+}
+
+fn mount_bucket(server: &FaultyServer, args: &[&str]) -> Mount {
+    let mut command = with_timeout(120, ZARRFS);
+    command.args(["mount", "--anon", "--region", "us-east-1", "--endpoint-url"]);
+    command.arg(server.url("").trim_end_matches('/')).args(args);
+    Mount::with_command(command, "s3://bucket".as_ref())
+}
+
+fn umount(path: &Path) -> (Output, Duration) {
+    let begun = Instant::now();
+    let output = with_timeout(60, ZARRFS).arg("umount").arg(path).output().unwrap();
+    (output, begun.elapsed())
+}
+
+/// "zarrfs umount tries for --timeout, then fails, names what is not stored, and the mount stays."
+#[test]
+fn an_unmount_during_an_outage_ends_and_names_what_is_not_stored() {
+    const CHUNKS: usize = 60;
+    let (folder, server) = bucket(CHUNKS * 1000, 1000);
+    let log = folder.path().join("log");
+    let mount = mount_bucket(&server, &["--timeout", "3s", "--log-file", log.to_str().unwrap()]);
+    let new = pattern(9, CHUNKS * 1000);
+    let file = support::open_for_writing(&mount.join("a/data.raw"));
+    std::os::unix::fs::FileExt::write_all_at(&file, &new, 0).unwrap();
+    server.set_all(Fault::Status(503));
+    assert!(support::close(file).is_err(), "nothing can be stored");
+    for _ in 0..2 {
+        let (output, took) = umount(mount.path());
+        let said = support::failure(&output).1;
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        let named = format!("not stored: /a ({CHUNKS} chunks, {} bytes)", CHUNKS * 1000);
+        assert!(said.contains("still mounted") && said.contains(&named) && said.contains("503"), "{said}");
+        assert!((2..8).contains(&took.as_secs()), "storing chunk by chunk would take a minute: {took:?}");
+        assert!(is_mounted(mount.path()));
+    }
+    assert_eq!(mount.counter("dirty_chunks"), CHUNKS as u64);
+    assert_eq!(mount.counter("dirty_bytes"), CHUNKS as u64 * 1000);
+    server.heal();
+    let (output, _) = umount(mount.path());
+    assert!(output.status.success(), "{output:?}");
+    mount.assume_unmounted();
+    for chunk in 0..CHUNKS {
+        let stored = fs::read(folder.path().join(format!("bucket/a/{chunk}"))).unwrap();
+        assert_eq!(stored, new[chunk * 1000..][..1000], "{chunk}");
+    }
+    let log = fs::read_to_string(log).unwrap();
+    let lines = |words: &str| log.lines().filter(|line| line.contains("WARN") && line.contains(words)).count();
+    assert_eq!((lines("fails for"), lines("answers again")), (1, 1), "{log}");
+    let first = log.lines().find(|line| line.contains("fails for")).unwrap();
+    let last = log.lines().find(|line| line.contains("answers again")).unwrap();
+    assert!(first.contains("503 ×") && first.contains("--timeout") && last.contains("503 ×"), "{first}\n{last}");
+}
+
+#[test]
+fn an_unmount_after_an_outage_stores_everything() {
+    let (folder, server) = bucket(5000, 1000);
+    let mount = mount_bucket(&server, &["--timeout", "20s"]);
+    let new = pattern(3, 5000);
+    let file = support::open_for_writing(&mount.join("a/data.raw"));
+    std::os::unix::fs::FileExt::write_all_at(&file, &new, 0).unwrap();
+    server.set_all(Fault::Status(503));
+    let closing = std::thread::spawn(move || drop(file));
+    std::thread::sleep(Duration::from_millis(1500));
+    server.heal();
+    closing.join().unwrap();
+    let (output, _) = umount(mount.path());
+    assert!(output.status.success(), "{output:?}");
+    mount.assume_unmounted();
+    let stored: Vec<u8> = (0..5).flat_map(|n| fs::read(folder.path().join(format!("bucket/a/{n}"))).unwrap()).collect();
+    assert_eq!(stored, new);
+}
+
+/// "Reading statistics, df and stat of the mountpoint are no use of the mount."
+#[test]
+fn statistics_and_checks_of_health_do_not_keep_an_idle_mount() {
+    let watched = |check: &dyn Fn(&Path)| {
+        let mount = Mount::new(&test_data("sample.zarr"), &["--read-only", "--idle-timeout", "2s", "--listen", "0"]);
+        let begun = Instant::now();
+        while is_mounted(mount.path()) && begun.elapsed() < Duration::from_secs(8) {
+            check(mount.path());
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        let stays = is_mounted(mount.path());
+        if !stays {
+            mount.assume_unmounted();
+        }
+        stays
+    };
+    let statistics = |mountpoint: &Path| {
+        let path = mountpoint.to_str().unwrap();
+        for name in ["stats", "stats.json", "metrics"] {
+            let _ = fs::read(mountpoint.join(".zarrfs").join(name));
+        }
+        let _ = fs::read_dir(mountpoint.join(".zarrfs")).map(|names| names.count());
+        let _ = rustix::fs::statvfs(mountpoint);
+        let _ = fs::metadata(mountpoint);
+        for command in [["df", path], ["mountpoint", path], ["stat", path]] {
+            let _ = with_timeout(10, command[0]).arg(command[1]).output();
+        }
+        zarrfs(&["stats", path]);
+        zarrfs(&["stats", "--prometheus", path]);
+    };
+    assert!(!watched(&statistics));
+    assert!(watched(&|mountpoint| drop(fs::read_dir(mountpoint).map(|names| names.count()))), "a listing is use");
+}
