@@ -7,10 +7,12 @@ import pathlib
 import sys
 
 import report
+import sharded
 import stores
 import system
-from arrays import ARRAYS, check_space, make
+from arrays import ARRAYS, Array, check_space, make, make_plain
 from far import FarBench, StoreBench
+from sharded import SHARD_ROWS, ShardBench
 from writing import check_disk
 
 ARRAY_ROWS = {"cat": FarBench.cat, "dd": FarBench.dd, "warm": FarBench.warm, "memory": FarBench.memory,
@@ -27,7 +29,7 @@ STORE_ROWS = {"first-byte": StoreBench.first_byte, "ls": StoreBench.ls, "stat": 
 
 
 def arguments():
-    all_rows = {**ARRAY_ROWS, **WRITE_ROWS, **FAR_ROWS, **STORE_ROWS}
+    all_rows = {**ARRAY_ROWS, **WRITE_ROWS, **FAR_ROWS, **STORE_ROWS, **SHARD_ROWS}
     names = ", ".join([*(a.name for a in ARRAYS), *all_rows])
     parser = argparse.ArgumentParser(prog="scripts/bench", epilog=f"names for --only: {names}")
     for hidden in ("--zarr2", "--peers", "--servers", "--programs", "--dir"):
@@ -57,6 +59,7 @@ def arguments():
     args.written = some if args.write_rows else []
     args.far = some if args.far_rows else []
     args.store_rows = [r for r in STORE_ROWS if r in rows or not only]
+    args.shard_rows = [r for r in SHARD_ROWS if r in rows or not only]
     if not args.array_rows:
         args.arrays = some if args.written or args.far else []
     return args
@@ -129,6 +132,26 @@ def bench_stores(setup, args, counts):
     return bench.samples.summary()
 
 
+def bench_shards(setup, args):
+    """Returns the rows of sharded arrays by codec."""
+    if not args.shard_rows:
+        return {}
+    source = Array("shards", "smooth", "<f4", sharded.PLANE, sharded.CHUNKS)
+    plain = setup.directory / source.plain_name(setup.mib)
+    if not plain.exists():
+        make_plain(source, setup.mib, plain)
+    result = {}
+    for codec in sharded.CODECS:
+        bench = ShardBench(setup, codec, plain)
+        for bench.round in range(args.rounds):
+            for row in args.shard_rows:
+                progress(f"shards, {codec}: round {bench.round + 1}, {row}")
+                SHARD_ROWS[row](bench)
+        progress("")
+        result[codec] = bench.samples.summary()
+    return result
+
+
 def main():
     args = arguments()
     system.end_with_exception()
@@ -150,6 +173,7 @@ def main():
     result["stores"] = {"arrays": counts[0], "chunks": counts[1], "listed": setup.listed,
                         "rows": bench_stores(setup, args, counts)}
     try:
+        result["shards"] = bench_shards(setup, args)
         for array in args.arrays:
             result["arrays"][array.name] = bench_array(setup, array, args, result["machine"]["cores"])
     except (KeyboardInterrupt, SystemExit):

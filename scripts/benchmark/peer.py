@@ -61,7 +61,8 @@ class TensorStore:
             base, name = str(path).rsplit("/", 1)
             kvstore = {"driver": "http", "base_url": f"{base}/", "path": f"{name}/",
                        "http_request_concurrency": {"limit": self.requests}}
-        spec = {"driver": "zarr", "kvstore": kvstore}
+        driver = "zarr3" if os.path.exists(f"{path}/zarr.json") else "zarr"
+        spec = {"driver": driver, "kvstore": kvstore}
         return self.ts.open(spec, open=True, read=True, write=write).result()
 
     def read(self, array, selection):

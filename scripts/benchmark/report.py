@@ -1,6 +1,8 @@
 """Tables and targets, from the result alone."""
 import functools
 
+import sharded
+
 PEERS = ["zarr2", "zarr3", "zarrs", "tensorstore"]
 COLUMNS = ["zarrfs", "direct", "null", "null-direct", "plain", "directory", "link", *PEERS]
 FAST_CODECS = ("blosc", "zlib", "zstd", None)
@@ -308,4 +310,6 @@ def print_all(result):
         print_array(name, array)
     if result["stores"]["rows"]:
         print_stores(result["stores"])
+    for codec, rows in result.get("shards", {}).items():
+        sharded.print_rows(codec, rows)
     print_targets(result["targets"])
