@@ -25,8 +25,8 @@ struct Server {
 struct Request {
     is_head: bool,
     path: String,
-    /// The first byte, and the last one if it is told.
-    range: Option<(u64, Option<u64>)>,
+    /// The first byte, and the last one if it is told. Without a first byte, the number of bytes at the end.
+    range: Option<(Option<u64>, Option<u64>)>,
 }
 
 /// The next request of a connection; None at its end.
@@ -46,7 +46,7 @@ fn read_request(from: &mut impl BufRead) -> Result<Option<Request>> {
         let Some((name, value)) = header.trim_end().split_once(':') else { return Ok(Some(request)) };
         if name.eq_ignore_ascii_case("range") {
             let bounds = value.trim().strip_prefix("bytes=").and_then(|bounds| bounds.split_once('-'));
-            request.range = bounds.and_then(|(first, last)| Some((first.parse().ok()?, last.parse().ok())));
+            request.range = bounds.map(|(first, last)| (first.parse().ok(), last.parse().ok()));
         }
     }
 }
@@ -76,7 +76,11 @@ impl Server {
             return respond(stream, "404 Not Found", "Content-Length: 0\r\n\r\n");
         };
         let (size, tag) = (metadata.len(), metadata.mtime_nsec() as u64 ^ (metadata.mtime() as u64) << 32);
-        let (first, last) = request.range.unwrap_or((0, None));
+        let (first, last) = match request.range {
+            Some((None, Some(len))) => (size.saturating_sub(len), None),
+            Some((first, last)) => (first.unwrap_or(0), last),
+            None => (0, None),
+        };
         if first >= size && request.range.is_some() {
             return respond(stream, "416 Range Not Satisfiable", "Content-Length: 0\r\n\r\n");
         }

@@ -51,9 +51,9 @@ class Zarrs(Zarr):
 
 
 class TensorStore:
-    def __init__(self, requests=None):
+    def __init__(self, requests=None, driver=None):
         import tensorstore
-        self.ts, self.requests = tensorstore, requests
+        self.ts, self.requests, self.driver = tensorstore, requests, driver
 
     def open(self, path, write=False):
         kvstore = {"driver": "file", "path": f"{path}/"}
@@ -61,7 +61,7 @@ class TensorStore:
             base, name = str(path).rsplit("/", 1)
             kvstore = {"driver": "http", "base_url": f"{base}/", "path": f"{name}/",
                        "http_request_concurrency": {"limit": self.requests}}
-        driver = "zarr3" if os.path.exists(f"{path}/zarr.json") else "zarr"
+        driver = self.driver or ("zarr3" if os.path.exists(f"{path}/zarr.json") else "zarr")
         spec = {"driver": driver, "kvstore": kvstore}
         return self.ts.open(spec, open=True, read=True, write=write).result()
 
