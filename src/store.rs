@@ -216,6 +216,12 @@ pub trait Store: Send + Sync {
     /// belongs to the version that was read.
     fn get_range(&self, key: &Key, range: Range<u64>, value: &mut Vec<u8>) -> Result<Option<Stat>>;
 
+    /// Replaces the content of `value` by the last `len` bytes of the value, or by all of it if it is shorter. The returned
+    /// metadata belongs to the version that was read.
+    fn get_end(&self, key: &Key, len: u64, value: &mut Vec<u8>) -> Result<Option<Stat>> {
+        get_end_by_stat(self, key, len, value)
+    }
+
     /// Returns the metadata of `key`.
     fn stat(&self, key: &Key) -> Result<Option<Stat>>;
 
@@ -389,6 +395,20 @@ pub trait Store: Send + Sync {
             false => Err(read_only()),
         }
     }
+}
+
+/// Implements [`Store::get_end`] by asking for the size first.
+fn get_end_by_stat(store: &(impl Store + ?Sized), key: &Key, len: u64, value: &mut Vec<u8>) -> Result<Option<Stat>> {
+    let mut known = store.stat(key)?.filter(|stat| stat.kind == EntryKind::Value);
+    for _ in 0..MAX_GROWTHS {
+        let Some(stat) = known else { return Ok(None) };
+        let read = store.get_range(key, stat.size.saturating_sub(len)..stat.size, value)?;
+        if read.as_ref().is_none_or(|read| read.size == stat.size) {
+            return Ok(read);
+        }
+        known = read;
+    }
+    Err(Error::new(Kind::System(libc::EIO), "its size changes each time that it is read").context(key))
 }
 
 /// A value whose memory was granted before it was read.

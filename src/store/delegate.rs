@@ -16,6 +16,9 @@ macro_rules! delegate_store {
     (@get_range $inner:ident) => { delegate_store!(@fn $inner.get_range(
         key: &$crate::store::Key, range: std::ops::Range<u64>, value: &mut Vec<u8>
     ) -> $crate::error::Result<Option<$crate::store::Stat>>); };
+    (@get_end $inner:ident) => { delegate_store!(@fn $inner.get_end(
+        key: &$crate::store::Key, len: u64, value: &mut Vec<u8>
+    ) -> $crate::error::Result<Option<$crate::store::Stat>>); };
     (@stat $inner:ident) => { delegate_store!(@fn $inner.stat(
         key: &$crate::store::Key
     ) -> $crate::error::Result<Option<$crate::store::Stat>>); };

@@ -132,7 +132,7 @@ impl Store for DiskCache {
         Ok(stat)
     }
 
-    delegate_store!(below: stat stat_many list lists_all concurrency forget file location space lock sync);
+    delegate_store!(below: get_end stat stat_many list lists_all concurrency forget file location space lock sync);
     delegate_store!(below: is_writable check_writable make_prefix remove_prefix look_at take_snapshot prefetch
         prefetch_levels);
 

@@ -110,6 +110,11 @@ impl Store for MetadataCache {
         Ok(version)
     }
 
+    fn get_end(&self, key: &Key, len: u64, value: &mut Vec<u8>) -> Result<Option<Stat>> {
+        let is_absent = matches!(lock(&self.contents).stat_to_read(key), Some(None));
+        if is_absent { Ok(None) } else { self.below.get_end(key, len, value) }
+    }
+
     fn stat(&self, key: &Key) -> Result<Option<Stat>> {
         let unknown = {
             let mut contents = lock(&self.contents);

@@ -116,7 +116,7 @@ impl Backend {
         }
         let hosts = url.host_str().map(str::to_string).into_iter().collect();
         let transport = service::transport(hosts, &options, stats)?;
-        Ok(Backend::Web(Arc::new(Web { transport, base: url, forbidden_is_missing: options.forbidden_is_missing })))
+        Ok(Backend::Web(Arc::new(Web::new(transport, url, options.forbidden_is_missing))))
     }
 
     async fn stat(&self, key: &Key) -> Result<Option<Stat>> {
@@ -156,6 +156,23 @@ impl Store for ObjectStore {
             *value = bytes;
             stat
         }))
+    }
+
+    fn get_end(&self, key: &Key, len: u64, value: &mut Vec<u8>) -> Result<Option<Stat>> {
+        let found = runtime::block_on(async {
+            match &self.backend {
+                Backend::Web(web) => web.get_end(key, len).await,
+                Backend::Bucket(bucket) => bucket.get_end(key, len).await,
+            }
+        })?;
+        match found {
+            EndOfValue::Found(bytes, stat) => {
+                *value = bytes;
+                Ok(Some(stat))
+            }
+            EndOfValue::Nothing => Ok(None),
+            EndOfValue::Unsupported => super::get_end_by_stat(self, key, len, value),
+        }
     }
 
     fn stat(&self, key: &Key) -> Result<Option<Stat>> {
@@ -263,6 +280,14 @@ impl Store for ObjectStore {
     fn rename(&self, from: &Key, to: &Key) -> Result<()> {
         runtime::block_on(self.bucket()?.rename(from, to))
     }
+}
+
+/// The answer to a request for the end of a value.
+enum EndOfValue {
+    Found(Vec<u8>, Stat),
+    Nothing,
+    /// The server has to be asked for the size first.
+    Unsupported,
 }
 
 /// Requests in flight, which are aborted when this is dropped.

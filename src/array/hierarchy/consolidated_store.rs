@@ -249,6 +249,13 @@ impl Store for ConsolidatedStore {
         Ok(Some(stat))
     }
 
+    fn get_end(&self, key: &Key, len: u64, value: &mut Vec<u8>) -> Result<Option<Stat>> {
+        let Some(outline) = self.outline_of(key)? else { return self.below.get_end(key, len, value) };
+        let Some((text, stat)) = outline.get(key) else { return Ok(None) };
+        *value = text[text.len() - text.len().min(usize::try_from(len).unwrap_or(usize::MAX))..].to_vec();
+        Ok(Some(stat))
+    }
+
     fn stat(&self, key: &Key) -> Result<Option<Stat>> {
         if let Some(outline) = self.outline_of(key)? {
             return Ok(outline.documents.get(key).map(|place| outline.stat_of(place)));

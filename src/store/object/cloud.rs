@@ -4,6 +4,7 @@
 //! A bucket contains only values. A prefix exists if a value is below it, or if this process created it; a prefix whose
 //! last value this process removed also exists until the prefix itself is removed.
 
+use super::EndOfValue;
 use super::connector::{IsListing, NamesRemoved, ValueLimit};
 use super::listing_progress::ListingProgress;
 use super::request_error::RequestError;
@@ -76,6 +77,27 @@ impl Bucket {
         match bytes.len() as u64 == length {
             true => Ok(Some((Vec::from(bytes), stat))),
             false => Err(unexpected(format!("received {} bytes instead of {length}", bytes.len()))),
+        }
+    }
+
+    /// Reads the last `len` bytes of a value. Azure has no such requests.
+    pub async fn get_end(&self, key: &Key, len: u64) -> Result<EndOfValue> {
+        if self.cloud == Cloud::Azure || len == 0 {
+            return Ok(EndOfValue::Unsupported);
+        }
+        let options = GetOptions { range: Some(GetRange::Suffix(len)), extensions: limited(len), ..Default::default() };
+        let found = self.client.get_opts(&self.path(key)?, options).await;
+        // an empty value has no end; a server that knows no such requests sends a larger value from its beginning
+        if found.as_ref().is_err_and(|e| request_error_of(e).is_some_and(RequestError::lacks_range)) {
+            return Ok(EndOfValue::Unsupported);
+        }
+        let Some(found) = self.found(found)? else { return Ok(EndOfValue::Nothing) };
+        let (stat, range) = (stat_of(&found.meta), found.range.clone());
+        let bytes = found.bytes().await.map_err(|e| failed(&e))?;
+        let is_end = range.end == stat.size && range.start == stat.size.saturating_sub(len);
+        match is_end && bytes.len() as u64 == range.end - range.start {
+            true => Ok(EndOfValue::Found(Vec::from(bytes), stat)),
+            false => Ok(EndOfValue::Unsupported),
         }
     }
 

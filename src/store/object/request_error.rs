@@ -121,6 +121,11 @@ impl RequestError {
         }
     }
 
+    /// Returns whether the server has no such range of the value, or ignores ranges and sends more than was requested.
+    pub fn lacks_range(&self) -> bool {
+        self.status() == Some(416) || matches!(self.cause, Cause::TooLarge { .. })
+    }
+
     /// Converts the failure to the error that a store returns.
     pub fn into_error(self) -> Error {
         if is_metadata_service(&self.host) {

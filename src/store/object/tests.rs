@@ -1,4 +1,5 @@
 mod bucket;
+mod ends;
 mod faults;
 mod server;
 mod web;

@@ -1,6 +1,7 @@
 //! A read-only store below a URL of a web server: GET reads values, HEAD returns their metadata. A web server cannot
 //! list names.
 
+use super::EndOfValue;
 use super::cloud::unexpected;
 use super::request_error::{Cause, RequestError};
 use super::store_url;
@@ -9,18 +10,20 @@ use crate::error::{Error, Result};
 use crate::store::{EntryKind, Key, Stat, Version};
 use chrono::DateTime;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
-use reqwest::header::{CONTENT_ENCODING, CONTENT_TYPE, ETAG, HeaderMap, LAST_MODIFIED};
+use reqwest::header::{CONTENT_ENCODING, CONTENT_TYPE, ETAG, HeaderMap, HeaderValue, LAST_MODIFIED, RANGE};
 use reqwest::{Method, StatusCode, Url};
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, SystemTime};
 
 /// A store on a web server.
 pub(super) struct Web {
-    pub transport: Arc<Transport>,
-    pub base: Url,
+    transport: Arc<Transport>,
+    base: Url,
     pub forbidden_is_missing: bool,
+    /// Whether the server has answered a request for the end of a value with something else.
+    lacks_ends: AtomicBool,
 }
 
 /// What an answer says about a key.
@@ -32,6 +35,10 @@ enum Found {
 }
 
 impl Web {
+    pub fn new(transport: Arc<Transport>, base: Url, forbidden_is_missing: bool) -> Self {
+        Web { transport, base, forbidden_is_missing, lacks_ends: AtomicBool::new(false) }
+    }
+
     /// Reads the value of `key`.
     pub async fn get(&self, key: &Key, limit: u64) -> Result<Option<(Vec<u8>, Version)>> {
         let request = ServerRequest { limit, ..ServerRequest::new(Method::GET, self.url(key)) };
@@ -57,6 +64,30 @@ impl Web {
         match self.found(key, &request, &answer)? {
             Found::Value => self.part(&request, answer, range).map(Some),
             Found::Nothing | Found::Directory => Ok(None),
+        }
+    }
+
+    /// Reads the last `len` bytes of a value.
+    pub async fn get_end(&self, key: &Key, len: u64) -> Result<EndOfValue> {
+        if len == 0 || self.lacks_ends.load(Ordering::Relaxed) {
+            return Ok(EndOfValue::Unsupported);
+        }
+        let mut request = ServerRequest { limit: len, ..ServerRequest::new(Method::GET, self.url(key)) };
+        let Ok(suffix) = HeaderValue::try_from(format!("bytes=-{len}")) else { return Ok(EndOfValue::Unsupported) };
+        request.headers.insert(RANGE, suffix);
+        let answer = match self.transport.send(&request).await {
+            Err(e) if e.lacks_range() => {
+                self.lacks_ends.store(true, Ordering::Relaxed);
+                return Ok(EndOfValue::Unsupported);
+            }
+            answer => answer.map_err(RequestError::into_error)?,
+        };
+        if answer.status == StatusCode::RANGE_NOT_SATISFIABLE {
+            return Ok(EndOfValue::Unsupported);
+        }
+        match self.found(key, &request, &answer)? {
+            Found::Nothing | Found::Directory => Ok(EndOfValue::Nothing),
+            Found::Value => Ok(end_of(answer, len)),
         }
     }
 
@@ -170,6 +201,20 @@ const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'/').remove(b'-').remove(b'
 fn invalid_answer(request: &ServerRequest, what: &str) -> Error {
     let url = store_url::without_secrets(&request.url);
     unexpected(format!("{} {url}: the server answers {what}", request.method))
+}
+
+/// Returns the last `len` bytes of a value from an answer: a part that the server says is the end, or the whole value.
+fn end_of(answer: ServerAnswer, len: u64) -> EndOfValue {
+    let ServerAnswer { status, headers, body, .. } = answer;
+    let received = body.len() as u64;
+    let size = match status {
+        StatusCode::OK => Some(received),
+        _ => content_range(&headers).and_then(|stated| {
+            let (range, size) = (stated.range?, stated.size?);
+            (range == (size.saturating_sub(len)..size) && range.end - range.start == received).then_some(size)
+        }),
+    };
+    size.map_or(EndOfValue::Unsupported, |size| EndOfValue::Found(body, stat(&headers, size)))
 }
 
 fn stat(headers: &HeaderMap, size: u64) -> Stat {

@@ -60,6 +60,7 @@ impl PlannedFault {
 /// A store that fails on demand.
 pub struct FaultyStore {
     inner: Arc<dyn Store>,
+    is_remote: bool,
     /// Protects the planned faults and the counts.
     plan: Mutex<Plan>,
     /// Signaled when blocked calls may continue.
@@ -85,7 +86,12 @@ struct Stop {
 impl FaultyStore {
     /// Wraps `inner`.
     pub fn new(inner: Arc<dyn Store>) -> Self {
-        FaultyStore { inner, plan: Mutex::default(), resumed: Condvar::new() }
+        FaultyStore { inner, is_remote: false, plan: Mutex::default(), resumed: Condvar::new() }
+    }
+
+    /// Wraps `inner` and says that it is remote.
+    pub fn remote(inner: Arc<dyn Store>) -> Self {
+        FaultyStore { is_remote: true, ..FaultyStore::new(inner) }
     }
 
     /// Plans a failure. If several are due, the one that was planned first happens.
@@ -174,6 +180,10 @@ impl Store for FaultyStore {
         self.call(Operation::Get, Some(key), || self.inner.get_range(key, range, value))
     }
 
+    fn get_end(&self, key: &Key, len: u64, value: &mut Vec<u8>) -> Result<Option<Stat>> {
+        self.call(Operation::Get, Some(key), || self.inner.get_end(key, len, value))
+    }
+
     fn stat(&self, key: &Key) -> Result<Option<Stat>> {
         self.call(Operation::Stat, Some(key), || self.inner.stat(key))
     }
@@ -186,7 +196,11 @@ impl Store for FaultyStore {
         self.call(Operation::Open, Some(key), || self.inner.file(key))
     }
 
-    delegate_store!(inner: location is_writable check_writable space lists_all concurrency forget);
+    delegate_store!(inner: location is_writable check_writable space lists_all forget);
+
+    fn concurrency(&self) -> usize {
+        if self.is_remote { 64 } else { self.inner.concurrency() }
+    }
 
     fn lock(&self, key: &Key, since: Instant) -> Result<KeyLock> {
         self.call(Operation::Lock, Some(key), || self.inner.lock(key, since))

@@ -68,6 +68,10 @@ impl Store for SimulatedRemote {
         self.request(&self.ranges, |below| below.get_range(key, range, value))
     }
 
+    fn get_end(&self, key: &Key, len: u64, value: &mut Vec<u8>) -> Result<Option<Stat>> {
+        self.request(&self.ranges, |below| below.get_end(key, len, value))
+    }
+
     fn stat(&self, key: &Key) -> Result<Option<Stat>> {
         self.request(&self.stats, |below| below.stat(key))
     }

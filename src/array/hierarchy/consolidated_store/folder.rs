@@ -34,6 +34,10 @@ impl Store for FolderStore {
         self.below.get_range(&self.full(key), range, value)
     }
 
+    fn get_end(&self, key: &Key, len: u64, value: &mut Vec<u8>) -> Result<Option<Stat>> {
+        self.below.get_end(&self.full(key), len, value)
+    }
+
     fn stat(&self, key: &Key) -> Result<Option<Stat>> {
         self.below.stat(&self.full(key))
     }
