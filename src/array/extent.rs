@@ -131,7 +131,7 @@ impl Array {
         if let Some(shards) = &self.shards {
             return self.stat_in_shards(shards, chunks, each);
         }
-        self.store.stat_many(&mut chunks.map(|chunk| self.extent(chunk).key), each);
+        self.stat_objects(chunks, each);
     }
 
     /// Returns `stat`, the state of a chunk, with no more permissions than the directories between the array and the
@@ -198,7 +198,27 @@ impl Array {
     pub fn entries(self: &Arc<Self>) -> Result<Entries> {
         let pending = if self.has_shards() { self.pending().objects().into_iter().collect() } else { BTreeSet::new() };
         let level = self.store.list(&self.key).map_err(|e| e.context(&self.key))?;
-        Ok(Entries { array: self.clone(), levels: vec![(level, String::new())], members: None, pending })
+        let levels = vec![(level, String::new())];
+        Ok(Entries { array: self.clone(), levels, lists_members: true, members: None, pending })
+    }
+
+    /// Returns what [`Array::entries`] does, but of each shard in the store only the first chunk, without reading an index.
+    pub fn stored_objects(self: &Arc<Self>) -> Result<Entries> {
+        Ok(Entries { lists_members: false, pending: BTreeSet::new(), ..self.entries()? })
+    }
+
+    /// Returns the number of objects that hold all chunks of the grid.
+    pub fn object_count(&self) -> u64 {
+        self.shards.as_ref().map_or(self.grid.chunk_count(), |shards| shards.objects().chunk_count())
+    }
+
+    /// Calls `each` with the stat of the object that holds each chunk, in order, until it returns false.
+    pub fn stat_objects(
+        &self,
+        chunks: &mut dyn Iterator<Item = ChunkId>,
+        each: &mut dyn FnMut(Result<Option<Stat>>) -> bool,
+    ) {
+        self.store.stat_many(&mut chunks.map(|chunk| self.extent(chunk).key), each);
     }
 
     /// Returns the separator of the stored chunk keys: declared, detected, or `.`.
@@ -280,6 +300,8 @@ pub struct Entries {
     array: Arc<Array>,
     /// Listings, outermost first, each with its path below the array's prefix.
     levels: Vec<(Listing, String)>,
+    /// Whether the chunks of a shard are listed, or only its first.
+    lists_members: bool,
     /// The chunks of the shard that was listed last, each with whether it is the first that is asked for.
     members: Option<Box<dyn Iterator<Item = (usize, ChunkId)> + Send>>,
     /// Objects with pending chunks that were not listed yet.
@@ -353,7 +375,8 @@ impl Entries {
             }
             return None;
         }
-        if let Some(shards) = &array.shards
+        if self.lists_members
+            && let Some(shards) = &array.shards
             && let Some(object) = shards.objects().parse_stored_key(&name, array.key_encoding())
         {
             self.list_members(object.0);

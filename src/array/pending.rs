@@ -277,6 +277,13 @@ impl PendingChunks {
         objects.get(&object).is_some_and(|found| found.partial == 0 && found.chunks.len() as u64 == count)
     }
 
+    /// Returns the encoded bytes of all chunks.
+    pub fn size(&self) -> u64 {
+        let objects = self.objects();
+        let chunks = objects.iter().flat_map(|object| self.chunks(*object).into_values());
+        chunks.filter_map(|chunk| Some(chunk.bytes.as_ref()?.size())).sum()
+    }
+
     /// Returns the objects with pending chunks, the one that waits longest first.
     pub fn objects(&self) -> Vec<u64> {
         let objects = lock(&self.objects);

@@ -1,5 +1,5 @@
 //! The stored size of an array for `du`, and the time of its newest chunk. Both are estimated from a bounded number of
-//! names and chunks, because `stat` must not take longer for a larger array.
+//! names and objects, because `stat` must not take longer for a larger array.
 
 use crate::array::{Array, ArrayEntry};
 use crate::util::memory::lock;
@@ -8,8 +8,8 @@ use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
-/// Maximum number of chunks whose size is looked up.
-const CHUNKS: usize = 1024;
+/// Maximum number of objects whose size is looked up.
+const OBJECTS: usize = 1024;
 
 /// Maximum number of names listed, chunks and others alike.
 const NAMES: usize = 16_384;
@@ -23,10 +23,11 @@ const KEPT: Duration = Duration::from_secs(1);
 /// The stored size of an array.
 #[derive(Clone, Copy, Debug)]
 pub struct StoredSize {
-    /// Bytes: exact up to [`CHUNKS`] chunks; beyond that their mean times the number of stored chunks or, above
-    /// [`NAMES`] names ([`NAMES_REMOTE`] of a remote store), of chunks in the grid.
+    /// Bytes of the objects that hold the chunks, and of those that wait to be stored in them: exact up to [`OBJECTS`]
+    /// objects; beyond that their mean times the number of stored ones or, above [`NAMES`] names ([`NAMES_REMOTE`] of a
+    /// remote store), of all that the array can have.
     pub bytes: u64,
-    /// The newest modification time of the chunks looked up.
+    /// The newest modification time of the objects looked up.
     pub newest: SystemTime,
 }
 
@@ -69,7 +70,7 @@ impl StoredSizes {
 
 /// Estimates the stored size. What cannot be listed or looked up does not count; reading it reports the error.
 fn sample(array: &Arc<Array>) -> StoredSize {
-    let (mut chunks, mut asked, mut names) = (0u64, 0u64, 0);
+    let (mut objects, mut asked, mut names) = (0u64, 0u64, 0);
     let mut stored = StoredSize { bytes: 0, newest: SystemTime::UNIX_EPOCH };
     if !array.lists_all() {
         // unknown; a hole would be copied as zeros
@@ -77,12 +78,12 @@ fn sample(array: &Arc<Array>) -> StoredSize {
     }
     array.prefetch_levels();
     let most = if array.is_remote() { NAMES_REMOTE } else { NAMES };
-    let entries = array.entries().into_iter().flatten().take(most).inspect(|_| names += 1);
+    let entries = array.stored_objects().into_iter().flatten().take(most).inspect(|_| names += 1);
     let mut found = entries.filter_map(|entry| match entry {
         Ok(ArrayEntry::Chunk(chunk)) => Some(chunk),
         _ => None,
     });
-    array.stat_chunks(&mut found.by_ref().take(CHUNKS).inspect(|_| chunks += 1), &mut |stat| {
+    array.stat_objects(&mut found.by_ref().take(OBJECTS).inspect(|_| objects += 1), &mut |stat| {
         if let Ok(Some(stat)) = stat {
             asked += 1;
             stored.bytes += stat.size;
@@ -90,12 +91,13 @@ fn sample(array: &Arc<Array>) -> StoredSize {
         }
         true
     });
-    chunks += found.count() as u64;
+    objects += found.count() as u64;
     if names == most {
-        chunks = array.grid().chunk_count();
+        objects = array.object_count();
     }
-    if chunks > asked && asked > 0 {
-        stored.bytes = (stored.bytes as f64 / asked as f64 * chunks as f64) as u64;
+    if objects > asked && asked > 0 {
+        stored.bytes = (stored.bytes as f64 / asked as f64 * objects as f64) as u64;
     }
+    stored.bytes += array.pending().size();
     stored
 }
