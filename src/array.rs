@@ -34,6 +34,7 @@ pub use pending::{PendingBytes, PendingChunks, are_too_many};
 pub use ranges::Ranges;
 pub use shard_survey::ShardUsage;
 use sharded::ShardCache;
+pub use sharded::{NeighborBytes, Neighbors};
 
 /// Maximum decoded bytes of the remote chunks requested concurrently. They fill a link of several GB/s for one round trip
 /// and leave most of the cache to chunks that have arrived.

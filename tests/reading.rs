@@ -693,7 +693,8 @@ fn a_sequential_read_with_a_small_cache_decodes_hardly_any_chunk_twice() {
         for cache in ["4M", "6M"] {
             let mount = s.mount(&["-o", "ro", "--cache-size", cache]);
             let path = mount.join("a/data.raw");
-            let counts = |growth: support::Growth| ["chunk_decodes", "block_decodes", "readahead_wasted"].map(|n| growth.of(n));
+            let counts =
+                |growth: support::Growth| ["chunk_decodes", "block_decodes", "readahead_wasted"].map(|n| growth.of(n));
             let steps = (0..s.array.flat.len()).step_by(128 * K);
             let direct = counts(mount.growth(|| assert_reads_at(&open_direct(&path), &s.array.flat, 128 * K, steps)));
             assert_eq!(direct, [48, 0, 0], "{codec} {cache}");

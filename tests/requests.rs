@@ -324,6 +324,45 @@ fn a_web_server_with_consolidated_metadata_is_asked_for_it_alone() {
     }
 }
 
+/// Neighboring chunks of a shard are read together, and its index by one request.
+#[test]
+fn reading_a_sharded_array_takes_two_requests_for_each_shard() {
+    const CHUNK: usize = 64 << 10;
+    let (shards, chunks) = (8, 32);
+    let bucket = Bucket::new(Format::V3, 0, 0, false);
+    let names: &[_] = &[json!({"name": "bytes"})];
+    let index = json!([{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "crc32c"}]);
+    let document = json!({"zarr_format": 3, "node_type": "array", "shape": [shards * chunks * CHUNK],
+        "data_type": "uint8", "fill_value": 0, "chunk_key_encoding": {"name": "default"},
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [chunks * CHUNK]}},
+        "codecs": [{"name": "sharding_indexed", "configuration": {"chunk_shape": [CHUNK], "codecs": names,
+            "index_codecs": index}}]});
+    write(&bucket.path("a/zarr.json"), document.to_string().as_bytes());
+    let mut flat = Vec::new();
+    for shard in 0..shards {
+        let start = flat.len();
+        flat.extend((0..chunks * CHUNK).map(|at| (at / 1000 * 7 + shard * 31) as u8));
+        let mut object = flat[start..].to_vec();
+        let places = (0..chunks).flat_map(|chunk| [(chunk * CHUNK) as u64, CHUNK as u64]);
+        let index: Vec<u8> = places.flat_map(u64::to_le_bytes).collect();
+        object.extend_from_slice(&index);
+        object.extend(crc32c::crc32c(&index).to_le_bytes());
+        write(&bucket.path(&format!("a/c/{shard}")), &object);
+    }
+    let web = || {
+        let mut command = with_timeout(120, ZARRFS);
+        command.arg("mount");
+        Mount::with_command(command, bucket.server.url("bucket/store.zarr").as_ref())
+    };
+    for mount in [bucket.mount(&[]), web()] {
+        let requests = requests(&bucket.server, || {
+            assert!(fs::read(mount.join("a/data.raw")).unwrap() == flat, "other bytes");
+        });
+        // and some for the document, the names, and the chunks that are read before those after them are prefetched
+        assert_at_most(2 * shards + 12, &requests, "8 shards of 32 chunks");
+    }
+}
+
 /// Small members that are neighbors are read together.
 #[test]
 fn an_archive_on_a_web_server_is_read_in_few_parts() {

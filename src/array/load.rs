@@ -1,6 +1,6 @@
 //! Loading a whole chunk: reading the stored bytes, which waits for the store, and decoding them, which takes a processor.
 
-use super::Array;
+use super::{Array, NeighborBytes};
 use crate::error::{Error, Result};
 use crate::store::Version;
 use crate::util::memory;
@@ -54,11 +54,17 @@ impl Array {
     ///
     /// Fails if the store fails, if the stored bytes are damaged, or without memory. The error names the key.
     pub fn load(&self, chunk: ChunkId, buffer: Vec<u8>, scratch: &mut Scratch) -> Result<Option<Loaded>> {
-        self.fetch(chunk, buffer, scratch)?.map(|fetched| self.decode_fetched(fetched, scratch)).transpose()
+        self.fetch(chunk, buffer, None, scratch)?.map(|fetched| self.decode_fetched(fetched, scratch)).transpose()
     }
 
-    /// Reads a chunk: the half of [`Array::load`] that waits for the store.
-    pub fn fetch(&self, chunk: ChunkId, buffer: Vec<u8>, scratch: &mut Scratch) -> Result<Option<Fetched>> {
+    /// Reads a chunk: the half of [`Array::load`] that waits for the store, unless the bytes are in `neighbors`.
+    pub fn fetch(
+        &self,
+        chunk: ChunkId,
+        buffer: Vec<u8>,
+        neighbors: Option<&NeighborBytes>,
+        scratch: &mut Scratch,
+    ) -> Result<Option<Fetched>> {
         let (pipeline, mut bytes) = (self.pipeline()?, buffer);
         self.check_memory()?;
         let key = self.extent(chunk).key;
@@ -66,7 +72,7 @@ impl Array {
         let limit = pipeline.max_stored().min(self.memory_limit(scratch.max_objects) as u64);
         let stored = if self.is_stored_plain(pipeline) { &mut bytes } else { &mut scratch.stored };
         let got = match &self.shards {
-            Some(shards) => self.get_in_shard(shards, chunk, limit, stored)?,
+            Some(shards) => self.get_in_shard(shards, chunk, limit, neighbors, stored)?,
             None => {
                 let start = Instant::now();
                 let got = self.store.get(&key, limit, stored);

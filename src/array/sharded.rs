@@ -5,17 +5,20 @@
 //! A chunk keeps its version when this mount replaces its object for the sake of other chunks: see `versions`.
 
 mod hand_over;
+mod load_index;
+mod neighbors;
 mod put;
 mod versions;
 
 use super::pending::PendingChunk;
 use super::{Array, Opening};
 use crate::error::{Error, Kind, Result};
-use crate::store::{EntryKind, Stat, Version};
+use crate::store::{Stat, Version};
 use crate::util::memory::{self, Grant, Reclaim, lock};
 use crate::zarr::grid::ChunkId;
 use crate::zarr::shard::{Index, ShardId, Shards};
 use lru::LruCache;
+pub use neighbors::{NeighborBytes, Neighbors};
 use std::collections::HashSet;
 use std::num::NonZeroUsize;
 use std::ops::Range;
@@ -28,9 +31,6 @@ const KEPT: NonZeroUsize = NonZeroUsize::new(256).unwrap();
 
 /// Locks that serialize the loading of shards.
 const STRIPES: usize = 16;
-
-/// Bytes of waste that a shard may have beside as many as its chunks take.
-const WASTE: u64 = 64 << 10;
 
 /// Maximum number of times that a chunk is looked for again because its object was replaced meanwhile.
 const ATTEMPTS: usize = 64;
@@ -117,6 +117,8 @@ enum Recency {
     Now,
     /// It was asked in the latest opening of the array.
     Opening,
+    /// At any time: the caller is going to read the object, and then confirms what was kept, or not.
+    Any,
 }
 
 impl Array {
@@ -180,8 +182,9 @@ impl Array {
         }
     }
 
-    /// Makes the next look at an object ask the store itself: what a cache knows of the object is out of date.
-    fn forget_object(&self, chunk: ChunkId) {
+    /// Makes the next look at an object ask the store itself: what is known of the object is out of date.
+    fn forget_object(&self, shards: &Shards, chunk: ChunkId) {
+        lock(&self.shard_cache.loaded).pop(&shards.shard(0, &self.grid.indices(chunk)));
         self.store.forget(&self.extent(chunk).key);
     }
 
@@ -191,12 +194,13 @@ impl Array {
     }
 
     /// Reads the bytes `range` of a stored chunk, fewer if it ends earlier. The stat has the chunk's size, and the version of the
-    /// object they were read from.
+    /// object they were read from. Bytes that are in `neighbors` are not read again.
     pub(super) fn read_in_shard(
         &self,
         shards: &Shards,
         chunk: ChunkId,
         range: Range<u64>,
+        neighbors: Option<&NeighborBytes>,
         out: &mut Vec<u8>,
     ) -> Result<Option<Stat>> {
         if let Some(pending) = self.rebased(shards, chunk, Recency::Opening, None)? {
@@ -204,7 +208,7 @@ impl Array {
             bytes.read(range, out).map_err(|e| e.context(self.extent(chunk)))?;
             return Ok(self.stat_pending(chunk, &pending));
         }
-        self.read_stored(shards, chunk, range, out)
+        self.read_stored(shards, chunk, range, neighbors, out)
     }
 
     /// Reads a stored chunk as [`Array::read_in_shard`] does, also if another one is pending.
@@ -213,17 +217,35 @@ impl Array {
         shards: &Shards,
         chunk: ChunkId,
         range: Range<u64>,
+        neighbors: Option<&NeighborBytes>,
         out: &mut Vec<u8>,
     ) -> Result<Option<Stat>> {
-        for attempt in 0..ATTEMPTS {
-            let recency = if attempt == 0 { Recency::Opening } else { Recency::Now };
-            let Some(found) = self.locate(shards, chunk, recency)? else { return Ok(None) };
+        // the bytes themselves tell whether the index is current; bytes that were read before do not
+        let mut recency = if neighbors.is_none() && self.is_remote() { Recency::Any } else { Recency::Opening };
+        for _ in 0..ATTEMPTS {
+            let opening = self.freshness.opening();
+            let found = match self.locate(shards, chunk, recency) {
+                Ok(Some(found)) if recency != Recency::Any || found.bytes.is_stored() => found,
+                // nothing will be read that tells
+                _ if recency == Recency::Any => {
+                    recency = Recency::Opening;
+                    continue;
+                }
+                found => return found.map(|_| None),
+            };
             let stat = self.stat_stored(shards, chunk, &found);
             let end = range.end.min(stat.size);
-            if self.read_shard_bytes(chunk, &found.object, &found.bytes, range.start.min(end)..end, out)? {
+            let part = range.start.min(end)..end;
+            let shard = shards.shard(0, &self.grid.indices(chunk));
+            let is_copied = neighbors.map(|known| known.copy(shard.number, &found, &part, out)).transpose()?;
+            if is_copied == Some(true) || self.read_shard_bytes(chunk, &found.object, &found.bytes, part, out)? {
+                if recency == Recency::Any {
+                    self.confirm_shard(shard, &found.object, opening);
+                }
                 return Ok(Some(stat));
             }
-            self.forget_object(chunk);
+            self.forget_object(shards, chunk);
+            recency = Recency::Now;
         }
         Err(replaced_always().context(self.extent(chunk)))
     }
@@ -234,9 +256,10 @@ impl Array {
         shards: &Shards,
         chunk: ChunkId,
         limit: u64,
+        neighbors: Option<&NeighborBytes>,
         out: &mut Vec<u8>,
     ) -> Result<Option<Version>> {
-        let Some(stat) = self.read_in_shard(shards, chunk, 0..limit, out)? else { return Ok(None) };
+        let Some(stat) = self.read_in_shard(shards, chunk, 0..limit, neighbors, out)? else { return Ok(None) };
         if stat.size > limit {
             let why = format!("chunk of {} bytes, more than the {limit} it may have", stat.size);
             return Err(Error::damaged(why).context(self.extent(chunk)));
@@ -283,7 +306,7 @@ impl Array {
             match self.look_for(shards, chunk, if attempt == 0 { recency } else { Recency::Now })? {
                 Lookup::Found(found) => return Ok(Some(found)),
                 Lookup::Absent => return Ok(None),
-                Lookup::Replaced => self.forget_object(chunk),
+                Lookup::Replaced => self.forget_object(shards, chunk),
             }
         }
         Err(replaced_always().context(self.extent(chunk)))
@@ -308,149 +331,6 @@ impl Array {
         }
         Ok(place.map_or(Lookup::Absent, Lookup::Found))
     }
-
-    /// Returns the shard of a level that holds `chunk`. `place` is where it is in the shard around it; `None` for an object.
-    fn load_shard(
-        &self,
-        shards: &Shards,
-        chunk: ChunkId,
-        level: usize,
-        place: Option<StoredChunk>,
-        recency: Recency,
-    ) -> Result<Lookup<Arc<LoadedShard>>> {
-        let id = shards.shard(level, &self.grid.indices(chunk));
-        let opening = self.freshness.opening();
-        if let Some(shard) = self.kept_shard(id, place.as_ref(), recency) {
-            return Ok(Lookup::Found(shard));
-        }
-        let _loading = self.shard_cache.lock_loading(id);
-        // another thread may have loaded it meanwhile
-        if let Some(shard) = self.kept_shard(id, place.as_ref(), recency) {
-            return Ok(Lookup::Found(shard));
-        }
-        let (object, bytes) = match place {
-            Some(StoredChunk { object, bytes }) => (object, bytes),
-            None => {
-                let Some(stat) = self.stat_object(chunk)?.filter(|stat| stat.kind == EntryKind::Value) else {
-                    lock(&self.shard_cache.loaded).pop(&id);
-                    return Ok(Lookup::Absent);
-                };
-                if let Some(shard) = self.confirm_shard(id, &stat, opening) {
-                    return Ok(Lookup::Found(shard));
-                }
-                let whole = ShardBytes::Stored(0..stat.size);
-                (stat, whole)
-            }
-        };
-        let Some(shard) = self.read_shard(shards, chunk, id, object, bytes)? else { return Ok(Lookup::Replaced) };
-        let shard = Arc::new(shard);
-        lock(&self.shard_cache.loaded).put(id, (opening, shard.clone()));
-        Ok(Lookup::Found(shard))
-    }
-
-    /// Returns the kept shard if it is recent enough, or lies in the same version of its object as `place`.
-    fn kept_shard(&self, id: ShardId, place: Option<&StoredChunk>, recency: Recency) -> Option<Arc<LoadedShard>> {
-        let mut loaded = lock(&self.shard_cache.loaded);
-        let (confirmed, shard) = loaded.get(&id)?;
-        let is_current = match place {
-            Some(place) => shard.object.version == place.object.version,
-            None => recency == Recency::Opening && self.freshness.is_current(*confirmed),
-        };
-        is_current.then(|| shard.clone())
-    }
-
-    /// Returns the kept shard if it is of the version of `stat`, which the store reported after `opening`.
-    fn confirm_shard(&self, id: ShardId, stat: &Stat, opening: Opening) -> Option<Arc<LoadedShard>> {
-        let mut loaded = lock(&self.shard_cache.loaded);
-        let (confirmed, shard) = loaded.get_mut(&id)?;
-        let is_same = shard.object.version == stat.version;
-        is_same.then(|| {
-            *confirmed = (*confirmed).max(opening);
-            shard.clone()
-        })
-    }
-
-    /// Reads the index of a shard, and the whole shard if it is encoded as such. Returns `None` if the object was replaced.
-    fn read_shard(
-        &self,
-        shards: &Shards,
-        chunk: ChunkId,
-        id: ShardId,
-        object: Stat,
-        bytes: ShardBytes,
-    ) -> Result<Option<LoadedShard>> {
-        let (bytes, size) = match shards.around(id.level) {
-            None => (bytes.clone(), bytes.len()),
-            Some(_) => match self.decode_shard(shards, chunk, id, &object, &bytes)? {
-                Some(decoded) => {
-                    let size = decoded.bytes.len() as u64;
-                    (ShardBytes::Decoded(Arc::new(decoded), 0..size), size)
-                }
-                None => return Ok(None),
-            },
-        };
-        let codec = shards.index_codec(id.level);
-        let memory = memory::take(codec.memory()).map_err(|e| e.context(self.extent(chunk)))?;
-        let loaded =
-            |index, memory| LoadedShard { object: object.clone(), bytes: bytes.clone(), index, _memory: memory };
-        let place = match codec.place(size) {
-            Ok(place) => place,
-            Err(e) => return Ok(Some(loaded(Err(e), Grant::default()))),
-        };
-        let (mut encoded, _encoded) = (Vec::new(), memory::take((place.end - place.start) as usize)?);
-        if !self.read_shard_bytes(chunk, &object, &bytes, place, &mut encoded)? {
-            return Ok(None);
-        }
-        self.stats.index_reads.add(1);
-        match codec.decode(&encoded, size) {
-            // a lack of memory says nothing about the index
-            Err(e) if e.kind() != Kind::Damaged => Err(e.context(self.extent(chunk))),
-            index => Ok(Some(loaded(index, memory))),
-        }
-    }
-
-    /// Decodes a shard that is encoded as a whole. Returns `None` if the object was replaced.
-    fn decode_shard(
-        &self,
-        shards: &Shards,
-        chunk: ChunkId,
-        id: ShardId,
-        object: &Stat,
-        bytes: &ShardBytes,
-    ) -> Result<Option<DecodedShard>> {
-        let in_object = |e: Error| e.context(self.extent(chunk));
-        let Some(pipeline) = shards.around(id.level) else { return Ok(None) };
-        let (len, limit) = (bytes.len(), memory::limit() as u64 / 4);
-        let mut memory = self.take_for_whole_shard(len).map_err(in_object)?;
-        let mut encoded = Vec::new();
-        if !self.read_shard_bytes(chunk, object, bytes, 0..len, &mut encoded)? {
-            return Ok(None);
-        }
-        // waste between the chunks may make a shard larger than what its chunks need
-        let without_waste = shards.max_size(id.level, self.pipeline()?.max_stored());
-        let wanted = without_waste.saturating_mul(2).saturating_add(WASTE).min(limit) as usize;
-        memory.grow(wanted).map_err(in_object)?;
-        let mut decoded = Vec::new();
-        pipeline.decode_within(&encoded, &mut decoded, wanted).map_err(in_object)?;
-        decoded.shrink_to_fit();
-        drop(encoded);
-        memory.shrink_to(decoded.capacity());
-        Ok(Some(DecodedShard { bytes: decoded, _memory: memory }))
-    }
-}
-
-impl Array {
-    /// Returns a grant for a shard that is encoded as a whole.
-    fn take_for_whole_shard(&self, len: u64) -> Result<Grant> {
-        let limit = memory::limit() as u64 / 4;
-        if len > limit {
-            let why = format!(
-                "a shard of {len} bytes, encoded as a whole: there is memory for {limit}, mount with a larger --cache-size"
-            );
-            return Err(Error::new(Kind::System(libc::ENOMEM), why));
-        }
-        memory::take(len as usize)
-    }
 }
 
 impl LoadedShard {
@@ -461,6 +341,11 @@ impl LoadedShard {
 }
 
 impl ShardBytes {
+    /// Returns whether they are read from the object, and not kept.
+    fn is_stored(&self) -> bool {
+        matches!(self, ShardBytes::Stored(_))
+    }
+
     fn len(&self) -> u64 {
         match self {
             ShardBytes::Stored(place) | ShardBytes::Decoded(_, place) => place.end - place.start,

@@ -3,6 +3,7 @@
 
 mod entry;
 mod load;
+mod neighbors;
 
 pub(super) use entry::{CacheKey, CachedChunk, CachedItem, PartResult, Slot, Sources};
 pub use entry::{ChunkPart, DecodedPart};
@@ -20,6 +21,16 @@ pub(super) type LoadFn<'l> = &'l mut dyn FnMut(&mut LoadingSlot, Option<CachedCh
 
 /// What a slot held before a load, and whether the latest opening has confirmed it.
 type Previous = Option<(CachedChunk, bool)>;
+
+/// Whether a part that a reader will want is going to be loaded.
+enum Prefetched<'a> {
+    /// It is in the cache, or another thread loads it.
+    Present,
+    /// There is no memory for it.
+    NoRoom,
+    /// This thread is to load it into the slot.
+    Begun(Box<(LoadingSlot<'a>, Previous)>),
+}
 
 impl Cache {
     /// Returns a part of a chunk, or `None` if the chunk is uninitialized. It may block on the store and on memory. The
@@ -151,36 +162,60 @@ impl Cache {
         bytes: usize,
         load: LoadFn,
     ) -> bool {
+        match self.begin_prefetch(array, item, part, bytes) {
+            Prefetched::Present => true,
+            Prefetched::NoRoom => false,
+            Prefetched::Begun(begun) => {
+                let (slot, previous) = *begun;
+                // a reader of the chunk gets the error
+                let _ = self.insert(slot, previous, part, load);
+                true
+            }
+        }
+    }
+
+    /// Begins to load a part that a reader will want: reserves `bytes` for it, without evicting other prefetched ones.
+    fn begin_prefetch<'a>(
+        &'a self,
+        array: &'a Array,
+        item: CachedItem,
+        part: ChunkPart,
+        bytes: usize,
+    ) -> Prefetched<'a> {
         let key = (array.id(), item);
         let mut state = self.lock();
         let previous = match state.slots.peek(&key) {
-            _ if state.dirty.contains_key(&key) => return true,
-            Some(Slot::Loading) => return true,
+            _ if state.dirty.contains_key(&key) => return Prefetched::Present,
+            Some(Slot::Loading) => return Prefetched::Present,
             Some(Slot::Ready { content, confirmed, .. }) => {
                 let is_current = array.freshness().is_current(*confirmed);
                 if is_current && content.part(part).is_some() {
-                    return true;
+                    return Prefetched::Present;
                 }
                 Some((content.clone(), is_current))
             }
             None => None,
         };
+        if !self.make_room(&mut state, bytes, Some(key)) {
+            return Prefetched::NoRoom;
+        }
+        state.reserved.add(array, bytes);
+        state.slots.put(key, Slot::Loading);
+        Prefetched::Begun(Box::new((LoadingSlot::new(self, array, key, bytes, true), previous)))
+    }
+
+    /// Evicts slots, but neither prefetched ones nor that of `key`, until `bytes` more fit. Returns false if they do not.
+    fn make_room(&self, state: &mut State, bytes: usize, key: Option<CacheKey>) -> bool {
         if bytes > self.bound {
             return false; // evicting everything would not suffice
         }
-        while self.needed_by(&state) + bytes > self.bound {
+        while self.needed_by(state) + bytes > self.bound {
             let oldest = state.slots.peek_lru();
-            let can_evict = matches!(oldest, Some((k, Slot::Ready { is_prefetched: false, .. })) if *k != key);
+            let can_evict = matches!(oldest, Some((k, Slot::Ready { is_prefetched: false, .. })) if Some(*k) != key);
             if !can_evict || state.slots.pop_lru().is_none() {
                 return false;
             }
         }
-        state.reserved.add(array, bytes);
-        state.slots.put(key, Slot::Loading);
-        let slot = LoadingSlot::new(self, array, key, bytes, true);
-        drop(state);
-        // a reader of the chunk gets the error
-        let _ = self.insert(slot, previous, part, load);
         true
     }
 

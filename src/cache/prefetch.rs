@@ -20,7 +20,7 @@ use crate::zarr::codec::PartialDecode;
 use crate::zarr::grid::ChunkId;
 use access::{AccessHistory, Pattern, Plan};
 use spill::Spills;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -31,6 +31,11 @@ const MIN_AHEAD: u64 = 16 << 20;
 
 /// Decoded bytes that one job loads: a queue entry for each of a million small chunks would cost more than they do.
 const JOB: u64 = 1 << 20;
+
+/// Decoded bytes that one job loads of a remote object of shards, and how many such jobs run at a time: a request of
+/// megabytes uses a link well, and a small shard takes one.
+const NEIGHBORS_JOB: u64 = 16 << 20;
+const NEIGHBORS_JOBS: u64 = 4;
 
 /// Share of the cache's bound for remote chunks in flight: each is reserved twice, and loaded chunks need space, too.
 const IN_FLIGHT_SHARE: usize = 8;
@@ -206,6 +211,9 @@ impl Prefetcher {
 
     /// Returns the decoded bytes of the chunks that are prefetched at a time.
     fn in_flight(&self, array: &Array) -> u64 {
+        if array.has_neighbors() {
+            return NEIGHBORS_JOBS * self.job(array);
+        }
         let size = array.grid().chunk_size() as u64;
         let bytes = size.saturating_mul(array.concurrency(self.threads as usize) as u64);
         match array.is_remote() {
@@ -214,19 +222,27 @@ impl Prefetcher {
         }
     }
 
-    /// Returns the decoded bytes that one job loads; a remote chunk has a job of its own.
+    /// Returns the decoded bytes that one job loads; a remote chunk has a job of its own if no request reads several.
     fn job(&self, array: &Array) -> u64 {
-        if array.is_remote() { 1 } else { JOB }
+        let share = (self.cache.bound() / IN_FLIGHT_SHARE) as u64 / NEIGHBORS_JOBS;
+        match array.is_remote() {
+            true if array.has_neighbors() => NEIGHBORS_JOB.min(share).max(1),
+            true => 1,
+            false => JOB,
+        }
     }
 
     fn load(&self, array: &Arc<Array>, chunks: Range<u64>, closed: &Arc<AtomicBool>) {
+        if array.has_neighbors() {
+            return self.load_neighbors(array, chunks, closed);
+        }
         let per_job = (self.job(array) / array.grid().chunk_size().max(1) as u64).max(1);
         let mut start = chunks.start;
         while start < chunks.end {
             let job = start..(start + per_job).min(chunks.end);
             start = job.end;
             let (cache, of, closed) = (self.cache.clone(), array.clone(), closed.clone());
-            self.run(array, move || {
+            self.run(array, 1, move || {
                 for chunk in job {
                     if closed.load(Ordering::Relaxed) || !cache.prefetch(&of, ChunkId(chunk), ChunkPart::Whole) {
                         return;
@@ -236,9 +252,31 @@ impl Prefetcher {
         }
     }
 
-    /// Queues a job that loads chunks of an array, one chunk if that is remote.
-    fn run(&self, array: &Array, job: impl FnOnce() + Send + 'static) {
-        let weight = if array.is_remote() { array.grid().chunk_size() } else { 0 };
+    /// Queues jobs that load the chunks of each object.
+    fn load_neighbors(&self, array: &Arc<Array>, chunks: Range<u64>, closed: &Arc<AtomicBool>) {
+        let mut objects: Vec<Vec<ChunkId>> = Vec::new();
+        let mut places = HashMap::new();
+        for chunk in chunks.map(ChunkId) {
+            let place = *places.entry(array.object_number(chunk)).or_insert_with(|| {
+                objects.push(Vec::new());
+                objects.len() - 1
+            });
+            objects[place].push(chunk);
+        }
+        let per_job = (self.job(array) / array.grid().chunk_size().max(1) as u64).max(1) as usize;
+        for job in objects.iter().flat_map(|chunks| chunks.chunks(per_job)) {
+            let (cache, of, closed, job) = (self.cache.clone(), array.clone(), closed.clone(), job.to_vec());
+            self.run(array, job.len(), move || {
+                if !closed.load(Ordering::Relaxed) {
+                    cache.prefetch_neighbors(&of, &job);
+                }
+            });
+        }
+    }
+
+    /// Queues a job that loads `chunks` chunks of an array at a time.
+    fn run(&self, array: &Array, chunks: usize, job: impl FnOnce() + Send + 'static) {
+        let weight = if array.is_remote() { array.grid().chunk_size().saturating_mul(chunks) } else { 0 };
         self.pool.run_weighing(weight, job);
     }
 
@@ -287,7 +325,7 @@ impl Prefetcher {
                 }
                 jobs += 1;
                 let (cache, of, closed) = (self.cache.clone(), array.clone(), closed.clone());
-                self.run(array, move || {
+                self.run(array, 1, move || {
                     if !closed.load(Ordering::Relaxed) {
                         cache.prefetch(&of, run.chunk, part);
                     }

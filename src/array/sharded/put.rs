@@ -123,7 +123,7 @@ impl Array {
             match stored.map_err(|e| e.context(&key))? {
                 Attempt::Stored => return lost,
                 Attempt::Again => {
-                    self.forget_object(first);
+                    self.forget_object(shards, first);
                     back_off(attempt);
                 }
             }
@@ -197,7 +197,7 @@ impl Array {
     fn delete_object(&self, first: ChunkId, old: Option<&Version>) -> Result<bool> {
         let Some(old) = old else { return Ok(true) };
         // a store can't delete under a condition
-        self.forget_object(first);
+        self.store.forget(&self.extent(first).key);
         match self.stat_object(first)? {
             Some(stat) if stat.version == *old => self.store.delete(&self.extent(first).key).map(|_| true),
             _ => Ok(false),
@@ -374,7 +374,7 @@ impl Array {
         bytes.read(0..u64::MAX, &mut scratch.stored)?;
         self.decode(self.pipeline()?, &mut ours, &mut scratch).map_err(|e| self.in_chunk(chunk, e))?;
         let limit = self.pipeline()?.max_stored();
-        match self.read_stored(shards, chunk, 0..limit, &mut scratch.stored)? {
+        match self.read_stored(shards, chunk, 0..limit, None, &mut scratch.stored)? {
             Some(_) => self.decode(self.pipeline()?, &mut theirs, &mut scratch).map_err(|e| self.in_chunk(chunk, e))?,
             None => {
                 memory::resize(&mut theirs, ours.len())?;

@@ -2,7 +2,7 @@
 
 use super::entry::{CachedChunk, ChunkPart, DecodedBlocks};
 use super::{LoadFn, LoadingSlot};
-use crate::array::{Array, OpenedChunk, Scratch, VersionTag};
+use crate::array::{Array, NeighborBytes, OpenedChunk, Scratch, VersionTag};
 use crate::cache::Cache;
 use crate::error::{Kind, Result};
 use crate::util::memory::lock;
@@ -47,22 +47,29 @@ impl Cache {
             ChunkPart::At(offset) if array.partial_decode() == PartialDecode::Blosc => {
                 self.load_block(slot, array, chunk, previous, offset)
             }
-            _ => self.load_whole(slot, array, chunk),
+            _ => self.load_whole(slot, array, chunk, None),
         }
     }
 
-    fn load_whole(&self, slot: &mut LoadingSlot, array: &Array, chunk: ChunkId) -> Result<CachedChunk> {
+    /// Loads a whole chunk, from `neighbors` if its bytes are there.
+    pub(super) fn load_whole(
+        &self,
+        slot: &mut LoadingSlot,
+        array: &Array,
+        chunk: ChunkId,
+        neighbors: Option<&NeighborBytes>,
+    ) -> Result<CachedChunk> {
         if array.metadata().has_objects() {
             // their size is not known; most are small
             slot.reserve(2 * SMALL_OBJECTS);
-            match self.load_at_most(slot, array, chunk, Some(SMALL_OBJECTS)) {
+            match self.load_at_most(slot, array, chunk, Some(SMALL_OBJECTS), None) {
                 Err(e) if e.kind() == Kind::Damaged => slot.reserve(self.bound),
                 loaded => return loaded,
             }
         }
         // encoded bytes and intermediate results take memory beside the decoded ones
         slot.reserve(array.chunk_memory());
-        self.load_at_most(slot, array, chunk, None)
+        self.load_at_most(slot, array, chunk, None, neighbors)
     }
 
     /// Loads a chunk into reserved memory; of objects one of at most `max_objects` bytes.
@@ -72,12 +79,13 @@ impl Cache {
         array: &Array,
         chunk: ChunkId,
         max_objects: Option<usize>,
+        neighbors: Option<&NeighborBytes>,
     ) -> Result<CachedChunk> {
         let ticket = self.decoding.ticket(slot.is_prefetched);
         let loaded = self.with_scratch(|scratch| {
             scratch.max_objects = max_objects;
             let buffer = self.buffer(array.grid().chunk_size());
-            let Some(fetched) = array.fetch(chunk, buffer, scratch)? else { return Ok(None) };
+            let Some(fetched) = array.fetch(chunk, buffer, neighbors, scratch)? else { return Ok(None) };
             // local chunks are loaded by no more threads than that
             let _permit = array.is_remote().then(|| self.decoding.acquire(ticket));
             array.decode_fetched(fetched, scratch).map(Some)
@@ -108,7 +116,7 @@ impl Cache {
                     let (tag, blocks) = (VersionTag::of(Some(&index.version)), Mutex::new(vec![None; index.blocks()]));
                     Arc::new(DecodedBlocks { index, tag, blocks })
                 }
-                _ => return self.load_whole(slot, array, chunk),
+                _ => return self.load_whole(slot, array, chunk, None),
             },
         };
         let size = decoded.index.block_size();
@@ -119,7 +127,7 @@ impl Cache {
         let block = match block {
             Ok(Some(bytes)) => Ok(self.buffers.hold(bytes)),
             // the chunk was replaced just now
-            Ok(None) => return self.load_whole(slot, array, chunk),
+            Ok(None) => return self.load_whole(slot, array, chunk, None),
             Err(e) if matches!(e.kind(), Kind::System(_)) => return Err(e),
             Err(e) => {
                 self.record_failure(&e);

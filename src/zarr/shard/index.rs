@@ -53,7 +53,7 @@ impl IndexCodec {
     }
 
     /// Returns whether the index is in front of the chunks.
-    pub(super) fn is_at_start(&self) -> bool {
+    pub fn is_at_start(&self) -> bool {
         self.is_at_start
     }
 

@@ -1,0 +1,210 @@
+//! Loading the indexes of shards: of an object, of a shard in one, and of a shard that is encoded as a whole.
+
+use super::{Array, DecodedShard, LoadedShard, Lookup, Recency, ShardBytes, StoredChunk};
+use crate::array::Opening;
+use crate::error::{Error, Kind, Result};
+use crate::store::{EntryKind, Stat};
+use crate::util::memory::{self, Grant, lock};
+use crate::zarr::grid::ChunkId;
+use crate::zarr::shard::{IndexCodec, ShardId, Shards};
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Bytes of waste that a shard may have beside as many as its chunks take.
+const WASTE: u64 = 64 << 10;
+
+impl Array {
+    /// Returns the shard of a level that holds `chunk`. `place` is where it is in the shard around it; `None` for an object.
+    pub(super) fn load_shard(
+        &self,
+        shards: &Shards,
+        chunk: ChunkId,
+        level: usize,
+        place: Option<StoredChunk>,
+        recency: Recency,
+    ) -> Result<Lookup<Arc<LoadedShard>>> {
+        let id = shards.shard(level, &self.grid.indices(chunk));
+        let opening = self.freshness.opening();
+        if let Some(shard) = self.kept_shard(id, place.as_ref(), recency) {
+            return Ok(Lookup::Found(shard));
+        }
+        let _loading = self.shard_cache.lock_loading(id);
+        // another thread may have loaded it meanwhile
+        if let Some(shard) = self.kept_shard(id, place.as_ref(), recency) {
+            return Ok(Lookup::Found(shard));
+        }
+        let (object, bytes) = match place {
+            Some(StoredChunk { object, bytes }) => (object, bytes),
+            None if self.takes_index_at_once(shards, id) => {
+                let loaded = self.load_index_at_once(shards, chunk)?.map(Arc::new);
+                let mut kept = lock(&self.shard_cache.loaded);
+                let Some(shard) = loaded else {
+                    kept.pop(&id);
+                    return Ok(Lookup::Absent);
+                };
+                kept.put(id, (opening, shard.clone()));
+                return Ok(Lookup::Found(shard));
+            }
+            None => {
+                let Some(stat) = self.stat_object(chunk)?.filter(|stat| stat.kind == EntryKind::Value) else {
+                    lock(&self.shard_cache.loaded).pop(&id);
+                    return Ok(Lookup::Absent);
+                };
+                if let Some(shard) = self.confirm_shard(id, &stat, opening) {
+                    return Ok(Lookup::Found(shard));
+                }
+                let whole = ShardBytes::Stored(0..stat.size);
+                (stat, whole)
+            }
+        };
+        let Some(shard) = self.read_shard(shards, chunk, id, object, bytes)? else { return Ok(Lookup::Replaced) };
+        let shard = Arc::new(shard);
+        lock(&self.shard_cache.loaded).put(id, (opening, shard.clone()));
+        Ok(Lookup::Found(shard))
+    }
+
+    /// Returns whether to request the index of an object before its size and version are known, which the answer tells. An
+    /// index that is kept may only need to be confirmed.
+    fn takes_index_at_once(&self, shards: &Shards, id: ShardId) -> bool {
+        self.is_remote() && shards.around(0).is_none() && !lock(&self.shard_cache.loaded).contains(&id)
+    }
+
+    /// Reads the index of an object by one request; `None` if the object is not stored.
+    fn load_index_at_once(&self, shards: &Shards, chunk: ChunkId) -> Result<Option<LoadedShard>> {
+        let (codec, key) = (shards.index_codec(0), self.extent(chunk).key);
+        let memory = memory::take(codec.memory()).map_err(|e| e.context(&key))?;
+        let (mut encoded, _encoded) = (Vec::new(), memory::take(codec.stored_size() as usize)?);
+        let start = Instant::now();
+        let read = match codec.is_at_start() {
+            true => self.store.get_range(&key, 0..codec.stored_size(), &mut encoded),
+            false => self.store.get_end(&key, codec.stored_size(), &mut encoded),
+        };
+        self.stats.store_time.add_since(start);
+        let Some(object) = read.map_err(|e| e.context(&key))?.filter(|stat| stat.kind == EntryKind::Value) else {
+            return Ok(None);
+        };
+        self.stats.bytes_stored.add(encoded.len() as u64);
+        let bytes = ShardBytes::Stored(0..object.size);
+        match codec.place(object.size) {
+            Ok(_) => self.decode_index(chunk, codec, &encoded, object, bytes, memory).map(Some),
+            Err(e) => Ok(Some(LoadedShard { object, bytes, index: Err(e), _memory: Grant::default() })),
+        }
+    }
+
+    /// Decodes the index of a shard. A damaged index belongs to the shard; a lack of memory is an error.
+    fn decode_index(
+        &self,
+        chunk: ChunkId,
+        codec: &IndexCodec,
+        encoded: &[u8],
+        object: Stat,
+        bytes: ShardBytes,
+        memory: Grant,
+    ) -> Result<LoadedShard> {
+        self.stats.index_reads.add(1);
+        match codec.decode(encoded, bytes.len()) {
+            Err(e) if e.kind() != Kind::Damaged => Err(e.context(self.extent(chunk))),
+            index => Ok(LoadedShard { object, bytes, index, _memory: memory }),
+        }
+    }
+
+    /// Returns the kept shard if it is recent enough, or lies in the same version of its object as `place`.
+    fn kept_shard(&self, id: ShardId, place: Option<&StoredChunk>, recency: Recency) -> Option<Arc<LoadedShard>> {
+        let mut loaded = lock(&self.shard_cache.loaded);
+        let (confirmed, shard) = loaded.get(&id)?;
+        let is_current = match place {
+            Some(place) => shard.object.version == place.object.version,
+            None => match recency {
+                Recency::Now => false,
+                Recency::Opening => self.freshness.is_current(*confirmed),
+                // what is decoded is not read again
+                Recency::Any => shard.bytes.is_stored() || self.freshness.is_current(*confirmed),
+            },
+        };
+        is_current.then(|| shard.clone())
+    }
+
+    /// Returns the kept shard if it is of the version of `stat`, which the store reported after `opening`.
+    pub(super) fn confirm_shard(&self, id: ShardId, stat: &Stat, opening: Opening) -> Option<Arc<LoadedShard>> {
+        let mut loaded = lock(&self.shard_cache.loaded);
+        let (confirmed, shard) = loaded.get_mut(&id)?;
+        let is_same = shard.object.version == stat.version;
+        is_same.then(|| {
+            *confirmed = (*confirmed).max(opening);
+            shard.clone()
+        })
+    }
+
+    /// Reads the index of a shard, and the whole shard if it is encoded as such. Returns `None` if the object was replaced.
+    fn read_shard(
+        &self,
+        shards: &Shards,
+        chunk: ChunkId,
+        id: ShardId,
+        object: Stat,
+        bytes: ShardBytes,
+    ) -> Result<Option<LoadedShard>> {
+        let (bytes, size) = match shards.around(id.level) {
+            None => (bytes.clone(), bytes.len()),
+            Some(_) => match self.decode_shard(shards, chunk, id, &object, &bytes)? {
+                Some(decoded) => {
+                    let size = decoded.bytes.len() as u64;
+                    (ShardBytes::Decoded(Arc::new(decoded), 0..size), size)
+                }
+                None => return Ok(None),
+            },
+        };
+        let codec = shards.index_codec(id.level);
+        let memory = memory::take(codec.memory()).map_err(|e| e.context(self.extent(chunk)))?;
+        let place = match codec.place(size) {
+            Ok(place) => place,
+            Err(e) => return Ok(Some(LoadedShard { object, bytes, index: Err(e), _memory: Grant::default() })),
+        };
+        let (mut encoded, _encoded) = (Vec::new(), memory::take((place.end - place.start) as usize)?);
+        if !self.read_shard_bytes(chunk, &object, &bytes, place, &mut encoded)? {
+            return Ok(None);
+        }
+        self.decode_index(chunk, codec, &encoded, object, bytes, memory).map(Some)
+    }
+
+    /// Decodes a shard that is encoded as a whole. Returns `None` if the object was replaced.
+    fn decode_shard(
+        &self,
+        shards: &Shards,
+        chunk: ChunkId,
+        id: ShardId,
+        object: &Stat,
+        bytes: &ShardBytes,
+    ) -> Result<Option<DecodedShard>> {
+        let in_object = |e: Error| e.context(self.extent(chunk));
+        let Some(pipeline) = shards.around(id.level) else { return Ok(None) };
+        let (len, limit) = (bytes.len(), memory::limit() as u64 / 4);
+        let mut memory = self.take_for_whole_shard(len).map_err(in_object)?;
+        let mut encoded = Vec::new();
+        if !self.read_shard_bytes(chunk, object, bytes, 0..len, &mut encoded)? {
+            return Ok(None);
+        }
+        // waste between the chunks may make a shard larger than what its chunks need
+        let without_waste = shards.max_size(id.level, self.pipeline()?.max_stored());
+        let wanted = without_waste.saturating_mul(2).saturating_add(WASTE).min(limit) as usize;
+        memory.grow(wanted).map_err(in_object)?;
+        let mut decoded = Vec::new();
+        pipeline.decode_within(&encoded, &mut decoded, wanted).map_err(in_object)?;
+        decoded.shrink_to_fit();
+        drop(encoded);
+        memory.shrink_to(decoded.capacity());
+        Ok(Some(DecodedShard { bytes: decoded, _memory: memory }))
+    }
+
+    /// Returns a grant for a shard that is encoded as a whole.
+    pub(super) fn take_for_whole_shard(&self, len: u64) -> Result<Grant> {
+        let limit = memory::limit() as u64 / 4;
+        if len > limit {
+            let why = format!(
+                "a shard of {len} bytes, encoded as a whole: there is memory for {limit}, mount with a larger --cache-size"
+            );
+            return Err(Error::new(Kind::System(libc::ENOMEM), why));
+        }
+        memory::take(len as usize)
+    }
+}

@@ -1,0 +1,132 @@
+//! Reading neighboring chunks of one object by one request. A request to a remote store takes as long as the transfer of
+//! megabytes, and the chunks of a shard are often much smaller.
+
+use super::{Array, Recency, ShardBytes, StoredChunk};
+use crate::error::Result;
+use crate::store::Stat;
+use crate::util::memory;
+use crate::zarr::grid::ChunkId;
+use crate::zarr::shard::Shards;
+use std::ops::Range;
+use std::time::Instant;
+
+/// Maximum bytes between two chunks that are read together. Receiving them takes less time than another request.
+const MAX_GAP: u64 = 64 << 10;
+
+/// Chunks that are near each other in one object.
+pub struct Neighbors {
+    /// The chunks, in the order of their bytes.
+    pub chunks: Vec<ChunkId>,
+    /// The object that holds them.
+    object: Stat,
+    /// Their bytes in the object, and those between them.
+    range: Range<u64>,
+}
+
+/// The bytes of neighbors, encoded.
+pub struct NeighborBytes {
+    /// The number of the object.
+    number: u64,
+    object: Stat,
+    range: Range<u64>,
+    bytes: Vec<u8>,
+}
+
+impl Neighbors {
+    /// Returns the number of bytes that one request for all of them returns.
+    pub fn size(&self) -> usize {
+        (self.range.end - self.range.start) as usize
+    }
+}
+
+impl NeighborBytes {
+    /// Returns the memory.
+    pub fn into_bytes(self) -> Vec<u8> {
+        self.bytes
+    }
+
+    /// Copies a part of a chunk's bytes. Returns false if they are not among these.
+    pub(super) fn copy(&self, number: u64, found: &StoredChunk, part: &Range<u64>, out: &mut Vec<u8>) -> Result<bool> {
+        let ShardBytes::Stored(place) = &found.bytes else { return Ok(false) };
+        if number != self.number || found.object.version != self.object.version || place.start < self.range.start {
+            return Ok(false);
+        }
+        let start = place.start - self.range.start;
+        let wanted = (start + part.start) as usize..(start + part.end) as usize;
+        let Some(bytes) = self.bytes.get(wanted) else { return Ok(false) };
+        out.clear();
+        memory::reserve(out, bytes.len())?;
+        out.extend_from_slice(bytes);
+        Ok(true)
+    }
+}
+
+impl Array {
+    /// Returns whether neighboring chunks are worth reading together: those of a remote object, of known size.
+    pub fn has_neighbors(&self) -> bool {
+        self.has_shards() && self.is_remote() && !self.metadata.has_objects()
+    }
+
+    /// Returns the number of the object that holds a chunk. Chunks of one object may be neighbors.
+    pub fn object_number(&self, chunk: ChunkId) -> u64 {
+        self.shards.as_ref().map_or(chunk.0, |shards| shards.shard(0, &self.grid.indices(chunk)).number)
+    }
+
+    /// Returns those of `chunks`, which are in one object, that are near another one of them, in groups. It reads indexes.
+    pub fn neighbors(&self, chunks: &[ChunkId]) -> Vec<Neighbors> {
+        let Some(shards) = &self.shards else { return Vec::new() };
+        // whoever loads a damaged chunk gets the error
+        let stored = chunks.iter().filter_map(|&chunk| Some((chunk, self.stored_range(shards, chunk)?)));
+        let mut stored: Vec<(ChunkId, (Stat, Range<u64>))> = stored.collect();
+        stored.sort_unstable_by_key(|(_, (_, range))| range.start);
+        let mut groups: Vec<Neighbors> = Vec::new();
+        for (chunk, (object, range)) in stored {
+            match groups.last_mut() {
+                Some(group) if group.object.version == object.version && range.start <= group.range.end + MAX_GAP => {
+                    group.chunks.push(chunk);
+                    group.range.end = group.range.end.max(range.end);
+                }
+                _ => groups.push(Neighbors { chunks: vec![chunk], object, range }),
+            }
+        }
+        groups.retain(|group| group.chunks.len() > 1);
+        groups
+    }
+
+    /// Returns the object of a chunk, and the bytes that it takes there; `None` if there are none.
+    fn stored_range(&self, shards: &Shards, chunk: ChunkId) -> Option<(Stat, Range<u64>)> {
+        if self.pending_chunk(chunk).is_some() {
+            return None;
+        }
+        let found = self.locate(shards, chunk, Recency::Any).ok()??;
+        match found.bytes {
+            ShardBytes::Stored(range) => Some((found.object, range)),
+            ShardBytes::Decoded(..) => None,
+        }
+    }
+
+    /// Reads the bytes of neighbors, into `buffer` if that has the capacity; `None` if the object was replaced.
+    ///
+    /// # Errors
+    ///
+    /// The error of the store, with the key.
+    pub fn read_neighbors(&self, neighbors: &Neighbors, buffer: Vec<u8>) -> Result<Option<NeighborBytes>> {
+        let Some(first) = neighbors.chunks.first() else { return Ok(None) };
+        let (opening, start) = (self.freshness.opening(), Instant::now());
+        let (key, mut bytes) = (self.extent(*first).key, buffer);
+        let read = self.store.get_range(&key, neighbors.range.clone(), &mut bytes);
+        self.stats.store_time.add_since(start);
+        let read = read.map_err(|e| e.context(&key))?;
+        self.stats.bytes_stored.add(bytes.len() as u64);
+        let is_same = read.is_some_and(|now| now.version == neighbors.object.version);
+        if is_same && let Some(shards) = &self.shards {
+            self.confirm_shard(shards.shard(0, &self.grid.indices(*first)), &neighbors.object, opening);
+        }
+        Ok((is_same && bytes.len() == neighbors.size()).then(|| NeighborBytes {
+            number: self.object_number(*first),
+            object: neighbors.object.clone(),
+            range: neighbors.range.clone(),
+            bytes,
+        }))
+    }
+}
