@@ -424,3 +424,66 @@ fn a_store_whose_arrays_cannot_be_known_is_not_complete() {
         assert!(output.status.success() && output.stderr.is_empty(), "an array is known: {output:?}");
     }
 }
+
+#[test]
+fn creating_an_array_takes_at_most_ten_requests() {
+    for (format, consolidated) in FORMATS.into_iter().flat_map(|format| [(format, false), (format, true)]) {
+        let bucket = Bucket::new(format, 1, 1, consolidated);
+        let zarr_format = if format == Format::V2 { "2" } else { "3" };
+        let args = ["--shape", "4,4", "--chunks", "2,2", "--dtype", "<i4", "--zarr-format", zarr_format];
+        for (path, more) in [
+            ("store.zarr/new", &[][..]),
+            ("store.zarr/g00/new", &["--attrs", r#"{"units": "m"}"#]),
+            ("new.zarr/a", &[]),
+            ("alone.zarr", &[]),
+        ] {
+            let url = format!("s3://bucket/{path}");
+            let requests = requests(&bucket.server, || {
+                let output = bucket.command("create").args(args).args(more).arg(&url).output().unwrap();
+                assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+            });
+            assert_at_most(10, &requests, &format!("{path}, {format:?}, consolidated: {consolidated}"));
+            let output = bucket.command("info").arg(&url).output().unwrap();
+            assert!(String::from_utf8_lossy(&output.stdout).contains("64 B"), "{output:?}");
+        }
+        let (shown, _) = bucket.run("info", &["--consolidated", if consolidated { "use" } else { "ignore" }]);
+        assert_eq!(shown.lines().filter(|line| line.contains("new") && line.contains("64 B")).count(), 2, "{shown}");
+    }
+}
+
+#[test]
+fn an_array_that_another_program_creates_meanwhile_stays() {
+    for format in FORMATS {
+        let bucket = Bucket::new(format, 1, 1, false);
+        for path in ["store.zarr/new", "store.zarr/group/new", "alone.zarr"] {
+            let zarr_format = if format == Format::V2 { "2" } else { "3" };
+            let args = ["--shape", "4,4", "--chunks", "2,2", "--dtype", "<i4", "--zarr-format", zarr_format];
+            let folder = bucket.folder.path().to_path_buf();
+            // the document appears after zarrfs has looked
+            bucket.server.set_gate(Box::new(move |request| {
+                if request.method == "PUT" && !folder.join(&request.path[1..]).exists() {
+                    write(&folder.join(&request.path[1..]), b"of another");
+                }
+                None
+            }));
+            let output = bucket.command("create").args(args).arg(format!("s3://bucket/{path}")).output().unwrap();
+            let said = String::from_utf8_lossy(&output.stderr);
+            assert_eq!((output.status.code(), said.lines().count()), (Some(1), 1), "{said}");
+            assert!(said.contains("exist") && said.contains("another program"), "{said}");
+            let name = if path.ends_with("group/new") { "group" } else { path.rsplit('/').next().unwrap() };
+            let top = bucket
+                .folder
+                .path()
+                .join("bucket")
+                .join(if name == "alone.zarr" { "" } else { "store.zarr" })
+                .join(name);
+            let mut left = Vec::new();
+            support::tree::visit(&top, &mut |found| {
+                left.extend(fs::read(top.join(found.path.trim_start_matches('/'))));
+                true
+            })
+            .unwrap();
+            assert_eq!(left, [b"of another"], "{format:?} {path}");
+        }
+    }
+}

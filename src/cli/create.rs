@@ -12,7 +12,7 @@ use super::{CommandFailure, MemoryArgs, StoreArgs, StoreLocation, V1OrderArg, Wr
 use crate::array::hierarchy::{Hierarchy, MetadataFile, StoredNode};
 use crate::error::Error;
 use crate::stats::Stats;
-use crate::store::Key;
+use crate::store::{Key, LevelCache, Store};
 use crate::util::json::{self, Value};
 use crate::zarr::dtype::DType;
 use crate::zarr::metadata::v3::data_type::DataType;
@@ -20,6 +20,7 @@ use crate::zarr::metadata::{V1Order, ZARR_JSON, ZARRAY, ZGROUP, ZMETADATA};
 use clap::Args;
 use document::NewDocument;
 use log::LevelFilter;
+use place::NewPlace;
 use raw::Raw;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -157,8 +158,13 @@ fn attributes(text: &str) -> Result<Value, String> {
 pub fn run(args: &CreateArgs) -> Result<(), CommandFailure> {
     logger::start(LevelFilter::Off, None)?;
     let asked = args.zarr_format.as_deref().map(|format| if format == "3" { 3 } else { 2 });
-    let (store, key) = place::of(args)?;
-    let zarr_format = match (stored_format(&store, &key, args)?, asked) {
+    let (place, key) = place::of(args)?;
+    let stored = match &place {
+        NewPlace::Directory(path) if !path.exists() => None,
+        NewPlace::Directory(path) => stored_format(&open(&StoreLocation::Path(path.clone()), args)?, &key, args)?,
+        NewPlace::Server(_, store) => stored_format(&hierarchy_of(store), &key, args)?,
+    };
+    let zarr_format = match (stored, asked) {
         (Some(stored), Some(asked)) if stored != asked => {
             let message = format!("--zarr-format {asked}: {} is in a store of Zarr v{stored}", args.path);
             return Err(CommandFailure::new(2, message));
@@ -172,9 +178,9 @@ pub fn run(args: &CreateArgs) -> Result<(), CommandFailure> {
         (Some(path), Some(size)) => Some(Raw::open(path, size)?),
         (Some(_), None) => return Err(CommandFailure::new(2, "--from-raw: objects have no flat bytes")),
     };
-    match store {
-        StoreLocation::Path(store) => create_in_directory(args, &store, &key, &document, raw),
-        store => create_on_server(args, &store, &key, &document, raw),
+    match place {
+        NewPlace::Directory(store) => create_in_directory(args, &store, &key, &document, raw),
+        NewPlace::Server(url, store) => create_on_server(args, url, &store, &key, &document, raw),
     }
 }
 
@@ -271,40 +277,80 @@ fn move_into_group(
 /// Creates the array in a remote store. Deletes its keys again if that fails.
 fn create_on_server(
     args: &CreateArgs,
-    store: &StoreLocation,
+    url: StoreLocation,
+    store: &LevelCache,
     key: &Key,
     document: &NewDocument,
     raw: Option<Raw>,
 ) -> Result<(), CommandFailure> {
     let shown = |e: Error| CommandFailure::from(e.context(&args.path));
-    let hierarchy = Arc::new(open(store, args)?);
+    let hierarchy = hierarchy_of(store);
     let first = first_missing(&hierarchy, key).map_err(shown)?;
     let (root, group) = (Key::root(), document.group_file());
     let had_group = hierarchy.store().stat(&root.join(group.name())).map_err(shown)?.is_some();
-    if !first.is_root() {
-        // groups get the format of the root
-        let is_new_v3 = document.zarr_format == 3 && !had_group;
-        if is_new_v3 {
-            hierarchy.put_document(&root, group, document.group_text()).map_err(shown)?;
-        }
-        // all keys below it belong to this command from now on
-        if let Err(e) = hierarchy.create_group(&first) {
-            let _ = is_new_v3 && hierarchy.remove_document(&root, group).is_ok();
-            return Err(shown(e));
-        }
-    }
-    let (undone, removed) = (hierarchy.clone(), first.clone());
-    let unfinished = UnfinishedArray::new(move || {
+    let (store_args, writing, removed) = (args.store_args(), args.writing.clone(), first.clone());
+    let undo = move || {
+        // chunks were stored meanwhile, of which `store` does not know
+        let opened = location::open(&url, &store_args, Some(&writing), &Arc::default());
+        let Ok(opened) = opened else { return };
+        let undone = Hierarchy::new(opened, V1Order::default(), Arc::default());
         let _ = undone.remove_all(&removed);
         if !had_group {
             let _ = undone.remove_document(&root, group);
         }
-    })?;
-    make(&hierarchy, key, document, args).map_err(shown)?;
+    };
+    let reserved = reserve(&hierarchy, &first, key, document, had_group);
+    if let Err(e) = reserved {
+        // the metadata of the store may not have been updated; with EEXIST the array is that of another program
+        if e.errno() != libc::EEXIST && matches!(store.stat(&key.join(document.file().name())), Ok(Some(_))) {
+            undo();
+        }
+        return Err(shown(e));
+    }
+    let unfinished = UnfinishedArray::new(undo)?;
+    make_above(&hierarchy, key, document).map_err(shown)?;
+    if first != *key {
+        hierarchy.store().make_prefix(key).map_err(shown)?;
+        hierarchy.put_document(key, document.file(), document.text.as_bytes()).map_err(shown)?;
+    }
+    put_attributes(&hierarchy, key, document, args).map_err(shown)?;
     if let Some(raw) = raw {
         raw.fill(&args.path, &args.writing, args)?;
     }
     unfinished.finish(|| hierarchy.store().sync()).map_err(shown)
+}
+
+/// Puts the document of `first`, the topmost new group or the array itself: all keys below it belong to this command from
+/// then on. It is put only if no other program has put one.
+fn reserve(
+    hierarchy: &Hierarchy,
+    first: &Key,
+    key: &Key,
+    document: &NewDocument,
+    had_group: bool,
+) -> Result<(), Error> {
+    let (root, group) = (Key::root(), document.group_file());
+    // groups get the format of the root
+    let is_new_v3 = document.zarr_format == 3 && !had_group && !first.is_root();
+    if is_new_v3 {
+        hierarchy.put_document(&root, group, document.group_text())?;
+    }
+    let reserved = match first == key {
+        true if key.is_root() => hierarchy.put_document(key, document.file(), document.text.as_bytes()),
+        true => hierarchy
+            .store()
+            .make_prefix(key)
+            .and_then(|()| hierarchy.put_document(key, document.file(), document.text.as_bytes())),
+        false => hierarchy.create_group(first),
+    };
+    if reserved.is_err() && is_new_v3 {
+        let _ = hierarchy.remove_document(&root, group);
+    }
+    reserved
+}
+
+fn hierarchy_of(store: &LevelCache) -> Hierarchy {
+    Hierarchy::new(Arc::new(store.at(&Key::root())), V1Order::default(), Arc::default())
 }
 
 fn open(store: &StoreLocation, args: &CreateArgs) -> Result<Hierarchy, CommandFailure> {
@@ -314,11 +360,7 @@ fn open(store: &StoreLocation, args: &CreateArgs) -> Result<Hierarchy, CommandFa
 }
 
 /// Returns the Zarr format of the nearest group or array at or above `key`; `None` for a new store.
-fn stored_format(store: &StoreLocation, key: &Key, args: &CreateArgs) -> Result<Option<u8>, CommandFailure> {
-    if matches!(store, StoreLocation::Path(path) if !path.exists()) {
-        return Ok(None);
-    }
-    let hierarchy = open(store, args)?;
+fn stored_format(hierarchy: &Hierarchy, key: &Key, args: &CreateArgs) -> Result<Option<u8>, CommandFailure> {
     let holds = |key: &Key, name: &str| match hierarchy.store().stat(&key.join(name)) {
         Ok(stat) => Ok(stat.is_some()),
         Err(e) => Err(CommandFailure::from(e.context(&args.path))),
@@ -376,16 +418,29 @@ impl CreateArgs {
 
 /// Creates the array, after the groups above it.
 fn make(hierarchy: &Hierarchy, key: &Key, document: &NewDocument, args: &CreateArgs) -> Result<(), Error> {
-    let root = Key::root();
-    if !key.is_root() {
-        if !matches!(hierarchy.find(&root)?, Some(StoredNode::Array(_) | StoredNode::Damaged(_)))
-            && hierarchy.store().stat(&root.join(document.group_file().name()))?.is_none()
-        {
-            hierarchy.put_document(&root, document.group_file(), document.group_text())?;
-        }
-        make_groups(hierarchy, key)?;
+    make_above(hierarchy, key, document)?;
+    if !key.is_root() && hierarchy.find(key)?.is_none() {
+        hierarchy.create_group(key)?;
     }
     hierarchy.put_document(key, document.file(), document.text.as_bytes())?;
+    put_attributes(hierarchy, key, document, args)
+}
+
+/// Creates the missing groups above `key`.
+fn make_above(hierarchy: &Hierarchy, key: &Key, document: &NewDocument) -> Result<(), Error> {
+    let root = Key::root();
+    if key.is_root() {
+        return Ok(());
+    }
+    if !matches!(hierarchy.find(&root)?, Some(StoredNode::Array(_) | StoredNode::Damaged(_)))
+        && hierarchy.store().stat(&root.join(document.group_file().name()))?.is_none()
+    {
+        hierarchy.put_document(&root, document.group_file(), document.group_text())?;
+    }
+    make_groups(hierarchy, &key.parent())
+}
+
+fn put_attributes(hierarchy: &Hierarchy, key: &Key, document: &NewDocument, args: &CreateArgs) -> Result<(), Error> {
     match &args.attrs {
         // a zarr.json holds them
         _ if document.zarr_format == 3 => Ok(()),

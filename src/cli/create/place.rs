@@ -4,7 +4,7 @@ use super::CreateArgs;
 use crate::array::hierarchy::REMOVED;
 use crate::cli::{CommandFailure, StoreLocation, location};
 use crate::error::Error;
-use crate::store::Key;
+use crate::store::{Key, LevelCache, Store};
 use crate::zarr::metadata::{V1_ATTRS, V1_META, ZARR_JSON, ZARRAY, ZGROUP, ZMETADATA};
 use std::ffi::OsString;
 use std::fmt::Display;
@@ -19,10 +19,17 @@ fn archive(shown: &dyn Display) -> CommandFailure {
     CommandFailure::new(2, format!("{shown}: archives are read-only; create the store in a directory, and zip that"))
 }
 
-/// Returns the store of the array, which may not exist yet, and the array's key there.
-pub fn of(args: &CreateArgs) -> Result<(StoreLocation, Key), CommandFailure> {
+/// The store of a new array, which may not exist yet.
+pub enum NewPlace {
+    Directory(PathBuf),
+    /// A store on a server: its URL, and what was asked of it to find the place.
+    Server(StoreLocation, LevelCache),
+}
+
+/// Returns the store of the array, and the array's key there.
+pub fn of(args: &CreateArgs) -> Result<(NewPlace, Key), CommandFailure> {
     match &args.path {
-        StoreLocation::Path(path) => place_of_path(path).map(|(store, key)| (StoreLocation::Path(store), key)),
+        StoreLocation::Path(path) => place_of_path(path).map(|(store, key)| (NewPlace::Directory(store), key)),
         StoreLocation::Url(url) => place_of_url(url, args),
         StoreLocation::Memory => {
             Err(CommandFailure::new(2, "memory: its content ends with the command; mount it instead"))
@@ -32,7 +39,7 @@ pub fn of(args: &CreateArgs) -> Result<(StoreLocation, Key), CommandFailure> {
 
 /// Returns the place of an array in a remote store. Without a group above the array, the store is the name that ends with
 /// .zarr, or else the one above the array.
-fn place_of_url(url: &str, args: &CreateArgs) -> Result<(StoreLocation, Key), CommandFailure> {
+fn place_of_url(url: &str, args: &CreateArgs) -> Result<(NewPlace, Key), CommandFailure> {
     let wrong = |e: Error| CommandFailure::new(2, format!("{}: {e}", args.path));
     location::check_url(url)?;
     if location::leads_into_archive(url) {
@@ -46,6 +53,7 @@ fn place_of_url(url: &str, args: &CreateArgs) -> Result<(StoreLocation, Key), Co
     });
     let keys = keys.map_err(wrong)?;
     let store = location::open(&top(0), &args.store_args(), Some(&args.writing), &Arc::default())?;
+    let store = LevelCache::new(store);
     store.check_writable(&Key::root()).map_err(|e| e.context(&args.path))?;
     // a key that can't be read is above the store
     let holds = |key: &Key, name: &str| matches!(store.stat(&key.join(name)), Ok(Some(_)));
@@ -61,7 +69,8 @@ fn place_of_url(url: &str, args: &CreateArgs) -> Result<(StoreLocation, Key), Co
         },
     };
     let key = names[depth..].iter().try_fold(Key::root(), |key, name| key.child(name)).map_err(wrong)?;
-    Ok((top(depth), key))
+    let opened = store.at(keys.get(depth).unwrap_or(&Key::root()));
+    Ok((NewPlace::Server(top(depth), opened), key))
 }
 
 /// Returns the place of an array in a directory.

@@ -1,0 +1,268 @@
+//! Answers from listings of whole levels, for a command that looks at a few levels of a remote store and changes them.
+//! Nothing is asked twice: what the store held at the first question is the base of the change, and own writes are
+//! added. A new key is put on condition that it is still missing, so that a change of another program in between is an
+//! error and never overwritten.
+
+use super::{Entry, EntryKind, Key, Listing, Replaces, Stat, Store, Version, delegate_store};
+use crate::error::{Error, Kind, Result};
+use crate::util::memory::lock;
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::{Arc, Mutex};
+use std::time::SystemTime;
+
+/// Maximum number of names of a level that is kept. Levels of chunks have more, and are asked name by name.
+const MAX_NAMES: usize = 10_000;
+
+/// Maximum size of a value that is kept, in bytes.
+const MAX_VALUE: usize = 1 << 20;
+
+/// A store below a key of another one, whose levels are listed once.
+pub struct LevelCache {
+    below: Arc<dyn Store>,
+    root: Key,
+    /// Held during requests: the command asks for one thing at a time.
+    known: Arc<Mutex<KnownKeys>>,
+}
+
+/// What is known of the whole store below.
+#[derive(Default)]
+struct KnownKeys {
+    levels: BTreeMap<Key, KnownLevel>,
+    values: BTreeMap<Key, (Vec<u8>, Version)>,
+}
+
+/// What is known of the names one level below a key.
+enum KnownLevel {
+    All(BTreeMap<String, Stat>),
+    /// There is no such prefix.
+    Missing,
+    /// There are many names, or they cannot be listed.
+    Unknown,
+}
+
+impl LevelCache {
+    /// Creates a cache of which nothing is known yet.
+    pub fn new(below: Arc<dyn Store>) -> Self {
+        LevelCache { below, root: Key::root(), known: Arc::default() }
+    }
+
+    /// Returns the store at `key`, which shares what is known.
+    pub fn at(&self, key: &Key) -> Self {
+        LevelCache { below: self.below.clone(), root: self.full(key), known: self.known.clone() }
+    }
+
+    fn full(&self, key: &Key) -> Key {
+        self.root.join_key(key)
+    }
+
+    /// Lists a level unless it is known, after those above it: a level that is missing there needs no request.
+    fn look(&self, known: &mut KnownKeys, level: &Key) {
+        if known.levels.contains_key(level) {
+            return;
+        }
+        if !level.is_root() {
+            self.look(known, &level.parent());
+        }
+        let found = match known.levels.get(&level.parent()).filter(|_| !level.is_root()) {
+            Some(KnownLevel::All(names)) => names.get(level.name()).is_some_and(|stat| stat.kind == EntryKind::Prefix),
+            Some(KnownLevel::Missing) => false,
+            Some(KnownLevel::Unknown) | None => true,
+        };
+        let listed = if found { self.list_below(level) } else { KnownLevel::Missing };
+        known.levels.insert(level.clone(), listed);
+    }
+
+    fn list_below(&self, level: &Key) -> KnownLevel {
+        let names = match self.below.list(level) {
+            Ok(names) => names,
+            Err(e) if e.kind() == Kind::NotFound => return KnownLevel::Missing,
+            Err(_) => return KnownLevel::Unknown,
+        };
+        let mut all = BTreeMap::new();
+        for entry in names {
+            let Ok(Entry { name, kind, stat }) = entry else { return KnownLevel::Unknown };
+            let stat = stat.or_else(|| (kind == EntryKind::Prefix).then(Stat::prefix));
+            match stat {
+                Some(stat) if all.len() < MAX_NAMES => drop(all.insert(name, stat)),
+                _ => return KnownLevel::Unknown,
+            }
+        }
+        KnownLevel::All(all)
+    }
+
+    /// Returns the metadata of a key; `None` if only the store knows it.
+    fn known_stat(&self, known: &mut KnownKeys, full: &Key) -> Option<Option<Stat>> {
+        if *full == self.root {
+            return Some(Some(Stat::prefix()));
+        }
+        self.look(known, &full.parent());
+        match known.levels.get(&full.parent())? {
+            KnownLevel::All(names) => Some(names.get(full.name()).cloned()),
+            KnownLevel::Missing => Some(None),
+            // a prefix that this command has made
+            KnownLevel::Unknown => match known.levels.get(full) {
+                Some(KnownLevel::All(_)) => Some(Some(Stat::prefix())),
+                _ => None,
+            },
+        }
+    }
+}
+
+impl KnownKeys {
+    /// Records that a key exists, and the prefixes above it.
+    fn add(&mut self, key: &Key, stat: Stat) {
+        let (mut key, mut stat) = (key.clone(), stat);
+        while !key.is_root() {
+            let level = self.levels.get_mut(&key.parent());
+            match level {
+                Some(KnownLevel::All(names)) => drop(names.insert(key.name().to_string(), stat)),
+                Some(level @ KnownLevel::Missing) => {
+                    *level = KnownLevel::All(BTreeMap::from([(key.name().to_string(), stat)]));
+                }
+                Some(KnownLevel::Unknown) | None => {}
+            }
+            (key, stat) = (key.parent(), Stat::prefix());
+        }
+    }
+
+    fn added(&mut self, key: &Key, value: &[u8], version: &Version) {
+        self.add(key, Stat::value(value.len() as u64, SystemTime::now(), version.clone()));
+        self.keep(key, value, version);
+    }
+
+    fn keep(&mut self, key: &Key, value: &[u8], version: &Version) {
+        self.values.remove(key);
+        if value.len() <= MAX_VALUE {
+            self.values.insert(key.clone(), (value.to_vec(), version.clone()));
+        }
+    }
+
+    /// Forgets what is known of a key that another program has changed.
+    fn lose(&mut self, key: &Key) {
+        self.levels.remove(&key.parent());
+        self.values.remove(key);
+    }
+}
+
+impl Store for LevelCache {
+    fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Version>> {
+        let (full, mut known) = (self.full(key), lock(&self.known));
+        if matches!(self.known_stat(&mut known, &full), Some(None)) {
+            return Ok(None);
+        }
+        if let Some((bytes, version)) = known.values.get(&full).filter(|(bytes, _)| bytes.len() as u64 <= limit) {
+            bytes.clone_into(value);
+            return Ok(Some(version.clone()));
+        }
+        let version = self.below.get(&full, limit, value)?;
+        match &version {
+            Some(version) => known.keep(&full, value, version),
+            None => known.lose(&full),
+        }
+        Ok(version)
+    }
+
+    fn get_range(&self, key: &Key, range: Range<u64>, value: &mut Vec<u8>) -> Result<Option<Stat>> {
+        self.below.get_range(&self.full(key), range, value)
+    }
+
+    fn stat(&self, key: &Key) -> Result<Option<Stat>> {
+        let (full, mut known) = (self.full(key), lock(&self.known));
+        match self.known_stat(&mut known, &full) {
+            Some(stat) => Ok(stat),
+            None => self.below.stat(&full),
+        }
+    }
+
+    fn list(&self, prefix: &Key) -> Result<Listing> {
+        let (full, mut known) = (self.full(prefix), lock(&self.known));
+        self.look(&mut known, &full);
+        match known.levels.get(&full) {
+            Some(KnownLevel::All(names)) => {
+                let entry = |(name, stat): (&String, &Stat)| {
+                    Ok(Entry { name: name.clone(), kind: stat.kind, stat: Some(stat.clone()) })
+                };
+                Ok(Box::new(names.iter().map(entry).collect::<Vec<_>>().into_iter()))
+            }
+            Some(KnownLevel::Missing) if prefix.is_root() => Ok(Box::new(std::iter::empty())),
+            Some(KnownLevel::Missing) => Err(Error::not_found("no such prefix")),
+            Some(KnownLevel::Unknown) | None => self.below.list(&full),
+        }
+    }
+
+    delegate_store!(below: lists_all concurrency is_writable sync);
+
+    fn location(&self) -> String {
+        let below = self.below.location();
+        if self.root.is_root() { below } else { format!("{}/{}", below.trim_end_matches('/'), self.root) }
+    }
+
+    fn check_writable(&self, prefix: &Key) -> Result<()> {
+        self.below.check_writable(&self.full(prefix))
+    }
+
+    fn put(&self, key: &Key, value: &[u8]) -> Result<Version> {
+        let (full, mut known) = (self.full(key), lock(&self.known));
+        let version = match self.known_stat(&mut known, &full) {
+            Some(None) => self.below.put_if(&full, value, Replaces::Nothing)?.ok_or_else(|| {
+                known.lose(&full);
+                Error::system(libc::EEXIST).context("another program has just created it")
+            })?,
+            _ => self.below.put(&full, value)?,
+        };
+        known.added(&full, value, &version);
+        Ok(version)
+    }
+
+    fn put_if(&self, key: &Key, value: &[u8], replaces: Replaces) -> Result<Option<Version>> {
+        let (full, mut known) = (self.full(key), lock(&self.known));
+        let version = self.below.put_if(&full, value, replaces)?;
+        match &version {
+            Some(version) => known.added(&full, value, version),
+            None => {
+                known.lose(&full);
+                self.below.forget(&full);
+            }
+        }
+        Ok(version)
+    }
+
+    fn delete(&self, key: &Key) -> Result<bool> {
+        let (full, mut known) = (self.full(key), lock(&self.known));
+        if matches!(self.known_stat(&mut known, &full), Some(None)) {
+            return Ok(false);
+        }
+        let is_deleted = self.below.delete(&full)?;
+        known.values.remove(&full);
+        if let Some(KnownLevel::All(names)) = known.levels.get_mut(&full.parent()) {
+            names.remove(full.name());
+        }
+        Ok(is_deleted)
+    }
+
+    /// Records an empty prefix, which servers do not have.
+    fn make_prefix(&self, key: &Key) -> Result<()> {
+        if self.stat(key)?.is_some() {
+            return Err(Error::system(libc::EEXIST));
+        }
+        super::check_prefix(self.stat(&key.parent())?.map(|stat| stat.kind))?;
+        let (full, mut known) = (self.full(key), lock(&self.known));
+        known.add(&full, Stat::prefix());
+        known.levels.insert(full, KnownLevel::All(BTreeMap::new()));
+        Ok(())
+    }
+
+    fn remove_prefix(&self, key: &Key) -> Result<()> {
+        *lock(&self.known) = KnownKeys::default();
+        self.below.remove_prefix(&self.full(key))
+    }
+
+    fn rename(&self, from: &Key, to: &Key) -> Result<()> {
+        *lock(&self.known) = KnownKeys::default();
+        self.below.rename(&self.full(from), &self.full(to))
+    }
+}
+
+#[cfg(test)]
+mod tests;
