@@ -468,7 +468,7 @@ fn compare(options: &[&str], checks: &[&str]) {
     let mut args = vec![mount.path().to_str().unwrap(), geo.path().to_str().unwrap()];
     args.extend(checks);
     announce(run_python(&python, "headers.py", &args).trim());
-    assert!(!mount.stats().contains("problem"), "{}", mount.stats());
+    mount.assert_no_problem();
 }
 
 #[test]

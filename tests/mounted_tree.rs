@@ -160,7 +160,7 @@ fn a_damaged_chunk_is_eio() {
     file.read_exact_at(&mut tail, 12288).unwrap();
     assert_eq!(tail, [0; 4096]);
     let stats = mount.stats();
-    let line = stats.lines().find(|l| l.starts_with("problem")).unwrap();
+    let line = stats.lines().find(|l| l.starts_with("problem ")).unwrap();
     assert!(line.contains("/a/0: zlib: ") && line.len() > "problem /a/0: zlib: ".len(), "{line}");
 }
 

@@ -83,7 +83,7 @@ fn write_stored_with(python: &Path, compressor: &str) {
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     announce(said.trim());
     assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
-    assert!(!mount.stats().contains("problem"), "{}", mount.stats());
+    mount.assert_no_problem();
 }
 
 #[test]
@@ -123,7 +123,7 @@ fn trees_can_be_copied_into_a_mount() {
         assert!(found == wanted, "{program} {args:?}: other bytes");
         assert_eq!(fs::read(mount.join("g/a/data.raw")).unwrap(), array.flat, "{program} {args:?}");
         assert_eq!(fs::read(mount.join("g/n/data.raw")).unwrap(), nested.flat, "{program} {args:?}");
-        assert!(!mount.stats().contains("problem"), "{program} {args:?}: {}", mount.stats());
+        mount.assert_no_problem();
         drop(mount);
 
         // copy over a compressed array

@@ -69,7 +69,7 @@ fn other_libraries_read_what_was_written_over_their_arrays() {
     for name in &names {
         fs::write(expected.path().join(name), rewrite(mount.join(name))).unwrap();
     }
-    assert!(!mount.stats().contains("problem"), "{}", mount.stats());
+    mount.assert_no_problem();
     drop(mount);
     announce(&format!("{} arrays of the v3 matrix were rewritten", names.len()));
     announce(run_python(&python, "rewritten.py", &[store.path(), original.path(), expected.path()]).trim());

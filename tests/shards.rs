@@ -56,7 +56,7 @@ fn libraries_change_shards_through_a_mount() {
     run_python(&python, "shards.py", &["make".as_ref(), store.as_path()]);
     let mount = Mount::new(&store, &[]);
     announce(run_python(&python, "shards.py", &["write".as_ref(), mount.path(), expected.path()]).trim());
-    assert!(!mount.stats().contains("problem"), "{}", mount.stats());
+    mount.assert_no_problem();
     drop(mount);
     run_python(&python, "shards.py", &["check".as_ref(), store.as_path(), expected.path()]);
 }
@@ -71,7 +71,7 @@ fn libraries_change_shards_in_a_bucket() {
     let names = ["nested_start"].map(Path::new);
     let args = [&["write".as_ref(), mount.path(), expected.path()], &names[..]].concat();
     announce(run_python(&python, "shards.py", &args).trim());
-    assert!(!mount.stats().contains("problem"), "{}", mount.stats());
+    mount.assert_no_problem();
     drop(mount);
     server.download("shards/s", stored.path());
     run_python(&python, "shards.py", &["check".as_ref(), stored.path(), expected.path()]);
@@ -142,7 +142,7 @@ fn a_shard_larger_than_a_request_is_stored_in_a_bucket() {
     close(file).unwrap();
     expected[33 << 20..][..3].copy_from_slice(&[1, 2, 3]);
     assert!(fs::read(mount.join("a/data.raw")).unwrap() == expected);
-    assert!(!mount.stats().contains("problem"), "{}", mount.stats());
+    mount.assert_no_problem();
     drop(mount);
     let stored = tempfile::tempdir().unwrap();
     server.download("large/s", stored.path());
@@ -189,7 +189,7 @@ fn an_array_that_grows_keeps_what_waits_for_its_shards() {
     close(file).unwrap();
     assert!(fs::read(mount.join("a/data.raw")).unwrap() == expected);
     assert_eq!(fs::read(mount.join(".zarrfs/sync")).unwrap(), b"");
-    assert!(!mount.stats().contains("problem"), "{}", mount.stats());
+    mount.assert_no_problem();
     drop(mount);
     let mount = Mount::new(directory.path(), &["--read-only"]);
     assert!(fs::read(mount.join("a/data.raw")).unwrap() == expected);

@@ -120,7 +120,7 @@ fn raw(mount: &Mount, array: &str) -> Vec<u8> {
 
 #[track_caller]
 fn assert_no_problem(mount: &Mount) {
-    assert!(!mount.stats().contains("problem"), "{}", mount.stats());
+    mount.assert_no_problem();
 }
 
 #[test]

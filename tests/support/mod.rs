@@ -213,6 +213,13 @@ impl Mount {
         peak.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
     }
 
+    /// Asserts that the mount has recorded no problem.
+    #[track_caller]
+    pub fn assert_no_problem(&self) {
+        let stats = self.stats();
+        assert!(!stats.lines().any(|line| line.starts_with("problem ")), "{stats}");
+    }
+
     /// Returns the text of `.zarrfs/stats`.
     pub fn stats(&self) -> String {
         std::fs::read_to_string(self.join(".zarrfs/stats")).unwrap()
