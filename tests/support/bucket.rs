@@ -1,6 +1,6 @@
 //! The listings of a bucket, as S3 answers `ListObjectsV2`. The bucket is a folder in the folder of a server.
 
-use super::{sha256, tree};
+use super::sha256;
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -19,15 +19,9 @@ pub fn page(bucket: &Path, query: &str) -> String {
     let get = |name: &str| query.get(name).cloned().unwrap_or_default();
     let (prefix, delimiter, after) = (get("prefix"), get("delimiter"), get("continuation-token"));
     let most = get("max-keys").parse().unwrap_or(PAGE).min(PAGE);
-    // a level below a prefix is one name
     let mut names = BTreeMap::new();
-    for (key, size) in keys(bucket, &prefix) {
-        let end = key[prefix.len()..].find('/').filter(|_| !delimiter.is_empty()).map(|end| prefix.len() + end + 1);
-        let name = key[..end.unwrap_or(key.len())].to_string();
-        if name > after {
-            names.entry(name).or_insert(end.is_none().then_some(size));
-        }
-    }
+    add_names(bucket, "", &prefix, !delimiter.is_empty(), &mut names);
+    names.retain(|name, _| *name > after);
     let is_truncated = names.len() > most;
     let names: Vec<_> = names.into_iter().take(most).collect();
     let mut text = format!("<ListBucketResult><IsTruncated>{is_truncated}</IsTruncated>");
@@ -47,24 +41,29 @@ pub fn page(bucket: &Path, query: &str) -> String {
     text + "</ListBucketResult>"
 }
 
-/// Returns the keys below a prefix, with the sizes of their values.
-fn keys(bucket: &Path, prefix: &str) -> Vec<(String, u64)> {
-    let mut keys = Vec::new();
-    let (folder, _) = prefix.rsplit_once('/').unwrap_or_default();
-    if !bucket.join(folder).is_dir() {
-        return keys;
-    }
-    let folder = if folder.is_empty() { String::new() } else { format!("{folder}/") };
-    tree::visit(&bucket.join(&folder), &mut |found| {
-        let key = format!("{folder}{}", found.path.trim_start_matches('/'));
-        let path = bucket.join(&key);
-        if key.starts_with(prefix) && path.is_file() {
-            keys.push((key, path.metadata().map_or(0, |metadata| metadata.len())));
+/// Adds the keys in a folder that begin with a prefix, with the sizes of their values. A level below the prefix is one name if
+/// `is_delimited` is set.
+fn add_names(bucket: &Path, folder: &str, prefix: &str, is_delimited: bool, names: &mut BTreeMap<String, Option<u64>>) {
+    for entry in std::fs::read_dir(bucket.join(folder)).into_iter().flatten().flatten() {
+        let Ok(name) = entry.file_name().into_string() else { continue };
+        let (key, is_directory) = (format!("{folder}{name}"), entry.path().is_dir());
+        let below = format!("{key}/");
+        if is_directory && is_delimited && below.starts_with(prefix) && below != prefix {
+            if holds_files(&entry.path()) {
+                names.insert(below, None);
+            }
+        } else if is_directory && (below.starts_with(prefix) || prefix.starts_with(&below)) {
+            add_names(bucket, &below, prefix, is_delimited, names);
+        } else if !is_directory && key.starts_with(prefix) {
+            names.insert(key, Some(entry.path().metadata().map_or(0, |metadata| metadata.len())));
         }
-        true
-    })
-    .unwrap();
-    keys
+    }
+}
+
+/// Returns whether there are files below a folder: a bucket has no empty levels.
+fn holds_files(folder: &Path) -> bool {
+    let mut entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    entries.any(|entry| !entry.path().is_dir() || holds_files(&entry.path()))
 }
 
 fn decoded(text: &str) -> String {
