@@ -4,8 +4,9 @@
     matrix3.py DIR      (with the packages of scripts/requirements-zarr3.txt)
 
 DIR gets the stores and oracle.json in the form of `matrix.py`. Each digest is that of the NumPy array that was written,
-never of what a library reads back. The store `hand.zarr` is made by `chains.py` alone; in the others a library stores
-the chunks. Every run writes the same, but for the time in gzip headers and the order of chunks in the shards of zarrs.
+never of what a library reads back. The stores `hand.zarr` and `deep.zarr` are made by `chains.py` alone; in the others a
+library stores the chunks. Every run writes the same, but for the time in gzip headers and the order of chunks in the
+shards of zarrs.
 """
 import hashlib
 import itertools
@@ -34,6 +35,12 @@ GEOMETRIES = [
     ((7, 5, 11), (3, 5, 4), (2, 1, 2)), ((3, 0, 2), (2, 1, 2), (1, 1, 1)), ((4, 6, 5), (2, 2, 2), (2, 2, 2)),
     ((3, 2, 4, 5), (2, 1, 3, 2), (1, 2, 1, 2)), ((2, 3, 2, 3, 2), (1, 2, 2, 2, 1), (2, 1, 1, 2, 1)),
 ]
+# of five and six dimensions
+DEEP_GEOMETRIES = [
+    ((2, 3, 2, 3, 2), (1, 2, 2, 2, 1), (2, 1, 1, 2, 1)), ((3, 2, 2, 3, 4), (2, 1, 2, 2, 2), (1, 2, 1, 2, 1)),
+    ((1, 4, 2, 1, 3), (1, 2, 1, 1, 3), (1, 1, 2, 1, 2)), ((5, 1, 2, 2, 2), (2, 1, 1, 2, 1), (2, 1, 2, 1, 1)),
+    ((2, 2, 0, 2, 1), (1, 2, 1, 2, 1), (2, 1, 1, 1, 1)), ((2, 1, 2, 1, 2, 3), (1, 1, 2, 1, 1, 2), (2, 1, 1, 1, 2, 1)),
+]
 KEYS = [
     (named("default", separator="/"), "c", "/"), (named("default"), "c", "/"), ("default", "c", "/"),
     (named("v2", separator="."), "", "."), (named("v2", separator="/"), "", "/"), (named("v2"), "", "."),
@@ -41,6 +48,7 @@ KEYS = [
 ]
 VARIANTS = ["none", "shard", "none", "start", "no-crc", "none", "big-index", "nested", "transposed", "gzip", "filter",
             "turned-index"]
+DEEP_VARIANTS = ["shard", "three-levels", "start", "nested", "transposed", "big-index", "three-levels", "turned-index"]
 PRESENCE = ["all", "some", "all", "some", "none", "some", "all"]
 
 
@@ -75,9 +83,11 @@ class Case:
         self.fill = np.array(value, kind.storage)
         self.leaf = leaf
         self.outer = leaf if variant == "none" else tuple(c * f for c, f in zip(leaf, factors))
-        self.middle = leaf
-        if variant == "nested":
+        self.middle = self.large = leaf
+        if variant in ("nested", "three-levels"):
             self.middle, self.outer = self.outer, tuple(2 * c for c in self.outer)
+        if variant == "three-levels" and leaf:
+            self.large, self.outer = self.outer, (2 * self.outer[0], *self.outer[1:])
         self.chain = self.outer_chain(endian)
         self.endian = self.chain.endian
 
@@ -184,9 +194,9 @@ class Case:
         chain = self.leaf_chain(endian)
         if self.variant == "none":
             return chain
-        if self.variant == "nested":
-            inner = self.shard(self.leaf, chain)
-            return Chain([], self.shard(self.middle, Chain([], inner)))
+        if self.variant in ("nested", "three-levels"):
+            inner = Chain([], self.shard(self.middle, Chain([], self.shard(self.leaf, chain))))
+            return inner if self.variant == "nested" else Chain([], self.shard(self.large, inner))
         if self.variant == "transposed":
             order = [int(i) for i in self.rng.permutation(len(self.leaf))]
             # the shapes in the document are those of the transposed array
@@ -305,6 +315,30 @@ def by_hand(matrix, count):
             more |= {"storage_transformers": [], "ignorable": {"must_understand": False}}
         path = f"{n % 16:x}/{n:04}-{kind.label}-{variant}"
         write_by_hand(matrix, "hand.zarr", path, case, pick(rng, PRESENCE), keys, prefix, separator, **more)
+
+
+def rectilinear(case):
+    """The regular grid of an array in the words of a rectilinear one."""
+    axes = []
+    for length, chunk in zip(case.shape, case.outer):
+        count = -(-length // chunk)
+        axes.append(pick(case.rng, [chunk, [[chunk, count]], [chunk] * count]) if count else chunk)
+    return named("rectilinear", kind="inline", chunk_shapes=axes)
+
+
+def in_deep_shards(matrix, count):
+    """Arrays of all types in five and six dimensions and up to three levels of shards."""
+    types = all_types()
+    matrix.group("deep.zarr")
+    for n in range(count):
+        rng = np.random.default_rng([7, n])
+        kind = types[n % len(types)]
+        variant = DEEP_VARIANTS[(n + n // len(types)) % len(DEEP_VARIANTS)]
+        case = Case(kind, rng, pick(rng, DEEP_GEOMETRIES), variant)
+        keys, prefix, separator = pick(rng, KEYS)
+        more = {"chunk_grid": rectilinear(case)} if rng.random() < 0.3 else {}
+        path = f"{n:04}-{kind.label}-{variant}"
+        write_by_hand(matrix, "deep.zarr", path, case, pick(rng, PRESENCE), keys, prefix, separator, **more)
 
 
 def refusals(matrix):
@@ -438,10 +472,11 @@ def main():
     os.makedirs(folder)
     matrix = Matrix(folder)
     by_hand(matrix, 1000)
+    in_deep_shards(matrix, 150)
     refusals(matrix)
-    by_library(matrix, "zarr-python", 360, 4)
-    by_library(matrix, "tensorstore", 360, 5)
-    by_zarrs(matrix, 300)
+    by_library(matrix, "zarr-python", 420, 4)
+    by_library(matrix, "tensorstore", 420, 5)
+    by_zarrs(matrix, 360)
     with open(os.path.join(folder, "oracle.json"), "w") as f:
         json.dump({"arrays": matrix.entries}, f, indent=1, sort_keys=True)
     print(f"{folder}: {len(matrix.entries)} arrays; left out what a library lacks:",
