@@ -73,6 +73,9 @@ impl IndexCodec {
         if entries.iter().all(|entry| *entry == (EMPTY, EMPTY)) {
             return Ok(None);
         }
+        if !self.is_at_start() {
+            position.checked_add(self.stored_size()).ok_or_else(|| Error::system(libc::EFBIG))?;
+        }
         let place = if self.is_at_start() { 0 } else { pieces.len() };
         pieces.insert(place, ShardPiece::Index(self.encode(&entries)?));
         Ok(Some(pieces))

@@ -63,6 +63,14 @@ fn an_index_at_the_start_keeps_chunks_behind_it() {
     assert!(codec.decode(&bytes, 100).is_err(), "the checksum");
 }
 
+#[test]
+fn a_shard_beyond_64_bits_is_refused() {
+    let codec = IndexCodec::new(&level(&[1], &[0], true, false), 1).unwrap();
+    let refusal = |len| codec.rebuild(None, &[(0, EntryChange::Put(len))].into()).map(drop).map_err(|e| e.errno());
+    assert_eq!(refusal(u64::MAX - 20), Ok(()));
+    assert_eq!(refusal(u64::MAX - 19), Err(libc::EFBIG), "the index follows");
+}
+
 proptest! {
     #[test]
     fn every_entry_lies_in_the_shard_or_is_an_error(
