@@ -459,6 +459,8 @@ fn strange_files_are_no_arrays_or_no_chunks() {
     }
     let document = errno(fs::read(checked.mount.join("too-large/zarr.json")));
     checked.expect("too-large", "zarr.json", &document, D, "314572800 bytes");
+    let chunk = format!("{:?}", fs::read(checked.mount.join("too-large/array/0")).unwrap_or_default());
+    checked.expect("too-large", "an array in it", &chunk, "[1, 2]", "");
     checked.end(&store, "strange files");
 }
 

@@ -11,6 +11,9 @@ use crate::zarr::metadata::v3::node::{self, GROUP_DOCUMENT_V3, NodeType, node_ty
 use crate::zarr::metadata::v3::view::array_view;
 use crate::zarr::metadata::{MAX_CONSOLIDATED, ZARR_JSON, ZGROUP};
 
+/// Number of bytes at each end of a `zarr.json` that is too large in which its `node_type` is looked for.
+const LARGE_END: u64 = 4096;
+
 /// A stored `zarr.json`.
 pub(super) struct V3Document {
     pub key: Key,
@@ -58,10 +61,24 @@ impl Hierarchy {
         };
         let (outline, stat) = match text {
             Ok((text, stat)) => (V3Outline::of(&text), stat),
-            Err(stat) => (V3Outline { node_type: NodeType::Array, is_consolidated: false }, stat),
+            Err(stat) => (self.outline_of_large(&document, &stat)?, stat),
         };
         lock(&self.node_types).put(key.clone(), (stat.version.clone(), outline));
         Ok(Some(V3Document { key: document, stat, outline }))
+    }
+
+    /// Returns what is known of a `zarr.json` that cannot be read as a whole. A group keeps the nodes below it.
+    fn outline_of_large(&self, document: &Key, stat: &Stat) -> Result<V3Outline> {
+        let mut ends = [Vec::new(), Vec::new()];
+        if stat.kind == EntryKind::Value && stat.size > MAX_CONSOLIDATED {
+            for (start, bytes) in [0, stat.size - LARGE_END].into_iter().zip(&mut ends) {
+                let range = start..start + LARGE_END;
+                self.store.get_range(document, range, bytes).map_err(|e| e.context(document))?;
+            }
+        }
+        let is_group = node::is_group_at_ends(&ends[0], &ends[1]);
+        let node_type = if is_group { NodeType::Group } else { NodeType::Array };
+        Ok(V3Outline { node_type, is_consolidated: false })
     }
 
     /// Returns whether the node at `key` is, or would be, of Zarr v3: it has a `zarr.json`, or it has no document at all and

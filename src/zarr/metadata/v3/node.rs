@@ -34,6 +34,19 @@ pub fn node_type(document: &[u8]) -> Result<NodeType> {
     }
 }
 
+/// Returns whether a `zarr.json`, of which only the first and the last bytes are known, is that of a group: writers put
+/// `node_type` before the consolidated metadata or last.
+pub fn is_group_at_ends(first: &[u8], last: &[u8]) -> bool {
+    let first = first.utf8_chunks().next().map_or("", |chunk| chunk.valid());
+    let mut members = MemberTexts::of(first.as_bytes()).into_iter().flatten().map_while(Result::ok);
+    let ends_in_group = || {
+        let rest = last.trim_ascii_end().strip_suffix(b"}")?.trim_ascii_end().strip_suffix(b"\"group\"")?;
+        let rest = rest.trim_ascii_end().strip_suffix(b":")?.trim_ascii_end().strip_suffix(b"\"node_type\"")?;
+        rest.trim_ascii_end().strip_suffix(b",")
+    };
+    members.any(|(name, value)| name == "node_type" && value == "\"group\"") || ends_in_group().is_some()
+}
+
 /// Checks that `document` is the `zarr.json` of a group. The consolidated metadata in it is not checked.
 ///
 /// # Errors
@@ -161,6 +174,16 @@ mod tests {
         ] {
             assert_eq!(node_type(document.as_bytes()).ok(), expected, "{document}");
         }
+    }
+
+    #[test]
+    fn groups_are_recognized_by_the_ends_of_their_documents() {
+        let is_group = |first: &str, last: &str| is_group_at_ends(first.as_bytes(), last.as_bytes());
+        assert!(is_group(r#"{"zarr_format":3,"node_type":"group","consolidated_metadata":{"a"#, "}}"));
+        assert!(is_group(r#"{"zarr_format":3,"consolidated_metadata":{"a"#, "},\n \"node_type\": \"group\"\n}\n"));
+        assert!(!is_group(r#"{"zarr_format":3,"attributes":{"node_type":"group","a"#, r#""node_type":"array"}"#));
+        assert!(!is_group(r#"{"node_type":"gro"#, r#""x":{"node_type":"group"}}"#));
+        assert!(!is_group("\0\0", "\0\0") && !is_group("", ""));
     }
 
     #[test]
