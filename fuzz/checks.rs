@@ -3,11 +3,14 @@
 //! cargo fuzz run metadata -- -max_total_time=180 -dict=fuzz/json.dict -max_len=2048 -malloc_limit_mb=64
 //! cargo fuzz run metadata3 -- -max_total_time=180 -dict=fuzz/json3.dict -max_len=2048 -malloc_limit_mb=64
 //! cargo fuzz run shard_index -- -max_total_time=180 -max_len=512 -malloc_limit_mb=64
+//! cargo fuzz run rebuild -- -max_total_time=180 -max_len=512 -malloc_limit_mb=64
 //! cargo fuzz run codecs -- -max_total_time=180 -dict=fuzz/json.dict -max_len=2048 -malloc_limit_mb=300
 //!
 //! The codecs target needs its higher malloc limit because liblzma may use up to 256 MiB. cargo-fuzz needs a
 //! nightly toolchain, or RUSTC_BOOTSTRAP=1.
 
+use std::collections::BTreeMap;
+use std::ops::Range;
 use zarrfs::util::json;
 use zarrfs::zarr::codec::{Pipeline, build};
 use zarrfs::zarr::grid::{ChunkId, Grid};
@@ -15,7 +18,7 @@ use zarrfs::zarr::metadata::v3::merge::{differs_v3, merged_v3};
 use zarrfs::zarr::metadata::v3::node::{check_group_v3, member, node_type, rewrite, without_consolidated};
 use zarrfs::zarr::metadata::v3::view::array_view;
 use zarrfs::zarr::metadata::{ArrayMetadata, CodecConfig, Separator, ShardLevel, V1Order};
-use zarrfs::zarr::shard::{IndexCodec, Shards};
+use zarrfs::zarr::shard::{EntryChange, Index, IndexCodec, ShardPiece, Shards};
 
 /// Size in bytes up to which chunks are decoded.
 const SMALL: usize = 1 << 16;
@@ -178,6 +181,177 @@ pub fn shard_index(data: &[u8]) {
         }
     }
     assert!(index.get(entries).is_err());
+}
+
+/// Largest number of entries in a shard that is rebuilt.
+const MAX_ENTRIES: u8 = 40;
+
+/// How the index of a shard is stored.
+#[derive(Clone, Copy)]
+struct IndexForm {
+    has_checksum: bool,
+    is_big_endian: bool,
+    is_at_start: bool,
+}
+
+/// What an index says of a chunk.
+#[derive(Clone, Debug, PartialEq)]
+enum Found {
+    Nothing,
+    Damage,
+    Chunk(Range<u64>),
+}
+
+impl IndexForm {
+    fn size(self, entries: usize) -> u64 {
+        16 * entries as u64 + if self.has_checksum { 4 } else { 0 }
+    }
+
+    fn encode(self, entries: &[(u64, u64)]) -> Vec<u8> {
+        let number = |n: u64| if self.is_big_endian { n.to_be_bytes() } else { n.to_le_bytes() };
+        let mut bytes: Vec<u8> = entries.iter().flat_map(|(at, len)| [number(*at), number(*len)]).flatten().collect();
+        if self.has_checksum {
+            bytes.extend(crc32c::crc32c(&bytes).to_le_bytes());
+        }
+        bytes
+    }
+
+    /// Reads the index of a shard of `size` bytes by the words of the specification, without the code under test.
+    fn read(self, index: &[u8], size: u64) -> Vec<Found> {
+        let numbers = index.strip_suffix(&index[index.len() / 16 * 16..]).unwrap_or_default();
+        if self.has_checksum {
+            assert_eq!(index[numbers.len()..], crc32c::crc32c(numbers).to_le_bytes());
+        }
+        let room = if self.is_at_start { index.len() as u64..size } else { 0..size - index.len() as u64 };
+        let number = |bytes: &[u8]| {
+            let bytes = bytes.try_into().unwrap_or_default();
+            if self.is_big_endian { u64::from_be_bytes(bytes) } else { u64::from_le_bytes(bytes) }
+        };
+        let found = |entry: &[u8]| match (number(&entry[..8]), number(&entry[8..])) {
+            (u64::MAX, u64::MAX) => Found::Nothing,
+            (u64::MAX, _) | (_, u64::MAX) | (_, 0) => Found::Damage,
+            (at, len) => match at.checked_add(len) {
+                Some(end) if at >= room.start && end <= room.end => Found::Chunk(at..end),
+                _ => Found::Damage,
+            },
+        };
+        numbers.chunks_exact(16).map(found).collect()
+    }
+}
+
+/// Takes numbers from the front of an input; zeros behind its end.
+struct Numbers<'a>(&'a [u8]);
+
+impl Numbers<'_> {
+    fn byte(&mut self) -> u8 {
+        self.0.split_off_first().copied().unwrap_or(0)
+    }
+
+    /// Returns a small number, or any.
+    fn number(&mut self) -> u64 {
+        match self.byte() {
+            255 => u64::from_le_bytes([0; 8].map(|_: u8| self.byte())),
+            254 => u64::MAX - u64::from(self.byte()),
+            n => u64::from(n),
+        }
+    }
+}
+
+/// Rebuilds a shard with any index after any changes. What the new index leads to are exactly the new chunks and those that
+/// were kept.
+pub fn rebuild(data: &[u8]) {
+    let mut input = Numbers(data);
+    let (how, entries) = (input.byte(), usize::from(input.byte() % MAX_ENTRIES) + 1);
+    let form = IndexForm { has_checksum: how & 1 != 0, is_big_endian: how & 2 != 0, is_at_start: how & 4 != 0 };
+    let crc32c = CodecConfig::parse(&json::json!({"id": "crc32c"})).unwrap_or_else(|e| panic!("{e}"));
+    let level = ShardLevel {
+        shape: Vec::new(),
+        axes: Vec::new(),
+        index_codecs: if form.has_checksum { vec![crc32c] } else { Vec::new() },
+        is_index_big_endian: form.is_big_endian,
+        is_index_at_start: form.is_at_start,
+        around: Vec::new(),
+    };
+    let codec = IndexCodec::new(&level, entries).unwrap_or_else(|e| panic!("{e}"));
+    assert_eq!(codec.stored_size(), form.size(entries));
+    let size = codec.stored_size().saturating_add(input.number());
+    let start = if form.is_at_start { codec.stored_size() } else { 0 };
+    let entry = |_| match input.byte() % 4 {
+        0 => (u64::MAX, u64::MAX),
+        1 => (input.number(), input.number()),
+        _ => (start.saturating_add(input.number()), u64::from(input.byte() % 16)),
+    };
+    let numbers: Vec<(u64, u64)> = (0..entries).map(entry).collect();
+    let encoded = form.encode(&numbers);
+    let old = (how & 8 != 0).then(|| codec.decode(&encoded, size).unwrap_or_else(|e| panic!("{e}")));
+    let mut changes = BTreeMap::new();
+    for _ in 0..usize::from(input.byte()) % (entries + 1) {
+        let slot = usize::from(input.byte()) % entries;
+        let change = if input.byte() % 3 == 0 { EntryChange::Erase } else { EntryChange::Put(input.number().max(1)) };
+        changes.insert(slot, change);
+    }
+    let before = if old.is_some() { form.read(&encoded, size) } else { vec![Found::Nothing; entries] };
+    check_rebuilt(form, &codec, old.as_ref(), &before, &changes, size);
+}
+
+/// Checks the pieces of a rebuilt shard. `before` is what the former index, of a shard of `size` bytes, says.
+fn check_rebuilt(
+    form: IndexForm,
+    codec: &IndexCodec,
+    old: Option<&Index>,
+    before: &[Found],
+    changes: &BTreeMap<usize, EntryChange>,
+    size: u64,
+) {
+    let is_left = |slot: &usize| match changes.get(slot) {
+        Some(change) => *change != EntryChange::Erase,
+        None => before[*slot] != Found::Nothing,
+    };
+    // only new chunks of impossible sizes are refused
+    let put = |change: &EntryChange| if let EntryChange::Put(len) = change { u128::from(*len) } else { 0 };
+    let Ok(pieces) = codec.rebuild(old, changes) else {
+        let most = u128::from(size) + changes.values().map(put).sum::<u128>() + u128::from(codec.stored_size());
+        assert!(most > u128::from(u64::MAX), "{changes:?}");
+        return;
+    };
+    let Some(pieces) = pieces else { return assert!(!(0..before.len()).any(|slot| is_left(&slot))) };
+    assert!((0..before.len()).any(|slot| is_left(&slot)), "an empty shard is stored");
+    // each piece with its place in the new shard
+    let (mut end, mut placed, mut indexes) = (0u64, Vec::new(), Vec::new());
+    for piece in &pieces {
+        let len = match piece {
+            ShardPiece::Old(range) => range.end - range.start,
+            ShardPiece::New(slot) => put(&changes[slot]) as u64,
+            ShardPiece::Index(index) => index.len() as u64,
+        };
+        let at = end;
+        end = at.checked_add(len).unwrap_or_else(|| panic!("longer than 64 bits: {pieces:?}"));
+        placed.push((at..end, piece));
+        if let ShardPiece::Index(index) = piece {
+            indexes.push((at, index));
+        }
+    }
+    let [(at, index)] = indexes[..] else { panic!("{} indexes", indexes.len()) };
+    assert_eq!(at, if form.is_at_start { 0 } else { end - index.len() as u64 });
+    for (slot, found) in form.read(index, end).into_iter().enumerate() {
+        match (changes.get(&slot), &before[slot], found) {
+            (Some(EntryChange::Erase), _, found) | (None, Found::Nothing, found) => assert_eq!(found, Found::Nothing),
+            (None, Found::Damage, found) => assert_eq!(found, Found::Damage),
+            (Some(EntryChange::Put(_)), _, Found::Chunk(range)) => {
+                assert!(placed.contains(&(range.clone(), &ShardPiece::New(slot))), "{slot}: {range:?}");
+            }
+            (None, Found::Chunk(old), Found::Chunk(range)) => assert_eq!(former(&placed, &range), Some(old.clone())),
+            case => panic!("entry {slot}: {case:?}"),
+        }
+    }
+}
+
+/// Returns the bytes of the former shard that a range of the new one holds; `None` if it holds others.
+fn former(placed: &[(Range<u64>, &ShardPiece)], range: &Range<u64>) -> Option<Range<u64>> {
+    let (place, piece) = placed.iter().find(|(place, _)| place.start <= range.start && range.end <= place.end)?;
+    let ShardPiece::Old(old) = piece else { return None };
+    let at = old.start + (range.start - place.start);
+    Some(at..at + (range.end - range.start))
 }
 
 /// Decodes any bytes. The input is a codec's configuration, a line feed, and the encoded bytes.

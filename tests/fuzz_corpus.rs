@@ -49,3 +49,8 @@ fn documents_of_v3_pass_the_checks() {
 fn indexes_of_shards_pass_the_checks() {
     replay("shard_index", checks::shard_index);
 }
+
+#[test]
+fn rebuilt_shards_pass_the_checks() {
+    replay("rebuild", checks::rebuild);
+}
