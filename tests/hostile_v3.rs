@@ -464,6 +464,25 @@ fn strange_files_are_no_arrays_or_no_chunks() {
     checked.end(&store, "strange files");
 }
 
+/// Entries for chunks outside the array stay when another chunk of the shard is replaced.
+#[test]
+fn chunks_outside_the_array_stay_in_their_shard() {
+    let store = Store::new();
+    let document = document(r#"{"chunk":[6],"shard":{"chunk_shape":[2]}}"#).to_string();
+    let value = store.array("outside", &document).join("0");
+    fs::write(&value, shard(b"\x01\x02\x03\x04\x05\x06", &[(0, 2), (2, 2), (4, 2)])).unwrap();
+    let mount = Mount::new(store.path(), &[]);
+    fs::write(mount.join("outside/1"), [8, 9]).unwrap();
+    drop(mount);
+    let value = fs::read(&value).unwrap();
+    let (numbers, _) = value[value.len() - 3 * 16 - 4..].as_chunks::<8>();
+    let chunk = |n: usize| {
+        let [start, len] = [0, 1].map(|half| u64::from_le_bytes(numbers[2 * n + half]) as usize);
+        &value[start..start + len]
+    };
+    assert_eq!([chunk(0), chunk(1), chunk(2)], [[1, 2], [8, 9], [5, 6]]);
+}
+
 /// A reader sees one shard or the other, while another program replaces it by one whose chunks are elsewhere.
 #[test]
 fn a_shard_that_is_replaced_is_read_again() {
