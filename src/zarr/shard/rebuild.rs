@@ -36,7 +36,7 @@ impl IndexCodec {
     ///
     /// # Errors
     ///
-    /// EFBIG if the shard would exceed 64 bits, or the error of a codec of the index.
+    /// EFBIG if the shard would have 2^63 bytes or more, or the error of a codec of the index.
     pub fn rebuild(
         &self,
         old: Option<&Index>,
@@ -73,9 +73,9 @@ impl IndexCodec {
         if entries.iter().all(|entry| *entry == (EMPTY, EMPTY)) {
             return Ok(None);
         }
-        if !self.is_at_start() {
-            position.checked_add(self.stored_size()).ok_or_else(|| Error::system(libc::EFBIG))?;
-        }
+        let index_behind = if self.is_at_start() { 0 } else { self.stored_size() };
+        let size = position.checked_add(index_behind).filter(|size| *size <= i64::MAX as u64);
+        size.ok_or_else(|| Error::system(libc::EFBIG))?;
         let place = if self.is_at_start() { 0 } else { pieces.len() };
         pieces.insert(place, ShardPiece::Index(self.encode(&entries)?));
         Ok(Some(pieces))

@@ -64,11 +64,11 @@ fn an_index_at_the_start_keeps_chunks_behind_it() {
 }
 
 #[test]
-fn a_shard_beyond_64_bits_is_refused() {
+fn a_shard_of_2_63_bytes_is_refused() {
     let codec = IndexCodec::new(&level(&[1], &[0], true, false), 1).unwrap();
     let refusal = |len| codec.rebuild(None, &[(0, EntryChange::Put(len))].into()).map(drop).map_err(|e| e.errno());
-    assert_eq!(refusal(u64::MAX - 20), Ok(()));
-    assert_eq!(refusal(u64::MAX - 19), Err(libc::EFBIG), "the index follows");
+    assert_eq!(refusal(i64::MAX as u64 - 20), Ok(()));
+    assert_eq!(refusal(i64::MAX as u64 - 19), Err(libc::EFBIG), "the index follows");
 }
 
 proptest! {
