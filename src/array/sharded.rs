@@ -29,6 +29,9 @@ use versions::KnownVersions;
 /// Maximum number of shards kept of an array.
 const KEPT: NonZeroUsize = NonZeroUsize::new(256).unwrap();
 
+/// Maximum number of missing objects kept of an array.
+const KEPT_MISSING: NonZeroUsize = NonZeroUsize::new(4096).unwrap();
+
 /// Locks that serialize the loading of shards.
 const STRIPES: usize = 16;
 
@@ -80,6 +83,8 @@ enum Lookup<T> {
 pub(super) struct ShardCache {
     /// Protects the shards, each with the latest opening in which the store confirmed its object.
     loaded: Mutex<LruCache<ShardId, (Opening, Arc<LoadedShard>)>>,
+    /// Protects the objects that were missing, each with the opening in which it was.
+    missing: Mutex<LruCache<u64, Opening>>,
     /// Each serializes the loading of some shards. They protect no data.
     loading: [Mutex<()>; STRIPES],
     /// Protects the versions of chunks that differ from those of their objects.
@@ -90,6 +95,7 @@ impl ShardCache {
     pub fn new() -> Arc<Self> {
         let cache = Arc::new(ShardCache {
             loaded: Mutex::new(LruCache::new(KEPT)),
+            missing: Mutex::new(LruCache::new(KEPT_MISSING)),
             loading: Default::default(),
             versions: Mutex::default(),
         });
@@ -184,7 +190,9 @@ impl Array {
 
     /// Makes the next look at an object ask the store itself: what is known of the object is out of date.
     fn forget_object(&self, shards: &Shards, chunk: ChunkId) {
-        lock(&self.shard_cache.loaded).pop(&shards.shard(0, &self.grid.indices(chunk)));
+        let id = shards.shard(0, &self.grid.indices(chunk));
+        lock(&self.shard_cache.loaded).pop(&id);
+        lock(&self.shard_cache.missing).pop(&id.number);
         self.store.forget(&self.extent(chunk).key);
     }
 
@@ -226,6 +234,7 @@ impl Array {
             let opening = self.freshness.opening();
             let found = match self.locate(shards, chunk, recency) {
                 Ok(Some(found)) if recency != Recency::Any || found.bytes.is_stored() => found,
+                Err(e) if e.kind() != Kind::Damaged => return Err(e),
                 // nothing will be read that tells
                 _ if recency == Recency::Any => {
                     recency = Recency::Opening;

@@ -57,7 +57,7 @@ const BEHIND: u64 = 4 << 20;
 /// The threads that prefetch.
 pub struct Prefetcher {
     cache: Arc<Cache>,
-    pool: Pool,
+    pool: Arc<Pool>,
     threads: u64,
     spill: Spills,
 }
@@ -116,7 +116,7 @@ impl Prefetcher {
         let in_flight = cache.bound() / IN_FLIGHT_SHARE;
         Ok(Prefetcher {
             cache,
-            pool: Pool::bounded("readahead", threads.max(requests), in_flight)?,
+            pool: Arc::new(Pool::bounded("readahead", threads.max(requests), in_flight)?),
             threads: threads.max(1) as u64,
             spill: Spills::new(spill),
         })
@@ -242,7 +242,7 @@ impl Prefetcher {
             let job = start..(start + per_job).min(chunks.end);
             start = job.end;
             let (cache, of, closed) = (self.cache.clone(), array.clone(), closed.clone());
-            self.run(array, 1, move || {
+            self.run(array, move || {
                 for chunk in job {
                     if closed.load(Ordering::Relaxed) || !cache.prefetch(&of, ChunkId(chunk), ChunkPart::Whole) {
                         return;
@@ -266,18 +266,36 @@ impl Prefetcher {
         let per_job = (self.job(array) / array.grid().chunk_size().max(1) as u64).max(1) as usize;
         for job in objects.iter().flat_map(|chunks| chunks.chunks(per_job)) {
             let (cache, of, closed, job) = (self.cache.clone(), array.clone(), closed.clone(), job.to_vec());
-            self.run(array, job.len(), move || {
-                if !closed.load(Ordering::Relaxed) {
-                    cache.prefetch_neighbors(&of, &job);
+            let pool = self.pool.clone();
+            // this job may read an index; each request for chunks is a job of its own
+            self.pool.run(move || {
+                if closed.load(Ordering::Relaxed) {
+                    return;
+                }
+                let (groups, single) = cache.lacking(&of, &job);
+                for group in groups {
+                    let (cache, of, closed) = (cache.clone(), of.clone(), closed.clone());
+                    pool.run_weighing(weight_of(&of, group.chunks.len()), move || {
+                        if !closed.load(Ordering::Relaxed) {
+                            cache.prefetch_neighbors(&of, &group);
+                        }
+                    });
+                }
+                for chunk in single {
+                    let (cache, of, closed) = (cache.clone(), of.clone(), closed.clone());
+                    pool.run_weighing(weight_of(&of, 1), move || {
+                        if !closed.load(Ordering::Relaxed) {
+                            cache.prefetch(&of, chunk, ChunkPart::Whole);
+                        }
+                    });
                 }
             });
         }
     }
 
-    /// Queues a job that loads `chunks` chunks of an array at a time.
-    fn run(&self, array: &Array, chunks: usize, job: impl FnOnce() + Send + 'static) {
-        let weight = if array.is_remote() { array.grid().chunk_size().saturating_mul(chunks) } else { 0 };
-        self.pool.run_weighing(weight, job);
+    /// Queues a job that loads chunks of an array, one chunk at a time.
+    fn run(&self, array: &Array, job: impl FnOnce() + Send + 'static) {
+        self.pool.run_weighing(weight_of(array, 1), job);
     }
 
     /// Loads chunks in parallel for a request that reads them in sequence. The pool limits how many loads run at a time; the
@@ -325,7 +343,7 @@ impl Prefetcher {
                 }
                 jobs += 1;
                 let (cache, of, closed) = (self.cache.clone(), array.clone(), closed.clone());
-                self.run(array, 1, move || {
+                self.run(array, move || {
                     if !closed.load(Ordering::Relaxed) {
                         cache.prefetch(&of, run.chunk, part);
                     }
@@ -333,4 +351,9 @@ impl Prefetcher {
             }
         }
     }
+}
+
+/// Returns the weight of a job that loads so many chunks at a time. Local chunks take no memory while they are waited for.
+fn weight_of(array: &Array, chunks: usize) -> usize {
+    if array.is_remote() { array.grid().chunk_size().saturating_mul(chunks) } else { 0 }
 }

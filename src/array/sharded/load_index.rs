@@ -33,22 +33,25 @@ impl Array {
         if let Some(shard) = self.kept_shard(id, place.as_ref(), recency) {
             return Ok(Lookup::Found(shard));
         }
+        let missing_since = match place {
+            None => lock(&self.shard_cache.missing).pop(&id.number),
+            Some(_) => None,
+        };
+        if let Some(since) = missing_since.filter(|since| recency != Recency::Now && self.freshness.is_current(*since))
+        {
+            return Ok(self.absent(id, since));
+        }
         let (object, bytes) = match place {
             Some(StoredChunk { object, bytes }) => (object, bytes),
-            None if self.takes_index_at_once(shards, id) => {
-                let loaded = self.load_index_at_once(shards, chunk)?.map(Arc::new);
-                let mut kept = lock(&self.shard_cache.loaded);
-                let Some(shard) = loaded else {
-                    kept.pop(&id);
-                    return Ok(Lookup::Absent);
-                };
-                kept.put(id, (opening, shard.clone()));
+            None if missing_since.is_none() && self.takes_index_at_once(shards, id) => {
+                let Some(shard) = self.load_index_at_once(shards, chunk)? else { return Ok(self.absent(id, opening)) };
+                let shard = Arc::new(shard);
+                lock(&self.shard_cache.loaded).put(id, (opening, shard.clone()));
                 return Ok(Lookup::Found(shard));
             }
             None => {
                 let Some(stat) = self.stat_object(chunk)?.filter(|stat| stat.kind == EntryKind::Value) else {
-                    lock(&self.shard_cache.loaded).pop(&id);
-                    return Ok(Lookup::Absent);
+                    return Ok(self.absent(id, opening));
                 };
                 if let Some(shard) = self.confirm_shard(id, &stat, opening) {
                     return Ok(Lookup::Found(shard));
@@ -67,6 +70,15 @@ impl Array {
     /// index that is kept may only need to be confirmed.
     fn takes_index_at_once(&self, shards: &Shards, id: ShardId) -> bool {
         self.is_remote() && shards.around(0).is_none() && !lock(&self.shard_cache.loaded).contains(&id)
+    }
+
+    /// Records that an object is missing, so that it is requested once in an opening.
+    fn absent(&self, id: ShardId, opening: Opening) -> Lookup<Arc<LoadedShard>> {
+        lock(&self.shard_cache.loaded).pop(&id);
+        if self.is_remote() {
+            lock(&self.shard_cache.missing).put(id.number, opening);
+        }
+        Lookup::Absent
     }
 
     /// Reads the index of an object by one request; `None` if the object is not stored.

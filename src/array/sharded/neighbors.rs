@@ -10,8 +10,12 @@ use crate::zarr::shard::Shards;
 use std::ops::Range;
 use std::time::Instant;
 
-/// Maximum bytes between two chunks that are read together. Receiving them takes less time than another request.
+/// Maximum bytes between two chunks that are read together, which are also no more than the second one has. Receiving them
+/// takes less time than another request.
 const MAX_GAP: u64 = 64 << 10;
+
+/// Maximum bytes of a request for several chunks.
+const MAX_REQUEST: u64 = 16 << 20;
 
 /// Chunks that are near each other in one object.
 pub struct Neighbors {
@@ -40,11 +44,6 @@ impl Neighbors {
 }
 
 impl NeighborBytes {
-    /// Returns the memory.
-    pub fn into_bytes(self) -> Vec<u8> {
-        self.bytes
-    }
-
     /// Copies a part of a chunk's bytes. Returns false if they are not among these.
     pub(super) fn copy(&self, number: u64, found: &StoredChunk, part: &Range<u64>, out: &mut Vec<u8>) -> Result<bool> {
         let ShardBytes::Stored(place) = &found.bytes else { return Ok(false) };
@@ -81,8 +80,12 @@ impl Array {
         stored.sort_unstable_by_key(|(_, (_, range))| range.start);
         let mut groups: Vec<Neighbors> = Vec::new();
         for (chunk, (object, range)) in stored {
+            let gap = MAX_GAP.min(range.end - range.start);
+            let is_near = |group: &Neighbors| {
+                range.start <= group.range.end.saturating_add(gap) && range.end - group.range.start <= MAX_REQUEST
+            };
             match groups.last_mut() {
-                Some(group) if group.object.version == object.version && range.start <= group.range.end + MAX_GAP => {
+                Some(group) if group.object.version == object.version && is_near(group) => {
                     group.chunks.push(chunk);
                     group.range.end = group.range.end.max(range.end);
                 }
@@ -93,27 +96,29 @@ impl Array {
         groups
     }
 
-    /// Returns the object of a chunk, and the bytes that it takes there; `None` if there are none.
+    /// Returns the object of a chunk, and the bytes that it takes there; `None` if there are none, or too many for a chunk.
     fn stored_range(&self, shards: &Shards, chunk: ChunkId) -> Option<(Stat, Range<u64>)> {
         if self.pending_chunk(chunk).is_some() {
             return None;
         }
         let found = self.locate(shards, chunk, Recency::Any).ok()??;
         match found.bytes {
-            ShardBytes::Stored(range) => Some((found.object, range)),
-            ShardBytes::Decoded(..) => None,
+            ShardBytes::Stored(range) if range.end - range.start <= self.pipeline().ok()?.max_stored() => {
+                Some((found.object, range))
+            }
+            _ => None,
         }
     }
 
-    /// Reads the bytes of neighbors, into `buffer` if that has the capacity; `None` if the object was replaced.
+    /// Reads the bytes of neighbors; `None` if the object was replaced.
     ///
     /// # Errors
     ///
     /// The error of the store, with the key.
-    pub fn read_neighbors(&self, neighbors: &Neighbors, buffer: Vec<u8>) -> Result<Option<NeighborBytes>> {
+    pub fn read_neighbors(&self, neighbors: &Neighbors) -> Result<Option<NeighborBytes>> {
         let Some(first) = neighbors.chunks.first() else { return Ok(None) };
         let (opening, start) = (self.freshness.opening(), Instant::now());
-        let (key, mut bytes) = (self.extent(*first).key, buffer);
+        let (key, mut bytes) = (self.extent(*first).key, Vec::new());
         let read = self.store.get_range(&key, neighbors.range.clone(), &mut bytes);
         self.stats.store_time.add_since(start);
         let read = read.map_err(|e| e.context(&key))?;

@@ -170,10 +170,11 @@ impl Array {
             lock(&self.shard_cache.versions).record_put(object, version.as_ref(), new, versions);
         }
         {
-            // a load in flight may be about to keep the former index
+            // a load in flight may be about to keep the former index, or that there is none
             let id = shards.shard(0, &self.grid.indices(first));
             let _loading = self.shard_cache.lock_loading(id);
             lock(&self.shard_cache.loaded).pop(&id);
+            lock(&self.shard_cache.missing).pop(&id.number);
         }
         pending.remove(object, changes);
         Ok(Attempt::Stored)

@@ -1,9 +1,10 @@
 //! Prefetching neighboring chunks of one object by one request.
 
 use super::{CachedItem, ChunkPart, Prefetched};
-use crate::array::{Array, NeighborBytes, Neighbors};
+use crate::array::{Array, Neighbors};
 use crate::cache::Cache;
 use crate::zarr::grid::ChunkId;
+use std::collections::HashSet;
 
 /// Memory that is reserved for the encoded bytes of neighbors until this is dropped.
 struct ReservedBytes<'a> {
@@ -21,15 +22,26 @@ impl Drop for ReservedBytes<'_> {
 }
 
 impl Cache {
-    /// Loads chunks of one object that a reader will want. Returns false if there is no memory for all of them without
-    /// evicting other prefetched chunks.
-    pub(in crate::cache) fn prefetch_neighbors(&self, array: &Array, chunks: &[ChunkId]) -> bool {
-        let missing = |chunk: &ChunkId| !self.holds(array, CachedItem::Chunk(*chunk), ChunkPart::Whole);
-        let missing: Vec<ChunkId> = chunks.iter().copied().filter(missing).collect();
-        let groups = array.neighbors(&missing);
-        // then those without a neighbor, and what could not be read together
-        groups.iter().all(|group| self.load_neighbors(array, group))
-            && missing.iter().all(|chunk| self.prefetch(array, *chunk, ChunkPart::Whole))
+    /// Returns those of `chunks`, which are in one object, that a reader lacks: groups of neighbors, and single ones. It may
+    /// read the object's index.
+    pub(in crate::cache) fn lacking(&self, array: &Array, chunks: &[ChunkId]) -> (Vec<Neighbors>, Vec<ChunkId>) {
+        let lacks = |chunk: &ChunkId| !self.holds(array, CachedItem::Chunk(*chunk), ChunkPart::Whole);
+        let is_held = |chunk: &ChunkId| self.lock().slots.contains(&(array.id(), CachedItem::Chunk(*chunk)));
+        // a chunk that is held since an older opening is confirmed by a smaller request
+        let (mut single, new): (Vec<ChunkId>, Vec<ChunkId>) = chunks.iter().copied().filter(lacks).partition(is_held);
+        let groups = array.neighbors(&new);
+        let grouped: HashSet<ChunkId> = groups.iter().flat_map(|group| group.chunks.iter().copied()).collect();
+        single.extend(new.into_iter().filter(|chunk| !grouped.contains(chunk)));
+        (groups, single)
+    }
+
+    /// Loads neighbors that a reader will want by one request. If there is no memory for all of them, or their object was
+    /// replaced, they are loaded one by one.
+    pub(in crate::cache) fn prefetch_neighbors(&self, array: &Array, neighbors: &Neighbors) {
+        if !self.load_neighbors(array, neighbors) {
+            let one_by_one = |chunk: &ChunkId| self.prefetch(array, *chunk, ChunkPart::Whole);
+            let _ = neighbors.chunks.iter().all(one_by_one);
+        }
     }
 
     fn load_neighbors(&self, array: &Array, neighbors: &Neighbors) -> bool {
@@ -43,20 +55,19 @@ impl Cache {
                 Prefetched::Begun(begun) => slots.push((*chunk, begun)),
             }
         }
-        // a reader of a chunk gets the error
-        let bytes = match slots.len() {
-            0 => return true,
-            1 => None,
-            _ => array.read_neighbors(neighbors, self.buffer(neighbors.size())).unwrap_or_default(),
+        let bytes = match array.read_neighbors(neighbors) {
+            Ok(Some(bytes)) => bytes,
+            Ok(None) => return false,
+            // a reader of a chunk gets its own error, and must not wait until this thread has tried each of them
+            Err(_) => return true,
         };
         for (chunk, begun) in slots {
             let (slot, previous) = *begun;
+            // a reader of the chunk gets the error
             let _ = self.insert(slot, previous, ChunkPart::Whole, &mut |slot, _| {
-                self.load_whole(slot, array, chunk, bytes.as_ref())
+                self.load_whole(slot, array, chunk, Some(&bytes))
             });
         }
-        // the next request finds the buffer
-        drop(self.buffers.hold(bytes.map(NeighborBytes::into_bytes).unwrap_or_default()));
         true
     }
 
@@ -75,7 +86,7 @@ mod tests {
     use super::*;
     use crate::cache::chunk_cache::DecodedPart;
     use crate::stats::Stats;
-    use crate::store::{Key, SimulatedRemote};
+    use crate::store::{FaultyStore, Key, MemoryStore, Operation, PlannedFault, SimulatedRemote, Store};
     use crate::zarr::metadata::ArrayMetadata;
     use std::sync::Arc;
     use std::time::Duration;
@@ -122,6 +133,14 @@ mod tests {
         (object * CHUNKS..(object + 1) * CHUNKS).map(ChunkId).collect()
     }
 
+    /// Prefetches chunks of one object, and returns how many groups they were in, and how many were single.
+    fn prefetch(cache: &Cache, array: &Array, chunks: &[ChunkId]) -> (usize, usize) {
+        let (groups, single) = cache.lacking(array, chunks);
+        groups.iter().for_each(|group| cache.prefetch_neighbors(array, group));
+        single.iter().for_each(|chunk| _ = cache.prefetch(array, *chunk, ChunkPart::Whole));
+        (groups.len(), single.len())
+    }
+
     fn byte_of(cache: &Cache, array: &Array, chunk: ChunkId) -> u8 {
         let part = cache.get(array, chunk, ChunkPart::Whole).unwrap();
         part.as_ref().map_or(9, |part: &DecodedPart| {
@@ -135,7 +154,8 @@ mod tests {
         let (store, array, cache) = opened(64 << 20);
         for object in 0..3 {
             let before = store.counts();
-            assert!(cache.prefetch_neighbors(&array, &chunks(object)));
+            // those that are not stored are no neighbors
+            assert_eq!(prefetch(&cache, &array, &chunks(object)), (1, if object == 1 { 4 } else { 0 }));
             let [gets, ranges, stats] = store.counts();
             // the absent chunks leave no gap in the object
             assert_eq!([gets - before[0], ranges - before[1], stats - before[2]], [0, 2, 0]);
@@ -152,7 +172,7 @@ mod tests {
     fn chunks_far_from_each_other_are_read_alone() {
         let (store, array, cache) = opened(64 << 20);
         let some = [0, 1, 8, 15].map(ChunkId);
-        assert!(cache.prefetch_neighbors(&array, &some));
+        assert_eq!(prefetch(&cache, &array, &some), (1, 2));
         // the index, the first two, and each of the others
         assert_eq!(store.counts(), [0, 4, 0]);
         assert_eq!(some.map(|chunk| byte_of(&cache, &array, chunk)), [0, 1, 8, 15]);
@@ -163,9 +183,9 @@ mod tests {
         let (store, array, cache) = opened(64 << 20);
         let groups = array.neighbors(&chunks(0));
         assert_eq!(groups.iter().map(|group| group.chunks.len()).collect::<Vec<_>>(), [16]);
-        let old = array.read_neighbors(&groups[0], Vec::new()).unwrap();
+        let old = array.read_neighbors(&groups[0]).unwrap();
         store.below.insert("c/0", object(150, &[0, 1]));
-        assert!(array.read_neighbors(&groups[0], Vec::new()).unwrap().is_none());
+        assert!(array.read_neighbors(&groups[0]).unwrap().is_none());
         // also where the bytes were read before the object was replaced
         array.freshness().begin_opening();
         for (chunk, expected) in [(0, 9), (1, 9), (2, 152), (15, 165)] {
@@ -174,16 +194,63 @@ mod tests {
             let loaded = fetched.map(|fetched| array.decode_fetched(fetched, &mut scratch).unwrap());
             assert_eq!(loaded.map_or(9, |loaded| loaded.bytes[7]), expected);
         }
-        assert!(cache.prefetch_neighbors(&array, &chunks(0)));
+        // the group of the old object is noticed, and its chunks are loaded one by one
+        cache.prefetch_neighbors(&array, &groups[0]);
         assert_eq!(byte_of(&cache, &array, ChunkId(2)), 152);
     }
 
     #[test]
-    fn a_full_cache_begins_no_request_for_neighbors() {
+    fn what_does_not_fit_into_the_cache_together_is_loaded_one_by_one() {
         // room for the encoded bytes and half of the decoded ones
         let (store, array, cache) = opened(24 * CHUNK);
-        assert!(!cache.prefetch_neighbors(&array, &chunks(0)));
-        assert_eq!(store.counts()[1], 1, "the index alone");
+        prefetch(&cache, &array, &chunks(0));
+        assert!((4..=1 + 16).contains(&store.counts()[1]), "{:?}", store.counts());
+        assert_eq!(cache.lock().reserved.bytes(), 0);
+        assert_eq!(byte_of(&cache, &array, ChunkId(5)), 5);
+    }
+
+    #[test]
+    fn an_object_that_is_not_stored_is_requested_once_in_an_opening() {
+        let (store, array, cache) = opened(64 << 20);
+        store.below.delete(&Key::root().join("c/1")).unwrap();
+        // then each chunk is confirmed, which a cache of metadata answers for all chunks but the first
+        for stats in [0, 16] {
+            assert_eq!(prefetch(&cache, &array, &chunks(1)).0, 0);
+            assert!(chunks(1).into_iter().all(|chunk| byte_of(&cache, &array, chunk) == 9));
+            assert_eq!(store.counts(), [0, 1, stats]);
+            array.freshness().begin_opening();
+        }
+        store.below.insert("c/1", object(50, &[]));
+        array.freshness().begin_opening();
+        assert_eq!(byte_of(&cache, &array, chunks(1)[3]), 53);
+    }
+
+    #[test]
+    fn chunks_that_are_held_are_confirmed_and_not_read_again() {
+        let (store, array, cache) = opened(64 << 20);
+        prefetch(&cache, &array, &chunks(0));
+        array.freshness().begin_opening();
+        let before = store.counts();
+        assert_eq!(prefetch(&cache, &array, &chunks(0)), (0, 16));
+        let [_, ranges, stats] = store.counts();
+        // without a cache of metadata each chunk is confirmed by a request
+        assert!(ranges == before[1] && stats - before[2] <= 16, "{before:?}, then {:?}", store.counts());
+    }
+
+    #[test]
+    fn a_request_for_neighbors_that_fails_leaves_them_to_their_readers() {
+        let memory = Arc::new(MemoryStore::default());
+        let faulty = Arc::new(FaultyStore::remote(memory.clone()));
+        let (_, known, _) = opened(1);
+        memory.insert("c/0", object(0, &[]));
+        let stats = Arc::new(Stats::default());
+        let array = Array::new(Key::root(), known.metadata().clone(), faulty.clone(), stats.clone()).unwrap();
+        let cache = Cache::new(64 << 20, stats);
+        let (groups, _) = cache.lacking(&array, &chunks(0));
+        faulty.plan(PlannedFault::next(Operation::Get, libc::EIO));
+        let before = faulty.calls(Operation::Get);
+        cache.prefetch_neighbors(&array, &groups[0]);
+        assert_eq!(faulty.calls(Operation::Get) - before, 1, "no chunk is tried alone");
         assert_eq!(cache.lock().reserved.bytes(), 0);
         assert_eq!(byte_of(&cache, &array, ChunkId(5)), 5);
     }
