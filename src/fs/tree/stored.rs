@@ -76,6 +76,8 @@ fn sample(array: &Arc<Array>) -> StoredSize {
         // unknown; a hole would be copied as zeros
         return StoredSize { bytes: array.size(), ..stored };
     }
+    // before the store is asked: what is stored meanwhile counts twice rather than never
+    let pending = array.pending().size();
     array.prefetch_levels();
     let most = if array.is_remote() { NAMES_REMOTE } else { NAMES };
     let entries = array.stored_objects().into_iter().flatten().take(most).inspect(|_| names += 1);
@@ -98,6 +100,6 @@ fn sample(array: &Arc<Array>) -> StoredSize {
     if objects > asked && asked > 0 {
         stored.bytes = (stored.bytes as f64 / asked as f64 * objects as f64) as u64;
     }
-    stored.bytes += array.pending().size();
+    stored.bytes += pending;
     stored
 }
