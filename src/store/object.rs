@@ -102,6 +102,7 @@ impl Backend {
             timeout: options.timeout,
             created: Mutex::default(),
             lacks_conditions: AtomicBool::new(false),
+            lacks_ends: AtomicBool::new(false),
         };
         Ok(Backend::Bucket(Arc::new(bucket)))
     }

@@ -18,7 +18,7 @@ use object_store::{Attribute, Attributes, GetOptions, GetRange, ObjectMeta, Obje
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::ops::Range;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -50,6 +50,8 @@ pub(super) struct Bucket {
     pub created: Mutex<BTreeSet<Key>>,
     /// Whether the server has refused a conditional put as not implemented.
     pub lacks_conditions: AtomicBool,
+    /// Whether the server has answered a request for the end of a value with something else.
+    pub lacks_ends: AtomicBool,
 }
 
 impl Bucket {
@@ -82,13 +84,17 @@ impl Bucket {
 
     /// Reads the last `len` bytes of a value. Azure has no such requests.
     pub async fn get_end(&self, key: &Key, len: u64) -> Result<EndOfValue> {
-        if self.cloud == Cloud::Azure || len == 0 {
+        if self.cloud == Cloud::Azure || len == 0 || self.lacks_ends.load(Ordering::Relaxed) {
             return Ok(EndOfValue::Unsupported);
         }
         let options = GetOptions { range: Some(GetRange::Suffix(len)), extensions: limited(len), ..Default::default() };
         let found = self.client.get_opts(&self.path(key)?, options).await;
-        // an empty value has no end; a server that knows no such requests sends a larger value from its beginning
-        if found.as_ref().is_err_and(|e| request_error_of(e).is_some_and(RequestError::lacks_range)) {
+        if let Err(e) = &found
+            && is_other_range(e)
+        {
+            // 416 is also the answer for an empty value
+            let lacks_ends = request_error_of(e).and_then(RequestError::status) != Some(416);
+            self.lacks_ends.fetch_or(lacks_ends, Ordering::Relaxed);
             return Ok(EndOfValue::Unsupported);
         }
         let Some(found) = self.found(found)? else { return Ok(EndOfValue::Nothing) };
@@ -254,4 +260,13 @@ pub(super) fn line_of(error: &object_store::Error) -> String {
         innermost = source;
     }
     innermost.to_string().lines().next().unwrap_or_default().to_string()
+}
+
+/// Returns whether a server has no such range of a value, or has answered with another one, which the client reports as an
+/// error that is not that of a request.
+fn is_other_range(e: &object_store::Error) -> bool {
+    match request_error_of(e) {
+        Some(e) => e.lacks_range(),
+        None => matches!(e, object_store::Error::Generic { .. }),
+    }
 }

@@ -87,7 +87,11 @@ impl Web {
         }
         match self.found(key, &request, &answer)? {
             Found::Nothing | Found::Directory => Ok(EndOfValue::Nothing),
-            Found::Value => Ok(end_of(answer, len)),
+            Found::Value => {
+                let end = end_of(answer, len);
+                self.lacks_ends.fetch_or(matches!(end, EndOfValue::Unsupported), Ordering::Relaxed);
+                Ok(end)
+            }
         }
     }
 
