@@ -308,10 +308,19 @@ fn create_on_server(
         return Err(shown(e));
     }
     let unfinished = UnfinishedArray::new(undo)?;
-    make_above(&hierarchy, key, document).map_err(shown)?;
-    if first != *key {
-        hierarchy.store().make_prefix(key).map_err(shown)?;
-        hierarchy.put_document(key, document.file(), document.text.as_bytes()).map_err(shown)?;
+    let above = make_above(&hierarchy, key, document).and_then(|()| match first == *key {
+        true => Ok(()),
+        false => {
+            hierarchy.store().make_prefix(key)?;
+            hierarchy.put_document(key, document.file(), document.text.as_bytes()).map(drop)
+        }
+    });
+    if let Err(e) = above {
+        if e.errno() == libc::EEXIST {
+            // another program has created a group below the first one: nothing is removed
+            unfinished.finish(|| Ok(())).map_err(shown)?;
+        }
+        return Err(shown(e));
     }
     put_attributes(&hierarchy, key, document, args).map_err(shown)?;
     if let Some(raw) = raw {

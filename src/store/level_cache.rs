@@ -204,12 +204,16 @@ impl Store for LevelCache {
 
     fn put(&self, key: &Key, value: &[u8]) -> Result<Version> {
         let (full, mut known) = (self.full(key), lock(&self.known));
-        let version = match self.known_stat(&mut known, &full) {
-            Some(None) => self.below.put_if(&full, value, Replaces::Nothing)?.ok_or_else(|| {
+        let is_new = match self.known_stat(&mut known, &full) {
+            Some(stat) => stat.is_none(),
+            None => self.below.stat(&full)?.is_none(),
+        };
+        let version = match is_new {
+            true => self.below.put_if(&full, value, Replaces::Nothing)?.ok_or_else(|| {
                 known.lose(&full);
                 Error::system(libc::EEXIST).context("another program has just created it")
             })?,
-            _ => self.below.put(&full, value)?,
+            false => self.below.put(&full, value)?,
         };
         known.added(&full, value, &version);
         Ok(version)
