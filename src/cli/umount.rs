@@ -45,16 +45,17 @@ pub fn run(args: &UmountArgs) -> Result<(), CommandFailure> {
     let mut result = Ok(());
     for path in &args.mountpoints {
         // --lazy and --force are also for mounts that hang, and must not touch them
-        let daemon = if mode == UnmountMode::Unused { daemon(path) } else { None };
-        if daemon.is_some()
-            && let Err(e) = store_all(path)
-        {
-            let (shown, why) = (path.display(), lines(&e.message));
-            let advice = "run it again later, or with --force, which may lose the data";
-            let _ = writeln!(std::io::stderr(), "error: {shown}: still mounted: {why}; {advice}");
-            result = Err(CommandFailure::new(1, ""));
-            continue;
-        }
+        let stored = if mode == UnmountMode::Unused { store_all(path) } else { Ok(None) };
+        let daemon = match stored {
+            Ok(daemon) => daemon,
+            Err(why) => {
+                let (shown, why) = (path.display(), lines(&why));
+                let advice = "run it again later, or with --force, which may lose the data";
+                let _ = writeln!(std::io::stderr(), "error: {shown}: still mounted: {why}; {advice}");
+                result = Err(CommandFailure::new(1, ""));
+                continue;
+            }
+        };
         if let Err(e) = unmount_path(path, mode) {
             if result.is_err() {
                 let _ = writeln!(std::io::stderr(), "error: {e}");
@@ -63,31 +64,56 @@ pub fn run(args: &UmountArgs) -> Result<(), CommandFailure> {
             }
             continue;
         }
-        if let Some(daemon) = daemon {
-            let _ = poll(&mut [PollFd::new(&daemon, PollFlags::IN)], Some(&WAIT));
+        if let Some(daemon) = daemon
+            && poll(&mut [PollFd::new(&daemon, PollFlags::IN)], Some(&WAIT)) == Ok(0)
+        {
+            let shown = path.display();
+            let _ = writeln!(std::io::stderr(), "error: {shown}: unmounted, but its daemon has not ended within 30 s");
+            result = Err(CommandFailure::new(1, ""));
         }
     }
     result
 }
 
-/// Stores everything that was written to a mount.
+/// Stores everything that was written to a mount, and returns the process of its daemon if that runs where it can be seen. A
+/// mount that has ended, that does not answer, or that is not of zarrfs has nothing to store.
 ///
 /// # Errors
 ///
-/// Names the chunks that could not be stored. A mount that has ended, or that is not of zarrfs, is no error.
-fn store_all(mountpoint: &Path) -> Result<(), CommandFailure> {
-    match std::fs::read_to_string(mountpoint.join(CONTROL).join(SYNC)) {
-        Ok(said) if !said.is_empty() => Err(CommandFailure::new(1, said.trim_end())),
-        _ => Ok(()),
+/// Names the chunks that could not be stored, or says why that cannot be known.
+fn store_all(mountpoint: &Path) -> Result<Option<OwnedFd>, String> {
+    let control = mountpoint.join(CONTROL);
+    let statistics = match read_in_time(control.join("stats.json")) {
+        None => return Ok(None),
+        Some(Err(e)) if is_no_mount(&e) => return Ok(None),
+        Some(statistics) => statistics.map_err(|e| unknown(&e))?,
+    };
+    match std::fs::read_to_string(control.join(SYNC)) {
+        Ok(said) if !said.is_empty() => Err(said.trim_end().to_string()),
+        Err(e) if !is_no_mount(&e) => Err(unknown(&e)),
+        _ => Ok(daemon(&statistics)),
     }
 }
 
-/// Returns the process of a mount's daemon from its control file, or `None` if that can't be read in time.
-fn daemon(mountpoint: &Path) -> Option<OwnedFd> {
-    let file = mountpoint.join(CONTROL).join("stats.json");
+fn unknown(e: &std::io::Error) -> String {
+    format!("can't know whether everything is stored: {e}")
+}
+
+/// Returns whether an error of a control file means that no daemon serves it.
+fn is_no_mount(e: &std::io::Error) -> bool {
+    matches!(e.raw_os_error(), Some(libc::ENOENT | libc::ENOTDIR | libc::ENOTCONN | libc::ECONNABORTED))
+}
+
+/// Reads a file; returns `None` if that takes too long, because the mount hangs.
+fn read_in_time(file: PathBuf) -> Option<std::io::Result<Vec<u8>>> {
     let (answer, wait) = std::sync::mpsc::channel();
     std::thread::Builder::new().spawn(move || answer.send(std::fs::read(file))).ok()?;
-    let stats = json::parse(&wait.recv_timeout(PATIENCE).ok()?.ok()?).ok()?;
-    let pid = stats.get("pid").and_then(Value::as_i64).and_then(|pid| Pid::from_raw(pid as i32))?;
+    wait.recv_timeout(PATIENCE).ok()
+}
+
+/// Returns the process of a mount's daemon from its statistics; `None` if it runs where this process cannot see it.
+fn daemon(statistics: &[u8]) -> Option<OwnedFd> {
+    let statistics = json::parse(statistics).ok()?;
+    let pid = statistics.get("pid").and_then(Value::as_i64).and_then(|pid| Pid::from_raw(pid as i32))?;
     pidfd_open(pid, PidfdFlags::empty()).ok()
 }

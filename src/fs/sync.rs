@@ -1,14 +1,14 @@
-//! Storing everything for `.zarrfs/sync`, which `zarrfs umount` reads: within a time, and with the names of what is not stored.
-//! Storing each of many chunks may take the timeout of a server; whoever waits for all of them must not wait as often.
+//! Implements `.zarrfs/sync`, which `zarrfs umount` reads: stores all written data within one time limit, and names what is
+//! not stored. Without the limit, each chunk could take the timeout of a server.
 
 use super::Fs;
 use crate::error::{Error, Kind, Result};
 use crate::util::memory::lock;
 use std::fmt::Write;
-use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-/// What a sync waits longer than a request to the store, so that it can report why that failed.
+/// Extra wait beyond the timeout of one request, so that a sync can report why the request failed.
 const MARGIN: Duration = Duration::from_secs(1);
 
 /// Maximum number of names in a message.
@@ -31,6 +31,10 @@ struct SyncState {
     ended: u64,
     /// Why the last one failed.
     error: Option<Error>,
+    /// How many callers wait.
+    waiting: usize,
+    /// What a sync has lost for which no caller waited any more: the next one reports it.
+    unreported: Option<Error>,
 }
 
 /// A sync in flight. It has ended when this is dropped, also by a panic.
@@ -44,6 +48,10 @@ impl Drop for RunningSync {
         let mut state = lock(&self.fs.syncs.state);
         state.ended += 1;
         state.error = std::mem::replace(&mut self.result, Ok(())).err();
+        // what was not stored is tried again, what was lost is not
+        if state.waiting == 0 && state.error.as_ref().is_some_and(|e| e.errno() == libc::ESTALE) {
+            state.unreported = state.error.clone();
+        }
         drop(state);
         self.fs.syncs.ended.notify_all();
     }
@@ -79,23 +87,43 @@ impl Fs {
         }
         let deadline = Instant::now() + limit + MARGIN;
         let mut state = lock(&self.syncs.state);
+        state.waiting += 1;
+        let (mut state, ended) = self.wait_for_sync(state, deadline, fs);
+        state.waiting -= 1;
+        match ended {
+            Ok(true) => state.unreported.take().or_else(|| state.error.clone()).map_or(Ok(()), Err),
+            Ok(false) => Err(self.tried_for(limit)),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Waits until a sync that begins from now on has ended; returns false if it has not until the deadline.
+    fn wait_for_sync<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, SyncState>,
+        deadline: Instant,
+        fs: &Arc<Fs>,
+    ) -> (MutexGuard<'a, SyncState>, Result<bool>) {
         let own = state.begun + 1;
         while state.ended < own {
             if state.begun == state.ended {
                 state.begun += 1;
                 // its end takes the lock
                 drop(state);
-                begin(RunningSync { fs: fs.clone(), result: Err(Error::system(libc::EIO)) })?;
+                let begun = begin(RunningSync { fs: fs.clone(), result: Err(Error::system(libc::EIO)) });
                 state = lock(&self.syncs.state);
+                if let Err(e) = begun {
+                    return (state, Err(e));
+                }
                 continue;
             }
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                return Err(self.tried_for(limit));
+                return (state, Ok(false));
             }
             state = self.syncs.ended.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
         }
-        state.error.clone().map_or(Ok(()), Err)
+        (state, Ok(true))
     }
 
     fn tried_for(&self, limit: Duration) -> Error {
