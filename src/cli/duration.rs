@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+/// The longest duration: clocks and system calls take no more than some centuries.
+const MAX: Duration = Duration::from_secs(3653 * 24 * 3600);
+
 /// Parses a duration: a number with ms, s, m or h.
 pub fn parse(text: &str) -> Result<Duration, String> {
     let wrong = || "a duration is a number with ms, s, m or h, such as 500ms".to_string();
@@ -15,7 +18,11 @@ pub fn parse(text: &str) -> Result<Duration, String> {
     };
     let number: f64 = text[..unit].parse().map_err(|_| wrong())?;
     let duration = Duration::try_from_secs_f64(number * seconds).map_err(|_| wrong())?;
-    if duration.is_zero() { Err("a duration must not be zero".to_string()) } else { Ok(duration) }
+    match duration {
+        Duration::ZERO => Err("a duration must not be zero".to_string()),
+        long if long > MAX => Err("a duration must not be longer than ten years".to_string()),
+        duration => Ok(duration),
+    }
 }
 
 /// Returns nanoseconds in the fitting unit: `350 ms`. Up to two minutes or hours the smaller unit is more precise.

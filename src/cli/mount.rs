@@ -138,7 +138,7 @@ pub struct MountArgs {
     /// Serve statistics at http://ADDRESS/metrics
     ///
     /// For Prometheus. ADDRESS is HOST:PORT, or a port of the loopback interface alone: 9464. With port 0 a free one is
-    /// chosen, which .zarrfs/stats shows. Whoever can connect can read the statistics.
+    /// chosen, which .zarrfs/stats shows. Any client that can connect can read the statistics.
     #[arg(long, value_name = "ADDRESS", value_parser = listen::parse, help_heading = DIAGNOSTICS)]
     listen: Option<ListenAddress>,
 }
@@ -328,7 +328,8 @@ fn store_all(fs: &Fs) -> Result<(), CommandFailure> {
         std::thread::sleep(STORE_PAUSE);
         stored = fs.flush_all();
     }
-    stored.map_err(|e| e.context("not stored, and lost").into())
+    // also if the bucket is gone: what was written to it is lost
+    stored.map_err(|e| CommandFailure::new(1, e.context("not stored, and lost").to_string()))
 }
 
 /// Waits until the mount answers, and starts the timer of `--idle-timeout` and the server of `--listen`.
