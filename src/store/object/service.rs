@@ -39,7 +39,7 @@ pub(super) fn s3(bucket: &str, options: &ObjectOptions, stats: &Arc<Stats>) -> R
     };
     let region = match (&options.region, &endpoint) {
         (Some(region), _) => region.clone(),
-        (None, None) => region_of(bucket, options, stats)?.or_else(known).unwrap_or_else(|| REGION.to_string()),
+        (None, None) => region_of(bucket, options)?.or_else(known).unwrap_or_else(|| REGION.to_string()),
         (None, Some(_)) => known().unwrap_or_else(|| REGION.to_string()),
     };
     if !is_region(&region) {
@@ -120,10 +120,12 @@ fn credentials_of(profile: &Profile, builder: &AmazonS3Builder, options: &Object
 }
 
 /// Asks AWS for the region of a bucket, which it reveals even without access.
-fn region_of(bucket: &str, options: &ObjectOptions, stats: &Arc<Stats>) -> Result<Option<String>> {
+///
+/// Its requests are not those of the mount: that AWS cannot be reached does not mean that the bucket cannot.
+fn region_of(bucket: &str, options: &ObjectOptions) -> Result<Option<String>> {
     let Ok(url) = Url::parse(&format!("https://s3.amazonaws.com/{bucket}")) else { return Ok(None) };
     let (timeout, retries) = (options.timeout.min(Duration::from_secs(10)), options.retries.min(1));
-    let transport = Transport::new(Vec::new(), HeaderMap::new(), timeout, retries, stats.clone());
+    let transport = Transport::new(Vec::new(), HeaderMap::new(), timeout, retries, Arc::default());
     let transport = transport.map_err(Error::unsupported)?;
     let answer = runtime::block_on(async { Ok(transport.send(&ServerRequest::new(Method::HEAD, url)).await) })?;
     let region = |answer: super::transport::ServerAnswer| {
