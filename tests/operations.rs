@@ -140,8 +140,11 @@ fn an_unmount_during_an_outage_ends_and_names_what_is_not_stored() {
         let said = support::failure(&output).1;
         assert_eq!(output.status.code(), Some(1), "{said}");
         let named = format!("not stored: /a ({CHUNKS} chunks, {} bytes)", CHUNKS * 100);
-        assert!(said.contains("still mounted") && said.contains(&named) && said.contains("503"), "{said}");
-        assert!((2..8).contains(&took.as_secs()), "{took:?}");
+        assert!(said.contains("still mounted") && said.contains(&named), "{said}");
+        // the last try may have had no time to be answered
+        assert!(said.contains("503") || said.contains("no data"), "{said}");
+        // trying every chunk in turn takes 16 s on an idle machine
+        assert!((2..13).contains(&took.as_secs()), "{took:?}");
         assert!(is_mounted(mount.path()));
     }
     assert_eq!(mount.counter("dirty_chunks"), CHUNKS as u64);
@@ -166,15 +169,14 @@ fn an_unmount_during_an_outage_ends_and_names_what_is_not_stored() {
 #[test]
 fn an_unmount_after_an_outage_stores_everything() {
     let (folder, server) = bucket(5000, 1000);
-    let mount = mount_bucket(&server, &["--timeout", "20s"]);
+    let mount = mount_bucket(&server, &["--timeout", "1s"]);
     let new = pattern(3, 5000);
     let file = support::open_for_writing(&mount.join("a/data.raw"));
     std::os::unix::fs::FileExt::write_all_at(&file, &new, 0).unwrap();
     server.set_all(Fault::Status(503));
-    let closing = std::thread::spawn(move || drop(file));
-    std::thread::sleep(Duration::from_millis(1500));
+    assert!(support::close(file).is_err());
+    assert_eq!(mount.counter("dirty_chunks"), 5);
     server.heal();
-    closing.join().unwrap();
     let (output, _) = umount(mount.path());
     assert!(output.status.success(), "{output:?}");
     mount.assume_unmounted();
@@ -186,9 +188,9 @@ fn an_unmount_after_an_outage_stores_everything() {
 #[test]
 fn statistics_and_checks_of_health_do_not_keep_an_idle_mount() {
     let watched = |check: &dyn Fn(&Path)| {
-        let mount = Mount::new(&test_data("sample.zarr"), &["--read-only", "--idle-timeout", "2s", "--listen", "0"]);
+        let mount = Mount::new(&test_data("sample.zarr"), &["--read-only", "--idle-timeout", "4s", "--listen", "0"]);
         let begun = Instant::now();
-        while is_mounted(mount.path()) && begun.elapsed() < Duration::from_secs(8) {
+        while is_mounted(mount.path()) && begun.elapsed() < Duration::from_secs(14) {
             check(mount.path());
             std::thread::sleep(Duration::from_millis(50));
         }
