@@ -30,7 +30,7 @@ impl CommandFailure {
         CommandFailure { is_shown: true, ..CommandFailure::new(2, message) }
     }
 
-    /// Returns the same failure, of which standard output must not tell.
+    /// Returns this failure without its JSON object on standard output.
     pub fn plain(self) -> Self {
         CommandFailure { is_plain: true, ..self }
     }

@@ -1,5 +1,5 @@
-//! `--listen`: serves the statistics of a mount to Prometheus, over HTTP. Whoever connects may be hostile: connections, their
-//! time, what they may send and how often statistics are made are bounded, and the mount waits for none of them. HTTP libraries
+//! `--listen`: serves the statistics of a mount to Prometheus, over HTTP. Clients may be hostile: connections, their time,
+//! what they may send and how often statistics are made are bounded, and the mount waits for none of them. HTTP libraries
 //! such as tiny_http bound none of that.
 
 use super::CommandFailure;
@@ -23,7 +23,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const MAX_HEAD: usize = 8 << 10;
 const MAX_HEADERS: usize = 64;
 
-/// How long statistics are served again, so that many requests cost the mount as little as ten a second.
+/// Maximum age of served statistics; requests beyond ten a second reuse them.
 const FRESH: Duration = Duration::from_millis(100);
 
 /// Pause after a connection that could not be accepted, such as for lack of descriptors.

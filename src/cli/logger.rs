@@ -17,7 +17,7 @@ use std::time::SystemTime;
 #[derive(Args)]
 #[command(next_help_heading = DIAGNOSTICS)]
 pub struct LogArgs {
-    /// Set the level, off to debug
+    /// Set the level, off to trace
     ///
     /// off, error, warn, info, debug or trace. debug logs each request of a program: its operation, path, offset and length,
     /// its outcome and time, and the bytes that were decoded meanwhile; and each request to a server: its method, key,

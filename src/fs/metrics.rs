@@ -62,7 +62,12 @@ impl Fs {
         text.single("open_files", "gauge", "Open files of the mount.", self.files.len());
         text.single("live_nodes", "gauge", "Names that the kernel keeps.", self.tree.live_nodes());
         let is_failing = u8::from(self.stats.is_failing.load(Ordering::Relaxed));
-        text.single("store_failing", "gauge", "Whether the store has not answered for a second or longer.", is_failing);
+        text.single(
+            "store_failing",
+            "gauge",
+            "Whether the store takes no connection, or has not answered for a second or longer.",
+            is_failing,
+        );
         let at = self.stats.last_error().and_then(|last| last.at.duration_since(UNIX_EPOCH).ok()).unwrap_or_default();
         let help = "Time of the latest error, which .zarrfs/stats shows; 0 if there is none.";
         text.single("last_error_timestamp_seconds", "gauge", help, seconds(at));

@@ -1,4 +1,4 @@
-//! Outages of a server: times in which it answers no request, or only that it can't. Each is logged once when it lasts, and once
+//! Outages of a server: periods in which every request fails or gets a temporary error. Each is logged once when it lasts, and once
 //! when it is over, so that a log tells when a store failed, and how, without a line for each request.
 
 use crate::stats::ServerOutcome;
