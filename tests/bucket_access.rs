@@ -76,6 +76,13 @@ impl Bucket {
         assert!(parts.iter().all(|part| said.contains(part)) && !said.contains("secret"), "{said}");
     }
 
+    /// Mounts the array in the background, from the home directory.
+    fn mount_from_home(&self, variables: &[(&str, &str)]) -> Mount {
+        let mut command = self.command("mount");
+        command.current_dir(self.home.path()).envs(variables.iter().copied());
+        Mount::with_command(command, "s3://bucket/a.zarr".as_ref())
+    }
+
     fn mount(&self, args: &[&str]) -> Mount {
         let mut command = self.command("mount");
         command.args(args);
@@ -258,24 +265,29 @@ fn what_only_the_aws_command_line_can_do_is_refused_by_name() {
     assert!(output.stdout == bucket.array.flat, "{}", said(&output));
 }
 
-#[test]
-fn a_token_in_a_file_gives_the_keys_of_a_role() {
-    let bucket = Bucket::new();
-    let token = bucket.write("token", "token-of-the-cluster");
-    bucket.server.set_gate(Box::new(|request| {
+/// Answers requests for the keys of a role, and refuses other keys.
+fn role_until(expires: &'static str) -> Gate {
+    Box::new(move |request| {
         if !request.path.contains("AssumeRoleWithWebIdentity") {
             return (scope(request).0 != "ROLE").then(|| (403, vec![], error("AccessDenied", "")));
         }
         let is_right =
             request.path.contains("WebIdentityToken=token-of-the-cluster") && request.path.contains("role%2Fr");
-        let keys = "<AccessKeyId>ROLE</AccessKeyId><SecretAccessKey>secret</SecretAccessKey>\
-            <SessionToken>t</SessionToken><Expiration>2100-01-01T00:00:00Z</Expiration>";
+        let keys = "<AccessKeyId>ROLE</AccessKeyId><SecretAccessKey>secret</SecretAccessKey>";
+        let keys = format!("{keys}<SessionToken>t</SessionToken><Expiration>{expires}</Expiration>");
         let result = format!(
             "<AssumeRoleWithWebIdentityResult><Credentials>{keys}</Credentials></AssumeRoleWithWebIdentityResult>"
         );
         let answer = format!("<AssumeRoleWithWebIdentityResponse>{result}</AssumeRoleWithWebIdentityResponse>");
         Some(if is_right { (200, vec![], answer) } else { (403, vec![], error("AccessDenied", "")) })
-    }));
+    })
+}
+
+#[test]
+fn a_token_in_a_file_gives_the_keys_of_a_role() {
+    let bucket = Bucket::new();
+    let token = bucket.write("token", "token-of-the-cluster");
+    bucket.server.set_gate(role_until("2100-01-01T00:00:00Z"));
     let service = bucket.server.url("");
     let sts = ("AWS_ENDPOINT_URL_STS", service.trim_end_matches('/'));
     let role = "arn:aws:iam::1:role/r";
@@ -284,6 +296,46 @@ fn a_token_in_a_file_gives_the_keys_of_a_role() {
     let settings = format!("role_arn = {role}\nweb_identity_token_file = {}\n", token.display());
     bucket.write("config", &format!("[profile web]\n{settings}"));
     bucket.assert_readable(&[sts, ("AWS_PROFILE", "web")]);
+    bucket.write("config", &format!("[profile web]\n{}", settings.replace(&token.display().to_string(), ".aws/token")));
+    // keys that are replaced before each use
+    bucket.server.set_gate(role_until("2000-01-01T00:00:00Z"));
+    for variables in [
+        &[sts, ("AWS_WEB_IDENTITY_TOKEN_FILE", ".aws/token"), ("AWS_ROLE_ARN", role)][..],
+        &[sts, ("AWS_PROFILE", "web")],
+    ] {
+        let asked = || bucket.server.requests().iter().filter(|request| request.path.contains("AssumeRole")).count();
+        let mount = bucket.mount_from_home(variables);
+        assert_eq!(digest(&mount.join("data.raw")).unwrap().1, sha256(&bucket.array.flat));
+        let before = asked();
+        std::thread::sleep(Duration::from_millis(300));
+        assert_eq!(digest(&mount.join("data.raw")).unwrap().1, sha256(&bucket.array.flat));
+        assert!(asked() > before, "the role was not asked for again");
+    }
+}
+
+/// A mount in the background leaves the directory where it was started.
+#[test]
+fn relative_paths_stay_valid_in_a_mount_in_the_background() {
+    let bucket = Bucket::new();
+    let old = bucket.write("file", &profile("default", "OLD"));
+    for (variable, settings) in [
+        ("AWS_SHARED_CREDENTIALS_FILE", profile("default", "NEW")),
+        ("AWS_CONFIG_FILE", "[default]\ncredential_process = cat .aws/keys\n".to_string()),
+    ] {
+        fs::write(&old, profile("default", "OLD")).unwrap();
+        let json = r#"{"Version": 1, "AccessKeyId": "NEW", "SecretAccessKey": "secret"}"#;
+        bucket.write("keys", json);
+        bucket.server.set_gate(only("OLD", 403, "InvalidAccessKeyId"));
+        let mount = bucket.mount_from_home(&[(variable, ".aws/file")]);
+        assert_eq!(digest(&mount.join("data.raw")).unwrap().1, sha256(&bucket.array.flat));
+        fs::write(&old, settings).unwrap();
+        bucket.server.set_gate(only("NEW", 403, "InvalidAccessKeyId"));
+        let begun = Instant::now();
+        while begun.elapsed() < Duration::from_secs(20) && digest(&mount.join("data.raw")).is_err() {
+            std::thread::sleep(Duration::from_millis(300));
+        }
+        assert_eq!(digest(&mount.join("data.raw")).unwrap().1, sha256(&bucket.array.flat), "{variable}");
+    }
 }
 
 /// Sends requests of other regions away, as S3 does or, without the header, as other servers do.

@@ -2,15 +2,18 @@
 //! appears in messages.
 
 use crate::error::{Error, Result};
+use crate::util::memory::lock;
 use chrono::DateTime;
 use object_store::aws::AwsCredential;
-use rustix::process::{Pid, Signal, kill_process_group};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, WaitIdStatus, kill_process_group, waitid};
 use serde_json::Value;
+use std::path::Path;
 use std::process::{ExitStatus, Stdio};
-use std::time::{Duration, SystemTime};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant, SystemTime};
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::Command;
-use tokio::task::JoinHandle;
+use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 /// Maximum size of what the program prints, in bytes. Session tokens have up to a few thousand.
@@ -19,6 +22,9 @@ const MAX_OUTPUT: u64 = 64 << 10;
 /// Maximum number of bytes of the program's messages that an error shows.
 const MAX_SHOWN: usize = 300;
 
+/// Time after the program's end in which processes that it has started may write, or close its output.
+const GRACE: Duration = Duration::from_secs(1);
+
 /// Keys, and when they end to be valid.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct ProcessKeys {
@@ -26,14 +32,14 @@ pub(super) struct ProcessKeys {
     pub expires: Option<SystemTime>,
 }
 
-/// Runs `command` with the shell, as the SDKs of AWS do, and returns the keys that it prints. It is killed with all
-/// processes that it started if it takes longer than `limit`.
+/// Runs `command` with the shell in `directory`, as the SDKs of AWS do, and returns the keys that it prints. It is killed
+/// with all processes that it started if it takes longer than `limit`, or if they keep its output open after its end.
 ///
 /// # Errors
 ///
 /// EACCES with what the program has written to standard error.
-pub(super) async fn run(command: &str, limit: Duration) -> Result<ProcessKeys> {
-    let output = timeout(limit, output_of(command)).await;
+pub(super) async fn run(command: &str, directory: &Path, limit: Duration) -> Result<ProcessKeys> {
+    let output = timeout(limit, output_of(command, directory, GRACE.min(limit / 4))).await;
     let late = || format!("it has not ended after {:.1} s (--timeout), and was killed", limit.as_secs_f32());
     let (status, output, said) = output.map_err(|_| denied(late()))??;
     match status.success() {
@@ -42,9 +48,12 @@ pub(super) async fn run(command: &str, limit: Duration) -> Result<ProcessKeys> {
     }
 }
 
-async fn output_of(command: &str) -> Result<(ExitStatus, Vec<u8>, Vec<u8>)> {
+async fn output_of(command: &str, directory: &Path, grace: Duration) -> Result<(ExitStatus, Vec<u8>, Vec<u8>)> {
+    // the shell enters the directory, which may be gone, or on a server that does not answer until the limit
     let mut child = Command::new("/bin/sh")
-        .args(["-c", command])
+        .args(["-c", "cd -- \"$1\" 2>/dev/null; exec /bin/sh -c \"$2\"", "sh"])
+        .arg(directory)
+        .arg(command)
         // a program that asks for a password ends, or is killed at the limit
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -52,42 +61,70 @@ async fn output_of(command: &str) -> Result<(ExitStatus, Vec<u8>, Vec<u8>)> {
         .process_group(0)
         .kill_on_drop(true)
         .spawn()?;
-    let group = child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));
-    let mut group = ProcessGroup(group);
-    let (output, said) = (child.stdout.take().map(read), child.stderr.take().map(read));
+    let leader = child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));
+    let mut group = ProcessGroup(leader);
+    let mut readers = JoinSet::new();
+    let output = child.stdout.take().map(|pipe| read(pipe, &mut readers)).unwrap_or_default();
+    let said = child.stderr.take().map(|pipe| read(pipe, &mut readers)).unwrap_or_default();
+    let mut ended: Option<Instant> = None;
+    loop {
+        match timeout(grace / 10, readers.join_next()).await {
+            Ok(Some(_)) => {}
+            Ok(None) => break,
+            // a process in the background may keep the pipes open for as long as it runs
+            Err(_) => {
+                let Some(end) = leader.and_then(end_of) else { continue };
+                let is_over = ended.get_or_insert_with(Instant::now).elapsed() >= grace;
+                if is_over && (end.exit_status() != Some(0) || parse(&lock(&output), SystemTime::now()).is_ok()) {
+                    group.kill();
+                    break;
+                }
+            }
+        }
+    }
     let status = child.wait().await?;
     // its number may be that of another process from now on
     group.0 = None;
-    Ok((status, finished(output).await, finished(said).await))
+    let (output, said) = (std::mem::take(&mut *lock(&output)), std::mem::take(&mut *lock(&said)));
+    Ok((status, output, said))
 }
 
-/// Reads a pipe to its end, or up to the limit. Reading goes on beside the other pipe, since a program that cannot
-/// write does not end.
-fn read(pipe: impl AsyncRead + Send + Unpin + 'static) -> JoinHandle<Vec<u8>> {
-    tokio::spawn(async move {
-        let mut bytes = Vec::new();
+/// Reads a pipe to its end, or up to the limit, beside the other pipe: a program that cannot write does not end.
+/// Returns the bytes read so far.
+fn read(pipe: impl AsyncRead + Send + Unpin + 'static, readers: &mut JoinSet<()>) -> Arc<Mutex<Vec<u8>>> {
+    let bytes = Arc::<Mutex<Vec<u8>>>::default();
+    let received = bytes.clone();
+    readers.spawn(async move {
+        let (mut pipe, mut piece) = (pipe.take(MAX_OUTPUT), [0; 4096]);
         // what was read before an error is parsed or shown
-        let _ = pipe.take(MAX_OUTPUT).read_to_end(&mut bytes).await;
-        bytes
-    })
+        while let Ok(len @ 1..) = pipe.read(&mut piece).await {
+            lock(&received).extend_from_slice(&piece[..len]);
+        }
+    });
+    bytes
 }
 
-async fn finished(reading: Option<JoinHandle<Vec<u8>>>) -> Vec<u8> {
-    match reading {
-        Some(reading) => reading.await.unwrap_or_default(),
-        None => Vec::new(),
-    }
+/// Returns the state of a process that has ended. Its number stays its own.
+fn end_of(process: Pid) -> Option<WaitIdStatus> {
+    let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+    waitid(WaitId::Pid(process), options).ok().flatten()
 }
 
 /// The processes of the command, which are killed when this is dropped.
 struct ProcessGroup(Option<Pid>);
 
-impl Drop for ProcessGroup {
-    fn drop(&mut self) {
+impl ProcessGroup {
+    fn kill(&self) {
         if let Some(group) = self.0 {
             // an error means that they have ended
             let _ = kill_process_group(group, Signal::KILL);
         }
+    }
+}
+
+impl Drop for ProcessGroup {
+    fn drop(&mut self) {
+        self.kill();
     }
 }
 
@@ -135,10 +172,9 @@ fn denied(message: impl Into<String>) -> Error {
 mod tests {
     use super::*;
     use crate::store::object::runtime;
-    use std::time::Instant;
 
     fn run_for(command: &str, limit: Duration) -> Result<ProcessKeys> {
-        runtime::block_on(run(command, limit))
+        runtime::block_on(run(command, Path::new("/"), limit))
     }
 
     const KEYS: &str = r#"{"Version": 1, "AccessKeyId": "A", "SecretAccessKey": "secret""#;
@@ -166,7 +202,7 @@ mod tests {
             r#"{"Version": 1, "AccessKeyId": "A", "SecretAccessKey": "B", "Expiration": "secret"}"#,
         ] {
             let error = parse(output.as_bytes(), SystemTime::UNIX_EPOCH).unwrap_err();
-            assert!(error.errno() == libc::EACCES && !error.message().contains("secret\""), "{error}");
+            assert!(error.errno() == libc::EACCES && !error.message().contains("secret"), "{error}");
         }
     }
 
@@ -178,24 +214,79 @@ mod tests {
         assert!(error.message().len() < 400, "{error}");
     }
 
+    /// Returns the number of a process once it is in the file.
+    fn process_of(file: &Path) -> String {
+        let begun = Instant::now();
+        loop {
+            match std::fs::read_to_string(file) {
+                Ok(text) if text.ends_with('\n') => return text.trim().to_string(),
+                _ => assert!(begun.elapsed() < Duration::from_secs(20), "the program did not start"),
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    #[track_caller]
+    fn assert_ends(process: &str) {
+        let begun = Instant::now();
+        let is_running = || {
+            let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+            stat.contains("(sleep) S")
+        };
+        while is_running() {
+            assert!(begun.elapsed() < Duration::from_secs(10), "its processes are left");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
     #[test]
     fn a_program_that_does_not_end_is_killed() {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("pid");
-        let begun = Instant::now();
         let command = format!("sleep 100 & echo $! > {}; cat; wait", file.display());
-        let error = run_for(&command, Duration::from_millis(500)).unwrap_err();
-        assert!(error.message().contains("not ended after 0.5 s"), "{error}");
-        assert!(begun.elapsed() < Duration::from_secs(5));
-        let started = std::fs::read_to_string(&file).unwrap();
-        let is_running = || {
-            let stat = std::fs::read_to_string(format!("/proc/{}/stat", started.trim())).unwrap_or_default();
-            stat.contains("(sleep) S")
-        };
-        while is_running() {
-            assert!(begun.elapsed() < Duration::from_secs(5), "its processes are left");
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        let error = run_for(&command, Duration::from_secs(2)).unwrap_err();
+        assert!(error.message().contains("not ended after 2.0 s"), "{error}");
+        assert_ends(&process_of(&file));
+    }
+
+    #[test]
+    fn a_process_in_the_background_does_not_withhold_keys() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("pid");
+        let command = |then: &str| format!("sleep 100 & echo $! > {}; {then}", file.display());
+        let keys = run_for(&command(&format!("echo '{KEYS}}}'")), Duration::from_secs(60)).unwrap();
+        assert_eq!(keys.credential.key_id, "A");
+        assert_ends(&process_of(&file));
+        let error = run_for(&command("echo no >&2; exit 3"), Duration::from_secs(60)).unwrap_err();
+        assert_eq!(error.message(), "exit status: 3: no");
+        assert_ends(&process_of(&file));
+        // keys may still come, until the limit
+        let error = run_for(&command("true"), Duration::from_secs(2)).unwrap_err();
+        assert!(error.message().contains("not ended after 2.0 s"), "{error}");
+        assert_ends(&process_of(&file));
+    }
+
+    /// A process that has left the group is not killed, and no task goes on reading from it.
+    #[test]
+    fn pipes_are_closed_when_the_keys_are_accepted() {
+        let directory = tempfile::tempdir().unwrap();
+        let closed = directory.path().join("closed");
+        let background = "trap \"\" PIPE; while echo x >&2; do sleep 0.05; done; echo > \"$1\"";
+        let command = format!("setsid sh -c '{background}' sh {} >/dev/null & echo '{KEYS}}}'", closed.display());
+        assert!(run_for(&command, Duration::from_secs(60)).is_ok());
+        process_of(&closed);
+    }
+
+    #[test]
+    fn the_program_runs_in_its_directory_while_that_exists() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("a 'b");
+        std::fs::create_dir(&path).unwrap();
+        std::fs::write(path.join("keys"), format!("{KEYS}}}")).unwrap();
+        let run_in = |command: &str| runtime::block_on(run(command, &path, Duration::from_secs(60)));
+        assert!(run_in("cat ./keys").is_ok());
+        std::fs::remove_dir_all(&path).unwrap();
+        assert!(run_in(&format!("echo '{KEYS}}}'")).is_ok());
     }
 
     #[test]

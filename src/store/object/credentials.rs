@@ -1,11 +1,12 @@
-//! Where the credentials of requests to S3 come from, in the order of the AWS command line: keys in the environment,
-//! then the profile, then the role of the machine. This module sends no requests to buckets. Messages name profiles,
+//! Finds the credentials of S3 requests, in the order of the AWS command line: keys in the environment, then the
+//! profile, then the role of the machine. This module sends no requests to buckets. Messages name profiles,
 //! and never show keys, tokens or commands.
 
 use super::credential_process::{self, ProcessKeys};
 use super::profile::{Profile, variable};
 use crate::error::{Error, Kind, Result};
 use object_store::aws::{AwsCredential, AwsCredentialProvider};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 use tokio::sync::Mutex;
@@ -16,10 +17,10 @@ const EARLY: Duration = Duration::from_secs(300);
 /// Pause after a failure to get keys. Requests that waited for them fail at once.
 const AFTER_FAILURE: Duration = Duration::from_secs(5);
 
-/// Maximum age of keys of a file that are not read again when a server refuses them: many requests may be refused.
+/// Minimum age of keys from a file before a refusal makes zarrfs read the file again.
 const FILE_AGE: Duration = Duration::from_secs(1);
 
-/// The same for the keys of a program, which takes longer than a file.
+/// Minimum age of keys from a program before a refusal runs it again; a program takes longer than a file.
 const PROCESS_AGE: Duration = Duration::from_secs(10);
 
 /// Where credentials come from.
@@ -67,7 +68,7 @@ pub(super) enum ProfileSource {
     Keys(AwsCredential),
     /// The command line of a program that prints keys.
     Process(String),
-    /// A role for whoever has the token in a file.
+    /// A role that AWS grants to the holder of a token file.
     WebIdentity {
         token_file: String,
         role: String,
@@ -157,7 +158,9 @@ pub(super) fn has_web_identity() -> bool {
 /// The keys of a profile.
 pub(super) struct ProfileKeys {
     /// Reads the files with profiles.
-    load: fn() -> Profile,
+    load: fn(&Path) -> Profile,
+    /// Where zarrfs was started, which relative paths are relative to. A mount in the background leaves it.
+    directory: PathBuf,
     /// Maximum duration of reading files, and of a program.
     limit: Duration,
     state: Mutex<ProfileState>,
@@ -194,8 +197,8 @@ impl LoadedKeys {
 
 impl ProfileKeys {
     /// Creates the keys of the profile that the environment chooses. They are read when they are needed.
-    pub fn new(load: fn() -> Profile, limit: Duration) -> Self {
-        ProfileKeys { load, limit, state: Mutex::default() }
+    pub fn new(load: fn(&Path) -> Profile, directory: PathBuf, limit: Duration) -> Self {
+        ProfileKeys { load, directory, limit, state: Mutex::default() }
     }
 
     async fn current(&self) -> Result<Arc<AwsCredential>> {
@@ -210,7 +213,7 @@ impl ProfileKeys {
         match (self.load(&mut state).await, kept) {
             (Err(e), Some(kept)) if is_valid => {
                 if !was_failed {
-                    log::warn!("{e}; the keys before are used until they expire");
+                    log::warn!("{e}; using the previous keys until they expire");
                 }
                 Ok(kept)
             }
@@ -232,7 +235,7 @@ impl ProfileKeys {
         let was_failed = state.failed.is_some();
         match self.load(&mut state).await {
             Ok(credential) if *credential != *refused => {
-                log::info!("the server has refused the keys of the AWS profile; it has others now");
+                log::info!("the server refused the keys of the AWS profile; using its new keys");
                 Some(credential)
             }
             Ok(_) => None,
@@ -268,14 +271,17 @@ impl ProfileKeys {
 
     async fn read(&self) -> Result<LoadedKeys> {
         // a home directory may be on a server that does not answer
-        let reading = tokio::time::timeout(self.limit, tokio::task::spawn_blocking(self.load)).await;
+        let (load, directory) = (self.load, self.directory.clone());
+        let reading = tokio::task::spawn_blocking(move || load(&directory));
+        let reading = tokio::time::timeout(self.limit, reading).await;
         let profile = reading.map_err(|_| denied("the files with AWS profiles cannot be read in time (--timeout)"))?;
         let profile = profile.map_err(|e| denied(e.to_string()))?;
         match source_of(&profile)? {
             ProfileSource::Keys(credential) => Ok(LoadedKeys::of_file(credential)),
             ProfileSource::Process(command) => {
                 let failed = |e: Error| e.context(format!("AWS profile {}: credential_process", profile.name));
-                let keys = credential_process::run(&command, self.limit).await.map_err(failed)?;
+                let keys = credential_process::run(&command, &self.directory, self.limit).await;
+                let keys = keys.map_err(failed)?;
                 checked(&keys.credential).map_err(failed)?;
                 Ok(LoadedKeys::of_process(keys, SystemTime::now()))
             }

@@ -5,7 +5,7 @@ use crate::error::Error;
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{ErrorKind, Read};
-use std::path::PathBuf;
+use std::path::Path;
 
 /// Maximum size of a file with profiles, in bytes.
 const MAX_FILE: u64 = 1 << 20;
@@ -25,12 +25,12 @@ pub(super) struct Profile {
 
 impl Profile {
     /// Loads the profile that `AWS_PROFILE` names, or `default`. A missing profile has no settings. Files that cannot
-    /// be read are left out, as by the AWS command line.
-    pub fn load() -> Self {
+    /// be read are left out, as by the AWS command line. Relative paths are those of `directory`.
+    pub fn load(directory: &Path) -> Self {
         let chosen = variable("AWS_PROFILE").or_else(|| variable("AWS_DEFAULT_PROFILE"));
         let name = chosen.as_deref().unwrap_or("default");
-        let config = file("AWS_CONFIG_FILE", "config");
-        let credentials = file("AWS_SHARED_CREDENTIALS_FILE", "credentials");
+        let config = file("AWS_CONFIG_FILE", "config", directory);
+        let credentials = file("AWS_SHARED_CREDENTIALS_FILE", "credentials", directory);
         Profile { is_chosen: chosen.is_some(), ..Self::read(name, &config, &credentials) }
     }
 
@@ -70,11 +70,11 @@ impl Profile {
 }
 
 /// Returns the text of the file that a variable names, or of the usual one. A missing file is empty.
-fn file(variable_name: &str, usual: &str) -> String {
+fn file(variable_name: &str, usual: &str, directory: &Path) -> String {
     let home = std::env::home_dir();
     let path = match (variable(variable_name), home) {
         (Some(path), Some(home)) if path.starts_with("~/") => home.join(&path[2..]),
-        (Some(path), _) => PathBuf::from(path),
+        (Some(path), _) => directory.join(path),
         (None, Some(home)) => home.join(".aws").join(usual),
         (None, None) => return String::new(),
     };

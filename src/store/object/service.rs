@@ -17,6 +17,7 @@ use object_store::gcp::{GcpCredential, GoogleCloudStorageBuilder};
 use object_store::{BackoffConfig, RetryConfig, StaticCredentialProvider};
 use reqwest::header::HeaderMap;
 use reqwest::{Method, Url};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,7 +26,9 @@ const REGION: &str = "us-east-1";
 
 /// Creates a client of an S3 bucket.
 pub(super) fn s3(bucket: &str, options: &ObjectOptions, stats: &Arc<Stats>) -> Result<Arc<dyn Client>> {
-    let profile = Profile::load();
+    // a mount in the background leaves it later
+    let directory = std::env::current_dir().unwrap_or_default();
+    let profile = Profile::load(&directory);
     let mut builder = AmazonS3Builder::from_env();
     let endpoint = options.endpoint_url.clone().or_else(|| {
         let of_environment = setting(&builder, AmazonS3ConfigKey::S3Endpoint);
@@ -66,7 +69,7 @@ pub(super) fn s3(bucket: &str, options: &ObjectOptions, stats: &Arc<Stats>) -> R
         // `object_store` signs with the key of a session, which it asks for
         false if signs_sessions => builder,
         false => {
-            let credentials = credentials_of(&profile, &builder, options)?;
+            let credentials = credentials_of(&profile, &builder, directory, options)?;
             let placeholder = Arc::new(StaticCredentialProvider::new(Signer::placeholder()));
             let signer = Signer::new(connector, Some(credentials), region);
             builder.with_credentials(placeholder).with_http_connector(signer)
@@ -82,7 +85,12 @@ fn setting(builder: &AmazonS3Builder, key: AmazonS3ConfigKey) -> Option<String> 
 
 /// Finds the credentials of S3, in the order of the AWS command line: keys of the environment, a role of the profile,
 /// web identity of the environment, the rest of the profile, the container, the machine.
-fn credentials_of(profile: &Profile, builder: &AmazonS3Builder, options: &ObjectOptions) -> Result<AwsCredentials> {
+fn credentials_of(
+    profile: &Profile,
+    builder: &AmazonS3Builder,
+    directory: PathBuf,
+    options: &ObjectOptions,
+) -> Result<AwsCredentials> {
     let keys = [AmazonS3ConfigKey::AccessKeyId, AmazonS3ConfigKey::SecretAccessKey].map(|key| setting(builder, key));
     if let [Some(_), None] = keys {
         return Err(Error::invalid("AWS_ACCESS_KEY_ID is set without AWS_SECRET_ACCESS_KEY"));
@@ -93,7 +101,13 @@ fn credentials_of(profile: &Profile, builder: &AmazonS3Builder, options: &Object
         checked(&credential).map_err(|e| e.context("AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY or AWS_SESSION_TOKEN"))?;
         return Ok(AwsCredentials::Fixed(Arc::new(credential)));
     }
-    let role = |builder: AmazonS3Builder| {
+    let token_key = AmazonS3ConfigKey::WebIdentityTokenFile;
+    let role = |mut builder: AmazonS3Builder| {
+        if let Some(path) = setting(&builder, token_key) {
+            // the file is read again in each renewal
+            let absolute = directory.join(&path).into_os_string().into_string().unwrap_or(path);
+            builder = builder.with_config(token_key, absolute);
+        }
         let client = builder.build().map_err(unusable)?;
         Ok(AwsCredentials::Role(client.credentials().clone()))
     };
@@ -103,13 +117,11 @@ fn credentials_of(profile: &Profile, builder: &AmazonS3Builder, options: &Object
     }
     match source_of(profile)? {
         ProfileSource::Keys(_) | ProfileSource::Process(_) => {
-            Ok(AwsCredentials::Profile(ProfileKeys::new(Profile::load, options.timeout)))
+            Ok(AwsCredentials::Profile(ProfileKeys::new(Profile::load, directory, options.timeout)))
         }
         ProfileSource::WebIdentity { token_file, role: arn, session } => {
-            let mut builder = builder
-                .clone()
-                .with_config(AmazonS3ConfigKey::WebIdentityTokenFile, token_file)
-                .with_config(AmazonS3ConfigKey::RoleArn, arn);
+            let mut builder =
+                builder.clone().with_config(token_key, token_file).with_config(AmazonS3ConfigKey::RoleArn, arn);
             if let Some(session) = session {
                 builder = builder.with_config(AmazonS3ConfigKey::RoleSessionName, session);
             }

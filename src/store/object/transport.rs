@@ -445,7 +445,7 @@ fn is_directory_of(next: &Url, url: &Url) -> bool {
     next.path().strip_suffix('/').is_some_and(|path| percent_decode_str(path).eq(percent_decode_str(url.path())))
 }
 
-/// Returns whether a request is for credentials, of which stores that need none have no use.
+/// Returns whether a request goes to the metadata service, whose failures are not outages of the store.
 fn is_of_metadata_service(request: &ServerRequest) -> bool {
     request.url.host_str().is_some_and(is_metadata_service)
 }
