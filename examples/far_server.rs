@@ -25,7 +25,7 @@ struct Server {
 struct Request {
     is_head: bool,
     path: String,
-    /// The first byte, and the last one if it is told. Without a first byte, the number of bytes at the end.
+    /// The first byte, and the last one if the request names it. Without a first byte, the number of bytes at the end.
     range: Option<(Option<u64>, Option<u64>)>,
 }
 

@@ -177,8 +177,8 @@ struct StoreArgs {
     /// Whether keys of unfinished writes are listed. Verbs that look for them set it.
     #[arg(skip)]
     lists_unfinished: bool,
-    /// Whether the command shows the store as it is once, so that nothing is asked for again, and if so, whether it looks at all
-    /// of it. Verbs that read set it.
+    /// Whether the command shows the store as it is once, so that it repeats no request, and if so, whether it looks at all of
+    /// the store. Verbs that read set this field.
     #[arg(skip)]
     reads_once: Option<bool>,
     /// Whether a mount is read-only.

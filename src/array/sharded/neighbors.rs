@@ -74,7 +74,7 @@ impl Array {
     /// Returns those of `chunks`, which are in one object, that are near another one of them, in groups. It reads indexes.
     pub fn neighbors(&self, chunks: &[ChunkId]) -> Vec<Neighbors> {
         let Some(shards) = &self.shards else { return Vec::new() };
-        // whoever loads a damaged chunk gets the error
+        // the load of a damaged chunk reports the error
         let stored = chunks.iter().filter_map(|&chunk| Some((chunk, self.stored_range(shards, chunk)?)));
         let mut stored: Vec<(ChunkId, (Stat, Range<u64>))> = stored.collect();
         stored.sort_unstable_by_key(|(_, (_, range))| range.start);
