@@ -20,6 +20,7 @@ use crate::zarr::shard::{Index, ShardId, Shards};
 use lru::LruCache;
 pub use neighbors::{NeighborBytes, Neighbors};
 use std::collections::HashSet;
+use std::hash::Hash;
 use std::num::NonZeroUsize;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -91,11 +92,18 @@ pub(super) struct ShardCache {
     versions: Mutex<KnownVersions>,
 }
 
+/// Returns a map of at most `most` entries that takes no memory before it has some: each of many arrays has such maps.
+fn empty<K: Hash + Eq, V>(most: NonZeroUsize) -> LruCache<K, V> {
+    let mut map = LruCache::unbounded();
+    map.resize(most);
+    map
+}
+
 impl ShardCache {
     pub fn new() -> Arc<Self> {
         let cache = Arc::new(ShardCache {
-            loaded: Mutex::new(LruCache::new(KEPT)),
-            missing: Mutex::new(LruCache::new(KEPT_MISSING)),
+            loaded: Mutex::new(empty(KEPT)),
+            missing: Mutex::new(empty(KEPT_MISSING)),
             loading: Default::default(),
             versions: Mutex::default(),
         });
