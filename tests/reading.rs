@@ -682,9 +682,9 @@ fn an_old_descriptor_of_a_wide_row_shows_the_new_array() {
     }
 }
 
-/// With a cache of a few rows of chunks, few chunks are decoded twice, whether requests come one after another or, as those
-/// of the kernel's read-ahead, overtake each other. A cache that drops what it needs decodes each chunk eight times, once for
-/// each request in its rows.
+/// With a cache of a few rows of chunks, a sequential reader decodes few chunks twice: neither when its requests come one after
+/// another nor when requests of the kernel's read-ahead overtake each other. A cache that dropped needed chunks would decode
+/// each chunk eight times, once for each request in its rows.
 #[test]
 fn a_sequential_read_with_a_small_cache_decodes_hardly_any_chunk_twice() {
     for codec in [zlib(), blosc("lz4", 0), blosc("zstd", 16 * K)] {
