@@ -145,13 +145,14 @@ impl Cache {
         &self.served
     }
 
-    /// Allocates a buffer for the next load, if the last one found none. To be called when no request waits.
+    /// Allocates buffers for the next loads, if the last ones found none. To be called when no request waits.
     pub fn refill_buffers(&self) {
-        if let Some(len) = self.buffers.wanted()
-            && self.used() + len <= self.bound
-        {
+        for _ in 0..buffers::MAX_SPARE {
+            let Some(len) = self.buffers.wanted() else { break };
             // the next load reports a lack of memory
-            let _ = self.buffers.refill(len);
+            if self.used() + len > self.bound || self.buffers.refill(len).is_err() {
+                break;
+            }
         }
     }
 

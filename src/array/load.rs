@@ -110,7 +110,7 @@ impl Array {
         }
         pipeline.decode_within(&scratch.stored, &mut scratch.other, limit)?;
         memory::check_chunk(scratch.other.len().saturating_mul(2))?;
-        memory::resize(bytes, scratch.other.len())?;
+        memory::resize_populated(bytes, scratch.other.len())?;
         layout::f_to_c(&self.metadata.chunks, self.metadata.dtype.size(), &scratch.other, bytes);
         Ok(())
     }

@@ -14,17 +14,21 @@ const MIN_KEPT: usize = 64 << 10;
 /// Maximum number of idle buffers: each load searches them.
 const MAX_IDLE: usize = 256;
 
-/// Idle buffers kept per size class. Faulting one in takes as long as using one.
+/// Minimum number of buffers of the requested length to have idle before the next load.
 const SPARE: usize = 2;
 
-const PAGE: usize = 4096;
+/// Bytes of small buffers to have idle: a read of some rows needs several chunks.
+const SPARE_BYTES: usize = 1 << 20;
+
+/// Maximum number of buffers to have idle before the next load.
+pub const MAX_SPARE: usize = SPARE_BYTES / MIN_KEPT;
 
 /// Counts the memory of all buffers, and keeps the idle ones.
 #[derive(Default)]
 pub struct Buffers {
     /// Bytes of all decoded chunks, idle buffers and idle scratch memory.
     bytes: AtomicUsize,
-    /// The length that was requested last when too few buffers were idle; 0 once that was refilled.
+    /// The length that was requested last when too few buffers were idle; 0 once enough are.
     wanted: AtomicUsize,
     /// Protects the idle scratch memory.
     scratch: Mutex<Vec<Scratch>>,
@@ -52,19 +56,23 @@ impl Buffers {
     /// Returns an idle buffer with a capacity of about `len` bytes and arbitrary content, or an empty one if there is none.
     pub fn take(&self, len: usize) -> Vec<u8> {
         let mut idle = lock(&self.idle);
-        let fits = |b: &Vec<u8>| b.capacity() >= len && b.capacity() <= len + len / 8 + 64;
-        let found = idle.0.iter().rposition(fits).map(|i| idle.0.swap_remove(i)).unwrap_or_default();
+        let found = idle.0.iter().rposition(|b| fits(b, len)).map(|i| idle.0.swap_remove(i)).unwrap_or_default();
         idle.1 -= found.capacity();
-        if len >= MIN_KEPT && idle.0.iter().rev().filter(|b| fits(b)).take(SPARE).count() < SPARE {
+        if !has_spare(&idle.0, len) {
             self.wanted.store(len, Ordering::Relaxed);
         }
         self.bytes.fetch_sub(found.capacity(), Ordering::Relaxed);
         found
     }
 
-    /// Takes the length of a buffer that will be requested; `None` if enough of them are idle.
+    /// Returns the length of a buffer that will be requested; `None` if enough of them are idle.
     pub fn wanted(&self) -> Option<usize> {
-        Some(self.wanted.swap(0, Ordering::Relaxed)).filter(|&len| len > 0)
+        let len = self.wanted.load(Ordering::Relaxed);
+        if len > 0 && has_spare(&lock(&self.idle).0, len) {
+            self.wanted.store(0, Ordering::Relaxed);
+            return None;
+        }
+        Some(len).filter(|&len| len > 0)
     }
 
     /// Adds an idle buffer of `len` bytes whose pages are present: faulting them in takes as long as decoding.
@@ -73,12 +81,9 @@ impl Buffers {
     ///
     /// ENOMEM without the memory.
     pub fn refill(&self, len: usize) -> Result<()> {
-        let mut buffer = memory::zeroed(len + 1)?;
-        for page in buffer.chunks_mut(PAGE) {
-            // a page of zeros would be shared until it is written
-            page[0] = 1;
-        }
-        buffer.truncate(len);
+        let mut buffer = Vec::new();
+        // a store that reads a whole file needs a byte more
+        memory::resize_populated(&mut buffer, len + 1)?;
         self.bytes.fetch_add(buffer.capacity(), Ordering::Relaxed);
         self.keep_idle(buffer);
         Ok(())
@@ -128,6 +133,17 @@ impl Buffers {
     }
 }
 
+/// Returns whether an idle buffer can serve a request for `len` bytes.
+fn fits(buffer: &Vec<u8>, len: usize) -> bool {
+    (len..=len + len / 8 + 64).contains(&buffer.capacity())
+}
+
+/// Returns whether enough buffers for requests of `len` bytes are idle.
+fn has_spare(idle: &[Vec<u8>], len: usize) -> bool {
+    let spare = SPARE.max(SPARE_BYTES / len.max(1));
+    len < MIN_KEPT || idle.len() >= MAX_IDLE || idle.iter().rev().filter(|b| fits(b, len)).take(spare).count() == spare
+}
+
 impl Decoded {
     /// Returns the bytes of a chunk that no other thread holds.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
@@ -164,9 +180,13 @@ mod tests {
         assert_eq!(buffers.take(70_000).capacity(), 0, "much too large");
         assert_eq!(buffers.take(99_000).len(), 100_000);
         assert_eq!(buffers.bytes(), 0);
-        assert_eq!((buffers.wanted(), buffers.wanted()), (Some(99_000), None));
-        buffers.refill(70_000).unwrap();
-        assert_eq!((buffers.bytes(), buffers.take(70_000).len()), (70_001, 70_000));
+        while let Some(len) = buffers.wanted() {
+            assert_eq!(len, 99_000);
+            buffers.refill(len).unwrap();
+        }
+        let spare = SPARE_BYTES / 99_000;
+        assert_eq!(buffers.bytes(), spare * 99_001);
+        (0..spare).for_each(|_| assert_eq!(buffers.take(95_000).len(), 99_001));
         drop(buffers.hold(vec![1; 100_000]));
         assert!(buffers.free_idle() && !buffers.free_idle());
         assert_eq!(buffers.bytes(), 0);

@@ -323,7 +323,10 @@ fn decode_step(codec: &dyn Codec, from: &[u8], size: Size, to: &mut Vec<u8>, lef
         Size::Exact(_) if wanted > left => return memory::check_chunk(wanted.max(left + 1)),
         _ => wanted.min(left),
     };
-    memory::resize(to, len)?;
+    match size {
+        Size::Exact(_) => memory::resize_populated(to, len)?,
+        Size::AtMost(_) => memory::resize(to, len)?,
+    }
     let n = codec.decode(from, to).map_err(|e| match len < wanted {
         true => Error::damaged(format!("{}; there is memory for {len}: mount with a larger --cache-size", e.0)),
         false => Error::damaged(e.0),
