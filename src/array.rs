@@ -177,7 +177,7 @@ impl Array {
         self.store.concurrency() > 1
     }
 
-    /// Requests together the names on all levels of chunk keys, if each level would take a request.
+    /// Requests the names on all levels of chunk keys together, if each level would take a request of its own.
     pub fn prefetch_levels(&self) {
         let has_levels = self.metadata.has_key_prefix() || self.separator() == Separator::Slash;
         if has_levels && self.is_remote() && self.lists_all() {

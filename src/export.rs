@@ -131,25 +131,26 @@ impl Format {
         Self::ALL.into_iter().find(|format| format.name() == name)
     }
 
-    /// Whether the file is a container of a field's own, which a mount shows only if the user asks for it.
+    /// Returns whether the file is a container of a field's own, which a mount shows only if the user asks for it.
     pub fn is_container(self) -> bool {
         matches!(self, Format::Nifti | Format::Tiff)
     }
 
-    /// Whether the file holds the flat bytes, which can be written through it.
+    /// Returns whether the file holds the flat bytes, which can be written through it.
     pub fn holds_flat(self) -> bool {
         matches!(self, Format::Npy | Format::Nifti | Format::Tiff)
     }
 
-    /// Whether the format can describe an array of this shape and dtype. No header has the types that NumPy lacks.
+    /// Returns whether the format can describe an array of this shape and dtype. No header has the types that NumPy
+    /// lacks.
     pub fn fits(self, metadata: &ArrayMetadata) -> bool {
         let has_type = self == Format::Readme || metadata.has_numpy_dtype();
         let has_offsets = !self.holds_flat() || metadata.flat_size() <= MAX_FLAT;
         !metadata.has_objects() && has_offsets && has_type && (self.spec().fits)(metadata)
     }
 
-    /// Whether the format can describe this array truly: [`Format::fits`], and the format can express what attributes and
-    /// coordinates say.
+    /// Returns whether the format can describe this array truly: [`Format::fits`], and the format can express what
+    /// attributes and coordinates say.
     pub fn can_describe(self, array: &Described) -> bool {
         self.fits(&array.metadata) && (self != Format::Grads || grads::can_describe(array))
     }

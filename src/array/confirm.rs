@@ -52,8 +52,9 @@ impl Array {
         Array { source: Some(source), ..self }
     }
 
-    /// Asks the store whether the array still stands. Afterwards [`Freshness::is_replaced`](super::Freshness::is_replaced)
-    /// and [`Array::outside`] have the answer. With `batch`, a recent confirmation of a remote array suffices.
+    /// Asks the store whether its document still describes this array. Afterwards
+    /// [`Freshness::is_replaced`](super::Freshness::is_replaced) and [`Array::outside`] have the answer. With `batch`,
+    /// a recent confirmation of a remote array suffices.
     ///
     /// # Errors
     ///

@@ -86,8 +86,8 @@ impl Array {
         self.separator() == Separator::Slash && self.is_level_path(path.as_str())
     }
 
-    /// Returns whether `key` is that of an object of shards, or of a directory that holds some. In a mount, a name like that of a
-    /// chunk is the name of a chunk.
+    /// Returns whether `key` is that of an object of shards, or of a directory that holds some. In a mount, a name that
+    /// looks like that of a chunk names a chunk.
     pub fn is_object_path(&self, key: &Key) -> bool {
         let (Some(shards), Some(path)) = (&self.shards, key.relative_to(&self.key)) else { return false };
         let is_chunk = || self.grid.parse_chunk_key(path.as_str(), Separator::Dot).is_some();
@@ -202,7 +202,7 @@ impl Array {
         Ok(Entries { array: self.clone(), levels, lists_members: true, members: None, pending })
     }
 
-    /// Returns what [`Array::entries`] does, but of each shard in the store only the first chunk, without reading an index.
+    /// Returns what [`Array::entries`] does, but only the first chunk of each stored shard, without reading indexes.
     pub fn stored_objects(self: &Arc<Self>) -> Result<Entries> {
         Ok(Entries { lists_members: false, pending: BTreeSet::new(), ..self.entries()? })
     }
@@ -302,7 +302,7 @@ pub struct Entries {
     levels: Vec<(Listing, String)>,
     /// Whether the chunks of a shard are listed, or only its first.
     lists_members: bool,
-    /// The chunks of the shard that was listed last, each with whether it is the first that is asked for.
+    /// The chunks of the shard that was listed last, each with its position in the shard.
     members: Option<Box<dyn Iterator<Item = (usize, ChunkId)> + Send>>,
     /// Objects with pending chunks that were not listed yet.
     pending: BTreeSet<u64>,
@@ -337,7 +337,7 @@ impl Iterator for Entries {
 }
 
 impl Entries {
-    /// Returns the next chunk of the shard that was listed last that is stored, or may be.
+    /// Returns the next chunk that is, or may be, stored in the shard that was listed last.
     fn next_member(&mut self) -> Option<ChunkId> {
         let (array, members) = (&self.array, self.members.as_mut()?);
         let shards = array.shards.as_ref()?;
@@ -355,7 +355,7 @@ impl Entries {
         self.members = members.map(|members| Box::new(members) as _);
     }
 
-    /// Returns what the entry at the path `name` is. Of a directory of chunks it opens the listing and returns `None`.
+    /// Classifies the entry at the path `name`. For a directory of chunks, opens its listing and returns `None`.
     fn classify(&mut self, name: String, kind: EntryKind) -> Option<ArrayEntry> {
         let (array, is_top) = (&self.array, self.levels.len() == 1);
         let parts = array.grid.dimensions() + usize::from(array.metadata.has_key_prefix());

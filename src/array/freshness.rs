@@ -215,7 +215,7 @@ pub fn are_stored(array: &Array, versions: &[(ChunkId, VersionTag)]) -> bool {
     same && expected.next().is_none()
 }
 
-/// Which version of each chunk was served since its array was last opened. The kernel may hold pages of it.
+/// The version of each chunk that was served since its array was last opened. The kernel may hold pages of it.
 ///
 /// All arrays share one table, since one bound holds for all of them.
 #[derive(Default)]
@@ -233,11 +233,12 @@ struct Table {
 }
 
 impl ServedVersions {
-    /// Begins an opening of `array`, whose openings the caller has locked. Returns whether the kernel may keep its pages:
-    /// the store still holds every version that was served since the opening before. Of a remote array with many such
-    /// versions it returns false without asking.
+    /// Begins an opening of `array`, whose openings the caller has locked. Returns whether the kernel may keep its
+    /// pages: the store still holds every version that was served since the opening before. For a remote array with
+    /// many such versions, returns false without asking.
     pub fn begin_opening(&self, array: &Array, _lock: &MutexGuard<()>) -> bool {
-        // in this order: a reader that finds the opening before has recorded what it served when the list is taken
+        // in this order: a reader that still finds the former opening has recorded what it served before the list is
+        // taken
         array.freshness().begin_opening();
         let Some(served) = self.restart(array.id()) else { return false };
         if array.is_remote() && served.len() > MAX_REMOTE_CHECKS {

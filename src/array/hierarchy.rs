@@ -49,9 +49,10 @@ const PROBED_NAMES: usize = 1000;
 /// The prefix of zarrfs' own keys, which are not part of the hierarchy: unfinished values, and [`REMOVED`].
 pub const OWN: &str = ".zarrfs-";
 
-/// The key that keeps an array's document after `.zarray` or `zarr.json` was removed, until the directory is removed or a new
-/// document is written. Programs such as `rm -r` delete files in any order, and chunks must keep their names until they are deleted. An
-/// editor that deletes a document before saving it anew must not lose the codecs, which the decoded view hides.
+/// The key that keeps an array's document after `.zarray` or `zarr.json` was removed, until the directory is removed or
+/// a new document is written. Programs such as `rm -r` delete files in any order, and chunks must keep their names
+/// until they are deleted. An editor that deletes a document before saving it anew must not lose the codecs, which the
+/// decoded view hides.
 pub const REMOVED: &str = ".zarrfs-zarray";
 
 /// The names of the documents of groups and arrays.
@@ -206,10 +207,10 @@ pub struct Hierarchy {
     /// same `.zmetadata`.
     editing: SubtreeLocks,
     arrays: Arc<Arrays>,
-    /// What each `zarr.json` that was read last defines, with its version. Protects the map alone.
+    /// The node that each recently read `zarr.json` defines, with the version of the document. Protects the map alone.
     node_types: Mutex<LruCache<Key, (Version, V3Outline)>>,
-    /// The v3 arrays that were created here with the codecs of `compressor`: their writer does not know them, and below `c`
-    /// it writes decoded chunks. Protects the set alone.
+    /// The v3 arrays that got the codecs of `compressor` when they were created here. Their writer does not know these
+    /// codecs and writes decoded chunks below `c`. Protects the set alone.
     compressed: Mutex<HashSet<Key>>,
 }
 
@@ -246,7 +247,8 @@ impl Hierarchy {
         Hierarchy { view, ..self }
     }
 
-    /// Sets that arrays are described and their chunks are not used, so that the store is not asked for undeclared separators.
+    /// Declares that the caller describes arrays without using their chunks, so that the store is not asked for
+    /// undeclared separators.
     pub fn only_describing(self) -> Self {
         Hierarchy { only_describes: true, ..self }
     }
@@ -322,7 +324,7 @@ impl Hierarchy {
         Ok(self.array(key, &document)?.ok())
     }
 
-    /// Whether `e` is about the metadata document of a readable directory, such as a link out of the store.
+    /// Returns whether `e` is about the metadata document of a readable directory, such as a link out of the store.
     fn hides_metadata(&self, key: &Key, e: &Error) -> bool {
         [libc::EACCES, libc::ELOOP].contains(&e.errno())
             && matches!(self.store.stat(key), Ok(Some(stat)) if stat.kind == EntryKind::Prefix)
@@ -396,7 +398,8 @@ impl Hierarchy {
         Ok(Arc::new(array.with_source(self.source(key, form, version.clone()))))
     }
 
-    /// Returns the keys where the document of the array at `key` may be: of a v2 array, also that of a removal in progress.
+    /// Returns the keys where the document of the array at `key` may be: for a v2 array, also the key of a removed
+    /// document.
     fn source(&self, key: &Key, form: DocumentKind, version: Version) -> Source {
         let v1_order = self.v1_order;
         match form {
@@ -451,7 +454,8 @@ impl Hierarchy {
     }
 }
 
-/// Whether the name in a group or array is that of a document or of zarrfs' own file, which are not shown as plain keys.
+/// Returns whether the name in a group or array is that of a document or of zarrfs' own file, which are not shown as
+/// plain keys.
 fn is_own(name: &str) -> bool {
     [ZARR_JSON, ZARRAY, ZGROUP, ZATTRS, ZMETADATA].contains(&name) || name.starts_with(OWN)
 }
@@ -464,7 +468,7 @@ fn parse_any(text: &[u8]) -> Result<ArrayMetadata> {
     }
 }
 
-/// Whether the key belongs to another program: a name in it begins with a dot.
+/// Returns whether the key belongs to another program: a name in it begins with a dot.
 fn is_foreign(key: &Key) -> bool {
     key.as_str().split('/').any(|name| name.starts_with('.'))
 }

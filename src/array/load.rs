@@ -126,8 +126,8 @@ impl Array {
         memory::available_for_chunk().min(max)
     }
 
-    /// Checks that a chunk can have `stored` bytes in the store. Too few bytes behind a compressor go unnoticed, and so
-    /// does everything where the codecs are unknown.
+    /// Checks that a chunk can have `stored` bytes in the store. A compressed chunk that is too short goes unnoticed,
+    /// and so does any size if the codecs are unknown.
     ///
     /// # Errors
     ///

@@ -1,5 +1,5 @@
-//! Reading a part of a chunk where that costs less than the whole chunk: any bytes of an uncompressed chunk, or one block
-//! of a blosc frame. All parts that are returned of one opened chunk have one version.
+//! Reading a part of a chunk where that costs less than the whole chunk: any bytes of an uncompressed chunk, or one
+//! block of a blosc frame. All parts of one opened chunk have the same version.
 
 use super::{Array, MAX_IN_FLIGHT};
 use crate::error::{Error, Result};
@@ -15,10 +15,10 @@ use std::time::Instant;
 /// Minimum size in bytes of a block that is worth a request.
 const MIN_BLOCK: usize = 4096;
 
-/// Bytes read of the beginning of a frame. They hold the offsets of 250 blocks; most frames have fewer.
+/// Bytes read from the beginning of a frame. They hold the offsets of 250 blocks; most frames have fewer.
 const FRAME_BEGINNING: u64 = 1024;
 
-/// Bytes read of the beginning of a remote frame: a second request takes longer than some more bytes.
+/// Bytes read from the beginning of a remote frame: a second request takes longer than some more bytes.
 const REMOTE_FRAME_BEGINNING: u64 = 16 << 10;
 
 /// Maximum stored size in bytes of a remote chunk that is fetched whole: it takes no longer than another round trip.
@@ -70,7 +70,8 @@ impl Array {
         }
     }
 
-    /// Returns whether a remote chunk arrives as soon as a part of it would, judging by the size of the last one.
+    /// Returns whether a remote chunk arrives about as early as a part of it would, judging by the size of the last
+    /// one.
     fn is_fetched_whole(&self) -> bool {
         let size = self.grid.chunk_size();
         let stored = match self.stored_size.load(Ordering::Relaxed) {
@@ -113,7 +114,7 @@ impl Array {
         Ok(whole.map(|(file, stat)| (file, stat.version)))
     }
 
-    /// Reads where the blocks of a chunk are, of an array with [`PartialDecode::Blosc`].
+    /// Reads where the blocks of a chunk are. The array must have [`PartialDecode::Blosc`].
     pub fn open_chunk(&self, chunk: ChunkId) -> Result<OpenedChunk> {
         let mut index = Vec::new();
         let beginning = if self.is_remote() { REMOTE_FRAME_BEGINNING } else { FRAME_BEGINNING };

@@ -1,5 +1,5 @@
-//! Chunks of shards that were handed over, encoded, and are not yet in their objects. They lie over the stored chunks: every
-//! reader of the array gets them. It does not know how objects are put together, nor when.
+//! Chunks of shards that were handed over, encoded, and are not yet in their objects. They lie over the stored chunks:
+//! every reader of the array gets them. This module does not know how or when objects are stored.
 
 use super::Ranges;
 use crate::error::{Error, Result};
@@ -23,28 +23,28 @@ const COST: usize = 256;
 /// Maximum number of pending chunks of all arrays: each takes about [`COST`] bytes wherever it waits.
 const MAX_PENDING: usize = 1 << 17;
 
-/// Locks that serialize the storing of objects.
+/// Number of locks that serialize the storing of objects.
 const STRIPES: usize = 16;
 
-/// An object is stored when it was not changed for this time ...
+/// Minimum time without a change after which an object is stored in the background.
 const QUIET: Duration = Duration::from_secs(1);
 
-/// ... or for so many times as long as the last put of an object took ...
+/// The time without a change is at least this many times the duration of the last put.
 const QUIET_PUTS: u32 = 4;
 
-/// ... but at most for this time.
+/// Maximum time without a change before an object is stored, however long puts take.
 const MAX_QUIET: Duration = Duration::from_secs(60);
 
-/// The number of the next change of any array.
+/// The number of the next pending version, unique in the process.
 static NEXT: AtomicU64 = AtomicU64::new(1);
 
-/// Bytes of encoded chunks that wait in memory.
+/// Bytes of encoded chunks that wait in memory, of all arrays.
 static HELD: AtomicUsize = AtomicUsize::new(0);
 
 /// Number of pending chunks of all arrays.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
-/// Returns whether objects have to be stored before other chunks are handed over.
+/// Returns whether so many chunks are pending that objects have to be stored before more chunks are handed over.
 pub fn are_too_many() -> bool {
     COUNT.load(Ordering::Relaxed) >= MAX_PENDING
 }
@@ -67,7 +67,7 @@ impl Drop for HeldBytes {
 }
 
 impl PendingBytes {
-    /// Copies bytes into memory or, beyond [`IN_MEMORY`] bytes of all, into a spill file if there is one.
+    /// Copies bytes into memory, or into `spill` if all pending chunks would take more than [`IN_MEMORY`] bytes.
     ///
     /// # Errors
     ///
@@ -105,7 +105,7 @@ impl PendingBytes {
         }
     }
 
-    /// Replaces the content of `out` by a range of the bytes, which ends where they end.
+    /// Replaces the content of `out` with a range of the bytes, cut off at their end.
     pub fn read(&self, range: Range<u64>, out: &mut Vec<u8>) -> Result<()> {
         let end = range.end.min(self.size());
         let start = range.start.min(end);
@@ -154,7 +154,7 @@ impl Drop for PendingChunk {
     }
 }
 
-/// Chunks by their numbers.
+/// Pending chunks by chunk number.
 pub type ChunkChanges = BTreeMap<ChunkId, Arc<PendingChunk>>;
 
 /// The pending chunks of an object.
@@ -163,7 +163,7 @@ struct PendingObject {
     chunks: ChunkChanges,
     /// Number of chunks through which stored bytes show.
     partial: usize,
-    /// When the first chunk was handed over, and the last one.
+    /// When the first and the last chunk were handed over.
     times: Option<(Instant, Instant)>,
 }
 
@@ -209,9 +209,9 @@ impl PendingChunks {
         lock(&self.objects).get(&object).map(|found| found.chunks.clone()).unwrap_or_default()
     }
 
-    /// Hands over a chunk, or erases it if there are no bytes. `written` are the bytes that were written over the version
-    /// `base`; `None` if all were. Returns the chunk's new version; `None`, without a change, if `base` is not the pending
-    /// version of the chunk.
+    /// Hands over a chunk, or erases it if there are no bytes. `written` are the bytes that were written over the
+    /// version `base`; `None` if all were. Returns the chunk's new version; `None`, without a change, if another
+    /// version than `base` is pending.
     pub fn put(
         &self,
         (object, chunk): (u64, ChunkId),
@@ -277,7 +277,7 @@ impl PendingChunks {
         objects.get(&object).is_some_and(|found| found.partial == 0 && found.chunks.len() as u64 == count)
     }
 
-    /// Returns the encoded bytes of all chunks.
+    /// Returns the number of encoded bytes of all chunks.
     pub fn size(&self) -> u64 {
         let objects = self.objects();
         let chunks = objects.iter().flat_map(|object| self.chunks(*object).into_values());
@@ -336,7 +336,7 @@ mod tests {
         assert!(!pending.is_complete(3, 1));
         pending.put(at, bytes(3), None, None).unwrap();
         assert!(pending.is_complete(3, 1) && !pending.is_complete(3, 2));
-        // what was handed over later stays
+        // a chunk that was handed over later stays
         pending.remove(3, &[(ChunkId(7), known)].into());
         assert_eq!(pending.objects(), [3]);
         pending.remove(3, &pending.chunks(3));

@@ -1,5 +1,5 @@
-//! What the indexes of a stored shard say: how many of its bytes the chunks take, and whether there are chunks outside
-//! the array. Each object is looked at once, so nothing is kept of it.
+//! Surveys the indexes of stored shards: how many bytes the chunks take, and whether there are chunks outside the
+//! array. Each object is examined once, so nothing is kept.
 
 use super::Array;
 use crate::error::{Error, Kind, Result};
@@ -51,7 +51,7 @@ impl Array {
     ///
     /// # Errors
     ///
-    /// Fails also if the index of the chunk's shard is damaged, or its entry in there.
+    /// Also fails if the index of the chunk's shard, or the chunk's entry in it, is damaged.
     pub fn stat_entry(&self, chunk: ChunkId) -> Result<Option<Stat>> {
         match &self.shards {
             None => self.stat_chunk(chunk),
@@ -96,7 +96,7 @@ impl Array {
             let index = match index {
                 Ok(Some(index)) => index,
                 Ok(None) => return Ok(None),
-                // its chunks are reported one by one
+                // the chunks of the inner shard are reported one by one
                 Err(e) if e.kind() == Kind::Damaged && level > 0 => {
                     usage.used = usage.used.saturating_add(place.end - place.start);
                     continue;

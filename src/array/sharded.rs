@@ -1,8 +1,8 @@
-//! Reading chunks of shards. The index of a shard, and a shard that is encoded as a whole, are kept for the version of the
-//! object they came from. A range that is read of another version is not used: the object was replaced, and everything about it
-//! is read again.
+//! Reading chunks of shards. The index of a shard, and a shard that is encoded as a whole, are kept for the version of
+//! the object they came from. A range that turns out to belong to another version is not used: the object was replaced,
+//! and everything about it is read again.
 //!
-//! A chunk keeps its version when this mount replaces its object for the sake of other chunks: see `versions`.
+//! A chunk keeps its version when this mount replaces its object to store other chunks: see `versions`.
 
 mod hand_over;
 mod load_index;
@@ -27,23 +27,23 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 use versions::KnownVersions;
 
-/// Maximum number of shards kept of an array.
+/// Maximum number of shards kept per array.
 const KEPT: NonZeroUsize = NonZeroUsize::new(256).unwrap();
 
-/// Maximum number of missing objects kept of an array.
+/// Maximum number of missing objects kept per array.
 const KEPT_MISSING: NonZeroUsize = NonZeroUsize::new(4096).unwrap();
 
-/// Locks that serialize the loading of shards.
+/// Number of locks that serialize the loading of shards.
 const STRIPES: usize = 16;
 
-/// Maximum number of times that a chunk is looked for again because its object was replaced meanwhile.
+/// Maximum number of attempts to read a chunk, or to store an object, while other writers replace the object.
 const ATTEMPTS: usize = 64;
 
 /// A shard whose index was read.
 struct LoadedShard {
     /// The stat of the object that holds the shard.
     object: Stat,
-    /// Where its bytes are.
+    /// The location of the shard's bytes.
     bytes: ShardBytes,
     /// The index; an error if it is damaged.
     index: Result<Index>,
@@ -52,9 +52,9 @@ struct LoadedShard {
 
 #[derive(Clone)]
 enum ShardBytes {
-    /// These bytes of the object.
+    /// A range of the object.
     Stored(Range<u64>),
-    /// A range of decoded bytes.
+    /// A range of a decoded shard.
     Decoded(Arc<DecodedShard>, Range<u64>),
 }
 
@@ -64,27 +64,27 @@ struct DecodedShard {
     _memory: Grant,
 }
 
-/// Where the bytes of a chunk, or of an inner shard, are.
+/// The location of a chunk or of an inner shard.
 struct StoredChunk {
     /// The stat of the object that holds it.
     object: Stat,
     bytes: ShardBytes,
 }
 
-/// What was found in an object.
+/// The result of a lookup in an object.
 enum Lookup<T> {
     Found(T),
-    /// There is nothing.
+    /// Nothing is stored.
     Absent,
-    /// Nothing is known: the object was replaced meanwhile.
+    /// The result is unknown, because the object was replaced during the lookup.
     Replaced,
 }
 
-/// The shards of one array that were used last.
+/// The most recently used shards of one array.
 pub(super) struct ShardCache {
     /// Protects the shards, each with the latest opening in which the store confirmed its object.
     loaded: Mutex<LruCache<ShardId, (Opening, Arc<LoadedShard>)>>,
-    /// Protects the objects that were missing, each with the opening in which it was.
+    /// Protects the objects that were missing, each with the opening in which the store reported that.
     missing: Mutex<LruCache<u64, Opening>>,
     /// Each serializes the loading of some shards. They protect no data.
     loading: [Mutex<()>; STRIPES],
@@ -92,7 +92,8 @@ pub(super) struct ShardCache {
     versions: Mutex<KnownVersions>,
 }
 
-/// Returns a map of at most `most` entries that takes no memory before it has some: each of many arrays has such maps.
+/// Returns a map of at most `most` entries that allocates nothing while it is empty: every array has such maps, and
+/// there may be many arrays.
 fn empty<K: Hash + Eq, V>(most: NonZeroUsize) -> LruCache<K, V> {
     let mut map = LruCache::unbounded();
     map.resize(most);
@@ -127,17 +128,17 @@ impl Reclaim for ShardCache {
 /// How recent the confirmation of an object must be.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Recency {
-    /// The store is asked now.
+    /// The store confirms it now.
     Now,
-    /// It was asked in the latest opening of the array.
+    /// The store confirmed it in the latest opening of the array.
     Opening,
-    /// At any time: the caller is going to read the object, and then confirms what was kept, or not.
+    /// Any confirmation will do: the caller reads the object next, which confirms or refutes what was kept.
     Any,
 }
 
 impl Array {
-    /// Returns what the store knows of a chunk of shards; `None` if it is not stored. Where the index is damaged, every chunk of
-    /// the shard has the stat of its object: none may look missing.
+    /// Returns the stat of a chunk in a shard; `None` if the chunk is not stored. If the index is damaged, every chunk
+    /// of the shard gets the stat of the object, since none may look missing.
     pub(super) fn stat_in_shard(&self, shards: &Shards, chunk: ChunkId) -> Result<Option<Stat>> {
         self.stat_in_shard_as_of(shards, chunk, Recency::Now)
     }
@@ -153,7 +154,7 @@ impl Array {
         }
     }
 
-    /// Returns the stat of a stored chunk: that of its object, with its own size and version.
+    /// Returns the stat of a stored chunk: the stat of its object, with the size and the version of the chunk.
     fn stat_stored(&self, shards: &Shards, chunk: ChunkId, found: &StoredChunk) -> Stat {
         let object = shards.shard(0, &self.grid.indices(chunk)).number;
         let version = lock(&self.shard_cache.versions).version(object, chunk, &found.object.version);
@@ -169,14 +170,14 @@ impl Array {
         Some(stat.restricted(object.and_then(|object| object.permissions)))
     }
 
-    /// Calls `each` with the stat of each chunk of shards, in order, until it returns false.
+    /// Calls `each` with the stat of each chunk, in order, until it returns false.
     pub(super) fn stat_in_shards(
         &self,
         shards: &Shards,
         chunks: &mut dyn Iterator<Item = ChunkId>,
         each: &mut dyn FnMut(Result<Option<Stat>>) -> bool,
     ) {
-        // an object is asked for once in a call
+        // ask the store once for each object
         let mut asked = HashSet::new();
         for chunk in chunks {
             let object = shards.shard(0, &self.grid.indices(chunk)).number;
@@ -187,7 +188,8 @@ impl Array {
         }
     }
 
-    /// Returns whether a chunk is stored, or may be because its shard is damaged. `is_first` asks the store for the object.
+    /// Returns whether a chunk is stored, or may be because its shard is damaged. With `is_first`, asks the store for
+    /// the object, instead of relying on what it said in this opening.
     pub(super) fn may_be_stored(&self, shards: &Shards, chunk: ChunkId, is_first: bool) -> bool {
         let recency = if is_first { Recency::Now } else { Recency::Opening };
         match self.pending_chunk(chunk) {
@@ -196,7 +198,7 @@ impl Array {
         }
     }
 
-    /// Makes the next look at an object ask the store itself: what is known of the object is out of date.
+    /// Forgets what is known of an object, which is out of date, so that the next lookup asks the store.
     fn forget_object(&self, shards: &Shards, chunk: ChunkId) {
         let id = shards.shard(0, &self.grid.indices(chunk));
         lock(&self.shard_cache.loaded).pop(&id);
@@ -209,8 +211,8 @@ impl Array {
         self.store.stat(&key).map_err(|e| e.context(&key))
     }
 
-    /// Reads the bytes `range` of a stored chunk, fewer if it ends earlier. The stat has the chunk's size, and the version of the
-    /// object they were read from. Bytes that are in `neighbors` are not read again.
+    /// Reads the bytes `range` of a chunk, pending or stored, or fewer if the chunk ends earlier. The stat has the size
+    /// and the version of the chunk. Bytes that are in `neighbors` are not read again.
     pub(super) fn read_in_shard(
         &self,
         shards: &Shards,
@@ -227,7 +229,7 @@ impl Array {
         self.read_stored(shards, chunk, range, neighbors, out)
     }
 
-    /// Reads a stored chunk as [`Array::read_in_shard`] does, also if another one is pending.
+    /// Reads a chunk from the store as [`Array::read_in_shard`] does, even if a newer one is pending.
     fn read_stored(
         &self,
         shards: &Shards,
@@ -236,14 +238,14 @@ impl Array {
         neighbors: Option<&NeighborBytes>,
         out: &mut Vec<u8>,
     ) -> Result<Option<Stat>> {
-        // the bytes themselves tell whether the index is current; bytes that were read before do not
+        // reading the bytes shows whether the index is current; bytes in `neighbors` were read before
         let mut recency = if neighbors.is_none() && self.is_remote() { Recency::Any } else { Recency::Opening };
         for _ in 0..ATTEMPTS {
             let opening = self.freshness.opening();
             let found = match self.locate(shards, chunk, recency) {
                 Ok(Some(found)) if recency != Recency::Any || found.bytes.is_stored() => found,
                 Err(e) if e.kind() != Kind::Damaged => return Err(e),
-                // nothing will be read that tells
+                // no bytes will be read that show whether the index is current
                 _ if recency == Recency::Any => {
                     recency = Recency::Opening;
                     continue;
@@ -313,11 +315,11 @@ impl Array {
         }
     }
 
-    /// Returns where a chunk is; `None` if it is not stored.
+    /// Returns the location of a chunk; `None` if it is not stored.
     ///
     /// # Errors
     ///
-    /// [`Kind::Damaged`] if an index or the chunk's entry is.
+    /// [`Kind::Damaged`] if an index, or the entry of the chunk in it, is damaged.
     fn locate(&self, shards: &Shards, chunk: ChunkId, recency: Recency) -> Result<Option<StoredChunk>> {
         for attempt in 0..ATTEMPTS {
             match self.look_for(shards, chunk, if attempt == 0 { recency } else { Recency::Now })? {
@@ -329,7 +331,7 @@ impl Array {
         Err(replaced_always().context(self.extent(chunk)))
     }
 
-    /// Looks once for a chunk, from its object down to the innermost shard.
+    /// Makes one attempt to find a chunk, from its object down to the innermost shard.
     fn look_for(&self, shards: &Shards, chunk: ChunkId, recency: Recency) -> Result<Lookup<StoredChunk>> {
         let indices = self.grid.indices(chunk);
         let in_object = |e: Error| e.context(self.extent(chunk));
@@ -351,14 +353,14 @@ impl Array {
 }
 
 impl LoadedShard {
-    /// Returns the place of the bytes `range` of the shard.
+    /// Returns the location of the bytes `range` of the shard.
     fn part(&self, range: Range<u64>) -> StoredChunk {
         StoredChunk { object: self.object.clone(), bytes: self.bytes.part(range) }
     }
 }
 
 impl ShardBytes {
-    /// Returns whether they are read from the object, and not kept.
+    /// Returns whether the bytes have to be read from the object, because they are not kept in memory.
     fn is_stored(&self) -> bool {
         matches!(self, ShardBytes::Stored(_))
     }

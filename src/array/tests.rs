@@ -107,7 +107,7 @@ fn an_array_that_cannot_be_encoded_is_read_only() {
     let filter =
         |filter: &str| document(&format!(r#""dtype":"<f4","order":"C","compressor":null,"filters":[{filter}]"#));
     let writable = |document: &str| array(document).1.writable();
-    // four items make one of these, one alone does not
+    // an element of the shuffle consists of four items
     assert!(writable(&filter(r#"{"id":"shuffle","elementsize":16}"#)).is_ok());
     let error = writable(&filter(r#"{"id":"bitround","keepbits":40}"#)).unwrap_err();
     assert_eq!(error.kind(), Kind::ReadOnly);
@@ -123,7 +123,7 @@ fn the_first_chunk_settles_an_undeclared_separator() {
     let (other, _) = array_in(store.clone(), &document(plain));
     assert_eq!(array.separator(), Separator::Dot);
     array.store(ChunkId(1), &[1; 12], &mut Scratch::default()).unwrap();
-    // chunks that came meanwhile are heeded
+    // chunks that were stored meanwhile count
     store.insert("a/0/0/0", [2; 12]);
     store.remove("a/0.0.1");
     array.detect_separator().unwrap();

@@ -1,5 +1,5 @@
-//! Storing a chunk: encoding it whole, and replacing the stored value or, in shards, handing it over to its object. When a chunk
-//! is stored is decided in `cache`.
+//! Storing a chunk: encoding it whole, and replacing the stored value or, in shards, handing it over to its object.
+//! `cache` decides when.
 
 use super::{Array, PendingBytes, Ranges, Scratch};
 use crate::error::{Error, Kind, Result};

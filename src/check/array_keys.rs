@@ -102,7 +102,7 @@ impl<'a> ArrayKeys<'a> {
         })
     }
 
-    /// Whether chunk keys may continue below `path`, with either separator.
+    /// Returns whether chunk keys may continue below `path`, with either separator.
     fn is_level(&self, path: &str) -> bool {
         let path = match self.array.metadata().has_key_prefix() {
             true if path == "c" => return true,

@@ -3,7 +3,7 @@
 use crate::array::hierarchy::{OWN, REMOVED};
 use crate::zarr::metadata::{ZARR_JSON, ZARRAY, ZATTRS, ZGROUP, ZMETADATA};
 
-/// Whether the name is that of a metadata document of Zarr v2.
+/// Returns whether the name is that of a metadata document of Zarr v2.
 pub(super) fn is_document(name: &str) -> bool {
     [ZARR_JSON, ZARRAY, ZGROUP, ZATTRS, ZMETADATA].contains(&name)
 }

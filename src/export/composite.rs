@@ -60,19 +60,19 @@ pub enum PartContent {
 }
 
 impl FilePart {
-    /// Whether the part holds flat bytes of an array.
+    /// Returns whether the part holds flat bytes of an array.
     pub fn is_flat(&self) -> bool {
         matches!(self.content, PartContent::Flat { .. })
     }
 
-    /// Whether the part holds flat bytes of an array that still has this shape and dtype.
+    /// Returns whether the part holds flat bytes of an array that still has this shape and dtype.
     pub fn is_of(&self, metadata: &ArrayMetadata) -> bool {
         matches!(&self.content, PartContent::Flat { shape, dtype, .. } if *shape == metadata.shape && *dtype == metadata.dtype)
     }
 }
 
 impl PartContent {
-    /// Whether the bytes belong to the file itself: neither an array's nor padding.
+    /// Returns whether the bytes belong to the file itself: neither an array's nor padding.
     pub fn is_own(&self) -> bool {
         matches!(self, PartContent::Bytes(_) | PartContent::Bands(_))
     }

@@ -10,7 +10,7 @@ use crate::zarr::metadata::ArrayMetadata;
 /// Maximum number of bands that the header describes one by one.
 const MAX_NAMED_BANDS: u64 = 512;
 
-/// Whether the array holds numbers other than signed bytes, and is a raster.
+/// Returns whether the array holds numbers other than signed bytes, and is a raster.
 pub fn fits(metadata: &ArrayMetadata) -> bool {
     data_type(metadata).is_some() && Raster::of(metadata).is_some()
 }

@@ -26,7 +26,7 @@ impl ItemForm {
         }
     }
 
-    /// Whether [`ItemForm::show`] can convert `bytes`, which are whole stored items.
+    /// Returns whether [`ItemForm::show`] can convert `bytes`, which are whole stored items.
     pub fn can_show(self, bytes: &[u8]) -> bool {
         self.show(&mut bytes.to_vec()).is_ok()
     }

@@ -26,8 +26,8 @@ const MAX_MEMBERS: u64 = 1 << 20;
 /// Coordinates listed in a line.
 const LEVELS_IN_LINE: usize = 10;
 
-/// Whether the array has a type of the format, in one to four dimensions: floats of 4 bytes, unsigned integers of 1 and 2
-/// bytes, signed integers of 2 and 4.
+/// Returns whether the array has a type of the format, in one to four dimensions: floats of 4 bytes, unsigned integers
+/// of 1 and 2 bytes, signed integers of 2 and 4.
 pub fn fits(metadata: &ArrayMetadata) -> bool {
     let has_slots = match metadata.shape.as_slice() {
         [_] | [_, _] | [_, _, _] => true,
@@ -37,10 +37,10 @@ pub fn fits(metadata: &ArrayMetadata) -> bool {
     units(metadata).is_some() && has_slots && spelling::is_countable(metadata)
 }
 
-/// Whether every statement of the descriptor is true of the array. **Either the descriptor says what the metadata says, or
-/// there is no descriptor.** The format cannot express packed values, a second missing value, coordinates other than
-/// longitudes and latitudes in order, most calendars, and times at uneven steps. A dimension without any coordinates counts
-/// its items.
+/// Returns whether every statement of the descriptor is true of the array. **Either the descriptor says what the
+/// metadata says, or there is no descriptor.** The format cannot express packed values, a second missing value,
+/// coordinates other than longitudes and latitudes in order, most calendars, and times at uneven steps. A dimension
+/// without any coordinates counts its items.
 pub fn can_describe(array: &Described) -> bool {
     statements(array).is_some()
 }
@@ -108,7 +108,8 @@ fn statements(array: &Described) -> Option<Statements> {
     })
 }
 
-/// Whether the stored numbers differ from the values: scaled, shifted, or of another signedness than the dtype's.
+/// Returns whether the stored numbers differ from the values: scaled, shifted, or of another signedness than the
+/// dtype's.
 fn is_packed(array: &Described) -> bool {
     let attributes = &array.attributes;
     let is_scaled = |name, factor: Option<f64>, neutral| {
@@ -121,7 +122,7 @@ fn is_packed(array: &Described) -> bool {
         || unsigned.is_some_and(|unsigned| unsigned != is_unsigned)
 }
 
-/// Whether attributes name a missing value other than the descriptor's. NaN is always missing.
+/// Returns whether attributes name a missing value other than the descriptor's. NaN is always missing.
 fn has_other_missing_values(array: &Described) -> bool {
     let named = spelling::nodata(array);
     let attributes = ["_FillValue", "missing_value"].into_iter().filter_map(|name| array.attributes.get(name));
@@ -131,7 +132,7 @@ fn has_other_missing_values(array: &Described) -> bool {
         .any(|item| !item.as_f64().is_nan() && named.is_none_or(|named| named.as_f64() != item.as_f64()))
 }
 
-/// Whether the dimension has no coordinate array and no known positions.
+/// Returns whether the dimension has no coordinate array and no known positions.
 fn has_no_coordinates(axis: &DescribedAxis) -> bool {
     axis.coordinates == Coordinates::Unknown && !axis.is_unread
 }
@@ -217,8 +218,8 @@ fn horizontal(axis: Option<&DescribedAxis>, role: Role, is_on_globe: bool) -> Op
     }
 }
 
-/// Whether units allow the coordinates to be longitudes or latitudes. Plain degrees may belong to a rotated pole, so they
-/// count only with a matching name.
+/// Returns whether units allow the coordinates to be longitudes or latitudes. Plain degrees may belong to a rotated
+/// pole, so they count only with a matching name.
 fn is_in_degrees(axis: &DescribedAxis, role: Role) -> bool {
     let Some(units) = axis.units.as_deref() else { return true };
     let (is_of_role, start) = match role {

@@ -5,8 +5,8 @@ use super::Described;
 use super::spelling::{self, float};
 use crate::zarr::metadata::ArrayMetadata;
 
-/// Whether the array holds integers of 1 to 4 bytes or floats of 4 or 8, in two or three dimensions. VTK's reader corrupts
-/// memory on more dimensions and on 64-bit integers.
+/// Returns whether the array holds integers of 1 to 4 bytes or floats of 4 or 8, in two or three dimensions. VTK's
+/// reader corrupts memory on more dimensions and on 64-bit integers.
 pub fn fits(metadata: &ArrayMetadata) -> bool {
     element_type(metadata).is_some() && (2..=3).contains(&metadata.shape.len()) && spelling::is_countable(metadata)
 }

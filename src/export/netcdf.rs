@@ -81,13 +81,13 @@ impl GroupArray {
         names.zip(self.metadata().shape.iter().copied())
     }
 
-    /// Whether the array is a coordinate variable: it has one dimension with its own name.
+    /// Returns whether the array is a coordinate variable: it has one dimension with its own name.
     fn is_coordinate(&self) -> bool {
         self.dimensions().map(|(name, _)| name).eq([Some(self.name())])
     }
 
-    /// Whether the array is a time coordinate of 64-bit integers whose unit is coarse enough that doubles represent all usual
-    /// dates exactly.
+    /// Returns whether the array is a time coordinate of 64-bit integers whose unit is coarse enough that doubles
+    /// represent all usual dates exactly.
     fn counts_time(&self) -> bool {
         let units = self.attributes.get("units").and_then(json::text).unwrap_or_default();
         let unit = units.split_once(" since ").map(|(unit, _)| unit.to_ascii_lowercase());

@@ -21,7 +21,7 @@ const SCANNER: u8 = 1;
 /// The axes of space in the order of the affine's rows.
 const WORLD: [Role; 3] = [Role::X, Role::Y, Role::Z];
 
-/// Whether the array holds real or complex numbers in one to seven dimensions. Bools are bytes.
+/// Returns whether the array holds real or complex numbers in one to seven dimensions. Bools are bytes.
 pub fn fits(metadata: &ArrayMetadata) -> bool {
     item_type(metadata).is_some()
         && (1..=MAX_DIMENSIONS).contains(&metadata.shape.len())

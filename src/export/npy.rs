@@ -7,7 +7,7 @@ use crate::zarr::metadata::ArrayMetadata;
 /// Alignment of the flat bytes in the file, which numpy chose so that they can be mapped.
 const ALIGNMENT: usize = 64;
 
-/// Whether numpy can read the dtype from a header: not objects, nor structs with unusual field names.
+/// Returns whether numpy can read the dtype from a header: not objects, nor structs with unusual field names.
 pub fn fits(metadata: &ArrayMetadata) -> bool {
     descr(&metadata.dtype, &metadata.dtype_json).is_some()
 }

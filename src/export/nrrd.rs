@@ -5,7 +5,8 @@ use super::Described;
 use super::spelling::{self, float};
 use crate::zarr::metadata::ArrayMetadata;
 
-/// Whether the array holds integers, or floats of 4 or 8 bytes, in two to four dimensions. VTK 9.7 crashes on others.
+/// Returns whether the array holds integers, or floats of 4 or 8 bytes, in two to four dimensions. VTK 9.7 crashes on
+/// others.
 pub fn fits(metadata: &ArrayMetadata) -> bool {
     item_type(metadata).is_some() && (2..=4).contains(&metadata.shape.len()) && spelling::is_countable(metadata)
 }

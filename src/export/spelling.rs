@@ -36,7 +36,7 @@ pub fn type_name<T: Copy + Default + PartialEq>(dtype: &DType, names: [T; NUMBER
     (name != T::default()).then_some(name)
 }
 
-/// Whether there are items, and a C int can count those of each dimension.
+/// Returns whether there are items, and a C int can count those of each dimension.
 pub fn is_countable(metadata: &ArrayMetadata) -> bool {
     metadata.shape.iter().all(|len| (1..=i32::MAX as u64).contains(len))
 }

@@ -49,8 +49,8 @@ enum TagValue {
     Long8(u64),
 }
 
-/// Whether the array holds real or complex numbers in a bounded number of pages. Bools are bytes. Half floats are refused
-/// because ITK silently reads them as integers.
+/// Returns whether the array holds real or complex numbers in a bounded number of pages. Bools are bytes. Half floats
+/// are refused because ITK silently reads them as integers.
 pub fn fits(metadata: &ArrayMetadata) -> bool {
     let pages = Raster::of(metadata).map(|raster| raster.bands);
     sample_format(&metadata.dtype).is_some() && pages.is_some_and(|pages| pages <= MAX_PAGES)

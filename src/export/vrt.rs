@@ -20,7 +20,7 @@ const MAX_BANDS: u64 = 65536;
 /// Maximum length of an attribute in bytes; longer ones are left out.
 const MAX_ATTRIBUTE: usize = 1000;
 
-/// Whether the array holds numbers, a row has fewer than 2^31 bytes, and there are at most 65536 bands.
+/// Returns whether the array holds numbers, a row has fewer than 2^31 bytes, and there are at most 65536 bands.
 pub fn fits(metadata: &ArrayMetadata) -> bool {
     let row = |raster: Raster| raster.columns.saturating_mul(metadata.dtype.size() as u64);
     data_type(metadata).is_some()

@@ -9,8 +9,8 @@ use crate::zarr::metadata::ArrayMetadata;
 /// Maximum number of steps in a collection: each takes half a kilobyte.
 const MAX_STEPS: u64 = 10_000;
 
-/// Whether the array holds integers or floats of 4 or 8 bytes, in two or three dimensions, or in four with a bounded number
-/// of steps. VTK reads only half of each unsigned 64-bit integer.
+/// Returns whether the array holds integers or floats of 4 or 8 bytes, in two or three dimensions, or in four with a
+/// bounded number of steps. VTK reads only half of each unsigned 64-bit integer.
 pub fn fits(metadata: &ArrayMetadata) -> bool {
     let is_mesh = match metadata.shape.as_slice() {
         [_, _] | [_, _, _] => true,

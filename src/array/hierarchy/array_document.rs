@@ -102,7 +102,7 @@ impl Hierarchy {
         for entry in self.list(key)? {
             let entry = entry.map_err(|e| e.context(key))?;
             let below = key.join(&entry.name);
-            // levels of chunk keys that were copied before the document
+            // these may be levels of chunk keys that were copied before the document
             let is_level_name = match metadata.has_key_prefix() {
                 true => entry.name == "c",
                 false => parse_index(&entry.name).is_some(),
@@ -119,7 +119,7 @@ impl Hierarchy {
         Ok(())
     }
 
-    /// Whether keys exist that will be chunks of the array; they are not encoded by the default compressor.
+    /// Returns whether keys exist that will be chunks of the array; they are not encoded by the default compressor.
     pub(super) fn has_foreign_chunks(&self, key: &Key, metadata: &ArrayMetadata) -> bool {
         let array = Array::new(key.clone(), metadata.clone(), self.store.clone(), self.stats.clone());
         array.and_then(|array| self.has_chunks(&Arc::new(array))).unwrap_or(false)
@@ -169,7 +169,7 @@ pub(super) fn differs(array: &Array, written: &ArrayMetadata) -> Option<&'static
     fields.into_iter().find(|(_, same)| !same).map(|(field, _)| field)
 }
 
-/// Whether `written` has only the filters that the decoded view shows.
+/// Returns whether `written` has only the filters that the decoded view shows.
 fn shows_no_filters(stored: &ArrayMetadata, written: &ArrayMetadata) -> bool {
     written.filters.is_empty() || written.filters.iter().eq(stored.object_codec())
 }

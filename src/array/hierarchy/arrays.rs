@@ -131,12 +131,12 @@ impl ParsedArrays {
     }
 }
 
-/// Whether chunks that both arrays have are stored in the same way.
+/// Returns whether chunks that both arrays have are stored in the same way.
 fn is_resized(old: &Array, new: &Array) -> bool {
     old.metadata().encodes_like(new.metadata()) && old.separator() == new.separator()
 }
 
-/// Whether everything cached for `old` is valid for `new`.
+/// Returns whether everything cached for `old` is valid for `new`.
 fn is_same(old: &Array, new: &Array) -> bool {
     old.metadata() == new.metadata() && old.separator() == new.separator()
 }

@@ -30,8 +30,8 @@ pub enum Stale {
 }
 
 impl Hierarchy {
-    /// Returns the stat of what the `.zmetadata` of the decoded view is for: the stored one, or in a view as v2 the `zarr.json`
-    /// with consolidated metadata.
+    /// Returns the stat of the document that the `.zmetadata` of the decoded view stands for: the stored one, or in a
+    /// view as v2 the `zarr.json` with consolidated metadata.
     ///
     /// # Errors
     ///
@@ -415,7 +415,7 @@ fn push_renamed(
     Ok(())
 }
 
-/// Whether two documents are equal as JSON.
+/// Returns whether two documents are equal as JSON.
 pub(super) fn is_same_json(a: &[u8], b: &[u8]) -> Result<bool> {
     if a == b {
         return Ok(true);
@@ -430,7 +430,7 @@ pub(super) fn upwards(key: &Key) -> impl Iterator<Item = Key> + use<> {
     std::iter::successors(Some(key.clone()), |key| (!key.is_root()).then(|| key.parent()))
 }
 
-/// Whether two JSON values are equal, regardless of how programs spell their numbers.
+/// Returns whether two JSON values are equal, regardless of how programs spell their numbers.
 fn is_equal(a: &Value, b: &Value) -> bool {
     match (a, b) {
         (Value::Number(x), Value::Number(y)) => {

@@ -41,7 +41,7 @@ pub enum UseConsolidated {
 pub struct ConsolidatedStore {
     below: Arc<dyn Store>,
     uses_metadata: bool,
-    /// With [`UseConsolidated::UntilOpened`], what was opened.
+    /// With [`UseConsolidated::UntilOpened`], the prefixes of which files were opened.
     opened: Option<OpenedKeys>,
     stats: Arc<Stats>,
     /// The version of the latest `.zmetadata` and its content, `None` if unusable. Locked while it is read.
@@ -71,8 +71,9 @@ impl ConsolidatedStore {
         ConsolidatedStore { below: store, uses_metadata, opened, stats, latest: Mutex::default() }
     }
 
-    /// Wraps `store` like [`ConsolidatedStore::over`]. Where the store has to have a `.zmetadata` and has none, the nearest of
-    /// the stores `above` is used that holds it as a group; each comes with the store's key in it.
+    /// Wraps `store` like [`ConsolidatedStore::over`]. If `store` needs a `.zmetadata` and has none, this uses the
+    /// nearest of the stores `above` whose `.zmetadata` has it as a group. Each of them comes with the key of `store`
+    /// in it.
     ///
     /// # Errors
     ///
@@ -151,7 +152,7 @@ impl ConsolidatedStore {
         Ok(None)
     }
 
-    /// Returns the content of `.zmetadata` if it has the say over `key`: a metadata document.
+    /// Returns the content of `.zmetadata` if the metadata document `key` is to be read from it.
     fn outline_of(&self, key: &Key) -> Result<Option<Arc<Outline>>> {
         let Some(opened) = &self.opened else {
             return if is_document(key) { self.outline() } else { Ok(None) };
@@ -164,7 +165,7 @@ impl ConsolidatedStore {
         if outline.prefixes.contains(&node) {
             return Ok(Some(outline));
         }
-        // a node without entry may be new; one listing tells that of all of a group
+        // a node without an entry may be new; one listing of its group shows all that are
         if outline.prefixes.contains(&node.parent()) {
             self.below.look_at(&node.parent())?;
         }
@@ -187,7 +188,7 @@ impl ConsolidatedStore {
             return Ok(Some(stat));
         }
         let node = if is_document(key) { key.parent() } else { key.clone() };
-        // opening a file must not make its array older
+        // opening a file must not move the time of its array back
         let earliest = if outline.prefixes.contains(&node) { outline.modified } else { SystemTime::UNIX_EPOCH };
         let found = self.below.stat(key)?;
         Ok(found.map(|stat| Stat { modified: stat.modified.max(earliest), ..stat }))
@@ -260,7 +261,7 @@ impl Store for ConsolidatedStore {
         if let Some(outline) = self.outline_of(key)? {
             return Ok(outline.documents.get(key).map(|place| outline.stat_of(place)));
         }
-        // the root is looked at also to read statistics, which must not wait for a server
+        // reading statistics looks up the root, too, and must not wait for a server
         if key.is_root() {
             let known = self.latest_change().map(|modified| Ok(Some(prefix_of(modified))));
             return known.unwrap_or_else(|| self.below.stat(key));
@@ -286,7 +287,7 @@ impl Store for ConsolidatedStore {
         }
     }
 
-    /// Keys requested together come from a listing, so that none of them is probed.
+    /// Probes no key: keys that are requested together come from a listing.
     fn stat_many(&self, keys: &mut dyn Iterator<Item = Key>, each: &mut dyn FnMut(Result<Option<Stat>>) -> bool) {
         let outline = match self.outline() {
             Ok(outline) => outline,

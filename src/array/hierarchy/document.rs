@@ -11,7 +11,8 @@ use crate::zarr::metadata::{MAX_CONSOLIDATED, MAX_DOCUMENT, ZARR_JSON, ZARRAY, Z
 /// Maximum number of attempts to change a document that other processes change too.
 pub(super) const ATTEMPTS: usize = 100;
 
-/// Maximum length in bytes of the name of an attribute that is set on its own: that of an extended attribute.
+/// Maximum length in bytes of the name of an attribute that is set on its own: the kernel's limit for extended
+/// attributes.
 const MAX_NAME: usize = 255;
 
 /// Computes the new text of a document from the old one (`None`: there is none); returns `None` to leave it unchanged.
@@ -56,7 +57,7 @@ impl Hierarchy {
             // without attrs, the directory would not be a v1 store
             MetadataFile::Attributes if self.attributes_key(key) != document => return Err(needs_migration(key)),
             MetadataFile::Attributes | MetadataFile::Consolidated => self.delete(&document)?,
-            // the decoded view may have a generated one
+            // the document may be a generated one, which is not stored
             MetadataFile::Zarr | MetadataFile::Group => self.delete(&document).map(|_| true)?,
         };
         match file {
@@ -166,8 +167,8 @@ impl Hierarchy {
         self.consolidate(key, &[ZGROUP])
     }
 
-    /// Locks the documents and nodes at and below `keys` for a change, which begins with what the store holds now; an error if
-    /// the store is read-only.
+    /// Locks the documents and nodes at and below `keys` for a change, and makes the change begin with what the store
+    /// holds now. Fails if the store is read-only.
     pub(super) fn lock_for_change(&self, keys: &[&Key]) -> Result<ExclusiveLock<'_>> {
         if !self.store.is_writable() {
             return Err(Error::new(Kind::ReadOnly, format!("{}: the store can't be written", self.store.location())));

@@ -1,6 +1,6 @@
-//! Consolidated metadata of Zarr v3: the documents below a group, inline in its `zarr.json`. The stored ones follow every
-//! change made here: the entries of changed nodes are made again of the stored documents, and the others stay as they are.
-//! Source of the form: zarr-python 3; the specification does not have it.
+//! Consolidated metadata of Zarr v3: the documents below a group, inline in its `zarr.json`. Every change made here
+//! updates the entries of the changed nodes from the stored documents; other entries stay as they are. The form is that
+//! of zarr-python 3; the specification does not define it.
 
 use super::consolidated::{Stale, is_same_json, upwards};
 use super::{Hierarchy, MetadataDocument, StoredNode};

@@ -55,11 +55,12 @@ impl Hierarchy {
         Ok(true)
     }
 
-    /// Whether the v2 document `zarray` was made from `meta`; shape, fill value and order may have changed since.
+    /// Returns whether the v2 document `zarray` was made from `meta`; shape, fill value and order may have changed
+    /// since.
     fn is_half_migrated(&self, zarray: &Key, meta: &Key) -> Result<bool> {
         let (Some(new), Some(old)) = (self.stored(zarray)?, self.stored(meta)?) else { return Ok(false) };
         let parsed = (self.metadata(&new.text, DocumentKind::V2), self.metadata(&old.text, DocumentKind::V1));
-        // a plain file with that name
+        // one of them is a plain file with that name
         let (Ok(new), Ok(old)) = parsed else { return Ok(false) };
         let what =
             |m: &ArrayMetadata| (m.chunks.clone(), m.dtype_json.clone(), m.compressor.clone(), m.filters.clone());

@@ -29,8 +29,8 @@ struct Hidden {
 }
 
 impl Hierarchy {
-    /// Creates a group. At or below a name that begins with a dot, which other programs use, the directory gets
-    /// no document. The others get that of the format of their parent.
+    /// Creates a group. At or below a name that begins with a dot, which other programs use, the directory gets no
+    /// document. Other groups get the document of their parent's format.
     ///
     /// # Errors
     ///
@@ -223,7 +223,7 @@ impl Hierarchy {
         Ok(())
     }
 
-    /// Whether any chunk of the array's grid is, or may be, stored.
+    /// Returns whether any chunk of the array's grid is, or may be, stored.
     pub(super) fn has_chunks(&self, array: &Arc<Array>) -> Result<bool> {
         if !self.store.lists_all() {
             return Ok(true);
@@ -237,18 +237,18 @@ impl Hierarchy {
     }
 }
 
-/// Whether a value may be deleted with the directory. A level of chunk keys may have a `.zgroup` from a copy; arrays and
-/// attributes there are user data.
+/// Returns whether a value may be deleted with the directory. A level of chunk keys may have a `.zgroup` from a copy;
+/// arrays and attributes there are user data.
 fn is_leftover(name: &str, level: usize) -> bool {
     if level == 0 { is_own(name) } else { name == ZGROUP || name.starts_with(OWN) }
 }
 
-/// Whether a value may be a chunk, in v3 with the prefix `c`.
+/// Returns whether a value may be a chunk, in v3 with the prefix `c`.
 fn is_stored_chunk_like(name: &str) -> bool {
     is_chunk_like(name) || name == "c" || name.strip_prefix("c.").is_some_and(is_chunk_like)
 }
 
-/// Whether a directory in an array may be a level of chunk keys.
+/// Returns whether a directory in an array may be a level of chunk keys.
 fn is_level_name(name: &str, level: usize) -> bool {
     parse_index(name).is_some() || level == 0 && name == "c"
 }

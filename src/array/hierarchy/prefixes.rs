@@ -1,5 +1,5 @@
-//! Traversal of groups. The prefixes one level below a group are taken one by one, while what is in several of them is requested
-//! together.
+//! Traversal of groups. The prefixes one level below a group are taken one by one, while the content of several of them
+//! is requested together.
 
 use super::{Hierarchy, StoredNode};
 use crate::error::Result;
@@ -27,7 +27,7 @@ impl Prefixes {
         Prefixes { keys, ..Prefixes::default() }
     }
 
-    /// Takes the next prefix. Before the first of several, what is in them is requested together.
+    /// Takes the next prefix. Before the first of a batch, requests the content of the whole batch.
     pub fn next(&mut self, store: &dyn Store) -> Option<Key> {
         if self.requested == 0 {
             let rest = self.keys.len().saturating_sub(TOGETHER);

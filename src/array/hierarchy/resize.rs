@@ -16,10 +16,10 @@ use std::sync::Arc;
 /// are listed.
 const TRIED: u64 = 1 << 16;
 
-/// Bytes of chunks of shards that are cleared before their objects are stored.
+/// Bytes of cleared chunks of shards after which their objects are stored.
 const MAX_HANDED_OVER: usize = 8 << 20;
 
-/// Bytes that a cleared chunk counts at least, also if it is erased.
+/// Minimum bytes that a cleared chunk counts as, even if it is erased.
 const MIN_HANDED_OVER: usize = 1 << 10;
 
 /// Minimum size of a buffer of fill values, in bytes.
@@ -61,10 +61,10 @@ impl Hierarchy {
     /// Replaces the given version of an existing array's document by one that may have another shape. Returns false if another
     /// process replaced that version first.
     ///
-    /// Elements outside the array are invisible. They are cleared before the array grows over them and after it has shrunk.
-    /// Interrupted before the put, the array is unchanged. Interrupted after it, the array has the new shape, and elements
-    /// outside are cleared when it grows again. An array that grows along one dimension and shrinks along another does both.
-    /// Each step is synced before the next.
+    /// Elements outside the array are invisible. They are cleared before the array grows over them and after it has
+    /// shrunk. If the change is interrupted before the put, the array is unchanged. If it is interrupted after the put,
+    /// the array has the new shape, and elements outside are cleared when it grows again. An array that grows along one
+    /// dimension and shrinks along another does both. Each step is synced before the next.
     pub(super) fn put_shape(
         &self,
         old: &Arc<Array>,
@@ -226,7 +226,7 @@ impl Outside {
         Outside { dimensions: dimensions.collect(), counts }
     }
 
-    /// Whether the chunk with these indices is not kept whole.
+    /// Returns whether the chunk with these indices is not kept whole.
     fn touches(&self, indices: &[u64]) -> bool {
         indices.iter().zip(&self.dimensions).any(|(index, (_, _, first))| index >= first)
     }

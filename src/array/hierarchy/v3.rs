@@ -11,7 +11,7 @@ use crate::zarr::metadata::v3::node::{self, GROUP_DOCUMENT_V3, NodeType, node_ty
 use crate::zarr::metadata::v3::view::array_view;
 use crate::zarr::metadata::{MAX_CONSOLIDATED, ZARR_JSON, ZGROUP};
 
-/// Number of bytes at each end of a `zarr.json` that is too large in which its `node_type` is looked for.
+/// Number of bytes at each end of a too large `zarr.json` that are searched for its `node_type`.
 const LARGE_END: u64 = 4096;
 
 /// A stored `zarr.json`.
@@ -145,8 +145,8 @@ impl Hierarchy {
         MetadataDocument::made(attributes.as_bytes().to_vec(), stat).map(Some)
     }
 
-    /// Returns whether programs find stored bytes below `c` in the array at `key`, and not decoded chunks: the program that
-    /// created the array encodes its chunks itself, and goes on to do so after a mount has shown other documents.
+    /// Returns whether programs find stored bytes below `c` in the array at `key`, and not decoded chunks: the program
+    /// that created the array encodes its chunks itself, and keeps doing so after a mount has shown other documents.
     pub fn shows_stored_keys(&self, key: &Key) -> bool {
         let Ok(Some(StoredNode::Array(array))) = self.find(key) else { return false };
         let metadata = array.metadata();

@@ -1,4 +1,5 @@
-//! Handing over chunks of shards, and what the cache has to know of the objects that will hold them. It stores nothing.
+//! Hands encoded chunks over to the objects that will hold them, and tells the cache about these objects. It stores
+//! nothing.
 
 use crate::array::pending::{PendingBytes, PendingChunk, PendingChunks};
 use crate::array::{Array, Ranges};
@@ -8,22 +9,23 @@ use crate::zarr::grid::ChunkId;
 use std::sync::Arc;
 
 impl Array {
-    /// Returns the pending chunks; those of an array without shards are none.
+    /// Returns the pending chunks. An array without shards has none.
     pub fn pending(&self) -> Arc<PendingChunks> {
         lock(&self.pending).clone()
     }
 
-    /// Makes this array have the pending chunks of `old`, which is the same array with another first dimension.
+    /// Makes this array share the pending chunks of `old`, the same array with another first dimension.
     pub fn share_pending(&self, old: &Array) {
         *lock(&self.pending) = old.pending();
     }
 
-    /// Returns whether chunks are in shards: then a chunk that is stored is *handed over*, and [`Array::store_object`] stores it.
+    /// Returns whether chunks are in shards. Such a chunk is *handed over* first; [`Array::store_object`] stores it
+    /// later.
     pub fn has_shards(&self) -> bool {
         self.shards.is_some()
     }
 
-    /// Returns the key of an object of shards.
+    /// Returns the key of an object that holds shards.
     pub fn object_key(&self, object: u64) -> Key {
         match &self.shards {
             Some(shards) => self.key.join(&shards.objects().stored_key(ChunkId(object), self.key_encoding())),
@@ -31,7 +33,8 @@ impl Array {
         }
     }
 
-    /// Returns a key to lock while a chunk is written back: that of its object, or one for a chunk of a shard alone.
+    /// Returns a key to lock while a chunk is written back: the key of its value or, for a chunk in a shard, a key
+    /// under which nothing is stored.
     pub fn write_back_key(&self, chunk: ChunkId) -> Key {
         match self.has_shards() {
             true => self.key.join(&format!(".chunk-{}", chunk.0)),
@@ -59,7 +62,8 @@ impl Array {
         self.pending().put((self.object_of(chunk)?, chunk), bytes, written, base)
     }
 
-    /// Returns the object that holds a chunk if every chunk of it was handed over, so that nothing of the stored one stays.
+    /// Returns the object that holds a chunk, if every chunk of that object was handed over as a whole, so that the new
+    /// object keeps nothing of the stored one.
     pub fn complete_object(&self, chunk: ChunkId) -> Option<u64> {
         let shards = self.shards.as_ref()?;
         let id = shards.shard(0, &self.grid.indices(chunk));

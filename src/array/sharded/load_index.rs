@@ -1,4 +1,4 @@
-//! Loading the indexes of shards: of an object, of a shard in one, and of a shard that is encoded as a whole.
+//! Loads the indexes of shards: of an object, of an inner shard, and of a shard that is encoded as a whole.
 
 use super::{Array, DecodedShard, LoadedShard, Lookup, Recency, ShardBytes, StoredChunk};
 use crate::array::Opening;
@@ -10,11 +10,12 @@ use crate::zarr::shard::{IndexCodec, ShardId, Shards};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Bytes of waste that a shard may have beside as many as its chunks take.
+/// Bytes that a shard encoded as a whole may waste, besides as many bytes as its chunks can take.
 const WASTE: u64 = 64 << 10;
 
 impl Array {
-    /// Returns the shard of a level that holds `chunk`. `place` is where it is in the shard around it; `None` for an object.
+    /// Returns the shard of a level that holds `chunk`. `place` is its location in the enclosing shard; `None` if the
+    /// shard is a whole object.
     pub(super) fn load_shard(
         &self,
         shards: &Shards,
@@ -66,13 +67,13 @@ impl Array {
         Ok(Lookup::Found(shard))
     }
 
-    /// Returns whether to request the index of an object before its size and version are known, which the answer tells. An
-    /// index that is kept may only need to be confirmed.
+    /// Returns whether to request the index of an object before its size and version are known, because the answer
+    /// reports both. A kept index may only need to be confirmed.
     fn takes_index_at_once(&self, shards: &Shards, id: ShardId) -> bool {
         self.is_remote() && shards.around(0).is_none() && !lock(&self.shard_cache.loaded).contains(&id)
     }
 
-    /// Records that an object is missing, so that it is requested once in an opening.
+    /// Records that an object is missing, so that it is requested only once per opening.
     fn absent(&self, id: ShardId, opening: Opening) -> Lookup<Arc<LoadedShard>> {
         lock(&self.shard_cache.loaded).pop(&id);
         if self.is_remote() {
@@ -103,7 +104,7 @@ impl Array {
         }
     }
 
-    /// Decodes the index of a shard. A damaged index belongs to the shard; a lack of memory is an error.
+    /// Decodes the index of a shard. Damage is kept in the shard; a lack of memory is an error.
     fn decode_index(
         &self,
         chunk: ChunkId,
@@ -129,14 +130,15 @@ impl Array {
             None => match recency {
                 Recency::Now => false,
                 Recency::Opening => self.freshness.is_current(*confirmed),
-                // what is decoded is not read again
+                // decoded bytes are not read again, which would confirm them
                 Recency::Any => shard.bytes.is_stored() || self.freshness.is_current(*confirmed),
             },
         };
         is_current.then(|| shard.clone())
     }
 
-    /// Returns the kept shard if it is of the version of `stat`, which the store reported after `opening`.
+    /// Confirms the kept shard if it has the version of `stat`, which the store reported after `opening`. Returns it
+    /// then.
     pub(super) fn confirm_shard(&self, id: ShardId, stat: &Stat, opening: Opening) -> Option<Arc<LoadedShard>> {
         let mut loaded = lock(&self.shard_cache.loaded);
         let (confirmed, shard) = loaded.get_mut(&id)?;
@@ -147,7 +149,8 @@ impl Array {
         })
     }
 
-    /// Reads the index of a shard, and the whole shard if it is encoded as such. Returns `None` if the object was replaced.
+    /// Reads the index of a shard. Decodes the shard first if it is encoded as a whole. Returns `None` if the object
+    /// was replaced.
     fn read_shard(
         &self,
         shards: &Shards,

@@ -10,8 +10,8 @@ use crate::zarr::shard::Shards;
 use std::ops::Range;
 use std::time::Instant;
 
-/// Maximum bytes between two chunks that are read together, which are also no more than the second one has. Receiving them
-/// takes less time than another request.
+/// Maximum bytes between two chunks that are read together. The gap must also not exceed the size of the second chunk.
+/// Receiving these bytes takes less time than another request.
 const MAX_GAP: u64 = 64 << 10;
 
 /// Maximum bytes of a request for several chunks.
@@ -23,7 +23,7 @@ pub struct Neighbors {
     pub chunks: Vec<ChunkId>,
     /// The object that holds them.
     object: Stat,
-    /// Their bytes in the object, and those between them.
+    /// The range of the object that holds the chunks and the gaps between them.
     range: Range<u64>,
 }
 
@@ -44,7 +44,7 @@ impl Neighbors {
 }
 
 impl NeighborBytes {
-    /// Copies a part of a chunk's bytes. Returns false if they are not among these.
+    /// Copies a part of a chunk's bytes. Returns false if the neighbors do not include it.
     pub(super) fn copy(&self, number: u64, found: &StoredChunk, part: &Range<u64>, out: &mut Vec<u8>) -> Result<bool> {
         let ShardBytes::Stored(place) = &found.bytes else { return Ok(false) };
         if number != self.number || found.object.version != self.object.version || place.start < self.range.start {
@@ -61,7 +61,8 @@ impl NeighborBytes {
 }
 
 impl Array {
-    /// Returns whether neighboring chunks are worth reading together: those of a remote object, of known size.
+    /// Returns whether neighboring chunks are worth reading together: they are in a remote object and have a known
+    /// size.
     pub fn has_neighbors(&self) -> bool {
         self.has_shards() && self.is_remote() && !self.metadata.has_objects()
     }
@@ -71,7 +72,8 @@ impl Array {
         self.shards.as_ref().map_or(chunk.0, |shards| shards.shard(0, &self.grid.indices(chunk)).number)
     }
 
-    /// Returns those of `chunks`, which are in one object, that are near another one of them, in groups. It reads indexes.
+    /// Returns groups of `chunks` that are near each other in their object, which is one for all of them. Leaves out
+    /// chunks without a near one. It may read indexes.
     pub fn neighbors(&self, chunks: &[ChunkId]) -> Vec<Neighbors> {
         let Some(shards) = &self.shards else { return Vec::new() };
         // the load of a damaged chunk reports the error
@@ -96,7 +98,8 @@ impl Array {
         groups
     }
 
-    /// Returns the object of a chunk, and the bytes that it takes there; `None` if there are none, or too many for a chunk.
+    /// Returns the object of a chunk, and the range of the chunk in it; `None` if the chunk is not stored there, or is
+    /// larger than any chunk can be.
     fn stored_range(&self, shards: &Shards, chunk: ChunkId) -> Option<(Stat, Range<u64>)> {
         if self.pending_chunk(chunk).is_some() {
             return None;

@@ -1,8 +1,9 @@
-//! Storing the pending chunks of an object: the object is put once, with the changed chunks and copies of all others.
+//! Stores the pending chunks of an object by one put, with copies of all its other chunks.
 //!
 //! Invariants:
 //!
-//! * The new object is a copy of one version of the former one, except for the pending chunks. It replaces that version or none.
+//! * The new object is a copy of one version of the former one, except for the pending chunks. It replaces that version
+//!   and no other.
 //! * Where stored bytes show through a pending chunk, they are those of that version.
 //! * A chunk is pending until an object that holds it is stored.
 
@@ -64,7 +65,8 @@ enum Attempt {
 }
 
 impl Array {
-    /// Stores all objects with pending chunks, whatever the array's document says by now: for the change of its shape.
+    /// Stores all objects with pending chunks without confirming the array's document, for a caller that changes the
+    /// shape.
     ///
     /// # Errors
     ///
@@ -114,7 +116,7 @@ impl Array {
                 lost = lost.and(self.drop_outside(&pending, object));
             }
             let changes = pending.chunks(object);
-            // the chunks of a larger array, which shares them: that one stores them
+            // a larger array shares these chunks and stores them
             let is_foreign = changes.last_key_value().is_some_and(|(last, _)| last.0 >= self.grid.chunk_count());
             if changes.is_empty() || is_foreign {
                 return lost;
@@ -170,7 +172,7 @@ impl Array {
             lock(&self.shard_cache.versions).record_put(object, version.as_ref(), new, versions);
         }
         {
-            // a load in flight may be about to keep the former index, or that there is none
+            // a load in flight may be about to keep the former index, or to record that there is none
             let id = shards.shard(0, &self.grid.indices(first));
             let _loading = self.shard_cache.lock_loading(id);
             lock(&self.shard_cache.loaded).pop(&id);
@@ -180,7 +182,7 @@ impl Array {
         Ok(Attempt::Stored)
     }
 
-    /// Puts an object in place of `old`, or of none. Returns `None` if the store holds another one.
+    /// Replaces the version `old` of an object; `None` creates it. Returns `None` if the store holds another version.
     fn put_object(&self, first: ChunkId, pieces: &[NewPiece], old: Option<&Version>) -> Result<Option<Version>> {
         let replaces = old.map_or(Replaces::Nothing, Replaces::Version);
         let (start, for_store) = (Instant::now(), pieces.iter().map(NewPiece::for_store).collect::<Vec<_>>());
@@ -194,7 +196,7 @@ impl Array {
         Ok(put)
     }
 
-    /// Deletes an object without chunks. Returns false if the store holds another one than `old`.
+    /// Deletes an object that has no chunks left. Returns false if the store holds another version than `old`.
     fn delete_object(&self, first: ChunkId, old: Option<&Version>) -> Result<bool> {
         let Some(old) = old else { return Ok(true) };
         // a store can't delete under a condition
@@ -255,7 +257,8 @@ impl Array {
         self.encode_shard(shards, level, old, changes[0].0, pieces)
     }
 
-    /// Returns the pieces of an entry of a shard after `changes` to chunks in it. `place` is where its former bytes are.
+    /// Returns the pieces of an entry of a shard after `changes` to chunks in it. `place` is the location of its former
+    /// bytes.
     fn rebuild_entry(
         &self,
         shards: &Shards,
@@ -281,7 +284,7 @@ impl Array {
         }
     }
 
-    /// Encodes a shard as a whole, if shards of the level are.
+    /// Encodes a shard as a whole if the shards of `level` are encoded so; otherwise returns `pieces`.
     fn encode_shard(
         &self,
         shards: &Shards,
@@ -326,8 +329,8 @@ impl Array {
         changes.len() as u64 == count && changes.iter().all(|(_, change)| change.written.is_none())
     }
 
-    /// Lays partly written chunks over what the store holds now. Returns whether a chunk has changed by that: then the list of
-    /// changes is out of date.
+    /// Lays partly written chunks over what the store holds now. Returns whether that changed a chunk, so that
+    /// `changes` is out of date.
     fn rebase_all(&self, shards: &Shards, changes: &ChunkChanges, spill: Option<&Arc<SpillFile>>) -> Result<bool> {
         let mut has_changed = false;
         for (chunk, change) in changes.iter().filter(|(_, change)| change.written.is_some()) {
@@ -337,7 +340,8 @@ impl Array {
         Ok(has_changed)
     }
 
-    /// Returns a pending chunk. If stored bytes show through and are no longer those of the store, it is first laid over these.
+    /// Returns a pending chunk. If stored bytes show through it and another writer has replaced them, the chunk is
+    /// first laid over the new ones.
     pub(super) fn rebased(
         &self,
         shards: &Shards,
@@ -392,8 +396,8 @@ impl Array {
         }
     }
 
-    /// Takes from the pending chunks of an object what lies outside the array in the store, which another program has made
-    /// smaller. That is a loss.
+    /// Removes from the pending chunks of an object the bytes outside the array in the store, which another program has
+    /// made smaller. Returns an error if that loses written bytes.
     fn drop_outside(&self, pending: &PendingChunks, object: u64) -> Result<()> {
         let mut dropped = Ok(());
         for (chunk, change) in pending.chunks(object) {
@@ -429,7 +433,8 @@ impl Array {
     }
 }
 
-/// Returns the error for a shard that stays because its index cannot be read and not all of its chunks were written.
+/// Returns the error for a shard that is not replaced, because its index cannot be read and not all of its chunks were
+/// written.
 fn unreplaced(e: &Error) -> Error {
     let why = "the shard is damaged, and would be replaced only if all of its chunks were written or removed";
     Error::new(Kind::Damaged, format!("{e}: {why}"))

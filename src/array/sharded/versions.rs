@@ -1,27 +1,27 @@
 //! The versions of chunks whose object this mount has replaced. It reads nothing.
 //!
-//! Invariant: two different contents of a chunk have two different versions. An object that is put for some changed chunks is a
-//! copy of one version of the former object as to all others. So these keep their versions, whatever the new object's is, and
-//! what the cache and the kernel hold of them stays current.
+//! Invariant: two different contents of a chunk have two different versions. When this mount puts an object with some
+//! changed chunks, it copies all other chunks from one version of the former object. These keep their versions,
+//! whatever version the new object gets. So the bytes that the cache and the kernel hold of them stay current.
 
 use crate::store::Version;
 use crate::zarr::grid::ChunkId;
 use lru::LruCache;
 use std::collections::HashMap;
 
-/// Maximum number of chunks whose versions are kept, of one array. A chunk that is dropped has the version of its object.
+/// Maximum number of chunks per array whose versions are kept. Any other chunk has the version of its object.
 const MAX: usize = 1 << 16;
 
 /// The versions of the chunks in one version of an object.
 pub struct ChunkVersions {
-    /// The version of the object that they hold for.
+    /// The version of the object that these versions apply to.
     object: Version,
     /// The version of all chunks that are not in `changed`.
     rest: Version,
     changed: HashMap<ChunkId, Version>,
 }
 
-/// The versions of chunks in the objects of an array that were put last.
+/// The versions of chunks in the most recently put objects of an array.
 pub struct KnownVersions {
     objects: LruCache<u64, ChunkVersions>,
     /// Number of chunks in all of `objects`.
@@ -35,14 +35,14 @@ impl Default for KnownVersions {
 }
 
 impl KnownVersions {
-    /// Returns the version of a chunk that the version `found` of its object holds.
+    /// Returns the version that a chunk has in the version `found` of its object.
     pub fn version(&self, object: u64, chunk: ChunkId, found: &Version) -> Version {
         let known = self.objects.peek(&object).filter(|known| known.object == *found);
         known.map_or(found, |known| known.changed.get(&chunk).unwrap_or(&known.rest)).clone()
     }
 
-    /// Records that an object was put as `new`, with `changed` chunks. All others are copies from its version `old`; there are
-    /// none without.
+    /// Records that an object was put as `new`, with `changed` chunks. All other chunks are copies from the version
+    /// `old`; without `old` there are no others.
     pub fn record_put(
         &mut self,
         object: u64,

@@ -19,7 +19,7 @@ pub fn line(attributes: &Map<String, Value>, name: &str) -> Option<String> {
     (!line.is_empty()).then_some(line)
 }
 
-/// Whether a name fits in a line of a header.
+/// Returns whether a name fits in a line of a header.
 pub fn is_shown(name: &str) -> bool {
     !name.is_empty() && name.len() <= MAX_TEXT && !name.contains(char::is_control)
 }

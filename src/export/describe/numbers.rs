@@ -6,7 +6,7 @@ use crate::util::json::{self, Map, Value};
 use crate::zarr::dtype::{DType, DTypeKind};
 use crate::zarr::metadata::ArrayMetadata;
 
-/// Whether CF's numeric attributes apply to the dtype.
+/// Returns whether CF's numeric attributes apply to the dtype.
 pub fn is_number(dtype: &DType) -> bool {
     matches!(dtype.kind(), DTypeKind::Int | DTypeKind::UInt) || *dtype.kind() == DTypeKind::Float && dtype.size() <= 8
 }

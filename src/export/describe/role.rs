@@ -100,12 +100,12 @@ fn by_units(units: &str) -> Option<Role> {
     }
 }
 
-/// Whether units are degrees east in one of CF's spellings (4.2).
+/// Returns whether units are degrees east in one of CF's spellings (4.2).
 pub fn is_east(units: &str) -> bool {
     matches!(units, "degrees_east" | "degree_east" | "degree_E" | "degrees_E" | "degreeE" | "degreesE")
 }
 
-/// Whether units are degrees north in one of CF's spellings (4.1).
+/// Returns whether units are degrees north in one of CF's spellings (4.1).
 pub fn is_north(units: &str) -> bool {
     matches!(units, "degrees_north" | "degree_north" | "degree_N" | "degrees_N" | "degreeN" | "degreesN")
 }

@@ -121,8 +121,8 @@ pub fn time_unit(metadata: &ArrayMetadata) -> Option<&'static str> {
     })
 }
 
-/// Whether the attribute is private to a library: names of dimensions, which the file has anyway, netCDF-C's own types and
-/// links, GDAL's reference system.
+/// Returns whether the attribute is private to a library: names of dimensions, which the file has anyway, netCDF-C's
+/// own types and links, GDAL's reference system.
 pub fn is_bookkeeping(name: &str) -> bool {
     let prefixes = ["_NCZARR", "_nczarr", "_NCProperties"];
     [DIMENSIONS, "_CRS"].contains(&name) || prefixes.iter().any(|prefix| name.starts_with(prefix))

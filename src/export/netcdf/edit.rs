@@ -85,7 +85,7 @@ impl HeaderEdit {
         Ok(self.old.variables.iter().filter_map(|old| Some((old, pair(old)?))).collect())
     }
 
-    /// Whether the data of all variables are at their old offsets.
+    /// Returns whether the data of all variables are at their old offsets.
     pub fn is_in_place(&self) -> bool {
         self.pairs().is_ok_and(|pairs| pairs.iter().all(|(old, new)| old.begin == new.begin))
     }

@@ -28,7 +28,7 @@ impl UniqueNames {
         free
     }
 
-    /// Whether the name was given.
+    /// Returns whether the name was given.
     pub fn has(&self, name: &str) -> bool {
         self.0.contains_key(name)
     }

@@ -13,7 +13,7 @@ pub struct FolderStore {
 }
 
 impl FolderStore {
-    /// Returns the keys below `prefix`.
+    /// Returns a store of the keys below `prefix`.
     pub fn new(below: Arc<dyn Store>, prefix: Key) -> Self {
         FolderStore { below, prefix }
     }

@@ -15,7 +15,7 @@ pub struct OpenedKeys {
 }
 
 impl OpenedKeys {
-    /// Starts without keys.
+    /// Returns an empty set.
     pub fn new() -> Self {
         OpenedKeys { keys: Mutex::new(Some(HashSet::new())) }
     }

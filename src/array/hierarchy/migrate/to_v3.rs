@@ -27,7 +27,7 @@ struct MigratedNode {
     key: Key,
     /// The documents of the old format that it has.
     documents: Vec<&'static str>,
-    /// Whether it has a `zarr.json`, which counts.
+    /// Whether it has a `zarr.json`, which takes precedence.
     has_v3: bool,
     /// Whether its `zarr.json` will be that of a group with consolidated metadata.
     is_consolidated: bool,
@@ -51,7 +51,8 @@ impl Hierarchy {
     /// Migrates a store to v3, or finishes an interrupted migration. Returns false if there is nothing to do.
     ///
     /// Everything is checked before anything is put: each array has a form in v3 and can be read, and where a node has
-    /// documents of both formats, these agree. A node whose root is of v3 may have changed since, in its `zarr.json` alone.
+    /// documents of both formats, these agree. Once the root is of v3, a node may have changed, but only in its
+    /// `zarr.json`.
     ///
     /// # Errors
     ///
@@ -65,7 +66,7 @@ impl Hierarchy {
         self.check_migration(&nodes, has_begun).map_err(unchanged)?;
         for node in nodes.iter().rev() {
             if node.key.is_root() {
-                // a root that is there after a power loss must not lead to nodes that are not
+                // after a power loss, the root's document must not exist without those of the other nodes
                 self.store.sync()?;
             }
             self.put_new_document(node)?;
@@ -132,8 +133,8 @@ impl Hierarchy {
         Ok(())
     }
 
-    /// Returns whether `meta` at `key` is the document of the array there, or the one that `zarr.json` was made of. Other
-    /// programs may have files of this name.
+    /// Returns whether `meta` at `key` is the document of the array there, or the one that `zarr.json` was made from.
+    /// Other programs may have files of this name.
     fn is_of_v1(&self, key: &Key, form: Option<DocumentKind>) -> Result<bool> {
         if form != Some(DocumentKind::V3) || !key.is_root() {
             return Ok(form == Some(DocumentKind::V1));
@@ -168,8 +169,8 @@ impl Hierarchy {
         Ok(())
     }
 
-    /// Checks that the stored `zarr.json` of a node is the one that is `made` of its other documents. After the migration has
-    /// begun, readers of v3 may have changed it: then it must describe the same chunks.
+    /// Checks that the stored `zarr.json` of a node equals `made`, the one made from its other documents. After the
+    /// migration has begun, readers of v3 may have changed it: then it must describe the same chunks.
     fn check_stored(&self, node: &MigratedNode, made: &[u8], has_begun: bool) -> Result<()> {
         let document = node.key.join(ZARR_JSON);
         let Some(stored) = self.stored_within(&document, MAX_CONSOLIDATED)? else { return Ok(()) };
@@ -186,7 +187,7 @@ impl Hierarchy {
         }
     }
 
-    /// Returns the `zarr.json` that the documents of the old format make.
+    /// Makes the `zarr.json` of a node from its documents of the old format.
     fn new_document(&self, node: &MigratedNode) -> Result<Vec<u8>> {
         let key = &node.key;
         let attributes = key.join(if node.documents.contains(&V1_META) { V1_ATTRS } else { ZATTRS });
@@ -211,7 +212,7 @@ impl Hierarchy {
         }
     }
 
-    /// Returns the `zarr.json` that the document `name` of an array makes.
+    /// Makes the `zarr.json` of an array from its document `name`.
     fn new_array(&self, key: &Key, name: &str, attributes: Option<&[u8]>) -> Result<Vec<u8>> {
         let stored = self.stored(&key.join(name))?.ok_or_else(|| Error::not_found("went away"))?;
         let form = if name == V1_META { DocumentKind::V1 } else { DocumentKind::V2 };

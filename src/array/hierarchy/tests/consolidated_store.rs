@@ -23,7 +23,7 @@ fn consolidated(values: &[(&str, &str)]) -> String {
     format!("{{\"zarr_consolidated_format\":1,\"metadata\":{{{}}}}}", entries.join(","))
 }
 
-/// A store that remembers and can't list, and what counts the questions that reach it.
+/// A cached store that cannot list, and the store below it, which counts requests.
 fn unlisted(values: &[(&str, &str)], when: UseConsolidated) -> (Arc<MemoryStore>, Arc<FaultyStore>, Hierarchy) {
     let (memory, _) = hierarchy(values);
     let counted = Arc::new(FaultyStore::new(Arc::new(UnlistedStore::new(memory.clone()))));
@@ -67,7 +67,7 @@ fn the_hierarchy_takes_three_requests() {
     assert!(h.attributes(&key("g/0")).unwrap().is_empty());
     assert_eq!(asked(&counted), 3, "stats of zarr.json and .zmetadata, and the value of that");
     assert_eq!((found(&h, "g/x/1"), found(&h, "g/y"), found(&h, "g/x/.zgroup")), ("value", "nothing", "nothing"));
-    // the view of it is made of the documents that there are
+    // the view is made from the documents that exist
     let view = json::parse(&h.consolidated_view(&Key::root()).unwrap().unwrap().text).unwrap();
     assert_eq!(view["metadata"].as_object().unwrap().len(), 5);
 }
@@ -101,12 +101,12 @@ fn without_zmetadata_nodes_are_found_by_name() {
     let names = ["", "g", "g/x", "g/0", "g/x/1", "g/x/0", "g/none", "none"];
     let kinds = ["group", "group", "array", "array", "value", "nothing", "nothing", "nothing"];
     assert_eq!(names.map(|name| found(&h, name)), kinds);
-    // each of them once more takes nothing
+    // looking up each once more takes no request
     let before = asked(&counted);
     assert_eq!(names.map(|name| found(&h, name)), kinds);
     assert_eq!(asked(&counted), before);
     assert_eq!(walked(&h), ["/ group"]);
-    // an array that is there by now is found when it is opened
+    // an array that was created meanwhile is found when it is opened
     memory.insert("none/.zarray", ARRAY);
     h.store().forget(&key("none"));
     assert_eq!(found(&h, "none"), "array");
@@ -143,11 +143,11 @@ fn a_damaged_zmetadata_is_recorded_and_not_used() {
     assert_eq!((found(&h, "g/x"), found(&h, "g"), found(&h, "g/0")), ("array", "group", "array"));
     assert_eq!(h.stats.problems().len(), 1, "{:?}", h.stats.problems());
     assert!(h.stats.problems()[0].starts_with("/.zmetadata: "), "{:?}", h.stats.problems());
-    // names that lead out of the store, or are no documents, are none
+    // names that lead out of the store, or are no documents, are ignored
     memory.insert(".zmetadata", r#"{"metadata":{"../.zarray":{},"a/../../.zgroup":{},"g/x/1":{},"g/.zgroup":{}}}"#);
     h.store().forget(&Key::root());
     assert_eq!(walked(&h), ["/ group", "/g group"]);
-    // what can't be asked for is not missing
+    // a document that cannot be requested does not count as missing
     h.store().forget(&Key::root());
     counted.plan(PlannedFault { times: 100, ..PlannedFault::next(Operation::Stat, libc::EIO) });
     assert_eq!(h.find(&key("g")).err().map(|e| e.errno()), Some(libc::EIO));
@@ -201,11 +201,11 @@ fn a_listing_store_uses_zmetadata_only_on_request() {
     refused(h.rename(&key("g/x"), &key("y")));
     refused(h.remove_document(&key("g/x"), MetadataFile::Array));
     assert_eq!(everything(&memory).iter().filter(|k| k.starts_with("new") || k.starts_with("y")).count(), 0);
-    // and none of it is there in a store that can't list and is told to ignore it
+    // a store that cannot list and ignores .zmetadata finds nothing in it
     let (memory, _, h) = unlisted(&VALUES[..2], UseConsolidated::Never);
     memory.insert(".zmetadata", consolidated(&VALUES));
     assert_eq!((found(&h, "g"), found(&h, "g/x")), ("group", "nothing"));
-    // nor is one shown, made of the little that is known
+    // it shows no .zmetadata that is generated from the few known documents
     assert!(h.consolidated_view(&Key::root()).unwrap().is_none());
 }
 

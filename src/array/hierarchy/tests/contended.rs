@@ -8,10 +8,10 @@ use std::sync::Mutex;
 
 type Interference = Box<dyn FnOnce(&MemoryStore) + Send>;
 
-/// A store into which somebody else writes just before a put that has a precondition.
+/// A store into which another process writes just before a conditional put.
 struct Raced {
     memory: Arc<MemoryStore>,
-    /// What he does before the next ones.
+    /// What the other process does before the next conditional puts.
     next: Mutex<VecDeque<Interference>>,
 }
 
@@ -37,7 +37,7 @@ fn raced(values: &[(&str, &str)]) -> (Arc<MemoryStore>, Arc<Raced>, Hierarchy) {
     let (memory, _) = hierarchy(values);
     memory.insert(".zgroup", "{\"zarr_format\":2}");
     let raced = Arc::new(Raced { memory: memory.clone(), next: Mutex::default() });
-    // remembers for ever what it has once been told
+    // what the cache knows never expires
     let store = Arc::new(MetadataCache::new(raced.clone(), None));
     (memory, raced, Hierarchy::new(store, V1Order::Zarr1, Arc::default()))
 }
@@ -60,13 +60,13 @@ fn no_attribute_is_lost() {
     assert_eq!(object(&memory, ".zmetadata")["metadata"]["x/.zattrs"], object(&memory, "x/.zattrs"));
     raced.before_next(|store| store.insert("x/.zattrs", r#"{"theirs":4,"b":3}"#));
     assert_eq!(h.set_attribute(&x, "a", None).unwrap_err().errno(), libc::ENODATA);
-    // one that comes where none was
+    // a document that another process creates meanwhile
     raced.before_next(|store| store.insert(".zattrs", r#"{"theirs":5}"#));
     h.set_attribute(&key(""), "a", Some(b"6")).unwrap();
     assert_eq!(object(&memory, ".zattrs"), json::parse(br#"{"theirs":5,"a":6}"#).unwrap());
 }
 
-/// "two mounts on one bucket lose no entry of `.zmetadata`"; and what it says is what the documents say at last.
+/// "two mounts on one bucket lose no entry of `.zmetadata`"; in the end it agrees with the documents.
 #[test]
 fn no_entry_of_the_consolidated_metadata_is_lost() {
     let (memory, raced, h) = raced(&[("x/.zarray", ARRAY), (".zmetadata", CONSOLIDATED)]);
@@ -80,7 +80,7 @@ fn no_entry_of_the_consolidated_metadata_is_lost() {
         object(memory, ".zmetadata")["metadata"].as_object().unwrap().keys().cloned().collect()
     };
     assert_eq!(names(&memory), ["theirs/.zgroup", ".zgroup", "ours/.zgroup"]);
-    // he changes the document that was just put, and is the first to tell of it
+    // the other process changes the document that was just put, and updates .zmetadata first
     h.attributes(&key("x")).unwrap();
     raced.before_next(|_| {});
     raced.before_next(|store| {
@@ -92,7 +92,7 @@ fn no_entry_of_the_consolidated_metadata_is_lost() {
     });
     h.set_attribute(&key("x"), "a", Some(b"1")).unwrap();
     assert_eq!(object(&memory, ".zmetadata")["metadata"]["x/.zattrs"], object(&memory, "x/.zattrs"));
-    // and one that is made anew meanwhile has what came meanwhile
+    // a .zmetadata that is made anew includes documents that were created meanwhile
     raced.before_next(|store| {
         store.insert("late/.zgroup", "{\"zarr_format\":2}");
         store.insert(".zmetadata", CONSOLIDATED);
@@ -110,12 +110,12 @@ fn a_new_shape_keeps_other_changes_of_the_document() {
     h.resize(&x, &[6]).unwrap();
     let document = object(&memory, "x/.zarray");
     assert_eq!((&document["shape"], &document["fill_value"]), (&Value::from(vec![6]), &Value::from(7)));
-    // he has given it that shape already
+    // the other process has given it that shape already
     let x = array(&h, "x");
     raced.before_next(|store| store.insert("x/.zarray", ARRAY.replace("[4]", "[8]")));
     h.resize(&x, &[8]).unwrap();
     assert_eq!(object(&memory, "x/.zarray")["fill_value"], 0);
-    // of a document that somebody writes the fields that he may not change are what is there
+    // fields that a user may not change come from the stored document
     let view = String::from_utf8(h.array_view(&key("x")).unwrap().unwrap().text).unwrap();
     raced.before_next(|store| store.insert("x/.zarray", ARRAY.replace("[4]", "[8]").replace("zlib", "bz2")));
     h.put_document(&key("x"), MetadataFile::Array, view.replace('8', "9").as_bytes()).unwrap();

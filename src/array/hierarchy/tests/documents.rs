@@ -208,7 +208,7 @@ fn an_array_outlives_its_document_until_its_directory_goes() {
     assert_eq!(array(&h, "x").metadata().compressor.as_ref().unwrap().id, "zlib");
     refuse(&h, "x", MetadataFile::Group, GROUP, "an array stands here");
     assert_eq!(h.remove_node(&key("x")).unwrap_err().errno(), libc::ENOTEMPTY);
-    // as an editor saves: what was there is put away, then written anew, as it was seen
+    // an editor moves the document away, then writes the view that it has read
     let view = array(&h, "x").metadata().decoded_view();
     h.put_document(&key("x"), MetadataFile::Array, view.as_bytes()).unwrap();
     assert_eq!(object(&store, "x/.zarray"), json::parse(STORED.as_bytes()).unwrap());

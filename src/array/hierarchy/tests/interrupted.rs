@@ -1,11 +1,11 @@
-//! Changes that end at any of their steps: what is there then can be read, and doing it again finishes it.
+//! Changes that are interrupted at any step: the store stays readable, and repeating the change finishes it.
 
 use super::shapes::{document, elements, resized, store_chunks};
 use super::*;
 use crate::store::{FaultyStore, Operation, PlannedFault};
 
-/// Calls `change` on stores made by `make`, with the store failing at each call in turn, before or after that has had
-/// its effect; then `check` on what is left.
+/// Calls `change` on stores made by `make`, with the store failing at each call in turn, before or after that call
+/// takes effect; then calls `check` on the store.
 pub(super) fn at_each_step(
     make: impl Fn() -> Arc<MemoryStore>,
     change: impl Fn(&Hierarchy) -> Result<()>,
@@ -36,7 +36,7 @@ fn a_shape_is_the_old_or_the_new_and_nothing_comes_back() {
     let make = || {
         let (store, h) = hierarchy(&[("x/.zarray", &document(&[6, 9], &[2, 2], "C", "."))]);
         store_chunks(&array(&h, "x"), u64::MAX);
-        // another writer has shrunk it, and left everything where it was
+        // another writer has shrunk it, and left all chunks in place
         store.insert("x/.zarray", document(&old, &[2, 2], "C", "."));
         store
     };
@@ -75,7 +75,7 @@ fn a_migration_leaves_a_store_that_can_be_read_and_finished() {
                 assert_eq!(h.attributes(&Key::root()).unwrap()["a"], 1);
             };
             check(h);
-            // what was left to do may have been nothing but to hear of it
+            // the interrupted migration may have been complete except for its answer
             h.migrate().unwrap();
             check(h);
             assert_eq!(everything(store), [".zarray", ".zattrs", "0"]);

@@ -37,7 +37,7 @@ pub(super) fn store_chunks(array: &Array, which: u64) {
     }
 }
 
-/// What `elements` of an array of shape `old` are in one of shape `new`.
+/// Returns `elements` of an array of shape `old` as the array has them in shape `new`.
 pub(super) fn resized(elements: &[u16], old: &[u64], new: &[u64]) -> Vec<u16> {
     (0..new.iter().product::<u64>())
         .map(|flat| {
@@ -135,7 +135,7 @@ fn a_damaged_chunk_stays_as_it_is() {
     assert_eq!(everything(&store), ["x/", "x/.zarray", "x/0"]);
 }
 
-/// A store in which somebody replaces the chunk `x/0` when it has been read for the first time.
+/// A store in which another process replaces the chunk `x/0` after its first read.
 struct Contended {
     store: MemoryStore,
     newer: std::sync::Mutex<Option<Vec<u8>>>,
