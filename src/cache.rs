@@ -46,7 +46,7 @@ struct State {
     dirty: HashMap<CacheKey, Arc<DirtyChunk>>,
     /// Decoded bytes of all dirty chunks.
     dirty_bytes: usize,
-    /// The dirty chunks of which every byte was written, in the order in which that came about.
+    /// The fully written dirty chunks, in the order in which their last bytes were written.
     fully_written: VecDeque<CacheKey>,
     /// Number of chunks that became dirty so far.
     dirtied: u64,
@@ -72,10 +72,11 @@ pub struct Cache {
     replacing: SubtreeLocks,
     /// Whether a chunk that holds nothing but the fill value is erased instead of stored.
     drops_empty: bool,
-    /// Where chunks that were handed over wait beside memory.
+    /// Where chunks that were handed over wait if they do not fit into memory.
     spill: Option<Arc<SpillFile>>,
     timer: Arc<QuietTimer>,
-    /// Protects why objects could not be stored, by the keys of their arrays, until a request reports it.
+    /// Protects the errors of objects that could not be stored, by the keys of their arrays, until a request reports
+    /// them.
     failures: Mutex<HashMap<Key, Error>>,
     /// Limits how many chunks of remote arrays are decoded at the same time.
     decoding: Semaphore,
@@ -118,7 +119,7 @@ impl Cache {
         self
     }
 
-    /// Sets where chunks that were handed over wait beside memory.
+    /// Sets where chunks that were handed over wait if they do not fit into memory.
     pub fn spilling(mut self, options: SpillOptions) -> Self {
         self.spill = Some(SpillFile::new(options));
         self
@@ -145,7 +146,7 @@ impl Cache {
         &self.served
     }
 
-    /// Allocates buffers for the next loads, if the last ones found none. To be called when no request waits.
+    /// Allocates buffers for the next loads, if the last ones found none. The caller does this when no request waits.
     pub fn refill_buffers(&self) {
         for _ in 0..buffers::MAX_SPARE {
             let Some(len) = self.buffers.wanted() else { break };

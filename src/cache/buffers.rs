@@ -79,7 +79,7 @@ impl Buffers {
     ///
     /// # Errors
     ///
-    /// ENOMEM without the memory.
+    /// ENOMEM if there is no memory for it.
     pub fn refill(&self, len: usize) -> Result<()> {
         let mut buffer = Vec::new();
         // a store that reads a whole file needs a byte more

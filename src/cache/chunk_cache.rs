@@ -77,7 +77,7 @@ impl Cache {
         }
     }
 
-    /// Returns what [`Cache::get`] would, or `None` if that takes the store or a wait.
+    /// Returns what [`Cache::get`] would, or `None` if that would need the store or a wait.
     pub fn peek(&self, array: &Array, chunk: ChunkId, part: ChunkPart) -> Option<PartResult> {
         match self.peek_dirty(array, chunk) {
             Some(found) => found,
@@ -267,7 +267,8 @@ impl Cache {
     /// Records which versions of chunks a slot's content serves.
     fn record_served(&self, array: &Array, item: CachedItem, content: &CachedChunk) {
         match (content, item) {
-            // also of a window from before this opening: the next one checks only what was recorded since this one
+            // record a window from before this opening, too: the next opening checks only what was recorded since this
+            // one
             (CachedChunk::Window(_, sources), _) => {
                 sources.iter().for_each(|(chunk, tag)| self.served.record(array.id(), *chunk, *tag));
             }
@@ -328,7 +329,7 @@ pub(super) struct LoadingSlot<'a> {
 }
 
 impl<'a> LoadingSlot<'a> {
-    /// To be called while the cache's state is locked.
+    /// The caller has locked the cache's state.
     fn new(cache: &'a Cache, array: &'a Array, key: CacheKey, reserved: usize, is_prefetched: bool) -> Self {
         LoadingSlot { cache, array, stores: array.freshness().stores(), key, content: None, reserved, is_prefetched }
     }

@@ -1,8 +1,8 @@
-//! Prefetching: threads load what the readers of an open file will want while these are served. A sequential reader walks
-//! rows across a *working set* of chunks and needs the next set all at once, so that whole sets are prefetched; a strided
-//! reader gets the parts at the next steps; a random reader nothing. Of a local store as many chunks are loaded at a time
-//! as threads decode, of a remote one as many as fill the link. `wide_rows` reads working sets larger than the cache. It
-//! knows chunks, not files or requests.
+//! Prefetching: threads load what the readers of an open file will want while these are served. A sequential reader
+//! reads rows across a *working set* of chunks and needs the next set all at once, so that whole sets are prefetched; a
+//! strided reader gets the parts at the next steps; a random reader nothing. Of a local store as many chunks are loaded
+//! at a time as threads decode, of a remote one as many as fill the link. `wide_rows` reads working sets larger than
+//! the cache. It knows chunks, not files or requests.
 
 mod access;
 mod spill;
@@ -29,7 +29,7 @@ use window::Window;
 /// Minimum bytes prefetched for a sequential reader, if they fit: enough to keep all threads busy where chunks are small.
 const MIN_AHEAD: u64 = 16 << 20;
 
-/// Decoded bytes that one job loads: a queue entry for each of a million small chunks would cost more than they do.
+/// Decoded bytes that one job loads: queue entries for a million small chunks would cost more than the chunks.
 const JOB: u64 = 1 << 20;
 
 /// Decoded bytes that one job loads of a remote object of shards, and how many such jobs run at a time: a request of
@@ -107,7 +107,8 @@ impl Drop for PrefetchState {
 }
 
 impl Prefetcher {
-    /// Returns a prefetcher that fills `cache`. `threads` decode, and `requests` to a remote store are in flight at a time.
+    /// Returns a prefetcher that fills `cache`. `threads` is the number of threads that decode, `requests` the maximum
+    /// number of requests in flight to a remote store.
     ///
     /// # Errors
     ///

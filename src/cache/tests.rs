@@ -206,7 +206,7 @@ fn dirty_chunks_move_to_an_array_of_another_shape() {
 struct Restless {
     inner: MemoryStore,
     frame: Vec<u8>,
-    /// Blocks are asked for by two at a time.
+    /// Two threads request blocks at the same time.
     meet: std::sync::Barrier,
 }
 
@@ -302,7 +302,7 @@ fn changes_of_another_writer_are_kept() {
         store.get(&Key::root().join(&chunk.to_string()), u64::MAX, &mut value).unwrap();
         assert_eq!((&value[5..9], &value[100..100 + others]), (b"ours".as_slice(), vec![7; others].as_slice()));
         assert_eq!(get(&cache, &array, chunk).unwrap(), Some(value));
-        // written from end to end, ours is what counts
+        // a chunk that was fully written here replaces the other writer's
         store.first.store(1, Ordering::SeqCst);
         cache.write(&array, ChunkId(chunk), 0, &vec![9; CHUNK]).unwrap();
         cache.flush_all().unwrap();

@@ -1,4 +1,4 @@
-//! What was written and is not stored yet, for statistics and messages.
+//! Chunks that were written and are not stored yet, for statistics and messages.
 
 use super::Cache;
 use crate::array::Array;
@@ -6,7 +6,7 @@ use crate::store::Key;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
-/// Chunks of an array that were written and are not stored, with the bytes that they have decoded.
+/// The number of chunks of an array that were written and are not stored, and their size.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnstoredChunks {
     /// The array's key.

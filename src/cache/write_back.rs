@@ -150,7 +150,7 @@ impl Cache {
         None
     }
 
-    /// Returns what [`Cache::get_dirty`] would, or `Some(None)` if that takes the store or a wait.
+    /// Returns what [`Cache::get_dirty`] would, or `Some(None)` if that would need the store or a wait.
     pub(super) fn peek_dirty(&self, array: &Array, chunk: ChunkId) -> Option<Option<PartResult>> {
         let dirty = self.dirty_chunk(array, chunk)?;
         let part = dirty.try_lock().filter(|state| state.is_complete(array)).map(|state| state.part());

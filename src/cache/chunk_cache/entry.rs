@@ -90,7 +90,8 @@ pub(in crate::cache) enum CachedChunk {
     Blocks(Arc<DecodedBlocks>),
     Window(Arc<Decoded>, Arc<Sources>),
     Uninitialized,
-    /// The chunk cannot be decoded. Kept, so that a retry of the kernel does not decode it again.
+    /// The chunk cannot be decoded. The slot keeps the error, so that a retry of the kernel does not decode the chunk
+    /// again.
     Failed(Error),
 }
 

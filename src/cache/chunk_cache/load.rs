@@ -72,7 +72,7 @@ impl Cache {
         self.load_at_most(slot, array, chunk, None, neighbors)
     }
 
-    /// Loads a chunk into reserved memory; of objects one of at most `max_objects` bytes.
+    /// Loads a chunk into reserved memory. A chunk of objects may have at most `max_objects` bytes.
     fn load_at_most(
         &self,
         slot: &LoadingSlot,

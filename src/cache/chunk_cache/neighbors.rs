@@ -22,8 +22,8 @@ impl Drop for ReservedBytes<'_> {
 }
 
 impl Cache {
-    /// Returns those of `chunks`, which are in one object, that a reader lacks: groups of neighbors, and single ones. It may
-    /// read the object's index.
+    /// Returns those of `chunks`, all in one object, that the cache lacks: groups of neighbors, and single chunks. It
+    /// may read the object's index.
     pub(in crate::cache) fn lacking(&self, array: &Array, chunks: &[ChunkId]) -> (Vec<Neighbors>, Vec<ChunkId>) {
         let lacks = |chunk: &ChunkId| !self.holds(array, CachedItem::Chunk(*chunk), ChunkPart::Whole);
         let is_held = |chunk: &ChunkId| self.lock().slots.contains(&(array.id(), CachedItem::Chunk(*chunk)));
@@ -186,7 +186,7 @@ mod tests {
         let old = array.read_neighbors(&groups[0]).unwrap();
         store.below.insert("c/0", object(150, &[0, 1]));
         assert!(array.read_neighbors(&groups[0]).unwrap().is_none());
-        // also where the bytes were read before the object was replaced
+        // the same is true of bytes that were read before the object was replaced
         array.freshness().begin_opening();
         for (chunk, expected) in [(0, 9), (1, 9), (2, 152), (15, 165)] {
             let mut scratch = crate::array::Scratch::default();

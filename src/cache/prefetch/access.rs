@@ -1,4 +1,5 @@
-//! How a file is read: sequentially, in equal steps, or at random. It sees offsets and lengths alone.
+//! Finds out how a file is read: sequentially, in equal steps, or at random. This module sees offsets and lengths
+//! alone.
 
 /// Maximum number of readers of one open file that are told apart: threads that share a descriptor, each at its own offset.
 const MAX_READERS: usize = 8;
@@ -7,7 +8,7 @@ const MAX_READERS: usize = 8;
 /// they overtake each other.
 const DISORDER: u64 = 1 << 20;
 
-/// The same while the reader has read little in a row.
+/// Like [`DISORDER`], for a reader that has read little in a row.
 const SMALL_DISORDER: u64 = 256 << 10;
 
 /// Bytes read in a row from the beginning of the file that make a reader sequential: the kernel's largest readahead request.
@@ -20,7 +21,7 @@ const IN_A_ROW: u64 = 512 << 10;
 /// Equal steps that make a reader strided.
 const STEPS: u32 = 3;
 
-/// What a request says of those that will follow.
+/// The requests that are expected to follow a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pattern {
     /// Nothing.
@@ -54,7 +55,7 @@ struct Reader {
 /// What was prefetched for a reader. It begins anew with the pattern.
 #[derive(Default)]
 pub struct Plan {
-    /// Sequential: maximum bytes to prefetch, twice of what was read in a row: a guess is worth no more.
+    /// Sequential: maximum bytes to prefetch: twice what was read in a row, since a guess is worth no more.
     pub limit: u64,
     /// Sequential: the first chunk of the working set that is prefetched in parts, the chunk with which that began, and
     /// how many were prefetched.

@@ -1,5 +1,6 @@
-//! Spill files: decoded chunks that are needed again and do not fit into memory. A spill file has no name, so that it goes
-//! with its last reader or with the process. It knows chunks by their numbers and versions, not how they were made.
+//! Spill files: decoded chunks that are needed again and do not fit into memory. A spill file has no name, so that it
+//! disappears with its last reader or with the process. It knows chunks by their numbers and versions, not how they
+//! were made.
 
 use crate::array::{Opening, VersionTag};
 use crate::error::{Error, Result};

@@ -131,9 +131,9 @@ impl Prefetcher {
         }
     }
 
-    /// Reads up to `len` bytes into `out` from windows, if `offset` is that of a sequential reader that needs them. Returns
-    /// `None` if it is not, or if a window cannot be built: then the caller reads chunk by chunk, to find out which bytes
-    /// can be read. With `cached`, it returns false if that takes the store or a wait.
+    /// Reads up to `len` bytes into `out` from windows, if `offset` is that of a sequential reader that needs them.
+    /// Returns `None` if it is not, or if a window cannot be built: then the caller reads chunk by chunk, to find out
+    /// which bytes can be read. With `cached`, returns `Some(false)` if reading would need the store or a wait.
     pub fn read(
         &self,
         state: &PrefetchState,

@@ -56,7 +56,7 @@ impl Cache {
         self.get_item(array, window.item(), ChunkPart::Whole, &mut load)
     }
 
-    /// Returns what [`Cache::get_window`] would, or `None` if that takes the store or a wait.
+    /// Returns what [`Cache::get_window`] would, or `None` if that would need the store or a wait.
     pub(super) fn peek_window(&self, array: &Array, window: &Window) -> Option<PartResult> {
         self.peek_item(array, window.item(), ChunkPart::Whole)
     }

@@ -62,7 +62,7 @@ impl Base {
     }
 }
 
-/// What has to be asked of the store before all bytes are valid.
+/// What to request from the store before all bytes are valid.
 pub(in crate::cache) enum Missing {
     Nothing,
     /// Whether the base still has this version.
@@ -222,7 +222,7 @@ impl DirtyState {
         Ok(())
     }
 
-    /// Returns what has to be asked of the store before all bytes are valid in `opening`; with `revalidate`, also whether
+    /// Returns what to request from the store before all bytes are valid in `opening`; with `revalidate`, also whether
     /// the base was replaced since.
     pub fn missing(&self, size: usize, opening: Opening, revalidate: bool) -> Missing {
         match &self.base {

@@ -47,7 +47,7 @@ impl QuietTimer {
         self.set(|state| state.has_ended = true);
     }
 
-    /// Waits until an array has pending chunks, but if `pause` is given at most for so long. Returns false at the end.
+    /// Waits until an array has pending chunks, at most for `pause` if that is given. Returns false at the end.
     fn wait(&self, pause: Option<Duration>) -> bool {
         let state = lock(&self.state);
         let state = match pause {
@@ -79,7 +79,7 @@ impl Cache {
         }
     }
 
-    /// Makes `new` have the pending chunks of `old`, the same array with another first dimension.
+    /// Makes `new` share the pending chunks of `old`, the same array with another first dimension.
     pub(super) fn transfer_pending(&self, old: &Arc<Array>, new: &Arc<Array>) {
         new.share_pending(old);
         // with its own grid the former array would take a new chunk for another one
@@ -135,8 +135,8 @@ impl Cache {
         self.write_back_where(|of| of.id() == array.id() || of.key() == array.key())
     }
 
-    /// Returns the error for chunks of the arrays for which `of` returns true that could not be stored in the background, if they
-    /// are lost. Others are tried again.
+    /// Returns the error for chunks of the arrays for which `of` returns true that could not be stored in the
+    /// background, if they are lost. Other failures are tried again.
     pub(super) fn background_loss(&self, of: impl Fn(&Key) -> bool) -> Result<()> {
         let taken: Vec<Error> = lock(&self.failures).extract_if(|key, _| of(key)).map(|(_, e)| e).collect();
         taken.into_iter().find(|e| e.errno() == libc::ESTALE).map_or(Ok(()), Err)

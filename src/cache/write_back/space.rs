@@ -154,8 +154,8 @@ impl Cache {
         if self.lock().dirty_bytes < before { Ok(()) } else { stored }
     }
 
-    /// Stores a chunk in the background: a fully written one if so much is dirty that it is time, or one of another array
-    /// than the one whose writer found no space. Returns false if there was nothing to do.
+    /// Stores a chunk in the background: a fully written one if many bytes are dirty or, after the writer of an array
+    /// found no space, the oldest one of another array. Returns false if there was nothing to do.
     pub fn flush_in_background(&self) -> Result<bool> {
         let next = self.lock().next_in_background(self.background_bound());
         let Some((dirty, keep)) = next else { return Ok(false) };
