@@ -82,13 +82,13 @@ const WRITE_BACK_GROWTH: PoolGrowth = PoolGrowth { patience: Duration::from_secs
 /// What the kernel may keep of a file in its page cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KernelPages {
-    /// Nothing: each read is a request. The content is made at open, or there is no need to keep it.
+    /// No pages: each read is a request. The content is generated at open, or need not be kept.
     None,
-    /// Pages of maps alone, where the kernel can tell them apart (since Linux 6.6); else as `Fresh`.
+    /// Only the pages of maps, if the kernel can tell them apart (since Linux 6.6); otherwise like `Fresh`.
     Maps,
-    /// What is read from now on.
+    /// Pages that are read from now on.
     Fresh,
-    /// The same, and what was read before.
+    /// Pages that are read from now on, and those that were read before.
     Kept,
 }
 
@@ -113,7 +113,7 @@ pub struct OpenedFile {
     /// Whether other open files may write to the same file: a write through them may be in flight while its pages are
     /// dropped.
     pub has_other_writers: bool,
-    /// Whether the kernel may keep attributes of the file: the opening must end that.
+    /// Whether the kernel may have kept attributes of the file, which the opening must drop.
     pub has_lasting_attributes: bool,
 }
 
@@ -132,7 +132,7 @@ pub struct Fs {
     resizing: Resizing,
     /// Background write-back pool.
     write_back: Pool,
-    /// Held while integers of an array are written that are shown as doubles. It protects nothing else.
+    /// Held while integers that are shown as doubles are written. It protects no data.
     converting: SubtreeLocks,
     pages: Pages,
     guards: PageGuards,
@@ -218,14 +218,14 @@ impl Fs {
         Ok(Attributes { inode, ..attributes })
     }
 
-    /// Returns the extended attributes that `audience` may know, each with its value.
+    /// Returns the extended attributes that `audience` may read, each with its value.
     pub fn xattrs(&self, inode: u64, audience: Audience) -> Result<Vec<(String, Vec<u8>)>> {
         self.tree.xattrs(&*self.tree.node(inode)?, audience)
     }
 
     /// Returns whether any file or directory is open. Control files do not count, nor does the root: `df` opens it.
     pub fn is_open(&self) -> bool {
-        // one that is locked is being listed
+        // a locked directory is being listed
         let is_use = |directory: &Mutex<DirectoryStream>| directory.try_lock().map_or(true, |stream| stream.is_use());
         self.files.any(|file| file.is_use()) || self.directories.any(is_use)
     }
@@ -297,7 +297,7 @@ impl Fs {
         })
     }
 
-    /// Gives a new file its handle.
+    /// Assigns a handle to a new file.
     fn insert(&self, new: NewFile) -> OpenedFile {
         let NewFile { file, pages, backing } = new;
         file.written_arrays().iter().for_each(|array| self.guards.opened(array, file.inode()));
@@ -330,14 +330,15 @@ impl Fs {
         file.written_arrays().iter().for_each(|array| self.guards.closed(array, file.inode()));
     }
 
-    /// Reads up to `len` bytes at `offset` into `out`, replacing its content; fewer only at the end of the file. Returns
-    /// `false`, with unspecified bytes in `out`, if that takes the store or a wait: [`Fs::read`] must follow.
+    /// Reads up to `len` bytes at `offset` into `out`, replacing its content; fewer only at the end of the file.
+    /// Returns `false`, with unspecified bytes in `out`, if that would need the store or a wait: the caller must then
+    /// call [`Fs::read`].
     pub fn read_cached(&self, handle: u64, offset: u64, len: usize, out: &mut Vec<u8>) -> Result<bool> {
         let file = self.files.get(handle)?;
         Ok(file.record_access(self, offset, len) && self.read_from(&*file, offset, len, false, out)?)
     }
 
-    /// Reads as [`Fs::read_cached`] does, also if that takes the store or a wait.
+    /// Reads as [`Fs::read_cached`] does, even if that needs the store or a wait.
     pub fn read(&self, handle: u64, offset: u64, len: usize, out: &mut Vec<u8>) -> Result<()> {
         self.read_from(&*self.files.get(handle)?, offset, len, true, out).map(drop)
     }
@@ -370,14 +371,14 @@ impl Fs {
         self.write_waiting(handle, offset, data, false)
     }
 
-    /// Does the same; `mapped` is set for pages that a shared map has made dirty.
+    /// Writes as [`Fs::write`] does; `mapped` is set for pages that a shared map has made dirty.
     pub fn write_waiting(&self, handle: u64, offset: u64, data: &[u8], mapped: bool) -> Result<usize> {
         let written = self.write_as(handle, offset, data, WriteMode { mapped, ..WriteMode::internal() })?;
         Ok(written.unwrap_or_default())
     }
 
-    /// Writes as [`Fs::write_waiting`] does, or returns `None` if that takes the store or a wait: [`Fs::write_waiting`]
-    /// must follow. The bytes are visible to all readers when this returns.
+    /// Writes as [`Fs::write_waiting`] does, or returns `None` if that would need the store or a wait: the caller must
+    /// then call [`Fs::write_waiting`]. The bytes are visible to all readers when this returns.
     pub fn try_write(&self, handle: u64, offset: u64, data: &[u8], mapped: bool) -> Result<Option<usize>> {
         self.write_as(handle, offset, data, WriteMode { mapped, may_wait: false, ..WriteMode::internal() })
     }

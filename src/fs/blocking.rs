@@ -1,4 +1,4 @@
-//! The one rule for what may block. A request may block if answering it takes a remote store, decodes a chunk, lists the
+//! The one rule for what may block. A request may block if answering it asks a remote store, decodes a chunk, lists the
 //! store, or waits for another request. The rule looks at the kind of request, the kind of file, and what is in memory.
 //! It is a guess: a wrong one costs time, never correctness.
 

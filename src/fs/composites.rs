@@ -74,8 +74,8 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
     /// "container files are a header followed by the same bytes as data.raw, readable and writable at any offset (the
-    /// header part is read-only)"; a write that would change it is EPERM and changes nothing; after that nothing is
-    /// written any more, nor after one beyond the end.
+    /// header part is read-only)"; a write that would change it fails with EPERM and changes nothing. After such a
+    /// write, or one beyond the end, every write fails.
     #[test]
     fn a_composite_is_a_file_of_bytes(
         swap in prop::sample::select(vec![1usize, 2, 4, 8]),
@@ -133,7 +133,7 @@ proptest! {
 }
 
 /// "read your writes at once, through every file of the mount (`data.raw`, `data.npy`, the chunk file)"; "a shape that
-/// changed": what is open can't be read as what it was.
+/// changed": an open file cannot be read in its old shape.
 #[test]
 fn a_container_shows_what_is_written_and_not_another_shape() {
     let store = store();
@@ -162,7 +162,7 @@ fn a_container_shows_what_is_written_and_not_another_shape() {
     assert_eq!(read(&fs, npy, 0, 1000).unwrap().len(), 128 + 32);
 }
 
-/// What is as large as before may be something else: bytes of integers are no floats.
+/// An array of the same size may have another dtype: bytes of integers are no floats.
 #[test]
 fn an_array_of_another_dtype_is_another_array() {
     let store = store();
@@ -192,8 +192,8 @@ fn bytes_of_one() -> (Arc<MemoryStore>, Fs) {
     (store, with_npy(mount(&faulty, 1 << 16)))
 }
 
-/// Close-to-open of `data.raw` while containers are opened: what has changed in the store since its pages were read is
-/// told to who opens it, though somebody else has seen the change before.
+/// Close-to-open of `data.raw` while containers are opened: opening it drops pages that are older than the store, even
+/// if the opening of a container has already seen the change.
 #[test]
 fn pages_of_data_raw_are_dropped_when_a_container_has_seen_the_change_first() {
     let (store, fs) = bytes_of_one();
@@ -213,7 +213,7 @@ fn pages_of_data_raw_are_dropped_when_a_container_has_seen_the_change_first() {
     assert_eq!(open_raw(), (KernelPages::Fresh, vec![2; 4]));
 }
 
-/// Each reader of a file that the kernel keeps pages of is given what is in the store by its latest opening.
+/// Every reader of a file whose pages the kernel keeps gets what the store held at the latest opening of the file.
 #[test]
 fn who_opened_a_container_before_reads_what_is_new_for_who_opens_it_now() {
     let (store, fs) = bytes_of_one();
@@ -226,7 +226,7 @@ fn who_opened_a_container_before_reads_what_is_new_for_who_opens_it_now() {
     assert_eq!(read(&fs, first, 128, 15).unwrap()[..5], [2, 2, 2, 2, 0]);
 }
 
-/// Bytes of doubles that stand for integers, at odd places, and what no integer is.
+/// Writes bytes of doubles that stand for integers at odd offsets, and a value that is no integer.
 #[test]
 fn doubles_are_written_in_parts() {
     let store = store();

@@ -56,7 +56,7 @@ impl Fs {
     }
 
     /// Passes the names of an open directory from position `from` on to `add`, each with the position after it, until
-    /// `add` returns `true`: that name did not fit and comes again.
+    /// `add` returns `true`: that name did not fit, and the next call passes it again.
     pub fn read_directory(&self, handle: u64, from: u64, mut add: impl FnMut(&Name, u64) -> bool) -> Result<()> {
         let stream = self.directories.get(handle)?;
         let mut stream = self.seek_stream(&stream, from)?;
@@ -70,8 +70,9 @@ impl Fs {
         Ok(())
     }
 
-    /// Does the same with attributes, and counts a lookup of each name that was taken except `.` and `..`. It may end
-    /// early, before a name whose attributes take long, but not without a name unless the directory ends.
+    /// Does the same as [`Fs::read_directory`] with attributes, and counts a lookup of each name that was taken except
+    /// `.` and `..`. It may end early, before a name whose attributes take long, but not without a name unless the
+    /// directory ends.
     pub fn read_directory_with_attributes(
         &self,
         handle: u64,

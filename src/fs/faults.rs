@@ -1,4 +1,4 @@
-//! Renames while the store fails, at each of its calls: what was moved is never lost, and never half there.
+//! Renames while the store fails, at each of its calls: a file is never lost, and never exists in part.
 
 use super::model::mount;
 use super::*;
@@ -66,7 +66,7 @@ fn a_rename_that_fails_loses_nothing() {
                 let calls = store.calls(operation) - before;
                 store.heal();
                 let what = format!("{from} to {to}, {operation:?} {after} applied {applied}: {renamed:?}");
-                // as this mount goes on to see it, and as another does
+                // as this mount sees it afterwards, and as another mount does
                 for fs in [&fs, &mount(&store, 1 << 20)] {
                     let (source, target) = (read(fs, from), read(fs, to));
                     let moved = target.as_deref() == Some(NEW);

@@ -40,12 +40,14 @@ pub trait OpenFile: Send + Sync {
         true
     }
 
-    /// Reads up to `len` bytes at `offset` into `out`, replacing its content; fewer only at the end of the file. Returns
-    /// `false`, with unspecified bytes in `out`, if that takes the store or a wait and `may_wait` is not set.
+    /// Reads up to `len` bytes at `offset` into `out`, replacing its content; fewer only at the end of the file.
+    /// Returns `false`, with unspecified bytes in `out`, if that would need the store or a wait and `may_wait` is not
+    /// set.
     fn read(&self, fs: &Fs, offset: u64, len: usize, may_wait: bool, out: &mut Vec<u8>) -> Result<bool>;
 
-    /// Writes `data` at `offset` and returns the number of bytes written: fewer only at the end of a file of fixed size.
-    /// Returns `None` if that takes the store or a wait and the mode forbids it; the caller must then repeat the write.
+    /// Writes `data` at `offset` and returns the number of bytes written: fewer only at the end of a file of fixed
+    /// size. Returns `None` if that would need the store or a wait and the mode forbids it; the caller must then repeat
+    /// the write.
     ///
     /// # Errors
     ///
@@ -59,7 +61,7 @@ pub trait OpenFile: Send + Sync {
         Ok(())
     }
 
-    /// Flushes, and makes the file itself durable if it is one that the store does not sync.
+    /// Flushes, and makes the file itself durable if the store does not sync it.
     fn fsync(&self, fs: &Fs) -> Result<()> {
         self.flush(fs)
     }
@@ -69,7 +71,8 @@ pub trait OpenFile: Send + Sync {
         Err(Error::system(libc::EPERM))
     }
 
-    /// Returns where the next data or hole begins at or after `offset`, as lseek(2) defines it: here all is data.
+    /// Returns where the next data or hole begins at or after `offset`, as lseek(2) defines it. By default, the whole
+    /// file is data.
     ///
     /// # Errors
     ///
@@ -83,7 +86,8 @@ pub trait OpenFile: Send + Sync {
         }
     }
 
-    /// Ends the file: its last descriptor was closed. Errors were reported by the flush before, or are logged.
+    /// Ends the file, because its last descriptor was closed. The preceding flush has reported errors; new ones are
+    /// logged.
     fn release(&self, _fs: &Fs) {}
 
     /// Returns whether `release` may block on the store.
@@ -132,7 +136,7 @@ pub struct NewFile {
 }
 
 impl NewFile {
-    /// A file that the kernel reads by requests alone.
+    /// Returns a file that the kernel reads by requests alone.
     pub fn new(file: Arc<dyn OpenFile>, pages: KernelPages) -> Self {
         NewFile { file, pages, backing: None }
     }
@@ -198,7 +202,7 @@ impl<T: ?Sized> Handles<T> {
 pub struct CurrentArray(Mutex<Arc<Array>>);
 
 impl CurrentArray {
-    /// Starts with the array as it was opened.
+    /// Returns a reference to the array as it was opened.
     pub fn new(array: Arc<Array>) -> Self {
         CurrentArray(Mutex::new(array))
     }
@@ -227,7 +231,7 @@ impl CurrentArray {
         Ok(new)
     }
 
-    /// Returns the same as [`CurrentArray::latest`], or `None` if that takes the store and `may_wait` is not set.
+    /// Returns the same as [`CurrentArray::latest`], or `None` if that would need the store and `may_wait` is not set.
     pub fn latest_if(&self, fs: &Fs, may_wait: bool) -> Result<Option<Arc<Array>>> {
         match may_wait {
             true => self.latest(fs).map(Some),
@@ -235,8 +239,8 @@ impl CurrentArray {
         }
     }
 
-    /// Calls `write` with the latest array, whose shape and place do not change meanwhile. Returns `None` if that takes
-    /// a wait and `may_wait` is not set.
+    /// Calls `write` with the latest array, whose shape and key do not change meanwhile. Returns `None` if that would
+    /// need a wait and `may_wait` is not set.
     pub fn write_latest<T>(
         &self,
         fs: &Fs,
@@ -260,7 +264,7 @@ impl CurrentArray {
 pub struct PendingDrop(AtomicU64);
 
 impl PendingDrop {
-    /// Starts to wait if `pages` has the kernel drop pages.
+    /// Begins to wait if `pages` makes the kernel drop pages.
     pub fn new(inode: u64, pages: KernelPages) -> Self {
         PendingDrop(AtomicU64::new(if pages == KernelPages::Fresh { inode } else { 0 }))
     }

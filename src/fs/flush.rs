@@ -1,4 +1,4 @@
-//! Storing what was written: at close and sync, before the store is asked what it holds, and before metadata changes.
+//! Stores written data: at close and sync, before the store is asked what it holds, and before metadata changes.
 
 use super::Fs;
 use super::files::draft::Draft;
@@ -16,7 +16,7 @@ impl Fs {
         if self.read_only {
             return Ok(());
         }
-        // half a chunk of objects looks like a whole one
+        // chunks of objects stay drafts: half a chunk looks like a whole one
         let all = self.drafts.all().into_iter();
         let drafts = all.filter(|draft| matches!(draft.node(), Node::Metadata(..) | Node::Value(_))).map(|draft| {
             match self.flush_draft(&draft) {

@@ -18,7 +18,7 @@ pub struct FreshGroups {
 }
 
 impl FreshGroups {
-    /// Starts without groups.
+    /// Returns an empty set.
     pub fn new() -> Self {
         FreshGroups { made: Mutex::new(LruCache::new(GROUPS)) }
     }

@@ -1,4 +1,4 @@
-//! Reading arrays of a far store: how many requests it takes, and how many of them are under way at once.
+//! Counts the requests to a remote store that reading arrays takes, and checks that they are concurrent.
 
 use super::*;
 use crate::array::hierarchy::Hierarchy;
@@ -28,7 +28,7 @@ struct Case {
     chunks: u64,
 }
 
-/// Flat bytes that tell where they are from, and compress to a part.
+/// Returns flat bytes that show their position and are compressible.
 fn flat_bytes(size: u64) -> Vec<u8> {
     let mut flat = vec![0; size as usize];
     flat.chunks_mut(16).zip(0u64..).for_each(|(run, i)| run.fill((i ^ (i >> 8) ^ (i >> 16)) as u8));
@@ -39,7 +39,7 @@ fn case(shape: &[u64], chunks: &[u64], compressor: &str, bound: usize) -> Case {
     case_of(shape, chunks, compressor, bound, true)
 }
 
-/// An array on a web server, which can't list, or else in a bucket, which can.
+/// Returns an array on a web server, which cannot list, or, if it is writable, in a bucket, which can.
 fn case_of(shape: &[u64], chunks: &[u64], compressor: &str, bound: usize, read_only: bool) -> Case {
     let store = Arc::new(SimulatedRemote::new(LATENCY, !read_only));
     let document = format!(
@@ -85,7 +85,7 @@ impl Case {
         (0..size).step_by(REQUEST as usize).for_each(|at| self.read(handle, at, REQUEST.min(size - at)));
     }
 
-    /// Requests for chunks that `work` took: whole values, parts, and what stands at keys.
+    /// Returns the numbers of requests that `work` makes: for whole values, for parts, and for stats.
     fn requests(&self, work: impl FnOnce()) -> [usize; 3] {
         let before = self.store.counts();
         work();
@@ -111,7 +111,7 @@ fn a_forward_reader_asks_for_each_chunk_once_and_for_many_at_once() {
     }
 }
 
-/// Rows that go through several chunks: the next set of them is asked for while one is read.
+/// Rows that cross several chunks: the next set of chunks is requested while one is read.
 #[test]
 fn sets_of_chunks_are_asked_for_ahead() {
     let case = case(&[64, 512, 512], &[8, 128, 128], ZLIB, 64 << 20);
@@ -142,7 +142,7 @@ fn large_chunks_under_way_stay_within_the_bound() {
     );
 }
 
-/// Small pieces here and there: a chunk that is soon here as a whole takes one request, of a large one a part is enough.
+/// Small random reads: a small chunk is fetched whole by one request, while a part of a large one suffices.
 #[test]
 fn a_part_of_a_far_chunk_takes_one_request_or_two() {
     // compressor, chunk; requests of the first piece, of another one of the same chunk, of one in another chunk
@@ -151,7 +151,8 @@ fn a_part_of_a_far_chunk_takes_one_request_or_two() {
         (ZLIB, M, [1, 0, 0], [0, 0, 0], [1, 0, 0]),
         (BLOSC, M, [1, 0, 0], [0, 0, 0], [1, 0, 0]),
         (PLAIN, 8 * M, [0, 1, 0], [0, 1, 0], [0, 1, 0]),
-        // how it is divided, and a block; what compresses so well is fetched whole as soon as that is known
+        // one request reads the block index, one a block; a chunk that compresses so well is fetched whole once its
+        // size is known
         (BLOSC, 8 * M, [1, 1, 0], [0, 0, 0], [1, 0, 0]),
         (BLOSC, 32 * M, [0, 2, 0], [0, 1, 0], [0, 2, 0]),
     ];
@@ -165,7 +166,7 @@ fn a_part_of_a_far_chunk_takes_one_request_or_two() {
     }
 }
 
-/// A chunk too large to be waited for, or for the cache: a forward reader gets it in stretches.
+/// A chunk that is too large to wait for, or for the cache: a sequential reader gets it in ranges.
 #[test]
 fn a_large_uncompressed_chunk_is_read_in_stretches() {
     let case = case(&[96 * M], &[96 * M], PLAIN, 48 << 20);
@@ -176,7 +177,7 @@ fn a_large_uncompressed_chunk_is_read_in_stretches() {
     assert!(case.fs.cache.used() <= case.bound);
 }
 
-/// Several who read at random wait for their own chunks, not for each other's.
+/// Random readers wait for their own chunks, not for each other's.
 #[test]
 fn random_readers_do_not_wait_for_each_other() {
     let case = case(&[64 * M], &[64 * K], ZLIB, 64 << 20);
@@ -192,7 +193,7 @@ fn random_readers_do_not_wait_for_each_other() {
     assert!(start.elapsed() < 64 * LATENCY, "{:?}", start.elapsed());
 }
 
-/// A plane that cuts through many chunks: all are asked for at once.
+/// A plane that cuts through many chunks: all are requested concurrently.
 #[test]
 fn chunks_of_one_request_are_asked_for_at_once() {
     let case = case(&[32, 64 * K], &[32, K], ZLIB, 64 << 20);
@@ -202,7 +203,7 @@ fn chunks_of_one_request_are_asked_for_at_once() {
     assert!(start.elapsed() < 20 * LATENCY, "{:?}", start.elapsed());
 }
 
-/// An opening asks for the versions of a few chunks, and drops what the kernel has of many.
+/// An opening revalidates a few chunks, and drops the kernel's pages if there are many.
 #[test]
 fn an_opening_does_not_ask_for_many_chunks() {
     let case = case(&[16 * M], &[64 * K], ZLIB, 64 << 20);
@@ -226,7 +227,7 @@ fn an_opening_does_not_ask_for_many_chunks() {
     assert!(gets <= documents[0] && ranges == 0 && stats <= documents[2], "{gets} {ranges} {stats}: {documents:?}");
 }
 
-/// "Several are stored at a time": what waits to be stored goes to the store together, each chunk by one request.
+/// "Several are stored at a time": dirty chunks are stored concurrently, each by one request.
 #[test]
 fn chunks_are_stored_many_at_once() {
     let case = case_of(&[16 * M], &[64 * K], PLAIN, 64 << 20, false);
@@ -244,7 +245,7 @@ fn chunks_are_stored_many_at_once() {
     assert!(most >= 16, "{most} at once");
 }
 
-/// SEEK_HOLE of a bucket: the names of the chunks are listed, none is asked for by itself.
+/// SEEK_HOLE of a bucket: the chunks are listed, and none is requested by itself.
 #[test]
 fn holes_are_listed() {
     let case = case_of(&[16 * M], &[64 * K], PLAIN, 64 << 20, false);

@@ -1,4 +1,4 @@
-//! The statistics of a mount in the text format of Prometheus, version 0.0.4. Making them never asks the store.
+//! The statistics of a mount in the text format of Prometheus, version 0.0.4. Generating it never asks the store.
 
 use super::Fs;
 use crate::stats::{Stats, TIME_BOUNDS};

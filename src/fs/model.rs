@@ -13,7 +13,7 @@ use crate::zarr::metadata::Separator;
 use crate::zarr::metadata::{ArrayMetadata, V1Order};
 use proptest::prelude::*;
 
-/// What is done, with numbers between 0 and 1 that say where and how much.
+/// An operation, with numbers between 0 and 1 that say where and how much.
 #[derive(Clone, Debug)]
 enum Op {
     WriteFlat(f64, f64),
@@ -25,11 +25,11 @@ enum Op {
     /// Another writer changes bytes of the flat array that were not written here since the last flush.
     Foreign(f64, f64),
     Erase(f64),
-    /// Objects that were not changed for a while are stored.
+    /// Stores the objects that were not changed for a while.
     Quiet,
-    /// The store fails to put, so many times; true if it has put nevertheless.
+    /// Makes so many puts fail; with true, each takes effect nevertheless.
     Fail(u64, bool),
-    /// It can put again.
+    /// Makes puts succeed again.
     Heal,
 }
 
@@ -53,7 +53,7 @@ fn op() -> impl Strategy<Value = Op> {
 /// How chunks lie in shards.
 #[derive(Clone, Debug)]
 struct ShardPlan {
-    /// For each level, the innermost first, how many of the next it has along each dimension.
+    /// For each level, the innermost first, the number of inner chunks along each dimension.
     times: Vec<Vec<u64>>,
     /// Codecs of a chunk.
     codecs: &'static str,
@@ -67,10 +67,10 @@ struct ShardPlan {
 struct Model {
     memory: Arc<MemoryStore>,
     store: Arc<FaultyStore>,
-    /// It may fail.
+    /// Whether the store may fail.
     fails: bool,
     bound: usize,
-    /// The mount remembers for ever what it has been told, until a file is opened.
+    /// Whether the mount caches metadata without a time limit, until a file is opened.
     remembers: bool,
     fs: Fs,
     handle: u64,
@@ -120,7 +120,7 @@ impl Model {
         Model::of(&document, ArrayMetadata::parse(document.as_bytes()).unwrap(), bound)
     }
 
-    /// An array of Zarr v3 in shards: of each level `times` so many chunks of the next.
+    /// Returns a model of a Zarr v3 array in shards.
     fn sharded(chunks: &[u64], shape: &[u64], item: u64, shards: &ShardPlan, fill: bool, bound: usize) -> Self {
         let fill = if fill && item == 4 { vec![1, 2, 3, 4] } else { vec![0; item as usize] };
         let index = r#"{"name":"bytes","configuration":{"endian":"little"}},{"name":"crc32c"}"#;
@@ -148,7 +148,7 @@ impl Model {
     fn of(document: &str, meta: ArrayMetadata, bound: usize) -> Self {
         let (shape, item) = (meta.shape.clone(), meta.dtype.size() as u64);
         let memory = Arc::new(MemoryStore::default());
-        // a remote store is asked differently, so that half of the arrays are in one
+        // remote stores take other code paths, so that half of the arrays are in one
         let wrap =
             if meta.chunks.iter().sum::<u64>().is_multiple_of(2) { FaultyStore::remote } else { FaultyStore::new };
         let store = Arc::new(wrap(memory.clone()));
@@ -158,7 +158,7 @@ impl Model {
         let mut empty: Vec<u8> = meta.fill.clone().unwrap_or_default();
         empty.resize(item as usize, 0);
         let chunk = empty.repeat(grid.chunk_size() / item as usize);
-        // now so, now so: whatever else is tried
+        // vary this independently of the other choices
         let remembers = meta.shape.iter().sum::<u64>().is_multiple_of(2);
         let fs = Model::remount(&store, bound, remembers);
         let handle = open(&fs, FLAT, true).unwrap();
@@ -217,7 +217,7 @@ impl Model {
                 let (start, len) = self.flat_range(at, len);
                 let data = self.some_bytes(len);
                 match self.fs.write(self.handle, start as u64, &data) {
-                    // with a full cache; what was taken before that is there
+                    // the cache is full; the bytes accepted before that are visible
                     Err(e) if self.fails && e.errno() == libc::ENOSPC => return self.look_again(start, &data),
                     written => assert_eq!(written?, len),
                 }
@@ -271,7 +271,7 @@ impl Model {
                 (self.chunks[id], self.there[id]) = (whole, false);
                 self.dirty.fill(false);
                 if array.has_shards() {
-                    // handed over: it wins over what another writer stores before the next flush
+                    // the chunk is handed over, and wins over what another writer stores before the next flush
                     self.mark_dirty(id);
                 }
             }
@@ -302,7 +302,7 @@ impl Model {
         self.fails = false;
     }
 
-    /// What may fail if the store does, and then says so; false if it has.
+    /// Makes a call that may fail, with an error, if the store does. Returns false if it did.
     fn told(&self, call: impl FnOnce(&Fs, u64) -> Result<()>) -> Result<bool> {
         match call(&self.fs, self.handle) {
             Err(e) if self.fails && e.errno() == libc::ENOSPC => Ok(false),
@@ -310,7 +310,7 @@ impl Model {
         }
     }
 
-    /// After a write that has failed each byte is what it was, or what was to be written.
+    /// Checks after a failed write that each byte has its old or its new value.
     fn look_again(&mut self, start: usize, data: &[u8]) -> Result<()> {
         let mut now = Vec::new();
         self.fs.read(self.handle, start as u64, data.len(), &mut now)?;
@@ -338,7 +338,7 @@ impl Model {
         let data = self.some_bytes(len);
         let name = self.grid.chunk_key(ChunkId(id as u64), Separator::Dot);
         let handle = match open(&self.fs, &name, true) {
-            // it was never stored, and can't be now
+            // the chunk was never stored, and cannot be now
             Err(e) if self.fails && e.errno() == libc::ENOENT => return Ok(()),
             handle => handle?,
         };
@@ -381,7 +381,8 @@ impl Model {
         assert!(self.there[id]);
         let mut out = Vec::new();
         self.fs.read(handle, 0, usize::MAX / 2, &mut out)?;
-        // the padding of an edge chunk that was overwritten unseen is the fill value; else it is as it was
+        // the padding of an edge chunk is the fill value if the chunk was overwritten without being read, else as it
+        // was
         let (inside, shown) = (self.inside(id), self.shown(id));
         assert_eq!(out.len(), shown.len());
         let fill = self.fill();
@@ -391,14 +392,14 @@ impl Model {
         Ok(())
     }
 
-    /// The bytes of an item that holds the fill value.
+    /// Returns the bytes of an item that holds the fill value.
     fn fill(&self) -> Vec<u8> {
         let mut item: Vec<u8> = self.meta.fill.clone().unwrap_or_default();
         item.resize(self.meta.dtype.size(), 0);
         item
     }
 
-    /// For each byte of a chunk as it is shown, whether it belongs to the array.
+    /// Returns for each byte of a shown chunk whether it belongs to the array.
     fn inside(&self, id: usize) -> Vec<bool> {
         let mut inside = vec![0u8; self.grid.chunk_size()];
         for (_, run) in self.grid.chunk_runs(ChunkId(id as u64), 0..u64::MAX) {
@@ -414,7 +415,7 @@ impl Model {
 
     /// Another writer loads chunks, changes bytes that were not written here, and stores them.
     fn write_elsewhere(&mut self, at: f64, len: f64) {
-        // with a small cache chunks are stored at any time: the other writer could take back what he has not seen
+        // with a small cache chunks are stored at any time: the other writer could overwrite bytes that it has not seen
         if self.bound < 1 << 20 {
             return;
         }
@@ -455,7 +456,7 @@ impl Model {
         // "seen at the next open"
         let again = open(&self.fs, FLAT, true).unwrap();
         self.fs.release(std::mem::replace(&mut self.handle, again));
-        self.dirty.fill(false); // its release has stored what was written
+        self.dirty.fill(false); // releasing the old handle has stored everything
     }
 }
 

@@ -1,5 +1,4 @@
-//! Names that are looked up, created and removed, and files that are opened for writing and become what they are only
-//! when they are closed: drafts, and plain keys.
+//! Looks up, creates and removes names, and opens drafts and plain keys for writing.
 
 use super::files::draft::Draft;
 use super::files::plain::PlainFile;
@@ -34,7 +33,7 @@ impl Fs {
         Ok(self.tree.canonical(parent, name))
     }
 
-    /// Looks up `name` in the directory `parent`, also of a draft that was not stored yet.
+    /// Looks up `name` in the directory `parent`. Finds drafts that are not stored yet, too.
     pub(super) fn find(&self, parent: &Node, name: &str) -> Result<Option<(Node, Attributes)>> {
         let Node::Directory(key) = parent else { return self.tree.lookup(parent, name) };
         if let Some(draft) = self.drafts.get(&key.child(name)?)
@@ -59,7 +58,8 @@ impl Fs {
         }
     }
 
-    /// Returns the attributes of a file that is being written, or was removed while it is open; `None` of any other.
+    /// Returns the attributes of a file that is being written, or was removed while it is open; `None` for any other
+    /// file.
     pub(super) fn attributes_while_open(&self, inode: u64) -> Option<Attributes> {
         match self.tree.node(inode) {
             Ok(node) => {
@@ -174,8 +174,8 @@ impl Fs {
         })
     }
 
-    /// Returns whether a thread may set the mode of a file, to no effect: of a plain key, and of a file that it has just
-    /// created, since `install` and rsync give such a file a mode of its own.
+    /// Returns whether a thread may set the mode of a file, without effect. It may for a plain key, and for a file that
+    /// it has just created, since `install` and rsync give such a file a mode of its own.
     pub fn takes_any_mode(&self, inode: u64, thread: u32) -> bool {
         self.tree.node(inode).is_ok_and(|node| {
             matches!(*node, Node::Value(_))
@@ -241,7 +241,7 @@ impl Fs {
             Node::Flat(_) | Node::Header(..) | Node::Dataset(_) => Ok(()),
             Node::Chunk(key, name) => {
                 let (array, chunk) = self.tree.chunk(key, name)?;
-                // its shape and place must not change before the chunk is handed over as erased
+                // the array's shape and key must not change before the chunk is handed over as erased
                 let _writing = self.resizing.writing_to(&array)?;
                 let erased = self.erase_chunk(&array, chunk)?;
                 if erased || was_draft { Ok(()) } else { Err(gone()) }
@@ -341,8 +341,8 @@ impl Fs {
         self.fresh.forget(key);
     }
 
-    /// Fails if a directory shows anything but what comes and goes with it: a program that removes it without listing it
-    /// first, as Python's `os.renames` does, must not remove attributes.
+    /// Fails if a directory shows anything but the names that exist as long as it does: a program that removes it
+    /// without listing it first, as Python's `os.renames` does, must not remove attributes.
     ///
     /// # Errors
     ///

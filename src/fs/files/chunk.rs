@@ -88,7 +88,7 @@ impl ChunkFile {
         self.array.key().join(&self.name)
     }
 
-    /// Locks the draft. Returns `None` if that takes a wait and `may_wait` is not set.
+    /// Locks the draft. Returns `None` if that would need a wait and `may_wait` is not set.
     fn lock_draft(&self, may_wait: bool) -> Option<MutexGuard<'_, Option<ChunkDraft>>> {
         if may_wait { Some(lock(&self.draft)) } else { self.draft.try_lock().ok() }
     }
@@ -136,8 +136,8 @@ impl ChunkFile {
         Ok(written.then_some(data.len()))
     }
 
-    /// Makes a new chunk of fill values, unless another file has made it. Returns `false` if that takes a wait that the
-    /// mode forbids.
+    /// Creates a chunk of fill values, unless another file has created it. Returns `false` if that would need a wait
+    /// that the mode forbids.
     fn fill(&self, fs: &Fs, array: &Arc<Array>, chunk: ChunkId, mode: WriteMode) -> Result<bool> {
         if fs.cache.is_dirty(array, chunk) {
             return Ok(true);
@@ -265,8 +265,8 @@ impl ChunkFile {
         e
     }
 
-    /// Copies the draft over `out`, the chunk's bytes at `offset`. Returns `false` if that takes a wait and `may_wait` is
-    /// not set.
+    /// Copies the draft over `out`, the chunk's bytes at `offset`. Returns `false` if that would need a wait and
+    /// `may_wait` is not set.
     fn overlay_draft(&self, offset: u64, out: &mut [u8], may_wait: bool) -> Result<bool> {
         let Some(draft) = self.lock_draft(may_wait) else { return Ok(false) };
         let Some(draft) = draft.as_ref().filter(|draft| draft.bytes.is_some()) else { return Ok(true) };
@@ -304,7 +304,8 @@ impl OpenFile for ChunkFile {
     }
 
     fn write(&self, fs: &Fs, offset: u64, data: &[u8], mode: WriteMode) -> Result<Option<usize>> {
-        // before the array's lock, as a flush takes the two, because a flush holds the draft while it waits for the store
+        // lock the draft before the array, as a flush does, because a flush holds the draft while it waits for the
+        // store
         let Some(mut draft) = self.lock_draft(mode.may_wait) else { return Ok(None) };
         let mode = WriteMode { inode: self.inode, ..mode };
         let write = |array: &Arc<Array>| self.write_current(fs, &mut draft, array, offset, data, mode);
@@ -360,9 +361,10 @@ impl Fs {
         let chunk = array.grid().parse_chunk_key(name, Separator::Dot).ok_or_else(stale)?;
         let (mut pages, mut backing) = (KernelPages::None, None);
         let is_created = self.created_chunks.contains(&key.join(name));
-        // before the epoch: pages newer than their mark are dropped, while older ones would be kept
+        // before the opening begins: pages that are newer than their recorded version are dropped, while older ones
+        // would be kept
         let stat = match array.is_remote() && !for_writing {
-            // the read below finds out as well
+            // the load below finds out whether the chunk is stored
             true => None,
             false => match array.stat_chunk(chunk)? {
                 None if !is_created => return Err(stale()),
@@ -423,7 +425,7 @@ impl Fs {
         }
     }
 
-    /// Returns the attributes of a chunk file that was created and may not be stored yet; `None` of any other.
+    /// Returns the attributes of a chunk file that was created and may not be stored yet; `None` for any other file.
     pub(in crate::fs) fn created_attributes(&self, node: &Node) -> Option<Attributes> {
         let Node::Chunk(key, _) = node else { return None };
         if !self.created_chunks.contains(&node.path()) {

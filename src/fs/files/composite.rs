@@ -1,6 +1,6 @@
 //! Open headers and containers: files composed of bytes and of the flat bytes of arrays. Reads and writes go part by
-//! part; those of flat bytes as through `data.raw`, converted where the part says so. What belongs to no array cannot
-//! be changed, but for the attributes in a header (`edit`).
+//! part; requests for flat bytes work as through `data.raw`, with a conversion if the part has one. Bytes that belong
+//! to no array cannot be changed, except the attributes in a header (`edit`).
 
 mod edit;
 
@@ -21,7 +21,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 /// An open header or container.
 pub struct CompositeFile {
-    /// The file's inode number; 0 of one that the kernel does not know.
+    /// The file's inode number; 0 if the kernel does not know the file.
     inode: u64,
     writable: bool,
     record: WriteRecord,
@@ -34,7 +34,7 @@ pub struct CompositeFile {
     /// Whether the kernel keeps what is read, so that the cache need not.
     is_kept_elsewhere: bool,
     /// Whether a write across the end is short, as that of `data.raw` is: in files of one array, and for a writer with
-    /// O_DIRECT, who can only write whole blocks. Any other write across the end of `dataset.nc` comes from a program
+    /// O_DIRECT, which can only write whole blocks. Any other write across the end of `dataset.nc` comes from a program
     /// that moves the arrays to make room for a longer header (netCDF-C begins at the end), and is refused as a whole.
     short_at_end: bool,
     /// The beginning of what was written in place of `data.vrt`.
@@ -158,7 +158,7 @@ impl CompositeFile {
         })
     }
 
-    /// Returns the open flat bytes of a part and their form; `None` of a part without flat bytes.
+    /// Returns the open flat bytes of a part and their form; `None` for a part without flat bytes.
     ///
     /// # Errors
     ///
@@ -216,9 +216,9 @@ impl CompositeFile {
         Ok(())
     }
 
-    /// Writes all of `data`, or less at the end of the file if a write across the end may be short. What is no flat bytes
-    /// can only be overwritten by the same bytes, else nothing is written. A header of nothing but text accepts
-    /// everything and stays as it is, so that a directory can be copied over another.
+    /// Writes all of `data`, or less at the end of the file if a write across the end may be short. Bytes outside the
+    /// flat bytes can only be overwritten with the same bytes; otherwise nothing is written. A header of nothing but
+    /// text accepts everything and stays as it is, so that a directory can be copied over another.
     pub(in crate::fs) fn write_all(&self, fs: &Fs, offset: u64, data: &[u8], mode: WriteMode) -> Result<usize> {
         if self.is_text() {
             self.keep_text(offset, data);
@@ -352,7 +352,8 @@ fn write_part(fs: &Fs, flat: &FlatFile, slice: &Slice, data: &[u8], form: ItemFo
     }
 }
 
-/// Writes bytes of reversed items. FilePart of an item is another part of the stored one: nothing has to be read.
+/// Writes bytes of reversed items. Every byte of an item is one byte of the stored item, so that nothing has to be
+/// read.
 fn write_reversed(fs: &Fs, flat: &FlatFile, slice: &Slice, data: &[u8], item: usize, mode: WriteMode) -> Result<()> {
     let mut done = 0;
     while done < data.len() {

@@ -1,4 +1,4 @@
-//! An open control file: statistics, or why not everything could be stored, made when the file is opened.
+//! An open control file: statistics, or the errors of a sync, generated when the file is opened.
 
 use super::{NewFile, OpenFile, copy_range};
 use crate::error::Result;

@@ -1,6 +1,6 @@
 //! Files that cannot be stored piece by piece while they are written: metadata documents, chunks of objects, and plain
-//! keys of a store whose values are not files. A draft is kept in memory, is shared by all that have the file open for
-//! writing, and becomes the file as a whole when it is closed.
+//! keys of a store whose values are not files. A draft is kept in memory, is shared by all processes that have the file
+//! open for writing, and becomes the file as a whole when it is closed.
 
 use super::{NewFile, OpenFile, copy_range};
 use crate::error::{Error, Kind, Result};
@@ -32,7 +32,7 @@ pub type StoredText = (Vec<u8>, Option<Permissions>);
 
 /// The content of a draft.
 pub struct DraftContent {
-    /// What the file is to hold.
+    /// The future content of the file.
     pub text: Vec<u8>,
     /// Whether the text differs from what is stored.
     pub changed: bool,
@@ -105,7 +105,7 @@ impl Drafts {
         self.end(path, Fate::Removed)
     }
 
-    /// Does the same where the content has become something else: later writes fail.
+    /// Separates the draft at `path` from its name, because its content has become something else: later writes fail.
     pub fn take(&self, path: &Key) -> bool {
         self.end(path, Fate::Taken)
     }
@@ -245,8 +245,8 @@ impl OpenFile for Draft {
         Ok(())
     }
 
-    /// Records why the draft could not be stored. Not before: a file may be closed by one process while another still
-    /// writes it.
+    /// Records why the draft could not be stored. An earlier close does not record it, since another process may still
+    /// be writing the file.
     fn release(&self, fs: &Fs) {
         if fs.flush_draft(self).is_err()
             && let Some(e) = self.lock().refused.take()

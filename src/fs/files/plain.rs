@@ -33,8 +33,8 @@ impl OpenFile for PlainFile {
         self.inode
     }
 
-    /// Reads what stands under the file's name, if it has one: the kernel keeps one set of pages for all that have the
-    /// file open. Without a name it reads the file itself.
+    /// Reads the value that is stored under the file's name, if it has one: the kernel keeps one set of pages for all
+    /// descriptors of the file. Without a name it reads the file itself.
     fn read(&self, fs: &Fs, offset: u64, len: usize, may_wait: bool, out: &mut Vec<u8>) -> Result<bool> {
         if !may_wait {
             return Ok(false);

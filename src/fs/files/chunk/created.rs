@@ -1,4 +1,4 @@
-//! Which chunk files were created and are still open. Such a file exists before its chunk is stored.
+//! Tracks the chunk files that were created and are still open. Such a file exists before its chunk is stored.
 
 use crate::store::Key;
 use crate::util::memory::lock;
@@ -42,7 +42,7 @@ impl CreatedChunks {
         lock(&self.created).get(path).is_some_and(|creation| creation.number == number)
     }
 
-    /// Takes back one open file of a creation.
+    /// Records that an open file of a creation was closed.
     pub fn closed(&self, path: &Key, number: u64) {
         let mut created = lock(&self.created);
         if let Some(creation) = created.get_mut(path).filter(|creation| creation.number == number) {

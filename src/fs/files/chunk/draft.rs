@@ -15,7 +15,7 @@ use std::sync::Arc;
 /// Largest draft that is kept in memory, in bytes, if there is memory to spare. Others are in unnamed files.
 const IN_MEMORY: usize = 32 << 20;
 
-/// What a chunk file that was created or truncated is to become.
+/// The future content of a chunk file that was created or truncated.
 #[derive(Default)]
 pub struct ChunkDraft {
     /// Whether the file was created: closed without a write, the chunk holds the fill value.

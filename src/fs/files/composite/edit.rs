@@ -18,7 +18,7 @@ use crate::util::memory::lock;
 /// Bytes of a file that are read first to find its header.
 const FIRST_READ: u64 = 64 << 10;
 
-/// Maximum size of a header in bytes: it is in memory several times.
+/// Maximum size of a header in bytes: several copies of it are in memory.
 const MAX_HEADER: u64 = 8 << 20;
 
 /// Maximum number of bytes of `data.vrt` kept while it is written: everything before the second band.
@@ -37,7 +37,7 @@ pub struct HeaderDraft {
 
 impl CompositeFile {
     /// Returns the key of the group and the header as it was when the file was opened, with the space behind it; `None`
-    /// of other files.
+    /// for other files.
     fn header(&self) -> Option<(&Key, &[u8])> {
         match (&self.node, self.file.parts().first().map(|part| &part.content)) {
             (Node::Dataset(group), Some(PartContent::Bytes(bytes))) => Some((group, bytes)),

@@ -44,7 +44,7 @@ fn a_draft_is_renamed_with_its_file() {
     drafts.renamed(&node().path(), &to);
     assert!(drafts.get(&node().path()).is_none() && Arc::ptr_eq(&draft, &drafts.get(&to.path()).unwrap()));
     assert_eq!((draft.node(), draft.lock().changed), (to.clone(), true));
-    // the file that was replaced is still writable, for those alone that have it open
+    // processes that have the replaced file open can still write it, and only they see that
     old.write_at(0, b"1").unwrap();
     assert!(!old.lock().changed && old.lock().text == b"1");
     assert!(drafts.take(&to.path()) && !drafts.take(&to.path()));

@@ -44,7 +44,7 @@ pub struct FlatRead<'a> {
     pub array: &'a Arc<Array>,
     /// The first flat position, in bytes.
     pub offset: u64,
-    /// Whether to load whole chunks, because the reader is going to want all of them.
+    /// Whether to load whole chunks, because the reader will want all of them.
     pub whole: bool,
 }
 
@@ -59,8 +59,8 @@ struct FlatReply<'a> {
 }
 
 impl FlatRead<'_> {
-    /// Reads up to `len` bytes into `out`, fewer only at the end of the array. Returns `false`, with unspecified bytes in
-    /// `out`, if that takes the store or a wait and `may_wait` is not set.
+    /// Reads up to `len` bytes into `out`, fewer only at the end of the array. Returns `false`, with unspecified bytes
+    /// in `out`, if that would need the store or a wait and `may_wait` is not set.
     pub fn read(&self, len: usize, may_wait: bool, stats: &Stats, out: &mut Vec<u8>) -> Result<bool> {
         let end = self.offset.saturating_add(len as u64).min(self.array.size());
         out.resize(end.saturating_sub(self.offset) as usize, 0);
@@ -175,7 +175,7 @@ impl FlatRead<'_> {
         Ok(())
     }
 
-    /// Returns what to load of a chunk whose runs `missing` are wanted.
+    /// Returns the part of a chunk to load for the runs `missing`.
     fn want(&self, missing: &[Missing]) -> ChunkPart {
         let needed: usize = missing.iter().map(|(run, _)| run.len).sum();
         match missing.first() {

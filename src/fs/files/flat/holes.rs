@@ -14,7 +14,7 @@ const PROBES: usize = 256;
 /// Maximum number of listed chunks kept per open file: 8 MiB of numbers.
 const MAX_LISTED: usize = 1 << 20;
 
-/// The same for a remote store, which lists a thousand keys per request: some seconds.
+/// Like [`MAX_LISTED`] for a remote store, which lists a thousand keys per request: some seconds.
 const MAX_LISTED_REMOTE: usize = 1 << 17;
 
 /// Maximum number of runs examined before the rest of the file is reported as data, which lseek(2) allows.
@@ -68,7 +68,7 @@ impl StoredChunks {
         Ok(search.find(offset, MAX_STEPS, false)?.flatten().unwrap_or(array.size()))
     }
 
-    /// Probes a few chunks, then lists the stored ones. What cannot be listed is reported as data: a hole would be copied
+    /// Probes a few chunks, then lists the stored ones. Reports data if they cannot be listed: a hole would be copied
     /// as zeros, while reading reports the error.
     fn data(&self, array: &Arc<Array>, offset: u64) -> Result<u64> {
         let none = || Error::system(libc::ENXIO);
