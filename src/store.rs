@@ -3,6 +3,7 @@
 //!
 //! This module knows keys, values and versions; it must not know Zarr.
 
+mod counted;
 mod delegate;
 mod directory;
 mod disk_cache;
@@ -26,6 +27,7 @@ mod zip;
 
 pub(crate) use delegate::delegate_store;
 
+pub use counted::{Counted, get_counted};
 pub use directory::DirectoryStore;
 pub use disk_cache::DiskCache;
 pub use key::{Key, escaped};
@@ -46,7 +48,7 @@ pub use test_doubles::{FaultyStore, Operation, PlannedFault, SimulatedRemote, Un
 pub use zip::ZipStore;
 
 use crate::error::{Error, Kind, Result};
-use crate::util::memory::Grant;
+use counted::{check_size, get_end_by_stat};
 use std::fmt;
 use std::fs::File;
 use std::io::ErrorKind;
@@ -399,69 +401,6 @@ pub trait Store: Send + Sync {
     }
 }
 
-/// Implements [`Store::get_end`] by asking for the size first.
-fn get_end_by_stat(store: &(impl Store + ?Sized), key: &Key, len: u64, value: &mut Vec<u8>) -> Result<Option<Stat>> {
-    let mut known = store.stat(key)?.filter(|stat| stat.kind == EntryKind::Value);
-    for _ in 0..MAX_GROWTHS {
-        let Some(stat) = known else { return Ok(None) };
-        let read = store.get_range(key, stat.size.saturating_sub(len)..stat.size, value)?;
-        if read.as_ref().is_none_or(|read| read.size == stat.size) {
-            return Ok(read);
-        }
-        known = read;
-    }
-    Err(Error::new(Kind::System(libc::EIO), "its size changes each time that it is read").context(key))
-}
-
-/// A value whose memory was granted before it was read.
-pub struct Counted {
-    /// The value.
-    pub bytes: Vec<u8>,
-    /// Metadata of the value.
-    pub stat: Stat,
-    /// Memory of the bytes.
-    pub memory: Grant,
-}
-
-/// Bytes granted for a value at least: a small document may grow between `stat` and `get`.
-const MIN_GRANT: u64 = 64 << 10;
-
-/// Maximum number of times that a value is read again because it grew between `stat` and `get`.
-const MAX_GROWTHS: usize = 5;
-
-/// Reads the value of `key` like [`Store::get`], with a grant for its memory. The grant follows the size that the store
-/// reports, so a store cannot make the program allocate more than it announced.
-///
-/// # Errors
-///
-/// [`Kind::Damaged`] if the value has more than `limit` bytes, or an error if its memory is not granted.
-pub fn get_counted(store: &dyn Store, key: &Key, limit: u64) -> Result<Option<Counted>> {
-    let mut stat = store.stat(key)?;
-    for attempt in 0.. {
-        let Some(known) = stat else { break };
-        check_size(known.size, limit)?;
-        let most = limit.min(known.size.max(MIN_GRANT));
-        let mut memory = crate::util::memory::take(most as usize)?;
-        let mut bytes = Vec::new();
-        match store.get(key, most, &mut bytes) {
-            Ok(version) => {
-                bytes.shrink_to_fit();
-                memory.shrink_to(bytes.capacity());
-                return Ok(version.map(|version| Counted { bytes, stat: Stat { version, ..known }, memory }));
-            }
-            Err(e) if most == limit || attempt == MAX_GROWTHS || e.kind() != Kind::Damaged => return Err(e),
-            Err(e) => {
-                store.forget(key);
-                stat = store.stat(key)?;
-                if stat.as_ref().is_some_and(|now| now.size <= most) {
-                    return Err(e);
-                }
-            }
-        }
-    }
-    Ok(None)
-}
-
 /// Fills `out` with the bytes from `offset` on, and truncates it if the file ends earlier.
 pub(crate) fn read_at(file: &File, offset: u64, out: &mut Vec<u8>) -> Result<()> {
     let mut done = 0;
@@ -475,14 +414,6 @@ pub(crate) fn read_at(file: &File, offset: u64, out: &mut Vec<u8>) -> Result<()>
     }
     out.truncate(done);
     Ok(())
-}
-
-/// Returns [`Kind::Damaged`] if a value of `size` bytes exceeds `limit`.
-fn check_size(size: u64, limit: u64) -> Result<()> {
-    match size <= limit {
-        true => Ok(()),
-        false => Err(Error::damaged(format!("{size} bytes, more than the {limit} it may have"))),
-    }
 }
 
 /// Returns an error unless `kind` is that of a prefix.

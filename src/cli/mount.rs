@@ -22,10 +22,12 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::ffi::OsString;
 use std::io::{Read, Write};
+use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// The variable set for the background process, whose standard output is a pipe that takes [`READY`].
@@ -35,6 +37,9 @@ const READY: &[u8] = b"ready\n";
 /// Number of attempts to store dirty chunks once the mount has ended, and the pause between them.
 const STORE_ATTEMPTS: u32 = 5;
 const STORE_PAUSE: Duration = Duration::from_secs(1);
+
+/// The thread that serves a mount. It ends with the mount.
+type Session = JoinHandle<crate::error::Result<()>>;
 
 /// Arguments of `mount`.
 #[derive(Args)]
@@ -232,60 +237,17 @@ fn mount(
     raise_file_limit();
     args.reading.memory.set_bound();
     let stats = Arc::new(Stats::default());
-    let store = args.store.absolute();
     let listener = args.listen.as_ref().map(StatisticsListener::bind).transpose()?;
     let hierarchy = open_hierarchy(args, &stats)?;
-    if let StoreLocation::Path(store) = &store {
-        check_nesting(store, &resolved)?;
-    }
+    let read_only = args.read_only || args.passthrough || !hierarchy.store().is_writable();
+    check_nesting(&args.store, &resolved)?;
     // removed when the mount has ended
     let made = if args.auto_mountpoint { Some(mountpoint::make(path)?) } else { None };
-    let read_only = args.read_only || args.passthrough || !hierarchy.store().is_writable();
-    let options = args.reading.options(read_only, args.direct_io, args.passthrough);
-    let cache = args.reading.memory.cache(stats.clone()).dropping_empty(args.writing.drop_empty_chunks);
-    let cache = Arc::new(cache.spilling(options.spill.clone()));
-    memory::register(&cache);
     // before any thread starts: a signal without its handler would leave the mount behind
     let signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(Error::from)?;
-    let fs = Arc::new(Fs::new(
-        Tree::new(hierarchy, cache.clone()).with_headers(args.headers.shown()),
-        cache.clone(),
-        stats,
-        Options { resize: args.resize, ..options },
-    )?);
-    if !read_only {
-        cache.store_quiet_objects()?;
-    }
-    if fs.concurrency() > 1 {
-        fs.limit_syncs(args.store_args.remote.timeout);
-    }
-    let request = MountRequest {
-        source: &store.to_string(),
-        path,
-        directory: made.as_ref().and_then(|made| made.directory()),
-        allow_other: args.allow_other,
-        read_only,
-        sync: args.sync,
-        noexec: args.noexec,
-        replace_stale: args.replace_stale,
-    };
-    let mut mountpoint = Mountpoint::mount(&request).map_err(failure)?;
-    if let StoreLocation::Path(store) = &store
-        && let Err(nested) = check_nesting(store, mountpoint.path())
-    {
-        // directories were renamed since the path was resolved
-        let _ = mountpoint.unmount();
-        return Err(nested);
-    }
-    let session = serve(fs.clone(), &mut mountpoint, serve_options(args, read_only)).inspect_err(|_| {
-        let _ = mountpoint.unmount();
-    })?;
-    let mountpoint = Arc::new(mountpoint);
-    if let Some(bytes) = args.readahead
-        && let Err(e) = mountpoint.set_readahead(bytes)
-    {
-        log::warn!("--readahead: {e}; using the kernel's default");
-    }
+    let fs = file_system(args, hierarchy, read_only, stats)?;
+    let directory = made.as_ref().and_then(|made| made.directory());
+    let (session, mountpoint) = start_session(args, path, directory, &fs, read_only)?;
     let interrupted = Arc::new(AtomicBool::new(false));
     handle_signals(signals, fs.clone(), mountpoint.clone(), interrupted.clone())?;
     let started = start_serving(&fs, &mountpoint, args.idle_timeout, listener).and_then(|()| ready());
@@ -307,6 +269,66 @@ fn mount(
         return Err(CommandFailure::new(1, why));
     }
     started.and(stored)
+}
+
+/// Creates the file system with the options of the mount.
+fn file_system(
+    args: &MountArgs,
+    hierarchy: Hierarchy,
+    read_only: bool,
+    stats: Arc<Stats>,
+) -> Result<Arc<Fs>, CommandFailure> {
+    let options = args.reading.options(read_only, args.direct_io, args.passthrough);
+    let cache = args.reading.memory.cache(stats.clone()).dropping_empty(args.writing.drop_empty_chunks);
+    let cache = Arc::new(cache.spilling(options.spill.clone()));
+    memory::register(&cache);
+    let fs = Arc::new(Fs::new(
+        Tree::new(hierarchy, cache.clone()).with_headers(args.headers.shown()),
+        cache.clone(),
+        stats,
+        Options { resize: args.resize, ..options },
+    )?);
+    if !read_only {
+        cache.store_quiet_objects()?;
+    }
+    if fs.concurrency() > 1 {
+        fs.limit_syncs(args.store_args.remote.timeout);
+    }
+    Ok(fs)
+}
+
+/// Mounts the file system on `directory`, or on `path` if it is `None`, and starts to serve it. Unmounts it after a
+/// failure.
+fn start_session(
+    args: &MountArgs,
+    path: &Path,
+    directory: Option<BorrowedFd>,
+    fs: &Arc<Fs>,
+    read_only: bool,
+) -> Result<(Session, Arc<Mountpoint>), CommandFailure> {
+    let request = MountRequest {
+        source: &args.store.absolute().to_string(),
+        path,
+        directory,
+        allow_other: args.allow_other,
+        read_only,
+        sync: args.sync,
+        noexec: args.noexec,
+        replace_stale: args.replace_stale,
+    };
+    let mut mountpoint = Mountpoint::mount(&request).map_err(failure)?;
+    // again: directories may have been renamed since the path was resolved
+    let session = check_nesting(&args.store, mountpoint.path())
+        .and_then(|()| Ok(serve(fs.clone(), &mut mountpoint, serve_options(args, read_only))?))
+        .inspect_err(|_| {
+            let _ = mountpoint.unmount();
+        })?;
+    if let Some(bytes) = args.readahead
+        && let Err(e) = mountpoint.set_readahead(bytes)
+    {
+        log::warn!("--readahead: {e}; using the kernel's default");
+    }
+    Ok((session, Arc::new(mountpoint)))
 }
 
 /// Opens the store with the options of the mount.
@@ -372,8 +394,11 @@ fn serve_options(args: &MountArgs, read_only: bool) -> ServeOptions {
 }
 
 /// Refuses a mountpoint inside the store: the daemon would list its own mount, and wait for itself.
-fn check_nesting(store: &Path, mountpoint: &Path) -> Result<(), CommandFailure> {
-    if mountpoint != store && mountpoint.starts_with(store) {
+fn check_nesting(store: &StoreLocation, mountpoint: &Path) -> Result<(), CommandFailure> {
+    if let StoreLocation::Path(store) = store.absolute()
+        && mountpoint != store
+        && mountpoint.starts_with(store)
+    {
         let message = format!("mountpoint {}: inside the store; choose another", mountpoint.display());
         return Err(CommandFailure::new(5, message));
     }
