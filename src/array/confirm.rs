@@ -102,7 +102,8 @@ impl Array {
     }
 
     /// Returns the bytes of a chunk, C layout, that belong to this array and, as of the last [`Array::confirm`], not to the
-    /// array in the store, because another program has made it smaller.
+    /// array in the store, because another program has made it smaller. Of a chunk that the array in the store does not
+    /// have, these are all bytes, padding included.
     pub fn outside(&self, chunk: ChunkId) -> Ranges {
         let shape = self.source.as_ref().and_then(|source| lock(&source.confirmed).shape.clone());
         let Some(shape) = shape else { return Ranges::default() };
@@ -114,10 +115,9 @@ impl Array {
             let runs = grid.chunk_runs(chunk, 0..grid.size()).into_iter();
             runs.map(|(_, run)| run.offset..run.offset + run.len).collect()
         };
+        let Some(kept) = kept else { return Ranges::from(0..self.grid.chunk_size()) };
         let mut outside = inside(&self.grid, chunk);
-        if let Some(kept) = kept {
-            outside.remove_all(&inside(&kept, kept.chunk(&indices)));
-        }
+        outside.remove_all(&inside(&kept, kept.chunk(&indices)));
         outside
     }
 }
@@ -202,7 +202,7 @@ mod tests {
         assert!(!array.freshness().is_replaced());
         assert!(array.outside(ChunkId(0)).is_empty());
         assert_eq!(array.outside(ChunkId(3)), Ranges::from(3..6), "row 3 of rows 2 and 3");
-        assert_eq!(array.outside(ChunkId(6)), Ranges::from(0..3), "row 4; there is no row 5");
+        assert_eq!(array.outside(ChunkId(6)), Ranges::from(0..6), "rows 4 and 5 of a chunk that is no more");
         store.put(&Key::root().join(ZARRAY), document("[9,9]", "|u1").as_bytes()).unwrap();
         array.confirm(false).unwrap();
         assert!(array.outside(ChunkId(6)).is_empty());

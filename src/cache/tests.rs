@@ -202,6 +202,36 @@ fn dirty_chunks_move_to_an_array_of_another_shape() {
     assert_eq!(stored, [9; CHUNK]);
 }
 
+#[test]
+fn nothing_is_stored_outside_a_smaller_shape() {
+    let document = |n| {
+        format!(
+            r#"{{"zarr_format":2,"shape":[{n}],"chunks":[2],"dtype":"|u1","compressor":null,"fill_value":0,"order":"C",
+            "filters":null}}"#
+        )
+    };
+    for (smaller, stored) in [(6, None), (5, Some(vec![0, 0])), (4, None)] {
+        let (store, key) = (Arc::new(MemoryStore::default()), Key::root().join(".zarray"));
+        let version = store.put(&key, document(7).as_bytes()).unwrap();
+        let metadata = ArrayMetadata::parse(document(7).as_bytes()).unwrap();
+        let array = Array::new(Key::root(), metadata, store.clone(), Arc::default()).unwrap();
+        let source = crate::array::Source::new(vec![key.clone()], Box::new(ArrayMetadata::parse), version);
+        let array = Arc::new(array.with_source(source));
+        let cache = Cache::new(1 << 16, Arc::default());
+        // item 6 makes its chunk complete; of chunk 2 both items are written
+        cache.write(&array, ChunkId(3), 0, &[1]).unwrap();
+        cache.write(&array, ChunkId(2), 0, &[0, 1]).unwrap();
+        store.put(&key, document(smaller).as_bytes()).unwrap();
+        assert_eq!(cache.flush_all().unwrap_err().errno(), libc::ESTALE, "{smaller}");
+        assert!(store.stat(&Key::root().join("3")).unwrap().is_none(), "{smaller}");
+        let mut bytes = Vec::new();
+        let found = store.get(&Key::root().join("2"), 2, &mut bytes).unwrap().map(|_| bytes);
+        let expected = if smaller == 6 { Some(vec![0, 1]) } else { stored };
+        assert_eq!(found, expected, "{smaller}");
+        cache.flush_all().unwrap();
+    }
+}
+
 /// A store of blosc frames, each of which is replaced after it was looked at: no block is of the version that was opened.
 struct Restless {
     inner: MemoryStore,

@@ -328,15 +328,17 @@ impl Cache {
         let _replacing = self.replacing.exclusive(&[&array.write_back_key(chunk)]);
         let _write_back = lock(&dirty.write_back_lock);
         let _lock = array.lock_chunk_since(chunk, since)?;
+        // what lies outside a smaller array is lost; the rest of the chunk is stored all the same
+        let mut lost = Ok(());
         for attempt in 0..MAX_ATTEMPTS {
             array.confirm(true)?;
-            let Some(snapshot) = self.take_snapshot(dirty)? else { return Ok(()) };
+            let Some(snapshot) = self.take_snapshot(dirty, &mut lost)? else { return lost };
             let outcome = self.store(dirty, &snapshot);
             let mut state = dirty.lock();
             match outcome {
                 Ok(Outcome::Stored(version)) => {
                     self.finish(dirty, &mut state, snapshot, version, keep);
-                    return Ok(());
+                    return lost;
                 }
                 Ok(Outcome::Conflict) => {
                     state.undo_snapshot();
@@ -354,8 +356,9 @@ impl Cache {
         Err(e.context(array.extent(chunk)))
     }
 
-    /// Takes step 2 of a write-back. Returns `None` if there is nothing to store.
-    fn take_snapshot(&self, dirty: &DirtyChunk) -> Result<Option<Snapshot>> {
+    /// Takes step 2 of a write-back. Returns `None` if there is nothing to store. `lost` becomes the error for bytes that
+    /// lie outside the array in the store.
+    fn take_snapshot(&self, dirty: &DirtyChunk, lost: &mut Result<()>) -> Result<Option<Snapshot>> {
         let mut state = dirty.lock();
         if state.bytes.is_none() {
             return Ok(None);
@@ -374,12 +377,11 @@ impl Cache {
         let before = state.dirty.len();
         state.dirty.remove_all(&outside);
         if state.dirty.len() < before {
-            let e = dirty.array.lost(dirty.chunk, "the array became smaller");
+            *lost = Err(dirty.array.lost(dirty.chunk, "the array became smaller"));
             if state.dirty.is_empty() {
                 self.remove_dirty(dirty, &mut state, None);
-                return Err(e);
+                return Ok(None);
             }
-            self.stats.problem(format!("not stored: {e}"));
         }
         drop(state);
         let mut state = self.complete(dirty, true)?;

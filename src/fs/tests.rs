@@ -569,3 +569,38 @@ fn readers_of_one_open_file_keep_each_others_windows() {
     }
     assert!(stats.bytes_stored.get() < 64 << 20, "{}", stats.bytes_stored.get());
 }
+
+#[test]
+fn an_array_that_grows_over_written_padding_shows_fill_values() {
+    for whole in [true, false] {
+        let (store, stats) = (Arc::new(MemoryStore::default()), Arc::new(Stats::default()));
+        let document = r#"{"zarr_format":2,"shape":[5],"chunks":[4],"dtype":"|u1","compressor":null,"fill_value":9,
+            "order":"C","filters":null}"#;
+        store.insert("a/.zarray", document.to_string());
+        // another program has left padding that is not the fill value
+        store.insert("a/1", vec![1, 7, 7, 7]);
+        let cache = Arc::new(Cache::new(1 << 16, stats.clone()));
+        let hierarchy = Hierarchy::new(store.clone(), V1Order::Zarr1, stats.clone());
+        let spill = SpillOptions { directory: std::env::temp_dir(), limit: 1 << 20 };
+        let options =
+            Options { read_only: false, resize: true, threads: 2, direct_io: false, passthrough: false, spill };
+        let fs = Fs::new(Tree::new(hierarchy, cache.clone()), cache, stats, options).unwrap();
+        let a = fs.lookup(1, "a").unwrap().inode;
+        let open = |name| fs.open(fs.lookup(a, name).unwrap().inode, true, false).unwrap().handle;
+        let (chunk, flat, mut out) = (open("1"), open("data.raw"), Vec::new());
+        // the padding is in memory: written, or loaded to be read beside what was written
+        if whole {
+            fs.write(chunk, 0, &[1, 2, 3, 4]).unwrap();
+        } else {
+            fs.write(chunk, 0, &[1]).unwrap();
+            fs.read(chunk, 0, 4, &mut out).unwrap();
+        }
+        fs.write(flat, 7, &[5]).unwrap();
+        fs.read(flat, 0, 8, &mut out).unwrap();
+        assert_eq!(out, [9, 9, 9, 9, 1, 9, 9, 5], "{whole}");
+        fs.cache.flush_all().unwrap();
+        let mut stored = Vec::new();
+        crate::store::Store::get(&*store, &Key::normalize("a/1").unwrap(), 4, &mut stored).unwrap().unwrap();
+        assert_eq!(stored, [1, 9, 9, 5], "{whole}");
+    }
+}

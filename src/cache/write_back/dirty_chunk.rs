@@ -134,13 +134,22 @@ impl DirtyState {
         DirtyState { bytes, dirty, storing, base, confirmed, loads: 0, stores: 0, inside }
     }
 
-    /// Takes the written bytes over into a state of the same chunk of `array`, which has another shape.
+    /// Takes the written bytes over into a state of the same chunk of `array`, which has another shape. Padding is not taken
+    /// over, neither written nor stored: where the array has grown over it, the store has fill values now.
     pub fn transfer(&mut self, array: &Array, chunk: ChunkId) -> Option<DirtyState> {
+        let bytes = self.bytes.clone()?;
+        // left by a write-back that panicked: no other is in flight
+        self.undo_snapshot();
+        let (mut dirty, mut base) = (std::mem::take(&mut self.dirty), self.base.clone());
+        if let Some(inside) = &self.inside {
+            dirty.remove_all(&inside.complement(bytes.len()));
+            base = Base::Unknown;
+        }
         Some(DirtyState {
-            bytes: Some(self.bytes.clone()?),
-            dirty: std::mem::take(&mut self.dirty),
+            bytes: Some(bytes),
+            dirty,
             storing: Ranges::default(),
-            base: self.base.clone(),
+            base,
             confirmed: self.confirmed,
             loads: self.loads,
             stores: 0,
