@@ -546,3 +546,18 @@ fn looking_up_many_names_takes_little_memory() {
         assert_eq!(held.metadata().unwrap().ino(), fs::metadata(chunks.join("7")).unwrap().ino());
     });
 }
+
+#[test]
+fn replacing_a_chunk_of_order_f() {
+    let store = tempfile::tempdir().unwrap();
+    write(store.path().join(".zgroup"), "{\"zarr_format\":2}");
+    let document = json!({"zarr_format": 2, "shape": [4096, 4096], "chunks": [4096, 4096], "dtype": "|u1",
+        "compressor": null, "fill_value": 0, "order": "F", "filters": null});
+    write(store.path().join("f/.zarray"), document.to_string());
+    let stored = store.path().join("f/0.0");
+    attack(store.path(), &[], "a chunk of order F that is replaced", move |mount| {
+        let bytes: Vec<u8> = (0..16 << 20).map(|i: u32| (i % 251) as u8).collect();
+        fs::write(mount.join("f/0.0"), &bytes).unwrap();
+        assert!(fs::read(stored).unwrap() == bytes, "the store holds the bytes of the chunk file");
+    });
+}

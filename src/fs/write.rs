@@ -9,6 +9,7 @@ use crate::cache::{Part, Ranges};
 use crate::error::{Error, Result};
 use crate::fs::tree::Node;
 use crate::store::Key;
+use crate::util::memory;
 use crate::zarr::grid::{ChunkId, Run};
 use crate::zarr::layout;
 use crate::zarr::metadata::Order;
@@ -91,6 +92,14 @@ impl Fs {
         let meta = array.metadata();
         if meta.order == Order::C || array.grid().dimensions() < 2 {
             return self.write_parts(array, chunk, &[(offset, data)], mode);
+        }
+        if data.len() == array.grid().chunk_size() {
+            // in parts of an item each, a chunk would take many times its size
+            memory::check_chunk(data.len().saturating_mul(2)).map_err(|e| e.context(array.key()))?;
+            let mut chunk_bytes = Vec::new();
+            memory::resize(&mut chunk_bytes, data.len())?;
+            layout::f_to_c(&meta.chunks, meta.dtype.size(), data, &mut chunk_bytes);
+            return self.write_parts(array, chunk, &[(0, &chunk_bytes)], mode);
         }
         let mut parts = Vec::new();
         let mut rest = data;
