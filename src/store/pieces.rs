@@ -2,14 +2,22 @@
 
 use super::{Key, Replaces, Store, Version};
 use crate::error::{Error, Result};
-use crate::util::memory;
+use crate::util::memory::{self, Grant};
 use rustix::io::Errno;
 use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 /// Maximum size in bytes of a value that is put together in memory.
 const IN_MEMORY: u64 = 64 << 20;
+
+/// Maximum time to wait for memory that no other put holds.
+const MAX_WAIT: Duration = Duration::from_secs(10);
+
+/// Number of values that are being put together or put.
+static PUTS: AtomicUsize = AtomicUsize::new(0);
 
 /// Bytes copied at once between files that the kernel cannot copy itself.
 const BUFFER: u64 = 1 << 20;
@@ -38,11 +46,35 @@ impl ValuePiece<'_> {
 /// Returns whether a value is so small that it is put together in memory.
 #[cfg(feature = "remote")]
 pub(super) fn is_put_in_memory(pieces: &[ValuePiece]) -> bool {
-    size(pieces) <= IN_MEMORY
+    size(pieces) <= IN_MEMORY.min(memory::limit() as u64 / 2)
 }
 
 fn size(pieces: &[ValuePiece]) -> u64 {
     pieces.iter().fold(0, |n, piece| n.saturating_add(piece.len()))
+}
+
+/// Memory of a value that is put. It counts in [`PUTS`].
+struct PutMemory(#[expect(dead_code, reason = "the grant is only held")] Grant);
+
+impl Drop for PutMemory {
+    fn drop(&mut self) {
+        PUTS.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Takes memory for a value to put, and waits for it at most `max_wait` at a time. While other puts hold memory, the wait
+/// begins anew: a slow store is no lack of memory, and each put ends within the time limit of its store.
+fn take_for_put(size: usize, max_wait: Duration) -> Result<PutMemory> {
+    loop {
+        match memory::take_within(size, max_wait) {
+            Err(e) if e.errno() == libc::ENOMEM && PUTS.load(Ordering::Relaxed) > 0 => {}
+            taken => {
+                let grant = taken?;
+                PUTS.fetch_add(1, Ordering::Relaxed);
+                return Ok(PutMemory(grant));
+            }
+        }
+    }
 }
 
 /// Puts a value together in memory, and puts it by [`Store::put_if`].
@@ -57,7 +89,7 @@ pub(super) fn put_in_memory(
         let why = format!("a value of {size} bytes: this kind of store puts at most {IN_MEMORY} together");
         return Err(Error::system(libc::EFBIG).context(why));
     }
-    let _memory = memory::take(size as usize)?;
+    let _memory = take_for_put(size as usize, MAX_WAIT)?;
     let (mut value, mut part) = (Vec::new(), Vec::new());
     memory::reserve(&mut value, size as usize)?;
     for piece in pieces {
@@ -122,4 +154,26 @@ fn copy(from: &File, range: Range<u64>, to: &File, position: u64) -> Result<()> 
 
 fn ended_early() -> Error {
     Error::system(libc::EIO).context("cut short while it was copied")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lack_of_memory_is_no_error_while_others_are_put() {
+        // leaves memory for the grants of other tests in this process
+        let size = memory::limit() / 2 - (24 << 20);
+        let other = take_for_put(1, MAX_WAIT).unwrap();
+        let large = take_for_put(size, MAX_WAIT).unwrap();
+        std::thread::scope(|scope| {
+            let put = || take_for_put(size, Duration::from_millis(1)).map(drop);
+            let puts: Vec<_> = (0..3).map(|_| scope.spawn(put)).collect();
+            std::thread::sleep(Duration::from_millis(50));
+            drop(large);
+            puts.into_iter().for_each(|put| put.join().unwrap().unwrap());
+        });
+        drop(other);
+        assert!(take_for_put(memory::limit() + 1, MAX_WAIT).is_err(), "there can never be so much");
+    }
 }

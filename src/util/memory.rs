@@ -126,8 +126,17 @@ pub fn register(owner: &Arc<impl Reclaim + 'static>) {
 ///
 /// [`Kind::Damaged`] if there can never be so much memory, ENOMEM if there is not enough for ten seconds.
 pub fn take(bytes: usize) -> Result<Grant> {
+    take_within(bytes, MAX_WAIT)
+}
+
+/// Grants `bytes` as [`take`] does, but waits for at most `max_wait`.
+///
+/// # Errors
+///
+/// The errors of [`take`].
+pub fn take_within(bytes: usize, max_wait: Duration) -> Result<Grant> {
     let mut grant = Grant::default();
-    grant.grow_within(bytes, MAX_WAIT)?;
+    grant.grow_within(bytes, max_wait)?;
     Ok(grant)
 }
 
