@@ -23,6 +23,9 @@ impl Array {
         let pipeline = self.pipeline()?;
         // a write that is accepted must not fail to be encoded later
         memory::check_chunk(self.chunk_memory()).map_err(|e| e.context(&self.key))?;
+        if let Some(shards) = &self.shards {
+            self.check_shards_storable(shards).map_err(|e| e.context(&self.key))?;
+        }
         self.encodable.get_or_init(|| self.try_encode(pipeline)).clone()
     }
 

@@ -194,7 +194,8 @@ impl Array {
         let in_object = |e: Error| e.context(self.extent(chunk));
         let Some(pipeline) = shards.around(id.level) else { return Ok(None) };
         let (len, limit) = (bytes.len(), memory::limit() as u64 / 4);
-        let mut memory = self.take_for_whole_shard(len).map_err(in_object)?;
+        check_whole_shard(len).map_err(in_object)?;
+        let mut memory = memory::take(len as usize).map_err(in_object)?;
         let mut encoded = Vec::new();
         if !self.read_shard_bytes(chunk, object, bytes, 0..len, &mut encoded)? {
             return Ok(None);
@@ -211,15 +212,42 @@ impl Array {
         Ok(Some(DecodedShard { bytes: decoded, _memory: memory }))
     }
 
-    /// Returns a grant for a shard that is encoded as a whole.
-    pub(super) fn take_for_whole_shard(&self, len: u64) -> Result<Grant> {
-        let limit = memory::limit() as u64 / 4;
-        if len > limit {
-            let why = format!(
-                "a shard of {len} bytes, encoded as a whole: there is memory for {limit}, mount with a larger --cache-size"
-            );
-            return Err(Error::new(Kind::System(libc::ENOMEM), why));
+    /// Checks that there is memory to store shards: for the indexes of all levels at a time, and for shards that are encoded as
+    /// a whole.
+    ///
+    /// # Errors
+    ///
+    /// ENOMEM if there is not.
+    pub(in crate::array) fn check_shards_storable(&self, shards: &Shards) -> Result<()> {
+        let levels = 0..shards.levels();
+        let indexes = levels.clone().fold(0, |sum: usize, n| sum.saturating_add(rebuild_memory(shards.index_codec(n))));
+        if indexes > memory::limit() {
+            let needs = format!("the indexes of a shard take {indexes} bytes to store, there are {}", memory::limit());
+            return Err(Error::system(libc::ENOMEM).context(format!("{needs}: mount with a larger --cache-size")));
         }
-        memory::take(len as usize)
+        let chunk = self.pipeline()?.max_encoded();
+        let mut whole = levels.filter(|&n| shards.around(n).is_some());
+        whole.try_for_each(|n| check_whole_shard(shards.max_size(n, chunk)))
     }
+}
+
+/// Returns the memory in bytes that rebuilding a shard takes for its index: the entries, and both forms of the new index.
+pub(super) fn rebuild_memory(index: &IndexCodec) -> usize {
+    index.memory().saturating_mul(3)
+}
+
+/// Checks that there is memory for a shard of `len` bytes that is encoded as a whole.
+///
+/// # Errors
+///
+/// ENOMEM if there is not.
+pub(super) fn check_whole_shard(len: u64) -> Result<()> {
+    let limit = memory::limit() as u64 / 4;
+    if len <= limit {
+        return Ok(());
+    }
+    let why = format!(
+        "a shard of {len} bytes, encoded as a whole: there is memory for {limit}, mount with a larger --cache-size"
+    );
+    Err(Error::new(Kind::System(libc::ENOMEM), why))
 }

@@ -7,6 +7,7 @@
 //! * Where stored bytes show through a pending chunk, they are those of that version.
 //! * A chunk is pending until an object that holds it is stored.
 
+use super::load_index::{check_whole_shard, rebuild_memory};
 use super::{ATTEMPTS, LoadedShard, Lookup, Recency, ShardBytes, StoredChunk, replaced_always};
 use crate::array::pending::{ChunkChanges, PendingBytes, PendingChunk, PendingChunks};
 use crate::array::{Array, Ranges, Scratch};
@@ -113,7 +114,7 @@ impl Array {
                     pending.remove(object, &pending.chunks(object));
                     return Err(self.lost(first, "the array was replaced or deleted"));
                 }
-                lost = lost.and(self.drop_outside(&pending, object));
+                lost = lost.and(self.drop_outside(&pending, object, spill));
             }
             let changes = pending.chunks(object);
             // a larger array shares these chunks and stores them
@@ -216,8 +217,7 @@ impl Array {
         changes: &[(ChunkId, &Arc<PendingChunk>)],
     ) -> Result<Lookup<Vec<NewPiece>>> {
         let codec = shards.index_codec(level);
-        // the entries, and both forms of the new index
-        let _memory = memory::take(codec.memory() * 3)?;
+        let _memory = memory::take(rebuild_memory(codec))?;
         let index = match old.map(|old| &old.index) {
             None => None,
             Some(Ok(index)) => Some(index),
@@ -295,8 +295,9 @@ impl Array {
     ) -> Result<Lookup<Vec<NewPiece>>> {
         let Some(pipeline) = shards.around(level) else { return Ok(Lookup::Found(pieces)) };
         let size: u64 = pieces.iter().map(NewPiece::len).sum();
+        check_whole_shard(size)?;
         // encoding takes as much again
-        let _memory = self.take_for_whole_shard(size.saturating_mul(2))?;
+        let _memory = memory::take(size as usize * 2)?;
         let (mut value, mut part) = (Vec::new(), Vec::new());
         memory::reserve(&mut value, size as usize)?;
         for piece in &pieces {
@@ -397,29 +398,27 @@ impl Array {
     }
 
     /// Removes from the pending chunks of an object the bytes outside the array in the store, which another program has
-    /// made smaller. Returns an error if that loses written bytes.
-    fn drop_outside(&self, pending: &PendingChunks, object: u64) -> Result<()> {
+    /// made smaller. Returns an error if that loses written bytes. What is kept of a chunk is held in memory or in `spill`.
+    fn drop_outside(&self, pending: &PendingChunks, object: u64, spill: Option<&Arc<SpillFile>>) -> Result<()> {
         let mut dropped = Ok(());
         for (chunk, change) in pending.chunks(object) {
             let outside = self.outside(chunk);
-            if outside.is_empty() || change.bytes.is_none() {
-                continue;
-            }
+            let Some(bytes) = change.bytes.as_ref().filter(|_| !outside.is_empty()) else { continue };
             let before = change.written.clone().unwrap_or_else(|| Ranges::from(0..self.grid.chunk_size()));
             let mut written = before.clone();
             written.remove_all(&outside);
             if written == before {
                 continue;
             }
-            dropped = dropped.and(Err(self.lost(chunk, "the array became smaller")));
-            let copy = change.bytes.as_ref().and_then(|bytes| {
+            let mut new = None;
+            if !written.is_empty() {
                 let mut copy = Vec::new();
-                bytes.read(0..u64::MAX, &mut copy).and_then(|()| PendingBytes::in_memory(&copy)).ok()
-            });
-            // a version that no chunk has: what was written inside is laid over the stored chunk
-            let none = Some(Version::Pending(0));
-            let new =
-                copy.filter(|_| !written.is_empty()).map(|copy| PendingChunk::new(Some(copy), Some(written), none));
+                bytes.read(0..u64::MAX, &mut copy)?;
+                // a version that no chunk has: what was written inside is laid over the stored chunk
+                let none = Some(Version::Pending(0));
+                new = Some(PendingChunk::new(Some(PendingBytes::hold(&copy, spill)?), Some(written), none));
+            }
+            dropped = dropped.and(Err(self.lost(chunk, "the array became smaller")));
             pending.replace(object, chunk, &change, new);
         }
         dropped

@@ -72,6 +72,34 @@ fn chunks_are_read_listed_and_measured() {
 }
 
 #[test]
+fn arrays_whose_shards_could_not_be_stored_are_not_writable() {
+    let sharding = |chunk: u64, codecs: Value| {
+        json!({"name": "sharding_indexed", "configuration": {"chunk_shape": [chunk], "codecs": codecs,
+            "index_codecs": [{"name": "bytes", "configuration": {"endian": "little"}}]}})
+    };
+    let writable = |shard: u64, codecs: Value| {
+        let document = json!({"zarr_format": 3, "node_type": "array", "shape": [shard * 4], "data_type": "uint8",
+            "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [shard]}}, "fill_value": 9,
+            "chunk_key_encoding": {"name": "default"}, "codecs": codecs});
+        let metadata = ArrayMetadata::parse_v3(&crate::util::json::write(&document).into_bytes()).unwrap();
+        let array = Array::new(Key::root(), metadata, Arc::new(MemoryStore::default()), Arc::default()).unwrap();
+        array.writable().map_err(|e| (e.errno(), e.to_string()))
+    };
+    let (entries, limit) = (1 << 22, memory::limit() as u64);
+    assert!(limit > 48 * entries && limit < 2 * 48 * entries, "while it is put, an entry takes 48 bytes");
+    writable(entries, json!([sharding(1, json!(["bytes"]))])).unwrap();
+    let nested = json!([sharding(entries, json!([sharding(1, json!(["bytes"]))]))]);
+    let (errno, message) = writable(entries * entries, nested).unwrap_err();
+    assert!(errno == libc::ENOMEM && message.contains("--cache-size"), "{message}");
+    let (mib, gzip) = (1 << 20, json!({"name": "gzip", "configuration": {"level": 1}}));
+    let around = json!([sharding(mib, json!(["bytes"])), gzip]);
+    writable(limit / 5 / mib * mib, around.clone()).unwrap();
+    writable(limit / 3 / mib * mib, json!([sharding(mib, json!(["bytes"]))])).unwrap();
+    let (errno, message) = writable(limit / 3 / mib * mib, around).unwrap_err();
+    assert!(errno == libc::ENOMEM && message.contains("encoded as a whole"), "{message}");
+}
+
+#[test]
 fn a_shard_that_is_encoded_as_a_whole_is_decoded_once() {
     let store = Arc::new(MemoryStore::default());
     let mut value = shard(3, [Some(5), None, Some(7), None]);

@@ -149,6 +149,11 @@ impl Pipeline {
         largest(0).saturating_add(largest(1))
     }
 
+    /// Returns the maximum size in bytes of a chunk that this crate encodes.
+    pub fn max_encoded(&self) -> u64 {
+        self.sizes.last().map_or(0, |size| size.max() as u64)
+    }
+
     /// Returns the maximum size of a stored chunk in bytes.
     pub fn max_stored(&self) -> u64 {
         match self.sizes.last() {
