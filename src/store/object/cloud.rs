@@ -173,9 +173,11 @@ impl Bucket {
     pub fn found<T>(&self, answer: object_store::Result<T>) -> Result<Option<T>> {
         match answer {
             Ok(found) => Ok(Some(found)),
+            Err(e) if self.forbidden_is_missing && request_error_of(&e).is_some_and(RequestError::may_mean_missing) => {
+                Ok(None)
+            }
             Err(e) => match request_error_of(&e).and_then(RequestError::status) {
                 Some(410) => Ok(None),
-                Some(403) if self.forbidden_is_missing => Ok(None),
                 None if matches!(e, object_store::Error::NotFound { .. }) => Ok(None),
                 _ => Err(failed(&e)),
             },

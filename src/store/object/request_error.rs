@@ -126,6 +126,12 @@ impl RequestError {
         self.status() == Some(416) || matches!(self.cause, Cause::TooLarge { .. })
     }
 
+    /// Returns whether the answer is 403, and does not say that the credentials are the cause. An answer to HEAD says nothing.
+    pub fn may_mean_missing(&self) -> bool {
+        matches!(&self.cause, Cause::Status(status, said)
+            if *status == StatusCode::FORBIDDEN && !is_expired(said) && !WRONG.contains(&code_of(said)))
+    }
+
     /// Converts the failure to the error that a store returns.
     pub fn into_error(self) -> Error {
         if is_metadata_service(&self.host) {
@@ -159,9 +165,23 @@ const NO_CREDENTIALS: &str = "no credentials were found in the environment, in a
 /// Codes of answers with status 400 that other credentials may avoid.
 const EXPIRED: [&str; 4] = ["ExpiredToken", "InvalidToken", "TokenRefreshRequired", "RequestExpired"];
 
+/// Codes of answers of S3 and Azure that refuse wrong credentials, whatever the key of the request.
+const WRONG: [&str; 6] = [
+    "AuthenticationFailed",
+    "InvalidAccessKeyId",
+    "InvalidSecurity",
+    "NotSignedUp",
+    "RequestTimeTooSkewed",
+    "SignatureDoesNotMatch",
+];
+
 /// Returns whether a server has refused credentials because of their time. `said` begins with the code of its answer.
 pub(super) fn is_expired(said: &str) -> bool {
-    said.split(':').next().is_some_and(|code| EXPIRED.contains(&code))
+    EXPIRED.contains(&code_of(said))
+}
+
+fn code_of(said: &str) -> &str {
+    said.split(':').next().unwrap_or_default()
 }
 
 fn advice(status: StatusCode) -> &'static str {

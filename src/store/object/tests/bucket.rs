@@ -105,6 +105,27 @@ fn an_endless_listing_is_an_error() {
 }
 
 #[test]
+fn wrong_credentials_are_no_missing_key() {
+    for (code, is_missing) in [("AccessDenied", true), ("InvalidAccessKeyId", false), ("ExpiredToken", false)] {
+        let body = format!("<Error><Code>{code}</Code><Message>No</Message></Error>");
+        let server = Server::new(move |_, _| reply(403, &[], body.as_bytes()));
+        let endpoint_url = Some(format!("http://127.0.0.1:{}", server.port));
+        let options = ObjectOptions {
+            endpoint_url,
+            region: Some("us-east-1".into()),
+            anonymous: true,
+            forbidden_is_missing: true,
+            ..quick()
+        };
+        let (store, _) = open("s3://b/p", &options);
+        match store.get(&key("0.0"), 100, &mut Vec::new()) {
+            Ok(found) => assert!(is_missing && found.is_none(), "{code}"),
+            Err(e) => assert!(!is_missing && e.errno() == libc::EACCES && e.message().contains(code), "{code}: {e}"),
+        }
+    }
+}
+
+#[test]
 fn a_failed_page_is_an_error_and_not_the_end() {
     let server = Server::new(|_, number| match number {
         0 => page(&object("p/x", 1), Some("more")),
