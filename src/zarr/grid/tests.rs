@@ -48,6 +48,28 @@ proptest! {
     }
 
     #[test]
+    fn chunks_are_numbered_in_c_order((shape, chunks, item) in any_grid(), id in 0.0..1.0f64) {
+        let grid = Grid::new(&shape, &chunks, item as usize).unwrap();
+        let counts: Vec<u64> = shape.iter().zip(&chunks).map(|(len, chunk)| len.div_ceil(*chunk)).collect();
+        prop_assert_eq!(grid.chunk_count(), counts.iter().product::<u64>());
+        let id = (id * grid.chunk_count() as f64) as u64;
+        let mut indices = vec![0; counts.len()];
+        for _ in 0..id {
+            for axis in (0..counts.len()).rev() {
+                indices[axis] = (indices[axis] + 1) % counts[axis];
+                if indices[axis] > 0 {
+                    break;
+                }
+            }
+        }
+        if grid.chunk_count() > 0 {
+            prop_assert_eq!(grid.indices(ChunkId(id)), &indices[..]);
+            prop_assert_eq!(grid.chunk(&indices), ChunkId(id));
+        }
+        prop_assert_eq!((grid.counts(), grid.dimensions()), (&counts[..], shape.len()));
+    }
+
+    #[test]
     fn edge_chunks_hold_fewer_bytes_of_the_array((shape, chunks, item) in any_grid(), id in 0.0..1.0f64) {
         let grid = Grid::new(&shape, &chunks, item as usize).unwrap();
         let chunk = ChunkId((id * grid.chunk_count() as f64) as u64);
@@ -136,6 +158,14 @@ proptest! {
             prop_assert!(around.iter().map(|r| r.end - r.start).sum::<u64>() <= needed.len() as u64 + 1);
         }
     }
+}
+
+#[test]
+fn a_working_set_is_as_small_as_possible() {
+    let grid = Grid::new(&[4, 6], &[1, 3], 1).unwrap();
+    assert_eq!(grid.working_set(7), WorkingSet { chunks: 2..3, flat: 6..9 }, "each chunk is read to its end at once");
+    let grid = Grid::new(&[4, 6], &[2, 3], 1).unwrap();
+    assert_eq!(grid.working_set(7), WorkingSet { chunks: 0..2, flat: 0..12 }, "two rows pass through two chunks");
 }
 
 #[test]
