@@ -148,6 +148,7 @@ impl Cache {
 
     /// Allocates buffers for the next loads, if the last ones found none. The caller does this when no request waits.
     pub fn refill_buffers(&self) {
+        let Ok(_alone) = self.buffers.refilling.try_lock() else { return };
         for _ in 0..buffers::MAX_SPARE {
             let Some(len) = self.buffers.wanted() else { break };
             // the next load reports a lack of memory

@@ -30,6 +30,8 @@ pub struct Buffers {
     bytes: AtomicUsize,
     /// The length that was requested last when too few buffers were idle; 0 once enough are.
     wanted: AtomicUsize,
+    /// Held while buffers are added: two threads would each find room for the same ones.
+    pub refilling: Mutex<()>,
     /// Protects the idle scratch memory.
     scratch: Mutex<Vec<Scratch>>,
     /// Protects the idle buffers, the last one returned last, and their bytes. Each keeps its former length.

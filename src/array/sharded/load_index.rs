@@ -220,7 +220,9 @@ impl Array {
     /// ENOMEM if there is not.
     pub(in crate::array) fn check_shards_storable(&self, shards: &Shards) -> Result<()> {
         let levels = 0..shards.levels();
-        let indexes = levels.clone().fold(0, |sum: usize, n| sum.saturating_add(rebuild_memory(shards.index_codec(n))));
+        // the former index is in memory as well
+        let needed = |n| rebuild_memory(shards.index_codec(n)).saturating_add(shards.index_codec(n).memory());
+        let indexes = levels.clone().map(needed).fold(0, usize::saturating_add);
         if indexes > memory::limit() {
             let needs = format!("the indexes of a shard take {indexes} bytes to store, there are {}", memory::limit());
             return Err(Error::system(libc::ENOMEM).context(format!("{needs}: mount with a larger --cache-size")));

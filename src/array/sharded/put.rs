@@ -114,7 +114,10 @@ impl Array {
                     pending.remove(object, &pending.chunks(object));
                     return Err(self.lost(first, "the array was replaced or deleted"));
                 }
-                lost = lost.and(self.drop_outside(&pending, object, spill));
+                match self.drop_outside(&pending, object, spill) {
+                    Err(e) if e.errno() != libc::ESTALE => return Err(e),
+                    dropped => lost = lost.and(dropped),
+                }
             }
             let changes = pending.chunks(object);
             // a larger array shares these chunks and stores them

@@ -86,7 +86,7 @@ fn arrays_whose_shards_could_not_be_stored_are_not_writable() {
         array.writable().map_err(|e| (e.errno(), e.to_string()))
     };
     let (entries, limit) = (1 << 22, memory::limit() as u64);
-    assert!(limit > 48 * entries && limit < 2 * 48 * entries, "while it is put, an entry takes 48 bytes");
+    assert!(limit > 64 * entries && limit < 2 * 64 * entries, "while it is put, an entry takes 64 bytes");
     writable(entries, json!([sharding(1, json!(["bytes"]))])).unwrap();
     let nested = json!([sharding(entries, json!([sharding(1, json!(["bytes"]))]))]);
     let (errno, message) = writable(entries * entries, nested).unwrap_err();

@@ -134,14 +134,15 @@ impl DirtyState {
         DirtyState { bytes, dirty, storing, base, confirmed, loads: 0, stores: 0, inside }
     }
 
-    /// Takes the written bytes over into a state of the same chunk of `array`, which has another shape. Padding is not taken
-    /// over, neither written nor stored: where the array has grown over it, the store has fill values now.
+    /// Takes the written bytes over into a state of the same chunk of `array`, which has another shape. Where the array has
+    /// grown over padding, that is not taken over, neither written nor stored: the store has fill values there now.
     pub fn transfer(&mut self, array: &Array, chunk: ChunkId) -> Option<DirtyState> {
         let bytes = self.bytes.clone()?;
         // left by a write-back that panicked: no other is in flight
         self.undo_snapshot();
         let (mut dirty, mut base) = (std::mem::take(&mut self.dirty), self.base.clone());
-        if let Some(inside) = &self.inside {
+        let now_inside = inside(array, chunk);
+        if let Some(inside) = self.inside.as_ref().filter(|_| self.inside != now_inside) {
             dirty.remove_all(&inside.complement(bytes.len()));
             base = Base::Unknown;
         }
@@ -153,7 +154,7 @@ impl DirtyState {
             confirmed: self.confirmed,
             loads: self.loads,
             stores: 0,
-            inside: inside(array, chunk),
+            inside: now_inside,
         })
     }
 
