@@ -138,7 +138,7 @@ enum Recency {
 
 impl Array {
     /// Returns the stat of a chunk in a shard; `None` if the chunk is not stored. If the index is damaged, every chunk
-    /// of the shard gets the stat of the object, since none may look missing.
+    /// of the shard gets the stat of the object, since an existing chunk must not look missing.
     pub(super) fn stat_in_shard(&self, shards: &Shards, chunk: ChunkId) -> Result<Option<Stat>> {
         self.stat_in_shard_as_of(shards, chunk, Recency::Now)
     }

@@ -27,7 +27,7 @@ const MAX_MEMBERS: u64 = 1 << 20;
 const LEVELS_IN_LINE: usize = 10;
 
 /// Returns whether the array has a type of the format, in one to four dimensions: floats of 4 bytes, unsigned integers
-/// of 1 and 2 bytes, signed integers of 2 and 4.
+/// of 1 and 2 bytes, and signed integers of 2 and 4 bytes.
 pub fn fits(metadata: &ArrayMetadata) -> bool {
     let has_slots = match metadata.shape.as_slice() {
         [_] | [_, _] | [_, _, _] => true,
