@@ -1,8 +1,8 @@
 //! Fetches every chunk of an array from `far_server` and does nothing with it: the ceiling of what any reader can get
 //! over this link. `scripts/bench` measures zarrfs against it.
 //!
-//! `far_client DIRECTORY PORT PATH CONNECTIONS` asks for each file of DIRECTORY whose name begins with a digit, at PATH of
-//! the server, and says how long that took, as JSON.
+//! `far_client DIRECTORY PORT PATH CONNECTIONS` asks for each file of DIRECTORY whose name begins with a digit, at PATH
+//! of the server, and says how long that took, as JSON.
 
 use serde_json::json;
 use std::io::{BufRead, BufReader, Error, ErrorKind, Read, Result, Write};

@@ -1,9 +1,9 @@
 //! An HTTP server that is far away: the files of a directory, each answer some milliseconds after its request.
-//! `scripts/bench` reads stores from it. It has connections that stay, ranges, entity tags and nothing else, so that it is
-//! never what is slow; `far_client` measures what it can do.
+//! `scripts/bench` reads stores from it. It has connections that stay, ranges, entity tags and nothing else, so that it
+//! is never what is slow; `far_client` measures what it can do.
 //!
-//! `far_server DIRECTORY MILLISECONDS` listens on a port of its own choice on the loopback, says `ready PORT`, and serves
-//! until it is ended. `/.requests` answers at once how many others there were.
+//! `far_server DIRECTORY MILLISECONDS` listens on a port of its own choice on the loopback, says `ready PORT`, and
+//! serves until it is ended. `/.requests` answers at once how many others there were.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Error, ErrorKind, Read, Result, Seek, SeekFrom, Write};

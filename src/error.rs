@@ -1,5 +1,5 @@
-//! The error type of the crate, and the only table from errors to errno. The module knows neither arrays, stores nor FUSE:
-//! a module that knows a name adds it with [`Error::context`].
+//! The error type of the crate, and the only table from errors to errno. The module knows neither arrays, stores nor
+//! FUSE: a module that knows a name adds it with [`Error::context`].
 
 use std::fmt;
 
@@ -48,8 +48,8 @@ pub type Result<T> = std::result::Result<T, Error>;
 /// Escapes control characters and line breaks in `text` as JSON does, so that JSON stays valid. Without this, names and
 /// messages from a store or a server could change what a terminal shows.
 ///
-/// Invariant: every line that is printed, logged or recorded as a problem has passed through this function. The messages of
-/// [`Error`] have.
+/// Invariant: every line that is printed, logged or recorded as a problem has passed through this function. The
+/// messages of [`Error`] have.
 pub fn one_line(text: impl Into<String>) -> String {
     let text = text.into();
     if !text.chars().any(is_control) {
@@ -128,8 +128,8 @@ impl Error {
         &self.message
     }
 
-    /// Returns the errno for a system call. Damage is EIO, as for a bad disk block, which programs expect. An unsupported codec
-    /// is EOPNOTSUPP, so that a user can tell it from damage.
+    /// Returns the errno for a system call. Damage is EIO, as for a bad disk block, which programs expect. An
+    /// unsupported codec is EOPNOTSUPP, so that a user can tell it from damage.
     pub fn errno(&self) -> i32 {
         match self.kind {
             Kind::NotFound => libc::ENOENT,

@@ -1,7 +1,7 @@
-//! Files that let other programs open an array's flat bytes: headers beside `data.raw`, and containers that hold the same
-//! bytes behind a header of their own. `describe` collects what metadata says of an array by the conventions of xarray/CF,
-//! OME-NGFF and GDAL; each format has a file that writes it in the format's own terms. This module knows neither the names
-//! in a mount nor open files.
+//! Files that let other programs open an array's flat bytes: headers beside `data.raw`, and containers that hold the
+//! same bytes behind a header of their own. `describe` collects what metadata says of an array by the conventions of
+//! xarray/CF, OME-NGFF and GDAL; each format has a file that writes it in the format's own terms. This module knows
+//! neither the names in a mount nor open files.
 
 use crate::error::{Error, Result};
 use crate::zarr::metadata::ArrayMetadata;

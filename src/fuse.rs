@@ -13,8 +13,8 @@
 //!   however many, leave a thread to the next one. A request known to be slow goes there directly.
 //! * **Notification threads** (`notify`, `name_limit`) wait for the kernel, which waits for requests in flight. Their
 //!   pools grow, too.
-//! * **Write-back threads** (`fs`) store chunks while their writers continue; their pool grows. **Read-ahead threads** may
-//!   all be blocked: no request waits for a chunk that they have not begun to load.
+//! * **Write-back threads** (`fs`) store chunks while their writers continue; their pool grows. **Read-ahead threads**
+//!   may all be blocked: no request waits for a chunk that they have not begun to load.
 //! * A release is answered before it is carried out, since no program waits for it, and the kernel lets only
 //!   `MAX_BACKGROUND` releases, read-aheads and writes of mapped pages wait for their answers.
 //!
@@ -52,7 +52,7 @@ use std::time::Duration;
 /// Threads that take requests. With more, the kernel wakes them in turn, and requests take longer (measured, 2 cores).
 const SESSION_THREADS: usize = 2;
 
-/// Maximum number of background requests in flight. The kernel's default of 16 leaves too few to read ahead with. Where so
+/// Maximum number of background requests in flight. fuser's default of 16 leaves too few to read ahead with. While so
 /// many wait for a store that hangs, the kernel holds back reads of all files.
 const MAX_BACKGROUND: u16 = 256;
 
@@ -137,8 +137,9 @@ impl Drop for Inline<'_> {
 }
 
 impl FuseServer {
-    /// Runs the job of a request: on a worker if it may block or another session thread runs one, else here. Then has the
-    /// kernel drop the pages that the job has made stale and did not wait for, and forget names where it knows too many.
+    /// Runs the job of a request: on a worker if it may block or another session thread runs one, else here. Then has
+    /// the kernel drop the pages that the job has made stale and did not wait for, and forget names where it knows too
+    /// many.
     fn dispatch(&self, request: RequestKind, job: impl FnOnce(&Fs) + Send + 'static) {
         let inline = if self.fs.may_block(request) { None } else { self.inline.take() };
         let (fs, notices, names) = (self.fs.clone(), self.notices.clone(), self.names.clone());

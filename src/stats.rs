@@ -1,5 +1,5 @@
-//! Statistics of a mount: counters, and the problems that a user should know. Every module counts here, and no module decides
-//! anything by the counters.
+//! Statistics of a mount: counters, and the problems that a user should know. Every module counts here, and no module
+//! decides anything by the counters.
 
 mod server_requests;
 

@@ -220,8 +220,8 @@ pub trait Store: Send + Sync {
     /// belongs to the version that was read.
     fn get_range(&self, key: &Key, range: Range<u64>, value: &mut Vec<u8>) -> Result<Option<Stat>>;
 
-    /// Replaces the content of `value` by the last `len` bytes of the value, or by all of it if it is shorter. The returned
-    /// metadata belongs to the version that was read.
+    /// Replaces the content of `value` by the last `len` bytes of the value, or by all of it if it is shorter. The
+    /// returned metadata belongs to the version that was read.
     fn get_end(&self, key: &Key, len: u64, value: &mut Vec<u8>) -> Result<Option<Stat>> {
         get_end_by_stat(self, key, len, value)
     }
@@ -259,8 +259,8 @@ pub trait Store: Send + Sync {
         self.lists_all()
     }
 
-    /// Returns the first names one level below `prefix` by one request, none if the prefix does not exist; `None` if asking for a
-    /// single key costs less.
+    /// Returns the first names one level below `prefix` by one request, none if the prefix does not exist; `None` if
+    /// asking for a single key costs less.
     fn first_names(&self, _prefix: &Key) -> Result<Option<FirstNames>> {
         Ok(None)
     }
@@ -333,9 +333,9 @@ pub trait Store: Send + Sync {
         self.put(key, value).map(Some)
     }
 
-    /// Puts a value that consists of `pieces`, in their order, under the same conditions as [`Store::put_if`]; a store that can
-    /// compare versions compares them again before the new value replaces the old one. Pieces of the old value are those of the
-    /// version in `replaces`: if it is no longer there, this returns `None`.
+    /// Puts a value that consists of `pieces`, in their order, under the same conditions as [`Store::put_if`]; a store
+    /// that can compare versions compares them again before the new value replaces the old one. Pieces of the old value
+    /// are those of the version in `replaces`: if it is no longer there, this returns `None`.
     ///
     /// # Errors
     ///

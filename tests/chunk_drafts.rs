@@ -1,6 +1,6 @@
-//! Creating, truncating and replacing chunk files. "A chunk file that is created or truncated, written from its beginning
-//! and closed short is EINVAL at close and changes nothing", so that an encoded chunk that is copied into the mount is
-//! never stored as a decoded one. Programs may also replace a file by removing it first.
+//! Creating, truncating and replacing chunk files. "A chunk file that is created or truncated, written from its
+//! beginning and closed short is EINVAL at close and changes nothing", so that an encoded chunk that is copied into the
+//! mount is never stored as a decoded one. Programs may also replace a file by removing it first.
 
 mod support;
 

@@ -1,5 +1,5 @@
-//! The commands `check`, `ls`, `info --map`, `completions` and `man`. A check finds every kind of fault and reports none
-//! in a sound store; `ls` lists what a mount shows.
+//! The commands `check`, `ls`, `info --map`, `completions` and `man`. A check finds every kind of fault and reports
+//! none in a sound store; `ls` lists what a mount shows.
 
 mod support;
 
@@ -710,8 +710,8 @@ fn shells_accept_their_completions() {
     assert_eq!(zarrfs(&["completions", "nothing"]).status.code(), Some(2));
 }
 
-/// Parameters of codecs, names of arrays and error messages contain text of the store. Control characters in it must not
-/// reach the terminal or break lines.
+/// Parameters of codecs, names of arrays and error messages contain text of the store. Control characters in it must
+/// not reach the terminal or break lines.
 #[test]
 fn control_characters_of_a_store_are_escaped() {
     let store = tempfile::tempdir().unwrap();

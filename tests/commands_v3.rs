@@ -184,7 +184,8 @@ fn codecs_fill_values_and_types_of_v3() {
     assert_eq!(rows[0]["codecs"][0]["name"], "bytes");
 }
 
-/// Two shards of 2 x 4 bytes in chunks of 1 x 2: one with three chunks, the last of which has a wrong size, and a damaged one.
+/// Two shards of 2 x 4 bytes in chunks of 1 x 2: one with three chunks, the last of which has a wrong size, and a
+/// damaged one.
 #[test]
 fn info_counts_the_chunks_in_shards() {
     let directory = tempfile::tempdir().unwrap();

@@ -27,8 +27,8 @@ struct Stopped {
     store: PathBuf,
 }
 
-/// Runs the session up to a step, in which the daemon is killed before any thread's `n`-th call of a group. Returns `None`
-/// if no thread makes that many.
+/// Runs the session up to a step, in which the daemon is killed before any thread's `n`-th call of a group. Returns
+/// `None` if no thread makes that many.
 fn stopped(store: PathBuf, separator: &str, step: usize, calls: &str, n: usize) -> Option<Stopped> {
     let mut run = Run::new(&store, separator);
     let tracer = run.tracer(calls, &["-e", &format!("inject={calls}:signal=SIGKILL:when={n}")]);
@@ -207,8 +207,8 @@ fn a_kill_at_a_random_moment_tears_and_loses_nothing() {
     findings.assert_none();
 }
 
-/// "At unmount, SIGTERM, SIGINT, SIGHUP: everything is flushed and synced", also what was written to a file that is still
-/// open when a second signal ends the mount.
+/// "At unmount, SIGTERM, SIGINT, SIGHUP: everything is flushed and synced", also what was written to a file that is
+/// still open when a second signal ends the mount.
 #[test]
 fn signals_store_everything_that_was_written() {
     let _alone = without_other_tests();

@@ -1,6 +1,6 @@
 //! `zarrfs create` with many combinations of options. Each is refused with exit code 2 and nothing is created, or
-//! zarr-python opens, reads and writes the array as one of its own. A creation that fails or is interrupted leaves nothing
-//! behind.
+//! zarr-python opens, reads and writes the array as one of its own. A creation that fails or is interrupted leaves
+//! nothing behind.
 
 mod support;
 

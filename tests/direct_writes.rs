@@ -1,6 +1,6 @@
-//! Writes with O_DIRECT on a real mount. They consist of whole blocks, so the last one crosses the end of every file whose
-//! size is not a multiple of a block. "A write past the end is EFBIG (a write across the end is short)". An error must
-//! never be returned for bytes that were written.
+//! Writes with O_DIRECT on a real mount. They consist of whole blocks, so the last one crosses the end of every file
+//! whose size is not a multiple of a block. "A write past the end is EFBIG (a write across the end is short)". An error
+//! must never be returned for bytes that were written.
 
 mod support;
 
@@ -18,8 +18,8 @@ fn open_direct(path: &Path) -> File {
     OpenOptions::new().read(true).write(true).custom_flags(libc::O_DIRECT).open(path).unwrap()
 }
 
-/// Writes `data` at `offset` and checks that `wanted` bytes are written, or that the write fails with EFBIG if `wanted` is
-/// 0.
+/// Writes `data` at `offset` and checks that `wanted` bytes are written, or that the write fails with EFBIG if `wanted`
+/// is 0.
 #[track_caller]
 fn assert_writes(file: &File, data: &[u8], offset: usize, wanted: usize) {
     let written = file.write_at(data, offset as u64).map_err(|e| e.raw_os_error());
@@ -69,8 +69,8 @@ fn a_write_across_the_end_is_short() {
     }
 }
 
-/// A program that makes room for a longer header in `dataset.nc` begins by moving the arrays across the end of the file.
-/// None of it may be written.
+/// A program that makes room for a longer header in `dataset.nc` begins by moving the arrays across the end of the
+/// file. None of it may be written.
 #[test]
 fn a_write_across_the_end_of_dataset_nc_is_refused_as_a_whole() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! The documents are true: every file, function and link that they name exists, their commands print what they show, and
-//! none is longer than it may be.
+//! The documents are true: every file, function and link that they name exists, their commands print what they show,
+//! and none is longer than it may be.
 
 mod support;
 
@@ -175,8 +175,8 @@ struct Step {
     expected: Vec<String>,
 }
 
-/// Returns the commands in the `console` blocks of a document, without those of blocks that need a program that is missing:
-/// "```console needs=gdalinfo,cdo". A line `...` stands for any output.
+/// Returns the commands in the `console` blocks of a document, without those of blocks that need a program that is
+/// missing: "```console needs=gdalinfo,cdo". A line `...` stands for any output.
 fn steps(document: &str, has: impl Fn(&str) -> bool) -> Vec<Step> {
     let text = text(document);
     let mut steps: Vec<Step> = Vec::new();

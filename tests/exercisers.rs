@@ -187,7 +187,8 @@ offset=8k
 offset=12k
 ";
 
-/// Four jobs that write at random places of a quarter each, with requests of any size. Two share the chunk in the middle.
+/// Four jobs that write at random places of a quarter each, with requests of any size. Two share the chunk in the
+/// middle.
 const FIO_RANDOM: &str = "
 [global]
 ioengine=psync

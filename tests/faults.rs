@@ -1,5 +1,5 @@
-//! "EIO or ENOSPC while a chunk is stored: it stays dirty and is tried again; fsync and close report; a read never fails
-//! because of somebody's write-back. When there is room again nothing that was accepted is lost."
+//! "EIO or ENOSPC while a chunk is stored: it stays dirty and is tried again; fsync and close report; a read never
+//! fails because of somebody's write-back. When there is room again nothing that was accepted is lost."
 
 mod support;
 
@@ -144,8 +144,8 @@ impl Drop for SmallDisk {
 
 const CHUNK: usize = 64 << 10;
 
-/// Writes 32 incompressible chunks through a daemon that caches 8 to a disk that has space for 19. The first 8 are stored
-/// already. Returns the errors of the writes as well.
+/// Writes 32 incompressible chunks through a daemon that caches 8 to a disk that has space for 19. The first 8 are
+/// stored already. Returns the errors of the writes as well.
 fn fill(disk: &SmallDisk) -> (Session, Daemon, Vec<String>) {
     let mut made = TestArray::new(disk.path().join("a"), &[32 * CHUNK], &[CHUNK], serde_json::json!({}));
     for chunk in 0..8 {

@@ -56,8 +56,8 @@ impl Drop for Foreign {
 /// A mounted array of bytes with two writers. It must hold `made.flat`.
 struct Both {
     made: TestArray,
-    /// Every file that was opened. They stay open, since the kernel's release of a closed file stores what was written at an
-    /// unpredictable moment.
+    /// Every file that was opened. They stay open, since the kernel's release of a closed file stores what was written
+    /// at an unpredictable moment.
     opened: RefCell<Vec<File>>,
     mount: Mount,
     foreign: Foreign,

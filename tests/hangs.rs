@@ -41,8 +41,8 @@ fn store(path: &Path) -> (TestArray, TestArray) {
     (array("stopped"), array("other"))
 }
 
-/// Uses an array as programs do: lists it, reads it, writes to it and creates a file beside it. `round` makes the written
-/// bytes differ from the stored ones. `doing` names the current operation.
+/// Uses an array as programs do: lists it, reads it, writes to it and creates a file beside it. `round` makes the
+/// written bytes differ from the stored ones. `doing` names the current operation.
 fn use_array(directory: &Path, array: &mut TestArray, round: u64, doing: &Mutex<&'static str>) {
     let begin = |what| *doing.lock().unwrap() = what;
     begin("listing");

@@ -376,8 +376,8 @@ fn said(command: &[&str], path: &Path) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// `getfattr -d` lists attributes as JSON on the directory and on each file for other programs. `setfattr` takes JSON, and
-/// any other value as text.
+/// `getfattr -d` lists attributes as JSON on the directory and on each file for other programs. `setfattr` takes JSON,
+/// and any other value as text.
 #[test]
 fn attributes_are_read_and_set_by_getfattr_and_setfattr() {
     if !is_installed("getfattr") {
@@ -448,8 +448,8 @@ fn maps_of_data_npy_and_data_raw_show_the_same_array() {
     }
 }
 
-/// Returns the store that tests/python/geo.py creates. All concurrent tests share one, which is deleted after the last of
-/// them.
+/// Returns the store that tests/python/geo.py creates. All concurrent tests share one, which is deleted after the last
+/// of them.
 fn geo(python: &Path) -> Arc<tempfile::TempDir> {
     static GEO: Mutex<Weak<tempfile::TempDir>> = Mutex::new(Weak::new());
     let mut last = GEO.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,5 +1,5 @@
-//! Every case of the hostile corpus, which `cases.json` describes, on a real mount beside a healthy array that must stay
-//! readable. Then `info` and `cat` on the whole corpus. No byte of the corpus may change.
+//! Every case of the hostile corpus, which `cases.json` describes, on a real mount beside a healthy array that must
+//! stay readable. Then `info` and `cat` on the whole corpus. No byte of the corpus may change.
 
 mod support;
 
@@ -26,7 +26,8 @@ const MEMORY: u64 = (32 + 64) << 20;
 /// Sets the cache bound.
 const CACHE: [&str; 2] = ["--cache-size", "32M"];
 
-/// Size in bytes up to which files are read in full. Of larger files only the places in the manifest's `reads` are read.
+/// Size in bytes up to which files are read in full. Of larger files only the places in the manifest's `reads` are
+/// read.
 const READABLE: u64 = 64 << 20;
 
 /// Maximum number of names in a mount, far more than the corpus has.

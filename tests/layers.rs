@@ -27,7 +27,8 @@ fn files(path: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// Returns `text` without comments and without the items under `#[cfg(test)]`, and the names of the modules among these.
+/// Returns `text` without comments and without the items under `#[cfg(test)]`, and the names of the modules among
+/// these.
 fn without_tests(text: &str) -> (String, Vec<String>) {
     let (mut code, mut modules) = (String::new(), Vec::new());
     let mut lines = text.lines();

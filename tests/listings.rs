@@ -1,5 +1,5 @@
-//! Attributes that a listing returns along with the names, and attributes that the kernel caches: they must equal those of
-//! a lookup, and must not delay what an open sees.
+//! Attributes that a listing returns along with the names, and attributes that the kernel caches: they must equal those
+//! of a lookup, and must not delay what an open sees.
 
 mod support;
 

@@ -1,8 +1,8 @@
 //! "Read your writes at once, through every file of the mount." Programs write one array concurrently, by requests to
-//! `data.raw`, by a shared map and by chunk files, each to pages of its own in every chunk. None waits forever for another,
-//! and the store holds all writes in the end. With `--direct-io` each program also reads what it has just written. Without
-//! it, a write to a chunk file drops pages of `data.raw`, and if a write of these pages is in flight, old bytes may show
-//! for a moment until the pages are dropped again.
+//! `data.raw`, by a shared map and by chunk files, each to pages of its own in every chunk. None waits forever for
+//! another, and the store holds all writes in the end. With `--direct-io` each program also reads what it has just
+//! written. Without it, a write to a chunk file drops pages of `data.raw`, and if a write of these pages is in flight,
+//! old bytes may show for a moment until the pages are dropped again.
 
 mod support;
 

@@ -1,5 +1,5 @@
-//! Metadata that zarrfs writes, as zarr-python reads it: arrays that `zarrfs create` creates, and changed documents, groups,
-//! names and shapes.
+//! Metadata that zarrfs writes, as zarr-python reads it: arrays that `zarrfs create` creates, and changed documents,
+//! groups, names and shapes.
 
 mod support;
 
@@ -398,8 +398,8 @@ fn flat(array: &Array) -> Vec<u8> {
     bytes
 }
 
-/// Writes every document of the matrix back as the mount shows it. Then each array grows by one item along each dimension
-/// and shrinks again.
+/// Writes every document of the matrix back as the mount shows it. Then each array grows by one item along each
+/// dimension and shrinks again.
 #[test]
 fn writing_back_the_shown_documents_changes_nothing() {
     let Some(matrix) = env_path("ZARRFS_MATRIX") else { return };

@@ -1,5 +1,5 @@
-//! Statistics for Prometheus: parsed by its own library, compared with what a server has counted, and served to clients of
-//! which some are hostile.
+//! Statistics for Prometheus: parsed by its own library, compared with what a server has counted, and served to clients
+//! of which some are hostile.
 
 mod support;
 

@@ -120,8 +120,8 @@ fn a_store_that_cannot_be_migrated_is_not_changed() {
     }
 }
 
-/// The stores of the matrix that `matrix.py` writes: every dtype, codec, order and fill value, nested groups, attributes, and
-/// consolidated metadata.
+/// The stores of the matrix that `matrix.py` writes: every dtype, codec, order and fill value, nested groups,
+/// attributes, and consolidated metadata.
 #[test]
 fn stores_of_v2_become_v3() {
     let (Some(python), Some(matrix)) = (env_path("ZARRFS_TEST_PYTHON3"), env_path("ZARRFS_MATRIX")) else { return };

@@ -1,5 +1,5 @@
-//! Random sequences of file operations on a mount and on a plain directory. Each call must return the same on both, also on
-//! files that stay open while their names change, and both must hold the same files in the end.
+//! Random sequences of file operations on a mount and on a plain directory. Each call must return the same on both,
+//! also on files that stay open while their names change, and both must hold the same files in the end.
 
 mod support;
 

@@ -1,5 +1,5 @@
-//! Creating, removing and renaming files and directories through a mount, and writing documents and plain keys. The tests
-//! quote the promises to users. Writing flat bytes and chunk files is tested in `writing.rs`, other programs in
+//! Creating, removing and renaming files and directories through a mount, and writing documents and plain keys. The
+//! tests quote the promises to users. Writing flat bytes and chunk files is tested in `writing.rs`, other programs in
 //! `python_writers.rs`.
 
 mod support;
@@ -131,7 +131,8 @@ fn an_open_document_shows_what_has_been_written() {
     assert_eq!(fs::read(&path).unwrap(), b"{\"a\": 2}\n");
 }
 
-/// "`mkdir` creates a group; `.zarray` written into a new directory creates an array"; "stored as their `.zarray` says".
+/// "`mkdir` creates a group; `.zarray` written into a new directory creates an array"; "stored as their `.zarray`
+/// says".
 #[test]
 fn mkdir_creates_a_group_and_a_written_zarray_makes_it_an_array() {
     let store = Store::compressed();
@@ -324,7 +325,8 @@ fn renamed_chunks_and_documents_keep_their_bytes() {
     store.assert_no_temporary_files();
 }
 
-/// An editor that renames the old `.zarray` before it writes the new one does not lose the codecs, which the mount hides.
+/// An editor that renames the old `.zarray` before it writes the new one does not lose the codecs, which the mount
+/// hides.
 #[test]
 fn saving_zarray_by_way_of_a_backup_keeps_the_codecs() {
     let mut store = Store::compressed();

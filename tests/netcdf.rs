@@ -1,6 +1,6 @@
-//! `dataset.nc` on a real mount, which shows a group as a netCDF file: netCDF-C (netCDF4), scipy and xarray read and change
-//! it, compared with what zarr-python and xarray read from the store (`python/netcdf.py`). `scripts/test-legacy` runs
-//! other programs.
+//! `dataset.nc` on a real mount, which shows a group as a netCDF file: netCDF-C (netCDF4), scipy and xarray read and
+//! change it, compared with what zarr-python and xarray read from the store (`python/netcdf.py`). `scripts/test-legacy`
+//! runs other programs.
 
 mod support;
 

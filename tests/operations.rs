@@ -1,5 +1,5 @@
-//! What operators of a mount rely on: errors as JSON, an unmount that ends and names what is not stored, a log of outages, and
-//! statistics that are no use of the mount.
+//! What operators of a mount rely on: errors as JSON, an unmount that ends and names what is not stored, a log of
+//! outages, and statistics that are no use of the mount.
 
 mod support;
 

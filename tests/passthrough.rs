@@ -67,8 +67,8 @@ fn the_kernel_reads_chunks_that_are_stored_as_shown() {
     assert_eq!(errno(file.read_at(&mut [0; 10], 0)), "EIO");
 }
 
-/// A chunk that is replaced while it is open cannot be opened until it is closed. "Changes made behind the mount: seen at
-/// the next open".
+/// A chunk that is replaced while it is open cannot be opened until it is closed. "Changes made behind the mount: seen
+/// at the next open".
 #[test]
 fn an_open_never_shows_a_replaced_file() {
     let store = store();

@@ -1,5 +1,5 @@
-//! "Modes grant no more than the stored files and directories do": private files of a store stay private in a mount that
-//! other users may use.
+//! "Modes grant no more than the stored files and directories do": private files of a store stay private in a mount
+//! that other users may use.
 
 mod support;
 
@@ -203,8 +203,8 @@ fn extended_attributes_reveal_no_values_of_private_documents() {
     assert!(value(&mount, "user.zarr.attrs.secret") && value(&mount, "user.zarr.shape"));
 }
 
-/// Runs a program in a mount as an unprivileged user, who could not reach the directory alone. Returns whether it succeeded
-/// and what it printed, or `None`, and announces that the test is skipped, if that is not possible.
+/// Runs a program in a mount as an unprivileged user, who could not reach the directory alone. Returns whether it
+/// succeeded and what it printed, or `None`, and announces that the test is skipped, if that is not possible.
 fn as_nobody(mount: &Mount, program: &str, args: &[&str]) -> Option<(bool, String)> {
     if !rustix::process::getuid().is_root() || !is_installed("setpriv") || !is_installed(program) {
         announce("skipped: to become another user takes root and setpriv");

@@ -1,6 +1,6 @@
-//! "An acknowledged write (fsync returned 0) is never lost" and "a chunk is replaced atomically", even by a power cut. The
-//! store lies on a file system of its own, which is shut down in the middle of writing, as if its disk had disappeared,
-//! and mounted again. scripts/soak runs these tests; they need root and loop devices.
+//! "An acknowledged write (fsync returned 0) is never lost" and "a chunk is replaced atomically", even by a power cut.
+//! The store lies on a file system of its own, which is shut down in the middle of writing, as if its disk had
+//! disappeared, and mounted again. scripts/soak runs these tests; they need root and loop devices.
 
 mod support;
 

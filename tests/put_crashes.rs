@@ -1,6 +1,6 @@
-//! "A chunk is replaced atomically: any reader and any crash sees the old one or the new one." strace kills `zarrfs put`, or
-//! makes a system call fail, at each call that changes the store. `zarrfs put` stores chunks as a mount does, and needs no
-//! mount.
+//! "A chunk is replaced atomically: any reader and any crash sees the old one or the new one." strace kills `zarrfs
+//! put`, or makes a system call fail, at each call that changes the store. `zarrfs put` stores chunks as a mount does,
+//! and needs no mount.
 
 mod support;
 
@@ -65,8 +65,8 @@ impl Case {
         files.map(|file| fs::read_to_string(file.unwrap().path()).unwrap()).collect()
     }
 
-    /// Checks that each chunk is old or new, and that nothing else is in the store except temporary files, if `may_leave`.
-    /// Returns whether all chunks are new.
+    /// Checks that each chunk is old or new, and that nothing else is in the store except temporary files, if
+    /// `may_leave`. Returns whether all chunks are new.
     fn check(&self, what: &str, may_leave: bool) -> bool {
         let output = zarrfs(&["cat", self.array().to_str().unwrap()]);
         assert!(output.status.success(), "{what}: torn: {}", String::from_utf8_lossy(&output.stderr));

@@ -1,6 +1,6 @@
 //! Writing to a mount with other programs: zarr-python 2.18 and 3 and xarray create, fill, resize, append to and delete
-//! arrays and groups; cp, mv, rsync, tar, sed, vim and git are used as on any file system. The store is compared with what
-//! the programs were given.
+//! arrays and groups; cp, mv, rsync, tar, sed, vim and git are used as on any file system. The store is compared with
+//! what the programs were given.
 
 mod support;
 
@@ -40,8 +40,8 @@ fn paths(files: &BTreeMap<PathBuf, Vec<u8>>) -> Vec<String> {
     files.keys().map(|path| path.to_str().unwrap().to_string()).collect()
 }
 
-/// Gives every file below a directory an old modification time: rsync skips a file that has the size and the second of the
-/// one it would replace.
+/// Gives every file below a directory an old modification time: rsync skips a file that has the size and the second of
+/// the one it would replace.
 fn make_old(directory: &Path) {
     let old = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
     for name in files(directory).keys() {

@@ -1,5 +1,5 @@
-//! "`-o ro` / `--read-only` refuses with EROFS", and reading never writes: reading a whole mount changes neither a byte nor
-//! a time of its store.
+//! "`-o ro` / `--read-only` refuses with EROFS", and reading never writes: reading a whole mount changes neither a byte
+//! nor a time of its store.
 
 mod support;
 
@@ -100,8 +100,8 @@ fn not_refused(mount: &Mount) -> Vec<String> {
     said.into_iter().filter(|(_, errno)| errno != "EROFS").map(|(what, errno)| format!("{what}: {errno}")).collect()
 }
 
-/// Tries every way to change a mount that the kernel takes for writable. Returns those that do not fail with EROFS, except
-/// for links and owners, which fail with EPERM in every mount, and for times and modes, which are ignored.
+/// Tries every way to change a mount that the kernel takes for writable. Returns those that do not fail with EROFS,
+/// except for links and owners, which fail with EPERM in every mount, and for times and modes, which are ignored.
 fn changeable(mount: &Mount) -> Vec<String> {
     let mut all = not_refused(mount);
     let expected = |said: &str, what: &str, errno: &str| said.starts_with(what) && said.ends_with(errno);

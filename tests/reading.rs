@@ -52,7 +52,8 @@ enum Links {
     Everywhere,
 }
 
-/// A mounted array of 4 x 4 chunks that assert_changes_are_seen behind the mount. Every read is compared with its current bytes.
+/// A mounted array of 4 x 4 chunks that assert_changes_are_seen behind the mount. Every read is compared with its
+/// current bytes.
 struct Changing {
     _store: tempfile::TempDir,
     mount: Mount,
@@ -317,8 +318,8 @@ fn wide(codec: &Value) -> Stored {
 
 const SMALL: &str = "1M";
 
-/// An array whose rows of chunks, 96 of 260 KiB, exceed the cache size [`MIDDLE`], which holds two windows of flat bytes.
-/// The windows begin and end inside of blocks, and the last one is short.
+/// An array whose rows of chunks, 96 of 260 KiB, exceed the cache size [`MIDDLE`], which holds two windows of flat
+/// bytes. The windows begin and end inside of blocks, and the last one is short.
 fn wider(codec: &Value) -> Stored {
     stored(&[65, 96 * K], &[65, K], numbers(codec))
 }
@@ -624,8 +625,8 @@ fn a_damaged_chunk_in_a_wide_row_fails_alone() {
     }
 }
 
-/// "A replaced chunk is seen at the next open", also by a reader in the middle of a row of chunks larger than the cache.
-/// The windows and spilled chunks of the row stay in use where nothing has changed.
+/// "A replaced chunk is seen at the next open", also by a reader in the middle of a row of chunks larger than the
+/// cache. The windows and spilled chunks of the row stay in use where nothing has changed.
 #[test]
 fn a_change_in_a_wide_row_is_seen_at_the_next_open() {
     for codec in [zlib(), blosc("zstd", 4 * K), json!({})] {
@@ -682,9 +683,9 @@ fn an_old_descriptor_of_a_wide_row_shows_the_new_array() {
     }
 }
 
-/// With a cache of a few rows of chunks, a sequential reader decodes few chunks twice: neither when its requests come one after
-/// another nor when requests of the kernel's read-ahead overtake each other. A cache that dropped needed chunks would decode
-/// each chunk eight times, once for each request in its rows.
+/// With a cache of a few rows of chunks, a sequential reader decodes few chunks twice: neither when its requests come
+/// one after another nor when requests of the kernel's read-ahead overtake each other. A cache that dropped needed
+/// chunks would decode each chunk eight times, once for each request in its rows.
 #[test]
 fn a_sequential_read_with_a_small_cache_decodes_hardly_any_chunk_twice() {
     for codec in [zlib(), blosc("lz4", 0), blosc("zstd", 16 * K)] {

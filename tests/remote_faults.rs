@@ -1,5 +1,6 @@
-//! Reading from a server that answers wrongly, through a real mount. A read returns the right bytes or EIO, within the time
-//! of a request, and never bytes that the server does not have or bytes of two versions. Other arrays stay readable.
+//! Reading from a server that answers wrongly, through a real mount. A read returns the right bytes or EIO, within the
+//! time of a request, and never bytes that the server does not have or bytes of two versions. Other arrays stay
+//! readable.
 
 mod support;
 
@@ -203,8 +204,8 @@ fn status_403_means_missing_only_if_the_user_says_so() {
     assert_eq!(digest(&taking.join("data.raw")).unwrap().1, sha256(&array.flat));
 }
 
-/// An HTML page in the place of missing metadata does not make a store, and one in the place of a document makes the array
-/// damaged instead of empty.
+/// An HTML page in the place of missing metadata does not make a store, and one in the place of a document makes the
+/// array damaged instead of empty.
 #[test]
 fn an_html_page_is_not_taken_for_a_document() {
     let store = tempfile::tempdir().unwrap();
@@ -218,7 +219,8 @@ fn an_html_page_is_not_taken_for_a_document() {
     assert!(mount.join("b/data.raw").exists());
 }
 
-/// While the server does not answer, a lazy unmount succeeds immediately, and another one as soon as the reader is gone.
+/// While the server does not answer, a lazy unmount succeeds immediately, and another one as soon as the reader is
+/// gone.
 #[test]
 fn a_mount_of_a_silent_server_can_be_unmounted() {
     let store = tempfile::tempdir().unwrap();
@@ -259,8 +261,8 @@ fn a_mount_of_a_silent_server_can_be_unmounted() {
     }
 }
 
-/// A value that is replaced while it is read is read again, or the request fails. Raw chunks are read by ranges and blosc
-/// chunks by blocks, so a whole chunk takes several requests.
+/// A value that is replaced while it is read is read again, or the request fails. Raw chunks are read by ranges and
+/// blosc chunks by blocks, so a whole chunk takes several requests.
 #[test]
 fn a_chunk_is_never_assembled_from_two_versions() {
     let store = tempfile::tempdir().unwrap();

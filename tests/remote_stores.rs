@@ -1,5 +1,5 @@
-//! Archives and stores on HTTP, S3 and Azure servers, on real mounts. Every array is compared with what zarr-python reads
-//! from its directory, and every name, size and attribute with a mount of that directory.
+//! Archives and stores on HTTP, S3 and Azure servers, on real mounts. Every array is compared with what zarr-python
+//! reads from its directory, and every name, size and attribute with a mount of that directory.
 
 mod support;
 
@@ -15,8 +15,8 @@ use zarrfs::util::json::Value;
 /// The smallest number of arrays for a meaningful comparison.
 const LEAST: usize = 100;
 
-/// The number of arrays to compare: scripts/soak compares all, but CI has no time for so many mounts and uploads. A number,
-/// not a proportion, so that the sample is large enough whichever folders of stores there are.
+/// The number of arrays to compare: scripts/soak compares all, but CI has no time for so many mounts and uploads. A
+/// number, not a proportion, so that the sample is large enough whichever folders of stores there are.
 #[derive(Clone, Copy)]
 struct Sample {
     /// Number of stores that are a single array. Each takes a mount.
@@ -279,8 +279,8 @@ fn listed_paths(directory: &Path) -> Vec<String> {
     found
 }
 
-/// Checks that every name that the directory's mount lists looks the same in the other mount. Does not check which listed_paths
-/// the other mount lists.
+/// Checks that every name that the directory's mount lists looks the same in the other mount. Does not check which
+/// listed_paths the other mount lists.
 fn assert_shows_the_same(directory: &Mount, other: &Mount, can_list: bool) {
     let listed_paths = listed_paths(directory.path());
     assert!(listed_paths.len() > 20, "{listed_paths:?}");

@@ -15,8 +15,8 @@ use zarrfs::util::json::Value;
 /// The smallest number of arrays for a meaningful comparison.
 const LEAST: usize = 100;
 
-/// Which arrays of the stores are compared. Directories (`conformance.rs`), archives and a bucket of the tests' own server
-/// are read whole. The other servers would take minutes each: moto takes 90 s for the upload alone.
+/// Which arrays of the stores are compared. Directories (`conformance.rs`), archives and a bucket of the tests' own
+/// server are read whole. The other servers would take minutes each: moto takes 90 s for the upload alone.
 #[derive(Clone, Copy)]
 enum Selection {
     /// All arrays.

@@ -1,5 +1,5 @@
-//! Writing to buckets, through real mounts and by commands. Afterwards the vendor's own client downloads the bucket, and
-//! zarr-python decodes it.
+//! Writing to buckets, through real mounts and by commands. Afterwards the vendor's own client downloads the bucket,
+//! and zarr-python decodes it.
 
 mod support;
 

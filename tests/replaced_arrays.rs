@@ -1,6 +1,6 @@
-//! "Nothing is stored into an array that another program has replaced, deleted or made smaller, and its writer is told":
-//! each fsync and close of the file returns ESTALE until its release, `.zarrfs/stats` keeps the message, and the store
-//! holds the other program's bytes. The test itself is the other program and writes the store's files.
+//! "Nothing is stored into an array that another program has replaced, deleted or made smaller, and its writer is
+//! told": each fsync and close of the file returns ESTALE until its release, `.zarrfs/stats` keeps the message, and the
+//! store holds the other program's bytes. The test itself is the other program and writes the store's files.
 
 mod support;
 
@@ -134,7 +134,8 @@ fn a_file_whose_writes_are_all_stored_reports_no_loss() {
     assert_eq!(now.iter().zip(&theirs).filter(|(a, b)| a != b).count(), 1, "one chunk was changed");
 }
 
-/// The kernel does not tell which file a map belongs to, so every file that is open_for_writing for writing reports its lost writes.
+/// The kernel does not tell which file a map belongs to, so every file that is open_for_writing for writing reports its
+/// lost writes.
 #[test]
 fn lost_writes_of_a_map_are_reported_by_every_writable_file() {
     let _alone = without_other_tests();

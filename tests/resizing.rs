@@ -1,6 +1,6 @@
-//! `--resize` on a real mount: "truncate and append change the first dimension instead: shrinking drops chunks outside the
-//! shape and clears the edge chunk's clipped part, growing adds fill values; a partial last row is padded with the fill
-//! value at close".
+//! `--resize` on a real mount: "truncate and append change the first dimension instead: shrinking drops chunks outside
+//! the shape and clears the edge chunk's clipped part, growing adds fill values; a partial last row is padded with the
+//! fill value at close".
 
 mod support;
 

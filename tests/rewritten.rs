@@ -48,7 +48,8 @@ fn item_size(document: &Path, len: usize) -> usize {
     len / items as usize
 }
 
-/// Writes the items of an array in reverse order through a mount, and returns the bytes written. Each is a value of the type.
+/// Writes the items of an array in reverse order through a mount, and returns the bytes written. Each is a value of the
+/// type.
 fn rewrite(array: PathBuf) -> Vec<u8> {
     let flat = fs::read(array.join("data.raw")).unwrap();
     let size = item_size(&array.join("zarr.json"), flat.len());

@@ -1,5 +1,5 @@
-//! Arrays in shards on real mounts: libraries and programs change them, and libraries read what is stored. A shard is put once
-//! for all its changed chunks, and the others stay as they are.
+//! Arrays in shards on real mounts: libraries and programs change them, and libraries read what is stored. A shard is
+//! put once for all its changed chunks, and the others stay as they are.
 
 mod support;
 
@@ -77,7 +77,8 @@ fn libraries_change_shards_in_a_bucket() {
     run_python(&python, "shards.py", &["check".as_ref(), stored.path(), expected.path()]);
 }
 
-/// Two mounts write other chunks of the same shards at the same time. Each compares versions before it replaces a shard.
+/// Two mounts write other chunks of the same shards at the same time. Each compares versions before it replaces a
+/// shard.
 fn two_writers(first: Mount, second: Mount, rounds: u8) -> Vec<u8> {
     let write = |mount: &Mount, parity: usize| {
         let mut file = open_for_writing(&mount.join("a/data.raw"));

@@ -1,6 +1,6 @@
-//! "Read your writes: at once, through every file of the mount", in spite of the kernel's page cache: pages that a shared
-//! map has made dirty never undo what was written through another file, and pages that are read while a write is in
-//! flight never keep old bytes.
+//! "Read your writes: at once, through every file of the mount", in spite of the kernel's page cache: pages that a
+//! shared map has made dirty never undo what was written through another file, and pages that are read while a write is
+//! in flight never keep old bytes.
 
 mod support;
 
@@ -113,8 +113,8 @@ fn a_dirty_page_of_a_map_undoes_no_write_through_another_file() {
     }
 }
 
-/// While a write waits for cache space, the kernel may drop the page and read it again. Every later read returns the new
-/// bytes nevertheless.
+/// While a write waits for cache space, the kernel may drop the page and read it again. Every later read returns the
+/// new bytes nevertheless.
 #[test]
 fn a_page_that_is_read_while_its_write_waits_keeps_no_old_bytes() {
     let _alone = without_other_tests();
@@ -131,7 +131,8 @@ fn a_page_that_is_read_while_its_write_waits_keeps_no_old_bytes() {
         bytes
     };
     assert!(fs::read(&raw).unwrap() == made.flat);
-    // a dirty chunk fills the cache and its lock is held elsewhere, so no other chunk can be written until it is released
+    // a dirty chunk fills the cache and its lock is held elsewhere, so no other chunk can be written until it is
+    // released
     let key = locks.path().join("a/0");
     fs::create_dir_all(key.parent().unwrap()).unwrap();
     let lock = File::options().append(true).create(true).open(&key).unwrap();

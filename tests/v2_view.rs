@@ -1,5 +1,5 @@
-//! Stores of Zarr v3 on mounts with `--view v2`: programs that know no other format read and write them, and readers of v3
-//! find in the store what they have written.
+//! Stores of Zarr v3 on mounts with `--view v2`: programs that know no other format read and write them, and readers of
+//! v3 find in the store what they have written.
 
 mod support;
 

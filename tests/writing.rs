@@ -1,5 +1,5 @@
-//! Writing flat bytes and chunk files on a real mount. Each test quotes what it checks. The test decodes the stored chunks
-//! itself, without a mount. Costs are counters of `.zarrfs/stats.json`.
+//! Writing flat bytes and chunk files on a real mount. Each test quotes what it checks. The test decodes the stored
+//! chunks itself, without a mount. Costs are counters of `.zarrfs/stats.json`.
 
 mod support;
 
@@ -69,7 +69,8 @@ fn any_range_of_data_raw_can_be_written() {
     }
 }
 
-/// "A fully overwritten chunk is never read first", and each is stored once, also if `cp` or `dd` writes the whole array.
+/// "A fully overwritten chunk is never read first", and each is stored once, also if `cp` or `dd` writes the whole
+/// array.
 #[test]
 fn overwriting_an_array_reads_no_chunk_and_stores_each_once() {
     for (what, more) in codecs() {
@@ -331,8 +332,8 @@ fn a_chunk_that_another_writer_has_changed_keeps_both_changes() {
     assert!(fs::read(mount.join("a/data.raw")).unwrap() == array.flat);
 }
 
-/// Writing all of a damaged chunk repairs it without reading it. Writing a part of it makes the close fail with EIO. Other
-/// chunks are stored in both cases.
+/// Writing all of a damaged chunk repairs it without reading it. Writing a part of it makes the close fail with EIO.
+/// Other chunks are stored in both cases.
 #[test]
 fn overwriting_a_damaged_chunk_repairs_it() {
     let store = tempfile::tempdir().unwrap();

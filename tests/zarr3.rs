@@ -1,5 +1,5 @@
-//! Stores of Zarr v3 on real mounts: zarr-python 3, xarray and TensorStore read and write them, programs of the system copy,
-//! move, edit and remove their files. The stored codecs and chunks must stay as they are.
+//! Stores of Zarr v3 on real mounts: zarr-python 3, xarray and TensorStore read and write them, programs of the system
+//! copy, move, edit and remove their files. The stored codecs and chunks must stay as they are.
 
 mod support;
 
@@ -16,8 +16,8 @@ use support::{Mount, announce, copy_tree, env_path, is_installed, run, run_pytho
 
 const GROUP: &str = r#"{"zarr_format": 3, "node_type": "group", "attributes": {"title": "made"}}"#;
 
-/// The store that `zarr3.py make` creates, shared by the tests that run at the same time. Returns `None`, and announces it,
-/// if zarr-python 3 is not installed.
+/// The store that `zarr3.py make` creates, shared by the tests that run at the same time. Returns `None`, and announces
+/// it, if zarr-python 3 is not installed.
 fn sample() -> Option<Arc<tempfile::TempDir>> {
     static SAMPLE: Mutex<Weak<tempfile::TempDir>> = Mutex::new(Weak::new());
     let python = env_path("ZARRFS_TEST_PYTHON3")?;
@@ -402,7 +402,8 @@ fn formats_may_be_mixed() {
     assert_eq!(fs::read(root.join("new/1.1")).unwrap(), [1, 2, 3, 4, 5, 6]);
 }
 
-/// "--compressor: arrays whose document says bytes alone": their writer writes decoded chunks, under the keys it asked for.
+/// "--compressor: arrays whose document says bytes alone": their writer writes decoded chunks, under the keys it asked
+/// for.
 #[test]
 fn the_compressor_is_for_documents_without_codecs() {
     let store = new_store();

@@ -1,15 +1,15 @@
 //! Freshness: which bytes of an array are current. It reads no chunk, and knows neither slots nor pages.
 //!
-//! Invariant: a read returns bytes that are no older than the latest opening of a file of the array, and no older than any
-//! write of this mount. Other programs may change the store at any time; their changes show at the next opening.
+//! Invariant: a read returns bytes that are no older than the latest opening of a file of the array, and no older than
+//! any write of this mount. Other programs may change the store at any time; their changes show at the next opening.
 //!
 //! Two questions follow from it:
 //!
 //! * *Is this decoded chunk current?* It is if the store confirmed its version in the latest opening
 //!   ([`Freshness::is_current`]), and if this mount stored nothing while the chunk was loaded
 //!   ([`Freshness::has_stored_since`]).
-//! * *May the kernel keep its pages?* It may if the store still holds every version that the mount served since the opening
-//!   before ([`ServedVersions::begin_opening`]).
+//! * *May the kernel keep its pages?* It may if the store still holds every version that the mount served since the
+//!   opening before ([`ServedVersions::begin_opening`]).
 
 use super::Array;
 use crate::store::Version;
@@ -191,7 +191,8 @@ impl VersionTag {
         version.map_or(VersionTag::UNINITIALIZED, VersionTag::hash)
     }
 
-    /// Returns the tag of a file that shows `array` with its present metadata, or the given version of one of its chunks.
+    /// Returns the tag of a file that shows `array` with its present metadata, or the given version of one of its
+    /// chunks.
     pub fn of_array(array: &Array, version: Option<&Version>) -> Self {
         VersionTag::hash(&(array.id(), version))
     }
@@ -288,8 +289,8 @@ impl ServedVersions {
         }
     }
 
-    /// Records that this mount stored a chunk as `after`. A reader that was served the version `before` and the writes has
-    /// the bytes of `after`. `None` for `before` says that the whole chunk was written.
+    /// Records that this mount stored a chunk as `after`. A reader that was served the version `before` and the writes
+    /// has the bytes of `after`. `None` for `before` says that the whole chunk was written.
     pub fn record_store(&self, array: u64, chunk: ChunkId, before: Option<VersionTag>, after: VersionTag) {
         {
             let mut table = lock(&self.table);

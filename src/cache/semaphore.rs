@@ -1,5 +1,5 @@
-//! A semaphore with priorities. Many threads wait for a remote store, but only as many decode as there are processors; the
-//! load that is needed first gets the next permit. It knows nothing of chunks.
+//! A semaphore with priorities. Many threads wait for a remote store, but only as many decode as there are processors;
+//! the load that is needed first gets the next permit. It knows nothing of chunks.
 
 use crate::util::memory::lock;
 use std::collections::BTreeMap;

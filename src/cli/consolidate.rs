@@ -1,4 +1,5 @@
-//! `zarrfs consolidate`: writes the consolidated metadata of a store: `.zmetadata`, or for Zarr v3 a part of `zarr.json`.
+//! `zarrfs consolidate`: writes the consolidated metadata of a store: `.zmetadata`, or for Zarr v3 a part of
+//! `zarr.json`.
 
 use super::remote::ConsolidatedArg;
 use super::{CommandFailure, StoreArgs, StoreLocation, logger, open_store, print};

@@ -1,4 +1,5 @@
-//! `zarrfs create`: creates an array, with the store and the groups above it. Existing arrays and groups stay as they are.
+//! `zarrfs create`: creates an array, with the store and the groups above it. Existing arrays and groups stay as they
+//! are.
 
 mod document;
 mod document_v3;
@@ -42,7 +43,8 @@ pub struct CreateArgs {
     chunks: Lengths,
     /// Set the shape of a shard, for Zarr v3
     ///
-    /// A shard is one value of the store and holds many chunks. Its lengths are in items, and multiples of those of a chunk.
+    /// A shard is one value of the store and holds many chunks. Its lengths are in items, and multiples of those of a
+    /// chunk.
     #[arg(long, value_name = "N,N...", value_parser = lengths)]
     shards: Option<Lengths>,
     /// Set the dtype (<f4), or a JSON list of fields
@@ -52,7 +54,8 @@ pub struct CreateArgs {
     dtype: Value,
     /// Set the fill value [default: zeros]
     ///
-    /// Spelled as in a .zarray: a number, NaN, base64 for bytes, null. The default is null for objects. Zarr v3 has no null.
+    /// Spelled as in a .zarray: a number, NaN, base64 for bytes, null. The default is null for objects. Zarr v3 has no
+    /// null.
     #[arg(long, value_name = "VALUE", allow_hyphen_values = true)]
     fill: Option<String>,
     /// Set the layout of a chunk: C or F [default: C]
@@ -60,8 +63,8 @@ pub struct CreateArgs {
     order: String,
     /// Compress chunks with this
     ///
-    /// blosc[:CNAME[:CLEVEL[:SHUFFLE]]], zlib, gzip, bz2 or zstd[:LEVEL], lzma[:PRESET], lz4[:ACCELERATION], none, or a JSON
-    /// object.
+    /// blosc[:CNAME[:CLEVEL[:SHUFFLE]]], zlib, gzip, bz2 or zstd[:LEVEL], lzma[:PRESET], lz4[:ACCELERATION], none, or a
+    /// JSON object.
     #[arg(long, value_name = "CODEC", default_value = "blosc", value_parser = compressor::parse)]
     compressor: CompressorArg,
     /// Filter chunks first: a JSON list of objects
@@ -329,8 +332,8 @@ fn create_on_server(
     unfinished.finish(|| hierarchy.store().sync()).map_err(shown)
 }
 
-/// Puts the document of `first`, the topmost new group or the array itself: all keys below it belong to this command from
-/// then on. It is put only if no other program has put one.
+/// Puts the document of `first`, the topmost new group or the array itself: all keys below it belong to this command
+/// from then on. It is put only if no other program has put one.
 fn reserve(
     hierarchy: &Hierarchy,
     first: &Key,

@@ -1,5 +1,5 @@
-//! How a verb fails: with an exit code, and a message for people on standard error. With `--json`, programs find the message on
-//! standard output, too.
+//! How a verb fails: with an exit code, and a message for people on standard error. With `--json`, programs find the
+//! message on standard output, too.
 
 use super::stdio;
 use crate::error::{Error, Kind, lines, one_line};

@@ -20,8 +20,8 @@ pub struct Flat {
     pub array: Arc<Array>,
 }
 
-/// Opens the flat bytes of the array at the root of `hierarchy`, whose store is at `location`. They are opened for writing,
-/// too, unless the options are read-only.
+/// Opens the flat bytes of the array at the root of `hierarchy`, whose store is at `location`. They are opened for
+/// writing, too, unless the options are read-only.
 pub fn open(
     location: &StoreLocation,
     hierarchy: Hierarchy,

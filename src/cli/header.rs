@@ -24,8 +24,8 @@ pub struct HeaderArgs {
     path: StoreLocation,
     /// Print this header [default: list those that fit]
     ///
-    /// For npy, nii, tif and nc, the command prints the bytes that precede the values. The list shows each file under the
-    /// name that it has in a mount.
+    /// For npy, nii, tif and nc, the command prints the bytes that precede the values. The list shows each file under
+    /// the name that it has in a mount.
     #[arg(long, value_name = "FORMAT", value_parser = formats(), hide_possible_values = true)]
     format: Option<Asked>,
     /// Print the list as JSON

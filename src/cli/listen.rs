@@ -1,6 +1,6 @@
-//! `--listen`: serves the statistics of a mount to Prometheus, over HTTP. Clients may be hostile: connections, their time,
-//! what they may send and how often statistics are made are bounded, and the mount waits for none of them. HTTP libraries
-//! such as tiny_http bound none of that.
+//! `--listen`: serves the statistics of a mount to Prometheus, over HTTP. Clients may be hostile: connections, their
+//! time, what they may send and how often statistics are made are bounded, and the mount waits for none of them. HTTP
+//! libraries such as tiny_http bound none of that.
 
 use super::CommandFailure;
 use crate::error::{Error, Result};

@@ -1,5 +1,5 @@
-//! Locations of stores on a command line: paths, archives and URLs, and the layers of stores that each is opened with. This
-//! module must not know what is in a store.
+//! Locations of stores on a command line: paths, archives and URLs, and the layers of stores that each is opened with.
+//! This module must not know what is in a store.
 
 use super::{CommandFailure, StoreArgs, WriteArgs, absolute};
 use crate::array::hierarchy::{DOCUMENTS, REMOVED};
@@ -63,8 +63,8 @@ impl StoreLocation {
         }
     }
 
-    /// Returns the location above this one, and the name of this one in it. Returns `None` at the top, and if the name can't be
-    /// a key.
+    /// Returns the location above this one, and the name of this one in it. Returns `None` at the top, and if the name
+    /// can't be a key.
     pub fn split_last(&self) -> Option<(StoreLocation, Key)> {
         let (above, name) = match self {
             StoreLocation::Path(path) => {

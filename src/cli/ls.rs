@@ -92,8 +92,8 @@ pub fn run(args: &LsArgs) -> std::result::Result<(), CommandFailure> {
 }
 
 impl ListOutput<'_> {
-    /// Prints the directory, with --recursive also those below it. Returns the first directory that can't be listed, after
-    /// all others are printed.
+    /// Prints the directory, with --recursive also those below it. Returns the first directory that can't be listed,
+    /// after all others are printed.
     ///
     /// # Errors
     ///

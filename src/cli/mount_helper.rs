@@ -1,5 +1,6 @@
-//! The helper of mount(8) and umount(8). Called by the names that these look for in /sbin, or by mount.fuse, the program takes
-//! their arguments and returns their exit codes. This module only translates to the verbs `mount` and `umount`.
+//! The helper of mount(8) and umount(8). Called by the names that these look for in /sbin, or by mount.fuse, the
+//! program takes their arguments and returns their exit codes. This module only translates to the verbs `mount` and
+//! `umount`.
 
 use super::{Cli, CommandFailure, mount_options, print, run as run_verb, stdio};
 use clap::{CommandFactory, Parser};

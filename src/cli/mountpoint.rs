@@ -1,5 +1,5 @@
-//! `--auto-mountpoint`: chooses the name of a mountpoint, and creates directories that are removed after the unmount. This
-//! module must not mount.
+//! `--auto-mountpoint`: chooses the name of a mountpoint, and creates directories that are removed after the unmount.
+//! This module must not mount.
 
 use super::{CommandFailure, StoreLocation, absolute};
 use crate::error::Error;
@@ -15,8 +15,8 @@ use std::path::{Path, PathBuf};
 /// Endings of the names of stores, the last one first.
 const ENDINGS: [&str; 2] = [".zip", ".zarr"];
 
-/// Directories created for a mount, the topmost first. When this is dropped, those that are empty are removed, even if they
-/// were renamed.
+/// Directories created for a mount, the topmost first. When this is dropped, those that are empty are removed, even if
+/// they were renamed.
 pub struct MadeDirectories {
     made: Vec<MadeDirectory>,
     /// The last one.
@@ -84,8 +84,8 @@ fn is_missing(path: &Path) -> bool {
     fs::symlink_metadata(path).is_err_and(|e| e.kind() == ErrorKind::NotFound)
 }
 
-/// Returns the mountpoint of a store for which none is given: a directory in the working directory, named as the store without
-/// .zarr and .zip. It must not exist, or be empty.
+/// Returns the mountpoint of a store for which none is given: a directory in the working directory, named as the store
+/// without .zarr and .zip. It must not exist, or be empty.
 pub fn for_store(store: &StoreLocation) -> Result<PathBuf, CommandFailure> {
     let unnamed = |why: &str| CommandFailure::new(5, format!("{store}: {why}; name a mountpoint"));
     let name = name_of(store).ok_or_else(|| unnamed("no mountpoint can be named after it"))?;

@@ -1,4 +1,5 @@
-//! `zarrfs put`: writes standard input to the flat bytes of an array, without FUSE. All of it is stored when the verb succeeds.
+//! `zarrfs put`: writes standard input to the flat bytes of an array, without FUSE. All of it is stored when the verb
+//! succeeds.
 
 use super::flat::{self, Flat};
 use super::progress::ProgressLine;

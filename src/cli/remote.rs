@@ -64,8 +64,8 @@ pub struct RemoteArgs {
     metadata_ttl: Option<Ttl>,
     /// Read .zmetadata: use, ignore [default: auto]
     ///
-    /// auto reads it where the store can't be listed, and of a bucket that is only read: by info and ls, and in a mount with
-    /// --read-only, until a file is opened. use reads it always, ignore never.
+    /// auto reads it where the store can't be listed, and of a bucket that is only read: by info and ls, and in a mount
+    /// with --read-only, until a file is opened. use reads it always, ignore never.
     #[arg(
         long,
         value_enum,

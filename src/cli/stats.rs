@@ -143,8 +143,8 @@ fn table(sample: &Sample, last: Option<&Sample>) -> String {
     lines.iter().map(line).collect()
 }
 
-/// Returns the label of a counter. `store_nanoseconds` is shown as `store time` and `uptime_seconds` as `uptime`, since their
-/// values have units.
+/// Returns the label of a counter. `store_nanoseconds` is shown as `store time` and `uptime_seconds` as `uptime`, since
+/// their values have units.
 fn label(name: &str) -> String {
     let time = name.strip_suffix("_nanoseconds").map(|what| format!("{what}_time"));
     let time = time.or_else(|| name.strip_suffix("_seconds").map(str::to_string));

@@ -1,5 +1,5 @@
-//! Messages to systemd: lines of the log, and that the mount answers. Both are datagrams to its sockets, and this module never
-//! waits until they are read.
+//! Messages to systemd: lines of the log, and that the mount answers. Both are datagrams to its sockets, and this
+//! module never waits until they are read.
 
 use crate::error::one_line;
 use log::{Level, Record};
@@ -48,8 +48,8 @@ impl Write for Journal {
     }
 }
 
-/// Writes a line of the log as an entry (systemd's "Native Journal Protocol"). `journalctl -t zarrfs` shows it, and so does
-/// `journalctl ZARRFS_MOUNTPOINT=PATH` for one mount.
+/// Writes a line of the log as an entry (systemd's "Native Journal Protocol"). `journalctl -t zarrfs` shows it, and so
+/// does `journalctl ZARRFS_MOUNTPOINT=PATH` for one mount.
 pub fn write_entry(out: &mut impl Write, record: &Record, mountpoint: &Path) -> io::Result<()> {
     // as in syslog(3)
     let priority = match record.level() {

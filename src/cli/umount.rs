@@ -75,8 +75,8 @@ pub fn run(args: &UmountArgs) -> Result<(), CommandFailure> {
     result
 }
 
-/// Stores everything that was written to a mount, and returns the process of its daemon if that runs where it can be seen. A
-/// mount that has ended, that does not answer, or that is not of zarrfs has nothing to store.
+/// Stores everything that was written to a mount, and returns the process of its daemon if that runs where it can be
+/// seen. A mount that has ended, that does not answer, or that is not of zarrfs has nothing to store.
 ///
 /// # Errors
 ///

@@ -1,5 +1,5 @@
-//! Dates of CF's time coordinates: `hours since 1900-01-01 00:00` in a calendar (CF conventions, "Time Coordinate"). This
-//! module knows no format.
+//! Dates of CF's time coordinates: `hours since 1900-01-01 00:00` in a calendar (CF conventions, "Time Coordinate").
+//! This module knows no format.
 
 use chrono::{Datelike, Days, Duration, NaiveDate, NaiveDateTime, NaiveTime, Timelike};
 
@@ -46,8 +46,8 @@ impl Calendar {
         }
     }
 
-    /// Returns the number of a day; `None` if the calendar does not have the day. The Julian part of the standard calendar
-    /// has the numbers of the same days in the Gregorian calendar.
+    /// Returns the number of a day; `None` if the calendar does not have the day. The Julian part of the standard
+    /// calendar has the numbers of the same days in the Gregorian calendar.
     fn day(self, year: i32, month: u32, day: u32) -> Option<i64> {
         let gregorian = |year| Some(i64::from(NaiveDate::from_ymd_opt(year, month, day)?.num_days_from_ce()));
         match self {
@@ -65,8 +65,8 @@ impl Calendar {
         }
     }
 
-    /// Returns the date of a day number. Returns `None` outside the years 1 to 9999, and in the Julian part of the standard
-    /// calendar.
+    /// Returns the date of a day number. Returns `None` outside the years 1 to 9999, and in the Julian part of the
+    /// standard calendar.
     fn date(self, day: i64) -> Option<NaiveDate> {
         let date = match self {
             Calendar::NoLeap => {
@@ -84,8 +84,8 @@ impl Calendar {
 impl TimeCount {
     /// Parses `UNIT since DATE`.
     ///
-    /// Returns `None` if the calendar does not have the date, if the date is in a time zone other than UTC, and for months
-    /// and years: UDUNITS counts a month as 30.44 days, other programs as one of the calendar.
+    /// Returns `None` if the calendar does not have the date, if the date is in a time zone other than UTC, and for
+    /// months and years: UDUNITS counts a month as 30.44 days, other programs as one of the calendar.
     pub fn parse(units: &str, calendar: Calendar) -> Option<Self> {
         let (unit, since) = units.split_once(" since ")?;
         let minutes = match unit.trim().to_ascii_lowercase().trim_end_matches('s') {
@@ -107,7 +107,8 @@ impl TimeCount {
         self.minutes
     }
 
-    /// Returns the date of a number. Returns `None` unless it is a whole minute of a date that [`Calendar`] can compute.
+    /// Returns the date of a number. Returns `None` unless it is a whole minute of a date that [`Calendar`] can
+    /// compute.
     pub fn date(&self, number: f64) -> Option<NaiveDateTime> {
         if !number.is_finite() || number.abs() > 1e15 {
             return None;

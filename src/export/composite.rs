@@ -1,5 +1,5 @@
-//! A file made of bytes and of arrays' flat bytes, in parts that follow each other. It knows where each part begins, not
-//! how an array is read.
+//! A file made of bytes and of arrays' flat bytes, in parts that follow each other. It knows where each part begins,
+//! not how an array is read.
 
 use super::ItemForm;
 use super::vrt::Bands;
@@ -14,8 +14,8 @@ use std::sync::Arc;
 /// gaps.
 ///
 /// A format of this module builds one by pushing parts; the file system and `zarrfs header` read it part by part, and
-/// load flat bytes from the array that [`PartContent::Flat`] names. The bytes of a `Composite` never include those of an
-/// array, so that a header of a terabyte file is small.
+/// load flat bytes from the array that [`PartContent::Flat`] names. The bytes of a `Composite` never include those of
+/// an array, so that a header of a terabyte file is small.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Composite {
     parts: Vec<FilePart>,

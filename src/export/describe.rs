@@ -1,6 +1,6 @@
-//! Collects what metadata says of an array's geometry, by the conventions of xarray and CF, NCZarr, OME-NGFF and GDAL. An
-//! attribute that breaks its convention counts as missing, so that bad metadata never hides an array. This module knows no
-//! output format.
+//! Collects what metadata says of an array's geometry, by the conventions of xarray and CF, NCZarr, OME-NGFF and GDAL.
+//! An attribute that breaks its convention counts as missing, so that bad metadata never hides an array. This module
+//! knows no output format.
 
 mod attributes;
 mod coordinates;
@@ -30,8 +30,8 @@ const DIMENSIONS: &str = "_ARRAY_DIMENSIONS";
 /// Maximum number of groups above an array that are searched for metadata about it.
 const LEVELS: usize = 16;
 
-/// Describes `array` from its metadata and from coordinate arrays, which are read through `cache`. Coordinates that cannot be
-/// read are left out.
+/// Describes `array` from its metadata and from coordinate arrays, which are read through `cache`. Coordinates that
+/// cannot be read are left out.
 ///
 /// # Errors
 ///
@@ -101,8 +101,8 @@ fn axis(
     DescribedAxis { name, len, role: Role::Other, units, calendar, coordinates, is_unread }
 }
 
-/// Returns the names of the dimensions of `array`, which has these `attributes`, without reading coordinates. If a group
-/// provides them, it is added to `sources`.
+/// Returns the names of the dimensions of `array`, which has these `attributes`, without reading coordinates. If a
+/// group provides them, it is added to `sources`.
 pub fn axis_names(
     hierarchy: &Hierarchy,
     array: &Array,

@@ -1,5 +1,5 @@
-//! What headers can say of an array: axes with names and coordinates, reference system, missing value, scaling. `describe`
-//! fills it in from metadata, and the formats write it; this module knows neither.
+//! What headers can say of an array: axes with names and coordinates, reference system, missing value, scaling.
+//! `describe` fills it in from metadata, and the formats write it; this module knows neither.
 
 use crate::store::Key;
 use crate::util::json::Object;
@@ -11,9 +11,10 @@ use std::sync::Arc;
 /// An array as other programs see it: its metadata, and what its attributes and coordinate arrays say, free of any
 /// convention.
 ///
-/// [`super::describe`] makes one from a store, and each [`super::Format`] writes one as a header. Everything beyond shape and
-/// dtype is optional: a format leaves out what is unknown, and attributes that break their convention are treated as missing. Lists run in the
-/// array's own order, the slowest dimension first; formats that want the fastest first reverse them.
+/// [`super::describe`] makes one from a store, and each [`super::Format`] writes one as a header. Everything beyond
+/// shape and dtype is optional: a format leaves out what is unknown, and attributes that break their convention are
+/// treated as missing. Lists run in the array's own order, the slowest dimension first; formats that want the fastest
+/// first reverse them.
 ///
 /// Adding a field here means: fill it in `describe`, write it in each format that has a place for it, and set it in the
 /// arrays of `testing`.

@@ -1,5 +1,5 @@
-//! ENVI's header of a raw file ("ENVI Header Files", NV5), which GDAL and Spectral Python also read. Bands follow each other
-//! (`bsq`). ENVI has no signed bytes.
+//! ENVI's header of a raw file ("ENVI Header Files", NV5), which GDAL and Spectral Python also read. Bands follow each
+//! other (`bsq`). ENVI has no signed bytes.
 
 use super::Described;
 use super::described::Crs;

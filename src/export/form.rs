@@ -1,4 +1,5 @@
-//! The byte order and type in which a file of another program holds an array's items. This module knows nothing of files.
+//! The byte order and type in which a file of another program holds an array's items. This module knows nothing of
+//! files.
 
 use crate::error::{Error, Kind, Result};
 
@@ -35,8 +36,8 @@ impl ItemForm {
     ///
     /// # Errors
     ///
-    /// ESTALE for an integer that no double holds exactly. `netcdf` chooses doubles only if all values fit, so the array has
-    /// changed since the file was opened.
+    /// ESTALE for an integer that no double holds exactly. `netcdf` chooses doubles only if all values fit, so the
+    /// array has changed since the file was opened.
     pub fn show(self, bytes: &mut [u8]) -> Result<()> {
         let ItemForm::Doubles { big_endian } = self else { return self.reverse(bytes) };
         for item in bytes.as_chunks_mut().0 {

@@ -1,6 +1,6 @@
 //! The descriptor file of GrADS (<http://cola.gmu.edu/grads/gadoc/descriptorfile.html>), which CDO also imports. Its
-//! dimensions are ensemble, time, level, latitude and longitude, in this order. The roles of an array's dimensions decide
-//! which of them it has, or else their positions. An array that the descriptor would misrepresent has none.
+//! dimensions are ensemble, time, level, latitude and longitude, in this order. The roles of an array's dimensions
+//! decide which of them it has, or else their positions. An array that the descriptor would misrepresent has none.
 
 use super::calendar::{Calendar, TimeCount};
 use super::describe::{is_east, is_north};
@@ -190,8 +190,8 @@ impl<'a> Slots<'a> {
     }
 }
 
-/// Returns the longitudes or latitudes in increasing order, and whether they decrease in the array. Returns `None` if the
-/// coordinates are something else or not in order.
+/// Returns the longitudes or latitudes in increasing order, and whether they decrease in the array. Returns `None` if
+/// the coordinates are something else or not in order.
 fn horizontal(axis: Option<&DescribedAxis>, role: Role, is_on_globe: bool) -> Option<(String, bool)> {
     let Some(axis) = axis else { return Some(("1 LINEAR 0 1".to_string(), false)) };
     if has_no_coordinates(axis) {
@@ -270,8 +270,9 @@ fn is_increasing<'a>(values: impl Iterator<Item = &'a f64> + Clone) -> bool {
     values.clone().all(|x| x.is_finite()) && values.is_sorted_by(|a, b| a < b)
 }
 
-/// Returns the dates of the time dimension at steps of minutes or months, and their calendar. Returns `None` if the format
-/// cannot express them: it has dates to the minute, in the proleptic Gregorian calendar or one without leap days.
+/// Returns the dates of the time dimension at steps of minutes or months, and their calendar. Returns `None` if the
+/// format cannot express them: it has dates to the minute, in the proleptic Gregorian calendar or one without leap
+/// days.
 fn time(axis: Option<&DescribedAxis>) -> Option<(String, Option<Calendar>)> {
     let axis = match axis {
         Some(axis) if axis.len > 1 || !has_no_coordinates(axis) => axis,

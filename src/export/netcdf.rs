@@ -1,5 +1,6 @@
-//! A group as one netCDF file of the classic format: a header made from metadata, then the flat bytes of the group's arrays.
-//! This module decides names, shared dimensions and types of attributes. It does not know how flat bytes are read.
+//! A group as one netCDF file of the classic format: a header made from metadata, then the flat bytes of the group's
+//! arrays. This module decides names, shared dimensions and types of attributes. It does not know how flat bytes are
+//! read.
 
 use super::{Composite, ItemForm, axis_names, flat};
 use crate::array::Array;
@@ -30,12 +31,12 @@ mod parse;
 #[cfg(test)]
 mod tests;
 
-/// Alignment of each variable's data in bytes, so that pages of the file are pages of `data.raw`. The format lets the writer
-/// choose: "begin: the offset in bytes of the beginning of data for this variable".
+/// Alignment of each variable's data in bytes, so that pages of the file are pages of `data.raw`. The format lets the
+/// writer choose: "begin: the offset in bytes of the beginning of data for this variable".
 const ALIGNMENT: u64 = 4096;
 
-/// Number of free bytes after the header. netcdf-c moves the data of a file whose header has outgrown its space before it
-/// writes the header, which the mount then refuses. With free space the refusal comes before any data move.
+/// Number of free bytes after the header. netcdf-c moves the data of a file whose header has outgrown its space before
+/// it writes the header, which the mount then refuses. With free space the refusal comes before any data move.
 const RESERVE: usize = 64 << 10;
 
 /// Maximum size in bytes of a variable in CDF-2, except the last one (`NC_check_vlens` in netcdf-c).
@@ -137,9 +138,9 @@ struct GroupArrays {
 
 /// Makes the group at `key` a file of netCDF's classic format, with arrays as variables.
 ///
-/// Missing coordinates and grid mappings are inherited from ancestor groups, as in netCDF-4 and in xarray's trees. Arrays
-/// that the format cannot hold are left out, and an attribute lists them: complex numbers, Unicode texts, structs, objects,
-/// floats other than 4 and 8 bytes, dimensions of length 0, and arrays that cannot be read.
+/// Missing coordinates and grid mappings are inherited from ancestor groups, as in netCDF-4 and in xarray's trees.
+/// Arrays that the format cannot hold are left out, and an attribute lists them: complex numbers, Unicode texts,
+/// structs, objects, floats other than 4 and 8 bytes, dimensions of length 0, and arrays that cannot be read.
 ///
 /// # Errors
 ///
@@ -245,9 +246,9 @@ impl GroupArrays {
         }
     }
 
-    /// Makes time coordinates doubles, as most CF files have them, if the file can then be CDF-2: xarray stores times as
-    /// 64-bit integers, and many programs do not know CDF-5. **No read of a file may fail because of a value.** Therefore the
-    /// file is CDF-5 if a coordinate is not exact as a double or if the coordinates cannot be read.
+    /// Makes time coordinates doubles, as most CF files have them, if the file can then be CDF-2: xarray stores times
+    /// as 64-bit integers, and many programs do not know CDF-5. **No read of a file may fail because of a value.**
+    /// Therefore the file is CDF-5 if a coordinate is not exact as a double or if the coordinates cannot be read.
     fn convert_time_to_doubles(&mut self, cache: &Cache) {
         self.set_time_type(Type::Double);
         let are_exact = |member: &GroupArray| match member.form() {
@@ -356,8 +357,8 @@ fn type_of(array: &Array) -> std::result::Result<Type, String> {
     }
 }
 
-/// Returns the array `name` of the nearest ancestor of `key` that has one, provided that it fits: a coordinate variable of
-/// length `len`, or, without a length, a scalar as grid mappings are.
+/// Returns the array `name` of the nearest ancestor of `key` that has one, provided that it fits: a coordinate variable
+/// of length `len`, or, without a length, a scalar as grid mappings are.
 fn find_inherited(hierarchy: &Hierarchy, key: &Key, name: &str, len: Option<u64>) -> Result<Option<Arc<Array>>> {
     // an attribute may hold a name too long for the store to look up
     if name.len() > names::MAX_NAME {

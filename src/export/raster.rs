@@ -1,5 +1,5 @@
-//! An array as image programs see it: columns, rows and bands. Each index of the dimensions before the last two is a band.
-//! This module knows no format.
+//! An array as image programs see it: columns, rows and bands. Each index of the dimensions before the last two is a
+//! band. This module knows no format.
 
 use super::described::{Described, Role};
 use super::spelling;

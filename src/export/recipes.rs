@@ -1,5 +1,5 @@
-//! Lines in other languages that read flat bytes: all of an array, and a part from its middle. This module knows types and
-//! shapes, not what the values mean.
+//! Lines in other languages that read flat bytes: all of an array, and a part from its middle. This module knows types
+//! and shapes, not what the values mean.
 
 use super::npy;
 use super::spelling::{self, list};

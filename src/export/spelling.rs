@@ -13,8 +13,8 @@ const MAX_LINE: usize = 200;
 /// The numeric types that other programs know, as kind and bytes.
 const NUMBERS: [&str; 12] = ["i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f4", "f8", "c8", "c16"];
 
-/// Returns the numeric type of a dtype as one of [`NUMBERS`]; Bools are bytes of 0 and 1. Half and extended floats, which few
-/// programs know, and times, whose unit no header can state, have none.
+/// Returns the numeric type of a dtype as one of [`NUMBERS`]; Bools are bytes of 0 and 1. Half and extended floats,
+/// which few programs know, and times, whose unit no header can state, have none.
 pub fn number(dtype: &DType) -> Option<&'static str> {
     let letter = match dtype.kind() {
         DTypeKind::Bool | DTypeKind::UInt => 'u',
@@ -28,8 +28,8 @@ pub fn number(dtype: &DType) -> Option<&'static str> {
 }
 
 /// Returns a format's own name or code for the dtype. `names` has one for each of [`NUMBERS`]: the signed and unsigned
-/// integers of 1, 2, 4 and 8 bytes, then floats and complex numbers. An empty name or 0 stands for a type that the format
-/// lacks.
+/// integers of 1, 2, 4 and 8 bytes, then floats and complex numbers. An empty name or 0 stands for a type that the
+/// format lacks.
 pub fn type_name<T: Copy + Default + PartialEq>(dtype: &DType, names: [T; NUMBERS.len()]) -> Option<T> {
     let number = number(dtype)?;
     let (_, name) = NUMBERS.into_iter().zip(names).find(|(known, _)| *known == number)?;
@@ -56,8 +56,8 @@ pub fn sizes(metadata: &ArrayMetadata, between: &str) -> String {
     list(metadata.shape.iter().rev(), between)
 }
 
-/// Puts text into one line: control characters become spaces, and only the first 200 characters stay, since some headers
-/// repeat the text thousands of times.
+/// Puts text into one line: control characters become spaces, and only the first 200 characters stay, since some
+/// headers repeat the text thousands of times.
 pub fn line(text: &str) -> String {
     let line: String = text.chars().take(MAX_LINE).map(|c| if c.is_control() { ' ' } else { c }).collect();
     line.trim().to_string()

@@ -1,7 +1,7 @@
-//! TIFF 6.0, or BigTIFF if offsets need more than 32 bits. Each index of the dimensions before the last two is a page of one
-//! strip. All directories come first. The flat bytes follow at a multiple of 4096, in the header's byte order, so that
-//! programs can map them. ImageJ reads the dimensions from the first page's description, GDAL the position from GeoTIFF
-//! tags.
+//! TIFF 6.0, or BigTIFF if offsets need more than 32 bits. Each index of the dimensions before the last two is a page
+//! of one strip. All directories come first. The flat bytes follow at a multiple of 4096, in the header's byte order,
+//! so that programs can map them. ImageJ reads the dimensions from the first page's description, GDAL the position from
+//! GeoTIFF tags.
 
 mod geo;
 mod image_j;
@@ -101,8 +101,8 @@ struct Layout {
 }
 
 impl Layout {
-    /// Writes a header of `pages` pages with the same tags, whose strips have `strip` bytes. Each page gets its own strip
-    /// offset; only the first has the description.
+    /// Writes a header of `pages` pages with the same tags, whose strips have `strip` bytes. Each page gets its own
+    /// strip offset; only the first has the description.
     fn header(self, tags: &Tags, pages: u64, strip: u64) -> Vec<u8> {
         // values that are too long for a tag precede the directories, once for all pages
         let mut shared = HeaderFields::new(self.is_big_endian);

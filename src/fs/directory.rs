@@ -156,8 +156,8 @@ impl DirectoryStream {
         }
     }
 
-    /// Takes the next names to be looked up together; `.` and `..` come alone. If the reply has names already (`any`) the
-    /// batch ends before a name whose attributes take long, and an error waits for the next reply.
+    /// Takes the next names to be looked up together; `.` and `..` come alone. If the reply has names already (`any`)
+    /// the batch ends before a name whose attributes take long, and an error waits for the next reply.
     fn next_batch(&mut self, directory: &DirectoryKind, any: bool) -> Result<Vec<Name>> {
         let mut names = Vec::new();
         while names.len() < BATCH {

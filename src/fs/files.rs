@@ -195,8 +195,8 @@ impl<T: ?Sized> Handles<T> {
     }
 }
 
-/// The array behind an open file. All open files of an array must read through one object, because the kernel has but one
-/// page cache for them.
+/// The array behind an open file. All open files of an array must read through one object, because the kernel has but
+/// one page cache for them.
 ///
 /// Protects the reference alone.
 pub struct CurrentArray(Mutex<Arc<Array>>);

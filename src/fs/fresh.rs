@@ -1,6 +1,6 @@
 //! Groups that mkdir(2) has just created, each with a `.zgroup`. Programs that copy trees expect a directory that they
-//! have created to be empty, and create its files as new ones (`cp -r`, `tar`): for them the document must not exist yet.
-//! A process may look from another thread than the one that made the directory, as zarr-python 3 does.
+//! have created to be empty, and create its files as new ones (`cp -r`, `tar`): for them the document must not exist
+//! yet. A process may look from another thread than the one that made the directory, as zarr-python 3 does.
 
 use crate::store::Key;
 use crate::util::memory::lock;
@@ -13,7 +13,8 @@ const GROUPS: NonZeroUsize = NonZeroUsize::new(1 << 16).unwrap();
 
 /// Groups whose document was not written yet.
 pub struct FreshGroups {
-    /// Protects the map from a group to the process that created it; `None` once that process has looked the document up.
+    /// Protects the map from a group to the process that created it; `None` once that process has looked the document
+    /// up.
     made: Mutex<LruCache<Key, Option<u32>>>,
 }
 
@@ -28,8 +29,8 @@ impl FreshGroups {
         lock(&self.made).put(key, Some(process_of(thread)));
     }
 
-    /// Returns, once, whether a lookup of the document of the group at `key` must fail, because the thread's process has
-    /// created the group.
+    /// Returns, once, whether a lookup of the document of the group at `key` must fail, because the thread's process
+    /// has created the group.
     pub fn hides(&self, key: &Key, thread: u32) -> bool {
         let mut made = lock(&self.made);
         let is_maker = |maker: &mut u32| *maker == process_of(thread);

@@ -359,8 +359,8 @@ impl Fs {
         Ok(())
     }
 
-    /// Sets the size of a file. The size of chunks and, without --resize, of flat bytes is fixed: a smaller or equal size
-    /// changes nothing.
+    /// Sets the size of a file. The size of chunks and, without --resize, of flat bytes is fixed: a smaller or equal
+    /// size changes nothing.
     ///
     /// # Errors
     ///

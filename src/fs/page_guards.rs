@@ -22,8 +22,8 @@ const TABLES: usize = 64;
 
 /// The guards of a mount, and the files that may have dirty pages.
 pub struct PageGuards {
-    /// Each protects the guards and writers of its arrays. A thread that applies a write holds one, so that a page that is
-    /// written back finds either no guard and older bytes, or both.
+    /// Each protects the guards and writers of its arrays. A thread that applies a write holds one, so that a page that
+    /// is written back finds either no guard and older bytes, or both.
     tables: [Mutex<GuardTable>; TABLES],
 }
 

@@ -34,7 +34,7 @@ enum Mapped {
     Chunk,
 }
 
-/// What is done; numbers say where, how much, and with which value.
+/// An operation. Its numbers are positions, lengths and values.
 #[derive(Clone, Debug)]
 enum Op {
     /// A cached write of `data.raw`. With the flag the kernel drops its pages in the middle, and another program reads.
@@ -125,15 +125,15 @@ struct Kernel {
     npy: Open,
     /// The file with the map.
     map: Option<Open>,
-    /// Files whose pages are to be dropped when a notification comes, with what is to be told then.
+    /// Files whose pages a later notification drops, each with the guards to remove then.
     notices: Vec<(u64, Vec<GuardId>)>,
     /// Pages of `data.raw` were dropped a moment ago: see `fuse::notify`.
     were_dropped: bool,
-    /// What each byte of the array is.
+    /// The value that each byte of the array must have.
     expected: Vec<u8>,
     /// Bytes that were changed through the map alone so far.
     only_mapped: Vec<bool>,
-    /// Bytes that a map of another file has changed, and that pages of `data.raw` show when a notification has come.
+    /// Bytes changed through a map of another file. Pages of `data.raw` show them after a notification.
     late: Vec<bool>,
     next: u8,
 }
@@ -202,14 +202,14 @@ impl Kernel {
         (0..len as u8).map(|i| (i.wrapping_mul(31) ^ self.next) | 1).collect()
     }
 
-    /// Bytes of the array were written through a file other than the map.
+    /// Records that bytes of the array were written through a file other than the map.
     fn written(&mut self, at: usize, data: &[u8]) {
         self.expected[at..at + data.len()].copy_from_slice(data);
         self.only_mapped[at..at + data.len()].fill(false);
         self.late[at..at + data.len()].fill(false);
     }
 
-    /// What becomes of the pages that a request has made stale: those that its answer waits for are dropped first.
+    /// Answers a request: drops the stale pages that the answer waits for, and queues the others.
     fn answer(&mut self) {
         for stale in self.fs.take_stale_pages() {
             self.notices.push((stale.inode, stale.guards));
@@ -231,7 +231,7 @@ impl Kernel {
         }
     }
 
-    /// Drops pages of a file that lie in a range of bytes; the dirty ones are written back first.
+    /// Drops the pages of a file in a range of bytes, after writing back the dirty ones.
     fn drop_pages(&mut self, inode: u64, range: Range<usize>) {
         let touched = |page: usize| page * PAGE < range.end && (page + 1) * PAGE > range.start;
         let pages: Vec<(u64, usize)> =
@@ -263,7 +263,7 @@ impl Kernel {
         self.notices.extend(stale.into_iter().map(|stale| (stale.inode, stale.guards)));
     }
 
-    /// The page of a file, read if the kernel does not have it.
+    /// Returns a page of a file, and reads it if the kernel does not have it.
     fn page(&mut self, file: Open, page: usize) -> Vec<u8> {
         if let Some(page) = self.pages.get(&(file.inode, page)) {
             return page.bytes.clone();
@@ -281,8 +281,8 @@ impl Kernel {
         bytes[range.start - first..range.end - first].to_vec()
     }
 
-    /// Compares what was read of the array with what it must be. Bytes that only the map has changed may be missing in
-    /// other files.
+    /// Compares bytes that were read from the array with the expected ones. Other files need not show bytes that only
+    /// the map has changed.
     fn check(&self, at: usize, bytes: &[u8], through_map: bool, what: &str) {
         for (i, byte) in bytes.iter().enumerate() {
             let is_free = self.only_mapped[at + i] && !through_map;
@@ -294,7 +294,7 @@ impl Kernel {
         self.map.is_some_and(|map| map.inode == file.inode)
     }
 
-    /// The first half of a cached write: the kernel changes its pages, and lets go of those that are whole.
+    /// Does the first half of a cached write: the kernel changes its pages, and unlocks those that are wholly written.
     fn fill_pages(&mut self, at: usize, data: &[u8]) {
         for page in at / PAGE..(at + data.len()).div_ceil(PAGE) {
             let (start, end) = ((page * PAGE).max(at), ((page + 1) * PAGE).min(at + data.len()));
@@ -308,7 +308,7 @@ impl Kernel {
         }
     }
 
-    /// After the answer to a cached write: see `fuse::notify`.
+    /// Does what follows the answer to a cached write: see `fuse::notify`.
     fn end_write(&mut self, at: usize, data: &[u8], again: bool) {
         let stale = self.fs.take_stale_pages();
         self.notices.extend(stale.into_iter().map(|stale| (stale.inode, stale.guards)));
@@ -322,7 +322,7 @@ impl Kernel {
         self.fill_pages(at, &data);
         self.written(at, &data);
         if drops {
-            // the kernel has let go of the page, and the request is not there yet
+            // the kernel has unlocked the page, and the request has not arrived yet
             self.drop_pages(self.flat.inode, at..at + data.len());
             let _ = self.cached(self.reader, at..at + data.len());
         }
@@ -333,7 +333,7 @@ impl Kernel {
         self.end_write(at, &data, again);
     }
 
-    /// A write that waits for the store, in a thread of its own; reads of its bytes end after it.
+    /// Writes in a separate thread while the store does not answer. Reads of the same bytes must end after the write.
     fn write_slowly(&mut self, at: usize, len: usize) {
         let data = self.some_bytes(len.min(SIZE - at));
         // dirty pages are written back first: the model itself must not wait
@@ -469,7 +469,7 @@ impl Kernel {
             let position = at + i;
             let place = position as i64 + map.start;
             let is_there = position < SIZE && place >= 0 && (place as usize) < map.len;
-            // another file has no page of bytes that the map shows as they were: a notification may be on its way
+            // a store to the map needs a page that no other file has changed: a notification may still drop it
             if !is_there || self.notices.iter().any(|(inode, _)| *inode == map.inode) {
                 continue;
             }
@@ -600,7 +600,7 @@ impl Kernel {
         }
     }
 
-    /// Everything is written back and closed: what the store holds is what must be there.
+    /// Writes back and closes everything, and compares the store with the expected bytes.
     fn end(mut self) {
         while let Some((inode, _)) = self.notices.first() {
             self.notify_of(*inode);

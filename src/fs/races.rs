@@ -1,4 +1,4 @@
-//! Writers of an array, and somebody who changes or moves it meanwhile.
+//! Writers of an array while another thread changes its shape or moves it.
 
 use super::*;
 use crate::array::hierarchy::Hierarchy;
@@ -38,7 +38,7 @@ fn open(fs: &Fs, directory: &str) -> Result<u64> {
     Ok(fs.open(fs.lookup(directory, FLAT)?.inode, true, false)?.handle)
 }
 
-/// Ends the other threads with its owner, also when that fails.
+/// Ends the other threads when the test ends or fails.
 struct Until<'a>(&'a AtomicBool);
 
 impl Drop for Until<'_> {
@@ -57,7 +57,7 @@ fn what_is_written_while_the_shape_changes_is_there_at_once_and_stays() {
             let (mut value, mut read) = (0u8, Vec::new());
             while !done.load(Ordering::Relaxed) {
                 value = value.wrapping_add(1);
-                // of the chunk that the border cuts in turn, its first half
+                // the first half of the chunk that the end of the array crosses
                 assert_eq!(fs.write(handle, 16, &[value; 12]).unwrap(), 12);
                 fs.read(handle, 16, 12, &mut read).unwrap();
                 assert_eq!(read, [value; 12]);
@@ -87,7 +87,7 @@ fn nothing_is_stored_where_an_array_was_moved_away() {
             while !done.load(Ordering::Relaxed) {
                 for name in ["a", "b"] {
                     let Ok(handle) = open(&fs, name) else { continue };
-                    // either it is there, or it is told that it is not
+                    // the write succeeds or reports an error
                     let _ = fs.write(handle, 3, &[7; 20]);
                     let _ = fs.flush(handle);
                     fs.release(handle);
@@ -105,10 +105,10 @@ fn nothing_is_stored_where_an_array_was_moved_away() {
     assert_eq!(fs.stats.problems(), Vec::<String>::new());
 }
 
-/// A store that waits after each change of a document, until the test has looked.
+/// A store that waits after each change of a document until the test has examined the mount.
 struct Waiting {
     below: MemoryStore,
-    /// Met once when the document is stored, and again when the test has looked.
+    /// Reached when the document is stored, and again when the test has examined the mount.
     looking: Barrier,
 }
 
@@ -126,8 +126,7 @@ impl Store for Waiting {
     }
 }
 
-/// With `--resize` a size that `stat` shows is that of bytes that are there: not while the array has its new shape and not
-/// yet the bytes.
+/// With `--resize`, `stat` shows a new size only once its bytes exist, not while only the shape has changed.
 #[test]
 fn no_size_is_shown_before_its_bytes_are_there() {
     let store = Arc::new(Waiting { below: MemoryStore::default(), looking: Barrier::new(2) });

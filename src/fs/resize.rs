@@ -1,5 +1,5 @@
-//! `--resize`: truncating flat bytes, and writing past their end, change the array's first dimension. A partial last row
-//! counts its bytes until its file is closed; the rest of the row holds the fill value.
+//! `--resize`: truncating flat bytes, and writing past their end, change the array's first dimension. A partial last
+//! row counts its bytes until its file is closed; the rest of the row holds the fill value.
 
 use super::Fs;
 use super::write::WriteMode;
@@ -17,8 +17,8 @@ const STEP: u64 = 1 << 20;
 /// Arrays that change their shape.
 #[derive(Default)]
 pub struct Resizing {
-    /// Held shared while an array is written, and exclusively while its metadata change or it is renamed: bytes must not be
-    /// stored for an array of another shape, or under a key that is no array any more. It protects nothing else.
+    /// Held shared while an array is written, and exclusively while its metadata change or it is renamed: bytes must
+    /// not be stored for an array of another shape, or under a key that is no array any more. It protects nothing else.
     locks: SubtreeLocks,
     /// Protects the map: the sizes of flat bytes whose last row is partial.
     unfinished: Mutex<HashMap<Key, PartialRow>>,
@@ -26,8 +26,8 @@ pub struct Resizing {
     growing: Mutex<HashMap<Key, Growing>>,
 }
 
-/// Flat bytes that a write is making longer. The array gets its new shape before the bytes, because they lie outside the
-/// old one. Until the write is done `stat` shows the old size: **no size is shown before its bytes exist**.
+/// Flat bytes that a write is making longer. The array gets its new shape before the bytes, because they lie outside
+/// the old one. Until the write is done `stat` shows the old size: **no size is shown before its bytes exist**.
 #[derive(Clone, Copy)]
 struct Growing {
     /// Bytes before the write.
@@ -71,7 +71,7 @@ impl Resizing {
         self.locks.shared(key)
     }
 
-    /// Does the same, or returns `None` if that takes a wait and `may_wait` is not set.
+    /// Like [`Resizing::writing`], but returns `None` if that takes a wait and `may_wait` is not set.
     pub fn writing_if(&self, key: &Key, may_wait: bool) -> Option<SharedLock<'_>> {
         if may_wait { Some(self.writing(key)) } else { self.locks.try_shared(key) }
     }
@@ -100,7 +100,8 @@ impl Resizing {
         Attributes { size, ..attributes }
     }
 
-    /// Hides that a write makes the `before` bytes of an array longer, up to `end`. To be called before the shape changes.
+    /// Hides that a write makes the `before` bytes of an array longer, up to `end`. To be called before the shape
+    /// changes.
     fn begin_growth(&self, key: &Key, before: u64, end: u64) -> HiddenGrowth<'_> {
         let mut growing = lock(&self.growing);
         growing.entry(key.clone()).or_insert(Growing { size: before, writes: 0 }).writes += 1;
@@ -146,8 +147,8 @@ impl Resizing {
 }
 
 impl Fs {
-    /// Makes flat bytes reach at least to `end`. Returns the array, and, if it had to become longer, a value that hides the
-    /// new size until the caller has written the bytes.
+    /// Makes flat bytes reach at least to `end`. Returns the array, and, if it had to become longer, a value that hides
+    /// the new size until the caller has written the bytes.
     pub(super) fn reach(&self, key: &Key, end: u64) -> Result<(Arc<Array>, Option<HiddenGrowth<'_>>)> {
         let array = self.tree.array(key)?;
         if end <= self.resizing.end(&array) {

@@ -1,4 +1,4 @@
-//! What reading and writing in shards costs, in calls of the store.
+//! The number of store calls that reads and writes in shards take.
 
 use super::model;
 use super::*;

@@ -1,6 +1,6 @@
 //! The mounted tree: the names in each directory, what each name is, its inode number, attributes and extended
-//! attributes. It reads chunks only for the size of one of objects and for the coordinates in headers, and knows nothing
-//! of open files.
+//! attributes. It reads chunks only for the size of one of objects and for the coordinates in headers, and knows
+//! nothing of open files.
 
 use crate::array::Array;
 use crate::array::hierarchy::{Hierarchy, MetadataDocument, MetadataFile, StoredNode};
@@ -135,13 +135,14 @@ impl Tree {
         Ok(node)
     }
 
-    /// Records that the mount is used. Requests for the mountpoint alone are none: `df` and checks of health make them.
+    /// Records that the mount is used. Requests for the mountpoint alone do not count, because `df` and health checks
+    /// send them.
     pub fn record_use(&self) {
         self.requests.add(1);
     }
 
-    /// Returns a number that grows with every request for a name, an attribute or a file that is not open. Those for the
-    /// mountpoint itself and for control files do not count.
+    /// Returns a number that grows with every request for a name, an attribute or a file that is not open. Those for
+    /// the mountpoint itself and for control files do not count.
     pub fn requests(&self) -> u64 {
         self.requests.get()
     }
@@ -156,7 +157,7 @@ impl Tree {
         self.live.number(node)
     }
 
-    /// Takes back `count` lookups.
+    /// Subtracts `count` lookups.
     pub fn forget(&self, inode: u64, count: u64) {
         self.live.forget(inode, count);
     }
@@ -224,8 +225,8 @@ impl Tree {
         Ok(document?.map(Arc::new))
     }
 
-    /// Returns the stat of a metadata document, with its size as shown; `None` if there is no document. A document that is
-    /// shown as it is stored is not read.
+    /// Returns the stat of a metadata document, with its size as shown; `None` if there is no document. A document that
+    /// is shown as it is stored is not read.
     fn document_stat(&self, key: &Key, file: MetadataFile) -> Result<Option<Stat>> {
         if file == MetadataFile::Attributes {
             return self.hierarchy.attributes_stat(key);
@@ -356,8 +357,8 @@ fn has_flat(array: &Array) -> bool {
     !array.metadata().has_objects() && array.readable().is_ok()
 }
 
-/// Returns whether a name in an array's directory is never shown: metadata that are shown by other means, and unfinished
-/// writes.
+/// Returns whether a name in an array's directory is never shown: metadata that are shown by other means, and
+/// unfinished writes.
 fn is_hidden(array: Option<&Array>, name: &str) -> bool {
     let v1 = array.is_none_or(|a| a.metadata().zarr_format == 1);
     [ZARR_JSON, ZARRAY, ZATTRS, ZGROUP, ZMETADATA].contains(&name)

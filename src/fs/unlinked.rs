@@ -1,4 +1,4 @@
-//! Names that a program has unlinked and that stay: `data.raw`, headers and containers exist as long as their array.
+//! Names that outlive their unlinking: `data.raw`, headers and containers exist as long as their array.
 //! Programs that replace a file unlink it and then create it exclusively (`tar x`, `mv` from another file system,
 //! `install`, `cp --remove-destination`). The thread that unlinked such a name misses it the first time it looks, since
 //! the kernel looks before it creates, and the exclusive creation of the name opens the file to write.

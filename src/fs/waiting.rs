@@ -1,9 +1,9 @@
 //! Writes of flat bytes that wait until there is room for them in the cache.
 //!
 //! Invariant: a read never returns bytes that are older than a write whose request was received before. The kernel may
-//! drop the page of a write in flight and read it again; old bytes would then stay in its page cache. A write that finds
-//! room is applied by the thread that receives it; any other is recorded here by that thread, and reads of its bytes wait
-//! for it.
+//! drop the page of a write in flight and read it again; old bytes would then stay in its page cache. A write that
+//! finds room is applied by the thread that receives it; any other is recorded here by that thread, and reads of its
+//! bytes wait for it.
 
 use crate::store::Key;
 use crate::util::memory::lock;

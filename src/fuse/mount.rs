@@ -1,5 +1,5 @@
-//! Mounting and unmounting. fuser could do both, but it unmounts any mount at the path, and fails where fusermount3 would
-//! succeed. This module identifies its mount by the device number in the mount table, and unmounts no other.
+//! Mounting and unmounting. fuser could do both, but it unmounts any mount at the path, and fails where fusermount3
+//! would succeed. This module identifies its mount by the device number in the mount table, and unmounts no other.
 
 use super::mount_place::{MountEntry, MountPlace, entry_of, mounts, mounts_at, open_directory, path_of, proc_path};
 use crate::error::{Error, Result};
@@ -192,7 +192,8 @@ fn free_mountpoint(request: &MountRequest) -> std::result::Result<OwnedFd, Mount
     }
 }
 
-/// Opens the directory at `path`, if it can be mounted on. Reads the mount table first, because a hung mount doesn't answer.
+/// Opens the directory at `path`, if it can be mounted on. Reads the mount table first, because a hung mount doesn't
+/// answer.
 fn check_mountpoint(path: &Path) -> std::result::Result<OwnedFd, MountError> {
     let shown = path.display();
     let taken = |absolute: &Path| mounts_at(absolute).map(|m| m.last().is_some_and(|m| m.fs_type == FS_TYPE));
@@ -295,8 +296,8 @@ fn found(
     Err(failed(path, Error::damaged("mounted, but not found in the mount table; unmounted again")))
 }
 
-/// Mounts by fusermount3, which is setuid root and passes the device over a socket. It resolves the path itself: a mount in
-/// another place is unmounted again.
+/// Mounts by fusermount3, which is setuid root and passes the device over a socket. It resolves the path itself: a
+/// mount in another place is unmounted again.
 fn mount_by_helper(
     request: &MountRequest,
     directory: &OwnedFd,

@@ -1,7 +1,7 @@
 //! Places of mounts: the mount table, directories to mount on, and mountpoints, all held by descriptors.
 //!
-//! Invariant: no path is resolved again between the check of a directory or mount and the mount or unmount. Otherwise a user
-//! who may rename directories above it could swap one for a symbolic link, and redirect the operation.
+//! Invariant: no path is resolved again between the check of a directory or mount and the mount or unmount. Otherwise a
+//! user who may rename directories above it could swap one for a symbolic link, and redirect the operation.
 
 use crate::error::{Error, Kind, Result};
 use rustix::fs::{Mode, OFlags};
@@ -28,8 +28,8 @@ pub struct MountEntry {
     pub source: Vec<u8>,
 }
 
-/// The place of a mount: the directory that holds its mountpoint, and the mountpoint's name there. The kernel refuses to rename
-/// or remove that name while it is mounted on.
+/// The place of a mount: the directory that holds its mountpoint, and the mountpoint's name there. The kernel refuses
+/// to rename or remove that name while it is mounted on.
 pub struct MountPlace {
     parent: OwnedFd,
     name: OsString,
@@ -107,7 +107,8 @@ pub fn entry_of(mount: &OwnedFd) -> Result<Option<MountEntry>> {
     Ok(mounts()?.into_iter().find(|entry| Some(entry.id) == id))
 }
 
-/// Returns the mounts at exactly `path`, which is absolute, with the topmost last. Reads the mount table, never the mount.
+/// Returns the mounts at exactly `path`, which is absolute, with the topmost last. Reads the mount table, never the
+/// mount.
 pub fn mounts_at(path: &Path) -> Result<Vec<MountEntry>> {
     Ok(mounts()?.into_iter().filter(|m| m.path == path).collect())
 }

@@ -1,5 +1,5 @@
-//! Notifications of the kernel: that attributes, pages or names which it may hold are out of date. This module handles inode
-//! numbers, and must not know what has changed.
+//! Notifications of the kernel: that attributes, pages or names which it may hold are out of date. This module handles
+//! inode numbers, and must not know what has changed.
 
 use crate::error::Result;
 use crate::fs::{Fs, GuardId, StalePages};
@@ -12,11 +12,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
-/// Maximum time between the moment when the kernel copies a write from its page and the moment when a thread takes the request.
+/// Maximum time between the moment when the kernel copies a write from its page and the moment when a thread takes the
+/// request.
 const IN_FLIGHT: Duration = Duration::from_secs(5);
 
-/// Growth of the pool that notifies the kernel. A notification may wait for requests in flight of its file, and must not delay
-/// those of other files.
+/// Growth of the pool that notifies the kernel. A notification may wait for requests in flight of its file, and must
+/// not delay those of other files.
 const GROWTH: PoolGrowth = PoolGrowth { patience: Duration::from_millis(50), max_threads: 1024 };
 
 /// The connection to the kernel. Set before the first request comes.
@@ -44,8 +45,8 @@ impl KernelConnection {
         }
     }
 
-    /// Drops the kernel's pages of a part of a file, or, if `len` is 0, all from `offset` on. The kernel first writes those that
-    /// a map has changed.
+    /// Drops the kernel's pages of a part of a file, or, if `len` is 0, all from `offset` on. The kernel first writes
+    /// those that a map has changed.
     fn invalidate(&self, inode: u64, offset: i64, len: i64) {
         if let Some(notifier) = self.0.get()
             && let Err(e) = notifier.inval_inode(INodeNo(inode), offset, len)
@@ -55,8 +56,8 @@ impl KernelConnection {
     }
 }
 
-/// Drops pages of the kernel. The kernel waits for the requests in flight that hold them, so that only a thread that serves no
-/// request may wait for the notification.
+/// Drops pages of the kernel. The kernel waits for the requests in flight that hold them, so that only a thread that
+/// serves no request may wait for the notification.
 pub struct Notices {
     fs: Arc<Fs>,
     kernel: KernelConnection,
@@ -108,14 +109,15 @@ impl Notices {
         Ok(Notices { fs, kernel, pool: Pool::growing("notify", 1, GROWTH)?, files, dropped })
     }
 
-    /// Calls `reply` for a request that has changed files through other files, once the kernel has dropped the pages that the
-    /// reply must wait for. The caller is the thread that served the request. During the request the kernel must not hold such
-    /// pages, because the notification would wait for the request.
+    /// Calls `reply` for a request that has changed files through other files, once the kernel has dropped the pages
+    /// that the reply must wait for. The caller is the thread that served the request. During the request the kernel
+    /// must not hold such pages, because the notification would wait for the request.
     pub fn reply_after(self: &Arc<Self>, reply: impl FnOnce() + Send + 'static) {
         self.send(self.fs.take_stale_pages(), &[], reply);
     }
 
-    /// Like [`Notices::reply_after`], but also waits for the notifications about the files `inodes` that other requests need.
+    /// Like [`Notices::reply_after`], but also waits for the notifications about the files `inodes` that other requests
+    /// need.
     pub fn reply_after_others(self: &Arc<Self>, inodes: &[u64], reply: impl FnOnce() + Send + 'static) {
         self.send(self.fs.take_stale_pages(), inodes, reply);
     }
@@ -192,9 +194,9 @@ impl Notices {
 
     /// Returns whether pages of a file were dropped a moment ago. Called when a thread takes the request of a write.
     ///
-    /// The kernel unlocks a page that is written as a whole before it sends the request. If the page is dropped then and read
-    /// again, the read may overtake the write, and old bytes would stay in the page cache. After the answer, the pages of the
-    /// write must then be dropped once more.
+    /// The kernel unlocks a page that is written as a whole before it sends the request. If the page is dropped then
+    /// and read again, the read may overtake the write, and old bytes would stay in the page cache. After the answer,
+    /// the pages of the write must then be dropped once more.
     pub fn were_dropped(&self, inode: u64) -> bool {
         lock(&self.dropped).get(&inode).is_some_and(|at| at.elapsed() < IN_FLIGHT)
     }

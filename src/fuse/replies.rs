@@ -11,8 +11,8 @@ use std::time::Duration;
 /// How long the kernel may use a name without asking. A stale name does no harm: `open` asks the store again.
 pub const ENTRY_TTL: Duration = Duration::from_secs(1);
 
-/// Returns how long the kernel may use attributes without asking. It asks for those of most files each time: a size that
-/// another process changed in the store must show immediately.
+/// Returns how long the kernel may use attributes without asking. It asks for those of most files each time: a size
+/// that another process changed in the store must show immediately.
 pub fn attribute_ttl(is_lasting: bool) -> Duration {
     if is_lasting { ENTRY_TTL } else { Duration::ZERO }
 }

@@ -1,5 +1,5 @@
-//! What the log says of a request: one line for each at the level `debug`, and the same line at the level `error` for one
-//! that ends in EIO. This module must not know what requests do.
+//! What the log says of a request: one line for each at the level `debug`, and the same line at the level `error` for
+//! one that ends in EIO. This module must not know what requests do.
 
 use crate::error::{Error, Kind, Result};
 use crate::fs::Fs;

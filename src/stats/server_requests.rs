@@ -1,5 +1,5 @@
-//! The requests to a server, by operation and outcome, and the times that they took. A server chooses its statuses, so that
-//! what it can add here is bounded.
+//! The requests to a server, by operation and outcome, and the times that they took. A server chooses its statuses, so
+//! that what it can add here is bounded.
 
 use crate::util::memory::lock;
 use std::collections::BTreeMap;

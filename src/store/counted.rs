@@ -1,5 +1,5 @@
-//! Values whose size the store reports before they are read: [`get_counted`], and the end of a value where a store cannot
-//! return it by one request.
+//! Values whose size the store reports before they are read: [`get_counted`], and the end of a value where a store
+//! cannot return it by one request.
 
 use super::{EntryKind, Key, Stat, Store};
 use crate::error::{Error, Kind, Result};

@@ -1,5 +1,5 @@
-//! What one answer of a store that lists shows of the names of a level. An answer that ends early still shows which names before
-//! its end do not exist.
+//! What one answer of a store that lists shows of the names of a level. An answer that ends early still shows which
+//! names before its end do not exist.
 
 use super::{Entry, EntryKind, Key, Stat};
 use crate::error::Result;
@@ -9,7 +9,7 @@ use crate::error::Result;
 pub struct FirstNames {
     /// The names, in any order.
     pub entries: Vec<Entry>,
-    /// The names that are known besides.
+    /// Which other names are known not to exist.
     pub reach: Reach,
 }
 

@@ -93,7 +93,7 @@ impl LockFiles {
     }
 }
 
-/// Removes the permission to read from a lock file of this user for those who cannot write it: zarr-python creates such
+/// Removes the permission to read a lock file of this user from the users who cannot write it: zarr-python creates such
 /// files. A file with content or with several links is not a lock file and stays unchanged.
 fn restrict_readers(file: &File) -> Result<()> {
     let stat = fstat(file)?;
@@ -154,7 +154,7 @@ fn holder(file: &File) -> String {
     }
 }
 
-/// Returns the number of a process that has `file` open with an open-file lock, as far as /proc shows it.
+/// Returns the number of a process that has `file` open with an open-file lock, or `None` if /proc does not show one.
 fn process_with_lock(file: &File) -> Option<String> {
     let Version::File { inode, .. } = stat_of(file).ok()?.version else { return None };
     let (inode, is_lock) = (format!(":{inode} "), |line: &str| line.starts_with("lock:") && line.contains("OFDLCK"));

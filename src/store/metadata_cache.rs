@@ -44,7 +44,7 @@ impl MetadataCache {
         self
     }
 
-    /// Streams the names of a level that is known. Their metadata stays valid as long as a program goes through them.
+    /// Streams the names of a known level. Their metadata stays valid as long as a program iterates over them.
     fn listed(&self, prefix: Key, names: Arc<KnownNames>, run: Arc<ListingRun>) -> Listing {
         let (contents, mut next) = (self.contents.clone(), 0);
         Box::new(std::iter::from_fn(move || {

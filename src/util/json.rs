@@ -2,7 +2,8 @@
 //! surrogates; and base64 as Python decodes it. The module does not know Zarr.
 //!
 //! A parsed document takes up to 100 times the memory of its text, so its memory is granted before it is parsed.
-//! [`parse_object`] is for documents of stores: its result holds the grant. [`parse`] is for short texts of the program.
+//! [`parse_object`] is for documents of stores: its result holds the grant. [`parse`] is for short texts of the
+//! program.
 
 use crate::error::{Error, Result};
 use crate::util::memory::{self, Grant};
@@ -85,8 +86,8 @@ impl<'a> IntoIterator for &'a Object {
 ///
 /// # Errors
 ///
-/// [`Kind::Damaged`](crate::error::Kind::Damaged) for text that is not UTF-8, nesting deeper than 128 levels, a byte order
-/// mark, and bytes after the value; and the errors of [`memory::take`].
+/// [`Kind::Damaged`](crate::error::Kind::Damaged) for text that is not UTF-8, nesting deeper than 128 levels, a byte
+/// order mark, and bytes after the value; and the errors of [`memory::take`].
 pub fn parse(bytes: &[u8]) -> Result<Value> {
     Ok(parse_counted(bytes)?.0)
 }
@@ -214,8 +215,8 @@ impl TextCounts {
     }
 }
 
-/// An iterator over the members of a JSON object: names, and the unparsed texts of values. It takes no memory, which allows
-/// to split a large document that holds many others.
+/// An iterator over the members of a JSON object: names, and the unparsed texts of values. It takes no memory, which
+/// allows to split a large document that holds many others.
 pub struct MemberTexts<'a> {
     /// The text from the next member on; `None` after the end or an error.
     rest: Option<&'a str>,
@@ -262,8 +263,8 @@ impl<'a> Iterator for MemberTexts<'a> {
     }
 }
 
-/// Returns the length in bytes of the value at the start of `text`, or `None` if its end is missing. The inside of the value is
-/// not checked.
+/// Returns the length in bytes of the value at the start of `text`, or `None` if its end is missing. The inside of the
+/// value is not checked.
 fn value_end(text: &str) -> Option<usize> {
     let (mut depth, mut at) = (0usize, 0);
     let bytes = text.as_bytes();
@@ -352,8 +353,8 @@ fn with_tokens(text: String, quoted: bool) -> String {
     out + rest
 }
 
-/// Returns the nearest double, which may be infinite, to a JSON number or a bare token. Returns `None` for other values,
-/// including strings.
+/// Returns the nearest double, which may be infinite, to a JSON number or a bare token. Returns `None` for other
+/// values, including strings.
 pub fn float(value: &Value) -> Option<f64> {
     match value {
         Value::Number(n) => n.as_str().parse().ok(),
@@ -409,13 +410,14 @@ fn from_python<'a>(text: &'a str, counts: &TextCounts) -> Cow<'a, str> {
     }
 }
 
-/// Returns whether a string literal would pass for a bare token, and so could insert any text into the output of [`write()`].
+/// Returns whether a string literal would pass for a bare token, and so could insert any text into the output of
+/// [`write()`].
 fn is_token(literal: &str) -> bool {
     literal.starts_with("\"\\u0000") && serde_json::from_str::<String>(literal).is_ok_and(|s| s.starts_with(TOKEN))
 }
 
-/// Returns the length in bytes of the string literal at the start of `text`, with its quotes; the whole length if its end is
-/// missing.
+/// Returns the length in bytes of the string literal at the start of `text`, with its quotes; the whole length if its
+/// end is missing.
 fn string_end(text: &str) -> usize {
     let mut escaped = false;
     for (i, b) in text.bytes().enumerate().skip(1) {
@@ -453,8 +455,8 @@ fn push_string(literal: &str, out: &mut String) {
     out.push_str(rest);
 }
 
-/// Decodes base64 as Python's `base64.standard_b64decode` does: it skips characters outside the alphabet and ends at the first
-/// complete padding. Returns `None` if padding is missing.
+/// Decodes base64 as Python's `base64.standard_b64decode` does: it skips characters outside the alphabet and ends at
+/// the first complete padding. Returns `None` if padding is missing.
 pub fn base64_decode(text: &[u8]) -> Option<Vec<u8>> {
     let mut kept = Vec::with_capacity(text.len());
     let mut pads = 0;

@@ -1,7 +1,7 @@
 //! Worker threads and their queue. The module does not know what the jobs do.
 //!
-//! A job may block without limit. In a growing pool no job waits for a blocked one: a job that has waited for the pool's
-//! patience gets a thread of its own, up to a maximum number of threads.
+//! A job may block without limit. In a growing pool no job waits for a blocked one: a job that has waited for the
+//! pool's patience gets a thread of its own, up to a maximum number of threads.
 
 use crate::error::Result;
 use crate::util::memory::lock;
@@ -80,8 +80,8 @@ impl Pool {
         Pool::start(name, threads, usize::MAX, None)
     }
 
-    /// Starts a pool of `threads` workers whose jobs in flight have a total weight of at most `bound`. A heavier job runs
-    /// alone.
+    /// Starts a pool of `threads` workers whose jobs in flight have a total weight of at most `bound`. A heavier job
+    /// runs alone.
     pub fn bounded(name: &str, threads: usize, bound: usize) -> Result<Self> {
         Pool::start(name, threads, bound, None)
     }

@@ -1,5 +1,5 @@
-//! Files without names for bytes that do not fit into memory. They go with their last user or with the process. This module
-//! does not know what the bytes are.
+//! Files without names for bytes that do not fit into memory. They go with their last user or with the process. This
+//! module does not know what the bytes are.
 
 use crate::error::{Error, Result};
 use crate::util::memory::lock;
@@ -55,7 +55,8 @@ impl SpillFile {
     ///
     /// # Errors
     ///
-    /// Fails beyond the limit, if the bytes would take more than half of the free space, or if the directory is in memory.
+    /// Fails beyond the limit, if the bytes would take more than half of the free space, or if the directory is in
+    /// memory.
     pub fn put(self: &Arc<Self>, bytes: &[u8]) -> Result<SpilledBytes> {
         let SpillOptions { directory, limit } = &self.options;
         let len = bytes.len() as u64;

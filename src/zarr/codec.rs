@@ -1,6 +1,6 @@
-//! Codecs: from encoded chunk bytes to decoded ones and back. This file maps ids to codecs; each codec has a file of its
-//! own. Any id may be a compressor or a filter. A codec knows neither keys nor stores: its error is a reason, to which
-//! the caller adds array and key. Reference: numcodecs 0.15.
+//! Codecs: from encoded chunk bytes to decoded ones and back. This file maps ids to codecs; each codec has a file of
+//! its own. Any id may be a compressor or a filter. A codec knows neither keys nor stores: its error is a reason, to
+//! which the caller adds array and key. Reference: numcodecs 0.15.
 
 mod astype;
 mod base64;

@@ -14,8 +14,8 @@ use base64::engine::general_purpose::STANDARD;
 pub(crate) const MAX_SPELLED: usize = 1 << 20;
 
 impl DType {
-    /// Returns the item that `fill_value` stands for in Zarr v1, without the zero bytes at its end. Unlike v2, v1 has no
-    /// base64: a text of a bytes dtype stands for its own bytes.
+    /// Returns the item that `fill_value` stands for in Zarr v1, without the zero bytes at its end. Unlike v2, v1 has
+    /// no base64: a text of a bytes dtype stands for its own bytes.
     ///
     /// # Errors
     ///

@@ -1,6 +1,6 @@
-//! The binary floats of Zarr v3, down to 4 bits: their layout, exact conversion to numbers, and correct rounding of numbers
-//! to them. The module knows neither bytes, byte order nor codecs. Source of the formats: the register of Zarr extensions,
-//! whose small floats are those of `ml_dtypes`.
+//! The binary floats of Zarr v3, down to 4 bits: their layout, exact conversion to numbers, and correct rounding of
+//! numbers to them. The module knows neither bytes, byte order nor codecs. Source of the formats: the register of Zarr
+//! extensions, whose small floats are those of `ml_dtypes`.
 
 /// The layout of a float: a sign, an exponent and a mantissa, from the highest bit to the lowest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -173,8 +173,8 @@ impl FloatFormat {
         (self.specials == Specials::Ieee).then_some(exponents)
     }
 
-    /// Returns the bits of the positive quiet NaN without a payload, or of the only NaN. Returns `None` if the format has
-    /// none.
+    /// Returns the bits of the positive quiet NaN without a payload, or of the only NaN. Returns `None` if the format
+    /// has none.
     pub fn nan(self) -> Option<u64> {
         match self.specials {
             Specials::Ieee => Some(self.infinity()? | 1 << (self.mantissa_bits - 1)),
@@ -219,8 +219,8 @@ impl FloatFormat {
         FloatValue::Finite(Dyadic { is_negative, magnitude, exponent })
     }
 
-    /// Returns the bits of `number`, rounded. Returns `None` if the rounded number is out of range: above the largest, or
-    /// not above zero in a format without a sign. Smaller positive numbers become the smallest of such a format.
+    /// Returns the bits of `number`, rounded. Returns `None` if the rounded number is out of range: above the largest,
+    /// or not above zero in a format without a sign. Smaller positive numbers become the smallest of such a format.
     pub fn round(self, number: Dyadic, mode: RoundingMode) -> Option<u64> {
         let sign = if number.is_negative { self.sign_bit() } else { 0 };
         if !self.is_signed && (number.is_negative || number.magnitude == 0) {
@@ -245,8 +245,8 @@ impl FloatFormat {
         if field == 0 && self.specials == Specials::NegativeZeroNan { 0 } else { field | sign }
     }
 
-    /// Returns the bits of an infinity or a number beyond the largest: infinity, or else NaN, or else the largest number, as
-    /// in `ml_dtypes`.
+    /// Returns the bits of an infinity or a number beyond the largest: infinity, or else NaN, or else the largest
+    /// number, as in `ml_dtypes`.
     fn overflow(self, is_negative: bool) -> u64 {
         let sign = if is_negative { self.sign_bit() } else { 0 };
         match self.infinity().or(self.nan()) {
@@ -281,8 +281,8 @@ impl FloatFormat {
         if is_negative { -magnitude } else { magnitude }
     }
 
-    /// Returns the bits of `value`, rounded. Numbers out of range become infinity, or else NaN, or else the largest number,
-    /// as in `ml_dtypes`. Returns `None` for a NaN in a format that has none.
+    /// Returns the bits of `value`, rounded. Numbers out of range become infinity, or else NaN, or else the largest
+    /// number, as in `ml_dtypes`. Returns `None` for a NaN in a format that has none.
     pub fn from_f64(self, value: f64, mode: RoundingMode) -> Option<u64> {
         match FLOAT64.value(value.to_bits()) {
             FloatValue::Nan { is_negative } => self.signed_nan(is_negative),

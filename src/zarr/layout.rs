@@ -1,6 +1,6 @@
-//! Conversion between the two layouts of a chunk: C (last dimension fastest) and F (first dimension fastest). The module
-//! is pure arithmetic over items of a fixed size. Chunks in memory always have C layout. Other orders of the axes are
-//! permutations of C layout.
+//! Conversion between the two layouts of a chunk: C (last dimension fastest) and F (first dimension fastest). The
+//! module is pure arithmetic over items of a fixed size. Chunks in memory always have C layout. Other orders of the
+//! axes are permutations of C layout.
 
 mod permutation;
 
@@ -35,8 +35,8 @@ fn strides(shape: &[u64]) -> (Vec<usize>, Vec<usize>) {
     (f, c)
 }
 
-/// Copies the bytes `range` of a chunk's F layout from `chunk`, which has C layout, to `out`, which has the length of the
-/// range.
+/// Copies the bytes `range` of a chunk's F layout from `chunk`, which has C layout, to `out`, which has the length of
+/// the range.
 pub fn read_f_order(shape: &[u64], itemsize: usize, chunk: &[u8], range: Range<usize>, out: &mut [u8]) {
     let mut rest = out;
     for_each_in_f_order(shape, itemsize, range, |from, len| {
@@ -46,8 +46,8 @@ pub fn read_f_order(shape: &[u64], itemsize: usize, chunk: &[u8], range: Range<u
     });
 }
 
-/// Calls `each` for every item, or part of one, that the bytes `range` of a chunk's F layout consist of, in the order of F
-/// layout. The arguments are the offset in C layout and the length, both in bytes.
+/// Calls `each` for every item, or part of one, that the bytes `range` of a chunk's F layout consist of, in the order
+/// of F layout. The arguments are the offset in C layout and the length, both in bytes.
 pub fn for_each_in_f_order(shape: &[u64], itemsize: usize, range: Range<usize>, mut each: impl FnMut(usize, usize)) {
     if itemsize == 0 || range.is_empty() {
         return;

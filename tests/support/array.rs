@@ -36,8 +36,8 @@ pub fn zlib() -> Value {
 }
 
 impl TestArray {
-    /// Creates an array of unsigned bytes, uncompressed, without stored chunks. The fields in `more` replace those of the
-    /// metadata document.
+    /// Creates an array of unsigned bytes, uncompressed, without stored chunks. The fields in `more` replace those of
+    /// the metadata document.
     pub fn new(path: PathBuf, shape: &[usize], chunks: &[usize], more: Value) -> TestArray {
         let mut document = json!({"zarr_format": 2, "shape": shape, "chunks": chunks, "dtype": "|u1",
             "compressor": null, "fill_value": 0, "order": "C", "filters": null, "dimension_separator": "."});
@@ -95,8 +95,8 @@ impl TestArray {
         index.iter().map(usize::to_string).collect::<Vec<_>>().join(".")
     }
 
-    /// Returns the parts of rows that a chunk holds, each as its flat offset, its length and its offset in the chunk, in
-    /// bytes.
+    /// Returns the parts of rows that a chunk holds, each as its flat offset, its length and its offset in the chunk,
+    /// in bytes.
     pub fn rows(&self, index: &[usize]) -> Vec<(usize, usize, usize)> {
         let dims = 0..self.shape.len();
         let first: Vec<usize> = dims.clone().map(|d| index[d] * self.chunks[d]).collect();
@@ -149,8 +149,8 @@ impl TestArray {
         self.rows(index).into_iter().flat_map(|(at, len, _)| &flat[at..at + len]).copied().collect()
     }
 
-    /// Returns the bytes of a chunk without padding as the store has them, row by row. A chunk that is not stored has the
-    /// fill value 0. Returns a reason if the chunk cannot be decoded.
+    /// Returns the bytes of a chunk without padding as the store has them, row by row. A chunk that is not stored has
+    /// the fill value 0. Returns a reason if the chunk cannot be decoded.
     pub fn stored(&self, index: &[usize]) -> Result<Vec<u8>, String> {
         let bytes = match fs::read(self.file(index)) {
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => vec![0; self.chunk_size()],

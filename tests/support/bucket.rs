@@ -41,8 +41,8 @@ pub fn page(bucket: &Path, query: &str) -> String {
     text + "</ListBucketResult>"
 }
 
-/// Adds the keys in a folder that begin with a prefix, with the sizes of their values. A level below the prefix is one name if
-/// `is_delimited` is set.
+/// Adds the keys in a folder that begin with a prefix, with the sizes of their values. A level below the prefix is one
+/// name if `is_delimited` is set.
 fn add_names(bucket: &Path, folder: &str, prefix: &str, is_delimited: bool, names: &mut BTreeMap<String, Option<u64>>) {
     for entry in std::fs::read_dir(bucket.join(folder)).into_iter().flatten().flatten() {
         let Ok(name) = entry.file_name().into_string() else { continue };

@@ -1,5 +1,5 @@
-//! A mount whose daemon is a child process of the test, so that it can be killed, traced and waited for. A test that fails
-//! or hangs leaves neither daemon nor mount behind.
+//! A mount whose daemon is a child process of the test, so that it can be killed, traced and waited for. A test that
+//! fails or hangs leaves neither daemon nor mount behind.
 
 use super::{ZARRFS, zarrfs};
 use rustix::process::{Pid, Signal, kill_process};

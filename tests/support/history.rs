@@ -74,8 +74,8 @@ impl History {
         &self.array
     }
 
-    /// Records a write to the flat bytes. The store may hold it from now on, and must hold it once it is acknowledged. The
-    /// mount may store a chunk between two rows of the write.
+    /// Records a write to the flat bytes. The store may hold it from now on, and must hold it once it is acknowledged.
+    /// The mount may store a chunk between two rows of the write.
     pub fn write(&mut self, mut offset: usize, mut data: &[u8]) {
         let row = self.array.row();
         while !data.is_empty() {
@@ -86,7 +86,8 @@ impl History {
         }
     }
 
-    /// Records a failed write, after which the mount shows `now`. Each chunk must show all of the write or nothing of it.
+    /// Records a failed write, after which the mount shows `now`. Each chunk must show all of the write or nothing of
+    /// it.
     #[track_caller]
     pub fn write_failed(&mut self, offset: usize, data: &[u8], now: &[u8]) {
         let mut after = self.array.flat.clone();

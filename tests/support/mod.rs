@@ -42,8 +42,8 @@ pub fn failure(output: &Output) -> (i32, String) {
     (output.status.code().unwrap(), message.trim_end().to_string())
 }
 
-/// Runs a program of the system in a directory and returns what it printed, standard error last. Fails unless the program
-/// succeeds within a minute. Neither the user's configuration nor the locale has any effect.
+/// Runs a program of the system in a directory and returns what it printed, standard error last. Fails unless the
+/// program succeeds within a minute. Neither the user's configuration nor the locale has any effect.
 #[track_caller]
 pub fn run(program: &str, args: &[&str], directory: &Path) -> String {
     let mut command = with_timeout(60, program);
@@ -107,7 +107,8 @@ pub fn with_timeout(seconds: u32, program: impl AsRef<OsStr>) -> Command {
     command
 }
 
-/// Creates a temporary directory in the folder that `ZARRFS_TEST_MEMORY` names. It lies in memory, where syncing is free.
+/// Creates a temporary directory in the folder that `ZARRFS_TEST_MEMORY` names. It lies in memory, where syncing is
+/// free.
 pub fn memory_directory() -> tempfile::TempDir {
     match std::env::var_os("ZARRFS_TEST_MEMORY") {
         Some(memory) => tempfile::tempdir_in(memory).unwrap(),

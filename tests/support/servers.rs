@@ -21,8 +21,8 @@ use std::time::{Duration, Instant};
 /// The longest time until a new server answers.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Seconds that copying stores into a bucket or an archive may take. scripts/soak copies all stores on a machine that may
-/// be busy, so this limit only ends what hangs.
+/// Seconds that copying stores into a bucket or an archive may take. scripts/soak copies all stores on a machine that
+/// may be busy, so this limit only ends what hangs.
 const COPYING: u32 = 1800;
 
 /// The account that every azurite has, and its published key.

@@ -216,8 +216,8 @@ pub fn steps_with_calls(folder: &Path, separator: &str) -> Vec<(usize, &'static 
     busy
 }
 
-/// Checks that calls of every group that the session makes were interrupted at least once. How often they are depends on
-/// which thread stores which chunk, and when, which differs between runs.
+/// Checks that calls of every group that the session makes were interrupted at least once. How often they are depends
+/// on which thread stores which chunk, and when, which differs between runs.
 #[track_caller]
 pub fn assert_every_group_was_interrupted(busy: &[(usize, &str)], disturbed: &HashSet<&str>) {
     let made: HashSet<&str> = busy.iter().map(|(_, calls)| *calls).collect();

@@ -32,8 +32,8 @@ pub fn is_available() -> bool {
 }
 
 impl Tracer {
-    /// Prepares to log the system calls `calls` of `pid`, named as strace names them. An injection among the options, such
-    /// as `signal=SIGKILL:when=3`, kills the process before any of its threads makes its third such call.
+    /// Prepares to log the system calls `calls` of `pid`, named as strace names them. An injection among the options,
+    /// such as `signal=SIGKILL:when=3`, kills the process before any of its threads makes its third such call.
     pub fn prepare(pid: Pid, calls: &str, options: &[&str], log: &Path) -> Tracer {
         let mut command = with_timeout(60, "sh");
         command.args(["-c", "read go && exec strace \"$@\"", "sh", "-f", "-y", "-e", "signal=KILL", "-e"]);

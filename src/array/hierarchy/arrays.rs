@@ -1,5 +1,5 @@
-//! A cache of parsed arrays, each with the version of its document. An array that a caller still holds is returned as the same
-//! object until its metadata changes, because cached chunks belong to the object. This module reads nothing.
+//! A cache of parsed arrays, each with the version of its document. An array that a caller still holds is returned as
+//! the same object until its metadata changes, because cached chunks belong to the object. This module reads nothing.
 
 use super::Parsed;
 use crate::array::Array;
@@ -55,9 +55,9 @@ impl Arrays {
         }
     }
 
-    /// Inserts the result of parsing `version`, and returns the array to use: the cached one if it has the same metadata. A
-    /// different cached array is superseded. If any array was moved since the caller got `moves`, this one may have been
-    /// moved too; it is then not cached, and its holders must look it up again.
+    /// Inserts the result of parsing `version`, and returns the array to use: the cached one if it has the same
+    /// metadata. A different cached array is superseded. If any array was moved since the caller got `moves`, this one
+    /// may have been moved too; it is then not cached, and its holders must look it up again.
     pub fn insert(&self, key: &Key, version: Version, parsed: Parsed, moves: u64) -> Parsed {
         let mut known = lock(&self.known);
         if known.moves != moves {

@@ -1,6 +1,6 @@
-//! `.zmetadata`: the metadata documents below a group in one document. The decoded view generates it from the documents that
-//! exist. The stored one is updated with each change: the update re-reads the changed documents and edits the entries that are
-//! stored by then, so that changes of other processes are kept.
+//! `.zmetadata`: the metadata documents below a group in one document. The decoded view generates it from the documents
+//! that exist. The stored one is updated with each change: the update re-reads the changed documents and edits the
+//! entries that are stored by then, so that changes of other processes are kept.
 
 use super::document::refused;
 use super::{Hierarchy, MetadataDocument, StoredNode};
@@ -12,7 +12,8 @@ use crate::zarr::metadata::{MAX_CONSOLIDATED, ZARR_JSON, ZARRAY, ZATTRS, ZGROUP,
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashSet};
 
-/// Maximum size in bytes of a document in a generated `.zmetadata`: far above real ones, since a reader parses them all.
+/// Maximum size in bytes of a document in a generated `.zmetadata`: far above real ones, since a reader parses them
+/// all.
 const MAX_SHOWN: usize = 4 << 20;
 
 /// Writes new entries of a `.zmetadata` from the old ones.
@@ -43,8 +44,8 @@ impl Hierarchy {
         self.store.stat(&key.join(ZMETADATA)).map_err(|e| e.context(key))
     }
 
-    /// Returns the `.zmetadata` of the decoded view if the store has one. It is generated from the existing documents, since
-    /// the stored one may be stale. Documents that exceed the size limit are left out and recorded as a problem.
+    /// Returns the `.zmetadata` of the decoded view if the store has one. It is generated from the existing documents,
+    /// since the stored one may be stale. Documents that exceed the size limit are left out and recorded as a problem.
     pub fn consolidated_view(&self, key: &Key) -> Result<Option<MetadataDocument>> {
         let Some(stat) = self.consolidated_stat(key)? else { return Ok(None) };
         // grant only what every document in it grants
@@ -92,8 +93,8 @@ impl Hierarchy {
         Ok(Some(MetadataDocument { text, stat: Stat { permissions: granted.get(), ..stat }, memory }))
     }
 
-    /// Stores a `.zmetadata` that a user wrote to the group at `key`. Its content is checked but not used, because the user's
-    /// entries are decoded views; the new one is made from the stored documents.
+    /// Stores a `.zmetadata` that a user wrote to the group at `key`. Its content is checked but not used, because the
+    /// user's entries are decoded views; the new one is made from the stored documents.
     pub(super) fn put_consolidated(&self, key: &Key, text: &[u8]) -> Result<()> {
         let document = key.join(ZMETADATA);
         json::check_object(text).map_err(|e| refused(&document, e))?;
@@ -106,8 +107,9 @@ impl Hierarchy {
         }
     }
 
-    /// Writes the consolidated metadata of the group at `key` from the documents stored at and below it: `.zmetadata`, or for a
-    /// group of v3 those in its `zarr.json`. Returns the keys of the documents relative to the group, of v3 those of the nodes.
+    /// Writes the consolidated metadata of the group at `key` from the documents stored at and below it: `.zmetadata`,
+    /// or for a group of v3 those in its `zarr.json`. Returns the keys of the documents relative to the group, of v3
+    /// those of the nodes.
     ///
     /// # Errors
     ///
@@ -198,8 +200,8 @@ impl Hierarchy {
         Ok(document)
     }
 
-    /// Updates the named documents of `node` in the `.zmetadata` of every group at or above it that has one. The documents are
-    /// read after the `.zmetadata`, because another process may have changed both.
+    /// Updates the named documents of `node` in the `.zmetadata` of every group at or above it that has one. The
+    /// documents are read after the `.zmetadata`, because another process may have changed both.
     pub(super) fn consolidate(&self, node: &Key, documents: &[&str]) -> Result<()> {
         if documents.contains(&ZARR_JSON) {
             self.refresh_inline(node, false)?;
@@ -238,8 +240,8 @@ impl Hierarchy {
         Ok(())
     }
 
-    /// Updates every `.zmetadata` above `key` after a rename, made without this hierarchy, moved a group or array to or from
-    /// there.
+    /// Updates every `.zmetadata` above `key` after a rename, made without this hierarchy, moved a group or array to or
+    /// from there.
     ///
     /// # Errors
     ///
@@ -288,8 +290,8 @@ impl Hierarchy {
         Ok(())
     }
 
-    /// Changes the entries of the `.zmetadata` of `group`, if it has one, by a single put. An unusable one stays unchanged and
-    /// is recorded as a problem.
+    /// Changes the entries of the `.zmetadata` of `group`, if it has one, by a single put. An unusable one stays
+    /// unchanged and is recorded as a problem.
     fn edit_consolidated(&self, group: &Key, change: EntriesChange) -> Result<()> {
         let key = group.join(ZMETADATA);
         let edited = self.edit(&key, MAX_CONSOLIDATED, &|text| {

@@ -1,6 +1,6 @@
-//! A store whose metadata documents come from the `.zmetadata` at its root: for stores that cannot list, and for any store if
-//! the user asks for it. If a store that cannot list has no `.zmetadata`, nodes are found by name. This is a store itself, so
-//! that the layers above do not know where documents come from.
+//! A store whose metadata documents come from the `.zmetadata` at its root: for stores that cannot list, and for any
+//! store if the user asks for it. If a store that cannot list has no `.zmetadata`, nodes are found by name. This is a
+//! store itself, so that the layers above do not know where documents come from.
 
 use super::{OWN, REMOVED};
 use crate::error::{Error, Kind, Result};
@@ -28,8 +28,8 @@ pub enum UseConsolidated {
     /// If the store cannot list.
     #[default]
     Auto,
-    /// If the store cannot list, and in a bucket that the mount only reads. There the mount reads a document from `.zmetadata`
-    /// until a program opens a file of its group or array, and lists names.
+    /// If the store cannot list, and in a bucket that the mount only reads. There the mount reads a document from
+    /// `.zmetadata` until a program opens a file of its group or array, and lists names.
     UntilOpened,
     /// Always; the metadata is then read-only.
     Always,
@@ -194,8 +194,8 @@ impl ConsolidatedStore {
         Ok(found.map(|stat| Stat { modified: stat.modified.max(earliest), ..stat }))
     }
 
-    /// Probes a key that a store without listings does not know: returns the stat of a prefix if the key has the document of a
-    /// group or array and is not below an array.
+    /// Probes a key that a store without listings does not know: returns the stat of a prefix if the key has the
+    /// document of a group or array and is not below an array.
     fn probe(&self, key: &Key) -> Result<Option<Stat>> {
         if key.as_str().split('/').any(|name| name.starts_with('.')) {
             return Ok(None);

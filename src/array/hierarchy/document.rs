@@ -1,5 +1,5 @@
-//! Stores metadata documents that users of the decoded view write: each is checked, converted to its stored form, and stored
-//! by one put. A refused document changes nothing.
+//! Stores metadata documents that users of the decoded view write: each is checked, converted to its stored form, and
+//! stored by one put. A refused document changes nothing.
 
 use super::{DocumentKind, Hierarchy, MetadataFile, REMOVED, StoredNode};
 use crate::error::{Error, Kind, Result};
@@ -19,8 +19,8 @@ const MAX_NAME: usize = 255;
 pub(super) type DocumentChange<'a> = &'a dyn Fn(Option<&[u8]>) -> Result<Option<Vec<u8>>>;
 
 impl Hierarchy {
-    /// Stores a document of the group or array at `key` as a user of the decoded view wrote it. A new `.zarray` creates an
-    /// array; an existing array keeps its codecs.
+    /// Stores a document of the group or array at `key` as a user of the decoded view wrote it. A new `.zarray` creates
+    /// an array; an existing array keeps its codecs.
     ///
     /// # Errors
     ///
@@ -39,8 +39,8 @@ impl Hierarchy {
         }
     }
 
-    /// Removes a document. An array without `.zarray` keeps its chunks until they are deleted; a group without `.zgroup`
-    /// remains a group.
+    /// Removes a document. An array without `.zarray` keeps its chunks until they are deleted; a group without
+    /// `.zgroup` remains a group.
     ///
     /// # Errors
     ///
@@ -85,8 +85,8 @@ impl Hierarchy {
         self.reload(key).map(|()| true)
     }
 
-    /// Sets one attribute of the group or array at `key` to a JSON value, or to the text itself if it is not JSON; `None`
-    /// removes it.
+    /// Sets one attribute of the group or array at `key` to a JSON value, or to the text itself if it is not JSON;
+    /// `None` removes it.
     ///
     /// # Errors
     ///
@@ -197,8 +197,8 @@ impl Hierarchy {
         self.store.put(key, text).map(|_| ()).map_err(|e| e.context(key))
     }
 
-    /// Replaces the document at `key` by the result of `change`. If another process stores it meanwhile, `change` is applied
-    /// again to the new text, so that neither change is lost.
+    /// Replaces the document at `key` by the result of `change`. If another process stores it meanwhile, `change` is
+    /// applied again to the new text, so that neither change is lost.
     pub(super) fn edit(&self, key: &Key, limit: u64, change: DocumentChange) -> Result<()> {
         let _editing = self.editing.exclusive(&[key]);
         for _ in 0..ATTEMPTS {

@@ -64,8 +64,8 @@ impl InlineText {
 }
 
 impl Hierarchy {
-    /// Writes the consolidated metadata into the `zarr.json` of the group at `key`, from the documents stored below it. Returns
-    /// the paths of the nodes relative to the group.
+    /// Writes the consolidated metadata into the `zarr.json` of the group at `key`, from the documents stored below it.
+    /// Returns the paths of the nodes relative to the group.
     ///
     /// # Errors
     ///
@@ -81,8 +81,8 @@ impl Hierarchy {
         Ok(names.into_inner())
     }
 
-    /// Returns the `zarr.json` of the group at `key` with the documents that are stored below it as its consolidated metadata.
-    /// Calls `made` with the path of each node.
+    /// Returns the `zarr.json` of the group at `key` with the documents that are stored below it as its consolidated
+    /// metadata. Calls `made` with the path of each node.
     pub(super) fn with_inline(&self, key: &Key, text: &[u8], made: &mut dyn FnMut(&str)) -> Result<Vec<u8>> {
         self.store.forget(key);
         let mut inline = InlineText::new();
@@ -94,8 +94,8 @@ impl Hierarchy {
         node::rewrite(text, CONSOLIDATED, Some(&inline))
     }
 
-    /// Makes the entry of `node`, and with `below` of all nodes below it, again in the consolidated metadata of every group
-    /// above.
+    /// Makes the entry of `node`, and with `below` of all nodes below it, again in the consolidated metadata of every
+    /// group above.
     pub(super) fn refresh_inline(&self, node: &Key, below: bool) -> Result<()> {
         if node.is_root() {
             return Ok(());
@@ -127,8 +127,8 @@ impl Hierarchy {
         Ok(())
     }
 
-    /// Changes the consolidated metadata of `group`, if it has any, by a single put. Unusable ones stay unchanged and are
-    /// recorded as a problem.
+    /// Changes the consolidated metadata of `group`, if it has any, by a single put. Unusable ones stay unchanged and
+    /// are recorded as a problem.
     fn edit_inline(&self, group: &Key, change: &dyn Fn(MemberTexts, &mut InlineText) -> Result<()>) -> Result<()> {
         let key = group.join(ZARR_JSON);
         let edited = self.edit(&key, MAX_CONSOLIDATED, &|text| {
@@ -190,8 +190,8 @@ impl Hierarchy {
         self.v3_documents_from(key, &mut |name, text| if name.is_empty() { Ok(()) } else { each(name, text) })
     }
 
-    /// Calls `each` with the path and the document of each v3 node at and below `key`. Invalid JSON is left out and recorded as
-    /// a problem.
+    /// Calls `each` with the path and the document of each v3 node at and below `key`. Invalid JSON is left out and
+    /// recorded as a problem.
     fn v3_documents_from(&self, key: &Key, each: &mut dyn FnMut(&str, &[u8]) -> Result<()>) -> Result<()> {
         let mut done = Ok(());
         if self.find(key)?.is_none() {
@@ -221,8 +221,8 @@ impl Hierarchy {
     }
 }
 
-/// Returns whether two documents say the same of a node. A writer of consolidated metadata spells defaults that the stored
-/// document leaves out.
+/// Returns whether two documents say the same of a node. A writer of consolidated metadata spells defaults that the
+/// stored document leaves out.
 pub(super) fn is_same_node(a: &[u8], b: &[u8]) -> Result<bool> {
     if is_same_json(a, b)? {
         return Ok(true);
@@ -241,8 +241,8 @@ pub(super) fn is_same_node(a: &[u8], b: &[u8]) -> Result<bool> {
     })
 }
 
-/// Returns the text of the entries in a group's `zarr.json`: an object of paths and documents; `None` if it has none of the
-/// kind `inline`.
+/// Returns the text of the entries in a group's `zarr.json`: an object of paths and documents; `None` if it has none of
+/// the kind `inline`.
 ///
 /// # Errors
 ///

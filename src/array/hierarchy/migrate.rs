@@ -1,5 +1,5 @@
-//! Migrates a Zarr v1 store to v2 in place: writes new metadata documents and leaves the chunks unchanged. The new document
-//! states the order in which chunks are read, which settles the ambiguity of order F in v1.
+//! Migrates a Zarr v1 store to v2 in place: writes new metadata documents and leaves the chunks unchanged. The new
+//! document states the order in which chunks are read, which settles the ambiguity of order F in v1.
 
 mod to_v3;
 
@@ -13,13 +13,13 @@ use crate::zarr::metadata::{ArrayMetadata, V1_ATTRS, V1_META, ZARRAY, ZATTRS};
 impl Hierarchy {
     /// Migrates a v1 store to v2, or finishes an interrupted migration. Returns false if there is nothing to do.
     ///
-    /// The store is v1 until `.zarray` is put, and v2 from then on. By then `.zattrs` exists, and the old documents are plain
-    /// files. `meta` is deleted last: it marks an unfinished migration.
+    /// The store is v1 until `.zarray` is put, and v2 from then on. By then `.zattrs` exists, and the old documents are
+    /// plain files. `meta` is deleted last: it marks an unfinished migration.
     ///
-    /// Invariant: zarr-python can read the new documents. Fill values and the dtype are spelled in v2's form. An unknown
-    /// codec, or attributes that Python's `json` does not read as an object, are refused before anything is put. Attributes
-    /// are copied byte for byte, as zarr's own `migrate_1to2` does, so that a bare NaN and duplicate names keep their
-    /// meaning.
+    /// Invariant: zarr-python can read the new documents. Fill values and the dtype are spelled in v2's form. An
+    /// unknown codec, or attributes that Python's `json` does not read as an object, are refused before anything is
+    /// put. Attributes are copied byte for byte, as zarr's own `migrate_1to2` does, so that a bare NaN and duplicate
+    /// names keep their meaning.
     ///
     /// # Errors
     ///

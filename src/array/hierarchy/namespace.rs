@@ -53,7 +53,8 @@ impl Hierarchy {
         self.consolidate(key, &[name])
     }
 
-    /// Removes an empty group, or an array without stored chunks and plain keys, together with its metadata and hidden keys.
+    /// Removes an empty group, or an array without stored chunks and plain keys, together with its metadata and hidden
+    /// keys.
     ///
     /// # Errors
     ///
@@ -68,8 +69,9 @@ impl Hierarchy {
         self.consolidate_removed(key)
     }
 
-    /// Removes the directory of a node. It checks that nothing visible is inside before it deletes anything, and deletes the
-    /// document that defines the node last, so that an interrupted removal leaves the same empty group or array.
+    /// Removes the directory of a node. It checks that nothing visible is inside before it deletes anything, and
+    /// deletes the document that defines the node last, so that an interrupted removal leaves the same empty group or
+    /// array.
     fn remove_directory(&self, key: &Key) -> Result<()> {
         let hidden = match self.find(key)? {
             None => return Err(Error::not_found("no such directory").context(key)),
@@ -89,8 +91,8 @@ impl Hierarchy {
         self.store.remove_prefix(key).map_err(|e| e.context(key))
     }
 
-    /// Checks, or with `remove` deletes, everything in a directory except the documents that define the node; ENOTEMPTY if
-    /// there is a key that is not hidden.
+    /// Checks, or with `remove` deletes, everything in a directory except the documents that define the node; ENOTEMPTY
+    /// if there is a key that is not hidden.
     fn sweep(&self, directory: &Key, hidden: Hidden, level: usize, remove: bool) -> Result<()> {
         for entry in self.store.list(directory).map_err(|e| e.context(directory))? {
             let entry = entry.map_err(|e| e.context(directory))?;
@@ -114,8 +116,8 @@ impl Hierarchy {
         Ok(())
     }
 
-    /// Renames a group, an array or a plain key. A plain key may replace a plain key; a group or array may replace a node that
-    /// [`Hierarchy::remove_node`] would remove.
+    /// Renames a group, an array or a plain key. A plain key may replace a plain key; a group or array may replace a
+    /// node that [`Hierarchy::remove_node`] would remove.
     ///
     /// # Errors
     ///

@@ -6,8 +6,8 @@ use crate::error::Result;
 use crate::store::{EntryKind, Key, Store};
 use crate::util::memory::Grant;
 
-/// Number of prefixes whose names and documents are requested together: as many as a store answers at the same time, and few
-/// enough to be used before they expire.
+/// Number of prefixes whose names and documents are requested together: as many as a store answers at the same time,
+/// and few enough to be used before they expire.
 const TOGETHER: usize = 64;
 
 /// The prefixes one level below a group, last name first.
@@ -43,8 +43,8 @@ impl Prefixes {
 const ALLOCATION: usize = 16;
 
 impl Hierarchy {
-    /// Calls `visit` for `key` and for every group and array below it, in the order of their names. An unreadable node is
-    /// visited as damaged. Plain keys, and everything below an array, are not visited.
+    /// Calls `visit` for `key` and for every group and array below it, in the order of their names. An unreadable node
+    /// is visited as damaged. Plain keys, and everything below an array, are not visited.
     pub fn visit_below(&self, key: &Key, visit: &mut dyn FnMut(&Key, &StoredNode)) {
         let mut levels = vec![Prefixes::sorted(vec![key.clone()])];
         while let Some(level) = levels.last_mut() {

@@ -1,5 +1,6 @@
-//! The view of nodes of v3 as v2, for programs that know no other format: `.zgroup`, `.zarray`, `.zattrs` and `.zmetadata` in
-//! place of `zarr.json`. What a user writes to them is stored in the `zarr.json`. Chunk files are the same in both views.
+//! The view of nodes of v3 as v2, for programs that know no other format: `.zgroup`, `.zarray`, `.zattrs` and
+//! `.zmetadata` in place of `zarr.json`. What a user writes to them is stored in the `zarr.json`. Chunk files are the
+//! same in both views.
 
 use super::array_document::{WrittenDocument, differs};
 use super::document::{ATTEMPTS, contended, refused};
@@ -47,8 +48,8 @@ impl Hierarchy {
         Ok(self.array_document(key)?.filter(|found| found.form == DocumentKind::Removed))
     }
 
-    /// Returns the key of the document that holds the attributes of a node of v3: its `zarr.json`, or that of an array whose
-    /// `.zarray` was removed.
+    /// Returns the key of the document that holds the attributes of a node of v3: its `zarr.json`, or that of an array
+    /// whose `.zarray` was removed.
     fn v3_key(&self, key: &Key) -> Result<Key> {
         Ok(self.removed_document(key)?.map_or_else(|| key.join(ZARR_JSON), |found| found.key))
     }

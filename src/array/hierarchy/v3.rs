@@ -1,5 +1,5 @@
-//! Nodes of Zarr v3: which node a `zarr.json` defines, and the `zarr.json` that a mount shows. Where a prefix has documents of
-//! both formats, `zarr.json` counts, as it does for zarr-python.
+//! Nodes of Zarr v3: which node a `zarr.json` defines, and the `zarr.json` that a mount shows. Where a prefix has
+//! documents of both formats, `zarr.json` counts, as it does for zarr-python.
 
 use super::inline::inline_entries;
 use super::{DocumentKind, Hierarchy, MetadataDocument, StoredNode, ViewFormat, is_foreign};
@@ -81,8 +81,8 @@ impl Hierarchy {
         Ok(V3Outline { node_type, is_consolidated: false })
     }
 
-    /// Returns whether the node at `key` is, or would be, of Zarr v3: it has a `zarr.json`, or it has no document at all and
-    /// the root of the store has a `zarr.json`.
+    /// Returns whether the node at `key` is, or would be, of Zarr v3: it has a `zarr.json`, or it has no document at
+    /// all and the root of the store has a `zarr.json`.
     ///
     /// # Errors
     ///
@@ -98,9 +98,9 @@ impl Hierarchy {
         self.v3_document(&Key::root()).map(|document| document.is_some())
     }
 
-    /// Returns the `zarr.json` as the mount shows it: that of an array with decoded chunks, that of a group without consolidated
-    /// metadata, a generated one for a prefix without documents in a store of v3, and for a damaged array the stored one. A
-    /// view as v2 has none.
+    /// Returns the `zarr.json` as the mount shows it: that of an array with decoded chunks, that of a group without
+    /// consolidated metadata, a generated one for a prefix without documents in a store of v3, and for a damaged array
+    /// the stored one. A view as v2 has none.
     pub fn zarr_view(&self, key: &Key) -> Result<Option<MetadataDocument>> {
         if self.view == ViewFormat::V2 {
             return Ok(None);
@@ -118,8 +118,8 @@ impl Hierarchy {
         MetadataDocument::made(text, found.stat).map(Some)
     }
 
-    /// Returns the `zarr.json` shown for a prefix without documents. Directories of other programs get none: at or below a name
-    /// that begins with a dot, or with `__`, which the specification reserves.
+    /// Returns the `zarr.json` shown for a prefix without documents. Directories of other programs get none: at or
+    /// below a name that begins with a dot, or with `__`, which the specification reserves.
     fn generated_group(&self, key: &Key) -> Result<Option<MetadataDocument>> {
         let stat = if self.is_v3(key)? { self.implicit_group(key)? } else { None };
         stat.map(|stat| MetadataDocument::made(GROUP_DOCUMENT_V3.into(), stat)).transpose()

@@ -7,8 +7,8 @@ use crate::util::json::{self, Object};
 use crate::zarr::metadata::{GROUP_DOCUMENT, MAX_DOCUMENT, V1_ATTRS, ZARR_JSON, ZARRAY, ZATTRS, ZGROUP};
 
 impl Hierarchy {
-    /// Returns the `.zarray` of the decoded view; for a damaged array, the stored document. An array of v3 has one only in a
-    /// view as v2.
+    /// Returns the `.zarray` of the decoded view; for a damaged array, the stored document. An array of v3 has one only
+    /// in a view as v2.
     pub fn array_view(&self, key: &Key) -> Result<Option<MetadataDocument>> {
         if self.shows_as_v2(key)? {
             return self.array_as_v2(key);
@@ -74,8 +74,8 @@ impl Hierarchy {
         key.join(if v1 { V1_ATTRS } else { ZATTRS })
     }
 
-    /// Returns the `.zgroup` of a group, as stored or generated. Groups of v3 have none, nor do directories of other programs,
-    /// at or below a name that begins with a dot.
+    /// Returns the `.zgroup` of a group, as stored or generated. Groups of v3 have none, nor do directories of other
+    /// programs, at or below a name that begins with a dot.
     pub fn group_view(&self, key: &Key) -> Result<Option<MetadataDocument>> {
         if self.shows_as_v2(key)? {
             return self.group_as_v2(key);
@@ -91,8 +91,8 @@ impl Hierarchy {
         stat.map(|stat| MetadataDocument::made(GROUP_DOCUMENT.into(), stat)).transpose()
     }
 
-    /// Returns the attributes of a group or array. They are empty if there is no document, and if it is inaccessible or not a
-    /// JSON object, which is recorded as a problem.
+    /// Returns the attributes of a group or array. They are empty if there is no document, and if it is inaccessible or
+    /// not a JSON object, which is recorded as a problem.
     ///
     /// # Errors
     ///

@@ -1,6 +1,6 @@
-//! Stores the `zarr.json` that a user of the mount wrote. A new one makes a group or an array; the one of an existing array
-//! keeps the stored codecs, keys and shards, which the mount does not show. A change that would alter the meaning of stored
-//! chunks is refused while there are any.
+//! Stores the `zarr.json` that a user of the mount wrote. A new one makes a group or an array; the one of an existing
+//! array keeps the stored codecs, keys and shards, which the mount does not show. A change that would alter the meaning
+//! of stored chunks is refused while there are any.
 
 use super::document::{ATTEMPTS, contended, refused};
 use super::{ArrayDocument, DocumentKind, Hierarchy, REMOVED, StoredNode, ViewFormat};
@@ -120,8 +120,8 @@ impl Hierarchy {
         self.consolidate(key, &[ZARR_JSON, ZGROUP])
     }
 
-    /// Deletes the documents that mkdir made in levels of chunk keys, which a program copied before the document of their array.
-    /// Returns whether there were any.
+    /// Deletes the documents that mkdir made in levels of chunk keys, which a program copied before the document of
+    /// their array. Returns whether there were any.
     fn drop_groups_of_levels(&self, key: &Key) -> Result<bool> {
         let (mut levels, mut found) = (Vec::from([key.clone()]), false);
         while let Some(above) = levels.pop() {
@@ -197,7 +197,8 @@ impl Hierarchy {
         }
     }
 
-    /// Deletes the document `name` of the group at `key` if it is `generated`, which mkdir made. Returns whether it was.
+    /// Deletes the document `name` of the group at `key` if it is `generated`, which mkdir made. Returns whether it
+    /// was.
     pub(super) fn drop_generated(&self, key: &Key, name: &str, generated: &str) -> Result<bool> {
         let document = key.join(name);
         let is_generated = |text: &[u8]| text == generated.as_bytes();
@@ -216,7 +217,8 @@ fn is_plain(metadata: &ArrayMetadata) -> bool {
 /// Chunks of shards that are erased before their objects are stored.
 pub(super) const MAX_ERASED: usize = 1 << 14;
 
-/// Erases the chunks of an array that takes the place of one without chunks: keys outside the former grid were never visible.
+/// Erases the chunks of an array that takes the place of one without chunks: keys outside the former grid were never
+/// visible.
 pub(super) fn erase_chunks(new: &Arc<Array>) -> Result<()> {
     for (n, entry) in new.entries()?.enumerate() {
         if let ArrayEntry::Chunk(chunk) = entry.map_err(|e| e.context(new.key()))? {
@@ -229,8 +231,8 @@ pub(super) fn erase_chunks(new: &Arc<Array>) -> Result<()> {
     new.store_objects()
 }
 
-/// Returns the written document of an array without chunks, with the stored codecs and keys if it states those that the mount
-/// shows and they can encode the array.
+/// Returns the written document of an array without chunks, with the stored codecs and keys if it states those that the
+/// mount shows and they can encode the array.
 fn with_hidden_codecs(stored: &Map<String, Value>, written: &WrittenArray) -> (ArrayMetadata, Vec<u8>) {
     if is_plain(&written.metadata) {
         let mut fields = (*written.fields).clone();

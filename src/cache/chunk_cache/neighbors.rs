@@ -35,8 +35,8 @@ impl Cache {
         (groups, single)
     }
 
-    /// Loads neighbors that a reader will want by one request. If there is no memory for all of them, or their object was
-    /// replaced, they are loaded one by one.
+    /// Loads neighbors that a reader will want by one request. If there is no memory for all of them, or their object
+    /// was replaced, they are loaded one by one.
     pub(in crate::cache) fn prefetch_neighbors(&self, array: &Array, neighbors: &Neighbors) {
         if !self.load_neighbors(array, neighbors) {
             let one_by_one = |chunk: &ChunkId| self.prefetch(array, *chunk, ChunkPart::Whole);

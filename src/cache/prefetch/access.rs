@@ -1,18 +1,19 @@
 //! Finds out how a file is read: sequentially, in equal steps, or at random. This module sees offsets and lengths
 //! alone.
 
-/// Maximum number of readers of one open file that are told apart: threads that share a descriptor, each at its own offset.
+/// Maximum number of readers of one open file that are told apart: threads that share a descriptor, each at its own
+/// offset.
 const MAX_READERS: usize = 8;
 
-/// Maximum distance in bytes of a sequential request from where it was expected: the kernel sends several at a time, and
-/// they overtake each other.
+/// Maximum distance in bytes of a sequential request from where it was expected: the kernel sends several at a time,
+/// and they overtake each other.
 const DISORDER: u64 = 1 << 20;
 
 /// Like [`DISORDER`], for a reader that has read little in a row.
 const SMALL_DISORDER: u64 = 256 << 10;
 
-/// Bytes read in a row from the beginning of the file that make a reader sequential: the kernel's largest readahead request.
-/// A reader that reads less may want only that.
+/// Bytes read in a row from the beginning of the file that make a reader sequential: the kernel's largest readahead
+/// request. A reader that reads less may want only that.
 const FROM_START: u64 = 128 << 10;
 
 /// Bytes read in a row from elsewhere that make a reader sequential. Smaller reads may be random.

@@ -37,8 +37,8 @@ pub fn of(args: &CreateArgs) -> Result<(NewPlace, Key), CommandFailure> {
     }
 }
 
-/// Returns the place of an array in a remote store. Without a group above the array, the store is the name that ends with
-/// .zarr, or else the one above the array.
+/// Returns the place of an array in a remote store. Without a group above the array, the store is the name that ends
+/// with .zarr, or else the one above the array.
 fn place_of_url(url: &str, args: &CreateArgs) -> Result<(NewPlace, Key), CommandFailure> {
     let wrong = |e: Error| CommandFailure::new(2, format!("{}: {e}", args.path));
     location::check_url(url)?;

@@ -1,8 +1,8 @@
 //! The unfinished array of `create`, which is removed after an error, and when a signal ends the process.
 //!
-//! Invariant: a `create` that fails leaves nothing that a reader of the store sees. In a directory the array is created under
-//! a hidden name and renamed when it is complete, so that this holds even for SIGKILL and a power loss, which leave only the
-//! hidden directory. In a remote store, which has no atomic rename, its keys are deleted.
+//! Invariant: a `create` that fails leaves nothing that a reader of the store sees. In a directory the array is created
+//! under a hidden name and renamed when it is complete, so that this holds even for SIGKILL and a power loss, which
+//! leave only the hidden directory. In a remote store, which has no atomic rename, its keys are deleted.
 
 use crate::array::hierarchy::OWN;
 use crate::error::{Error, Result};
@@ -80,8 +80,8 @@ fn is_ignored(signal: i32) -> bool {
     known && unsafe { action.assume_init() }.sa_sigaction == libc::SIG_IGN
 }
 
-/// Creates a hidden directory in `parent`, which no other program uses. zarrfs shows its name in no mount, and it has no
-/// document, so that other readers don't treat it as a group.
+/// Creates a hidden directory in `parent`, which no other program uses. zarrfs shows its name in no mount, and it has
+/// no document, so that other readers don't treat it as a group.
 pub fn hidden_directory(parent: &Path) -> Result<PathBuf> {
     for n in 0..MAX_NAMES {
         let path = parent.join(format!("{OWN}create-{}-{n}", std::process::id()));

@@ -7,8 +7,8 @@ use crate::array::hierarchy::Hierarchy;
 use crate::store::Key;
 use crate::util::json::{self, Map, Value};
 
-/// Returns the reference system of the array at `key`. If a grid mapping has a transform, axes without coordinates get theirs
-/// from it. The array with the grid mapping is added to `sources`.
+/// Returns the reference system of the array at `key`. If a grid mapping has a transform, axes without coordinates get
+/// theirs from it. The array with the grid mapping is added to `sources`.
 pub fn find(
     hierarchy: &Hierarchy,
     key: &Key,
@@ -130,8 +130,8 @@ fn identifier(authority: &str, code: &str) -> Option<String> {
     (is_plain(authority) && is_plain(code)).then(|| format!("{authority}:{code}"))
 }
 
-/// Parses GDAL's attribute `x0 dx 0 y0 0 dy`, where x0 and y0 are the corner of the first pixel. Returns `None` for rotated
-/// grids, whose axes have no coordinates.
+/// Parses GDAL's attribute `x0 dx 0 y0 0 dy`, where x0 and y0 are the corner of the first pixel. Returns `None` for
+/// rotated grids, whose axes have no coordinates.
 fn geotransform(mapping: &Map<String, Value>) -> Option<[f64; 6]> {
     let text = attributes::line(mapping, "GeoTransform")?;
     let numbers = text.split([' ', ',']).filter(|word| !word.is_empty()).map(|word| word.parse().ok());

@@ -22,8 +22,8 @@ pub struct ImageAxis {
     pub place: Option<(f64, f64)>,
 }
 
-/// Returns the axes of the image that has the array at `key` as a resolution, and the group with its metadata; `None` if
-/// there is no such image.
+/// Returns the axes of the image that has the array at `key` as a resolution, and the group with its metadata; `None`
+/// if there is no such image.
 pub fn image(hierarchy: &Hierarchy, key: &Key, dimensions: usize) -> Option<(Key, Vec<ImageAxis>)> {
     groups_above(key).find_map(|group| {
         let path = key.relative_to(&group)?;

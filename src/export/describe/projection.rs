@@ -1,5 +1,5 @@
-//! Converts CF's grid mapping attributes (CF conventions, appendix F, "Grid Mappings") to WKT 1, for the projections that WKT
-//! 1 has.
+//! Converts CF's grid mapping attributes (CF conventions, appendix F, "Grid Mappings") to WKT 1, for the projections
+//! that WKT 1 has.
 
 use super::attributes;
 use crate::util::json::{Map, Value};

@@ -1,6 +1,6 @@
-//! Converts the attributes of groups and arrays to those of a netCDF file. The file has typed lists and text. An attribute
-//! that stands for values of a variable, such as `_FillValue`, must have the variable's type (CF, "Attributes", appendix A).
-//! This module knows neither dimensions nor offsets.
+//! Converts the attributes of groups and arrays to those of a netCDF file. The file has typed lists and text. An
+//! attribute that stands for values of a variable, such as `_FillValue`, must have the variable's type (CF,
+//! "Attributes", appendix A). This module knows neither dimensions nor offsets.
 
 use super::classic::{Attribute, ClassicVersion, Type};
 use super::names::UniqueNames;
@@ -128,8 +128,8 @@ pub fn is_bookkeeping(name: &str) -> bool {
     [DIMENSIONS, "_CRS"].contains(&name) || prefixes.iter().any(|prefix| name.starts_with(prefix))
 }
 
-/// Returns the Zarr fill value as a value of the file if it may stand for missing values, as xarray reads it. For booleans,
-/// texts and times it is an ordinary value, except NaT.
+/// Returns the Zarr fill value as a value of the file if it may stand for missing values, as xarray reads it. For
+/// booleans, texts and times it is an ordinary value, except NaT.
 fn missing_value(metadata: &ArrayMetadata) -> Option<Vec<u8>> {
     let dtype = &metadata.dtype;
     let item = big_endian(dtype, metadata.fill.clone()?);
@@ -140,8 +140,8 @@ fn missing_value(metadata: &ArrayMetadata) -> Option<Vec<u8>> {
     }
 }
 
-/// Returns the big-endian values of an attribute that must have the variable's type. Returns `None` for other attributes,
-/// and if the conversion would change a value.
+/// Returns the big-endian values of an attribute that must have the variable's type. Returns `None` for other
+/// attributes, and if the conversion would change a value.
 fn typed(name: &str, metadata: &ArrayMetadata, value: &Value) -> Option<Vec<u8>> {
     let item: fn(&DType, &Value) -> Option<Vec<u8>> = match name {
         "_FillValue" | "missing_value" if metadata.v3.is_some() => missing_v3,
@@ -203,8 +203,8 @@ fn items(value: &Value) -> &[Value] {
     }
 }
 
-/// Any value: text as it is, numbers in the smallest type of the file that holds all of them exactly or else as doubles,
-/// words with spaces between them as CF lists names, everything else as JSON.
+/// Any value: text as it is, numbers in the smallest type of the file that holds all of them exactly or else as
+/// doubles, words with spaces between them as CF lists names, everything else as JSON.
 fn converted(value: &Value, version: ClassicVersion) -> (Type, Vec<u8>) {
     let as_json = || (Type::Char, json::write(value).into_bytes());
     let list = items(value);

@@ -1,6 +1,6 @@
-//! Writes the header of a netCDF file: dimensions, attributes and variables, by "The NetCDF Classic Format Specification"
-//! (netcdf-c, `docs/file_format_specifications.md`) and PnetCDF's "CDF-5". All numbers are big-endian, and all fields are
-//! padded to multiples of four bytes. This module knows nothing of Zarr.
+//! Writes the header of a netCDF file: dimensions, attributes and variables, by "The NetCDF Classic Format
+//! Specification" (netcdf-c, `docs/file_format_specifications.md`) and PnetCDF's "CDF-5". All numbers are big-endian,
+//! and all fields are padded to multiples of four bytes. This module knows nothing of Zarr.
 
 /// The 32-bit `vsize` of a variable of more than 2^32 - 4 bytes: readers compute it from the dimensions.
 const TOO_LARGE: u32 = u32::MAX;
@@ -291,8 +291,8 @@ mod tests {
         assert_eq!(hex(&header.bytes()), format!("43444602{}", "0".repeat(56)));
     }
 
-    // "The 32-bit vsize field is not large enough to contain the size of variables that require more than 2^32 - 4 bytes,
-    // so 2^32 - 1 is used"
+    // "The 32-bit vsize field is not large enough to contain the size of variables that require more than 2^32 - 4
+    // bytes, so 2^32 - 1 is used"
     #[test]
     fn the_size_of_a_large_variable() {
         let size = |size| {

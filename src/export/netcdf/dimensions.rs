@@ -56,8 +56,8 @@ impl<'a> Dimensions<'a> {
         self.list.len() - 1
     }
 
-    /// Returns a unique name: the dimension's own if it is free, else with the length appended. Unnamed dimensions are named
-    /// after their length.
+    /// Returns a unique name: the dimension's own if it is free, else with the length appended. Unnamed dimensions are
+    /// named after their length.
     fn free_name(&mut self, identity: &Identity) -> String {
         let len = identity.len.to_string();
         let own = identity.name.as_deref().unwrap_or("dim");

@@ -1,6 +1,6 @@
-//! Compares a group's netCDF file with what another program wrote in its place: whether the layout is unchanged, and which
-//! attributes differ. Attributes return to their JSON form: lists that were lists, nested JSON that was nested JSON.
-//! Attributes that exist only in the file, or that come from the arrays' metadata, cannot be changed.
+//! Compares a group's netCDF file with what another program wrote in its place: whether the layout is unchanged, and
+//! which attributes differ. Attributes return to their JSON form: lists that were lists, nested JSON that was nested
+//! JSON. Attributes that exist only in the file, or that come from the arrays' metadata, cannot be changed.
 
 use super::attributes::{LEFT_OUT, is_bookkeeping};
 use super::classic::{Attribute, ClassicHeader, Type, Variable};
@@ -36,8 +36,8 @@ pub struct Moved {
 }
 
 impl HeaderEdit {
-    /// Parses the headers at the beginning of `old` and `new` and compares their layouts. Returns `None` if `new` ends before
-    /// its header does.
+    /// Parses the headers at the beginning of `old` and `new` and compares their layouts. Returns `None` if `new` ends
+    /// before its header does.
     ///
     /// # Errors
     ///
@@ -98,8 +98,8 @@ impl HeaderEdit {
         pairs.filter(|(old, _)| is_array(old)).map(moved).collect()
     }
 
-    /// Returns the changed attributes of the group at `group` and of the arrays in its `file`; `stored` returns the present
-    /// attributes of a key.
+    /// Returns the changed attributes of the group at `group` and of the arrays in its `file`; `stored` returns the
+    /// present attributes of a key.
     ///
     /// # Errors
     ///
@@ -150,8 +150,8 @@ fn array_at(file: &Composite, begin: u64) -> Option<(&Key, &DType)> {
     }
 }
 
-/// Returns the changes that turn `old` into `new`. An attribute of the file without a counterpart in `stored`, or for which
-/// `is_derived` holds, cannot be changed.
+/// Returns the changes that turn `old` into `new`. An attribute of the file without a counterpart in `stored`, or for
+/// which `is_derived` holds, cannot be changed.
 ///
 /// # Errors
 ///
@@ -208,7 +208,8 @@ fn value(attribute: &Attribute, before: Option<&Value>) -> Option<Value> {
     }
 }
 
-/// Returns a float in base64 if it was so `before`: xarray's `_FillValue` in v3 attributes is eight little-endian bytes.
+/// Returns a float in base64 if it was so `before`: xarray's `_FillValue` in v3 attributes is eight little-endian
+/// bytes.
 fn base64_float(attribute: &Attribute, before: Option<&Value>) -> Option<Value> {
     let was = json::base64_decode(json::text(before?)?.as_bytes()).filter(|bytes| bytes.len() == 8);
     was.filter(|_| attribute.name == "_FillValue")?;

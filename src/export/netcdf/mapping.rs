@@ -1,5 +1,5 @@
-//! Converts GDAL's `_CRS` to CF's form: a grid mapping variable, which has only attributes (CF conventions, 5.6), and the
-//! attribute `axis` of its coordinates. Arrays that name a grid mapping themselves stay unchanged.
+//! Converts GDAL's `_CRS` to CF's form: a grid mapping variable, which has only attributes (CF conventions, 5.6), and
+//! the attribute `axis` of its coordinates. Arrays that name a grid mapping themselves stay unchanged.
 
 use super::GroupArray;
 use super::classic::{Attribute, Type, Variable};

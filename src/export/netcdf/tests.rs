@@ -318,8 +318,8 @@ fn attributes_of(dtype: &str, fill: &str, attributes: &str) -> String {
     shown(&header(&h, "").variables[0].attributes).join("; ")
 }
 
-// CF, appendix A: "_FillValue ... must have the same type as its associated variable", and so must what describes packed
-// values
+// CF, appendix A: "_FillValue ... must have the same type as its associated variable", and so must what describes
+// packed values
 #[test]
 fn attributes_of_values_have_the_type_of_the_variable() {
     for (dtype, attributes, expected) in [
@@ -346,8 +346,8 @@ fn attributes_of_values_have_the_type_of_the_variable() {
     }
 }
 
-// xarray's FillValueCoder: `base64.standard_b64encode(struct.pack("<d", x))` in the attributes of v3; there, the fill value of
-// the array is an ordinary one
+// xarray's FillValueCoder: `base64.standard_b64encode(struct.pack("<d", x))` in the attributes of v3; there, the fill
+// value of the array is an ordinary one
 #[test]
 fn missing_values_of_v3_are_in_base64() {
     for (data_type, attributes, expected) in [

@@ -17,8 +17,8 @@ enum StackDimension {
     Channels,
 }
 
-/// Returns the description of the first page. It has frames, slices and channels if the dimensions are in ImageJ's order;
-/// else all pages are images of one stack.
+/// Returns the description of the first page. It has frames, slices and channels if the dimensions are in ImageJ's
+/// order; else all pages are images of one stack.
 pub fn description(array: &Described, pages: u64) -> String {
     let mut text = format!("ImageJ=1.53t\nimages={pages}\n");
     let mut add = |name: &str, value: String| text.push_str(&format!("{name}={value}\n"));

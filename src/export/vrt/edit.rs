@@ -1,5 +1,5 @@
-//! Finds what GDAL changed in `data.vrt`, which it rewrites as a whole in its own spelling. The raster's metadata are the
-//! array's attributes and can be changed; everything else comes from other metadata.
+//! Finds what GDAL changed in `data.vrt`, which it rewrites as a whole in its own spelling. The raster's metadata are
+//! the array's attributes and can be changed; everything else comes from other metadata.
 
 use crate::util::json::{self, Map, Value};
 use quick_xml::events::{BytesStart, Event};
@@ -90,8 +90,8 @@ impl VrtContent {
         Some(())
     }
 
-    /// Returns the changes of `new`, which was written in place of this file, where `stored` are the array's attributes.
-    /// Returns `None` if it describes another raster, such as a copy from another directory.
+    /// Returns the changes of `new`, which was written in place of this file, where `stored` are the array's
+    /// attributes. Returns `None` if it describes another raster, such as a copy from another directory.
     pub fn edits(&self, new: &VrtContent, stored: &Map<String, Value>) -> Option<VrtEdits> {
         if self.layout != new.layout {
             return None;

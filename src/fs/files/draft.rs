@@ -52,7 +52,7 @@ enum Fate {
     Named,
     /// The file was removed or replaced; its open descriptors keep the text alone.
     Removed,
-    /// The content has become something else, which is not written through this file.
+    /// The content became a chunk, a document or flat bytes: later writes through this file fail.
     Taken,
 }
 
@@ -79,8 +79,8 @@ impl Drafts {
         lock(&self.open).values().all(|draft| draft.strong_count() == 0)
     }
 
-    /// Returns the draft of `node`, which the kernel knows by `inode`. If there is none, a new one starts with the stored
-    /// text, or as a new file, and may grow to `limit` bytes.
+    /// Returns the draft of `node`, which the kernel knows by `inode`. If there is none, a new one starts with the
+    /// stored text, or as a new file, and may grow to `limit` bytes.
     pub fn open(&self, node: &Node, inode: u64, stored: Option<StoredText>, limit: u64) -> Result<Arc<Draft>> {
         let memory = memory::take(stored.as_ref().map_or(0, |(text, _)| text.capacity()))?;
         memory::check_available()?;

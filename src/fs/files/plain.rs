@@ -17,7 +17,7 @@ pub struct PlainFile {
     inode: u64,
     /// The file, if the store keeps values in files. Without it nothing can be written.
     file: Option<File>,
-    /// Whether the content has become something else, which is not written through this file.
+    /// Whether the content became a chunk, a document or flat bytes: later writes through this file fail.
     is_taken: AtomicBool,
 }
 

@@ -18,8 +18,8 @@ pub enum Audience {
     Everyone,
 }
 
-/// Returns the permissions of an array's flat bytes. Its document and its directory stand for its chunks, because `stat`
-/// must not take longer for a larger array.
+/// Returns the permissions of an array's flat bytes. Its document and its directory stand for its chunks, because
+/// `stat` must not take longer for a larger array.
 pub(super) fn of_flat(document: Option<&Stat>, directory: &Stat) -> Option<Permissions> {
     both(document.and_then(|stat| stat.permissions), directory.permissions.map(Permissions::inside))
 }
@@ -30,7 +30,8 @@ impl Tree {
         Ok(stat.and_then(|stat| stat.permissions))
     }
 
-    /// Returns the permissions of a document. A document without a stat, such as a link out of the store, grants nothing.
+    /// Returns the permissions of a document. A document without a stat, such as a link out of the store, grants
+    /// nothing.
     fn permissions_of_document(&self, key: &Key) -> Result<Option<Permissions>> {
         match self.permissions(key) {
             Err(e) if e.kind() != Kind::System(libc::EIO) => Ok(Some(Permissions::OWNER_ONLY)),
@@ -38,8 +39,8 @@ impl Tree {
         }
     }
 
-    /// Returns what all documents and chunks of the groups and arrays at these keys grant. In a store without modes only
-    /// the first key is looked up.
+    /// Returns what all documents and chunks of the groups and arrays at these keys grant. In a store without modes
+    /// only the first key is looked up.
     pub(super) fn permissions_of_all<'a>(&self, keys: impl Iterator<Item = &'a Key>) -> Result<Option<Permissions>> {
         let mut granted = None;
         for key in keys {

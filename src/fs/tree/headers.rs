@@ -17,7 +17,7 @@ const KEPT: Duration = Duration::from_secs(1);
 /// Which headers and containers are shown.
 #[derive(Clone, Debug, Default)]
 pub struct Headers {
-    /// The formats shown of arrays, in the order in which they are listed.
+    /// The formats shown for each array, in the order in which they are listed.
     pub formats: Vec<Format>,
     /// Whether each group shows itself as a netCDF file.
     pub dataset: bool,
@@ -64,15 +64,15 @@ impl Tree {
         Tree { headers, ..self }
     }
 
-    /// Returns the formats shown of an array, in the order in which they are listed.
+    /// Returns the formats shown for an array, in the order in which they are listed.
     pub(super) fn formats<'a>(&'a self, array: &'a Array) -> impl Iterator<Item = Format> + 'a {
         let sound = super::has_flat(array);
         let fits = move |format: &Format| sound && format.fits(array.metadata());
         self.headers.formats.iter().copied().filter(fits).filter(move |format| self.tells(*format, array))
     }
 
-    /// Returns whether a format that fits an array can describe it truthfully. If the description fails the file is shown,
-    /// and opening it reports why.
+    /// Returns whether a format that fits an array can describe it truthfully. If the description fails the file is
+    /// shown, and opening it reports why.
     fn tells(&self, format: Format, array: &Array) -> bool {
         if format != Format::Grads {
             return true;
@@ -183,8 +183,8 @@ impl Tree {
         Ok(newest)
     }
 
-    /// Returns the attributes of a header or container. Its time is the array's; its stored size leaves the array's bytes
-    /// out, because `du` would count them twice.
+    /// Returns the attributes of a header or container. Its time is the array's; its stored size leaves the array's
+    /// bytes out, because `du` would count them twice.
     pub(super) fn composite_attributes(&self, node: &Node) -> Result<Attributes> {
         let (file, modified, permissions) = match node {
             Node::Dataset(key) => self.dataset(key, KEPT)?,

@@ -1,7 +1,8 @@
-//! Levels of chunk keys: the directories of an array whose separator is `/`. The mount shows chunks as `0.0` and says so
-//! in the metadata, but a program that has created the array itself, or copies one, writes `0/0`, in v3 `c/0/0`. So levels
-//! exist by name, are never listed, and a chunk's name below a level is the chunk; where the program encodes chunks itself
-//! ([`Hierarchy::shows_stored_keys`](crate::array::hierarchy::Hierarchy::shows_stored_keys)), it is the stored value.
+//! Levels of chunk keys: the directories of an array whose separator is `/`. The mount shows chunks as `0.0` and says
+//! so in the metadata, but a program that has created the array itself, or copies one, writes `0/0`, in v3 `c/0/0`. So
+//! levels exist by name, are never listed, and a chunk's name below a level is the chunk; where the program encodes
+//! chunks itself ([`Hierarchy::shows_stored_keys`](crate::array::hierarchy::Hierarchy::shows_stored_keys)), it is the
+//! stored value.
 
 use super::{Node, Tree};
 use crate::array::hierarchy::StoredNode;
@@ -28,8 +29,8 @@ impl Tree {
         }
     }
 
-    /// Returns the array's key and the chunk's name in the mount that `name`, such as `c.0.1`, stands for in an array of v3
-    /// without levels.
+    /// Returns the array's key and the chunk's name in the mount that `name`, such as `c.0.1`, stands for in an array
+    /// of v3 without levels.
     fn prefixed_chunk(&self, key: &Key, name: &str) -> Option<(Key, String)> {
         let rest = name.strip_prefix('c').filter(|rest| rest.is_empty() || rest.starts_with('.'))?;
         let Ok(Some(StoredNode::Array(array))) = self.hierarchy.find(key) else { return None };

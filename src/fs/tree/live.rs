@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 /// Bytes of nodes above which the kernel is asked to forget some: some 100,000 names of usual length. They count in the
-/// 24 MiB that README.md's promise leaves beside the cache's bound and the budget of `util::memory`.
+/// 24 MiB that remain of the 64 MiB promised in docs/operations.md, without the 40 MiB budget of `util::memory`.
 const LIMIT: usize = 20 << 20;
 
 /// Bytes by which the nodes must have grown before the kernel is asked again.
@@ -46,7 +46,7 @@ struct KnownNodes {
 struct Live {
     /// `None` once the node was removed.
     node: Option<Arc<Node>>,
-    /// Lookups that the kernel has not taken back.
+    /// Lookups minus those that the kernel has forgotten.
     lookups: u64,
     /// The clock's value when a request last named the node.
     used: u64,
@@ -101,7 +101,7 @@ impl LiveNodes {
         number
     }
 
-    /// Takes back `count` lookups.
+    /// Subtracts `count` lookups.
     pub fn forget(&self, inode: u64, count: u64) {
         let mut known = lock(&self.known);
         let Some(live) = known.nodes.get_mut(&inode) else { return };

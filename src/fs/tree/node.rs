@@ -35,11 +35,11 @@ pub enum Node {
 /// The control files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ControlFile {
-    /// Lines of a name and a value.
+    /// The statistics as lines of a name and a value.
     Stats,
-    /// The same as one JSON object.
+    /// The statistics as one JSON object.
     StatsJson,
-    /// The same for Prometheus.
+    /// The statistics for Prometheus.
     Metrics,
     /// See [`SYNC`].
     Sync,

@@ -14,7 +14,8 @@ const OBJECTS: usize = 1024;
 /// Maximum number of names listed, chunks and others alike.
 const NAMES: usize = 16_384;
 
-/// The same for a remote store, which lists a thousand names per request; a listing of the directory repeats them.
+/// Like [`NAMES`], for a remote store, which lists a thousand names per request; a listing of the directory repeats
+/// them.
 const NAMES_REMOTE: usize = 2_000;
 
 /// How long an estimate is reused: one program often needs it several times.
@@ -53,8 +54,8 @@ impl StoredSizes {
         self.recent(array).is_some()
     }
 
-    /// Returns the stored size of `array`. It is never 0 if the array reads as other bytes than zeros, because `tar` and
-    /// `cp` take a file without blocks for a hole.
+    /// Returns the stored size of `array`. It is never 0 if the array reads as other bytes than zeros, because `tar`
+    /// and `cp` take a file without blocks for a hole.
     pub fn of(&self, array: &Arc<Array>) -> StoredSize {
         if let Some(stored) = self.recent(array) {
             return stored;

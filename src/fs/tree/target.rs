@@ -1,5 +1,5 @@
-//! What a name becomes that is about to be created or replaced: a chunk, a document, a plain key. That follows from its
-//! directory, not from what exists.
+//! What a new or replaced name becomes: a chunk, a document or a plain key. The directory decides, not what exists
+//! under the name.
 
 use super::{CONTROL, DirectoryKind, FLAT, Node, Tree, has_flat, is_hidden};
 use crate::array::hierarchy::MetadataFile;

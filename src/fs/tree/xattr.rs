@@ -12,8 +12,8 @@ const MAX_LIST: usize = 64 << 10;
 
 const DIMENSION_NAMES: &str = "user.zarr.dimension_names";
 
-/// Returns the extended attributes of `node`. It leaves out what exceeds the system's limits, and what comes from a
-/// document that not all of `audience` may read.
+/// Returns the extended attributes of `node`, except those that exceed the system's limits, and those from a document
+/// that not all of `audience` may read.
 pub fn of(tree: &Tree, node: &Node, audience: Audience) -> Result<Vec<(String, Vec<u8>)>> {
     let mut list: Vec<(String, Vec<u8>)> = Vec::new();
     match node {

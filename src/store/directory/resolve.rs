@@ -122,8 +122,8 @@ pub(super) fn open_seen(root: &OwnedFd, path: &str, flags: OFlags) -> Result<Opt
     }
 }
 
-/// Returns who may search all directories between the root of the store and an open file, or `None` if the kernel does
-/// not tell.
+/// Returns the permissions to search all directories between the root of the store and an open file, or `None` if the
+/// kernel does not report the file's path.
 fn permissions_between(root: &OwnedFd, file: &OwnedFd) -> Option<Permissions> {
     let path = |fd: &OwnedFd| std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())).ok();
     let (file, root_path) = (path(file)?, path(root)?);

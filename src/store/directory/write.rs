@@ -96,7 +96,8 @@ impl DirectoryStore {
         self.put_content(key, &mut |file| write_pieces(file, pieces, old.as_ref()), replaces)
     }
 
-    /// Replaces a value by what `write` writes into a new file. Returns `None` if the value does not satisfy `replaces`.
+    /// Replaces a value by what `write` writes into a new file. Returns `None` if the value does not satisfy
+    /// `replaces`.
     fn put_content(&self, key: &Key, write: &mut WriteContent, replaces: Replaces) -> Result<Option<Version>> {
         let mut entry = match self.entry(key.as_str())? {
             Some(entry) => entry,
@@ -315,7 +316,8 @@ impl DirectoryStore {
 /// Writes the content of a new file.
 type WriteContent<'a> = dyn FnMut(&File) -> Result<()> + 'a;
 
-/// Returns whether the file at an entry satisfies a condition now. Another process may still replace it before a rename does.
+/// Returns whether the file at an entry satisfies a condition now. Another process may still replace it before a rename
+/// does.
 fn satisfies(entry: &DirectoryEntry, replaces: Replaces) -> Result<bool> {
     if replaces == Replaces::Anything {
         return Ok(true);

@@ -15,7 +15,7 @@ fn remote() -> Arc<SimulatedRemote> {
     Arc::new(remote)
 }
 
-/// Returns what a store says about all keys that the tests use.
+/// Returns what a store returns for all keys that the tests use.
 fn seen(store: &dyn Store) -> Vec<String> {
     let mut seen = Vec::new();
     for name in ["", "a", "a/x", "a/b", "a/b/y", "a/b/n", "z", "n", "n/m", "n/m/o", "z/x"] {

@@ -95,7 +95,7 @@ struct CachedLevel {
     /// Arrival of the last answer.
     ended: Instant,
     names: Arc<KnownNames>,
-    /// Whether it is part of a snapshot, which tells of all names whether they exist.
+    /// Whether it is part of a snapshot, in which a name that is not listed does not exist.
     is_snapshot: bool,
 }
 
@@ -187,7 +187,8 @@ impl CacheContents {
         self.requested_stat(key).or_else(|| self.stat_in_level(key)).or_else(|| self.stat_of_level(key))
     }
 
-    /// Returns the same, if it was requested, listed in a listing that is in use, or is about a document.
+    /// Returns the metadata of `key` like [`Self::stat`], but from a listing only if it is in use or `key` is a
+    /// document.
     pub fn stat_to_read(&mut self, key: &Key) -> Option<Option<Stat>> {
         if self.is_document(key) { self.stat(key) } else { self.requested_stat(key) }
     }
@@ -243,7 +244,8 @@ impl CacheContents {
         true
     }
 
-    /// Returns whether the names in `prefix` should be requested by [`Store::first_names`](crate::store::Store::first_names).
+    /// Returns whether the names in `prefix` should be requested by
+    /// [`Store::first_names`](crate::store::Store::first_names).
     pub fn is_unknown_level(&mut self, prefix: &Key) -> bool {
         !self.documents.is_empty() && self.level(prefix, prefix).is_none()
     }

@@ -7,8 +7,8 @@ use crate::util::memory::lock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::Builder;
 
-/// Requests the names in these prefixes and the documents that callers read. What fails is requested again, and reported, when
-/// it is used.
+/// Requests the names in these prefixes and the documents that callers read. What fails is requested again, and
+/// reported, when it is used.
 pub(super) fn prefetch(cache: &MetadataCache, prefixes: &[Key]) {
     let documents = lock(&cache.contents).documents();
     if documents.is_empty() || prefixes.is_empty() {

@@ -14,12 +14,13 @@ const MAX_KEYS: usize = 1 << 15;
 /// Number of pages that are requested in any case.
 const PAGES: usize = 2;
 
-/// Number of levels that a page must show on average. Pages follow each other, while levels are listed at the same time, so a
-/// page full of chunks costs more than it tells.
+/// Number of levels that a page must show on average. Pages follow each other, while levels are listed at the same
+/// time, so a page full of chunks costs more than it tells.
 const LEVELS: usize = 8;
 
-/// Lists the values below `prefix`, and records the levels that are completely known. A listing that fails is left to the
-/// requests that follow. If the snapshot `is_final`, names that are not in it do not exist for the command that takes it.
+/// Lists the values below `prefix`, and records the levels that are completely known. A listing that fails is left to
+/// the requests that follow. If the snapshot `is_final`, names that are not in it do not exist for the command that
+/// takes it.
 pub(super) fn take(store: &dyn Store, prefix: &Key, is_final: bool, contents: &Mutex<CacheContents>) {
     let run = lock(contents).begin_listing(prefix);
     let Ok(Some(pages)) = store.values_below(prefix) else { return };

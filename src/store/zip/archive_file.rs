@@ -110,8 +110,8 @@ impl ArchiveFile {
         self.keeps_windows.store(true, Ordering::Relaxed);
     }
 
-    /// Reads like [`ArchiveFile::read`]. Of a remote archive that is read once, the bytes that follow are read with a small
-    /// range, for the small members after this one.
+    /// Reads like [`ArchiveFile::read`]. Of a remote archive that is read once, the bytes that follow are read with a
+    /// small range, for the small members after this one.
     pub fn read_with_neighbors(&self, range: Range<u64>, out: &mut Vec<u8>) -> ArchiveResult<()> {
         let end = range.end.min(self.stat.size);
         if self.is_local()

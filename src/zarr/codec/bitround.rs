@@ -1,6 +1,6 @@
-//! The filter `bitround`: floats whose mantissas, or integers whose digits, are rounded to fewer bits. Source of the rules:
-//! `numcodecs.BitRound` for floats, and the register of Zarr extensions, "bitround codec", for the other types. Decoding
-//! changes nothing.
+//! The filter `bitround`: floats whose mantissas, or integers whose digits, are rounded to fewer bits. Source of the
+//! rules: `numcodecs.BitRound` for floats, and the register of Zarr extensions, "bitround codec", for the other types.
+//! Decoding changes nothing.
 
 use super::{Codec, CodecError, CodecResult, Size, buffer, word};
 use crate::error::{Error, Result};
@@ -38,7 +38,8 @@ enum Rounding {
 }
 
 impl BitRound {
-    /// Creates the filter from `keepbits`, for items of `itemsize` bytes: little-endian floats, unless there is a `dtype`.
+    /// Creates the filter from `keepbits`, for items of `itemsize` bytes: little-endian floats, unless there is a
+    /// `dtype`.
     pub fn new(config: &CodecConfig, itemsize: usize) -> Result<Self> {
         config.allow_only(&["keepbits", "dtype"])?;
         config.required("keepbits")?;

@@ -1,5 +1,5 @@
-//! The compressor `blosc`. The decoder is part of this crate and takes everything from the frame; c-blosc encodes. Source
-//! of the rules: numcodecs' blosc, except that a truncated frame is an error and an empty buffer round-trips.
+//! The compressor `blosc`. The decoder is part of this crate and takes everything from the frame; c-blosc encodes.
+//! Source of the rules: numcodecs' blosc, except that a truncated frame is an error and an empty buffer round-trips.
 
 mod blosclz;
 mod frame;
@@ -26,9 +26,9 @@ pub struct Blosc {
 
 /// Arguments of c-blosc's encoder, each within the range that it supports.
 ///
-/// Invariant: every number from a store or a command line is checked here before it reaches c-blosc, which keeps sizes in
-/// signed 32-bit integers and divides by the item size. A size of 0 would end the process with SIGFPE, and an overflow
-/// would write past its buffers.
+/// Invariant: every number from a store or a command line is checked here before it reaches c-blosc, which keeps sizes
+/// in signed 32-bit integers and divides by the item size. A size of 0 would end the process with SIGFPE, and an
+/// overflow would write past its buffers.
 struct EncoderArguments {
     compressor: &'static CStr,
     clevel: i32,
@@ -73,8 +73,8 @@ impl EncoderArguments {
         })
     }
 
-    /// Appends c-blosc's frame of `decoded` to `out` and returns c-blosc's result: the size of the frame, or 0 or less for
-    /// an error.
+    /// Appends c-blosc's frame of `decoded` to `out` and returns c-blosc's result: the size of the frame, or 0 or less
+    /// for an error.
     fn compress(&self, decoded: &[u8], out: &mut Vec<u8>) -> i32 {
         out.reserve(decoded.len() + OVERHEAD);
         let spare = out.spare_capacity_mut();

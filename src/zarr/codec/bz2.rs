@@ -1,4 +1,5 @@
-//! The compressor `bz2`: a sequence of bzip2 streams. Source of the rules: Python's `bz2.compress` and `bz2.decompress`.
+//! The compressor `bz2`: a sequence of bzip2 streams. Source of the rules: Python's `bz2.compress` and
+//! `bz2.decompress`.
 
 use super::streams::{self, StreamError, StreamStep};
 use super::{Codec, CodecError, CodecResult, encode_only};

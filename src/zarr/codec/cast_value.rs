@@ -1,5 +1,5 @@
-//! The codec `cast_value` of Zarr v3: numbers converted to another type by value. Source of the rules: the register of Zarr
-//! extensions, "cast_value codec", and its implementation cast-value-rs 0.5.
+//! The codec `cast_value` of Zarr v3: numbers converted to another type by value. Source of the rules: the register of
+//! Zarr extensions, "cast_value codec", and its implementation cast-value-rs 0.5.
 
 use super::real::{Misfit, OutOfRange, RealType};
 use super::{Codec, CodecError, CodecResult, Size, buffer};

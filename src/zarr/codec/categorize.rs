@@ -1,5 +1,6 @@
-//! The filter `categorize`: each text is stored as the number of its label, counted from 1; 0 stands for all other texts.
-//! Source of the rules: `numcodecs.Categorize` for texts of fixed length (`U`). Python objects are not supported.
+//! The filter `categorize`: each text is stored as the number of its label, counted from 1; 0 stands for all other
+//! texts. Source of the rules: `numcodecs.Categorize` for texts of fixed length (`U`). Python objects are not
+//! supported.
 
 use super::items::{self, Items, Scalar, with_type};
 use super::number::Number;

@@ -1,5 +1,5 @@
-//! The filters `crc32`, `crc32c`, `adler32`, `fletcher32` and `jenkins_lookup3`: the bytes with a 32-bit checksum before or
-//! after them. Source of the rules: `numcodecs.checksum32`, and HDF5's Fletcher checksum.
+//! The filters `crc32`, `crc32c`, `adler32`, `fletcher32` and `jenkins_lookup3`: the bytes with a 32-bit checksum
+//! before or after them. Source of the rules: `numcodecs.checksum32`, and HDF5's Fletcher checksum.
 
 use super::{Codec, CodecError, CodecResult, Size, buffer, jenkins_lookup3};
 use crate::error::Result;
@@ -17,8 +17,8 @@ pub struct Checksum {
 }
 
 impl Checksum {
-    /// Creates the filter that the id names. `jenkins_lookup3` has an initial value; its parameter `prefix` has no JSON form
-    /// and so must be null. The three other checksums but `fletcher32` have a `location`.
+    /// Creates the filter that the id names. `jenkins_lookup3` has an initial value; its parameter `prefix` has no JSON
+    /// form and so must be null. The three other checksums but `fletcher32` have a `location`.
     pub fn new(config: &CodecConfig) -> Result<Self> {
         let located = |default| {
             config.allow_only(&["location"])?;

@@ -1,5 +1,5 @@
-//! NumPy's numbers that are no Rust primitive: complex numbers and counts of time units. Like `number`, the module knows
-//! neither buffers nor codecs. Source of the rules: NumPy 2 on x86-64.
+//! NumPy's numbers that are no Rust primitive: complex numbers and counts of time units. Like `number`, the module
+//! knows neither buffers nor codecs. Source of the rules: NumPy 2 on x86-64.
 
 use super::number::{Float, Number};
 

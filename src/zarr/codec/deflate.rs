@@ -1,6 +1,6 @@
-//! Decoding and encoding of one zlib stream, gzip member or bare deflate stream in memory, by libdeflate. The C functions
-//! are called directly because the safe crate does not return the length of a stream, which is needed to find the next
-//! gzip member. The module does not know what may follow a stream.
+//! Decoding and encoding of one zlib stream, gzip member or bare deflate stream in memory, by libdeflate. The C
+//! functions are called directly because the safe crate does not return the length of a stream, which is needed to find
+//! the next gzip member. The module does not know what may follow a stream.
 
 use super::CodecError;
 use super::streams::StreamError;
@@ -31,8 +31,8 @@ thread_local! {
     static COMPRESSOR: RefCell<Option<LevelCompressor>> = const { RefCell::new(None) };
 }
 
-/// Decodes the stream at the start of `encoded` into the front of `out` and returns the bytes read and written. Bytes after
-/// the stream are ignored. Output beyond the end of `out` is an error.
+/// Decodes the stream at the start of `encoded` into the front of `out` and returns the bytes read and written. Bytes
+/// after the stream are ignored. Output beyond the end of `out` is an error.
 pub fn decompress(container: Container, encoded: &[u8], out: &mut [u8]) -> Result<(usize, usize), StreamError> {
     DECOMPRESSOR.with(|kept| match kept {
         Some(decompressor) => decompressor.run(container, encoded, out),

@@ -1,6 +1,6 @@
-//! The compressor `gzip`: a sequence of gzip members. Source of the rules: Python's `gzip` module, which skips NUL bytes
-//! after a member and refuses any other trailing byte. An early C++ writer stored zlib streams under this name, which are
-//! recognized by their first two bytes.
+//! The compressor `gzip`: a sequence of gzip members. Source of the rules: Python's `gzip` module, which skips NUL
+//! bytes after a member and refuses any other trailing byte. An early C++ writer stored zlib streams under this name,
+//! which are recognized by their first two bytes.
 
 use super::deflate::{self, Container};
 use super::streams::StreamError;
@@ -21,8 +21,8 @@ impl Gzip {
     }
 }
 
-/// Returns whether `bytes` start with a zlib header: deflate with a window of up to 32 KiB, and a check value that makes the
-/// two bytes a multiple of 31.
+/// Returns whether `bytes` start with a zlib header: deflate with a window of up to 32 KiB, and a check value that
+/// makes the two bytes a multiple of 31.
 fn is_zlib(bytes: &[u8]) -> bool {
     matches!(*bytes, [a, b, ..] if a & 0x0f == 8 && a >> 4 <= 7 && (u32::from(a) * 256 + u32::from(b)) % 31 == 0)
 }

@@ -23,9 +23,9 @@ struct Intermediate {
     is_variable: bool,
 }
 
-/// Checks that zarr-python can open an array with this metadata and chunks of `chunk_size` bytes, and reads the values that
-/// it writes. Filters may round. Filters configured for another type than that of their items are refused: they would take
-/// the bytes for other numbers, and lose them.
+/// Checks that zarr-python can open an array with this metadata and chunks of `chunk_size` bytes, and reads the values
+/// that it writes. Filters may round. Filters configured for another type than that of their items are refused: they
+/// would take the bytes for other numbers, and lose them.
 ///
 /// # Errors
 ///
@@ -139,8 +139,8 @@ fn check_object_codec(config: &CodecConfig, dtype: &DType) -> Result<()> {
     }
 }
 
-/// Checks that numcodecs accepts every parameter as it is spelled. The codecs of this crate also accept null for a default,
-/// and 1.0 and true for 1.
+/// Checks that numcodecs accepts every parameter as it is spelled. The codecs of this crate also accept null for a
+/// default, and 1.0 and true for 1.
 fn check_parameters(config: &CodecConfig) -> Result<()> {
     for (name, value) in config.parameters() {
         let is_fine = match (config.id.as_str(), name, value) {
@@ -169,7 +169,8 @@ fn check_parameters(config: &CodecConfig) -> Result<()> {
     Ok(())
 }
 
-/// Returns whether a parameter of an object codec is numcodecs' default. This crate does not interpret these parameters.
+/// Returns whether a parameter of an object codec is numcodecs' default. This crate does not interpret these
+/// parameters.
 fn is_default(config: &CodecConfig, name: &str, value: &Value) -> bool {
     match (config.id.as_str(), name) {
         ("json2", "encoding") => value == "utf-8",

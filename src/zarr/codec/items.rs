@@ -1,6 +1,6 @@
-//! Conversion of numbers in buffers: the type and byte order of a dtype, and one loop that converts items of one type to
-//! another, block by block so that intermediate values stay in the cache. Every filter of numbers is this loop with a step
-//! of its own. The module must not know the filters.
+//! Conversion of numbers in buffers: the type and byte order of a dtype, and one loop that converts items of one type
+//! to another, block by block so that intermediate values stay in the cache. Every filter of numbers is this loop with
+//! a step of its own. The module must not know the filters.
 
 use super::number::Number;
 use super::{CodecResult, Size, buffer};
@@ -142,8 +142,8 @@ impl Items {
         Size::Exact((decoded / self.size()).saturating_mul(encoded.size()))
     }
 
-    /// Returns whether a cast to `encoded` items and back preserves all bytes. This holds for integers cast to at least as
-    /// many bits. Casts of floats change some NaNs, and casts of booleans change bytes other than 0 and 1.
+    /// Returns whether a cast to `encoded` items and back preserves all bytes. This holds for integers cast to at least
+    /// as many bits. Casts of floats change some NaNs, and casts of booleans change bytes other than 0 and 1.
     pub fn is_preserved_by(self, encoded: Items) -> bool {
         self.scalar.is_integer() && encoded.scalar.is_integer() && encoded.size() >= self.size()
     }

@@ -1,5 +1,5 @@
-//! Tests of every codec with parameters and item sizes at and beyond the limits of its library. Many libraries are C, so a
-//! number passed on unchecked may end the test process with a signal.
+//! Tests of every codec with parameters and item sizes at and beyond the limits of its library. Many libraries are C,
+//! so a number passed on unchecked may end the test process with a signal.
 
 use super::build;
 use super::testing::config;

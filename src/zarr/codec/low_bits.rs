@@ -1,5 +1,5 @@
-//! The integers of 2 and 4 bits of Zarr v3, which `bytes` stores in a byte each: the upper bits are ignored and written as the
-//! sign. Source of the rule: the register of extensions, data types `int2` to `uint4`.
+//! The integers of 2 and 4 bits of Zarr v3, which `bytes` stores in a byte each: the upper bits are ignored and written
+//! as the sign. Source of the rule: the register of extensions, data types `int2` to `uint4`.
 
 use super::{Codec, CodecResult, Size, buffer};
 use crate::error::Result;

@@ -1,5 +1,5 @@
-//! The compressor `lz4`: the size as a little-endian i32, then one LZ4 block (not the frame format). The C library, which
-//! blosc links anyway, has the decoder that is fuzzed most.
+//! The compressor `lz4`: the size as a little-endian i32, then one LZ4 block (not the frame format). The C library,
+//! which blosc links anyway, has the decoder that is fuzzed most.
 
 use super::streams::StreamError;
 use super::{Codec, CodecError, CodecResult, encode_only};
@@ -23,8 +23,8 @@ impl Lz4 {
     }
 }
 
-/// Decodes a block, which is all of `block`, into the front of `out` and returns the bytes written. Returns `None` if it is
-/// damaged or decodes to more than `out` holds.
+/// Decodes a block, which is all of `block`, into the front of `out` and returns the bytes written. Returns `None` if
+/// it is damaged or decodes to more than `out` holds.
 pub fn decompress_block(block: &[u8], out: &mut [u8]) -> Option<usize> {
     let (len, room) = (i32::try_from(block.len()).ok()?, i32::try_from(out.len()).unwrap_or(i32::MAX));
     // SAFETY: both pointers belong to slices at least as long as the lengths given, which the library stays within.

@@ -1,6 +1,6 @@
 //! The compressor `lzma`: the formats XZ, ALONE (.lzma) and RAW. Source of the rules: Python's `lzma.compress` and
-//! `lzma.decompress`. One exception: XZ data with filters, which Python writes but refuses to read, are decoded with the
-//! chain that the data state. [`lzma_filters`](super::lzma_filters) has the filter chains.
+//! `lzma.decompress`. One exception: XZ data with filters, which Python writes but refuses to read, are decoded with
+//! the chain that the data state. [`lzma_filters`](super::lzma_filters) has the filter chains.
 
 use super::lzma_filters::Chain;
 use super::streams::{self, StreamError, StreamStep};
@@ -9,8 +9,8 @@ use crate::error::Result;
 use crate::zarr::metadata::CodecConfig;
 use liblzma::stream::{Action, Check, Error, LzmaOptions, Status, Stream};
 
-/// Minimum memory limit of a decoder in bytes. The strongest preset claims 65 MiB whatever the size of the data, of which
-/// liblzma touches only the part that it fills. Four times that stops headers that claim gigabytes.
+/// Minimum memory limit of a decoder in bytes. The strongest preset claims 65 MiB whatever the size of the data, of
+/// which liblzma touches only the part that it fills. Four times that stops headers that claim gigabytes.
 const MIN_MEMORY_LIMIT: u64 = 256 << 20;
 
 /// The default preset of liblzma.

@@ -1,6 +1,6 @@
-//! NumPy's arithmetic and casts on one number, for every type that filters compute in. Integers wrap, and a float out of an
-//! integer's range is cast as NumPy's C code casts it. The module knows neither buffers, byte order nor codecs. Source of
-//! the rules: NumPy 2 on x86-64.
+//! NumPy's arithmetic and casts on one number, for every type that filters compute in. Integers wrap, and a float out
+//! of an integer's range is cast as NumPy's C code casts it. The module knows neither buffers, byte order nor codecs.
+//! Source of the rules: NumPy 2 on x86-64.
 
 use half::f16;
 
@@ -46,7 +46,8 @@ pub trait Float: Number {}
 impl Float for f32 {}
 impl Float for f64 {}
 
-/// Casts as the instruction `cvttsd2si` does: numbers out of range become `i32::MIN`. Narrower integers take the low bits.
+/// Casts as the instruction `cvttsd2si` does: numbers out of range become `i32::MIN`. Narrower integers take the low
+/// bits.
 fn to_i32(v: f64) -> i32 {
     if v.abs() < 2147483648.0 { v as i32 } else { i32::MIN }
 }
@@ -103,7 +104,8 @@ macro_rules! primitive {
     };
 }
 
-/// Implements [`Number`] for integers: `$from` and `$wide` are the cast to other types, `$cast` is NumPy's cast from a float.
+/// Implements [`Number`] for integers: `$from` and `$wide` are the cast to other types, `$cast` is NumPy's cast from a
+/// float.
 macro_rules! integers {
     ($($T:ty: $from:ident($wide:ty), $cast:ident;)*) => {
         $(primitive!($T {
@@ -197,7 +199,8 @@ impl Number for f16 {
     }
 }
 
-/// Narrows a float. Unlike with `f16::from_f32` of the `half` crate, a NaN keeps its sign and the upper bits of its payload.
+/// Narrows a float. Unlike with `f16::from_f32` of the `half` crate, a NaN keeps its sign and the upper bits of its
+/// payload.
 fn half(v: f32) -> f16 {
     if v.is_nan() { half_nan(v.to_bits() >> 31, v.to_bits() >> 13) } else { narrow(f64::from(v)) }
 }

@@ -1,6 +1,6 @@
-//! The codec `packbits` of Zarr v3, with the id `packbits_v3` here: numbers of any width in bits without gaps, the least
-//! significant bit first. `packbits` of numcodecs packs the most significant bit first. Source of the rules: the register of
-//! Zarr extensions, "packbits codec".
+//! The codec `packbits` of Zarr v3, with the id `packbits_v3` here: numbers of any width in bits without gaps, the
+//! least significant bit first. `packbits` of numcodecs packs the most significant bit first. Source of the rules: the
+//! register of Zarr extensions, "packbits codec".
 
 use super::word::{load, store};
 use super::{Codec, CodecError, CodecResult, Size, buffer};
@@ -83,8 +83,8 @@ impl PackBitsV3 {
         (count / 8).saturating_mul(bits).saturating_add((count % 8 * bits).div_ceil(8))
     }
 
-    /// Splits off the byte that counts the padding bits. Returns the packed bytes and the number of components in them, of
-    /// which `out` bytes must be able to hold all.
+    /// Splits off the byte that counts the padding bits. Returns the packed bytes and the number of components in them,
+    /// of which `out` bytes must be able to hold all.
     fn unpadded<'a>(&self, encoded: &'a [u8], out: usize) -> CodecResult<(&'a [u8], usize)> {
         let split = match self.padding {
             Padding::None => {

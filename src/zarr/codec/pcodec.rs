@@ -1,6 +1,6 @@
 //! The compressor `pcodec`: a standalone `.pco` file of numbers. Source of the parameters: `numcodecs.PCodec`; of the
-//! format: "format.md" of pcodec. Its files do not bound what they decode to, so this module checks the sizes that a file
-//! claims before the library allocates memory for them.
+//! format: "format.md" of pcodec. Its files do not bound what they decode to, so this module checks the sizes that a
+//! file claims before the library allocates memory for them.
 
 use super::items::{Items, Scalar};
 use super::number::Number;
@@ -31,7 +31,8 @@ pub struct Pcodec {
 }
 
 impl Pcodec {
-    /// Creates the compressor from `dtype`, which the caller adds to the parameters of numcodecs. Decoding needs no other.
+    /// Creates the compressor from `dtype`, which the caller adds to the parameters of numcodecs. Decoding needs no
+    /// other.
     pub fn new(config: &CodecConfig) -> Result<Self> {
         config.allow_only(&[
             "dtype",
@@ -151,8 +152,9 @@ fn decode_chunk<'a, T: PcoNumber + Number>(
     Ok(page.into_src())
 }
 
-/// Checks that a dictionary of numbers of `size` bytes, for which the library allocates memory before it reads them, is not
-/// longer than the file. Mode 4 in the lowest 4 bits tells that there is one, the next 25 bits how many numbers it has.
+/// Checks that a dictionary of numbers of `size` bytes, for which the library allocates memory before it reads them, is
+/// not longer than the file. Mode 4 in the lowest 4 bits tells that there is one, the next 25 bits how many numbers it
+/// has.
 fn check_dictionary(encoded: &[u8], size: usize) -> CodecResult<()> {
     let word = encoded.first_chunk().map_or(0, |bytes| u32::from_le_bytes(*bytes));
     let entries = (word >> 4 & ((1 << 25) - 1)) as usize;

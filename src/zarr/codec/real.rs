@@ -1,6 +1,6 @@
-//! Real numbers of any element type: bits to numbers, numbers to bits by stated rules, and scalars in configurations. The
-//! codecs of v3 that compute by value share it. The module knows neither codecs nor buffers. Source of the rules: the
-//! register of Zarr extensions, "cast_value" and "scale_offset" codecs.
+//! Real numbers of any element type: bits to numbers, numbers to bits by stated rules, and scalars in configurations.
+//! The codecs of v3 that compute by value share it. The module knows neither codecs nor buffers. Source of the rules:
+//! the register of Zarr extensions, "cast_value" and "scale_offset" codecs.
 
 use super::word;
 use crate::util::json::{self, Value};
@@ -54,8 +54,8 @@ pub(super) enum Misfit {
 }
 
 impl RealType {
-    /// Returns the element type of a codec configuration, such as `<f4` or `float8_e4m3`. Returns `None` for other spellings
-    /// and for types that are no real numbers.
+    /// Returns the element type of a codec configuration, such as `<f4` or `float8_e4m3`. Returns `None` for other
+    /// spellings and for types that are no real numbers.
     pub fn parse(name: &str) -> Option<Self> {
         let is_big_endian = name.starts_with('>');
         let bare = name.trim_start_matches(['<', '>']);
@@ -97,8 +97,8 @@ impl RealType {
         word::store(bits, item, self.is_big_endian);
     }
 
-    /// Returns whether two items of different bytes are always different numbers. Narrow types have spare bits, and floats
-    /// have many NaNs.
+    /// Returns whether two items of different bytes are always different numbers. Narrow types have spare bits, and
+    /// floats have many NaNs.
     pub fn is_canonical(self) -> bool {
         matches!(self.kind, RealKind::Integer { bits, .. } if bits == 8 * self.size as u32)
     }

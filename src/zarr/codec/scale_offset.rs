@@ -1,5 +1,5 @@
-//! The codec `scale_offset` of Zarr v3: numbers stored as `(x - offset) * scale`, in the arithmetic of their type. Source of
-//! the rules: the register of Zarr extensions, "scale_offset codec".
+//! The codec `scale_offset` of Zarr v3: numbers stored as `(x - offset) * scale`, in the arithmetic of their type.
+//! Source of the rules: the register of Zarr extensions, "scale_offset codec".
 
 use super::real::{RealKind, RealType};
 use super::{Codec, CodecError, CodecResult, Size, buffer};
@@ -20,8 +20,8 @@ pub struct ScaleOffset {
 enum Arithmetic {
     /// Exact integers; `scale` is not 0.
     Integer { offset: i128, scale: i128 },
-    /// Floats. Every operation is rounded to the format, which has at most half the digits of a double or is the double, so
-    /// that the operation on doubles does not change the rounding.
+    /// Floats. Every operation is rounded to the format, which has at most half the digits of a double or is the
+    /// double, so that the operation on doubles does not change the rounding.
     Float { format: FloatFormat, offset: f64, scale: f64 },
 }
 
@@ -106,8 +106,8 @@ impl ScaleOffset {
     }
 }
 
-/// Rounds the result of an operation. Returns `None` if it is a NaN, an infinity, or a number out of range and the format
-/// does not have it. A format with an infinity overflows to it, as IEEE 754 has it.
+/// Rounds the result of an operation. Returns `None` if it is a NaN, an infinity, or a number out of range and the
+/// format does not have it. A format with an infinity overflows to it, as IEEE 754 has it.
 fn rounded(format: FloatFormat, result: f64) -> Option<u64> {
     if result.is_nan() {
         // the sign of a computed NaN depends on the processor

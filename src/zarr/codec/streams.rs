@@ -1,6 +1,6 @@
-//! Decoding of data that consist of one or more compressed streams. As in Python's `lzma.decompress` and `bz2.decompress`,
-//! bytes after the first stream are ignored if they do not start a stream, and an unfinished stream is an error. The module
-//! knows no format.
+//! Decoding of data that consist of one or more compressed streams. As in Python's `lzma.decompress` and
+//! `bz2.decompress`, bytes after the first stream are ignored if they do not start a stream, and an unfinished stream
+//! is an error. The module knows no format.
 
 use super::CodecError;
 
@@ -26,8 +26,8 @@ impl StreamError {
     }
 }
 
-/// Decodes every stream of `encoded` into the front of `out` and returns the number of bytes written. `decode_one` decodes
-/// the stream at the start of its input and returns the bytes read and written.
+/// Decodes every stream of `encoded` into the front of `out` and returns the number of bytes written. `decode_one`
+/// decodes the stream at the start of its input and returns the bytes read and written.
 pub fn decode_all(
     encoded: &[u8],
     out: &mut [u8],
@@ -59,9 +59,9 @@ pub enum StreamStep {
     More,
 }
 
-/// Runs a streaming decoder over one stream and returns the bytes read and written. `step` receives the rest of the input
-/// and of the output and returns the bytes read and written. When `out` is full, `step` receives one more byte of output:
-/// if it writes this byte, the data are too long; otherwise only the end of the stream was left.
+/// Runs a streaming decoder over one stream and returns the bytes read and written. `step` receives the rest of the
+/// input and of the output and returns the bytes read and written. When `out` is full, `step` receives one more byte of
+/// output: if it writes this byte, the data are too long; otherwise only the end of the stream was left.
 pub fn run(
     input: &[u8],
     out: &mut [u8],

@@ -17,8 +17,8 @@ pub struct Transpose {
 }
 
 impl Transpose {
-    /// Creates the codec from `shape`, that of the decoded chunk, and `order`, for items of `itemsize` bytes. Axis `i` of the
-    /// encoded chunk is axis `order[i]` of the decoded one.
+    /// Creates the codec from `shape`, that of the decoded chunk, and `order`, for items of `itemsize` bytes. Axis `i`
+    /// of the encoded chunk is axis `order[i]` of the decoded one.
     pub fn new(config: &CodecConfig, itemsize: usize) -> Result<Self> {
         let axes = AxisOrder::parse(config)?;
         let size = byte_size(&axes.shape, itemsize).ok_or_else(|| config.invalid("shape", "is too large"))?;

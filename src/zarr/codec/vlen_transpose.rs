@@ -1,6 +1,6 @@
-//! The codec `vlen_transpose`: `transpose` for items of variable length, as `vlen-utf8` and `vlen-bytes` encode them. The
-//! decoded bytes are these encodings in C order, the encoded bytes in C order of the permuted axes. The codec does not know
-//! what the items mean. Source of the format: `numcodecs.vlen`.
+//! The codec `vlen_transpose`: `transpose` for items of variable length, as `vlen-utf8` and `vlen-bytes` encode them.
+//! The decoded bytes are these encodings in C order, the encoded bytes in C order of the permuted axes. The codec does
+//! not know what the items mean. Source of the format: `numcodecs.vlen`.
 
 use super::transpose::AxisOrder;
 use super::{Codec, CodecError, CodecResult, Size, buffer};

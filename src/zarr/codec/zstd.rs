@@ -1,6 +1,6 @@
-//! The compressor `zstd`: a sequence of Zstandard frames, which may include skippable frames. The decoder reads more than
-//! numcodecs 0.15: frames without a content size, several frames, and empty frames. It refuses the formats before zstd 1.0,
-//! whose decoders in the library are no longer tested.
+//! The compressor `zstd`: a sequence of Zstandard frames, which may include skippable frames. The decoder reads more
+//! than numcodecs 0.15: frames without a content size, several frames, and empty frames. It refuses the formats before
+//! zstd 1.0, whose decoders in the library are no longer tested.
 
 use super::streams::StreamError;
 use super::{Codec, CodecError, CodecResult, encode_only};

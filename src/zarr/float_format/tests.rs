@@ -7,9 +7,9 @@ fn format(name: &str) -> FloatFormat {
 }
 
 /// Small formats, the number of their bit patterns, and CRC-32s of what NumPy 2.4 with ml_dtypes 0.6 makes of them: all
-/// patterns as float64, and all float16 and bfloat16 but NaNs, in the order of their bits, converted to the format. Left out
-/// are numbers between 2^-127 and 2^-126, of which ml_dtypes makes the larger in float8_e8m0fnu even if the smaller is
-/// nearer.
+/// patterns as float64, and all float16 and bfloat16 but NaNs, in the order of their bits, converted to the format.
+/// Left out are numbers between 2^-127 and 2^-126, of which ml_dtypes makes the larger in float8_e8m0fnu even if the
+/// smaller is nearer.
 const SMALL: [(&str, u64, u32, u32, u32); 11] = [
     ("float8_e3m4", 256, 0xfe02_1dd0, 0x49c9_e9c3, 0xc260_572f),
     ("float8_e4m3", 256, 0xbe38_7453, 0x7c23_3851, 0x78ab_903f),

@@ -2,13 +2,13 @@
 //! codecs nor chunk grids. Axes that stay together are merged first, so every permutation becomes a copy, a copy of
 //! blocks, or a transposition of planes in tiles.
 
-/// Items per side of a tile. Strides of chunks are usually powers of two, so the lines of larger tiles would compete for
-/// the same few sets of the L1 cache.
+/// Items per side of a tile. Strides of chunks are usually powers of two, so the lines of larger tiles would compete
+/// for the same few sets of the L1 cache.
 const TILE: usize = 8;
 
-/// Permutes the axes of a whole chunk with items of `itemsize` bytes. `from` has the shape `shape` in C layout; in `to`, also
-/// in C layout, axis `i` is axis `order[i]` of `from`. Does nothing if `order` is no permutation of the axes, or if a slice
-/// has another length than the chunk.
+/// Permutes the axes of a whole chunk with items of `itemsize` bytes. `from` has the shape `shape` in C layout; in
+/// `to`, also in C layout, axis `i` is axis `order[i]` of `from`. Does nothing if `order` is no permutation of the
+/// axes, or if a slice has another length than the chunk.
 pub fn permute(shape: &[u64], order: &[usize], itemsize: usize, from: &[u8], to: &mut [u8]) {
     let fits = |bytes| bytes == from.len() && bytes == to.len();
     if !is_permutation(order, shape.len()) || from.is_empty() || !byte_size(shape, itemsize).is_some_and(fits) {

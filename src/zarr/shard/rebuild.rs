@@ -29,10 +29,11 @@ pub enum ShardPiece {
 }
 
 impl IndexCodec {
-    /// Returns the pieces of a shard after `changes`, in order; `None` if no chunk is left in it. `old` is its former index.
+    /// Returns the pieces of a shard after `changes`, in order; `None` if no chunk is left in it. `old` is its former
+    /// index.
     ///
-    /// The former bytes stay at their offsets and new ones follow, so that a file system that shares blocks copies nothing, until
-    /// more than a quarter of them would be waste: then they move together.
+    /// The former bytes stay at their offsets and new ones follow, so that a file system that shares blocks copies
+    /// nothing, until more than a quarter of them would be waste: then they move together.
     ///
     /// # Errors
     ///
@@ -82,8 +83,8 @@ impl IndexCodec {
     }
 }
 
-/// Returns the ranges of the former shard that stay, each with its new offset. `kept` are the ranges of entries, sorted, and may
-/// overlap; all lie in `room`.
+/// Returns the ranges of the former shard that stay, each with its new offset. `kept` are the ranges of entries,
+/// sorted, and may overlap; all lie in `room`.
 fn places(kept: &[(Range<u64>, usize)], room: Range<u64>, start: u64) -> Vec<(Range<u64>, u64)> {
     let mut joined: Vec<Range<u64>> = Vec::new();
     for (range, _) in kept {

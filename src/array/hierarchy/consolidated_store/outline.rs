@@ -121,8 +121,8 @@ impl Outline {
     }
 }
 
-/// An iterator over the documents, then the groups and arrays, one level below a prefix. It holds no list, since there may be
-/// a million.
+/// An iterator over the documents, then the groups and arrays, one level below a prefix. It holds no list, since there
+/// may be a million.
 pub struct OutlineListing {
     outline: Arc<Outline>,
     prefix: Key,

@@ -1,6 +1,7 @@
-//! Migrates a store of v1 or v2 to v3 in place: puts a `zarr.json` beside the documents of every node, the root's last, then
-//! deletes these documents. Chunks stay where they are. Until the root has its `zarr.json`, readers of v2 find the store
-//! unchanged; from then on, readers of v3 find the new one. A migration that was interrupted is finished by the next one.
+//! Migrates a store of v1 or v2 to v3 in place: puts a `zarr.json` beside the documents of every node, the root's last,
+//! then deletes these documents. Chunks stay where they are. Until the root has its `zarr.json`, readers of v2 find the
+//! store unchanged; from then on, readers of v3 find the new one. A migration that was interrupted is finished by the
+//! next one.
 
 use super::super::document::check_size;
 use super::super::inline::{ENTRY, check_inline_size, is_same_node};

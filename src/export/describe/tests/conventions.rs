@@ -150,8 +150,8 @@ fn a_data_set_of_nczarr() {
     }
 }
 
-/// "coordinateTransformations ... MUST be applied in the order in which they are listed, those of datasets first"; "They
-/// MUST only be of type translation or scale" (OME-NGFF 0.4).
+/// "coordinateTransformations ... MUST be applied in the order in which they are listed, those of datasets first";
+/// "They MUST only be of type translation or scale" (OME-NGFF 0.4).
 #[test]
 fn an_image_of_ngff() {
     let case = case()
@@ -204,8 +204,8 @@ fn a_reference_system_of_gdal() {
     assert_eq!(crs("json"), Crs { projjson: Some(json), is_geographic: true, ..Crs::default() });
 }
 
-/// "grid_mapping ... the name of a grid mapping variable, or `name: coordinate ...`"; "crs_wkt" (CF 5.6); `GeoTransform`
-/// is GDAL's and rioxarray's.
+/// "grid_mapping ... the name of a grid mapping variable, or `name: coordinate ...`"; "crs_wkt" (CF 5.6);
+/// `GeoTransform` is GDAL's and rioxarray's.
 #[test]
 fn a_grid_mapping() {
     let wkt = r#"PROJCRS[\"a, [b]\",BASEGEOGCRS[\"x\",ID[\"EPSG\",4258]],ID[\"EPSG\",3035]]"#;

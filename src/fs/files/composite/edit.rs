@@ -1,7 +1,7 @@
-//! `dataset.nc` and `data.vrt` as other programs edit them. NCO and netCDF-C rewrite the header of `dataset.nc` in place, or
-//! write a whole file beside it and rename that onto it. **Either is accepted where the layout stays the same: what
-//! changes then are attributes, which go to `.zattrs`, and values.** Anything else is EPERM and changes nothing. GDAL
-//! writes `data.vrt` anew; only its metadata are taken.
+//! `dataset.nc` and `data.vrt` as other programs edit them. NCO and netCDF-C rewrite the header of `dataset.nc` in
+//! place, or write a whole file beside it and rename that onto it. **Either is accepted where the layout stays the
+//! same: what changes then are attributes, which go to `.zattrs`, and values.** Anything else is EPERM and changes
+//! nothing. GDAL writes `data.vrt` anew; only its metadata are taken.
 
 use super::CompositeFile;
 use crate::array::hierarchy::MetadataFile;
@@ -63,8 +63,8 @@ impl CompositeFile {
         lock(&self.edited).as_ref().is_none_or(|draft| draft.shown == draft.stored)
     }
 
-    /// Examines a write to the header. Returns the header as it would become, and, once it is whole, the changes that it
-    /// asks for.
+    /// Examines a write to the header. Returns the header as it would become, and, once it is whole, the changes that
+    /// it asks for.
     ///
     /// # Errors
     ///

@@ -1,11 +1,11 @@
-//! A decoder of BloscLZ, c-blosc's own LZ77 format (a descendant of FastLZ). Every read and write is checked. The module
-//! does not know frames.
+//! A decoder of BloscLZ, c-blosc's own LZ77 format (a descendant of FastLZ). Every read and write is checked. The
+//! module does not know frames.
 
 /// The largest distance with 13 bits. Larger distances are stored as the excess over it in 16 more bits.
 const NEAR: usize = 8191;
 
-/// Decodes `src` into the front of `out` and returns the bytes written. Returns `None` if `src` is damaged or cut short, or
-/// decodes to more than `out` holds.
+/// Decodes `src` into the front of `out` and returns the bytes written. Returns `None` if `src` is damaged or cut
+/// short, or decodes to more than `out` holds.
 pub fn decompress(src: &[u8], out: &mut [u8]) -> Option<usize> {
     let mut input = Input { src, at: 1 };
     let mut made = 0;
@@ -39,7 +39,8 @@ impl Input<'_> {
         Some(byte.into())
     }
 
-    /// Copies `len` literals, at most 32. Where both slices allow it, copies 32 bytes, which is faster than a variable length.
+    /// Copies `len` literals, at most 32. Where both slices allow it, copies 32 bytes, which is faster than a variable
+    /// length.
     #[inline]
     fn literals(&mut self, len: usize, out: &mut [u8], made: usize) -> Option<usize> {
         let from = self.src.get(self.at..)?;

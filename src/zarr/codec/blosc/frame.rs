@@ -1,6 +1,6 @@
-//! Blosc frames: the header, the table of block offsets, and the decoding of blocks. A frame has a header of 16 bytes, an
-//! offset for each block, and the blocks; a block has one compressed stream, or one for each byte of an item. Decoding needs
-//! no codec parameters. Source of the format: README_CHUNK_FORMAT of c-blosc 1.x.
+//! Blosc frames: the header, the table of block offsets, and the decoding of blocks. A frame has a header of 16 bytes,
+//! an offset for each block, and the blocks; a block has one compressed stream, or one for each byte of an item.
+//! Decoding needs no codec parameters. Source of the format: README_CHUNK_FORMAT of c-blosc 1.x.
 
 use super::{blosclz, shuffle};
 use crate::zarr::codec::deflate::{self, Container};
@@ -63,8 +63,8 @@ pub struct BloscHeader {
 }
 
 impl BloscHeader {
-    /// Parses the header of a frame. `encoded` are the first bytes of a value of `len` bytes, which may have bytes after the
-    /// frame.
+    /// Parses the header of a frame. `encoded` are the first bytes of a value of `len` bytes, which may have bytes
+    /// after the frame.
     ///
     /// # Errors
     ///
@@ -140,8 +140,8 @@ impl BloscHeader {
         HEADER + if self.is_stored { 0 } else { 4 * self.blocks() }
     }
 
-    /// Returns a range of the frame that starts with block `n` and may include bytes after it. `index` is the frame up to
-    /// [`BloscHeader::index_end`]. Encoders with several threads write the blocks in any order.
+    /// Returns a range of the frame that starts with block `n` and may include bytes after it. `index` is the frame up
+    /// to [`BloscHeader::index_end`]. Encoders with several threads write the blocks in any order.
     pub fn block_range(&self, index: &[u8], n: usize) -> Range<usize> {
         if self.is_stored {
             let start = HEADER + n * self.blocksize;
@@ -198,8 +198,8 @@ impl BloscHeader {
         Some(used)
     }
 
-    /// Decodes the streams of one block at the start of `src` and returns the number of bytes read. A short last block is
-    /// never split.
+    /// Decodes the streams of one block at the start of `src` and returns the number of bytes read. A short last block
+    /// is never split.
     fn decode_streams(&self, src: &[u8], is_short: bool, out: &mut [u8]) -> Option<usize> {
         let split = self.is_split && !is_short && self.typesize <= MAX_SPLITS && out.len() / self.typesize >= MIN_SPLIT;
         let streams = if split { self.typesize } else { 1 };

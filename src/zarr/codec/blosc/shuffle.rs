@@ -1,12 +1,12 @@
-//! The inverse of blosc's byte and bit shuffles: planes of bytes, or rows of bits, become items. Layouts and the treatment
-//! of incomplete items are those of c-blosc 1.21. The code uses AVX2 if the processor has it, which is tested at run time.
-//! The module does not know frames.
+//! The inverse of blosc's byte and bit shuffles: planes of bytes, or rows of bits, become items. Layouts and the
+//! treatment of incomplete items are those of c-blosc 1.21. The code uses AVX2 if the processor has it, which is tested
+//! at run time. The module does not know frames.
 
 /// Items of a bit-shuffled block processed together: 64 bytes, one cache line, of each row.
 const TILE: usize = 512;
 
-/// Reverses the byte shuffle: plane j of `src` holds byte j of every item. Bytes after the last whole item are copied. Both
-/// slices have the same length.
+/// Reverses the byte shuffle: plane j of `src` holds byte j of every item. Bytes after the last whole item are copied.
+/// Both slices have the same length.
 pub fn unshuffle(typesize: usize, src: &[u8], dst: &mut [u8]) {
     let items = src.len() / typesize;
     let (whole, tail) = src.split_at(items * typesize);
@@ -17,8 +17,8 @@ pub fn unshuffle(typesize: usize, src: &[u8], dst: &mut [u8]) {
     }
 }
 
-/// Reverses the bit shuffle: row r of `src` holds bit r of every item. Blosc does not shuffle a block unless the number of
-/// its items is a multiple of 8. Both slices have the same length.
+/// Reverses the bit shuffle: row r of `src` holds bit r of every item. Blosc does not shuffle a block unless the number
+/// of its items is a multiple of 8. Both slices have the same length.
 pub fn bitunshuffle(typesize: usize, src: &[u8], dst: &mut [u8]) {
     let items = src.len() / typesize;
     if !items.is_multiple_of(8) {
@@ -84,8 +84,8 @@ fn join_fixed<const P: usize>(planes: &[u8], stride: usize, out: &mut [u8]) {
     }
 }
 
-/// Interleaves the bits of 8 rows, which start every `row` bytes of `rows`, to one plane of bytes. Each byte of a row makes 8
-/// bytes of `plane`.
+/// Interleaves the bits of 8 rows, which start every `row` bytes of `rows`, to one plane of bytes. Each byte of a row
+/// makes 8 bytes of `plane`.
 fn gather_bits(rows: &[u8], row: usize, plane: &mut [u8]) {
     #[cfg(target_arch = "x86_64")]
     let done = if is_x86_feature_detected!("avx2") {
