@@ -1,5 +1,5 @@
-//! The command line: one file per verb, which turns arguments into calls of the library, and results into output and exit
-//! codes. No other module names clap.
+//! The command line: one file per verb, which turns arguments into calls of the library, and results into output and
+//! exit codes. No other module names clap.
 
 mod cat;
 mod check;
@@ -30,6 +30,7 @@ mod progress;
 mod put;
 mod remote;
 mod size;
+mod start_directory;
 mod stats;
 mod stdio;
 mod systemd;
@@ -49,9 +50,10 @@ use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use failure::{CommandFailure, wants_json};
 use location::StoreLocation;
 use remote::RemoteArgs;
+use start_directory::absolute;
 use std::ffi::OsString;
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -61,12 +63,12 @@ pub use stdio::Inherited;
 
 /// Show Zarr stores as plain files
 ///
-/// A mount is the same hierarchy without the codecs: every array is a directory with its decoded chunks as files, its flat
-/// bytes as one file data.raw, and headers that let other programs open that file. Any program that reads raw binary data
-/// reads a compressed, chunked array, and changes it in place.
+/// A mount is the same hierarchy without the codecs: every array is a directory with its decoded chunks as files, its
+/// flat bytes as one file data.raw, and headers that let other programs open that file. Any program that reads raw
+/// binary data reads a compressed, chunked array, and changes it in place.
 ///
-/// A store is a directory, a zip archive (PATH.zip), a URL of a web server (http://, https://), or a bucket (s3://, gs://,
-/// az://, abfs://). The path may continue to a group or array in the store.
+/// A store is a directory, a zip archive (PATH.zip), a URL of a web server (http://, https://), or a bucket (s3://,
+/// gs://, az://, abfs://). The path may continue to a group or array in the store.
 #[derive(Parser)]
 #[command(name = "zarrfs", version, max_term_width = 100, after_help = EXIT_CODES, disable_help_flag = true)]
 struct Cli {
@@ -99,39 +101,41 @@ const EXIT_CODES: &str = "Exit codes:
 enum Verb {
     /// Mount a store, in the background
     ///
-    /// The command returns when the mount answers. Writes are stored when a file is closed or synced, and at the latest when
-    /// the mount ends. SIGTERM, SIGINT and SIGHUP unmount; while files are open the mount ends with the last of them, or with
-    /// a second signal.
+    /// The command returns when the mount answers. Writes are stored when a file is closed or synced, and at the latest
+    /// when the mount ends. SIGTERM, SIGINT and SIGHUP unmount; while files are open the mount ends with the last of
+    /// them, or with a second signal.
     ///
     /// mount(8) mounts stores with the type fuse.zarrfs, and so does a line in /etc/fstab; each option may stand there
-    /// without its dashes. Options of mount(8) and of systemd are accepted: nofail, _netdev, user, x-systemd.automount and
-    /// others.
+    /// without its dashes. Options of mount(8) and of systemd are accepted: nofail, _netdev, user, x-systemd.automount
+    /// and others.
     Mount(Box<mount::MountArgs>),
     /// Unmount, and wait until the daemon has ended
     #[command(visible_alias = "unmount")]
     Umount(umount::UmountArgs),
     /// Show the groups and arrays of a store
     ///
-    /// Each line has the path, the dtype, the dimensions with their names and lengths, the decoded size and the units, cut to
-    /// the width of the terminal. --wide shows the shape, chunks, order and codecs, and how much is stored.
+    /// Each line has the path, the dtype, the dimensions with their names and lengths, the decoded size and the units,
+    /// cut to the width of the terminal. --wide shows the shape, chunks, order and codecs, and how much is stored.
     ///
-    /// A map shows the chunk grid. The last dimension runs from left to right, the second to last from top to bottom, and
-    /// each index of the other dimensions has a panel. The map of a one-dimensional array wraps at the width of the picture.
-    /// If the grid is larger than the picture, a cell stands for several chunks, and the map says for how many.
+    /// A map shows the chunk grid. The last dimension runs from left to right, the second to last from top to bottom,
+    /// and each index of the other dimensions has a panel. The map of a one-dimensional array wraps at the width of the
+    /// picture. If the grid is larger than the picture, a cell stands for several chunks, and the map says for how
+    /// many.
     Info(info::InfoArgs),
     /// List a group or array as a mount shows it, without FUSE
     ///
-    /// Names that begin with a dot are listed, too. A directory has a slash after its name. The stored size of an array is
-    /// exact up to 1024 chunks, and an estimate beyond that.
+    /// Names that begin with a dot are listed, too. A directory has a slash after its name. The stored size of an array
+    /// is exact up to 1024 chunks, and an estimate beyond that.
     Ls(ls::LsArgs),
     /// Find damaged metadata and chunks, stray keys and leftovers
     ///
-    /// Nothing is written. The check covers every group, array and stored chunk: whether documents are valid and .zmetadata
-    /// agrees with them, whether chunks have a possible size or, with --deep, can be decoded, and what else is in the store.
+    /// Nothing is written. The check covers every group, array and stored chunk: whether documents are valid and
+    /// .zmetadata agrees with them, whether chunks have a possible size or, with --deep, can be decoded, and what else
+    /// is in the store.
     ///
-    /// Each finding is one line: its severity, its place, the fault and a remedy. With --json it is an object with level,
-    /// path, kind and message in the list findings. Of one kind in one directory the first twenty are reported, and the
-    /// number of the others; chunks are reported one by one.
+    /// Each finding is one line: its severity, its place, the fault and a remedy. With --json it is an object with
+    /// level, path, kind and message in the list findings. Of one kind in one directory the first twenty are reported,
+    /// and the number of the others; chunks are reported one by one.
     Check(check::CheckArgs),
     /// Print the flat bytes of an array, without FUSE
     Cat(cat::CatArgs),
@@ -143,13 +147,14 @@ enum Verb {
     Create(Box<create::CreateArgs>),
     /// Convert a Zarr v1 store to v2, or with --to 3 to v3, in place
     ///
-    /// Only metadata documents are written; chunks stay where they are. Everything is checked first: a store that the format
-    /// cannot describe is refused as a whole, with the name of the array and the reason, and stays as it is. At every moment
-    /// readers find a valid store, and a conversion that was interrupted is finished by the next one. Unmount the store
-    /// before.
+    /// Only metadata documents are written; chunks stay where they are. Everything is checked first: a store that the
+    /// format cannot describe is refused as a whole, with the name of the array and the reason, and stays as it is. At
+    /// every moment readers find a valid store, and a conversion that was interrupted is finished by the next one.
+    /// Unmount the store before.
     ///
-    /// With --to 3, filters become the codecs that zarr-python calls numcodecs.NAME, .zmetadata becomes consolidated metadata
-    /// in zarr.json, and the attributes _ARRAY_DIMENSIONS and _FillValue of xarray get the form that xarray reads in v3.
+    /// With --to 3, filters become the codecs that zarr-python calls numcodecs.NAME, .zmetadata becomes consolidated
+    /// metadata in zarr.json, and the attributes _ARRAY_DIMENSIONS and _FillValue of xarray get the form that xarray
+    /// reads in v3.
     Migrate(migrate::MigrateArgs),
     /// Write .zmetadata, which holds all metadata documents
     ///
@@ -177,8 +182,8 @@ struct StoreArgs {
     /// Whether keys of unfinished writes are listed. Verbs that look for them set it.
     #[arg(skip)]
     lists_unfinished: bool,
-    /// Whether the command shows the store as it is once, so that it repeats no request, and if so, whether it looks at all of
-    /// the store. Verbs that read set this field.
+    /// Whether the command shows the store as it is once, so that it repeats no request, and if so, whether it looks at
+    /// all of the store. Verbs that read set this field.
     #[arg(skip)]
     reads_once: Option<bool>,
     /// Whether a mount is read-only.
@@ -202,8 +207,8 @@ impl StoreArgs {
 struct WriteArgs {
     /// Lock chunks as zarr-python's ProcessSynchronizer
     ///
-    /// Takes the lock of each chunk that is stored, in the directory that a ProcessSynchronizer uses. Locks are named by the
-    /// keys below STORE: a program that opens a group and one that opens its array don't share them.
+    /// Takes the lock of each chunk that is stored, in the directory that a ProcessSynchronizer uses. Locks are named
+    /// by the keys below STORE: a program that opens a group and one that opens its array don't share them.
     #[arg(long, value_name = "DIR")]
     synchronizer: Option<PathBuf>,
     /// Wait this long for a lock
@@ -421,8 +426,8 @@ struct ReadArgs {
     memory: MemoryArgs,
     /// Spill into DIR [default: $TMPDIR or /var/tmp]
     ///
-    /// Decoded chunks wait there while an array is read from its beginning to its end and a row of its chunks doesn't fit
-    /// into --cache-size, and encoded chunks until their shard is stored. It should not be a file system in memory.
+    /// Decoded chunks wait there while an array is read from its beginning to its end and a row of its chunks doesn't
+    /// fit into --cache-size, and encoded chunks until their shard is stored. It should not be a file system in memory.
     #[arg(long, value_name = "DIR")]
     spill_dir: Option<PathBuf>,
     /// Limit the size of spilled chunks
@@ -443,9 +448,4 @@ impl ReadArgs {
 /// Returns the usual directory of spill files.
 fn spill_directory() -> PathBuf {
     std::env::var_os("TMPDIR").map_or_else(|| PathBuf::from("/var/tmp"), PathBuf::from)
-}
-
-/// Returns the absolute form of a path, or the path itself if it can't be resolved.
-fn absolute(path: &Path) -> PathBuf {
-    std::fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf())
 }

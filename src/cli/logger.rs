@@ -1,5 +1,6 @@
 //! The log: lines to standard error, to a file, or to the journal of systemd.
 
+use super::start_directory::absolute;
 use super::systemd::{self, Journal};
 use super::{CommandFailure, DIAGNOSTICS};
 use crate::error::{Error, one_line};
@@ -19,15 +20,15 @@ use std::time::SystemTime;
 pub struct LogArgs {
     /// Set the level, off to trace
     ///
-    /// off, error, warn, info, debug or trace. debug logs each request of a program: its operation, path, offset and length,
-    /// its outcome and time, and the bytes that were decoded meanwhile; and each request to a server: its method, key,
-    /// status, time, bytes and attempt. trace adds the headers of the latter, without secrets.
+    /// off, error, warn, info, debug or trace. debug logs each request of a program: its operation, path, offset and
+    /// length, its outcome and time, and the bytes that were decoded meanwhile; and each request to a server: its
+    /// method, key, status, time, bytes and attempt. trace adds the headers of the latter, without secrets.
     #[arg(long, value_name = "LEVEL", default_value = "warn")]
     log_level: LevelFilter,
     /// Append the log to a file
     ///
-    /// Without one the log goes to standard error, and nowhere in the background. Problems of the data are in .zarrfs/stats,
-    /// too.
+    /// Without one the log goes to standard error, and nowhere in the background. Problems of the data are in
+    /// .zarrfs/stats, too.
     #[arg(long, value_name = "FILE")]
     log_file: Option<PathBuf>,
     /// Send the log to the journal of systemd
@@ -42,7 +43,7 @@ impl LogArgs {
     /// Starts logging, for the mount at `mountpoint`.
     pub fn start(&self, mountpoint: &Path) -> Result<(), CommandFailure> {
         let Some(path) = &self.log_journal else { return start(self.log_level, self.log_file.as_deref()) };
-        let journal = Journal::open(path).map_err(|e| {
+        let journal = Journal::open(&absolute(path)).map_err(|e| {
             CommandFailure::new(1, format!("--log-journal: {}: {e}; is systemd-journald running?", path.display()))
         })?;
         let mountpoint = mountpoint.to_path_buf();
@@ -80,8 +81,8 @@ fn text(record: &Record) -> String {
     one_line(record.args().to_string())
 }
 
-/// Opens a file to append the log to it. A log without a reader must not stop the mount: a FIFO without a reader is an error,
-/// and lines that a reader doesn't take are lost.
+/// Opens a file to append the log to it. A log without a reader must not stop the mount: a FIFO without a reader is an
+/// error, and lines that a reader doesn't take are lost.
 fn open(path: &Path) -> Result<File, CommandFailure> {
     let opened =
         OpenOptions::new().create(true).append(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path);

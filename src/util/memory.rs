@@ -1,12 +1,12 @@
-//! An account of memory whose amount a store, a server or a user decides. A failed allocation is an error of one request
-//! and does not end the program, large scratch buffers are freed after use, and all memory except chunks counts against
-//! one [budget](take). The module does not know what the memory holds.
+//! An account of memory whose amount a store, a server or a user decides. A failed allocation is an error of one
+//! request and does not end the program, large scratch buffers are freed after use, and all memory except chunks counts
+//! against one [budget](take). The module does not know what the memory holds.
 //!
-//! **Invariant: no memory of an externally decided size is allocated before it is counted.** Decoded and encoded chunks count
-//! in the cache, whose bound the user sets. Everything else (documents, their parsed form, generated headers and
-//! `.zmetadata`, drafts, the directory of an archive) needs a [`Grant`], held as long as the memory lives. Chunks and grants
-//! together stay within the cache's bound plus [`RESERVE`] bytes. The rest of the 64 MiB that the documentation promises is
-//! for threads, replies and the allocator.
+//! **Invariant: no memory of an externally decided size is allocated before it is counted.** Decoded and encoded chunks
+//! count in the cache, whose bound the user sets. Everything else (documents, their parsed form, generated headers and
+//! `.zmetadata`, drafts, the directory of an archive) needs a [`Grant`], held as long as the memory lives. Chunks and
+//! grants together stay within the cache's bound plus [`RESERVE`] bytes. The rest of the 64 MiB that the documentation
+//! promises is for threads, replies and the allocator.
 
 use crate::error::{Error, Kind, Result};
 use rustix::mm::Advice;
@@ -34,8 +34,8 @@ const DEFAULT_BOUND: usize = 512 << 20;
 /// Maximum time that a request waits for memory that other requests hold.
 const MAX_WAIT: Duration = Duration::from_secs(10);
 
-/// Minimum size in bytes of a returned grant after which the allocator returns unused memory of small blocks to the system,
-/// which takes a few milliseconds.
+/// Minimum size in bytes of a returned grant after which the allocator returns unused memory of small blocks to the
+/// system, which takes a few milliseconds.
 const MIN_TRIM: usize = 1 << 20;
 
 static BUDGET: Budget = Budget {
@@ -57,8 +57,8 @@ struct Budget {
     owners: Mutex<Vec<Weak<dyn Reclaim>>>,
 }
 
-/// An owner of memory that it can free on request. The caller may hold locks, so neither method may wait for a lock under
-/// which memory is granted.
+/// An owner of memory that it can free on request. The caller may hold locks, so neither method may wait for a lock
+/// under which memory is granted.
 pub trait Reclaim: Send + Sync {
     /// Frees granted memory that is not in use, because a request needs it.
     fn reclaim(&self) {}
@@ -67,8 +67,8 @@ pub trait Reclaim: Send + Sync {
     fn shrink(&self) {}
 }
 
-/// Permission for a number of bytes, which is returned on drop. The owner of the memory also owns the grant, and drops it
-/// last.
+/// Permission for a number of bytes, which is returned on drop. The owner of the memory also owns the grant, and drops
+/// it last.
 #[derive(Debug, Default)]
 pub struct Grant {
     bytes: usize,
@@ -140,8 +140,8 @@ pub fn take_within(bytes: usize, max_wait: Duration) -> Result<Grant> {
     Ok(grant)
 }
 
-/// Checks that a quarter of the memory is free. Requests that will hold memory for long, such as opening a file, must leave
-/// this quarter to requests that need memory for a moment.
+/// Checks that a quarter of the memory is free. Requests that will hold memory for long, such as opening a file, must
+/// leave this quarter to requests that need memory for a moment.
 ///
 /// # Errors
 ///
@@ -172,8 +172,8 @@ impl Grant {
         self.bytes
     }
 
-    /// Makes the grant `more` bytes larger. It does not wait, since two requests that wait for each other's memory would
-    /// never end.
+    /// Makes the grant `more` bytes larger. It does not wait, since two requests that wait for each other's memory
+    /// would never end.
     ///
     /// # Errors
     ///
@@ -227,8 +227,8 @@ impl Grant {
     }
 }
 
-/// A grant shared by the copies of a value. Shared grants compare equal, so that they do not affect the comparison of their
-/// owners.
+/// A grant shared by the copies of a value. Shared grants compare equal, so that they do not affect the comparison of
+/// their owners.
 #[derive(Clone, Debug, Default)]
 pub struct SharedGrant(#[expect(dead_code, reason = "the grant is only held")] Arc<Grant>);
 
@@ -307,8 +307,8 @@ pub fn resize(buffer: &mut Vec<u8>, len: usize) -> Result<()> {
     Ok(())
 }
 
-/// As [`resize`], for a caller that will write every byte: the kernel provides all pages in one call, in two thirds of the
-/// time that faults take.
+/// As [`resize`], for a caller that will write every byte: the kernel provides all pages in one call, in two thirds of
+/// the time that faults take.
 ///
 /// # Errors
 ///
@@ -316,19 +316,17 @@ pub fn resize(buffer: &mut Vec<u8>, len: usize) -> Result<()> {
 pub fn resize_populated(buffer: &mut Vec<u8>, len: usize) -> Result<()> {
     let is_new = buffer.capacity() < len;
     resize(buffer, len)?;
-    if is_new {
+    // the allocator reuses small ones
+    if is_new && len >= MIN_POPULATED {
         populate(buffer);
     }
     Ok(())
 }
 
-/// Provides the pages that lie wholly in a large new buffer. The allocator reuses small ones.
-fn populate(buffer: &mut [u8]) {
-    if buffer.len() < MIN_POPULATED {
-        return;
-    }
+/// Provides the pages that lie wholly in a new buffer.
+pub fn populate(buffer: &mut [u8]) {
     let page = rustix::param::page_size();
-    let start = buffer.as_ptr().align_offset(page);
+    let start = buffer.as_ptr().align_offset(page).min(buffer.len());
     let len = (buffer.len() - start) / page * page;
     // SAFETY: the range lies in `buffer`, which this function borrows alone, and the call changes no content.
     let done = unsafe { rustix::mm::madvise(buffer[start..].as_mut_ptr().cast(), len, Advice::LinuxPopulateWrite) };
@@ -347,8 +345,8 @@ pub fn reserve(buffer: &mut Vec<u8>, len: usize) -> Result<()> {
     buffer.try_reserve_exact(len).map_err(|_| no_room(len))
 }
 
-/// Makes the allocator return large blocks to the system when they are freed. Otherwise each thread would keep freed blocks,
-/// and the process would use much more memory than is counted. The program calls this when it starts.
+/// Makes the allocator return large blocks to the system when they are freed. Otherwise each thread would keep freed
+/// blocks, and the process would use much more memory than is counted. The program calls this when it starts.
 pub fn configure_allocator() {
     #[cfg(target_env = "gnu")]
     // SAFETY: the call takes numbers alone.

@@ -3,34 +3,22 @@
 //! and never show keys, tokens or commands.
 
 use super::credential_process::{self, ProcessKeys};
+use super::key_renewal::{KeyOrigin, Refusal};
 use super::profile::{Profile, variable};
+use super::renewed_keys::{KeySource, NewKeys, RenewedKeys};
 use crate::error::{Error, Kind, Result};
-use object_store::aws::{AwsCredential, AwsCredentialProvider};
-use std::path::{Path, PathBuf};
+use async_trait::async_trait;
+use object_store::aws::AwsCredential;
+use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
-use tokio::sync::Mutex;
-
-/// Time before their end at which keys are replaced, as by the SDKs of AWS.
-const EARLY: Duration = Duration::from_secs(300);
-
-/// Pause after a failure to get keys. Requests that waited for them fail at once.
-const AFTER_FAILURE: Duration = Duration::from_secs(5);
-
-/// Minimum age of keys from a file before a refusal makes zarrfs read the file again.
-const FILE_AGE: Duration = Duration::from_secs(1);
-
-/// Minimum age of keys from a program before a refusal runs it again; a program takes longer than a file.
-const PROCESS_AGE: Duration = Duration::from_secs(10);
+use std::time::Duration;
 
 /// Where credentials come from.
 pub(super) enum AwsCredentials {
     /// Keys of the environment, which never change.
     Fixed(Arc<AwsCredential>),
-    /// A profile, which is read again when a server refuses its keys.
-    Profile(ProfileKeys),
-    /// A role of the machine or of a token. `object_store` asks for its keys, and again before they expire.
-    Role(AwsCredentialProvider),
+    /// Keys of a profile or a role, which are read again.
+    Renewed(RenewedKeys),
 }
 
 impl AwsCredentials {
@@ -38,32 +26,28 @@ impl AwsCredentials {
     pub async fn current(&self) -> Result<Arc<AwsCredential>> {
         match self {
             AwsCredentials::Fixed(credential) => Ok(credential.clone()),
-            AwsCredentials::Profile(keys) => keys.current().await,
-            AwsCredentials::Role(role) => {
-                let credential = role.get_credential().await.map_err(|e| failed_role(&e))?;
-                checked(&credential).map(|()| credential)
-            }
+            AwsCredentials::Renewed(keys) => keys.current().await,
         }
     }
 
     /// Returns credentials other than those that a server has refused, if there are any now.
-    pub async fn instead_of(&self, refused: &AwsCredential) -> Option<Arc<AwsCredential>> {
+    pub async fn instead_of(&self, refused: &AwsCredential, refusal: Refusal) -> Option<Arc<AwsCredential>> {
         match self {
-            AwsCredentials::Profile(keys) => keys.instead_of(refused).await,
-            AwsCredentials::Fixed(_) | AwsCredentials::Role(_) => None,
+            AwsCredentials::Fixed(_) => None,
+            AwsCredentials::Renewed(keys) => keys.instead_of(refused, refusal).await,
+        }
+    }
+
+    /// Records that the server accepts credentials of [`AwsCredentials::instead_of`].
+    pub fn record_use(&self) {
+        if let AwsCredentials::Renewed(keys) = self {
+            keys.record_use();
         }
     }
 }
 
-fn failed_role(error: &object_store::Error) -> Error {
-    match super::cloud::request_error_of(error) {
-        Some(failure) => failure.clone().into_error(),
-        None => denied(super::cloud::line_of(error)),
-    }
-}
-
-/// What a profile says about its keys.
-#[derive(Debug, PartialEq, Eq)]
+/// What a profile says about its keys. It has no `Debug`, so that nothing prints keys or commands.
+#[derive(PartialEq, Eq)]
 pub(super) enum ProfileSource {
     Keys(AwsCredential),
     /// The command line of a program that prints keys.
@@ -155,140 +139,48 @@ pub(super) fn has_web_identity() -> bool {
     variable("AWS_WEB_IDENTITY_TOKEN_FILE").is_some() && variable("AWS_ROLE_ARN").is_some()
 }
 
-/// The keys of a profile.
+/// Reads the keys of a profile.
 pub(super) struct ProfileKeys {
-    /// Reads the files with profiles.
-    load: fn(&Path) -> Profile,
     /// Where zarrfs was started, which relative paths are relative to. A mount in the background leaves it.
     directory: PathBuf,
     /// Maximum duration of reading files, and of a program.
     limit: Duration,
-    state: Mutex<ProfileState>,
-}
-
-#[derive(Default)]
-struct ProfileState {
-    loaded: Option<LoadedKeys>,
-    failed: Option<(Instant, Error)>,
-}
-
-struct LoadedKeys {
-    credential: Arc<AwsCredential>,
-    at: Instant,
-    of_process: bool,
-    /// When they are replaced, and when they end to be valid.
-    times: Option<(SystemTime, SystemTime)>,
-}
-
-impl LoadedKeys {
-    fn of_file(credential: AwsCredential) -> Self {
-        LoadedKeys { credential: Arc::new(credential), at: Instant::now(), of_process: false, times: None }
-    }
-
-    fn of_process(keys: ProcessKeys, now: SystemTime) -> Self {
-        // at the latest after three quarters of their time, so that keys that are valid for minutes have uses, too
-        let times = keys.expires.map(|expires| {
-            let left = expires.duration_since(now).unwrap_or_default();
-            (expires - EARLY.min(left / 4), expires)
-        });
-        LoadedKeys { credential: Arc::new(keys.credential), at: Instant::now(), of_process: true, times }
-    }
 }
 
 impl ProfileKeys {
-    /// Creates the keys of the profile that the environment chooses. They are read when they are needed.
-    pub fn new(load: fn(&Path) -> Profile, directory: PathBuf, limit: Duration) -> Self {
-        ProfileKeys { load, directory, limit, state: Mutex::default() }
+    /// Creates a source for the profile that the environment chooses.
+    pub fn new(directory: PathBuf, limit: Duration) -> Self {
+        ProfileKeys { directory, limit }
     }
 
-    async fn current(&self) -> Result<Arc<AwsCredential>> {
-        let mut state = self.state.lock().await;
-        let now = SystemTime::now();
-        let (kept, is_valid) = match &state.loaded {
-            None => (None, false),
-            Some(keys) if keys.times.is_none_or(|(renewal, _)| now < renewal) => return Ok(keys.credential.clone()),
-            Some(keys) => (Some(keys.credential.clone()), keys.times.is_some_and(|(_, end)| now < end)),
-        };
-        let was_failed = state.failed.is_some();
-        match (self.load(&mut state).await, kept) {
-            (Err(e), Some(kept)) if is_valid => {
-                if !was_failed {
-                    log::warn!("{e}; using the previous keys until they expire");
-                }
-                Ok(kept)
+    async fn keys_of(&self, profile: &Profile) -> Result<NewKeys> {
+        match source_of(profile)? {
+            ProfileSource::Keys(credential) => {
+                Ok(NewKeys { credential: Arc::new(credential), expires: None, origin: KeyOrigin::File })
             }
-            (loaded, _) => loaded,
-        }
-    }
-
-    async fn instead_of(&self, refused: &AwsCredential) -> Option<Arc<AwsCredential>> {
-        let mut state = self.state.lock().await;
-        if let Some(keys) = &state.loaded {
-            if *keys.credential != *refused {
-                // another request was refused before
-                return Some(keys.credential.clone());
-            }
-            if keys.at.elapsed() < if keys.of_process { PROCESS_AGE } else { FILE_AGE } {
-                return None;
-            }
-        }
-        let was_failed = state.failed.is_some();
-        match self.load(&mut state).await {
-            Ok(credential) if *credential != *refused => {
-                log::info!("the server refused the keys of the AWS profile; using its new keys");
-                Some(credential)
-            }
-            Ok(_) => None,
-            Err(e) => {
-                if !was_failed {
-                    log::warn!("{e}");
-                }
-                None
-            }
-        }
-    }
-
-    /// Reads the profile, and runs its program. Requests wait for each other here, and do so once.
-    async fn load(&self, state: &mut ProfileState) -> Result<Arc<AwsCredential>> {
-        if let Some((at, e)) = &state.failed
-            && at.elapsed() < AFTER_FAILURE
-        {
-            return Err(e.clone());
-        }
-        match self.read().await {
-            Ok(keys) => {
-                state.failed = None;
-                let credential = keys.credential.clone();
-                state.loaded = Some(keys);
-                Ok(credential)
-            }
-            Err(e) => {
-                state.failed = Some((Instant::now(), e.clone()));
-                Err(e)
-            }
-        }
-    }
-
-    async fn read(&self) -> Result<LoadedKeys> {
-        // a home directory may be on a server that does not answer
-        let (load, directory) = (self.load, self.directory.clone());
-        let reading = tokio::task::spawn_blocking(move || load(&directory));
-        let reading = tokio::time::timeout(self.limit, reading).await;
-        let profile = reading.map_err(|_| denied("the files with AWS profiles cannot be read in time (--timeout)"))?;
-        let profile = profile.map_err(|e| denied(e.to_string()))?;
-        match source_of(&profile)? {
-            ProfileSource::Keys(credential) => Ok(LoadedKeys::of_file(credential)),
             ProfileSource::Process(command) => {
                 let failed = |e: Error| e.context(format!("AWS profile {}: credential_process", profile.name));
-                let keys = credential_process::run(&command, &self.directory, self.limit).await;
-                let keys = keys.map_err(failed)?;
-                checked(&keys.credential).map_err(failed)?;
-                Ok(LoadedKeys::of_process(keys, SystemTime::now()))
+                let ProcessKeys { credential, expires } =
+                    credential_process::run(&command, &self.directory, self.limit).await.map_err(failed)?;
+                checked(&credential).map_err(failed)?;
+                Ok(NewKeys { credential: Arc::new(credential), expires, origin: KeyOrigin::Program })
             }
             ProfileSource::WebIdentity { .. } | ProfileSource::Nothing => {
                 Err(denied(format!("AWS profile {}: its keys are gone", profile.name)))
             }
         }
+    }
+}
+
+#[async_trait]
+impl KeySource for ProfileKeys {
+    async fn read(&self) -> Result<NewKeys> {
+        // a home directory may be on a server that does not answer
+        let directory = self.directory.clone();
+        let reading = tokio::task::spawn_blocking(move || Profile::load(&directory));
+        let reading = tokio::time::timeout(self.limit, reading).await;
+        let profile = reading.map_err(|_| denied("the files with AWS profiles cannot be read in time (--timeout)"))?;
+        self.keys_of(&profile.map_err(|e| denied(e.to_string()))?).await
     }
 }
 

@@ -22,6 +22,10 @@ struct OutageState {
     answered: Option<Instant>,
     /// When the first attempt without an answer began.
     since: Option<Instant>,
+    /// When the latest attempt without an answer ended.
+    failed: Option<Instant>,
+    /// Whether a request was given up since the server has answered last.
+    is_given_up: bool,
     /// Attempts without an answer, by their outcome.
     failures: BTreeMap<ServerOutcome, u64>,
     is_logged: bool,
@@ -44,6 +48,7 @@ impl Outage {
         let began = state.answered.map_or(began, |answered| answered.max(began));
         let since = *state.since.get_or_insert(began);
         *state.failures.entry(outcome).or_default() += 1;
+        (state.failed, state.is_given_up) = (Some(now), state.is_given_up || is_last);
         // a server that takes no connection is none that is busy; the error of the last attempt says so itself
         let is_gone = outcome == ServerOutcome::Unreachable && !is_last;
         let lasts = is_gone || now.saturating_duration_since(since) >= GRACE;
@@ -52,6 +57,13 @@ impl Outage {
         }
         state.is_logged = true;
         Some(format!("fails for {}", state.shown(now)))
+    }
+
+    /// Returns whether a request was given up, and the server has answered nothing since, but has failed for the last time
+    /// less than `limit` ago.
+    pub fn is_given_up(&self, limit: Duration, now: Instant) -> bool {
+        let state = lock(&self.0);
+        state.is_given_up && state.failed.is_some_and(|failed| now.saturating_duration_since(failed) < limit)
     }
 
     /// Records that the server has answered at `now`. Returns what to log if that ends an outage that was logged.
@@ -88,6 +100,20 @@ mod tests {
         assert_eq!(outage.answered(at(6200)), None);
         assert_eq!(outage.failed(BUSY, at(5000), at(7000), false), None, "the server answered meanwhile");
         assert_eq!(outage.answered(at(7100)), None);
+    }
+
+    #[test]
+    fn a_server_is_given_up_with_a_request_until_it_answers() {
+        let (outage, start, limit) = (Outage::default(), Instant::now(), Duration::from_secs(30));
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let is_given_up = |seconds| outage.is_given_up(limit, at(seconds));
+        outage.failed(BUSY, at(0), at(1), false);
+        assert!(!is_given_up(1), "another attempt follows");
+        outage.failed(BUSY, at(2), at(28), true);
+        outage.failed(BUSY, at(30), at(31), false);
+        assert!(is_given_up(31) && is_given_up(60) && !is_given_up(61), "no request has failed for the limit");
+        outage.answered(at(40));
+        assert!(!is_given_up(40));
     }
 
     #[test]

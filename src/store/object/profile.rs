@@ -10,8 +10,8 @@ use std::path::Path;
 /// Maximum size of a file with profiles, in bytes.
 const MAX_FILE: u64 = 1 << 20;
 
-/// The settings of one profile.
-#[derive(Debug, Default, PartialEq, Eq)]
+/// The settings of one profile. They have no `Debug`, so that nothing prints keys.
+#[derive(Default, PartialEq, Eq)]
 pub(super) struct Profile {
     /// Name of the profile.
     pub name: String,

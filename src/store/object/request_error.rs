@@ -1,5 +1,6 @@
 //! Failed requests, their causes, and the errors that a store returns for them.
 
+use super::key_renewal::Refusal;
 use crate::error::{Error, Kind};
 use crate::stats::ServerOutcome;
 use reqwest::{Method, StatusCode, Url};
@@ -162,8 +163,8 @@ impl RequestError {
 const NO_CREDENTIALS: &str = "no credentials were found in the environment, in a profile or from the machine's role; \
     --anon sends none";
 
-/// Codes of answers with status 400 that other credentials may avoid.
-const EXPIRED: [&str; 4] = ["ExpiredToken", "InvalidToken", "TokenRefreshRequired", "RequestExpired"];
+/// Codes of answers with status 400 or 403 that other credentials may avoid. `InvalidTokenId` is one of MinIO.
+const EXPIRED: [&str; 5] = ["ExpiredToken", "InvalidToken", "InvalidTokenId", "TokenRefreshRequired", "RequestExpired"];
 
 /// Codes of answers of S3 and Azure that refuse wrong credentials, whatever the key of the request.
 const WRONG: [&str; 6] = [
@@ -171,13 +172,28 @@ const WRONG: [&str; 6] = [
     "InvalidAccessKeyId",
     "InvalidSecurity",
     "NotSignedUp",
-    "RequestTimeTooSkewed",
+    TOO_SKEWED,
     "SignatureDoesNotMatch",
 ];
+
+/// Code of an answer that refuses a request because of the clock of this machine, which other credentials cannot help.
+const TOO_SKEWED: &str = "RequestTimeTooSkewed";
 
 /// Returns whether a server has refused credentials because of their time. `said` begins with the code of its answer.
 pub(super) fn is_expired(said: &str) -> bool {
     EXPIRED.contains(&code_of(said))
+}
+
+/// Returns how an answer refuses the credentials of a request, if it does. An answer to HEAD has no code.
+pub(super) fn refusal_of(status: StatusCode, code: Option<&str>) -> Option<Refusal> {
+    let names_keys = code.is_some_and(|code| EXPIRED.contains(&code) || WRONG.contains(&code));
+    match (status.as_u16(), code) {
+        (_, Some(TOO_SKEWED)) => None,
+        (401, _) => Some(Refusal::OfKeys),
+        (400 | 403, _) if names_keys => Some(Refusal::OfKeys),
+        (403, _) | (400, None) => Some(Refusal::Unclear),
+        _ => None,
+    }
 }
 
 fn code_of(said: &str) -> &str {

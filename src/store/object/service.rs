@@ -5,7 +5,9 @@ use super::cloud::Client;
 use super::connector::Connector;
 use super::credentials::{AwsCredentials, ProfileKeys, ProfileSource, checked, has_web_identity, source_of};
 use super::profile::{Profile, variable};
+use super::renewed_keys::RenewedKeys;
 use super::request_error::RequestError;
+use super::role_keys::RoleKeys;
 use super::signer::{Signer, is_region};
 use super::transport::{BUCKET_REGION, ServerRequest, Transport, text};
 use super::{ObjectOptions, runtime, user_headers};
@@ -69,7 +71,7 @@ pub(super) fn s3(bucket: &str, options: &ObjectOptions, stats: &Arc<Stats>) -> R
         // `object_store` signs with the key of a session, which it asks for
         false if signs_sessions => builder,
         false => {
-            let credentials = credentials_of(&profile, &builder, directory, options)?;
+            let credentials = credentials_of(&profile, &builder, &connector, directory, options)?;
             let placeholder = Arc::new(StaticCredentialProvider::new(Signer::placeholder()));
             let signer = Signer::new(connector, Some(credentials), region);
             builder.with_credentials(placeholder).with_http_connector(signer)
@@ -88,6 +90,7 @@ fn setting(builder: &AmazonS3Builder, key: AmazonS3ConfigKey) -> Option<String> 
 fn credentials_of(
     profile: &Profile,
     builder: &AmazonS3Builder,
+    connector: &Connector,
     directory: PathBuf,
     options: &ObjectOptions,
 ) -> Result<AwsCredentials> {
@@ -108,8 +111,7 @@ fn credentials_of(
             let absolute = directory.join(&path).into_os_string().into_string().unwrap_or(path);
             builder = builder.with_config(token_key, absolute);
         }
-        let client = builder.build().map_err(unusable)?;
-        Ok(AwsCredentials::Role(client.credentials().clone()))
+        Ok(AwsCredentials::Renewed(RenewedKeys::new(RoleKeys::new(builder, connector.clone())?)))
     };
     let assumes_role = profile.get("role_arn").is_some() && profile.get("web_identity_token_file").is_none();
     if has_web_identity() && !assumes_role {
@@ -117,7 +119,7 @@ fn credentials_of(
     }
     match source_of(profile)? {
         ProfileSource::Keys(_) | ProfileSource::Process(_) => {
-            Ok(AwsCredentials::Profile(ProfileKeys::new(Profile::load, directory, options.timeout)))
+            Ok(AwsCredentials::Renewed(RenewedKeys::new(ProfileKeys::new(directory, options.timeout))))
         }
         ProfileSource::WebIdentity { token_file, role: arn, session } => {
             let mut builder =

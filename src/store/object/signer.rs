@@ -3,7 +3,8 @@
 
 use super::connector::{Connector, element, http_error, url_of};
 use super::credentials::AwsCredentials;
-use super::request_error::{Cause, RequestError, is_expired};
+use super::key_renewal::Refusal;
+use super::request_error::{Cause, RequestError, refusal_of};
 use super::transport::{BUCKET_REGION, ServerAnswer, text};
 use crate::error::{Error, Kind};
 use crate::util::memory::lock;
@@ -96,14 +97,17 @@ impl Signer {
                 *lock(&state.region) = other;
                 continue;
             }
-            if may_renew
-                && is_refused(&answer)
-                && let (Some(credentials), Some(refused)) = (&state.credentials, &credential)
-                && let Some(other) = credentials.instead_of(refused).await
-            {
-                may_renew = false;
-                credential = Some(other);
-                continue;
+            if let (Some(credentials), Some(used)) = (&state.credentials, &credential) {
+                match refusal(&answer) {
+                    Some(refusal) if may_renew => {
+                        if let Some(other) = credentials.instead_of(used, refusal).await {
+                            (may_renew, credential) = (false, Some(other));
+                            continue;
+                        }
+                    }
+                    None if !may_renew => credentials.record_use(),
+                    _ => {}
+                }
             }
             return state.connector.response(&url, request, answer);
         }
@@ -162,13 +166,9 @@ pub(super) fn is_region(text: &str) -> bool {
     (1..=MAX_REGION).contains(&text.len()) && text.bytes().all(is_part)
 }
 
-/// Returns whether the server refuses the credentials. An answer to HEAD has no body with a code.
-fn is_refused(answer: &ServerAnswer) -> bool {
-    match answer.status.as_u16() {
-        401 | 403 => true,
-        400 => element(&answer.body, "Code").is_none_or(|code| is_expired(&code)),
-        _ => false,
-    }
+/// Returns how the server refuses the credentials, if it does.
+fn refusal(answer: &ServerAnswer) -> Option<Refusal> {
+    refusal_of(answer.status, element(&answer.body, "Code").as_deref())
 }
 
 #[cfg(test)]
@@ -204,11 +204,24 @@ mod tests {
 
     #[test]
     fn refusals_are_told_from_other_failures() {
-        let code =
-            |status, code: &str| is_refused(&answer(status, None, &format!("<Error><Code>{code}</Code></Error>")));
-        assert!(code(400, "ExpiredToken") && code(403, "InvalidAccessKeyId") && code(403, "AccessDenied"));
-        assert!(is_refused(&answer(400, None, "")));
-        assert!(!code(400, "InvalidArgument") && !code(404, "NoSuchKey") && !code(500, "InternalError"));
+        use Refusal::{OfKeys, Unclear};
+        let code = |status, code: &str| refusal(&answer(status, None, &format!("<Error><Code>{code}</Code></Error>")));
+        for (status, named) in [
+            (400, "ExpiredToken"),
+            (403, "ExpiredToken"),
+            (400, "TokenRefreshRequired"),
+            (403, "InvalidAccessKeyId"),
+            (403, "SignatureDoesNotMatch"),
+            (401, "AccessDenied"),
+        ] {
+            assert_eq!(code(status, named), Some(OfKeys), "{status} {named}");
+        }
+        assert_eq!((code(403, "AccessDenied"), code(403, "AllAccessDisabled")), (Some(Unclear), Some(Unclear)));
+        for (status, expected) in [(401, Some(OfKeys)), (403, Some(Unclear)), (400, Some(Unclear)), (404, None)] {
+            assert_eq!(refusal(&answer(status, None, "")), expected, "{status}");
+        }
+        assert_eq!((code(400, "InvalidArgument"), code(403, "RequestTimeTooSkewed")), (None, None));
+        assert_eq!((code(404, "NoSuchKey"), code(500, "InternalError")), (None, None));
     }
 
     #[test]

@@ -163,10 +163,14 @@ impl Transport {
         memory::lock(&self.hosts).iter().any(|h| h == host)
     }
 
-    /// Sends a request, and retries temporary failures. All attempts together end within the timeout.
+    /// Sends a request, and retries temporary failures. All attempts together end within the timeout. If the server has
+    /// answered nothing since a request was given up, it gets one attempt: programs that close several files, or ask for
+    /// several values, wait for it once and not each time.
     pub async fn send(&self, request: &ServerRequest) -> Result<ServerAnswer, RequestError> {
         let deadline = Instant::now() + self.timeout;
         let mut backoff = Backoff::default();
+        let is_given_up = self.outage.is_given_up(self.timeout, std::time::Instant::now());
+        let retries = if is_given_up && !is_of_metadata_service(request) { 0 } else { self.retries };
         loop {
             let tries = backoff.tries() + 1;
             let started = Instant::now();
@@ -195,7 +199,7 @@ impl Transport {
                 (pause, None) if left > LAST => pause.min(left / 2),
                 (pause, _) => pause,
             };
-            let is_last = !cause.may_pass() || tries > self.retries || Instant::now() + pause >= deadline;
+            let is_last = !cause.may_pass() || tries > retries || Instant::now() + pause >= deadline;
             self.record_failure(request, &cause, started, is_last);
             if is_last {
                 return Err(self.failed(RequestError::new(&request.method, &request.url, cause, tries)));
