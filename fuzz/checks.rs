@@ -1,4 +1,5 @@
-//! Properties that must hold for any input. The fuzz targets check them, and so does the test that replays their corpora.
+//! Properties that must hold for any input. The fuzz targets check them, and so does the test that replays their
+//! corpora.
 //!
 //! cargo fuzz run metadata -- -max_total_time=180 -dict=fuzz/json.dict -max_len=2048 -malloc_limit_mb=64
 //! cargo fuzz run metadata3 -- -max_total_time=180 -dict=fuzz/json3.dict -max_len=2048 -malloc_limit_mb=64
@@ -52,7 +53,7 @@ fn view(meta: &ArrayMetadata) {
 }
 
 fn grid(meta: &ArrayMetadata) -> Option<Grid> {
-    let grid = match Grid::new(&meta.shape, &meta.chunks, meta.dtype.size()) {
+    let grid = match meta.grid(&meta.shape) {
         Ok(grid) => grid,
         // the size of items of no bytes does not limit their number
         Err(_) if meta.dtype.size() == 0 => return None,
@@ -60,7 +61,7 @@ fn grid(meta: &ArrayMetadata) -> Option<Grid> {
     };
     let ends = [0, grid.size() / 2, grid.size().saturating_sub(100)];
     for run in ends.into_iter().flat_map(|at| grid.runs(at..at.saturating_add(100)).take(100)) {
-        assert!(run.chunk.0 < grid.chunk_count() && run.len > 0 && run.offset + run.len <= grid.chunk_size());
+        assert!(run.chunk.0 < grid.chunk_count() && run.len > 0 && run.offset + run.len <= grid.chunk_size(run.chunk));
         assert!(grid.next_in_chunk(run.chunk, 0).is_some());
     }
     for id in [0, grid.chunk_count().saturating_sub(1)].into_iter().filter(|&id| id < grid.chunk_count()) {
@@ -73,20 +74,34 @@ fn grid(meta: &ArrayMetadata) -> Option<Grid> {
 }
 
 fn pipeline(meta: &ArrayMetadata, grid: &Grid) {
-    let Ok(pipeline) = Pipeline::new(meta, grid.chunk_size()) else { return };
-    if grid.chunk_size() > SMALL || meta.has_objects() {
+    let Ok(pipeline) = Pipeline::new(meta, grid.max_chunk_size()) else { return };
+    if grid.max_chunk_size() > SMALL || meta.has_objects() {
         return;
     }
-    let mut decoded = Vec::new();
-    for stored in [&[][..], &[0; 16], b"\x78\x9c\x03\x00\x00\x00\x00\x01"] {
-        if pipeline.decode(stored, &mut decoded).is_ok() {
-            assert_eq!(decoded.len(), grid.chunk_size());
+    decode(&pipeline, grid.max_chunk_size());
+    let last = grid.chunk_count().checked_sub(1).filter(|_| meta.edges.is_some());
+    for chunk in last.into_iter().flat_map(|last| [0, last / 2, last]).map(ChunkId) {
+        let filters = meta.filters_of_shape(&meta.chunk_shape(&grid.indices(chunk)));
+        // a codec may need an even number of items, for example
+        let Ok(filters) = filters else { continue };
+        if let Ok(pipeline) = Pipeline::with_filters(meta, &filters, grid.chunk_size(chunk)) {
+            decode(&pipeline, grid.chunk_size(chunk));
         }
     }
 }
 
-/// Parses any bytes as a `zarr.json`. What the mount shows of it, and makes of that if a user writes it back, is the same
-/// array.
+/// Decodes bytes that are no chunk, or one of `size` bytes.
+fn decode(pipeline: &Pipeline, size: usize) {
+    let mut decoded = Vec::new();
+    for stored in [&[][..], &[0; 16], b"\x78\x9c\x03\x00\x00\x00\x00\x01"] {
+        if pipeline.decode(stored, &mut decoded).is_ok() {
+            assert_eq!(decoded.len(), size);
+        }
+    }
+}
+
+/// Parses any bytes as a `zarr.json`. What the mount shows of it, and makes of that if a user writes it back, is the
+/// same array.
 pub fn metadata3(document: &[u8]) {
     group3(document);
     let Ok(meta) = ArrayMetadata::parse_v3(document) else { return };
@@ -155,6 +170,7 @@ pub fn shard_index(data: &[u8]) {
     let codecs = codecs.into_iter().filter(|(bit, _)| how & bit != 0).filter_map(|(_, text)| config(text));
     let level = ShardLevel {
         shape: Vec::new(),
+        edges: None,
         axes: Vec::new(),
         index_codecs: codecs.collect(),
         is_index_big_endian: how & 8 != 0,
@@ -257,8 +273,8 @@ impl Numbers<'_> {
     }
 }
 
-/// Rebuilds a shard with any index after any changes. What the new index leads to are exactly the new chunks and those that
-/// were kept.
+/// Rebuilds a shard with any index after any changes. What the new index leads to are exactly the new chunks and those
+/// that were kept.
 pub fn rebuild(data: &[u8]) {
     let mut input = Numbers(data);
     let (how, entries) = (input.byte(), usize::from(input.byte() % MAX_ENTRIES) + 1);
@@ -266,6 +282,7 @@ pub fn rebuild(data: &[u8]) {
     let crc32c = CodecConfig::parse(&json::json!({"id": "crc32c"})).unwrap_or_else(|e| panic!("{e}"));
     let level = ShardLevel {
         shape: Vec::new(),
+        edges: None,
         axes: Vec::new(),
         index_codecs: if form.has_checksum { vec![crc32c] } else { Vec::new() },
         is_index_big_endian: form.is_big_endian,

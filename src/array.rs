@@ -4,12 +4,13 @@
 
 use crate::error::{Error, Result};
 use crate::stats::Stats;
-use crate::store::{Key, Store};
+use crate::store::{ExclusiveLock, Key, Store, SubtreeLocks};
 use crate::util::memory;
 use crate::zarr::codec::Pipeline;
 use crate::zarr::grid::{ChunkId, Grid};
 use crate::zarr::metadata::{ArrayMetadata, Order, Separator, V1_META, ZARR_JSON, ZARRAY};
 use crate::zarr::shard::Shards;
+use std::borrow::Cow;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
@@ -19,6 +20,7 @@ mod freshness;
 pub mod hierarchy;
 mod load;
 mod part;
+mod pipelines;
 mod pending;
 mod ranges;
 mod shard_survey;
@@ -31,13 +33,14 @@ pub use freshness::{Freshness, Opening, ServedVersions, VersionTag, are_stored};
 pub use load::{Fetched, Loaded, Scratch};
 pub use part::{BlockIndex, OpenedChunk};
 pub use pending::{PendingBytes, PendingChunks, are_too_many};
+use pipelines::Pipelines;
 pub use ranges::Ranges;
 pub use shard_survey::ShardUsage;
 use sharded::ShardCache;
 pub use sharded::{NeighborBytes, Neighbors};
 
-/// Maximum decoded bytes of the remote chunks requested concurrently. They fill a link of several GB/s for one round trip
-/// and leave most of the cache to chunks that have arrived.
+/// Maximum decoded bytes of the remote chunks requested concurrently. They fill a link of several GB/s for one round
+/// trip and leave most of the cache to chunks that have arrived.
 const MAX_IN_FLIGHT: usize = 64 << 20;
 
 /// The number of the next array. Numbers are never reused.
@@ -48,12 +51,14 @@ pub struct Array {
     key: Key,
     metadata: ArrayMetadata,
     grid: Grid,
-    pipeline: Result<Pipeline>,
+    pipelines: Pipelines,
     /// The shards that hold the chunks; `None` if each chunk is a value of its own.
     shards: Option<Shards>,
     shard_cache: Arc<ShardCache>,
     /// Protects the reference. An array that was resized shares its pending chunks with its predecessor.
     pending: Mutex<Arc<PendingChunks>>,
+    /// See [`Array::lock_replacing`].
+    replacing: Arc<SubtreeLocks>,
     /// Unset while neither the metadata nor a stored chunk declares it.
     separator: OnceLock<Separator>,
     /// Whether chunks can be encoded, once that was tried.
@@ -86,9 +91,9 @@ impl Array {
     ///
     /// Fails if the grid is invalid.
     pub fn without_chunks(key: Key, metadata: ArrayMetadata, store: Arc<dyn Store>, stats: Arc<Stats>) -> Result<Self> {
-        let grid = Grid::new(&metadata.shape, &metadata.chunks, metadata.dtype.size())?;
+        let grid = metadata.grid(&metadata.shape)?;
         let shards = Shards::new(&metadata)?;
-        let pipeline = Pipeline::new(&metadata, grid.chunk_size());
+        let pipelines = Pipelines::new(&metadata, grid.max_chunk_size());
         let declared = metadata.separator.or((grid.dimensions() < 2).then_some(Separator::Dot));
         Ok(Array {
             separator: declared.map(OnceLock::from).unwrap_or_default(),
@@ -97,16 +102,29 @@ impl Array {
             key,
             metadata,
             grid,
-            pipeline,
+            pipelines,
             shards,
             shard_cache: ShardCache::new(),
             pending: Mutex::default(),
+            replacing: Arc::default(),
             store,
             source: None,
             stats,
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             freshness: Freshness::default(),
         })
+    }
+
+    /// Shares the locks of values that are being replaced with the other arrays of a hierarchy.
+    pub fn with_locks(self, replacing: Arc<SubtreeLocks>) -> Self {
+        Array { replacing, ..self }
+    }
+
+    /// Locks a chunk or an object by its key until it is replaced. A directory compares the version of a value and renames
+    /// over it in two steps: of two threads that replace one value at the same time, one would lose its change. The
+    /// cache and a change of the shape do so through two `Array`s.
+    pub fn lock_replacing(&self, key: &Key) -> ExclusiveLock<'_> {
+        self.replacing.exclusive(&[key])
     }
 
     /// Returns the key of the array in its store.
@@ -187,14 +205,14 @@ impl Array {
 
     /// Returns how many chunks to load or store concurrently where `threads` decode.
     pub fn concurrency(&self, threads: usize) -> usize {
-        let in_memory = MAX_IN_FLIGHT / self.grid.chunk_size().max(1);
+        let in_memory = MAX_IN_FLIGHT / self.grid.max_chunk_size().max(1);
         threads.max(self.store.concurrency().min(in_memory))
     }
 
-    /// Returns the bytes of memory that decoding or encoding a chunk takes, both forms included.
+    /// Returns the bytes of memory that decoding or encoding a chunk takes at most, both forms included.
     pub fn chunk_memory(&self) -> usize {
-        let (size, transposed) = (self.grid.chunk_size(), self.is_transposed());
-        let scratch = self.pipeline.as_ref().map_or(0, Pipeline::scratch);
+        let (size, transposed) = (self.grid.max_chunk_size(), self.is_transposed());
+        let scratch = self.pipeline().map_or(0, Pipeline::scratch);
         size.saturating_mul(2 + usize::from(transposed)).saturating_add(scratch)
     }
 
@@ -204,7 +222,7 @@ impl Array {
     ///
     /// ENOMEM if there is not.
     pub fn check_memory(&self) -> Result<()> {
-        let (size, pipeline) = (self.grid.chunk_size(), self.pipeline()?);
+        let (size, pipeline) = (self.grid.max_chunk_size(), self.pipeline()?);
         let times = 1 + usize::from(self.is_transposed());
         let needed = size.saturating_mul(times).saturating_add(pipeline.scratch());
         // the size of a chunk of objects is not known
@@ -212,8 +230,24 @@ impl Array {
         memory::check_chunk(needed).map_err(|e| e.context(&self.key))
     }
 
+    /// Returns the pipeline of the largest chunk. Those of other chunks have the same codecs, for other sizes.
     fn pipeline(&self) -> Result<&Pipeline> {
-        self.pipeline.as_ref().map_err(|e| e.clone().context(&self.key))
+        self.pipelines.largest().map_err(|e| e.context(&self.key))
+    }
+
+    /// Returns the pipeline of a chunk.
+    fn pipeline_of(&self, chunk: ChunkId) -> Result<Arc<Pipeline>> {
+        let shape = self.chunk_shape(chunk);
+        let pipeline = self.pipelines.of_shape(&self.metadata, &shape, self.grid.chunk_size(chunk));
+        pipeline.map_err(|e| self.in_chunk(chunk, e))
+    }
+
+    /// Returns the shape of a decoded chunk in items, padding included.
+    fn chunk_shape(&self, chunk: ChunkId) -> Cow<'_, [u64]> {
+        match self.metadata.edges {
+            Some(_) => self.metadata.chunk_shape(&self.grid.indices(chunk)),
+            None => Cow::Borrowed(&self.metadata.chunks),
+        }
     }
 
     /// Returns whether stored chunks have another layout than decoded ones.
@@ -221,8 +255,8 @@ impl Array {
         self.metadata.order == Order::F && self.grid.dimensions() > 1 && !self.metadata.has_objects()
     }
 
-    /// Writes the fill value over `to`, which starts at the byte `position` of the flat array. Without a fill value it writes
-    /// zeros.
+    /// Writes the fill value over `to`, which starts at the byte `position` of the flat array. Without a fill value it
+    /// writes zeros.
     pub fn fill(&self, to: &mut [u8], position: u64) {
         // the buffer is reused: it may hold the bytes of another read
         to.fill(0);

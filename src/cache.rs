@@ -1,11 +1,11 @@
-//! Decoded chunks of all arrays within one bound of bytes: `chunk_cache` loads and keeps them, `write_back` keeps written
-//! bytes until they are stored, `prefetch` loads what a reader will want next, `buffers` reuses their memory. It knows
-//! arrays and chunks, not files or requests.
+//! Decoded chunks of all arrays within one bound of bytes: `chunk_cache` loads and keeps them, `write_back` keeps
+//! written bytes until they are stored, `prefetch` loads what a reader will want next, `buffers` reuses their memory.
+//! It knows arrays and chunks, not files or requests.
 //!
 //! Locks: one over `State`; `write_back` has more for each dirty chunk. The state is never locked while a chunk is loaded,
 //! revalidated or copied. A thread that waits, for another thread's load or for memory, holds neither a lock nor a chunk.
-//! A load waits for memory only before it asks the store, and only while other loads are in flight; these end without
-//! waiting again. `write_back::space` states how arrays share memory.
+//! A load or write-back waits for memory only before it asks the store, and only while others are in flight; these end
+//! without waiting for memory again. `write_back::space` states how arrays share memory.
 
 mod buffers;
 mod chunk_cache;
@@ -24,7 +24,7 @@ pub use write_back::Part;
 use crate::array::{Array, ServedVersions};
 use crate::error::Error;
 use crate::stats::Stats;
-use crate::store::{Key, SubtreeLocks};
+use crate::store::SubtreeLocks;
 use crate::util::memory::{self, Reclaim, lock};
 use crate::util::spill_file::SpillFile;
 use buffers::Buffers;
@@ -33,14 +33,14 @@ use lru::LruCache;
 use semaphore::Semaphore;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
-use write_back::{DirtyChunk, QuietTimer, Reservations, WriteBacks};
+use write_back::{DIRTY_COST, DirtyChunk, Failures, QuietTimer, Reservations, WriteBacks};
 
 /// Approximate memory of a slot beside its chunk, in bytes. Uninitialized chunks count with it.
 const SLOT_COST: usize = 256;
 
 struct State {
     slots: LruCache<CacheKey, Slot>,
-    /// Memory reserved for loads in flight.
+    /// Memory reserved for loads and write-backs in flight.
     reserved: Reservations,
     /// The dirty chunks. They take precedence over their slots.
     dirty: HashMap<CacheKey, Arc<DirtyChunk>>,
@@ -75,9 +75,8 @@ pub struct Cache {
     /// Where chunks that were handed over wait if they do not fit into memory.
     spill: Option<Arc<SpillFile>>,
     timer: Arc<QuietTimer>,
-    /// Protects the errors of objects that could not be stored, by the keys of their arrays, until a request reports
-    /// them.
-    failures: Mutex<HashMap<Key, Error>>,
+    /// Protects what was lost or could not be stored, until a request reports it.
+    failures: Mutex<Failures>,
     /// Limits how many chunks of remote arrays are decoded at the same time.
     decoding: Semaphore,
     stats: Arc<Stats>,
@@ -170,7 +169,8 @@ impl Cache {
     }
 
     fn used_by(&self, state: &State) -> usize {
-        self.buffers.bytes() + state.reserved.bytes() + state.slots.len() * SLOT_COST + memory::above_reserve()
+        let slots = state.slots.len() * SLOT_COST + state.dirty.len() * DIRTY_COST;
+        self.buffers.bytes() + state.reserved.bytes() + slots + memory::above_reserve()
     }
 
     /// Returns the bytes in use without idle buffers, which a load may take over.

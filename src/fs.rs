@@ -98,7 +98,7 @@ pub struct Backing {
     /// The file, open for reading.
     pub file: std::fs::File,
     /// The version of its content.
-    pub mark: VersionTag,
+    pub tag: VersionTag,
 }
 
 /// The answer to an opening.
@@ -315,12 +315,12 @@ impl Fs {
     /// Returns the file of the store that holds just the decoded bytes of a chunk, if the kernel may read it.
     fn backing(&self, array: &Array, chunk: ChunkId) -> Result<Option<Backing>> {
         let found = if self.passthrough { array.plain_file(chunk)? } else { None };
-        Ok(found.map(|(file, version)| Backing { file, mark: VersionTag::of_array(array, Some(&version)) }))
+        Ok(found.map(|(file, version)| Backing { file, tag: VersionTag::of_array(array, Some(&version)) }))
     }
 
     /// Records an opening, and returns whether the kernel may keep its pages: see [`Pages::open`].
-    fn pages_at_open(&self, inode: u64, mark: VersionTag, same: bool) -> KernelPages {
-        if self.pages.open(inode, mark, same) { KernelPages::Kept } else { KernelPages::Fresh }
+    fn pages_at_open(&self, inode: u64, tag: VersionTag, same: bool) -> KernelPages {
+        if self.pages.open(inode, tag, same) { KernelPages::Kept } else { KernelPages::Fresh }
     }
 
     /// Closes a file.
@@ -394,8 +394,8 @@ impl Fs {
         Ok(Some(written))
     }
 
-    /// Records a write that has to wait: reads of its bytes wait until the returned value is dropped. Returns `None` for
-    /// files whose pages the kernel does not keep while they are written.
+    /// Records a write that has to wait: reads of its bytes wait until the returned value is dropped. Returns `None`
+    /// for files whose pages the kernel does not keep while they are written.
     pub fn waiting_write(&self, handle: u64, offset: u64, len: usize) -> Option<WaitingWrite> {
         Some(self.files.get(handle).ok()?.as_flat()?.begin_waiting_write(self, offset, len))
     }

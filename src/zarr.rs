@@ -3,6 +3,7 @@
 //!
 //! The modules below stand in layer order, as those of the crate do.
 
+pub mod by_shape; // what is made for each shape of chunks
 pub mod dtype; // data types
 pub mod fill_value; // fill values as bytes of one item
 pub mod float_format; // the floats of v3

@@ -1,5 +1,5 @@
-//! `Array::store`, as zarr-python reads its results: every chunk of the generated matrix is loaded from a copy of its store,
-//! encoded and stored again. Also the lock files that zarrfs and zarr-python share.
+//! `Array::store`, as zarr-python reads its results: every chunk of the generated matrix is loaded from a copy of its
+//! store, encoded and stored again. Also the lock files that zarrfs and zarr-python share.
 
 mod support;
 
@@ -42,7 +42,7 @@ fn store_again(path: &Path, entry: &Value) -> usize {
     for key in chunks.keys() {
         let chunk = if key.is_empty() { Some(ChunkId(0)) } else { array.grid().parse_chunk_key(key, Separator::Dot) };
         let chunk = chunk.unwrap();
-        let mut bytes = vec![0; array.grid().chunk_size()];
+        let mut bytes = vec![0; array.grid().chunk_size(chunk)];
         match array.load(chunk, Vec::new(), &mut scratch).unwrap() {
             Some(loaded) => bytes = loaded.bytes,
             None if array.metadata().has_objects() => continue,
@@ -108,7 +108,8 @@ impl Drop for Other {
     }
 }
 
-/// Creates an array of one chunk, `group/a`, opened by this process and by zarr-python with the same directory of locks.
+/// Creates an array of one chunk, `group/a`, opened by this process and by zarr-python with the same directory of
+/// locks.
 fn shared_array(path: &Path) -> Option<(Arc<Array>, Other)> {
     let mut script = python("locks.py")?;
     let (store, locks) = (path.join("store"), path.join("locks"));

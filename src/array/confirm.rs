@@ -1,9 +1,9 @@
 //! Whether the store still holds the metadata document that an array was read from. Another program may replace, shrink
 //! or delete the array at any time.
 //!
-//! Invariant: no chunk is stored unless the document was examined after the flush began, or less than [`MAX_AGE`] before a
-//! store that no flush asked for. A chunk that was encoded for one document never replaces a chunk of another array, and
-//! no byte outside the shape reaches the store.
+//! Invariant: no chunk is stored unless the document was examined after the flush began, or less than [`MAX_AGE`]
+//! before a store that no flush asked for. A chunk that was encoded for one document never replaces a chunk of another
+//! array, and no byte outside the shape reaches the store.
 
 use super::{Array, Ranges};
 use crate::error::Result;
@@ -101,21 +101,21 @@ impl Array {
         self.metadata.encodes_like(metadata) && metadata.separator.is_none_or(|separator| separator == self.separator())
     }
 
-    /// Returns the bytes of a chunk, C layout, that belong to this array and, as of the last [`Array::confirm`], not to the
-    /// array in the store, because another program has made it smaller. Of a chunk that the array in the store does not
-    /// have, these are all bytes, padding included.
+    /// Returns the bytes of a chunk, C layout, that belong to this array and, as of the last [`Array::confirm`], not to
+    /// the array in the store, because another program has made it smaller. Of a chunk that the array in the store does
+    /// not have, these are all bytes, padding included.
     pub fn outside(&self, chunk: ChunkId) -> Ranges {
         let shape = self.source.as_ref().and_then(|source| lock(&source.confirmed).shape.clone());
         let Some(shape) = shape else { return Ranges::default() };
         let smaller: Vec<u64> = shape.iter().zip(&self.metadata.shape).map(|(a, b)| *a.min(b)).collect();
-        let kept = Grid::new(&smaller, &self.metadata.chunks, self.metadata.dtype.size()).ok();
+        let kept = self.metadata.grid(&smaller).ok();
         let indices = self.grid.indices(chunk);
         let kept = kept.filter(|kept| indices.iter().zip(kept.counts()).all(|(index, count)| index < count));
         let inside = |grid: &Grid, chunk| -> Ranges {
             let runs = grid.chunk_runs(chunk, 0..grid.size()).into_iter();
             runs.map(|(_, run)| run.offset..run.offset + run.len).collect()
         };
-        let Some(kept) = kept else { return Ranges::from(0..self.grid.chunk_size()) };
+        let Some(kept) = kept else { return Ranges::from(0..self.grid.chunk_size(chunk)) };
         let mut outside = inside(&self.grid, chunk);
         outside.remove_all(&inside(&kept, kept.chunk(&indices)));
         outside

@@ -1,6 +1,6 @@
-//! Where the chunks of an array are stored. In Zarr v2 each chunk is a value of its own, under a key that is made of its
-//! indices; an undeclared separator of the indices is detected. Everything outside `array` asks for extents, statistics and
-//! listings of chunks, and never makes a key.
+//! Where the chunks of an array are stored. In Zarr v2 each chunk is a value of its own, under a key that is made of
+//! its indices; an undeclared separator of the indices is detected. Everything outside `array` asks for extents,
+//! statistics and listings of chunks, and never makes a key.
 
 use super::Array;
 use crate::error::{Kind, Result};
@@ -19,8 +19,8 @@ const SEPARATOR_SAMPLE: usize = 1000;
 
 /// Where a chunk is stored: the bytes `range` of the value under `key`.
 ///
-/// That value is the chunk's *object*: the store replaces it as a whole, so that versions, locks and write-backs belong to it.
-/// In Zarr v2 an object holds one chunk.
+/// That value is the chunk's *object*: the store replaces it as a whole, so that versions, locks and write-backs belong
+/// to it. In Zarr v2 an object holds one chunk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Extent {
     /// The key of the object.
@@ -158,8 +158,9 @@ impl Array {
         stat.restricted(granted)
     }
 
-    /// Waits for the lock of a chunk. Other writers take it before they read, change and store the chunk. If the store has no
-    /// locks it returns immediately; so it does for a chunk of a shard, whose object is locked while it is stored.
+    /// Waits for the lock of a chunk. Other writers take it before they read, change and store the chunk. If the store
+    /// has no locks it returns immediately; so it does for a chunk of a shard, whose object is locked while it is
+    /// stored.
     pub fn lock_chunk(&self, chunk: ChunkId) -> Result<ChunkLock> {
         self.lock_chunk_since(chunk, Instant::now())
     }
@@ -181,7 +182,7 @@ impl Array {
         if self.has_shards() {
             let was_stored = self.stat_chunk(chunk)?.is_some();
             if was_stored {
-                self.hand_over(chunk, None, None, None);
+                self.hand_over(chunk, None, None, None)?;
             }
             return Ok(was_stored);
         }
@@ -274,8 +275,8 @@ fn is_index_path(path: &str, dimensions: usize) -> bool {
     path.split('/').all(|name| parse_index(name).is_some()) && path.split('/').count() < dimensions
 }
 
-/// Returns the separator that stored chunks show: the first chunk key joined by `.` decides, else a directory named by an
-/// index.
+/// Returns the separator that stored chunks show: the first chunk key joined by `.` decides, else a directory named by
+/// an index.
 ///
 /// # Errors
 ///

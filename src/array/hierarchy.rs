@@ -1,6 +1,6 @@
-//! The groups and arrays of a store: nodes found by path, their metadata documents in the decoded view, listings, and, in the
-//! files of the folder, changes. Metadata is read on demand and again after it has changed. This module knows neither open
-//! files nor decoded chunks: the caller writes dirty chunks back before it changes an array.
+//! The groups and arrays of a store: nodes found by path, their metadata documents in the decoded view, listings, and,
+//! in the files of the folder, changes. Metadata is read on demand and again after it has changed. This module knows
+//! neither open files nor decoded chunks: the caller writes dirty chunks back before it changes an array.
 
 use crate::array::{Array, Source};
 use crate::error::{Error, Kind, Result};
@@ -166,13 +166,14 @@ enum DocumentKind {
     Removed,
 }
 
-/// The Zarr hierarchy in a store: finds nodes by path, reads their documents as the decoded view shows them, and changes them.
+/// The Zarr hierarchy in a store: finds nodes by path, reads their documents as the decoded view shows them, and
+/// changes them.
 ///
-/// Nodes have no handles: each call takes a [`Key`] and looks at the store again, so that changes by other processes are
-/// visible. Parsed arrays are cached by the version of their document, and a caller that holds an [`Array`] gets the same
-/// object as long as the document stays unchanged. Methods that end in `_view` return documents of the decoded view; the
-/// files `document`, `array_document`, `namespace`, `resize` and `migrate` have the changes, which hold a lock on the subtree
-/// they change and keep `.zmetadata` up to date (`consolidated`).
+/// Nodes have no handles: each call takes a [`Key`] and looks at the store again, so that changes by other processes
+/// are visible. Parsed arrays are cached by the version of their document, and a caller that holds an [`Array`] gets
+/// the same object as long as the document stays unchanged. Methods that end in `_view` return documents of the decoded
+/// view; the files `document`, `array_document`, `namespace`, `resize` and `migrate` have the changes, which hold a
+/// lock on the subtree they change and keep `.zmetadata` up to date (`consolidated`).
 ///
 /// ```
 /// use std::sync::Arc;
@@ -200,12 +201,14 @@ pub struct Hierarchy {
     view: ViewFormat,
     only_describes: bool,
     stats: Arc<Stats>,
-    /// Held while documents or nodes at and below a key change, so that nothing changes between the reads and the writes of
-    /// a change. It protects nothing else.
+    /// Held while documents or nodes at and below a key change, so that nothing changes between the reads and the
+    /// writes of a change. It protects nothing else.
     changing: SubtreeLocks,
-    /// Held while one document is read, changed and written; acquired after `changing`. Changes of different nodes edit the
-    /// same `.zmetadata`.
+    /// Held while one document is read, changed and written; acquired after `changing`. Changes of different nodes edit
+    /// the same `.zmetadata`.
     editing: SubtreeLocks,
+    /// Held by the arrays while they replace chunks and objects.
+    replacing: Arc<SubtreeLocks>,
     arrays: Arc<Arrays>,
     /// The node that each recently read `zarr.json` defines, with the version of the document. Protects the map alone.
     node_types: Mutex<LruCache<Key, (Version, V3Outline)>>,
@@ -231,6 +234,7 @@ impl Hierarchy {
             stats,
             changing,
             editing,
+            replacing: Arc::default(),
             arrays,
             node_types,
             compressed,
@@ -395,6 +399,7 @@ impl Hierarchy {
         let metadata = self.metadata(text, form)?;
         let make = if self.only_describes { Array::without_chunks } else { Array::new };
         let array = make(key.clone(), metadata, self.store.clone(), self.stats.clone())?;
+        let array = array.with_locks(self.replacing.clone());
         Ok(Arc::new(array.with_source(self.source(key, form, version.clone()))))
     }
 

@@ -65,12 +65,12 @@ impl Array {
         neighbors: Option<&NeighborBytes>,
         scratch: &mut Scratch,
     ) -> Result<Option<Fetched>> {
-        let (pipeline, mut bytes) = (self.pipeline()?, buffer);
+        let (pipeline, mut bytes) = (self.pipeline_of(chunk)?, buffer);
         self.check_memory()?;
         let key = self.extent(chunk).key;
         // an encoded chunk may be larger than the decoded one, but not larger than the memory for it
         let limit = pipeline.max_stored().min(self.memory_limit(scratch.max_objects) as u64);
-        let stored = if self.is_stored_plain(pipeline) { &mut bytes } else { &mut scratch.stored };
+        let stored = if self.is_stored_plain(&pipeline) { &mut bytes } else { &mut scratch.stored };
         let got = match &self.shards {
             Some(shards) => self.get_in_shard(shards, chunk, limit, neighbors, stored)?,
             None => {
@@ -89,11 +89,12 @@ impl Array {
 
     /// Decodes a chunk: the half of [`Array::load`] that takes a processor. `scratch` is that of [`Array::fetch`].
     pub fn decode_fetched(&self, fetched: Fetched, scratch: &mut Scratch) -> Result<Loaded> {
-        let (pipeline, Fetched { chunk, mut bytes, version, stored }) = (self.pipeline()?, fetched);
+        let Fetched { chunk, mut bytes, version, stored } = fetched;
+        let pipeline = self.pipeline_of(chunk)?;
         let start = Instant::now();
-        let done = match self.is_stored_plain(pipeline) {
+        let done = match self.is_stored_plain(&pipeline) {
             true => pipeline.check_size(bytes.len()),
-            false => self.decode(pipeline, &mut bytes, scratch),
+            false => self.decode(&pipeline, &mut bytes, scratch),
         };
         self.stats.codec_time.add_since(start);
         done.map_err(|e| self.in_chunk(chunk, e))?;
@@ -133,7 +134,7 @@ impl Array {
     ///
     /// Fails if no chunk of the array encodes to that size.
     pub fn check_stored_size(&self, chunk: ChunkId, stored: u64) -> Result<()> {
-        let Ok(pipeline) = &self.pipeline else { return Ok(()) };
+        let Ok(pipeline) = self.pipeline_of(chunk) else { return Ok(()) };
         pipeline.check_stored_size(stored).map_err(|e| self.in_chunk(chunk, e))
     }
 
@@ -144,7 +145,7 @@ impl Array {
     /// Fails if the object codec cannot have made the bytes.
     pub fn check_objects(&self, chunk: ChunkId, decoded: &[u8]) -> Result<()> {
         let Some(config) = self.metadata.object_codec() else { return Ok(()) };
-        let checked = check_objects(config, decoded, self.metadata.chunks.iter().product());
+        let checked = check_objects(config, decoded, self.chunk_shape(chunk).iter().product());
         checked.map_err(|e| self.in_chunk(chunk, Error::damaged(e.0)))
     }
 }

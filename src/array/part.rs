@@ -61,7 +61,7 @@ impl BlockIndex {
 impl Array {
     /// Returns how a part of a chunk is read.
     pub fn partial_decode(&self) -> PartialDecode {
-        match &self.pipeline {
+        match self.pipeline() {
             Ok(_) if self.is_transposed() || self.metadata.has_objects() || self.is_fetched_whole() => {
                 PartialDecode::No
             }
@@ -73,7 +73,7 @@ impl Array {
     /// Returns whether a remote chunk arrives about as early as a part of it would, judging by the size of the last
     /// one.
     fn is_fetched_whole(&self) -> bool {
-        let size = self.grid.chunk_size();
+        let size = self.grid.max_chunk_size();
         let stored = match self.stored_size.load(Ordering::Relaxed) {
             0 => size,
             last => usize::try_from(last).unwrap_or(usize::MAX),
@@ -83,7 +83,7 @@ impl Array {
 
     /// Returns whether chunks are remote, uncompressed and so large that a sequential reader should get them in ranges.
     pub fn is_read_in_ranges(&self) -> bool {
-        self.is_remote() && self.partial_decode() == PartialDecode::Plain && self.grid.chunk_size() > MAX_IN_FLIGHT
+        self.is_remote() && self.partial_decode() == PartialDecode::Plain && self.grid.max_chunk_size() > MAX_IN_FLIGHT
     }
 
     /// Reads bytes of a chunk of an array with [`PartialDecode::Plain`]. Returns `None` if the chunk is uninitialized.
@@ -96,7 +96,7 @@ impl Array {
             return Ok(None);
         };
         let size = usize::try_from(stat.size).unwrap_or(usize::MAX);
-        self.pipeline()?.check_size(size).map_err(|e| self.in_chunk(chunk, e))?;
+        self.pipeline_of(chunk)?.check_size(size).map_err(|e| self.in_chunk(chunk, e))?;
         if out.len() != range.len() {
             return Err(Error::damaged("cut short while it was read").context(self.extent(chunk)));
         }
@@ -110,7 +110,7 @@ impl Array {
         }
         let key = self.extent(chunk).key;
         let found = self.store.file(&key).map_err(|e| e.context(&key))?;
-        let whole = found.filter(|(_, stat)| stat.size == self.grid.chunk_size() as u64);
+        let whole = found.filter(|(_, stat)| stat.size == self.grid.chunk_size(chunk) as u64);
         Ok(whole.map(|(file, stat)| (file, stat.version)))
     }
 
@@ -121,10 +121,10 @@ impl Array {
         let Some(stat) = self.get_range(chunk, 0..beginning, &mut index)? else {
             return Ok(OpenedChunk::Uninitialized);
         };
-        if stat.size > self.pipeline()?.max_stored() || self.is_fetched_whole() {
+        if stat.size > self.pipeline_of(chunk)?.max_stored() || self.is_fetched_whole() {
             return Ok(OpenedChunk::Whole); // loading a chunk that is too large reports why
         }
-        let size = self.grid.chunk_size();
+        let size = self.grid.chunk_size(chunk);
         let broken = |e: CodecError| self.in_chunk(chunk, Error::damaged(e.0));
         let header = BloscHeader::parse(&index, stat.size as usize, size).map_err(broken)?;
         if header.nbytes() != size || header.blocks() < 2 || header.blocksize() < MIN_BLOCK {
@@ -159,7 +159,7 @@ impl Array {
             return Ok(None);
         }
         let start = Instant::now();
-        let len = index.block_size().min(self.grid.chunk_size() - n * index.block_size());
+        let len = index.block_size().min(self.grid.chunk_size(chunk) - n * index.block_size());
         memory::resize(&mut buffer, len)?;
         let done = index.header.decode_one(n, stored, &mut buffer);
         self.stats.codec_time.add_since(start);

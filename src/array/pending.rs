@@ -137,14 +137,22 @@ pub struct PendingChunk {
     pub written: Option<Ranges>,
     /// The version of the stored chunk that shows through; `None` if it was not stored.
     pub base: Option<Version>,
+    /// Counts the memory of `written` if that exceeds [`COST`].
+    _ranges: Grant,
 }
 
 impl PendingChunk {
     /// Returns a chunk with a new version.
-    pub fn new(bytes: Option<PendingBytes>, written: Option<Ranges>, base: Option<Version>) -> Self {
+    ///
+    /// # Errors
+    ///
+    /// ENOMEM if there is no memory for what was written.
+    pub fn new(bytes: Option<PendingBytes>, written: Option<Ranges>, base: Option<Version>) -> Result<Self> {
+        let mut ranges = Grant::default();
+        ranges.grow(written.as_ref().map_or(0, Ranges::memory).saturating_sub(COST))?;
         COUNT.fetch_add(1, Ordering::Relaxed);
         let version = Version::Pending(NEXT.fetch_add(1, Ordering::Relaxed));
-        PendingChunk { bytes, version, modified: SystemTime::now(), written, base }
+        Ok(PendingChunk { bytes, version, modified: SystemTime::now(), written, base, _ranges: ranges })
     }
 }
 
@@ -212,13 +220,17 @@ impl PendingChunks {
     /// Hands over a chunk, or erases it if there are no bytes. `written` are the bytes that were written over the
     /// version `base`; `None` if all were. Returns the chunk's new version; `None`, without a change, if another
     /// version than `base` is pending.
+    ///
+    /// # Errors
+    ///
+    /// ENOMEM if there is no memory for what was written.
     pub fn put(
         &self,
         (object, chunk): (u64, ChunkId),
         bytes: Option<PendingBytes>,
         written: Option<&Ranges>,
         base: Option<Version>,
-    ) -> Option<Version> {
+    ) -> Result<Option<Version>> {
         let mut objects = lock(&self.objects);
         let found = objects.entry(object).or_default();
         let (written, base) = match (written, found.chunks.get(&chunk)) {
@@ -233,14 +245,17 @@ impl PendingChunks {
                 });
                 (all, known.base.clone())
             }
-            _ => return None,
+            _ => return Ok(None),
         };
-        let new = PendingChunk::new(bytes, written, base);
+        let new = PendingChunk::new(bytes, written, base).inspect_err(|_| {
+            objects.retain(|_, found| !found.chunks.is_empty());
+        })?;
+        let found = objects.entry(object).or_default();
         let version = new.version.clone();
         found.insert(chunk, new);
         let now = Instant::now();
         found.times = Some((found.times.map_or(now, |(first, _)| first), now));
-        Some(version)
+        Ok(Some(version))
     }
 
     /// Replaces a pending chunk unless it has changed since `old`, or drops it.
@@ -326,10 +341,13 @@ mod tests {
     fn written_ranges_add_up_until_the_chunk_is_whole() {
         let (pending, at) = (PendingChunks::default(), (3, ChunkId(7)));
         let base = Some(Version::Count(9));
-        let first = pending.put(at, bytes(1), Some(&Ranges::from(0..1)), base.clone());
+        let first = pending.put(at, bytes(1), Some(&Ranges::from(0..1)), base.clone()).unwrap();
         let known = pending.get(3, ChunkId(7)).unwrap();
         assert_eq!((known.written.clone(), known.base.clone()), (Some(Ranges::from(0..1)), base.clone()));
-        assert!(pending.put(at, bytes(2), Some(&Ranges::from(1..2)), base.clone()).is_none(), "of another version");
+        assert!(
+            pending.put(at, bytes(2), Some(&Ranges::from(1..2)), base.clone()).unwrap().is_none(),
+            "of another version"
+        );
         pending.put(at, bytes(2), Some(&Ranges::from(1..2)), first.clone()).unwrap();
         let known = pending.get(3, ChunkId(7)).unwrap();
         assert_eq!((known.written.clone(), known.base.clone()), (Some(Ranges::from(0..2)), base));
@@ -350,6 +368,16 @@ mod tests {
         // all other bytes are fill values
         pending.put(at, bytes(1), Some(&Ranges::from(0..1)), None).unwrap();
         assert!(pending.get(0, ChunkId(0)).unwrap().written.is_none() && pending.is_complete(0, 1));
+    }
+
+    #[test]
+    fn long_lists_of_written_ranges_are_counted() {
+        let pending = PendingChunks::default();
+        let vast: Ranges = (0..1 << 18).map(|n| 2 * n..2 * n + 1).collect();
+        assert!(vast.memory() > 64 << 10);
+        pending.put((1, ChunkId(0)), bytes(1), Some(&vast), Some(Version::Count(1))).unwrap().unwrap();
+        let chunk = pending.get(1, ChunkId(0)).unwrap();
+        assert_eq!(chunk._ranges.bytes(), chunk.written.as_ref().unwrap().memory() - COST);
     }
 
     #[test]

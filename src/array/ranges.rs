@@ -1,13 +1,47 @@
-//! Sets of byte offsets in a chunk, kept as ranges.
+//! Sets of byte offsets in a chunk.
+//!
+//! Invariant: a set takes at most a sixth of the memory of the bytes before its last offset, or 256 bytes. A program may
+//! write every second byte of many chunks, and each chunk keeps what was written; as a list of ranges, that would take
+//! sixteen times the memory of the chunks.
 
+use std::iter::FusedIterator;
 use std::ops::Range;
 
-/// A set of byte offsets: sorted ranges that neither overlap nor touch.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// Maximum number of ranges in a list of any kind; longer lists are compared with a map of bits.
+const MIN_BITS: usize = 8;
+
+/// Offsets in a set for each range of its list: with fewer, the list could be half as large as a map of bits.
+const OFFSETS_PER_RANGE: usize = 256;
+
+/// A set of byte offsets.
+#[derive(Clone, Debug, Default)]
 pub struct Ranges {
-    list: Vec<Range<usize>>,
+    form: Form,
+    /// Number of offsets.
     len: usize,
 }
+
+#[derive(Clone, Debug)]
+enum Form {
+    /// Sorted ranges that neither overlap nor touch.
+    List(Vec<Range<usize>>),
+    /// A bit for each offset, the lowest first.
+    Bits(Vec<u64>),
+}
+
+impl Default for Form {
+    fn default() -> Self {
+        Form::List(Vec::new())
+    }
+}
+
+impl PartialEq for Ranges {
+    fn eq(&self, other: &Ranges) -> bool {
+        self.len == other.len && self.iter().eq(other.iter())
+    }
+}
+
+impl Eq for Ranges {}
 
 impl From<Range<usize>> for Ranges {
     fn from(range: Range<usize>) -> Self {
@@ -36,68 +70,104 @@ impl Ranges {
         self.len == 0
     }
 
-    /// Returns the ranges, sorted.
-    pub fn iter(&self) -> impl Iterator<Item = Range<usize>> + '_ {
-        self.list.iter().cloned()
+    /// Returns the bytes of memory that the set takes beside itself.
+    pub fn memory(&self) -> usize {
+        match &self.form {
+            Form::List(list) => list.capacity() * size_of::<Range<usize>>(),
+            Form::Bits(bits) => bits.capacity() * size_of::<u64>(),
+        }
+    }
+
+    /// Returns the ranges, sorted. They neither overlap nor touch.
+    pub fn iter(&self) -> RangeIter<'_> {
+        match &self.form {
+            Form::List(list) => RangeIter::List(list.iter()),
+            Form::Bits(bits) => RangeIter::Bits(bits, 0),
+        }
     }
 
     /// Adds a range. Fast at the end, where most ranges are added.
-    pub fn add(&mut self, mut range: Range<usize>) {
+    pub fn add(&mut self, range: Range<usize>) {
         if range.is_empty() {
             return;
         }
-        let first = match self.list.last() {
-            Some(last) if last.end < range.start => self.list.len(),
-            Some(last) if last.start <= range.start => self.list.len() - 1,
-            _ => self.list.partition_point(|r| r.end < range.start),
-        };
-        let mut last = first;
-        while let Some(touched) = self.list.get(last).filter(|r| r.start <= range.end) {
-            range = range.start.min(touched.start)..range.end.max(touched.end);
-            self.len -= touched.len();
-            last += 1;
+        match &mut self.form {
+            Form::List(list) => {
+                self.len += add_to_list(list, range);
+                let end = list.last().map_or(0, |last| last.end);
+                if list.len() > MIN_BITS && list.len() * OFFSETS_PER_RANGE > end {
+                    self.use_bits(end);
+                }
+            }
+            Form::Bits(bits) => {
+                let needed = range.end.div_ceil(64);
+                if needed > bits.capacity() {
+                    // a vector would double its capacity
+                    bits.reserve_exact((needed + needed / 4).saturating_sub(bits.len()));
+                }
+                if needed > bits.len() {
+                    bits.resize(needed, 0);
+                }
+                self.len += set_bits(bits, range, true);
+                // perhaps one range, as of a chunk that was written entirely; else there is a gap before the last bits
+                if self.len > (bits.len() - 1) * 64 && next_bit(bits, 0, false).unwrap_or(bits.len() * 64) == self.len {
+                    *self = Ranges::from(0..self.len);
+                }
+            }
         }
-        self.len += range.len();
-        match self.list.get_mut(first) {
-            Some(place) if last == first + 1 => *place = range,
-            _ => drop(self.list.splice(first..last, [range])),
-        }
+    }
+
+    /// Replaces the list by a map of bits for the offsets before `end`.
+    fn use_bits(&mut self, end: usize) {
+        let mut bits = vec![0; end.div_ceil(64)];
+        self.iter().for_each(|range| {
+            set_bits(&mut bits, range, true);
+        });
+        self.form = Form::Bits(bits);
     }
 
     /// Adds all offsets of another set.
     pub fn add_all(&mut self, other: &Ranges) {
-        if other.list.len() < 16 {
-            other.iter().for_each(|range| self.add(range));
-            return;
+        match (&mut self.form, &other.form) {
+            (Form::List(list), Form::List(others)) if others.len() >= 16 => {
+                let mut all = [list.as_slice(), others.as_slice()].concat();
+                // both are sorted: this merges two runs
+                all.sort_by_key(|range| range.start);
+                *self = all.into_iter().collect();
+            }
+            (Form::List(list), Form::Bits(_)) => {
+                let list = std::mem::take(list);
+                *self = other.clone();
+                list.into_iter().for_each(|range| self.add(range));
+            }
+            _ => other.iter().for_each(|range| self.add(range)),
         }
-        let mut all = [self.list.as_slice(), other.list.as_slice()].concat();
-        // both are sorted: this merges two runs
-        all.sort_by_key(|range| range.start);
-        *self = Ranges::default();
-        all.into_iter().for_each(|range| self.add(range));
     }
 
     /// Removes all offsets of another set.
     pub fn remove_all(&mut self, other: &Ranges) {
-        let mut rest = Ranges::default();
-        let mut others = other.list.iter().peekable();
-        for range in self.list.drain(..) {
-            let mut at = range.start;
-            while others.next_if(|o| o.end <= range.start).is_some() {}
-            for o in others.clone().take_while(|o| o.start < range.end) {
-                rest.add(at..o.start.max(at));
-                at = at.max(o.end);
+        match &mut self.form {
+            Form::List(list) => {
+                let list = std::mem::take(list);
+                *self = difference(list.into_iter(), other);
             }
-            rest.add(at..range.end.max(at));
+            Form::Bits(bits) => {
+                let end = bits.len() * 64;
+                for range in other.iter().take_while(|range| range.start < end) {
+                    self.len -= set_bits(bits, range.start..range.end.min(end), false);
+                }
+                if self.len == 0 {
+                    *self = Ranges::default();
+                }
+            }
         }
-        *self = rest;
     }
 
     /// Returns whether the set contains all offsets of `other`.
     pub fn contains_all(&self, other: &Ranges) -> bool {
-        let mut ours = self.list.iter().peekable();
+        let mut ours = self.iter().peekable();
         self.len >= other.len
-            && other.list.iter().all(|theirs| {
+            && other.iter().all(|theirs| {
                 while ours.next_if(|r| r.end < theirs.end).is_some() {}
                 ours.peek().is_some_and(|r| r.start <= theirs.start)
             })
@@ -113,6 +183,95 @@ impl Ranges {
         rest.add(at.min(end)..end);
         rest
     }
+}
+
+/// The ranges of a set.
+#[derive(Clone)]
+pub enum RangeIter<'a> {
+    /// The rest of a list.
+    List(std::slice::Iter<'a, Range<usize>>),
+    /// Bits, and the offset from which on they are to be visited.
+    Bits(&'a [u64], usize),
+}
+
+impl Iterator for RangeIter<'_> {
+    type Item = Range<usize>;
+
+    fn next(&mut self) -> Option<Range<usize>> {
+        match self {
+            RangeIter::List(list) => list.next().cloned(),
+            RangeIter::Bits(bits, at) => {
+                let start = next_bit(bits, *at, true)?;
+                *at = next_bit(bits, start, false).unwrap_or(bits.len() * 64);
+                Some(start..*at)
+            }
+        }
+    }
+}
+
+impl FusedIterator for RangeIter<'_> {}
+
+/// Adds a range to a list. Returns the number of offsets that are new.
+fn add_to_list(list: &mut Vec<Range<usize>>, mut range: Range<usize>) -> usize {
+    let first = match list.last() {
+        Some(last) if last.end < range.start => list.len(),
+        Some(last) if last.start <= range.start => list.len() - 1,
+        _ => list.partition_point(|r| r.end < range.start),
+    };
+    let (mut last, mut known) = (first, 0);
+    while let Some(touched) = list.get(last).filter(|r| r.start <= range.end) {
+        range = range.start.min(touched.start)..range.end.max(touched.end);
+        known += touched.len();
+        last += 1;
+    }
+    let new = range.len() - known;
+    match list.get_mut(first) {
+        Some(place) if last == first + 1 => *place = range,
+        _ => drop(list.splice(first..last, [range])),
+    }
+    new
+}
+
+/// Returns the offsets of sorted ranges that are not in `other`.
+fn difference(ranges: impl Iterator<Item = Range<usize>>, other: &Ranges) -> Ranges {
+    let mut rest = Ranges::default();
+    let mut others = other.iter().peekable();
+    for range in ranges {
+        let mut at = range.start;
+        while others.next_if(|o| o.end <= range.start).is_some() {}
+        for o in others.clone().take_while(|o| o.start < range.end) {
+            rest.add(at..o.start.max(at));
+            at = at.max(o.end);
+        }
+        rest.add(at..range.end.max(at));
+    }
+    rest
+}
+
+/// Sets the bits of a range, or clears them. Returns how many bits have changed.
+fn set_bits(bits: &mut [u64], range: Range<usize>, value: bool) -> usize {
+    let mut changed = 0;
+    let words = range.start / 64..range.end.div_ceil(64);
+    for (number, word) in bits[words.clone()].iter_mut().enumerate() {
+        let start = (words.start + number) * 64;
+        let (from, to) = (range.start.max(start) - start, range.end.min(start + 64) - start);
+        let mask = (u64::MAX >> (64 - (to - from))) << from;
+        let new = if value { *word | mask } else { *word & !mask };
+        changed += (*word ^ new).count_ones() as usize;
+        *word = new;
+    }
+    changed
+}
+
+/// Returns the offset of the first bit at or after `from` that is `value`.
+fn next_bit(bits: &[u64], from: usize, value: bool) -> Option<usize> {
+    let matching = |word: u64| if value { word } else { !word };
+    let first = matching(*bits.get(from / 64)?) & (u64::MAX << (from % 64));
+    if first != 0 {
+        return Some(from / 64 * 64 + first.trailing_zeros() as usize);
+    }
+    let later = bits.iter().enumerate().skip(from / 64 + 1).find(|(_, word)| matching(**word) != 0);
+    later.map(|(number, word)| number * 64 + matching(*word).trailing_zeros() as usize)
 }
 
 #[cfg(test)]
@@ -133,8 +292,10 @@ mod tests {
     }
 
     fn listed(set: &Ranges) -> Vec<bool> {
-        assert!(set.list.windows(2).all(|pair| pair[0].end < pair[1].start));
-        assert_eq!(set.list.iter().map(Range::len).sum::<usize>(), set.len);
+        let list: Vec<_> = set.iter().collect();
+        assert!(list.windows(2).all(|pair| pair[0].end < pair[1].start));
+        assert_eq!(list.iter().map(Range::len).sum::<usize>(), set.len);
+        assert!(set.memory() <= 256, "{}", set.memory());
         positions(&set.iter().map(|r| (r.start, r.len())).collect::<Vec<_>>())
     }
 
@@ -157,6 +318,31 @@ mod tests {
             prop_assert_eq!(listed(&without), expected);
             let rest: Vec<bool> = positions(&a).iter().map(|held| !held).collect();
             prop_assert_eq!(listed(&one.complement(64)), rest);
+        }
+    }
+
+    #[test]
+    fn scattered_offsets_take_a_part_of_the_memory_of_the_bytes() {
+        const SIZE: usize = 1 << 20;
+        for step in [2, 3, 100, 1000, 100_000] {
+            for backwards in [false, true] {
+                let mut set = Ranges::default();
+                for n in 0..SIZE / step {
+                    let at = if backwards { SIZE - (n + 1) * step } else { n * step };
+                    set.add(at..at + 1);
+                    let end = if backwards { SIZE } else { at };
+                    assert!(set.memory() <= (end / 6).max(256), "{} before {end}, step {step}", set.memory());
+                }
+                assert_eq!(set.len(), SIZE / step);
+                assert!(set.iter().count() == SIZE / step && set.iter().all(|range| range.len() == 1));
+                let mut rest = set.complement(SIZE);
+                assert_eq!(rest.len(), SIZE - set.len());
+                rest.add_all(&set);
+                assert_eq!(rest, Ranges::from(0..SIZE));
+                assert!(rest.memory() <= 256, "one range");
+                rest.remove_all(&set);
+                assert_eq!(rest, set.complement(SIZE));
+            }
         }
     }
 }

@@ -5,7 +5,7 @@ use super::Array;
 use crate::error::{Error, Kind, Result};
 use crate::store::{EntryKind, Key, Stat};
 use crate::zarr::grid::ChunkId;
-use crate::zarr::shard::{Index, Shards};
+use crate::zarr::shard::{Index, IndexCodec, Shards};
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 
@@ -89,9 +89,10 @@ impl Array {
                     start + entry.start..start + entry.end
                 }
             };
+            let codec = shards.index_codec(level, &self.grid.indices(*chunk))?;
             let index = match shards.around(level) {
                 Some(_) => Err(Error::damaged("encoded as a whole")),
-                None => self.read_index(shards, level, key, object, place.clone()),
+                None => self.read_index(&codec, key, object, place.clone()),
             };
             let index = match index {
                 Ok(Some(index)) => index,
@@ -103,7 +104,7 @@ impl Array {
                 }
                 Err(e) => return Err(e),
             };
-            usage.add(&index, slots, shards.index_codec(level).stored_size(), level + 1 == shards.levels());
+            usage.add(&index, slots, codec.stored_size(), level + 1 == shards.levels());
             outer.insert((level, number), (index, place.start));
         }
         Ok(Some(usage))
@@ -131,15 +132,8 @@ impl Array {
     }
 
     /// Reads the index of the shard at `place` of an object; `None` if the object was replaced.
-    fn read_index(
-        &self,
-        shards: &Shards,
-        level: usize,
-        key: &Key,
-        object: &Stat,
-        place: Range<u64>,
-    ) -> Result<Option<Index>> {
-        let (codec, size) = (shards.index_codec(level), place.end - place.start);
+    fn read_index(&self, codec: &IndexCodec, key: &Key, object: &Stat, place: Range<u64>) -> Result<Option<Index>> {
+        let size = place.end - place.start;
         let within = codec.place(size)?;
         let mut encoded = Vec::new();
         let read = self.store.get_range(key, place.start + within.start..place.start + within.end, &mut encoded)?;

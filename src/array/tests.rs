@@ -55,7 +55,7 @@ proptest! {
                 // zeros pass every filter that loses something
                 if lossy { 0 } else { (state >> 56) as u8 }
             })
-            .take(array.grid().chunk_size())
+            .take(array.grid().chunk_size(ChunkId(id)))
             .collect();
             let version = array.store(ChunkId(id), &bytes, &mut scratch).unwrap();
             let loaded = load(&array, ChunkId(id)).unwrap();

@@ -34,7 +34,7 @@ impl Array {
         if self.metadata.has_objects() {
             return Ok(());
         }
-        pipeline.check_encodes(self.metadata.dtype.size(), self.grid.chunk_size()).map_err(|e| {
+        pipeline.check_encodes(self.metadata.dtype.size(), self.grid.max_chunk_size()).map_err(|e| {
             let codecs = self.codec_names();
             Error::new(Kind::ReadOnly, format!("{codecs}: {e}: chunks can be read, not written")).context(&self.key)
         })
@@ -42,7 +42,7 @@ impl Array {
 
     /// Returns whether a chunk that was stored may read back with other bytes.
     pub fn is_lossy(&self) -> bool {
-        self.pipeline.as_ref().is_ok_and(|pipeline| !pipeline.is_lossless())
+        self.pipeline().is_ok_and(|pipeline| !pipeline.is_lossless())
     }
 
     /// Encodes the bytes of a chunk, C layout, and stores them in place of whatever is stored. A chunk of a shard is handed over:
@@ -72,7 +72,7 @@ impl Array {
         if self.has_shards() {
             let base = if let Replaces::Version(version) = replaces { Some(version.clone()) } else { None };
             let held = PendingBytes::hold(encoded, spill).map_err(|e| e.context(self.extent(chunk)))?;
-            let version = self.hand_over(chunk, Some(held), written, base);
+            let version = self.hand_over(chunk, Some(held), written, base)?;
             self.stats.stores.add(u64::from(version.is_some()));
             return Ok(version);
         }
@@ -94,14 +94,14 @@ impl Array {
         bytes: &'a [u8],
         scratch: &'a mut Scratch,
     ) -> Result<&'a [u8]> {
-        let (pipeline, size) = (self.pipeline()?, self.grid.chunk_size());
+        let (pipeline, size) = (self.pipeline_of(chunk)?, self.grid.chunk_size(chunk));
         if !self.metadata.has_objects() && bytes.len() != size {
             return Err(
                 Error::invalid(format!("{} bytes for a chunk of {size}", bytes.len())).context(self.extent(chunk))
             );
         }
         let start = Instant::now();
-        let encoded = self.encode(pipeline, bytes, scratch);
+        let encoded = self.encode(&pipeline, bytes, scratch);
         self.stats.codec_time.add_since(start);
         let encoded = encoded.map_err(|e| self.in_chunk(chunk, e))?;
         self.stats.encodes.add(1);

@@ -1,5 +1,5 @@
-//! Memory of decoded bytes. Every buffer counts until it is freed; one that is no longer used stays idle for the next chunk
-//! of its size. Fresh memory costs a page fault for every 4 KiB, as much time as decoding a fast codec.
+//! Memory of decoded bytes. Every buffer counts until it is freed; one that is no longer used stays idle for the next
+//! chunk of its size. Fresh memory costs a page fault for every 4 KiB, as much time as decoding a fast codec.
 
 use crate::array::Scratch;
 use crate::error::Result;
@@ -26,7 +26,7 @@ pub const MAX_SPARE: usize = SPARE_BYTES / MIN_KEPT;
 /// Counts the memory of all buffers, and keeps the idle ones.
 #[derive(Default)]
 pub struct Buffers {
-    /// Bytes of all decoded chunks, idle buffers and idle scratch memory.
+    /// Bytes of all decoded chunks, idle buffers and idle scratch memory, and of accounts.
     bytes: AtomicUsize,
     /// The length that was requested last when too few buffers were idle; 0 once enough are.
     wanted: AtomicUsize,
@@ -55,7 +55,8 @@ impl Buffers {
         lock(&self.idle).1
     }
 
-    /// Returns an idle buffer with a capacity of about `len` bytes and arbitrary content, or an empty one if there is none.
+    /// Returns an idle buffer with a capacity of about `len` bytes and arbitrary content, or an empty one if there is
+    /// none.
     pub fn take(&self, len: usize) -> Vec<u8> {
         let mut idle = lock(&self.idle);
         let found = idle.0.iter().rposition(|b| fits(b, len)).map(|i| idle.0.swap_remove(i)).unwrap_or_default();
@@ -85,7 +86,9 @@ impl Buffers {
     pub fn refill(&self, len: usize) -> Result<()> {
         let mut buffer = Vec::new();
         // a store that reads a whole file needs a byte more
-        memory::resize_populated(&mut buffer, len + 1)?;
+        memory::resize(&mut buffer, len + 1)?;
+        // also one that the allocator would reuse: no request waits for this
+        memory::populate(&mut buffer);
         self.bytes.fetch_add(buffer.capacity(), Ordering::Relaxed);
         self.keep_idle(buffer);
         Ok(())
@@ -95,6 +98,11 @@ impl Buffers {
     pub fn hold(self: &Arc<Self>, bytes: Vec<u8>) -> Arc<Decoded> {
         self.bytes.fetch_add(bytes.capacity(), Ordering::Relaxed);
         Arc::new(Decoded { bytes, buffers: self.clone() })
+    }
+
+    /// Returns an account of further memory.
+    pub fn account(self: &Arc<Self>) -> Account {
+        Account { bytes: 0, buffers: self.clone() }
     }
 
     /// Returns scratch memory for a load that has reserved as much: it does not count twice.
@@ -132,6 +140,35 @@ impl Buffers {
             idle.1 += buffer.capacity();
             idle.0.push(buffer);
         }
+    }
+}
+
+/// Counts memory that belongs to a chunk, besides its bytes, until it is dropped.
+pub struct Account {
+    bytes: usize,
+    buffers: Arc<Buffers>,
+}
+
+impl Account {
+    /// Counts `bytes` instead of what was counted before.
+    pub fn set(&mut self, bytes: usize) {
+        if bytes > self.bytes {
+            self.buffers.bytes.fetch_add(bytes - self.bytes, Ordering::Relaxed);
+        } else {
+            self.buffers.bytes.fetch_sub(self.bytes - bytes, Ordering::Relaxed);
+        }
+        self.bytes = bytes;
+    }
+
+    /// Returns an account of nothing yet with the same buffers.
+    pub fn another(&self) -> Account {
+        self.buffers.account()
+    }
+}
+
+impl Drop for Account {
+    fn drop(&mut self) {
+        self.set(0);
     }
 }
 
@@ -192,5 +229,27 @@ mod tests {
         drop(buffers.hold(vec![1; 100_000]));
         assert!(buffers.free_idle() && !buffers.free_idle());
         assert_eq!(buffers.bytes(), 0);
+    }
+
+    /// Returns whether all pages that lie wholly in a buffer are in memory.
+    fn is_present(buffer: &[u8]) -> bool {
+        let page = rustix::param::page_size();
+        let start = buffer.as_ptr().align_offset(page);
+        let pages = (buffer.len() - start) / page;
+        let mut present = vec![0; pages];
+        // SAFETY: the pages lie in `buffer`, and `present` has a byte for each.
+        let done =
+            unsafe { libc::mincore(buffer[start..].as_ptr().cast_mut().cast(), pages * page, present.as_mut_ptr()) };
+        done == 0 && present.iter().all(|byte| byte & 1 == 1)
+    }
+
+    #[test]
+    fn refilled_buffers_of_every_size_are_present() {
+        for len in [MIN_KEPT, 100_000, 1 << 20] {
+            let buffers = Buffers::default();
+            // more than the allocator has at hand
+            (0..64).for_each(|_| buffers.refill(len).unwrap());
+            assert!(lock(&buffers.idle).0.iter().all(|buffer| is_present(buffer)), "{len}");
+        }
     }
 }

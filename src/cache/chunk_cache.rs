@@ -1,5 +1,5 @@
-//! The slots of the cache: one load per chunk however many readers want it, least recently used slots evicted first. A slot
-//! that was confirmed before the latest opening of its array is revalidated before it is used.
+//! The slots of the cache: one load per chunk however many readers want it, least recently used slots evicted first. A
+//! slot that was confirmed before the latest opening of its array is revalidated before it is used.
 
 mod entry;
 mod load;
@@ -38,9 +38,10 @@ impl Cache {
     ///
     /// # Errors
     ///
-    /// Fails if the chunk cannot be loaded. Damage is remembered until the next opening, a failure of the system is not.
+    /// Fails if the chunk cannot be loaded. Damage is remembered until the next opening, a failure of the system is
+    /// not.
     pub fn get(&self, array: &Array, chunk: ChunkId, part: ChunkPart) -> PartResult {
-        if let Some(found) = self.get_dirty(array, chunk) {
+        if let Some(found) = self.get_dirty(array, chunk, true) {
             return found;
         }
         self.get_item(array, CachedItem::Chunk(chunk), part, &mut |slot, previous| {
@@ -118,7 +119,7 @@ impl Cache {
         range: Range<usize>,
         out: &mut Vec<u8>,
     ) -> Result<VersionTag> {
-        if let Some(part) = self.get_dirty(array, chunk).transpose()?.flatten() {
+        if let Some(part) = self.get_dirty(array, chunk, true).transpose()?.flatten() {
             out.clear();
             out.extend_from_slice(part.bytes().get(range).unwrap_or_default());
             return Ok(part.tag());
@@ -146,8 +147,8 @@ impl Cache {
         }
     }
 
-    /// Loads a part of a chunk that a reader will want. Returns false if there is no memory for it without evicting other
-    /// prefetched chunks.
+    /// Loads a part of a chunk that a reader will want. Returns false if there is no memory for it without evicting
+    /// other prefetched chunks.
     pub(super) fn prefetch(&self, array: &Array, chunk: ChunkId, part: ChunkPart) -> bool {
         let bytes = array.chunk_memory();
         let mut load = |slot: &mut LoadingSlot, previous| self.load(slot, array, chunk, previous, part);
@@ -204,7 +205,8 @@ impl Cache {
         Prefetched::Begun(Box::new((LoadingSlot::new(self, array, key, bytes, true), previous)))
     }
 
-    /// Evicts slots, but neither prefetched ones nor that of `key`, until `bytes` more fit. Returns false if they do not.
+    /// Evicts slots, but neither prefetched ones nor that of `key`, until `bytes` more fit. Returns false if they do
+    /// not.
     fn make_room(&self, state: &mut State, bytes: usize, key: Option<CacheKey>) -> bool {
         if bytes > self.bound {
             return false; // evicting everything would not suffice
@@ -234,8 +236,8 @@ impl Cache {
         }
     }
 
-    /// Revalidates what the slot held before, or loads it, and puts it into the slot. Repeats that if the array is opened
-    /// meanwhile.
+    /// Revalidates what the slot held before, or loads it, and puts it into the slot. Repeats that if the array is
+    /// opened meanwhile.
     fn insert(&self, mut slot: LoadingSlot, mut previous: Previous, part: ChunkPart, load: LoadFn) -> PartResult {
         let (array, item) = (slot.array, slot.key.1);
         loop {
@@ -345,15 +347,8 @@ impl<'a> LoadingSlot<'a> {
         // a waiting load holds nothing: two that want more than they have would wait for each other
         state.reserved.remove(self.array, std::mem::take(&mut self.reserved));
         cache.changed.notify_all();
-        loop {
-            cache.evict(&mut state, bytes);
-            if cache.may_load(&state, self.array, bytes) {
-                state.reserved.add(self.array, bytes);
-                self.reserved = bytes;
-                return;
-            }
-            state = cache.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
-        }
+        cache.reserve_in(state, self.array, bytes);
+        self.reserved = bytes;
     }
 }
 

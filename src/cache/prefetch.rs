@@ -26,7 +26,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use window::Window;
 
-/// Minimum bytes prefetched for a sequential reader, if they fit: enough to keep all threads busy where chunks are small.
+/// Minimum bytes prefetched for a sequential reader, if they fit: enough to keep all threads busy where chunks are
+/// small.
 const MIN_AHEAD: u64 = 16 << 20;
 
 /// Decoded bytes that one job loads: queue entries for a million small chunks would cost more than the chunks.
@@ -43,8 +44,8 @@ const IN_FLIGHT_SHARE: usize = 8;
 /// Requests that are planned ahead for a strided reader.
 const STEPS_AHEAD: u64 = 32;
 
-/// Maximum runs examined of each such request, and maximum jobs for all of them. A reader that crosses more chunks at each
-/// step would fill the cache before it uses any.
+/// Maximum runs examined of each such request, and maximum jobs for all of them. A reader that crosses more chunks at
+/// each step would fill the cache before it uses any.
 const MAX_STEP_RUNS: usize = 4096;
 const MAX_STEP_JOBS: usize = 256;
 
@@ -133,8 +134,8 @@ impl Prefetcher {
         BEHIND.min(self.max_bytes() / 8)
     }
 
-    /// Records a request and loads what will follow it. With `once`, chunks that a sequential reader has left behind are
-    /// dropped, since the kernel keeps its pages.
+    /// Records a request and loads what will follow it. With `once`, chunks that a sequential reader has left behind
+    /// are dropped, since the kernel keeps its pages.
     pub fn record_access(&self, state: &PrefetchState, array: &Arc<Array>, offset: u64, len: u64, once: bool) {
         let mut access = lock(&state.access);
         let (pattern, plan) = access.get(array, 0).record(offset, len);
@@ -157,7 +158,7 @@ impl Prefetcher {
     /// Prefetches for a sequential reader whose last request is `from..end`.
     fn prefetch_sets(&self, array: &Arc<Array>, from: u64, end: u64, plan: &mut Plan, closed: &Arc<AtomicBool>) {
         let grid = array.grid();
-        let (size, count) = (grid.chunk_size().max(1) as u64, grid.chunk_count());
+        let (size, count) = (grid.max_chunk_size().max(1) as u64, grid.chunk_count());
         let set = grid.working_set(end.min(grid.size().saturating_sub(1))).chunks;
         // the next set is loaded as soon as the one before this one is dropped: its buffers are reused
         let base = grid.working_set(from.saturating_sub(self.behind())).chunks.end;
@@ -185,8 +186,8 @@ impl Prefetcher {
         ahead.min(self.max_bytes().saturating_sub(set_bytes).saturating_sub(in_flight))
     }
 
-    /// Prefetches chunks of a working set that was not prefetched when the reader got there: from the reader's chunk to the
-    /// end of the set, and on from its beginning. Returns whether the whole set was queued.
+    /// Prefetches chunks of a working set that was not prefetched when the reader got there: from the reader's chunk to
+    /// the end of the set, and on from its beginning. Returns whether the whole set was queued.
     fn prefetch_this_set(
         &self,
         array: &Arc<Array>,
@@ -198,7 +199,7 @@ impl Prefetcher {
         let len = set.end - set.start;
         let here = array.grid().chunk_at(from).map_or(set.start, |c| c.0.clamp(set.start, set.end));
         let (_, first, done) = plan.set.filter(|s| s.0 == set.start).unwrap_or((set.start, here, 0));
-        let goal = (plan.limit / array.grid().chunk_size().max(1) as u64).clamp(1, len).max(done);
+        let goal = (plan.limit / array.grid().max_chunk_size().max(1) as u64).clamp(1, len).max(done);
         let (from, to) = (first + done, first + goal);
         self.load(array, from.min(set.end)..to.min(set.end), closed);
         self.load(array, from.max(set.end) - len..to.max(set.end) - len, closed);
@@ -215,7 +216,7 @@ impl Prefetcher {
         if array.has_neighbors() {
             return NEIGHBORS_JOBS * self.job(array);
         }
-        let size = array.grid().chunk_size() as u64;
+        let size = array.grid().max_chunk_size() as u64;
         let bytes = size.saturating_mul(array.concurrency(self.threads as usize) as u64);
         match array.is_remote() {
             true => bytes.min((self.cache.bound() / IN_FLIGHT_SHARE) as u64).max(size),
@@ -237,7 +238,7 @@ impl Prefetcher {
         if array.has_neighbors() {
             return self.load_neighbors(array, chunks, closed);
         }
-        let per_job = (self.job(array) / array.grid().chunk_size().max(1) as u64).max(1);
+        let per_job = (self.job(array) / array.grid().max_chunk_size().max(1) as u64).max(1);
         let mut start = chunks.start;
         while start < chunks.end {
             let job = start..(start + per_job).min(chunks.end);
@@ -264,7 +265,7 @@ impl Prefetcher {
             });
             objects[place].push(chunk);
         }
-        let per_job = (self.job(array) / array.grid().chunk_size().max(1) as u64).max(1) as usize;
+        let per_job = (self.job(array) / array.grid().max_chunk_size().max(1) as u64).max(1) as usize;
         for job in objects.iter().flat_map(|chunks| chunks.chunks(per_job)) {
             let (cache, of, closed, job) = (self.cache.clone(), array.clone(), closed.clone(), job.to_vec());
             let pool = self.pool.clone();
@@ -299,8 +300,8 @@ impl Prefetcher {
         self.pool.run_weighing(weight_of(array, 1), job);
     }
 
-    /// Loads chunks in parallel for a request that reads them in sequence. The pool limits how many loads run at a time; the
-    /// request waits for the loads that have begun.
+    /// Loads chunks in parallel for a request that reads them in sequence. The pool limits how many loads run at a
+    /// time; the request waits for the loads that have begun.
     pub fn load_concurrently(&self, array: &Arc<Array>, chunks: impl Iterator<Item = (ChunkId, ChunkPart)>) {
         for (chunk, part) in chunks.take(QUEUED_PER_LOAD * array.concurrency(self.threads as usize)) {
             let (cache, array) = (self.cache.clone(), array.clone());
@@ -354,7 +355,8 @@ impl Prefetcher {
     }
 }
 
-/// Returns the weight of a job that loads so many chunks at a time. Local chunks take no memory while they are waited for.
+/// Returns the weight of a job that loads so many chunks at a time. Local chunks take no memory while they are waited
+/// for.
 fn weight_of(array: &Array, chunks: usize) -> usize {
-    if array.is_remote() { array.grid().chunk_size().saturating_mul(chunks) } else { 0 }
+    if array.is_remote() { array.grid().max_chunk_size().saturating_mul(chunks) } else { 0 }
 }

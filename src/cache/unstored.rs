@@ -3,7 +3,8 @@
 use super::Cache;
 use crate::array::Array;
 use crate::store::Key;
-use std::collections::{BTreeMap, HashSet};
+use crate::zarr::grid::ChunkId;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 /// The number of chunks of an array that were written and are not stored, and their size.
@@ -18,8 +19,8 @@ pub struct UnstoredChunks {
 }
 
 impl Cache {
-    /// Returns the number of chunks that are not stored, and their decoded bytes. A chunk that waits for its shard and was
-    /// written again counts twice.
+    /// Returns the number of chunks that are not stored, and their decoded bytes. A chunk that waits for its shard and
+    /// was written again counts twice.
     pub fn unstored_total(&self) -> (u64, u64) {
         let (dirty, bytes, pending) = {
             let state = self.lock();
@@ -27,32 +28,30 @@ impl Cache {
         };
         pending.iter().fold((dirty, bytes), |(chunks, bytes), array| {
             let count = pending_count(array);
-            (chunks + count, bytes + count * array.grid().chunk_size() as u64)
+            (chunks + count, bytes + count * array.grid().max_chunk_size() as u64)
         })
     }
 
     /// Returns what is not stored, by array. Never waits for the store.
     pub fn unstored(&self) -> Vec<UnstoredChunks> {
-        let mut found: BTreeMap<Key, (usize, HashSet<u64>)> = BTreeMap::new();
+        let mut found: BTreeMap<Key, HashMap<ChunkId, usize>> = BTreeMap::new();
         let pending: Vec<Arc<Array>> = {
             let state = self.lock();
             for dirty in state.dirty.values() {
-                let (size, chunks) = found.entry(dirty.array.key().clone()).or_default();
-                *size = dirty.size();
-                chunks.insert(dirty.chunk.0);
+                found.entry(dirty.array.key().clone()).or_default().insert(dirty.chunk, dirty.size());
             }
             state.pending.values().cloned().collect()
         };
         for array in pending {
             for object in array.pending().objects() {
-                let (size, chunks) = found.entry(array.key().clone()).or_default();
-                *size = array.grid().chunk_size();
-                chunks.extend(array.pending().chunks(object).keys().map(|chunk| chunk.0));
+                let chunks = found.entry(array.key().clone()).or_default();
+                let pending = array.pending().chunks(object).into_keys();
+                chunks.extend(pending.map(|chunk| (chunk, array.grid().chunk_size(chunk))));
             }
         }
-        let counted = found.into_iter().map(|(array, (size, chunks))| {
-            let chunks = chunks.len() as u64;
-            UnstoredChunks { array, chunks, bytes: chunks * size as u64 }
+        let counted = found.into_iter().map(|(array, chunks)| {
+            let bytes = chunks.values().map(|size| *size as u64).sum();
+            UnstoredChunks { array, chunks: chunks.len() as u64, bytes }
         });
         counted.collect()
     }

@@ -1,17 +1,20 @@
 //! Dirty chunks and their write-back. A chunk is in the cache's map of dirty chunks from its first write until a write-back
 //! that leaves nothing to store; meanwhile every reader gets it from there.
 //!
-//! Locks, in this order: the cache's `replacing` (one write-back of an object at a time), a chunk's `write_back_lock`, its
+//! Locks, in this order, after memory was reserved: the cache's `replacing` (one write-back of an object at a time), a chunk's `write_back_lock`, its
 //! `load_lock`, its state, the cache's state. The last two are never held while the store is asked: a write that finds
 //! space never waits for the store.
 
 mod dirty_chunk;
+mod flush;
+mod losses;
 mod objects;
 mod space;
 
 pub(super) use dirty_chunk::DirtyChunk;
+pub(super) use losses::Failures;
 pub(super) use objects::QuietTimer;
-pub(super) use space::{Reservations, WriteBacks};
+pub(super) use space::{DIRTY_COST, Reservations, WriteBacks};
 
 use super::chunk_cache::{CachedChunk, CachedItem, PartResult, Slot};
 use super::{Cache, State};
@@ -21,9 +24,7 @@ use crate::store::Version;
 use crate::util::memory::{self, lock};
 use crate::zarr::grid::ChunkId;
 use dirty_chunk::{Base, DirtyState, Missing, Snapshot, inside};
-use std::collections::HashSet;
 use std::hash::{BuildHasher, Hasher, RandomState};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -45,23 +46,6 @@ enum Outcome {
 fn back_off(attempt: u32) {
     let random = RandomState::new().build_hasher().finish();
     std::thread::sleep(Duration::from_micros(random % (1000 << attempt.min(8))));
-}
-
-/// Runs `work` on several threads, also on this one. Returns the first error.
-fn on_threads(threads: usize, work: &(impl Fn() -> Result<()> + Sync)) -> Result<()> {
-    std::thread::scope(|scope| {
-        let others: Vec<_> = (1..threads).map(|_| scope.spawn(work)).collect();
-        let join = |done: std::thread::ScopedJoinHandle<Result<()>>| {
-            done.join().unwrap_or_else(|_| Err(Error::system(libc::EIO)))
-        };
-        let mine = work();
-        others.into_iter().fold(mine, |done, other| done.and(join(other)))
-    })
-}
-
-/// Returns how many threads store chunks of an array. They mostly wait, for the disk or for a server.
-fn flush_threads(array: &Array) -> usize {
-    array.concurrency(std::thread::available_parallelism().map_or(4, |n| n.get()).max(4))
 }
 
 impl Cache {
@@ -94,7 +78,7 @@ impl Cache {
     /// Returns the dirty chunk that is about to be written, a new one if the chunk is not dirty. Returns `None` if there is
     /// no space for a new one.
     fn dirty_chunk_or_new(&self, array: &Arc<Array>, chunk: ChunkId) -> Result<Option<Arc<DirtyChunk>>> {
-        let (key, size) = ((array.id(), CachedItem::Chunk(chunk)), array.grid().chunk_size());
+        let (key, size) = ((array.id(), CachedItem::Chunk(chunk)), array.grid().chunk_size(chunk));
         if let Some(dirty) = self.dirty_chunk(array, chunk) {
             return Ok(Some(dirty));
         }
@@ -106,7 +90,7 @@ impl Cache {
         if !self.has_space(&state, array) {
             return Ok(None);
         }
-        let mut new = DirtyState::over(state.slots.peek(&key), inside);
+        let mut new = DirtyState::over(state.slots.peek(&key), inside, self.buffers.account());
         if new.bytes.is_none() {
             let mut bytes = self.buffers.take(size);
             memory::resize(&mut bytes, size)?;
@@ -135,9 +119,12 @@ impl Cache {
         self.dirty_chunk(array, chunk).is_some()
     }
 
-    /// Returns a dirty chunk, or `None` if the chunk is not dirty. It may load the bytes that were not written.
-    pub(super) fn get_dirty(&self, array: &Array, chunk: ChunkId) -> Option<PartResult> {
+    /// Returns a dirty chunk, or `None` if the chunk is not dirty. It may load the bytes that were not written; with
+    /// `reserves` it reserves memory for that, which the caller must not have done already.
+    pub(super) fn get_dirty(&self, array: &Array, chunk: ChunkId, reserves: bool) -> Option<PartResult> {
         while let Some(dirty) = self.dirty_chunk(array, chunk) {
+            let needs_memory = reserves && !dirty.lock().is_complete(array);
+            let _memory = needs_memory.then(|| self.reserve(array, array.chunk_memory()));
             match self.complete(&dirty, false) {
                 // it was stored just now
                 Ok(state) if state.bytes.is_none() => {}
@@ -158,7 +145,7 @@ impl Cache {
         Some(part)
     }
 
-    /// Loads the bytes of a chunk that were not written. With `revalidate`, and after a later opening of the array, it first
+    /// Loads the bytes of a chunk that were not written, into memory that the caller has reserved. With `revalidate`, and after a later opening of the array, it first
     /// asks whether the store holds another base. The state is not locked meanwhile, and writers continue.
     fn complete<'d>(&self, dirty: &'d DirtyChunk, revalidate: bool) -> Result<MutexGuard<'d, DirtyState>> {
         let (array, chunk, mut revalidate) = (&dirty.array, dirty.chunk, revalidate);
@@ -193,7 +180,7 @@ impl Cache {
 
     /// Returns the stored bytes of a chunk and their version; fill values and `None` if it is uninitialized.
     fn load_base(&self, array: &Array, chunk: ChunkId) -> Result<(Vec<u8>, Option<Version>)> {
-        let size = array.grid().chunk_size();
+        let size = array.grid().chunk_size(chunk);
         let loaded = self.with_scratch(|scratch| array.load(chunk, self.buffer(size), scratch));
         Ok(match loaded.inspect_err(|e| self.record_failure(e))? {
             Some(loaded) => (loaded.bytes, Some(loaded.version)),
@@ -204,98 +191,6 @@ impl Cache {
                 (bytes, None)
             }
         })
-    }
-
-    /// Stores a chunk if it is dirty; one of a shard is handed over. Waits for a write-back of it in flight.
-    pub fn flush_chunk(&self, array: &Array, chunk: ChunkId) -> Result<()> {
-        self.dirty_chunk(array, chunk).map_or(Ok(()), |dirty| self.write_back(&dirty, Instant::now(), true))
-    }
-
-    /// Stores all dirty chunks of an array, including those of the `Array`s that stood for it before its metadata changed.
-    ///
-    /// # Errors
-    ///
-    /// The first error, after every chunk was tried. What was not stored stays dirty.
-    pub fn flush_array(&self, array: &Array) -> Result<()> {
-        let done = self.flush_where(|of| of.id() == array.id() || of.key() == array.key());
-        done.and(self.background_loss(|key| key == array.key()))
-    }
-
-    /// Stores all dirty chunks of the arrays for which `of` returns true, as [`Cache::flush_array`] does.
-    pub fn flush_where(&self, of: impl Fn(&Array) -> bool) -> Result<()> {
-        let done = self.write_back_where(&of);
-        done.and(self.store_pending(of))
-    }
-
-    /// Writes back all dirty chunks of the arrays for which `of` returns true; those of shards are handed over.
-    fn write_back_where(&self, of: impl Fn(&Array) -> bool) -> Result<()> {
-        let list = self.lock().oldest_dirty(|dirty| of(&dirty.array));
-        let mut confirmed = HashSet::new();
-        for dirty in list.iter().filter(|dirty| confirmed.insert(dirty.array.id())) {
-            // storing each chunk reports a failure again
-            let _ = dirty.array.confirm(false);
-        }
-        self.write_back_all(&list)
-    }
-
-    /// Stores all dirty chunks, as [`Cache::flush_array`] does.
-    pub fn flush_all(&self) -> Result<()> {
-        self.flush_where(|_| true).and(self.background_loss(|_| true))
-    }
-
-    /// Moves the dirty chunks of `old` to `new`, the same array with another first dimension, so that its readers find them.
-    /// The caller ensures that neither is written meanwhile.
-    pub fn transfer(&self, old: &Arc<Array>, new: &Arc<Array>) {
-        new.freshness().share_losses(old.freshness());
-        if old.id() == new.id() {
-            return;
-        }
-        self.transfer_pending(old, new);
-        // bound before the loop, whose body takes the cache's lock again
-        let list = self.lock().oldest_dirty(|dirty| dirty.array.id() == old.id());
-        for dirty in list {
-            let _write_back = lock(&dirty.write_back_lock);
-            let mut state = dirty.lock();
-            let Some(moved) = state.transfer(new, dirty.chunk) else { continue };
-            let is_fully_written = moved.is_fully_written(dirty.size());
-            let moved = DirtyChunk::new(new.clone(), dirty.chunk, dirty.number, moved);
-            let mut all = self.lock();
-            all.fully_written.extend(is_fully_written.then(|| moved.key()));
-            all.dirty_bytes += moved.size();
-            new.freshness().add_dirty();
-            all.dirty.insert(moved.key(), Arc::new(moved));
-            drop(all);
-            // last: a reader must find the chunk in one of the arrays
-            self.remove_dirty(&dirty, &mut state, None);
-        }
-    }
-
-    /// Discards a chunk, also what was written to it: the caller is about to erase or replace it. Waits for a write-back in
-    /// flight, so that the caller must not hold the chunk's lock.
-    pub fn discard_chunk(&self, array: &Array, chunk: ChunkId) {
-        if let Some(dirty) = self.dirty_chunk(array, chunk) {
-            let _write_back = lock(&dirty.write_back_lock);
-            self.remove_dirty(&dirty, &mut dirty.lock(), None);
-        }
-        let mut state = self.lock();
-        array.freshness().record_store();
-        self.drop_slot(&mut state, &(array.id(), CachedItem::Chunk(chunk)));
-        array.freshness().record_write();
-    }
-
-    /// Stores chunks, several at a time.
-    fn write_back_all(&self, list: &[Arc<DirtyChunk>]) -> Result<()> {
-        let next = AtomicUsize::new(0);
-        let since = Instant::now();
-        let work = || {
-            let mut done = Ok(());
-            while let Some(dirty) = list.get(next.fetch_add(1, Ordering::Relaxed)) {
-                done = done.and(self.write_back(dirty, since, true));
-            }
-            done
-        };
-        let threads = list.iter().map(|dirty| flush_threads(&dirty.array)).max().unwrap_or(1);
-        on_threads(threads.min(list.len()), &work)
     }
 
     /// Stores what was written to a chunk:
@@ -311,34 +206,53 @@ impl Cache {
     /// With `keep` the chunk stays in the cache. The wait for the store's lock counts from `since`, when the request began:
     /// it does not begin anew for each chunk, nor after another request has waited in vain.
     fn write_back(&self, dirty: &DirtyChunk, since: Instant, keep: bool) -> Result<()> {
+        self.write_back_reporting(dirty, since, keep, &mut |e| self.record_loss(&dirty.array, e))
+    }
+
+    /// Does the same, and calls `lost` at once with the error for bytes that are lost. The rest of the chunk is stored all the
+    /// same.
+    fn write_back_reporting(
+        &self,
+        dirty: &DirtyChunk,
+        since: Instant,
+        keep: bool,
+        lost: &mut dyn FnMut(Error),
+    ) -> Result<()> {
         let mut in_flight = self.begin_write_back(&dirty.array);
-        let done = self.write_back_locked(dirty, since, keep);
+        // for the base, the encoded form, and the copy that a writer makes meanwhile
+        let memory = self.reserve(&dirty.array, dirty.array.chunk_memory());
+        let done = self.write_back_locked(dirty, since, keep, lost);
         in_flight.has_failed = done.is_err();
         done.inspect_err(|e| self.stats.problem(format!("not stored: {e}")))?;
-        drop(in_flight);
+        drop((in_flight, memory));
         match dirty.array.complete_object(dirty.chunk) {
             Some(object) => self.store_object(&dirty.array, object, since),
             None => Ok(()),
         }
     }
 
-    fn write_back_locked(&self, dirty: &DirtyChunk, since: Instant, keep: bool) -> Result<()> {
+    fn write_back_locked(
+        &self,
+        dirty: &DirtyChunk,
+        since: Instant,
+        keep: bool,
+        lost: &mut dyn FnMut(Error),
+    ) -> Result<()> {
         let (array, chunk) = (&dirty.array, dirty.chunk);
         // `replacing` is fair: a request whose wait is over does not wait for later ones
         let _replacing = self.replacing.exclusive(&[&array.write_back_key(chunk)]);
         let _write_back = lock(&dirty.write_back_lock);
+        let _alone = array.lock_replacing(&array.write_back_key(chunk));
         let _lock = array.lock_chunk_since(chunk, since)?;
-        // what lies outside a smaller array is lost; the rest of the chunk is stored all the same
-        let mut lost = Ok(());
         for attempt in 0..MAX_ATTEMPTS {
             array.confirm(true)?;
-            let Some(snapshot) = self.take_snapshot(dirty, &mut lost)? else { return lost };
+            let Some(snapshot) = self.take_snapshot(dirty, lost)? else { return Ok(()) };
             let outcome = self.store(dirty, &snapshot);
             let mut state = dirty.lock();
             match outcome {
                 Ok(Outcome::Stored(version)) => {
                     self.finish(dirty, &mut state, snapshot, version, keep);
-                    return lost;
+                    return Ok(());
                 }
                 Ok(Outcome::Conflict) => {
                     state.undo_snapshot();
@@ -356,9 +270,8 @@ impl Cache {
         Err(e.context(array.extent(chunk)))
     }
 
-    /// Takes step 2 of a write-back. Returns `None` if there is nothing to store. `lost` becomes the error for bytes that
-    /// lie outside the array in the store.
-    fn take_snapshot(&self, dirty: &DirtyChunk, lost: &mut Result<()>) -> Result<Option<Snapshot>> {
+    /// Takes step 2 of a write-back. Returns `None` if there is nothing to store.
+    fn take_snapshot(&self, dirty: &DirtyChunk, lost: &mut dyn FnMut(Error)) -> Result<Option<Snapshot>> {
         let mut state = dirty.lock();
         if state.bytes.is_none() {
             return Ok(None);
@@ -371,26 +284,46 @@ impl Cache {
         }
         if dirty.array.freshness().is_replaced() {
             self.remove_dirty(dirty, &mut state, None);
-            return Err(dirty.array.lost(dirty.chunk, "the array was replaced or deleted"));
+            lost(dirty.array.lost(dirty.chunk, "the array was replaced or deleted"));
+            return Ok(None);
         }
         let outside = dirty.array.outside(dirty.chunk);
-        let before = state.dirty.len();
-        state.dirty.remove_all(&outside);
-        if state.dirty.len() < before {
-            *lost = Err(dirty.array.lost(dirty.chunk, "the array became smaller"));
-            if state.dirty.is_empty() {
-                self.remove_dirty(dirty, &mut state, None);
-                return Ok(None);
+        self.drop_outside(dirty, &mut state, &outside, lost);
+        loop {
+            drop(state);
+            state = self.complete(dirty, true)?;
+            // a writer may have added some while the base was loaded
+            if !self.drop_outside(dirty, &mut state, &outside, lost) {
+                break;
             }
         }
-        drop(state);
-        let mut state = self.complete(dirty, true)?;
         if state.bytes.is_none() {
             return Ok(None);
         }
-        // a writer may have added some while the base was loaded
-        state.dirty.remove_all(&outside);
         state.snapshot(dirty.size(), dirty.array.freshness().opening()).map(Some)
+    }
+
+    /// Drops written bytes `outside` the array in the store, which another program has made smaller, and the whole chunk if
+    /// nothing else was written. Returns whether there were such bytes.
+    fn drop_outside(
+        &self,
+        dirty: &DirtyChunk,
+        state: &mut DirtyState,
+        outside: &Ranges,
+        lost: &mut dyn FnMut(Error),
+    ) -> bool {
+        let before = state.dirty.len();
+        state.dirty.remove_all(outside);
+        if state.dirty.len() == before {
+            return false;
+        }
+        lost(dirty.array.lost(dirty.chunk, "the array became smaller"));
+        if state.dirty.is_empty() {
+            self.remove_dirty(dirty, state, None);
+        }
+        // the dropped bytes lie over those of the base, which therefore is loaded again
+        state.base = Base::Unknown;
+        true
     }
 
     /// Takes step 3 of a write-back. It may erase an empty chunk instead.

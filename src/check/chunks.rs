@@ -31,7 +31,7 @@ pub struct Examined {
 
 /// Returns the number of chunks of an array that form a batch.
 pub(super) fn per_batch(array: &Array) -> usize {
-    (BATCH_BYTES / array.grid().chunk_size().max(1)).clamp(16, BATCH)
+    (BATCH_BYTES / array.grid().max_chunk_size().max(1)).clamp(16, BATCH)
 }
 
 /// Examines `chunks` and returns the results in their order, without chunks that are not stored or that were not
@@ -99,7 +99,7 @@ fn sizes(array: &Array, chunks: &[ChunkId], how: CheckOptions) -> Vec<Examined> 
 }
 
 fn decode(array: &Array, chunks: &[ChunkId], how: CheckOptions) -> Vec<Examined> {
-    let room = (IN_MEMORY / array.grid().chunk_size().max(1)).max(1);
+    let room = (IN_MEMORY / array.grid().max_chunk_size().max(1)).max(1);
     let threads = array.concurrency(how.threads).min(room).min(chunks.len());
     let next = AtomicUsize::new(0);
     let work = || {

@@ -1,5 +1,5 @@
-//! `--idle-timeout`: unmounts a mount that is not used. It asks the file system whether files are open and whether requests
-//! arrived.
+//! `--idle-timeout`: unmounts a mount that is not used. It asks the file system whether files are open and whether
+//! requests arrived.
 
 use super::CommandFailure;
 use crate::error::Error;
@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 const SHORTEST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
-/// Starts a thread that unmounts when no file is open and no request has arrived for `timeout`. A mount with dirty chunks that
-/// can't be stored stays, and so does one that is the working directory of a process.
+/// Starts a thread that unmounts when no file is open and no request has arrived for `timeout`. A mount with dirty
+/// chunks that can't be stored stays, and so does one that is the working directory of a process.
 pub fn unmount_after(timeout: Duration, fs: Arc<Fs>, mountpoint: Arc<Mountpoint>) -> Result<(), CommandFailure> {
     let watch = move || {
         let pause = (timeout / 8).clamp(SHORTEST_PAUSE, LONGEST_PAUSE);
@@ -34,8 +34,8 @@ pub fn unmount_after(timeout: Duration, fs: Arc<Fs>, mountpoint: Arc<Mountpoint>
 
 /// Unmounts. Returns whether the mount stays and must be checked again.
 fn is_kept(timeout: Duration, fs: &Fs, mountpoint: &Mountpoint) -> bool {
-    // a failure is on record
-    if fs.flush_all().is_err() {
+    // a failure is on record; a loss is reported at the end
+    if fs.store_all().is_err() {
         return true;
     }
     let shown = mountpoint.path().display();

@@ -10,6 +10,7 @@ use crate::stats::Stats;
 use crate::store::{Key, escaped};
 use crate::util::json::{self, Map, Value};
 use crate::util::memory;
+use crate::zarr::grid::Edges;
 use crate::zarr::metadata::ArrayMetadata;
 use clap::Args;
 use log::LevelFilter;
@@ -172,10 +173,12 @@ fn mapped(array: &Arc<Array>, deep: bool, map: &mut ChunkMap) -> Result<StoredTo
     Ok(StoredTotals { chunks: Some(map.stored()), bytes: Some(map.bytes()), shards })
 }
 
-/// Returns the number of chunks in a shard along each dimension; nothing for an array without shards.
+/// Returns the number of chunks in a shard along each dimension; nothing for an array without shards or with shards of
+/// different shapes.
 fn shard_chunks(array: &Array) -> Vec<u64> {
     let meta = array.metadata();
-    let shape = meta.shards.first().map(|outermost| outermost.shape.as_slice()).unwrap_or_default();
+    let outermost = meta.shards.first().filter(|outermost| outermost.edges.is_none());
+    let shape = outermost.map(|outermost| outermost.shape.as_slice()).unwrap_or_default();
     shape.iter().zip(&meta.chunks).map(|(shard, chunk)| shard / chunk).collect()
 }
 
@@ -353,10 +356,11 @@ impl ArrayRow {
 
     fn wide_line(&self) -> String {
         let meta = self.array.metadata();
-        let listed = |lengths: &[u64]| lengths.iter().map(u64::to_string).collect::<Vec<_>>().join(", ");
+        let listed = |edges: &[Edges]| edges.iter().map(Edges::to_string).collect::<Vec<_>>().join(", ");
+        let chunks = listed(&meta.chunk_edges());
         let shape = match meta.shards.first() {
-            Some(shard) => format!("chunks ({})  shards ({})", listed(&meta.chunks), listed(&shard.shape)),
-            None => format!("chunks ({})", listed(&meta.chunks)),
+            Some(shard) => format!("chunks ({chunks})  shards ({})", listed(&shard.shard_edges())),
+            None => format!("chunks ({chunks})"),
         };
         let known = self.stored.as_ref().ok();
         let bytes = known.and_then(|s| s.bytes).map_or("?".to_string(), size::show);

@@ -63,12 +63,15 @@ impl MapAxis {
 struct Cell {
     stored: u64,
     bytes: u64,
+    decoded: u64,
     failed: u64,
 }
 
 impl Cell {
-    fn add(&mut self, examined: &Examined) {
+    /// Adds a chunk of `decoded` bytes.
+    fn add(&mut self, examined: &Examined, decoded: u64) {
         self.stored += 1;
+        self.decoded = self.decoded.saturating_add(decoded);
         self.bytes += examined.stored;
         self.failed += u64::from(examined.fault.is_some());
     }
@@ -85,8 +88,8 @@ pub struct ChunkMap {
     shard: Option<[u64; 3]>,
     cells: Vec<Cell>,
     total: Cell,
-    /// Bytes of a decoded chunk; `None` for objects.
-    chunk_size: Option<u64>,
+    /// The grid; `None` for objects, whose decoded chunks have no fixed size.
+    sizes: Option<Grid>,
     /// Stored bytes of the largest chunk.
     largest: u64,
     area: MapArea,
@@ -126,7 +129,6 @@ impl ChunkMap {
             0 => Vec::new(),
             _ => vec![Cell::default(); axes.iter().map(|axis| axis.cells() as usize).product()],
         };
-        let chunk_size = (!of_objects).then_some(grid.chunk_size() as u64);
         ChunkMap {
             counts,
             chunk_count: grid.chunk_count(),
@@ -134,7 +136,7 @@ impl ChunkMap {
             shard,
             cells,
             total: Cell::default(),
-            chunk_size,
+            sizes: (!of_objects).then(|| grid.clone()),
             largest: 0,
             area,
             fault: None,
@@ -148,8 +150,9 @@ impl ChunkMap {
         let at = [id / columns / rows, id / columns % rows, id % columns];
         let cell = at.iter().zip(&self.axes).fold(0, |cell, (i, axis)| cell * axis.cells() + i / axis.per_cell);
         if let Some(cell) = self.cells.get_mut(cell as usize) {
-            cell.add(examined);
-            self.total.add(examined);
+            let decoded = self.sizes.as_ref().map_or(0, |grid| grid.chunk_size(examined.chunk) as u64);
+            cell.add(examined, decoded);
+            self.total.add(examined, decoded);
             self.largest = self.largest.max(examined.stored);
             if self.fault.is_none() {
                 self.fault.clone_from(&examined.fault);
@@ -228,7 +231,11 @@ impl ChunkMap {
             let tenths = (cell.stored as f64 / chunks as f64 * 10.0).round() as u32;
             char::from_digit(tenths.clamp(1, 9), 10).unwrap_or(FAILS)
         } else {
-            let whole = self.chunk_size.unwrap_or(self.largest).max(1) as f64 * cell.stored as f64;
+            let whole = match &self.sizes {
+                Some(_) => cell.decoded,
+                None => self.largest.saturating_mul(cell.stored),
+            };
+            let whole = whole.max(1) as f64;
             let shade = (cell.bytes as f64 / whole * symbols.shades.len() as f64).ceil() as usize;
             symbols.shades[shade.clamp(1, symbols.shades.len()) - 1]
         }
@@ -238,8 +245,8 @@ impl ChunkMap {
         let (stored, all) = (self.total.stored, size::count(self.chunk_count));
         let bytes = size::show(self.total.bytes);
         let mut text = format!("  {} of {all} chunks stored, {bytes}", size::count(stored));
-        let decoded = self.chunk_size.map(|size| size.saturating_mul(stored)).filter(|decoded| *decoded > 0);
-        if let Some(decoded) = decoded {
+        let decoded = self.total.decoded;
+        if decoded > 0 {
             let part = self.total.bytes as f64 / decoded as f64 * 100.0;
             text.push_str(&format!(" ({part:.1} % of {})", size::show(decoded)));
         }

@@ -1,5 +1,6 @@
-//! `zarrfs mount`: mounts a store, in the background unless --foreground is given. The background process is this program
-//! started again; it keeps standard error until the mount answers, so that a failure reads the same as in the foreground.
+//! `zarrfs mount`: mounts a store, in the background unless --foreground is given. The background process is this
+//! program started again; it keeps standard error until the mount answers, so that a failure reads the same as in the
+//! foreground.
 
 use super::compressor::{self, CompressorArg};
 use super::headers::HeadersArgs;
@@ -8,7 +9,7 @@ use super::logger::LogArgs;
 use super::view::ViewArgs;
 use super::{
     ACCESS, CACHING, CommandFailure, DIAGNOSTICS, ReadArgs, StoreArgs, StoreLocation, WRITING, WriteArgs, duration,
-    idle, mount_options, mountpoint, open_store_to_write, size, stdio, systemd,
+    idle, mount_options, mountpoint, open_store_to_write, size, start_directory, stdio, systemd,
 };
 use crate::array::hierarchy::Hierarchy;
 use crate::error::Error;
@@ -34,10 +35,6 @@ use std::time::Duration;
 const BACKGROUND: &str = "ZARRFS_BACKGROUND";
 const READY: &[u8] = b"ready\n";
 
-/// Number of attempts to store dirty chunks once the mount has ended, and the pause between them.
-const STORE_ATTEMPTS: u32 = 5;
-const STORE_PAUSE: Duration = Duration::from_secs(1);
-
 /// The thread that serves a mount. It ends with the mount.
 type Session = JoinHandle<crate::error::Result<()>>;
 
@@ -56,8 +53,8 @@ pub struct MountArgs {
     foreground: bool,
     /// Take options as in fstab (ro,cache_size=1G)
     ///
-    /// Any long option of this page without its dashes. Options of mount(8) and of systemd that don't concern zarrfs are
-    /// accepted. Options on the command line take precedence.
+    /// Any long option of this page without its dashes. Options of mount(8) and of systemd that don't concern zarrfs
+    /// are accepted. Options on the command line take precedence.
     #[arg(short, value_name = "OPTIONS")]
     options: Vec<String>,
     /// Ignore unknown -o options
@@ -65,8 +62,8 @@ pub struct MountArgs {
     sloppy: bool,
     /// Create the mountpoint, and remove it afterwards
     ///
-    /// It is removed after the unmount if it is empty. If none is named, it is a new directory in the working directory,
-    /// named as the store without .zarr and .zip; its name is printed.
+    /// It is removed after the unmount if it is empty. If none is named, it is a new directory in the working
+    /// directory, named as the store without .zarr and .zip; its name is printed.
     #[arg(long)]
     auto_mountpoint: bool,
     /// Unmount after this time without use (30s, 10m)
@@ -86,15 +83,15 @@ pub struct MountArgs {
     direct_io: bool,
     /// Have the kernel read uncompressed chunks itself
     ///
-    /// The kernel reads chunks that are stored as they are shown, and arrays of one such chunk, from the files of the store.
-    /// Needs root, and makes the mount read-only. A chunk that is replaced while it is open can't be opened again until it is
-    /// closed.
+    /// The kernel reads chunks that are stored as they are shown, and arrays of one such chunk, from the files of the
+    /// store. Needs root, and makes the mount read-only. A chunk that is replaced while it is open can't be opened
+    /// again until it is closed.
     #[arg(long, help_heading = CACHING)]
     passthrough: bool,
     /// Set the kernel's read-ahead [default: 128K]
     ///
-    /// Only root may set it. A map that is read at random gets as much for every page that it touches. The default is the
-    /// kernel's own.
+    /// Only root may set it. A map that is read at random gets as much for every page that it touches. The default is
+    /// the kernel's own.
     #[arg(long, value_name = "SIZE", value_parser = size::parse, help_heading = CACHING)]
     readahead: Option<u64>,
     /// Refuse writes
@@ -200,6 +197,7 @@ fn start_background(words: &[OsString]) -> Result<(), CommandFailure> {
     let program = std::env::current_exe().map_err(failed)?;
     let mut child = Command::new(program)
         .args(words.iter().skip(1))
+        .envs(start_directory::variables())
         .env(BACKGROUND, "1")
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -342,16 +340,8 @@ fn open_hierarchy(args: &MountArgs, stats: &Arc<Stats>) -> Result<Hierarchy, Com
 
 /// Stores all dirty chunks, with several attempts: a full disk may get free space meanwhile.
 fn store_all(fs: &Fs) -> Result<(), CommandFailure> {
-    let mut stored = fs.flush_all();
-    for _ in 1..STORE_ATTEMPTS {
-        if stored.is_ok() {
-            break;
-        }
-        std::thread::sleep(STORE_PAUSE);
-        stored = fs.flush_all();
-    }
     // also if the bucket is gone: what was written to it is lost
-    stored.map_err(|e| CommandFailure::new(1, e.context("not stored, and lost").to_string()))
+    fs.sync_at_end().map_err(|e| CommandFailure::new(1, e.context("not stored, and lost").to_string()))
 }
 
 /// Waits until the mount answers, and starts the timer of `--idle-timeout` and the server of `--listen`.
@@ -414,9 +404,10 @@ fn failure(e: MountError) -> CommandFailure {
     }
 }
 
-/// Starts the thread that handles signals. The first signal unmounts and stores everything; a mount in use ends with its last
-/// open file. The second signal ends requests in flight, and so does the first of a mount that was detached already, since
-/// nothing else could end it. The third ends the process. `interrupted` is set when the second signal ends requests.
+/// Starts the thread that handles signals. The first signal unmounts and stores everything; a mount in use ends with
+/// its last open file. The second signal ends requests in flight, and so does the first of a mount that was detached
+/// already, since nothing else could end it. The third ends the process. `interrupted` is set when the second signal
+/// ends requests.
 fn handle_signals(
     mut signals: Signals,
     fs: Arc<Fs>,
@@ -446,7 +437,7 @@ fn handle_signals(
                     waiting = true;
                     let fs = fs.clone();
                     // this thread must take the next signal; a failure is on record, and storing is tried again at the end
-                    let _ = std::thread::Builder::new().name("flush".into()).spawn(move || fs.flush_all());
+                    let _ = std::thread::Builder::new().name("flush".into()).spawn(move || fs.store_all());
                     log::warn!("{shown} is in use: it ends when its files are closed, or with another signal");
                 }
                 Ok(Unmounted::NotOnTop) => log::warn!("{shown}: something else is mounted over it; unmount that first"),
@@ -458,9 +449,10 @@ fn handle_signals(
     Ok(())
 }
 
-/// Ends the process with `code` once all dirty chunks are stored. Returns, since the calling thread must take the next signal.
+/// Ends the process with `code` once all dirty chunks are stored. Returns, since the calling thread must take the next
+/// signal.
 fn end_when_stored(fs: Arc<Fs>, code: i32) {
-    let end = move || std::process::exit(if fs.flush_all().is_ok() { code } else { 1 });
+    let end = move || std::process::exit(if fs.sync_at_end().is_ok() { code } else { 1 });
     if std::thread::Builder::new().name("flush".into()).spawn(end).is_err() {
         std::process::exit(1);
     }

@@ -1,5 +1,5 @@
-//! MetaImage (<https://itk.org/Wiki/MetaIO/Documentation>), which ITK and VTK read. The fastest axis comes first. Spacing is
-//! positive; a negative step reverses the axis in the matrix.
+//! MetaImage (<https://itk.org/Wiki/MetaIO/Documentation>), which ITK and VTK read. The fastest axis comes first.
+//! Spacing is positive; a negative step reverses the axis in the matrix.
 
 use super::Described;
 use super::spelling::{self, float};

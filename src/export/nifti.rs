@@ -1,5 +1,5 @@
-//! NIfTI (<https://nifti.nimh.nih.gov>, `nifti1.h` and `nifti2.h`): a header of fixed fields, then the flat bytes. Both have
-//! the same byte order. The fastest dimension comes first.
+//! NIfTI (<https://nifti.nimh.nih.gov>, `nifti1.h` and `nifti2.h`): a header of fixed fields, then the flat bytes. Both
+//! have the same byte order. The fastest dimension comes first.
 
 use super::binary::HeaderFields;
 use super::described::{Described, DescribedAxis, Role};
@@ -162,8 +162,8 @@ fn dimension(array: &Described, n: usize) -> Option<(usize, &DescribedAxis)> {
     Some((axis, array.axes.get(axis)?))
 }
 
-/// Returns the code of the unit of space, and for each of the first three dimensions its axis of space, the coordinate of
-/// its first item, and the step. Dimensions without a known role take the remaining axes in the order x, y, z.
+/// Returns the code of the unit of space, and for each of the first three dimensions its axis of space, the coordinate
+/// of its first item, and the step. Dimensions without a known role take the remaining axes in the order x, y, z.
 fn space(array: &Described) -> (u8, [(Role, f64, f64); 3]) {
     let axes = [0, 1, 2].map(|n| dimension(array, n));
     let known = axes.map(|axis| axis.map(|(_, axis)| axis.role).filter(|role| WORLD.contains(role)));

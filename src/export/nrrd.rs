@@ -1,5 +1,5 @@
-//! The detached header of NRRD (<https://teem.sourceforge.net/nrrd/format.html>), which ITK, VTK, Slicer and teem read. The
-//! fastest axis comes first.
+//! The detached header of NRRD (<https://teem.sourceforge.net/nrrd/format.html>), which ITK, VTK, Slicer and teem read.
+//! The fastest axis comes first.
 
 use super::Described;
 use super::spelling::{self, float};

@@ -1,6 +1,6 @@
 //! GDAL's virtual raster over `data.raw`: a `VRTRawRasterBand` for each band
-//! (<https://gdal.org/en/stable/drivers/raster/vrt.html>). GDAL reads 8-bit signed integers since version 3.7 and 64-bit
-//! integers since 3.5.
+//! (<https://gdal.org/en/stable/drivers/raster/vrt.html>). GDAL reads 8-bit signed integers since version 3.7 and
+//! 64-bit integers since 3.5.
 
 use super::Composite;
 use super::described::{Coordinates, Described};

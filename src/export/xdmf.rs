@@ -1,6 +1,6 @@
-//! XDMF, version 2 (<https://www.xdmf.org>), which VTK, ParaView and VisIt read. The last two or three dimensions form a
-//! mesh. A time or fourth dimension before them makes a collection of such meshes, one for each step. Axes keep the array's
-//! order, the slowest first.
+//! XDMF, version 2 (<https://www.xdmf.org>), which VTK, ParaView and VisIt read. The last two or three dimensions form
+//! a mesh. A time or fourth dimension before them makes a collection of such meshes, one for each step. Axes keep the
+//! array's order, the slowest first.
 
 use super::described::{Coordinates, Described, DescribedAxis, Role};
 use super::spelling::{self, float, list, xml};
@@ -105,8 +105,8 @@ fn mesh(axes: &[DescribedAxis]) -> String {
     )
 }
 
-/// Returns the first coordinate and the step, with unit steps if nothing usable is known; `None` if coordinates are irregular
-/// and may be listed.
+/// Returns the first coordinate and the step, with unit steps if nothing usable is known; `None` if coordinates are
+/// irregular and may be listed.
 fn steps(axis: &DescribedAxis, may_list: bool) -> Option<(f64, f64)> {
     match &axis.coordinates {
         Coordinates::Regular { first, step } if first.is_finite() && step.is_finite() => Some((*first, *step)),

@@ -11,33 +11,58 @@ use crate::zarr::metadata::Separator;
 use std::sync::Arc;
 
 impl Fs {
-    /// Stores everything, and makes it durable. Drafts that are still open are stored if they are valid as they are.
+    /// Stores everything as [`Fs::store_all`] does, and reports what was lost since the last report.
     pub fn flush_all(&self) -> Result<()> {
+        let stored = self.store_all();
+        self.take_losses().and(stored)
+    }
+
+    /// Returns the error for written bytes that were lost and of which no close or fsync has reported the loss.
+    pub fn take_losses(&self) -> Result<()> {
+        self.cache.take_losses(|_| true)
+    }
+
+    /// Stores everything, and makes it durable. Drafts that are still open are stored if they are valid as they are. A loss is
+    /// no error of this: [`Fs::take_losses`] reports it.
+    ///
+    /// # Errors
+    ///
+    /// The first error, after everything was tried, or as soon as the store answers nothing at all.
+    pub fn store_all(&self) -> Result<()> {
         if self.read_only {
             return Ok(());
         }
-        // chunks of objects stay drafts: half a chunk looks like a whole one
-        let all = self.drafts.all().into_iter();
-        let drafts = all.filter(|draft| matches!(draft.node(), Node::Metadata(..) | Node::Value(_))).map(|draft| {
-            match self.flush_draft(&draft) {
-                // the program is still writing it
-                Err(e) if e.kind() == Kind::Invalid => Ok(()),
-                stored => stored,
+        let mut done = Ok(());
+        for draft in self.drafts.all() {
+            // chunks of objects stay drafts: half a chunk looks like a whole one
+            if matches!(draft.node(), Node::Metadata(..) | Node::Value(_)) {
+                done = done.and(match self.flush_draft(&draft) {
+                    // the program is still writing it
+                    Err(e) if e.kind() == Kind::Invalid => Ok(()),
+                    stored => stored,
+                });
             }
-        });
-        let done = drafts.fold(Ok(()), Result::and);
+            if self.cache.is_in_vain(&done) {
+                return done;
+            }
+        }
         let done = done.and(self.cache.flush_all());
-        done.and(self.tree.hierarchy().store().sync())
+        if self.cache.is_in_vain(&done) { done } else { done.and(self.tree.hierarchy().store().sync()) }
     }
 
-    /// Stores what was written to an array. If its filters are lossy the kernel drops the pages of `data.raw`: from now on
-    /// a read returns what the filters have kept.
+    /// Stores what was written to an array. If its filters are lossy the kernel drops the pages of `data.raw`: from now
+    /// on a read returns what the filters have kept.
     pub(super) fn flush_array(&self, array: &Array) -> Result<()> {
         let done = self.cache.flush_array(array);
         if array.is_lossy() && array.freshness().writes() > 0 {
             self.add_stale(array.key(), true);
         }
         done
+    }
+
+    /// Returns `stored`, the result of a close or fsync of a file of the array at `key`. A loss comes before any other error.
+    pub(super) fn with_losses(&self, key: &Key, stored: Result<()>) -> Result<()> {
+        self.cache.take_losses(|lost| lost == key).and(stored)
     }
 
     /// Hands over what was written to an array with shards; stores what was written to another one. The chunk files of shards are
@@ -97,8 +122,8 @@ impl Fs {
         Ok(())
     }
 
-    /// Returns whether a change of a document may change the metadata of the array at `key`. In a view as v2, attributes are
-    /// stored in its document.
+    /// Returns whether a change of a document may change the metadata of the array at `key`. In a view as v2,
+    /// attributes are stored in its document.
     pub(super) fn changes_array(&self, key: &Key, file: MetadataFile) -> Result<bool> {
         let hierarchy = self.tree.hierarchy();
         Ok(file.defines_arrays() || hierarchy.cached_array(key).is_some() && hierarchy.shows_as_v2(key)?)
@@ -122,7 +147,8 @@ impl Fs {
         }
     }
 
-    /// Stores the pending chunks of the array whose object is at `path`, or below it: a program is about to see the stored bytes.
+    /// Stores the pending chunks of the array whose object is at `path`, or below it: a program is about to see the
+    /// stored bytes.
     pub(super) fn settle_object(&self, path: &Key) {
         if self.cache.has_pending(|array| array.is_object_path(path))
             && let Err(e) = self.cache.flush_where(|array| array.is_object_path(path))

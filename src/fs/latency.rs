@@ -49,9 +49,9 @@ fn case_of(shape: &[u64], chunks: &[u64], compressor: &str, bound: usize, read_o
     let metadata = ArrayMetadata::parse(document.as_bytes()).unwrap();
     let grid = crate::zarr::grid::Grid::new(shape, chunks, 1).unwrap();
     let whole = flat_bytes(grid.size());
-    let pipeline = Pipeline::new(&metadata, grid.chunk_size()).unwrap();
+    let pipeline = Pipeline::new(&metadata, grid.max_chunk_size()).unwrap();
     for chunk in (0..grid.chunk_count()).map(ChunkId) {
-        let (mut decoded, mut stored) = (vec![0; grid.chunk_size()], Vec::new());
+        let (mut decoded, mut stored) = (vec![0; grid.chunk_size(chunk)], Vec::new());
         for (flat, run) in grid.chunk_runs(chunk, 0..grid.size()) {
             decoded[run.offset..][..run.len].copy_from_slice(&whole[flat as usize..][..run.len]);
         }

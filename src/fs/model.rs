@@ -50,19 +50,6 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// How chunks lie in shards.
-#[derive(Clone, Debug)]
-struct ShardPlan {
-    /// For each level, the innermost first, the number of inner chunks along each dimension.
-    times: Vec<Vec<u64>>,
-    /// Codecs of a chunk.
-    codecs: &'static str,
-    /// Codecs around the outermost shard.
-    around: &'static str,
-    /// 1 if the innermost index is at the start; the levels alternate.
-    at_start: usize,
-}
-
 /// The array `a` of a store, opened for writing, beside what it should hold.
 struct Model {
     memory: Arc<MemoryStore>,
@@ -111,40 +98,6 @@ impl Model {
         }
     }
 
-    fn new(shape: &[u64], chunks: &[u64], item: u64, order: &str, codec: &str, fill: bool, bound: usize) -> Self {
-        let fill_value = if fill && item == 4 { "\"AQIDBA==\"" } else { "null" };
-        let document = format!(
-            r#"{{"zarr_format":2,"shape":{shape:?},"chunks":{chunks:?},"dtype":"|V{item}","compressor":{codec},
-            "fill_value":{fill_value},"order":"{order}","filters":null}}"#
-        );
-        Model::of(&document, ArrayMetadata::parse(document.as_bytes()).unwrap(), bound)
-    }
-
-    /// Returns a model of a Zarr v3 array in shards.
-    fn sharded(chunks: &[u64], shape: &[u64], item: u64, shards: &ShardPlan, fill: bool, bound: usize) -> Self {
-        let fill = if fill && item == 4 { vec![1, 2, 3, 4] } else { vec![0; item as usize] };
-        let index = r#"{"name":"bytes","configuration":{"endian":"little"}},{"name":"crc32c"}"#;
-        let (mut codecs, mut inner) = (shards.codecs.to_string(), chunks.to_vec());
-        for (level, times) in shards.times.iter().enumerate() {
-            let location = if (shards.at_start + level).is_multiple_of(2) { "end" } else { "start" };
-            let around = if level + 1 == shards.times.len() { shards.around } else { "" };
-            codecs = format!(
-                r#"{{"name":"sharding_indexed","configuration":{{"chunk_shape":{inner:?},"codecs":[{codecs}],
-                "index_codecs":[{index}],"index_location":"{location}"}}}}{around}"#
-            );
-            inner = inner.iter().zip(times).map(|(len, times)| len * times).collect();
-        }
-        let document = format!(
-            r#"{{"zarr_format":3,"node_type":"array","shape":{shape:?},"data_type":"r{}","fill_value":{fill:?},
-            "chunk_grid":{{"name":"regular","configuration":{{"chunk_shape":{inner:?}}}}},
-            "chunk_key_encoding":{{"name":"default"}},"codecs":[{codecs}]}}"#,
-            8 * item
-        );
-        let metadata = ArrayMetadata::parse_v3(document.as_bytes()).unwrap();
-        assert_eq!(metadata.shards.len(), shards.times.len());
-        Model::of(&document, metadata, bound)
-    }
-
     fn of(document: &str, meta: ArrayMetadata, bound: usize) -> Self {
         let (shape, item) = (meta.shape.clone(), meta.dtype.size() as u64);
         let memory = Arc::new(MemoryStore::default());
@@ -154,15 +107,15 @@ impl Model {
         let store = Arc::new(wrap(memory.clone()));
         let name = if meta.zarr_format == 3 { "a/zarr.json" } else { "a/.zarray" };
         store.put(&Key::normalize(name).unwrap(), document.as_bytes()).unwrap();
-        let grid = Grid::new(&shape, &meta.chunks, item as usize).unwrap();
+        let grid = meta.grid(&shape).unwrap();
         let mut empty: Vec<u8> = meta.fill.clone().unwrap_or_default();
         empty.resize(item as usize, 0);
-        let chunk = empty.repeat(grid.chunk_size() / item as usize);
         // vary this independently of the other choices
         let remembers = meta.shape.iter().sum::<u64>().is_multiple_of(2);
         let fs = Model::remount(&store, bound, remembers);
         let handle = open(&fs, FLAT, true).unwrap();
         let count = grid.chunk_count() as usize;
+        let chunk = |id: usize| empty.repeat(grid.chunk_size(ChunkId(id as u64)) / item as usize);
         let (dirty, there) = (vec![false; grid.size() as usize], vec![false; count]);
         Model {
             memory,
@@ -172,7 +125,7 @@ impl Model {
             remembers,
             fs,
             handle,
-            chunks: vec![chunk; count],
+            chunks: (0..count).map(chunk).collect(),
             meta,
             grid,
             dirty,
@@ -199,7 +152,7 @@ impl Model {
 
     /// A chunk's bytes in the array's own order.
     fn shown(&self, chunk: usize) -> Vec<u8> {
-        let mut out = vec![0; self.grid.chunk_size()];
+        let mut out = vec![0; self.chunks[chunk].len()];
         match self.meta.order {
             Order::C => out.copy_from_slice(&self.chunks[chunk]),
             Order::F => {
@@ -218,7 +171,7 @@ impl Model {
                 let data = self.some_bytes(len);
                 match self.fs.write(self.handle, start as u64, &data) {
                     // the cache is full; the bytes accepted before that are visible
-                    Err(e) if self.fails && e.errno() == libc::ENOSPC => return self.look_again(start, &data),
+                    Err(e) if self.fails && e.errno() == libc::ENOSPC => return self.check_failed_write(start, &data),
                     written => assert_eq!(written?, len),
                 }
                 let mut at = 0;
@@ -241,7 +194,7 @@ impl Model {
             }
             Op::ReadChunk(chunk) => self.check_chunk(chunk)?,
             Op::Flush => {
-                if self.told(|fs, handle| fs.fsync(handle))? {
+                if self.succeeds(|fs, handle| fs.fsync(handle))? {
                     self.dirty.fill(false);
                 }
             }
@@ -256,17 +209,15 @@ impl Model {
             Op::Foreign(at, len) => self.write_elsewhere(at, len),
             Op::Quiet => {
                 let array = self.fs.tree.array(&Key::normalize("a")?)?;
-                self.told(|_, _| array.store_objects())?;
+                self.succeeds(|_, _| array.store_objects())?;
             }
             Op::Erase(chunk) => {
                 let id = (chunk * self.grid.chunk_count() as f64) as usize;
                 self.heal();
                 self.fs.flush(self.handle)?;
                 let array = self.fs.tree.array(&Key::normalize("a")?)?;
-                self.fs.cache.discard_chunk(&array, ChunkId(id as u64));
-                array.erase(ChunkId(id as u64))?;
-                self.fs.cache.add_pending(&array);
-                let mut whole = vec![0; self.grid.chunk_size()];
+                self.fs.erase_chunk(&array, ChunkId(id as u64))?;
+                let mut whole = vec![0; self.chunks[id].len()];
                 array.fill(&mut whole, 0);
                 (self.chunks[id], self.there[id]) = (whole, false);
                 self.dirty.fill(false);
@@ -303,7 +254,7 @@ impl Model {
     }
 
     /// Makes a call that may fail, with an error, if the store does. Returns false if it did.
-    fn told(&self, call: impl FnOnce(&Fs, u64) -> Result<()>) -> Result<bool> {
+    fn succeeds(&self, call: impl FnOnce(&Fs, u64) -> Result<()>) -> Result<bool> {
         match call(&self.fs, self.handle) {
             Err(e) if self.fails && e.errno() == libc::ENOSPC => Ok(false),
             done => done.map(|()| true),
@@ -311,7 +262,7 @@ impl Model {
     }
 
     /// Checks after a failed write that each byte has its old or its new value.
-    fn look_again(&mut self, start: usize, data: &[u8]) -> Result<()> {
+    fn check_failed_write(&mut self, start: usize, data: &[u8]) -> Result<()> {
         let mut now = Vec::new();
         self.fs.read(self.handle, start as u64, data.len(), &mut now)?;
         let mut at = 0;
@@ -332,7 +283,7 @@ impl Model {
         if !self.there[id] {
             return Ok(());
         }
-        let size = self.grid.chunk_size();
+        let size = self.chunks[id].len();
         let start = (at * size as f64) as usize;
         let len = ((len * size as f64) as usize + 1).min(size - start);
         let data = self.some_bytes(len);
@@ -401,7 +352,7 @@ impl Model {
 
     /// Returns for each byte of a shown chunk whether it belongs to the array.
     fn inside(&self, id: usize) -> Vec<bool> {
-        let mut inside = vec![0u8; self.grid.chunk_size()];
+        let mut inside = vec![0u8; self.chunks[id].len()];
         for (_, run) in self.grid.chunk_runs(ChunkId(id as u64), 0..u64::MAX) {
             inside[run.offset..run.offset + run.len].fill(1);
         }
@@ -433,7 +384,7 @@ impl Model {
             let mut scratch = Default::default();
             let loaded = other.load(run.chunk, Vec::new(), &mut scratch).unwrap().map(|l| l.bytes);
             let mut bytes = loaded.unwrap_or_else(|| {
-                let mut bytes = vec![0; self.grid.chunk_size()];
+                let mut bytes = vec![0; self.chunks[run.chunk.0 as usize].len()];
                 other.fill(&mut bytes, 0);
                 bytes
             });
@@ -460,37 +411,4 @@ impl Model {
     }
 }
 
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(500))]
-
-    #[test]
-    fn whatever_is_done_is_what_an_array_of_bytes_would_do(
-        (shape, chunks) in geometry(), item in prop::sample::select(vec![1u64, 3, 4]), f in any::<bool>(),
-        codec in prop::sample::select(vec!["null", r#"{"id":"zlib","level":1}"#, r#"{"id":"blosc"}"#]),
-        fill in any::<bool>(), bound in prop::sample::select(vec![0usize, 600, 4 << 20]),
-        ops in prop::collection::vec(op(), 1..50),
-    ) {
-        let order = if f { "F" } else { "C" };
-        let mut model = Model::new(&shape, &chunks, item, order, codec, fill, bound);
-        model.run(&ops);
-    }
-
-    #[test]
-    fn chunks_in_shards_do_the_same(
-        (shape, chunks) in geometry(), item in prop::sample::select(vec![1u64, 3, 4]),
-        times in prop::collection::vec(prop::collection::vec(1u64..4, 6), 1..=3),
-        codecs in prop::sample::select(vec![
-            r#"{"name":"bytes"}"#, r#"{"name":"bytes"},{"name":"gzip","configuration":{"level":1}}"#,
-            r#"{"name":"bytes"},{"name":"crc32c"}"#,
-        ]),
-        around in prop::sample::select(vec!["", "", r#",{"name":"gzip","configuration":{"level":1}}"#]),
-        at_start in 0usize..2,
-        fill in any::<bool>(), bound in prop::sample::select(vec![0usize, 600, 4 << 20]),
-        ops in prop::collection::vec(op(), 1..50),
-    ) {
-        let times = times.iter().map(|times| times[..shape.len()].to_vec()).collect();
-        let plan = ShardPlan { times, codecs, around, at_start };
-        let mut model = Model::sharded(&chunks, &shape, item, &plan, fill, bound);
-        model.run(&ops);
-    }
-}
+mod properties;

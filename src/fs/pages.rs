@@ -19,9 +19,9 @@ pub struct Pages {
 /// The pages of a file.
 struct FilePages {
     /// The version of the file when it was opened last.
-    mark: VersionTag,
-    /// The number of openings at which the kernel drops the pages, but may not have done so yet. Until then no other opening
-    /// may keep them.
+    tag: VersionTag,
+    /// The number of openings at which the kernel drops the pages, but may not have done so yet. Until then no other
+    /// opening may keep them.
     dropping: usize,
 }
 
@@ -31,16 +31,17 @@ impl Pages {
         Pages { files: Mutex::new(LruCache::new(FILES)) }
     }
 
-    /// Records an opening of a file of the version `mark`. `same` says whether everything that the version does not cover
-    /// is as at the opening before. Returns whether the kernel may keep its pages; else [`Pages::dropped`] must follow.
-    pub fn open(&self, inode: u64, mark: VersionTag, same: bool) -> bool {
+    /// Records an opening of a file of the version `tag`. `same` says whether everything that the version does not
+    /// cover is as at the opening before. Returns whether the kernel may keep its pages; else [`Pages::dropped`] must
+    /// follow.
+    pub fn open(&self, inode: u64, tag: VersionTag, same: bool) -> bool {
         let mut files = lock(&self.files);
         let Some(file) = files.get_mut(&inode) else {
-            files.put(inode, FilePages { mark, dropping: 1 });
+            files.put(inode, FilePages { tag, dropping: 1 });
             return false;
         };
-        let keep = same && file.mark == mark && file.dropping == 0;
-        file.mark = mark;
+        let keep = same && file.tag == tag && file.dropping == 0;
+        file.tag = tag;
         file.dropping += usize::from(!keep);
         keep
     }

@@ -1,9 +1,11 @@
-//! Files over a store that is far: no value is a file, each question takes a request, and another machine writes, too.
+//! Files over a remote store: no value is a local file, each lookup takes a request, and another machine writes, too.
 
 use super::*;
 use crate::array::hierarchy::{ConsolidatedStore, Hierarchy, UseConsolidated};
 use crate::fs::tree::{FLAT, ROOT_INODE};
-use crate::store::{FaultyStore, MemoryStore, MetadataCache, Operation, Store, UnlistedStore, delegate_store};
+use crate::store::{
+    FaultyStore, MemoryStore, MetadataCache, Operation, PlannedFault, Store, UnlistedStore, delegate_store,
+};
 use crate::zarr::metadata::V1Order;
 
 fn document(length: u64) -> String {
@@ -13,12 +15,12 @@ fn document(length: u64) -> String {
     )
 }
 
-/// A store that is far away by its own account.
-struct Far {
+/// A store in memory that claims to be remote.
+struct RemoteStore {
     below: Arc<dyn Store>,
 }
 
-impl Store for Far {
+impl Store for RemoteStore {
     delegate_store!(below: get get_range stat list lists_all location is_writable put put_if delete sync make_prefix
         remove_prefix rename);
 
@@ -27,7 +29,7 @@ impl Store for Far {
     }
 }
 
-/// One machine of those that share a store.
+/// One of several machines that mount the same store.
 struct Machine {
     fs: Fs,
     requests: Arc<FaultyStore>,
@@ -35,7 +37,7 @@ struct Machine {
 
 impl Machine {
     fn over(store: Arc<dyn Store>) -> Self {
-        let requests = Arc::new(FaultyStore::new(Arc::new(Far { below: store })));
+        let requests = Arc::new(FaultyStore::new(Arc::new(RemoteStore { below: store })));
         let stats = Arc::new(Stats::default());
         let cached = Arc::new(MetadataCache::new(requests.clone(), None));
         let store = ConsolidatedStore::over(cached, UseConsolidated::Auto, stats.clone()).unwrap();
@@ -55,7 +57,7 @@ impl Machine {
         path.split('/').filter(|p| !p.is_empty()).fold(ROOT_INODE, |at, p| self.fs.lookup(at, p).unwrap().inode)
     }
 
-    /// Opens a file; the kernel looks a name up again where the file is not what it was.
+    /// Opens a file. After ESTALE, looks the name up again, as the kernel does.
     fn open(&self, directory: &str, name: &str, write: bool) -> Result<(u64, u64)> {
         let inode = self.fs.lookup(self.directory(directory), name)?.inode;
         Ok((inode, self.fs.open(inode, write, false)?.handle))
@@ -117,7 +119,7 @@ fn a_plain_key_is_written_anywhere_and_stored_when_it_is_closed() {
     let (a, opened) = m.fs.create(ROOT_INODE, "notes.txt", false, false).unwrap();
     m.fs.write(opened.handle, 0, b"hello").unwrap();
     assert_eq!(stored(&memory, "notes.txt"), None);
-    // who reads it meanwhile sees what is written, and so does who asks for its size
+    // reads and `stat` show what is written before it is stored
     assert_eq!(m.read("", "notes.txt").unwrap(), "hello");
     m.fs.fsync(opened.handle).unwrap();
     assert_eq!(stored(&memory, "notes.txt").as_deref(), Some("hello"));
@@ -158,7 +160,7 @@ fn a_file_that_is_still_open_goes_with_its_name() {
     m.fs.write(opened.handle, 3, b"er").unwrap();
     m.close(opened.handle).unwrap();
     assert_eq!((stored(&memory, "old.txt.tmp"), stored(&memory, "old.txt").as_deref()), (None, Some("newer")));
-    // onto a chunk and onto a document: what is written afterwards would be seen by nobody
+    // onto a chunk and onto a document: later writes through the open file would be lost
     for (name, text) in [("0", "01234567"), (".zattrs", "{\"a\": 1}")] {
         let (_, opened) = m.fs.create(m.directory("a"), "x.partial", false, false).unwrap();
         m.fs.write(opened.handle, 0, text.as_bytes()).unwrap();
@@ -194,7 +196,7 @@ fn a_file_that_is_removed_while_it_is_open_stays_removed() {
     assert_eq!(m.fs.unlink(ROOT_INODE, "none", 0).unwrap_err().errno(), libc::ENOENT);
 }
 
-/// "O_EXCL": of two machines one makes the file.
+/// "O_EXCL": only one of two machines creates the file.
 #[test]
 fn an_exclusive_file_is_made_by_one() {
     let memory = memory(&[ROOT]);
@@ -232,7 +234,7 @@ fn what_another_machine_has_changed_is_seen_at_the_next_open() {
     assert_eq!(b.read("a", ".zattrs").unwrap(), "{}");
 }
 
-/// "opening and reading an array of n chunks must need at most 1.1 n requests", of which those for metadata are few.
+/// "opening and reading an array of n chunks must need at most 1.1 n requests": few of them are for metadata.
 #[test]
 fn reading_takes_a_request_for_each_chunk_and_few_more() {
     let memory = memory(&[ROOT, ("a/.zarray", &document(8 * 100))]);
@@ -250,7 +252,7 @@ fn reading_takes_a_request_for_each_chunk_and_few_more() {
         assert_eq!((out, m.requests.calls(Operation::Get)), (vec![7; 800], 101));
         let asked = m.asked();
         assert!(asked <= 110 + 10, "{asked}");
-        // asking about them again takes nothing
+        // looking them up again takes no request
         for _ in 0..10 {
             m.fs.attributes(inode).unwrap();
             m.fs.lookup(m.directory("a"), ".zarray").unwrap();
@@ -313,7 +315,7 @@ fn what_cannot_be_listed_is_called_data() {
     let (inode, handle) = m.open("a", FLAT, false).unwrap();
     assert_eq!((m.fs.seek(handle, 3, Seek::Data).unwrap(), m.fs.seek(handle, 3, Seek::Hole).unwrap()), (3, 64));
     assert_eq!(m.fs.attributes(inode).unwrap().blocks, 1);
-    // a chunk is there when it is asked for, and no other name is
+    // a chunk exists when it is looked up; no other name does
     memory.insert("a/1", "?");
     let a = m.directory("a");
     assert_eq!((m.fs.lookup(a, "1").unwrap().size, m.fs.lookup(a, "2").is_err()), (8, true));
@@ -324,4 +326,32 @@ fn what_cannot_be_listed_is_called_data() {
     })
     .unwrap();
     assert_eq!(names, [FLAT, ".zarray"]);
+}
+
+/// "A flush ends with the first failure while the server answers nothing"
+#[test]
+fn a_flush_asks_a_server_that_answers_nothing_once() {
+    let names = ["a", "b", "c"];
+    let memory = memory(&[ROOT]);
+    names.iter().for_each(|name| memory.insert(&format!("{name}/.zarray"), document(80)));
+    let m = Machine::new(&memory);
+    for name in names {
+        let (_, handle) = m.open(name, FLAT, true).unwrap();
+        m.fs.write(handle, 0, &[5; 80]).unwrap();
+    }
+    for operation in [Operation::Stat, Operation::Get, Operation::Put] {
+        m.requests.plan(PlannedFault { times: u64::MAX, ..PlannedFault::next(operation, libc::EIO) });
+    }
+    let count = || {
+        let before = m.asked() + m.requests.calls(Operation::Put);
+        assert_eq!(m.fs.flush_all().unwrap_err().errno(), libc::EIO);
+        m.asked() + m.requests.calls(Operation::Put) - before
+    };
+    // each array, and each of its ten chunks
+    assert!(count() >= 33);
+    m.fs.stats.is_failing.store(true, std::sync::atomic::Ordering::Relaxed);
+    assert_eq!(count(), 1);
+    m.requests.heal();
+    m.fs.flush_all().unwrap();
+    assert!(names.iter().all(|name| stored(&memory, &format!("{name}/9")).is_some()));
 }

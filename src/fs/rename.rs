@@ -37,13 +37,13 @@ impl Deref for FileContent {
 }
 
 impl Fs {
-    /// Renames `from` to `to`, each a directory's inode number and a name in it. A file at `to` is replaced, as rename(2)
-    /// does.
+    /// Renames `from` to `to`, each a directory's inode number and a name in it. A file at `to` is replaced, as
+    /// rename(2) does.
     ///
     /// # Errors
     ///
-    /// EEXIST if there is a file at `to` and `keep` is set; EINVAL, with nothing changed, if the file cannot become what
-    /// the new name asks for.
+    /// EEXIST if there is a file at `to` and `keep` is set; EINVAL, with nothing changed, if the file cannot become
+    /// what the new name asks for.
     pub fn rename(&self, from: (u64, &str), to: (u64, &str), keep: bool) -> Result<()> {
         self.writable()?;
         let (from_directory, from) = self.place(from.0, from.1)?;
@@ -107,7 +107,8 @@ impl Fs {
         self.forget_moved(source)
     }
 
-    /// Removes a file whose content is stored under its new name. Nothing is written through its open descriptors any more.
+    /// Removes a file whose content is stored under its new name. Nothing is written through its open descriptors any
+    /// more.
     fn forget_moved(&self, source: &Node) -> Result<()> {
         if matches!(source, Node::Value(_)) {
             let inode = self.tree.inode(source);
@@ -218,7 +219,7 @@ impl Fs {
     ///
     /// EINVAL if the file has another size than the chunk.
     fn content_for(&self, source: &Node, array: &Array, chunk: ChunkId) -> Result<FileContent> {
-        let size = array.grid().chunk_size();
+        let size = array.grid().chunk_size(chunk);
         if array.metadata().has_objects() {
             return self.content(source);
         }
@@ -240,12 +241,15 @@ impl Fs {
         // the bytes may be an encoded chunk of another store
         array.check_objects(chunk, bytes).map_err(|e| Error::invalid(e.message()))?;
         let _writing = self.resizing.writing_to(array)?;
-        // else earlier writes would be lost if this cannot be stored
+        // else earlier writes would be lost if this cannot be stored. If they are lost, their own files report it
         self.cache.flush_chunk(array, chunk)?;
         let stored = match array.metadata().has_objects() {
             true => {
-                let stale =
-                    || Error::system(libc::ESTALE).context("the array was replaced meanwhile").context(array.key());
+                let stale = || {
+                    Error::system(libc::ESTALE)
+                        .context("another program replaced the array; open the directory again and retry")
+                        .context(array.key())
+                };
                 array.lock_chunk(chunk).and_then(|_lock| {
                     array.confirm(false)?;
                     match array.freshness().is_replaced() {
@@ -258,7 +262,7 @@ impl Fs {
             }
             false => {
                 let written = self.write_chunk_bytes(array, chunk, 0, bytes, WriteMode::internal());
-                written.and_then(|_| self.cache.flush_chunk(array, chunk))
+                written.and_then(|_| self.cache.store_written(array, chunk))
             }
         };
         if stored.is_err() || array.metadata().has_objects() {
@@ -305,7 +309,8 @@ impl Fs {
         self.in_pieces(from, 0..size, |at, piece| {
             Ok(self.write_flat(array, at, piece, WriteMode::internal())?.unwrap_or_default())
         })?;
-        self.cache.flush_array(array)
+        let stored = self.cache.flush_array(array);
+        self.with_losses(array.key(), stored)
     }
 
     /// Writes a file over a container, and stores it. A header of text stays as it is.
@@ -331,8 +336,8 @@ impl Fs {
         open.flush(self)
     }
 
-    /// Records why a file could not be renamed to a container. A temporary file of the program is removed, because nothing
-    /// else would remove it from the store.
+    /// Records why a file could not be renamed to a container. A temporary file of the program is removed, because
+    /// nothing else would remove it from the store.
     fn refused(&self, source: &Node, to: &Node, e: Error) -> Error {
         if ![libc::EPERM, libc::EINVAL].contains(&e.errno()) {
             return e;

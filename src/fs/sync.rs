@@ -1,5 +1,13 @@
-//! Implements `.zarrfs/sync`, which `zarrfs umount` reads: stores all written data within one time limit, and names what is
-//! not stored. Without the limit, each chunk could take the timeout of a server.
+//! Stores all written data within one time limit, and names what is not stored: for `.zarrfs/sync`, which `zarrfs umount`
+//! reads, and at the end of the process.
+//!
+//! Invariant: an outage of the server takes `--timeout` once, not once for each chunk, array or attempt.
+//!
+//! * A flush ends with the first failure while the server answers nothing (`cache/write_back.rs:is_in_vain`).
+//! * After a request was given up, further ones are sent once until the server answers (`store/object/transport.rs:send`), so
+//!   that a program that closes several files waits for the first one alone.
+//! * The end of the process waits until nothing could be stored for `--timeout` ([`Patience`]): a server that takes data,
+//!   however slowly, gets all of them.
 
 use super::Fs;
 use crate::error::{Error, Kind, Result};
@@ -10,6 +18,14 @@ use std::time::{Duration, Instant};
 
 /// Extra wait beyond the timeout of one request, so that a sync can report why the request failed.
 const MARGIN: Duration = Duration::from_secs(1);
+
+/// Number of attempts at the end of the process to store what the store refuses, such as a full disk, and the pause between
+/// attempts.
+const ATTEMPTS: u32 = 5;
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// Maximum time between two looks at the progress.
+const LOOK: Duration = Duration::from_millis(250);
 
 /// Maximum number of names in a message.
 const MAX_NAMES: usize = 8;
@@ -29,11 +45,11 @@ struct SyncState {
     /// Number of syncs that have begun, and that have ended.
     begun: u64,
     ended: u64,
-    /// Why the last one failed.
+    /// Why the last sync failed.
     error: Option<Error>,
     /// How many callers wait.
     waiting: usize,
-    /// What a sync has lost for which no caller waited any more: the next one reports it.
+    /// The loss found by a sync whose callers had all given up; the next sync reports it.
     unreported: Option<Error>,
 }
 
@@ -57,6 +73,30 @@ impl Drop for RunningSync {
     }
 }
 
+/// What has been stored and sent so far, to be compared with an earlier state.
+type Progress = [u64; 4];
+
+/// How long storing is tried: until nothing could be stored for `limit`.
+struct Patience {
+    limit: Duration,
+    progress: Progress,
+    since: Instant,
+}
+
+impl Patience {
+    fn new(limit: Duration, progress: Progress, now: Instant) -> Self {
+        Patience { limit, progress, since: now }
+    }
+
+    /// Returns the time that is left at `now`.
+    fn left(&mut self, progress: Progress, now: Instant) -> Duration {
+        if progress != self.progress {
+            (self.progress, self.since) = (progress, now);
+        }
+        (self.since + self.limit).saturating_duration_since(now)
+    }
+}
+
 impl Fs {
     /// Sets how long a sync tries to reach the store. Storing goes on after it.
     pub fn limit_syncs(self: &Arc<Self>, limit: Duration) {
@@ -69,9 +109,11 @@ impl Fs {
     ///
     /// Names what is not stored: arrays with the number and bytes of their chunks, and files.
     pub fn sync_all(&self) -> Result<()> {
-        let limited = self.syncs.limit.get().and_then(|(limit, fs)| Some((*limit, fs.upgrade()?)));
-        let stored = match limited {
-            Some((limit, fs)) => self.sync_within(limit, &fs),
+        let stored = match self.limit() {
+            Some((limit, fs)) => {
+                let deadline = Instant::now() + limit + MARGIN;
+                self.sync_while(limit, &fs, &mut || deadline.saturating_duration_since(Instant::now()))
+            }
             None => self.flush_all(),
         };
         stored.map_err(|e| match self.unstored_names() {
@@ -80,15 +122,63 @@ impl Fs {
         })
     }
 
-    /// Waits for a sync that begins from now on.
-    fn sync_within(&self, limit: Duration, fs: &Arc<Fs>) -> Result<()> {
+    /// Stores everything before the process ends, in several attempts. Where [`Fs::limit_syncs`] was called it gives up when
+    /// nothing could be stored for that time.
+    ///
+    /// # Errors
+    ///
+    /// Names what is not stored, as [`Fs::sync_all`] does.
+    pub fn sync_at_end(&self) -> Result<()> {
+        let mut limited = self.limit().map(|(limit, fs)| {
+            let patience = Patience::new(limit + MARGIN, self.progress(), Instant::now());
+            (patience, limit, fs)
+        });
+        let (mut stored, mut lost) = (Ok(()), Ok(()));
+        for attempt in 0..ATTEMPTS {
+            if attempt > 0 {
+                std::thread::sleep(PAUSE);
+            }
+            let mut is_over = false;
+            stored = match &mut limited {
+                None => self.store_all(),
+                Some((patience, limit, fs)) => self.sync_while(*limit, fs, &mut || {
+                    let left = patience.left(self.progress(), Instant::now());
+                    is_over = left.is_zero();
+                    left
+                }),
+            };
+            if stored.is_ok() || is_over {
+                break;
+            }
+            // a later attempt does not report a loss again
+            if stored.as_ref().is_err_and(|e| e.errno() == libc::ESTALE) {
+                lost = lost.and(stored.clone());
+            }
+        }
+        lost.and(self.take_losses()).and(stored).map_err(|e| match self.unstored_names() {
+            names if names.is_empty() => e,
+            names => e.context(names),
+        })
+    }
+
+    fn limit(&self) -> Option<(Duration, Arc<Fs>)> {
+        self.syncs.limit.get().and_then(|(limit, fs)| Some((*limit, fs.upgrade()?)))
+    }
+
+    /// Returns what has been stored so far. Parts of a large value count, and so does what is erased.
+    fn progress(&self) -> Progress {
+        let stats = &self.stats;
+        [stats.bytes_sent.get(), stats.stores.get(), stats.object_stores.get(), self.cache.unstored_total().0]
+    }
+
+    /// Waits for a sync that begins from now on, while `left` returns that there is time.
+    fn sync_while(&self, limit: Duration, fs: &Arc<Fs>, left: &mut dyn FnMut() -> Duration) -> Result<()> {
         if self.read_only {
             return Ok(());
         }
-        let deadline = Instant::now() + limit + MARGIN;
         let mut state = lock(&self.syncs.state);
         state.waiting += 1;
-        let (mut state, ended) = self.wait_for_sync(state, deadline, fs);
+        let (mut state, ended) = self.wait_for_sync(state, limit, fs, left);
         state.waiting -= 1;
         match ended {
             Ok(true) => state.unreported.take().or_else(|| state.error.clone()).map_or(Ok(()), Err),
@@ -97,12 +187,13 @@ impl Fs {
         }
     }
 
-    /// Waits until a sync that begins from now on has ended; returns false if it has not until the deadline.
+    /// Waits until a sync that begins from now on has ended; returns false if it has not when no time is left.
     fn wait_for_sync<'a>(
         &'a self,
         mut state: MutexGuard<'a, SyncState>,
-        deadline: Instant,
+        limit: Duration,
         fs: &Arc<Fs>,
+        left: &mut dyn FnMut() -> Duration,
     ) -> (MutexGuard<'a, SyncState>, Result<bool>) {
         let own = state.begun + 1;
         while state.ended < own {
@@ -110,20 +201,38 @@ impl Fs {
                 state.begun += 1;
                 // its end takes the lock
                 drop(state);
-                let begun = begin(RunningSync { fs: fs.clone(), result: Err(Error::system(libc::EIO)) });
+                let begun = begin(RunningSync { fs: fs.clone(), result: Err(Error::system(libc::EIO)) }, limit);
                 state = lock(&self.syncs.state);
                 if let Err(e) = begun {
                     return (state, Err(e));
                 }
                 continue;
             }
-            let left = deadline.saturating_duration_since(Instant::now());
+            drop(state);
+            let left = left();
+            state = lock(&self.syncs.state);
+            if state.ended >= own {
+                break;
+            }
             if left.is_zero() {
                 return (state, Ok(false));
             }
-            state = self.syncs.ended.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+            state = self.syncs.ended.wait_timeout(state, left.min(LOOK)).unwrap_or_else(PoisonError::into_inner).0;
         }
         (state, Ok(true))
+    }
+
+    /// Stores everything, and tries again while the store answers nothing, until nothing could be stored for `limit`.
+    fn flush_within(&self, limit: Duration) -> Result<()> {
+        let mut patience = Patience::new(limit, self.progress(), Instant::now());
+        loop {
+            let done = self.store_all();
+            let left = patience.left(self.progress(), Instant::now());
+            if !self.cache.is_in_vain(&done) || left.is_zero() {
+                return self.take_losses().and(done);
+            }
+            std::thread::sleep(PAUSE.min(left));
+        }
     }
 
     fn tried_for(&self, limit: Duration) -> Error {
@@ -149,8 +258,25 @@ impl Fs {
 }
 
 /// Begins a sync on a thread.
-fn begin(mut running: RunningSync) -> Result<()> {
-    let run = move || running.result = running.fs.flush_all();
+fn begin(mut running: RunningSync, limit: Duration) -> Result<()> {
+    let run = move || running.result = running.fs.flush_within(limit);
     std::thread::Builder::new().name("sync".into()).spawn(run)?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patience_ends_when_nothing_was_stored_for_the_limit() {
+        let (start, limit) = (Instant::now(), Duration::from_secs(30));
+        let mut patience = Patience::new(limit, [0; 4], start);
+        let mut left =
+            |stored, seconds| patience.left([0, stored, 0, 0], start + Duration::from_secs(seconds)).as_secs();
+        assert_eq!((left(0, 0), left(0, 10), left(0, 29)), (30, 20, 1));
+        // a slow store
+        assert_eq!((left(1, 29), left(1, 39), left(2, 58)), (30, 20, 30));
+        assert_eq!((left(2, 87), left(2, 88), left(2, 1000)), (1, 0, 0));
+    }
 }

@@ -9,7 +9,7 @@ use crate::zarr::metadata::{ArrayMetadata, V1Order};
 use proptest::prelude::*;
 use std::sync::atomic::Ordering;
 
-/// A file system over a store with one array, `a`, and its flat bytes as the definition makes them.
+/// A file system over a store with one array, `a`, and the array's expected flat bytes.
 struct Case {
     fs: Fs,
     flat: Vec<u8>,
@@ -33,7 +33,7 @@ fn case(shape: &[u64], chunks: &[u64], item: u64, order: &str, fill: u8, mask: u
     let mut stored = Vec::new();
     let mut decoded = Vec::new();
     for id in 0..grid.chunk_count() {
-        let bytes: Vec<u8> = (0..grid.chunk_size()).map(|i| (i as u64 * 7 + id * 13 + 1) as u8).collect();
+        let bytes: Vec<u8> = (0..grid.chunk_size(ChunkId(id))).map(|i| (i as u64 * 7 + id * 13 + 1) as u8).collect();
         stored.push(mask >> (id % 64) & 1 == 1);
         if stored[id as usize] {
             let mut file = bytes.clone();
@@ -112,7 +112,7 @@ proptest! {
     }
 }
 
-/// A larger array than [`case`] makes, so that its readers are read ahead of.
+/// An array larger than those of [`case`], so that reads trigger prefetching.
 struct Large {
     fs: Fs,
     store: Arc<MemoryStore>,
@@ -123,15 +123,15 @@ struct Large {
     flat: Vec<u8>,
 }
 
-/// What a reader does next. Places are parts of the array's size.
+/// What a reader does next. Positions are fractions of the array's size.
 #[derive(Clone, Debug)]
 enum Walk {
-    /// So many bytes in a row, in requests of so many.
+    /// Reads consecutive bytes: from where, how many, and how many per request.
     Forward(f64, usize, usize),
-    /// From there in steps, forwards or backwards: requests of so many bytes, so many of them.
+    /// Reads in steps, forwards or backwards: from where, the step, the bytes per request, the number of requests.
     Strided(f64, i64, usize, usize),
     Anywhere(Vec<(f64, usize)>),
-    /// Gives a chunk other bytes, or takes it away, and opens the file anew, while somebody else reads there.
+    /// Replaces or removes a chunk and reopens the file, while another reader reads there.
     Change(f64, Option<u8>),
 }
 
@@ -141,7 +141,7 @@ struct LargeGeometry {
     chunks: Vec<u64>,
     codec: &'static str,
     order: Order,
-    /// Of each 16 chunks, those that are stored.
+    /// Bit mask of the stored chunks, repeated for each 16 chunks.
     stored: u16,
     bound: usize,
     spill: u64,
@@ -159,7 +159,7 @@ fn large(g: &LargeGeometry) -> Large {
     let meta = ArrayMetadata::parse(document.as_bytes()).unwrap();
     store.insert("a/.zarray", document);
     let grid = crate::zarr::grid::Grid::new(&g.shape, &g.chunks, ITEM).unwrap();
-    let pipeline = crate::zarr::codec::Pipeline::new(&meta, grid.chunk_size()).unwrap();
+    let pipeline = crate::zarr::codec::Pipeline::new(&meta, grid.max_chunk_size()).unwrap();
     let stats = Arc::new(Stats::default());
     let cache = Arc::new(Cache::new(g.bound, stats.clone()));
     let hierarchy = Hierarchy::new(store.clone(), V1Order::Zarr1, stats.clone());
@@ -175,11 +175,11 @@ fn large(g: &LargeGeometry) -> Large {
 }
 
 impl Large {
-    /// Stores a chunk, of bytes that the seed gives; or none.
+    /// Stores a chunk of bytes generated from the seed, or removes the chunk.
     fn put(&mut self, id: u64, seed: Option<u8>) {
         let chunk: Vec<u8> = match seed {
-            Some(seed) => (0..self.grid.chunk_size()).map(|i| (i / 3) as u8 ^ (i >> 9) as u8 ^ seed).collect(),
-            None => [2, 1].repeat(self.grid.chunk_size() / ITEM),
+            Some(seed) => (0..self.grid.max_chunk_size()).map(|i| (i / 3) as u8 ^ (i >> 9) as u8 ^ seed).collect(),
+            None => [2, 1].repeat(self.grid.max_chunk_size() / ITEM),
         };
         for (flat, run) in self.grid.chunk_runs(ChunkId(id), 0..u64::MAX) {
             self.flat[flat as usize..][..run.len].copy_from_slice(&chunk[run.offset..][..run.len]);
@@ -260,8 +260,8 @@ fn walk() -> impl Strategy<Value = Walk> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
 
-    /// Whatever was read before, how much the cache holds, and what is read ahead: a read gives "that slice of the flat
-    /// bytes", and after a change, "seen at the next open", those of now.
+    /// A read returns "that slice of the flat bytes" after any earlier reads, with any cache size and any prefetching;
+    /// a change is "seen at the next open".
     #[test]
     fn any_sequence_of_reads_gives_slices_of_the_flat_bytes(
         geometry in large_geometry(), walks in prop::collection::vec((walk(), any::<bool>()), 1..8),
@@ -287,7 +287,7 @@ proptest! {
                 }
                 Walk::Change(at, seed) => {
                     let id = (at * large.grid.chunk_count() as f64) as u64;
-                    // the other one stays open, and sees it, too
+                    // the other reader's file stays open and shows the change, too
                     let other = handles[usize::from(!second)];
                     let from = large.grid.next_in_chunk(ChunkId(id), 0).unwrap() as usize;
                     large.check_forward(other, from, 300_000, 128 << 10)?;
@@ -405,7 +405,7 @@ fn what_cannot_be_listed_is_no_hole() {
     assert_eq!(fs.attributes(fs.lookup(1, "data.raw").unwrap().inode).unwrap().size, 1800);
 }
 
-/// An array `a` of bytes in a store in memory: every byte of a chunk is `value` of its place in the grid.
+/// Stores an array `a` of bytes: every byte of a chunk is `value` of the chunk's indices.
 fn constant(store: &MemoryStore, shape: [u64; 2], chunks: [u64; 2], value: impl Fn(u64, u64) -> u8) {
     store.insert("a/.zarray", wide_document(shape, chunks));
     for i in 0..shape[0].div_ceil(chunks[0]) {

@@ -1,5 +1,5 @@
-//! Writes to the bytes of an array: requests split into parts of chunks, and the pages of other files that a write makes
-//! stale. Flat bytes and chunk files have a fixed size, as a block device has.
+//! Writes to the bytes of an array: requests split into parts of chunks, and the pages of other files that a write
+//! makes stale. Flat bytes and chunk files have a fixed size, as a block device has.
 
 use super::Fs;
 use super::page_guards::{GuardId, HeldGuards};
@@ -93,7 +93,7 @@ impl Fs {
         if meta.order == Order::C || array.grid().dimensions() < 2 {
             return self.write_parts(array, chunk, &[(offset, data)], mode);
         }
-        if data.len() == array.grid().chunk_size() {
+        if data.len() == array.grid().chunk_size(chunk) {
             // in parts of an item each, a chunk would take many times its size
             memory::check_chunk(data.len().saturating_mul(2)).map_err(|e| e.context(array.key()))?;
             let mut chunk_bytes = Vec::new();
@@ -146,8 +146,8 @@ impl Fs {
         }
     }
 
-    /// Guards parts of a chunk that are about to be written through a file against the pages of the other files that show
-    /// them. The kernel may have pages of `data.raw` at any time, of the other files only while they are mapped.
+    /// Guards parts of a chunk that are about to be written through a file against the pages of the other files that
+    /// show them. The kernel may have pages of `data.raw` at any time, of the other files only while they are mapped.
     fn guard(
         &self,
         guards: &mut HeldGuards,
@@ -167,16 +167,17 @@ impl Fs {
         let ranges: Ranges = parts.iter().map(|(offset, bytes)| *offset..offset + bytes.len()).collect();
         let guarded = |other: u64| StalePages {
             inode: other,
-            // the kernel holds pages of `data.raw` while one of its writes is in flight: such a write must wait for none
+            // the kernel holds pages of `data.raw` while one of its writes is in flight: such a write must wait for
+            // none
             is_awaited: other == flat,
             guards: vec![guards.add(array, chunk, other, &ranges)],
         };
         others.into_iter().map(guarded).collect()
     }
 
-    /// Guards what is about to become of a whole chunk against the pages of all files.
+    /// Guards a whole chunk that is about to be replaced against the pages of all files.
     pub(super) fn guard_chunk(&self, array: &Arc<Array>, chunk: ChunkId) {
-        let whole = Ranges::from(0..array.grid().chunk_size());
+        let whole = Ranges::from(0..array.grid().chunk_size(chunk));
         let mut guards = self.guards.lock(array.key());
         let flat = self.flat_inode(array.key());
         let mut others = guards.other_writers(array.key(), 0);
@@ -208,8 +209,8 @@ impl Fs {
         STALE.take()
     }
 
-    /// Records that the array was written through a file. A page of a map may belong to any open file, so each of them gets
-    /// the record. To be called after the write, with the array's count of losses before it.
+    /// Records that the array was written through a file. A page of a map may belong to any open file, so each of them
+    /// gets the record. To be called after the write, with the array's count of losses before it.
     pub(super) fn record_write(&self, record: &WriteRecord, array: &Arc<Array>, losses: u64, mode: WriteMode) {
         record.add(array, losses);
         if mode.mapped {

@@ -29,7 +29,7 @@ impl WriteRecord {
     pub fn answer(&self, stored: Result<()>) -> Result<()> {
         let mut written = lock(&self.written);
         if let Some((array, _)) = written.iter().find(|(array, before)| array.freshness().losses() > *before) {
-            let why = "bytes that were written through this file are lost; .zarrfs/stats says why";
+            let why = "bytes that were written through this file are lost: .zarrfs/stats says why; write them again";
             let _ = self.lost.set(Error::system(libc::ESTALE).context(why).context(array.key()));
         }
         if stored.is_ok() {

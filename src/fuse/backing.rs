@@ -1,5 +1,6 @@
-//! Passthrough: files whose bytes the kernel reads from a file of the store. The kernel requires that all open files of an inode
-//! pass through to the same file, or none. This module keeps that choice from the first `open` to the last `release`.
+//! Passthrough: files whose bytes the kernel reads from a file of the store. The kernel requires that all open files of
+//! an inode pass through to the same file, or none. This module keeps that choice from the first `open` to the last
+//! `release`.
 
 use crate::error::{Error, Result};
 use crate::fs::Backing;
@@ -48,7 +49,7 @@ impl Backings {
                     return Ok(None);
                 }
                 Some(OpenInode { files, through: Some((old, id)) })
-                    if backing.as_ref().is_some_and(|b| b.mark == old.mark) =>
+                    if backing.as_ref().is_some_and(|b| b.tag == old.tag) =>
                 {
                     *files += 1;
                     return Ok(Some(id.clone()));

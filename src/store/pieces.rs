@@ -1,4 +1,4 @@
-//! Values that are put together of pieces, some of which are in files already.
+//! Values assembled from pieces, some of which are already in files.
 
 use super::{Key, Replaces, Store, Version};
 use crate::error::{Error, Result};
@@ -10,13 +10,17 @@ use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// Maximum size in bytes of a value that is put together in memory.
+/// Maximum size in bytes of a value that is assembled in memory.
 const IN_MEMORY: u64 = 64 << 20;
 
 /// Maximum time to wait for memory that no other put holds.
 const MAX_WAIT: Duration = Duration::from_secs(10);
 
-/// Number of values that are being put together or put.
+/// Maximum number of these times in all: 15 minutes, in which a slow server takes several large values. The caller keeps
+/// what it could not put, and tries again later.
+const MAX_WAITS: usize = 90;
+
+/// Number of puts that hold memory.
 static PUTS: AtomicUsize = AtomicUsize::new(0);
 
 /// Bytes copied at once between files that the kernel cannot copy itself.
@@ -53,25 +57,33 @@ fn size(pieces: &[ValuePiece]) -> u64 {
     pieces.iter().fold(0, |n, piece| n.saturating_add(piece.len()))
 }
 
-/// Memory of a value that is put. It counts in [`PUTS`].
-struct PutMemory(#[expect(dead_code, reason = "the grant is only held")] Grant);
+/// Memory of a value that is put. It counts in `puts`.
+struct PutMemory<'a> {
+    puts: &'a AtomicUsize,
+    /// Returned before the put no longer counts.
+    grant: Option<Grant>,
+}
 
-impl Drop for PutMemory {
+impl Drop for PutMemory<'_> {
     fn drop(&mut self) {
-        PUTS.fetch_sub(1, Ordering::Relaxed);
+        drop(self.grant.take());
+        self.puts.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
-/// Takes memory for a value to put, and waits for it at most `max_wait` at a time. While other puts hold memory, the wait
-/// begins anew: a slow store is no lack of memory, and each put ends within the time limit of its store.
-fn take_for_put(size: usize, max_wait: Duration) -> Result<PutMemory> {
+/// Takes memory for a value to put by `take`, which waits for some time. While other puts hold memory, the wait begins anew:
+/// a slow store is no lack of memory. It does so at most [`MAX_WAITS`] times, because a store may hang.
+fn take_for_put<'a>(puts: &'a AtomicUsize, mut take: impl FnMut() -> Result<Grant>) -> Result<PutMemory<'a>> {
+    let mut waits = 1;
     loop {
-        match memory::take_within(size, max_wait) {
-            Err(e) if e.errno() == libc::ENOMEM && PUTS.load(Ordering::Relaxed) > 0 => {}
+        // before the attempt: a put that ends during it returns memory that the attempt may have missed
+        let others = puts.load(Ordering::SeqCst);
+        match take() {
+            Err(e) if e.errno() == libc::ENOMEM && others > 0 && waits < MAX_WAITS => waits += 1,
             taken => {
-                let grant = taken?;
-                PUTS.fetch_add(1, Ordering::Relaxed);
-                return Ok(PutMemory(grant));
+                let grant = Some(taken?);
+                puts.fetch_add(1, Ordering::SeqCst);
+                return Ok(PutMemory { puts, grant });
             }
         }
     }
@@ -89,7 +101,7 @@ pub(super) fn put_in_memory(
         let why = format!("a value of {size} bytes: this kind of store puts at most {IN_MEMORY} together");
         return Err(Error::system(libc::EFBIG).context(why));
     }
-    let _memory = take_for_put(size as usize, MAX_WAIT)?;
+    let _memory = take_for_put(&PUTS, || memory::take_within(size as usize, MAX_WAIT))?;
     let (mut value, mut part) = (Vec::new(), Vec::new());
     memory::reserve(&mut value, size as usize)?;
     for piece in pieces {
@@ -164,16 +176,50 @@ mod tests {
     fn a_lack_of_memory_is_no_error_while_others_are_put() {
         // leaves memory for the grants of other tests in this process
         let size = memory::limit() / 2 - (24 << 20);
-        let other = take_for_put(1, MAX_WAIT).unwrap();
-        let large = take_for_put(size, MAX_WAIT).unwrap();
+        let all = AtomicUsize::new(0);
+        let other = take_for_put(&all, || memory::take(1)).unwrap();
+        let large = take_for_put(&all, || memory::take(size)).unwrap();
         std::thread::scope(|scope| {
-            let put = || take_for_put(size, Duration::from_millis(1)).map(drop);
+            let put = || take_for_put(&all, || memory::take_within(size, Duration::from_secs(1))).map(drop);
             let puts: Vec<_> = (0..3).map(|_| scope.spawn(put)).collect();
             std::thread::sleep(Duration::from_millis(50));
             drop(large);
             puts.into_iter().for_each(|put| put.join().unwrap().unwrap());
         });
         drop(other);
-        assert!(take_for_put(memory::limit() + 1, MAX_WAIT).is_err(), "there can never be so much");
+        assert_eq!(all.load(Ordering::SeqCst), 0);
+        let too_much = || memory::take(memory::limit() + 1);
+        assert!(take_for_put(&all, too_much).is_err(), "there can never be so much");
+    }
+
+    #[test]
+    fn a_put_that_ends_during_an_attempt_causes_another_one() {
+        let all = AtomicUsize::new(0);
+        let mut other = Some(take_for_put(&all, || memory::take(1)).unwrap());
+        let take = || match other.take() {
+            Some(_ends) => Err(Error::system(libc::ENOMEM)),
+            None => memory::take(1),
+        };
+        take_for_put(&all, take).unwrap();
+    }
+
+    #[test]
+    fn the_wait_for_puts_that_hang_ends() {
+        let all = AtomicUsize::new(0);
+        let _hangs = take_for_put(&all, || memory::take(1)).unwrap();
+        let mut attempts = 0;
+        let none = || {
+            attempts += 1;
+            Err(Error::system(libc::ENOMEM))
+        };
+        assert_eq!(take_for_put(&all, none).err().unwrap().errno(), libc::ENOMEM);
+        assert_eq!(attempts, MAX_WAITS);
+        // without another put there is nothing to wait for
+        let (none, mut attempts) = (AtomicUsize::new(0), 0);
+        let take = || {
+            attempts += 1;
+            Err(Error::system(libc::ENOMEM))
+        };
+        assert!(take_for_put(&none, take).is_err() && attempts == 1);
     }
 }

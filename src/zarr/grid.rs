@@ -3,6 +3,10 @@
 //!
 //! A *flat position* is an offset in bytes into the flat array; a *row* is the stretch of flat bytes along the last axis.
 
+mod edges;
+
+pub use edges::Edges;
+
 use crate::error::{Error, Result};
 use std::ops::Range;
 
@@ -45,12 +49,12 @@ pub struct WorkingSet {
 struct GridAxis {
     /// Length of the array along the axis.
     len: u64,
-    /// Length of a chunk along the axis.
-    chunk: u64,
+    /// Lengths of the chunks along the axis.
+    edges: Edges,
     /// Distance in the flat array of neighbors along the axis, in bytes.
     flat_stride: u64,
-    /// Distance in a chunk of neighbors along the axis, in bytes.
-    chunk_stride: u64,
+    /// Number of chunks along the axis.
+    count: u64,
     /// Distance of the numbers of chunks that are neighbors along the axis.
     id_stride: u64,
 }
@@ -61,14 +65,19 @@ impl GridAxis {
         position / self.flat_stride % self.len
     }
 
-    /// Returns the number of chunks along this axis.
-    fn count(&self) -> u64 {
-        self.len.div_ceil(self.chunk)
-    }
-
     /// Returns the index along this axis of a chunk.
     fn chunk_index_of(&self, chunk: ChunkId) -> u64 {
-        chunk.0 / self.id_stride % self.count()
+        chunk.0 / self.id_stride % self.count
+    }
+
+    /// Returns the indices along this axis that a chunk has, padding included.
+    fn span_of(&self, chunk: ChunkId) -> Range<u64> {
+        self.edges.span(self.chunk_index_of(chunk))
+    }
+
+    /// Returns the index along this axis of the chunk that holds a flat position.
+    fn chunk_index_at(&self, position: u64) -> u64 {
+        self.edges.index_of(self.index_of(position))
     }
 }
 
@@ -91,8 +100,10 @@ pub struct Grid {
     axes: Vec<GridAxis>,
     /// Size of the flat array in bytes.
     size: u64,
-    /// Size of a decoded chunk in bytes.
-    chunk_size: usize,
+    /// Size of the largest decoded chunk in bytes.
+    max_chunk_size: usize,
+    /// Whether chunks may differ in size.
+    is_irregular: bool,
 }
 
 impl Grid {
@@ -103,23 +114,36 @@ impl Grid {
     /// [`Kind::Damaged`](crate::error::Kind::Damaged) if the shapes contradict each other, or if a size or the number of
     /// chunks exceeds its integer.
     pub fn new(shape: &[u64], chunks: &[u64], itemsize: usize) -> Result<Self> {
+        let edges: Vec<Edges> = chunks.iter().map(|len| Edges::Equal(*len)).collect();
+        Self::with_edges(shape, &edges, itemsize)
+    }
+
+    /// Creates the grid of an array whose chunks have listed lengths along some dimensions.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`Grid::new`].
+    pub fn with_edges(shape: &[u64], edges: &[Edges], itemsize: usize) -> Result<Self> {
         let too_large = || Error::damaged("the array's size does not fit 63 bits");
-        if shape.len() != chunks.len() || chunks.contains(&0) {
+        let fits = |(len, edges): (&u64, &Edges)| *edges != Edges::Equal(0) && *len <= edges.capacity();
+        if shape.len() != edges.len() || !shape.iter().zip(edges).all(fits) {
             return Err(Error::damaged("shape and chunks do not fit each other"));
         }
         let item = itemsize as u64;
         let product = |start: u64, dims: &[u64]| dims.iter().try_fold(start, |n, &d| n.checked_mul(d));
         let small = |n: &u64| *n <= i64::MAX as u64;
-        let chunk_size =
-            product(item, chunks).filter(small).and_then(|n| usize::try_from(n).ok()).ok_or_else(too_large)?;
+        let largest: Vec<u64> = edges.iter().map(Edges::max).collect();
+        let max_chunk_size =
+            product(item, &largest).filter(small).and_then(|n| usize::try_from(n).ok()).ok_or_else(too_large)?;
         let size = if shape.contains(&0) { 0 } else { product(item, shape).filter(small).ok_or_else(too_large)? };
-        let counts: Vec<u64> = shape.iter().zip(chunks).map(|(&s, &c)| s.div_ceil(c)).collect();
-        let axes = if size == 0 { Vec::new() } else { axes(shape, chunks, item) };
+        let counts: Vec<u64> = shape.iter().zip(edges).map(|(&len, edges)| edges.count(len)).collect();
+        let axes = if size == 0 { Vec::new() } else { axes(shape, edges, item) };
         // an array whose items have no bytes has chunks all the same
         if !shape.contains(&0) && product(1, &counts).is_none() {
             return Err(too_large());
         }
-        Ok(Grid { counts, axes, size, chunk_size })
+        let is_irregular = !axes.is_empty() && edges.iter().any(|edges| edges.equal().is_none());
+        Ok(Grid { counts, axes, size, max_chunk_size, is_irregular })
     }
 
     /// Returns the size of the flat array in bytes.
@@ -128,8 +152,17 @@ impl Grid {
     }
 
     /// Returns the size of a decoded chunk in bytes, padding included.
-    pub fn chunk_size(&self) -> usize {
-        self.chunk_size
+    pub fn chunk_size(&self, chunk: ChunkId) -> usize {
+        match self.is_irregular {
+            // a chunk is no larger than the largest one, whose size fits
+            true => self.axes.iter().map(|axis| axis.edges.len_of(axis.chunk_index_of(chunk)) as usize).product(),
+            false => self.max_chunk_size,
+        }
+    }
+
+    /// Returns the size in bytes of the largest decoded chunk that the grid can have, padding included.
+    pub fn max_chunk_size(&self) -> usize {
+        self.max_chunk_size
     }
 
     /// Returns the number of chunks in the grid.
@@ -142,14 +175,14 @@ impl Grid {
         let end = range.end.min(self.size);
         let position = range.start.min(end);
         let index = self.axes.iter().map(|axis| axis.index_of(position)).collect();
-        let mut runs = Runs { grid: self, index, left: end - position, id: 0, offset: 0 };
+        let mut runs = Runs { grid: self, index, left: end - position, id: 0, row: 0 };
         runs.enter_row();
         runs
     }
 
     /// Returns whether a part of the chunk lies outside the array.
     pub fn is_edge(&self, chunk: ChunkId) -> bool {
-        self.axes.iter().any(|axis| (axis.chunk_index_of(chunk) + 1).saturating_mul(axis.chunk) > axis.len)
+        self.axes.iter().any(|axis| axis.span_of(chunk).end > axis.len)
     }
 
     /// Returns the first flat position at or after `from` that `chunk` holds, or `None` if there is none.
@@ -158,8 +191,8 @@ impl Grid {
             return None;
         }
         let limits = |axis: &GridAxis| {
-            let low = axis.chunk_index_of(chunk) * axis.chunk;
-            (low, (low + axis.chunk).min(axis.len))
+            let span = axis.span_of(chunk);
+            (span.start, span.end.min(axis.len))
         };
         let (low, high): (Vec<u64>, Vec<u64>) = self.axes.iter().map(limits).unzip();
         let mut at: Vec<u64> = self.axes.iter().map(|axis| axis.index_of(from)).collect();
@@ -188,8 +221,8 @@ impl Grid {
             return (from / last.len + 1) * last.len;
         }
         let index = row.index_of(from);
-        let step = (row.chunk - index % row.chunk).min(row.len - index);
-        from + step * row.flat_stride
+        let end = row.edges.span(row.edges.index_of(index)).end.min(row.len);
+        from + (end - index) * row.flat_stride
     }
 
     /// Returns the chunks that a forward reader at `from`, which is inside the array, passes through repeatedly before it
@@ -197,12 +230,13 @@ impl Grid {
     pub fn working_set(&self, from: u64) -> WorkingSet {
         let mut first = 0;
         for axis in &self.axes {
-            let chunk = axis.index_of(from) / axis.chunk;
+            let chunk = axis.chunk_index_at(from);
+            let span = axis.edges.span(chunk);
             first += chunk * axis.id_stride;
-            if axis.chunk > 1 || axis.id_stride == 1 {
+            if span.end - span.start > 1 || axis.id_stride == 1 {
                 let whole = axis.flat_stride * axis.len;
                 let flat = |index: u64| from / whole * whole + index.min(axis.len) * axis.flat_stride;
-                let flat = flat(chunk * axis.chunk)..flat((chunk + 1) * axis.chunk);
+                let flat = flat(span.start)..flat(span.end);
                 return WorkingSet { chunks: first..first + axis.id_stride, flat };
             }
         }
@@ -232,7 +266,7 @@ impl Grid {
     fn chunks_between(&self, first: u64, last: u64) -> Range<u64> {
         let mut before = 0;
         for axis in &self.axes {
-            let [from, to] = [first, last].map(|at| axis.index_of(at) / axis.chunk * axis.id_stride);
+            let [from, to] = [first, last].map(|at| axis.chunk_index_at(at) * axis.id_stride);
             if axis.index_of(first) != axis.index_of(last) {
                 return before + from..before + to + axis.id_stride;
             }
@@ -266,7 +300,7 @@ impl Grid {
     /// of later chunks follow all bytes of these.
     pub fn band(&self, from: u64) -> Range<u64> {
         let Some(axis) = self.axes.first() else { return 0..0 };
-        let first = axis.index_of(from) / axis.chunk * axis.id_stride;
+        let first = axis.chunk_index_at(from) * axis.id_stride;
         first..first + axis.id_stride
     }
 
@@ -298,26 +332,26 @@ impl Grid {
 }
 
 /// Merges the dimensions of an array with at least one byte into axes.
-fn axes(shape: &[u64], chunks: &[u64], item: u64) -> Vec<GridAxis> {
-    let mut dims: Vec<(u64, u64)> = Vec::new();
-    for (&len, &chunk) in shape.iter().zip(chunks).rev() {
+fn axes(shape: &[u64], edges: &[Edges], item: u64) -> Vec<GridAxis> {
+    let mut dims: Vec<(u64, Edges)> = Vec::new();
+    for (&len, edges) in shape.iter().zip(edges).rev() {
         match dims.pop() {
-            None => dims.push((len * item, chunk * item)),
+            None => dims.push((len * item, edges.scaled(len, item))),
             // one chunk spans the next axis exactly, so that its rows are contiguous in the chunk, too
-            Some(last) if last.0 == last.1 => dims.push((len * last.0, chunk * last.1)),
-            Some(last) => dims.extend([last, (len, chunk)]),
+            Some((inner, one)) if one.span(0).end == inner => dims.push((len * inner, edges.scaled(len, inner))),
+            Some(last) => dims.extend([last, (len, edges.scaled(len, 1))]),
         }
     }
     if dims.is_empty() {
-        dims.push((item, item));
+        dims.push((item, Edges::Equal(item)));
     }
-    let (mut flat_stride, mut chunk_stride, mut id_stride) = (1, 1, 1);
+    let (mut flat_stride, mut id_stride) = (1, 1);
     let mut axes: Vec<GridAxis> = Vec::with_capacity(dims.len());
-    for (len, chunk) in dims {
-        axes.push(GridAxis { len, chunk, flat_stride, chunk_stride, id_stride });
+    for (len, edges) in dims {
+        let count = edges.count(len);
+        axes.push(GridAxis { len, edges, flat_stride, count, id_stride });
         flat_stride *= len;
-        chunk_stride *= chunk;
-        id_stride *= len.div_ceil(chunk);
+        id_stride *= count;
     }
     axes.reverse();
     axes
@@ -332,18 +366,20 @@ pub struct Runs<'a> {
     left: u64,
     /// Number of the chunk at the start of the current row.
     id: u64,
-    /// Offset of the current row in its chunks, in bytes.
-    offset: u64,
+    /// Number of the current row in its chunks.
+    row: u64,
 }
 
 impl Runs<'_> {
-    /// Computes the chunk number and offset at which the current row starts.
+    /// Computes the number of the chunk in which the current row starts, and that of the row in its chunks.
     fn enter_row(&mut self) {
         let outer = self.grid.axes.len().saturating_sub(1);
-        (self.id, self.offset) = (0, 0);
-        for (i, a) in self.index.iter().zip(&self.grid.axes).take(outer) {
-            self.id += i / a.chunk * a.id_stride;
-            self.offset += i % a.chunk * a.chunk_stride;
+        (self.id, self.row) = (0, 0);
+        for (i, axis) in self.index.iter().zip(&self.grid.axes).take(outer) {
+            let chunk = axis.edges.index_of(*i);
+            let span = axis.edges.span(chunk);
+            self.id += chunk * axis.id_stride;
+            self.row = self.row * (span.end - span.start) + i - span.start;
         }
     }
 
@@ -368,11 +404,12 @@ impl Iterator for Runs<'_> {
             return None;
         }
         let (row, column) = (self.grid.axes.last()?, self.index.last_mut()?);
-        let inside = *column % row.chunk;
-        let len = (row.chunk - inside).min(row.len - *column).min(self.left);
+        let chunk = row.edges.index_of(*column);
+        let span = row.edges.span(chunk);
+        let len = (span.end.min(row.len) - *column).min(self.left);
         let run = Run {
-            chunk: ChunkId(self.id + *column / row.chunk),
-            offset: (self.offset + inside) as usize,
+            chunk: ChunkId(self.id + chunk),
+            offset: (self.row * (span.end - span.start) + *column - span.start) as usize,
             len: len as usize,
         };
         self.left -= len;

@@ -1,5 +1,6 @@
-//! Shards: stored values that hold many chunks and an index of them. This module is arithmetic over one array's levels of
-//! shards, and the codecs of an index; it reads nothing. Source of the rules: the Zarr v3 specification, "Sharding codec".
+//! Shards: stored values that hold many chunks and an index of them. This module is arithmetic over one array's levels
+//! of shards, and the codecs of an index; it reads nothing. Source of the rules: the Zarr v3 specification, "Sharding
+//! codec".
 
 mod index;
 mod rebuild;
@@ -8,14 +9,16 @@ pub use index::{Index, IndexCodec};
 pub use rebuild::{EntryChange, ShardPiece};
 
 use crate::error::{Error, Result};
+use crate::zarr::by_shape::ByShape;
 use crate::zarr::chunk_key::KeyEncoding;
 use crate::zarr::codec::Pipeline;
-use crate::zarr::grid::{ChunkId, Grid};
+use crate::zarr::grid::{ChunkId, Edges, Grid};
 use crate::zarr::metadata::{ArrayMetadata, ShardLevel};
 use std::ops::Range;
+use std::sync::Arc;
 
-/// Maximum size in bytes of a shard that is encoded as a whole: the largest length that codecs with signed 32-bit lengths can
-/// state.
+/// Maximum size in bytes of a shard that is encoded as a whole: the largest length that codecs with signed 32-bit
+/// lengths can state.
 const MAX_ENCODED_SHARD: usize = (1 << 31) - 1;
 
 /// A shard: its level, the outermost being 0, and its number in the grid of that level.
@@ -31,13 +34,16 @@ pub struct ShardId {
 struct Level {
     /// The grid of the level's shards.
     grid: Grid,
-    /// Along each dimension of the array, the number of entries in a shard.
-    counts: Vec<u64>,
+    /// Along each dimension of the array, the number of chunks in each shard.
+    chunks_in_shards: Vec<Edges>,
     /// Along each dimension of the array, the number of chunks in an entry.
     chunks_in_entry: Vec<u64>,
     /// The order of the dimensions in the index.
     axes: Vec<usize>,
-    index: IndexCodec,
+    /// The codec of the index of the largest shard, which is that of every shard unless these differ in shape.
+    index: Arc<IndexCodec>,
+    /// The codecs of the indexes of other shards, by the number of entries along each dimension.
+    other_indexes: ByShape<IndexCodec>,
     /// The codecs of the shard as a whole; `None` if it has none.
     around: Option<Pipeline>,
 }
@@ -45,6 +51,8 @@ struct Level {
 /// The levels of shards of an array.
 pub struct Shards {
     levels: Vec<Level>,
+    /// The array's metadata, if its shards differ in shape.
+    irregular: Option<Box<ArrayMetadata>>,
 }
 
 impl Shards {
@@ -58,7 +66,9 @@ impl Shards {
         let levels = metadata.shards.iter().zip(inner);
         let levels: Vec<Level> =
             levels.map(|(level, inner)| Level::new(metadata, level, inner)).collect::<Result<_>>()?;
-        Ok((!levels.is_empty()).then_some(Shards { levels }))
+        let irregular = metadata.shards.first().is_some_and(|outermost| outermost.edges.is_some());
+        let irregular = irregular.then(|| Box::new(metadata.clone()));
+        Ok((!levels.is_empty()).then_some(Shards { levels, irregular }))
     }
 
     /// Returns the grid of the outermost shards, each of which is an object of the store.
@@ -73,16 +83,20 @@ impl Shards {
 
     /// Returns the shard of `level` that holds the chunk with these indices.
     pub fn shard(&self, level: usize, chunk: &[u64]) -> ShardId {
-        let Level { grid, counts, chunks_in_entry, .. } = &self.levels[level];
-        let indices: Vec<u64> = (0..chunk.len()).map(|d| chunk[d] / (counts[d] * chunks_in_entry[d])).collect();
+        let Level { grid, chunks_in_shards, .. } = &self.levels[level];
+        let indices: Vec<u64> = (0..chunk.len()).map(|d| chunks_in_shards[d].index_of(chunk[d])).collect();
         ShardId { level, number: grid.chunk(&indices).0 }
     }
 
-    /// Returns the position of the entry that leads to the chunk with these indices, in the index of its shard of `level`.
+    /// Returns the position of the entry that leads to the chunk with these indices, in the index of its shard of
+    /// `level`.
     pub fn slot(&self, level: usize, chunk: &[u64]) -> usize {
-        let Level { counts, chunks_in_entry, axes, .. } = &self.levels[level];
-        let along = |d: usize| (chunk[d] / chunks_in_entry[d]) % counts[d];
-        axes.iter().fold(0, |slot, &d| slot * counts[d] + along(d)) as usize
+        let level = &self.levels[level];
+        let along = |slot: u64, d: usize| {
+            let (span, in_entry) = (level.span(chunk, d), level.chunks_in_entry[d]);
+            slot * ((span.end - span.start) / in_entry) + (chunk[d] - span.start) / in_entry
+        };
+        level.axes.iter().fold(0, |slot, &d| along(slot, d)) as usize
     }
 
     /// Returns the number of levels.
@@ -90,8 +104,29 @@ impl Shards {
         self.levels.len()
     }
 
-    /// Returns the codec of the indexes of a level.
-    pub fn index_codec(&self, level: usize) -> &IndexCodec {
+    /// Returns the codec of the index of the shard of `level` that holds the chunk with these indices.
+    ///
+    /// # Errors
+    ///
+    /// The errors of the codecs of an index.
+    pub fn index_codec(&self, level: usize, chunk: &[u64]) -> Result<Arc<IndexCodec>> {
+        let of_level = &self.levels[level];
+        let Some(metadata) = self.irregular.as_ref().filter(|_| level == 0) else { return Ok(of_level.index.clone()) };
+        let lengths = (0..chunk.len()).map(|d| {
+            let span = of_level.span(chunk, d);
+            span.end - span.start
+        });
+        let counts: Vec<u64> = lengths.clone().zip(&of_level.chunks_in_entry).map(|(len, entry)| len / entry).collect();
+        of_level.other_indexes.get_or_make(&counts, || {
+            let shape: Vec<u64> = lengths.zip(&metadata.chunks).map(|(len, chunk)| len * chunk).collect();
+            let levels = metadata.shards_of_shape(&shape)?;
+            let outermost = levels.first().ok_or_else(|| Error::damaged("no level of shards"))?;
+            IndexCodec::new(outermost, counts.iter().product::<u64>() as usize)
+        })
+    }
+
+    /// Returns the codec of the index of the largest shard of a level.
+    pub fn largest_index_codec(&self, level: usize) -> &IndexCodec {
         &self.levels[level].index
     }
 
@@ -100,22 +135,34 @@ impl Shards {
         self.levels[level].around.as_ref()
     }
 
-    /// Returns a bound for the size in bytes of a shard of `level` without waste, where a stored chunk has at most `chunk` bytes.
+    /// Returns a bound for the size in bytes of a shard of `level` without waste, where a stored chunk has at most
+    /// `chunk` bytes.
     pub fn max_size(&self, level: usize, chunk: u64) -> u64 {
         self.levels[level..].iter().rev().fold(chunk, |entry, level| {
-            let entries: u64 = level.counts.iter().product();
+            entry.saturating_mul(level.index.entries() as u64).saturating_add(level.index.stored_size())
+        })
+    }
+
+    /// Returns a bound as [`Shards::max_size`] does, for a shard in which only chunks of an array with the grid `chunks` are
+    /// stored. Its indexes have entries for others, too.
+    pub fn max_size_of_array(&self, level: usize, chunk: u64, chunks: &Grid) -> u64 {
+        self.levels[level..].iter().rev().fold(chunk, |entry, level| {
+            let along = |d: usize| {
+                let in_shard = level.chunks_in_shards[d].max().min(chunks.counts()[d]);
+                in_shard.div_ceil(level.chunks_in_entry[d])
+            };
+            let entries = (0..level.axes.len()).map(along).fold(1, u64::saturating_mul);
             entry.saturating_mul(entries).saturating_add(level.index.stored_size())
         })
     }
 
     /// Returns the ranges of indices of the chunks in a shard, of an array with the grid `chunks`.
     fn ranges(&self, id: ShardId, chunks: &Grid) -> Vec<Range<u64>> {
-        let Level { grid, counts, chunks_in_entry, .. } = &self.levels[id.level];
+        let Level { grid, chunks_in_shards, .. } = &self.levels[id.level];
         let indices = grid.indices(ChunkId(id.number));
         let along = |d: usize| {
-            let len = counts[d] * chunks_in_entry[d];
-            let start = indices[d] * len;
-            start..(start + len).min(chunks.counts()[d])
+            let span = chunks_in_shards[d].span(indices[d]);
+            span.start..span.end.min(chunks.counts()[d])
         };
         (0..indices.len()).map(along).collect()
     }
@@ -146,8 +193,15 @@ impl Shards {
 }
 
 impl Level {
+    /// Returns the chunks along dimension `d` of the shard that holds the chunk with these indices.
+    fn span(&self, chunk: &[u64], d: usize) -> Range<u64> {
+        let along = &self.chunks_in_shards[d];
+        along.span(along.index_of(chunk[d]))
+    }
+
     fn new(metadata: &ArrayMetadata, level: &ShardLevel, inner: &[u64]) -> Result<Self> {
-        let grid = Grid::new(&metadata.shape, &level.shape, metadata.dtype.size())?;
+        let edges = level.shard_edges();
+        let grid = Grid::with_edges(&metadata.shape, &edges, metadata.dtype.size())?;
         let divided = |a: &[u64], b: &[u64]| a.iter().zip(b).map(|(a, b)| a / b).collect::<Vec<u64>>();
         let counts = divided(&level.shape, inner);
         let entries = counts.iter().try_fold(1u64, |n, count| n.checked_mul(*count));
@@ -159,10 +213,11 @@ impl Level {
         };
         Ok(Level {
             grid,
+            chunks_in_shards: edges.iter().zip(&metadata.chunks).map(|(edges, len)| edges.divided(*len)).collect(),
             chunks_in_entry: divided(inner, &metadata.chunks),
-            counts,
             axes: level.axes.clone(),
-            index: IndexCodec::new(level, entries)?,
+            index: Arc::new(IndexCodec::new(level, entries)?),
+            other_indexes: ByShape::default(),
             around,
         })
     }

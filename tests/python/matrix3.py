@@ -49,6 +49,8 @@ KEYS = [
 VARIANTS = ["none", "shard", "none", "start", "no-crc", "none", "big-index", "nested", "transposed", "gzip", "filter",
             "turned-index"]
 DEEP_VARIANTS = ["shard", "three-levels", "start", "nested", "transposed", "big-index", "three-levels", "turned-index"]
+IRREGULAR_VARIANTS = ["none", "none", "none", "shard", "start", "no-crc", "turned-index", "nested", "transposed",
+                      "gzip"]
 PRESENCE = ["all", "some", "all", "some", "none", "some", "all"]
 
 
@@ -264,6 +266,19 @@ def key_of(at, prefix, separator):
     return separator.join(parts) or "0"
 
 
+def write_values(folder, values):
+    for key, value in values.items():
+        file = os.path.join(folder, key)
+        os.makedirs(os.path.dirname(file), exist_ok=True)
+        with open(file, "wb") as f:
+            f.write(value)
+
+
+def decoded(case, items):
+    """Returns the bytes of a decoded chunk."""
+    return case.serializer.encode(items) if case.kind.is_object else ordered(items, case.endian)
+
+
 def write_by_hand(matrix, store, path, case, presence, keys, prefix, separator, **more):
     mask = present_chunks(case, presence)
     full = np.empty(mask.shape, case.kind.storage)
@@ -285,16 +300,10 @@ def write_by_hand(matrix, store, path, case, presence, keys, prefix, separator, 
         where = place(at, case.leaf)
         raw = None
         if mask[where].any():
-            of_chunk = case.serializer.encode(settled[where]) if case.kind.is_object else (
-                ordered(settled[where], case.endian))
-            raw = sha256(of_chunk)
+            raw = sha256(decoded(case, settled[where]))
         chunks[".".join(map(str, at)) or "0"] = {"raw": raw}
     matrix.write_json(os.path.join(store, path), matrix.document(case, keys, **more))
-    for key, value in values.items():
-        file = os.path.join(folder, key)
-        os.makedirs(os.path.dirname(file), exist_ok=True)
-        with open(file, "wb") as f:
-            f.write(value)
+    write_values(folder, values)
     flat = b"" if case.kind.is_object else ordered(settled[tuple(map(slice, case.shape)) + (...,)], case.endian)
     matrix.add(store, path, case, flat, chunks)
 
@@ -339,6 +348,79 @@ def in_deep_shards(matrix, count):
         more = {"chunk_grid": rectilinear(case)} if rng.random() < 0.3 else {}
         path = f"{n:04}-{kind.label}-{variant}"
         write_by_hand(matrix, "deep.zarr", path, case, pick(rng, PRESENCE), keys, prefix, separator, **more)
+
+
+def some_lengths(rng, length, unit):
+    """Returns lengths, multiples of `unit`, that hold `length` items, the last ones possibly none of them."""
+    lengths = []
+    while sum(lengths) < length:
+        lengths += [unit * int(rng.integers(1, 5 if unit > 1 else 7))] * int(rng.integers(1, 4))
+    lengths += [unit * int(rng.integers(1, 5)) for _ in range(rng.integers(0, 3))]
+    return lengths if lengths or unit == 1 else [unit]
+
+
+def spelled(rng, lengths):
+    """Returns lengths as a document spells them: repetitions as pairs or one by one."""
+    runs = [(length, len(list(run))) for length, run in itertools.groupby(lengths)]
+    pairs = [[[length, count]] if count > 1 and rng.random() < 0.7 else [length] * count for length, count in runs]
+    return list(itertools.chain(*pairs))
+
+
+def slices_of(lengths):
+    """Returns the items of each chunk along a dimension."""
+    ends = list(itertools.accumulate(lengths))
+    return [slice(end - length, end) for length, end in zip(lengths, ends)]
+
+
+def within(axes, shape):
+    """Yields the indices and place of each chunk with items of an array; `axes` are the slices along each dimension."""
+    counts = [sum(items.start < length for items in axis) for axis, length in zip(axes, shape)]
+    for at in itertools.product(*map(range, counts)):
+        yield at, tuple(axis[i] for axis, i in zip(axes, at)) + (...,)
+
+
+def irregular(matrix, count):
+    """Arrays of all types whose chunks or shards differ in length."""
+    types = all_types()
+    matrix.group("irregular.zarr")
+    for n in range(count):
+        rng = np.random.default_rng([8, n])
+        kind, variant = types[n % len(types)], pick(rng, IRREGULAR_VARIANTS)
+        case = Case(kind, rng, pick(rng, [g for g in GEOMETRIES + DEEP_GEOMETRIES if g[0]]), variant)
+        if variant == "none":  # no shape is that of all chunks
+            steps = [s for s in case.chain.steps if s.document["name"] not in ("reshape", "zarrs.squeeze")]
+            case.chain = Chain(steps, case.chain.serializer, case.chain.compressors)
+        entry = {"none": (1,) * len(case.leaf), "nested": case.middle}.get(variant, case.leaf)
+        lengths = [some_lengths(rng, length, unit) for length, unit in zip(case.shape, entry)]
+        outer = [slices_of(along) for along in lengths]
+        inner = outer
+        if variant != "none":
+            inner = [slices_of([c] * (sum(along) // c)) for along, c in zip(lengths, case.leaf)]
+        full = np.empty([max(sum(along), length) for along, length in zip(lengths, case.shape)], kind.storage)
+        full[...] = case.fill
+        inside = tuple(map(slice, case.shape)) + (...,)
+        full[inside] = case.data
+        presence, mask = pick(rng, PRESENCE), np.zeros(full.shape, bool)
+        for i, (at, where) in enumerate(within(inner, case.shape)):
+            mask[where] = presence == "all" or presence != "none" and i % 2 == 0
+        full[~mask] = case.fill
+        keys, prefix, separator = pick(rng, KEYS)
+        values, chunks = {}, {}
+        for at, where in within(outer, case.shape):
+            if mask[where].any():
+                values[key_of(at, prefix, separator)] = case.chain.encode(full[where], mask[where])
+                full[where] = case.chain.settle(full[where])
+        full[~mask] = case.fill
+        for at, where in within(inner, case.shape):
+            raw = sha256(decoded(case, full[where])) if mask[where].any() else None
+            chunks[".".join(map(str, at)) or "0"] = {"raw": raw}
+        spelling = [int(along[0]) if len(set(along)) == 1 and rng.random() < 0.5 else spelled(rng, along)
+                    for along in lengths]
+        document = matrix.document(case, keys, chunk_grid=named("rectilinear", kind="inline", chunk_shapes=spelling))
+        path = f"{n:04}-{kind.label}-{variant}"
+        matrix.write_json(os.path.join("irregular.zarr", path), document)
+        write_values(os.path.join(matrix.folder, "irregular.zarr", path), values)
+        matrix.add("irregular.zarr", path, case, b"" if kind.is_object else ordered(full[inside], case.endian), chunks)
 
 
 def refusals(matrix):
@@ -473,6 +555,7 @@ def main():
     matrix = Matrix(folder)
     by_hand(matrix, 1000)
     in_deep_shards(matrix, 150)
+    irregular(matrix, 160)
     refusals(matrix)
     by_library(matrix, "zarr-python", 420, 4)
     by_library(matrix, "tensorstore", 420, 5)

@@ -1,5 +1,5 @@
-//! Stores `.zarray` documents that users of the decoded view write. The decoded view hides codecs, so an existing array keeps
-//! its own. A change that would alter the meaning of stored chunks is refused while there are any.
+//! Stores `.zarray` documents that users of the decoded view write. The decoded view hides codecs, so an existing array
+//! keeps its own. A change that would alter the meaning of stored chunks is refused while there are any.
 
 use super::document::{ATTEMPTS, contended, needs_migration, refused};
 use super::zarr_json::erase_chunks;
@@ -84,6 +84,7 @@ impl Hierarchy {
         // the separator does not matter here, and detecting it takes a listing
         metadata.separator.get_or_insert(Separator::Dot);
         let array = Array::new(key.clone(), metadata, self.store.clone(), self.stats.clone())?;
+        let array = array.with_locks(self.replacing.clone());
         array.readable()?;
         if array.metadata().shards.is_empty() {
             array.writable()?;
@@ -149,8 +150,8 @@ impl Hierarchy {
     }
 }
 
-/// Returns a field that the written document changes and that must not change while chunks are stored. A null codec and the
-/// separator of the decoded view are not changes.
+/// Returns a field that the written document changes and that must not change while chunks are stored. A null codec and
+/// the separator of the decoded view are not changes.
 pub(super) fn differs(array: &Array, written: &ArrayMetadata) -> Option<&'static str> {
     let stored = array.metadata();
     let same_dtype =

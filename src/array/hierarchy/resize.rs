@@ -8,12 +8,12 @@ use crate::error::{Error, Kind, Result};
 use crate::store::{Replaces, Version};
 use crate::util::json::{self, Map, Value};
 use crate::util::memory;
-use crate::zarr::grid::{ChunkId, Grid};
+use crate::zarr::grid::{ChunkId, Edges, Grid};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Maximum number of chunks that are requested one by one, at some microseconds each; if more are affected, the stored ones
-/// are listed.
+/// Maximum number of chunks that are requested one by one, at some microseconds each; if more are affected, the stored
+/// ones are listed.
 const TRIED: u64 = 1 << 16;
 
 /// Bytes of cleared chunks of shards after which their objects are stored.
@@ -26,8 +26,8 @@ const MIN_HANDED_OVER: usize = 1 << 10;
 const BLANK: usize = 64 << 10;
 
 impl Hierarchy {
-    /// Changes the shape of an array. Chunks that leave the grid are deleted; elements that leave the array in other chunks
-    /// become the fill value. The caller has written back all dirty chunks.
+    /// Changes the shape of an array. Chunks that leave the grid are deleted; elements that leave the array in other
+    /// chunks become the fill value. The caller has written back all dirty chunks.
     ///
     /// # Errors
     ///
@@ -58,8 +58,8 @@ impl Hierarchy {
         Err(contended(key))
     }
 
-    /// Replaces the given version of an existing array's document by one that may have another shape. Returns false if another
-    /// process replaced that version first.
+    /// Replaces the given version of an existing array's document by one that may have another shape. Returns false if
+    /// another process replaced that version first.
     ///
     /// Elements outside the array are invisible. They are cleared before the array grows over them and after it has
     /// shrunk. If the change is interrupted before the put, the array is unchanged. If it is interrupted after the put,
@@ -101,15 +101,15 @@ impl Hierarchy {
         Ok(true)
     }
 
-    /// Clears the elements of `array` outside the shape `kept`, along the dimensions in which that is smaller: deletes chunks
-    /// that are entirely outside, and fills the outer parts of others with the fill value of `model`. Returns whether
-    /// anything changed.
+    /// Clears the elements of `array` outside the shape `kept`, along the dimensions in which that is smaller: deletes
+    /// chunks that are entirely outside, and fills the outer parts of others with the fill value of `model`. Returns
+    /// whether anything changed.
     fn clear_outside(&self, array: &Arc<Array>, kept: &[u64], model: &Array) -> Result<bool> {
         let outside = Outside::new(array, kept);
         let (mut scratch, mut changed, mut handed_over) = (Scratch::default(), false, 0);
         let mut clear = |chunk| {
             changed |= self.clear_chunk(array, chunk, &outside, model, &mut scratch)?;
-            handed_over += array.grid().chunk_size().max(MIN_HANDED_OVER);
+            handed_over += array.grid().chunk_size(chunk).max(MIN_HANDED_OVER);
             if array.has_shards() && handed_over > MAX_HANDED_OVER {
                 handed_over = 0;
                 array.store_objects()?;
@@ -143,6 +143,7 @@ impl Hierarchy {
         scratch: &mut Scratch,
     ) -> Result<bool> {
         let spans = outside.spans(&array.grid().indices(chunk));
+        let _alone = array.lock_replacing(&array.write_back_key(chunk));
         let _lock = array.lock_chunk(chunk)?;
         if spans.iter().any(|span| span.kept == 0) {
             return array.erase(chunk);
@@ -184,8 +185,8 @@ struct Span {
     len: usize,
 }
 
-/// Overwrites the parts of a C-order chunk that are not kept with `blank`, which holds whole items. Returns whether anything
-/// changed.
+/// Overwrites the parts of a C-order chunk that are not kept with `blank`, which holds whole items. Returns whether
+/// anything changed.
 fn clear(chunk: &mut [u8], spans: &[Span], blank: &[u8]) -> bool {
     let Some((span, inner)) = spans.split_first() else { return false };
     let step = chunk.len() / span.len.max(1);
@@ -209,8 +210,8 @@ fn clear(chunk: &mut [u8], spans: &[Span], blank: &[u8]) -> bool {
 
 /// The chunks of a grid that are partly or entirely outside a smaller shape.
 struct Outside {
-    /// For each dimension: the length of a chunk, the length to keep (`None`: all), and the first chunk not kept whole.
-    dimensions: Vec<(u64, Option<u64>, u64)>,
+    /// For each dimension: the lengths of the chunks, the length to keep (`None`: all), and the first chunk not kept whole.
+    dimensions: Vec<(Edges, Option<u64>, u64)>,
     counts: Vec<u64>,
 }
 
@@ -218,10 +219,14 @@ impl Outside {
     fn new(array: &Array, kept: &[u64]) -> Self {
         let meta = array.metadata();
         let counts = array.grid().counts().to_vec();
-        let sizes = meta.shape.iter().zip(&meta.chunks).zip(kept).zip(&counts);
-        let dimensions = sizes.map(|(((&len, &chunk), &kept), &count)| match kept < len {
-            true => (chunk, Some(kept), kept / chunk),
-            false => (chunk, None, count),
+        let edges = meta.chunk_edges().into_owned();
+        let sizes = meta.shape.iter().zip(edges).zip(kept).zip(&counts);
+        let dimensions = sizes.map(|(((&len, edges), &kept), &count)| match kept < len {
+            true => {
+                let first = edges.index_of(kept);
+                (edges, Some(kept), first)
+            }
+            false => (edges, None, count),
         });
         Outside { dimensions: dimensions.collect(), counts }
     }
@@ -233,15 +238,17 @@ impl Outside {
 
     /// Returns the kept part of a chunk along each dimension.
     fn spans(&self, indices: &[u64]) -> Vec<Span> {
-        let span = |(&index, &(chunk, kept, _)): (&u64, &(u64, Option<u64>, u64))| {
-            let kept = kept.map_or(chunk, |kept| kept.saturating_sub(index * chunk).min(chunk));
-            Span { kept: kept as usize, len: chunk as usize }
+        let span = |(&index, (edges, kept, _)): (&u64, &(Edges, Option<u64>, u64))| {
+            let items = edges.span(index);
+            let len = items.end - items.start;
+            let kept = kept.map_or(len, |kept| kept.saturating_sub(items.start).min(len));
+            Span { kept: kept as usize, len: len as usize }
         };
         indices.iter().zip(&self.dimensions).map(span).collect()
     }
 
-    /// Returns disjoint boxes of grid indices that together contain all chunks not kept whole: box `d` has those that are
-    /// outside along dimension `d` and inside along all earlier dimensions.
+    /// Returns disjoint boxes of grid indices that together contain all chunks not kept whole: box `d` has those that
+    /// are outside along dimension `d` and inside along all earlier dimensions.
     fn boxes(&self) -> impl Iterator<Item = Vec<Range<u64>>> {
         let firsts = || self.dimensions.iter().map(|(_, _, first)| *first);
         (0..self.counts.len()).map(move |outer| {

@@ -12,6 +12,7 @@ mod interrupted;
 mod migrated;
 mod namespace;
 mod consolidated_store;
+mod serialized;
 mod shapes;
 mod v2_view;
 mod v3;

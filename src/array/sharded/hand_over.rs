@@ -3,6 +3,7 @@
 
 use crate::array::pending::{PendingBytes, PendingChunk, PendingChunks};
 use crate::array::{Array, Ranges};
+use crate::error::Result;
 use crate::store::{Key, Version};
 use crate::util::memory::lock;
 use crate::zarr::grid::ChunkId;
@@ -58,8 +59,9 @@ impl Array {
         bytes: Option<PendingBytes>,
         written: Option<&Ranges>,
         base: Option<Version>,
-    ) -> Option<Version> {
-        self.pending().put((self.object_of(chunk)?, chunk), bytes, written, base)
+    ) -> Result<Option<Version>> {
+        let Some(object) = self.object_of(chunk) else { return Ok(None) };
+        self.pending().put((object, chunk), bytes, written, base).map_err(|e| e.context(self.extent(chunk)))
     }
 
     /// Returns the object that holds a chunk, if every chunk of that object was handed over as a whole, so that the new

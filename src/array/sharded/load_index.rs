@@ -84,7 +84,7 @@ impl Array {
 
     /// Reads the index of an object by one request; `None` if the object is not stored.
     fn load_index_at_once(&self, shards: &Shards, chunk: ChunkId) -> Result<Option<LoadedShard>> {
-        let (codec, key) = (shards.index_codec(0), self.extent(chunk).key);
+        let (codec, key) = (shards.index_codec(0, &self.grid.indices(chunk))?, self.extent(chunk).key);
         let memory = memory::take(codec.memory()).map_err(|e| e.context(&key))?;
         let (mut encoded, _encoded) = (Vec::new(), memory::take(codec.stored_size() as usize)?);
         let start = Instant::now();
@@ -99,7 +99,7 @@ impl Array {
         self.stats.bytes_stored.add(encoded.len() as u64);
         let bytes = ShardBytes::Stored(0..object.size);
         match codec.place(object.size) {
-            Ok(_) => self.decode_index(chunk, codec, &encoded, object, bytes, memory).map(Some),
+            Ok(_) => self.decode_index(chunk, &codec, &encoded, object, bytes, memory).map(Some),
             Err(e) => Ok(Some(LoadedShard { object, bytes, index: Err(e), _memory: Grant::default() })),
         }
     }
@@ -169,7 +169,7 @@ impl Array {
                 None => return Ok(None),
             },
         };
-        let codec = shards.index_codec(id.level);
+        let codec = shards.index_codec(id.level, &self.grid.indices(chunk))?;
         let memory = memory::take(codec.memory()).map_err(|e| e.context(self.extent(chunk)))?;
         let place = match codec.place(size) {
             Ok(place) => place,
@@ -179,7 +179,7 @@ impl Array {
         if !self.read_shard_bytes(chunk, &object, &bytes, place, &mut encoded)? {
             return Ok(None);
         }
-        self.decode_index(chunk, codec, &encoded, object, bytes, memory).map(Some)
+        self.decode_index(chunk, &codec, &encoded, object, bytes, memory).map(Some)
     }
 
     /// Decodes a shard that is encoded as a whole. Returns `None` if the object was replaced.
@@ -213,7 +213,7 @@ impl Array {
     }
 
     /// Checks that there is memory to store shards: for the indexes of all levels at a time, and for shards that are encoded as
-    /// a whole.
+    /// a whole. The size of those of objects is not known before they are encoded.
     ///
     /// # Errors
     ///
@@ -221,15 +221,19 @@ impl Array {
     pub(in crate::array) fn check_shards_storable(&self, shards: &Shards) -> Result<()> {
         let levels = 0..shards.levels();
         // the former index is in memory as well
-        let needed = |n| rebuild_memory(shards.index_codec(n)).saturating_add(shards.index_codec(n).memory());
+        let needed =
+            |n| rebuild_memory(shards.largest_index_codec(n)).saturating_add(shards.largest_index_codec(n).memory());
         let indexes = levels.clone().map(needed).fold(0, usize::saturating_add);
         if indexes > memory::limit() {
             let needs = format!("the indexes of a shard take {indexes} bytes to store, there are {}", memory::limit());
             return Err(Error::system(libc::ENOMEM).context(format!("{needs}: mount with a larger --cache-size")));
         }
+        if self.metadata.has_objects() {
+            return Ok(());
+        }
         let chunk = self.pipeline()?.max_encoded();
         let mut whole = levels.filter(|&n| shards.around(n).is_some());
-        whole.try_for_each(|n| check_whole_shard(shards.max_size(n, chunk)))
+        whole.try_for_each(|n| check_whole_shard(shards.max_size_of_array(n, chunk, &self.grid)))
     }
 }
 

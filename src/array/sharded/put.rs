@@ -76,7 +76,8 @@ impl Array {
         let since = Instant::now();
         let mut done = Ok(());
         for object in self.pending().objects() {
-            done = done.and(self.store_as(object, None, since, false));
+            // without a look at the document no loss is noticed
+            done = done.and(self.store_as(object, None, since, None));
         }
         done
     }
@@ -86,48 +87,54 @@ impl Array {
     ///
     /// # Errors
     ///
-    /// The chunks stay pending. ESTALE if the array was replaced or became smaller: what was written is lost.
-    pub fn store_object(&self, object: u64, spill: Option<&Arc<SpillFile>>, since: Instant) -> Result<()> {
-        self.store_as(object, spill, since, true)
+    /// The chunks stay pending. If the array was replaced or became smaller, that is no error: `lost` gets one at once for
+    /// what was written and is lost.
+    pub fn store_object(
+        &self,
+        object: u64,
+        spill: Option<&Arc<SpillFile>>,
+        since: Instant,
+        lost: &mut dyn FnMut(Error),
+    ) -> Result<()> {
+        self.store_as(object, spill, since, Some(lost))
     }
 
+    /// Confirms the array's document if there is a function for losses.
     fn store_as(
         &self,
         object: u64,
         spill: Option<&Arc<SpillFile>>,
         since: Instant,
-        confirms_document: bool,
+        mut lost: Option<&mut dyn FnMut(Error)>,
     ) -> Result<()> {
         let (Some(shards), pending) = (&self.shards, self.pending()) else { return Ok(()) };
         let _storing = pending.lock_storing(object);
+        let _alone = self.lock_replacing(&self.object_key(object));
         let Some((&first, _)) = pending.chunks(object).first_key_value() else { return Ok(()) };
         if first.0 >= self.grid.chunk_count() {
             return Ok(());
         }
         let key = self.extent(first).key;
         let _lock = self.store.lock(&key, since)?;
-        let mut lost = Ok(());
         for attempt in 0..ATTEMPTS {
-            if confirms_document {
+            if let Some(lost) = &mut lost {
                 self.confirm(true)?;
                 if self.freshness.is_replaced() {
                     pending.remove(object, &pending.chunks(object));
-                    return Err(self.lost(first, "the array was replaced or deleted"));
+                    lost(self.lost(first, "the array was replaced or deleted"));
+                    return Ok(());
                 }
-                match self.drop_outside(&pending, object, spill) {
-                    Err(e) if e.errno() != libc::ESTALE => return Err(e),
-                    dropped => lost = lost.and(dropped),
-                }
+                self.drop_outside(&pending, object, spill, *lost)?;
             }
             let changes = pending.chunks(object);
             // a larger array shares these chunks and stores them
             let is_foreign = changes.last_key_value().is_some_and(|(last, _)| last.0 >= self.grid.chunk_count());
             if changes.is_empty() || is_foreign {
-                return lost;
+                return Ok(());
             }
             let stored = self.try_store_object(shards, object, first, &changes, spill);
             match stored.map_err(|e| e.context(&key))? {
-                Attempt::Stored => return lost,
+                Attempt::Stored => return Ok(()),
                 Attempt::Again => {
                     self.forget_object(shards, first);
                     back_off(attempt);
@@ -219,8 +226,9 @@ impl Array {
         old: Option<&LoadedShard>,
         changes: &[(ChunkId, &Arc<PendingChunk>)],
     ) -> Result<Lookup<Vec<NewPiece>>> {
-        let codec = shards.index_codec(level);
-        let _memory = memory::take(rebuild_memory(codec))?;
+        let Some((first, _)) = changes.first() else { return Ok(Lookup::Absent) };
+        let codec = shards.index_codec(level, &self.grid.indices(*first))?;
+        let _memory = memory::take(rebuild_memory(&codec))?;
         let index = match old.map(|old| &old.index) {
             None => None,
             Some(Ok(index)) => Some(index),
@@ -362,7 +370,7 @@ impl Array {
                 return Ok(Some(change));
             }
             let new = self.laid_over(shards, chunk, bytes, written, spill)?;
-            let new = PendingChunk::new(Some(new), Some(written.clone()), base);
+            let new = PendingChunk::new(Some(new), Some(written.clone()), base)?;
             let object = shards.shard(0, &self.grid.indices(chunk)).number;
             self.pending().replace(object, chunk, &change, Some(new));
         }
@@ -401,13 +409,18 @@ impl Array {
     }
 
     /// Removes from the pending chunks of an object the bytes outside the array in the store, which another program has
-    /// made smaller. Returns an error if that loses written bytes. What is kept of a chunk is held in memory or in `spill`.
-    fn drop_outside(&self, pending: &PendingChunks, object: u64, spill: Option<&Arc<SpillFile>>) -> Result<()> {
-        let mut dropped = Ok(());
+    /// made smaller. `lost` gets an error for each chunk. What is kept of a chunk is held in memory or in `spill`.
+    fn drop_outside(
+        &self,
+        pending: &PendingChunks,
+        object: u64,
+        spill: Option<&Arc<SpillFile>>,
+        lost: &mut dyn FnMut(Error),
+    ) -> Result<()> {
         for (chunk, change) in pending.chunks(object) {
             let outside = self.outside(chunk);
             let Some(bytes) = change.bytes.as_ref().filter(|_| !outside.is_empty()) else { continue };
-            let before = change.written.clone().unwrap_or_else(|| Ranges::from(0..self.grid.chunk_size()));
+            let before = change.written.clone().unwrap_or_else(|| Ranges::from(0..self.grid.chunk_size(chunk)));
             let mut written = before.clone();
             written.remove_all(&outside);
             if written == before {
@@ -419,12 +432,12 @@ impl Array {
                 bytes.read(0..u64::MAX, &mut copy)?;
                 // a version that no chunk has: what was written inside is laid over the stored chunk
                 let none = Some(Version::Pending(0));
-                new = Some(PendingChunk::new(Some(PendingBytes::hold(&copy, spill)?), Some(written), none));
+                new = Some(PendingChunk::new(Some(PendingBytes::hold(&copy, spill)?), Some(written), none)?);
             }
-            dropped = dropped.and(Err(self.lost(chunk, "the array became smaller")));
+            lost(self.lost(chunk, "the array became smaller"));
             pending.replace(object, chunk, &change, new);
         }
-        dropped
+        Ok(())
     }
 
     /// Records that bytes of a chunk are lost, and returns the error that says so.

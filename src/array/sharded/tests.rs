@@ -77,14 +77,16 @@ fn arrays_whose_shards_could_not_be_stored_are_not_writable() {
         json!({"name": "sharding_indexed", "configuration": {"chunk_shape": [chunk], "codecs": codecs,
             "index_codecs": [{"name": "bytes", "configuration": {"endian": "little"}}]}})
     };
-    let writable = |shard: u64, codecs: Value| {
-        let document = json!({"zarr_format": 3, "node_type": "array", "shape": [shard * 4], "data_type": "uint8",
-            "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [shard]}}, "fill_value": 9,
+    let writable_as = |len: u64, shard: u64, of: &str, codecs: Value| {
+        let fill = if of == "string" { json!("") } else { json!(9) };
+        let document = json!({"zarr_format": 3, "node_type": "array", "shape": [len], "data_type": of,
+            "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [shard]}}, "fill_value": fill,
             "chunk_key_encoding": {"name": "default"}, "codecs": codecs});
         let metadata = ArrayMetadata::parse_v3(&crate::util::json::write(&document).into_bytes()).unwrap();
         let array = Array::new(Key::root(), metadata, Arc::new(MemoryStore::default()), Arc::default()).unwrap();
         array.writable().map_err(|e| (e.errno(), e.to_string()))
     };
+    let writable = |shard: u64, codecs: Value| writable_as(shard * 4, shard, "uint8", codecs);
     let (entries, limit) = (1 << 22, memory::limit() as u64);
     assert!(limit > 64 * entries && limit < 2 * 64 * entries, "while it is put, an entry takes 64 bytes");
     writable(entries, json!([sharding(1, json!(["bytes"]))])).unwrap();
@@ -95,8 +97,15 @@ fn arrays_whose_shards_could_not_be_stored_are_not_writable() {
     let around = json!([sharding(mib, json!(["bytes"])), gzip]);
     writable(limit / 5 / mib * mib, around.clone()).unwrap();
     writable(limit / 3 / mib * mib, json!([sharding(mib, json!(["bytes"]))])).unwrap();
-    let (errno, message) = writable(limit / 3 / mib * mib, around).unwrap_err();
+    let large = limit / 3 / mib * mib;
+    let (errno, message) = writable(large, around.clone()).unwrap_err();
     assert!(errno == libc::ENOMEM && message.contains("encoded as a whole"), "{message}");
+    // a shard holds no more chunks than the array has
+    writable_as(3 * mib, large, "uint8", around).unwrap();
+    let nested = json!([sharding(mib, json!([sharding(1024, json!(["bytes"]))])), gzip]);
+    writable_as(3 * mib, large, "uint8", nested).unwrap();
+    // nothing is known of the size of objects
+    writable_as(large * 4, large, "string", json!([sharding(mib, json!(["vlen-utf8"])), gzip])).unwrap();
 }
 
 #[test]

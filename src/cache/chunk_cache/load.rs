@@ -17,8 +17,8 @@ const MIN_BLOCK: usize = 16 << 10;
 const SMALL_OBJECTS: usize = 8 << 20;
 
 impl Cache {
-    /// Calls `load` and turns damage into content that is remembered. A failure of the system may be over the next time:
-    /// it stays an error.
+    /// Calls `load` and turns damage into content that is remembered. A failure of the system may be over the next
+    /// time: it stays an error.
     pub(super) fn load_or_remember(
         &self,
         slot: &mut LoadingSlot,
@@ -84,7 +84,7 @@ impl Cache {
         let ticket = self.decoding.ticket(slot.is_prefetched);
         let loaded = self.with_scratch(|scratch| {
             scratch.max_objects = max_objects;
-            let buffer = self.buffer(array.grid().chunk_size());
+            let buffer = self.buffer(array.grid().chunk_size(chunk));
             let Some(fetched) = array.fetch(chunk, buffer, neighbors, scratch)? else { return Ok(None) };
             // local chunks are loaded by no more threads than that
             let _permit = array.is_remote().then(|| self.decoding.acquire(ticket));
@@ -138,7 +138,8 @@ impl Cache {
         Ok(CachedChunk::Blocks(decoded))
     }
 
-    /// Returns a buffer for a load that has reserved memory for it, and drops idle buffers if the cache exceeds its bound.
+    /// Returns a buffer for a load that has reserved memory for it, and drops idle buffers if the cache exceeds its
+    /// bound.
     pub(in crate::cache) fn buffer(&self, len: usize) -> Vec<u8> {
         let buffer = self.buffers.take(len);
         self.trim(&self.lock());

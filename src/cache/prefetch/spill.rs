@@ -24,7 +24,7 @@ pub struct Spills {
 /// The spill file of one working set of an array.
 pub struct Spill {
     chunks: Range<u64>,
-    chunk_size: u64,
+    max_chunk_size: u64,
     file: File,
     promised: Arc<AtomicU64>,
     /// Held while chunks are put. Protects no data.
@@ -44,15 +44,15 @@ impl Spills {
         self.options.limit == 0
     }
 
-    /// Opens a file for `chunks` of `chunk_size` bytes each.
+    /// Opens a file for `chunks` of at most `max_chunk_size` bytes each.
     ///
     /// # Errors
     ///
     /// Fails if the file may exceed the limit or half of the free space, or if the directory is in memory.
-    pub fn open(&self, chunks: Range<u64>, chunk_size: usize) -> Result<Spill> {
+    pub fn open(&self, chunks: Range<u64>, max_chunk_size: usize) -> Result<Spill> {
         let SpillOptions { directory, limit } = &self.options;
-        let chunk_size = chunk_size as u64;
-        let bytes = (chunks.end - chunks.start).saturating_mul(chunk_size);
+        let max_chunk_size = max_chunk_size as u64;
+        let bytes = (chunks.end - chunks.start).saturating_mul(max_chunk_size);
         let free = free_space(directory)?;
         if bytes > free / 2 {
             let why = format!("{bytes} bytes, more than half of the {free} free");
@@ -66,13 +66,13 @@ impl Spills {
             self.promised.fetch_sub(bytes, Ordering::Relaxed);
         });
         let (file, promised) = (opened?, self.promised.clone());
-        Ok(Spill { chunks, chunk_size, file, promised, put_lock: Mutex::default(), versions: Mutex::default() })
+        Ok(Spill { chunks, max_chunk_size, file, promised, put_lock: Mutex::default(), versions: Mutex::default() })
     }
 }
 
 impl Drop for Spill {
     fn drop(&mut self) {
-        let bytes = (self.chunks.end - self.chunks.start).saturating_mul(self.chunk_size);
+        let bytes = (self.chunks.end - self.chunks.start).saturating_mul(self.max_chunk_size);
         self.promised.fetch_sub(bytes, Ordering::Relaxed);
     }
 }
@@ -89,7 +89,7 @@ impl Spill {
     }
 
     fn position(&self, chunk: ChunkId) -> Option<u64> {
-        self.chunks.contains(&chunk.0).then(|| (chunk.0 - self.chunks.start) * self.chunk_size)
+        self.chunks.contains(&chunk.0).then(|| (chunk.0 - self.chunks.start) * self.max_chunk_size)
     }
 
     /// Returns the version of a chunk in the file, and the opening in which the store confirmed it.
@@ -112,8 +112,8 @@ impl Spill {
 
     /// Keeps a chunk. Returns false if it could not be written.
     pub fn put(&self, chunk: ChunkId, tag: VersionTag, confirmed: Opening, bytes: &[u8]) -> bool {
-        let is_whole = bytes.len() as u64 == self.chunk_size;
-        let Some(position) = self.position(chunk).filter(|_| is_whole) else { return false };
+        let fits = bytes.len() as u64 <= self.max_chunk_size;
+        let Some(position) = self.position(chunk).filter(|_| fits) else { return false };
         // a reader must not take a half-written chunk for either version
         lock(&self.versions).remove(&chunk);
         let done = self.file.write_all_at(bytes, position).is_ok();
@@ -144,7 +144,7 @@ mod tests {
         );
         assert!(
             !spill.put(ChunkId(8), a, Opening::default(), &[7; 1000])
-                && !spill.put(ChunkId(6), a, Opening::default(), &[7; 999])
+                && !spill.put(ChunkId(6), a, Opening::default(), &[7; 1001])
         );
         assert_eq!((spill.version(ChunkId(7)), spill.version(ChunkId(6))), (Some((b, Opening::default())), None));
         let freshness = Freshness::default();
@@ -154,6 +154,9 @@ mod tests {
         let mut out = [0; 20];
         spill.read(ChunkId(7), 990..1000, &mut out).unwrap();
         assert_eq!((&out[..10], &out[10..]), (&[8; 10][..], &[0; 10][..]));
+        assert!(spill.put(ChunkId(5), a, Opening::default(), &[9; 10]), "chunks may be smaller than the largest");
+        spill.read(ChunkId(5), 0..10, &mut out).unwrap();
+        assert_eq!(out[..10], [9; 10]);
         drop(spill);
         assert!(spills.open(0..3, 1000).is_ok());
         assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);

@@ -1,5 +1,5 @@
-//! Sequential reads of rows that cross more chunks than the cache can hold. They are served from *windows*: stretches of
-//! flat bytes that are put together by visiting each chunk once per window, not once per row.
+//! Sequential reads of rows that cross more chunks than the cache can hold. They are served from *windows*: stretches
+//! of flat bytes that are put together by visiting each chunk once per window, not once per row.
 
 use super::spill::Spill;
 use super::window::Window;
@@ -32,7 +32,7 @@ impl Prefetcher {
         }
         let (grid, set) = (array.grid(), array.grid().working_set(offset));
         set.chunks.end - set.chunks.start > 1
-            && (set.chunks.end - set.chunks.start).saturating_mul(grid.chunk_size() as u64) > self.max_bytes()
+            && (set.chunks.end - set.chunks.start).saturating_mul(grid.max_chunk_size() as u64) > self.max_bytes()
     }
 
     /// Builds the window after the one that holds `offset`.
@@ -76,8 +76,8 @@ impl Prefetcher {
         }
     }
 
-    /// Returns the window that holds `offset`. The first one of a reader is small, since the reader waits for it; each of
-    /// those that follow is larger than the one before.
+    /// Returns the window that holds `offset`. The first one of a reader is small, since the reader waits for it; each
+    /// of those that follow is larger than the one before.
     fn window_at(
         &self,
         windows: &mut Vec<Window>,
@@ -111,7 +111,7 @@ impl Prefetcher {
 
     /// Returns how many threads build a window: as many as a quarter of the cache has memory for, each with its chunk.
     fn window_threads(&self, array: &Array) -> u64 {
-        let each = array.grid().chunk_size().saturating_mul(2).max(1);
+        let each = array.grid().max_chunk_size().saturating_mul(2).max(1);
         ((self.cache.bound() / 4 / each) as u64).clamp(1, array.concurrency(self.threads as usize) as u64)
     }
 
@@ -120,7 +120,7 @@ impl Prefetcher {
         if array.partial_decode() == PartialDecode::Plain || self.spill.is_off() {
             return None;
         }
-        match self.spill.open(chunks, array.grid().chunk_size()) {
+        match self.spill.open(chunks, array.grid().max_chunk_size()) {
             Ok(spill) => Some(Arc::new(spill)),
             Err(e) => {
                 if !has_warned.swap(true, Ordering::Relaxed) {

@@ -1,6 +1,6 @@
-//! A window: flat bytes of a row of chunks that does not fit into the cache. Building it visits each chunk once. A visit
-//! decodes only the blocks that it needs, or it takes the chunk from a spill file that keeps it decoded until the reader
-//! has passed it.
+//! A window: flat bytes of a row of chunks that does not fit into the cache. Building it visits each chunk once. A
+//! visit decodes only the blocks that it needs, or it takes the chunk from a spill file that keeps it decoded until the
+//! reader has passed it.
 
 use super::spill::Spill;
 use crate::array::{Array, BlockIndex, OpenedChunk, Opening, Scratch, VersionTag};
@@ -43,7 +43,8 @@ impl Window {
         (self.range.end - self.range.start) as usize
     }
 
-    /// Returns the bytes of memory that building it takes: the window, and a chunk, encoded and decoded, for each thread.
+    /// Returns the bytes of memory that building it takes: the window, and a chunk, encoded and decoded, for each
+    /// thread.
     pub fn memory(&self, array: &Array) -> usize {
         array.chunk_memory().saturating_mul(self.threads as usize).saturating_add(self.len())
     }
@@ -174,7 +175,8 @@ impl Building<'_> {
     /// Returns at least the bytes `needed` of a chunk: from the dirty chunks, the spill file or the store.
     fn bytes_of<'m>(&self, chunk: ChunkId, needed: Range<usize>, memory: &'m mut ThreadMemory) -> Result<Visited<'m>> {
         let opening = self.array.freshness().opening();
-        if let Some(part) = self.cache.get_dirty(self.array, chunk).transpose()?.flatten() {
+        // the window has reserved memory for a chunk of each thread
+        if let Some(part) = self.cache.get_dirty(self.array, chunk, false).transpose()?.flatten() {
             memory.0.clear();
             memory.0.extend_from_slice(part.bytes());
             return Ok(Visited { bytes: &memory.0, start: 0, tag: part.tag() });
@@ -191,7 +193,7 @@ impl Building<'_> {
             PartialDecode::Blosc if !(self.array.is_remote() && self.window.spill.is_some()) => {
                 match self.array.open_chunk(chunk)? {
                     OpenedChunk::Uninitialized => Ok(Visited::UNINITIALIZED),
-                    OpenedChunk::Blocks(index) if self.takes_blocks(&needed, index.block_size()) => {
+                    OpenedChunk::Blocks(index) if self.takes_blocks(chunk, &needed, index.block_size()) => {
                         match self.load_blocks(chunk, &index, needed, memory)? {
                             Some(start) => {
                                 let tag = VersionTag::of(Some(&index.version));
@@ -210,12 +212,13 @@ impl Building<'_> {
 
     /// Returns whether to decode blocks instead of the whole chunk. If little of each block is needed, later windows would
     /// decode it again, which the spill file saves.
-    fn takes_blocks(&self, needed: &Range<usize>, block_size: usize) -> bool {
+    fn takes_blocks(&self, chunk: ChunkId, needed: &Range<usize>, block_size: usize) -> bool {
         let once = self.window.is_first || self.window.is_last || self.window.spill.is_none();
-        needed.len() < self.array.grid().chunk_size() && (once || needed.len() >= block_size)
+        needed.len() < self.array.grid().chunk_size(chunk) && (once || needed.len() >= block_size)
     }
 
-    /// Decodes the blocks that hold `needed`. Returns the offset of the first; `None` if the chunk was replaced meanwhile.
+    /// Decodes the blocks that hold `needed`. Returns the offset of the first; `None` if the chunk was replaced
+    /// meanwhile.
     fn load_blocks(
         &self,
         chunk: ChunkId,

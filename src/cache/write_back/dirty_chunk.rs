@@ -4,7 +4,7 @@
 use super::Part;
 use crate::array::{Array, Opening, Ranges, VersionTag};
 use crate::cache::Cache;
-use crate::cache::buffers::Decoded;
+use crate::cache::buffers::{Account, Decoded};
 use crate::cache::chunk_cache::{CacheKey, CachedChunk, CachedItem, DecodedPart, PartResult, Slot};
 use crate::error::{Error, Result};
 use crate::store::{Replaces, Version};
@@ -43,6 +43,8 @@ pub(in crate::cache) struct DirtyState {
     pub stores: u64,
     /// The bytes of an edge chunk that belong to the array; `None` if all do.
     inside: Option<Ranges>,
+    /// Counts the memory of the ranges.
+    account: Account,
 }
 
 /// What is known of the stored chunk that is written over.
@@ -108,7 +110,7 @@ impl DirtyChunk {
 
     /// Returns the size of the chunk in bytes.
     pub fn size(&self) -> usize {
-        self.array.grid().chunk_size()
+        self.array.grid().chunk_size(self.chunk)
     }
 
     pub fn lock(&self) -> MutexGuard<'_, DirtyState> {
@@ -123,7 +125,7 @@ impl DirtyChunk {
 
 impl DirtyState {
     /// Returns the state of a chunk that is about to be written, with the bytes of its slot if that has them.
-    pub fn over(slot: Option<&Slot>, inside: Option<Ranges>) -> Self {
+    pub fn over(slot: Option<&Slot>, inside: Option<Ranges>, account: Account) -> Self {
         let (bytes, base, confirmed) = match slot {
             Some(Slot::Ready { content: CachedChunk::Whole(bytes, version, _), confirmed, .. }) => {
                 (Some(bytes.clone()), Base::Known(Some(version.clone())), *confirmed)
@@ -131,7 +133,9 @@ impl DirtyState {
             _ => (None, Base::Unknown, Opening::default()),
         };
         let (dirty, storing) = Default::default();
-        DirtyState { bytes, dirty, storing, base, confirmed, loads: 0, stores: 0, inside }
+        let mut state = DirtyState { bytes, dirty, storing, base, confirmed, loads: 0, stores: 0, inside, account };
+        state.count_ranges();
+        state
     }
 
     /// Takes the written bytes over into a state of the same chunk of `array`, which has another shape. Where the array has
@@ -146,7 +150,7 @@ impl DirtyState {
             dirty.remove_all(&inside.complement(bytes.len()));
             base = Base::Unknown;
         }
-        Some(DirtyState {
+        let mut moved = DirtyState {
             bytes: Some(bytes),
             dirty,
             storing: Ranges::default(),
@@ -155,7 +159,16 @@ impl DirtyState {
             loads: self.loads,
             stores: 0,
             inside: now_inside,
-        })
+            account: self.account.another(),
+        };
+        moved.count_ranges();
+        Some(moved)
+    }
+
+    /// Counts the memory of the ranges, after they have changed. A write-back holds what it stores twice.
+    fn count_ranges(&mut self) {
+        let inside = self.inside.as_ref().map_or(0, Ranges::memory);
+        self.account.set(inside + self.dirty.memory() + 2 * self.storing.memory());
     }
 
     /// Returns whether every byte was written: the base does not matter.
@@ -166,7 +179,7 @@ impl DirtyState {
     /// Returns whether all bytes are valid without asking the store.
     pub fn is_complete(&self, array: &Array) -> bool {
         let is_known = self.base != Base::Unknown && array.freshness().is_current(self.confirmed);
-        self.bytes.is_some() && (is_known || self.is_fully_written(array.grid().chunk_size()))
+        self.bytes.as_ref().is_some_and(|bytes| is_known || self.is_fully_written(bytes.len()))
     }
 
     /// Returns all bytes of the chunk as a part.
@@ -197,13 +210,15 @@ impl DirtyState {
             written.add(range);
         }
         self.dirty.add_all(&written);
-        self.complete_edge(cache, array)
+        let completed = self.complete_edge(cache, array);
+        self.count_ranges();
+        completed
     }
 
     /// Fills the padding of an edge chunk once all its bytes inside the array were written. Then the base need not be read
     /// for it.
     fn complete_edge(&mut self, cache: &Cache, array: &Array) -> Result<()> {
-        let size = array.grid().chunk_size();
+        let size = self.bytes.as_ref().ok_or_else(removed)?.len();
         let is_covered = |inside: &Ranges| self.dirty.len() < size && self.dirty.contains_all(inside);
         if self.base != Base::Unknown || !self.inside.as_ref().is_some_and(is_covered) {
             return Ok(());
@@ -248,6 +263,7 @@ impl DirtyState {
         let base = (!self.is_fully_written(size)).then(|| self.base.clone());
         self.storing = std::mem::take(&mut self.dirty);
         let written = base.is_some().then(|| self.storing.clone());
+        self.count_ranges();
         let bytes = self.bytes.clone().ok_or_else(removed)?;
         Ok(Snapshot { bytes, opening, loads: self.loads, base, written })
     }

@@ -7,11 +7,10 @@
 //!
 //! Invariant: an array with pending chunks is in `State::pending`, or one of its chunks is still dirty. So a flush finds it.
 
-use super::flush_threads;
+use super::flush::{flush_threads, on_threads};
 use crate::array::{Array, are_too_many};
 use crate::cache::Cache;
 use crate::error::{Error, Result};
-use crate::store::Key;
 use crate::util::memory::lock;
 use crate::zarr::grid::ChunkId;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -128,26 +127,10 @@ impl Cache {
     /// Hands over what was written to chunks of an array. Without shards, and if an object could not be stored in the background,
     /// it stores everything as [`Cache::flush_array`] does.
     pub fn hand_over(&self, array: &Array) -> Result<()> {
-        let has_failed = lock(&self.failures).contains_key(array.key());
-        if !array.has_shards() || has_failed {
+        if !array.has_shards() || self.take_unstored_object(array) {
             return self.flush_array(array);
         }
         self.write_back_where(|of| of.id() == array.id() || of.key() == array.key())
-    }
-
-    /// Returns the error for chunks of the arrays for which `of` returns true that could not be stored in the
-    /// background, if they are lost. Other failures are tried again.
-    pub(super) fn background_loss(&self, of: impl Fn(&Key) -> bool) -> Result<()> {
-        let taken: Vec<Error> = lock(&self.failures).extract_if(|key, _| of(key)).map(|(_, e)| e).collect();
-        taken.into_iter().find(|e| e.errno() == libc::ESTALE).map_or(Ok(()), Err)
-    }
-
-    /// Records why an object could not be stored. A loss is never forgotten for another failure.
-    fn record_background_failure(&self, key: &Key, e: &Error) {
-        let mut failures = lock(&self.failures);
-        if failures.get(key).is_none_or(|known| known.errno() != libc::ESTALE) {
-            failures.insert(key.clone(), e.clone());
-        }
     }
 
     /// Stores the objects with pending chunks of the arrays for which `of` returns true, several at a time.
@@ -162,13 +145,15 @@ impl Cache {
             let next = AtomicUsize::new(0);
             let work = || {
                 let mut done = Ok(());
-                while let Some((array, object)) = list.get(next.fetch_add(1, Ordering::Relaxed)) {
+                while !self.is_in_vain(&done)
+                    && let Some((array, object)) = list.get(next.fetch_add(1, Ordering::Relaxed))
+                {
                     done = done.and(self.store_object(array, *object, since));
                 }
                 done
             };
             let threads = arrays.iter().map(|array| flush_threads(array)).max().unwrap_or(1);
-            done = done.and(super::on_threads(threads.min(list.len()), &work));
+            done = done.and(on_threads(threads.min(list.len()), &work));
         }
         done
     }
@@ -178,10 +163,10 @@ impl Cache {
         let mut in_flight = self.begin_write_back(array);
         // two `Array`s may stand for one array whose metadata has changed
         let _replacing = self.replacing.exclusive(&[&array.object_key(object)]);
-        let done = array.store_object(object, self.spill.as_ref(), since);
+        let done = array.store_object(object, self.spill.as_ref(), since, &mut |e| self.record_loss(array, e));
         in_flight.has_failed = done.is_err();
         done.inspect_err(|e| {
-            self.record_background_failure(array.key(), e);
+            self.record_unstored_object(array);
             self.stats.problem(format!("not stored: {e}"));
         })
     }

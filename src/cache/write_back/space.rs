@@ -1,4 +1,4 @@
-//! How dirty chunks and loads share memory, and which requests wait when it is short.
+//! How dirty chunks, write-backs and loads share memory, and which requests wait when it is short.
 //!
 //! **Invariant: a request waits for the store of its own array alone.** The calls to the store for one array may hang or
 //! fail, because another process holds its lock or its disk is full. They hold memory meanwhile, and must neither
@@ -9,23 +9,32 @@
 //!   bound, within what grants leave of [`memory::RESERVE`]. So each array progresses alone.
 //! * Background threads store chunks of other arrays that no writer stores. An array takes a limited number of these
 //!   threads, and none for a moment after a failure.
-//! * A load that finds no other load of its array in flight may use what grants leave of [`memory::RESERVE`], too.
+//! * A load or write-back that finds no other one of its array in flight may use what grants leave of [`memory::RESERVE`],
+//!   too.
 //!
 //! Memory comes first. If the stores of many arrays fail together and their chunks exceed the bound, a writer
 //! without a dirty chunk stores those of another array, of one that is not known to be slow if there is one; and a load
-//! for which the memory does not suffice waits for other loads.
+//! or write-back for which the memory does not suffice waits for others.
+//!
+//! **No deadlock: memory is reserved before any lock of a chunk is taken**, and by a thread that has none reserved. So a
+//! thread that has reserved memory waits for no other thread's reservation, and the one that finds no memory reserved
+//! always proceeds, however many bytes are dirty.
 
-use super::{DirtyChunk, flush_threads};
+use super::DirtyChunk;
+use super::flush::flush_threads;
 use crate::array::Array;
 use crate::cache::{Cache, State};
 use crate::error::Result;
 use crate::util::memory;
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Share of the cache's bound that dirty chunks may take.
 const SHARE: (usize, usize) = (3, 4);
+
+/// Approximate memory in bytes of a dirty chunk beside its decoded bytes and long lists of ranges.
+pub(in crate::cache) const DIRTY_COST: usize = 1024;
 
 /// Bytes of dirty chunks above which fully written ones are stored in the background.
 const BACKGROUND_BYTES: usize = 32 << 20;
@@ -37,7 +46,7 @@ const MAX_BACKGROUND: usize = 16;
 /// How long background threads skip an array after a chunk of it could not be stored.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Memory reserved for the loads in flight.
+/// Memory reserved for the loads and write-backs in flight.
 #[derive(Default)]
 pub(in crate::cache) struct Reservations {
     bytes: usize,
@@ -70,6 +79,23 @@ impl Reservations {
 
     fn has(&self, array: &Array) -> bool {
         self.by_array.contains_key(&array.id())
+    }
+}
+
+/// Reserved memory, which is returned on drop.
+pub(super) struct ReservedMemory<'a> {
+    cache: &'a Cache,
+    array: &'a Array,
+    bytes: usize,
+}
+
+impl Drop for ReservedMemory<'_> {
+    fn drop(&mut self) {
+        let mut state = self.cache.lock();
+        state.reserved.remove(self.array, self.bytes);
+        self.cache.evict(&mut state, 0);
+        self.cache.trim(&state);
+        self.cache.changed.notify_all();
     }
 }
 
@@ -114,28 +140,48 @@ impl Cache {
 
     /// Returns whether one more chunk of `array` may become dirty.
     pub(super) fn has_space(&self, state: &State, array: &Array) -> bool {
-        let with = |more: usize| state.dirty_bytes.saturating_add(more);
+        let with = |more: usize| state.dirty_memory().saturating_add(DIRTY_COST).saturating_add(more);
         // storing the chunk takes memory for its encoded form
         let is_first_with_space = || {
             let limit = self.bound.saturating_add(memory::unused_reserve());
-            !array.freshness().is_dirty() && state.dirty_bytes <= self.bound && with(array.chunk_memory()) <= limit
+            !array.freshness().is_dirty() && state.dirty_memory() <= self.bound && with(array.chunk_memory()) <= limit
         };
-        state.dirty.is_empty() || with(array.grid().chunk_size()) <= self.dirty_bound() || is_first_with_space()
+        state.dirty.is_empty() || with(array.grid().max_chunk_size()) <= self.dirty_bound() || is_first_with_space()
     }
 
-    /// Returns whether a load of `array` that needs `bytes` may begin. If no other load is in flight it always may, so that
-    /// a chunk larger than the bound can be loaded.
+    /// Returns whether a load or write-back of `array` that needs `bytes` may begin. If no other one is in flight it always
+    /// may, so that a chunk larger than the bound can be loaded, and each dirty chunk stored.
     pub(in crate::cache) fn may_load(&self, state: &State, array: &Array, bytes: usize) -> bool {
         let more = if state.reserved.has(array) { 0 } else { memory::unused_reserve() };
         let needed = self.needed_by(state).saturating_add(bytes);
         state.reserved.bytes() == 0 || needed <= self.bound.saturating_add(more)
     }
 
+    /// Reserves memory for a load or write-back: evicts slots, and waits while others fill the cache, as [`Cache::may_load`]
+    /// says. The calling thread must hold neither a chunk's lock nor reserved memory.
+    pub(super) fn reserve<'a>(&'a self, array: &'a Array, bytes: usize) -> ReservedMemory<'a> {
+        self.reserve_in(self.lock(), array, bytes);
+        ReservedMemory { cache: self, array, bytes }
+    }
+
+    /// Does the same for a caller that has locked the state and will return the memory itself.
+    pub(in crate::cache) fn reserve_in(&self, mut state: MutexGuard<State>, array: &Array, bytes: usize) {
+        loop {
+            self.evict(&mut state, bytes);
+            if self.may_load(&state, array, bytes) {
+                state.reserved.add(array, bytes);
+                return;
+            }
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
     /// Stores dirty chunks of `array`, so that another one of it may become dirty.
     ///
     /// # Errors
     ///
-    /// The error of a chunk that could not be stored.
+    /// The error of a chunk that could not be stored. One that is lost makes space, too: the next close of a file of its array
+    /// reports it.
     pub fn make_space(&self, array: &Array) -> Result<()> {
         let mut state = self.lock();
         state.short_of_space = Some(array.id());
@@ -166,7 +212,8 @@ impl Cache {
     /// Returns whether [`Cache::flush_in_background`] may have something to do.
     pub fn wants_background_flush(&self) -> bool {
         let state = self.lock();
-        state.short_of_space.is_some() || state.dirty_bytes > self.background_bound() && !state.fully_written.is_empty()
+        state.short_of_space.is_some()
+            || state.dirty_memory() > self.background_bound() && !state.fully_written.is_empty()
     }
 
     fn background_bound(&self) -> usize {
@@ -181,6 +228,11 @@ impl Cache {
 }
 
 impl State {
+    /// Returns the bytes that the dirty chunks take in general, with what each takes besides its bytes.
+    pub(in crate::cache) fn dirty_memory(&self) -> usize {
+        self.dirty_bytes + self.dirty.len() * DIRTY_COST
+    }
+
     /// Returns whether fewer than `max` write-backs of the array are in flight and none has failed lately.
     pub(super) fn may_write_back(&self, array: u64, max: usize) -> bool {
         self.write_backs.get(&array).is_none_or(|known| known.in_flight < max && !known.failed_lately())
@@ -218,7 +270,7 @@ impl State {
     /// Takes the chunk that a background thread stores next. Returns it, and whether it stays in the cache. `bound` is how
     /// many bytes may be dirty before fully written chunks are stored.
     fn next_in_background(&mut self, bound: usize) -> Option<(Arc<DirtyChunk>, bool)> {
-        if self.dirty_bytes > bound
+        if self.dirty_memory() > bound
             && let Some(at) = self.fully_written.iter().position(|key| self.may_write_back(key.0, MAX_BACKGROUND))
             && let Some(key) = self.fully_written.remove(at)
         {

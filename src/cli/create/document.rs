@@ -1,7 +1,8 @@
-//! The document of a new array; here that of Zarr v2, in `document_v3` that of v3: the `.zarray`, in the spelling that every reader of Zarr v2 accepts.
+//! The document of a new array; here that of Zarr v2, in `document_v3` that of v3: the `.zarray`, in the spelling that
+//! every reader of Zarr v2 accepts.
 //!
-//! Invariant: zarr-python 2.18 opens the array, and reads back what is written to it. If that is impossible, `create` fails
-//! before it creates anything.
+//! Invariant: zarr-python 2.18 opens the array, and reads back what is written to it. If that is impossible, `create`
+//! fails before it creates anything.
 
 use super::CreateArgs;
 use crate::array::hierarchy::MetadataFile;
@@ -72,7 +73,7 @@ impl NewDocument {
         let text = json::write_pretty(&Value::Object(fields));
         let metadata = ArrayMetadata::parse(text.as_bytes())?;
         let grid = Grid::new(&metadata.shape, &metadata.chunks, metadata.dtype.size())?;
-        check_interchange(&metadata, grid.chunk_size())?;
+        check_interchange(&metadata, grid.max_chunk_size())?;
         Ok(NewDocument { text, size: (!metadata.has_objects()).then_some(grid.size()), zarr_format: 2 })
     }
 }
@@ -142,8 +143,8 @@ fn object_fill(asked: Value, dtype: &DType, filters: &Value) -> Result<Value> {
     if is_fine { Ok(asked) } else { Err(Error::invalid(format!("not a value that codec {codec:?} encodes; null is"))) }
 }
 
-/// Returns whether the stored value is the one given: numbers may be rounded to the dtype's precision, but not clipped to its
-/// range or to integers, and texts must not be cut.
+/// Returns whether the stored value is the one given: numbers may be rounded to the dtype's precision, but not clipped
+/// to its range or to integers, and texts must not be cut.
 fn is_kept(asked: &Value, stored: &Value, dtype: &DType) -> bool {
     let number = |value: &Value| json::float(value).or_else(|| json::text(value).and_then(json::float_word));
     match dtype.kind() {

@@ -1,5 +1,5 @@
-//! The `zarr.json` of a new array, in the spelling that every reader of Zarr v3 accepts: extensions are objects, and the byte
-//! order and the separator are stated.
+//! The `zarr.json` of a new array, in the spelling that every reader of Zarr v3 accepts: extensions are objects, and
+//! the byte order and the separator are stated.
 
 use super::CreateArgs;
 use super::document::{NewDocument, fill_value};
@@ -62,14 +62,15 @@ pub fn new(args: &CreateArgs) -> Result<NewDocument> {
         return Err(Error::invalid("--codecs: codec \"bytes\" states another byte order than --dtype"));
     }
     let grid = Grid::new(&metadata.shape, &metadata.chunks, metadata.dtype.size())?;
-    let pipeline = Pipeline::new(&metadata, grid.chunk_size())?;
+    let pipeline = Pipeline::new(&metadata, grid.max_chunk_size())?;
     if !metadata.has_objects() {
-        pipeline.check_encodes(metadata.dtype.size(), grid.chunk_size())?;
+        pipeline.check_encodes(metadata.dtype.size(), grid.max_chunk_size())?;
     }
     Ok(NewDocument { text, size: (!metadata.has_objects()).then_some(grid.size()), zarr_format: 3 })
 }
 
-/// Returns the codecs of shards of chunks that `codecs` encode. The index is at the end, where every reader looks for it.
+/// Returns the codecs of shards of chunks that `codecs` encode. The index is at the end, where every reader looks for
+/// it.
 fn in_shards(shards: &[u64], chunks: &[u64], codecs: &Value) -> Result<Value> {
     let is_multiple = |(shard, chunk): (&u64, &u64)| *shard > 0 && *chunk > 0 && shard.is_multiple_of(*chunk);
     if shards.len() != chunks.len() || !shards.iter().zip(chunks).all(is_multiple) {

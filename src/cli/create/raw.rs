@@ -59,7 +59,7 @@ impl Raw {
         let flat = put::open(made, &args.memory, writing, &args.store_args())?;
         let (grid, size) = (flat.array.grid(), flat.array.size());
         let band = grid.band(0);
-        let row_of_chunks = (band.end - band.start).saturating_mul(grid.chunk_size() as u64);
+        let row_of_chunks = (band.end - band.start).saturating_mul(grid.max_chunk_size() as u64);
         let mut progress = ProgressLine::start(Some(size));
         let mut copy = |input: &mut dyn Read| put::copy(&flat, 0, size, input, &mut progress);
         let copied = match self {

@@ -1,5 +1,5 @@
-//! The coordinate array of a dimension: a 1-D array with the dimension's name and length in the same group or the nearest
-//! ancestor that has one (CF conventions, 1.3, "coordinate variable", and 2.7.1, "Scope").
+//! The coordinate array of a dimension: a 1-D array with the dimension's name and length in the same group or the
+//! nearest ancestor that has one (CF conventions, 1.3, "coordinate variable", and 2.7.1, "Scope").
 
 use super::super::described::Coordinates;
 use super::{attributes, nearest_array, numbers};
@@ -124,7 +124,7 @@ fn values(cache: &Cache, array: &Array, attributes: &Map<String, Value>) -> Resu
 pub fn flat(cache: &Cache, array: &Array) -> Result<Vec<u8>> {
     let grid = array.grid();
     let max_chunks = if array.is_remote() { MAX_FAR_CHUNKS } else { MAX_CHUNKS };
-    if array.metadata().shape.iter().product::<u64>() > MAX_ITEMS || grid.chunk_size() > MAX_CHUNK {
+    if array.metadata().shape.iter().product::<u64>() > MAX_ITEMS || grid.max_chunk_size() > MAX_CHUNK {
         return Err(Error::unsupported("the array or its chunks are too large"));
     }
     if grid.chunk_count() > max_chunks {
@@ -149,8 +149,8 @@ pub fn flat(cache: &Cache, array: &Array) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Returns the first coordinate and the step if all steps are equal within [`TOLERANCE`], or within what `precision`, the
-/// relative error of a coordinate, explains.
+/// Returns the first coordinate and the step if all steps are equal within [`TOLERANCE`], or within what `precision`,
+/// the relative error of a coordinate, explains.
 fn regular(values: &[f64], precision: f64) -> Option<(f64, f64)> {
     let (first, last) = (*values.first()?, *values.last()?);
     let step = (last - first) / (values.len() - 1) as f64;
@@ -169,7 +169,8 @@ fn shorter(step: f64, error: f64) -> f64 {
     rounded.find(|short| (short - step).abs() <= error).unwrap_or(step)
 }
 
-/// Returns the relative error of a coordinate of this dtype: the coordinate and the step it was computed from are rounded.
+/// Returns the relative error of a coordinate of this dtype: the coordinate and the step it was computed from are
+/// rounded.
 fn precision(dtype: &DType) -> f64 {
     match (dtype.kind(), dtype.size()) {
         (DTypeKind::Float, 2) => 2f64.powi(-10),

@@ -102,7 +102,8 @@ impl ChunkFile {
         data: &[u8],
         mode: WriteMode,
     ) -> Result<Option<usize>> {
-        let (chunk, size) = (self.chunk(array)?, array.grid().chunk_size());
+        let chunk = self.chunk(array)?;
+        let size = array.grid().chunk_size(chunk);
         let data_in_file = clipped(offset, data, size as u64);
         // a map shows the chunk, not the draft
         if let Some(draft) = slot.as_mut().filter(|draft| !mode.mapped && (offset == 0 || draft.bytes.is_some())) {
@@ -112,7 +113,7 @@ impl ChunkFile {
             }
             draft.is_too_long |= data_in_file.as_ref().map_or(true, |fits| fits.len() < data.len());
             let data = data_in_file?;
-            draft.write(array, &fs.spill_directory, offset as usize, data)?;
+            draft.write(array, size, &fs.spill_directory, offset as usize, data)?;
             self.is_written.fetch_or(!data.is_empty(), Ordering::Relaxed);
             return Ok(Some(data.len()));
         }
@@ -148,7 +149,7 @@ impl ChunkFile {
         if array.stat_chunk(chunk)?.is_some() {
             return Ok(true);
         }
-        let mut bytes = memory::zeroed(array.grid().chunk_size())?;
+        let mut bytes = memory::zeroed(array.grid().chunk_size(chunk))?;
         array.fill(&mut bytes, 0);
         let losses = array.freshness().losses();
         let filled = fs.write_chunk_bytes(array, chunk, 0, &bytes, mode);
@@ -200,7 +201,7 @@ impl ChunkFile {
     /// EINVAL if the draft is incomplete; it stays, and may still be completed.
     fn store_draft(&self, fs: &Fs, draft: &mut ChunkDraft) -> Result<()> {
         let array = self.array.latest(fs)?;
-        let size = array.grid().chunk_size();
+        let size = array.grid().chunk_size(self.chunk(&array)?);
         let bytes = match &draft.bytes {
             Some(bytes) if draft.is_complete(size) => bytes,
             _ => {
@@ -234,8 +235,7 @@ impl ChunkFile {
     fn lost_draft(&self, fs: &Fs, array: &Arc<Array>) -> Error {
         self.record.add(array, array.freshness().losses());
         array.freshness().record_loss();
-        let why =
-            "the array was replaced or deleted meanwhile: what was written is lost; open the file again and write anew";
+        let why = "another program replaced or deleted the array: what was written is lost; open the file again and write anew";
         let e = Error::system(libc::ESTALE).context(why).context(self.path());
         fs.stats.problem(format!("not stored: {e}"));
         e
@@ -291,7 +291,7 @@ impl OpenFile for ChunkFile {
         let Some(array) = self.array.latest_if(fs, may_wait)? else { return Ok(false) };
         match fs.read_chunk(&array, &self.name, offset, len, may_wait, out) {
             Err(e) if e.errno() == libc::ESTALE && fs.created_chunks.contains(&self.path()) => {
-                let size = array.grid().chunk_size() as u64;
+                let size = array.grid().chunk_size(self.chunk(&array)?) as u64;
                 let end = offset.saturating_add(len as u64).min(size);
                 out.clear();
                 out.resize(end.saturating_sub(offset) as usize, 0);
@@ -313,12 +313,13 @@ impl OpenFile for ChunkFile {
     }
 
     fn flush(&self, fs: &Fs) -> Result<()> {
-        self.record.answer(self.store(fs))
+        self.record.answer(fs.with_losses(&self.array.key(), self.store(fs)))
     }
 
     fn fsync(&self, fs: &Fs) -> Result<()> {
         let store = || fs.flush_array(&*self.array.latest(fs)?);
-        self.record.answer(self.store(fs).and_then(|()| store()))
+        let stored = self.store(fs).and_then(|()| store());
+        self.record.answer(fs.with_losses(&self.array.key(), stored))
     }
 
     fn release(&self, fs: &Fs) {
@@ -392,7 +393,7 @@ impl Fs {
     /// Opens the file of a chunk that is not stored yet, and counts a lookup of it.
     pub(in crate::fs) fn create_chunk(&self, array: Arc<Array>, name: &str) -> (NewFile, Attributes) {
         let node = Node::Chunk(array.key().clone(), name.to_string());
-        let size = array.grid().chunk_size() as u64;
+        let size = created_size(&array, name);
         let attributes = self.tree.file_attributes(size, SystemTime::now(), None);
         let creation = self.created_chunks.opened(node.path());
         let inode = self.tree.remember(node);
@@ -427,11 +428,11 @@ impl Fs {
 
     /// Returns the attributes of a chunk file that was created and may not be stored yet; `None` for any other file.
     pub(in crate::fs) fn created_attributes(&self, node: &Node) -> Option<Attributes> {
-        let Node::Chunk(key, _) = node else { return None };
+        let Node::Chunk(key, name) = node else { return None };
         if !self.created_chunks.contains(&node.path()) {
             return None;
         }
-        let size = self.tree.hierarchy().cached_array(key)?.grid().chunk_size() as u64;
+        let size = created_size(&*self.tree.hierarchy().cached_array(key)?, name);
         let attributes = self.tree.file_attributes(size, SystemTime::now(), None);
         Some(Attributes { inode: self.tree.inode(node), ..attributes })
     }
@@ -469,6 +470,12 @@ impl Fs {
         }
         Ok(true)
     }
+}
+
+/// Returns the size in bytes of a chunk file that was created; 0 if the array has lost the chunk meanwhile.
+fn created_size(array: &Array, name: &str) -> u64 {
+    let chunk = array.grid().parse_chunk_key(name, Separator::Dot);
+    chunk.map_or(0, |chunk| array.grid().chunk_size(chunk) as u64)
 }
 
 fn stale() -> Error {

@@ -41,8 +41,8 @@ pub struct CompositeFile {
     text: Mutex<Vec<u8>>,
     /// The header of a group's file, as it was written.
     edited: Mutex<Option<HeaderDraft>>,
-    /// Whether a write was refused. A program that makes room for a longer header moves the arrays' bytes, continues when
-    /// that fails, and writes the header last (netCDF-C does so): from then on every write is refused.
+    /// Whether a write was refused. A program that makes room for a longer header moves the arrays' bytes, continues
+    /// when that fails, and writes the header last (netCDF-C does so): from then on every write is refused.
     refused: AtomicBool,
 }
 
@@ -130,6 +130,13 @@ impl CompositeFile {
         self.flat.iter().filter_map(|cell| cell.get()).map(|flat| flat.array.known())
     }
 
+    /// Stores what was written through the file.
+    fn store(&self, fs: &Fs) -> Result<()> {
+        let header = self.check_header(fs).and_then(|()| self.store_text(fs));
+        let arrays = self.arrays().filter(|array| array.is_dirty());
+        arrays.map(|array| fs.flush_array(&array)).fold(header, Result::and)
+    }
+
     /// Calls `read` with bytes of a part, as written in place of a header.
     fn with_shown<T>(&self, slice: &Slice, bytes: &[u8], read: impl FnOnce(&[u8]) -> T) -> T {
         let edited = lock(&self.edited);
@@ -190,7 +197,7 @@ impl CompositeFile {
     /// EPERM, also after a write that was refused; EFBIG beyond the end.
     fn check_write(&self, fs: &Fs, offset: u64, data: &[u8]) -> Result<()> {
         if self.refused.load(Ordering::Relaxed) {
-            return Err(Error::new(Kind::System(libc::EPERM), "a write before was refused: open the file again"));
+            return Err(Error::new(Kind::System(libc::EPERM), "an earlier write was refused; open the file again"));
         }
         if offset.saturating_add(data.len() as u64) > self.file.size() {
             return Err(Error::system(libc::EFBIG));
@@ -207,7 +214,7 @@ impl CompositeFile {
                 true => {}
                 false if slice.number == 0 => is_header_whole = self.edit_header(fs, slice.at, part)?.1.is_some(),
                 false => {
-                    let why = "describes the array, and can't be changed here: change the array's metadata";
+                    let why = "these bytes describe the array and can't be changed here; change the array's metadata";
                     return Err(Error::new(Kind::System(libc::EPERM), why));
                 }
             }
@@ -305,15 +312,15 @@ impl OpenFile for CompositeFile {
     }
 
     fn flush(&self, fs: &Fs) -> Result<()> {
-        let header = self.check_header(fs).and_then(|()| self.store_text(fs));
-        let arrays = self.arrays().filter(|array| array.is_dirty());
-        let stored = arrays.map(|array| fs.flush_array(&array)).fold(header, Result::and);
-        self.record.answer(stored)
+        let stored = self.store(fs);
+        let written = self.arrays().filter(|_| self.writable);
+        let lost = written.map(|array| fs.with_losses(array.key(), Ok(()))).fold(Ok(()), Result::and);
+        self.record.answer(lost.and(stored))
     }
 
     fn release(&self, fs: &Fs) {
         // what cannot be stored is on record
-        let _ = self.flush(fs);
+        let _ = self.store(fs);
     }
 
     fn release_may_block(&self) -> bool {
@@ -404,12 +411,12 @@ fn write_stored(fs: &Fs, flat: &FlatFile, part: &FilePart, at: u64, data: &[u8],
 }
 
 fn another_array() -> Error {
-    let why = "the array's shape or dtype has changed since the file was opened: open it again";
+    let why = "the array's shape or dtype has changed since the file was opened; open it again";
     Error::new(Kind::System(libc::ESTALE), why)
 }
 
-/// Returns how many of `len` bytes at `begin` can be written together in a file whose items of `item` bytes are reversed,
-/// and where: whole items, or a part of one.
+/// Returns how many of `len` bytes at `begin` can be written together in a file whose items of `item` bytes are
+/// reversed, and where: whole items, or a part of one.
 fn mirrored(begin: u64, len: usize, item: usize) -> (usize, u64) {
     let within = (begin % item as u64) as usize;
     if within == 0 && len >= item {

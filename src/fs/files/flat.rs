@@ -59,13 +59,13 @@ impl Fs {
     pub(in crate::fs) fn open_flat(&self, inode: u64, key: &Key, for_writing: bool, direct: bool) -> Result<NewFile> {
         let array = self.open_array(key)?;
         // held until the pages are recorded: another opening must not keep what this one drops
-        let turn = array.freshness().lock_opening();
-        let same = self.cache.served().begin_opening(&array, &turn);
+        let opening_lock = array.freshness().lock_opening();
+        let same = self.cache.served().begin_opening(&array, &opening_lock);
         let pages = match self.direct_io {
             true => KernelPages::None,
             false => self.pages_at_open(inode, VersionTag::of_array(&array, None), same),
         };
-        drop(turn);
+        drop(opening_lock);
         let file = FlatFile {
             inode,
             writable: for_writing,
@@ -78,7 +78,7 @@ impl Fs {
             self.resizing.finish_closed(key);
         }
         // the flat bytes of an array of one chunk are that chunk's
-        let is_one = array.grid().chunk_count() == 1 && array.grid().chunk_size() as u64 == array.size();
+        let is_one = array.grid().chunk_count() == 1 && array.grid().chunk_size(ChunkId(0)) as u64 == array.size();
         let is_plain = is_one && array.partial_decode() == PartialDecode::Plain;
         let backing = if is_plain { self.backing(&array, ChunkId(0))? } else { None };
         Ok(NewFile { file: Arc::new(file), pages, backing })
@@ -156,7 +156,7 @@ impl OpenFile for FlatFile {
             fs.resizing.close(array.key());
             fs.flush_array(&array)
         });
-        self.record.answer(stored)
+        self.record.answer(fs.with_losses(&self.array.key(), stored))
     }
 
     fn seek(&self, fs: &Fs, offset: u64, target: Seek) -> Result<u64> {

@@ -1,5 +1,5 @@
-//! Attributes: sizes, times and permissions of nodes. They are looked up in the store, and never read a chunk, except one
-//! of objects, whose size only decoding tells.
+//! Attributes: sizes, times and permissions of nodes. They are looked up in the store, and never read a chunk, except
+//! one of objects, whose size only decoding tells.
 
 use super::access;
 use super::node::{ControlFile, Node};
@@ -13,7 +13,7 @@ use std::time::SystemTime;
 
 /// Preferred size of a read, in bytes: large enough that the cost of a request does not matter.
 const BLOCK_SIZE: u32 = 1 << 20;
-/// The same for small files.
+/// Preferred size of a read of a small file, in bytes.
 const MIN_BLOCK_SIZE: u32 = 4096;
 
 /// The attributes of a node, as stat(2) returns them.
@@ -33,8 +33,8 @@ pub struct Attributes {
     pub block_size: u32,
     /// The permissions of the stored files that the node is made of; `None` if the store has no modes.
     pub permissions: Option<Permissions>,
-    /// Whether the kernel may keep them for a second, where no file is opened: of directories only the times can change,
-    /// of chunks the times and the stored size.
+    /// Whether the kernel may keep them for a second, where no file is opened: of directories only the times can
+    /// change, of chunks the times and the stored size.
     pub lasting: bool,
 }
 
@@ -51,7 +51,7 @@ impl Tree {
         self.attributes_of_found(node)
     }
 
-    /// Does the same for a node that was looked up just now.
+    /// Like [`Tree::attributes`], for a node that was looked up just now.
     pub(super) fn attributes_of_found(&self, node: &Node) -> Result<Attributes> {
         match node {
             Node::Directory(key) | Node::Unreadable(key) => {
@@ -98,13 +98,14 @@ impl Tree {
     /// and opening it reports why.
     fn chunk_size(&self, array: &Array, chunk: ChunkId) -> u64 {
         if !array.metadata().has_objects() {
-            return array.grid().chunk_size() as u64;
+            return array.grid().chunk_size(chunk) as u64;
         }
         let decoded = array.readable().and_then(|()| self.cache.get(array, chunk, ChunkPart::Whole));
         decoded.ok().flatten().map_or(0, |decoded| decoded.bytes().len() as u64)
     }
 
-    /// Returns the attributes of a file of `size` bytes that need not be stored as such. The caller sets the inode number.
+    /// Returns the attributes of a file of `size` bytes that need not be stored as such. The caller sets the inode
+    /// number.
     pub fn file_attributes(&self, size: u64, modified: SystemTime, permissions: Option<Permissions>) -> Attributes {
         let node = Node::Value(Key::root());
         self.made(&node, size, size.div_ceil(512), modified, permissions)
@@ -121,7 +122,7 @@ impl Tree {
         Attributes { lasting: true, ..attributes }
     }
 
-    /// Puts attributes together.
+    /// Builds the attributes of a node.
     pub(super) fn made(
         &self,
         node: &Node,

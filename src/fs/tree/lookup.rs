@@ -1,5 +1,5 @@
-//! What a name in a directory is: of a name that is looked up, and of many names that are listed, each with its
-//! attributes. Most names need one stat of one key; the others need the rules of their directory.
+//! Finds out what a name in a directory is, for one name that is looked up or for many that are listed, with the
+//! attributes of each. Most names need one stat of one key; the others need the rules of their directory.
 
 use super::names::{ARRAY_FILES, GROUP_FILES};
 use super::target::is_partial;
@@ -152,7 +152,7 @@ impl Tree {
         let attributes = match (value, &node) {
             (SingleValue::Chunk(array, chunk), _) => {
                 let stat = array.restrict(*chunk, stat, levels);
-                self.chunk_attributes(&node, array.grid().chunk_size() as u64, &stat)
+                self.chunk_attributes(&node, array.grid().chunk_size(*chunk) as u64, &stat)
             }
             (_, Node::Value(_)) => self.stored_attributes(&node, &stat),
             _ => self.made(&node, 0, 0, stat.modified, stat.permissions),
@@ -160,7 +160,8 @@ impl Tree {
         (node, attributes)
     }
 
-    /// Returns what lookups of names that were listed just now would find; `None` for a name that was removed meanwhile.
+    /// Returns what lookups of names that were listed just now would find; `None` for a name that was removed
+    /// meanwhile.
     pub fn listed(&self, directory: &DirectoryKind, names: &[Name]) -> Vec<Option<ListedNode>> {
         let values: Vec<Option<SingleValue>> = names.iter().map(|name| single_value(directory, &name.name)).collect();
         let mut stats = Vec::with_capacity(names.len());
@@ -215,7 +216,13 @@ impl Tree {
     /// Returns the entry of a name whose lookup has failed. It is listed all the same; its use reports the error.
     fn unsound(&self, directory: &DirectoryKind, name: &Name) -> Option<ListedNode> {
         let (key, size) = match directory {
-            DirectoryKind::Array(key, array) => (key, array.as_ref().map_or(0, |a| a.grid().chunk_size() as u64)),
+            DirectoryKind::Array(key, array) => {
+                let chunk_size = |array: &Arc<Array>| {
+                    let chunk = array.grid().parse_chunk_key(&name.name, Separator::Dot)?;
+                    Some(array.grid().chunk_size(chunk) as u64)
+                };
+                (key, array.as_ref().and_then(chunk_size).unwrap_or(0))
+            }
             DirectoryKind::Group(key) => (key, 0),
             DirectoryKind::Control => return None,
         };
@@ -231,8 +238,8 @@ impl Tree {
 }
 
 impl DirectoryKind {
-    /// Returns whether the attributes of a listed name may take decoding a chunk or reading the whole hierarchy, so that
-    /// a listing should not look them up early.
+    /// Returns whether the attributes of a listed name may take decoding a chunk or reading the whole hierarchy, so
+    /// that a listing should not look them up early.
     pub fn is_costly(&self, name: &str) -> bool {
         match self {
             DirectoryKind::Array(_, Some(array)) => array.metadata().has_objects() && is_chunk_like(name),

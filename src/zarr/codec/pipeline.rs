@@ -1,6 +1,6 @@
 //! The codecs of one array in sequence: filters, then compressor, as zarr-python's `_encode_chunk` applies them, and in
-//! reverse for decoding. The pipeline knows a bound for every intermediate result. So no codec writes more than expected, and
-//! decoding takes no more memory than one chunk may, whatever filters a document names.
+//! reverse for decoding. The pipeline knows a bound for every intermediate result. So no codec writes more than
+//! expected, and decoding takes no more memory than one chunk may, whatever filters a document names.
 
 use super::{Codec, Size, build};
 use crate::error::{Error, Result};
@@ -58,20 +58,29 @@ pub struct Pipeline {
 }
 
 impl Pipeline {
-    /// Creates the pipeline of `meta` for decoded chunks of `chunk_size` bytes. It leaves out an object codec: a decoded chunk
-    /// of objects is the output of that codec.
+    /// Creates the pipeline of `meta` for decoded chunks of `chunk_size` bytes. It leaves out an object codec: a
+    /// decoded chunk of objects is the output of that codec.
     ///
     /// # Errors
     ///
-    /// The errors of [`build`], and [`Kind::Unsupported`](crate::error::Kind::Unsupported) if an intermediate result may be too
-    /// large.
+    /// The errors of [`build`], and [`Kind::Unsupported`](crate::error::Kind::Unsupported) if an intermediate result
+    /// may be too large.
     pub fn new(meta: &ArrayMetadata, chunk_size: usize) -> Result<Self> {
+        Self::with_filters(meta, &meta.filters, chunk_size)
+    }
+
+    /// Creates a pipeline like [`Pipeline::new`], with other filters than those of the largest chunk.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`Pipeline::new`].
+    pub fn with_filters(meta: &ArrayMetadata, filters: &[CodecConfig], chunk_size: usize) -> Result<Self> {
         let kept = usize::from(meta.object_codec().is_some());
         let (size, itemsize) = match meta.has_objects() {
             true => (Size::AtMost(MAX_OBJECT_CHUNK), 1),
             false => (Size::Exact(chunk_size), meta.dtype.size()),
         };
-        let configs = meta.filters.iter().skip(kept).chain(&meta.compressor);
+        let configs = filters.iter().skip(kept).chain(&meta.compressor);
         Self::of(configs, (size, itemsize), Some(&meta.dtype_json), chunk_size)
     }
 
@@ -84,11 +93,13 @@ impl Pipeline {
         Self::of(configs.iter(), (Size::AtMost(bound), 1), None, bound)
     }
 
-    /// Creates a pipeline for values of exactly `size` bytes, in items of `itemsize` bytes, whose encoding also has an exact size.
+    /// Creates a pipeline for values of exactly `size` bytes, in items of `itemsize` bytes, whose encoding also has an
+    /// exact size.
     ///
     /// # Errors
     ///
-    /// The errors of [`Pipeline::new`], and [`Kind::Damaged`](crate::error::Kind::Damaged) for a codec without a fixed size.
+    /// The errors of [`Pipeline::new`], and [`Kind::Damaged`](crate::error::Kind::Damaged) for a codec without a fixed
+    /// size.
     pub fn of_exact_bytes(configs: &[CodecConfig], size: usize, itemsize: usize) -> Result<Self> {
         let pipeline = Self::of(configs.iter(), (Size::Exact(size), itemsize), None, size)?;
         match pipeline.sizes.iter().all(|size| matches!(size, Size::Exact(_))) {
@@ -251,8 +262,8 @@ impl Pipeline {
         with_scratch(|a, b| self.encode_steps(decoded, stored, a, b))
     }
 
-    /// Checks that a chunk of `chunk_size` bytes can be encoded. It tries one item of zeros, then, for codecs that need more
-    /// than an item, a whole chunk.
+    /// Checks that a chunk of `chunk_size` bytes can be encoded. It tries one item of zeros, then, for codecs that need
+    /// more than an item, a whole chunk.
     ///
     /// # Errors
     ///

@@ -3,8 +3,34 @@
 use super::*;
 use proptest::prelude::*;
 
+/// Returns the grid of an array whose chunks have the lengths `chunks` along each dimension.
+fn grid_of(shape: &[u64], chunks: &[Vec<u64>], item: u64) -> Grid {
+    let edges = |lengths: &Vec<u64>| match lengths.iter().all(|len| *len == lengths[0]) {
+        true => Edges::Equal(lengths[0]),
+        false => Edges::listed(&lengths.iter().map(|len| (*len, 1)).collect::<Vec<_>>()).unwrap(),
+    };
+    Grid::with_edges(shape, &chunks.iter().map(edges).collect::<Vec<_>>(), item as usize).unwrap()
+}
+
+/// Returns the index of the chunk that holds the item `index` along a dimension, and the index of its first item.
+fn chunk_along(lengths: &[u64], index: u64) -> (usize, u64) {
+    let mut start = 0;
+    for (chunk, len) in lengths.iter().enumerate() {
+        if index < start + len {
+            return (chunk, start);
+        }
+        start += len;
+    }
+    panic!("no chunk of {lengths:?} holds {index}")
+}
+
+/// Returns the number of chunks along a dimension of `len` items.
+fn count_along(lengths: &[u64], len: u64) -> u64 {
+    chunk_along(lengths, len - 1).0 as u64 + 1
+}
+
 /// Returns, by the definition, for each byte of the flat array its chunk and the offset in that chunk.
-fn definition(shape: &[u64], chunks: &[u64], item: u64) -> Vec<(u64, u64)> {
+fn definition(shape: &[u64], chunks: &[Vec<u64>], item: u64) -> Vec<(u64, u64)> {
     let size: u64 = shape.iter().product::<u64>() * item;
     let locate = |byte: u64| {
         let (mut element, mut id, mut inside) = (byte / item, 0, 0);
@@ -14,16 +40,28 @@ fn definition(shape: &[u64], chunks: &[u64], item: u64) -> Vec<(u64, u64)> {
             element /= shape[d];
         }
         for d in 0..shape.len() {
-            id = id * shape[d].div_ceil(chunks[d]) + index[d] / chunks[d];
-            inside = inside * chunks[d] + index[d] % chunks[d];
+            let (chunk, start) = chunk_along(&chunks[d], index[d]);
+            id = id * count_along(&chunks[d], shape[d]) + chunk as u64;
+            inside = inside * chunks[d][chunk] + index[d] - start;
         }
         (id, inside * item + byte % item)
     };
     (0..size).map(locate).collect()
 }
 
-fn any_grid() -> impl Strategy<Value = (Vec<u64>, Vec<u64>, u64)> {
-    let dims = prop::collection::vec((1u64..9, 1u64..10), 0..=5);
+/// Returns the length of a dimension and the lengths of its chunks: equal ones, or any that reach at least to its end.
+fn any_dimension() -> impl Strategy<Value = (u64, Vec<u64>)> {
+    let equal = (1u64..9, 1u64..10).prop_map(|(len, chunk)| (len, vec![chunk; len.div_ceil(chunk) as usize]));
+    let listed = prop::collection::vec(1u64..5, 1..5);
+    let listed = (listed, 0.0..1.0f64).prop_map(|(chunks, part)| {
+        let all: u64 = chunks.iter().sum();
+        (1 + (part * all as f64) as u64, chunks)
+    });
+    prop_oneof![equal, listed]
+}
+
+fn any_grid() -> impl Strategy<Value = (Vec<u64>, Vec<Vec<u64>>, u64)> {
+    let dims = prop::collection::vec(any_dimension(), 0..=5);
     (dims, 1u64..5)
         .prop_filter("small enough to enumerate", |(d, _)| d.iter().map(|d| d.0).product::<u64>() < 3000)
         .prop_map(|(dims, item)| {
@@ -37,7 +75,7 @@ proptest! {
 
     #[test]
     fn runs_match_the_definition((shape, chunks, item) in any_grid(), a in 0.0..1.1f64, b in 0.0..1.1f64) {
-        let grid = Grid::new(&shape, &chunks, item as usize).unwrap();
+        let grid = grid_of(&shape, &chunks, item);
         let bytes = definition(&shape, &chunks, item);
         prop_assert_eq!(grid.size() as usize, bytes.len());
         let (a, b) = ((a * bytes.len() as f64) as u64, (b * bytes.len() as f64) as u64);
@@ -49,8 +87,8 @@ proptest! {
 
     #[test]
     fn chunks_are_numbered_in_c_order((shape, chunks, item) in any_grid(), id in 0.0..1.0f64) {
-        let grid = Grid::new(&shape, &chunks, item as usize).unwrap();
-        let counts: Vec<u64> = shape.iter().zip(&chunks).map(|(len, chunk)| len.div_ceil(*chunk)).collect();
+        let grid = grid_of(&shape, &chunks, item);
+        let counts: Vec<u64> = shape.iter().zip(&chunks).map(|(len, chunks)| count_along(chunks, *len)).collect();
         prop_assert_eq!(grid.chunk_count(), counts.iter().product::<u64>());
         let id = (id * grid.chunk_count() as f64) as u64;
         let mut indices = vec![0; counts.len()];
@@ -71,16 +109,21 @@ proptest! {
 
     #[test]
     fn edge_chunks_hold_fewer_bytes_of_the_array((shape, chunks, item) in any_grid(), id in 0.0..1.0f64) {
-        let grid = Grid::new(&shape, &chunks, item as usize).unwrap();
+        let grid = grid_of(&shape, &chunks, item);
         let chunk = ChunkId((id * grid.chunk_count() as f64) as u64);
         let held = definition(&shape, &chunks, item).iter().filter(|(id, _)| *id == chunk.0).count();
-        prop_assert_eq!(grid.is_edge(chunk), held < grid.chunk_size());
+        let indices = grid.indices(chunk);
+        let lengths = indices.iter().zip(&chunks).map(|(index, chunks)| chunks[*index as usize]);
+        let size = lengths.product::<u64>() * item;
+        prop_assert_eq!(grid.chunk_size(chunk) as u64, size);
+        prop_assert!(size <= grid.max_chunk_size() as u64);
+        prop_assert_eq!(grid.is_edge(chunk), (held as u64) < size);
         prop_assert_eq!(grid.chunk(&grid.indices(chunk)), chunk);
     }
 
     #[test]
     fn next_in_chunk_finds_the_first_byte_of_the_chunk((shape, chunks, item) in any_grid(), from in 0.0..1.1f64, id in 0.0..1.0f64) {
-        let grid = Grid::new(&shape, &chunks, item as usize).unwrap();
+        let grid = grid_of(&shape, &chunks, item);
         let bytes = definition(&shape, &chunks, item);
         let from = (from * bytes.len() as f64) as u64;
         let chunk = ChunkId((id * grid.chunk_count() as f64) as u64);
@@ -90,7 +133,7 @@ proptest! {
 
     #[test]
     fn no_chunk_lies_between_rows_of_chunks((shape, chunks, item) in any_grid(), from in 0.0..1.0f64) {
-        let grid = Grid::new(&shape, &chunks, item as usize).unwrap();
+        let grid = grid_of(&shape, &chunks, item);
         let bytes = definition(&shape, &chunks, item);
         let from = (from * bytes.len() as f64) as usize;
         let next = grid.next_row_of_chunks(from as u64) as usize;
@@ -103,7 +146,7 @@ proptest! {
 
     #[test]
     fn a_band_precedes_all_later_chunks((shape, chunks, item) in any_grid(), from in 0.0..1.0f64) {
-        let grid = Grid::new(&shape, &chunks, item as usize).unwrap();
+        let grid = grid_of(&shape, &chunks, item);
         let bytes = definition(&shape, &chunks, item);
         let from = (from * bytes.len() as f64) as usize;
         let band = grid.band(from as u64);
@@ -115,7 +158,7 @@ proptest! {
 
     #[test]
     fn a_working_set_holds_all_bytes_up_to_its_end((shape, chunks, item) in any_grid(), from in 0.0..1.0f64) {
-        let grid = Grid::new(&shape, &chunks, item as usize).unwrap();
+        let grid = grid_of(&shape, &chunks, item);
         let bytes = definition(&shape, &chunks, item);
         let from = (from * bytes.len() as f64) as usize;
         let WorkingSet { chunks: set, flat } = grid.working_set(from as u64);
@@ -133,7 +176,7 @@ proptest! {
 
     #[test]
     fn chunk_runs_are_the_runs_of_that_chunk((shape, chunks, item) in any_grid(), a in 0.0..1.0f64, b in 0.0..1.1f64, id in 0.0..1.0f64) {
-        let grid = Grid::new(&shape, &chunks, item as usize).unwrap();
+        let grid = grid_of(&shape, &chunks, item);
         let at = |x: f64| (x * grid.size() as f64) as u64;
         let range = at(a.min(b))..at(a.max(b));
         let chunk = ChunkId((id * grid.chunk_count() as f64) as u64);
@@ -147,7 +190,7 @@ proptest! {
 
     #[test]
     fn chunks_around_a_range_include_all_needed_and_few_others((shape, chunks, item) in any_grid(), a in 0.0..1.0f64, b in 0.0..1.0f64) {
-        let grid = Grid::new(&shape, &chunks, item as usize).unwrap();
+        let grid = grid_of(&shape, &chunks, item);
         let at = |x: f64| (x * grid.size() as f64) as u64;
         let range = at(a.min(b))..at(a.max(b));
         let around = grid.chunks_around(range.clone());
@@ -176,7 +219,22 @@ fn neighboring_dimensions_become_one_run() {
 }
 
 #[test]
+fn listed_lengths_cost_a_stretch_each_however_often_they_repeat() {
+    let vast = Edges::listed(&[(1, 1 << 62), (1, 1), (5, 2)]).unwrap();
+    assert_eq!(vast.list(), [(1, (1 << 62) + 1), (5, 2)]);
+    assert_eq!(
+        (vast.index_of((1 << 62) + 6), vast.span((1 << 62) + 2)),
+        ((1 << 62) + 2, (1 << 62) + 6..(1 << 62) + 11)
+    );
+    for bad in [&[][..], &[(0, 1)], &[(1, 0)], &[(1, 1 << 63)], &[(1 << 62, 4)], &[(2, 1 << 62), (1, 1 << 62)]] {
+        assert!(Edges::listed(bad).is_err(), "{bad:?}");
+    }
+}
+
+#[test]
 fn contradictory_shapes_are_errors() {
+    let short = Edges::listed(&[(2, 1), (1, 1)]).unwrap();
+    assert!(Grid::with_edges(&[4], &[short], 1).is_err());
     assert!(Grid::new(&[4], &[2, 2], 1).is_err());
     assert!(Grid::new(&[4], &[0], 1).is_err());
 }

@@ -3,9 +3,11 @@
 
 use super::{CodecConfig, Separator};
 use crate::error::{Error, Result};
-use crate::util::json::{self, Map, Object, Value};
+use crate::util::json::{self, Map, Object, Value, json};
 use crate::util::memory::{self, SharedGrant};
 use crate::zarr::dtype::{DType, DTypeKind};
+use crate::zarr::grid::{Edges, Grid};
+use std::borrow::Cow;
 
 /// Maximum number of dimensions: NumPy's limit when the format was made.
 pub(super) const MAX_DIMENSIONS: usize = 32;
@@ -52,8 +54,10 @@ impl Order {
 pub struct ArrayMetadata {
     /// The length of each dimension in items; empty for a 0-d array.
     pub shape: Vec<u64>,
-    /// The length of a chunk along each dimension in items.
+    /// The length of a chunk along each dimension in items; the largest length where they differ.
     pub chunks: Vec<u64>,
+    /// The lengths of the chunks along each dimension; `None` if all chunks have the shape `chunks`.
+    pub edges: Option<Vec<Edges>>,
     /// The dtype of the items.
     pub dtype: DType,
     /// The dtype as the document spells it.
@@ -95,11 +99,29 @@ pub struct V3Fields {
     pub dimension_names: Option<Vec<Option<String>>>,
 }
 
+impl ShardLevel {
+    /// Returns the lengths of the shards along each dimension.
+    pub fn shard_edges(&self) -> Cow<'_, [Edges]> {
+        edges_or_equal(self.edges.as_deref(), &self.shape)
+    }
+}
+
+/// Returns `edges`, or those of chunks or shards that all have the shape `shape`.
+fn edges_or_equal<'a>(edges: Option<&'a [Edges]>, shape: &[u64]) -> Cow<'a, [Edges]> {
+    match edges {
+        Some(edges) => Cow::Borrowed(edges),
+        None => shape.iter().map(|len| Edges::Equal(*len)).collect(),
+    }
+}
+
 /// One level of shards. Source of the rules: `sharding_indexed` of the Zarr v3 specification.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ShardLevel {
-    /// The length of a shard along each dimension of the array in items: a multiple of the next level's, or of a chunk's.
+    /// The length of a shard along each dimension of the array in items: a multiple of the next level's, or of a chunk's. The
+    /// largest length where they differ.
     pub shape: Vec<u64>,
+    /// The lengths of the shards along each dimension; `None` if all have the shape `shape`, as on all levels but the outermost.
+    pub edges: Option<Vec<Edges>>,
     /// The order of the dimensions in the index: its dimension `i` is dimension `axes[i]` of the array.
     pub axes: Vec<usize>,
     /// The codecs of the index, in the order of encoding, for the bytes of its numbers: items of 8 bytes.
@@ -178,6 +200,7 @@ impl ArrayMetadata {
         let meta = ArrayMetadata {
             shape,
             chunks,
+            edges: None,
             dtype,
             dtype_json,
             fill_value,
@@ -213,6 +236,47 @@ impl ArrayMetadata {
                 self.chunks
             ))),
         }
+    }
+
+    /// Returns the chunk grid of an array of shape `shape`.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`Grid::new`].
+    pub fn grid(&self, shape: &[u64]) -> Result<Grid> {
+        match &self.edges {
+            Some(edges) => Grid::with_edges(shape, edges, self.dtype.size()),
+            None => Grid::new(shape, &self.chunks, self.dtype.size()),
+        }
+    }
+
+    /// Returns the lengths of the chunks along each dimension.
+    pub fn chunk_edges(&self) -> Cow<'_, [Edges]> {
+        edges_or_equal(self.edges.as_deref(), &self.chunks)
+    }
+
+    /// Returns whether both arrays have the same chunks, apart from their number.
+    pub fn has_chunks_of(&self, other: &ArrayMetadata) -> bool {
+        (&self.chunks, &self.edges) == (&other.chunks, &other.edges)
+    }
+
+    /// Returns the shape of the decoded chunk with these grid indices, padding included.
+    pub fn chunk_shape(&self, indices: &[u64]) -> Cow<'_, [u64]> {
+        match &self.edges {
+            Some(edges) => edges.iter().zip(indices).map(|(edges, index)| edges.len_of(*index)).collect(),
+            None => Cow::Borrowed(&self.chunks),
+        }
+    }
+
+    /// Returns the lengths of the chunks as messages and documents of v2 spell them: an integer for each dimension, or a list
+    /// of lengths and of pairs of a length and its repetitions.
+    pub fn chunks_json(&self) -> Value {
+        self.chunk_edges().iter().map(spell_edges).collect()
+    }
+
+    /// Returns the lengths of the outermost shards in the same spelling; `None` without shards.
+    pub(super) fn shards_json(&self) -> Option<Value> {
+        self.shards.first().map(|level| level.shard_edges().iter().map(spell_edges).collect())
     }
 
     /// Returns the size of the flat array in bytes.
@@ -278,7 +342,7 @@ impl ArrayMetadata {
         }
         vec![
             ("shape", self.shape.clone().into()),
-            ("chunks", self.chunks.clone().into()),
+            ("chunks", self.chunks_json()),
             ("dtype", self.dtype_json.clone()),
             ("order", self.order.as_str().into()),
             ("fill_value", self.fill_value.clone()),
@@ -359,6 +423,15 @@ pub(super) fn object(document: &[u8], zarr_format: u64) -> Result<Object> {
         Some(v) if v.as_u64() == Some(zarr_format) => Ok(doc),
         Some(v) => Err(Error::damaged(format!("zarr_format is {:.20}, not {zarr_format}", json::write(v)))),
         None => Err(Error::damaged("zarr_format is missing")),
+    }
+}
+
+/// Returns the lengths of the chunks along a dimension, as a document spells them.
+pub(super) fn spell_edges(edges: &Edges) -> Value {
+    let stretch = |(len, count): (u64, u64)| if count == 1 { json!(len) } else { json!([len, count]) };
+    match edges {
+        Edges::Equal(len) => json!(len),
+        Edges::Listed(_) => edges.list().into_iter().map(stretch).collect(),
     }
 }
 

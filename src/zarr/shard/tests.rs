@@ -7,6 +7,7 @@ fn level(shape: &[u64], axes: &[usize], crc: bool, at_start: bool) -> ShardLevel
     let crc32c = CodecConfig::parse(&json!({"id": "crc32c"})).unwrap();
     ShardLevel {
         shape: shape.to_vec(),
+        edges: None,
         axes: axes.to_vec(),
         index_codecs: if crc { vec![crc32c] } else { Vec::new() },
         is_index_big_endian: false,

@@ -32,7 +32,7 @@ pub(super) fn elements(array: &Array) -> Vec<u16> {
 /// Stores some chunks, full of numbers that are no fill value, padding included.
 pub(super) fn store_chunks(array: &Array, which: u64) {
     for id in (0..array.grid().chunk_count()).filter(|id| which >> (id % 64) & 1 == 1) {
-        let numbers = (0..array.grid().chunk_size() / 2).flat_map(|i| (1000 + i as u16).to_le_bytes());
+        let numbers = (0..array.grid().chunk_size(ChunkId(id)) / 2).flat_map(|i| (1000 + i as u16).to_le_bytes());
         array.store(ChunkId(id), &numbers.collect::<Vec<u8>>(), &mut Scratch::default()).unwrap();
     }
 }

@@ -16,7 +16,7 @@ const CHUNK: usize = 10_000;
 const CHUNKS: u64 = 20;
 
 /// A cache in which three dirty chunks leave no space for a fourth one.
-const BOUND: usize = 4 * CHUNK;
+const BOUND: usize = 4 * (CHUNK + super::DIRTY_COST);
 
 /// How long a request may take on a busy machine. The tests stop other requests for longer.
 const LIMIT: Duration = Duration::from_secs(20);
@@ -253,6 +253,78 @@ fn a_load_of_another_array_does_not_wait_for_stopped_loads() {
     loads.iter().for_each(|load| assert!(load.recv_timeout(LIMIT).unwrap().unwrap()));
     assert_eq!(setup.cache.lock().reserved.bytes(), 0);
     assert!(setup.cache.lock().reserved.by_array.is_empty());
+}
+
+#[test]
+fn write_backs_reserve_the_memory_that_they_take() {
+    for len in [100, CHUNK] {
+        let setup = Setup::new(BOUND);
+        setup.fill(len);
+        setup.stop();
+        let stuck = setup.stuck.clone();
+        let stored = setup.spawn(move |cache| cache.flush_array(&stuck));
+        wait_for(|| setup.store.stopped() > 0);
+        let reserved = setup.cache.lock().reserved.bytes();
+        assert!(reserved >= CHUNK, "the encoded form and the base: {reserved}");
+        // the dirty chunks leave memory for one write-back at a time
+        assert_eq!(setup.store.stopped(), 1);
+        setup.store.resume();
+        stored.recv_timeout(LIMIT).expect("one write-back follows the other").unwrap();
+        setup.check_filled(len);
+        assert_eq!(setup.cache.lock().reserved.bytes(), 0);
+    }
+}
+
+#[test]
+fn tiny_chunks_and_scattered_writes_count_with_what_they_take() {
+    let (store, stats) = (Arc::new(MemoryStore::default()), Arc::new(Stats::default()));
+    let cache = Cache::new(100 * super::DIRTY_COST, stats.clone());
+    let array = |key: &str, chunk: usize| {
+        let document = format!(
+            r#"{{"zarr_format":2,"shape":[1000000],"chunks":[{chunk}],"dtype":"|u1","compressor":null,"fill_value":0,
+            "order":"C","filters":null}}"#
+        );
+        let metadata = ArrayMetadata::parse(document.as_bytes()).unwrap();
+        Arc::new(Array::new(Key::root().join(key), metadata, store.clone(), stats.clone()).unwrap())
+    };
+    let tiny = array("tiny", 1);
+    (0..1000).for_each(|chunk| cache.write(&tiny, ChunkId(chunk), 0, &[9]).unwrap());
+    let dirty = cache.lock().dirty.len();
+    assert!((10..=75).contains(&dirty), "three quarters of the bound are dirty: {dirty}");
+    cache.flush_all().unwrap();
+    let scattered = array("scattered", CHUNK);
+    let parts: Vec<(usize, &[u8])> = (0..CHUNK / 2).map(|n| (2 * n, &b"x"[..])).collect();
+    let before = cache.used();
+    assert!(cache.try_write_parts(&scattered, ChunkId(0), &parts).unwrap());
+    let used = cache.used() - before;
+    assert!(used > CHUNK + CHUNK / 8 && used < CHUNK * 3 / 2 + super::DIRTY_COST, "the chunk and a map: {used}");
+    cache.flush_all().unwrap();
+    assert!(cache.get(&scattered, ChunkId(0), ChunkPart::Whole).unwrap().unwrap().bytes().starts_with(b"x\0x\0"));
+}
+
+#[test]
+fn readers_and_write_backs_of_the_same_chunks_do_not_wait_for_each_other() {
+    // there is memory for less than one load
+    let setup = Setup::new(CHUNK);
+    let other = setup.array("other");
+    let work: Vec<_> = (0..6)
+        .map(|n| {
+            let (stuck, other) = (setup.stuck.clone(), other.clone());
+            setup.spawn(move |cache| {
+                for round in 0..40 {
+                    let (array, chunk) = (if round % 2 == 0 { &stuck } else { &other }, ChunkId(round % 3));
+                    match n {
+                        0 | 1 => cache.write(array, chunk, 100 * n, &[99; 100]).unwrap(),
+                        2 | 3 => drop(cache.get(array, chunk, ChunkPart::Whole).unwrap()),
+                        _ => cache.flush_array(array).unwrap(),
+                    }
+                }
+            })
+        })
+        .collect();
+    work.iter().for_each(|done| done.recv_timeout(LIMIT).expect("no thread waits for ever"));
+    setup.cache.flush_all().unwrap();
+    assert_eq!(setup.cache.lock().reserved.bytes(), 0);
 }
 
 fn wait_for(condition: impl Fn() -> bool) {

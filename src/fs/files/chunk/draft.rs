@@ -58,7 +58,14 @@ impl ChunkDraft {
 
     /// Writes `data` at `offset`, within the `size` bytes of the chunk. The first write reserves memory for all of
     /// them, or makes a file in `directory`.
-    pub fn write(&mut self, array: &Arc<Array>, directory: &Path, offset: usize, data: &[u8]) -> Result<()> {
+    pub fn write(
+        &mut self,
+        array: &Arc<Array>,
+        size: usize,
+        directory: &Path,
+        offset: usize,
+        data: &[u8],
+    ) -> Result<()> {
         if data.is_empty() {
             return Ok(());
         }
@@ -66,7 +73,7 @@ impl ChunkDraft {
             Some(bytes) => bytes,
             None => {
                 self.array = Some(array.clone());
-                self.bytes.insert(DraftBytes::new(array.grid().chunk_size(), directory)?)
+                self.bytes.insert(DraftBytes::new(size, directory)?)
             }
         };
         bytes.write(offset, data)?;

@@ -53,7 +53,7 @@ struct FlatReply<'a> {
     request: &'a FlatRead<'a>,
     out: &'a mut [u8],
     /// The version of each chunk in the reply.
-    marks: HashMap<ChunkId, VersionTag>,
+    tags: HashMap<ChunkId, VersionTag>,
     /// Whether a chunk was replaced meanwhile, so that the reply mixes two versions.
     mixed: bool,
 }
@@ -65,7 +65,7 @@ impl FlatRead<'_> {
         let end = self.offset.saturating_add(len as u64).min(self.array.size());
         out.resize(end.saturating_sub(self.offset) as usize, 0);
         for _ in 0..ATTEMPTS {
-            let mut reply = FlatReply { request: self, out, marks: HashMap::new(), mixed: false };
+            let mut reply = FlatReply { request: self, out, tags: HashMap::new(), mixed: false };
             if !self.gather(end, may_wait, stats, &mut reply)? {
                 return Ok(false);
             }
@@ -100,8 +100,8 @@ impl FlatRead<'_> {
         Ok(true)
     }
 
-    /// Copies what is cached, in file order, and returns the rest, or `None` if there is a rest and `may_wait` is not set.
-    /// A chunk that is missing once is not looked up again: a small cache may drop it between two of its rows.
+    /// Copies what is cached, in file order, and returns the rest, or `None` if there is a rest and `may_wait` is not
+    /// set. A chunk that is missing once is not looked up again: a small cache may drop it between two of its rows.
     fn copy_cached(
         &self,
         runs: impl Iterator<Item = Run>,
@@ -179,7 +179,9 @@ impl FlatRead<'_> {
     fn want(&self, missing: &[Missing]) -> ChunkPart {
         let needed: usize = missing.iter().map(|(run, _)| run.len).sum();
         match missing.first() {
-            Some((run, _)) if !self.whole && 2 * needed < self.array.grid().chunk_size() => ChunkPart::At(run.offset),
+            Some((run, _)) if !self.whole && 2 * needed < self.array.grid().chunk_size(run.chunk) => {
+                ChunkPart::At(run.offset)
+            }
             // a block may still fit into memory
             Some((run, _)) if self.array.check_memory().is_err() => ChunkPart::At(run.offset),
             _ => ChunkPart::Whole,
@@ -196,10 +198,10 @@ impl FlatRead<'_> {
     ) -> Result<()> {
         PLAIN.with_borrow_mut(|bytes| {
             let start = range.start;
-            let mark = self.cache.read_plain(self.array, chunk, range, bytes)?;
-            reply.record_version(chunk, mark);
+            let tag = self.cache.read_plain(self.array, chunk, range, bytes)?;
+            reply.record_version(chunk, tag);
             for (run, at) in missing {
-                if mark == VersionTag::UNINITIALIZED {
+                if tag == VersionTag::UNINITIALIZED {
                     reply.copy(None, run, *at);
                 } else {
                     let from = run.offset - start;
@@ -212,8 +214,8 @@ impl FlatRead<'_> {
 }
 
 impl FlatReply<'_> {
-    fn record_version(&mut self, chunk: ChunkId, mark: VersionTag) {
-        self.mixed |= self.marks.insert(chunk, mark).is_some_and(|before| before != mark);
+    fn record_version(&mut self, chunk: ChunkId, tag: VersionTag) {
+        self.mixed |= self.tags.insert(chunk, tag).is_some_and(|before| before != tag);
     }
 
     /// Copies the part of a run that `piece` holds to `at` in the reply, and returns the number of bytes

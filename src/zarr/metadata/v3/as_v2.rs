@@ -12,12 +12,16 @@ use crate::zarr::metadata::ArrayMetadata;
 ///
 /// # Errors
 ///
-/// [`Kind::Unsupported`](crate::error::Kind::Unsupported) if NumPy lacks the data type.
+/// [`Kind::Unsupported`](crate::error::Kind::Unsupported) if NumPy lacks the data type, or if
+/// chunks differ in shape.
 pub fn array_document(metadata: &ArrayMetadata) -> Result<String> {
     if !metadata.has_numpy_dtype() {
         let data_type = metadata.v3.as_ref().map_or(Value::Null, |v3| v3.data_type.clone());
         let why = format!("NumPy has no dtype for the data type {}", json::write(&data_type));
         return Err(Error::unsupported(why));
+    }
+    if metadata.edges.is_some() {
+        return Err(Error::unsupported("chunks of different lengths have no form in v2"));
     }
     Ok(metadata.decoded_view())
 }

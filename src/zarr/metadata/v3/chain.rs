@@ -81,6 +81,11 @@ pub fn parse_chain(codecs: &Value, chunks: &[u64], data_type: &Value) -> Result<
     Ok(chain)
 }
 
+/// Returns whether a codec of a document changes the shape of chunks.
+pub fn is_reshape(codec: &Value) -> bool {
+    Extension::parse(codec, "codecs").is_ok_and(|codec| ["reshape", "zarrs.squeeze"].contains(&codec.name.as_str()))
+}
+
 /// Parses a list of codecs.
 fn parse_list(codecs: &Value, field: &str) -> Result<Vec<Extension>> {
     let list = codecs.as_array().ok_or_else(|| Error::damaged(format!("{field} is not a list")))?;

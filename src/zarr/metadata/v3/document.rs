@@ -1,15 +1,16 @@
 //! The `zarr.json` of an array: every field checked, and translated to the model that v1, v2 and v3 share. Source of the rules:
 //! the Zarr v3.1 specification, "Array metadata".
 
-use super::chain::{Chain, parse_chain};
+use super::chain::{Chain, is_reshape, parse_chain};
 use super::fill_value;
 use super::grid::{parse_grid, parse_keys};
 use super::node::{NodeType, check_format, node_type};
 use crate::error::{Error, Result};
 use crate::util::json::{self, Map, Value};
 use crate::util::memory::{self, SharedGrant};
+use crate::zarr::grid::Edges;
 use crate::zarr::metadata::array::dimensions;
-use crate::zarr::metadata::{ArrayMetadata, Order, V3Fields};
+use crate::zarr::metadata::{ArrayMetadata, CodecConfig, Order, ShardLevel, V3Fields};
 
 /// Fields of an array's document that the specification names.
 const FIELDS: [&str; 11] = [
@@ -43,13 +44,22 @@ impl ArrayMetadata {
         let mut filled = memory::take(document.len().saturating_mul(4))?;
         check_fields(&doc)?;
         let shape = dimensions(&doc, "shape", 0)?;
-        let outer = parse_grid(&doc, &shape)?;
+        let (edges, of_edges) = parse_grid(&doc, &shape)?;
+        let outer: Vec<u64> = edges.iter().map(Edges::max).collect();
         let keys = parse_keys(&doc)?;
         let required = |field: &str| doc.get(field).ok_or_else(|| Error::damaged(format!("{field} is missing")));
         let (data_type, codecs, fill_value) = (required("data_type")?, required("codecs")?, required("fill_value")?);
-        let Chain { data_type: parsed, filters, shards, chunks } = parse_chain(codecs, &outer, data_type)?;
+        let Chain { data_type: parsed, filters, mut shards, chunks } = parse_chain(codecs, &outer, data_type)?;
         let fill = fill_value::parse(fill_value, data_type, &parsed).map_err(|e| e.context("fill_value"))?;
         let dtype = parsed.dtype;
+        let mut edges = edges.iter().any(|edges| edges.equal().is_none()).then_some(edges);
+        if edges.is_some() {
+            check_irregular(codecs)?;
+        }
+        // chunks in shards have one shape, whatever the shapes of the shards
+        if let Some(outermost) = shards.first_mut() {
+            outermost.edges = edges.take();
+        }
         let v3 = V3Fields {
             has_key_prefix: keys.has_prefix,
             data_type: data_type.clone(),
@@ -67,6 +77,7 @@ impl ArrayMetadata {
         let metadata = ArrayMetadata {
             shape,
             chunks,
+            edges,
             dtype_json: parsed.numpy.unwrap_or_else(opaque),
             fill_value: spelled,
             fill,
@@ -82,9 +93,58 @@ impl ArrayMetadata {
         };
         metadata.check_sizes()?;
         check_shards(&metadata)?;
-        let memory = SharedGrant::from(doc.into_parts().1.and(filled));
+        check_shard_edges(&metadata)?;
+        let memory = SharedGrant::from(doc.into_parts().1.and(filled).and(of_edges));
         Ok(ArrayMetadata { memory, ..metadata })
     }
+}
+
+impl ArrayMetadata {
+    /// Returns the filters of a chunk of shape `shape`, where chunks differ in shape.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`ArrayMetadata::parse_v3`] for a chain that cannot encode such a chunk.
+    pub fn filters_of_shape(&self, shape: &[u64]) -> Result<Vec<CodecConfig>> {
+        match &self.v3 {
+            Some(v3) => Ok(parse_chain(&v3.codecs, shape, &v3.data_type)?.filters),
+            None => Ok(self.filters.clone()),
+        }
+    }
+
+    /// Returns the levels of shards for an outermost shard of shape `shape`, where these differ in shape.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`ArrayMetadata::parse_v3`] for a chain that cannot encode such a shard.
+    pub fn shards_of_shape(&self, shape: &[u64]) -> Result<Vec<ShardLevel>> {
+        match &self.v3 {
+            Some(v3) => Ok(parse_chain(&v3.codecs, shape, &v3.data_type)?.shards),
+            None => Ok(self.shards.clone()),
+        }
+    }
+}
+
+/// Checks that this chain can encode chunks of different shapes.
+fn check_irregular(codecs: &Value) -> Result<()> {
+    match codecs.as_array().is_some_and(|list| list.iter().any(is_reshape)) {
+        true => Err(Error::unsupported("chunk_grid: \"reshape\" of chunks of different lengths is not supported")),
+        false => Ok(()),
+    }
+}
+
+/// Checks that the length of each shard is a multiple of the lengths inside it.
+fn check_shard_edges(metadata: &ArrayMetadata) -> Result<()> {
+    let Some(outermost) = metadata.shards.first() else { return Ok(()) };
+    let inner = metadata.shards.get(1).map_or(&metadata.chunks, |level| &level.shape);
+    for (edges, inner) in outermost.edges.iter().flatten().zip(inner) {
+        if let Some((len, _)) = edges.list().iter().find(|(len, _)| len % inner != 0) {
+            let why =
+                format!("codecs: \"sharding_indexed\": chunk_shape {inner} does not divide the shard's length {len}");
+            return Err(Error::damaged(why));
+        }
+    }
+    Ok(())
 }
 
 /// Checks the fields that have no place in the model.

@@ -2,86 +2,109 @@
 
 use super::extension::Extension;
 use crate::error::{Error, Result};
-use crate::util::json::{Map, Value};
+use crate::util::json::{Map, Value, json};
+use crate::util::memory::{self, Grant};
 use crate::zarr::chunk_key::{KeyEncoding, Separator};
+use crate::zarr::grid::Edges;
+use crate::zarr::metadata::array::spell_edges;
 
-/// Parses `chunk_grid`: the length of the outermost chunks along each dimension of `shape`.
+/// Maximum number of values in the configuration of a grid.
+const MAX_VALUES: usize = 1 << 18;
+
+/// Memory in bytes for each value of a configuration: the parsed value, and what is made of it.
+const VALUE_MEMORY: usize = 192;
+
+/// Parses `chunk_grid`: the lengths of the outermost chunks along each dimension of `shape`, and the memory that they take.
 ///
 /// # Errors
 ///
 /// [`Kind::Damaged`](crate::error::Kind::Damaged) if it does not fit the shape,
-/// [`Kind::Unsupported`](crate::error::Kind::Unsupported) for chunks of different lengths and unknown grids.
-pub fn parse_grid(document: &Map<String, Value>, shape: &[u64]) -> Result<Vec<u64>> {
+/// [`Kind::Unsupported`](crate::error::Kind::Unsupported) for an unknown grid or too long lists.
+pub fn parse_grid(document: &Map<String, Value>, shape: &[u64]) -> Result<(Vec<Edges>, Grant)> {
     let grid = document.get("chunk_grid").ok_or_else(|| Error::damaged("chunk_grid is missing"))?;
+    let values = count_values(grid);
+    if values > MAX_VALUES {
+        return Err(Error::unsupported(format!("chunk_grid has {values} values, more than {MAX_VALUES}")));
+    }
+    let memory = memory::take(values * VALUE_MEMORY)?;
     let grid = Extension::parse(grid, "chunk_grid")?;
-    let in_field = |e: Error| e.context("chunk_grid");
-    match grid.name.as_str() {
-        "regular" => {
-            grid.allow_only(&["chunk_shape"]).map_err(in_field)?;
-            let chunks = grid.lengths("chunk_shape").map_err(in_field)?;
-            if chunks.len() != shape.len() {
-                let why = format!("chunk_grid has {} dimensions, shape {}", chunks.len(), shape.len());
-                return Err(Error::damaged(why));
-            }
-            // TensorStore writes 0 for a dimension without items
-            let length = |(chunk, len): (u64, u64)| match chunk {
-                0 if len == 0 => Ok(1),
-                0 => Err(Error::damaged("chunk_grid: a chunk of length 0 holds nothing")),
-                chunk => Ok(chunk),
-            };
-            chunks.into_iter().zip(shape.iter().copied()).map(length).collect()
-        }
-        "rectilinear" => rectilinear(&grid, shape).map_err(in_field),
-        name => Err(Error::unsupported(format!("chunk_grid {name:?} is unknown"))),
+    let edges = match grid.name.as_str() {
+        "regular" => regular(&grid, shape),
+        "rectilinear" => rectilinear(&grid, shape),
+        name => return Err(Error::unsupported(format!("chunk_grid {name:?} is unknown"))),
+    };
+    Ok((edges.map_err(|e| e.context("chunk_grid"))?, memory))
+}
+
+/// Returns the number of values in `value`, itself included. The parser has bounded the depth.
+fn count_values(value: &Value) -> usize {
+    1 + match value {
+        Value::Array(list) => list.iter().map(count_values).sum(),
+        Value::Object(members) => members.values().map(count_values).sum(),
+        _ => 0,
     }
 }
 
-/// Parses a rectilinear grid that is a regular one: all chunks of a dimension but the last have one length. Source: the
-/// register of extensions, "rectilinear chunk grid".
-fn rectilinear(grid: &Extension, shape: &[u64]) -> Result<Vec<u64>> {
+fn regular(grid: &Extension, shape: &[u64]) -> Result<Vec<Edges>> {
+    grid.allow_only(&["chunk_shape"])?;
+    let chunks = grid.lengths("chunk_shape")?;
+    if chunks.len() != shape.len() {
+        return Err(Error::damaged(format!("chunk_shape has {} dimensions, shape {}", chunks.len(), shape.len())));
+    }
+    // TensorStore writes 0 for a dimension without items
+    let edges = |(chunk, len): (u64, u64)| match chunk {
+        0 if len == 0 => Ok(Edges::Equal(1)),
+        0 => Err(Error::damaged("a chunk of length 0 holds nothing")),
+        chunk => Ok(Edges::Equal(chunk)),
+    };
+    chunks.into_iter().zip(shape.iter().copied()).map(edges).collect()
+}
+
+/// Parses a rectilinear grid. Source: the register of extensions, "rectilinear chunk grid".
+fn rectilinear(grid: &Extension, shape: &[u64]) -> Result<Vec<Edges>> {
     grid.allow_only(&["kind", "chunk_shapes"])?;
     if grid.text("kind", "inline")? != "inline" {
         return Err(Error::unsupported("the kind of a rectilinear grid is not \"inline\""));
     }
     let axes = grid.get("chunk_shapes").and_then(Value::as_array).filter(|axes| axes.len() == shape.len());
     let axes = axes.ok_or_else(|| grid.invalid("chunk_shapes", "is not a list with an entry for each dimension"))?;
-    axes.iter().zip(shape).map(|(axis, len)| edge_length(grid, axis, *len)).collect()
+    axes.iter().zip(shape).map(|(axis, len)| edges_along(grid, axis, *len)).collect()
 }
 
-/// Returns the length of the chunks along a dimension of `len` items.
-fn edge_length(grid: &Extension, axis: &Value, len: u64) -> Result<u64> {
-    let bad = |why| grid.invalid("chunk_shapes", why);
+/// Parses the lengths of the chunks along a dimension of `len` items: a length, or a list of lengths and of pairs of a length
+/// and its repetitions.
+fn edges_along(grid: &Extension, axis: &Value, len: u64) -> Result<Edges> {
+    let bad = |why: &str| grid.invalid("chunk_shapes", why);
     let positive = |value: &Value| value.as_u64().filter(|n| (1..=i64::MAX as u64).contains(n));
     if let Some(edge) = positive(axis) {
-        return Ok(edge);
+        return Ok(Edges::Equal(edge));
     }
     let list = axis.as_array().ok_or_else(|| bad("holds neither a length nor a list of lengths"))?;
-    let (mut edge, mut sum, mut is_last) = (None, 0u64, false);
-    for run in list {
-        let (length, count) = match run.as_array().map(Vec::as_slice) {
-            Some([length, count]) => (positive(length), positive(count)),
-            Some(_) => (None, None),
-            None => (positive(run), Some(1)),
-        };
-        let (Some(length), Some(count)) = (length, count) else { return Err(bad("holds a bad length or count")) };
-        let more = length.checked_mul(count).and_then(|more| sum.checked_add(more));
-        sum = more.filter(|sum| *sum <= i64::MAX as u64).ok_or_else(|| bad("is longer than 2^63"))?;
-        match edge {
-            // nothing may follow a chunk of another length
-            _ if is_last => return Err(Error::unsupported("chunks of different lengths are not supported")),
-            None => edge = Some(length),
-            Some(edge) if edge == length => {}
-            Some(edge) if length < edge && count == 1 && sum >= len => is_last = true,
-            Some(_) => return Err(Error::unsupported("chunks of different lengths are not supported")),
-        }
+    if list.is_empty() && len == 0 {
+        return Ok(Edges::Equal(1));
     }
-    match edge {
-        // a shorter last chunk would be stored with its own length, not with that of the others
-        Some(_) if is_last => Err(Error::unsupported("chunks of different lengths are not supported")),
-        Some(edge) if sum >= len => Ok(edge),
-        None if len == 0 => Ok(1),
-        _ => Err(bad("is shorter than the dimension")),
+    let pair = |value: &Value| match value.as_array().map(Vec::as_slice) {
+        Some([length, count]) => positive(length).zip(positive(count)),
+        Some(_) => None,
+        None => positive(value).map(|length| (length, 1)),
+    };
+    let pairs: Option<Vec<(u64, u64)>> = list.iter().map(pair).collect();
+    let pairs = pairs.ok_or_else(|| bad("holds a bad length or count"))?;
+    let edges = Edges::listed(&pairs).map_err(|e| bad(&format!("lists {e}")))?;
+    match edges.capacity() < len {
+        true => Err(bad("is shorter than the dimension")),
+        false => Ok(edges.equal().map_or(edges, Edges::Equal)),
     }
+}
+
+/// Returns the grid of chunks with these lengths along each dimension, as a document spells it.
+pub fn spell_grid(edges: &[Edges]) -> Value {
+    let equal: Option<Vec<u64>> = edges.iter().map(|edges| edges.equal()).collect();
+    if let Some(shape) = equal {
+        return json!({"name": "regular", "configuration": {"chunk_shape": shape}});
+    }
+    let shapes: Vec<Value> = edges.iter().map(spell_edges).collect();
+    json!({"name": "rectilinear", "configuration": {"kind": "inline", "chunk_shapes": shapes}})
 }
 
 /// Parses `chunk_key_encoding`.

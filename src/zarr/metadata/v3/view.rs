@@ -2,6 +2,7 @@
 //! else is as the stored document says.
 
 use super::data_type::DataType;
+use super::grid::spell_grid;
 use crate::util::json::{self, Map, Value, json};
 use crate::zarr::metadata::{ArrayMetadata, V3Fields};
 
@@ -17,7 +18,7 @@ pub fn array_view(stored: &Map<String, Value>, metadata: &ArrayMetadata) -> Stri
 
 /// Returns the chunk grid of innermost chunks.
 pub(super) fn shown_grid(metadata: &ArrayMetadata) -> Value {
-    json!({"name": "regular", "configuration": {"chunk_shape": metadata.chunks}})
+    spell_grid(&metadata.chunk_edges())
 }
 
 /// Returns the key encoding of the names of chunk files.
@@ -48,8 +49,8 @@ impl ArrayMetadata {
     /// Returns the fields that describe the stored array of v3, for [`ArrayMetadata::description`]. `dtype` is null for types
     /// that NumPy lacks.
     pub(in crate::zarr::metadata) fn description_v3(&self, v3: &V3Fields) -> Vec<(&'static str, Value)> {
-        let mut list = vec![("shape", self.shape.clone().into()), ("chunks", self.chunks.clone().into())];
-        list.extend(self.shards.first().map(|outermost| ("shards", outermost.shape.clone().into())));
+        let mut list = vec![("shape", self.shape.clone().into()), ("chunks", self.chunks_json())];
+        list.extend(self.shards_json().map(|shards| ("shards", shards)));
         list.extend([
             ("dtype", self.numpy_dtype(v3).unwrap_or(Value::Null)),
             ("data_type", v3.data_type.clone()),

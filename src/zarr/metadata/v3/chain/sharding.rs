@@ -39,6 +39,7 @@ pub(super) fn parse(
     let (index_codecs, is_index_big_endian) = index_codecs(codec, counts)?;
     chain.shards.push(ShardLevel {
         shape: chain.chunks.clone(),
+        edges: None,
         axes: axes.clone(),
         index_codecs,
         is_index_big_endian,

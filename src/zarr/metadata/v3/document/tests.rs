@@ -99,10 +99,16 @@ fn documents_of_other_writers_are_read() {
         json!({"fill_value": null}),
         json!({"data_type": {"name": "float32"}, "fill_value": "NaN"}),
         json!({"x": {"must_understand": false}}),
-        json!({"chunk_grid": {"name": "rectilinear", "configuration": {"kind": "inline", "chunk_shapes": [4, [[3, 2]]]}}}),
+        rectilinear(json!([4, [[3, 2]]])),
+        rectilinear(json!([4, [1, 2, 3]])),
     ] {
         assert!(parse(changes.clone()).is_ok(), "{changes}: {:?}", parse(changes.clone()));
     }
+}
+
+/// Returns a change of the document to chunks of these lengths.
+fn rectilinear(chunk_shapes: Value) -> Value {
+    json!({"chunk_grid": {"name": "rectilinear", "configuration": {"kind": "inline", "chunk_shapes": chunk_shapes}}})
 }
 
 /// The rows of the table of hostile documents in the order of their fields.
@@ -128,22 +134,14 @@ fn hostile_documents_are_refused() {
         (grid(json!([-1, 4])), Kind::Damaged),
         (grid(json!([1 << 20, 1 << 20])), Kind::Damaged),
         (json!({"chunk_grid": {"name": "x", "must_understand": false}}), Kind::Unsupported),
-        (
-            json!({"chunk_grid": {"name": "rectilinear", "configuration": {"kind": "inline", "chunk_shapes": [4, [3]]}}}),
-            Kind::Damaged,
-        ),
-        (
-            json!({"chunk_grid": {"name": "rectilinear", "configuration": {"kind": "inline", "chunk_shapes": [0, 3]}}}),
-            Kind::Damaged,
-        ),
-        (
-            json!({"chunk_grid": {"name": "rectilinear", "configuration": {"kind": "inline", "chunk_shapes": [4, [[1, 1u64 << 63]]]}}}),
-            Kind::Damaged,
-        ),
-        (
-            json!({"chunk_grid": {"name": "rectilinear", "configuration": {"kind": "inline", "chunk_shapes": [4, [1, 2, 3]]}}}),
-            Kind::Unsupported,
-        ),
+        (rectilinear(json!([4, [3]])), Kind::Damaged),
+        (rectilinear(json!([4, []])), Kind::Damaged),
+        (rectilinear(json!([0, 3])), Kind::Damaged),
+        (rectilinear(json!([4, [3, 0, 3]])), Kind::Damaged),
+        (rectilinear(json!([4, [[1, 1u64 << 63]]])), Kind::Damaged),
+        (rectilinear(json!([4, [1, [1u64 << 62, 2]]])), Kind::Damaged),
+        (rectilinear(json!([4, [[3, 2, 1]]])), Kind::Damaged),
+        (rectilinear(json!([4, vec![1; 1 << 18]])), Kind::Unsupported),
         (json!({"chunk_key_encoding": {"name": "x"}}), Kind::Unsupported),
         (json!({"chunk_key_encoding": {"name": "default", "configuration": {"separator": "-"}}}), Kind::Damaged),
         (codecs(json!([bytes(), bytes()])), Kind::Damaged),
@@ -318,6 +316,46 @@ fn a_sharded_array_is_described_and_rewritten_by_its_creator() {
         assert_eq!((&merged["shape"], &merged["codecs"]), (&json!([20, 6]), &stored["codecs"]));
         assert_eq!(merged["chunk_grid"], stored["chunk_grid"]);
     }
+}
+
+#[test]
+fn chunks_of_different_lengths_are_shown_as_they_are_stored() {
+    let mut changes = rectilinear(json!([[[4, 2], 2], [1, 2, 3, 5]]));
+    let m = parse(changes.clone()).unwrap();
+    assert_eq!((m.chunks.as_slice(), m.chunk_shape(&[2, 1]).as_ref()), (&[4, 5][..], &[2, 2][..]));
+    let grid = m.grid(&m.shape).unwrap();
+    assert_eq!((grid.counts(), grid.chunk_size(grid.chunk(&[2, 1]))), (&[3, 3][..], 2 * 2 * 4));
+    assert!(crate::zarr::metadata::v3::as_v2::array_document(&m).unwrap_err().kind() == Kind::Unsupported);
+
+    changes["codecs"] = json!([{"name": "transpose", "configuration": {"order": [1, 0]}}, "bytes"]);
+    let text = document(changes.clone());
+    let (stored, old) = (json::parse_object(&text).unwrap(), ArrayMetadata::parse_v3(&text).unwrap());
+    assert_eq!(
+        json::write(&old.filters[0].to_json()).replace(": ", ":").replace(", ", ","),
+        r#"{"id":"transpose","shape":[4,5],"order":[1,0]}"#
+    );
+    let small = &old.filters_of_shape(&[2, 1]).unwrap()[0];
+    assert_eq!(
+        json::write(&small.to_json()).replace(": ", ":").replace(", ", ","),
+        r#"{"id":"transpose","shape":[2,1],"order":[1,0]}"#
+    );
+    let view = json::parse_object(array_view(&stored, &old).as_bytes()).unwrap();
+    assert_eq!(view["chunk_grid"], stored["chunk_grid"]);
+    let shown = ArrayMetadata::parse_v3(json::write(&Value::Object((*view).clone())).as_bytes()).unwrap();
+    assert_eq!(differs_v3(&stored, &old, &view, &shown), None);
+    for other in [json!([[[4, 2], 2], [1, 2, 4, 5]]), json!([[[4, 2], 2], 5])] {
+        let other = document(rectilinear(other));
+        let new = ArrayMetadata::parse_v3(&other).unwrap();
+        let written = json::parse_object(&other).unwrap();
+        assert_eq!(differs_v3(&stored, &old, &written, &new), Some("chunk_grid"));
+        assert!(!new.encodes_like(&old));
+    }
+
+    changes["shape"] = json!([10, 12]);
+    assert_eq!(parse(changes.clone()).unwrap_err().kind(), Kind::Damaged, "no chunk holds the last column");
+    changes["shape"] = json!([10, 11]);
+    changes["codecs"] = json!([{"name": "zarrs.squeeze"}, "bytes"]);
+    assert_eq!(parse(changes).unwrap_err().kind(), Kind::Unsupported);
 }
 
 proptest! {

@@ -1,0 +1,65 @@
+//! Written bytes that cannot be stored any more, because another program has replaced, shrunk or deleted their array.
+//!
+//! Invariant: each loss is reported by an error of the next close or fsync of a file of the array, or of the next sync of
+//! everything, which unmounting needs; every open file that wrote reports it besides (`fs/write_record.rs`). Therefore the
+//! step that notices a loss records it here at once, instead of returning it: a later failure of the same request would
+//! hide it, and a request that is only looking for memory would fail for bytes that it did not write.
+
+use crate::array::Array;
+use crate::cache::Cache;
+use crate::error::{Error, Result};
+use crate::store::Key;
+use crate::util::memory::lock;
+use std::collections::{HashMap, HashSet};
+
+/// What went wrong while no request could report it, by the keys of arrays.
+#[derive(Default)]
+pub(in crate::cache) struct Failures {
+    /// The first loss of each array, until it is reported.
+    lost: HashMap<Key, Error>,
+    /// Arrays with an object that could not be stored. It is tried again.
+    unstored: HashSet<Key>,
+}
+
+impl Cache {
+    /// Records that written bytes of `array` are lost.
+    pub(super) fn record_loss(&self, array: &Array, e: Error) {
+        self.stats.problem(format!("not stored: {e}"));
+        lock(&self.failures).lost.entry(array.key().clone()).or_insert(e);
+    }
+
+    /// Returns the error for bytes of the arrays for which `of` returns true that were lost since it was called last. The
+    /// caller reports it, before any other error: that one comes back with the next attempt to store.
+    ///
+    /// # Errors
+    ///
+    /// ESTALE if bytes were lost.
+    pub fn take_losses(&self, of: impl Fn(&Key) -> bool) -> Result<()> {
+        let mut taken: Vec<_> = lock(&self.failures).lost.extract_if(|key, _| of(key)).collect();
+        taken.sort_by(|a, b| a.0.cmp(&b.0));
+        let others = taken.len().saturating_sub(1);
+        match taken.into_iter().next() {
+            None => Ok(()),
+            Some((_, e)) if others == 0 => Err(e),
+            Some((_, e)) => Err(e.context(format!("and {others} more arrays, see .zarrfs/stats"))),
+        }
+    }
+
+    /// Returns whether bytes were lost that no request has reported.
+    pub fn has_losses(&self) -> bool {
+        !lock(&self.failures).lost.is_empty()
+    }
+
+    /// Records that an object of `array` could not be stored.
+    pub(super) fn record_unstored_object(&self, array: &Array) {
+        lock(&self.failures).unstored.insert(array.key().clone());
+    }
+
+    /// Returns whether an object of `array` could not be stored, and forgets it, because the caller tries again.
+    pub(super) fn take_unstored_object(&self, array: &Array) -> bool {
+        lock(&self.failures).unstored.remove(array.key())
+    }
+}
+
+#[cfg(test)]
+mod tests;

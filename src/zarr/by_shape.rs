@@ -1,0 +1,59 @@
+//! What is made for each shape of chunks or shards, when it is first needed. The module does not know what that is.
+
+use crate::error::Result;
+use crate::util::memory::lock;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+/// Number of shapes for which a value is kept.
+const MAX_KEPT: usize = 256;
+
+/// Values by shapes, in items.
+pub struct ByShape<T> {
+    /// Protects the map.
+    kept: Mutex<HashMap<Vec<u64>, Arc<T>>>,
+}
+
+impl<T> Default for ByShape<T> {
+    fn default() -> Self {
+        ByShape { kept: Mutex::default() }
+    }
+}
+
+impl<T> ByShape<T> {
+    /// Returns the value for a shape, which `make` makes unless it is kept.
+    ///
+    /// # Errors
+    ///
+    /// Those of `make`.
+    pub fn get_or_make(&self, shape: &[u64], make: impl FnOnce() -> Result<T>) -> Result<Arc<T>> {
+        if let Some(kept) = lock(&self.kept).get(shape) {
+            return Ok(kept.clone());
+        }
+        let made = Arc::new(make()?);
+        let mut kept = lock(&self.kept);
+        if kept.len() >= MAX_KEPT {
+            kept.clear();
+        }
+        kept.insert(shape.to_vec(), made.clone());
+        Ok(made)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::Error;
+
+    #[test]
+    fn values_are_made_once_and_errors_are_not_kept() {
+        let values = ByShape::default();
+        assert!(values.get_or_make(&[1], || Err(Error::system(libc::EIO))).is_err());
+        assert_eq!(*values.get_or_make(&[1], || Ok(1)).unwrap(), 1);
+        assert_eq!(*values.get_or_make(&[1], || Ok(2)).unwrap(), 1);
+        for len in 0..MAX_KEPT as u64 {
+            values.get_or_make(&[2, len], || Ok(3)).unwrap();
+            assert!(lock(&values.kept).len() <= MAX_KEPT);
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! What an outage of a server costs: the timeout once. This file has one test, since a program that another test starts has
+//! copies of open files for a moment, whose end stores them.
+
+mod support;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
+use serde_json::json;
+use std::fs;
+use support::array::{TestArray, pattern};
+use support::faulty_server::{Fault, FaultyServer};
+use support::{Mount, ZARRFS, with_timeout};
+
+/// Returns how many requests for names of each array `run` causes. A closed file is released later, which asks once more.
+fn requests_of<const N: usize>(server: &FaultyServer, arrays: [&str; N], run: impl FnOnce()) -> [usize; N] {
+    let before = server.requests().len();
+    run();
+    let requests = server.requests().split_off(before);
+    let names =
+        |path: &str, array: &str| path.contains(&format!("/{array}/")) || path.contains(&format!("={array}%2F"));
+    arrays.map(|array| requests.iter().filter(|request| names(&request.path, array)).count())
+}
+
+/// "A program that closes several files waits for the first one alone. A mount that is ended by a signal gives up when nothing
+/// could be stored for --timeout."
+#[test]
+fn an_outage_takes_the_timeout_once() {
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["a", "b", "c"] {
+        TestArray::with_chunks(folder.path().join("bucket").join(name), &[2000], &[100], json!({}));
+    }
+    fs::write(folder.path().join("bucket/.zgroup"), r#"{"zarr_format": 2}"#).unwrap();
+    let server = FaultyServer::new(folder.path());
+    let mut command = with_timeout(120, ZARRFS);
+    command.args(["mount", "--anon", "--region", "us-east-1", "--timeout", "3s", "--endpoint-url"]);
+    command.arg(server.url("").trim_end_matches('/'));
+    let mount = Mount::with_command(command, "s3://bucket".as_ref());
+    let open = |name: &str| {
+        let file = support::open_for_writing(&mount.join(name).join("data.raw"));
+        std::os::unix::fs::FileExt::write_all_at(&file, &pattern(9, 2000), 0).unwrap();
+        file
+    };
+    let (first, others) = (open("a"), ["b", "c"].map(open));
+    server.set_all(Fault::Status(503));
+    let [count, rest @ ..] = requests_of(&server, ["a", "b", "c"], || assert!(support::close(first).is_err()));
+    assert!(count >= 4 && rest == [0, 0], "{count} {rest:?}");
+    for (name, file) in ["b", "c"].into_iter().zip(others) {
+        let [count] = requests_of(&server, [name], || assert!(support::close(file).is_err()));
+        assert!((1..=2).contains(&count), "{count} requests for {name}");
+    }
+    let process = Pid::from_raw(mount.counter("pid") as i32).unwrap();
+    let ended = pidfd_open(process, PidfdFlags::empty()).unwrap();
+    let [first, rest @ ..] = requests_of(&server, ["a", "b", "c"], || {
+        kill_process(process, Signal::TERM).unwrap();
+        let limit = Timespec { tv_sec: 60, tv_nsec: 0 };
+        assert_eq!(poll(&mut [PollFd::new(&ended, PollFlags::IN)], Some(&limit)), Ok(1), "the daemon does not end");
+    });
+    mount.assume_unmounted();
+    // it tries again and again, but not the rest
+    assert!((2..=10).contains(&first) && rest.iter().all(|count| *count <= 1), "{first} {rest:?}");
+}
