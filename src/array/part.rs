@@ -142,13 +142,13 @@ impl Array {
         Ok(OpenedChunk::Blocks(BlockIndex { header, frame_index: index, version: stat.version }))
     }
 
-    /// Decodes block `n` of a chunk, into `buffer` if that has the capacity. Returns `None` if the chunk was replaced since it
-    /// was opened. `stored` receives the encoded bytes.
+    /// Decodes at least the first `len` bytes of a block of a chunk, given by number, into `buffer` if that has the
+    /// capacity. Returns `None` if the chunk was replaced since it was opened. `stored` receives the encoded bytes.
     pub fn load_block(
         &self,
         chunk: ChunkId,
-        index: &BlockIndex,
-        n: usize,
+        (index, n): (&BlockIndex, usize),
+        len: usize,
         mut buffer: Vec<u8>,
         stored: &mut Vec<u8>,
     ) -> Result<Option<Vec<u8>>> {
@@ -159,7 +159,7 @@ impl Array {
             return Ok(None);
         }
         let start = Instant::now();
-        let len = index.block_size().min(self.grid.chunk_size(chunk) - n * index.block_size());
+        let len = index.header.decoded_len(n, len);
         memory::resize(&mut buffer, len)?;
         let done = index.header.decode_one(n, stored, &mut buffer);
         self.stats.codec_time.add_since(start);

@@ -339,7 +339,8 @@ impl Prefetcher {
             queued.clear();
             for run in array.grid().runs(there..there.saturating_add(len)).take(MAX_STEP_RUNS) {
                 let is_new = jobs < MAX_STEP_JOBS && queued.insert(run.chunk);
-                let part = ChunkPart::At(run.offset);
+                // the next steps may touch the same block
+                let part = ChunkPart::Bytes { start: run.offset, end: usize::MAX };
                 if !is_new || self.cache.holds(array, CachedItem::Chunk(run.chunk), part) {
                     continue;
                 }

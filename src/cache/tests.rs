@@ -284,13 +284,42 @@ fn chunks_replaced_while_their_blocks_are_read_do_not_wait_for_each_other() {
     for i in 0..2 {
         let (cache, array, done) = (cache.clone(), array.clone(), done.clone());
         std::thread::spawn(move || {
-            let piece = cache.get(&array, ChunkId(i), ChunkPart::At(0)).unwrap().unwrap();
+            let piece = cache.get(&array, ChunkId(i), ChunkPart::Bytes { start: 0, end: 1 }).unwrap().unwrap();
             done.send(piece.bytes().len()).unwrap();
         });
     }
     for _ in 0..2 {
         assert_eq!(results.recv_timeout(Duration::from_secs(5)), Ok(SIZE));
     }
+}
+
+#[test]
+fn the_first_read_of_a_block_decodes_its_beginning_and_the_next_one_all_of_it() {
+    const SIZE: usize = 1 << 20;
+    const BLOCK: usize = 256 << 10;
+    let doc = br#"{"zarr_format":2,"shape":[262144],"chunks":[262144],"dtype":"<u4","fill_value":0,"order":"C",
+        "compressor":{"id":"blosc","cname":"lz4","clevel":1,"shuffle":1,"blocksize":65536},"filters":null}"#;
+    let metadata = ArrayMetadata::parse(doc).unwrap();
+    let decoded: Vec<u8> = (0..SIZE as u32 / 4).flat_map(|i| (i * 7 / 3).to_le_bytes()).collect();
+    let mut frame = Vec::new();
+    crate::zarr::codec::Pipeline::new(&metadata, SIZE).unwrap().encode(&decoded, &mut frame).unwrap();
+    let memory = MemoryStore::default();
+    memory.insert("0", frame);
+    let stats = Arc::new(Stats::default());
+    let array = Arc::new(Array::new(Key::root(), metadata, Arc::new(memory), stats.clone()).unwrap());
+    let cache = Arc::new(Cache::new(4 * SIZE, stats));
+    let read = |start: usize, end: usize| {
+        let part = cache.get(&array, ChunkId(0), ChunkPart::Bytes { start, end }).unwrap().unwrap();
+        let bytes = part.at(start).unwrap();
+        assert_eq!(bytes, &decoded[start..start + bytes.len()]);
+        bytes.len()
+    };
+    assert_eq!(read(BLOCK + 4000, BLOCK + 5000), 5120 - 4000);
+    assert_eq!(read(BLOCK + 10, BLOCK + 20), 5120 - 10, "these are decoded already");
+    assert_eq!(read(BLOCK + 5100, BLOCK + 5200), 20);
+    assert_eq!(read(BLOCK + 5120, BLOCK + 5121), BLOCK - 5120);
+    assert_eq!(read(BLOCK + 4000, BLOCK + 5000), BLOCK - 4000);
+    assert_eq!(read(3 * BLOCK, 4 * BLOCK), BLOCK);
 }
 
 /// A store with another writer, which writes just before each of the first puts that depend on a version.

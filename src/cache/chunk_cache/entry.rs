@@ -14,8 +14,13 @@ use std::sync::{Arc, Mutex};
 pub enum ChunkPart {
     /// The whole chunk.
     Whole,
-    /// The byte at this offset of the chunk, and the bytes around it that are decoded with it.
-    At(usize),
+    /// The byte at offset `start` of the chunk, and those up to `end` that can be decoded with it.
+    Bytes {
+        /// Offset in bytes.
+        start: usize,
+        /// Offset after the last byte that the reader is known to want.
+        end: usize,
+    },
 }
 
 /// Decoded bytes of a chunk: all of them, or a part.
@@ -79,7 +84,7 @@ pub(in crate::cache) type Block = std::result::Result<Arc<Decoded>, Arc<Error>>;
 pub(in crate::cache) struct DecodedBlocks {
     pub index: BlockIndex,
     pub tag: VersionTag,
-    /// Protects the blocks decoded so far.
+    /// Protects the blocks decoded so far. The first read of a block may have decoded only its beginning.
     pub blocks: Mutex<Vec<Option<Block>>>,
 }
 
@@ -100,11 +105,14 @@ impl CachedChunk {
     pub fn part(&self, part: ChunkPart) -> Option<PartResult> {
         match (self, part) {
             (CachedChunk::Whole(bytes, _, tag), _) => Some(Ok(Some(DecodedPart::whole(bytes.clone(), *tag)))),
-            (CachedChunk::Blocks(d), ChunkPart::At(offset)) => {
+            (CachedChunk::Blocks(d), ChunkPart::Bytes { start: offset, .. }) => {
                 let n = offset / d.index.block_size();
                 let (start, tag) = (n * d.index.block_size(), d.tag);
-                let decoded = |bytes| Some(DecodedPart { bytes, start, tag, sources: None });
-                Some(lock(&d.blocks).get(n)?.clone()?.map(decoded).map_err(|e| (*e).clone()))
+                let decoded = |bytes| DecodedPart { bytes, start, tag, sources: None };
+                match lock(&d.blocks).get(n)?.clone()?.map(decoded) {
+                    Ok(part) => part.at(offset).is_some().then_some(Ok(Some(part))),
+                    Err(e) => Some(Err((*e).clone())),
+                }
             }
             (CachedChunk::Blocks(_), ChunkPart::Whole) => None,
             (CachedChunk::Window(bytes, sources), _) => {

@@ -8,6 +8,7 @@ use crate::error::{Kind, Result};
 use crate::util::memory::lock;
 use crate::zarr::codec::PartialDecode;
 use crate::zarr::grid::ChunkId;
+use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
 /// Minimum size in bytes of blocks that are kept one by one: each takes an entry of a list.
@@ -44,8 +45,8 @@ impl Cache {
         part: ChunkPart,
     ) -> Result<CachedChunk> {
         match part {
-            ChunkPart::At(offset) if array.partial_decode() == PartialDecode::Blosc => {
-                self.load_block(slot, array, chunk, previous, offset)
+            ChunkPart::Bytes { start, end } if array.partial_decode() == PartialDecode::Blosc => {
+                self.load_block(slot, array, chunk, previous, start..end)
             }
             _ => self.load_whole(slot, array, chunk, None),
         }
@@ -99,14 +100,15 @@ impl Cache {
         })
     }
 
-    /// Decodes the block that holds `offset`, beside the blocks that are decoded already.
+    /// Decodes the block that holds the first byte of `wanted`, beside the blocks that are decoded already. The first
+    /// time, it may decode only the beginning of the block: most blocks that a random reader touches are touched once.
     fn load_block(
         &self,
         slot: &mut LoadingSlot,
         array: &Array,
         chunk: ChunkId,
         previous: Option<CachedChunk>,
-        offset: usize,
+        wanted: Range<usize>,
     ) -> Result<CachedChunk> {
         let decoded = match previous {
             Some(CachedChunk::Blocks(decoded)) => decoded,
@@ -121,9 +123,14 @@ impl Cache {
         };
         let size = decoded.index.block_size();
         slot.reserve(2 * size);
-        let n = offset / size;
-        let block = self
-            .with_scratch(|scratch| array.load_block(chunk, &decoded.index, n, self.buffer(size), &mut scratch.stored));
+        let n = wanted.start / size;
+        let len = match lock(&decoded.blocks)[n] {
+            None => wanted.end.max(wanted.start + 1) - n * size,
+            Some(_) => size,
+        };
+        let block = self.with_scratch(|scratch| {
+            array.load_block(chunk, (&decoded.index, n), len, self.buffer(size), &mut scratch.stored)
+        });
         let block = match block {
             Ok(Some(bytes)) => Ok(self.buffers.hold(bytes)),
             // the chunk was replaced just now

@@ -232,7 +232,8 @@ impl Building<'_> {
         bytes.clear();
         let mut buffer = Vec::new();
         for n in blocks {
-            let loaded = self.array.load_block(chunk, index, n, buffer, &mut scratch.stored)?;
+            let loaded =
+                self.array.load_block(chunk, (index, n), needed.end - n * size, buffer, &mut scratch.stored)?;
             let Some(block) = loaded else { return Ok(None) };
             bytes.extend_from_slice(&block);
             buffer = block;

@@ -5,6 +5,7 @@ use super::streams::StreamError;
 use super::{Codec, CodecError, CodecResult, encode_only};
 use crate::error::Result;
 use crate::zarr::metadata::CodecConfig;
+use std::ffi::{c_char, c_int};
 
 /// Maximum decoded size of an LZ4 block in bytes.
 const MAX_SIZE: usize = 0x7E00_0000;
@@ -29,6 +30,27 @@ pub fn decompress_block(block: &[u8], out: &mut [u8]) -> Option<usize> {
     let (len, room) = (i32::try_from(block.len()).ok()?, i32::try_from(out.len()).unwrap_or(i32::MAX));
     // SAFETY: both pointers belong to slices at least as long as the lengths given, which the library stays within.
     let made = unsafe { lz4_sys::LZ4_decompress_safe(block.as_ptr().cast(), out.as_mut_ptr().cast(), len, room) };
+    usize::try_from(made).ok()
+}
+
+unsafe extern "C" {
+    /// A function of the library that `lz4_sys` builds but does not declare.
+    fn LZ4_decompress_safe_partial(
+        src: *const c_char,
+        dst: *mut c_char,
+        src_len: c_int,
+        wanted: c_int,
+        dst_len: c_int,
+    ) -> c_int;
+}
+
+/// Decodes the first bytes of a block into `out` and returns the number of bytes written, fewer than `out` holds only if
+/// the block has no more. Returns `None` if the bytes read are damaged.
+pub fn decompress_beginning(block: &[u8], out: &mut [u8]) -> Option<usize> {
+    let (len, room) = (i32::try_from(block.len()).ok()?, i32::try_from(out.len()).ok()?);
+    let (from, to) = (block.as_ptr().cast(), out.as_mut_ptr().cast());
+    // SAFETY: both pointers belong to slices of the lengths given, which the library stays within.
+    let made = unsafe { LZ4_decompress_safe_partial(from, to, len, room, room) };
     usize::try_from(made).ok()
 }
 

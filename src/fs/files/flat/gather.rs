@@ -34,6 +34,11 @@ type Cached = Option<Option<DecodedPart>>;
 /// A run that is still to be copied, and its position in the reply.
 type Missing = (Run, usize);
 
+/// Returns the part of a chunk that begins with a run and has `len` bytes.
+fn bytes_of(run: &Run, len: usize) -> ChunkPart {
+    ChunkPart::Bytes { start: run.offset, end: run.offset + len }
+}
+
 /// One request for flat bytes.
 pub struct FlatRead<'a> {
     /// The decoded chunks.
@@ -122,7 +127,7 @@ impl FlatRead<'_> {
                     // another reader may have loaded a missing chunk meanwhile, in another version
                     let known = match missing_chunks.contains(&run.chunk) {
                         true => None,
-                        false => self.cache.peek(self.array, run.chunk, ChunkPart::At(run.offset)).transpose()?,
+                        false => self.cache.peek(self.array, run.chunk, bytes_of(&run, run.len)).transpose()?,
                     };
                     if let Some(piece) = &known {
                         reply.record_version(run.chunk, DecodedPart::tag_of(piece.as_ref()));
@@ -159,7 +164,7 @@ impl FlatRead<'_> {
         for (run, at) in missing {
             let (mut run, mut at) = (*run, *at);
             while run.len > 0 {
-                let want = if whole { ChunkPart::Whole } else { ChunkPart::At(run.offset) };
+                let want = if whole { ChunkPart::Whole } else { bytes_of(&run, range.end - run.offset) };
                 let covers = |p: &Option<DecodedPart>| p.as_ref().is_none_or(|p| p.at(run.offset).is_some());
                 if !piece.as_ref().is_some_and(covers) {
                     // dropped before the wait
@@ -177,14 +182,13 @@ impl FlatRead<'_> {
 
     /// Returns the part of a chunk to load for the runs `missing`.
     fn want(&self, missing: &[Missing]) -> ChunkPart {
+        let (Some((first, _)), Some((last, _))) = (missing.first(), missing.last()) else { return ChunkPart::Whole };
         let needed: usize = missing.iter().map(|(run, _)| run.len).sum();
-        match missing.first() {
-            Some((run, _)) if !self.whole && 2 * needed < self.array.grid().chunk_size(run.chunk) => {
-                ChunkPart::At(run.offset)
-            }
-            // a block may still fit into memory
-            Some((run, _)) if self.array.check_memory().is_err() => ChunkPart::At(run.offset),
-            _ => ChunkPart::Whole,
+        let is_small = !self.whole && 2 * needed < self.array.grid().chunk_size(first.chunk);
+        // a block may still fit into memory where the chunk does not
+        match is_small || self.array.check_memory().is_err() {
+            true => ChunkPart::Bytes { start: first.offset, end: last.offset + last.len },
+            false => ChunkPart::Whole,
         }
     }
 

@@ -17,6 +17,9 @@ const MIN_SPLIT: usize = 128;
 /// Maximum item size in bytes of a block that is split.
 const MAX_SPLITS: usize = 16;
 
+/// Items that the beginning of a block has a multiple of, if it is decoded without the rest.
+const PREFIX_ITEMS: usize = 256;
+
 /// Maximum size in bytes of the scratch buffer that a thread keeps.
 const MAX_SCRATCH: usize = 8 << 20;
 
@@ -152,14 +155,43 @@ impl BloscHeader {
         start..next.unwrap_or(self.cbytes).min(self.cbytes)
     }
 
-    /// Decodes block `n`, with whose bytes `src` starts, into `out`, which has the length of the decoded block.
+    /// Returns how many bytes of block `n` [`BloscHeader::decode_one`] should decode for a reader of its first `len`
+    /// bytes: fewer than the whole block only if that takes less time.
+    pub fn decoded_len(&self, n: usize, len: usize) -> usize {
+        let size = self.block_len(n);
+        let has_prefixes = match self.shuffle {
+            FrameShuffle::None => true,
+            // each stream has one byte of every item
+            FrameShuffle::Byte => self.streams(size) == self.typesize,
+            FrameShuffle::Bit => false,
+        };
+        match self.is_stored || has_prefixes && self.compressor == FrameCompressor::Lz4 {
+            true => len.next_multiple_of(PREFIX_ITEMS * self.typesize).min(size),
+            false => size,
+        }
+    }
+
+    /// Decodes block `n`, with whose bytes `src` starts, into `out`: the whole block, or as many of its first bytes as
+    /// [`BloscHeader::decoded_len`] says.
     pub fn decode_one(&self, n: usize, src: &[u8], out: &mut [u8]) -> CodecResult<()> {
         if self.is_stored {
             let src = src.get(..out.len()).ok_or_else(|| self.damaged(n))?;
             out.copy_from_slice(src);
             return Ok(());
         }
-        self.with_scratch(|scratch| self.decode_block(src, out, scratch)).map(|_| ()).ok_or_else(|| self.damaged(n))
+        let done = self.with_scratch(|scratch| self.decode_block(src, self.block_len(n), out, scratch));
+        done.map(|_| ()).ok_or_else(|| self.damaged(n))
+    }
+
+    /// Returns the decoded size of block `n` in bytes.
+    fn block_len(&self, n: usize) -> usize {
+        self.blocksize.min(self.nbytes - n * self.blocksize)
+    }
+
+    /// Returns the number of streams of a block of `size` decoded bytes. A short last block is never split.
+    fn streams(&self, size: usize) -> usize {
+        let is_long = size == self.blocksize && size / self.typesize >= MIN_SPLIT;
+        if self.is_split && self.typesize <= MAX_SPLITS && is_long { self.typesize } else { 1 }
     }
 
     fn damaged(&self, n: usize) -> CodecError {
@@ -179,18 +211,23 @@ impl BloscHeader {
         done
     }
 
-    /// Decodes the block at the start of `src` and returns the number of bytes read.
-    fn decode_block(&self, src: &[u8], out: &mut [u8], scratch: &mut [u8]) -> Option<usize> {
-        let is_short = out.len() < self.blocksize;
+    /// Decodes the block of `size` decoded bytes at the start of `src` into `out`, which may be shorter, and returns the
+    /// number of bytes read.
+    fn decode_block(&self, src: &[u8], size: usize, out: &mut [u8], scratch: &mut [u8]) -> Option<usize> {
+        let streams = self.streams(size);
+        if !size.is_multiple_of(streams) {
+            return None;
+        }
         let shuffle = match self.shuffle {
-            FrameShuffle::Bit if out.len() < self.typesize => FrameShuffle::None,
+            FrameShuffle::Bit if size < self.typesize => FrameShuffle::None,
             shuffle => shuffle,
         };
         if shuffle == FrameShuffle::None {
-            return self.decode_streams(src, is_short, out);
+            // one after another, so that the last ones may not be needed
+            return self.decode_streams(src, size / streams, out.chunks_mut(size / streams));
         }
         let scratch = &mut scratch[..out.len()];
-        let used = self.decode_streams(src, is_short, scratch)?;
+        let used = self.decode_streams(src, size / streams, scratch.chunks_exact_mut(out.len() / streams))?;
         match shuffle {
             FrameShuffle::Byte => shuffle::unshuffle(self.typesize, scratch, out),
             _ => shuffle::bitunshuffle(self.typesize, scratch, out),
@@ -198,22 +235,17 @@ impl BloscHeader {
         Some(used)
     }
 
-    /// Decodes the streams of one block at the start of `src` and returns the number of bytes read. A short last block
-    /// is never split.
-    fn decode_streams(&self, src: &[u8], is_short: bool, out: &mut [u8]) -> Option<usize> {
-        let split = self.is_split && !is_short && self.typesize <= MAX_SPLITS && out.len() / self.typesize >= MIN_SPLIT;
-        let streams = if split { self.typesize } else { 1 };
-        if !out.len().is_multiple_of(streams) {
-            return None;
-        }
+    /// Decodes streams of `size` decoded bytes at the start of `src`, each into one of `parts` or, if that is shorter,
+    /// as much as it takes. Returns the number of bytes read.
+    fn decode_streams<'a>(&self, src: &[u8], size: usize, parts: impl Iterator<Item = &'a mut [u8]>) -> Option<usize> {
         let mut rest = src;
-        for part in out.chunks_exact_mut(out.len() / streams) {
-            let (size, after) = rest.split_first_chunk()?;
-            let (stream, after) = after.split_at_checked(u32::from_le_bytes(*size) as usize)?;
+        for part in parts {
+            let (encoded, after) = rest.split_first_chunk()?;
+            let (stream, after) = after.split_at_checked(u32::from_le_bytes(*encoded) as usize)?;
             rest = after;
-            if stream.len() == part.len() {
-                part.copy_from_slice(stream);
-            } else if self.compressor.decompress(stream, part)? != part.len() {
+            if stream.len() == size {
+                part.copy_from_slice(&stream[..part.len()]);
+            } else if self.compressor.decompress(stream, size, part)? != part.len() {
                 return None;
             }
         }
@@ -234,7 +266,8 @@ impl BloscHeader {
         self.with_scratch(|scratch| {
             out.chunks_mut(self.blocksize).enumerate().try_for_each(|(n, out)| {
                 let src = frame.get(word(frame, HEADER + 4 * n)..);
-                used += src.and_then(|src| self.decode_block(src, out, scratch)).ok_or_else(|| self.damaged(n))?;
+                let done = src.and_then(|src| self.decode_block(src, out.len(), out, scratch));
+                used += done.ok_or_else(|| self.damaged(n))?;
                 // without this, n blocks that refer to one stream would take n times as long as the frame
                 if used > frame.len() { Err(CodecError::new("blosc: blocks overlap")) } else { Ok(()) }
             })
@@ -255,9 +288,11 @@ impl FrameCompressor {
         all.get(usize::from(code)).copied().filter(|_| version == 1)
     }
 
-    /// Decompresses a stream into the front of `out` and returns the bytes written.
-    fn decompress(self, src: &[u8], out: &mut [u8]) -> Option<usize> {
+    /// Decompresses a stream of `size` decoded bytes into the front of `out`, which only LZ4 allows to be shorter.
+    /// Returns the bytes written.
+    fn decompress(self, src: &[u8], size: usize, out: &mut [u8]) -> Option<usize> {
         match self {
+            FrameCompressor::Lz4 if out.len() < size => lz4::decompress_beginning(src, out),
             FrameCompressor::BloscLz => blosclz::decompress(src, out),
             FrameCompressor::Lz4 => lz4::decompress_block(src, out),
             FrameCompressor::Snappy => snap::raw::Decoder::new().decompress(src, out).ok(),

@@ -217,6 +217,7 @@ proptest! {
         (parameters, itemsize) in any_codec(),
         len in 1..50_000usize,
         block: prop::sample::Index,
+        beginning: prop::sample::Index,
         behind in 0..20usize,
     ) {
         let data = content(len, 7, 20);
@@ -231,6 +232,12 @@ proptest! {
         header.decode_one(n, &bytes[range.clone()], &mut out).unwrap();
         prop_assert!(out == want);
         prop_assert!(header.decode_one(n, &bytes[range.start..range.end - 1], &mut out).is_err());
+        let wanted = 1 + beginning.index(want.len());
+        let decoded = header.decoded_len(n, wanted);
+        prop_assert!((wanted..=want.len()).contains(&decoded));
+        let mut out = vec![0; decoded];
+        header.decode_one(n, &bytes[range], &mut out).unwrap();
+        prop_assert!(out == want[..decoded]);
     }
 
     #[test]
@@ -253,6 +260,13 @@ proptest! {
         }
         if let Ok(d) = decoded(&*codec, &bytes, len) {
             prop_assert!(d.len() <= len);
+        }
+        let Ok(header) = BloscHeader::parse(&bytes, bytes.len(), len) else { return Ok(()) };
+        prop_assume!(bytes.len() >= header.index_end());
+        for n in 0..header.blocks().min(4) {
+            let range = header.block_range(&bytes[..header.index_end()], n);
+            let mut out = vec![0; header.decoded_len(n, 1)];
+            let _ = header.decode_one(n, &bytes[range], &mut out);
         }
     }
 }
