@@ -6,6 +6,9 @@ use super::array::TestArray;
 use std::fmt;
 use std::ops::AddAssign;
 
+/// Size in bytes of a page of the kernel.
+const PAGE: usize = 4096;
+
 /// An array and the history of each of its chunks.
 pub struct History {
     array: TestArray,
@@ -86,19 +89,26 @@ impl History {
         }
     }
 
-    /// Records a failed write, after which the mount shows `now`. Each chunk must show all of the write or nothing of
-    /// it.
+    /// Records a failed write, after which the mount shows `now`. The kernel sends a write in one request, or the first
+    /// of several, which end where its pages do. Each chunk must show all of the request that failed or nothing of it.
     #[track_caller]
     pub fn write_failed(&mut self, offset: usize, data: &[u8], now: &[u8]) {
-        let mut after = self.array.flat.clone();
-        after[offset..offset + data.len()].copy_from_slice(data);
-        for ChunkHistory { index, versions, .. } in &self.chunks {
-            let now = self.array.inside(now, index);
-            let is_old = versions.last() == Some(&now);
-            assert!(is_old || now == self.array.inside(&after, index), "chunk {index:?}: neither all nor nothing");
-        }
+        let end = offset + data.len();
+        let ends = (offset + 1..end).filter(|end| end.is_multiple_of(PAGE)).chain([end]);
+        let is_whole = ends.into_iter().any(|end| self.shows_whole_chunks(offset, &data[..end - offset], now));
+        assert!(is_whole, "a write of {} bytes at {offset}: a chunk shows a part of it", data.len());
         self.array.flat.copy_from_slice(now);
         self.record_versions();
+    }
+
+    /// Returns whether each chunk in `now` has all bytes of a write or none of them.
+    fn shows_whole_chunks(&self, offset: usize, data: &[u8], now: &[u8]) -> bool {
+        let mut after = self.array.flat.clone();
+        after[offset..offset + data.len()].copy_from_slice(data);
+        self.chunks.iter().all(|ChunkHistory { index, versions, .. }| {
+            let now = self.array.inside(now, index);
+            versions.last() == Some(&now) || now == self.array.inside(&after, index)
+        })
     }
 
     /// Records a write of a whole chunk file, whose bytes are in the array's own order.
