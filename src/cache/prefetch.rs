@@ -134,9 +134,18 @@ impl Prefetcher {
         BEHIND.min(self.max_bytes() / 8)
     }
 
-    /// Records a request and loads what will follow it. With `once`, chunks that a sequential reader has left behind
-    /// are dropped, since the kernel keeps its pages.
-    pub fn record_access(&self, state: &PrefetchState, array: &Arc<Array>, offset: u64, len: u64, once: bool) {
+    /// Records a request and loads what will follow it. Chunks that a sequential reader has left behind are dropped if
+    /// `is_kept_elsewhere`, or if the array does not fit into the cache: by the time a second reader began, they would be
+    /// gone, and their buffers are reused while they are in the processor's cache.
+    pub fn record_access(
+        &self,
+        state: &PrefetchState,
+        array: &Arc<Array>,
+        offset: u64,
+        len: u64,
+        is_kept_elsewhere: bool,
+    ) {
+        let once = is_kept_elsewhere || array.size() > self.cache.bound() as u64;
         let mut access = lock(&state.access);
         let (pattern, plan) = access.get(array, 0).record(offset, len);
         match pattern {
