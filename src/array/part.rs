@@ -127,7 +127,8 @@ impl Array {
         let size = self.grid.chunk_size(chunk);
         let broken = |e: CodecError| self.in_chunk(chunk, Error::damaged(e.0));
         let header = BloscHeader::parse(&index, stat.size as usize, size).map_err(broken)?;
-        if header.nbytes() != size || header.blocks() < 2 || header.blocksize() < MIN_BLOCK {
+        let has_parts = || header.blocks() > 1 || header.decoded_len(0, 1) < size;
+        if header.nbytes() != size || header.blocksize() < MIN_BLOCK || !has_parts() {
             return Ok(OpenedChunk::Whole);
         }
         let end = header.index_end();

@@ -109,7 +109,8 @@ impl CachedChunk {
                 let n = offset / d.index.block_size();
                 let (start, tag) = (n * d.index.block_size(), d.tag);
                 let decoded = |bytes| DecodedPart { bytes, start, tag, sources: None };
-                match lock(&d.blocks).get(n)?.clone()?.map(decoded) {
+                let block = lock(&d.blocks).get(n)?.clone()?;
+                match block.map(decoded) {
                     Ok(part) => part.at(offset).is_some().then_some(Ok(Some(part))),
                     Err(e) => Some(Err((*e).clone())),
                 }

@@ -128,9 +128,10 @@ impl Cache {
             None => wanted.end.max(wanted.start + 1) - n * size,
             Some(_) => size,
         };
-        let block = self.with_scratch(|scratch| {
-            array.load_block(chunk, (&decoded.index, n), len, self.buffer(size), &mut scratch.stored)
-        });
+        // the beginning of a block takes its own memory: that of a whole one would be filled with pages nobody needs
+        let buffer = if len < size { Vec::new() } else { self.buffer(size) };
+        let block =
+            self.with_scratch(|scratch| array.load_block(chunk, (&decoded.index, n), len, buffer, &mut scratch.stored));
         let block = match block {
             Ok(Some(bytes)) => Ok(self.buffers.hold(bytes)),
             // the chunk was replaced just now
