@@ -39,7 +39,10 @@ impl Bucket {
         replaces: Replaces<'_>,
         upload: &mut dyn MultipartUpload,
     ) -> Result<Option<Version>> {
-        let mut part = Vec::new();
+        let total: u64 = pieces.iter().map(ValuePiece::len).sum();
+        // a vector that grows would take up to twice the memory that was granted
+        let new_part = |left: u64| Vec::with_capacity(PART.min(usize::try_from(left).unwrap_or(PART)));
+        let (mut part, mut done) = (new_part(total), 0);
         for piece in pieces {
             let mut at = 0;
             while at < piece.len() {
@@ -47,9 +50,9 @@ impl Bucket {
                 if !self.append(key, piece, at, len, replaces, &mut part).await? {
                     return Ok(None);
                 }
-                at += len as u64;
+                (at, done) = (at + len as u64, done + len as u64);
                 if part.len() == PART {
-                    let full = std::mem::take(&mut part);
+                    let full = std::mem::replace(&mut part, new_part(total - done));
                     upload.put_part(full.into()).await.map_err(|e| failed(&e))?;
                 }
             }

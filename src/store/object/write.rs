@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::store::{EntryKind, Key, Replaces, Version, check_prefix, check_rename};
 use crate::util::memory::lock;
 use object_store::path::Path;
-use object_store::{ObjectStoreExt, PutMode, PutOptions, UpdateVersion};
+use object_store::{ObjectStoreExt, PutMode, PutOptions, PutPayload, UpdateVersion};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tokio::task::JoinSet;
@@ -39,14 +39,15 @@ impl Bucket {
         let was_retried = WasRetried::default();
         let mut options = PutOptions::from(mode);
         options.extensions.insert(was_retried.clone());
-        let mut put = self.client.put_opts(&path, value.to_vec().into(), options).await;
+        let payload = PutPayload::from(value.to_vec());
+        let mut put = self.client.put_opts(&path, payload.clone(), options).await;
         if is_conditional
             && put.as_ref().is_err_and(|e| request_error_of(e).and_then(RequestError::status) == Some(501))
         {
             if !self.lacks_conditions.swap(true, Ordering::Relaxed) {
                 log::warn!("the server does not support conditional puts; concurrent changes by others may be lost");
             }
-            put = self.client.put_opts(&path, value.to_vec().into(), PutMode::Overwrite.into()).await;
+            put = self.client.put_opts(&path, payload, PutMode::Overwrite.into()).await;
         }
         match put {
             Ok(put) => {
