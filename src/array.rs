@@ -120,9 +120,9 @@ impl Array {
         Array { replacing, ..self }
     }
 
-    /// Locks a chunk or an object by its key until it is replaced. A directory compares the version of a value and renames
-    /// over it in two steps: of two threads that replace one value at the same time, one would lose its change. The
-    /// cache and a change of the shape do so through two `Array`s.
+    /// Locks a chunk or an object by its key until it is replaced. A directory compares the version of a value and
+    /// renames over it in two steps: of two threads that replace one value at the same time, one would lose its change.
+    /// The cache and a change of the shape do so through two `Array`s.
     pub fn lock_replacing(&self, key: &Key) -> ExclusiveLock<'_> {
         self.replacing.exclusive(&[key])
     }

@@ -2,10 +2,10 @@
 //! written bytes until they are stored, `prefetch` loads what a reader will want next, `buffers` reuses their memory.
 //! It knows arrays and chunks, not files or requests.
 //!
-//! Locks: one over `State`; `write_back` has more for each dirty chunk. The state is never locked while a chunk is loaded,
-//! revalidated or copied. A thread that waits, for another thread's load or for memory, holds neither a lock nor a chunk.
-//! A load or write-back waits for memory only before it asks the store, and only while others are in flight; these end
-//! without waiting for memory again. `write_back::space` states how arrays share memory.
+//! Locks: one over `State`; `write_back` has more for each dirty chunk. The state is never locked while a chunk is
+//! loaded, revalidated or copied. A thread that waits, for another thread's load or for memory, holds neither a lock
+//! nor a chunk. A load or write-back waits for memory only before it asks the store, and only while others are in
+//! flight; these end without waiting for memory again. `write_back::space` states how arrays share memory.
 
 mod buffers;
 mod chunk_cache;

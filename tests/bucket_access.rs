@@ -366,7 +366,8 @@ fn container(token: &'static str) -> Gate {
     })
 }
 
-/// "Relative paths in variables are those of the directory where zarrfs was started, also in a mount in the background."
+/// "Relative paths in variables are those of the directory where zarrfs was started, also in a mount in the
+/// background."
 #[test]
 fn relative_paths_of_the_environment_stay_valid() {
     let bucket = Bucket::new();

@@ -1,4 +1,5 @@
-//! Arrays of Zarr v3 whose chunks or shards differ in length, on real mounts. NumPy and numcodecs write and read the stored chunks.
+//! Arrays of Zarr v3 whose chunks or shards differ in length, on real mounts. NumPy and numcodecs write and read the
+//! stored chunks.
 
 mod support;
 

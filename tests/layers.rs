@@ -254,6 +254,43 @@ fn only_the_store_of_servers_is_async() {
     }
 }
 
+/// Returns the name and the number of lines of each function. A function ends at the indentation at which it begins.
+fn functions(code: &str) -> Vec<(&str, usize)> {
+    let lines: Vec<&str> = code.lines().collect();
+    let is_word = |word: &str| ["pub", "const", "async", "unsafe", "extern"].iter().any(|w| word.starts_with(w));
+    let mut found = Vec::new();
+    for (start, line) in lines.iter().enumerate() {
+        let mut words = line.split_whitespace().skip_while(|word| is_word(word));
+        if words.next() != Some("fn") || line.ends_with('}') || line.ends_with(';') {
+            continue;
+        }
+        let indentation = &line[..line.len() - line.trim_start().len()];
+        let is_end = |line: &&str| line.strip_prefix(indentation).is_some_and(|rest| rest.starts_with('}'));
+        let body = lines[start..].iter().position(is_end).expect("rustfmt puts the brace there");
+        found.push((words.next().unwrap_or_default(), body + 1));
+    }
+    found
+}
+
+#[test]
+fn files_functions_and_lines_of_comments_are_short() {
+    let mut count = 0;
+    for source in sources() {
+        let path = source.path.display();
+        assert!(source.code.lines().count() <= 500, "{path}");
+        for (name, lines) in functions(&source.code) {
+            assert!(lines <= 60, "{path}: {name} has {lines} lines");
+            count += 1;
+        }
+        // rustfmt leaves comments as they are; a line of code may end in a longer text
+        for line in std::fs::read_to_string(&source.path).unwrap().lines() {
+            let is_prose = line.trim_start().starts_with("//") && !line.contains('{');
+            assert!(!is_prose || line.chars().count() <= 120, "{path}: {line}");
+        }
+    }
+    assert!(count > 1000, "{count} functions");
+}
+
 #[test]
 fn items_of_tests_are_left_out() {
     let text = "use a;\n#[cfg(test)]\nmod tests;\n// note\nfn f() {}\n#[cfg(test)]\nfn g() {\n    x();\n}\nfn h() {}\n";

@@ -1,5 +1,5 @@
-//! What an outage of a server costs: the timeout once. This file has one test, since a program that another test starts has
-//! copies of open files for a moment, whose end stores them.
+//! What an outage of a server costs: the timeout once. This file has one test, since a program that another test starts
+//! has copies of open files for a moment, whose end stores them.
 
 mod support;
 
@@ -11,7 +11,8 @@ use support::array::{TestArray, pattern};
 use support::faulty_server::{Fault, FaultyServer};
 use support::{Mount, ZARRFS, with_timeout};
 
-/// Returns how many requests for names of each array `run` causes. A closed file is released later, which asks once more.
+/// Returns how many requests for names of each array `run` causes. A closed file is released later, which asks once
+/// more.
 fn requests_of<const N: usize>(server: &FaultyServer, arrays: [&str; N], run: impl FnOnce()) -> [usize; N] {
     let before = server.requests().len();
     run();
@@ -21,8 +22,8 @@ fn requests_of<const N: usize>(server: &FaultyServer, arrays: [&str; N], run: im
     arrays.map(|array| requests.iter().filter(|request| names(&request.path, array)).count())
 }
 
-/// "A program that closes several files waits for the first one alone. A mount that is ended by a signal gives up when nothing
-/// could be stored for --timeout."
+/// "A program that closes several files waits for the first one alone. A mount that is ended by a signal gives up when
+/// nothing could be stored for --timeout."
 #[test]
 fn an_outage_takes_the_timeout_once() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,5 @@
-//! Loading a whole chunk: reading the stored bytes, which waits for the store, and decoding them, which takes a processor.
+//! Loading a whole chunk: reading the stored bytes, which waits for the store, and decoding them, which takes a
+//! processor.
 
 use super::{Array, NeighborBytes};
 use crate::error::{Error, Result};
@@ -30,7 +31,8 @@ impl Scratch {
 
 /// A decoded chunk and the version it came from.
 pub struct Loaded {
-    /// The chunk in C layout, [`Grid::chunk_size`](crate::zarr::grid::Grid::chunk_size) bytes. Chunks of objects have any size.
+    /// The chunk in C layout, [`Grid::chunk_size`](crate::zarr::grid::Grid::chunk_size) bytes. Chunks of objects have
+    /// any size.
     pub bytes: Vec<u8>,
     /// The version of the stored bytes.
     pub version: Version,

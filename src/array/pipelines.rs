@@ -1,4 +1,5 @@
-//! The pipelines of an array's chunks. Chunks of one shape share a pipeline. The module knows neither keys nor the store.
+//! The pipelines of an array's chunks. Chunks of one shape share a pipeline. The module knows neither keys nor the
+//! store.
 
 use crate::error::Result;
 use crate::zarr::by_shape::ByShape;

@@ -1,8 +1,8 @@
 //! Sets of byte offsets in a chunk.
 //!
-//! Invariant: a set takes at most a sixth of the memory of the bytes before its last offset, or 256 bytes. A program may
-//! write every second byte of many chunks, and each chunk keeps what was written; as a list of ranges, that would take
-//! sixteen times the memory of the chunks.
+//! Invariant: a set takes at most a sixth of the memory of the bytes before its last offset, or 256 bytes. A program
+//! may write every second byte of many chunks, and each chunk keeps what was written; as a list of ranges, that would
+//! take sixteen times the memory of the chunks.
 
 use std::iter::FusedIterator;
 use std::ops::Range;

@@ -135,8 +135,8 @@ impl Prefetcher {
     }
 
     /// Records a request and loads what will follow it. Chunks that a sequential reader has left behind are dropped if
-    /// `is_kept_elsewhere`, or if the array does not fit into the cache: by the time a second reader began, they would be
-    /// gone, and their buffers are reused while they are in the processor's cache.
+    /// `is_kept_elsewhere`, or if the array does not fit into the cache: by the time a second reader began, they would
+    /// be gone, and their buffers are reused while they are in the processor's cache.
     pub fn record_access(
         &self,
         state: &PrefetchState,

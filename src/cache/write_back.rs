@@ -1,9 +1,9 @@
-//! Dirty chunks and their write-back. A chunk is in the cache's map of dirty chunks from its first write until a write-back
-//! that leaves nothing to store; meanwhile every reader gets it from there.
+//! Dirty chunks and their write-back. A chunk is in the cache's map of dirty chunks from its first write until a
+//! write-back that leaves nothing to store; meanwhile every reader gets it from there.
 //!
-//! Locks, in this order, after memory was reserved: the cache's `replacing` (one write-back of an object at a time), a chunk's `write_back_lock`, its
-//! `load_lock`, its state, the cache's state. The last two are never held while the store is asked: a write that finds
-//! space never waits for the store.
+//! Locks, in this order, after memory was reserved: the cache's `replacing` (one write-back of an object at a time), a
+//! chunk's `write_back_lock`, its `load_lock`, its state, the cache's state. The last two are never held while the
+//! store is asked: a write that finds space never waits for the store.
 
 mod dirty_chunk;
 mod flush;
@@ -49,9 +49,9 @@ fn back_off(attempt: u32) {
 }
 
 impl Cache {
-    /// Writes parts of a chunk, C layout, sorted by offset, so that a reader sees all or none of them. They stay in memory
-    /// until a write-back. Never waits for the store: returns false, and writes nothing, if [`Cache::make_space`] has to
-    /// store other chunks first.
+    /// Writes parts of a chunk, C layout, sorted by offset, so that a reader sees all or none of them. They stay in
+    /// memory until a write-back. Never waits for the store: returns false, and writes nothing, if
+    /// [`Cache::make_space`] has to store other chunks first.
     ///
     /// # Errors
     ///
@@ -75,8 +75,8 @@ impl Cache {
         }
     }
 
-    /// Returns the dirty chunk that is about to be written, a new one if the chunk is not dirty. Returns `None` if there is
-    /// no space for a new one.
+    /// Returns the dirty chunk that is about to be written, a new one if the chunk is not dirty. Returns `None` if
+    /// there is no space for a new one.
     fn dirty_chunk_or_new(&self, array: &Arc<Array>, chunk: ChunkId) -> Result<Option<Arc<DirtyChunk>>> {
         let (key, size) = ((array.id(), CachedItem::Chunk(chunk)), array.grid().chunk_size(chunk));
         if let Some(dirty) = self.dirty_chunk(array, chunk) {
@@ -145,8 +145,9 @@ impl Cache {
         Some(part)
     }
 
-    /// Loads the bytes of a chunk that were not written, into memory that the caller has reserved. With `revalidate`, and after a later opening of the array, it first
-    /// asks whether the store holds another base. The state is not locked meanwhile, and writers continue.
+    /// Loads the bytes of a chunk that were not written, into memory that the caller has reserved. With `revalidate`,
+    /// and after a later opening of the array, it first asks whether the store holds another base. The state is not
+    /// locked meanwhile, and writers continue.
     fn complete<'d>(&self, dirty: &'d DirtyChunk, revalidate: bool) -> Result<MutexGuard<'d, DirtyState>> {
         let (array, chunk, mut revalidate) = (&dirty.array, dirty.chunk, revalidate);
         let _loading = lock(&dirty.load_lock);
@@ -196,21 +197,22 @@ impl Cache {
     /// Stores what was written to a chunk:
     ///
     /// 1. The locks of the chunk are taken, and the array's document is confirmed.
-    /// 2. If the base shows through, the store is asked for its version. If another writer has replaced it, it is loaded
-    ///    again and only the written bytes are copied over it.
-    /// 3. The whole chunk is encoded and put, which replaces it entirely or not at all. Writers continue in a copy. A server
-    ///    puts it only while it holds the version of step 2; else all starts over. A chunk of a shard is handed over instead.
+    /// 2. If the base shows through, the store is asked for its version. If another writer has replaced it, it is
+    ///    loaded again and only the written bytes are copied over it.
+    /// 3. The whole chunk is encoded and put, which replaces it entirely or not at all. Writers continue in a copy. A
+    ///    server puts it only while it holds the version of step 2; else all starts over. A chunk of a shard is handed
+    ///    over instead.
     /// 4. If nothing was written meanwhile, the chunk leaves the map; else the rest waits for the next write-back. What
     ///    could not be stored is dirty again.
     ///
-    /// With `keep` the chunk stays in the cache. The wait for the store's lock counts from `since`, when the request began:
-    /// it does not begin anew for each chunk, nor after another request has waited in vain.
+    /// With `keep` the chunk stays in the cache. The wait for the store's lock counts from `since`, when the request
+    /// began: it does not begin anew for each chunk, nor after another request has waited in vain.
     fn write_back(&self, dirty: &DirtyChunk, since: Instant, keep: bool) -> Result<()> {
         self.write_back_reporting(dirty, since, keep, &mut |e| self.record_loss(&dirty.array, e))
     }
 
-    /// Does the same, and calls `lost` at once with the error for bytes that are lost. The rest of the chunk is stored all the
-    /// same.
+    /// Does the same, and calls `lost` at once with the error for bytes that are lost. The rest of the chunk is stored
+    /// all the same.
     fn write_back_reporting(
         &self,
         dirty: &DirtyChunk,
@@ -303,8 +305,8 @@ impl Cache {
         state.snapshot(dirty.size(), dirty.array.freshness().opening()).map(Some)
     }
 
-    /// Drops written bytes `outside` the array in the store, which another program has made smaller, and the whole chunk if
-    /// nothing else was written. Returns whether there were such bytes.
+    /// Drops written bytes `outside` the array in the store, which another program has made smaller, and the whole
+    /// chunk if nothing else was written. Returns whether there were such bytes.
     fn drop_outside(
         &self,
         dirty: &DirtyChunk,

@@ -436,7 +436,8 @@ fn handle_signals(
                 Ok(Unmounted::InUse) => {
                     waiting = true;
                     let fs = fs.clone();
-                    // this thread must take the next signal; a failure is on record, and storing is tried again at the end
+                    // this thread must take the next signal; a failure is on record, and storing is tried again at the
+                    // end
                     let _ = std::thread::Builder::new().name("flush".into()).spawn(move || fs.store_all());
                     log::warn!("{shown} is in use: it ends when its files are closed, or with another signal");
                 }

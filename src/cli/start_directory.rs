@@ -1,15 +1,16 @@
 //! Relative paths of a mount in the background, which leaves the directory where it was started.
 //!
 //! Rule: what opens a path after the mount answers gets an absolute one. All such paths are made absolute here:
-//! [`absolute`] is for those of the command line (the store, `--spill-dir`, `--log-journal`), and [`variables`] for those
-//! of the environment. Files that are opened before the mount answers need nothing: `--log-file`, `--cache-dir`,
+//! [`absolute`] is for those of the command line (the store, `--spill-dir`, `--log-journal`), and [`variables`] for
+//! those of the environment. Files that are opened before the mount answers need nothing: `--log-file`, `--cache-dir`,
 //! `--synchronizer`, files of headers and, for the whole mount, `GOOGLE_APPLICATION_CREDENTIALS` and `SSL_CERT_FILE`.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// Variables with the name of a file or directory that the mount, or a program that it runs for credentials, opens later.
+/// Variables with the name of a file or directory that the mount, or a program that it runs for credentials, opens
+/// later.
 const VARIABLES: [&str; 10] = [
     "AWS_CONFIG_FILE",
     "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE",

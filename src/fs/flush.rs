@@ -22,8 +22,8 @@ impl Fs {
         self.cache.take_losses(|_| true)
     }
 
-    /// Stores everything, and makes it durable. Drafts that are still open are stored if they are valid as they are. A loss is
-    /// no error of this: [`Fs::take_losses`] reports it.
+    /// Stores everything, and makes it durable. Drafts that are still open are stored if they are valid as they are. A
+    /// loss is no error of this: [`Fs::take_losses`] reports it.
     ///
     /// # Errors
     ///
@@ -60,13 +60,14 @@ impl Fs {
         done
     }
 
-    /// Returns `stored`, the result of a close or fsync of a file of the array at `key`. A loss comes before any other error.
+    /// Returns `stored`, the result of a close or fsync of a file of the array at `key`. A loss comes before any other
+    /// error.
     pub(super) fn with_losses(&self, key: &Key, stored: Result<()>) -> Result<()> {
         self.cache.take_losses(|lost| lost == key).and(stored)
     }
 
-    /// Hands over what was written to an array with shards; stores what was written to another one. The chunk files of shards are
-    /// closed one by one, and each would store a whole shard.
+    /// Hands over what was written to an array with shards; stores what was written to another one. The chunk files of
+    /// shards are closed one by one, and each would store a whole shard.
     pub(super) fn hand_over(&self, array: &Array) -> Result<()> {
         if array.has_shards() { self.cache.hand_over(array) } else { self.flush_array(array) }
     }

@@ -1,13 +1,13 @@
-//! Stores all written data within one time limit, and names what is not stored: for `.zarrfs/sync`, which `zarrfs umount`
-//! reads, and at the end of the process.
+//! Stores all written data within one time limit, and names what is not stored: for `.zarrfs/sync`, which `zarrfs
+//! umount` reads, and at the end of the process.
 //!
 //! Invariant: an outage of the server takes `--timeout` once, not once for each chunk, array or attempt.
 //!
 //! * A flush ends with the first failure while the server answers nothing (`cache/write_back.rs:is_in_vain`).
-//! * After a request was given up, further ones are sent once until the server answers (`store/object/transport.rs:send`), so
-//!   that a program that closes several files waits for the first one alone.
-//! * The end of the process waits until nothing could be stored for `--timeout` ([`Patience`]): a server that takes data,
-//!   however slowly, gets all of them.
+//! * After a request was given up, further ones are sent once until the server answers
+//!   (`store/object/transport.rs:send`), so that a program that closes several files waits for the first one alone.
+//! * The end of the process waits until nothing could be stored for `--timeout` ([`Patience`]): a server that takes
+//!   data, however slowly, gets all of them.
 
 use super::Fs;
 use crate::error::{Error, Kind, Result};
@@ -19,8 +19,8 @@ use std::time::{Duration, Instant};
 /// Extra wait beyond the timeout of one request, so that a sync can report why the request failed.
 const MARGIN: Duration = Duration::from_secs(1);
 
-/// Number of attempts at the end of the process to store what the store refuses, such as a full disk, and the pause between
-/// attempts.
+/// Number of attempts at the end of the process to store what the store refuses, such as a full disk, and the pause
+/// between attempts.
 const ATTEMPTS: u32 = 5;
 const PAUSE: Duration = Duration::from_secs(1);
 
@@ -122,8 +122,8 @@ impl Fs {
         })
     }
 
-    /// Stores everything before the process ends, in several attempts. Where [`Fs::limit_syncs`] was called it gives up when
-    /// nothing could be stored for that time.
+    /// Stores everything before the process ends, in several attempts. Where [`Fs::limit_syncs`] was called it gives up
+    /// when nothing could be stored for that time.
     ///
     /// # Errors
     ///

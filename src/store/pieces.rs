@@ -16,8 +16,8 @@ const IN_MEMORY: u64 = 64 << 20;
 /// Maximum time to wait for memory that no other put holds.
 const MAX_WAIT: Duration = Duration::from_secs(10);
 
-/// Maximum number of these times in all: 15 minutes, in which a slow server takes several large values. The caller keeps
-/// what it could not put, and tries again later.
+/// Maximum number of these times in all: 15 minutes, in which a slow server takes several large values. The caller
+/// keeps what it could not put, and tries again later.
 const MAX_WAITS: usize = 90;
 
 /// Number of puts that hold memory.
@@ -71,8 +71,8 @@ impl Drop for PutMemory<'_> {
     }
 }
 
-/// Takes memory for a value to put by `take`, which waits for some time. While other puts hold memory, the wait begins anew:
-/// a slow store is no lack of memory. It does so at most [`MAX_WAITS`] times, because a store may hang.
+/// Takes memory for a value to put by `take`, which waits for some time. While other puts hold memory, the wait begins
+/// anew: a slow store is no lack of memory. It does so at most [`MAX_WAITS`] times, because a store may hang.
 fn take_for_put<'a>(puts: &'a AtomicUsize, mut take: impl FnMut() -> Result<Grant>) -> Result<PutMemory<'a>> {
     let mut waits = 1;
     loop {

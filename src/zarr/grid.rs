@@ -1,7 +1,8 @@
-//! The chunk grid as pure arithmetic: byte ranges of the flat array (C order) to runs inside chunks (C order). The module
-//! does no I/O and knows neither chunk keys nor codecs.
+//! The chunk grid as pure arithmetic: byte ranges of the flat array (C order) to runs inside chunks (C order). The
+//! module does no I/O and knows neither chunk keys nor codecs.
 //!
-//! A *flat position* is an offset in bytes into the flat array; a *row* is the stretch of flat bytes along the last axis.
+//! A *flat position* is an offset in bytes into the flat array; a *row* is the stretch of flat bytes along the last
+//! axis.
 
 mod edges;
 
@@ -42,9 +43,9 @@ pub struct WorkingSet {
     pub flat: Range<u64>,
 }
 
-/// One axis of the merged array: dimensions that no chunk boundary separates are merged into one axis, and the last axis
-/// is counted in bytes. Example: shape (10, 4, 6) in chunks (5, 4, 3) of 2-byte items has two axes: of length 40 in
-/// chunks of 20, and of 12 bytes in chunks of 6.
+/// One axis of the merged array: dimensions that no chunk boundary separates are merged into one axis, and the last
+/// axis is counted in bytes. Example: shape (10, 4, 6) in chunks (5, 4, 3) of 2-byte items has two axes: of length 40
+/// in chunks of 20, and of 12 bytes in chunks of 6.
 #[derive(Clone, Debug)]
 struct GridAxis {
     /// Length of the array along the axis.
@@ -111,8 +112,8 @@ impl Grid {
     ///
     /// # Errors
     ///
-    /// [`Kind::Damaged`](crate::error::Kind::Damaged) if the shapes contradict each other, or if a size or the number of
-    /// chunks exceeds its integer.
+    /// [`Kind::Damaged`](crate::error::Kind::Damaged) if the shapes contradict each other, or if a size or the number
+    /// of chunks exceeds its integer.
     pub fn new(shape: &[u64], chunks: &[u64], itemsize: usize) -> Result<Self> {
         let edges: Vec<Edges> = chunks.iter().map(|len| Edges::Equal(*len)).collect();
         Self::with_edges(shape, &edges, itemsize)
@@ -225,8 +226,8 @@ impl Grid {
         from + (end - index) * row.flat_stride
     }
 
-    /// Returns the chunks that a forward reader at `from`, which is inside the array, passes through repeatedly before it
-    /// has read the first of them to its end. No byte after `from` lies in a chunk before this set.
+    /// Returns the chunks that a forward reader at `from`, which is inside the array, passes through repeatedly before
+    /// it has read the first of them to its end. No byte after `from` lies in a chunk before this set.
     pub fn working_set(&self, from: u64) -> WorkingSet {
         let mut first = 0;
         for axis in &self.axes {
@@ -296,8 +297,8 @@ impl Grid {
         self.axes.last().map_or(self.size, |row| (from / row.len + 1) * row.len)
     }
 
-    /// Returns the numbers of the chunks that have the same index along the first axis as the chunk at `from`. All bytes
-    /// of later chunks follow all bytes of these.
+    /// Returns the numbers of the chunks that have the same index along the first axis as the chunk at `from`. All
+    /// bytes of later chunks follow all bytes of these.
     pub fn band(&self, from: u64) -> Range<u64> {
         let Some(axis) = self.axes.first() else { return 0..0 };
         let first = axis.chunk_index_at(from) * axis.id_stride;

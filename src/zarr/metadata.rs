@@ -1,6 +1,7 @@
-//! Zarr metadata documents: `zarr.json` of v3, `.zarray` of v2 and `meta` of v1 become one checked [`ArrayMetadata`], and
-//! this becomes the uncompressed view that a mount shows. Everything a reader relies on is checked here, once: sizes that fit their
-//! integers, a chunk grid, a fill value that fits the dtype. The module knows neither stores nor what codecs do.
+//! Zarr metadata documents: `zarr.json` of v3, `.zarray` of v2 and `meta` of v1 become one checked [`ArrayMetadata`],
+//! and this becomes the uncompressed view that a mount shows. Everything a reader relies on is checked here, once:
+//! sizes that fit their integers, a chunk grid, a fill value that fits the dtype. The module knows neither stores nor
+//! what codecs do.
 
 mod array;
 mod codec_config;

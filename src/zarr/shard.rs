@@ -143,8 +143,8 @@ impl Shards {
         })
     }
 
-    /// Returns a bound as [`Shards::max_size`] does, for a shard in which only chunks of an array with the grid `chunks` are
-    /// stored. Its indexes have entries for others, too.
+    /// Returns a bound as [`Shards::max_size`] does, for a shard in which only chunks of an array with the grid
+    /// `chunks` are stored. Its indexes have entries for others, too.
     pub fn max_size_of_array(&self, level: usize, chunk: u64, chunks: &Grid) -> u64 {
         self.levels[level..].iter().rev().fold(chunk, |entry, level| {
             let along = |d: usize| {

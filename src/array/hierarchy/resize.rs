@@ -210,7 +210,8 @@ fn clear(chunk: &mut [u8], spans: &[Span], blank: &[u8]) -> bool {
 
 /// The chunks of a grid that are partly or entirely outside a smaller shape.
 struct Outside {
-    /// For each dimension: the lengths of the chunks, the length to keep (`None`: all), and the first chunk not kept whole.
+    /// For each dimension: the lengths of the chunks, the length to keep (`None`: all), and the first chunk not kept
+    /// whole.
     dimensions: Vec<(Edges, Option<u64>, u64)>,
     counts: Vec<u64>,
 }

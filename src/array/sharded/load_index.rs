@@ -212,8 +212,8 @@ impl Array {
         Ok(Some(DecodedShard { bytes: decoded, _memory: memory }))
     }
 
-    /// Checks that there is memory to store shards: for the indexes of all levels at a time, and for shards that are encoded as
-    /// a whole. The size of those of objects is not known before they are encoded.
+    /// Checks that there is memory to store shards: for the indexes of all levels at a time, and for shards that are
+    /// encoded as a whole. The size of those of objects is not known before they are encoded.
     ///
     /// # Errors
     ///
@@ -237,7 +237,8 @@ impl Array {
     }
 }
 
-/// Returns the memory in bytes that rebuilding a shard takes for its index: the entries, and both forms of the new index.
+/// Returns the memory in bytes that rebuilding a shard takes for its index: the entries, and both forms of the new
+/// index.
 pub(super) fn rebuild_memory(index: &IndexCodec) -> usize {
     index.memory().saturating_mul(3)
 }

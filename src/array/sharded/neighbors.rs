@@ -1,5 +1,5 @@
-//! Reading neighboring chunks of one object by one request. A request to a remote store takes as long as the transfer of
-//! megabytes, and the chunks of a shard are often much smaller.
+//! Reading neighboring chunks of one object by one request. A request to a remote store takes as long as the transfer
+//! of megabytes, and the chunks of a shard are often much smaller.
 
 use super::{Array, Recency, ShardBytes, StoredChunk};
 use crate::error::Result;

@@ -82,13 +82,13 @@ impl Array {
         done
     }
 
-    /// Stores the pending chunks of an object by one put. Chunks that have to be encoded again are held in memory or in `spill`.
-    /// The wait for the store's lock counts from `since`.
+    /// Stores the pending chunks of an object by one put. Chunks that have to be encoded again are held in memory or in
+    /// `spill`. The wait for the store's lock counts from `since`.
     ///
     /// # Errors
     ///
-    /// The chunks stay pending. If the array was replaced or became smaller, that is no error: `lost` gets one at once for
-    /// what was written and is lost.
+    /// The chunks stay pending. If the array was replaced or became smaller, that is no error: `lost` gets one at once
+    /// for what was written and is lost.
     pub fn store_object(
         &self,
         object: u64,
@@ -218,7 +218,8 @@ impl Array {
         }
     }
 
-    /// Returns the pieces of a shard after changes to chunks in it; `Absent` if no chunk is left. `old` is the former shard.
+    /// Returns the pieces of a shard after changes to chunks in it; `Absent` if no chunk is left. `old` is the former
+    /// shard.
     fn rebuild(
         &self,
         shards: &Shards,
@@ -455,7 +456,8 @@ fn unreplaced(e: &Error) -> Error {
     Error::new(Kind::Damaged, format!("{e}: {why}"))
 }
 
-/// Waits for a random time, longer with each attempt, so that two writers of an object don't keep overtaking each other.
+/// Waits for a random time, longer with each attempt, so that two writers of an object don't keep overtaking each
+/// other.
 fn back_off(attempt: usize) {
     let random = RandomState::new().build_hasher().finish();
     std::thread::sleep(Duration::from_micros(random % (1000 << attempt.min(8))));

@@ -210,8 +210,8 @@ impl Building<'_> {
         }
     }
 
-    /// Returns whether to decode blocks instead of the whole chunk. If little of each block is needed, later windows would
-    /// decode it again, which the spill file saves.
+    /// Returns whether to decode blocks instead of the whole chunk. If little of each block is needed, later windows
+    /// would decode it again, which the spill file saves.
     fn takes_blocks(&self, chunk: ChunkId, needed: &Range<usize>, block_size: usize) -> bool {
         let once = self.window.is_first || self.window.is_last || self.window.spill.is_none();
         needed.len() < self.array.grid().chunk_size(chunk) && (once || needed.len() >= block_size)

@@ -1,5 +1,5 @@
-//! A dirty chunk: its bytes, which of them were written, and what is known of the stored chunk below, the *base*. It never
-//! asks the store.
+//! A dirty chunk: its bytes, which of them were written, and what is known of the stored chunk below, the *base*. It
+//! never asks the store.
 
 use super::Part;
 use crate::array::{Array, Opening, Ranges, VersionTag};
@@ -27,8 +27,8 @@ pub(in crate::cache) struct DirtyChunk {
 }
 
 pub(in crate::cache) struct DirtyState {
-    /// All bytes of the chunk, C layout. Bytes that were not written are valid only if `base` is known. `None` once the chunk
-    /// has left the map of dirty chunks: the caller has to look there again.
+    /// All bytes of the chunk, C layout. Bytes that were not written are valid only if `base` is known. `None` once the
+    /// chunk has left the map of dirty chunks: the caller has to look there again.
     pub bytes: Option<Arc<Decoded>>,
     /// What was written since the last write-back began.
     pub dirty: Ranges,
@@ -138,8 +138,8 @@ impl DirtyState {
         state
     }
 
-    /// Takes the written bytes over into a state of the same chunk of `array`, which has another shape. Where the array has
-    /// grown over padding, that is not taken over, neither written nor stored: the store has fill values there now.
+    /// Takes the written bytes over into a state of the same chunk of `array`, which has another shape. Where the array
+    /// has grown over padding, that is not taken over, neither written nor stored: the store has fill values there now.
     pub fn transfer(&mut self, array: &Array, chunk: ChunkId) -> Option<DirtyState> {
         let bytes = self.bytes.clone()?;
         // left by a write-back that panicked: no other is in flight
@@ -215,8 +215,8 @@ impl DirtyState {
         completed
     }
 
-    /// Fills the padding of an edge chunk once all its bytes inside the array were written. Then the base need not be read
-    /// for it.
+    /// Fills the padding of an edge chunk once all its bytes inside the array were written. Then the base need not be
+    /// read for it.
     fn complete_edge(&mut self, cache: &Cache, array: &Array) -> Result<()> {
         let size = self.bytes.as_ref().ok_or_else(removed)?.len();
         let is_covered = |inside: &Ranges| self.dirty.len() < size && self.dirty.contains_all(inside);

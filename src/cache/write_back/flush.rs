@@ -51,13 +51,13 @@ impl Cache {
         lost.and(stored)
     }
 
-    /// Stores all dirty chunks of an array, including those of the `Array`s that stood for it before its metadata changed.
-    /// Losses are recorded, and [`Cache::take_losses`] returns them.
+    /// Stores all dirty chunks of an array, including those of the `Array`s that stood for it before its metadata
+    /// changed. Losses are recorded, and [`Cache::take_losses`] returns them.
     ///
     /// # Errors
     ///
-    /// The first error, after every chunk was tried, or as soon as the store answers nothing at all. What was not stored stays
-    /// dirty.
+    /// The first error, after every chunk was tried, or as soon as the store answers nothing at all. What was not
+    /// stored stays dirty.
     pub fn flush_array(&self, array: &Array) -> Result<()> {
         // a failure of this attempt records it again
         self.take_unstored_object(array);
@@ -70,8 +70,8 @@ impl Cache {
         if self.is_in_vain(&done) { done } else { done.and(self.store_pending(of)) }
     }
 
-    /// Returns whether the rest of a flush is in vain: a part of it failed, and the store answers nothing at all. Each further
-    /// request could take its whole time limit.
+    /// Returns whether the rest of a flush is in vain: a part of it failed, and the store answers nothing at all. Each
+    /// further request could take its whole time limit.
     pub fn is_in_vain(&self, done: &Result<()>) -> bool {
         done.is_err() && self.stats.is_failing.load(Ordering::Relaxed)
     }
@@ -95,8 +95,8 @@ impl Cache {
         self.flush_where(|_| true)
     }
 
-    /// Moves the dirty chunks of `old` to `new`, the same array with another first dimension, so that its readers find them.
-    /// The caller ensures that neither is written meanwhile.
+    /// Moves the dirty chunks of `old` to `new`, the same array with another first dimension, so that its readers find
+    /// them. The caller ensures that neither is written meanwhile.
     pub fn transfer(&self, old: &Arc<Array>, new: &Arc<Array>) {
         new.freshness().share_losses(old.freshness());
         if old.id() == new.id() {
@@ -122,8 +122,8 @@ impl Cache {
         }
     }
 
-    /// Discards a chunk, also what was written to it: the caller is about to erase or replace it. Waits for a write-back in
-    /// flight, so that the caller must not hold the chunk's lock.
+    /// Discards a chunk, also what was written to it: the caller is about to erase or replace it. Waits for a
+    /// write-back in flight, so that the caller must not hold the chunk's lock.
     pub fn discard_chunk(&self, array: &Array, chunk: ChunkId) {
         if let Some(dirty) = self.dirty_chunk(array, chunk) {
             let _write_back = lock(&dirty.write_back_lock);

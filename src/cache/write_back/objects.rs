@@ -1,11 +1,13 @@
-//! When the objects of shards are stored. A write-back of a chunk of a shard hands it over to its object; the object is stored
+//! When the objects of shards are stored. A write-back of a chunk of a shard hands it over to its object; the object is
+//! stored
 //!
 //! * when all of its chunks were handed over as a whole, by the write-back of the last one,
 //! * when the array is flushed: at close of its flat bytes, fsync, sync and unmount,
 //! * when it was not changed for a while,
 //! * the one that waits longest first, when neither memory nor the spill file has room for another chunk.
 //!
-//! Invariant: an array with pending chunks is in `State::pending`, or one of its chunks is still dirty. So a flush finds it.
+//! Invariant: an array with pending chunks is in `State::pending`, or one of its chunks is still dirty. So a flush
+//! finds it.
 
 use super::flush::{flush_threads, on_threads};
 use crate::array::{Array, are_too_many};
@@ -102,8 +104,8 @@ impl Cache {
         self.lock().pending.values().any(|array| of(array) && !array.pending().is_empty())
     }
 
-    /// Returns the arrays with pending chunks for which `of` returns true, and forgets those without any. First come those that
-    /// another array with the same key has superseded: their chunks are older.
+    /// Returns the arrays with pending chunks for which `of` returns true, and forgets those without any. First come
+    /// those that another array with the same key has superseded: their chunks are older.
     fn with_pending(&self, of: impl Fn(&Array) -> bool) -> [Vec<Arc<Array>>; 2] {
         let mut state = self.lock();
         state.pending.retain(|_, array| !array.pending().is_empty());
@@ -124,8 +126,8 @@ impl Cache {
         }
     }
 
-    /// Hands over what was written to chunks of an array. Without shards, and if an object could not be stored in the background,
-    /// it stores everything as [`Cache::flush_array`] does.
+    /// Hands over what was written to chunks of an array. Without shards, and if an object could not be stored in the
+    /// background, it stores everything as [`Cache::flush_array`] does.
     pub fn hand_over(&self, array: &Array) -> Result<()> {
         if !array.has_shards() || self.take_unstored_object(array) {
             return self.flush_array(array);
@@ -171,15 +173,15 @@ impl Cache {
         })
     }
 
-    /// Stores an object of `array`, so that there is room for another pending chunk. Returns whether there was one that could be
-    /// stored.
+    /// Stores an object of `array`, so that there is room for another pending chunk. Returns whether there was one that
+    /// could be stored.
     pub(super) fn make_room_for_pending(&self, array: &Arc<Array>) -> bool {
         let objects = array.pending().objects();
         objects.into_iter().any(|object| self.store_object(array, object, Instant::now()).is_ok())
     }
 
-    /// Begins to store the objects that are quiet at `now`. Returns the time until it has to be called again; `None` if no array
-    /// has pending chunks.
+    /// Begins to store the objects that are quiet at `now`. Returns the time until it has to be called again; `None` if
+    /// no array has pending chunks.
     fn begin_storing_quiet(self: &Arc<Self>, now: Instant) -> Option<Duration> {
         // before the look: an array that is added meanwhile needs another call
         self.timer.set(|state| state.is_needed = false);

@@ -1,7 +1,7 @@
 //! How dirty chunks, write-backs and loads share memory, and which requests wait when it is short.
 //!
-//! **Invariant: a request waits for the store of its own array alone.** The calls to the store for one array may hang or
-//! fail, because another process holds its lock or its disk is full. They hold memory meanwhile, and must neither
+//! **Invariant: a request waits for the store of its own array alone.** The calls to the store for one array may hang
+//! or fail, because another process holds its lock or its disk is full. They hold memory meanwhile, and must neither
 //! delay nor fail the requests of other arrays:
 //!
 //! * Three quarters of the bound may hold dirty chunks. A writer that finds no space stores chunks of its own array.
@@ -9,15 +9,15 @@
 //!   bound, within what grants leave of [`memory::RESERVE`]. So each array progresses alone.
 //! * Background threads store chunks of other arrays that no writer stores. An array takes a limited number of these
 //!   threads, and none for a moment after a failure.
-//! * A load or write-back that finds no other one of its array in flight may use what grants leave of [`memory::RESERVE`],
-//!   too.
+//! * A load or write-back that finds no other one of its array in flight may use what grants leave of
+//!   [`memory::RESERVE`], too.
 //!
 //! Memory comes first. If the stores of many arrays fail together and their chunks exceed the bound, a writer
 //! without a dirty chunk stores those of another array, of one that is not known to be slow if there is one; and a load
 //! or write-back for which the memory does not suffice waits for others.
 //!
-//! **No deadlock: memory is reserved before any lock of a chunk is taken**, and by a thread that has none reserved. So a
-//! thread that has reserved memory waits for no other thread's reservation, and the one that finds no memory reserved
+//! **No deadlock: memory is reserved before any lock of a chunk is taken**, and by a thread that has none reserved. So
+//! a thread that has reserved memory waits for no other thread's reservation, and the one that finds no memory reserved
 //! always proceeds, however many bytes are dirty.
 
 use super::DirtyChunk;
@@ -149,16 +149,16 @@ impl Cache {
         state.dirty.is_empty() || with(array.grid().max_chunk_size()) <= self.dirty_bound() || is_first_with_space()
     }
 
-    /// Returns whether a load or write-back of `array` that needs `bytes` may begin. If no other one is in flight it always
-    /// may, so that a chunk larger than the bound can be loaded, and each dirty chunk stored.
+    /// Returns whether a load or write-back of `array` that needs `bytes` may begin. If no other one is in flight it
+    /// always may, so that a chunk larger than the bound can be loaded, and each dirty chunk stored.
     pub(in crate::cache) fn may_load(&self, state: &State, array: &Array, bytes: usize) -> bool {
         let more = if state.reserved.has(array) { 0 } else { memory::unused_reserve() };
         let needed = self.needed_by(state).saturating_add(bytes);
         state.reserved.bytes() == 0 || needed <= self.bound.saturating_add(more)
     }
 
-    /// Reserves memory for a load or write-back: evicts slots, and waits while others fill the cache, as [`Cache::may_load`]
-    /// says. The calling thread must hold neither a chunk's lock nor reserved memory.
+    /// Reserves memory for a load or write-back: evicts slots, and waits while others fill the cache, as
+    /// [`Cache::may_load`] says. The calling thread must hold neither a chunk's lock nor reserved memory.
     pub(super) fn reserve<'a>(&'a self, array: &'a Array, bytes: usize) -> ReservedMemory<'a> {
         self.reserve_in(self.lock(), array, bytes);
         ReservedMemory { cache: self, array, bytes }
@@ -180,8 +180,8 @@ impl Cache {
     ///
     /// # Errors
     ///
-    /// The error of a chunk that could not be stored. One that is lost makes space, too: the next close of a file of its array
-    /// reports it.
+    /// The error of a chunk that could not be stored. One that is lost makes space, too: the next close of a file of
+    /// its array reports it.
     pub fn make_space(&self, array: &Array) -> Result<()> {
         let mut state = self.lock();
         state.short_of_space = Some(array.id());
@@ -267,8 +267,8 @@ impl State {
         list
     }
 
-    /// Takes the chunk that a background thread stores next. Returns it, and whether it stays in the cache. `bound` is how
-    /// many bytes may be dirty before fully written chunks are stored.
+    /// Takes the chunk that a background thread stores next. Returns it, and whether it stays in the cache. `bound` is
+    /// how many bytes may be dirty before fully written chunks are stored.
     fn next_in_background(&mut self, bound: usize) -> Option<(Arc<DirtyChunk>, bool)> {
         if self.dirty_memory() > bound
             && let Some(at) = self.fully_written.iter().position(|key| self.may_write_back(key.0, MAX_BACKGROUND))

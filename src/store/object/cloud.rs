@@ -264,8 +264,8 @@ pub(super) fn line_of(error: &object_store::Error) -> String {
     innermost.to_string().lines().next().unwrap_or_default().to_string()
 }
 
-/// Returns whether a server has no such range of a value, or has answered with another one, which the client reports as an
-/// error that is not that of a request.
+/// Returns whether a server has no such range of a value, or has answered with another one, which the client reports as
+/// an error that is not that of a request.
 fn is_other_range(e: &object_store::Error) -> bool {
     match request_error_of(e) {
         Some(e) => e.lacks_range(),

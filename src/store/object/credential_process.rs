@@ -32,8 +32,9 @@ pub(super) struct ProcessKeys {
     pub expires: Option<SystemTime>,
 }
 
-/// Runs `command` with the shell in `directory`, as the SDKs of AWS do, and returns the keys that it prints. It is killed
-/// with all processes that it started if it takes longer than `limit`, or if they keep its output open after its end.
+/// Runs `command` with the shell in `directory`, as the SDKs of AWS do, and returns the keys that it prints. It is
+/// killed with all processes that it started if it takes longer than `limit`, or if they keep its output open after its
+/// end.
 ///
 /// # Errors
 ///

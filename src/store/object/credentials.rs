@@ -65,8 +65,8 @@ pub(super) enum ProfileSource {
 /// Settings of a profile that uses IAM Identity Center.
 const SSO: [&str; 2] = ["sso_account_id", "sso_role_name"];
 
-/// Returns where the keys of a profile come from. As in the AWS command line, the order is: role, web identity, SSO, keys of
-/// the file for credentials, program, keys of the other file.
+/// Returns where the keys of a profile come from. As in the AWS command line, the order is: role, web identity, SSO,
+/// keys of the file for credentials, program, keys of the other file.
 ///
 /// # Errors
 ///

@@ -80,8 +80,8 @@ impl BucketListing {
         }
     }
 
-    /// Returns how far a page reaches that is not the last one. Servers that do not sort, such as those of S3's directory
-    /// buckets, and Azure's, which may sort otherwise, tell nothing of names that are missing.
+    /// Returns how far a page reaches that is not the last one. Servers that do not sort, such as those of S3's
+    /// directory buckets, and Azure's, which may sort otherwise, tell nothing of names that are missing.
     fn reach_of(&self, page: &ListingPage) -> Reach {
         let values: Vec<String> = page.objects.iter().filter_map(|meta| self.name(&meta.location)).collect();
         let prefixes: Vec<String> = page.prefixes.iter().filter_map(|path| Some(self.name(path)? + "/")).collect();

@@ -1,5 +1,5 @@
-//! Outages of a server: periods in which every request fails or gets a temporary error. Each is logged once when it lasts, and once
-//! when it is over, so that a log tells when a store failed, and how, without a line for each request.
+//! Outages of a server: periods in which every request fails or gets a temporary error. Each is logged once when it
+//! lasts, and once when it is over, so that a log tells when a store failed, and how, without a line for each request.
 
 use crate::stats::ServerOutcome;
 use crate::util::memory::lock;
@@ -41,8 +41,8 @@ impl OutageState {
 }
 
 impl Outage {
-    /// Records that the attempt that began at `began` failed at `now`, and whether no other follows. Returns what to log, once
-    /// an outage.
+    /// Records that the attempt that began at `began` failed at `now`, and whether no other follows. Returns what to
+    /// log, once an outage.
     pub fn failed(&self, outcome: ServerOutcome, began: Instant, now: Instant, is_last: bool) -> Option<String> {
         let mut state = lock(&self.0);
         let began = state.answered.map_or(began, |answered| answered.max(began));
@@ -59,8 +59,8 @@ impl Outage {
         Some(format!("fails for {}", state.shown(now)))
     }
 
-    /// Returns whether a request was given up, and the server has answered nothing since, but has failed for the last time
-    /// less than `limit` ago.
+    /// Returns whether a request was given up, and the server has answered nothing since, but has failed for the last
+    /// time less than `limit` ago.
     pub fn is_given_up(&self, limit: Duration, now: Instant) -> bool {
         let state = lock(&self.0);
         state.is_given_up && state.failed.is_some_and(|failed| now.saturating_duration_since(failed) < limit)

@@ -127,7 +127,8 @@ impl RequestError {
         self.status() == Some(416) || matches!(self.cause, Cause::TooLarge { .. })
     }
 
-    /// Returns whether the answer is 403, and does not say that the credentials are the cause. An answer to HEAD says nothing.
+    /// Returns whether the answer is 403, and does not say that the credentials are the cause. An answer to HEAD says
+    /// nothing.
     pub fn may_mean_missing(&self) -> bool {
         matches!(&self.cause, Cause::Status(status, said)
             if *status == StatusCode::FORBIDDEN && !is_expired(said) && !WRONG.contains(&code_of(said)))

@@ -1,5 +1,5 @@
-//! The log of requests: at `debug` a line for each attempt, at `trace` also the headers. No line holds a secret: of a URL
-//! it shows what names a key, and of headers the values that are listed here.
+//! The log of requests: at `debug` a line for each attempt, at `trace` also the headers. No line holds a secret: of a
+//! URL it shows what names a key, and of headers the values that are listed here.
 
 use super::request_error::Cause;
 use log::Level;

@@ -80,8 +80,8 @@ impl StoreUrl {
     }
 }
 
-/// Returns whether a text can be the name of a bucket on any server, and part of a URL as it is. Each server has stricter
-/// rules.
+/// Returns whether a text can be the name of a bucket on any server, and part of a URL as it is. Each server has
+/// stricter rules.
 fn is_name(text: &str) -> bool {
     ![".", ".."].contains(&text)
         && (1..=255).contains(&text.len())

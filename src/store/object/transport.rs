@@ -164,8 +164,8 @@ impl Transport {
     }
 
     /// Sends a request, and retries temporary failures. All attempts together end within the timeout. If the server has
-    /// answered nothing since a request was given up, it gets one attempt: programs that close several files, or ask for
-    /// several values, wait for it once and not each time.
+    /// answered nothing since a request was given up, it gets one attempt: programs that close several files, or ask
+    /// for several values, wait for it once and not each time.
     pub async fn send(&self, request: &ServerRequest) -> Result<ServerAnswer, RequestError> {
         let deadline = Instant::now() + self.timeout;
         let mut backoff = Backoff::default();

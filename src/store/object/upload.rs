@@ -11,8 +11,8 @@ use std::os::unix::fs::FileExt;
 const PART: usize = 16 << 20;
 
 impl Bucket {
-    /// Puts a value of `pieces`. Servers take no condition for such a put: the current value is compared with `replaces` before
-    /// the new one replaces it.
+    /// Puts a value of `pieces`. Servers take no condition for such a put: the current value is compared with
+    /// `replaces` before the new one replaces it.
     pub async fn put_in_parts(
         &self,
         key: &Key,

@@ -44,8 +44,8 @@ unsafe extern "C" {
     ) -> c_int;
 }
 
-/// Decodes the first bytes of a block into `out` and returns the number of bytes written, fewer than `out` holds only if
-/// the block has no more. Returns `None` if the bytes read are damaged.
+/// Decodes the first bytes of a block into `out` and returns the number of bytes written, fewer than `out` holds only
+/// if the block has no more. Returns `None` if the bytes read are damaged.
 pub fn decompress_beginning(block: &[u8], out: &mut [u8]) -> Option<usize> {
     let (len, room) = (i32::try_from(block.len()).ok()?, i32::try_from(out.len()).ok()?);
     let (from, to) = (block.as_ptr().cast(), out.as_mut_ptr().cast());

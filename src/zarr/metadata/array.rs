@@ -117,10 +117,11 @@ fn edges_or_equal<'a>(edges: Option<&'a [Edges]>, shape: &[u64]) -> Cow<'a, [Edg
 /// One level of shards. Source of the rules: `sharding_indexed` of the Zarr v3 specification.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ShardLevel {
-    /// The length of a shard along each dimension of the array in items: a multiple of the next level's, or of a chunk's. The
-    /// largest length where they differ.
+    /// The length of a shard along each dimension of the array in items: a multiple of the next level's, or of a
+    /// chunk's. The largest length where they differ.
     pub shape: Vec<u64>,
-    /// The lengths of the shards along each dimension; `None` if all have the shape `shape`, as on all levels but the outermost.
+    /// The lengths of the shards along each dimension; `None` if all have the shape `shape`, as on all levels but the
+    /// outermost.
     pub edges: Option<Vec<Edges>>,
     /// The order of the dimensions in the index: its dimension `i` is dimension `axes[i]` of the array.
     pub axes: Vec<usize>,
@@ -268,8 +269,8 @@ impl ArrayMetadata {
         }
     }
 
-    /// Returns the lengths of the chunks as messages and documents of v2 spell them: an integer for each dimension, or a list
-    /// of lengths and of pairs of a length and its repetitions.
+    /// Returns the lengths of the chunks as messages and documents of v2 spell them: an integer for each dimension, or
+    /// a list of lengths and of pairs of a length and its repetitions.
     pub fn chunks_json(&self) -> Value {
         self.chunk_edges().iter().map(spell_edges).collect()
     }
@@ -288,20 +289,20 @@ impl ArrayMetadata {
         }
     }
 
-    /// Returns the codec that encodes Python objects: the first filter of an array of objects. The mount does not decode
-    /// it.
+    /// Returns the codec that encodes Python objects: the first filter of an array of objects. The mount does not
+    /// decode it.
     pub fn object_codec(&self) -> Option<&CodecConfig> {
         self.filters.first().filter(|_| self.dtype.has_objects())
     }
 
-    /// Returns the filters that the document states, in the order of encoding. The codec of integers of 2 and 4 bits comes
-    /// with their type.
+    /// Returns the filters that the document states, in the order of encoding. The codec of integers of 2 and 4 bits
+    /// comes with their type.
     pub fn stated_filters(&self) -> impl Iterator<Item = &CodecConfig> {
         self.filters.iter().filter(|filter| filter.id != LOW_BITS)
     }
 
-    /// Returns whether both arrays encode chunks in the same way and store them under the same keys: only shape, a separator
-    /// that is not declared, names, and the spelling of dtype, fill value and codecs may differ.
+    /// Returns whether both arrays encode chunks in the same way and store them under the same keys: only shape, a
+    /// separator that is not declared, names, and the spelling of dtype, fill value and codecs may differ.
     pub fn encodes_like(&self, other: &ArrayMetadata) -> bool {
         let same_otherwise = ArrayMetadata {
             shape: self.shape.clone(),

@@ -1,5 +1,5 @@
-//! Zarr v1: the `meta` document of the one array of a store. Source of the rules: the v1 specification, and the output of
-//! zarr 1.x, its only writer.
+//! Zarr v1: the `meta` document of the one array of a store. Source of the rules: the v1 specification, and the output
+//! of zarr 1.x, its only writer.
 
 use super::{ArrayMetadata, CodecConfig, Order, Separator, array};
 use crate::error::{Error, Result};

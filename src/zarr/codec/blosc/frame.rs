@@ -211,8 +211,8 @@ impl BloscHeader {
         done
     }
 
-    /// Decodes the block of `size` decoded bytes at the start of `src` into `out`, which may be shorter, and returns the
-    /// number of bytes read.
+    /// Decodes the block of `size` decoded bytes at the start of `src` into `out`, which may be shorter, and returns
+    /// the number of bytes read.
     fn decode_block(&self, src: &[u8], size: usize, out: &mut [u8], scratch: &mut [u8]) -> Option<usize> {
         let streams = self.streams(size);
         if !size.is_multiple_of(streams) {

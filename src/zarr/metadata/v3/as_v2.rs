@@ -1,5 +1,5 @@
-//! Documents of v3 in the terms of v2, for a view of decoded chunks: codecs, keys and shards do not matter. The module is the
-//! inverse of [`from_v2`](super::from_v2).
+//! Documents of v3 in the terms of v2, for a view of decoded chunks: codecs, keys and shards do not matter. The module
+//! is the inverse of [`from_v2`](super::from_v2).
 
 use super::from_v2::attributes::{DIMENSIONS, MISSING};
 use super::node;
@@ -32,8 +32,8 @@ pub fn names(metadata: &ArrayMetadata) -> Option<Vec<&str>> {
     names.iter().map(Option::as_deref).collect()
 }
 
-/// Returns the `.zattrs` of a node with these attributes: of an array, as xarray has them in v2. Returns `None` if it would be
-/// empty.
+/// Returns the `.zattrs` of a node with these attributes: of an array, as xarray has them in v2. Returns `None` if it
+/// would be empty.
 ///
 /// # Errors
 ///

@@ -1,6 +1,6 @@
-//! The codec chain of a v3 document, translated to the codecs of one innermost chunk and the levels of shards around it. Every
-//! configuration gets the types and shapes that v3 leaves to the reader. Source of the rules: the Zarr v3.1 specification,
-//! "Codecs", and the register of its extensions.
+//! The codec chain of a v3 document, translated to the codecs of one innermost chunk and the levels of shards around
+//! it. Every configuration gets the types and shapes that v3 leaves to the reader. Source of the rules: the Zarr v3.1
+//! specification, "Codecs", and the register of its extensions.
 
 mod array_codecs;
 mod bytes_codecs;
@@ -44,8 +44,8 @@ struct Input {
     is_variable: bool,
     /// The shape of the chunk.
     shape: Vec<u64>,
-    /// The dimensions of the array in the order of the chunk's: `axes[i]` is the array's dimension `i` of the chunk. `None` after
-    /// a reshape.
+    /// The dimensions of the array in the order of the chunk's: `axes[i]` is the array's dimension `i` of the chunk.
+    /// `None` after a reshape.
     axes: Option<Vec<usize>>,
 }
 
@@ -229,7 +229,8 @@ fn unknown(codec: &Extension) -> Error {
     Error::unsupported(format!("codecs: codec {:?} is unknown", codec.name))
 }
 
-/// Returns a dtype in a codec's configuration with the byte order of the chain. numcodecs spells the one of the machine.
+/// Returns a dtype in a codec's configuration with the byte order of the chain. numcodecs spells the one of the
+/// machine.
 fn ordered_dtype(codec: &Extension, name: &str, input: &Input) -> Result<Option<String>> {
     let Some(value) = codec.get(name) else { return Ok(None) };
     let text = json::text(value).ok_or_else(|| codec.invalid(name, "is not a string"))?;

@@ -1,5 +1,5 @@
-//! The `zarr.json` of an array: every field checked, and translated to the model that v1, v2 and v3 share. Source of the rules:
-//! the Zarr v3.1 specification, "Array metadata".
+//! The `zarr.json` of an array: every field checked, and translated to the model that v1, v2 and v3 share. Source of
+//! the rules: the Zarr v3.1 specification, "Array metadata".
 
 use super::chain::{Chain, is_reshape, parse_chain};
 use super::fill_value;
@@ -60,6 +60,7 @@ impl ArrayMetadata {
         if let Some(outermost) = shards.first_mut() {
             outermost.edges = edges.take();
         }
+        filled.shrink_to(fill.as_ref().map_or(0, Vec::capacity));
         let v3 = V3Fields {
             has_key_prefix: keys.has_prefix,
             data_type: data_type.clone(),
@@ -68,18 +69,14 @@ impl ArrayMetadata {
             dimension_names: dimension_names(&doc, shape.len())?,
         };
         let opaque = || format!("|V{}", dtype.size()).into();
-        let spelled = match &fill {
-            Some(item) => dtype.fill_value_json(item).unwrap_or(Value::Null),
-            // the fill value of objects is text, or nothing
-            None => fill_value.clone(),
-        };
-        filled.shrink_to(fill.as_ref().map_or(0, Vec::capacity));
+        // the fill value of objects is text, or nothing
+        let of_item = |item: &Vec<u8>| dtype.fill_value_json(item).unwrap_or(Value::Null);
         let metadata = ArrayMetadata {
             shape,
             chunks,
             edges,
             dtype_json: parsed.numpy.unwrap_or_else(opaque),
-            fill_value: spelled,
+            fill_value: fill.as_ref().map_or_else(|| fill_value.clone(), of_item),
             fill,
             order: Order::C,
             compressor: None,

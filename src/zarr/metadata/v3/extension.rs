@@ -1,5 +1,5 @@
-//! Extension points of v3 documents: objects of a name and a configuration, or the bare name. Source of the rules: the Zarr
-//! v3.1 specification, "Extension definition".
+//! Extension points of v3 documents: objects of a name and a configuration, or the bare name. Source of the rules: the
+//! Zarr v3.1 specification, "Extension definition".
 
 use crate::error::{Error, Result};
 use crate::util::json::{self, Map, Value};
@@ -43,7 +43,8 @@ impl Extension {
         }
     }
 
-    /// Checks that the configuration has no other members than `known`. An unknown one may change the meaning of the bytes.
+    /// Checks that the configuration has no other members than `known`. An unknown one may change the meaning of the
+    /// bytes.
     ///
     /// # Errors
     ///

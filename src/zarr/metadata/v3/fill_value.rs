@@ -15,8 +15,9 @@ use base64::engine::general_purpose::STANDARD;
 /// Largest integer below which every integer is a double, so that `1.0` stands for exactly one integer.
 const MAX_WHOLE: f64 = 9007199254740992.0;
 
-/// Returns the item that `value` stands for, without the zero bytes at its end. `parsed` is the parsed `data_type`. Null
-/// stands for zeros, as zarrita writes it. Returns `None` for items of variable length, whose fill value is only checked.
+/// Returns the item that `value` stands for, without the zero bytes at its end. `parsed` is the parsed `data_type`.
+/// Null stands for zeros, as zarrita writes it. Returns `None` for items of variable length, whose fill value is only
+/// checked.
 ///
 /// # Errors
 ///
@@ -33,9 +34,9 @@ pub fn parse(value: &Value, data_type: &Value, parsed: &DataType) -> Result<Opti
     }
 }
 
-/// Returns the fill value for `item`, which may lack the zero bytes at its end: the inverse of [`parse`]. Floats that no
-/// number or word stands for, such as a NaN with a payload, become hexadecimal. Returns `None` if no fill value stands
-/// for the item: a boolean other than 0 and 1, text that is not Unicode, or a large item that is not all zeros.
+/// Returns the fill value for `item`, which may lack the zero bytes at its end: the inverse of [`parse`]. Floats that
+/// no number or word stands for, such as a NaN with a payload, become hexadecimal. Returns `None` if no fill value
+/// stands for the item: a boolean other than 0 and 1, text that is not Unicode, or a large item that is not all zeros.
 pub fn spell(item: &[u8], data_type: &Value, parsed: &DataType) -> Option<Value> {
     if *parsed.dtype.kind() == DTypeKind::Object {
         return item.is_empty().then(|| "".into());
@@ -189,8 +190,8 @@ fn float_value(item: &[u8], name: &str, dtype: &DType) -> Value {
     }
 }
 
-/// Returns the bits of a number in a float type, rounded to the nearest, or `None` if the type has no such number, infinity
-/// or NaN.
+/// Returns the bits of a number in a float type, rounded to the nearest, or `None` if the type has no such number,
+/// infinity or NaN.
 fn float_bits(number: f64, name: &str) -> Option<u64> {
     let format = FloatFormat::parse(name)?;
     if number.is_nan() {

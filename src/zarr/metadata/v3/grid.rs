@@ -14,7 +14,8 @@ const MAX_VALUES: usize = 1 << 18;
 /// Memory in bytes for each value of a configuration: the parsed value, and what is made of it.
 const VALUE_MEMORY: usize = 192;
 
-/// Parses `chunk_grid`: the lengths of the outermost chunks along each dimension of `shape`, and the memory that they take.
+/// Parses `chunk_grid`: the lengths of the outermost chunks along each dimension of `shape`, and the memory that they
+/// take.
 ///
 /// # Errors
 ///
@@ -71,8 +72,8 @@ fn rectilinear(grid: &Extension, shape: &[u64]) -> Result<Vec<Edges>> {
     axes.iter().zip(shape).map(|(axis, len)| edges_along(grid, axis, *len)).collect()
 }
 
-/// Parses the lengths of the chunks along a dimension of `len` items: a length, or a list of lengths and of pairs of a length
-/// and its repetitions.
+/// Parses the lengths of the chunks along a dimension of `len` items: a length, or a list of lengths and of pairs of a
+/// length and its repetitions.
 fn edges_along(grid: &Extension, axis: &Value, len: u64) -> Result<Edges> {
     let bad = |why: &str| grid.invalid("chunk_shapes", why);
     let positive = |value: &Value| value.as_u64().filter(|n| (1..=i64::MAX as u64).contains(n));

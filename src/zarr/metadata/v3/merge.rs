@@ -1,5 +1,6 @@
-//! A `zarr.json` that a user of the mount wrote over that of an existing array. The user saw decoded chunks, or is the program
-//! that created the array and writes its own document again: both leave the stored grid, keys and codecs as they are.
+//! A `zarr.json` that a user of the mount wrote over that of an existing array. The user saw decoded chunks, or is the
+//! program that created the array and writes its own document again: both leave the stored grid, keys and codecs as
+//! they are.
 
 use super::data_type::DataType;
 use super::view::{shown_codecs, shown_grid, shown_keys};
@@ -7,8 +8,8 @@ use crate::util::json::{Map, Value};
 use crate::zarr::chunk_key::Separator;
 use crate::zarr::metadata::ArrayMetadata;
 
-/// Returns a field that the written document changes and that must not change while chunks are stored; `None` if there is
-/// none. `stored` and `written` are the documents of `old` and `new`.
+/// Returns a field that the written document changes and that must not change while chunks are stored; `None` if there
+/// is none. `stored` and `written` are the documents of `old` and `new`.
 pub fn differs_v3(
     stored: &Map<String, Value>,
     old: &ArrayMetadata,
@@ -44,7 +45,8 @@ fn is_same_type(old: Option<&Value>, new: Option<&Value>) -> bool {
     old == new || is_told_apart && of_old == of_new
 }
 
-/// Returns the stored document with the fields of the written one that may change: all but data type, grid, keys and codecs.
+/// Returns the stored document with the fields of the written one that may change: all but data type, grid, keys and
+/// codecs.
 pub fn merged_v3(
     stored: &Map<String, Value>,
     written: &Map<String, Value>,

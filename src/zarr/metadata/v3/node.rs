@@ -91,7 +91,8 @@ pub fn check_format(document: &[u8]) -> Result<()> {
     }
 }
 
-/// Returns the `zarr.json` of a group without its consolidated metadata, with all other bytes unchanged where it has none.
+/// Returns the `zarr.json` of a group without its consolidated metadata, with all other bytes unchanged where it has
+/// none.
 ///
 /// # Errors
 ///
@@ -123,8 +124,8 @@ fn member_of<'a>(object: &'a str, name: &str) -> Result<Option<&'a str>> {
     member(object.as_bytes(), name)
 }
 
-/// Returns the JSON object `document` with the text `value` as its member `name`, or without that member. The order of the
-/// members stays.
+/// Returns the JSON object `document` with the text `value` as its member `name`, or without that member. The order of
+/// the members stays.
 ///
 /// # Errors
 ///

@@ -1,5 +1,5 @@
-//! The `zarr.json` that a mount shows for an array: chunks are innermost chunks, stored decoded under keys such as `0.0`. All
-//! else is as the stored document says.
+//! The `zarr.json` that a mount shows for an array: chunks are innermost chunks, stored decoded under keys such as
+//! `0.0`. All else is as the stored document says.
 
 use super::data_type::DataType;
 use super::grid::spell_grid;
@@ -46,8 +46,8 @@ impl ArrayMetadata {
         DataType::parse(&v3.data_type, self.is_big_endian()).ok().and_then(|parsed| parsed.numpy)
     }
 
-    /// Returns the fields that describe the stored array of v3, for [`ArrayMetadata::description`]. `dtype` is null for types
-    /// that NumPy lacks.
+    /// Returns the fields that describe the stored array of v3, for [`ArrayMetadata::description`]. `dtype` is null for
+    /// types that NumPy lacks.
     pub(in crate::zarr::metadata) fn description_v3(&self, v3: &V3Fields) -> Vec<(&'static str, Value)> {
         let mut list = vec![("shape", self.shape.clone().into()), ("chunks", self.chunks_json())];
         list.extend(self.shards_json().map(|shards| ("shards", shards)));

@@ -81,8 +81,8 @@ fn reshape(codec: &Extension, input: &mut Input) -> Result<()> {
     Ok(())
 }
 
-/// Parses the shape of `reshape`: a length, a list of dimensions whose lengths are multiplied, or once -1 for the rest. Source:
-/// the register of extensions, "reshape".
+/// Parses the shape of `reshape`: a length, a list of dimensions whose lengths are multiplied, or once -1 for the rest.
+/// Source: the register of extensions, "reshape".
 fn reshaped(codec: &Extension, shape: &[u64]) -> Result<Vec<u64>> {
     let bad = || codec.invalid("shape", "is not a list of lengths and lists of dimensions");
     let list = codec.get("shape").and_then(Value::as_array).ok_or_else(bad)?;

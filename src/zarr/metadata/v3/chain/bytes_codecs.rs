@@ -32,7 +32,8 @@ pub(super) fn parse(codec: &Extension) -> Result<CodecConfig> {
     }
 }
 
-/// Returns the parameters of a codec of numcodecs that makes bytes of bytes. Source: the constructors of numcodecs 0.16.
+/// Returns the parameters of a codec of numcodecs that makes bytes of bytes. Source: the constructors of numcodecs
+/// 0.16.
 fn parameters_of(id: &str) -> Option<&'static [&'static str]> {
     Some(match id {
         "blosc" => &["cname", "clevel", "shuffle", "blocksize", "typesize"],

@@ -1,6 +1,6 @@
-//! `sharding_indexed`: a level of shards. What stands before it in the chain moves into the shard: a transposition permutes
-//! the dimensions of index and chunk, a filter of single items encodes each chunk alike. Source of the rules: the Zarr v3
-//! specification, "Sharding codec".
+//! `sharding_indexed`: a level of shards. What stands before it in the chain moves into the shard: a transposition
+//! permutes the dimensions of index and chunk, a filter of single items encodes each chunk alike. Source of the rules:
+//! the Zarr v3 specification, "Sharding codec".
 
 use super::{Chain, CodecKind, Extension, Input, MAX_LEVELS};
 use super::{array_codecs, bytes_codecs, kind_of, parse_level, parse_list, unknown};
@@ -13,8 +13,8 @@ const MAX_ENTRIES: u64 = 1 << 22;
 /// Codecs that encode each item by itself, so that they commute with the division into chunks.
 const ELEMENTWISE: [&str; 6] = ["scale_offset", "cast_value", "bitround", "quantize", "fixedscaleoffset", "astype"];
 
-/// Adds the level of shards `codec` and the chain inside it to `chain`. `before` and `around` are the codecs before and after
-/// it; `input` is what it gets.
+/// Adds the level of shards `codec` and the chain inside it to `chain`. `before` and `around` are the codecs before and
+/// after it; `input` is what it gets.
 pub(super) fn parse(
     codec: &Extension,
     before: &[CodecConfig],
@@ -100,7 +100,8 @@ fn inner_shape(codec: &Extension, shape: &[u64]) -> Result<Vec<u64>> {
 }
 
 /// Returns the codecs of the index, and whether its numbers are big-endian. `shape` is the number of chunks along each
-/// dimension of the shard. The encoded size must be known: only codecs that add a fixed number of bytes may follow `bytes`.
+/// dimension of the shard. The encoded size must be known: only codecs that add a fixed number of bytes may follow
+/// `bytes`.
 fn index_codecs(codec: &Extension, shape: Vec<u64>) -> Result<(Vec<CodecConfig>, bool)> {
     let list = codec.get("index_codecs").ok_or_else(|| codec.invalid("index_codecs", "is missing"))?;
     let list = parse_list(list, "index_codecs")?;

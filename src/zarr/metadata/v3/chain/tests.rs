@@ -3,7 +3,8 @@ use crate::error::Kind;
 use crate::util::json::json;
 use crate::zarr::metadata::ArrayMetadata;
 
-/// A document that zarr-python 3.1.6 wrote: `create_array(shape=(10, 6), chunks=(2, 3), shards=(4, 6), dtype=">f4", ...)`.
+/// A document that zarr-python 3.1.6 wrote: `create_array(shape=(10, 6), chunks=(2, 3), shards=(4, 6), dtype=">f4",
+/// ...)`.
 const SHARDED: &str = r#"{"shape":[10,6],"data_type":"float32","chunk_grid":{"name":"regular","configuration":{"chunk_shape":[4,
     6]}},"chunk_key_encoding":{"name":"default","configuration":{"separator":"/"}},"fill_value":"NaN",
     "codecs":[{"name":"sharding_indexed","configuration":{"chunk_shape":[2,3],"codecs":[{"name":"bytes",

@@ -1,5 +1,6 @@
-//! The attributes by which xarray describes arrays, in the form that it has for v3: dimension names are a field of the document,
-//! a fill value is no missing value, and the missing value of floats is in base64. Source of the rules: `xarray.backends.zarr`.
+//! The attributes by which xarray describes arrays, in the form that it has for v3: dimension names are a field of the
+//! document, a fill value is no missing value, and the missing value of floats is in base64. Source of the rules:
+//! `xarray.backends.zarr`.
 
 use crate::error::Result;
 use crate::util::json::{self, Value};
@@ -15,8 +16,8 @@ pub const DIMENSIONS: &str = "_ARRAY_DIMENSIONS";
 /// The attribute that holds the missing value. In v2 xarray takes the fill value for it.
 pub const MISSING: &str = "_FillValue";
 
-/// Returns the attributes of an array of v1 or v2 as v3 has them, and the names of its dimensions. Without a name for each
-/// dimension xarray cannot open the array, and the attributes stay as they are.
+/// Returns the attributes of an array of v1 or v2 as v3 has them, and the names of its dimensions. Without a name for
+/// each dimension xarray cannot open the array, and the attributes stay as they are.
 ///
 /// # Errors
 ///
@@ -25,7 +26,8 @@ pub(super) fn of_array(attributes: &[u8], old: &ArrayMetadata) -> Result<(Vec<u8
     convert(attributes, old, of_fill_value(old))
 }
 
-/// Does the same for attributes that were written through a view. Its fill value is that of v3, which is no missing value.
+/// Does the same for attributes that were written through a view. Its fill value is that of v3, which is no missing
+/// value.
 pub(super) fn of_view(attributes: &[u8], array: &ArrayMetadata) -> Result<(Vec<u8>, Option<Value>)> {
     convert(attributes, array, None)
 }

@@ -1,5 +1,5 @@
-//! Filters and compressors of v2 as codecs of v3. A codec of v3 gets an array of one data type or bytes, where one of v2 takes
-//! any buffer for what its parameters say: only the chains in which both mean the same have a form.
+//! Filters and compressors of v2 as codecs of v3. A codec of v3 gets an array of one data type or bytes, where one of
+//! v2 takes any buffer for what its parameters say: only the chains in which both mean the same have a form.
 
 use crate::error::{Error, Result};
 use crate::util::json::{self, Map, Value, json};
@@ -95,8 +95,8 @@ impl Chain {
         Ok(())
     }
 
-    /// Returns the configuration of a codec of numbers, with all types stated, and changes the type of the items to what the
-    /// codec makes.
+    /// Returns the configuration of a codec of numbers, with all types stated, and changes the type of the items to
+    /// what the codec makes.
     fn array_codec(&mut self, codec: &CodecConfig) -> Result<Map<String, Value>> {
         let element = self.element.clone().ok_or_else(|| {
             Error::unsupported(format!("codec {:?} of items that are no numbers has no form in Zarr v3", codec.id))
