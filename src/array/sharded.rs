@@ -322,7 +322,7 @@ impl Array {
     /// [`Kind::Damaged`] if an index, or the entry of the chunk in it, is damaged.
     fn locate(&self, shards: &Shards, chunk: ChunkId, recency: Recency) -> Result<Option<StoredChunk>> {
         for attempt in 0..ATTEMPTS {
-            match self.look_for(shards, chunk, if attempt == 0 { recency } else { Recency::Now })? {
+            match self.try_locate(shards, chunk, if attempt == 0 { recency } else { Recency::Now })? {
                 Lookup::Found(found) => return Ok(Some(found)),
                 Lookup::Absent => return Ok(None),
                 Lookup::Replaced => self.forget_object(shards, chunk),
@@ -332,7 +332,7 @@ impl Array {
     }
 
     /// Makes one attempt to find a chunk, from its object down to the innermost shard.
-    fn look_for(&self, shards: &Shards, chunk: ChunkId, recency: Recency) -> Result<Lookup<StoredChunk>> {
+    fn try_locate(&self, shards: &Shards, chunk: ChunkId, recency: Recency) -> Result<Lookup<StoredChunk>> {
         let indices = self.grid.indices(chunk);
         let in_object = |e: Error| e.context(self.extent(chunk));
         let mut place: Option<StoredChunk> = None;

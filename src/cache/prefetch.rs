@@ -268,7 +268,7 @@ impl Prefetcher {
         let mut objects: Vec<Vec<ChunkId>> = Vec::new();
         let mut places = HashMap::new();
         for chunk in chunks.map(ChunkId) {
-            let place = *places.entry(array.object_number(chunk)).or_insert_with(|| {
+            let place = *places.entry(array.shard_of(chunk)).or_insert_with(|| {
                 objects.push(Vec::new());
                 objects.len() - 1
             });

@@ -347,8 +347,8 @@ fn a_flush_asks_a_server_that_answers_nothing_once() {
         assert_eq!(m.fs.flush_all().unwrap_err().errno(), libc::EIO);
         m.asked() + m.requests.calls(Operation::Put) - before
     };
-    // each array, and each of its ten chunks
-    assert!(count() >= 33);
+    // each array, and chunks of each; requests at the same time for one document are one
+    assert!(count() >= 6);
     m.fs.stats.is_failing.store(true, std::sync::atomic::Ordering::Relaxed);
     assert_eq!(count(), 1);
     m.requests.heal();

@@ -43,13 +43,8 @@ impl Array {
         }
     }
 
-    /// Returns the number of the object that holds a chunk of a shard.
-    fn object_of(&self, chunk: ChunkId) -> Option<u64> {
-        Some(self.shards.as_ref()?.shard(0, &self.grid.indices(chunk)).number)
-    }
-
     pub(super) fn pending_chunk(&self, chunk: ChunkId) -> Option<Arc<PendingChunk>> {
-        self.pending().get(self.object_of(chunk)?, chunk)
+        self.pending().get(self.shard_of(chunk)?, chunk)
     }
 
     /// Hands over an encoded chunk of a shard, or erases it: see [`PendingChunks::put`].
@@ -60,7 +55,7 @@ impl Array {
         written: Option<&Ranges>,
         base: Option<Version>,
     ) -> Result<Option<Version>> {
-        let Some(object) = self.object_of(chunk) else { return Ok(None) };
+        let Some(object) = self.shard_of(chunk) else { return Ok(None) };
         self.pending().put((object, chunk), bytes, written, base).map_err(|e| e.context(self.extent(chunk)))
     }
 

@@ -67,11 +67,6 @@ impl Array {
         self.has_shards() && self.is_remote() && !self.metadata.has_objects()
     }
 
-    /// Returns the number of the object that holds a chunk. Chunks of one object may be neighbors.
-    pub fn object_number(&self, chunk: ChunkId) -> u64 {
-        self.shards.as_ref().map_or(chunk.0, |shards| shards.shard(0, &self.grid.indices(chunk)).number)
-    }
-
     /// Returns groups of `chunks` that are near each other in their object, which is one for all of them. Leaves out
     /// chunks without a near one. It may read indexes.
     pub fn neighbors(&self, chunks: &[ChunkId]) -> Vec<Neighbors> {
@@ -131,7 +126,7 @@ impl Array {
             self.confirm_shard(shards.shard(0, &self.grid.indices(*first)), &neighbors.object, opening);
         }
         Ok((is_same && bytes.len() == neighbors.size()).then(|| NeighborBytes {
-            number: self.object_number(*first),
+            number: self.shard_of(*first).unwrap_or(first.0),
             object: neighbors.object.clone(),
             range: neighbors.range.clone(),
             bytes,
