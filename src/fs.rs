@@ -35,7 +35,7 @@ mod write_record;
 pub use blocking::RequestKind;
 pub use directory::DirectoryEntry;
 use directory::DirectoryStream;
-pub use files::Seek;
+pub use files::{CachedBytes, Seek};
 use files::chunk::created::CreatedChunks;
 use files::draft::Drafts;
 use files::plain::PlainFile;
@@ -289,6 +289,9 @@ impl Fs {
             Node::Directory(_) | Node::ControlDirectory => return Err(Error::system(libc::EISDIR)),
         };
         let opened = self.insert(new);
+        if let Node::Flat(_) = &*node {
+            self.note_sharing(inode);
+        }
         let writers = if let Node::Flat(key) = &*node { self.guards.writers(key, inode) } else { 0 };
         Ok(OpenedFile {
             has_other_writers: writers > usize::from(for_writing),
@@ -330,12 +333,35 @@ impl Fs {
         file.written_arrays().iter().for_each(|array| self.guards.closed(array, file.inode()));
     }
 
-    /// Reads up to `len` bytes at `offset` into `out`, replacing its content; fewer only at the end of the file.
-    /// Returns `false`, with unspecified bytes in `out`, if that would need the store or a wait: the caller must then
-    /// call [`Fs::read`].
-    pub fn read_cached(&self, handle: u64, offset: u64, len: usize, out: &mut Vec<u8>) -> Result<bool> {
+    /// Reads up to `len` bytes at `offset`, fewer only at the end of the file, where they are in the cache or into
+    /// `out`. Returns `None`, with unspecified bytes in `out`, if that would need the store or a wait: the caller must
+    /// then call [`Fs::read`].
+    pub fn read_in_place(
+        &self,
+        handle: u64,
+        offset: u64,
+        len: usize,
+        out: &mut Vec<u8>,
+    ) -> Result<Option<CachedBytes>> {
         let file = self.files.get(handle)?;
-        Ok(file.record_access(self, offset, len) && self.read_from(&*file, offset, len, false, out)?)
+        if !file.record_access(self, offset, len) {
+            return Ok(None);
+        }
+        if let Some(run) = file.cached_run(self, offset, len)? {
+            self.stats.bytes_served.add(run.bytes().len() as u64);
+            return Ok(Some(CachedBytes::Run(run)));
+        }
+        Ok(self.read_from(&*file, offset, len, false, out)?.then_some(CachedBytes::Copied))
+    }
+
+    /// Reads as [`Fs::read_in_place`] does, always into `out`, replacing its content. Returns `false` for `None`.
+    pub fn read_cached(&self, handle: u64, offset: u64, len: usize, out: &mut Vec<u8>) -> Result<bool> {
+        let found = self.read_in_place(handle, offset, len, out)?;
+        if let Some(CachedBytes::Run(run)) = &found {
+            out.clear();
+            out.extend_from_slice(run.bytes());
+        }
+        Ok(found.is_some())
     }
 
     /// Reads as [`Fs::read_cached`] does, even if that needs the store or a wait.

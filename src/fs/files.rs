@@ -13,6 +13,7 @@ use super::write::WriteMode;
 use super::write_record::WriteRecord;
 use super::{Backing, Fs, KernelPages};
 use crate::array::Array;
+use crate::cache::CachedRun;
 use crate::error::{Error, Result};
 use crate::fs::tree::Attributes;
 use crate::store::Key;
@@ -44,6 +45,12 @@ pub trait OpenFile: Send + Sync {
     /// Returns `false`, with unspecified bytes in `out`, if that would need the store or a wait and `may_wait` is not
     /// set.
     fn read(&self, fs: &Fs, offset: u64, len: usize, may_wait: bool, out: &mut Vec<u8>) -> Result<bool>;
+
+    /// Returns the bytes of a read if they lie side by side in a cached chunk, so that a reply needs no copy of them;
+    /// `None` if [`OpenFile::read`] has to gather them.
+    fn cached_run(&self, _fs: &Fs, _offset: u64, _len: usize) -> Result<Option<CachedRun>> {
+        Ok(None)
+    }
 
     /// Writes `data` at `offset` and returns the number of bytes written: fewer only at the end of a file of fixed
     /// size. Returns `None` if that would need the store or a wait and the mode forbids it; the caller must then repeat
@@ -122,6 +129,24 @@ pub trait OpenFile: Send + Sync {
     /// Returns the file if it is a chunk file.
     fn as_chunk(&self) -> Option<&ChunkFile> {
         None
+    }
+}
+
+/// Bytes that were read without the store.
+pub enum CachedBytes {
+    /// The buffer of the caller holds them.
+    Copied,
+    /// They lie in a cached chunk.
+    Run(CachedRun),
+}
+
+impl CachedBytes {
+    /// Returns the bytes; `out` is the buffer that the reader was called with.
+    pub fn bytes<'a>(&'a self, out: &'a [u8]) -> &'a [u8] {
+        match self {
+            CachedBytes::Copied => out,
+            CachedBytes::Run(run) => run.bytes(),
+        }
     }
 }
 

@@ -40,6 +40,9 @@ enum Op {
     /// A cached write of `data.raw`. With the flag the kernel drops its pages in the middle, and another program reads.
     Write(usize, usize, bool),
     WriteDirect(usize, usize),
+    /// A write past the page cache, through a descriptor that can't read. With the flag another program reads before the
+    /// request arrives.
+    WritePast(usize, usize, bool),
     WriteNpy(usize, usize),
     WriteChunk(usize, usize, usize),
     /// A file is moved onto a chunk, or a chunk file is written anew.
@@ -73,6 +76,7 @@ fn op() -> impl Strategy<Value = Op> {
     prop_oneof![
         6 => (at(), len(), any::<bool>()).prop_map(|(at, len, drops)| Op::Write(at, len, drops)),
         2 => (at(), len()).prop_map(|(at, len)| Op::WriteDirect(at, len)),
+        3 => (at(), len(), any::<bool>()).prop_map(|(at, len, reads)| Op::WritePast(at, len, reads)),
         3 => (at(), len()).prop_map(|(at, len)| Op::WriteNpy(at, len)),
         3 => (chunk(), 0..CHUNK, len()).prop_map(|(chunk, at, len)| Op::WriteChunk(chunk, at, len)),
         1 => (chunk(), any::<bool>()).prop_map(|(chunk, renames)| Op::ReplaceChunk(chunk, renames)),
@@ -122,6 +126,8 @@ struct Kernel {
     pages: BTreeMap<(u64, usize), Page>,
     flat: Open,
     reader: Open,
+    /// `data.raw`, opened to be written alone.
+    writer: Open,
     npy: Open,
     /// The file with the map.
     map: Option<Open>,
@@ -157,11 +163,12 @@ impl Kernel {
         let store = Arc::new(FaultyStore::new(memory.clone()));
         memory.put(&Key::normalize("a/.zarray").unwrap(), document().as_bytes()).unwrap();
         let fs = mounted(&store, bound);
-        let [flat, reader, npy] =
-            [("data.raw", true), ("data.raw", false), ("data.npy", true)].map(|(name, writes)| {
+        let [flat, reader, writer, npy] =
+            [("data.raw", true), ("data.raw", false), ("data.raw", true), ("data.npy", true)].map(|(name, writes)| {
                 let start = if name == "data.npy" { HEADER } else { 0 };
                 open(&fs, name, writes, start as i64, start + SIZE)
             });
+        assert!(fs.write_past_pages(writer.handle));
         let map = match mapped {
             Mapped::Nothing => None,
             Mapped::Flat => Some(open(&fs, "data.raw", true, 0, SIZE)),
@@ -186,6 +193,7 @@ impl Kernel {
             pages,
             flat,
             reader,
+            writer,
             npy,
             map,
             notices,
@@ -539,6 +547,18 @@ impl Kernel {
                 self.written(at, &data);
                 self.end_write(at, &data, true);
             }
+            Op::WritePast(at, len, reads) => {
+                let data = self.some_bytes(len.min(SIZE - at));
+                // the kernel writes back and drops the pages of the range before it sends the request
+                self.drop_pages(self.flat.inode, at..at + data.len());
+                if reads {
+                    let _ = self.cached(self.reader, at..at + data.len());
+                }
+                let again = self.fs.leaves_stale_pages(self.writer.handle);
+                self.fs.write(self.writer.handle, at as u64, &data).unwrap();
+                self.written(at, &data);
+                self.end_write(at, &data, again);
+            }
             Op::WriteNpy(at, len) => {
                 let data = self.some_bytes(len.min(SIZE - at));
                 let (inode, place) = (self.npy.inode, HEADER + at);
@@ -612,7 +632,7 @@ impl Kernel {
         }
         let bytes = self.cached(self.reader, 0..SIZE);
         self.check(0, &bytes, false, "data.raw at the end");
-        for file in [Some(self.flat), Some(self.npy), self.map].into_iter().flatten() {
+        for file in [Some(self.flat), Some(self.writer), Some(self.npy), self.map].into_iter().flatten() {
             self.close(file);
         }
         self.only_mapped.fill(false);
@@ -636,8 +656,13 @@ fn read(fs: &Fs, handle: u64, offset: usize, len: usize) -> Vec<u8> {
     out
 }
 
+/// Returns the number of sequences to try: 2,000 take a quarter of a minute, and scripts/soak tries more.
+fn cases() -> u32 {
+    std::env::var("ZARRFS_PAGE_SEQUENCES").ok().and_then(|count| count.parse().ok()).unwrap_or(2_000)
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(10_000))]
+    #![proptest_config(ProptestConfig::with_cases(cases()))]
 
     #[test]
     fn every_byte_read_is_the_one_written_last(

@@ -123,6 +123,8 @@ impl Filesystem for FuseServer {
         let for_writing = flags.acc_mode() != OpenAccMode::O_RDONLY || flags.0 & libc::O_TRUNC != 0;
         let direct = flags.0 & libc::O_DIRECT != 0;
         let (backings, maps_direct) = (self.backings.clone(), self.maps_direct);
+        // such a descriptor can't be mapped, but before the kernel maps direct files it leaves stale pages beside them
+        let is_write_only = maps_direct && flags.acc_mode() == OpenAccMode::O_WRONLY;
         let (kernel, notices, names, thread) =
             (self.kernel.clone(), self.notices.clone(), self.names.clone(), asker.pid());
         self.dispatch(RequestKind::Open(inode.0), move |fs| {
@@ -136,10 +138,11 @@ impl Filesystem for FuseServer {
                 if opened.pages == KernelPages::Fresh && opened.has_other_writers {
                     notices.note_drop(inode.0);
                 }
+                let past_pages = is_write_only && opened.pages != KernelPages::None && fs.write_past_pages(opened.handle);
                 let through = backings.map_or(Ok(None), |b| b.open(inode.0, opened.backing.take(), &reply));
-                Ok((through.inspect_err(|_| fs.release(opened.handle))?, opened))
+                Ok((through.inspect_err(|_| fs.release(opened.handle))?, past_pages, opened))
             });
-            finish(done, reply, |reply, (through, opened)| {
+            finish(done, reply, |reply, (through, past_pages, opened)| {
                 names.opened(inode.0);
                 let handle = FileHandle(opened.handle);
                 if let Some(id) = through {
@@ -153,7 +156,8 @@ impl Filesystem for FuseServer {
                 };
                 // closing a file that was only read can't fail
                 let flush = if for_writing { FopenFlags::empty() } else { FopenFlags::FOPEN_NOFLUSH };
-                reply.opened(handle, pages | flush);
+                let direct = if past_pages { FopenFlags::FOPEN_DIRECT_IO } else { FopenFlags::empty() };
+                reply.opened(handle, pages | flush | direct);
             });
         });
     }
@@ -172,10 +176,9 @@ impl Filesystem for FuseServer {
         let (handle, size) = (handle.0, size as usize);
         let request = RequestInfo::of_bytes("read", inode, offset, size);
         let reply = REPLY.with_borrow_mut(|out| {
-            let is_cached = || Ok(self.fs.read_cached(handle, offset, size, out)?.then_some(()));
-            match request.run_some(&self.fs, is_cached) {
+            match request.run_some(&self.fs, || self.fs.read_in_place(handle, offset, size, out)) {
                 Ok(None) => return Some(reply),
-                Ok(Some(())) => reply.data(out),
+                Ok(Some(found)) => reply.data(found.bytes(out)),
                 Err(e) => reply.error(e),
             }
             None
@@ -206,7 +209,8 @@ impl Filesystem for FuseServer {
         let request = RequestInfo::of_bytes("write", inode, offset, len);
         let is_mapped = flags.contains(WriteFlags::FUSE_WRITE_CACHE);
         let is_flat = self.fs.is_flat(handle);
-        let drops_again = is_flat && !is_mapped && notices.were_dropped(inode.0);
+        let drops_again =
+            is_flat && !is_mapped && (notices.were_dropped(inode.0) || self.fs.leaves_stale_pages(handle));
         let answer = move |written| {
             // the kernel holds the pages of the write until it has the answer, and what drops them waits for that
             if !is_flat && !is_mapped {

@@ -78,7 +78,7 @@ impl Prefetcher {
 
     /// Returns the window that holds `offset`. The first one of a reader is small, since the reader waits for it; each
     /// of those that follow is larger than the one before.
-    fn window_at(
+    pub(super) fn window_at(
         &self,
         windows: &mut Vec<Window>,
         array: &Array,

@@ -5,7 +5,7 @@ pub mod holes;
 
 use super::{CurrentArray, NewFile, OpenFile, PendingDrop};
 use crate::array::{Array, VersionTag};
-use crate::cache::PrefetchState;
+use crate::cache::{CachedRun, PrefetchState};
 use crate::error::{Error, Result};
 use crate::fs::waiting::WaitingWrite;
 use crate::fs::write::WriteMode;
@@ -17,6 +17,7 @@ use crate::zarr::grid::ChunkId;
 use gather::FlatRead;
 use holes::{Seek, StoredChunks};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Open flat bytes of an array.
 pub struct FlatFile {
@@ -31,6 +32,10 @@ pub struct FlatFile {
     pending_drop: PendingDrop,
     /// Whether the kernel or the reader keeps what is read, so that the cache need not.
     is_kept_elsewhere: bool,
+    /// Whether writes bypass the kernel's page cache.
+    is_past_pages: AtomicBool,
+    /// Whether the file was open a second time while this was open: that reader may have filled the page cache.
+    is_shared: AtomicBool,
 }
 
 impl FlatFile {
@@ -45,6 +50,8 @@ impl FlatFile {
             readers: PrefetchState::default(),
             pending_drop: PendingDrop::new(0, KernelPages::None),
             is_kept_elsewhere,
+            is_past_pages: AtomicBool::new(false),
+            is_shared: AtomicBool::new(false),
         }
     }
 
@@ -55,6 +62,32 @@ impl FlatFile {
 }
 
 impl Fs {
+    /// Lets writes through an open file bypass the kernel's page cache, if it is `data.raw`. Returns whether they do.
+    pub fn write_past_pages(&self, handle: u64) -> bool {
+        let Ok(file) = self.files.get(handle) else { return false };
+        let Some(flat) = file.as_flat() else { return false };
+        flat.is_past_pages.store(true, Ordering::Relaxed);
+        self.note_sharing(flat.inode);
+        true
+    }
+
+    /// Records that the `data.raw` with this inode number may be open more than once.
+    pub(in crate::fs) fn note_sharing(&self, inode: u64) {
+        let open = self.files.matching(|file| file.as_flat().is_some_and(|flat| flat.inode == inode));
+        if open.len() > 1 {
+            let flat = open.iter().filter_map(|file| file.as_flat());
+            flat.for_each(|flat| flat.is_shared.store(true, Ordering::Relaxed));
+        }
+    }
+
+    /// Returns whether pages of a write through this file must be dropped after its reply. The kernel drops them before
+    /// it sends a write past the page cache, and a reader that overtakes the write fills them again.
+    pub fn leaves_stale_pages(&self, handle: u64) -> bool {
+        let is_set = |flag: &AtomicBool| flag.load(Ordering::Relaxed);
+        let leaves = |flat: &FlatFile| is_set(&flat.is_past_pages) && is_set(&flat.is_shared);
+        self.files.get(handle).is_ok_and(|file| file.as_flat().is_some_and(leaves))
+    }
+
     /// Opens the flat bytes of the array at `key`. With `direct`, the reader bypasses the kernel's page cache.
     pub(in crate::fs) fn open_flat(&self, inode: u64, key: &Key, for_writing: bool, direct: bool) -> Result<NewFile> {
         let array = self.open_array(key)?;
@@ -117,6 +150,15 @@ impl OpenFile for FlatFile {
         }
         let request = FlatRead { cache: &fs.cache, ahead: &fs.ahead, array: &array, offset, whole };
         request.read(len, may_wait, &fs.stats, out)
+    }
+
+    fn cached_run(&self, fs: &Fs, offset: u64, len: usize) -> Result<Option<CachedRun>> {
+        let Some(array) = self.array.latest_if(fs, false)? else { return Ok(None) };
+        let range = offset..offset.saturating_add(len as u64).min(array.size());
+        if range.is_empty() || fs.waiting.overlaps(array.key(), &range) {
+            return Ok(None);
+        }
+        fs.ahead.cached_run(&self.readers, &array, range)
     }
 
     fn write(&self, fs: &Fs, offset: u64, data: &[u8], mode: WriteMode) -> Result<Option<usize>> {
