@@ -133,7 +133,7 @@ impl Error {
     pub fn errno(&self) -> i32 {
         match self.kind {
             Kind::NotFound => libc::ENOENT,
-            // a key of a bucket that went away is not known to be missing
+            // not ENOENT: a key may exist although its bucket cannot be found
             Kind::NoBucket => libc::EIO,
             Kind::Damaged => libc::EIO,
             Kind::Unsupported => libc::EOPNOTSUPP,

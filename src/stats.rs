@@ -39,9 +39,9 @@ impl Counter {
 /// The latest error, and when it occurred.
 #[derive(Clone, Debug)]
 pub struct LastError {
-    /// When it occurred.
+    /// The time at which it occurred.
     pub at: SystemTime,
-    /// Its message, one line.
+    /// The message of the error, on one line.
     pub message: String,
 }
 
