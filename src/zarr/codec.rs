@@ -71,8 +71,8 @@ impl CodecError {
 /// The result of a codec.
 pub type CodecResult<T> = std::result::Result<T, CodecError>;
 
-/// Keeps the error of a parameter that only encoding needs until something is encoded. numcodecs decodes arrays with a
-/// wrong value of such a parameter.
+/// Defers the error of a parameter that only encoding needs: numcodecs decodes arrays even if such a parameter is
+/// wrong.
 fn encode_only<T>(parameter: Result<T>) -> CodecResult<T> {
     parameter.map_err(|e| CodecError::new(e.message()))
 }
@@ -133,8 +133,8 @@ pub trait Codec: Send + Sync {
         true
     }
 
-    /// Decodes into the front of `out` and returns the number of bytes written. Fewer bytes than `out` holds are no
-    /// error here.
+    /// Decodes into the front of `out` and returns the number of bytes written. Writing fewer bytes than `out` holds is
+    /// no error here.
     ///
     /// # Errors
     ///
