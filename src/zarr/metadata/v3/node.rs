@@ -1,4 +1,5 @@
-//! What a `zarr.json` defines, found without parsing it: the document of a group may hold those of thousands of arrays.
+//! The node that a `zarr.json` defines, found without parsing the whole document: that of a group may hold those of
+//! thousands of arrays.
 
 use crate::error::{Error, Result};
 use crate::util::json::{self, MemberTexts};
@@ -91,8 +92,7 @@ pub fn check_format(document: &[u8]) -> Result<()> {
     }
 }
 
-/// Returns the `zarr.json` of a group without its consolidated metadata, with all other bytes unchanged where it has
-/// none.
+/// Returns the `zarr.json` of a group without its consolidated metadata. A document that has none stays unchanged.
 ///
 /// # Errors
 ///
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn consolidated_metadata_is_taken_out() {
+    fn consolidated_metadata_is_removed() {
         let plain = br#"{"zarr_format": 3,  "node_type": "group"}"#;
         assert_eq!(without_consolidated(plain).unwrap(), plain);
         let full =
