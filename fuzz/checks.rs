@@ -125,7 +125,7 @@ pub fn metadata3(document: &[u8]) {
     }
 }
 
-/// Checks that the document of a group stays one if consolidated metadata is added or removed.
+/// Checks that the document of a group stays valid if consolidated metadata is removed and added.
 fn group3(document: &[u8]) {
     let node = node_type(document).ok();
     if check_group_v3(document).is_err() {

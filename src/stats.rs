@@ -68,7 +68,7 @@ macro_rules! counters {
                 [$(($name, self.$field.get())),*]
             }
 
-            /// Returns what each counter counts, in the same order.
+            /// Returns the meanings of the counters, in the same order.
             pub fn meanings() -> [&'static str; $count] {
                 [$($help),*].map(str::trim)
             }

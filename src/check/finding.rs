@@ -171,7 +171,7 @@ impl FindingKind {
         }
     }
 
-    /// Returns what the user can do; empty if nothing is necessary.
+    /// Returns advice for the user; empty if nothing is necessary.
     pub fn advice(self) -> &'static str {
         match self {
             FindingKind::Metadata => "repair the document, or restore it from a copy",

@@ -3,7 +3,7 @@
 use crate::array::hierarchy::{OWN, REMOVED};
 use crate::zarr::metadata::{ZARR_JSON, ZARRAY, ZATTRS, ZGROUP, ZMETADATA};
 
-/// Returns whether the name is that of a metadata document of Zarr v2 or v3.
+/// Returns whether metadata documents of Zarr v2 or v3 have this name.
 pub(super) fn is_document(name: &str) -> bool {
     [ZARR_JSON, ZARRAY, ZGROUP, ZATTRS, ZMETADATA].contains(&name)
 }

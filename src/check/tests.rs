@@ -41,7 +41,8 @@ fn a_sound_store_has_no_findings() {
 
 #[test]
 fn store_failures_are_findings_and_the_rest_is_checked() {
-    // the operation that fails, its calls that succeed before, the key of the finding, the number of examined chunks
+    // the operation that fails, the number of its calls that succeed before, the key of the finding, and the number of
+    // examined chunks
     let cases = [
         (Operation::List, 1, "/a", 2),
         (Operation::List, 2, "/b", 2),

@@ -147,7 +147,7 @@ fn not_json(e: serde_json::Error) -> Error {
     Error::damaged(format!("not valid JSON: {e}"))
 }
 
-/// Counts of what the text of a document contains, which bound the memory of the parsed document.
+/// Counts of the contents of a document's text, which bound the memory of the parsed document.
 #[derive(Default)]
 struct TextCounts {
     /// Maximum number of values.
@@ -163,7 +163,7 @@ struct TextCounts {
 }
 
 impl TextCounts {
-    /// Counts what `text` contains.
+    /// Counts the contents of `text`.
     ///
     /// # Errors
     ///
