@@ -97,8 +97,8 @@ impl Size {
 
 /// One step of a pipeline, set up with its parameters.
 ///
-/// Damaged or hostile `encoded` bytes must end in a [`CodecError`]: a codec never panics and allocates no more than a
-/// constant factor of `out.len()`, whatever the bytes claim.
+/// Damaged or hostile `encoded` bytes must end in a [`CodecError`]: a codec never panics and takes no more memory than
+/// a constant factor of `out.len()`, whatever the bytes claim. Only `lzma` may allocate up to 256 MiB more.
 ///
 /// ```
 /// use zarrfs::util::json;
@@ -118,7 +118,8 @@ pub trait Codec: Send + Sync {
         Size::AtMost(decoded.saturating_add(decoded / 8).saturating_add(1024))
     }
 
-    /// Returns the item size of the encoding in bytes: 1 unless it consists of numbers. Blosc shuffles by it.
+    /// Returns the item size of the encoding in bytes: 1 unless it consists of numbers. Blosc shuffles items of this
+    /// size.
     fn encoded_itemsize(&self) -> usize {
         1
     }

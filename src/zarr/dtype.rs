@@ -240,7 +240,7 @@ impl DType {
                     Ok(Value::Array(parts))
                 });
                 let canonical = Value::Array(fields.collect::<Result<_>>()?);
-                // refuses two fields with one name, of which NumPy made up one
+                // refuses a name that NumPy made up for one field if another field has it
                 Self::parse(&canonical).map(|_| canonical)
             }
             _ => Ok(dtype.canonical_text(json::text(value).unwrap_or_default()).into()),
@@ -271,7 +271,7 @@ fn parse_field(i: usize, item: &Value) -> Result<Field> {
     let parts = item.as_array().filter(|p| (2..=3).contains(&p.len()));
     let parts = parts.ok_or_else(|| bad("is not [name, dtype] or [name, dtype, shape]"))?;
     let name = match json::text(&parts[0]).ok_or_else(|| bad("has no name"))? {
-        // NumPy's name for a field with an empty one
+        // NumPy's name for a field without a name
         "" => format!("f{i}"),
         name => name.to_string(),
     };

@@ -126,7 +126,7 @@ fn round_float(x: u64, drop: u32) -> u64 {
     x.wrapping_add(((x >> drop) & 1) + (quantum >> 1) - 1) & !(quantum - 1)
 }
 
-/// Rounds `x` half to even to `keep` bits from the highest set one; down if the result would exceed `limit`.
+/// Rounds `x` half to even to `keep` bits from the highest set one, or down if the result would exceed `limit`.
 fn round_integer(x: u64, keep: u32, limit: u64) -> u64 {
     let drop = (u64::BITS - x.leading_zeros()).saturating_sub(keep);
     if drop == 0 {

@@ -25,7 +25,7 @@ struct Intermediate {
 
 /// Checks that zarr-python can open an array with this metadata and chunks of `chunk_size` bytes, and reads back the
 /// values that it writes. Filters may round. Filters configured for another type than that of their items are refused:
-/// they would take the bytes for other numbers, and lose them.
+/// they would misread the bytes and lose the values.
 ///
 /// # Errors
 ///

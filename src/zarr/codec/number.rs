@@ -130,7 +130,8 @@ integers! {
     i64: from_i64(i64), to_i64;
     u8: from_u64(u64), to_i32;
     u16: from_u64(u64), to_i32;
-    // NumPy's result for numbers out of u32's range depends on the length of the array; this is that of its scalar loop
+    // NumPy's result for numbers out of u32's range depends on the length of the array; this is the result of its
+    // scalar loop
     u32: from_u64(u64), to_i64;
     u64: from_u64(u64), to_u64;
 }

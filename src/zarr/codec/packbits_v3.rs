@@ -84,7 +84,7 @@ impl PackBitsV3 {
     }
 
     /// Splits off the byte that counts the padding bits. Returns the packed bytes and the number of components in them.
-    /// If there is no such byte, the number is that of the components in `out` decoded bytes.
+    /// Without such a byte, the number follows from `out`, the size of the decoded bytes.
     fn unpadded<'a>(&self, encoded: &'a [u8], out: usize) -> CodecResult<(&'a [u8], usize)> {
         let split = match self.padding {
             Padding::None => {

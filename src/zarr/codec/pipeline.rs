@@ -195,7 +195,8 @@ impl Pipeline {
     ///
     /// # Errors
     ///
-    /// [`Kind::Damaged`](crate::error::Kind::Damaged) if the chunk is, and ENOMEM if there is not enough memory.
+    /// [`Kind::Damaged`](crate::error::Kind::Damaged) if the chunk is damaged, and ENOMEM if there is not enough
+    /// memory.
     pub fn decode(&self, stored: &[u8], decoded: &mut Vec<u8>) -> Result<()> {
         self.decode_within(stored, decoded, memory::available_for_chunk())
     }

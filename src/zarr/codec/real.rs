@@ -38,7 +38,8 @@ pub(super) enum RealKind {
 pub(super) enum OutOfRange {
     /// An error.
     Error,
-    /// The nearest number: the smallest or largest integer, an infinity, or the largest finite float if there is none.
+    /// The nearest number: the lowest or highest integer, an infinity, or the lowest or highest float of a type without
+    /// infinities.
     Clamp,
     /// For integers, the number modulo the number of integers of the type; for floats, an error.
     Wrap,

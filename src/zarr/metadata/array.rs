@@ -60,9 +60,10 @@ pub struct ArrayMetadata {
     pub edges: Option<Vec<Edges>>,
     /// The dtype of the items.
     pub dtype: DType,
-    /// The dtype as the document spells it; for v3 as v2 would spell it, with opaque bytes for types that NumPy lacks.
+    /// The dtype as the document spells it. For a v3 document its spelling in v2, which is opaque bytes if NumPy lacks
+    /// the type.
     pub dtype_json: Value,
-    /// The fill value as the document spells it; for v3 as v2 would spell it, or null if v2 has no spelling for it.
+    /// The fill value as the document spells it. For a v3 document its spelling in v2, or null if v2 has none.
     pub fill_value: Value,
     /// The bytes of one item with the fill value, without the zero bytes at its end; `None` if the fill value is null.
     pub fill: Option<Vec<u8>>,

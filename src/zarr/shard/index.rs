@@ -52,7 +52,7 @@ impl IndexCodec {
         self.entries
     }
 
-    /// Returns whether the index is in front of the chunks.
+    /// Returns whether the index is before the chunks.
     pub fn is_at_start(&self) -> bool {
         self.is_at_start
     }

@@ -144,7 +144,7 @@ fn check_shard_edges(metadata: &ArrayMetadata) -> Result<()> {
     Ok(())
 }
 
-/// Checks the fields that the metadata of all formats do not have.
+/// Checks the fields that [`ArrayMetadata`] does not keep.
 fn check_fields(doc: &Map<String, Value>) -> Result<()> {
     for (field, value) in doc {
         let is_ignorable = value.get("must_understand") == Some(&Value::Bool(false));

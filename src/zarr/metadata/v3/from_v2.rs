@@ -66,7 +66,7 @@ pub fn group_document(attributes: Option<&[u8]>) -> Result<Vec<u8>> {
 }
 
 /// Returns the `zarr.json` of an array of v1 or v2 whose chunk keys have this separator. `attributes` is its `.zattrs`,
-/// if it has one; the conventions of xarray in it become those that xarray has for v3.
+/// if it has one; the conventions of xarray in it become those that xarray uses for v3.
 ///
 /// # Errors
 ///

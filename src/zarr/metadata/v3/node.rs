@@ -35,8 +35,8 @@ pub fn node_type(document: &[u8]) -> Result<NodeType> {
     }
 }
 
-/// Returns whether a `zarr.json`, of which only the first and the last bytes are known, is that of a group: writers put
-/// `node_type` before the consolidated metadata or last.
+/// Returns whether a `zarr.json` defines a group, judged by its first and its last bytes. Writers put `node_type`
+/// before the consolidated metadata, or last.
 pub fn is_group_at_ends(first: &[u8], last: &[u8]) -> bool {
     let first = first.utf8_chunks().next().map_or("", |chunk| chunk.valid());
     let mut members = MemberTexts::of(first.as_bytes()).into_iter().flatten().map_while(Result::ok);

@@ -1,5 +1,6 @@
 //! Filters and compressors of v2 as codecs of v3. A codec of v3 gets an array of one data type, or bytes. A codec of v2
-//! gets any buffer and interprets it as its parameters say. Only chains in which both are the same have a form in v3.
+//! gets any buffer and interprets it as its parameters say. Only chains in which both have the same effect have a form
+//! in v3.
 
 use crate::error::{Error, Result};
 use crate::util::json::{self, Map, Value, json};
