@@ -7,7 +7,7 @@ use crate::zarr::metadata::V1Order;
 const ARRAY: &str = r#"{"zarr_format":2,"shape":[4],"chunks":[2],"dtype":"|u1","compressor":null,"fill_value":0,"order":"C",
     "filters":null}"#;
 
-/// A group with two arrays, each with two chunks.
+/// Returns a group with two arrays of two chunks each.
 fn memory() -> Arc<MemoryStore> {
     let store = MemoryStore::default();
     store.insert(".zgroup", r#"{"zarr_format":2}"#);
@@ -19,7 +19,7 @@ fn memory() -> Arc<MemoryStore> {
     Arc::new(store)
 }
 
-/// What a check finds: kind, key and message of each, and what it looked at.
+/// Runs a check. Returns kind, key and message of each finding, and the summary.
 fn found(store: Arc<dyn Store>, deep: bool) -> (Vec<(FindingKind, String, String)>, Summary) {
     let hierarchy = Hierarchy::new(store, V1Order::Zarr1, Arc::default());
     let (mut found, stop) = (Vec::new(), AtomicBool::new(false));
@@ -32,7 +32,7 @@ fn found(store: Arc<dyn Store>, deep: bool) -> (Vec<(FindingKind, String, String
 }
 
 #[test]
-fn a_sound_store() {
+fn a_sound_store_has_no_findings() {
     for deep in [false, true] {
         let expected = Summary { groups: 1, arrays: 2, chunks: 4, bytes: 8, complete: true };
         assert_eq!(found(memory(), deep), (Vec::new(), expected));
@@ -41,7 +41,8 @@ fn a_sound_store() {
 
 #[test]
 fn store_failures_are_findings_and_the_rest_is_checked() {
-    // of which calls, how many still succeed, where the failure is found, and how many chunks are
+    // the operation that fails, the number of its calls that succeed before, the key of the finding, and the number of
+    // examined chunks
     let cases = [
         (Operation::List, 1, "/a", 2),
         (Operation::List, 2, "/b", 2),
@@ -81,7 +82,8 @@ const SHARDED: &str = r#"{"zarr_format":3,"node_type":"array","shape":[3,4],"dat
     "codecs":[{"name":"sharding_indexed","configuration":{"chunk_shape":[1,2],"codecs":["bytes"],
     "index_codecs":["bytes","crc32c"]}}]}"#;
 
-/// Returns a shard of four entries behind `waste` bytes; offsets count from there.
+/// Returns a shard: `waste` unused bytes, 8 bytes of chunks, and an index. The offsets in `entries` are offsets into
+/// the 8 bytes.
 fn shard(waste: usize, entries: [Option<(u64, u64)>; 4]) -> Vec<u8> {
     let entry = |entry: Option<(u64, u64)>| match entry {
         Some((offset, size)) => [(offset + waste as u64).to_le_bytes(), size.to_le_bytes()].concat(),
@@ -104,9 +106,9 @@ fn all_chunks_of_a_shard_are_checked() {
         let expected = Summary { groups: 0, arrays: 1, chunks: 5, bytes: 10, complete: true };
         assert_eq!(found(store.clone(), deep), (Vec::new(), expected));
     }
-    // the last two entries: out of the shard, and a chunk of the wrong size
+    // the last two entries: one reaches beyond the chunks' bytes, one has a wrong size
     put("c/0/0", shard(0, [SOUND[0], SOUND[1], Some((7, 2)), Some((6, 1))]));
-    // waste, and a chunk below the array
+    // 500 unused bytes, and an entry for a chunk outside the array
     put("c/1/0", shard(500, [Some((0, 2)), None, Some((2, 2)), None]));
     for deep in [false, true] {
         let (all, summary) = found(store.clone(), deep);
@@ -124,7 +126,7 @@ fn all_chunks_of_a_shard_are_checked() {
         ];
         assert_eq!((all, summary.chunks), (expected.to_vec(), 5), "deep: {deep}");
     }
-    // the whole index
+    // a damaged index
     let mut value = shard(0, SOUND);
     value[20] ^= 1;
     put("c/0/0", value);
@@ -166,7 +168,7 @@ fn finding_kinds_have_unique_names() {
     assert_eq!(names.len(), FindingKind::ALL.len());
     for fault in FindingKind::ALL {
         assert!(fault.meaning().ends_with('.') && !fault.advice().ends_with('.'), "{fault:?}");
-        // who is told of a fault is told what to do
+        // warnings and errors come with advice
         assert!(fault.level() == Severity::Note || !fault.advice().is_empty(), "{fault:?}");
     }
 }

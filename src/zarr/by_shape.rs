@@ -1,14 +1,15 @@
-//! What is made for each shape of chunks or shards, when it is first needed. The module does not know what that is.
+//! Values that are made once for each shape of chunks or shards, when first needed. The module does not know the
+//! values.
 
 use crate::error::Result;
 use crate::util::memory::lock;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
-/// Number of shapes for which a value is kept.
+/// Maximum number of values kept, which bounds memory. The map is cleared when it is full.
 const MAX_KEPT: usize = 256;
 
-/// Values by shapes, in items.
+/// A map from shapes, in items, to values.
 pub struct ByShape<T> {
     /// Protects the map.
     kept: Mutex<HashMap<Vec<u64>, Arc<T>>>,
@@ -21,11 +22,11 @@ impl<T> Default for ByShape<T> {
 }
 
 impl<T> ByShape<T> {
-    /// Returns the value for a shape, which `make` makes unless it is kept.
+    /// Returns the value kept for `shape`, or makes it with `make` and keeps it.
     ///
     /// # Errors
     ///
-    /// Those of `make`.
+    /// The errors of `make`.
     pub fn get_or_make(&self, shape: &[u64], make: impl FnOnce() -> Result<T>) -> Result<Arc<T>> {
         if let Some(kept) = lock(&self.kept).get(shape) {
             return Ok(kept.clone());

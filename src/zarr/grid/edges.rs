@@ -115,7 +115,7 @@ impl Edges {
         }
     }
 
-    /// Returns the number of chunks that hold any of the first `len` items, at most [`Edges::capacity`].
+    /// Returns the number of chunks that hold any of the first `len` items. `len` must not exceed [`Edges::capacity`].
     pub fn count(&self, len: u64) -> u64 {
         match self {
             Edges::Equal(edge) => len.div_ceil(*edge),

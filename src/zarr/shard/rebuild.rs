@@ -1,26 +1,27 @@
-//! The new bytes of a shard some of whose entries have changed, as a list of pieces. It copies nothing.
+//! The new bytes of a shard some of whose entries have changed, as a list of pieces. The module copies no bytes.
 
 use super::index::{EMPTY, Index, IndexCodec};
 use crate::error::{Error, Result};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// An entry that leads out of every shard: it keeps a chunk damaged whose entry was, wherever other chunks move.
+/// An entry that points outside of any shard. It replaces damaged entries, which could point to other chunks after a
+/// move.
 const DAMAGED: (u64, u64) = (u64::MAX - 1, 1);
 
-/// What becomes of an entry of an index.
+/// A change of an entry of an index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EntryChange {
-    /// It leads to so many new bytes.
+    /// The entry gets a new chunk of this number of bytes.
     Put(u64),
-    /// Its chunk is no longer stored.
+    /// The chunk of the entry is no longer stored.
     Erase,
 }
 
 /// A piece of the new bytes of a shard.
 #[derive(Debug, PartialEq, Eq)]
 pub enum ShardPiece {
-    /// These bytes of the former shard.
+    /// A range of the former shard.
     Old(Range<u64>),
     /// The new bytes of an entry.
     New(usize),
@@ -33,7 +34,7 @@ impl IndexCodec {
     /// index.
     ///
     /// The former bytes stay at their offsets and new ones follow, so that a file system that shares blocks copies
-    /// nothing, until more than a quarter of them would be waste: then they move together.
+    /// nothing. If more than a quarter of the former bytes would be waste, the kept ranges move together.
     ///
     /// # Errors
     ///
@@ -84,7 +85,7 @@ impl IndexCodec {
 }
 
 /// Returns the ranges of the former shard that stay, each with its new offset. `kept` are the ranges of entries,
-/// sorted, and may overlap; all lie in `room`.
+/// sorted; they may overlap, and all lie in `room`. If ranges move, the first one moves to `start`.
 fn places(kept: &[(Range<u64>, usize)], room: Range<u64>, start: u64) -> Vec<(Range<u64>, u64)> {
     let mut joined: Vec<Range<u64>> = Vec::new();
     for (range, _) in kept {

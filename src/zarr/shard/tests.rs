@@ -41,7 +41,7 @@ fn chunks_have_their_object_and_slots() {
 }
 
 #[test]
-fn entries_are_judged_one_by_one() {
+fn damaged_entries_do_not_affect_others() {
     let codec = IndexCodec::new(&level(&[4], &[0], false, false), 8).unwrap();
     assert_eq!((codec.stored_size(), codec.place(300).unwrap()), (128, 172..300));
     let numbers: [(u64, u64); 8] =
@@ -54,7 +54,7 @@ fn entries_are_judged_one_by_one() {
 }
 
 #[test]
-fn an_index_at_the_start_keeps_chunks_behind_it() {
+fn an_entry_inside_the_index_is_an_error() {
     let codec = IndexCodec::new(&level(&[1], &[0], true, true), 1).unwrap();
     assert_eq!(codec.place(100).unwrap(), 0..20);
     let mut bytes = [19u64.to_le_bytes(), 5u64.to_le_bytes()].concat();

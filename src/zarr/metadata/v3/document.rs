@@ -56,7 +56,7 @@ impl ArrayMetadata {
         if edges.is_some() {
             check_irregular(codecs)?;
         }
-        // chunks in shards have one shape, whatever the shapes of the shards
+        // chunks in shards have one shape, even if the shards differ in shape
         if let Some(outermost) = shards.first_mut() {
             outermost.edges = edges.take();
         }
@@ -69,7 +69,7 @@ impl ArrayMetadata {
             dimension_names: dimension_names(&doc, shape.len())?,
         };
         let opaque = || format!("|V{}", dtype.size()).into();
-        // the fill value of objects is text, or nothing
+        // the fill value of objects is a text, or absent
         let of_item = |item: &Vec<u8>| dtype.fill_value_json(item).unwrap_or(Value::Null);
         let metadata = ArrayMetadata {
             shape,
@@ -144,7 +144,7 @@ fn check_shard_edges(metadata: &ArrayMetadata) -> Result<()> {
     Ok(())
 }
 
-/// Checks the fields that have no place in the model.
+/// Checks the fields that [`ArrayMetadata`] does not keep.
 fn check_fields(doc: &Map<String, Value>) -> Result<()> {
     for (field, value) in doc {
         let is_ignorable = value.get("must_understand") == Some(&Value::Bool(false));

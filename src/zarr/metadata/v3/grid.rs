@@ -11,11 +11,11 @@ use crate::zarr::metadata::array::spell_edges;
 /// Maximum number of values in the configuration of a grid.
 const MAX_VALUES: usize = 1 << 18;
 
-/// Memory in bytes for each value of a configuration: the parsed value, and what is made of it.
+/// Memory in bytes for each value of a configuration: the parsed value, and the edges made of it.
 const VALUE_MEMORY: usize = 192;
 
-/// Parses `chunk_grid`: the lengths of the outermost chunks along each dimension of `shape`, and the memory that they
-/// take.
+/// Parses `chunk_grid`. Returns the lengths of the outermost chunks along each dimension of `shape`, and the grant for
+/// their memory.
 ///
 /// # Errors
 ///
@@ -61,7 +61,7 @@ fn regular(grid: &Extension, shape: &[u64]) -> Result<Vec<Edges>> {
     chunks.into_iter().zip(shape.iter().copied()).map(edges).collect()
 }
 
-/// Parses a rectilinear grid. Source: the register of extensions, "rectilinear chunk grid".
+/// Parses a rectilinear grid. Source: the registry of Zarr extensions, "rectilinear chunk grid".
 fn rectilinear(grid: &Extension, shape: &[u64]) -> Result<Vec<Edges>> {
     grid.allow_only(&["kind", "chunk_shapes"])?;
     if grid.text("kind", "inline")? != "inline" {

@@ -1,6 +1,6 @@
-//! A `zarr.json` that a user of the mount wrote over that of an existing array. The user saw decoded chunks, or is the
-//! program that created the array and writes its own document again: both leave the stored grid, keys and codecs as
-//! they are.
+//! A `zarr.json` that a program wrote through the mount over that of an existing array. The program edited the shown
+//! document of decoded chunks, or created the array and writes its own document again. In both cases the stored grid,
+//! keys and codecs stay as they are.
 
 use super::data_type::DataType;
 use super::view::{shown_codecs, shown_grid, shown_keys};
@@ -17,7 +17,7 @@ pub fn differs_v3(
     new: &ArrayMetadata,
 ) -> Option<&'static str> {
     let is_stored = |field: &str| written.get(field) == stored.get(field);
-    // the same codecs, keys and chunks in another spelling
+    // whether only the spelling of codecs, keys and chunks differs
     let is_same = old.encodes_like(&ArrayMetadata { shape: old.shape.clone(), fill: old.fill.clone(), ..new.clone() })
         && old.separator == new.separator;
     let as_shown = |field: &str, shown: Value| is_same || is_stored(field) || written.get(field) == Some(&shown);
@@ -35,7 +35,7 @@ pub fn differs_v3(
     fields.into_iter().find(|(_, same)| !same).map(|(field, _)| field)
 }
 
-/// Returns whether both spell one data type. The byte order is that of the codecs.
+/// Returns whether both are spellings of one data type. The byte order is part of the codecs.
 fn is_same_type(old: Option<&Value>, new: Option<&Value>) -> bool {
     let (Some(old), Some(new)) = (old, new) else { return false };
     let (Ok(of_old), Ok(of_new)) = (DataType::parse(old, false), DataType::parse(new, false)) else {
@@ -45,8 +45,8 @@ fn is_same_type(old: Option<&Value>, new: Option<&Value>) -> bool {
     old == new || is_told_apart && of_old == of_new
 }
 
-/// Returns the stored document with the fields of the written one that may change: all but data type, grid, keys and
-/// codecs.
+/// Returns the stored document with those fields of the written one that may change: all but the data type, grid, keys,
+/// codecs and storage transformers.
 pub fn merged_v3(
     stored: &Map<String, Value>,
     written: &Map<String, Value>,

@@ -1,5 +1,5 @@
 //! The `zarr.json` that a mount shows for an array: chunks are innermost chunks, stored decoded under keys such as
-//! `0.0`. All else is as the stored document says.
+//! `0.0`. All other fields are those of the stored document.
 
 use super::data_type::DataType;
 use super::grid::spell_grid;

@@ -6,7 +6,7 @@ use crate::zarr::metadata::v3::merge::{differs_v3, merged_v3};
 use crate::zarr::metadata::v3::view::array_view;
 use proptest::prelude::*;
 
-/// Returns an array's document with `changes`, an object whose members replace others; null removes one.
+/// Returns an array's document with `changes`, an object whose members replace others. The value "absent" removes one.
 fn document(changes: Value) -> Vec<u8> {
     let mut doc = json!({
         "zarr_format": 3, "node_type": "array", "shape": [10, 6], "data_type": "int32",
@@ -111,7 +111,6 @@ fn rectilinear(chunk_shapes: Value) -> Value {
     json!({"chunk_grid": {"name": "rectilinear", "configuration": {"kind": "inline", "chunk_shapes": chunk_shapes}}})
 }
 
-/// The rows of the table of hostile documents in the order of their fields.
 #[test]
 fn hostile_documents_are_refused() {
     let codecs = |list: Value| json!({ "codecs": list });
@@ -199,7 +198,7 @@ fn hostile_documents_are_refused() {
 }
 
 #[test]
-fn the_view_is_the_same_array_and_its_own_view() {
+fn a_view_describes_the_same_array_and_is_its_own_view() {
     for changes in [
         json!({}),
         json!({"codecs": [{"name": "bytes", "configuration": {"endian": "big"}}, "crc32c"], "dimension_names": ["a", null]}),
@@ -250,7 +249,7 @@ fn a_written_document_keeps_codecs_and_keys() {
 }
 
 #[test]
-fn the_codec_of_small_integers_is_none_that_a_document_states() {
+fn documents_do_not_state_the_codec_of_small_integers() {
     let text = document(json!({"data_type": "int4", "fill_value": 0, "codecs": ["bytes", "gzip"]}));
     let (stored, old) = (json::parse_object(&text).unwrap(), ArrayMetadata::parse_v3(&text).unwrap());
     assert_eq!(old.stated_filters().map(|codec| codec.id.as_str()).collect::<Vec<_>>(), ["gzip"]);
@@ -262,7 +261,7 @@ fn the_codec_of_small_integers_is_none_that_a_document_states() {
 }
 
 #[test]
-fn data_types_that_look_alike_in_numpy_are_told_apart() {
+fn data_types_of_one_numpy_dtype_are_distinguished() {
     let with = |data_type: Value, fill_value: Value, codecs: Value| {
         let text = document(json!({"data_type": data_type, "fill_value": fill_value, "codecs": codecs}));
         (json::parse_object(&text).unwrap(), ArrayMetadata::parse_v3(&text).unwrap())
