@@ -75,7 +75,7 @@ pub(super) struct EvictionLock {
 }
 
 impl EvictionLock {
-    /// Returns `None` if another thread or program is evicting.
+    /// Takes the right to evict files. Returns `None` if another thread or program has it.
     pub fn begin(directory: &OwnedFd) -> Option<Self> {
         // each call opens the file, since locks of one open file do not exclude threads
         let file = open(directory, "evicting").ok()?;
