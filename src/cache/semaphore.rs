@@ -7,7 +7,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::Thread;
 
-/// The priority of a load: those of waiting readers before prefetches, earlier ones before later ones.
+/// The priority of a load: loads of waiting readers come before prefetches, earlier loads before later ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Ticket {
     is_prefetch: bool,
