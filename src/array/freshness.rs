@@ -1,4 +1,5 @@
-//! Freshness: which bytes of an array are current. It reads no chunk, and knows neither slots nor pages.
+//! Freshness: the rules by which bytes of an array are current. This module reads no chunk, and knows neither
+//! slots nor pages.
 //!
 //! Invariant: a read returns bytes that are no older than the latest opening of a file of the array, and no older than
 //! any write of this mount. Other programs may change the store at any time; their changes show at the next opening.
@@ -52,7 +53,7 @@ pub struct Freshness {
     writes: AtomicU64,
     /// Number of chunks that this mount stored, erased or discarded.
     stores: AtomicU64,
-    /// When a chunk was last written, in nanoseconds since 1970.
+    /// Time of the last write to a chunk, in nanoseconds since 1970.
     last_write: AtomicU64,
     /// Number of dirty chunks: written and not yet stored.
     dirty: AtomicUsize,
@@ -60,7 +61,7 @@ pub struct Freshness {
     superseded: AtomicBool,
     /// Whether the store holds another array in place of this one.
     replaced: AtomicBool,
-    /// Protects the reference. An array that was resized shares the counter with its predecessor.
+    /// Protects the pointer alone. After a resize, the old and the new `Array` share the count of losses.
     losses: Mutex<Arc<AtomicU64>>,
     /// Serializes openings: the result of one must not be lost to the next. Protects no data.
     opening_lock: Mutex<()>,
@@ -174,7 +175,7 @@ impl Freshness {
     }
 }
 
-/// Stands for the version of a chunk, or for its absence, in 8 bytes.
+/// A tag of 8 bytes that stands for the version of a chunk, or for its absence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VersionTag(u64);
 
@@ -227,7 +228,7 @@ pub struct ServedVersions {
 
 #[derive(Default)]
 struct Table {
-    /// By the array's number. An array that is missing has served chunks that are not recorded.
+    /// The served versions by the array's number. A missing array may have served chunks that are not recorded.
     arrays: HashMap<u64, HashMap<ChunkId, VersionTag>>,
     /// Number of chunks in all of `arrays`.
     total: usize,
@@ -260,7 +261,7 @@ impl ServedVersions {
         count > if array.is_remote() { 0 } else { MAX_QUICK_CHECKS }
     }
 
-    /// Begins a new list for an array and returns the one before; `None` if that lacks chunks.
+    /// Begins a new list for an array and returns the previous one; `None` if that is incomplete.
     fn restart(&self, array: u64) -> Option<HashMap<ChunkId, VersionTag>> {
         let mut table = lock(&self.table);
         if table.arrays.len() >= MAX_ARRAYS {
@@ -290,7 +291,7 @@ impl ServedVersions {
     }
 
     /// Records that this mount stored a chunk as `after`. A reader that was served the version `before` and the writes
-    /// has the bytes of `after`. `None` for `before` says that the whole chunk was written.
+    /// has the bytes of `after`. `None` for `before` means that the whole chunk was written.
     pub fn record_store(&self, array: u64, chunk: ChunkId, before: Option<VersionTag>, after: VersionTag) {
         {
             let mut table = lock(&self.table);

@@ -94,8 +94,8 @@ impl Hierarchy {
         node::rewrite(text, CONSOLIDATED, Some(&inline))
     }
 
-    /// Makes the entry of `node`, and with `below` of all nodes below it, again in the consolidated metadata of every
-    /// group above.
+    /// Replaces the entry of `node`, and with `below` those of all nodes below it, in the consolidated metadata of
+    /// every group above.
     pub(super) fn refresh_inline(&self, node: &Key, below: bool) -> Result<()> {
         if node.is_root() {
             return Ok(());
@@ -221,7 +221,7 @@ impl Hierarchy {
     }
 }
 
-/// Returns whether two documents say the same of a node. A writer of consolidated metadata spells defaults that the
+/// Returns whether two documents describe the same node. A writer of consolidated metadata states defaults that the
 /// stored document leaves out.
 pub(super) fn is_same_node(a: &[u8], b: &[u8]) -> Result<bool> {
     if is_same_json(a, b)? {
