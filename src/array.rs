@@ -59,7 +59,7 @@ pub struct Array {
     pending: Mutex<Arc<PendingChunks>>,
     /// The locks of [`Array::lock_replacing`].
     replacing: Arc<SubtreeLocks>,
-    /// Unset while neither the metadata nor a stored chunk declares it.
+    /// The separator of chunk keys; unset while neither the metadata nor a stored chunk declares it.
     separator: OnceLock<Separator>,
     /// Whether chunks can be encoded, once that was tried.
     encodable: OnceLock<Result<()>>,
@@ -123,7 +123,7 @@ impl Array {
 
     /// Locks a chunk or an object by its key until it is replaced. A directory compares the version of a value and
     /// renames over it in two steps: of two threads that replace one value at the same time, one would lose its change.
-    /// The cache and a change of the shape may be such threads, with two `Array`s.
+    /// The cache and a change of the shape may be these threads, each with an `Array` of its own.
     pub fn lock_replacing(&self, key: &Key) -> ExclusiveLock<'_> {
         self.replacing.exclusive(&[key])
     }
@@ -217,7 +217,7 @@ impl Array {
         size.saturating_mul(2 + usize::from(transposed)).saturating_add(scratch)
     }
 
-    /// Checks that there is memory for a decoded chunk and for what its codecs are known to need.
+    /// Checks that there is memory for a decoded chunk and for the memory that its codecs are known to need.
     ///
     /// # Errors
     ///
@@ -231,7 +231,7 @@ impl Array {
         memory::check_chunk(needed).map_err(|e| e.context(&self.key))
     }
 
-    /// Returns the pipeline of the largest chunk. Those of other chunks have the same codecs, for other sizes.
+    /// Returns the pipeline of the largest chunk. The pipelines of other chunks have the same codecs, for other sizes.
     fn pipeline(&self) -> Result<&Pipeline> {
         self.pipelines.largest().map_err(|e| e.context(&self.key))
     }

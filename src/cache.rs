@@ -1,6 +1,6 @@
 //! Decoded chunks of all arrays within one bound of bytes: `chunk_cache` loads and keeps them, `write_back` keeps
 //! written bytes until they are stored, `prefetch` loads the chunks that readers will need next, `buffers` reuses their
-//! memory. It knows arrays and chunks, not files or requests.
+//! memory. This module knows arrays and chunks, not files or requests.
 //!
 //! Locks: one over `State`; `write_back` has more for each dirty chunk. The state is never locked while a chunk is
 //! loaded, revalidated or copied. A thread that waits, for another thread's load or for memory, holds neither a lock
@@ -78,7 +78,7 @@ pub struct Cache {
     timer: Arc<QuietTimer>,
     /// Protects the losses and failures that no request has reported yet.
     failures: Mutex<Failures>,
-    /// Limits how many chunks of remote arrays are decoded at the same time.
+    /// Limit of the number of chunks of remote arrays that are decoded at the same time.
     decoding: Semaphore,
     stats: Arc<Stats>,
 }

@@ -340,7 +340,7 @@ pub trait Store: Send + Sync {
     ///
     /// # Errors
     ///
-    /// EFBIG if the value is larger than the store can put together.
+    /// EFBIG if the value is larger than the store can assemble.
     fn put_pieces(&self, key: &Key, pieces: &[ValuePiece], replaces: Replaces) -> Result<Option<Version>> {
         pieces::put_in_memory(self, key, pieces, replaces)
     }

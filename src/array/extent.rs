@@ -1,6 +1,6 @@
 //! The locations of stored chunks. In Zarr v2 each chunk is a value of its own, under a key that is made of its
 //! indices; an undeclared separator of the indices is detected. Everything outside `array` asks for extents, statistics
-//! and listings of chunks, and never makes a key.
+//! and listings of chunks, and never builds a key.
 
 use super::Array;
 use crate::error::{Kind, Result};

@@ -239,8 +239,8 @@ impl ServedVersions {
     /// pages: the store still holds every version that was served since the opening before. For a remote array with
     /// many such versions, returns false without asking.
     pub fn begin_opening(&self, array: &Array, _lock: &MutexGuard<()>) -> bool {
-        // in this order: a reader that still finds the former opening has recorded what it served before the list is
-        // taken
+        // in this order: a reader that still finds the former opening has recorded the served version before the
+        // list is taken
         array.freshness().begin_opening();
         let Some(served) = self.restart(array.id()) else { return false };
         if array.is_remote() && served.len() > MAX_REMOTE_CHECKS {

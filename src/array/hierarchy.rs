@@ -51,7 +51,7 @@ pub const OWN: &str = ".zarrfs-";
 
 /// The key that keeps an array's document after `.zarray` or `zarr.json` was removed, until the directory is removed or
 /// a new document is written. Programs such as `rm -r` delete files in any order, and chunks must keep their names
-/// until they are deleted. An editor that deletes a document before saving it anew must not lose the codecs, which the
+/// until they are deleted. An editor that deletes a document before saving it again must not lose the codecs, which the
 /// decoded view hides.
 pub const REMOVED: &str = ".zarrfs-zarray";
 
@@ -172,8 +172,8 @@ enum DocumentKind {
 /// Nodes have no handles: each call takes a [`Key`] and looks at the store again, so that changes by other processes
 /// are visible. Parsed arrays are cached by the version of their document, and a caller that holds an [`Array`] gets
 /// the same object as long as the document stays unchanged. Methods that end in `_view` return documents of the decoded
-/// view; the files `document`, `array_document`, `namespace`, `resize` and `migrate` have the changes, which hold a
-/// lock on the subtree they change and keep `.zmetadata` up to date (`consolidated`).
+/// view; the submodules `document`, `array_document`, `namespace`, `resize` and `migrate` contain the changes. A change
+/// holds a lock on its subtree and keeps `.zmetadata` up to date (`consolidated`).
 ///
 /// ```
 /// use std::sync::Arc;
@@ -272,7 +272,7 @@ impl Hierarchy {
     ///
     /// # Errors
     ///
-    /// Says what the store holds instead, or that it cannot be read.
+    /// Fails if the store holds no hierarchy, or if it cannot be read.
     pub fn check(&self) -> Result<()> {
         let (root, failure) = (Key::root(), Cell::new(None));
         let is_value = |key: &Key| match self.store.stat(key) {
@@ -359,7 +359,7 @@ impl Hierarchy {
         if removed.is_some() {
             return Ok(removed.map(found(DocumentKind::Removed)));
         }
-        // writers of v1 always make both documents
+        // writers of v1 always create both documents
         let (meta, attrs) = (stat(V1_META)?, stat(V1_ATTRS)?);
         Ok(meta.filter(|_| attrs.is_some()).map(found(DocumentKind::V1)))
     }

@@ -132,7 +132,7 @@ enum Recency {
     Now,
     /// The store confirmed it in the latest opening of the array.
     Opening,
-    /// Any confirmation will do: the caller reads the object next, which confirms or refutes what was kept.
+    /// Any confirmation will do: the caller reads the object next, which confirms or refutes the kept index.
     Any,
 }
 

@@ -2,7 +2,7 @@
 //! across a *working set* of chunks and needs the next set all at once, so whole sets are prefetched. A strided reader
 //! gets the parts at the next steps; a random reader nothing. From a local store, as many chunks are loaded at a time
 //! as threads decode; from a remote one, as many as fill the link. `wide_rows` reads working sets larger than the
-//! cache. It knows chunks, not files or requests.
+//! cache. This module knows chunks, not files or requests.
 
 mod access;
 mod spill;
@@ -73,7 +73,7 @@ pub struct PrefetchState {
     windows: Mutex<OfArray<Vec<Window>>>,
     /// Whether a warning was logged that no spill file could be made.
     has_warned: AtomicBool,
-    /// Set when the file is closed: jobs that still wait do nothing.
+    /// Whether the file is closed. Jobs that wait until then do nothing.
     closed: Arc<AtomicBool>,
 }
 

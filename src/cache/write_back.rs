@@ -211,8 +211,8 @@ impl Cache {
         self.write_back_reporting(dirty, since, keep, &mut |e| self.record_loss(&dirty.array, e))
     }
 
-    /// Stores a chunk like [`Cache::write_back`], and calls `lost` at once with the error for bytes that are lost. The
-    /// rest of the chunk is stored all the same.
+    /// Stores a chunk like [`Cache::write_back`], and calls `lost` at once with the error for bytes that are lost.
+    /// Stores the rest of the chunk nevertheless.
     fn write_back_reporting(
         &self,
         dirty: &DirtyChunk,

@@ -32,9 +32,9 @@ impl Permissions {
 
     /// Returns the permissions that remain if the file is shown with another owner and group.
     ///
-    /// A user who thereby changes class gets only the bits that are set for each class to which the user may belong in
-    /// the store. The owner keeps the bits of the owner: the owner of the mount, who mounted the store or was named by
-    /// root, acts as the owner of the files.
+    /// A user whose class changes gets only the bits that are set for each class to which the user may belong in the
+    /// store. The owner keeps the bits of the owner: the owner of the mount acts as the owner of the files, having
+    /// mounted the store or been named by root.
     fn under(self, owner: Option<u32>, group: Option<u32>) -> Self {
         let [user, mut members, mut others] = CLASSES.map(|shift| self.mode >> shift & 7);
         if group.is_none() || self.group != group {

@@ -174,7 +174,7 @@ impl Hierarchy {
     ///
     /// # Errors
     ///
-    /// The first failure; what was removed before stays removed.
+    /// The first failure; nodes that were removed before it stay removed.
     pub fn remove_all(&self, key: &Key) -> Result<()> {
         self.store.forget(key);
         let mut nodes = Vec::new();

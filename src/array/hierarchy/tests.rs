@@ -171,7 +171,7 @@ fn stores_are_recognized() {
     let (_, h) = hierarchy(&[(".zarray", ARRAY)]);
     h.remove_document(&key(""), MetadataFile::Array).unwrap();
     h.check().unwrap();
-    // a file of that name makes no v1 store
+    // a file named `meta` alone makes no v1 store
     assert!(
         hierarchy(&[("meta", "notes"), ("a/.zarray", ARRAY)])
             .1

@@ -10,7 +10,7 @@ use crate::zarr::shard::{IndexCodec, ShardId, Shards};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Bytes that a shard encoded as a whole may waste, besides as many bytes as its chunks can take.
+/// Number of bytes that a shard encoded as a whole may waste, in addition to as many bytes as its chunks can take.
 const WASTE: u64 = 64 << 10;
 
 impl Array {
@@ -121,7 +121,7 @@ impl Array {
         }
     }
 
-    /// Returns the kept shard if it is recent enough, or lies in the same version of its object as `place`.
+    /// Returns the kept shard if it is recent enough, or of the same version of its object as `place`.
     fn kept_shard(&self, id: ShardId, place: Option<&StoredChunk>, recency: Recency) -> Option<Arc<LoadedShard>> {
         let mut loaded = lock(&self.shard_cache.loaded);
         let (confirmed, shard) = loaded.get(&id)?;

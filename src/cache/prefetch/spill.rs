@@ -1,6 +1,6 @@
 //! Spill files: decoded chunks that are needed again and do not fit into memory. A spill file has no name, so that it
-//! disappears with its last reader or with the process. It knows chunks by their numbers and versions, not how they
-//! were made.
+//! disappears with its last reader or with the process. This module knows the numbers and versions of chunks, not
+//! their origin.
 
 use crate::array::{Opening, VersionTag};
 use crate::error::{Error, Result};

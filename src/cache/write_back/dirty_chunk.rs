@@ -28,7 +28,7 @@ pub(in crate::cache) struct DirtyChunk {
 
 pub(in crate::cache) struct DirtyState {
     /// All bytes of the chunk, C layout. Bytes that were not written are valid only if `base` is known. `None` once the
-    /// chunk has left the map of dirty chunks: the caller has to look there again.
+    /// chunk has left the map of dirty chunks: the caller must look up the chunk again.
     pub bytes: Option<Arc<Decoded>>,
     /// The bytes that were written since the last write-back began.
     pub dirty: Ranges,

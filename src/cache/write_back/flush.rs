@@ -56,8 +56,8 @@ impl Cache {
     ///
     /// # Errors
     ///
-    /// The first error, after every chunk was tried, or as soon as the store answers nothing at all. What was not
-    /// stored stays dirty.
+    /// The first error, after every chunk was tried, or as soon as the store answers nothing at all. Chunks that were
+    /// not stored stay dirty.
     pub fn flush_array(&self, array: &Array) -> Result<()> {
         // a failure of this attempt records it again
         self.take_unstored_object(array);
@@ -122,7 +122,7 @@ impl Cache {
         }
     }
 
-    /// Discards a chunk, also what was written to it: the caller is about to erase or replace it. Waits for a
+    /// Discards a chunk with all bytes that were written to it: the caller is about to erase or replace it. Waits for a
     /// write-back in flight, so the caller must not hold the chunk's lock.
     pub fn discard_chunk(&self, array: &Array, chunk: ChunkId) {
         if let Some(dirty) = self.dirty_chunk(array, chunk) {

@@ -1,9 +1,9 @@
 //! Written bytes that cannot be stored any more, because another program has replaced, shrunk or deleted their array.
 //!
 //! Invariant: each loss is reported by an error of the next close or fsync of a file of the array, or of the next sync
-//! of everything, which unmounting needs; every open file that wrote reports it besides (`fs/write_record.rs`).
-//! Therefore the step that notices a loss records it here at once, instead of returning it: a later failure of the same
-//! request would hide it, and a request that only needs memory would fail for bytes that it did not write.
+//! of everything, which unmounting needs; every open file that wrote reports it, too (`fs/write_record.rs`). Therefore
+//! the step that notices a loss records it here at once, instead of returning it: a later failure of the same request
+//! would hide it, and a request that only needs memory would fail for bytes that it did not write.
 
 use crate::array::Array;
 use crate::cache::Cache;

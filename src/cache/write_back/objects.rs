@@ -174,8 +174,8 @@ impl Cache {
         })
     }
 
-    /// Stores an object of `array`, so that there is room for another pending chunk. Returns whether there was one that
-    /// could be stored.
+    /// Stores an object of `array`, so that there is space for another pending chunk. Returns whether there was one
+    /// that could be stored.
     pub(super) fn make_room_for_pending(&self, array: &Arc<Array>) -> bool {
         let objects = array.pending().objects();
         objects.into_iter().any(|object| self.store_object(array, object, Instant::now()).is_ok())

@@ -107,7 +107,7 @@ pub(super) fn leads_out() -> Error {
 }
 
 /// Opens `path` below `root`; `flags` must include `OFlags::PATH`. If a symbolic link led to the file, also returns the
-/// permissions of the directories that the link skipped, since a link must not reveal what they hide.
+/// permissions of the directories that the link skipped, since a link must not reveal files that they hide.
 pub(super) fn open_seen(root: &OwnedFd, path: &str, flags: OFlags) -> Result<Option<(OwnedFd, Option<Permissions>)>> {
     let plain = if path.is_empty() { "." } else { path };
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;

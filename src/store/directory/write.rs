@@ -96,8 +96,8 @@ impl DirectoryStore {
         self.put_content(key, &mut |file| write_pieces(file, pieces, old.as_ref()), replaces)
     }
 
-    /// Replaces a value by what `write` writes into a new file. Returns `None` if the value does not satisfy
-    /// `replaces`.
+    /// Replaces a value by a new file, whose content `write` writes. Returns `None` if the value does not
+    /// satisfy `replaces`.
     fn put_content(&self, key: &Key, write: &mut WriteContent, replaces: Replaces) -> Result<Option<Version>> {
         let mut entry = match self.entry(key.as_str())? {
             Some(entry) => entry,

@@ -21,7 +21,8 @@ const PAUSE: Duration = Duration::from_millis(1);
 pub(super) struct Counts {
     /// Number of bytes in use.
     pub used: u64,
-    /// Number of bytes that were ever added. It tells an eviction what other programs added during its scan.
+    /// Number of bytes that were ever added. Its increase during the scan of an eviction shows the bytes that were
+    /// added meanwhile.
     pub added: u64,
 }
 

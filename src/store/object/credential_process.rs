@@ -269,7 +269,7 @@ mod tests {
         assert_ends(&process_of(&file));
     }
 
-    /// A process that has left the group is not killed, and no task goes on reading from it.
+    /// A process that has left the group is not killed, and no task continues to read from it.
     #[test]
     fn pipes_are_closed_when_the_keys_are_accepted() {
         let directory = tempfile::tempdir().unwrap();

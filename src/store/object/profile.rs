@@ -1,5 +1,5 @@
 //! The profiles of the AWS command line in `~/.aws/credentials` and `~/.aws/config`: keys, region, endpoint, and the
-//! ways to get keys. This module does not know what the settings mean.
+//! ways to get keys. This module does not know the meaning of the settings.
 
 use crate::error::Error;
 use std::collections::HashMap;

@@ -39,7 +39,7 @@ struct State {
     credential: Option<Arc<AwsCredential>>,
     /// The error of the latest reading.
     failure: Option<Error>,
-    /// Closed when the reading in flight ends.
+    /// A channel that is closed when the reading in flight ends.
     reading: Option<watch::Receiver<()>>,
 }
 

@@ -69,7 +69,7 @@ impl InflatedMembers {
         }
     }
 
-    /// Returns the member at `offset` from the cache, or inserts what `inflate` returns.
+    /// Returns the member at `offset` from the cache, or inserts the result of `inflate`.
     fn get<E>(&self, offset: u64, inflate: impl FnOnce() -> Result<CachedMember, E>) -> Result<Arc<CachedMember>, E> {
         if let Some(value) = self.kept(offset) {
             return Ok(value);

@@ -41,7 +41,7 @@ impl MigratedNode {
     }
 }
 
-/// The nodes that a migration concerns, groups before what is in them.
+/// The nodes that a migration concerns, groups before their members.
 #[derive(Default)]
 struct MigratedNodes {
     nodes: Vec<MigratedNode>,

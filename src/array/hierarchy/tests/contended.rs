@@ -92,7 +92,7 @@ fn no_entry_of_the_consolidated_metadata_is_lost() {
     });
     h.set_attribute(&key("x"), "a", Some(b"1")).unwrap();
     assert_eq!(object(&memory, ".zmetadata")["metadata"]["x/.zattrs"], object(&memory, "x/.zattrs"));
-    // a .zmetadata that is made anew includes documents that were created meanwhile
+    // a new `.zmetadata` includes documents that were created meanwhile
     raced.before_next(|store| {
         store.insert("late/.zgroup", "{\"zarr_format\":2}");
         store.insert(".zmetadata", CONSOLIDATED);

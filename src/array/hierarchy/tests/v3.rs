@@ -265,7 +265,7 @@ fn stale_entries_are_found() {
     stale.sort_by(|a, b| a.0.cmp(&b.0));
     let stale: Vec<_> = stale.iter().map(|(name, how)| (name.as_str(), *how)).collect();
     assert_eq!(stale, [("n", Stale::Missing), ("x", Stale::Different), ("y", Stale::Extra)]);
-    // entries of changed nodes alone are made anew
+    // only the entries of changed nodes are replaced
     h.set_attribute(&key("x"), "units", Some(b"m")).unwrap();
     let left = h.stale_inline(&key("")).unwrap().len();
     assert_eq!(left, 2);

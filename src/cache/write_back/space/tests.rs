@@ -90,7 +90,7 @@ impl Setup {
         wait
     }
 
-    /// Checks that the store holds what [`Setup::fill`] wrote.
+    /// Checks that the store holds the bytes that [`Setup::fill`] wrote.
     fn check_filled(&self, len: usize) {
         let mut value = Vec::new();
         for chunk in 0..3 {

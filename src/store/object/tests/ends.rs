@@ -8,10 +8,10 @@ const DIGITS: &[u8] = b"0123456789";
 #[derive(Clone, Copy, PartialEq)]
 enum Ends {
     Sent,
-    /// As if no range was requested.
+    /// The whole value, as if no range was requested.
     Ignored,
     Refused,
-    /// With the beginning of the value.
+    /// The beginning of the value.
     Mistaken,
 }
 
@@ -77,7 +77,7 @@ fn a_server_that_cannot_send_ends_is_asked_for_the_size_first() {
         let server = server(ends);
         for (store, stats) in stores(&server) {
             assert_eq!(end(&store, "a", 3), Some((b"789".to_vec(), 10)));
-            // one that sends something else is not asked for an end again
+            // a server that has sent something else is not asked for an end again
             let before = stats.requests.get();
             assert_eq!(end(&store, "a", 1), Some((b"9".to_vec(), 10)));
             assert_eq!(
