@@ -56,7 +56,7 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::time::{Instant, SystemTime};
 
-/// Identifies the content of a key: two different contents have two different versions.
+/// The identity of the content of a key: two different contents have two different versions.
 ///
 /// The reverse does not hold: a version may change although the bytes stay the same.
 ///

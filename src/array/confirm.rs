@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 /// double their number.
 const MAX_AGE: Duration = Duration::from_secs(1);
 
-/// Parses the bytes of a metadata document.
+/// A function that parses the bytes of a metadata document.
 pub type ParseDocument = Box<dyn Fn(&[u8]) -> Result<ArrayMetadata> + Send + Sync>;
 
 /// The metadata document that an array was read from.

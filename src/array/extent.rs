@@ -158,9 +158,8 @@ impl Array {
         stat.restricted(granted)
     }
 
-    /// Waits for the lock of a chunk. Other writers take it before they read, change and store the chunk. If the store
-    /// has no locks it returns immediately; so it does for a chunk of a shard, whose object is locked while it is
-    /// stored.
+    /// Waits for the lock of a chunk. Other writers take it before they read, change and store the chunk. Returns
+    /// immediately if the store has no locks, and for a chunk of a shard, whose object is locked while it is stored.
     pub fn lock_chunk(&self, chunk: ChunkId) -> Result<ChunkLock> {
         self.lock_chunk_since(chunk, Instant::now())
     }
@@ -177,7 +176,7 @@ impl Array {
 
     /// Makes a chunk uninitialized. Returns false if it was uninitialized already.
     ///
-    /// A chunk of a shard is handed over as erased: [`Array::store_objects`] stores that.
+    /// A chunk of a shard is handed over as erased; [`Array::store_objects`] stores the change.
     pub fn erase(&self, chunk: ChunkId) -> Result<bool> {
         if self.has_shards() {
             let was_stored = self.stat_chunk(chunk)?.is_some();

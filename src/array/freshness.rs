@@ -22,16 +22,17 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, SystemTime};
 
-/// Chunks recorded per array. Checking all of them takes about 50 ms; an array with more has its pages dropped.
+/// Maximum number of chunks recorded per array. Checking all of them takes about 50 ms. If more were served, the kernel
+/// drops the pages of the array.
 const MAX_PER_ARRAY: usize = 1 << 16;
 
-/// Arrays recorded, including those that no longer exist.
+/// Maximum number of recorded arrays, including those that no longer exist.
 const MAX_ARRAYS: usize = 1 << 14;
 
-/// Chunks recorded in total, about 10 MB.
+/// Maximum number of chunks recorded in total, which take about 10 MB.
 const MAX_TOTAL: usize = 1 << 18;
 
-/// Chunks of a local array that an opening may revalidate on the session thread: about a millisecond.
+/// Maximum number of chunks of a local array that an opening revalidates on the session thread, in about a millisecond.
 const MAX_QUICK_CHECKS: usize = 1000;
 
 /// Maximum number of chunks revalidated while opening a remote array: as many as are requested concurrently.
@@ -40,7 +41,7 @@ const MAX_REMOTE_CHECKS: usize = 64;
 /// The next opening of any array in this process.
 static NEXT_OPENING: AtomicU64 = AtomicU64::new(1);
 
-/// Identifies an opening. Later openings compare greater, also those of other arrays.
+/// The number of an opening. Later openings compare greater, also those of other arrays.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Opening(u64);
 

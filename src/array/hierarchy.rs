@@ -460,8 +460,8 @@ impl Hierarchy {
     }
 }
 
-/// Returns whether the name in a group or array is that of a document or of zarrfs' own file, which are not shown as
-/// plain keys.
+/// Returns whether a name in a group or array is that of a document or of a file of zarrfs. Such names are not shown
+/// as plain keys.
 fn is_own(name: &str) -> bool {
     [ZARR_JSON, ZARRAY, ZGROUP, ZATTRS, ZMETADATA].contains(&name) || name.starts_with(OWN)
 }

@@ -43,7 +43,7 @@ const KINDS: &[(&str, bool)] = &[
 
 proptest! {
     #[test]
-    fn stored_chunks_are_loaded_unchanged(kind in 0..KINDS.len(), seed in any::<u64>(), chunks in prop::collection::vec(0u64..18, 1..5)) {
+    fn stored_bytes_are_loaded(kind in 0..KINDS.len(), seed in any::<u64>(), chunks in prop::collection::vec(0u64..18, 1..5)) {
         let (codecs, lossy) = KINDS[kind];
         let (store, array, stats) = array(&document(codecs));
         prop_assert!(array.writable().is_ok());

@@ -1,6 +1,6 @@
 //! A store in a directory of the local file system: a key is a path below it. The kernel resolves names with
 //! `RESOLVE_BENEATH`, so neither `..` nor a symbolic link leads out of the store, even in a race. Only regular files
-//! are opened as values, since others could block.
+//! are opened as values, since opening others could block.
 
 mod resolve;
 mod write;

@@ -211,7 +211,7 @@ impl Hierarchy {
         done
     }
 
-    /// Returns the document of the node at `key` as an entry holds it; an error if it is not valid JSON.
+    /// Returns the document of the node at `key` in the form of an entry; an error if it is not valid JSON.
     fn v3_entry(&self, key: &Key) -> Result<Option<MetadataDocument>> {
         let document = key.join(ZARR_JSON);
         let Some(stored) = self.stored_within(&document, MAX_CONSOLIDATED)? else { return Ok(None) };

@@ -67,8 +67,8 @@ impl Hierarchy {
         Ok(Some(V3Document { key: document, stat, outline }))
     }
 
-    /// Returns the outline of a `zarr.json` that cannot be read as a whole. It recognizes a group, so that the nodes
-    /// below can be found.
+    /// Returns the outline of a `zarr.json` that cannot be read as a whole. Recognizes a group, so that the nodes below
+    /// it are found.
     fn outline_of_large(&self, document: &Key, stat: &Stat) -> Result<V3Outline> {
         let mut ends = [Vec::new(), Vec::new()];
         if stat.kind == EntryKind::Value && stat.size > MAX_CONSOLIDATED {

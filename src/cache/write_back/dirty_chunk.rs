@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 pub(in crate::cache) struct DirtyChunk {
     pub array: Arc<Array>,
     pub chunk: ChunkId,
-    /// Increases with each chunk that becomes dirty: the oldest are stored first.
+    /// A number that increases with each chunk that becomes dirty: the oldest chunks are stored first.
     pub number: u64,
     /// Held during a write-back. Protects no data.
     pub write_back_lock: Mutex<()>,

@@ -181,8 +181,8 @@ impl Cache {
         objects.into_iter().any(|object| self.store_object(array, object, Instant::now()).is_ok())
     }
 
-    /// Begins to store the objects that are quiet at `now`. Returns the time until it has to be called again; `None` if
-    /// no array has pending chunks.
+    /// Begins to store the objects that are quiet at `now`. Returns the time until the next call; `None` if no array
+    /// has pending chunks.
     fn begin_storing_quiet(self: &Arc<Self>, now: Instant) -> Option<Duration> {
         // first of all: an array that is added meanwhile needs another call
         self.timer.set(|state| state.is_needed = false);

@@ -82,7 +82,7 @@ pub(super) fn open_beneath(root: &OwnedFd, path: &str, flags: OFlags) -> Result<
     create_beneath(root, path, flags, Mode::empty())
 }
 
-/// Opens `path` below `root`; `mode` is for a file that `flags` create.
+/// Opens `path` below `root`; `mode` is that of a new file, if `flags` permit to create one.
 pub(super) fn create_beneath(root: &OwnedFd, path: &str, flags: OFlags, mode: Mode) -> Result<Option<OwnedFd>> {
     let path = if path.is_empty() { "." } else { path };
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;

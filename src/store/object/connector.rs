@@ -37,7 +37,7 @@ pub(super) struct NamesRemoved;
 #[derive(Clone, Default)]
 pub(super) struct WasRetried(pub Arc<AtomicBool>);
 
-/// Creates clients of `object_store` that share one transport.
+/// A source of HTTP clients for `object_store` that share one transport.
 #[derive(Clone)]
 pub(super) struct Connector {
     pub transport: Arc<Transport>,

@@ -96,7 +96,7 @@ impl Pause {
     }
 }
 
-/// Decides when keys are read again.
+/// The state that decides when keys are read again.
 pub(super) struct KeyRenewal {
     origin: KeyOrigin,
     /// Minimum time since the latest reading after [`Refusal::OfKeys`].
@@ -130,7 +130,7 @@ impl KeyRenewal {
         }
     }
 
-    /// Returns whether the keys in use can be used now.
+    /// Returns the state of the keys in use.
     pub fn validity(&self, now: Moment) -> Validity {
         match self.times {
             _ if !self.has_keys => Validity::None,

@@ -14,7 +14,8 @@ fn outcome(answer: impl Fn(&Request, usize) -> Reply + Send + Sync + 'static) ->
     (got, server.requests().len())
 }
 
-/// Returns the message of a request that must fail with EIO, which contains the URL, and the number of attempts.
+/// Returns the message of a request that must fail with EIO, and the number of attempts. The message must
+/// contain the URL.
 fn failure(answer: impl Fn(&Request, usize) -> Reply + Send + Sync + 'static) -> (String, usize) {
     let (got, requests) = outcome(answer);
     let error = got.unwrap_err();
