@@ -1,9 +1,9 @@
-//! Whether the store still holds the metadata document that an array was read from. Another program may replace, shrink
-//! or delete the array at any time.
+//! Checks whether the store still holds the metadata document that an array was read from. Another program may replace,
+//! shrink or delete the array at any time.
 //!
-//! Invariant: no chunk is stored unless the document was examined after the flush began, or less than [`MAX_AGE`]
-//! before a store that no flush asked for. A chunk that was encoded for one document never replaces a chunk of another
-//! array, and no byte outside the shape reaches the store.
+//! Invariant: no chunk is stored unless the document was examined after the flush began. A chunk that is stored without
+//! a flush may rely on an examination that is at most [`MAX_AGE`] old. A chunk that was encoded for one document never
+//! replaces a chunk of another array, and no byte outside the shape reaches the store.
 
 use super::{Array, Ranges};
 use crate::error::Result;
@@ -18,12 +18,12 @@ use std::time::{Duration, Instant};
 /// double their number.
 const MAX_AGE: Duration = Duration::from_secs(1);
 
-/// Parses the bytes of a metadata document.
+/// A function that parses the bytes of a metadata document.
 pub type ParseDocument = Box<dyn Fn(&[u8]) -> Result<ArrayMetadata> + Send + Sync>;
 
 /// The metadata document that an array was read from.
 pub struct Source {
-    /// Keys where the document may be stored, the usual one first.
+    /// Keys under which the document may be stored, the usual one first.
     keys: Vec<Key>,
     parse: ParseDocument,
     /// Protects the result of the last confirmation.
@@ -33,7 +33,7 @@ pub struct Source {
 struct Confirmed {
     /// The latest version that describes the array.
     version: Version,
-    /// When the store was asked last.
+    /// Time at which the store was last asked.
     asked: Option<Instant>,
     /// The shape in the store, if it differs from the array's.
     shape: Option<Vec<u64>>,
@@ -89,7 +89,7 @@ impl Array {
             }
             let read = get_counted(&*self.store, key, MAX_DOCUMENT).map_err(|e| e.context(key))?;
             let Some(Counted { bytes, stat, .. }) = read else { continue };
-            // another program may be writing it in place: written bytes wait until it can be parsed
+            // another program may be writing the document in place: written bytes wait until it can be parsed
             let metadata = (source.parse)(&bytes).map_err(|e| e.context(key))?;
             return Ok(Document::Other(stat.version, Box::new(metadata)));
         }
@@ -102,8 +102,8 @@ impl Array {
     }
 
     /// Returns the bytes of a chunk, C layout, that belong to this array and, as of the last [`Array::confirm`], not to
-    /// the array in the store, because another program has made it smaller. Of a chunk that the array in the store does
-    /// not have, these are all bytes, padding included.
+    /// the array in the store, because another program has made it smaller. If the array in the store lacks the chunk,
+    /// these are all its bytes, padding included.
     pub fn outside(&self, chunk: ChunkId) -> Ranges {
         let shape = self.source.as_ref().and_then(|source| lock(&source.confirmed).shape.clone());
         let Some(shape) = shape else { return Ranges::default() };
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_document_that_is_being_written_ends_nothing() {
+    fn a_document_that_is_being_written_does_not_end_the_array() {
         let store = Arc::new(MemoryStore::default());
         let array = array(&store);
         let whole = document("[5,7]", "|u1").replace(r#""fill_value":0"#, r#""fill_value":0.0"#);

@@ -125,14 +125,14 @@ impl Reclaim for ShardCache {
     }
 }
 
-/// How recent the confirmation of an object must be.
+/// The required recency of the confirmation of an object.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Recency {
     /// The store confirms it now.
     Now,
     /// The store confirmed it in the latest opening of the array.
     Opening,
-    /// Any confirmation will do: the caller reads the object next, which confirms or refutes what was kept.
+    /// Any confirmation will do: the caller reads the object next, which confirms or refutes the kept index.
     Any,
 }
 
@@ -189,7 +189,7 @@ impl Array {
     }
 
     /// Returns whether a chunk is stored, or may be because its shard is damaged. With `is_first`, asks the store for
-    /// the object, instead of relying on what it said in this opening.
+    /// the object, instead of relying on its answer in this opening.
     pub(super) fn may_be_stored(&self, shards: &Shards, chunk: ChunkId, is_first: bool) -> bool {
         let recency = if is_first { Recency::Now } else { Recency::Opening };
         match self.pending_chunk(chunk) {
@@ -198,7 +198,7 @@ impl Array {
         }
     }
 
-    /// Forgets what is known of an object, which is out of date, so that the next lookup asks the store.
+    /// Forgets the outdated state of an object, so that the next lookup asks the store.
     fn forget_object(&self, shards: &Shards, chunk: ChunkId) {
         let id = shards.shard(0, &self.grid.indices(chunk));
         lock(&self.shard_cache.loaded).pop(&id);

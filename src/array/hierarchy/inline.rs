@@ -94,8 +94,8 @@ impl Hierarchy {
         node::rewrite(text, CONSOLIDATED, Some(&inline))
     }
 
-    /// Makes the entry of `node`, and with `below` of all nodes below it, again in the consolidated metadata of every
-    /// group above.
+    /// Replaces the entry of `node`, and with `below` those of all nodes below it, in the consolidated metadata of
+    /// every group above.
     pub(super) fn refresh_inline(&self, node: &Key, below: bool) -> Result<()> {
         if node.is_root() {
             return Ok(());
@@ -211,7 +211,7 @@ impl Hierarchy {
         done
     }
 
-    /// Returns the document of the node at `key` as an entry holds it; an error if it is not valid JSON.
+    /// Returns the document of the node at `key` in the form of an entry; an error if it is not valid JSON.
     fn v3_entry(&self, key: &Key) -> Result<Option<MetadataDocument>> {
         let document = key.join(ZARR_JSON);
         let Some(stored) = self.stored_within(&document, MAX_CONSOLIDATED)? else { return Ok(None) };
@@ -221,7 +221,7 @@ impl Hierarchy {
     }
 }
 
-/// Returns whether two documents say the same of a node. A writer of consolidated metadata spells defaults that the
+/// Returns whether two documents describe the same node. A writer of consolidated metadata states defaults that the
 /// stored document leaves out.
 pub(super) fn is_same_node(a: &[u8], b: &[u8]) -> Result<bool> {
     if is_same_json(a, b)? {

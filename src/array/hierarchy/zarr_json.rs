@@ -1,4 +1,4 @@
-//! Stores the `zarr.json` that a user of the mount wrote. A new one makes a group or an array; the one of an existing
+//! Stores the `zarr.json` that a user of the mount wrote. A new one creates a group or an array; the one of an existing
 //! array keeps the stored codecs, keys and shards, which the mount does not show. A change that would alter the meaning
 //! of stored chunks is refused while there are any.
 
@@ -44,7 +44,7 @@ impl Hierarchy {
         let stored = self.stored_within(&document, MAX_CONSOLIDATED)?;
         let consolidated = stored.as_ref().and_then(|stored| node::member(&stored.text, CONSOLIDATED).ok().flatten());
         let written = node::member(text, CONSOLIDATED)?.filter(|value| *value != "null");
-        // the mount does not show the stored one: a document without it is not meant to remove it
+        // the mount does not show the stored consolidated metadata, so a document without any is not meant to remove it
         let text = node::rewrite(text, CONSOLIDATED, consolidated.map(str::as_bytes))?;
         self.put(&document, &text)?;
         self.drop_generated(key, ZGROUP, GROUP_DOCUMENT)?;
@@ -52,7 +52,7 @@ impl Hierarchy {
         self.forget_below(key);
         self.consolidate(key, &[ZARR_JSON, ZGROUP])?;
         match written {
-            // its entries are decoded views: the stored one is made of the stored documents
+            // its entries are decoded views, so the stored metadata is made from the stored documents
             Some(_) => self.make_inline(key).map(drop),
             None => Ok(()),
         }
@@ -72,7 +72,7 @@ impl Hierarchy {
                 Ok(array) if found.form == DocumentKind::Removed && !self.has_chunks(&array)? => {
                     return self.put_v3_text(key, &written.metadata, text);
                 }
-                // the layout of its chunks is unknown: the user repairs the document
+                // the document is damaged, so the layout of its chunks is unknown: the user repairs it
                 Err(_) if found.form == DocumentKind::V3 => return self.put_v3_text(key, &written.metadata, text),
                 _ => {
                     let why = "an array of Zarr v1 or v2 stands here: remove it first";
@@ -109,7 +109,7 @@ impl Hierarchy {
         let document = key.join(ZARR_JSON);
         self.check_usable(key, metadata.clone()).map_err(|e| refused(&document, e))?;
         self.put(&document, text)?;
-        // the directory was a group that mkdir made; from here on it is an array
+        // the directory was a group that `mkdir` created; from here on it is an array
         self.delete(&key.join(ZGROUP))?;
         self.delete(&key.join(REMOVED))?;
         let had_groups = self.drop_groups_of_levels(key)?;
@@ -120,8 +120,8 @@ impl Hierarchy {
         self.consolidate(key, &[ZARR_JSON, ZGROUP])
     }
 
-    /// Deletes the documents that mkdir made in levels of chunk keys, which a program copied before the document of
-    /// their array. Returns whether there were any.
+    /// Deletes the documents that `mkdir` created in levels of chunk keys, which a program copied before the document
+    /// of their array. Returns whether there were any.
     fn drop_groups_of_levels(&self, key: &Key) -> Result<bool> {
         let (mut levels, mut found) = (Vec::from([key.clone()]), false);
         while let Some(above) = levels.pop() {
@@ -197,8 +197,8 @@ impl Hierarchy {
         }
     }
 
-    /// Deletes the document `name` of the group at `key` if it is `generated`, which mkdir made. Returns whether it
-    /// was.
+    /// Deletes the document `name` of the group at `key` if its text is `generated`, that of a document created by
+    /// `mkdir`. Returns whether it was.
     pub(super) fn drop_generated(&self, key: &Key, name: &str, generated: &str) -> Result<bool> {
         let document = key.join(name);
         let is_generated = |text: &[u8]| text == generated.as_bytes();
@@ -214,7 +214,7 @@ fn is_plain(metadata: &ArrayMetadata) -> bool {
     metadata.shards.is_empty() && metadata.stated_filters().next().is_none()
 }
 
-/// Chunks of shards that are erased before their objects are stored.
+/// Number of chunks of shards that are erased before their objects are stored.
 pub(super) const MAX_ERASED: usize = 1 << 14;
 
 /// Erases the chunks of an array that takes the place of one without chunks: keys outside the former grid were never

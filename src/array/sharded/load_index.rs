@@ -10,7 +10,7 @@ use crate::zarr::shard::{IndexCodec, ShardId, Shards};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Bytes that a shard encoded as a whole may waste, besides as many bytes as its chunks can take.
+/// Number of bytes that a shard encoded as a whole may waste, in addition to as many bytes as its chunks can take.
 const WASTE: u64 = 64 << 10;
 
 impl Array {
@@ -121,7 +121,7 @@ impl Array {
         }
     }
 
-    /// Returns the kept shard if it is recent enough, or lies in the same version of its object as `place`.
+    /// Returns the kept shard if it is recent enough, or of the same version of its object as `place`.
     fn kept_shard(&self, id: ShardId, place: Option<&StoredChunk>, recency: Recency) -> Option<Arc<LoadedShard>> {
         let mut loaded = lock(&self.shard_cache.loaded);
         let (confirmed, shard) = loaded.get(&id)?;
@@ -137,8 +137,8 @@ impl Array {
         is_current.then(|| shard.clone())
     }
 
-    /// Confirms the kept shard if it has the version of `stat`, which the store reported after `opening`. Returns it
-    /// then.
+    /// Confirms the kept shard if it has the version of `stat`, which the store reported after `opening`,
+    /// and returns it.
     pub(super) fn confirm_shard(&self, id: ShardId, stat: &Stat, opening: Opening) -> Option<Arc<LoadedShard>> {
         let mut loaded = lock(&self.shard_cache.loaded);
         let (confirmed, shard) = loaded.get_mut(&id)?;
@@ -200,7 +200,7 @@ impl Array {
         if !self.read_shard_bytes(chunk, object, bytes, 0..len, &mut encoded)? {
             return Ok(None);
         }
-        // waste between the chunks may make a shard larger than what its chunks need
+        // waste between the chunks may make a shard larger than its chunks
         let without_waste = shards.max_size(id.level, self.pipeline()?.max_stored());
         let wanted = without_waste.saturating_mul(2).saturating_add(WASTE).min(limit) as usize;
         memory.grow(wanted).map_err(in_object)?;
@@ -213,7 +213,7 @@ impl Array {
     }
 
     /// Checks that there is memory to store shards: for the indexes of all levels at a time, and for shards that are
-    /// encoded as a whole. The size of those of objects is not known before they are encoded.
+    /// encoded as a whole. The size of a shard of variable-length objects is not known before it is encoded.
     ///
     /// # Errors
     ///

@@ -67,8 +67,8 @@ impl Array {
         self.has_shards() && self.is_remote() && !self.metadata.has_objects()
     }
 
-    /// Returns groups of `chunks` that are near each other in their object, which is one for all of them. Leaves out
-    /// chunks without a near one. It may read indexes.
+    /// Returns groups of `chunks` that are near each other in their object, which must be the same for all. Leaves out
+    /// chunks without a neighbor. May read indexes.
     pub fn neighbors(&self, chunks: &[ChunkId]) -> Vec<Neighbors> {
         let Some(shards) = &self.shards else { return Vec::new() };
         // the load of a damaged chunk reports the error

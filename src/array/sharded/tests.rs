@@ -4,7 +4,8 @@ use crate::store::{Key, MemoryStore};
 use crate::util::json::{Value, json};
 use crate::zarr::metadata::ArrayMetadata;
 
-/// An array of 5 x 4 bytes in chunks of 1 x 2, in shards of 2 x 4: 3 objects of 4 chunks, the last one over the edge.
+/// Returns the document of an array of 5 x 4 bytes in chunks of 1 x 2, in shards of 2 x 4: 3 objects of 4 chunks, the
+/// last one over the edge.
 fn document(around: Value) -> Vec<u8> {
     let sharding = json!({"name": "sharding_indexed", "configuration": {"chunk_shape": [1, 2], "codecs": ["bytes"],
         "index_codecs": [{"name": "bytes", "configuration": {"endian": "little"}}, "crc32c"]}});
@@ -16,7 +17,8 @@ fn document(around: Value) -> Vec<u8> {
     crate::util::json::write(&document).into_bytes()
 }
 
-/// Returns a shard with `junk` bytes of waste in front and these entries; a chunk is two times the number of its entry.
+/// Returns a shard with `junk` bytes of waste in front and these entries. The two bytes of a chunk are the number
+/// of its entry.
 fn shard(junk: usize, entries: [Option<u8>; 4]) -> Vec<u8> {
     let (mut value, mut index) = (vec![0xee; junk], Vec::new());
     for entry in entries {
@@ -104,7 +106,7 @@ fn arrays_whose_shards_could_not_be_stored_are_not_writable() {
     writable_as(3 * mib, large, "uint8", around).unwrap();
     let nested = json!([sharding(mib, json!([sharding(1024, json!(["bytes"]))])), gzip]);
     writable_as(3 * mib, large, "uint8", nested).unwrap();
-    // nothing is known of the size of objects
+    // the size of variable-length objects is unknown
     writable_as(large * 4, large, "string", json!([sharding(mib, json!(["vlen-utf8"])), gzip])).unwrap();
 }
 
@@ -124,7 +126,7 @@ fn a_shard_that_is_encoded_as_a_whole_is_decoded_once() {
 }
 
 #[test]
-fn a_replaced_object_is_read_anew() {
+fn a_replaced_object_is_read_again() {
     let store = Arc::new(MemoryStore::default());
     put(&store, "c/0/0", &shard(0, [Some(0), Some(1), Some(2), None]));
     let array = array(&store, json!([]));
@@ -143,7 +145,7 @@ fn a_replaced_object_is_read_anew() {
 }
 
 #[test]
-fn damage_stays_where_it_is() {
+fn damage_affects_only_its_chunk_or_its_shard() {
     let store = Arc::new(MemoryStore::default());
     let sound = shard(0, [Some(0), Some(1), Some(2), Some(3)]);
     let (index, len) = (sound.len() - 68, sound.len());
@@ -157,7 +159,7 @@ fn damage_stays_where_it_is() {
     let entry = |value: &mut Vec<u8>, offset: u64, size: u64| {
         value[index..index + 16].copy_from_slice(&[offset.to_le_bytes(), size.to_le_bytes()].concat());
     };
-    // entries of the first chunk alone
+    // damaged entries of the first chunk
     for (offset, size) in
         [(8, 1), (u64::MAX - 1, 5), (u64::MAX, 2), (0, u64::MAX), (7, 2), (0, 0), (0, 1), (0, 3), (0, 1 << 40)]
     {
@@ -169,7 +171,7 @@ fn damage_stays_where_it_is() {
     // overlapping entries are allowed
     put(&store, "c/0/0", &with(&|value| entry(value, 2, 2)));
     assert_eq!(load(&array(&store, json!([])), 0).unwrap(), Some(vec![1; 2]));
-    // the whole index
+    // damaged indexes
     for value in [Vec::new(), vec![0; 67], sound[..len - 1].to_vec(), [&sound[..], &[0]].concat()] {
         put(&store, "c/0/0", &value);
         let array = array(&store, json!([]));

@@ -14,7 +14,7 @@ pub(super) fn document(shape: &[u64], chunks: &[u64], order: &str, separator: &s
     )
 }
 
-/// The elements of an array as a store has them, C order.
+/// Returns the elements of an array as they are stored, in C order.
 pub(super) fn elements(array: &Array) -> Vec<u16> {
     let grid = array.grid();
     let mut bytes = vec![0; array.size() as usize];
@@ -60,7 +60,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
     #[test]
-    fn what_leaves_an_array_never_comes_back(
+    fn elements_that_leave_an_array_never_return(
         dims in dimensions(), which in any::<u64>(), f in any::<bool>(), slash in any::<bool>(), list in any::<bool>()
     ) {
         let part = |n: usize| dims.iter().map(|d| [d.0, d.1, d.2, d.3][n]).collect::<Vec<u64>>();
@@ -108,7 +108,7 @@ fn chunks_outside_are_deleted_and_those_at_the_border_stay() {
 fn growing_clears_elements_left_outside_by_another_process() {
     let (store, h) = hierarchy(&[("x/.zarray", &document(&[6], &[4], "C", "."))]);
     store_chunks(&array(&h, "x"), u64::MAX);
-    // as zarr-python shrinks, interrupted
+    // the state after an interrupted shrink by zarr-python
     store.insert("x/.zarray", document(&[3], &[4], "C", "."));
     h.resize(&array(&h, "x"), &[8]).unwrap();
     assert_eq!(elements(&array(&h, "x")), [1000, 1001, 1002, 513, 513, 513, 513, 513]);

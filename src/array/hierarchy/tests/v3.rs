@@ -11,7 +11,7 @@ const PACKED: &str = r#"{"zarr_format":3,"node_type":"array","shape":[4],"data_t
     "chunk_key_encoding":{"name":"default","configuration":{"separator":"/"}},
     "codecs":[{"name":"bytes","configuration":{"endian":"little"}},{"name":"gzip","configuration":{"level":1}}]}"#;
 
-/// `PACKED` with a field changed.
+/// Returns `PACKED` with a changed field.
 fn with(field: &str, value: &str) -> String {
     let mut document = json::parse(PACKED.as_bytes()).unwrap();
     document[field] = json::parse(value.as_bytes()).unwrap();
@@ -30,13 +30,13 @@ fn refuse(h: &Hierarchy, path: &str, text: &str, why: &str) {
     assert!(e.message().starts_with(&key(path).join("zarr.json").to_string()), "{e}");
 }
 
-/// The paths in the consolidated metadata of the root.
+/// Returns the paths in the consolidated metadata of the root.
 fn consolidated(store: &MemoryStore) -> Vec<String> {
     let document = object(store, "zarr.json");
     document["consolidated_metadata"]["metadata"].as_object().unwrap().keys().cloned().collect()
 }
 
-/// A hierarchy whose root has consolidated metadata.
+/// Returns a hierarchy whose root has consolidated metadata.
 fn consolidated_hierarchy(values: &[(&str, &str)]) -> (Arc<MemoryStore>, Hierarchy) {
     let (store, h) = hierarchy(&[&[("zarr.json", GROUP)], values].concat());
     h.write_consolidated(&key("")).unwrap();
@@ -137,7 +137,7 @@ fn the_compressor_is_for_new_arrays_with_bytes_alone() {
     assert_eq!(last("own/zarr.json"), "\"gzip\"");
     assert_eq!(last("copied/zarr.json"), "\"bytes\"", "its chunks are there already, uncompressed");
     assert_eq!(last("old/zarr.json"), "\"bytes\"");
-    // below c, a program finds what it wrote: decoded chunks of one, encoded ones of the other
+    // below `c`, a program finds chunks as it wrote them: decoded in one array, encoded in the other
     assert!(!h.shows_stored_keys(&key("new")) && h.shows_stored_keys(&key("own")));
 }
 
@@ -265,7 +265,7 @@ fn stale_entries_are_found() {
     stale.sort_by(|a, b| a.0.cmp(&b.0));
     let stale: Vec<_> = stale.iter().map(|(name, how)| (name.as_str(), *how)).collect();
     assert_eq!(stale, [("n", Stale::Missing), ("x", Stale::Different), ("y", Stale::Extra)]);
-    // entries of changed nodes alone are made anew
+    // only the entries of changed nodes are replaced
     h.set_attribute(&key("x"), "units", Some(b"m")).unwrap();
     let left = h.stale_inline(&key("")).unwrap().len();
     assert_eq!(left, 2);
@@ -280,7 +280,7 @@ fn unusable_consolidated_metadata_stay_and_are_recorded() {
     h.set_attribute(&key("x"), "units", Some(b"m")).unwrap();
     assert_eq!(text(&store, "zarr.json").unwrap(), broken);
     assert!(stats.problems()[0].contains("its consolidated metadata can't be updated"), "{:?}", stats.problems());
-    // those of another kind are not ours
+    // consolidated metadata of another kind stays unchanged
     let other = GROUP.replacen("}}", r#"},"consolidated_metadata":{"kind":"other","metadata":{}}}"#, 1);
     store.insert("zarr.json", other.as_str());
     h.set_attribute(&key("x"), "units", None).unwrap();
