@@ -68,7 +68,7 @@ pub enum Format {
     Tiff,
 }
 
-/// What distinguishes a format from the others.
+/// The properties that distinguish a format.
 struct FormatSpec {
     /// The name of the file in an array's directory.
     name: &'static str,
@@ -76,7 +76,7 @@ struct FormatSpec {
     id: &'static str,
     /// Whether the format has the array's dtype and shape.
     fits: fn(&ArrayMetadata) -> bool,
-    /// Writes everything but the flat bytes.
+    /// The function that builds the file without the flat bytes.
     header: fn(&Described) -> Composite,
 }
 
@@ -131,7 +131,7 @@ impl Format {
         Self::ALL.into_iter().find(|format| format.name() == name)
     }
 
-    /// Returns whether the file is a container of a field's own, which a mount shows only if the user asks for it.
+    /// Returns whether the file is a container that a mount shows only if the user asks for it.
     pub fn is_container(self) -> bool {
         matches!(self, Format::Nifti | Format::Tiff)
     }
@@ -149,8 +149,8 @@ impl Format {
         !metadata.has_objects() && has_offsets && has_type && (self.spec().fits)(metadata)
     }
 
-    /// Returns whether the format can describe this array truly: [`Format::fits`], and the format can express what
-    /// attributes and coordinates say.
+    /// Returns whether the format can describe this array truthfully: it has the shape and dtype ([`Format::fits`]),
+    /// and can express the attributes and coordinates.
     pub fn can_describe(self, array: &Described) -> bool {
         self.fits(&array.metadata) && (self != Format::Grads || grads::can_describe(array))
     }

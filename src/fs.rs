@@ -52,7 +52,7 @@ use waiting::WaitingWrites;
 pub use write::StalePages;
 use write::WriteMode;
 
-/// How files are read and written.
+/// Options for reading and writing files.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Whether writing is refused.
@@ -65,7 +65,7 @@ pub struct Options {
     pub direct_io: bool,
     /// Whether the kernel may read files of the store itself.
     pub passthrough: bool,
-    /// Where decoded chunks go that are needed again and don't fit into the cache.
+    /// Directory and size limit of spill files, for decoded chunks that are needed again and do not fit into the cache.
     pub spill: SpillOptions,
 }
 
@@ -79,10 +79,10 @@ const MAX_WRITE_BACK: usize = 16;
 /// are stored nevertheless. A busy disk is no reason to add one.
 const WRITE_BACK_GROWTH: PoolGrowth = PoolGrowth { patience: Duration::from_secs(2), max_threads: 64 };
 
-/// What the kernel may keep of a file in its page cache.
+/// The pages of a file that the kernel may keep in its page cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KernelPages {
-    /// No pages: each read is a request. The content is generated at open, or need not be kept.
+    /// No pages: each read is a request. For content that is generated at open or that the kernel need not keep.
     None,
     /// Only the pages of maps, if the kernel can tell them apart (since Linux 6.6); otherwise like `Fresh`.
     Maps,
@@ -92,7 +92,7 @@ pub enum KernelPages {
     Kept,
 }
 
-/// A file of the store that holds just the bytes of a file of the mount.
+/// A file of the store that holds exactly the bytes of a file of the mount.
 #[derive(Debug)]
 pub struct Backing {
     /// The file, open for reading.
@@ -106,11 +106,11 @@ pub struct Backing {
 pub struct OpenedFile {
     /// The number of the open file in later requests.
     pub handle: u64,
-    /// What the kernel may keep of the file.
+    /// The pages that the kernel may keep.
     pub pages: KernelPages,
     /// The file of the store that the kernel may read instead.
     pub backing: Option<Backing>,
-    /// Whether other open files may write to the same file: a write through them may be in flight while its pages are
+    /// Whether other open files may write to the same file. Their writes may be in flight while the file's pages are
     /// dropped.
     pub has_other_writers: bool,
     /// Whether the kernel may have kept attributes of the file, which the opening must drop.
@@ -122,7 +122,7 @@ pub struct Fs {
     tree: Tree,
     cache: Arc<Cache>,
     ahead: Prefetcher,
-    /// See [`Fs::concurrency`].
+    /// Useful number of concurrent requests to the store.
     concurrency: usize,
     direct_io: bool,
     passthrough: bool,
@@ -132,7 +132,7 @@ pub struct Fs {
     resizing: Resizing,
     /// Background write-back pool.
     write_back: Pool,
-    /// Held while integers that are shown as doubles are written. It protects no data.
+    /// Locks of arrays while integers shown as doubles are written, which reads and rewrites whole items.
     converting: SubtreeLocks,
     pages: Pages,
     guards: PageGuards,
@@ -140,7 +140,7 @@ pub struct Fs {
     drafts: Drafts,
     created_chunks: CreatedChunks,
     syncs: Syncs,
-    /// Where the metrics are served over HTTP.
+    /// HTTP address of the metrics.
     metrics_address: OnceLock<String>,
     /// The directory of drafts that do not fit into memory.
     spill_directory: PathBuf,
@@ -198,7 +198,7 @@ impl Fs {
         Ok(Attributes { inode: self.tree.remember(node), ..attributes })
     }
 
-    /// Takes back `count` lookups of an inode number.
+    /// Subtracts `count` lookups of an inode number.
     pub fn forget(&self, inode: u64, count: u64) {
         self.tree.forget(inode, count);
     }
@@ -230,17 +230,17 @@ impl Fs {
         self.files.any(|file| file.is_use()) || self.directories.any(is_use)
     }
 
-    /// See [`Tree::requests`].
+    /// Returns the number of requests that count as use of the mount: see [`Tree::requests`].
     pub fn requests(&self) -> u64 {
         self.tree.requests()
     }
 
-    /// See [`Tree::take_crowded`].
+    /// Returns, once each time, whether the kernel keeps too many names: see [`Tree::take_crowded`].
     pub fn has_too_many_names(&self) -> bool {
         self.tree.take_crowded()
     }
 
-    /// See [`Tree::least_used_names`].
+    /// Returns names that the kernel should forget: see [`Tree::least_used_names`].
     pub fn least_used_names(&self, kept: &HashSet<u64>) -> HashMap<u64, Vec<String>> {
         self.tree.least_used_names(kept)
     }
@@ -258,8 +258,8 @@ impl Fs {
         }
     }
 
-    /// Opens a file. Its reads see everything that was in the store at this moment. `direct` says whether the program
-    /// asked for O_DIRECT.
+    /// Opens a file. Reads through it return bytes at least as new as the store's at this moment. `direct` is set if
+    /// the program asked for O_DIRECT.
     pub fn open(&self, inode: u64, for_writing: bool, direct: bool) -> Result<OpenedFile> {
         if for_writing {
             self.writable()?;
@@ -315,13 +315,13 @@ impl Fs {
         Ok(array)
     }
 
-    /// Returns the file of the store that holds just the decoded bytes of a chunk, if the kernel may read it.
+    /// Returns the file of the store that holds exactly the decoded bytes of a chunk, if the kernel may read it.
     fn backing(&self, array: &Array, chunk: ChunkId) -> Result<Option<Backing>> {
         let found = if self.passthrough { array.plain_file(chunk)? } else { None };
         Ok(found.map(|(file, version)| Backing { file, tag: VersionTag::of_array(array, Some(&version)) }))
     }
 
-    /// Records an opening, and returns whether the kernel may keep its pages: see [`Pages::open`].
+    /// Records an opening, and returns which pages the kernel may keep: see [`Pages::open`].
     fn pages_at_open(&self, inode: u64, tag: VersionTag, same: bool) -> KernelPages {
         if self.pages.open(inode, tag, same) { KernelPages::Kept } else { KernelPages::Fresh }
     }
@@ -382,7 +382,7 @@ impl Fs {
         self.cache.refill_buffers();
     }
 
-    /// Returns where the next data or hole begins at or after `offset`: see `OpenFile::seek`.
+    /// Returns the offset, at or after `offset`, where the next data or hole begins: see `OpenFile::seek`.
     pub fn seek(&self, handle: u64, offset: u64, target: Seek) -> Result<u64> {
         self.files.get(handle)?.seek(self, offset, target)
     }
@@ -444,7 +444,7 @@ impl Fs {
         self.tree.hierarchy().store().sync()
     }
 
-    /// Returns the bytes that all requests have decoded so far.
+    /// Returns the number of bytes that all requests have decoded so far.
     pub fn bytes_decoded(&self) -> u64 {
         self.stats.bytes_decoded.get()
     }

@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lists_are_read() {
+    fn lists_of_formats_are_parsed() {
         let ids = |list: Result<FormatList, String>| {
             let list = list.unwrap().0;
             (list.formats.iter().map(|format| format.id()).collect::<Vec<_>>(), list.dataset)

@@ -9,7 +9,7 @@ const FIRST_GREGORIAN: NaiveDate = NaiveDate::from_ymd_opt(1582, 10, 15).unwrap(
 /// A year without a leap day, which stands for every year of [`Calendar::NoLeap`].
 const COMMON_YEAR: i32 = 2001;
 
-/// How far a date may be from a whole minute, in minutes, because of rounding.
+/// Maximum distance of a date from a whole minute, in minutes, caused by rounding.
 const TOLERANCE: f64 = 0.01;
 
 /// The calendars whose dates this module computes.
@@ -56,7 +56,8 @@ impl Calendar {
                 Some(i64::from(year) * 365 + i64::from(in_year))
             }
             Calendar::Standard if (year, month, day) < (1582, 10, 15) => {
-                // both calendars have the same leap years from 1601 to 1699, and both repeat leap years after 4 years
+                // the Julian calendar repeats its leap years after 4 years, and has the Gregorian ones from 1601 to
+                // 1699
                 let later = 1604 + year.rem_euclid(4);
                 // the Julian calendar was 10 days behind in that century
                 Some(gregorian(later)? + 10 - i64::from((later - year) / 4) * 1461)
@@ -197,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn units_without_a_date() {
+    fn other_units_and_numbers_have_no_date() {
         for units in [
             "days",
             "days since",

@@ -1,5 +1,5 @@
-//! A file made of bytes and of arrays' flat bytes, in parts that follow each other. It knows where each part begins,
-//! not how an array is read.
+//! Files made of bytes and of flat bytes of arrays, in parts that follow each other. This module knows where each part
+//! begins, but not how an array is read.
 
 use super::ItemForm;
 use super::vrt::Bands;
@@ -10,8 +10,7 @@ use crate::zarr::dtype::DType;
 use crate::zarr::metadata::ArrayMetadata;
 use std::sync::Arc;
 
-/// The layout of a file that programs other than zarrfs define: headers, padding, and the flat bytes of arrays, without
-/// gaps.
+/// The layout of a file in a format of other programs: headers, padding and the flat bytes of arrays, without gaps.
 ///
 /// A format of this module builds one by pushing parts; the file system and `zarrfs header` read it part by part, and
 /// load flat bytes from the array that [`PartContent::Flat`] names. The bytes of a `Composite` never include those of
@@ -22,7 +21,7 @@ pub struct Composite {
     size: u64,
     /// The groups and arrays whose documents or chunks the file was made from; its permissions and age follow theirs.
     pub sources: Vec<Key>,
-    /// Counts the bytes of [`PartContent::Bytes`].
+    /// Grant for the memory of [`PartContent::Bytes`].
     memory: SharedGrant,
 }
 
@@ -54,7 +53,7 @@ pub enum PartContent {
         shape: Vec<u64>,
         /// The array's dtype when the file was made.
         dtype: DType,
-        /// How the file holds the items.
+        /// The form of the items in the file.
         form: ItemForm,
     },
 }
@@ -108,7 +107,7 @@ impl Composite {
         self.push(self.size.next_multiple_of(step) - self.size, PartContent::Padding);
     }
 
-    /// Appends the flat bytes of the array at `key`, with its present shape and dtype, its items in `form`.
+    /// Appends the flat bytes of the array at `key`, with its current shape and dtype, and its items in `form`.
     pub fn push_flat(&mut self, key: Key, metadata: &ArrayMetadata, form: ItemForm) {
         let (shape, dtype) = (metadata.shape.clone(), metadata.dtype.clone());
         self.push(metadata.flat_size(), PartContent::Flat { key, shape, dtype, form });

@@ -1,6 +1,6 @@
-//! Collects what metadata says of an array's geometry, by the conventions of xarray and CF, NCZarr, OME-NGFF and GDAL.
-//! An attribute that breaks its convention counts as missing, so that bad metadata never hides an array. This module
-//! knows no output format.
+//! Collects the geometry of an array from metadata, by the conventions of xarray and CF, NCZarr, OME-NGFF and GDAL. An
+//! attribute that breaks its convention counts as missing, so that bad metadata never hides an array. This module knows
+//! no output format.
 
 mod attributes;
 mod coordinates;
@@ -142,7 +142,7 @@ fn stored_names(hierarchy: &Hierarchy, array: &Array, attributes: &Map<String, V
         return Some(names.into_iter().map(Some).collect());
     }
     if let Some(v3) = &metadata.v3 {
-        // a list of nulls names nothing: an image may
+        // a list of nulls names no dimension; an image may name them
         return v3.dimension_names.clone().filter(|names| names.iter().any(Option::is_some));
     }
     let references = |array: Option<&Value>| attributes::texts(array?.get("dimrefs"));

@@ -1,5 +1,5 @@
-//! What headers can say of an array: axes with names and coordinates, reference system, missing value, scaling.
-//! `describe` fills it in from metadata, and the formats write it; this module knows neither.
+//! The description of an array for headers: axes with names and coordinates, reference system, missing value, scaling.
+//! `describe` makes it from metadata, and the formats write it; this module knows neither.
 
 use crate::store::Key;
 use crate::util::json::Object;
@@ -8,16 +8,15 @@ use crate::zarr::metadata::ArrayMetadata;
 use std::fmt;
 use std::sync::Arc;
 
-/// An array as other programs see it: its metadata, and what its attributes and coordinate arrays say, free of any
-/// convention.
+/// An array as other programs see it: its metadata, and the meaning of its attributes and coordinate arrays,
+/// independent of any convention.
 ///
 /// [`super::describe`] makes one from a store, and each [`super::Format`] writes one as a header. Everything beyond
 /// shape and dtype is optional: a format leaves out what is unknown, and attributes that break their convention are
 /// treated as missing. Lists run in the array's own order, the slowest dimension first; formats that want the fastest
 /// first reverse them.
 ///
-/// Adding a field here means: fill it in `describe`, write it in each format that has a place for it, and set it in the
-/// arrays of `testing`.
+/// To add a field, set it in `describe` and in the arrays of `testing`, and write it in each format that can hold it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Described {
     /// The array's key in the hierarchy.
@@ -42,9 +41,9 @@ pub struct Described {
     pub long_name: Option<String>,
     /// The array's attributes as stored.
     pub attributes: Arc<Object>,
-    /// The other groups and arrays that this was read from.
+    /// The other groups and arrays from which the description was read.
     pub sources: Vec<Key>,
-    /// Counts the memory of coordinates.
+    /// Grant for the memory of coordinates.
     pub memory: SharedGrant,
 }
 
@@ -88,7 +87,7 @@ pub enum Role {
 pub enum Coordinates {
     /// No coordinates are known.
     Unknown,
-    /// Equal steps, to a millionth of a step.
+    /// Equal steps, to a millionth of a step or to the precision of the dtype.
     Regular {
         /// The coordinate of the first item.
         first: f64,
@@ -147,7 +146,7 @@ impl fmt::Display for MetadataNumber {
 }
 
 impl Described {
-    /// Returns what the metadata alone says of the array at `key`: no geometry.
+    /// Returns the description of the array at `key` from its metadata alone, without geometry.
     pub fn of_metadata(key: &Key, metadata: &ArrayMetadata) -> Self {
         let axis = |len: &u64| DescribedAxis {
             name: None,

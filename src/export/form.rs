@@ -3,12 +3,12 @@
 
 use crate::error::{Error, Kind, Result};
 
-/// How a file holds each item of flat bytes. Items keep their size.
+/// The form in which a file holds each item of flat bytes. Items keep their size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ItemForm {
     /// Unchanged.
     AsStored,
-    /// In the other byte order; the number of bytes of an item.
+    /// In the other byte order. The number is the size of an item in bytes.
     Reversed(usize),
     /// Integers of 8 bytes as big-endian doubles of the same value: netCDF-3 has no such integers.
     Doubles {

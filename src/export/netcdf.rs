@@ -35,8 +35,8 @@ mod tests;
 /// writer choose: "begin: the offset in bytes of the beginning of data for this variable".
 const ALIGNMENT: u64 = 4096;
 
-/// Number of free bytes after the header. netcdf-c moves the data of a file whose header has outgrown its space before
-/// it writes the header, which the mount then refuses. With free space the refusal comes before any data move.
+/// Number of free bytes after the header. If a header outgrows its space, netcdf-c moves the data before it writes the
+/// header, which the mount then refuses. With free space, the mount refuses before any data move.
 const RESERVE: usize = 64 << 10;
 
 /// Maximum size in bytes of a variable in CDF-2, except the last one (`NC_check_vlens` in netcdf-c).
@@ -45,7 +45,7 @@ const MAX_VARIABLE: u64 = u32::MAX as u64 - 3;
 /// Maximum length of a dimension in CDF-2: a "non-negative INT".
 const MAX_DIMENSION: u64 = i32::MAX as u64;
 
-/// Maximum size of a header in bytes: far above real ones.
+/// Maximum size of a header in bytes: far above that of real headers.
 const MAX_HEADER: usize = 32 << 20;
 
 /// Maximum number of words read from an attribute that names grid mappings: `crs: x y other: lat lon`.
@@ -55,7 +55,7 @@ const MAX_MAPPINGS: usize = 64;
 struct GroupArray {
     array: Arc<Array>,
     attributes: Object,
-    /// The names of its dimensions, where metadata has them.
+    /// The names of the dimensions; `None` where metadata have none.
     names: Vec<Option<String>>,
     kind: Type,
 }
@@ -97,7 +97,7 @@ impl GroupArray {
         is_integer && self.is_coordinate() && unit.is_some_and(|unit| !is_small(&unit))
     }
 
-    /// Returns how the file, in which all numbers are big-endian, holds the items.
+    /// Returns the form of the items in the file, where all numbers are big-endian.
     fn form(&self) -> ItemForm {
         let dtype = &self.metadata().dtype;
         match (dtype.kind(), self.kind) {
@@ -186,7 +186,7 @@ impl GroupArrays {
 
     /// Adds an array, or the reason why it is left out.
     fn add(&mut self, hierarchy: &Hierarchy, array: Arc<Array>) -> Result<()> {
-        // the subtrahend exceeds the header and all padding between variables
+        // 2^40 bytes are more than the header and all padding between variables
         let limit = i64::MAX as u64 - (1 << 40);
         self.sources.push(array.key().clone());
         let size = array.size().checked_add(self.size).filter(|&size| size <= limit);
@@ -357,8 +357,8 @@ fn type_of(array: &Array) -> std::result::Result<Type, String> {
     }
 }
 
-/// Returns the array `name` of the nearest ancestor of `key` that has one, provided that it fits: a coordinate variable
-/// of length `len`, or, without a length, a scalar as grid mappings are.
+/// Returns the array `name` of the nearest ancestor of `key` that has one, if it fits: a coordinate variable of length
+/// `len` or, without `len`, a scalar, as grid mappings are.
 fn find_inherited(hierarchy: &Hierarchy, key: &Key, name: &str, len: Option<u64>) -> Result<Option<Arc<Array>>> {
     // an attribute may hold a name too long for the store to look up
     if name.len() > names::MAX_NAME {
@@ -367,7 +367,7 @@ fn find_inherited(hierarchy: &Hierarchy, key: &Key, name: &str, len: Option<u64>
     let mut above = key.clone();
     while !above.is_root() {
         above = above.parent();
-        // not a valid name of an array
+        // the name is not valid for an array
         let Ok(place) = above.child(name) else { return Ok(None) };
         let Some(StoredNode::Array(array)) = hierarchy.find(&place)? else { continue };
         let found = GroupArray::new(hierarchy, array, Type::Byte, &mut Vec::new())?;

@@ -12,7 +12,7 @@ const MAX_DIMENSIONS: usize = 7;
 /// Maximum length of a dimension in version 1.
 const MAX_LENGTH: u64 = i16::MAX as u64;
 
-/// Offset of the flat bytes, in version 1 and in version 2.
+/// Offset of the flat bytes in bytes, in version 1 and in version 2.
 const FLAT: [u16; 2] = [352, 544];
 
 /// "Scanner-based anatomical coordinates": the code for a transformation that is not aligned to any brain.
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn an_array_without_attributes() {
+    fn an_array_without_attributes_has_default_fields() {
         let header = header(&testing::plain("<u2", &[4, 6]));
         assert_eq!((header.len(), &header[..4], &header[344..]), (352, &b"\x5c\x01\0\0"[..], &b"n+1\0\0\0\0\0"[..]));
         let dim: Vec<i16> = (0..8).map(|i| i16::from_le_bytes(at(&header, 40 + 2 * i))).collect();
@@ -277,7 +277,7 @@ mod tests {
         assert_eq!(f4(&header, 280, 12), affine);
     }
 
-    /// As NIfTI programs themselves write arrays by way of NumPy: the first dimension is x.
+    /// NIfTI programs themselves write such arrays by way of NumPy: the first dimension is x.
     #[test]
     fn the_slowest_dimension_may_be_x() {
         let mut array = testing::microscopy();
@@ -288,7 +288,7 @@ mod tests {
         array.metadata = testing::metadata("\"|u1\"", &lengths);
         let affine = [0.0, 0.0, 0.5, 0.0, 0.0, 0.5, 0.0, 0.0, 2.0, 0.0, 0.0, 0.0];
         assert_eq!(f4(&header(&array), 280, 12), affine);
-        // what is no length lies somewhere, in no unit; time is no place
+        // coordinates that are no lengths have no unit; time is no dimension of space
         let geographic = header(&testing::geographic());
         let affine = [0.25, 0.0, 0.0, 10.0, 0.0, -0.5, 0.0, 50.0, 0.0, 0.0, 1.0, 0.0];
         assert_eq!((f4(&geographic, 280, 12), geographic[123]), (affine.to_vec(), 0));

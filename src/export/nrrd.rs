@@ -64,7 +64,7 @@ fn direction(steps: &[(f64, f64)], n: usize) -> String {
     format!("({})", spelling::list(steps.iter().rev().enumerate().map(along), ","))
 }
 
-/// Writes what stored values mean as key/value pairs, since NRRD has no fields for it.
+/// Writes the missing value and the scaling as key/value pairs, since NRRD has no fields for them.
 fn values(array: &Described) -> String {
     let pairs = [
         ("_FillValue", spelling::nodata(array).map(|nodata| nodata.to_string())),
@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_array_without_attributes() {
+    fn an_array_without_attributes_has_a_short_header() {
         let expected = "NRRD0005\ncontent: data\ntype: double\ndimension: 2\nsizes: 6 4\nendian: big\nencoding: raw\n\
             kinds: domain domain\ndata file: data.raw\n";
         assert_eq!(text(&testing::plain(">f8", &[4, 6])), expected);

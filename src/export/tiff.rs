@@ -45,7 +45,7 @@ enum TagValue {
     Long(u32),
     Rational(u32, u32),
     Double(Vec<f64>),
-    /// Exists in BigTIFF alone.
+    /// A 64-bit number, which exists in BigTIFF alone.
     Long8(u64),
 }
 
@@ -155,7 +155,7 @@ impl Layout {
         let mut field = HeaderFields::new(self.is_big_endian);
         self.offset(begin + shared.len() as u64, &mut field);
         shared.bytes(&bytes.into_bytes());
-        // the format asks for even offsets; multiples of eight suit the largest values
+        // the format requires even offsets; multiples of eight suit the largest values
         shared.zeros(shared.len().next_multiple_of(8) - shared.len());
         field.into_bytes()
     }

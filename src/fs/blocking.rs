@@ -23,7 +23,7 @@ pub enum RequestKind<'a> {
     Attributes(u64),
     /// The opening of the file with this inode number.
     Open(u64),
-    /// The end of the open file with this handle.
+    /// The release of the open file with this handle.
     Release(u64),
     /// The opening of the directory with this inode number.
     OpenDirectory(u64),
@@ -38,7 +38,7 @@ pub enum RequestKind<'a> {
     },
     /// Extended attributes.
     Xattrs,
-    /// The end of an open directory, or the free space of the store.
+    /// The release of an open directory, or a query of the store's free space.
     Brief,
     /// A change or sync of a file, a name or the store; and a read or write that could not be answered from memory
     /// ([`Fs::read_cached`], [`Fs::try_write`]).
@@ -65,7 +65,7 @@ impl Fs {
             RequestKind::Attributes(inode) | RequestKind::OpenDirectory(inode) => {
                 self.node_may_block(inode, |node| self.is_unsettled(node, None) || self.attributes_may_block(node))
             }
-            // an opening may wait for the releases of files that pass through
+            // an opening may wait for the release of passthrough files
             RequestKind::Open(_) if self.passthrough => true,
             RequestKind::Open(inode) => self.node_may_block(inode, |node| {
                 self.is_unsettled(node, None) || self.attributes_may_block(node) || self.open_may_block(node)
@@ -73,7 +73,7 @@ impl Fs {
         }
     }
 
-    /// Applies a rule to the node of an inode number. A request for an unknown one fails without a wait.
+    /// Applies a rule to the node of an inode number. A request for an unknown number fails without a wait.
     fn node_may_block(&self, inode: u64, may_block: impl FnOnce(&Node) -> bool) -> bool {
         self.tree.node(inode).is_ok_and(|node| may_block(&node))
     }
@@ -119,7 +119,7 @@ impl Fs {
         }
     }
 
-    /// Returns whether the chunks of the array at `key` hold objects, whose decoded size only decoding tells.
+    /// Returns whether the chunks of the array at `key` hold objects, so that their size is known only after decoding.
     fn has_objects(&self, key: &Key) -> bool {
         self.tree.hierarchy().cached_array(key).is_some_and(|array| array.metadata().has_objects())
     }

@@ -63,7 +63,7 @@ pub trait OpenFile: Send + Sync {
         Err(Error::system(libc::EBADF))
     }
 
-    /// Stores everything written through the file, and returns the first error. What could not be stored stays dirty.
+    /// Stores everything written through the file, and returns the first error. Data that cannot be stored stay dirty.
     fn flush(&self, _fs: &Fs) -> Result<()> {
         Ok(())
     }
@@ -78,8 +78,8 @@ pub trait OpenFile: Send + Sync {
         Err(Error::system(libc::EPERM))
     }
 
-    /// Returns where the next data or hole begins at or after `offset`, as lseek(2) defines it. By default, the whole
-    /// file is data.
+    /// Returns the offset, at or after `offset`, where the next data or hole begins, as lseek(2) defines it. By
+    /// default, the whole file is data.
     ///
     /// # Errors
     ///
@@ -107,12 +107,12 @@ pub trait OpenFile: Send + Sync {
         Vec::new()
     }
 
-    /// Returns the record of what was written through the file.
+    /// Returns the record of the writes through the file.
     fn write_record(&self) -> Option<&WriteRecord> {
         None
     }
 
-    /// Returns the attributes of a file whose content outlives its name, for when the name is gone.
+    /// Returns the attributes of a file without a name, if its content outlives the name.
     fn unlinked_attributes(&self, _fs: &Fs) -> Option<Attributes> {
         None
     }
@@ -154,7 +154,7 @@ impl CachedBytes {
 pub struct NewFile {
     /// The file.
     pub file: Arc<dyn OpenFile>,
-    /// What the kernel may keep of it.
+    /// The pages that the kernel may keep.
     pub pages: KernelPages,
     /// The file of the store that the kernel may read instead.
     pub backing: Option<Backing>,
@@ -169,7 +169,7 @@ impl NewFile {
 
 /// Open files or directories by handle, the number that stands for them in requests.
 pub struct Handles<T: ?Sized> {
-    /// Protects the map alone; never held during a request.
+    /// Open files by handle. The lock protects the map alone and is never held during a request.
     open: Mutex<HashMap<u64, Arc<T>>>,
     last: AtomicU64,
 }
@@ -220,14 +220,14 @@ impl<T: ?Sized> Handles<T> {
     }
 }
 
-/// The array behind an open file. All open files of an array must read through one object, because the kernel has but
-/// one page cache for them.
+/// The array behind an open file. All open files of an array must read through one object, because they share the pages
+/// in the kernel.
 ///
-/// Protects the reference alone.
+/// The lock protects the reference alone.
 pub struct CurrentArray(Mutex<Arc<Array>>);
 
 impl CurrentArray {
-    /// Returns a reference to the array as it was opened.
+    /// Creates a reference to the array as it was opened.
     pub fn new(array: Arc<Array>) -> Self {
         CurrentArray(Mutex::new(array))
     }
@@ -248,15 +248,15 @@ impl CurrentArray {
         if !old.is_superseded() {
             return Ok(old);
         }
-        // the lock is not held here, because requests that need no store take it too;
-        // what cannot be stored stays dirty, and the close of the file reports it
+        // the lock is not held here, because requests that need no store take it too; chunks that cannot be stored stay
+        // dirty, and the close of the file reports the error
         let _ = fs.cache.flush_where(|array| array.key() == old.key());
         let new = fs.open_array(old.key())?;
         *lock(&self.0) = new.clone();
         Ok(new)
     }
 
-    /// Returns the same as [`CurrentArray::latest`], or `None` if that would need the store and `may_wait` is not set.
+    /// Returns the array of [`CurrentArray::latest`], or `None` if that would need the store and `may_wait` is not set.
     pub fn latest_if(&self, fs: &Fs, may_wait: bool) -> Result<Option<Arc<Array>>> {
         match may_wait {
             true => self.latest(fs).map(Some),

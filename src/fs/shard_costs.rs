@@ -1,11 +1,11 @@
-//! The number of store calls that reads and writes in shards take.
+//! Counts the store calls that reads and writes in shards take.
 
 use super::model;
 use super::*;
 use crate::fs::tree::FLAT;
 use crate::store::{FaultyStore, MemoryStore, Operation, Store};
 
-/// An array of 64 x 64 bytes in 16 shards, each of 4 x 4 chunks of 4 x 4 bytes, in a cache of `bound` bytes.
+/// Mounts an array of 64 x 64 bytes in 16 shards, each of 4 x 4 chunks of 4 x 4 bytes, with a cache of `bound` bytes.
 fn mount(bound: usize) -> (Arc<FaultyStore>, Fs) {
     let index = r#"{"name":"bytes","configuration":{"endian":"little"}},{"name":"crc32c"}"#;
     let document = format!(
@@ -27,7 +27,7 @@ fn flat(fs: &Fs) -> u64 {
 
 #[test]
 fn a_stream_puts_each_shard_once_and_reads_nothing() {
-    // the cache holds 24 of the 1,024 chunks that are open at a time in a row of shards
+    // the smaller cache holds 24 chunks of 16 bytes, while a row of shards has 64
     for bound in [24 * 16, 1 << 20] {
         let (store, fs) = mount(bound);
         let handle = flat(&fs);
@@ -56,7 +56,7 @@ fn chunk_files_put_each_shard_once() {
         fs.release(opened.handle);
     }
     assert_eq!((store.calls(Operation::Put) - puts, fs.stats.index_reads.get()), (16, 0));
-    // all of it is stored
+    // nothing waits to be stored
     assert!(!fs.cache.has_pending(|_| true));
 }
 

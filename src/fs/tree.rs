@@ -1,6 +1,6 @@
-//! The mounted tree: the names in each directory, what each name is, its inode number, attributes and extended
-//! attributes. It reads chunks only for the size of one of objects and for the coordinates in headers, and knows
-//! nothing of open files.
+//! The mounted tree: the names in each directory, and the kind, inode number, attributes and extended attributes of
+//! each. It reads chunks only for the size of a chunk of objects and for the coordinates in headers, and knows nothing
+//! of open files.
 
 use crate::array::Array;
 use crate::array::hierarchy::{Hierarchy, MetadataDocument, MetadataFile, StoredNode};
@@ -43,7 +43,7 @@ use headers::KnownHeaders;
 use live::LiveNodes;
 use stored::StoredSizes;
 
-/// The flat bytes of an array.
+/// The file with the flat bytes of an array.
 pub const FLAT: &str = "data.raw";
 /// The directory of control files at the root of the mount. It exists by name and is never listed.
 pub const CONTROL: &str = ".zarrfs";
@@ -57,7 +57,7 @@ pub const ROOT_INODE: u64 = 1;
 /// Maximum number of names in a directory that do not come from a listing of the store, `.` and `..` among them.
 pub const FIXED_NAMES: u64 = 5 + Format::ALL.len() as u64;
 
-/// How long a generated `.zmetadata` is reused, where no file is opened: generating it reads the whole hierarchy.
+/// Maximum age of a generated `.zmetadata` for requests that open no file: generating it reads the whole hierarchy.
 const CONSOLIDATED_KEPT: Duration = Duration::from_secs(1);
 
 /// Recently generated `.zmetadata` documents. Protects the map alone.
@@ -85,12 +85,12 @@ pub struct Tree {
     started: SystemTime,
     live: LiveNodes,
     stored_sizes: StoredSizes,
-    /// See [`Tree::requests`].
+    /// The number that [`Tree::requests`] returns.
     requests: Counter,
     headers: Headers,
     known_headers: Arc<KnownHeaders>,
     consolidated: Arc<KnownConsolidated>,
-    /// Groups without a stored document whose generated one was removed. Protects the set alone.
+    /// Groups without a stored document whose generated document was removed. Protects the set alone.
     unmarked: Mutex<HashSet<Key>>,
 }
 
@@ -114,7 +114,7 @@ impl Tree {
         }
     }
 
-    /// Returns the hierarchy shown.
+    /// Returns the hierarchy that the tree shows.
     pub fn hierarchy(&self) -> &Hierarchy {
         &self.hierarchy
     }
@@ -157,12 +157,12 @@ impl Tree {
         self.live.number(node)
     }
 
-    /// Subtracts `count` lookups.
+    /// Subtracts `count` lookups of an inode number.
     pub fn forget(&self, inode: u64, count: u64) {
         self.live.forget(inode, count);
     }
 
-    /// Returns whether the kernel should be asked to forget names, once for each time that this becomes so.
+    /// Returns whether the kernel should be asked to forget names. Returns `true` once each time this becomes so.
     pub fn take_crowded(&self) -> bool {
         self.live.take_crowded()
     }
@@ -197,7 +197,7 @@ impl Tree {
         }
     }
 
-    /// Drops what is cached of a file's metadata, because the file is opened and must show what is stored now.
+    /// Drops cached metadata of a file, because the file is opened and must show the current content of the store.
     pub fn revalidate(&self, node: &Node) {
         let store = self.hierarchy.store();
         match node {
@@ -225,8 +225,8 @@ impl Tree {
         Ok(document?.map(Arc::new))
     }
 
-    /// Returns the stat of a metadata document, with its size as shown; `None` if there is no document. A document that
-    /// is shown as it is stored is not read.
+    /// Returns the stat of a metadata document, with its size as shown; `None` if there is no document. Attributes that
+    /// are shown as they are stored are not read.
     fn document_stat(&self, key: &Key, file: MetadataFile) -> Result<Option<Stat>> {
         if file == MetadataFile::Attributes {
             return self.hierarchy.attributes_stat(key);
@@ -266,14 +266,14 @@ impl Tree {
         self.hierarchy.cached_array(key).is_some_and(|array| self.stored_sizes.knows(&array))
     }
 
-    /// Records that `node` and what was below it were removed. Their inode numbers stay taken until the kernel forgets
-    /// them.
+    /// Records that `node` and everything below it were removed. Their inode numbers stay taken until the kernel
+    /// forgets them.
     pub fn removed(&self, node: &Node) {
         self.live.removed(node);
         self.forget_documents(&node.path());
     }
 
-    /// Records that `node` was renamed to `to`, in place of what was there.
+    /// Records that `node` was renamed to `to`, in place of a node there.
     pub fn renamed(&self, node: &Node, to: &Node) {
         self.live.renamed(node, to);
         self.forget_documents(&node.path());
@@ -297,7 +297,8 @@ impl Tree {
         lock(&self.unmarked).retain(|key| key.relative_to(path).is_none());
     }
 
-    /// Returns whether a group shows no generated document, because that was removed or the group is a level of chunks.
+    /// Returns whether a group shows no generated document, because a program has removed it or the group is a level of
+    /// chunks.
     fn is_unmarked(&self, key: &Key) -> Result<bool> {
         if self.is_level(key) {
             return Ok(true);
@@ -307,7 +308,7 @@ impl Tree {
         Ok(unmarked && (self.hierarchy.shows_as_v2(key)? || is_absent(ZGROUP)? && is_absent(ZARR_JSON)?))
     }
 
-    /// Returns why a node that is listed cannot be read.
+    /// Returns the error for a node that is listed but cannot be read.
     pub fn unreadable(&self, key: &Key) -> Error {
         match self.hierarchy.find(&key.parent()) {
             Ok(Some(StoredNode::Damaged(e))) => e,
@@ -320,7 +321,7 @@ impl Tree {
         xattr::of(self, node, audience)
     }
 
-    /// Returns sizes and state, which the control files show beside the counters.
+    /// Returns the values that the control files show beside the counters.
     pub fn state(&self) -> Vec<(&'static str, Value)> {
         let (dirty_chunks, dirty_bytes) = self.cache.unstored_total();
         vec![
@@ -357,7 +358,7 @@ fn has_flat(array: &Array) -> bool {
     !array.metadata().has_objects() && array.readable().is_ok()
 }
 
-/// Returns whether a name in an array's directory is never shown: metadata that are shown by other means, and
+/// Returns whether a name in an array's directory is never shown: documents, which the tree shows by other means, and
 /// unfinished writes.
 fn is_hidden(array: Option<&Array>, name: &str) -> bool {
     let v1 = array.is_none_or(|a| a.metadata().zarr_format == 1);

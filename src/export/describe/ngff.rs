@@ -58,7 +58,7 @@ fn axes(multiscale: &Value, path: &Key, dimensions: usize) -> Option<Vec<ImageAx
     Some(axes)
 }
 
-/// Parses an axis since version 0.4, or of 0.3, which has only names.
+/// Parses an axis of version 0.4 or later, or of 0.3, which has only names.
 fn axis(value: &Value) -> ImageAxis {
     let text = |name: &str| attributes::line(value.as_object()?, name);
     match json::text(value) {

@@ -85,7 +85,7 @@ pub fn of_variable(
             },
         }
     }
-    // a v3 array must have a fill value, so that xarray takes it for ordinary data
+    // every v3 array has a fill value, so that xarray treats it as ordinary data
     if stored.contains_key(DIMENSIONS)
         && metadata.v3.is_none()
         && !out.names.has("_FillValue")
@@ -176,8 +176,8 @@ fn missing(dtype: &DType, value: &Value) -> Option<Vec<u8>> {
     }
 }
 
-/// One value that CF reads as unpacked where it is of another type than the variable: integers are those that are spelt
-/// so.
+/// Converts a value that is spelled as a number of the variable's type: an integer has no point and no exponent. CF
+/// reads a value of another type as unpacked.
 fn same_spelling(dtype: &DType, value: &Value) -> Option<Vec<u8>> {
     match dtype.kind() {
         DTypeKind::Int | DTypeKind::UInt => integer(value).and_then(|_| missing(dtype, value)),
@@ -186,7 +186,7 @@ fn same_spelling(dtype: &DType, value: &Value) -> Option<Vec<u8>> {
     }
 }
 
-/// An item without its trailing zeros, in the dtype's order, as one value of the file.
+/// Converts an item to a value of the file. `item` is in the dtype's byte order, without its trailing zero bytes.
 fn big_endian(dtype: &DType, mut item: Vec<u8>) -> Vec<u8> {
     item.resize(dtype.size(), 0);
     if !dtype.is_big_endian() {
@@ -195,7 +195,7 @@ fn big_endian(dtype: &DType, mut item: Vec<u8>) -> Vec<u8> {
     item
 }
 
-/// A list's items, or the one value.
+/// Returns the items of a list, or a single value as the only item.
 fn items(value: &Value) -> &[Value] {
     match value {
         Value::Array(list) => list,
@@ -203,8 +203,8 @@ fn items(value: &Value) -> &[Value] {
     }
 }
 
-/// Any value: text as it is, numbers in the smallest type of the file that holds all of them exactly or else as
-/// doubles, words with spaces between them as CF lists names, everything else as JSON.
+/// Converts any value. A text stays, numbers get the smallest type of the file that holds all of them exactly, or else
+/// become doubles. Words are joined with spaces, as CF lists names, and everything else becomes JSON.
 fn converted(value: &Value, version: ClassicVersion) -> (Type, Vec<u8>) {
     let as_json = || (Type::Char, json::write(value).into_bytes());
     let list = items(value);
@@ -234,7 +234,7 @@ fn integers(list: &[i128], version: ClassicVersion) -> Option<(Type, Vec<u8>)> {
     Some((kind, list.iter().flat_map(bytes).collect()))
 }
 
-/// A number that is spelt without point and exponent.
+/// Returns a number that is spelled without point and exponent.
 fn integer(value: &Value) -> Option<i128> {
     match value {
         Value::Number(n) => n.as_str().parse().ok(),
@@ -242,7 +242,7 @@ fn integer(value: &Value) -> Option<i128> {
     }
 }
 
-/// One text as it is; several with spaces between them, if they have none inside.
+/// Returns one text as it is, or several joined with spaces if they contain none.
 fn words(list: &[Value]) -> Option<String> {
     let texts: Vec<&str> = list.iter().map(json::text).collect::<Option<_>>()?;
     let is_word = |text: &&str| !text.is_empty() && !text.contains(char::is_whitespace);

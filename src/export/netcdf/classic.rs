@@ -214,7 +214,7 @@ mod tests {
         Attribute { name: name.into(), kind, values: values.to_vec() }
     }
 
-    /// `t(y, lon)` with units, `flags(lon)` with a range, and a scalar `s`.
+    /// Returns a header with `t(y, lon)` with units, `flags(lon)` with a range, and a scalar `s`.
     fn header(version: ClassicVersion, t: Type, flags: Type, begins: [u64; 3]) -> Vec<u8> {
         let dimension = |name: &str, len| ClassicDimension { name: name.into(), len };
         let variable = |name: &str, dimensions: &[usize], attributes, kind: Type, size, begin| Variable {
@@ -247,7 +247,7 @@ mod tests {
     // expected bytes: written by netCDF4-python 1.7.5, netcdf-c 4.10.1
 
     #[test]
-    fn a_header_with_64_bit_offsets() {
+    fn a_header_with_64_bit_offsets_equals_that_of_netcdf_c() {
         let expected = [
             "43444602000000000000000a00000002000000017900000000000002000000036c6f6e00000000030000000c00000002",
             "000000057469746c65000000000000020000000474696e79000000016e0000000000000400000001000000070000000b",
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn a_header_with_64_bit_data() {
+    fn a_header_with_64_bit_data_equals_that_of_netcdf_c() {
         let expected = [
             "4344460500000000000000000000000a0000000000000002000000000000000179000000000000000000000200000000",
             "000000036c6f6e0000000000000000030000000c000000000000000200000000000000057469746c6500000000000002",
@@ -281,7 +281,7 @@ mod tests {
 
     // "This empty netCDF file has 32 bytes", but for the version
     #[test]
-    fn an_array_without_any_metadata() {
+    fn an_empty_file_has_32_bytes() {
         let header = ClassicHeader {
             version: ClassicVersion::Offset64,
             dimensions: vec![],
@@ -294,7 +294,7 @@ mod tests {
     // "The 32-bit vsize field is not large enough to contain the size of variables that require more than 2^32 - 4
     // bytes, so 2^32 - 1 is used"
     #[test]
-    fn the_size_of_a_large_variable() {
+    fn the_size_of_a_large_variable_is_capped_in_32_bits() {
         let size = |size| {
             let variable =
                 Variable { name: "v".into(), dimensions: vec![], attributes: vec![], kind: Type::Byte, size, begin: 0 };

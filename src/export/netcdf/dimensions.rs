@@ -73,7 +73,7 @@ impl<'a> Dimensions<'a> {
         }
     }
 
-    /// All of them, in the order of their numbers.
+    /// Returns all dimensions, in the order of their indices.
     pub fn into_list(self) -> Vec<ClassicDimension> {
         self.list
     }
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn dimensions_without_a_name_are_called_by_their_length() {
+    fn dimensions_without_a_name_are_named_after_their_length() {
         let three = (None, 3);
         assert_eq!(
             names(&[&[three, (None, 4)], &[three, three, (Some("z"), 3)]], &[]),

@@ -1,5 +1,5 @@
-//! Compares a group's netCDF file with what another program wrote in its place: whether the layout is unchanged, and
-//! which attributes differ. Attributes return to their JSON form: lists that were lists, nested JSON that was nested
+//! Compares a group's netCDF file with a file that another program wrote in its place: checks that the layout is the
+//! same, and lists the attributes that differ. Each attribute returns to its former JSON form, such as a list or nested
 //! JSON. Attributes that exist only in the file, or that come from the arrays' metadata, cannot be changed.
 
 use super::attributes::{LEFT_OUT, is_bookkeeping};
@@ -17,7 +17,7 @@ use std::collections::HashMap;
 /// Changes of the attributes of one group or array; `None` removes an attribute.
 pub type HeaderChanges = Vec<(String, Option<Value>)>;
 
-/// A header that another program wrote in place of a group's, and the original.
+/// A header that another program wrote in place of a group's header, and the original.
 #[derive(Debug)]
 pub struct HeaderEdit {
     old: ClassicHeader,
@@ -90,7 +90,7 @@ impl HeaderEdit {
         self.pairs().is_ok_and(|pairs| pairs.iter().all(|(old, new)| old.begin == new.begin))
     }
 
-    /// Returns the offsets of all variables that hold an array.
+    /// Returns the offsets, in both files, of all variables that hold an array.
     pub fn moved(&self, file: &Composite) -> Vec<Moved> {
         let pairs = self.pairs().unwrap_or_default().into_iter();
         let is_array = |old: &Variable| array_at(file, old.begin).is_some();
@@ -99,11 +99,11 @@ impl HeaderEdit {
     }
 
     /// Returns the changed attributes of the group at `group` and of the arrays in its `file`; `stored` returns the
-    /// present attributes of a key.
+    /// current attributes of a key.
     ///
     /// # Errors
     ///
-    /// EPERM if an attribute that changed cannot be changed.
+    /// EPERM if an attribute differs that cannot be changed.
     pub fn changes(
         &self,
         group: &Key,
@@ -141,7 +141,7 @@ fn refused(why: impl Into<String>) -> Error {
     Error::new(Kind::System(libc::EPERM), why)
 }
 
-/// Returns the array whose values begin at `begin`, and its dtype.
+/// Returns the array whose values begin at byte `begin` of the file, and its dtype.
 fn array_at(file: &Composite, begin: u64) -> Option<(&Key, &DType)> {
     let part = file.parts().get(file.part_at(begin))?;
     match &part.content {
@@ -155,7 +155,7 @@ fn array_at(file: &Composite, begin: u64) -> Option<(&Key, &DType)> {
 ///
 /// # Errors
 ///
-/// The name of such an attribute that changed.
+/// The name of an attribute that differs and cannot be changed.
 fn changes(
     old: &[Attribute],
     new: &[Attribute],
@@ -174,7 +174,7 @@ fn changes(
     for name in old.iter().map(|attribute| &attribute.name).filter(|name| !after.contains_key(*name)) {
         match stored.contains_key(name) && !is_derived(name) {
             true => changes.push((name.clone(), None)),
-            // the next file has it again
+            // the next file shows it again
             false if name == LEFT_OUT => {}
             false => return Err(name.clone()),
         }
@@ -208,7 +208,7 @@ fn value(attribute: &Attribute, before: Option<&Value>) -> Option<Value> {
     }
 }
 
-/// Returns a float in base64 if it was so `before`: xarray's `_FillValue` in v3 attributes is eight little-endian
+/// Returns a float in base64 if `before` is in base64: xarray's `_FillValue` in v3 attributes is eight little-endian
 /// bytes.
 fn base64_float(attribute: &Attribute, before: Option<&Value>) -> Option<Value> {
     let was = json::base64_decode(json::text(before?)?.as_bytes()).filter(|bytes| bytes.len() == 8);
@@ -221,7 +221,7 @@ fn base64_float(attribute: &Attribute, before: Option<&Value>) -> Option<Value> 
     Some(STANDARD.encode(value.to_le_bytes()).into())
 }
 
-/// Converts a text, which may represent a list of words or any JSON, as `before` shows.
+/// Converts a text, which represents a list of words or any JSON if `before` is one.
 fn text(text: &str, before: Option<&Value>) -> Value {
     match before {
         Some(Value::Array(list)) if !list.is_empty() && list.iter().all(|word| json::text(word).is_some()) => {
@@ -297,7 +297,7 @@ mod tests {
         Attribute { name: name.into(), kind, values: values.to_vec() }
     }
 
-    /// What an attribute becomes in a document that holds `before` by its name.
+    /// Returns the JSON of an attribute in a document that holds `before` under its name.
     fn stored(before: &str, kind: Type, values: &[u8]) -> Option<String> {
         let before = json::parse(before.as_bytes()).ok();
         value(&attribute("a", kind, values), before.as_ref()).map(|value| json::write(&value))
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fill_value_in_base64_stays_so() {
+    fn a_fill_value_in_base64_stays_in_base64() {
         let before = "AAAAAAAA+H8=".into();
         let expected = Some("AAAAAICHw8A=".into());
         let fill = attribute("_FillValue", Type::Double, &(-9999.0f64).to_be_bytes());

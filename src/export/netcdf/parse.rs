@@ -51,7 +51,7 @@ pub fn parse(bytes: &[u8]) -> Result<ClassicHeader, ParseFailure> {
     Ok(ClassicHeader { version, dimensions, attributes, variables })
 }
 
-/// The rest of the bytes.
+/// A reader of a header, with the bytes that are not parsed yet.
 struct HeaderReader<'a> {
     bytes: &'a [u8],
     width: Width,
@@ -123,7 +123,7 @@ impl<'a> HeaderReader<'a> {
         }
         let attributes = self.list(0x0C, Self::attribute)?;
         let kind = self.kind()?;
-        // this size is not valid for large variables
+        // skip `vsize`, which is not valid for large variables
         self.number()?;
         let begin = if self.width == Width::Classic { self.short()?.into() } else { self.long()? };
         let mut lengths = numbers.iter().map(|&number| dimensions.get(number).map(|dimension| dimension.len));

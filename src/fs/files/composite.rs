@@ -1,6 +1,6 @@
 //! Open headers and containers: files composed of bytes and of the flat bytes of arrays. Reads and writes go part by
-//! part; requests for flat bytes work as through `data.raw`, with a conversion if the part has one. Bytes that belong
-//! to no array cannot be changed, except the attributes in a header (`edit`).
+//! part. Requests for flat bytes work as those to `data.raw` do, with a conversion if the part has one. Bytes that
+//! belong to no array cannot be changed, except the attributes in a header (`edit`).
 
 mod edit;
 
@@ -28,21 +28,21 @@ pub struct CompositeFile {
     node: Node,
     /// The parts as they were when the file was opened.
     file: Arc<Composite>,
-    /// The open flat bytes of each part that has some, opened at the first use: only a few parts of a large group are
-    /// ever used.
+    /// The open flat bytes of each part that has some, opened at their first use: programs use few parts of a large
+    /// group.
     flat: Vec<OnceLock<Box<FlatFile>>>,
-    /// Whether the kernel keeps what is read, so that the cache need not.
+    /// Whether the kernel keeps the bytes read, so that the cache need not.
     is_kept_elsewhere: bool,
-    /// Whether a write across the end is short, as that of `data.raw` is: in files of one array, and for a writer with
+    /// Whether a write across the end is short, as in `data.raw`. It is in files of one array, and for a writer with
     /// O_DIRECT, which can only write whole blocks. Any other write across the end of `dataset.nc` comes from a program
     /// that moves the arrays to make room for a longer header (netCDF-C begins at the end), and is refused as a whole.
     short_at_end: bool,
-    /// The beginning of what was written in place of `data.vrt`.
+    /// The beginning of the text written in place of `data.vrt`.
     text: Mutex<Vec<u8>>,
-    /// The header of a group's file, as it was written.
+    /// The header of a group's file with the writes to it; `None` before the first.
     edited: Mutex<Option<HeaderDraft>>,
-    /// Whether a write was refused. A program that makes room for a longer header moves the arrays' bytes, continues
-    /// when that fails, and writes the header last (netCDF-C does so): from then on every write is refused.
+    /// Whether a write was refused; then all later ones are. A program that makes room for a longer header (netCDF-C)
+    /// moves the arrays' bytes, continues when that fails, and writes the header last.
     refused: AtomicBool,
 }
 
@@ -51,14 +51,15 @@ struct Slice<'a> {
     /// The index of the part.
     number: usize,
     part: &'a FilePart,
-    /// Where the slice begins in the part, and its length, in bytes.
+    /// Offset of the slice in the part, in bytes.
     at: u64,
+    /// Length in bytes.
     len: usize,
 }
 
 impl Fs {
     /// Opens a header or container. In a read-only mount the kernel keeps what it reads until the file is opened again;
-    /// in others each read must see what was written through other files. `direct` says whether the program asked for
+    /// in other mounts each read must return writes through other files. `direct` is set if the program asked for
     /// O_DIRECT.
     pub(in crate::fs) fn open_composite(
         &self,
@@ -73,7 +74,7 @@ impl Fs {
             self.open_array(key)?.writable()?;
         }
         let file = self.tree.composite(node)?;
-        // the kernel keeps pages for all that have the file open, and they must not come from older checks of the store
+        // all readers of the file share the kernel's pages, which must not come from older checks of the store
         for part in file.parts() {
             if let PartContent::Flat { key, .. } = &part.content
                 && let Some(array) = self.tree.hierarchy().cached_array(key)
@@ -130,21 +131,22 @@ impl CompositeFile {
         self.flat.iter().filter_map(|cell| cell.get()).map(|flat| flat.array.known())
     }
 
-    /// Stores what was written through the file.
+    /// Stores all writes through the file.
     fn store(&self, fs: &Fs) -> Result<()> {
         let header = self.check_header(fs).and_then(|()| self.store_text(fs));
         let arrays = self.arrays().filter(|array| array.is_dirty());
         arrays.map(|array| fs.flush_array(&array)).fold(header, Result::and)
     }
 
-    /// Calls `read` with bytes of a part, as written in place of a header.
+    /// Calls `read` with the bytes of a slice: those of the written header in its place, otherwise those of `bytes`,
+    /// the part's content.
     fn with_shown<T>(&self, slice: &Slice, bytes: &[u8], read: impl FnOnce(&[u8]) -> T) -> T {
         let edited = lock(&self.edited);
         let shown = edited.as_ref().filter(|_| slice.number == 0).map_or(bytes, |draft| &draft.shown);
         read(&shown[slice.at as usize..][..slice.len])
     }
 
-    /// Returns whether the file shows `data` already, or has flat bytes there.
+    /// Returns whether the slice already shows `data`, or holds flat bytes.
     fn shows(&self, slice: &Slice, data: &[u8]) -> bool {
         match &slice.part.content {
             PartContent::Bytes(bytes) => self.with_shown(slice, bytes, |shown| shown == data),
@@ -154,7 +156,7 @@ impl CompositeFile {
         }
     }
 
-    /// Cuts a request at the borders of the parts. The slices end with the file.
+    /// Splits a request at the boundaries of the parts, up to the end of the file.
     fn slices(&self, offset: u64, len: usize) -> impl Iterator<Item = Slice<'_>> {
         let end = offset.saturating_add(len as u64);
         let first = self.file.part_at(offset);
@@ -169,8 +171,8 @@ impl CompositeFile {
     ///
     /// # Errors
     ///
-    /// ESTALE if the array has another shape or dtype than the file says. Without `may_wait`, the array is taken as it
-    /// was last looked up.
+    /// ESTALE if the array has another shape or dtype than the file says. Without `may_wait`, this compares the array
+    /// as it was last looked up.
     fn flat_of(&self, fs: &Fs, slice: &Slice, may_wait: bool) -> Result<Option<(&FlatFile, ItemForm)>> {
         let PartContent::Flat { key, form, .. } = &slice.part.content else { return Ok(None) };
         let Some(cell) = self.flat.get(slice.number) else { return Ok(None) };
@@ -178,7 +180,7 @@ impl CompositeFile {
             Some(flat) => flat,
             None => {
                 let array = fs.open_array(key)?;
-                // only the next opening of `data.raw` may take the list of what has changed in the store
+                // this opening leaves the list of served versions to the next opening of `data.raw`
                 array.freshness().begin_opening();
                 cell.get_or_init(|| Box::new(FlatFile::part(array, self.is_kept_elsewhere)))
             }
@@ -206,7 +208,7 @@ impl CompositeFile {
         for slice in self.slices(offset, data.len()) {
             let part = &data[done..done + slice.len];
             match self.shows(&slice, part) {
-                // the header says where the values lie
+                // an incomplete header does not say where the values lie
                 true if slice.part.is_flat() && !is_header_whole => {
                     let why = "the header before these values is not whole";
                     return Err(Error::new(Kind::System(libc::EPERM), why));
@@ -223,9 +225,10 @@ impl CompositeFile {
         Ok(())
     }
 
-    /// Writes all of `data`, or less at the end of the file if a write across the end may be short. Bytes outside the
-    /// flat bytes can only be overwritten with the same bytes; otherwise nothing is written. A header of nothing but
-    /// text accepts everything and stays as it is, so that a directory can be copied over another.
+    /// Writes all of `data`, or less at the end of the file if a write across the end may be short. Outside the flat
+    /// bytes, only attributes in a header can change; a write that changes anything else writes nothing. A file without
+    /// flat bytes accepts everything, so that a directory can be copied over another; only attributes in `data.vrt`
+    /// take effect.
     pub(in crate::fs) fn write_all(&self, fs: &Fs, offset: u64, data: &[u8], mode: WriteMode) -> Result<usize> {
         if self.is_text() {
             self.keep_text(offset, data);
@@ -284,7 +287,7 @@ impl OpenFile for CompositeFile {
                 (PartContent::Bands(bands), _) => {
                     out.extend_from_slice(&bands.text().as_bytes()[slice.at as usize..][..slice.len]);
                 }
-                // most requests lie in one part and need no copy
+                // most requests lie in one part and need no second copy
                 (_, Some((flat, ItemForm::AsStored))) if out.is_empty() => {
                     if !read_exact(fs, flat, slice.at, slice.len, may_wait, out)? {
                         return Ok(false);
@@ -319,7 +322,7 @@ impl OpenFile for CompositeFile {
     }
 
     fn release(&self, fs: &Fs) {
-        // what cannot be stored is on record
+        // errors of chunks that cannot be stored are on record
         let _ = self.store(fs);
     }
 
@@ -340,12 +343,13 @@ impl OpenFile for CompositeFile {
     }
 }
 
-/// Reads exactly `len` flat bytes.
+/// Reads exactly `len` flat bytes at `at`. Returns `false` if that would need the store or a wait and `may_wait` is not
+/// set.
 fn read_exact(fs: &Fs, flat: &FlatFile, at: u64, len: usize, may_wait: bool, out: &mut Vec<u8>) -> Result<bool> {
     let done = flat.read(fs, at, len, may_wait, out)?;
     match !done || out.len() == len {
         true => Ok(done),
-        // the array has shrunk a moment ago
+        // the array has just shrunk
         false => Err(another_array()),
     }
 }
@@ -359,8 +363,7 @@ fn write_part(fs: &Fs, flat: &FlatFile, slice: &Slice, data: &[u8], form: ItemFo
     }
 }
 
-/// Writes bytes of reversed items. Every byte of an item is one byte of the stored item, so that nothing has to be
-/// read.
+/// Writes bytes of reversed items. Each shown byte is one stored byte, so nothing has to be read.
 fn write_reversed(fs: &Fs, flat: &FlatFile, slice: &Slice, data: &[u8], item: usize, mode: WriteMode) -> Result<()> {
     let mut done = 0;
     while done < data.len() {
@@ -373,7 +376,7 @@ fn write_reversed(fs: &Fs, flat: &FlatFile, slice: &Slice, data: &[u8], item: us
     Ok(())
 }
 
-/// Writes bytes of doubles that stand for integers. The rest of the first and of the last item stays.
+/// Writes bytes of doubles that stand for integers. The other bytes of the first and of the last item stay.
 fn write_doubles(fs: &Fs, flat: &FlatFile, slice: &Slice, data: &[u8], form: ItemForm, mode: WriteMode) -> Result<()> {
     let (at, size) = (slice.at, form.item());
     let (from, end) = whole_items(at, data.len(), size);
@@ -394,7 +397,7 @@ fn write_doubles(fs: &Fs, flat: &FlatFile, slice: &Slice, data: &[u8], form: Ite
     write_stored(fs, flat, slice.part, from, &items, mode)
 }
 
-/// Writes flat bytes as they are stored, all of them.
+/// Writes `data` at the flat position `at`, without conversion.
 ///
 /// # Errors
 ///
@@ -415,8 +418,8 @@ fn another_array() -> Error {
     Error::new(Kind::System(libc::ESTALE), why)
 }
 
-/// Returns how many of `len` bytes at `begin` can be written together in a file whose items of `item` bytes are
-/// reversed, and where: whole items, or a part of one.
+/// Returns how many of `len` bytes at `begin` can be written together, and their flat position, if items of `item`
+/// bytes are shown reversed: whole items, or a part of one.
 fn mirrored(begin: u64, len: usize, item: usize) -> (usize, u64) {
     let within = (begin % item as u64) as usize;
     if within == 0 && len >= item {

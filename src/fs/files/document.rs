@@ -1,4 +1,4 @@
-//! An open metadata document, read as it was when it was opened.
+//! Open metadata documents. A reader gets the text as of the opening.
 
 use super::{NewFile, OpenFile, copy_range};
 use crate::array::hierarchy::{MetadataDocument, MetadataFile};

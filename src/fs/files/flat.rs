@@ -30,7 +30,7 @@ pub struct FlatFile {
     stored: StoredChunks,
     readers: PrefetchState,
     pending_drop: PendingDrop,
-    /// Whether the kernel or the reader keeps what is read, so that the cache need not.
+    /// Whether the kernel or the reader keeps the bytes read, so that the cache need not.
     is_kept_elsewhere: bool,
     /// Whether writes bypass the kernel's page cache.
     is_past_pages: AtomicBool,
@@ -55,7 +55,7 @@ impl FlatFile {
         }
     }
 
-    /// Records a write that has to wait for room. Reads of its bytes wait until the returned value is dropped.
+    /// Records a write that has to wait for memory. Reads of its bytes wait until the returned value is dropped.
     pub fn begin_waiting_write(&self, fs: &Fs, offset: u64, len: usize) -> WaitingWrite {
         fs.waiting.begin(self.array.key(), offset..offset.saturating_add(len as u64))
     }
@@ -91,7 +91,7 @@ impl Fs {
     /// Opens the flat bytes of the array at `key`. With `direct`, the reader bypasses the kernel's page cache.
     pub(in crate::fs) fn open_flat(&self, inode: u64, key: &Key, for_writing: bool, direct: bool) -> Result<NewFile> {
         let array = self.open_array(key)?;
-        // held until the pages are recorded: another opening must not keep what this one drops
+        // held until the pages are recorded: another opening must not keep pages that this one drops
         let opening_lock = array.freshness().lock_opening();
         let same = self.cache.served().begin_opening(&array, &opening_lock);
         let pages = match self.direct_io {
@@ -110,7 +110,7 @@ impl Fs {
             array.writable()?;
             self.resizing.finish_closed(key);
         }
-        // the flat bytes of an array of one chunk are that chunk's
+        // the flat bytes of an array of one chunk are the bytes of that chunk
         let is_one = array.grid().chunk_count() == 1 && array.grid().chunk_size(ChunkId(0)) as u64 == array.size();
         let is_plain = is_one && array.partial_decode() == PartialDecode::Plain;
         let backing = if is_plain { self.backing(&array, ChunkId(0))? } else { None };
@@ -215,7 +215,7 @@ impl OpenFile for FlatFile {
         let array = self.array.known();
         fs.resizing.finish_closed(array.key());
         if array.is_dirty() {
-            // what cannot be stored is logged and stays dirty
+            // chunks that cannot be stored are logged and stay dirty
             let _ = fs.flush_array(&array);
         }
     }

@@ -1,4 +1,5 @@
-//! Headers and containers in the tree: which of them an array or a group shows, and their content, cached for a moment.
+//! Headers and containers in the tree. Selects those that an array or a group shows, and caches their content for a
+//! second.
 
 use super::{Attributes, Node, Tree, stale};
 use crate::array::Array;
@@ -11,10 +12,10 @@ use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
-/// How long a description is reused, where no file is opened: a listing needs it once for each header.
+/// Maximum age of a description for requests that open no file: a listing needs it once for each header.
 const KEPT: Duration = Duration::from_secs(1);
 
-/// Which headers and containers are shown.
+/// The headers and containers that the mount shows.
 #[derive(Clone, Debug, Default)]
 pub struct Headers {
     /// The formats shown for each array, in the order in which they are listed.
@@ -37,7 +38,7 @@ impl Reclaim for KnownHeaders {
 /// A group as a netCDF file, its modification time, and the permissions of the stored files that it is made of.
 type Dataset = (Arc<Composite>, SystemTime, Option<Permissions>);
 
-/// Descriptions and containers that were made a moment ago.
+/// Recently made descriptions and containers.
 pub(super) struct KnownHeaders {
     /// Protects the map alone.
     described: Mutex<LruCache<Key, (Instant, Arc<Described>)>>,
@@ -71,8 +72,8 @@ impl Tree {
         self.headers.formats.iter().copied().filter(fits).filter(move |format| self.tells(*format, array))
     }
 
-    /// Returns whether a format that fits an array can describe it truthfully. If the description fails the file is
-    /// shown, and opening it reports why.
+    /// Returns whether a format that fits an array can describe it truthfully. If the description fails, the file is
+    /// shown, and opening it reports the error.
     fn tells(&self, format: Format, array: &Array) -> bool {
         if format != Format::Grads {
             return true;
@@ -103,7 +104,7 @@ impl Tree {
         self.headers.dataset && !self.is_level(key)
     }
 
-    /// Returns whether a name exists as long as its directory and holds nothing of its own.
+    /// Returns whether a name exists as long as its directory and holds no data of its own.
     pub fn comes_with(&self, directory: &Key, name: &str) -> bool {
         match self.array(directory) {
             Ok(array) => self.format(&array, name).is_some(),
@@ -117,7 +118,7 @@ impl Tree {
             || name == DATASET && self.headers.dataset
     }
 
-    /// Returns the present content of a header or container.
+    /// Returns the current content of a header or container.
     pub fn composite(&self, node: &Node) -> Result<Arc<Composite>> {
         self.composite_not_older(node, Duration::ZERO)
     }
@@ -127,7 +128,7 @@ impl Tree {
             Node::Header(key, format) => {
                 let array = self.array(key)?;
                 let described = match format {
-                    // it holds no geometry
+                    // `data.npy` holds no geometry
                     Format::Npy => Arc::new(Described::of_metadata(key, array.metadata())),
                     _ => self.described(&array, age)?,
                 };
@@ -164,7 +165,7 @@ impl Tree {
         Ok(dataset)
     }
 
-    /// Returns when a group or one of the arrays in its file was changed last.
+    /// Returns the time of the last change of a group or of an array in its file.
     fn newest(&self, key: &Key, file: &Composite) -> Result<SystemTime> {
         let modified = |key: &Key| {
             let stat = self.hierarchy.store().stat(key).map_err(|e| e.context(key))?;
@@ -183,8 +184,8 @@ impl Tree {
         Ok(newest)
     }
 
-    /// Returns the attributes of a header or container. Its time is the array's; its stored size leaves the array's
-    /// bytes out, because `du` would count them twice.
+    /// Returns the attributes of a header or container. Its modification time is that of the array. Its stored size
+    /// excludes the array's bytes, because `du` would count them twice.
     pub(super) fn composite_attributes(&self, node: &Node) -> Result<Attributes> {
         let (file, modified, permissions) = match node {
             Node::Dataset(key) => self.dataset(key, KEPT)?,

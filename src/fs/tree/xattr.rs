@@ -1,4 +1,4 @@
-//! Extended attributes: array metadata and user attributes as JSON, and where a chunk is stored.
+//! Extended attributes: array metadata and user attributes as JSON, and the key of a chunk in the store.
 
 use super::{Audience, Node, Tree};
 use crate::error::Result;

@@ -1,7 +1,7 @@
-//! `dataset.nc` and `data.vrt` as other programs edit them. NCO and netCDF-C rewrite the header of `dataset.nc` in
-//! place, or write a whole file beside it and rename that onto it. **Either is accepted where the layout stays the
-//! same: what changes then are attributes, which go to `.zattrs`, and values.** Anything else is EPERM and changes
-//! nothing. GDAL writes `data.vrt` anew; only its metadata are taken.
+//! Edits of `dataset.nc` and `data.vrt` by other programs. NCO and netCDF-C rewrite the header of `dataset.nc` in
+//! place, or write a whole file beside it and rename that onto it. **Both may change attributes, which go to `.zattrs`,
+//! and values; in place, the layout must stay the same.** Anything else fails with EPERM and changes nothing. GDAL
+//! writes `data.vrt` anew; only its metadata are stored.
 
 use super::CompositeFile;
 use crate::array::hierarchy::MetadataFile;
@@ -15,7 +15,7 @@ use crate::store::Key;
 use crate::util::json::Value;
 use crate::util::memory::lock;
 
-/// Bytes of a file that are read first to find its header.
+/// Number of bytes of a file that are read first to find its header.
 const FIRST_READ: u64 = 64 << 10;
 
 /// Maximum size of a header in bytes: several copies of it are in memory.
@@ -24,20 +24,20 @@ const MAX_HEADER: u64 = 8 << 20;
 /// Maximum number of bytes of `data.vrt` kept while it is written: everything before the second band.
 const MAX_TEXT: u64 = 1 << 20;
 
-/// Attributes to be changed, by group or array; without a value they are removed.
+/// Changes of attributes, by group or array; `None` removes an attribute.
 type AttributeChanges = Vec<(Key, Vec<(String, Option<Value>)>)>;
 
 /// The header of an open file that was written to.
 pub struct HeaderDraft {
-    /// The header as it was written, and the space behind it.
+    /// The header with all writes to it, and the space behind it.
     pub shown: Vec<u8>,
-    /// The header of the attributes as they were stored last.
+    /// The header that shows the attributes as they were stored last.
     stored: Vec<u8>,
 }
 
 impl CompositeFile {
     /// Returns the key of the group and the header as it was when the file was opened, with the space behind it; `None`
-    /// for other files.
+    /// for files other than `dataset.nc`.
     fn header(&self) -> Option<(&Key, &[u8])> {
         match (&self.node, self.file.parts().first().map(|part| &part.content)) {
             (Node::Dataset(group), Some(PartContent::Bytes(bytes))) => Some((group, bytes)),
@@ -45,7 +45,7 @@ impl CompositeFile {
         }
     }
 
-    /// Keeps the beginning of what is written in place of `data.vrt`, which GDAL writes from its beginning on.
+    /// Keeps `data` if it belongs to the first bytes of `data.vrt`, which GDAL writes from the beginning.
     pub(super) fn keep_text(&self, offset: u64, data: &[u8]) {
         if !matches!(self.node, Node::Header(_, Format::Vrt)) || offset >= MAX_TEXT {
             return;
@@ -58,13 +58,13 @@ impl CompositeFile {
         text[at..end].copy_from_slice(&data[..end - at]);
     }
 
-    /// Returns whether nothing of a header was written, or all of it.
+    /// Returns whether the header was not written, or was written completely.
     pub(super) fn is_header_whole(&self) -> bool {
         lock(&self.edited).as_ref().is_none_or(|draft| draft.shown == draft.stored)
     }
 
-    /// Examines a write to the header. Returns the header as it would become, and, once it is whole, the changes that
-    /// it asks for.
+    /// Returns the header as it would be after a write, and, once it is complete, the changes of attributes that it
+    /// asks for.
     ///
     /// # Errors
     ///
@@ -96,7 +96,7 @@ impl CompositeFile {
         Ok(())
     }
 
-    /// Forgets what was written of a header that is not whole.
+    /// Discards the writes to a header that is incomplete.
     ///
     /// # Errors
     ///
@@ -111,8 +111,9 @@ impl CompositeFile {
         Err(e)
     }
 
-    /// Stores the attributes that GDAL has changed in `data.vrt`, and logs what else it has changed. A text that is no
-    /// such file, or describes another raster, is forgotten, so that a directory can be copied over another.
+    /// Stores the attributes that GDAL has changed in `data.vrt`, and logs its other changes. A text that is not such a
+    /// file, or describes another raster, is discarded without an error, so that a directory can be copied over
+    /// another.
     pub(super) fn store_text(&self, fs: &Fs) -> Result<()> {
         let Node::Header(key, Format::Vrt) = &self.node else { return Ok(()) };
         let written = std::mem::take(&mut *lock(&self.text));
@@ -134,8 +135,8 @@ impl CompositeFile {
         }
     }
 
-    /// Takes the values and attributes of the file at `from` over into the group whose file this is. Everything is
-    /// checked before anything is changed.
+    /// Stores the values and attributes of the file at `from` in the group whose file this is. Everything is checked
+    /// before anything is changed.
     ///
     /// # Errors
     ///
@@ -174,7 +175,8 @@ impl Fs {
         Ok(())
     }
 
-    /// Reads the header of the file at `from` and compares it with `header`. Returns that and the size of the file.
+    /// Reads the header of the file at `from` and compares it with `header`. Returns the comparison and the size of the
+    /// file in bytes.
     fn read_edited(&self, from: &Key, header: &[u8]) -> Result<(HeaderEdit, u64)> {
         let (mut bytes, mut len) = (Vec::new(), FIRST_READ);
         loop {
