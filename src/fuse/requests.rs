@@ -139,7 +139,8 @@ impl Filesystem for FuseServer {
                 if opened.pages == KernelPages::Fresh && opened.has_other_writers {
                     notices.note_drop(inode.0);
                 }
-                let past_pages = is_write_only && opened.pages != KernelPages::None && fs.write_past_pages(opened.handle);
+                let past_pages =
+                    is_write_only && opened.pages != KernelPages::None && fs.write_past_pages(opened.handle);
                 let through = backings.map_or(Ok(None), |b| b.open(inode.0, opened.backing.take(), &reply));
                 Ok((through.inspect_err(|_| fs.release(opened.handle))?, past_pages, opened))
             });
