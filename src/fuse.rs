@@ -38,6 +38,7 @@ pub use mount_place::{mounts_at, open_directory};
 use crate::error::{Error, Result};
 use crate::fs::tree::Attributes;
 use crate::fs::{Fs, RequestKind};
+use crate::util::memory::lock;
 use crate::util::pool::{Pool, PoolGrowth};
 use backing::Backings;
 use fuser::{Config, Errno, FileHandle, ReplyEmpty, ReplyEntry, Session, SessionACL};
@@ -45,8 +46,8 @@ use name_limit::NameLimit;
 use notify::{KernelConnection, Notices};
 use replies::{FallibleReply, finish, send_ok};
 use request_info::RequestInfo;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -57,6 +58,9 @@ const SESSION_THREADS: usize = 2;
 /// Maximum number of background requests in flight. fuser's default of 16 leaves too few to read ahead with. While so
 /// many wait for a store that hangs, the kernel holds back reads of all files.
 const MAX_BACKGROUND: u16 = 256;
+
+/// Maximum number of idle copies of writes, each of at most 1 MiB: about as many as wait for space at a time.
+const IDLE_COPIES: usize = 4;
 
 /// Growth of the worker pool: the time after which a waiting request gets a new worker, and the maximum number of
 /// workers.
@@ -96,9 +100,9 @@ pub fn serve(fs: Arc<Fs>, mountpoint: &mut Mountpoint, options: ServeOptions) ->
     let notices = Arc::new(Notices::new(fs.clone(), kernel.clone())?);
     let names = Arc::new(NameLimit::new(fs.clone(), kernel.clone())?);
     let inline = OneInline::default();
-    let (backings, maps_direct) = (None, false);
+    let (backings, maps_direct, copies) = (None, false, Arc::default());
     let server =
-        FuseServer { fs, inline, pool, options, backings, maps_direct, kernel: kernel.clone(), notices, names };
+        FuseServer { fs, inline, pool, options, backings, maps_direct, kernel: kernel.clone(), notices, names, copies };
     let session = Session::from_fd(server, fd, SessionACL::All, config)?;
     kernel.connect(session.notifier());
     let run = move || session.run().map_err(Error::from);
@@ -118,6 +122,39 @@ struct FuseServer {
     kernel: KernelConnection,
     notices: Arc<Notices>,
     names: Arc<NameLimit>,
+    copies: Arc<WriteCopies>,
+}
+
+/// Memory for the bytes of writes that move to a worker: a fresh block costs a page fault for every 4 KiB.
+#[derive(Default)]
+struct WriteCopies {
+    /// Protects the idle blocks.
+    idle: Mutex<Vec<Vec<u8>>>,
+}
+
+/// The bytes of a write.
+struct WriteCopy {
+    bytes: Vec<u8>,
+    copies: Arc<WriteCopies>,
+}
+
+impl WriteCopies {
+    /// Copies the bytes of a write.
+    fn copy(self: &Arc<Self>, data: &[u8]) -> WriteCopy {
+        let mut bytes = lock(&self.idle).pop().unwrap_or_default();
+        bytes.clear();
+        bytes.extend_from_slice(data);
+        WriteCopy { bytes, copies: self.clone() }
+    }
+}
+
+impl Drop for WriteCopy {
+    fn drop(&mut self) {
+        let mut idle = lock(&self.copies.idle);
+        if idle.len() < IDLE_COPIES {
+            idle.push(std::mem::take(&mut self.bytes));
+        }
+    }
 }
 
 /// The right of one session thread to run a request that may block against expectation. The other session threads take

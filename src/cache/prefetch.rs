@@ -149,7 +149,7 @@ impl Prefetcher {
         len: u64,
         is_kept_elsewhere: bool,
     ) {
-        let once = is_kept_elsewhere || array.size() > self.cache.bound() as u64;
+        let once = is_kept_elsewhere || array.size() > self.max_bytes();
         let mut access = lock(&state.access);
         let (pattern, plan) = access.get(array, 0).record(offset, len);
         match pattern {

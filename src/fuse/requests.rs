@@ -234,9 +234,9 @@ impl Filesystem for FuseServer {
             Err(e) => return answer(Err(e)),
         }
         // record the write before this thread takes another request: see `fs::waiting`
-        let (waiting, data) = (self.fs.waiting_write(handle, offset, len), data.to_vec());
+        let (waiting, data) = (self.fs.waiting_write(handle, offset, len), self.copies.copy(data));
         self.dispatch(RequestKind::Change, move |fs| {
-            let written = request.run(fs, || fs.write_waiting(handle, offset, &data, is_mapped));
+            let written = request.run(fs, || fs.write_waiting(handle, offset, &data.bytes, is_mapped));
             drop(waiting);
             answer(written);
         });
