@@ -26,13 +26,14 @@ mod spelling;
 #[cfg(test)]
 mod testing;
 mod tiff;
+mod units;
 mod vrt;
 mod xdmf;
 
 pub use composite::{Composite, FilePart, PartContent};
 use describe::flat;
 pub use describe::{axis_names, describe};
-pub use described::{Coordinates, Crs, Described, DescribedAxis, MetadataNumber, Role};
+pub use described::{Coordinates, Crs, Described, DescribedAxis, ImageChannel, ImageInfo, MetadataNumber, Role};
 pub use form::ItemForm;
 pub use netcdf::{HeaderEdit, dataset};
 pub use vrt::VrtContent;

@@ -40,6 +40,8 @@ pub struct Described {
     pub units: Option<String>,
     /// A title.
     pub long_name: Option<String>,
+    /// What OME-NGFF says of the image, if the array is one of its resolutions.
+    pub image: Option<ImageInfo>,
     /// The array's attributes as stored.
     pub attributes: Arc<Object>,
     /// The other groups and arrays that this was read from.
@@ -115,6 +117,26 @@ pub struct Crs {
     pub is_geographic: bool,
 }
 
+/// What OME-NGFF says of an image, beside its axes.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ImageInfo {
+    /// The name.
+    pub name: Option<String>,
+    /// The index of the axis whose items are channels.
+    pub channel_axis: Option<usize>,
+    /// The first channels, as far as they are described.
+    pub channels: Vec<ImageChannel>,
+}
+
+/// A channel of an image.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ImageChannel {
+    /// The name, in one line.
+    pub name: Option<String>,
+    /// The color in which the channel is shown, as 0xRRGGBB.
+    pub color: Option<u32>,
+}
+
 /// A number from metadata; 64-bit integers stay exact.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum MetadataNumber {
@@ -169,6 +191,7 @@ impl Described {
             offset: None,
             units: None,
             long_name: None,
+            image: None,
             attributes: Arc::default(),
             sources: Vec::new(),
             memory: SharedGrant::default(),
