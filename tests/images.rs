@@ -1,5 +1,5 @@
-//! OME-NGFF images on a real mount: what tifffile, ome-types, ITK, nibabel and pynrrd read from `data.tif`, `data.nii` and
-//! `data.nhdr`, compared with what tests/python/images.py has written, and OME-XML with the schema.
+//! OME-NGFF images on a real mount: what tifffile, ome-types, ITK, nibabel and pynrrd read from `data.tif`, `data.nii`
+//! and `data.nhdr`, compared with what tests/python/images.py has written, and OME-XML with the schema.
 
 mod support;
 

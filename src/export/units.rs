@@ -45,7 +45,7 @@ pub fn length(text: &str) -> Option<Unit> {
         "foot" | "feet" | "ft" => ("ft", 0.3048),
         "yard" | "yd" => ("yd", 0.9144),
         "mile" | "mi" => ("mi", 1609.344),
-        "parsec" | "pc" => ("pc", 3.085_677_581_491_367_3e16),
+        "parsec" | "pc" => ("pc", 3.085_677_581_491_367e16),
         word => return prefixed(word, &["meter", "metre"], "m"),
     };
     Some(Unit { symbol: symbol.to_string(), size })

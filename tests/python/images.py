@@ -3,12 +3,15 @@
 
     images.py write DIR           writes DIR/v2.zarr (OME-NGFF 0.2 and 0.4) and DIR/v3.zarr (0.5)
     images.py check MOUNT STORE   compares the files of a mount of one of them with what was written
+    images.py bioformats MOUNT STORE JAR      compares what Bio-Formats, in JAR, reads from data.tif
 
 The OME-XML is validated against the schema that ome-types ships. Exit code 1 after differences.
 """
 import json
 import os
+import subprocess
 import sys
+import tempfile
 import warnings
 
 import nibabel
@@ -117,8 +120,8 @@ def put(path, document):
 
 
 def line(text):
-    """Text as a header holds it: without control characters, of at most 200 characters."""
-    words = "".join(" " if ord(c) < 32 else c for c in text).split(" ")
+    """Text as a header holds it: without control characters and those beyond U+FFFF, of at most 200 characters."""
+    words = "".join(" " if ord(c) < 32 else "\ufffd" if ord(c) > 0xffff else c for c in text).split(" ")
     return " ".join(word for word in words if word)[:200].strip()
 
 
@@ -198,19 +201,52 @@ def check_nrrd(image, path):
 
 def check(mount, store):
     schema = xmlschema.XMLSchema(os.path.join(os.path.dirname(ome_types.__file__), "ome-2016-06.xsd"))
-    names, faults = sorted(n for n in os.listdir(store) if n in IMAGES), []
+
+    def check_image(image, at):
+        check_tiff(image, os.path.join(at, "data.tif"), schema)
+        check_nifti(image, os.path.join(at, "data.nii"))
+        if os.path.exists(os.path.join(at, "data.nhdr")):
+            check_nrrd(image, os.path.join(at, "data.nhdr"))
+    check_all("images", sorted(n for n in os.listdir(store) if n in IMAGES), mount, check_image)
+
+
+def check_all(what, names, mount, check_image):
+    faults = []
     for name in names:
-        image, at = Image(name), os.path.join(mount, name, "0")
         try:
-            check_tiff(image, os.path.join(at, "data.tif"), schema)
-            check_nifti(image, os.path.join(at, "data.nii"))
-            if os.path.exists(os.path.join(at, "data.nhdr")):
-                check_nrrd(image, os.path.join(at, "data.nhdr"))
+            check_image(Image(name), os.path.join(mount, name, "0"))
         except Exception as e:  # what a program says of a file that it can't read
             faults.append(f"  {name}: {type(e).__name__}: {e}")
-    print("\n".join([f"images: {len(names)} compared, {len(faults)} wrong", *faults]))
+    print("\n".join([f"{what}: {len(names)} compared, {len(faults)} wrong", *faults]))
     sys.exit(bool(faults) or not names)
 
 
+def bioformats(mount, store, jar):
+    """Compares the metadata that its showinf prints, and the values that its bfconvert writes. The mount must not show
+    data.nhdr, which Bio-Formats would read instead."""
+    def tool(name, *args):
+        command = ["java", "-cp", jar, f"loci.formats.tools.{name}", "-no-upgrade", *args]
+        return subprocess.run(command, check=True, capture_output=True, text=True, encoding="utf-8").stdout
+
+    def check_image(image, at):
+        path = os.path.join(at, "data.tif")
+        with tempfile.TemporaryDirectory() as folder:
+            tool("ImageConverter", path, os.path.join(folder, "out.tif"))
+            found = tifffile.imread(os.path.join(folder, "out.tif")).reshape(image.shape)
+        same("values", found.astype(found.dtype.newbyteorder("=")), image.values().astype(found.dtype.newbyteorder("=")))
+        [pixels] = [i.pixels for i in ome_types.from_xml(tool("ImageInfo", "-nopix", "-omexml-only", path)).images]
+        same("order", pixels.dimension_order.value, image.order())
+        same("sizes", [getattr(pixels, f"size_{a}") for a in "xyzct"], [image.size(a) for a in "xyzct"])
+        if image.space:
+            same("pixel", (pixels.physical_size_x, pixels.physical_size_x_unit.value) == (image.step("x"), UNITS[image.space][0]), True)
+        if image.time:
+            same("time", (pixels.time_increment, pixels.time_increment_unit.value) == (image.step("t"), UNITS[image.time][0]), True)
+        names = [line(c["label"]) if isinstance(c["label"], str) else None for c in image.channels] or [None] * image.size("c")
+        same("channels", [c.name for c in pixels.channels], names)
+    # it has no complex numbers, and what is no OME-TIFF has no dimensions
+    names = [n for n in sorted(os.listdir(store)) if n in IMAGES and n not in ("complex", "wide")]
+    check_all("Bio-Formats", names, mount, check_image)
+
+
 if __name__ == "__main__":
-    {"write": write, "check": check}[sys.argv[1]](*sys.argv[2:])
+    {"write": write, "check": check, "bioformats": bioformats}[sys.argv[1]](*sys.argv[2:])

@@ -1,5 +1,5 @@
-//! The axes and channels of an OME-NGFF image, versions 0.1 to 0.5, from the attributes `multiscales` and `omero` of the
-//! group that holds its resolutions; version 0.5 has them in the attribute `ome`.
+//! The axes and channels of an OME-NGFF image, versions 0.1 to 0.5, from the attributes `multiscales` and `omero` of
+//! the group that holds its resolutions; version 0.5 has them in the attribute `ome`.
 
 use super::super::described::{ImageChannel, ImageInfo};
 use super::{attributes, groups_above};

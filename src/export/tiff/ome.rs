@@ -1,7 +1,7 @@
 //! OME-XML 2016-06 (<https://docs.openmicroscopy.org/ome-model/latest/ome-tiff/specification.html>), the description of
 //! an image of microscopy. Bio-Formats, tifffile and all that build on them read the dimensions, channels and sizes of
-//! pixels from it. The text is UTF-8, as OME asks for, though TIFF has ASCII alone: Bio-Formats reads no references of XML
-//! such as `&#181;`.
+//! pixels from it. The text is UTF-8, as OME asks for, though TIFF has ASCII alone: Bio-Formats reads no references of
+//! XML such as `&#181;`.
 
 use super::super::described::Role;
 use super::super::raster::Raster;
@@ -143,9 +143,9 @@ fn channel_elements(array: &Described, count: u64) -> String {
     text
 }
 
-/// Escapes text for an attribute.
+/// Escapes text for an attribute. Bio-Formats fails to write characters of more than 16 bits.
 fn attribute(text: &str) -> String {
-    spelling::xml(&spelling::line(text))
+    spelling::xml(&spelling::line(text)).replace(|c| c > '\u{ffff}', "\u{fffd}")
 }
 
 #[cfg(test)]

@@ -34,7 +34,7 @@ fn a_whole_description() {
 <OME xmlns="{SCHEMA}" xmlns:xsi="http://www.w3.org/2001/XMLSchema-instance" xsi:schemaLocation="{SCHEMA} {SCHEMA}/ome.xsd" Creator="zarrfs {}">
 <Image ID="Image:0" Name="cells &amp; more">
 <Pixels ID="Pixels:0" DimensionOrder="XYZCT" Type="uint8" BigEndian="false" Interleaved="false" SizeX="5" SizeY="4" SizeZ="3" SizeC="2" SizeT="7" PhysicalSizeX="0.5" PhysicalSizeXUnit="µm" PhysicalSizeY="0.5" PhysicalSizeYUnit="µm" PhysicalSizeZ="2" PhysicalSizeZUnit="µm" TimeIncrement="1.5" TimeIncrementUnit="min">
-<Channel ID="Channel:0:0" Name="DAPI &lt;1&gt; &quot;µ&quot;  &amp;🔬" Color="65535" SamplesPerPixel="1"/>
+<Channel ID="Channel:0:0" Name="DAPI &lt;1&gt; &quot;µ&quot;  &amp;�" Color="65535" SamplesPerPixel="1"/>
 <Channel ID="Channel:0:1" Color="-16744193" SamplesPerPixel="1"/>
 <TiffData IFD="0" PlaneCount="42"/>
 </Pixels>
