@@ -20,7 +20,9 @@ use crate::util::json::{self, Map, Value};
 use crate::util::memory;
 use crate::zarr::metadata::ZARRAY;
 use coordinates::Coordinate;
-pub use coordinates::flat;
+pub use coordinates::{check_flat, flat};
+#[cfg(test)]
+pub use numbers::attribute_nodata as nodata_of_attributes;
 pub use role::{is_east, is_north};
 use std::sync::Arc;
 
@@ -73,6 +75,28 @@ pub fn describe(hierarchy: &Hierarchy, cache: &Cache, array: &Arc<Array>) -> Res
         image: info,
         attributes: Arc::new(attributes),
         sources,
+        memory: memory.into(),
+        ..Described::of_metadata(key, metadata)
+    })
+}
+
+/// Describes `array` by its own attributes and values, which are read through `cache`, without those of its dimensions.
+///
+/// # Errors
+///
+/// The store fails to return the attributes, a chunk cannot be read, or the array is too large for a description.
+pub fn describe_values(hierarchy: &Hierarchy, cache: &Cache, array: &Arc<Array>) -> Result<Described> {
+    let (key, metadata) = (array.key(), array.metadata());
+    let attributes = hierarchy.attributes(key)?;
+    check_flat(array).map_err(|e| e.context("values"))?;
+    let memory = memory::take(array.size() as usize)?;
+    Ok(Described {
+        nodata: numbers::attribute_nodata(metadata, &attributes),
+        scale: attributes::number(&attributes, "scale_factor"),
+        offset: attributes::number(&attributes, "add_offset"),
+        units: attributes::line(&attributes, "units"),
+        attributes: Arc::new(attributes),
+        values: Some(flat(cache, array)?.into()),
         memory: memory.into(),
         ..Described::of_metadata(key, metadata)
     })

@@ -44,9 +44,11 @@ pub struct Described {
     pub image: Option<ImageInfo>,
     /// The array's attributes as stored.
     pub attributes: Arc<Object>,
+    /// All flat bytes, for a format that [`super::Format::reads_values`].
+    pub values: Option<Arc<[u8]>>,
     /// The other groups and arrays that this was read from.
     pub sources: Vec<Key>,
-    /// Counts the memory of coordinates.
+    /// Counts the memory of coordinates, channels and values.
     pub memory: SharedGrant,
 }
 
@@ -193,6 +195,7 @@ impl Described {
             long_name: None,
             image: None,
             attributes: Arc::default(),
+            values: None,
             sources: Vec::new(),
             memory: SharedGrant::default(),
         }

@@ -1,7 +1,7 @@
 //! TIFF 6.0, or BigTIFF if offsets need more than 32 bits. Each index of the dimensions before the last two is a page
 //! of one strip. All directories come first. The flat bytes follow at a multiple of 4096, in the header's byte order,
-//! so that programs can map them. The first page's description has the dimensions: of an OME-NGFF image for Bio-Formats,
-//! of others for ImageJ. GDAL reads the position from GeoTIFF tags.
+//! so that programs can map them. The first page's description has the dimensions: of an OME-NGFF image for
+//! Bio-Formats, of others for ImageJ. GDAL reads the position from GeoTIFF tags.
 
 mod geo;
 mod image_j;
